@@ -1,0 +1,95 @@
+package hlc_test
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+)
+
+// noon stands in for the physical clock, so that the examples print the same
+// every time. Programs leave ClockOptions.Now nil.
+func noon() time.Time {
+	return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+}
+
+// A client stamps a request, the store answers with a version that comes after it,
+// and all that the client does next comes after that version.
+func Example() {
+	client, err := hlc.NewClock("gateway-a", hlc.ClockOptions{Now: noon})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	store, err := hlc.NewClock("StateStore", hlc.ClockOptions{Now: noon})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	request, _ := client.Now()
+	fmt.Println("request:", request)
+
+	received, err := hlc.Parse(request.String())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	version, _ := store.Update(received)
+	fmt.Println("version:", version)
+
+	_, _ = client.Update(version)
+	next, _ := client.Now()
+	fmt.Println("next:   ", next)
+	// Output:
+	// request: 1772366400000:0:gateway-a
+	// version: 1772366400000:1:StateStore
+	// next:    1772366400000:3:gateway-a
+}
+
+func ExampleTimestamp_Compare() {
+	earlier := hlc.Timestamp{Wall: 9, Node: "a"}
+	later := hlc.Timestamp{Wall: 10, Node: "a"}
+
+	fmt.Println("as timestamps:", earlier.Compare(later) < 0)
+	fmt.Println("as strings:   ", earlier.String() < later.String())
+	// Output:
+	// as timestamps: true
+	// as strings:    false
+}
+
+func ExampleClock_Update() {
+	clock, err := hlc.NewClock("gateway-a", hlc.ClockOptions{Now: noon})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	// A peer's clock is half a second ahead: this one follows.
+	now := noon().UnixMilli()
+	timestamp, _ := clock.Update(hlc.Timestamp{Wall: now + 500, Counter: 7, Node: "gateway-b"})
+	fmt.Println(timestamp)
+
+	// Another one is an hour ahead: this one does not.
+	_, err = clock.Update(hlc.Timestamp{Wall: now + time.Hour.Milliseconds(), Node: "gateway-c"})
+	var drift *hlc.DriftError
+	if errors.As(err, &drift) {
+		fmt.Println(drift.Remote.Node, "is", drift.Ahead, "ahead, more than", drift.Limit)
+	}
+	fmt.Println(clock.Last())
+	// Output:
+	// 1772366400500:8:gateway-a
+	// gateway-c is 1h0m0s ahead, more than 1m0s
+	// 1772366400500:8:gateway-a
+}
+
+func ExampleMerge() {
+	// The example of the protocol: client and store are in the same millisecond.
+	store := hlc.Timestamp{Node: "StateStore"}
+	request := hlc.Timestamp{Wall: 1696374425000, Node: "CLIENT"}
+
+	version, err := hlc.Merge(store, request, 1696374425000)
+	fmt.Println(version, err)
+	// Output: 1696374425000:1:StateStore <nil>
+}
