@@ -1,0 +1,581 @@
+package resp3
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"reflect"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// The requests that PROTOCOL section 2 quotes as published, and the notifications of
+// section 5.
+var arraySamples = []struct {
+	name    string
+	payload string
+	want    []string
+}{
+	{"set", "*3\r\n$3\r\nset\r\n$7\r\nSETKEY2\r\n$6\r\nVALUE5\r\n", []string{"set", "SETKEY2", "VALUE5"}},
+	{"get", "*2\r\n$3\r\nget\r\n$7\r\nSETKEY2\r\n", []string{"get", "SETKEY2"}},
+	{"del", "*2\r\n$3\r\ndel\r\n$7\r\nSETKEY2\r\n", []string{"del", "SETKEY2"}},
+	{"vdel", "*3\r\n$4\r\nvdel\r\n$7\r\nSETKEY2\r\n$3\r\nABC\r\n", []string{"vdel", "SETKEY2", "ABC"}},
+	{"keynotify", "*2\r\n$9\r\nKEYNOTIFY\r\n$7\r\nSOMEKEY\r\n", []string{"KEYNOTIFY", "SOMEKEY"}},
+	{"notification of a set", "*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$3\r\nabc\r\n", []string{"NOTIFY", "SET", "VALUE", "abc"}},
+	{"notification of a delete", "*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n", []string{"NOTIFY", "DELETE"}},
+	{"documented notification of a delete", "*2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n", []string{"NOTIFY", "DEL"}},
+}
+
+// The replies of PROTOCOL section 2, in the spellings of both dialects.
+var valueSamples = []struct {
+	name    string
+	payload string
+	want    Value
+}{
+	{"set applied", "+OK\r\n", Value{Kind: Simple, Text: []byte("OK")}},
+	{"condition failed", ":-1\r\n", Value{Kind: Integer, Integer: -1}},
+	{"condition failed, documented", "-1\r\n", Value{Kind: Integer, Integer: -1}},
+	{"get found", "$6\r\nVALUE5\r\n", Value{Kind: Bulk, Text: []byte("VALUE5")}},
+	{"get missing", "$-1\r\n", Value{Kind: Null}},
+	{"del of a key", ":1\r\n", Value{Kind: Integer, Integer: 1}},
+	{"del of no key", ":0\r\n", Value{Kind: Integer}},
+	{"error", "-ERR syntax error\r\n", Value{Kind: Error, Text: []byte("ERR syntax error")}},
+	{"error without CR LF", "-ERR syntax error", Value{Kind: Error, Text: []byte("ERR syntax error")}},
+	{"error with colon, documented", "-ERR: the key length is zero\r\n", Value{Kind: Error, Text: []byte("ERR: the key length is zero")}},
+	{"error with colon and without CR LF", "-ERR: the key length is zero", Value{Kind: Error, Text: []byte("ERR: the key length is zero")}},
+}
+
+func TestDecodeArrayReadsPublishedSamples(t *testing.T) {
+	for _, test := range arraySamples {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := DecodeArray(nil, []byte(test.payload))
+			if err != nil || !equalStrings(got, test.want) {
+				t.Errorf("DecodeArray(%q) = %q, %v; want %q", test.payload, got, err, test.want)
+			}
+			if encoded := AppendCommand(nil, test.want...); string(encoded) != test.payload {
+				t.Errorf("AppendCommand(%q) = %q; want %q", test.want, encoded, test.payload)
+			}
+		})
+	}
+}
+
+func TestDecodeValueReadsPublishedReplies(t *testing.T) {
+	for _, test := range valueSamples {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := DecodeValue([]byte(test.payload))
+			if err != nil || !reflect.DeepEqual(got, test.want) {
+				t.Errorf("DecodeValue(%q) = %+v, %v; want %+v", test.payload, got, err, test.want)
+			}
+		})
+	}
+}
+
+func TestDecodeArrayReadsAnyBytes(t *testing.T) {
+	tests := []struct {
+		name     string
+		elements []string
+	}{
+		{"no element", nil},
+		{"an empty element", []string{""}},
+		{"empty elements only", []string{"", "", ""}},
+		{"elements that look like headers", []string{"*1\r\n", "$3\r\nGET\r\n", "$-1\r\n"}},
+		{"elements that end in CR", []string{"a\r", "\r\n"}},
+		{"NUL and bytes that are not UTF-8", []string{"\x00", "\xff\xfe"}},
+		{"an element longer than any line", []string{strings.Repeat("x", 70_000)}},
+		{"many elements", strings.Split(strings.Repeat("a,", 1000), ",")},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := DecodeArray(nil, AppendCommand(nil, test.elements...))
+			if err != nil || !equalStrings(got, test.elements) {
+				t.Errorf("got %q, %v; want %q", got, err, test.elements)
+			}
+			for i, element := range got {
+				if element == nil {
+					t.Errorf("element %d is nil", i)
+				}
+			}
+		})
+	}
+}
+
+func TestDecodeValueReadsExtremes(t *testing.T) {
+	tests := []struct {
+		name    string
+		payload string
+		want    Value
+	}{
+		{"an empty simple string", "+\r\n", Value{Kind: Simple, Text: []byte{}}},
+		{"a simple string that looks like another type", "+:1\r\n", Value{Kind: Simple, Text: []byte(":1")}},
+		{"an empty error", "-\r\n", Value{Kind: Error, Text: []byte{}}},
+		{"an error that only begins like -1", "-1 is not a key\r\n", Value{Kind: Error, Text: []byte("1 is not a key")}},
+		{"an error of another number", "-2\r\n", Value{Kind: Error, Text: []byte("2")}},
+		{"the documented -1 without CR LF", "-1", Value{Kind: Integer, Integer: -1}},
+		{"the largest integer", ":9223372036854775807\r\n", Value{Kind: Integer, Integer: math.MaxInt64}},
+		{"the smallest integer", ":-9223372036854775808\r\n", Value{Kind: Integer, Integer: math.MinInt64}},
+		{"an empty bulk string", "$0\r\n\r\n", Value{Kind: Bulk, Text: []byte{}}},
+		{"a bulk string of CR LF", "$2\r\n\r\n\r\n", Value{Kind: Bulk, Text: []byte("\r\n")}},
+		{"a bulk string that looks like null", "$5\r\n$-1\r\n\r\n", Value{Kind: Bulk, Text: []byte("$-1\r\n")}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := DecodeValue([]byte(test.payload))
+			if err != nil || !reflect.DeepEqual(got, test.want) {
+				t.Errorf("DecodeValue(%q) = %+v, %v; want %+v", test.payload, got, err, test.want)
+			}
+		})
+	}
+}
+
+func TestDecodeArrayRefuses(t *testing.T) {
+	tests := []struct {
+		name    string
+		payload string
+		offset  int
+		reason  string
+	}{
+		{"an empty payload", "", 0, "empty payload"},
+		{"a reply", "+OK\r\n", 0, "no array"},
+		{"a bulk string", "$1\r\na\r\n", 0, "no array"},
+		{"a command in plain text", "GET k\r\n", 0, "no array"},
+		{"a type byte alone", "*", 1, "no decimal number"},
+		{"an empty length", "*\r\n", 1, "no decimal number"},
+		{"a null array", "*-1\r\n", 1, "negative length"},
+		{"a signed length", "*+1\r\n$1\r\na\r\n", 1, "no decimal number"},
+		{"a space before the length", "* 1\r\n$1\r\na\r\n", 1, "no decimal number"},
+		{"a space after the length", "*1 \r\n$1\r\na\r\n", 2, "no CR LF"},
+		{"a leading zero in the length", "*01\r\n$1\r\na\r\n", 1, "leading zero"},
+		{"two zeros for a length", "*00\r\n", 1, "leading zero"},
+		{"a letter in the length", "*1x\r\n$1\r\na\r\n", 2, "no CR LF"},
+		{"LF without CR", "*1\n$1\na\n", 2, "no CR LF"},
+		{"CR without LF", "*1\r$1\ra\r", 2, "no CR LF"},
+		{"a header that ends after CR", "*1\r", 2, "no CR LF"},
+		{"a header without line end", "*1", 2, "no CR LF"},
+		{"a length of a thousand million", "*1000000000\r\n", 1, "length beyond the payload"},
+		{"a length of 2^64", "*18446744073709551616\r\n", 1, "length beyond the payload"},
+		{"a length of a hundred digits", "*" + strings.Repeat("9", 100) + "\r\n", 1, "length beyond the payload"},
+		{"one element more than there can be", "*2\r\n$0\r\n\r\n12345", 1, "more elements"},
+		{"fewer elements than announced", "*2\r\n$6\r\nabcdef\r\n", 16, "no bulk string"},
+		{"more elements than announced", "*1\r\n$1\r\na\r\n$1\r\nb\r\n", 11, "bytes after the end"},
+		{"an element after an empty array", "*0\r\n$1\r\na\r\n", 4, "bytes after the end"},
+		{"a byte after the end", "*1\r\n$1\r\na\r\n\x00", 11, "bytes after the end"},
+		{"a second request", "*1\r\n$1\r\na\r\n*1\r\n$1\r\na\r\n", 11, "bytes after the end"},
+		{"null among the elements", "*2\r\n$1\r\na\r\n$-1\r\n..", 12, "negative length"},
+		{"an array among the elements", "*1\r\n*1\r\n$1\r\na\r\n", 4, "no bulk string"},
+		{"an integer among the elements", "*1\r\n:1\r\n......", 4, "no bulk string"},
+		{"a simple string among the elements", "*1\r\n+OK\r\n.....", 4, "no bulk string"},
+		{"an element without length", "*1\r\n$\r\na\r\n..", 5, "no decimal number"},
+		{"an element whose length has a leading zero", "*1\r\n$01\r\na\r\n", 5, "leading zero"},
+		{"an element longer than the payload", "*1\r\n$2\r\na\r\n", 5, "bulk string longer"},
+		{"an element that is all of the rest", "*1\r\n$3\r\na\r\n", 5, "bulk string longer"},
+		{"an element of a thousand million bytes", "*1\r\n$1000000000\r\na\r\n", 5, "length beyond the payload"},
+		{"an element of 2^64-1 bytes", "*1\r\n$18446744073709551615\r\na\r\n", 5, "length beyond the payload"},
+		{"an element longer than its length", "*1\r\n$1\r\nab\r\n", 9, "no CR LF"},
+		{"an element that ends in LF", "*1\r\n$2\r\nab\n\n", 10, "no CR LF"},
+		{"an element without its last byte", "*1\r\n$2\r\nab\r", 5, "bulk string longer"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := DecodeArray(nil, []byte(test.payload))
+			checkSyntaxError(t, err, test.offset, test.reason)
+			if got != nil {
+				t.Errorf("DecodeArray(nil, %q) = %q with an error; want nil", test.payload, got)
+			}
+		})
+	}
+}
+
+func TestDecodeValueRefuses(t *testing.T) {
+	tests := []struct {
+		name    string
+		payload string
+		offset  int
+		reason  string
+	}{
+		{"an empty payload", "", 0, "empty payload"},
+		{"plain text", "OK\r\n", 0, "unknown type"},
+		{"a null of RESP3 that stores do not send", "_\r\n", 0, "unknown type"},
+		{"a boolean", "#t\r\n", 0, "unknown type"},
+		{"an array", "*1\r\n$1\r\na\r\n", 0, "an array"},
+		{"an empty array", "*0\r\n", 0, "an array"},
+		{"a CR LF alone", "\r\n", 0, "unknown type"},
+
+		{"a simple string without CR LF", "+OK", 3, "no CR LF"},
+		{"a simple string that ends in LF", "+OK\n", 3, "no CR LF"},
+		{"a simple string that ends in CR", "+OK\r", 3, "no CR LF"},
+		{"a simple string that holds LF", "+O\nK\r\n", 2, "no CR LF"},
+		{"a second reply", "+OK\r\n+OK\r\n", 5, "bytes after the end"},
+		{"a type byte alone", "+", 1, "no CR LF"},
+
+		{"an error that ends in LF", "-ERR\n", 4, "no CR LF"},
+		{"an error that ends in CR", "-ERR\r", 4, "no CR LF"},
+		{"an error of two lines", "-ERR a\r\nb\r\n", 8, "bytes after the end"},
+		{"the documented -1 with half a line end", "-1\r", 2, "no CR LF"},
+		{"the documented -1 and more", "-1\r\n-1\r\n", 4, "bytes after the end"},
+
+		{"an integer without digits", ":\r\n", 1, "no decimal number"},
+		{"an integer without anything", ":", 1, "no decimal number"},
+		{"a sign without digits", ":-\r\n", 2, "no decimal number"},
+		{"a sign without anything", ":-", 2, "no decimal number"},
+		{"two signs", ":--1\r\n", 2, "no decimal number"},
+		{"a plus sign", ":+1\r\n", 1, "no decimal number"},
+		{"a leading zero", ":01\r\n", 1, "leading zero"},
+		{"a leading zero after the sign", ":-01\r\n", 2, "leading zero"},
+		{"negative zero", ":-0\r\n", 1, "negative zero"},
+		{"a fraction", ":1.5\r\n", 2, "no CR LF"},
+		{"an integer without CR LF", ":1", 2, "no CR LF"},
+		{"an integer of 2^63", ":9223372036854775808\r\n", 1, "integer beyond 64 bits"},
+		{"an integer of -2^63-1", ":-9223372036854775809\r\n", 2, "integer beyond 64 bits"},
+		{"an integer of 2^64+1", ":18446744073709551617\r\n", 1, "integer beyond 64 bits"},
+		{"an integer and more", ":1\r\n:1\r\n", 4, "bytes after the end"},
+
+		{"a bulk string without length", "$\r\na\r\n", 1, "no decimal number"},
+		{"a bulk string longer than the payload", "$2\r\na\r\n", 1, "bulk string longer"},
+		{"a bulk string longer than its length", "$1\r\nab\r\n", 5, "no CR LF"},
+		{"a bulk string without its last CR LF", "$1\r\na", 1, "bulk string longer"},
+		{"a bulk string with a header alone", "$0\r\n", 1, "bulk string longer"},
+		{"a bulk string of a thousand million bytes", "$1000000000\r\n", 1, "length beyond the payload"},
+		{"a bulk string and more", "$1\r\na\r\n.", 7, "bytes after the end"},
+		{"a length of -2", "$-2\r\n", 1, "negative length"},
+		{"a length of -0", "$-0\r\n\r\n", 1, "negative length"},
+		{"null without CR LF", "$-1", 1, "negative length"},
+		{"null and more", "$-1\r\n\r\n", 5, "bytes after the end"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := DecodeValue([]byte(test.payload))
+			checkSyntaxError(t, err, test.offset, test.reason)
+			if !reflect.DeepEqual(got, Value{}) {
+				t.Errorf("DecodeValue(%q) = %+v with an error; want the zero value", test.payload, got)
+			}
+		})
+	}
+}
+
+func checkSyntaxError(t *testing.T, err error, offset int, reason string) {
+	t.Helper()
+	var syntax *SyntaxError
+	if !errors.As(err, &syntax) || !errors.Is(err, ErrMalformed) {
+		t.Fatalf("error %v is not a *SyntaxError that matches ErrMalformed", err)
+	}
+	if syntax.Offset != offset || !strings.HasPrefix(syntax.Reason, reason) {
+		t.Errorf("error %q at byte %d; want %q at byte %d", syntax.Reason, syntax.Offset, reason, offset)
+	}
+}
+
+func TestSyntaxErrorNamesReasonAndOffset(t *testing.T) {
+	_, err := DecodeValue([]byte(":secret\r\n"))
+	if want := "resp3: malformed payload: no decimal number where one is wanted at byte 1"; err == nil || err.Error() != want {
+		t.Errorf("error %q; want %q", err, want)
+	}
+}
+
+// A request that is cut off, at whatever byte, is never taken for another one.
+func TestEveryPrefixOfAnArrayIsRefused(t *testing.T) {
+	for _, sample := range arraySamples {
+		for n := range len(sample.payload) {
+			if got, err := DecodeArray(nil, []byte(sample.payload[:n])); err == nil {
+				t.Errorf("DecodeArray(%q) = %q; want an error", sample.payload[:n], got)
+			}
+		}
+	}
+}
+
+func TestDecodeArrayAppendsToWhatItIsGiven(t *testing.T) {
+	first := []byte("first")
+	got, err := DecodeArray([][]byte{first}, []byte("*1\r\n$6\r\nsecond\r\n"))
+	if err != nil || !equalStrings(got, []string{"first", "second"}) {
+		t.Fatalf("got %q, %v; want first, second", got, err)
+	}
+	got, err = DecodeArray(got, []byte("*2\r\n$5\r\nthird\r\n+bad\r\n."))
+	if err == nil || !equalStrings(got, []string{"first", "second"}) {
+		t.Errorf("got %q, %v; want first, second and an error", got, err)
+	}
+}
+
+func TestDecodeArrayReusesBuffer(t *testing.T) {
+	buffer := make([][]byte, 4)
+	got, err := DecodeArray(buffer[:0], []byte("*2\r\n$1\r\na\r\n$1\r\nb\r\n"))
+	if err != nil || !equalStrings(got, []string{"a", "b"}) {
+		t.Fatalf("got %q, %v; want a, b", got, err)
+	}
+	if &got[0] != &buffer[0] {
+		t.Error("the buffer has room but was not used")
+	}
+}
+
+func TestAppendingToResultLeavesPayloadAlone(t *testing.T) {
+	payload := []byte("*2\r\n$1\r\na\r\n$1\r\nb\r\n")
+	before := string(payload)
+	elements, err := DecodeArray(nil, payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = append(elements[0], '!') // one byte: more might not fit, and be copied anyway
+	if string(payload) != before || string(elements[1]) != "b" {
+		t.Errorf("the payload became %q, the second element %q", payload, elements[1])
+	}
+	for _, reply := range []string{"+OK\r\n", "-ERR\r\n", "$1\r\na\r\n"} {
+		payload := []byte(reply)
+		value, err := DecodeValue(payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = append(value.Text, '!')
+		if string(payload) != reply {
+			t.Errorf("the payload %q became %q", reply, payload)
+		}
+	}
+}
+
+func TestDecodingDoesNotAllocate(t *testing.T) {
+	request := []byte("*6\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n$3\r\nNEX\r\n$2\r\nPX\r\n$4\r\n2000\r\n")
+	buffer := make([][]byte, 0, 6)
+	allocs := testing.AllocsPerRun(100, func() {
+		if _, err := DecodeArray(buffer[:0], request); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if allocs != 0 {
+		t.Errorf("DecodeArray allocates %v times where there is room; want 0", allocs)
+	}
+	for _, sample := range valueSamples {
+		payload := []byte(sample.payload)
+		allocs := testing.AllocsPerRun(100, func() {
+			if _, err := DecodeValue(payload); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if allocs != 0 {
+			t.Errorf("DecodeValue(%q) allocates %v times; want 0", payload, allocs)
+		}
+	}
+}
+
+// Invariant 44: nothing from the network allocates more than a constant times the
+// bytes received. An element takes 6 bytes of payload and 24 of a slice, which makes
+// 4; the race detector has slices.Grow allocate twice, and the allocator rounds up.
+// The constant is for the error and its message.
+func TestInvariant44HostileLengthsAllocateLittle(t *testing.T) {
+	const factor, constant, runs = 9, 1024, 20
+	filler := strings.Repeat("x", 60_000)
+	tests := []struct {
+		name    string
+		payload string
+	}{
+		{"an array of a thousand million", "*1000000000\r\n"},
+		{"an array of 2^63-1", "*9223372036854775807\r\n"},
+		{"a bulk string of a thousand million", "*1\r\n$1000000000\r\n"},
+		{"an array of as many as there are bytes", "*60000\r\n" + filler},
+		{"an array of as many as could be, with none there", "*10000\r\n" + filler},
+		{"an array of empty elements", "*10000\r\n" + strings.Repeat("$0\r\n\r\n", 10_000)},
+		{"an array of empty elements, the last one cut off", "*10000\r\n" + strings.Repeat("$0\r\n\r\n", 9_999) + "$0\r\n\r."},
+		{"a length of 60000 digits", "*" + strings.Repeat("9", 60_000)},
+		{"a length of 60000 zeros", "*" + strings.Repeat("0", 60_000)},
+		{"an integer of 60000 digits", ":" + strings.Repeat("9", 60_000)},
+		{"a bulk string as a reply", "$1000000000\r\n"},
+		{"a simple string of 60000 bytes", "+" + filler + "\r\n"},
+		{"an error of 60000 bytes", "-" + filler},
+		{"60000 nested arrays", strings.Repeat("*1\r\n", 15_000)},
+		{"text", filler},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			payload := []byte(test.payload)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			for range runs {
+				_, arrayErr := DecodeArray(nil, payload)
+				_, valueErr := DecodeValue(payload)
+				for _, err := range []error{arrayErr, valueErr} {
+					if err != nil && len(err.Error()) > 128 {
+						t.Fatalf("the message is %d bytes long", len(err.Error()))
+					}
+				}
+			}
+			runtime.ReadMemStats(&after)
+			got := (after.TotalAlloc - before.TotalAlloc) / runs
+			if limit := uint64(factor*len(payload) + constant); got > limit {
+				t.Errorf("%d bytes of payload allocate %d bytes; want at most %d", len(payload), got, limit)
+			}
+		})
+	}
+}
+
+func TestKindString(t *testing.T) {
+	for kind, want := range map[Kind]string{
+		0: "Kind(0)", Simple: "simple string", Error: "error", Integer: "integer", Bulk: "bulk string", Null: "null", 200: "Kind(200)",
+	} {
+		if got := kind.String(); got != want {
+			t.Errorf("Kind(%d).String() = %q; want %q", uint8(kind), got, want)
+		}
+	}
+}
+
+func FuzzDecodeArray(f *testing.F) {
+	for _, sample := range arraySamples {
+		f.Add([]byte(sample.payload))
+	}
+	f.Add([]byte("*0\r\n"))
+	f.Add([]byte("*1\r\n$0\r\n\r\n"))
+	f.Add([]byte("*-1\r\n"))
+	f.Add([]byte("*1\r\n$-1\r\n"))
+	f.Add([]byte("*1\r\n*1\r\n$1\r\na\r\n"))
+	f.Add([]byte("*1000000000\r\n"))
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		original := bytes.Clone(payload)
+		elements, err := DecodeArray(nil, payload)
+		if !bytes.Equal(payload, original) {
+			t.Fatalf("DecodeArray(%q) changed its input to %q", original, payload)
+		}
+		if err != nil {
+			checkFuzzError(t, payload, err)
+			return
+		}
+		encoded := AppendArray(nil, len(elements))
+		for _, element := range elements {
+			encoded = AppendBulk(encoded, element)
+		}
+		if !bytes.Equal(encoded, payload) {
+			t.Errorf("%q was decoded, and encoded to %q", payload, encoded)
+		}
+		checkAliases(t, payload, elements...)
+	})
+}
+
+func FuzzDecodeValue(f *testing.F) {
+	for _, sample := range valueSamples {
+		f.Add([]byte(sample.payload))
+	}
+	f.Add([]byte(":-9223372036854775808\r\n"))
+	f.Add([]byte(":9223372036854775808\r\n"))
+	f.Add([]byte("$0\r\n\r\n"))
+	f.Add([]byte("$1000000000\r\n"))
+	f.Add([]byte("*1\r\n$1\r\na\r\n"))
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		original := bytes.Clone(payload)
+		value, err := DecodeValue(payload)
+		if !bytes.Equal(payload, original) {
+			t.Fatalf("DecodeValue(%q) changed its input to %q", original, payload)
+		}
+		if err != nil {
+			if value.Kind != 0 || value.Text != nil || value.Integer != 0 {
+				t.Errorf("DecodeValue(%q) = %+v with an error", payload, value)
+			}
+			checkFuzzError(t, payload, err)
+			return
+		}
+		var encoded []byte
+		switch value.Kind {
+		case Simple:
+			encoded = AppendSimple(nil, string(value.Text))
+		case Error:
+			encoded = AppendError(nil, string(value.Text))
+		case Integer:
+			encoded = AppendInteger(nil, value.Integer)
+		case Bulk:
+			encoded = AppendBulk(nil, value.Text)
+		case Null:
+			encoded = AppendNull(nil)
+		default:
+			t.Fatalf("DecodeValue(%q) has kind %v", payload, value.Kind)
+		}
+		again, err := DecodeValue(encoded)
+		if err != nil || again.Kind != value.Kind || again.Integer != value.Integer || !bytes.Equal(again.Text, value.Text) {
+			t.Errorf("%q was decoded to %+v, and after encoding to %+v, %v", payload, value, again, err)
+		}
+		tolerated := payload[0] == '-' && (value.Kind == Integer || !bytes.HasSuffix(payload, []byte("\r\n")))
+		if !tolerated && !bytes.Equal(encoded, payload) {
+			t.Errorf("%q was decoded, and encoded to %q", payload, encoded)
+		}
+		if value.Text != nil {
+			checkAliases(t, payload, value.Text)
+		}
+	})
+}
+
+// checkFuzzError checks what holds for every error.
+func checkFuzzError(t *testing.T, payload []byte, err error) {
+	t.Helper()
+	var syntax *SyntaxError
+	if !errors.As(err, &syntax) || !errors.Is(err, ErrMalformed) {
+		t.Fatalf("%q: error %v is not a *SyntaxError that matches ErrMalformed", payload, err)
+	}
+	if syntax.Offset < 0 || syntax.Offset > len(payload) || syntax.Reason == "" {
+		t.Errorf("%q: error %+v has no reason, or an offset outside the payload", payload, *syntax)
+	}
+}
+
+// checkAliases checks that the results are parts of payload: that they change with
+// it, and that their capacity does not reach beyond their length. It spoils payload.
+func checkAliases(t *testing.T, payload []byte, results ...[]byte) {
+	t.Helper()
+	before := make([][]byte, len(results))
+	for i, result := range results {
+		before[i] = bytes.Clone(result)
+		if result == nil || cap(result) != len(result) {
+			t.Errorf("result %d, %q, is nil or has room for %d bytes", i, result, cap(result))
+		}
+	}
+	for i := range payload {
+		payload[i] ^= 0xff
+	}
+	for i, result := range results {
+		for j := range result {
+			if result[j] != before[i][j]^0xff {
+				t.Errorf("byte %d of result %d, %q, is not a byte of the payload", j, i, before[i])
+				break
+			}
+		}
+	}
+}
+
+func equalStrings(got [][]byte, want []string) bool {
+	if len(got) != len(want) {
+		return false
+	}
+	for i := range got {
+		if string(got[i]) != want[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func BenchmarkDecodeArray(b *testing.B) {
+	for _, size := range []int{16, 64 << 10} {
+		payload := AppendCommand(nil, "SET", "press-7/active", strings.Repeat("v", size), "NEX", "PX", "2000")
+		b.Run("value="+strconv.Itoa(size), func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(int64(len(payload)))
+			var elements [][]byte
+			for b.Loop() {
+				var err error
+				if elements, err = DecodeArray(elements[:0], payload); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkDecodeValue(b *testing.B) {
+	for _, sample := range []struct{ name, payload string }{
+		{"simple", "+OK\r\n"},
+		{"integer", ":-1\r\n"},
+		{"bulk", "$16\r\ngateway-a:6f1c2a\r\n"},
+		{"error", "-ERR the request fencing token is a lower version than the fencing token protecting the resource\r\n"},
+	} {
+		payload := []byte(sample.payload)
+		b.Run(sample.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := DecodeValue(payload); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,60 @@
+// Package resp3 encodes and decodes the part of RESP3 that the state store protocol
+// uses (PROTOCOL section 2): requests and notifications, which are arrays of bulk
+// strings, and the replies to requests.
+//
+// RESP3 is a text protocol of typed values. The first byte says what a value is, and
+// CR LF ends each line:
+//
+//	*2\r\n$3\r\nGET\r\n$1\r\nk\r\n   an array of two bulk strings: GET, k
+//	$5\r\nvalue\r\n                  a bulk string: any bytes, counted beforehand
+//	$-1\r\n                          null: no such key
+//	+OK\r\n                          a simple string: one line of text
+//	-ERR syntax error\r\n            an error: one line of text
+//	:1\r\n                           an integer
+//
+// The Append functions encode: they append to a slice and return it, like the
+// built-in append. [DecodeArray] and [DecodeValue] decode one whole MQTT payload:
+//
+//	payload := resp3.AppendCommand(nil, "GET", key)
+//	...
+//	reply, err := resp3.DecodeValue(answer)
+//	if err != nil {
+//		return err
+//	}
+//	switch reply.Kind {
+//	case resp3.Bulk:
+//		return use(reply.Text)
+//	case resp3.Null:
+//		return errNoSuchKey
+//	}
+//
+// # What is accepted
+//
+// There is one spelling for each value, and the decoders accept no other: a number
+// has no plus sign, no leading zero, and is not "-0"; lines end in CR LF; lengths are
+// exact; nothing follows the value. Two spellings that deployed stores use are the
+// exceptions, see [DecodeValue]. So what was decoded encodes to the same bytes.
+//
+// The decoders are made for payloads from strangers. No input makes them panic, they
+// do not recurse, and what they allocate is bounded by a constant times the length of
+// the input, whatever lengths the input claims. [DecodeValue] does not allocate at
+// all, nor does [DecodeArray] where the slice it is given has room; only an error does,
+// and the same little for any input.
+//
+// # What it does not do
+//
+//   - It does not copy. What is decoded are slices of the input: they keep it in
+//     memory, and change when it changes. Copy what outlives the payload.
+//   - It does not know commands. Whether an array is a request that makes sense is for
+//     the caller to say, the number of its elements included.
+//   - It is no general RESP3 codec: there are no maps, doubles, pushes or nested
+//     arrays, and no decoding from a stream, since MQTT delivers payloads whole.
+//
+// # Errors
+//
+// There is one: [SyntaxError], which [ErrMalformed] matches. Another attempt with the
+// same payload has the same result. An error reply of the store is not an error of
+// this package but a [Value] of the kind [Error].
+//
+// All functions may be called concurrently, on different destinations.
+package resp3

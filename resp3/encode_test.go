@@ -1,0 +1,102 @@
+package resp3
+
+import (
+	"math"
+	"testing"
+)
+
+func TestAppend(t *testing.T) {
+	type name string
+	type data []byte
+	tests := []struct {
+		name string
+		got  []byte
+		want string
+	}{
+		{"the header of an array", AppendArray(nil, 3), "*3\r\n"},
+		{"the header of an empty array", AppendArray(nil, 0), "*0\r\n"},
+		{"a bulk string from a string", AppendBulk(nil, "SETKEY2"), "$7\r\nSETKEY2\r\n"},
+		{"a bulk string from bytes", AppendBulk(nil, []byte("SETKEY2")), "$7\r\nSETKEY2\r\n"},
+		{"a bulk string from types of one's own", AppendBulk(AppendBulk(nil, name("a")), data("b")), "$1\r\na\r\n$1\r\nb\r\n"},
+		{"a bulk string that holds CR LF", AppendBulk(nil, "a\r\nb\x00"), "$5\r\na\r\nb\x00\r\n"},
+		{"a bulk string counted in bytes", AppendBulk(nil, "größe"), "$7\r\ngröße\r\n"},
+		{"an empty bulk string", AppendBulk(nil, ""), "$0\r\n\r\n"},
+		{"a bulk string from nil", AppendBulk(nil, []byte(nil)), "$0\r\n\r\n"},
+		{"null", AppendNull(nil), "$-1\r\n"},
+		{"a simple string", AppendSimple(nil, "OK"), "+OK\r\n"},
+		{"an empty simple string", AppendSimple(nil, ""), "+\r\n"},
+		{"a simple string with line ends", AppendSimple(nil, "a\r\nb\nc\r"), "+a  b c \r\n"},
+		{"an error", AppendError(nil, "ERR syntax error"), "-ERR syntax error\r\n"},
+		{"an error with line ends", AppendError(nil, "ERR a\r\n+OK"), "-ERR a  +OK\r\n"},
+		{"the documented spelling of -1", AppendError(nil, "1"), "-1\r\n"},
+		{"an integer", AppendInteger(nil, 1), ":1\r\n"},
+		{"zero", AppendInteger(nil, 0), ":0\r\n"},
+		{"a negative integer", AppendInteger(nil, -1), ":-1\r\n"},
+		{"the smallest integer", AppendInteger(nil, math.MinInt64), ":-9223372036854775808\r\n"},
+		{"a command", AppendCommand(nil, "SET", "k", "v", "NEX"), "*4\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n$3\r\nNEX\r\n"},
+		{"a command without arguments", AppendCommand(nil), "*0\r\n"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if string(test.got) != test.want {
+				t.Errorf("got %q; want %q", test.got, test.want)
+			}
+		})
+	}
+}
+
+func TestAppendKeepsWhatIsThere(t *testing.T) {
+	const before = "\r\nbefore\r\n"
+	tests := []struct {
+		name string
+		got  []byte
+		want string
+	}{
+		{"array", AppendArray([]byte(before), 1), "*1\r\n"},
+		{"bulk string", AppendBulk([]byte(before), "b"), "$1\r\nb\r\n"},
+		{"null", AppendNull([]byte(before)), "$-1\r\n"},
+		{"simple string", AppendSimple([]byte(before), "a\nb"), "+a b\r\n"},
+		{"error", AppendError([]byte(before), "a\nb"), "-a b\r\n"},
+		{"integer", AppendInteger([]byte(before), 7), ":7\r\n"},
+		{"command", AppendCommand([]byte(before), "GET"), "*1\r\n$3\r\nGET\r\n"},
+	}
+	for _, test := range tests {
+		if string(test.got) != before+test.want {
+			t.Errorf("%s: got %q; want %q", test.name, test.got, before+test.want)
+		}
+	}
+}
+
+func TestAppendArrayPanicsOnNegativeLength(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("AppendArray(nil, -1) does not panic")
+		}
+	}()
+	AppendArray(nil, -1)
+}
+
+func TestAppendDoesNotAllocateWhereThereIsRoom(t *testing.T) {
+	dst := make([]byte, 0, 256)
+	key, value := "press-7/active", []byte("gateway-a:1")
+	allocs := testing.AllocsPerRun(100, func() {
+		dst = AppendArray(dst[:0], 2)
+		dst = AppendBulk(dst, key)
+		dst = AppendBulk(dst, value)
+		dst = AppendCommand(dst, "SET", key, "v", "NEX")
+		dst = AppendError(dst, "ERR syntax error")
+		dst = AppendInteger(dst, math.MinInt64)
+	})
+	if allocs != 0 {
+		t.Errorf("encoding allocates %v times; want 0", allocs)
+	}
+}
+
+func BenchmarkAppendCommand(b *testing.B) {
+	b.ReportAllocs()
+	var dst []byte
+	for b.Loop() {
+		dst = AppendCommand(dst[:0], "SET", "press-7/active", "gateway-a:6f1c2a", "NEX", "PX", "2000")
+	}
+	b.SetBytes(int64(len(dst)))
+}
