@@ -1,0 +1,111 @@
+// Package engine runs a [statestore.Store] on the real clock: one lock around
+// the state machine, one timer for the next expiry, and notifications handed
+// out in the store's order. The server and the in-process connection of the
+// tests are two ways of reaching the same engine.
+package engine
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// expireBatch bounds how long one expiry run holds the lock while many keys
+// fall due at once.
+const expireBatch = 256
+
+// Engine is a store with a clock. It is safe for concurrent use.
+type Engine struct {
+	deliver func(statestore.Notification)
+	started time.Time
+	wake    chan struct{}
+
+	mu     sync.Mutex
+	store  *statestore.Store
+	filing time.Duration // the expiry that Run sleeps towards; valid while armed
+	armed  bool
+}
+
+// New returns an engine over store, which must not be used directly any more.
+//
+// The engine calls deliver for each notification, one at a time, with its lock
+// held, so that each client sees the changes of a key in the order in which the
+// store made them. It must therefore only hand over: never block, never call
+// the engine.
+func New(store *statestore.Store, deliver func(statestore.Notification)) *Engine {
+	return &Engine{deliver: deliver, started: time.Now(), wake: make(chan struct{}, 1), store: store}
+}
+
+// Apply performs a command now.
+func (e *Engine) Apply(command statestore.Command) statestore.Reply {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	reply, notifications := e.store.Apply(e.now(), command)
+	for _, notification := range notifications {
+		e.deliver(notification)
+	}
+	if next, ok := e.store.NextExpiry(); ok && (!e.armed || next < e.filing) {
+		select {
+		case e.wake <- struct{}{}:
+		default:
+		}
+	}
+	return reply
+}
+
+// Forget drops the watches of a client whose connection ended.
+func (e *Engine) Forget(client string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.store.Forget(client)
+}
+
+// Run removes keys as their time comes, until ctx ends. Without it keys still
+// end in time for every request, but nobody is notified.
+func (e *Engine) Run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.wake:
+		case <-timer.C:
+		}
+		if wait, ok := e.expire(); ok {
+			timer.Reset(wait)
+		} else {
+			timer.Stop()
+		}
+	}
+}
+
+// expire removes what is due and returns the time until the next expiry. Between
+// two batches others get the lock.
+func (e *Engine) expire() (wait time.Duration, ok bool) {
+	for more := true; more; {
+		more, wait, ok = e.expireSome()
+	}
+	return wait, ok
+}
+
+func (e *Engine) expireSome() (more bool, wait time.Duration, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := e.now()
+	notifications, more := e.store.Expire(now, expireBatch)
+	for _, notification := range notifications {
+		e.deliver(notification)
+	}
+	e.filing, e.armed = e.store.NextExpiry()
+	return more, max(e.filing-now.Elapsed, 0), e.armed
+}
+
+// now reads both of the store's clocks. Since of a monotonic reading does not
+// step with the wall clock.
+func (e *Engine) now() statestore.Instant {
+	now := time.Now()
+	return statestore.Instant{WallMillis: now.UnixMilli(), Elapsed: now.Sub(e.started)}
+}

@@ -1,0 +1,22 @@
+// Package statestore is the state machine of the state store protocol: a set of
+// keys with values, versions, expiry, fencing tokens and watchers.
+//
+// It is pure. It has no network, no goroutine and no clock: time comes in as an
+// [Instant], the client as a name that the caller vouches for, and what should
+// happen outside comes back as a [Reply] and a list of [Notification]. Whoever
+// embeds it (the server, or the in-process connection of the tests) decides
+// about locks, sockets and timers. The same sequence of calls therefore always
+// gives the same answers, which is what tests, logs and replicas need.
+//
+// A request passes through three steps:
+//
+//	command := statestore.Parse(request)             // no state: needs no lock
+//	reply, notifications := store.Apply(now, command) // the only step that changes anything
+//	payload := reply.Append(nil, statestore.Deployed) // the reply's bytes
+//
+// What the package does not do: it neither authenticates clients nor knows what
+// they may do (see [Command.Deny]), it does not recognise a request that was
+// delivered twice, and nothing survives the process.
+//
+// A [Store] is not safe for concurrent use.
+package statestore

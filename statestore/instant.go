@@ -1,0 +1,17 @@
+package statestore
+
+import "time"
+
+// Instant is a moment as the store sees it, on two clocks that fail apart.
+//
+// Versions must agree with the clocks of the clients, so they come from wall
+// time, which may step. Expiry must not: a key that was set for two seconds
+// lives for two seconds even while somebody corrects the time of day, so it is
+// measured on a clock that only ever goes forward.
+type Instant struct {
+	// WallMillis is the time of day in milliseconds since the Unix epoch.
+	WallMillis int64
+	// Elapsed is the time since a fixed origin of the caller's choice. It must
+	// not go back from one call to the next.
+	Elapsed time.Duration
+}

@@ -1,0 +1,63 @@
+package statestore
+
+import "slices"
+
+// watches remembers who watches what. Watchers of a key are kept in the order
+// in which they registered, so that the same commands always notify in the same
+// order.
+type watches struct {
+	byKey    map[string][]string
+	byClient map[string]map[string]struct{}
+}
+
+func newWatches() watches {
+	return watches{byKey: make(map[string][]string), byClient: make(map[string]map[string]struct{})}
+}
+
+func (w *watches) add(client, key string) {
+	keys := w.byClient[client]
+	if keys == nil {
+		keys = make(map[string]struct{})
+		w.byClient[client] = keys
+	}
+	if _, watching := keys[key]; watching {
+		return
+	}
+	keys[key] = struct{}{}
+	w.byKey[key] = append(w.byKey[key], client)
+}
+
+// remove ends one watch and reports whether there was one.
+func (w *watches) remove(client, key string) bool {
+	keys := w.byClient[client]
+	if _, watching := keys[key]; !watching {
+		return false
+	}
+	delete(keys, key)
+	if len(keys) == 0 {
+		delete(w.byClient, client)
+	}
+	clients := w.byKey[key]
+	clients = slices.DeleteFunc(clients, func(watcher string) bool { return watcher == client })
+	if len(clients) == 0 {
+		delete(w.byKey, key)
+	} else {
+		w.byKey[key] = clients
+	}
+	return true
+}
+
+func (w *watches) forget(client string) {
+	for key := range w.byClient[client] {
+		w.remove(client, key)
+	}
+}
+
+// notify appends one copy of the notification for each watcher of its key.
+func (w *watches) notify(to []Notification, template Notification) []Notification {
+	for _, client := range w.byKey[template.Key] {
+		template.Client = client
+		to = append(to, template)
+	}
+	return to
+}
