@@ -1,0 +1,366 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/resp3"
+)
+
+// DefaultRequestTimeout bounds a request whose context has no earlier deadline.
+const DefaultRequestTimeout = 10 * time.Second
+
+// ClientOptions configures a Client. The zero value is ready to use.
+type ClientOptions struct {
+	// RequestTimeout bounds each request whose context ends later or never;
+	// default DefaultRequestTimeout.
+	RequestTimeout time.Duration
+	// Now is the physical clock behind the client's hybrid logical clock;
+	// default time.Now. Tests inject clocks that are wrong.
+	Now func() time.Time
+	// Logger receives what no caller can: nil keeps silent.
+	Logger *slog.Logger
+}
+
+// Client speaks the state store protocol over a [Conn]. It is safe for
+// concurrent use. Close it when done.
+type Client struct {
+	conn    Conn
+	clock   *hlc.Clock
+	timeout time.Duration
+	logger  *slog.Logger
+
+	life  context.Context // ends with Close
+	end   context.CancelCauseFunc
+	tasks sync.WaitGroup
+
+	mu         sync.Mutex
+	closed     bool
+	connection uint64 // counts connections; 0 while down
+	connected  uint64 // how many there have been
+	watched    map[string]*registration
+}
+
+// NewClient returns a client that speaks over conn, which it owns from now on.
+// The error says which option makes no sense.
+func NewClient(conn Conn, options ClientOptions) (*Client, error) {
+	if options.RequestTimeout == 0 {
+		options.RequestTimeout = DefaultRequestTimeout
+	}
+	if options.RequestTimeout < 0 {
+		return nil, fmt.Errorf("transport: RequestTimeout %v is negative; 0 means %v", options.RequestTimeout, DefaultRequestTimeout)
+	}
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	// A node id may not hold the separator of a timestamp, a client id may.
+	node := strings.ReplaceAll(conn.ClientID(), ":", "_")
+	clock, err := hlc.NewClock(node, hlc.ClockOptions{Now: options.Now})
+	if err != nil {
+		return nil, fmt.Errorf("transport: the client id does not serve as the node id of a clock: %w", err)
+	}
+	client := &Client{
+		conn:    conn,
+		clock:   clock,
+		timeout: options.RequestTimeout,
+		logger:  options.Logger,
+		watched: make(map[string]*registration),
+	}
+	client.life, client.end = context.WithCancelCause(context.Background())
+	conn.Start(Events{Up: client.up, Down: client.down, Notify: client.notify})
+	return client, nil
+}
+
+// ClientID returns the MQTT client id.
+func (c *Client) ClientID() string { return c.conn.ClientID() }
+
+// Close ends the connection, all watches and everything started with Go, and
+// returns when nothing of the client is left. Requests under way fail with
+// ErrClosed. It may be called more than once, but not from a function that was
+// started with Go.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.end(ErrClosed)
+	err := c.conn.Close()
+	c.tasks.Wait()
+	return err
+}
+
+// Go runs task in a goroutine that belongs to the client: Close cancels its
+// context, with ErrClosed as the cause, and waits for it. It reports false, and
+// does not run the task, once the client is closed. Leases renew themselves in
+// such tasks, so that closing the client leaves nothing behind.
+func (c *Client) Go(task func(ctx context.Context)) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.tasks.Add(1)
+	go func() {
+		defer c.tasks.Done()
+		task(c.life)
+	}()
+	return true
+}
+
+// Condition says when a Set applies.
+type Condition uint8
+
+const (
+	// Always sets the key whatever it holds.
+	Always Condition = iota
+	// IfMissing (NX) sets the key only if it does not exist.
+	IfMissing
+	// IfMissingOrEqual (NEX) sets the key only if it does not exist or already
+	// holds the value being set.
+	IfMissingOrEqual
+)
+
+// SetOptions refines a Set. The zero value sets the key for good,
+// unconditionally and without a fencing token.
+type SetOptions struct {
+	Condition Condition
+	// TTL lets the key expire; whole milliseconds, at least one. Zero means that
+	// it does not expire, and clears an earlier TTL.
+	TTL time.Duration
+	// FencingToken protects the key: the store then refuses writes to it
+	// without a token or with an older one. Zero sends none.
+	FencingToken hlc.Timestamp
+}
+
+// DelOptions refines a Del or VDel.
+type DelOptions struct {
+	// FencingToken is needed for a protected key. Zero sends none.
+	FencingToken hlc.Timestamp
+}
+
+// Entry is what a key holds.
+type Entry struct {
+	// Exists is false for a missing key; the other fields are then zero.
+	Exists bool
+	Value  []byte
+	// Version rises with every Set of the key. It is the zero Timestamp if the
+	// store sent none.
+	Version hlc.Timestamp
+}
+
+// Set sets key to value and returns the new version, which is greater than every
+// version that this client has seen. For an empty key the store answers
+// ErrKeyLengthZero.
+//
+// Where the Condition is not met it returns the version that stood in the way
+// and an error that matches ErrConditionFailed. An error that matches
+// ErrOutcomeUnknown means that the value may have been set, or may yet be.
+func (c *Client) Set(ctx context.Context, key string, value []byte, options SetOptions) (hlc.Timestamp, error) {
+	timestamp, err := c.clock.Now()
+	if err != nil {
+		return hlc.Timestamp{}, operationError(protocol.VerbSet, key, notSent(err))
+	}
+	payload, err := appendSet(nil, key, value, options)
+	if err != nil {
+		return hlc.Timestamp{}, operationError(protocol.VerbSet, key, notSent(err))
+	}
+	answer, err := c.do(ctx, Request{
+		Payload:      payload,
+		Timestamp:    timestamp.String(),
+		FencingToken: tokenText(options.FencingToken),
+	})
+	if err == nil {
+		switch {
+		case answer.is(resp3.Simple, "OK"):
+		case answer.isInteger(-1):
+			err = ErrConditionFailed
+		default:
+			err = answer.unexpected()
+		}
+	}
+	return answer.version, operationError(protocol.VerbSet, key, err)
+}
+
+// Get reads a key. A missing key is not an error.
+func (c *Client) Get(ctx context.Context, key string) (Entry, error) {
+	answer, err := c.do(ctx, Request{Payload: resp3.AppendCommand(nil, protocol.VerbGet, key)})
+	if err != nil {
+		return Entry{}, operationError(protocol.VerbGet, key, err)
+	}
+	switch answer.value.Kind {
+	case resp3.Bulk:
+		return Entry{Exists: true, Value: answer.value.Text, Version: answer.version}, nil
+	case resp3.Null:
+		return Entry{}, nil
+	default:
+		return Entry{}, operationError(protocol.VerbGet, key, answer.unexpected())
+	}
+}
+
+// Del deletes a key and reports whether it was there.
+//
+// Deleting a protected key deletes its protection too: a write with an old
+// token is accepted afterwards. Set the key to an empty value to keep it.
+func (c *Client) Del(ctx context.Context, key string, options DelOptions) (deleted bool, err error) {
+	payload := resp3.AppendCommand(nil, protocol.VerbDel, key)
+	return c.delete(ctx, protocol.VerbDel, key, payload, options)
+}
+
+// VDel deletes a key if it holds value, and reports whether it was there. If it
+// holds another value the error matches ErrConditionFailed.
+func (c *Client) VDel(ctx context.Context, key string, value []byte, options DelOptions) (deleted bool, err error) {
+	payload := resp3.AppendArray(nil, 3)
+	payload = resp3.AppendBulk(payload, protocol.VerbVDel)
+	payload = resp3.AppendBulk(payload, key)
+	payload = resp3.AppendBulk(payload, value)
+	return c.delete(ctx, protocol.VerbVDel, key, payload, options)
+}
+
+func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, options DelOptions) (bool, error) {
+	answer, err := c.do(ctx, Request{Payload: payload, FencingToken: tokenText(options.FencingToken)})
+	switch {
+	case err != nil:
+	case answer.isInteger(1):
+		return true, nil
+	case answer.isInteger(0):
+	case answer.isInteger(-1) && verb == protocol.VerbVDel:
+		err = ErrConditionFailed
+	default:
+		err = answer.unexpected()
+	}
+	return false, operationError(verb, key, err)
+}
+
+// keyNotify starts or stops the notifications about a key.
+func (c *Client) keyNotify(ctx context.Context, key string, options ...string) error {
+	arguments := append([]string{protocol.VerbKeyNotify, key}, options...)
+	answer, err := c.do(ctx, Request{Payload: resp3.AppendCommand(nil, arguments...)})
+	// ":0" answers a STOP of what was not watched and, at some stores, a
+	// repeated KEYNOTIFY. Either way things are as they should be.
+	if err == nil && !answer.is(resp3.Simple, "OK") && !answer.isInteger(0) {
+		err = answer.unexpected()
+	}
+	return operationError(protocol.VerbKeyNotify, key, err)
+}
+
+// do sends a request, bounded in time, and reads the reply.
+func (c *Client) do(ctx context.Context, request Request) (answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	reply, err := c.conn.RoundTrip(ctx, request)
+	if err != nil {
+		return answer{}, err
+	}
+	return c.read(reply)
+}
+
+func (c *Client) read(reply Reply) (answer, error) {
+	value, err := resp3.DecodeValue(reply.Payload)
+	if err != nil {
+		// Something answered, so the request arrived; what it did is anyone's guess.
+		return answer{}, unknown(fmt.Errorf("%w: %w", ErrBadReply, err))
+	}
+	answer := answer{value: value}
+	if reply.Timestamp != "" {
+		answer.version, err = hlc.Parse(reply.Timestamp)
+		if err != nil {
+			return answer, unknown(fmt.Errorf("%w: version: %w", ErrBadReply, err))
+		}
+		c.observe(answer.version)
+	}
+	if value.Kind == resp3.Error {
+		return answer, &RefusedError{Text: protocol.ErrorText(string(value.Text))}
+	}
+	return answer, nil
+}
+
+// observe feeds a version to the client's clock. A version too far ahead is
+// data like any other; it only must not drag our clock along.
+func (c *Client) observe(version hlc.Timestamp) {
+	if _, err := c.clock.Update(version); err != nil {
+		c.logger.Warn("the store's versions and this node's clock disagree", "error", err)
+	}
+}
+
+// answer is a reply that was understood.
+type answer struct {
+	value   resp3.Value
+	version hlc.Timestamp
+}
+
+func (a answer) is(kind resp3.Kind, text string) bool {
+	return a.value.Kind == kind && string(a.value.Text) == text
+}
+
+func (a answer) isInteger(n int64) bool {
+	return a.value.Kind == resp3.Integer && a.value.Integer == n
+}
+
+func (a answer) unexpected() error {
+	return unknown(fmt.Errorf("%w: %v", ErrBadReply, a.value.Kind))
+}
+
+func appendSet(dst []byte, key string, value []byte, options SetOptions) ([]byte, error) {
+	condition := ""
+	switch options.Condition {
+	case Always:
+	case IfMissing:
+		condition = protocol.OptionNX
+	case IfMissingOrEqual:
+		condition = protocol.OptionNEX
+	default:
+		return nil, fmt.Errorf("SetOptions.Condition %d does not exist", options.Condition)
+	}
+	if options.TTL < 0 || options.TTL%time.Millisecond != 0 {
+		return nil, fmt.Errorf("SetOptions.TTL %v is not a whole number of milliseconds", options.TTL)
+	}
+	length := 3
+	if condition != "" {
+		length++
+	}
+	if options.TTL > 0 {
+		length += 2
+	}
+	dst = resp3.AppendArray(dst, length)
+	dst = resp3.AppendBulk(dst, protocol.VerbSet)
+	dst = resp3.AppendBulk(dst, key)
+	dst = resp3.AppendBulk(dst, value)
+	if condition != "" {
+		dst = resp3.AppendBulk(dst, condition)
+	}
+	if options.TTL > 0 {
+		dst = resp3.AppendBulk(dst, protocol.OptionPX)
+		dst = resp3.AppendBulk(dst, strconv.FormatInt(options.TTL.Milliseconds(), 10))
+	}
+	return dst, nil
+}
+
+func tokenText(token hlc.Timestamp) string {
+	if token.IsZero() {
+		return ""
+	}
+	return token.String()
+}
+
+// operationError adds what was attempted. It keeps nil nil.
+func operationError(verb, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("transport: %s %q: %w", verb, key, err)
+}
+
+// isRefusal reports whether the other side understood and said no, so that
+// repeating the request would change nothing.
+func isRefusal(err error) bool {
+	var refused *RefusedError
+	var rejected *RejectedError
+	return errors.As(err, &refused) || errors.As(err, &rejected)
+}

@@ -1,0 +1,241 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/internal/protocol"
+)
+
+const (
+	// receiveMaximum is how many unacknowledged messages the broker may send us.
+	// paho reserves a channel of this length for each connection.
+	receiveMaximum = 1000
+	// connectTimeout bounds one attempt, from the first packet to CONNACK.
+	connectTimeout = 10 * time.Second
+	// subscribeTimeout bounds one SUBSCRIBE.
+	subscribeTimeout = 5 * time.Second
+	// subscribeRetry is the pause after a SUBSCRIBE that failed.
+	subscribeRetry = 50 * time.Millisecond
+	// closeTimeout bounds the farewell to a broker that no longer reads.
+	closeTimeout = time.Second
+	// settled is how long a connection must have lasted for the backoff to
+	// begin anew. A broker that accepts and hangs up must not be hammered.
+	settled = 5 * time.Second
+)
+
+// link is one connection, from CONNACK to its loss.
+type link struct {
+	down     chan struct{} // closed when lost
+	outgoing chan *exchange
+	pending  map[string]*exchange // by correlation; guarded by mqttConn.mu
+}
+
+// run connects, again and again, until ctx ends or there is a reason to give up
+// for good.
+func (c *mqttConn) run(ctx context.Context) {
+	policy := backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(c.options.ReconnectMin),
+		backoff.WithMaxInterval(c.options.ReconnectMax),
+		backoff.WithMaxElapsedTime(0), // never give up
+	)
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-pause.C:
+		}
+		began := time.Now()
+		if err := c.connect(ctx); err != nil {
+			c.failed(err)
+		}
+		if time.Since(began) > settled {
+			policy.Reset()
+		}
+		pause.Reset(policy.NextBackOff())
+	}
+}
+
+// connect makes one connection and serves it until it is lost. The error says
+// why it did not come about.
+func (c *mqttConn) connect(ctx context.Context) error {
+	attempt, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	conn, err := dialNet(attempt, c.server.Host, c.options.KeepAlive)
+	if err != nil {
+		return err
+	}
+	l := &link{
+		down:     make(chan struct{}),
+		outgoing: make(chan *exchange),
+		pending:  make(map[string]*exchange),
+	}
+	client := paho.NewClient(paho.ClientConfig{
+		ClientID:          c.options.ClientID,
+		Conn:              conn,
+		Session:           newSession(c.acknowledged, func(d *packets.Disconnect) { c.lost(l, d) }),
+		OnPublishReceived: []func(paho.PublishReceived) (bool, error){c.received},
+	})
+	connack, err := client.Connect(attempt, c.connectPacket())
+	if err != nil {
+		if connack != nil {
+			return refusedConnect(connack)
+		}
+		return err
+	}
+	defer func() {
+		// Whether it was lost or is to end now: say farewell, but do not wait
+		// long for a peer that does not read it.
+		guard := time.AfterFunc(closeTimeout, func() { _ = conn.Close() })
+		defer guard.Stop()
+		_ = client.Disconnect(&paho.Disconnect{})
+		<-client.Done()
+		c.lost(l, nil)
+	}()
+	return c.serve(ctx, client, l)
+}
+
+func (c *mqttConn) connectPacket() *paho.Connect {
+	receive := uint16(receiveMaximum)
+	connect := &paho.Connect{
+		ClientID:   c.options.ClientID,
+		KeepAlive:  uint16(c.options.KeepAlive / time.Second),
+		CleanStart: true, // nothing outlives a connection, on either side
+		Properties: &paho.ConnectProperties{
+			ReceiveMaximum: &receive,
+			// Without it brokers may leave out user properties, __ts among them.
+			RequestProblemInfo: true,
+		},
+	}
+	if c.options.Username != "" {
+		connect.UsernameFlag, connect.Username = true, c.options.Username
+	}
+	if len(c.options.Password) > 0 {
+		connect.PasswordFlag, connect.Password = true, c.options.Password
+	}
+	return connect
+}
+
+// serve makes a connection ready and sends its requests until it is lost.
+func (c *mqttConn) serve(ctx context.Context, client *paho.Client, l *link) error {
+	if err := c.subscribe(ctx, client, l); err != nil {
+		return err
+	}
+	if !c.established(l) {
+		return nil
+	}
+	defer c.events.Down()
+	c.events.Up()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.down:
+			return nil
+		case e := <-l.outgoing:
+			c.send(client, e)
+		}
+	}
+}
+
+// subscribe asks for replies and notifications, and repeats that until it is
+// granted: brokers may refuse for a moment (0x91, packet id in use).
+func (c *mqttConn) subscribe(ctx context.Context, client *paho.Client, l *link) error {
+	subscriptions := &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{
+		{Topic: protocol.ResponseTopic(c.options.ClientID), QoS: 1},
+		{Topic: protocol.NotifyFilter(c.options.ClientID), QoS: 1},
+	}}
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.down:
+			return nil
+		case <-pause.C:
+		}
+		attempt, cancel := context.WithTimeout(ctx, subscribeTimeout)
+		suback, err := client.Subscribe(attempt, subscriptions)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if suback == nil { // no answer: begin with a new connection
+			return fmt.Errorf("subscribe: %w", err)
+		}
+		c.failed(fmt.Errorf("subscribe to %q and %q: %w (reason codes %#x)",
+			subscriptions.Subscriptions[0].Topic, subscriptions.Subscriptions[1].Topic, err, suback.Reasons))
+		pause.Reset(subscribeRetry)
+	}
+}
+
+// send writes one request. Nothing is sent for a caller that has left.
+func (c *mqttConn) send(client *paho.Client, e *exchange) {
+	if e.ctx.Err() != nil {
+		c.finish(e.correlation, result{err: notSent(context.Cause(e.ctx))})
+		return
+	}
+	// Not to wait for the PUBACK here: a reply says more, and a bad PUBACK comes
+	// through the session.
+	_, err := client.PublishWithOptions(e.ctx, e.publish, paho.PublishOptions{Method: paho.PublishMethod_AsyncSend})
+	switch {
+	case err == nil:
+	case errors.Is(err, paho.ErrNetworkErrorAfterStored):
+		c.finish(e.correlation, result{err: unknown(err)})
+	default:
+		c.finish(e.correlation, result{err: notSent(err)})
+	}
+}
+
+// ConnectError is the broker's refusal of a connection.
+type ConnectError struct {
+	// Code is the reason code of CONNACK [MQTT-3.2.2.2].
+	Code byte
+	// Reason is the broker's own text, possibly empty.
+	Reason string
+}
+
+// Error names the code and what to do about it, where that is known.
+func (e *ConnectError) Error() string {
+	text := fmt.Sprintf("the broker refused the connection (MQTT reason code 0x%02X)", e.Code)
+	switch e.Code {
+	case packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized:
+		text += "; check user name and password, and what the broker allows this client id"
+	case packets.ConnackUnsupportedProtocolVersion:
+		text += "; it must speak MQTT 5"
+	case packets.ConnackInvalidClientID:
+		text += "; choose another client id"
+	}
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	return text
+}
+
+// permanent reports whether another attempt would meet the same refusal.
+func (e *ConnectError) permanent() bool {
+	switch e.Code {
+	case packets.ConnackUnsupportedProtocolVersion, packets.ConnackInvalidClientID,
+		packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized,
+		packets.ConnackBanned, packets.ConnackBadAuthenticationMethod:
+		return true
+	}
+	return false
+}
+
+func refusedConnect(connack *paho.Connack) *ConnectError {
+	refused := &ConnectError{Code: connack.ReasonCode}
+	if connack.Properties != nil {
+		refused.Reason = connack.Properties.ReasonString
+	}
+	return refused
+}

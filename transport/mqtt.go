@@ -1,0 +1,389 @@
+package transport
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/internal/protocol"
+)
+
+// correlationLength is that of a UUID: deployed peers refuse another.
+const correlationLength = 16
+
+// mqttConn is a Conn over MQTT 5.
+//
+// One goroutine, run, connects, sends, and connects again; it ends with Close.
+// paho's callbacks (lost, received, acknowledged) only hand over, because paho
+// waits for them.
+//
+// It drives paho's Client itself rather than through autopaho, which has no way
+// to send without waiting for the PUBACK, and none to give up when another
+// connection takes the client id over.
+type mqttConn struct {
+	server  *url.URL
+	options Options
+	logger  *slog.Logger
+	events  Events
+	stop    context.CancelFunc
+	stopped chan struct{} // closed when run has ended; nil before Start
+
+	mu    sync.Mutex
+	link  *link         // the present connection; nil while down
+	ready chan struct{} // closed while link is set
+	ended chan struct{} // closed once there will be no more connections
+	cause error         // why; set before ended is closed
+	last  error         // why the last attempt to connect failed
+	fail  chan struct{} // tells awaitFirst that last has changed
+}
+
+// exchange is one request that awaits its reply.
+type exchange struct {
+	ctx         context.Context
+	correlation string
+	publish     *paho.Publish
+	result      chan result // room for one; whoever takes the exchange out of pending sends
+}
+
+type result struct {
+	reply Reply
+	err   error
+}
+
+func newMQTTConn(server *url.URL, options Options) *mqttConn {
+	return &mqttConn{
+		server:  server,
+		options: options,
+		logger:  options.Logger.With("client", options.ClientID, "broker", server.Host),
+		ready:   make(chan struct{}),
+		ended:   make(chan struct{}),
+		fail:    make(chan struct{}, 1),
+	}
+}
+
+func (c *mqttConn) ClientID() string { return c.options.ClientID }
+
+// Start implements Conn.
+func (c *mqttConn) Start(events Events) {
+	ctx, stop := context.WithCancel(context.Background())
+	c.events, c.stop, c.stopped = events, stop, make(chan struct{})
+	go func() {
+		defer close(c.stopped)
+		c.run(ctx)
+	}()
+}
+
+// Close implements Conn.
+func (c *mqttConn) Close() error {
+	c.terminate(ErrClosed)
+	if c.stopped != nil {
+		<-c.stopped
+	}
+	return nil
+}
+
+// terminate makes cause the end of the connection, for good, unless it had
+// ended before.
+func (c *mqttConn) terminate(cause error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cause != nil {
+		return
+	}
+	c.cause = cause
+	close(c.ended)
+	if c.link != nil {
+		c.dropLocked(c.link, cause)
+	}
+	if c.stop != nil {
+		c.stop()
+	}
+}
+
+// awaitFirst waits until the first connection is ready.
+func (c *mqttConn) awaitFirst(ctx context.Context) error {
+	for {
+		c.mu.Lock()
+		ready, last := c.ready, c.last
+		c.mu.Unlock()
+		var refused *ConnectError
+		if errors.As(last, &refused) && refused.permanent() {
+			return last
+		}
+		select {
+		case <-ready:
+			return nil
+		case <-c.fail:
+		case <-c.ended:
+			return c.cause
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), last)
+		}
+	}
+}
+
+// failed notes why there is no connection.
+func (c *mqttConn) failed(err error) {
+	c.logger.Warn("cannot connect", "error", err)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = err
+	select {
+	case c.fail <- struct{}{}:
+	default:
+	}
+}
+
+// established makes a connection the present one, unless it was lost already.
+func (c *mqttConn) established(l *link) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cause != nil || isClosed(l.down) {
+		return false
+	}
+	c.link, c.last = l, nil
+	close(c.ready)
+	c.logger.Debug("connected")
+	return true
+}
+
+// lost ends a connection. paho calls it first with the server's reason.
+func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
+	if disconnect != nil && disconnect.ReasonCode == packets.DisconnectSessionTakenOver {
+		c.terminate(ErrSessionTakenOver)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cause := errConnectionLost
+	if disconnect != nil {
+		cause = fmt.Errorf("%w: the broker ended it (MQTT reason code 0x%02X)", cause, disconnect.ReasonCode)
+	}
+	c.dropLocked(l, cause)
+}
+
+var errConnectionLost = errors.New("the connection was lost")
+
+// dropLocked fails at once everything that waits on a connection.
+func (c *mqttConn) dropLocked(l *link, cause error) {
+	if isClosed(l.down) {
+		return
+	}
+	close(l.down)
+	if c.link == l {
+		c.link, c.ready = nil, make(chan struct{})
+		c.logger.Debug("disconnected", "error", cause)
+	}
+	for correlation, e := range l.pending {
+		delete(l.pending, correlation)
+		e.result <- result{err: unknown(cause)}
+	}
+}
+
+// RoundTrip implements Conn.
+func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error) {
+	l, err := c.awaitLink(ctx)
+	if err != nil {
+		return Reply{}, err
+	}
+	e := c.newExchange(ctx, request)
+	if !c.expect(l, e) {
+		return Reply{}, notSent(errConnectionLost)
+	}
+	select {
+	case l.outgoing <- e:
+	case <-l.down:
+		return Reply{}, notSent(errConnectionLost)
+	case <-ctx.Done():
+		c.take(e.correlation)
+		return Reply{}, notSent(context.Cause(ctx))
+	}
+	select {
+	case outcome := <-e.result:
+		return outcome.reply, outcome.err
+	case <-ctx.Done():
+	}
+	if c.take(e.correlation) == nil {
+		outcome := <-e.result // it came at the same moment
+		return outcome.reply, outcome.err
+	}
+	return Reply{}, unknown(context.Cause(ctx))
+}
+
+// awaitLink waits for a connection that is ready.
+func (c *mqttConn) awaitLink(ctx context.Context) (*link, error) {
+	for {
+		c.mu.Lock()
+		l, ready, cause, last := c.link, c.ready, c.cause, c.last
+		c.mu.Unlock()
+		switch {
+		case cause != nil:
+			return nil, notSent(cause)
+		case ctx.Err() != nil:
+			return nil, notSent(errors.Join(context.Cause(ctx), last))
+		case l != nil:
+			return l, nil
+		}
+		select {
+		case <-ready:
+		case <-c.ended:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func isClosed(signal <-chan struct{}) bool {
+	select {
+	case <-signal:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *mqttConn) newExchange(ctx context.Context, request Request) *exchange {
+	var correlation [correlationLength]byte
+	_, _ = rand.Read(correlation[:]) // never fails, says its documentation
+	return &exchange{
+		ctx:         ctx,
+		correlation: string(correlation[:]),
+		result:      make(chan result, 1),
+		publish: &paho.Publish{
+			QoS:     1,
+			Topic:   protocol.InvokeTopic,
+			Payload: request.Payload,
+			Properties: &paho.PublishProperties{
+				ResponseTopic:   protocol.ResponseTopic(c.options.ClientID),
+				CorrelationData: correlation[:],
+				ContentType:     protocol.ContentType,
+				MessageExpiry:   messageExpiry(ctx),
+				User:            c.userProperties(request),
+			},
+		},
+	}
+}
+
+func (c *mqttConn) userProperties(request Request) paho.UserProperties {
+	properties := make(paho.UserProperties, 0, 5)
+	properties.Add(protocol.PropertySourceID, c.options.ClientID)
+	properties.Add(protocol.PropertyProtocolVersion, protocol.ProtocolVersion)
+	properties.Add(protocol.PropertyPartition, c.options.ClientID)
+	if request.Timestamp != "" {
+		properties.Add(protocol.PropertyTimestamp, request.Timestamp)
+	}
+	if request.FencingToken != "" {
+		properties.Add(protocol.PropertyFencingToken, request.FencingToken)
+	}
+	return properties
+}
+
+// messageExpiry is what is left of ctx in whole seconds, rounded up, so that a
+// broker drops a request which its sender has given up. Nil: ctx has no end.
+func messageExpiry(ctx context.Context) *uint32 {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return nil
+	}
+	seconds := math.Ceil(time.Until(deadline).Seconds())
+	expiry := uint32(min(max(seconds, 1), math.MaxUint32))
+	return &expiry
+}
+
+// expect registers an exchange for its reply, unless the connection is lost.
+func (c *mqttConn) expect(l *link, e *exchange) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link != l {
+		return false
+	}
+	l.pending[e.correlation] = e
+	return true
+}
+
+// take removes an exchange that still waits, and returns nil if there is none.
+func (c *mqttConn) take(correlation string) *exchange {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link == nil {
+		return nil
+	}
+	e := c.link.pending[correlation]
+	delete(c.link.pending, correlation)
+	return e
+}
+
+// finish gives a waiting exchange its result. An unknown correlation is a reply
+// that came too late or twice, or that was forged: it is ignored.
+func (c *mqttConn) finish(correlation string, outcome result) {
+	if e := c.take(correlation); e != nil {
+		e.result <- outcome
+		return
+	}
+	c.logger.Debug("ignored a reply that nobody waits for")
+}
+
+// acknowledged sees each PUBACK. Only a bad one matters: the broker then has not
+// passed the request on.
+func (c *mqttConn) acknowledged(correlation string, ack *packets.Puback) {
+	const failure = 0x80 // [MQTT-4.13.1]: codes from here on are errors
+	switch {
+	case ack.ReasonCode == packets.PubackNoMatchingSubscribers:
+		c.finish(correlation, result{err: notSent(ErrNoStore)})
+	case ack.ReasonCode >= failure:
+		rejected := &RejectedError{Code: int(ack.ReasonCode)}
+		if ack.Properties != nil {
+			rejected.Reason = ack.Properties.ReasonString
+		}
+		c.finish(correlation, result{err: rejected})
+	}
+}
+
+// received sees each PUBLISH and hands it over.
+func (c *mqttConn) received(event paho.PublishReceived) (bool, error) {
+	message := event.Packet
+	if clientID, key, ok := protocol.ParseNotifyTopic(message.Topic); ok {
+		if clientID == c.options.ClientID {
+			c.events.Notify(Notification{
+				Key:       key,
+				Payload:   message.Payload,
+				Timestamp: userProperty(message, protocol.PropertyTimestamp),
+			})
+		}
+		return true, nil
+	}
+	if message.Properties == nil || message.Topic != protocol.ResponseTopic(c.options.ClientID) {
+		c.logger.Debug("ignored a message on a topic that was not subscribed", "topic", message.Topic)
+		return true, nil
+	}
+	c.finish(string(message.Properties.CorrelationData), readReply(message))
+	return true, nil
+}
+
+// readReply turns a status of 400 or more into an error. Stores that send no
+// status are believed.
+func readReply(message *paho.Publish) result {
+	status, err := strconv.Atoi(userProperty(message, protocol.PropertyStatus))
+	if err == nil && status >= 400 {
+		return result{err: &RejectedError{Code: status, Reason: userProperty(message, protocol.PropertyStatusMessage)}}
+	}
+	return result{reply: Reply{
+		Payload:   message.Payload,
+		Timestamp: userProperty(message, protocol.PropertyTimestamp),
+	}}
+}
+
+func userProperty(message *paho.Publish, name string) string {
+	if message.Properties == nil {
+		return ""
+	}
+	return message.Properties.User.Get(name)
+}

@@ -1,0 +1,262 @@
+package transporttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// Fault is what the wire does to one request and its reply. The zero Fault does
+// nothing. A request that is held back is applied when its time comes, even if
+// its sender has given up and the connection is gone: so do packets that a
+// broker or a network kept.
+type Fault struct {
+	// LoseRequest and LoseReply drop the message; the sender waits in vain.
+	LoseRequest, LoseReply bool
+	// HoldRequest and HoldReply delay it.
+	HoldRequest, HoldReply time.Duration
+}
+
+var errCut = errors.New("the connection was cut")
+
+// Conn is a client's connection to a Store. It implements transport.Conn.
+type Conn struct {
+	store    *Store
+	clientID string
+
+	queued chan struct{} // signals that queue is not empty
+
+	mu       sync.Mutex
+	events   transport.Events
+	started  bool
+	line     chan struct{} // closed when the present connection is cut; nil while cut
+	restored chan struct{} // closed when line is set
+	ended    error
+	fault    func(transport.Request) Fault
+	queue    []statestore.Notification
+	silent   bool
+
+	finished chan struct{} // closed by Close
+	pump     sync.WaitGroup
+}
+
+var _ transport.Conn = (*Conn)(nil)
+
+func newConn(store *Store, clientID string) *Conn {
+	c := &Conn{
+		store:    store,
+		clientID: clientID,
+		queued:   make(chan struct{}, 1),
+		line:     make(chan struct{}),
+		restored: make(chan struct{}),
+		finished: make(chan struct{}),
+	}
+	close(c.restored)
+	return c
+}
+
+// ClientID implements transport.Conn.
+func (c *Conn) ClientID() string { return c.clientID }
+
+// Start implements transport.Conn.
+func (c *Conn) Start(events transport.Events) {
+	c.mu.Lock()
+	c.events, c.started = events, true
+	up := c.line != nil
+	c.mu.Unlock()
+	if up {
+		events.Up()
+	}
+	c.pump.Go(c.deliver)
+}
+
+// SetFault lets decide choose the fate of each request from now on; nil ends
+// all faults. It is called from the goroutine that makes the request.
+func (c *Conn) SetFault(decide func(transport.Request) Fault) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fault = decide
+}
+
+// Silence drops all notifications while on is true, as an unreliable broker may.
+func (c *Conn) Silence(on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.silent = on
+}
+
+// Cut ends the connection: requests under way fail as unknown, the store
+// forgets what the client watched, and nothing passes until Restore.
+func (c *Conn) Cut() {
+	c.mu.Lock()
+	if c.line == nil || c.ended != nil {
+		c.mu.Unlock()
+		return
+	}
+	close(c.line)
+	c.line, c.restored, c.queue = nil, make(chan struct{}), nil
+	events, started := c.events, c.started
+	c.mu.Unlock()
+	c.store.engine.Forget(c.clientID)
+	if started {
+		events.Down()
+	}
+}
+
+// Restore connects again after Cut.
+func (c *Conn) Restore() {
+	c.mu.Lock()
+	if c.line != nil || c.ended != nil {
+		c.mu.Unlock()
+		return
+	}
+	c.line = make(chan struct{})
+	close(c.restored)
+	events, started := c.events, c.started
+	c.mu.Unlock()
+	if started {
+		events.Up()
+	}
+}
+
+// Close implements transport.Conn.
+func (c *Conn) Close() error {
+	c.end(transport.ErrClosed)
+	c.pump.Wait()
+	return nil
+}
+
+// end makes cause the end of the connection, for good, unless it had ended
+// before.
+func (c *Conn) end(cause error) {
+	c.Cut()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended != nil {
+		return
+	}
+	c.ended = cause
+	close(c.finished)
+}
+
+// RoundTrip implements transport.Conn.
+func (c *Conn) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+	line, decide, err := c.awaitLine(ctx)
+	if err != nil {
+		return transport.Reply{}, err
+	}
+	var fault Fault
+	if decide != nil {
+		fault = decide(request)
+	}
+	arrived := make(chan transport.Reply, 1)
+	if fault == (Fault{}) {
+		arrived <- c.apply(request)
+	} else {
+		request.Payload = append([]byte(nil), request.Payload...)
+		c.store.tasks.Go(func() { c.travel(request, fault, arrived) })
+	}
+	select {
+	case reply := <-arrived:
+		return reply, nil
+	case <-line:
+		return transport.Reply{}, fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, errCut)
+	case <-ctx.Done():
+		return transport.Reply{}, fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, context.Cause(ctx))
+	}
+}
+
+// travel carries a request over a faulty wire.
+func (c *Conn) travel(request transport.Request, fault Fault, arrived chan<- transport.Reply) {
+	time.Sleep(fault.HoldRequest)
+	if fault.LoseRequest {
+		return
+	}
+	reply := c.apply(request)
+	time.Sleep(fault.HoldReply)
+	if !fault.LoseReply {
+		arrived <- reply
+	}
+}
+
+func (c *Conn) apply(request transport.Request) transport.Reply {
+	reply := c.store.engine.Apply(statestore.Parse(statestore.Request{
+		Client:       c.clientID,
+		Payload:      request.Payload,
+		Timestamp:    property(request.Timestamp),
+		FencingToken: property(request.FencingToken),
+	}))
+	result := transport.Reply{Payload: reply.Append(nil, statestore.Deployed)}
+	if !reply.Version.IsZero() {
+		result.Timestamp = reply.Version.String()
+	}
+	return result
+}
+
+func property(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
+}
+
+func (c *Conn) awaitLine(ctx context.Context) (line chan struct{}, decide func(transport.Request) Fault, err error) {
+	for {
+		c.mu.Lock()
+		line, restored, ended, decide := c.line, c.restored, c.ended, c.fault
+		c.mu.Unlock()
+		switch {
+		case ended != nil:
+			return nil, nil, fmt.Errorf("%w: %w", transport.ErrNotSent, ended)
+		case ctx.Err() != nil:
+			return nil, nil, fmt.Errorf("%w: %w", transport.ErrNotSent, context.Cause(ctx))
+		case line != nil:
+			return line, decide, nil
+		}
+		select {
+		case <-restored:
+		case <-c.finished:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (c *Conn) enqueue(notification statestore.Notification) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.line == nil || c.silent {
+		return
+	}
+	c.queue = append(c.queue, notification)
+	select {
+	case c.queued <- struct{}{}:
+	default:
+	}
+}
+
+// deliver hands notifications to the client, in order, until Close.
+func (c *Conn) deliver() {
+	for {
+		select {
+		case <-c.finished:
+			return
+		case <-c.queued:
+		}
+		c.mu.Lock()
+		queue, events := c.queue, c.events
+		c.queue = nil
+		c.mu.Unlock()
+		for _, notification := range queue {
+			events.Notify(transport.Notification{
+				Key:       notification.Key,
+				Payload:   notification.Append(nil, statestore.Deployed),
+				Timestamp: notification.Version.String(),
+			})
+		}
+	}
+}
