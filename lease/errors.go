@@ -1,0 +1,57 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tenurelock/tenure/transport"
+)
+
+// Why a tenure ended. Test context.Cause of its context, or an error of
+// [Tenure.Token], with errors.Is.
+var (
+	// ErrReleased: its owner released it.
+	ErrReleased = errors.New("released")
+	// ErrLost: the store has another holder.
+	ErrLost = errors.New("another holder has the lease")
+	// ErrDeadlinePassed: no renewal succeeded in time.
+	ErrDeadlinePassed = errors.New("the deadline passed without a renewal")
+	// ErrFencedOut: a protected resource has seen a newer token.
+	ErrFencedOut = errors.New("fenced out by a newer token")
+)
+
+// ErrHeld is what a [*HeldError] matches.
+var ErrHeld = errors.New("held by another")
+
+// HeldError says that a lease could not be acquired because somebody has it.
+type HeldError struct {
+	// Lease is the name of the lease.
+	Lease string
+	// Holder is who had it a moment ago; not Held if that cannot be said any
+	// more.
+	Holder Holder
+}
+
+// Error names the lease and its holder.
+func (e *HeldError) Error() string {
+	if !e.Holder.Held {
+		return fmt.Sprintf("lease: %q is held by another", e.Lease)
+	}
+	return fmt.Sprintf("lease: %q is held by %q", e.Lease, e.Holder.Name)
+}
+
+// Is matches ErrHeld.
+func (e *HeldError) Is(target error) bool { return target == ErrHeld }
+
+// isTerminal reports whether no request of this client can succeed any more.
+func isTerminal(err error) bool {
+	return errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrSessionTakenOver)
+}
+
+// isRefusal reports whether the store or the broker answered, and the answer was
+// no. Quota is not counted: room may come.
+func isRefusal(err error) bool {
+	var refused *transport.RefusedError
+	var rejected *transport.RejectedError
+	return (errors.As(err, &refused) || errors.As(err, &rejected)) && !errors.Is(err, transport.ErrQuotaExceeded)
+}

@@ -1,0 +1,235 @@
+package lease
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// Lease is a name in the store and the settings under which this process holds
+// it. It has no state of its own: all that happens is in the tenures that it
+// returns. It is safe for concurrent use.
+type Lease struct {
+	client  *transport.Client
+	name    string
+	options Options
+}
+
+// New returns a lease on name, which is the key in the store. The error says
+// which option makes no sense and which values would do.
+func New(client *transport.Client, name string, options Options) (*Lease, error) {
+	if name == "" {
+		return nil, errors.New("lease: the name is empty")
+	}
+	if err := options.complete(client.ClientID()); err != nil {
+		return nil, fmt.Errorf("lease: %q: %w", name, err)
+	}
+	return &Lease{client: client, name: name, options: options}, nil
+}
+
+// Name returns the lease's name.
+func (l *Lease) Name() string { return l.name }
+
+// Holder is who holds a lease.
+type Holder struct {
+	// Held is false when nobody does; the other fields are then zero.
+	Held bool
+	// Name is the holder's name.
+	Name string
+	// Tenure tells one tenure from another, of the same holder too. It is the
+	// whole value of the key.
+	Tenure string
+	// Version is that of the latest renewal. It is not a fencing token.
+	Version hlc.Timestamp
+}
+
+func holderOf(entry transport.Entry) Holder {
+	if !entry.Exists {
+		return Holder{}
+	}
+	value := string(entry.Value)
+	name := value
+	if colon := strings.LastIndexByte(value, ':'); colon >= 0 {
+		name = value[:colon]
+	}
+	return Holder{Held: true, Name: name, Tenure: value, Version: entry.Version}
+}
+
+// Holder asks the store who holds the lease at this moment.
+func (l *Lease) Holder(ctx context.Context) (Holder, error) {
+	entry, err := l.client.Get(ctx, l.name)
+	if err != nil {
+		return Holder{}, fmt.Errorf("lease: holder of %q: %w", l.name, err)
+	}
+	return holderOf(entry), nil
+}
+
+// TryAcquire acquires the lease if it is free. If somebody has it the error is a
+// *HeldError, which names the holder; this process is somebody too, since each
+// tenure is a holder of its own.
+//
+// A request without an answer is repeated, with the same effect as if it had
+// been sent once, until ctx ends. If it ends first the error matches
+// transport.ErrOutcomeUnknown, and the client tries in the background to free
+// what may have been acquired.
+func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
+	tenure, _, err := l.try(ctx, l.newValue())
+	if !errors.Is(err, transport.ErrConditionFailed) {
+		return tenure, l.acquireError(err)
+	}
+	entry, err := l.client.Get(ctx, l.name)
+	if err != nil {
+		entry = transport.Entry{} // it is held all the same
+	}
+	return nil, &HeldError{Lease: l.name, Holder: holderOf(entry)}
+}
+
+// Acquire waits until the lease is free and acquires it. It returns when it
+// holds the lease, when ctx ends, or when waiting is in vain: the store refuses
+// (transport.ErrNotAuthorized and the like), or the client is closed or taken
+// over. Like TryAcquire it leaves no silent holder behind.
+func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
+	value := l.newValue()
+	tenure, version, err := l.try(ctx, value)
+	if !l.worthWaiting(err) {
+		return tenure, l.acquireError(err)
+	}
+	waiter, err := l.newWaiter(version)
+	if err != nil {
+		return nil, l.acquireError(err)
+	}
+	defer waiter.close()
+	for {
+		if err := waiter.wait(ctx); err != nil {
+			return nil, l.acquireError(err)
+		}
+		tenure, version, err := l.try(ctx, value)
+		if !l.worthWaiting(err) {
+			return tenure, l.acquireError(err)
+		}
+		waiter.refused(version)
+	}
+}
+
+func (l *Lease) worthWaiting(err error) bool {
+	return errors.Is(err, transport.ErrConditionFailed) || errors.Is(err, transport.ErrQuotaExceeded)
+}
+
+func (l *Lease) acquireError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("lease: acquire %q: %w", l.name, err)
+}
+
+// newValue returns what will stand in the store for one tenure.
+func (l *Lease) newValue() string {
+	var nonce [16]byte
+	_, _ = rand.Read(nonce[:]) // never fails, says its documentation
+	return l.options.Holder + ":" + hex.EncodeToString(nonce[:])
+}
+
+// try sets the key to value unless another has it, and repeats that while the
+// outcome is unknown. Repeating is safe: to the store it is a renewal. If the
+// store refuses, version is what stood in the way.
+func (l *Lease) try(ctx context.Context, value string) (tenure *Tenure, version hlc.Timestamp, err error) {
+	pause := l.newBackoff()
+	mayHold := false
+	for {
+		sent := l.options.Clock()
+		version, err = l.set(ctx, value)
+		switch {
+		case err == nil:
+			if l.options.Clock()-sent <= l.options.RequestTimeout {
+				tenure, err = l.begin(value, version, sent)
+				return tenure, version, err
+			}
+			// The answer took so long that little of the TTL is left: the
+			// process stood still. Begin anew with a fresh deadline.
+			mayHold = true
+			continue
+		case errors.Is(err, transport.ErrConditionFailed):
+			return nil, version, err
+		case errors.Is(err, transport.ErrOutcomeUnknown):
+			mayHold = true
+		}
+		if isRefusal(err) || isTerminal(err) || errors.Is(err, transport.ErrQuotaExceeded) || !sleep(ctx, pause.NextBackOff()) {
+			break
+		}
+	}
+	if mayHold {
+		l.abandon(value)
+		if !errors.Is(err, transport.ErrOutcomeUnknown) {
+			err = fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err)
+		}
+	}
+	return nil, version, err
+}
+
+// set makes one attempt to set the key, bounded in time.
+func (l *Lease) set(ctx context.Context, value string) (hlc.Timestamp, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
+	defer cancel()
+	return l.client.Set(ctx, l.name, []byte(value), transport.SetOptions{
+		Condition: transport.IfMissingOrEqual,
+		TTL:       l.options.TTL,
+	})
+}
+
+// abandon frees, in the background, what an acquisition may have left.
+func (l *Lease) abandon(value string) {
+	l.client.Go(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, l.options.TTL)
+		defer cancel()
+		if err := l.free(ctx, value); err != nil {
+			l.options.Logger.Warn("an abandoned acquisition may hold the lease until its TTL ends", "lease", l.name, "error", err)
+		}
+	})
+}
+
+// free deletes the key if it holds value, and repeats that while the outcome is
+// unknown, until ctx ends. It is nil when nothing of value is left.
+func (l *Lease) free(ctx context.Context, value string) error {
+	pause := l.newBackoff()
+	for {
+		attempt, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
+		_, err := l.client.VDel(attempt, l.name, []byte(value), transport.DelOptions{})
+		cancel()
+		if err == nil || errors.Is(err, transport.ErrConditionFailed) {
+			return nil
+		}
+		if isRefusal(err) || isTerminal(err) || !sleep(ctx, pause.NextBackOff()) {
+			return err
+		}
+	}
+}
+
+// newBackoff returns the pauses between attempts of one loop.
+func (l *Lease) newBackoff() backoff.BackOff {
+	return backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(max(l.options.RetryAfter, time.Millisecond)),
+		backoff.WithMaxInterval(max(l.options.RenewEvery, time.Millisecond)),
+		backoff.WithMaxElapsedTime(0), // the context decides
+	)
+}
+
+// sleep reports whether it could sleep for d before ctx ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

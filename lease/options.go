@@ -1,0 +1,108 @@
+package lease
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// Options configures a Lease. The zero value is safe; every duration that is
+// zero takes its default, most of them a share of TTL.
+type Options struct {
+	// TTL is how long the store keeps the lease after the last renewal: the
+	// longest time without a holder after a crash. Whole milliseconds, at least
+	// MinTTL. Default 10 s.
+	TTL time.Duration
+	// Margin is how much earlier than the store a tenure considers itself over.
+	// It absorbs the difference in rate of the two clocks and the time between
+	// a check of the token and the action. Default TTL/10.
+	Margin time.Duration
+	// Notice is how long before its deadline the tenure's context ends when
+	// renewals fail, so that work can stop in time; the token remains usable
+	// until the deadline. Default TTL/10.
+	Notice time.Duration
+	// RenewEvery is the time from one renewal to the next; up to a tenth is
+	// taken off at random, so that many leases spread. Default TTL/3.
+	RenewEvery time.Duration
+	// RequestTimeout bounds each attempt to acquire, renew or release, and so
+	// how long a lost reply goes unnoticed. Default TTL/6.
+	RequestTimeout time.Duration
+	// RetryAfter is the pause after the first failed attempt; it grows
+	// exponentially, to RenewEvery at most. Default TTL/50.
+	RetryAfter time.Duration
+	// Jitter is how long a waiter may delay beyond the time at which the lease
+	// can expire, at random, so that many do not try at once; and how often it
+	// looks while notifications do not arrive. Default TTL/10.
+	Jitter time.Duration
+	// Holder is the name under which the lease is held, for others to see.
+	// Default: the MQTT client id. Two processes with one name still exclude
+	// each other.
+	Holder string
+	// Clock measures the tenure; default SystemClock.
+	Clock Clock
+	// Logger receives what no caller can; nil keeps silent.
+	Logger *slog.Logger
+}
+
+// MinTTL is the shortest TTL. Below it network round trips and schedulers
+// decide, not the store.
+const MinTTL = 50 * time.Millisecond
+
+const (
+	defaultTTL = 10 * time.Second
+	// releaseJitter bounds the delay of a waiter that saw the lease go away.
+	// It only spreads the tries, so it is short.
+	releaseJitter = 10 * time.Millisecond
+)
+
+func (o *Options) complete(clientID string) error {
+	defaulted := func(d *time.Duration, value time.Duration) {
+		if *d == 0 {
+			*d = value
+		}
+	}
+	defaulted(&o.TTL, defaultTTL)
+	defaulted(&o.Margin, o.TTL/10)
+	defaulted(&o.Notice, o.TTL/10)
+	defaulted(&o.RenewEvery, o.TTL/3)
+	defaulted(&o.RequestTimeout, o.TTL/6)
+	defaulted(&o.RetryAfter, o.TTL/50)
+	defaulted(&o.Jitter, o.TTL/10)
+	if o.Holder == "" {
+		o.Holder = clientID
+	}
+	if o.Clock == nil {
+		o.Clock = SystemClock
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o.validate()
+}
+
+func (o *Options) validate() error {
+	if o.TTL < MinTTL || o.TTL%time.Millisecond != 0 {
+		return fmt.Errorf("TTL %v must be whole milliseconds and at least %v", o.TTL, MinTTL)
+	}
+	for _, duration := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"Margin", o.Margin}, {"Notice", o.Notice}, {"RenewEvery", o.RenewEvery},
+		{"RequestTimeout", o.RequestTimeout}, {"RetryAfter", o.RetryAfter}, {"Jitter", o.Jitter},
+	} {
+		if duration.value < 0 {
+			return fmt.Errorf("%s %v is negative", duration.name, duration.value)
+		}
+	}
+	// A renewal whose reply is lost must leave room for another.
+	needed := o.RenewEvery + o.RequestTimeout + o.RetryAfter + o.RequestTimeout
+	if available := o.TTL - o.Margin - o.Notice; needed > available {
+		return fmt.Errorf("one lost reply would lose the lease: "+
+			"RenewEvery %v + RequestTimeout %v + RetryAfter %v + RequestTimeout %v = %v, "+
+			"but TTL %v − Margin %v − Notice %v leaves %v; make TTL at least %v, or RenewEvery at most %v",
+			o.RenewEvery, o.RequestTimeout, o.RetryAfter, o.RequestTimeout, needed,
+			o.TTL, o.Margin, o.Notice, available, needed+o.Margin+o.Notice, max(available-(needed-o.RenewEvery), 0))
+	}
+	return nil
+}
