@@ -1,0 +1,42 @@
+package election
+
+import (
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+)
+
+// Phase is where a node stands in an election.
+type Phase uint8
+
+const (
+	// Standby: the node waits for the lease.
+	Standby Phase = iota
+	// Claiming: the node has the lease and protects Options.Claim with its token.
+	Claiming
+	// Active: the node leads; its function runs.
+	Active
+	// Draining: the term is over; the function must return.
+	Draining
+	// Released: the function has returned and the lease is free, or will be
+	// within its TTL if Transition.Cause tells of a failed release.
+	Released
+)
+
+// String names the phase.
+func (p Phase) String() string {
+	return [...]string{"standby", "claiming", "active", "draining", "released"}[p]
+}
+
+// Transition is a change of phase.
+type Transition struct {
+	Phase Phase
+	// At is when the phase began.
+	At time.Time
+	// Token is the fencing token of the term; zero in Standby.
+	Token hlc.Timestamp
+	// Cause is why the term is over, in Draining and Released: the cause of the
+	// function's context, the function's error, or what went wrong in claiming
+	// or releasing.
+	Cause error
+}
