@@ -1,0 +1,55 @@
+package server
+
+import (
+	"net"
+	"sync"
+)
+
+// connection is a client's socket with what we know about it. The broker sees it
+// as a net.Conn, and its hooks find it in the client again.
+type connection struct {
+	net.Conn
+	outbox *outbox
+	over   chan struct{} // closed when the broker has forgotten the connection
+
+	mu      sync.Mutex
+	release func() // gives back the lock on the client id, while it is held
+	forget  func() // undoes what the server noted of the connection, if anything
+}
+
+func newConnection(socket net.Conn) *connection {
+	return &connection{Conn: socket, outbox: newOutbox(), over: make(chan struct{})}
+}
+
+// establish notes that the connection has the lock on its client id, and what to
+// do when it is over.
+func (c *connection) establish(release, forget func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.release, c.forget = release, forget
+}
+
+// letGo gives the lock back, if it is held.
+func (c *connection) letGo() {
+	c.mu.Lock()
+	release := c.release
+	c.release = nil
+	c.mu.Unlock()
+	if release != nil {
+		release()
+	}
+}
+
+// finish is called when the broker is done with the connection, however far that
+// had come.
+func (c *connection) finish() {
+	c.letGo()
+	c.mu.Lock()
+	forget := c.forget
+	c.mu.Unlock()
+	if forget != nil {
+		forget()
+	}
+	c.outbox.close()
+	close(c.over)
+}

@@ -1,0 +1,19 @@
+module github.com/tenurelock/tenure/server
+
+go 1.25.0
+
+require (
+	github.com/mochi-mqtt/server/v2 v2.7.9
+	github.com/spf13/cobra v1.10.2
+	github.com/tenurelock/tenure v0.0.0
+)
+
+require (
+	github.com/gorilla/websocket v1.5.3 // indirect
+	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/rs/xid v1.4.0 // indirect
+	github.com/spf13/pflag v1.0.9 // indirect
+	github.com/stretchr/testify v1.11.1 // indirect
+)
+
+replace github.com/tenurelock/tenure => ../

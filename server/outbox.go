@@ -1,0 +1,88 @@
+package server
+
+import (
+	"sync"
+
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// maxOutbox is how many notifications may wait for one client to read them. A
+// client that falls further behind is disconnected: it will connect again, watch
+// again and read again, and so miss nothing, whereas dropping a notification
+// would leave it with a state that is no longer true.
+const maxOutbox = 1024
+
+// outbox is the queue of notifications for one connection.
+type outbox struct {
+	wake chan struct{}
+	done chan struct{}
+	task sync.WaitGroup
+
+	mu      sync.Mutex
+	started bool
+	closed  bool
+	queue   []statestore.Notification
+}
+
+func newOutbox() *outbox {
+	return &outbox{wake: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// push queues a notification and reports false when the queue is full.
+func (o *outbox) push(notification statestore.Notification) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return true
+	}
+	if len(o.queue) >= maxOutbox {
+		return false
+	}
+	o.queue = append(o.queue, notification)
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// start makes a goroutine write what is queued, one at a time and in order, until
+// close. Only the first call has an effect.
+func (o *outbox) start(write func(statestore.Notification)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.started || o.closed {
+		return
+	}
+	o.started = true
+	o.task.Go(func() {
+		for {
+			select {
+			case <-o.done:
+				return
+			case <-o.wake:
+			}
+			for _, notification := range o.take() {
+				write(notification)
+			}
+		}
+	})
+}
+
+func (o *outbox) take() []statestore.Notification {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	taken := o.queue
+	o.queue = nil
+	return taken
+}
+
+// close ends the goroutine and waits for it. The socket must be closed before,
+// so that a write under way returns.
+func (o *outbox) close() {
+	o.mu.Lock()
+	o.closed, o.queue = true, nil
+	close(o.done)
+	o.mu.Unlock()
+	o.task.Wait()
+}

@@ -1,0 +1,136 @@
+package server
+
+import (
+	"strings"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// handle applies a request and answers it. What is not a request in the sense of
+// the protocol is dropped: nothing is applied, and the fault goes into the
+// acknowledgement.
+func (s *Server) handle(cl *mqtt.Client, pk packets.Packet) *packets.Code {
+	if fault := s.checkRequest(cl, pk); fault != nil {
+		return fault
+	}
+	command := statestore.Parse(statestore.Request{
+		Client:       cl.ID,
+		Payload:      pk.Payload,
+		Timestamp:    userProperty(pk, protocol.PropertyTimestamp),
+		FencingToken: userProperty(pk, protocol.PropertyFencingToken),
+	})
+	if command.Verb == statestore.VerbKeyNotify {
+		s.startOutbox(cl)
+	}
+	reply := s.engine.Apply(command)
+	s.respond(cl, pk.Properties, reply)
+	return nil
+}
+
+// checkRequest judges the message around a request.
+func (s *Server) checkRequest(cl *mqtt.Client, pk packets.Packet) *packets.Code {
+	fault := func(code packets.Code, reason string) *packets.Code {
+		return &packets.Code{Code: code.Code, Reason: reason}
+	}
+	topic := pk.Properties.ResponseTopic
+	switch {
+	case pk.FixedHeader.Retain:
+		return fault(packets.ErrRetainNotSupported, "a request may not be retained")
+	case pk.FixedHeader.Qos != 1:
+		return fault(packets.ErrQosNotSupported, "a request needs QoS 1")
+	case topic == "":
+		return fault(packets.ErrImplementationSpecificError, "a request needs a response topic")
+	case len(pk.Properties.CorrelationData) == 0:
+		return fault(packets.ErrImplementationSpecificError, "a request needs correlation data")
+	case topic == protocol.InvokeTopic || strings.HasPrefix(topic, protocol.ReservedPrefix):
+		refusal := packets.Code{Code: packets.ErrNotAuthorized.Code, Reason: "the response topic belongs to the state store"}
+		s.disconnect(cl, refusal)
+		return &refusal
+	case strings.ContainsAny(topic, "+#") || !mayPublish(topic):
+		return fault(packets.ErrTopicNameInvalid, "a reply cannot be published to this response topic")
+	}
+	return nil
+}
+
+// userProperty returns the first user property of a name, or nil. It aliases the
+// packet.
+func userProperty(pk packets.Packet, name string) *string {
+	for i := range pk.Properties.User {
+		if pk.Properties.User[i].Key == name {
+			return &pk.Properties.User[i].Val
+		}
+	}
+	return nil
+}
+
+// respond sends a reply with QoS 0: a client that cannot be reached now asks
+// again, and at QoS 1 the broker could be held up by a client that does not read.
+func (s *Server) respond(cl *mqtt.Client, request packets.Properties, reply statestore.Reply) {
+	response := packets.Packet{
+		FixedHeader: packets.FixedHeader{Type: packets.Publish},
+		TopicName:   request.ResponseTopic,
+		Payload:     reply.Append(nil, s.options.Dialect),
+		Properties: packets.Properties{
+			CorrelationData: request.CorrelationData,
+			ContentType:     protocol.ContentType,
+			User: []packets.UserProperty{
+				{Key: protocol.PropertyStatus, Val: protocol.StatusOK},
+				{Key: protocol.PropertyProtocolVersion, Val: protocol.ProtocolVersion},
+			},
+		},
+	}
+	if !reply.Version.IsZero() {
+		response.Properties.User = append(response.Properties.User,
+			packets.UserProperty{Key: protocol.PropertyTimestamp, Val: reply.Version.String()})
+	}
+	var err error
+	if s.onlyReader(cl, request.ResponseTopic) {
+		err = cl.WritePacket(response)
+	} else {
+		err = s.broker.InjectPacket(s.herald, response)
+	}
+	if err != nil {
+		s.logger.Debug("a reply was not delivered", "client", cl.ID, "error", err)
+	}
+}
+
+// onlyReader reports whether a client is the one plain subscriber of a topic, as
+// requesters are: the reply can then go straight to its connection.
+func (s *Server) onlyReader(cl *mqtt.Client, topic string) bool {
+	readers := s.broker.Topics.Subscribers(topic)
+	if len(readers.Subscriptions) != 1 || len(readers.Shared) != 0 {
+		return false
+	}
+	subscription, ok := readers.Subscriptions[cl.ID]
+	return ok && len(subscription.Identifiers) == 0
+}
+
+// startOutbox makes sure that notifications reach a client: straight to its
+// connection, whether or not it subscribed to their topic.
+func (s *Server) startOutbox(cl *mqtt.Client) {
+	conn, ok := cl.Net.Conn.(*connection)
+	if !ok {
+		return
+	}
+	conn.outbox.start(func(notification statestore.Notification) {
+		err := cl.WritePacket(packets.Packet{
+			FixedHeader: packets.FixedHeader{Type: packets.Publish},
+			TopicName:   protocol.NotifyTopic(cl.ID, notification.Key),
+			Payload:     notification.Append(nil, s.options.Dialect),
+			Properties: packets.Properties{
+				ContentType: protocol.ContentType,
+				User: []packets.UserProperty{
+					{Key: protocol.PropertyTimestamp, Val: notification.Version.String()},
+					{Key: protocol.PropertyProtocolVersion, Val: protocol.ProtocolVersion},
+				},
+			},
+		})
+		if err != nil {
+			s.logger.Debug("a notification was not delivered", "client", cl.ID, "error", err)
+		}
+	})
+}

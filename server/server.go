@@ -1,0 +1,219 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/tenurelock/tenure/internal/engine"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// Options configures a Server. The zero value is a store for this machine alone.
+type Options struct {
+	// Addr is the TCP address to listen on; port 0 takes a free one. Default
+	// DefaultAddr. There is no authentication: whoever reaches the address can
+	// use the store.
+	Addr string
+	// Store limits the store; the zero value does not.
+	Store statestore.Options
+	// Dialect chooses how the server writes replies that differ between the
+	// published protocol and what is deployed.
+	Dialect statestore.Dialect
+	// MaxPacketSize bounds each MQTT packet in bytes, and with it each key and
+	// value. Default 1 MiB.
+	MaxPacketSize uint32
+	// Logger receives what happens; nil keeps silent.
+	Logger *slog.Logger
+}
+
+const (
+	// DefaultAddr is where a server listens if nothing else is said.
+	DefaultAddr = "127.0.0.1:1883"
+
+	defaultMaxPacketSize = 1 << 20
+	// connectTimeout bounds the time from accepting a connection to its CONNECT.
+	connectTimeout = 10 * time.Second
+	// farewellTimeout bounds a DISCONNECT to a client that may not be reading.
+	farewellTimeout = time.Second
+	// forcedKeepAlive, in seconds, is imposed on a client that asks for none:
+	// it would never be found dead.
+	forcedKeepAlive = 60
+	// maxSessionExpiry bounds, in seconds, how long the broker keeps the session
+	// of a client that is gone.
+	maxSessionExpiry = 3600
+	// pendingWrites is how many messages from other clients may wait for one
+	// client to read them.
+	pendingWrites = 1024
+)
+
+// Server is a broker with a state store. Its methods are safe for concurrent use.
+type Server struct {
+	options  Options
+	logger   *slog.Logger
+	engine   *engine.Engine
+	broker   *mqtt.Server
+	listener *listener
+	herald   *mqtt.Client // publishes replies to third parties; has no connection
+
+	once sync.Once // Serve or Close, whichever comes first
+
+	mu          sync.Mutex
+	connections map[string]*connection // by client id, while established
+}
+
+// New returns a server that listens already, so that its address is known and
+// taken; connections are accepted by Serve. A server that is not served must be
+// closed. The error says which option makes no sense or why the address cannot
+// be used.
+func New(options Options) (*Server, error) {
+	if options.Addr == "" {
+		options.Addr = DefaultAddr
+	}
+	if options.MaxPacketSize == 0 {
+		options.MaxPacketSize = defaultMaxPacketSize
+	}
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	store, err := statestore.New(options.Store)
+	if err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	socket, err := net.Listen("tcp", options.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	s := &Server{
+		options:     options,
+		logger:      options.Logger,
+		listener:    newListener(socket, options.Logger),
+		connections: make(map[string]*connection),
+	}
+	s.engine = engine.New(store, s.deliver)
+	s.broker = newBroker(options)
+	s.herald = s.broker.NewClient(nil, mqtt.LocalListener, "$store", true)
+	if err := s.broker.AddHook(&hook{server: s}, nil); err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	if err := s.broker.AddListener(s.listener); err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	return s, nil
+}
+
+// newBroker configures the embedded broker.
+func newBroker(options Options) *mqtt.Server {
+	capabilities := mqtt.NewDefaultServerCapabilities()
+	capabilities.MaximumQos = 1
+	capabilities.MaximumPacketSize = options.MaxPacketSize
+	capabilities.MaximumClientWritesPending = pendingWrites
+	capabilities.MaximumSessionExpiryInterval = maxSessionExpiry
+	// Zero: a message without an expiry interval is not given one.
+	capabilities.MaximumMessageExpiryInterval = 0
+	// An acknowledgement would otherwise repeat the request's user properties.
+	capabilities.Compatibilities.NoInheritedPropertiesOnAck = true
+	return mqtt.New(&mqtt.Options{
+		Capabilities: capabilities,
+		// The broker's own log contains whole packets of its clients.
+		Logger: slog.New(slog.DiscardHandler),
+		// Statistics topics stop the world to be collected; once a day is
+		// as rarely as the broker lets us have them.
+		SysTopicResendInterval: 24 * 60 * 60,
+	})
+}
+
+// Addr returns the address on which the server listens.
+func (s *Server) Addr() net.Addr { return s.listener.socket.Addr() }
+
+// Serve accepts connections until ctx ends, then disconnects all clients, with
+// the reason "server shutting down", and returns nil when nothing of the server
+// is left. Another error means that the server cannot accept connections any
+// more; it is closed then too. A server is served once.
+func (s *Server) Serve(ctx context.Context) error {
+	err := fmt.Errorf("server: already served or closed")
+	s.once.Do(func() { err = s.serve(ctx) })
+	return err
+}
+
+// Close closes a server that was not served. After Serve it does nothing.
+func (s *Server) Close() error {
+	s.once.Do(func() { s.listener.stop() })
+	return nil
+}
+
+func (s *Server) serve(ctx context.Context) error {
+	expiry, stopExpiry := context.WithCancel(context.Background())
+	var tasks sync.WaitGroup
+	tasks.Go(func() { s.engine.Run(expiry) })
+	if err := s.broker.Serve(); err != nil {
+		s.listener.stop()
+		stopExpiry()
+		tasks.Wait()
+		return fmt.Errorf("server: %w", err)
+	}
+	s.logger.Info("listening", "address", s.Addr().String())
+	var failure error
+	select {
+	case <-ctx.Done():
+	case failure = <-s.listener.failed:
+	}
+	s.shutdown()
+	stopExpiry()
+	tasks.Wait()
+	s.logger.Info("stopped")
+	return failure
+}
+
+// shutdown disconnects everybody and closes the broker. The broker's own Close
+// may deadlock with a client that disconnects at the same time, so it comes when
+// no client is left.
+func (s *Server) shutdown() {
+	s.listener.stopAccepting()
+	var farewells sync.WaitGroup
+	for _, cl := range s.broker.Clients.GetAll() {
+		farewells.Go(func() { s.disconnect(cl, packets.ErrServerShuttingDown) })
+	}
+	farewells.Wait()
+	s.listener.stop()
+	_ = s.broker.Close() // returns nil always
+}
+
+// disconnect sends a client away. A client that does not read is given up after
+// farewellTimeout.
+func (s *Server) disconnect(cl *mqtt.Client, reason packets.Code) {
+	if cl.Net.Conn != nil {
+		_ = cl.Net.Conn.SetWriteDeadline(time.Now().Add(farewellTimeout))
+	}
+	_ = s.broker.DisconnectClient(cl, reason) // returns the reason
+	cl.Stop(reason)
+}
+
+// forget ends what the store keeps for a connection, before another of the same
+// client is established.
+func (s *Server) forget(clientID string, conn *connection) {
+	s.mu.Lock()
+	if s.connections[clientID] == conn {
+		delete(s.connections, clientID)
+	}
+	s.mu.Unlock()
+	s.engine.Forget(clientID)
+}
+
+// deliver queues a notification for its client. The engine calls it with its
+// lock held: it must not block.
+func (s *Server) deliver(notification statestore.Notification) {
+	s.mu.Lock()
+	conn := s.connections[notification.Client]
+	s.mu.Unlock()
+	if conn != nil && !conn.outbox.push(notification) {
+		s.logger.Warn("disconnecting a client that does not read its notifications", "client", notification.Client)
+		_ = conn.Close()
+	}
+}
