@@ -1,0 +1,274 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+	"time"
+
+	"github.com/tenurelock/tenure/election"
+	"github.com/tenurelock/tenure/transport"
+)
+
+const (
+	// undisturbed is how long each leader counts before something happens to it.
+	undisturbed = time.Second
+	// patience is how long, beyond a TTL, anything may take before the run is
+	// given up.
+	patience = 10 * time.Second
+	// resignLimit and killSlack are what the project promises of a hand-over and,
+	// beyond the TTL, of a failover.
+	resignLimit = 50 * time.Millisecond
+	killSlack   = 200 * time.Millisecond
+)
+
+// director runs the pair and plays the faults. One goroutine, that of direct,
+// does everything.
+type director struct {
+	settings
+	out    io.Writer
+	began  time.Time
+	client *transport.Client // looks at the store for itself
+	watch  *transport.Watch
+	events chan event
+	nodes  map[string]*process
+	active string // the node that leads, as far as its events tell
+	lateOf string // the node whose late write was answered
+	result *result
+}
+
+// direct plays the whole piece.
+func direct(ctx context.Context, s settings, out io.Writer) (*result, error) {
+	client, err := transport.Dial(ctx, s.broker, transport.Options{ClientID: "director-" + s.run})
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	watch, err := client.Watch(counterKey(s.run))
+	if err != nil {
+		return nil, err
+	}
+	defer watch.Close()
+	d := &director{
+		settings: s,
+		out:      out,
+		began:    time.Now(),
+		client:   client,
+		watch:    watch,
+		events:   make(chan event),
+		nodes:    make(map[string]*process),
+		result:   newResult(s.ttl),
+	}
+	defer d.stopAll(ctx)
+	fmt.Fprintf(out, "Two nodes campaign for a lease with a TTL of %v; the active one counts every %v.\n\n", s.ttl, writeEvery)
+	for _, name := range []string{"node-a", "node-b"} {
+		if err := d.start(name); err != nil {
+			return nil, err
+		}
+	}
+	for _, act := range []func(context.Context) error{d.firstLeader, d.kill, d.freeze, d.resign, d.finish} {
+		if err := act(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return d.result, nil
+}
+
+func (d *director) start(name string) error {
+	p, err := startProcess(d.settings, name, d.events)
+	if err == nil {
+		d.nodes[name] = p
+	}
+	return err
+}
+
+// stopAll stops the standby first, so that it does not take over.
+func (d *director) stopAll(ctx context.Context) {
+	for _, standby := range []bool{true, false} {
+		for name, p := range d.nodes {
+			if standby == (name != d.active) {
+				p.stop(ctx, d.events, d.heard)
+			}
+		}
+	}
+}
+
+func (d *director) firstLeader(ctx context.Context) error {
+	if err := d.await(ctx, "somebody to lead", func() bool { return d.active != "" }); err != nil {
+		return err
+	}
+	return d.pause(ctx, undisturbed)
+}
+
+// kill ends the active node with SIGKILL, and starts it again once the other
+// leads.
+func (d *director) kill(ctx context.Context) error {
+	victim := d.active
+	fault := d.result.begin("killed (SIGKILL)", d.ttl+killSlack, time.Now())
+	d.say("", "SIGKILL to %s, which leads", victim)
+	if err := d.nodes[victim].signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	if err := d.awaitSuccessor(ctx, victim, fault); err != nil {
+		return err
+	}
+	d.say("", "%s is started again", victim)
+	if err := d.start(victim); err != nil {
+		return err
+	}
+	return d.pause(ctx, undisturbed)
+}
+
+// freeze stops the active node until the other leads, then wakes it.
+func (d *director) freeze(ctx context.Context) error {
+	victim := d.active
+	fault := d.result.begin("frozen (SIGSTOP)", d.ttl+killSlack, time.Now())
+	d.say("", "SIGSTOP to %s, which leads and does not notice", victim)
+	if err := d.nodes[victim].signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	if err := d.awaitSuccessor(ctx, victim, fault); err != nil {
+		return err
+	}
+	if err := d.pause(ctx, undisturbed/2); err != nil {
+		return err
+	}
+	d.say("", "SIGCONT to %s, which goes on where it stopped", victim)
+	if err := d.nodes[victim].signal(syscall.SIGCONT); err != nil {
+		return err
+	}
+	if err := d.await(ctx, victim+" to write late", func() bool { return d.lateOf == victim }); err != nil {
+		return err
+	}
+	return d.pause(ctx, undisturbed/2)
+}
+
+// resign asks the active node to hand over. The clock starts when it stops.
+func (d *director) resign(ctx context.Context) error {
+	former := d.active
+	fault := d.result.begin("resigned", resignLimit, time.Time{})
+	d.say("", "%s is asked to resign", former)
+	if err := d.nodes[former].resign(); err != nil {
+		return err
+	}
+	if err := d.awaitSuccessor(ctx, former, fault); err != nil {
+		return err
+	}
+	return d.pause(ctx, undisturbed)
+}
+
+// finish compares what the nodes said with what the store holds.
+func (d *director) finish(ctx context.Context) error {
+	running := 0
+	d.say("", "both are asked to end")
+	for _, p := range d.nodes {
+		select {
+		case <-p.exited:
+		default:
+			running++
+		}
+	}
+	d.stopAll(ctx)
+	entry, err := d.client.Get(ctx, counterKey(d.run))
+	if err != nil {
+		return err
+	}
+	var last counter
+	if err := json.Unmarshal(entry.Value, &last); err != nil {
+		return fmt.Errorf("the protected key holds %q: %w", entry.Value, err)
+	}
+	d.result.conclude(running, entry.Version, last)
+	return nil
+}
+
+func (d *director) awaitSuccessor(ctx context.Context, former string, fault *fault) error {
+	d.result.current = fault
+	err := d.await(ctx, "the successor of "+former, func() bool { return d.active != "" && d.active != former })
+	if err == nil {
+		d.say("", "%v without an active node", fault.Gap.Round(100*time.Microsecond))
+	}
+	return err
+}
+
+// pause lets the pair work.
+func (d *director) pause(ctx context.Context, length time.Duration) error {
+	timer := time.NewTimer(length)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return errInterrupted
+		case e := <-d.events:
+			d.heard(e)
+		case change := <-d.watch.Changes():
+			d.saw(change)
+		case <-timer.C:
+			return nil
+		}
+	}
+}
+
+var errInterrupted = errors.New("interrupted")
+
+// await takes in events until done.
+func (d *director) await(ctx context.Context, what string, done func() bool) error {
+	limit := time.NewTimer(d.ttl + patience)
+	defer limit.Stop()
+	for !done() {
+		select {
+		case <-ctx.Done():
+			return errInterrupted
+		case e := <-d.events:
+			d.heard(e)
+		case change := <-d.watch.Changes():
+			d.saw(change)
+		case <-limit.C:
+			return fmt.Errorf("waited %v in vain for %s", d.ttl+patience, what)
+		}
+	}
+	return nil
+}
+
+// heard takes in what a node says.
+func (d *director) heard(e event) {
+	switch {
+	case e.Kind == kindWrite:
+		d.result.wrote(e)
+		if e.Late {
+			d.lateOf = e.Node
+		}
+		if e.Outcome != accepted {
+			d.say(e.Node, "write %s", e.Outcome)
+		}
+	case e.Phase == election.Active.String():
+		d.active = e.Node
+		d.result.leads(e)
+		d.say(e.Node, "ACTIVE, token %v", e.Token)
+	default:
+		if e.Phase == election.Draining.String() {
+			d.result.drains(e)
+		}
+		d.say(e.Node, "%s", e.Phase)
+	}
+}
+
+// saw takes in what the store says by itself.
+func (d *director) saw(change transport.Change) {
+	var c counter
+	if json.Unmarshal(change.Value, &c) == nil {
+		d.result.saw(change.Version, c.Token)
+	}
+}
+
+// say adds a line to the timeline.
+func (d *director) say(who, format string, arguments ...any) {
+	if who == "" {
+		who = "──▶"
+	}
+	fmt.Fprintf(d.out, "%7.3f s  %-7s %s\n", time.Since(d.began).Seconds(), who, fmt.Sprintf(format, arguments...))
+}

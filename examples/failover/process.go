@@ -1,0 +1,96 @@
+//go:build unix
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// process is a node in a process of its own.
+type process struct {
+	name   string
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	exited chan struct{} // closed when it has ended and all its events were passed on
+}
+
+// startProcess runs this program again as a node, whose events go to events.
+func startProcess(s settings, name string, events chan<- event) (*process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self, "--node", name, "--run", s.run, "--broker", s.broker,
+		"--ttl", s.ttl.String(), fmt.Sprintf("--verbose=%t", s.verbose))
+	cmd.Stderr = os.Stderr
+	// Ctrl-C goes to the director alone, which then ends the nodes.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	p := &process{name: name, cmd: cmd, stdin: stdin, exited: make(chan struct{})}
+	go func() {
+		defer close(p.exited)
+		lines := bufio.NewScanner(stdout)
+		for lines.Scan() {
+			var e event
+			if json.Unmarshal(lines.Bytes(), &e) == nil { // a line cut short by SIGKILL is none
+				events <- e
+			}
+		}
+		_ = cmd.Wait() // how it ended was decided by us
+	}()
+	return p, nil
+}
+
+func (p *process) signal(s syscall.Signal) error {
+	if err := p.cmd.Process.Signal(s); err != nil {
+		return fmt.Errorf("%v %s: %w", s, p.name, err)
+	}
+	return nil
+}
+
+// resign asks the node to hand over.
+func (p *process) resign() error {
+	_, err := fmt.Fprintln(p.stdin, commandResign)
+	return err
+}
+
+// stop lets the node end by itself, kills it if it does not, and takes in its last
+// words meanwhile.
+func (p *process) stop(ctx context.Context, events <-chan event, heard func(event)) {
+	_ = p.stdin.Close()
+	_ = p.signal(syscall.SIGCONT) // fails if it has ended, which is as well
+	patience := time.NewTimer(5 * time.Second)
+	defer patience.Stop()
+	interrupted := ctx.Done()
+	for {
+		select {
+		case <-p.exited:
+			return
+		case e := <-events:
+			heard(e)
+		case <-patience.C:
+			_ = p.signal(syscall.SIGKILL)
+		case <-interrupted:
+			_ = p.signal(syscall.SIGKILL)
+			interrupted = nil
+		}
+	}
+}
