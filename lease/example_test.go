@@ -1,0 +1,112 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+// connect stands for transport.Dial: the examples run without a broker.
+func connect(store *transporttest.Store, clientID string) *transport.Client {
+	client, err := transport.NewClient(store.Connect(clientID), transport.ClientOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return client
+}
+
+func Example() {
+	store, err := transporttest.NewStore(statestore.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	client := connect(store, "gateway-a")
+	defer client.Close()
+
+	ctx := context.Background()
+	l, err := lease.New(client, "press-7/active", lease.Options{TTL: 2 * time.Second})
+	if err != nil {
+		log.Fatal(err)
+	}
+	tenure, err := l.Acquire(ctx) // waits for as long as another has it
+	if err != nil {
+		log.Fatal(err)
+	}
+	holder, err := l.Holder(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("held by", holder.Name)
+
+	if err := tenure.Release(ctx); err != nil {
+		log.Fatal(err)
+	}
+	<-tenure.Context().Done()
+	fmt.Println(context.Cause(tenure.Context()))
+	// Output:
+	// held by gateway-a
+	// lease: tenure of "press-7/active" ended: released
+}
+
+func ExampleLease_TryAcquire() {
+	store, err := transporttest.NewStore(statestore.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	for _, gateway := range []string{"gateway-a", "gateway-b"} {
+		client := connect(store, gateway)
+		defer client.Close()
+		l, err := lease.New(client, "press-7/active", lease.Options{})
+		if err != nil {
+			log.Fatal(err)
+		}
+		_, err = l.TryAcquire(context.Background())
+		var held *lease.HeldError
+		if errors.As(err, &held) {
+			fmt.Println(gateway, "must wait for", held.Holder.Name)
+		} else if err == nil {
+			fmt.Println(gateway, "has it")
+		}
+	}
+	// Output:
+	// gateway-a has it
+	// gateway-b must wait for gateway-a
+}
+
+func ExampleTenure_Token() {
+	store, err := transporttest.NewStore(statestore.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	client := connect(store, "gateway-a")
+	defer client.Close()
+	l, err := lease.New(client, "press-7/active", lease.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	tenure, err := l.Acquire(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Ask for the token before each action on the resource, and send it along.
+	if token, err := tenure.Token(); err == nil {
+		fmt.Println("a token of", token.Node)
+	}
+	_ = tenure.Release(context.Background())
+	if _, err := tenure.Token(); errors.Is(err, lease.ErrReleased) {
+		fmt.Println("and none any more")
+	}
+	// Output:
+	// a token of StateStore
+	// and none any more
+}

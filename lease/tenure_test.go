@@ -1,0 +1,356 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+func mustToken(t *testing.T, tenure *lease.Tenure) hlc.Timestamp {
+	t.Helper()
+	token, err := tenure.Token()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+func TestInvariant1DeadlineCountsFromTheSendingOfTheRequest(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{Margin: 200 * time.Millisecond})
+		const slow = 300 * time.Millisecond // within RequestTimeout
+		n.scripted("SET", always(transporttest.Fault{HoldReply: slow}))
+		tenure := n.mustAcquire(t)
+		if got, want := tenure.Remaining(), ttl-200*time.Millisecond-slow; got != want {
+			t.Errorf("after a reply that took %v: remaining %v, want %v", slow, got, want)
+		}
+		// The same for a renewal. It is sent by 2/3 s at the latest.
+		time.Sleep(time.Second)
+		if got, limit := tenure.Remaining(), ttl-200*time.Millisecond-slow; got > limit {
+			t.Errorf("after a renewal whose reply took %v: remaining %v, at most %v can be known", slow, got, limit)
+		}
+	})
+}
+
+func TestInvariants2And3TheDeadlineIsCheckedInsideTheCallAndCountsSuspendedTime(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		var suspend skewed
+		n := newNode(t, store, "node-a", lease.Options{Clock: suspend.clock()})
+		tenure := n.mustAcquire(t)
+		synctest.Wait()
+		mustToken(t, tenure)
+		suspend.jump(time.Hour)
+		if _, err := tenure.Token(); !errors.Is(err, lease.ErrDeadlinePassed) {
+			t.Errorf("Token after the suspend: %v, want ErrDeadlinePassed", err)
+		}
+		if got := tenure.Remaining(); got != 0 {
+			t.Errorf("Remaining after the suspend: %v, want 0", got)
+		}
+		if tenure.Context().Err() == nil {
+			t.Error("the context is alive after Token said that the tenure is over")
+		}
+	})
+}
+
+func TestInvariant4AStepOfTheWallClockMovesNeitherDeadlineNorRenewals(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		conn := store.Connect("node-a")
+		var step atomic.Int64
+		client, err := transport.NewClient(conn, transport.ClientOptions{
+			Now: func() time.Time { return time.Now().Add(time.Duration(step.Load())) },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		l, err := lease.New(client, name, lease.Options{TTL: ttl, Clock: lease.MonotonicClock()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tenure, err := l.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		before := tenure.Remaining()
+		step.Store(int64(-time.Hour))
+		if got := tenure.Remaining(); got != before {
+			t.Errorf("the step changed what remains from %v to %v", before, got)
+		}
+		time.Sleep(10 * ttl)
+		mustToken(t, tenure)
+	})
+}
+
+func TestInvariant5AReplyPastTheDeadlineRevivesNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		tenure := n.mustAcquire(t)
+		n.scripted("SET", always(transporttest.Fault{HoldReply: ttl}))
+		<-tenure.Context().Done()
+		time.Sleep(ttl) // the deadline passes and late replies come in
+		if _, err := tenure.Token(); !errors.Is(err, lease.ErrDeadlinePassed) {
+			t.Errorf("Token: %v, want ErrDeadlinePassed", err)
+		}
+		n.conn.SetFault(nil)
+		time.Sleep(5 * ttl)
+		if tenure.Remaining() != 0 {
+			t.Error("the tenure came back")
+		}
+	})
+}
+
+func TestInvariant6ALostReplyKeepsTheTenureAndItsToken(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		fault transporttest.Fault
+	}{
+		{"the request is lost", transporttest.Fault{LoseRequest: true}},
+		{"the reply is lost", transporttest.Fault{LoseReply: true}},
+		{"the reply is late", transporttest.Fault{HoldReply: ttl}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				n := newNode(t, store, "node-a", lease.Options{})
+				tenure := n.mustAcquire(t)
+				token := mustToken(t, tenure)
+				renewals := n.scripted("SET", func(number int64) transporttest.Fault {
+					if number%2 == 1 {
+						return test.fault
+					}
+					return transporttest.Fault{}
+				})
+				time.Sleep(20 * ttl)
+				if got := mustToken(t, tenure); got != token {
+					t.Errorf("the token changed from %v to %v", token, got)
+				}
+				if got := renewals(); got < 20 {
+					t.Errorf("%d attempts in 20 TTL", got)
+				}
+			})
+		})
+	}
+}
+
+func TestInvariant6ARefusedRenewalEndsTheTenureAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		tenure := n.mustAcquire(t)
+		// Somebody takes the lease away by force.
+		operator, _ := store.Client(t, "operator", transport.ClientOptions{})
+		if _, err := operator.Set(t.Context(), name, []byte("operator:1"), transport.SetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		<-tenure.Context().Done()
+		if waited := time.Since(began); waited > ttl/3 {
+			t.Errorf("noticed after %v, want by the next renewal", waited)
+		}
+		if err := tenure.Err(); !errors.Is(err, lease.ErrLost) {
+			t.Errorf("cause %v, want ErrLost", err)
+		}
+		if _, err := tenure.Token(); !errors.Is(err, lease.ErrLost) {
+			t.Errorf("Token: %v, want ErrLost", err)
+		}
+	})
+}
+
+func TestInvariant8TheContextEndsBeforeTheDeadlineAndThatBeforeTheStoresExpiry(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{Margin: 200 * time.Millisecond, Notice: 300 * time.Millisecond})
+		tenure := n.mustAcquire(t)
+		token := mustToken(t, tenure)
+		n.conn.Cut()
+		acquired := time.Now()
+		<-tenure.Context().Done()
+		if got, want := time.Since(acquired), ttl-500*time.Millisecond; got != want {
+			t.Errorf("the context ended after %v, want %v", got, want)
+		}
+		if err := tenure.Err(); !errors.Is(err, lease.ErrDeadlinePassed) {
+			t.Errorf("cause %v, want ErrDeadlinePassed", err)
+		}
+		if got := mustToken(t, tenure); got != token {
+			t.Errorf("token %v while the work winds up, want %v", got, token)
+		}
+		time.Sleep(300*time.Millisecond - 1)
+		mustToken(t, tenure)
+		time.Sleep(1)
+		if _, err := tenure.Token(); !errors.Is(err, lease.ErrDeadlinePassed) {
+			t.Errorf("Token at the deadline: %v, want ErrDeadlinePassed", err)
+		}
+		other, _ := store.Client(t, "other", transport.ClientOptions{})
+		if entry, err := other.Get(t.Context(), name); err != nil || !entry.Exists {
+			t.Errorf("the store gave the lease away at the tenure's deadline: %+v, %v", entry, err)
+		}
+	})
+}
+
+func TestInvariant9ATenureEndsOnceWithItsFirstCause(t *testing.T) {
+	evidence := errors.New("the resource has seen a newer token")
+	for _, test := range []struct {
+		name string
+		end  func(*lease.Tenure, node)
+		want error
+	}{
+		{"released", func(tenure *lease.Tenure, _ node) { _ = tenure.Release(context.Background()) }, lease.ErrReleased},
+		{"fenced out", func(tenure *lease.Tenure, _ node) { tenure.FencedOut(evidence) }, lease.ErrFencedOut},
+		{"the client closes", func(_ *lease.Tenure, n node) { _ = n.client.Close() }, transport.ErrClosed},
+		{"the deadline passes", func(_ *lease.Tenure, n node) { n.conn.Cut(); time.Sleep(ttl) }, lease.ErrDeadlinePassed},
+		{"the renewals stop", func(tenure *lease.Tenure, _ node) { tenure.StopRenewing(); time.Sleep(ttl) }, lease.ErrDeadlinePassed},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				n := newNode(t, store, "node-a", lease.Options{})
+				tenure := n.mustAcquire(t)
+				test.end(tenure, n)
+				synctest.Wait()
+				for _, again := range []func(){
+					func() {},
+					func() { _ = tenure.Release(t.Context()) },
+					func() { tenure.FencedOut(evidence) },
+				} {
+					again()
+					if err := context.Cause(tenure.Context()); !errors.Is(err, test.want) {
+						t.Fatalf("cause %v, want %v", err, test.want)
+					}
+					if _, err := tenure.Token(); !errors.Is(err, test.want) {
+						t.Fatalf("Token: %v, want %v", err, test.want)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestInvariants11And12TokensRiseFromTenureToTenureAndStayWithinOne(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		nodes := []node{newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})}
+		var last hlc.Timestamp
+		for i := range 10 {
+			tenure := nodes[i%2].mustAcquire(t)
+			token := mustToken(t, tenure)
+			if token.Compare(last) <= 0 {
+				t.Fatalf("tenure %d has token %v after %v", i, token, last)
+			}
+			last = token
+			time.Sleep(3 * ttl) // many renewals
+			if got := mustToken(t, tenure); got != token {
+				t.Fatalf("renewals changed the token from %v to %v", token, got)
+			}
+			if err := tenure.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func TestInvariant18NothingIsSentAfterRelease(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		tenure := n.mustAcquire(t)
+		// Release while a renewal is under way whose reply is lost.
+		n.scripted("SET", always(transporttest.Fault{LoseReply: true}))
+		time.Sleep(ttl/3 + 10*time.Millisecond)
+		var sent atomic.Int64
+		n.conn.SetFault(func(transport.Request) transporttest.Fault { sent.Add(1); return transporttest.Fault{} })
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := sent.Load(); got != 1 {
+			t.Errorf("the release took %d requests, want 1", got)
+		}
+		time.Sleep(10 * ttl)
+		if got := sent.Load(); got != 1 {
+			t.Errorf("%d requests were sent after the release", got-1)
+		}
+		if holder, err := n.Holder(t.Context()); err != nil || holder.Held {
+			t.Errorf("after the release: %+v, %v", holder, err)
+		}
+	})
+}
+
+func TestInvariant20ReleasingALostTenureFreesNobodyElse(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
+		old := a.mustAcquire(t)
+		a.conn.Cut()
+		successor := b.mustAcquire(t)
+		a.conn.Restore()
+		if err := old.Release(t.Context()); err != nil {
+			t.Errorf("Release: %v; nothing of the tenure is left, so nil was expected", err)
+		}
+		time.Sleep(5 * ttl)
+		mustToken(t, successor)
+	})
+}
+
+func TestReleaseIsRepeatedUntilItsOutcomeIsKnown(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		tenure := n.mustAcquire(t)
+		tries := n.scripted("VDEL", func(number int64) transporttest.Fault {
+			return transporttest.Fault{LoseRequest: number <= 2}
+		})
+		if err := tenure.Release(t.Context()); err != nil || tries() != 3 {
+			t.Errorf("after %d tries: %v", tries(), err)
+		}
+	})
+}
+
+func TestReleaseWithoutAConnectionSaysThatTheLeaseFreesItself(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		tenure := n.mustAcquire(t)
+		n.conn.Cut()
+		ctx, cancel := context.WithTimeout(t.Context(), ttl/4)
+		defer cancel()
+		err := tenure.Release(ctx)
+		if !errors.Is(err, transport.ErrNotSent) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Release: %v, want ErrNotSent and DeadlineExceeded", err)
+		}
+		n.conn.Restore()
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Errorf("another Release: %v", err)
+		}
+		if holder, err := n.Holder(t.Context()); err != nil || holder.Held {
+			t.Errorf("after the release: %+v, %v", holder, err)
+		}
+	})
+}
+
+func TestInvariant42ClosingTheClientAtAnyMomentLeavesNothing(t *testing.T) {
+	// synctest.Test fails if a goroutine of the bubble is left.
+	for _, after := range []time.Duration{0, ttl / 3, ttl - ttl/5, ttl} {
+		t.Run(after.String(), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				n := newNode(t, store, "node-a", lease.Options{})
+				waiting := newNode(t, store, "node-b", lease.Options{})
+				tenure := n.mustAcquire(t)
+				ended := make(chan error, 1)
+				go func() {
+					_, err := waiting.Acquire(t.Context())
+					ended <- err
+				}()
+				n.scripted("SET", always(transporttest.Fault{LoseReply: true}))
+				time.Sleep(after)
+				for _, closing := range []node{n, waiting} {
+					if err := closing.client.Close(); err != nil {
+						t.Error(err)
+					}
+				}
+				<-tenure.Context().Done()
+				if err := <-ended; after < ttl && !errors.Is(err, transport.ErrClosed) {
+					t.Errorf("Acquire: %v, want ErrClosed", err)
+				}
+			})
+		})
+	}
+}
