@@ -61,18 +61,21 @@ func TestAReleaseWakesAWaiter(t *testing.T) {
 
 func TestInvariant25ADeadHolderIsSucceededWithinTTLAndJitterWithoutAnyNotification(t *testing.T) {
 	for _, test := range []struct {
-		name    string
-		silence bool
-		limit   time.Duration
+		name  string
+		harm  func(node)
+		limit time.Duration
 	}{
-		{"notifications arrive", false, ttl + 10*time.Millisecond},
-		{"every notification is lost", true, ttl + ttl/10},
+		{"notifications arrive", func(node) {}, ttl + 10*time.Millisecond},
+		{"every notification is lost", func(n node) { n.conn.Silence(true) }, ttl + ttl/10},
+		{"no watch can be registered", func(n node) {
+			n.scripted("KEYNOTIFY", always(transporttest.Fault{LoseRequest: true}))
+		}, ttl + ttl/10},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for _, lifetime := range []time.Duration{0, ttl / 2, 5*ttl + ttl/7, 20 * ttl} {
 				inBubble(t, func(t *testing.T, store *transporttest.Store) {
 					a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
-					b.conn.Silence(test.silence)
+					test.harm(b)
 					a.mustAcquire(t)
 					acquired := acquireInBackground(t.Context(), t, b)
 					time.Sleep(lifetime)

@@ -65,16 +65,12 @@ func TestALeaseNeedsAName(t *testing.T) {
 }
 
 func TestSystemClockGoesOnAndNeverBack(t *testing.T) {
-	last := lease.SystemClock()
-	began, monotonic := last, time.Now()
-	for time.Since(monotonic) < 5*time.Millisecond {
+	began := lease.SystemClock()
+	for last := began; last-began < 5*time.Millisecond; {
 		now := lease.SystemClock()
 		if now < last {
 			t.Fatalf("the clock went back from %v to %v", last, now)
 		}
 		last = now
-	}
-	if last-began < 4*time.Millisecond {
-		t.Errorf("the clock advanced %v in 5 ms", last-began)
 	}
 }

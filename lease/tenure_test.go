@@ -111,6 +111,29 @@ func TestInvariant5AReplyPastTheDeadlineRevivesNothing(t *testing.T) {
 	})
 }
 
+func TestInvariant5ARenewalAnsweredAfterTheProcessStoodStillRevivesNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		var stop skewed
+		n := newNode(t, store, "node-a", lease.Options{Clock: stop.clock()})
+		tenure := n.mustAcquire(t)
+		renewed := n.scripted("SET", func(number int64) transporttest.Fault {
+			if number == 1 {
+				// Past the deadline of the tenure, but not past the one that the
+				// renewal, counted from its sending, would set.
+				stop.jump(3 * ttl / 4)
+			}
+			return transporttest.Fault{}
+		})
+		time.Sleep(ttl / 3)
+		if renewed() == 0 {
+			t.Fatal("no renewal was sent")
+		}
+		if _, err := tenure.Token(); !errors.Is(err, lease.ErrDeadlinePassed) {
+			t.Errorf("Token: %v, want ErrDeadlinePassed: another may have held the lease in between", err)
+		}
+	})
+}
+
 func TestInvariant6ALostReplyKeepsTheTenureAndItsToken(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -276,6 +299,30 @@ func TestInvariant18NothingIsSentAfterRelease(t *testing.T) {
 		}
 		if holder, err := n.Holder(t.Context()); err != nil || holder.Held {
 			t.Errorf("after the release: %+v, %v", holder, err)
+		}
+	})
+}
+
+func TestInvariant18ReleaseComesAfterARenewalThatIsBeingSent(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		tenure := n.mustAcquire(t)
+		sending, send := make(chan struct{}), make(chan struct{})
+		n.scripted("SET", func(number int64) transporttest.Fault {
+			close(sending)
+			<-send // the renewal has left the tenure and not yet reached the store
+			return transporttest.Fault{}
+		})
+		<-sending
+		released := make(chan error, 1)
+		go func() { released <- tenure.Release(context.Background()) }()
+		synctest.Wait()
+		close(send)
+		if err := <-released; err != nil {
+			t.Fatal(err)
+		}
+		if holder, err := n.Holder(t.Context()); err != nil || holder.Held {
+			t.Errorf("the renewal came after the release: %+v, %v", holder, err)
 		}
 	})
 }
