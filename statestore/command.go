@@ -3,7 +3,6 @@ package statestore
 import (
 	"math"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -247,10 +246,18 @@ func parseMillis(text []byte) (time.Duration, bool) {
 }
 
 // upper returns a verb or option in upper case. Longer words than the protocol
-// has are not worth the copy.
+// has are not worth the copy. Only ASCII counts: to strings.ToUpper "\u017fet",
+// with a long s, is SET.
 func upper(word []byte) string {
-	if len(word) > len(protocol.VerbKeyNotify) {
+	var room [len(protocol.VerbKeyNotify)]byte
+	if len(word) > len(room) {
 		return ""
 	}
-	return strings.ToUpper(string(word))
+	for i, c := range word {
+		if 'a' <= c && c <= 'z' {
+			c -= 'a' - 'A'
+		}
+		room[i] = c
+	}
+	return string(room[:len(word)])
 }

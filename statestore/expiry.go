@@ -16,10 +16,10 @@ func (s *Store) Expire(now Instant, limit int) (notifications []Notification, mo
 		if earliest == nil || earliest.filed > now.Elapsed {
 			return notifications, false
 		}
-		if earliest.due(now) {
-			notifications = s.remove(notifications, earliest)
+		if earliest.filed < earliest.deadline {
+			s.expiries.refile(earliest) // due or not: keys with deadlines in between go first
 		} else {
-			s.expiries.refile(earliest)
+			notifications = s.remove(notifications, earliest)
 		}
 	}
 	return notifications, true

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -143,9 +144,14 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 			return reply, notifications
 		}
 	}
-	if s.overQuota(current, command) {
-		reply.Err = protocol.QuotaExceeded
-		return reply, notifications
+	for s.overQuota(current, command) {
+		// Keys whose time has passed take up no room, whether or not Expire has run.
+		expired, more := s.Expire(now, 1)
+		notifications = append(notifications, expired...)
+		if !more {
+			reply.Err = protocol.QuotaExceeded
+			return reply, notifications
+		}
 	}
 	version, err := hlc.Merge(s.clock, command.timestamp.Timestamp, now.WallMillis)
 	if err != nil {
@@ -168,6 +174,9 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 	current.version = version
 	if command.token.present && command.token.Compare(current.token) > 0 {
 		current.token = command.token.Timestamp
+		// Parse left the node where it found it, in a message that the network
+		// layer may use again, and whose memory need not outlive it.
+		current.token.Node = strings.Clone(current.token.Node)
 	}
 	if command.Lifetime > 0 {
 		s.expiries.schedule(current, saturatingAdd(now.Elapsed, command.Lifetime))

@@ -74,7 +74,7 @@ func (e *Engine) Run(ctx context.Context) {
 		case <-e.wake:
 		case <-timer.C:
 		}
-		if wait, ok := e.expire(); ok {
+		if wait, ok := e.expire(ctx); ok {
 			timer.Reset(wait)
 		} else {
 			timer.Stop()
@@ -83,9 +83,9 @@ func (e *Engine) Run(ctx context.Context) {
 }
 
 // expire removes what is due and returns the time until the next expiry. Between
-// two batches others get the lock.
-func (e *Engine) expire() (wait time.Duration, ok bool) {
-	for more := true; more; {
+// two batches others get the lock, and the end of ctx is noticed.
+func (e *Engine) expire(ctx context.Context) (wait time.Duration, ok bool) {
+	for more := true; more && ctx.Err() == nil; {
 		more, wait, ok = e.expireSome()
 	}
 	return wait, ok

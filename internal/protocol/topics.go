@@ -59,12 +59,12 @@ func ParseNotifyTopic(topic string) (clientID, key string, ok bool) {
 	if !ok {
 		return "", "", false
 	}
-	clientID, ok = fromUpperHex(client)
-	if !ok {
+	clientID, okClient := fromUpperHex(client)
+	key, okKey := fromUpperHex(name)
+	if !okClient || !okKey {
 		return "", "", false
 	}
-	key, ok = fromUpperHex(name)
-	return clientID, key, ok
+	return clientID, key, true
 }
 
 func notifyPrefix(clientID string) string {

@@ -1,0 +1,377 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/resp3"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// A delivery is a notification and when it came.
+type delivery struct {
+	after time.Duration // since the bench was made
+	statestore.Notification
+}
+
+func (d delivery) String() string {
+	what := "SET " + string(d.Value)
+	if d.Deleted {
+		what = "DELETE"
+	}
+	return fmt.Sprint(d.after, " ", d.Client, " ", d.Key, " ", what)
+}
+
+// A bench is an engine that runs in a bubble of virtual time, and what it delivers.
+type bench struct {
+	t       *testing.T
+	engine  *Engine
+	started time.Time
+	stop    context.CancelFunc
+	ended   chan struct{}
+
+	mu        sync.Mutex
+	delivered []delivery
+}
+
+// newBench returns a bench whose engine does not run yet.
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	store, err := statestore.New(statestore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{t: t, started: time.Now(), ended: make(chan struct{})}
+	b.engine = New(store, func(n statestore.Notification) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.delivered = append(b.delivered, delivery{time.Since(b.started), n})
+	})
+	return b
+}
+
+// run starts the engine. It ends with the test at the latest, and must.
+func (b *bench) run() {
+	ctx, stop := context.WithCancel(b.t.Context())
+	b.stop = stop
+	go func() {
+		defer close(b.ended)
+		b.engine.Run(ctx)
+	}()
+}
+
+// end stops the engine and waits for it.
+func (b *bench) end() {
+	b.stop()
+	<-b.ended
+}
+
+// apply sends words as one client; they must be accepted.
+func (b *bench) apply(client string, words ...string) statestore.Reply {
+	b.t.Helper()
+	ts := hlc.Timestamp{Wall: time.Now().UnixMilli(), Node: client}.String()
+	reply := b.engine.Apply(statestore.Parse(statestore.Request{
+		Client: client, Payload: resp3.AppendCommand(nil, words...), Timestamp: &ts,
+	}))
+	if reply.Outcome == statestore.Refused {
+		b.t.Errorf("%q: %v", words, reply.Err)
+	}
+	return reply
+}
+
+// wait lets virtual time go by, and everybody do what is due.
+func wait(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// want compares what was delivered since the last time.
+func (b *bench) want(want ...string) {
+	b.t.Helper()
+	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var got []string
+	for _, d := range b.delivered {
+		got = append(got, d.String())
+	}
+	b.delivered = nil
+	if !slices.Equal(got, want) {
+		b.t.Errorf("got deliveries %q; want %q", got, want)
+	}
+}
+
+func TestExpiryIsNotifiedAtItsInstant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.run()
+		defer b.end()
+		b.apply("w", "KEYNOTIFY", "k")
+		wait(3 * time.Second) // nothing to wait for
+		b.apply("c", "SET", "k", "v", "PX", "1500")
+		b.want("3s w k SET v")
+		wait(1500*time.Millisecond - time.Nanosecond)
+		b.want()
+		wait(time.Nanosecond)
+		b.want("4.5s w k DELETE")
+		if reply := b.apply("c", "GET", "k"); reply.Outcome != statestore.Missing {
+			t.Errorf("GET: got %v", reply.Outcome)
+		}
+		wait(time.Hour)
+		b.want()
+	})
+}
+
+func TestEachExpiryInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.run()
+		defer b.end()
+		for _, key := range []string{"c", "a", "b"} {
+			b.apply("w", "KEYNOTIFY", key)
+		}
+		b.apply("x", "SET", "c", "v", "PX", "3000")
+		b.apply("x", "SET", "a", "v", "PX", "1000")
+		b.apply("x", "SET", "b", "v", "PX", "2000")
+		b.want("0s w c SET v", "0s w a SET v", "0s w b SET v")
+		wait(time.Minute)
+		b.want("1s w a DELETE", "2s w b DELETE", "3s w c DELETE")
+	})
+}
+
+// The engine sleeps towards the first expiry; an earlier one that is set later wakes it.
+func TestEarlierExpiryWakesTheEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.run()
+		defer b.end()
+		b.apply("w", "KEYNOTIFY", "soon")
+		b.apply("w", "KEYNOTIFY", "late")
+		b.apply("c", "SET", "late", "v", "PX", "3600000")
+		wait(time.Second)
+		b.apply("c", "SET", "soon", "v", "PX", "500")
+		wait(time.Second)
+		b.apply("c", "SET", "late", "v", "PX", "250") // the same key, shorter
+		wait(time.Second)
+		b.want("0s w late SET v", "1s w soon SET v", "1.5s w soon DELETE", "2s w late SET v", "2.25s w late DELETE")
+	})
+}
+
+// Invariant 31, with a timer: a renewal just before the expiry moves it.
+func TestInvariant31RenewalMovesTheExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.run()
+		defer b.end()
+		for range 100 {
+			b.apply("c", "SET", "lock", "c", "NEX", "PX", "1000")
+			wait(time.Second - time.Nanosecond)
+		}
+		b.apply("w", "KEYNOTIFY", "lock")
+		wait(time.Nanosecond)
+		b.want("1m39.999999901s w lock DELETE") // 100 times a nanosecond less than a second, and a nanosecond
+	})
+}
+
+func TestExpiryThatWasClearedIsNotNotified(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.run()
+		defer b.end()
+		b.apply("w", "KEYNOTIFY", "k")
+		b.apply("c", "SET", "k", "v", "PX", "1000")
+		b.apply("c", "SET", "k", "v")
+		b.want("0s w k SET v", "0s w k SET v")
+		wait(time.Hour)
+		b.want()
+	})
+}
+
+// More keys than one batch fall due at once: all go at that instant.
+func TestManyExpiriesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const keys = 5*expireBatch + 1
+		b := newBench(t)
+		b.run()
+		defer b.end()
+		for i := range keys {
+			key := strconv.Itoa(i)
+			b.apply("c", "SET", key, "v", "PX", "1000")
+			b.apply("w", "KEYNOTIFY", key)
+		}
+		wait(time.Second)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		gone := make(map[string]bool)
+		for _, d := range b.delivered {
+			if d.after != time.Second || !d.Deleted || gone[d.Key] {
+				t.Fatalf("got %v", d)
+			}
+			gone[d.Key] = true
+		}
+		if len(gone) != keys {
+			t.Errorf("%d keys expired; want %d", len(gone), keys)
+		}
+	})
+}
+
+// "Without Run keys still end in time for every request, but nobody is notified."
+func TestKeysExpireForRequestsWithoutRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.apply("w", "KEYNOTIFY", "k")
+		b.apply("c", "SET", "k", "v", "PX", "1000")
+		b.want("0s w k SET v")
+		wait(time.Second)
+		b.want()
+		if reply := b.apply("c", "SET", "k", "w", "NX"); reply.Outcome != statestore.OK {
+			t.Errorf("SET NX: got %v", reply.Outcome)
+		}
+		b.want("1s w k DELETE", "1s w k SET w")
+	})
+}
+
+// A key that was set before Run began is not forgotten, nor one that fell due before.
+func TestRunFindsWhatWasSetBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		for _, key := range []string{"due", "soon"} {
+			b.apply("w", "KEYNOTIFY", key)
+		}
+		b.apply("c", "SET", "due", "v", "PX", "1000")
+		b.apply("c", "SET", "soon", "v", "PX", "5000")
+		wait(2 * time.Second)
+		b.run()
+		defer b.end()
+		wait(time.Minute)
+		b.want("0s w due SET v", "0s w soon SET v", "2s w due DELETE", "5s w soon DELETE")
+	})
+}
+
+func TestRunReturnsOnCancel(t *testing.T) {
+	tests := []struct {
+		name    string
+		prepare func(*bench)
+	}{
+		{"with nothing to expire", func(*bench) {}},
+		{"while it sleeps", func(b *bench) { b.apply("c", "SET", "k", "v", "PX", "3600000") }},
+		{"just after a wake-up", func(b *bench) {
+			b.apply("c", "SET", "k", "v", "PX", "3600000")
+			synctest.Wait()
+			b.apply("c", "SET", "k", "v", "PX", "1000")
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			// A goroutine that is left would make the bubble panic.
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t)
+				b.run()
+				test.prepare(b)
+				began := time.Now()
+				b.end()
+				if took := time.Since(began); took != 0 {
+					t.Errorf("Run returned after %v", took)
+				}
+				b.apply("w", "KEYNOTIFY", "k") // the engine can still be asked
+				wait(2 * time.Hour)
+				b.want()
+			})
+		})
+	}
+}
+
+func TestForgetEndsTheDeliveries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.run()
+		defer b.end()
+		b.apply("gone", "KEYNOTIFY", "k")
+		b.apply("stays", "KEYNOTIFY", "k")
+		b.apply("c", "SET", "k", "v", "PX", "1000")
+		b.want("0s gone k SET v", "0s stays k SET v")
+		b.engine.Forget("gone")
+		wait(time.Second)
+		b.want("1s stays k DELETE")
+	})
+}
+
+// Each watcher sees the changes of a key in the order in which the store made them,
+// also if many clients and the expiry make them at once.
+func TestNotificationsComeInOrderUnderConcurrency(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const clients, rounds = 8, 200
+		b := newBench(t)
+		b.run()
+		watched := []string{"k0", "k1", "k2"}
+		for _, key := range watched {
+			b.apply("w1", "KEYNOTIFY", key)
+			b.apply("w2", "KEYNOTIFY", key)
+		}
+		var tasks sync.WaitGroup
+		for i := range clients {
+			client := fmt.Sprint("c", i)
+			tasks.Go(func() {
+				for round := range rounds {
+					key := watched[round%len(watched)]
+					b.apply(client, "SET", key, client, "PX", strconv.Itoa(1+round%5))
+					switch round % 7 {
+					case 3:
+						b.apply(client, "DEL", key)
+					case 5:
+						time.Sleep(time.Duration(i+1) * time.Millisecond)
+					case 6:
+						b.apply(client, "KEYNOTIFY", "other")
+						b.engine.Forget(client)
+					}
+				}
+			})
+		}
+		tasks.Wait()
+		wait(time.Second)
+		b.end()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		var streams [2][]delivery
+		latest := make(map[string]hlc.Timestamp)   // by watcher
+		standing := make(map[string]hlc.Timestamp) // by watcher and key: the version that was set and not deleted
+		sets := 0
+		for _, d := range b.delivered {
+			switch d.Client {
+			case "w1":
+				streams[0] = append(streams[0], d)
+			case "w2":
+				streams[1] = append(streams[1], d)
+			default:
+				t.Fatalf("%s was notified", d.Client)
+			}
+			at := d.Client + " " + d.Key
+			if d.Deleted {
+				if standing[at] != d.Version {
+					t.Fatalf("%s: %v was deleted; %v stood", at, d.Version, standing[at])
+				}
+				delete(standing, at)
+				continue
+			}
+			sets++
+			if d.Version.Compare(latest[d.Client]) <= 0 {
+				t.Fatalf("%s: %v came after %v", at, d.Version, latest[d.Client])
+			}
+			latest[d.Client], standing[at] = d.Version, d.Version
+		}
+		if sets != 2*clients*rounds || len(standing) != 0 {
+			t.Errorf("%d SETs were notified and %d keys stand; want %d and none", sets, len(standing), 2*clients*rounds)
+		}
+		same := func(x, y delivery) bool { return x.Key == y.Key && x.Deleted == y.Deleted && x.Version == y.Version }
+		if !slices.EqualFunc(streams[0], streams[1], same) {
+			t.Error("two watchers saw different histories")
+		}
+	})
+}

@@ -1,0 +1,100 @@
+package protocol
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+)
+
+// PROTOCOL 2: the twelve texts, and the second spelling of one, spelt out once more.
+func TestRefusalFor(t *testing.T) {
+	tests := []struct {
+		text string
+		want Refusal
+	}{
+		{"the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized", TimestampTooFarAhead},
+		{"a fencing token is required for this request", FencingTokenRequired},
+		{"the request fencing token timestamp is too far in the future; ensure that the client and broker system clocks are synchronized", FencingTokenTooFarAhead},
+		{"the request fencing token is a lower version than the fencing token protecting the resource", FencingTokenLower},
+		{"the request fencing token is a lower version that the fencing token protecting the resource", FencingTokenLower},
+		{"the quota has been exceeded", QuotaExceeded},
+		{"syntax error", SyntaxError},
+		{"not authorized", NotAuthorized},
+		{"unknown command", UnknownCommand},
+		{"wrong number of arguments", WrongNumberOfArguments},
+		{"missing timestamp", MissingTimestamp},
+		{"malformed timestamp", MalformedTimestamp},
+		{"the key length is zero", KeyLengthZero},
+	}
+	distinct := make(map[Refusal]bool)
+	for _, test := range tests {
+		distinct[test.want] = true
+		t.Run(test.text, func(t *testing.T) {
+			// The reply as a client decodes it, in each form that stores send.
+			for _, reply := range []string{"ERR " + test.text, "ERR: " + test.text, test.text} {
+				if got := ErrorText(reply); got != test.text {
+					t.Errorf("ErrorText(%q) = %q", reply, got)
+				}
+			}
+			got, ok := RefusalFor(test.text)
+			if !ok || got != test.want {
+				t.Errorf("RefusalFor = %q, %t; want %q", got, ok, test.want)
+			}
+			if !errors.Is(fmt.Errorf("state store: SET: %w", got), test.want) {
+				t.Error("errors.Is does not find the refusal")
+			}
+			if got := test.want.Error(); got != string(test.want) {
+				t.Errorf("Error = %q", got)
+			}
+			if back, ok := RefusalFor(ErrorText(test.want.Line())); !ok || back != test.want {
+				t.Errorf("%q is read as %q, %t", test.want.Line(), back, ok)
+			}
+			if back, ok := RefusalFor(ErrorText(test.want.KeyNotifyLine())); !ok || back != test.want {
+				t.Errorf("%q is read as %q, %t", test.want.KeyNotifyLine(), back, ok)
+			}
+		})
+	}
+	if len(distinct) != 12 || len(refusals) != len(tests) {
+		t.Errorf("there are %d refusals in %d spellings; the protocol has 12 in 13", len(distinct), len(refusals))
+	}
+}
+
+func TestErrorText(t *testing.T) {
+	tests := []struct{ name, reply, want string }{
+		{"the deployed form", "ERR syntax error", "syntax error"},
+		{"the documented form of KEYNOTIFY", "ERR: syntax error", "syntax error"},
+		{"a text that the client does not know", "ERR the moon is full", "the moon is full"},
+		{"a text that begins with a colon", "ERR :-)", ":-)"},
+		{"a text that begins like the prefix", "ERR ERR syntax error", "ERR syntax error"},
+		{"no prefix", "syntax error", "syntax error"},
+		{"another code", "WRONGTYPE of value", "WRONGTYPE of value"},
+		{"a code that begins alike", "ERROR syntax", "ERROR syntax"},
+		{"the prefix alone", "ERR ", ""},
+		{"the code alone", "ERR", "ERR"},
+		{"nothing", "", ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if got := ErrorText(test.reply); got != test.want {
+				t.Errorf("ErrorText(%q) = %q; want %q", test.reply, got, test.want)
+			}
+		})
+	}
+}
+
+func TestRefusalForUnknownText(t *testing.T) {
+	for _, text := range []string{"", "the moon is full", "Syntax error", "syntax error ", "ERR syntax error", "ERR: syntax error"} {
+		if got, ok := RefusalFor(text); ok || got != "" {
+			t.Errorf("RefusalFor(%q) = %q, %t", text, got, ok)
+		}
+	}
+}
+
+func TestLines(t *testing.T) {
+	if got, want := SyntaxError.Line(), "ERR syntax error"; got != want {
+		t.Errorf("Line = %q; want %q", got, want)
+	}
+	if got, want := SyntaxError.KeyNotifyLine(), "ERR: syntax error"; got != want {
+		t.Errorf("KeyNotifyLine = %q; want %q", got, want)
+	}
+}

@@ -1,0 +1,121 @@
+package protocol
+
+import (
+	"strings"
+	"testing"
+)
+
+const (
+	service  = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
+	reserved = "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
+)
+
+// PROTOCOL 1 and 5, spelt out once more.
+func TestTopics(t *testing.T) {
+	tests := []struct {
+		name string
+		got  string
+		want string
+	}{
+		{"the topic of requests", InvokeTopic, service + "/command/invoke"},
+		{"the reserved prefix", ReservedPrefix, reserved},
+		{"the topic of replies", ResponseTopic("press-7"), "clients/press-7/services/statestore/_any_/command/invoke/response"},
+		{"the topic of notifications", NotifyTopic("client-id1", "SOMEKEY"), reserved + "/636C69656E742D696431/command/notify/534F4D454B4559"},
+		{"the topic of a key with bytes that a topic may not hold", NotifyTopic("a/+", "#\x00\xff"), reserved + "/612F2B/command/notify/2300FF"},
+		{"the filter of all notifications", NotifyFilter("client-id1"), reserved + "/636C69656E742D696431/command/notify/+"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if test.got != test.want {
+				t.Errorf("got  %q\nwant %q", test.got, test.want)
+			}
+		})
+	}
+}
+
+// A reply that went to the reserved prefix could forge a notification, so every topic
+// of a notification must lie there, and no topic of a reply.
+func TestOnlyNotificationsLieBelowTheReservedPrefix(t *testing.T) {
+	if !strings.HasPrefix(NotifyTopic("c", "k"), ReservedPrefix) || !strings.HasPrefix(NotifyFilter("c"), ReservedPrefix) {
+		t.Error("notifications are not below the reserved prefix")
+	}
+	for _, topic := range []string{ResponseTopic("c"), InvokeTopic} {
+		if strings.HasPrefix(topic, ReservedPrefix) {
+			t.Errorf("%q is below the reserved prefix", topic)
+		}
+	}
+}
+
+func TestParseNotifyTopicReadsWhatNotifyTopicWrites(t *testing.T) {
+	for _, client := range []string{"client-id1", "c", "/", "\x00", "größe", "\xff", strings.Repeat("c", 1000)} {
+		for _, key := range []string{"SOMEKEY", "k", "+", "#", "/command/notify/", "\x00\r\n", "\xff\xfe", strings.Repeat("k", 1<<16)} {
+			gotClient, gotKey, ok := ParseNotifyTopic(NotifyTopic(client, key))
+			if !ok || gotClient != client || gotKey != key {
+				t.Errorf("%.20q, %.20q became %.20q, %.20q, %t", client, key, gotClient, gotKey, ok)
+			}
+		}
+	}
+}
+
+func TestParseNotifyTopicRefuses(t *testing.T) {
+	tests := []struct{ name, topic string }{
+		{"the empty topic", ""},
+		{"the topic of requests", InvokeTopic},
+		{"the topic of replies", ResponseTopic("c")},
+		{"the reserved prefix alone", reserved},
+		{"the reserved prefix and a slash", reserved + "/"},
+		{"another service", "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE9/63/command/notify/6B"},
+		{"a service in lower case", strings.ToLower(reserved) + "/63/command/notify/6B"},
+		{"a level before", "x/" + reserved + "/63/command/notify/6B"},
+		{"a slash before", "/" + reserved + "/63/command/notify/6B"},
+		{"no client", reserved + "/command/notify/6B"},
+		{"an empty client", reserved + "//command/notify/6B"},
+		{"a client of half a byte", reserved + "/6/command/notify/6B"},
+		{"a client and a half", reserved + "/633/command/notify/6B"},
+		{"a client that is not hexadecimal", reserved + "/client/command/notify/6B"},
+		{"a client in lower case", reserved + "/6b/command/notify/6B"},
+		{"a client in both cases", reserved + "/6B6b/command/notify/6B"},
+		{"two clients", reserved + "/63/63/command/notify/6B"},
+		{"another command", reserved + "/63/command/invoke/6B"},
+		{"no command", reserved + "/63/notify/6B"},
+		{"no key level", reserved + "/63/command/notify"},
+		{"an empty key", reserved + "/63/command/notify/"},
+		{"a key of half a byte", reserved + "/63/command/notify/6"},
+		{"a key in lower case", reserved + "/63/command/notify/6b"},
+		{"a key that is not hexadecimal", reserved + "/63/command/notify/KEY"},
+		{"a key with a space", reserved + "/63/command/notify/6B 6B"},
+		{"the filter", NotifyFilter("c")},
+		{"a level after", reserved + "/63/command/notify/6B/6B"},
+		{"a slash after", reserved + "/63/command/notify/6B/"},
+		{"digits of another width", reserved + "/63/command/notify/\uff16\uff22"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if client, key, ok := ParseNotifyTopic(test.topic); ok {
+				t.Errorf("%q was read as client %q, key %q", test.topic, client, key)
+			}
+		})
+	}
+}
+
+// Each topic means one client and key, and each client and key one topic.
+func FuzzParseNotifyTopic(f *testing.F) {
+	f.Add(NotifyTopic("client-id1", "SOMEKEY"))
+	f.Add(NotifyFilter("client-id1"))
+	f.Add(reserved + "/636c/command/notify/6b")
+	f.Add(reserved + "/63/command/notify/6")
+	f.Add(reserved + "//command/notify/")
+	f.Add(InvokeTopic)
+	f.Fuzz(func(t *testing.T, topic string) {
+		client, key, ok := ParseNotifyTopic(topic)
+		if !ok {
+			return
+		}
+		if client == "" || key == "" {
+			t.Errorf("%q was read as client %q, key %q", topic, client, key)
+		}
+		if again := NotifyTopic(client, key); again != topic {
+			t.Errorf("%q was read as client %q, key %q, whose topic is %q", topic, client, key, again)
+		}
+	})
+}

@@ -1,0 +1,122 @@
+package statestore_test
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tenurelock/tenure/resp3"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// send passes one request through a store, as a server does for each message.
+func send(store *statestore.Store, now statestore.Instant, client, timestamp string, words ...string) []statestore.Notification {
+	command := statestore.Parse(statestore.Request{
+		Client:    client,
+		Payload:   resp3.AppendCommand(nil, words...),
+		Timestamp: &timestamp,
+	})
+	reply, notifications := store.Apply(now, command)
+	fmt.Printf("%s %s: %q", client, words[0], reply.Append(nil, statestore.Deployed))
+	if !reply.Version.IsZero() {
+		fmt.Print(" ", reply.Version)
+	}
+	fmt.Println()
+	return notifications
+}
+
+// One client takes a lock, another is refused, and the first releases it.
+func Example() {
+	store, err := statestore.New(statestore.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	now := statestore.Instant{WallMillis: 1696374425000}
+	send(store, now, "a", "1696374425000:0:a", "SET", "lock", "a", "NEX", "PX", "10000")
+	send(store, now, "b", "1696374425000:0:b", "SET", "lock", "b", "NEX", "PX", "10000")
+	send(store, now, "b", "1696374425000:1:b", "GET", "lock")
+	send(store, now, "b", "1696374425000:2:b", "VDEL", "lock", "b")
+	send(store, now, "a", "1696374425000:3:a", "VDEL", "lock", "a")
+	send(store, now, "b", "1696374425000:4:b", "SET", "lock", "b", "NEX", "PX", "10000")
+	// Output:
+	// a SET: "+OK\r\n" 1696374425000:1:StateStore
+	// b SET: ":-1\r\n" 1696374425000:1:StateStore
+	// b GET: "$1\r\na\r\n" 1696374425000:1:StateStore
+	// b VDEL: ":-1\r\n"
+	// a VDEL: ":1\r\n" 1696374425000:1:StateStore
+	// b SET: "+OK\r\n" 1696374425000:5:StateStore
+}
+
+// A watcher hears that a lease ran out when somebody calls Expire, at the time that
+// NextExpiry says.
+func ExampleStore_Expire() {
+	store, err := statestore.New(statestore.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	now := statestore.Instant{WallMillis: 1696374425000}
+	send(store, now, "b", "1696374425000:0:b", "KEYNOTIFY", "lock")
+	send(store, now, "a", "1696374425000:0:a", "SET", "lock", "a", "NEX", "PX", "10000")
+
+	next, _ := store.NextExpiry()
+	fmt.Println("next expiry:", next)
+	for _, at := range []time.Duration{next - time.Nanosecond, next} {
+		now.Elapsed = at
+		notifications, more := store.Expire(now, 100)
+		fmt.Println("at", at, "keys:", store.Len(), "more:", more)
+		for _, n := range notifications {
+			fmt.Printf("to %s about %s: %q %s\n", n.Client, n.Key, n.Append(nil, statestore.Deployed), n.Version)
+		}
+	}
+	// Output:
+	// b KEYNOTIFY: "+OK\r\n"
+	// a SET: "+OK\r\n" 1696374425000:1:StateStore
+	// next expiry: 10s
+	// at 9.999999999s keys: 1 more: false
+	// at 10s keys: 0 more: false
+	// to b about lock: "*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n" 1696374425000:1:StateStore
+}
+
+// A reply's version is the fencing token of the writes that a lock protects.
+func ExampleReply() {
+	store, err := statestore.New(statestore.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	now := statestore.Instant{WallMillis: 1696374425000}
+	timestamp := "1696374425000:0:a"
+	write := func(token, value string) {
+		reply, _ := store.Apply(now, statestore.Parse(statestore.Request{
+			Client:       "a",
+			Payload:      resp3.AppendCommand(nil, "SET", "protected", value),
+			Timestamp:    &timestamp,
+			FencingToken: &token,
+		}))
+		fmt.Println(reply.Outcome, reply.Version, reply.Err)
+	}
+	write("1696374425000:1:StateStore", "from the holder")
+	write("1696374424999:9:StateStore", "from the holder before")
+	// Output:
+	// ok 1696374425000:1:StateStore <nil>
+	// refused 0:0: the request fencing token is a lower version than the fencing token protecting the resource
+}
+
+func ExampleCommand_Deny() {
+	store, err := statestore.New(statestore.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	command := statestore.Parse(statestore.Request{
+		Client:  "stranger",
+		Payload: resp3.AppendCommand(nil, "GET", "secret"),
+	})
+	if command.Client == "stranger" {
+		command = command.Deny()
+	}
+	reply, _ := store.Apply(statestore.Instant{WallMillis: 1696374425000}, command)
+	fmt.Printf("%q\n", reply.Append(nil, statestore.Deployed))
+	// Output: "-ERR not authorized\r\n"
+}

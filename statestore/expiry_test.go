@@ -1,0 +1,279 @@
+package statestore
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// Invariant 31: a key never expires early, and at its instant it is gone.
+func TestInvariant31LifetimeToTheNanosecond(t *testing.T) {
+	tests := []struct {
+		name  string
+		steps []string      // one each 400 ms; "" does nothing
+		after time.Duration // from the last step to the end; 0: the key does not expire
+	}{
+		{"a lifetime", []string{"SET k v PX 1000"}, time.Second},
+		{"a lifetime of a millisecond", []string{"SET k v PX 1"}, time.Millisecond},
+		{"time counts from the SET", []string{"SET k v PX 1000", ""}, 600 * time.Millisecond},
+		{"a renewal moves it", []string{"SET k v NEX PX 1000", "SET k v NEX PX 1000"}, time.Second},
+		{"another value moves it", []string{"SET k v PX 1000", "SET k w PX 1000"}, time.Second},
+		{"a longer PX moves it later", []string{"SET k v PX 1000", "SET k v PX 5000"}, 5 * time.Second},
+		{"a shorter PX moves it earlier", []string{"SET k v PX 5000", "SET k v PX 100"}, 100 * time.Millisecond},
+		{"later, then earlier", []string{"SET k v PX 1000", "SET k v PX 5000", "SET k v PX 10"}, 10 * time.Millisecond},
+		{"SET without PX clears it", []string{"SET k v PX 1000", "SET k v"}, 0},
+		{"a renewal without PX clears it", []string{"SET k v NEX PX 1000", "SET k v NEX"}, 0},
+		{"a key that had none gets one", []string{"SET k v", "SET k v PX 1000"}, time.Second},
+		{"cleared and set again", []string{"SET k v PX 1000", "SET k v", "SET k v PX 300"}, 300 * time.Millisecond},
+		{"DEL forgets it", []string{"SET k v PX 1000", "DEL k", "SET k v"}, 0},
+		{"GET does not move it", []string{"SET k v PX 1000", "GET k"}, 600 * time.Millisecond},
+		{"a refused NX does not move it", []string{"SET k v PX 1000", "SET k v NX PX 5000"}, 600 * time.Millisecond},
+		{"a refused NEX does not move it", []string{"SET k v PX 1000", "SET k w NEX PX 5000"}, 600 * time.Millisecond},
+		{"a refused NEX without PX does not clear it", []string{"SET k v PX 1000", "SET k w NEX"}, 600 * time.Millisecond},
+		{"the longest lifetime never ends", []string{"SET k v PX 9223372036854775807"}, 0},
+	}
+	for _, test := range tests {
+		begin := func(t *testing.T) *world {
+			w := newWorld(t, Options{})
+			for i, step := range test.steps {
+				if i > 0 {
+					w.pass(400 * time.Millisecond)
+				}
+				if step != "" {
+					w.send(ask(step))
+				}
+			}
+			return w
+		}
+		present := func(w *world) {
+			w.tb.Helper()
+			notified, more := w.store.Expire(w.now, 10)
+			if len(notified) != 0 || more || w.store.Len() != 1 {
+				w.tb.Errorf("Expire left %d keys, more is %t", w.store.Len(), more)
+			}
+			if answer, _ := w.send(ask("GET k")); answer[:4] != "$1\r\n" {
+				w.tb.Errorf("GET: got %q", answer)
+			}
+		}
+		t.Run(test.name, func(t *testing.T) {
+			if test.after == 0 {
+				w := begin(t)
+				w.pass(100 * 365 * 24 * time.Hour)
+				present(w)
+				return
+			}
+			w := begin(t)
+			w.pass(test.after - time.Nanosecond)
+			present(w)
+			w.now.Elapsed++
+			w.want(ask("GET k"), "$-1\r\n")
+			if w.store.Len() != 0 {
+				t.Error("GET did not remove the key")
+			}
+			w = begin(t)
+			w.pass(test.after)
+			if _, more := w.store.Expire(w.now, 10); more || w.store.Len() != 0 {
+				t.Errorf("at its instant Expire left %d keys, more is %t", w.store.Len(), more)
+			}
+		})
+	}
+}
+
+// Each request at the instant of expiry finds no key; before its own effect the
+// expiry is notified, once.
+func TestExpiryFoundByRequest(t *testing.T) {
+	const reset = "1696374426000:0:StateStore"
+	tests := []struct {
+		request request
+		want    string
+		own     []string
+	}{
+		{ask("GET k"), "$-1\r\n", nil},
+		{ask("DEL k"), ":0\r\n", nil},
+		{ask("DEL k").fencedBy("9:0:n"), ":0\r\n", nil}, // its token is gone too
+		{ask("VDEL k v"), ":0\r\n", nil},
+		{ask("VDEL k w"), ":0\r\n", nil},
+		{ask("SET k w").at("1:0:n"), "+OK\r\n@" + reset, []string{setLine("c", "k", "w", reset)}},
+		{ask("SET k w NX").at("1:0:n"), "+OK\r\n@" + reset, []string{setLine("c", "k", "w", reset)}},
+		{ask("SET k w NEX").at("1:0:n"), "+OK\r\n@" + reset, []string{setLine("c", "k", "w", reset)}},
+		{ask("SET k v NEX PX 1000").at("1:0:n").fencedBy("9:0:n"), "+OK\r\n@" + reset, []string{setLine("c", "k", "v", reset)}},
+		{ask("KEYNOTIFY k").as("d"), "+OK\r\n", nil}, // too late for this one
+		{ask("KEYNOTIFY k STOP"), "+OK\r\n", nil},
+	}
+	for _, test := range tests {
+		t.Run(fmt.Sprint(test.request.words, test.request.ft), func(t *testing.T) {
+			w := newWorld(t, Options{})
+			version := w.set(ask("SET k v PX 1000").fencedBy("10:0:n"))
+			w.want(ask("KEYNOTIFY k"), "+OK\r\n")
+			w.pass(time.Second)
+			answer, notified := w.send(test.request)
+			if answer != test.want {
+				t.Errorf("got %q; want %q", answer, test.want)
+			}
+			w.wantLines("the request", notified, append([]string{deleteLine("c", "k", version)}, test.own...)...)
+			_, notified = w.send(ask("GET k"))
+			w.wantLines("the next request", notified)
+			left, _ := w.store.Expire(w.now, 10)
+			w.wantLines("Expire", w.lines(left))
+		})
+	}
+}
+
+// What is refused before the key is looked at removes nothing; Expire will.
+func TestRefusedRequestLeavesExpiryToOthers(t *testing.T) {
+	w := newWorld(t, Options{})
+	version := w.set(ask("SET k v PX 1000"))
+	w.want(ask("KEYNOTIFY k"), "+OK\r\n")
+	w.pass(time.Second)
+	_, notified := w.send(ask("SET k v").at("-"))
+	w.wantLines("the refused SET", notified)
+	left, _ := w.store.Expire(w.now, 10)
+	w.wantLines("Expire", w.lines(left), deleteLine("c", "k", version))
+}
+
+// Invariant 4: steps of the wall clock move no deadline.
+func TestInvariant4WallClockStepsDoNotMoveExpiry(t *testing.T) {
+	for name, step := range map[string]int64{"back": -3600_000, "ahead": 3600_000, "to 1970": -noon} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, Options{})
+			version := w.set(ask("SET k v PX 1000"))
+			w.now.WallMillis += step
+			w.want(ask("GET k"), "$1\r\nv\r\n@"+version)
+			w.pass(time.Second - time.Nanosecond)
+			w.want(ask("GET k"), "$1\r\nv\r\n@"+version)
+			if next, ok := w.store.NextExpiry(); !ok || next != time.Hour+time.Second {
+				t.Errorf("NextExpiry = %v, %t", next, ok)
+			}
+			w.now.Elapsed++
+			w.want(ask("GET k"), "$-1\r\n")
+		})
+	}
+}
+
+// Expire removes what is due, by deadline, in batches of the limit.
+func TestExpireInBatches(t *testing.T) {
+	w := newWorld(t, Options{})
+	var want []string
+	for _, i := range []int{3, 0, 4, 1, 2, 9} {
+		key := fmt.Sprint("k", i)
+		w.set(ask(fmt.Sprintf("SET %s v PX %d", key, 1000+i)))
+		w.want(ask("KEYNOTIFY "+key), "+OK\r\n")
+	}
+	w.set(ask("SET forever v"))
+	for i := range 5 {
+		version, _ := w.send(ask(fmt.Sprint("GET k", i)))
+		want = append(want, deleteLine("c", fmt.Sprint("k", i), version[len("$1\r\nv\r\n@"):]))
+	}
+	w.pass(1004 * time.Millisecond)
+	first, more := w.store.Expire(w.now, 2)
+	w.wantLines("the first batch", w.lines(first), want[:2]...)
+	if !more || w.store.Len() != 5 {
+		t.Errorf("after the first batch more is %t, with %d keys; want more, with 5", more, w.store.Len())
+	}
+	second, more := w.store.Expire(w.now, 3)
+	w.wantLines("the second batch", w.lines(second), want[2:]...)
+	if !more { // the limit was reached: only another call can tell
+		t.Error("after the second batch more is false")
+	}
+	third, more := w.store.Expire(w.now, 3)
+	w.wantLines("the third batch", w.lines(third))
+	if more || w.store.Len() != 2 {
+		t.Errorf("after the third batch more is %t, with %d keys; want 2", more, w.store.Len())
+	}
+}
+
+// A renewal leaves the key where it was filed. When several fall due at once they
+// still go in the order of their real deadlines.
+func TestExpireGoesByDeadlineAfterRenewals(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.set(ask("SET renewed v NEX PX 10"))
+	w.set(ask("SET plain v PX 20"))
+	renewed, plain := w.set(ask("SET renewed v NEX PX 50")), "1696374425000:2:StateStore"
+	w.want(ask("KEYNOTIFY renewed"), "+OK\r\n")
+	w.want(ask("KEYNOTIFY plain"), "+OK\r\n")
+	w.pass(60 * time.Millisecond)
+	notified, _ := w.store.Expire(w.now, 10)
+	w.wantLines("Expire", w.lines(notified), deleteLine("c", "plain", plain), deleteLine("c", "renewed", renewed))
+}
+
+// NextExpiry may be early but never late: whoever sleeps until then and calls Expire
+// removes each key at its instant, after any history.
+func TestNextExpiryIsNeverLate(t *testing.T) {
+	random := rand.New(rand.NewPCG(31, 7))
+	w := newWorld(t, Options{})
+	if _, ok := w.store.NextExpiry(); ok {
+		t.Error("an empty store has a next expiry")
+	}
+	deadlines := make(map[string]time.Duration)
+	expire := func() {
+		for more := true; more; {
+			_, more = w.store.Expire(w.now, 1+random.IntN(3))
+		}
+		for key, deadline := range deadlines {
+			if deadline <= w.now.Elapsed {
+				delete(deadlines, key)
+			}
+		}
+	}
+	for range 20_000 {
+		key := fmt.Sprint(random.IntN(20))
+		switch random.IntN(8) {
+		case 0:
+			w.set(ask("SET " + key + " v"))
+			deadlines[key] = math.MaxInt64
+		case 1:
+			w.send(ask("DEL " + key))
+			delete(deadlines, key)
+		default:
+			px := 1 + random.IntN(200)
+			w.set(ask(fmt.Sprint("SET ", key, " v NEX PX ", px)))
+			deadlines[key] = w.now.Elapsed + time.Duration(px)*time.Millisecond
+		}
+		first := time.Duration(math.MaxInt64)
+		for _, deadline := range deadlines {
+			first = min(first, deadline)
+		}
+		next, ok := w.store.NextExpiry()
+		if ok != (first != math.MaxInt64) || ok && next > first {
+			t.Fatalf("NextExpiry = %v, %t; the first expiry is at %v", next, ok, first)
+		}
+		w.now.Elapsed += time.Duration(random.IntN(10)) * time.Millisecond
+		expire()
+		if got := w.store.Len(); got != len(deadlines) {
+			t.Fatalf("there are %d keys; want %d", got, len(deadlines))
+		}
+	}
+	// Asleep until the next expiry, again and again, nothing is left in the end.
+	var slept []time.Duration
+	for next, ok := w.store.NextExpiry(); ok; next, ok = w.store.NextExpiry() {
+		w.now.Elapsed = next
+		slept = append(slept, next)
+		expire()
+	}
+	if !slices.IsSorted(slept) {
+		t.Errorf("NextExpiry went back: %v", slept)
+	}
+	for key, deadline := range deadlines {
+		if deadline != math.MaxInt64 {
+			t.Errorf("key %s is left", key)
+		}
+	}
+}
+
+func TestExpiryOfManyRenewalsTakesOneSlot(t *testing.T) {
+	w := newWorld(t, Options{})
+	for range 1000 {
+		w.set(ask("SET lock holder NEX PX 1000"))
+		w.pass(time.Millisecond)
+	}
+	if got := w.store.expiries.Len(); got != 1 {
+		t.Errorf("there are %d slots for one key", got)
+	}
+	w.send(ask("DEL lock"))
+	if _, ok := w.store.NextExpiry(); ok {
+		t.Error("a deleted key has a next expiry")
+	}
+}

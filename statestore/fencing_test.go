@@ -1,0 +1,186 @@
+package statestore
+
+import (
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// PROTOCOL 4, the store's rule, and invariants 13 and 14, for each verb that changes
+// a key which is protected by the token 10:5:m.
+func TestInvariant13And14ProtectedKey(t *testing.T) {
+	const version = "@1696374425000:1:StateStore"
+	tests := []struct {
+		name string
+		ft   string
+		want string // empty: accepted
+	}{
+		{"no token", "", refusal(textTokenRequired)},
+		{"an older wall clock", "9:5:m", refusal(textTokenLower)},
+		{"an older wall clock that a string would put later", "9:9:z", refusal(textTokenLower)},
+		{"an older counter", "10:4:m", refusal(textTokenLower)},
+		{"an older counter, with a later node", "10:4:z", refusal(textTokenLower)},
+		{"an older node", "10:5:l", refusal(textTokenLower)},
+		{"an older node that differs by case", "10:5:M", refusal(textTokenLower)},
+		{"a node that is a beginning", "10:5:", refusal(textBadTimestamp)},
+		{"an equal token", "10:5:m", ""},
+		{"an equal token, padded", "000000000000010:00005:m", ""},
+		{"a newer node", "10:5:mm", ""},
+		{"a newer counter", "10:6:a", ""},
+		{"a newer counter that a string would put earlier", "10:10:a", ""},
+		{"a newer wall clock", "11:0:a", ""},
+		{"a newer wall clock that a string would put earlier", "100:0:a", ""},
+	}
+	requests := []struct{ line, accepted string }{
+		{"SET k w", "+OK\r\n@1696374425000:2:StateStore"},
+		{"SET k v NEX PX 5", "+OK\r\n@1696374425000:2:StateStore"},
+		{"DEL k", ":1\r\n" + version},
+		{"VDEL k v", ":1\r\n" + version},
+	}
+	for _, test := range tests {
+		for _, r := range requests {
+			t.Run(test.name+" for "+r.line, func(t *testing.T) {
+				w := newWorld(t, Options{})
+				w.set(ask("SET k v").fencedBy("10:5:m"))
+				want := test.want
+				if want == "" {
+					want = r.accepted
+				}
+				w.want(ask(r.line).fencedBy(test.ft), want)
+				if test.want != "" {
+					w.want(ask("GET k"), "$1\r\nv\r\n"+version)
+				}
+			})
+		}
+	}
+}
+
+// Invariant 16: tokens compare by integers, never as strings.
+func TestInvariant16TokenNineIsOlderThanTen(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.set(ask("SET k v").fencedBy("10:0:n"))
+	w.want(ask("SET k w").fencedBy("9:0:n"), refusal(textTokenLower))
+	w = newWorld(t, Options{})
+	w.set(ask("SET k v").fencedBy("9:0:n"))
+	w.set(ask("SET k w").fencedBy("10:0:n"))
+	w.want(ask("SET k w").fencedBy("9:0:n"), refusal(textTokenLower))
+}
+
+// The token that a sequence of SETs leaves is found by what it refuses: of two probes
+// that differ in the node alone the older must fail, the other succeed.
+func TestTokenThatIsKept(t *testing.T) {
+	tests := []struct {
+		name  string
+		steps []request
+		kept  string // wall:counter; with node m. Empty: none
+	}{
+		{"a key that was never fenced", []request{ask("SET k v")}, ""},
+		{"the first SET carries one", []request{ask("SET k v").fencedBy("10:5:m")}, "10:5"},
+		{"a later SET carries the first", []request{ask("SET k v"), ask("SET k v").fencedBy("10:5:m")}, "10:5"},
+		{"an equal one leaves it", []request{ask("SET k v").fencedBy("10:5:m"), ask("SET k w").fencedBy("10:5:m")}, "10:5"},
+		{"a newer one replaces it", []request{ask("SET k v").fencedBy("10:5:a"), ask("SET k w").fencedBy("11:0:m")}, "11:0"},
+		{"a renewal with a newer one replaces it too", []request{ask("SET k v NEX").fencedBy("10:5:a"), ask("SET k v NEX").fencedBy("11:0:m")}, "11:0"},
+		{"a token of wall clock 0 counts", []request{ask("SET k v").fencedBy("0:0:m")}, "0:0"},
+		{"GET with a newer one does not count", []request{ask("SET k v").fencedBy("10:5:m"), ask("GET k").fencedBy("11:0:a")}, "10:5"},
+		{"KEYNOTIFY with a newer one does not count", []request{ask("SET k v").fencedBy("10:5:m"), ask("KEYNOTIFY k").fencedBy("11:0:a")}, "10:5"},
+		{"VDEL of another value with a newer one does not count", []request{ask("SET k v").fencedBy("10:5:m"), ask("VDEL k w").fencedBy("11:0:a")}, "10:5"},
+		{"NX that is refused with a newer one does not count", []request{ask("SET k v").fencedBy("10:5:m"), ask("SET k v NX").fencedBy("11:0:a")}, "10:5"},
+		{"a condition that fails on a key without a token", []request{ask("SET k v"), ask("SET k w NEX").fencedBy("10:5:m")}, ""},
+		{"another key has its own", []request{ask("SET k v").fencedBy("10:5:m"), ask("SET l v").fencedBy("11:0:a")}, "10:5"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t, Options{})
+			for _, r := range test.steps {
+				w.send(r)
+			}
+			if test.kept == "" {
+				w.set(ask("SET k probe"))
+				return
+			}
+			w.want(ask("SET k probe"), refusal(textTokenRequired))
+			w.want(ask("SET k probe").fencedBy(test.kept+":l"), refusal(textTokenLower))
+			w.set(ask("SET k probe").fencedBy(test.kept + ":m"))
+		})
+	}
+}
+
+func TestReadingAndWatchingNeedNoToken(t *testing.T) {
+	w := newWorld(t, Options{})
+	version := w.set(ask("SET k v").fencedBy("10:0:n"))
+	for _, ft := range []string{"", "9:0:n", "10:0:n", "11:0:n"} {
+		w.want(ask("GET k").fencedBy(ft), "$1\r\nv\r\n@"+version)
+		w.want(ask("KEYNOTIFY k").fencedBy(ft), "+OK\r\n")
+		w.want(ask("KEYNOTIFY k STOP").fencedBy(ft), "+OK\r\n")
+	}
+}
+
+// Invariant 15's hole: in the default mode the fence goes away with the key, and a
+// holder from long ago can write again.
+func TestInvariant15HoleOfDefaultMode(t *testing.T) {
+	tests := []struct {
+		name string
+		end  func(*world)
+	}{
+		{"DEL", func(w *world) { w.send(ask("DEL k").fencedBy("10:0:n")) }},
+		{"VDEL", func(w *world) { w.send(ask("VDEL k v").fencedBy("10:0:n")) }},
+		{"expiry found by Expire", func(w *world) { w.pass(time.Second); w.store.Expire(w.now, 1) }},
+		{"expiry found by the request", func(w *world) { w.pass(time.Second) }},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t, Options{})
+			w.set(ask("SET k v PX 1000").fencedBy("10:0:n"))
+			test.end(w)
+			w.set(ask("SET k stale").fencedBy("9:0:n"))
+			w.want(ask("SET k w").fencedBy("8:0:n"), refusal(textTokenLower)) // fenced anew, by the older token
+		})
+		t.Run(test.name+", then no token", func(t *testing.T) {
+			w := newWorld(t, Options{})
+			w.set(ask("SET k v PX 1000").fencedBy("10:0:n"))
+			test.end(w)
+			w.set(ask("SET k v"))
+			w.set(ask("SET k w"))
+		})
+	}
+}
+
+// The pattern of PROTOCOL 4: the version of the lock is the token of the writes.
+func TestVersionOfLockFencesOffThePreviousHolder(t *testing.T) {
+	w := newWorld(t, Options{})
+	first := w.set(ask("SET lock a NEX PX 1000").as("a"))
+	w.set(ask("SET k from-a").as("a").fencedBy(first))
+	w.pass(time.Second)
+	second := w.set(ask("SET lock b NEX PX 1000").as("b"))
+	w.set(ask("SET k again-a").as("a").fencedBy(first)) // the store cannot know yet
+	w.set(ask("SET k from-b").as("b").fencedBy(second))
+	w.want(ask("SET k late-a").as("a").fencedBy(first), refusal(textTokenLower))
+	w.want(ask("DEL k").as("a").fencedBy(first), refusal(textTokenLower))
+	w.want(ask("SET lock b NEX PX 1000").as("b"), "+OK\r\n@1696374426000:4:StateStore")
+	w.set(ask("SET k more-b").as("b").fencedBy(second)) // a renewal does not change the token
+}
+
+// The text of a token may lie in a buffer that the network layer uses again. What the
+// store keeps must not change with it.
+func TestTokenDoesNotAliasTheMessage(t *testing.T) {
+	w := newWorld(t, Options{})
+	buffer := []byte("1696374425000:0:CLIENT 10:0:mmm")
+	ts, ft := unsafe.String(&buffer[0], 22), unsafe.String(&buffer[23], 8)
+	set := func() {
+		t.Helper()
+		command := Parse(Request{Client: "c", Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts, FencingToken: &ft})
+		if reply, _ := w.store.Apply(w.now, command); reply.Outcome != OK {
+			t.Fatalf("SET: got %v, %v", reply.Outcome, reply.Err)
+		}
+	}
+	overwrite := func(text string) { copy(buffer, text) }
+	set()
+	overwrite("1696374425000:0:CLIENT 10:0:zzz") // the key is protected by 10:0:zzz now, unless the store has its own copy
+	w.want(ask("SET k v").fencedBy("10:0:mml"), refusal(textTokenLower))
+	w.set(ask("SET k v").fencedBy("10:0:mmm"))
+	set() // a newer one, which is kept in place of the first
+	overwrite("################:############")
+	w.want(ask("SET k v").fencedBy("10:0:zzy"), refusal(textTokenLower))
+	w.set(ask("SET k v").fencedBy("10:0:zzz"))
+	w.want(ask("GET k"), "$1\r\nv\r\n@1696374425000:4:StateStore")
+}

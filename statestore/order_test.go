@@ -1,0 +1,199 @@
+package statestore
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// A fault is one thing wrong with a request that is otherwise in order.
+type fault struct {
+	name  string
+	check int // its position in PROTOCOL 4's order of checks
+	// part is what the fault breaks: two faults of one part exclude each other.
+	part    string
+	inflict func(*faulty)
+	answer  string
+}
+
+// A faulty is a request on its way to be broken, and what is done to it last.
+type faulty struct {
+	request
+	few   bool // cut after the key
+	torn  bool // cut in the middle of the payload
+	short Options
+}
+
+const held = "1696374425000:1:StateStore" // the version of the key that the faults meet
+
+var faults = []fault{
+	{"not well-formed", 1, "payload", func(f *faulty) { f.torn = true }, refusal(textSyntax)},
+	{"unknown verb", 2, "verb", func(f *faulty) { f.words[0] = "INCR" }, refusal(textUnknown)},
+	{"too few arguments", 3, "count", func(f *faulty) { f.few = true }, refusal(textArguments)},
+	{"empty key", 4, "key", func(f *faulty) { f.words[1] = "" }, refusal(textNoKey)},
+	{"unknown option", 5, "options", func(f *faulty) { f.words = append(f.words, "BOGUS") }, refusal(textSyntax)},
+	{"contradicting options", 5, "options", func(f *faulty) { f.words = append(f.words, "NX", "NEX") }, refusal(textSyntax)},
+	{"bad number", 5, "options", func(f *faulty) { f.words = append(f.words, "PX", "0") }, refusal(textSyntax)},
+	{"not authorized", 6, "client", func(f *faulty) { f.denied = true }, refusal(textDenied)},
+	{"no timestamp", 7, "ts", func(f *faulty) { f.ts = "-" }, refusal(textNoTimestamp)},
+	{"malformed timestamp", 7, "ts", func(f *faulty) { f.ts = "1696374425000:0" }, refusal(textBadTimestamp)},
+	{"timestamp ahead", 7, "ts", func(f *faulty) { f.ts = "1696374485001:0:CLIENT" }, refusal(textTimestampAhead)},
+	{"malformed token", 8, "ft", func(f *faulty) { f.ft = "10:0:a:b" }, refusal(textBadTimestamp)},
+	{"token ahead", 8, "ft", func(f *faulty) { f.ft = "1696374485001:0:n" }, refusal(textTokenAhead)},
+	{"no token", 9, "ft", func(f *faulty) { f.ft = "" }, refusal(textTokenRequired)},
+	{"older token", 9, "ft", func(f *faulty) { f.ft = "9:0:n" }, refusal(textTokenLower)},
+	{"NX of a key that exists", 10, "condition", func(f *faulty) { f.words = append(f.words, "NX") }, ":-1\r\n@" + held},
+	{"NEX of another value", 10, "condition", func(f *faulty) { f.words = append(f.words, "NEX") }, ":-1\r\n@" + held},
+	{"over quota", 11, "quota", func(f *faulty) { f.short = Options{MaxBytes: 10} }, refusal(textQuota)},
+}
+
+// send meets the world of the faults: key k holds "held" until a second from now,
+// protected by the token 10:0:n.
+func (f *faulty) send(t *testing.T, inflict ...func(*faulty)) (*world, string, []string) {
+	t.Helper()
+	f.request = ask("SET k longer-value").fencedBy("10:0:n").at("1696374425000:0:CLIENT")
+	for _, inflict := range inflict {
+		inflict(f)
+	}
+	w := newWorld(t, f.short)
+	w.set(ask("SET k held PX 1000").fencedBy("10:0:n"))
+	w.want(ask("KEYNOTIFY k"), "+OK\r\n")
+	if f.few {
+		f.words = f.words[:2]
+	}
+	text := payload(f.words...)
+	if f.torn {
+		text = text[:len(text)-2]
+	}
+	answer, notified := w.sendPayload(f.request, text)
+	return w, answer, notified
+}
+
+func TestRequestWithoutFaultIsApplied(t *testing.T) {
+	_, answer, notified := new(faulty).send(t)
+	if want := "+OK\r\n@1696374425000:2:StateStore"; answer != want || len(notified) != 1 {
+		t.Errorf("got %q with %d notifications; want %q with one", answer, len(notified), want)
+	}
+}
+
+// Invariant 13, "a refusal changes nothing", for every check there is.
+func TestInvariant13RefusalChangesNothing(t *testing.T) {
+	for _, fault := range faults {
+		t.Run(fault.name, func(t *testing.T) {
+			// What a key is made of cannot be looked at without touching it, so each
+			// part is looked at in a world of its own.
+			for name, look := range map[string]func(*world){
+				"value and version": func(w *world) { w.want(ask("GET k"), "$4\r\nheld\r\n@"+held) },
+				"expiry is not earlier": func(w *world) {
+					w.pass(time.Second - time.Nanosecond)
+					w.want(ask("GET k"), "$4\r\nheld\r\n@"+held)
+				},
+				"expiry is not later": func(w *world) {
+					w.pass(time.Second)
+					w.want(ask("GET k"), "$-1\r\n")
+				},
+				"token is not older": func(w *world) { w.want(ask("SET k v").fencedBy("9:9:z"), refusal(textTokenLower)) },
+				"token is not newer": func(w *world) { w.want(ask("DEL k").fencedBy("10:0:n"), ":1\r\n@"+held) },
+				"the store's clock":  func(w *world) { w.want(ask("SET k v").fencedBy("10:0:n"), "+OK\r\n@1696374425000:2:StateStore") },
+				"the bytes in use": func(w *world) {
+					w.store.options.MaxBytes = 10
+					w.want(ask("SET sixsix ").at("1:0:n"), refusal(textQuota))
+					w.want(ask("SET five5 ").at("1:0:n"), "+OK\r\n@1696374425000:2:StateStore")
+				},
+				"the number of keys": func(w *world) {
+					if got := w.store.Len(); got != 1 {
+						w.tb.Errorf("there are %d keys", got)
+					}
+				},
+			} {
+				t.Run(name, func(t *testing.T) {
+					// A newer token, so that one that was kept would show.
+					newer := func(f *faulty) {
+						if fault.part != "ft" {
+							f.ft = "11:0:n"
+						}
+					}
+					w, answer, notified := new(faulty).send(t, newer, fault.inflict)
+					if answer != fault.answer {
+						t.Fatalf("got %q; want %q", answer, fault.answer)
+					}
+					w.wantLines("the refused request", notified)
+					look(w)
+				})
+			}
+		})
+	}
+}
+
+// PROTOCOL 4, the order of checks: of two faults the earlier one is answered.
+func TestOrderOfChecks(t *testing.T) {
+	// A request that ends after the key has nothing left of these.
+	cut := []string{"options", "condition", "quota"}
+	pairs := 0
+	for i, first := range faults {
+		for _, second := range faults[i+1:] {
+			if first.check == second.check || first.part == second.part ||
+				first.part == "count" && slices.Contains(cut, second.part) {
+				continue
+			}
+			pairs++
+			t.Run(first.name+" and "+second.name, func(t *testing.T) {
+				_, answer, notified := new(faulty).send(t, second.inflict, first.inflict)
+				if answer != first.answer || len(notified) != 0 {
+					t.Errorf("got %q with %d notifications; want %q", answer, len(notified), first.answer)
+				}
+			})
+		}
+	}
+	if pairs < 100 {
+		t.Errorf("only %d pairs were tried", pairs)
+	}
+}
+
+// The faults above are those of a SET; these are pairs that only other requests have.
+func TestOrderOfChecksOfOtherRequests(t *testing.T) {
+	tests := []struct {
+		name    string
+		request request
+		want    string
+	}{
+		{"GET with too many arguments and an empty key", ask("GET  v"), refusal(textArguments)},
+		{"KEYNOTIFY of an empty key with an unknown option", ask("KEYNOTIFY  BOGUS"), refusal(textNoKey)},
+		{"KEYNOTIFY with an unknown option by a stranger", request{words: []string{"KEYNOTIFY", "k", "BOGUS"}, denied: true}, refusal(textSyntax)},
+		{"GET by a stranger with a malformed timestamp", request{words: []string{"GET", "k"}, ts: "?", denied: true}, refusal(textDenied)},
+		{"GET with a malformed timestamp", ask("GET k").at("?"), refusal(textBadTimestamp)},
+		{"GET with a timestamp ahead", ask("GET k").at("1696374485001:0:CLIENT"), refusal(textTimestampAhead)},
+		{"GET with a malformed token", ask("GET k").fencedBy("?"), refusal(textBadTimestamp)},
+		{"KEYNOTIFY with a malformed timestamp", ask("KEYNOTIFY k").at("?"), refusal(textBadTimestamp)},
+		{"DEL of a missing key with a malformed token", ask("DEL none").fencedBy("?"), refusal(textBadTimestamp)},
+		{"DEL of a missing key with a token ahead", ask("DEL none").fencedBy("1696374485001:0:n"), refusal(textTokenAhead)},
+		{"DEL with a timestamp ahead and without a token", ask("DEL k").at("1696374485001:0:CLIENT"), refusal(textTimestampAhead)},
+		{"VDEL of another value without a token", ask("VDEL k other"), refusal(textTokenRequired)},
+		{"VDEL of another value with an older token", ask("VDEL k other").fencedBy("9:0:n"), refusal(textTokenLower)},
+		{"VDEL of another value with the token", ask("VDEL k other").fencedBy("10:0:n"), ":-1\r\n"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t, Options{})
+			w.set(ask("SET k held").fencedBy("10:0:n"))
+			w.want(test.request, test.want)
+			w.want(ask("GET k"), "$4\r\nheld\r\n@"+held)
+		})
+	}
+}
+
+// An empty user property is there, and malformed; an absent one is not there.
+func TestEmptyStampIsMalformed(t *testing.T) {
+	empty, good := "", "1696374425000:0:CLIENT"
+	for name, incoming := range map[string]Request{
+		"an empty __ts": {Timestamp: &empty},
+		"an empty __ft": {Timestamp: &good, FencingToken: &empty},
+	} {
+		w := newWorld(t, Options{})
+		incoming.Payload = []byte(payload("SET", "k", "v"))
+		reply, _ := w.store.Apply(w.now, Parse(incoming))
+		if got := string(reply.Append(nil, Deployed)); got != refusal(textBadTimestamp) {
+			t.Errorf("%s: got %q", name, got)
+		}
+	}
+}

@@ -1,0 +1,190 @@
+package statestore
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+)
+
+// noon is the time of day at which every world begins: that of PROTOCOL 3's example.
+const noon = 1696374425000
+
+// A world is a store and the two clocks that it is told.
+type world struct {
+	tb      testing.TB
+	store   *Store
+	now     Instant
+	dialect Dialect
+}
+
+func newWorld(tb testing.TB, options Options) *world {
+	tb.Helper()
+	store, err := New(options)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &world{tb: tb, store: store, now: Instant{WallMillis: noon, Elapsed: time.Hour}}
+}
+
+// pass lets time go by on both clocks.
+func (w *world) pass(d time.Duration) {
+	w.now.Elapsed += d
+	w.now.WallMillis += d.Milliseconds()
+}
+
+// A request is what a test sends. Its words are the elements of the RESP3 array.
+type request struct {
+	client string // empty: "c"
+	words  []string
+	ts     string // empty: the store's time of day, node CLIENT, if the verb is SET; "-": none
+	ft     string // empty: none
+	denied bool   // not authorized
+}
+
+// ask returns the request for a line of words that are separated by single spaces.
+func ask(line string) request { return request{words: strings.Split(line, " ")} }
+
+func (r request) as(client string) request   { r.client = client; return r }
+func (r request) at(ts string) request       { r.ts = ts; return r }
+func (r request) fencedBy(ft string) request { r.ft = ft; return r }
+
+// payload encodes words as PROTOCOL 2 says, independently of package resp3.
+func payload(words ...string) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "*%d\r\n", len(words))
+	for _, word := range words {
+		fmt.Fprintf(&text, "$%d\r\n%s\r\n", len(word), word)
+	}
+	return text.String()
+}
+
+// send passes a request through the store and returns its answer: the bytes of the
+// reply, and after an @ its version if it has one. The notifications come as lines,
+// see [world.lines].
+func (w *world) send(r request) (answer string, notifications []string) {
+	w.tb.Helper()
+	return w.sendPayload(r, payload(r.words...))
+}
+
+func (w *world) sendPayload(r request, payload string) (answer string, notifications []string) {
+	w.tb.Helper()
+	incoming := Request{Client: r.client, Payload: []byte(payload)}
+	if incoming.Client == "" {
+		incoming.Client = "c"
+	}
+	if r.ts == "" && len(r.words) > 0 && strings.EqualFold(r.words[0], "SET") {
+		r.ts = strconv.FormatInt(w.now.WallMillis, 10) + ":0:CLIENT"
+	}
+	if r.ts != "" && r.ts != "-" {
+		incoming.Timestamp = &r.ts
+	}
+	if r.ft != "" {
+		incoming.FencingToken = &r.ft
+	}
+	command := Parse(incoming)
+	if string(incoming.Payload) != payload {
+		w.tb.Errorf("Parse changed the payload from %q to %q", payload, incoming.Payload)
+	}
+	if r.denied {
+		command = command.Deny()
+	}
+	reply, sent := w.store.Apply(w.now, command)
+	// The network layer may use the packet again as soon as it is answered.
+	for i := range incoming.Payload {
+		incoming.Payload[i] = '#'
+	}
+	answer = string(reply.Append(nil, w.dialect))
+	if !reply.Version.IsZero() {
+		answer += "@" + reply.Version.String()
+	}
+	return answer, w.lines(sent)
+}
+
+// lines returns one line for each notification: the client, the key, the bytes of the
+// payload, and after an @ the version.
+func (w *world) lines(notifications []Notification) []string {
+	var lines []string
+	for _, n := range notifications {
+		lines = append(lines, n.Client+" "+n.Key+" "+string(n.Append(nil, w.dialect))+"@"+n.Version.String())
+	}
+	return lines
+}
+
+// setLine and deleteLine are the lines of [world.lines] in the deployed dialect.
+func setLine(client, key, value, version string) string {
+	return client + " " + key + " " + payload("NOTIFY", "SET", "VALUE", value) + "@" + version
+}
+
+func deleteLine(client, key, version string) string {
+	return client + " " + key + " " + payload("NOTIFY", "DELETE") + "@" + version
+}
+
+// want sends a request and compares its answer.
+func (w *world) want(r request, answer string) {
+	w.tb.Helper()
+	if got, _ := w.send(r); got != answer {
+		w.tb.Errorf("%q with ts %q and ft %q: got %q; want %q", r.words, r.ts, r.ft, got, answer)
+	}
+}
+
+// wantLines compares notifications in their order.
+func (w *world) wantLines(what string, got []string, want ...string) {
+	w.tb.Helper()
+	if len(got) != len(want) {
+		w.tb.Errorf("%s notifies %q; want %q", what, got, want)
+		return
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			w.tb.Errorf("%s notifies as number %d %q; want %q", what, i, got[i], want[i])
+		}
+	}
+}
+
+// set sends a SET that must be applied, and returns its version.
+func (w *world) set(r request) string {
+	w.tb.Helper()
+	answer, _ := w.send(r)
+	version, ok := strings.CutPrefix(answer, "+OK\r\n@")
+	if !ok {
+		w.tb.Fatalf("%q with ts %q and ft %q: got %q; want +OK and a version", r.words, r.ts, r.ft, answer)
+	}
+	return version
+}
+
+// compare orders two versions.
+func (w *world) compare(a, b string) int {
+	w.tb.Helper()
+	x, err := hlc.Parse(a)
+	if err != nil {
+		w.tb.Fatal(err)
+	}
+	y, err := hlc.Parse(b)
+	if err != nil {
+		w.tb.Fatal(err)
+	}
+	return x.Compare(y)
+}
+
+// refusal returns the answer for one of the texts of PROTOCOL 2.
+func refusal(text string) string { return "-ERR " + text + "\r\n" }
+
+// The texts of PROTOCOL 2, spelt out once more: the tests compare wire bytes.
+const (
+	textTimestampAhead = "the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized"
+	textTokenRequired  = "a fencing token is required for this request"
+	textTokenAhead     = "the request fencing token timestamp is too far in the future; ensure that the client and broker system clocks are synchronized"
+	textTokenLower     = "the request fencing token is a lower version than the fencing token protecting the resource"
+	textQuota          = "the quota has been exceeded"
+	textSyntax         = "syntax error"
+	textDenied         = "not authorized"
+	textUnknown        = "unknown command"
+	textArguments      = "wrong number of arguments"
+	textNoTimestamp    = "missing timestamp"
+	textBadTimestamp   = "malformed timestamp"
+	textNoKey          = "the key length is zero"
+)
