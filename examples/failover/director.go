@@ -16,8 +16,6 @@ import (
 )
 
 const (
-	// undisturbed is how long each leader counts before something happens to it.
-	undisturbed = time.Second
 	// patience is how long, beyond a TTL, anything may take before the run is
 	// given up.
 	patience = 10 * time.Second
@@ -37,14 +35,19 @@ type director struct {
 	watch  *transport.Watch
 	events chan event
 	nodes  map[string]*process
-	active string // the node that leads, as far as its events tell
+	active string // the node that leads, as far as its events tell; empty if none
 	lateOf string // the node whose late write was answered
+	ending string // the node that was killed, or "all" at the end
+	lost   string // a node that ended without being told to
 	result *result
 }
 
 // direct plays the whole piece.
 func direct(ctx context.Context, s settings, out io.Writer) (*result, error) {
-	client, err := transport.Dial(ctx, s.broker, transport.Options{ClientID: "director-" + s.run})
+	s.run = time.Now().Format("150405.000000") // keys of its own
+	dialling, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer in %v", patience))
+	defer cancel()
+	client, err := transport.Dial(dialling, s.broker, transport.Options{ClientID: "director-" + s.run})
 	if err != nil {
 		return nil, err
 	}
@@ -89,6 +92,7 @@ func (d *director) start(name string) error {
 
 // stopAll stops the standby first, so that it does not take over.
 func (d *director) stopAll(ctx context.Context) {
+	d.ending = everybody
 	for _, standby := range []bool{true, false} {
 		for name, p := range d.nodes {
 			if standby == (name != d.active) {
@@ -98,17 +102,31 @@ func (d *director) stopAll(ctx context.Context) {
 	}
 }
 
+const everybody = "all"
+
+// undisturbed lets a leader count before something happens to it.
+func (d *director) undisturbed(ctx context.Context) error { return d.pause(ctx, d.ttl/2) }
+
+func (d *director) awaitLeader(ctx context.Context) (leader string, err error) {
+	err = d.await(ctx, "somebody to lead", func() bool { return d.active != "" })
+	return d.active, err
+}
+
 func (d *director) firstLeader(ctx context.Context) error {
-	if err := d.await(ctx, "somebody to lead", func() bool { return d.active != "" }); err != nil {
+	if _, err := d.awaitLeader(ctx); err != nil {
 		return err
 	}
-	return d.pause(ctx, undisturbed)
+	return d.undisturbed(ctx)
 }
 
 // kill ends the active node with SIGKILL, and starts it again once the other
 // leads.
 func (d *director) kill(ctx context.Context) error {
-	victim := d.active
+	victim, err := d.awaitLeader(ctx)
+	if err != nil {
+		return err
+	}
+	d.ending = victim
 	fault := d.result.begin("killed (SIGKILL)", d.ttl+killSlack, time.Now())
 	d.say("", "SIGKILL to %s, which leads", victim)
 	if err := d.nodes[victim].signal(syscall.SIGKILL); err != nil {
@@ -117,16 +135,20 @@ func (d *director) kill(ctx context.Context) error {
 	if err := d.awaitSuccessor(ctx, victim, fault); err != nil {
 		return err
 	}
+	d.ending = ""
 	d.say("", "%s is started again", victim)
 	if err := d.start(victim); err != nil {
 		return err
 	}
-	return d.pause(ctx, undisturbed)
+	return d.undisturbed(ctx)
 }
 
 // freeze stops the active node until the other leads, then wakes it.
 func (d *director) freeze(ctx context.Context) error {
-	victim := d.active
+	victim, err := d.awaitLeader(ctx)
+	if err != nil {
+		return err
+	}
 	fault := d.result.begin("frozen (SIGSTOP)", d.ttl+killSlack, time.Now())
 	d.say("", "SIGSTOP to %s, which leads and does not notice", victim)
 	if err := d.nodes[victim].signal(syscall.SIGSTOP); err != nil {
@@ -135,7 +157,7 @@ func (d *director) freeze(ctx context.Context) error {
 	if err := d.awaitSuccessor(ctx, victim, fault); err != nil {
 		return err
 	}
-	if err := d.pause(ctx, undisturbed/2); err != nil {
+	if err := d.undisturbed(ctx); err != nil {
 		return err
 	}
 	d.say("", "SIGCONT to %s, which goes on where it stopped", victim)
@@ -145,12 +167,15 @@ func (d *director) freeze(ctx context.Context) error {
 	if err := d.await(ctx, victim+" to write late", func() bool { return d.lateOf == victim }); err != nil {
 		return err
 	}
-	return d.pause(ctx, undisturbed/2)
+	return d.undisturbed(ctx)
 }
 
 // resign asks the active node to hand over. The clock starts when it stops.
 func (d *director) resign(ctx context.Context) error {
-	former := d.active
+	former, err := d.awaitLeader(ctx)
+	if err != nil {
+		return err
+	}
 	fault := d.result.begin("resigned", resignLimit, time.Time{})
 	d.say("", "%s is asked to resign", former)
 	if err := d.nodes[former].resign(); err != nil {
@@ -159,13 +184,12 @@ func (d *director) resign(ctx context.Context) error {
 	if err := d.awaitSuccessor(ctx, former, fault); err != nil {
 		return err
 	}
-	return d.pause(ctx, undisturbed)
+	return d.undisturbed(ctx)
 }
 
 // finish compares what the nodes said with what the store holds.
 func (d *director) finish(ctx context.Context) error {
 	running := 0
-	d.say("", "both are asked to end")
 	for _, p := range d.nodes {
 		select {
 		case <-p.exited:
@@ -173,6 +197,7 @@ func (d *director) finish(ctx context.Context) error {
 			running++
 		}
 	}
+	d.say("", "both are asked to end")
 	d.stopAll(ctx)
 	entry, err := d.client.Get(ctx, counterKey(d.run))
 	if err != nil {
@@ -190,7 +215,7 @@ func (d *director) awaitSuccessor(ctx context.Context, former string, fault *fau
 	d.result.current = fault
 	err := d.await(ctx, "the successor of "+former, func() bool { return d.active != "" && d.active != former })
 	if err == nil {
-		d.say("", "%v without an active node", fault.Gap.Round(100*time.Microsecond))
+		d.say("", "%v without an active node", round(fault.Gap))
 	}
 	return err
 }
@@ -199,26 +224,23 @@ func (d *director) awaitSuccessor(ctx context.Context, former string, fault *fau
 func (d *director) pause(ctx context.Context, length time.Duration) error {
 	timer := time.NewTimer(length)
 	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return errInterrupted
-		case e := <-d.events:
-			d.heard(e)
-		case change := <-d.watch.Changes():
-			d.saw(change)
-		case <-timer.C:
-			return nil
-		}
-	}
+	over := false
+	return d.listen(ctx, timer.C, func() { over = true }, func() bool { return over })
 }
-
-var errInterrupted = errors.New("interrupted")
 
 // await takes in events until done.
 func (d *director) await(ctx context.Context, what string, done func() bool) error {
 	limit := time.NewTimer(d.ttl + patience)
 	defer limit.Stop()
+	var late error
+	err := d.listen(ctx, limit.C,
+		func() { late = fmt.Errorf("waited %v in vain for %s", d.ttl+patience, what) },
+		func() bool { return late != nil || done() })
+	return errors.Join(err, late)
+}
+
+// listen takes in events until done, and calls expired when the timer fires.
+func (d *director) listen(ctx context.Context, timer <-chan time.Time, expired func(), done func() bool) error {
 	for !done() {
 		select {
 		case <-ctx.Done():
@@ -227,12 +249,17 @@ func (d *director) await(ctx context.Context, what string, done func() bool) err
 			d.heard(e)
 		case change := <-d.watch.Changes():
 			d.saw(change)
-		case <-limit.C:
-			return fmt.Errorf("waited %v in vain for %s", d.ttl+patience, what)
+		case <-timer:
+			expired()
+		}
+		if d.lost != "" {
+			return fmt.Errorf("%s ended by itself", d.lost)
 		}
 	}
 	return nil
 }
+
+var errInterrupted = errors.New("interrupted")
 
 // heard takes in what a node says.
 func (d *director) heard(e event) {
@@ -245,12 +272,17 @@ func (d *director) heard(e event) {
 		if e.Outcome != accepted {
 			d.say(e.Node, "write %s", e.Outcome)
 		}
+	case e.Kind == kindExit:
+		if d.ending != e.Node && d.ending != everybody {
+			d.lost = e.Node
+		}
 	case e.Phase == election.Active.String():
 		d.active = e.Node
 		d.result.leads(e)
 		d.say(e.Node, "ACTIVE, token %v", e.Token)
 	default:
-		if e.Phase == election.Draining.String() {
+		if e.Phase == election.Draining.String() && e.Node == d.active {
+			d.active = ""
 			d.result.drains(e)
 		}
 		d.say(e.Node, "%s", e.Phase)

@@ -12,7 +12,8 @@
 // everything held: above all, that the store accepted no write of a node that no
 // longer led. Its exit status is 1 if anything did not.
 //
-// With --broker the nodes use a store that is there already.
+// With --broker the nodes use a store that is there already. With --repeat 20 it
+// does all of it twenty times and reports the median and the worst of each fault.
 package main
 
 import (
@@ -35,6 +36,7 @@ type settings struct {
 	ttl     time.Duration
 	json    bool
 	verbose bool
+	repeat  int
 	node    string // set in a node process: its name
 	run     string // tells the keys of one run from those of another
 }
@@ -44,6 +46,7 @@ func main() {
 	flag.StringVar(&s.broker, "broker", "", "use the store behind this broker, such as mqtt://localhost:1883, instead of starting one")
 	flag.DurationVar(&s.ttl, "ttl", 2*time.Second, "how long the lease of a dead node lasts")
 	flag.BoolVar(&s.json, "json", false, "print the result as JSON; the timeline goes to standard error")
+	flag.IntVar(&s.repeat, "repeat", 1, "run several times, and report the worst of each fault")
 	flag.BoolVar(&s.verbose, "verbose", false, "let the nodes log to standard error")
 	flag.StringVar(&s.node, "node", "", "run as one of the nodes (the program starts itself so)")
 	flag.StringVar(&s.run, "run", "", "name of the run that a node belongs to")
@@ -79,20 +82,59 @@ func run(ctx context.Context, s settings) error {
 		s.broker = address
 		fmt.Fprintf(timeline, "A state store of our own listens on %s.\n", address)
 	}
-	s.run = time.Now().Format("150405.000000")
-	result, err := direct(ctx, s, timeline)
+	if s.repeat > 1 {
+		return repeat(ctx, s, timeline)
+	}
+	r, err := direct(ctx, s, timeline)
 	if err != nil {
 		return err
 	}
+	return conclude(s, r)
+}
+
+// report is a result or a summary.
+type report interface {
+	ok() bool
+	write(io.Writer) error
+}
+
+// conclude prints a report in the form that was asked for, and fails if a check
+// did.
+func conclude(s settings, r report) error {
+	var err error
 	if s.json {
-		err = result.writeJSON(os.Stdout)
+		err = writeJSON(os.Stdout, r)
 	} else {
-		err = result.write(os.Stdout)
+		err = r.write(os.Stdout)
 	}
-	if err == nil && !result.ok() {
+	if err == nil && !r.ok() {
 		err = errChecksFailed
 	}
 	return err
+}
+
+// repeat runs the piece several times, with a line for each run in place of its
+// timeline.
+func repeat(ctx context.Context, s settings, progress io.Writer) error {
+	total := &summary{TTL: s.ttl}
+	for n := range s.repeat {
+		r, err := direct(ctx, s, io.Discard)
+		if err != nil {
+			return fmt.Errorf("run %d: %w", n+1, err)
+		}
+		fmt.Fprintf(progress, "run %*d of %d:", len(fmt.Sprint(s.repeat)), n+1, s.repeat)
+		for _, f := range r.Faults[1:] {
+			fmt.Fprintf(progress, "  %s %v", f.Name, round(f.Gap))
+		}
+		fmt.Fprintf(progress, "  stale writes %d\n", r.Stale)
+		for _, c := range r.Checks {
+			if !c.OK {
+				fmt.Fprintf(progress, "  FAIL  %s (%s)\n", c.Name, c.Detail)
+			}
+		}
+		total.add(r)
+	}
+	return conclude(s, total)
 }
 
 // startStore runs a store in this process until shutdown is called.

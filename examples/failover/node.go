@@ -175,6 +175,7 @@ func text(err error) string {
 const (
 	kindPhase = "phase"
 	kindWrite = "write"
+	kindExit  = "exit" // said by the process that ran it
 
 	accepted       = "accepted"
 	refusedByGuard = "refused by the guard"

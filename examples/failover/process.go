@@ -19,7 +19,7 @@ type process struct {
 	name   string
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
-	exited chan struct{} // closed when it has ended and all its events were passed on
+	exited chan struct{} // closed when it has ended and all its events were taken
 }
 
 // startProcess runs this program again as a node, whose events go to events.
@@ -54,7 +54,8 @@ func startProcess(s settings, name string, events chan<- event) (*process, error
 				events <- e
 			}
 		}
-		_ = cmd.Wait() // how it ended was decided by us
+		_ = cmd.Wait() // if it was not our doing, it said why on standard error
+		events <- event{At: time.Now(), Node: name, Kind: kindExit}
 	}()
 	return p, nil
 }

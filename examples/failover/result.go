@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -154,7 +153,7 @@ func (r *result) write(w io.Writer) error {
 	for _, f := range r.Faults {
 		gap, limit := "–", "–"
 		if f.Limit > 0 {
-			gap = f.Gap.Round(100 * time.Microsecond).String()
+			gap = round(f.Gap).String()
 			limit = "≤ " + f.Limit.String()
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%v\n",
@@ -174,11 +173,4 @@ func (r *result) write(w io.Writer) error {
 		}
 	}
 	return nil
-}
-
-// writeJSON prints the result for programs.
-func (r *result) writeJSON(w io.Writer) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(r)
 }

@@ -1,0 +1,196 @@
+//go:build unix
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tenurelock/tenure/hlc"
+)
+
+// build returns the path of this program, built once for a test.
+func build(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "failover")
+	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return path
+}
+
+func TestThePairSurvivesEachFaultAndTheStoreAcceptsNoStaleWrite(t *testing.T) {
+	cmd := exec.Command(build(t), "--ttl", "1s", "--json")
+	var timeline bytes.Buffer
+	cmd.Stderr = &timeline
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s\n%s", err, timeline.String(), out)
+	}
+	var got result
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if got.Stale != 0 || !got.ok() || len(got.Checks) != 5 {
+		t.Errorf("stale writes %d, checks %+v", got.Stale, got.Checks)
+	}
+	if len(got.Faults) != 4 {
+		t.Fatalf("faults %+v", got.Faults)
+	}
+	for _, f := range got.Faults {
+		if f.Accepted == 0 || f.Token.IsZero() {
+			t.Errorf("%s: %+v; want a successor that writes", f.Name, *f)
+		}
+	}
+	if frozen := got.Faults[2]; frozen.RefusedByStore == 0 || frozen.RefusedByGuard == 0 {
+		t.Errorf("the woken node was refused %d times by the guard and %d times by the store, want both",
+			frozen.RefusedByGuard, frozen.RefusedByStore)
+	}
+	if !strings.Contains(timeline.String(), "SIGCONT") {
+		t.Errorf("the timeline is not on standard error:\n%s", timeline.String())
+	}
+}
+
+func TestInterruptEndsTheDirectorAndItsNodes(t *testing.T) {
+	cmd := exec.Command(build(t), "--ttl", "1s")
+	timeline, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The nodes inherit standard error: Wait returns when the last has ended.
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	interrupted := false
+	for lines := bufio.NewScanner(timeline); lines.Scan(); {
+		if !interrupted && strings.Contains(lines.Text(), "SIGSTOP") { // one of them is frozen, even
+			interrupted = true
+			if err := cmd.Process.Signal(os.Interrupt); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stderr.String(), "interrupted") {
+		t.Errorf("%v; standard error: %s", err, stderr.String())
+	}
+}
+
+func TestANodeEndsWithItsDirector(t *testing.T) {
+	address, shutdown, err := startStore()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shutdown()
+	cmd := exec.Command(build(t), "--node", "node-a", "--run", "orphan", "--broker", address, "--ttl", "1s")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var phases []string
+	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		var e event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			t.Fatalf("%v in %q", err, lines.Text())
+		}
+		if e.Kind != kindPhase {
+			continue
+		}
+		if phases = append(phases, e.Phase); e.Phase == "active" {
+			_ = stdin.Close()
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if got := strings.Join(phases, " "); got != "standby claiming active draining released" {
+		t.Errorf("phases: %s", got)
+	}
+}
+
+func TestBadCommandLinesAreRefusedWithTheCause(t *testing.T) {
+	path := build(t)
+	for _, test := range []struct {
+		name      string
+		arguments []string
+		want      string
+	}{
+		{"an argument", []string{"twice"}, `unexpected argument "twice"`},
+		{"a TTL that no lease can have", []string{"--ttl", "1ms"}, "at least 50ms"},
+		{"a broker that is no address", []string{"--broker", "localhost"}, "write it like mqtt://host:1883"},
+		{"an unknown flag", []string{"--tll", "1s"}, "flag provided but not defined"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			out, err := exec.Command(path, test.arguments...).CombinedOutput()
+			if err == nil || !strings.Contains(string(out), test.want) {
+				t.Errorf("%v, want %q in\n%s", err, test.want, out)
+			}
+		})
+	}
+}
+
+// The checks must be able to fail.
+func TestTheChecksFindWhatIsWrong(t *testing.T) {
+	at := func(wall int64) hlc.Timestamp { return hlc.Timestamp{Wall: wall, Node: "StateStore"} }
+	write := func(version, token int64) event {
+		return event{Kind: kindWrite, Outcome: accepted, Version: at(version), Token: at(token), Count: int(version)}
+	}
+	// A run in which everything is as it should be.
+	sound := func() *result {
+		r := newResult(0)
+		for term := range int64(4) {
+			r.leads(event{Token: at(10 * term)})
+			r.wrote(write(10*term+1, 10*term))
+		}
+		r.wrote(event{Kind: kindWrite, Late: true, Outcome: refusedByStore, Token: at(10)})
+		return r
+	}
+	last := counter{Token: at(30), Count: 31}
+	for _, test := range []struct {
+		name string
+		harm func(*result)
+		want string // the check that fails; empty: none
+	}{
+		{"nothing is wrong", func(*result) {}, ""},
+		{"a stale write was reported", func(r *result) { r.wrote(write(25, 0)) }, "stale writes accepted: 0"},
+		{"a stale write was seen in the store only", func(r *result) { r.saw(at(25), at(0)) }, "stale writes accepted: 0"},
+		{"a token fell", func(r *result) { r.leads(event{Token: at(5)}) }, "tokens rise from term to term"},
+		{"a late write was accepted", func(r *result) { r.late[0].Outcome = accepted }, "the woken node's late write was refused"},
+		{"no late write was made", func(r *result) { r.late = nil }, "the woken node's late write was refused"},
+		{"an accepted write is gone", func(r *result) { r.wrote(write(32, 30)) }, "the store holds the last accepted write"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := sound()
+			test.harm(r)
+			r.conclude(2, at(31), last)
+			var failed []string
+			for _, c := range r.Checks {
+				if !c.OK {
+					failed = append(failed, c.Name)
+				}
+			}
+			if got := strings.Join(failed, ", "); got != test.want {
+				t.Errorf("failed checks: %q, want %q", got, test.want)
+			}
+		})
+	}
+	r := sound()
+	r.conclude(1, at(31), last)
+	if r.ok() {
+		t.Error("a run that ends with one node passed")
+	}
+}
