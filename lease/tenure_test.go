@@ -303,17 +303,26 @@ func TestInvariant18NothingIsSentAfterRelease(t *testing.T) {
 	})
 }
 
+// hangRenewal returns when a renewal has left the tenure, and keeps it from
+// reaching the store until send is closed.
+func hangRenewal(n node) (send chan<- struct{}) {
+	sending, hold := make(chan struct{}), make(chan struct{})
+	n.scripted("SET", func(number int64) transporttest.Fault {
+		if number == 1 {
+			close(sending)
+			<-hold
+		}
+		return transporttest.Fault{}
+	})
+	<-sending
+	return hold
+}
+
 func TestInvariant18ReleaseComesAfterARenewalThatIsBeingSent(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{})
 		tenure := n.mustAcquire(t)
-		sending, send := make(chan struct{}), make(chan struct{})
-		n.scripted("SET", func(number int64) transporttest.Fault {
-			close(sending)
-			<-send // the renewal has left the tenure and not yet reached the store
-			return transporttest.Fault{}
-		})
-		<-sending
+		send := hangRenewal(n)
 		released := make(chan error, 1)
 		go func() { released <- tenure.Release(context.Background()) }()
 		synctest.Wait()
@@ -321,8 +330,26 @@ func TestInvariant18ReleaseComesAfterARenewalThatIsBeingSent(t *testing.T) {
 		if err := <-released; err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait()
 		if holder, err := n.Holder(t.Context()); err != nil || holder.Held {
 			t.Errorf("the renewal came after the release: %+v, %v", holder, err)
+		}
+	})
+}
+
+func TestReleaseObeysItsContextWhileARenewalHangs(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		tenure := n.mustAcquire(t)
+		send := hangRenewal(n)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if err := tenure.Release(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Release: %v, want DeadlineExceeded", err)
+		}
+		close(send)
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Errorf("another Release: %v", err)
 		}
 	})
 }
