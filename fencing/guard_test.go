@@ -92,7 +92,10 @@ func TestInvariants13And17AFormerLeadersWriteIsRefusedAndEndsItsTenure(t *testin
 		name  string
 		write func(t *testing.T, guard *fencing.Guard) error
 	}{
-		{"set", func(t *testing.T, g *fencing.Guard) error { _, err := g.Set(t.Context(), key, []byte("old")); return err }},
+		{"set", func(t *testing.T, g *fencing.Guard) error {
+			_, err := g.Set(t.Context(), key, []byte("old"))
+			return err
+		}},
 		{"clear", func(t *testing.T, g *fencing.Guard) error { return g.Clear(t.Context(), key) }},
 		{"delete", func(t *testing.T, g *fencing.Guard) error { _, err := g.Del(t.Context(), key); return err }},
 		{"delete by value", func(t *testing.T, g *fencing.Guard) error {

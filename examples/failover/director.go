@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"syscall"
 	"time"
 
@@ -104,8 +105,11 @@ func (d *director) stopAll(ctx context.Context) {
 
 const everybody = "all"
 
-// undisturbed lets a leader count before something happens to it.
-func (d *director) undisturbed(ctx context.Context) error { return d.pause(ctx, d.ttl/2) }
+// undisturbed lets a leader count before something happens to it. The moment is
+// random, so that faults meet it anywhere between two renewals.
+func (d *director) undisturbed(ctx context.Context) error {
+	return d.pause(ctx, d.ttl/2+rand.N(d.ttl/2))
+}
 
 func (d *director) awaitLeader(ctx context.Context) (leader string, err error) {
 	err = d.await(ctx, "somebody to lead", func() bool { return d.active != "" })
