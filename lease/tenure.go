@@ -32,6 +32,7 @@ type Tenure struct {
 	releasing   chan struct{} // holds one item while a Release is under way
 
 	mu       sync.Mutex
+	sent     time.Duration // on the lease's clock: when the latest request for the lease left
 	deadline time.Duration // on the lease's clock: past it the tenure is over
 	cause    error         // why it is over; nil before
 	freed    bool          // the store is known to hold nothing of this tenure
@@ -46,6 +47,7 @@ func (l *Lease) begin(value string, token hlc.Timestamp, sent time.Duration) (*T
 		over:      make(chan struct{}),
 		idle:      make(chan struct{}),
 		releasing: make(chan struct{}, 1),
+		sent:      sent,
 		deadline:  l.deadline(sent),
 	}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
@@ -151,7 +153,7 @@ func (t *Tenure) StopRenewing() { t.stopRenewal() }
 // token is refused.
 //
 // Requests are repeated until the answer is known, ctx ends, or the TTL is over
-// anyway. A nil error means that nothing of this tenure is left in the store, so
+// anyway, which counts as released. A nil error means that nothing of this tenure is left in the store, so
 // releasing a tenure that was lost, or releasing twice, is no error. Otherwise
 // the lease frees itself when the TTL ends, or another Release may try again.
 // Once Release has returned, no request of this tenure is sent.
@@ -168,12 +170,13 @@ func (t *Tenure) Release(ctx context.Context) error {
 	case <-ctx.Done():
 		return t.releaseError(context.Cause(ctx))
 	}
-	if t.isFreed() {
+	left := t.leftAtStore()
+	if left <= 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.lease.options.TTL)
+	ctx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	if err := t.lease.free(ctx, t.value); err != nil {
+	if err := t.lease.free(ctx, t.value); err != nil && t.leftAtStore() > 0 {
 		return t.releaseError(err)
 	}
 	t.mu.Lock()
@@ -182,14 +185,20 @@ func (t *Tenure) Release(ctx context.Context) error {
 	return nil
 }
 
-func (t *Tenure) isFreed() bool {
+// leftAtStore returns how long the store may keep something of this tenure: until
+// the TTL of its latest request is over, by the slower of the two clocks.
+func (t *Tenure) leftAtStore() time.Duration {
+	now := t.lease.options.Clock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.freed || errors.Is(t.cause, ErrLost)
+	if t.freed || errors.Is(t.cause, ErrLost) {
+		return 0
+	}
+	return t.sent + t.lease.options.TTL + t.lease.options.Margin - now
 }
 
 func (t *Tenure) releaseError(err error) error {
-	return fmt.Errorf("lease: release %q: %w; it frees itself within %v", t.lease.name, err, t.lease.options.TTL)
+	return fmt.Errorf("lease: release %q: %w; it frees itself within %v", t.lease.name, err, t.leftAtStore())
 }
 
 // keep renews the tenure until it is over, and watches the deadline. It is the
@@ -249,6 +258,11 @@ func (t *Tenure) renew(available time.Duration, pause backoff.BackOff) (next tim
 	defer cancel()
 	sent := t.lease.options.Clock()
 	_, err := t.lease.set(ctx, t.value)
+	if !errors.Is(err, transport.ErrNotSent) {
+		t.mu.Lock()
+		t.sent = sent
+		t.mu.Unlock()
+	}
 	switch {
 	case err == nil:
 		if t.extend(sent) {

@@ -403,6 +403,27 @@ func TestReleaseWithoutAConnectionSaysThatTheLeaseFreesItself(t *testing.T) {
 	})
 }
 
+func TestReleaseWaitsForNobodyOnceTheTTLIsOver(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		tenure := n.mustAcquire(t)
+		n.conn.Cut()
+		<-tenure.Context().Done()
+		began := time.Now()
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Errorf("Release: %v", err)
+		}
+		// Notice, and Margin on both sides of the TTL.
+		if waited, want := time.Since(began), 3*ttl/10; waited != want {
+			t.Errorf("it waited %v, %v were left of the TTL", waited, want)
+		}
+		began = time.Now()
+		if err := tenure.Release(t.Context()); err != nil || time.Since(began) > 0 {
+			t.Errorf("another Release: %v after %v", err, time.Since(began))
+		}
+	})
+}
+
 func TestInvariant42ClosingTheClientAtAnyMomentLeavesNothing(t *testing.T) {
 	// synctest.Test fails if a goroutine of the bubble is left.
 	for _, after := range []time.Duration{0, ttl / 3, ttl - ttl/5, ttl} {
