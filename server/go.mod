@@ -3,6 +3,7 @@ module github.com/tenurelock/tenure/server
 go 1.25.0
 
 require (
+	github.com/eclipse/paho.golang v0.23.0
 	github.com/mochi-mqtt/server/v2 v2.7.9
 	github.com/spf13/cobra v1.10.2
 	github.com/tenurelock/tenure v0.0.0
@@ -13,7 +14,6 @@ require (
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/rs/xid v1.4.0 // indirect
 	github.com/spf13/pflag v1.0.9 // indirect
-	github.com/stretchr/testify v1.11.1 // indirect
 )
 
 replace github.com/tenurelock/tenure => ../
