@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -23,6 +24,8 @@ const (
 // patience is how long anything may take on a machine that is busy with something
 // else. No test waits that long for what is to happen.
 const patience = 20 * time.Second
+
+var discard = slog.New(slog.DiscardHandler)
 
 // start runs a server on a free port until the test ends.
 func start(t *testing.T, options server.Options) (address string) {
