@@ -1,0 +1,112 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/transport"
+)
+
+func build(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tenure")
+	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return path
+}
+
+func TestServeSaysWhereItListensAndStopsOnASignal(t *testing.T) {
+	path := build(t)
+	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		t.Run(signal.String(), func(t *testing.T) {
+			cmd := exec.Command(path, "serve", "--addr", "127.0.0.1:0")
+			var stderr strings.Builder
+			cmd.Stderr = &stderr
+			stdout, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			lines := bufio.NewScanner(stdout)
+			if !lines.Scan() {
+				t.Fatalf("it says nothing; standard error: %s", stderr.String())
+			}
+			address, ok := strings.CutPrefix(lines.Text(), "listening on ")
+			if !ok {
+				t.Fatalf("first line %q", lines.Text())
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			client, err := transport.Dial(ctx, address, transport.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			if _, err := client.Set(ctx, "k", []byte("v"), transport.SetOptions{}); err != nil {
+				t.Error(err)
+			}
+			if err := cmd.Process.Signal(signal); err != nil {
+				t.Fatal(err)
+			}
+			var rest []string
+			for lines.Scan() {
+				rest = append(rest, lines.Text())
+			}
+			if err := cmd.Wait(); err != nil || strings.Join(rest, "\n") != "stopped" || stderr.String() != "" {
+				t.Errorf("%v; said %q; standard error %q", err, rest, stderr.String())
+			}
+		})
+	}
+}
+
+func TestServeRefusesWhatItCannotDoAndNamesTheCure(t *testing.T) {
+	path := build(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for _, test := range []struct {
+		name      string
+		arguments []string
+		want      string
+	}{
+		{"a port that is taken", []string{"serve", "--addr", taken.Addr().String()}, "choose another with --addr"},
+		{"a dialect that does not exist", []string{"serve", "--dialect", "klingon"}, "choose deployed or documented"},
+		{"a negative limit", []string{"serve", "--addr", "127.0.0.1:0", "--max-keys", "-1"}, "0 means no limit"},
+		{"an unknown flag", []string{"serve", "--adr", "x"}, "unknown flag: --adr"},
+		{"an unknown command", []string{"sreve"}, `unknown command "sreve"`},
+		{"an argument", []string{"serve", "now"}, "unknown command"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cmd := exec.Command(path, test.arguments...)
+			out, err := cmd.CombinedOutput()
+			if err == nil || cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), test.want) {
+				t.Errorf("%v, want exit status 1 and %q in\n%s", err, test.want, out)
+			}
+		})
+	}
+}
+
+func TestHelpShowsEveryFlagAndAnExample(t *testing.T) {
+	out, err := exec.Command(build(t), "serve", "--help").CombinedOutput()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"--addr", "--max-keys", "--max-bytes", "--max-packet-size", "--dialect", "--verbose", "Examples:", "in memory"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("%q is not in the help:\n%s", want, out)
+		}
+	}
+}
