@@ -1,0 +1,43 @@
+package tenure_test
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Whoever embeds a lease in a gateway audits what it brings along. The server and
+// the examples are modules of their own for that reason.
+func TestTheModuleImportsThreeOthersTestsIncluded(t *testing.T) {
+	allowed := []string{"github.com/cenkalti/backoff/v4", "github.com/eclipse/paho.golang", "golang.org/x/sync"}
+	list := exec.Command("go", "list", "-deps", "-test", "-f", "{{with .Module}}{{.Path}}{{end}}", "./...")
+	list.Env = append(list.Environ(), "GOWORK=off")
+	out, err := list.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var imported []string
+	for module := range strings.FieldsSeq(string(out)) {
+		if module != "github.com/tenurelock/tenure" && !slices.Contains(imported, module) {
+			imported = append(imported, module)
+		}
+	}
+	slices.Sort(imported)
+	if !slices.Equal(imported, allowed) {
+		t.Errorf("the module imports\n%q, want\n%q", imported, allowed)
+	}
+}
+
+// A consumer sees these in its own go.mod.
+func TestTheModuleRequiresThreeOthersDirectly(t *testing.T) {
+	list := exec.Command("go", "list", "-m", "-f", "{{if not .Indirect}}{{if not .Main}}{{.Path}}{{end}}{{end}}", "all")
+	list.Env = append(list.Environ(), "GOWORK=off")
+	out, err := list.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if got := strings.Fields(string(out)); len(got) != 3 {
+		t.Errorf("go.mod requires %q", got)
+	}
+}

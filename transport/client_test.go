@@ -1,0 +1,226 @@
+package transport_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// scripted is a Conn that answers with what a test says: replies that our own
+// store never sends.
+type scripted struct {
+	reply transport.Reply
+	sent  transport.Request
+}
+
+func (*scripted) ClientID() string       { return "urn:node:a" } // colons are allowed
+func (*scripted) Start(transport.Events) {}
+func (*scripted) Close() error           { return nil }
+
+func (s *scripted) RoundTrip(_ context.Context, request transport.Request) (transport.Reply, error) {
+	s.sent = request
+	return s.reply, nil
+}
+
+func newScripted(t *testing.T) (*transport.Client, *scripted) {
+	t.Helper()
+	conn := &scripted{}
+	client, err := transport.NewClient(conn, transport.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client, conn
+}
+
+func TestEachVariantOfAReplyIsUnderstood(t *testing.T) {
+	set := func(c *transport.Client) error {
+		_, err := c.Set(context.Background(), "k", nil, transport.SetOptions{})
+		return err
+	}
+	get := func(c *transport.Client) error { _, err := c.Get(context.Background(), "k"); return err }
+	del := func(c *transport.Client) error {
+		_, err := c.Del(context.Background(), "k", transport.DelOptions{})
+		return err
+	}
+	vdel := func(c *transport.Client) error {
+		_, err := c.VDel(context.Background(), "k", nil, transport.DelOptions{})
+		return err
+	}
+	for _, test := range []struct {
+		name, reply string
+		do          func(*transport.Client) error
+		want        error // nil: success
+	}{
+		{"SET applied", "+OK\r\n", set, nil},
+		{"SET refused, as deployed", ":-1\r\n", set, transport.ErrConditionFailed},
+		{"SET refused, as documented", "-1\r\n", set, transport.ErrConditionFailed},
+		{"VDEL refused, as deployed", ":-1\r\n", vdel, transport.ErrConditionFailed},
+		{"VDEL refused, as documented", "-1\r\n", vdel, transport.ErrConditionFailed},
+		{"GET missing", "$-1\r\n", get, nil},
+		{"GET found", "$1\r\nv\r\n", get, nil},
+		{"DEL", ":1\r\n", del, nil},
+		{"DEL of a missing key", ":0\r\n", del, nil},
+		{"an error", "-ERR not authorized\r\n", set, transport.ErrNotAuthorized},
+		{"an error without its line end", "-ERR not authorized", set, transport.ErrNotAuthorized},
+		{"an error with a colon", "-ERR: not authorized\r\n", get, transport.ErrNotAuthorized},
+		{"the lower token, as published", "-ERR the request fencing token is a lower version that the fencing token protecting the resource\r\n", set, transport.ErrFencingTokenLower},
+		{"DEL answered like a GET", "$1\r\nv\r\n", del, transport.ErrBadReply},
+		{"DEL answered like a VDEL", ":-1\r\n", del, transport.ErrBadReply},
+		{"GET answered like a SET", "+OK\r\n", get, transport.ErrBadReply},
+		{"SET answered like a DEL", ":1\r\n", set, transport.ErrBadReply},
+		{"SET answered with another word", "+QUEUED\r\n", set, transport.ErrBadReply},
+		{"nonsense", "nonsense", get, transport.ErrBadReply},
+		{"nothing", "", get, transport.ErrBadReply},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			client, conn := newScripted(t)
+			conn.reply.Payload = []byte(test.reply)
+			err := test.do(client)
+			if !errors.Is(err, test.want) {
+				t.Fatalf("%v, want %v", err, test.want)
+			}
+			// What cannot be read may have been applied.
+			if got := errors.Is(err, transport.ErrOutcomeUnknown); got != errors.Is(test.want, transport.ErrBadReply) {
+				t.Errorf("outcome unknown: %v (%v)", got, err)
+			}
+		})
+	}
+}
+
+func TestAnErrorTextThatIsNotKnownIsKept(t *testing.T) {
+	client, conn := newScripted(t)
+	conn.reply.Payload = []byte("-ERR the flux is too dense\r\n")
+	_, err := client.Get(t.Context(), "k")
+	var refused *transport.RefusedError
+	if !errors.As(err, &refused) || refused.Text != "the flux is too dense" || !strings.Contains(err.Error(), `GET "k"`) {
+		t.Errorf("%v", err)
+	}
+	if errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrSyntax) {
+		t.Errorf("%v is taken for something else", err)
+	}
+}
+
+func TestAReplyWithoutAVersionIsAccepted(t *testing.T) {
+	client, conn := newScripted(t)
+	conn.reply.Payload = []byte("+OK\r\n")
+	if version, err := client.Set(t.Context(), "k", nil, transport.SetOptions{}); err != nil || !version.IsZero() {
+		t.Errorf("%v, %v", version, err)
+	}
+	conn.reply.Timestamp = "not a timestamp"
+	if _, err := client.Set(t.Context(), "k", nil, transport.SetOptions{}); !errors.Is(err, transport.ErrBadReply) {
+		t.Errorf("a malformed version: %v, want ErrBadReply", err)
+	}
+}
+
+func TestInvariant40AVersionAheadOfOurClockIsDataAndMovesTheClockNoFurtherThanTheLimit(t *testing.T) {
+	client, conn := newScripted(t)
+	future := hlc.Timestamp{Wall: time.Now().Add(time.Hour).UnixMilli(), Node: "StateStore"}
+	conn.reply = transport.Reply{Payload: []byte("$1\r\nv\r\n"), Timestamp: future.String()}
+	entry, err := client.Get(t.Context(), "k")
+	if err != nil || entry.Version != future {
+		t.Fatalf("%+v, %v; want the version %v", entry, err, future)
+	}
+	if _, err := client.Set(t.Context(), "k", nil, transport.SetOptions{}); !errors.Is(err, transport.ErrBadReply) {
+		t.Fatal(err) // the script still answers like a GET
+	}
+	sent, err := hlc.Parse(conn.sent.Timestamp)
+	if err != nil || sent.Wall > time.Now().Add(time.Minute).UnixMilli() {
+		t.Errorf("the client sends %v, %v", sent, err)
+	}
+	// One that is ahead within the limit does move it, past itself.
+	near := hlc.Timestamp{Wall: time.Now().Add(30 * time.Second).UnixMilli(), Counter: 7, Node: "StateStore"}
+	conn.reply.Timestamp = near.String()
+	_, _ = client.Get(t.Context(), "k")
+	_, _ = client.Set(t.Context(), "k", nil, transport.SetOptions{})
+	if sent, err := hlc.Parse(conn.sent.Timestamp); err != nil || sent.Compare(near) <= 0 || sent.Node != "urn_node_a" {
+		t.Errorf("after %v the client sends %v, %v", near, sent, err)
+	}
+}
+
+func TestWhatIsSentIsWhatTheProtocolWants(t *testing.T) {
+	client, conn := newScripted(t)
+	token := hlc.Timestamp{Wall: 1, Counter: 2, Node: "n"}
+	for _, test := range []struct {
+		name string
+		do   func() error
+		want string
+		ts   bool
+		ft   string
+	}{
+		{"set", func() error { _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); return err },
+			"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n", true, ""},
+		{"set with everything", func() error {
+			_, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{
+				Condition: transport.IfMissingOrEqual, TTL: 1500 * time.Millisecond, FencingToken: token,
+			})
+			return err
+		}, "*6\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n$3\r\nNEX\r\n$2\r\nPX\r\n$4\r\n1500\r\n", true, "1:2:n"},
+		{"set if missing", func() error {
+			_, err := client.Set(t.Context(), "k", nil, transport.SetOptions{Condition: transport.IfMissing})
+			return err
+		}, "*4\r\n$3\r\nSET\r\n$1\r\nk\r\n$0\r\n\r\n$2\r\nNX\r\n", true, ""},
+		{"get", func() error { _, err := client.Get(t.Context(), "k"); return err },
+			"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", false, ""},
+		{"del", func() error {
+			_, err := client.Del(t.Context(), "k", transport.DelOptions{FencingToken: token})
+			return err
+		}, "*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n", false, "1:2:n"},
+		{"vdel", func() error {
+			_, err := client.VDel(t.Context(), "k", []byte("v"), transport.DelOptions{})
+			return err
+		}, "*3\r\n$4\r\nVDEL\r\n$1\r\nk\r\n$1\r\nv\r\n", false, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			conn.reply.Payload = []byte("+OK\r\n")
+			_ = test.do() // some find the reply odd
+			if got := string(conn.sent.Payload); got != test.want {
+				t.Errorf("payload %q, want %q", got, test.want)
+			}
+			if (conn.sent.Timestamp != "") != test.ts || conn.sent.FencingToken != test.ft {
+				t.Errorf("__ts %q, __ft %q", conn.sent.Timestamp, conn.sent.FencingToken)
+			}
+		})
+	}
+}
+
+func TestASetThatMakesNoSenseIsNotSent(t *testing.T) {
+	client, conn := newScripted(t)
+	for _, options := range []transport.SetOptions{
+		{TTL: -time.Second},
+		{TTL: time.Microsecond},
+		{TTL: time.Second + 1},
+		{Condition: 9},
+	} {
+		if _, err := client.Set(t.Context(), "k", nil, options); !errors.Is(err, transport.ErrNotSent) {
+			t.Errorf("%+v: %v, want ErrNotSent", options, err)
+		}
+	}
+	if conn.sent.Payload != nil {
+		t.Errorf("%q was sent", conn.sent.Payload)
+	}
+}
+
+func TestRejectionsSayWhoRejected(t *testing.T) {
+	for _, test := range []struct {
+		err  *transport.RejectedError
+		want string
+		auth bool
+	}{
+		{&transport.RejectedError{Code: 0x87, Reason: "no"}, "rejected by the broker (MQTT reason code 0x87): no", true},
+		{&transport.RejectedError{Code: 0x97}, "rejected by the broker (MQTT reason code 0x97)", false},
+		{&transport.RejectedError{Code: 503, Reason: "busy"}, "rejected before it reached the store (code 503): busy", false},
+	} {
+		if got := test.err.Error(); got != test.want {
+			t.Errorf("%q, want %q", got, test.want)
+		}
+		if got := errors.Is(test.err, transport.ErrNotAuthorized); got != test.auth {
+			t.Errorf("%v is ErrNotAuthorized: %v", test.err, got)
+		}
+	}
+}

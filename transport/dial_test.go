@@ -1,0 +1,107 @@
+package transport
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestParseAddress(t *testing.T) {
+	for _, test := range []struct {
+		name, address string
+		host          string // empty: refused
+		want          string // in the error
+	}{
+		{"scheme, host and port", "mqtt://broker:1884", "broker:1884", ""},
+		{"the default port", "mqtt://broker", "broker:1883", ""},
+		{"an alias", "tcp://127.0.0.1", "127.0.0.1:1883", ""},
+		{"IPv6", "mqtt://[::1]", "[::1]:1883", ""},
+		{"a final slash", "mqtt://broker/", "broker:1883", ""},
+		{"no scheme", "broker:1883", "", "write it like mqtt://host:1883"},
+		{"nothing", "", "", "write it like mqtt://host:1883"},
+		{"a scheme that is not spoken", "http://broker", "", "write it like mqtt://host:1883"},
+		{"no host", "mqtt://:1883", "", "write it like mqtt://host:1883"},
+		{"a port that is none", "mqtt://broker:port", "", "write it like mqtt://host:1883"},
+		{"a path", "mqtt://broker/topic", "", "only host and port"},
+		{"a query", "mqtt://broker?a=b", "", "only host and port"},
+		{"credentials", "mqtt://user:secret@broker", "", "credentials are options"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := parseAddress(test.address)
+			switch {
+			case test.host != "" && (err != nil || got.Host != test.host):
+				t.Errorf("%v, %v; want %s", got, err, test.host)
+			case test.host == "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+				t.Errorf("%v, want an error that says %q", err, test.want)
+			case err != nil && strings.Contains(err.Error(), "secret"):
+				t.Errorf("the error tells the password: %v", err)
+			}
+		})
+	}
+}
+
+func TestNonsensicalOptionsAreRefusedBeforeAnythingIsDialled(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		options Options
+		want    string
+	}{
+		{"a slash in the client id", Options{ClientID: "a/b"}, "ClientID"},
+		{"a wildcard in the client id", Options{ClientID: "a+"}, "ClientID"},
+		{"a control character in the client id", Options{ClientID: "a\n"}, "ClientID"},
+		{"a keep-alive of a fraction of a second", Options{KeepAlive: 1500 * time.Millisecond}, "KeepAlive"},
+		{"a negative keep-alive", Options{KeepAlive: -time.Second}, "KeepAlive"},
+		{"a keep-alive that MQTT cannot say", Options{KeepAlive: 65536 * time.Second}, "KeepAlive"},
+		{"a negative pause", Options{ReconnectMin: -1}, "ReconnectMin"},
+		{"pauses in the wrong order", Options{ReconnectMin: time.Second, ReconnectMax: time.Millisecond}, "ReconnectMax"},
+		{"a negative timeout", Options{ClientOptions: ClientOptions{RequestTimeout: -1}}, "RequestTimeout"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := Dial(t.Context(), "mqtt://192.0.2.1", test.options)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v, want an error about %s", err, test.want)
+			}
+		})
+	}
+}
+
+func TestDefaultsOfOptions(t *testing.T) {
+	var first, second Options
+	for _, options := range []*Options{&first, &second} {
+		if err := options.complete(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if first.ClientID == second.ClientID || first.ClientID == "" {
+		t.Errorf("two clients without an id are both called %q", first.ClientID)
+	}
+	if first.KeepAlive != 5*time.Second || first.ReconnectMin != 50*time.Millisecond || first.ReconnectMax != 2*time.Second {
+		t.Errorf("%+v", first)
+	}
+	slow := Options{ReconnectMin: time.Minute}
+	if err := slow.complete(); err != nil || slow.ReconnectMax != time.Minute {
+		t.Errorf("a long shortest pause: %v, %+v", err, slow)
+	}
+}
+
+func TestMessageExpiryIsTheTimeLeftInWholeSecondsRoundedUp(t *testing.T) {
+	for _, test := range []struct {
+		left time.Duration
+		want uint32
+	}{
+		{time.Millisecond, 1},
+		{999 * time.Millisecond, 1},
+		{1500 * time.Millisecond, 2},
+		{-time.Second, 1},
+	} {
+		ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(test.left))
+		if got := messageExpiry(ctx); got == nil || *got != test.want {
+			t.Errorf("%v left: %v, want %d", test.left, got, test.want)
+		}
+		cancel()
+	}
+	if got := messageExpiry(context.Background()); got != nil {
+		t.Errorf("no deadline: %d, want none", *got)
+	}
+}
