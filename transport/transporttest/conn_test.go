@@ -1,0 +1,122 @@
+package transporttest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+func Example() {
+	store, err := transporttest.NewStore(statestore.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	conn := store.Connect("gateway-a")
+	client, err := transport.NewClient(conn, transport.ClientOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+
+	conn.SetFault(func(transport.Request) transporttest.Fault {
+		go conn.Cut() // while the reply is on its way
+		return transporttest.Fault{LoseReply: true}
+	})
+	_, err = client.Set(context.Background(), "recipe", []byte("42"), transport.SetOptions{})
+	fmt.Println("unknown:", errors.Is(err, transport.ErrOutcomeUnknown))
+
+	conn.SetFault(nil)
+	conn.Restore()
+	entry, err := client.Get(context.Background(), "recipe")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("it was set: %s\n", entry.Value)
+	// Output:
+	// unknown: true
+	// it was set: 42
+}
+
+func TestEachFaultDoesWhatItSays(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		fault   transporttest.Fault
+		within  time.Duration // what the caller waits
+		unknown bool
+		applied time.Duration // after which time the store has applied it; negative: never
+	}{
+		{"none", transporttest.Fault{}, time.Second, false, 0},
+		{"a lost request", transporttest.Fault{LoseRequest: true}, time.Second, true, -1},
+		{"a lost reply", transporttest.Fault{LoseReply: true}, time.Second, true, 0},
+		{"a request held for less than the caller waits", transporttest.Fault{HoldRequest: time.Minute}, time.Hour, false, time.Minute},
+		{"a request held for longer", transporttest.Fault{HoldRequest: time.Minute}, time.Second, true, time.Minute},
+		{"a reply held for longer", transporttest.Fault{HoldReply: time.Minute}, time.Second, true, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := transporttest.Start(t)
+				client, conn := store.Client(t, "a", transport.ClientOptions{RequestTimeout: 2 * time.Hour})
+				observer, _ := store.Client(t, "b", transport.ClientOptions{})
+				conn.SetFault(func(transport.Request) transporttest.Fault { return test.fault })
+				ctx, cancel := context.WithTimeout(t.Context(), test.within)
+				defer cancel()
+				began := time.Now()
+				if _, err := client.Set(ctx, "k", nil, transport.SetOptions{}); errors.Is(err, transport.ErrOutcomeUnknown) != test.unknown {
+					t.Errorf("the caller got %v", err)
+				}
+				for _, at := range []time.Duration{time.Since(began), test.applied, 2 * time.Minute} {
+					time.Sleep(at - time.Since(began))
+					synctest.Wait()
+					entry, err := observer.Get(t.Context(), "k")
+					if want := test.applied >= 0 && time.Since(began) >= test.applied; err != nil || entry.Exists != want {
+						t.Errorf("after %v: applied %v, %v; want %v", time.Since(began), entry.Exists, err, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestASecondConnectionOfOneNameTakesOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		first, _ := store.Client(t, "twin", transport.ClientOptions{})
+		second, _ := store.Client(t, "twin", transport.ClientOptions{})
+		if _, err := first.Get(t.Context(), "k"); !errors.Is(err, transport.ErrSessionTakenOver) {
+			t.Errorf("the first: %v, want ErrSessionTakenOver", err)
+		}
+		if _, err := second.Get(t.Context(), "k"); err != nil {
+			t.Errorf("the second: %v", err)
+		}
+	})
+}
+
+func TestWhileCutRequestsWaitForTheirContextAndWatchesAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		client, conn := store.Client(t, "a", transport.ClientOptions{})
+		conn.Cut()
+		conn.Cut() // again does nothing
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		_, err := client.Get(ctx, "k")
+		if !errors.Is(err, transport.ErrNotSent) || time.Since(began) != transport.DefaultRequestTimeout {
+			t.Errorf("%v after %v, want ErrNotSent after the request's timeout", err, time.Since(began))
+		}
+		time.AfterFunc(time.Second, conn.Restore)
+		if _, err := client.Get(ctx, "k"); err != nil {
+			t.Errorf("after Restore: %v", err)
+		}
+		conn.Restore() // again does nothing
+	})
+}
