@@ -21,6 +21,7 @@ type outbox struct {
 	mu      sync.Mutex
 	started bool
 	closed  bool
+	full    bool // has been, once
 	queue   []statestore.Notification
 }
 
@@ -36,6 +37,7 @@ func (o *outbox) push(notification statestore.Notification) bool {
 		return true
 	}
 	if len(o.queue) >= maxOutbox {
+		o.full = true
 		return false
 	}
 	o.queue = append(o.queue, notification)
@@ -44,6 +46,13 @@ func (o *outbox) push(notification statestore.Notification) bool {
 	default:
 	}
 	return true
+}
+
+// overflowed reports whether a push ever failed.
+func (o *outbox) overflowed() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.full
 }
 
 // start makes a goroutine write what is queued, one at a time and in order, until

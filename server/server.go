@@ -204,6 +204,9 @@ func (s *Server) forget(clientID string, conn *connection) {
 	}
 	s.mu.Unlock()
 	s.engine.Forget(clientID)
+	if conn.outbox.overflowed() {
+		s.logger.Warn("disconnected a client that did not read its notifications", "client", clientID, "waiting", maxOutbox)
+	}
 }
 
 // deliver queues a notification for its client. The engine calls it with its
@@ -213,7 +216,6 @@ func (s *Server) deliver(notification statestore.Notification) {
 	conn := s.connections[notification.Client]
 	s.mu.Unlock()
 	if conn != nil && !conn.outbox.push(notification) {
-		s.logger.Warn("disconnecting a client that does not read its notifications", "client", notification.Client)
-		_ = conn.Close()
+		_ = conn.Close() // forget, called when that has taken effect, says why
 	}
 }

@@ -132,6 +132,8 @@ func (c *mqttConn) serve(ctx context.Context, client *paho.Client, l *link) erro
 	if !c.established(l) {
 		return nil
 	}
+	c.logger.Debug("connected")
+	defer c.logger.Debug("disconnected")
 	defer c.events.Down()
 	c.events.Up()
 	for {

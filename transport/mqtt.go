@@ -153,7 +153,6 @@ func (c *mqttConn) established(l *link) bool {
 	}
 	c.link, c.last = l, nil
 	close(c.ready)
-	c.logger.Debug("connected")
 	return true
 }
 
@@ -162,12 +161,13 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	if disconnect != nil && disconnect.ReasonCode == packets.DisconnectSessionTakenOver {
 		c.terminate(ErrSessionTakenOver)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	cause := errConnectionLost
 	if disconnect != nil {
 		cause = fmt.Errorf("%w: the broker ended it (MQTT reason code 0x%02X)", cause, disconnect.ReasonCode)
+		c.logger.Warn("disconnected by the broker", "error", cause)
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.dropLocked(l, cause)
 }
 
@@ -181,7 +181,6 @@ func (c *mqttConn) dropLocked(l *link, cause error) {
 	close(l.down)
 	if c.link == l {
 		c.link, c.ready = nil, make(chan struct{})
-		c.logger.Debug("disconnected", "error", cause)
 	}
 	for correlation, e := range l.pending {
 		delete(l.pending, correlation)
