@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/pause"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -141,7 +142,7 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 		if time.Since(began) > e.options.TTL {
 			holdOff.Reset()
 		}
-		if !sleep(ctx, holdOff.NextBackOff()) {
+		if !pause.For(ctx, holdOff.NextBackOff()) {
 			return context.Cause(ctx)
 		}
 	}
@@ -281,15 +282,3 @@ func (e *Elector) Leader(ctx context.Context) (lease.Holder, error) { return e.l
 // Leaders returns who leads and then each change, until ctx ends or the client
 // is closed; see [lease.Lease.Observe]. It works whether or not Run runs.
 func (e *Elector) Leaders(ctx context.Context) iter.Seq[lease.Holder] { return e.lease.Observe(ctx) }
-
-// sleep reports whether it could sleep for d before ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}

@@ -12,6 +12,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/pause"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -142,7 +143,7 @@ func (l *Lease) newValue() string {
 // outcome is unknown. Repeating is safe: to the store it is a renewal. If the
 // store refuses, version is what stood in the way.
 func (l *Lease) try(ctx context.Context, value string) (tenure *Tenure, version hlc.Timestamp, err error) {
-	pause := l.newBackoff()
+	between := l.newBackoff()
 	mayHold := false
 	for {
 		sent := l.options.Clock()
@@ -162,7 +163,7 @@ func (l *Lease) try(ctx context.Context, value string) (tenure *Tenure, version 
 		case errors.Is(err, transport.ErrOutcomeUnknown):
 			mayHold = true
 		}
-		if isRefusal(err) || isTerminal(err) || errors.Is(err, transport.ErrQuotaExceeded) || !sleep(ctx, pause.NextBackOff()) {
+		if isRefusal(err) || isTerminal(err) || errors.Is(err, transport.ErrQuotaExceeded) || !pause.For(ctx, between.NextBackOff()) {
 			break
 		}
 	}
@@ -199,7 +200,7 @@ func (l *Lease) abandon(value string) {
 // free deletes the key if it holds value, and repeats that while the outcome is
 // unknown, until ctx ends. It is nil when nothing of value is left.
 func (l *Lease) free(ctx context.Context, value string) error {
-	pause := l.newBackoff()
+	between := l.newBackoff()
 	for {
 		attempt, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
 		_, err := l.client.VDel(attempt, l.name, []byte(value), transport.DelOptions{})
@@ -207,7 +208,7 @@ func (l *Lease) free(ctx context.Context, value string) error {
 		if err == nil || errors.Is(err, transport.ErrConditionFailed) {
 			return nil
 		}
-		if isRefusal(err) || isTerminal(err) || !sleep(ctx, pause.NextBackOff()) {
+		if isRefusal(err) || isTerminal(err) || !pause.For(ctx, between.NextBackOff()) {
 			return err
 		}
 	}
@@ -220,16 +221,4 @@ func (l *Lease) newBackoff() backoff.BackOff {
 		backoff.WithMaxInterval(max(l.options.RenewEvery, time.Millisecond)),
 		backoff.WithMaxElapsedTime(0), // the context decides
 	)
-}
-
-// sleep reports whether it could sleep for d before ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
