@@ -163,7 +163,13 @@ func (l *Lease) try(ctx context.Context, value string) (tenure *Tenure, version 
 		case errors.Is(err, transport.ErrOutcomeUnknown):
 			mayHold = true
 		}
-		if isRefusal(err) || isTerminal(err) || errors.Is(err, transport.ErrQuotaExceeded) || !pause.For(ctx, between.NextBackOff()) {
+		if isRefusal(err) || isTerminal(err) || errors.Is(err, transport.ErrQuotaExceeded) {
+			break
+		}
+		if ctx.Err() == nil {
+			l.options.Logger.Warn("an attempt to acquire failed and will be repeated", "lease", l.name, "error", err)
+		}
+		if !pause.For(ctx, between.NextBackOff()) {
 			break
 		}
 	}

@@ -53,6 +53,9 @@ func direct(ctx context.Context, s settings, out io.Writer) (*result, error) {
 		return nil, err
 	}
 	defer client.Close()
+	if _, err := client.Get(dialling, counterKey(s.run)); err != nil { // is there a store?
+		return nil, err
+	}
 	watch, err := client.Watch(counterKey(s.run))
 	if err != nil {
 		return nil, err
