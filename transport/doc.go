@@ -1,0 +1,42 @@
+// Package transport is a client of the state store, over MQTT 5.
+//
+//	client, err := transport.Dial(ctx, "mqtt://localhost:1883", transport.Options{ClientID: "gateway-a"})
+//	…
+//	defer client.Close()
+//	version, err := client.Set(ctx, "recipe", []byte("42"), transport.SetOptions{})
+//	entry, err := client.Get(ctx, "recipe")
+//	watch, err := client.Watch("recipe")
+//
+// Requests and replies are messages, matched by correlation data; a version comes
+// with every value, and feeds the client's hybrid logical clock. The connection
+// comes back by itself after a loss, with exponential backoff, and takes up its
+// watches again.
+//
+// # What is guaranteed, and what is not
+//
+// A request is sent at most once. One that waits for a connection is sent within
+// its context or never; one that waits for its reply fails at once when the
+// connection drops. Nothing is queued beyond its caller. Whether a request without
+// a reply was applied cannot be known, and the error says so. It is not repeated:
+// that is for the caller, who knows whether repeating does harm.
+//
+// A change that a [Watch] shows came over a network and may be late. What it leaves
+// out is told (Change.Missed), but a notification is a hint, not a fact about now.
+//
+// # Errors
+//
+//	errors.Is                          meaning                                who recovers, how
+//	ErrOutcomeUnknown                  perhaps applied                        read, or repeat what may be repeated
+//	ErrNotSent                         never sent                             repeat
+//	ErrConditionFailed                 NX, NEX or the value of VDel differed  as the program means it
+//	ErrNotAuthorized and the like      the store refused (*RefusedError)      the program or its operator
+//	ErrNoStore                         the broker knows no store              the operator; or repeat until one is there
+//	ErrSessionTakenOver, ErrClosed     this client is finished                dial again, under a client id of its own
+//
+// # Who runs what
+//
+// One goroutine for each client connects, subscribes and sends; paho has a few more
+// while a connection lasts, and what they call only hands over. Each key that is
+// watched has a goroutine that keeps it registered. Close ends all of them, and
+// those started with [Client.Go], and waits.
+package transport
