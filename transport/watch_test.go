@@ -185,15 +185,19 @@ func TestAWatchThatTheStoreRefusesEndsWithTheReason(t *testing.T) {
 func TestCloseEndsWatchesAndTasks(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		watch := w.watch()
-		ended := make(chan error, 1)
-		if !w.client.Go(func(ctx context.Context) { <-ctx.Done(); ended <- context.Cause(ctx) }) {
+		var ended atomic.Value
+		if !w.client.Go(func(ctx context.Context) {
+			<-ctx.Done()
+			time.Sleep(time.Second)
+			ended.Store(context.Cause(ctx))
+		}) {
 			t.Error("Go before Close refused")
 		}
 		if err := w.client.Close(); err != nil {
 			t.Error(err)
 		}
-		if err := <-ended; !errors.Is(err, transport.ErrClosed) {
-			t.Errorf("the task ended with %v, want ErrClosed", err)
+		if err, _ := ended.Load().(error); !errors.Is(err, transport.ErrClosed) {
+			t.Errorf("when Close returned the task had ended with %v, want ErrClosed", err)
 		}
 		<-watch.Changes() // the first state
 		if _, open := <-watch.Changes(); open || !errors.Is(watch.Err(), transport.ErrClosed) {

@@ -1,0 +1,30 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+)
+
+func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
+	server, err := parseAddress("mqtt://192.0.2.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := newMQTTConn(server, Options{ClientID: "a", ClientOptions: ClientOptions{Logger: slog.New(slog.DiscardHandler)}})
+	l := &link{down: make(chan struct{}), pending: make(map[string]*exchange)}
+	if !conn.established(l) {
+		t.Fatal("not established")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	e := conn.newExchange(ctx, Request{})
+	if !conn.expect(l, e) {
+		t.Fatal("not expected")
+	}
+	cancel()
+	conn.send(nil, e) // there is no client to send it with
+	if outcome := <-e.result; !errors.Is(outcome.err, ErrNotSent) || !errors.Is(outcome.err, context.Canceled) {
+		t.Errorf("%v, want ErrNotSent and Canceled", outcome.err)
+	}
+}
