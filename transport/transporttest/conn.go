@@ -155,11 +155,14 @@ func (c *Conn) RoundTrip(ctx context.Context, request transport.Request) (transp
 		fault = decide(request)
 	}
 	arrived := make(chan transport.Reply, 1)
-	if fault == (Fault{}) {
-		arrived <- c.apply(request)
+	if fault.HoldRequest > 0 {
+		request.Payload = append([]byte(nil), request.Payload...) // it may outlive the call
+		c.store.tasks.Go(func() {
+			time.Sleep(fault.HoldRequest)
+			c.arrive(request, fault, arrived)
+		})
 	} else {
-		request.Payload = append([]byte(nil), request.Payload...)
-		c.store.tasks.Go(func() { c.travel(request, fault, arrived) })
+		c.arrive(request, fault, arrived)
 	}
 	select {
 	case reply := <-arrived:
@@ -171,15 +174,20 @@ func (c *Conn) RoundTrip(ctx context.Context, request transport.Request) (transp
 	}
 }
 
-// travel carries a request over a faulty wire.
-func (c *Conn) travel(request transport.Request, fault Fault, arrived chan<- transport.Reply) {
-	time.Sleep(fault.HoldRequest)
+// arrive is what happens when a request has reached the store's end of the wire.
+func (c *Conn) arrive(request transport.Request, fault Fault, arrived chan<- transport.Reply) {
 	if fault.LoseRequest {
 		return
 	}
 	reply := c.apply(request)
-	time.Sleep(fault.HoldReply)
-	if !fault.LoseReply {
+	switch {
+	case fault.LoseReply:
+	case fault.HoldReply > 0:
+		c.store.tasks.Go(func() {
+			time.Sleep(fault.HoldReply)
+			arrived <- reply
+		})
+	default:
 		arrived <- reply
 	}
 }
