@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/pause"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -86,25 +87,23 @@ func (g *Guard) VDel(ctx context.Context, key string, value []byte) (deleted boo
 // A missing key is created with an empty value, because the store keeps tokens
 // only with keys; Claim then returns the empty value. A key with a TTL loses it.
 //
-// Claim repeats itself while others change the key, until ctx or the tenure
-// ends.
+// Claim repeats itself while others change the key, and when a request got no
+// answer, until ctx or the tenure ends.
 func (g *Guard) Claim(ctx context.Context, key string) (entry transport.Entry, err error) {
 	err = g.write(ctx, "claim", key, func(ctx context.Context, token hlc.Timestamp) error {
+		patience := g.tenure.Remaining() / claimAttempts
 		for {
-			if entry, err = g.client.Get(ctx, key); err != nil {
-				return err
-			}
-			// NEX: only if the value is still the one that was read.
-			version, err := g.client.Set(ctx, key, entry.Value, transport.SetOptions{
-				Condition:    transport.IfMissingOrEqual,
-				FencingToken: token,
-			})
-			if err == nil {
-				entry.Exists, entry.Version = true, version
+			if entry, err = g.claimOnce(ctx, patience, key, token); err == nil {
 				return nil
 			}
-			if !errors.Is(err, transport.ErrConditionFailed) {
+			unanswered := errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrNotSent)
+			switch {
+			case errors.Is(err, transport.ErrConditionFailed): // it changed after it was read
+			case !unanswered || !pause.For(ctx, claimPause):
 				return err
+			}
+			if _, over := g.tenure.Token(); over != nil {
+				return over
 			}
 		}
 	})
@@ -112,6 +111,30 @@ func (g *Guard) Claim(ctx context.Context, key string) (entry transport.Entry, e
 		return transport.Entry{}, err
 	}
 	return entry, nil
+}
+
+const (
+	// claimAttempts is how many requests without an answer a claim can survive
+	// within what remains of the tenure.
+	claimAttempts = 4
+	// claimPause keeps a claim whose requests fail at once from a hot loop.
+	claimPause = 20 * time.Millisecond
+)
+
+// claimOnce sets the key to what it holds, unless that changes meanwhile.
+func (g *Guard) claimOnce(ctx context.Context, patience time.Duration, key string, token hlc.Timestamp) (transport.Entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	entry, err := g.client.Get(ctx, key)
+	if err != nil {
+		return transport.Entry{}, err
+	}
+	entry.Version, err = g.client.Set(ctx, key, entry.Value, transport.SetOptions{
+		Condition:    transport.IfMissingOrEqual,
+		FencingToken: token,
+	})
+	entry.Exists = true
+	return entry, err
 }
 
 // claimsAtOnce bounds the claims that ClaimAll has under way.

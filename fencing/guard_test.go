@@ -271,6 +271,52 @@ func TestClaimRepeatsItselfWhileOthersChangeTheKey(t *testing.T) {
 	})
 }
 
+func TestClaimIsRepeatedWhenARequestGetsNoAnswer(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		fault transporttest.Fault
+	}{
+		{"the request is lost", transporttest.Fault{LoseRequest: true}},
+		{"the reply is lost", transporttest.Fault{LoseReply: true}},
+	} {
+		for _, lost := range []int64{1, 2} { // the GET, the SET
+			t.Run(fmt.Sprintf("%s, number %d", test.name, lost), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, former, present node, stale *usurped, guard *fencing.Guard) {
+					if _, err := fencing.NewGuard(former.Client, stale).Set(t.Context(), key, []byte("41")); err != nil {
+						t.Fatal(err)
+					}
+					var number atomic.Int64
+					present.conn.SetFault(func(transport.Request) transporttest.Fault {
+						if number.Add(1) == lost {
+							return test.fault
+						}
+						return transporttest.Fault{}
+					})
+					began := time.Now()
+					if entry, err := guard.Claim(t.Context(), key); err != nil || string(entry.Value) != "41" {
+						t.Errorf("claimed %q, %v", entry.Value, err)
+					}
+					if took := time.Since(began); took > ttl/2 {
+						t.Errorf("it took %v of a TTL of %v", took, ttl)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestClaimEndsWithItsTenure(t *testing.T) {
+	inBubble(t, func(t *testing.T, _, present node, _ *usurped, guard *fencing.Guard) {
+		present.conn.Cut()
+		if _, err := guard.Claim(t.Context(), key); !errors.Is(err, transport.ErrNotSent) && !errors.Is(err, lease.ErrDeadlinePassed) {
+			t.Errorf("without a connection: %v", err)
+		}
+		if _, err := guard.Claim(t.Context(), key); !errors.Is(err, lease.ErrDeadlinePassed) {
+			t.Errorf("after the tenure: %v, want ErrDeadlinePassed", err)
+		}
+	})
+}
+
 func TestClaimAllProtectsEveryKey(t *testing.T) {
 	inBubble(t, func(t *testing.T, former, _ node, stale *usurped, guard *fencing.Guard) {
 		var keys []string
