@@ -37,6 +37,7 @@ type director struct {
 	events chan event
 	nodes  map[string]*process
 	active string // the node that leads, as far as its events tell; empty if none
+	woken  string // the node that was frozen, once it was woken
 	lateOf string // the node whose late write was answered
 	ending string // the node that was killed, or "all" at the end
 	lost   string // a node that ended without being told to
@@ -167,6 +168,7 @@ func (d *director) freeze(ctx context.Context) error {
 	if err := d.undisturbed(ctx); err != nil {
 		return err
 	}
+	d.woken = victim
 	d.say("", "SIGCONT to %s, which goes on where it stopped", victim)
 	if err := d.nodes[victim].signal(syscall.SIGCONT); err != nil {
 		return err
@@ -272,6 +274,10 @@ var errInterrupted = errors.New("interrupted")
 func (d *director) heard(e event) {
 	switch {
 	case e.Kind == kindWrite:
+		// A busy machine can cost a node its lease while nobody has followed yet;
+		// the store rightly takes its late write. Only the woken one has a successor
+		// for certain.
+		e.Late = e.Late && e.Node == d.woken
 		d.result.wrote(e)
 		if e.Late {
 			d.lateOf = e.Node

@@ -99,12 +99,13 @@ func (n *node) lead(ctx context.Context, term *election.Term) error {
 	tick := time.NewTicker(writeEvery)
 	defer tick.Stop()
 	for {
-		value, err := json.Marshal(counter{Node: n.node, Token: token, Count: count + 1})
+		next := count + 1
+		value, err := json.Marshal(counter{Node: n.node, Token: token, Count: next})
 		if err != nil {
 			return err
 		}
 		version, err := term.Guard().Set(ctx, counterKey(n.run), value)
-		n.report(event{Token: token, Version: version, Count: count + 1}, err)
+		n.report(event{Token: token, Version: version, Count: next}, err)
 		if err == nil {
 			count++
 		} else if ctx.Err() == nil {
@@ -118,9 +119,9 @@ func (n *node) lead(ctx context.Context, term *election.Term) error {
 			if errors.Is(context.Cause(ctx), lease.ErrDeadlinePassed) {
 				// Show who keeps a node out that goes on: first the guard …
 				version, err := term.Guard().Set(context.WithoutCancel(ctx), counterKey(n.run), value)
-				n.report(event{Token: token, Version: version}, err)
+				n.report(event{Token: token, Version: version, Count: next}, err)
 				// … then, for a write that had passed the guard, the store.
-				n.writeLate(token, value)
+				n.writeLate(token, value, next)
 			}
 			return nil
 		case <-tick.C:
@@ -131,11 +132,11 @@ func (n *node) lead(ctx context.Context, term *election.Term) error {
 // writeLate does what a node does that was stopped between its last look at the
 // lease and its write: it sends the write past the guard, with the token it had.
 // Only the store can refuse it now.
-func (n *node) writeLate(token hlc.Timestamp, value []byte) {
+func (n *node) writeLate(token hlc.Timestamp, value []byte, count int) {
 	ctx, cancel := context.WithTimeout(context.Background(), n.ttl)
 	defer cancel()
 	version, err := n.client.Set(ctx, counterKey(n.run), value, transport.SetOptions{FencingToken: token})
-	n.report(event{Token: token, Version: version, Late: true}, err)
+	n.report(event{Token: token, Version: version, Count: count, Late: true}, err)
 }
 
 func (n *node) readCount(ctx context.Context) (int, error) {
