@@ -62,9 +62,15 @@ type Request struct {
 	Client string
 	// Payload is the RESP3 array. Parse does not modify it.
 	Payload []byte
+	// Correlation is the request's correlation data, by which a redelivery is
+	// recognised. Nil: it cannot be delivered twice.
+	Correlation []byte
 	// Timestamp and FencingToken are the user properties __ts and __ft. Nil
 	// means absent, which is not the same as empty: an empty one is malformed.
 	Timestamp, FencingToken *string
+	// Expires is when the message expires, on Instant.Elapsed: one that is
+	// applied then or later is not applied at all. Zero means never.
+	Expires time.Duration
 }
 
 // Command is a request that was read, and possibly found wanting: a Command
@@ -83,6 +89,8 @@ type Command struct {
 
 	timestamp, token stamp
 	refusal          protocol.Refusal
+	identity         identity
+	expires          time.Duration // on Instant.Elapsed; zero: never
 }
 
 // stamp is a user property that should hold a timestamp. Its text is judged
@@ -101,6 +109,8 @@ func Parse(request Request) Command {
 		Client:    request.Client,
 		timestamp: parseStamp(request.Timestamp),
 		token:     parseStamp(request.FencingToken),
+		identity:  identify(request),
+		expires:   request.Expires,
 	}
 	var room [6][]byte // the longest command, SET key value NEX PX ms
 	arguments, err := resp3.DecodeArray(room[:0], request.Payload)
@@ -140,20 +150,30 @@ func parseStamp(text *string) stamp {
 
 // grammar is the shape of one verb: how many arguments, the verb included, and
 // how its key, value and options are read.
-var grammars = map[string]struct {
+type grammar struct {
 	verb     Verb
 	min, max int // max 0: any number, options follow
 	value    bool
-}{
-	protocol.VerbSet:       {verb: VerbSet, min: 3, value: true},
-	protocol.VerbGet:       {verb: VerbGet, min: 2, max: 2},
-	protocol.VerbDel:       {verb: VerbDel, min: 2, max: 2},
-	protocol.VerbVDel:      {verb: VerbVDel, min: 3, max: 3, value: true},
-	protocol.VerbKeyNotify: {verb: VerbKeyNotify, min: 2},
+}
+
+func grammarOf(verb string) (grammar, bool) {
+	switch verb {
+	case protocol.VerbSet:
+		return grammar{verb: VerbSet, min: 3, value: true}, true
+	case protocol.VerbGet:
+		return grammar{verb: VerbGet, min: 2, max: 2}, true
+	case protocol.VerbDel:
+		return grammar{verb: VerbDel, min: 2, max: 2}, true
+	case protocol.VerbVDel:
+		return grammar{verb: VerbVDel, min: 3, max: 3, value: true}, true
+	case protocol.VerbKeyNotify:
+		return grammar{verb: VerbKeyNotify, min: 2}, true
+	}
+	return grammar{}, false
 }
 
 func (c *Command) read(arguments [][]byte) protocol.Refusal {
-	grammar, ok := grammars[upper(arguments[0])]
+	grammar, ok := grammarOf(upper(arguments[0]))
 	if !ok {
 		return protocol.UnknownCommand
 	}

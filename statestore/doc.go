@@ -14,9 +14,11 @@
 //	reply, notifications := store.Apply(now, command) // the only step that changes anything
 //	payload := reply.Append(nil, statestore.Deployed) // the reply's bytes
 //
+// A request that is delivered twice, in one session of its client, is applied once
+// and answered twice.
+//
 // What the package does not do: it neither authenticates clients nor knows what
-// they may do (see [Command.Deny]), it does not recognise a request that was
-// delivered twice, and nothing survives the process.
+// they may do (see [Command.Deny]), and nothing survives the process.
 //
 // A [Store] is not safe for concurrent use.
 package statestore

@@ -38,11 +38,14 @@ const (
 	Deleted
 	// NothingThere: there was no key to delete, or no watch to stop.
 	NothingThere
+	// Expired: the request came too late to be applied. It changed nothing, and
+	// has no reply.
+	Expired
 )
 
 // String names the outcome.
 func (o Outcome) String() string {
-	return [...]string{"refused", "ok", "condition failed", "found", "missing", "deleted", "nothing there"}[o]
+	return [...]string{"refused", "ok", "condition failed", "found", "missing", "deleted", "nothing there", "expired"}[o]
 }
 
 // Reply is the store's answer to one command.
@@ -60,7 +63,7 @@ type Reply struct {
 	Err error
 }
 
-// Append appends the reply's payload to dst.
+// Append appends the reply's payload to dst; nothing for Expired.
 func (r Reply) Append(dst []byte, dialect Dialect) []byte {
 	switch r.Outcome {
 	case OK:
@@ -78,6 +81,8 @@ func (r Reply) Append(dst []byte, dialect Dialect) []byte {
 		return resp3.AppendInteger(dst, 1)
 	case NothingThere:
 		return resp3.AppendInteger(dst, 0)
+	case Expired:
+		return dst
 	}
 	refusal := protocol.SyntaxError
 	errors.As(r.Err, &refusal)

@@ -2,9 +2,10 @@ package statestore
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -29,6 +30,31 @@ type Options struct {
 	// limit. A SET that does not grow the store is never refused, so a lease
 	// can always be renewed.
 	MaxBytes int64
+	// MaxValue limits the length of a value; 0 means no limit beyond that of the
+	// request's transport.
+	MaxValue int
+	// MaxWatches limits how many keys one client may watch; 0 means no limit.
+	// A KEYNOTIFY beyond it is refused; one for a key that the client watches
+	// already is not.
+	MaxWatches int
+	// Remembered is how many requests of one client are remembered, so that
+	// one that is delivered again is not applied again; default
+	// DefaultRemembered. It must be at least the number of requests that a
+	// client may have unacknowledged: the Receive Maximum that the server
+	// announces.
+	Remembered int
+
+	// Strict closes holes that the protocol leaves open, at the price of
+	// refusing what other stores accept. The fence of a protected key survives
+	// DEL, VDEL and expiry (and counts as a key towards MaxKeys, for good: a
+	// fence that was forgotten would let the oldest token in). A fencing token
+	// above every version that this store has issued is refused.
+	Strict bool
+	// LockPrefixes, in a strict store, begin the keys that are locks: a SET of
+	// one needs PX and a value that is the client's id followed by a colon and
+	// anything (as package lease writes it unless it is told another name), a
+	// VDEL such a value, and DEL is refused.
+	LockPrefixes []string
 }
 
 // Store is the set of keys. It is not safe for concurrent use.
@@ -39,6 +65,8 @@ type Store struct {
 	expiries expiries
 	bytes    int64
 	watches  watches
+	sessions sessions
+	fences   map[string]hlc.Timestamp // of keys that are gone, in a strict store
 }
 
 type entry struct {
@@ -63,15 +91,27 @@ func New(options Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("statestore: Options.Node %q is not a node id: %w", options.Node, err)
 	}
-	if options.MaxKeys < 0 || options.MaxBytes < 0 {
-		return nil, fmt.Errorf("statestore: limits may not be negative (MaxKeys %d, MaxBytes %d); 0 means no limit",
-			options.MaxKeys, options.MaxBytes)
+	if options.MaxKeys < 0 || options.MaxBytes < 0 || options.MaxValue < 0 || options.MaxWatches < 0 || options.Remembered < 0 {
+		return nil, fmt.Errorf("statestore: limits may not be negative "+
+			"(MaxKeys %d, MaxBytes %d, MaxValue %d, MaxWatches %d, Remembered %d); 0 means no limit, or the default",
+			options.MaxKeys, options.MaxBytes, options.MaxValue, options.MaxWatches, options.Remembered)
+	}
+	if options.Remembered == 0 {
+		options.Remembered = DefaultRemembered
+	}
+	if len(options.LockPrefixes) > 0 && !options.Strict {
+		return nil, errors.New("statestore: Options.LockPrefixes is a rule of the strict mode; set Options.Strict too")
+	}
+	if slices.Contains(options.LockPrefixes, "") {
+		return nil, errors.New("statestore: an empty prefix in Options.LockPrefixes would make every key a lock")
 	}
 	return &Store{
-		options: options,
-		clock:   clock,
-		entries: make(map[string]*entry),
-		watches: newWatches(),
+		options:  options,
+		clock:    clock,
+		entries:  make(map[string]*entry),
+		watches:  newWatches(),
+		sessions: newSessions(options.Remembered),
+		fences:   make(map[string]hlc.Timestamp),
 	}, nil
 }
 
@@ -85,13 +125,36 @@ func (s *Store) Len() int { return len(s.entries) }
 //
 // A key whose time has passed is gone for every command, whether or not Expire
 // has run; the notification of its expiry then comes first.
+//
+// A command that is delivered again gets the reply that it got the first time, and
+// does nothing more. A command whose message has expired does nothing; nobody waits
+// for a reply to it, and Expired has none.
 func (s *Store) Apply(now Instant, command Command) (Reply, []Notification) {
-	reply := Reply{Verb: command.Verb}
-	if command.refusal != "" {
-		reply.Err = command.refusal
+	if command.expires != 0 && now.Elapsed >= command.expires {
+		return Reply{Verb: command.Verb, Outcome: Expired}, nil
+	}
+	if !worthRemembering(command) {
+		return s.apply(now, command)
+	}
+	if reply, again := s.sessions.recall(command); again {
 		return reply, nil
 	}
-	if refusal := checkStamps(now, command); refusal != "" {
+	reply, notifications := s.apply(now, command)
+	s.sessions.remember(command, reply)
+	return reply, notifications
+}
+
+// apply performs a command that has not been applied before.
+func (s *Store) apply(now Instant, command Command) (Reply, []Notification) {
+	reply := Reply{Verb: command.Verb}
+	refusal := command.refusal
+	if refusal == "" {
+		refusal = s.checkLock(command)
+	}
+	if refusal == "" {
+		refusal = checkStamps(now, command)
+	}
+	if refusal != "" {
 		reply.Err = refusal
 		return reply, nil
 	}
@@ -101,7 +164,7 @@ func (s *Store) Apply(now Instant, command Command) (Reply, []Notification) {
 		notifications = s.remove(notifications, current)
 		current = nil
 	}
-	if refusal := checkToken(current, command); refusal != "" {
+	if refusal := s.checkToken(current, command); refusal != "" {
 		reply.Err = refusal
 		return reply, notifications
 	}
@@ -118,18 +181,26 @@ func (s *Store) Apply(now Instant, command Command) (Reply, []Notification) {
 		switch {
 		case current == nil:
 			reply.Outcome = NothingThere
+			if fence, fenced := s.fences[command.Key]; fenced {
+				s.fences[command.Key] = newerToken(fence, command)
+			}
 		case command.Verb == VerbVDel && !bytes.Equal(current.value, command.Value):
 			reply.Outcome = ConditionFailed
 		default:
 			reply.Outcome, reply.Version = Deleted, current.version
+			if !current.token.IsZero() {
+				current.token = newerToken(current.token, command)
+			}
 			notifications = s.remove(notifications, current)
 		}
 	case VerbKeyNotify:
-		reply.Outcome = OK
-		if !command.Stop {
-			s.watches.add(command.Client, command.Key)
-		} else if !s.watches.remove(command.Client, command.Key) {
+		switch {
+		case command.Stop && !s.watches.remove(command.Client, command.Key):
 			reply.Outcome = NothingThere
+		case !command.Stop && !s.watches.add(command.Client, command.Key, s.options.MaxWatches):
+			reply.Err = protocol.QuotaExceeded
+		default:
+			reply.Outcome = OK
 		}
 	}
 	return reply, notifications
@@ -162,7 +233,7 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 	}
 	s.clock = version
 	if current == nil {
-		current = &entry{key: command.Key, position: -1}
+		current = &entry{key: command.Key, position: -1, token: s.revive(command.Key)}
 		s.entries[command.Key] = current
 	} else {
 		s.bytes -= current.size()
@@ -172,12 +243,7 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 	}
 	s.bytes += current.size()
 	current.version = version
-	if command.token.present && command.token.Compare(current.token) > 0 {
-		current.token = command.token.Timestamp
-		// Parse left the node where it found it, in a message that the network
-		// layer may use again, and whose memory need not outlive it.
-		current.token.Node = strings.Clone(current.token.Node)
-	}
+	current.token = newerToken(current.token, command)
 	if command.Lifetime > 0 {
 		s.expiries.schedule(current, saturatingAdd(now.Elapsed, command.Lifetime))
 	} else {
@@ -210,43 +276,29 @@ func checkStamps(now Instant, command Command) protocol.Refusal {
 	return ""
 }
 
-// checkToken applies the fencing rule: a protected key changes only for an
-// equal or newer token.
-func checkToken(current *entry, command Command) protocol.Refusal {
-	writes := command.Verb == VerbSet || command.Verb == VerbDel || command.Verb == VerbVDel
-	switch {
-	case !writes || current == nil || current.token.IsZero():
-		return ""
-	case !command.token.present:
-		return protocol.FencingTokenRequired
-	case command.token.Compare(current.token) < 0:
-		return protocol.FencingTokenLower
-	}
-	return ""
-}
-
-func (s *Store) overQuota(current *entry, command Command) bool {
-	if current == nil && s.options.MaxKeys > 0 && len(s.entries) >= s.options.MaxKeys {
-		return true
-	}
-	grows := int64(len(command.Key) + len(command.Value))
-	if current != nil {
-		grows -= current.size()
-	}
-	return grows > 0 && s.options.MaxBytes > 0 && s.bytes+grows > s.options.MaxBytes
-}
-
 // remove deletes an entry and appends the notifications of it.
 func (s *Store) remove(notifications []Notification, gone *entry) []Notification {
 	s.expiries.cancel(gone)
 	delete(s.entries, gone.key)
 	s.bytes -= gone.size()
+	s.outlive(gone.key, gone.token)
 	return s.watches.notify(notifications, Notification{Key: gone.key, Deleted: true, Version: gone.version})
 }
 
 // Forget drops all watches of a client. Call it when the client's connection
 // ends: watches, unlike MQTT subscriptions, die with the connection.
-func (s *Store) Forget(client string) { s.watches.forget(client) }
+func (s *Store) Forget(client string) {
+	s.watches.forget(client)
+	s.sessions.disconnect(client)
+}
+
+// EndSession drops everything that is kept for a client. Call it when its MQTT
+// session ends, at the end of the connection or later: from then on nothing can
+// be delivered again that was sent in it.
+func (s *Store) EndSession(client string) {
+	s.watches.forget(client)
+	s.sessions.end(client)
+}
 
 func saturatingAdd(a, b time.Duration) time.Duration {
 	if a > math.MaxInt64-b {

@@ -14,17 +14,23 @@ func newWatches() watches {
 	return watches{byKey: make(map[string][]string), byClient: make(map[string]map[string]struct{})}
 }
 
-func (w *watches) add(client, key string) {
+// add begins one watch, unless the client would then have more than limit; 0
+// means no limit.
+func (w *watches) add(client, key string, limit int) bool {
 	keys := w.byClient[client]
+	if _, watching := keys[key]; watching {
+		return true
+	}
+	if limit > 0 && len(keys) >= limit {
+		return false
+	}
 	if keys == nil {
 		keys = make(map[string]struct{})
 		w.byClient[client] = keys
 	}
-	if _, watching := keys[key]; watching {
-		return
-	}
 	keys[key] = struct{}{}
 	w.byKey[key] = append(w.byKey[key], client)
+	return true
 }
 
 // remove ends one watch and reports whether there was one.

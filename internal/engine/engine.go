@@ -62,6 +62,16 @@ func (e *Engine) Forget(client string) {
 	e.store.Forget(client)
 }
 
+// EndSession drops all that is kept for a client whose MQTT session ended.
+func (e *Engine) EndSession(client string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.store.EndSession(client)
+}
+
+// Elapsed returns the time on the clock by which requests expire.
+func (e *Engine) Elapsed() time.Duration { return time.Since(e.started) }
+
 // Run removes keys as their time comes, until ctx ends. Without it keys still
 // end in time for every request, but nobody is notified.
 func (e *Engine) Run(ctx context.Context) {

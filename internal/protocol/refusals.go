@@ -26,6 +26,13 @@ const (
 	KeyLengthZero           Refusal = "the key length is zero"
 )
 
+// Refusals of a store in strict mode, which is an extension of ours: the protocol
+// lists no text for what it forbids.
+const (
+	FencingTokenNeverIssued Refusal = "the request fencing token is above every version that this store has issued"
+	LockRule                Refusal = "a key under a lock prefix needs an expiry (PX) and a value that begins with the client id and a colon; release it with VDEL"
+)
+
 // fencingTokenLowerAsPublished is a second spelling of FencingTokenLower that
 // the public description of the protocol contains.
 const fencingTokenLowerAsPublished = "the request fencing token is a lower version that the fencing token protecting the resource"
@@ -44,6 +51,8 @@ var refusals = map[string]Refusal{
 	string(MissingTimestamp):        MissingTimestamp,
 	string(MalformedTimestamp):      MalformedTimestamp,
 	string(KeyLengthZero):           KeyLengthZero,
+	string(FencingTokenNeverIssued): FencingTokenNeverIssued,
+	string(LockRule):                LockRule,
 }
 
 const (

@@ -25,6 +25,8 @@ func TestRefusalFor(t *testing.T) {
 		{"missing timestamp", MissingTimestamp},
 		{"malformed timestamp", MalformedTimestamp},
 		{"the key length is zero", KeyLengthZero},
+		{"the request fencing token is above every version that this store has issued", FencingTokenNeverIssued},
+		{"a key under a lock prefix needs an expiry (PX) and a value that begins with the client id and a colon; release it with VDEL", LockRule},
 	}
 	distinct := make(map[Refusal]bool)
 	for _, test := range tests {
@@ -54,8 +56,8 @@ func TestRefusalFor(t *testing.T) {
 			}
 		})
 	}
-	if len(distinct) != 12 || len(refusals) != len(tests) {
-		t.Errorf("there are %d refusals in %d spellings; the protocol has 12 in 13", len(distinct), len(refusals))
+	if len(distinct) != 14 || len(refusals) != len(tests) {
+		t.Errorf("there are %d refusals in %d spellings; the protocol has 12 in 13, and strict mode adds 2", len(distinct), len(refusals))
 	}
 }
 

@@ -1,0 +1,23 @@
+package statestore
+
+import "bytes"
+
+// overQuota reports whether a SET would make the store larger than it may be. One
+// that sets the value that is there already, as a renewal does, never is.
+func (s *Store) overQuota(current *entry, command Command) bool {
+	if current != nil && bytes.Equal(current.value, command.Value) {
+		return false
+	}
+	if s.options.MaxValue > 0 && len(command.Value) > s.options.MaxValue {
+		return true
+	}
+	grows := int64(len(command.Key) + len(command.Value))
+	if current != nil {
+		grows -= current.size()
+	} else if _, fenced := s.fences[command.Key]; fenced {
+		grows -= int64(len(command.Key))
+	} else if s.options.MaxKeys > 0 && len(s.entries)+len(s.fences) >= s.options.MaxKeys {
+		return true
+	}
+	return grows > 0 && s.options.MaxBytes > 0 && s.bytes+grows > s.options.MaxBytes
+}
