@@ -1,0 +1,62 @@
+package statestore_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tenurelock/tenure/statestore/statestoretest"
+)
+
+func TestTheStateMachineFollowsTheProtocol(t *testing.T) {
+	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options) statestoretest.Store {
+		return statestoretest.NewMachine(t, options)
+	})
+}
+
+var update = flag.Bool("update", false, "write the traces in testdata anew, for a person to read the difference")
+
+// Each file in testdata tells a story: what clients send, what time does, and
+// everything that the store says.
+func TestStoriesAreToldAsTheyWere(t *testing.T) {
+	paths, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no stories: %v", err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
+			told, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			store := statestoretest.NewMachine(t, statestoretest.Options{})
+			trace, err := statestoretest.Trace(t, store, string(told))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if trace == string(told) {
+				return
+			}
+			if *update {
+				if err := os.WriteFile(path, []byte(trace), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			t.Errorf("the trace differs (go test ./statestore -update writes it anew):\n%s", difference(string(told), trace))
+		})
+	}
+}
+
+// difference returns the first lines that differ.
+func difference(told, trace string) string {
+	a, b := strings.Split(told, "\n"), strings.Split(trace, "\n")
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return "told: " + a[i] + "\nnow:  " + b[i]
+		}
+	}
+	return "one of them ends early"
+}

@@ -1,0 +1,120 @@
+package statestoretest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// Noon is the time of day at which a [Machine] begins: that of the example in the
+// protocol's section on versions.
+const Noon = 1696374425000
+
+// Machine is a [Store] that is nothing but a state machine, on clocks that stand
+// still until they are told to go on.
+type Machine struct {
+	store   *statestore.Store
+	dialect statestore.Dialect
+	now     statestore.Instant
+	clients map[string]*machineClient
+	sent    int
+}
+
+// NewMachine returns a state machine. It fails the test if the options make no
+// sense.
+func NewMachine(t testing.TB, options Options) *Machine {
+	t.Helper()
+	store, err := statestore.New(options.Store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Machine{
+		store:   store,
+		dialect: options.Dialect,
+		now:     statestore.Instant{WallMillis: Noon, Elapsed: time.Hour},
+		clients: make(map[string]*machineClient),
+	}
+}
+
+// WallMillis implements Store.
+func (m *Machine) WallMillis() int64 { return m.now.WallMillis }
+
+// Pass implements Store. Keys expire as their time comes, in its order.
+func (m *Machine) Pass(d time.Duration) {
+	end := m.now.Elapsed + d
+	for {
+		next, ok := m.store.NextExpiry()
+		if !ok || next > end {
+			break
+		}
+		m.advance(max(next-m.now.Elapsed, 0))
+		notifications, _ := m.store.Expire(m.now, 1)
+		m.deliver(notifications)
+	}
+	m.advance(end - m.now.Elapsed)
+}
+
+func (m *Machine) advance(d time.Duration) {
+	m.now.Elapsed += d
+	m.now.WallMillis += d.Milliseconds()
+}
+
+func (m *Machine) deliver(notifications []statestore.Notification) {
+	for _, n := range notifications {
+		client := m.clients[n.Client]
+		client.received = append(client.received, Notification{
+			Key:     n.Key,
+			Payload: n.Append(nil, m.dialect),
+			Version: n.Version.String(),
+		})
+	}
+}
+
+// Connect implements Store.
+func (m *Machine) Connect(_ testing.TB, clientID string) Client {
+	client := &machineClient{machine: m, id: clientID}
+	m.clients[clientID] = client
+	return client
+}
+
+type machineClient struct {
+	machine  *Machine
+	id       string
+	received []Notification
+}
+
+func (c *machineClient) Do(request Request) (Reply, error) {
+	m := c.machine
+	m.sent++
+	correlation := []byte(request.Correlation)
+	if request.Correlation == "" {
+		correlation = fmt.Appendf(nil, "%016d", m.sent)
+	}
+	command := statestore.Parse(statestore.Request{
+		Client:       c.id,
+		Payload:      request.Payload,
+		Correlation:  correlation,
+		Timestamp:    request.Timestamp,
+		FencingToken: request.FencingToken,
+	})
+	if request.Denied {
+		command = command.Deny()
+	}
+	reply, notifications := m.store.Apply(m.now, command)
+	m.deliver(notifications)
+	answer := Reply{Payload: reply.Append(nil, m.dialect)}
+	if !reply.Version.IsZero() {
+		answer.Version = reply.Version.String()
+	}
+	return answer, nil
+}
+
+func (c *machineClient) Notifications(int) []Notification {
+	received := c.received
+	c.received = nil
+	return received
+}
+
+func (c *machineClient) Drop() { c.machine.store.Forget(c.id) }

@@ -1,0 +1,124 @@
+package statestoretest
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/tenurelock/tenure/statestore"
+)
+
+//go:embed rows/*.txt
+var files embed.FS
+
+// row is one rule of the protocol.
+type row struct {
+	section  string // of the protocol's description
+	sentence string
+	options  Options
+	steps    []step
+}
+
+// Run runs the table against stores that open returns, a new one for each row, as
+// subtests that are named for section and sentence. A row that cannot be sent this
+// way is skipped, and says so.
+func Run(t *testing.T, open func(t *testing.T, options Options) Store) {
+	t.Helper()
+	rows, err := loadRows()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows {
+		t.Run(r.section+": "+r.sentence, func(t *testing.T) { r.run(t, open(t, r.options)) })
+	}
+}
+
+func (r row) run(t *testing.T, store Store) {
+	t.Helper()
+	if err := newPlayer(t, store).play(r.steps); errors.Is(err, ErrUnsupported) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Error(err)
+	}
+}
+
+func loadRows() ([]row, error) {
+	entries, err := files.ReadDir("rows")
+	if err != nil {
+		return nil, err
+	}
+	var rows []row
+	for _, entry := range entries {
+		text, err := files.ReadFile("rows/" + entry.Name())
+		if err != nil {
+			return nil, err
+		}
+		more, err := parseRows(string(text))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", entry.Name(), err)
+		}
+		rows = append(rows, more...)
+	}
+	return rows, nil
+}
+
+// parseRows reads a file of rows: "== section | sentence", perhaps "-- options", and
+// the script. What stands before the first row is a comment.
+func parseRows(text string) ([]row, error) {
+	var rows []row
+	for _, part := range strings.Split("\n"+text, "\n== ")[1:] {
+		title, script, _ := strings.Cut(part, "\n")
+		section, sentence, ok := strings.Cut(title, " | ")
+		if !ok {
+			return nil, fmt.Errorf("row %q: no section", title)
+		}
+		r := row{section: section, sentence: sentence}
+		if options, rest, ok := strings.Cut(script, "\n"); ok && strings.HasPrefix(options, "-- ") {
+			script = rest
+			if err := r.options.parse(options[len("-- "):]); err != nil {
+				return nil, fmt.Errorf("row %q: %w", title, err)
+			}
+		}
+		var err error
+		if r.steps, err = parseScript(script); err != nil {
+			return nil, fmt.Errorf("row %q: %w", title, err)
+		}
+		rows = append(rows, r)
+	}
+	return rows, nil
+}
+
+// parse reads a row's options.
+func (o *Options) parse(text string) error {
+	numbers := map[string]*int{
+		"max-keys":    &o.Store.MaxKeys,
+		"max-value":   &o.Store.MaxValue,
+		"max-watches": &o.Store.MaxWatches,
+		"remembered":  &o.Store.Remembered,
+	}
+	for _, option := range strings.Fields(text) {
+		name, value, _ := strings.Cut(option, "=")
+		var err error
+		switch {
+		case numbers[name] != nil:
+			*numbers[name], err = strconv.Atoi(value)
+		case name == "max-bytes":
+			o.Store.MaxBytes, err = strconv.ParseInt(value, 10, 64)
+		case name == "strict":
+			o.Store.Strict = true
+		case name == "lock":
+			o.Store.LockPrefixes = append(o.Store.LockPrefixes, value)
+		case option == "dialect=documented":
+			o.Dialect = statestore.Documented
+		default:
+			err = fmt.Errorf("unknown option %q", option)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
