@@ -1,0 +1,150 @@
+package statestore
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+)
+
+// A strictRun is a strict store with limits, a program that drives it, and what
+// must never be seen of it.
+type strictRun struct {
+	*world
+	fences map[string]hlc.Timestamp // the newest token that each key was ever protected by
+	last   string
+}
+
+var (
+	strictOptions = Options{
+		MaxKeys: 4, MaxBytes: 40, MaxValue: 8, MaxWatches: 2, Remembered: 3,
+		Strict: true, LockPrefixes: []string{"lock"},
+	}
+	strictKeys   = []string{"k", "l", "lock", "m", "\x00"}
+	strictValues = []string{"", "v", "a:1", "b:1", "123456789"}
+	strictTokens = []string{"", "1:0:n", "2:0:n", "2:0:m", "1696374425000:1:StateStore", "1696374430000:0:n"}
+	strictVerbs  = []string{"SET", "SET", "SET", "GET", "DEL", "VDEL", "KEYNOTIFY"}
+)
+
+func (s *strictRun) step(p *program) {
+	s.tb.Helper()
+	verb := strictVerbs[p.next()%len(strictVerbs)]
+	key := strictKeys[p.next()%len(strictKeys)]
+	value := strictValues[p.next()%len(strictValues)]
+	client := programClients[p.next()%2]
+	token := strictTokens[p.next()%len(strictTokens)]
+	correlation := fmt.Sprint(p.next() % 6)
+	how := p.next()
+	words := []string{verb, key}
+	switch verb {
+	case "SET":
+		words = append(words, value)
+		words = append(words, [][]string{nil, {"NX"}, {"NEX"}, {"PX", "5"}, {"PX", "9", "NEX"}}[how%5]...)
+	case "VDEL":
+		words = append(words, value)
+	case "KEYNOTIFY":
+		words = append(words, [][]string{nil, nil, {"STOP"}}[how%3]...)
+	}
+	s.pass(time.Duration(how%4) * time.Millisecond)
+	incoming := Request{Client: client, Payload: []byte(payload(words...)), Correlation: []byte(correlation)}
+	ts := "0:0:c"
+	incoming.Timestamp = &ts
+	if token != "" {
+		incoming.FencingToken = &token
+	}
+	reply, _ := s.store.Apply(s.now, Parse(incoming))
+	again, notified := s.store.Apply(s.now, Parse(incoming))
+	if verb != "GET" && (again.Outcome != reply.Outcome || again.Version != reply.Version || again.Err != reply.Err || len(notified) > 0) {
+		s.tb.Fatalf("%q delivered again: %v, %v; the first time %v", words, again, notified, reply)
+	}
+	if reply.Outcome == OK && verb == "SET" {
+		s.applied(key, value, client, reply, Parse(incoming))
+	}
+	s.invariants()
+}
+
+func (s *strictRun) applied(key, value, client string, reply Reply, command Command) {
+	s.tb.Helper()
+	version := reply.Version.String()
+	fence := s.fences[key]
+	// A reply that was remembered tells of what was applied before.
+	if s.last == "" || s.compare(version, s.last) > 0 {
+		s.last = version
+		if !fence.IsZero() && (!command.token.present || command.token.Compare(fence) < 0) {
+			s.tb.Fatalf("SET %q with token %v was accepted after %v", key, command.token, fence)
+		}
+		if command.token.present && command.token.Compare(fence) > 0 {
+			s.fences[key] = command.token.Timestamp
+		}
+	}
+	if strings.HasPrefix(key, "lock") && !strings.HasPrefix(value, client+":") {
+		s.tb.Fatalf("client %q holds the lock %q as %q", client, key, value)
+	}
+}
+
+func (s *strictRun) invariants() {
+	s.tb.Helper()
+	bytes, keys := int64(0), 0
+	for key, e := range s.store.entries {
+		bytes += e.size()
+		keys++
+		if fence := s.fences[key]; e.token.Compare(fence) < 0 {
+			s.tb.Fatalf("the fence of %q went back from %v to %v", key, fence, e.token)
+		}
+		if len(e.value) > strictOptions.MaxValue {
+			s.tb.Fatalf("%q holds %d bytes", key, len(e.value))
+		}
+	}
+	for key := range s.store.fences {
+		bytes += int64(len(key))
+		keys++
+		if s.store.entries[key] != nil {
+			s.tb.Fatalf("%q has a fence in two places", key)
+		}
+	}
+	if bytes != s.store.bytes || bytes > strictOptions.MaxBytes || keys > strictOptions.MaxKeys {
+		s.tb.Fatalf("%d keys with %d bytes, counted as %d", keys, bytes, s.store.bytes)
+	}
+	for client, watched := range s.store.watches.byClient {
+		if len(watched) > strictOptions.MaxWatches {
+			s.tb.Fatalf("%q watches %d keys", client, len(watched))
+		}
+	}
+	for client, session := range s.store.sessions.byClient {
+		if len(session.ring) > strictOptions.Remembered || len(session.positions) > len(session.ring) {
+			s.tb.Fatalf("of %q are remembered %d replies, %d of them to be found", client, len(session.ring), len(session.positions))
+		}
+	}
+}
+
+// Invariants 15, 23 and 44 in a strict store with every limit set: whatever clients
+// send, a fence never goes back, nothing is applied twice, no limit is exceeded.
+func FuzzStrict(f *testing.F) {
+	random := rand.New(rand.NewPCG(15, 23))
+	for range 50 {
+		seed := make([]byte, 420)
+		for i := range seed {
+			seed[i] = byte(random.IntN(256))
+		}
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, steps []byte) {
+		s := &strictRun{world: newWorld(t, strictOptions), fences: make(map[string]hlc.Timestamp)}
+		for p := (program{steps}); len(p.rest) > 0; {
+			switch p.next() % 16 {
+			case 0:
+				s.store.Expire(s.now, 2)
+			case 1:
+				s.store.Forget(programClients[p.next()%2])
+			case 2:
+				s.store.EndSession(programClients[p.next()%2])
+			default:
+				s.step(&p)
+			}
+			s.invariants()
+		}
+	})
+}
