@@ -11,8 +11,8 @@ import (
 )
 
 func TestTheStateMachineFollowsTheProtocol(t *testing.T) {
-	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options) statestoretest.Store {
-		return statestoretest.NewMachine(t, options)
+	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
+		check(t, statestoretest.NewMachine(t, options))
 	})
 }
 

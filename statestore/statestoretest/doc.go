@@ -4,8 +4,8 @@
 // connection, a server over MQTT, and stores that are durable or replicated.
 //
 //	func TestConformance(t *testing.T) {
-//		statestoretest.Run(t, func(t *testing.T, options statestoretest.Options) statestoretest.Store {
-//			return statestoretest.NewMachine(t, options)
+//		statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
+//			check(t, statestoretest.NewMachine(t, options))
 //		})
 //	}
 //

@@ -22,21 +22,31 @@ type row struct {
 	steps    []step
 }
 
-// Run runs the table against stores that open returns, a new one for each row, as
-// subtests that are named for section and sentence. A row that cannot be sent this
-// way is skipped, and says so.
-func Run(t *testing.T, open func(t *testing.T, options Options) Store) {
+// Run runs the table as subtests that are named for section and sentence. For each
+// row it calls with, which makes a new store that is as the options say and calls
+// check on it once, in a bubble of its own time if it likes. A row that cannot be
+// sent this way is skipped, and says so.
+func Run(t *testing.T, with func(t *testing.T, options Options, check func(*testing.T, Store))) {
 	t.Helper()
 	rows, err := loadRows()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range rows {
-		t.Run(r.section+": "+r.sentence, func(t *testing.T) { r.run(t, open(t, r.options)) })
+		t.Run(r.section+": "+r.sentence, func(t *testing.T) {
+			checked := false
+			with(t, r.options, func(t *testing.T, store Store) {
+				checked = true
+				r.check(t, store)
+			})
+			if !checked {
+				t.Error("the row was not checked")
+			}
+		})
 	}
 }
 
-func (r row) run(t *testing.T, store Store) {
+func (r row) check(t *testing.T, store Store) {
 	t.Helper()
 	if err := newPlayer(t, store).play(r.steps); errors.Is(err, ErrUnsupported) {
 		t.Skip(err)

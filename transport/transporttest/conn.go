@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -18,6 +19,9 @@ import (
 type Fault struct {
 	// LoseRequest and LoseReply drop the message; the sender waits in vain.
 	LoseRequest, LoseReply bool
+	// Repeat delivers the request twice, as a redelivery does: with the same
+	// correlation data. The reply to the second is dropped.
+	Repeat bool
 	// HoldRequest and HoldReply delay it.
 	HoldRequest, HoldReply time.Duration
 }
@@ -40,6 +44,7 @@ type Conn struct {
 	fault    func(transport.Request) Fault
 	queue    []statestore.Notification
 	silent   bool
+	requests uint64 // so far
 
 	finished chan struct{} // closed by Close
 	pump     sync.WaitGroup
@@ -179,7 +184,11 @@ func (c *Conn) arrive(request transport.Request, fault Fault, arrived chan<- tra
 	if fault.LoseRequest {
 		return
 	}
-	reply := c.apply(request)
+	correlation := c.correlation()
+	reply := c.apply(request, correlation)
+	if fault.Repeat {
+		c.apply(request, correlation)
+	}
 	switch {
 	case fault.LoseReply:
 	case fault.HoldReply > 0:
@@ -192,14 +201,28 @@ func (c *Conn) arrive(request transport.Request, fault Fault, arrived chan<- tra
 	}
 }
 
-func (c *Conn) apply(request transport.Request) transport.Reply {
-	reply := c.store.engine.Apply(statestore.Parse(statestore.Request{
+// correlation returns the correlation data of the next request.
+func (c *Conn) correlation() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.requests++
+	return binary.BigEndian.AppendUint64(make([]byte, 8), c.requests)
+}
+
+func (c *Conn) apply(request transport.Request, correlation []byte) transport.Reply {
+	command := statestore.Parse(statestore.Request{
 		Client:       c.clientID,
 		Payload:      request.Payload,
+		Correlation:  correlation,
 		Timestamp:    property(request.Timestamp),
 		FencingToken: property(request.FencingToken),
-	}))
-	result := transport.Reply{Payload: reply.Append(nil, statestore.Deployed)}
+	})
+	dialect, allow := c.store.rules()
+	if allow != nil && !allow(c.clientID, command.Verb, command.Key) {
+		command = command.Deny()
+	}
+	reply := c.store.engine.Apply(command)
+	result := transport.Reply{Payload: reply.Append(nil, dialect)}
 	if !reply.Version.IsZero() {
 		result.Timestamp = reply.Version.String()
 	}
@@ -259,10 +282,11 @@ func (c *Conn) deliver() {
 		queue, events := c.queue, c.events
 		c.queue = nil
 		c.mu.Unlock()
+		dialect, _ := c.store.rules()
 		for _, notification := range queue {
 			events.Notify(transport.Notification{
 				Key:       notification.Key,
-				Payload:   notification.Append(nil, statestore.Deployed),
+				Payload:   notification.Append(nil, dialect),
 				Timestamp: notification.Version.String(),
 			})
 		}

@@ -15,8 +15,10 @@ type Store struct {
 	stop   context.CancelFunc
 	tasks  sync.WaitGroup
 
-	mu    sync.Mutex
-	conns map[string]*Conn // by client id
+	mu      sync.Mutex
+	conns   map[string]*Conn // by client id
+	dialect statestore.Dialect
+	allow   func(client string, verb statestore.Verb, key string) bool // nil: everything
 }
 
 // NewStore starts a store. Close it when done.
@@ -51,6 +53,27 @@ func (s *Store) Connect(clientID string) *Conn {
 		old.end(transport.ErrSessionTakenOver)
 	}
 	return c
+}
+
+// Speak makes the store write what differs between dialects in this one from now on.
+func (s *Store) Speak(dialect statestore.Dialect) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dialect = dialect
+}
+
+// Authorize lets allow decide which requests are authorized from now on; nil allows
+// all. It is called by several goroutines at once.
+func (s *Store) Authorize(allow func(client string, verb statestore.Verb, key string) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.allow = allow
+}
+
+func (s *Store) rules() (statestore.Dialect, func(string, statestore.Verb, string) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dialect, s.allow
 }
 
 // deliver is called with the engine's lock held: it only hands over.

@@ -1,0 +1,91 @@
+package transporttest_test
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/statestore/statestoretest"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+func TestTheStoreInThisProcessFollowsTheProtocol(t *testing.T) {
+	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
+		synctest.Test(t, func(t *testing.T) {
+			store, err := transporttest.NewStore(options.Store)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(store.Close)
+			store.Speak(options.Dialect)
+			check(t, inProcess{store})
+		})
+	})
+}
+
+// inProcess is a store that is reached as the library's clients reach it.
+type inProcess struct{ *transporttest.Store }
+
+func (s inProcess) WallMillis() int64 { return time.Now().UnixMilli() }
+
+func (s inProcess) Pass(d time.Duration) { time.Sleep(d) }
+
+func (s inProcess) Connect(t testing.TB, clientID string) statestoretest.Client {
+	c := &inProcessClient{t: t, store: s.Store, conn: s.Store.Connect(clientID)}
+	c.conn.Start(transport.Events{Up: func() {}, Down: func() {}, Notify: func(n transport.Notification) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.received = append(c.received, statestoretest.Notification{Key: n.Key, Payload: n.Payload, Version: n.Timestamp})
+	}})
+	t.Cleanup(func() { _ = c.conn.Close() })
+	return c
+}
+
+type inProcessClient struct {
+	t     testing.TB
+	store *transporttest.Store
+	conn  *transporttest.Conn
+
+	mu       sync.Mutex
+	received []statestoretest.Notification
+}
+
+func (c *inProcessClient) Do(request statestoretest.Request) (statestoretest.Reply, error) {
+	timestamp, ok := property(request.Timestamp)
+	token, okToken := property(request.FencingToken)
+	if !ok || !okToken || request.Correlation != "" {
+		return statestoretest.Reply{}, statestoretest.ErrUnsupported
+	}
+	c.store.Authorize(func(string, statestore.Verb, string) bool { return !request.Denied })
+	reply, err := c.conn.RoundTrip(c.t.Context(), transport.Request{
+		Payload:      request.Payload,
+		Timestamp:    timestamp,
+		FencingToken: token,
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return statestoretest.Reply{Payload: reply.Payload, Version: reply.Timestamp}, nil
+}
+
+// property reports false for an empty text: to the library that means none.
+func property(text *string) (string, bool) {
+	if text == nil {
+		return "", true
+	}
+	return *text, *text != ""
+}
+
+func (c *inProcessClient) Notifications(int) []statestoretest.Notification {
+	synctest.Wait() // until all have arrived
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	received := c.received
+	c.received = nil
+	return received
+}
+
+func (c *inProcessClient) Drop() { _ = c.conn.Close() }
