@@ -3,6 +3,9 @@ package server
 import (
 	"net"
 	"sync"
+	"sync/atomic"
+
+	"github.com/tenurelock/tenure/server/access"
 )
 
 // connection is a client's socket with what we know about it. The broker sees it
@@ -11,6 +14,9 @@ type connection struct {
 	net.Conn
 	outbox *outbox
 	over   chan struct{} // closed when the broker has forgotten the connection
+
+	identity     access.Identity // set at CONNECT, before anything else happens
+	sessionEnded atomic.Bool     // with the connection
 
 	mu      sync.Mutex
 	release func() // gives back the lock on the client id, while it is held

@@ -54,7 +54,7 @@ func start(t *testing.T, options server.Options) (address string) {
 
 // peer is a client that nobody here wrote: plain paho, with what it received.
 type peer struct {
-	t            *testing.T
+	t            testing.TB
 	id           string
 	conn         net.Conn
 	paho         *paho.Client
@@ -68,7 +68,7 @@ type peer struct {
 
 // connect returns a peer that listens on its response topic. change may alter its
 // CONNECT.
-func connect(t *testing.T, address, id string, change func(*paho.Connect)) *peer {
+func connect(t testing.TB, address, id string, change func(*paho.Connect)) *peer {
 	t.Helper()
 	p, err := tryConnect(t, address, id, change)
 	if err != nil {
@@ -78,7 +78,7 @@ func connect(t *testing.T, address, id string, change func(*paho.Connect)) *peer
 	return p
 }
 
-func tryConnect(t *testing.T, address, id string, change func(*paho.Connect)) (*peer, error) {
+func tryConnect(t testing.TB, address, id string, change func(*paho.Connect)) (*peer, error) {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
 	if err != nil {

@@ -2,8 +2,6 @@ package server
 
 import (
 	"bytes"
-	"fmt"
-	"strings"
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
@@ -31,22 +29,25 @@ func (h *hook) Provides(call byte) bool {
 		mqtt.OnACLCheck,
 		mqtt.OnSessionEstablish,
 		mqtt.OnSessionEstablished,
+		mqtt.OnPacketRead,
 		mqtt.OnPacketEncode,
 		mqtt.OnPublish,
+		mqtt.OnDisconnect,
 		mqtt.OnClientExpired,
 	}, []byte{call})
 }
 
-// OnConnect refuses Wills on topics that belong to the store: the broker publishes
-// a Will without asking anybody whether the client may.
+// OnConnect decides who may connect.
 func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
-	if pk.Connect.WillFlag && !mayPublish(pk.Connect.WillTopic) {
-		refusal := packets.Code{
-			Code:   packets.ErrNotAuthorized.Code,
-			Reason: fmt.Sprintf("a Will may not be published to %q, which belongs to the state store", pk.Connect.WillTopic),
-		}
-		_ = h.server.broker.SendConnack(cl, refusal, false, nil) // the connection ends either way
-		return refusal
+	conn, ok := cl.Net.Conn.(*connection)
+	if !ok {
+		return packets.ErrNotAuthorized
+	}
+	if refused := h.server.admit(cl, conn, pk); refused != nil {
+		h.server.count(func(stats *Stats) { stats.RefusedConnections++ })
+		h.server.logger.Warn("refused a connection", "client", cl.ID, "reason", refused.Reason)
+		_ = h.server.broker.SendConnack(cl, *refused, false, nil) // the connection ends either way
+		return *refused
 	}
 	if pk.Connect.Keepalive == 0 {
 		cl.State.Keepalive, cl.State.ServerKeepalive = forcedKeepAlive, true
@@ -54,39 +55,23 @@ func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 	return nil
 }
 
-// OnConnectAuthenticate lets everybody in: there is no authentication yet.
+// OnConnectAuthenticate has nothing left to decide.
 func (h *hook) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { return true }
 
-// OnACLCheck protects the store's topics. The broker asks for the topic of a
-// publish, the filter of a subscription, and the topic of each delivery.
+// OnACLCheck decides about topics. The broker asks for the topic of a publish, the
+// filter of a subscription, and the topic of each delivery.
 func (h *hook) OnACLCheck(cl *mqtt.Client, topic string, write bool) bool {
+	who := identityOf(cl)
 	if write {
-		return topic == protocol.InvokeTopic || mayPublish(topic)
+		return topic == protocol.InvokeTopic || h.server.mayPublish(who, topic)
 	}
-	return mayRead(cl.ID, topic)
-}
-
-// mayPublish reports whether a client may publish to a topic, other than a
-// request: not where only the store speaks.
-func mayPublish(topic string) bool {
-	return topic != protocol.InvokeTopic && !strings.HasPrefix(topic, protocol.ReservedPrefix) && !strings.HasPrefix(topic, "$")
-}
-
-// mayRead reports whether a client may subscribe to a filter or be sent a message
-// on a topic: not to the requests of others, nor to their notifications. A
-// wildcard that covers such topics is granted and delivers none of them.
-func mayRead(clientID, filter string) bool {
-	if filter == protocol.InvokeTopic {
-		return false
-	}
-	own := strings.TrimSuffix(protocol.NotifyFilter(clientID), "+")
-	return !strings.HasPrefix(filter, protocol.ReservedPrefix) || strings.HasPrefix(filter, own)
+	return h.server.mayRead(who, topic)
 }
 
 // OnSessionEstablish comes before the broker looks for an earlier connection of
 // the same client. The broker's own take-over leaves both connected for a while
 // and may lose the new one; so the old one is sent away here, and its end awaited.
-func (h *hook) OnSessionEstablish(cl *mqtt.Client, _ packets.Packet) {
+func (h *hook) OnSessionEstablish(cl *mqtt.Client, pk packets.Packet) {
 	liftSendQuota(cl)
 	conn, ok := cl.Net.Conn.(*connection)
 	if !ok {
@@ -98,6 +83,9 @@ func (h *hook) OnSessionEstablish(cl *mqtt.Client, _ packets.Packet) {
 			h.server.disconnect(old, packets.ErrSessionTakenOver)
 			<-oldConn.over
 		}
+	}
+	if pk.Connect.Clean {
+		h.server.engine.EndSession(cl.ID)
 	}
 	h.server.mu.Lock()
 	h.server.connections[cl.ID] = conn
@@ -121,15 +109,47 @@ func liftSendQuota(cl *mqtt.Client) {
 	cl.State.Inflight.ResetSendQuota(0)
 }
 
-// OnClientExpired removes the subscriptions of a session that ran out.
-func (h *hook) OnClientExpired(cl *mqtt.Client) { h.server.broker.UnsubscribeClient(cl) }
+// OnDisconnect notes whether the session ends with the connection.
+func (h *hook) OnDisconnect(cl *mqtt.Client, _ error, expire bool) {
+	if conn, ok := cl.Net.Conn.(*connection); ok {
+		conn.sessionEnded.Store(expire)
+	}
+}
 
-// OnPacketEncode tells clients in CONNACK which packets are too large.
+// OnClientExpired removes what was kept of a session that ran out.
+func (h *hook) OnClientExpired(cl *mqtt.Client) {
+	h.server.broker.UnsubscribeClient(cl)
+	if !h.server.isConnected(cl.ID) {
+		h.server.engine.EndSession(cl.ID)
+	}
+}
+
+// OnPacketEncode tells clients in CONNACK which packets are too large, and mends what
+// the broker does to those that ask for no problem information: it would take the
+// user properties out of replies, which is not meant [MQTT-3.1.2-29].
 func (h *hook) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet {
-	if pk.FixedHeader.Type == packets.Connack {
+	switch pk.FixedHeader.Type {
+	case packets.Connack:
 		pk.Properties.MaximumPacketSize = h.server.options.MaxPacketSize
+		pk.Mods.DisallowProblemInfo = false
+	case packets.Publish, packets.Disconnect:
+		pk.Mods.DisallowProblemInfo = false
 	}
 	return pk
+}
+
+// OnPacketRead sends away who publishes with QoS 2. CONNACK has said that there is
+// none [MQTT-3.2.2-11]; the broker would lower it to 1 and acknowledge that to a
+// client that expects another answer.
+func (h *hook) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
+	if pk.FixedHeader.Type != packets.Publish || pk.FixedHeader.Qos < 2 {
+		return pk, nil
+	}
+	if pk.TopicName == protocol.InvokeTopic {
+		h.server.drop(cl, DroppedQoS)
+	}
+	h.server.disconnect(cl, packets.ErrQosNotSupported)
+	return pk, packets.ErrRejectPacket
 }
 
 // OnPublish takes requests out of the stream, before they are acknowledged; the
@@ -145,9 +165,13 @@ func (h *hook) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, er
 		h.server.logger.Debug("request", "client", cl.ID, "took", time.Since(start))
 		return pk, packets.CodeSuccessIgnore
 	}
-	h.server.logger.Warn("dropped a request", "client", cl.ID, "reason", fault.Reason)
-	if pk.FixedHeader.Qos == 0 {
-		return pk, packets.CodeSuccessIgnore // there is no acknowledgement to put it in
+	switch {
+	case cl.Properties.ProtocolVersion < 5:
+		// An acknowledgement would say that the request was accepted.
+		h.server.disconnect(cl, *fault)
+		return pk, packets.ErrRejectPacket
+	case pk.FixedHeader.Qos == 0:
+		return pk, packets.ErrRejectPacket // there is no acknowledgement to put it in
 	}
 	return pk, *fault
 }

@@ -2,11 +2,13 @@ package server
 
 import (
 	"strings"
+	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -14,46 +16,78 @@ import (
 // the protocol is dropped: nothing is applied, and the fault goes into the
 // acknowledgement.
 func (s *Server) handle(cl *mqtt.Client, pk packets.Packet) *packets.Code {
-	if fault := s.checkRequest(cl, pk); fault != nil {
-		return fault
+	who := identityOf(cl)
+	if dropped := s.checkRequest(who, cl, pk); dropped != "" {
+		return s.drop(cl, dropped)
 	}
-	command := statestore.Parse(statestore.Request{
+	request := statestore.Request{
 		Client:       cl.ID,
 		Payload:      pk.Payload,
+		Correlation:  pk.Properties.CorrelationData,
 		Timestamp:    userProperty(pk, protocol.PropertyTimestamp),
 		FencingToken: userProperty(pk, protocol.PropertyFencingToken),
-	})
+	}
+	if seconds := pk.Properties.MessageExpiryInterval; seconds > 0 {
+		request.Expires = s.engine.Elapsed() + time.Duration(seconds)*time.Second
+	}
+	command := statestore.Parse(request)
+	if command.Err() == nil && !s.options.Authorizer.Authorize(who, command.Verb, command.Key) {
+		command = command.Deny()
+	}
 	if command.Verb == statestore.VerbKeyNotify {
 		s.startOutbox(cl)
 	}
 	reply := s.engine.Apply(command)
+	if reply.Outcome == statestore.Expired {
+		return s.drop(cl, DroppedExpired)
+	}
+	s.count(func(stats *Stats) { stats.Requests++ })
 	s.respond(cl, pk.Properties, reply)
 	return nil
 }
 
-// checkRequest judges the message around a request.
-func (s *Server) checkRequest(cl *mqtt.Client, pk packets.Packet) *packets.Code {
-	fault := func(code packets.Code, reason string) *packets.Code {
-		return &packets.Code{Code: code.Code, Reason: reason}
-	}
+// checkRequest judges the message around a request: why it must be dropped, if it
+// must.
+func (s *Server) checkRequest(who access.Identity, cl *mqtt.Client, pk packets.Packet) Dropped {
 	topic := pk.Properties.ResponseTopic
 	switch {
+	case cl.Properties.ProtocolVersion < 5:
+		return DroppedOldProtocol
 	case pk.FixedHeader.Retain:
-		return fault(packets.ErrRetainNotSupported, "a request may not be retained")
+		return DroppedRetained
 	case pk.FixedHeader.Qos != 1:
-		return fault(packets.ErrQosNotSupported, "a request needs QoS 1")
+		return DroppedQoS
 	case topic == "":
-		return fault(packets.ErrImplementationSpecificError, "a request needs a response topic")
+		return DroppedNoResponse
 	case len(pk.Properties.CorrelationData) == 0:
-		return fault(packets.ErrImplementationSpecificError, "a request needs correlation data")
+		return DroppedNoCorrelation
 	case topic == protocol.InvokeTopic || strings.HasPrefix(topic, protocol.ReservedPrefix):
-		refusal := packets.Code{Code: packets.ErrNotAuthorized.Code, Reason: "the response topic belongs to the state store"}
-		s.disconnect(cl, refusal)
-		return &refusal
-	case strings.ContainsAny(topic, "+#") || !mayPublish(topic):
-		return fault(packets.ErrTopicNameInvalid, "a reply cannot be published to this response topic")
+		return DroppedForbiddenTopic
+	case strings.ContainsAny(topic, "+#") || strings.HasPrefix(topic, "$"):
+		return DroppedInvalidTopic
+	case !s.mayPublish(who, topic):
+		return DroppedForeignTopic
 	}
-	return nil
+	return ""
+}
+
+// drop counts and logs a request that is dropped, and returns what to tell its
+// sender. A sender that wanted to be answered where only the store speaks is sent
+// away (PROTOCOL 1).
+func (s *Server) drop(cl *mqtt.Client, why Dropped) *packets.Code {
+	s.count(func(stats *Stats) { stats.Dropped[why]++ })
+	s.logger.Warn("dropped a request", "client", cl.ID, "reason", string(why))
+	code := packets.ErrImplementationSpecificError
+	switch why {
+	case DroppedForbiddenTopic:
+		s.disconnect(cl, *refusal(packets.ErrNotAuthorized, string(why)))
+		code = packets.ErrNotAuthorized
+	case DroppedForeignTopic:
+		code = packets.ErrNotAuthorized
+	case DroppedInvalidTopic:
+		code = packets.ErrTopicNameInvalid
+	}
+	return refusal(code, string(why))
 }
 
 // userProperty returns the first user property of a name, or nil. It aliases the

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
@@ -12,32 +13,11 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/engine"
+	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// Options configures a Server. The zero value is a store for this machine alone.
-type Options struct {
-	// Addr is the TCP address to listen on; port 0 takes a free one. Default
-	// DefaultAddr. There is no authentication: whoever reaches the address can
-	// use the store.
-	Addr string
-	// Store limits the store; the zero value does not.
-	Store statestore.Options
-	// Dialect chooses how the server writes replies that differ between the
-	// published protocol and what is deployed.
-	Dialect statestore.Dialect
-	// MaxPacketSize bounds each MQTT packet in bytes, and with it each key and
-	// value. Default 1 MiB.
-	MaxPacketSize uint32
-	// Logger receives what happens; nil keeps silent.
-	Logger *slog.Logger
-}
-
 const (
-	// DefaultAddr is where a server listens if nothing else is said.
-	DefaultAddr = "127.0.0.1:1883"
-
-	defaultMaxPacketSize = 1 << 20
 	// connectTimeout bounds the time from accepting a connection to its CONNECT.
 	connectTimeout = 10 * time.Second
 	// farewellTimeout bounds a DISCONNECT to a client that may not be reading.
@@ -60,12 +40,14 @@ type Server struct {
 	engine   *engine.Engine
 	broker   *mqtt.Server
 	listener *listener
-	herald   *mqtt.Client // publishes replies to third parties; has no connection
+	herald   *mqtt.Client           // publishes replies to third parties; has no connection
+	topics   access.TopicAuthorizer // nil: ordinary topics are open to all
 
 	once sync.Once // Serve or Close, whichever comes first
 
 	mu          sync.Mutex
 	connections map[string]*connection // by client id, while established
+	stats       Stats                  // but Connected
 }
 
 // New returns a server that listens already, so that its address is known and
@@ -73,14 +55,8 @@ type Server struct {
 // closed. The error says which option makes no sense or why the address cannot
 // be used.
 func New(options Options) (*Server, error) {
-	if options.Addr == "" {
-		options.Addr = DefaultAddr
-	}
-	if options.MaxPacketSize == 0 {
-		options.MaxPacketSize = defaultMaxPacketSize
-	}
-	if options.Logger == nil {
-		options.Logger = slog.New(slog.DiscardHandler)
+	if err := options.complete(); err != nil {
+		return nil, fmt.Errorf("server: %w", err)
 	}
 	store, err := statestore.New(options.Store)
 	if err != nil {
@@ -90,12 +66,17 @@ func New(options Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
+	if options.TLS != nil {
+		socket = tls.NewListener(socket, options.TLS) // the handshake comes with the first read
+	}
 	s := &Server{
 		options:     options,
 		logger:      options.Logger,
 		listener:    newListener(socket, options.Logger),
 		connections: make(map[string]*connection),
+		stats:       Stats{Dropped: make(map[Dropped]uint64)},
 	}
+	s.topics, _ = options.Authorizer.(access.TopicAuthorizer)
 	s.engine = engine.New(store, s.deliver)
 	s.broker = newBroker(options)
 	s.herald = s.broker.NewClient(nil, mqtt.LocalListener, "$store", true)
@@ -113,6 +94,12 @@ func newBroker(options Options) *mqtt.Server {
 	capabilities := mqtt.NewDefaultServerCapabilities()
 	capabilities.MaximumQos = 1
 	capabilities.MaximumPacketSize = options.MaxPacketSize
+	capabilities.MaximumClients = int64(options.MaxClients)
+	// As many requests as may be delivered again are remembered.
+	capabilities.ReceiveMaximum = uint16(options.Store.Remembered)
+	// The broker resolves an alias after it has asked whether the client may
+	// publish to the topic.
+	capabilities.TopicAliasMaximum = 0
 	capabilities.MaximumClientWritesPending = pendingWrites
 	capabilities.MaximumSessionExpiryInterval = maxSessionExpiry
 	// Zero: a message without an expiry interval is not given one.
@@ -198,13 +185,21 @@ func (s *Server) disconnect(cl *mqtt.Client, reason packets.Code) {
 // forget ends what the store keeps for a connection, before another of the same
 // client is established.
 func (s *Server) forget(clientID string, conn *connection) {
+	overflowed := conn.outbox.overflowed()
 	s.mu.Lock()
 	if s.connections[clientID] == conn {
 		delete(s.connections, clientID)
 	}
+	if overflowed {
+		s.stats.SlowWatchers++
+	}
 	s.mu.Unlock()
-	s.engine.Forget(clientID)
-	if conn.outbox.overflowed() {
+	if conn.sessionEnded.Load() {
+		s.engine.EndSession(clientID)
+	} else {
+		s.engine.Forget(clientID)
+	}
+	if overflowed {
 		s.logger.Warn("disconnected a client that did not read its notifications", "client", clientID, "waiting", maxOutbox)
 	}
 }

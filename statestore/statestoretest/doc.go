@@ -31,7 +31,8 @@
 // request may say what goes beside its payload:
 //
 //	ts=none             no timestamp; without ts, a SET carries the store's time of day
-//	ts=+30s:5:CLIENT    a timestamp relative to the store's time of day
+//	ts=+30s:5:CLIENT    a timestamp relative to the store's time of day when the row
+//	                    began, or when time last went by
 //	ts="text"           any text
 //	ts=@name            a version that was named before
 //	ft=…                the same for the fencing token; without ft there is none

@@ -18,10 +18,13 @@ type player struct {
 	clients  map[string]Client
 	versions map[string]string // by the names that the script gives them
 	reply    *Reply            // to the last request, until it was compared
+	wall     int64             // the store's time of day when the script last let time go by
 }
 
 func newPlayer(t testing.TB, store Store) *player {
-	return &player{t: t, store: store, clients: make(map[string]Client), versions: make(map[string]string)}
+	p := &player{t: t, store: store, clients: make(map[string]Client), versions: make(map[string]string)}
+	p.pass(0)
+	return p
 }
 
 // play runs steps and reports what differs. The error is ErrUnsupported if the
@@ -43,7 +46,7 @@ func (p *player) play(steps []step) error {
 			// What the request caused must be there before anything else happens.
 			p.compareNotifications(notificationsAfter(steps[i+1:]))
 		case stepPass:
-			p.store.Pass(s.pass)
+			p.pass(s.pass)
 			p.compareNotifications(notificationsAfter(steps[i+1:]))
 		case stepDrop:
 			p.client(s.client).Drop()
@@ -51,6 +54,13 @@ func (p *player) play(steps []step) error {
 		}
 	}
 	return nil
+}
+
+// pass lets time go by. Timestamps are relative to the time of day after that, since
+// real time does not stand still between a request and what is expected of it.
+func (p *player) pass(d time.Duration) {
+	p.store.Pass(d)
+	p.wall = p.store.WallMillis()
 }
 
 // notificationsAfter returns the notifications that a script expects before its
@@ -125,7 +135,7 @@ func (p *player) relative(s step, written string) string {
 	if err != nil {
 		p.t.Fatalf("line %d: %v", s.line, err)
 	}
-	return strconv.FormatInt(p.store.WallMillis()+d.Milliseconds(), 10) + ":" + rest
+	return strconv.FormatInt(p.wall+d.Milliseconds(), 10) + ":" + rest
 }
 
 func (p *player) compareReply(s step) {

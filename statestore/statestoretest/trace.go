@@ -54,7 +54,7 @@ func (r *tracer) trace(s step, rest []step) error {
 		}
 		r.say("= "+traceText(replyText(reply.Payload)), name, reply.Version)
 	case stepPass:
-		r.store.Pass(s.pass)
+		r.pass(s.pass)
 	case stepDrop:
 		r.client(s.client).Drop()
 		delete(r.clients, s.client)

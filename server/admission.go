@@ -1,0 +1,76 @@
+package server
+
+import (
+	"crypto/tls"
+	"fmt"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/tenurelock/tenure/server/access"
+)
+
+// admit decides whether a client may connect, and notes who it is.
+func (s *Server) admit(cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
+	credentials := credentialsOf(cl, conn, pk)
+	if s.options.Authenticator != nil {
+		if err := s.options.Authenticator.Authenticate(credentials); err != nil {
+			s.logger.Warn("refused a connection", "client", cl.ID, "user", credentials.User, "error", err)
+			return &packets.ErrBadUsernameOrPassword
+		}
+	} else if !credentials.Certified {
+		credentials.User = "" // nobody has checked it
+	}
+	who := access.Identity{Client: cl.ID, User: credentials.User}
+	existing, known := s.broker.Clients.Get(cl.ID)
+	if known && userOf(existing) != who.User {
+		// Its session, and what is published for it, are another's.
+		return refusal(packets.ErrNotAuthorized, "this client id is in use by another user")
+	}
+	if !known && s.broker.Clients.Len() >= s.options.MaxClients {
+		return refusal(packets.ErrQuotaExceeded, fmt.Sprintf("the server has its %d clients, connected or with a session that is kept", s.options.MaxClients))
+	}
+	if pk.Connect.WillFlag && !s.mayPublish(who, pk.Connect.WillTopic) {
+		// The broker publishes a Will without asking anybody whether the client may.
+		return refusal(packets.ErrNotAuthorized, fmt.Sprintf("a Will may not be published to %q, which belongs to the state store or to another client", pk.Connect.WillTopic))
+	}
+	conn.identity = who
+	return nil
+}
+
+func refusal(code packets.Code, reason string) *packets.Code {
+	return &packets.Code{Code: code.Code, Reason: reason}
+}
+
+// credentialsOf collects what a connection says and proves of itself.
+func credentialsOf(cl *mqtt.Client, conn *connection, pk packets.Packet) access.Credentials {
+	credentials := access.Credentials{
+		Client:   cl.ID,
+		User:     string(pk.Connect.Username),
+		Password: pk.Connect.Password,
+	}
+	if secure, ok := conn.Conn.(*tls.Conn); ok {
+		// The handshake is over: CONNECT came through it.
+		if chains := secure.ConnectionState().VerifiedChains; len(chains) > 0 {
+			credentials.User, credentials.Certified = chains[0][0].Subject.String(), true
+		}
+	}
+	return credentials
+}
+
+// userOf returns the user of a client that is connected or has a session.
+func userOf(cl *mqtt.Client) string {
+	if conn, ok := cl.Net.Conn.(*connection); ok {
+		return conn.identity.User
+	}
+	return ""
+}
+
+// identityOf returns who a client is. One without a connection of ours is a part of
+// the broker, which has no topics of its own.
+func identityOf(cl *mqtt.Client) access.Identity {
+	if conn, ok := cl.Net.Conn.(*connection); ok {
+		return conn.identity
+	}
+	return access.Identity{Client: cl.ID}
+}

@@ -1,0 +1,93 @@
+package server
+
+import (
+	"encoding/hex"
+	"strings"
+
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/access"
+)
+
+// What follows decides who may use which topic. Topics are where the protocol keeps
+// clients apart: a request says by its response topic where the reply goes, and
+// whoever could read the replies or write the notifications of another would know or
+// say what is not his.
+
+const (
+	clientTopics = "clients/"
+	// storeTopics is not a client's, whatever a client may be called.
+	storeTopics = clientTopics + "statestore"
+)
+
+// mayPublish reports whether a client may publish to a topic, have a Will on it or be
+// answered on it. Requests are judged elsewhere.
+func (s *Server) mayPublish(who access.Identity, topic string) bool {
+	switch {
+	case strings.HasPrefix(topic, "$"), isBelow(topic, protocol.Service):
+		return false
+	case isBelow(topic, strings.TrimSuffix(clientTopics, "/")):
+		return s.owns(who.Client, topic)
+	}
+	return s.topics == nil || s.topics.AuthorizeTopic(who, topic, true)
+}
+
+// mayRead reports whether a client may subscribe to a filter, or be sent a message on
+// a topic. A filter that covers with a wildcard what the client may not read is
+// granted, and delivers none of that, since each delivery is asked about too.
+func (s *Server) mayRead(who access.Identity, filter string) bool {
+	if group, shared := strings.CutPrefix(filter, "$share/"); shared {
+		_, filter, _ = strings.Cut(group, "/")
+	}
+	if isBelow(filter, protocol.ReservedPrefix) {
+		return strings.HasPrefix(filter, strings.TrimSuffix(protocol.NotifyFilter(who.Client), "+"))
+	}
+	first, rest, _ := strings.Cut(filter, "/")
+	second, _, _ := strings.Cut(rest, "/")
+	switch {
+	case filter == protocol.InvokeTopic:
+		return false
+	case first+"/" == clientTopics && second != "+" && second != "#":
+		return s.owns(who.Client, filter)
+	case strings.ContainsAny(filter, "+#"), strings.HasPrefix(filter, "$"):
+		return true
+	}
+	return s.topics == nil || s.topics.AuthorizeTopic(who, filter, false)
+}
+
+// isBelow reports whether a topic is a level or stands below it.
+func isBelow(topic, level string) bool {
+	rest, ok := strings.CutPrefix(topic, level)
+	return ok && (rest == "" || rest[0] == '/')
+}
+
+// owns reports whether a topic below clients/ is a client's own: clients/{id}/… or,
+// as one deployed client writes it, clients/{upper-case hex of id}/….
+//
+// The two forms can meet: to a client that is called "70" the plain form is what the
+// hex form is to one that is called "p". Such a level belongs to "p" while that is
+// connected.
+func (s *Server) owns(client, topic string) bool {
+	level, _, found := strings.Cut(strings.TrimPrefix(topic, clientTopics), "/")
+	if !found || isBelow(topic, storeTopics) {
+		return false
+	}
+	name, isHex := fromHex(level)
+	if isHex && name == client {
+		return true
+	}
+	return level == client && !(isHex && s.isConnected(name))
+}
+
+func fromHex(level string) (name string, ok bool) {
+	if level == "" || level != strings.ToUpper(level) {
+		return "", false
+	}
+	decoded, err := hex.DecodeString(level)
+	return string(decoded), err == nil
+}
+
+func (s *Server) isConnected(client string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.connections[client] != nil
+}

@@ -1,0 +1,117 @@
+package server
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+
+	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// Options configures a Server. The zero value is a store for this machine alone.
+type Options struct {
+	// Addr is the TCP address to listen on; port 0 takes a free one. Default
+	// DefaultAddr. An address that other machines can reach needs TLS and
+	// somebody who checks who connects: an Authenticator, or client
+	// certificates that TLS requires.
+	Addr string
+	// AllowInsecure lets Addr be reachable without that. Whoever can reach it
+	// can then use the store under any name.
+	AllowInsecure bool
+	// TLS encrypts connections; nil does not. Where a client shows a
+	// certificate that TLS has verified, the subject of that is its user name.
+	TLS *tls.Config
+
+	// Authenticator decides who may connect; nil admits everybody whom TLS
+	// does.
+	Authenticator access.Authenticator
+	// Authorizer decides who may use which key; default access.AllowKeys. If
+	// it is an access.TopicAuthorizer too, it decides about the broker's
+	// ordinary topics as well.
+	Authorizer access.Authorizer
+
+	// Store limits the store, and makes it strict. The zero value does neither.
+	// A server announces Store.Remembered as its Receive Maximum.
+	Store statestore.Options
+	// Dialect chooses how the server writes replies that differ between the
+	// published protocol and what is deployed.
+	Dialect statestore.Dialect
+	// MaxPacketSize bounds each MQTT packet in bytes, and with it each key and
+	// value. Default 1 MiB.
+	MaxPacketSize uint32
+	// MaxClients bounds how many clients may be connected or have a session
+	// that is kept for them. Default 10,000.
+	MaxClients int
+	// Logger receives what happens; nil keeps silent.
+	Logger *slog.Logger
+}
+
+const (
+	// DefaultAddr is where a server listens if nothing else is said.
+	DefaultAddr = "127.0.0.1:1883"
+
+	defaultMaxPacketSize = 1 << 20
+	defaultMaxClients    = 10_000
+)
+
+// complete fills in defaults and rejects nonsense.
+func (o *Options) complete() error {
+	if o.Addr == "" {
+		o.Addr = DefaultAddr
+	}
+	if o.MaxPacketSize == 0 {
+		o.MaxPacketSize = defaultMaxPacketSize
+	}
+	if o.MaxClients == 0 {
+		o.MaxClients = defaultMaxClients
+	}
+	if o.MaxClients < 0 {
+		return fmt.Errorf("Options.MaxClients %d is negative; 0 means %d", o.MaxClients, defaultMaxClients)
+	}
+	if o.Store.Remembered == 0 {
+		o.Store.Remembered = statestore.DefaultRemembered
+	}
+	if o.Store.Remembered > 1<<16-1 {
+		return fmt.Errorf("Options.Store.Remembered %d is above 65535, the largest Receive Maximum of MQTT", o.Store.Remembered)
+	}
+	if o.Authorizer == nil {
+		o.Authorizer = access.AllowKeys
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if !o.AllowInsecure && !isLoopback(o.Addr) {
+		return o.mustBeSecure()
+	}
+	return nil
+}
+
+// ErrInsecure is what errors.Is finds in the error of New where other machines could
+// reach a server without TLS or without authentication.
+var ErrInsecure = errors.New("not secure")
+
+func (o *Options) mustBeSecure() error {
+	certified := o.TLS != nil && o.TLS.ClientAuth == tls.RequireAndVerifyClientCert
+	switch {
+	case o.TLS == nil:
+		return fmt.Errorf("%w: other machines can reach %s and there is no TLS", ErrInsecure, o.Addr)
+	case o.Authenticator == nil && !certified:
+		return fmt.Errorf("%w: other machines can reach %s and nobody checks who connects", ErrInsecure, o.Addr)
+	}
+	return nil
+}
+
+// isLoopback reports whether only this machine can reach an address. An address
+// that cannot be read is left for net.Listen to refuse.
+func isLoopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil || host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}

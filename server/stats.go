@@ -1,0 +1,54 @@
+package server
+
+import "maps"
+
+// Dropped is why a request was not given to the store.
+type Dropped string
+
+// Why requests are dropped. The sender gets the reason in the acknowledgement, as
+// far as its version of MQTT has room for one.
+const (
+	DroppedRetained       Dropped = "a request may not be retained"
+	DroppedQoS            Dropped = "a request needs QoS 1"
+	DroppedNoResponse     Dropped = "a request needs a response topic"
+	DroppedNoCorrelation  Dropped = "a request needs correlation data"
+	DroppedForbiddenTopic Dropped = "the response topic belongs to the state store"
+	DroppedInvalidTopic   Dropped = "nothing can be published to this response topic"
+	DroppedForeignTopic   Dropped = "this client may not be answered on this response topic"
+	DroppedOldProtocol    Dropped = "a request needs MQTT 5"
+	DroppedExpired        Dropped = "the request had expired"
+)
+
+// Stats counts what happened since the server was made.
+type Stats struct {
+	// Connected is how many clients are connected now.
+	Connected int
+	// Requests is how many requests the store has answered, refusals and
+	// repetitions included.
+	Requests uint64
+	// Dropped is how many were not given to the store, by reason.
+	Dropped map[Dropped]uint64
+	// RefusedConnections is how many connections were refused at CONNECT by
+	// this server: credentials, limits, Wills.
+	RefusedConnections uint64
+	// SlowWatchers is how many clients were disconnected because they did not
+	// read their notifications.
+	SlowWatchers uint64
+}
+
+// Stats returns the counts as they are now.
+func (s *Server) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stats := s.stats
+	stats.Connected = len(s.connections)
+	stats.Dropped = maps.Clone(s.stats.Dropped)
+	return stats
+}
+
+// count changes the counts.
+func (s *Server) count(change func(*Stats)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.stats)
+}
