@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,6 +31,13 @@ var discard = slog.New(slog.DiscardHandler)
 // start runs a server on a free port until the test ends.
 func start(t *testing.T, options server.Options) (address string) {
 	t.Helper()
+	address, _ = startServer(t, options)
+	return address
+}
+
+// startServer returns the server too.
+func startServer(t *testing.T, options server.Options) (address string, s *server.Server) {
+	t.Helper()
 	options.Addr = "127.0.0.1:0"
 	s, err := server.New(options)
 	if err != nil {
@@ -49,7 +57,7 @@ func start(t *testing.T, options server.Options) (address string) {
 			t.Error("Serve did not return")
 		}
 	})
-	return s.Addr().String()
+	return s.Addr().String(), s
 }
 
 // peer is a client that nobody here wrote: plain paho, with what it received.
@@ -256,16 +264,39 @@ func isDone(done <-chan struct{}) bool {
 	}
 }
 
-func (p *peer) mustBeDisconnected(code byte) {
+// mustBeDisconnected returns the reason in words, if there is one.
+func (p *peer) mustBeDisconnected(code byte) (reason string) {
 	p.t.Helper()
 	select {
 	case got := <-p.disconnected:
 		if got.ReasonCode != code {
 			p.t.Errorf("%s: disconnected with %#x, want %#x", p.id, got.ReasonCode, code)
 		}
+		if got.Properties != nil {
+			reason = got.Properties.ReasonString
+		}
 	case <-time.After(patience):
 		p.t.Errorf("%s: still connected", p.id)
 	}
+	return reason
+}
+
+// syncBuffer collects a log that several goroutines write.
+type syncBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
 
 const (

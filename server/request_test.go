@@ -2,6 +2,9 @@ package server_test
 
 import (
 	"fmt"
+	"io"
+	"log/slog"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -57,34 +60,182 @@ func TestARequestIsAnsweredWithEverythingThatDeployedClientsWant(t *testing.T) {
 	}
 }
 
-func TestARequestThatLacksSomethingIsDroppedWithTheReasonInItsPUBACK(t *testing.T) {
+// PROTOCOL 1: "Required on every request; the request fails without them, or with
+// another QoS."
+func TestProtocol1ARequestThatLacksSomethingIsDroppedAndCounted(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(*paho.Publish)
-		code   byte
-		reason string
+		code   byte // of the PUBACK; 0: there is none
+		why    server.Dropped
 	}{
-		{"no response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "" }, 0x83, "needs a response topic"},
-		{"no correlation data", func(m *paho.Publish) { m.Properties.CorrelationData = nil }, 0x83, "needs correlation data"},
-		{"retained", func(m *paho.Publish) { m.Retain = true }, packets.PubackImplementationSpecificError, "may not be retained"},
-		{"a wildcard in the response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients/+/response" }, packets.PubackTopicNameInvalid, "response topic"},
-		{"a system response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "$SYS/broker" }, packets.PubackTopicNameInvalid, "response topic"},
-		{"QoS 0", func(m *paho.Publish) { m.QoS = 0 }, 0, ""},
+		{"no response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "" }, packets.PubackImplementationSpecificError, server.DroppedNoResponse},
+		{"no correlation data", func(m *paho.Publish) { m.Properties.CorrelationData = nil }, packets.PubackImplementationSpecificError, server.DroppedNoCorrelation},
+		{"retained", func(m *paho.Publish) { m.Retain = true }, packets.PubackImplementationSpecificError, server.DroppedRetained},
+		{"a wildcard in the response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients/+/response" }, packets.PubackTopicNameInvalid, server.DroppedInvalidTopic},
+		{"all topics as response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "#" }, packets.PubackTopicNameInvalid, server.DroppedInvalidTopic},
+		{"a system response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "$SYS/broker" }, packets.PubackTopicNameInvalid, server.DroppedInvalidTopic},
+		{"a shared response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "$share/g/clients/p/response" }, packets.PubackTopicNameInvalid, server.DroppedInvalidTopic},
+		{"another client's response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients/q/response" }, packets.PubackNotAuthorized, server.DroppedForeignTopic},
+		{"QoS 0", func(m *paho.Publish) { m.QoS = 0 }, 0, server.DroppedQoS},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			p := connect(t, start(t, server.Options{}), "p", nil)
+			var log syncBuffer
+			address, s := startServer(t, server.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			p, spy := connect(t, address, "p", nil), connect(t, address, "spy", nil)
+			spy.subscribe("#")
 			request := p.request("SET", "k", "v")
 			test.change(request)
 			ack, err := p.publish(request)
-			if test.reason != "" {
-				if err == nil || ack == nil || ack.Properties == nil || !strings.Contains(ack.Properties.ReasonString, test.reason) {
-					t.Errorf("PUBACK %+v, %v; want the reason %q", ack, err, test.reason)
-				} else if ack.ReasonCode < 0x80 {
-					t.Errorf("PUBACK with code %#x", ack.ReasonCode)
-				}
+			if test.code == 0 && err != nil || test.code != 0 && (err == nil || ack == nil || ack.ReasonCode != test.code ||
+				ack.Properties == nil || ack.Properties.ReasonString != string(test.why)) {
+				t.Errorf("PUBACK %+v, %v; want %#x, %q", ack, err, test.code, test.why)
 			}
 			p.mustGet("k", "")
+			if got := s.Stats().Dropped; got[test.why] != 1 || len(got) != 1 {
+				t.Errorf("dropped requests are counted as %v", got)
+			}
+			if text := log.String(); !strings.Contains(text, "client=p") || !strings.Contains(text, string(test.why)) {
+				t.Errorf("the log says\n%s", text)
+			}
+			spy.mustBeSilent()
+			if len(spy.received) > 0 {
+				t.Errorf("the spy received %v", <-spy.received)
+			}
+			late := connect(t, address, "late", nil)
+			late.subscribe("#")
+			late.mustBeSilent() // nothing was retained
 		})
+	}
+}
+
+// PROTOCOL 1: "QoS 1 only". CONNACK has said so; paho would not send it.
+func TestProtocol1ARequestWithQoS2EndsTheConnection(t *testing.T) {
+	address, s := startServer(t, server.Options{})
+	p, other := connect(t, address, "p", nil), connect(t, address, "other", nil)
+	message := &packets.Publish{QoS: 2, PacketID: 7, Topic: invokeTopic, Payload: command("SET", "k", "v"),
+		Properties: &packets.Properties{ResponseTopic: p.replyTo, CorrelationData: []byte("0123456789abcdef")}}
+	if _, err := message.WriteTo(p.conn); err != nil {
+		t.Fatal(err)
+	}
+	p.mustBeDisconnected(packets.DisconnectQoSNotSupported)
+	other.mustGet("k", "")
+	if got := s.Stats().Dropped[server.DroppedQoS]; got != 1 {
+		t.Errorf("%d such requests are counted", got)
+	}
+}
+
+// PROTOCOL 1: "MQTT 5 only".
+func TestProtocol1ARequestOfAnMQTT311ClientEndsItsConnection(t *testing.T) {
+	address, s := startServer(t, server.Options{})
+	observer := connect(t, address, "observer", nil)
+	observer.subscribe("#")
+	for _, test := range []struct {
+		name  string
+		topic string
+		flags byte
+		ends  bool
+	}{
+		{"a message on an ordinary topic", "factory/news", 0x32, false},
+		{"a request", invokeTopic, 0x32, true},
+		{"a retained request", invokeTopic, 0x33, true},
+		{"a request with QoS 0", invokeTopic, 0x30, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			conn, err := net.Dial("tcp", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(patience))
+			write := func(packet string) {
+				t.Helper()
+				if _, err := io.WriteString(conn, packet); err != nil {
+					t.Fatal(err)
+				}
+			}
+			read := func(want string) error {
+				got := make([]byte, len(want))
+				_, err := io.ReadFull(conn, got)
+				if err == nil && string(got) != want {
+					t.Errorf("read %q, want %q", got, want)
+				}
+				return err
+			}
+			write("\x10\x0f\x00\x04MQTT\x04\x02\x00\x3c\x00\x03old")
+			if err := read("\x20\x02\x00\x00"); err != nil {
+				t.Fatal(err)
+			}
+			body := fmt.Sprintf("\x00%c%s", len(test.topic), test.topic)
+			if test.flags&0x06 != 0 {
+				body += "\x00\x07"
+			}
+			body += string(command("SET", "k", "v"))
+			write(string([]byte{test.flags, byte(len(body))}) + body)
+			if err := read("\x40\x02\x00\x07"); (err != nil) != test.ends {
+				t.Errorf("PUBACK: %v", err)
+			}
+		})
+	}
+	if got := s.Stats().Dropped[server.DroppedOldProtocol]; got != 3 {
+		t.Errorf("%d requests are counted", got)
+	}
+	if message := observer.next(); message.Topic != "factory/news" {
+		t.Errorf("the observer received %v", message)
+	}
+	observer.mustGet("k", "")
+}
+
+// PROTOCOL 1, and what deployed clients need: the request as the public Go SDK sends
+// it, which has the hex of its id in its response topic, never subscribes to its
+// notifications, and refuses a reply without __stat or with correlation data of
+// another length.
+func TestTheDeployedGoClientIsServed(t *testing.T) {
+	address := start(t, server.Options{})
+	p := connect(t, address, "client-id1", nil)
+	p.replyTo = "clients/636C69656E742D696431/services/statestore/_any_/command/invoke/response"
+	p.subscribe(p.replyTo)
+	expiry := uint32(10)
+	ask := func(words ...string) *paho.Publish {
+		t.Helper()
+		request := p.request(words...)
+		request.Properties.ContentType = "application/octet-stream"
+		request.Properties.MessageExpiry = &expiry
+		for name, value := range map[string]string{"__srcId": "client-id1", "__protVer": "1.0", "$partition": "client-id1"} {
+			request.Properties.User.Add(name, value)
+		}
+		if _, err := p.publish(request); err != nil {
+			t.Fatal(err)
+		}
+		reply := p.next()
+		if got := reply.Properties.CorrelationData; len(got) != 16 || string(got) != string(request.Properties.CorrelationData) {
+			t.Errorf("%q: correlation data %q", words, got)
+		}
+		if got := reply.Properties.User.Get("__stat"); got != "200" {
+			t.Errorf("%q: __stat is %q", words, got)
+		}
+		return reply
+	}
+	for _, test := range []struct {
+		words []string
+		want  string
+	}{
+		{[]string{"KEYNOTIFY", "SOMEKEY"}, "+OK\r\n"},
+		{[]string{"SET", "SOMEKEY", "a", "NEX", "PX", "10000"}, "+OK\r\n"},
+		{[]string{"SET", "SOMEKEY", "b", "NEX", "PX", "10000"}, ":-1\r\n"},
+		{[]string{"VDEL", "SOMEKEY", "b"}, ":-1\r\n"},
+		{[]string{"SET", "SOMEKEY"}, "-ERR wrong number of arguments\r\n"},
+		{[]string{"VDEL", "SOMEKEY", "a"}, ":1\r\n"},
+	} {
+		if got := string(ask(test.words...).Payload); got != test.want {
+			t.Errorf("%q: %q, want %q", test.words, got, test.want)
+		}
+	}
+	for _, want := range []string{string(command("NOTIFY", "SET", "VALUE", "a")), string(command("NOTIFY", "DELETE"))} {
+		got := p.nextNotification()
+		if got.Topic != reservedPrefix+"/636C69656E742D696431/command/notify/534F4D454B4559" || string(got.Payload) != want {
+			t.Errorf("notification %q on %s, want %q", got.Payload, got.Topic, want)
+		}
 	}
 }
 
@@ -100,7 +251,9 @@ func TestARequestThatNamesTheStoresTopicsForItsReplyEndsTheConnection(t *testing
 			request := forger.request("SET", "k", "v")
 			request.Properties.ResponseTopic = topic
 			go func() { _, _ = forger.publish(request) }() // never acknowledged
-			forger.mustBeDisconnected(reasonNotAuthorized)
+			if reason := forger.mustBeDisconnected(reasonNotAuthorized); reason != string(server.DroppedForbiddenTopic) {
+				t.Errorf("the reason is %q", reason)
+			}
 			other.mustGet("k", "")
 		})
 	}

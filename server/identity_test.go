@@ -1,0 +1,274 @@
+package server_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// mayPublish reports whether the broker accepts a message.
+func (p *peer) mayPublish(topic string) bool {
+	p.t.Helper()
+	ack, err := p.publish(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte("x")})
+	switch {
+	case err == nil:
+		return true
+	case ack != nil && ack.ReasonCode == packets.PubackNotAuthorized:
+		return false
+	}
+	p.t.Fatalf("%s: publish to %q: %+v, %v", p.id, topic, ack, err)
+	return false
+}
+
+func (p *peer) maySubscribe(filter string) bool {
+	p.t.Helper()
+	code, err := p.trySubscribe(filter)
+	if err != nil && code != packets.SubackNotauthorized {
+		p.t.Fatalf("%s: subscribe to %q: %#x, %v", p.id, filter, code, err)
+	}
+	return err == nil
+}
+
+// mayBeAnswered reports whether a request that wants its reply on a topic is accepted.
+func (p *peer) mayBeAnswered(topic string) bool {
+	p.t.Helper()
+	request := p.request("GET", "k")
+	request.Properties.ResponseTopic = topic
+	ack, err := p.publish(request)
+	if err != nil && (ack == nil || ack.ReasonCode != packets.PubackNotAuthorized) {
+		p.t.Fatalf("%s: answer on %q: %+v, %v", p.id, topic, ack, err)
+	}
+	return err == nil
+}
+
+// Decision 11: below clients/ a client has its own topics, in both spellings, and
+// nobody else's.
+func TestAClientHasItsOwnTopicsAndNobodyElses(t *testing.T) {
+	address := start(t, server.Options{})
+	for _, test := range []struct {
+		name, client, topic string
+		own                 bool
+	}{
+		{"the plain form", "p", "clients/p/services/statestore/_any_/command/invoke/response", true},
+		{"the hex form", "p", "clients/70/services/statestore/_any_/command/invoke/response", true},
+		{"another client", "p", "clients/q/response", false},
+		{"another client in hex", "p", "clients/71/response", false},
+		{"a name that begins with its own", "p", "clients/pq/response", false},
+		{"a name that its own begins with", "pq", "clients/p/response", false},
+		{"no name", "p", "clients//response", false},
+		{"nothing below the name", "p", "clients/p", false},
+		{"no level of its own", "p", "clients", false},
+		{"lower-case hex", "j", "clients/6a/response", false},
+		{"upper-case hex", "j", "clients/6A/response", true},
+		{"a name with a slash in plain", "a/b", "clients/a/b/response", false},
+		{"a name with a slash in hex", "a/b", "clients/612F62/response", true},
+		{"the store's topics by a client of its name", "statestore", "clients/statestore/x", false},
+		{"the same in hex", "statestore", "clients/737461746573746F7265/response", true},
+		{"a hexadecimal name whose owner is not there", "72", "clients/72/response", true},
+		{"the same name in hex", "72", "clients/3732/response", true},
+		{"other topics of the store", "p", "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/x", false},
+		{"elsewhere", "p", "factory/answers", true},
+		{"a topic that only begins like that of clients", "p", "clientship/q", true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p, err := tryConnect(t, address, test.client, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := p.mayPublish(test.topic); got != test.own {
+				t.Errorf("client %q may publish to %q: %v", test.client, test.topic, got)
+			}
+			if got := p.mayBeAnswered(test.topic); got != test.own {
+				t.Errorf("client %q may be answered on %q: %v", test.client, test.topic, got)
+			}
+			if test.topic == "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/x" {
+				return // nothing is ever published there, so anybody may listen
+			}
+			if got := p.maySubscribe(test.topic); got != test.own {
+				t.Errorf("client %q may subscribe to %q: %v", test.client, test.topic, got)
+			}
+			if got := p.maySubscribe("$share/group/" + test.topic); got != test.own {
+				t.Errorf("client %q may subscribe to %q, shared: %v", test.client, test.topic, got)
+			}
+		})
+	}
+}
+
+func TestAWildcardNeverDeliversWhatItsClientMayNotRead(t *testing.T) {
+	address := start(t, server.Options{})
+	p, spy := connect(t, address, "p", nil), connect(t, address, "spy", nil)
+	for _, filter := range []string{"#", "clients/#", "clients/+/response", "+/p/response", "statestore/#", "$share/g/#", "$share/g/clients/+/response"} {
+		if !spy.maySubscribe(filter) {
+			t.Errorf("subscribe to %q is refused", filter)
+		}
+	}
+	p.do("KEYNOTIFY", "k")
+	p.do("SET", "k", "secret")
+	p.nextNotification()
+	// What arrives at the spy after its own message was sent after all that.
+	spy.mayPublish("last")
+	for message := spy.next(); message.Topic != "last"; message = spy.next() {
+		t.Errorf("the spy received %v", message)
+	}
+	if len(spy.notified) > 0 {
+		t.Errorf("the spy received a notification of another: %v", <-spy.notified)
+	}
+}
+
+func TestAHexadecimalNameGivesWayToItsOwnerAndNotTheReverse(t *testing.T) {
+	address := start(t, server.Options{})
+	spy := connect(t, address, "70", nil) // what "p" is in hex
+	if !spy.maySubscribe("clients/70/#") {
+		t.Fatal("a client without a namesake may not use its name")
+	}
+	p := connect(t, address, "p", nil)
+	p.replyTo = "clients/70/response"
+	p.subscribe(p.replyTo)
+	p.do("SET", "k", "secret")
+	if spy.mayPublish("clients/70/response") {
+		t.Error("a reply to p can be forged")
+	}
+	if spy.mayBeAnswered("clients/70/response") {
+		t.Error("a request of another is answered to p")
+	}
+	spy.maySubscribe("clients/3730/#")
+	spy.mayPublish("clients/3730/last")
+	if message := spy.next(); message.Topic != "clients/3730/last" {
+		t.Errorf("the spy received %v", message)
+	}
+}
+
+func TestAWillIsJudgedLikeAPublish(t *testing.T) {
+	address := start(t, server.Options{})
+	for _, test := range []struct {
+		topic string
+		own   bool
+	}{
+		{"clients/p/gone", true},
+		{"clients/70/gone", true},
+		{"factory/p/gone", true},
+		{"clients/q/gone", false},
+		{"clients/statestore/v1/x", false},
+		{"statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/x", false},
+	} {
+		p, err := tryConnect(t, address, "p", func(c *paho.Connect) {
+			c.WillMessage = &paho.WillMessage{Topic: test.topic, Payload: []byte("x"), QoS: 1}
+		})
+		if (err == nil) != test.own {
+			t.Errorf("a Will on %q: %v", test.topic, err)
+		}
+		if !test.own && (p.connack == nil || p.connack.ReasonCode != packets.ConnackNotAuthorized) {
+			t.Errorf("a Will on %q is refused with %+v", test.topic, p.connack)
+		}
+	}
+}
+
+// rules is an Authorizer, and an Authenticator that believes any user name.
+type rules struct {
+	key   func(who access.Identity, verb statestore.Verb, key string) bool
+	topic func(who access.Identity, topic string, write bool) bool
+}
+
+func (rules) Authenticate(access.Credentials) error { return nil }
+func (r rules) Authorize(who access.Identity, verb statestore.Verb, key string) bool {
+	return r.key == nil || r.key(who, verb, key)
+}
+func (r rules) AuthorizeTopic(who access.Identity, topic string, write bool) bool {
+	return r.topic == nil || r.topic(who, topic, write)
+}
+
+func as(user string) func(*paho.Connect) {
+	return func(c *paho.Connect) {
+		c.UsernameFlag, c.Username = true, user
+		c.PasswordFlag, c.Password = true, []byte("secret")
+	}
+}
+
+func TestTheAuthorizerIsAskedForEachRequest(t *testing.T) {
+	var asked []string
+	authorizer := rules{key: func(who access.Identity, verb statestore.Verb, key string) bool {
+		asked = append(asked, fmt.Sprint(who.Client, " ", who.User, " ", verb, " ", key))
+		return key != "forbidden"
+	}}
+	p := connect(t, start(t, server.Options{Authenticator: authorizer, Authorizer: authorizer}), "p", as("alice"))
+	for _, words := range [][]string{{"SET", "k", "v"}, {"get", "k"}, {"DEL", "k"}, {"VDEL", "k", "v"}, {"KEYNOTIFY", "k"}} {
+		if got := p.do(words...); strings.HasPrefix(got, "-ERR") {
+			t.Errorf("%q: %q", words, got)
+		}
+		words[1] = "forbidden"
+		if got := p.do(words...); got != "-ERR not authorized\r\n" {
+			t.Errorf("%q: %q", words, got)
+		}
+	}
+	p.do("FROB", "k")
+	want := []string{
+		"p alice SET k", "p alice SET forbidden", "p alice GET k", "p alice GET forbidden", "p alice DEL k", "p alice DEL forbidden",
+		"p alice VDEL k", "p alice VDEL forbidden", "p alice KEYNOTIFY k", "p alice KEYNOTIFY forbidden",
+	}
+	if strings.Join(asked, "\n") != strings.Join(want, "\n") {
+		t.Errorf("asked %q, want %q", asked, want)
+	}
+}
+
+func TestTopicsElsewhereAreAllowedUnlessTheRulesSayOtherwise(t *testing.T) {
+	authorizer := rules{topic: func(who access.Identity, topic string, write bool) bool {
+		return strings.HasPrefix(topic, who.User+"/") || !write && topic == "news"
+	}}
+	p := connect(t, start(t, server.Options{Authenticator: authorizer, Authorizer: authorizer}), "p", as("alice"))
+	for _, test := range []struct {
+		topic       string
+		write, read bool
+	}{
+		{"alice/x", true, true},
+		{"bob/x", false, false},
+		{"news", false, true},
+		{"clients/p/x", true, true}, // not a matter of rules
+		{"clients/bob/x", false, false},
+	} {
+		if got := p.mayPublish(test.topic); got != test.write {
+			t.Errorf("publish to %q: %v", test.topic, got)
+		}
+		if got := p.mayBeAnswered(test.topic); got != test.write {
+			t.Errorf("be answered on %q: %v", test.topic, got)
+		}
+		if got := p.maySubscribe(test.topic); got != test.read {
+			t.Errorf("subscribe to %q: %v", test.topic, got)
+		}
+	}
+	if !p.maySubscribe("#") {
+		t.Error("a wildcard is refused")
+	}
+}
+
+func TestAClientIdCannotBeTakenOverByAnotherUser(t *testing.T) {
+	address := start(t, server.Options{Authenticator: rules{}})
+	keep := uint32(600)
+	for _, test := range []struct {
+		name string
+		end  func(*peer)
+	}{
+		{"while it is connected", func(*peer) {}},
+		{"while its session is kept", func(p *peer) { _ = p.paho.Disconnect(&paho.Disconnect{}) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := connect(t, address, "p", func(c *paho.Connect) {
+				as("alice")(c)
+				c.Properties.SessionExpiryInterval = &keep
+			})
+			test.end(p)
+			thief, err := tryConnect(t, address, "p", as("bob"))
+			if err == nil || thief.connack == nil || thief.connack.ReasonCode != packets.ConnackNotAuthorized ||
+				!strings.Contains(thief.connack.Properties.ReasonString, "another user") {
+				t.Errorf("another user: %+v, %v", thief.connack, err)
+			}
+			connect(t, address, "p", as("alice"))
+		})
+	}
+}

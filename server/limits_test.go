@@ -1,0 +1,103 @@
+package server_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+func TestAServerTakesAsManyClientsAsItMay(t *testing.T) {
+	address, s := startServer(t, server.Options{MaxClients: 2})
+	connect(t, address, "a", nil)
+	b := connect(t, address, "b", keepSession(true))
+	refused := func(id string, codes ...byte) {
+		t.Helper()
+		p, err := tryConnect(t, address, id, nil)
+		if err == nil || p.connack == nil {
+			t.Fatalf("%q: %+v, %v", id, p.connack, err)
+		}
+		for _, code := range codes {
+			if p.connack.ReasonCode == code {
+				return
+			}
+		}
+		t.Errorf("%q is refused with %#x, want one of %#x", id, p.connack.ReasonCode, codes)
+	}
+	refused("c", packets.ConnackServerBusy, packets.ConnackQuotaExceeded)
+	_ = b.paho.Disconnect(&paho.Disconnect{})
+	refused("c", packets.ConnackQuotaExceeded) // the session of b is still there
+	if s.Stats().RefusedConnections == 0 {
+		t.Error("no refused connection is counted")
+	}
+	b = connect(t, address, "b", nil) // which ends its session
+	_ = b.paho.Disconnect(&paho.Disconnect{})
+	connectWhenThereIsRoom(t, address, "c")
+}
+
+// connectWhenThereIsRoom repeats: the server hears of a DISCONNECT after its sender
+// is gone.
+func connectWhenThereIsRoom(t *testing.T, address, id string) {
+	t.Helper()
+	var err error
+	for range 1000 {
+		if _, err = tryConnect(t, address, id, nil); err == nil {
+			return
+		}
+	}
+	t.Errorf("%q: %v", id, err)
+}
+
+func TestTheReceiveMaximumIsHowManyRequestsAreRemembered(t *testing.T) {
+	for _, remembered := range []int{0, 7} {
+		p := connect(t, start(t, server.Options{Store: statestore.Options{Remembered: remembered}}), "p", nil)
+		want := uint16(remembered)
+		if remembered == 0 {
+			want = statestore.DefaultRemembered
+		}
+		if got := p.connack.Properties.ReceiveMaximum; got == nil || *got != want {
+			t.Errorf("remembered %d: the Receive Maximum is %v", remembered, got)
+		}
+	}
+}
+
+func TestInvariant38ARenewalIsNeverRefusedForQuota(t *testing.T) {
+	address := start(t, server.Options{Store: statestore.Options{MaxKeys: 1, MaxBytes: 8, MaxValue: 4, MaxWatches: 1}})
+	p := connect(t, address, "p", nil)
+	const full = "-ERR the quota has been exceeded\r\n"
+	for i, step := range []struct {
+		words []string
+		want  string
+	}{
+		{[]string{"SET", "lock", "p:01", "NEX", "PX", "60000"}, "+OK\r\n"},
+		{[]string{"SET", "other", "v"}, full},
+		{[]string{"SET", "lock", "p:001"}, full},
+		{[]string{"SET", "lock", "p:01", "NEX", "PX", "60000"}, "+OK\r\n"},
+		{[]string{"KEYNOTIFY", "lock"}, "+OK\r\n"},
+		{[]string{"KEYNOTIFY", "other"}, full},
+		{[]string{"KEYNOTIFY", "lock"}, "+OK\r\n"},
+	} {
+		if got := p.do(step.words...); got != step.want {
+			t.Errorf("step %d, %q: %q, want %q", i, step.words, got, step.want)
+		}
+	}
+}
+
+func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
+	for _, options := range []server.Options{
+		{Addr: "127.0.0.1:0", MaxClients: -1},
+		{Addr: "127.0.0.1:0", Store: statestore.Options{Remembered: 1 << 16}},
+		{Addr: "127.0.0.1:0", Store: statestore.Options{MaxWatches: -1}},
+		{Addr: "127.0.0.1:0", Store: statestore.Options{LockPrefixes: []string{"lock/"}}},
+		{Addr: "127.0.0.1:0", Store: statestore.Options{Strict: true, LockPrefixes: []string{""}}},
+	} {
+		if s, err := server.New(options); err == nil {
+			_ = s.Close()
+			t.Errorf("%s was accepted", fmt.Sprintf("%+v", options))
+		}
+	}
+}

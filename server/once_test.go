@@ -1,0 +1,101 @@
+package server_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// keepSession makes a peer's session outlive its connections.
+func keepSession(clean bool) func(*paho.Connect) {
+	keep := uint32(600)
+	return func(c *paho.Connect) {
+		c.CleanStart = clean
+		c.Properties.SessionExpiryInterval = &keep
+	}
+}
+
+func TestInvariant23ARequestThatIsDeliveredAgainIsAppliedOnce(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		first func(*paho.Connect)
+		again func(*paho.Connect) // nil: over the same connection
+		once  bool
+	}{
+		{"over the same connection", nil, nil, true},
+		{"after a reconnect to the same session", keepSession(true), keepSession(false), true},
+		{"after a reconnect without a session", nil, nil, false},
+		{"after a reconnect that began a new session", keepSession(true), keepSession(true), false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			address := start(t, server.Options{})
+			p := connect(t, address, "p", test.first)
+			request := p.request("SET", "k", "v", "NX")
+			deliver := func() string {
+				t.Helper()
+				if _, err := p.publish(request); err != nil {
+					t.Fatal(err)
+				}
+				reply := p.next()
+				return string(reply.Payload) + reply.Properties.User.Get("__ts")
+			}
+			first := deliver()
+			p.do("DEL", "k")
+			if test.name != "over the same connection" {
+				_ = p.paho.Disconnect(&paho.Disconnect{})
+				p = connect(t, address, "p", test.again)
+			}
+			if second := deliver(); (second == first) != test.once {
+				t.Errorf("the first reply was %q, the second %q", first, second)
+			}
+			if test.once {
+				p.mustGet("k", "")
+			} else {
+				p.mustGet("k", "v")
+			}
+		})
+	}
+}
+
+// slowly is an Authorizer that takes its time over one key.
+type slowly struct{ took chan time.Duration }
+
+func (s slowly) Authorize(_ access.Identity, _ statestore.Verb, key string) bool {
+	if key == "slow" {
+		began := time.Now()
+		time.Sleep(1100 * time.Millisecond)
+		s.took <- time.Since(began)
+	}
+	return true
+}
+
+func TestARequestWhoseMessageExpiryPassedIsNotApplied(t *testing.T) {
+	authorizer := slowly{make(chan time.Duration, 2)}
+	address, s := startServer(t, server.Options{Authorizer: authorizer})
+	p := connect(t, address, "p", nil)
+	short, long := uint32(1), uint32(600)
+	request := p.request("SET", "slow", "v")
+	request.Properties.MessageExpiry = &short
+	ack, err := p.publish(request)
+	if err == nil || ack == nil || ack.Properties == nil || ack.Properties.ReasonString != "the request had expired" {
+		t.Errorf("PUBACK %+v, %v", ack, err)
+	}
+	<-authorizer.took
+	if got := s.Stats().Dropped[server.DroppedExpired]; got != 1 {
+		t.Errorf("%d expired requests are counted", got)
+	}
+	p.do("SET", "quick", "v") // and no reply to the first comes before this one
+	request = p.request("SET", "slow", "w")
+	request.Properties.MessageExpiry = &long
+	if _, err := p.publish(request); err != nil {
+		t.Fatal(err)
+	}
+	if reply := p.next(); string(reply.Payload) != "+OK\r\n" {
+		t.Errorf("a request in time: %q", reply.Payload)
+	}
+}
