@@ -5,18 +5,19 @@ import (
 	"time"
 )
 
-func (e *entry) due(now Instant) bool { return e.position >= 0 && now.Elapsed >= e.deadline }
+func (e *entry) due(now Instant) bool { return e.next != nil && now.Elapsed >= e.deadline }
 
-// Expire removes up to limit keys whose time has passed, earliest first, and
-// returns the notifications. A caller that got work done should call again:
-// the limit keeps one call short while many keys fall due at once.
+// Expire removes up to limit keys whose time has passed and returns the
+// notifications: the earlier ones first, as far as they are a millisecond apart. A
+// caller that got more should call again: the limit keeps one call short while many
+// keys fall due at once.
 func (s *Store) Expire(now Instant, limit int) (notifications []Notification, more bool) {
 	for ; limit > 0; limit-- {
-		earliest := s.expiries.earliest()
-		if earliest == nil || earliest.filed > now.Elapsed {
+		earliest := s.expiries.earliest(now)
+		if earliest == nil {
 			return notifications, false
 		}
-		if earliest.filed < earliest.deadline {
+		if earliest.filed < tickOf(earliest.deadline) {
 			s.expiries.refile(earliest) // due or not: keys with deadlines in between go first
 		} else {
 			notifications = s.remove(notifications, earliest)
@@ -25,76 +26,137 @@ func (s *Store) Expire(now Instant, limit int) (notifications []Notification, mo
 	return notifications, true
 }
 
-// NextExpiry returns the time, on Instant.Elapsed, by which Expire should run
-// again, and false when no key expires. It may be earlier than the first real
-// expiry, never later.
+// NextExpiry returns the time, on Instant.Elapsed, by which Expire should run again,
+// and false when no key expires. It may be earlier than the first real expiry, and
+// less than a millisecond later.
 func (s *Store) NextExpiry() (time.Duration, bool) {
-	earliest := s.expiries.earliest()
-	if earliest == nil {
-		return 0, false
-	}
-	return earliest.filed, true
+	first, ok := s.expiries.first()
+	return first.time(), ok
 }
 
-// expiries is a heap of the keys that expire, by the deadline under which each
-// was filed.
+// expiries files the keys that expire by the millisecond after which they do.
 //
-// A lease is renewed many times for each time that it expires, and every
-// renewal moves its deadline back. So a later deadline leaves the entry where
-// it is; the entry is filed again only when its old deadline comes up. That
-// makes a renewal O(1) and keeps one heap slot for each key.
-type expiries struct{ byDeadline []*entry }
+// A million keys in a heap cost a microsecond each to take out, nearly all of it
+// waiting for memory. Here the heap holds milliseconds, each of which has a list of
+// its keys: filing a key and taking it out are O(1), and keys that fall due together
+// lie in one list.
+//
+// A lease is renewed many times for each time that it expires, and every renewal
+// moves its deadline back. So a later deadline leaves the key where it is filed; it is
+// filed anew only when its old time comes.
+type expiries struct {
+	lists map[tick]*entry // the first entry of each circular list
+	ticks tickHeap        // of the lists, and of some that are empty by now
+}
+
+// tick is a number of milliseconds on Instant.Elapsed.
+type tick int64
+
+// tickOf returns the first tick at which a deadline has passed.
+func tickOf(deadline time.Duration) tick {
+	t := tick(deadline / time.Millisecond)
+	if t.time() < deadline && deadline < latestTick {
+		t++
+	}
+	return t
+}
+
+// latestTick is the last time that is a whole number of milliseconds.
+const latestTick = time.Duration(1<<63-1) / time.Millisecond * time.Millisecond
+
+func (t tick) time() time.Duration { return time.Duration(t) * time.Millisecond }
+
+func newExpiries() expiries { return expiries{lists: make(map[tick]*entry)} }
 
 func (x *expiries) schedule(e *entry, deadline time.Duration) {
 	e.deadline = deadline
 	switch {
-	case e.position < 0:
-		e.filed = deadline
-		heap.Push(x, e)
-	case deadline < e.filed:
+	case e.next == nil:
+		x.file(e)
+	case tickOf(deadline) < e.filed:
 		x.refile(e)
 	}
 }
 
 func (x *expiries) refile(e *entry) {
-	e.filed = e.deadline
-	heap.Fix(x, e.position)
+	x.cancel(e)
+	x.file(e)
 }
 
+// file puts an entry at the end of the list of its tick.
+func (x *expiries) file(e *entry) {
+	e.filed = tickOf(e.deadline)
+	first := x.lists[e.filed]
+	if first == nil {
+		e.next, e.previous = e, e
+		x.lists[e.filed] = e
+		heap.Push(&x.ticks, e.filed)
+		return
+	}
+	e.next, e.previous = first, first.previous
+	first.previous.next, first.previous = e, e
+}
+
+// cancel takes an entry out. Its tick stays in the heap until its time comes, unless
+// there are more such ticks than others.
 func (x *expiries) cancel(e *entry) {
-	if e.position >= 0 {
-		heap.Remove(x, e.position)
+	if e.next == nil {
+		return
 	}
-}
-
-func (x *expiries) earliest() *entry {
-	if len(x.byDeadline) == 0 {
-		return nil
+	if e.next == e {
+		delete(x.lists, e.filed)
+		x.compact()
+	} else {
+		if x.lists[e.filed] == e {
+			x.lists[e.filed] = e.next
+		}
+		e.next.previous, e.previous.next = e.previous, e.next
 	}
-	return x.byDeadline[0]
+	e.next, e.previous = nil, nil
 }
 
-// Len, Less, Swap, Push and Pop implement heap.Interface.
-
-func (x *expiries) Len() int           { return len(x.byDeadline) }
-func (x *expiries) Less(i, j int) bool { return x.byDeadline[i].filed < x.byDeadline[j].filed }
-
-func (x *expiries) Swap(i, j int) {
-	x.byDeadline[i], x.byDeadline[j] = x.byDeadline[j], x.byDeadline[i]
-	x.byDeadline[i].position, x.byDeadline[j].position = i, j
+func (x *expiries) compact() {
+	const negligible = 1024
+	if len(x.ticks) < 2*len(x.lists)+negligible {
+		return
+	}
+	x.ticks = x.ticks[:0]
+	for t := range x.lists {
+		x.ticks = append(x.ticks, t)
+	}
+	heap.Init(&x.ticks)
 }
 
-func (x *expiries) Push(e any) {
-	added := e.(*entry)
-	added.position = len(x.byDeadline)
-	x.byDeadline = append(x.byDeadline, added)
+// first returns the earliest tick that has a list.
+func (x *expiries) first() (tick, bool) {
+	for len(x.ticks) > 0 {
+		if x.lists[x.ticks[0]] != nil {
+			return x.ticks[0], true
+		}
+		heap.Pop(&x.ticks)
+	}
+	return 0, false
 }
 
-func (x *expiries) Pop() any {
-	last := len(x.byDeadline) - 1
-	removed := x.byDeadline[last]
-	x.byDeadline[last] = nil
-	x.byDeadline = x.byDeadline[:last]
-	removed.position = -1
-	return removed
+// earliest returns an entry that was filed under a time that has come, or nil.
+func (x *expiries) earliest(now Instant) *entry {
+	if first, ok := x.first(); ok && first.time() <= now.Elapsed {
+		return x.lists[first]
+	}
+	return nil
+}
+
+// tickHeap implements heap.Interface.
+type tickHeap []tick
+
+func (h tickHeap) Len() int           { return len(h) }
+func (h tickHeap) Less(i, j int) bool { return h[i] < h[j] }
+func (h tickHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *tickHeap) Push(t any)        { *h = append(*h, t.(tick)) }
+
+func (h *tickHeap) Pop() any {
+	last := len(*h) - 1
+	popped := (*h)[last]
+	*h = (*h)[:last]
+	return popped
 }

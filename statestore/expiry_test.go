@@ -269,11 +269,45 @@ func TestExpiryOfManyRenewalsTakesOneSlot(t *testing.T) {
 		w.set(ask("SET lock holder NEX PX 1000"))
 		w.pass(time.Millisecond)
 	}
-	if got := w.store.expiries.Len(); got != 1 {
-		t.Errorf("there are %d slots for one key", got)
+	if lists, ticks := len(w.store.expiries.lists), len(w.store.expiries.ticks); lists != 1 || ticks != 1 {
+		t.Errorf("there are %d lists and %d ticks for one key", lists, ticks)
 	}
 	w.send(ask("DEL lock"))
 	if _, ok := w.store.NextExpiry(); ok {
 		t.Error("a deleted key has a next expiry")
 	}
+}
+
+// A client that sets and clears expiries must not fill the store with times at which
+// nothing happens.
+func TestTimesAtWhichNothingExpiresAreForgotten(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.set(ask("SET stays v PX 1"))
+	for i := range 20_000 {
+		w.set(ask(fmt.Sprint("SET k v PX ", 2+i)))
+		w.set(ask("SET k v"))
+	}
+	if got := len(w.store.expiries.ticks); got > 2000 {
+		t.Errorf("there are %d ticks for one key that expires", got)
+	}
+	if next, ok := w.store.NextExpiry(); !ok || next != w.now.Elapsed+time.Millisecond {
+		t.Errorf("NextExpiry = %v, %t", next, ok)
+	}
+}
+
+// Expire runs on whole milliseconds, keys need not: one is told within a millisecond
+// after its time, and gone for every request at its time.
+func TestAKeyIsToldWithinAMillisecondAfterItsTime(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.pass(300 * time.Microsecond)
+	w.set(ask("SET k v PX 1"))
+	next, ok := w.store.NextExpiry()
+	if late := next - (w.now.Elapsed + time.Millisecond); !ok || late < 0 || late >= time.Millisecond {
+		t.Errorf("NextExpiry is %v after the time of the key, %t", late, ok)
+	}
+	w.pass(time.Millisecond)
+	if notified, _ := w.store.Expire(w.now, 10); w.store.Len() != 1 {
+		t.Errorf("the key was told early: %v", notified)
+	}
+	w.want(ask("GET k"), "$-1\r\n")
 }

@@ -17,7 +17,7 @@ func (s *Store) token(current *entry, key string) hlc.Timestamp {
 
 // checkToken applies the fencing rule: a protected key changes only for an equal
 // or newer token.
-func (s *Store) checkToken(current *entry, command Command) protocol.Refusal {
+func (s *Store) checkToken(current *entry, command *Command) protocol.Refusal {
 	if !command.writes() {
 		return ""
 	}
@@ -39,7 +39,7 @@ func (s *Store) checkToken(current *entry, command Command) protocol.Refusal {
 // newerToken returns the newer of a key's token and that of a command. It does
 // not keep the command's memory alive: Parse left the node where it found it, in a
 // message that the network layer may use again.
-func newerToken(protection hlc.Timestamp, command Command) hlc.Timestamp {
+func newerToken(protection hlc.Timestamp, command *Command) hlc.Timestamp {
 	if !command.token.present || command.token.Compare(protection) <= 0 {
 		return protection
 	}
@@ -72,7 +72,7 @@ func (s *Store) revive(key string) hlc.Timestamp {
 
 // checkLock applies the rule for keys under lock prefixes: whoever sets one says
 // who he is, and cannot hold it for ever; nobody speaks for another.
-func (s *Store) checkLock(command Command) protocol.Refusal {
+func (s *Store) checkLock(command *Command) protocol.Refusal {
 	if !command.writes() || !s.isLock(command.Key) {
 		return ""
 	}
@@ -95,6 +95,6 @@ func (s *Store) isLock(key string) bool {
 	return false
 }
 
-func (c Command) writes() bool {
+func (c *Command) writes() bool {
 	return c.Verb == VerbSet || c.Verb == VerbDel || c.Verb == VerbVDel
 }

@@ -133,6 +133,7 @@ func (r *race) run(p program) {
 		}
 		r.check()
 	}
+	r.pass(time.Millisecond / 2) // Expire runs on whole milliseconds
 	for range 10 {
 		r.expire(3)
 	}
@@ -190,11 +191,11 @@ func (r *race) expire(limit int) {
 		return
 	}
 	for _, k := range r.model.keys {
-		if k.gone(r.now) && len(r.model.notify(k, true)) > 0 {
+		if k.told(r.now) && len(r.model.notify(k, true)) > 0 {
 			r.fatalf("Expire is done and %q was not announced", k.name)
 		}
 	}
-	r.model.keys = slices.DeleteFunc(r.model.keys, func(k modelKey) bool { return k.gone(r.now) })
+	r.model.keys = slices.DeleteFunc(r.model.keys, func(k modelKey) bool { return k.told(r.now) })
 	if r.store.Len() != len(r.model.keys) {
 		r.fatalf("Expire is done and there are %d keys; want %d", r.store.Len(), len(r.model.keys))
 	}
@@ -224,7 +225,7 @@ func (r *race) check() {
 	}
 	next, ok := r.store.NextExpiry()
 	for _, k := range r.model.keys {
-		if k.deadline != 0 && !k.gone(r.now) && (!ok || next > k.deadline) {
+		if k.deadline != 0 && !k.gone(r.now) && (!ok || next > k.tick()) {
 			r.fatalf("NextExpiry is %v, %t, but %q expires at %v", next, ok, k.name, k.deadline)
 		}
 	}

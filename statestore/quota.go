@@ -4,7 +4,7 @@ import "bytes"
 
 // overQuota reports whether a SET would make the store larger than it may be. One
 // that sets the value that is there already, as a renewal does, never is.
-func (s *Store) overQuota(current *entry, command Command) bool {
+func (s *Store) overQuota(current *entry, command *Command) bool {
 	if current != nil && bytes.Equal(current.value, command.Value) {
 		return false
 	}

@@ -67,12 +67,12 @@ func newSessions(remembered int) sessions {
 // worthRemembering reports whether a command must not be evaluated twice. Reading
 // twice does no harm, and remembering what was read would let a client pin as much
 // memory as it likes.
-func worthRemembering(command Command) bool {
+func worthRemembering(command *Command) bool {
 	return command.identity.correlation != "" && command.Verb != VerbGet
 }
 
 // recall returns the reply to the first delivery of a command.
-func (s *sessions) recall(command Command) (Reply, bool) {
+func (s *sessions) recall(command *Command) (Reply, bool) {
 	session := s.byClient[command.Client]
 	if session == nil {
 		return Reply{}, false
@@ -85,7 +85,7 @@ func (s *sessions) recall(command Command) (Reply, bool) {
 }
 
 // remember keeps the reply to a command, in place of the client's oldest.
-func (s *sessions) remember(command Command, reply Reply) {
+func (s *sessions) remember(command *Command, reply Reply) {
 	current := s.byClient[command.Client]
 	if current == nil {
 		current = &session{positions: make(map[string]int)}

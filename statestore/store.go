@@ -75,9 +75,10 @@ type entry struct {
 	version hlc.Timestamp
 	token   hlc.Timestamp // zero: the key is not protected
 
-	deadline time.Duration // on Instant.Elapsed; valid while position >= 0
-	filed    time.Duration // the deadline by which it is filed in expiries; never later than deadline
-	position int           // in expiries; -1: the key does not expire
+	// Of a key that expires; next is nil otherwise.
+	deadline       time.Duration // on Instant.Elapsed
+	filed          tick          // under which it is filed in expiries; not later than the deadline's
+	next, previous *entry        // in the list of that tick
 }
 
 func (e *entry) size() int64 { return int64(len(e.key) + len(e.value)) }
@@ -109,6 +110,7 @@ func New(options Options) (*Store, error) {
 		options:  options,
 		clock:    clock,
 		entries:  make(map[string]*entry),
+		expiries: newExpiries(),
 		watches:  newWatches(),
 		sessions: newSessions(options.Remembered),
 		fences:   make(map[string]hlc.Timestamp),
@@ -133,19 +135,19 @@ func (s *Store) Apply(now Instant, command Command) (Reply, []Notification) {
 	if command.expires != 0 && now.Elapsed >= command.expires {
 		return Reply{Verb: command.Verb, Outcome: Expired}, nil
 	}
-	if !worthRemembering(command) {
-		return s.apply(now, command)
+	if !worthRemembering(&command) {
+		return s.apply(now, &command)
 	}
-	if reply, again := s.sessions.recall(command); again {
+	if reply, again := s.sessions.recall(&command); again {
 		return reply, nil
 	}
-	reply, notifications := s.apply(now, command)
-	s.sessions.remember(command, reply)
+	reply, notifications := s.apply(now, &command)
+	s.sessions.remember(&command, reply)
 	return reply, notifications
 }
 
 // apply performs a command that has not been applied before.
-func (s *Store) apply(now Instant, command Command) (Reply, []Notification) {
+func (s *Store) apply(now Instant, command *Command) (Reply, []Notification) {
 	reply := Reply{Verb: command.Verb}
 	refusal := command.refusal
 	if refusal == "" {
@@ -206,7 +208,7 @@ func (s *Store) apply(now Instant, command Command) (Reply, []Notification) {
 	return reply, notifications
 }
 
-func (s *Store) set(now Instant, reply Reply, notifications []Notification, current *entry, command Command) (Reply, []Notification) {
+func (s *Store) set(now Instant, reply Reply, notifications []Notification, current *entry, command *Command) (Reply, []Notification) {
 	if current != nil {
 		refused := command.Condition == IfMissing ||
 			command.Condition == IfMissingOrEqual && !bytes.Equal(current.value, command.Value)
@@ -233,7 +235,7 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 	}
 	s.clock = version
 	if current == nil {
-		current = &entry{key: command.Key, position: -1, token: s.revive(command.Key)}
+		current = &entry{key: command.Key, token: s.revive(command.Key)}
 		s.entries[command.Key] = current
 	} else {
 		s.bytes -= current.size()
@@ -254,7 +256,7 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 }
 
 // checkStamps judges __ts and __ft by themselves.
-func checkStamps(now Instant, command Command) protocol.Refusal {
+func checkStamps(now Instant, command *Command) protocol.Refusal {
 	latest := now.WallMillis + MaxSkew.Milliseconds()
 	switch {
 	case !command.timestamp.present:

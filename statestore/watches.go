@@ -61,6 +61,9 @@ func (w *watches) forget(client string) {
 
 // notify appends one copy of the notification for each watcher of its key.
 func (w *watches) notify(to []Notification, template Notification) []Notification {
+	if len(w.byKey) == 0 {
+		return to // a lookup is not free, and most stores have few watchers
+	}
 	for _, client := range w.byKey[template.Key] {
 		template.Client = client
 		to = append(to, template)

@@ -12,8 +12,9 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// expireBatch bounds how long one expiry run holds the lock while many keys
-// fall due at once.
+// expireBatch bounds how long one expiry run holds the lock while many keys fall due
+// at once: for about a millisecond. Smaller batches would be interrupted more often
+// than they are worth, each time for as long as others are quicker to take the lock.
 const expireBatch = 256
 
 // Engine is a store with a clock. It is safe for concurrent use.

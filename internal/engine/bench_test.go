@@ -1,0 +1,73 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/resp3"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// BenchmarkPause measures how long a request waits while many keys fall due at once: of
+// a million keys, a hundred thousand. It reports the longest request, in milliseconds,
+// and how late the last of the keys was notified.
+func BenchmarkPause(b *testing.B) {
+	const kept, due = 900_000, 100_000
+	for range b.N {
+		store, err := statestore.New(statestore.Options{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		told := 0
+		last := time.Time{}
+		e := New(store, func(statestore.Notification) { told++; last = time.Now() })
+		ctx, stop := context.WithCancel(b.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); e.Run(ctx) }()
+
+		apply := func(words ...string) statestore.Reply {
+			ts := "0:0:client"
+			return e.Apply(statestore.Parse(statestore.Request{Client: "client", Payload: resp3.AppendCommand(nil, words...), Timestamp: &ts}))
+		}
+		for i := range kept {
+			apply("SET", fmt.Sprint("kept-", i), "value", "PX", "3600000")
+		}
+		const wait = 5 * time.Second // to set all that will be due
+		moment := time.Now().Add(wait)
+		for i := range due {
+			key := fmt.Sprint("due-", i)
+			apply("KEYNOTIFY", key)
+			apply("SET", key, "value", "PX", fmt.Sprint(max(time.Until(moment).Milliseconds(), 1)))
+		}
+		told = 0
+		runtime.GC()
+		if late := time.Since(moment); late > 0 {
+			b.Fatalf("the keys were set %v too late to fall due together", late)
+		}
+		renewUntil := func(end time.Time) (worst time.Duration, requests int) {
+			for ; time.Now().Before(end); requests++ {
+				began := time.Now()
+				apply("SET", fmt.Sprint("kept-", requests%kept), "value", "NEX", "PX", "3600000")
+				worst = max(worst, time.Since(began))
+			}
+			return worst, requests
+		}
+		// What the machine does to requests while nothing falls due, for comparison.
+		time.Sleep(time.Until(moment.Add(-700 * time.Millisecond)))
+		idle, _ := renewUntil(moment.Add(-200 * time.Millisecond))
+		time.Sleep(time.Until(moment.Add(-50 * time.Millisecond)))
+		worst, requests := renewUntil(moment.Add(450 * time.Millisecond))
+		stop()
+		<-ended
+		if told != due {
+			b.Fatalf("%d keys were notified, want %d", told, due)
+		}
+		b.ReportMetric(float64(idle.Microseconds())/1000, "ms-worst-while-idle")
+		b.ReportMetric(float64(worst.Microseconds())/1000, "ms-worst-request")
+		b.ReportMetric(float64(last.Sub(moment).Microseconds())/1000, "ms-last-notified")
+		b.ReportMetric(float64(requests), "requests-meanwhile")
+	}
+}
