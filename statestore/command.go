@@ -172,7 +172,7 @@ func grammarOf(verb string) (grammar, bool) {
 	return grammar{}, false
 }
 
-func (c *Command) read(arguments [][]byte) protocol.Refusal {
+func (c *Command) read(arguments [][]byte) (refusal protocol.Refusal) {
 	grammar, ok := grammarOf(upper(arguments[0]))
 	if !ok {
 		return protocol.UnknownCommand

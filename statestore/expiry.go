@@ -26,6 +26,24 @@ func (s *Store) Expire(now Instant, limit int) (notifications []Notification, mo
 	return notifications, true
 }
 
+// expireOne is Expire for one key, down to the nanosecond: it looks at the keys of the
+// millisecond that is not over too.
+func (s *Store) expireOne(now Instant) (notifications []Notification, found bool) {
+	if notifications, found = s.Expire(now, 1); found {
+		return notifications, true
+	}
+	first := s.expiries.lists[tickOf(now.Elapsed)]
+	for e := first; e != nil; {
+		if e.due(now) {
+			return s.remove(nil, e), true
+		}
+		if e = e.next; e == first {
+			break
+		}
+	}
+	return nil, false
+}
+
 // NextExpiry returns the time, on Instant.Elapsed, by which Expire should run again,
 // and false when no key expires. It may be earlier than the first real expiry, and
 // less than a millisecond later.

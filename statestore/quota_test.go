@@ -150,3 +150,14 @@ func TestKeysWhoseTimeHasPassedTakeUpNoRoom(t *testing.T) {
 		})
 	}
 }
+
+func TestAKeyThatIsGoneSinceLessThanAMillisecondTakesUpNoRoom(t *testing.T) {
+	w := newWorld(t, Options{MaxKeys: 2})
+	w.pass(300 * time.Microsecond)
+	w.set(ask("SET k v PX 2"))
+	w.pass(200 * time.Microsecond)
+	w.set(ask("SET l v PX 2"))
+	w.pass(1900 * time.Microsecond)
+	w.set(ask("SET m v"))
+	w.want(ask("SET n v"), refusal(textQuota)) // l has 100 microseconds left
+}

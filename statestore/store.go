@@ -219,9 +219,9 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 	}
 	for s.overQuota(current, command) {
 		// Keys whose time has passed take up no room, whether or not Expire has run.
-		expired, more := s.Expire(now, 1)
+		expired, found := s.expireOne(now)
 		notifications = append(notifications, expired...)
-		if !more {
+		if !found {
 			reply.Err = protocol.QuotaExceeded
 			return reply, notifications
 		}
