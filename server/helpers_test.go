@@ -29,14 +29,14 @@ const patience = 20 * time.Second
 var discard = slog.New(slog.DiscardHandler)
 
 // start runs a server on a free port until the test ends.
-func start(t *testing.T, options server.Options) (address string) {
+func start(t testing.TB, options server.Options) (address string) {
 	t.Helper()
 	address, _ = startServer(t, options)
 	return address
 }
 
 // startServer returns the server too.
-func startServer(t *testing.T, options server.Options) (address string, s *server.Server) {
+func startServer(t testing.TB, options server.Options) (address string, s *server.Server) {
 	t.Helper()
 	options.Addr = "127.0.0.1:0"
 	s, err := server.New(options)

@@ -85,6 +85,11 @@ func TestServeRefusesWhatItCannotDoAndNamesTheCure(t *testing.T) {
 		{"a port that is taken", []string{"serve", "--addr", taken.Addr().String()}, "choose another with --addr"},
 		{"a dialect that does not exist", []string{"serve", "--dialect", "klingon"}, "choose deployed or documented"},
 		{"a negative limit", []string{"serve", "--addr", "127.0.0.1:0", "--max-keys", "-1"}, "0 means no limit"},
+		{"an address that others can reach", []string{"serve", "--addr", "0.0.0.0:0"}, "or say --insecure"},
+		{"a certificate without its key", []string{"serve", "--tls-cert", "server.pem"}, "needs both --tls-cert and --tls-key"},
+		{"a certificate that is not there", []string{"serve", "--tls-cert", "no.pem", "--tls-key", "no.key"}, "no.pem"},
+		{"users that are not there", []string{"serve", "--auth", "no.yaml"}, "no.yaml"},
+		{"lock prefixes without --strict", []string{"serve", "--addr", "127.0.0.1:0", "--lock-prefix", "locks/"}, "set Options.Strict too"},
 		{"an unknown flag", []string{"serve", "--adr", "x"}, "unknown flag: --adr"},
 		{"an unknown command", []string{"sreve"}, `unknown command "sreve"`},
 		{"an argument", []string{"serve", "now"}, "unknown command"},
@@ -104,7 +109,9 @@ func TestHelpShowsEveryFlagAndAnExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"--addr", "--max-keys", "--max-bytes", "--max-packet-size", "--dialect", "--verbose", "Examples:", "in memory"} {
+	for _, want := range []string{"--addr", "--max-keys", "--max-bytes", "--max-packet-size", "--dialect", "--verbose",
+		"--tls-cert", "--tls-key", "--client-ca", "--auth", "--insecure", "--strict", "--lock-prefix", "--max-value", "--max-watches",
+		"--max-clients", "--remembered", "SIGHUP", "Examples:", "in memory"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("%q is not in the help:\n%s", want, out)
 		}

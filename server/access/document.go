@@ -1,0 +1,219 @@
+package access
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/crypto/bcrypt"
+)
+
+// document is the file as it is written. Lists of globs are nodes, because one that
+// is empty must be told from one that is left out. Elements of lists are pointers,
+// because the decoder drops elements that are null from other lists.
+type document struct {
+	Users []*userEntry `yaml:"users"`
+	Rules []*ruleEntry `yaml:"rules"`
+}
+
+type userEntry struct {
+	Name     string    `yaml:"name"`
+	Password *string   `yaml:"password"`
+	Clients  yaml.Node `yaml:"clients"`
+}
+
+type ruleEntry struct {
+	Users     yaml.Node `yaml:"users"`
+	Read      yaml.Node `yaml:"read"`
+	Write     yaml.Node `yaml:"write"`
+	Publish   yaml.Node `yaml:"publish"`
+	Subscribe yaml.Node `yaml:"subscribe"`
+}
+
+// fieldsOf is what can be written where the decoder wanted one of these types.
+var fieldsOf = map[string]string{
+	"access.document":  "users, rules",
+	"access.userEntry": "name, password, clients",
+	"access.ruleEntry": "users, read, write, publish, subscribe",
+}
+
+func parse(text []byte) (*policy, error) {
+	var d document
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+	// An empty file is EOF, and a file without users.
+	if err := decoder.Decode(&d); err != nil && !errors.Is(err, io.EOF) {
+		return nil, explain(err)
+	}
+	if err := decoder.Decode(new(yaml.Node)); err == nil {
+		return nil, errors.New("a second YAML document begins at ---, and would be ignored: make it one")
+	} else if !errors.Is(err, io.EOF) {
+		return nil, explain(err)
+	}
+	return d.policy()
+}
+
+func (d *document) policy() (*policy, error) {
+	if len(d.Users) == 0 {
+		return nil, errors.New("no users: list under \"users\" who may connect")
+	}
+	p := &policy{users: make(map[string]*user, len(d.Users))}
+	highest := bcrypt.MinCost
+	for i, entry := range d.Users {
+		if entry == nil || entry.Name == "" {
+			return nil, fmt.Errorf("user %d of the list has no name: write \"name\", that of CONNECT or the subject of the certificate", i+1)
+		}
+		if p.users[entry.Name] != nil {
+			return nil, fmt.Errorf("user %q is there twice: remove one, or rename it", entry.Name)
+		}
+		u, cost, err := entry.user()
+		if err != nil {
+			return nil, fmt.Errorf("user %q: %w", entry.Name, err)
+		}
+		p.users[entry.Name] = u
+		highest = max(highest, cost)
+	}
+	p.dummy = dummyHash(highest)
+	for i, entry := range d.Rules {
+		if entry == nil {
+			entry = new(ruleEntry)
+		}
+		if err := entry.addTo(p); err != nil {
+			return nil, fmt.Errorf("rule %d of the list: %w", i+1, err)
+		}
+	}
+	return p, nil
+}
+
+func (e *userEntry) user() (u *user, cost int, err error) {
+	u = new(user)
+	if e.Password != nil {
+		if cost, err = checkHash(*e.Password); err != nil {
+			return nil, 0, err
+		}
+		u.hash = []byte(*e.Password)
+	}
+	u.clients, err = readGlobs("clients", &e.Clients)
+	return u, cost, err
+}
+
+// addTo gives to all users that the rule is for what it allows.
+func (e *ruleEntry) addTo(p *policy) error {
+	var users globs
+	var allowed user
+	for _, list := range []struct {
+		name  string
+		node  *yaml.Node
+		globs *globs
+	}{
+		{"users", &e.Users, &users},
+		{"read", &e.Read, &allowed.read},
+		{"write", &e.Write, &allowed.write},
+		{"publish", &e.Publish, &allowed.publish},
+		{"subscribe", &e.Subscribe, &allowed.subscribe},
+	} {
+		read, err := readGlobs(list.name, list.node)
+		if err != nil {
+			return err
+		}
+		*list.globs = read
+	}
+	if users == nil {
+		return errors.New("it is for nobody: list names or globs under \"users\"; \"*\" is everybody")
+	}
+	if allowed.read == nil && allowed.write == nil && allowed.publish == nil && allowed.subscribe == nil {
+		return errors.New("it allows nothing: add read, write, publish or subscribe, or remove the rule")
+	}
+	for _, topics := range []globs{allowed.publish, allowed.subscribe} {
+		if err := checkTopics(topics); err != nil {
+			return err
+		}
+		p.topics = p.topics || topics != nil
+	}
+	for name, u := range p.users {
+		if users.match(name) {
+			u.read = u.read.with(allowed.read)
+			u.write = u.write.with(allowed.write)
+			u.publish = u.publish.with(allowed.publish)
+			u.subscribe = u.subscribe.with(allowed.subscribe)
+		}
+	}
+	return nil
+}
+
+// checkTopics refuses the wildcards of MQTT. Taken for themselves they would allow
+// to subscribe to that filter, and then no message that comes by it.
+func checkTopics(topics globs) error {
+	for _, g := range topics {
+		if strings.ContainsAny(string(g), "+#") {
+			return fmt.Errorf("the topic %q has a wildcard of MQTT, which rules do not know: write * for any run of characters, slashes included; it covers filters too", g)
+		}
+	}
+	return nil
+}
+
+// readGlobs returns nil for a list that is left out. An empty list is an error:
+// who writes "clients: []" means none, and must not get any.
+func readGlobs(field string, node *yaml.Node) (globs, error) {
+	if node.IsZero() {
+		return nil, nil
+	}
+	var texts []*string
+	if err := node.Decode(&texts); err != nil {
+		return nil, fmt.Errorf("%s: %w", field, explain(err))
+	}
+	if len(texts) == 0 {
+		return nil, fmt.Errorf("line %d: %s is an empty list: remove it, or say what is in it", node.Line, field)
+	}
+	read := make(globs, len(texts))
+	for i, text := range texts {
+		if text == nil || *text == "" {
+			return nil, fmt.Errorf("line %d: %s has an empty glob, which matches nothing: remove it, or write \"*\" for everything", node.Line, field)
+		}
+		read[i] = glob(*text)
+	}
+	return read, nil
+}
+
+// explain puts an error of the decoder in terms of the file.
+func explain(err error) error {
+	var mistakes *yaml.TypeError
+	if !errors.As(err, &mistakes) {
+		text := strings.TrimPrefix(err.Error(), "yaml: ")
+		if strings.Contains(text, "unknown anchor") || strings.Contains(text, "alphabetic or numeric") {
+			text += ": put a glob that begins with * in quotes"
+		}
+		return errors.New(text)
+	}
+	lines := make([]string, len(mistakes.Errors))
+	for i, line := range mistakes.Errors {
+		lines[i] = explainLine(line)
+	}
+	return errors.New(strings.Join(lines, "; "))
+}
+
+// explainLine puts what belongs there in the place of the name of a Go type.
+func explainLine(line string) string {
+	if field, where, ok := strings.Cut(line, " not found in type "); ok {
+		return field + " is unknown; there are " + fieldsOf[where]
+	}
+	i := strings.LastIndex(line, " into ")
+	if i < 0 {
+		return line
+	}
+	found := strings.Replace(line[:i], "cannot unmarshal ", "", 1) + " does not belong here"
+	where := strings.TrimLeft(line[i+len(" into "):], "*")
+	switch fields, ok := fieldsOf[where]; {
+	case ok:
+		return found + ": write the fields " + fields
+	case where == "[]*string":
+		return found + `: write a list, such as ["a", "b-*"]`
+	case strings.HasPrefix(where, "["):
+		return found + ": write a list"
+	default:
+		return found + ": write text"
+	}
+}

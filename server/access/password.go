@@ -1,0 +1,71 @@
+package access
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+
+	"golang.org/x/crypto/bcrypt"
+)
+
+const (
+	// maxPassword is how many bytes of a password bcrypt reads. Comparing would
+	// ignore the rest in silence, so that a longer one is refused here.
+	maxPassword = 72
+	// maxCost bounds the hashes of a file: at this cost checking one password
+	// takes seconds, and each step above doubles it.
+	maxCost = 16
+
+	hashCure = "put there what the command \"tenure password\" prints"
+)
+
+// wholeHash is narrower than bcrypt.Cost, which also accepts a hash that lost its
+// last character or has something pasted behind it, and that no password matches.
+var wholeHash = regexp.MustCompile(`^\$2[aby]\$[0-9]{2}\$[./A-Za-z0-9]{53}$`)
+
+// checkHash returns the cost of a hash. Its errors do not repeat the hash, which
+// may be a password that somebody wrote there.
+func checkHash(hash string) (cost int, err error) {
+	cost, err = bcrypt.Cost([]byte(hash))
+	if err != nil || !wholeHash.MatchString(hash) {
+		return 0, errors.New("password is not a bcrypt hash: " + hashCure)
+	}
+	if cost > maxCost {
+		return 0, fmt.Errorf("the password's hash has cost %d, with which each connection would take too long; at most %d: %s", cost, maxCost, hashCure)
+	}
+	return cost, nil
+}
+
+// dummyHash is a hash of which nobody knows a password, to spend on an unknown
+// user the time that a known one takes.
+func dummyHash(cost int) []byte {
+	digits := strconv.Itoa(100 + cost)[1:]
+	return []byte("$2a$" + digits + "$" + "N0body.Kn0ws.Any.Passw" + "0rd.That.This.Is.The.Hash.0f...")
+}
+
+// checkPassword compares a password with the hash of a user, or with dummy where
+// there is no such user or hash. What it finds before that depends on the password
+// alone: the time tells nobody who is a user.
+func checkPassword(u *user, password, dummy []byte) error {
+	switch {
+	case len(password) == 0:
+		return errors.New("neither a password nor a verified client certificate: give the client one of them")
+	case len(password) > maxPassword:
+		return fmt.Errorf("the password has %d bytes, and bcrypt reads no more than %d: choose a shorter one", len(password), maxPassword)
+	}
+	hash := dummy
+	if u != nil && u.hash != nil {
+		hash = u.hash
+	}
+	mismatch := bcrypt.CompareHashAndPassword(hash, password)
+	switch {
+	case u == nil:
+		return errors.New("no such user")
+	case u.hash == nil:
+		return errors.New("the user has no password, and there is no verified client certificate")
+	case mismatch != nil:
+		return errors.New("wrong password")
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+package access
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// policy is what a file says, put in the order in which it is asked. It does not
+// change.
+type policy struct {
+	users  map[string]*user
+	dummy  []byte // compared where a user has no hash, or is none
+	topics bool   // some rule is about topics; if none is, the file leaves them alone
+}
+
+// user is one user with what all rules that match it allow together.
+type user struct {
+	hash    []byte // nil: comes with a certificate or not at all
+	clients globs  // nil: any
+
+	read, write, publish, subscribe globs
+}
+
+// nobody is the policy of a File that was never read.
+var nobody = &policy{dummy: dummyHash(4), topics: true}
+
+func (p *policy) authenticate(c Credentials) error {
+	if c.User == "" {
+		return errors.New("anonymous: give the client a user name or a client certificate")
+	}
+	u := p.users[c.User]
+	if !c.Certified {
+		if err := checkPassword(u, c.Password, p.dummy); err != nil {
+			return err
+		}
+	}
+	// Only now, because it is quicker than a password: asked first, it would tell
+	// users from strangers.
+	switch {
+	case u == nil:
+		return errors.New("the client certificate is good, but its subject is not among the users")
+	case u.clients != nil && !u.clients.match(c.Client):
+		return errors.New("the user may not use this client id: it is not among the user's clients")
+	}
+	return nil
+}
+
+func (p *policy) authorize(name string, verb statestore.Verb, key string) bool {
+	u := p.users[name]
+	if u == nil {
+		return false
+	}
+	switch verb {
+	case statestore.VerbGet, statestore.VerbKeyNotify:
+		return u.read.match(key)
+	case statestore.VerbSet, statestore.VerbDel, statestore.VerbVDel:
+		return u.write.match(key)
+	default:
+		return false
+	}
+}
+
+func (p *policy) authorizeTopic(name, topic string, write bool) bool {
+	if !p.topics {
+		return true
+	}
+	u := p.users[name]
+	switch {
+	case u == nil:
+		return false
+	case write:
+		return u.publish.match(topic)
+	default:
+		return u.subscribe.match(filterOfShare(topic))
+	}
+}
+
+// filterOfShare returns the filter of a shared subscription, $share/name/filter,
+// and everything else as it is. Like the broker it ignores the case of $share.
+func filterOfShare(filter string) string {
+	const prefix = "$share/"
+	if len(filter) < len(prefix) || !strings.EqualFold(filter[:len(prefix)], prefix) {
+		return filter
+	}
+	if _, shared, ok := strings.Cut(filter[len(prefix):], "/"); ok {
+		return shared
+	}
+	return filter
+}

@@ -1,0 +1,35 @@
+package server_test
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/server"
+)
+
+// BenchmarkExpiryNotification measures how long after its time the expiry of a key
+// is told to a watcher, over MQTT: in milliseconds, on average and at worst.
+func BenchmarkExpiryNotification(b *testing.B) {
+	address := start(b, server.Options{})
+	p := connect(b, address, "p", nil)
+	const px = 20 * time.Millisecond
+	var sum, worst time.Duration
+	n := 0
+	for ; b.Loop(); n++ {
+		key := fmt.Sprint("k", n)
+		p.do("KEYNOTIFY", key)
+		sent := time.Now()
+		p.do("SET", key, "v", "PX", strconv.FormatInt(px.Milliseconds(), 10))
+		p.nextNotification() // of the SET
+		p.nextNotification() // of its end
+		// The store applied the SET after it was sent, so this is rather too much.
+		late := time.Since(sent) - px
+		sum += late
+		worst = max(worst, late)
+		p.do("KEYNOTIFY", key, "STOP")
+	}
+	b.ReportMetric(float64((sum/time.Duration(n)).Microseconds())/1000, "ms-late")
+	b.ReportMetric(float64(worst.Microseconds())/1000, "ms-late-at-worst")
+}

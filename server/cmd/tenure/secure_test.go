@@ -1,0 +1,263 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+	"golang.org/x/crypto/bcrypt"
+)
+
+const (
+	patience    = 20 * time.Second
+	invokeTopic = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke"
+)
+
+// writeCertificate makes a self-signed certificate and returns it with the names of
+// its files.
+func writeCertificate(t *testing.T, dir, name string) (leaf *x509.Certificate, certificate, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject:      pkix.Name{CommonName: name},
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(time.Hour),
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA:         true, BasicConstraintsValid: true,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if leaf, err = x509.ParseCertificate(der); err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, key = filepath.Join(dir, name+".pem"), filepath.Join(dir, name+".key")
+	for path, block := range map[string]*pem.Block{certificate: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return leaf, certificate, key
+}
+
+// asker is a plain MQTT client over TLS that asks the store.
+type asker struct {
+	t       *testing.T
+	client  *paho.Client
+	replies chan string
+}
+
+func connectTLS(t *testing.T, address, user, password string, trust *x509.Certificate, certificates ...tls.Certificate) (*asker, error) {
+	t.Helper()
+	pool := x509.NewCertPool()
+	pool.AddCert(trust)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	dialer := tls.Dialer{Config: &tls.Config{RootCAs: pool, Certificates: certificates}}
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	a := &asker{t: t, replies: make(chan string, 1)}
+	a.client = paho.NewClient(paho.ClientConfig{
+		Conn: packets.NewThreadSafeConn(conn),
+		OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(r paho.PublishReceived) (bool, error) {
+			a.replies <- string(r.Packet.Payload)
+			return true, nil
+		}},
+	})
+	connect := &paho.Connect{ClientID: "press-7", CleanStart: true, KeepAlive: 60}
+	if user != "" {
+		connect.UsernameFlag, connect.Username, connect.PasswordFlag, connect.Password = true, user, true, []byte(password)
+	}
+	if _, err := a.client.Connect(ctx, connect); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	t.Cleanup(func() { _ = a.client.Disconnect(&paho.Disconnect{}) })
+	_, err = a.client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: "clients/press-7/response", QoS: 1}}})
+	return a, err
+}
+
+func (a *asker) ask(words ...string) string {
+	a.t.Helper()
+	payload := fmt.Sprintf("*%d\r\n", len(words))
+	for _, word := range words {
+		payload += fmt.Sprintf("$%d\r\n%s\r\n", len(word), word)
+	}
+	request := &paho.Publish{QoS: 1, Topic: invokeTopic, Payload: []byte(payload), Properties: &paho.PublishProperties{
+		ResponseTopic: "clients/press-7/response", CorrelationData: fmt.Appendf(nil, "%016d", time.Now().UnixNano()),
+	}}
+	request.Properties.User.Add("__ts", "0:0:press-7")
+	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
+	defer cancel()
+	if _, err := a.client.Publish(ctx, request); err != nil {
+		a.t.Fatal(err)
+	}
+	select {
+	case reply := <-a.replies:
+		return reply
+	case <-ctx.Done():
+		a.t.Fatal("no reply")
+		return ""
+	}
+}
+
+// serveProcess is the command as an operator runs it.
+type serveProcess struct {
+	t       *testing.T
+	cmd     *exec.Cmd
+	address string
+	log     *bufio.Scanner
+}
+
+func startServe(t *testing.T, flags ...string) *serveProcess {
+	t.Helper()
+	p := &serveProcess{t: t, cmd: exec.Command(build(t), append([]string{"serve", "--addr", "127.0.0.1:0"}, flags...)...)}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Signal(os.Interrupt)
+		_ = p.cmd.Wait()
+	})
+	lines := bufio.NewScanner(stdout)
+	lines.Scan()
+	address, ok := strings.CutPrefix(lines.Text(), "listening on mqtts://")
+	if !ok {
+		t.Fatalf("first line %q", lines.Text())
+	}
+	p.address, p.log = address, bufio.NewScanner(stderr)
+	return p
+}
+
+// hangUp sends SIGHUP and waits until the log says what it wants.
+func (p *serveProcess) hangUp(want string) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		p.t.Fatal(err)
+	}
+	for p.log.Scan() {
+		if strings.Contains(p.log.Text(), want) {
+			return
+		}
+	}
+	p.t.Fatalf("the log ends without %q", want)
+}
+
+func TestUsersAndCertificatesAreReadAgainOnSIGHUP(t *testing.T) {
+	dir := t.TempDir()
+	leaf, certificate, key := writeCertificate(t, dir, "server")
+	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	users := filepath.Join(dir, "users.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(users, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	allow := func(right, key string) {
+		t.Helper()
+		write(fmt.Sprintf("users:\n  - name: alice\n    password: %s\n    clients: [press-7]\nrules:\n  - users: [alice]\n    %s: [%q]\n", hash, right, key))
+	}
+	allow("write", "press-7/*")
+	p := startServe(t, "--tls-cert", certificate, "--tls-key", key, "--auth", users)
+	for _, test := range []struct{ name, user, password string }{
+		{"nobody", "", ""}, {"a wrong password", "alice", "guess"}, {"an unknown user", "bob", "secret"},
+	} {
+		if _, err := connectTLS(t, p.address, test.user, test.password, leaf); err == nil {
+			t.Errorf("%s is admitted", test.name)
+		}
+	}
+	alice, err := connectTLS(t, p.address, "alice", "secret", leaf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const denied = "-ERR not authorized\r\n"
+	expect := func(want string, words ...string) {
+		t.Helper()
+		if got := alice.ask(words...); got != want {
+			t.Errorf("%q: %q, want %q", words, got, want)
+		}
+	}
+	expect("+OK\r\n", "SET", "press-7/active", "v")
+	expect(denied, "GET", "press-7/active")
+	expect(denied, "SET", "press-8/active", "v")
+
+	write("users: [")
+	p.hangUp("stays in force")
+	expect("+OK\r\n", "SET", "press-7/active", "v")
+
+	allow("read", "press-*")
+	renewed, _, _ := writeCertificate(t, dir, "server")
+	p.hangUp("flag=--tls-cert")
+	expect("$1\r\nv\r\n", "GET", "press-7/active")
+	expect(denied, "SET", "press-7/active", "w")
+	if _, err := connectTLS(t, p.address, "alice", "secret", renewed); err != nil {
+		t.Errorf("with the new certificate: %v", err)
+	}
+	if _, err := connectTLS(t, p.address, "alice", "secret", leaf); err == nil {
+		t.Error("the old certificate is still shown")
+	}
+}
+
+func TestAClientCertificateIsEnoughWhereItsAuthorityIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	leaf, certificate, key := writeCertificate(t, dir, "server")
+	client, clientCertificate, clientKey := writeCertificate(t, dir, "press-7")
+	pair, err := tls.LoadX509KeyPair(clientCertificate, clientKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := startServe(t, "--tls-cert", certificate, "--tls-key", key, "--client-ca", clientCertificate)
+	press, err := connectTLS(t, p.address, "", "", leaf, pair)
+	if err != nil {
+		t.Fatalf("%s: %v", client.Subject, err)
+	}
+	if got := press.ask("SET", "k", "v"); got != "+OK\r\n" {
+		t.Errorf("SET: %q", got)
+	}
+	if _, err := connectTLS(t, p.address, "", "", leaf); err == nil {
+		t.Error("a client without certificate is admitted")
+	}
+}

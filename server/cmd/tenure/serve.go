@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// serveSettings are the flags of serve that are no options of the server as they are.
+type serveSettings struct {
+	server.Options
+	dialect     string
+	certificate certificateFiles
+	auth        string
+	verbose     bool
+}
+
+func serveCommand() *cobra.Command {
+	var settings serveSettings
+	serve := &cobra.Command{
+		Use:   "serve",
+		Short: "Run a broker with a state store inside, until interrupted",
+		Long: `Run an MQTT 5 broker with a state store inside, until SIGINT or SIGTERM.
+
+The store is in memory: a restart begins empty.
+
+An address that other machines can reach needs TLS (--tls-cert, --tls-key) and
+somebody who checks who connects: users and rules (--auth), or client
+certificates (--client-ca), whose subject is then the user. --insecure does
+without. On SIGHUP the users, the rules and the certificate are read again; if
+one of the files is not good, what was read before stays in force.
+
+--strict closes holes that the protocol leaves open: the fence of a protected
+key survives its deletion and expiry, a fencing token that was never issued is
+refused, and keys under a --lock-prefix need an expiry and a value that begins
+with the client id and a colon.`,
+		Example: `  tenure serve
+  tenure serve --addr 127.0.0.1:0          # any free port; the first line says which
+  tenure serve --max-keys 10000 --verbose
+  tenure serve --addr :8883 --tls-cert server.pem --tls-key server.key --auth users.yaml
+  tenure serve --strict --lock-prefix locks/`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return settings.run(cmd) },
+	}
+	flags := serve.Flags()
+	flags.StringVar(&settings.Addr, "addr", server.DefaultAddr, "TCP address to listen on; port 0 takes a free one")
+	flags.StringVar(&settings.certificate.certificate, "tls-cert", "", "file with the server's certificate and its chain, in PEM")
+	flags.StringVar(&settings.certificate.key, "tls-key", "", "file with the key of the certificate, in PEM")
+	flags.StringVar(&settings.certificate.clientCA, "client-ca", "", "file with the authorities whose client certificates are accepted, in PEM; without --auth every client needs one")
+	flags.StringVar(&settings.auth, "auth", "", "file with users and rules, in YAML; \"tenure password\" makes the hashes for it")
+	flags.BoolVar(&settings.AllowInsecure, "insecure", false, "let other machines reach the server without TLS or without authentication")
+	flags.BoolVar(&settings.Store.Strict, "strict", false, "refuse what weakens fences, see above")
+	flags.StringSliceVar(&settings.Store.LockPrefixes, "lock-prefix", nil, "beginning of the keys that are locks, with --strict; may be repeated")
+	flags.IntVar(&settings.Store.MaxKeys, "max-keys", 0, "how many keys the store may hold; 0 means no limit")
+	flags.Int64Var(&settings.Store.MaxBytes, "max-bytes", 0, "how many bytes keys and values may have together; 0 means no limit")
+	flags.IntVar(&settings.Store.MaxValue, "max-value", 0, "how many bytes a value may have; 0 means no limit but that of packets")
+	flags.IntVar(&settings.Store.MaxWatches, "max-watches", 0, "how many keys a client may watch; 0 means no limit")
+	flags.IntVar(&settings.Store.Remembered, "remembered", statestore.DefaultRemembered, "how many requests of a client are remembered, so that none is applied twice; also how many it may send at once")
+	flags.IntVar(&settings.MaxClients, "max-clients", 10_000, "how many clients may be connected or have a session that is kept")
+	flags.Uint32Var(&settings.MaxPacketSize, "max-packet-size", 1<<20, "largest MQTT packet in bytes")
+	flags.StringVar(&settings.dialect, "dialect", "deployed", "how to write replies where deployed stores and their documentation differ: deployed or documented")
+	flags.BoolVar(&settings.verbose, "verbose", false, "log every request and connection")
+	return serve
+}
+
+func (s *serveSettings) run(cmd *cobra.Command) error {
+	switch s.dialect {
+	case "deployed":
+		s.Dialect = statestore.Deployed
+	case "documented":
+		s.Dialect = statestore.Documented
+	default:
+		return fmt.Errorf("--dialect %q: choose deployed or documented", s.dialect)
+	}
+	level := slog.LevelWarn
+	if s.verbose {
+		level = slog.LevelDebug
+	}
+	s.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+	reloads, err := s.readFiles()
+	if err != nil {
+		return err
+	}
+	listening, err := server.New(s.Options)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%w; choose another with --addr, or stop the program that has it", err)
+	case errors.Is(err, server.ErrInsecure):
+		return fmt.Errorf("%w; give --tls-cert and --tls-key with --auth or --client-ca, or say --insecure", err)
+	case err != nil:
+		return err
+	}
+	scheme := "mqtt"
+	if s.TLS != nil {
+		scheme = "mqtts"
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "listening on %s://%s\n", scheme, listening.Addr())
+	ctx, stop := context.WithCancel(cmd.Context())
+	var tasks sync.WaitGroup
+	tasks.Go(func() { s.reloadOnSignal(ctx, reloads) })
+	err = listening.Serve(ctx)
+	stop()
+	tasks.Wait()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(cmd.OutOrStdout(), "stopped")
+	return nil
+}
+
+// A reload reads a file again. On an error what was read before stays in force.
+type reload struct {
+	name string
+	read func() error
+}
+
+// readFiles reads what the flags name, and returns how to read it again.
+func (s *serveSettings) readFiles() ([]reload, error) {
+	var reloads []reload
+	if s.auth != "" {
+		file, err := access.Open(s.auth)
+		if err != nil {
+			return nil, fmt.Errorf("--auth: %w", err)
+		}
+		s.Authenticator, s.Authorizer = file, file
+		reloads = append(reloads, reload{"--auth", file.Reload})
+	}
+	if s.certificate == (certificateFiles{}) {
+		return reloads, nil
+	}
+	pair, err := s.certificate.open()
+	if err != nil {
+		return nil, err
+	}
+	s.TLS = pair.config(s.auth == "")
+	return append(reloads, reload{"--tls-cert", pair.reload}), nil
+}
+
+// reloadOnSignal reads the files again on SIGHUP. Where there are none, that ends the
+// process, as it does to any program whose terminal is closed.
+func (s *serveSettings) reloadOnSignal(ctx context.Context, reloads []reload) {
+	if len(reloads) == 0 {
+		return
+	}
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangups:
+		}
+		for _, r := range reloads {
+			if err := r.read(); err != nil {
+				s.Logger.Error("what was read before stays in force", "flag", r.name, "error", err)
+				continue
+			}
+			s.Logger.Warn("read again", "flag", r.name)
+		}
+	}
+}
