@@ -38,6 +38,10 @@ fuzz: ## Run each fuzz target for FUZZTIME (default 10s)
 bench: ## Run the benchmarks, with allocations
 	go test -run '^$$' -bench . -benchmem work
 
+.PHONY: mutants
+mutants: ## Break each rule of the store, one at a time: a test must notice
+	go run ./internal/mutants internal/mutants/*.txt
+
 .PHONY: demo
 demo: ## Watch an active/standby pair fail over
 	go run ./examples/failover

@@ -9,12 +9,30 @@
 // system topic, and everything else is an ordinary broker. It knows clients by
 // their connections and never by what a message says of its sender.
 //
+// # Who is who
+//
+// A client has its own topics below clients/, under its client id or the upper-case
+// hex of that, and nobody else's; only the store speaks below clients/statestore.
+// Package access decides who may connect (Options.Authenticator) and what they may do
+// (Options.Authorizer). With TLS the subject of a client certificate is the user.
+//
+// # What fails, and how
+//
+//	a request that …                            is dropped, counted in Stats, logged, and
+//	has not QoS 1, is retained, names no        refused in its PUBACK, with the reason; QoS 0 has no
+//	response topic, has no correlation data     PUBACK, QoS 2 ends the connection (0x9B)
+//	wants its reply on a topic of another       refused in its PUBACK (0x87)
+//	wants its reply where the store speaks      answered with a DISCONNECT (0x87)
+//	comes over MQTT 3.1.1                       answered by closing the connection
+//	has a message expiry that passed            refused in its PUBACK
+//
+// A Will is refused at CONNECT where its client may not publish.
+//
 // # What it does not do
 //
-// The store is in memory: a restart begins empty. There is no authentication and
-// no encryption, so an address beyond the loopback interface is open to the whole
-// network. A request that is delivered twice is applied twice; clients of this
-// library never send one twice.
+// The store is in memory: a restart begins empty, and a redelivery from before is new.
+// The message expiry counts from when the server read a request: how long it lay in
+// the buffers of a stopped machine nobody knows.
 //
 // # Who runs what
 //
