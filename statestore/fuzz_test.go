@@ -133,7 +133,9 @@ func (r *race) run(p program) {
 		}
 		r.check()
 	}
-	r.pass(time.Millisecond / 2) // Expire runs on whole milliseconds
+	if begun := r.now.Elapsed % time.Millisecond; begun > 0 {
+		r.pass(time.Millisecond - begun) // Expire runs on whole milliseconds
+	}
 	for range 10 {
 		r.expire(3)
 	}

@@ -1,11 +1,9 @@
 package statestore
 
-import "bytes"
-
 // overQuota reports whether a SET would make the store larger than it may be. One
 // that sets the value that is there already, as a renewal does, never is.
 func (s *Store) overQuota(current *entry, command *Command) bool {
-	if current != nil && bytes.Equal(current.value, command.Value) {
+	if current != nil && current.value == string(command.Value) {
 		return false
 	}
 	if s.options.MaxValue > 0 && len(command.Value) > s.options.MaxValue {

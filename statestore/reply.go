@@ -52,9 +52,8 @@ func (o Outcome) String() string {
 type Reply struct {
 	Verb    Verb
 	Outcome Outcome
-	// Value is what a GET found. It belongs to the store: read it, keep it, do
-	// not change it.
-	Value []byte
+	// Value is what a GET found.
+	Value string
 	// Version goes out as __ts; the zero Timestamp means that the reply has
 	// none. It is the version of the value that was set, read or deleted, or
 	// that stood in the way of a conditional SET.
@@ -98,8 +97,8 @@ type Notification struct {
 	Key    string
 	// Deleted is true when the key went away: DEL, VDEL or expiry.
 	Deleted bool
-	// Value is the new value. It belongs to the store: do not change it.
-	Value []byte
+	// Value is the new value.
+	Value string
 	// Version is that of the new value, or of the value that went away.
 	Version hlc.Timestamp
 }

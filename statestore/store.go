@@ -1,7 +1,6 @@
 package statestore
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -71,7 +70,7 @@ type Store struct {
 
 type entry struct {
 	key     string
-	value   []byte // never written to after it was stored
+	value   string
 	version hlc.Timestamp
 	token   hlc.Timestamp // zero: the key is not protected
 
@@ -186,7 +185,7 @@ func (s *Store) apply(now Instant, command *Command) (Reply, []Notification) {
 			if fence, fenced := s.fences[command.Key]; fenced {
 				s.fences[command.Key] = newerToken(fence, command)
 			}
-		case command.Verb == VerbVDel && !bytes.Equal(current.value, command.Value):
+		case command.Verb == VerbVDel && current.value != string(command.Value):
 			reply.Outcome = ConditionFailed
 		default:
 			reply.Outcome, reply.Version = Deleted, current.version
@@ -211,7 +210,7 @@ func (s *Store) apply(now Instant, command *Command) (Reply, []Notification) {
 func (s *Store) set(now Instant, reply Reply, notifications []Notification, current *entry, command *Command) (Reply, []Notification) {
 	if current != nil {
 		refused := command.Condition == IfMissing ||
-			command.Condition == IfMissingOrEqual && !bytes.Equal(current.value, command.Value)
+			command.Condition == IfMissingOrEqual && current.value != string(command.Value)
 		if refused {
 			reply.Outcome, reply.Version = ConditionFailed, current.version
 			return reply, notifications
@@ -240,8 +239,8 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 	} else {
 		s.bytes -= current.size()
 	}
-	if !bytes.Equal(current.value, command.Value) || current.value == nil {
-		current.value = append(make([]byte, 0, len(command.Value)), command.Value...)
+	if current.value != string(command.Value) {
+		current.value = string(command.Value)
 	}
 	s.bytes += current.size()
 	current.version = version

@@ -88,14 +88,14 @@ func (s *strictRun) applied(key, value, client string, reply Reply, command Comm
 func (s *strictRun) invariants() {
 	s.tb.Helper()
 	bytes, keys := int64(0), 0
-	for key, e := range s.store.entries {
+	for _, e := range s.store.entries {
 		bytes += e.size()
 		keys++
-		if fence := s.fences[key]; e.token.Compare(fence) < 0 {
-			s.tb.Fatalf("the fence of %q went back from %v to %v", key, fence, e.token)
+		if fence := s.fences[e.key]; e.token.Compare(fence) < 0 {
+			s.tb.Fatalf("the fence of %q went back from %v to %v", e.key, fence, e.token)
 		}
 		if len(e.value) > strictOptions.MaxValue {
-			s.tb.Fatalf("%q holds %d bytes", key, len(e.value))
+			s.tb.Fatalf("%q holds %d bytes", e.key, len(e.value))
 		}
 	}
 	for key := range s.store.fences {

@@ -22,7 +22,7 @@ type delivery struct {
 }
 
 func (d delivery) String() string {
-	what := "SET " + string(d.Value)
+	what := "SET " + d.Value
 	if d.Deleted {
 		what = "DELETE"
 	}
