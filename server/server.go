@@ -94,7 +94,6 @@ func newBroker(options Options) *mqtt.Server {
 	capabilities := mqtt.NewDefaultServerCapabilities()
 	capabilities.MaximumQos = 1
 	capabilities.MaximumPacketSize = options.MaxPacketSize
-	capabilities.MaximumClients = int64(options.MaxClients)
 	// As many requests as may be delivered again are remembered.
 	capabilities.ReceiveMaximum = uint16(options.Store.Remembered)
 	// The broker resolves an alias after it has asked whether the client may
