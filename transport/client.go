@@ -37,6 +37,8 @@ type Client struct {
 	clock   *hlc.Clock
 	timeout time.Duration
 	logger  *slog.Logger
+	now     func() time.Time
+	ignored counts
 
 	life  context.Context // ends with Close
 	end   context.CancelCauseFunc
@@ -47,6 +49,7 @@ type Client struct {
 	connection uint64 // counts connections; 0 while down
 	connected  uint64 // how many there have been
 	watched    map[string]*registration
+	drift      *hlc.DriftError // of the latest version, if it was too far ahead
 }
 
 // NewClient returns a client that speaks over conn, which it owns from now on.
@@ -57,6 +60,9 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 	}
 	if options.RequestTimeout < 0 {
 		return nil, fmt.Errorf("transport: RequestTimeout %v is negative; 0 means %v", options.RequestTimeout, DefaultRequestTimeout)
+	}
+	if options.Now == nil {
+		options.Now = time.Now
 	}
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
@@ -72,10 +78,11 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 		clock:   clock,
 		timeout: options.RequestTimeout,
 		logger:  options.Logger,
+		now:     options.Now,
 		watched: make(map[string]*registration),
 	}
 	client.life, client.end = context.WithCancelCause(context.Background())
-	conn.Start(Events{Up: client.up, Down: client.down, Notify: client.notify})
+	conn.Start(Events{Up: client.up, Down: client.down, Notify: client.notify, Ignored: client.ignore})
 	return client, nil
 }
 
@@ -258,7 +265,11 @@ func (c *Client) do(ctx context.Context, request Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return c.read(reply)
+	answer, err := c.read(reply)
+	if err != nil {
+		err = c.explainSkew(request, err)
+	}
+	return answer, err
 }
 
 func (c *Client) read(reply Reply) (answer, error) {
@@ -279,14 +290,6 @@ func (c *Client) read(reply Reply) (answer, error) {
 		return answer, &RefusedError{Text: protocol.ErrorText(string(value.Text))}
 	}
 	return answer, nil
-}
-
-// observe feeds a version to the client's clock. A version too far ahead is
-// data like any other; it only must not drag our clock along.
-func (c *Client) observe(version hlc.Timestamp) {
-	if _, err := c.clock.Update(version); err != nil {
-		c.logger.Warn("the store's versions and this node's clock disagree", "error", err)
-	}
 }
 
 // answer is a reply that was understood.

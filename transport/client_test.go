@@ -3,6 +3,7 @@ package transport_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -140,6 +141,88 @@ func TestInvariant40AVersionAheadOfOurClockIsDataAndMovesTheClockNoFurtherThanTh
 	_, _ = client.Set(t.Context(), "k", nil, transport.SetOptions{})
 	if sent, err := hlc.Parse(conn.sent.Timestamp); err != nil || sent.Compare(near) <= 0 || sent.Node != "urn_node_a" {
 		t.Errorf("after %v the client sends %v, %v", near, sent, err)
+	}
+}
+
+// A clock that is wrong is reported as what it is: which, by how much, what to do.
+func TestARefusalForAClockSaysWhichClockAndByHowMuch(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	conn := &scripted{}
+	client, err := transport.NewClient(conn, transport.ClientOptions{Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	const ahead = " is too far in the future; ensure that the client and broker system clocks are synchronized\r\n"
+	for _, test := range []struct {
+		name, reply string
+		want        error
+		token       bool
+		says        []string
+	}{
+		{"the clock of this node", "-ERR the request timestamp" + ahead, transport.ErrTimestampTooFarAhead, false,
+			[]string{"this node's clock, which reads 2026-11-21T12:00:00Z, is more than 1m0s ahead of the store's", "less than 2026-11-21T11:59:00Z", "synchronize the clock of this node"}},
+		{"the clock where the token came from", "-ERR the request fencing token timestamp" + ahead, transport.ErrFencingTokenTooFarAhead, true,
+			[]string{"the fencing token 1795262700000:3:StateStore is more than 1m0s ahead of the store's clock", "5m0s ahead of this node's", "synchronize the clocks of the store"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			conn.reply.Payload = []byte(test.reply)
+			token := hlc.Timestamp{Wall: now.Add(5 * time.Minute).UnixMilli(), Counter: 3, Node: "StateStore"}
+			_, err := client.Set(t.Context(), "k", nil, transport.SetOptions{FencingToken: token})
+			var skew *transport.SkewError
+			var refused *transport.RefusedError
+			if !errors.Is(err, test.want) || !errors.As(err, &skew) || !errors.As(err, &refused) || errors.Is(err, transport.ErrOutcomeUnknown) {
+				t.Fatalf("%v", err)
+			}
+			if skew.Token != test.token || !skew.Local.Equal(now) {
+				t.Errorf("%+v", skew)
+			}
+			for _, part := range test.says {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%q does not say %q", err, part)
+				}
+			}
+		})
+	}
+	// A store that speaks of a token which was not sent is quoted, and no more.
+	_, err = client.Del(t.Context(), "k", transport.DelOptions{})
+	var skew *transport.SkewError
+	if !errors.Is(err, transport.ErrFencingTokenTooFarAhead) || errors.As(err, &skew) {
+		t.Errorf("without a token: %v", err)
+	}
+}
+
+func TestInvariant40AStoreWhoseClockIsAheadIsReportedUntilItAgrees(t *testing.T) {
+	var log strings.Builder
+	conn := &scripted{}
+	client, err := transport.NewClient(conn, transport.ClientOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	see := func(ahead time.Duration) error {
+		t.Helper()
+		version := hlc.Timestamp{Wall: time.Now().Add(ahead).UnixMilli(), Node: "StateStore"}
+		conn.reply = transport.Reply{Payload: []byte("$1\r\nv\r\n"), Timestamp: version.String()}
+		if entry, err := client.Get(t.Context(), "k"); err != nil || entry.Version != version {
+			t.Fatalf("%+v, %v", entry, err)
+		}
+		return client.Skew()
+	}
+	if err := see(0); err != nil {
+		t.Errorf("a clock that agrees: %v", err)
+	}
+	for range 3 {
+		var drift *hlc.DriftError
+		if err := see(time.Hour); !errors.As(err, &drift) || drift.Remote.Node != "StateStore" || drift.Ahead < 59*time.Minute {
+			t.Errorf("a clock that is an hour ahead: %v", err)
+		}
+	}
+	if err := see(30 * time.Second); err != nil {
+		t.Errorf("a clock that agrees again: %v", err)
+	}
+	if got := strings.Count(log.String(), "level=WARN"); got != 2 {
+		t.Errorf("%d warnings, want one for each change:\n%s", got, log.String())
 	}
 }
 

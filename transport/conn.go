@@ -42,6 +42,9 @@ type Events struct {
 	Down func()
 	// Notify: the store told of a change.
 	Notify func(Notification)
+	// Ignored: a message came in that was of no use. A Conn that cannot tell need
+	// not call it.
+	Ignored func(Ignored)
 }
 
 // Request is one request on its way out.

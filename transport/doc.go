@@ -30,8 +30,13 @@
 //	ErrNotSent                         never sent                             repeat
 //	ErrConditionFailed                 NX, NEX or the value of VDel differed  as the program means it
 //	ErrNotAuthorized and the like      the store refused (*RefusedError)      the program or its operator
+//	*SkewError                         a clock is a minute ahead or more      the operator: it says which clock
 //	ErrNoStore                         the broker knows no store              the operator; or repeat until one is there
 //	ErrSessionTakenOver, ErrClosed     this client is finished                dial again, under a client id of its own
+//
+// A version that is ahead of this node's clock is no error: it is returned, and
+// [Client.Skew] tells of it. What a client got and could not use, such as replies that
+// came twice, is ignored and counted: see [Client.Stats].
 //
 // # Who runs what
 //

@@ -46,6 +46,10 @@ var (
 	ErrMissingTimestamp        error = protocol.MissingTimestamp
 	ErrMalformedTimestamp      error = protocol.MalformedTimestamp
 	ErrKeyLengthZero           error = protocol.KeyLengthZero
+
+	// Of a store in strict mode only.
+	ErrFencingTokenNeverIssued error = protocol.FencingTokenNeverIssued
+	ErrLockRule                error = protocol.LockRule
 )
 
 // RefusedError is the store's refusal of a request, which changed nothing.

@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -320,14 +321,13 @@ func (c *mqttConn) take(correlation string) *exchange {
 	return e
 }
 
-// finish gives a waiting exchange its result. An unknown correlation is a reply
-// that came too late or twice, or that was forged: it is ignored.
-func (c *mqttConn) finish(correlation string, outcome result) {
-	if e := c.take(correlation); e != nil {
+// finish gives a waiting exchange its result, and reports false if there is none.
+func (c *mqttConn) finish(correlation string, outcome result) bool {
+	e := c.take(correlation)
+	if e != nil {
 		e.result <- outcome
-		return
 	}
-	c.logger.Debug("ignored a reply that nobody waits for")
+	return e != nil
 }
 
 // acknowledged sees each PUBACK. Only a bad one matters: the broker then has not
@@ -346,25 +346,33 @@ func (c *mqttConn) acknowledged(correlation string, ack *packets.Puback) {
 	}
 }
 
-// received sees each PUBLISH and hands it over.
+// received sees each PUBLISH and hands it over. A reply whose correlation nobody waits
+// for came too late or twice, or was forged.
 func (c *mqttConn) received(event paho.PublishReceived) (bool, error) {
 	message := event.Packet
-	if clientID, key, ok := protocol.ParseNotifyTopic(message.Topic); ok {
-		if clientID == c.options.ClientID {
-			c.events.Notify(Notification{
-				Key:       key,
-				Payload:   message.Payload,
-				Timestamp: userProperty(message, protocol.PropertyTimestamp),
-			})
-		}
-		return true, nil
+	clientID, key, notified := protocol.ParseNotifyTopic(message.Topic)
+	switch {
+	case notified && clientID == c.options.ClientID:
+		c.events.Notify(Notification{
+			Key:       key,
+			Payload:   message.Payload,
+			Timestamp: userProperty(message, protocol.PropertyTimestamp),
+		})
+	case notified:
+		c.ignore(ForeignNotification, message)
+	case strings.HasPrefix(message.Topic, protocol.ReservedPrefix):
+		c.ignore(MalformedNotification, message)
+	case message.Topic != protocol.ResponseTopic(c.options.ClientID):
+		c.ignore(ForeignMessage, message)
+	case message.Properties == nil || !c.finish(string(message.Properties.CorrelationData), readReply(message)):
+		c.ignore(UnexpectedReply, message)
 	}
-	if message.Properties == nil || message.Topic != protocol.ResponseTopic(c.options.ClientID) {
-		c.logger.Debug("ignored a message on a topic that was not subscribed", "topic", message.Topic)
-		return true, nil
-	}
-	c.finish(string(message.Properties.CorrelationData), readReply(message))
 	return true, nil
+}
+
+func (c *mqttConn) ignore(why Ignored, message *paho.Publish) {
+	c.events.Ignored(why)
+	c.logger.Debug("ignored a message", "topic", message.Topic)
 }
 
 // readReply turns a status of 400 or more into an error. Stores that send no

@@ -156,6 +156,7 @@ func (c *Client) readNotification(notification Notification) (Change, bool) {
 	var room [4][]byte
 	words, err := resp3.DecodeArray(room[:0], notification.Payload)
 	if err != nil || len(words) < 2 || string(words[0]) != protocol.NotifyWord {
+		c.ignore(MalformedNotification)
 		c.logger.Debug("ignored a malformed notification", "key", notification.Key)
 		return Change{}, false
 	}
@@ -165,6 +166,7 @@ func (c *Client) readNotification(notification Notification) (Change, bool) {
 		change.Exists, change.Value = true, words[3]
 	case (event == protocol.NotifyDelete || event == protocol.NotifyDel) && len(words) == 2:
 	default:
+		c.ignore(MalformedNotification)
 		c.logger.Debug("ignored an unknown notification", "key", notification.Key)
 		return Change{}, false
 	}

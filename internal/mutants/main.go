@@ -121,6 +121,11 @@ func run(path string, rows bool) (survivors int, err error) {
 	return survivors, nil
 }
 
+var (
+	failedRow  = regexp.MustCompile(`(?m)^ +--- FAIL: (.*) \(`)
+	failedTest = regexp.MustCompile(`(?m)^--- FAIL: (.*) \(`)
+)
+
 // try applies one mutant, tests, and takes it back.
 func try(tree string, command []string, m mutant) (noticed []string, err error) {
 	path := filepath.Join(tree, m.file)
@@ -141,11 +146,17 @@ func try(tree string, command []string, m mutant) (noticed []string, err error) 
 	if !failed {
 		return nil, nil
 	}
-	for _, match := range regexp.MustCompile(`(?m)^ +--- FAIL: (.*) \(`).FindAllStringSubmatch(out, -1) {
-		noticed = append(noticed, strings.ReplaceAll(match[1], "_", " "))
+	// The rows of a table say more than the name of their test.
+	for _, failed := range []*regexp.Regexp{failedRow, failedTest} {
+		for _, match := range failed.FindAllStringSubmatch(out, -1) {
+			noticed = append(noticed, strings.ReplaceAll(match[1], "_", " "))
+		}
+		if len(noticed) > 0 {
+			break
+		}
 	}
 	if len(noticed) == 0 {
-		return nil, fmt.Errorf("%s: the command failed, but no subtest did; does it compile?\n%s", m.name, out)
+		return nil, fmt.Errorf("%s: the command failed, but no test did; does it compile?\n%s", m.name, out)
 	}
 	return noticed, nil
 }

@@ -1,0 +1,196 @@
+package server_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/tenurelock/tenure/transport"
+)
+
+// A strange store is one that nobody here wrote: plain paho behind a broker that knows
+// nothing of the protocol, which lets it send whatever a test likes.
+type strangeStore struct {
+	t *testing.T
+	*peer
+}
+
+func newStrangeStore(t *testing.T) (store strangeStore, client *transport.Client) {
+	t.Helper()
+	address := startBroker(t, &picky{})
+	right := func(c *paho.Connect) {
+		c.UsernameFlag, c.Username, c.PasswordFlag, c.Password = true, "u", true, []byte("right")
+	}
+	store = strangeStore{t, connect(t, address, "store", right)}
+	store.subscribe(invokeTopic)
+	client = dial(t, address, transport.Options{ClientID: "p", Username: "u", Password: []byte("right")})
+	return store, client
+}
+
+// say publishes a message.
+func (s strangeStore) say(topic, payload string, correlation []byte, qos byte, properties ...string) {
+	s.t.Helper()
+	message := &paho.Publish{QoS: qos, Topic: topic, Payload: []byte(payload), Properties: &paho.PublishProperties{CorrelationData: correlation}}
+	for i := 0; i+1 < len(properties); i += 2 {
+		message.Properties.User.Add(properties[i], properties[i+1])
+	}
+	if _, err := s.publish(message); err != nil {
+		s.t.Errorf("%s: %v", topic, err)
+	}
+}
+
+// get lets the client read a key while the store answers with what reply sends.
+func (s strangeStore) get(client *transport.Client, reply func(request *paho.Publish)) (transport.Entry, error) {
+	s.t.Helper()
+	type result struct {
+		entry transport.Entry
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		entry, err := client.Get(s.t.Context(), "k")
+		done <- result{entry, err}
+	}()
+	reply(s.next())
+	got := <-done
+	return got.entry, got.err
+}
+
+func TestTheClientUnderstandsStoresThatNobodyHereWrote(t *testing.T) {
+	store, client := newStrangeStore(t)
+	for _, test := range []struct {
+		name       string
+		payload    string
+		qos        byte
+		properties []string
+		check      func(transport.Entry, error) bool
+	}{
+		{"a reply with QoS 1 and nothing else", "$1\r\nv\r\n", 1, nil,
+			func(e transport.Entry, err error) bool {
+				return err == nil && string(e.Value) == "v" && e.Version.IsZero()
+			}},
+		{"a reply with QoS 0", "$1\r\nv\r\n", 0, nil,
+			func(e transport.Entry, err error) bool { return err == nil && string(e.Value) == "v" }},
+		{"a padded version", "$1\r\nv\r\n", 1, []string{"__stat", "200", "__ts", "001696374425000:00007:StateStore"},
+			func(e transport.Entry, err error) bool {
+				return err == nil && e.Version.Wall == 1696374425000 && e.Version.Counter == 7
+			}},
+		{"a status that is an error", "", 1, []string{"__stat", "503", "__stMsg", "the store is asleep"},
+			func(_ transport.Entry, err error) bool {
+				var rejected *transport.RejectedError
+				return errors.As(err, &rejected) && rejected.Code == 503 && rejected.Reason == "the store is asleep"
+			}},
+		{"a status that is no number", "$-1\r\n", 1, []string{"__stat", "fine"},
+			func(e transport.Entry, err error) bool { return err == nil && !e.Exists }},
+		{"an error text that nobody knows", "-ERR the moon is full", 1, nil,
+			func(_ transport.Entry, err error) bool {
+				var refused *transport.RefusedError
+				return errors.As(err, &refused) && refused.Text == "the moon is full"
+			}},
+		{"a reply of the wrong type", ":1\r\n", 1, nil,
+			func(_ transport.Entry, err error) bool { return errors.Is(err, transport.ErrBadReply) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			entry, err := store.get(client, func(request *paho.Publish) {
+				store.say(request.Properties.ResponseTopic, test.payload, request.Properties.CorrelationData, test.qos, test.properties...)
+			})
+			if !test.check(entry, err) {
+				t.Errorf("%+v, %v", entry, err)
+			}
+		})
+	}
+	if got := client.Stats(); got != (transport.Stats{}) {
+		t.Errorf("ignored %+v", got)
+	}
+}
+
+// Invariants 5 and 26: what nobody asked for changes nothing, and is counted.
+func TestTheClientIgnoresAndCountsWhatItDidNotAskFor(t *testing.T) {
+	store, client := newStrangeStore(t)
+	watch, err := client.Watch("k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := func(payload string) *paho.Publish {
+		t.Helper()
+		request := store.next()
+		store.say(request.Properties.ResponseTopic, payload, request.Properties.CorrelationData, 1)
+		return request
+	}
+	answer("+OK\r\n")                // KEYNOTIFY
+	first := answer("$3\r\nold\r\n") // GET
+	if change := <-watch.Changes(); string(change.Value) != "old" {
+		t.Fatalf("the watch begins with %q", change.Value)
+	}
+	entry, err := store.get(client, func(request *paho.Publish) {
+		reply := request.Properties.ResponseTopic
+		store.say(reply, "$5\r\nwrong\r\n", []byte("0123456789abcdef"), 1)                             // an unknown correlation
+		store.say(reply, "$5\r\nwrong\r\n", nil, 1)                                                    // none
+		store.say(reply, "$3\r\nold\r\n", first.Properties.CorrelationData, 1)                         // a reply that comes twice
+		store.say(notifyTopic[:len(notifyTopic)-2]+"zz", "*", nil, 1)                                  // a key that is not hex
+		store.say(notifyTopic, "*1\r\n$6\r\nNOTIFY\r\n", nil, 1)                                       // a payload without an event
+		store.say(notifyTopic, string(command("NOTIFY", "SET", "VALUE")), nil, 1)                      // and without a value
+		store.say(notifyTopic, string(command("NOTIFY", "EXPIRE")), nil, 1)                            // an event that nobody knows
+		store.say(notifyTopic, string(command("NOTIFY", "DEL", "k")), nil, 1)                          // and one with too much
+		store.say(reservedPrefix+"/70/command/notify/6C", string(command("NOTIFY", "DELETE")), nil, 1) // a key that is not watched
+		store.say(reply, "$5\r\nright\r\n", request.Properties.CorrelationData, 1)
+		store.say(reply, "$5\r\nwrong\r\n", request.Properties.CorrelationData, 1) // the same once more
+	})
+	if err != nil || string(entry.Value) != "right" {
+		t.Errorf("%q, %v", entry.Value, err)
+	}
+	// What comes after all that has been seen, so has all that.
+	store.say(notifyTopic, string(command("NOTIFY", "SET", "VALUE", "new")), nil, 1)
+	if change := <-watch.Changes(); string(change.Value) != "new" || change.Missed {
+		t.Errorf("the watch shows %q, missed %v", change.Value, change.Missed)
+	}
+	if got, want := client.Stats(), (transport.Stats{UnexpectedReplies: 4, MalformedNotifications: 5}); got != want {
+		t.Errorf("ignored %+v, want %+v", got, want)
+	}
+}
+
+// deceiver is the hook of a broker that delivers what nobody subscribed to.
+type deceiver struct {
+	picky
+	connected chan *mqtt.Client
+}
+
+func (d *deceiver) Provides(call byte) bool {
+	return call == mqtt.OnSessionEstablished || d.picky.Provides(call)
+}
+
+func (d *deceiver) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) { d.connected <- cl }
+
+func TestMessagesForOthersAreIgnoredAndCounted(t *testing.T) {
+	broker := &deceiver{connected: make(chan *mqtt.Client, 1)}
+	client := dial(t, startBroker(t, broker), transport.Options{ClientID: "p", Username: "u", Password: []byte("right")})
+	victim := <-broker.connected
+	for _, topic := range []string{
+		reservedPrefix + "/71/command/notify/6B", // of client "q"
+		reservedPrefix + "/71/command/notify/6C",
+		"factory/news",
+		"clients/q/services/statestore/_any_/command/invoke/response",
+		"clients/p/response", // not the one that this client uses
+	} {
+		message := packets.Packet{
+			FixedHeader: packets.FixedHeader{Type: packets.Publish},
+			TopicName:   topic,
+			Payload:     command("NOTIFY", "DELETE"),
+			Properties:  packets.Properties{CorrelationData: []byte("0123456789abcdef")},
+		}
+		if err := victim.WritePacket(message); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := transport.Stats{ForeignNotifications: 2, ForeignMessages: 3}
+	for deadline := time.Now().Add(patience); client.Stats() != want; {
+		if time.Now().After(deadline) {
+			t.Fatalf("ignored %+v, want %+v", client.Stats(), want)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
