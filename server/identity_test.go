@@ -170,6 +170,20 @@ func TestAWillIsJudgedLikeAPublish(t *testing.T) {
 	}
 }
 
+// The broker resolves an alias after it has asked whether the client may publish to the
+// topic, so there are none.
+func TestATopicAliasDoesNotHideATopic(t *testing.T) {
+	address := start(t, server.Options{})
+	p, other := connect(t, address, "p", nil), connect(t, address, "other", nil)
+	alias := uint16(1)
+	message := &packets.Publish{Topic: "clients/p/x", Payload: []byte("x"), Properties: &packets.Properties{TopicAlias: &alias}}
+	if _, err := message.WriteTo(p.conn); err != nil {
+		t.Fatal(err)
+	}
+	p.mustBeGone()
+	other.mustBeSilent()
+}
+
 // rules is an Authorizer, and an Authenticator that believes any user name.
 type rules struct {
 	key   func(who access.Identity, verb statestore.Verb, key string) bool

@@ -140,6 +140,7 @@ func (c *Conn) Close() error {
 // before.
 func (c *Conn) end(cause error) {
 	c.Cut()
+	c.store.engine.EndSession(c.clientID)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended != nil {

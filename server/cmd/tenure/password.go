@@ -82,8 +82,7 @@ func readPassword(cmd *cobra.Command) ([]byte, error) {
 
 // readLine reads the first line, without its end. The rest stays where it is.
 func readLine(r io.Reader) ([]byte, error) {
-	// Two bytes more than a password may have would hold its end of line; the others
-	// are there to say how much too long it is.
+	// An endless line is too long, and need not fill the memory to be found so.
 	line, err := bufio.NewReader(io.LimitReader(r, 1<<10)).ReadBytes('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("standard input: %w", err)
@@ -114,7 +113,7 @@ func ask(cmd *cobra.Command, terminal *os.File, prompt string) ([]byte, error) {
 	}()
 	select {
 	case a := <-answers:
-		if a.err != nil && !errors.Is(a.err, io.EOF) {
+		if a.err != nil {
 			return nil, fmt.Errorf("terminal: %w", a.err)
 		}
 		return a.line, nil
