@@ -17,6 +17,7 @@ type connection struct {
 
 	identity     access.Identity // set at CONNECT, before anything else happens
 	sessionEnded atomic.Bool     // with the connection
+	disconnected atomic.Bool     // the broker said so
 
 	mu      sync.Mutex
 	release func() // gives back the lock on the client id, while it is held
@@ -27,12 +28,18 @@ func newConnection(socket net.Conn) *connection {
 	return &connection{Conn: socket, outbox: newOutbox(), over: make(chan struct{})}
 }
 
-// establish notes that the connection has the lock on its client id, and what to
-// do when it is over.
-func (c *connection) establish(release, forget func()) {
+// hold notes that the connection has the lock on its client id.
+func (c *connection) hold(release func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.release, c.forget = release, forget
+	c.release = release
+}
+
+// establish notes what to do when the connection is over.
+func (c *connection) establish(forget func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forget = forget
 }
 
 // letGo gives the lock back, if it is held.
@@ -49,13 +56,13 @@ func (c *connection) letGo() {
 // finish is called when the broker is done with the connection, however far that
 // had come.
 func (c *connection) finish() {
-	c.letGo()
 	c.mu.Lock()
 	forget := c.forget
 	c.mu.Unlock()
 	if forget != nil {
 		forget()
 	}
+	c.letGo() // not before: the next of the name must not be forgotten
 	c.outbox.close()
 	close(c.over)
 }

@@ -43,6 +43,9 @@ func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 	if !ok {
 		return packets.ErrNotAuthorized
 	}
+	// From here on, not from OnSessionEstablish: whose the client id is may not change
+	// after it was looked at.
+	conn.hold(h.names.lock(cl.ID))
 	if refused := h.server.admit(cl, conn, pk); refused != nil {
 		h.server.count(func(stats *Stats) { stats.RefusedConnections++ })
 		h.server.logger.Warn("refused a connection", "client", cl.ID, "reason", refused.Reason)
@@ -77,7 +80,7 @@ func (h *hook) OnSessionEstablish(cl *mqtt.Client, pk packets.Packet) {
 	if !ok {
 		return
 	}
-	conn.establish(h.names.lock(cl.ID), func() { h.server.forget(cl.ID, conn) })
+	conn.establish(func() { h.server.forget(cl.ID, conn) })
 	if old, ok := h.server.broker.Clients.Get(cl.ID); ok {
 		if oldConn, ok := old.Net.Conn.(*connection); ok {
 			h.server.disconnect(old, packets.ErrSessionTakenOver)
@@ -113,6 +116,7 @@ func liftSendQuota(cl *mqtt.Client) {
 func (h *hook) OnDisconnect(cl *mqtt.Client, _ error, expire bool) {
 	if conn, ok := cl.Net.Conn.(*connection); ok {
 		conn.sessionEnded.Store(expire)
+		conn.disconnected.Store(true)
 	}
 }
 

@@ -174,17 +174,34 @@ func (s *Server) shutdown() {
 // disconnect sends a client away. A client that does not read is given up after
 // farewellTimeout.
 func (s *Server) disconnect(cl *mqtt.Client, reason packets.Code) {
-	if cl.Net.Conn != nil {
-		_ = cl.Net.Conn.SetWriteDeadline(time.Now().Add(farewellTimeout))
+	if cl.Net.Conn == nil {
+		return
 	}
-	_ = s.broker.DisconnectClient(cl, reason) // returns the reason
-	cl.Stop(reason)
+	_ = cl.Net.Conn.SetWriteDeadline(time.Now().Add(farewellTimeout))
+	_ = cl.WritePacket(packets.Packet{
+		FixedHeader: packets.FixedHeader{Type: packets.Disconnect},
+		ReasonCode:  reason.Code,
+		Properties:  packets.Properties{ReasonString: reason.Reason},
+	})
+	// Not cl.Stop: a client that was stopped while the broker handles a packet of it
+	// loses its Will.
+	_ = cl.Net.Conn.Close()
 }
 
 // forget ends what the store keeps for a connection, before another of the same
 // client is established.
 func (s *Server) forget(clientID string, conn *connection) {
 	overflowed := conn.outbox.overflowed()
+	if !conn.disconnected.Load() {
+		// The broker forgets to forget a client that it could not send a CONNACK.
+		cl, ok := s.broker.Clients.Get(clientID)
+		if ok && cl.Net.Conn == net.Conn(conn) && (cl.Properties.Props.SessionExpiryInterval == 0) {
+			cl.ClearInflights()
+			s.broker.UnsubscribeClient(cl)
+			s.broker.Clients.Delete(clientID)
+			conn.sessionEnded.Store(true)
+		}
+	}
 	s.mu.Lock()
 	if s.connections[clientID] == conn {
 		delete(s.connections, clientID)

@@ -1,0 +1,926 @@
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/access"
+)
+
+// The broker that is embedded here has pitfalls, and the server a cure for each that
+// concerns it. What follows fails without the cure that it is about; the rest of them
+// have their tests where the behaviour is tested.
+
+// Wills
+
+// withWill gives a peer a Will.
+func withWill(topic, payload string) func(*paho.Connect) {
+	return func(c *paho.Connect) {
+		c.WillMessage = &paho.WillMessage{Topic: topic, Payload: []byte(payload), QoS: 1}
+	}
+}
+
+// say publishes to an ordinary topic.
+func (p *peer) say(topic, payload string) {
+	p.t.Helper()
+	if _, err := p.publish(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte(payload)}); err != nil {
+		p.t.Fatalf("%s: %s: %v", p.id, topic, err)
+	}
+}
+
+// mustHear fails unless the next message is this one.
+func (p *peer) mustHear(payload string) {
+	p.t.Helper()
+	if got := p.next(); string(got.Payload) != payload {
+		p.t.Fatalf("%s: heard %q on %s, want %q", p.id, got.Payload, got.Topic, payload)
+	}
+}
+
+// A holder of a lock is declared dead by its Will. A Will that came late would declare
+// the successor dead.
+func TestTheWillOfATakenOverConnectionComesOnceAndBeforeTheNewOneActs(t *testing.T) {
+	address, s := startServer(t, server.Options{})
+	observer := connect(t, address, "observer", nil)
+	observer.subscribe("factory/p/#")
+	old := connect(t, address, "p", withWill("factory/p/gone", "end of 0"))
+	for i := range 50 {
+		present := connect(t, address, "p", withWill("factory/p/gone", fmt.Sprintf("end of %d", i+1)))
+		present.say("factory/p/news", fmt.Sprintf("begin of %d", i+1))
+		old.mustBeDisconnected(reasonTakenOver)
+		observer.mustHear(fmt.Sprintf("end of %d", i))
+		observer.mustHear(fmt.Sprintf("begin of %d", i+1))
+		old = present
+	}
+	_ = old.paho.Disconnect(&paho.Disconnect{})
+	mustBeConnected(t, s, 1) // a take-over might close the socket before the DISCONNECT was read
+	connect(t, address, "p", nil).say("factory/p/news", "last")
+	observer.mustHear("last")
+}
+
+// mustBeConnected waits until the server knows of as many clients.
+func mustBeConnected(t *testing.T, s *server.Server, clients int) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); s.Stats().Connected != clients; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d clients are connected, want %d", s.Stats().Connected, clients)
+		}
+	}
+}
+
+// The broker forgets a Will if it notices the end of the connection while it is
+// handling a packet instead of while it is waiting for one.
+func TestTheWillOfABusyConnectionSurvivesATakeOver(t *testing.T) {
+	address := start(t, server.Options{})
+	observer := connect(t, address, "observer", nil)
+	observer.subscribe("factory/p/#")
+	for i := range 50 {
+		busy := &bare{id: "p", conn: dialRaw(t, address), replyTo: "clients/p/response"}
+		busy.in = bufio.NewReader(busy.conn)
+		err := busy.hello(func(c *packets.Connect) {
+			c.WillFlag, c.WillTopic, c.WillMessage = true, "factory/p/gone", fmt.Appendf(nil, "end of %d", i)
+			c.WillProperties = &packets.Properties{}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		get := wire(t, busy.request(0, nil, "GET", "k"))
+		reading := make(chan struct{})
+		var group sync.WaitGroup
+		group.Go(func() {
+			_, _ = busy.in.ReadByte()
+			close(reading)
+			_, _ = io.Copy(io.Discard, busy.in)
+		})
+		group.Go(func() {
+			for {
+				if _, err := busy.conn.Write(get); err != nil {
+					return
+				}
+			}
+		})
+		<-reading
+		present := connect(t, address, "p", nil)
+		present.say("factory/p/news", fmt.Sprintf("begin of %d", i+1))
+		observer.mustHear(fmt.Sprintf("end of %d", i))
+		observer.mustHear(fmt.Sprintf("begin of %d", i+1))
+		_ = busy.conn.Close()
+		group.Wait()
+		_ = present.paho.Disconnect(&paho.Disconnect{})
+	}
+}
+
+// join connects a bare client until the test ends.
+func join(t testing.TB, address, id string, change func(*net.TCPConn)) *bare {
+	t.Helper()
+	c, err := hail(address, id, change)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.conn.Close() })
+	return c
+}
+
+func wire(t testing.TB, packet packets.Packet) []byte {
+	t.Helper()
+	data, err := encode(packet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// [MQTT-3.1.2-8] and [MQTT-3.1.2-10]: a Will is published whenever a connection ends
+// without a DISCONNECT of the client, and then once.
+func TestAWillComesOnceHoweverTheConnectionEndsButNotAfterADisconnect(t *testing.T) {
+	raw := func(data []byte) func(*peer) {
+		return func(p *peer) { _, _ = p.conn.Write(data) }
+	}
+	forbidden := &packets.Publish{QoS: 1, PacketID: 9, Topic: invokeTopic, Payload: command("GET", "k"),
+		Properties: &packets.Properties{ResponseTopic: invokeTopic, CorrelationData: []byte("0123456789abcdef")}}
+	exactlyTwo := &packets.Publish{QoS: 2, PacketID: 9, Topic: "factory/p/x", Properties: &packets.Properties{}}
+	again := &packets.Connect{ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: "p", Properties: &packets.Properties{}}
+	for _, test := range []struct {
+		name string
+		end  func(*peer)
+		will bool
+	}{
+		{"closed", func(p *peer) { _ = p.conn.Close() }, true},
+		{"reset", func(p *peer) { _ = p.conn.(*net.TCPConn).SetLinger(0); _ = p.conn.Close() }, true},
+		{"a second CONNECT", raw(wire(t, again)), true},
+		{"a malformed packet", raw([]byte("\x30\x02\xff\xff")), true},
+		{"a packet that is too large", raw([]byte("\x30\xff\xff\xff\x7f")), true},
+		{"a publish with QoS 2", raw(wire(t, exactlyTwo)), true},
+		{"a forbidden response topic", raw(wire(t, forbidden)), true},
+		{"DISCONNECT with Will", func(p *peer) { _ = p.paho.Disconnect(&paho.Disconnect{ReasonCode: 4}) }, true},
+		{"DISCONNECT", func(p *peer) { _ = p.paho.Disconnect(&paho.Disconnect{}) }, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			address, s := startServer(t, server.Options{})
+			observer := connect(t, address, "observer", nil)
+			observer.subscribe("factory/p/#")
+			p := connect(t, address, "p", withWill("factory/p/gone", "gone"))
+			test.end(p)
+			if test.will {
+				observer.mustHear("gone")
+			}
+			eventually(t, "the connection ends", func() bool { return s.Sockets() == 1 })
+			connect(t, address, "p", nil).say("factory/p/news", "last")
+			observer.mustHear("last")
+		})
+	}
+}
+
+func TestTheWillOfAClientOfAnOlderMQTTComesWhenItsRequestEndsTheConnection(t *testing.T) {
+	address := start(t, server.Options{})
+	observer := connect(t, address, "observer", nil)
+	observer.subscribe("factory/#")
+	conn := dialRaw(t, address)
+	send(t, conn, "\x10\x22\x00\x04MQTT\x04\x0e\x00\x3c\x00\x03old\x00\x0bfactory/old\x00\x04gone")
+	connack := make([]byte, 4)
+	if _, err := io.ReadFull(conn, connack); err != nil || connack[3] != 0 {
+		t.Fatalf("CONNACK %x, %v", connack, err)
+	}
+	send(t, conn, fmt.Sprintf("\x32%c\x00%c%s\x00\x07", len(invokeTopic)+4, len(invokeTopic), invokeTopic))
+	observer.mustHear("gone")
+}
+
+// eventually waits for what takes its time.
+func eventually(t testing.TB, what string, happened func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !happened(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it never comes that %s", what)
+		}
+	}
+}
+
+func dialRaw(t testing.TB, address string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	return conn
+}
+
+func send(t testing.TB, conn net.Conn, data string) {
+	t.Helper()
+	if _, err := io.WriteString(conn, data); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Accept
+
+// troubled is a listener whose Accept fails when it is told to.
+type troubled struct {
+	net.Listener
+	calls   atomic.Int64
+	trouble func(call int64) error
+}
+
+func (l *troubled) Accept() (net.Conn, error) {
+	if err := l.trouble(l.calls.Add(1)); err != nil {
+		return nil, err
+	}
+	return l.Listener.Accept()
+}
+
+// serveTroubled serves with a troubled listener, and returns how that ended.
+func serveTroubled(t *testing.T, trouble func(call int64) error) (l *troubled, s *server.Server, stop func(), served <-chan error) {
+	t.Helper()
+	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l = &troubled{trouble: trouble}
+	s.WrapListener(func(socket net.Listener) net.Listener { l.Listener = socket; return l })
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	end := make(chan error, 1)
+	go func() { end <- s.Serve(ctx) }()
+	return l, s, cancel, end
+}
+
+func mustServe(t *testing.T, served <-chan error, want error) {
+	t.Helper()
+	select {
+	case err := <-served:
+		if !errors.Is(err, want) {
+			t.Errorf("Serve: %v, want %v", err, want)
+		}
+	case <-time.After(patience):
+		t.Fatal("Serve does not return")
+	}
+}
+
+func acceptError(err error) error {
+	return &net.OpError{Op: "accept", Net: "tcp", Err: err}
+}
+
+func TestAFailureToAcceptDoesNotEndTheServer(t *testing.T) {
+	for _, failure := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ECONNABORTED, syscall.EINTR, errors.New("unheard of")} {
+		t.Run(failure.Error(), func(t *testing.T) {
+			_, s, stop, served := serveTroubled(t, func(call int64) error {
+				if call%2 == 1 { // before the first connection, and between any two
+					return acceptError(failure)
+				}
+				return nil
+			})
+			for range 3 {
+				p := connect(t, s.Addr().String(), "p", nil)
+				p.mustGet("k", "")
+			}
+			stop()
+			mustServe(t, served, nil)
+		})
+	}
+}
+
+// A server that cannot have new connections any more must not look as if it served.
+func TestAFatalFailureToAcceptEndsServeWithIt(t *testing.T) {
+	before := runtime.NumGoroutine()
+	fatal := acceptError(net.ErrClosed)
+	var failed atomic.Bool
+	l, s, _, served := serveTroubled(t, func(int64) error {
+		if failed.Load() {
+			return fatal
+		}
+		return nil
+	})
+	p := connect(t, s.Addr().String(), "p", nil)
+	p.mustGet("k", "")
+	failed.Store(true)
+	dialRaw(t, s.Addr().String()) // ends the Accept that is under way
+	select {
+	case err := <-served:
+		if err != fatal && !errors.Is(err, fatal) {
+			t.Errorf("Serve: %v, want %v", err, fatal)
+		}
+	case <-time.After(patience):
+		t.Fatalf("Serve does not return, after %d calls of Accept", l.calls.Load())
+	}
+	p.mustBeDisconnected(reasonShuttingDown)
+	p.mustBeGone()
+	mustSettle(t, before)
+}
+
+// Where every Accept fails, and at once, the server must leave the machine alone.
+func TestAcceptIsNotRepeatedInABusyLoop(t *testing.T) {
+	began := time.Now()
+	l, _, stop, served := serveTroubled(t, func(int64) error { return acceptError(syscall.EMFILE) })
+	eventually(t, "Accept is called again", func() bool { return l.calls.Load() >= 5 })
+	stop()
+	mustServe(t, served, nil)
+	// An upper limit only: whatever the machine does, there is a pause in between.
+	calls, elapsed := l.calls.Load(), time.Since(began)
+	if limit := int64(elapsed/(10*time.Millisecond)) + 2; calls > limit {
+		t.Errorf("%d calls of Accept in %v", calls, elapsed)
+	}
+}
+
+// timed tells whether a read of the connection could last for ever.
+type timed struct {
+	net.Conn
+	limit   atomic.Pointer[time.Time]
+	forever chan<- bool
+	first   sync.Once
+}
+
+func (c *timed) SetDeadline(limit time.Time) error {
+	c.limit.Store(&limit)
+	return c.Conn.SetDeadline(limit)
+}
+
+func (c *timed) SetReadDeadline(limit time.Time) error {
+	c.limit.Store(&limit)
+	return c.Conn.SetReadDeadline(limit)
+}
+
+func (c *timed) Read(to []byte) (int, error) {
+	c.first.Do(func() { limit := c.limit.Load(); c.forever <- limit == nil || limit.IsZero() })
+	return c.Conn.Read(to)
+}
+
+type timing struct {
+	net.Listener
+	forever chan<- bool
+}
+
+func (l timing) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &timed{Conn: conn, forever: l.forever}, nil
+}
+
+func TestTheServerDoesNotWaitForEverForACONNECT(t *testing.T) {
+	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	forever := make(chan bool, 1)
+	s.WrapListener(func(socket net.Listener) net.Listener { return timing{socket, forever} })
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+	dialRaw(t, s.Addr().String())
+	select {
+	case is := <-forever:
+		if is {
+			t.Error("the first read has no deadline")
+		}
+	case <-time.After(patience):
+		t.Error("nothing is read")
+	}
+	stop()
+	mustServe(t, served, nil)
+}
+
+func TestAStormOfConnectionsThatComeToNothingHarmsNobody(t *testing.T) {
+	address, s := startServer(t, server.Options{})
+	p := connect(t, address, "p", nil)
+	before := runtime.NumGoroutine()
+	hello := connectPacket(t, "storm", nil)
+	var group sync.WaitGroup
+	for i := range 8 {
+		group.Go(func() {
+			for j := range 100 {
+				conn, err := net.Dial("tcp", address)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				// All of them say less than a client says, and "storm" is many.
+				_, _ = conn.Write(hello[:(i*100+j)%(len(hello)+1)])
+				_ = conn.(*net.TCPConn).SetLinger(0) // leaves no TIME_WAIT behind
+				_ = conn.Close()
+			}
+		})
+	}
+	for i := range 50 {
+		p.mustGet(fmt.Sprint(i), "")
+	}
+	group.Wait()
+	eventually(t, "the storm is over", func() bool { return s.Sockets() == 1 })
+	mustSettle(t, before)
+	if got := s.Stats().Connected; got != 1 {
+		t.Errorf("%d clients are connected", got)
+	}
+	p.mustGet("k", "")
+}
+
+// Shutdown
+
+// patiently is a listener whose connections never time out: what ends does so for
+// another reason.
+type patiently struct{ net.Listener }
+
+func (l patiently) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return undated{conn}, nil
+}
+
+type undated struct{ net.Conn }
+
+func (undated) SetDeadline(time.Time) error      { return nil }
+func (undated) SetReadDeadline(time.Time) error  { return nil }
+func (undated) SetWriteDeadline(time.Time) error { return nil }
+
+func TestShutdownReturnsUnderHalfOpenAndLeavingConnections(t *testing.T) {
+	const each = 100
+	for range 3 {
+		before := runtime.NumGoroutine()
+		s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.WrapListener(func(socket net.Listener) net.Listener { return patiently{socket} })
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(ctx) }()
+		address := s.Addr().String()
+		var conns []net.Conn
+		for i := range each {
+			conns = append(conns, dialRaw(t, address)) // says nothing
+			half := dialRaw(t, address)
+			packet := connectPacket(t, "half", nil)
+			send(t, half, string(packet[:1+i%(len(packet)-1)]))
+			conns = append(conns, half)
+		}
+		leaving := make([]*bare, each)
+		for i := range leaving {
+			leaving[i] = join(t, address, fmt.Sprint("leaving-", i), nil)
+			conns = append(conns, leaving[i].conn)
+		}
+		eventually(t, "all are accepted", func() bool { return s.Sockets() == 3*each })
+		var group sync.WaitGroup
+		begin := make(chan struct{})
+		for i, c := range leaving {
+			group.Go(func() {
+				<-begin
+				if i%2 == 0 {
+					_, _ = c.conn.Write([]byte{packets.DISCONNECT << 4, 0})
+				} else {
+					_ = c.conn.Close()
+				}
+			})
+		}
+		group.Go(func() { <-begin; stop() })
+		close(begin)
+		mustServe(t, served, nil)
+		group.Wait()
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+		if left := s.Sockets(); left > 0 {
+			t.Errorf("%d connections are left", left)
+		}
+		mustSettle(t, before)
+	}
+}
+
+// Memory
+
+func TestAnOversizeCONNECTIsNotAllocated(t *testing.T) {
+	address := start(t, server.Options{})
+	p := connect(t, address, "p", nil)
+	allocated := func() uint64 {
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return stats.TotalAlloc
+	}
+	for before, i := allocated(), 1; i <= 50; i++ {
+		conn := dialRaw(t, address)
+		send(t, conn, "\x10\xff\xff\xff\x7f\x00\x04MQTT\x05") // 256 MB, it says
+		if _, err := conn.Read(make([]byte, 1)); err == nil {
+			t.Error("it is answered")
+		} else if errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("the server waits for all of it")
+		}
+		// Half of one: far from what they announce, and far above what they cost.
+		if got := allocated() - before; got > 128<<20 {
+			t.Fatalf("%d connections that announced 256 MB made the process allocate %d MB", i, got>>20)
+		}
+	}
+	p.mustGet("k", "")
+}
+
+func TestTheMaximumPacketSizeHoldsForCONNECT(t *testing.T) {
+	const limit = 4096
+	address := start(t, server.Options{MaxPacketSize: limit})
+	of := func(size int) []byte {
+		packet := connectPacket(t, "p", func(c *packets.Connect) {
+			c.Properties.User = []packets.User{{Key: "padding"}}
+		})
+		packet = connectPacket(t, "p", func(c *packets.Connect) {
+			// Two more, in the lengths of the packet and of its properties.
+			c.Properties.User = []packets.User{{Key: "padding", Value: strings.Repeat("x", size-len(packet)-2)}}
+		})
+		if len(packet) != size {
+			t.Fatalf("made a CONNECT of %d bytes instead of %d", len(packet), size)
+		}
+		return packet
+	}
+	for _, test := range []struct {
+		size     int
+		accepted bool
+	}{{limit, true}, {limit + 8, false}, {2 * limit, false}} {
+		conn := dialRaw(t, address)
+		send(t, conn, string(of(test.size)))
+		if got, err := packets.ReadPacket(conn); test.accepted != (err == nil && got.Type == packets.CONNACK) {
+			t.Errorf("a CONNECT of %d bytes: %v, %v", test.size, got, err)
+		}
+	}
+}
+
+// The broker decodes a packet in place: whatever is kept of it and not copied keeps
+// all of it.
+func TestWhatIsKeptOfARequestDoesNotKeepThePacket(t *testing.T) {
+	address := start(t, server.Options{})
+	c := join(t, address, "p", nil)
+	const requests, padding = 200, 256 << 10
+	ask := func(i int, want string, words ...string) {
+		t.Helper()
+		err := c.ask(i, func(message *packets.Publish) {
+			for range padding >> 15 {
+				message.Properties.User = append(message.Properties.User, packets.User{Key: "padding", Value: strings.Repeat("x", 1<<15)})
+			}
+			message.Properties.User = append(message.Properties.User, packets.User{Key: "__ft", Value: fmt.Sprintf("%d:0:node-%d", time.Now().UnixMilli(), i)})
+		}, demand{words, want})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask(0, "$-1\r\n", "GET", "k")
+	before := live()
+	for i := range requests {
+		switch i % 4 {
+		case 0, 1:
+			ask(i, "+OK\r\n", "SET", fmt.Sprint("key-", i), "v", "PX", "600000")
+		case 2:
+			ask(i, "+OK\r\n", "KEYNOTIFY", fmt.Sprint("watched-", i))
+		case 3:
+			ask(i, ":1\r\n", "DEL", fmt.Sprint("key-", i-2))
+		}
+	}
+	after := live()
+	if grown, all := int64(after)-int64(before), int64(requests*padding); grown > all/8 {
+		t.Errorf("%d bytes are kept of %d bytes of requests with next to nothing in them", grown, all)
+	}
+	if err := c.leave(); err != nil { // only now: all of it was in use
+		t.Fatal(err)
+	}
+}
+
+func TestASubscriberThatDoesNotReadIsOwedALimitedNumberOfMessages(t *testing.T) {
+	address := start(t, server.Options{})
+	reader := join(t, address, "reader", nil)
+	if err := reader.follow("factory/news", 0); err != nil {
+		t.Fatal(err)
+	}
+	writer := connect(t, address, "writer", nil)
+	const messages, size = 3000, 32 << 10
+	for range messages {
+		message := &paho.Publish{QoS: 0, Topic: "factory/news", Payload: make([]byte, size)}
+		if _, err := writer.publish(message); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writer.mustGet("k", "") // all of them were handled
+	if err := reader.follow("factory/last", 0); err == nil {
+		t.Fatal("nothing was waiting")
+	}
+	received := 1
+	for {
+		packet, err := reader.receive()
+		if err != nil {
+			t.Fatalf("after %d messages: %v", received, err)
+		}
+		message, ok := packet.Content.(*packets.Publish)
+		if !ok {
+			continue // SUBACK overtakes what waits
+		}
+		if message.Topic == "factory/last" {
+			break
+		}
+		if received++; received == 500 { // there is room behind the others now
+			writer.say("factory/last", "last")
+		}
+	}
+	// 1,024 wait in the server; the rest is in the buffers of the sockets.
+	if received < 1024 || received > 1024+1024 {
+		t.Errorf("%d messages of %d arrived at last", received, messages)
+	}
+}
+
+// Properties
+
+func TestUserPropertiesArriveWhereNoProblemInformationIsWanted(t *testing.T) {
+	address := start(t, server.Options{})
+	few := uint16(10)
+	p := connect(t, address, "p", func(c *paho.Connect) {
+		// With any properties paho says 0 unless it is told otherwise, and deployed
+		// clients do not tell it.
+		c.Properties = &paho.ConnectProperties{ReceiveMaximum: &few}
+	})
+	must := func(what string, message *paho.Publish, names ...string) {
+		t.Helper()
+		for _, name := range names {
+			if message.Properties.User.Get(name) == "" {
+				t.Errorf("%s has no %s: %v", what, name, message.Properties.User)
+			}
+		}
+	}
+	ask := func(words ...string) *paho.Publish {
+		t.Helper()
+		if _, err := p.publish(p.request(words...)); err != nil {
+			t.Fatal(err)
+		}
+		return p.next()
+	}
+	must("the reply to a KEYNOTIFY", ask("KEYNOTIFY", "k"), "__stat", "__protVer")
+	must("the reply to a SET", ask("SET", "k", "v"), "__ts", "__stat", "__protVer")
+	must("a notification", p.nextNotification(), "__ts", "__protVer")
+	must("an error", ask("FROB"), "__stat", "__protVer")
+	p.subscribe("clients/p/elsewhere")
+	request := p.request("GET", "k")
+	request.Properties.ResponseTopic = "clients/p/elsewhere"
+	if _, err := p.publish(request); err != nil {
+		t.Fatal(err)
+	}
+	must("a reply elsewhere", p.next(), "__ts", "__stat", "__protVer")
+	// What another client says is not the broker's to shorten either.
+	p.subscribe("factory/news")
+	connect(t, address, "q", nil).sayWith(&paho.Publish{QoS: 1, Topic: "factory/news", Properties: &paho.PublishProperties{
+		User: paho.UserProperties{{Key: "said", Value: "so"}},
+	}})
+	must("a message", p.next(), "said")
+}
+
+func (p *peer) sayWith(message *paho.Publish) {
+	p.t.Helper()
+	if _, err := p.publish(message); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func TestAMessageIsGivenNoExpiryThatItsSenderDidNotGive(t *testing.T) {
+	address := start(t, server.Options{})
+	p, q := connect(t, address, "p", nil), connect(t, address, "q", nil)
+	q.subscribe("factory/news")
+	given := uint32(100_000) // more than the broker's own limit
+	for _, test := range []struct {
+		name   string
+		expiry *uint32
+		retain bool
+	}{
+		{"without", nil, false}, {"with", &given, false}, {"retained without", nil, true}, {"retained with", &given, true},
+	} {
+		p.sayWith(&paho.Publish{QoS: 1, Topic: "factory/news", Payload: []byte("x"), Retain: test.retain, Properties: &paho.PublishProperties{MessageExpiry: test.expiry}})
+		messages := []*paho.Publish{q.next()}
+		if test.retain {
+			late := connect(t, address, "late", nil)
+			late.subscribe("factory/news")
+			messages = append(messages, late.next())
+		}
+		for _, message := range messages {
+			got := message.Properties.MessageExpiry
+			if test.expiry == nil && got != nil {
+				t.Errorf("%s: it expires after %d s", test.name, *got)
+			}
+			// What is left of it: the time that it lay here is taken off.
+			if test.expiry != nil && (got == nil || *got > given || *got < given-uint32(patience.Seconds())) {
+				t.Errorf("%s: expiry %v, want %d", test.name, got, given)
+			}
+		}
+	}
+	// The store answers when it answers.
+	if _, err := p.publish(p.request("GET", "k")); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.next().Properties.MessageExpiry; got != nil {
+		t.Errorf("a reply expires after %d s", *got)
+	}
+}
+
+// Requests
+
+// overhear subscribes inside the broker, where no rule about topics applies.
+func overhear(s *server.Server) <-chan mochi.Packet {
+	heard := make(chan mochi.Packet, 4096)
+	s.Broker().Topics.InlineSubscribe(mqtt.InlineSubscription{
+		Subscription: mochi.Subscription{Filter: "#", Identifier: 1},
+		Handler:      func(_ *mqtt.Client, _ mochi.Subscription, message mochi.Packet) { heard <- message },
+	})
+	return heard
+}
+
+// Several walls stand between a request and a subscriber; this looks behind the first.
+func TestNoRequestIsPublishedOrRetainedWhateverItLacks(t *testing.T) {
+	address, s := startServer(t, server.Options{})
+	heard := overhear(s)
+	p := connect(t, address, "p", nil)
+	for _, qos := range []byte{0, 1} {
+		for _, retain := range []bool{false, true} {
+			for name, change := range map[string]func(*paho.Publish){
+				"nothing":                   func(*paho.Publish) {},
+				"a response topic":          func(m *paho.Publish) { m.Properties.ResponseTopic = "" },
+				"correlation data":          func(m *paho.Publish) { m.Properties.CorrelationData = nil },
+				"a possible response topic": func(m *paho.Publish) { m.Properties.ResponseTopic = "a/+" },
+				"a response topic of its own": func(m *paho.Publish) {
+					m.Properties.ResponseTopic = "clients/q/response"
+				},
+				"sense": func(m *paho.Publish) { m.Payload = []byte("nonsense") },
+			} {
+				request := p.request("GET", "k")
+				request.QoS, request.Retain = qos, retain
+				change(request)
+				if ack, err := p.publish(request); err != nil && ack == nil {
+					t.Fatalf("a request that lacks %s: %v", name, err)
+				}
+			}
+		}
+	}
+	p.say("last", "last")
+	for message := range heard {
+		if message.TopicName == "last" {
+			break
+		}
+		if message.TopicName == invokeTopic {
+			t.Errorf("a request was published: %q, QoS %d, retain %v", message.Payload, message.FixedHeader.Qos, message.FixedHeader.Retain)
+		}
+	}
+	for topic := range s.Broker().Topics.Retained.GetAll() {
+		if !strings.HasPrefix(topic, "$SYS/") {
+			t.Errorf("%s is retained", topic)
+		}
+	}
+}
+
+// The store's own messages are not the clients' to retain: neither by a Will nor by a
+// publish.
+func TestNothingIsRetainedOnTheStoresTopics(t *testing.T) {
+	address, s := startServer(t, server.Options{})
+	p := connect(t, address, "p", nil)
+	for _, topic := range []string{invokeTopic, reservedPrefix + "/70/command/notify/6B", "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/x"} {
+		for _, qos := range []byte{0, 1} {
+			_, _ = p.publish(&paho.Publish{QoS: qos, Retain: true, Topic: topic, Payload: command("SET", "k", "v")})
+		}
+		willing, err := tryConnect(t, address, "willing", func(c *paho.Connect) {
+			c.WillMessage = &paho.WillMessage{Topic: topic, Payload: command("SET", "k", "v"), Retain: true}
+		})
+		if err == nil {
+			_ = willing.conn.Close()
+		}
+	}
+	eventually(t, "the Wills are done", func() bool { return s.Sockets() == 1 })
+	late := connect(t, address, "p", nil)
+	late.subscribe("#")
+	late.subscribe(reservedPrefix + "/70/command/notify/+")
+	late.mustBeSilent()
+	for topic := range s.Broker().Topics.Retained.GetAll() {
+		if !strings.HasPrefix(topic, "$SYS/") {
+			t.Errorf("%s is retained", topic)
+		}
+	}
+}
+
+// A reply with QoS 1 would have to wait for the reader of another connection, which
+// the broker does with a lock in its hand.
+func TestARequesterIsNotDelayedByAReaderOfItsRepliesThatIsStuck(t *testing.T) {
+	address := start(t, server.Options{})
+	stuck := join(t, address, "stuck", func(conn *net.TCPConn) { _ = conn.SetReadBuffer(4096) })
+	if err := stuck.follow("factory/answers", 1); err != nil {
+		t.Fatal(err)
+	}
+	p := connect(t, address, "p", nil)
+	p.do("SET", "k", strings.Repeat("x", 64<<10))
+	for range 500 { // more than sockets hold
+		request := p.request("GET", "k")
+		request.Properties.ResponseTopic = "factory/answers"
+		if _, err := p.publish(request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.mustGet("nothing", "")
+}
+
+// Sessions
+
+func TestASessionIsKeptForAnHourAtMost(t *testing.T) {
+	for _, asked := range []uint32{3601, 1<<32 - 1} {
+		p := connect(t, start(t, server.Options{}), "p", func(c *paho.Connect) { c.Properties.SessionExpiryInterval = &asked })
+		if got := p.connack.Properties.SessionExpiryInterval; got == nil || *got != 3600 {
+			t.Errorf("asked for %d s: got %v", asked, got)
+		}
+	}
+}
+
+func TestASessionThatRanOutLeavesNoSubscriptions(t *testing.T) {
+	address, s := startServer(t, server.Options{})
+	p := connect(t, address, "p", func(c *paho.Connect) { second := uint32(1); c.Properties.SessionExpiryInterval = &second })
+	p.subscribe("factory/#")
+	_ = p.conn.Close()
+	eventually(t, "the connection ends", func() bool { return s.Sockets() == 0 })
+	if got := len(s.Broker().Topics.Subscribers("factory/news").Subscriptions); got != 1 {
+		t.Errorf("%d subscriptions while the session is kept", got)
+	}
+	eventually(t, "the session runs out", func() bool { return s.Broker().Clients.Len() == 0 })
+	for _, topic := range []string{"factory/news", "clients/p/response"} {
+		if left := s.Broker().Topics.Subscribers(topic).Subscriptions; len(left) > 0 {
+			t.Errorf("subscriptions to %s are left: %v", topic, left)
+		}
+	}
+}
+
+// The broker forgets to forget a client that it could not send a CONNACK: such clients
+// would count until nobody else may connect.
+func TestAClientThatIsGoneBeforeItsCONNACKIsForgotten(t *testing.T) {
+	turnstile := turnstile{make(chan struct{}), make(chan struct{})}
+	address, s := startServer(t, server.Options{MaxClients: 3, Authenticator: turnstile})
+	for i := range 5 {
+		conn := dialRaw(t, address)
+		send(t, conn, string(connectPacket(t, fmt.Sprint("p-", i), nil)))
+		<-turnstile.reached
+		_ = conn.(*net.TCPConn).SetLinger(0)
+		_ = conn.Close()
+		time.Sleep(10 * time.Millisecond) // where the reset comes too late nothing is tested, and nothing fails
+		turnstile.open <- struct{}{}
+		eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
+		if left := s.Broker().Clients.Len(); left > 0 {
+			t.Fatalf("%d clients are left of %d that connected and went", left, i+1)
+		}
+	}
+}
+
+// turnstile is an Authenticator that admits everybody, one at a time, when it is told to.
+type turnstile struct{ reached, open chan struct{} }
+
+func (s turnstile) Authenticate(access.Credentials) error {
+	s.reached <- struct{}{}
+	<-s.open
+	return nil
+}
+
+func TestAClientIdThatSomebodyGetsMeanwhileIsNotTakenOverByAnotherUser(t *testing.T) {
+	reached, open := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	address := start(t, server.Options{Authenticator: rules{}, Authorizer: rules{topic: func(who access.Identity, _ string, _ bool) bool {
+		if who.User == "slow" { // it is being admitted; nobody has its name yet
+			once.Do(func() { close(reached); <-open })
+		}
+		return true
+	}}})
+	admitted := make(chan *peer, 2)
+	try := func(user string) {
+		p, err := tryConnect(t, address, "p", func(c *paho.Connect) {
+			as(user)(c)
+			withWill("factory/p/gone", "gone")(c)
+		})
+		if err != nil {
+			p = nil
+		}
+		admitted <- p
+	}
+	go try("slow")
+	<-reached
+	go try("quick")
+	var early *peer
+	select {
+	case early = <-admitted: // while the other is still being looked at
+	case <-time.After(100 * time.Millisecond): // or after it
+	}
+	close(open)
+	late := <-admitted
+	if early == nil {
+		early, late = late, <-admitted
+	}
+	if (early == nil) == (late == nil) {
+		t.Errorf("of two users who want one client id one must get it: got %v and %v", early != nil, late != nil)
+	}
+}

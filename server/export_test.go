@@ -1,0 +1,24 @@
+package server
+
+import (
+	"net"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+)
+
+// What follows lets tests see and disturb what a user of the package cannot.
+
+// Broker returns the embedded broker.
+func (s *Server) Broker() *mqtt.Server { return s.broker }
+
+// WrapListener puts something between the server and its socket; before Serve.
+func (s *Server) WrapListener(wrap func(net.Listener) net.Listener) {
+	s.listener.socket = wrap(s.listener.socket)
+}
+
+// Sockets returns how many connections the listener knows, CONNECT or not.
+func (s *Server) Sockets() int {
+	s.listener.mu.Lock()
+	defer s.listener.mu.Unlock()
+	return len(s.listener.connections)
+}
