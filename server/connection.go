@@ -1,9 +1,12 @@
 package server
 
 import (
+	"errors"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tenurelock/tenure/server/access"
 )
@@ -15,9 +18,12 @@ type connection struct {
 	outbox *outbox
 	over   chan struct{} // closed when the broker has forgotten the connection
 
-	identity     access.Identity // set at CONNECT, before anything else happens
-	sessionEnded atomic.Bool     // with the connection
-	disconnected atomic.Bool     // the broker said so
+	identity     access.Identity           // set at CONNECT, before anything else happens
+	sessionEnded atomic.Bool               // with the connection
+	disconnected atomic.Bool               // the broker said so
+	farewell     atomic.Pointer[time.Time] // by when the last words must be out, once they are due
+
+	stuck atomic.Bool // a write took too long
 
 	mu      sync.Mutex
 	release func() // gives back the lock on the client id, while it is held
@@ -26,6 +32,34 @@ type connection struct {
 
 func newConnection(socket net.Conn) *connection {
 	return &connection{Conn: socket, outbox: newOutbox(), over: make(chan struct{})}
+}
+
+// SetDeadline limits reads only: the broker calls it with one and a half keep-alives
+// whenever it has read a packet. For writes see Write.
+func (c *connection) SetDeadline(t time.Time) error { return c.Conn.SetReadDeadline(t) }
+
+// SetWriteDeadline limits the write under way, if any, and all that follow.
+func (c *connection) SetWriteDeadline(t time.Time) error {
+	c.farewell.Store(&t)
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// Write gives up, and ends the connection, after writeTimeout. The broker holds a lock
+// while it writes, for which whoever publishes to this client with QoS 1 must wait.
+func (c *connection) Write(p []byte) (int, error) {
+	deadline := time.Now().Add(writeTimeout)
+	if farewell := c.farewell.Load(); farewell != nil && farewell.Before(deadline) {
+		deadline = *farewell
+	}
+	_ = c.Conn.SetWriteDeadline(deadline) // fails on a closed connection, as the write will
+	n, err := c.Conn.Write(p)
+	if err != nil {
+		if errors.Is(err, os.ErrDeadlineExceeded) && c.farewell.Load() == nil {
+			c.stuck.Store(true)
+		}
+		_ = c.Conn.Close()
+	}
+	return n, err
 }
 
 // hold notes that the connection has the lock on its client id.

@@ -450,7 +450,7 @@ func (w crowd) lie(address string, number int, done <-chan struct{}) {
 // come lets a crowd come and go, and returns when nothing of it is left on its side.
 func (w crowd) come(t *testing.T, address string, s *server.Server) {
 	t.Helper()
-	sentAway := s.Stats().SlowWatchers
+	sentAway := s.Stats().SlowReaders
 	var stuck []*bare
 	for i := range w.stuck {
 		c, err := w.beStuck(address, i)
@@ -468,10 +468,10 @@ func (w crowd) come(t *testing.T, address string, s *server.Server) {
 		deadline := time.Now().Add(3 * patience)
 		err := w.heat(address, func() bool {
 			if time.Now().After(deadline) {
-				t.Errorf("%d of %d clients that do not read were sent away", s.Stats().SlowWatchers-sentAway, w.stuck)
+				t.Errorf("%d of %d clients that do not read were sent away", s.Stats().SlowReaders-sentAway, w.stuck)
 				return true
 			}
-			return s.Stats().SlowWatchers-sentAway == uint64(w.stuck) && isDone(done)
+			return s.Stats().SlowReaders-sentAway == uint64(w.stuck) && isDone(done)
 		})
 		if err != nil {
 			t.Error(err)

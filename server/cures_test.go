@@ -832,6 +832,30 @@ func TestARequesterIsNotDelayedByAReaderOfItsRepliesThatIsStuck(t *testing.T) {
 
 // Sessions
 
+// The broker waits for a client that does not read when it publishes to it with QoS 1,
+// be it a message or the Will of somebody who is being taken over.
+func TestASubscriberThatDoesNotReadHoldsUpATakeOverForSecondsAtMost(t *testing.T) {
+	address := start(t, server.Options{})
+	stuck := join(t, address, "stuck", nil)
+	if err := stuck.follow("factory/#", 1); err != nil {
+		t.Fatal(err)
+	}
+	chat := connect(t, address, "chat", nil)
+	connect(t, address, "p", withWill("factory/p/gone", "gone"))
+	for range 800 { // with QoS 0, which waits for nobody, until every buffer on the way is full
+		if _, err := chat.publish(&paho.Publish{Topic: "factory/x", Payload: []byte(strings.Repeat("x", 32<<10))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	chat.do("GET", "k")
+	present, err := tryConnect(t, address, "p", nil) // gives up after ten seconds
+	if err != nil {
+		t.Fatalf("the take-over: %v", err)
+	}
+	present.subscribe(present.replyTo)
+	present.mustGet("k", "")
+}
+
 func TestASessionIsKeptForAnHourAtMost(t *testing.T) {
 	for _, asked := range []uint32{3601, 1<<32 - 1} {
 		p := connect(t, start(t, server.Options{}), "p", func(c *paho.Connect) { c.Properties.SessionExpiryInterval = &asked })
@@ -875,6 +899,46 @@ func TestAClientThatIsGoneBeforeItsCONNACKIsForgotten(t *testing.T) {
 		if left := s.Broker().Clients.Len(); left > 0 {
 			t.Fatalf("%d clients are left of %d that connected and went", left, i+1)
 		}
+	}
+}
+
+// A session that is to be kept is none of those.
+func TestASessionSurvivesAConnectionThatIsGoneBeforeItsCONNACK(t *testing.T) {
+	kept := uint32(600)
+	for _, test := range []struct {
+		name      string
+		hello     string
+		subscribe string
+	}{
+		{"MQTT 3.1.1", "\x10\x0d\x00\x04MQTT\x04\x00\x00\x3c\x00\x01p", "\x82\x0e\x00\x07\x00\x09factory/x\x01"},
+		{"MQTT 5", string(connectPacket(t, "p", func(c *packets.Connect) {
+			c.CleanStart, c.Properties.SessionExpiryInterval = false, &kept
+		})), "\x82\x0f\x00\x07\x00\x00\x09factory/x\x01"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			turnstile := turnstile{make(chan struct{}), make(chan struct{})}
+			address, s := startServer(t, server.Options{Authenticator: turnstile})
+			conn := dialRaw(t, address)
+			send(t, conn, test.hello)
+			<-turnstile.reached
+			turnstile.open <- struct{}{}
+			send(t, conn, test.subscribe)
+			subscribers := func() int { return len(s.Broker().Topics.Subscribers("factory/x").Subscriptions) }
+			eventually(t, "it subscribes", func() bool { return subscribers() == 1 })
+			_ = conn.Close()
+			eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
+			conn = dialRaw(t, address)
+			send(t, conn, test.hello)
+			<-turnstile.reached
+			_ = conn.(*net.TCPConn).SetLinger(0)
+			_ = conn.Close()
+			time.Sleep(10 * time.Millisecond)
+			turnstile.open <- struct{}{}
+			eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
+			if clients, left := s.Broker().Clients.Len(), subscribers(); clients != 1 || left != 1 {
+				t.Errorf("%d clients with %d subscriptions are left of one session", clients, left)
+			}
+		})
 	}
 }
 

@@ -20,6 +20,9 @@ import (
 const (
 	// connectTimeout bounds the time from accepting a connection to its CONNECT.
 	connectTimeout = 10 * time.Second
+	// writeTimeout bounds how long a client may leave what is written to it unread,
+	// once the sockets on the way are full.
+	writeTimeout = 5 * time.Second
 	// farewellTimeout bounds a DISCONNECT to a client that may not be reading.
 	farewellTimeout = time.Second
 	// forcedKeepAlive, in seconds, is imposed on a client that asks for none:
@@ -191,11 +194,11 @@ func (s *Server) disconnect(cl *mqtt.Client, reason packets.Code) {
 // forget ends what the store keeps for a connection, before another of the same
 // client is established.
 func (s *Server) forget(clientID string, conn *connection) {
-	overflowed := conn.outbox.overflowed()
+	slow := conn.outbox.overflowed() || conn.stuck.Load()
 	if !conn.disconnected.Load() {
 		// The broker forgets to forget a client that it could not send a CONNACK.
 		cl, ok := s.broker.Clients.Get(clientID)
-		if ok && cl.Net.Conn == net.Conn(conn) && (cl.Properties.Props.SessionExpiryInterval == 0) {
+		if ok && cl.Net.Conn == net.Conn(conn) && endsWithConnection(cl) {
 			cl.ClearInflights()
 			s.broker.UnsubscribeClient(cl)
 			s.broker.Clients.Delete(clientID)
@@ -206,8 +209,8 @@ func (s *Server) forget(clientID string, conn *connection) {
 	if s.connections[clientID] == conn {
 		delete(s.connections, clientID)
 	}
-	if overflowed {
-		s.stats.SlowWatchers++
+	if slow {
+		s.stats.SlowReaders++
 	}
 	s.mu.Unlock()
 	if conn.sessionEnded.Load() {
@@ -215,9 +218,17 @@ func (s *Server) forget(clientID string, conn *connection) {
 	} else {
 		s.engine.Forget(clientID)
 	}
-	if overflowed {
-		s.logger.Warn("disconnected a client that did not read its notifications", "client", clientID, "waiting", maxOutbox)
+	if slow {
+		s.logger.Warn("disconnected a client that did not read what was written to it", "client", clientID)
 	}
+}
+
+// endsWithConnection reports whether a client has no session beyond its connection.
+func endsWithConnection(cl *mqtt.Client) bool {
+	if cl.Properties.ProtocolVersion < 5 {
+		return cl.Properties.Clean
+	}
+	return cl.Properties.Props.SessionExpiryInterval == 0
 }
 
 // deliver queues a notification for its client. The engine calls it with its

@@ -31,9 +31,9 @@ type Stats struct {
 	// RefusedConnections is how many connections were refused at CONNECT by
 	// this server: credentials, limits, Wills.
 	RefusedConnections uint64
-	// SlowWatchers is how many clients were disconnected because they did not
-	// read their notifications.
-	SlowWatchers uint64
+	// SlowReaders is how many clients were disconnected because they did not
+	// read what was written to them, notifications or anything else.
+	SlowReaders uint64
 }
 
 // Stats returns the counts as they are now.
