@@ -33,7 +33,8 @@ type director struct {
 	out    io.Writer
 	began  time.Time
 	client *transport.Client // looks at the store for itself
-	watch  *transport.Watch
+	fenced *transport.Watch  // of the protected key
+	plain  *transport.Watch  // of the control
 	events chan event
 	nodes  map[string]*process
 	active string // the node that leads, as far as its events tell; empty if none
@@ -57,17 +58,23 @@ func direct(ctx context.Context, s settings, out io.Writer) (*result, error) {
 	if _, err := client.Get(dialling, counterKey(s.run)); err != nil { // is there a store?
 		return nil, err
 	}
-	watch, err := client.Watch(counterKey(s.run))
+	fenced, err := client.Watch(counterKey(s.run))
 	if err != nil {
 		return nil, err
 	}
-	defer watch.Close()
+	defer fenced.Close()
+	plain, err := client.Watch(controlKey(s.run))
+	if err != nil {
+		return nil, err
+	}
+	defer plain.Close()
 	d := &director{
 		settings: s,
 		out:      out,
 		began:    time.Now(),
 		client:   client,
-		watch:    watch,
+		fenced:   fenced,
+		plain:    plain,
 		events:   make(chan event),
 		nodes:    make(map[string]*process),
 		result:   newResult(s.ttl),
@@ -256,8 +263,10 @@ func (d *director) listen(ctx context.Context, timer <-chan time.Time, expired f
 			return errInterrupted
 		case e := <-d.events:
 			d.heard(e)
-		case change := <-d.watch.Changes():
-			d.saw(change)
+		case change := <-d.fenced.Changes():
+			saw(d.result.fenced, change)
+		case change := <-d.plain.Changes():
+			saw(d.result.control, change)
 		case <-timer:
 			expired()
 		}
@@ -303,10 +312,10 @@ func (d *director) heard(e event) {
 }
 
 // saw takes in what the store says by itself.
-func (d *director) saw(change transport.Change) {
+func saw(h history, change transport.Change) {
 	var c counter
 	if json.Unmarshal(change.Value, &c) == nil {
-		d.result.saw(change.Version, c.Token)
+		h.saw(change.Version, c.Token)
 	}
 }
 

@@ -37,7 +37,7 @@ func TestThePairSurvivesEachFaultAndTheStoreAcceptsNoStaleWrite(t *testing.T) {
 	if err := json.Unmarshal(out, &got); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if got.Stale != 0 || !got.ok() || len(got.Checks) != 5 {
+	if got.Stale != 0 || !got.ok() || got.Lost == 0 || len(got.Checks) != 6 {
 		t.Errorf("stale writes %d, checks %+v", got.Stale, got.Checks)
 	}
 	if len(got.Faults) != 4 {
@@ -155,7 +155,9 @@ func TestTheChecksFindWhatIsWrong(t *testing.T) {
 		for term := range int64(4) {
 			r.leads(event{Token: at(10 * term)})
 			r.wrote(write(10*term+1, 10*term))
+			r.control.saw(at(10*term+1), at(10*term))
 		}
+		r.control.saw(at(25), at(0))
 		r.wrote(event{Kind: kindWrite, Late: true, Outcome: refusedByStore, Token: at(10)})
 		return r
 	}
@@ -167,10 +169,11 @@ func TestTheChecksFindWhatIsWrong(t *testing.T) {
 	}{
 		{"nothing is wrong", func(*result) {}, ""},
 		{"a stale write was reported", func(r *result) { r.wrote(write(25, 0)) }, "stale writes accepted: 0"},
-		{"a stale write was seen in the store only", func(r *result) { r.saw(at(25), at(0)) }, "stale writes accepted: 0"},
+		{"a stale write was seen in the store only", func(r *result) { r.fenced.saw(at(25), at(0)) }, "stale writes accepted: 0"},
 		{"a token fell", func(r *result) { r.leads(event{Token: at(5)}) }, "tokens rise from term to term"},
 		{"a late write was accepted", func(r *result) { r.late[0].Outcome = accepted }, "the woken node's late write was refused"},
 		{"no late write was made", func(r *result) { r.late = nil }, "the woken node's late write was refused"},
+		{"the control lost nothing", func(r *result) { delete(r.control, at(25)) }, "without fencing updates are lost"},
 		{"an accepted write is gone", func(r *result) { r.wrote(write(32, 30)) }, "the store holds the last accepted write"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -34,6 +34,7 @@ type counter struct {
 
 func leaseKey(run string) string   { return "failover/" + run + "/active" }
 func counterKey(run string) string { return "failover/" + run + "/counter" }
+func controlKey(run string) string { return "failover/" + run + "/control" } // written without a token
 
 // node is one of the pair: it campaigns, and counts while it leads.
 type node struct {
@@ -106,6 +107,7 @@ func (n *node) lead(ctx context.Context, term *election.Term) error {
 		}
 		version, err := term.Guard().Set(ctx, counterKey(n.run), value)
 		n.report(event{Token: token, Version: version, Count: next}, err)
+		n.writeControl(ctx, value)
 		if err == nil {
 			count++
 		} else if ctx.Err() == nil {
@@ -135,8 +137,15 @@ func (n *node) lead(ctx context.Context, term *election.Term) error {
 func (n *node) writeLate(token hlc.Timestamp, value []byte, count int) {
 	ctx, cancel := context.WithTimeout(context.Background(), n.ttl)
 	defer cancel()
+	n.writeControl(ctx, value)
 	version, err := n.client.Set(ctx, counterKey(n.run), value, transport.SetOptions{FencingToken: token})
 	n.report(event{Token: token, Version: version, Count: count, Late: true}, err)
+}
+
+// writeControl writes to the control what goes to the protected key, as a program would
+// that knows no fencing. What becomes of it the director sees in the store.
+func (n *node) writeControl(ctx context.Context, value []byte) {
+	_, _ = n.client.Set(ctx, controlKey(n.run), value, transport.SetOptions{})
 }
 
 func (n *node) readCount(ctx context.Context) (int, error) {

@@ -42,18 +42,45 @@ type result struct {
 	TTL    time.Duration `json:"ttl_ns"`
 	Faults []*fault      `json:"faults"`
 	Stale  int           `json:"stale_writes_accepted"`
+	Lost   int           `json:"updates_lost_without_fencing"`
 	Checks []check       `json:"checks"`
 
 	current *fault
-	tokens  []hlc.Timestamp                 // of the terms, in the order of their beginning
-	late    []event                         // answers to writes that were sent past the guard
-	written map[hlc.Timestamp]hlc.Timestamp // version → token of each write that the store applied, as far as known
-	highest event                           // the accepted write with the highest version
+	tokens  []hlc.Timestamp // of the terms, in the order of their beginning
+	late    []event         // answers to writes that were sent past the guard
+	fenced  history         // of the protected key
+	control history         // of the key that nothing protects
+	highest event           // the accepted write with the highest version
+}
+
+// history has the version of each write to a key that the store applied, as far as
+// known, with the token of the term in which it was made.
+type history map[hlc.Timestamp]hlc.Timestamp
+
+// saw adds a write, unless it is known.
+func (h history) saw(version, token hlc.Timestamp) {
+	if _, known := h[version]; !known {
+		h[version] = token
+	}
+}
+
+// stale counts the writes of a term that came after one of a later term. Versions are
+// the store's own order of writes.
+func (h history) stale() (n int) {
+	var newest hlc.Timestamp
+	for _, version := range slices.SortedFunc(maps.Keys(h), hlc.Timestamp.Compare) {
+		if token := h[version]; token.Compare(newest) < 0 {
+			n++
+		} else {
+			newest = token
+		}
+	}
+	return n
 }
 
 func newResult(ttl time.Duration) *result {
 	first := &fault{Name: "none (start)"}
-	return &result{TTL: ttl, Faults: []*fault{first}, current: first, written: make(map[hlc.Timestamp]hlc.Timestamp)}
+	return &result{TTL: ttl, Faults: []*fault{first}, current: first, fenced: make(history), control: make(history)}
 }
 
 // begin opens the row of a fault. It becomes current with awaitSuccessor.
@@ -86,7 +113,7 @@ func (r *result) wrote(e event) {
 	switch e.Outcome {
 	case accepted:
 		r.current.Accepted++
-		r.saw(e.Version, e.Token)
+		r.fenced.saw(e.Version, e.Token)
 		if e.Version.Compare(r.highest.Version) > 0 {
 			r.highest = e
 		}
@@ -102,30 +129,15 @@ func (r *result) wrote(e event) {
 	}
 }
 
-// saw notes a version of the protected key and the token in its value.
-func (r *result) saw(version, token hlc.Timestamp) {
-	if _, known := r.written[version]; !known {
-		r.written[version] = token
-	}
-}
-
 // conclude makes the checks, given how many nodes still ran and what the store
 // holds in the end.
 func (r *result) conclude(running int, version hlc.Timestamp, last counter) {
-	r.saw(version, last.Token)
-	// Versions are the store's own order of writes. In that order a token that
-	// is lower than one before belongs to a write that should have been refused.
-	var newest hlc.Timestamp
-	for _, version := range slices.SortedFunc(maps.Keys(r.written), hlc.Timestamp.Compare) {
-		token := r.written[version]
-		if token.Compare(newest) < 0 {
-			r.Stale++
-		} else {
-			newest = token
-		}
-	}
+	r.fenced.saw(version, last.Token)
+	r.Stale, r.Lost = r.fenced.stale(), r.control.stale()
 	r.check("stale writes accepted: 0", r.Stale == 0,
-		"%d versions of the key, in the store's order; %d of them with a token older than one before", len(r.written), r.Stale)
+		"%d versions of the key, in the store's order; %d of them with a token older than one before", len(r.fenced), r.Stale)
+	r.check("without fencing updates are lost", r.Lost > 0,
+		"a key without a token, written beside it: %d stale writes accepted", r.Lost)
 	r.check("tokens rise from term to term", slices.IsSortedFunc(r.tokens, hlc.Timestamp.Compare) && len(r.tokens) >= 4,
 		"%d terms", len(r.tokens))
 	refused := len(r.late) > 0
