@@ -89,7 +89,7 @@ func TestTheClientGetsEachOutcomeOfTheStore(t *testing.T) {
 func TestARequestUnderWayFailsAtOnceAsUnknownWhenTheConnectionDrops(t *testing.T) {
 	through := newProxy(t, start(t, server.Options{}))
 	client := dial(t, through.address(), transport.Options{})
-	through.hold()
+	through.hold(answers)
 	failed := make(chan error, 1)
 	go func() {
 		_, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{})
@@ -102,7 +102,7 @@ func TestARequestUnderWayFailsAtOnceAsUnknownWhenTheConnectionDrops(t *testing.T
 		}
 	}
 	began := time.Now()
-	through.release()
+	through.release(answers)
 	through.cut()
 	select {
 	case err := <-failed:
@@ -330,7 +330,7 @@ func TestInvariant42ClosingAClientAtAnyMomentLeavesNothing(t *testing.T) {
 		"connected":    func() {},
 		"disconnected": through.cut,
 		"connecting":   func() { through.refuses(true); through.cut() },
-		"deaf":         through.hold,
+		"deaf":         func() { through.hold(answers) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			settle(t)
@@ -368,7 +368,7 @@ func TestInvariant42ClosingAClientAtAnyMomentLeavesNothing(t *testing.T) {
 			if _, err := client.Watch("k"); !errors.Is(err, transport.ErrClosed) {
 				t.Errorf("Watch after Close: %v", err)
 			}
-			through.release()
+			through.release(answers)
 			through.refuses(false)
 			through.cut()
 			mustSettle(t, before)

@@ -1,13 +1,18 @@
 package server_test
 
 import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
 )
 
-// proxy stands between a client and a server and does what networks do.
+// proxy stands between a client and a server and does what networks do, to whole MQTT
+// packets: what it holds back or swallows leaves the rest of the stream readable.
 type proxy struct {
 	listener net.Listener
 	target   atomic.Pointer[string]
@@ -16,9 +21,20 @@ type proxy struct {
 
 	mu      sync.Mutex
 	conns   map[net.Conn]struct{}
-	holding chan struct{} // while not nil, what the server says is held back until it is closed
+	holding [directions]chan struct{} // while not nil, packets are held back until it is closed
+	held    [directions]int           // packets that wait for that now
+	deaf    map[net.Conn]struct{}     // those whose packets are swallowed
 	refuse  bool
 }
+
+// direction is a way through the proxy.
+type direction int
+
+const (
+	requests direction = iota // from the client to the server
+	answers                   // from the server to the client
+	directions
+)
 
 // newProxy returns a proxy to the server at target, until the test ends.
 func newProxy(t *testing.T, target string) *proxy {
@@ -27,12 +43,13 @@ func newProxy(t *testing.T, target string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: listener, conns: make(map[net.Conn]struct{})}
+	p := &proxy{listener: listener, conns: make(map[net.Conn]struct{}), deaf: make(map[net.Conn]struct{})}
 	p.target.Store(&target)
 	p.tasks.Go(p.serve)
 	t.Cleanup(func() {
 		_ = listener.Close()
-		p.release()
+		p.release(requests)
+		p.release(answers)
 		p.cut()
 		p.tasks.Wait()
 	})
@@ -56,8 +73,8 @@ func (p *proxy) serve() {
 			}
 			continue
 		}
-		p.tasks.Go(func() { p.pass(server, client, false) })
-		p.tasks.Go(func() { p.pass(client, server, true) })
+		p.tasks.Go(func() { p.pass(server, client, requests) })
+		p.tasks.Go(func() { p.pass(client, server, answers) })
 	}
 }
 
@@ -73,29 +90,72 @@ func (p *proxy) keep(conns ...net.Conn) bool {
 	return true
 }
 
-// pass copies from one side to the other; what comes from the server may be held.
-func (p *proxy) pass(to, from net.Conn, answers bool) {
+// pass copies packets from one side to the other.
+func (p *proxy) pass(to, from net.Conn, way direction) {
 	defer to.Close()
 	defer from.Close()
-	buffer := make([]byte, 32<<10)
+	reader := bufio.NewReader(from)
 	for {
-		n, err := from.Read(buffer)
-		if answers {
-			p.mu.Lock()
-			holding := p.holding
-			p.mu.Unlock()
-			if holding != nil {
-				<-holding
-			}
-		}
-		if n > 0 {
-			if _, err := to.Write(buffer[:n]); err != nil {
-				return
-			}
-		}
+		packet, err := readPacket(reader)
 		if err != nil {
 			return
 		}
+		p.wait(way)
+		if p.isDeaf(from) {
+			continue
+		}
+		if _, err := to.Write(packet); err != nil {
+			return
+		}
+	}
+}
+
+// readPacket reads one packet as it is [MQTT-2.1].
+func readPacket(from *bufio.Reader) ([]byte, error) {
+	first, err := from.ReadByte()
+	if err != nil {
+		return nil, err
+	}
+	length, err := binary.ReadUvarint(from) // MQTT's variable byte integer is the same
+	if err != nil {
+		return nil, err
+	}
+	if length > 256<<20 {
+		return nil, fmt.Errorf("no MQTT packet is %d bytes long", length)
+	}
+	packet := binary.AppendUvarint([]byte{first}, length)
+	body := make([]byte, length)
+	_, err = io.ReadFull(from, body)
+	return append(packet, body...), err
+}
+
+// wait returns when a packet may go on.
+func (p *proxy) wait(way direction) {
+	p.mu.Lock()
+	holding := p.holding[way]
+	if holding != nil {
+		p.held[way]++
+	}
+	p.mu.Unlock()
+	if holding != nil {
+		<-holding
+	}
+}
+
+func (p *proxy) isDeaf(conn net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, deaf := p.deaf[conn]
+	return deaf
+}
+
+// swallow makes the present connections half-open: both ends stay connected, and no
+// packet arrives any more.
+func (p *proxy) swallow() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.conns {
+		p.deaf[conn] = struct{}{}
 	}
 }
 
@@ -109,20 +169,27 @@ func (p *proxy) cut() {
 	}
 }
 
-// hold keeps back what the server says, until release.
-func (p *proxy) hold() {
+// hold keeps packets back, until release.
+func (p *proxy) hold(way direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.holding = make(chan struct{})
+	p.holding[way], p.held[way] = make(chan struct{}), 0
 }
 
-func (p *proxy) release() {
+func (p *proxy) release(way direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.holding != nil {
-		close(p.holding)
-		p.holding = nil
+	if p.holding[way] != nil {
+		close(p.holding[way])
+		p.holding[way] = nil
 	}
+}
+
+// holds reports whether a packet waits. Those behind it wait unread.
+func (p *proxy) holds(way direction) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held[way] > 0
 }
 
 // refuses makes new connections fail, or not.

@@ -1,0 +1,97 @@
+package server_test
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// BenchmarkLeases holds 10,000 leases with a TTL of 10 s for a minute, over one
+// connection to a server in the same process, so that the share of a CPU is that of
+// both, and the memory too. The worst delay is how much later than RenewEvery the reply
+// to a renewal came, seen by looking ten times a second.
+func BenchmarkLeases(b *testing.B) {
+	for _, bench := range []struct {
+		name    string
+		noWatch bool
+	}{{"watched", false}, {"NoWatch", true}} {
+		b.Run(bench.name, func(b *testing.B) { holdLeases(b, 10_000, time.Minute, bench.noWatch) })
+	}
+}
+
+func holdLeases(b *testing.B, leases int, held time.Duration, noWatch bool) {
+	const ttl = 10 * time.Second
+	options := lease.Options{TTL: ttl, Margin: ttl / 10, RenewEvery: ttl / 3, NoWatch: noWatch}
+	for b.Loop() {
+		address := start(b, server.Options{})
+		client, err := transport.Dial(b.Context(), "mqtt://"+address, transport.Options{ClientID: "bench"})
+		if err != nil {
+			b.Fatal(err)
+		}
+		before := measure()
+		tenures := make([]*lease.Tenure, leases)
+		var acquiring sync.WaitGroup
+		for i := range tenures {
+			acquiring.Go(func() {
+				l, err := lease.New(client, fmt.Sprint("lease-", i), options)
+				if err == nil {
+					tenures[i], err = l.Acquire(b.Context())
+				}
+				if err != nil {
+					b.Error(err)
+				}
+			})
+		}
+		acquiring.Wait()
+		if b.Failed() {
+			b.FailNow()
+		}
+		began, cpu := time.Now(), cpuTime(b)
+		full := options.TTL - options.Margin
+		least := full
+		for tick := time.NewTicker(100 * time.Millisecond); time.Since(began) < held; <-tick.C {
+			for _, tenure := range tenures {
+				least = min(least, tenure.Remaining())
+			}
+		}
+		share := float64(cpuTime(b)-cpu) / float64(time.Since(began))
+		after := measure()
+		for _, tenure := range tenures {
+			if err := tenure.Err(); err != nil {
+				b.Fatalf("a tenure was lost: %v", err)
+			}
+		}
+		b.ReportMetric(100*share, "%CPU")
+		b.ReportMetric(float64(after.heap-before.heap)/float64(leases), "B/lease")
+		b.ReportMetric(float64(after.goroutines-before.goroutines)/float64(leases), "goroutines/lease")
+		b.ReportMetric(float64((full-options.RenewEvery-least).Microseconds())/1000, "ms-late-at-worst")
+		if err := client.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+type measured struct{ heap, goroutines int64 }
+
+func measure() measured {
+	runtime.GC()
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	return measured{int64(memory.HeapAlloc + memory.StackInuse), int64(runtime.NumGoroutine())}
+}
+
+// cpuTime is what this process has used so far.
+func cpuTime(b *testing.B) time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
