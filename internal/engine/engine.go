@@ -41,9 +41,19 @@ func New(store *statestore.Store, deliver func(statestore.Notification)) *Engine
 
 // Apply performs a command now.
 func (e *Engine) Apply(command statestore.Command) statestore.Reply {
+	return e.ApplyThen(command, nil)
+}
+
+// ApplyThen performs a command now and, unless then is nil, calls it with the reply
+// before any notification of the command and before any other command, so that who
+// writes down what happened does it in the store's order. Like deliver it is called with the lock held and must only hand over.
+func (e *Engine) ApplyThen(command statestore.Command, then func(statestore.Reply)) statestore.Reply {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	reply, notifications := e.store.Apply(e.now(), command)
+	if then != nil {
+		then(reply)
+	}
 	for _, notification := range notifications {
 		e.deliver(notification)
 	}

@@ -1,6 +1,7 @@
 package transporttest
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -13,17 +14,44 @@ import (
 )
 
 // Fault is what the wire does to one request and its reply. The zero Fault does
-// nothing. A request that is held back is applied when its time comes, even if
-// its sender has given up and the connection is gone: so do packets that a
-// broker or a network kept.
+// nothing. Several faults of one message come together: a request can be held for
+// minutes, be applied, and have its reply lost.
+//
+// A request that is held back is applied when its time comes, even if its sender has
+// given up and the connection is gone: so do packets that a broker or a network kept.
+// A reply, held or not, arrives over the connection that the request left by, or not
+// at all. Messages that are held for different times overtake one another: to reorder
+// two, hold the first for longer than the second.
 type Fault struct {
 	// LoseRequest and LoseReply drop the message; the sender waits in vain.
 	LoseRequest, LoseReply bool
+	// CutBefore and CutAfter cut the connection before the store gets the request,
+	// which is then never applied, or after the store has applied it and before the
+	// reply leaves. To the sender both look the same. They act as Conn.Cut does, when
+	// the request arrives.
+	CutBefore, CutAfter bool
 	// Repeat delivers the request twice, as a redelivery does: with the same
-	// correlation data. The reply to the second is dropped.
-	Repeat bool
+	// correlation data, and only while the client's session lasts. The reply to the
+	// second is dropped. RepeatAfter is how much later the second comes.
+	Repeat      bool
+	RepeatAfter time.Duration
+	// RepeatReply delivers the reply twice.
+	RepeatReply bool
 	// HoldRequest and HoldReply delay it.
 	HoldRequest, HoldReply time.Duration
+}
+
+// NotificationFault is what the wire does to one notification. The zero
+// NotificationFault does nothing.
+type NotificationFault struct {
+	// Lose drops it.
+	Lose bool
+	// Repeat delivers it twice, the second time after RepeatAfter.
+	Repeat      bool
+	RepeatAfter time.Duration
+	// Hold delays it, so that later ones overtake it. It does not arrive if the
+	// connection is cut meanwhile.
+	Hold time.Duration
 }
 
 var errCut = errors.New("the connection was cut")
@@ -42,7 +70,8 @@ type Conn struct {
 	restored chan struct{} // closed when line is set
 	ended    error
 	fault    func(transport.Request) Fault
-	queue    []statestore.Notification
+	hint     func(transport.Notification) NotificationFault
+	queue    []notice
 	silent   bool
 	requests uint64 // so far
 
@@ -88,6 +117,23 @@ func (c *Conn) SetFault(decide func(transport.Request) Fault) {
 	c.fault = decide
 }
 
+// SetNotificationFault lets decide choose the fate of each notification from now on;
+// nil ends these faults. It is called for one notification at a time, in the store's
+// order.
+func (c *Conn) SetNotificationFault(decide func(transport.Notification) NotificationFault) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hint = decide
+}
+
+// Forge delivers a notification that the store never sent. Nothing arrives while the
+// connection is cut.
+func (c *Conn) Forge(notification transport.Notification) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.enqueueLocked(notice{ready: true, message: notification, line: c.line})
+}
+
 // Silence drops all notifications while on is true, as an unreliable broker may.
 func (c *Conn) Silence(on bool) {
 	c.mu.Lock()
@@ -98,8 +144,13 @@ func (c *Conn) Silence(on bool) {
 // Cut ends the connection: requests under way fail as unknown, the store
 // forgets what the client watched, and nothing passes until Restore.
 func (c *Conn) Cut() {
+	c.cut(nil)
+}
+
+// cut ends the connection if line is its present one, or nil.
+func (c *Conn) cut(line chan struct{}) {
 	c.mu.Lock()
-	if c.line == nil || c.ended != nil {
+	if c.line == nil || c.ended != nil || line != nil && line != c.line {
 		c.mu.Unlock()
 		return
 	}
@@ -160,18 +211,21 @@ func (c *Conn) RoundTrip(ctx context.Context, request transport.Request) (transp
 	if decide != nil {
 		fault = decide(request)
 	}
-	arrived := make(chan transport.Reply, 1)
-	if fault.HoldRequest > 0 {
-		request.Payload = append([]byte(nil), request.Payload...) // it may outlive the call
-		c.store.tasks.Go(func() {
-			time.Sleep(fault.HoldRequest)
-			c.arrive(request, fault, arrived)
-		})
-	} else {
-		c.arrive(request, fault, arrived)
+	exchange := &exchange{
+		request:     request,
+		correlation: c.correlation(),
+		fault:       fault,
+		line:        line,
+		arrived:     make(chan transport.Reply, 1),
+		left:        make(chan struct{}),
 	}
+	defer close(exchange.left)
+	if fault.outlasts() {
+		exchange.request.Payload = bytes.Clone(request.Payload)
+	}
+	c.after(fault.HoldRequest, func() { c.arrive(exchange) })
 	select {
-	case reply := <-arrived:
+	case reply := <-exchange.arrived:
 		return reply, nil
 	case <-line:
 		return transport.Reply{}, fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, errCut)
@@ -180,26 +234,92 @@ func (c *Conn) RoundTrip(ctx context.Context, request transport.Request) (transp
 	}
 }
 
-// arrive is what happens when a request has reached the store's end of the wire.
-func (c *Conn) arrive(request transport.Request, fault Fault, arrived chan<- transport.Reply) {
-	if fault.LoseRequest {
+// outlasts reports whether the request may be applied after its sender has left.
+func (f *Fault) outlasts() bool { return f.HoldRequest > 0 || f.Repeat && f.RepeatAfter > 0 }
+
+// exchange is a request that was sent, and its sender.
+type exchange struct {
+	request     transport.Request
+	correlation []byte
+	fault       Fault
+	line        chan struct{} // the connection it was sent over
+	arrived     chan transport.Reply
+	left        chan struct{} // closed when the sender waits no more
+}
+
+// after runs do when d is over; at once, before it returns, if d is zero.
+func (c *Conn) after(d time.Duration, do func()) {
+	if d <= 0 {
+		do()
 		return
 	}
-	correlation := c.correlation()
-	reply := c.apply(request, correlation)
-	if fault.Repeat {
-		c.apply(request, correlation)
+	c.store.tasks.Go(func() {
+		time.Sleep(d)
+		do()
+	})
+}
+
+// arrive is what happens when a request has reached the store's end of the wire.
+func (c *Conn) arrive(e *exchange) {
+	if e.fault.CutBefore {
+		c.cut(e.line)
+		return
 	}
-	switch {
-	case fault.LoseReply:
-	case fault.HoldReply > 0:
-		c.store.tasks.Go(func() {
-			time.Sleep(fault.HoldReply)
-			arrived <- reply
+	if e.fault.LoseRequest {
+		return
+	}
+	reply := c.apply(e, false)
+	if e.fault.Repeat {
+		c.after(e.fault.RepeatAfter, func() {
+			if !c.isOver() {
+				c.apply(e, true)
+			}
 		})
-	default:
-		arrived <- reply
 	}
+	if e.fault.CutAfter {
+		c.cut(e.line)
+		return
+	}
+	if e.fault.LoseReply {
+		return
+	}
+	c.after(e.fault.HoldReply, func() {
+		c.answer(e, reply)
+		if e.fault.RepeatReply {
+			c.answer(e, reply)
+		}
+	})
+}
+
+// answer delivers a reply, to nobody if the sender has left or was answered.
+func (c *Conn) answer(e *exchange, reply transport.Reply) {
+	select {
+	case <-e.line:
+		return // it left with the connection
+	default:
+	}
+	select {
+	case <-e.left:
+	default:
+		select {
+		case e.arrived <- reply:
+			return
+		default:
+		}
+	}
+	c.mu.Lock()
+	ignored := c.events.Ignored
+	c.mu.Unlock()
+	if ignored != nil {
+		ignored(transport.UnexpectedReply)
+	}
+}
+
+// isOver reports whether the client's session has ended.
+func (c *Conn) isOver() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended != nil
 }
 
 // correlation returns the correlation data of the next request.
@@ -210,24 +330,14 @@ func (c *Conn) correlation() []byte {
 	return binary.BigEndian.AppendUint64(make([]byte, 8), c.requests)
 }
 
-func (c *Conn) apply(request transport.Request, correlation []byte) transport.Reply {
-	command := statestore.Parse(statestore.Request{
+func (c *Conn) apply(e *exchange, again bool) transport.Reply {
+	return c.store.apply(statestore.Parse(statestore.Request{
 		Client:       c.clientID,
-		Payload:      request.Payload,
-		Correlation:  correlation,
-		Timestamp:    property(request.Timestamp),
-		FencingToken: property(request.FencingToken),
-	})
-	dialect, allow := c.store.rules()
-	if allow != nil && !allow(c.clientID, command.Verb, command.Key) {
-		command = command.Deny()
-	}
-	reply := c.store.engine.Apply(command)
-	result := transport.Reply{Payload: reply.Append(nil, dialect)}
-	if !reply.Version.IsZero() {
-		result.Timestamp = reply.Version.String()
-	}
-	return result
+		Payload:      e.request.Payload,
+		Correlation:  e.correlation,
+		Timestamp:    property(e.request.Timestamp),
+		FencingToken: property(e.request.FencingToken),
+	}), e.request, again)
 }
 
 func property(text string) *string {
@@ -258,20 +368,35 @@ func (c *Conn) awaitLine(ctx context.Context) (line chan struct{}, decide func(t
 	}
 }
 
-func (c *Conn) enqueue(notification statestore.Notification) {
+// notice is a notification on its way.
+type notice struct {
+	change  statestore.Notification
+	line    chan struct{} // the connection it travels over
+	ready   bool          // its fate was decided, and message is what arrives
+	message transport.Notification
+}
+
+func (c *Conn) enqueue(change statestore.Notification) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.line == nil || c.silent {
+	if !c.silent {
+		c.enqueueLocked(notice{change: change, line: c.line})
+	}
+}
+
+// enqueueLocked drops what came over another connection than the present one.
+func (c *Conn) enqueueLocked(arriving notice) {
+	if arriving.line == nil || arriving.line != c.line {
 		return
 	}
-	c.queue = append(c.queue, notification)
+	c.queue = append(c.queue, arriving)
 	select {
 	case c.queued <- struct{}{}:
 	default:
 	}
 }
 
-// deliver hands notifications to the client, in order, until Close.
+// deliver hands notifications to the client, one at a time, until Close.
 func (c *Conn) deliver() {
 	for {
 		select {
@@ -280,16 +405,42 @@ func (c *Conn) deliver() {
 		case <-c.queued:
 		}
 		c.mu.Lock()
-		queue, events := c.queue, c.events
+		queue, events, decide := c.queue, c.events, c.hint
 		c.queue = nil
 		c.mu.Unlock()
-		dialect, _ := c.store.rules()
-		for _, notification := range queue {
-			events.Notify(transport.Notification{
-				Key:       notification.Key,
-				Payload:   notification.Append(nil, dialect),
-				Timestamp: notification.Version.String(),
-			})
+		for _, next := range queue {
+			if next.ready || c.release(&next, decide) {
+				events.Notify(next.message)
+			}
 		}
 	}
+}
+
+// release decides what becomes of a notification and reports whether it arrives now.
+func (c *Conn) release(next *notice, decide func(transport.Notification) NotificationFault) bool {
+	next.ready, next.message = true, c.store.encode(next.change)
+	if decide == nil {
+		return true
+	}
+	fault := decide(next.message)
+	if fault.Lose {
+		return false
+	}
+	if fault.Repeat {
+		c.requeue(*next, fault.Hold+fault.RepeatAfter)
+	}
+	if fault.Hold > 0 {
+		c.requeue(*next, fault.Hold)
+		return false
+	}
+	return true
+}
+
+// requeue lets a notification arrive when d is over, after what has come till then.
+func (c *Conn) requeue(arriving notice, d time.Duration) {
+	c.after(d, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.enqueueLocked(arriving)
+	})
 }
