@@ -49,6 +49,8 @@ type Client struct {
 	connection uint64 // counts connections; 0 while down
 	connected  uint64 // how many there have been
 	watched    map[string]*registration
+	lost       chan struct{}   // closed when the present connection is over
+	bequeathed bool            // a Bequest is in use
 	drift      *hlc.DriftError // of the latest version, if it was too far ahead
 }
 
@@ -80,6 +82,7 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 		logger:  options.Logger,
 		now:     options.Now,
 		watched: make(map[string]*registration),
+		lost:    alreadyLost,
 	}
 	client.life, client.end = context.WithCancelCause(context.Background())
 	conn.Start(Events{Up: client.up, Down: client.down, Notify: client.notify, Ignored: client.ignore})
@@ -223,11 +226,7 @@ func (c *Client) Del(ctx context.Context, key string, options DelOptions) (delet
 // VDel deletes a key if it holds value, and reports whether it was there. If it
 // holds another value the error matches ErrConditionFailed.
 func (c *Client) VDel(ctx context.Context, key string, value []byte, options DelOptions) (deleted bool, err error) {
-	payload := resp3.AppendArray(nil, 3)
-	payload = resp3.AppendBulk(payload, protocol.VerbVDel)
-	payload = resp3.AppendBulk(payload, key)
-	payload = resp3.AppendBulk(payload, value)
-	return c.delete(ctx, protocol.VerbVDel, key, payload, options)
+	return c.delete(ctx, protocol.VerbVDel, key, appendVDel(nil, key, value), options)
 }
 
 func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, options DelOptions) (bool, error) {

@@ -20,6 +20,10 @@
 // a reply was applied cannot be known, and the error says so. It is not repeated:
 // that is for the caller, who knows whether repeating does harm.
 //
+// [Client.Bequeath] leaves a last will with the broker: a request that it makes in the
+// client's name when it loses the client. Whether it does, the broker and the store
+// decide.
+//
 // A change that a [Watch] shows came over a network and may be late. What it leaves
 // out is told (Change.Missed), but a notification is a hint, not a fact about now.
 //
@@ -32,6 +36,7 @@
 //	ErrNotAuthorized and the like      the store refused (*RefusedError)      the program or its operator
 //	*SkewError                         a clock is a minute ahead or more      the operator: it says which clock
 //	ErrNoStore                         the broker knows no store              the operator; or repeat until one is there
+//	ErrWillInUse, ErrNoWill            no last will was left                  the program: a client for each
 //	ErrSessionTakenOver, ErrClosed     this client is finished                dial again, under a client id of its own
 //
 // A version that is ahead of this node's clock is no error: it is returned, and

@@ -25,6 +25,9 @@ const (
 	subscribeRetry = 50 * time.Millisecond
 	// closeTimeout bounds the farewell to a broker that no longer reads.
 	closeTimeout = time.Second
+	// leaveTimeout is how long requests under way have to finish before a connection
+	// is replaced.
+	leaveTimeout = time.Second
 	// settled is how long a connection must have lasted for the backoff to
 	// begin anew. A broker that accepts and hangs up must not be hammered.
 	settled = 5 * time.Second
@@ -34,7 +37,20 @@ const (
 type link struct {
 	down     chan struct{} // closed when lost
 	outgoing chan *exchange
-	pending  map[string]*exchange // by correlation; guarded by mqttConn.mu
+	quiet    chan struct{} // holds one item once nothing is pending on a link that is leaving
+
+	// Guarded by mqttConn.mu.
+	pending map[string]*exchange // by correlation
+	leaving bool                 // nothing new may be sent
+}
+
+func newLink() *link {
+	return &link{
+		down:     make(chan struct{}),
+		outgoing: make(chan *exchange),
+		quiet:    make(chan struct{}, 1),
+		pending:  make(map[string]*exchange),
+	}
 }
 
 // run connects, again and again, until ctx ends or there is a reason to give up
@@ -51,6 +67,8 @@ func (c *mqttConn) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-c.replace:
+			policy.Reset()
 		case <-pause.C:
 		}
 		began := time.Now()
@@ -73,10 +91,10 @@ func (c *mqttConn) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l := &link{
-		down:     make(chan struct{}),
-		outgoing: make(chan *exchange),
-		pending:  make(map[string]*exchange),
+	l := newLink()
+	packet, will := c.connectPacket(), c.nextWill()
+	if will != nil {
+		will.write(packet, conn)
 	}
 	client := paho.NewClient(paho.ClientConfig{
 		ClientID:          c.options.ClientID,
@@ -84,10 +102,11 @@ func (c *mqttConn) connect(ctx context.Context) error {
 		Session:           newSession(c.acknowledged, func(d *packets.Disconnect) { c.lost(l, d) }),
 		OnPublishReceived: []func(paho.PublishReceived) (bool, error){c.received},
 	})
-	connack, err := client.Connect(attempt, c.connectPacket())
+	connack, err := client.Connect(attempt, packet)
 	if err != nil {
 		if connack != nil {
-			return refusedConnect(connack)
+			err = refusedConnect(connack)
+			c.concluded(will, standing{err: err})
 		}
 		return err
 	}
@@ -100,7 +119,9 @@ func (c *mqttConn) connect(ctx context.Context) error {
 		<-client.Done()
 		c.lost(l, nil)
 	}()
-	return c.serve(ctx, client, l)
+	return c.serve(ctx, client, l, func() {
+		c.concluded(will, standing{lost: l.down, silence: silence(packet.KeepAlive, connack)})
+	})
 }
 
 func (c *mqttConn) connectPacket() *paho.Connect {
@@ -124,8 +145,9 @@ func (c *mqttConn) connectPacket() *paho.Connect {
 	return connect
 }
 
-// serve makes a connection ready and sends its requests until it is lost.
-func (c *mqttConn) serve(ctx context.Context, client *paho.Client, l *link) error {
+// serve makes a connection ready, says so, and sends its requests until it is lost or
+// to be replaced.
+func (c *mqttConn) serve(ctx context.Context, client *paho.Client, l *link, ready func()) error {
 	if err := c.subscribe(ctx, client, l); err != nil {
 		return err
 	}
@@ -136,6 +158,8 @@ func (c *mqttConn) serve(ctx context.Context, client *paho.Client, l *link) erro
 	defer c.logger.Debug("disconnected")
 	defer c.events.Down()
 	c.events.Up()
+	ready()
+	replace, patience := c.replace, (<-chan time.Time)(nil)
 	for {
 		select {
 		case <-ctx.Done():
@@ -144,8 +168,26 @@ func (c *mqttConn) serve(ctx context.Context, client *paho.Client, l *link) erro
 			return nil
 		case e := <-l.outgoing:
 			c.send(client, e)
+		case <-replace:
+			if c.nextWill() == nil {
+				continue // this connection has it already
+			}
+			c.leave(l)
+			timer := time.NewTimer(leaveTimeout)
+			defer timer.Stop()
+			replace, patience = nil, timer.C
+		case <-l.quiet:
+			return c.again()
+		case <-patience:
+			return c.again()
 		}
 	}
+}
+
+// again makes the next connection come at once.
+func (c *mqttConn) again() error {
+	c.wakeUp()
+	return nil
 }
 
 // subscribe asks for replies and notifications, and repeats that until it is

@@ -13,14 +13,14 @@ func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn := newMQTTConn(server, Options{ClientID: "a", ClientOptions: ClientOptions{Logger: slog.New(slog.DiscardHandler)}})
-	l := &link{down: make(chan struct{}), pending: make(map[string]*exchange)}
+	l := newLink()
 	if !conn.established(l) {
 		t.Fatal("not established")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	e := conn.newExchange(ctx, Request{})
-	if !conn.expect(l, e) {
-		t.Fatal("not expected")
+	if _, err := conn.awaitLink(ctx, e); err != nil {
+		t.Fatal(err)
 	}
 	cancel()
 	conn.send(nil, e) // there is no client to send it with

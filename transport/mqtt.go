@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -46,6 +45,9 @@ type mqttConn struct {
 	cause error         // why; set before ended is closed
 	last  error         // why the last attempt to connect failed
 	fail  chan struct{} // tells awaitFirst that last has changed
+	will  *lastWill     // for the next connection; nil: none
+
+	replace chan struct{} // holds one item when there is to be a new connection at once
 }
 
 // exchange is one request that awaits its reply.
@@ -69,6 +71,7 @@ func newMQTTConn(server *url.URL, options Options) *mqttConn {
 		ready:   make(chan struct{}),
 		ended:   make(chan struct{}),
 		fail:    make(chan struct{}, 1),
+		replace: make(chan struct{}, 1),
 	}
 }
 
@@ -181,7 +184,10 @@ func (c *mqttConn) dropLocked(l *link, cause error) {
 	}
 	close(l.down)
 	if c.link == l {
-		c.link, c.ready = nil, make(chan struct{})
+		c.link = nil
+		if !l.leaving {
+			c.ready = make(chan struct{})
+		}
 	}
 	for correlation, e := range l.pending {
 		delete(l.pending, correlation)
@@ -189,16 +195,35 @@ func (c *mqttConn) dropLocked(l *link, cause error) {
 	}
 }
 
+// leave lets nothing new be sent over a connection.
+func (c *mqttConn) leave(l *link) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link != l {
+		return
+	}
+	l.leaving, c.ready = true, make(chan struct{})
+	l.signalQuiet()
+}
+
+// signalQuiet is called with the lock held.
+func (l *link) signalQuiet() {
+	if l.leaving && len(l.pending) == 0 {
+		select {
+		case l.quiet <- struct{}{}:
+		default:
+		}
+	}
+}
+
 // RoundTrip implements Conn.
 func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error) {
-	l, err := c.awaitLink(ctx)
+	e := c.newExchange(ctx, request)
+	l, err := c.awaitLink(ctx, e)
 	if err != nil {
 		return Reply{}, err
 	}
-	e := c.newExchange(ctx, request)
-	if !c.expect(l, e) {
-		return Reply{}, notSent(errConnectionLost)
-	}
+	e.publish.Properties.MessageExpiry = messageExpiry(ctx)
 	select {
 	case l.outgoing <- e:
 	case <-l.down:
@@ -219,19 +244,24 @@ func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error
 	return Reply{}, unknown(context.Cause(ctx))
 }
 
-// awaitLink waits for a connection that is ready.
-func (c *mqttConn) awaitLink(ctx context.Context) (*link, error) {
+// awaitLink waits for a connection that is ready, and makes it expect the reply to an
+// exchange.
+func (c *mqttConn) awaitLink(ctx context.Context, e *exchange) (*link, error) {
 	for {
 		c.mu.Lock()
 		l, ready, cause, last := c.link, c.ready, c.cause, c.last
+		usable := cause == nil && ctx.Err() == nil && l != nil && !l.leaving
+		if usable {
+			l.pending[e.correlation] = e
+		}
 		c.mu.Unlock()
 		switch {
+		case usable:
+			return l, nil
 		case cause != nil:
 			return nil, notSent(cause)
 		case ctx.Err() != nil:
 			return nil, notSent(errors.Join(context.Cause(ctx), last))
-		case l != nil:
-			return l, nil
 		}
 		select {
 		case <-ready:
@@ -251,11 +281,10 @@ func isClosed(signal <-chan struct{}) bool {
 }
 
 func (c *mqttConn) newExchange(ctx context.Context, request Request) *exchange {
-	var correlation [correlationLength]byte
-	_, _ = rand.Read(correlation[:]) // never fails, says its documentation
+	correlation := newCorrelation()
 	return &exchange{
 		ctx:         ctx,
-		correlation: string(correlation[:]),
+		correlation: string(correlation),
 		result:      make(chan result, 1),
 		publish: &paho.Publish{
 			QoS:     1,
@@ -263,20 +292,19 @@ func (c *mqttConn) newExchange(ctx context.Context, request Request) *exchange {
 			Payload: request.Payload,
 			Properties: &paho.PublishProperties{
 				ResponseTopic:   protocol.ResponseTopic(c.options.ClientID),
-				CorrelationData: correlation[:],
+				CorrelationData: correlation,
 				ContentType:     protocol.ContentType,
-				MessageExpiry:   messageExpiry(ctx),
-				User:            c.userProperties(request),
+				User:            userProperties(c.options.ClientID, request),
 			},
 		},
 	}
 }
 
-func (c *mqttConn) userProperties(request Request) paho.UserProperties {
+func userProperties(clientID string, request Request) paho.UserProperties {
 	properties := make(paho.UserProperties, 0, 5)
-	properties.Add(protocol.PropertySourceID, c.options.ClientID)
+	properties.Add(protocol.PropertySourceID, clientID)
 	properties.Add(protocol.PropertyProtocolVersion, protocol.ProtocolVersion)
-	properties.Add(protocol.PropertyPartition, c.options.ClientID)
+	properties.Add(protocol.PropertyPartition, clientID)
 	if request.Timestamp != "" {
 		properties.Add(protocol.PropertyTimestamp, request.Timestamp)
 	}
@@ -298,17 +326,6 @@ func messageExpiry(ctx context.Context) *uint32 {
 	return &expiry
 }
 
-// expect registers an exchange for its reply, unless the connection is lost.
-func (c *mqttConn) expect(l *link, e *exchange) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.link != l {
-		return false
-	}
-	l.pending[e.correlation] = e
-	return true
-}
-
 // take removes an exchange that still waits, and returns nil if there is none.
 func (c *mqttConn) take(correlation string) *exchange {
 	c.mu.Lock()
@@ -318,6 +335,7 @@ func (c *mqttConn) take(correlation string) *exchange {
 	}
 	e := c.link.pending[correlation]
 	delete(c.link.pending, correlation)
+	c.link.signalQuiet()
 	return e
 }
 

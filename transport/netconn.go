@@ -18,12 +18,16 @@ type netConn struct {
 	mu           sync.Mutex // held by paho for a packet; guards writer
 	writer       *bufio.Writer
 	writeTimeout time.Duration
+
+	// complete, if not nil, changes the first packet before it is sent.
+	complete func([]byte) ([]byte, error)
+	first    []byte // that packet, as long as complete is not nil
 }
 
 // dialNet connects. A write that makes no progress for writeTimeout ends the
 // connection, so that a peer that stopped reading cannot hold a caller for
 // longer.
-func dialNet(ctx context.Context, address string, writeTimeout time.Duration) (net.Conn, error) {
+func dialNet(ctx context.Context, address string, writeTimeout time.Duration) (*netConn, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -40,7 +44,13 @@ func dialNet(ctx context.Context, address string, writeTimeout time.Duration) (n
 func (c *netConn) Read(p []byte) (int, error) { return c.reader.Read(p) }
 
 // Write is called by paho between Lock and Unlock.
-func (c *netConn) Write(p []byte) (int, error) { return c.writer.Write(p) }
+func (c *netConn) Write(p []byte) (int, error) {
+	if c.complete != nil {
+		c.first = append(c.first, p...)
+		return len(p), nil
+	}
+	return c.writer.Write(p)
+}
 
 // Lock begins a packet.
 func (c *netConn) Lock() {
@@ -53,7 +63,23 @@ func (c *netConn) Lock() {
 // closes the connection, which the reading side reports.
 func (c *netConn) Unlock() {
 	defer c.mu.Unlock()
-	if err := c.writer.Flush(); err != nil {
+	err := c.completeFirst()
+	if err == nil {
+		err = c.writer.Flush()
+	}
+	if err != nil {
 		_ = c.Conn.Close()
 	}
+}
+
+func (c *netConn) completeFirst() error {
+	if c.complete == nil {
+		return nil
+	}
+	packet, err := c.complete(c.first)
+	c.complete, c.first = nil, nil
+	if err == nil {
+		_, err = c.writer.Write(packet)
+	}
+	return err
 }

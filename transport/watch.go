@@ -125,6 +125,7 @@ func (c *Client) up() {
 	defer c.mu.Unlock()
 	c.connected++
 	c.connection = c.connected
+	c.lost = make(chan struct{})
 	for _, registered := range c.watched {
 		registered.wakeUp()
 	}
@@ -133,6 +134,9 @@ func (c *Client) up() {
 func (c *Client) down() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.connection != 0 {
+		close(c.lost)
+	}
 	c.connection = 0
 }
 

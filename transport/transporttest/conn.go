@@ -73,7 +73,10 @@ type Conn struct {
 	hint     func(transport.Notification) NotificationFault
 	queue    []notice
 	silent   bool
-	requests uint64 // so far
+	requests uint64             // so far
+	will     *transport.Request // of the present connection; nil if it has none
+
+	ignoreWills bool
 
 	finished chan struct{} // closed by Close
 	pump     sync.WaitGroup
@@ -147,8 +150,12 @@ func (c *Conn) Cut() {
 	c.cut(nil)
 }
 
-// cut ends the connection if line is its present one, or nil.
-func (c *Conn) cut(line chan struct{}) {
+// cut ends the connection, without a farewell, if line is its present one, or nil.
+func (c *Conn) cut(line chan struct{}) { c.leave(line, false) }
+
+// leave ends the connection if line is its present one, or nil. Without a farewell its
+// will is executed.
+func (c *Conn) leave(line chan struct{}, farewell bool) {
 	c.mu.Lock()
 	if c.line == nil || c.ended != nil || line != nil && line != c.line {
 		c.mu.Unlock()
@@ -156,28 +163,41 @@ func (c *Conn) cut(line chan struct{}) {
 	}
 	close(c.line)
 	c.line, c.restored, c.queue = nil, make(chan struct{}), nil
+	will := c.will
+	if c.will = nil; farewell || c.ignoreWills {
+		will = nil
+	}
 	events, started := c.events, c.started
 	c.mu.Unlock()
 	c.store.engine.Forget(c.clientID)
+	if will != nil {
+		c.execute(will)
+	}
 	if started {
 		events.Down()
 	}
 }
 
 // Restore connects again after Cut.
-func (c *Conn) Restore() {
+func (c *Conn) Restore() { c.connect(nil) }
+
+// connect returns the new connection, or nil if there is one already or will be none
+// any more.
+func (c *Conn) connect(will *transport.Request) (line chan struct{}) {
 	c.mu.Lock()
 	if c.line != nil || c.ended != nil {
 		c.mu.Unlock()
-		return
+		return nil
 	}
-	c.line = make(chan struct{})
+	line = make(chan struct{})
+	c.line, c.will = line, will
 	close(c.restored)
 	events, started := c.events, c.started
 	c.mu.Unlock()
 	if started {
 		events.Up()
 	}
+	return line
 }
 
 // Close implements transport.Conn.
@@ -190,7 +210,7 @@ func (c *Conn) Close() error {
 // end makes cause the end of the connection, for good, unless it had ended
 // before.
 func (c *Conn) end(cause error) {
-	c.Cut()
+	c.leave(nil, errors.Is(cause, transport.ErrClosed))
 	c.store.engine.EndSession(c.clientID)
 	c.mu.Lock()
 	defer c.mu.Unlock()

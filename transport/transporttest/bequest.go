@@ -1,0 +1,41 @@
+package transporttest
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"github.com/tenurelock/tenure/transport"
+)
+
+var _ transport.Testator = (*Conn)(nil)
+
+// Bequeath implements transport.Testator. The store applies the will when the
+// connection is cut or taken over, before Cut returns; it does not when the connection
+// is closed or replaced. A silent connection is never taken for lost.
+func (c *Conn) Bequeath(ctx context.Context, will transport.Request) (lost <-chan struct{}, silence time.Duration, err error) {
+	will.Payload = bytes.Clone(will.Payload)
+	for {
+		line, _, err := c.awaitLine(ctx)
+		if err != nil {
+			return nil, 0, err
+		}
+		c.leave(line, true)
+		if line := c.connect(&will); line != nil {
+			return line, 0, nil
+		}
+	}
+}
+
+// IgnoreWills makes the broker drop wills while on is true, as one does that does not
+// know what to do with them.
+func (c *Conn) IgnoreWills(on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ignoreWills = on
+}
+
+// execute applies a will.
+func (c *Conn) execute(will *transport.Request) {
+	c.apply(&exchange{request: *will, correlation: c.correlation()}, false)
+}

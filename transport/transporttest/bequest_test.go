@@ -1,0 +1,183 @@
+package transporttest_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+// willed returns a client that has bequeathed the deletion of a key which it has set.
+func willed(t *testing.T, store *transporttest.Store) (*transport.Client, *transporttest.Conn, *transport.Bequest) {
+	t.Helper()
+	client, conn := store.Client(t, "node-a", transport.ClientOptions{})
+	if _, err := client.Set(t.Context(), "k", []byte("mine"), transport.SetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	bequest, err := client.Bequeath(t.Context(), "k", []byte("mine"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client, conn, bequest
+}
+
+func TestAWillIsExecutedWhenTheConnectionIsLostAndNotWhenItIsClosed(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		end     func(*testing.T, *transport.Client, *transporttest.Conn, *transporttest.Store)
+		deleted bool
+	}{
+		{"cut", func(_ *testing.T, _ *transport.Client, conn *transporttest.Conn, _ *transporttest.Store) { conn.Cut() }, true},
+		{"taken over", func(t *testing.T, _ *transport.Client, _ *transporttest.Conn, store *transporttest.Store) {
+			store.Client(t, "node-a", transport.ClientOptions{})
+		}, true},
+		{"cut, where wills are not honoured", func(_ *testing.T, _ *transport.Client, conn *transporttest.Conn, _ *transporttest.Store) {
+			conn.IgnoreWills(true)
+			conn.Cut()
+		}, false},
+		{"closed", func(t *testing.T, client *transport.Client, _ *transporttest.Conn, _ *transporttest.Store) {
+			if err := client.Close(); err != nil {
+				t.Error(err)
+			}
+		}, false},
+		{"cut when the value has changed", func(t *testing.T, client *transport.Client, conn *transporttest.Conn, _ *transporttest.Store) {
+			if _, err := client.Set(t.Context(), "k", []byte("another's"), transport.SetOptions{}); err != nil {
+				t.Error(err)
+			}
+			conn.Cut()
+		}, false},
+		{"replaced, and cut then", func(t *testing.T, client *transport.Client, conn *transporttest.Conn, _ *transporttest.Store) {
+			if _, err := client.Bequeath(t.Context(), "other", []byte("x")); !errors.Is(err, transport.ErrWillInUse) {
+				t.Errorf("a second will: %v, want ErrWillInUse", err)
+			}
+			conn.Cut()
+			conn.Restore()
+			if _, err := client.Set(t.Context(), "k", []byte("mine"), transport.SetOptions{}); err != nil {
+				t.Error(err)
+			}
+			conn.Cut() // this connection has none
+		}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := transporttest.Start(t)
+				observer, _ := store.Client(t, "observer", transport.ClientOptions{})
+				client, conn, bequest := willed(t, store)
+				test.end(t, client, conn, store)
+				<-bequest.Lost()
+				entry, err := observer.Get(t.Context(), "k")
+				if err != nil || entry.Exists == test.deleted {
+					t.Errorf("%+v, %v; is it to be deleted: %t", entry, err, test.deleted)
+				}
+			})
+		})
+	}
+}
+
+func TestAClosedBequestMakesRoomForAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		client, conn, first := willed(t, store)
+		first.Close()
+		first.Close() // twice is as good as once
+		second, err := client.Bequeath(t.Context(), "other", []byte("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-first.Lost() // its connection was replaced
+		conn.Cut()
+		<-second.Lost()
+		conn.Restore()
+		if entry, err := client.Get(t.Context(), "k"); err != nil || !entry.Exists {
+			t.Errorf("the first will was executed: %+v, %v", entry, err)
+		}
+	})
+}
+
+func TestWatchesOutliveABequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		client, _ := store.Client(t, "node-a", transport.ClientOptions{})
+		other, _ := store.Client(t, "node-b", transport.ClientOptions{})
+		watch, err := client.Watch("watched")
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-watch.Changes()
+		if _, err := client.Bequeath(t.Context(), "k", []byte("mine")); err != nil {
+			t.Fatal(err)
+		}
+		if change := <-watch.Changes(); !change.Missed {
+			t.Errorf("%+v: the gap does not show", change)
+		}
+		if _, err := other.Set(t.Context(), "watched", []byte("1"), transport.SetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if change := <-watch.Changes(); string(change.Value) != "1" {
+			t.Errorf("%+v", change)
+		}
+	})
+}
+
+func TestABequestWithoutAConnectionWaitsForItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		client, conn := store.Client(t, "node-a", transport.ClientOptions{})
+		conn.Cut()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := client.Bequeath(ctx, "k", []byte("mine")); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Bequeath: %v, want DeadlineExceeded", err)
+		}
+		conn.Restore()
+		if _, err := client.Bequeath(t.Context(), "k", []byte("mine")); err != nil {
+			t.Errorf("another: %v", err)
+		}
+	})
+}
+
+// plain is a Conn that knows no wills.
+type plain struct{ transport.Conn }
+
+func TestAConnThatKnowsNoWillsSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, err := transport.NewClient(plain{transporttest.Start(t).Connect("node-a")}, transport.ClientOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		if _, err := client.Bequeath(t.Context(), "k", nil); !errors.Is(err, transport.ErrNoWill) {
+			t.Errorf("Bequeath: %v, want ErrNoWill", err)
+		}
+	})
+}
+
+func TestLostTellsOfThePresentConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, conn := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
+		isOver := func(lost <-chan struct{}) bool {
+			select {
+			case <-lost:
+				return true
+			default:
+				return false
+			}
+		}
+		first := client.Lost()
+		if isOver(first) {
+			t.Error("over at once")
+		}
+		conn.Cut()
+		if !isOver(first) || !isOver(client.Lost()) {
+			t.Error("not over when cut")
+		}
+		conn.Restore()
+		if isOver(client.Lost()) || !isOver(first) {
+			t.Error("the new connection and the old one are mixed up")
+		}
+	})
+}
