@@ -26,13 +26,20 @@
 //
 // # How a tenure ends
 //
-//	cause (errors.Is)            meaning                             who recovers, how
-//	ErrReleased                  Release was called                  nobody needs to
-//	ErrLost                      the store has another holder        acquire again
-//	ErrDeadlinePassed            no renewal came through in time     acquire again
-//	ErrFencedOut                 a write met a newer token           acquire again
-//	transport.ErrClosed          the client was closed               the program is ending
-//	transport.ErrSessionTakenOver another process has our client id  the operator: give each its own
+//	cause (errors.Is)             meaning                              who recovers, how
+//	ErrReleased                   Release was called                   nobody needs to
+//	ErrLost                       the store has another holder         acquire again
+//	ErrDeadlinePassed             no renewal came through in time      acquire again; the cause has the last failure
+//	ErrFencedOut                  a write met a newer token            acquire again
+//	ErrDeleted                    somebody deleted the store's key     find out who; acquire again
+//	ErrConnectionLost             the connection dropped, and an       acquire again
+//	                              option says that this is the end
+//	transport.ErrClosed           the client was closed                the program is ending
+//	transport.ErrSessionTakenOver another process has our client id    the operator: give each its own
+//
+// A deletion is noticed by a notification, which is a hint: the store is asked before
+// anything ends. If it is lost, and nobody took the lease meanwhile, the next renewal
+// puts the key back and the tenure goes on.
 //
 // # In time
 //
@@ -40,6 +47,30 @@
 //	│                                                                    │
 //	├─ RenewEvery ─┬─ retries ─ … ─┬───────── Notice ─────┬── Margin ────┤
 //	               renewal         Context ends           deadline: Token refuses
+//
+// The margin must be more than the two clocks can drift apart within a TTL. What a set
+// of options means for failover is worked out by [Options.Budget].
+//
+// # Instant failover
+//
+// After a crash the next holder waits for the TTL, since nobody else can know that the
+// holder is dead. The broker can: it sees the connection end. With
+// [Options.InstantFailover] the connection carries an MQTT Will that releases the lease,
+// and the successor holds it a round trip or two after the process was killed.
+//
+// For that the lease needs a connection of its own making: Acquire replaces the
+// client's connection once for each tenure, and requests of others on that client that
+// are under way then end with an unknown outcome. A tenure ends at once when the
+// connection drops, since the broker then gives the lease away.
+//
+// That is a promise less than without it. If only the broker's end of a connection is
+// cut, by a proxy between them or because somebody connects with the same client id, the
+// lease is given away at once, and the holder learns of it when it next hears nothing
+// for an answer: at the latest at its deadline. Guarded writes are refused in that time
+// as ever; for actions that cannot be fenced, leave the option off. A store or a broker
+// that does not honour such a Will leaves the TTL to decide.
+//
+// # Values
 //
 // Values of the store's key are "<holder>:<nonce>", with a nonce for each
 // acquisition, so that what an earlier tenure left on the wire cannot touch a

@@ -18,6 +18,12 @@ var (
 	ErrDeadlinePassed = errors.New("the deadline passed without a renewal")
 	// ErrFencedOut: a protected resource has seen a newer token.
 	ErrFencedOut = errors.New("fenced out by a newer token")
+	// ErrDeleted: the store's key is gone, though nobody here released it. Somebody
+	// deleted it, or it expired before its time.
+	ErrDeleted = errors.New("the lease was deleted from the store")
+	// ErrConnectionLost: the connection dropped, and Options.EndOnDisconnect or
+	// Options.InstantFailover makes that the end.
+	ErrConnectionLost = errors.New("the connection was lost")
 )
 
 // ErrHeld is what a [*HeldError] matches.

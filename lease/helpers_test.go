@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -101,4 +102,9 @@ func acquireInBackground(ctx context.Context, t *testing.T, n node) <-chan *leas
 		acquired <- tenure
 	}()
 	return acquired
+}
+
+// allButWatches allows everything but to watch.
+func allButWatches(_ string, verb statestore.Verb, _ string) bool {
+	return verb != statestore.VerbKeyNotify
 }

@@ -2,8 +2,6 @@ package lease
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -83,7 +81,15 @@ func (l *Lease) Holder(ctx context.Context) (Holder, error) {
 // transport.ErrOutcomeUnknown, and the client tries in the background to free
 // what may have been acquired.
 func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
-	tenure, _, err := l.try(ctx, l.newValue())
+	if l.options.InstantFailover { // spare the client a new connection that would be of no use
+		if holder, err := l.Holder(ctx); err == nil && holder.Held {
+			return nil, &HeldError{Lease: l.name, Holder: holder}
+		}
+	}
+	tenure, err := l.campaign(ctx, func(c candidacy) (*Tenure, error) {
+		tenure, _, err := l.try(ctx, c)
+		return tenure, err
+	})
 	if !errors.Is(err, transport.ErrConditionFailed) {
 		return tenure, l.acquireError(err)
 	}
@@ -99,26 +105,31 @@ func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 // (transport.ErrNotAuthorized and the like), or the client is closed or taken
 // over. Like TryAcquire it leaves no silent holder behind.
 func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
-	value := l.newValue()
-	tenure, version, err := l.try(ctx, value)
-	if !l.worthWaiting(err) {
-		return tenure, l.acquireError(err)
-	}
-	waiter, err := l.newWaiter(version)
-	if err != nil {
-		return nil, l.acquireError(err)
-	}
-	defer waiter.close()
-	for {
-		if err := waiter.wait(ctx); err != nil {
-			return nil, l.acquireError(err)
+	var queue *waiter
+	defer func() {
+		if queue != nil {
+			queue.close()
 		}
-		tenure, version, err := l.try(ctx, value)
-		if !l.worthWaiting(err) {
-			return tenure, l.acquireError(err)
+	}()
+	tenure, err := l.campaign(ctx, func(c candidacy) (*Tenure, error) {
+		for {
+			tenure, version, err := l.try(ctx, c)
+			if !l.worthWaiting(err) {
+				return tenure, err
+			}
+			if queue == nil {
+				if queue, err = l.newWaiter(version); err != nil {
+					return nil, err
+				}
+			} else {
+				queue.refused(version)
+			}
+			if err := queue.wait(ctx, c.lost); err != nil {
+				return nil, err
+			}
 		}
-		waiter.refused(version)
-	}
+	})
+	return tenure, l.acquireError(err)
 }
 
 func (l *Lease) worthWaiting(err error) bool {
@@ -132,38 +143,45 @@ func (l *Lease) acquireError(err error) error {
 	return fmt.Errorf("lease: acquire %q: %w", l.name, err)
 }
 
-// newValue returns what will stand in the store for one tenure.
-func (l *Lease) newValue() string {
-	var nonce [16]byte
-	_, _ = rand.Read(nonce[:]) // never fails, says its documentation
-	return l.options.Holder + ":" + hex.EncodeToString(nonce[:])
-}
-
-// try sets the key to value unless another has it, and repeats that while the
-// outcome is unknown. Repeating is safe: to the store it is a renewal. If the
+// try sets the key to the candidate's value unless another has it, and repeats that
+// while the outcome is unknown. Repeating is safe: to the store it is a renewal. If the
 // store refuses, version is what stood in the way.
-func (l *Lease) try(ctx context.Context, value string) (tenure *Tenure, version hlc.Timestamp, err error) {
+func (l *Lease) try(ctx context.Context, c candidacy) (tenure *Tenure, version hlc.Timestamp, err error) {
 	between := l.newBackoff()
 	mayHold := false
 	for {
+		if l.options.EndOnDisconnect && c.bequest == nil {
+			c.lost = l.client.Lost()
+		}
 		sent := l.options.Clock()
-		version, err = l.set(ctx, value)
+		version, err = l.set(ctx, c.value)
 		switch {
 		case err == nil:
-			if l.options.Clock()-sent <= l.options.RequestTimeout {
-				tenure, err = l.begin(value, version, sent)
+			late := l.options.Clock()-sent > l.options.RequestTimeout
+			if !late && !isClosed(c.lost) {
+				tenure, err = l.begin(c, version, sent)
 				return tenure, version, err
 			}
-			// The answer took so long that little of the TTL is left: the
-			// process stood still. Begin anew with a fresh deadline.
 			mayHold = true
-			continue
+			if c.bequest == nil || !isClosed(c.lost) {
+				// It took so long that little of the TTL is left, because the
+				// process stood still; or it went by another connection than the
+				// one to watch. Ask again, for a fresh deadline.
+				continue
+			}
 		case errors.Is(err, transport.ErrConditionFailed):
 			return nil, version, err
 		case errors.Is(err, transport.ErrOutcomeUnknown):
 			mayHold = true
 		}
 		if isRefusal(err) || isTerminal(err) || errors.Is(err, transport.ErrQuotaExceeded) {
+			break
+		}
+		if c.bequest != nil && isClosed(c.lost) { // it went with the connection
+			if !mayHold || l.free(ctx, c.value) == nil {
+				return nil, version, errReconnected
+			}
+			err = ErrConnectionLost
 			break
 		}
 		if ctx.Err() == nil {
@@ -174,7 +192,7 @@ func (l *Lease) try(ctx context.Context, value string) (tenure *Tenure, version 
 		}
 	}
 	if mayHold {
-		l.abandon(value)
+		l.abandon(c.value)
 		if !errors.Is(err, transport.ErrOutcomeUnknown) {
 			err = fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err)
 		}

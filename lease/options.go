@@ -38,6 +38,19 @@ type Options struct {
 	// Default: the MQTT client id. Two processes with one name still exclude
 	// each other.
 	Holder string
+	// EndOnDisconnect makes a tenure end as soon as its connection drops, with
+	// ErrConnectionLost, rather than when no renewal came through in time. That is
+	// for work which must stop when it cannot be told to stop.
+	EndOnDisconnect bool
+	// InstantFailover makes the broker free the lease when the connection is lost
+	// without a farewell, as when the process is killed: the next holder need not
+	// wait for the TTL. See "Instant failover" in the package comment for what it
+	// costs. It implies EndOnDisconnect. There can be one such lease for each client.
+	InstantFailover bool
+	// NoWatch spares each tenure the notifications about its own key, which makes
+	// thousands of leases cheaper. A tenure whose key was deleted then goes on until
+	// a renewal meets the next holder, if ever.
+	NoWatch bool
 	// Clock measures the tenure; default SystemClock.
 	Clock Clock
 	// Logger receives what no caller can; nil keeps silent.
@@ -71,6 +84,7 @@ func (o *Options) complete(clientID string) error {
 	if o.Holder == "" {
 		o.Holder = clientID
 	}
+	o.EndOnDisconnect = o.EndOnDisconnect || o.InstantFailover
 	if o.Clock == nil {
 		o.Clock = SystemClock
 	}

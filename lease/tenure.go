@@ -19,39 +19,48 @@ import (
 // concurrent use, and no method but Release waits for the network.
 type Tenure struct {
 	lease *Lease
-	value string
+	candidacy
 	token hlc.Timestamp
+	watch *transport.Watch // of the lease's key; nil if there is none
 
 	ctx    context.Context // for the owner's work
 	cancel context.CancelCauseFunc
 
-	renewing    context.Context // ends when no renewal may be sent any more
+	living      context.Context // ends with cause
+	die         context.CancelFunc
+	renewing    context.Context // ends when no renewal may be sent any more; at the latest with living
 	stopRenewal context.CancelFunc
-	over        chan struct{} // closed with cause
 	idle        chan struct{} // closed when keep has returned
 	releasing   chan struct{} // holds one item while a Release is under way
 
 	mu       sync.Mutex
 	sent     time.Duration // on the lease's clock: when the latest request for the lease left
 	deadline time.Duration // on the lease's clock: past it the tenure is over
+	failure  error         // why the latest renewal failed; nil if it did not
 	cause    error         // why it is over; nil before
 	freed    bool          // the store is known to hold nothing of this tenure
 }
 
 // begin starts a tenure that was acquired by a request sent at sent.
-func (l *Lease) begin(value string, token hlc.Timestamp, sent time.Duration) (*Tenure, error) {
+func (l *Lease) begin(c candidacy, token hlc.Timestamp, sent time.Duration) (*Tenure, error) {
 	t := &Tenure{
 		lease:     l,
-		value:     value,
+		candidacy: c,
 		token:     token,
-		over:      make(chan struct{}),
 		idle:      make(chan struct{}),
 		releasing: make(chan struct{}, 1),
 		sent:      sent,
 		deadline:  l.deadline(sent),
 	}
+	if !l.options.NoWatch {
+		var err error
+		if t.watch, err = l.client.Watch(l.name); err != nil {
+			return nil, err
+		}
+	}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
-	t.renewing, t.stopRenewal = context.WithCancel(context.Background())
+	t.living, t.die = context.WithCancel(context.Background())
+	t.renewing, t.stopRenewal = context.WithCancel(t.living)
 	if !l.client.Go(func(client context.Context) { t.keep(client, sent) }) {
 		return nil, transport.ErrClosed
 	}
@@ -70,6 +79,9 @@ func (t *Tenure) Name() string { return t.lease.name }
 // the tenure ends, and Options.Notice before the deadline if renewals fail;
 // context.Cause says why.
 func (t *Tenure) Context() context.Context { return t.ctx }
+
+// Done is closed when Context ends.
+func (t *Tenure) Done() <-chan struct{} { return t.ctx.Done() }
 
 // Err returns nil while Context is alive and then the cause of its end.
 func (t *Tenure) Err() error { return context.Cause(t.ctx) }
@@ -105,8 +117,12 @@ func (t *Tenure) Deadline() time.Time { return time.Now().Add(t.Remaining()) }
 func (t *Tenure) remaining() (time.Duration, error) {
 	now := t.lease.options.Clock()
 	t.mu.Lock()
-	if t.cause == nil && now >= t.deadline {
-		t.endLocked(ErrDeadlinePassed)
+	switch {
+	case t.cause != nil:
+	case isClosed(t.lost):
+		t.endLocked(ErrConnectionLost)
+	case now >= t.deadline:
+		t.endLocked(t.lateLocked())
 	}
 	left, cause := t.deadline-now, t.cause
 	t.mu.Unlock()
@@ -114,6 +130,14 @@ func (t *Tenure) remaining() (time.Duration, error) {
 		return 0, cause
 	}
 	return left, nil
+}
+
+// lateLocked is the cause of a tenure that was not renewed in time.
+func (t *Tenure) lateLocked() error {
+	if t.failure == nil {
+		return ErrDeadlinePassed
+	}
+	return fmt.Errorf("%w; the last one: %w", ErrDeadlinePassed, t.failure)
 }
 
 // end makes the tenure over, unless it was.
@@ -127,8 +151,7 @@ func (t *Tenure) end(cause error) {
 
 func (t *Tenure) endLocked(cause error) {
 	t.cause = cause
-	close(t.over)
-	t.stopRenewal()
+	t.die()
 	t.cancel(t.causeError(cause))
 }
 
@@ -201,14 +224,26 @@ func (t *Tenure) releaseError(err error) error {
 	return fmt.Errorf("lease: release %q: %w; it frees itself within %v", t.lease.name, err, t.leftAtStore())
 }
 
-// keep renews the tenure until it is over, and watches the deadline. It is the
-// tenure's only goroutine; the client owns it.
+// keep renews the tenure until it is over, and watches the deadline, the key and
+// the connection. It is the tenure's only goroutine; the client owns it.
+//
+// It looks at the clock twice in a Notice, however far off the next renewal is. Go's
+// timers stand still while a machine is suspended and the lease's clock does not, so
+// that after the machine woke the context ends when half a Notice of running time has
+// passed. (Token and Remaining notice at once.)
 func (t *Tenure) keep(client context.Context, sent time.Duration) {
 	defer close(t.idle)
+	defer t.withdraw()
 	options := &t.lease.options
 	pause := t.lease.newBackoff()
-	renewAt := sent + t.nextRenewal()
+	renewAt := sent + options.RenewEvery/2 + rand.N(options.RenewEvery/2+1)
 	renewing := t.renewing.Done()
+	var changes <-chan transport.Change
+	if t.watch != nil {
+		defer t.watch.Close()
+		changes = t.watch.Changes()
+	}
+	doubted, askAt := false, sent // something said that the key is not ours any more; when it may be looked at
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -218,30 +253,78 @@ func (t *Tenure) keep(client context.Context, sent time.Duration) {
 			return
 		}
 		noticeIn := left - options.Notice
-		switch {
-		case noticeIn <= 0:
-			// Too late for a renewal: warn the owner, then wait for the end.
-			t.cancel(t.causeError(ErrDeadlinePassed))
-			t.stopRenewal()
-			timer.Reset(left)
-		case renewing != nil && now >= renewAt:
-			renewAt = t.renew(noticeIn, pause)
-			timer.Reset(0)
-		case renewing != nil:
-			timer.Reset(min(renewAt-now, noticeIn))
-		default:
-			timer.Reset(noticeIn)
+		next := left
+		if noticeIn > 0 {
+			next = noticeIn
+		} else {
+			t.warn() // too late for a renewal; the owner must wind up
 		}
+		wake := min(next, max(options.Notice/2, time.Millisecond))
+		if doubted && now >= askAt {
+			t.confirm(next)
+			doubted, askAt = false, options.Clock()+options.RetryAfter // a flood of hints is not a flood of questions
+			continue
+		} else if doubted {
+			wake = min(wake, askAt-now)
+		}
+		if renewing != nil && noticeIn > 0 {
+			if now >= renewAt {
+				renewAt = t.renew(noticeIn, pause)
+				continue
+			}
+			wake = min(wake, renewAt-now)
+		}
+		timer.Reset(wake)
 		select {
 		case <-timer.C:
 		case <-renewing:
 			renewing = nil
-		case <-t.over:
+		case change, open := <-changes:
+			if !open {
+				t.lease.options.Logger.Warn("cannot watch the key of the lease; that it was deleted will be noticed late or never",
+					"lease", t.lease.name, "error", t.watch.Err())
+				changes = nil
+			}
+			doubted = doubted || open && !t.isOurs(change.Entry)
+		case <-t.lost:
+			t.end(ErrConnectionLost)
+			return
+		case <-t.living.Done():
 			return
 		case <-client.Done():
 			t.end(context.Cause(client))
 			return
 		}
+	}
+}
+
+// warn ends the owner's context ahead of the deadline.
+func (t *Tenure) warn() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.cause == nil {
+		t.cancel(t.causeError(t.lateLocked()))
+		t.stopRenewal()
+	}
+}
+
+func (t *Tenure) isOurs(entry transport.Entry) bool {
+	return entry.Exists && string(entry.Value) == t.value
+}
+
+// confirm asks the store whether the key is still ours, since a notification that says
+// otherwise is but a hint: it may be late, or forged. If there is no answer the next
+// renewal tells.
+func (t *Tenure) confirm(available time.Duration) {
+	ctx, cancel := context.WithTimeout(t.living, min(available, t.lease.options.RequestTimeout))
+	defer cancel()
+	entry, err := t.lease.client.Get(ctx, t.lease.name)
+	switch {
+	case err != nil:
+	case !entry.Exists:
+		t.end(ErrDeleted)
+	case !t.isOurs(entry):
+		t.end(ErrLost)
 	}
 }
 
@@ -258,11 +341,14 @@ func (t *Tenure) renew(available time.Duration, pause backoff.BackOff) (next tim
 	defer cancel()
 	sent := t.lease.options.Clock()
 	_, err := t.lease.set(ctx, t.value)
+	t.mu.Lock()
 	if !errors.Is(err, transport.ErrNotSent) {
-		t.mu.Lock()
 		t.sent = sent
-		t.mu.Unlock()
 	}
+	if t.renewing.Err() == nil {
+		t.failure = err
+	}
+	t.mu.Unlock()
 	switch {
 	case err == nil:
 		if t.extend(sent) {

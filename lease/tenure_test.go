@@ -1,8 +1,11 @@
 package lease_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -10,6 +13,7 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -59,6 +63,64 @@ func TestInvariants2And3TheDeadlineIsCheckedInsideTheCallAndCountsSuspendedTime(
 		}
 		if tenure.Context().Err() == nil {
 			t.Error("the context is alive after Token said that the tenure is over")
+		}
+	})
+}
+
+func TestInvariant3TheContextEndsSoonAfterTheMachineWokeUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		var suspend skewed
+		options := lease.Options{Clock: suspend.clock(), Notice: ttl / 10}
+		tenure := newNode(t, store, "node-a", options).mustAcquire(t)
+		time.Sleep(ttl / 20) // long before anything is due
+		suspend.jump(time.Hour)
+		woke := time.Now()
+		<-tenure.Done()
+		if got, limit := time.Since(woke), options.Notice/2; got > limit {
+			t.Errorf("the context ended %v after the machine woke up, want at most %v", got, limit)
+		}
+	})
+}
+
+func TestTheRenewalsOfManyLeasesAreSpreadFromTheFirstOn(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		const leases, slices = 500, 10
+		every := ttl / 3
+		for i := range leases {
+			l, err := lease.New(n.client, fmt.Sprintf("%s/%d", name, i), lease.Options{TTL: ttl, Clock: lease.MonotonicClock()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := l.Acquire(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		acquired := time.Now()
+		var renewals [slices]atomic.Int64
+		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			if slice := int(time.Since(acquired) * slices / every); slice < slices && request.Timestamp != "" {
+				renewals[slice].Add(1)
+			}
+			return transporttest.Fault{}
+		})
+		time.Sleep(every)
+		for slice := slices / 2; slice < slices; slice++ {
+			if got, fair := renewals[slice].Load(), int64(leases*2/slices); got > 2*fair {
+				t.Errorf("%d of %d first renewals fall into the slice %d of %d; a fair share is %d", got, leases, slice, slices, fair)
+			}
+		}
+	})
+}
+
+func TestTheCauseOfAPassedDeadlineTellsOfTheLastRenewal(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		tenure := n.mustAcquire(t)
+		store.Authorize(func(_ string, verb statestore.Verb, _ string) bool { return verb != statestore.VerbSet })
+		<-tenure.Done()
+		if err := tenure.Err(); !errors.Is(err, lease.ErrDeadlinePassed) || !errors.Is(err, transport.ErrNotAuthorized) {
+			t.Errorf("cause %v, want ErrDeadlinePassed and ErrNotAuthorized", err)
 		}
 	})
 }
@@ -189,6 +251,53 @@ func TestInvariant6ARefusedRenewalEndsTheTenureAtOnce(t *testing.T) {
 	})
 }
 
+func TestInvariant24ARetryOfARenewalIsANewRequest(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		n.mustAcquire(t)
+		var sent []string
+		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			if request.Timestamp == "" { // every SET has one
+				return transporttest.Fault{}
+			}
+			sent = append(sent, request.Timestamp)
+			return transporttest.Fault{LoseReply: len(sent) == 1}
+		})
+		var applied []string
+		store.Tap(func(a transporttest.Applied) {
+			if a.Request.Timestamp != "" && !a.Again {
+				applied = append(applied, a.Request.Timestamp)
+			}
+		})
+		time.Sleep(ttl)
+		synctest.Wait()
+		store.Tap(nil)
+		if len(sent) < 2 || sent[0] == sent[1] || !slices.Equal(sent, applied) {
+			t.Errorf("sent %q, and the store applied as new %q", sent, applied)
+		}
+	})
+}
+
+func TestInvariant43NothingWaitsForARenewalThatHangs(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		tenure := n.mustAcquire(t)
+		send := hangRenewal(n)
+		defer close(send)
+		began := time.Now()
+		mustToken(t, tenure)
+		if left := tenure.Remaining(); left <= 0 || tenure.Err() != nil {
+			t.Errorf("%v are left; %v", left, tenure.Err())
+		}
+		tenure.StopRenewing()
+		tenure.FencedOut(errors.New("a newer token was seen"))
+		<-tenure.Done()
+		if waited := time.Since(began); waited > 0 {
+			t.Errorf("that took %v", waited)
+		}
+	})
+}
+
 func TestInvariant8TheContextEndsBeforeTheDeadlineAndThatBeforeTheStoresExpiry(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{Margin: 200 * time.Millisecond, Notice: 300 * time.Millisecond})
@@ -285,8 +394,13 @@ func TestInvariant18NothingIsSentAfterRelease(t *testing.T) {
 		// Release while a renewal is under way whose reply is lost.
 		n.scripted("SET", always(transporttest.Fault{LoseReply: true}))
 		time.Sleep(ttl/3 + 10*time.Millisecond)
-		var sent atomic.Int64
-		n.conn.SetFault(func(transport.Request) transporttest.Fault { sent.Add(1); return transporttest.Fault{} })
+		var sent atomic.Int64 // without KEYNOTIFY: who watches a key is no business of a tenure's
+		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			if !bytes.Contains(request.Payload, []byte("KEYNOTIFY")) {
+				sent.Add(1)
+			}
+			return transporttest.Fault{}
+		})
 		if err := tenure.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}

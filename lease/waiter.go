@@ -51,12 +51,14 @@ func (w *waiter) close() {
 func (l *Lease) expiry() time.Duration { return l.options.TTL + jitter(l.options.Jitter) }
 
 // wait returns when it is time to try, with an error when ctx or the client
-// ended first.
-func (w *waiter) wait(ctx context.Context) error {
+// ended first, or lost was closed.
+func (w *waiter) wait(ctx context.Context, lost <-chan struct{}) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case <-lost:
+			return errReconnected
 		case <-w.timer.C:
 			return nil
 		case change, open := <-w.changes:

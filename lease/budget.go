@@ -1,0 +1,88 @@
+package lease
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Budget is what a set of options means when something fails: how long, at worst,
+// nobody holds the lease, and how much can go wrong before it is lost. All of it
+// supposes a store that answers, at least one process that waits, and clocks that
+// differ in rate by less than Margin is of TTL; a round trip to the store comes on top.
+type Budget struct {
+	// TTL is that of the options.
+	TTL time.Duration
+	// Crash is how long after its holder died the lease is free and taken, at the
+	// latest: the holder renewed at the last moment, and every notification is lost.
+	// With InstantFailover, where the broker honours it, it is a round trip or two
+	// instead; this is then what still holds without.
+	Crash time.Duration
+	// CutOff is the same for a holder that is alive and lost its network.
+	CutOff time.Duration
+	// Unheld is how long of that nobody works: from the end of the tenure's context,
+	// Notice and Margin ahead of the expiry at the store, to the successor.
+	Unheld time.Duration
+	// HandOver is how long after a release the lease is taken, if the waiters hear of
+	// it.
+	HandOver time.Duration
+	// HandOverUnheard is the same if the notification of the release is lost.
+	HandOverUnheard time.Duration
+	// Renewals is how many attempts to renew are made between one success and the
+	// end of the tenure's context, if each of them goes without an answer for the
+	// whole RequestTimeout; all but one of them may fail.
+	Renewals int
+}
+
+// Budget works out what the options mean for failover. The error is that of New.
+func (o Options) Budget() (Budget, error) {
+	if err := o.complete("any"); err != nil {
+		return Budget{}, fmt.Errorf("lease: %w", err)
+	}
+	return o.budget(), nil
+}
+
+// Budget is that of the options which the lease was made with.
+func (l *Lease) Budget() Budget { return l.options.budget() }
+
+func (o *Options) budget() Budget {
+	b := Budget{
+		TTL:             o.TTL,
+		Crash:           o.TTL + o.Jitter,
+		CutOff:          o.TTL + o.Jitter,
+		HandOver:        min(o.Jitter, releaseJitter),
+		HandOverUnheard: o.TTL + o.Jitter,
+		// The deadline counts from when the last renewal left, the store's TTL from
+		// when it arrived, which is within RequestTimeout if the holder heard of it.
+		Unheld: o.RequestTimeout + o.Notice + o.Margin + o.Jitter,
+	}
+	pause := o.RetryAfter
+	for at := o.RenewEvery; at+o.RequestTimeout <= o.TTL-o.Margin-o.Notice; b.Renewals++ {
+		at += o.RequestTimeout + pause*3/2 // backoff spreads a pause by half of it
+		pause = min(max(pause, time.Millisecond)*3/2, max(o.RenewEvery, time.Millisecond))
+	}
+	return b
+}
+
+// String returns the budget as a table for people.
+func (b Budget) String() string {
+	var text strings.Builder
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(table, "With a TTL of %v\tat worst\n", b.TTL)
+	for _, row := range []struct {
+		what  string
+		limit any
+	}{
+		{"the holder crashes: the next one holds after", b.Crash},
+		{"the holder is cut off: the next one holds after", b.CutOff},
+		{"… of which nobody works for", b.Unheld},
+		{"a clean hand-over takes", b.HandOver},
+		{"… if its notification is lost", b.HandOverUnheard},
+		{"renewals in a row that may go unanswered", max(b.Renewals-1, 0)},
+	} {
+		fmt.Fprintf(table, "%s\t%v\n", row.what, row.limit)
+	}
+	_ = table.Flush() // a strings.Builder takes everything
+	return text.String()
+}

@@ -1,0 +1,92 @@
+package lease
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tenurelock/tenure/transport"
+)
+
+// candidacy is what one attempt to hold the lease rests on.
+type candidacy struct {
+	value   string             // what will stand in the store; no other attempt has the same
+	lost    <-chan struct{}    // closed when the connection drops, where that matters; else nil
+	bequest *transport.Bequest // what frees the lease then; nil if nothing does
+}
+
+// errReconnected: what an attempt rested on has gone with its connection.
+var errReconnected = fmt.Errorf("begin anew: %w", ErrConnectionLost)
+
+// campaign makes attempts to acquire the lease, each a candidacy of its own, as long as
+// their connections are lost under them.
+func (l *Lease) campaign(ctx context.Context, attempt func(candidacy) (*Tenure, error)) (*Tenure, error) {
+	for {
+		c, err := l.stand(ctx)
+		if err != nil {
+			return nil, err
+		}
+		tenure, err := attempt(c)
+		if tenure != nil {
+			return tenure, nil // to which the candidacy belongs now
+		}
+		c.withdraw()
+		if !errors.Is(err, errReconnected) || ctx.Err() != nil {
+			return nil, err
+		}
+	}
+}
+
+// stand begins a candidacy.
+func (l *Lease) stand(ctx context.Context) (candidacy, error) {
+	c := candidacy{value: l.newValue()}
+	if !l.options.InstantFailover {
+		return c, nil
+	}
+	bequest, err := l.client.Bequeath(ctx, l.name, []byte(c.value))
+	var refused *transport.ConnectError
+	switch {
+	case err == nil:
+	case errors.Is(err, transport.ErrNoWill), errors.As(err, &refused):
+		l.options.Logger.Warn("there will be no instant failover; after a crash the TTL decides", "lease", l.name, "error", err)
+		return c, nil
+	default:
+		return c, err
+	}
+	// A broker that hears nothing for a while declares the connection dead. Were that
+	// before this end gives up, two would believe that they hold the lease.
+	if silence := bequest.Silence(); silence > 0 && silence < l.options.TTL {
+		bequest.Close()
+		return c, fmt.Errorf("InstantFailover: the broker declares a silent connection dead after %v, and then frees a lease that its holder may believe in for TTL %v: "+
+			"make the client's KeepAlive at least %v, or TTL at most %v", silence, l.options.TTL, (l.options.TTL*2/3 + time.Second - 1).Truncate(time.Second), silence)
+	}
+	c.bequest, c.lost = bequest, bequest.Lost()
+	return c, nil
+}
+
+// withdraw ends the use of the connection's last will, which does no harm after that:
+// the value it deletes never comes again.
+func (c candidacy) withdraw() {
+	if c.bequest != nil {
+		c.bequest.Close()
+	}
+}
+
+// newValue returns what will stand in the store for one tenure.
+func (l *Lease) newValue() string {
+	var nonce [16]byte
+	_, _ = rand.Read(nonce[:]) // never fails, says its documentation
+	return l.options.Holder + ":" + hex.EncodeToString(nonce[:])
+}
+
+func isClosed(signal <-chan struct{}) bool {
+	select {
+	case <-signal:
+		return true
+	default:
+		return false
+	}
+}

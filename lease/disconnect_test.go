@@ -1,0 +1,255 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+func TestATenureThatEndsOnDisconnectEndsBeforeAnybodyCanAskForItsToken(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		options lease.Options
+		ends    bool
+	}{
+		{"by default it does not", lease.Options{}, false},
+		{"with EndOnDisconnect", lease.Options{EndOnDisconnect: true}, true},
+		{"with InstantFailover", lease.Options{InstantFailover: true}, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				n := newNode(t, store, "node-a", test.options)
+				tenure := n.mustAcquire(t)
+				time.Sleep(5 * ttl)
+				mustToken(t, tenure)
+				n.conn.Cut()
+				// No goroutine has had a chance to run.
+				if _, err := tenure.Token(); errors.Is(err, lease.ErrConnectionLost) != test.ends {
+					t.Errorf("Token: %v; is it over: %t", err, test.ends)
+				}
+				n.conn.Restore()
+				synctest.Wait()
+				if err := tenure.Err(); errors.Is(err, lease.ErrConnectionLost) != test.ends {
+					t.Errorf("cause %v; is it over: %t", err, test.ends)
+				}
+			})
+		})
+	}
+}
+
+func TestATenureThatEndsOnDisconnectBeginsOnTheConnectionThatItWatches(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{EndOnDisconnect: true})
+		n.conn.Cut()
+		acquired := acquireInBackground(t.Context(), t, n)
+		time.Sleep(ttl / 20)
+		n.conn.Restore()
+		tenure := <-acquired
+		if left := tenure.Remaining(); left != ttl-ttl/10 {
+			t.Errorf("it begins with %v left", left)
+		}
+		n.conn.Cut()
+		if _, err := tenure.Token(); !errors.Is(err, lease.ErrConnectionLost) {
+			t.Errorf("Token: %v, want ErrConnectionLost", err)
+		}
+	})
+}
+
+func TestInstantFailoverDoesNotWaitForTheTTL(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		die   func(node)
+		limit time.Duration
+	}{
+		{"the process is killed", func(n node) { n.conn.Cut() }, 10 * time.Millisecond},
+		{"the broker knows no wills", func(n node) { n.conn.IgnoreWills(true); n.conn.Cut() }, ttl + ttl/10},
+		{"the client is closed, which leaves the lease to its TTL", func(n node) { _ = n.client.Close() }, ttl + ttl/10},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				options := lease.Options{InstantFailover: true}
+				a, b := newNode(t, store, "node-a", options), newNode(t, store, "node-b", options)
+				a.mustAcquire(t)
+				acquired := acquireInBackground(t.Context(), t, b)
+				time.Sleep(5*ttl + ttl/7)
+				died := time.Now()
+				test.die(a)
+				successor := <-acquired
+				if got := time.Since(died); got > test.limit || test.limit > ttl && got < ttl/2 {
+					t.Errorf("the successor holds after %v, want %v", got, test.limit)
+				}
+				time.Sleep(5 * ttl)
+				mustToken(t, successor)
+			})
+		})
+	}
+}
+
+func TestAWillFreesNobodyElsesTenure(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		options := lease.Options{InstantFailover: true}
+		a, b := newNode(t, store, "node-a", options), newNode(t, store, "node-b", options)
+		for range 3 { // with a will of its own each time
+			tenure := a.mustAcquire(t)
+			if err := tenure.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		successor := b.mustAcquire(t)
+		a.conn.Cut() // its will is about the tenure that was released
+		time.Sleep(ttl)
+		mustToken(t, successor)
+	})
+}
+
+func TestAWaiterWhoseConnectionIsLostLeavesAnotherWill(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		options := lease.Options{InstantFailover: true}
+		a, b := newNode(t, store, "node-a", options), newNode(t, store, "node-b", options)
+		c := newNode(t, store, "node-c", options)
+		a.mustAcquire(t)
+		waiting := acquireInBackground(t.Context(), t, b)
+		time.Sleep(ttl)
+		b.conn.Cut()
+		b.conn.Restore()
+		time.Sleep(ttl)
+		a.conn.Cut()
+		<-waiting
+		next := acquireInBackground(t.Context(), t, c)
+		time.Sleep(ttl)
+		died := time.Now()
+		b.conn.Cut()
+		<-next
+		if got := time.Since(died); got > 10*time.Millisecond {
+			t.Errorf("the successor of the waiter holds after %v", got)
+		}
+	})
+}
+
+func TestAnAcquisitionWhoseConnectionIsCutLeavesNothingBehind(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		fault transporttest.Fault
+	}{
+		{"before the store got the request", transporttest.Fault{CutBefore: true}},
+		{"after it", transporttest.Fault{CutAfter: true}},
+	} {
+		for _, ignored := range []bool{false, true} {
+			t.Run(test.name, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, store *transporttest.Store) {
+					n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
+					n.conn.IgnoreWills(ignored)
+					n.scripted("SET", func(number int64) transporttest.Fault {
+						if number > 1 {
+							return transporttest.Fault{}
+						}
+						go func() { time.Sleep(ttl / 10); n.conn.Restore() }()
+						return test.fault
+					})
+					began := time.Now()
+					tenure, err := n.TryAcquire(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					if got := time.Since(began); got > ttl/2 {
+						t.Errorf("it took %v: the first attempt stood in the way", got)
+					}
+					n.conn.Cut()
+					if _, err := tenure.Token(); !errors.Is(err, lease.ErrConnectionLost) {
+						t.Errorf("Token: %v: the tenure does not rest on its connection", err)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestThereIsOneLeaseWithInstantFailoverForEachClient(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		options := lease.Options{TTL: ttl, Clock: lease.MonotonicClock(), InstantFailover: true}
+		n := newNode(t, store, "node-a", options)
+		other, err := lease.New(n.client, "press-8/active", options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tenure := n.mustAcquire(t)
+		if _, err := other.Acquire(t.Context()); !errors.Is(err, transport.ErrWillInUse) || !strings.Contains(err.Error(), "dial another client") {
+			t.Errorf("a second one: %v, want ErrWillInUse", err)
+		}
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if _, err := other.Acquire(t.Context()); err != nil {
+			t.Errorf("after the first was released: %v", err)
+		}
+	})
+}
+
+func TestAHeldLeaseCostsTryAcquireNoNewConnection(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{InstantFailover: true})
+		a.mustAcquire(t)
+		lost := b.client.Lost()
+		if _, err := b.TryAcquire(t.Context()); !errors.Is(err, lease.ErrHeld) {
+			t.Errorf("TryAcquire: %v, want ErrHeld", err)
+		}
+		select {
+		case <-lost:
+			t.Error("the connection was replaced")
+		default:
+		}
+	})
+}
+
+// deafTo is a Conn whose broker declares silent connections dead.
+type deafTo struct {
+	*transporttest.Conn
+	silence time.Duration
+	err     error
+}
+
+func (c deafTo) Bequeath(ctx context.Context, will transport.Request) (<-chan struct{}, time.Duration, error) {
+	lost, _, err := c.Conn.Bequeath(ctx, will)
+	return lost, c.silence, errors.Join(err, c.err)
+}
+
+func TestInstantFailoverSupposesThatTheDeadlineComesBeforeTheBrokerLosesPatience(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		silence time.Duration
+		refused error  // by the broker
+		want    string // in the error; empty: it works
+	}{
+		{"it never does", 0, nil, ""},
+		{"just in time", ttl, nil, ""},
+		{"too early", ttl - time.Millisecond, nil, "make the client's KeepAlive at least 2s, or TTL at most 1.999s"},
+		{"the broker allows no wills, so the TTL decides", 0, &transport.ConnectError{Code: 0x87}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				conn := deafTo{store.Connect("node-a"), test.silence, test.refused}
+				client, err := transport.NewClient(conn, transport.ClientOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer client.Close()
+				l, err := lease.New(client, name, lease.Options{TTL: ttl, Clock: lease.MonotonicClock(), InstantFailover: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = l.Acquire(t.Context())
+				if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+					t.Errorf("Acquire: %v, want %q", err, test.want)
+				}
+			})
+		})
+	}
+}
