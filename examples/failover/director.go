@@ -21,9 +21,10 @@ const (
 	// given up.
 	patience = 10 * time.Second
 	// resignLimit and killSlack are what the project promises of a hand-over and,
-	// beyond the TTL, of a failover.
-	resignLimit = 50 * time.Millisecond
-	killSlack   = 200 * time.Millisecond
+	// beyond the TTL, of a failover; instantLimit of one that does not wait for the TTL.
+	resignLimit  = 50 * time.Millisecond
+	killSlack    = 200 * time.Millisecond
+	instantLimit = 100 * time.Millisecond
 )
 
 // director runs the pair and plays the faults. One goroutine, that of direct,
@@ -86,7 +87,7 @@ func direct(ctx context.Context, s settings, out io.Writer) (*result, error) {
 			return nil, err
 		}
 	}
-	for _, act := range []func(context.Context) error{d.firstLeader, d.kill, d.freeze, d.resign, d.finish} {
+	for _, act := range []func(context.Context) error{d.firstLeader, d.kill, d.freeze, d.resign, d.restartForInstantFailover, d.killInstantly, d.finish} {
 		if err := act(ctx); err != nil {
 			return nil, err
 		}
@@ -134,15 +135,26 @@ func (d *director) firstLeader(ctx context.Context) error {
 	return d.undisturbed(ctx)
 }
 
-// kill ends the active node with SIGKILL, and starts it again once the other
-// leads.
+// kill ends the active node with SIGKILL: the other leads when the TTL has passed.
 func (d *director) kill(ctx context.Context) error {
+	return d.killActive(ctx, "killed (SIGKILL)", d.ttl+killSlack)
+}
+
+// killInstantly does the same to nodes whose connection carries a Will that releases
+// the lease.
+func (d *director) killInstantly(ctx context.Context) error {
+	return d.killActive(ctx, "killed, instant failover", instantLimit)
+}
+
+// killActive ends the active node with SIGKILL, and starts it again once the other
+// leads.
+func (d *director) killActive(ctx context.Context, name string, limit time.Duration) error {
 	victim, err := d.awaitLeader(ctx)
 	if err != nil {
 		return err
 	}
 	d.ending = victim
-	fault := d.result.begin("killed (SIGKILL)", d.ttl+killSlack, time.Now())
+	fault := d.result.begin(name, limit, time.Now())
 	d.say("", "SIGKILL to %s, which leads", victim)
 	if err := d.nodes[victim].signal(syscall.SIGKILL); err != nil {
 		return err
@@ -198,6 +210,22 @@ func (d *director) resign(ctx context.Context) error {
 		return err
 	}
 	if err := d.awaitSuccessor(ctx, former, fault); err != nil {
+		return err
+	}
+	return d.undisturbed(ctx)
+}
+
+// restartForInstantFailover ends both nodes and starts them with another option.
+func (d *director) restartForInstantFailover(ctx context.Context) error {
+	d.say("", "both are restarted, with instant failover")
+	d.stopAll(ctx)
+	d.ending, d.active, d.instant = "", "", true
+	for name := range d.nodes {
+		if err := d.start(name); err != nil {
+			return err
+		}
+	}
+	if _, err := d.awaitLeader(ctx); err != nil {
 		return err
 	}
 	return d.undisturbed(ctx)

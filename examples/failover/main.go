@@ -7,7 +7,8 @@
 // It starts a state store and two node processes that campaign for one lease.
 // The active node counts up a protected key every 20 ms. Then it kills the
 // active node, freezes the next one until the standby leads and wakes it again,
-// and asks the third to resign. While that goes on it prints what happens, at
+// and asks the third to resign. At last it restarts both with instant failover and
+// kills the active one again. While that goes on it prints what happens, at
 // the end how long each fault left the pair without an active node, and whether
 // everything held: above all, that the store accepted no write of a node that no
 // longer led. Its exit status is 1 if anything did not.
@@ -38,6 +39,7 @@ type settings struct {
 	verbose bool
 	repeat  int
 	node    string // set in a node process: its name
+	instant bool   // set in a node process that leaves a Will
 	run     string // tells the keys of one run from those of another
 }
 
@@ -49,6 +51,7 @@ func main() {
 	flag.IntVar(&s.repeat, "repeat", 1, "run several times, and report the worst of each fault")
 	flag.BoolVar(&s.verbose, "verbose", false, "let the nodes log to standard error")
 	flag.StringVar(&s.node, "node", "", "run as one of the nodes (the program starts itself so)")
+	flag.BoolVar(&s.instant, "instant", false, "let a node's connection release the lease when it is lost")
 	flag.StringVar(&s.run, "run", "", "name of the run that a node belongs to")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -62,7 +62,7 @@ func runNode(ctx context.Context, s settings, commands io.Reader, events io.Writ
 	n := &node{settings: s, client: client, events: &eventWriter{node: s.node, to: json.NewEncoder(events)}}
 	elector, err := election.New(client, leaseKey(s.run), election.Options{
 		TTL:   s.ttl,
-		Lease: lease.Options{Holder: s.node},
+		Lease: lease.Options{Holder: s.node, InstantFailover: s.instant},
 		Claim: []string{counterKey(s.run)},
 		Observer: func(t election.Transition) {
 			n.events.write(event{At: t.At, Kind: kindPhase, Phase: t.Phase.String(), Token: t.Token, Cause: text(t.Cause)})

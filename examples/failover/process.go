@@ -29,7 +29,7 @@ func startProcess(s settings, name string, events chan<- event) (*process, error
 		return nil, err
 	}
 	cmd := exec.Command(self, "--node", name, "--run", s.run, "--broker", s.broker,
-		"--ttl", s.ttl.String(), fmt.Sprintf("--verbose=%t", s.verbose))
+		"--ttl", s.ttl.String(), fmt.Sprintf("--verbose=%t", s.verbose), fmt.Sprintf("--instant=%t", s.instant))
 	cmd.Stderr = os.Stderr
 	// Ctrl-C goes to the director alone, which then ends the nodes.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
