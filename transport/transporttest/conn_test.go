@@ -1,10 +1,13 @@
 package transporttest_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,6 +63,12 @@ func TestEachFaultDoesWhatItSays(t *testing.T) {
 		{"a request held for less than the caller waits", transporttest.Fault{HoldRequest: time.Minute}, time.Hour, false, time.Minute},
 		{"a request held for longer", transporttest.Fault{HoldRequest: time.Minute}, time.Second, true, time.Minute},
 		{"a reply held for longer", transporttest.Fault{HoldReply: time.Minute}, time.Second, true, 0},
+		{"a cut before the store", transporttest.Fault{CutBefore: true}, time.Second, true, -1},
+		{"a cut after the store", transporttest.Fault{CutAfter: true}, time.Second, true, 0},
+		{"a held request, then a cut before the store", transporttest.Fault{HoldRequest: time.Minute, CutBefore: true}, time.Hour, true, -1},
+		{"a held request, then a cut after the store", transporttest.Fault{HoldRequest: time.Minute, CutAfter: true}, time.Hour, true, time.Minute},
+		{"a held request that loses its reply", transporttest.Fault{HoldRequest: time.Minute, LoseReply: true}, time.Hour, true, time.Minute},
+		{"a repeated reply", transporttest.Fault{RepeatReply: true}, time.Second, false, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -134,5 +143,268 @@ func TestWhileCutRequestsWaitForTheirContextAndWatchesAreForgotten(t *testing.T)
 			t.Errorf("after Restore: %v", err)
 		}
 		conn.Restore() // again does nothing
+	})
+}
+
+func TestACutBeforeOrAfterTheStoreEndsTheConnectionAtThatMoment(t *testing.T) {
+	for _, fault := range []transporttest.Fault{{CutBefore: true}, {CutAfter: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			store := transporttest.Start(t)
+			client, conn := store.Client(t, "a", transport.ClientOptions{})
+			fault.HoldRequest = time.Second
+			conn.SetFault(func(transport.Request) transporttest.Fault { return fault })
+			began := time.Now()
+			if _, err := client.Get(t.Context(), "k"); !errors.Is(err, transport.ErrOutcomeUnknown) || time.Since(began) != time.Second {
+				t.Errorf("%+v: %v after %v, want an unknown outcome after a second", fault, err, time.Since(began))
+			}
+			conn.SetFault(nil)
+			if _, err := client.Get(t.Context(), "k"); !errors.Is(err, transport.ErrNotSent) {
+				t.Errorf("%+v: then %v, want ErrNotSent: nobody restored the connection", fault, err)
+			}
+			conn.Restore()
+			if _, err := client.Get(t.Context(), "k"); err != nil {
+				t.Errorf("%+v: after Restore: %v", fault, err)
+			}
+		})
+	}
+}
+
+func TestACutHarmsNoLaterConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		client, conn := store.Client(t, "a", transport.ClientOptions{})
+		conn.SetFault(func(transport.Request) transporttest.Fault {
+			conn.SetFault(nil)
+			return transporttest.Fault{HoldRequest: 2 * time.Second, CutAfter: true}
+		})
+		go func() {
+			time.Sleep(time.Second)
+			conn.Cut()
+			conn.Restore()
+		}()
+		if _, err := client.Set(t.Context(), "k", nil, transport.SetOptions{}); !errors.Is(err, transport.ErrOutcomeUnknown) {
+			t.Errorf("the request of the first connection: %v", err)
+		}
+		time.Sleep(time.Minute)
+		if entry, err := client.Get(t.Context(), "k"); err != nil || !entry.Exists {
+			t.Errorf("the request that was held was applied: %v, %v", entry.Exists, err)
+		}
+	})
+}
+
+// sets makes one client set a key to each value in turn, without waiting for
+// answers, and lets fates decide how. It returns what the store applied.
+func sets(t *testing.T, values []string, fates map[string]transporttest.Fault) (applied []transporttest.Applied) {
+	t.Helper()
+	store := transporttest.Start(t)
+	client, conn := store.Client(t, "a", transport.ClientOptions{})
+	store.Tap(func(a transporttest.Applied) {
+		a.Command.Value = bytes.Clone(a.Command.Value)
+		applied = append(applied, a)
+	})
+	conn.SetFault(func(request transport.Request) transporttest.Fault {
+		for value, fate := range fates {
+			if strings.Contains(string(request.Payload), "\r\n"+value+"\r\n") {
+				return fate
+			}
+		}
+		return transporttest.Fault{}
+	})
+	for _, value := range values {
+		go func() { _, _ = client.Set(t.Context(), "k", []byte(value), transport.SetOptions{}) }()
+		synctest.Wait()
+	}
+	time.Sleep(time.Hour)
+	synctest.Wait()
+	return applied
+}
+
+func TestHeldRequestsAreOvertakenAndTheTapTellsTheStoresOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		applied := sets(t, []string{"first", "second", "third"}, map[string]transporttest.Fault{
+			"first":  {HoldRequest: 10 * time.Minute},
+			"second": {HoldRequest: 5 * time.Minute, LoseReply: true},
+		})
+		var got []string
+		for i, a := range applied {
+			got = append(got, fmt.Sprintf("%v %s %s", a.At.Sub(began), a.Client, a.Command.Value))
+			if a.Reply.Outcome != statestore.OK || a.Request.Timestamp == "" || a.Again {
+				t.Errorf("the tap says %+v", a)
+			}
+			if i > 0 && a.Reply.Version.Compare(applied[i-1].Reply.Version) <= 0 {
+				t.Error("not in the order of versions")
+			}
+		}
+		if want := []string{"0s a third", "5m0s a second", "10m0s a first"}; !slices.Equal(got, want) {
+			t.Errorf("applied %q, want %q", got, want)
+		}
+	})
+}
+
+func TestALateRedeliveryIsAppliedOnceAndTheTapTellsItApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		applied := sets(t, []string{"first", "second"}, map[string]transporttest.Fault{
+			"first": {Repeat: true, RepeatAfter: time.Minute},
+		})
+		if len(applied) != 3 || applied[0].Again || applied[1].Again || !applied[2].Again {
+			t.Fatalf("the tap says %+v", applied)
+		}
+		if applied[2].Reply.Version != applied[0].Reply.Version {
+			t.Error("a redelivery was applied again")
+		}
+	})
+}
+
+func TestNothingIsRedeliveredAfterTheSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		client, conn := store.Client(t, "a", transport.ClientOptions{})
+		conn.SetFault(func(transport.Request) transporttest.Fault {
+			return transporttest.Fault{Repeat: true, RepeatAfter: time.Minute}
+		})
+		if _, err := client.Set(t.Context(), "k", nil, transport.SetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := client.Close(); err != nil {
+			t.Fatal(err)
+		}
+		store.Tap(func(a transporttest.Applied) { t.Errorf("applied %+v", a) })
+		time.Sleep(time.Hour)
+	})
+}
+
+func TestRepliesThatComeTwiceOrTooLateAreUnexpected(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		fault transporttest.Fault
+	}{
+		{"twice", transporttest.Fault{RepeatReply: true}},
+		{"too late", transporttest.Fault{HoldReply: 5 * time.Minute}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := transporttest.Start(t)
+				client, conn := store.Client(t, "a", transport.ClientOptions{RequestTimeout: time.Minute})
+				conn.SetFault(func(transport.Request) transporttest.Fault { return test.fault })
+				_, _ = client.Get(t.Context(), "k")
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				if got := client.Stats().UnexpectedReplies; got != 1 {
+					t.Errorf("%d unexpected replies, want 1", got)
+				}
+			})
+		})
+	}
+}
+
+func TestEachFaultOfANotificationDoesWhatItSays(t *testing.T) {
+	arrival := func(after time.Duration, value string) string { return fmt.Sprint(after, " ", value) }
+	for _, test := range []struct {
+		name  string
+		fault transporttest.NotificationFault // of the first of two
+		want  []string
+	}{
+		{"none", transporttest.NotificationFault{}, []string{arrival(0, "1"), arrival(0, "2")}},
+		{"lost", transporttest.NotificationFault{Lose: true}, []string{arrival(0, "2")}},
+		{"held, and so overtaken", transporttest.NotificationFault{Hold: time.Minute}, []string{arrival(0, "2"), arrival(time.Minute, "1")}},
+		{"repeated", transporttest.NotificationFault{Repeat: true, RepeatAfter: time.Hour},
+			[]string{arrival(0, "1"), arrival(0, "2"), arrival(time.Hour, "1")}},
+		{"held and repeated", transporttest.NotificationFault{Hold: time.Minute, Repeat: true, RepeatAfter: time.Hour},
+			[]string{arrival(0, "2"), arrival(time.Minute, "1"), arrival(time.Hour+time.Minute, "1")}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := transporttest.Start(t)
+				writer, _ := store.Client(t, "writer", transport.ClientOptions{})
+				conn := store.Connect("reader")
+				defer conn.Close()
+				began := time.Now()
+				var got []string
+				conn.Start(transport.Events{Up: func() {}, Down: func() {}, Notify: func(n transport.Notification) {
+					words := strings.Split(string(n.Payload), "\r\n")
+					got = append(got, arrival(time.Since(began), words[len(words)-2]))
+				}})
+				watch := transport.Request{Payload: []byte("*2\r\n$9\r\nKEYNOTIFY\r\n$1\r\nk\r\n")}
+				if _, err := conn.RoundTrip(t.Context(), watch); err != nil {
+					t.Fatal(err)
+				}
+				number := 0
+				conn.SetNotificationFault(func(n transport.Notification) transporttest.NotificationFault {
+					number++
+					if n.Key != "k" || number > 1 {
+						return transporttest.NotificationFault{}
+					}
+					return test.fault
+				})
+				for _, value := range []string{"1", "2"} {
+					if _, err := writer.Set(t.Context(), "k", []byte(value), transport.SetOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(2 * time.Hour)
+				synctest.Wait()
+				if !slices.Equal(got, test.want) {
+					t.Errorf("arrived %q, want %q", got, test.want)
+				}
+			})
+		})
+	}
+}
+
+func TestANotificationDiesWithItsConnectionAndOneThatIsForgedArrives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		client, conn := store.Client(t, "a", transport.ClientOptions{})
+		watch, err := client.Watch("k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer watch.Close()
+		<-watch.Changes() // what it holds now
+		conn.SetNotificationFault(func(transport.Notification) transporttest.NotificationFault {
+			return transporttest.NotificationFault{Hold: time.Minute}
+		})
+		if _, err := client.Set(t.Context(), "k", []byte("true"), transport.SetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		conn.Cut()
+		conn.Restore()
+		if change := <-watch.Changes(); !change.Exists || !change.Missed {
+			t.Errorf("read after the cut: %+v", change)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		select {
+		case change := <-watch.Changes():
+			t.Errorf("a notification outlived its connection: %+v", change)
+		default:
+		}
+		conn.Forge(transport.Notification{Key: "k", Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n")})
+		if change := <-watch.Changes(); change.Exists {
+			t.Errorf("the forged delete arrived as %+v", change)
+		}
+		conn.Cut()
+		conn.Forge(transport.Notification{Key: "k", Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n")})
+		synctest.Wait()
+		if len(watch.Changes()) > 0 {
+			t.Error("a notification arrived while the connection was cut")
+		}
+	})
+}
+
+func TestTheTapSeesRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		client, _ := store.Client(t, "a", transport.ClientOptions{})
+		store.Authorize(func(string, statestore.Verb, string) bool { return false })
+		var seen []error
+		store.Tap(func(a transporttest.Applied) { seen = append(seen, a.Reply.Err) })
+		_, _ = client.Get(t.Context(), "k")
+		store.Tap(nil)
+		_, _ = client.Get(t.Context(), "k")
+		if len(seen) != 1 || !errors.Is(seen[0], transport.ErrNotAuthorized) {
+			t.Errorf("the tap saw %v", seen)
+		}
 	})
 }
