@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -331,7 +331,7 @@ func (t *Tenure) confirm(available time.Duration) {
 // nextRenewal spreads the renewals of many leases.
 func (t *Tenure) nextRenewal() time.Duration {
 	every := t.lease.options.RenewEvery
-	return every - rand.N(every/10+1)
+	return every - random.Duration(every/10+1)
 }
 
 // renew makes one attempt, which takes no longer than available, and returns

@@ -2,10 +2,10 @@ package lease
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -94,9 +94,4 @@ func (w *waiter) refused(version hlc.Timestamp) {
 	}
 }
 
-func jitter(limit time.Duration) time.Duration {
-	if limit <= 0 {
-		return 0
-	}
-	return rand.N(limit)
-}
+func jitter(limit time.Duration) time.Duration { return random.Duration(limit) }

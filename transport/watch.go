@@ -2,12 +2,12 @@ package transport
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/resp3"
 )
 
@@ -334,5 +334,5 @@ func (r *registration) endAll(err error) {
 
 // retryDelay spreads the repetitions of many clients that failed together.
 func retryDelay() time.Duration {
-	return 200*time.Millisecond + rand.N(300*time.Millisecond)
+	return 200*time.Millisecond + random.Duration(300*time.Millisecond)
 }
