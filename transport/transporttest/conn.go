@@ -208,17 +208,19 @@ func (c *Conn) Close() error {
 }
 
 // end makes cause the end of the connection, for good, unless it had ended
-// before.
+// before. By then the client's session may be that of another connection.
 func (c *Conn) end(cause error) {
 	c.leave(nil, errors.Is(cause, transport.ErrClosed))
-	c.store.engine.EndSession(c.clientID)
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ended != nil {
-		return
+	first := c.ended == nil
+	if first {
+		c.ended = cause
+		close(c.finished)
 	}
-	c.ended = cause
-	close(c.finished)
+	c.mu.Unlock()
+	if first {
+		c.store.engine.EndSession(c.clientID)
+	}
 }
 
 // RoundTrip implements transport.Conn.

@@ -125,6 +125,30 @@ func TestASecondConnectionOfOneNameTakesOver(t *testing.T) {
 	})
 }
 
+func TestClosingAConnectionThatWasTakenOverHarmsNotTheOneThatTookOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		first, _ := store.Client(t, "twin", transport.ClientOptions{})
+		second, _ := store.Client(t, "twin", transport.ClientOptions{})
+		watch, err := second.Watch("k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer watch.Close()
+		<-watch.Changes() // what it holds now
+		if err := first.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := second.Set(t.Context(), "k", nil, transport.SetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if len(watch.Changes()) == 0 {
+			t.Error("the watch of the second ended with the first")
+		}
+	})
+}
+
 func TestWhileCutRequestsWaitForTheirContextAndWatchesAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := transporttest.Start(t)
