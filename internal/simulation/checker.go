@@ -1,0 +1,440 @@
+package simulation
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/resp3"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+// checker knows what the store did, in its order, and what each tenure says of itself, and
+// compares the two by true time, which is that of the bubble. It asks
+//
+//   - each tenure, whenever the store applied something to the lease, when a tenure begins
+//     and every second: does it call itself valid while, or until after, the store does not
+//     hold its value? Values are unique, so no two tenures can pass at once (invariants 1
+//     to 6, 22);
+//   - each write to the protected key: is its token the one token of a tenure, not older
+//     than the last, and is the first of a tenure one that changes nothing, as a claim does
+//     (11 to 14, 17);
+//   - each request: does it belong to a tenure that was released (18), and do many go out at
+//     once (28);
+//   - each end: does its cause agree with what happened, and does it stay the same (9);
+//   - the calm at the end of the hour: does somebody lead, in time, and stay (25).
+//
+// It is called with the store's lock held, so it asks the store nothing.
+type checker struct {
+	sim *simulation
+
+	mu         sync.Mutex
+	violations []string
+	requests   int
+	tenures    []*holding
+	valid      []*holding // those that may be valid still
+
+	// The store, as the tap told.
+	value    string        // of the lease's key; empty when it is free
+	expires  time.Duration // when value goes, on the simulation's time
+	highest  hlc.Timestamp // of all versions of the lease's key
+	versions map[hlc.Timestamp]string
+	refused  map[string]bool     // values whose SET met another holder
+	robbed   map[string]bool     // values that somebody deleted who was not their holder
+	tokens   map[string]string   // the token of each value, as writes carry it
+	fenced   map[string]bool     // tokens that were refused as older
+	written  string              // what the protected key holds
+	writer   hlc.Timestamp       // and its token
+	began    hlc.Timestamp       // the highest token with which a tenure began
+	numbers  map[string]int      // of values, for the trace
+	bursts   map[*process]int    // requests in the present second
+	owners   map[string]*holding // by value
+
+	leftAlone bool     // by the last fault
+	final     *holding // who leads after it
+}
+
+// holding is a tenure, and what the checker knows of it.
+type holding struct {
+	process   *process
+	tenure    *lease.Tenure
+	value     string
+	name      string
+	token     hlc.Timestamp
+	jumps     int64 // of its machine's clock when it began
+	releasing atomic.Bool
+	released  atomic.Bool
+	cause     error
+	forgotten bool // its process was killed: nobody acts on it
+}
+
+func newChecker(s *simulation) *checker {
+	return &checker{
+		sim:      s,
+		versions: make(map[hlc.Timestamp]string),
+		refused:  make(map[string]bool),
+		robbed:   make(map[string]bool),
+		tokens:   make(map[string]string),
+		fenced:   make(map[string]bool),
+		numbers:  make(map[string]int),
+		bursts:   make(map[*process]int),
+		owners:   make(map[string]*holding),
+	}
+}
+
+func (c *checker) violation(format string, arguments ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.violationLocked(format, arguments...)
+}
+
+func (c *checker) violationLocked(format string, arguments ...any) {
+	text := fmt.Sprintf(format, arguments...)
+	c.sim.tracef("VIOLATION %s", text)
+	if len(c.violations) < 10 {
+		c.violations = append(c.violations, fmt.Sprintf("%v: %s", c.sim.elapsed(), text))
+	}
+}
+
+// nameLocked is what a value is called in the trace: values are random.
+func (c *checker) nameLocked(value string) string {
+	if value == "" {
+		return "nobody"
+	}
+	holder, _, found := strings.Cut(value, ":")
+	if !found {
+		return value
+	}
+	number, known := c.numbers[value]
+	if !known {
+		number = len(c.numbers) + 1
+		c.numbers[value] = number
+	}
+	return fmt.Sprintf("%s#%d", holder, number)
+}
+
+// applied is the store's tap.
+func (c *checker) applied(a transporttest.Applied) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.requests++
+	if a.Again {
+		return
+	}
+	switch a.Command.Key {
+	case lockKey:
+		c.lockAppliedLocked(a)
+	case dataKey:
+		c.dataAppliedLocked(a)
+	}
+}
+
+func (c *checker) lockAppliedLocked(a transporttest.Applied) {
+	now := c.sim.elapsed()
+	if c.value != "" && now >= c.expires {
+		c.value = ""
+	}
+	value := string(a.Command.Value)
+	if c.sim.tracing && a.Command.Verb != statestore.VerbKeyNotify {
+		c.sim.tracef("store: %v of %s by %s: %v", a.Command.Verb, c.nameLocked(value), a.Client, a.Reply.Outcome)
+	}
+	switch {
+	case a.Command.Verb == statestore.VerbSet && a.Reply.Outcome == statestore.OK:
+		if a.Reply.Version.Compare(c.highest) <= 0 {
+			c.violationLocked("the store gave version %v after %v", a.Reply.Version, c.highest)
+		}
+		c.highest = a.Reply.Version
+		c.value, c.expires = value, now+a.Command.Lifetime
+		c.versions[a.Reply.Version] = value
+	case a.Command.Verb == statestore.VerbSet && a.Reply.Outcome == statestore.ConditionFailed:
+		c.refused[value] = true
+	case a.Reply.Outcome == statestore.Deleted:
+		if a.Command.Verb == statestore.VerbDel {
+			c.robbed[c.value] = true
+		}
+		c.value = ""
+	}
+	c.judgeLocked()
+}
+
+func (c *checker) dataAppliedLocked(a transporttest.Applied) {
+	text := a.Request.FencingToken
+	if c.sim.tracing && a.Command.Verb == statestore.VerbSet {
+		c.sim.tracef("store: SET %q by %s: %v %v", a.Command.Value, a.Client, a.Reply.Outcome, a.Reply.Err)
+	}
+	if errors.Is(a.Reply.Err, transport.ErrFencingTokenLower) {
+		c.fenced[text] = true
+	}
+	if a.Command.Verb != statestore.VerbSet || a.Reply.Outcome != statestore.OK {
+		return
+	}
+	token, err := hlc.Parse(text)
+	value, issued := c.versions[token]
+	if err != nil || !issued {
+		c.violationLocked("%s wrote under token %q, which is none", a.Client, text)
+		return
+	}
+	if first, known := c.tokens[value]; known && first != text {
+		c.violationLocked("%s wrote under a second token", c.nameLocked(value))
+	}
+	c.tokens[value] = text
+	if token.Compare(c.writer) < 0 {
+		c.violationLocked("%s wrote after a newer token", c.nameLocked(value))
+	}
+	if token != c.writer && string(a.Command.Value) != c.written {
+		c.violationLocked("%s wrote %q over %q without a claim", c.nameLocked(value), a.Command.Value, c.written)
+	}
+	c.writer, c.written = token, string(a.Command.Value)
+}
+
+// judgeLocked asks every tenure whether it is valid, and the store whether it may be.
+func (c *checker) judgeLocked() {
+	still := c.valid[:0]
+	for _, h := range c.valid {
+		if !h.forgotten && h.tenure.Remaining() > 0 {
+			still = append(still, h)
+		}
+	}
+	clear(c.valid[len(still):])
+	c.valid = still
+	for _, h := range c.valid {
+		c.judgeOneLocked(h)
+	}
+}
+
+func (c *checker) judgeOneLocked(h *holding) {
+	if c.robbed[h.value] {
+		return // nobody can know until the next renewal
+	}
+	now := c.sim.elapsed()
+	left := time.Duration(float64(h.tenure.Remaining()) / h.process.node.clock.rate) // true time
+	switch {
+	case left <= 0:
+	case c.value != h.value:
+		c.violationLocked("%s calls itself valid for %v, but the store holds %s", h.name, left, c.nameLocked(c.value))
+	case now+left > c.expires:
+		c.violationLocked("%s calls itself valid for %v, but the store holds it for %v", h.name, left, c.expires-now)
+	}
+}
+
+// begin takes note of a tenure as soon as its owner has it.
+func (c *checker) begin(p *process, tenure *lease.Tenure) *holding {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := &holding{process: p, tenure: tenure, name: p.name + " (over at once)", jumps: p.node.clock.jumping.Load()}
+	c.tenures = append(c.tenures, h)
+	p.work.Go(func() { c.watch(h) })
+	token, err := tenure.Token()
+	if err != nil {
+		return h
+	}
+	value, issued := c.versions[token]
+	h.token, h.value, h.name = token, value, c.nameLocked(value)
+	c.sim.tracef("%s: has %s", p.name, h.name)
+	switch {
+	case !issued:
+		c.violationLocked("%s began under a token that the store never gave", p.name)
+	case c.owners[value] != nil:
+		c.violationLocked("two tenures have the value of %s", h.name)
+	case token.Compare(c.began) <= 0:
+		c.violationLocked("%s began under token %v after %v", h.name, token, c.began)
+	}
+	c.began, c.owners[value] = token, h
+	c.valid = append(c.valid, h)
+	c.judgeLocked()
+	return h
+}
+
+// watch sees a tenure end.
+func (c *checker) watch(h *holding) {
+	<-h.tenure.Context().Done()
+	left := h.tenure.Remaining()
+	current := h.process.node.current() == h.process
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h.cause = h.tenure.Err()
+	c.sim.tracef("%s: %s ends: %v", h.process.name, h.name, h.cause)
+	is := func(cause error) bool { return errors.Is(h.cause, cause) }
+	true_ := false
+	switch {
+	case is(lease.ErrReleased):
+		true_ = h.releasing.Load() || h.process.node.elects
+	case is(lease.ErrLost):
+		true_ = c.refused[h.value]
+	case is(lease.ErrFencedOut):
+		true_ = c.fenced[h.token.String()]
+	case is(lease.ErrDeadlinePassed):
+		// Its owner hears of it while the token is good still, unless the clock jumped.
+		true_ = left > 0 || h.jumps != h.process.node.clock.jumping.Load()
+	case is(transport.ErrClosed):
+		true_ = h.process.ctx.Err() != nil
+	case is(transport.ErrSessionTakenOver):
+		true_ = !current
+	}
+	if !true_ && h.value != "" {
+		c.violationLocked("%s ended for a reason that was not there: %v, %v before its deadline", h.name, h.cause, left)
+	}
+}
+
+// forget takes note that a process was killed.
+func (c *checker) forget(p *process) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range c.tenures {
+		if h.process == p {
+			h.forgotten = true
+		}
+	}
+}
+
+// finish looks once more at all tenures, when all processes are gone.
+func (c *checker) finish() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range c.tenures {
+		if h.tenure.Remaining() != 0 {
+			c.violationLocked("%s outlived its process", h.name)
+		}
+		if h.cause == nil || h.tenure.Err() != h.cause {
+			c.violationLocked("%s ended by %v, and now by %v", h.name, h.cause, h.tenure.Err())
+		}
+	}
+}
+
+// leader returns whose tenure is valid, nil if nobody's is.
+func (c *checker) leader() *node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.leadingLocked(); h != nil {
+		return h.process.node
+	}
+	return nil
+}
+
+func (c *checker) leadingLocked() *holding {
+	c.judgeLocked()
+	for _, h := range c.valid {
+		if !c.robbed[h.value] {
+			return h
+		}
+	}
+	return nil
+}
+
+// last takes note that the last fault has happened, and whether the leader stays.
+func (c *checker) last(leftAlone bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leftAlone = leftAlone
+	if leftAlone {
+		c.final = c.leadingLocked()
+	}
+}
+
+// tooMany requests of one process in a second are a hot loop.
+const tooMany = 100
+
+// sample looks at everything once a second.
+func (c *checker) sample() {
+	now := c.sim.elapsed()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for p, n := range c.bursts {
+		if n > tooMany {
+			c.violationLocked("%s sent %d requests in a second", p.name, n)
+		}
+	}
+	clear(c.bursts)
+	leading := c.leadingLocked()
+	switch {
+	case now < calmAt+calmWithin:
+	case now < lastAt:
+		if leading == nil {
+			c.violationLocked("nobody leads %v after the last fault", now-calmAt)
+		}
+	case now >= lastAt+lastWithin || c.leftAlone:
+		if leading == nil {
+			c.violationLocked("nobody leads %v after the leader went", now-lastAt)
+		} else if c.final == nil {
+			c.final = leading
+		} else if leading != c.final {
+			c.violationLocked("%s leads in place of %s, and no fault was there", leading.name, c.final.name)
+		}
+	}
+}
+
+// sent is a request for the lease that left, or one for what it protects.
+type sent struct{ key, verb, value, token string }
+
+// sending looks at a request before it leaves.
+func (c *checker) sending(p *process, request transport.Request) sent {
+	var room [8][]byte
+	words, err := resp3.DecodeArray(room[:0], request.Payload)
+	if err != nil || len(words) < 2 {
+		c.violation("%s sends what is no request", p.name)
+		return sent{}
+	}
+	s := sent{verb: string(words[0]), key: string(words[1]), token: request.FencingToken}
+	if len(words) > 2 {
+		s.value = string(words[2])
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bursts[p]++
+	if s.key != lockKey || s.verb != "SET" && s.verb != "VDEL" {
+		return s
+	}
+	if c.sim.tracing {
+		c.sim.tracef("%s: sends %s of %s", p.name, s.verb, c.nameLocked(s.value))
+	}
+	if h := c.owners[s.value]; h != nil && h.released.Load() {
+		c.violationLocked("%s sends %s of %s, which was released", p.name, s.verb, h.name)
+	}
+	return s
+}
+
+// answered looks at a reply after its process has it. What is refused is over at once.
+func (c *checker) answered(p *process, s sent, reply transport.Reply, err error) {
+	if c.sim.tracing && s.key == lockKey && s.verb != "KEYNOTIFY" {
+		text := strings.TrimSpace(string(reply.Payload))
+		if s.verb == "GET" {
+			text = ""
+		}
+		c.mu.Lock()
+		c.sim.tracef("%s: %s of %s got %q %v", p.name, s.verb, c.nameLocked(s.value), text, err)
+		c.mu.Unlock()
+	}
+	if err != nil {
+		return
+	}
+	refused := s.key == lockKey && s.verb == "SET" && strings.HasPrefix(string(reply.Payload), ":-1")
+	fenced := s.key == dataKey && s.verb == "SET" && strings.Contains(string(reply.Payload), "lower version")
+	if !refused && !fenced {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var h *holding
+	if refused {
+		h = c.owners[s.value]
+	} else if token, err := hlc.Parse(s.token); err == nil {
+		h = c.owners[c.versions[token]]
+	}
+	if h == nil {
+		return
+	}
+	time.AfterFunc(time.Microsecond, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if !h.forgotten && h.tenure.Remaining() > 0 {
+			c.violationLocked("%s goes on after it was refused", h.name)
+		}
+	})
+}

@@ -1,0 +1,247 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/tenurelock/tenure/resp3"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+// weather is how likely each harm is to a message, and how long one is held.
+type weather struct {
+	lose, hold, repeat, cut float64
+	longest                 time.Duration
+}
+
+var (
+	fair  = weather{lose: 0.002, hold: 0.002, repeat: 0.01, cut: 0.0005, longest: 20 * time.Second}
+	rough = weather{lose: 0.10, hold: 0.10, repeat: 0.10, cut: 0.01, longest: 20 * time.Second}
+	storm = weather{lose: 0.30, hold: 0.25, repeat: 0.20, cut: 0.05, longest: 4 * time.Minute}
+)
+
+// latency is what every message takes; no two take the same.
+func (n *node) latencyLocked() time.Duration {
+	return 100*time.Microsecond + time.Duration(n.random.Int64N(int64(5*time.Millisecond)))
+}
+
+// holdLocked draws for how long a message is held: until it is calm at the latest.
+func (n *node) holdLocked() time.Duration {
+	longest := min(n.weather.longest, calmAt-time.Second-n.sim.elapsed())
+	if longest <= 0 {
+		return 0
+	}
+	return time.Duration(n.random.Int64N(int64(longest)))
+}
+
+func (n *node) chance(p float64) bool { return n.random.Float64() < p }
+
+// fate decides what becomes of a request and of its reply, each for itself.
+func (n *node) fate(transport.Request) transporttest.Fault {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	fault := transporttest.Fault{HoldRequest: n.latencyLocked(), HoldReply: n.latencyLocked()}
+	w := n.weather
+	if w == (weather{}) {
+		return fault
+	}
+	before := fault
+	fault.LoseRequest, fault.LoseReply = n.chance(w.lose), n.chance(w.lose)
+	fault.CutBefore, fault.CutAfter = n.chance(w.cut), n.chance(w.cut)
+	fault.Repeat, fault.RepeatReply = n.chance(w.repeat), n.chance(w.repeat)
+	if fault.Repeat {
+		fault.RepeatAfter = n.latencyLocked() + n.holdLocked()
+	}
+	if n.chance(w.hold) {
+		fault.HoldRequest += n.holdLocked()
+	}
+	if n.chance(w.hold) {
+		fault.HoldReply += n.holdLocked()
+	}
+	if fault.CutBefore || fault.CutAfter {
+		// Somebody must connect again; a real client does it by itself.
+		at := fault.HoldRequest + time.Duration(n.random.Int64N(int64(8*time.Second)))
+		if process := n.process; process != nil {
+			time.AfterFunc(at, process.reconnect)
+		}
+	}
+	if n.sim.tracing && fault != (transporttest.Fault{HoldRequest: before.HoldRequest, HoldReply: before.HoldReply}) {
+		n.sim.tracef("%s: fate %s", n.id, describe(fault))
+	}
+	return fault
+}
+
+func describe(f transporttest.Fault) string {
+	text := fmt.Sprintf("request after %v, reply after %v", f.HoldRequest.Round(time.Millisecond), f.HoldReply.Round(time.Millisecond))
+	for _, harm := range []struct {
+		done bool
+		name string
+	}{
+		{f.LoseRequest, "request lost"}, {f.LoseReply, "reply lost"}, {f.CutBefore, "cut before"}, {f.CutAfter, "cut after"},
+		{f.Repeat, fmt.Sprintf("repeated after %v", f.RepeatAfter.Round(time.Millisecond))}, {f.RepeatReply, "reply repeated"},
+	} {
+		if harm.done {
+			text += ", " + harm.name
+		}
+	}
+	return text
+}
+
+// hint decides what becomes of a notification.
+func (n *node) hint(transport.Notification) transporttest.NotificationFault {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	fault := transporttest.NotificationFault{Hold: n.latencyLocked()}
+	w := n.weather
+	if w == (weather{}) {
+		return fault
+	}
+	fault.Lose, fault.Repeat = n.chance(w.lose), n.chance(w.repeat)
+	if fault.Repeat {
+		fault.RepeatAfter = n.latencyLocked() + n.holdLocked()
+	}
+	if n.chance(w.hold) {
+		fault.Hold += n.holdLocked()
+	}
+	return fault
+}
+
+// makeTrouble does one harm after another until it is nearly calm.
+func (s *simulation) makeTrouble() {
+	for {
+		pause := time.Duration(s.random.Int64N(int64(50 * time.Second)))
+		lasts := time.Second + time.Duration(s.random.Int64N(int64(45*time.Second)))
+		if s.random.IntN(12) == 0 {
+			lasts *= 5 // minutes
+		}
+		if s.elapsed()+pause+lasts >= calmAt-2*time.Second {
+			return
+		}
+		time.Sleep(pause)
+		s.harm(s.victim(), lasts)
+	}
+}
+
+// victim prefers the leader: harm to others shows little.
+func (s *simulation) victim() *node {
+	n := s.nodes[s.random.IntN(len(s.nodes))]
+	if leader := s.checker.leader(); leader != nil && s.random.IntN(2) == 0 {
+		return leader
+	}
+	return n
+}
+
+// harm does one harm to a node.
+func (s *simulation) harm(n *node, lasts time.Duration) {
+	s.mu.Lock()
+	s.faults++
+	s.mu.Unlock()
+	kind := s.random.IntN(15)
+	amount := time.Duration(s.random.Int64N(int64(40 * time.Second)))
+	switch kind {
+	case 0, 1:
+		n.setWeather(rough, "rough", lasts)
+	case 2, 3:
+		n.setWeather(storm, "storm", lasts)
+	case 4, 5:
+		s.tracef("%s: cut for %v", n.id, lasts)
+		process := n.current()
+		process.conn.Cut()
+		time.AfterFunc(lasts, process.reconnect)
+	case 6:
+		s.tracef("%s: hears no notification for %v", n.id, lasts)
+		n.silence(true)
+		time.AfterFunc(lasts, func() { n.silence(false) })
+	case 7:
+		s.tracef("%s: suspended for %v, and its clock goes on by %v", n.id, lasts, amount)
+		n.suspend(lasts, amount)
+	case 8:
+		s.tracef("%s: clock jumps by %v", n.id, amount)
+		n.jump(amount)
+	case 9:
+		step := time.Duration(s.random.Int64N(int64(80*time.Second))) - 40*time.Second
+		s.tracef("%s: wall clock now off by %v", n.id, step)
+		n.wallOffset.Store(int64(step))
+	case 10:
+		s.tracef("%s: crashes, and is back in %v", n.id, lasts)
+		n.crash()
+		time.AfterFunc(lasts, n.start)
+	case 11:
+		s.tracef("%s: closes, and is back in %v", n.id, lasts)
+		n.leave(n.current())
+		time.AfterFunc(lasts, n.start)
+	case 12:
+		s.tracef("%s: another process takes its name", n.id)
+		n.start()
+	case 13:
+		s.forge(n)
+	case 14:
+		if !s.foreign || s.random.IntN(2) == 0 {
+			s.tracef("%s: told to give up the lease", n.id)
+			n.current().giveUp()
+			return
+		}
+		s.tracef("%s: somebody deletes the key of the lease", n.id)
+		request := transport.Request{Payload: resp3.AppendCommand(nil, "DEL", lockKey)}
+		conn := s.store.Connect("vandal")
+		_, _ = conn.RoundTrip(context.Background(), request)
+		_ = conn.Close()
+	}
+}
+
+// forge tells a node of a change that never happened.
+func (s *simulation) forge(n *node) {
+	payload := resp3.AppendCommand(nil, "NOTIFY", "DELETE")
+	if s.random.IntN(2) == 0 {
+		payload = resp3.AppendCommand(nil, "NOTIFY", "SET", "VALUE", "nobody:0")
+	}
+	wall := time.Now().Add(time.Duration(s.random.Int64N(int64(20*time.Minute))) - 10*time.Minute)
+	s.tracef("%s: forged notifications", n.id)
+	for range 1 + s.random.IntN(5) {
+		n.current().conn.Forge(transport.Notification{
+			Key:       lockKey,
+			Payload:   payload,
+			Timestamp: fmt.Sprintf("%d:0:forger", wall.UnixMilli()),
+		})
+	}
+}
+
+// becalm ends all faults. Notifications may stay away: they are hints.
+func (s *simulation) becalm() {
+	s.tracef("calm")
+	s.mu.Lock()
+	s.calm = true
+	s.mu.Unlock()
+	for _, n := range s.nodes {
+		n.mu.Lock()
+		n.weather = weather{}
+		n.mu.Unlock()
+		n.silence(s.stayQuiet)
+		n.current().reconnect()
+	}
+}
+
+// lastFault takes the leader away, in one way or another, or leaves it alone.
+func (s *simulation) lastFault() {
+	leader := s.checker.leader()
+	if leader == nil {
+		return // which the checker has noted
+	}
+	kind := s.random.IntN(4)
+	s.checker.last(kind == 3)
+	switch kind {
+	case 0:
+		s.tracef("%s: crashes for good", leader.id)
+		leader.crash()
+	case 1:
+		s.tracef("%s: cut off for good", leader.id)
+		leader.current().conn.Cut()
+	case 2:
+		s.tracef("%s: told to give up the lease, the last time", leader.id)
+		leader.current().giveUp()
+	case 3:
+		s.tracef("%s: left alone", leader.id)
+	}
+}

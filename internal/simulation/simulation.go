@@ -1,0 +1,177 @@
+package simulation
+
+import (
+	"fmt"
+	mathrand "math/rand"
+	"math/rand/v2"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/random"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+// What the nodes contend for, and with what settings.
+const (
+	lockKey = "press-7/active"
+	dataKey = "press-7/count" // protected; nobody deletes it and it has no TTL
+
+	ttl    = 10 * time.Second
+	margin = time.Second // of TTL: clocks may differ in rate by less than a tenth
+	jitter = time.Second
+	// requestTimeout and renewEvery are the defaults of lease.Options.
+	requestTimeout = ttl / 6
+	renewEvery     = ttl / 3
+	holdOff        = time.Second // of an elector; it grows eightfold
+)
+
+// The hour.
+const (
+	hour    = time.Hour
+	calmAt  = 57 * time.Minute // the last fault is over, the last held message has arrived
+	lastAt  = 58 * time.Minute // the leader goes
+	sampled = time.Second
+
+	// settle is what it takes until every pause that began under faults is over: the
+	// longest hold-off of an elector is the longest of them.
+	settle     = 8*holdOff + holdOff + requestTimeout
+	calmWithin = settle + ttl + jitter
+	// slack is for the messages themselves.
+	slack      = 200 * time.Millisecond
+	lastWithin = ttl + jitter + slack
+)
+
+// Result is what became of one seed.
+type Result struct {
+	// Violations says what must not happen and did.
+	Violations []string
+	// Trace is what happened, if it was asked for.
+	Trace []string
+	// Tenures, Requests and Faults count.
+	Tenures, Requests, Faults int
+}
+
+// simulation is one seed.
+type simulation struct {
+	began   time.Time
+	store   *transporttest.Store
+	nodes   []*node
+	checker *checker
+	tracing bool
+
+	random    *rand.Rand // of the main goroutine
+	foreign   bool       // somebody deletes the key of the lease at times
+	stayQuiet bool       // notifications do not come back when it is calm
+
+	mu     sync.Mutex
+	calm   bool // no faults any more, and nobody gives up the lease
+	faults int
+	trace  []string
+}
+
+// Run simulates one seed. It must not run beside another, since some of what it seeds is
+// there once in a process.
+func Run(t *testing.T, seed uint64, tracing bool) Result {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	runtime.GC()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	defer random.Follow(seed)()
+	//lint:ignore SA1019 package backoff draws from the global generator
+	mathrand.Seed(int64(seed))
+	var result Result
+	synctest.Test(t, func(t *testing.T) {
+		s := &simulation{
+			began:   time.Now(),
+			store:   transporttest.Start(t),
+			tracing: tracing,
+			random:  rand.New(rand.NewPCG(seed, 1)),
+		}
+		s.checker = newChecker(s)
+		s.store.Tap(s.checker.applied)
+		s.run(seed)
+		result = Result{Violations: s.checker.violations, Trace: s.trace, Tenures: len(s.checker.tenures), Requests: s.checker.requests, Faults: s.faults}
+	})
+	return result
+}
+
+// run goes through the hour. When it returns, nothing of the nodes is left.
+func (s *simulation) run(seed uint64) {
+	s.foreign = s.random.IntN(8) == 0
+	s.stayQuiet = s.random.IntN(2) == 0
+	wild := s.random.IntN(3) > 0 // clocks differ in rate
+	for i := range 3 + s.random.IntN(3) {
+		n := newNode(s, string(rune('a'+i)), rand.New(rand.NewPCG(seed, uint64(2+i))))
+		if wild {
+			n.clock.rate = 0.93 + 0.14*s.random.Float64()
+		}
+		// Both kinds of user are there in every seed.
+		n.elects = i == 0 || i > 1 && s.random.IntN(2) == 0
+		s.nodes = append(s.nodes, n)
+		s.tracef("%s: rate %.4f, elects %v", n.id, n.clock.rate, n.elects)
+		n.start()
+	}
+	sampling := make(chan struct{})
+	sampler := make(chan struct{})
+	go func() {
+		defer close(sampler)
+		s.sample(sampling)
+	}()
+
+	s.makeTrouble()
+	s.sleepUntil(calmAt)
+	s.becalm()
+	s.sleepUntil(lastAt)
+	s.lastFault()
+	s.sleepUntil(hour)
+
+	close(sampling)
+	<-sampler
+	for _, n := range s.nodes {
+		n.stop()
+	}
+	s.checker.finish()
+}
+
+// sample looks at all tenures every second or so.
+func (s *simulation) sample(stop <-chan struct{}) {
+	for {
+		// Never at an instant of anything else.
+		timer := time.NewTimer(sampled - 7919*time.Nanosecond)
+		select {
+		case <-stop:
+			timer.Stop()
+			return
+		case <-timer.C:
+			s.checker.sample()
+		}
+	}
+}
+
+func (s *simulation) elapsed() time.Duration { return time.Since(s.began) }
+
+func (s *simulation) sleepUntil(at time.Duration) {
+	if d := at - s.elapsed(); d > 0 {
+		time.Sleep(d)
+	}
+}
+
+func (s *simulation) isCalm() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calm
+}
+
+// tracef notes an event. Who says it comes first.
+func (s *simulation) tracef(format string, arguments ...any) {
+	if !s.tracing {
+		return
+	}
+	line := fmt.Sprintf("%13.6f ", s.elapsed().Seconds()) + fmt.Sprintf(format, arguments...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trace = append(s.trace, line)
+}
