@@ -256,29 +256,31 @@ func (c *checker) begin(p *process, tenure *lease.Tenure) *holding {
 func (c *checker) watch(h *holding) {
 	<-h.tenure.Context().Done()
 	left := h.tenure.Remaining()
+	_, over := h.tenure.Token()
 	current := h.process.node.current() == h.process
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h.cause = h.tenure.Err()
 	c.sim.tracef("%s: %s ends: %v", h.process.name, h.name, h.cause)
 	is := func(cause error) bool { return errors.Is(h.cause, cause) }
-	true_ := false
+	holds := false
 	switch {
 	case is(lease.ErrReleased):
-		true_ = h.releasing.Load() || h.process.node.elects
+		holds = h.releasing.Load() || h.process.node.elects
 	case is(lease.ErrLost):
-		true_ = c.refused[h.value]
+		holds = c.refused[h.value]
 	case is(lease.ErrFencedOut):
-		true_ = c.fenced[h.token.String()]
+		holds = c.fenced[h.token.String()]
 	case is(lease.ErrDeadlinePassed):
-		// Its owner hears of it while the token is good still, unless the clock jumped.
-		true_ = left > 0 || h.jumps != h.process.node.clock.jumping.Load()
+		// Its owner hears of it while the token is good still, unless the clock jumped,
+		// and may have released at once.
+		holds = left > 0 || errors.Is(over, lease.ErrReleased) || h.jumps != h.process.node.clock.jumping.Load()
 	case is(transport.ErrClosed):
-		true_ = h.process.ctx.Err() != nil
+		holds = h.process.ctx.Err() != nil
 	case is(transport.ErrSessionTakenOver):
-		true_ = !current
+		holds = !current
 	}
-	if !true_ && h.value != "" {
+	if !holds && h.value != "" {
 		c.violationLocked("%s ended for a reason that was not there: %v, %v before its deadline", h.name, h.cause, left)
 	}
 }
