@@ -236,7 +236,7 @@ func (t *Tenure) keep(client context.Context, sent time.Duration) {
 	defer t.withdraw()
 	options := &t.lease.options
 	pause := t.lease.newBackoff()
-	renewAt := sent + options.RenewEvery/2 + rand.N(options.RenewEvery/2+1)
+	renewAt := sent + options.RenewEvery/2 + random.Duration(options.RenewEvery/2+1)
 	renewing := t.renewing.Done()
 	var changes <-chan transport.Change
 	if t.watch != nil {
