@@ -268,7 +268,9 @@ func (c *checker) watch(h *holding) {
 	case is(lease.ErrReleased):
 		holds = h.releasing.Load() || h.process.node.elects
 	case is(lease.ErrLost):
-		holds = c.refused[h.value]
+		holds = c.refused[h.value] || c.robbed[h.value]
+	case is(lease.ErrDeleted):
+		holds = c.robbed[h.value]
 	case is(lease.ErrFencedOut):
 		holds = c.fenced[h.token.String()]
 	case is(lease.ErrDeadlinePassed):
