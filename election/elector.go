@@ -195,7 +195,8 @@ func (e *Elector) claim(ctx context.Context, term *Term, token hlc.Timestamp) er
 		return nil
 	}
 	e.enter(Claiming, token, nil)
-	return term.guard.ClaimAll(ctx, e.options.Claim...)
+	_, err := term.guard.ClaimAll(ctx, e.options.Claim...)
+	return err
 }
 
 // drain waits for the function. Nothing can make it return; it is reported when

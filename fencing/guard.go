@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/pause"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -19,27 +16,62 @@ type Tenure interface {
 	Token() (hlc.Timestamp, error)
 	// Remaining is how long the token may be used if nothing extends it.
 	Remaining() time.Duration
-	// FencedOut ends the tenure because a newer token was seen.
+	// FencedOut ends the tenure because its token was refused; evidence is the
+	// refusal.
 	FencedOut(evidence error)
 }
 
-// Guard writes to the store in the name of one tenure. It is safe for concurrent
-// use: the writers of one tenure carry the same token and never fence each other
-// out.
+// Guard reads and writes the store in the name of one tenure. It is safe for
+// concurrent use: the writers of one tenure carry the same token and never fence
+// each other out.
+//
+// Each method refuses without a request once the tenure is over, with the
+// tenure's own error, and none waits for an answer beyond what remained of the
+// tenure when it asked. Each ends the tenure, by FencedOut, as soon as the store
+// refuses its token: because a newer one was there (transport.ErrFencingTokenLower),
+// because the store never issued it (transport.ErrFencingTokenNeverIssued, of a
+// strict store), or because it is too far ahead of the store's clock
+// (transport.ErrFencingTokenTooFarAhead). The last two say that this is not, or no
+// longer, the store that granted the tenure, so that nobody can tell what the
+// tenure is worth. A refusal of the request for another reason ends nothing.
 type Guard struct {
 	client *transport.Client
 	tenure Tenure
+	turns  turns  // of Update
+	claims claims // what Update need not claim again
 }
 
-// NewGuard returns a guard that writes through client while tenure lasts.
+// NewGuard returns a guard that reads and writes through client while tenure
+// lasts.
 func NewGuard(client *transport.Client, tenure Tenure) *Guard {
 	return &Guard{client: client, tenure: tenure}
+}
+
+// Get returns what a key holds; a missing key is not an error.
+//
+// It promises no more than that the store held this at some moment during the
+// call, and that the tenure was not over, as far as this node can tell, when Get
+// returned. It does not promise that the value stays: a write of an earlier
+// tenure may still be on its way and change a key that this tenure has neither
+// claimed nor written. Claim a key first, or let Claim read it.
+func (g *Guard) Get(ctx context.Context, key string) (entry transport.Entry, err error) {
+	err = g.do(ctx, "get", key, func(ctx context.Context, _ hlc.Timestamp) error {
+		if entry, err = g.client.Get(ctx, key); err != nil {
+			return err
+		}
+		_, over := g.token() // it may have ended while the reply was on its way
+		return over
+	})
+	if err != nil {
+		return transport.Entry{}, err
+	}
+	return entry, nil
 }
 
 // Set sets a key, protects it with the tenure's token, and returns its new
 // version.
 func (g *Guard) Set(ctx context.Context, key string, value []byte) (version hlc.Timestamp, err error) {
-	err = g.write(ctx, "set", key, func(ctx context.Context, token hlc.Timestamp) error {
+	err = g.do(ctx, "set", key, func(ctx context.Context, token hlc.Timestamp) error {
 		version, err = g.client.Set(ctx, key, value, transport.SetOptions{FencingToken: token})
 		return err
 	})
@@ -49,7 +81,7 @@ func (g *Guard) Set(ctx context.Context, key string, value []byte) (version hlc.
 // Clear empties a key and keeps its protection: afterwards it holds the empty
 // value, and an older token is refused as before.
 func (g *Guard) Clear(ctx context.Context, key string) error {
-	return g.write(ctx, "clear", key, func(ctx context.Context, token hlc.Timestamp) error {
+	return g.do(ctx, "clear", key, func(ctx context.Context, token hlc.Timestamp) error {
 		_, err := g.client.Set(ctx, key, nil, transport.SetOptions{FencingToken: token})
 		return err
 	})
@@ -60,7 +92,8 @@ func (g *Guard) Clear(ctx context.Context, key string) error {
 // With the key its protection is gone: the store then accepts a write of an older
 // tenure. Use Clear unless no write can be under way any more.
 func (g *Guard) Del(ctx context.Context, key string) (deleted bool, err error) {
-	err = g.write(ctx, "delete", key, func(ctx context.Context, token hlc.Timestamp) error {
+	defer g.claims.forget(key)
+	err = g.do(ctx, "delete", key, func(ctx context.Context, token hlc.Timestamp) error {
 		deleted, err = g.client.Del(ctx, key, transport.DelOptions{FencingToken: token})
 		return err
 	})
@@ -71,106 +104,47 @@ func (g *Guard) Del(ctx context.Context, key string) (deleted bool, err error) {
 // value is an error that matches transport.ErrConditionFailed. Like Del it
 // removes the protection too.
 func (g *Guard) VDel(ctx context.Context, key string, value []byte) (deleted bool, err error) {
-	err = g.write(ctx, "delete", key, func(ctx context.Context, token hlc.Timestamp) error {
+	defer g.claims.forget(key)
+	err = g.do(ctx, "delete", key, func(ctx context.Context, token hlc.Timestamp) error {
 		deleted, err = g.client.VDel(ctx, key, value, transport.DelOptions{FencingToken: token})
 		return err
 	})
 	return deleted, err
 }
 
-// Claim protects a key with this tenure's token without changing its value, and
-// returns what the key holds. From then on no write of an older tenure can
-// succeed, not even one that is already on its way, so what Claim returned stays
-// true until this tenure changes it. A leader claims what it works on, then
-// reads, then acts.
-//
-// A missing key is created with an empty value, because the store keeps tokens
-// only with keys; Claim then returns the empty value. A key with a TTL loses it.
-//
-// Claim repeats itself while others change the key, and when a request got no
-// answer, until ctx or the tenure ends.
-func (g *Guard) Claim(ctx context.Context, key string) (entry transport.Entry, err error) {
-	err = g.write(ctx, "claim", key, func(ctx context.Context, token hlc.Timestamp) error {
-		patience := g.tenure.Remaining() / claimAttempts
-		for {
-			if entry, err = g.claimOnce(ctx, patience, key, token); err == nil {
-				return nil
-			}
-			unanswered := errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrNotSent)
-			switch {
-			case errors.Is(err, transport.ErrConditionFailed): // it changed after it was read
-			case !unanswered || !pause.For(ctx, claimPause):
-				return err
-			}
-			if _, over := g.tenure.Token(); over != nil {
-				return over
-			}
-		}
-	})
-	if err != nil {
-		return transport.Entry{}, err
-	}
-	return entry, nil
-}
-
-const (
-	// claimAttempts is how many requests without an answer a claim can survive
-	// within what remains of the tenure.
-	claimAttempts = 4
-	// claimPause keeps a claim whose requests fail at once from a hot loop.
-	claimPause = 20 * time.Millisecond
-)
-
-// claimOnce sets the key to what it holds, unless that changes meanwhile.
-func (g *Guard) claimOnce(ctx context.Context, patience time.Duration, key string, token hlc.Timestamp) (transport.Entry, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	entry, err := g.client.Get(ctx, key)
-	if err != nil {
-		return transport.Entry{}, err
-	}
-	entry.Version, err = g.client.Set(ctx, key, entry.Value, transport.SetOptions{
-		Condition:    transport.IfMissingOrEqual,
-		FencingToken: token,
-	})
-	entry.Exists = true
-	return entry, err
-}
-
-// claimsAtOnce bounds the claims that ClaimAll has under way.
-const claimsAtOnce = 16
-
-// ClaimAll claims several keys, a few at a time. It returns the first error and
-// then starts no further claim.
-func (g *Guard) ClaimAll(ctx context.Context, keys ...string) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(claimsAtOnce)
-	for _, key := range keys {
-		group.Go(func() error {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			_, err := g.Claim(ctx, key)
-			return err
-		})
-	}
-	return group.Wait()
-}
-
-// write runs one operation under the tenure's token. The request is not sent
-// once the tenure is over, and does not outlast it.
-func (g *Guard) write(ctx context.Context, operation, key string, do func(context.Context, hlc.Timestamp) error) error {
-	token, err := g.tenure.Token()
+// do runs one operation under the tenure's token. Nothing is sent once the tenure
+// is over, and no request outlasts it.
+func (g *Guard) do(ctx context.Context, operation, key string, request func(context.Context, hlc.Timestamp) error) error {
+	token, err := g.token()
 	if err != nil {
 		return guardError(operation, key, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.tenure.Remaining())
 	defer cancel()
-	err = do(ctx, token)
-	if errors.Is(err, transport.ErrFencingTokenLower) {
+	err = request(ctx, token)
+	if tokenRefused(err) {
 		g.tenure.FencedOut(err)
 	}
 	return guardError(operation, key, err)
+}
+
+// token returns the tenure's token while the tenure lasts. A holding without one
+// is refused: its writes would go out unprotected, and nobody would notice.
+func (g *Guard) token() (hlc.Timestamp, error) {
+	token, err := g.tenure.Token()
+	if err == nil && token.IsZero() {
+		err = ErrMissingToken
+	}
+	return token, err
+}
+
+// tokenRefused reports whether the store refused the token itself. It does not
+// count that the store saw none (transport.ErrFencingTokenRequired): a guard always
+// sends one, so something on the way lost it, and that says nothing of who leads.
+func tokenRefused(err error) bool {
+	return errors.Is(err, transport.ErrFencingTokenLower) ||
+		errors.Is(err, transport.ErrFencingTokenNeverIssued) ||
+		errors.Is(err, transport.ErrFencingTokenTooFarAhead)
 }
 
 func guardError(operation, key string, err error) error {

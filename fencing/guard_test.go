@@ -103,7 +103,7 @@ func TestInvariants13And17AFormerLeadersWriteIsRefusedAndEndsItsTenure(t *testin
 			return err
 		}},
 		{"claim", func(t *testing.T, g *fencing.Guard) error { _, err := g.Claim(t.Context(), key); return err }},
-		{"claim of many", func(t *testing.T, g *fencing.Guard) error { return g.ClaimAll(t.Context(), key) }},
+		{"claim of many", func(t *testing.T, g *fencing.Guard) error { _, err := g.ClaimAll(t.Context(), key); return err }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, former, present node, stale *usurped, guard *fencing.Guard) {
@@ -323,7 +323,7 @@ func TestClaimAllProtectsEveryKey(t *testing.T) {
 		for i := range 50 {
 			keys = append(keys, fmt.Sprintf("press-7/%d", i))
 		}
-		if err := guard.ClaimAll(t.Context(), keys...); err != nil {
+		if _, err := guard.ClaimAll(t.Context(), keys...); err != nil {
 			t.Fatal(err)
 		}
 		for _, key := range keys {
