@@ -75,6 +75,9 @@ func (g *Guard) claimOnce(ctx context.Context, patience time.Duration, key strin
 	if err != nil {
 		return transport.Entry{}, err
 	}
+	if _, over := g.token(); over != nil { // the read may have taken all that was left
+		return transport.Entry{}, over
+	}
 	entry.Version, err = g.client.Set(ctx, key, entry.Value, transport.SetOptions{
 		Condition:    transport.IfMissingOrEqual,
 		FencingToken: token,

@@ -1,8 +1,11 @@
 package fencing_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,6 +14,7 @@ import (
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -55,17 +59,42 @@ func (n node) mustHold(t *testing.T, key, want string) {
 	}
 }
 
-// usurped is a holding that still believes in itself although another has
-// followed: the state of a process that was stopped between the check and the
-// write.
-type usurped struct {
-	token hlc.Timestamp
-	ended atomic.Bool
+// count returns a counter of the requests from now on that are as they should be.
+func (n node) count(these func(transport.Request) bool) *atomic.Int64 {
+	counter := new(atomic.Int64)
+	n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		if these(request) {
+			counter.Add(1)
+		}
+		return transporttest.Fault{}
+	})
+	return counter
 }
 
-func (u *usurped) Token() (hlc.Timestamp, error) { return u.token, nil }
+// countTokens returns a counter of the requests from now on that carry a token.
+func (n node) countTokens() *atomic.Int64 {
+	return n.count(func(request transport.Request) bool { return request.FencingToken != "" })
+}
+
+// usurped is a holding that still believes in itself although another has
+// followed: the state of a process that was stopped between the check and the
+// write. It ends when it is told.
+type usurped struct {
+	token hlc.Timestamp
+	end   atomic.Pointer[error]
+}
+
+func (u *usurped) Token() (hlc.Timestamp, error) { return u.token, u.ended() }
 func (u *usurped) Remaining() time.Duration      { return time.Minute }
-func (u *usurped) FencedOut(error)               { u.ended.Store(true) }
+func (u *usurped) FencedOut(evidence error)      { u.end.CompareAndSwap(nil, &evidence) }
+
+// ended returns what ended it, or nil.
+func (u *usurped) ended() error {
+	if cause := u.end.Load(); cause != nil {
+		return *cause
+	}
+	return nil
+}
 
 // inBubble runs a test in virtual time with two nodes, of which the second leads
 // and the first did so before.
@@ -87,25 +116,57 @@ func inBubble(t *testing.T, test func(t *testing.T, former, present node, stale 
 	})
 }
 
+type guardMethod struct {
+	name   string
+	writes bool // carries the token
+	call   func(ctx context.Context, g *fencing.Guard) error
+}
+
+// methods are all that a guard can do.
+var methods = []guardMethod{
+	{"Get", false, func(ctx context.Context, g *fencing.Guard) error { _, err := g.Get(ctx, key); return err }},
+	{"Set", true, func(ctx context.Context, g *fencing.Guard) error {
+		_, err := g.Set(ctx, key, []byte("old"))
+		return err
+	}},
+	{"Clear", true, func(ctx context.Context, g *fencing.Guard) error { return g.Clear(ctx, key) }},
+	{"Del", true, func(ctx context.Context, g *fencing.Guard) error { _, err := g.Del(ctx, key); return err }},
+	{"VDel", true, func(ctx context.Context, g *fencing.Guard) error {
+		_, err := g.VDel(ctx, key, []byte("new"))
+		return err
+	}},
+	{"Claim", true, func(ctx context.Context, g *fencing.Guard) error { _, err := g.Claim(ctx, key); return err }},
+	{"ClaimAll", true, func(ctx context.Context, g *fencing.Guard) error { _, err := g.ClaimAll(ctx, key); return err }},
+	{"Update", true, func(ctx context.Context, g *fencing.Guard) error {
+		_, err := g.Update(ctx, key, func(transport.Entry) ([]byte, error) { return []byte("old"), nil })
+		return err
+	}},
+}
+
+func TestTheTableOfMethodsIsComplete(t *testing.T) {
+	var listed, exist []string
+	for _, method := range methods {
+		listed = append(listed, method.name)
+	}
+	guard := reflect.TypeFor[*fencing.Guard]()
+	for i := range guard.NumMethod() {
+		if name := guard.Method(i).Name; name != "Kept" { // which is of the tests
+			exist = append(exist, name)
+		}
+	}
+	slices.Sort(listed)
+	slices.Sort(exist)
+	if !slices.Equal(listed, exist) {
+		t.Errorf("listed %v, a guard has %v", listed, exist)
+	}
+}
+
 func TestInvariants13And17AFormerLeadersWriteIsRefusedAndEndsItsTenure(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		write func(t *testing.T, guard *fencing.Guard) error
-	}{
-		{"set", func(t *testing.T, g *fencing.Guard) error {
-			_, err := g.Set(t.Context(), key, []byte("old"))
-			return err
-		}},
-		{"clear", func(t *testing.T, g *fencing.Guard) error { return g.Clear(t.Context(), key) }},
-		{"delete", func(t *testing.T, g *fencing.Guard) error { _, err := g.Del(t.Context(), key); return err }},
-		{"delete by value", func(t *testing.T, g *fencing.Guard) error {
-			_, err := g.VDel(t.Context(), key, []byte("new"))
-			return err
-		}},
-		{"claim", func(t *testing.T, g *fencing.Guard) error { _, err := g.Claim(t.Context(), key); return err }},
-		{"claim of many", func(t *testing.T, g *fencing.Guard) error { _, err := g.ClaimAll(t.Context(), key); return err }},
-	} {
-		t.Run(test.name, func(t *testing.T) {
+	for _, method := range methods {
+		if !method.writes {
+			continue
+		}
+		t.Run(method.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, former, present node, stale *usurped, guard *fencing.Guard) {
 				if _, err := guard.Set(t.Context(), key, []byte("new")); err != nil {
 					t.Fatal(err)
@@ -114,18 +175,12 @@ func TestInvariants13And17AFormerLeadersWriteIsRefusedAndEndsItsTenure(t *testin
 				if err != nil {
 					t.Fatal(err)
 				}
-				var requests atomic.Int64
-				former.conn.SetFault(func(request transport.Request) transporttest.Fault {
-					if request.FencingToken != "" {
-						requests.Add(1)
-					}
-					return transporttest.Fault{}
-				})
-				if err := test.write(t, fencing.NewGuard(former.Client, stale)); !errors.Is(err, transport.ErrFencingTokenLower) {
-					t.Errorf("error %v, want ErrFencingTokenLower", err)
+				requests := former.countTokens()
+				if err := method.call(t.Context(), fencing.NewGuard(former.Client, stale)); !errors.Is(err, fencing.ErrStaleToken) {
+					t.Errorf("error %v, want ErrStaleToken", err)
 				}
-				if !stale.ended.Load() {
-					t.Error("the tenure did not learn that it is over")
+				if !errors.Is(stale.ended(), transport.ErrFencingTokenLower) {
+					t.Errorf("the tenure was told %v, want the refusal", stale.ended())
 				}
 				if got := requests.Load(); got != 1 {
 					t.Errorf("%d requests with a token, want 1: nothing is retried with another", got)
@@ -136,6 +191,102 @@ func TestInvariants13And17AFormerLeadersWriteIsRefusedAndEndsItsTenure(t *testin
 				}
 			})
 		})
+	}
+}
+
+// The token of a tenure that another store granted, or this one before it lost what
+// it knew.
+func TestInvariant17ATokenThatTheStoreCannotHaveIssuedEndsTheTenure(t *testing.T) {
+	for _, refusal := range []struct {
+		name  string
+		ahead time.Duration
+		want  error
+	}{
+		{"never issued", 30 * time.Second, transport.ErrFencingTokenNeverIssued},
+		{"too far ahead", 2 * time.Minute, transport.ErrFencingTokenTooFarAhead},
+	} {
+		for _, method := range methods {
+			if !method.writes {
+				continue
+			}
+			t.Run(refusal.name+", "+method.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					store, err := transporttest.NewStore(statestore.Options{Strict: true})
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(store.Close)
+					a := newNode(t, store, "node-a")
+					foreign := &usurped{token: hlc.Timestamp{Wall: time.Now().Add(refusal.ahead).UnixMilli(), Node: "elsewhere"}}
+					requests := a.countTokens()
+					if err := method.call(t.Context(), fencing.NewGuard(a.Client, foreign)); !errors.Is(err, refusal.want) {
+						t.Errorf("error %v, want %v", err, refusal.want)
+					}
+					if !errors.Is(foreign.ended(), refusal.want) {
+						t.Errorf("the tenure was told %v, want the refusal", foreign.ended())
+					}
+					if got := requests.Load(); got != 1 {
+						t.Errorf("%d requests with a token, want 1: nothing is retried with another", got)
+					}
+				})
+			})
+		}
+	}
+}
+
+// forgetful is a connection on which tokens get lost.
+type forgetful struct{ transport.Conn }
+
+func (f forgetful) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+	request.FencingToken = ""
+	return f.Conn.RoundTrip(ctx, request)
+}
+
+func TestARefusalOfTheRequestAloneEndsNoTenure(t *testing.T) {
+	for _, refusal := range []struct {
+		name string
+		want error
+		make func(t *testing.T, store *transporttest.Store) *transport.Client
+	}{
+		{"the token got lost", transport.ErrFencingTokenRequired, func(t *testing.T, store *transporttest.Store) *transport.Client {
+			client, err := transport.NewClient(forgetful{store.Connect("node-c")}, transport.ClientOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = client.Close() })
+			return client
+		}},
+		{"not authorized", transport.ErrNotAuthorized, func(t *testing.T, store *transporttest.Store) *transport.Client {
+			store.Authorize(func(client string, _ statestore.Verb, _ string) bool { return client != "node-c" })
+			client, _ := store.Client(t, "node-c", transport.ClientOptions{})
+			return client
+		}},
+	} {
+		for _, method := range methods {
+			if !method.writes {
+				continue
+			}
+			t.Run(refusal.name+", "+method.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					store := transporttest.Start(t)
+					guard, tenure := newNode(t, store, "node-a").lead(t)
+					if _, err := guard.Set(t.Context(), key, []byte("new")); err != nil {
+						t.Fatal(err)
+					}
+					token, err := tenure.Token()
+					if err != nil {
+						t.Fatal(err)
+					}
+					holding := &usurped{token: token}
+					if err := method.call(t.Context(), fencing.NewGuard(refusal.make(t, store), holding)); !errors.Is(err, refusal.want) {
+						t.Errorf("error %v, want %v", err, refusal.want)
+					}
+					if err := holding.ended(); err != nil {
+						t.Errorf("it ended the tenure: %v", err)
+					}
+				})
+			})
+		}
 	}
 }
 
@@ -156,148 +307,30 @@ func TestInvariant14AProtectedKeyRefusesWritesWithoutAToken(t *testing.T) {
 }
 
 func TestAGuardWhoseTenureIsOverSendsNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *usurped, _ *fencing.Guard) {
-		for _, test := range []struct {
-			name string
-			end  func(*lease.Tenure)
-			want error
-		}{
-			{"released", func(tenure *lease.Tenure) { _ = tenure.Release(t.Context()) }, lease.ErrReleased},
-			{"ran out", func(tenure *lease.Tenure) { tenure.StopRenewing(); time.Sleep(ttl) }, lease.ErrDeadlinePassed},
-			{"fenced out", func(tenure *lease.Tenure) { tenure.FencedOut(errors.New("evidence")) }, lease.ErrFencedOut},
-		} {
-			other, err := lease.New(present.Client, "another/"+test.name, lease.Options{TTL: ttl, Clock: lease.MonotonicClock()})
-			if err != nil {
-				t.Fatal(err)
-			}
-			tenure, err := other.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			guard := fencing.NewGuard(present.Client, tenure)
-			test.end(tenure)
-			var sent atomic.Int64
-			present.conn.SetFault(func(request transport.Request) transporttest.Fault {
-				if request.FencingToken != "" {
-					sent.Add(1)
-				}
-				return transporttest.Fault{}
-			})
-			if _, err := guard.Set(t.Context(), key, nil); !errors.Is(err, test.want) {
-				t.Errorf("%s: %v, want %v", test.name, err, test.want)
-			}
-			if got := sent.Load(); got != 0 {
-				t.Errorf("%s: %d requests were sent", test.name, got)
-			}
-		}
-	})
-}
-
-func TestAWriteDoesNotOutlastItsTenure(t *testing.T) {
-	inBubble(t, func(t *testing.T, former, present node, _ *usurped, guard *fencing.Guard) {
-		present.conn.Cut()
-		began := time.Now()
-		_, err := guard.Set(t.Context(), key, []byte("late"))
-		if !errors.Is(err, transport.ErrNotSent) {
-			t.Errorf("error %v, want ErrNotSent", err)
-		}
-		if waited := time.Since(began); waited > ttl {
-			t.Errorf("the write waited %v for a connection", waited)
-		}
-		present.conn.Restore()
-		time.Sleep(ttl)
-		if entry, err := former.Get(t.Context(), key); err != nil || entry.Exists {
-			t.Errorf("the write was sent later: %+v, %v", entry, err)
-		}
-	})
-}
-
-func TestClaimKeepsTheValueAndShutsOutAWriteThatIsOnItsWay(t *testing.T) {
-	inBubble(t, func(t *testing.T, former, present node, stale *usurped, guard *fencing.Guard) {
-		if _, err := fencing.NewGuard(former.Client, stale).Set(t.Context(), key, []byte("41")); err != nil {
-			t.Fatal(err)
-		}
-		// A write of the former leader leaves now and arrives in a minute.
-		former.conn.SetFault(func(transport.Request) transporttest.Fault {
-			return transporttest.Fault{HoldRequest: time.Minute}
-		})
-		if _, err := former.Set(t.Context(), key, []byte("13"), transport.SetOptions{FencingToken: stale.token}); !errors.Is(err, transport.ErrOutcomeUnknown) {
-			t.Fatalf("the write on its way: %v, want ErrOutcomeUnknown", err)
-		}
-		entry, err := guard.Claim(t.Context(), key)
-		if err != nil || string(entry.Value) != "41" || !entry.Exists {
-			t.Fatalf("claimed %+v, %v; want the value 41", entry, err)
-		}
-		time.Sleep(2 * time.Minute)
-		present.mustHold(t, key, "41")
-		if after, err := present.Get(t.Context(), key); err != nil || after.Version != entry.Version {
-			t.Errorf("what was claimed changed: %v, then %v (%v)", entry.Version, after.Version, err)
-		}
-	})
-}
-
-func TestClaimOfAMissingKeyCreatesItEmptyAndProtected(t *testing.T) {
-	inBubble(t, func(t *testing.T, former, present node, stale *usurped, guard *fencing.Guard) {
-		entry, err := guard.Claim(t.Context(), key)
-		if err != nil || !entry.Exists || len(entry.Value) != 0 || entry.Version.IsZero() {
-			t.Fatalf("claimed %+v, %v", entry, err)
-		}
-		if _, err := fencing.NewGuard(former.Client, stale).Set(t.Context(), key, []byte("old")); !errors.Is(err, transport.ErrFencingTokenLower) {
-			t.Errorf("a former leader's write: %v, want ErrFencingTokenLower", err)
-		}
-		present.mustHold(t, key, "")
-	})
-}
-
-func TestClaimRepeatsItselfWhileOthersChangeTheKey(t *testing.T) {
-	inBubble(t, func(t *testing.T, former, present node, stale *usurped, guard *fencing.Guard) {
-		// Each of the first claims finds the value changed between its GET and
-		// its SET by the former leader.
-		var left atomic.Int64
-		left.Store(3)
-		present.conn.SetFault(func(request transport.Request) transporttest.Fault {
-			if request.FencingToken != "" && left.Add(-1) >= 0 {
-				value := fmt.Appendf(nil, "change %d", left.Load())
-				if _, err := former.Set(t.Context(), key, value, transport.SetOptions{FencingToken: stale.token}); err != nil {
-					t.Error(err)
-				}
-			}
-			return transporttest.Fault{}
-		})
-		entry, err := guard.Claim(t.Context(), key)
-		if err != nil || string(entry.Value) != "change 0" {
-			t.Errorf("claimed %q, %v; want the last change", entry.Value, err)
-		}
-	})
-}
-
-func TestClaimIsRepeatedWhenARequestGetsNoAnswer(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		fault transporttest.Fault
+	for _, end := range []struct {
+		name string
+		end  func(*testing.T, *lease.Tenure)
+		want error
 	}{
-		{"the request is lost", transporttest.Fault{LoseRequest: true}},
-		{"the reply is lost", transporttest.Fault{LoseReply: true}},
+		{"released", func(t *testing.T, tenure *lease.Tenure) { _ = tenure.Release(t.Context()) }, lease.ErrReleased},
+		{"ran out", func(_ *testing.T, tenure *lease.Tenure) { tenure.StopRenewing(); time.Sleep(ttl) }, lease.ErrDeadlinePassed},
+		{"fenced out", func(_ *testing.T, tenure *lease.Tenure) { tenure.FencedOut(errors.New("evidence")) }, lease.ErrFencedOut},
 	} {
-		for _, lost := range []int64{1, 2} { // the GET, the SET
-			t.Run(fmt.Sprintf("%s, number %d", test.name, lost), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, former, present node, stale *usurped, guard *fencing.Guard) {
-					if _, err := fencing.NewGuard(former.Client, stale).Set(t.Context(), key, []byte("41")); err != nil {
+		for _, method := range methods {
+			t.Run(end.name+", "+method.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					a := newNode(t, transporttest.Start(t), "node-a")
+					guard, tenure := a.lead(t)
+					if _, err := guard.Claim(t.Context(), key); err != nil { // an update then skips its claim
 						t.Fatal(err)
 					}
-					var number atomic.Int64
-					present.conn.SetFault(func(transport.Request) transporttest.Fault {
-						if number.Add(1) == lost {
-							return test.fault
-						}
-						return transporttest.Fault{}
-					})
-					began := time.Now()
-					if entry, err := guard.Claim(t.Context(), key); err != nil || string(entry.Value) != "41" {
-						t.Errorf("claimed %q, %v", entry.Value, err)
+					end.end(t, tenure)
+					sent := a.count(func(transport.Request) bool { return true })
+					if err := method.call(t.Context(), guard); !errors.Is(err, end.want) {
+						t.Errorf("%v, want %v", err, end.want)
 					}
-					if took := time.Since(began); took > ttl/2 {
-						t.Errorf("it took %v of a TTL of %v", took, ttl)
+					if got := sent.Load(); got != 0 {
+						t.Errorf("%d requests were sent", got)
 					}
 				})
 			})
@@ -305,33 +338,101 @@ func TestClaimIsRepeatedWhenARequestGetsNoAnswer(t *testing.T) {
 	}
 }
 
-func TestClaimEndsWithItsTenure(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *usurped, guard *fencing.Guard) {
-		present.conn.Cut()
-		if _, err := guard.Claim(t.Context(), key); !errors.Is(err, transport.ErrNotSent) && !errors.Is(err, lease.ErrDeadlinePassed) {
-			t.Errorf("without a connection: %v", err)
+func TestAHoldingWithoutATokenSendsNothing(t *testing.T) {
+	for _, method := range methods {
+		t.Run(method.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newNode(t, transporttest.Start(t), "node-a")
+				sent := a.count(func(transport.Request) bool { return true })
+				if err := method.call(t.Context(), fencing.NewGuard(a.Client, &usurped{})); !errors.Is(err, fencing.ErrMissingToken) {
+					t.Errorf("%v, want ErrMissingToken", err)
+				}
+				if got := sent.Load(); got != 0 {
+					t.Errorf("%d requests were sent", got)
+				}
+			})
+		})
+	}
+}
+
+func TestInvariant21ARequestDoesNotOutlastItsTenure(t *testing.T) {
+	for _, method := range methods {
+		t.Run(method.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, former, present node, _ *usurped, guard *fencing.Guard) {
+				present.conn.Cut()
+				sent := present.countTokens()
+				began := time.Now()
+				err := method.call(t.Context(), guard)
+				if !errors.Is(err, transport.ErrNotSent) && !errors.Is(err, lease.ErrDeadlinePassed) {
+					t.Errorf("error %v, want ErrNotSent or ErrDeadlinePassed", err)
+				}
+				if errors.Is(err, transport.ErrOutcomeUnknown) {
+					t.Errorf("error %v, but nothing was sent", err)
+				}
+				if waited := time.Since(began); waited > ttl {
+					t.Errorf("it waited %v for a connection", waited)
+				}
+				present.conn.Restore()
+				time.Sleep(ttl)
+				if entry, err := former.Get(t.Context(), key); err != nil || entry.Exists || sent.Load() != 0 {
+					t.Errorf("it was sent later: %+v, %v", entry, err)
+				}
+			})
+		})
+	}
+}
+
+func TestGetReturnsWhatTheKeyHolds(t *testing.T) {
+	inBubble(t, func(t *testing.T, _, _ node, _ *usurped, guard *fencing.Guard) {
+		if entry, err := guard.Get(t.Context(), key); err != nil || entry.Exists {
+			t.Errorf("a missing key: %+v, %v", entry, err)
 		}
-		if _, err := guard.Claim(t.Context(), key); !errors.Is(err, lease.ErrDeadlinePassed) {
-			t.Errorf("after the tenure: %v, want ErrDeadlinePassed", err)
+		version, err := guard.Set(t.Context(), key, []byte("new"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if entry, err := guard.Get(t.Context(), key); err != nil || string(entry.Value) != "new" || entry.Version != version {
+			t.Errorf("got %+v, %v; want new, version %v", entry, err, version)
 		}
 	})
 }
 
-func TestClaimAllProtectsEveryKey(t *testing.T) {
-	inBubble(t, func(t *testing.T, former, _ node, stale *usurped, guard *fencing.Guard) {
-		var keys []string
-		for i := range 50 {
-			keys = append(keys, fmt.Sprintf("press-7/%d", i))
-		}
-		if _, err := guard.ClaimAll(t.Context(), keys...); err != nil {
-			t.Fatal(err)
-		}
-		for _, key := range keys {
-			if _, err := former.Set(t.Context(), key, nil, transport.SetOptions{FencingToken: stale.token}); !errors.Is(err, transport.ErrFencingTokenLower) {
-				t.Errorf("%s: %v, want ErrFencingTokenLower", key, err)
-			}
-		}
-	})
+// A guard says "held" only before the deadline, however long its answer took, and
+// whatever the timers of this process believe.
+func TestInvariant1WhatIsReadIsNotReturnedAfterTheTenure(t *testing.T) {
+	for _, test := range []struct {
+		method string
+		end    time.Duration // each reply takes a second
+		tokens int64         // how many requests may have carried one
+	}{
+		{"Get", 500 * time.Millisecond, 0},
+		{"Claim", 500 * time.Millisecond, 0},
+		{"Claim", 1500 * time.Millisecond, 1},
+		{"ClaimAll", 1500 * time.Millisecond, 1},
+		{"Update", 500 * time.Millisecond, 0},
+		{"Update", 1500 * time.Millisecond, 1},
+	} {
+		t.Run(fmt.Sprintf("%s, %v", test.method, test.end), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, former, _ node, stale *usurped, _ *fencing.Guard) {
+				var tokens atomic.Int64
+				former.conn.SetFault(func(request transport.Request) transporttest.Fault {
+					if request.FencingToken != "" {
+						tokens.Add(1)
+					}
+					return transporttest.Fault{HoldReply: time.Second}
+				})
+				// As after a suspend: the timers have a minute left, the clock has none.
+				time.AfterFunc(test.end, func() { stale.FencedOut(lease.ErrDeadlinePassed) })
+				i := slices.IndexFunc(methods, func(m guardMethod) bool { return m.name == test.method })
+				if err := methods[i].call(t.Context(), fencing.NewGuard(former.Client, stale)); !errors.Is(err, lease.ErrDeadlinePassed) {
+					t.Errorf("%v, want ErrDeadlinePassed", err)
+				}
+				if got := tokens.Load(); got != test.tokens {
+					t.Errorf("%d requests carried the token, want %d", got, test.tokens)
+				}
+			})
+		})
+	}
 }
 
 func TestInvariant12WritersOfOneTenureDoNotFenceEachOtherOut(t *testing.T) {

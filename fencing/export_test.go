@@ -1,0 +1,15 @@
+package fencing
+
+const (
+	ClaimsAtOnce     = claimsAtOnce
+	ClaimsRemembered = claimsRemembered
+)
+
+// Kept returns for how many keys the guard holds a turn and a claim.
+func (g *Guard) Kept() (turns, claims int) {
+	g.turns.mu.Lock()
+	defer g.turns.mu.Unlock()
+	g.claims.mu.Lock()
+	defer g.claims.mu.Unlock()
+	return len(g.turns.keys), len(g.claims.keys)
+}
