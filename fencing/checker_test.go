@@ -1,0 +1,410 @@
+package fencing_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/fencing"
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/transport"
+)
+
+const resource = "press-7/controller"
+
+// at returns the token of a tenure that began at a wall clock.
+func at(wall int64) hlc.Timestamp { return hlc.Timestamp{Wall: wall, Node: "StateStore"} }
+
+func newChecker(t *testing.T, options fencing.CheckerOptions) *fencing.Checker {
+	t.Helper()
+	checker, err := fencing.NewChecker(resource, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return checker
+}
+
+// doors are the two ways through a checker.
+var doors = []struct {
+	name string
+	pass func(ctx context.Context, c *fencing.Checker, token hlc.Timestamp) error
+}{
+	{"Admit", func(ctx context.Context, c *fencing.Checker, token hlc.Timestamp) error { return c.Admit(ctx, token) }},
+	{"Do", func(ctx context.Context, c *fencing.Checker, token hlc.Timestamp) error {
+		ran := false
+		err := c.Do(ctx, token, func() error { ran = true; return nil })
+		if ran == errors.Is(err, fencing.ErrNotAdmitted) {
+			return fmt.Errorf("the write ran: %v; the error: %w", ran, err)
+		}
+		return err
+	}},
+}
+
+func TestInvariant13ACheckerAdmitsEqualOrNewerTokensAndRefusesOlder(t *testing.T) {
+	token := func(text string) hlc.Timestamp {
+		t.Helper()
+		parsed, err := hlc.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return parsed
+	}
+	for _, door := range doors {
+		t.Run(door.name, func(t *testing.T) {
+			checker := newChecker(t, fencing.CheckerOptions{Highest: token("1000:5:b")})
+			for _, step := range []struct {
+				token   string
+				admit   bool
+				highest string
+			}{
+				{"999:9:z", false, "1000:5:b"},
+				{"1000:4:z", false, "1000:5:b"},
+				{"1000:5:a", false, "1000:5:b"},
+				{"1000:5:b", true, "1000:5:b"}, // equal
+				{"01000:05:b", true, "1000:5:b"},
+				{"1000:5:c", true, "1000:5:c"}, // by node
+				{"1000:5:b", false, "1000:5:c"},
+				{"1000:10:a", true, "1000:10:a"}, // by counter, as integers (invariant 16)
+				{"1000:9:z", false, "1000:10:a"},
+				{"10000:0:a", true, "10000:0:a"}, // by wall clock, as integers
+				{"9999:0:z", false, "10000:0:a"},
+			} {
+				err := door.pass(t.Context(), checker, token(step.token))
+				var stale *fencing.StaleTokenError
+				switch {
+				case step.admit && err != nil:
+					t.Errorf("%s: %v", step.token, err)
+				case !step.admit && !errors.As(err, &stale):
+					t.Errorf("%s: %v, want a StaleTokenError", step.token, err)
+				case !step.admit:
+					want := fencing.StaleTokenError{Resource: resource, Token: token(step.token), Highest: token(step.highest)}
+					if *stale != want {
+						t.Errorf("%s: %+v, want %+v", step.token, *stale, want)
+					}
+					if !errors.Is(err, fencing.ErrStaleToken) || !errors.Is(err, fencing.ErrNotAdmitted) || !errors.Is(err, transport.ErrFencingTokenLower) {
+						t.Errorf("%s: %v does not match ErrStaleToken, ErrNotAdmitted and the store's refusal", step.token, err)
+					}
+				}
+				if got := checker.Highest(); got != token(step.highest) {
+					t.Errorf("%s: the highest is %v, want %s", step.token, got, step.highest)
+				}
+			}
+		})
+	}
+}
+
+func TestAStaleTokenErrorNamesTheResourceAndTheTokens(t *testing.T) {
+	err := &fencing.StaleTokenError{Resource: resource, Token: at(1), Highest: at(2)}
+	if got, want := err.Error(), `the token 1:0:StateStore is stale: "press-7/controller" has seen 2:0:StateStore`; got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+	err.Highest = hlc.Timestamp{}
+	if got, want := err.Error(), `the token 1:0:StateStore is stale: "press-7/controller" has seen a newer one`; got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
+func TestACheckerRefusesWhatIsNoToken(t *testing.T) {
+	for _, door := range doors {
+		for _, test := range []struct {
+			token hlc.Timestamp
+			want  error
+		}{
+			{hlc.Timestamp{}, fencing.ErrMissingToken},
+			{hlc.Timestamp{Wall: 5}, hlc.ErrMalformed}, // no node
+			{hlc.Timestamp{Wall: -1, Node: "a"}, hlc.ErrMalformed},
+			{hlc.Timestamp{Wall: 5, Node: "a:b"}, hlc.ErrMalformed},
+		} {
+			checker := newChecker(t, fencing.CheckerOptions{})
+			err := door.pass(t.Context(), checker, test.token)
+			if !errors.Is(err, test.want) || !errors.Is(err, fencing.ErrNotAdmitted) {
+				t.Errorf("%s of %v: %v, want %v", door.name, test.token, err, test.want)
+			}
+			if got := checker.Highest(); !got.IsZero() {
+				t.Errorf("%s of %v: it became the highest", door.name, test.token)
+			}
+		}
+	}
+}
+
+func TestNewCheckerRefusesNonsense(t *testing.T) {
+	for _, test := range []struct {
+		name, resource string
+		highest        hlc.Timestamp
+		cause          string
+	}{
+		{"no name", "", hlc.Timestamp{}, "the resource has no name"},
+		{"a highest that is none", resource, hlc.Timestamp{Wall: -1, Node: "a"}, "CheckerOptions.Highest: hlc: malformed timestamp"},
+	} {
+		checker, err := fencing.NewChecker(test.resource, fencing.CheckerOptions{Highest: test.highest})
+		if checker != nil || err == nil || !strings.Contains(err.Error(), test.cause) {
+			t.Errorf("%s: %v, %v; want an error with %q", test.name, checker, err, test.cause)
+		}
+	}
+}
+
+func TestPersistIsCalledOnceForEachNewTokenBeforeItsFirstWrite(t *testing.T) {
+	var events []string
+	checker := newChecker(t, fencing.CheckerOptions{Highest: at(1), Persist: func(_ context.Context, token hlc.Timestamp) error {
+		events = append(events, fmt.Sprintf("persist %d", token.Wall))
+		return nil
+	}})
+	for _, wall := range []int64{1, 1, 2, 2, 1, 3} {
+		_ = checker.Do(t.Context(), at(wall), func() error {
+			if got := checker.Highest(); got != at(wall) {
+				t.Errorf("write %d runs while %v is durable", wall, got)
+			}
+			events = append(events, fmt.Sprintf("write %d", wall))
+			return nil
+		})
+	}
+	want := []string{"write 1", "write 1", "persist 2", "write 2", "write 2", "persist 3", "write 3"}
+	if !slices.Equal(events, want) {
+		t.Errorf("events %q\nwant %q", events, want)
+	}
+}
+
+func TestPersistIsGivenTheContextOfTheWrite(t *testing.T) {
+	type name struct{}
+	checker := newChecker(t, fencing.CheckerOptions{Persist: func(ctx context.Context, _ hlc.Timestamp) error {
+		if ctx.Value(name{}) != "the write's" {
+			t.Error("another context")
+		}
+		return nil
+	}})
+	if err := checker.Admit(context.WithValue(t.Context(), name{}, "the write's"), at(1)); err != nil {
+		t.Error(err)
+	}
+}
+
+// A token that could not be made durable may be durable all the same. What a restart
+// would refuse is refused at once.
+func TestWhatMayBeDurableIsNotUndercut(t *testing.T) {
+	for _, door := range doors {
+		for _, panics := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, panic %v", door.name, panics), func(t *testing.T) {
+				full := errors.New("no space left")
+				fail := true
+				var persisted []int64
+				checker := newChecker(t, fencing.CheckerOptions{Highest: at(1), Persist: func(_ context.Context, token hlc.Timestamp) error {
+					persisted = append(persisted, token.Wall)
+					switch {
+					case fail && panics:
+						panic(full)
+					case fail:
+						return full
+					}
+					return nil
+				}})
+				try := func(wall int64) (err error) {
+					defer func() {
+						if value := recover(); value != nil {
+							err = fmt.Errorf("%w: panic: %w", fencing.ErrNotAdmitted, value.(error))
+						}
+					}()
+					return door.pass(t.Context(), checker, at(wall))
+				}
+				if err := try(5); !errors.Is(err, full) || !errors.Is(err, fencing.ErrNotAdmitted) {
+					t.Errorf("5: %v, want the error of Persist, and not admitted", err)
+				}
+				if got := checker.Highest(); got != at(1) {
+					t.Errorf("the highest is %v, but 1 is the last that is known to be durable", got)
+				}
+				for _, wall := range []int64{1, 4} {
+					if err := try(wall); !errors.Is(err, fencing.ErrStaleToken) {
+						t.Errorf("%d: %v, want ErrStaleToken: 5 may be durable", wall, err)
+					}
+				}
+				fail = false
+				for _, wall := range []int64{5, 5, 6} { // the same may try again, and a newer
+					if err := try(wall); err != nil {
+						t.Errorf("%d: %v", wall, err)
+					}
+				}
+				if want := []int64{5, 5, 6}; !slices.Equal(persisted, want) {
+					t.Errorf("Persist was called for %v, want %v", persisted, want)
+				}
+			})
+		}
+	}
+}
+
+func TestAnOlderTokenIsNotAdmittedWhileANewerOneIsMadeDurable(t *testing.T) {
+	for _, door := range doors {
+		for _, result := range []error{nil, errors.New("no space left")} {
+			synctest.Test(t, func(t *testing.T) {
+				checker := newChecker(t, fencing.CheckerOptions{Highest: at(1), Persist: func(context.Context, hlc.Timestamp) error {
+					time.Sleep(time.Second)
+					return result
+				}})
+				var all sync.WaitGroup
+				all.Go(func() {
+					if err := checker.Admit(t.Context(), at(2)); !errors.Is(err, result) {
+						t.Errorf("%s: the newer one: %v, want %v", door.name, err, result)
+					}
+				})
+				synctest.Wait()
+				if got := checker.Highest(); got != at(1) {
+					t.Errorf("%s: %v is said to be durable", door.name, got)
+				}
+				if err := door.pass(t.Context(), checker, at(1)); !errors.Is(err, fencing.ErrStaleToken) {
+					t.Errorf("%s: the older one: %v, want ErrStaleToken", door.name, err)
+				}
+				// The same token must not pass before it is durable.
+				began := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+				defer cancel()
+				if err := door.pass(ctx, checker, at(2)); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, fencing.ErrNotAdmitted) {
+					t.Errorf("%s: the same one: %v, want the end of its context", door.name, err)
+				}
+				if took := time.Since(began); took != time.Second/2 {
+					t.Errorf("%s: it waited %v", door.name, took)
+				}
+				all.Wait()
+			})
+		}
+	}
+}
+
+func TestAnEndedContextAdmitsNothing(t *testing.T) {
+	for _, door := range doors {
+		checker := newChecker(t, fencing.CheckerOptions{Persist: func(context.Context, hlc.Timestamp) error {
+			t.Error("Persist was called")
+			return nil
+		}})
+		cause := errors.New("no more time")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(cause)
+		for range 50 { // the choice between two open channels is random
+			if err := door.pass(ctx, checker, at(1)); !errors.Is(err, cause) || !errors.Is(err, fencing.ErrNotAdmitted) {
+				t.Fatalf("%s: %v, want the cause", door.name, err)
+			}
+		}
+	}
+}
+
+func TestANewerWriteWaitsForAnOlderOneThatRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		checker := newChecker(t, fencing.CheckerOptions{})
+		var order []string
+		var all sync.WaitGroup
+		all.Go(func() {
+			if err := checker.Do(t.Context(), at(1), func() error {
+				time.Sleep(time.Second)
+				order = append(order, "older")
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancel()
+		for _, door := range doors {
+			if err := door.pass(ctx, checker, at(2)); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v, want the end of its context", door.name, err)
+			}
+		}
+		if err := checker.Do(t.Context(), at(2), func() error { order = append(order, "newer"); return nil }); err != nil {
+			t.Error(err)
+		}
+		all.Wait()
+		if want := []string{"older", "newer"}; !slices.Equal(order, want) {
+			t.Errorf("order %q, want %q", order, want)
+		}
+	})
+}
+
+func TestAWriteThatFailsOrPanicsLeavesTheCheckerFree(t *testing.T) {
+	checker := newChecker(t, fencing.CheckerOptions{})
+	broken := errors.New("broken pipe")
+	err := checker.Do(t.Context(), at(1), func() error { return broken })
+	if !errors.Is(err, broken) || errors.Is(err, fencing.ErrNotAdmitted) {
+		t.Errorf("%v, want the error of the write", err)
+	}
+	func() {
+		defer func() {
+			if value := recover(); value != "boom" {
+				t.Errorf("recovered %v", value)
+			}
+		}()
+		_ = checker.Do(t.Context(), at(2), func() error { panic("boom") })
+	}()
+	for _, door := range doors {
+		if err := door.pass(t.Context(), checker, at(2)); err != nil {
+			t.Errorf("%s afterwards: %v", door.name, err)
+		}
+		if err := door.pass(t.Context(), checker, at(1)); !errors.Is(err, fencing.ErrStaleToken) {
+			t.Errorf("%s of the older: %v", door.name, err)
+		}
+	}
+}
+
+// Many writers, slow and failing disks, crashes between storing and answering, and
+// restarts: what was written is in the order of the tokens, over all of it.
+func TestWritesAreInTheOrderOfTheirTokensWhateverHappens(t *testing.T) {
+	for seed := range uint64(50) {
+		synctest.Test(t, func(t *testing.T) {
+			var disk hlc.Timestamp // what survives
+			var written []hlc.Timestamp
+			began := time.Now()
+			for restart := range 4 {
+				random := rand.New(rand.NewPCG(seed, uint64(restart)))
+				var mu sync.Mutex // of random
+				chance := func(n int) int {
+					mu.Lock()
+					defer mu.Unlock()
+					return random.IntN(n)
+				}
+				ctx, crash := context.WithCancel(t.Context())
+				checker := newChecker(t, fencing.CheckerOptions{Highest: disk, Persist: func(ctx context.Context, token hlc.Timestamp) error {
+					if token.Compare(disk) < 0 {
+						t.Errorf("seed %d: %v is stored over %v", seed, token, disk)
+					}
+					time.Sleep(time.Duration(chance(5)) * time.Millisecond)
+					if ctx.Err() != nil || chance(4) == 0 {
+						return errors.New("it was not stored")
+					}
+					disk = token
+					if chance(4) == 0 {
+						return errors.New("it was stored, but nobody knows")
+					}
+					return nil
+				}})
+				var writers sync.WaitGroup
+				for range 20 {
+					writers.Go(func() {
+						for ctx.Err() == nil {
+							token := at(time.Since(began).Milliseconds()/10 + int64(chance(5)) + 1)
+							_ = checker.Do(ctx, token, func() error {
+								time.Sleep(time.Duration(chance(3)) * time.Millisecond)
+								if token.Compare(disk) > 0 {
+									t.Errorf("seed %d: %v writes, but %v is durable", seed, token, disk)
+								}
+								written = append(written, token)
+								return nil
+							})
+							time.Sleep(time.Duration(chance(10)) * time.Millisecond)
+						}
+					})
+				}
+				time.Sleep(100 * time.Millisecond)
+				crash()
+				writers.Wait()
+			}
+			if !slices.IsSortedFunc(written, hlc.Timestamp.Compare) {
+				t.Errorf("seed %d: written out of order: %v", seed, written)
+			}
+			if len(written) < 50 || written[0] == written[len(written)-1] {
+				t.Errorf("seed %d: only %d writes, %v", seed, len(written), written)
+			}
+		})
+	}
+}
