@@ -1,0 +1,91 @@
+package fencing_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/fencing"
+	"github.com/tenurelock/tenure/hlc"
+)
+
+// A machine behind HTTP: writers send their token in a header, and the one process
+// that talks to the machine checks it.
+func ExampleSetHeader() {
+	checker, err := fencing.NewChecker("press-7", fencing.CheckerOptions{}) // Persist: see the example of Checker
+	if err != nil {
+		log.Fatal(err)
+	}
+	machine := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token, err := fencing.TokenFromHeader(r.Header)
+		switch {
+		case errors.Is(err, fencing.ErrMissingToken):
+			http.Error(w, err.Error(), http.StatusPreconditionRequired)
+			return
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		err = checker.Do(r.Context(), token, func() error { return nil /* move the machine */ })
+		switch {
+		case errors.Is(err, fencing.ErrStaleToken):
+			http.Error(w, err.Error(), http.StatusPreconditionFailed)
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+	})
+
+	// The writer. After 412 it ends its tenure: tenure.FencedOut(err).
+	send := func(token hlc.Timestamp) {
+		request := httptest.NewRequest(http.MethodPut, "/setpoint", nil)
+		if !token.IsZero() {
+			if err := fencing.SetHeader(request.Header, token); err != nil {
+				log.Fatal(err)
+			}
+		}
+		response := httptest.NewRecorder()
+		machine.ServeHTTP(response, request)
+		fmt.Printf("%q: %d\n", request.Header.Get(fencing.HeaderName), response.Code)
+	}
+	send(hlc.Timestamp{Wall: 1696374425000, Node: "StateStore"})
+	send(hlc.Timestamp{Wall: 1696374427000, Node: "StateStore"})
+	send(hlc.Timestamp{Wall: 1696374425000, Node: "StateStore"})
+	send(hlc.Timestamp{})
+	// Output:
+	// "1696374425000:0:StateStore": 200
+	// "1696374427000:0:StateStore": 200
+	// "1696374425000:0:StateStore": 412
+	// "": 428
+}
+
+// A machine behind MQTT: the message that commands it carries the token.
+func ExampleSetUserProperty() {
+	command := &paho.Publish{
+		QoS:        1,
+		Topic:      "press-7/commands",
+		Payload:    []byte("42"),
+		Properties: &paho.PublishProperties{},
+	}
+	token := hlc.Timestamp{Wall: 1696374425000, Node: "StateStore"} // lease.Tenure.Token returns it
+	if err := fencing.SetUserProperty(&command.Properties.User, token); err != nil {
+		log.Fatal(err)
+	}
+
+	// Who receives the message lets a checker decide.
+	received, err := fencing.TokenFromUserProperties(command.Properties.User)
+	if err != nil {
+		log.Fatal(err)
+	}
+	checker, err := fencing.NewChecker("press-7", fencing.CheckerOptions{Highest: hlc.Timestamp{Wall: 1696374427000, Node: "StateStore"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(checker.Admit(context.Background(), received))
+	// Output:
+	// fencing: admit to "press-7": not admitted: the token 1696374425000:0:StateStore is stale: "press-7" has seen 1696374427000:0:StateStore
+}

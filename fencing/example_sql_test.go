@@ -1,0 +1,103 @@
+package fencing_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"log"
+	"sync"
+
+	"github.com/tenurelock/tenure/fencing"
+	"github.com/tenurelock/tenure/hlc"
+)
+
+// execer is what the example needs of a *sql.DB, *sql.Conn or *sql.Tx.
+type execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// updateSetpoint is the point of the example. The row compares the token by itself,
+// in the statement that writes: no moment lies between the check and the write, no
+// lock is held, and any number of programs may do it.
+func updateSetpoint(ctx context.Context, db execer, token hlc.Timestamp, id, value string) error {
+	fence, err := fencing.SortableText(token)
+	if err != nil {
+		return err
+	}
+	result, err := db.ExecContext(ctx,
+		"UPDATE setpoints SET value = ?, fence = ? WHERE id = ? AND fence <= ?",
+		value, fence, id, fence)
+	if err != nil {
+		return fmt.Errorf("update setpoint %q: %w", id, err)
+	}
+	changed, err := result.RowsAffected()
+	if err != nil {
+		return fmt.Errorf("update setpoint %q: %w", id, err)
+	}
+	if changed == 0 { // the row exists, so its fence was above ours
+		return fmt.Errorf("update setpoint %q: %w", id, &fencing.StaleTokenError{Resource: id, Token: token})
+	}
+	return nil
+}
+
+// A database row that compares tokens by itself, as text. The row was created with
+//
+//	INSERT INTO setpoints (id, value, fence) VALUES ('press-7', '', '')
+//
+// since the empty text is below every token.
+func ExampleSortableText() {
+	ctx := context.Background()
+	db := &setpoints{rows: map[string]*setpoint{"press-7": {}}} // in a program: sql.Open
+
+	// The tokens of two tenures; lease.Tenure.Token returns them. As plain texts they
+	// would be in the wrong order.
+	older := hlc.Timestamp{Wall: 1696374425000, Counter: 9, Node: "StateStore"}
+	newer := hlc.Timestamp{Wall: 1696374425000, Counter: 10, Node: "StateStore"}
+	for _, write := range []struct {
+		token hlc.Timestamp
+		value string
+	}{{older, "41"}, {newer, "42"}, {older, "13"}, {newer, "43"}} {
+		err := updateSetpoint(ctx, db, write.token, "press-7", write.value)
+		switch {
+		case errors.Is(err, fencing.ErrStaleToken):
+			fmt.Println(err) // the tenure is over: tenure.FencedOut(err)
+		case err != nil:
+			log.Fatal(err)
+		default:
+			fmt.Printf("%s was written with %v\n", write.value, write.token)
+		}
+	}
+	fmt.Printf("the row holds %s, fence %s\n", db.rows["press-7"].value, db.rows["press-7"].fence)
+	// Output:
+	// 41 was written with 1696374425000:9:StateStore
+	// 42 was written with 1696374425000:10:StateStore
+	// update setpoint "press-7": the token 1696374425000:9:StateStore is stale: "press-7" has seen a newer one
+	// 43 was written with 1696374425000:10:StateStore
+	// the row holds 43, fence 0000001696374425000:00000000000000000010:StateStore
+}
+
+// setpoints stands in for a database: a table with the columns id, value and fence
+// that knows one statement, and compares texts as bytes.
+type setpoints struct {
+	mu   sync.Mutex
+	rows map[string]*setpoint
+}
+
+type setpoint struct{ value, fence string }
+
+func (s *setpoints) ExecContext(_ context.Context, query string, args ...any) (sql.Result, error) {
+	if query != "UPDATE setpoints SET value = ?, fence = ? WHERE id = ? AND fence <= ?" || len(args) != 4 {
+		return nil, fmt.Errorf("syntax error in %q", query)
+	}
+	value, fence, id, limit := args[0].(string), args[1].(string), args[2].(string), args[3].(string)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	row := s.rows[id]
+	if row == nil || row.fence > limit {
+		return driver.RowsAffected(0), nil
+	}
+	row.value, row.fence = value, fence
+	return driver.RowsAffected(1), nil
+}
