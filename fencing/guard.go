@@ -16,6 +16,8 @@ type Tenure interface {
 	Token() (hlc.Timestamp, error)
 	// Remaining is how long the token may be used if nothing extends it.
 	Remaining() time.Duration
+	// Context ends when the tenure ends, or earlier.
+	Context() context.Context
 	// FencedOut ends the tenure because its token was refused; evidence is the
 	// refusal.
 	FencedOut(evidence error)
@@ -26,8 +28,9 @@ type Tenure interface {
 // each other out.
 //
 // Each method refuses without a request once the tenure is over, with the
-// tenure's own error, and none waits for an answer beyond what remained of the
-// tenure when it asked. Each ends the tenure, by FencedOut, as soon as the store
+// tenure's own error, and none waits for a connection or an answer beyond what
+// remained of the tenure when it asked, nor when the tenure is ended meanwhile. Each
+// ends the tenure, by FencedOut, as soon as the store
 // refuses its token: because a newer one was there (transport.ErrFencingTokenLower),
 // because the store never issued it (transport.ErrFencingTokenNeverIssued, of a
 // strict store), or because it is too far ahead of the store's clock
@@ -121,6 +124,15 @@ func (g *Guard) do(ctx context.Context, operation, key string, request func(cont
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.tenure.Remaining())
 	defer cancel()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	defer context.AfterFunc(g.tenure.Context(), func() {
+		// A context that gives notice of the end comes before it. What is left
+		// then is short, and bounded above.
+		if _, over := g.token(); over != nil {
+			end(over)
+		}
+	})()
 	err = request(ctx, token)
 	if tokenRefused(err) {
 		g.tenure.FencedOut(err)

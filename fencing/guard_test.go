@@ -84,6 +84,9 @@ type usurped struct {
 	end   atomic.Pointer[error]
 }
 
+// Context never ends: nobody told those who wait.
+func (u *usurped) Context() context.Context { return context.Background() }
+
 func (u *usurped) Token() (hlc.Timestamp, error) { return u.token, u.ended() }
 func (u *usurped) Remaining() time.Duration      { return time.Minute }
 func (u *usurped) FencedOut(evidence error)      { u.end.CompareAndSwap(nil, &evidence) }
@@ -376,6 +379,71 @@ func TestInvariant21ARequestDoesNotOutlastItsTenure(t *testing.T) {
 				time.Sleep(ttl)
 				if entry, err := former.Get(t.Context(), key); err != nil || entry.Exists || sent.Load() != 0 {
 					t.Errorf("it was sent later: %+v, %v", entry, err)
+				}
+			})
+		})
+	}
+}
+
+// A request that waits for a connection would otherwise leave when that is back, after
+// the release was given up.
+func TestInvariant18NothingIsSentOnceTheTenureWasEnded(t *testing.T) {
+	for _, method := range methods {
+		t.Run(method.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newNode(t, transporttest.Start(t), "node-a")
+				guard, tenure := a.lead(t)
+				a.conn.Cut()
+				sent := a.count(func(transport.Request) bool { return true })
+				began := time.Now()
+				time.AfterFunc(ttl/4, func() {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+					defer cancel()
+					if err := tenure.Release(ctx); err == nil {
+						t.Error("released without a connection")
+					}
+					a.conn.Restore()
+				})
+				err := method.call(t.Context(), guard)
+				if !errors.Is(err, transport.ErrNotSent) && !errors.Is(err, lease.ErrReleased) || errors.Is(err, transport.ErrOutcomeUnknown) {
+					t.Errorf("%v, want ErrNotSent or ErrReleased", err)
+				}
+				if waited := time.Since(began); waited != ttl/4 {
+					t.Errorf("it waited %v, want until the release", waited)
+				}
+				time.Sleep(ttl)
+				if got := sent.Load(); got != 0 {
+					t.Errorf("%d requests were sent", got)
+				}
+			})
+		})
+	}
+}
+
+// Before the deadline a tenure may give notice. What the owner has to write then is
+// still written.
+func TestAGuardWritesUntilTheDeadline(t *testing.T) {
+	for _, method := range methods {
+		t.Run(method.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, _, present node, _ *usurped, _ *fencing.Guard) {
+				l, err := lease.New(present.Client, "another", lease.Options{TTL: ttl, Clock: lease.MonotonicClock()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				tenure, err := l.Acquire(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				tenure.StopRenewing()
+				present.conn.SetFault(func(transport.Request) transporttest.Fault {
+					return transporttest.Fault{HoldReply: 10 * time.Millisecond}
+				})
+				guard := fencing.NewGuard(present.Client, tenure)
+				for range 2 {
+					if err := method.call(t.Context(), guard); err != nil && !errors.Is(err, transport.ErrConditionFailed) {
+						t.Errorf("%v, with %v left: %v", tenure.Err(), tenure.Remaining(), err)
+					}
+					<-tenure.Context().Done()
 				}
 			})
 		})
