@@ -190,47 +190,51 @@ func TestWhatMayBeDurableIsNotUndercut(t *testing.T) {
 	for _, door := range doors {
 		for _, panics := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, panic %v", door.name, panics), func(t *testing.T) {
-				full := errors.New("no space left")
-				fail := true
-				var persisted []int64
-				checker := newChecker(t, fencing.CheckerOptions{Highest: at(1), Persist: func(_ context.Context, token hlc.Timestamp) error {
-					persisted = append(persisted, token.Wall)
-					switch {
-					case fail && panics:
-						panic(full)
-					case fail:
-						return full
-					}
-					return nil
-				}})
-				try := func(wall int64) (err error) {
-					defer func() {
-						if value := recover(); value != nil {
-							err = fmt.Errorf("%w: panic: %w", fencing.ErrNotAdmitted, value.(error))
+				synctest.Test(t, func(t *testing.T) {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					defer cancel()
+					full := errors.New("no space left")
+					fail := true
+					var persisted []int64
+					checker := newChecker(t, fencing.CheckerOptions{Highest: at(1), Persist: func(_ context.Context, token hlc.Timestamp) error {
+						persisted = append(persisted, token.Wall)
+						switch {
+						case fail && panics:
+							panic(full)
+						case fail:
+							return full
 						}
-					}()
-					return door.pass(t.Context(), checker, at(wall))
-				}
-				if err := try(5); !errors.Is(err, full) || !errors.Is(err, fencing.ErrNotAdmitted) {
-					t.Errorf("5: %v, want the error of Persist, and not admitted", err)
-				}
-				if got := checker.Highest(); got != at(1) {
-					t.Errorf("the highest is %v, but 1 is the last that is known to be durable", got)
-				}
-				for _, wall := range []int64{1, 4} {
-					if err := try(wall); !errors.Is(err, fencing.ErrStaleToken) {
-						t.Errorf("%d: %v, want ErrStaleToken: 5 may be durable", wall, err)
+						return nil
+					}})
+					try := func(wall int64) (err error) {
+						defer func() {
+							if value := recover(); value != nil {
+								err = fmt.Errorf("%w: panic: %w", fencing.ErrNotAdmitted, value.(error))
+							}
+						}()
+						return door.pass(ctx, checker, at(wall))
 					}
-				}
-				fail = false
-				for _, wall := range []int64{5, 5, 6} { // the same may try again, and a newer
-					if err := try(wall); err != nil {
-						t.Errorf("%d: %v", wall, err)
+					if err := try(5); !errors.Is(err, full) || !errors.Is(err, fencing.ErrNotAdmitted) {
+						t.Errorf("5: %v, want the error of Persist, and not admitted", err)
 					}
-				}
-				if want := []int64{5, 5, 6}; !slices.Equal(persisted, want) {
-					t.Errorf("Persist was called for %v, want %v", persisted, want)
-				}
+					if got := checker.Highest(); got != at(1) {
+						t.Errorf("the highest is %v, but 1 is the last that is known to be durable", got)
+					}
+					for _, wall := range []int64{1, 4} {
+						if err := try(wall); !errors.Is(err, fencing.ErrStaleToken) {
+							t.Errorf("%d: %v, want ErrStaleToken: 5 may be durable", wall, err)
+						}
+					}
+					fail = false
+					for _, wall := range []int64{5, 5, 6} { // the same may try again, and a newer
+						if err := try(wall); err != nil {
+							t.Errorf("%d: %v", wall, err)
+						}
+					}
+					if want := []int64{5, 5, 6}; !slices.Equal(persisted, want) {
+						t.Errorf("Persist was called for %v, want %v", persisted, want)
+					}
+				})
 			})
 		}
 	}
@@ -323,28 +327,32 @@ func TestANewerWriteWaitsForAnOlderOneThatRuns(t *testing.T) {
 }
 
 func TestAWriteThatFailsOrPanicsLeavesTheCheckerFree(t *testing.T) {
-	checker := newChecker(t, fencing.CheckerOptions{})
-	broken := errors.New("broken pipe")
-	err := checker.Do(t.Context(), at(1), func() error { return broken })
-	if !errors.Is(err, broken) || errors.Is(err, fencing.ErrNotAdmitted) {
-		t.Errorf("%v, want the error of the write", err)
-	}
-	func() {
-		defer func() {
-			if value := recover(); value != "boom" {
-				t.Errorf("recovered %v", value)
-			}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		checker := newChecker(t, fencing.CheckerOptions{})
+		broken := errors.New("broken pipe")
+		err := checker.Do(ctx, at(1), func() error { return broken })
+		if !errors.Is(err, broken) || errors.Is(err, fencing.ErrNotAdmitted) {
+			t.Errorf("%v, want the error of the write", err)
+		}
+		func() {
+			defer func() {
+				if value := recover(); value != "boom" {
+					t.Errorf("recovered %v", value)
+				}
+			}()
+			_ = checker.Do(ctx, at(2), func() error { panic("boom") })
 		}()
-		_ = checker.Do(t.Context(), at(2), func() error { panic("boom") })
-	}()
-	for _, door := range doors {
-		if err := door.pass(t.Context(), checker, at(2)); err != nil {
-			t.Errorf("%s afterwards: %v", door.name, err)
+		for _, door := range doors {
+			if err := door.pass(ctx, checker, at(2)); err != nil {
+				t.Errorf("%s afterwards: %v", door.name, err)
+			}
+			if err := door.pass(ctx, checker, at(1)); !errors.Is(err, fencing.ErrStaleToken) {
+				t.Errorf("%s of the older: %v", door.name, err)
+			}
 		}
-		if err := door.pass(t.Context(), checker, at(1)); !errors.Is(err, fencing.ErrStaleToken) {
-			t.Errorf("%s of the older: %v", door.name, err)
-		}
-	}
+	})
 }
 
 // Many writers, slow and failing disks, crashes between storing and answering, and

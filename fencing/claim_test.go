@@ -124,7 +124,7 @@ func TestClaimEndsWithItsTenure(t *testing.T) {
 }
 
 func TestClaimAllReturnsWhatEachKeyHolds(t *testing.T) {
-	inBubble(t, func(t *testing.T, former, _ node, stale *usurped, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, former, present node, stale *usurped, guard *fencing.Guard) {
 		old := fencing.NewGuard(former.Client, stale)
 		want := make(map[string]string)
 		var keys []string
@@ -139,9 +139,13 @@ func TestClaimAllReturnsWhatEachKeyHolds(t *testing.T) {
 				want[key] = "" // is missing until it is claimed
 			}
 		}
+		claims := present.countTokens()
 		entries, err := guard.ClaimAll(t.Context(), keys...)
 		if err != nil || len(entries) != len(want) {
 			t.Fatalf("%d entries, %v; want %d", len(entries), err, len(want))
+		}
+		if got := claims.Load(); got != int64(len(want)) {
+			t.Errorf("%d claims, want %d: each key is named twice, and claimed once", got, len(want))
 		}
 		for key, value := range want {
 			if entry := entries[key]; !entry.Exists || string(entry.Value) != value || entry.Version.IsZero() {

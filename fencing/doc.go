@@ -90,6 +90,7 @@
 //
 // ErrStaleToken, ErrFencingTokenNeverIssued and ErrFencingTokenTooFarAhead end the
 // tenure of a Guard by themselves, with the refusal as the cause; no other error does,
-// and nothing is tried again with another token. A refusal names its facts: [*StaleTokenError] those of a Checker,
-// [*transport.RefusedError] those of the store.
+// and nothing is tried again with another token. A refusal
+// names its facts: [*StaleTokenError] those of a Checker, [*transport.RefusedError]
+// those of the store.
 package fencing

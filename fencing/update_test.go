@@ -349,7 +349,9 @@ func TestAnErrorOfTheFunctionIsReturnedAndNothingIsSet(t *testing.T) {
 			t.Errorf("error %v, want the function's", err)
 		}
 		present.mustHold(t, key, "41")
-		if _, err := guard.Update(t.Context(), key, increment); err != nil {
+		ctx, cancel := context.WithTimeout(t.Context(), ttl)
+		defer cancel()
+		if _, err := guard.Update(ctx, key, increment); err != nil {
 			t.Errorf("the next update: %v", err)
 		}
 		present.mustHold(t, key, "42")
@@ -367,7 +369,9 @@ func TestAPanicOfTheFunctionLeavesTheKeyFree(t *testing.T) {
 			_, _ = guard.Update(t.Context(), key, func(transport.Entry) ([]byte, error) { panic("boom") })
 		}()
 		present.mustHold(t, key, "")
-		if _, err := guard.Update(t.Context(), key, increment); err != nil {
+		ctx, cancel := context.WithTimeout(t.Context(), ttl)
+		defer cancel()
+		if _, err := guard.Update(ctx, key, increment); err != nil {
 			t.Errorf("the next update: %v", err)
 		}
 		present.mustHold(t, key, "1")
