@@ -49,13 +49,13 @@ func (l *Lease) Budget() Budget { return l.options.budget() }
 func (o *Options) budget() Budget {
 	b := Budget{
 		TTL:             o.TTL,
-		Crash:           o.TTL + o.Jitter,
-		CutOff:          o.TTL + o.Jitter,
-		HandOver:        min(o.Jitter, releaseJitter),
-		HandOverUnheard: o.TTL + o.Jitter,
+		Crash:           o.TTL + o.Jitter + o.GiveWay,
+		CutOff:          o.TTL + o.Jitter + o.GiveWay,
+		HandOver:        min(o.Jitter, releaseJitter) + o.GiveWay,
+		HandOverUnheard: o.TTL + o.Jitter + o.GiveWay,
 		// The deadline counts from when the last renewal left, the store's TTL from
 		// when it arrived, which is within RequestTimeout if the holder heard of it.
-		Unheld: o.RequestTimeout + o.Notice + o.Margin + o.Jitter,
+		Unheld: o.RequestTimeout + o.Notice + o.Margin + o.Jitter + o.GiveWay,
 	}
 	pause := o.RetryAfter
 	for at := o.RenewEvery; at+o.RequestTimeout <= o.TTL-o.Margin-o.Notice; b.Renewals++ {

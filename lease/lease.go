@@ -112,19 +112,25 @@ func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 		}
 	}()
 	tenure, err := l.campaign(ctx, func(c candidacy) (*Tenure, error) {
-		for {
+		if queue == nil && l.options.GiveWay > 0 {
+			var err error
+			if queue, err = l.newWaiter(hlc.Timestamp{}); err != nil {
+				return nil, err
+			}
+		}
+		for wait := l.options.GiveWay > 0; ; wait = true {
+			if wait {
+				if err := queue.turn(ctx, c.lost); err != nil {
+					return nil, err
+				}
+			}
 			tenure, version, err := l.try(ctx, c)
 			if !l.worthWaiting(err) {
 				return tenure, err
 			}
-			if queue == nil {
-				if queue, err = l.newWaiter(version); err != nil {
-					return nil, err
-				}
-			} else {
+			if queue != nil {
 				queue.refused(version)
-			}
-			if err := queue.wait(ctx, c.lost); err != nil {
+			} else if queue, err = l.newWaiter(version); err != nil {
 				return nil, err
 			}
 		}

@@ -34,6 +34,13 @@ type Options struct {
 	// can expire, at random, so that many do not try at once; and how often it
 	// looks while notifications do not arrive. Default TTL/10.
 	Jitter time.Duration
+	// GiveWay is how long Acquire lets others go first whenever it finds the lease
+	// free, the first time included: it looks with a GET, waits, and only then
+	// tries. So a crash is followed by TTL + Jitter + GiveWay without a holder, at
+	// worst, if nobody else is there. It is a courtesy, not a rule of the store:
+	// whoever gives way for less time, or calls TryAcquire, is not held up by it.
+	// Default 0.
+	GiveWay time.Duration
 	// Holder is the name under which the lease is held, for others to see.
 	// Default: the MQTT client id. Two processes with one name still exclude
 	// each other.
@@ -104,6 +111,7 @@ func (o *Options) validate() error {
 	}{
 		{"Margin", o.Margin}, {"Notice", o.Notice}, {"RenewEvery", o.RenewEvery},
 		{"RequestTimeout", o.RequestTimeout}, {"RetryAfter", o.RetryAfter}, {"Jitter", o.Jitter},
+		{"GiveWay", o.GiveWay},
 	} {
 		if duration.value < 0 {
 			return fmt.Errorf("%s %v is negative", duration.name, duration.value)

@@ -30,6 +30,7 @@ func TestInvariant7OptionsThatCannotSurviveOneLostReplyAreRefused(t *testing.T) 
 		{"a negative timeout", lease.Options{RequestTimeout: -1}, "RequestTimeout -1ns is negative"},
 		{"a negative pause", lease.Options{RetryAfter: -1}, "RetryAfter -1ns is negative"},
 		{"a negative jitter", lease.Options{Jitter: -1}, "Jitter -1ns is negative"},
+		{"a negative courtesy", lease.Options{GiveWay: -1}, "GiveWay -1ns is negative"},
 		{"exactly enough time for one lost reply", lease.Options{
 			TTL: 10 * second, Margin: second, Notice: second,
 			RenewEvery: 4 * second, RequestTimeout: 3 * second / 2, RetryAfter: second,

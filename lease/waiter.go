@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/pause"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -17,6 +18,10 @@ import (
 // notifications wrong (it fired, and there had been a renewal that nobody told
 // of) the waiter looks every Jitter, until a notification comes again. So losing
 // all of them costs at most Jitter, and hearing them costs no polling.
+//
+// With GiveWay "try" becomes: look with a GET, and if the lease is free, wait that
+// long for another to take it, then try. The look comes when a try would have
+// come, so GiveWay is added to every delay once, never more.
 type waiter struct {
 	lease   *Lease
 	watch   *transport.Watch
@@ -33,13 +38,20 @@ func (l *Lease) newWaiter(seen hlc.Timestamp) (*waiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &waiter{
+	w := &waiter{
 		lease:   l,
 		watch:   watch,
 		changes: watch.Changes(),
 		timer:   time.NewTimer(l.expiry()),
 		seen:    seen,
-	}, nil
+	}
+	if l.options.GiveWay > 0 {
+		// Nobody has asked the store yet. Look at once; whatever holder that
+		// finds is no sign of a lost notification.
+		w.timer.Reset(0)
+		w.hinted = true
+	}
+	return w, nil
 }
 
 func (w *waiter) close() {
@@ -49,6 +61,19 @@ func (w *waiter) close() {
 
 // expiry is the time to wait for a holder that may have renewed just now.
 func (l *Lease) expiry() time.Duration { return l.options.TTL + jitter(l.options.Jitter) }
+
+// turn returns when it is time to try, and others had the chance to. The errors are
+// those of wait and giveWay.
+func (w *waiter) turn(ctx context.Context, lost <-chan struct{}) error {
+	for {
+		if err := w.wait(ctx, lost); err != nil {
+			return err
+		}
+		if free, err := w.giveWay(ctx, lost); free || err != nil {
+			return err
+		}
+	}
+}
 
 // wait returns when it is time to try, with an error when ctx or the client
 // ended first, or lost was closed.
@@ -77,6 +102,74 @@ func (w *waiter) wait(ctx context.Context, lost <-chan struct{}) error {
 				w.seen, w.hinted, w.deaf = change.Version, false, false
 				w.timer.Reset(w.lease.expiry())
 			}
+		}
+	}
+}
+
+// giveWay lets others have the lease first, and reports whether it is still for
+// the taking. The error is one for which waiting is in vain.
+func (w *waiter) giveWay(ctx context.Context, lost <-chan struct{}) (free bool, err error) {
+	if w.lease.options.GiveWay == 0 {
+		return true, nil
+	}
+	if free, err := w.look(ctx); !free {
+		return false, err
+	}
+	w.timer.Reset(w.lease.options.GiveWay)
+	for {
+		select {
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		case <-lost:
+			return false, errReconnected
+		case <-w.timer.C:
+			return true, nil
+		case change, open := <-w.changes:
+			switch {
+			case !open:
+				if err := w.watch.Err(); isTerminal(err) {
+					return false, err
+				}
+				w.changes, w.deaf = nil, true
+			case change.Exists:
+				// Somebody took it, or the news is old or forged: then the wait
+				// goes on where it was.
+				w.hinted, w.deaf = true, false
+				if free, err := w.look(ctx); !free {
+					return false, err
+				}
+			}
+		}
+	}
+}
+
+// look reports whether the lease is free at this moment. If it is not, the timer
+// runs towards the next look.
+func (w *waiter) look(ctx context.Context) (free bool, err error) {
+	entry, err := w.lease.look(ctx)
+	if err == nil && entry.Exists {
+		w.refused(entry.Version)
+	}
+	return err == nil && !entry.Exists, err
+}
+
+// look asks who holds the lease, and repeats that while there is no answer, until
+// ctx ends.
+func (l *Lease) look(ctx context.Context) (transport.Entry, error) {
+	between := l.newBackoff()
+	for {
+		attempt, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
+		entry, err := l.client.Get(attempt, l.name)
+		cancel()
+		switch {
+		case err == nil, isRefusal(err), isTerminal(err):
+			return entry, err
+		case ctx.Err() == nil:
+			l.options.Logger.Warn("a look at the lease failed and will be repeated", "lease", l.name, "error", err)
+		}
+		if !pause.For(ctx, between.NextBackOff()) {
+			// Not err: an unknown outcome of a GET leaves nothing behind.
+			return transport.Entry{}, context.Cause(ctx)
 		}
 	}
 }

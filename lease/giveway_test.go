@@ -1,0 +1,261 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/resp3"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+const giveWay = ttl / 4
+
+func TestAFreeLeaseIsAcquiredOnlyAfterGivingWay(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{GiveWay: giveWay})
+		began := time.Now()
+		tenure := n.mustAcquire(t)
+		if waited := time.Since(began); waited < giveWay || waited > giveWay+10*time.Millisecond {
+			t.Errorf("acquired after %v, want %v", waited, giveWay)
+		}
+		if left := tenure.Remaining(); left < ttl-ttl/10-10*time.Millisecond {
+			t.Errorf("%v are left: the wait was taken off the tenure", left)
+		}
+	})
+}
+
+func TestWhoGivesWayLeavesAVacancyToWhoDoesNot(t *testing.T) {
+	for _, silence := range []bool{false, true} {
+		for _, dies := range []bool{false, true} {
+			t.Run(fmt.Sprintf("notifications lost %v, holder dies %v", silence, dies), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, store *transporttest.Store) {
+					holder := newNode(t, store, "holder", lease.Options{})
+					polite := newNode(t, store, "polite", lease.Options{GiveWay: giveWay})
+					hasty := newNode(t, store, "hasty", lease.Options{})
+					for _, n := range []node{polite, hasty} {
+						n.conn.Silence(silence)
+					}
+					tenure := holder.mustAcquire(t)
+					ctx, cancel := context.WithCancel(t.Context())
+					late := make(chan error, 1)
+					go func() {
+						_, err := polite.Acquire(ctx)
+						late <- err
+					}()
+					synctest.Wait()
+					acquired := acquireInBackground(t.Context(), t, hasty)
+					time.Sleep(5 * ttl)
+					if dies {
+						holder.conn.Cut()
+					} else if err := tenure.Release(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					<-acquired
+					time.Sleep(5 * ttl)
+					cancel()
+					if err := <-late; !errors.Is(err, context.Canceled) {
+						t.Errorf("the polite one: %v, want to have waited", err)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestInvariant25GivingWayAddsItselfOnceToTheTimeWithoutAHolder(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		harm  func(node)
+		limit time.Duration
+	}{
+		{"notifications arrive", func(node) {}, ttl + 10*time.Millisecond + giveWay},
+		{"every notification is lost", func(n node) { n.conn.Silence(true) }, ttl + ttl/10 + giveWay},
+		{"no watch can be registered", func(n node) {
+			n.scripted("KEYNOTIFY", always(transporttest.Fault{LoseRequest: true}))
+		}, ttl + ttl/10 + giveWay},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for _, lifetime := range []time.Duration{0, ttl / 2, 5*ttl + ttl/7, 20 * ttl} {
+				inBubble(t, func(t *testing.T, store *transporttest.Store) {
+					a := newNode(t, store, "node-a", lease.Options{})
+					b := newNode(t, store, "node-b", lease.Options{GiveWay: giveWay})
+					test.harm(b)
+					a.mustAcquire(t)
+					acquired := acquireInBackground(t.Context(), t, b)
+					time.Sleep(lifetime)
+					synctest.Wait()
+					died := time.Now()
+					a.conn.Cut()
+					<-acquired
+					if waited := time.Since(died); waited > test.limit {
+						t.Errorf("after a life of %v the successor came %v after the death, want at most %v", lifetime, waited, test.limit)
+					}
+				})
+			}
+		})
+	}
+}
+
+// forger is a connection that also delivers notifications which no store sent.
+type forger struct {
+	*transporttest.Conn
+	events transport.Events
+}
+
+func (f *forger) Start(events transport.Events) {
+	f.events = events
+	f.Conn.Start(events)
+}
+
+// forge delivers a notification about the lease, in the words of the protocol.
+func (f *forger) forge(words ...string) {
+	f.events.Notify(transport.Notification{
+		Key:       name,
+		Payload:   resp3.AppendCommand(nil, append([]string{"NOTIFY"}, words...)...),
+		Timestamp: hlc.Timestamp{Wall: time.Now().UnixMilli(), Node: "forger"}.String(),
+	})
+}
+
+func TestInvariant26ForgedNotificationsDoNotHoldUpWhoGivesWay(t *testing.T) {
+	for _, words := range [][]string{{"SET", "VALUE", "forger:1"}, {"DELETE"}} {
+		t.Run(words[0], func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				conn := &forger{Conn: store.Connect("node-a")}
+				client, err := transport.NewClient(conn, transport.ClientOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer client.Close()
+				l, err := lease.New(client, name, lease.Options{TTL: ttl, Clock: lease.MonotonicClock(), GiveWay: giveWay})
+				if err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				acquired := acquireInBackground(t.Context(), t, node{Lease: l, client: client, conn: conn.Conn})
+				for range 9 {
+					time.Sleep(giveWay / 10)
+					conn.forge(words...)
+				}
+				<-acquired
+				if waited := time.Since(began); waited < giveWay || waited > giveWay+10*time.Millisecond {
+					t.Errorf("acquired after %v, want %v", waited, giveWay)
+				}
+			})
+		})
+	}
+}
+
+func TestInvariant28OneReleaseCausesAtMostOneTryByEachWhoGivesWay(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		tenure := newNode(t, store, "holder", lease.Options{}).mustAcquire(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		const waiters = 10
+		var tries, looks [waiters]func() int64
+		ended := make(chan struct{})
+		for i := range waiters {
+			n := newNode(t, store, "waiter-"+string(rune('a'+i)), lease.Options{GiveWay: giveWay})
+			go func() {
+				if _, err := n.Acquire(ctx); err == nil {
+					<-ctx.Done()
+				}
+				ended <- struct{}{}
+			}()
+			synctest.Wait()
+			tries[i], looks[i] = n.counted("SET", "GET")
+		}
+		total := func(counts [waiters]func() int64) (sum int64) {
+			for _, count := range counts {
+				sum += count()
+			}
+			return sum
+		}
+		time.Sleep(10 * ttl)
+		if got := total(tries) + total(looks); got != 0 {
+			t.Errorf("%d requests while the holder renewed, want none", got)
+		}
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(giveWay + ttl/5) // before the winner's first renewal
+		if got := total(tries); got < 1 || got > waiters {
+			t.Errorf("%d tries by %d waiters after one release", got, waiters)
+		}
+		if got := total(looks); got > 2*waiters { // one when it became free, one when it was taken
+			t.Errorf("%d looks by %d waiters after one release", got, waiters)
+		}
+		cancel()
+		for range waiters {
+			<-ended
+		}
+	})
+}
+
+// counted counts the requests with either verb from now on.
+func (n node) counted(a, b string) (countA, countB func() int64) {
+	var numberA, numberB atomic.Int64
+	n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		for verb, number := range map[string]*atomic.Int64{a: &numberA, b: &numberB} {
+			if strings.Contains(string(request.Payload), "\r\n"+verb+"\r\n") {
+				number.Add(1)
+			}
+		}
+		return transporttest.Fault{}
+	})
+	return numberA.Load, numberB.Load
+}
+
+func TestWhoGivesWayEndsWithItsContextAndLeavesNothing(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		harm func(node)
+	}{
+		{"while it gives way", func(node) {}},
+		{"while the connection is down", func(n node) { n.conn.Cut() }},
+		{"while answers are lost", func(n node) { n.scripted("GET", always(transporttest.Fault{LoseReply: true})) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				n := newNode(t, store, "node-a", lease.Options{GiveWay: giveWay})
+				test.harm(n)
+				ctx, cancel := context.WithTimeout(t.Context(), giveWay/2)
+				defer cancel()
+				_, err := n.Acquire(ctx)
+				if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, transport.ErrOutcomeUnknown) {
+					t.Errorf("Acquire: %v, want DeadlineExceeded and a known outcome", err)
+				}
+				n.conn.Restore()
+				time.Sleep(ttl)
+				n.scripted("GET", harmless)
+				if holder, err := n.Holder(t.Context()); err != nil || holder.Held {
+					t.Errorf("%+v, %v", holder, err)
+				}
+			})
+		})
+	}
+}
+
+func TestALookThatFailsIsRepeatedAndARefusedOneIsNot(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{GiveWay: giveWay})
+		n.scripted("GET", func(number int64) transporttest.Fault {
+			return transporttest.Fault{LoseReply: number <= 3}
+		})
+		if err := n.mustAcquire(t).Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		store.Authorize(func(_ string, verb statestore.Verb, _ string) bool { return verb != statestore.VerbGet })
+		if _, err := n.Acquire(t.Context()); !errors.Is(err, transport.ErrNotAuthorized) {
+			t.Errorf("Acquire: %v, want ErrNotAuthorized", err)
+		}
+	})
+}
