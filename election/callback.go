@@ -1,0 +1,31 @@
+package election
+
+import "runtime/debug"
+
+// call runs a function of the user's in a goroutine, which ends with one item on
+// the returned channel, even if the function panics or ends its goroutine. name is
+// what an error calls it.
+func call(name string, function func() error) <-chan error {
+	returned := make(chan error, 1)
+	go func() {
+		var err error
+		finished := false
+		defer func() {
+			if !finished {
+				err = &PanicError{Function: name, Value: recover(), Stack: debug.Stack()}
+			}
+			returned <- err
+		}()
+		err = function()
+		finished = true
+	}()
+	return returned
+}
+
+// What a PanicError calls the functions.
+const (
+	leaderFunction   = "the function of the leader"
+	healthFunction   = "the health check"
+	standbyFunction  = "the standby function"
+	observerFunction = "the observer"
+)

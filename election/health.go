@@ -1,0 +1,144 @@
+package election
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/pause"
+)
+
+// monitor calls the health check on its own schedule, and tells healthy periods
+// from the others. Whatever this node does in a healthy period, campaigning or
+// leading, runs under the period's context.
+type monitor struct {
+	check    func(context.Context) error
+	every    time.Duration
+	timeout  time.Duration
+	failures int // in a row, that end a healthy period
+	logger   *slog.Logger
+
+	mu      sync.Mutex
+	period  context.Context         // the present healthy period; nil while there is none
+	end     context.CancelCauseFunc // of period
+	cause   error                   // why there is none; nil before the first verdict
+	failed  int                     // checks in a row
+	changed chan struct{}           // closed when period begins or ends, and at the first verdict
+}
+
+// newMonitor returns a monitor that somebody must run.
+func newMonitor(options *Options) *monitor {
+	return &monitor{
+		check:    options.Health,
+		every:    options.HealthEvery,
+		timeout:  options.HealthTimeout,
+		failures: options.HealthFailures,
+		logger:   options.Logger,
+		changed:  make(chan struct{}),
+	}
+}
+
+// await returns the present healthy period, a context that ends with a cause
+// which matches ErrUnhealthy. If there is none it waits for the next; once it is
+// known why, it tells waiting. The error is the cause of ctx's end.
+func (m *monitor) await(ctx context.Context, waiting func(cause error)) (context.Context, error) {
+	if m.check == nil {
+		return context.Background(), nil // healthy for ever
+	}
+	told := false
+	for {
+		m.mu.Lock()
+		period, cause, changed := m.period, m.cause, m.changed
+		m.mu.Unlock()
+		if period != nil {
+			return period, nil
+		}
+		if cause != nil && !told {
+			told = true
+			waiting(cause)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-changed:
+		}
+	}
+}
+
+// run checks until ctx ends and the last check has returned.
+func (m *monitor) run(ctx context.Context) {
+	if m.check == nil {
+		return
+	}
+	for {
+		m.checkOnce(ctx)
+		if !pause.For(ctx, m.every) {
+			return
+		}
+	}
+}
+
+// checkOnce calls the check and reports the verdict, when the time is over at the
+// latest. It returns when the check has returned, since two must not overlap.
+func (m *monitor) checkOnce(ctx context.Context) {
+	bounded, cancel := context.WithTimeout(ctx, m.timeout)
+	defer cancel()
+	returned := call(healthFunction, func() error { return m.check(bounded) })
+	overdue := time.NewTimer(m.timeout)
+	defer overdue.Stop()
+	for late := false; ; {
+		select {
+		case err := <-returned:
+			// What a late check says is about a time long past.
+			if !late && ctx.Err() == nil {
+				m.report(err)
+			}
+			return
+		case <-overdue.C:
+			if ctx.Err() != nil {
+				m.logger.Error("the end of the campaign waits for the health check, which does not return")
+			} else {
+				m.report(fmt.Errorf("the health check has not returned in %v: %w", m.timeout, context.DeadlineExceeded))
+			}
+			late = true
+			overdue.Reset(m.timeout)
+		}
+	}
+}
+
+// report draws the conclusions of one verdict.
+func (m *monitor) report(err error) {
+	if err != nil {
+		m.logger.Warn("the health check failed", "error", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil {
+		m.failed, m.cause = 0, nil
+		if m.period == nil {
+			m.period, m.end = context.WithCancelCause(context.Background())
+			m.changeLocked()
+		}
+		return
+	}
+	m.failed++
+	if m.period != nil && m.failed < m.failures {
+		return
+	}
+	known := m.cause != nil
+	m.cause = fmt.Errorf("%w: %w", ErrUnhealthy, err)
+	if m.period != nil {
+		m.end(m.cause)
+		m.period = nil
+	}
+	if !known {
+		m.changeLocked()
+	}
+}
+
+func (m *monitor) changeLocked() {
+	close(m.changed)
+	m.changed = make(chan struct{})
+}

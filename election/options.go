@@ -1,0 +1,143 @@
+package election
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/tenurelock/tenure/lease"
+)
+
+// Options configures an Elector. The zero value is safe; every duration that is
+// zero takes its default. All candidates of one name should have the same
+// options, but for Rank.
+type Options struct {
+	// TTL is how long the others wait for a leader that is gone; see
+	// lease.Options.TTL. Default 10 s.
+	TTL time.Duration
+	// Lease refines the timing of the lease. Its TTL is the TTL above, and its
+	// GiveWay comes from Rank.
+	Lease lease.Options
+	// Claim lists keys that a new leader protects with its token before its
+	// function starts, so that no write of its predecessor can follow.
+	Claim []string
+	// HoldOff is how long a node stays out after it ended its own term (it
+	// resigned, was unhealthy or yielded, or its function returned or failed),
+	// so that another gets its turn. After an unhealthy term it counts from when
+	// the node is healthy again. It doubles, up to eightfold, while such terms
+	// are shorter than TTL. Default TTL/2.
+	HoldOff time.Duration
+	// OneShot makes Run return after one term, even if that was over before its
+	// function could start.
+	OneShot bool
+
+	// Standby, if set, runs while this node campaigns, to keep it ready: to fill
+	// a cache, say. Its context ends when the lease was acquired, when the node
+	// became unhealthy, or with Run's; then it must return. It may return
+	// earlier, and is not called again before the next campaign. Its error or
+	// panic is logged, and keeps the node from nothing.
+	//
+	// The term starts when it has returned, so a slow return costs time without a
+	// leader. If it takes longer than a tenure lasts without renewal, the lease is
+	// given back, with ErrNotReady as the cause, and the node campaigns again when
+	// it has returned.
+	Standby func(ctx context.Context) error
+
+	// Health, if set, says whether this node is fit to lead: nil if it is. It is
+	// first called before the first campaign, and then all the time while Run
+	// runs, never twice at once. A node that is not fit does not campaign, and
+	// hands over if it leads. A panic counts as an error.
+	//
+	// Its context ends after HealthTimeout and with Run's. It should return then:
+	// Run waits for it, though only after the lease was released.
+	Health func(ctx context.Context) error
+	// HealthEvery is the pause from the end of one call of Health to the next.
+	// Default TTL/3, so that with the default HealthTimeout a sick leader is
+	// found sooner than a dead one.
+	HealthEvery time.Duration
+	// HealthTimeout is how long Health may take before that counts as a failure,
+	// and as another one each time that it passes again. Default TTL/3.
+	HealthTimeout time.Duration
+	// HealthFailures is how many failures in a row make a healthy node unhealthy;
+	// one success makes it healthy. Default 1.
+	HealthFailures int
+
+	// Rank says whose turn it is: 0, the default, for a preferred node; a node
+	// of rank n leaves a vacancy to better ones for n × RankDelay.
+	Rank int
+	// RankDelay is how long each rank waits for the one before. More than
+	// Lease.Jitter lets the better rank win even if notifications are lost; much
+	// less than that, and the network decides. Default TTL/8.
+	RankDelay time.Duration
+	// FailBackAfter is how long this node stands by, healthy without a break,
+	// before it asks a leader of a worse rank to hand over. Zero: it never asks.
+	// It is the hold-down too: a leader does not hand over to a better rank before
+	// it has led for as long itself, and TTL at least.
+	FailBackAfter time.Duration
+
+	// Observer is told of each change of phase, one at a time, in order. Run
+	// waits for it, renewals do not. A panic in it is logged.
+	Observer func(Transition)
+	// Logger receives what no caller can; nil keeps silent.
+	Logger *slog.Logger
+}
+
+const (
+	defaultTTL = 10 * time.Second
+	// maxHoldOff is how many times HoldOff can grow to.
+	maxHoldOff = 8
+)
+
+// complete fills in the defaults, and says which option makes no sense and which
+// values would do.
+func (o *Options) complete() error {
+	if o.Lease.TTL != 0 && o.Lease.TTL != o.TTL {
+		return fmt.Errorf("Options.Lease.TTL is %v and Options.TTL %v; set Options.TTL alone", o.Lease.TTL, o.TTL)
+	}
+	if o.Lease.GiveWay != 0 {
+		return fmt.Errorf("Options.Lease.GiveWay is %v; set Options.Rank and Options.RankDelay instead", o.Lease.GiveWay)
+	}
+	if o.TTL == 0 {
+		o.TTL = defaultTTL
+	}
+	for _, duration := range []struct {
+		name    string
+		value   *time.Duration
+		ifUnset time.Duration
+	}{
+		{"HoldOff", &o.HoldOff, o.TTL / 2},
+		{"HealthEvery", &o.HealthEvery, o.TTL / 3},
+		{"HealthTimeout", &o.HealthTimeout, o.TTL / 3},
+		{"RankDelay", &o.RankDelay, o.TTL / 8},
+		{"FailBackAfter", &o.FailBackAfter, 0},
+	} {
+		if *duration.value < 0 {
+			return fmt.Errorf("Options.%s %v is negative; 0 means the default", duration.name, *duration.value)
+		}
+		if *duration.value == 0 {
+			*duration.value = duration.ifUnset
+		}
+	}
+	if o.HealthFailures < 0 {
+		return fmt.Errorf("Options.HealthFailures %d is negative; 0 means 1", o.HealthFailures)
+	}
+	o.HealthFailures = max(o.HealthFailures, 1)
+	if o.Rank < 0 {
+		return fmt.Errorf("Options.Rank %d is negative; the best rank is 0", o.Rank)
+	}
+	if o.RankDelay > 0 && o.Rank > int(math.MaxInt64/o.RankDelay) {
+		return fmt.Errorf("Options.Rank %d × RankDelay %v is longer than a time.Duration can be; ranks are small numbers", o.Rank, o.RankDelay)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.Lease.TTL = o.TTL
+	o.Lease.GiveWay = time.Duration(o.Rank) * o.RankDelay
+	if o.Lease.Logger == nil {
+		o.Lease.Logger = o.Logger
+	}
+	o.Claim = append([]string(nil), o.Claim...)
+	return nil
+}

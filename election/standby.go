@@ -1,0 +1,91 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tenurelock/tenure/lease"
+)
+
+// standby is one call of Options.Standby. The zero standby has returned.
+type standby struct {
+	cancel context.CancelFunc
+	done   chan struct{} // closed when the function has returned; nil if it was not called
+}
+
+// startStandby calls Options.Standby, if there is one. Whoever starts it stops it
+// and waits.
+func (e *Elector) startStandby(ctx context.Context) standby {
+	if e.options.Standby == nil {
+		return standby{}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s := standby{cancel: cancel, done: make(chan struct{})}
+	returned := call(standbyFunction, func() error { return e.options.Standby(ctx) })
+	go func() {
+		defer close(s.done)
+		err := <-returned
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			return // it did what it was asked to
+		}
+		if err != nil {
+			e.options.Logger.Error("the standby function failed", "election", e.lease.Name(), "error", err)
+		}
+	}()
+	return s
+}
+
+// stop asks the function to return.
+func (s standby) stop() {
+	if s.cancel != nil {
+		s.cancel()
+	}
+}
+
+// wait waits until the function has returned.
+func (s standby) wait() {
+	if s.done != nil {
+		<-s.done
+	}
+}
+
+// returned reports whether the function has returned.
+func (s standby) returned() bool {
+	if s.done == nil {
+		return true
+	}
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// finish stops the function and waits for it, because a term is to start. ctx ends
+// with the tenure. The error says why the term cannot start.
+//
+// The tenure renews itself meanwhile. So there has to be an end: a node that
+// neither leads nor lets others lead would be worse than a dead one.
+func (s standby) finish(ctx context.Context, tenure *lease.Tenure) error {
+	s.stop()
+	if !s.returned() {
+		patience := time.NewTimer(tenure.Remaining())
+		defer patience.Stop()
+		select {
+		case <-s.done:
+		case <-ctx.Done():
+		case <-patience.C:
+			return ErrNotReady
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := tenure.Err(); err != nil {
+		return err
+	}
+	_, err := tenure.Token() // asks the clock: no timer need have fired
+	return err
+}
