@@ -25,8 +25,8 @@ type Options struct {
 	Claim []string
 	// HoldOff is how long a node stays out after it ended its own term (it
 	// resigned, was unhealthy or yielded, or its function returned or failed),
-	// so that another gets its turn. After an unhealthy term it counts from when
-	// the node is healthy again. It doubles, up to eightfold, while such terms
+	// so that another gets its turn. It counts from when nothing else keeps the
+	// node out: from when it is healthy again, say. It doubles, up to eightfold, while such terms
 	// are shorter than TTL. Default TTL/2.
 	HoldOff time.Duration
 	// OneShot makes Run return after one term, even if that was over before its
@@ -41,8 +41,8 @@ type Options struct {
 	//
 	// The term starts when it has returned, so a slow return costs time without a
 	// leader. If it takes longer than a tenure lasts without renewal, the lease is
-	// given back, with ErrNotReady as the cause, and the node campaigns again when
-	// it has returned.
+	// given back, with ErrNotReady as the cause, and the node stays out until it has
+	// returned, and HoldOff more.
 	Standby func(ctx context.Context) error
 
 	// Health, if set, says whether this node is fit to lead: nil if it is. It is

@@ -80,22 +80,21 @@ func (r *run) whileFit(ctx context.Context) (fit context.Context, release func()
 	return fit, func() { unlink(); cancel(nil) }, nil
 }
 
-// stayOut waits for rest, and for the standby function of an earlier campaign. It
-// reports false as soon as ctx ends.
+// stayOut waits for the standby function of an earlier campaign, and then for
+// rest. It reports false as soon as ctx ends.
 func (r *run) stayOut(ctx context.Context, rest time.Duration) bool {
-	if rest > 0 && !pause.For(ctx, rest) {
-		return false
+	if !r.standby.returned() {
+		r.enter(Standby, hlc.Timestamp{}, ErrNotReady)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-r.standby.done:
+		}
 	}
-	if r.standby.returned() {
-		return ctx.Err() == nil
+	if rest > 0 {
+		return pause.For(ctx, rest)
 	}
-	r.enter(Standby, hlc.Timestamp{}, ErrNotReady)
-	select {
-	case <-ctx.Done():
-		return false
-	case <-r.standby.done:
-		return true
-	}
+	return ctx.Err() == nil
 }
 
 // campaign waits for the lease and goes through a term. began is when it got the
