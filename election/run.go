@@ -194,7 +194,8 @@ func (r *run) claim(ctx context.Context, term *Term, token hlc.Timestamp) error 
 		return nil
 	}
 	r.enter(Claiming, token, nil)
-	return term.guard.ClaimAll(ctx, r.options.Claim...)
+	_, err := term.guard.ClaimAll(ctx, r.options.Claim...)
+	return err
 }
 
 // drain waits for the function. Nothing can make it return; it is reported when
