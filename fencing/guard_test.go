@@ -401,6 +401,7 @@ func TestInvariant18NothingIsSentOnceTheTenureWasEnded(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := newNode(t, transporttest.Start(t), "node-a")
 				guard, tenure := a.lead(t)
+				synctest.Wait() // the tenure has read its own key
 				a.conn.Cut()
 				sent := a.countAll()
 				began := time.Now()
