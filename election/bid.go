@@ -39,15 +39,15 @@ func parseBid(entry transport.Entry) (b bid, ok bool) {
 	return bid{from: value[:colon], rank: rank}, true
 }
 
-// The timing of bids: shares of the TTL, as with the lease, so that a lost refresh
-// does not lose the bid.
+// holdDown is how long a leader leads before it yields.
+func (e *Elector) holdDown() time.Duration { return max(e.options.FailBackAfter, e.options.TTL) }
+
+// Shares of the TTL, as with the lease, so that a lost refresh does not lose the
+// bid.
 
 func (e *Elector) refreshBidEvery() time.Duration { return e.options.TTL / 3 }
 
-func (e *Elector) bidTimeout() time.Duration { return e.options.TTL / 6 }
-
-// holdDown is how long a leader leads before it yields.
-func (e *Elector) holdDown() time.Duration { return max(e.options.FailBackAfter, e.options.TTL) }
+func (e *Elector) requestTimeout() time.Duration { return e.options.TTL / 6 }
 
 func (e *Elector) bidKey() string { return e.lease.Name() + bidSuffix }
 
@@ -73,7 +73,7 @@ func (e *Elector) keepBid(ctx context.Context, before <-chan struct{}) {
 // placeBid writes or refreshes a bid. It leaves one of an equal or better rank
 // alone: that does the same for us.
 func (e *Elector) placeBid(ctx context.Context, own bid) error {
-	ctx, cancel := context.WithTimeout(ctx, e.bidTimeout())
+	ctx, cancel := context.WithTimeout(ctx, e.requestTimeout())
 	defer cancel()
 	set := func(condition transport.Condition) error {
 		_, err := e.client.Set(ctx, e.bidKey(), []byte(own.String()), transport.SetOptions{Condition: condition, TTL: e.options.TTL})
@@ -98,10 +98,10 @@ func (e *Elector) withdrawBid(ctx context.Context, own bid) {
 	ctx, cancel := context.WithTimeout(ctx, e.options.TTL)
 	defer cancel()
 	for {
-		attempt, cancel := context.WithTimeout(ctx, e.bidTimeout())
+		attempt, cancel := context.WithTimeout(ctx, e.requestTimeout())
 		_, err := e.client.VDel(attempt, e.bidKey(), []byte(own.String()), transport.DelOptions{})
 		cancel()
-		if !errors.Is(err, transport.ErrOutcomeUnknown) || !pause.For(ctx, e.bidTimeout()) {
+		if !errors.Is(err, transport.ErrOutcomeUnknown) || !pause.For(ctx, e.requestTimeout()) {
 			return
 		}
 	}
@@ -149,7 +149,7 @@ func (e *Elector) awaitBid(ctx context.Context) *YieldError {
 }
 
 func (e *Elector) readBid(ctx context.Context) (transport.Entry, error) {
-	ctx, cancel := context.WithTimeout(ctx, e.bidTimeout())
+	ctx, cancel := context.WithTimeout(ctx, e.requestTimeout())
 	defer cancel()
 	entry, err := e.client.Get(ctx, e.bidKey())
 	if err != nil {

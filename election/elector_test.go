@@ -87,11 +87,16 @@ func (c *candidate) last(phase election.Phase) (latest election.Transition, coun
 	return latest, count
 }
 
-func (c *candidate) phases() []election.Phase {
+// history returns all transitions so far.
+func (c *candidate) history() []election.Transition {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return slices.Clone(c.transitions)
+}
+
+func (c *candidate) phases() []election.Phase {
 	var phases []election.Phase
-	for _, transition := range c.transitions {
+	for _, transition := range c.history() {
 		phases = append(phases, transition.Phase)
 	}
 	return phases

@@ -17,6 +17,9 @@ var (
 	ErrUnhealthy = errors.New("unhealthy")
 	// ErrYielded is what a [*YieldError] matches.
 	ErrYielded = errors.New("yielded to a preferred node")
+	// ErrCrashed is why a node with Options.FailBackAfter does not campaign when it
+	// starts: the lease is still held in its own name, by a process before it.
+	ErrCrashed = errors.New("the process before this one ended without releasing the lease")
 	// ErrNotReady is why a node gave the lease back, or does not campaign, whose
 	// Options.Standby does not return.
 	ErrNotReady = errors.New("the standby function has not returned")

@@ -74,7 +74,9 @@ type Options struct {
 	// FailBackAfter is how long this node stands by, healthy without a break,
 	// before it asks a leader of a worse rank to hand over. Zero: it never asks.
 	// It is the hold-down too: a leader does not hand over to a better rank before
-	// it has led for as long itself, and TTL at least.
+	// it has led for as long itself, and TTL at least. A node that crashed while it
+	// led, and finds its lease still there when it starts, leaves that vacancy to
+	// the others: it stays out for TTL + HoldOff.
 	FailBackAfter time.Duration
 
 	// Observer is told of each change of phase, one at a time, in order. Run

@@ -34,7 +34,7 @@ func (r *run) loop(ctx context.Context) error {
 		backoff.WithMaxInterval(maxHoldOff*r.options.HoldOff),
 		backoff.WithMaxElapsedTime(0), // for as long as it campaigns
 	)
-	rest := time.Duration(0) // to stay out before the next campaign
+	rest := r.afterCrash(ctx) // how long to stay out before the next campaign
 	for ctx.Err() == nil {
 		fit, release, err := r.whileFit(ctx)
 		if err != nil {
@@ -65,6 +65,28 @@ func (r *run) loop(ctx context.Context) error {
 		rest = holdOff.NextBackOff()
 	}
 	return context.Cause(ctx)
+}
+
+// afterCrash returns how long to stay out because an earlier process of this node
+// died while it led, and its lease is still there. A preferred node that keeps
+// crashing and is restarted within the TTL would otherwise win each vacancy that
+// it causes, and nobody else would ever lead.
+func (r *run) afterCrash(ctx context.Context) time.Duration {
+	if r.options.FailBackAfter == 0 {
+		return 0
+	}
+	look, cancel := context.WithTimeout(ctx, r.requestTimeout())
+	defer cancel()
+	holder, err := r.lease.Holder(look)
+	own := r.options.Lease.Holder
+	if own == "" {
+		own = r.client.ClientID()
+	}
+	if err != nil || holder.Name != own {
+		return 0
+	}
+	r.enter(Standby, hlc.Timestamp{}, ErrCrashed)
+	return r.options.TTL + r.options.HoldOff
 }
 
 // whileFit waits until nothing keeps this node from campaigning, and returns a
