@@ -30,9 +30,8 @@ func (s *Server) admit(cl *mqtt.Client, conn *connection, pk packets.Packet) *pa
 	if !known && s.broker.Clients.Len() >= s.options.MaxClients {
 		return refusal(packets.ErrQuotaExceeded, fmt.Sprintf("the server has its %d clients, connected or with a session that is kept", s.options.MaxClients))
 	}
-	if pk.Connect.WillFlag && !s.mayPublish(who, pk.Connect.WillTopic) {
-		// The broker publishes a Will without asking anybody whether the client may.
-		return refusal(packets.ErrNotAuthorized, fmt.Sprintf("a Will may not be published to %q, which belongs to the state store or to another client", pk.Connect.WillTopic))
+	if refused := s.admitWill(who, cl, conn, pk); refused != nil {
+		return refused
 	}
 	conn.identity = who
 	return nil

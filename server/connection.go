@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mochi-mqtt/server/v2/packets"
+
 	"github.com/tenurelock/tenure/server/access"
 )
 
@@ -19,6 +21,8 @@ type connection struct {
 	over   chan struct{} // closed when the broker has forgotten the connection
 
 	identity     access.Identity           // set at CONNECT, before anything else happens
+	will         *packets.Packet           // the request to apply when the connection ends, if any; the reading goroutine's
+	lastByte     byte                      // that was read; the reading goroutine's
 	sessionEnded atomic.Bool               // with the connection
 	disconnected atomic.Bool               // the broker said so
 	farewell     atomic.Pointer[time.Time] // by when the last words must be out, once they are due
@@ -32,6 +36,15 @@ type connection struct {
 
 func newConnection(socket net.Conn) *connection {
 	return &connection{Conn: socket, outbox: newOutbox(), over: make(chan struct{})}
+}
+
+// Read notes the last byte, which may be all that a DISCONNECT says (see reasonOf).
+func (c *connection) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.lastByte = p[n-1]
+	}
+	return n, err
 }
 
 // SetDeadline limits reads only: the broker calls it with one and a half keep-alives

@@ -112,9 +112,15 @@ func liftSendQuota(cl *mqtt.Client) {
 	cl.State.Inflight.ResetSendQuota(0)
 }
 
-// OnDisconnect notes whether the session ends with the connection.
-func (h *hook) OnDisconnect(cl *mqtt.Client, _ error, expire bool) {
+// OnDisconnect applies the Will, if that is a request, and notes whether the session
+// ends with the connection. It is called by the goroutine that read the connection,
+// after the last packet and before another connection of the name is established. There
+// is no error after a normal DISCONNECT, and always one otherwise.
+func (h *hook) OnDisconnect(cl *mqtt.Client, err error, expire bool) {
 	if conn, ok := cl.Net.Conn.(*connection); ok {
+		if err != nil {
+			h.server.applyWill(cl, conn)
+		}
 		conn.sessionEnded.Store(expire)
 		conn.disconnected.Store(true)
 	}
@@ -145,7 +151,14 @@ func (h *hook) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet 
 // OnPacketRead sends away who publishes with QoS 2. CONNACK has said that there is
 // none [MQTT-3.2.2-11]; the broker would lower it to 1 and acknowledge that to a
 // client that expects another answer.
+//
+// And it makes the broker publish the Will after every DISCONNECT but a normal one
+// [MQTT-3.14.4-3]; by itself it does so for one reason code only.
 func (h *hook) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
+	if pk.FixedHeader.Type == packets.Disconnect && reasonOf(cl, pk) != packets.CodeDisconnect.Code {
+		pk.ReasonCode = packets.CodeDisconnectWillMessage.Code
+		return pk, nil
+	}
 	if pk.FixedHeader.Type != packets.Publish || pk.FixedHeader.Qos < 2 {
 		return pk, nil
 	}
@@ -154,6 +167,17 @@ func (h *hook) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet,
 	}
 	h.server.disconnect(cl, packets.ErrQosNotSupported)
 	return pk, packets.ErrRejectPacket
+}
+
+// reasonOf returns the reason code of a DISCONNECT. The broker does not read it where
+// no properties follow; it is then the last byte of the connection, since a client sends
+// nothing after a DISCONNECT [MQTT-3.14.4-1].
+func reasonOf(cl *mqtt.Client, pk packets.Packet) byte {
+	conn, ok := cl.Net.Conn.(*connection)
+	if ok && cl.Properties.ProtocolVersion >= 5 && pk.FixedHeader.Remaining == 1 {
+		return conn.lastByte
+	}
+	return pk.ReasonCode
 }
 
 // OnPublish takes requests out of the stream, before they are acknowledged; the

@@ -20,17 +20,7 @@ func (s *Server) handle(cl *mqtt.Client, pk packets.Packet) *packets.Code {
 	if dropped := s.checkRequest(who, cl, pk); dropped != "" {
 		return s.drop(cl, dropped)
 	}
-	request := statestore.Request{
-		Client:       cl.ID,
-		Payload:      pk.Payload,
-		Correlation:  pk.Properties.CorrelationData,
-		Timestamp:    userProperty(pk, protocol.PropertyTimestamp),
-		FencingToken: userProperty(pk, protocol.PropertyFencingToken),
-	}
-	if seconds := pk.Properties.MessageExpiryInterval; seconds > 0 {
-		request.Expires = s.engine.Elapsed() + time.Duration(seconds)*time.Second
-	}
-	command := statestore.Parse(request)
+	command := s.read(cl, pk)
 	if command.Err() == nil && !s.options.Authorizer.Authorize(who, command.Verb, command.Key) {
 		command = command.Deny()
 	}
@@ -44,6 +34,21 @@ func (s *Server) handle(cl *mqtt.Client, pk packets.Packet) *packets.Code {
 	s.count(func(stats *Stats) { stats.Requests++ })
 	s.respond(cl, pk.Properties, reply)
 	return nil
+}
+
+// read reads the command in a request that arrives now.
+func (s *Server) read(cl *mqtt.Client, pk packets.Packet) statestore.Command {
+	request := statestore.Request{
+		Client:       cl.ID,
+		Payload:      pk.Payload,
+		Correlation:  pk.Properties.CorrelationData,
+		Timestamp:    userProperty(pk, protocol.PropertyTimestamp),
+		FencingToken: userProperty(pk, protocol.PropertyFencingToken),
+	}
+	if seconds := pk.Properties.MessageExpiryInterval; seconds > 0 {
+		request.Expires = s.engine.Elapsed() + time.Duration(seconds)*time.Second
+	}
+	return statestore.Parse(request)
 }
 
 // checkRequest judges the message around a request: why it must be dropped, if it
@@ -77,17 +82,21 @@ func (s *Server) checkRequest(who access.Identity, cl *mqtt.Client, pk packets.P
 func (s *Server) drop(cl *mqtt.Client, why Dropped) *packets.Code {
 	s.count(func(stats *Stats) { stats.Dropped[why]++ })
 	s.logger.Warn("dropped a request", "client", cl.ID, "reason", string(why))
-	code := packets.ErrImplementationSpecificError
-	switch why {
-	case DroppedForbiddenTopic:
+	if why == DroppedForbiddenTopic {
 		s.disconnect(cl, *refusal(packets.ErrNotAuthorized, string(why)))
-		code = packets.ErrNotAuthorized
-	case DroppedForeignTopic:
-		code = packets.ErrNotAuthorized
-	case DroppedInvalidTopic:
-		code = packets.ErrTopicNameInvalid
 	}
-	return refusal(code, string(why))
+	return refusal(codeOf(why), string(why))
+}
+
+// codeOf returns the reason code that goes with the reason, in PUBACK and in CONNACK.
+func codeOf(why Dropped) packets.Code {
+	switch why {
+	case DroppedForbiddenTopic, DroppedForeignTopic:
+		return packets.ErrNotAuthorized
+	case DroppedInvalidTopic:
+		return packets.ErrTopicNameInvalid
+	}
+	return packets.ErrImplementationSpecificError
 }
 
 // userProperty returns the first user property of a name, or nil. It aliases the

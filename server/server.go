@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
@@ -46,7 +47,8 @@ type Server struct {
 	herald   *mqtt.Client           // publishes replies to third parties; has no connection
 	topics   access.TopicAuthorizer // nil: ordinary topics are open to all
 
-	once sync.Once // Serve or Close, whichever comes first
+	once     sync.Once   // Serve or Close, whichever comes first
+	stopping atomic.Bool // no Will is applied any more
 
 	mu          sync.Mutex
 	connections map[string]*connection // by client id, while established
@@ -164,6 +166,7 @@ func (s *Server) serve(ctx context.Context) error {
 // may deadlock with a client that disconnects at the same time, so it comes when
 // no client is left.
 func (s *Server) shutdown() {
+	s.stopping.Store(true)
 	s.listener.stopAccepting()
 	var farewells sync.WaitGroup
 	for _, cl := range s.broker.Clients.GetAll() {

@@ -28,6 +28,10 @@ type Stats struct {
 	Requests uint64
 	// Dropped is how many were not given to the store, by reason.
 	Dropped map[Dropped]uint64
+	// AppliedWills is how many requests that clients left as their Wills were
+	// given to the store when their connections ended. They are counted in
+	// Requests too, refusals included.
+	AppliedWills uint64
 	// RefusedConnections is how many connections were refused at CONNECT by
 	// this server: credentials, limits, Wills.
 	RefusedConnections uint64

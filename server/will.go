@@ -1,0 +1,84 @@
+package server
+
+import (
+	"fmt"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// admitWill decides about the Will in a CONNECT, if there is one. Where it is a request
+// it is kept with the connection, and the broker never learns of it: the broker would
+// publish it, to whoever listens inside, and knows no response topic of a Will.
+func (s *Server) admitWill(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
+	if pk.Connect.WillFlag && pk.Connect.WillTopic == protocol.InvokeTopic {
+		request := packets.Packet{
+			FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: pk.Connect.WillQos, Retain: pk.Connect.WillRetain},
+			TopicName:   pk.Connect.WillTopic,
+			Payload:     pk.Connect.WillPayload,
+			Properties:  pk.Connect.WillProperties,
+		}
+		if refused := s.checkWill(who, cl, request); refused != nil {
+			return refusal(*refused, "a Will for the state store must be a valid request: "+refused.Reason)
+		}
+		conn.will, cl.Properties.Will = &request, mqtt.Will{}
+		return nil
+	}
+	if pk.Connect.WillFlag && !s.mayPublish(who, pk.Connect.WillTopic) {
+		// The broker publishes a Will without asking anybody whether the client may.
+		return refusal(packets.ErrNotAuthorized, fmt.Sprintf("a Will may not be published to %q, which belongs to the state store or to another client", pk.Connect.WillTopic))
+	}
+	return nil
+}
+
+// checkWill judges a Will as the request that it is to be, with what cannot change any
+// more: when it is applied there is nobody left who could be told what it lacked. What
+// depends on the moment (authorization, the clock, tokens) is judged in that moment.
+func (s *Server) checkWill(who access.Identity, cl *mqtt.Client, request packets.Packet) *packets.Code {
+	if why := s.checkRequest(who, cl, request); why != "" {
+		return refusal(codeOf(why), string(why))
+	}
+	if delay := request.Properties.WillDelayInterval; delay > 0 {
+		return refusal(packets.ErrImplementationSpecificError, fmt.Sprintf("it is applied when the connection ends, so its Will Delay Interval must be 0, not %d", delay))
+	}
+	command := s.read(cl, request)
+	if err := command.Err(); err != nil {
+		return refusal(packets.ErrImplementationSpecificError, err.Error())
+	}
+	timestamp, token := userProperty(request, protocol.PropertyTimestamp), userProperty(request, protocol.PropertyFencingToken)
+	if command.Verb == statestore.VerbSet && timestamp == nil {
+		return refusal(packets.ErrImplementationSpecificError, string(protocol.MissingTimestamp))
+	}
+	for _, text := range []*string{timestamp, token} {
+		if text == nil {
+			continue
+		}
+		if _, err := hlc.Parse(*text); err != nil {
+			return refusal(packets.ErrImplementationSpecificError, string(protocol.MalformedTimestamp))
+		}
+	}
+	return nil
+}
+
+// applyWill applies the request that a client left as its Will: now, in its name and
+// with its rights, as if it had sent it as its last. It must be called once, by the
+// goroutine that read the connection, when nothing else is left to read.
+//
+// When the server stops, no Wills are applied. The clients live; and a lease that is
+// released then would be granted, by a store that will have forgotten it in a moment, to
+// some other client that is still to be sent away.
+func (s *Server) applyWill(cl *mqtt.Client, conn *connection) {
+	if conn.will == nil || s.stopping.Load() {
+		return
+	}
+	if fault := s.handle(cl, *conn.will); fault != nil {
+		return // counted and logged, as for any request
+	}
+	s.count(func(stats *Stats) { stats.AppliedWills++ })
+	s.logger.Debug("applied a Will", "client", cl.ID)
+}
