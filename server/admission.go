@@ -7,6 +7,7 @@ import (
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
 )
 
@@ -34,6 +35,18 @@ func (s *Server) admit(cl *mqtt.Client, conn *connection, pk packets.Packet) *pa
 		return refused
 	}
 	conn.identity = who
+	return nil
+}
+
+// admitWill decides about the Will in a CONNECT, if there is one.
+func (s *Server) admitWill(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
+	if pk.Connect.WillFlag && pk.Connect.WillTopic == protocol.InvokeTopic {
+		return s.keepWill(who, cl, conn, pk)
+	}
+	if pk.Connect.WillFlag && !s.mayPublish(who, pk.Connect.WillTopic) {
+		// The broker publishes a Will without asking anybody whether the client may.
+		return refusal(packets.ErrNotAuthorized, fmt.Sprintf("a Will may not be published to %q, which belongs to the state store or to another client", pk.Connect.WillTopic))
+	}
 	return nil
 }
 

@@ -170,7 +170,10 @@ func TestAWillComesOnceHoweverTheConnectionEndsButNotAfterADisconnect(t *testing
 		{"a publish with QoS 2", raw(wire(t, exactlyTwo)), true},
 		{"a forbidden response topic", raw(wire(t, forbidden)), true},
 		{"DISCONNECT with Will", func(p *peer) { _ = p.paho.Disconnect(&paho.Disconnect{ReasonCode: 4}) }, true},
+		{"DISCONNECT with Will and no properties", raw([]byte("\xe0\x01\x04")), true},
+		{"DISCONNECT for an error", raw([]byte("\xe0\x02\x82\x00")), true},
 		{"DISCONNECT", func(p *peer) { _ = p.paho.Disconnect(&paho.Disconnect{}) }, false},
+		{"DISCONNECT with a reason and no properties", raw([]byte("\xe0\x01\x00")), false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			address, s := startServer(t, server.Options{})

@@ -319,7 +319,8 @@ func TestTheStoresTopicsAreItsOwn(t *testing.T) {
 
 func TestAWillOnTheStoresTopicsIsRefusedAtConnect(t *testing.T) {
 	address := start(t, server.Options{})
-	for _, topic := range []string{invokeTopic, reservedPrefix + "/70/command/notify/6B"} {
+	service := strings.TrimSuffix(invokeTopic, "/command/invoke")
+	for _, topic := range []string{service, service + "/command", invokeTopic + "/x", reservedPrefix + "/70/command/notify/6B"} {
 		p, err := tryConnect(t, address, "p", func(c *paho.Connect) {
 			c.WillMessage = &paho.WillMessage{Topic: topic, Payload: command("DEL", "k"), QoS: 1}
 		})

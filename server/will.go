@@ -12,33 +12,26 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// admitWill decides about the Will in a CONNECT, if there is one. Where it is a request
-// it is kept with the connection, and the broker never learns of it: the broker would
-// publish it, to whoever listens inside, and knows no response topic of a Will.
-func (s *Server) admitWill(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
-	if pk.Connect.WillFlag && pk.Connect.WillTopic == protocol.InvokeTopic {
-		request := packets.Packet{
-			FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: pk.Connect.WillQos, Retain: pk.Connect.WillRetain},
-			TopicName:   pk.Connect.WillTopic,
-			Payload:     pk.Connect.WillPayload,
-			Properties:  pk.Connect.WillProperties,
-		}
-		if refused := s.checkWill(who, cl, request); refused != nil {
-			return refusal(*refused, "a Will for the state store must be a valid request: "+refused.Reason)
-		}
-		conn.will, cl.Properties.Will = &request, mqtt.Will{}
-		return nil
+// keepWill keeps the Will in a CONNECT that is a request with the connection, and takes
+// it away from the broker, which would publish it to whoever listens inside. It refuses
+// a Will that could never be applied: when its time comes there is nobody left who could
+// be told what it lacks.
+func (s *Server) keepWill(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
+	request := packets.Packet{
+		FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: pk.Connect.WillQos, Retain: pk.Connect.WillRetain},
+		TopicName:   pk.Connect.WillTopic,
+		Payload:     pk.Connect.WillPayload,
+		Properties:  pk.Connect.WillProperties,
 	}
-	if pk.Connect.WillFlag && !s.mayPublish(who, pk.Connect.WillTopic) {
-		// The broker publishes a Will without asking anybody whether the client may.
-		return refusal(packets.ErrNotAuthorized, fmt.Sprintf("a Will may not be published to %q, which belongs to the state store or to another client", pk.Connect.WillTopic))
+	if refused := s.checkWill(who, cl, request); refused != nil {
+		return refusal(*refused, "a Will for the state store must be a valid request: "+refused.Reason)
 	}
+	conn.will, cl.Properties.Will = &request, mqtt.Will{}
 	return nil
 }
 
-// checkWill judges a Will as the request that it is to be, with what cannot change any
-// more: when it is applied there is nobody left who could be told what it lacked. What
-// depends on the moment (authorization, the clock, tokens) is judged in that moment.
+// checkWill judges a Will as the request that it is to be. What depends on the moment
+// (authorization, the clock, fencing) is judged in the moment in which it is applied.
 func (s *Server) checkWill(who access.Identity, cl *mqtt.Client, request packets.Packet) *packets.Code {
 	if why := s.checkRequest(who, cl, request); why != "" {
 		return refusal(codeOf(why), string(why))
