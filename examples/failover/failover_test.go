@@ -40,7 +40,7 @@ func TestThePairSurvivesEachFaultAndTheStoreAcceptsNoStaleWrite(t *testing.T) {
 	if got.Stale != 0 || !got.ok() || got.Lost == 0 || len(got.Checks) != 6 {
 		t.Errorf("stale writes %d, checks %+v", got.Stale, got.Checks)
 	}
-	if len(got.Faults) != 4 {
+	if len(got.Faults) != 5 {
 		t.Fatalf("faults %+v", got.Faults)
 	}
 	for _, f := range got.Faults {

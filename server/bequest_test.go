@@ -1,0 +1,215 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// bequeathing returns a client behind a proxy that has set a key and bequeathed its
+// deletion.
+func bequeathing(t *testing.T, through *proxy) (*transport.Client, *transport.Bequest) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	client, err := transport.Dial(ctx, "mqtt://"+through.address(), transport.Options{ClientID: "node-a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	if _, err := client.Set(ctx, "k", []byte("mine"), transport.SetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	bequest, err := client.Bequeath(ctx, "k", []byte("mine"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client, bequest
+}
+
+func mustBeOver(t *testing.T, lost <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-lost:
+	case <-time.After(patience):
+		t.Fatal("the loss of the connection is not noticed")
+	}
+}
+
+func TestOurWillIsAppliedWhenTheConnectionIsLost(t *testing.T) {
+	address, s := startServer(t, server.Options{})
+	through := newProxy(t, address)
+	observer := dial(t, address, transport.Options{})
+	watch, err := observer.Watch("k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Close()
+	client, bequest := bequeathing(t, through)
+	if got, want := bequest.Silence(), 7500*time.Millisecond; got != want {
+		t.Errorf("the broker bears a silence of %v, want %v", got, want)
+	}
+	through.cut()
+	mustBeOver(t, bequest.Lost())
+	eventually(t, "the key is deleted", func() bool { return !(<-watch.Changes()).Exists })
+	if got := s.Stats().AppliedWills; got != 1 {
+		t.Errorf("%d Wills were applied, want 1", got)
+	}
+	// The connection that follows has none.
+	if _, err := client.Set(t.Context(), "k", []byte("mine"), transport.SetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	through.cut()
+	if _, err := client.Set(t.Context(), "other", nil, transport.SetOptions{}); errors.Is(err, transport.ErrOutcomeUnknown) {
+		_, _ = client.Get(t.Context(), "other") // by the next connection
+	}
+	mustHold(t, observer, "k", "mine")
+	if got := s.Stats().AppliedWills; got != 1 {
+		t.Errorf("%d Wills were applied, want 1", got)
+	}
+}
+
+func TestOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		end  func(*testing.T, *transport.Client, *transport.Bequest)
+	}{
+		{"the client is closed", func(t *testing.T, client *transport.Client, _ *transport.Bequest) {
+			if err := client.Close(); err != nil {
+				t.Error(err)
+			}
+		}},
+		{"the connection is replaced", func(t *testing.T, client *transport.Client, bequest *transport.Bequest) {
+			bequest.Close()
+			if _, err := client.Bequeath(t.Context(), "other", nil); err != nil {
+				t.Error(err)
+			}
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			address, s := startServer(t, server.Options{})
+			client, bequest := bequeathing(t, newProxy(t, address))
+			test.end(t, client, bequest)
+			mustBeOver(t, bequest.Lost())
+			// Whoever connects under the same name comes after the end of the other.
+			if err := client.Close(); err != nil {
+				t.Error(err)
+			}
+			mustHold(t, dial(t, address, transport.Options{ClientID: "node-a"}), "k", "mine")
+			if got := s.Stats().AppliedWills; got != 0 {
+				t.Errorf("%d Wills were applied", got)
+			}
+		})
+	}
+}
+
+func TestRequestsUnderWayMayFinishBeforeTheConnectionIsReplaced(t *testing.T) {
+	through := newProxy(t, start(t, server.Options{}))
+	client := dial(t, through.address(), transport.Options{})
+	through.hold(answers)
+	answered := make(chan error, 1)
+	go func() {
+		_, err := client.Set(t.Context(), "k", nil, transport.SetOptions{})
+		answered <- err
+	}()
+	eventually(t, "an answer is held", func() bool { return through.holds(answers) })
+	replaced := make(chan error, 1)
+	lost := client.Lost()
+	go func() {
+		_, err := client.Bequeath(t.Context(), "other", nil)
+		replaced <- err
+	}()
+	// Too early for either; were the connection dropped, the request would fail.
+	select {
+	case err := <-answered:
+		t.Errorf("the request: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	through.release(answers)
+	if err := <-answered; err != nil {
+		t.Errorf("the request: %v", err)
+	}
+	if err := <-replaced; err != nil {
+		t.Errorf("Bequeath: %v", err)
+	}
+	mustBeOver(t, lost)
+}
+
+func TestABequestGoesOnAfterTheBrokerWasAwayAndEndsWithItsContext(t *testing.T) {
+	through := newProxy(t, start(t, server.Options{}))
+	client := dial(t, through.address(), transport.Options{})
+	through.refuses(true)
+	through.cut()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := client.Bequeath(ctx, "k", nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("without a broker: %v, want DeadlineExceeded", err)
+	}
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := client.Bequeath(t.Context(), "k", nil)
+		waiting <- err
+	}()
+	through.refuses(false)
+	if err := <-waiting; err != nil {
+		t.Errorf("when the broker is back: %v", err)
+	}
+	if err := client.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := client.Bequeath(t.Context(), "k", nil); err == nil {
+		t.Error("a closed client bequeaths")
+	}
+}
+
+// noWills refuses connections with a Will.
+type noWills struct{ allowAll }
+
+// allowAll lets everybody do everything.
+type allowAll struct{}
+
+func (allowAll) Authorize(access.Identity, string, string) bool { return true }
+
+func TestInstantFailoverOverMQTT(t *testing.T) {
+	address, s := startServer(t, server.Options{})
+	through := newProxy(t, address)
+	options := lease.Options{TTL: 5 * time.Second, InstantFailover: true}
+	acquire := func(client *transport.Client) (*lease.Tenure, error) {
+		l, err := lease.New(client, leaseKey, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Acquire(t.Context())
+	}
+	holder, err := acquire(dial(t, through.address(), transport.Options{ClientID: "node-a"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	type outcome struct {
+		tenure *lease.Tenure
+		err    error
+	}
+	acquired := make(chan outcome, 1)
+	go func() {
+		tenure, err := acquire(dial(t, address, transport.Options{ClientID: "node-b"}))
+		acquired <- outcome{tenure, err}
+	}()
+	eventually(t, "the waiter has its Will and its watch", func() bool { return s.Stats().Connections >= 2 })
+	through.cut()
+	next := <-acquired
+	if next.err != nil {
+		t.Fatal(next.err)
+	}
+	if _, err := holder.Token(); !errors.Is(err, lease.ErrConnectionLost) {
+		t.Errorf("the former holder's token: %v, want ErrConnectionLost", err)
+	}
+	if s.Stats().AppliedWills != 1 {
+		t.Error("it was not the Will that freed the lease")
+	}
+}
