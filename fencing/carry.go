@@ -15,7 +15,7 @@ import (
 const HeaderName = "Fencing-Token"
 
 // UserPropertyName is the MQTT 5 user property in which SetUserProperty puts a
-// token: the one in which requests to the state store carry theirs.
+// token: "__ft", the one in which requests to the state store carry theirs.
 const UserPropertyName = protocol.PropertyFencingToken
 
 // ErrRepeatedToken: there are several tokens where one is wanted, and nobody can

@@ -326,6 +326,30 @@ func TestANewerWriteWaitsForAnOlderOneThatRuns(t *testing.T) {
 	})
 }
 
+// What was not stale when it came may be when its turn comes.
+func TestAWriteThatWaitedIsComparedAgain(t *testing.T) {
+	for _, door := range doors {
+		synctest.Test(t, func(t *testing.T) {
+			checker := newChecker(t, fencing.CheckerOptions{})
+			var all sync.WaitGroup
+			for _, wall := range []int64{1, 2} { // the second waits for the first
+				all.Go(func() {
+					if err := checker.Do(t.Context(), at(wall), func() error { time.Sleep(time.Second); return nil }); err != nil {
+						t.Errorf("%d: %v", wall, err)
+					}
+				})
+				synctest.Wait()
+			}
+			began := time.Now()
+			err := door.pass(t.Context(), checker, at(1))
+			if !errors.Is(err, fencing.ErrStaleToken) || time.Since(began) != 2*time.Second {
+				t.Errorf("%s: %v after %v, want ErrStaleToken after both", door.name, err, time.Since(began))
+			}
+			all.Wait()
+		})
+	}
+}
+
 func TestAWriteThatFailsOrPanicsLeavesTheCheckerFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
