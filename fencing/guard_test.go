@@ -244,6 +244,49 @@ func TestInvariant17ATokenThatTheStoreCannotHaveIssuedEndsTheTenure(t *testing.T
 	}
 }
 
+// One request meets a newer token: the tenure is over, and with it what its other
+// guards have under way or would begin.
+func TestInvariant17ARefusedTokenEndsTheTenureEverywhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		a, b := newNode(t, store, "node-a"), newNode(t, store, "node-b")
+		guard, tenure := a.lead(t)
+		next := fencing.NewGuard(b.Client, &usurped{token: hlc.Timestamp{Wall: time.Now().UnixMilli() + 1000, Node: "z"}})
+		if _, err := next.Claim(t.Context(), "press-7/claimed"); err != nil {
+			t.Fatal(err)
+		}
+		var sent atomic.Int64
+		a.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			sent.Add(1)
+			return transporttest.Fault{LoseReply: !bytes.Contains(request.Payload, []byte("claimed"))}
+		})
+		other := fencing.NewGuard(a.Client, tenure)
+		underWay := make(chan error)
+		go func() { _, err := other.Set(t.Context(), key, nil); underWay <- err }()
+		synctest.Wait()
+		began := time.Now()
+		_, err := guard.Set(t.Context(), "press-7/claimed", nil)
+		if !errors.Is(err, fencing.ErrStaleToken) || !errors.Is(tenure.Err(), lease.ErrFencedOut) || !errors.Is(tenure.Err(), fencing.ErrStaleToken) {
+			t.Errorf("%v ended the tenure with %v", err, tenure.Err())
+		}
+		if err := <-underWay; !errors.Is(err, lease.ErrFencedOut) || !errors.Is(err, transport.ErrOutcomeUnknown) || time.Since(began) != 0 {
+			t.Errorf("what was under way ended with %v after %v, want ErrFencedOut and ErrOutcomeUnknown at once", err, time.Since(began))
+		}
+		sent.Store(0)
+		for _, method := range methods {
+			for _, guard := range []*fencing.Guard{guard, other} {
+				if err := method.call(t.Context(), guard); !errors.Is(err, lease.ErrFencedOut) {
+					t.Errorf("%s afterwards: %v, want ErrFencedOut", method.name, err)
+				}
+			}
+		}
+		time.Sleep(ttl)
+		if got := sent.Load(); got != 0 {
+			t.Errorf("%d requests were sent afterwards", got)
+		}
+	})
+}
+
 // forgetful is a connection on which tokens get lost.
 type forgetful struct{ transport.Conn }
 
