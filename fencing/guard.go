@@ -16,8 +16,8 @@ type Tenure interface {
 	Token() (hlc.Timestamp, error)
 	// Remaining is how long the token may be used if nothing extends it.
 	Remaining() time.Duration
-	// Context ends when the tenure ends, or earlier.
-	Context() context.Context
+	// TokenContext ends, with its cause, when the token may not be used any more.
+	TokenContext() context.Context
 	// FencedOut ends the tenure because its token was refused; evidence is the
 	// refusal.
 	FencedOut(evidence error)
@@ -126,13 +126,8 @@ func (g *Guard) do(ctx context.Context, operation, key string, request func(cont
 	defer cancel()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	defer context.AfterFunc(g.tenure.Context(), func() {
-		// A context that gives notice of the end comes before it. What is left
-		// then is short, and bounded above.
-		if _, over := g.token(); over != nil {
-			end(over)
-		}
-	})()
+	usable := g.tenure.TokenContext()
+	defer context.AfterFunc(usable, func() { end(context.Cause(usable)) })()
 	err = request(ctx, token)
 	if tokenRefused(err) {
 		g.tenure.FencedOut(err)

@@ -92,7 +92,7 @@ type usurped struct {
 }
 
 // Context never ends: nobody told those who wait.
-func (u *usurped) Context() context.Context { return context.Background() }
+func (u *usurped) TokenContext() context.Context { return context.Background() }
 
 func (u *usurped) Token() (hlc.Timestamp, error) { return u.token, u.ended() }
 func (u *usurped) Remaining() time.Duration      { return time.Minute }
@@ -440,35 +440,40 @@ func TestInvariant21ARequestDoesNotOutlastItsTenure(t *testing.T) {
 // the release was given up.
 func TestInvariant18NothingIsSentOnceTheTenureWasEnded(t *testing.T) {
 	for _, method := range methods {
-		t.Run(method.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newNode(t, transporttest.Start(t), "node-a")
-				guard, tenure := a.lead(t)
-				synctest.Wait() // the tenure has read its own key
-				a.conn.Cut()
-				sent := a.countAll()
-				began := time.Now()
-				time.AfterFunc(ttl/4, func() {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-					defer cancel()
-					if err := tenure.Release(ctx); err == nil {
-						t.Error("released without a connection")
+		for _, end := range []struct {
+			name string
+			at   time.Duration
+		}{{"early", ttl / 4}, {"after the notice", ttl - 3*ttl/20}} {
+			t.Run(method.name+", "+end.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					a := newNode(t, transporttest.Start(t), "node-a")
+					guard, tenure := a.lead(t)
+					synctest.Wait() // the tenure has read its own key
+					a.conn.Cut()
+					sent := a.countAll()
+					began := time.Now()
+					time.AfterFunc(end.at, func() {
+						ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+						defer cancel()
+						if err := tenure.Release(ctx); err == nil {
+							t.Error("released without a connection")
+						}
+						a.conn.Restore()
+					})
+					err := method.call(t.Context(), guard)
+					if !errors.Is(err, transport.ErrNotSent) && !errors.Is(err, lease.ErrReleased) || errors.Is(err, transport.ErrOutcomeUnknown) {
+						t.Errorf("%v, want ErrNotSent or ErrReleased", err)
 					}
-					a.conn.Restore()
+					if waited := time.Since(began); waited != end.at {
+						t.Errorf("it waited %v, want until the release", waited)
+					}
+					time.Sleep(ttl)
+					if got := sent.Load(); got != 0 {
+						t.Errorf("%d requests were sent", got)
+					}
 				})
-				err := method.call(t.Context(), guard)
-				if !errors.Is(err, transport.ErrNotSent) && !errors.Is(err, lease.ErrReleased) || errors.Is(err, transport.ErrOutcomeUnknown) {
-					t.Errorf("%v, want ErrNotSent or ErrReleased", err)
-				}
-				if waited := time.Since(began); waited != ttl/4 {
-					t.Errorf("it waited %v, want until the release", waited)
-				}
-				time.Sleep(ttl)
-				if got := sent.Load(); got != 0 {
-					t.Errorf("%d requests were sent", got)
-				}
 			})
-		})
+		}
 	}
 }
 

@@ -71,7 +71,7 @@ func (g *Guard) Update(ctx context.Context, key string, update func(old transpor
 // tenure may be extended many times meanwhile.
 func (g *Guard) awaitTurn(ctx context.Context, key string) (done func(), err error) {
 	turn := g.turns.join(key)
-	ended := g.tenure.Context().Done()
+	ended := g.tenure.TokenContext().Done()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -89,7 +89,6 @@ func (g *Guard) awaitTurn(ctx context.Context, key string) (done func(), err err
 			return func() { <-turn; g.turns.leave(key) }, nil
 		case <-ctx.Done():
 		case <-ended:
-			ended = nil // it may have been a notice; the timer waits for the end
 		case <-timer.C:
 		}
 	}

@@ -30,7 +30,7 @@
 //	ErrReleased                   Release was called                   nobody needs to
 //	ErrLost                       the store has another holder         acquire again
 //	ErrDeadlinePassed             no renewal came through in time      acquire again; the cause has the last failure
-//	ErrFencedOut                  a write met a newer token            acquire again
+//	ErrFencedOut                  a write's token was refused          acquire again
 //	ErrDeleted                    somebody deleted the store's key     find out who; acquire again
 //	ErrConnectionLost             the connection dropped, and an       acquire again
 //	                              option says that this is the end

@@ -16,8 +16,9 @@ var (
 	ErrLost = errors.New("another holder has the lease")
 	// ErrDeadlinePassed: no renewal succeeded in time.
 	ErrDeadlinePassed = errors.New("the deadline passed without a renewal")
-	// ErrFencedOut: a protected resource has seen a newer token.
-	ErrFencedOut = errors.New("fenced out by a newer token")
+	// ErrFencedOut: a protected resource refused the token, as a rule because it has
+	// seen a newer one.
+	ErrFencedOut = errors.New("fenced out: the token was refused")
 	// ErrDeleted: the store's key is gone, though nobody here released it. Somebody
 	// deleted it, or it expired before its time.
 	ErrDeleted = errors.New("the lease was deleted from the store")

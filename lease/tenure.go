@@ -27,7 +27,7 @@ type Tenure struct {
 	cancel context.CancelCauseFunc
 
 	living      context.Context // ends with cause
-	die         context.CancelFunc
+	die         context.CancelCauseFunc
 	renewing    context.Context // ends when no renewal may be sent any more; at the latest with living
 	stopRenewal context.CancelFunc
 	idle        chan struct{} // closed when keep has returned
@@ -59,7 +59,7 @@ func (l *Lease) begin(c candidacy, token hlc.Timestamp, sent time.Duration) (*Te
 		}
 	}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
-	t.living, t.die = context.WithCancel(context.Background())
+	t.living, t.die = context.WithCancelCause(context.Background())
 	t.renewing, t.stopRenewal = context.WithCancel(t.living)
 	if !l.client.Go(func(client context.Context) { t.keep(client, sent) }) {
 		return nil, transport.ErrClosed
@@ -79,6 +79,11 @@ func (t *Tenure) Name() string { return t.lease.name }
 // the tenure ends, and Options.Notice before the deadline if renewals fail;
 // context.Cause says why.
 func (t *Tenure) Context() context.Context { return t.ctx }
+
+// TokenContext returns a context for requests that carry the token. It ends when Token
+// begins to refuse, which is later than Context by up to Options.Notice; context.Cause
+// says why.
+func (t *Tenure) TokenContext() context.Context { return t.living }
 
 // Done is closed when Context ends.
 func (t *Tenure) Done() <-chan struct{} { return t.ctx.Done() }
@@ -151,7 +156,7 @@ func (t *Tenure) end(cause error) {
 
 func (t *Tenure) endLocked(cause error) {
 	t.cause = cause
-	t.die()
+	t.die(t.causeError(cause))
 	t.cancel(t.causeError(cause))
 }
 
@@ -160,7 +165,7 @@ func (t *Tenure) causeError(cause error) error {
 }
 
 // FencedOut ends the tenure at once, because a protected resource refused its
-// token in favour of a newer one. Whoever sees such a refusal calls it, and
+// token, as a rule in favour of a newer one. Whoever sees such a refusal calls it, and
 // retries nothing: somebody else has been elected. evidence becomes part of the
 // cause.
 func (t *Tenure) FencedOut(evidence error) {
