@@ -17,6 +17,8 @@
 //	refused := false ||
 //	>>>>
 //
+// A command with a time limit (go test -timeout) notices a mutant that hangs.
+//
 // Nothing is changed in place: each mutant lives in a copy of the tree.
 package main
 
@@ -28,6 +30,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -122,9 +125,28 @@ func run(path string, rows bool) (survivors int, err error) {
 }
 
 var (
-	failedRow  = regexp.MustCompile(`(?m)^ +--- FAIL: (.*) \(`)
-	failedTest = regexp.MustCompile(`(?m)^--- FAIL: (.*) \(`)
+	failed = regexp.MustCompile(`(?m)^ *--- FAIL: (.*) \(`)
+	// A test that hangs or brings down the program says so in words of its own.
+	running = regexp.MustCompile(`(?m)^panic: test timed out.*\n\trunning tests:\n\t\t(.*) \(`)
 )
+
+// noticedBy returns the tests that failed. The rows of a table say more than the name of
+// their test, so they stand in its place.
+func noticedBy(out string) (tests []string) {
+	var names []string
+	for _, pattern := range []*regexp.Regexp{failed, running} {
+		for _, match := range pattern.FindAllStringSubmatch(out, -1) {
+			names = append(names, match[1])
+		}
+	}
+	for _, name := range names {
+		isRow := func(other string) bool { return strings.HasPrefix(other, name+"/") }
+		if !slices.ContainsFunc(names, isRow) {
+			tests = append(tests, strings.ReplaceAll(name, "_", " "))
+		}
+	}
+	return tests
+}
 
 // try applies one mutant, tests, and takes it back.
 func try(tree string, command []string, m mutant) (noticed []string, err error) {
@@ -139,22 +161,14 @@ func try(tree string, command []string, m mutant) (noticed []string, err error) 
 	if err := os.WriteFile(path, []byte(strings.Replace(string(original), m.old, m.changed, 1)), 0o644); err != nil {
 		return nil, err
 	}
-	out, failed := test(tree, command)
+	out, isRed := test(tree, command)
 	if err := os.WriteFile(path, original, 0o644); err != nil {
 		return nil, err
 	}
-	if !failed {
+	if !isRed {
 		return nil, nil
 	}
-	// The rows of a table say more than the name of their test.
-	for _, failed := range []*regexp.Regexp{failedRow, failedTest} {
-		for _, match := range failed.FindAllStringSubmatch(out, -1) {
-			noticed = append(noticed, strings.ReplaceAll(match[1], "_", " "))
-		}
-		if len(noticed) > 0 {
-			break
-		}
-	}
+	noticed = noticedBy(out)
 	if len(noticed) == 0 {
 		return nil, fmt.Errorf("%s: the command failed, but no test did; does it compile?\n%s", m.name, out)
 	}

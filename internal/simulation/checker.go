@@ -38,6 +38,7 @@ type checker struct {
 	mu         sync.Mutex
 	violations []string
 	requests   int
+	ends       map[string]int
 	tenures    []*holding
 	valid      []*holding // those that may be valid still
 
@@ -78,6 +79,7 @@ type holding struct {
 func newChecker(s *simulation) *checker {
 	return &checker{
 		sim:      s,
+		ends:     make(map[string]int),
 		versions: make(map[hlc.Timestamp]string),
 		refused:  make(map[string]bool),
 		robbed:   make(map[string]bool),
@@ -156,8 +158,11 @@ func (c *checker) lockAppliedLocked(a transporttest.Applied) {
 	case a.Command.Verb == statestore.VerbSet && a.Reply.Outcome == statestore.ConditionFailed:
 		c.refused[value] = true
 	case a.Reply.Outcome == statestore.Deleted:
-		if a.Command.Verb == statestore.VerbDel {
+		switch {
+		case a.Client == vandal:
 			c.robbed[c.value] = true
+		case a.Command.Verb != statestore.VerbVDel || value != c.value:
+			c.violationLocked("%s deleted the lease of %s", a.Client, c.nameLocked(c.value))
 		}
 		c.value = ""
 	}
@@ -263,25 +268,33 @@ func (c *checker) watch(h *holding) {
 	h.cause = h.tenure.Err()
 	c.sim.tracef("%s: %s ends: %v", h.process.name, h.name, h.cause)
 	is := func(cause error) bool { return errors.Is(h.cause, cause) }
-	holds := false
+	name, holds := "another cause", false
 	switch {
 	case is(lease.ErrReleased):
+		name = "released"
 		holds = h.releasing.Load() || h.process.node.elects
 	case is(lease.ErrLost):
+		name = "lost"
 		holds = c.refused[h.value] || c.robbed[h.value]
 	case is(lease.ErrDeleted):
+		name = "deleted"
 		holds = c.robbed[h.value]
 	case is(lease.ErrFencedOut):
+		name = "fenced out"
 		holds = c.fenced[h.token.String()]
 	case is(lease.ErrDeadlinePassed):
+		name = "deadline passed"
 		// Its owner hears of it while the token is good still, unless the clock jumped,
 		// and may have released at once.
 		holds = left > 0 || errors.Is(over, lease.ErrReleased) || h.jumps != h.process.node.clock.jumping.Load()
 	case is(transport.ErrClosed):
+		name = "closed"
 		holds = h.process.ctx.Err() != nil
 	case is(transport.ErrSessionTakenOver):
+		name = "taken over"
 		holds = !current
 	}
+	c.ends[name]++
 	if !holds && h.value != "" {
 		c.violationLocked("%s ended for a reason that was not there: %v, %v before its deadline", h.name, h.cause, left)
 	}
@@ -418,7 +431,8 @@ func (c *checker) answered(p *process, s sent, reply transport.Reply, err error)
 	if err != nil {
 		return
 	}
-	refused := s.key == lockKey && s.verb == "SET" && strings.HasPrefix(string(reply.Payload), ":-1")
+	text := strings.TrimPrefix(string(reply.Payload), ":") // in one dialect and not in the other
+	refused := s.key == lockKey && s.verb == "SET" && strings.HasPrefix(text, "-1")
 	fenced := s.key == dataKey && s.verb == "SET" && strings.Contains(string(reply.Payload), "lower version")
 	if !refused && !fenced {
 		return

@@ -3,7 +3,7 @@
 //
 //	go test ./internal/simulation               # some hundred seeds; -short: a few
 //	go test ./internal/simulation -seeds 5000   # so many
-//	go test ./internal/simulation -seed 17      # this one, with its trace
+//	go test ./internal/simulation -v -seed 17   # this one, with its trace
 //
 // What runs is the real thing: transport.Client, lease, fencing and election over
 // package transporttest, three to five nodes with clocks of their own. What goes wrong is in

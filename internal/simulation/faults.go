@@ -19,6 +19,7 @@ type weather struct {
 var (
 	fair  = weather{lose: 0.002, hold: 0.002, repeat: 0.01, cut: 0.0005, longest: 20 * time.Second}
 	rough = weather{lose: 0.10, hold: 0.10, repeat: 0.10, cut: 0.01, longest: 20 * time.Second}
+	slow  = weather{lose: 0.01, hold: 0.7, repeat: 0.05, longest: 2 * requestTimeout}
 	storm = weather{lose: 0.30, hold: 0.25, repeat: 0.20, cut: 0.05, longest: 4 * time.Minute}
 )
 
@@ -138,7 +139,7 @@ func (s *simulation) harm(n *node, lasts time.Duration) {
 	s.mu.Lock()
 	s.faults++
 	s.mu.Unlock()
-	kind := s.random.IntN(15)
+	kind := s.random.IntN(17)
 	amount := time.Duration(s.random.Int64N(int64(40 * time.Second)))
 	switch kind {
 	case 0, 1:
@@ -177,7 +178,9 @@ func (s *simulation) harm(n *node, lasts time.Duration) {
 		n.start()
 	case 13:
 		s.forge(n)
-	case 14:
+	case 14, 15:
+		n.setWeather(slow, "slow", lasts)
+	case 16:
 		if !s.foreign || s.random.IntN(2) == 0 {
 			s.tracef("%s: told to give up the lease", n.id)
 			n.current().giveUp()
@@ -185,11 +188,14 @@ func (s *simulation) harm(n *node, lasts time.Duration) {
 		}
 		s.tracef("%s: somebody deletes the key of the lease", n.id)
 		request := transport.Request{Payload: resp3.AppendCommand(nil, "DEL", lockKey)}
-		conn := s.store.Connect("vandal")
+		conn := s.store.Connect(vandal)
 		_, _ = conn.RoundTrip(context.Background(), request)
 		_ = conn.Close()
 	}
 }
+
+// vandal deletes what is not its own.
+const vandal = "vandal"
 
 // forge tells a node of a change that never happened.
 func (s *simulation) forge(n *node) {

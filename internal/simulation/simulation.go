@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/random"
+	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
@@ -51,8 +52,9 @@ type Result struct {
 	Violations []string
 	// Trace is what happened, if it was asked for.
 	Trace []string
-	// Tenures, Requests and Faults count.
+	// Tenures, Requests and Faults count. Ends counts the tenures by how they ended.
 	Tenures, Requests, Faults int
+	Ends                      map[string]int
 }
 
 // simulation is one seed.
@@ -84,16 +86,26 @@ func Run(t *testing.T, seed uint64, tracing bool) Result {
 	mathrand.Seed(int64(seed))
 	var result Result
 	synctest.Test(t, func(t *testing.T) {
-		s := &simulation{
-			began:   time.Now(),
-			store:   transporttest.Start(t),
-			tracing: tracing,
-			random:  rand.New(rand.NewPCG(seed, 1)),
+		s := &simulation{began: time.Now(), tracing: tracing, random: rand.New(rand.NewPCG(seed, 1))}
+		// A strict store keeps more promises than are asked for here, and must break none.
+		store, err := transporttest.NewStore(statestore.Options{Strict: s.random.IntN(4) == 0})
+		if err != nil {
+			t.Fatal(err)
 		}
+		defer store.Close()
+		store.Speak([]statestore.Dialect{statestore.Deployed, statestore.Documented}[s.random.IntN(2)])
+		s.store = store
 		s.checker = newChecker(s)
-		s.store.Tap(s.checker.applied)
+		store.Tap(s.checker.applied)
 		s.run(seed)
-		result = Result{Violations: s.checker.violations, Trace: s.trace, Tenures: len(s.checker.tenures), Requests: s.checker.requests, Faults: s.faults}
+		result = Result{
+			Violations: s.checker.violations,
+			Trace:      s.trace,
+			Tenures:    len(s.checker.tenures),
+			Requests:   s.checker.requests,
+			Faults:     s.faults,
+			Ends:       s.checker.ends,
+		}
 	})
 	return result
 }
