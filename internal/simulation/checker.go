@@ -356,7 +356,7 @@ func (c *checker) last(leftAlone bool) {
 }
 
 // tooMany requests of one process in a second are a hot loop.
-const tooMany = 100
+const tooMany = 50
 
 // sample looks at everything once a second.
 func (c *checker) sample() {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/resp3"
+	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -139,7 +140,7 @@ func (s *simulation) harm(n *node, lasts time.Duration) {
 	s.mu.Lock()
 	s.faults++
 	s.mu.Unlock()
-	kind := s.random.IntN(17)
+	kind := s.random.IntN(18)
 	amount := time.Duration(s.random.Int64N(int64(40 * time.Second)))
 	switch kind {
 	case 0, 1:
@@ -181,6 +182,10 @@ func (s *simulation) harm(n *node, lasts time.Duration) {
 	case 14, 15:
 		n.setWeather(slow, "slow", lasts)
 	case 16:
+		s.tracef("%s: not authorized for %v", n.id, lasts)
+		n.denied.Add(1)
+		time.AfterFunc(lasts, func() { n.denied.Add(-1) })
+	case 17:
 		if !s.foreign || s.random.IntN(2) == 0 {
 			s.tracef("%s: told to give up the lease", n.id)
 			n.current().giveUp()
@@ -192,6 +197,16 @@ func (s *simulation) harm(n *node, lasts time.Duration) {
 		_, _ = conn.RoundTrip(context.Background(), request)
 		_ = conn.Close()
 	}
+}
+
+// authorized is the store's rule: who is denied may do nothing.
+func (s *simulation) authorized(client string, _ statestore.Verb, _ string) bool {
+	for _, n := range s.nodes {
+		if n.id == client {
+			return n.denied.Load() == 0
+		}
+	}
+	return true
 }
 
 // vandal deletes what is not its own.

@@ -41,6 +41,7 @@ type node struct {
 	elects     bool // uses an Elector; otherwise a Lease
 	clock      clock
 	wallOffset atomic.Int64
+	denied     atomic.Int64 // how many faults make the store refuse it everything
 
 	mu        sync.Mutex
 	random    *rand.Rand

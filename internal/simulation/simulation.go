@@ -124,6 +124,9 @@ func (s *simulation) run(seed uint64) {
 		n.elects = i == 0 || i > 1 && s.random.IntN(2) == 0
 		s.nodes = append(s.nodes, n)
 		s.tracef("%s: rate %.4f, elects %v", n.id, n.clock.rate, n.elects)
+	}
+	s.store.Authorize(s.authorized)
+	for _, n := range s.nodes {
 		n.start()
 	}
 	sampling := make(chan struct{})
