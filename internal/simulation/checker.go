@@ -417,7 +417,8 @@ func (c *checker) sending(p *process, request transport.Request) sent {
 	return s
 }
 
-// answered looks at a reply after its process has it. What is refused is over at once.
+// answered looks at a reply after its process has it. What was refused is over at once,
+// and so is what belongs to a client that lost its name.
 func (c *checker) answered(p *process, s sent, reply transport.Reply, err error) {
 	if c.sim.tracing && s.key == lockKey && s.verb != "KEYNOTIFY" {
 		text := strings.TrimSpace(string(reply.Payload))
@@ -428,11 +429,11 @@ func (c *checker) answered(p *process, s sent, reply transport.Reply, err error)
 		c.sim.tracef("%s: %s of %s got %q %v", p.name, s.verb, c.nameLocked(s.value), text, err)
 		c.mu.Unlock()
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, transport.ErrSessionTakenOver) {
 		return
 	}
 	text := strings.TrimPrefix(string(reply.Payload), ":") // in one dialect and not in the other
-	refused := s.key == lockKey && s.verb == "SET" && strings.HasPrefix(text, "-1")
+	refused := s.key == lockKey && s.verb == "SET" && (err != nil || strings.HasPrefix(text, "-1"))
 	fenced := s.key == dataKey && s.verb == "SET" && strings.Contains(string(reply.Payload), "lower version")
 	if !refused && !fenced {
 		return
