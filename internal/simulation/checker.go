@@ -26,6 +26,8 @@ import (
 //   - each write to the protected key: is its token the one token of a tenure, not older
 //     than the last, and is the first of a tenure one that changes nothing, as a claim does
 //     (11 to 14, 17);
+//   - each acquisition: is most of its time left (10), or, if it failed, is nothing left in
+//     the store that its error does not tell of (19);
 //   - each request: does it belong to a tenure that was released (18), and do many go out at
 //     once (28);
 //   - each end: does its cause agree with what happened, and does it stay the same (9);
@@ -56,6 +58,7 @@ type checker struct {
 	began    hlc.Timestamp       // the highest token with which a tenure began
 	numbers  map[string]int      // of values, for the trace
 	bursts   map[*process]int    // requests in the present second
+	latest   map[*process]string // the value that each sent last
 	owners   map[string]*holding // by value
 
 	leftAlone bool     // by the last fault
@@ -87,6 +90,7 @@ func newChecker(s *simulation) *checker {
 		fenced:   make(map[string]bool),
 		numbers:  make(map[string]int),
 		bursts:   make(map[*process]int),
+		latest:   make(map[*process]string),
 		owners:   make(map[string]*holding),
 	}
 }
@@ -257,6 +261,27 @@ func (c *checker) begin(p *process, tenure *lease.Tenure) *holding {
 	return h
 }
 
+// fresh looks at a tenure that Acquire has just returned: is a useful part of it left (10)?
+func (c *checker) fresh(h *holding) {
+	if _, err := h.tenure.Token(); err != nil {
+		return // it lost its name, or its client, at this very moment
+	}
+	if left := h.tenure.Remaining(); left < ttl-margin-requestTimeout {
+		c.violation("%s was acquired with %v left", h.name, left)
+	}
+}
+
+// failed looks at an acquisition that failed. It must not hold the lease, unless its error
+// says that it may, and then frees it (19).
+func (c *checker) failed(p *process, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	value := c.latest[p]
+	if value != "" && value == c.value && c.sim.elapsed() < c.expires && c.owners[value] == nil && !errors.Is(err, transport.ErrOutcomeUnknown) {
+		c.violationLocked("%s failed to acquire the lease, and the store holds its %s for %v: %v", p.name, c.nameLocked(value), c.expires-c.sim.elapsed(), err)
+	}
+}
+
 // watch sees a tenure end.
 func (c *checker) watch(h *holding) {
 	<-h.tenure.Context().Done()
@@ -411,6 +436,7 @@ func (c *checker) sending(p *process, request transport.Request) sent {
 	if c.sim.tracing {
 		c.sim.tracef("%s: sends %s of %s", p.name, s.verb, c.nameLocked(s.value))
 	}
+	c.latest[p] = s.value
 	if h := c.owners[s.value]; h != nil && h.released.Load() {
 		c.violationLocked("%s sends %s of %s, which was released", p.name, s.verb, h.name)
 	}

@@ -291,6 +291,7 @@ func (p *process) hold() {
 		tenure, err := p.acquire(l)
 		if err != nil {
 			p.node.sim.tracef("%s: acquire: %v", p.name, err)
+			p.node.sim.checker.failed(p, err)
 			if errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrSessionTakenOver) {
 				return
 			}
@@ -298,6 +299,7 @@ func (p *process) hold() {
 			continue
 		}
 		h := p.node.sim.checker.begin(p, tenure)
+		p.node.sim.checker.fresh(h)
 		guard := fencing.NewGuard(p.client, tenure)
 		ctx, cancel := context.WithCancelCause(p.ctx)
 		unlink := context.AfterFunc(tenure.Context(), func() { cancel(tenure.Err()) })
