@@ -171,6 +171,31 @@ func TestInvariant19AnAcquisitionOfUnknownOutcomeIsResolved(t *testing.T) {
 	})
 }
 
+func TestInvariant19ARequestThatCameLateIsResolvedWhenTheCallerGivesUpWaiting(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		holder := newNode(t, store, "node-a", lease.Options{})
+		tenure := holder.mustAcquire(t)
+		n := newNode(t, store, "node-b", lease.Options{})
+		n.conn.Silence(true)
+		n.scripted("SET", func(number int64) transporttest.Fault {
+			if number == 1 {
+				return transporttest.Fault{HoldRequest: time.Second}
+			}
+			return transporttest.Fault{} // refused: node-a has it
+		})
+		time.AfterFunc(900*time.Millisecond, func() { _ = tenure.Release(context.Background()) })
+		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer cancel()
+		if _, err := n.Acquire(ctx); !errors.Is(err, transport.ErrOutcomeUnknown) {
+			t.Errorf("Acquire: %v, want ErrOutcomeUnknown: its first request may have been applied", err)
+		}
+		time.Sleep(200 * time.Millisecond)
+		if held, err := holder.Holder(t.Context()); err != nil || held.Held {
+			t.Errorf("after it was given up: %+v, %v; want nobody", held, err)
+		}
+	})
+}
+
 func TestInvariant28OneReleaseCausesAtMostOneTryByEachWaiter(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		const waiters = 10

@@ -16,14 +16,18 @@ type candidacy struct {
 	value   string             // what will stand in the store; no other attempt has the same
 	lost    <-chan struct{}    // closed when the connection drops, where that matters; else nil
 	bequest *transport.Bequest // what frees the lease then; nil if nothing does
+	// mayHold: a request got no answer, so it may have set the key, or may yet. That a
+	// later request was refused says nothing of one that is still on its way.
+	mayHold bool
 }
 
 // errReconnected: what an attempt rested on has gone with its connection.
 var errReconnected = fmt.Errorf("begin anew: %w", ErrConnectionLost)
 
 // campaign makes attempts to acquire the lease, each a candidacy of its own, as long as
-// their connections are lost under them.
-func (l *Lease) campaign(ctx context.Context, attempt func(candidacy) (*Tenure, error)) (*Tenure, error) {
+// their connections are lost under them. What an attempt may hold when it is given up is
+// freed.
+func (l *Lease) campaign(ctx context.Context, attempt func(*candidacy) (*Tenure, error)) (*Tenure, error) {
 	for {
 		c, err := l.stand(ctx)
 		if err != nil {
@@ -34,15 +38,23 @@ func (l *Lease) campaign(ctx context.Context, attempt func(candidacy) (*Tenure, 
 			return tenure, nil // to which the candidacy belongs now
 		}
 		c.withdraw()
-		if !errors.Is(err, errReconnected) || ctx.Err() != nil {
-			return nil, err
+		again := errors.Is(err, errReconnected) && ctx.Err() == nil
+		if again && (!c.mayHold || l.free(ctx, c.value) == nil) {
+			continue
 		}
+		if c.mayHold {
+			l.abandon(c.value)
+			if !errors.Is(err, transport.ErrOutcomeUnknown) {
+				err = fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err)
+			}
+		}
+		return nil, err
 	}
 }
 
 // stand begins a candidacy.
-func (l *Lease) stand(ctx context.Context) (candidacy, error) {
-	c := candidacy{value: l.newValue()}
+func (l *Lease) stand(ctx context.Context) (*candidacy, error) {
+	c := &candidacy{value: l.newValue()}
 	if !l.options.InstantFailover {
 		return c, nil
 	}
@@ -69,7 +81,7 @@ func (l *Lease) stand(ctx context.Context) (candidacy, error) {
 
 // withdraw ends the use of the connection's last will, which does no harm after that:
 // the value it deletes never comes again.
-func (c candidacy) withdraw() {
+func (c *candidacy) withdraw() {
 	if c.bequest != nil {
 		c.bequest.Close()
 	}

@@ -86,18 +86,22 @@ func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 			return nil, &HeldError{Lease: l.name, Holder: holder}
 		}
 	}
-	tenure, err := l.campaign(ctx, func(c candidacy) (*Tenure, error) {
+	tenure, err := l.campaign(ctx, func(c *candidacy) (*Tenure, error) {
 		tenure, _, err := l.try(ctx, c)
 		return tenure, err
 	})
 	if !errors.Is(err, transport.ErrConditionFailed) {
 		return tenure, l.acquireError(err)
 	}
-	entry, err := l.client.Get(ctx, l.name)
-	if err != nil {
+	entry, unread := l.client.Get(ctx, l.name)
+	if unread != nil {
 		entry = transport.Entry{} // it is held all the same
 	}
-	return nil, &HeldError{Lease: l.name, Holder: holderOf(entry)}
+	held := &HeldError{Lease: l.name, Holder: holderOf(entry)}
+	if errors.Is(err, transport.ErrOutcomeUnknown) {
+		return nil, l.acquireError(fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, held))
+	}
+	return nil, held
 }
 
 // Acquire waits until the lease is free and acquires it. It returns when it
@@ -111,7 +115,7 @@ func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 			queue.close()
 		}
 	}()
-	tenure, err := l.campaign(ctx, func(c candidacy) (*Tenure, error) {
+	tenure, err := l.campaign(ctx, func(c *candidacy) (*Tenure, error) {
 		if queue == nil && l.options.GiveWay > 0 {
 			var err error
 			if queue, err = l.newWaiter(hlc.Timestamp{}); err != nil {
@@ -152,9 +156,8 @@ func (l *Lease) acquireError(err error) error {
 // try sets the key to the candidate's value unless another has it, and repeats that
 // while the outcome is unknown. Repeating is safe: to the store it is a renewal. If the
 // store refuses, version is what stood in the way.
-func (l *Lease) try(ctx context.Context, c candidacy) (tenure *Tenure, version hlc.Timestamp, err error) {
+func (l *Lease) try(ctx context.Context, c *candidacy) (tenure *Tenure, version hlc.Timestamp, err error) {
 	between := l.newBackoff()
-	mayHold := false
 	for {
 		if l.options.EndOnDisconnect && c.bequest == nil {
 			c.lost = l.client.Lost()
@@ -168,7 +171,7 @@ func (l *Lease) try(ctx context.Context, c candidacy) (tenure *Tenure, version h
 				tenure, err = l.begin(c, version, sent)
 				return tenure, version, err
 			}
-			mayHold = true
+			c.mayHold = true
 			if c.bequest == nil || !isClosed(c.lost) {
 				// It took so long that little of the TTL is left, because the
 				// process stood still; or it went by another connection than the
@@ -178,29 +181,19 @@ func (l *Lease) try(ctx context.Context, c candidacy) (tenure *Tenure, version h
 		case errors.Is(err, transport.ErrConditionFailed):
 			return nil, version, err
 		case errors.Is(err, transport.ErrOutcomeUnknown):
-			mayHold = true
+			c.mayHold = true
 		}
 		if isRefusal(err) || isTerminal(err) || errors.Is(err, transport.ErrQuotaExceeded) {
 			break
 		}
 		if c.bequest != nil && isClosed(c.lost) { // it went with the connection
-			if !mayHold || l.free(ctx, c.value) == nil {
-				return nil, version, errReconnected
-			}
-			err = ErrConnectionLost
-			break
+			return nil, version, errReconnected
 		}
 		if ctx.Err() == nil {
 			l.options.Logger.Warn("an attempt to acquire failed and will be repeated", "lease", l.name, "error", err)
 		}
 		if !pause.For(ctx, between.NextBackOff()) {
 			break
-		}
-	}
-	if mayHold {
-		l.abandon(c.value)
-		if !errors.Is(err, transport.ErrOutcomeUnknown) {
-			err = fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err)
 		}
 	}
 	return nil, version, err

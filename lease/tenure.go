@@ -19,7 +19,7 @@ import (
 // concurrent use, and no method but Release waits for the network.
 type Tenure struct {
 	lease *Lease
-	candidacy
+	*candidacy
 	token hlc.Timestamp
 	watch *transport.Watch // of the lease's key; nil if there is none
 
@@ -42,7 +42,7 @@ type Tenure struct {
 }
 
 // begin starts a tenure that was acquired by a request sent at sent.
-func (l *Lease) begin(c candidacy, token hlc.Timestamp, sent time.Duration) (*Tenure, error) {
+func (l *Lease) begin(c *candidacy, token hlc.Timestamp, sent time.Duration) (*Tenure, error) {
 	t := &Tenure{
 		lease:     l,
 		candidacy: c,
