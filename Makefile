@@ -4,6 +4,8 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.1
 MODULES := . server examples
 FUZZTIME ?= 10s
 COUNT ?= 1
+SEEDS ?= 2000
+FIRST ?= 1
 
 .DEFAULT_GOAL := help
 
@@ -38,8 +40,12 @@ fuzz: ## Run each fuzz target for FUZZTIME (default 10s)
 bench: ## Run the benchmarks, with allocations
 	go test -run '^$$' -bench . -benchmem work
 
+.PHONY: sim
+sim: ## Simulate SEEDS (2000) hours of nodes under faults, from seed FIRST (1) on
+	go test ./internal/simulation -v -timeout 0 -run Promises -seeds $(SEEDS) -first $(FIRST)
+
 .PHONY: mutants
-mutants: ## Break each rule of the store, one at a time: a test must notice
+mutants: ## Break each rule and each promise, one at a time: a test must notice
 	go run ./internal/mutants internal/mutants/*.txt
 
 .PHONY: demo

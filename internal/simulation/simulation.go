@@ -75,8 +75,9 @@ type simulation struct {
 	trace  []string
 }
 
-// Run simulates one seed. It must not run beside another, since some of what it seeds is
-// there once in a process.
+// Run simulates one seed, and keeps a trace if tracing is true; it changes nothing else. It
+// must not run beside another, since some of what it seeds is there once in a process. A
+// goroutine that is left when the hour is over makes the test fail.
 func Run(t *testing.T, seed uint64, tracing bool) Result {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	runtime.GC()
