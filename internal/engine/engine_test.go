@@ -376,3 +376,26 @@ func TestNotificationsComeInOrderUnderConcurrency(t *testing.T) {
 		}
 	})
 }
+
+func TestThenIsCalledBeforeAnybodyHearsOfTheCommand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.apply("watcher", "KEYNOTIFY", "k")
+		var outcomes []statestore.Outcome
+		ts := hlc.Timestamp{Wall: time.Now().UnixMilli(), Node: "writer"}.String()
+		reply := b.engine.ApplyThen(statestore.Parse(statestore.Request{
+			Client: "writer", Payload: resp3.AppendCommand(nil, "SET", "k", "v"), Timestamp: &ts,
+		}), func(reply statestore.Reply) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if len(b.delivered) > 0 {
+				t.Error("the watcher heard of it first")
+			}
+			outcomes = append(outcomes, reply.Outcome)
+		})
+		if !slices.Equal(outcomes, []statestore.Outcome{reply.Outcome}) {
+			t.Errorf("then got %v, the caller %v", outcomes, reply.Outcome)
+		}
+		b.want("0s watcher k SET v")
+	})
+}
