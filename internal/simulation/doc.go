@@ -22,10 +22,11 @@
 // All that is random follows the seed: the faults and the nodes by generators of their own,
 // the library's jitter by internal/random, the pauses of package backoff by the global
 // generator of math/rand. Each message takes a time of its own, to the nanosecond, so that
-// hardly two events share an instant; for what is left the test runs on one processor, with
-// the garbage collector off while a seed runs. What cannot be steered is the choice of a
+// hardly two events share an instant, and its fate from dice of its kind, so that it does
+// not matter which of two messages of one instant leaves first; for what is left the test
+// runs on one processor, with the garbage collector off while a seed runs. What cannot be steered is the choice of a
 // select of which two cases are ready, and of timers that end at the same instant.
-// TestASeedReplays counts how many seeds repeat their trace to the letter: when it was
+// TestASeedReplays counts how many seeds repeat their trace to the letter, but for the order within an instant: when it was
 // written, each of a hundred, in the same process and in another, on a busy machine too. The
 // race detector shuffles goroutines on purpose, so what it finds need not replay.
 //

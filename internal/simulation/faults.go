@@ -3,6 +3,8 @@ package simulation
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
 	"time"
 
 	"github.com/tenurelock/tenure/resp3"
@@ -24,53 +26,81 @@ var (
 	storm = weather{lose: 0.30, hold: 0.25, repeat: 0.20, cut: 0.05, longest: 4 * time.Minute}
 )
 
+// dice are thrown for one kind of message of a node: requests of one verb about one key,
+// or notifications of one key. Each kind has its own, so that two messages which leave at
+// the same instant get the same fates whichever comes first.
+type dice struct{ *rand.Rand }
+
+// diceLocked returns the dice of a kind.
+func (n *node) diceLocked(kind string) dice {
+	thrown, ok := n.dice[kind]
+	if !ok {
+		hash := fnv.New64a()
+		_, _ = hash.Write([]byte(kind)) // never fails, says its documentation
+		thrown = dice{rand.New(rand.NewPCG(n.seed, hash.Sum64()))}
+		n.dice[kind] = thrown
+	}
+	return thrown
+}
+
+// kindOf names the verb and the key of a request.
+func kindOf(request transport.Request) string {
+	words, err := resp3.DecodeArray(nil, request.Payload)
+	if err != nil || len(words) < 2 {
+		return ""
+	}
+	// KEYNOTIFY STOP is a kind of its own.
+	return fmt.Sprintf("%s %s %d", words[0], words[1], len(words))
+}
+
 // latency is what every message takes; no two take the same.
-func (n *node) latencyLocked() time.Duration {
-	return 100*time.Microsecond + time.Duration(n.random.Int64N(int64(5*time.Millisecond)))
+func (d dice) latency() time.Duration {
+	return 100*time.Microsecond + time.Duration(d.Int64N(int64(5*time.Millisecond)))
 }
 
 // holdLocked draws for how long a message is held: until it is calm at the latest.
-func (n *node) holdLocked() time.Duration {
+func (n *node) holdLocked(d dice) time.Duration {
 	longest := min(n.weather.longest, calmAt-time.Second-n.sim.elapsed())
 	if longest <= 0 {
 		return 0
 	}
-	return time.Duration(n.random.Int64N(int64(longest)))
+	return time.Duration(d.Int64N(int64(longest)))
 }
 
-func (n *node) chance(p float64) bool { return n.random.Float64() < p }
+func (d dice) chance(p float64) bool { return d.Float64() < p }
 
 // fate decides what becomes of a request and of its reply, each for itself.
-func (n *node) fate(transport.Request) transporttest.Fault {
+func (n *node) fate(request transport.Request) transporttest.Fault {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	fault := transporttest.Fault{HoldRequest: n.latencyLocked(), HoldReply: n.latencyLocked()}
+	d := n.diceLocked(kindOf(request))
+	fault := transporttest.Fault{HoldRequest: d.latency(), HoldReply: d.latency()}
 	w := n.weather
 	if w == (weather{}) {
 		return fault
 	}
 	before := fault
-	fault.LoseRequest, fault.LoseReply = n.chance(w.lose), n.chance(w.lose)
-	fault.CutBefore, fault.CutAfter = n.chance(w.cut), n.chance(w.cut)
-	fault.Repeat, fault.RepeatReply = n.chance(w.repeat), n.chance(w.repeat)
+	fault.LoseRequest, fault.LoseReply = d.chance(w.lose), d.chance(w.lose)
+	fault.CutBefore, fault.CutAfter = d.chance(w.cut), d.chance(w.cut)
+	fault.Repeat, fault.RepeatReply = d.chance(w.repeat), d.chance(w.repeat)
 	if fault.Repeat {
-		fault.RepeatAfter = n.latencyLocked() + n.holdLocked()
+		fault.RepeatAfter = d.latency() + n.holdLocked(d)
 	}
-	if n.chance(w.hold) {
-		fault.HoldRequest += n.holdLocked()
+	if d.chance(w.hold) {
+		fault.HoldRequest += n.holdLocked(d)
 	}
-	if n.chance(w.hold) {
-		fault.HoldReply += n.holdLocked()
+	if d.chance(w.hold) {
+		fault.HoldReply += n.holdLocked(d)
 	}
 	if fault.CutBefore || fault.CutAfter {
 		// Somebody must connect again; a real client does it by itself.
-		at := fault.HoldRequest + time.Duration(n.random.Int64N(int64(8*time.Second)))
+		at := fault.HoldRequest + time.Duration(d.Int64N(int64(8*time.Second)))
 		if process := n.process; process != nil {
 			time.AfterFunc(at, process.reconnect)
 		}
 	}
 	if n.sim.tracing && fault != (transporttest.Fault{HoldRequest: before.HoldRequest, HoldReply: before.HoldReply}) {
-		n.sim.tracef("%s: fate %s", n.id, describe(fault))
+		n.sim.tracef("%s: fate of %s: %s", n.id, kindOf(request), describe(fault))
 	}
 	return fault
 }
@@ -92,20 +122,21 @@ func describe(f transporttest.Fault) string {
 }
 
 // hint decides what becomes of a notification.
-func (n *node) hint(transport.Notification) transporttest.NotificationFault {
+func (n *node) hint(notification transport.Notification) transporttest.NotificationFault {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	fault := transporttest.NotificationFault{Hold: n.latencyLocked()}
+	d := n.diceLocked("NOTIFY " + notification.Key)
+	fault := transporttest.NotificationFault{Hold: d.latency()}
 	w := n.weather
 	if w == (weather{}) {
 		return fault
 	}
-	fault.Lose, fault.Repeat = n.chance(w.lose), n.chance(w.repeat)
+	fault.Lose, fault.Repeat = d.chance(w.lose), d.chance(w.repeat)
 	if fault.Repeat {
-		fault.RepeatAfter = n.latencyLocked() + n.holdLocked()
+		fault.RepeatAfter = d.latency() + n.holdLocked(d)
 	}
-	if n.chance(w.hold) {
-		fault.Hold += n.holdLocked()
+	if d.chance(w.hold) {
+		fault.Hold += n.holdLocked(d)
 	}
 	return fault
 }

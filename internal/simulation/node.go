@@ -38,13 +38,15 @@ func (c *clock) now() time.Duration {
 type node struct {
 	sim        *simulation
 	id         string
+	seed       uint64
 	elects     bool // uses an Elector; otherwise a Lease
 	clock      clock
 	wallOffset atomic.Int64
 	denied     atomic.Int64 // how many faults make the store refuse it everything
 
 	mu        sync.Mutex
-	random    *rand.Rand
+	random    *rand.Rand // for what the node's main goroutine does
+	dice      map[string]dice
 	weather   weather
 	quiet     int           // how many faults keep notifications away
 	suspended chan struct{} // closed when the machine wakes; nil while it is awake
@@ -53,7 +55,7 @@ type node struct {
 }
 
 func newNode(s *simulation, id string, random *rand.Rand) *node {
-	n := &node{sim: s, id: id, random: random, weather: fair}
+	n := &node{sim: s, id: id, seed: random.Uint64(), random: random, dice: make(map[string]dice), weather: fair}
 	n.clock = clock{origin: s.began, offset: time.Duration(random.Int64N(int64(1000 * time.Hour))), rate: 1}
 	n.wallOffset.Store(random.Int64N(int64(40*time.Second)) - int64(20*time.Second))
 	return n
@@ -73,7 +75,7 @@ func (n *node) draw(limit time.Duration) time.Duration {
 func (n *node) happens(p float64) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.chance(p)
+	return n.random.Float64() < p
 }
 
 func (n *node) current() *process {
