@@ -26,7 +26,35 @@
 //	comes over MQTT 3.1.1                       answered by closing the connection
 //	has a message expiry that passed            refused in its PUBACK
 //
-// A Will is refused at CONNECT where its client may not publish.
+// # Wills
+//
+// A Will is refused at CONNECT where its client may not publish. One on the system
+// topic is a request that its client leaves behind: with VDEL it gives a lease free in
+// the moment in which the connection of the holder ends. It must be a valid request
+// already (MQTT 5, QoS 1, not retained, response topic, correlation data, a well-formed
+// command, __ts for a SET) with a Will Delay Interval of 0; otherwise CONNACK refuses
+// the connection and names what is missing.
+//
+// It is applied as the last request of its connection: after all others that the server
+// read, before another connection of the same client id is established, and by the same
+// rules. So the client's rights, its fencing token and the age of its timestamp are
+// judged then and not at CONNECT, a Message Expiry Interval counts from then, and a Will
+// with the correlation data of an earlier request of its session and the same content is
+// a redelivery, which does nothing: it needs correlation data of its own. The reply goes
+// to the response topic, where somebody else may read it.
+//
+//	the connection ends by                              the Will is
+//	DISCONNECT with reason 0x00                         dropped
+//	DISCONNECT with another reason, 0x04 among them     applied
+//	a closed socket or the keep-alive running out       applied
+//	the server's own decision: a protocol error, a      applied
+//	take-over, a client that does not read
+//	the end of Serve                                    dropped
+//	no CONNACK that could be sent                       dropped
+//
+// At the end of Serve the clients are alive, and a lease that was given free would be
+// granted to one of those who are sent away next, by a store that is gone a moment later.
+// MQTT lets a server that stops keep its Wills back. Ordinary Wills are published then.
 //
 // # What it does not do
 //
