@@ -52,6 +52,10 @@
 //	the end of Serve                                    dropped
 //	no CONNACK that could be sent                       dropped
 //
+// A holder that is cut off believes in its lease until its own deadline. A client that
+// leaves such a Will therefore needs a keep-alive that is not shorter than the lease's
+// TTL: the server ends a silent connection after one and a half of them.
+//
 // At the end of Serve the clients are alive, and a lease that was given free would be
 // granted to one of those who are sent away next, by a store that is gone a moment later.
 // MQTT lets a server that stops keep its Wills back. Ordinary Wills are published then.
