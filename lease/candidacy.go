@@ -72,8 +72,9 @@ func (l *Lease) stand(ctx context.Context) (*candidacy, error) {
 	// before this end gives up, two would believe that they hold the lease.
 	if silence := bequest.Silence(); silence > 0 && silence < l.options.TTL {
 		bequest.Close()
+		whole := (l.options.TTL + time.Second - 1) / time.Second
 		return c, fmt.Errorf("InstantFailover: the broker declares a silent connection dead after %v, and then frees a lease that its holder may believe in for TTL %v: "+
-			"make the client's KeepAlive at least %v, or TTL at most %v", silence, l.options.TTL, (l.options.TTL*2/3 + time.Second - 1).Truncate(time.Second), silence)
+			"make the client's KeepAlive at least %v, or TTL at most %v", silence, l.options.TTL, (whole*2+2)/3*time.Second, silence)
 	}
 	c.bequest, c.lost = bequest, bequest.Lost()
 	return c, nil

@@ -83,8 +83,7 @@ func (h *hook) OnSessionEstablish(cl *mqtt.Client, pk packets.Packet) {
 	conn.establish(func() { h.server.forget(cl.ID, conn) })
 	if old, ok := h.server.broker.Clients.Get(cl.ID); ok {
 		if oldConn, ok := old.Net.Conn.(*connection); ok {
-			h.server.disconnect(old, packets.ErrSessionTakenOver)
-			<-oldConn.over
+			h.server.takeOver(old, oldConn)
 		}
 	}
 	if pk.Connect.Clean {

@@ -26,6 +26,9 @@ const (
 	writeTimeout = 5 * time.Second
 	// farewellTimeout bounds a DISCONNECT to a client that may not be reading.
 	farewellTimeout = time.Second
+	// takeOverPatience is how long the last words of a client that has come back may
+	// take to be read.
+	takeOverPatience = 50 * time.Millisecond
 	// forcedKeepAlive, in seconds, is imposed on a client that asks for none:
 	// it would never be found dead.
 	forcedKeepAlive = 60
@@ -192,6 +195,23 @@ func (s *Server) disconnect(cl *mqtt.Client, reason packets.Code) {
 	// Not cl.Stop: a client that was stopped while the broker handles a packet of it
 	// loses its Will.
 	_ = cl.Net.Conn.Close()
+}
+
+// takeOver ends a connection whose client has come back, and returns when it is over.
+//
+// A client that leaves and comes back at once has often said DISCONNECT before, which is
+// still to be read. Closing at once would throw that away, and its Will would be executed
+// although it said farewell.
+func (s *Server) takeOver(old *mqtt.Client, conn *connection) {
+	farewell := time.NewTimer(takeOverPatience)
+	defer farewell.Stop()
+	select {
+	case <-conn.over:
+		return
+	case <-farewell.C:
+	}
+	s.disconnect(old, packets.ErrSessionTakenOver)
+	<-conn.over
 }
 
 // forget ends what the store keeps for a connection, before another of the same

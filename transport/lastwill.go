@@ -89,12 +89,13 @@ func (w *lastWill) write(connect *paho.Connect, conn *netConn) {
 }
 
 // silence is how long the broker waits before it takes a silent connection for lost:
-// one and a half times the keep-alive [MQTT-3.1.2-22], which it may have set itself.
+// one and a half times the keep-alive [MQTT-3.1.2-22], which it may have set itself; some
+// drop the half of a second.
 func silence(keepAlive uint16, connack *paho.Connack) time.Duration {
 	if connack.Properties != nil && connack.Properties.ServerKeepAlive != nil {
 		keepAlive = *connack.Properties.ServerKeepAlive
 	}
-	return time.Duration(keepAlive) * time.Second * 3 / 2
+	return (time.Duration(keepAlive) * 3 / 2) * time.Second
 }
 
 // newCorrelation returns correlation data that no other request has.
