@@ -45,7 +45,9 @@ func newCandidate(t *testing.T, store *transporttest.Store, id string, options e
 	if options.TTL == 0 {
 		options.TTL = ttl
 	}
-	options.Lease.Clock = lease.MonotonicClock()
+	if options.Lease.Clock == nil {
+		options.Lease.Clock = lease.MonotonicClock()
+	}
 	next := options.Observer
 	options.Observer = func(transition election.Transition) {
 		c.mu.Lock()

@@ -389,6 +389,29 @@ func TestInvariant29ANodeWhoseHealthFlapsLeavesOthersTheirTurn(t *testing.T) {
 	})
 }
 
+func TestAHoldOffBeginsAnewAfterAnUnhealthySpell(t *testing.T) {
+	const holdOff = 4 * ttl
+	var health fitness
+	pair(t, election.Options{Health: health.check, HealthEvery: every, HoldOff: holdOff}, election.Options{}, func(t *testing.T, first, _ *candidate) {
+		first.run(t, serve)
+		time.Sleep(2 * ttl)
+		first.Resign()
+		time.Sleep(holdOff / 2)
+		health.set(errJammed)
+		time.Sleep(2 * every)
+		if standby, _ := first.last(election.Standby); !errors.Is(standby.Cause, election.ErrUnhealthy) {
+			t.Errorf("it stays out because of %v, want ErrUnhealthy", standby.Cause)
+		}
+		health.set(nil)
+		cured := time.Now()
+		time.Sleep(2 * holdOff)
+		if active, _ := first.last(election.Active); active.At.Sub(cured) < holdOff*9/10 {
+			t.Errorf("it led %v after it was healthy again, the hold-off is %v", active.At.Sub(cured), holdOff)
+		}
+		_ = first.stop()
+	})
+}
+
 func TestRunEndsWhenTheClientIsClosedWhileTheNodeStaysOut(t *testing.T) {
 	var health fitness
 	health.set(errJammed)

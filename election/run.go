@@ -173,7 +173,7 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 		err = r.claim(ctx, term, token)
 	}
 	if err == nil {
-		err = context.Cause(ctx)
+		err = startable(ctx, tenure)
 	}
 	if err != nil {
 		taken = tenure.Err() != nil
@@ -208,6 +208,15 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 	}
 	r.release(ctx, tenure, token, cause)
 	return taken, err
+}
+
+// startable returns why a term must not start any more: what went before it may
+// have taken long. It asks the tenure's clock, since no timer need have fired.
+func startable(ctx context.Context, tenure *lease.Tenure) error {
+	if _, err := tenure.Token(); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
 }
 
 // claim protects the keys of Options.Claim.

@@ -194,6 +194,30 @@ func TestInvariant8NoTermStartsOnATenureThatIsOverWhenTheStandbyFunctionReturns(
 	}
 }
 
+func TestInvariant2NoTermStartsAfterAStandbyFunctionInWhichTheProcessStoodStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var stood atomic.Int64 // for how long, unseen by any timer
+		steady := lease.MonotonicClock()
+		pairInBubble(t, election.Options{
+			OneShot: true,
+			Lease:   lease.Options{Clock: func() time.Duration { return steady() + time.Duration(stood.Load()) }},
+			Standby: func(ctx context.Context) error {
+				<-ctx.Done()
+				stood.Store(int64(ttl))
+				return nil
+			},
+		}, election.Options{}, func(t *testing.T, first, _ *candidate) {
+			first.run(t, func(context.Context, *election.Term) error {
+				t.Error("the function ran")
+				return nil
+			})
+			if err := <-first.result; !errors.Is(err, lease.ErrDeadlinePassed) {
+				t.Errorf("Run returned %v, want ErrDeadlinePassed", err)
+			}
+		})
+	})
+}
+
 func TestInvariant42RunWaitsForItsStandbyFunction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running atomic.Bool
