@@ -254,7 +254,9 @@ func TestALookThatFailsIsRepeatedAndARefusedOneIsNot(t *testing.T) {
 			t.Fatal(err)
 		}
 		store.Authorize(func(_ string, verb statestore.Verb, _ string) bool { return verb != statestore.VerbGet })
-		if _, err := n.Acquire(t.Context()); !errors.Is(err, transport.ErrNotAuthorized) {
+		ctx, cancel := context.WithTimeout(t.Context(), ttl)
+		defer cancel()
+		if _, err := n.Acquire(ctx); !errors.Is(err, transport.ErrNotAuthorized) {
 			t.Errorf("Acquire: %v, want ErrNotAuthorized", err)
 		}
 	})
