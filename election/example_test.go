@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/election"
@@ -53,4 +54,73 @@ func Example() {
 	// draining
 	// released
 	// stopped: true
+}
+
+// A node whose health check fails hands over, whatever its function is doing, and
+// stays out until it is fit again.
+func ExampleOptions_health() {
+	store, err := transporttest.NewStore(statestore.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	client, err := transport.NewClient(store.Connect("gateway-a"), transport.ClientOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+
+	var drive atomic.Bool // what the check looks at
+	drive.Store(true)
+	ctx, stop := context.WithCancel(context.Background())
+	elector, err := election.New(client, "press-7/active", election.Options{
+		HealthEvery: time.Millisecond, // a program leaves it to the TTL
+		Health: func(context.Context) error {
+			if !drive.Load() {
+				return errors.New("the drive does not answer")
+			}
+			return nil
+		},
+		Observer: func(t election.Transition) {
+			fmt.Println(t.Phase, t.Cause)
+			if t.Phase == election.Standby && t.Cause != nil {
+				stop() // a program would wait until it is fit again
+			}
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = elector.Run(ctx, func(ctx context.Context, term *election.Term) error {
+		drive.Store(false)
+		<-ctx.Done()
+		return nil
+	})
+	// Output:
+	// standby <nil>
+	// active <nil>
+	// draining unhealthy: the drive does not answer
+	// released unhealthy: the drive does not answer
+	// standby unhealthy: the drive does not answer
+}
+
+// A stand-in that is told to whom it handed over.
+func ExampleYieldError() {
+	options := election.Options{
+		Rank:          1,               // the preferred node has 0, and otherwise the same options
+		FailBackAfter: 5 * time.Minute, // it gets the lead back when it has been well for so long
+		Observer: func(t election.Transition) {
+			var yield *election.YieldError
+			if t.Phase == election.Released && errors.As(t.Cause, &yield) {
+				fmt.Printf("handed over to %s, of rank %d\n", yield.To, yield.Rank)
+			}
+		},
+	}
+	// What an elector with these options would say in the end:
+	options.Observer(election.Transition{
+		Phase: election.Released,
+		Cause: &election.YieldError{To: "gateway-a", Rank: 0},
+	})
+	// Output:
+	// handed over to gateway-a, of rank 0
 }

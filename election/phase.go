@@ -10,9 +10,12 @@ import (
 type Phase uint8
 
 const (
-	// Standby: the node waits for the lease.
+	// Standby: the node waits for the lease; or it stays out of the campaign, and
+	// Transition.Cause says why. Then another Standby follows, with no cause,
+	// when it campaigns.
 	Standby Phase = iota
 	// Claiming: the node has the lease and protects Options.Claim with its token.
+	// Left out if there is nothing to claim.
 	Claiming
 	// Active: the node leads; its function runs.
 	Active
@@ -36,7 +39,8 @@ type Transition struct {
 	// Token is the fencing token of the term; zero in Standby.
 	Token hlc.Timestamp
 	// Cause is why the term is over, in Draining and Released: the cause of the
-	// function's context, the function's error, or what went wrong in claiming
-	// or releasing.
+	// function's context, the function's error, or what went wrong before the
+	// function could start, or in releasing. In Standby it is why the node stays
+	// out: ErrUnhealthy, ErrNotReady or ErrCrashed; nil if it campaigns.
 	Cause error
 }

@@ -55,6 +55,7 @@ func TestWhoGivesWayLeavesAVacancyToWhoDoesNot(t *testing.T) {
 					synctest.Wait()
 					acquired := acquireInBackground(t.Context(), t, hasty)
 					time.Sleep(5 * ttl)
+					tries := polite.scripted("SET", harmless)
 					if dies {
 						holder.conn.Cut()
 					} else if err := tenure.Release(t.Context()); err != nil {
@@ -65,6 +66,9 @@ func TestWhoGivesWayLeavesAVacancyToWhoDoesNot(t *testing.T) {
 					cancel()
 					if err := <-late; !errors.Is(err, context.Canceled) {
 						t.Errorf("the polite one: %v, want to have waited", err)
+					}
+					if got := tries(); got > 0 && !silence {
+						t.Errorf("it tried %d times, although it was told that the lease was taken", got)
 					}
 				})
 			})

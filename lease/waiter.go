@@ -46,10 +46,7 @@ func (l *Lease) newWaiter(seen hlc.Timestamp) (*waiter, error) {
 		seen:    seen,
 	}
 	if l.options.GiveWay > 0 {
-		// Nobody has asked the store yet. Look at once; whatever holder that
-		// finds is no sign of a lost notification.
-		w.timer.Reset(0)
-		w.hinted = true
+		w.timer.Reset(0) // nobody has asked the store yet
 	}
 	return w, nil
 }
