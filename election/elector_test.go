@@ -467,6 +467,67 @@ func TestRunRunsOnceAtATime(t *testing.T) {
 	})
 }
 
+func TestInvariant42RunEndsAtAnyMomentAndLeavesNothing(t *testing.T) {
+	const roundTrip = ttl / 50
+	for when := time.Duration(0); when < 4*ttl; when += ttl/17 + time.Millisecond {
+		synctest.Test(t, func(t *testing.T) {
+			store := transporttest.Start(t)
+			options := election.Options{
+				Claim:         []string{key},
+				FailBackAfter: ttl,
+				HealthEvery:   every,
+				Health: func(ctx context.Context) error {
+					time.Sleep(every)
+					return ctx.Err()
+				},
+				Standby: func(ctx context.Context) error {
+					<-ctx.Done()
+					time.Sleep(every)
+					return nil
+				},
+			}
+			var working atomic.Int64 // calls of the functions that have not returned
+			health, standby := options.Health, options.Standby
+			options.Health = func(ctx context.Context) error {
+				working.Add(1)
+				defer working.Add(-1)
+				return health(ctx)
+			}
+			options.Standby = func(ctx context.Context) error {
+				working.Add(1)
+				defer working.Add(-1)
+				return standby(ctx)
+			}
+			candidates := ranked(t, store, 2, options)
+			for i := range candidates {
+				c := candidates[len(candidates)-1-i]
+				c.conn.SetFault(func(transport.Request) transporttest.Fault {
+					return transporttest.Fault{HoldRequest: roundTrip / 2, HoldReply: roundTrip / 2}
+				})
+				c.run(t, serve)
+				time.Sleep(roundTrip)
+			}
+			time.Sleep(when)
+			for _, c := range candidates {
+				c.cancel()
+			}
+			for _, c := range candidates {
+				if err := <-c.result; !errors.Is(err, context.Canceled) {
+					t.Errorf("after %v: Run returned %v, want Canceled", when, err)
+				}
+			}
+			if got := working.Load(); got != 0 {
+				t.Errorf("after %v: %d functions run", when, got)
+			}
+			time.Sleep(ttl / 4) // an acquisition cut short is resolved in the background
+			holder, err := candidates[0].Leader(t.Context())
+			if bid := candidates[0].bid(t); err != nil || holder.Held || bid != "" {
+				t.Errorf("after %v: %+v leads, bid %q, %v; want nothing left", when, holder, bid, err)
+			}
+		})
+	}
+}
+
 func TestLeadersYieldsEachLeader(t *testing.T) {
 	inBubble(t, election.Options{}, func(t *testing.T, first, second *candidate) {
 		runBoth(t, first, second)
@@ -503,6 +564,15 @@ func TestNonsensicalOptionsAreRefused(t *testing.T) {
 		}{
 			{"two TTLs", election.Options{TTL: ttl, Lease: lease.Options{TTL: 2 * ttl}}, "set Options.TTL alone"},
 			{"a negative hold-off", election.Options{HoldOff: -1}, "HoldOff"},
+			{"a courtesy of its own", election.Options{Lease: lease.Options{GiveWay: ttl}}, "set Options.Rank"},
+			{"a negative pause between checks", election.Options{HealthEvery: -1}, "HealthEvery"},
+			{"a negative timeout of checks", election.Options{HealthTimeout: -1}, "HealthTimeout"},
+			{"a negative number of failures", election.Options{HealthFailures: -1}, "HealthFailures"},
+			{"a negative rank", election.Options{Rank: -1}, "the best rank is 0"},
+			{"a negative delay", election.Options{RankDelay: -1}, "RankDelay"},
+			{"a rank whose turn never comes", election.Options{Rank: 1 << 30, RankDelay: 10000 * time.Hour}, "small numbers"},
+			{"a negative hold-down", election.Options{FailBackAfter: -1}, "FailBackAfter"},
+			{"a negative TTL", election.Options{TTL: -ttl, Rank: 1}, "TTL -2s"},
 			{"a lease that could not be held", election.Options{TTL: ttl, Lease: lease.Options{RenewEvery: ttl}}, "RenewEvery"},
 		} {
 			if _, err := election.New(client, name, test.options); err == nil || !strings.Contains(err.Error(), test.want) {

@@ -18,7 +18,8 @@ var (
 	// ErrYielded is what a [*YieldError] matches.
 	ErrYielded = errors.New("yielded to a preferred node")
 	// ErrCrashed is why a node with Options.FailBackAfter does not campaign when it
-	// starts: the lease is still held in its own name, by a process before it.
+	// starts: the lease is held in its own name, by the process before it (or by
+	// another of that name).
 	ErrCrashed = errors.New("the process before this one ended without releasing the lease")
 	// ErrNotReady is why a node gave the lease back, or does not campaign, whose
 	// Options.Standby does not return.

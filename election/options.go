@@ -109,14 +109,14 @@ func (o *Options) complete() error {
 		value   *time.Duration
 		ifUnset time.Duration
 	}{
-		{"HoldOff", &o.HoldOff, o.TTL / 2},
-		{"HealthEvery", &o.HealthEvery, o.TTL / 3},
-		{"HealthTimeout", &o.HealthTimeout, o.TTL / 3},
-		{"RankDelay", &o.RankDelay, o.TTL / 8},
-		{"FailBackAfter", &o.FailBackAfter, 0},
+		{"Options.HoldOff", &o.HoldOff, o.TTL / 2},
+		{"Options.HealthEvery", &o.HealthEvery, o.TTL / 3},
+		{"Options.HealthTimeout", &o.HealthTimeout, o.TTL / 3},
+		{"Options.RankDelay", &o.RankDelay, o.TTL / 8},
+		{"Options.FailBackAfter", &o.FailBackAfter, 0},
 	} {
 		if *duration.value < 0 {
-			return fmt.Errorf("Options.%s %v is negative; 0 means the default", duration.name, *duration.value)
+			return fmt.Errorf("%s %v is negative; 0 means the default", duration.name, *duration.value)
 		}
 		if *duration.value == 0 {
 			*duration.value = duration.ifUnset
@@ -130,7 +130,7 @@ func (o *Options) complete() error {
 		return fmt.Errorf("Options.Rank %d is negative; the best rank is 0", o.Rank)
 	}
 	if o.RankDelay > 0 && o.Rank > int(math.MaxInt64/o.RankDelay) {
-		return fmt.Errorf("Options.Rank %d × RankDelay %v is longer than a time.Duration can be; ranks are small numbers", o.Rank, o.RankDelay)
+		return fmt.Errorf("rank %d × Options.RankDelay %v is longer than a time.Duration can be; ranks are small numbers", o.Rank, o.RankDelay)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
