@@ -23,12 +23,18 @@
 // the library's jitter by internal/random, the pauses of package backoff by the global
 // generator of math/rand. Each message takes a time of its own, to the nanosecond, so that
 // hardly two events share an instant, and its fate from dice of its kind, so that it does
-// not matter which of two messages of one instant leaves first; for what is left the test
-// runs on one processor, with the garbage collector off while a seed runs. What cannot be steered is the choice of a
-// select of which two cases are ready, and of timers that end at the same instant.
-// TestASeedReplays counts how many seeds repeat their trace to the letter, but for the order within an instant: when it was
-// written, each of a hundred, in the same process and in another, on a busy machine too. The
-// race detector shuffles goroutines on purpose, so what it finds need not replay.
+// not matter which of two messages of one instant leaves first. For what is left the test
+// runs on one processor, with the garbage collector off while a seed runs.
+// TestASeedReplays counts how many seeds repeat their trace, but for the order within an
+// instant.
+//
+// What nobody can steer: the runtime interrupts a goroutine that has had the processor for
+// ten milliseconds of real time, which on a machine that is overloaded may be at any
+// moment; of several goroutines that are ready at that instant another goes first then. A
+// select of which two cases are ready, and timers that end at the same instant, choose by
+// chance too. So a few seeds in a hundred replay only when run again, on a machine with
+// nothing else to do hardly any. The race detector shuffles goroutines on purpose: what it
+// finds need not replay.
 //
 // The nonces of tenures are random for real; in a trace they have numbers.
 package simulation
