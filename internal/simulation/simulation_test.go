@@ -64,8 +64,8 @@ func TestASeedReplays(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector shuffles goroutines on purpose")
 	}
-	if *seed != 0 {
-		t.Skip("one seed is enough to ask for")
+	if *seed != 0 || testing.Short() {
+		t.Skip("it takes ten hours and more of virtual time")
 	}
 	trace := func(seed uint64) []string {
 		events := Run(t, seed, true).Trace
@@ -99,6 +99,9 @@ func parting(a, b []string) string {
 }
 
 func TestSeedsDiffer(t *testing.T) {
+	if *seed != 0 || testing.Short() {
+		t.Skip("it takes two hours of virtual time")
+	}
 	if slices.Equal(Run(t, 1, true).Trace, Run(t, 2, true).Trace) {
 		t.Error("seeds 1 and 2 give the same hour")
 	}
