@@ -40,7 +40,7 @@ type candidate struct {
 
 func newCandidate(t *testing.T, store *transporttest.Store, id string, options election.Options) *candidate {
 	t.Helper()
-	c := &candidate{result: make(chan error, 1)}
+	c := &candidate{}
 	c.client, c.conn = store.Client(t, id, transport.ClientOptions{})
 	if options.TTL == 0 {
 		options.TTL = ttl
@@ -68,10 +68,15 @@ func newCandidate(t *testing.T, store *transporttest.Store, id string, options e
 func (c *candidate) run(t *testing.T, lead func(context.Context, *election.Term) error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c.cancel = cancel
-	go func() { c.result <- c.Run(ctx, lead) }()
+	result := make(chan error, 1)
+	c.result = result
+	go func() {
+		defer close(result)
+		result <- c.Run(ctx, lead)
+	}()
 }
 
-// stop ends the campaign and returns what Run returned.
+// stop ends the campaign and returns what Run returned; nil if that was read before.
 func (c *candidate) stop() error {
 	c.cancel()
 	return <-c.result

@@ -249,7 +249,7 @@ func TestInvariant26AForgedBidCostsALookAndNoTerm(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		leader := &candidate{Elector: elector, client: client, conn: conn.Conn, result: make(chan error, 1)}
+		leader := &candidate{Elector: elector, client: client, conn: conn.Conn}
 		var ended atomic.Bool
 		leader.run(t, func(ctx context.Context, _ *election.Term) error {
 			<-ctx.Done()
@@ -313,8 +313,7 @@ func TestABidIsWithdrawnWhenItsNodeLeadsEndsOrTurnsUnhealthy(t *testing.T) {
 				if bid := leader.bid(t); bid != "" {
 					t.Errorf("the bid %q was not withdrawn", bid)
 				}
-				leader.cancel()
-				bidder.cancel()
+				_, _ = leader.stop(), bidder.stop()
 			})
 		})
 	}
