@@ -45,7 +45,7 @@ sim: ## Simulate SEEDS (2000) hours of nodes under faults, from seed FIRST (1) o
 	go test ./internal/simulation -v -timeout 0 -run Promises -seeds $(SEEDS) -first $(FIRST)
 
 .PHONY: mutants
-mutants: ## Break each rule and each promise, one at a time: a test must notice
+mutants: ## Break each rule of the store and each promise, one at a time: a test must notice
 	go run ./internal/mutants internal/mutants/*.txt
 
 .PHONY: demo
