@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	// ErrNoWill: this connection cannot leave a last will.
+	// ErrNoWill: this connection cannot leave a last will, or not this one.
 	ErrNoWill = errors.New("this connection cannot leave a last will")
 	// ErrWillInUse: the client's connection carries a last will already, and there is
 	// one for each connection. Dial another client for another.
@@ -25,8 +25,9 @@ type Testator interface {
 
 	// Bequeath replaces the present connection, with a farewell, by one whose loss
 	// makes the store apply will, and returns when requests can be sent over that. It
-	// tries until it succeeds, ctx ends, or the broker refuses the will with a
-	// [*ConnectError]. The connections that follow a loss have no will.
+	// tries until it succeeds or ctx ends, unless the broker refuses the will with a
+	// [*ConnectError], or it cannot be left at all (ErrNoWill). The connections that
+	// follow a loss, or an error, have no will. Only one call may be under way.
 	//
 	// lost is closed once the connection is over. silence is how long the broker
 	// waits, at least, before it takes a connection for lost on which it hears
@@ -70,8 +71,13 @@ func (b *Bequest) Close() {
 //
 // The will belongs to that one connection: the one that follows a loss has none. A
 // client has one will at a time; for a second the error is ErrWillInUse, until the
-// first was closed. Other errors are ErrNoWill from a Conn that knows no wills, the
-// broker's [*ConnectError], the cause of the end of ctx, and ErrClosed or
+// first was closed.
+//
+// While the broker is away, or busy, it goes on trying, in the client's own time. An
+// error means that there is no will, and that the client goes on without: ErrNoWill if
+// the Conn knows none, if key and value are more than the 65,000 bytes or so that MQTT
+// allows, or if the broker hangs up on it three times; the broker's [*ConnectError] if it
+// refuses, whatever its reason; the cause of the end of ctx; ErrClosed or
 // ErrSessionTakenOver.
 //
 // Whether a broker passes on what a store needs to answer a will, and whether the store

@@ -1,8 +1,11 @@
 package transport
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"fmt"
+	"math"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
@@ -15,6 +18,10 @@ import (
 type lastWill struct {
 	request Request
 	stands  chan standing // room for one
+
+	unanswered int // connections that ended without CONNACK; run's
+	// abandoned: nobody waits for it any more, so no connection may keep it.
+	abandoned bool // guarded by mqttConn.mu
 }
 
 // standing is what became of a will: it stands, or it was refused.
@@ -24,10 +31,18 @@ type standing struct {
 	err     error
 }
 
+// maxUnanswered is how many connections that carry a will may end without CONNACK. A
+// broker may hang up rather than say that it takes no wills [MQTT-3.1.4-2].
+const maxUnanswered = 3
+
 var _ Testator = (*mqttConn)(nil)
 
 // Bequeath implements Testator.
 func (c *mqttConn) Bequeath(ctx context.Context, request Request) (lost <-chan struct{}, silence time.Duration, err error) {
+	if len(request.Payload) > math.MaxUint16 { // paho would cut it off
+		return nil, 0, fmt.Errorf("%w: with its key and its value it has %d bytes, and MQTT allows %d", ErrNoWill, len(request.Payload), math.MaxUint16)
+	}
+	request.Payload = bytes.Clone(request.Payload) // it may be read when ctx has ended
 	will := &lastWill{request: request, stands: make(chan standing, 1)}
 	c.mu.Lock()
 	c.will = will
@@ -41,13 +56,13 @@ func (c *mqttConn) Bequeath(ctx context.Context, request Request) (lost <-chan s
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
-	// A connection that is being made may have it already, and keeps it: nobody relies
-	// on it, and what it deletes nobody has set.
-	c.concluded(will, standing{})
+	if s, known := c.abandon(will); known {
+		return s.lost, s.silence, s.err // it came at the same moment
+	}
 	return nil, 0, err
 }
 
-// wakeUp makes run replace the connection.
+// wakeUp makes serve look whether its connection is still the right one.
 func (c *mqttConn) wakeUp() {
 	select {
 	case c.replace <- struct{}{}:
@@ -70,6 +85,55 @@ func (c *mqttConn) concluded(will *lastWill, s standing) {
 		c.will = nil
 		will.stands <- s
 	}
+}
+
+// notConnected says why an attempt to connect failed, and concludes what that means for
+// the will that it carried, if any: nothing if it may have been the network, or a broker
+// that is busy.
+func (c *mqttConn) notConnected(will *lastWill, incomplete error, connack *paho.Connack, err error) error {
+	switch {
+	case incomplete != nil:
+		err = fmt.Errorf("%w: %w", ErrNoWill, incomplete)
+	case connack != nil:
+		refused := refusedConnect(connack)
+		if refused.temporary() {
+			return refused
+		}
+		err = refused
+	case will != nil:
+		if will.unanswered++; will.unanswered < maxUnanswered {
+			return err
+		}
+		err = fmt.Errorf("%w: %d connections with it ended without an answer: %w", ErrNoWill, will.unanswered, err)
+	}
+	c.concluded(will, standing{err: err})
+	return err
+}
+
+// abandon gives a will up, unless it is known what became of it. A connection that has
+// been made with it meanwhile is replaced by one without: its loss must not delete what
+// nobody bequeathed.
+func (c *mqttConn) abandon(will *lastWill) (s standing, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case s := <-will.stands:
+		return s, true
+	default:
+	}
+	if c.will == will {
+		c.will = nil
+	}
+	will.abandoned = true
+	c.wakeUp()
+	return standing{}, false
+}
+
+// outdated reports whether a connection that carries will, or none, is to be replaced.
+func (c *mqttConn) outdated(will *lastWill) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.will != nil || will != nil && will.abandoned
 }
 
 // write puts the will into a CONNECT packet: into what paho is told, and for what paho

@@ -67,29 +67,32 @@ func (c *mqttConn) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.replace:
-			policy.Reset()
 		case <-pause.C:
 		}
 		began := time.Now()
-		if err := c.connect(ctx); err != nil {
+		replaced, err := c.connect(ctx)
+		if err != nil {
 			c.failed(err)
 		}
 		if time.Since(began) > settled {
 			policy.Reset()
 		}
-		pause.Reset(policy.NextBackOff())
+		if replaced {
+			pause.Reset(0)
+		} else {
+			pause.Reset(policy.NextBackOff())
+		}
 	}
 }
 
-// connect makes one connection and serves it until it is lost. The error says
-// why it did not come about.
-func (c *mqttConn) connect(ctx context.Context) error {
+// connect makes one connection and serves it until it is lost, or given up because it
+// is to be replaced at once. The error says why it did not come about.
+func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	attempt, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	conn, err := dialNet(attempt, c.server.Host, c.options.KeepAlive)
 	if err != nil {
-		return err
+		return false, err
 	}
 	l := newLink()
 	packet, will := c.connectPacket(), c.nextWill()
@@ -104,11 +107,8 @@ func (c *mqttConn) connect(ctx context.Context) error {
 	})
 	connack, err := client.Connect(attempt, packet)
 	if err != nil {
-		if connack != nil {
-			err = refusedConnect(connack)
-			c.concluded(will, standing{err: err})
-		}
-		return err
+		err = c.notConnected(will, conn.incomplete(), connack, err)
+		return false, err
 	}
 	defer func() {
 		// Whether it was lost or is to end now: say farewell, but do not wait
@@ -119,9 +119,18 @@ func (c *mqttConn) connect(ctx context.Context) error {
 		<-client.Done()
 		c.lost(l, nil)
 	}()
-	return c.serve(ctx, client, l, func() {
-		c.concluded(will, standing{lost: l.down, silence: silence(packet.KeepAlive, connack)})
-	})
+	if err := c.subscribe(ctx, client, l); err != nil {
+		return false, err
+	}
+	if !c.established(l) {
+		return false, nil
+	}
+	c.logger.Debug("connected")
+	defer c.logger.Debug("disconnected")
+	defer c.events.Down()
+	c.events.Up()
+	c.concluded(will, standing{lost: l.down, silence: silence(packet.KeepAlive, connack)})
+	return c.serve(ctx, client, l, will), nil
 }
 
 func (c *mqttConn) connectPacket() *paho.Connect {
@@ -145,49 +154,32 @@ func (c *mqttConn) connectPacket() *paho.Connect {
 	return connect
 }
 
-// serve makes a connection ready, says so, and sends its requests until it is lost or
-// to be replaced.
-func (c *mqttConn) serve(ctx context.Context, client *paho.Client, l *link, ready func()) error {
-	if err := c.subscribe(ctx, client, l); err != nil {
-		return err
-	}
-	if !c.established(l) {
-		return nil
-	}
-	c.logger.Debug("connected")
-	defer c.logger.Debug("disconnected")
-	defer c.events.Down()
-	c.events.Up()
-	ready()
+// serve sends the requests of a connection that carries will, or none, until it is lost
+// or, as it then reports, to be replaced.
+func (c *mqttConn) serve(ctx context.Context, client *paho.Client, l *link, will *lastWill) (replaced bool) {
 	replace, patience := c.replace, (<-chan time.Time)(nil)
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return false
 		case <-l.down:
-			return nil
+			return false
 		case e := <-l.outgoing:
 			c.send(client, e)
 		case <-replace:
-			if c.nextWill() == nil {
-				continue // this connection has it already
+			if !c.outdated(will) {
+				continue
 			}
 			c.leave(l)
 			timer := time.NewTimer(leaveTimeout)
 			defer timer.Stop()
 			replace, patience = nil, timer.C
 		case <-l.quiet:
-			return c.again()
+			return true
 		case <-patience:
-			return c.again()
+			return true
 		}
 	}
-}
-
-// again makes the next connection come at once.
-func (c *mqttConn) again() error {
-	c.wakeUp()
-	return nil
 }
 
 // subscribe asks for replies and notifications, and repeats that until it is
@@ -271,6 +263,15 @@ func (e *ConnectError) permanent() bool {
 	case packets.ConnackUnsupportedProtocolVersion, packets.ConnackInvalidClientID,
 		packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized,
 		packets.ConnackBanned, packets.ConnackBadAuthenticationMethod:
+		return true
+	}
+	return false
+}
+
+// temporary reports whether the refusal says nothing of what was in the CONNECT packet.
+func (e *ConnectError) temporary() bool {
+	switch e.Code {
+	case packets.ConnackServerUnavailable, packets.ConnackServerBusy, packets.ConnackConnectionRateExceeded:
 		return true
 	}
 	return false

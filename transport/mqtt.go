@@ -47,7 +47,7 @@ type mqttConn struct {
 	fail  chan struct{} // tells awaitFirst that last has changed
 	will  *lastWill     // for the next connection; nil: none
 
-	replace chan struct{} // holds one item when there is to be a new connection at once
+	replace chan struct{} // holds one item when the present connection may have to be replaced
 }
 
 // exchange is one request that awaits its reply.

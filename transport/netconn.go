@@ -22,6 +22,7 @@ type netConn struct {
 	// complete, if not nil, changes the first packet before it is sent.
 	complete func([]byte) ([]byte, error)
 	first    []byte // that packet, as long as complete is not nil
+	failure  error  // of complete; guarded by mu
 }
 
 // dialNet connects. A write that makes no progress for writeTimeout ends the
@@ -77,9 +78,17 @@ func (c *netConn) completeFirst() error {
 		return nil
 	}
 	packet, err := c.complete(c.first)
-	c.complete, c.first = nil, nil
+	c.complete, c.first, c.failure = nil, nil, err
 	if err == nil {
 		_, err = c.writer.Write(packet)
 	}
 	return err
+}
+
+// incomplete returns why the first packet was not sent, if that is what closed the
+// connection.
+func (c *netConn) incomplete() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failure
 }

@@ -1,0 +1,364 @@
+package server_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	mochi "github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// scripted is a broker that knows just enough of MQTT for one client to connect, and does
+// with each CONNECT what a test wants. It serves a connection when that before is over,
+// so that what it saw is in order.
+type scripted struct {
+	t       *testing.T
+	address string
+	tasks   sync.WaitGroup
+	decide  func(connect *packets.Connect) (code byte)
+
+	mu   sync.Mutex
+	conn net.Conn // the latest; nil before
+	seen []string // what came in: CONNECT, CONNECT+Will, DISCONNECT with its code
+	will []byte   // the latest CONNECT with a Will, as it came in
+}
+
+// hangUp is not a reason code: it ends the connection without a word.
+const hangUp = 0xFF
+
+func newScripted(t *testing.T, decide func(connect *packets.Connect) (code byte)) *scripted {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &scripted{t: t, address: listener.Addr().String(), decide: decide}
+	b.tasks.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			b.mu.Lock()
+			b.conn = conn
+			b.mu.Unlock()
+			b.serve(conn)
+			_ = conn.Close()
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		b.cut()
+		b.tasks.Wait()
+	})
+	return b
+}
+
+func (b *scripted) serve(conn net.Conn) {
+	reader := bufio.NewReader(conn)
+	for {
+		raw, err := readPacket(reader)
+		if err != nil {
+			return
+		}
+		packet, err := packets.ReadPacket(bytes.NewReader(raw))
+		if err != nil {
+			b.t.Errorf("%q cannot be read: %v", raw, err)
+			return
+		}
+		var reply *packets.ControlPacket
+		switch content := packet.Content.(type) {
+		case *packets.Connect:
+			b.sawConnect(content, raw)
+			code := b.decide(content)
+			if code == hangUp {
+				return
+			}
+			reply = packets.NewControlPacket(packets.CONNACK)
+			reply.Content.(*packets.Connack).ReasonCode = code
+		case *packets.Subscribe:
+			reply = packets.NewControlPacket(packets.SUBACK)
+			suback := reply.Content.(*packets.Suback)
+			suback.PacketID, suback.Reasons = content.PacketID, make([]byte, len(content.Subscriptions))
+		case *packets.Disconnect:
+			b.saw(fmt.Sprintf("DISCONNECT %#x", content.ReasonCode))
+			return
+		}
+		if reply != nil {
+			if _, err := reply.WriteTo(conn); err != nil {
+				return
+			}
+		}
+	}
+}
+
+func (b *scripted) sawConnect(connect *packets.Connect, raw []byte) {
+	if !connect.WillFlag {
+		b.saw("CONNECT")
+		return
+	}
+	b.saw("CONNECT+Will")
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.will = raw
+}
+
+func (b *scripted) saw(what string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.seen = append(b.seen, what)
+}
+
+// cut ends the connection.
+func (b *scripted) cut() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.conn != nil {
+		_ = b.conn.Close()
+	}
+}
+
+// latestWill returns the latest CONNECT packet that had a Will.
+func (b *scripted) latestWill() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.will
+}
+
+// mustSee waits until as much has come in, and fails unless it is this.
+func (b *scripted) mustSee(want ...string) {
+	b.t.Helper()
+	var seen []string
+	eventually(b.t, "the client goes on", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		seen = slices.Clone(b.seen)
+		return len(seen) >= len(want)
+	})
+	if !slices.Equal(seen, want) {
+		b.t.Errorf("the broker saw %q\nwant %q", seen, want)
+	}
+}
+
+func acceptAll(*packets.Connect) byte { return 0 }
+
+// willIn returns the Will of a CONNECT packet, read by the library that the client uses
+// and by the one that the server uses. They must agree.
+func willIn(t *testing.T, raw []byte) (will mochi.ConnectParams) {
+	t.Helper()
+	packet, err := packets.ReadPacket(bytes.NewReader(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := packet.Content.(*packets.Connect)
+	reader := bytes.NewReader(raw[1:])
+	length, _, err := mochi.DecodeLength(reader)
+	if err != nil || length != reader.Len() {
+		t.Fatalf("the length is %d (%v), and %d bytes follow", length, err, reader.Len())
+	}
+	ours := mochi.Packet{FixedHeader: mochi.FixedHeader{Type: mochi.Connect, Remaining: length}}
+	if err := ours.ConnectDecode(slices.Clone(raw[len(raw)-length:])); err != nil {
+		t.Fatal(err)
+	}
+	if code := ours.ConnectValidate(); code != mochi.CodeSuccess {
+		t.Errorf("not a valid CONNECT: %v", code)
+	}
+	will = ours.Connect
+	for _, field := range []struct{ name, theirs, ours string }{
+		{"client id", theirs.ClientID, will.ClientIdentifier},
+		{"user name", theirs.Username, string(will.Username)},
+		{"password", string(theirs.Password), string(will.Password)},
+		{"topic", theirs.WillTopic, will.WillTopic},
+		{"QoS", fmt.Sprint(theirs.WillQOS), fmt.Sprint(will.WillQos)},
+		{"retain", fmt.Sprint(theirs.WillRetain), fmt.Sprint(will.WillRetain)},
+		{"payload", string(theirs.WillMessage), string(will.WillPayload)},
+		{"content type", theirs.WillProperties.ContentType, will.WillProperties.ContentType},
+		{"response topic", theirs.WillProperties.ResponseTopic, will.WillProperties.ResponseTopic},
+		{"correlation data", string(theirs.WillProperties.CorrelationData), string(will.WillProperties.CorrelationData)},
+		{"user properties", fmt.Sprint(theirs.WillProperties.User), strings.ReplaceAll(fmt.Sprint(will.WillProperties.User), "UserProperty", "")},
+	} {
+		if field.theirs != field.ours {
+			t.Errorf("%s: paho reads %q, mochi %q", field.name, field.theirs, field.ours)
+		}
+	}
+	if delay := theirs.WillProperties.WillDelayInterval; delay != nil && *delay != 0 {
+		t.Errorf("it is delayed by %d s", *delay)
+	}
+	return will
+}
+
+func TestProtocol1OurWillHasAllThatARequestHas(t *testing.T) {
+	b := newScripted(t, acceptAll)
+	client := dial(t, b.address, transport.Options{ClientID: "node-a", Username: "user", Password: []byte("secret")})
+	correlations := make(map[string]bool)
+	for range 2 {
+		bequest, err := client.Bequeath(t.Context(), "k", []byte("mine"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Bequeath(t.Context(), "other", nil); !errors.Is(err, transport.ErrWillInUse) {
+			t.Errorf("a second: %v, want ErrWillInUse", err)
+		}
+		will := willIn(t, b.latestWill())
+		properties := will.WillProperties
+		for _, field := range []struct{ name, got, want string }{
+			{"topic", will.WillTopic, invokeTopic},
+			{"QoS", fmt.Sprint(will.WillQos), "1"},
+			{"retain", fmt.Sprint(will.WillRetain), "false"},
+			{"payload", string(will.WillPayload), string(command("VDEL", "k", "mine"))},
+			{"content type", properties.ContentType, "application/octet-stream"},
+			{"response topic", properties.ResponseTopic, "clients/node-a/services/statestore/_any_/command/invoke/response"},
+			{"length of the correlation data", fmt.Sprint(len(properties.CorrelationData)), "16"},
+			{"user properties", fmt.Sprint(properties.User), "[{__srcId node-a} {__protVer 1.0} {$partition node-a}]"},
+			{"credentials", string(will.Username) + ":" + string(will.Password), "user:secret"},
+		} {
+			if field.got != field.want {
+				t.Errorf("%s: %q, want %q", field.name, field.got, field.want)
+			}
+		}
+		correlations[string(properties.CorrelationData)] = true
+		bequest.Close()
+	}
+	if len(correlations) != 2 {
+		t.Error("two Wills have the same correlation data")
+	}
+	b.mustSee("CONNECT", "DISCONNECT 0x0", "CONNECT+Will", "DISCONNECT 0x0", "CONNECT+Will")
+}
+
+func TestAClientWhoseWillIsRefusedGoesOnWithout(t *testing.T) {
+	before := []string{"CONNECT", "DISCONNECT 0x0"}
+	for _, test := range []struct {
+		name    string
+		codes   []byte // for one CONNECT with a Will after the other
+		refused byte   // in the ConnectError; 0 if it is none
+		want    error
+		seen    []string
+	}{
+		{"not authorized", []byte{0x87}, 0x87, nil, []string{"CONNECT+Will", "CONNECT"}},
+		{"for reasons of the server", []byte{0x83}, 0x83, nil, []string{"CONNECT+Will", "CONNECT"}},
+		{"for its QoS", []byte{0x9B}, 0x9B, nil, []string{"CONNECT+Will", "CONNECT"}},
+		{"without a word", []byte{hangUp, hangUp, hangUp}, 0, transport.ErrNoWill,
+			[]string{"CONNECT+Will", "CONNECT+Will", "CONNECT+Will", "CONNECT"}},
+		{"not: the server was busy", []byte{0x89, 0x88, 0x9F, 0}, 0, nil,
+			[]string{"CONNECT+Will", "CONNECT+Will", "CONNECT+Will", "CONNECT+Will"}},
+		{"not: the network was down", []byte{hangUp, hangUp, 0}, 0, nil,
+			[]string{"CONNECT+Will", "CONNECT+Will", "CONNECT+Will"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			codes := test.codes
+			b := newScripted(t, func(connect *packets.Connect) byte {
+				if !connect.WillFlag {
+					return 0
+				}
+				code := codes[0]
+				codes = codes[1:]
+				return code
+			})
+			client := dial(t, b.address, transport.Options{ReconnectMin: time.Millisecond})
+			bequest, err := client.Bequeath(t.Context(), "k", []byte("mine"))
+			var refused *transport.ConnectError
+			switch {
+			case test.refused != 0:
+				if !errors.As(err, &refused) || refused.Code != test.refused {
+					t.Errorf("Bequeath: %v, want the code %#x", err, test.refused)
+				}
+			case !errors.Is(err, test.want):
+				t.Errorf("Bequeath: %v, want %v", err, test.want)
+			}
+			b.mustSee(append(slices.Clone(before), test.seen...)...)
+			if (bequest == nil) != (err != nil) {
+				t.Errorf("a bequest %v and an error %v", bequest, err)
+			}
+		})
+	}
+}
+
+func TestOurServersRefusalOfAWillSaysWhy(t *testing.T) {
+	client := dial(t, start(t, server.Options{}), transport.Options{})
+	_, err := client.Bequeath(t.Context(), "", nil)
+	var refused *transport.ConnectError
+	if !errors.As(err, &refused) || !strings.Contains(refused.Reason, "the key length is zero") {
+		t.Errorf("Bequeath: %v", err)
+	}
+	if _, err := client.Set(t.Context(), "k", nil, transport.SetOptions{}); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+	if _, err := client.Bequeath(t.Context(), "k", nil); err != nil {
+		t.Errorf("a valid one: %v", err)
+	}
+}
+
+// Nobody knows of such a will, so it must not stay behind.
+func TestABequestThatIsCancelledLeavesNoWill(t *testing.T) {
+	arrived, answer := make(chan bool, 1), make(chan bool)
+	b := newScripted(t, func(connect *packets.Connect) byte {
+		if connect.WillFlag {
+			arrived <- true
+			<-answer
+		}
+		return 0
+	})
+	client := dial(t, b.address, transport.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-arrived
+		cancel()
+	}()
+	if _, err := client.Bequeath(ctx, "k", []byte("mine")); !errors.Is(err, context.Canceled) {
+		t.Errorf("Bequeath: %v, want Canceled", err)
+	}
+	close(answer)
+	b.mustSee("CONNECT", "DISCONNECT 0x0", "CONNECT+Will", "DISCONNECT 0x0", "CONNECT")
+	if _, err := client.Bequeath(t.Context(), "k", []byte("mine")); err != nil {
+		t.Errorf("another: %v", err)
+	}
+}
+
+func TestAWillThatNoPacketCanHoldIsRefusedHere(t *testing.T) {
+	const most = 1<<16 - 1 // bytes [MQTT-1.5.6]
+	overhead := len(command("VDEL", "k", strings.Repeat("v", most-100))) - (most - 100)
+	b := newScripted(t, acceptAll)
+	client := dial(t, b.address, transport.Options{})
+	tooLarge := strings.Repeat("v", most-overhead+1)
+	if _, err := client.Bequeath(t.Context(), "k", []byte(tooLarge)); !errors.Is(err, transport.ErrNoWill) || !strings.Contains(err.Error(), "65536 bytes") {
+		t.Errorf("one byte too much: %.200v", err)
+	}
+	b.mustSee("CONNECT") // the connection was not given up for it
+	largest := tooLarge[1:]
+	if _, err := client.Bequeath(t.Context(), "k", []byte(largest)); err != nil {
+		t.Fatal(err)
+	}
+	if got := willIn(t, b.latestWill()).WillPayload; !bytes.Equal(got, command("VDEL", "k", largest)) {
+		t.Errorf("of the largest, %d bytes arrive", len(got))
+	}
+}
+
+// Whoever wants a will again and again, because the connection drops again and again,
+// must not make the client hammer the broker.
+func TestABequestDoesNotShortenThePauseBetweenConnections(t *testing.T) {
+	b := newScripted(t, acceptAll)
+	client := dial(t, b.address, transport.Options{ReconnectMin: time.Hour})
+	lost := client.Lost()
+	b.cut()
+	mustBeOver(t, lost)
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+		if _, err := client.Bequeath(ctx, "k", nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Bequeath: %v, want DeadlineExceeded", err)
+		}
+		cancel()
+	}
+	b.mustSee("CONNECT")
+}
