@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"encoding/binary"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -99,6 +100,22 @@ func FuzzCompleteWill(f *testing.F) {
 		// Completed twice, it holds the addition twice: the lengths are right.
 		if again, err := testProperties.complete(completed); err != nil || !bytes.Contains(again, []byte(testAdded+testAdded)) {
 			t.Errorf("%q became %q, then %q (%v)", packet, completed, again, err)
+		}
+		// And another decoder finds the same in it as before.
+		before, err := packets.ReadPacket(bytes.NewReader(packet))
+		if err != nil {
+			return
+		}
+		after, err := packets.ReadPacket(bytes.NewReader(completed))
+		if err != nil {
+			t.Fatalf("%q can be decoded, %q cannot: %v", packet, completed, err)
+		}
+		want, got := before.Content.(*packets.Connect), after.Content.(*packets.Connect)
+		want.WillProperties.ContentType = testProperties.contentType
+		want.WillProperties.ResponseTopic = testProperties.responseTopic
+		want.WillProperties.CorrelationData = []byte(testProperties.correlation)
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%q became %q", packet, completed)
 		}
 	})
 }

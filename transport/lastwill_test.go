@@ -1,0 +1,66 @@
+package transport
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net/url"
+	"testing"
+)
+
+// withWill returns a connection whose next link is to carry a will.
+func withWill() (*mqttConn, *lastWill) {
+	conn := newMQTTConn(&url.URL{Host: "192.0.2.1:1883"}, Options{ClientOptions: ClientOptions{Logger: slog.New(slog.DiscardHandler)}})
+	conn.will = &lastWill{stands: make(chan standing, 1)}
+	return conn, conn.will
+}
+
+func TestAWillThatCannotBeWrittenIsGivenUp(t *testing.T) {
+	conn, will := withWill()
+	why := errors.New("why")
+	if err := conn.notConnected(will, why, nil, io.EOF); !errors.Is(err, why) || !errors.Is(err, ErrNoWill) {
+		t.Errorf("%v, want ErrNoWill and why", err)
+	}
+	if s := <-will.stands; !errors.Is(s.err, why) {
+		t.Errorf("Bequeath returns %v", s.err)
+	}
+	if conn.nextWill() != nil {
+		t.Error("the next connection carries it, too")
+	}
+}
+
+// Its caller leaves at the moment in which it is known to stand.
+func TestAWillThatStandsIsNotGivenUp(t *testing.T) {
+	conn, will := withWill()
+	lost := make(chan struct{})
+	conn.concluded(will, standing{lost: lost})
+	if s, known := conn.abandon(will); !known || s.lost != lost {
+		t.Errorf("%+v, known: %t", s, known)
+	}
+	if conn.outdated(will) {
+		t.Error("its connection is to be replaced")
+	}
+}
+
+func TestAConnectionIsReplacedForAWillAndAfterItWasGivenUp(t *testing.T) {
+	conn, will := withWill()
+	if !conn.outdated(nil) {
+		t.Error("a will waits, and the connection without is to stay")
+	}
+	if _, known := conn.abandon(will); known {
+		t.Error("nobody knows what became of it")
+	}
+	if !conn.outdated(will) {
+		t.Error("the connection with the will is to stay")
+	}
+	if conn.outdated(nil) || conn.nextWill() != nil {
+		t.Error("the next connection is to carry the will, too")
+	}
+	conn.concluded(will, standing{})
+	if len(will.stands) != 0 {
+		t.Error("nobody takes it, and it is said to stand")
+	}
+	if len(conn.replace) != 1 {
+		t.Error("the connection is not told")
+	}
+}
