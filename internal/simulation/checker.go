@@ -304,6 +304,9 @@ func (c *checker) watch(h *holding) {
 	case is(lease.ErrDeleted):
 		name = "deleted"
 		holds = c.robbed[h.value]
+	case is(lease.ErrConnectionLost):
+		name = "connection lost"
+		holds = c.sim.instant || h.process.node.hasty
 	case is(lease.ErrFencedOut):
 		name = "fenced out"
 		holds = c.fenced[h.token.String()]
@@ -363,7 +366,8 @@ func (c *checker) leader() *node {
 func (c *checker) leadingLocked() *holding {
 	c.judgeLocked()
 	for _, h := range c.valid {
-		if !c.robbed[h.value] {
+		// A renewal may have put back what was deleted.
+		if !c.robbed[h.value] || c.value == h.value {
 			return h
 		}
 	}

@@ -39,6 +39,7 @@ type node struct {
 	sim        *simulation
 	id         string
 	seed       uint64
+	hasty      bool // ends its tenures when the connection drops
 	elects     bool // uses an Elector; otherwise a Lease
 	clock      clock
 	wallOffset atomic.Int64
@@ -272,7 +273,10 @@ func (p *process) awake() {
 }
 
 func (p *process) leaseOptions() lease.Options {
-	return lease.Options{TTL: ttl, Margin: margin, Jitter: jitter, Clock: p.node.clock.now}
+	return lease.Options{
+		TTL: ttl, Margin: margin, Jitter: jitter, Clock: p.node.clock.now,
+		InstantFailover: p.node.sim.instant, EndOnDisconnect: p.node.hasty,
+	}
 }
 
 func (p *process) run() {

@@ -67,6 +67,7 @@ type simulation struct {
 
 	random    *rand.Rand // of the main goroutine
 	foreign   bool       // somebody deletes the key of the lease at times
+	instant   bool       // a lost connection frees the lease
 	stayQuiet bool       // notifications do not come back when it is calm
 
 	mu     sync.Mutex
@@ -115,9 +116,11 @@ func Run(t *testing.T, seed uint64, tracing bool) Result {
 func (s *simulation) run(seed uint64) {
 	s.foreign = s.random.IntN(8) == 0
 	s.stayQuiet = s.random.IntN(2) == 0
+	s.instant = s.random.IntN(3) == 0
 	wild := s.random.IntN(3) > 0 // clocks differ in rate
 	for i := range 3 + s.random.IntN(3) {
 		n := newNode(s, string(rune('a'+i)), rand.New(rand.NewPCG(seed, uint64(2+i))))
+		n.hasty = s.random.IntN(4) == 0
 		if wild {
 			n.clock.rate = 0.93 + 0.14*s.random.Float64()
 		}
