@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -64,6 +65,37 @@ func TestInvariant28WaitersSpreadTheirTriesAfterARelease(t *testing.T) {
 		}
 		if total == 0 || total > waiters {
 			t.Errorf("%d tries by %d waiters", total, waiters)
+		}
+	})
+}
+
+// The simulation meets this now and then only: somebody must delete the key, another take
+// it, and the holder hear of neither.
+func TestInvariant6ARefusedRenewalEndsATenureThatHearsNoNotification(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		client, conn := store.Client(t, "robbed", transport.ClientOptions{})
+		l, err := lease.New(client, lockKey, lease.Options{TTL: ttl, Margin: margin, Clock: lease.MonotonicClock()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tenure, err := l.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(ttl) // what it watches, it watches by now
+		conn.Silence(true)
+		other, _ := store.Client(t, "other", transport.ClientOptions{})
+		if _, err := other.Set(t.Context(), lockKey, []byte("other:1"), transport.SetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(renewEvery + time.Millisecond)
+		synctest.Wait()
+		if err := tenure.Err(); !errors.Is(err, lease.ErrLost) {
+			t.Errorf("after its renewal was refused: %v, want ErrLost", err)
+		}
+		if left := tenure.Remaining(); left > 0 {
+			t.Errorf("after its renewal was refused: %v left", left)
 		}
 	})
 }
