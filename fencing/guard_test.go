@@ -272,6 +272,7 @@ func TestInvariant17ARefusedTokenEndsTheTenureEverywhere(t *testing.T) {
 		if err := <-underWay; !errors.Is(err, lease.ErrFencedOut) || !errors.Is(err, transport.ErrOutcomeUnknown) || time.Since(began) != 0 {
 			t.Errorf("what was under way ended with %v after %v, want ErrFencedOut and ErrOutcomeUnknown at once", err, time.Since(began))
 		}
+		synctest.Wait() // the tenure has taken back the watch of its key
 		sent.Store(0)
 		for _, method := range methods {
 			for _, guard := range []*fencing.Guard{guard, other} {
