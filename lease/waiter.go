@@ -46,7 +46,7 @@ func (l *Lease) newWaiter(seen hlc.Timestamp) (*waiter, error) {
 		seen:    seen,
 	}
 	if l.options.GiveWay > 0 {
-		w.timer.Reset(0) // nobody has asked the store yet
+		w.timer.Reset(1) // at once: nobody has asked the store yet
 	}
 	return w, nil
 }

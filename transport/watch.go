@@ -218,7 +218,8 @@ func (r *registration) offerLocked(change Change, freshOnly bool) {
 // run brings the store's idea of who watches into line with ours, whenever one
 // of them changed, until nobody watches or the client is closed.
 func (r *registration) run(ctx context.Context) {
-	retry := time.NewTimer(0)
+	retry := time.NewTimer(time.Hour)
+	retry.Stop() // until something fails
 	defer retry.Stop()
 	for {
 		wait, finished := r.step(ctx)

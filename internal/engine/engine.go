@@ -86,7 +86,7 @@ func (e *Engine) Elapsed() time.Duration { return time.Since(e.started) }
 // Run removes keys as their time comes, until ctx ends. Without it keys still
 // end in time for every request, but nobody is notified.
 func (e *Engine) Run(ctx context.Context) {
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(1)
 	defer timer.Stop()
 	for {
 		select {

@@ -8,6 +8,9 @@ import (
 
 // For waits for d and reports true, or reports false as soon as ctx ends.
 func For(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
