@@ -362,3 +362,15 @@ func TestABequestDoesNotShortenThePauseBetweenConnections(t *testing.T) {
 	}
 	b.mustSee("CONNECT")
 }
+
+func TestAClientIsConnectedWhenDialReturns(t *testing.T) {
+	address := start(t, server.Options{})
+	for range 50 {
+		client := dial(t, address, transport.Options{})
+		select {
+		case <-client.Lost():
+			t.Fatal("its connection is lost")
+		default:
+		}
+	}
+}

@@ -122,13 +122,14 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	if err := c.subscribe(ctx, client, l); err != nil {
 		return false, err
 	}
+	// Before anybody can send: who has an answer must find the client connected.
+	c.events.Up()
+	defer c.events.Down()
 	if !c.established(l) {
 		return false, nil
 	}
 	c.logger.Debug("connected")
 	defer c.logger.Debug("disconnected")
-	defer c.events.Down()
-	c.events.Up()
 	c.concluded(will, standing{lost: l.down, silence: silence(packet.KeepAlive, connack)})
 	return c.serve(ctx, client, l, will), nil
 }
