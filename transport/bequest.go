@@ -69,6 +69,9 @@ func (b *Bequest) Close() {
 // wait for the new connection, and watches are registered again by themselves. It
 // returns when the new connection can be used.
 //
+// Set the key when Bequeath has returned, not before, and to a value that it never had:
+// a connection that is lost while it is being made executes the will, too.
+//
 // The will belongs to that one connection: the one that follows a loss has none. A
 // client has one will at a time; for a second the error is ErrWillInUse, until the
 // first was closed.

@@ -20,7 +20,9 @@ func (c *Conn) Bequeath(ctx context.Context, will transport.Request) (lost <-cha
 		if err != nil {
 			return nil, 0, err
 		}
-		c.leave(line, true)
+		if !c.leave(line, true) {
+			continue // it was cut at the same moment, and is not for us to restore
+		}
 		if line := c.connect(&will); line != nil {
 			return line, 0, nil
 		}

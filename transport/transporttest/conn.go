@@ -153,13 +153,13 @@ func (c *Conn) Cut() {
 // cut ends the connection, without a farewell, if line is its present one, or nil.
 func (c *Conn) cut(line chan struct{}) { c.leave(line, false) }
 
-// leave ends the connection if line is its present one, or nil. Without a farewell its
-// will is executed.
-func (c *Conn) leave(line chan struct{}, farewell bool) {
+// leave ends the connection if line is its present one, or nil, and reports whether it
+// did. Without a farewell its will is executed.
+func (c *Conn) leave(line chan struct{}, farewell bool) (left bool) {
 	c.mu.Lock()
 	if c.line == nil || c.ended != nil || line != nil && line != c.line {
 		c.mu.Unlock()
-		return
+		return false
 	}
 	close(c.line)
 	c.line, c.restored, c.queue = nil, make(chan struct{}), nil
@@ -176,6 +176,7 @@ func (c *Conn) leave(line chan struct{}, farewell bool) {
 	if started {
 		events.Down()
 	}
+	return true
 }
 
 // Restore connects again after Cut.
