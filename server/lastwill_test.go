@@ -259,7 +259,7 @@ func TestAClientWhoseWillIsRefusedGoesOnWithout(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			codes := test.codes
 			b := newScripted(t, func(connect *packets.Connect) byte {
-				if !connect.WillFlag {
+				if !connect.WillFlag || len(codes) == 0 {
 					return 0
 				}
 				code := codes[0]
