@@ -79,7 +79,7 @@ func (b *Bequest) Close() {
 // While the broker is away, or busy, it goes on trying, in the client's own time. An
 // error means that there is no will, and that the client goes on without: ErrNoWill if
 // the Conn knows none, if key and value are more than the 65,000 bytes or so that MQTT
-// allows, or if the broker hangs up on it three times; the broker's [*ConnectError] if it
+// allows, or if the broker hangs up on it, and not without it; the broker's [*ConnectError] if it
 // refuses, whatever its reason; the cause of the end of ctx; ErrClosed or
 // ErrSessionTakenOver.
 //

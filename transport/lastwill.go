@@ -19,7 +19,11 @@ type lastWill struct {
 	request Request
 	stands  chan standing // room for one
 
-	unanswered int // connections that ended without CONNACK; run's
+	// A broker may hang up rather than say that it takes no wills [MQTT-3.1.4-2]. So when
+	// a connection that carries a will ends without CONNACK, the next does not. Both are
+	// run's.
+	unanswered bool // the latest connection that carried it ended so
+	suspicions int  // how often in succession it did, and the one without did not
 	// abandoned: nobody waits for it any more, so no connection may keep it.
 	abandoned bool // guarded by mqttConn.mu
 }
@@ -31,9 +35,8 @@ type standing struct {
 	err     error
 }
 
-// maxUnanswered is how many connections that carry a will may end without CONNACK. A
-// broker may hang up rather than say that it takes no wills [MQTT-3.1.4-2].
-const maxUnanswered = 3
+// maxSuspicions is how many it takes to believe that a broker takes no wills.
+const maxSuspicions = 2
 
 var _ Testator = (*mqttConn)(nil)
 
@@ -87,27 +90,40 @@ func (c *mqttConn) concluded(will *lastWill, s standing) {
 	}
 }
 
-// notConnected says why an attempt to connect failed, and concludes what that means for
-// the will that it carried, if any: nothing if it may have been the network, or a broker
-// that is busy.
-func (c *mqttConn) notConnected(will *lastWill, incomplete error, connack *paho.Connack, err error) error {
+// notConnected says why an attempt to connect failed that carried a will, or none, and
+// what that means for the will that waits, if any: nothing, if it may have been the
+// network, or a broker that is busy.
+func (c *mqttConn) notConnected(waits, carried *lastWill, incomplete error, connack *paho.Connack, err error) error {
 	switch {
 	case incomplete != nil:
 		err = fmt.Errorf("%w: %w", ErrNoWill, incomplete)
+		c.concluded(carried, standing{err: err})
 	case connack != nil:
 		refused := refusedConnect(connack)
-		if refused.temporary() {
-			return refused
+		if !refused.temporary() {
+			c.concluded(carried, standing{err: refused})
 		}
-		err = refused
-	case will != nil:
-		if will.unanswered++; will.unanswered < maxUnanswered {
-			return err
-		}
-		err = fmt.Errorf("%w: %d connections with it ended without an answer: %w", ErrNoWill, will.unanswered, err)
+		return refused
+	case carried != nil:
+		carried.unanswered = true
+	case waits != nil: // it fares no better without
+		waits.unanswered, waits.suspicions = false, 0
 	}
-	c.concluded(will, standing{err: err})
 	return err
+}
+
+// connectedWithout notes that a connection came about without the will that waits, if
+// any, after one with it did not.
+func (c *mqttConn) connectedWithout(waits *lastWill) {
+	if waits == nil {
+		return
+	}
+	waits.unanswered = false
+	if waits.suspicions++; waits.suspicions < maxSuspicions {
+		c.wakeUp() // to try it again
+		return
+	}
+	c.concluded(waits, standing{err: fmt.Errorf("%w: the broker hangs up on a connection that carries it, and not on one without", ErrNoWill)})
 }
 
 // abandon gives a will up, unless it is known what became of it. A connection that has

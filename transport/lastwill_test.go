@@ -18,7 +18,7 @@ func withWill() (*mqttConn, *lastWill) {
 func TestAWillThatCannotBeWrittenIsGivenUp(t *testing.T) {
 	conn, will := withWill()
 	why := errors.New("why")
-	if err := conn.notConnected(will, why, nil, io.EOF); !errors.Is(err, why) || !errors.Is(err, ErrNoWill) {
+	if err := conn.notConnected(will, will, why, nil, io.EOF); !errors.Is(err, why) || !errors.Is(err, ErrNoWill) {
 		t.Errorf("%v, want ErrNoWill and why", err)
 	}
 	if s := <-will.stands; !errors.Is(s.err, why) {

@@ -96,8 +96,12 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	}
 	l := newLink()
 	packet, will := c.connectPacket(), c.nextWill()
-	if will != nil {
-		will.write(packet, conn)
+	carried := will
+	if will != nil && will.unanswered {
+		carried = nil
+	}
+	if carried != nil {
+		carried.write(packet, conn)
 	}
 	client := paho.NewClient(paho.ClientConfig{
 		ClientID:          c.options.ClientID,
@@ -107,7 +111,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	})
 	connack, err := client.Connect(attempt, packet)
 	if err != nil {
-		err = c.notConnected(will, conn.incomplete(), connack, err)
+		err = c.notConnected(will, carried, conn.incomplete(), connack, err)
 		return false, err
 	}
 	defer func() {
@@ -130,8 +134,12 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	}
 	c.logger.Debug("connected")
 	defer c.logger.Debug("disconnected")
-	c.concluded(will, standing{lost: l.down, silence: silence(packet.KeepAlive, connack)})
-	return c.serve(ctx, client, l, will), nil
+	if carried != nil {
+		c.concluded(carried, standing{lost: l.down, silence: silence(packet.KeepAlive, connack)})
+	} else {
+		c.connectedWithout(will)
+	}
+	return c.serve(ctx, client, l, carried), nil
 }
 
 func (c *mqttConn) connectPacket() *paho.Connect {
