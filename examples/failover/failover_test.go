@@ -174,6 +174,12 @@ func TestTheChecksFindWhatIsWrong(t *testing.T) {
 		{"a late write was accepted", func(r *result) { r.late[0].Outcome = accepted }, "the woken node's late write was refused"},
 		{"no late write was made", func(r *result) { r.late = nil }, "the woken node's late write was refused"},
 		{"the control lost nothing", func(r *result) { delete(r.control, at(25)) }, "without fencing updates are lost"},
+		{"a write that got no answer came after the last that did", func(r *result) {
+			r.highest.Version, r.highest.Count = at(30), 30
+			r.wrote(event{Kind: kindWrite, Outcome: unknown, Token: at(30), Count: 31})
+		}, ""},
+		{"a write that nobody made is there", func(r *result) { r.highest.Version, r.highest.Count = at(30), 30 },
+			"the store holds the last accepted write"},
 		{"an accepted write is gone", func(r *result) { r.wrote(write(32, 30)) }, "the store holds the last accepted write"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
