@@ -44,6 +44,19 @@ func TestATenureThatEndsOnDisconnectEndsBeforeAnybodyCanAskForItsToken(t *testin
 	}
 }
 
+func TestTheContextEndsWithTheConnectionWithoutAnybodyAsking(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{EndOnDisconnect: true})
+		tenure := n.mustAcquire(t)
+		cut := time.Now()
+		n.conn.Cut()
+		<-tenure.Done()
+		if waited := time.Since(cut); waited > 0 || !errors.Is(tenure.Err(), lease.ErrConnectionLost) {
+			t.Errorf("it ended after %v with %v", waited, tenure.Err())
+		}
+	})
+}
+
 func TestATenureThatEndsOnDisconnectBeginsOnTheConnectionThatItWatches(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{EndOnDisconnect: true})
@@ -120,8 +133,14 @@ func TestAWaiterWhoseConnectionIsLostLeavesAnotherWill(t *testing.T) {
 		b.conn.Cut()
 		b.conn.Restore()
 		time.Sleep(ttl)
+		connection := b.client.Lost()
 		a.conn.Cut()
 		<-waiting
+		select {
+		case <-connection:
+			t.Error("it had to make another connection first")
+		default:
+		}
 		next := acquireInBackground(t.Context(), t, c)
 		time.Sleep(ttl)
 		died := time.Now()
