@@ -48,6 +48,8 @@ func TestTheContextEndsWithTheConnectionWithoutAnybodyAsking(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{EndOnDisconnect: true})
 		tenure := n.mustAcquire(t)
+		time.Sleep(ttl + ttl/30) // between two looks at the clock
+		synctest.Wait()
 		cut := time.Now()
 		n.conn.Cut()
 		<-tenure.Done()
