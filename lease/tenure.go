@@ -137,12 +137,14 @@ func (t *Tenure) remaining() (time.Duration, error) {
 	return left, nil
 }
 
-// lateLocked is the cause of a tenure that was not renewed in time.
+// lateLocked is the cause of a tenure that was not renewed in time. It tells of the last
+// renewal, but does not match its error: it becomes part of the errors of writes that were
+// not sent, of which the outcome is well known.
 func (t *Tenure) lateLocked() error {
 	if t.failure == nil {
 		return ErrDeadlinePassed
 	}
-	return fmt.Errorf("%w; the last one: %w", ErrDeadlinePassed, t.failure)
+	return fmt.Errorf("%w; the last one: %v", ErrDeadlinePassed, t.failure)
 }
 
 // end makes the tenure over, unless it was.
