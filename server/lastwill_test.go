@@ -253,7 +253,8 @@ func TestAClientWhoseWillIsRefusedGoesOnWithout(t *testing.T) {
 		{"after the network was down", []byte{hangUp, hangUp, 0x87}, 0x87, nil, []string{with, without, with, without}},
 		{"not: the server was busy", []byte{0x89, 0x88, 0x9F}, 0, nil, []string{with, with, with, with}},
 		{"not: the network was down", []byte{hangUp, hangUp, hangUp, hangUp}, 0, nil, []string{with, without, with, without, with}},
-		{"not: the network was down at times", []byte{hangUp, 0, 0}, 0, nil, []string{with, without, farewell, with}},
+		{"not: the network was down at times", []byte{hangUp, 0, hangUp, hangUp, hangUp, 0}, 0, nil,
+			[]string{with, without, farewell, with, without, with, without, farewell, with}},
 		{"not: nobody else was taken either", []byte{hangUp, 0x87, hangUp, 0}, 0, nil, []string{with, without, without, with}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
