@@ -310,6 +310,11 @@ var errInterrupted = errors.New("interrupted")
 // heard takes in what a node says.
 func (d *director) heard(e event) {
 	switch {
+	case e.Kind == kindWrite && e.Control:
+		// The successor may have written over it before the store told of it.
+		if e.Outcome == accepted {
+			d.result.control.saw(e.Version, e.Token)
+		}
 	case e.Kind == kindWrite:
 		// A busy machine can cost a node its lease while nobody has followed yet;
 		// the store rightly takes its late write. Only the woken one has a successor

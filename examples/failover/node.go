@@ -107,7 +107,7 @@ func (n *node) lead(ctx context.Context, term *election.Term) error {
 		}
 		version, err := term.Guard().Set(ctx, counterKey(n.run), value)
 		n.report(event{Token: token, Version: version, Count: next}, err)
-		n.writeControl(ctx, value)
+		_, _ = n.writeControl(ctx, value) // what becomes of it the director sees in the store
 		if err == nil {
 			count++
 		} else if ctx.Err() == nil {
@@ -137,15 +137,16 @@ func (n *node) lead(ctx context.Context, term *election.Term) error {
 func (n *node) writeLate(token hlc.Timestamp, value []byte, count int) {
 	ctx, cancel := context.WithTimeout(context.Background(), n.ttl)
 	defer cancel()
-	n.writeControl(ctx, value)
-	version, err := n.client.Set(ctx, counterKey(n.run), value, transport.SetOptions{FencingToken: token})
+	version, err := n.writeControl(ctx, value)
+	n.report(event{Token: token, Version: version, Count: count, Control: true}, err)
+	version, err = n.client.Set(ctx, counterKey(n.run), value, transport.SetOptions{FencingToken: token})
 	n.report(event{Token: token, Version: version, Count: count, Late: true}, err)
 }
 
 // writeControl writes to the control what goes to the protected key, as a program would
-// that knows no fencing. What becomes of it the director sees in the store.
-func (n *node) writeControl(ctx context.Context, value []byte) {
-	_, _ = n.client.Set(ctx, controlKey(n.run), value, transport.SetOptions{})
+// that knows no fencing.
+func (n *node) writeControl(ctx context.Context, value []byte) (hlc.Timestamp, error) {
+	return n.client.Set(ctx, controlKey(n.run), value, transport.SetOptions{})
 }
 
 func (n *node) readCount(ctx context.Context) (int, error) {
@@ -206,7 +207,8 @@ type event struct {
 	Outcome string        `json:"outcome,omitempty"`
 	Version hlc.Timestamp `json:"version"`
 	Count   int           `json:"count,omitempty"`
-	Late    bool          `json:"late,omitempty"` // sent past the guard
+	Late    bool          `json:"late,omitempty"`    // sent past the guard
+	Control bool          `json:"control,omitempty"` // to the control
 }
 
 // eventWriter writes events, from any goroutine.
