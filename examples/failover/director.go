@@ -162,7 +162,10 @@ func (d *director) killActive(ctx context.Context, name string, limit time.Durat
 	if err := d.awaitSuccessor(ctx, victim, fault); err != nil {
 		return err
 	}
-	d.ending = ""
+	// The other may lead before it is known here that the victim has ended.
+	if err := d.await(ctx, "the end of "+victim, func() bool { return d.ending == "" }); err != nil {
+		return err
+	}
 	d.say("", "%s is started again", victim)
 	if err := d.start(victim); err != nil {
 		return err
@@ -328,7 +331,11 @@ func (d *director) heard(e event) {
 			d.say(e.Node, "write %s", e.Outcome)
 		}
 	case e.Kind == kindExit:
-		if d.ending != e.Node && d.ending != everybody {
+		switch d.ending {
+		case everybody:
+		case e.Node:
+			d.ending = ""
+		default:
 			d.lost = e.Node
 		}
 	case e.Phase == election.Active.String():
