@@ -24,7 +24,7 @@ const (
 	// beyond the TTL, of a failover; instantLimit of one that does not wait for the TTL.
 	resignLimit  = 50 * time.Millisecond
 	killSlack    = 200 * time.Millisecond
-	instantLimit = 100 * time.Millisecond
+	instantLimit = 200 * time.Millisecond
 )
 
 // director runs the pair and plays the faults. One goroutine, that of direct,
