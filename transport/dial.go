@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
-	"net"
-	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -32,6 +30,23 @@ type Options struct {
 	// Username and Password authenticate at the broker; empty sends none.
 	Username string
 	Password []byte
+	// PasswordFile holds the password, in place of Password; a newline at its end is
+	// not part of it. It is read for each connection, so that it may be replaced.
+	PasswordFile string
+	// TokenFile holds the token of a Kubernetes service account, which the broker
+	// takes by MQTT's enhanced authentication, method K8S-SAT, in place of a user name
+	// and a password. It is read for each connection, and shown anew when it changes
+	// while one lasts. Keep it, like a password, to encrypted addresses.
+	TokenFile string
+	// TLS says whom to trust and what to show at addresses that encrypt.
+	TLS TLSOptions
+
+	// OnConnectionChange, if not nil, is told of each change of the connection, from
+	// one goroutine, in order. The connection does not wait for it: while it runs,
+	// newer changes replace older ones, so that it is always told the latest, but not
+	// each (see ConnectionStatus.Connections). Close waits until it was told of Ended;
+	// it may not call Close.
+	OnConnectionChange func(ConnectionStatus)
 
 	// ClientOptions configures the Client on top of the connection.
 	ClientOptions
@@ -41,50 +56,49 @@ const (
 	defaultKeepAlive    = 5 * time.Second
 	defaultReconnectMin = 50 * time.Millisecond
 	defaultReconnectMax = 2 * time.Second
-	defaultPort         = "1883"
 )
 
-// Dial connects to the MQTT 5 broker at address, such as
-// "mqtt://localhost:1883", and returns when requests can be sent. From then on
-// the client reconnects by itself until Close.
+// Dial connects to the MQTT 5 broker at address, and returns when requests can be sent.
+// From then on the client reconnects by itself until Close. An address is one of
 //
-// ctx bounds the first connection only. If it ends first, the error tells why
-// the last attempt failed. A broker that refuses the credentials, the client id
-// or the protocol version makes Dial fail at once.
+//	mqtt://host:1883   TCP; tcp is another name of it
+//	mqtts://host:8883  TLS over TCP; tls is another name of it
+//	ws://host/path     WebSocket; port 80 if none is given
+//	wss://host/path    WebSocket over TLS; port 443 if none is given
+//
+// or several, with commas between them. Each attempt to connect goes to the one after
+// that of the last, in a circle; so does the first after a loss. All must lead to the
+// same state store: each of two stores would grant the same lease.
+//
+// ctx bounds the first connection only. If it ends first, the error tells why the last
+// attempt failed. Dial fails at once where an option makes no sense or a file cannot be
+// read, and, with a *ConnectError, when every broker in turn has refused the
+// credentials, the client id or the protocol version.
+//
+// Such a refusal after the first connection ends the client for good, with an error that
+// matches ErrClosed and holds the *ConnectError. There is one exception: where the
+// credentials come from files (PasswordFile, TokenFile, TLS.CertFile), a refusal of them
+// may be over when the files are replaced, so the client goes on trying.
 func Dial(ctx context.Context, address string, options Options) (*Client, error) {
-	server, err := parseAddress(address)
+	servers, err := parseAddresses(address)
 	if err != nil {
 		return nil, err
 	}
 	if err := options.complete(); err != nil {
 		return nil, err
 	}
-	conn := newMQTTConn(server, options)
+	if err := options.checkCredentials(servers); err != nil {
+		return nil, err
+	}
+	conn := newMQTTConn(servers, options)
 	client, err := NewClient(conn, options.ClientOptions)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	if err := conn.awaitFirst(ctx); err != nil {
-		return nil, fmt.Errorf("transport: dial %s: %w", server.Redacted(), errors.Join(err, client.Close()))
+		return nil, fmt.Errorf("transport: dial %s: %w", address, errors.Join(err, client.Close()))
 	}
 	return client, nil
-}
-
-func parseAddress(address string) (*url.URL, error) {
-	server, err := url.Parse(address)
-	if err != nil {
-		return nil, fmt.Errorf("transport: broker address: %w; write it like mqtt://host:1883", err)
-	}
-	if server.Scheme != "mqtt" && server.Scheme != "tcp" || server.Hostname() == "" {
-		return nil, fmt.Errorf("transport: broker address %q: write it like mqtt://host:1883", server.Redacted())
-	}
-	if server.Path != "" && server.Path != "/" || server.RawQuery != "" || server.User != nil {
-		return nil, fmt.Errorf("transport: broker address %q: only host and port belong here; credentials are options", server.Redacted())
-	}
-	if server.Port() == "" {
-		server.Host = net.JoinHostPort(server.Hostname(), defaultPort)
-	}
-	return server, nil
 }
 
 // complete fills in defaults and rejects nonsense.
@@ -96,8 +110,8 @@ func (o *Options) complete() error {
 		}
 		o.ClientID = fmt.Sprintf("%s-%016x", host, rand.Uint64())
 	}
-	if strings.ContainsAny(o.ClientID, "/+#") || strings.ContainsFunc(o.ClientID, isControl) {
-		return fmt.Errorf("transport: Options.ClientID %q holds a character that topics give a meaning to: one of / + # or a control character", o.ClientID)
+	if bad := badClientID(o.ClientID); bad != "" {
+		return fmt.Errorf("transport: Options.ClientID %q %s", o.ClientID, bad)
 	}
 	if o.KeepAlive == 0 {
 		o.KeepAlive = defaultKeepAlive
@@ -118,6 +132,14 @@ func (o *Options) complete() error {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return nil
+}
+
+// badClientID says what is wrong with a client id, if anything is.
+func badClientID(id string) string {
+	if strings.ContainsAny(id, "/+#") || strings.ContainsFunc(id, isControl) {
+		return "holds a character that topics give a meaning to: one of / + # or a control character"
+	}
+	return ""
 }
 
 func isControl(r rune) bool { return r < 0x20 || r >= 0x7f && r < 0xa0 }

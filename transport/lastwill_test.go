@@ -10,7 +10,7 @@ import (
 
 // withWill returns a connection whose next link is to carry a will.
 func withWill() (*mqttConn, *lastWill) {
-	conn := newMQTTConn(&url.URL{Host: "192.0.2.1:1883"}, Options{ClientOptions: ClientOptions{Logger: slog.New(slog.DiscardHandler)}})
+	conn := newMQTTConn([]*url.URL{{Host: "192.0.2.1:1883"}}, Options{ClientOptions: ClientOptions{Logger: slog.New(slog.DiscardHandler)}})
 	conn.will = &lastWill{stands: make(chan standing, 1)}
 	return conn, conn.will
 }

@@ -2,8 +2,10 @@ package transport
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/url"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -74,6 +76,13 @@ func (c *mqttConn) run(ctx context.Context) {
 		if err != nil {
 			c.failed(err)
 		}
+		if c.refusals >= len(c.servers) {
+			c.refusedByAll(err)
+			return
+		}
+		if !replaced {
+			c.turn = (c.turn + 1) % len(c.servers)
+		}
 		if time.Since(began) > settled {
 			policy.Reset()
 		}
@@ -90,12 +99,19 @@ func (c *mqttConn) run(ctx context.Context) {
 func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	attempt, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	conn, err := dialNet(attempt, c.server.Host, c.options.KeepAlive)
+	c.trying()
+	refusals := c.refusals
+	c.refusals = 0 // unless this is another one
+	secrets, err := c.options.secrets()
+	if err != nil {
+		return false, err
+	}
+	conn, err := c.dial(attempt, c.server())
 	if err != nil {
 		return false, err
 	}
 	l := newLink()
-	packet, will := c.connectPacket(), c.nextWill()
+	packet, will := c.connectPacket(secrets), c.nextWill()
 	carried := will
 	if will != nil && will.unanswered {
 		carried = nil
@@ -103,21 +119,26 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	if carried != nil {
 		carried.write(packet, conn)
 	}
+	authentication := &authentication{token: secrets.token}
 	client := paho.NewClient(paho.ClientConfig{
 		ClientID:          c.options.ClientID,
 		Conn:              conn,
+		AuthHandler:       authentication,
 		Session:           newSession(c.acknowledged, func(d *packets.Disconnect) { c.lost(l, d) }),
 		OnPublishReceived: []func(paho.PublishReceived) (bool, error){c.received},
 	})
 	connack, err := client.Connect(attempt, packet)
 	if err != nil {
 		err = c.notConnected(will, carried, conn.incomplete(), connack, err)
+		if c.isForGood(carried, err) {
+			c.refusals = refusals + 1
+		}
 		return false, err
 	}
 	defer func() {
 		// Whether it was lost or is to end now: say farewell, but do not wait
 		// long for a peer that does not read it.
-		guard := time.AfterFunc(closeTimeout, func() { _ = conn.Close() })
+		guard := time.AfterFunc(closeTimeout, conn.abort)
 		defer guard.Stop()
 		_ = client.Disconnect(&paho.Disconnect{})
 		<-client.Done()
@@ -132,17 +153,58 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	if !c.established(l) {
 		return false, nil
 	}
-	c.logger.Debug("connected")
-	defer c.logger.Debug("disconnected")
+	c.logger.Debug("connected", "broker", c.server().Host)
+	defer c.logger.Debug("disconnected", "broker", c.server().Host)
 	if carried != nil {
 		c.concluded(carried, standing{lost: l.down, silence: silence(packet.KeepAlive, connack)})
 	} else {
 		c.connectedWithout(will)
 	}
-	return c.serve(ctx, client, l, carried), nil
+	return c.serve(ctx, client, l, carried, func() { c.showToken(conn, authentication) }), nil
 }
 
-func (c *mqttConn) connectPacket() *paho.Connect {
+// server returns the one to connect to, or that is connected. Only run may call it.
+func (c *mqttConn) server() *url.URL { return c.servers[c.turn] }
+
+// trying notes which broker the next attempt goes to.
+func (c *mqttConn) trying() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.present.Broker = c.server().String()
+}
+
+func (c *mqttConn) dialNet(ctx context.Context, server *url.URL) (*netConn, error) {
+	var config *tls.Config
+	if schemeOf(server).encrypted {
+		var err error
+		if config, err = c.options.TLS.config(server); err != nil {
+			return nil, err
+		}
+	}
+	return dialNet(ctx, server, config, c.options.KeepAlive)
+}
+
+// isForGood reports whether an attempt that carried will, or none, failed because of a
+// refusal that the next one would meet again.
+func (c *mqttConn) isForGood(will *lastWill, err error) bool {
+	var refused *ConnectError
+	if will != nil || !errors.As(err, &refused) || !refused.permanent() {
+		return false // without its will it may be taken
+	}
+	return !(c.wasConnected() && refused.ofCredentials() && c.options.rotates())
+}
+
+func (c *mqttConn) wasConnected() bool { return c.status().Connections > 0 }
+
+// refusedByAll ends the connection for good.
+func (c *mqttConn) refusedByAll(err error) {
+	if c.wasConnected() {
+		err = fmt.Errorf("%w for good: %w", ErrClosed, err)
+	}
+	c.terminate(err)
+}
+
+func (c *mqttConn) connectPacket(secrets secrets) *paho.Connect {
 	receive := uint16(receiveMaximum)
 	connect := &paho.Connect{
 		ClientID:   c.options.ClientID,
@@ -157,16 +219,25 @@ func (c *mqttConn) connectPacket() *paho.Connect {
 	if c.options.Username != "" {
 		connect.UsernameFlag, connect.Username = true, c.options.Username
 	}
-	if len(c.options.Password) > 0 {
-		connect.PasswordFlag, connect.Password = true, c.options.Password
+	if len(secrets.password) > 0 {
+		connect.PasswordFlag, connect.Password = true, secrets.password
+	}
+	if len(secrets.token) > 0 {
+		connect.Properties.AuthMethod, connect.Properties.AuthData = methodServiceAccount, secrets.token
 	}
 	return connect
 }
 
 // serve sends the requests of a connection that carries will, or none, until it is lost
-// or, as it then reports, to be replaced.
-func (c *mqttConn) serve(ctx context.Context, client *paho.Client, l *link, will *lastWill) (replaced bool) {
+// or, as it then reports, to be replaced. From time to time it calls showToken.
+func (c *mqttConn) serve(ctx context.Context, client *paho.Client, l *link, will *lastWill, showToken func()) (replaced bool) {
 	replace, patience := c.replace, (<-chan time.Time)(nil)
+	var check <-chan time.Time
+	if c.options.TokenFile != "" {
+		ticker := time.NewTicker(tokenCheck)
+		defer ticker.Stop()
+		check = ticker.C
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -175,6 +246,8 @@ func (c *mqttConn) serve(ctx context.Context, client *paho.Client, l *link, will
 			return false
 		case e := <-l.outgoing:
 			c.send(client, e)
+		case <-check:
+			showToken()
 		case <-replace:
 			if !c.outdated(will) {
 				continue
@@ -272,6 +345,15 @@ func (e *ConnectError) permanent() bool {
 	case packets.ConnackUnsupportedProtocolVersion, packets.ConnackInvalidClientID,
 		packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized,
 		packets.ConnackBanned, packets.ConnackBadAuthenticationMethod:
+		return true
+	}
+	return false
+}
+
+// ofCredentials reports whether the broker may take other credentials.
+func (e *ConnectError) ofCredentials() bool {
+	switch e.Code {
+	case packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized, packets.ConnackBadAuthenticationMethod:
 		return true
 	}
 	return false

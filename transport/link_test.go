@@ -8,11 +8,11 @@ import (
 )
 
 func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
-	server, err := parseAddress("mqtt://192.0.2.1")
+	servers, err := parseAddresses("mqtt://192.0.2.1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := newMQTTConn(server, Options{ClientID: "a", ClientOptions: ClientOptions{Logger: slog.New(slog.DiscardHandler)}})
+	conn := newMQTTConn(servers, Options{ClientID: "a", ClientOptions: ClientOptions{Logger: slog.New(slog.DiscardHandler)}})
 	l := newLink()
 	if !conn.established(l) {
 		t.Fatal("not established")

@@ -31,12 +31,19 @@ const correlationLength = 16
 // to send without waiting for the PUBACK, and none to give up when another
 // connection takes the client id over.
 type mqttConn struct {
-	server  *url.URL
+	servers []*url.URL
 	options Options
 	logger  *slog.Logger
 	events  Events
 	stop    context.CancelFunc
 	stopped chan struct{} // closed when run has ended; nil before Start
+
+	dial      func(context.Context, *url.URL) (*netConn, error)
+	announcer *announcer // nil: nobody is to be told of the status
+
+	// Of the goroutine run.
+	turn     int // index of the server to connect to
+	refusals int // attempts in a row that met a refusal for good
 
 	mu    sync.Mutex
 	link  *link         // the present connection; nil while down
@@ -44,8 +51,9 @@ type mqttConn struct {
 	ended chan struct{} // closed once there will be no more connections
 	cause error         // why; set before ended is closed
 	last  error         // why the last attempt to connect failed
-	fail  chan struct{} // tells awaitFirst that last has changed
 	will  *lastWill     // for the next connection; nil: none
+
+	present ConnectionStatus
 
 	replace chan struct{} // holds one item when the present connection may have to be replaced
 }
@@ -63,16 +71,17 @@ type result struct {
 	err   error
 }
 
-func newMQTTConn(server *url.URL, options Options) *mqttConn {
-	return &mqttConn{
-		server:  server,
+func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
+	c := &mqttConn{
+		servers: servers,
 		options: options,
-		logger:  options.Logger.With("client", options.ClientID, "broker", server.Host),
+		logger:  options.Logger.With("client", options.ClientID),
 		ready:   make(chan struct{}),
 		ended:   make(chan struct{}),
-		fail:    make(chan struct{}, 1),
 		replace: make(chan struct{}, 1),
 	}
+	c.dial = c.dialNet
+	return c
 }
 
 func (c *mqttConn) ClientID() string { return c.options.ClientID }
@@ -81,6 +90,9 @@ func (c *mqttConn) ClientID() string { return c.options.ClientID }
 func (c *mqttConn) Start(events Events) {
 	ctx, stop := context.WithCancel(context.Background())
 	c.events, c.stop, c.stopped = events, stop, make(chan struct{})
+	if c.options.OnConnectionChange != nil {
+		c.announcer = newAnnouncer(c.options.OnConnectionChange)
+	}
 	go func() {
 		defer close(c.stopped)
 		c.run(ctx)
@@ -92,6 +104,9 @@ func (c *mqttConn) Close() error {
 	c.terminate(ErrClosed)
 	if c.stopped != nil {
 		<-c.stopped
+	}
+	if c.announcer != nil {
+		<-c.announcer.done
 	}
 	return nil
 }
@@ -109,6 +124,7 @@ func (c *mqttConn) terminate(cause error) {
 	if c.link != nil {
 		c.dropLocked(c.link, cause)
 	}
+	c.changedLocked(Ended, cause)
 	if c.stop != nil {
 		c.stop()
 	}
@@ -116,36 +132,28 @@ func (c *mqttConn) terminate(cause error) {
 
 // awaitFirst waits until the first connection is ready.
 func (c *mqttConn) awaitFirst(ctx context.Context) error {
-	for {
-		c.mu.Lock()
-		ready, last := c.ready, c.last
-		c.mu.Unlock()
-		var refused *ConnectError
-		if errors.As(last, &refused) && refused.permanent() {
-			return last
-		}
-		select {
-		case <-ready:
-			return nil
-		case <-c.fail:
-		case <-c.ended:
-			return c.cause
-		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), last)
-		}
+	c.mu.Lock()
+	ready := c.ready
+	c.mu.Unlock()
+	select {
+	case <-ready:
+		return nil
+	case <-c.ended:
+		return c.cause
+	case <-ctx.Done():
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return errors.Join(context.Cause(ctx), c.last)
 }
 
 // failed notes why there is no connection.
 func (c *mqttConn) failed(err error) {
-	c.logger.Warn("cannot connect", "error", err)
+	c.logger.Warn("cannot connect", "broker", c.server().Host, "error", err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = err
-	select {
-	case c.fail <- struct{}{}:
-	default:
-	}
+	c.changedLocked(Connecting, err)
 }
 
 // established makes a connection the present one, unless it was lost already.
@@ -156,6 +164,7 @@ func (c *mqttConn) established(l *link) bool {
 		return false
 	}
 	c.link, c.last = l, nil
+	c.changedLocked(Connected, nil)
 	close(c.ready)
 	return true
 }
@@ -188,6 +197,7 @@ func (c *mqttConn) dropLocked(l *link, cause error) {
 		if !l.leaving {
 			c.ready = make(chan struct{})
 		}
+		c.changedLocked(Connecting, cause)
 	}
 	for correlation, e := range l.pending {
 		delete(l.pending, correlation)

@@ -3,7 +3,10 @@ package transport
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"fmt"
 	"net"
+	"net/url"
 	"sync"
 	"time"
 )
@@ -13,6 +16,7 @@ import (
 // Lock and Unlock, which paho calls around each packet, leave as one.
 type netConn struct {
 	net.Conn
+	socket net.Conn // what Conn rests on: the same, or without TLS and WebSocket
 	reader *bufio.Reader
 
 	mu           sync.Mutex // held by paho for a packet; guards writer
@@ -25,22 +29,52 @@ type netConn struct {
 	failure  error  // of complete; guarded by mu
 }
 
-// dialNet connects. A write that makes no progress for writeTimeout ends the
-// connection, so that a peer that stopped reading cannot hold a caller for
-// longer.
-func dialNet(ctx context.Context, address string, writeTimeout time.Duration) (*netConn, error) {
+// dialNet connects, and encrypts with config where the address says so. A write that
+// makes no progress for writeTimeout ends the connection, so that a peer that stopped
+// reading cannot hold a caller for longer.
+func dialNet(ctx context.Context, server *url.URL, config *tls.Config, writeTimeout time.Duration) (*netConn, error) {
 	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp", address)
+	socket, err := dialer.DialContext(ctx, "tcp", server.Host)
 	if err != nil {
 		return nil, err
 	}
+	conn, err := dress(ctx, socket, server, config, writeTimeout)
+	if err != nil {
+		_ = socket.Close()
+		return nil, err
+	}
+	return newNetConn(conn, socket, writeTimeout), nil
+}
+
+// dress puts around a socket what the address asks for.
+func dress(ctx context.Context, socket net.Conn, server *url.URL, config *tls.Config, writeTimeout time.Duration) (net.Conn, error) {
+	conn, scheme := socket, schemeOf(server)
+	if scheme.encrypted {
+		encrypted := tls.Client(socket, config)
+		if err := encrypted.HandshakeContext(ctx); err != nil {
+			return nil, fmt.Errorf("TLS: %w", err)
+		}
+		conn = encrypted
+	}
+	if scheme.websocket {
+		return openWebSocket(ctx, conn, server, writeTimeout)
+	}
+	return conn, nil
+}
+
+func newNetConn(conn, socket net.Conn, writeTimeout time.Duration) *netConn {
 	return &netConn{
 		Conn:         conn,
+		socket:       socket,
 		reader:       bufio.NewReader(conn),
 		writer:       bufio.NewWriter(conn),
 		writeTimeout: writeTimeout,
-	}, nil
+	}
 }
+
+// abort closes the connection at once. TLS would say farewell first, for up to five
+// seconds.
+func (c *netConn) abort() { _ = c.socket.Close() }
 
 func (c *netConn) Read(p []byte) (int, error) { return c.reader.Read(p) }
 
@@ -69,7 +103,7 @@ func (c *netConn) Unlock() {
 		err = c.writer.Flush()
 	}
 	if err != nil {
-		_ = c.Conn.Close()
+		c.abort()
 	}
 }
 

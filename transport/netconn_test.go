@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"bufio"
 	"errors"
 	"io"
 	"net"
@@ -12,13 +11,9 @@ import (
 // piped returns a connection whose first packet goes through complete, and its far end.
 func piped(complete func([]byte) ([]byte, error)) (conn *netConn, far net.Conn) {
 	near, far := net.Pipe()
-	return &netConn{
-		Conn:         near,
-		reader:       bufio.NewReader(near),
-		writer:       bufio.NewWriter(near),
-		writeTimeout: time.Minute,
-		complete:     complete,
-	}, far
+	conn = newNetConn(near, near, time.Minute)
+	conn.complete = complete
+	return conn, far
 }
 
 // write writes one packet, as paho does.

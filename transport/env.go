@@ -1,0 +1,145 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"strconv"
+	"time"
+)
+
+// FromEnv returns an address and options for Dial, from the environment variables that
+// workloads of Azure IoT Operations are given:
+//
+//	AIO_BROKER_HOSTNAME        host name of the broker; required
+//	AIO_BROKER_TCP_PORT        its port; default 8883
+//	AIO_MQTT_USE_TLS           true or false; default true
+//	AIO_TLS_CA_FILE            TLSOptions.CAFile
+//	AIO_TLS_CERT_FILE          TLSOptions.CertFile
+//	AIO_TLS_KEY_FILE           TLSOptions.KeyFile
+//	AIO_TLS_KEY_PASSWORD_FILE  TLSOptions.KeyPasswordFile
+//	AIO_MQTT_CLIENT_ID         Options.ClientID
+//	AIO_MQTT_USERNAME          Options.Username
+//	AIO_MQTT_PASSWORD_FILE     Options.PasswordFile
+//	AIO_MQTT_KEEP_ALIVE        Options.KeepAlive, in seconds; default 60
+//	AIO_SAT_FILE               Options.TokenFile
+//
+// One that is empty counts as not set. The keep-alive bounds how soon a link that is cut
+// without a word is noticed, and which lease can have instant failover; it is not 5 s, as
+// the zero value of Options has it, because deployments count on 60.
+//
+// The error tells of everything that is wrong, a line for each, with the variable and
+// what to do. It is nil if and only if the rest can be used.
+func FromEnv() (address string, options Options, err error) {
+	var e environment
+	host := e.text("AIO_BROKER_HOSTNAME")
+	if host == "" {
+		e.wrong("AIO_BROKER_HOSTNAME", "is not set; it names the host of the broker")
+	}
+	port := e.number("AIO_BROKER_TCP_PORT", 8883, math.MaxUint16)
+	encrypted := e.truth("AIO_MQTT_USE_TLS", true)
+	options = Options{
+		ClientID:     e.text("AIO_MQTT_CLIENT_ID"),
+		KeepAlive:    time.Duration(e.number("AIO_MQTT_KEEP_ALIVE", 60, math.MaxUint16)) * time.Second,
+		Username:     e.text("AIO_MQTT_USERNAME"),
+		PasswordFile: e.file("AIO_MQTT_PASSWORD_FILE"),
+		TokenFile:    e.file("AIO_SAT_FILE"),
+		TLS: TLSOptions{
+			CAFile:          e.file("AIO_TLS_CA_FILE"),
+			CertFile:        e.file("AIO_TLS_CERT_FILE"),
+			KeyFile:         e.file("AIO_TLS_KEY_FILE"),
+			KeyPasswordFile: e.file("AIO_TLS_KEY_PASSWORD_FILE"),
+		},
+	}
+	if bad := badClientID(options.ClientID); bad != "" {
+		e.wrong("AIO_MQTT_CLIENT_ID", "is %q, which %s", options.ClientID, bad)
+	}
+	e.exclude("AIO_SAT_FILE", "AIO_MQTT_USERNAME")
+	e.exclude("AIO_SAT_FILE", "AIO_MQTT_PASSWORD_FILE")
+	e.needs("AIO_MQTT_PASSWORD_FILE", "AIO_MQTT_USERNAME")
+	e.needs("AIO_TLS_CERT_FILE", "AIO_TLS_KEY_FILE")
+	e.needs("AIO_TLS_KEY_FILE", "AIO_TLS_CERT_FILE")
+	e.needs("AIO_TLS_KEY_PASSWORD_FILE", "AIO_TLS_KEY_FILE")
+	address = "mqtt://"
+	if encrypted {
+		address = "mqtts://"
+	} else {
+		for _, name := range []string{"AIO_TLS_CA_FILE", "AIO_TLS_CERT_FILE", "AIO_TLS_KEY_FILE", "AIO_TLS_KEY_PASSWORD_FILE"} {
+			if e.text(name) != "" {
+				e.wrong(name, "is set, and AIO_MQTT_USE_TLS is false; leave one of them away")
+			}
+		}
+	}
+	address += net.JoinHostPort(host, strconv.Itoa(port))
+	if _, err := parseAddress(address); host != "" && err != nil {
+		e.wrong("AIO_BROKER_HOSTNAME", "is %q; give a host name or an IP address alone", host)
+	}
+	if err := errors.Join(e.problems...); err != nil {
+		return "", Options{}, fmt.Errorf("transport: environment: %w", err)
+	}
+	return address, options, nil
+}
+
+// environment reads variables and gathers what is wrong with them.
+type environment struct {
+	problems []error
+}
+
+func (e *environment) wrong(name, format string, arguments ...any) {
+	e.problems = append(e.problems, fmt.Errorf("%s %w", name, fmt.Errorf(format, arguments...)))
+}
+
+func (e *environment) text(name string) string { return os.Getenv(name) }
+
+func (e *environment) number(name string, otherwise, most int) int {
+	text := e.text(name)
+	if text == "" {
+		return otherwise
+	}
+	number, err := strconv.Atoi(text)
+	if err != nil || number < 1 || number > most {
+		e.wrong(name, "is %q; give a whole number from 1 to %d, or leave it away for %d", text, most, otherwise)
+	}
+	return number
+}
+
+func (e *environment) truth(name string, otherwise bool) bool {
+	text := e.text(name)
+	if text == "" {
+		return otherwise
+	}
+	truth, err := strconv.ParseBool(text)
+	if err != nil {
+		e.wrong(name, "is %q; give true or false, or leave it away for %t", text, otherwise)
+	}
+	return truth
+}
+
+// file returns the name of a file, which must be readable now.
+func (e *environment) file(name string) string {
+	path := e.text(name)
+	if path == "" {
+		return ""
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		e.wrong(name, "names a file that cannot be read: %w; mount it, or correct the name", err)
+		return path
+	}
+	_ = file.Close() // nothing was written
+	return path
+}
+
+func (e *environment) exclude(one, other string) {
+	if e.text(one) != "" && e.text(other) != "" {
+		e.wrong(one, "and %s are both set; leave one of them away", other)
+	}
+}
+
+func (e *environment) needs(name, other string) {
+	if e.text(name) != "" && e.text(other) == "" {
+		e.wrong(name, "is set without %s; set that too, or leave it away", other)
+	}
+}
