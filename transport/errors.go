@@ -22,8 +22,16 @@ var (
 	// client gives up for good: two that fight for one name would disconnect
 	// each other for ever. Give each process a client id of its own.
 	ErrSessionTakenOver = errors.New("another connection took over this client id; give each process its own")
-	// ErrNoStore: the broker has nobody who takes requests to a state store.
+	// ErrNoStore: the broker has nobody who takes requests to a state store. Together
+	// with ErrOutcomeUnknown it is a guess: the broker took a request, nobody answered
+	// it in time, and nobody has answered since the connection was made.
 	ErrNoStore = errors.New("no state store answers on this broker")
+	// ErrPacketTooLarge: the broker takes no packet as large as this request makes. It
+	// was not applied. Choose a smaller value, or let the broker take more.
+	ErrPacketTooLarge = errors.New("the packet is too large")
+	// ErrServerBusy: the broker takes no connection now. The client goes on trying;
+	// the error is seen where somebody waits for that.
+	ErrServerBusy = errors.New("the broker is busy")
 	// ErrBadReply: what came back is not a reply to what was asked.
 	ErrBadReply = errors.New("unexpected reply")
 	// ErrConditionFailed: the condition of a conditional Set or VDel was not met;
@@ -91,11 +99,56 @@ func (e *RejectedError) Error() string {
 	return text
 }
 
-// Is lets the broker's "not authorized" be handled like the store's.
-func (e *RejectedError) Is(target error) bool {
-	const mqttNotAuthorized = 0x87
-	return e.Code == mqttNotAuthorized && target == ErrNotAuthorized
+// Is lets the broker's reasons be handled like the store's: it matches ErrNotAuthorized,
+// ErrQuotaExceeded and ErrPacketTooLarge.
+func (e *RejectedError) Is(target error) bool { return isReason(e.Code, target) }
+
+// DisconnectError says that the broker ended the connection, and why. Where it did so
+// because of a request (too large, over quota), it cannot be told which: what became of
+// those under way is unknown.
+type DisconnectError struct {
+	// Code is the reason code of DISCONNECT [MQTT-3.14.2.1].
+	Code byte
+	// Reason is the broker's own text, possibly empty.
+	Reason string
 }
+
+// Error names the code and the reason.
+func (e *DisconnectError) Error() string {
+	text := fmt.Sprintf("the broker ended it (MQTT reason code 0x%02X)", e.Code)
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	return text
+}
+
+// Is matches ErrNotAuthorized, ErrQuotaExceeded, ErrPacketTooLarge and ErrServerBusy.
+func (e *DisconnectError) Is(target error) bool { return isReason(int(e.Code), target) }
+
+// isReason reports whether an MQTT reason code means what a sentinel says.
+func isReason(code int, target error) bool {
+	switch code {
+	case codeNotAuthorized:
+		return target == ErrNotAuthorized
+	case codePacketTooLarge:
+		return target == ErrPacketTooLarge
+	case codeQuotaExceeded:
+		return target == ErrQuotaExceeded
+	case codeServerUnavailable, codeServerBusy, codeRateExceeded:
+		return target == ErrServerBusy
+	}
+	return false
+}
+
+// Reason codes that mean the same in every packet that has them [MQTT-2.4].
+const (
+	codeNotAuthorized     = 0x87
+	codeServerUnavailable = 0x88
+	codeServerBusy        = 0x89
+	codePacketTooLarge    = 0x95
+	codeQuotaExceeded     = 0x97
+	codeRateExceeded      = 0x9F
+)
 
 // notSent marks a cause as one that kept a request from leaving.
 func notSent(cause error) error { return fmt.Errorf("%w: %w", ErrNotSent, cause) }

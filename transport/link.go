@@ -41,9 +41,12 @@ type link struct {
 	outgoing chan *exchange
 	quiet    chan struct{} // holds one item once nothing is pending on a link that is leaving
 
+	maxPacket int // bytes that the broker takes in one packet; run's
+
 	// Guarded by mqttConn.mu.
-	pending map[string]*exchange // by correlation
-	leaving bool                 // nothing new may be sent
+	pending  map[string]*exchange // by correlation
+	leaving  bool                 // nothing new may be sent
+	answered bool                 // a reply has come
 }
 
 func newLink() *link {
@@ -144,6 +147,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 		<-client.Done()
 		c.lost(l, nil)
 	}()
+	l.maxPacket = maxPacket(connack)
 	if err := c.subscribe(ctx, client, l); err != nil {
 		return false, err
 	}
@@ -245,7 +249,7 @@ func (c *mqttConn) serve(ctx context.Context, client *paho.Client, l *link, will
 		case <-l.down:
 			return false
 		case e := <-l.outgoing:
-			c.send(client, e)
+			c.send(client, l, e)
 		case <-check:
 			showToken()
 		case <-replace:
@@ -297,9 +301,17 @@ func (c *mqttConn) subscribe(ctx context.Context, client *paho.Client, l *link) 
 }
 
 // send writes one request. Nothing is sent for a caller that has left.
-func (c *mqttConn) send(client *paho.Client, e *exchange) {
+func (c *mqttConn) send(client *paho.Client, l *link, e *exchange) {
 	if e.ctx.Err() != nil {
 		c.finish(e.correlation, result{err: notSent(context.Cause(e.ctx))})
+		return
+	}
+	// paho does not look, and the broker would end the connection [MQTT-3.2.2-15].
+	if size := packetSize(e.publish); size > l.maxPacket {
+		c.finish(e.correlation, result{err: &RejectedError{
+			Code:   codePacketTooLarge,
+			Reason: fmt.Sprintf("the request makes a packet of %d bytes, and the broker takes at most %d", size, l.maxPacket),
+		}})
 		return
 	}
 	// Not to wait for the PUBACK here: a reply says more, and a bad PUBACK comes
@@ -328,6 +340,12 @@ func (e *ConnectError) Error() string {
 	switch e.Code {
 	case packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized:
 		text += "; check user name and password, and what the broker allows this client id"
+	case packets.ConnackBadAuthenticationMethod:
+		text += "; it takes no " + methodServiceAccount + ": authenticate in another way than with a token"
+	case codeServerUnavailable, codeServerBusy, codeRateExceeded:
+		text += "; it is busy"
+	case codeQuotaExceeded:
+		text += "; a quota of it is used up"
 	case packets.ConnackUnsupportedProtocolVersion:
 		text += "; it must speak MQTT 5"
 	case packets.ConnackInvalidClientID:
@@ -338,6 +356,9 @@ func (e *ConnectError) Error() string {
 	}
 	return text
 }
+
+// Is matches ErrNotAuthorized, ErrQuotaExceeded, ErrPacketTooLarge and ErrServerBusy.
+func (e *ConnectError) Is(target error) bool { return isReason(int(e.Code), target) }
 
 // permanent reports whether another attempt would meet the same refusal.
 func (e *ConnectError) permanent() bool {

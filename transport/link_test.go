@@ -23,7 +23,7 @@ func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	conn.send(nil, e) // there is no client to send it with
+	conn.send(nil, l, e) // there is no client to send it with
 	if outcome := <-e.result; !errors.Is(outcome.err, ErrNotSent) || !errors.Is(outcome.err, context.Canceled) {
 		t.Errorf("%v, want ErrNotSent and Canceled", outcome.err)
 	}

@@ -64,6 +64,7 @@ type exchange struct {
 	correlation string
 	publish     *paho.Publish
 	result      chan result // room for one; whoever takes the exchange out of pending sends
+	accepted    bool        // the broker has acknowledged it; guarded by mqttConn.mu
 }
 
 type result struct {
@@ -176,15 +177,25 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	}
 	cause := errConnectionLost
 	if disconnect != nil {
-		cause = fmt.Errorf("%w: the broker ended it (MQTT reason code 0x%02X)", cause, disconnect.ReasonCode)
+		ended := &DisconnectError{Code: disconnect.ReasonCode}
+		if disconnect.Properties != nil {
+			ended.Reason = disconnect.Properties.ReasonString
+		}
+		cause = fmt.Errorf("%w: %w", cause, ended)
 		c.logger.Warn("disconnected by the broker", "error", cause)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if disconnect == nil && l.leaving {
+		cause = errConnectionReplaced
+	}
 	c.dropLocked(l, cause)
 }
 
-var errConnectionLost = errors.New("the connection was lost")
+var (
+	errConnectionLost     = errors.New("the connection was lost")
+	errConnectionReplaced = errors.New("the connection is replaced by one with another last will")
+)
 
 // dropLocked fails at once everything that waits on a connection.
 func (c *mqttConn) dropLocked(l *link, cause error) {
@@ -251,7 +262,17 @@ func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error
 		outcome := <-e.result // it came at the same moment
 		return outcome.reply, outcome.err
 	}
-	return Reply{}, unknown(context.Cause(ctx))
+	return Reply{}, unknown(c.silence(l, e, context.Cause(ctx)))
+}
+
+// silence explains why no reply came in time.
+func (c *mqttConn) silence(l *link, e *exchange, cause error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e.accepted && !l.answered && errors.Is(cause, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: the broker took the request, but it seems that %w", cause, ErrNoStore)
+	}
+	return cause
 }
 
 // awaitLink waits for a connection that is ready, and makes it expect the reply to an
@@ -358,8 +379,30 @@ func (c *mqttConn) finish(correlation string, outcome result) bool {
 	return e != nil
 }
 
-// acknowledged sees each PUBACK. Only a bad one matters: the broker then has not
-// passed the request on.
+// accept notes that the broker took a request.
+func (c *mqttConn) accept(correlation string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link == nil {
+		return
+	}
+	if e := c.link.pending[correlation]; e != nil {
+		e.accepted = true
+	}
+}
+
+// answer gives a waiting exchange the store's reply, and reports false if there is none.
+func (c *mqttConn) answer(correlation string, outcome result) bool {
+	c.mu.Lock()
+	if c.link != nil {
+		c.link.answered = true
+	}
+	c.mu.Unlock()
+	return c.finish(correlation, outcome)
+}
+
+// acknowledged sees each PUBACK. A bad one says that the broker has not passed the
+// request on.
 func (c *mqttConn) acknowledged(correlation string, ack *packets.Puback) {
 	const failure = 0x80 // [MQTT-4.13.1]: codes from here on are errors
 	switch {
@@ -371,6 +414,8 @@ func (c *mqttConn) acknowledged(correlation string, ack *packets.Puback) {
 			rejected.Reason = ack.Properties.ReasonString
 		}
 		c.finish(correlation, result{err: rejected})
+	default:
+		c.accept(correlation)
 	}
 }
 
@@ -392,7 +437,7 @@ func (c *mqttConn) received(event paho.PublishReceived) (bool, error) {
 		c.ignore(MalformedNotification, message)
 	case message.Topic != protocol.ResponseTopic(c.options.ClientID):
 		c.ignore(ForeignMessage, message)
-	case message.Properties == nil || !c.finish(string(message.Properties.CorrelationData), readReply(message)):
+	case message.Properties == nil || !c.answer(string(message.Properties.CorrelationData), readReply(message)):
 		c.ignore(UnexpectedReply, message)
 	}
 	return true, nil
