@@ -17,6 +17,10 @@ func TestParseAddress(t *testing.T) {
 		{"the default port", "mqtt://broker", "broker:1883", ""},
 		{"an alias", "tcp://127.0.0.1", "127.0.0.1:1883", ""},
 		{"IPv6", "mqtt://[::1]", "[::1]:1883", ""},
+		{"the default port of TLS", "mqtts://broker", "broker:8883", ""},
+		{"an alias of TLS", "tls://broker", "broker:8883", ""},
+		{"the default port of WebSocket", "ws://broker/mqtt?a=b", "broker:80", ""},
+		{"the default port of WebSocket over TLS", "wss://broker", "broker:443", ""},
 		{"a final slash", "mqtt://broker/", "broker:1883", ""},
 		{"no scheme", "broker:1883", "", "write it like mqtt://host:1883"},
 		{"nothing", "", "", "write it like mqtt://host:1883"},
@@ -26,6 +30,9 @@ func TestParseAddress(t *testing.T) {
 		{"a path", "mqtt://broker/topic", "", "only host and port"},
 		{"a query", "mqtt://broker?a=b", "", "only host and port"},
 		{"credentials", "mqtt://user:secret@broker", "", "credentials are options"},
+		{"credentials where nothing can be read", "mqtt://user:secret@bro ker", "", "write it like mqtt://host:1883"},
+		{"a path with TLS", "mqtts://broker/topic", "", "only host and port"},
+		{"a fragment", "ws://broker/mqtt#1", "", "never sees"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := parseAddress(test.address)
@@ -38,6 +45,18 @@ func TestParseAddress(t *testing.T) {
 				t.Errorf("the error tells the password: %v", err)
 			}
 		})
+	}
+}
+
+func TestAnAddressMayBeAListAndEachOfItMustBeRight(t *testing.T) {
+	servers, err := parseAddresses("mqtt://a, mqtts://b:1")
+	if err != nil || len(servers) != 2 || servers[0].Host != "a:1883" || servers[1].Host != "b:1" {
+		t.Errorf("%v, %v", servers, err)
+	}
+	for _, list := range []string{"mqtt://a,", ",mqtt://a", "mqtt://a,b"} {
+		if servers, err := parseAddresses(list); err == nil {
+			t.Errorf("%q is taken for %v", list, servers)
+		}
 	}
 }
 
@@ -55,6 +74,16 @@ func TestNonsensicalOptionsAreRefusedBeforeAnythingIsDialled(t *testing.T) {
 		{"a keep-alive that MQTT cannot say", Options{KeepAlive: 65536 * time.Second}, "KeepAlive"},
 		{"a negative pause", Options{ReconnectMin: -1}, "ReconnectMin"},
 		{"pauses in the wrong order", Options{ReconnectMin: time.Second, ReconnectMax: time.Millisecond}, "ReconnectMax"},
+		{"two passwords", Options{Password: []byte("p"), PasswordFile: "dial.go"}, "Password and PasswordFile exclude"},
+		{"a token and a user", Options{TokenFile: "dial.go", Username: "u"}, "TokenFile and Username"},
+		{"a token and a password", Options{TokenFile: "dial.go", PasswordFile: "dial.go"}, "TokenFile and Username"},
+		{"a certificate without a key", Options{TLS: TLSOptions{CertFile: "dial.go"}}, "CertFile and KeyFile"},
+		{"a key without a certificate", Options{TLS: TLSOptions{KeyFile: "dial.go"}}, "CertFile and KeyFile"},
+		{"the password of no key", Options{TLS: TLSOptions{KeyPasswordFile: "dial.go"}}, "KeyPasswordFile"},
+		{"TLS where nothing is encrypted", Options{TLS: TLSOptions{CAFile: "dial.go"}}, "write mqtts or wss"},
+		{"a password that no packet can hold", Options{Password: make([]byte, 1<<16)}, "at most 65535"},
+		{"a password file that is not there", Options{PasswordFile: "missing"}, "Options.PasswordFile: open missing"},
+		{"a token file that is not there", Options{TokenFile: "missing"}, "Options.TokenFile: open missing"},
 		{"a negative timeout", Options{ClientOptions: ClientOptions{RequestTimeout: -1}}, "RequestTimeout"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -73,7 +74,7 @@ func FromEnv() (address string, options Options, err error) {
 		}
 	}
 	address += net.JoinHostPort(host, strconv.Itoa(port))
-	if _, err := parseAddress(address); host != "" && err != nil {
+	if _, err := parseAddress(address); host != "" && (err != nil || strings.Contains(host, ",")) {
 		e.wrong("AIO_BROKER_HOSTNAME", "is %q; give a host name or an IP address alone", host)
 	}
 	if err := errors.Join(e.problems...); err != nil {
