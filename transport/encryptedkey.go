@@ -23,8 +23,8 @@ import (
 const (
 	encryptedKeyType = "ENCRYPTED PRIVATE KEY"
 	keyType          = "PRIVATE KEY"
-	// maxIterations bounds the time that a key file can cost. OpenSSL uses 2,048.
-	maxIterations = 10_000_000
+	// maxIterations bounds the time that a key file can cost, to about a second. OpenSSL uses 2,048.
+	maxIterations = 1 << 20
 )
 
 var (

@@ -1,0 +1,90 @@
+package transport
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The keys in testdata/keys were made for these tests, with
+//
+//	openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 | openssl pkcs8 -topk8 -passout pass:secret …
+//
+// and -v2, -v2prf or -scrypt; proc-type.pem with openssl genrsa -traditional -aes128.
+func readTestKey(t testing.TB, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "keys", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func TestAnEncryptedPrivateKeyIsDecrypted(t *testing.T) {
+	for _, name := range []string{"aes-128-cbc", "aes-192-cbc", "aes-256-cbc", "aes-128-cbc-sha1", "aes-256-cbc-sha512"} {
+		t.Run(name, func(t *testing.T) {
+			text := readTestKey(t, name+".pem")
+			if !isEncryptedKey(text) {
+				t.Error("it is not seen to be encrypted")
+			}
+			plain, err := decryptKey(text, []byte("secret"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			block, rest := pem.Decode(plain)
+			if block == nil || len(rest) > 0 || isEncryptedKey(plain) {
+				t.Fatalf("%s", plain)
+			}
+			if _, err := x509.ParsePKCS8PrivateKey(block.Bytes); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestAPrivateKeyThatCannotBeDecryptedSaysWhy(t *testing.T) {
+	good := readTestKey(t, "aes-256-cbc.pem")
+	plain, err := decryptKey(good, []byte("secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(good)
+	short := pem.EncodeToMemory(&pem.Block{Type: encryptedKeyType, Bytes: block.Bytes[:40]})
+	for _, test := range []struct {
+		name           string
+		text           []byte
+		password, want string
+	}{
+		{"a wrong password", good, "Secret", "password of the private key is wrong"},
+		{"no password", good, "", "password of the private key is wrong"},
+		{"not PEM", []byte("key"), "secret", "no private key in PEM"},
+		{"not encrypted", plain, "secret", "not encrypted"},
+		{"encrypted by PEM itself", readTestKey(t, "proc-type.pem"), "secret", "openssl pkcs8 -topk8"},
+		{"DES", readTestKey(t, "des3.pem"), "secret", "openssl pkcs8 -topk8"},
+		{"scrypt", readTestKey(t, "scrypt.pem"), "secret", "openssl pkcs8 -topk8"},
+		{"cut short", short, "secret", "not an encrypted private key"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if key, err := decryptKey(test.text, []byte(test.password)); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%q, %v; want an error that says %q", key, err, test.want)
+			}
+		})
+	}
+}
+
+// Files come from elsewhere.
+func FuzzDecryptKey(f *testing.F) {
+	for _, name := range []string{"aes-256-cbc.pem", "des3.pem", "scrypt.pem", "proc-type.pem"} {
+		block, _ := pem.Decode(readTestKey(f, name))
+		f.Add(block.Bytes)
+	}
+	f.Fuzz(func(t *testing.T, der []byte) {
+		decrypt, _, err := readEncryptedKey(der, []byte("secret"))
+		if err == nil && decrypt == nil {
+			t.Error("neither a way to decrypt nor an error")
+		}
+	})
+}
