@@ -1,0 +1,187 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+)
+
+// pipeBroker knows just enough of MQTT for a client to connect to it over a pipe, in
+// virtual time.
+type pipeBroker struct {
+	t *testing.T
+	// answer, if not nil, may handle a packet in place of the broker; it then reports
+	// true.
+	answer func(conn net.Conn, packet *packets.ControlPacket) bool
+
+	mu    sync.Mutex
+	conn  net.Conn // the latest
+	seen  []string // what came in, but for subscriptions and pings
+	hosts []string // that were dialled
+	down  bool     // nobody answers the dial
+	tasks sync.WaitGroup
+}
+
+// dialTo is Dial to a broker in this process.
+func dialTo(t *testing.T, b *pipeBroker, addresses string, options Options) (*Client, error) {
+	t.Helper()
+	b.t = t
+	servers, err := parseAddresses(addresses)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := options.complete(); err != nil {
+		t.Fatal(err)
+	}
+	if err := options.checkCredentials(servers); err != nil {
+		t.Fatal(err)
+	}
+	conn := newMQTTConn(servers, options)
+	conn.dial = b.dial
+	client, err := NewClient(conn, options.ClientOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+		b.cut()
+		b.tasks.Wait()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	return client, conn.awaitFirst(ctx)
+}
+
+func mustDialTo(t *testing.T, b *pipeBroker, options Options) *Client {
+	t.Helper()
+	client, err := dialTo(t, b, "mqtt://broker", options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func (b *pipeBroker) dial(_ context.Context, server *url.URL) (*netConn, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hosts = append(b.hosts, server.Hostname())
+	if b.down {
+		return nil, fmt.Errorf("%s is down", server.Hostname())
+	}
+	near, far := net.Pipe()
+	b.conn = far
+	b.tasks.Go(func() {
+		defer far.Close()
+		for b.serve(far) {
+		}
+	})
+	return newNetConn(near, near, time.Minute), nil
+}
+
+func (b *pipeBroker) serve(conn net.Conn) bool {
+	packet, err := packets.ReadPacket(conn)
+	if err != nil {
+		return false
+	}
+	switch content := packet.Content.(type) {
+	case *packets.Connect:
+		b.saw(fmt.Sprintf("CONNECT %s%s %s:%s", content.Properties.AuthMethod, content.Properties.AuthData, content.Username, content.Password))
+	case *packets.Auth:
+		b.saw(fmt.Sprintf("AUTH %#x %s%s", content.ReasonCode, content.Properties.AuthMethod, content.Properties.AuthData))
+	case *packets.Publish:
+		b.saw("PUBLISH")
+	case *packets.Disconnect:
+		return false
+	}
+	if b.answer != nil && b.answer(conn, packet) {
+		return true
+	}
+	switch content := packet.Content.(type) {
+	case *packets.Connect:
+		send(conn, packets.CONNACK, func(*packets.Connack) {})
+	case *packets.Subscribe:
+		send(conn, packets.SUBACK, func(p *packets.Suback) {
+			p.PacketID, p.Reasons = content.PacketID, make([]byte, len(content.Subscriptions))
+		})
+	case *packets.Pingreq:
+		send(conn, packets.PINGRESP, func(*packets.Pingresp) {})
+	case *packets.Publish:
+		send(conn, packets.PUBACK, func(p *packets.Puback) { p.PacketID = content.PacketID })
+	case *packets.Auth:
+		send(conn, packets.AUTH, func(p *packets.Auth) { p.Properties.AuthMethod = methodServiceAccount })
+	}
+	return true
+}
+
+// send writes a packet; the other end may be gone.
+func send[P any](conn net.Conn, kind byte, fill func(P)) {
+	packet := packets.NewControlPacket(kind)
+	fill(packet.Content.(P))
+	_, _ = packet.WriteTo(conn)
+}
+
+// reply answers a request as a store would that has no keys.
+func reply(conn net.Conn, request *packets.Publish) {
+	send(conn, packets.PUBLISH, func(p *packets.Publish) {
+		p.Topic = request.Properties.ResponseTopic
+		p.Payload = []byte("$-1\r\n")
+		p.Properties.CorrelationData = request.Properties.CorrelationData
+	})
+}
+
+// refuse returns an answer to the CONNECTs after the first ones.
+func refuse(first int, code func() byte) func(net.Conn, *packets.ControlPacket) bool {
+	return func(conn net.Conn, packet *packets.ControlPacket) bool {
+		if _, ok := packet.Content.(*packets.Connect); !ok {
+			return false
+		}
+		if first--; first >= 0 {
+			return false
+		}
+		send(conn, packets.CONNACK, func(p *packets.Connack) { p.ReasonCode = code() })
+		return true
+	}
+}
+
+func (b *pipeBroker) saw(what string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.seen = append(b.seen, what)
+}
+
+// cut ends the latest connection.
+func (b *pipeBroker) cut() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.conn != nil {
+		_ = b.conn.Close()
+	}
+}
+
+// present returns the latest connection.
+func (b *pipeBroker) present() net.Conn {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.conn
+}
+
+// mustHaveSeen fails unless this is all that came in, once nothing more happens by itself.
+func (b *pipeBroker) mustHaveSeen(want ...string) {
+	b.t.Helper()
+	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !slices.Equal(b.seen, want) {
+		b.t.Errorf("the broker saw %q\nwant %q", b.seen, want)
+	}
+}
