@@ -159,6 +159,13 @@ func (b *pipeBroker) saw(what string) {
 	b.seen = append(b.seen, what)
 }
 
+// count returns how much came in.
+func (b *pipeBroker) count() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.seen)
+}
+
 // cut ends the latest connection.
 func (b *pipeBroker) cut() {
 	b.mu.Lock()

@@ -98,10 +98,13 @@ func TestInvariant44AnAuthenticationThatNobodyAskedForDoesNoHarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &pipeBroker{}
 		b.answer = func(conn net.Conn, packet *packets.ControlPacket) bool {
-			if _, ok := packet.Content.(*packets.Connect); !ok {
+			switch packet.Content.(type) {
+			case *packets.Connect:
+				send(conn, packets.CONNACK, func(p *packets.Connack) { p.Properties.AuthMethod = "unasked" })
+			case *packets.Auth:
+			default:
 				return false
 			}
-			send(conn, packets.CONNACK, func(p *packets.Connack) { p.Properties.AuthMethod = "unasked" })
 			return true
 		}
 		client := mustDialTo(t, b, Options{})

@@ -1,0 +1,360 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+)
+
+func always(code byte) func() byte { return func() byte { return code } }
+
+func TestARefusalForGoodEndsDialAtOnce(t *testing.T) {
+	path, _ := secretFile(t, "one")
+	for _, test := range []struct {
+		name    string
+		code    byte
+		options Options
+	}{
+		{"of a user name", packets.ConnackBadUsernameOrPassword, Options{Username: "user"}},
+		{"of a password file", packets.ConnackNotAuthorized, Options{Username: "user", PasswordFile: path}},
+		{"of a method of authentication", packets.ConnackBadAuthenticationMethod, Options{TokenFile: path}},
+		{"of a client id", packets.ConnackInvalidClientID, Options{}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				_, err := dialTo(t, &pipeBroker{answer: refuse(0, always(test.code))}, "mqtt://broker", test.options)
+				var refused *ConnectError
+				if !errors.As(err, &refused) || refused.Code != test.code || errors.Is(err, ErrClosed) || time.Since(began) > 0 {
+					t.Errorf("after %v: %v", time.Since(began), err)
+				}
+			})
+		})
+	}
+}
+
+func TestARefusalForGoodThatComesLaterEndsTheClientUnlessFilesMayChangeIt(t *testing.T) {
+	path, _ := secretFile(t, "one")
+	for _, test := range []struct {
+		name    string
+		code    byte
+		options Options
+		ends    bool
+	}{
+		{"a password", packets.ConnackBadUsernameOrPassword, Options{Username: "user", Password: []byte("one")}, true},
+		{"no credentials", packets.ConnackNotAuthorized, Options{}, true},
+		{"a password file", packets.ConnackBadUsernameOrPassword, Options{Username: "user", PasswordFile: path}, false},
+		{"a token file", packets.ConnackNotAuthorized, Options{TokenFile: path}, false},
+		{"a client id, and a token file", packets.ConnackInvalidClientID, Options{TokenFile: path}, true},
+		{"a busy broker", packets.ConnackServerBusy, Options{}, false},
+		{"a quota", packets.ConnackQuotaExceeded, Options{}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var code atomic.Uint32
+				code.Store(uint32(test.code))
+				b := &pipeBroker{answer: refuse(1, func() byte { return byte(code.Load()) })}
+				client := mustDialTo(t, b, test.options)
+				b.cut()
+				synctest.Wait() // until the loss was noticed
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				began := time.Now()
+				_, err := client.Get(ctx, "k")
+				var refused *ConnectError
+				if !errors.As(err, &refused) || refused.Code != test.code || !errors.Is(err, ErrNotSent) {
+					t.Errorf("Get: %v", err)
+				}
+				if errors.Is(err, ErrClosed) != test.ends {
+					t.Errorf("Get: %v; is it the end? %t", err, test.ends)
+				}
+				status := client.Connection()
+				if (status.State == Ended) != test.ends || !errors.As(status.Err, &refused) {
+					t.Errorf("%+v", status)
+				}
+				if test.ends {
+					if time.Since(began) > time.Second {
+						t.Errorf("it was told after %v", time.Since(began))
+					}
+					synctest.Wait()
+					before := b.count()
+					time.Sleep(time.Hour)
+					if b.count() > before {
+						t.Error("it goes on trying")
+					}
+					return
+				}
+				code.Store(0)
+				time.Sleep(10 * time.Second)
+				if status := client.Connection(); status.State != Connected || status.Err != nil {
+					t.Errorf("when the broker takes it: %+v", status)
+				}
+			})
+		})
+	}
+}
+
+func TestSeveralBrokersAreTriedInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &pipeBroker{}
+		client, err := dialTo(t, b, "mqtt://a,mqtt://b,mqtt://c", Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.cut()
+		time.Sleep(time.Second)
+		if got := client.Connection(); got.Broker != "mqtt://b:1883" || got.Connections != 2 {
+			t.Errorf("%+v", got)
+		}
+		b.mu.Lock()
+		b.down = true
+		b.mu.Unlock()
+		b.cut()
+		time.Sleep(time.Second)
+		b.mu.Lock()
+		b.down = false
+		hosts := slices.Clone(b.hosts)
+		b.mu.Unlock()
+		if want := []string{"a", "b", "c", "a", "b"}; len(hosts) < len(want) || !slices.Equal(hosts[:len(want)], want) {
+			t.Errorf("dialled %q", hosts)
+		}
+		time.Sleep(10 * time.Second)
+		if got := client.Connection(); got.State != Connected {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestOfSeveralBrokersEachMustRefuseForDialToFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		codes := []byte{packets.ConnackNotAuthorized, packets.ConnackNotAuthorized, 0}
+		next := func() byte {
+			code := codes[0]
+			codes = codes[1:]
+			return code
+		}
+		if _, err := dialTo(t, &pipeBroker{answer: refuse(0, next)}, "mqtt://a,mqtt://b,mqtt://c", Options{}); err != nil {
+			t.Errorf("one takes it: %v", err)
+		}
+		codes = []byte{packets.ConnackNotAuthorized, packets.ConnackServerBusy, packets.ConnackNotAuthorized, packets.ConnackNotAuthorized}
+		b := &pipeBroker{answer: refuse(0, next)}
+		if _, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{}); !errors.Is(err, ErrNotAuthorized) || len(codes) > 0 {
+			t.Errorf("%v, before %d more answers", err, len(codes))
+		}
+	})
+}
+
+// describe makes a status easy to compare.
+func describe(status ConnectionStatus) string {
+	return fmt.Sprintf("%v %d %t", status.State, status.Connections, status.Err == nil)
+}
+
+func TestEachChangeOfTheConnectionIsToldInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []string
+		b := &pipeBroker{}
+		client := mustDialTo(t, b, Options{OnConnectionChange: func(status ConnectionStatus) {
+			if status.Broker != "mqtt://broker:1883" {
+				t.Errorf("%+v", status)
+			}
+			told = append(told, describe(status))
+		}})
+		synctest.Wait()
+		b.mu.Lock()
+		b.down = true
+		b.mu.Unlock()
+		b.cut()
+		synctest.Wait()
+		b.mu.Lock()
+		b.down = false
+		b.mu.Unlock()
+		time.Sleep(time.Second)
+		if got := describe(client.Connection()); got != "connected 2 true" {
+			t.Error(got)
+		}
+		if err := client.Close(); err != nil {
+			t.Fatal(err)
+		}
+		// No wait here: Close is over when the last was told.
+		told = slices.Compact(told) // a broker that is down may be met more than once
+		if want := []string{"connected 1 true", "connecting 1 false", "connected 2 true", "ended 2 false"}; !slices.Equal(told, want) {
+			t.Errorf("told %q\nwant %q", told, want)
+		}
+		if got := client.Connection(); got.State != Ended || !errors.Is(got.Err, ErrClosed) {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestAFunctionThatIsToldOfTheConnectionDoesNotHoldItUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var told []string
+		b := &pipeBroker{}
+		client := mustDialTo(t, b, Options{OnConnectionChange: func(status ConnectionStatus) {
+			told = append(told, describe(status))
+			<-release
+		}})
+		for range 3 {
+			synctest.Wait()
+			b.cut()
+			time.Sleep(10 * time.Second)
+		}
+		if got := describe(client.Connection()); got != "connected 4 true" {
+			t.Error(got)
+		}
+		close(release)
+		synctest.Wait()
+		if want := []string{"connected 1 true", "connected 4 true"}; !slices.Equal(told, want) {
+			t.Errorf("told %q, want %q", told, want)
+		}
+	})
+}
+
+func TestARequestThatMakesTooLargeAPacketIsRefusedHere(t *testing.T) {
+	const limit = 1000
+	synctest.Test(t, func(t *testing.T) {
+		b := &pipeBroker{}
+		largest := 0
+		b.answer = func(conn net.Conn, packet *packets.ControlPacket) bool {
+			switch content := packet.Content.(type) {
+			case *packets.Connect:
+				send(conn, packets.CONNACK, func(p *packets.Connack) {
+					size := uint32(limit)
+					p.Properties.MaximumPacketSize = &size
+				})
+				return true
+			case *packets.Publish:
+				largest = max(largest, packetLength(content))
+				reply(conn, content)
+			}
+			return false
+		}
+		client := mustDialTo(t, b, Options{ClientID: "node-a"})
+		passed, refused := 0, 0
+		for size := range limit {
+			_, err := client.Get(t.Context(), strings.Repeat("k", size+1))
+			var rejected *RejectedError
+			switch {
+			case err == nil && refused == 0:
+				passed++
+			case errors.Is(err, ErrPacketTooLarge) && errors.As(err, &rejected) && !errors.Is(err, ErrOutcomeUnknown):
+				refused++
+			default:
+				t.Fatalf("a key of %d bytes: %v", size+1, err)
+			}
+		}
+		if passed == 0 || refused == 0 || largest != limit {
+			t.Errorf("%d pass, %d are refused, and the largest that passes has %d bytes", passed, refused, largest)
+		}
+		if got := client.Connection(); got.Connections != 1 {
+			t.Errorf("the connection did not last: %+v", got)
+		}
+	})
+}
+
+// packetLength returns the length of a packet as it is encoded.
+func packetLength(publish *packets.Publish) int {
+	length, err := publish.WriteTo(discard{})
+	if err != nil {
+		return -1
+	}
+	return int(length)
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+func TestSilenceOfABrokerThatTookTheRequestSaysThatNoStoreAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &pipeBroker{}
+		answers := false
+		b.answer = func(conn net.Conn, packet *packets.ControlPacket) bool {
+			if publish, ok := packet.Content.(*packets.Publish); ok && answers {
+				reply(conn, publish)
+			}
+			return false
+		}
+		client := mustDialTo(t, b, Options{})
+		_, err := client.Get(t.Context(), "k")
+		if !errors.Is(err, ErrNoStore) || !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("nobody answers: %v", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		if _, err := client.Get(ctx, "k"); errors.Is(err, ErrNoStore) || !errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("the caller leaves: %v", err)
+		}
+		answers = true
+		if _, err := client.Get(t.Context(), "k"); err != nil {
+			t.Errorf("a store answers: %v", err)
+		}
+		answers = false
+		if _, err := client.Get(t.Context(), "k"); errors.Is(err, ErrNoStore) || !errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("a store has answered, and is silent now: %v", err)
+		}
+	})
+}
+
+func TestSilenceOfABrokerThatAcknowledgesNothingSaysNothingOfAStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &pipeBroker{answer: func(_ net.Conn, packet *packets.ControlPacket) bool {
+			_, ok := packet.Content.(*packets.Publish)
+			return ok
+		}}
+		if _, err := mustDialTo(t, b, Options{}).Get(t.Context(), "k"); errors.Is(err, ErrNoStore) || !errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func TestTheBrokersReasonsAreTyped(t *testing.T) {
+	sentinels := []error{ErrNotAuthorized, ErrServerBusy, ErrPacketTooLarge, ErrQuotaExceeded}
+	for _, test := range []struct {
+		code byte
+		want error // among the sentinels; nil: none
+	}{
+		{0x80, nil}, {0x87, ErrNotAuthorized}, {0x88, ErrServerBusy}, {0x89, ErrServerBusy}, {0x8B, nil},
+		{0x95, ErrPacketTooLarge}, {0x97, ErrQuotaExceeded}, {0x9F, ErrServerBusy},
+	} {
+		for _, err := range []error{&ConnectError{Code: test.code}, &DisconnectError{Code: test.code, Reason: "why"}, &RejectedError{Code: int(test.code)}} {
+			for _, sentinel := range sentinels {
+				if errors.Is(err, sentinel) != (sentinel == test.want) {
+					t.Errorf("%T: is %v %q? %t", err, err, sentinel, errors.Is(err, sentinel))
+				}
+			}
+			if !strings.Contains(err.Error(), fmt.Sprintf("0x%02X", test.code)) {
+				t.Errorf("%v does not name the code 0x%02X", err, test.code)
+			}
+		}
+	}
+}
+
+func TestARequestUnderWayLearnsWhyTheBrokerEndedTheConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &pipeBroker{answer: func(conn net.Conn, packet *packets.ControlPacket) bool {
+			if _, ok := packet.Content.(*packets.Publish); !ok {
+				return false
+			}
+			send(conn, packets.DISCONNECT, func(p *packets.Disconnect) {
+				p.ReasonCode, p.Properties.ReasonString = codePacketTooLarge, "too large for me"
+			})
+			return true
+		}}
+		_, err := mustDialTo(t, b, Options{}).Get(t.Context(), "k")
+		var ended *DisconnectError
+		if !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrPacketTooLarge) || !errors.As(err, &ended) || ended.Reason != "too large for me" {
+			t.Errorf("%v", err)
+		}
+	})
+}
