@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -78,14 +79,59 @@ func (b *pipeBroker) dial(_ context.Context, server *url.URL) (*netConn, error) 
 	if b.down {
 		return nil, fmt.Errorf("%s is down", server.Hostname())
 	}
-	near, far := net.Pipe()
+	near, pipe := net.Pipe()
+	far := &sendBuffer{Conn: pipe, packets: make(chan []byte, 10_000)}
 	b.conn = far
+	b.tasks.Go(far.send)
 	b.tasks.Go(func() {
-		defer far.Close()
+		defer far.finish()
 		for b.serve(far) {
 		}
 	})
 	return newNetConn(near, near, time.Minute), nil
+}
+
+// sendBuffer is an end of a pipe that takes what is written without waiting for a reader,
+// as a socket does.
+type sendBuffer struct {
+	net.Conn
+	mu      sync.Mutex
+	closed  bool
+	packets chan []byte
+}
+
+func (s *sendBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return 0, net.ErrClosed
+	}
+	s.packets <- bytes.Clone(p)
+	return len(p), nil
+}
+
+// finish lets what was written arrive, and closes the pipe.
+func (s *sendBuffer) finish() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.closed = true
+		close(s.packets)
+	}
+}
+
+// Close closes the pipe at once.
+func (s *sendBuffer) Close() error {
+	s.finish()
+	return s.Conn.Close()
+}
+
+// send passes on what was written until there will be no more.
+func (s *sendBuffer) send() {
+	for packet := range s.packets {
+		_, _ = s.Conn.Write(packet) // the other end may be gone
+	}
+	_ = s.Conn.Close()
 }
 
 func (b *pipeBroker) serve(conn net.Conn) bool {
