@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -258,8 +259,11 @@ func (c *Client) keyNotify(ctx context.Context, key string, options ...string) e
 
 // do sends a request, bounded in time, and reads the reply.
 func (c *Client) do(ctx context.Context, request Request) (answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
+	if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > c.timeout {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.timeout)
+		defer cancel()
+	}
 	reply, err := c.conn.RoundTrip(ctx, request)
 	if err != nil {
 		return answer{}, err
@@ -309,6 +313,9 @@ func (a answer) unexpected() error {
 	return unknown(fmt.Errorf("%w: %v", ErrBadReply, a.value.Kind))
 }
 
+// maxSetOverhead is how many bytes a SET has beside its key and its value.
+const maxSetOverhead = 100
+
 func appendSet(dst []byte, key string, value []byte, options SetOptions) ([]byte, error) {
 	condition := ""
 	switch options.Condition {
@@ -330,6 +337,7 @@ func appendSet(dst []byte, key string, value []byte, options SetOptions) ([]byte
 	if options.TTL > 0 {
 		length += 2
 	}
+	dst = slices.Grow(dst, maxSetOverhead+len(key)+len(value))
 	dst = resp3.AppendArray(dst, length)
 	dst = resp3.AppendBulk(dst, protocol.VerbSet)
 	dst = resp3.AppendBulk(dst, key)

@@ -41,6 +41,11 @@ type Options struct {
 	// TLS says whom to trust and what to show at addresses that encrypt.
 	TLS TLSOptions
 
+	// PlainPaho makes requests and replies travel through paho's own code, as everything
+	// else does. By default they go past it, in a small part of ours: several times as
+	// fast, with the same guarantees. Set it to find out whether that part is at fault.
+	PlainPaho bool
+
 	// OnConnectionChange, if not nil, is told of each change of the connection, from
 	// one goroutine, in order. The connection does not wait for it: while it runs,
 	// newer changes replace older ones, so that it is always told the latest, but not
@@ -80,6 +85,34 @@ const (
 // credentials come from files (PasswordFile, TokenFile, TLS.CertFile), a refusal of them
 // may be over when the files are replaced, so the client goes on trying.
 func Dial(ctx context.Context, address string, options Options) (*Client, error) {
+	conn, err := newConn(address, &options)
+	if err != nil {
+		return nil, err
+	}
+	client, err := NewClient(conn, options.ClientOptions)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	if err := conn.awaitFirst(ctx); err != nil {
+		return nil, fmt.Errorf("transport: dial %s: %w", address, errors.Join(err, client.Close()))
+	}
+	return client, nil
+}
+
+// NewConn returns the connection of which [Dial] makes a client, for tools and tests that
+// send what a Client has no method for. Nothing happens until [NewClient] or Conn.Start
+// starts it; each of the Events must be set. The error says what is wrong with the
+// address or an option.
+func NewConn(address string, options Options) (Conn, error) {
+	conn, err := newConn(address, &options)
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
+// newConn completes the options.
+func newConn(address string, options *Options) (*mqttConn, error) {
 	servers, err := parseAddresses(address)
 	if err != nil {
 		return nil, err
@@ -90,15 +123,7 @@ func Dial(ctx context.Context, address string, options Options) (*Client, error)
 	if err := options.checkCredentials(servers); err != nil {
 		return nil, err
 	}
-	conn := newMQTTConn(servers, options)
-	client, err := NewClient(conn, options.ClientOptions)
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	if err := conn.awaitFirst(ctx); err != nil {
-		return nil, fmt.Errorf("transport: dial %s: %w", address, errors.Join(err, client.Close()))
-	}
-	return client, nil
+	return newMQTTConn(servers, *options), nil
 }
 
 // complete fills in defaults and rejects nonsense.

@@ -46,7 +46,10 @@
 // # Who runs what
 //
 // One goroutine for each client connects, subscribes and sends; paho has a few more
-// while a connection lasts, and what they call only hands over. Each key that is
+// while a connection lasts, and what they call only hands over. Requests and replies do
+// not pass through paho: a small part of this package puts the packets of the ones into
+// the connection and takes those of the others out, several times as fast (see
+// [Options].PlainPaho for the way back). Each key that is
 // watched has a goroutine that keeps it registered. Close ends all of them, and
 // those started with [Client.Go], and waits.
 package transport

@@ -160,11 +160,16 @@ func (w *lastWill) write(connect *paho.Connect, conn *netConn) {
 		Topic:   protocol.InvokeTopic,
 		Payload: w.request.Payload,
 	}
-	connect.WillProperties = &paho.WillProperties{User: userProperties(connect.ClientID, w.request)}
+	connect.WillProperties = &paho.WillProperties{}
+	for _, user := range requestProperties(nil, connect.ClientID, w.request) {
+		connect.WillProperties.User.Add(user.Name, user.Value)
+	}
+	var id correlation
+	id.choose()
 	conn.complete = willProperties{
 		contentType:   protocol.ContentType,
 		responseTopic: protocol.ResponseTopic(connect.ClientID),
-		correlation:   string(newCorrelation()),
+		correlation:   string(id[:]),
 	}.complete
 }
 
@@ -178,9 +183,8 @@ func silence(keepAlive uint16, connack *paho.Connack) time.Duration {
 	return (time.Duration(keepAlive) * 3 / 2) * time.Second
 }
 
-// newCorrelation returns correlation data that no other request has.
-func newCorrelation() []byte {
-	correlation := make([]byte, correlationLength)
-	_, _ = rand.Read(correlation) // never fails, says its documentation
-	return correlation
+// choose fills in correlation data that no other request has, and that nobody can guess
+// who would answer in the store's place.
+func (id *correlation) choose() {
+	_, _ = rand.Read(id[:]) // never fails, says its documentation
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -37,25 +38,83 @@ const (
 
 // link is one connection, from CONNACK to its loss.
 type link struct {
-	down     chan struct{} // closed when lost
-	outgoing chan *exchange
-	quiet    chan struct{} // holds one item once nothing is pending on a link that is leaving
+	down  chan struct{} // closed when lost
+	slots chan struct{} // holds one item for each request that the broker has not acknowledged
+	wake  chan struct{} // holds one item when there may be something in the queue
+	quiet chan struct{} // holds one item once nothing is pending on a link that is leaving
 
-	maxPacket int // bytes that the broker takes in one packet; run's
+	maxPacket int // bytes that the broker takes in one packet
 
 	// Guarded by mqttConn.mu.
-	pending  map[string]*exchange // by correlation
-	leaving  bool                 // nothing new may be sent
-	answered bool                 // a reply has come
+	pending  map[correlation]*exchange
+	queue    queue // to be sent, but for those that are no longer pending
+	leaving  bool  // nothing new may be sent
+	answered bool  // a reply has come
 }
 
 func newLink() *link {
 	return &link{
-		down:     make(chan struct{}),
-		outgoing: make(chan *exchange),
-		quiet:    make(chan struct{}, 1),
-		pending:  make(map[string]*exchange),
+		down:    make(chan struct{}),
+		wake:    make(chan struct{}, 1),
+		quiet:   make(chan struct{}, 1),
+		pending: make(map[correlation]*exchange),
 	}
+}
+
+// obey notes what the broker has said of its limits.
+func (l *link) obey(connack *paho.Connack) {
+	l.maxPacket, l.slots = maxPacket(connack), make(chan struct{}, receiveMaximumOf(connack))
+}
+
+// freeSlot lets another request be sent: one was acknowledged, or will never be sent.
+func (l *link) freeSlot() {
+	select {
+	case <-l.slots:
+	default: // an acknowledgement of nothing
+	}
+}
+
+// takeLocked removes an exchange that still waits, and returns nil if there is none.
+func (l *link) takeLocked(id correlation) *exchange {
+	e := l.pending[id]
+	delete(l.pending, id)
+	l.signalQuietLocked()
+	return e
+}
+
+func (l *link) signalQuietLocked() {
+	if l.leaving && len(l.pending) == 0 {
+		select {
+		case l.quiet <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// queue is first in, first out, and keeps its memory.
+type queue struct {
+	exchanges []*exchange
+	first     int
+}
+
+func (q *queue) push(e *exchange) {
+	if q.first > len(q.exchanges)/2 {
+		q.exchanges = slices.Delete(q.exchanges, 0, q.first)
+		q.first = 0
+	}
+	q.exchanges = append(q.exchanges, e)
+}
+
+// pop returns nil if there is nothing left.
+func (q *queue) pop() *exchange {
+	if q.first == len(q.exchanges) {
+		q.exchanges, q.first = q.exchanges[:0], 0
+		return nil
+	}
+	e := q.exchanges[q.first]
+	q.exchanges[q.first] = nil
+	q.first++
+	return e
 }
 
 // run connects, again and again, until ctx ends or there is a reason to give up
@@ -127,8 +186,8 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 		ClientID:          c.options.ClientID,
 		Conn:              conn,
 		AuthHandler:       authentication,
-		Session:           newSession(c.acknowledged, func(d *packets.Disconnect) { c.lost(l, d) }),
-		OnPublishReceived: []func(paho.PublishReceived) (bool, error){c.received},
+		Session:           newSession(l, c),
+		OnPublishReceived: []func(paho.PublishReceived) (bool, error){c.receiver(l)},
 	})
 	connack, err := client.Connect(attempt, packet)
 	if err != nil {
@@ -147,9 +206,13 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 		<-client.Done()
 		c.lost(l, nil)
 	}()
-	l.maxPacket = maxPacket(connack)
+	l.obey(connack)
 	if err := c.subscribe(ctx, client, l); err != nil {
 		return false, err
+	}
+	send := func() { c.sendPlainly(client, l) }
+	if !c.options.PlainPaho {
+		send = c.takeShortCut(l, conn)
 	}
 	// Before anybody can send: who has an answer must find the client connected.
 	c.events.Up()
@@ -164,7 +227,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	} else {
 		c.connectedWithout(will)
 	}
-	return c.serve(ctx, client, l, carried, func() { c.showToken(conn, authentication) }), nil
+	return c.serve(ctx, l, carried, send, func() { c.showToken(conn, authentication) }), nil
 }
 
 // server returns the one to connect to, or that is connected. Only run may call it.
@@ -233,8 +296,9 @@ func (c *mqttConn) connectPacket(secrets secrets) *paho.Connect {
 }
 
 // serve sends the requests of a connection that carries will, or none, until it is lost
-// or, as it then reports, to be replaced. From time to time it calls showToken.
-func (c *mqttConn) serve(ctx context.Context, client *paho.Client, l *link, will *lastWill, showToken func()) (replaced bool) {
+// or, as it then reports, to be replaced. It calls send when there is something in the
+// queue, and showToken from time to time.
+func (c *mqttConn) serve(ctx context.Context, l *link, will *lastWill, send, showToken func()) (replaced bool) {
 	replace, patience := c.replace, (<-chan time.Time)(nil)
 	var check <-chan time.Time
 	if c.options.TokenFile != "" {
@@ -248,8 +312,8 @@ func (c *mqttConn) serve(ctx context.Context, client *paho.Client, l *link, will
 			return false
 		case <-l.down:
 			return false
-		case e := <-l.outgoing:
-			c.send(client, l, e)
+		case <-l.wake:
+			send()
 		case <-check:
 			showToken()
 		case <-replace:
@@ -272,7 +336,7 @@ func (c *mqttConn) serve(ctx context.Context, client *paho.Client, l *link, will
 // granted: brokers may refuse for a moment (0x91, packet id in use).
 func (c *mqttConn) subscribe(ctx context.Context, client *paho.Client, l *link) error {
 	subscriptions := &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{
-		{Topic: protocol.ResponseTopic(c.options.ClientID), QoS: 1},
+		{Topic: c.replies, QoS: 1},
 		{Topic: protocol.NotifyFilter(c.options.ClientID), QoS: 1},
 	}}
 	pause := time.NewTimer(0)
@@ -297,32 +361,6 @@ func (c *mqttConn) subscribe(ctx context.Context, client *paho.Client, l *link) 
 		c.failed(fmt.Errorf("subscribe to %q and %q: %w (reason codes %#x)",
 			subscriptions.Subscriptions[0].Topic, subscriptions.Subscriptions[1].Topic, err, suback.Reasons))
 		pause.Reset(subscribeRetry)
-	}
-}
-
-// send writes one request. Nothing is sent for a caller that has left.
-func (c *mqttConn) send(client *paho.Client, l *link, e *exchange) {
-	if e.ctx.Err() != nil {
-		c.finish(e.correlation, result{err: notSent(context.Cause(e.ctx))})
-		return
-	}
-	// paho does not look, and the broker would end the connection [MQTT-3.2.2-15].
-	if size := packetSize(e.publish); size > l.maxPacket {
-		c.finish(e.correlation, result{err: &RejectedError{
-			Code:   codePacketTooLarge,
-			Reason: fmt.Sprintf("the request makes a packet of %d bytes, and the broker takes at most %d", size, l.maxPacket),
-		}})
-		return
-	}
-	// Not to wait for the PUBACK here: a reply says more, and a bad PUBACK comes
-	// through the session.
-	_, err := client.PublishWithOptions(e.ctx, e.publish, paho.PublishOptions{Method: paho.PublishMethod_AsyncSend})
-	switch {
-	case err == nil:
-	case errors.Is(err, paho.ErrNetworkErrorAfterStored):
-		c.finish(e.correlation, result{err: unknown(err)})
-	default:
-		c.finish(e.correlation, result{err: notSent(err)})
 	}
 }
 

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,19 +14,16 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
-
-// correlationLength is that of a UUID: deployed peers refuse another.
-const correlationLength = 16
 
 // mqttConn is a Conn over MQTT 5.
 //
 // One goroutine, run, connects, sends, and connects again; it ends with Close.
-// paho's callbacks (lost, received, acknowledged) only hand over, because paho
-// waits for them.
+// What is called where the connection is read (lost, deliver, acknowledged) only hands
+// over, because nothing else is read meanwhile.
 //
 // It drives paho's Client itself rather than through autopaho, which has no way
 // to send without waiting for the PUBACK, and none to give up when another
@@ -34,6 +32,7 @@ type mqttConn struct {
 	servers []*url.URL
 	options Options
 	logger  *slog.Logger
+	replies string // the topic of replies
 	events  Events
 	stop    context.CancelFunc
 	stopped chan struct{} // closed when run has ended; nil before Start
@@ -61,15 +60,27 @@ type mqttConn struct {
 // exchange is one request that awaits its reply.
 type exchange struct {
 	ctx         context.Context
-	correlation string
-	publish     *paho.Publish
+	request     Request
+	correlation correlation
 	result      chan result // room for one; whoever takes the exchange out of pending sends
-	accepted    bool        // the broker has acknowledged it; guarded by mqttConn.mu
+
+	// Guarded by mqttConn.mu.
+	sent     bool // it may have reached the broker
+	accepted bool // the broker has acknowledged it
 }
+
+// correlation is the correlation data of a request; deployed peers refuse another length.
+type correlation [16]byte
 
 type result struct {
 	reply Reply
 	err   error
+}
+
+func newExchange(ctx context.Context, request Request) *exchange {
+	e := &exchange{ctx: ctx, request: request, result: make(chan result, 1)}
+	e.correlation.choose()
+	return e
 }
 
 func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
@@ -77,6 +88,7 @@ func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
 		servers: servers,
 		options: options,
 		logger:  options.Logger.With("client", options.ClientID),
+		replies: protocol.ResponseTopic(options.ClientID),
 		ready:   make(chan struct{}),
 		ended:   make(chan struct{}),
 		replace: make(chan struct{}, 1),
@@ -212,8 +224,13 @@ func (c *mqttConn) dropLocked(l *link, cause error) {
 	}
 	for correlation, e := range l.pending {
 		delete(l.pending, correlation)
-		e.result <- result{err: unknown(cause)}
+		if e.sent {
+			e.result <- result{err: unknown(cause)}
+		} else {
+			e.result <- result{err: notSent(cause)}
+		}
 	}
+	l.queue = queue{}
 }
 
 // leave lets nothing new be sent over a connection.
@@ -224,45 +241,80 @@ func (c *mqttConn) leave(l *link) {
 		return
 	}
 	l.leaving, c.ready = true, make(chan struct{})
-	l.signalQuiet()
-}
-
-// signalQuiet is called with the lock held.
-func (l *link) signalQuiet() {
-	if l.leaving && len(l.pending) == 0 {
-		select {
-		case l.quiet <- struct{}{}:
-		default:
-		}
-	}
+	l.signalQuietLocked()
 }
 
 // RoundTrip implements Conn.
 func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error) {
-	e := c.newExchange(ctx, request)
-	l, err := c.awaitLink(ctx, e)
+	e := newExchange(ctx, request)
+	l, err := c.post(e)
 	if err != nil {
 		return Reply{}, err
-	}
-	e.publish.Properties.MessageExpiry = messageExpiry(ctx)
-	select {
-	case l.outgoing <- e:
-	case <-l.down:
-		return Reply{}, notSent(errConnectionLost)
-	case <-ctx.Done():
-		c.take(e.correlation)
-		return Reply{}, notSent(context.Cause(ctx))
 	}
 	select {
 	case outcome := <-e.result:
 		return outcome.reply, outcome.err
 	case <-ctx.Done():
 	}
-	if c.take(e.correlation) == nil {
+	switch waiting, sent := c.abandonExchange(l, e); {
+	case !waiting:
 		outcome := <-e.result // it came at the same moment
 		return outcome.reply, outcome.err
+	case !sent:
+		return Reply{}, notSent(context.Cause(ctx))
 	}
 	return Reply{}, unknown(c.silence(l, e, context.Cause(ctx)))
+}
+
+// post hands an exchange to a connection that is ready and to whose broker one more
+// request may be under way [MQTT-4.9.0-2].
+func (c *mqttConn) post(e *exchange) (*link, error) {
+	for {
+		l, err := c.awaitLink(e.ctx)
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case l.slots <- struct{}{}:
+			if c.enqueue(l, e) {
+				return l, nil
+			}
+			l.freeSlot()
+		case <-l.down:
+		case <-e.ctx.Done():
+			return nil, notSent(fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)",
+				context.Cause(e.ctx), cap(l.slots)))
+		}
+	}
+}
+
+// enqueue makes run send an exchange and expect the reply, unless the connection takes
+// no more.
+func (c *mqttConn) enqueue(l *link, e *exchange) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link != l || l.leaving {
+		return false
+	}
+	l.pending[e.correlation] = e
+	l.queue.push(e)
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// abandonExchange takes back an exchange whose caller leaves, and reports whether it was
+// still waiting, and whether it was sent.
+func (c *mqttConn) abandonExchange(l *link, e *exchange) (waiting, sent bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	waiting = l.takeLocked(e.correlation) != nil
+	if waiting && !e.sent {
+		l.freeSlot()
+	}
+	return waiting, e.sent
 }
 
 // silence explains why no reply came in time.
@@ -275,24 +327,19 @@ func (c *mqttConn) silence(l *link, e *exchange, cause error) error {
 	return cause
 }
 
-// awaitLink waits for a connection that is ready, and makes it expect the reply to an
-// exchange.
-func (c *mqttConn) awaitLink(ctx context.Context, e *exchange) (*link, error) {
+// awaitLink waits for a connection that is ready.
+func (c *mqttConn) awaitLink(ctx context.Context) (*link, error) {
 	for {
 		c.mu.Lock()
 		l, ready, cause, last := c.link, c.ready, c.cause, c.last
-		usable := cause == nil && ctx.Err() == nil && l != nil && !l.leaving
-		if usable {
-			l.pending[e.correlation] = e
-		}
 		c.mu.Unlock()
 		switch {
-		case usable:
-			return l, nil
 		case cause != nil:
 			return nil, notSent(cause)
 		case ctx.Err() != nil:
 			return nil, notSent(errors.Join(context.Cause(ctx), last))
+		case isClosed(ready):
+			return l, nil
 		}
 		select {
 		case <-ready:
@@ -311,159 +358,175 @@ func isClosed(signal <-chan struct{}) bool {
 	}
 }
 
-func (c *mqttConn) newExchange(ctx context.Context, request Request) *exchange {
-	correlation := newCorrelation()
-	return &exchange{
-		ctx:         ctx,
-		correlation: string(correlation),
-		result:      make(chan result, 1),
-		publish: &paho.Publish{
-			QoS:     1,
-			Topic:   protocol.InvokeTopic,
-			Payload: request.Payload,
-			Properties: &paho.PublishProperties{
-				ResponseTopic:   protocol.ResponseTopic(c.options.ClientID),
-				CorrelationData: correlation,
-				ContentType:     protocol.ContentType,
-				User:            userProperties(c.options.ClientID, request),
-			},
-		},
-	}
-}
-
-func userProperties(clientID string, request Request) paho.UserProperties {
-	properties := make(paho.UserProperties, 0, 5)
-	properties.Add(protocol.PropertySourceID, clientID)
-	properties.Add(protocol.PropertyProtocolVersion, protocol.ProtocolVersion)
-	properties.Add(protocol.PropertyPartition, clientID)
+// requestProperties appends the user properties of a request.
+func requestProperties(dst []frame.UserProperty, clientID string, request Request) []frame.UserProperty {
+	dst = append(dst,
+		frame.UserProperty{Name: protocol.PropertySourceID, Value: clientID},
+		frame.UserProperty{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+		frame.UserProperty{Name: protocol.PropertyPartition, Value: clientID})
 	if request.Timestamp != "" {
-		properties.Add(protocol.PropertyTimestamp, request.Timestamp)
+		dst = append(dst, frame.UserProperty{Name: protocol.PropertyTimestamp, Value: request.Timestamp})
 	}
 	if request.FencingToken != "" {
-		properties.Add(protocol.PropertyFencingToken, request.FencingToken)
+		dst = append(dst, frame.UserProperty{Name: protocol.PropertyFencingToken, Value: request.FencingToken})
 	}
-	return properties
+	return dst
 }
 
 // messageExpiry is what is left of ctx in whole seconds, rounded up, so that a
-// broker drops a request which its sender has given up. Nil: ctx has no end.
-func messageExpiry(ctx context.Context) *uint32 {
+// broker drops a request which its sender has given up. Zero: ctx has no end.
+func messageExpiry(ctx context.Context) uint32 {
 	deadline, ok := ctx.Deadline()
 	if !ok {
-		return nil
+		return 0
 	}
 	seconds := math.Ceil(time.Until(deadline).Seconds())
-	expiry := uint32(min(max(seconds, 1), math.MaxUint32))
-	return &expiry
+	return uint32(min(max(seconds, 1), math.MaxUint32))
+}
+
+// nextLocked takes the next exchange out of the queue whose caller still waits, writes its
+// packet into m, and counts it as sent. It returns nil at the end of the queue.
+func (c *mqttConn) nextLocked(l *link, m *frame.Message) *exchange {
+	for {
+		e := l.queue.pop()
+		switch {
+		case e == nil:
+			return nil
+		case l.pending[e.correlation] == nil:
+			continue // and its slot is free again
+		}
+		if err := c.write(l, e, m); err != nil {
+			l.takeLocked(e.correlation)
+			l.freeSlot()
+			e.result <- result{err: err}
+			continue
+		}
+		e.sent = true
+		return e
+	}
+}
+
+// write makes the packet of a request, or says why there can be none.
+func (c *mqttConn) write(l *link, e *exchange, m *frame.Message) error {
+	if e.ctx.Err() != nil {
+		return notSent(context.Cause(e.ctx))
+	}
+	*m = frame.Message{
+		Topic:           protocol.InvokeTopic,
+		QoS:             1,
+		MessageExpiry:   messageExpiry(e.ctx),
+		ContentType:     protocol.ContentType,
+		ResponseTopic:   c.replies,
+		CorrelationData: e.correlation[:],
+		User:            requestProperties(m.User[:0], c.options.ClientID, e.request),
+		Payload:         e.request.Payload,
+	}
+	// Nobody else looks, and the broker would end the connection [MQTT-3.2.2-15].
+	if size := m.Size(); size > l.maxPacket {
+		return &RejectedError{
+			Code:   codePacketTooLarge,
+			Reason: fmt.Sprintf("the request makes a packet of %d bytes, and the broker takes at most %d", size, l.maxPacket),
+		}
+	}
+	return nil
 }
 
 // take removes an exchange that still waits, and returns nil if there is none.
-func (c *mqttConn) take(correlation string) *exchange {
+func (c *mqttConn) take(l *link, id correlation) *exchange {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.link == nil {
-		return nil
-	}
-	e := c.link.pending[correlation]
-	delete(c.link.pending, correlation)
-	c.link.signalQuiet()
-	return e
+	return l.takeLocked(id)
 }
 
 // finish gives a waiting exchange its result, and reports false if there is none.
-func (c *mqttConn) finish(correlation string, outcome result) bool {
-	e := c.take(correlation)
+func (c *mqttConn) finish(l *link, id correlation, outcome result) bool {
+	e := c.take(l, id)
 	if e != nil {
 		e.result <- outcome
 	}
 	return e != nil
 }
 
+// acknowledged is told of the PUBACK of a request. A bad one says that the broker has not
+// passed the request on.
+func (c *mqttConn) acknowledged(l *link, id correlation, code byte, reason string) {
+	const failure = 0x80 // [MQTT-4.13.1]: codes from here on are errors
+	l.freeSlot()
+	switch {
+	case code == packets.PubackNoMatchingSubscribers:
+		c.finish(l, id, result{err: notSent(ErrNoStore)})
+	case code >= failure:
+		c.finish(l, id, result{err: &RejectedError{Code: int(code), Reason: reason}})
+	default:
+		c.accept(l, id)
+	}
+}
+
 // accept notes that the broker took a request.
-func (c *mqttConn) accept(correlation string) {
+func (c *mqttConn) accept(l *link, id correlation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.link == nil {
-		return
-	}
-	if e := c.link.pending[correlation]; e != nil {
+	if e := l.pending[id]; e != nil {
 		e.accepted = true
 	}
 }
 
-// answer gives a waiting exchange the store's reply, and reports false if there is none.
-func (c *mqttConn) answer(correlation string, outcome result) bool {
-	c.mu.Lock()
-	if c.link != nil {
-		c.link.answered = true
-	}
-	c.mu.Unlock()
-	return c.finish(correlation, outcome)
+// message is a PUBLISH that came in, whoever read it. What it holds may be overwritten
+// later.
+type message struct {
+	topic, correlation, payload      []byte
+	timestamp, status, statusMessage []byte // user properties, empty where there is none
 }
 
-// acknowledged sees each PUBACK. A bad one says that the broker has not passed the
-// request on.
-func (c *mqttConn) acknowledged(correlation string, ack *packets.Puback) {
-	const failure = 0x80 // [MQTT-4.13.1]: codes from here on are errors
-	switch {
-	case ack.ReasonCode == packets.PubackNoMatchingSubscribers:
-		c.finish(correlation, result{err: notSent(ErrNoStore)})
-	case ack.ReasonCode >= failure:
-		rejected := &RejectedError{Code: int(ack.ReasonCode)}
-		if ack.Properties != nil {
-			rejected.Reason = ack.Properties.ReasonString
+// deliver hands a message over. A reply whose correlation nobody waits for came too late
+// or twice, or was forged.
+func (c *mqttConn) deliver(l *link, m *message) {
+	if string(m.topic) == c.replies {
+		if !c.answer(l, m) {
+			c.ignore(UnexpectedReply, m)
 		}
-		c.finish(correlation, result{err: rejected})
-	default:
-		c.accept(correlation)
+		return
 	}
-}
-
-// received sees each PUBLISH and hands it over. A reply whose correlation nobody waits
-// for came too late or twice, or was forged.
-func (c *mqttConn) received(event paho.PublishReceived) (bool, error) {
-	message := event.Packet
-	clientID, key, notified := protocol.ParseNotifyTopic(message.Topic)
+	clientID, key, notified := protocol.ParseNotifyTopic(string(m.topic))
 	switch {
 	case notified && clientID == c.options.ClientID:
-		c.events.Notify(Notification{
-			Key:       key,
-			Payload:   message.Payload,
-			Timestamp: userProperty(message, protocol.PropertyTimestamp),
-		})
+		c.events.Notify(Notification{Key: key, Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp)})
 	case notified:
-		c.ignore(ForeignNotification, message)
-	case strings.HasPrefix(message.Topic, protocol.ReservedPrefix):
-		c.ignore(MalformedNotification, message)
-	case message.Topic != protocol.ResponseTopic(c.options.ClientID):
-		c.ignore(ForeignMessage, message)
-	case message.Properties == nil || !c.answer(string(message.Properties.CorrelationData), readReply(message)):
-		c.ignore(UnexpectedReply, message)
+		c.ignore(ForeignNotification, m)
+	case strings.HasPrefix(string(m.topic), protocol.ReservedPrefix):
+		c.ignore(MalformedNotification, m)
+	default:
+		c.ignore(ForeignMessage, m)
 	}
-	return true, nil
 }
 
-func (c *mqttConn) ignore(why Ignored, message *paho.Publish) {
+// answer gives a waiting exchange the store's reply, and reports false if there is none.
+func (c *mqttConn) answer(l *link, m *message) bool {
+	if len(m.correlation) != len(correlation{}) {
+		return false
+	}
+	c.mu.Lock()
+	l.answered = true
+	e := l.takeLocked(correlation(m.correlation))
+	c.mu.Unlock()
+	if e == nil {
+		return false
+	}
+	e.result <- m.reply()
+	return true
+}
+
+func (c *mqttConn) ignore(why Ignored, m *message) {
 	c.events.Ignored(why)
-	c.logger.Debug("ignored a message", "topic", message.Topic)
+	c.logger.Debug("ignored a message", "topic", string(m.topic))
 }
 
-// readReply turns a status of 400 or more into an error. Stores that send no
-// status are believed.
-func readReply(message *paho.Publish) result {
-	status, err := strconv.Atoi(userProperty(message, protocol.PropertyStatus))
+// reply turns a status of 400 or more into an error. Stores that send no status are
+// believed.
+func (m *message) reply() result {
+	status, err := strconv.Atoi(string(m.status))
 	if err == nil && status >= 400 {
-		return result{err: &RejectedError{Code: status, Reason: userProperty(message, protocol.PropertyStatusMessage)}}
+		return result{err: &RejectedError{Code: status, Reason: string(m.statusMessage)}}
 	}
-	return result{reply: Reply{
-		Payload:   message.Payload,
-		Timestamp: userProperty(message, protocol.PropertyTimestamp),
-	}}
-}
-
-func userProperty(message *paho.Publish, name string) string {
-	if message.Properties == nil {
-		return ""
-	}
-	return message.Properties.User.Get(name)
+	return result{reply: Reply{Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp)}}
 }

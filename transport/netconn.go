@@ -8,16 +8,21 @@ import (
 	"net"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/frame"
 )
 
 // netConn fits a network connection to paho, which reads a packet in three
 // small pieces and writes it in four: reads are buffered, and the writes between
-// Lock and Unlock, which paho calls around each packet, leave as one.
+// Lock and Unlock, which paho calls around each packet, leave as one. And it lets a
+// shortCut take packets out of the stream and add some.
 type netConn struct {
 	net.Conn
 	socket net.Conn // what Conn rests on: the same, or without TLS and WebSocket
-	reader *bufio.Reader
+	reader *frame.Filter
+	take   atomic.Pointer[func(packet []byte) bool] // nil: paho gets all packets
 
 	mu           sync.Mutex // held by paho for a packet; guards writer
 	writer       *bufio.Writer
@@ -63,13 +68,17 @@ func dress(ctx context.Context, socket net.Conn, server *url.URL, config *tls.Co
 }
 
 func newNetConn(conn, socket net.Conn, writeTimeout time.Duration) *netConn {
-	return &netConn{
+	c := &netConn{
 		Conn:         conn,
 		socket:       socket,
-		reader:       bufio.NewReader(conn),
 		writer:       bufio.NewWriter(conn),
 		writeTimeout: writeTimeout,
 	}
+	c.reader = frame.NewFilter(conn, func(packet []byte) bool {
+		take := c.take.Load()
+		return take != nil && (*take)(packet)
+	}, func() {})
+	return c
 }
 
 // abort closes the connection at once. TLS would say farewell first, for up to five
@@ -105,6 +114,13 @@ func (c *netConn) Unlock() {
 	if err != nil {
 		c.abort()
 	}
+}
+
+// send sends whole packets.
+func (c *netConn) send(packets []byte) {
+	c.Lock()
+	defer c.Unlock()
+	_, _ = c.writer.Write(packets) // Unlock meets the error again
 }
 
 func (c *netConn) completeFirst() error {

@@ -19,26 +19,21 @@ import (
 // of its state by the next connection.
 type session struct {
 	*state.State
-	acknowledged func(correlation string, ack *packets.Puback)
-	lost         func(disconnect *packets.Disconnect)
+	link *link
+	conn *mqttConn
 
 	mu      sync.Mutex
-	waiting map[uint16]string // packet id → correlation data
+	waiting map[uint16]correlation // packet id → request
 }
 
-func newSession(acknowledged func(string, *packets.Puback), lost func(*packets.Disconnect)) *session {
-	return &session{
-		State:        state.NewInMemory(),
-		acknowledged: acknowledged,
-		lost:         lost,
-		waiting:      make(map[uint16]string),
-	}
+func newSession(l *link, conn *mqttConn) *session {
+	return &session{State: state.NewInMemory(), link: l, conn: conn, waiting: make(map[uint16]correlation)}
 }
 
 // ConnectionLost passes on the end of the connection. paho may call it more than
 // once, the first time with the server's DISCONNECT if there was one.
 func (s *session) ConnectionLost(disconnect *packets.Disconnect) error {
-	s.lost(disconnect)
+	s.conn.lost(s.link, disconnect)
 	return s.State.ConnectionLost(disconnect)
 }
 
@@ -47,9 +42,9 @@ func (s *session) AddToSession(ctx context.Context, packet pahosession.Packet, r
 	if err := s.State.AddToSession(ctx, packet, response); err != nil {
 		return err
 	}
-	if publish, ok := packet.(*packets.Publish); ok && publish.Properties != nil {
+	if publish, ok := packet.(*packets.Publish); ok {
 		s.mu.Lock()
-		s.waiting[publish.PacketID] = string(publish.Properties.CorrelationData)
+		s.waiting[publish.PacketID] = correlation(publish.Properties.CorrelationData)
 		s.mu.Unlock()
 	}
 	return nil
@@ -59,11 +54,11 @@ func (s *session) AddToSession(ctx context.Context, packet pahosession.Packet, r
 func (s *session) PacketReceived(packet *packets.ControlPacket, publishes chan<- *packets.Publish) error {
 	if ack, ok := packet.Content.(*packets.Puback); ok {
 		s.mu.Lock()
-		correlation, known := s.waiting[ack.PacketID]
+		id, known := s.waiting[ack.PacketID]
 		delete(s.waiting, ack.PacketID)
 		s.mu.Unlock()
 		if known {
-			s.acknowledged(correlation, ack)
+			s.conn.acknowledgedPlainly(s.link, id, ack)
 		}
 	}
 	return s.State.PacketReceived(packet, publishes)

@@ -82,8 +82,7 @@ func (c *Client) Skew() error {
 // any other; it only must not drag our clock along.
 func (c *Client) observe(version hlc.Timestamp) {
 	_, err := c.clock.Update(version)
-	var drift *hlc.DriftError
-	errors.As(err, &drift)
+	drift := asDrift(err)
 	c.mu.Lock()
 	before := c.drift
 	c.drift = drift
@@ -96,4 +95,13 @@ func (c *Client) observe(version hlc.Timestamp) {
 	case err != nil && drift == nil:
 		c.logger.Debug("a version does not move this node's clock", "error", err)
 	}
+}
+
+func asDrift(err error) *hlc.DriftError {
+	if err == nil {
+		return nil // as nearly always
+	}
+	var drift *hlc.DriftError
+	errors.As(err, &drift)
+	return drift
 }

@@ -1,0 +1,119 @@
+package server_test
+
+import (
+	"testing"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/statestore/statestoretest"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// bothWays runs a test with requests that go past paho, as they do by default, and with
+// such that go through it.
+func bothWays(t *testing.T, test func(t *testing.T, options transport.Options)) {
+	t.Helper()
+	for name, plain := range map[string]bool{"past paho": false, "through paho": true} {
+		t.Run(name, func(t *testing.T) { test(t, transport.Options{PlainPaho: plain}) })
+	}
+}
+
+func TestTheProtocolTravelsUnchangedThroughOurClient(t *testing.T) {
+	bothWays(t, func(t *testing.T, client transport.Options) {
+		statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
+			s := &overTransport{options: client}
+			s.address = start(t, server.Options{Store: options.Store, Dialect: options.Dialect, Authorizer: &s.overMQTT})
+			check(t, s)
+		})
+	})
+}
+
+// overTransport is a server that is reached as the library's clients reach it.
+type overTransport struct {
+	overMQTT
+	options transport.Options
+}
+
+// Connect connects with the connection below transport.Client, which sends what it is
+// given.
+func (s *overTransport) Connect(t testing.TB, clientID string) statestoretest.Client {
+	t.Helper()
+	s.options.ClientID = clientID
+	conn, err := transport.NewConn("mqtt://"+s.address, s.options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &transportClient{t: t, store: s, conn: conn, notified: make(chan statestoretest.Notification, 100)}
+	conn.Start(transport.Events{
+		Up: func() {}, Down: func() {},
+		Notify: func(n transport.Notification) {
+			c.notified <- statestoretest.Notification{Key: n.Key, Payload: n.Payload, Version: n.Timestamp}
+		},
+		Ignored: func(why transport.Ignored) { t.Errorf("%s: ignored a message: %v", clientID, why) },
+	})
+	t.Cleanup(func() { _ = conn.Close() })
+	return c
+}
+
+type transportClient struct {
+	t        testing.TB
+	store    *overTransport
+	conn     transport.Conn
+	notified chan statestoretest.Notification
+}
+
+func (c *transportClient) Do(request statestoretest.Request) (statestoretest.Reply, error) {
+	timestamp, ok := property(request.Timestamp)
+	token, okToken := property(request.FencingToken)
+	if !ok || !okToken || request.Correlation != "" {
+		return statestoretest.Reply{}, statestoretest.ErrUnsupported
+	}
+	c.store.denied.Store(request.Denied)
+	reply, err := c.conn.RoundTrip(c.t.Context(), transport.Request{
+		Payload:      request.Payload,
+		Timestamp:    timestamp,
+		FencingToken: token,
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return statestoretest.Reply{Payload: reply.Payload, Version: reply.Timestamp}, nil
+}
+
+// property reports false for an empty text: to the library that means none.
+func property(text *string) (string, bool) {
+	if text == nil {
+		return "", true
+	}
+	return *text, *text != ""
+}
+
+// Notifications waits for those that must come, and then takes what else is there, as
+// mqttClient does.
+func (c *transportClient) Notifications(wanted int) []statestoretest.Notification {
+	c.t.Helper()
+	var received []statestoretest.Notification
+	for range wanted {
+		select {
+		case n := <-c.notified:
+			received = append(received, n)
+		case <-c.t.Context().Done():
+			c.t.Fatal("a notification is missing")
+		}
+	}
+	if _, err := c.Do(statestoretest.Request{Payload: command("GET", "is anything before me?")}); err != nil {
+		c.t.Fatal(err)
+	}
+	for len(c.notified) > 0 {
+		received = append(received, <-c.notified)
+	}
+	return received
+}
+
+func (c *transportClient) Drop() {
+	_ = c.conn.Close()
+	// The store has noticed when the next connection of the name is established.
+	again := connect(c.t, c.store.address, c.conn.ClientID(), nil)
+	_ = again.paho.Disconnect(&paho.Disconnect{})
+}

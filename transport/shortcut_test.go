@@ -1,0 +1,334 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/protocol"
+)
+
+// bothWays runs a test in virtual time, with requests that go past paho, as they do by
+// default, and with such that go through it.
+func bothWays(t *testing.T, test func(t *testing.T, options Options)) {
+	t.Helper()
+	for name, plain := range map[string]bool{"past paho": false, "through paho": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(t, Options{ClientID: "a", PlainPaho: plain}) })
+		})
+	}
+}
+
+// quietBroker answers and acknowledges requests only when a test says so.
+type quietBroker struct {
+	*pipeBroker
+	mu       sync.Mutex
+	requests []*packets.Publish
+	acks     []uint16 // that came in
+}
+
+func newQuietBroker(receiveMaximum uint16) *quietBroker {
+	b := &quietBroker{pipeBroker: &pipeBroker{}}
+	b.answer = func(conn net.Conn, packet *packets.ControlPacket) bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		switch content := packet.Content.(type) {
+		case *packets.Connect:
+			send(conn, packets.CONNACK, func(p *packets.Connack) { p.Properties.ReceiveMaximum = &receiveMaximum })
+			return true
+		case *packets.Publish:
+			b.requests = append(b.requests, content)
+			return true
+		case *packets.Puback:
+			b.acks = append(b.acks, content.PacketID)
+		}
+		return false
+	}
+	return b
+}
+
+// received returns the requests that have come in, once nothing more happens by itself.
+func (b *quietBroker) received() []*packets.Publish {
+	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.requests)
+}
+
+func (b *quietBroker) acknowledge(id uint16, code byte) {
+	send(b.present(), packets.PUBACK, func(p *packets.Puback) { p.PacketID, p.ReasonCode = id, code })
+}
+
+// keyOf returns the key of a GET.
+func keyOf(request *packets.Publish) string {
+	return strings.Split(string(request.Payload), "\r\n")[4]
+}
+
+// value makes the reply to a request.
+func value(request *packets.Publish, value string, qos byte) *packets.ControlPacket {
+	packet := packets.NewControlPacket(packets.PUBLISH)
+	p := packet.Content.(*packets.Publish)
+	p.Topic, p.Payload, p.QoS = request.Properties.ResponseTopic, fmt.Appendf(nil, "$%d\r\n%s\r\n", len(value), value), qos
+	p.Properties.CorrelationData = request.Properties.CorrelationData
+	p.Properties.User = []packets.User{{Key: protocol.PropertyTimestamp, Value: "1:" + fmt.Sprint(len(value)) + ":s"}}
+	if qos > 0 {
+		p.PacketID = 9
+	}
+	return packet
+}
+
+type outcome struct {
+	entry Entry
+	err   error
+}
+
+// get asks for keys at the same time and returns where each outcome will be.
+func get(ctx context.Context, client *Client, keys ...string) map[string]chan outcome {
+	outcomes := make(map[string]chan outcome)
+	for _, key := range keys {
+		c := make(chan outcome, 1)
+		outcomes[key] = c
+		go func() {
+			entry, err := client.Get(ctx, key)
+			c <- outcome{entry, err}
+		}()
+	}
+	return outcomes
+}
+
+func TestNoMoreRequestsAreUnderWayThanTheBrokerTakes(t *testing.T) {
+	bothWays(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(2)
+		client := mustDialTo(t, b.pipeBroker, options)
+		outcomes := get(t.Context(), client, "k1", "k2", "k3", "k4")
+		first := b.received()
+		if len(first) != 2 {
+			t.Fatalf("%d requests came in; the Receive Maximum is 2", len(first))
+		}
+		if first[0].PacketID == first[1].PacketID {
+			t.Errorf("two requests have the packet id %d", first[0].PacketID)
+		}
+		// An answer does not count, an acknowledgement does.
+		_, _ = value(first[0], "v", 0).WriteTo(b.present())
+		if got := <-outcomes[keyOf(first[0])]; got.err != nil {
+			t.Errorf("the answered one: %v", got.err)
+		}
+		if got := b.received(); len(got) != 2 {
+			t.Errorf("after an answer %d requests came in", len(got))
+		}
+		b.acknowledge(first[0].PacketID, 0)
+		if got := b.received(); len(got) != 3 {
+			t.Errorf("after an acknowledgement %d requests came in", len(got))
+		}
+		b.acknowledge(first[1].PacketID, 0x97) // a bad one counts as well
+		if got := <-outcomes[keyOf(first[1])]; !errors.Is(got.err, ErrQuotaExceeded) || errors.Is(got.err, ErrOutcomeUnknown) {
+			t.Errorf("the refused one: %v", got.err)
+		}
+		if got := b.received(); len(got) != 4 {
+			t.Errorf("after both %d requests came in", len(got))
+		}
+		client.Close()
+		delete(outcomes, keyOf(first[0]))
+		delete(outcomes, keyOf(first[1]))
+		for key, c := range outcomes {
+			if got := <-c; !errors.Is(got.err, ErrOutcomeUnknown) {
+				t.Errorf("%s, which was sent: %v", key, got.err)
+			}
+		}
+	})
+}
+
+func TestARequestThatTheBrokersReceiveMaximumHoldsBackIsNotSentLater(t *testing.T) {
+	bothWays(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(1)
+		client := mustDialTo(t, b.pipeBroker, options)
+		first := get(t.Context(), client, "k1")["k1"]
+		request := b.received()[0]
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		got := <-get(ctx, client, "k2")["k2"]
+		if !errors.Is(got.err, ErrNotSent) || !errors.Is(got.err, context.DeadlineExceeded) || !strings.Contains(got.err.Error(), "Receive Maximum 1") {
+			t.Errorf("the one held back: %v", got.err)
+		}
+		b.acknowledge(request.PacketID, 0)
+		if got := b.received(); len(got) != 1 {
+			t.Errorf("it was sent after its caller had left: %v", got[1])
+		}
+		// Its place is free.
+		third := get(t.Context(), client, "k3")["k3"]
+		if got := b.received(); len(got) != 2 || keyOf(got[1]) != "k3" {
+			t.Errorf("%d requests came in", len(got))
+		}
+		client.Close()
+		<-first
+		<-third
+	})
+}
+
+func TestAnAcknowledgementOfNothingDoesNoHarm(t *testing.T) {
+	bothWays(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(1)
+		client := mustDialTo(t, b.pipeBroker, options)
+		b.acknowledge(77, 0x80)
+		outcomes := get(t.Context(), client, "k1", "k2")
+		request := b.received()[0]
+		b.acknowledge(request.PacketID+1, 0x80)
+		if got := b.received(); len(got) != 1 {
+			t.Errorf("%d requests came in; the Receive Maximum is 1", len(got))
+		}
+		b.acknowledge(request.PacketID, 0)
+		b.acknowledge(request.PacketID, 0x80) // again: that request is acknowledged
+		requests := b.received()
+		if len(requests) != 2 {
+			t.Fatalf("%d requests came in", len(requests))
+		}
+		_, _ = value(requests[0], "v", 0).WriteTo(b.present())
+		if got := <-outcomes[keyOf(request)]; got.err != nil {
+			t.Errorf("the first request: %v", got.err)
+		}
+		client.Close()
+		<-outcomes[keyOf(requests[1])]
+	})
+}
+
+func TestRepliesThatArriveTogetherAreKeptApart(t *testing.T) {
+	bothWays(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(100)
+		client := mustDialTo(t, b.pipeBroker, options)
+		want := map[string]string{"k1": "one", "k2": "two and more", "k3": strings.Repeat("long ", 2000), "k4": "four"}
+		outcomes := get(t.Context(), client, slices.Collect(maps.Keys(want))...)
+		var together bytes.Buffer
+		for _, request := range b.received() {
+			_, _ = value(request, want[keyOf(request)], 0).WriteTo(&together)
+			together.Write([]byte{0x40, 2, byte(request.PacketID >> 8), byte(request.PacketID)})
+		}
+		_, _ = b.present().Write(together.Bytes())
+		for key, c := range outcomes {
+			got := <-c
+			if got.err != nil || string(got.entry.Value) != want[key] || got.entry.Version.Counter != uint64(len(want[key])) {
+				t.Errorf("%s: %.20q, version %v, %v", key, got.entry.Value, got.entry.Version, got.err)
+			}
+		}
+	})
+}
+
+func TestAReplyWithQoS1IsAcknowledged(t *testing.T) {
+	bothWays(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(100)
+		client := mustDialTo(t, b.pipeBroker, options)
+		c := get(t.Context(), client, "k")["k"]
+		_, _ = value(b.received()[0], "v", 1).WriteTo(b.present())
+		if got := <-c; got.err != nil || string(got.entry.Value) != "v" {
+			t.Errorf("%q, %v", got.entry.Value, got.err)
+		}
+		synctest.Wait()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !slices.Equal(b.acks, []uint16{9}) {
+			t.Errorf("acknowledged: %v", b.acks)
+		}
+	})
+}
+
+func TestAReaderOfNotificationsThatIsSlowDoesNotDelayReplies(t *testing.T) {
+	bothWays(t, func(t *testing.T, options Options) {
+		b := &pipeBroker{answer: func(conn net.Conn, packet *packets.ControlPacket) bool {
+			request, ok := packet.Content.(*packets.Publish)
+			switch {
+			case ok && bytes.Contains(request.Payload, []byte("KEYNOTIFY")):
+				answer := value(request, "", 0)
+				answer.Content.(*packets.Publish).Payload = []byte("+OK\r\n")
+				_, _ = answer.WriteTo(conn)
+			case ok:
+				reply(conn, request)
+			}
+			return false
+		}}
+		client := mustDialTo(t, b, options)
+		if _, err := client.Watch("k"); err != nil { // and nobody reads what it brings
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		const notifications = 1000
+		for i := range notifications {
+			send(b.present(), packets.PUBLISH, func(p *packets.Publish) {
+				p.Topic, p.Payload = protocol.NotifyTopic("a", "k"), []byte("*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n")
+				p.Properties.User = []packets.User{{Key: protocol.PropertyTimestamp, Value: fmt.Sprintf("%d:0:s", i+1)}}
+			})
+		}
+		began := time.Now()
+		if _, err := client.Get(t.Context(), "other"); err != nil || time.Since(began) > 0 {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
+func TestWhatIsQueuedWhenTheConnectionDropsWasNotSent(t *testing.T) {
+	conn, l := newTestLink(t, 10)
+	sent, queued := newExchange(t.Context(), Request{}), newExchange(t.Context(), Request{})
+	if _, err := conn.post(sent); err != nil {
+		t.Fatal(err)
+	}
+	s := &shortCut{conn: conn, link: l, unacked: make(map[uint16]correlation)}
+	s.encode()
+	if _, err := conn.post(queued); err != nil {
+		t.Fatal(err)
+	}
+	conn.lost(l, nil)
+	if got := <-sent.result; !errors.Is(got.err, ErrOutcomeUnknown) || errors.Is(got.err, ErrNotSent) {
+		t.Errorf("the one that was sent: %v", got.err)
+	}
+	if got := <-queued.result; !errors.Is(got.err, ErrNotSent) || errors.Is(got.err, ErrOutcomeUnknown) {
+		t.Errorf("the one that was queued: %v", got.err)
+	}
+	s.packets = nil
+	if s.encode(); len(s.packets) > 0 {
+		t.Error("it is sent after all")
+	}
+}
+
+func TestPacketIDsInUseAreNotGivenAgain(t *testing.T) {
+	s := &shortCut{lastID: 65533, unacked: map[uint16]correlation{65535: {}, 1: {}}}
+	for _, want := range []uint16{65534, 2, 3} {
+		if got := s.nextIDLocked(); got != want {
+			t.Errorf("the next packet id is %d, want %d", got, want)
+		}
+	}
+}
+
+func TestWhatIsQueuedTogetherLeavesInOneWrite(t *testing.T) {
+	conn, l := newTestLink(t, 1000)
+	s := &shortCut{conn: conn, link: l, unacked: make(map[uint16]correlation)}
+	const requests, size = 20, 5000
+	for range requests {
+		if _, err := conn.post(newExchange(t.Context(), Request{Payload: make([]byte, size)})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gathered := 0
+	for range requests {
+		s.packets = s.packets[:0]
+		s.encode()
+		if len(s.packets) > maxBatch+2*size {
+			t.Errorf("%d bytes in one write", len(s.packets))
+		}
+		if len(s.packets) == 0 {
+			break
+		}
+		gathered++
+	}
+	if want := requests * size / maxBatch; gathered < want || gathered > want+1 || len(s.unacked) != requests {
+		t.Errorf("%d requests of %d bytes leave in %d writes", len(s.unacked), size, gathered)
+	}
+}
