@@ -39,7 +39,7 @@ func (l *Lease) campaign(ctx context.Context, attempt func(*candidacy) (*Tenure,
 		}
 		c.withdraw()
 		again := errors.Is(err, errReconnected) && ctx.Err() == nil
-		if again && (!c.mayHold || l.free(ctx, c.value) == nil) {
+		if again && (!c.mayHold || l.free(ctx, c.value, l.options.TTL) == nil) {
 			continue
 		}
 		if c.mayHold {

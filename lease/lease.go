@@ -157,7 +157,7 @@ func (l *Lease) acquireError(err error) error {
 // while the outcome is unknown. Repeating is safe: to the store it is a renewal. If the
 // store refuses, version is what stood in the way.
 func (l *Lease) try(ctx context.Context, c *candidacy) (tenure *Tenure, version hlc.Timestamp, err error) {
-	between := l.newBackoff()
+	between := pauses{lease: l}
 	for {
 		if l.options.EndOnDisconnect && c.bequest == nil {
 			c.lost = l.client.Lost()
@@ -192,7 +192,7 @@ func (l *Lease) try(ctx context.Context, c *candidacy) (tenure *Tenure, version 
 		if ctx.Err() == nil {
 			l.options.Logger.Warn("an attempt to acquire failed and will be repeated", "lease", l.name, "error", err)
 		}
-		if !pause.For(ctx, between.NextBackOff()) {
+		if !pause.For(ctx, between.next()) {
 			break
 		}
 	}
@@ -212,36 +212,49 @@ func (l *Lease) set(ctx context.Context, value string) (hlc.Timestamp, error) {
 // abandon frees, in the background, what an acquisition may have left.
 func (l *Lease) abandon(value string) {
 	l.client.Go(func(ctx context.Context) {
-		ctx, cancel := context.WithTimeout(ctx, l.options.TTL)
-		defer cancel()
-		if err := l.free(ctx, value); err != nil {
+		if err := l.free(ctx, value, l.options.TTL); err != nil {
 			l.options.Logger.Warn("an abandoned acquisition may hold the lease until its TTL ends", "lease", l.name, "error", err)
 		}
 	})
 }
 
 // free deletes the key if it holds value, and repeats that while the outcome is
-// unknown, until ctx ends. It is nil when nothing of value is left.
-func (l *Lease) free(ctx context.Context, value string) error {
-	between := l.newBackoff()
+// unknown, until ctx ends. It is nil when nothing of value is left: at the latest after
+// within, which is how long the store keeps it anyway.
+func (l *Lease) free(ctx context.Context, value string, within time.Duration) error {
+	between, end := pauses{lease: l}, time.Now().Add(within)
 	for {
-		attempt, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
+		attempt, cancel := context.WithTimeout(ctx, min(l.options.RequestTimeout, time.Until(end)))
 		_, err := l.client.VDel(attempt, l.name, []byte(value), transport.DelOptions{})
 		cancel()
-		if err == nil || errors.Is(err, transport.ErrConditionFailed) {
+		switch {
+		case err == nil, errors.Is(err, transport.ErrConditionFailed):
 			return nil
-		}
-		if isRefusal(err) || isTerminal(err) || !pause.For(ctx, between.NextBackOff()) {
+		case isRefusal(err), isTerminal(err), !pause.For(ctx, min(between.next(), time.Until(end))):
 			return err
+		case !time.Now().Before(end):
+			return nil
 		}
 	}
 }
 
-// newBackoff returns the pauses between attempts of one loop.
-func (l *Lease) newBackoff() backoff.BackOff {
-	return backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(max(l.options.RetryAfter, time.Millisecond)),
-		backoff.WithMaxInterval(max(l.options.RenewEvery, time.Millisecond)),
-		backoff.WithMaxElapsedTime(0), // the context decides
-	)
+// pauses are those between the attempts of one loop. Hardly any loop makes a second
+// attempt, so it begins to cost something with the first pause.
+type pauses struct {
+	lease  *Lease
+	policy backoff.BackOff
 }
+
+func (p *pauses) next() time.Duration {
+	if p.policy == nil {
+		options := &p.lease.options
+		p.policy = backoff.NewExponentialBackOff(
+			backoff.WithInitialInterval(max(options.RetryAfter, time.Millisecond)),
+			backoff.WithMaxInterval(max(options.RenewEvery, time.Millisecond)),
+			backoff.WithMaxElapsedTime(0), // the context decides
+		)
+	}
+	return p.policy.NextBackOff()
+}
+
+func (p *pauses) reset() { p.policy = nil }

@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
-
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/transport"
@@ -21,17 +19,15 @@ type Tenure struct {
 	lease *Lease
 	*candidacy
 	token hlc.Timestamp
-	watch *transport.Watch // of the lease's key; nil if there is none
 
 	ctx    context.Context // for the owner's work
 	cancel context.CancelCauseFunc
 
-	living      context.Context // ends with cause
-	die         context.CancelCauseFunc
-	renewing    context.Context // ends when no renewal may be sent any more; at the latest with living
-	stopRenewal context.CancelFunc
-	idle        chan struct{} // closed when keep has returned
-	releasing   chan struct{} // holds one item while a Release is under way
+	living    context.Context // ends with cause
+	die       context.CancelCauseFunc
+	stopped   chan struct{} // closed when no renewal may be sent any more
+	idle      chan struct{} // closed when keep has returned
+	releasing chan struct{} // holds one item while a Release is under way
 
 	mu       sync.Mutex
 	sent     time.Duration // on the lease's clock: when the latest request for the lease left
@@ -39,6 +35,8 @@ type Tenure struct {
 	failure  error         // why the latest renewal failed; nil if it did not
 	cause    error         // why it is over; nil before
 	freed    bool          // the store is known to hold nothing of this tenure
+
+	cancelRenewal context.CancelFunc // of the one under way, if any
 }
 
 // begin starts a tenure that was acquired by a request sent at sent.
@@ -47,20 +45,14 @@ func (l *Lease) begin(c *candidacy, token hlc.Timestamp, sent time.Duration) (*T
 		lease:     l,
 		candidacy: c,
 		token:     token,
+		stopped:   make(chan struct{}),
 		idle:      make(chan struct{}),
 		releasing: make(chan struct{}, 1),
 		sent:      sent,
 		deadline:  l.deadline(sent),
 	}
-	if !l.options.NoWatch {
-		var err error
-		if t.watch, err = l.client.Watch(l.name); err != nil {
-			return nil, err
-		}
-	}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	t.living, t.die = context.WithCancelCause(context.Background())
-	t.renewing, t.stopRenewal = context.WithCancel(t.living)
 	if !l.client.Go(func(client context.Context) { t.keep(client, sent) }) {
 		return nil, transport.ErrClosed
 	}
@@ -120,7 +112,10 @@ func (t *Tenure) Remaining() time.Duration {
 func (t *Tenure) Deadline() time.Time { return time.Now().Add(t.Remaining()) }
 
 func (t *Tenure) remaining() (time.Duration, error) {
-	now := t.lease.options.Clock()
+	return t.remainingAt(t.lease.options.Clock())
+}
+
+func (t *Tenure) remainingAt(now time.Duration) (time.Duration, error) {
 	t.mu.Lock()
 	switch {
 	case t.cause != nil:
@@ -158,8 +153,9 @@ func (t *Tenure) end(cause error) {
 
 func (t *Tenure) endLocked(cause error) {
 	t.cause = cause
-	t.die(t.causeError(cause))
-	t.cancel(t.causeError(cause))
+	ended := t.causeError(cause)
+	t.die(ended)
+	t.cancel(ended)
 }
 
 func (t *Tenure) causeError(cause error) error {
@@ -176,7 +172,20 @@ func (t *Tenure) FencedOut(evidence error) {
 
 // StopRenewing lets the tenure run out: it goes on until its deadline, and
 // Release may still end it earlier. It bounds the time that winding up may take.
-func (t *Tenure) StopRenewing() { t.stopRenewal() }
+func (t *Tenure) StopRenewing() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stopRenewingLocked()
+}
+
+func (t *Tenure) stopRenewingLocked() {
+	if !isClosed(t.stopped) {
+		close(t.stopped)
+	}
+	if t.cancelRenewal != nil {
+		t.cancelRenewal()
+	}
+}
 
 // Release ends the tenure and frees the lease at the store, so that the next
 // holder need not wait for the TTL. Stop the work first: from the call on the
@@ -204,9 +213,7 @@ func (t *Tenure) Release(ctx context.Context) error {
 	if left <= 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, left)
-	defer cancel()
-	if err := t.lease.free(ctx, t.value); err != nil && t.leftAtStore() > 0 {
+	if err := t.lease.free(ctx, t.value, left); err != nil && t.leftAtStore() > 0 {
 		return t.releaseError(err)
 	}
 	t.mu.Lock()
@@ -241,21 +248,25 @@ func (t *Tenure) releaseError(err error) error {
 func (t *Tenure) keep(client context.Context, sent time.Duration) {
 	defer close(t.idle)
 	defer t.withdraw()
+	if isClosed(t.living.Done()) {
+		return // released at once: spare the store a watch
+	}
 	options := &t.lease.options
-	pause := t.lease.newBackoff()
+	between := pauses{lease: t.lease}
 	renewAt := sent + options.RenewEvery/2 + random.Duration(options.RenewEvery/2+1)
-	renewing := t.renewing.Done()
+	stopped := (<-chan struct{})(t.stopped)
 	var changes <-chan transport.Change
-	if t.watch != nil {
-		defer t.watch.Close()
-		changes = t.watch.Changes()
+	watch := t.watchKey()
+	if watch != nil {
+		defer watch.Close()
+		changes = watch.Changes()
 	}
 	doubted, askAt := false, sent // something said that the key is not ours any more; when it may be looked at
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(options.TTL)
 	defer timer.Stop()
 	for {
 		now := options.Clock()
-		left, err := t.remaining()
+		left, err := t.remainingAt(now)
 		if err != nil {
 			return
 		}
@@ -274,9 +285,9 @@ func (t *Tenure) keep(client context.Context, sent time.Duration) {
 		} else if doubted {
 			wake = min(wake, askAt-now)
 		}
-		if renewing != nil && noticeIn > 0 {
+		if stopped != nil && noticeIn > 0 {
 			if now >= renewAt {
-				renewAt = t.renew(noticeIn, pause)
+				renewAt = t.renew(noticeIn, &between)
 				continue
 			}
 			wake = min(wake, renewAt-now)
@@ -284,12 +295,12 @@ func (t *Tenure) keep(client context.Context, sent time.Duration) {
 		timer.Reset(wake)
 		select {
 		case <-timer.C:
-		case <-renewing:
-			renewing = nil
+		case <-stopped:
+			stopped = nil
 		case change, open := <-changes:
 			if !open {
 				t.lease.options.Logger.Warn("cannot watch the key of the lease; that it was deleted will be noticed late or never",
-					"lease", t.lease.name, "error", t.watch.Err())
+					"lease", t.lease.name, "error", watch.Err())
 				changes = nil
 			}
 			doubted = doubted || open && !t.isOurs(change.Entry)
@@ -305,13 +316,26 @@ func (t *Tenure) keep(client context.Context, sent time.Duration) {
 	}
 }
 
+// watchKey follows the lease's key. It returns nil if nothing is to be followed, or can
+// be: the client is closed then, of which keep hears otherwise.
+func (t *Tenure) watchKey() *transport.Watch {
+	if t.lease.options.NoWatch {
+		return nil
+	}
+	watch, err := t.lease.client.Watch(t.lease.name)
+	if err != nil {
+		return nil
+	}
+	return watch
+}
+
 // warn ends the owner's context ahead of the deadline.
 func (t *Tenure) warn() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.cause == nil {
 		t.cancel(t.causeError(t.lateLocked()))
-		t.stopRenewal()
+		t.stopRenewingLocked()
 	}
 }
 
@@ -343,33 +367,41 @@ func (t *Tenure) nextRenewal() time.Duration {
 
 // renew makes one attempt, which takes no longer than available, and returns
 // when to make the next.
-func (t *Tenure) renew(available time.Duration, pause backoff.BackOff) (next time.Duration) {
-	ctx, cancel := context.WithTimeout(t.renewing, available)
+func (t *Tenure) renew(available time.Duration, between *pauses) (next time.Duration) {
+	ctx, cancel := context.WithTimeout(t.living, available)
 	defer cancel()
+	t.mu.Lock()
+	t.cancelRenewal = cancel
+	if isClosed(t.stopped) {
+		cancel()
+	}
+	t.mu.Unlock()
 	sent := t.lease.options.Clock()
 	_, err := t.lease.set(ctx, t.value)
 	t.mu.Lock()
+	t.cancelRenewal = nil
 	if !errors.Is(err, transport.ErrNotSent) {
 		t.sent = sent
 	}
-	if t.renewing.Err() == nil {
+	wanted := t.cause == nil && !isClosed(t.stopped)
+	if wanted {
 		t.failure = err
 	}
 	t.mu.Unlock()
 	switch {
 	case err == nil:
 		if t.extend(sent) {
-			pause.Reset()
+			between.reset()
 		}
 		return sent + t.nextRenewal()
 	case errors.Is(err, transport.ErrConditionFailed):
 		t.end(ErrLost)
 	case isTerminal(err):
 		t.end(err)
-	case t.renewing.Err() == nil:
+	case wanted:
 		t.lease.options.Logger.Warn("a renewal failed and will be repeated", "lease", t.lease.name, "error", err)
 	}
-	return t.lease.options.Clock() + pause.NextBackOff()
+	return t.lease.options.Clock() + between.next()
 }
 
 // extend moves the deadline after an accepted renewal. A reply that comes past

@@ -153,7 +153,7 @@ func (w *waiter) look(ctx context.Context) (free bool, err error) {
 // look asks who holds the lease, and repeats that while there is no answer, until
 // ctx ends.
 func (l *Lease) look(ctx context.Context) (transport.Entry, error) {
-	between := l.newBackoff()
+	between := pauses{lease: l}
 	for {
 		attempt, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
 		entry, err := l.client.Get(attempt, l.name)
@@ -164,7 +164,7 @@ func (l *Lease) look(ctx context.Context) (transport.Entry, error) {
 		case ctx.Err() == nil:
 			l.options.Logger.Warn("a look at the lease failed and will be repeated", "lease", l.name, "error", err)
 		}
-		if !pause.For(ctx, between.NextBackOff()) {
+		if !pause.For(ctx, between.next()) {
 			// Not err: an unknown outcome of a GET leaves nothing behind.
 			return transport.Entry{}, context.Cause(ctx)
 		}
