@@ -2,13 +2,12 @@ package server
 
 import (
 	"errors"
+	"io"
 	"net"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/server/access"
 )
@@ -17,39 +16,74 @@ import (
 // as a net.Conn, and its hooks find it in the client again.
 type connection struct {
 	net.Conn
-	outbox *outbox
-	over   chan struct{} // closed when the broker has forgotten the connection
+	input   io.Reader // of Conn
+	express *express  // nil: everything goes through the broker
+	outbox  *outbox
+	over    chan struct{} // closed when the broker has forgotten the connection
 
 	identity     access.Identity           // set at CONNECT, before anything else happens
-	will         *packets.Packet           // the request to apply when the connection ends, if any; the reading goroutine's
-	lastByte     byte                      // that was read; the reading goroutine's
+	will         *request                  // the request to apply when the connection ends, if any; the reading goroutine's
+	lastByte     byte                      // that the broker read; the reading goroutine's
+	patience     time.Duration             // how long the client may be silent; the reading goroutine's
 	sessionEnded atomic.Bool               // with the connection
 	disconnected atomic.Bool               // the broker said so
 	farewell     atomic.Pointer[time.Time] // by when the last words must be out, once they are due
 
-	stuck atomic.Bool // a write took too long
+	stuck  atomic.Bool // a write took too long
+	closed atomic.Bool
+
+	// writing is held during a write, and only for that: it keeps writes in order, as the
+	// socket itself does.
+	writing sync.Mutex
+	held    []byte // to be written first; guarded by writing
 
 	mu      sync.Mutex
 	release func() // gives back the lock on the client id, while it is held
 	forget  func() // undoes what the server noted of the connection, if anything
 }
 
-func newConnection(socket net.Conn) *connection {
-	return &connection{Conn: socket, outbox: newOutbox(), over: make(chan struct{})}
+// newConnection returns a connection whose requests are answered past the broker, unless
+// it is plain.
+func newConnection(socket net.Conn, plain bool) *connection {
+	c := &connection{Conn: socket, input: socket, outbox: newOutbox(), over: make(chan struct{})}
+	if !plain {
+		c.express, c.input = newExpress(c)
+	}
+	return c
 }
 
 // Read notes the last byte, which may be all that a DISCONNECT says (see reasonOf).
 func (c *connection) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
+	n, err := c.input.Read(p)
 	if n > 0 {
 		c.lastByte = p[n-1]
 	}
 	return n, err
 }
 
+// Close ends the connection. What is held back is lost, and no request of it is applied
+// any more but for one that is.
+func (c *connection) Close() error {
+	c.closed.Store(true)
+	return c.Conn.Close()
+}
+
 // SetDeadline limits reads only: the broker calls it with one and a half keep-alives
 // whenever it has read a packet. For writes see Write.
-func (c *connection) SetDeadline(t time.Time) error { return c.Conn.SetReadDeadline(t) }
+func (c *connection) SetDeadline(t time.Time) error {
+	c.patience = 0
+	if !t.IsZero() {
+		c.patience = time.Until(t)
+	}
+	return c.Conn.SetReadDeadline(t)
+}
+
+// extendDeadline is for packets that the broker does not read.
+func (c *connection) extendDeadline() {
+	if c.patience > 0 {
+		_ = c.Conn.SetReadDeadline(time.Now().Add(c.patience)) // fails on a closed connection, as the read will
+	}
+}
 
 // SetWriteDeadline limits the write under way, if any, and all that follow.
 func (c *connection) SetWriteDeadline(t time.Time) error {
@@ -57,9 +91,63 @@ func (c *connection) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(t)
 }
 
-// Write gives up, and ends the connection, after writeTimeout. The broker holds a lock
-// while it writes, for which whoever publishes to this client with QoS 1 must wait.
+// Write writes a whole packet, after what is held back.
 func (c *connection) Write(p []byte) (int, error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if err := c.writeHeld(); err != nil {
+		return 0, err
+	}
+	return c.write(p)
+}
+
+const (
+	// heldRoom is the room for what is held back.
+	heldRoom = 32 << 10
+	// heldEnough is how much is not held back any longer.
+	heldEnough = heldRoom / 2
+)
+
+// heldRooms are arrays of heldRoom bytes: idle connections need none.
+var heldRooms = sync.Pool{New: func() any { return new([heldRoom]byte) }}
+
+// holdBack lets encode append whole packets to what will be written next.
+func (c *connection) holdBack(encode func(held []byte) []byte) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if c.held == nil {
+		c.held = heldRooms.Get().(*[heldRoom]byte)[:0]
+	}
+	c.held = encode(c.held)
+	if len(c.held) >= heldEnough {
+		_ = c.writeHeld() // has closed the connection if it failed
+	}
+}
+
+// flush writes what is held back.
+func (c *connection) flush() {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	_ = c.writeHeld() // has closed the connection if it failed
+}
+
+// writeHeld is called with writing locked.
+func (c *connection) writeHeld() error {
+	if c.held == nil {
+		return nil
+	}
+	_, err := c.write(c.held)
+	if cap(c.held) == heldRoom {
+		heldRooms.Put((*[heldRoom]byte)(c.held[:heldRoom]))
+	}
+	c.held = nil
+	return err
+}
+
+// write gives up, and ends the connection, after writeTimeout. The broker holds a lock
+// while it writes, for which whoever publishes to this client with QoS 1 must wait. It is
+// called with writing locked.
+func (c *connection) write(p []byte) (int, error) {
 	deadline := time.Now().Add(writeTimeout)
 	if farewell := c.farewell.Load(); farewell != nil && farewell.Before(deadline) {
 		deadline = *farewell
@@ -70,7 +158,7 @@ func (c *connection) Write(p []byte) (int, error) {
 		if errors.Is(err, os.ErrDeadlineExceeded) && c.farewell.Load() == nil {
 			c.stuck.Store(true)
 		}
-		_ = c.Conn.Close()
+		_ = c.Close()
 	}
 	return n, err
 }

@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -32,6 +31,8 @@ func (h *hook) Provides(call byte) bool {
 		mqtt.OnPacketRead,
 		mqtt.OnPacketEncode,
 		mqtt.OnPublish,
+		mqtt.OnSubscribed,
+		mqtt.OnUnsubscribed,
 		mqtt.OnDisconnect,
 		mqtt.OnClientExpired,
 	}, []byte{call})
@@ -100,8 +101,18 @@ func (h *hook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
 	liftSendQuota(cl)
 	if conn, ok := cl.Net.Conn.(*connection); ok {
 		conn.letGo()
+		if conn.express != nil {
+			conn.express.board(h.server, cl)
+		}
 	}
 }
+
+// OnSubscribed and OnUnsubscribed come when a subscription has changed, before that is
+// acknowledged, and also when a session ends.
+func (h *hook) OnSubscribed(*mqtt.Client, packets.Packet, []byte) { h.server.subscriptions.Add(1) }
+
+// OnUnsubscribed: see OnSubscribed.
+func (h *hook) OnUnsubscribed(*mqtt.Client, packets.Packet) { h.server.subscriptions.Add(1) }
 
 // liftSendQuota makes the broker ignore the client's Receive Maximum, in whose
 // accounting it can deadlock or stall. What the store sends is QoS 0, to which the
@@ -186,10 +197,8 @@ func (h *hook) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, er
 	if cl.Net.Inline || pk.TopicName != protocol.InvokeTopic {
 		return pk, nil
 	}
-	start := time.Now()
-	fault := h.server.handle(cl, pk)
+	fault := h.server.handle(cl, requestIn(pk))
 	if fault == nil {
-		h.server.logger.Debug("request", "client", cl.ID, "took", time.Since(start))
 		return pk, packets.CodeSuccessIgnore
 	}
 	switch {

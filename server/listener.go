@@ -16,6 +16,7 @@ import (
 type listener struct {
 	socket net.Listener
 	logger *slog.Logger
+	plain  bool       // connections know no express
 	failed chan error // why no connections are accepted any more; room for one
 
 	stopping chan struct{}
@@ -28,10 +29,11 @@ type listener struct {
 
 var _ listeners.Listener = (*listener)(nil)
 
-func newListener(socket net.Listener, logger *slog.Logger) *listener {
+func newListener(socket net.Listener, logger *slog.Logger, plain bool) *listener {
 	return &listener{
 		socket:      socket,
 		logger:      logger,
+		plain:       plain,
 		failed:      make(chan error, 1),
 		stopping:    make(chan struct{}),
 		connections: make(map[*connection]struct{}),
@@ -76,7 +78,7 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 }
 
 func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
-	conn := newConnection(socket)
+	conn := newConnection(socket, l.plain)
 	if !l.track(conn) {
 		_ = socket.Close()
 		return

@@ -1,26 +1,65 @@
 package server
 
 import (
+	"context"
+	"log/slog"
 	"strings"
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/statestore"
 )
 
+// request is a message to the state store, whichever way it came. It is part of the
+// packet that brought it.
+type request struct {
+	qos                     byte
+	retain                  bool
+	responseTopic           string
+	correlation             []byte
+	expiry                  uint32 // seconds; 0: none
+	timestamp, fencingToken *string
+	payload                 []byte
+}
+
+// requestIn returns the request in a PUBLISH as the broker reads it.
+func requestIn(pk packets.Packet) request {
+	return request{
+		qos:           pk.FixedHeader.Qos,
+		retain:        pk.FixedHeader.Retain,
+		responseTopic: pk.Properties.ResponseTopic,
+		correlation:   pk.Properties.CorrelationData,
+		expiry:        pk.Properties.MessageExpiryInterval,
+		timestamp:     userProperty(pk, protocol.PropertyTimestamp),
+		fencingToken:  userProperty(pk, protocol.PropertyFencingToken),
+		payload:       pk.Payload,
+	}
+}
+
 // handle applies a request and answers it. What is not a request in the sense of
 // the protocol is dropped: nothing is applied, and the fault goes into the
 // acknowledgement.
-func (s *Server) handle(cl *mqtt.Client, pk packets.Packet) *packets.Code {
+func (s *Server) handle(cl *mqtt.Client, r request) *packets.Code {
 	who := identityOf(cl)
-	if dropped := s.checkRequest(who, cl, pk); dropped != "" {
+	if dropped := s.checkRequest(who, cl, r); dropped != "" {
 		return s.drop(cl, dropped)
 	}
-	command := s.read(cl, pk)
+	reply, fault := s.apply(who, cl, r)
+	if fault == nil {
+		s.respond(cl, s.answer(r, reply))
+	}
+	return fault
+}
+
+// apply gives a request to the store that checkRequest found nothing wrong with.
+func (s *Server) apply(who access.Identity, cl *mqtt.Client, r request) (statestore.Reply, *packets.Code) {
+	start := time.Now()
+	command := s.read(cl, r)
 	if command.Err() == nil && !s.options.Authorizer.Authorize(who, command.Verb, command.Key) {
 		command = command.Deny()
 	}
@@ -29,42 +68,44 @@ func (s *Server) handle(cl *mqtt.Client, pk packets.Packet) *packets.Code {
 	}
 	reply := s.engine.Apply(command)
 	if reply.Outcome == statestore.Expired {
-		return s.drop(cl, DroppedExpired)
+		return reply, s.drop(cl, DroppedExpired)
 	}
 	s.count(func(stats *Stats) { stats.Requests++ })
-	s.respond(cl, pk.Properties, reply)
-	return nil
+	if s.logger.Enabled(context.Background(), slog.LevelDebug) { // or what is not logged costs allocations
+		s.logger.Debug("request", "client", cl.ID, "took", time.Since(start))
+	}
+	return reply, nil
 }
 
 // read reads the command in a request that arrives now.
-func (s *Server) read(cl *mqtt.Client, pk packets.Packet) statestore.Command {
-	request := statestore.Request{
+func (s *Server) read(cl *mqtt.Client, r request) statestore.Command {
+	asked := statestore.Request{
 		Client:       cl.ID,
-		Payload:      pk.Payload,
-		Correlation:  pk.Properties.CorrelationData,
-		Timestamp:    userProperty(pk, protocol.PropertyTimestamp),
-		FencingToken: userProperty(pk, protocol.PropertyFencingToken),
+		Payload:      r.payload,
+		Correlation:  r.correlation,
+		Timestamp:    r.timestamp,
+		FencingToken: r.fencingToken,
 	}
-	if seconds := pk.Properties.MessageExpiryInterval; seconds > 0 {
-		request.Expires = s.engine.Elapsed() + time.Duration(seconds)*time.Second
+	if r.expiry > 0 {
+		asked.Expires = s.engine.Elapsed() + time.Duration(r.expiry)*time.Second
 	}
-	return statestore.Parse(request)
+	return statestore.Parse(asked)
 }
 
 // checkRequest judges the message around a request: why it must be dropped, if it
 // must.
-func (s *Server) checkRequest(who access.Identity, cl *mqtt.Client, pk packets.Packet) Dropped {
-	topic := pk.Properties.ResponseTopic
+func (s *Server) checkRequest(who access.Identity, cl *mqtt.Client, r request) Dropped {
+	topic := r.responseTopic
 	switch {
 	case cl.Properties.ProtocolVersion < 5:
 		return DroppedOldProtocol
-	case pk.FixedHeader.Retain:
+	case r.retain:
 		return DroppedRetained
-	case pk.FixedHeader.Qos != 1:
+	case r.qos != 1:
 		return DroppedQoS
 	case topic == "":
 		return DroppedNoResponse
-	case len(pk.Properties.CorrelationData) == 0:
+	case len(r.correlation) == 0:
 		return DroppedNoCorrelation
 	case topic == protocol.InvokeTopic || strings.HasPrefix(topic, protocol.ReservedPrefix):
 		return DroppedForbiddenTopic
@@ -110,28 +151,43 @@ func userProperty(pk packets.Packet, name string) *string {
 	return nil
 }
 
-// respond sends a reply with QoS 0: a client that cannot be reached now asks
-// again, and at QoS 1 the broker could be held up by a client that does not read.
-func (s *Server) respond(cl *mqtt.Client, request packets.Properties, reply statestore.Reply) {
+// answer returns the message that carries a reply. It has QoS 0: a client that cannot
+// be reached now asks again, and at QoS 1 the broker could be held up by a client that
+// does not read.
+func (s *Server) answer(r request, reply statestore.Reply) frame.Message {
+	message := frame.Message{
+		Topic:           r.responseTopic,
+		ContentType:     protocol.ContentType,
+		CorrelationData: r.correlation,
+		User: []frame.UserProperty{
+			{Name: protocol.PropertyStatus, Value: protocol.StatusOK},
+			{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+			{Name: protocol.PropertyTimestamp, Value: reply.Version.String()},
+		},
+		Payload: reply.Append(nil, s.options.Dialect),
+	}
+	if reply.Version.IsZero() {
+		message.User = message.User[:2]
+	}
+	return message
+}
+
+// respond sends a reply through the broker.
+func (s *Server) respond(cl *mqtt.Client, message frame.Message) {
 	response := packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: packets.Publish},
-		TopicName:   request.ResponseTopic,
-		Payload:     reply.Append(nil, s.options.Dialect),
+		TopicName:   message.Topic,
+		Payload:     message.Payload,
 		Properties: packets.Properties{
-			CorrelationData: request.CorrelationData,
-			ContentType:     protocol.ContentType,
-			User: []packets.UserProperty{
-				{Key: protocol.PropertyStatus, Val: protocol.StatusOK},
-				{Key: protocol.PropertyProtocolVersion, Val: protocol.ProtocolVersion},
-			},
+			CorrelationData: message.CorrelationData,
+			ContentType:     message.ContentType,
 		},
 	}
-	if !reply.Version.IsZero() {
-		response.Properties.User = append(response.Properties.User,
-			packets.UserProperty{Key: protocol.PropertyTimestamp, Val: reply.Version.String()})
+	for _, property := range message.User {
+		response.Properties.User = append(response.Properties.User, packets.UserProperty{Key: property.Name, Val: property.Value})
 	}
 	var err error
-	if s.onlyReader(cl, request.ResponseTopic) {
+	if s.onlyReader(cl, message.Topic) {
 		err = cl.WritePacket(response)
 	} else {
 		err = s.broker.InjectPacket(s.herald, response)

@@ -53,6 +53,8 @@ type Server struct {
 	once     sync.Once   // Serve or Close, whichever comes first
 	stopping atomic.Bool // no Will is applied any more
 
+	subscriptions atomic.Uint64 // how often any client's have changed
+
 	mu          sync.Mutex
 	connections map[string]*connection // by client id, while established
 	stats       Stats                  // but Connected
@@ -80,7 +82,7 @@ func New(options Options) (*Server, error) {
 	s := &Server{
 		options:     options,
 		logger:      options.Logger,
-		listener:    newListener(socket, options.Logger),
+		listener:    newListener(socket, options.Logger, options.PlainBroker),
 		connections: make(map[string]*connection),
 		stats:       Stats{Dropped: make(map[Dropped]uint64)},
 	}
@@ -115,6 +117,9 @@ func newBroker(options Options) *mqtt.Server {
 	capabilities.Compatibilities.NoInheritedPropertiesOnAck = true
 	return mqtt.New(&mqtt.Options{
 		Capabilities: capabilities,
+		// The broker holds back nothing of its own: its acknowledgements would be overtaken by
+		// those of later requests that are answered past it [MQTT-4.6.0-2].
+		ClientNetWriteBufferSize: 1,
 		// The broker's own log contains whole packets of its clients.
 		Logger: slog.New(slog.DiscardHandler),
 		// Statistics topics stop the world to be collected; once a day is

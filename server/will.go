@@ -17,37 +17,35 @@ import (
 // a Will that could never be applied: when its time comes there is nobody left who could
 // be told what it lacks.
 func (s *Server) keepWill(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
-	request := packets.Packet{
-		FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: pk.Connect.WillQos, Retain: pk.Connect.WillRetain},
-		TopicName:   pk.Connect.WillTopic,
+	will := requestIn(packets.Packet{
+		FixedHeader: packets.FixedHeader{Qos: pk.Connect.WillQos, Retain: pk.Connect.WillRetain},
 		Payload:     pk.Connect.WillPayload,
 		Properties:  pk.Connect.WillProperties,
-	}
-	if refused := s.checkWill(who, cl, request); refused != nil {
+	})
+	if refused := s.checkWill(who, cl, will, pk.Connect.WillProperties.WillDelayInterval); refused != nil {
 		return refusal(*refused, "a Will for the state store must be a valid request: "+refused.Reason)
 	}
-	conn.will, cl.Properties.Will = &request, mqtt.Will{}
+	conn.will, cl.Properties.Will = &will, mqtt.Will{}
 	return nil
 }
 
 // checkWill judges a Will as the request that it is to be. What depends on the moment
 // (authorization, the clock, fencing) is judged in the moment in which it is applied.
-func (s *Server) checkWill(who access.Identity, cl *mqtt.Client, request packets.Packet) *packets.Code {
-	if why := s.checkRequest(who, cl, request); why != "" {
+func (s *Server) checkWill(who access.Identity, cl *mqtt.Client, will request, delay uint32) *packets.Code {
+	if why := s.checkRequest(who, cl, will); why != "" {
 		return refusal(codeOf(why), string(why))
 	}
-	if delay := request.Properties.WillDelayInterval; delay > 0 {
+	if delay > 0 {
 		return refusal(packets.ErrImplementationSpecificError, fmt.Sprintf("it is applied when the connection ends, so its Will Delay Interval must be 0, not %d", delay))
 	}
-	command := s.read(cl, request)
+	command := s.read(cl, will)
 	if err := command.Err(); err != nil {
 		return refusal(packets.ErrImplementationSpecificError, err.Error())
 	}
-	timestamp, token := userProperty(request, protocol.PropertyTimestamp), userProperty(request, protocol.PropertyFencingToken)
-	if command.Verb == statestore.VerbSet && timestamp == nil {
+	if command.Verb == statestore.VerbSet && will.timestamp == nil {
 		return refusal(packets.ErrImplementationSpecificError, string(protocol.MissingTimestamp))
 	}
-	for _, text := range []*string{timestamp, token} {
+	for _, text := range []*string{will.timestamp, will.fencingToken} {
 		if text == nil {
 			continue
 		}
