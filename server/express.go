@@ -35,7 +35,7 @@ type express struct {
 	read, written   int64 // bytes
 }
 
-// over returns the express of a connection with the reader that leaves out what it takes.
+// newExpress returns the express of a connection with the reader that leaves out what it takes.
 func newExpress(conn *connection) (*express, io.Reader) {
 	e := &express{conn: conn}
 	return e, frame.NewFilter(conn.Conn, e.take, e.pause)
@@ -65,12 +65,13 @@ func (e *express) take(packet []byte) bool {
 		fencingToken:  text(p.User(protocol.PropertyFencingToken)),
 		payload:       p.Payload,
 	}
-	if e.server.checkRequest(e.conn.identity, e.client, r) != "" {
+	who := e.conn.identity
+	if e.server.checkRequest(who, e.client, r) != "" || !e.server.mayRead(who, e.topic) {
 		return false
 	}
 	e.taken++
 	e.read += int64(len(packet))
-	reply, fault := e.server.apply(e.conn.identity, e.client, r)
+	reply, fault := e.server.apply(who, e.client, r)
 	if fault != nil {
 		e.acknowledge(p.PacketID, *fault)
 		return true

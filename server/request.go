@@ -187,7 +187,7 @@ func (s *Server) respond(cl *mqtt.Client, message frame.Message) {
 		response.Properties.User = append(response.Properties.User, packets.UserProperty{Key: property.Name, Val: property.Value})
 	}
 	var err error
-	if s.onlyReader(cl, message.Topic) {
+	if s.onlyReader(cl, message.Topic) && s.mayRead(identityOf(cl), message.Topic) {
 		err = cl.WritePacket(response)
 	} else {
 		err = s.broker.InjectPacket(s.herald, response)
@@ -205,7 +205,10 @@ func (s *Server) onlyReader(cl *mqtt.Client, topic string) bool {
 		return false
 	}
 	subscription, ok := readers.Subscriptions[cl.ID]
-	return ok && len(subscription.Identifiers) == 0
+	for _, identifier := range subscription.Identifiers {
+		ok = ok && identifier == 0 // which means that the subscription has none
+	}
+	return ok
 }
 
 // startOutbox makes sure that notifications reach a client: straight to its
