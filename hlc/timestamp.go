@@ -158,7 +158,8 @@ func appendPadding(dst, digits []byte, width int) []byte {
 
 // String returns the text form of t, as [Timestamp.Append] writes it.
 func (t Timestamp) String() string {
-	return string(t.Append(nil))
+	var room [64]byte // for the usual node ids
+	return string(t.Append(room[:0]))
 }
 
 // MarshalText implements [encoding.TextMarshaler]. The zero value becomes the

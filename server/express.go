@@ -30,6 +30,8 @@ type express struct {
 	alone         bool   // whether its client is the only reader of that,
 	subscriptions uint64 // and when that was so (see Server.subscriptions)
 
+	timestamp, fencingToken string // of the request that is taken
+
 	// Since the last pause.
 	taken, answered int64
 	read, written   int64 // bytes
@@ -61,8 +63,8 @@ func (e *express) take(packet []byte) bool {
 		responseTopic: e.topic,
 		correlation:   p.CorrelationData,
 		expiry:        p.MessageExpiry,
-		timestamp:     text(p.User(protocol.PropertyTimestamp)),
-		fencingToken:  text(p.User(protocol.PropertyFencingToken)),
+		timestamp:     keep(&e.timestamp, &p, protocol.PropertyTimestamp),
+		fencingToken:  keep(&e.fencingToken, &p, protocol.PropertyFencingToken),
 		payload:       p.Payload,
 	}
 	who := e.conn.identity
@@ -136,11 +138,13 @@ func (e *express) pause() {
 	e.taken, e.answered, e.read, e.written = 0, 0, 0, 0
 }
 
-// text copies a user property, if it is there.
-func text(value []byte, ok bool) *string {
+// keep copies a user property to where it is kept, and returns that, or nil if it is not
+// there.
+func keep(where *string, p *frame.Publish, name string) *string {
+	value, ok := p.User(name)
 	if !ok {
 		return nil
 	}
-	copied := string(value)
-	return &copied
+	*where = string(value)
+	return where
 }

@@ -79,8 +79,8 @@ func (s *Server) owns(client, topic string) bool {
 }
 
 func fromHex(level string) (name string, ok bool) {
-	if level == "" || level != strings.ToUpper(level) {
-		return "", false
+	if level == "" || strings.Trim(level, "0123456789ABCDEF") != "" {
+		return "", false // mostly, and without a copy
 	}
 	decoded, err := hex.DecodeString(level)
 	return string(decoded), err == nil

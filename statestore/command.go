@@ -156,8 +156,9 @@ type grammar struct {
 	value    bool
 }
 
-func grammarOf(verb string) (grammar, bool) {
-	switch verb {
+func grammarOf(verb []byte) (grammar, bool) {
+	var w word
+	switch string(w.upper(verb)) {
 	case protocol.VerbSet:
 		return grammar{verb: VerbSet, min: 3, value: true}, true
 	case protocol.VerbGet:
@@ -173,7 +174,7 @@ func grammarOf(verb string) (grammar, bool) {
 }
 
 func (c *Command) read(arguments [][]byte) (refusal protocol.Refusal) {
-	grammar, ok := grammarOf(upper(arguments[0]))
+	grammar, ok := grammarOf(arguments[0])
 	if !ok {
 		return protocol.UnknownCommand
 	}
@@ -200,16 +201,17 @@ func (c *Command) read(arguments [][]byte) (refusal protocol.Refusal) {
 }
 
 func (c *Command) readSetOptions(options [][]byte) protocol.Refusal {
+	var w word
 	for len(options) > 0 {
-		option := upper(options[0])
+		option := w.upper(options[0])
 		options = options[1:]
-		switch option {
+		switch string(option) {
 		case protocol.OptionNX, protocol.OptionNEX:
 			if c.Condition != Always {
 				return protocol.SyntaxError
 			}
 			c.Condition = IfMissing
-			if option == protocol.OptionNEX {
+			if string(option) == protocol.OptionNEX {
 				c.Condition = IfMissingOrEqual
 			}
 		case protocol.OptionPX:
@@ -230,9 +232,10 @@ func (c *Command) readSetOptions(options [][]byte) protocol.Refusal {
 
 // readKeyNotifyOptions accepts STOP, and the older GET, which changes nothing.
 func (c *Command) readKeyNotifyOptions(options [][]byte) protocol.Refusal {
+	var w word
 	seenGet := false
 	for _, option := range options {
-		switch upper(option) {
+		switch string(w.upper(option)) {
 		case protocol.OptionStop:
 			if c.Stop {
 				return protocol.SyntaxError
@@ -265,19 +268,21 @@ func parseMillis(text []byte) (time.Duration, bool) {
 	return time.Duration(min(millis, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond, true
 }
 
-// upper returns a verb or option in upper case. Longer words than the protocol
-// has are not worth the copy. Only ASCII counts: to strings.ToUpper "\u017fet",
+// word is room for the longest word of the protocol.
+type word [len(protocol.VerbKeyNotify)]byte
+
+// upper returns a verb or option in upper case, as a part of w. Longer words than the
+// protocol has are not worth the copy. Only ASCII counts: to strings.ToUpper "\u017fet",
 // with a long s, is SET.
-func upper(word []byte) string {
-	var room [len(protocol.VerbKeyNotify)]byte
-	if len(word) > len(room) {
-		return ""
+func (w *word) upper(text []byte) []byte {
+	if len(text) > len(w) {
+		return nil
 	}
-	for i, c := range word {
+	for i, c := range text {
 		if 'a' <= c && c <= 'z' {
 			c -= 'a' - 'A'
 		}
-		room[i] = c
+		w[i] = c
 	}
-	return string(room[:len(word)])
+	return w[:len(text)]
 }

@@ -28,12 +28,21 @@ func identify(request Request) identity {
 	sum := crc32.Update(0, castagnoli, request.Payload)
 	for _, property := range []*string{request.Timestamp, request.FencingToken} {
 		// A byte that no timestamp holds parts what would otherwise run together.
-		sum = crc32.Update(sum, castagnoli, []byte{0})
+		sum = updateSum(sum, "\x00")
 		if property != nil {
-			sum = crc32.Update(sum, castagnoli, []byte(*property))
+			sum = updateSum(sum, *property)
 		}
 	}
 	return identity{correlation: string(request.Correlation), sum: sum}
+}
+
+// updateSum is crc32.Update for a string, which that would have copied.
+func updateSum(sum uint32, text string) uint32 {
+	sum = ^sum
+	for i := range len(text) {
+		sum = castagnoli[byte(sum)^text[i]] ^ sum>>8
+	}
+	return ^sum
 }
 
 // sessions remembers the last replies to each client, so that a request that is
