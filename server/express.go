@@ -49,7 +49,7 @@ func (e *express) board(s *Server, cl *mqtt.Client) { e.server, e.client = s, cl
 // take answers a packet if it is a plain request, and reports whether it was. The packet
 // is overwritten afterwards: statestore.Parse and the store copy what they keep.
 func (e *express) take(packet []byte) bool {
-	if e.client == nil || e.conn.closed.Load() || frame.Type(packet) != frame.TypePublish ||
+	if e.client == nil || frame.Type(packet) != frame.TypePublish ||
 		uint64(len(packet)) > uint64(e.server.options.MaxPacketSize) {
 		return false
 	}
@@ -73,6 +73,9 @@ func (e *express) take(packet []byte) bool {
 	}
 	e.taken++
 	e.read += int64(len(packet))
+	if e.conn.closed.Load() {
+		return true // after all the others there is nobody to be answered
+	}
 	reply, fault := e.server.apply(who, e.client, r)
 	if fault != nil {
 		e.acknowledge(p.PacketID, *fault)
