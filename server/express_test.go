@@ -126,7 +126,9 @@ func text(s string) []byte { return append(binary.BigEndian.AppendUint16(nil, ui
 
 // request returns what a request is made of.
 func (c *raw) request(words ...string) frame.Message {
-	c.sent++
+	if c.sent++; c.sent == 0 {
+		c.sent = 1
+	}
 	return frame.Message{
 		Topic:           invokeTopic,
 		QoS:             1,

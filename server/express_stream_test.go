@@ -1,0 +1,463 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+func TestRequestsThatComeTogetherAreAnsweredInTheirOrder(t *testing.T) {
+	const requests = 1000
+	for _, way := range ways {
+		t.Run(way.name, func(t *testing.T) {
+			address, _, w := startWitnessed(t, server.Options{PlainBroker: way.plain})
+			c := rawTo(t, address, "p")
+			var segment []byte
+			for i := range requests {
+				if i == requests/2 {
+					segment = append(segment, 0xc0, 0) // PINGREQ
+				}
+				segment = append(segment, packetOf(t, c.request("SET", "k", fmt.Sprint(i)))...)
+			}
+			go func() { _, _ = c.conn.Write(segment) }()
+			for i := range requests {
+				if i == requests/2 {
+					if pong := c.read(); pong[0] != 0xd0 {
+						t.Fatalf("read %x, want PINGRESP", pong)
+					}
+				}
+				reply, _ := frame.ParsePublish(c.read())
+				if got, want := string(reply.CorrelationData), fmt.Sprintf("%016d", i+1); got != want {
+					t.Fatalf("the reply to %q came, want %q", got, want)
+				}
+				if ack, ok := frame.ParsePuback(c.read()); !ok || int(ack.PacketID) != i+1 {
+					t.Fatalf("the PUBACK for %d came, want %d", ack.PacketID, i+1)
+				}
+			}
+			if got, want := c.do("GET", "k"), "$3\r\n999\r\n"; got != want {
+				t.Errorf("k holds %q", got)
+			}
+			if got := w.requests.Load(); (got > 0) != way.plain {
+				t.Errorf("%d requests reached the broker", got)
+			}
+		})
+	}
+}
+
+func TestARequestMayComeInPieces(t *testing.T) {
+	c := rawTo(t, start(t, server.Options{}), "p")
+	var stream []byte
+	for i := range 3 {
+		stream = append(stream, packetOf(t, c.request("SET", "k", fmt.Sprint(i)))...)
+		stream = append(stream, 0xc0, 0)
+	}
+	for i := range stream {
+		c.write(stream[i : i+1])
+	}
+	for range 3 {
+		if got := string(c.readReply().Payload); got != "+OK\r\n" {
+			t.Errorf("reply %q", got)
+		}
+		if pong := c.read(); pong[0] != 0xd0 {
+			t.Errorf("read %x, want PINGRESP", pong)
+		}
+	}
+}
+
+func TestWhatIsNotMQTTEndsTheConnectionAfterTheRequestsBeforeIt(t *testing.T) {
+	for _, garbage := range []string{
+		"\x00\x00",                 // no type
+		"\x30\xff\xff\xff\xff\xff", // no length
+		"\x3f\x00GET / HTTP/1.1\r\n\r\n",
+	} {
+		address := start(t, server.Options{})
+		c := rawTo(t, address, "p")
+		c.write(packetOf(t, c.request("SET", "k", "v")), packetOf(t, c.request("GET", "k")), []byte(garbage), packetOf(t, c.request("SET", "k", "w")))
+		c.readReply()
+		if got := string(c.readReply().Payload); got != "$1\r\nv\r\n" {
+			t.Errorf("%q: reply %q", garbage, got)
+		}
+		for {
+			packet, err := c.tryRead()
+			if err != nil {
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("%q: the connection goes on", garbage)
+				}
+				break
+			}
+			if packet[0] != 0xe0 {
+				t.Errorf("%q: read %q", garbage, packet)
+			}
+		}
+		if got := rawTo(t, address, "other").do("GET", "k"); got != "$1\r\nv\r\n" {
+			t.Errorf("%q: k holds %q", garbage, got)
+		}
+	}
+}
+
+// gate is an Authorizer that lets nobody through for one key until it is opened.
+type gate struct{ entered, opened chan struct{} }
+
+func newGate() *gate { return &gate{make(chan struct{}), make(chan struct{})} }
+
+func (g *gate) Authorize(_ access.Identity, _ statestore.Verb, key string) bool {
+	if key == "gate" {
+		close(g.entered)
+		<-g.opened
+	}
+	return true
+}
+
+func TestANotificationDoesNotWaitForTheEndOfABurstOfRequests(t *testing.T) {
+	g := newGate()
+	address := start(t, server.Options{Authorizer: g})
+	c, other := rawTo(t, address, "p"), rawTo(t, address, "other")
+	c.do("KEYNOTIFY", "k")
+	c.write(packetOf(t, c.request("GET", "a")), packetOf(t, c.request("GET", "gate")))
+	<-g.entered
+	other.do("SET", "k", "v")
+	// What was held back leaves before it.
+	if got := c.readReply().CorrelationData; string(got) != fmt.Sprintf("%016d", c.sent-1) {
+		t.Errorf("the reply to %q came", got)
+	}
+	notification, _ := frame.ParsePublish(c.read())
+	if !strings.HasPrefix(string(notification.Topic), reservedPrefix) {
+		t.Errorf("a message came on %q", notification.Topic)
+	}
+	close(g.opened)
+	c.readReply()
+}
+
+// The new connection of a client waits for the old one to be over; what that had read
+// by then and not applied is lost, as if it had not been sent.
+func TestNothingIsAppliedForAConnectionThatWasClosed(t *testing.T) {
+	for _, way := range ways {
+		t.Run(way.name, func(t *testing.T) {
+			g := newGate()
+			address := start(t, server.Options{Authorizer: g, PlainBroker: way.plain})
+			old := rawTo(t, address, "p")
+			old.write(packetOf(t, old.request("SET", "gate", "v")), packetOf(t, old.request("SET", "k", "v")))
+			<-g.entered
+			established := make(chan *raw)
+			go func() { established <- rawTo(t, address, "p") }()
+			for { // the old one is told to go
+				packet, err := old.tryRead()
+				if err != nil {
+					break
+				}
+				if packet[0] != 0xe0 {
+					t.Errorf("read %q", packet)
+				}
+			}
+			close(g.opened)
+			if got := (<-established).do("GET", "k"); got != "$-1\r\n" {
+				t.Errorf("k holds %q", got)
+			}
+		})
+	}
+}
+
+func TestAClientThatDoesNotReadItsRepliesIsGivenUpAndHarmsNobody(t *testing.T) {
+	t.Parallel() // it is given up after seconds
+	address, s := startServer(t, server.Options{})
+	other, slow := rawTo(t, address, "other"), rawTo(t, address, "slow")
+	const size = 64 << 10
+	slow.do("SET", "k", strings.Repeat("v", size))
+	before := s.Stats().Requests
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			if _, err := slow.conn.Write(packetOf(t, slow.request("GET", "k"))); err != nil {
+				return
+			}
+		}
+	}()
+	asked := uint64(0)
+	for s.Stats().SlowReaders == 0 {
+		other.do("GET", "nothing")
+		asked++
+	}
+	<-ended
+	// The sockets hold a few megabytes, and the server hardly more.
+	if served := s.Stats().Requests - before - asked; served > 64<<20/size {
+		t.Errorf("%d replies of %d bytes each were made for a client that did not read", served, size)
+	}
+}
+
+func TestOnlyPacketsOfItsOwnKeepAClientConnected(t *testing.T) {
+	const keepAlive, patience = 10, 15 * time.Second
+	for _, way := range ways {
+		t.Run(way.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				pipes := newPipes()
+				s, err := server.New(server.Options{Addr: "127.0.0.1:0", PlainBroker: way.plain})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.WrapListener(func(socket net.Listener) net.Listener {
+					_ = socket.Close()
+					return pipes
+				})
+				ctx, stop := context.WithCancel(t.Context())
+				served := make(chan error)
+				go func() { served <- s.Serve(ctx) }()
+				c := connectRaw(t, pipes.dial(), "p", keepAlive, "")
+				_ = c.conn.SetDeadline(time.Time{})
+				for range 10 {
+					time.Sleep(patience - time.Second)
+					c.do("SET", "k", "v")
+				}
+				last := time.Now()
+				time.Sleep(patience / 3)
+				c.write(packetOf(t, c.request("SET", "k", "w"))[:20])
+				if _, err := c.tryRead(); err == nil {
+					t.Error("something came")
+				}
+				if silent := time.Since(last); silent != patience {
+					t.Errorf("the client was given up after %v, want %v", silent, patience)
+				}
+				stop()
+				if err := <-served; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// pipes is a listener in memory.
+type pipes struct {
+	accepted chan net.Conn
+	closed   chan struct{}
+}
+
+func newPipes() *pipes { return &pipes{make(chan net.Conn), make(chan struct{})} }
+
+func (p *pipes) dial() net.Conn {
+	here, there := net.Pipe()
+	p.accepted <- there
+	return here
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.accepted:
+		return conn, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	close(p.closed)
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// Requests lie where the ones before them lay.
+func TestInvariant44NothingIsKeptOfWhereARequestLay(t *testing.T) {
+	c := rawTo(t, start(t, server.Options{}), "p")
+	const token = "5:0:nodeAAAA"
+	set := func(key, value, token string) frame.Message {
+		request := c.request("SET", key, value)
+		request.User = append(request.User, frame.UserProperty{Name: "__ft", Value: token})
+		return request
+	}
+	overwrite := func() {
+		for range 3 {
+			request := set("zzzz", "yyyy", "9:9:xxxxxxxx")
+			request.CorrelationData = bytes.Repeat([]byte("w"), 16)
+			c.write(packetOf(t, request))
+			c.readReply()
+		}
+	}
+	first := set("keyA", "valA", token)
+	c.write(packetOf(t, first))
+	reply := c.readReply()
+	overwrite()
+	c.do("KEYNOTIFY", "keyA")
+	overwrite()
+	c.write(packetOf(t, first)) // once more
+	if again := c.readReply(); !bytes.Equal(again.Payload, reply.Payload) {
+		t.Errorf("a redelivery is answered with %q, the first was with %q", again.Payload, reply.Payload)
+	}
+	if got := c.do("GET", "keyA"); got != "$4\r\nvalA\r\n" {
+		t.Errorf("keyA holds %q", got)
+	}
+	c.write(packetOf(t, set("keyA", "valB", "5:0:nodeAAA@"))) // older by its last letter
+	if got := string(c.readReply().Payload); !strings.Contains(got, "lower version") {
+		t.Errorf("an older token: %q", got)
+	}
+	c.write(packetOf(t, set("keyA", "valB", token)))
+	var seen [2]bool // in any order
+	for range 3 {
+		packet, _ := frame.ParsePublish(c.read())
+		switch string(packet.Topic) {
+		case c.topic():
+			seen[0] = string(packet.Payload) == "+OK\r\n"
+		case reservedPrefix + "/70/command/notify/6B657941":
+			seen[1] = string(packet.Payload) == string(command("NOTIFY", "SET", "VALUE", "valB"))
+		}
+	}
+	if !seen[0] || !seen[1] {
+		t.Errorf("the same token, reply and notification: %v", seen)
+	}
+}
+
+func TestARepliesReadersAreThoseOfTheMoment(t *testing.T) {
+	address, _, w := startWitnessed(t, server.Options{})
+	c, reader := rawTo(t, address, "p"), rawTo(t, address, "reader")
+	const topic = "elsewhere/answers"
+	check := func(what string, direct bool, readers ...*raw) {
+		t.Helper()
+		request := c.request("GET", "k")
+		request.ResponseTopic = topic
+		before := w.requests.Load()
+		c.write(packetOf(t, request))
+		packets := 1
+		for _, r := range readers {
+			if r == c {
+				packets++
+			} else if reply, _ := frame.ParsePublish(r.read()); string(reply.Topic) != topic {
+				t.Errorf("%s: the reader got a message on %q", what, reply.Topic)
+			}
+		}
+		c.readAll(packets, false)
+		if (w.requests.Load() == before) != direct {
+			t.Errorf("%s: answered past the broker: %t", what, !direct)
+		}
+	}
+	check("nobody", false)
+	c.subscribe(topic)
+	check("the requester", true, c)
+	check("the requester, once more", true, c)
+	reader.subscribe("elsewhere/#")
+	check("both", false, c, reader)
+	reader.unsubscribe("elsewhere/#")
+	check("the requester again", true, c)
+	reader.subscribe("+/answers")
+	check("both again", false, c, reader)
+	_ = reader.conn.Close()
+	for range 1000 { // until the server has noticed
+		request := c.request("GET", "k")
+		request.ResponseTopic = topic
+		before := w.requests.Load()
+		c.write(packetOf(t, request))
+		c.readAll(2, false)
+		if w.requests.Load() == before {
+			break
+		}
+	}
+	check("the requester, the reader being gone", true, c)
+	c.unsubscribe(topic)
+	check("nobody again", false)
+}
+
+func TestADISCONNECTAfterRequestsIsUnderstood(t *testing.T) {
+	for _, test := range []struct {
+		name       string
+		disconnect string
+		will       bool
+	}{
+		{"normal", "\xe0\x00", false},
+		{"normal, with a reason", "\xe0\x01\x00", false},
+		{"normal, with all", "\xe0\x02\x00\x00", false},
+		{"with the Will", "\xe0\x01\x04", true},
+		{"with the Will and all", "\xe0\x02\x04\x00", true},
+		{"for another reason", "\xe0\x01\x80", true},
+		{"none", "", true},
+	} {
+		for _, way := range ways {
+			t.Run(test.name+" "+way.name, func(t *testing.T) {
+				address, s := startServer(t, server.Options{PlainBroker: way.plain})
+				observer, other := rawTo(t, address, "observer"), rawTo(t, address, "other")
+				observer.subscribe("gone")
+				conn := socketTo(t, address)
+				c := &raw{t: t, id: "p", conn: conn, stamp: inAMinute()}
+				c.write(packet(0x10, text("MQTT"), []byte{5, 2 | 4 | 8, 0, 60, 0}, text("p"), []byte{0}, text("gone"), text("will")))
+				c.write(packetOf(t, c.request("SET", "k", "v")), packetOf(t, c.request("SET", "k", "w")), []byte(test.disconnect))
+				if test.disconnect == "" {
+					_ = conn.(*net.TCPConn).CloseWrite()
+				}
+				_, _ = io.Copy(io.Discard, conn) // until the server has closed it
+				_ = conn.Close()
+				for s.Stats().Connected > 2 {
+					time.Sleep(time.Millisecond)
+				}
+				if got := other.do("GET", "k"); got != "$1\r\nw\r\n" {
+					t.Errorf("k holds %q", got)
+				}
+				other.write(packet(0x30, text("gone"), []byte{0}, []byte("last")))
+				if got, _ := frame.ParsePublish(observer.read()); (string(got.Payload) == "will") != test.will {
+					t.Errorf("the observer got %q", got.Payload)
+				}
+			})
+		}
+	}
+}
+
+func TestBothWaysCountTheSame(t *testing.T) {
+	var counts [2][6]int64
+	for i, way := range ways {
+		address, s := startServer(t, server.Options{PlainBroker: way.plain})
+		c := rawTo(t, address, "p")
+		for j := range 50 {
+			c.do("SET", "k", strings.Repeat("v", j))
+			c.do("GET", "k")
+		}
+		c.write([]byte{0xc0, 0})
+		c.read()
+		info := s.Broker().Info.Clone() // PINGRESP is counted after it was written
+		for deadline := time.Now().Add(patience); info.PacketsSent < 2*100+3 && time.Now().Before(deadline); info = s.Broker().Info.Clone() {
+			time.Sleep(time.Millisecond)
+		}
+		counts[i] = [6]int64{info.BytesReceived, info.BytesSent, info.PacketsReceived, info.PacketsSent, info.MessagesReceived, info.MessagesSent}
+		if got := s.Stats().Requests; got != 100 {
+			t.Errorf("%s: %d requests are counted, want 100", way.name, got)
+		}
+	}
+	if counts[0] != counts[1] {
+		t.Errorf("%s: %v; %s: %v", ways[0].name, counts[0], ways[1].name, counts[1])
+	}
+}
+
+// What a SET costs is in the way of every renewal.
+func TestASETAllocatesLittle(t *testing.T) {
+	if underRace {
+		t.Skip("the race detector allocates")
+	}
+	c := rawTo(t, start(t, server.Options{}), "p")
+	request := packetOf(t, c.request("SET", "lock", "p:0001", "NEX", "PX", "10000"))
+	at := bytes.Index(request, fmt.Appendf(nil, "%016d", c.sent))
+	answer := make([]byte, 4096)
+	answered := func() {
+		binary.BigEndian.PutUint32(request[at:], binary.BigEndian.Uint32(request[at:])+1)
+		c.write(request)
+		if n, err := io.ReadAtLeast(c.conn, answer, 100); err != nil || answer[n-4] != 0x40 {
+			t.Fatalf("read %q, %v", answer[:n], err)
+		}
+	}
+	for range 1000 {
+		answered()
+	}
+	// One for the test itself.
+	if got := testing.AllocsPerRun(1000, answered); got > 8+1 {
+		t.Errorf("a SET allocates %v times; want 8 at most", got)
+	}
+}
