@@ -37,7 +37,7 @@ type express struct {
 	read, written   int64 // bytes
 }
 
-// newExpress returns the express of a connection with the reader that leaves out what it takes.
+// newExpress returns the express of a connection, and the reader of what it leaves.
 func newExpress(conn *connection) (*express, io.Reader) {
 	e := &express{conn: conn}
 	return e, frame.NewFilter(conn.Conn, e.take, e.pause)
@@ -88,16 +88,17 @@ func (e *express) take(packet []byte) bool {
 		return true
 	}
 	e.answered++
+	var err error
 	e.conn.holdBack(func(held []byte) []byte {
 		before := len(held)
-		held, err := message.Append(held)
-		if err != nil {
-			e.server.logger.Debug("a reply was not delivered", "client", e.client.ID, "error", err)
-		}
+		held, err = message.Append(held)
 		held = frame.AppendPuback(held, p.PacketID)
 		e.written += int64(len(held) - before)
 		return held
 	})
+	if err != nil {
+		e.server.logger.Debug("a reply was not delivered", "client", e.client.ID, "error", err)
+	}
 	return true
 }
 
