@@ -142,6 +142,20 @@ func TestANotificationDoesNotWaitForTheEndOfABurstOfRequests(t *testing.T) {
 	c.readReply()
 }
 
+func TestALargeReplyDoesNotWaitForTheEndOfABurstOfRequests(t *testing.T) {
+	g := newGate()
+	c := rawTo(t, start(t, server.Options{Authorizer: g}), "p")
+	c.do("SET", "k", strings.Repeat("v", 20<<10))
+	c.write(packetOf(t, c.request("GET", "nothing")), packetOf(t, c.request("GET", "k")), packetOf(t, c.request("GET", "gate")))
+	<-g.entered
+	c.readReply()
+	if got := len(c.readReply().Payload); got < 20<<10 {
+		t.Errorf("a reply of %d bytes came", got)
+	}
+	close(g.opened)
+	c.readReply()
+}
+
 // The new connection of a client waits for the old one to be over; what that had read
 // by then and not applied is lost, as if it had not been sent.
 func TestNothingIsAppliedForAConnectionThatWasClosed(t *testing.T) {
