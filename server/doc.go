@@ -71,7 +71,11 @@
 // The embedded broker has two goroutines for each connection: one reads, and
 // calls our hooks; one writes what others publish. A request is applied and
 // answered by the goroutine that read it, so a client that does not read its
-// replies delays nobody but itself. Notifications go through a queue for each
+// replies delays nobody but itself. Most requests that goroutine answers before the broker
+// sees them (express): a frame.Filter takes them out of what it reads, and their answers
+// leave in one write, before it waits for more. All else that a client sends reaches the
+// broker as it came, between the same requests. A write of the broker or a notification
+// leaves at once, after what is held back. Notifications go through a queue for each
 // connection (outbox) and a third goroutine, started by the first KEYNOTIFY. One
 // goroutine removes keys as they expire. Serve starts all of them and returns
 // when they have ended.

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
@@ -106,6 +107,30 @@ func TestWhatIsNotMQTTEndsTheConnectionAfterTheRequestsBeforeIt(t *testing.T) {
 		if got := rawTo(t, address, "other").do("GET", "k"); got != "$1\r\nv\r\n" {
 			t.Errorf("%q: k holds %q", garbage, got)
 		}
+	}
+}
+
+func TestARequestMayComeWithItsCONNECTButNotBeforeIt(t *testing.T) {
+	address, _, w := startWitnessed(t, server.Options{})
+	c := &raw{t: t, id: "p", conn: socketTo(t, address), stamp: inAMinute()}
+	c.input = bufio.NewReader(c.conn)
+	connect := packet(0x10, text("MQTT"), []byte{5, 2, 0, 60, 0}, text("p"))
+	subscribe := packet(0x82, []byte{0, 9, 0}, text(c.topic()), []byte{1})
+	c.write(connect, subscribe, packetOf(t, c.request("SET", "k", "v")))
+	if connack, suback := c.read(), c.read(); connack[0] != 0x20 || suback[0] != 0x90 {
+		t.Fatalf("read %x and %x", connack, suback)
+	}
+	if got := string(c.readReply().Payload); got != "+OK\r\n" || w.requests.Load() > 0 {
+		t.Errorf("reply %q, through the broker %d", got, w.requests.Load())
+	}
+	early := &raw{t: t, id: "early", conn: socketTo(t, address), stamp: inAMinute()}
+	early.input = bufio.NewReader(early.conn)
+	early.write(packetOf(t, early.request("SET", "k", "w")), connect)
+	if packet, err := early.tryRead(); err == nil {
+		t.Errorf("read %q", packet)
+	}
+	if got := c.do("GET", "k"); got != "$1\r\nv\r\n" {
+		t.Errorf("k holds %q", got)
 	}
 }
 

@@ -200,6 +200,8 @@ func socketTo(t testing.TB, address string) net.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(patience))
 	return conn
 }
 
