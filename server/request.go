@@ -95,24 +95,31 @@ func (s *Server) read(cl *mqtt.Client, r request) statestore.Command {
 // checkRequest judges the message around a request: why it must be dropped, if it
 // must.
 func (s *Server) checkRequest(who access.Identity, cl *mqtt.Client, r request) Dropped {
-	topic := r.responseTopic
-	switch {
-	case cl.Properties.ProtocolVersion < 5:
+	if cl.Properties.ProtocolVersion < 5 {
 		return DroppedOldProtocol
-	case r.retain:
-		return DroppedRetained
-	case r.qos != 1:
-		return DroppedQoS
-	case topic == "":
-		return DroppedNoResponse
-	case len(r.correlation) == 0:
-		return DroppedNoCorrelation
-	case topic == protocol.InvokeTopic || strings.HasPrefix(topic, protocol.ReservedPrefix):
-		return DroppedForbiddenTopic
-	case strings.ContainsAny(topic, "+#") || strings.HasPrefix(topic, "$"):
-		return DroppedInvalidTopic
-	case !s.mayPublish(who, topic):
+	}
+	dropped := checkMessage(r.retain, r.qos, r.responseTopic, r.correlation)
+	if dropped == "" && !s.mayPublish(who, r.responseTopic) {
 		return DroppedForeignTopic
+	}
+	return dropped
+}
+
+// checkMessage is what checkRequest judges without knowing the sender.
+func checkMessage(retain bool, qos byte, responseTopic string, correlation []byte) Dropped {
+	switch {
+	case retain:
+		return DroppedRetained
+	case qos != 1:
+		return DroppedQoS
+	case responseTopic == "":
+		return DroppedNoResponse
+	case len(correlation) == 0:
+		return DroppedNoCorrelation
+	case responseTopic == protocol.InvokeTopic || strings.HasPrefix(responseTopic, protocol.ReservedPrefix):
+		return DroppedForbiddenTopic
+	case strings.ContainsAny(responseTopic, "+#") || strings.HasPrefix(responseTopic, "$"):
+		return DroppedInvalidTopic
 	}
 	return ""
 }

@@ -1,0 +1,106 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/url"
+	"sync"
+	"time"
+)
+
+// brokerConn fits a network connection to paho, which reads a packet in three small
+// pieces and writes it in several: reads are buffered, and what paho writes between Lock
+// and Unlock leaves as one.
+type brokerConn struct {
+	net.Conn
+	reader *bufio.Reader
+
+	mu     sync.Mutex // held by paho for a packet; guards writer
+	writer *bufio.Writer
+}
+
+func newBrokerConn(conn net.Conn) *brokerConn {
+	return &brokerConn{Conn: conn, reader: bufio.NewReader(conn), writer: bufio.NewWriter(conn)}
+}
+
+func (c *brokerConn) Read(p []byte) (int, error) { return c.reader.Read(p) }
+
+// Write is called by paho between Lock and Unlock.
+func (c *brokerConn) Write(p []byte) (int, error) { return c.writer.Write(p) }
+
+// Lock begins a packet. A broker that does not read for writeTimeout is given up.
+func (c *brokerConn) Lock() {
+	c.mu.Lock()
+	_ = c.SetWriteDeadline(time.Now().Add(writeTimeout)) // an error is that of the write
+}
+
+// Unlock sends the packet.
+func (c *brokerConn) Unlock() {
+	if c.writer.Flush() != nil {
+		_ = c.Close() // paho notices by its next read
+	}
+	c.mu.Unlock()
+}
+
+// brokerAddress is where a broker is.
+type brokerAddress struct {
+	host string // with port
+	tls  *tls.Config
+}
+
+// parseBroker reads the URL of a broker. config may be nil.
+func parseBroker(text string, config *tls.Config) (brokerAddress, error) {
+	const form = "write mqtt://host:1883, or mqtts://host:8883 for TLS"
+	broker, err := url.Parse(text)
+	if err != nil {
+		return brokerAddress{}, fmt.Errorf("%w; %s", err, form)
+	}
+	var address brokerAddress
+	port := "1883"
+	switch broker.Scheme {
+	case "mqtt", "tcp":
+		if config != nil {
+			return brokerAddress{}, fmt.Errorf("%q is not encrypted, but AttachOptions.TLS is set; %s", broker.Redacted(), form)
+		}
+	case "mqtts", "tls", "ssl":
+		port = "8883"
+		if address.tls = config; config == nil {
+			address.tls = new(tls.Config)
+		}
+		if address.tls.ServerName == "" {
+			address.tls = address.tls.Clone()
+			address.tls.ServerName = broker.Hostname()
+		}
+	default:
+		return brokerAddress{}, fmt.Errorf("%q has no scheme that is known here; %s", broker.Redacted(), form)
+	}
+	if broker.Hostname() == "" || broker.User != nil || broker.RawQuery != "" || broker.Fragment != "" || broker.Path != "" && broker.Path != "/" {
+		return brokerAddress{}, fmt.Errorf("%q has no host, or more than host and port; %s", broker.Redacted(), form)
+	}
+	if broker.Port() != "" {
+		port = broker.Port()
+	}
+	address.host = net.JoinHostPort(broker.Hostname(), port)
+	return address, nil
+}
+
+// dial connects.
+func (a brokerAddress) dial(ctx context.Context) (*brokerConn, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", a.host)
+	if err != nil {
+		return nil, err
+	}
+	if a.tls == nil {
+		return newBrokerConn(conn), nil
+	}
+	secure := tls.Client(conn, a.tls)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return newBrokerConn(secure), nil
+}

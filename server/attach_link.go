@@ -1,0 +1,369 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/resp3"
+)
+
+const (
+	// attachedKeepAlive, in seconds: the broker gives a store up, and says so to the
+	// next, after one and a half of them.
+	attachedKeepAlive = 5
+	// silencePatience is how long one waits for a store that a retained message speaks
+	// of and that does not answer. It must exceed the time after which the broker gives
+	// such a store up.
+	silencePatience = 2 * attachedKeepAlive * time.Second
+	// probePatience is how long an answer to a request may take where somebody reads
+	// requests, who need not be a store.
+	probePatience = time.Second
+	// stepTimeout bounds each exchange with the broker.
+	stepTimeout = 5 * time.Second
+	// attachedReceiveMaximum is how many requests the broker may send before they are
+	// acknowledged.
+	attachedReceiveMaximum = 4096
+	// propertiesRoom is what the properties of a message of ours take up at most, but
+	// for topics and correlation data.
+	propertiesRoom = 512
+)
+
+var errConnectionLost = errors.New("the connection was lost")
+
+// attachedLink is one connection of an attached store.
+type attachedLink struct {
+	store      *Attached
+	client     *paho.Client
+	ctx        context.Context // ends with the connection
+	clientID   string
+	maxPacket  int           // of the broker; 0: any
+	answered   chan struct{} // holds one item once somebody has answered our probe
+	changed    chan struct{} // holds one item after presence may have changed
+	superseded chan struct{} // closed when presence says that we yield
+
+	mu       sync.Mutex
+	presence presence
+	yielded  bool
+}
+
+// connect makes one connection and serves it until it is lost or ctx ends. The error is
+// never nil.
+func (a *Attached) connect(ctx context.Context) error {
+	attempt, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	conn, err := a.broker.dial(attempt)
+	if err != nil {
+		return err
+	}
+	linkCtx, lost := context.WithCancel(context.Background())
+	defer lost()
+	l := &attachedLink{
+		store:      a,
+		ctx:        linkCtx,
+		clientID:   "tenure-store-" + a.instance,
+		answered:   make(chan struct{}, 1),
+		changed:    make(chan struct{}, 1),
+		superseded: make(chan struct{}),
+		presence:   presence{me: a.instance},
+	}
+	l.client = paho.NewClient(paho.ClientConfig{
+		Conn:              conn,
+		Session:           newAttachedSession(a.unread),
+		OnPublishReceived: []func(paho.PublishReceived) (bool, error){l.received},
+		PacketTimeout:     stepTimeout,
+	})
+	connack, err := l.client.Connect(attempt, l.connectPacket())
+	if err != nil {
+		return refusedAttachment(connack, err)
+	}
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	tasks.Go(func() {
+		select {
+		case <-l.client.Done():
+		case <-linkCtx.Done():
+		}
+		lost()
+	})
+	defer lost()
+	defer l.leave(conn)
+	if connack.Properties != nil {
+		if !connack.Properties.RetainAvailable {
+			return finalError{errors.New("the broker keeps no retained messages, by which stores find each other")}
+		}
+		if connack.Properties.MaximumPacketSize != nil {
+			l.maxPacket = int(*connack.Properties.MaximumPacketSize)
+		}
+	}
+	if err := l.begin(ctx); err != nil {
+		return err
+	}
+	a.attached()
+	defer a.connected.Store(false)
+	tasks.Go(l.notify)
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-linkCtx.Done():
+		return errConnectionLost
+	case <-l.superseded:
+		return finalError{fmt.Errorf("%w: it has begun to while this one was silent, or both at once", ErrAnotherStore)}
+	}
+}
+
+func (l *attachedLink) connectPacket() *paho.Connect {
+	receiveMaximum := uint16(attachedReceiveMaximum)
+	return &paho.Connect{
+		ClientID:     l.clientID,
+		CleanStart:   true, // requests that wait for a store that is gone are too old when it is back
+		KeepAlive:    attachedKeepAlive,
+		Username:     l.store.options.User,
+		UsernameFlag: l.store.options.User != "",
+		Password:     l.store.options.Password,
+		PasswordFlag: len(l.store.options.Password) > 0,
+		Properties:   &paho.ConnectProperties{RequestProblemInfo: true, ReceiveMaximum: &receiveMaximum},
+		WillMessage: &paho.WillMessage{
+			Topic:   presenceTopic,
+			Payload: []byte(l.says(saysGone)),
+			QoS:     1,
+			Retain:  true,
+		},
+		WillProperties: &paho.WillProperties{},
+	}
+}
+
+// refusedAttachment judges whether it helps to connect again.
+func refusedAttachment(connack *paho.Connack, err error) error {
+	if connack == nil {
+		return err
+	}
+	err = fmt.Errorf("the broker refuses the connection (MQTT reason code 0x%02X): %w", connack.ReasonCode, err)
+	switch connack.ReasonCode {
+	case packets.ConnackUnspecifiedError, packets.ConnackImplementationSpecificError, packets.ConnackServerUnavailable,
+		packets.ConnackServerBusy, packets.ConnackQuotaExceeded, packets.ConnackConnectionRateExceeded:
+		return err
+	}
+	return finalError{err}
+}
+
+func (l *attachedLink) says(word string) string { return word + " " + l.store.instance }
+
+// begin makes sure that no other store answers, and subscribes to requests.
+func (l *attachedLink) begin(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.ctx, cancel)()
+	if err := l.probe(ctx); err != nil {
+		return err
+	}
+	if err := l.claim(ctx); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.presence.stage = answering
+	survived := l.presence.survived
+	l.mu.Unlock()
+	if err := l.announce(ctx, saysAnswers); err != nil {
+		return err
+	}
+	if !survived {
+		// The broker was started anew: all clients were disconnected, and their watches
+		// end with their connections.
+		l.store.roster.forgetWatches()
+		l.store.unsent.clear()
+	}
+	return l.subscribe(ctx, paho.SubscribeOptions{Topic: protocol.InvokeTopic, QoS: 1, RetainHandling: 2, RetainAsPublished: true})
+}
+
+// probe asks whether anybody answers a request: any store, attached or not, of any make.
+func (l *attachedLink) probe(ctx context.Context) error {
+	replyTo := protocol.ResponseTopic(l.clientID)
+	if err := l.subscribe(ctx, paho.SubscribeOptions{Topic: replyTo, QoS: 1}); err != nil {
+		return err
+	}
+	expiry := uint32(probePatience / time.Second)
+	readers, err := l.publish(ctx, &paho.Publish{
+		QoS:     1,
+		Topic:   protocol.InvokeTopic,
+		Payload: resp3.AppendCommand(nil, protocol.VerbGet, "is another store there?"),
+		Properties: &paho.PublishProperties{
+			ResponseTopic:   replyTo,
+			CorrelationData: []byte(l.store.instance), // 16 bytes
+			ContentType:     protocol.ContentType,
+			MessageExpiry:   &expiry,
+			User: paho.UserProperties{
+				{Key: protocol.PropertySourceID, Value: l.clientID},
+				{Key: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+				{Key: protocol.PropertyPartition, Value: l.clientID},
+			},
+		},
+	})
+	if err != nil || !readers {
+		return err
+	}
+	patience := time.NewTimer(probePatience)
+	defer patience.Stop()
+	select {
+	case <-l.answered:
+		return finalError{fmt.Errorf("%w; stop that one first, or this one is not needed", ErrAnotherStore)}
+	case <-ctx.Done():
+		return errConnectionLost
+	case <-patience.C:
+		return nil // somebody listens to requests, and does not answer them
+	}
+}
+
+// claim returns nil once it is ours to be the store.
+func (l *attachedLink) claim(ctx context.Context) error {
+	if err := l.subscribe(ctx, paho.SubscribeOptions{Topic: presenceTopic, QoS: 1}); err != nil {
+		return err
+	}
+	if err := l.announce(ctx, saysClaims); err != nil {
+		return err
+	}
+	patience := time.NewTimer(silencePatience)
+	defer patience.Stop()
+	for {
+		l.mu.Lock()
+		free, stage := l.presence.free(), l.presence.stage
+		l.mu.Unlock()
+		if free {
+			return nil
+		}
+		select {
+		case <-l.changed:
+		case <-l.superseded:
+			return finalError{fmt.Errorf("%w, or begins to at this moment", ErrAnotherStore)}
+		case <-ctx.Done():
+			return errConnectionLost
+		case <-patience.C:
+			if stage == claiming {
+				return finalError{fmt.Errorf("the broker does not send us what we publish on %s: its rules must let a store read and write that topic", presenceTopic)}
+			}
+			l.store.logger.Warn("a store that was on this broker is silent; taking its place")
+			return nil
+		}
+	}
+}
+
+// announce says something on presenceTopic.
+func (l *attachedLink) announce(ctx context.Context, word string) error {
+	_, err := l.publish(ctx, &paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte(l.says(word))})
+	return err
+}
+
+// publish sends with QoS 1 and reports whether there was somebody to send it to.
+func (l *attachedLink) publish(ctx context.Context, message *paho.Publish) (readers bool, err error) {
+	ack, err := l.client.Publish(ctx, message)
+	switch {
+	case ack != nil && ack.ReasonCode >= 0x80: // [MQTT-4.13.1]: codes from here on are errors
+		return false, finalError{fmt.Errorf("the broker refuses a message to %s (MQTT reason code 0x%02X): its rules must let a store write there", message.Topic, ack.ReasonCode)}
+	case err != nil:
+		return false, fmt.Errorf("publish to %s: %w", message.Topic, err)
+	}
+	return ack.ReasonCode != packets.PubackNoMatchingSubscribers, nil
+}
+
+func (l *attachedLink) subscribe(ctx context.Context, subscription paho.SubscribeOptions) error {
+	ack, err := l.client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{subscription}})
+	if ack != nil && len(ack.Reasons) == 1 && ack.Reasons[0] == packets.SubackNotauthorized {
+		return finalError{fmt.Errorf("the broker refuses a subscription to %s: its rules must let a store read that topic", subscription.Topic)}
+	}
+	if err != nil {
+		return fmt.Errorf("subscribe to %s: %w", subscription.Topic, err)
+	}
+	return nil
+}
+
+// received is called by one goroutine of paho for each message, in order.
+func (l *attachedLink) received(event paho.PublishReceived) (bool, error) {
+	switch message := event.Packet; message.Topic {
+	case protocol.InvokeTopic:
+		if !l.hasYielded() {
+			l.handle(message)
+		}
+	case presenceTopic:
+		l.heard(string(message.Payload), message.Retain)
+	case protocol.ResponseTopic(l.clientID):
+		signalOne(l.answered)
+	}
+	return true, nil
+}
+
+func (l *attachedLink) hasYielded() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.yielded
+}
+
+func (l *attachedLink) heard(text string, replayed bool) {
+	l.mu.Lock()
+	reaction := l.presence.hear(text, replayed)
+	first := reaction == yield && !l.yielded
+	l.yielded = l.yielded || first
+	l.mu.Unlock()
+	switch {
+	case first:
+		close(l.superseded)
+	case reaction == insist:
+		// With QoS 0, since nothing may be waited for here.
+		l.send(&paho.Publish{Topic: presenceTopic, Retain: true, Payload: []byte(l.says(saysAnswers))})
+	}
+	signalOne(l.changed)
+}
+
+func signalOne(to chan<- struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
+}
+
+// send sends with QoS 0.
+func (l *attachedLink) send(message *paho.Publish) {
+	if l.tooLarge(message) {
+		return
+	}
+	if _, err := l.client.Publish(l.ctx, message); err != nil {
+		l.store.logger.Debug("a message was not sent", "topic", message.Topic, "error", err)
+	}
+}
+
+// tooLarge reports, and counts, what the broker would answer by disconnecting us.
+func (l *attachedLink) tooLarge(message *paho.Publish) bool {
+	size := len(message.Topic) + len(message.Payload) + propertiesRoom
+	if message.Properties != nil {
+		size += len(message.Properties.CorrelationData)
+	}
+	if l.maxPacket == 0 || size <= l.maxPacket {
+		return false
+	}
+	l.store.count(func(stats *AttachedStats) { stats.Oversized++ })
+	l.store.logger.Warn("a message is larger than the broker takes; not sent", "topic", message.Topic, "bytes", size, "limit", l.maxPacket)
+	return true
+}
+
+// leave says farewell, if the connection is still there, and returns when it is not. What
+// was requested until then is answered; who asks later is told that there is no store.
+func (l *attachedLink) leave(conn *brokerConn) {
+	guard := time.AfterFunc(farewellTimeout, func() { _ = conn.Close() })
+	defer guard.Stop()
+	select {
+	case <-l.client.Done():
+		return
+	default:
+	}
+	farewell, cancel := context.WithTimeout(context.Background(), farewellTimeout)
+	defer cancel()
+	_, _ = l.client.Unsubscribe(farewell, &paho.Unsubscribe{Topics: []string{protocol.InvokeTopic}})
+	_, _ = l.client.Publish(farewell, &paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte(l.says(saysGone))})
+	_ = l.client.Disconnect(&paho.Disconnect{})
+	<-l.client.Done()
+}

@@ -1,0 +1,145 @@
+package server
+
+import (
+	"context"
+	"encoding/hex"
+	"strings"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// handle applies a request and answers it, or drops it. It is called for one request
+// after the other, in the order in which the broker sent them.
+func (l *attachedLink) handle(message *paho.Publish) {
+	properties := message.Properties
+	if properties == nil {
+		properties = new(paho.PublishProperties)
+	}
+	dropped := checkMessage(message.Retain, message.QoS, properties.ResponseTopic, properties.CorrelationData)
+	client, known := senderOf(properties)
+	if dropped == "" && !known {
+		dropped = DroppedForeignTopic
+	}
+	if dropped != "" {
+		l.store.drop(client, dropped)
+		return
+	}
+	request := statestore.Request{
+		Client:       client,
+		Payload:      message.Payload,
+		Correlation:  properties.CorrelationData,
+		Timestamp:    attachedProperty(properties.User, protocol.PropertyTimestamp),
+		FencingToken: attachedProperty(properties.User, protocol.PropertyFencingToken),
+	}
+	if properties.MessageExpiry != nil && *properties.MessageExpiry > 0 {
+		request.Expires = l.store.engine.Elapsed() + time.Duration(*properties.MessageExpiry)*time.Second
+	}
+	reply := l.store.roster.apply(statestore.Parse(request))
+	if reply.Outcome == statestore.Expired {
+		l.store.drop(client, DroppedExpired)
+		return
+	}
+	l.store.count(func(stats *AttachedStats) { stats.Requests++ })
+	l.reply(properties, reply)
+}
+
+// senderOf returns the client that a request says it is from. The broker does not tell.
+// The response topic names it, as clients/{id}/… or clients/{upper-case hex of id}/…:
+// whoever uses a name that is not its own there does not get the reply, if the broker's
+// rules are as docs/attach.md has them. __srcId, which nobody checks, only tells which
+// of the two forms is meant, and may not contradict.
+func senderOf(properties *paho.PublishProperties) (client string, ok bool) {
+	rest, below := strings.CutPrefix(properties.ResponseTopic, clientTopics)
+	level, _, found := strings.Cut(rest, "/")
+	source := properties.User.Get(protocol.PropertySourceID)
+	switch {
+	case !below || !found || level == "" || isBelow(properties.ResponseTopic, storeTopics):
+		return source, false
+	case source == "" || source == level:
+		return level, true
+	}
+	return source, level == strings.ToUpper(hex.EncodeToString([]byte(source)))
+}
+
+// attachedProperty returns the first user property of a name, or nil.
+func attachedProperty(properties paho.UserProperties, name string) *string {
+	for i := range properties {
+		if properties[i].Key == name {
+			return &properties[i].Value
+		}
+	}
+	return nil
+}
+
+// reply sends a reply with QoS 0, as Server does: nothing waits for it here, nor does
+// the broker hold anything up for a client that does not read.
+func (l *attachedLink) reply(request *paho.PublishProperties, reply statestore.Reply) {
+	response := &paho.Publish{
+		Topic:   request.ResponseTopic,
+		Payload: reply.Append(nil, l.store.options.Dialect),
+		Properties: &paho.PublishProperties{
+			CorrelationData: request.CorrelationData,
+			ContentType:     protocol.ContentType,
+			User: paho.UserProperties{
+				{Key: protocol.PropertyStatus, Value: protocol.StatusOK},
+				{Key: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+			},
+		},
+	}
+	if !reply.Version.IsZero() {
+		response.Properties.User.Add(protocol.PropertyTimestamp, reply.Version.String())
+	}
+	l.send(response)
+}
+
+// notify sends notifications as they come, one after the other, until the connection
+// ends. It does not wait for acknowledgements, except where the broker allows no more to
+// be outstanding.
+func (l *attachedLink) notify() {
+	for {
+		notification, ok := l.store.unsent.take()
+		if !ok {
+			select {
+			case <-l.ctx.Done():
+				return
+			case <-l.store.unsent.wake:
+			}
+			continue
+		}
+		message := &paho.Publish{
+			QoS:     1, // so that the broker says whether anybody reads it
+			Topic:   protocol.NotifyTopic(notification.Client, notification.Key),
+			Payload: notification.Append(nil, l.store.options.Dialect),
+			Properties: &paho.PublishProperties{
+				ContentType: protocol.ContentType,
+				User: paho.UserProperties{
+					{Key: protocol.PropertyTimestamp, Value: notification.Version.String()},
+					{Key: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+				},
+			},
+		}
+		if l.tooLarge(message) {
+			continue
+		}
+		_, err := l.client.PublishWithOptions(context.WithValue(l.ctx, notificationKey{}, notification), message,
+			paho.PublishOptions{Method: paho.PublishMethod_AsyncSend})
+		if err != nil {
+			l.store.logger.Debug("a notification was not sent", "client", notification.Client, "error", err)
+		}
+		if l.ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// unread ends a watch whose client is gone.
+func (a *Attached) unread(notification pendingNotification) {
+	if a.roster.unread(notification) {
+		a.count(func(stats *AttachedStats) { stats.DroppedWatches++ })
+		a.logger.Debug("nobody reads the notifications of a watch; dropped it", "client", notification.Client)
+	}
+}
