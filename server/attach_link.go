@@ -25,6 +25,8 @@ const (
 	// probePatience is how long an answer to a request may take where somebody reads
 	// requests, who need not be a store.
 	probePatience = time.Second
+	// objectionPatience is how long one who claimed before us has to say so.
+	objectionPatience = 200 * time.Millisecond
 	// stepTimeout bounds each exchange with the broker.
 	stepTimeout = 5 * time.Second
 	// attachedReceiveMaximum is how many requests the broker may send before they are
@@ -50,7 +52,7 @@ type attachedLink struct {
 
 	mu       sync.Mutex
 	presence presence
-	yielded  bool
+	claims   bool // we have said so on this connection
 }
 
 // connect makes one connection and serves it until it is lost or ctx ends. The error is
@@ -167,9 +169,12 @@ func (l *attachedLink) begin(ctx context.Context) error {
 		return err
 	}
 	l.mu.Lock()
-	l.presence.stage = answering
+	overtaken := !l.presence.answer()
 	survived := l.presence.survived
 	l.mu.Unlock()
+	if overtaken {
+		return finalError{fmt.Errorf("%w, or begins to at this moment", ErrAnotherStore)}
+	}
 	if err := l.announce(ctx, saysAnswers); err != nil {
 		return err
 	}
@@ -225,20 +230,30 @@ func (l *attachedLink) claim(ctx context.Context) error {
 	if err := l.subscribe(ctx, paho.SubscribeOptions{Topic: presenceTopic, QoS: 1}); err != nil {
 		return err
 	}
+	l.mu.Lock()
+	l.claims = true
+	l.mu.Unlock()
 	if err := l.announce(ctx, saysClaims); err != nil {
 		return err
 	}
 	patience := time.NewTimer(silencePatience)
 	defer patience.Stop()
+	var settled <-chan time.Time // objections to our claim would have come; nil: no claim yet
+	certain := false
 	for {
 		l.mu.Lock()
 		free, stage := l.presence.free(), l.presence.stage
 		l.mu.Unlock()
-		if free {
+		if free && certain {
 			return nil
+		}
+		if stage != claiming && settled == nil {
+			settled = time.After(objectionPatience)
 		}
 		select {
 		case <-l.changed:
+		case <-settled:
+			certain = true
 		case <-l.superseded:
 			return finalError{fmt.Errorf("%w, or begins to at this moment", ErrAnotherStore)}
 		case <-ctx.Done():
@@ -300,21 +315,20 @@ func (l *attachedLink) received(event paho.PublishReceived) (bool, error) {
 func (l *attachedLink) hasYielded() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.yielded
+	return l.presence.stage == yielded
 }
 
 func (l *attachedLink) heard(text string, replayed bool) {
 	l.mu.Lock()
 	reaction := l.presence.hear(text, replayed)
-	first := reaction == yield && !l.yielded
-	l.yielded = l.yielded || first
+	insists := l.presence.insists()
 	l.mu.Unlock()
 	switch {
-	case first:
+	case reaction == yield:
 		close(l.superseded)
 	case reaction == insist:
 		// With QoS 0, since nothing may be waited for here.
-		l.send(&paho.Publish{Topic: presenceTopic, Retain: true, Payload: []byte(l.says(saysAnswers))})
+		l.send(&paho.Publish{Topic: presenceTopic, Retain: true, Payload: []byte(l.says(insists))})
 	}
 	signalOne(l.changed)
 }
@@ -363,7 +377,12 @@ func (l *attachedLink) leave(conn *brokerConn) {
 	farewell, cancel := context.WithTimeout(context.Background(), farewellTimeout)
 	defer cancel()
 	_, _ = l.client.Unsubscribe(farewell, &paho.Unsubscribe{Topics: []string{protocol.InvokeTopic}})
-	_, _ = l.client.Publish(farewell, &paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte(l.says(saysGone))})
+	l.mu.Lock()
+	said := l.claims && l.presence.stage != yielded // otherwise what is retained is another's
+	l.mu.Unlock()
+	if said {
+		_ = l.announce(farewell, saysGone)
+	}
 	_ = l.client.Disconnect(&paho.Disconnect{})
 	<-l.client.Done()
 }

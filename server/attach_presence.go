@@ -14,8 +14,9 @@ const presenceTopic = protocol.Service + "/store/presence"
 // What stores say on presenceTopic, followed by a space and the name of the instance.
 const (
 	saysClaims  = "claims"  // I want to be the store, if nobody else is
+	saysFirst   = "first"   // I claimed before you
 	saysAnswers = "answers" // I am the store
-	saysGone    = "gone"    // I am not; also the Will
+	saysGone    = "gone"    // I am not any more; also the Will
 )
 
 // presence is what an attached store knows of others on its broker, over one connection.
@@ -38,6 +39,7 @@ const (
 	claiming  stage = iota // our claim has not come back to us
 	claimed                // it has, and none was before it
 	answering              // we are the store
+	yielded                // we gave way, for good
 )
 
 // reaction is what to do about a message on presenceTopic.
@@ -45,8 +47,8 @@ type reaction uint8
 
 const (
 	ignore reaction = iota
-	// insist: say again that we are the store, since another asks, or has replaced our
-	// retained message by its own.
+	// insist: say again that we are the store, or will be, since another asks, or has
+	// replaced our retained message by its own.
 	insist
 	// yield: another was first, or has taken over while we were silent.
 	yield
@@ -56,10 +58,10 @@ const (
 func (p *presence) hear(text string, replayed bool) reaction {
 	word, who, ok := strings.Cut(text, " ")
 	switch {
-	case !ok:
-		return ignore // deleted, or not ours
+	case !ok || p.stage == yielded:
+		return ignore // or deleted, or not a store's
 	case who == p.me:
-		if word == saysClaims && p.stage == claiming {
+		if word == saysClaims && p.stage == claiming && !replayed {
 			p.stage = claimed
 		}
 		p.survived = p.survived || replayed && word == saysGone
@@ -67,17 +69,38 @@ func (p *presence) hear(text string, replayed bool) reaction {
 		if word != saysGone {
 			p.silent = who
 		}
-	case word == saysAnswers:
+	case word == saysAnswers, word == saysFirst && p.stage != answering, word == saysClaims && p.stage == claiming:
+		p.stage = yielded
 		return yield
-	case word == saysClaims && p.stage == claiming:
-		return yield
-	case word == saysGone && who == p.silent:
-		p.silent = ""
-	case p.stage == answering:
-		return insist
+	default:
+		if word == saysGone && who == p.silent {
+			p.silent = ""
+		}
+		if p.stage == answering || p.free() {
+			return insist
+		}
 	}
 	return ignore
 }
 
+// insists is what to say when one insists.
+func (p *presence) insists() string {
+	if p.stage == answering {
+		return saysAnswers
+	}
+	return saysFirst
+}
+
 // free reports whether the store is ours to be: nobody was before us who is still there.
-func (p *presence) free() bool { return p.stage != claiming && p.silent == "" }
+// It is not certain before whoever claimed earlier had time to say so: another may have
+// replaced the retained message of that.
+func (p *presence) free() bool { return p.stage == claimed && p.silent == "" }
+
+// answer makes us the store, unless we gave way.
+func (p *presence) answer() bool {
+	if p.stage == yielded {
+		return false
+	}
+	p.stage = answering
+	return true
+}

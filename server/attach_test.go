@@ -3,9 +3,14 @@ package server_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/election"
+	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/statestore/statestoretest"
 	"github.com/tenurelock/tenure/transport"
@@ -60,5 +65,328 @@ func TestAnAttachedStoreServesOurClient(t *testing.T) {
 	}
 	if _, err := client.Get(t.Context(), "k"); !errors.Is(err, transport.ErrNoStore) {
 		t.Errorf("after the store has stopped: %v, want ErrNoStore", err)
+	}
+}
+
+// The broker passes on whatever is published to the topic of requests.
+func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
+	broker := startMosquitto(t, "")
+	a := attach(t, broker.address, server.AttachOptions{})
+	p := connect(t, broker.address, "node-a", nil)
+	inHex := fmt.Sprintf("clients/%X/response", "node-a")
+	p.subscribe(inHex)
+	for _, test := range []struct {
+		name   string
+		change func(*paho.Publish)
+		want   server.Dropped // empty: answered
+	}{
+		{"nothing is wrong", func(*paho.Publish) {}, ""},
+		{"the response topic has the id in hex", func(m *paho.Publish) {
+			m.Properties.ResponseTopic = inHex
+			m.Properties.User.Add("__srcId", "node-a")
+		}, ""},
+		{"the response topic has the id as it is", func(m *paho.Publish) { m.Properties.User.Add("__srcId", "node-a") }, ""},
+		{"QoS 0", func(m *paho.Publish) { m.QoS = 0 }, server.DroppedQoS},
+		{"retained", func(m *paho.Publish) { m.Retain = true }, server.DroppedRetained},
+		{"no properties", func(m *paho.Publish) { m.Properties = nil }, server.DroppedNoResponse},
+		{"no response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "" }, server.DroppedNoResponse},
+		{"no correlation data", func(m *paho.Publish) { m.Properties.CorrelationData = nil }, server.DroppedNoCorrelation},
+		{"a notification topic", func(m *paho.Publish) { m.Properties.ResponseTopic = reservedPrefix + "/70/command/notify/70" }, server.DroppedForbiddenTopic},
+		{"the topic of requests", func(m *paho.Publish) { m.Properties.ResponseTopic = invokeTopic }, server.DroppedForbiddenTopic},
+		{"a topic of the store's name", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients/statestore/x" }, server.DroppedForeignTopic},
+		{"a topic that is no client's", func(m *paho.Publish) { m.Properties.ResponseTopic = "factory/valve" }, server.DroppedForeignTopic},
+		{"a topic of a client without name", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients//response" }, server.DroppedForeignTopic},
+		{"a topic of a client and no more", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients/node-a" }, server.DroppedForeignTopic},
+		{"another client in __srcId", func(m *paho.Publish) { m.Properties.User.Add("__srcId", "node-b") }, server.DroppedForeignTopic},
+		{"a lower-case hex of __srcId", func(m *paho.Publish) {
+			m.Properties.ResponseTopic = fmt.Sprintf("clients/%x/response", "node-a")
+			m.Properties.User.Add("__srcId", "node-a")
+		}, server.DroppedForeignTopic},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			before := a.Stats()
+			request := p.request("SET", "k", test.name)
+			test.change(request)
+			if _, err := p.publish(request); err != nil {
+				t.Fatal(err)
+			}
+			if test.want == "" {
+				if reply := p.next(); reply.Topic != request.Properties.ResponseTopic || string(reply.Payload) != "+OK\r\n" {
+					t.Errorf("reply %q on %q", reply.Payload, reply.Topic)
+				}
+				return
+			}
+			// A request is dropped before the next is looked at.
+			if got := p.do("GET", "k"); strings.Contains(got, test.name) {
+				t.Error("it was applied")
+			}
+			after := a.Stats()
+			if after.Dropped[test.want] != before.Dropped[test.want]+1 {
+				t.Errorf("dropped %v, want one more as %q than %v", after.Dropped, test.want, before.Dropped)
+			}
+		})
+	}
+}
+
+func TestAWatchEndsWhenNobodyReadsItsNotifications(t *testing.T) {
+	broker := startMosquitto(t, "")
+	a := attach(t, broker.address, server.AttachOptions{})
+	writer := connect(t, broker.address, "writer", nil)
+	filter := fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, "node-a")
+
+	gone := connect(t, broker.address, "node-a", nil)
+	gone.subscribe(filter)
+	for _, key := range []string{"k", "l"} {
+		if got := gone.do("KEYNOTIFY", key); got != "+OK\r\n" {
+			t.Fatalf("KEYNOTIFY: %q", got)
+		}
+	}
+	writer.do("SET", "k", "1")
+	gone.nextNotification()
+	_ = gone.paho.Disconnect(&paho.Disconnect{})
+	gone.mustBeGone()
+
+	writer.do("SET", "k", "2")
+	eventually(t, "the watch ends", func() bool { return a.Stats().DroppedWatches == 1 })
+
+	again := connect(t, broker.address, "node-a", nil)
+	again.subscribe(filter)
+	writer.do("SET", "k", "3") // watched no more
+	writer.do("SET", "l", "1") // nobody has found out
+	if got := keyOf(t, "node-a", again.nextNotification().Topic); got != "l" {
+		t.Errorf("notified of %q", got)
+	}
+	again.mustBeSilent()
+	again.do("KEYNOTIFY", "k")
+	writer.do("SET", "k", "4")
+	if got := keyOf(t, "node-a", again.nextNotification().Topic); got != "k" {
+		t.Errorf("notified of %q", got)
+	}
+	if got := a.Stats().DroppedWatches; got != 1 {
+		t.Errorf("%d watches were dropped, want 1", got)
+	}
+}
+
+func TestNotificationsOfAKeyComeInTheOrderOfItsChanges(t *testing.T) {
+	broker := startMosquitto(t, "")
+	attach(t, broker.address, server.AttachOptions{})
+	reader := connect(t, broker.address, "reader", nil)
+	reader.subscribe(fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, "reader"))
+	reader.do("KEYNOTIFY", "k")
+	writer := dial(t, broker.address, transport.Options{})
+	const writes = 300 // more than may be unacknowledged by default
+	var versions []string
+	for i := range writes {
+		version, err := writer.Set(t.Context(), "k", fmt.Append(nil, i), transport.SetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		versions = append(versions, version.String())
+	}
+	for i, want := range versions {
+		if got := reader.nextNotification().Properties.User.Get("__ts"); got != want {
+			t.Fatalf("notification %d is of version %s, want %s", i, got, want)
+		}
+	}
+}
+
+func TestASecondAttachedStoreStopsAndTheFirstGoesOn(t *testing.T) {
+	broker := startMosquitto(t, "")
+	first := attach(t, broker.address, server.AttachOptions{})
+	client := dial(t, broker.address, transport.Options{})
+	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := beginToAttach(t, broker.address, server.AttachOptions{}).result(); !errors.Is(err, server.ErrAnotherStore) {
+			t.Fatalf("a second store: %v, want ErrAnotherStore", err)
+		}
+	}
+	mustHold(t, client, "k", "v")
+	if stats := first.Stats(); !stats.Attached || stats.Attachments != 1 {
+		t.Errorf("%+v", stats)
+	}
+	first.stop()
+	if err := first.result(); err != nil {
+		t.Fatal(err)
+	}
+	attach(t, broker.address, server.AttachOptions{})
+	mustHold(t, client, "k", "")
+}
+
+func TestOfStoresThatBeginAtTheSameMomentAtMostOneAnswers(t *testing.T) {
+	broker := startMosquitto(t, "")
+	for range 10 {
+		var stores []*attachment
+		for range 4 {
+			stores = append(stores, beginToAttach(t, broker.address, server.AttachOptions{}))
+		}
+		ready := 0
+		for _, a := range stores {
+			select {
+			case <-a.Ready():
+				ready++
+			case <-a.ended:
+				if !errors.Is(a.err, server.ErrAnotherStore) {
+					t.Errorf("Serve: %v", a.err)
+				}
+			case <-time.After(patience):
+				t.Fatal("a store neither answers nor gives up")
+			}
+		}
+		if ready != 1 {
+			t.Errorf("%d stores answer", ready)
+		}
+		for _, a := range stores {
+			a.stop()
+			_ = a.result()
+		}
+	}
+}
+
+// The network of the first store is cut off without a word, and mended when the second
+// store answers.
+func TestAStoreThatWasSilentYieldsToTheOneThatTookItsPlace(t *testing.T) {
+	broker := startMosquitto(t, "")
+	through := newProxy(t, broker.address)
+	first := attach(t, through.address(), server.AttachOptions{})
+	client := dial(t, broker.address, transport.Options{})
+	if _, err := client.Set(t.Context(), "k", []byte("of the first"), transport.SetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	through.swallow()
+	second := beginToAttach(t, broker.address, server.AttachOptions{})
+	second.mustBeReady() // once the broker has given the first up
+	mustHold(t, client, "k", "")
+	if err := first.result(); !errors.Is(err, server.ErrAnotherStore) {
+		t.Errorf("the first store: %v, want ErrAnotherStore", err)
+	}
+	if !second.Stats().Attached {
+		t.Error("the second store has gone too")
+	}
+}
+
+// The store's connection is lost, the clients' are not, and so they do not watch again.
+func TestWatchesOutliveALossOfTheStoresConnection(t *testing.T) {
+	broker := startMosquitto(t, "")
+	through := newProxy(t, broker.address)
+	a := attach(t, through.address(), server.AttachOptions{})
+	p := connect(t, broker.address, "node-a", nil)
+	p.subscribe(fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, "node-a"))
+	p.do("KEYNOTIFY", "k")
+	p.do("SET", "k", "1")
+	p.nextNotification()
+	through.cut()
+	eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
+	p.mustGet("k", "1")
+	p.do("SET", "k", "2")
+	if got := string(p.nextNotification().Payload); !strings.Contains(got, "\r\n2\r\n") {
+		t.Errorf("notification %q", got)
+	}
+}
+
+func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
+	for _, test := range []struct{ name, config string }{
+		{"a broker that forgets", ""},
+		{"a broker that keeps retained messages", "persistence true\nautosave_interval 1\nautosave_on_changes true\npersistence_location %s/\n"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			config := test.config
+			if config != "" {
+				config = fmt.Sprintf(config, t.TempDir())
+			}
+			broker := startMosquitto(t, config)
+			a := attach(t, broker.address, server.AttachOptions{})
+			filter := fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, "node-a")
+			p := connect(t, broker.address, "node-a", nil)
+			p.subscribe(filter)
+			p.do("KEYNOTIFY", "k")
+			p.do("SET", "k", "1")
+			broker.restart()
+			p.mustBeGone()
+			eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
+			again := connect(t, broker.address, "node-a", nil)
+			again.subscribe(filter)
+			again.mustGet("k", "1")
+			again.do("SET", "k", "2")
+			again.do("KEYNOTIFY", "k")
+			again.do("SET", "k", "3")
+			if got := string(again.nextNotification().Payload); !strings.Contains(got, "\r\n3\r\n") {
+				t.Errorf("the first notification is %q", got)
+			}
+		})
+	}
+}
+
+func TestAnElectionGoesOnOverARestartOfTheBroker(t *testing.T) {
+	broker := startMosquitto(t, "")
+	attach(t, broker.address, server.AttachOptions{})
+	observer := dial(t, broker.address, transport.Options{})
+	nodes := []*candidate{
+		campaign(t, "node-a", broker.address, 10*time.Second),
+		campaign(t, "node-b", broker.address, 10*time.Second),
+	}
+	leads := func() *election.Term {
+		select {
+		case term := <-nodes[0].leads:
+			return term
+		case term := <-nodes[1].leads:
+			return term
+		case <-time.After(patience):
+			t.Fatal("nobody leads")
+			return nil
+		}
+	}
+	term := leads()
+	first := tokenOf(t, term)
+	term.Resign()
+	term = leads()
+	second := tokenOf(t, term)
+	broker.restart()
+	term.Resign() // it may have come back in time to renew
+	third := tokenOf(t, leads())
+	if second.Compare(first) <= 0 || third.Compare(second) <= 0 {
+		t.Errorf("tokens %v, %v, %v do not rise", first, second, third)
+	}
+	eventually(t, "the leader writes", func() bool {
+		entry, err := observer.Get(t.Context(), fencedKey)
+		return err == nil && entry.Exists
+	})
+}
+
+// The lease lasts longer than the test is patient, so only the Will can free it.
+func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
+	broker := startMosquitto(t, "")
+	attach(t, broker.address, server.AttachOptions{})
+	through := newProxy(t, broker.address)
+	options := lease.Options{TTL: 2 * patience, InstantFailover: true}
+	acquire := func(client *transport.Client) (*lease.Tenure, error) {
+		l, err := lease.New(client, leaseKey, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Acquire(t.Context())
+	}
+	holder, err := acquire(dial(t, through.address(), transport.Options{ClientID: "node-a", KeepAlive: 2 * patience}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	standby := dial(t, broker.address, transport.Options{ClientID: "node-b", KeepAlive: 2 * patience})
+	acquired := make(chan error, 1)
+	go func() {
+		_, err := acquire(standby)
+		acquired <- err
+	}()
+	through.cut()
+	select {
+	case err := <-acquired:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the lease is not freed")
+	}
+	if _, err := holder.Token(); !errors.Is(err, lease.ErrConnectionLost) {
+		t.Errorf("the former holder's token: %v, want ErrConnectionLost", err)
 	}
 }
