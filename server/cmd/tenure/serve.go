@@ -23,6 +23,7 @@ type serveSettings struct {
 	dialect     string
 	certificate certificateFiles
 	auth        string
+	attach      attachSettings
 	verbose     bool
 }
 
@@ -32,6 +33,11 @@ func serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Run a broker with a state store inside, until interrupted",
 		Long: `Run an MQTT 5 broker with a state store inside, until SIGINT or SIGTERM.
+
+With --attach there is no broker inside: the store is a client of one that runs
+already. Such a store does not know who asks, so users and rules are the
+broker's; docs/attach.md says which it needs. It ends with an error when
+another store answers on the same broker.
 
 The store is in memory: a restart begins empty.
 
@@ -49,7 +55,9 @@ with the client id and a colon.`,
   tenure serve --addr 127.0.0.1:0          # any free port; the first line says which
   tenure serve --max-keys 10000 --verbose
   tenure serve --addr :8883 --tls-cert server.pem --tls-key server.key --auth users.yaml
-  tenure serve --strict --lock-prefix locks/`,
+  tenure serve --strict --lock-prefix locks/
+  tenure serve --attach mqtt://localhost:1883
+  tenure serve --attach mqtts://broker:8883 --attach-user store --attach-password-file secret`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return settings.run(cmd) },
 	}
@@ -70,6 +78,10 @@ with the client id and a colon.`,
 	flags.IntVar(&settings.MaxClients, "max-clients", 10_000, "how many clients may be connected or have a session that is kept")
 	flags.Uint32Var(&settings.MaxPacketSize, "max-packet-size", 1<<20, "largest MQTT packet in bytes")
 	flags.StringVar(&settings.dialect, "dialect", "deployed", "how to write replies where deployed stores and their documentation differ: deployed or documented")
+	flags.StringVar(&settings.attach.broker, "attach", "", "URL of a broker to serve instead of running one, mqtt://host:1883 or mqtts://host:8883")
+	flags.StringVar(&settings.attach.user, "attach-user", "", "user name at that broker")
+	flags.StringVar(&settings.attach.passwordFile, "attach-password-file", "", "file with the password for that broker; a line end at its end is not part of it")
+	flags.StringVar(&settings.attach.ca, "attach-ca", "", "file with the authorities whose certificates that broker may show, in PEM; default: the system's")
 	flags.BoolVar(&settings.verbose, "verbose", false, "log every request and connection")
 	return serve
 }
@@ -88,6 +100,12 @@ func (s *serveSettings) run(cmd *cobra.Command) error {
 		level = slog.LevelDebug
 	}
 	s.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+	if err := s.attach.check(cmd.Flags().Changed); err != nil {
+		return err
+	}
+	if s.attach.broker != "" {
+		return s.runAttached(cmd)
+	}
 	reloads, err := s.readFiles()
 	if err != nil {
 		return err

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tenurelock/tenure/server"
+)
+
+// attachSettings are the flags of serve about somebody else's broker.
+type attachSettings struct {
+	broker       string
+	user         string
+	passwordFile string
+	ca           string
+}
+
+// check refuses flags that would have no effect: who gives them believes in something
+// that is not so.
+func (s *attachSettings) check(changed func(name string) bool) error {
+	withAttach := []string{"attach-user", "attach-password-file", "attach-ca"}
+	withoutAttach := []string{"addr", "tls-cert", "tls-key", "client-ca", "auth", "insecure", "max-packet-size"}
+	if s.broker == "" {
+		for _, name := range withAttach {
+			if changed(name) {
+				return fmt.Errorf("--%s is about the broker of --attach; give that too", name)
+			}
+		}
+		return nil
+	}
+	for _, name := range withoutAttach {
+		if changed(name) {
+			return fmt.Errorf("--%s is about the broker inside, and with --attach there is none; tell the broker at %s instead", name, s.broker)
+		}
+	}
+	return nil
+}
+
+// attachOptions are the settings of an attached store, and what they have in common with a broker inside.
+func (s *serveSettings) attachOptions() (server.AttachOptions, error) {
+	options := server.AttachOptions{
+		User:       s.attach.user,
+		Store:      s.Store,
+		Dialect:    s.Dialect,
+		MaxClients: s.MaxClients,
+		Logger:     s.Logger,
+	}
+	if s.attach.passwordFile != "" {
+		password, err := os.ReadFile(s.attach.passwordFile)
+		if err != nil {
+			return options, fmt.Errorf("--attach-password-file: %w", err)
+		}
+		options.Password = []byte(strings.TrimRight(string(password), "\r\n"))
+	}
+	if s.attach.ca != "" {
+		text, err := os.ReadFile(s.attach.ca)
+		if err != nil {
+			return options, fmt.Errorf("--attach-ca: %w", err)
+		}
+		options.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
+		if !options.TLS.RootCAs.AppendCertsFromPEM(text) {
+			return options, fmt.Errorf("--attach-ca: %s holds no certificate in PEM", s.attach.ca)
+		}
+	}
+	return options, nil
+}
+
+func (s *serveSettings) runAttached(cmd *cobra.Command) error {
+	options, err := s.attachOptions()
+	if err != nil {
+		return err
+	}
+	store, err := server.Attach(s.attach.broker, options)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(cmd.Context())
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		select {
+		case <-store.Ready():
+			fmt.Fprintf(cmd.OutOrStdout(), "attached to %s\n", s.attach.broker)
+		case <-ctx.Done():
+		}
+	})
+	err = store.Serve(ctx)
+	cancel()
+	tasks.Wait()
+	if errors.Is(err, server.ErrAnotherStore) {
+		return fmt.Errorf("%w; one broker has one store", err)
+	}
+	if err == nil {
+		fmt.Fprintln(cmd.OutOrStdout(), "stopped")
+	}
+	return err
+}
