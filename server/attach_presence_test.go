@@ -1,0 +1,135 @@
+package server
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+func TestWhatAStoreDoesAboutOthersOnItsBroker(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		stage stage
+		heard []string // a message that was replayed begins with "*"
+		want  reaction // to the last
+		free  bool     // afterwards
+	}{
+		{"its own claim comes back", claiming, []string{"claims me"}, ignore, true},
+		{"its own claim of an earlier connection is replayed", claiming, []string{"*claims me"}, ignore, false},
+		{"another claimed first", claiming, []string{"claims b"}, yield, false},
+		{"another claims later", claimed, []string{"claims b"}, insist, true},
+		{"another claims, and a third was before both", claiming, []string{"*claims a", "claims me", "claims b"}, ignore, false},
+		{"another was first", claimed, []string{"first a"}, yield, false},
+		{"another answers", claimed, []string{"answers a"}, yield, false},
+		{"another is said to answer", claiming, []string{"*answers a", "claims me"}, ignore, false},
+		{"the one that is said to answer is gone", claiming, []string{"*answers a", "claims me", "gone a"}, insist, true},
+		{"the one that is said to answer is gone before", claiming, []string{"*answers a", "gone a", "claims me"}, ignore, true},
+		{"a third is gone", claiming, []string{"*answers a", "claims me", "gone b"}, ignore, false},
+		{"the last one is gone", claiming, []string{"*gone a", "claims me"}, ignore, true},
+		{"someone asks", answering, []string{"claims b"}, insist, false},
+		{"someone thinks that it was first", answering, []string{"first b"}, insist, false},
+		{"someone is gone, and that is what is retained now", answering, []string{"gone b"}, insist, false},
+		{"someone has taken over", answering, []string{"answers b"}, yield, false},
+		{"after it gave way, nothing matters", answering, []string{"answers b", "claims c"}, ignore, false},
+		{"the message was deleted", answering, []string{""}, ignore, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := presence{me: "me", stage: test.stage}
+			var got reaction
+			for _, text := range test.heard {
+				replayed := text != "" && text[0] == '*'
+				if replayed {
+					text = text[1:]
+				}
+				got = p.hear(text, replayed)
+			}
+			if got != test.want || p.free() != test.free {
+				t.Errorf("%d, free %v; want %d, %v", got, p.free(), test.want, test.free)
+			}
+		})
+	}
+}
+
+func TestAWillThatWasPublishedSaysThatTheBrokerLivedOn(t *testing.T) {
+	for text, want := range map[string]bool{"gone me": true, "answers me": false, "gone b": false, "": false} {
+		p := presence{me: "me"}
+		p.hear(text, true)
+		if p.survived != want {
+			t.Errorf("after %q: %v, want %v", text, p.survived, want)
+		}
+	}
+}
+
+// A broker in which messages wait for any time, in order, is stepped through in random
+// order: subscribe, claim, and each delivery. What one has to say it says at once.
+func TestOfStoresInAnyOrderExactlyOneIsFree(t *testing.T) {
+	const stores = 4
+	for seed := range uint64(20_000) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		var (
+			all        [stores]presence
+			steps      [stores]int // 0: to subscribe, 1: to claim, 2: done
+			subscribed [stores]bool
+			inbox      [stores][]struct {
+				text     string
+				replayed bool
+			}
+			retained string
+		)
+		for i := range all {
+			all[i].me = string(rune('a' + i))
+		}
+		publish := func(text string) {
+			retained = text
+			for i := range inbox {
+				if subscribed[i] {
+					inbox[i] = append(inbox[i], struct {
+						text     string
+						replayed bool
+					}{text, false})
+				}
+			}
+		}
+		for {
+			var moves []func()
+			for i := range all {
+				switch {
+				case all[i].stage == yielded:
+				case steps[i] == 0:
+					moves = append(moves, func() {
+						steps[i], subscribed[i] = 1, true
+						if retained != "" {
+							inbox[i] = append(inbox[i], struct {
+								text     string
+								replayed bool
+							}{retained, true})
+						}
+					})
+				case steps[i] == 1:
+					moves = append(moves, func() { steps[i] = 2; publish(saysClaims + " " + all[i].me) })
+				}
+				if len(inbox[i]) > 0 {
+					moves = append(moves, func() {
+						message := inbox[i][0]
+						inbox[i] = inbox[i][1:]
+						if all[i].hear(message.text, message.replayed) == insist {
+							publish(all[i].insists() + " " + all[i].me)
+						}
+					})
+				}
+			}
+			if len(moves) == 0 {
+				break
+			}
+			moves[random.IntN(len(moves))]()
+		}
+		free := 0
+		for i := range all {
+			if all[i].free() {
+				free++
+			}
+		}
+		if free != 1 {
+			t.Fatalf("seed %d: %d stores are free: %+v", seed, free, all)
+		}
+	}
+}
