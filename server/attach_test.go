@@ -390,3 +390,39 @@ func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
 		t.Errorf("the former holder's token: %v, want ErrConnectionLost", err)
 	}
 }
+
+// The other store is a plain client, which says what a store would say.
+func TestAStoreHoldsItsPlaceAgainstAClaimAndGivesItUpToASuccessor(t *testing.T) {
+	broker := startMosquitto(t, "")
+	a := attach(t, broker.address, server.AttachOptions{})
+	other := connect(t, broker.address, "other", nil)
+	topic := strings.TrimSuffix(invokeTopic, "command/invoke") + "store/presence"
+	other.subscribe(topic)
+	answers := string(other.next().Payload) // retained
+	if !strings.HasPrefix(answers, "answers ") {
+		t.Fatalf("it says %q", answers)
+	}
+	says := func(text string) {
+		t.Helper()
+		if _, err := other.publish(&paho.Publish{QoS: 1, Retain: true, Topic: topic, Payload: []byte(text)}); err != nil {
+			t.Fatal(err)
+		}
+		if got := string(other.next().Payload); got != text {
+			t.Fatalf("%q came back as %q", text, got)
+		}
+	}
+	for _, text := range []string{"claims x", "first x", "gone x"} {
+		says(text)
+		if got := string(other.next().Payload); got != answers {
+			t.Errorf("to %q it says %q", text, got)
+		}
+	}
+	says("answers x")
+	if err := a.result(); !errors.Is(err, server.ErrAnotherStore) {
+		t.Errorf("Serve: %v, want ErrAnotherStore", err)
+	}
+	request := other.request("GET", "k")
+	if ack, err := other.publish(request); err != nil || ack.ReasonCode != 0x10 {
+		t.Errorf("a request after that: %v, %v; want nobody to read it", ack, err)
+	}
+}

@@ -9,6 +9,10 @@
 // system topic, and everything else is an ordinary broker. It knows clients by
 // their connections and never by what a message says of its sender.
 //
+// Where there is a broker already, Attach makes the store a client of it instead. Such a
+// store cannot know who asks; docs/attach.md says what follows from that, and what to tell
+// the broker. What follows here is about the server with its own broker.
+//
 // # Who is who
 //
 // A client has its own topics below clients/, under its client id or the upper-case
@@ -79,4 +83,11 @@
 // connection (outbox) and a third goroutine, started by the first KEYNOTIFY. One
 // goroutine removes keys as they expire. Serve starts all of them and returns
 // when they have ended.
+//
+// An attached store has one connection. The goroutine of paho that hands out messages
+// applies requests, answers them, and listens to other stores (attachedLink.received); a
+// second sends the notifications to all clients, in order (attachedLink.notify); the one
+// that reads the connection drops the watches whose notifications nobody read
+// (attachedSession). Attached.Serve connects, again and again (Attached.connect), and
+// waits for all of them.
 package server
