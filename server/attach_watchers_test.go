@@ -1,0 +1,110 @@
+package server
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/tenurelock/tenure/resp3"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+func keyNotify(client, key string) statestore.Command {
+	return statestore.Parse(statestore.Request{Client: client, Payload: resp3.AppendCommand(nil, "KEYNOTIFY", key)})
+}
+
+func attachedTo(t *testing.T, options AttachOptions) *Attached {
+	t.Helper()
+	a, err := Attach("mqtt://localhost", options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// change makes the store notify whoever watches a key, and returns what it queues.
+func change(a *Attached, key string) (queued []pendingNotification) {
+	ts := "0:0:writer"
+	a.roster.apply(statestore.Parse(statestore.Request{Client: "writer", Payload: resp3.AppendCommand(nil, "SET", key, "v"), Timestamp: &ts}))
+	for {
+		notification, ok := a.unsent.take()
+		if !ok {
+			return queued
+		}
+		queued = append(queued, notification)
+	}
+}
+
+// The broker says that nobody reads a notification; meanwhile the client has come back,
+// subscribed, and asked to be notified.
+func TestAWatchThatWasRenewedOutlivesWhatIsSaidOfTheOldOne(t *testing.T) {
+	a := attachedTo(t, AttachOptions{})
+	a.roster.apply(keyNotify("a", "k"))
+	before := change(a, "k")
+	if len(before) != 1 {
+		t.Fatalf("queued %v", before)
+	}
+	a.roster.apply(keyNotify("a", "k"))
+	if a.unread(before[0]); len(change(a, "k")) != 1 {
+		t.Error("the new watch is dropped")
+	}
+	a.unread(change(a, "k")[0])
+	if queued := change(a, "k"); len(queued) != 0 || a.Stats().DroppedWatches != 1 {
+		t.Errorf("the watch goes on: %v, %+v", queued, a.Stats())
+	}
+}
+
+func TestOneClientTooManyMakesTheStoreForgetTheMostSilentOne(t *testing.T) {
+	a := attachedTo(t, AttachOptions{MaxClients: 3})
+	for i := range 3 {
+		a.roster.apply(keyNotify(fmt.Sprint(i), "k"))
+	}
+	a.roster.apply(keyNotify("0", "other"))
+	queued := change(a, "k") // by a fourth client
+	var notified []string
+	for _, notification := range queued {
+		notified = append(notified, notification.Client)
+	}
+	if got := fmt.Sprint(notified); got != "[0 2]" || a.Stats().Clients != 3 {
+		t.Errorf("notified %s of %d clients, want [0 2] of 3", got, a.Stats().Clients)
+	}
+}
+
+func TestNotificationsBeyondTheQueueAreLostAndCounted(t *testing.T) {
+	a := attachedTo(t, AttachOptions{})
+	for range maxUnsent + 5 {
+		a.deliver(statestore.Notification{Client: "a", Key: "k"})
+	}
+	if got := a.Stats().LostNotifications; got != 5 {
+		t.Errorf("%d were lost, want 5", got)
+	}
+	a.unsent.clear()
+	if _, ok := a.unsent.take(); ok {
+		t.Error("something is left")
+	}
+}
+
+func TestAttachRefusesNonsense(t *testing.T) {
+	for _, broker := range []string{"", "localhost", "localhost:1883", "http://localhost", "mqtt://", "mqtt://user@localhost", "mqtt://localhost/path", "mqtt://localhost?x=y", "mqtt://local host"} {
+		if _, err := Attach(broker, AttachOptions{}); err == nil {
+			t.Errorf("%q is taken for a broker", broker)
+		}
+	}
+	if _, err := Attach("mqtt://localhost", AttachOptions{MaxClients: -1}); err == nil {
+		t.Error("a negative MaxClients is taken")
+	}
+	for _, test := range []struct {
+		text, host string
+		encrypted  bool
+	}{
+		{"mqtt://localhost", "localhost:1883", false},
+		{"tcp://localhost:1", "localhost:1", false},
+		{"mqtts://localhost", "localhost:8883", true},
+		{"mqtt://[::1]:1883/", "[::1]:1883", false},
+		{"ssl://broker.test:8884", "broker.test:8884", true},
+	} {
+		address, err := parseBroker(test.text, nil)
+		if err != nil || address.host != test.host || (address.tls != nil) != test.encrypted {
+			t.Errorf("%s: %+v, %v; want %s", test.text, address, err, test.host)
+		}
+	}
+}

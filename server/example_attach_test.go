@@ -1,0 +1,62 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/hooks/auth"
+	"github.com/mochi-mqtt/server/v2/listeners"
+
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// An MQTT 5 broker that knows nothing of stores.
+func someBroker() (url string, stop func() error) {
+	broker := mqtt.New(&mqtt.Options{Logger: discard})
+	if err := broker.AddHook(new(auth.AllowHook), nil); err != nil {
+		log.Fatal(err)
+	}
+	listener := listeners.NewTCP(listeners.Config{ID: "tcp", Address: "127.0.0.1:0"})
+	if err := broker.AddListener(listener); err != nil {
+		log.Fatal(err)
+	}
+	if err := broker.Serve(); err != nil {
+		log.Fatal(err)
+	}
+	return "mqtt://" + listener.Address(), broker.Close
+}
+
+func ExampleAttach() {
+	broker, stopBroker := someBroker()
+
+	store, err := server.Attach(broker, server.AttachOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- store.Serve(ctx) }()
+	<-store.Ready()
+
+	client, err := transport.Dial(ctx, broker, transport.Options{ClientID: "gateway-a"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	version, err := client.Set(ctx, "hello", []byte("world"), transport.SetOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	entry, err := client.Get(ctx, "hello")
+	fmt.Printf("%s %v %v\n", entry.Value, entry.Version == version, err)
+
+	_ = client.Close()
+	stop()
+	fmt.Println(<-served)
+	_ = stopBroker()
+	// Output:
+	// world true <nil>
+	// <nil>
+}
