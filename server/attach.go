@@ -58,6 +58,7 @@ type Attached struct {
 	roster   *roster
 	unsent   *unsent
 	ready    chan struct{}
+	patience time.Duration // objectionPatience, but for tests that know that nobody objects
 
 	once      sync.Once
 	readyOnce sync.Once
@@ -121,6 +122,7 @@ func Attach(broker string, options AttachOptions) (*Attached, error) {
 		logger:   options.Logger,
 		unsent:   newUnsent(),
 		ready:    make(chan struct{}),
+		patience: objectionPatience,
 		stats:    AttachedStats{Dropped: make(map[Dropped]uint64)},
 	}
 	a.engine = engine.New(store, a.deliver)

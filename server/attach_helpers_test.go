@@ -122,6 +122,19 @@ func attach(t testing.TB, address string, options server.AttachOptions) *attachm
 	return a
 }
 
+// attachAlone is attach where no other store can be.
+func attachAlone(t testing.TB, address string, options server.AttachOptions) *attachment {
+	t.Helper()
+	store, err := server.Attach("mqtt://"+address, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store.Alone()
+	a := serveAttached(t, store)
+	a.mustBeReady()
+	return a
+}
+
 // beginToAttach does not wait until it answers.
 func beginToAttach(t testing.TB, address string, options server.AttachOptions) *attachment {
 	t.Helper()
@@ -129,6 +142,11 @@ func beginToAttach(t testing.TB, address string, options server.AttachOptions) *
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serveAttached(t, store)
+}
+
+func serveAttached(t testing.TB, store *server.Attached) *attachment {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	a := &attachment{Attached: store, t: t, stop: stop, ended: make(chan struct{})}
 	go func() {

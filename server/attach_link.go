@@ -248,7 +248,7 @@ func (l *attachedLink) claim(ctx context.Context) error {
 			return nil
 		}
 		if stage != claiming && settled == nil {
-			settled = time.After(objectionPatience)
+			settled = time.After(l.store.patience)
 		}
 		select {
 		case <-l.changed:

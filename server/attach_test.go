@@ -19,7 +19,7 @@ import (
 func TestAnAttachedStoreFollowsTheProtocol(t *testing.T) {
 	broker := startMosquitto(t, "")
 	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
-		a := attach(t, broker.address, server.AttachOptions{Store: options.Store, Dialect: options.Dialect})
+		a := attachAlone(t, broker.address, server.AttachOptions{Store: options.Store, Dialect: options.Dialect})
 		check(t, &overBroker{overMQTT: overMQTT{address: broker.address}})
 		a.stop() // before the clients leave, which the next row has again
 		_ = a.result()
