@@ -3,6 +3,7 @@ package server_test
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -424,5 +425,26 @@ func TestAStoreHoldsItsPlaceAgainstAClaimAndGivesItUpToASuccessor(t *testing.T) 
 	request := other.request("GET", "k")
 	if ack, err := other.publish(request); err != nil || ack.ReasonCode != 0x10 {
 		t.Errorf("a request after that: %v, %v; want nobody to read it", ack, err)
+	}
+}
+
+func TestInvariant42ServeOfAnAttachedStoreLeavesNothing(t *testing.T) {
+	broker := startMosquitto(t, "")
+	for _, test := range []struct{ name, address string }{
+		{"it answers", broker.address},
+		{"the broker is away", freeAddress(t)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			before := runtime.NumGoroutine()
+			a := beginToAttach(t, test.address, server.AttachOptions{})
+			if test.address == broker.address {
+				a.mustBeReady()
+			}
+			a.stop()
+			if err := a.result(); err != nil {
+				t.Errorf("Serve: %v", err)
+			}
+			eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
+		})
 	}
 }
