@@ -58,7 +58,8 @@ type Attached struct {
 	roster   *roster
 	unsent   *unsent
 	ready    chan struct{}
-	patience time.Duration // objectionPatience, but for tests that know that nobody objects
+	patience time.Duration  // objectionPatience, but for tests that know that nobody objects
+	memory   presenceMemory // of Serve's goroutine
 
 	once      sync.Once
 	readyOnce sync.Once

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
@@ -35,9 +36,15 @@ const (
 	// propertiesRoom is what the properties of a message of ours take up at most, but
 	// for topics and correlation data.
 	propertiesRoom = 512
+	// leastPacket is how large a packet the broker must take: messages of ours that no
+	// client has a part in are smaller.
+	leastPacket = 1024
 )
 
-var errConnectionLost = errors.New("the connection was lost")
+var (
+	errConnectionLost = errors.New("the connection was lost")
+	errOvertaken      = fmt.Errorf("%w, or begins to at this moment, or has while this one was away", ErrAnotherStore)
+)
 
 // attachedLink is one connection of an attached store.
 type attachedLink struct {
@@ -73,7 +80,7 @@ func (a *Attached) connect(ctx context.Context) error {
 		answered:   make(chan struct{}, 1),
 		changed:    make(chan struct{}, 1),
 		superseded: make(chan struct{}),
-		presence:   presence{me: a.instance},
+		presence:   presence{me: a.instance, memory: a.memory},
 	}
 	l.client = paho.NewClient(paho.ClientConfig{
 		Conn:              conn,
@@ -102,6 +109,9 @@ func (a *Attached) connect(ctx context.Context) error {
 		}
 		if connack.Properties.MaximumPacketSize != nil {
 			l.maxPacket = int(*connack.Properties.MaximumPacketSize)
+		}
+		if l.maxPacket > 0 && l.maxPacket < leastPacket {
+			return finalError{fmt.Errorf("the broker takes packets of %d bytes at most; a store needs %d", l.maxPacket, leastPacket)}
 		}
 	}
 	if err := l.begin(ctx); err != nil {
@@ -171,9 +181,13 @@ func (l *attachedLink) begin(ctx context.Context) error {
 	l.mu.Lock()
 	overtaken := !l.presence.answer()
 	survived := l.presence.survived
+	l.store.memory = l.presence.memory
 	l.mu.Unlock()
 	if overtaken {
-		return finalError{fmt.Errorf("%w, or begins to at this moment", ErrAnotherStore)}
+		return finalError{errOvertaken}
+	}
+	if err := l.mayWrite(ctx); err != nil {
+		return err
 	}
 	if err := l.announce(ctx, saysAnswers); err != nil {
 		return err
@@ -225,6 +239,18 @@ func (l *attachedLink) probe(ctx context.Context) error {
 	}
 }
 
+// mayWrite finds out whether the broker lets us write to clients. It would not say so of
+// replies, which have QoS 0.
+func (l *attachedLink) mayWrite(ctx context.Context) error {
+	nobody := l.clientID + "-nobody"
+	for _, topic := range []string{protocol.ResponseTopic(nobody), protocol.NotifyTopic(nobody, "")} {
+		if _, err := l.publish(ctx, &paho.Publish{QoS: 1, Topic: topic}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // claim returns nil once it is ours to be the store.
 func (l *attachedLink) claim(ctx context.Context) error {
 	if err := l.subscribe(ctx, paho.SubscribeOptions{Topic: presenceTopic, QoS: 1}); err != nil {
@@ -255,7 +281,7 @@ func (l *attachedLink) claim(ctx context.Context) error {
 		case <-settled:
 			certain = true
 		case <-l.superseded:
-			return finalError{fmt.Errorf("%w, or begins to at this moment", ErrAnotherStore)}
+			return finalError{errOvertaken}
 		case <-ctx.Done():
 			return errConnectionLost
 		case <-patience.C:
@@ -340,14 +366,15 @@ func signalOne(to chan<- struct{}) {
 	}
 }
 
-// send sends with QoS 0.
-func (l *attachedLink) send(message *paho.Publish) {
+// send sends with QoS 0, and reports false if the message is too large.
+func (l *attachedLink) send(message *paho.Publish) bool {
 	if l.tooLarge(message) {
-		return
+		return false
 	}
 	if _, err := l.client.Publish(l.ctx, message); err != nil {
 		l.store.logger.Debug("a message was not sent", "topic", message.Topic, "error", err)
 	}
+	return true
 }
 
 // tooLarge reports, and counts, what the broker would answer by disconnecting us.
@@ -359,8 +386,13 @@ func (l *attachedLink) tooLarge(message *paho.Publish) bool {
 	if l.maxPacket == 0 || size <= l.maxPacket {
 		return false
 	}
+	// By that estimate only: what is near the limit is measured.
+	exact, err := message.Packet().WriteTo(io.Discard)
+	if err == nil && exact <= int64(l.maxPacket) {
+		return false
+	}
 	l.store.count(func(stats *AttachedStats) { stats.Oversized++ })
-	l.store.logger.Warn("a message is larger than the broker takes; not sent", "topic", message.Topic, "bytes", size, "limit", l.maxPacket)
+	l.store.logger.Warn("a message is larger than the broker takes; not sent", "topic", message.Topic, "bytes", exact, "limit", l.maxPacket)
 	return true
 }
 

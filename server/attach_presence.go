@@ -30,6 +30,17 @@ type presence struct {
 	silent string
 	// survived: the broker has published our Will, so it outlived our last connection.
 	survived bool
+	// memory is what earlier connections left.
+	memory presenceMemory
+}
+
+// presenceMemory is what a store keeps of presenceTopic from one connection to the next.
+type presenceMemory struct {
+	// served: we have been the store.
+	served bool
+	// predecessor is of whom a retained message spoke before we were, or empty. A broker
+	// that crashed may speak of that one again.
+	predecessor string
 }
 
 // stage is how far a store has come.
@@ -65,7 +76,15 @@ func (p *presence) hear(text string, replayed bool) reaction {
 			p.stage = claimed
 		}
 		p.survived = p.survived || replayed && word == saysGone
+	case replayed && p.memory.served && who != p.memory.predecessor && (word == saysAnswers || word == saysGone):
+		// It was the store while we were away. What we hold is older than what it held,
+		// even if it is gone by now.
+		p.stage = yielded
+		return yield
 	case replayed:
+		if !p.memory.served {
+			p.memory.predecessor = who
+		}
 		if word != saysGone {
 			p.silent = who
 		}
@@ -102,5 +121,6 @@ func (p *presence) answer() bool {
 		return false
 	}
 	p.stage = answering
+	p.memory.served = true
 	return true
 }

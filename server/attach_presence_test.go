@@ -30,6 +30,7 @@ func TestWhatAStoreDoesAboutOthersOnItsBroker(t *testing.T) {
 		{"someone is gone, and that is what is retained now", answering, []string{"gone b"}, insist, false},
 		{"someone has taken over", answering, []string{"answers b"}, yield, false},
 		{"after it gave way, nothing matters", answering, []string{"answers b", "claims c"}, ignore, false},
+		{"another was the store before us, ever", claiming, []string{"*answers z", "gone z", "claims me"}, ignore, true},
 		{"the message was deleted", answering, []string{""}, ignore, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -44,6 +45,40 @@ func TestWhatAStoreDoesAboutOthersOnItsBroker(t *testing.T) {
 			}
 			if got != test.want || p.free() != test.free {
 				t.Errorf("%d, free %v; want %d, %v", got, p.free(), test.want, test.free)
+			}
+		})
+	}
+}
+
+func TestAStoreThatWasAwayYieldsToOneThatServedMeanwhile(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		first    string // what was retained when it connected for the first time
+		replayed string // and when it came back
+		want     reaction
+	}{
+		{"nothing happened", "", "gone me", ignore},
+		{"it could not say farewell", "", "answers me", ignore},
+		{"the broker forgot", "", "", ignore},
+		{"another serves", "", "answers b", yield},
+		{"another has served", "", "gone b", yield},
+		{"another claims, and will be told", "", "claims b", ignore},
+		{"another thinks that it was first, and will be told", "", "first b", ignore},
+		{"the broker tells what was retained before", "gone a", "gone a", ignore},
+		{"the one before has served again", "gone a", "gone b", yield},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			first := presence{me: "me"}
+			if got := first.hear(test.first, true); got != ignore {
+				t.Fatalf("to %q: %d", test.first, got)
+			}
+			first.hear("claims me", false)
+			if !first.answer() {
+				t.Fatal("it is not the store")
+			}
+			again := presence{me: "me", memory: first.memory}
+			if got := again.hear(test.replayed, true); got != test.want {
+				t.Errorf("to %q: %d, want %d", test.replayed, got, test.want)
 			}
 		})
 	}

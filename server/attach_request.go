@@ -38,7 +38,14 @@ func (l *attachedLink) handle(message *paho.Publish) {
 	if properties.MessageExpiry != nil && *properties.MessageExpiry > 0 {
 		request.Expires = l.store.engine.Elapsed() + time.Duration(*properties.MessageExpiry)*time.Second
 	}
-	reply := l.store.roster.apply(statestore.Parse(request))
+	command := statestore.Parse(request)
+	if command.Verb == statestore.VerbKeyNotify {
+		// A watch may have ended since the first delivery without its client's doing,
+		// and applied twice it does no harm: it is not to be recognised.
+		request.Correlation = nil
+		command = statestore.Parse(request)
+	}
+	reply := l.store.roster.apply(command)
 	if reply.Outcome == statestore.Expired {
 		l.store.drop(client, DroppedExpired)
 		return
@@ -75,9 +82,21 @@ func attachedProperty(properties paho.UserProperties, name string) *string {
 	return nil
 }
 
+// replyTooLarge is the answer in place of one that the broker would not take. It is not
+// among the refusals of the protocol: clients get its text.
+const replyTooLarge protocol.Refusal = "the reply is larger than the broker takes"
+
 // reply sends a reply with QoS 0, as Server does: nothing waits for it here, nor does
 // the broker hold anything up for a client that does not read.
 func (l *attachedLink) reply(request *paho.PublishProperties, reply statestore.Reply) {
+	if l.send(l.response(request, reply)) || reply.Outcome != statestore.Found {
+		return
+	}
+	// Only a value makes a reply large. Its reader is told, rather than left to wait.
+	l.send(l.response(request, statestore.Reply{Verb: reply.Verb, Err: replyTooLarge}))
+}
+
+func (l *attachedLink) response(request *paho.PublishProperties, reply statestore.Reply) *paho.Publish {
 	response := &paho.Publish{
 		Topic:   request.ResponseTopic,
 		Payload: reply.Append(nil, l.store.options.Dialect),
@@ -93,7 +112,7 @@ func (l *attachedLink) reply(request *paho.PublishProperties, reply statestore.R
 	if !reply.Version.IsZero() {
 		response.Properties.User.Add(protocol.PropertyTimestamp, reply.Version.String())
 	}
-	l.send(response)
+	return response
 }
 
 // notify sends notifications as they come, one after the other, until the connection
