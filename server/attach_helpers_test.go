@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -99,9 +100,15 @@ func (m *mosquitto) stop() {
 }
 
 // restart kills the broker, and with it all connections, and starts it anew.
-func (m *mosquitto) restart() {
+func (m *mosquitto) restart() { m.restartAfter(syscall.SIGKILL) }
+
+func (m *mosquitto) restartAfter(signal syscall.Signal) {
+	m.t.Helper()
 	path := m.command.Path
-	m.stop()
+	if err := m.command.Process.Signal(signal); err != nil {
+		m.t.Fatal(err)
+	}
+	_ = m.command.Wait()
 	m.start(path)
 }
 

@@ -410,7 +410,7 @@ func (l *attachedLink) leave(conn *brokerConn) {
 	defer cancel()
 	_, _ = l.client.Unsubscribe(farewell, &paho.Unsubscribe{Topics: []string{protocol.InvokeTopic}})
 	l.mu.Lock()
-	said := l.claims && l.presence.stage != yielded // otherwise what is retained is another's
+	said := l.claims && l.presence.retained()
 	l.mu.Unlock()
 	if said {
 		_ = l.announce(farewell, saysGone)

@@ -30,6 +30,9 @@ type presence struct {
 	silent string
 	// survived: the broker has published our Will, so it outlived our last connection.
 	survived bool
+	// vacant: we gave way to one that is gone. Nobody is there who would replace our
+	// claim.
+	vacant bool
 	// memory is what earlier connections left.
 	memory presenceMemory
 }
@@ -79,7 +82,7 @@ func (p *presence) hear(text string, replayed bool) reaction {
 	case replayed && p.memory.served && who != p.memory.predecessor && (word == saysAnswers || word == saysGone):
 		// It was the store while we were away. What we hold is older than what it held,
 		// even if it is gone by now.
-		p.stage = yielded
+		p.stage, p.vacant = yielded, word == saysGone
 		return yield
 	case replayed:
 		if !p.memory.served {
@@ -114,6 +117,9 @@ func (p *presence) insists() string {
 // It is not certain before whoever claimed earlier had time to say so: another may have
 // replaced the retained message of that.
 func (p *presence) free() bool { return p.stage == claimed && p.silent == "" }
+
+// retained reports whether what we have said may be what the broker retains.
+func (p *presence) retained() bool { return p.stage != yielded || p.vacant }
 
 // answer makes us the store, unless we gave way.
 func (p *presence) answer() bool {

@@ -80,6 +80,9 @@ func TestAStoreThatWasAwayYieldsToOneThatServedMeanwhile(t *testing.T) {
 			if got := again.hear(test.replayed, true); got != test.want {
 				t.Errorf("to %q: %d, want %d", test.replayed, got, test.want)
 			}
+			if got, want := again.retained(), test.replayed != "answers b"; got != want {
+				t.Errorf("its claim may be retained: %v, want %v", got, want)
+			}
 		})
 	}
 }

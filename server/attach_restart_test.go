@@ -1,0 +1,150 @@
+package server_test
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/fencing"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// The lease lasts longer than the test is patient: what happens to a tenure, happens by
+// the restart.
+func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		signal  syscall.Signal
+		instant bool
+	}{
+		{"the broker is killed", syscall.SIGKILL, false},
+		{"the broker is stopped", syscall.SIGTERM, false},
+		{"the broker is killed, instant failover", syscall.SIGKILL, true},
+		{"the broker is stopped, instant failover", syscall.SIGTERM, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			broker := startMosquitto(t, fmt.Sprintf("persistence true\npersistence_location %s/\n", t.TempDir()))
+			a := attach(t, broker.address, server.AttachOptions{})
+			options := lease.Options{TTL: 3 * patience, InstantFailover: test.instant}
+			holder := dial(t, broker.address, transport.Options{ClientID: "node-a", KeepAlive: 3 * patience})
+			standby := dial(t, broker.address, transport.Options{ClientID: "node-b"})
+			of := func(client *transport.Client, options lease.Options) *lease.Lease {
+				l, err := lease.New(client, leaseKey, options)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return l
+			}
+			tenure, err := of(holder, options).TryAcquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			token, err := tenure.Token()
+			if err != nil {
+				t.Fatal(err)
+			}
+			guard := fencing.NewGuard(holder, tenure)
+			if _, err := guard.Set(t.Context(), fencedKey, []byte("before")); err != nil {
+				t.Fatal(err)
+			}
+			broker.restartAfter(test.signal)
+			eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
+
+			if test.instant {
+				mustBeOver(t, tenure.Context().Done())
+				if _, err := tenure.Token(); !errors.Is(err, lease.ErrConnectionLost) {
+					t.Errorf("its token: %v, want ErrConnectionLost", err)
+				}
+				if _, err := guard.Set(t.Context(), fencedKey, []byte("after")); err == nil {
+					t.Error("the guard of a lost tenure writes")
+				}
+				return
+			}
+			if got, err := tenure.Token(); err != nil || got != token {
+				t.Errorf("its token: %v, %v; want %v", got, err, token)
+			}
+			// The first request may meet the end of the old connection.
+			eventually(t, "the leader writes", func() bool {
+				_, err := guard.Set(t.Context(), fencedKey, []byte("after"))
+				return err == nil
+			})
+			eventually(t, "the other asks the store", func() bool {
+				_, err := of(standby, lease.Options{TTL: time.Minute}).TryAcquire(t.Context())
+				if err == nil {
+					t.Error("the lease is granted twice")
+				}
+				return errors.Is(err, lease.ErrHeld)
+			})
+			mustHold(t, standby, fencedKey, "after")
+		})
+	}
+}
+
+// Nobody can renew while the broker is away, and the store lets time pass all the same.
+func TestALeaseEndsWhileTheBrokerIsAwayAndItsHolderKnows(t *testing.T) {
+	broker := startMosquitto(t, "")
+	a := attach(t, broker.address, server.AttachOptions{})
+	l, err := lease.New(dial(t, broker.address, transport.Options{ClientID: "node-a"}), leaseKey, lease.Options{TTL: leaseTTL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenure, err := l.TryAcquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := tenure.Token()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := broker.command.Path
+	broker.stop()
+	mustBeOver(t, tenure.Context().Done()) // a moment earlier, for those who work under it
+	eventually(t, "the token ends", func() bool {
+		_, err := tenure.Token()
+		return errors.Is(err, lease.ErrDeadlinePassed)
+	})
+	broker.start(path)
+	eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
+	other, err := lease.New(dial(t, broker.address, transport.Options{ClientID: "node-b"}), leaseKey, lease.Options{TTL: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := other.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second, err := next.Token(); err != nil || second.Compare(first) <= 0 {
+		t.Errorf("the next token is %v (%v), not above %v", second, err, first)
+	}
+}
+
+func TestAStoreDoesNotComeBackWhereAnotherHasServedMeanwhile(t *testing.T) {
+	broker := startMosquitto(t, "")
+	through := newProxy(t, broker.address)
+	first := attach(t, through.address(), server.AttachOptions{})
+	client := dial(t, broker.address, transport.Options{})
+	if _, err := client.Set(t.Context(), "k", []byte("of the first"), transport.SetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	through.refuses(true)
+	through.cut()
+	second := attach(t, broker.address, server.AttachOptions{})
+	mustHold(t, client, "k", "")
+	second.stop()
+	if err := second.result(); err != nil {
+		t.Fatal(err)
+	}
+	through.refuses(false)
+	if err := first.result(); !errors.Is(err, server.ErrAnotherStore) {
+		t.Errorf("the first store: %v, want ErrAnotherStore", err)
+	}
+	if _, err := client.Get(t.Context(), "k"); !errors.Is(err, transport.ErrNoStore) {
+		t.Errorf("a request: %v, want ErrNoStore", err)
+	}
+	attach(t, broker.address, server.AttachOptions{}) // without delay
+	mustHold(t, client, "k", "")
+}

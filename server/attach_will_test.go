@@ -1,0 +1,170 @@
+package server_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// The store has to know who asks and where it answers; of a Will it learns that from what
+// the broker publishes only.
+func TestABrokerPublishesOurWillAsAWholeRequest(t *testing.T) {
+	broker := startMosquitto(t, "")
+	attach(t, broker.address, server.AttachOptions{})
+	monitor := connect(t, broker.address, "monitor", nil)
+	through := newProxy(t, broker.address)
+	_, bequest := bequeathing(t, through)
+	monitor.subscribe(invokeTopic)
+	through.cut()
+	mustBeOver(t, bequest.Lost())
+	will := monitor.next()
+	if got, want := string(will.Payload), string(command("VDEL", "k", "mine")); got != want {
+		t.Errorf("it asks for %q, want %q", got, want)
+	}
+	if will.QoS != 1 || will.Retain || len(will.Properties.CorrelationData) != 16 ||
+		will.Properties.ResponseTopic != "clients/node-a/services/statestore/_any_/command/invoke/response" ||
+		will.Properties.ContentType != "application/octet-stream" ||
+		will.Properties.User.Get("__srcId") != "node-a" || will.Properties.User.Get("__protVer") != "1.0" {
+		t.Errorf("%v, %+v", will, will.Properties)
+	}
+	observer := connect(t, broker.address, "observer", nil)
+	eventually(t, "the key is deleted", func() bool { return observer.do("GET", "k") == "$-1\r\n" })
+}
+
+// What the server with its own broker refuses at CONNECT is dropped by an attached store
+// when it comes. What depends on the moment is decided in the same way by both.
+func TestAnAttachedStoreJudgesAWillLikeAnyRequest(t *testing.T) {
+	broker := startMosquitto(t, "")
+	a := attach(t, broker.address, server.AttachOptions{})
+	observer := connect(t, broker.address, "observer", nil)
+	whole := func(payload []byte) func(*paho.Connect) {
+		return func(connect *paho.Connect) {
+			connect.WillMessage = &paho.WillMessage{Topic: invokeTopic, QoS: 1, Payload: payload}
+			connect.WillProperties = &paho.WillProperties{}
+		}
+	}
+	for _, test := range []struct {
+		name    string
+		change  func(*paho.Connect)
+		dropped server.Dropped // empty: it reaches the store
+	}{
+		// paho leaves out the response topic, whatever one tells it.
+		{"without a response topic", whole(command("DEL", "k")), server.DroppedNoResponse},
+		{"with QoS 0", func(connect *paho.Connect) {
+			whole(command("DEL", "k"))(connect)
+			connect.WillMessage.QoS = 0
+		}, server.DroppedQoS},
+		{"retained", func(connect *paho.Connect) {
+			whole(command("DEL", "k"))(connect)
+			connect.WillMessage.Retain = true
+		}, server.DroppedRetained},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			observer.do("SET", "k", "v")
+			before := a.Stats()
+			heir := connect(t, broker.address, "node-a", test.change)
+			_ = heir.conn.Close()
+			eventually(t, "the Will is dropped", func() bool { return a.Stats().Dropped[test.dropped] == before.Dropped[test.dropped]+1 })
+			observer.mustGet("k", "v")
+		})
+	}
+	t.Run("a retained one is not applied by a store that comes later", func(t *testing.T) {
+		a.stop()
+		if err := a.result(); err != nil {
+			t.Fatal(err)
+		}
+		next := attach(t, broker.address, server.AttachOptions{})
+		observer.mustGet("k", "")
+		if got := next.Stats().Dropped; len(got) != 0 {
+			t.Errorf("dropped %v", got)
+		}
+	})
+}
+
+func TestOnABrokerOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
+	broker := startMosquitto(t, "")
+	attach(t, broker.address, server.AttachOptions{})
+	client, bequest := bequeathing(t, newProxy(t, broker.address))
+	if err := client.Close(); err != nil {
+		t.Error(err)
+	}
+	mustBeOver(t, bequest.Lost())
+	mustHold(t, dial(t, broker.address, transport.Options{ClientID: "node-a"}), "k", "mine")
+}
+
+// A Will speaks of the value of one tenure: that of a successor is safe from it.
+func TestAWillThatComesLateDoesNotDeleteWhatIsThereNow(t *testing.T) {
+	broker := startMosquitto(t, "")
+	a := attach(t, broker.address, server.AttachOptions{})
+	observer := dial(t, broker.address, transport.Options{})
+	through := newProxy(t, broker.address)
+	_, bequest := bequeathing(t, through)
+	if _, err := observer.Set(t.Context(), "k", []byte("of the next"), transport.SetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	before := a.Stats().Requests
+	through.cut()
+	mustBeOver(t, bequest.Lost())
+	eventually(t, "the Will has been answered", func() bool { return a.Stats().Requests > before })
+	mustHold(t, observer, "k", "of the next")
+}
+
+// The connection of the former is half-open; somebody else connects under its name, or it
+// does so itself. The broker ends the old connection and publishes its Will before it
+// reads from the new one.
+func TestAWillIsAppliedBeforeTheNextConnectionOfItsClientIsRead(t *testing.T) {
+	broker := startMosquitto(t, "")
+	attach(t, broker.address, server.AttachOptions{})
+	for n := range 3 {
+		through := newProxy(t, broker.address)
+		bequeathing(t, through)
+		through.refuses(true) // it would take the name back
+		through.swallow()
+		again := connect(t, broker.address, "node-a", nil)
+		again.mustGet("k", "")
+		_ = again.paho.Disconnect(&paho.Disconnect{})
+		again.mustBeGone()
+		if t.Failed() {
+			t.Fatalf("round %d", n)
+		}
+	}
+}
+
+// A KEYNOTIFY is sent again over a new connection, in a session that was kept, after its
+// watch has ended.
+func TestAKeyNotifyThatIsSentAgainWatchesAgain(t *testing.T) {
+	broker := startMosquitto(t, "")
+	a := attach(t, broker.address, server.AttachOptions{})
+	writer := connect(t, broker.address, "writer", nil)
+	filter := fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, "node-a")
+	gone := connect(t, broker.address, "node-a", nil)
+	gone.subscribe(filter)
+	request := gone.request("KEYNOTIFY", "k")
+	ask := func(p *peer) {
+		t.Helper()
+		if _, err := p.publish(request); err != nil {
+			t.Fatal(err)
+		}
+		if got := string(p.next().Payload); got != "+OK\r\n" {
+			t.Fatalf("KEYNOTIFY: %q", got)
+		}
+	}
+	ask(gone)
+	_ = gone.paho.Disconnect(&paho.Disconnect{})
+	gone.mustBeGone()
+	writer.do("SET", "k", "1")
+	eventually(t, "the watch ends", func() bool { return a.Stats().DroppedWatches == 1 })
+
+	again := connect(t, broker.address, "node-a", nil)
+	again.subscribe(filter)
+	ask(again)
+	writer.do("SET", "k", "2")
+	if got := string(again.nextNotification().Payload); !strings.Contains(got, "\r\n2\r\n") {
+		t.Errorf("notification %q", got)
+	}
+}
