@@ -35,7 +35,7 @@ func startGuardedMosquitto(t *testing.T) *mosquitto {
 		t.Fatal(err)
 	}
 	if out, err := exec.Command("mosquitto_passwd", "-U", passwords).CombinedOutput(); err != nil {
-		t.Skipf("SKIPPED: mosquitto_passwd: %v: %s", err, out)
+		lacking(t, fmt.Sprintf("mosquitto_passwd: %v: %s", err, out))
 	}
 	return startMosquitto(t, fmt.Sprintf("allow_anonymous true\nacl_file %s\npassword_file %s\n", acl, passwords))
 }

@@ -41,10 +41,7 @@ func startMosquitto(t testing.TB, more string) *mosquitto {
 		path, err = exec.LookPath("/usr/sbin/mosquitto") // not in everybody's PATH
 	}
 	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("mosquitto is not installed: apt-get install mosquitto")
-		}
-		t.Skip("SKIPPED: mosquitto is not installed (apt-get install mosquitto): nothing here was tested")
+		lacking(t, "mosquitto is not installed: apt-get install mosquitto")
 	}
 	m := &mosquitto{t: t, address: freeAddress(t), config: filepath.Join(t.TempDir(), "mosquitto.conf"), log: new(syncBuffer)}
 	_, port, _ := net.SplitHostPort(m.address)
@@ -60,6 +57,15 @@ func startMosquitto(t testing.TB, more string) *mosquitto {
 	m.start(path)
 	t.Cleanup(m.stop)
 	return m
+}
+
+// lacking skips a test that cannot run here, or fails it where everything must run.
+func lacking(t testing.TB, what string) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatal(what)
+	}
+	t.Skip("SKIPPED: nothing was tested here. " + what)
 }
 
 func freeAddress(t testing.TB) string {

@@ -21,12 +21,14 @@ type attachSettings struct {
 	user         string
 	passwordFile string
 	ca           string
+	certificate  string
+	key          string
 }
 
 // check refuses flags that would have no effect: who gives them believes in something
 // that is not so.
 func (s *attachSettings) check(changed func(name string) bool) error {
-	withAttach := []string{"attach-user", "attach-password-file", "attach-ca"}
+	withAttach := []string{"attach-user", "attach-password-file", "attach-ca", "attach-cert", "attach-key"}
 	withoutAttach := []string{"addr", "tls-cert", "tls-key", "client-ca", "auth", "insecure", "max-packet-size"}
 	if s.broker == "" {
 		for _, name := range withAttach {
@@ -60,17 +62,46 @@ func (s *serveSettings) attachOptions() (server.AttachOptions, error) {
 		}
 		options.Password = []byte(strings.TrimRight(string(password), "\r\n"))
 	}
-	if s.attach.ca != "" {
-		text, err := os.ReadFile(s.attach.ca)
+	config, err := s.attach.tlsConfig()
+	options.TLS = config
+	return options, err
+}
+
+// tlsConfig returns how to meet the broker; nil where no flag is about that.
+func (s *attachSettings) tlsConfig() (*tls.Config, error) {
+	if s.ca == "" && s.certificate == "" && s.key == "" {
+		return nil, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if s.ca != "" {
+		text, err := os.ReadFile(s.ca)
 		if err != nil {
-			return options, fmt.Errorf("--attach-ca: %w", err)
+			return nil, fmt.Errorf("--attach-ca: %w", err)
 		}
-		options.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
-		if !options.TLS.RootCAs.AppendCertsFromPEM(text) {
-			return options, fmt.Errorf("--attach-ca: %s holds no certificate in PEM", s.attach.ca)
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("--attach-ca: %s holds no certificate in PEM", s.ca)
 		}
 	}
-	return options, nil
+	if s.certificate == "" && s.key == "" {
+		return config, nil
+	}
+	if s.certificate == "" || s.key == "" {
+		return nil, errors.New("a certificate needs both --attach-cert and --attach-key")
+	}
+	// Read for each connection, since certificates are replaced before they end.
+	read := func() (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(s.certificate, s.key)
+		if err != nil {
+			return nil, fmt.Errorf("--attach-cert and --attach-key: %w", err)
+		}
+		return &pair, nil
+	}
+	if _, err := read(); err != nil {
+		return nil, err
+	}
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return read() }
+	return config, nil
 }
 
 func (s *serveSettings) runAttached(cmd *cobra.Command) error {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bufio"
+	"crypto/tls"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -15,8 +17,8 @@ import (
 )
 
 // startMosquitto runs a broker until the test ends, which is skipped without the program,
-// and fails where CI is true.
-func startMosquitto(t *testing.T) (address string) {
+// and fails where CI is true. The settings more are about its listener.
+func startMosquitto(t *testing.T, more string) (address string) {
 	t.Helper()
 	path, err := exec.LookPath("mosquitto")
 	if err != nil {
@@ -36,7 +38,7 @@ func startMosquitto(t *testing.T) (address string) {
 	_ = listener.Close()
 	_, port, _ := net.SplitHostPort(address)
 	config := filepath.Join(t.TempDir(), "mosquitto.conf")
-	if err := os.WriteFile(config, []byte("listener "+port+" 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n"), 0o644); err != nil {
+	if err := os.WriteFile(config, []byte("user root\nlistener "+port+" 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n"+more), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	broker := exec.Command(path, "-c", config)
@@ -60,7 +62,7 @@ func startMosquitto(t *testing.T) (address string) {
 }
 
 func TestServeAttachSaysWhenItAnswersAndASecondOneEnds(t *testing.T) {
-	path, url := build(t), "mqtt://"+startMosquitto(t)
+	path, url := build(t), "mqtt://"+startMosquitto(t, "")
 	cmd := exec.Command(path, "serve", "--attach", url)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -99,8 +101,75 @@ func TestServeAttachSaysWhenItAnswersAndASecondOneEnds(t *testing.T) {
 	}
 }
 
+// The broker asks for a certificate, whose subject is then the user.
+func TestServeAttachOverTLSShowsACertificateAndTrustsTheAuthorityThatIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	leaf, certificate, key := writeCertificate(t, dir, "broker")
+	_, storeCertificate, storeKey := writeCertificate(t, dir, "store")
+	_, otherCertificate, _ := writeCertificate(t, dir, "other")
+	_, clientCertificate, clientKey := writeCertificate(t, dir, "press-7")
+	trusted := filepath.Join(dir, "trusted.pem")
+	var authorities []byte
+	for _, name := range []string{storeCertificate, clientCertificate} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		authorities = append(authorities, text...)
+	}
+	if err := os.WriteFile(trusted, authorities, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	address := startMosquitto(t, fmt.Sprintf("cafile %s\ncertfile %s\nkeyfile %s\nrequire_certificate true\nuse_identity_as_username true\n",
+		trusted, certificate, key))
+	url := "mqtts://" + address
+	path := build(t)
+
+	refused := exec.Command(path, "serve", "--attach", url, "--attach-ca", otherCertificate, "--attach-cert", storeCertificate, "--attach-key", storeKey)
+	log, err := refused.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := refused.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if lines := bufio.NewScanner(log); !lines.Scan() || !strings.Contains(lines.Text(), "certificate signed by unknown authority") {
+		t.Errorf("a broker of another authority: %q", lines.Text())
+	}
+	_ = refused.Process.Kill()
+	_ = refused.Wait()
+
+	cmd := exec.Command(path, "serve", "--attach", url, "--attach-ca", certificate, "--attach-cert", storeCertificate, "--attach-key", storeKey)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait()
+	})
+	if lines := bufio.NewScanner(stdout); !lines.Scan() || lines.Text() != "attached to "+url {
+		t.Fatalf("first line %q", lines.Text())
+	}
+	pair, err := tls.LoadX509KeyPair(clientCertificate, clientKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	press, err := connectTLS(t, address, "", "", leaf, pair)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := press.ask("SET", "k", "v"); got != "+OK\r\n" {
+		t.Errorf("SET: %q", got)
+	}
+}
+
 func TestServeAttachRefusesWhatHasNoEffectAndNamesTheCure(t *testing.T) {
 	path := build(t)
+	_, certificate, _ := writeCertificate(t, t.TempDir(), "store")
 	for _, test := range []struct {
 		name      string
 		arguments []string
@@ -111,7 +180,10 @@ func TestServeAttachRefusesWhatHasNoEffectAndNamesTheCure(t *testing.T) {
 		{"a user without a broker", []string{"--attach-user", "store"}, "give that too"},
 		{"a password that is not there", []string{"--attach", "mqtt://localhost", "--attach-password-file", "no.txt"}, "no.txt"},
 		{"an authority that is not there", []string{"--attach", "mqtts://localhost", "--attach-ca", "no.pem"}, "no.pem"},
-		{"an authority without TLS", []string{"--attach", "mqtt://localhost", "--attach-ca", "attach_test.go"}, "no certificate in PEM"},
+		{"an authority that is none", []string{"--attach", "mqtts://localhost", "--attach-ca", "attach_test.go"}, "no certificate in PEM"},
+		{"an authority without TLS", []string{"--attach", "mqtt://localhost", "--attach-ca", certificate}, "is not encrypted"},
+		{"a certificate without its key", []string{"--attach", "mqtts://localhost", "--attach-cert", certificate}, "both --attach-cert and --attach-key"},
+		{"a certificate that is none", []string{"--attach", "mqtts://localhost", "--attach-cert", "attach_test.go", "--attach-key", "attach_test.go"}, "--attach-cert and --attach-key: "},
 		{"another scheme", []string{"--attach", "http://localhost"}, "write mqtt://host:1883"},
 		{"no host", []string{"--attach", "localhost"}, "write mqtt://host:1883"},
 		{"credentials in the URL", []string{"--attach", "mqtt://store:secret@localhost"}, "write mqtt://host:1883"},

@@ -82,6 +82,8 @@ with the client id and a colon.`,
 	flags.StringVar(&settings.attach.user, "attach-user", "", "user name at that broker")
 	flags.StringVar(&settings.attach.passwordFile, "attach-password-file", "", "file with the password for that broker; a line end at its end is not part of it")
 	flags.StringVar(&settings.attach.ca, "attach-ca", "", "file with the authorities whose certificates that broker may show, in PEM; default: the system's")
+	flags.StringVar(&settings.attach.certificate, "attach-cert", "", "file with a certificate to show that broker, in PEM; read for each connection")
+	flags.StringVar(&settings.attach.key, "attach-key", "", "file with the key of that certificate, in PEM")
 	flags.BoolVar(&settings.verbose, "verbose", false, "log every request and connection")
 	return serve
 }
