@@ -11,12 +11,13 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
 )
 
 // startGuardedMosquitto runs a broker with the rules that docs/attach.md has.
-func startGuardedMosquitto(t *testing.T) *mosquitto {
+func startGuardedMosquitto(t *testing.T) *mosquitto.Broker {
 	t.Helper()
 	document, err := os.ReadFile("../docs/attach.md")
 	if err != nil {
@@ -35,15 +36,15 @@ func startGuardedMosquitto(t *testing.T) *mosquitto {
 		t.Fatal(err)
 	}
 	if out, err := exec.Command("mosquitto_passwd", "-U", passwords).CombinedOutput(); err != nil {
-		lacking(t, fmt.Sprintf("mosquitto_passwd: %v: %s", err, out))
+		mosquitto.Lacking(t, fmt.Sprintf("mosquitto_passwd: %v: %s", err, out))
 	}
-	return startMosquitto(t, fmt.Sprintf("allow_anonymous true\nacl_file %s\npassword_file %s\n", acl, passwords))
+	return mosquitto.Start(t, fmt.Sprintf("acl_file %s\npassword_file %s\n", acl, passwords))
 }
 
 func TestTheRulesOfTheDocumentLetClientsUseTheStoreAndNoMore(t *testing.T) {
 	broker := startGuardedMosquitto(t)
-	a := attach(t, broker.address, server.AttachOptions{User: "store", Password: []byte("secret")})
-	client := dial(t, broker.address, transport.Options{ClientID: "node-a"})
+	a := attach(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret")})
+	client := dial(t, broker.Address, transport.Options{ClientID: "node-a"})
 	watch, err := client.Watch("k")
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +58,7 @@ func TestTheRulesOfTheDocumentLetClientsUseTheStoreAndNoMore(t *testing.T) {
 		t.Errorf("%d watches were dropped", got)
 	}
 
-	other := connect(t, broker.address, "node-b", nil)
+	other := connect(t, broker.Address, "node-b", nil)
 	for _, topic := range []string{
 		"clients/node-a/services/statestore/_any_/command/invoke/response",
 		fmt.Sprintf("%s/%X/command/notify/%X", reservedPrefix, "node-a", "k"),
@@ -90,7 +91,7 @@ func TestAStoreThatTheBrokerRefusesSaysWhatItNeeds(t *testing.T) {
 		{"no user", server.AttachOptions{}, "must let a store write there"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			store, err := server.Attach("mqtt://"+broker.address, test.options)
+			store, err := server.Attach("mqtt://"+broker.Address, test.options)
 			if err != nil {
 				t.Fatal(err)
 			}

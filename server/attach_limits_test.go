@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -14,9 +15,9 @@ import (
 // again, since the same request would come again.
 func TestAReplyThatIsLargerThanTheBrokerTakesIsARefusal(t *testing.T) {
 	const limit = 2048
-	broker := startMosquitto(t, fmt.Sprintf("max_packet_size %d\n", limit))
-	a := attach(t, broker.address, server.AttachOptions{})
-	p := connect(t, broker.address, "node-a", nil)
+	broker := mosquitto.Start(t, fmt.Sprintf("max_packet_size %d\n", limit))
+	a := attach(t, broker.Address, server.AttachOptions{})
+	p := connect(t, broker.Address, "node-a", nil)
 	// What was asked for on a short way is answered on a long one.
 	long := "clients/node-a/" + strings.Repeat("x", 800)
 	p.subscribe(long)
@@ -55,9 +56,9 @@ func TestAReplyThatIsLargerThanTheBrokerTakesIsARefusal(t *testing.T) {
 }
 
 func TestANotificationThatIsLargerThanTheBrokerTakesIsSkipped(t *testing.T) {
-	broker := startMosquitto(t, "max_packet_size 4096\n")
-	a := attach(t, broker.address, server.AttachOptions{})
-	p := connect(t, broker.address, "node-a", nil)
+	broker := mosquitto.Start(t, "max_packet_size 4096\n")
+	a := attach(t, broker.Address, server.AttachOptions{})
+	p := connect(t, broker.Address, "node-a", nil)
 	p.subscribe(fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, "node-a"))
 	long := strings.Repeat("k", 1400) // twice as long in the topic of its notifications
 	for _, key := range []string{long, "k"} {
@@ -73,8 +74,8 @@ func TestANotificationThatIsLargerThanTheBrokerTakesIsSkipped(t *testing.T) {
 }
 
 func TestAStoreDoesNotBeginOnABrokerThatTakesSmallPacketsOnly(t *testing.T) {
-	broker := startMosquitto(t, "max_packet_size 1000\n")
-	store, err := server.Attach("mqtt://"+broker.address, server.AttachOptions{})
+	broker := mosquitto.Start(t, "max_packet_size 1000\n")
+	store, err := server.Attach("mqtt://"+broker.Address, server.AttachOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,20 +87,20 @@ func TestAStoreDoesNotBeginOnABrokerThatTakesSmallPacketsOnly(t *testing.T) {
 
 // The broker ends the connection of whoever has more messages under way than it wants.
 func TestNotificationsKeepToTheReceiveMaximumOfTheBroker(t *testing.T) {
-	broker := startMosquitto(t, "max_inflight_messages 1\n")
-	a := attach(t, broker.address, server.AttachOptions{})
-	if got := connect(t, broker.address, "node-a", nil).connack.Properties.ReceiveMaximum; got == nil || *got != 1 {
+	broker := mosquitto.Start(t, "max_inflight_messages 1\n")
+	a := attach(t, broker.Address, server.AttachOptions{})
+	if got := connect(t, broker.Address, "node-a", nil).connack.Properties.ReceiveMaximum; got == nil || *got != 1 {
 		t.Fatalf("the broker has a Receive Maximum of %v", got)
 	}
 	const readers, writes = 20, 20
 	var watching []*peer
 	for i := range readers {
-		p := connect(t, broker.address, fmt.Sprintf("reader-%d", i), nil)
+		p := connect(t, broker.Address, fmt.Sprintf("reader-%d", i), nil)
 		p.subscribe(fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, p.id))
 		p.do("KEYNOTIFY", "k")
 		watching = append(watching, p)
 	}
-	writer := dial(t, broker.address, transport.Options{})
+	writer := dial(t, broker.Address, transport.Options{})
 	for i := range writes {
 		if _, err := writer.Set(t.Context(), "k", fmt.Append(nil, i), transport.SetOptions{}); err != nil {
 			t.Fatal(err)

@@ -3,11 +3,11 @@ package server_test
 import (
 	"errors"
 	"fmt"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tenurelock/tenure/fencing"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
@@ -18,20 +18,20 @@ import (
 func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *testing.T) {
 	for _, test := range []struct {
 		name    string
-		signal  syscall.Signal
+		end     func(*mosquitto.Broker)
 		instant bool
 	}{
-		{"the broker is killed", syscall.SIGKILL, false},
-		{"the broker is stopped", syscall.SIGTERM, false},
-		{"the broker is killed, instant failover", syscall.SIGKILL, true},
-		{"the broker is stopped, instant failover", syscall.SIGTERM, true},
+		{"the broker is killed", (*mosquitto.Broker).Kill, false},
+		{"the broker is stopped", (*mosquitto.Broker).Stop, false},
+		{"the broker is killed, instant failover", (*mosquitto.Broker).Kill, true},
+		{"the broker is stopped, instant failover", (*mosquitto.Broker).Stop, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			broker := startMosquitto(t, fmt.Sprintf("persistence true\npersistence_location %s/\n", t.TempDir()))
-			a := attach(t, broker.address, server.AttachOptions{})
+			broker := mosquitto.Start(t, fmt.Sprintf("persistence true\npersistence_location %s/\n", t.TempDir()))
+			a := attach(t, broker.Address, server.AttachOptions{})
 			options := lease.Options{TTL: 3 * patience, InstantFailover: test.instant}
-			holder := dial(t, broker.address, transport.Options{ClientID: "node-a", KeepAlive: 3 * patience})
-			standby := dial(t, broker.address, transport.Options{ClientID: "node-b"})
+			holder := dial(t, broker.Address, transport.Options{ClientID: "node-a", KeepAlive: 3 * patience})
+			standby := dial(t, broker.Address, transport.Options{ClientID: "node-b"})
 			of := func(client *transport.Client, options lease.Options) *lease.Lease {
 				l, err := lease.New(client, leaseKey, options)
 				if err != nil {
@@ -51,7 +51,8 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 			if _, err := guard.Set(t.Context(), fencedKey, []byte("before")); err != nil {
 				t.Fatal(err)
 			}
-			broker.restartAfter(test.signal)
+			test.end(broker)
+			broker.Run()
 			eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
 
 			if test.instant {
@@ -86,9 +87,9 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 
 // Nobody can renew while the broker is away, and the store lets time pass all the same.
 func TestALeaseEndsWhileTheBrokerIsAwayAndItsHolderKnows(t *testing.T) {
-	broker := startMosquitto(t, "")
-	a := attach(t, broker.address, server.AttachOptions{})
-	l, err := lease.New(dial(t, broker.address, transport.Options{ClientID: "node-a"}), leaseKey, lease.Options{TTL: leaseTTL})
+	broker := mosquitto.Start(t, "")
+	a := attach(t, broker.Address, server.AttachOptions{})
+	l, err := lease.New(dial(t, broker.Address, transport.Options{ClientID: "node-a"}), leaseKey, lease.Options{TTL: leaseTTL})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,16 +101,15 @@ func TestALeaseEndsWhileTheBrokerIsAwayAndItsHolderKnows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := broker.command.Path
-	broker.stop()
+	broker.Kill()
 	mustBeOver(t, tenure.Context().Done()) // a moment earlier, for those who work under it
 	eventually(t, "the token ends", func() bool {
 		_, err := tenure.Token()
 		return errors.Is(err, lease.ErrDeadlinePassed)
 	})
-	broker.start(path)
+	broker.Run()
 	eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
-	other, err := lease.New(dial(t, broker.address, transport.Options{ClientID: "node-b"}), leaseKey, lease.Options{TTL: time.Minute})
+	other, err := lease.New(dial(t, broker.Address, transport.Options{ClientID: "node-b"}), leaseKey, lease.Options{TTL: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,16 +123,16 @@ func TestALeaseEndsWhileTheBrokerIsAwayAndItsHolderKnows(t *testing.T) {
 }
 
 func TestAStoreDoesNotComeBackWhereAnotherHasServedMeanwhile(t *testing.T) {
-	broker := startMosquitto(t, "")
-	through := newProxy(t, broker.address)
+	broker := mosquitto.Start(t, "")
+	through := newProxy(t, broker.Address)
 	first := attach(t, through.address(), server.AttachOptions{})
-	client := dial(t, broker.address, transport.Options{})
+	client := dial(t, broker.Address, transport.Options{})
 	if _, err := client.Set(t.Context(), "k", []byte("of the first"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	through.refuses(true)
 	through.cut()
-	second := attach(t, broker.address, server.AttachOptions{})
+	second := attach(t, broker.Address, server.AttachOptions{})
 	mustHold(t, client, "k", "")
 	second.stop()
 	if err := second.result(); err != nil {
@@ -145,6 +145,6 @@ func TestAStoreDoesNotComeBackWhereAnotherHasServedMeanwhile(t *testing.T) {
 	if _, err := client.Get(t.Context(), "k"); !errors.Is(err, transport.ErrNoStore) {
 		t.Errorf("a request: %v, want ErrNoStore", err)
 	}
-	attach(t, broker.address, server.AttachOptions{}) // without delay
+	attach(t, broker.Address, server.AttachOptions{}) // without delay
 	mustHold(t, client, "k", "")
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -36,10 +37,10 @@ func (a *authority) write(dir string, certificate tls.Certificate) {
 }
 
 func TestAStoreAttachesOverTLSToABrokerThatProvesWhoItIs(t *testing.T) {
-	trusted, dir, address := newAuthority(t), t.TempDir(), freeAddress(t)
+	trusted, dir, address := newAuthority(t), t.TempDir(), mosquitto.FreeAddress(t)
 	trusted.write(dir, trusted.issue(pkix.Name{CommonName: "broker"}))
 	_, port, _ := net.SplitHostPort(address)
-	broker := startMosquitto(t, fmt.Sprintf("listener %s 127.0.0.1\ncafile %s\ncertfile %s\nkeyfile %s\nrequire_certificate true\n",
+	broker := mosquitto.Start(t, fmt.Sprintf("listener %s 127.0.0.1\ncafile %s\ncertfile %s\nkeyfile %s\nrequire_certificate true\n",
 		port, filepath.Join(dir, "ca.pem"), filepath.Join(dir, "broker.pem"), filepath.Join(dir, "broker.key.pem")))
 	begin := func(config *tls.Config) (*attachment, *syncBuffer) {
 		log := new(syncBuffer)
@@ -70,13 +71,14 @@ func TestAStoreAttachesOverTLSToABrokerThatProvesWhoItIs(t *testing.T) {
 	}
 	a, _ := begin(&tls.Config{RootCAs: trusted.pool, Certificates: []tls.Certificate{ours}})
 	a.mustBeReady()
-	client := dial(t, broker.address, transport.Options{})
+	client := dial(t, broker.Address, transport.Options{})
 	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
 
 	trusted.write(dir, trusted.issue(pkix.Name{CommonName: "broker, renewed"}))
-	broker.restart()
+	broker.Kill()
+	broker.Run()
 	eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
 	eventually(t, "its keys are there", func() bool {
 		entry, err := client.Get(t.Context(), "k")

@@ -11,6 +11,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/election"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/statestore/statestoretest"
@@ -18,10 +19,10 @@ import (
 )
 
 func TestAnAttachedStoreFollowsTheProtocol(t *testing.T) {
-	broker := startMosquitto(t, "")
+	broker := mosquitto.Start(t, "")
 	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
-		a := attachAlone(t, broker.address, server.AttachOptions{Store: options.Store, Dialect: options.Dialect})
-		check(t, &overBroker{overMQTT: overMQTT{address: broker.address}, store: a})
+		a := attachAlone(t, broker.Address, server.AttachOptions{Store: options.Store, Dialect: options.Dialect})
+		check(t, &overBroker{overMQTT: overMQTT{address: broker.Address}, store: a})
 		a.stop() // before the clients leave, which the next row has again
 		_ = a.result()
 	})
@@ -66,9 +67,9 @@ func (c *brokerClient) Drop() {
 }
 
 func TestAnAttachedStoreServesOurClient(t *testing.T) {
-	broker := startMosquitto(t, "")
-	a := attach(t, broker.address, server.AttachOptions{})
-	client := dial(t, broker.address, transport.Options{})
+	broker := mosquitto.Start(t, "")
+	a := attach(t, broker.Address, server.AttachOptions{})
+	client := dial(t, broker.Address, transport.Options{})
 	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{TTL: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
@@ -87,9 +88,9 @@ func TestAnAttachedStoreServesOurClient(t *testing.T) {
 
 // The broker passes on whatever is published to the topic of requests.
 func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
-	broker := startMosquitto(t, "")
-	a := attach(t, broker.address, server.AttachOptions{})
-	p := connect(t, broker.address, "node-a", nil)
+	broker := mosquitto.Start(t, "")
+	a := attach(t, broker.Address, server.AttachOptions{})
+	p := connect(t, broker.Address, "node-a", nil)
 	inHex := fmt.Sprintf("clients/%X/response", "node-a")
 	p.subscribe(inHex)
 	for _, test := range []struct {
@@ -146,12 +147,12 @@ func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
 }
 
 func TestAWatchEndsWhenNobodyReadsItsNotifications(t *testing.T) {
-	broker := startMosquitto(t, "")
-	a := attach(t, broker.address, server.AttachOptions{})
-	writer := connect(t, broker.address, "writer", nil)
+	broker := mosquitto.Start(t, "")
+	a := attach(t, broker.Address, server.AttachOptions{})
+	writer := connect(t, broker.Address, "writer", nil)
 	filter := fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, "node-a")
 
-	gone := connect(t, broker.address, "node-a", nil)
+	gone := connect(t, broker.Address, "node-a", nil)
 	gone.subscribe(filter)
 	for _, key := range []string{"k", "l"} {
 		if got := gone.do("KEYNOTIFY", key); got != "+OK\r\n" {
@@ -166,7 +167,7 @@ func TestAWatchEndsWhenNobodyReadsItsNotifications(t *testing.T) {
 	writer.do("SET", "k", "2")
 	eventually(t, "the watch ends", func() bool { return a.Stats().DroppedWatches == 1 })
 
-	again := connect(t, broker.address, "node-a", nil)
+	again := connect(t, broker.Address, "node-a", nil)
 	again.subscribe(filter)
 	writer.do("SET", "k", "3") // watched no more
 	writer.do("SET", "l", "1") // nobody has found out
@@ -185,12 +186,12 @@ func TestAWatchEndsWhenNobodyReadsItsNotifications(t *testing.T) {
 }
 
 func TestNotificationsOfAKeyComeInTheOrderOfItsChanges(t *testing.T) {
-	broker := startMosquitto(t, "")
-	attach(t, broker.address, server.AttachOptions{})
-	reader := connect(t, broker.address, "reader", nil)
+	broker := mosquitto.Start(t, "")
+	attach(t, broker.Address, server.AttachOptions{})
+	reader := connect(t, broker.Address, "reader", nil)
 	reader.subscribe(fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, "reader"))
 	reader.do("KEYNOTIFY", "k")
-	writer := dial(t, broker.address, transport.Options{})
+	writer := dial(t, broker.Address, transport.Options{})
 	const writes = 300 // more than may be unacknowledged by default
 	var versions []string
 	for i := range writes {
@@ -208,14 +209,14 @@ func TestNotificationsOfAKeyComeInTheOrderOfItsChanges(t *testing.T) {
 }
 
 func TestASecondAttachedStoreStopsAndTheFirstGoesOn(t *testing.T) {
-	broker := startMosquitto(t, "")
-	first := attach(t, broker.address, server.AttachOptions{})
-	client := dial(t, broker.address, transport.Options{})
+	broker := mosquitto.Start(t, "")
+	first := attach(t, broker.Address, server.AttachOptions{})
+	client := dial(t, broker.Address, transport.Options{})
 	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if err := beginToAttach(t, broker.address, server.AttachOptions{}).result(); !errors.Is(err, server.ErrAnotherStore) {
+		if err := beginToAttach(t, broker.Address, server.AttachOptions{}).result(); !errors.Is(err, server.ErrAnotherStore) {
 			t.Fatalf("a second store: %v, want ErrAnotherStore", err)
 		}
 	}
@@ -227,16 +228,16 @@ func TestASecondAttachedStoreStopsAndTheFirstGoesOn(t *testing.T) {
 	if err := first.result(); err != nil {
 		t.Fatal(err)
 	}
-	attach(t, broker.address, server.AttachOptions{})
+	attach(t, broker.Address, server.AttachOptions{})
 	mustHold(t, client, "k", "")
 }
 
 func TestOfStoresThatBeginAtTheSameMomentAtMostOneAnswers(t *testing.T) {
-	broker := startMosquitto(t, "")
+	broker := mosquitto.Start(t, "")
 	for range 10 {
 		var stores []*attachment
 		for range 4 {
-			stores = append(stores, beginToAttach(t, broker.address, server.AttachOptions{}))
+			stores = append(stores, beginToAttach(t, broker.Address, server.AttachOptions{}))
 		}
 		ready := 0
 		for _, a := range stores {
@@ -264,15 +265,15 @@ func TestOfStoresThatBeginAtTheSameMomentAtMostOneAnswers(t *testing.T) {
 // The network of the first store is cut off without a word, and mended when the second
 // store answers.
 func TestAStoreThatWasSilentYieldsToTheOneThatTookItsPlace(t *testing.T) {
-	broker := startMosquitto(t, "")
-	through := newProxy(t, broker.address)
+	broker := mosquitto.Start(t, "")
+	through := newProxy(t, broker.Address)
 	first := attach(t, through.address(), server.AttachOptions{})
-	client := dial(t, broker.address, transport.Options{})
+	client := dial(t, broker.Address, transport.Options{})
 	if _, err := client.Set(t.Context(), "k", []byte("of the first"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	through.swallow()
-	second := beginToAttach(t, broker.address, server.AttachOptions{})
+	second := beginToAttach(t, broker.Address, server.AttachOptions{})
 	second.mustBeReady() // once the broker has given the first up
 	mustHold(t, client, "k", "")
 	if err := first.result(); !errors.Is(err, server.ErrAnotherStore) {
@@ -285,10 +286,10 @@ func TestAStoreThatWasSilentYieldsToTheOneThatTookItsPlace(t *testing.T) {
 
 // The store's connection is lost, the clients' are not, and so they do not watch again.
 func TestWatchesOutliveALossOfTheStoresConnection(t *testing.T) {
-	broker := startMosquitto(t, "")
-	through := newProxy(t, broker.address)
+	broker := mosquitto.Start(t, "")
+	through := newProxy(t, broker.Address)
 	a := attach(t, through.address(), server.AttachOptions{})
-	p := connect(t, broker.address, "node-a", nil)
+	p := connect(t, broker.Address, "node-a", nil)
 	p.subscribe(fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, "node-a"))
 	p.do("KEYNOTIFY", "k")
 	p.do("SET", "k", "1")
@@ -312,17 +313,18 @@ func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
 			if config != "" {
 				config = fmt.Sprintf(config, t.TempDir())
 			}
-			broker := startMosquitto(t, config)
-			a := attach(t, broker.address, server.AttachOptions{})
+			broker := mosquitto.Start(t, config)
+			a := attach(t, broker.Address, server.AttachOptions{})
 			filter := fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, "node-a")
-			p := connect(t, broker.address, "node-a", nil)
+			p := connect(t, broker.Address, "node-a", nil)
 			p.subscribe(filter)
 			p.do("KEYNOTIFY", "k")
 			p.do("SET", "k", "1")
-			broker.restart()
+			broker.Kill()
+			broker.Run()
 			p.mustBeGone()
 			eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
-			again := connect(t, broker.address, "node-a", nil)
+			again := connect(t, broker.Address, "node-a", nil)
 			again.subscribe(filter)
 			again.mustGet("k", "1")
 			again.do("SET", "k", "2")
@@ -336,12 +338,12 @@ func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
 }
 
 func TestAnElectionGoesOnOverARestartOfTheBroker(t *testing.T) {
-	broker := startMosquitto(t, "")
-	attach(t, broker.address, server.AttachOptions{})
-	observer := dial(t, broker.address, transport.Options{})
+	broker := mosquitto.Start(t, "")
+	attach(t, broker.Address, server.AttachOptions{})
+	observer := dial(t, broker.Address, transport.Options{})
 	nodes := []*candidate{
-		campaign(t, "node-a", broker.address, 10*time.Second),
-		campaign(t, "node-b", broker.address, 10*time.Second),
+		campaign(t, "node-a", broker.Address, 10*time.Second),
+		campaign(t, "node-b", broker.Address, 10*time.Second),
 	}
 	leads := func() *election.Term {
 		select {
@@ -359,7 +361,8 @@ func TestAnElectionGoesOnOverARestartOfTheBroker(t *testing.T) {
 	term.Resign()
 	term = leads()
 	second := tokenOf(t, term)
-	broker.restart()
+	broker.Kill()
+	broker.Run()
 	term.Resign() // it may have come back in time to renew
 	third := tokenOf(t, leads())
 	if second.Compare(first) <= 0 || third.Compare(second) <= 0 {
@@ -373,9 +376,9 @@ func TestAnElectionGoesOnOverARestartOfTheBroker(t *testing.T) {
 
 // The lease lasts longer than the test is patient, so only the Will can free it.
 func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
-	broker := startMosquitto(t, "")
-	attach(t, broker.address, server.AttachOptions{})
-	through := newProxy(t, broker.address)
+	broker := mosquitto.Start(t, "")
+	attach(t, broker.Address, server.AttachOptions{})
+	through := newProxy(t, broker.Address)
 	options := lease.Options{TTL: 2 * patience, InstantFailover: true}
 	acquire := func(client *transport.Client) (*lease.Tenure, error) {
 		l, err := lease.New(client, leaseKey, options)
@@ -388,7 +391,7 @@ func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	standby := dial(t, broker.address, transport.Options{ClientID: "node-b", KeepAlive: 2 * patience})
+	standby := dial(t, broker.Address, transport.Options{ClientID: "node-b", KeepAlive: 2 * patience})
 	acquired := make(chan error, 1)
 	go func() {
 		_, err := acquire(standby)
@@ -410,9 +413,9 @@ func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
 
 // The other store is a plain client, which says what a store would say.
 func TestAStoreHoldsItsPlaceAgainstAClaimAndGivesItUpToASuccessor(t *testing.T) {
-	broker := startMosquitto(t, "")
-	a := attach(t, broker.address, server.AttachOptions{})
-	other := connect(t, broker.address, "other", nil)
+	broker := mosquitto.Start(t, "")
+	a := attach(t, broker.Address, server.AttachOptions{})
+	other := connect(t, broker.Address, "other", nil)
 	topic := strings.TrimSuffix(invokeTopic, "command/invoke") + "store/presence"
 	other.subscribe(topic)
 	answers := string(other.next().Payload) // retained
@@ -445,15 +448,15 @@ func TestAStoreHoldsItsPlaceAgainstAClaimAndGivesItUpToASuccessor(t *testing.T) 
 }
 
 func TestInvariant42ServeOfAnAttachedStoreLeavesNothing(t *testing.T) {
-	broker := startMosquitto(t, "")
+	broker := mosquitto.Start(t, "")
 	for _, test := range []struct{ name, address string }{
-		{"it answers", broker.address},
-		{"the broker is away", freeAddress(t)},
+		{"it answers", broker.Address},
+		{"the broker is away", mosquitto.FreeAddress(t)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := runtime.NumGoroutine()
 			a := beginToAttach(t, test.address, server.AttachOptions{})
-			if test.address == broker.address {
+			if test.address == broker.Address {
 				a.mustBeReady()
 			}
 			a.stop()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -14,10 +15,10 @@ import (
 // The store has to know who asks and where it answers; of a Will it learns that from what
 // the broker publishes only.
 func TestABrokerPublishesOurWillAsAWholeRequest(t *testing.T) {
-	broker := startMosquitto(t, "")
-	attach(t, broker.address, server.AttachOptions{})
-	monitor := connect(t, broker.address, "monitor", nil)
-	through := newProxy(t, broker.address)
+	broker := mosquitto.Start(t, "")
+	attach(t, broker.Address, server.AttachOptions{})
+	monitor := connect(t, broker.Address, "monitor", nil)
+	through := newProxy(t, broker.Address)
 	_, bequest := bequeathing(t, through)
 	monitor.subscribe(invokeTopic)
 	through.cut()
@@ -32,16 +33,16 @@ func TestABrokerPublishesOurWillAsAWholeRequest(t *testing.T) {
 		will.Properties.User.Get("__srcId") != "node-a" || will.Properties.User.Get("__protVer") != "1.0" {
 		t.Errorf("%v, %+v", will, will.Properties)
 	}
-	observer := connect(t, broker.address, "observer", nil)
+	observer := connect(t, broker.Address, "observer", nil)
 	eventually(t, "the key is deleted", func() bool { return observer.do("GET", "k") == "$-1\r\n" })
 }
 
 // What the server with its own broker refuses at CONNECT is dropped by an attached store
 // when it comes. What depends on the moment is decided in the same way by both.
 func TestAnAttachedStoreJudgesAWillLikeAnyRequest(t *testing.T) {
-	broker := startMosquitto(t, "")
-	a := attach(t, broker.address, server.AttachOptions{})
-	observer := connect(t, broker.address, "observer", nil)
+	broker := mosquitto.Start(t, "")
+	a := attach(t, broker.Address, server.AttachOptions{})
+	observer := connect(t, broker.Address, "observer", nil)
 	whole := func(payload []byte) func(*paho.Connect) {
 		return func(connect *paho.Connect) {
 			connect.WillMessage = &paho.WillMessage{Topic: invokeTopic, QoS: 1, Payload: payload}
@@ -67,7 +68,7 @@ func TestAnAttachedStoreJudgesAWillLikeAnyRequest(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			observer.do("SET", "k", "v")
 			before := a.Stats()
-			heir := connect(t, broker.address, "node-a", test.change)
+			heir := connect(t, broker.Address, "node-a", test.change)
 			_ = heir.conn.Close()
 			eventually(t, "the Will is dropped", func() bool { return a.Stats().Dropped[test.dropped] == before.Dropped[test.dropped]+1 })
 			observer.mustGet("k", "v")
@@ -78,7 +79,7 @@ func TestAnAttachedStoreJudgesAWillLikeAnyRequest(t *testing.T) {
 		if err := a.result(); err != nil {
 			t.Fatal(err)
 		}
-		next := attach(t, broker.address, server.AttachOptions{})
+		next := attach(t, broker.Address, server.AttachOptions{})
 		observer.mustGet("k", "")
 		if got := next.Stats().Dropped; len(got) != 0 {
 			t.Errorf("dropped %v", got)
@@ -87,22 +88,22 @@ func TestAnAttachedStoreJudgesAWillLikeAnyRequest(t *testing.T) {
 }
 
 func TestOnABrokerOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
-	broker := startMosquitto(t, "")
-	attach(t, broker.address, server.AttachOptions{})
-	client, bequest := bequeathing(t, newProxy(t, broker.address))
+	broker := mosquitto.Start(t, "")
+	attach(t, broker.Address, server.AttachOptions{})
+	client, bequest := bequeathing(t, newProxy(t, broker.Address))
 	if err := client.Close(); err != nil {
 		t.Error(err)
 	}
 	mustBeOver(t, bequest.Lost())
-	mustHold(t, dial(t, broker.address, transport.Options{ClientID: "node-a"}), "k", "mine")
+	mustHold(t, dial(t, broker.Address, transport.Options{ClientID: "node-a"}), "k", "mine")
 }
 
 // A Will speaks of the value of one tenure: that of a successor is safe from it.
 func TestAWillThatComesLateDoesNotDeleteWhatIsThereNow(t *testing.T) {
-	broker := startMosquitto(t, "")
-	a := attach(t, broker.address, server.AttachOptions{})
-	observer := dial(t, broker.address, transport.Options{})
-	through := newProxy(t, broker.address)
+	broker := mosquitto.Start(t, "")
+	a := attach(t, broker.Address, server.AttachOptions{})
+	observer := dial(t, broker.Address, transport.Options{})
+	through := newProxy(t, broker.Address)
 	_, bequest := bequeathing(t, through)
 	if _, err := observer.Set(t.Context(), "k", []byte("of the next"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
@@ -118,14 +119,14 @@ func TestAWillThatComesLateDoesNotDeleteWhatIsThereNow(t *testing.T) {
 // does so itself. The broker ends the old connection and publishes its Will before it
 // reads from the new one.
 func TestAWillIsAppliedBeforeTheNextConnectionOfItsClientIsRead(t *testing.T) {
-	broker := startMosquitto(t, "")
-	attach(t, broker.address, server.AttachOptions{})
+	broker := mosquitto.Start(t, "")
+	attach(t, broker.Address, server.AttachOptions{})
 	for n := range 3 {
-		through := newProxy(t, broker.address)
+		through := newProxy(t, broker.Address)
 		bequeathing(t, through)
 		through.refuses(true) // it would take the name back
 		through.swallow()
-		again := connect(t, broker.address, "node-a", nil)
+		again := connect(t, broker.Address, "node-a", nil)
 		again.mustGet("k", "")
 		_ = again.paho.Disconnect(&paho.Disconnect{})
 		again.mustBeGone()
@@ -138,11 +139,11 @@ func TestAWillIsAppliedBeforeTheNextConnectionOfItsClientIsRead(t *testing.T) {
 // A KEYNOTIFY is sent again over a new connection, in a session that was kept, after its
 // watch has ended.
 func TestAKeyNotifyThatIsSentAgainWatchesAgain(t *testing.T) {
-	broker := startMosquitto(t, "")
-	a := attach(t, broker.address, server.AttachOptions{})
-	writer := connect(t, broker.address, "writer", nil)
+	broker := mosquitto.Start(t, "")
+	a := attach(t, broker.Address, server.AttachOptions{})
+	writer := connect(t, broker.Address, "writer", nil)
 	filter := fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, "node-a")
-	gone := connect(t, broker.address, "node-a", nil)
+	gone := connect(t, broker.Address, "node-a", nil)
 	gone.subscribe(filter)
 	request := gone.request("KEYNOTIFY", "k")
 	ask := func(p *peer) {
@@ -160,7 +161,7 @@ func TestAKeyNotifyThatIsSentAgainWatchesAgain(t *testing.T) {
 	writer.do("SET", "k", "1")
 	eventually(t, "the watch ends", func() bool { return a.Stats().DroppedWatches == 1 })
 
-	again := connect(t, broker.address, "node-a", nil)
+	again := connect(t, broker.Address, "node-a", nil)
 	again.subscribe(filter)
 	ask(again)
 	writer.do("SET", "k", "2")

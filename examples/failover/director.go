@@ -56,7 +56,9 @@ func direct(ctx context.Context, s settings, out io.Writer) (*result, error) {
 		return nil, err
 	}
 	defer client.Close()
-	if _, err := client.Get(dialling, counterKey(s.run)); err != nil { // is there a store?
+	if _, err := client.Get(dialling, counterKey(s.run)); errors.Is(err, transport.ErrNoStore) {
+		return nil, fmt.Errorf("%w; run one there: tenure serve --attach %s", transport.ErrNoStore, s.broker)
+	} else if err != nil {
 		return nil, err
 	}
 	fenced, err := client.Watch(counterKey(s.run))

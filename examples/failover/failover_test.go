@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -13,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/mosquitto"
+	"github.com/tenurelock/tenure/server"
 )
 
 // build returns the path of this program, built once for a test.
@@ -26,7 +29,35 @@ func build(t *testing.T) string {
 }
 
 func TestThePairSurvivesEachFaultAndTheStoreAcceptsNoStaleWrite(t *testing.T) {
-	cmd := exec.Command(build(t), "--ttl", "1s", "--json")
+	mustSurviveEachFault(t)
+}
+
+// The store is a client of a broker that knows nothing of stores; it is that broker which
+// notices that a node was killed.
+func TestThePairSurvivesEachFaultOnABrokerToWhichAStoreIsAttached(t *testing.T) {
+	address := "mqtt://" + mosquitto.Start(t, "").Address
+	store, err := server.Attach(address, server.AttachOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- store.Serve(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	mustSurviveEachFault(t, "--broker", address)
+	if got := store.Stats(); got.Attachments != 1 {
+		t.Errorf("the store lost its connection: %+v", got)
+	}
+}
+
+func mustSurviveEachFault(t *testing.T, flags ...string) {
+	t.Helper()
+	cmd := exec.Command(build(t), append([]string{"--ttl", "1s", "--json"}, flags...)...)
 	var timeline bytes.Buffer
 	cmd.Stderr = &timeline
 	out, err := cmd.Output()
@@ -140,6 +171,15 @@ func TestBadCommandLinesAreRefusedWithTheCause(t *testing.T) {
 				t.Errorf("%v, want %q in\n%s", err, test.want, out)
 			}
 		})
+	}
+}
+
+func TestABrokerWithoutAStoreIsToldWithTheCure(t *testing.T) {
+	address := "mqtt://" + mosquitto.Start(t, "").Address
+	out, err := exec.Command(build(t), "--broker", address).CombinedOutput()
+	want := "no state store answers on this broker; run one there: tenure serve --attach " + address
+	if err == nil || !strings.Contains(string(out), want) {
+		t.Errorf("%v, want %q in\n%s", err, want, out)
 	}
 }
 

@@ -13,7 +13,8 @@
 // everything held: above all, that the store accepted no write of a node that no
 // longer led. Its exit status is 1 if anything did not.
 //
-// With --broker the nodes use a store that is there already. With --repeat 20 it
+// With --broker the nodes use a store that is there already: that of tenure serve, or one
+// that tenure serve --attach has attached to any MQTT 5 broker. With --repeat 20 it
 // does all of it twenty times and reports the median and the worst of each fault.
 package main
 

@@ -4,65 +4,19 @@ import (
 	"bufio"
 	"crypto/tls"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// startMosquitto runs a broker until the test ends, which is skipped without the program,
-// and fails where CI is true. The settings more are about its listener.
-func startMosquitto(t *testing.T, more string) (address string) {
-	t.Helper()
-	path, err := exec.LookPath("mosquitto")
-	if err != nil {
-		path, err = exec.LookPath("/usr/sbin/mosquitto") // not in everybody's PATH
-	}
-	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("mosquitto is not installed: apt-get install mosquitto")
-		}
-		t.Skip("SKIPPED: mosquitto is not installed (apt-get install mosquitto): nothing here was tested")
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address = listener.Addr().String()
-	_ = listener.Close()
-	_, port, _ := net.SplitHostPort(address)
-	config := filepath.Join(t.TempDir(), "mosquitto.conf")
-	if err := os.WriteFile(config, []byte("user root\nlistener "+port+" 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n"+more), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	broker := exec.Command(path, "-c", config)
-	if err := broker.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = broker.Process.Kill()
-		_ = broker.Wait()
-	})
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		conn, err := net.Dial("tcp", address)
-		if err == nil {
-			_ = conn.Close()
-			return address
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
-}
-
 func TestServeAttachSaysWhenItAnswersAndASecondOneEnds(t *testing.T) {
-	path, url := build(t), "mqtt://"+startMosquitto(t, "")
+	path, url := build(t), "mqtt://"+mosquitto.Start(t, "").Address
 	cmd := exec.Command(path, "serve", "--attach", url)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -120,8 +74,8 @@ func TestServeAttachOverTLSShowsACertificateAndTrustsTheAuthorityThatIsNamed(t *
 	if err := os.WriteFile(trusted, authorities, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	address := startMosquitto(t, fmt.Sprintf("cafile %s\ncertfile %s\nkeyfile %s\nrequire_certificate true\nuse_identity_as_username true\n",
-		trusted, certificate, key))
+	address := mosquitto.Start(t, fmt.Sprintf("cafile %s\ncertfile %s\nkeyfile %s\nrequire_certificate true\nuse_identity_as_username true\n",
+		trusted, certificate, key)).Address
 	url := "mqtts://" + address
 	path := build(t)
 

@@ -1,0 +1,169 @@
+// Package mosquitto runs the broker of that name for tests: one that nobody here wrote.
+package mosquitto
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Recommended are the settings that docs/attach.md asks for.
+const Recommended = `set_tcp_nodelay true
+max_inflight_messages 0
+max_queued_messages 10000
+`
+
+const (
+	// patience is how long the broker may take to listen.
+	patience = 20 * time.Second
+	// attempts is how many ports are tried: what was free a moment ago may be taken.
+	attempts = 5
+)
+
+// Broker is a running mosquitto. Its methods are those of one goroutine, that of the
+// test.
+type Broker struct {
+	// Address is where it listens, without TLS unless the settings say so.
+	Address string
+
+	t       testing.TB
+	path    string
+	config  string // file
+	command *exec.Cmd
+	ended   chan struct{} // closed when command has
+}
+
+// Start runs mosquitto on a free port of this machine until the test ends, with the
+// Recommended settings, anonymous clients, and more settings, which may change those.
+// Where mosquitto is missing the test is skipped, or fails if CI is true.
+func Start(t testing.TB, more string) *Broker {
+	t.Helper()
+	path, err := exec.LookPath("mosquitto")
+	if err != nil {
+		path, err = exec.LookPath("/usr/sbin/mosquitto") // not in everybody's PATH
+	}
+	if err != nil {
+		Lacking(t, "mosquitto is not installed: apt-get install mosquitto")
+	}
+	b := &Broker{t: t, path: path, config: filepath.Join(t.TempDir(), "mosquitto.conf")}
+	for range attempts {
+		b.Address = FreeAddress(t)
+		_, port, _ := net.SplitHostPort(b.Address)
+		// Started as root, mosquitto gives its rights away, and then cannot read the
+		// directory of a test.
+		config := fmt.Sprintf("user root\nlistener %s 127.0.0.1\nallow_anonymous true\n%s%s", port, Recommended, more)
+		if err := os.WriteFile(b.config, []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		log := b.try(time.Now().Add(patience))
+		if log == "" {
+			t.Cleanup(b.Kill)
+			return b
+		}
+		t.Logf("mosquitto ended:\n%s", log)
+	}
+	t.Fatal("mosquitto does not start")
+	return nil
+}
+
+// Lacking skips a test that cannot run here, or fails it where everything must run.
+func Lacking(t testing.TB, what string) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatal(what)
+	}
+	t.Skip("SKIPPED: nothing was tested here. " + what)
+}
+
+// FreeAddress returns an address of this machine at which nobody listens now.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+// Run starts a broker again that was stopped or killed, and returns when it listens.
+func (b *Broker) Run() {
+	b.t.Helper()
+	var log string
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if log = b.try(end); log == "" {
+			return
+		}
+	}
+	b.t.Fatalf("mosquitto does not listen:\n%s", log)
+}
+
+// try starts the broker once. It returns what the broker said if it ended, since the port
+// was taken, say, or did not listen in time.
+func (b *Broker) try(end time.Time) (log string) {
+	b.t.Helper()
+	said := new(output)
+	command, ended := exec.Command(b.path, "-c", b.config), make(chan struct{})
+	command.Stderr, command.Stdout = said, said
+	if err := command.Start(); err != nil {
+		b.t.Fatal(err)
+	}
+	go func() {
+		_ = command.Wait()
+		close(ended)
+	}()
+	b.command, b.ended = command, ended
+	for {
+		// Who connects to the port may meet somebody else. This is its last line before
+		// it begins.
+		if strings.Contains(said.String(), " running\n") {
+			return ""
+		}
+		select {
+		case <-b.ended:
+			return said.String()
+		case <-time.After(2 * time.Millisecond):
+		}
+		if time.Now().After(end) {
+			b.Kill()
+			return said.String()
+		}
+	}
+}
+
+// Kill ends the broker, and with it all connections, without a farewell.
+func (b *Broker) Kill() { b.end(syscall.SIGKILL) }
+
+// Stop lets the broker end by itself: it publishes Wills and saves what it is to keep.
+func (b *Broker) Stop() { b.end(syscall.SIGTERM) }
+
+func (b *Broker) end(signal syscall.Signal) {
+	_ = b.command.Process.Signal(signal) // fails if it has ended, which is as well
+	<-b.ended
+}
+
+// output collects what the broker prints.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
