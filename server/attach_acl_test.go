@@ -16,8 +16,8 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// startGuardedMosquitto runs a broker with the rules that docs/attach.md has.
-func startGuardedMosquitto(t *testing.T) *mosquitto.Broker {
+// startGuardedMosquitto runs a broker with the rules that docs/attach.md has, changed.
+func startGuardedMosquitto(t *testing.T, change func(rules string) string) *mosquitto.Broker {
 	t.Helper()
 	document, err := os.ReadFile("../docs/attach.md")
 	if err != nil {
@@ -29,7 +29,7 @@ func startGuardedMosquitto(t *testing.T) *mosquitto.Broker {
 	}
 	dir := t.TempDir()
 	acl, passwords := filepath.Join(dir, "acl"), filepath.Join(dir, "passwords")
-	if err := os.WriteFile(acl, rules[1], 0o600); err != nil {
+	if err := os.WriteFile(acl, []byte(change(string(rules[1]))), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(passwords, []byte("store:secret\n"), 0o600); err != nil {
@@ -41,8 +41,10 @@ func startGuardedMosquitto(t *testing.T) *mosquitto.Broker {
 	return mosquitto.Start(t, fmt.Sprintf("acl_file %s\npassword_file %s\n", acl, passwords))
 }
 
+func unchanged(rules string) string { return rules }
+
 func TestTheRulesOfTheDocumentLetClientsUseTheStoreAndNoMore(t *testing.T) {
-	broker := startGuardedMosquitto(t)
+	broker := startGuardedMosquitto(t, unchanged)
 	a := attach(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret")})
 	client := dial(t, broker.Address, transport.Options{ClientID: "node-a"})
 	watch, err := client.Watch("k")
@@ -62,7 +64,7 @@ func TestTheRulesOfTheDocumentLetClientsUseTheStoreAndNoMore(t *testing.T) {
 	for _, topic := range []string{
 		"clients/node-a/services/statestore/_any_/command/invoke/response",
 		fmt.Sprintf("%s/%X/command/notify/%X", reservedPrefix, "node-a", "k"),
-		strings.TrimSuffix(invokeTopic, "command/invoke") + "store/presence",
+		presenceTopic,
 		"factory/valve",
 	} {
 		ack, err := other.publish(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte("forged")})
@@ -81,17 +83,32 @@ func TestTheRulesOfTheDocumentLetClientsUseTheStoreAndNoMore(t *testing.T) {
 }
 
 func TestAStoreThatTheBrokerRefusesSaysWhatItNeeds(t *testing.T) {
-	broker := startGuardedMosquitto(t)
+	without := func(rule string) func(string) string {
+		return func(rules string) string {
+			if !strings.Contains(rules, rule) {
+				t.Fatalf("the document has no rule %q", rule)
+			}
+			return strings.Replace(rules, rule, "", 1)
+		}
+	}
+	const secret, all = "secret", "topic readwrite statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/#\n"
 	for _, test := range []struct {
-		name    string
-		options server.AttachOptions
-		want    string
+		name           string
+		change         func(string) string
+		user, password string
+		want           string
 	}{
-		{"another password", server.AttachOptions{User: "store", Password: []byte("other")}, "the broker refuses the connection (MQTT reason code 0x"},
-		{"no user", server.AttachOptions{}, "must let a store write there"},
+		{"another password", unchanged, "store", "other", "the broker refuses the connection (MQTT reason code 0x"},
+		{"no user", unchanged, "", "", presenceTopic + " (MQTT reason code 0x87): its rules must let a store write there"},
+		{"a store that may not write to clients", without("topic write clients/#\n"), "store", secret,
+			"refuses a message to clients/"},
+		{"a store that may read nothing of the store's", func(rules string) string {
+			return strings.Replace(without(all)(rules), "user store\n", "user store\ntopic write "+presenceTopic+"\n", 1)
+		}, "store", secret, "its rules must let a store read and write that topic"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			store, err := server.Attach("mqtt://"+broker.Address, test.options)
+			broker := startGuardedMosquitto(t, test.change)
+			store, err := server.Attach("mqtt://"+broker.Address, server.AttachOptions{User: test.user, Password: []byte(test.password)})
 			if err != nil {
 				t.Fatal(err)
 			}

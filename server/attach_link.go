@@ -262,6 +262,8 @@ func (l *attachedLink) claim(ctx context.Context) error {
 	if err := l.announce(ctx, saysClaims); err != nil {
 		return err
 	}
+	echo := time.NewTimer(stepTimeout)
+	defer echo.Stop()
 	patience := time.NewTimer(silencePatience)
 	defer patience.Stop()
 	var settled <-chan time.Time // objections to our claim would have come; nil: no claim yet
@@ -284,10 +286,11 @@ func (l *attachedLink) claim(ctx context.Context) error {
 			return finalError{errOvertaken}
 		case <-ctx.Done():
 			return errConnectionLost
-		case <-patience.C:
+		case <-echo.C:
 			if stage == claiming {
 				return finalError{fmt.Errorf("the broker does not send us what we publish on %s: its rules must let a store read and write that topic", presenceTopic)}
 			}
+		case <-patience.C:
 			l.store.logger.Warn("a store that was on this broker is silent; taking its place")
 			return nil
 		}

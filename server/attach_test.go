@@ -18,6 +18,9 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
+// presenceTopic is spelt out: stores of several versions must agree on it.
+const presenceTopic = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/store/presence"
+
 func TestAnAttachedStoreFollowsTheProtocol(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
@@ -262,6 +265,50 @@ func TestOfStoresThatBeginAtTheSameMomentAtMostOneAnswers(t *testing.T) {
 	}
 }
 
+// Stores of another make know nothing of presenceTopic; and not everybody who reads
+// requests is a store.
+func TestAStoreThatAnswersAlreadyIsRecognisedWhateverItsMake(t *testing.T) {
+	broker := mosquitto.Start(t, "")
+	monitor := connect(t, broker.Address, "monitor", nil)
+	monitor.subscribe(invokeTopic)
+	a := attach(t, broker.Address, server.AttachOptions{})
+	probe := monitor.next()
+	if got := a.Stats(); got.Requests != 0 || len(got.Dropped) != 0 {
+		t.Errorf("it takes its own question for a request: %+v", got)
+	}
+	a.stop()
+	if err := a.result(); err != nil {
+		t.Fatal(err)
+	}
+	if got := string(probe.Payload); got != string(command("GET", "is another store there?")) || len(probe.Properties.CorrelationData) != 16 {
+		t.Errorf("it asks %q, %+v", got, probe.Properties)
+	}
+
+	next := beginToAttach(t, broker.Address, server.AttachOptions{})
+	question := monitor.next()
+	if _, err := monitor.publish(&paho.Publish{QoS: 1, Topic: question.Properties.ResponseTopic, Payload: []byte("$-1\r\n"),
+		Properties: &paho.PublishProperties{CorrelationData: question.Properties.CorrelationData}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := next.result(); !errors.Is(err, server.ErrAnotherStore) {
+		t.Errorf("Serve: %v, want ErrAnotherStore", err)
+	}
+}
+
+func TestAStoreThatStopsSaysSo(t *testing.T) {
+	broker := mosquitto.Start(t, "")
+	a := attach(t, broker.Address, server.AttachOptions{})
+	a.stop()
+	if err := a.result(); err != nil {
+		t.Fatal(err)
+	}
+	other := connect(t, broker.Address, "other", nil)
+	other.subscribe(presenceTopic)
+	if got := other.next(); !got.Retain || !strings.HasPrefix(string(got.Payload), "gone ") {
+		t.Errorf("%v: %q", got, got.Payload)
+	}
+}
+
 // The network of the first store is cut off without a word, and mended when the second
 // store answers.
 func TestAStoreThatWasSilentYieldsToTheOneThatTookItsPlace(t *testing.T) {
@@ -416,15 +463,14 @@ func TestAStoreHoldsItsPlaceAgainstAClaimAndGivesItUpToASuccessor(t *testing.T) 
 	broker := mosquitto.Start(t, "")
 	a := attach(t, broker.Address, server.AttachOptions{})
 	other := connect(t, broker.Address, "other", nil)
-	topic := strings.TrimSuffix(invokeTopic, "command/invoke") + "store/presence"
-	other.subscribe(topic)
+	other.subscribe(presenceTopic)
 	answers := string(other.next().Payload) // retained
 	if !strings.HasPrefix(answers, "answers ") {
 		t.Fatalf("it says %q", answers)
 	}
 	says := func(text string) {
 		t.Helper()
-		if _, err := other.publish(&paho.Publish{QoS: 1, Retain: true, Topic: topic, Payload: []byte(text)}); err != nil {
+		if _, err := other.publish(&paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte(text)}); err != nil {
 			t.Fatal(err)
 		}
 		if got := string(other.next().Payload); got != text {
