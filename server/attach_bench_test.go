@@ -1,0 +1,49 @@
+package server_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/tenurelock/tenure/internal/mosquitto"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// BenchmarkAttached measures a Set, one after the other, through mosquitto: with the
+// settings of docs/attach.md, and without the one that matters most.
+func BenchmarkAttached(b *testing.B) {
+	for _, bench := range []struct{ name, settings string }{
+		{"set_tcp_nodelay=true", ""},
+		{"set_tcp_nodelay=false", "set_tcp_nodelay false\n"},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			broker := "mqtt://" + mosquitto.Start(b, bench.settings).Address
+			store, err := server.Attach(broker, server.AttachOptions{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(b.Context())
+			served := make(chan error, 1)
+			go func() { served <- store.Serve(ctx) }()
+			select {
+			case <-store.Ready():
+			case err := <-served:
+				b.Fatal(err)
+			}
+			client, err := transport.Dial(ctx, broker, transport.Options{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				if _, err := client.Set(ctx, "k", []byte("v"), transport.SetOptions{}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			_ = client.Close()
+			stop()
+			if err := <-served; err != nil {
+				b.Error(err)
+			}
+		})
+	}
+}
