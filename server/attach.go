@@ -58,8 +58,9 @@ type Attached struct {
 	roster   *roster
 	unsent   *unsent
 	ready    chan struct{}
-	patience time.Duration  // objectionPatience, but for tests that know that nobody objects
-	memory   presenceMemory // of Serve's goroutine
+	patience time.Duration                        // objectionPatience, but for tests that know that nobody objects
+	silence  func(keepAlive uint16) time.Duration // silencePatience, likewise
+	memory   presenceMemory                       // of Serve's goroutine
 
 	once      sync.Once
 	readyOnce sync.Once
@@ -124,6 +125,7 @@ func Attach(broker string, options AttachOptions) (*Attached, error) {
 		unsent:   newUnsent(),
 		ready:    make(chan struct{}),
 		patience: objectionPatience,
+		silence:  silencePatience,
 		stats:    AttachedStats{Dropped: make(map[Dropped]uint64)},
 	}
 	a.engine = engine.New(store, a.deliver)

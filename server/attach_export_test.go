@@ -1,4 +1,9 @@
 package server
 
+import "time"
+
 // Alone lets a store that is not served yet believe that nobody will object to it.
 func (a *Attached) Alone() { a.patience = 0 }
+
+// Impatient lets a store that is not served yet wait for one that is silent for d only.
+func (a *Attached) Impatient(d time.Duration) { a.silence = func(uint16) time.Duration { return d } }

@@ -17,12 +17,10 @@ import (
 
 const (
 	// attachedKeepAlive, in seconds: the broker gives a store up, and says so to the
-	// next, after one and a half of them.
+	// next, after one and a half of them, or when it gets around to it.
 	attachedKeepAlive = 5
-	// silencePatience is how long one waits for a store that a retained message speaks
-	// of and that does not answer. It must exceed the time after which the broker gives
-	// such a store up.
-	silencePatience = 2 * attachedKeepAlive * time.Second
+	// slackness is how much later than that: mosquitto 2.0 looks every five seconds.
+	slackness = 10 * time.Second
 	// probePatience is how long an answer to a request may take where somebody reads
 	// requests, who need not be a store.
 	probePatience = time.Second
@@ -46,6 +44,13 @@ var (
 	errOvertaken      = fmt.Errorf("%w, or begins to at this moment, or has while this one was away", ErrAnotherStore)
 )
 
+// silencePatience is how long one waits for a store that a retained message speaks of and
+// that does not answer. It must exceed the time after which the broker gives such a store
+// up: before that, it may still be sent requests.
+func silencePatience(keepAlive uint16) time.Duration {
+	return 2*time.Duration(keepAlive)*time.Second + slackness
+}
+
 // attachedLink is one connection of an attached store.
 type attachedLink struct {
 	store      *Attached
@@ -53,6 +58,7 @@ type attachedLink struct {
 	ctx        context.Context // ends with the connection
 	clientID   string
 	maxPacket  int           // of the broker; 0: any
+	keepAlive  uint16        // that counts for stores on the broker
 	answered   chan struct{} // holds one item once somebody has answered our probe
 	changed    chan struct{} // holds one item after presence may have changed
 	superseded chan struct{} // closed when presence says that we yield
@@ -77,6 +83,7 @@ func (a *Attached) connect(ctx context.Context) error {
 		store:      a,
 		ctx:        linkCtx,
 		clientID:   "tenure-store-" + a.instance,
+		keepAlive:  attachedKeepAlive,
 		answered:   make(chan struct{}, 1),
 		changed:    make(chan struct{}, 1),
 		superseded: make(chan struct{}),
@@ -103,16 +110,8 @@ func (a *Attached) connect(ctx context.Context) error {
 	})
 	defer lost()
 	defer l.leave(conn)
-	if connack.Properties != nil {
-		if !connack.Properties.RetainAvailable {
-			return finalError{errors.New("the broker keeps no retained messages, by which stores find each other")}
-		}
-		if connack.Properties.MaximumPacketSize != nil {
-			l.maxPacket = int(*connack.Properties.MaximumPacketSize)
-		}
-		if l.maxPacket > 0 && l.maxPacket < leastPacket {
-			return finalError{fmt.Errorf("the broker takes packets of %d bytes at most; a store needs %d", l.maxPacket, leastPacket)}
-		}
+	if err := l.accept(connack.Properties); err != nil {
+		return finalError{err}
 	}
 	if err := l.begin(ctx); err != nil {
 		return err
@@ -149,6 +148,29 @@ func (l *attachedLink) connectPacket() *paho.Connect {
 		},
 		WillProperties: &paho.WillProperties{},
 	}
+}
+
+// accept takes note of the broker's conditions.
+func (l *attachedLink) accept(conditions *paho.ConnackProperties) error {
+	if conditions == nil {
+		return nil
+	}
+	if !conditions.RetainAvailable {
+		return errors.New("the broker keeps no retained messages, by which stores find each other")
+	}
+	if conditions.MaximumPacketSize != nil {
+		l.maxPacket = int(*conditions.MaximumPacketSize)
+	}
+	if l.maxPacket > 0 && l.maxPacket < leastPacket {
+		return fmt.Errorf("the broker takes packets of %d bytes at most; a store needs %d", l.maxPacket, leastPacket)
+	}
+	if conditions.ServerKeepAlive != nil {
+		l.keepAlive = *conditions.ServerKeepAlive
+	}
+	if l.keepAlive == 0 {
+		return errors.New("the broker turns the keep-alive off, by which it finds out that a store is gone")
+	}
+	return nil
 }
 
 // refusedAttachment judges whether it helps to connect again.
@@ -264,7 +286,7 @@ func (l *attachedLink) claim(ctx context.Context) error {
 	}
 	echo := time.NewTimer(stepTimeout)
 	defer echo.Stop()
-	patience := time.NewTimer(silencePatience)
+	patience := time.NewTimer(l.store.silence(l.keepAlive))
 	defer patience.Stop()
 	var settled <-chan time.Time // objections to our claim would have come; nil: no claim yet
 	certain := false

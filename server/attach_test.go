@@ -309,6 +309,28 @@ func TestAStoreThatStopsSaysSo(t *testing.T) {
 	}
 }
 
+// The broker was told of a store by somebody who is not there any more, and does not say
+// that it is gone.
+func TestAStoreThatIsSilentIsWaitedForAndThenReplaced(t *testing.T) {
+	broker := mosquitto.Start(t, "")
+	ghost := connect(t, broker.Address, "ghost", nil)
+	if _, err := ghost.publish(&paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte("answers ghost")}); err != nil {
+		t.Fatal(err)
+	}
+	store, err := server.Attach("mqtt://"+broker.Address, server.AttachOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const patience = time.Second
+	store.Impatient(patience)
+	began := time.Now()
+	a := serveAttached(t, store)
+	a.mustBeReady()
+	if waited := time.Since(began); waited < patience {
+		t.Errorf("it waited for %v", waited)
+	}
+}
+
 // The network of the first store is cut off without a word, and mended when the second
 // store answers.
 func TestAStoreThatWasSilentYieldsToTheOneThatTookItsPlace(t *testing.T) {

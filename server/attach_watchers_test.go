@@ -3,6 +3,9 @@ package server
 import (
 	"fmt"
 	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
@@ -80,6 +83,34 @@ func TestNotificationsBeyondTheQueueAreLostAndCounted(t *testing.T) {
 	a.unsent.clear()
 	if _, ok := a.unsent.take(); ok {
 		t.Error("something is left")
+	}
+}
+
+// With a keep-alive of five seconds mosquitto 2.0.11 gives a client up after 7 to 13.
+func TestASilentStoreIsWaitedForUntilTheBrokerHasGivenItUp(t *testing.T) {
+	of := func(seconds uint16) *paho.ConnackProperties {
+		return &paho.ConnackProperties{RetainAvailable: true, ServerKeepAlive: &seconds}
+	}
+	for _, test := range []struct {
+		name       string
+		conditions *paho.ConnackProperties
+		want       time.Duration // at least; 0: refused
+	}{
+		{"none", nil, 13 * time.Second},
+		{"the keep-alive is ours", &paho.ConnackProperties{RetainAvailable: true}, 13 * time.Second},
+		{"the broker wants a minute", of(60), 96 * time.Second},
+		{"the broker turns it off", of(0), 0},
+		{"no retained messages", &paho.ConnackProperties{}, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			l := &attachedLink{store: attachedTo(t, AttachOptions{}), keepAlive: attachedKeepAlive}
+			if err := l.accept(test.conditions); (err != nil) != (test.want == 0) {
+				t.Fatalf("accept: %v", err)
+			}
+			if got := l.store.silence(l.keepAlive); got < test.want {
+				t.Errorf("it waits for %v, want %v", got, test.want)
+			}
+		})
 	}
 }
 

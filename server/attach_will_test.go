@@ -87,15 +87,34 @@ func TestAnAttachedStoreJudgesAWillLikeAnyRequest(t *testing.T) {
 	})
 }
 
+// There is no proxy on the way, which would let others overtake the farewell.
 func TestOnABrokerOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	attach(t, broker.Address, server.AttachOptions{})
-	client, bequest := bequeathing(t, newProxy(t, broker.Address))
+	a := attach(t, broker.Address, server.AttachOptions{})
+	observer := dial(t, broker.Address, transport.Options{})
+	client, err := transport.Dial(t.Context(), "mqtt://"+broker.Address, transport.Options{ClientID: "node-a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Set(t.Context(), "k", []byte("mine"), transport.SetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	bequest, err := client.Bequeath(t.Context(), "k", []byte("mine"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := client.Close(); err != nil {
 		t.Error(err)
 	}
 	mustBeOver(t, bequest.Lost())
-	mustHold(t, dial(t, broker.Address, transport.Options{ClientID: "node-a"}), "k", "mine")
+	before := a.Stats().Requests
+	const looks = 10 // for the broker to have read the farewell before the last
+	for range looks {
+		mustHold(t, observer, "k", "mine")
+	}
+	if got := a.Stats().Requests - before; got != looks {
+		t.Errorf("the store was asked %d times, want %d", got, looks)
+	}
 }
 
 // A Will speaks of the value of one tenure: that of a successor is safe from it.
