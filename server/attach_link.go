@@ -178,8 +178,13 @@ func refusedAttachment(connack *paho.Connack, err error) error {
 	if connack == nil {
 		return err
 	}
-	err = fmt.Errorf("the broker refuses the connection (MQTT reason code 0x%02X): %w", connack.ReasonCode, err)
-	switch connack.ReasonCode {
+	return refused(connack.ReasonCode, fmt.Errorf("the broker refuses the connection (MQTT reason code 0x%02X): %w", connack.ReasonCode, err))
+}
+
+// refused makes an error final unless the reason code says that it may go better later.
+// CONNACK, PUBACK and SUBACK share those that they have in common.
+func refused(code byte, err error) error {
+	switch code {
 	case packets.ConnackUnspecifiedError, packets.ConnackImplementationSpecificError, packets.ConnackServerUnavailable,
 		packets.ConnackServerBusy, packets.ConnackQuotaExceeded, packets.ConnackConnectionRateExceeded:
 		return err
@@ -330,7 +335,7 @@ func (l *attachedLink) publish(ctx context.Context, message *paho.Publish) (read
 	ack, err := l.client.Publish(ctx, message)
 	switch {
 	case ack != nil && ack.ReasonCode >= 0x80: // [MQTT-4.13.1]: codes from here on are errors
-		return false, finalError{fmt.Errorf("the broker refuses a message to %s (MQTT reason code 0x%02X): its rules must let a store write there", message.Topic, ack.ReasonCode)}
+		return false, refused(ack.ReasonCode, fmt.Errorf("the broker refuses a message to %s (MQTT reason code 0x%02X): its rules must let a store write there", message.Topic, ack.ReasonCode))
 	case err != nil:
 		return false, fmt.Errorf("publish to %s: %w", message.Topic, err)
 	}
@@ -339,8 +344,8 @@ func (l *attachedLink) publish(ctx context.Context, message *paho.Publish) (read
 
 func (l *attachedLink) subscribe(ctx context.Context, subscription paho.SubscribeOptions) error {
 	ack, err := l.client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{subscription}})
-	if ack != nil && len(ack.Reasons) == 1 && ack.Reasons[0] == packets.SubackNotauthorized {
-		return finalError{fmt.Errorf("the broker refuses a subscription to %s: its rules must let a store read that topic", subscription.Topic)}
+	if ack != nil && len(ack.Reasons) == 1 && ack.Reasons[0] >= 0x80 {
+		return refused(ack.Reasons[0], fmt.Errorf("the broker refuses a subscription to %s (MQTT reason code 0x%02X): its rules must let a store read that topic", subscription.Topic, ack.Reasons[0]))
 	}
 	if err != nil {
 		return fmt.Errorf("subscribe to %s: %w", subscription.Topic, err)

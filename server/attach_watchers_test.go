@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -111,6 +112,20 @@ func TestASilentStoreIsWaitedForUntilTheBrokerHasGivenItUp(t *testing.T) {
 				t.Errorf("it waits for %v, want %v", got, test.want)
 			}
 		})
+	}
+}
+
+func TestAStoreTriesAgainOnlyWhereThatMayHelp(t *testing.T) {
+	for code, again := range map[byte]bool{
+		0x80: true, 0x83: true, 0x88: true, 0x89: true, 0x97: true, 0x9F: true, // busy, over quota, or who knows
+		0x84: false, 0x86: false, 0x87: false, 0x8A: false, 0x90: false, 0x9A: false,
+	} {
+		cause := errors.New("cause")
+		err := refused(code, cause)
+		var final finalError
+		if errors.As(err, &final) == again || !errors.Is(err, cause) {
+			t.Errorf("%#x: %v, want again: %v", code, err, again)
+		}
 	}
 }
 
