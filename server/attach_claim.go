@@ -1,0 +1,192 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/resp3"
+)
+
+const (
+	// slackness is how much later than after one and a half keep-alives a broker may give
+	// a silent client up: mosquitto 2.0 looks every five seconds.
+	slackness = 10 * time.Second
+	// probePatience is how long an answer to a request may take where somebody reads
+	// requests, who need not be a store.
+	probePatience = time.Second
+	// objectionPatience is how long one who claimed before us has to say so.
+	objectionPatience = 200 * time.Millisecond
+)
+
+// silencePatience is how long one waits for a store that a retained message speaks of and
+// that does not answer. It must exceed the time after which the broker gives such a store
+// up: before that, it may still be sent requests.
+func silencePatience(keepAlive uint16) time.Duration {
+	return 2*time.Duration(keepAlive)*time.Second + slackness
+}
+
+func (l *attachedLink) says(word string) string { return word + " " + l.store.instance }
+
+// begin makes sure that no other store answers, and subscribes to requests.
+func (l *attachedLink) begin(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.ctx, cancel)()
+	if err := l.probe(ctx); err != nil {
+		return err
+	}
+	if err := l.claim(ctx); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	overtaken := !l.presence.answer()
+	survived := l.presence.survived
+	l.store.memory = l.presence.memory
+	l.mu.Unlock()
+	if overtaken {
+		return finalError{errOvertaken}
+	}
+	if err := l.mayWrite(ctx); err != nil {
+		return err
+	}
+	if err := l.announce(ctx, saysAnswers); err != nil {
+		return err
+	}
+	if !survived {
+		// The broker was started anew: all clients were disconnected, and their watches
+		// end with their connections.
+		l.store.roster.forgetWatches()
+		l.store.unsent.clear()
+	}
+	return l.subscribe(ctx, paho.SubscribeOptions{Topic: protocol.InvokeTopic, QoS: 1, RetainHandling: 2, RetainAsPublished: true})
+}
+
+// probe asks whether anybody answers a request: any store, attached or not, of any make.
+func (l *attachedLink) probe(ctx context.Context) error {
+	replyTo := protocol.ResponseTopic(l.clientID)
+	if err := l.subscribe(ctx, paho.SubscribeOptions{Topic: replyTo, QoS: 1}); err != nil {
+		return err
+	}
+	expiry := uint32(probePatience / time.Second)
+	readers, err := l.publish(ctx, &paho.Publish{
+		QoS:     1,
+		Topic:   protocol.InvokeTopic,
+		Payload: resp3.AppendCommand(nil, protocol.VerbGet, "is another store there?"),
+		Properties: &paho.PublishProperties{
+			ResponseTopic:   replyTo,
+			CorrelationData: []byte(l.store.instance), // 16 bytes
+			ContentType:     protocol.ContentType,
+			MessageExpiry:   &expiry,
+			User: paho.UserProperties{
+				{Key: protocol.PropertySourceID, Value: l.clientID},
+				{Key: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+				{Key: protocol.PropertyPartition, Value: l.clientID},
+			},
+		},
+	})
+	if err != nil || !readers {
+		return err
+	}
+	patience := time.NewTimer(probePatience)
+	defer patience.Stop()
+	select {
+	case <-l.answered:
+		return finalError{fmt.Errorf("%w; stop that one first, or this one is not needed", ErrAnotherStore)}
+	case <-ctx.Done():
+		return errConnectionLost
+	case <-patience.C:
+		return nil // somebody listens to requests, and does not answer them
+	}
+}
+
+// mayWrite finds out whether the broker lets us write to clients. It would not say so of
+// replies, which have QoS 0.
+func (l *attachedLink) mayWrite(ctx context.Context) error {
+	nobody := l.clientID + "-nobody"
+	for _, topic := range []string{protocol.ResponseTopic(nobody), protocol.NotifyTopic(nobody, "")} {
+		if _, err := l.publish(ctx, &paho.Publish{QoS: 1, Topic: topic}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// claim returns nil once it is ours to be the store.
+func (l *attachedLink) claim(ctx context.Context) error {
+	if err := l.subscribe(ctx, paho.SubscribeOptions{Topic: presenceTopic, QoS: 1}); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.claims = true
+	l.mu.Unlock()
+	if err := l.announce(ctx, saysClaims); err != nil {
+		return err
+	}
+	echo := time.NewTimer(stepTimeout)
+	defer echo.Stop()
+	patience := time.NewTimer(l.store.silence(l.keepAlive))
+	defer patience.Stop()
+	var settled <-chan time.Time // objections to our claim would have come; nil: no claim yet
+	certain := false
+	for {
+		l.mu.Lock()
+		free, stage := l.presence.free(), l.presence.stage
+		l.mu.Unlock()
+		if free && certain {
+			return nil
+		}
+		if stage != claiming && settled == nil {
+			settled = time.After(l.store.patience)
+		}
+		select {
+		case <-l.changed:
+		case <-settled:
+			certain = true
+		case <-l.superseded:
+			return finalError{errOvertaken}
+		case <-ctx.Done():
+			return errConnectionLost
+		case <-echo.C:
+			if stage == claiming {
+				return finalError{fmt.Errorf("the broker does not send us what we publish on %s: its rules must let a store read and write that topic", presenceTopic)}
+			}
+		case <-patience.C:
+			l.store.logger.Warn("a store that was on this broker is silent; taking its place")
+			return nil
+		}
+	}
+}
+
+// announce says something on presenceTopic.
+func (l *attachedLink) announce(ctx context.Context, word string) error {
+	_, err := l.publish(ctx, &paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte(l.says(word))})
+	return err
+}
+
+// publish sends with QoS 1 and reports whether there was somebody to send it to.
+func (l *attachedLink) publish(ctx context.Context, message *paho.Publish) (readers bool, err error) {
+	ack, err := l.client.Publish(ctx, message)
+	switch {
+	case ack != nil && ack.ReasonCode >= 0x80: // [MQTT-4.13.1]: codes from here on are errors
+		return false, refused(ack.ReasonCode, fmt.Errorf("the broker refuses a message to %s (MQTT reason code 0x%02X): its rules must let a store write there", message.Topic, ack.ReasonCode))
+	case err != nil:
+		return false, fmt.Errorf("publish to %s: %w", message.Topic, err)
+	}
+	return ack.ReasonCode != packets.PubackNoMatchingSubscribers, nil
+}
+
+func (l *attachedLink) subscribe(ctx context.Context, subscription paho.SubscribeOptions) error {
+	ack, err := l.client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{subscription}})
+	if ack != nil && len(ack.Reasons) == 1 && ack.Reasons[0] >= 0x80 {
+		return refused(ack.Reasons[0], fmt.Errorf("the broker refuses a subscription to %s (MQTT reason code 0x%02X): its rules must let a store read that topic", subscription.Topic, ack.Reasons[0]))
+	}
+	if err != nil {
+		return fmt.Errorf("subscribe to %s: %w", subscription.Topic, err)
+	}
+	return nil
+}
