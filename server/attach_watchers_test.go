@@ -8,6 +8,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -112,6 +113,36 @@ func TestASilentStoreIsWaitedForUntilTheBrokerHasGivenItUp(t *testing.T) {
 				t.Errorf("it waits for %v, want %v", got, test.want)
 			}
 		})
+	}
+}
+
+// The broker may have sent requests before it knows that the store reads them no more.
+func TestAStoreThatHasGivenWayLooksAtNoMoreRequests(t *testing.T) {
+	a := attachedTo(t, AttachOptions{})
+	l := &attachedLink{
+		store:      a,
+		presence:   presence{me: a.instance, stage: answering},
+		changed:    make(chan struct{}, 1),
+		superseded: make(chan struct{}),
+	}
+	arrives := func(topic, payload string) {
+		t.Helper()
+		if _, err := l.received(paho.PublishReceived{Packet: &paho.Publish{Topic: topic, Payload: []byte(payload)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	looked := func() uint64 { return a.Stats().Dropped[DroppedQoS] } // for want of a connection to answer by
+	if arrives(protocol.InvokeTopic, ""); looked() != 1 {
+		t.Fatalf("%+v", a.Stats())
+	}
+	arrives(presenceTopic, "answers another")
+	if arrives(protocol.InvokeTopic, ""); looked() != 1 {
+		t.Errorf("%+v", a.Stats())
+	}
+	select {
+	case <-l.superseded:
+	default:
+		t.Error("it does not give way")
 	}
 }
 
