@@ -18,37 +18,37 @@ import (
 )
 
 // BenchmarkSpeed measures operations over one connection, with both of its ends in this
-// process, against an exchange of the same messages by plain paho and plain mochi (op=Stock):
+// process, against exchanges of messages by plain paho and plain mochi (op=Stock, and
+// op=StockAlike with all the properties that a SET has):
 //
-//	x-stock    how many times as fast as stock, in the same seconds
-//	x-wanted   how many times as fast it is meant to be
+//	x-stock    how many times as fast as Stock, in the same seconds
+//	x-alike    how many times as fast as StockAlike
+//	x-wanted   the x-stock that it is meant to have
 //	B/op, allocs/op   of client and server together
 //
 // Times of a shared machine differ from second to second by more than what is to be
-// measured, so an operation and the stock echo take turns of 50 ms, and x-stock is the
-// median over the turns. Nothing else but x-stock should be quoted.
+// measured, so an operation and the echoes take turns of some 50 ms, and the ratios are
+// medians over the turns. Only ratios should be quoted.
 func BenchmarkSpeed(b *testing.B) {
-	stock := newStock(b)
-	b.Run("op=Stock", func(b *testing.B) { stock.each(b, row{run: stock.run}) })
+	echo := dialStockBroker(b, startStockBroker(b, nil).address)
+	stock := echoes(echo)
+	stock.bench(b, "Stock", row{run: workers(echo.ask)})
+	stock.bench(b, "StockAlike", row{run: workers(echo.askAlike), echoes: 1})
 
 	ours := newSpeed(b)
-	raw := startRawEcho(b, ours.request, ours.answer)
-	b.Run("op=Raw", func(b *testing.B) { stock.each(b, row{run: raw.lap, echoes: 1}) })
-	b.Run("op=Set", func(b *testing.B) { stock.each(b, row{run: workers(ours.set), echoes: 1, wanted: wantedOfSet}) })
-	b.Run("op=GuardSet", func(b *testing.B) { stock.each(b, row{run: workers(ours.guardSet(b)), echoes: 1}) })
-	b.Run("op=LeasePair", func(b *testing.B) {
-		stock.each(b, row{run: workers(ours.leasePair(b, lease.Options{})), echoes: 2, wanted: wantedOfSet})
-	})
-	b.Run("op=LeasePairNoWatch", func(b *testing.B) {
-		stock.each(b, row{run: workers(ours.leasePair(b, lease.Options{NoWatch: true})), echoes: 2, wanted: wantedOfSet})
-	})
+	stock.bench(b, "Raw", row{run: ours.raw(b).lap, echoes: 1})
+	stock.bench(b, "Set", row{run: workers(ours.set), echoes: 1, wanted: wanted})
+	stock.bench(b, "GuardSet", row{run: workers(ours.guardSet(b)), echoes: 1})
+	stock.bench(b, "LeasePair", row{run: workers(ours.leasePair(b, lease.Options{})), echoes: 2, wanted: wanted})
+	stock.bench(b, "LeasePairNoWatch", row{run: workers(ours.leasePair(b, lease.Options{NoWatch: true})), echoes: 2, wanted: wanted})
 }
 
 // inFlights is how many requests are under way at once.
 var inFlights = []int{1, 16, 64, 256}
 
-// wantedOfSet is how many times as fast as stock a Set is meant to be, by requests in flight.
-var wantedOfSet = map[int]float64{1: 2, 64: 4}
+// wanted is how many times as fast as stock an operation is meant to be, by requests in
+// flight.
+var wanted = map[int]float64{1: 2, 64: 4}
 
 // lap performs a number of operations, so many at a time, and fails if one does.
 type lap func(ctx context.Context, operations, inFlight int) error
@@ -81,21 +81,20 @@ func workers(operation func(ctx context.Context, worker int) error) lap {
 }
 
 // speed is our side: one client of one server.
-type speed struct {
-	client          *transport.Client
-	request, answer int // bytes of a Set on the wire
-}
+type speed struct{ client *transport.Client }
 
 func newSpeed(b *testing.B) *speed {
 	b.Helper()
+	return &speed{client: dialSpeed(b, start(b, server.Options{}))}
+}
+
+// raw exchanges what a Set does.
+func (s *speed) raw(b *testing.B) *rawEcho {
+	b.Helper()
 	var wire meter
-	address := startMetered(b, &wire)
-	metered := &speed{client: dialSpeed(b, address)}
-	request, answer, err := wire.perOperation(b.Context(), workers(metered.set))
-	if err != nil {
-		b.Fatal(err)
-	}
-	return &speed{client: dialSpeed(b, start(b, server.Options{})), request: request, answer: answer}
+	metered := &speed{client: dialSpeed(b, startMetered(b, &wire))}
+	request, answer := wire.perOperation(b, metered.set)
+	return startRawEcho(b, request, answer)
 }
 
 func dialSpeed(t testing.TB, address string) *transport.Client {
@@ -185,59 +184,61 @@ func (s *speed) leasePair(b *testing.B, options lease.Options) func(context.Cont
 	}
 }
 
-// stock is what everything is compared with.
-type stock struct {
+// references are what everything is compared with.
+type references []*reference
+
+type reference struct {
+	unit  string // of the ratio
 	run   lap
 	turns map[int]int // operations in a turn, by those in flight
 }
 
-func newStock(b *testing.B) *stock {
-	b.Helper()
-	return stockOf(dialStockBroker(b, startStockBroker(b, nil).address))
-}
-
-func stockOf(client *stockClient) *stock {
-	return &stock{run: workers(client.ask), turns: make(map[int]int)}
+func echoes(client *stockClient) references {
+	return references{
+		{"x-stock", workers(client.ask), make(map[int]int)},
+		{"x-alike", workers(client.askAlike), make(map[int]int)},
+	}
 }
 
 // row is a line of the table, but for the number in flight.
 type row struct {
 	run    lap
-	echoes float64         // how many stock echoes an operation is compared with; 0: none
+	echoes float64         // how many echoes an operation is compared with; 0: it is not compared
 	wanted map[int]float64 // the x-stock to reach, by requests in flight
 }
 
-// each measures a row with each number in flight.
-func (s *stock) each(b *testing.B, row row) {
+// bench measures a row with each number in flight.
+func (r references) bench(b *testing.B, operation string, row row) {
 	for _, inFlight := range inFlights {
-		ours := 0 // operations in a turn
-		b.Run(fmt.Sprint("inflight=", inFlight), func(b *testing.B) {
-			if ours == 0 {
-				ours = calibrate(b, row.run, inFlight)
+		perTurn := 0
+		b.Run(fmt.Sprintf("op=%s/inflight=%d", operation, inFlight), func(b *testing.B) {
+			if perTurn == 0 { // once, not for each b.N that is tried
+				perTurn = calibrate(b, row.run, inFlight, turn)
+				for _, reference := range r {
+					if reference.turns[inFlight] == 0 {
+						reference.turns[inFlight] = calibrate(b, reference.run, inFlight, turn/2)
+					}
+				}
 			}
-			if s.turns[inFlight] == 0 {
-				s.turns[inFlight] = calibrate(b, s.run, inFlight)
-			}
-			s.measure(b, row, inFlight, ours)
+			r.measure(b, row, inFlight, perTurn)
 		})
 	}
 }
 
-// turn is how long one side is measured before it is the other's turn.
+// turn is how long an operation is measured before the echoes are, for half as long each.
 const turn = 50 * time.Millisecond
 
-// calibrate returns how many operations take about one turn, and warms up on the way.
-func calibrate(b *testing.B, run lap, inFlight int) int {
+// calibrate returns how many operations take about so long, and warms up on the way.
+func calibrate(b *testing.B, run lap, inFlight int, long time.Duration) int {
 	b.Helper()
 	for operations := 4 * inFlight; ; operations *= 2 {
-		took := timeOf(b, run, operations, inFlight)
-		if took >= turn/4 {
-			return max(int(float64(operations)*float64(turn)/float64(took)), 4*inFlight)
+		if took := timeOf(b, run, operations, inFlight); took >= long/2 {
+			return max(int(float64(operations)*float64(long)/float64(took)), 4*inFlight)
 		}
 	}
 }
 
-// timeOf starts without garbage, so that neither side pays for what the other left.
+// timeOf begins without garbage, so that nobody pays for what another left.
 func timeOf(b *testing.B, run lap, operations, inFlight int) time.Duration {
 	b.Helper()
 	runtime.GC()
@@ -250,20 +251,25 @@ func timeOf(b *testing.B, run lap, operations, inFlight int) time.Duration {
 	return took
 }
 
-// measure performs b.N operations in turns, with one of stock before, between and after.
-func (s *stock) measure(b *testing.B, row row, inFlight, perTurn int) {
-	stockTurn := func() float64 {
-		if row.echoes == 0 {
-			return 0
+// measure performs b.N operations in turns. Before, between and after them the references
+// have theirs, and each turn is compared with the mean of those around it.
+func (r references) measure(b *testing.B, row row, inFlight, perTurn int) {
+	if row.echoes == 0 {
+		r = nil
+	}
+	turns := func() []float64 {
+		times := make([]float64, len(r))
+		for i, reference := range r {
+			operations := reference.turns[inFlight]
+			times[i] = row.echoes * float64(timeOf(b, reference.run, operations, inFlight)) / float64(operations)
 		}
-		operations := s.turns[inFlight]
-		return row.echoes * float64(timeOf(b, s.run, operations, inFlight)) / float64(operations)
+		return times
 	}
 	b.ReportAllocs()
 	b.StopTimer()
 	b.ResetTimer()
-	var ratios []float64
-	before := stockTurn()
+	ratios := make([][]float64, len(r))
+	before := turns()
 	for left := b.N; left > 0; {
 		operations := min(perTurn, left)
 		left -= operations
@@ -271,22 +277,23 @@ func (s *stock) measure(b *testing.B, row row, inFlight, perTurn int) {
 		b.StartTimer()
 		began := time.Now()
 		err := row.run(b.Context(), operations, inFlight)
-		took := time.Since(began)
+		took := float64(time.Since(began)) / float64(operations)
 		b.StopTimer()
 		if err != nil {
 			b.Fatal(err)
 		}
-		after := stockTurn()
-		// The last turn may be too short to say anything.
-		if operations > perTurn/2 || ratios == nil {
-			ratios = append(ratios, (before+after)/2*float64(operations)/float64(took))
+		after := turns()
+		for i := range r {
+			// The last turn may be too short to say anything.
+			if operations > perTurn/2 || ratios[i] == nil {
+				ratios[i] = append(ratios[i], (before[i]+after[i])/2/took)
+			}
 		}
 		before = after
 	}
-	if row.echoes == 0 {
-		return
+	for i, reference := range r {
+		b.ReportMetric(median(ratios[i]), reference.unit)
 	}
-	b.ReportMetric(median(ratios), "x-stock")
 	if wanted, ok := row.wanted[inFlight]; ok {
 		b.ReportMetric(wanted, "x-wanted")
 	}
