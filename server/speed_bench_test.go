@@ -14,6 +14,8 @@ import (
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -32,19 +34,24 @@ import (
 func BenchmarkSpeed(b *testing.B) {
 	echo := dialStockBroker(b, startStockBroker(b, nil).address)
 	stock := echoes(echo)
-	stock.bench(b, "Stock", row{run: workers(echo.ask)})
-	stock.bench(b, "StockAlike", row{run: workers(echo.askAlike), echoes: 1})
+	stock.bench(b, "Stock", row{run: workers(echo.ask)}, 1, 16, 64, 256)
+	stock.bench(b, "StockAlike", row{run: workers(echo.askAlike), echoes: 1}, 1, 16, 64, 256)
 
 	ours := newSpeed(b)
-	stock.bench(b, "Raw", row{run: ours.raw(b).lap, echoes: 1})
-	stock.bench(b, "Set", row{run: workers(ours.set), echoes: 1, wanted: wanted})
-	stock.bench(b, "GuardSet", row{run: workers(ours.guardSet(b)), echoes: 1})
-	stock.bench(b, "LeasePair", row{run: workers(ours.leasePair(b, lease.Options{})), echoes: 2, wanted: wanted})
-	stock.bench(b, "LeasePairNoWatch", row{run: workers(ours.leasePair(b, lease.Options{NoWatch: true})), echoes: 2, wanted: wanted})
+	stock.bench(b, "Raw", row{run: ours.raw(b).lap, echoes: 1}, 1, 16, 64, 256)
+	stock.bench(b, "Set", row{run: workers(ours.set), echoes: 1, wanted: wanted}, 1, 16, 64, 256)
+	stock.bench(b, "GuardSet", row{run: workers(ours.guardSet(b)), echoes: 1}, 1, 16, 64, 256)
+	pair, bare := ours.leasePair(b, lease.Options{}), ours.leasePair(b, lease.Options{NoWatch: true})
+	stock.bench(b, "LeasePair", row{run: workers(pair), echoes: 2, wanted: wanted}, 1, 16, 64, 256)
+	stock.bench(b, "LeasePairNoWatch", row{run: workers(bare), echoes: 2, wanted: wanted}, 1, 64)
+	for _, renewal := range []struct {
+		name    string
+		noWatch bool
+	}{{"Renewal", false}, {"RenewalNoWatch", true}} {
+		renewals := newRenewals(b, lease.Options{NoWatch: renewal.noWatch})
+		stock.bench(b, renewal.name, row{begin: renewals.begin, run: renewals.lap, echoes: 1}, heldLeases)
+	}
 }
-
-// inFlights is how many requests are under way at once.
-var inFlights = []int{1, 16, 64, 256}
 
 // wanted is how many times as fast as stock an operation is meant to be, by requests in
 // flight.
@@ -184,6 +191,76 @@ func (s *speed) leasePair(b *testing.B, options lease.Options) func(context.Cont
 	}
 }
 
+// heldLeases is how many leases a client holds whose renewals are measured.
+const heldLeases = 1000
+
+// renewals holds leases over one connection and lets all of them renew as often as the
+// connection carries: each has at most one renewal under way, and begins the next a
+// millisecond after the last. They are tenures as any, but for that.
+type renewals struct {
+	client *transport.Client
+	leases []*lease.Lease
+
+	count, target atomic.Int64 // SETs that came to the server, and when to say so
+	reached       chan struct{}
+}
+
+func newRenewals(b *testing.B, options lease.Options) *renewals {
+	b.Helper()
+	options.RenewEvery = time.Millisecond
+	r := &renewals{leases: make([]*lease.Lease, heldLeases), reached: make(chan struct{}, 1)}
+	r.client = dialSpeed(b, start(b, server.Options{Authorizer: r}))
+	for i := range r.leases {
+		var err error
+		if r.leases[i], err = lease.New(r.client, fmt.Sprintf("press-%04d/active", i), options); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return r
+}
+
+// Authorize is where the server shows each request.
+func (r *renewals) Authorize(_ access.Identity, verb statestore.Verb, _ string) bool {
+	if verb == statestore.VerbSet && r.count.Add(1) == r.target.Load() {
+		r.reached <- struct{}{}
+	}
+	return true
+}
+
+// begin acquires the leases; end makes sure that they were held all the time.
+func (r *renewals) begin(ctx context.Context) (end func() error, err error) {
+	tenures := make([]*lease.Tenure, len(r.leases))
+	failures := make([]error, len(r.leases))
+	each := func(do func(i int) error) error {
+		var working sync.WaitGroup
+		for i := range r.leases {
+			working.Go(func() { failures[i] = do(i) })
+		}
+		working.Wait()
+		return errors.Join(failures...)
+	}
+	err = each(func(i int) (err error) {
+		tenures[i], err = r.leases[i].TryAcquire(ctx)
+		return err
+	})
+	return func() error {
+		return each(func(i int) error { return errors.Join(tenures[i].Err(), tenures[i].Release(ctx)) })
+	}, err
+}
+
+// lap waits until so many renewals came.
+func (r *renewals) lap(ctx context.Context, operations, _ int) error {
+	r.target.Store(r.count.Load() + int64(operations))
+	select {
+	case <-r.reached:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(patience):
+		return errors.New("the leases are not renewed")
+	}
+}
+
 // references are what everything is compared with.
 type references []*reference
 
@@ -202,22 +279,23 @@ func echoes(client *stockClient) references {
 
 // row is a line of the table, but for the number in flight.
 type row struct {
+	begin  func(context.Context) (end func() error, err error) // not timed; may be nil
 	run    lap
 	echoes float64         // how many echoes an operation is compared with; 0: it is not compared
 	wanted map[int]float64 // the x-stock to reach, by requests in flight
 }
 
 // bench measures a row with each number in flight.
-func (r references) bench(b *testing.B, operation string, row row) {
+func (r references) bench(b *testing.B, operation string, row row, inFlights ...int) {
 	for _, inFlight := range inFlights {
 		perTurn := 0
 		b.Run(fmt.Sprintf("op=%s/inflight=%d", operation, inFlight), func(b *testing.B) {
 			if perTurn == 0 { // once, not for each b.N that is tried
-				perTurn = calibrate(b, row.run, inFlight, turn)
-				for _, reference := range r {
-					if reference.turns[inFlight] == 0 {
-						reference.turns[inFlight] = calibrate(b, reference.run, inFlight, turn/2)
-					}
+				perTurn = calibrate(b, row, inFlight, turn)
+			}
+			for _, reference := range r {
+				if row.echoes > 0 && reference.turns[inFlight] == 0 {
+					reference.turns[inFlight] = calibrate(b, reference.row(), inFlight, echoTurn)
 				}
 			}
 			r.measure(b, row, inFlight, perTurn)
@@ -225,27 +303,40 @@ func (r references) bench(b *testing.B, operation string, row row) {
 	}
 }
 
-// turn is how long an operation is measured before the echoes are, for half as long each.
-const turn = 50 * time.Millisecond
+func (r *reference) row() row { return row{run: r.run} }
+
+// turn is how long an operation is measured before the echoes are, and echoTurn how long
+// each of these.
+const turn, echoTurn = 50 * time.Millisecond, 20 * time.Millisecond
 
 // calibrate returns how many operations take about so long, and warms up on the way.
-func calibrate(b *testing.B, run lap, inFlight int, long time.Duration) int {
+func calibrate(b *testing.B, row row, inFlight int, long time.Duration) int {
 	b.Helper()
 	for operations := 4 * inFlight; ; operations *= 2 {
-		if took := timeOf(b, run, operations, inFlight); took >= long/2 {
+		if took := row.time(b, operations, inFlight); took >= long/2 {
 			return max(int(float64(operations)*float64(long)/float64(took)), 4*inFlight)
 		}
 	}
 }
 
-// timeOf begins without garbage, so that nobody pays for what another left.
-func timeOf(b *testing.B, run lap, operations, inFlight int) time.Duration {
+// time starts the benchmark's timer for some operations, and returns how long they took.
+// They begin without garbage, so that nobody pays for what another left.
+func (r row) time(b *testing.B, operations, inFlight int) time.Duration {
 	b.Helper()
+	end := func() error { return nil }
+	if r.begin != nil {
+		var err error
+		if end, err = r.begin(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
 	runtime.GC()
+	b.StartTimer()
 	began := time.Now()
-	err := run(b.Context(), operations, inFlight)
+	err := r.run(b.Context(), operations, inFlight)
 	took := time.Since(began)
-	if err != nil {
+	b.StopTimer()
+	if err := errors.Join(err, end()); err != nil {
 		b.Fatal(err)
 	}
 	return took
@@ -261,7 +352,12 @@ func (r references) measure(b *testing.B, row row, inFlight, perTurn int) {
 		times := make([]float64, len(r))
 		for i, reference := range r {
 			operations := reference.turns[inFlight]
-			times[i] = row.echoes * float64(timeOf(b, reference.run, operations, inFlight)) / float64(operations)
+			runtime.GC()
+			began, err := time.Now(), reference.run(b.Context(), operations, inFlight)
+			if err != nil {
+				b.Fatal(err)
+			}
+			times[i] = row.echoes * float64(time.Since(began)) / float64(operations)
 		}
 		return times
 	}
@@ -273,15 +369,7 @@ func (r references) measure(b *testing.B, row row, inFlight, perTurn int) {
 	for left := b.N; left > 0; {
 		operations := min(perTurn, left)
 		left -= operations
-		runtime.GC()
-		b.StartTimer()
-		began := time.Now()
-		err := row.run(b.Context(), operations, inFlight)
-		took := float64(time.Since(began)) / float64(operations)
-		b.StopTimer()
-		if err != nil {
-			b.Fatal(err)
-		}
+		took := float64(row.time(b, operations, inFlight)) / float64(operations)
 		after := turns()
 		for i := range r {
 			// The last turn may be too short to say anything.
