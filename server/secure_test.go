@@ -25,13 +25,13 @@ import (
 
 // An authority signs certificates, for as long as a test lasts.
 type authority struct {
-	t           *testing.T
+	t           testing.TB
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 	pool        *x509.CertPool
 }
 
-func newAuthority(t *testing.T) *authority {
+func newAuthority(t testing.TB) *authority {
 	t.Helper()
 	a := &authority{t: t, pool: x509.NewCertPool()}
 	made := a.issue(pkix.Name{CommonName: "authority"})

@@ -1,0 +1,41 @@
+package server_test
+
+import (
+	"crypto/tls"
+	"crypto/x509/pkix"
+	"net"
+	"testing"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// BenchmarkSpeedTLS is BenchmarkSpeed with all connections encrypted, those of stock too.
+func BenchmarkSpeedTLS(b *testing.B) {
+	ca := newAuthority(b)
+	ofServer := &tls.Config{Certificates: []tls.Certificate{ca.issue(pkix.Name{CommonName: "server"})}}
+	ofClient := &tls.Config{RootCAs: ca.pool}
+
+	broker := startStockBroker(b, func(socket net.Listener) net.Listener { return tls.NewListener(socket, ofServer) })
+	conn, err := tls.Dial("tcp", broker.address, ofClient)
+	if err != nil {
+		b.Fatal(err)
+	}
+	// Where writes are not safe for concurrent use, paho's users must see to that.
+	echo := dialStock(b, packets.NewThreadSafeConn(conn), stockConnect(speedClient))
+	stock := echoes(echo)
+	stock.bench(b, "Stock", row{run: workers(echo.ask)}, 1, 64)
+
+	client, err := transport.Dial(b.Context(), "mqtts://"+start(b, server.Options{TLS: ofServer}), transport.Options{
+		ClientID: speedClient,
+		TLS:      transport.TLSOptions{Config: ofClient},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = client.Close() })
+	ours := &speed{client: client}
+	stock.bench(b, "Set", row{run: workers(ours.set), echoes: 1}, 1, 64)
+}
