@@ -40,6 +40,19 @@ fuzz: ## Run each fuzz target for FUZZTIME (default 10s)
 bench: ## Run the benchmarks, with allocations
 	go test -run '^$$' -bench . -benchmem work
 
+.PHONY: speed
+speed: ## Compare with plain paho and mochi (three minutes), and say which targets are met
+	@go test ./server -run '^$$' -bench Speed | awk ' \
+		{ print; fflush() } \
+		/^FAIL/ { failed = 1 } \
+		/x-wanted/ { \
+			for (i = 3; i < NF; i += 2) value[$$(i + 1)] = $$i; \
+			met = value["x-stock"] >= value["x-wanted"] && value["allocs/op"] <= value["allocs-wanted"]; \
+			verdicts = verdicts sprintf("%-6s %s: %.2f (wanted %.2f) times as fast as stock, %d (%d) allocations\n", \
+				met ? "met" : "MISSED", $$1, value["x-stock"], value["x-wanted"], value["allocs/op"], value["allocs-wanted"]) \
+		} \
+		END { printf "\n%s", verdicts; exit failed }'
+
 .PHONY: sim
 sim: ## Simulate SEEDS (2000) hours of nodes under faults, from seed FIRST (1) on
 	go test ./internal/simulation -v -timeout 0 -run Promises -seeds $(SEEDS) -first $(FIRST)

@@ -25,8 +25,8 @@ import (
 //
 //	x-stock    how many times as fast as Stock, in the same seconds
 //	x-alike    how many times as fast as StockAlike
-//	x-wanted   the x-stock that it is meant to have
 //	B/op, allocs/op   of client and server together
+//	x-wanted, allocs-wanted   what x-stock and allocs/op are meant to be, at least and at most
 //
 // Times of a shared machine differ from second to second by more than what is to be
 // measured, so an operation and the echoes take turns of some 50 ms, and the ratios are
@@ -54,8 +54,11 @@ func BenchmarkSpeed(b *testing.B) {
 }
 
 // wanted is how many times as fast as stock an operation is meant to be, by requests in
-// flight.
+// flight, and wantedAllocations how often it may allocate for each echo that it is compared
+// with, over both sides.
 var wanted = map[int]float64{1: 2, 64: 4}
+
+const wantedAllocations = 20
 
 // lap performs a number of operations, so many at a time, and fails if one does.
 type lap func(ctx context.Context, operations, inFlight int) error
@@ -90,9 +93,9 @@ func workers(operation func(ctx context.Context, worker int) error) lap {
 // speed is our side: one client of one server.
 type speed struct{ client *transport.Client }
 
-func newSpeed(b *testing.B) *speed {
-	b.Helper()
-	return &speed{client: dialSpeed(b, start(b, server.Options{}))}
+func newSpeed(t testing.TB) *speed {
+	t.Helper()
+	return &speed{client: dialSpeed(t, start(t, server.Options{}))}
 }
 
 // raw exchanges what a Set does.
@@ -384,6 +387,7 @@ func (r references) measure(b *testing.B, row row, inFlight, perTurn int) {
 	}
 	if wanted, ok := row.wanted[inFlight]; ok {
 		b.ReportMetric(wanted, "x-wanted")
+		b.ReportMetric(wantedAllocations*row.echoes, "allocs-wanted")
 	}
 }
 

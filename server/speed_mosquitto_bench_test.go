@@ -2,7 +2,9 @@ package server_test
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"os"
 	"testing"
 
 	"github.com/eclipse/paho.golang/paho"
@@ -15,6 +17,11 @@ import (
 // for stock with plain paho that answers. Each has a broker of its own. What is allocated
 // is that of client and store; the broker is another process.
 func BenchmarkSpeedMosquitto(b *testing.B) {
+	b.Cleanup(func() {
+		if b.Skipped() { // which is said of tests, but not of benchmarks
+			fmt.Fprintln(os.Stderr, "SKIPPED: BenchmarkSpeedMosquitto, since mosquitto is not installed: apt-get install mosquitto")
+		}
+	})
 	ofStock := mosquitto.Start(b, "").Address
 	respond(b, ofStock)
 	echo := dialStockBroker(b, ofStock)
