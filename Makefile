@@ -42,16 +42,7 @@ bench: ## Run the benchmarks, with allocations
 
 .PHONY: speed
 speed: ## Compare with plain paho and mochi (three minutes), and say which targets are met
-	@go test ./server -run '^$$' -bench Speed | awk ' \
-		{ print; fflush() } \
-		/^FAIL/ { failed = 1 } \
-		/x-wanted/ { \
-			for (i = 3; i < NF; i += 2) value[$$(i + 1)] = $$i; \
-			met = value["x-stock"] >= value["x-wanted"] && value["allocs/op"] <= value["allocs-wanted"]; \
-			verdicts = verdicts sprintf("%-6s %s: %.2f (wanted %.2f) times as fast as stock, %d (%d) allocations\n", \
-				met ? "met" : "MISSED", $$1, value["x-stock"], value["x-wanted"], value["allocs/op"], value["allocs-wanted"]) \
-		} \
-		END { printf "\n%s", verdicts; exit failed }'
+	@go test ./server -run '^$$' -bench Speed | awk -f server/speed.awk
 
 .PHONY: sim
 sim: ## Simulate SEEDS (2000) hours of nodes under faults, from seed FIRST (1) on

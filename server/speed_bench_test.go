@@ -212,7 +212,12 @@ func newRenewals(b *testing.B, options lease.Options) *renewals {
 	b.Helper()
 	options.RenewEvery = time.Millisecond
 	r := &renewals{leases: make([]*lease.Lease, heldLeases), reached: make(chan struct{}, 1)}
-	r.client = dialSpeed(b, start(b, server.Options{Authorizer: r}))
+	r.client = dialSpeed(b, start(b, server.Options{
+		Authorizer: r,
+		// Its Receive Maximum, lest the leases wait for each other. And paho says
+		// something on standard output when such a wait is cancelled.
+		Store: statestore.Options{Remembered: 2 * heldLeases},
+	}))
 	for i := range r.leases {
 		var err error
 		if r.leases[i], err = lease.New(r.client, fmt.Sprintf("press-%04d/active", i), options); err != nil {
