@@ -15,7 +15,6 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 	mqtt "github.com/mochi-mqtt/server/v2"
-	"github.com/mochi-mqtt/server/v2/hooks/auth"
 	"github.com/mochi-mqtt/server/v2/listeners"
 	mqttpackets "github.com/mochi-mqtt/server/v2/packets"
 )
@@ -62,7 +61,6 @@ func startStockBroker(t testing.TB, wrap func(net.Listener) net.Listener) *stock
 		socket = wrap(socket)
 	}
 	err = errors.Join(
-		s.broker.AddHook(new(auth.AllowHook), nil),
 		s.broker.AddHook(s, nil),
 		s.broker.AddListener(listeners.NewNet("tcp", socket)),
 		s.broker.Serve(),
@@ -83,8 +81,16 @@ func startStockBroker(t testing.TB, wrap func(net.Listener) net.Listener) *stock
 // ID names the hook in the broker.
 func (s *stockBroker) ID() string { return "echo" }
 
-// Provides says that the hook sees publishes.
-func (s *stockBroker) Provides(call byte) bool { return call == mqtt.OnPublish }
+// Provides lists the calls that the broker should make.
+func (s *stockBroker) Provides(call byte) bool {
+	return call == mqtt.OnConnectAuthenticate || call == mqtt.OnACLCheck || call == mqtt.OnPublish
+}
+
+// OnConnectAuthenticate admits everybody.
+func (s *stockBroker) OnConnectAuthenticate(*mqtt.Client, mqttpackets.Packet) bool { return true }
+
+// OnACLCheck allows everything.
+func (s *stockBroker) OnACLCheck(*mqtt.Client, string, bool) bool { return true }
 
 // OnPublish answers a request, at QoS 0, as our store does, and with user properties if
 // the request has some.

@@ -76,17 +76,22 @@ func workers(operation func(ctx context.Context, worker int) error) lap {
 		}
 		var left atomic.Int64
 		left.Store(int64(operations))
-		failures := make([]error, inFlight)
+		failed := make(chan error, inFlight)
 		var working sync.WaitGroup
 		for i := range min(inFlight, operations) {
 			working.Go(func() {
-				for failures[i] == nil && left.Add(-1) >= 0 {
-					failures[i] = operation(ctx, i)
+				for left.Add(-1) >= 0 {
+					if err := operation(ctx, i); err != nil {
+						left.Store(0)
+						failed <- err
+						return
+					}
 				}
 			})
 		}
 		working.Wait()
-		return errors.Join(failures...)
+		close(failed)
+		return <-failed // of several, one will do
 	}
 }
 
