@@ -79,59 +79,16 @@ func (b *pipeBroker) dial(_ context.Context, server *url.URL) (*netConn, error) 
 	if b.down {
 		return nil, fmt.Errorf("%s is down", server.Hostname())
 	}
-	near, pipe := net.Pipe()
-	far := &sendBuffer{Conn: pipe, packets: make(chan []byte, 10_000)}
+	near, end := net.Pipe()
+	far := newBufferedPipe(end)
 	b.conn = far
-	b.tasks.Go(far.send)
 	b.tasks.Go(func() {
-		defer far.finish()
+		defer far.Close()
 		for b.serve(far) {
 		}
 	})
+	b.tasks.Go(far.drain)
 	return newNetConn(near, near, time.Minute), nil
-}
-
-// sendBuffer is an end of a pipe that takes what is written without waiting for a reader,
-// as a socket does.
-type sendBuffer struct {
-	net.Conn
-	mu      sync.Mutex
-	closed  bool
-	packets chan []byte
-}
-
-func (s *sendBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return 0, net.ErrClosed
-	}
-	s.packets <- bytes.Clone(p)
-	return len(p), nil
-}
-
-// finish lets what was written arrive, and closes the pipe.
-func (s *sendBuffer) finish() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed {
-		s.closed = true
-		close(s.packets)
-	}
-}
-
-// Close closes the pipe at once.
-func (s *sendBuffer) Close() error {
-	s.finish()
-	return s.Conn.Close()
-}
-
-// send passes on what was written until there will be no more.
-func (s *sendBuffer) send() {
-	for packet := range s.packets {
-		_, _ = s.Conn.Write(packet) // the other end may be gone
-	}
-	_ = s.Conn.Close()
 }
 
 func (b *pipeBroker) serve(conn net.Conn) bool {
@@ -169,11 +126,52 @@ func (b *pipeBroker) serve(conn net.Conn) bool {
 	return true
 }
 
-// send writes a packet; the other end may be gone.
+// bufferedPipe lets a broker write while its client writes too, as a socket does. On a
+// bare pipe each would wait for the other to read.
+type bufferedPipe struct {
+	net.Conn
+	queue  chan []byte
+	closed chan struct{}
+	close  sync.Once
+}
+
+func newBufferedPipe(conn net.Conn) *bufferedPipe {
+	return &bufferedPipe{Conn: conn, queue: make(chan []byte, 1000), closed: make(chan struct{})}
+}
+
+func (p *bufferedPipe) Write(packet []byte) (int, error) {
+	select {
+	case p.queue <- bytes.Clone(packet):
+		return len(packet), nil
+	case <-p.closed:
+		return 0, net.ErrClosed
+	}
+}
+
+func (p *bufferedPipe) Close() error {
+	p.close.Do(func() { close(p.closed) })
+	return p.Conn.Close()
+}
+
+// drain writes what is queued, until the pipe is closed.
+func (p *bufferedPipe) drain() {
+	for {
+		select {
+		case packet := <-p.queue:
+			_, _ = p.Conn.Write(packet) // the other end may be gone
+		case <-p.closed:
+			return
+		}
+	}
+}
+
+// send writes a packet as a whole; the other end may be gone.
 func send[P any](conn net.Conn, kind byte, fill func(P)) {
 	packet := packets.NewControlPacket(kind)
 	fill(packet.Content.(P))
-	_, _ = packet.WriteTo(conn)
+	var encoded bytes.Buffer
+	_, _ = packet.WriteTo(&encoded)
+	_, _ = conn.Write(encoded.Bytes())
 }
 
 // reply answers a request as a store would that has no keys.
