@@ -1,0 +1,544 @@
+package server_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509/pkix"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// deadAddress returns one at which nobody listens.
+func deadAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+func TestOfSeveralAddressesOneThatWorksIsFoundAtFirstAndAfterALoss(t *testing.T) {
+	target := start(t, server.Options{}) // one store, whichever way one comes
+	first, second := newStreamProxy(t, target), newStreamProxy(t, target)
+	addresses := "mqtt://" + deadAddress(t) + ", mqtt://" + first.address() + ", mqtt://" + second.address()
+	client := mustDial(t, addresses, transport.Options{})
+	mustWork(t, client)
+	if status := client.Connection(); status.Broker != "mqtt://"+first.address() {
+		t.Errorf("%+v", status)
+	}
+	first.stop()
+	status := mustReconnect(t, client, 1)
+	if status.Broker != "mqtt://"+second.address() {
+		t.Errorf("%+v", status)
+	}
+	mustWork(t, client)
+}
+
+// passwords admits one user, with a password that may change.
+type passwords struct{ present atomic.Value }
+
+func (p *passwords) Authenticate(who access.Credentials) error {
+	if who.User != "gateway" || string(who.Password) != p.present.Load() {
+		return errors.New("not this one")
+	}
+	return nil
+}
+
+func TestAPasswordMayComeFromAFileThatIsReplaced(t *testing.T) {
+	admits := new(passwords)
+	admits.present.Store("one")
+	through := newProxy(t, start(t, server.Options{Authenticator: admits}))
+	address := "mqtt://" + through.address()
+	mustWork(t, mustDial(t, address, transport.Options{Username: "gateway", Password: []byte("one")}))
+	files := newFolder(t)
+	file := files.write("password", []byte("one\n"))
+	client := mustDial(t, address, transport.Options{Username: "gateway", PasswordFile: file})
+	mustWork(t, client)
+
+	admits.present.Store("two")
+	through.cut()
+	awaitStatus(t, client, "refused with the old password", func(status transport.ConnectionStatus) bool {
+		var refused *transport.ConnectError
+		return status.State == transport.Connecting && errors.As(status.Err, &refused)
+	})
+	files.write("password", []byte("two\n"))
+	mustReconnect(t, client, 1)
+	mustWork(t, client)
+}
+
+func TestWrongCredentialsEndDialAtOnceAndAClientForGood(t *testing.T) {
+	admits := new(passwords)
+	admits.present.Store("one")
+	through := newProxy(t, start(t, server.Options{Authenticator: admits}))
+	address := "mqtt://" + through.address()
+	file := newFolder(t).write("password", []byte("wrong"))
+	for name, options := range map[string]transport.Options{
+		"a wrong password":         {Username: "gateway", Password: []byte("wrong")},
+		"a wrong password in file": {Username: "gateway", PasswordFile: file},
+		"nobody":                   {},
+	} {
+		before := through.accepted.Load()
+		_, err := transport.Dial(t.Context(), address, options) // no end but its own
+		var refused *transport.ConnectError
+		if !errors.As(err, &refused) || !strings.Contains(err.Error(), "check user name and password") {
+			t.Errorf("%s: %v, want a *ConnectError", name, err)
+		}
+		if attempts := through.accepted.Load() - before; attempts != 1 {
+			t.Errorf("%s: %d attempts", name, attempts)
+		}
+	}
+
+	client := mustDial(t, address, transport.Options{Username: "gateway", Password: []byte("one")})
+	admits.present.Store("two")
+	before := through.accepted.Load()
+	through.cut()
+	status := awaitStatus(t, client, "ended", func(status transport.ConnectionStatus) bool {
+		return status.State == transport.Ended
+	})
+	_, err := client.Get(t.Context(), "k")
+	for _, err := range []error{err, status.Err} {
+		var refused *transport.ConnectError
+		if !errors.Is(err, transport.ErrClosed) || !errors.As(err, &refused) {
+			t.Errorf("%v, want ErrClosed and a *ConnectError", err)
+		}
+	}
+	if attempts := through.accepted.Load() - before; attempts != 1 {
+		t.Errorf("after the loss: %d attempts, want 1", attempts)
+	}
+}
+
+// tokens lets a server take tokens of service accounts, as brokers in Kubernetes do.
+type tokens struct {
+	mqtt.HookBase
+	broker *mqtt.Server
+	shown  chan string // what was shown, and how
+
+	mu    sync.Mutex
+	valid string
+}
+
+const methodServiceAccount = "K8S-SAT"
+
+func (*tokens) ID() string { return "tokens" }
+
+func (*tokens) Provides(call byte) bool {
+	return call == mqtt.OnConnect || call == mqtt.OnAuthPacket || call == mqtt.OnPacketEncode
+}
+
+func (h *tokens) take(how string, properties packets.Properties) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	token := string(properties.AuthenticationData)
+	h.shown <- how + " " + token
+	return properties.AuthenticationMethod == methodServiceAccount && token == h.valid
+}
+
+func (h *tokens) replace(valid string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.valid = valid
+}
+
+func (h *tokens) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
+	if h.take("CONNECT", pk.Properties) {
+		return nil
+	}
+	_ = h.broker.SendConnack(cl, packets.ErrNotAuthorized, false, nil)
+	return packets.ErrNotAuthorized
+}
+
+func (h *tokens) OnAuthPacket(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
+	if !h.take("AUTH", pk.Properties) {
+		return pk, h.broker.DisconnectClient(cl, packets.ErrNotAuthorized)
+	}
+	return pk, cl.WritePacket(packets.Packet{
+		ProtocolVersion: 5,
+		FixedHeader:     packets.FixedHeader{Type: packets.Auth},
+		Properties:      packets.Properties{AuthenticationMethod: methodServiceAccount},
+	})
+}
+
+func (*tokens) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet {
+	if pk.FixedHeader.Type == packets.Connack {
+		pk.Properties.AuthenticationMethod = methodServiceAccount // [MQTT-4.12.0-5]
+	}
+	return pk
+}
+
+func (h *tokens) mustHaveSeen(t *testing.T, want string) {
+	t.Helper()
+	select {
+	case got := <-h.shown:
+		if got != want {
+			t.Errorf("the broker saw %q, want %q", got, want)
+		}
+	case <-time.After(patience):
+		t.Fatalf("the broker did not see %q", want)
+	}
+}
+
+func TestATokenOfAServiceAccountIsShownAndShownAnewWhenItChanges(t *testing.T) {
+	t.Parallel() // the file is looked at every ten seconds
+	target, s := startServer(t, server.Options{})
+	broker := &tokens{broker: s.Broker(), shown: make(chan string, 10), valid: "one"}
+	if err := s.Broker().AddHook(broker, nil); err != nil {
+		t.Fatal(err)
+	}
+	through := newProxy(t, target)
+	address, files := "mqtt://"+through.address(), newFolder(t)
+	file := files.write("token", []byte("wrong"))
+	_, err := transport.Dial(t.Context(), address, transport.Options{TokenFile: file})
+	broker.mustHaveSeen(t, "CONNECT wrong")
+	if !errors.Is(err, transport.ErrNotAuthorized) {
+		t.Errorf("a wrong token: %v, want ErrNotAuthorized at once", err)
+	}
+
+	files.write("token", []byte("one"))
+	client := mustDial(t, address, transport.Options{TokenFile: file})
+	broker.mustHaveSeen(t, "CONNECT one")
+	mustWork(t, client)
+	broker.replace("two")
+	files.write("token", []byte("two"))
+	broker.mustHaveSeen(t, "AUTH two")
+	mustWork(t, client)
+	if status := client.Connection(); status.Connections != 1 {
+		t.Errorf("it is another connection: %+v", status)
+	}
+
+	broker.replace("three")
+	files.write("token", []byte("three"))
+	through.cut()
+	mustReconnect(t, client, 1)
+	broker.mustHaveSeen(t, "CONNECT three")
+	mustWork(t, client)
+}
+
+// moody answers with reason codes.
+type moody struct {
+	mqtt.HookBase
+	broker     *mqtt.Server
+	connack    packets.Code // of CONNECTs; zero: as usual
+	puback     packets.Code // of requests; zero: as usual
+	disconnect packets.Code // in answer to a request; zero: none
+}
+
+func (*moody) ID() string { return "moody" }
+
+func (*moody) Provides(call byte) bool {
+	return call == mqtt.OnConnect || call == mqtt.OnPacketRead || call == mqtt.OnPacketEncode
+}
+
+func (h *moody) OnConnect(cl *mqtt.Client, _ packets.Packet) error {
+	if h.connack.Code == 0 {
+		return nil
+	}
+	_ = h.broker.SendConnack(cl, h.connack, false, nil)
+	return h.connack
+}
+
+func (h *moody) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
+	if h.disconnect.Code != 0 && pk.FixedHeader.Type == packets.Publish {
+		return pk, h.broker.DisconnectClient(cl, h.disconnect)
+	}
+	return pk, nil
+}
+
+func (h *moody) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet {
+	if h.puback.Code != 0 && pk.FixedHeader.Type == packets.Puback {
+		pk.ReasonCode = h.puback.Code
+	}
+	return pk
+}
+
+func TestTheBrokersReasonsCanBeToldApart(t *testing.T) {
+	connect := func(code packets.Code) moody { return moody{connack: code} }
+	publish := func(code packets.Code) moody { return moody{puback: code} }
+	disconnect := func(code packets.Code) moody { return moody{disconnect: code} }
+	for _, test := range []struct {
+		name    string
+		hook    moody
+		want    error
+		unknown bool // what became of the request
+	}{
+		{"CONNACK: busy", connect(packets.ErrServerBusy), transport.ErrServerBusy, false},
+		{"CONNACK: unavailable", connect(packets.ErrServerUnavailable), transport.ErrServerBusy, false},
+		{"CONNACK: rate", connect(packets.ErrConnectionRateExceeded), transport.ErrServerBusy, false},
+		{"CONNACK: quota", connect(packets.ErrQuotaExceeded), transport.ErrQuotaExceeded, false},
+		{"CONNACK: packet too large", connect(packets.ErrPacketTooLarge), transport.ErrPacketTooLarge, false},
+		{"PUBACK: quota", publish(packets.ErrQuotaExceeded), transport.ErrQuotaExceeded, false},
+		{"PUBACK: not authorized", publish(packets.ErrNotAuthorized), transport.ErrNotAuthorized, false},
+		{"DISCONNECT: busy", disconnect(packets.ErrServerBusy), transport.ErrServerBusy, true},
+		{"DISCONNECT: quota", disconnect(packets.ErrQuotaExceeded), transport.ErrQuotaExceeded, true},
+		{"DISCONNECT: packet too large", disconnect(packets.ErrPacketTooLarge), transport.ErrPacketTooLarge, true},
+		{"DISCONNECT: not authorized", disconnect(packets.ErrNotAuthorized), transport.ErrNotAuthorized, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			address, s := startServer(t, server.Options{})
+			test.hook.broker = s.Broker()
+			if err := s.Broker().AddHook(&test.hook, nil); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			if test.hook.connack.Code != 0 {
+				err = whyNot(t, "mqtt://"+address, transport.Options{})
+			} else {
+				_, err = mustDial(t, "mqtt://"+address, transport.Options{}).Get(t.Context(), "k")
+			}
+			if !errors.Is(err, test.want) || errors.Is(err, transport.ErrOutcomeUnknown) != test.unknown {
+				t.Errorf("%v; want %v, outcome unknown: %t", err, test.want, test.unknown)
+			}
+		})
+	}
+}
+
+func TestARequestThatIsTooLargeForTheServerIsRefusedBeforeItIsSent(t *testing.T) {
+	client := dial(t, start(t, server.Options{MaxPacketSize: 2000}), transport.Options{})
+	_, err := client.Set(t.Context(), "k", make([]byte, 2000), transport.SetOptions{})
+	var rejected *transport.RejectedError
+	if !errors.Is(err, transport.ErrPacketTooLarge) || !errors.As(err, &rejected) || errors.Is(err, transport.ErrOutcomeUnknown) {
+		t.Errorf("%v, want ErrPacketTooLarge", err)
+	}
+	if _, err := client.Set(t.Context(), "k", make([]byte, 1000), transport.SetOptions{}); err != nil {
+		t.Errorf("a smaller one: %v", err)
+	}
+	if status := client.Connection(); status.Connections != 1 {
+		t.Errorf("the connection was lost: %+v", status)
+	}
+}
+
+func TestRequestsUnderWayFailAsUnknownWhenTheConnectionDrops(t *testing.T) {
+	through := newProxy(t, start(t, server.Options{}))
+	// Their own timeout is far away, so that only the loss can end them.
+	client := dial(t, through.address(), transport.Options{ClientOptions: transport.ClientOptions{RequestTimeout: time.Hour}})
+	through.hold(answers)
+	const requests = 20
+	failed := make(chan error, requests)
+	for range requests {
+		go func() {
+			_, err := client.Get(t.Context(), "k")
+			failed <- err
+		}()
+	}
+	eventually(t, "answers are held back", func() bool { return through.holds(answers) })
+	through.refuses(true) // whoever was not sent must not be now
+	through.cut()
+	unknown := 0
+	for range requests {
+		select {
+		case err := <-failed:
+			if !errors.Is(err, transport.ErrOutcomeUnknown) {
+				t.Errorf("%v, want ErrOutcomeUnknown", err)
+			}
+			unknown++
+		case <-time.After(patience):
+			t.Fatalf("%d of %d requests ended", unknown, requests)
+		}
+	}
+}
+
+// startMosquitto runs that broker, if it is installed, until the test ends.
+func startMosquitto(t *testing.T) (address string) {
+	t.Helper()
+	path, err := exec.LookPath("mosquitto")
+	if err != nil {
+		path = "/usr/sbin/mosquitto" // where Debian has it, outside of the PATH of users
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Skip("SKIPPED: mosquitto is not installed (apt-get install mosquitto)")
+	}
+	address = deadAddress(t)
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := newFolder(t).write("mosquitto.conf", []byte("listener "+port+" 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n"))
+	broker := exec.Command(path, "-c", config)
+	if err := broker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = broker.Process.Kill()
+		_ = broker.Wait()
+	})
+	return address
+}
+
+func TestMosquittoWithoutAStoreIsToldByName(t *testing.T) {
+	client := dial(t, startMosquitto(t), transport.Options{})
+	_, err := client.Get(t.Context(), "k")
+	if !errors.Is(err, transport.ErrNoStore) || errors.Is(err, transport.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "no state store answers on this broker") {
+		t.Errorf("%v, want ErrNoStore", err)
+	}
+}
+
+func TestTheSilenceOfABrokerWithoutAStoreIsToldByName(t *testing.T) {
+	// It acknowledges what nobody has subscribed to with plain success.
+	address := startBroker(t, &picky{})
+	client := dial(t, address, transport.Options{
+		Username: "u", Password: []byte("right"),
+		ClientOptions: transport.ClientOptions{RequestTimeout: time.Second},
+	})
+	_, err := client.Get(t.Context(), "k")
+	if !errors.Is(err, transport.ErrNoStore) || !errors.Is(err, transport.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "no state store answers on this broker") {
+		t.Errorf("%v, want ErrNoStore and ErrOutcomeUnknown", err)
+	}
+}
+
+func TestTheStateOfAConnectionIsToldAndCanBeAsked(t *testing.T) {
+	through := newProxy(t, start(t, server.Options{}))
+	told := make(chan transport.ConnectionStatus, 1000)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	client, err := transport.Dial(ctx, "mqtt://"+through.address(), transport.Options{
+		OnConnectionChange: func(status transport.ConnectionStatus) { told <- status },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := func(state transport.ConnectionState, connections int) {
+		t.Helper()
+		for {
+			select {
+			case status := <-told:
+				if status.State != state { // further attempts may have failed
+					continue
+				}
+				if status.Connections != connections || (status.Err == nil) != (state == transport.Connected) {
+					t.Errorf("told %+v, want %v and %d connections", status, state, connections)
+				}
+			case <-time.After(patience):
+				t.Errorf("never told of %v", state)
+			}
+			return
+		}
+	}
+	next(transport.Connected, 1)
+	if status := client.Connection(); status.State != transport.Connected || status.Err != nil || status.Broker != "mqtt://"+through.address() {
+		t.Errorf("%+v", status)
+	}
+	through.cut()
+	next(transport.Connecting, 1)
+	next(transport.Connected, 2)
+	if err := client.Close(); err != nil {
+		t.Error(err)
+	}
+	next(transport.Ended, 2)
+	if status := client.Connection(); status.State != transport.Ended || !errors.Is(status.Err, transport.ErrClosed) {
+		t.Errorf("%+v", status)
+	}
+}
+
+// startHung runs a listener that takes connections and never says a word.
+func startHung(t *testing.T) (address string, taken <-chan struct{}) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tasks sync.WaitGroup
+	signal := make(chan struct{}, 100)
+	tasks.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			signal <- struct{}{}
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		tasks.Wait()
+	})
+	return listener.Addr().String(), signal
+}
+
+func TestInvariant42DialThatIsGivenUpWhileAnythingHangsLeavesNothing(t *testing.T) {
+	for _, scheme := range []string{"mqtt", "mqtts", "ws", "wss"} {
+		t.Run(scheme, func(t *testing.T) {
+			address, taken := startHung(t)
+			settle(t)
+			before := runtime.NumGoroutine()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			why := errors.New("no more patience")
+			go func() {
+				<-taken
+				cancel(why)
+			}()
+			began := time.Now()
+			_, err := transport.Dial(ctx, scheme+"://"+address, transport.Options{})
+			if !errors.Is(err, why) {
+				t.Errorf("%v, want %v", err, why)
+			}
+			if took := time.Since(began); took > patience {
+				t.Errorf("it took %v", took)
+			}
+			mustSettle(t, before)
+		})
+	}
+}
+
+func TestInvariant42CloseWhileAnythingHangsLeavesNothing(t *testing.T) {
+	ca := newAuthority(t)
+	config := &tls.Config{Certificates: []tls.Certificate{ca.issue(pkix.Name{CommonName: "server"})}}
+	plain, encrypted := start(t, server.Options{}), start(t, server.Options{TLS: config})
+	caFile := newFolder(t).write("ca.pem", ca.pem())
+	for _, test := range []struct{ name, scheme, target string }{
+		{"TCP", "mqtt", plain},
+		{"TLS", "mqtts", encrypted},
+		{"WebSocket", "ws", startWebSocket(t, plain, nil)},
+		{"WebSocket over TLS", "wss", startWebSocket(t, plain, config)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			through := newStreamProxy(t, test.target)
+			hung, taken := startHung(t)
+			options := transport.Options{ClientOptions: transport.ClientOptions{RequestTimeout: time.Hour}}
+			if test.scheme == "mqtts" || test.scheme == "wss" {
+				options.TLS.CAFile = caFile
+			}
+			client := mustDial(t, test.scheme+"://"+through.address()+","+test.scheme+"://"+hung, options)
+			mustWork(t, client)
+			settle(t)
+			before := runtime.NumGoroutine()
+			through.stop() // the next broker takes the connection, and hangs
+			<-taken
+			failed := make(chan error, 1)
+			go func() {
+				_, err := client.Get(t.Context(), "k")
+				failed <- err
+			}()
+			closed := make(chan error, 1)
+			go func() { closed <- client.Close() }()
+			select {
+			case err := <-closed:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(patience):
+				t.Fatal("Close hangs, too")
+			}
+			if err := <-failed; !errors.Is(err, transport.ErrClosed) {
+				t.Errorf("a request: %v, want ErrClosed", err)
+			}
+			mustSettle(t, before)
+		})
+	}
+}
