@@ -172,6 +172,11 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	guard := time.AfterFunc(time.Hour, conn.abort)
+	guard.Stop() // until it is to end
+	defer guard.Stop()
+	// Close does not wait for a write to a peer that no longer reads.
+	defer context.AfterFunc(ctx, func() { guard.Reset(closeTimeout) })()
 	l := newLink()
 	packet, will := c.connectPacket(secrets), c.nextWill()
 	carried := will
@@ -200,8 +205,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	defer func() {
 		// Whether it was lost or is to end now: say farewell, but do not wait
 		// long for a peer that does not read it.
-		guard := time.AfterFunc(closeTimeout, conn.abort)
-		defer guard.Stop()
+		guard.Reset(closeTimeout)
 		_ = client.Disconnect(&paho.Disconnect{})
 		<-client.Done()
 		c.lost(l, nil)
