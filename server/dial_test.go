@@ -242,7 +242,7 @@ type moody struct {
 func (*moody) ID() string { return "moody" }
 
 func (*moody) Provides(call byte) bool {
-	return call == mqtt.OnConnect || call == mqtt.OnPacketRead || call == mqtt.OnPacketEncode
+	return call == mqtt.OnConnect || call == mqtt.OnPacketRead
 }
 
 func (h *moody) OnConnect(cl *mqtt.Client, _ packets.Packet) error {
@@ -254,17 +254,18 @@ func (h *moody) OnConnect(cl *mqtt.Client, _ packets.Packet) error {
 }
 
 func (h *moody) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
-	if h.disconnect.Code != 0 && pk.FixedHeader.Type == packets.Publish {
+	switch {
+	case pk.FixedHeader.Type != packets.Publish:
+		return pk, nil
+	case h.disconnect.Code != 0:
 		return pk, h.broker.DisconnectClient(cl, h.disconnect)
+	case h.puback.Code != 0: // and the store does not get it
+		_ = cl.WritePacket(packets.Packet{
+			FixedHeader: packets.FixedHeader{Type: packets.Puback}, PacketID: pk.PacketID, ReasonCode: h.puback.Code,
+		})
+		return pk, packets.ErrRejectPacket
 	}
 	return pk, nil
-}
-
-func (h *moody) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet {
-	if h.puback.Code != 0 && pk.FixedHeader.Type == packets.Puback {
-		pk.ReasonCode = h.puback.Code
-	}
-	return pk
 }
 
 func TestTheBrokersReasonsCanBeToldApart(t *testing.T) {
@@ -290,7 +291,7 @@ func TestTheBrokersReasonsCanBeToldApart(t *testing.T) {
 		{"DISCONNECT: not authorized", disconnect(packets.ErrNotAuthorized), transport.ErrNotAuthorized, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			address, s := startServer(t, server.Options{})
+			address, s := startServer(t, server.Options{PlainBroker: true}) // or the hook would see no requests
 			test.hook.broker = s.Broker()
 			if err := s.Broker().AddHook(&test.hook, nil); err != nil {
 				t.Fatal(err)
