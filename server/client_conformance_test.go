@@ -64,10 +64,9 @@ type transportClient struct {
 }
 
 func (c *transportClient) Do(request statestoretest.Request) (statestoretest.Reply, error) {
-	timestamp, ok := property(request.Timestamp)
-	token, okToken := property(request.FencingToken)
-	if !ok || !okToken || request.Correlation != "" {
-		return statestoretest.Reply{}, statestoretest.ErrUnsupported
+	timestamp, token, err := request.Texts()
+	if err != nil {
+		return statestoretest.Reply{}, err
 	}
 	c.store.denied.Store(request.Denied)
 	reply, err := c.conn.RoundTrip(c.t.Context(), transport.Request{
@@ -79,14 +78,6 @@ func (c *transportClient) Do(request statestoretest.Request) (statestoretest.Rep
 		c.t.Fatal(err)
 	}
 	return statestoretest.Reply{Payload: reply.Payload, Version: reply.Timestamp}, nil
-}
-
-// property reports false for an empty text: to the library that means none.
-func property(text *string) (string, bool) {
-	if text == nil {
-		return "", true
-	}
-	return *text, *text != ""
 }
 
 // Notifications waits for those that must come, and then takes what else is there, as

@@ -54,6 +54,27 @@ type Request struct {
 	Denied bool
 }
 
+// Texts returns timestamp and token as the library's clients send them, to whom an empty
+// text means none. ErrUnsupported says that the request cannot be sent so: it has an empty
+// one, or chooses its correlation data.
+func (r Request) Texts() (timestamp, fencingToken string, err error) {
+	for _, property := range []struct {
+		from *string
+		to   *string
+	}{{r.Timestamp, &timestamp}, {r.FencingToken, &fencingToken}} {
+		if property.from == nil {
+			continue
+		}
+		if *property.to = *property.from; *property.from == "" {
+			return "", "", ErrUnsupported
+		}
+	}
+	if r.Correlation != "" {
+		return "", "", ErrUnsupported
+	}
+	return timestamp, fencingToken, nil
+}
+
 // Reply is what came back.
 type Reply struct {
 	Payload []byte

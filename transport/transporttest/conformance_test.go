@@ -54,10 +54,9 @@ type inProcessClient struct {
 }
 
 func (c *inProcessClient) Do(request statestoretest.Request) (statestoretest.Reply, error) {
-	timestamp, ok := property(request.Timestamp)
-	token, okToken := property(request.FencingToken)
-	if !ok || !okToken || request.Correlation != "" {
-		return statestoretest.Reply{}, statestoretest.ErrUnsupported
+	timestamp, token, err := request.Texts()
+	if err != nil {
+		return statestoretest.Reply{}, err
 	}
 	c.store.Authorize(func(string, statestore.Verb, string) bool { return !request.Denied })
 	reply, err := c.conn.RoundTrip(c.t.Context(), transport.Request{
@@ -69,14 +68,6 @@ func (c *inProcessClient) Do(request statestoretest.Request) (statestoretest.Rep
 		c.t.Fatal(err)
 	}
 	return statestoretest.Reply{Payload: reply.Payload, Version: reply.Timestamp}, nil
-}
-
-// property reports false for an empty text: to the library that means none.
-func property(text *string) (string, bool) {
-	if text == nil {
-		return "", true
-	}
-	return *text, *text != ""
 }
 
 func (c *inProcessClient) Notifications(int) []statestoretest.Notification {
