@@ -108,6 +108,7 @@ func TestNotificationsKeepToTheReceiveMaximumOfTheBroker(t *testing.T) {
 		for range keys {
 			p.nextNotification()
 		}
+		p.do("GET", "is everything acknowledged before me?")
 		through.hold(answers)
 		if time.Since(set) < lasts {
 			break
