@@ -44,7 +44,7 @@ type Options struct {
 	// value. Default 1 MiB.
 	MaxPacketSize uint32
 	// PlainBroker lets requests travel through the broker like any other message. It is
-	// slower and else makes no difference: requests are otherwise answered as soon as they
+	// slower and otherwise makes no difference: requests are otherwise answered as soon as they
 	// are read, and the answers to those that arrived together are written together.
 	PlainBroker bool
 	// MaxClients bounds how many clients may be connected or have a session
