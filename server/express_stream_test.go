@@ -59,6 +59,35 @@ func TestRequestsThatComeTogetherAreAnsweredInTheirOrder(t *testing.T) {
 	}
 }
 
+// [MQTT-4.6.0-2]: how many requests must be remembered rests on it.
+func TestAcknowledgementsLeaveInTheOrderOfWhatTheyAcknowledge(t *testing.T) {
+	address := start(t, server.Options{})
+	c, other := rawTo(t, address, "p"), rawTo(t, address, "other")
+	c.subscribe("news")
+	const messages, size = 600, 32 << 10 // more than the sockets hold
+	for range messages {
+		other.write(packet(0x30, text("news"), []byte{0}, make([]byte, size)))
+	}
+	other.do("GET", "k") // all of them were handled
+	ordinary := c.request("GET", "k")
+	ordinary.Topic = "factory"
+	c.write(packetOf(t, ordinary), packetOf(t, c.request("GET", "k")))
+	received, acknowledged := 0, uint16(0)
+	for received < messages || acknowledged < 2 {
+		switch packet := c.read(); packet[0] {
+		case 0x30:
+			if len(packet) > size {
+				received++
+			}
+		case 0x40:
+			ack, _ := frame.ParsePuback(packet)
+			if acknowledged++; ack.PacketID != acknowledged {
+				t.Errorf("the PUBACK for %d came, want %d", ack.PacketID, acknowledged)
+			}
+		}
+	}
+}
+
 func TestARequestMayComeInPieces(t *testing.T) {
 	c := rawTo(t, start(t, server.Options{}), "p")
 	var stream []byte

@@ -43,9 +43,9 @@ type Options struct {
 	// MaxPacketSize bounds each MQTT packet in bytes, and with it each key and
 	// value. Default 1 MiB.
 	MaxPacketSize uint32
-	// PlainBroker lets requests travel through the broker like any other message. It is
-	// slower and otherwise makes no difference: requests are otherwise answered as soon as they
-	// are read, and the answers to those that arrived together are written together.
+	// PlainBroker lets requests travel through the broker like any other message. That is
+	// slower, and makes no other difference. Without it they are answered as soon as they
+	// are read, and the answers to those that come together leave together.
 	PlainBroker bool
 	// MaxClients bounds how many clients may be connected or have a session
 	// that is kept for them. Default 10,000.
