@@ -53,11 +53,11 @@ func (o TLSOptions) config(server *url.URL) (*tls.Config, error) {
 	if o.CAFile != "" {
 		authorities, err := os.ReadFile(o.CAFile)
 		if err != nil {
-			return nil, fmt.Errorf("TLS.CAFile: %w", err)
+			return nil, &optionError{"TLS.CAFile", err}
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(authorities) {
-			return nil, fmt.Errorf("TLS.CAFile: %s holds no certificate in PEM", o.CAFile)
+			return nil, &optionError{"TLS.CAFile", fmt.Errorf("%s holds no certificate in PEM", o.CAFile)}
 		}
 	}
 	if o.CertFile != "" {
@@ -73,29 +73,38 @@ func (o TLSOptions) config(server *url.URL) (*tls.Config, error) {
 func (o TLSOptions) certificate() (tls.Certificate, error) {
 	certificate, err := os.ReadFile(o.CertFile)
 	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("TLS.CertFile: %w", err)
+		return tls.Certificate{}, &optionError{"TLS.CertFile", err}
 	}
 	key, err := os.ReadFile(o.KeyFile)
 	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("TLS.KeyFile: %w", err)
+		return tls.Certificate{}, &optionError{"TLS.KeyFile", err}
 	}
 	if o.KeyPasswordFile != "" {
 		password, err := readSecret(o.KeyPasswordFile)
 		if err != nil {
-			return tls.Certificate{}, fmt.Errorf("TLS.KeyPasswordFile: %w", err)
+			return tls.Certificate{}, &optionError{"TLS.KeyPasswordFile", err}
 		}
 		if key, err = decryptKey(key, password); err != nil {
-			return tls.Certificate{}, fmt.Errorf("TLS.KeyFile: %s: %w", o.KeyFile, err)
+			return tls.Certificate{}, &optionError{"TLS.KeyFile", fmt.Errorf("%s: %w", o.KeyFile, err)}
 		}
 	} else if isEncryptedKey(key) {
-		return tls.Certificate{}, fmt.Errorf("TLS.KeyFile: %s is encrypted: say in TLS.KeyPasswordFile where its password is", o.KeyFile)
+		return tls.Certificate{}, &optionError{"TLS.KeyFile", fmt.Errorf("%s is encrypted: say in TLS.KeyPasswordFile where its password is", o.KeyFile)}
 	}
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("TLS.CertFile %s and TLS.KeyFile %s: %w", o.CertFile, o.KeyFile, err)
+		return tls.Certificate{}, &optionError{"TLS.CertFile", fmt.Errorf("%s with TLS.KeyFile %s: %w", o.CertFile, o.KeyFile, err)}
 	}
 	return pair, nil
 }
+
+// optionError is what is wrong with one option, under its name in Options.
+type optionError struct {
+	option string
+	err    error
+}
+
+func (e *optionError) Error() string { return e.option + ": " + e.err.Error() }
+func (e *optionError) Unwrap() error { return e.err }
 
 // secrets is what the next CONNECT packet says of who we are.
 type secrets struct {
@@ -108,12 +117,12 @@ func (o *Options) secrets() (s secrets, err error) {
 	s.password = o.Password
 	if o.PasswordFile != "" {
 		if s.password, err = readSecret(o.PasswordFile); err != nil {
-			return secrets{}, fmt.Errorf("PasswordFile: %w", err)
+			return secrets{}, &optionError{"PasswordFile", err}
 		}
 	}
 	if o.TokenFile != "" {
 		if s.token, err = readSecret(o.TokenFile); err != nil {
-			return secrets{}, fmt.Errorf("TokenFile: %w", err)
+			return secrets{}, &optionError{"TokenFile", err}
 		}
 	}
 	return s, nil

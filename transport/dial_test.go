@@ -134,3 +134,28 @@ func TestMessageExpiryIsTheTimeLeftInWholeSecondsRoundedUp(t *testing.T) {
 		t.Errorf("no deadline: %d, want none", got)
 	}
 }
+
+// Whatever a list of addresses is, each that is accepted can be dialled: it has a scheme
+// that is spoken, a host and a port, and is accepted again as it is shown.
+func FuzzAddresses(f *testing.F) {
+	for _, list := range []string{
+		"mqtt://broker:1884", "mqtts://a, wss://b/mqtt?a=b", "tcp://[::1]", "tls://[fe80::1%25eth0]:1", "mqtt://user:secret@broker", "ws://broker/#1", ",", "mqtt://a,",
+	} {
+		f.Add(list)
+	}
+	f.Fuzz(func(t *testing.T, list string) {
+		servers, err := parseAddresses(list)
+		if err != nil {
+			return
+		}
+		for _, server := range servers {
+			if schemeOf(server) == (scheme{}) || server.Hostname() == "" || server.Port() == "" || server.User != nil {
+				t.Errorf("%q yields %q", list, server)
+			}
+			again, err := parseAddresses(strings.ReplaceAll(server.String(), ",", "%2C"))
+			if err != nil || len(again) != 1 || again[0].Host != server.Host {
+				t.Errorf("%q yields %q, which yields %v, %v", list, server, again, err)
+			}
+		}
+	})
+}

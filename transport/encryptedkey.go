@@ -136,7 +136,7 @@ func readEncryptedKey(der, password []byte) (decrypt cipher.BlockMode, data []by
 		return nil, nil, fmt.Errorf("encrypted with %v, which is not known here", scheme.Cipher.Algorithm)
 	}
 	if derivation.Iterations < 1 || derivation.Iterations > maxIterations {
-		return nil, nil, fmt.Errorf("%d iterations", derivation.Iterations)
+		return nil, nil, fmt.Errorf("its password takes %d iterations, and 1 to %d are done here", derivation.Iterations, maxIterations)
 	}
 	var vector []byte
 	if _, err := asn1.Unmarshal(scheme.Cipher.Parameters.FullBytes, &vector); err != nil || len(vector) != aes.BlockSize {

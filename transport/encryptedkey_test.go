@@ -1,8 +1,12 @@
 package transport
 
 import (
+	"bytes"
 	"crypto/x509"
+	"encoding/asn1"
 	"encoding/pem"
+	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -75,16 +79,63 @@ func TestAPrivateKeyThatCannotBeDecryptedSaysWhy(t *testing.T) {
 	}
 }
 
-// Files come from elsewhere.
-func FuzzDecryptKey(f *testing.F) {
-	for _, name := range []string{"aes-256-cbc.pem", "des3.pem", "scrypt.pem", "proc-type.pem"} {
-		block, _ := pem.Decode(readTestKey(f, name))
-		f.Add(block.Bytes)
+// Files come from elsewhere. Whatever a key is, reading it ends, and what it yields is PEM.
+func FuzzEncryptedKey(f *testing.F) {
+	for _, name := range []string{"aes-256-cbc.pem", "aes-128-cbc-sha1.pem", "des3.pem", "scrypt.pem", "proc-type.pem"} {
+		f.Add(readTestKey(f, name))
 	}
-	f.Fuzz(func(t *testing.T, der []byte) {
-		decrypt, _, err := readEncryptedKey(der, []byte("secret"))
-		if err == nil && decrypt == nil {
-			t.Error("neither a way to decrypt nor an error")
+	f.Fuzz(func(t *testing.T, text []byte) {
+		key, err := decryptKey(text, []byte("secret"))
+		if err != nil {
+			return
+		}
+		if block, _ := pem.Decode(key); block == nil || block.Type != keyType {
+			t.Errorf("%q", key)
+		}
+		if !isEncryptedKey(text) {
+			t.Error("what was decrypted was not seen to be encrypted")
 		}
 	})
+}
+
+func TestAPrivateKeyThatWouldTakeTooLongToDecryptIsRefused(t *testing.T) {
+	block, _ := pem.Decode(readTestKey(t, "aes-256-cbc.pem"))
+	few := []byte{2, 2, 0x08, 0x00} // 2,048 iterations, which this key has
+	if bytes.Count(block.Bytes, few) != 1 {
+		t.Fatal("the key does not have what is to be replaced")
+	}
+	for _, many := range [][]byte{{2, 2, 0x80, 0x00}, {2, 2, 0, 0}} { // negative, none
+		text := pem.EncodeToMemory(&pem.Block{Type: encryptedKeyType, Bytes: bytes.Replace(block.Bytes, few, many, 1)})
+		if _, err := decryptKey(text, []byte("secret")); err == nil || errors.Is(err, errWrongKeyPassword) {
+			t.Errorf("% x: %v", many, err)
+		}
+	}
+	var key encryptedKey
+	if _, err := asn1.Unmarshal(block.Bytes, &key); err != nil {
+		t.Fatal(err)
+	}
+	var scheme pbes2
+	if _, err := asn1.Unmarshal(key.Algorithm.Parameters.FullBytes, &scheme); err != nil {
+		t.Fatal(err)
+	}
+	var derivation pbkdf2Parameters
+	if _, err := asn1.Unmarshal(scheme.Derivation.Parameters.FullBytes, &derivation); err != nil {
+		t.Fatal(err)
+	}
+	derivation.Iterations = math.MaxInt32
+	scheme.Derivation.Parameters.FullBytes = marshal(t, derivation)
+	key.Algorithm.Parameters.FullBytes = marshal(t, scheme)
+	text := pem.EncodeToMemory(&pem.Block{Type: encryptedKeyType, Bytes: marshal(t, key)})
+	if _, err := decryptKey(text, []byte("secret")); err == nil || !strings.Contains(err.Error(), "2147483647 iterations") {
+		t.Errorf("%v, want an error that says how many iterations", err)
+	}
+}
+
+func marshal(t *testing.T, value any) []byte {
+	t.Helper()
+	der, err := asn1.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der
 }

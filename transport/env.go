@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -74,8 +75,12 @@ func FromEnv() (address string, options Options, err error) {
 		}
 	}
 	address += net.JoinHostPort(host, strconv.Itoa(port))
-	if _, err := parseAddress(address); host != "" && (err != nil || strings.Contains(host, ",")) {
+	server, err := parseAddress(address)
+	if host != "" && (err != nil || strings.Contains(host, ",")) {
 		e.wrong("AIO_BROKER_HOSTNAME", "is %q; give a host name or an IP address alone", host)
+	}
+	if len(e.problems) == 0 {
+		e.use(options, server)
 	}
 	if err := errors.Join(e.problems...); err != nil {
 		return "", Options{}, fmt.Errorf("transport: environment: %w", err)
@@ -131,6 +136,24 @@ func (e *environment) file(name string) string {
 	}
 	_ = file.Close() // nothing was written
 	return path
+}
+
+// fileVariables names the variables of the options that are files.
+var fileVariables = map[string]string{
+	"PasswordFile":        "AIO_MQTT_PASSWORD_FILE",
+	"TokenFile":           "AIO_SAT_FILE",
+	"TLS.CAFile":          "AIO_TLS_CA_FILE",
+	"TLS.CertFile":        "AIO_TLS_CERT_FILE",
+	"TLS.KeyFile":         "AIO_TLS_KEY_FILE",
+	"TLS.KeyPasswordFile": "AIO_TLS_KEY_PASSWORD_FILE",
+}
+
+// use looks whether the files hold what they are for.
+func (e *environment) use(options Options, server *url.URL) {
+	var bad *optionError
+	if err := options.checkCredentials([]*url.URL{server}); errors.As(err, &bad) {
+		e.wrong(fileVariables[bad.option], "names a file that is of no use: %w; replace the file, or correct the name", bad.err)
+	}
 }
 
 func (e *environment) exclude(one, other string) {

@@ -1,7 +1,12 @@
 package transport
 
 import (
+	"crypto"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"maps"
+	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,11 +26,35 @@ func environmentOf(t *testing.T, variables map[string]string) {
 	}
 }
 
+// certified makes a certificate for the encrypted key in testdata.
+func certified(t *testing.T) (certificate, key, password string) {
+	t.Helper()
+	key = filepath.Join("testdata", "keys", "aes-256-cbc.pem")
+	plain, err := decryptKey(readTestKey(t, "aes-256-cbc.pem"), []byte("secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(plain)
+	signer, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, signer.(crypto.Signer).Public(), signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, _ = secretFile(t, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	password, _ = secretFile(t, "secret\n")
+	return certificate, key, password
+}
+
 func TestTheEnvironmentSaysHowToConnect(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("content"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	certificate, key, password := certified(t)
 	for _, test := range []struct {
 		name      string
 		variables map[string]string
@@ -36,9 +65,9 @@ func TestTheEnvironmentSaysHowToConnect(t *testing.T) {
 		{"without TLS", map[string]string{"AIO_MQTT_USE_TLS": "false", "AIO_BROKER_TCP_PORT": "1883"}, "mqtt://broker:1883", func(*Options) {}},
 		{"IPv6", map[string]string{"AIO_BROKER_HOSTNAME": "::1"}, "mqtts://[::1]:8883", func(*Options) {}},
 		{"a client certificate", map[string]string{
-			"AIO_TLS_CA_FILE": file, "AIO_TLS_CERT_FILE": file, "AIO_TLS_KEY_FILE": file, "AIO_TLS_KEY_PASSWORD_FILE": file,
+			"AIO_TLS_CA_FILE": certificate, "AIO_TLS_CERT_FILE": certificate, "AIO_TLS_KEY_FILE": key, "AIO_TLS_KEY_PASSWORD_FILE": password,
 		}, "mqtts://broker:8883", func(o *Options) {
-			o.TLS = TLSOptions{CAFile: file, CertFile: file, KeyFile: file, KeyPasswordFile: file}
+			o.TLS = TLSOptions{CAFile: certificate, CertFile: certificate, KeyFile: key, KeyPasswordFile: password}
 		}},
 		{"a user", map[string]string{
 			"AIO_MQTT_CLIENT_ID": "node-a", "AIO_MQTT_USERNAME": "user", "AIO_MQTT_PASSWORD_FILE": file, "AIO_MQTT_KEEP_ALIVE": "7",
@@ -73,6 +102,8 @@ func TestWhatIsWrongInTheEnvironmentIsNamedWithItsCure(t *testing.T) {
 	if err := os.WriteFile(file, []byte("content"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	empty, _ := secretFile(t, "\n")
+	certificate, key, password := certified(t)
 	for _, test := range []struct {
 		name      string
 		variables map[string]string
@@ -98,6 +129,13 @@ func TestWhatIsWrongInTheEnvironmentIsNamedWithItsCure(t *testing.T) {
 		{"an authority without TLS", map[string]string{"AIO_MQTT_USE_TLS": "false", "AIO_TLS_CA_FILE": file}, []string{"AIO_TLS_CA_FILE is set, and AIO_MQTT_USE_TLS is false; leave one"}},
 		{"a file that is not there", map[string]string{"AIO_SAT_FILE": file + "-not"}, []string{"AIO_SAT_FILE names a file that cannot be read: open "}},
 		{"an authority that is not there", map[string]string{"AIO_TLS_CA_FILE": file + "-not"}, []string{"AIO_TLS_CA_FILE names a file"}},
+		{"an empty password file", map[string]string{"AIO_MQTT_USERNAME": "user", "AIO_MQTT_PASSWORD_FILE": empty}, []string{"AIO_MQTT_PASSWORD_FILE names a file that is of no use: "}},
+		{"an empty token file", map[string]string{"AIO_SAT_FILE": empty}, []string{"AIO_SAT_FILE names a file that is of no use: "}},
+		{"an authority that is none", map[string]string{"AIO_TLS_CA_FILE": file}, []string{"AIO_TLS_CA_FILE names a file that is of no use: "}},
+		{"a certificate that is none", map[string]string{"AIO_TLS_CERT_FILE": file, "AIO_TLS_KEY_FILE": key, "AIO_TLS_KEY_PASSWORD_FILE": password}, []string{"AIO_TLS_CERT_FILE names a file that is of no use: "}},
+		{"an encrypted key without its password", map[string]string{"AIO_TLS_CERT_FILE": certificate, "AIO_TLS_KEY_FILE": key}, []string{"AIO_TLS_KEY_FILE names a file that is of no use: "}},
+		{"a wrong password of a key", map[string]string{"AIO_TLS_CERT_FILE": certificate, "AIO_TLS_KEY_FILE": key, "AIO_TLS_KEY_PASSWORD_FILE": file}, []string{"AIO_TLS_KEY_FILE names a file that is of no use: "}},
+		{"an empty password of a key", map[string]string{"AIO_TLS_CERT_FILE": certificate, "AIO_TLS_KEY_FILE": key, "AIO_TLS_KEY_PASSWORD_FILE": empty}, []string{"AIO_TLS_KEY_PASSWORD_FILE names a file that is of no use: "}},
 		{"two at once", map[string]string{"AIO_BROKER_HOSTNAME": "", "AIO_MQTT_USE_TLS": "maybe"}, []string{"AIO_BROKER_HOSTNAME is not set", "AIO_MQTT_USE_TLS is"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

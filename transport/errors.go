@@ -27,10 +27,12 @@ var (
 	// it in time, and nobody has answered since the connection was made.
 	ErrNoStore = errors.New("no state store answers on this broker")
 	// ErrPacketTooLarge: the broker takes no packet as large as this request makes. It
-	// was not applied. Choose a smaller value, or let the broker take more.
+	// was not applied. Choose a smaller value, or let the broker take more. Together with
+	// ErrOutcomeUnknown: the broker ended the connection for this reason, perhaps because
+	// of another request.
 	ErrPacketTooLarge = errors.New("the packet is too large")
-	// ErrServerBusy: the broker takes no connection now. The client goes on trying;
-	// the error is seen where somebody waits for that.
+	// ErrServerBusy: the broker takes no connection now, or ended one because it has too
+	// much to do. The client goes on trying; the error is seen where somebody waits.
 	ErrServerBusy = errors.New("the broker is busy")
 	// ErrBadReply: what came back is not a reply to what was asked.
 	ErrBadReply = errors.New("unexpected reply")
