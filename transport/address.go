@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"strings"
 )
@@ -54,6 +55,11 @@ func parseAddress(address string) (*url.URL, error) {
 	scheme, spoken := schemes[server.Scheme]
 	if !spoken || server.Hostname() == "" {
 		return nil, fmt.Errorf("transport: broker address %q: %s", server.Redacted(), addressForm)
+	}
+	if host := server.Hostname(); strings.Contains(host, ":") {
+		if _, err := netip.ParseAddr(host); err != nil { // a second colon, without brackets
+			return nil, fmt.Errorf("transport: broker address %q: %q is no host; %s", server.Redacted(), host, addressForm)
+		}
 	}
 	if server.User != nil {
 		return nil, fmt.Errorf("transport: broker address %q: credentials are options, and do not belong here", server.Redacted())
