@@ -346,8 +346,8 @@ func TestRequestsUnderWayFailAsUnknownWhenTheConnectionDrops(t *testing.T) {
 			failed <- err
 		}()
 	}
-	eventually(t, "all have reached the server", func() bool {
-		return atomic.LoadInt64(&s.Broker().Info.MessagesReceived) >= requests
+	eventually(t, "the store has answered all", func() bool {
+		return s.Stats().Requests >= requests
 	})
 	through.cut()
 	ended := 0

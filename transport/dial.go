@@ -71,9 +71,10 @@ const (
 //	ws://host/path     WebSocket; port 80 if none is given
 //	wss://host/path    WebSocket over TLS; port 443 if none is given
 //
-// or several, with commas between them. Each attempt to connect goes to the one after
-// that of the last, in a circle; so does the first after a loss. All must lead to the
-// same state store: each of two stores would grant the same lease.
+// or several, with commas between them. Each attempt to connect, and so the first after a
+// loss, goes to the one after that of the last, in a circle; where nobody answers, it takes
+// up to ten seconds. All must lead to the same state store: each of two stores would grant
+// the same lease.
 //
 // ctx bounds the first connection only. If it ends first, the error tells why the last
 // attempt failed. Dial fails at once where an option makes no sense or a file cannot be

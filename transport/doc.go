@@ -12,6 +12,22 @@
 // comes back by itself after a loss, with exponential backoff, and takes up its
 // watches again.
 //
+// # Connections
+//
+// [Dial] goes over TCP or WebSocket, with or without TLS, to one broker or to the first of
+// several that takes it:
+//
+//	client, err := transport.Dial(ctx, "mqtts://a.example,wss://b.example/mqtt", transport.Options{
+//		Username: "gateway-a", PasswordFile: "/run/secrets/mqtt",
+//		TLS: transport.TLSOptions{CAFile: "/etc/tenure/ca.pem"},
+//	})
+//
+// Passwords, tokens, certificates and authorities that are in files are read for each
+// connection, so that they can be replaced; the token of a Kubernetes service account is
+// shown anew while a connection lasts. [FromEnv] reads all of that from the variables that
+// workloads of Azure IoT Operations are given. [Client.Connection] and
+// Options.OnConnectionChange tell how the connection is.
+//
 // # What is guaranteed, and what is not
 //
 // A request is sent at most once. One that waits for a connection is sent within
@@ -36,6 +52,11 @@
 //	ErrNotAuthorized and the like      the store refused (*RefusedError)      the program or its operator
 //	*SkewError                         a clock is a minute ahead or more      the operator: it says which clock
 //	ErrNoStore                         the broker knows no store              the operator; or repeat until one is there
+//	ErrNoStore and ErrOutcomeUnknown   nobody answered, ever: likely no store the operator; else as ErrOutcomeUnknown
+//	*ConnectError                      the broker refuses the connection      the operator: it says what to check
+//	*DisconnectError                   why the broker ended the connection    the client, by connecting again
+//	ErrPacketTooLarge, *RejectedError  the broker refused the request         the program, or the broker's operator
+//	ErrServerBusy, ErrQuotaExceeded    the broker has too much to do          repeat, later
 //	ErrWillInUse, ErrNoWill            no last will was left                  the program: a client for each
 //	ErrSessionTakenOver, ErrClosed     this client is finished                dial again, under a client id of its own
 //
@@ -48,8 +69,9 @@
 // One goroutine for each client connects, subscribes and sends; paho has a few more
 // while a connection lasts, and what they call only hands over. Requests and replies do
 // not pass through paho: a small part of this package puts the packets of the ones into
-// the connection and takes those of the others out, several times as fast (see
-// [Options].PlainPaho for the way back). Each key that is
-// watched has a goroutine that keeps it registered. Close ends all of them, and
-// those started with [Client.Go], and waits.
+// the connection and takes those of the others out, several times as fast
+// ([Options].PlainPaho is the way back). Each key that is watched has a goroutine that
+// keeps it registered, and OnConnectionChange has one. Close ends all of them, and those
+// started with [Client.Go], and waits. A broker that hangs holds it up for a second or
+// two; a function of yours, for as long as it runs.
 package transport
