@@ -253,16 +253,8 @@ func (h *moody) OnConnect(cl *mqtt.Client, _ packets.Packet) error {
 }
 
 func (h *moody) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
-	switch {
-	case pk.FixedHeader.Type != packets.Publish:
-		return pk, nil
-	case h.disconnect.Code != 0:
+	if h.disconnect.Code != 0 && pk.FixedHeader.Type == packets.Publish {
 		return pk, h.broker.DisconnectClient(cl, h.disconnect)
-	case h.puback.Code != 0: // and the store does not get it
-		_ = cl.WritePacket(packets.Packet{
-			FixedHeader: packets.FixedHeader{Type: packets.Puback}, PacketID: pk.PacketID, ReasonCode: h.puback.Code,
-		})
-		return pk, packets.ErrRejectPacket
 	}
 	return pk, nil
 }
@@ -525,10 +517,10 @@ func TestInvariant42CloseWhileAnythingHangsLeavesNothing(t *testing.T) {
 			if test.scheme == "mqtts" || test.scheme == "wss" {
 				options.TLS.CAFile = caFile
 			}
+			settle(t)
+			before := runtime.NumGoroutine() - 1 // the proxy ends before the client
 			client := mustDial(t, test.scheme+"://"+through.address()+","+test.scheme+"://"+hung, options)
 			mustWork(t, client)
-			settle(t)
-			before := runtime.NumGoroutine()
 			through.stop() // the next broker takes the connection, and hangs
 			<-taken
 			failed := make(chan error, 1)
@@ -549,6 +541,66 @@ func TestInvariant42CloseWhileAnythingHangsLeavesNothing(t *testing.T) {
 			if err := <-failed; !errors.Is(err, transport.ErrClosed) {
 				t.Errorf("a request: %v, want ErrClosed", err)
 			}
+			mustSettle(t, before)
+		})
+	}
+}
+
+func TestInvariant42CloseWhileTheBrokerNoLongerReadsLeavesNothing(t *testing.T) {
+	ca := newAuthority(t)
+	config := &tls.Config{Certificates: []tls.Certificate{ca.issue(pkix.Name{CommonName: "server"})}}
+	caFile := newFolder(t).write("ca.pem", ca.pem())
+	for _, test := range []struct {
+		name, scheme string
+		server, tls  *tls.Config
+	}{
+		{"TCP", "mqtt", nil, nil},
+		{"TLS", "mqtts", config, nil},
+		{"WebSocket", "ws", nil, nil},
+		{"WebSocket over TLS", "wss", nil, config},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			target := start(t, server.Options{TLS: test.server})
+			if strings.HasPrefix(test.scheme, "ws") {
+				target = startWebSocket(t, target, test.tls)
+			}
+			through := newStreamProxy(t, target)
+			// A write must not be given up before Close.
+			options := transport.Options{KeepAlive: time.Hour, ClientOptions: transport.ClientOptions{RequestTimeout: time.Hour}}
+			if test.server != nil || test.tls != nil {
+				options.TLS.CAFile = caFile
+			}
+			settle(t)
+			before := runtime.NumGoroutine()
+			client := mustDial(t, test.scheme+"://"+through.address(), options)
+			mustWork(t, client)
+			through.gate.Lock()
+			const requests = 30 // with more bytes than sockets hold
+			failed := make(chan error, requests)
+			for range requests {
+				go func() {
+					_, err := client.Set(t.Context(), "k", make([]byte, 1_000_000), transport.SetOptions{})
+					failed <- err
+				}()
+			}
+			time.Sleep(100 * time.Millisecond) // nobody can see that a write is stuck
+			closed := make(chan error, 1)
+			go func() { closed <- client.Close() }()
+			select {
+			case err := <-closed:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(patience):
+				t.Error("Close hangs, too")
+			}
+			for range requests {
+				if err := <-failed; !errors.Is(err, transport.ErrClosed) {
+					t.Errorf("a request: %v, want ErrClosed", err)
+				}
+			}
+			through.gate.Unlock()
+			through.cut()
 			mustSettle(t, before)
 		})
 	}

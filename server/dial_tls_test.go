@@ -328,6 +328,7 @@ type streamProxy struct {
 	listener net.Listener
 	target   string
 	tasks    sync.WaitGroup
+	gate     sync.RWMutex // while a test holds it, nothing more is read from clients
 
 	mu    sync.Mutex
 	conns []net.Conn
@@ -372,10 +373,22 @@ func (p *streamProxy) join(conn net.Conn) error {
 		_, _ = io.Copy(conn, target)
 		_ = conn.Close()
 	}()
-	_, err = io.Copy(target, conn)
+	_, err = io.Copy(target, gated{Conn: conn, gate: &p.gate})
 	_ = target.Close()
 	<-answered
 	return err
+}
+
+type gated struct {
+	net.Conn
+	gate *sync.RWMutex
+}
+
+func (g gated) Read(p []byte) (int, error) {
+	n, err := g.Conn.Read(p)
+	g.gate.RLock() // waits as long as a test holds it
+	defer g.gate.RUnlock()
+	return n, err
 }
 
 // cut ends all connections.
