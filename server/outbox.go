@@ -55,9 +55,9 @@ func (o *outbox) overflowed() bool {
 	return o.full
 }
 
-// start makes a goroutine write what is queued, one at a time and in order, until
-// close. Only the first call has an effect.
-func (o *outbox) start(write func(statestore.Notification)) {
+// start makes a goroutine write what is queued, in order, until close. Only the first call
+// has an effect. What write gets is good until it returns.
+func (o *outbox) start(write func([]statestore.Notification)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.started || o.closed {
@@ -65,24 +65,26 @@ func (o *outbox) start(write func(statestore.Notification)) {
 	}
 	o.started = true
 	o.task.Go(func() {
+		var taken []statestore.Notification
 		for {
 			select {
 			case <-o.done:
 				return
 			case <-o.wake:
 			}
-			for _, notification := range o.take() {
-				write(notification)
-			}
+			taken = o.take(taken)
+			write(taken)
 		}
 	})
 }
 
-func (o *outbox) take() []statestore.Notification {
+// take returns what is queued, and queues from now on in the room of what was written.
+func (o *outbox) take(written []statestore.Notification) []statestore.Notification {
+	clear(written)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	taken := o.queue
-	o.queue = nil
+	o.queue = written[:0]
 	return taken
 }
 

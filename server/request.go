@@ -217,29 +217,3 @@ func (s *Server) onlyReader(cl *mqtt.Client, topic string) bool {
 	}
 	return ok
 }
-
-// startOutbox makes sure that notifications reach a client: straight to its
-// connection, whether or not it subscribed to their topic.
-func (s *Server) startOutbox(cl *mqtt.Client) {
-	conn, ok := cl.Net.Conn.(*connection)
-	if !ok {
-		return
-	}
-	conn.outbox.start(func(notification statestore.Notification) {
-		err := cl.WritePacket(packets.Packet{
-			FixedHeader: packets.FixedHeader{Type: packets.Publish},
-			TopicName:   protocol.NotifyTopic(cl.ID, notification.Key),
-			Payload:     notification.Append(nil, s.options.Dialect),
-			Properties: packets.Properties{
-				ContentType: protocol.ContentType,
-				User: []packets.UserProperty{
-					{Key: protocol.PropertyTimestamp, Val: notification.Version.String()},
-					{Key: protocol.PropertyProtocolVersion, Val: protocol.ProtocolVersion},
-				},
-			},
-		})
-		if err != nil {
-			s.logger.Debug("a notification was not delivered", "client", cl.ID, "error", err)
-		}
-	})
-}
