@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -194,6 +195,28 @@ func TestANotificationDoesNotWaitForTheEndOfABurstOfRequests(t *testing.T) {
 	}
 	close(g.opened)
 	c.readReply()
+}
+
+// The goroutine that applies requests may have the processor for longer than it takes to
+// fill an outbox.
+func TestAWatcherThatReadsIsNotTakenForSlowDuringABurstOfRequests(t *testing.T) {
+	const requests = 20_000
+	processors := runtime.GOMAXPROCS(1)
+	defer runtime.GOMAXPROCS(processors)
+	address := start(t, server.Options{})
+	watcher, c := rawTo(t, address, "watcher"), rawTo(t, address, "p")
+	watcher.do("KEYNOTIFY", "k")
+	var burst []byte
+	for range requests {
+		burst = append(burst, packetOf(t, c.request("SET", "k", "v"))...)
+	}
+	go func() { _, _ = c.conn.Write(burst) }()
+	go func() { _, _ = io.Copy(io.Discard, c.conn) }()
+	for range requests {
+		if notification, ok := frame.ParsePublish(watcher.read()); !ok || !bytes.Contains(notification.Payload, []byte("NOTIFY")) {
+			t.Fatalf("read %q", notification.Payload)
+		}
+	}
 }
 
 func TestALargeReplyDoesNotWaitForTheEndOfABurstOfRequests(t *testing.T) {

@@ -29,23 +29,24 @@ func newOutbox() *outbox {
 	return &outbox{wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// push queues a notification and reports false when the queue is full.
-func (o *outbox) push(notification statestore.Notification) bool {
+// push queues a notification. It reports false when the queue is full, and says when it
+// begins to be.
+func (o *outbox) push(notification statestore.Notification) (queued, crowded bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
-		return true
+		return true, false
 	}
 	if len(o.queue) >= maxOutbox {
 		o.full = true
-		return false
+		return false, true
 	}
 	o.queue = append(o.queue, notification)
 	select {
 	case o.wake <- struct{}{}:
 	default:
 	}
-	return true
+	return true, len(o.queue) > maxOutbox/2
 }
 
 // overflowed reports whether a push ever failed.

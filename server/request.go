@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"log/slog"
+	"runtime"
 	"strings"
 	"time"
 
@@ -67,6 +68,11 @@ func (s *Server) apply(who access.Identity, cl *mqtt.Client, r request) (statest
 		s.startOutbox(cl)
 	}
 	reply := s.engine.Apply(command)
+	if s.crowded.Swap(false) {
+		// Requests that come together are applied faster than the goroutines of those who
+		// watch get their turn: let them have it, lest somebody seem slow who is not.
+		runtime.Gosched()
+	}
 	if reply.Outcome == statestore.Expired {
 		return reply, s.drop(cl, DroppedExpired)
 	}

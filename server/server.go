@@ -54,6 +54,7 @@ type Server struct {
 	stopping atomic.Bool // no Will is applied any more
 
 	subscriptions atomic.Uint64 // how often any client's have changed
+	crowded       atomic.Bool   // an outbox begins to be full
 
 	mu          sync.Mutex
 	connections map[string]*connection // by client id, while established
@@ -265,7 +266,14 @@ func (s *Server) deliver(notification statestore.Notification) {
 	s.mu.Lock()
 	conn := s.connections[notification.Client]
 	s.mu.Unlock()
-	if conn != nil && !conn.outbox.push(notification) {
+	if conn == nil {
+		return
+	}
+	queued, crowded := conn.outbox.push(notification)
+	if !queued {
 		_ = conn.Close() // forget, called when that has taken effect, says why
+	}
+	if crowded {
+		s.crowded.Store(true)
 	}
 }

@@ -211,12 +211,15 @@ type renewals struct {
 
 	count, target atomic.Int64 // SETs that came to the server, and when to say so
 	reached       chan struct{}
+
+	watched bool         // the leases follow their keys
+	reads   atomic.Int64 // GETs that came to the server: the last of what that takes
 }
 
 func newRenewals(b *testing.B, options lease.Options) *renewals {
 	b.Helper()
 	options.RenewEvery = time.Millisecond
-	r := &renewals{leases: make([]*lease.Lease, heldLeases), reached: make(chan struct{}, 1)}
+	r := &renewals{leases: make([]*lease.Lease, heldLeases), reached: make(chan struct{}, 1), watched: !options.NoWatch}
 	r.client = dialSpeed(b, start(b, server.Options{
 		Authorizer: r,
 		// Its Receive Maximum, lest the leases wait for each other. And paho says
@@ -234,13 +237,16 @@ func newRenewals(b *testing.B, options lease.Options) *renewals {
 
 // Authorize is where the server shows each request.
 func (r *renewals) Authorize(_ access.Identity, verb statestore.Verb, _ string) bool {
-	if verb == statestore.VerbSet && r.count.Add(1) == r.target.Load() {
+	switch {
+	case verb == statestore.VerbGet:
+		r.reads.Add(1)
+	case verb == statestore.VerbSet && r.count.Add(1) == r.target.Load():
 		r.reached <- struct{}{}
 	}
 	return true
 }
 
-// begin acquires the leases; end makes sure that they were held all the time.
+// begin acquires the leases, and returns when they follow their keys; end makes sure that they were held all the time.
 func (r *renewals) begin(ctx context.Context) (end func() error, err error) {
 	tenures := make([]*lease.Tenure, len(r.leases))
 	failures := make([]error, len(r.leases))
@@ -252,10 +258,17 @@ func (r *renewals) begin(ctx context.Context) (end func() error, err error) {
 		working.Wait()
 		return errors.Join(failures...)
 	}
+	before := r.reads.Load()
 	err = each(func(i int) (err error) {
 		tenures[i], err = r.leases[i].TryAcquire(ctx)
 		return err
 	})
+	for deadline := time.Now().Add(patience); r.watched && r.reads.Load() < before+heldLeases; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			err = errors.Join(err, errors.New("the leases do not follow their keys"))
+			break
+		}
+	}
 	return func() error {
 		return each(func(i int) error { return errors.Join(tenures[i].Err(), tenures[i].Release(ctx)) })
 	}, err
