@@ -197,7 +197,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	connack, err := client.Connect(attempt, packet)
 	if err != nil {
 		err = c.notConnected(will, carried, conn.incomplete(), connack, err)
-		if c.isForGood(carried, err) {
+		if c.isForGood(will, err) {
 			c.refusals = refusals + 1
 		}
 		return false, err
@@ -255,12 +255,12 @@ func (c *mqttConn) dialNet(ctx context.Context, server *url.URL) (*netConn, erro
 	return dialNet(ctx, server, config, c.options.KeepAlive)
 }
 
-// isForGood reports whether an attempt that carried will, or none, failed because of a
-// refusal that the next one would meet again.
-func (c *mqttConn) isForGood(will *lastWill, err error) bool {
+// isForGood reports whether an attempt, while waits is the will that waits, if any, failed
+// because of a refusal that the next one would meet again.
+func (c *mqttConn) isForGood(waits *lastWill, err error) bool {
 	var refused *ConnectError
-	if will != nil || !errors.As(err, &refused) || !refused.permanent() {
-		return false // without its will it may be taken
+	if waits != nil || !errors.As(err, &refused) || !refused.permanent() {
+		return false // the will may be why, even where it was not carried: let it be decided first
 	}
 	return !(c.wasConnected() && refused.ofCredentials() && c.options.rotates())
 }
