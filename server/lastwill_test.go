@@ -255,7 +255,7 @@ func TestAClientWhoseWillIsRefusedGoesOnWithout(t *testing.T) {
 		{"not: the network was down", []byte{hangUp, hangUp, hangUp, hangUp}, 0, nil, []string{with, without, with, without, with}},
 		{"not: the network was down at times", []byte{hangUp, 0, hangUp, hangUp, hangUp, 0}, 0, nil,
 			[]string{with, without, farewell, with, without, with, without, farewell, with}},
-		{"not: nobody else was taken either", []byte{hangUp, 0x88, hangUp, 0}, 0, nil, []string{with, without, without, with}},
+		{"not: nobody else was taken either", []byte{hangUp, 0x87, hangUp, 0}, 0, nil, []string{with, without, without, with}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			codes := append([]byte{0}, test.codes...) // the first is for Dial
