@@ -158,9 +158,18 @@ func (t *Tenure) endLocked(cause error) {
 	t.cancel(ended)
 }
 
-func (t *Tenure) causeError(cause error) error {
-	return fmt.Errorf("lease: tenure of %q ended: %w", t.lease.name, cause)
+func (t *Tenure) causeError(cause error) error { return &endedError{t.lease.name, cause} }
+
+// endedError is what the contexts of a tenure end with. Its text is seldom asked for.
+type endedError struct {
+	lease string
+	cause error
 }
+
+func (e *endedError) Error() string {
+	return fmt.Sprintf("lease: tenure of %q ended: %v", e.lease, e.cause)
+}
+func (e *endedError) Unwrap() error { return e.cause }
 
 // FencedOut ends the tenure at once, because a protected resource refused its
 // token, as a rule in favour of a newer one. Whoever sees such a refusal calls it, and

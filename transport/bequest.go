@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -111,6 +112,7 @@ func (c *Client) Bequeath(ctx context.Context, key string, value []byte) (*Beque
 const bequeath = "bequeath"
 
 func appendVDel(dst []byte, key string, value []byte) []byte {
+	dst = slices.Grow(dst, maxOverhead+len(key)+len(value))
 	dst = resp3.AppendArray(dst, 3)
 	dst = resp3.AppendBulk(dst, protocol.VerbVDel)
 	dst = resp3.AppendBulk(dst, key)

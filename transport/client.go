@@ -313,8 +313,8 @@ func (a answer) unexpected() error {
 	return unknown(fmt.Errorf("%w: %v", ErrBadReply, a.value.Kind))
 }
 
-// maxSetOverhead is how many bytes a SET has beside its key and its value.
-const maxSetOverhead = 100
+// maxOverhead is how many bytes a command has beside its key and its value.
+const maxOverhead = 100
 
 func appendSet(dst []byte, key string, value []byte, options SetOptions) ([]byte, error) {
 	condition := ""
@@ -337,7 +337,7 @@ func appendSet(dst []byte, key string, value []byte, options SetOptions) ([]byte
 	if options.TTL > 0 {
 		length += 2
 	}
-	dst = slices.Grow(dst, maxSetOverhead+len(key)+len(value))
+	dst = slices.Grow(dst, maxOverhead+len(key)+len(value))
 	dst = resp3.AppendArray(dst, length)
 	dst = resp3.AppendBulk(dst, protocol.VerbSet)
 	dst = resp3.AppendBulk(dst, key)

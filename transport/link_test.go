@@ -33,7 +33,7 @@ func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
 			if waiting, sent := conn.abandonExchange(l, e); !waiting || sent {
 				t.Errorf("waiting: %t, sent: %t", waiting, sent)
 			}
-			e.result <- result{err: notSent(context.Canceled)}
+			e.end(result{err: notSent(context.Canceled)})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
 			if next != nil {
 				t.Error("it is sent")
 			}
-			if outcome := <-e.result; !errors.Is(outcome.err, ErrNotSent) || !errors.Is(outcome.err, context.Canceled) {
+			if outcome := e.outcome(); !errors.Is(outcome.err, ErrNotSent) || !errors.Is(outcome.err, context.Canceled) {
 				t.Errorf("%v, want ErrNotSent and Canceled", outcome.err)
 			}
 			if len(l.slots) != 0 || len(l.pending) != 0 {
@@ -59,4 +59,10 @@ func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
 			}
 		})
 	}
+}
+
+// outcome waits for the result of an exchange.
+func (e *exchange) outcome() result {
+	<-e.done
+	return e.result
 }

@@ -62,7 +62,9 @@ type exchange struct {
 	ctx         context.Context
 	request     Request
 	correlation correlation
-	result      chan result // room for one; whoever takes the exchange out of pending sends
+
+	done   chan struct{} // closed by whoever took the exchange out of pending
+	result result        // set before
 
 	// Guarded by mqttConn.mu.
 	sent     bool // it may have reached the broker
@@ -78,9 +80,15 @@ type result struct {
 }
 
 func newExchange(ctx context.Context, request Request) *exchange {
-	e := &exchange{ctx: ctx, request: request, result: make(chan result, 1)}
+	e := &exchange{ctx: ctx, request: request, done: make(chan struct{})}
 	e.correlation.choose()
 	return e
+}
+
+// end gives an exchange its result. Only who took it out of pending may call it.
+func (e *exchange) end(outcome result) {
+	e.result = outcome
+	close(e.done)
 }
 
 func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
@@ -225,9 +233,9 @@ func (c *mqttConn) dropLocked(l *link, cause error) {
 	for correlation, e := range l.pending {
 		delete(l.pending, correlation)
 		if e.sent {
-			e.result <- result{err: unknown(cause)}
+			e.end(result{err: unknown(cause)})
 		} else {
-			e.result <- result{err: notSent(cause)}
+			e.end(result{err: notSent(cause)})
 		}
 	}
 	l.queue = queue{}
@@ -252,14 +260,14 @@ func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error
 		return Reply{}, err
 	}
 	select {
-	case outcome := <-e.result:
-		return outcome.reply, outcome.err
+	case <-e.done:
+		return e.result.reply, e.result.err
 	case <-ctx.Done():
 	}
 	switch waiting, sent := c.abandonExchange(l, e); {
 	case !waiting:
-		outcome := <-e.result // it came at the same moment
-		return outcome.reply, outcome.err
+		<-e.done // it came at the same moment
+		return e.result.reply, e.result.err
 	case !sent:
 		return Reply{}, notSent(context.Cause(ctx))
 	}
@@ -398,7 +406,7 @@ func (c *mqttConn) nextLocked(l *link, m *frame.Message) *exchange {
 		if err := c.write(l, e, m); err != nil {
 			l.takeLocked(e.correlation)
 			l.freeSlot()
-			e.result <- result{err: err}
+			e.end(result{err: err})
 			continue
 		}
 		e.sent = true
@@ -442,7 +450,7 @@ func (c *mqttConn) take(l *link, id correlation) *exchange {
 func (c *mqttConn) finish(l *link, id correlation, outcome result) bool {
 	e := c.take(l, id)
 	if e != nil {
-		e.result <- outcome
+		e.end(outcome)
 	}
 	return e != nil
 }
@@ -512,7 +520,7 @@ func (c *mqttConn) answer(l *link, m *message) bool {
 	if e == nil {
 		return false
 	}
-	e.result <- m.reply()
+	e.end(m.reply())
 	return true
 }
 

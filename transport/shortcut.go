@@ -80,7 +80,7 @@ func (s *shortCut) encode() {
 		if err != nil {
 			s.link.takeLocked(e.correlation)
 			s.link.freeSlot()
-			e.result <- result{err: notSent(err)}
+			e.end(result{err: notSent(err)})
 			continue
 		}
 		s.packets = packets

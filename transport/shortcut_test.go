@@ -286,10 +286,10 @@ func TestWhatIsQueuedWhenTheConnectionDropsWasNotSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.lost(l, nil)
-	if got := <-sent.result; !errors.Is(got.err, ErrOutcomeUnknown) || errors.Is(got.err, ErrNotSent) {
+	if got := sent.outcome(); !errors.Is(got.err, ErrOutcomeUnknown) || errors.Is(got.err, ErrNotSent) {
 		t.Errorf("the one that was sent: %v", got.err)
 	}
-	if got := <-queued.result; !errors.Is(got.err, ErrNotSent) || errors.Is(got.err, ErrOutcomeUnknown) {
+	if got := queued.outcome(); !errors.Is(got.err, ErrNotSent) || errors.Is(got.err, ErrOutcomeUnknown) {
 		t.Errorf("the one that was queued: %v", got.err)
 	}
 	s.packets = nil
