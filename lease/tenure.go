@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -258,18 +259,22 @@ func (t *Tenure) keep(client context.Context, sent time.Duration) {
 	defer close(t.idle)
 	defer t.withdraw()
 	if isClosed(t.living.Done()) {
-		return // released at once: spare the store a watch
+		return // released before this goroutine had its turn
 	}
 	options := &t.lease.options
 	between := pauses{lease: t.lease}
 	renewAt := sent + options.RenewEvery/2 + random.Duration(options.RenewEvery/2+1)
 	stopped := (<-chan struct{})(t.stopped)
+	// A tenure that is released soon is to cost the store no watch. One that begins later
+	// finds what happened before, as long as no renewal has covered it up.
+	watchAt := sent + min(options.Notice/2, options.RenewEvery/4)
+	var watch *transport.Watch
 	var changes <-chan transport.Change
-	watch := t.watchKey()
-	if watch != nil {
-		defer watch.Close()
-		changes = watch.Changes()
-	}
+	defer func() {
+		if watch != nil {
+			watch.Close()
+		}
+	}()
 	doubted, askAt := false, sent // something said that the key is not ours any more; when it may be looked at
 	timer := time.NewTimer(options.TTL)
 	defer timer.Stop()
@@ -278,6 +283,12 @@ func (t *Tenure) keep(client context.Context, sent time.Duration) {
 		left, err := t.remainingAt(now)
 		if err != nil {
 			return
+		}
+		if now >= watchAt {
+			watchAt = never
+			if watch = t.watchKey(); watch != nil {
+				changes = watch.Changes()
+			}
 		}
 		noticeIn := left - options.Notice
 		next := left
@@ -301,7 +312,7 @@ func (t *Tenure) keep(client context.Context, sent time.Duration) {
 			}
 			wake = min(wake, renewAt-now)
 		}
-		timer.Reset(wake)
+		timer.Reset(min(wake, watchAt-now))
 		select {
 		case <-timer.C:
 		case <-stopped:
@@ -324,6 +335,9 @@ func (t *Tenure) keep(client context.Context, sent time.Duration) {
 		}
 	}
 }
+
+// never is later than any time on a lease's clock.
+const never = time.Duration(math.MaxInt64)
 
 // watchKey follows the lease's key. It returns nil if nothing is to be followed, or can
 // be: the client is closed then, of which keep hears otherwise.
