@@ -53,6 +53,13 @@ func BenchmarkSpeed(b *testing.B) {
 	}
 }
 
+// BenchmarkAlone is for profiles: operations of ours, and no echoes between them.
+func BenchmarkAlone(b *testing.B) {
+	ours := newSpeed(b)
+	references{}.bench(b, "Set", row{run: workers(ours.set)}, 1, 64)
+	references{}.bench(b, "LeasePair", row{run: workers(ours.leasePair(b, lease.Options{}))}, 1, 64)
+}
+
 // wanted is how many times as fast as stock an operation is meant to be, by requests in
 // flight, and wantedAllocations how often it may allocate for each echo that it is compared
 // with, over both sides.
