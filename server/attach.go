@@ -232,7 +232,13 @@ func (e finalError) Unwrap() error { return e.error }
 // attached notes that the store answers.
 func (a *Attached) attached() {
 	a.connected.Store(true)
-	a.count(func(stats *AttachedStats) { stats.Attachments++ })
-	a.logger.Info("attached", "broker", a.broker.host)
+	again := false
+	a.count(func(stats *AttachedStats) {
+		stats.Attachments++
+		again = stats.Attachments > 1
+	})
+	if again { // whoever read the warnings should read this
+		a.logger.Warn("attached again", "broker", a.broker.host)
+	}
 	a.readyOnce.Do(func() { close(a.ready) })
 }
