@@ -1,10 +1,25 @@
 package transport
 
 import (
+	"errors"
 	"math"
 
 	"github.com/eclipse/paho.golang/paho"
 )
+
+// usable returns why no request could travel to a broker that sets such conditions. It
+// would end the connection with the first one [MQTT-3.2.2-11], again and again.
+func usable(connack *paho.Connack) error {
+	conditions := connack.Properties
+	switch {
+	case conditions == nil:
+	case conditions.MaximumQoS != nil && *conditions.MaximumQoS == 0:
+		return errors.New("the broker takes nothing with QoS 1, as requests have: let it (Maximum QoS)")
+	case conditions.ReceiveMaximum != nil && *conditions.ReceiveMaximum == 0:
+		return errors.New("the broker announces a Receive Maximum of 0, which MQTT forbids")
+	}
+	return nil
+}
 
 // maxPacket returns how many bytes a packet may have for the broker [MQTT-3.2.2-15].
 func maxPacket(connack *paho.Connack) int {

@@ -210,6 +210,9 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 		<-client.Done()
 		c.lost(l, nil)
 	}()
+	if err := usable(connack); err != nil {
+		return false, err
+	}
 	l.obey(connack)
 	if err := c.subscribe(ctx, client, l); err != nil {
 		return false, err
