@@ -1,8 +1,10 @@
 package transport
 
 import (
+	"context"
 	"errors"
 	"math"
+	"net"
 
 	"github.com/eclipse/paho.golang/paho"
 )
@@ -36,4 +38,19 @@ func receiveMaximumOf(connack *paho.Connack) int {
 		return math.MaxUint16
 	}
 	return int(*connack.Properties.ReceiveMaximum)
+}
+
+// pinger is paho's, but for a broker that wants a longer keep-alive than we do, or none:
+// it may, and a dead connection is to be noticed all the same.
+type pinger struct {
+	*paho.DefaultPinger
+	keepAlive uint16
+}
+
+// Run implements paho.Pinger.
+func (p *pinger) Run(ctx context.Context, conn net.Conn, keepAlive uint16) error {
+	if keepAlive == 0 || keepAlive > p.keepAlive {
+		keepAlive = p.keepAlive
+	}
+	return p.DefaultPinger.Run(ctx, conn, keepAlive)
 }

@@ -4,6 +4,8 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/eclipse/paho.golang/packets"
 )
@@ -37,4 +39,41 @@ func TestABrokerThatTakesNoRequestsIsNotConnectedTo(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestABrokersLongKeepAliveDoesNotKeepADeadConnection(t *testing.T) {
+	for name, keepAlive := range map[string]uint16{"ten minutes": 600, "none": 0} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				answer := conditions(func(p *packets.Properties) { p.ServerKeepAlive = &keepAlive })
+				b := &pipeBroker{answer: func(conn net.Conn, packet *packets.ControlPacket) bool {
+					return packet.Type == packets.PINGREQ || answer(conn, packet)
+				}}
+				client := mustDialTo(t, b, Options{KeepAlive: 5 * time.Second})
+				time.Sleep(11 * time.Second)
+				if got := client.Connection().Connections; got < 2 {
+					t.Errorf("%d connections after two keep-alives without an answer; want another", got)
+				}
+			})
+		})
+	}
+}
+
+func TestABrokersShortKeepAliveIsObeyed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		keepAlive, pings := uint16(2), 0
+		answer := conditions(func(p *packets.Properties) { p.ServerKeepAlive = &keepAlive })
+		b := &pipeBroker{answer: func(conn net.Conn, packet *packets.ControlPacket) bool {
+			if packet.Type == packets.PINGREQ {
+				pings++
+			}
+			return answer(conn, packet)
+		}}
+		client := mustDialTo(t, b, Options{KeepAlive: 20 * time.Second})
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if pings < 5 || client.Connection().Connections != 1 {
+			t.Errorf("%d pings and %d connections in five keep-alives", pings, client.Connection().Connections)
+		}
+	})
 }

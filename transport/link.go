@@ -191,6 +191,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 		ClientID:          c.options.ClientID,
 		Conn:              conn,
 		AuthHandler:       authentication,
+		PingHandler:       &pinger{paho.NewDefaultPinger(), packet.KeepAlive},
 		Session:           newSession(l, c),
 		OnPublishReceived: []func(paho.PublishReceived) (bool, error){c.receiver(l)},
 	})
