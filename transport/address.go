@@ -36,17 +36,28 @@ func parseAddresses(list string) ([]*url.URL, error) {
 	for address := range strings.SplitSeq(list, ",") {
 		server, err := parseAddress(strings.TrimSpace(address))
 		if err != nil {
-			return nil, err
+			return nil, withoutCredentials(list, err)
 		}
 		servers = append(servers, server)
 	}
 	return servers, nil
 }
 
+// withoutCredentials returns an error that does not quote text if that may hold a
+// password. Where it ends cannot be told: a "/", "#" or comma in it takes the text apart.
+func withoutCredentials(text string, err error) error {
+	if strings.Contains(text, "@") {
+		return errCredentials
+	}
+	return err
+}
+
+var errCredentials = errors.New("transport: broker address: an @, and what is before it, does not belong there: credentials are options; " + addressForm)
+
 func parseAddress(address string) (*url.URL, error) {
 	server, err := url.Parse(address)
 	if err != nil {
-		var parse *url.Error // it would quote the address, and with it a password
+		var parse *url.Error // it would quote the address
 		if errors.As(err, &parse) {
 			err = parse.Err
 		}
@@ -54,21 +65,21 @@ func parseAddress(address string) (*url.URL, error) {
 	}
 	scheme, spoken := schemes[server.Scheme]
 	if !spoken || server.Hostname() == "" {
-		return nil, fmt.Errorf("transport: broker address %q: %s", server.Redacted(), addressForm)
+		return nil, fmt.Errorf("transport: broker address %q: %s", address, addressForm)
 	}
 	if host := server.Hostname(); strings.Contains(host, ":") {
 		if _, err := netip.ParseAddr(host); err != nil { // a second colon, without brackets
-			return nil, fmt.Errorf("transport: broker address %q: %q is no host; %s", server.Redacted(), host, addressForm)
+			return nil, fmt.Errorf("transport: broker address %q: %q is no host; %s", address, host, addressForm)
 		}
 	}
 	if server.User != nil {
-		return nil, fmt.Errorf("transport: broker address %q: credentials are options, and do not belong here", server.Redacted())
+		return nil, errCredentials
 	}
 	if !scheme.websocket && (server.Path != "" && server.Path != "/" || server.RawQuery != "") {
-		return nil, fmt.Errorf("transport: broker address %q: only host and port belong here", server.Redacted())
+		return nil, fmt.Errorf("transport: broker address %q: only host and port belong here", address)
 	}
 	if server.Fragment != "" {
-		return nil, fmt.Errorf("transport: broker address %q: a broker never sees what follows the #", server.Redacted())
+		return nil, fmt.Errorf("transport: broker address %q: a broker never sees what follows the #", address)
 	}
 	if server.Port() == "" {
 		server.Host = net.JoinHostPort(server.Hostname(), scheme.port)
