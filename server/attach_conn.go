@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 )
@@ -54,6 +55,9 @@ type brokerAddress struct {
 // parseBroker reads the URL of a broker. config may be nil.
 func parseBroker(text string, config *tls.Config) (brokerAddress, error) {
 	const form = "write mqtt://host:1883, or mqtts://host:8883 for TLS"
+	if strings.Contains(text, "@") { // not to be quoted: what is before it may be a password
+		return brokerAddress{}, fmt.Errorf("credentials do not belong in the URL, but in AttachOptions; %s", form)
+	}
 	broker, err := url.Parse(text)
 	if err != nil {
 		return brokerAddress{}, fmt.Errorf("%w; %s", err, form)
@@ -63,7 +67,7 @@ func parseBroker(text string, config *tls.Config) (brokerAddress, error) {
 	switch broker.Scheme {
 	case "mqtt", "tcp":
 		if config != nil {
-			return brokerAddress{}, fmt.Errorf("%q is not encrypted, but AttachOptions.TLS is set; %s", broker.Redacted(), form)
+			return brokerAddress{}, fmt.Errorf("%q is not encrypted, but AttachOptions.TLS is set; %s", text, form)
 		}
 	case "mqtts", "tls", "ssl":
 		port = "8883"
@@ -75,10 +79,10 @@ func parseBroker(text string, config *tls.Config) (brokerAddress, error) {
 			address.tls.ServerName = broker.Hostname()
 		}
 	default:
-		return brokerAddress{}, fmt.Errorf("%q has no scheme that is known here; %s", broker.Redacted(), form)
+		return brokerAddress{}, fmt.Errorf("%q has no scheme that is known here; %s", text, form)
 	}
-	if broker.Hostname() == "" || broker.User != nil || broker.RawQuery != "" || broker.Fragment != "" || broker.Path != "" && broker.Path != "/" {
-		return brokerAddress{}, fmt.Errorf("%q has no host, or more than host and port; %s", broker.Redacted(), form)
+	if broker.Hostname() == "" || broker.RawQuery != "" || broker.Fragment != "" || broker.Path != "" && broker.Path != "/" {
+		return brokerAddress{}, fmt.Errorf("%q has no host, or more than host and port; %s", text, form)
 	}
 	if broker.Port() != "" {
 		port = broker.Port()

@@ -1,8 +1,10 @@
 package server
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -182,6 +184,20 @@ func TestAttachRefusesNonsense(t *testing.T) {
 		address, err := parseBroker(test.text, nil)
 		if err != nil || address.host != test.host || (address.tls != nil) != test.encrypted {
 			t.Errorf("%s: %+v, %v; want %s", test.text, address, err, test.host)
+		}
+	}
+}
+
+func TestAPasswordInTheURLOfABrokerIsNotRepeated(t *testing.T) {
+	for _, text := range []string{
+		"mqtt://user:secret@broker", "mqtt://user:secret/2@broker", "mqtt://user:secret#2@broker", "mqtt://user:2#secret@broker",
+		"mqtt://user:%secret@broker", "user:secret@broker", "mqtt//user:secret@broker", "mqtt://user:secret@bro ker",
+	} {
+		for _, config := range []*tls.Config{nil, {}} {
+			_, err := Attach(text, AttachOptions{TLS: config})
+			if err == nil || strings.Contains(err.Error(), "secret") {
+				t.Errorf("%q: %v", text, err)
+			}
 		}
 	}
 }

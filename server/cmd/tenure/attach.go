@@ -40,7 +40,7 @@ func (s *attachSettings) check(changed func(name string) bool) error {
 	}
 	for _, name := range withoutAttach {
 		if changed(name) {
-			return fmt.Errorf("--%s is about the broker inside, and with --attach there is none; tell the broker at %s instead", name, s.broker)
+			return fmt.Errorf("--%s is about the broker inside, and with --attach there is none; tell the broker of --attach instead", name)
 		}
 	}
 	return nil

@@ -131,6 +131,8 @@ func TestServeAttachRefusesWhatHasNoEffectAndNamesTheCure(t *testing.T) {
 	}{
 		{"an address to listen on", []string{"--attach", "mqtt://localhost", "--addr", ":1883"}, "with --attach there is none"},
 		{"users", []string{"--attach", "mqtt://localhost", "--auth", "users.yaml"}, "tell the broker"},
+		{"users, and credentials in the URL", []string{"--attach", "mqtt://store:secret@localhost", "--auth", "users.yaml"}, "tell the broker"},
+		{"credentials that take the URL apart", []string{"--attach", "mqtt://store:secret/1@localhost"}, "write mqtt://host:1883"},
 		{"a user without a broker", []string{"--attach-user", "store"}, "give that too"},
 		{"a password that is not there", []string{"--attach", "mqtt://localhost", "--attach-password-file", "no.txt"}, "no.txt"},
 		{"an authority that is not there", []string{"--attach", "mqtts://localhost", "--attach-ca", "no.pem"}, "no.pem"},
