@@ -7,6 +7,8 @@ import (
 	"math"
 	"testing"
 
+	"github.com/eclipse/paho.golang/paho"
+
 	"github.com/tenurelock/tenure/internal/frame"
 )
 
@@ -65,4 +67,74 @@ func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
 func (e *exchange) outcome() result {
 	<-e.done
 	return e.result
+}
+
+func TestAConnectionThatLeavesOrIsLostTakesNoMoreRequests(t *testing.T) {
+	for name, end := range map[string]func(*mqttConn, *link){
+		"leaves":  func(conn *mqttConn, l *link) { conn.leave(l) },
+		"is lost": func(conn *mqttConn, l *link) { conn.lost(l, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, l := newTestLink(t, 1)
+			end(conn, l)
+			if conn.enqueue(l, newExchange(t.Context(), Request{})) || len(l.pending) > 0 {
+				t.Error("it takes one")
+			}
+		})
+	}
+}
+
+func TestAQueueIsFirstInFirstOutAndDoesNotGrowWithWhatWentThrough(t *testing.T) {
+	var q queue
+	pushed, popped := make(map[*exchange]int), 0
+	push := func() {
+		e := new(exchange)
+		pushed[e] = len(pushed)
+		q.push(e)
+	}
+	pop := func() {
+		e := q.pop()
+		if number, ok := pushed[e]; !ok || number != popped {
+			t.Fatalf("number %d comes out (it went in: %t), want %d", number, ok, popped)
+		}
+		popped++
+	}
+	const waiting, through = 5, 10_000
+	for range waiting {
+		push()
+	}
+	for range through {
+		push()
+		pop()
+	}
+	if room := cap(q.exchanges); room > 10*waiting {
+		t.Errorf("it has room for %d; never were there more than %d", room, waiting+1)
+	}
+	for range waiting {
+		pop()
+	}
+	if e := q.pop(); e != nil {
+		t.Error("something comes out of an empty queue")
+	}
+	push()
+	pop()
+}
+
+func TestWhatABrokerDoesNotLimitMQTTDoes(t *testing.T) {
+	few, many := uint16(3), uint32(math.MaxUint32)
+	for name, test := range map[string]struct {
+		properties     *paho.ConnackProperties
+		receiveMaximum int
+		maxPacket      int
+	}{
+		"no properties": {nil, math.MaxUint16, math.MaxInt32},
+		"no limits":     {&paho.ConnackProperties{}, math.MaxUint16, math.MaxInt32},
+		"limits":        {&paho.ConnackProperties{ReceiveMaximum: &few, MaximumPacketSize: &many}, 3, math.MaxInt32},
+	} {
+		l := newLink()
+		l.obey(&paho.Connack{Properties: test.properties})
+		if cap(l.slots) != test.receiveMaximum || l.maxPacket != test.maxPacket {
+			t.Errorf("%s: %d requests, packets of %d bytes; want %d and %d", name, cap(l.slots), l.maxPacket, test.receiveMaximum, test.maxPacket)
+		}
+	}
 }

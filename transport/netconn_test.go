@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -50,5 +51,27 @@ func TestAPacketThatCannotBeCompletedEndsTheConnectionAndSaysWhy(t *testing.T) {
 	}
 	if got := conn.incomplete(); got != why {
 		t.Errorf("incomplete: %v, want %v", got, why)
+	}
+}
+
+func TestAWriteThatMakesNoProgressEndsTheConnection(t *testing.T) {
+	for name, send := range map[string]func(*netConn){
+		"of paho":       func(conn *netConn) { write(t, conn, "a", "b") },
+		"past paho":     func(conn *netConn) { conn.send([]byte("ab")) },
+		"a large batch": func(conn *netConn) { conn.send(make([]byte, maxBatch)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				conn, far := piped(nil)
+				began := time.Now()
+				send(conn) // and nobody reads
+				if took := time.Since(began); took != time.Minute {
+					t.Errorf("it took %v", took)
+				}
+				if n, err := far.Write([]byte("x")); err == nil {
+					t.Errorf("the connection goes on: %d bytes written", n)
+				}
+			})
+		})
 	}
 }

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +18,8 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
@@ -330,5 +334,215 @@ func TestWhatIsQueuedTogetherLeavesInOneWrite(t *testing.T) {
 	}
 	if want := requests * size / maxBatch; gathered < want || gathered > want+1 || len(s.unacked) != requests {
 		t.Errorf("%d requests of %d bytes leave in %d writes", len(s.unacked), size, gathered)
+	}
+}
+
+func TestAFullBatchIsNotTheLast(t *testing.T) {
+	conn, l := newTestLink(t, 1000)
+	net, far := piped(nil)
+	s := &shortCut{conn: conn, link: l, net: net, unacked: make(map[uint16]correlation)}
+	const requests, size = 20, 5000
+	for range requests {
+		if _, err := conn.post(newExchange(t.Context(), Request{Payload: make([]byte, size)})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	go func() {
+		s.send()
+		_ = net.Close()
+	}()
+	if sent, err := io.ReadAll(far); len(sent) < requests*size || err != nil {
+		t.Errorf("%d bytes were sent (%v), want %d requests of %d", len(sent), err, requests, size)
+	}
+}
+
+func TestARequestThatMQTTCannotExpressIsNotSentAndHoldsUpNobody(t *testing.T) {
+	conn, l := newTestLink(t, 2)
+	tooLong := newExchange(t.Context(), Request{FencingToken: strings.Repeat("x", 1<<16)})
+	other := newExchange(t.Context(), Request{})
+	for _, e := range []*exchange{tooLong, other} {
+		if _, err := conn.post(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &shortCut{conn: conn, link: l, unacked: make(map[uint16]correlation)}
+	s.encode()
+	select {
+	case <-tooLong.done:
+		got := tooLong.outcome()
+		if !errors.Is(got.err, ErrNotSent) || !errors.Is(got.err, frame.ErrTooLong) {
+			t.Errorf("%v, want ErrNotSent and ErrTooLong", got.err)
+		}
+	default:
+		t.Error("its caller is told nothing")
+	}
+	if len(l.slots) != 1 || len(l.pending) != 1 || len(s.unacked) != 1 || len(s.packets) == 0 {
+		t.Errorf("%d slots are in use, %d exchanges wait, %d are unacknowledged; want the other one alone", len(l.slots), len(l.pending), len(s.unacked))
+	}
+}
+
+func TestARequestWhoseCallerHasLeftCountsUntilItIsAcknowledged(t *testing.T) {
+	bothWays(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(1)
+		client := mustDialTo(t, b.pipeBroker, options)
+		ctx, leave := context.WithCancel(t.Context())
+		first := get(ctx, client, "k1")["k1"]
+		request := b.received()[0]
+		leave()
+		if got := <-first; !errors.Is(got.err, ErrOutcomeUnknown) || !errors.Is(got.err, context.Canceled) {
+			t.Errorf("the first: %v", got.err)
+		}
+		second := get(t.Context(), client, "k2")["k2"]
+		if got := b.received(); len(got) != 1 {
+			t.Errorf("%d requests came in; the Receive Maximum is 1", len(got))
+		}
+		b.acknowledge(request.PacketID, 0)
+		if got := b.received(); len(got) != 2 {
+			t.Errorf("after the acknowledgement %d requests came in", len(got))
+		}
+		client.Close()
+		<-second
+	})
+}
+
+func TestBothWaysSendTheSameRequest(t *testing.T) {
+	var requests []*packets.Publish
+	bothWays(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(1)
+		client := mustDialTo(t, b.pipeBroker, options)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		token := hlc.Timestamp{Wall: 1, Counter: 2, Node: "n"}
+		if _, err := client.Set(ctx, "k", []byte("v"), SetOptions{FencingToken: token}); !errors.Is(err, ErrOutcomeUnknown) {
+			t.Error(err)
+		}
+		requests = append(requests, b.received()...)
+	})
+	if len(requests) != 2 {
+		t.Fatalf("%d requests came in", len(requests))
+	}
+	for _, request := range requests {
+		p := request.Properties
+		if p.MessageExpiry == nil || *p.MessageExpiry != 10 || len(p.CorrelationData) != len(correlation{}) || len(p.User) != 5 {
+			t.Errorf("expiry %v, correlation data %x, user properties %v", p.MessageExpiry, p.CorrelationData, p.User)
+		}
+		request.PacketID, p.CorrelationData = 0, nil // each has its own
+	}
+	if !reflect.DeepEqual(requests[0], requests[1]) {
+		t.Errorf("one way  %+v, %+v\nthe other %+v, %+v", requests[0], requests[0].Properties, requests[1], requests[1].Properties)
+	}
+}
+
+func TestAStatusThatIsAnErrorIsOneWhicheverWayItCame(t *testing.T) {
+	bothWays(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(10)
+		client := mustDialTo(t, b.pipeBroker, options)
+		c := get(t.Context(), client, "k")["k"]
+		answer := value(b.received()[0], "v", 0)
+		answer.Content.(*packets.Publish).Properties.User = []packets.User{
+			{Key: protocol.PropertyStatus, Value: "503"}, {Key: protocol.PropertyStatusMessage, Value: "asleep"},
+		}
+		_, _ = answer.WriteTo(b.present())
+		var rejected *RejectedError
+		if got := <-c; !errors.As(got.err, &rejected) || *rejected != (RejectedError{Code: 503, Reason: "asleep"}) {
+			t.Errorf("%v", got.err)
+		}
+	})
+}
+
+func TestABrokersReasonIsToldWhicheverWayItsPUBACKCame(t *testing.T) {
+	bothWays(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(10)
+		client := mustDialTo(t, b.pipeBroker, options)
+		outcomes := get(t.Context(), client, "k1", "k2")
+		for _, request := range b.received() {
+			send(b.present(), packets.PUBACK, func(p *packets.Puback) {
+				p.PacketID, p.ReasonCode = request.PacketID, packets.PubackNoMatchingSubscribers
+				if keyOf(request) == "k1" {
+					p.ReasonCode, p.Properties = packets.PubackNotAuthorized, &packets.Properties{ReasonString: "why"}
+				}
+			})
+		}
+		var rejected *RejectedError
+		if got := <-outcomes["k1"]; !errors.As(got.err, &rejected) || *rejected != (RejectedError{Code: 0x87, Reason: "why"}) {
+			t.Errorf("the refused one: %v", got.err)
+		}
+		if got := <-outcomes["k2"]; !errors.Is(got.err, ErrNoStore) || !errors.Is(got.err, ErrNotSent) {
+			t.Errorf("the one that nobody reads: %v", got.err)
+		}
+	})
+}
+
+func TestAReplyNeedsTheWholeCorrelationOfItsRequest(t *testing.T) {
+	bothWays(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(10)
+		client := mustDialTo(t, b.pipeBroker, options)
+		c := get(t.Context(), client, "k")["k"]
+		request := b.received()[0]
+		right := request.Properties.CorrelationData
+		for _, wrong := range [][]byte{nil, right[:15], append(bytes.Clone(right), 0), make([]byte, 16)} {
+			request.Properties.CorrelationData = wrong
+			_, _ = value(request, "wrong", 0).WriteTo(b.present())
+		}
+		request.Properties.CorrelationData = right
+		_, _ = value(request, "right", 0).WriteTo(b.present())
+		if got := <-c; got.err != nil || string(got.entry.Value) != "right" {
+			t.Errorf("%q, %v", got.entry.Value, got.err)
+		}
+		if got := client.Stats(); got != (Stats{UnexpectedReplies: 4}) {
+			t.Errorf("ignored %+v", got)
+		}
+	})
+}
+
+func TestInvariant44NothingIsKeptOfWhereAPacketLay(t *testing.T) {
+	conn, l := newTestLink(t, 10)
+	var notifications []Notification
+	conn.events.Notify = func(n Notification) { notifications = append(notifications, n) }
+	s := &shortCut{conn: conn, link: l, unacked: make(map[uint16]correlation)}
+	user := func(status string) []frame.UserProperty {
+		return []frame.UserProperty{{Name: protocol.PropertyTimestamp, Value: "1:2:s"}, {Name: protocol.PropertyStatus, Value: status}, {Name: protocol.PropertyStatusMessage, Value: "why"}}
+	}
+	// Each packet is overwritten as soon as it is taken.
+	take := func(packet []byte, err error) {
+		t.Helper()
+		if err != nil || !s.take(packet) {
+			t.Fatalf("not taken (%v)", err)
+		}
+		for i := range packet {
+			packet[i] = '#'
+		}
+	}
+	post := func() *exchange {
+		t.Helper()
+		e := newExchange(t.Context(), Request{})
+		if _, err := conn.post(e); err != nil {
+			t.Fatal(err)
+		}
+		s.encode()
+		return e
+	}
+	answered, failed, refused := post(), post(), post()
+	for e, status := range map[*exchange]string{answered: "200", failed: "500"} {
+		m := frame.Message{Topic: conn.replies, CorrelationData: e.correlation[:], User: user(status), Payload: []byte("payload")}
+		take(m.Append(nil))
+	}
+	take([]byte{0x40, 10, 0, byte(s.lastID), 0x87, 6, 0x1f, 0, 3, 'w', 'h', 'y'}, nil)
+	notification := frame.Message{Topic: protocol.NotifyTopic("a", "k"), User: user("200"), Payload: []byte("payload")}
+	take(notification.Append(nil))
+	if got := answered.outcome(); got.err != nil || string(got.reply.Payload) != "payload" || got.reply.Timestamp != "1:2:s" {
+		t.Errorf("the reply: %q, %q, %v", got.reply.Payload, got.reply.Timestamp, got.err)
+	}
+	for e, want := range map[*exchange]RejectedError{failed: {Code: 500, Reason: "why"}, refused: {Code: 0x87, Reason: "why"}} {
+		var rejected *RejectedError
+		if got := e.outcome(); !errors.As(got.err, &rejected) || *rejected != want {
+			t.Errorf("%v, want %v", got.err, want)
+		}
+	}
+	if len(notifications) != 1 {
+		t.Fatalf("%d notifications", len(notifications))
+	}
+	if got := notifications[0]; got.Key != "k" || string(got.Payload) != "payload" || got.Timestamp != "1:2:s" {
+		t.Errorf("the notification: %+v", got)
 	}
 }
