@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -578,4 +579,99 @@ func TestInvariant42ClosingTheClientAtAnyMomentLeavesNothing(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestStopRenewingGivesUpTheRenewalUnderWay(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		tenure := n.mustAcquire(t)
+		synctest.Wait()
+		const late = ttl / 10
+		renewals := n.scripted("SET", always(transporttest.Fault{HoldReply: late}))
+		for renewals() == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		tenure.StopRenewing()
+		left := tenure.Remaining()
+		time.Sleep(2 * late)
+		if got, want := tenure.Remaining(), left-2*late; got != want {
+			t.Errorf("%v are left, want %v", got, want)
+		}
+		time.Sleep(ttl)
+		if err := tenure.Err(); !errors.Is(err, lease.ErrDeadlinePassed) || renewals() != 1 {
+			t.Errorf("after %d renewals: %v", renewals(), err)
+		}
+	})
+}
+
+func TestARenewalThatIsDueWhenTheTenureStopsRenewingIsNotSent(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{RenewEvery: ttl / 10})
+		tenure := n.mustAcquire(t)
+		synctest.Wait()
+		var renewals atomic.Int64
+		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			if request.Timestamp == "" { // every SET has one, and the others here are GETs
+				return transporttest.Fault{HoldReply: ttl / 8}
+			}
+			renewals.Add(1)
+			return transporttest.Fault{}
+		})
+		// It asks whether this is true, and meanwhile the renewal falls due.
+		n.conn.Forge(transport.Notification{Key: name, Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n"), Timestamp: "1:0:StateStore"})
+		time.Sleep(ttl / 9)
+		tenure.StopRenewing()
+		time.Sleep(ttl / 2)
+		mustToken(t, tenure)
+		if got := renewals.Load(); got > 0 {
+			t.Errorf("%d renewals were sent", got)
+		}
+	})
+}
+
+func TestThePausesBetweenRenewalsThatFailAreShortAgainAfterOneThatDoesNot(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		options := lease.Options{RenewEvery: ttl / 20, RequestTimeout: ttl / 20, RetryAfter: ttl / 100}
+		n := newNode(t, store, "node-a", options)
+		n.mustAcquire(t)
+		synctest.Wait()
+		const failures = 5
+		var sent []time.Time
+		n.scripted("SET", func(number int64) transporttest.Fault {
+			sent = append(sent, time.Now())
+			return transporttest.Fault{LoseRequest: number != failures+1}
+		})
+		time.Sleep(ttl)
+		synctest.Wait()
+		pause := func(number int) time.Duration { return sent[number].Sub(sent[number-1]) - options.RequestTimeout }
+		if len(sent) < failures+3 {
+			t.Fatalf("%d renewals were sent", len(sent))
+		}
+		if first, last := pause(1), pause(failures); first > 2*options.RetryAfter || last < 2*options.RetryAfter {
+			t.Errorf("the first pause is %v, and the last %v", first, last)
+		}
+		if got := pause(failures + 2); got > 2*options.RetryAfter {
+			t.Errorf("after a renewal that succeeded the first pause is %v", got)
+		}
+	})
+}
+
+func TestATenureThatIsReleasedAtOnceSparesTheStoreAWatch(t *testing.T) {
+	// The tenure's goroutine comes to run when this one waits.
+	processors := runtime.GOMAXPROCS(1)
+	defer runtime.GOMAXPROCS(processors)
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		watches := n.scripted("KEYNOTIFY", harmless)
+		const tenures = 50
+		for range tenures {
+			if err := n.mustAcquire(t).Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if got := watches(); got > tenures/5 { // or the scheduler took its turn in between
+			t.Errorf("%d tenures cost %d requests to watch", tenures, got)
+		}
+	})
 }
