@@ -553,3 +553,65 @@ func TestASETAllocatesLittle(t *testing.T) {
 		t.Errorf("a SET allocates %v times; want 6 at most", got)
 	}
 }
+
+// An acknowledgement that goes through the broker, as of a request whose reply its client
+// does not take, comes after what is held back of the requests before it.
+func TestAcknowledgementsThroughTheBrokerOvertakeNothing(t *testing.T) {
+	const limit = 300
+	address := start(t, server.Options{})
+	rawTo(t, address, "other").do("SET", "large", strings.Repeat("v", limit))
+	c := connectRaw(t, socketTo(t, address), "p", 60, string(binary.BigEndian.AppendUint32([]byte{0x27}, limit)))
+	c.write(packetOf(t, c.request("GET", "a")), packetOf(t, c.request("GET", "large")), packetOf(t, c.request("GET", "b")))
+	for acknowledged := uint16(0); acknowledged < 3; {
+		packet := c.read()
+		if len(packet) > limit {
+			t.Errorf("a packet of %d bytes came", len(packet))
+		}
+		if ack, ok := frame.ParsePuback(packet); ok {
+			if acknowledged++; ack.PacketID != acknowledged {
+				t.Fatalf("the PUBACK for %d came, want %d", ack.PacketID, acknowledged)
+			}
+		}
+	}
+}
+
+func TestANotificationLargerThanItsClientTakesIsLeftOut(t *testing.T) {
+	const limit = 300
+	address := start(t, server.Options{})
+	watcher, other := connectRaw(t, socketTo(t, address), "p", 60, string(binary.BigEndian.AppendUint32([]byte{0x27}, limit))), rawTo(t, address, "other")
+	watcher.do("KEYNOTIFY", "k")
+	for _, value := range []string{"first", strings.Repeat("v", limit), "last"} {
+		other.do("SET", "k", value)
+	}
+	for _, want := range []string{"first", "last"} {
+		if got, ok := frame.ParsePublish(watcher.read()); !ok || !bytes.Contains(got.Payload, []byte(want)) {
+			t.Errorf("read %q, want the notification of %q", got.Payload, want)
+		}
+	}
+}
+
+// It will connect again then, and read again. What it would believe after a gap is not
+// true any more.
+func TestAWatcherThatFallsBehindIsSentAwayBeforeItMissesANotification(t *testing.T) {
+	address, s := startServer(t, server.Options{MaxPacketSize: 1 << 20})
+	watcher, other := rawTo(t, address, "watcher"), rawTo(t, address, "other")
+	watcher.do("KEYNOTIFY", "k")
+	padding := strings.Repeat("v", 16<<10)
+	written := 0
+	for ; s.Stats().SlowReaders == 0; written++ {
+		if written > 5000 { // the sockets hold a few megabytes, and the server 2,000 notifications
+			t.Error("it is not sent away")
+			break
+		}
+		other.do("SET", "k", fmt.Sprintf("%d %s", written, padding))
+	}
+	for number := 0; number < written; number++ {
+		packet, err := watcher.tryRead()
+		if err != nil {
+			break // and what is to come is lost with the connection
+		}
+		if notification, ok := frame.ParsePublish(packet); packet[0] == 0x30 && (!ok || !bytes.Contains(notification.Payload, fmt.Appendf(nil, "\n%d v", number))) {
+			t.Fatalf("read %.50q, want notification %d", notification.Payload, number)
+		}
+	}
+}
