@@ -138,3 +138,11 @@ func TestWhatABrokerDoesNotLimitMQTTDoes(t *testing.T) {
 		}
 	}
 }
+
+func TestAConnectionThatWasLostBeforeItWasReadyIsNotUsed(t *testing.T) {
+	conn, l := newTestLink(t, 1)
+	conn.lost(l, nil)
+	if conn.established(l) {
+		t.Error("it is the present one")
+	}
+}

@@ -546,3 +546,25 @@ func TestInvariant44NothingIsKeptOfWhereAPacketLay(t *testing.T) {
 		t.Errorf("the notification: %+v", got)
 	}
 }
+
+func TestARequestThatTheReceiveMaximumHoldsBackGoesByTheNextConnection(t *testing.T) {
+	bothWays(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(1)
+		client := mustDialTo(t, b.pipeBroker, options)
+		outcomes := get(t.Context(), client, "k1", "k2")
+		first := keyOf(b.received()[0])
+		b.cut()
+		if got := <-outcomes[first]; !errors.Is(got.err, ErrOutcomeUnknown) {
+			t.Errorf("the one that was sent: %v", got.err)
+		}
+		time.Sleep(5 * time.Second) // it connects again
+		requests := b.received()
+		if len(requests) != 2 || keyOf(requests[1]) == first {
+			t.Fatalf("%d requests came in", len(requests))
+		}
+		_, _ = value(requests[1], "v", 0).WriteTo(b.present())
+		if got := <-outcomes[keyOf(requests[1])]; got.err != nil {
+			t.Errorf("the one that was held back: %v", got.err)
+		}
+	})
+}
