@@ -7,3 +7,9 @@ func (a *Attached) Alone() { a.patience = 0 }
 
 // Impatient lets a store that is not served yet wait for one that is silent for d only.
 func (a *Attached) Impatient(d time.Duration) { a.silence = func(uint16) time.Duration { return d } }
+
+// Busy lets the request that a store has begun with take until resume is called.
+func (a *Attached) Busy() (resume func()) {
+	a.roster.mu.Lock()
+	return a.roster.mu.Unlock
+}

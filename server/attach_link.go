@@ -44,7 +44,7 @@ type attachedLink struct {
 	clientID   string
 	maxPacket  int           // of the broker; 0: any
 	keepAlive  uint16        // that counts for stores on the broker
-	answered   chan struct{} // holds one item once somebody has answered our probe
+	answered   chan struct{} // holds one item once a message came to our own topic: an answer to our probe, or see drain
 	changed    chan struct{} // holds one item after presence may have changed
 	superseded chan struct{} // closed when presence says that we yield
 
@@ -262,13 +262,43 @@ func (l *attachedLink) leave(conn *brokerConn) {
 	}
 	farewell, cancel := context.WithTimeout(context.Background(), farewellTimeout)
 	defer cancel()
-	_, _ = l.client.Unsubscribe(farewell, &paho.Unsubscribe{Topics: []string{protocol.InvokeTopic}})
+	_, err := l.client.Unsubscribe(farewell, &paho.Unsubscribe{Topics: []string{protocol.InvokeTopic}})
 	l.mu.Lock()
+	answering := l.presence.stage == answering
 	said := l.claims && l.presence.retained()
 	l.mu.Unlock()
+	if answering && (err != nil || !l.drain(farewell)) {
+		// The next store begins when it hears that this one is gone, and must not while
+		// this one may still grant something: let the broker say it, by the Will, when no
+		// answer can follow any more.
+		_ = conn.Close()
+		<-l.client.Done()
+		return
+	}
 	if said {
 		_ = l.announce(farewell, saysGone)
 	}
 	_ = l.client.Disconnect(&paho.Disconnect{})
 	<-l.client.Done()
+}
+
+// drain reports whether all requests are answered that the broker sent before. It sends
+// itself a message, which comes after them.
+func (l *attachedLink) drain(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, farewellTimeout/2)
+	defer cancel()
+	defer context.AfterFunc(l.ctx, cancel)()
+	select {
+	case <-l.answered: // an answer to the probe that came late
+	default:
+	}
+	if _, err := l.publish(ctx, &paho.Publish{QoS: 1, Topic: protocol.ResponseTopic(l.clientID)}); err != nil {
+		return false
+	}
+	select {
+	case <-l.answered:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

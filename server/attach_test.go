@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -534,6 +535,58 @@ func TestInvariant42ServeOfAnAttachedStoreLeavesNothing(t *testing.T) {
 				t.Errorf("Serve: %v", err)
 			}
 			eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
+		})
+	}
+}
+
+// The next store begins as soon as it hears that this one is gone: what this one grants
+// after that may be granted twice.
+func TestAStoreThatStopsSaysSoWhenItAnswersNothingAnyMore(t *testing.T) {
+	for name, inTime := range map[string]bool{"it keeps up": true, "it does not keep up": false} {
+		t.Run(name, func(t *testing.T) {
+			broker := mosquitto.Start(t, "")
+			a := attach(t, broker.Address, server.AttachOptions{})
+			p := connect(t, broker.Address, "node-a", nil)
+			p.subscribe(presenceTopic)
+			p.next() // retained
+			resume := a.Busy()
+			for i := range 3 {
+				if _, err := p.publish(p.request("SET", fmt.Sprint("k", i), "v")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			a.stop()
+			var got []string
+			if inTime {
+				time.Sleep(200 * time.Millisecond) // to be told too early, if that can be
+				resume()
+			} else {
+				got = append(got, string(p.next().Payload))
+				resume()
+			}
+			if err := a.result(); err != nil {
+				t.Fatal(err)
+			}
+			end := p.request("GET", "k")
+			end.Topic = end.Properties.ResponseTopic
+			if _, err := p.publish(end); err != nil {
+				t.Fatal(err)
+			}
+			for !slices.Contains(got, string(end.Payload)) {
+				got = append(got, string(p.next().Payload))
+			}
+			answers := 0
+			for i, text := range got {
+				switch {
+				case text == "+OK\r\n":
+					answers++
+				case strings.HasPrefix(text, "gone ") && i+2 != len(got):
+					t.Errorf("after saying that it is gone it answers: %q", got)
+				}
+			}
+			if want := map[bool]int{true: 3, false: 0}[inTime]; answers != want {
+				t.Errorf("%d answers, want %d: %q", answers, want, got)
+			}
 		})
 	}
 }
