@@ -183,3 +183,16 @@ func (o *Options) checkCredentials(servers []*url.URL) error {
 	}
 	return nil
 }
+
+// warnOfPlainText says where a secret can be read by whoever sees the packets. That may be
+// meant so, in a network of its own.
+func (o *Options) warnOfPlainText(servers []*url.URL) {
+	if len(o.Password) == 0 && o.PasswordFile == "" && o.TokenFile == "" {
+		return
+	}
+	for _, server := range servers {
+		if !schemeOf(server).encrypted {
+			o.Logger.Warn("the connection is not encrypted, and shows the password or the token to whoever listens: write mqtts or wss", "broker", server.Host)
+		}
+	}
+}

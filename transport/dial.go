@@ -36,7 +36,8 @@ type Options struct {
 	// TokenFile holds the token of a Kubernetes service account, which the broker
 	// takes by MQTT's enhanced authentication, method K8S-SAT, in place of a user name
 	// and a password. It is read for each connection, and shown anew when it changes
-	// while one lasts. Keep it, like a password, to encrypted addresses.
+	// while one lasts. Keep it, like a password, to encrypted addresses: of others, Logger
+	// gets a warning.
 	TokenFile string
 	// TLS says whom to trust and what to show at addresses that encrypt.
 	TLS TLSOptions
@@ -124,6 +125,7 @@ func newConn(address string, options *Options) (*mqttConn, error) {
 	if err := options.checkCredentials(servers); err != nil {
 		return nil, err
 	}
+	options.warnOfPlainText(servers)
 	return newMQTTConn(servers, *options), nil
 }
 

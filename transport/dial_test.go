@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +61,32 @@ func TestAPasswordInAnAddressIsNotRepeated(t *testing.T) {
 	}
 	if _, err := parseAddresses("ws://broker/mqtt@1"); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestCredentialsThatTravelInTheClearAreWarnedAbout(t *testing.T) {
+	path, _ := secretFile(t, "secret")
+	for _, test := range []struct {
+		name, addresses string
+		options         Options
+		warned          bool
+	}{
+		{"a password", "mqtt://a", Options{Username: "user", Password: []byte("secret")}, true},
+		{"a password file", "ws://a", Options{Username: "user", PasswordFile: path}, true},
+		{"a token", "mqtts://a,tcp://b", Options{TokenFile: path}, true},
+		{"encrypted", "mqtts://a,wss://b", Options{TokenFile: path}, false},
+		{"no secret", "mqtt://a", Options{Username: "user"}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var log strings.Builder
+			test.options.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			if _, err := NewConn(test.addresses, test.options); err != nil {
+				t.Fatal(err)
+			}
+			if got := log.String(); strings.Contains(got, "not encrypted") != test.warned || strings.Contains(got, "secret") {
+				t.Errorf("logged %q; want a warning: %t", got, test.warned)
+			}
+		})
 	}
 }
 
