@@ -115,6 +115,9 @@ func Attach(broker string, options AttachOptions) (*Attached, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server: attach: %w", err)
 	}
+	if address.tls == nil && len(options.Password) > 0 {
+		options.Logger.Warn("the connection is not encrypted, and shows the password to whoever listens: write mqtts", "broker", address.host)
+	}
 	instance := make([]byte, 8)
 	_, _ = rand.Read(instance) // never fails, says its documentation
 	a := &Attached{

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -198,6 +199,26 @@ func TestAPasswordInTheURLOfABrokerIsNotRepeated(t *testing.T) {
 			if err == nil || strings.Contains(err.Error(), "secret") {
 				t.Errorf("%q: %v", text, err)
 			}
+		}
+	}
+}
+
+func TestAPasswordThatTravelsInTheClearIsWarnedAbout(t *testing.T) {
+	for _, test := range []struct {
+		broker, password string
+		warned           bool
+	}{
+		{"mqtt://localhost", "secret", true},
+		{"mqtts://localhost", "secret", false},
+		{"mqtt://localhost", "", false},
+	} {
+		var log strings.Builder
+		options := AttachOptions{User: "store", Password: []byte(test.password), Logger: slog.New(slog.NewTextHandler(&log, nil))}
+		if _, err := Attach(test.broker, options); err != nil {
+			t.Fatal(err)
+		}
+		if got := log.String(); strings.Contains(got, "not encrypted") != test.warned || strings.Contains(got, "secret") {
+			t.Errorf("%s: logged %q; want a warning: %t", test.broker, got, test.warned)
 		}
 	}
 }
