@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"errors"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -14,9 +15,7 @@ import (
 func (c *mqttConn) sendPlainly(client *paho.Client, l *link) {
 	var m frame.Message
 	for {
-		c.mu.Lock()
-		e := c.nextLocked(l, &m)
-		c.mu.Unlock()
+		e := c.nextPlain(l, &m)
 		if e == nil {
 			return
 		}
@@ -32,6 +31,18 @@ func (c *mqttConn) sendPlainly(client *paho.Client, l *link) {
 			c.finish(l, e.correlation, result{err: notSent(err)})
 		}
 	}
+}
+
+// nextPlain is nextLocked for a packet that is written later, when the caller may have
+// left and use the memory of the payload again.
+func (c *mqttConn) nextPlain(l *link, m *frame.Message) *exchange {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.nextLocked(l, m)
+	if e != nil {
+		m.Payload = bytes.Clone(m.Payload)
+	}
+	return e
 }
 
 func pahoPublish(m *frame.Message) *paho.Publish {
