@@ -528,6 +528,40 @@ func TestBothWaysCountTheSame(t *testing.T) {
 	}
 }
 
+func TestNotificationsCountAsMessagesThatWereSent(t *testing.T) {
+	address, s := startServer(t, server.Options{})
+	watcher, other := rawTo(t, address, "watcher"), rawTo(t, address, "other")
+	watcher.do("KEYNOTIFY", "k")
+	other.do("GET", "k")
+	counts := func() [3]int64 {
+		info := s.Broker().Info.Clone()
+		return [3]int64{info.PacketsSent, info.MessagesSent, info.BytesSent}
+	}
+	want := [3]int64{6, 2, 0} // CONNACKs, replies and their PUBACKs
+	var before [3]int64
+	for deadline := time.Now().Add(patience); before[0] < want[0] && time.Now().Before(deadline); before = counts() {
+		time.Sleep(time.Millisecond)
+	}
+	want[2] = before[2]
+	for range 10 {
+		other.write(packetOf(t, other.request("SET", "k", "v")))
+		for _, c := range []*raw{other, other, watcher} {
+			packet := c.read()
+			want[0], want[2] = want[0]+1, want[2]+int64(len(packet))
+			if packet[0] == 0x30 {
+				want[1]++
+			}
+		}
+	}
+	got := counts() // each is counted after it was written
+	for deadline := time.Now().Add(patience); got != want && time.Now().Before(deadline); got = counts() {
+		time.Sleep(time.Millisecond)
+	}
+	if got != want {
+		t.Errorf("packets, messages and bytes: %v, want %v", got, want)
+	}
+}
+
 // What a SET costs is in the way of every renewal.
 func TestASETAllocatesLittle(t *testing.T) {
 	if underRace {

@@ -251,6 +251,7 @@ func TestAcknowledgements(t *testing.T) {
 		"two reasons":                   {[]byte{0x40, 12, 2, 1, 0, 8, 0x1f, 0, 1, 'x', 0x1f, 0, 1, 'y'}, Puback{}, false},
 		"half a user property":          {[]byte{0x40, 7, 2, 1, 0, 3, 0x26, 0, 0}, Puback{}, false},
 		"more than the properties fill": {[]byte{0x40, 5, 2, 1, 0, 0, 0}, Puback{}, false},
+		"a property past the last one":  {[]byte{0x40, 9, 2, 1, 0, 0, 0x26, 0, 0, 0, 0}, Puback{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ack, ok := ParsePuback(test.packet)
