@@ -537,7 +537,7 @@ func TestNotificationsCountAsMessagesThatWereSent(t *testing.T) {
 		info := s.Broker().Info.Clone()
 		return [3]int64{info.PacketsSent, info.MessagesSent, info.BytesSent}
 	}
-	want := [3]int64{6, 2, 0} // CONNACKs, replies and their PUBACKs
+	want := [3]int64{8, 2, 0} // CONNACKs, SUBACKs, replies and their PUBACKs
 	var before [3]int64
 	for deadline := time.Now().Add(patience); before[0] < want[0] && time.Now().Before(deadline); before = counts() {
 		time.Sleep(time.Millisecond)
