@@ -61,6 +61,9 @@ func (s *serveSettings) attachOptions() (server.AttachOptions, error) {
 			return options, fmt.Errorf("--attach-password-file: %w", err)
 		}
 		options.Password = []byte(strings.TrimRight(string(password), "\r\n"))
+		if len(options.Password) == 0 { // with which it would connect without any
+			return options, fmt.Errorf("--attach-password-file: %s is empty", s.attach.passwordFile)
+		}
 	}
 	config, err := s.attach.tlsConfig()
 	options.TLS = config

@@ -124,6 +124,10 @@ func TestServeAttachOverTLSShowsACertificateAndTrustsTheAuthorityThatIsNamed(t *
 func TestServeAttachRefusesWhatHasNoEffectAndNamesTheCure(t *testing.T) {
 	path := build(t)
 	_, certificate, _ := writeCertificate(t, t.TempDir(), "store")
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
 		name      string
 		arguments []string
@@ -135,6 +139,7 @@ func TestServeAttachRefusesWhatHasNoEffectAndNamesTheCure(t *testing.T) {
 		{"credentials that take the URL apart", []string{"--attach", "mqtt://store:secret/1@localhost"}, "write mqtt://host:1883"},
 		{"a user without a broker", []string{"--attach-user", "store"}, "give that too"},
 		{"a password that is not there", []string{"--attach", "mqtt://localhost", "--attach-password-file", "no.txt"}, "no.txt"},
+		{"a password that is empty", []string{"--attach", "mqtt://localhost", "--attach-password-file", empty}, "is empty"},
 		{"an authority that is not there", []string{"--attach", "mqtts://localhost", "--attach-ca", "no.pem"}, "no.pem"},
 		{"an authority that is none", []string{"--attach", "mqtts://localhost", "--attach-ca", "attach_test.go"}, "no certificate in PEM"},
 		{"an authority without TLS", []string{"--attach", "mqtt://localhost", "--attach-ca", certificate}, "is not encrypted"},
