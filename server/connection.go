@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -66,6 +67,17 @@ func (c *connection) Read(p []byte) (int, error) {
 func (c *connection) Close() error {
 	c.closed.Store(true)
 	return c.Conn.Close()
+}
+
+// abort is Close without TLS's farewell, which may take five seconds where the client does
+// not read.
+func (c *connection) abort() {
+	c.closed.Store(true)
+	socket := c.Conn
+	if encrypted, ok := socket.(*tls.Conn); ok {
+		socket = encrypted.NetConn()
+	}
+	_ = socket.Close() // it ends either way
 }
 
 // SetDeadline limits reads only: the broker calls it with one and a half keep-alives

@@ -271,7 +271,7 @@ func (s *Server) deliver(notification statestore.Notification) {
 	}
 	queued, crowded := conn.outbox.push(notification)
 	if !queued {
-		_ = conn.Close() // forget, called when that has taken effect, says why
+		conn.abort() // forget, called when that has taken effect, says why
 	}
 	if crowded {
 		s.crowded.Store(true)
