@@ -674,6 +674,26 @@ func TestATenureThatIsReleasedAtOnceSparesTheStoreAWatch(t *testing.T) {
 	})
 }
 
+func TestTheTokenIsRefusedFromTheCallOfReleaseOn(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		tenure := n.mustAcquire(t)
+		n.scripted("VDEL", always(transporttest.Fault{HoldReply: ttl / 10}))
+		released := make(chan error, 1)
+		go func() { released <- tenure.Release(context.Background()) }()
+		synctest.Wait()
+		if len(released) > 0 {
+			t.Error("Release does not wait for the answer")
+		}
+		if _, err := tenure.Token(); !errors.Is(err, lease.ErrReleased) {
+			t.Errorf("Token during Release: %v, want ErrReleased", err)
+		}
+		if err := <-released; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestADeletionBeforeTheWatchBeginsIsFound(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n, other := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
