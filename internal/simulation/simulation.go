@@ -100,6 +100,7 @@ func Run(t *testing.T, seed uint64, tracing bool) Result {
 		s.checker = newChecker(s)
 		store.Tap(s.checker.applied)
 		s.run(seed)
+		store.Close() // and wait for the requests that are still on their way
 		result = Result{
 			Violations: s.checker.violations,
 			Trace:      s.trace,
