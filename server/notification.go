@@ -23,6 +23,9 @@ func (s *Server) startOutbox(cl *mqtt.Client) {
 func (s *Server) notify(cl *mqtt.Client, conn *connection, notifications []statestore.Notification) {
 	var sent, bytes int64
 	for _, notification := range notifications {
+		if conn.closed.Load() {
+			return // a thousand long ones take their time, and somebody waits for this to end
+		}
 		message := frame.Message{
 			Topic:       protocol.NotifyTopic(cl.ID, notification.Key),
 			ContentType: protocol.ContentType,
