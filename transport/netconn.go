@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,14 +23,14 @@ type netConn struct {
 	reader *frame.Filter
 	take   atomic.Pointer[func(packet []byte) bool] // nil: paho gets all packets
 
-	mu           sync.Mutex // held by paho for a packet; guards writer
+	lock         chan struct{} // full while somebody writes a packet; guards what follows
 	writer       *bufio.Writer
 	writeTimeout time.Duration
 
 	// complete, if not nil, changes the first packet before it is sent.
 	complete func([]byte) ([]byte, error)
 	first    []byte // that packet, as long as complete is not nil
-	failure  error  // of complete; guarded by mu
+	failure  error  // of complete; guarded by lock
 }
 
 // dialNet connects, and encrypts with config where the address says so. A write that
@@ -69,6 +68,7 @@ func dress(ctx context.Context, socket net.Conn, server *url.URL, config *tls.Co
 
 func newNetConn(conn, socket net.Conn, writeTimeout time.Duration) *netConn {
 	c := &netConn{
+		lock:         make(chan struct{}, 1),
 		Conn:         conn,
 		socket:       socket,
 		writer:       bufio.NewWriter(conn),
@@ -98,7 +98,7 @@ func (c *netConn) Write(p []byte) (int, error) {
 
 // Lock begins a packet.
 func (c *netConn) Lock() {
-	c.mu.Lock()
+	c.lock <- struct{}{}
 	// An error here means a closed connection, which the write reports.
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(c.writeTimeout))
 }
@@ -106,7 +106,7 @@ func (c *netConn) Lock() {
 // Unlock ends a packet and sends it. It cannot return an error, so a failure
 // closes the connection, which the reading side reports.
 func (c *netConn) Unlock() {
-	defer c.mu.Unlock()
+	defer func() { <-c.lock }()
 	err := c.completeFirst()
 	if err == nil {
 		err = c.writer.Flush()
@@ -138,7 +138,7 @@ func (c *netConn) completeFirst() error {
 // incomplete returns why the first packet was not sent, if that is what closed the
 // connection.
 func (c *netConn) incomplete() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.lock <- struct{}{}
+	defer func() { <-c.lock }()
 	return c.failure
 }
