@@ -25,7 +25,7 @@ func TestWhatIsSentIsWhatWasAskedThoughTheCallerHasLeft(t *testing.T) {
 		}}
 		client := mustDialTo(t, b, options)
 		synctest.Wait() // for paho's first ping, which would wait behind a write
-		for range 2 { // the second cannot leave before the broker reads on
+		for range 2 {   // the second cannot leave before the broker reads on
 			payload := bytes.Repeat([]byte("a"), 10_000)
 			ctx, cancel := context.WithCancel(t.Context())
 			left := make(chan error)
