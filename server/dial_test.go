@@ -6,8 +6,6 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"net"
-	"os"
-	"os/exec"
 	"runtime"
 	"strings"
 	"sync"
@@ -18,26 +16,16 @@ import (
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// deadAddress returns one at which nobody listens.
-func deadAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
-}
-
 func TestOfSeveralAddressesOneThatWorksIsFoundAtFirstAndAfterALoss(t *testing.T) {
 	target := start(t, server.Options{}) // one store, whichever way one comes
 	first, second := newStreamProxy(t, target), newStreamProxy(t, target)
-	addresses := "mqtt://" + deadAddress(t) + ", mqtt://" + first.address() + ", mqtt://" + second.address()
+	addresses := "mqtt://" + mosquitto.FreeAddress(t) + ", mqtt://" + first.address() + ", mqtt://" + second.address()
 	client := mustDial(t, addresses, transport.Options{})
 	mustWork(t, client)
 	if status := client.Connection(); status.Broker != "mqtt://"+first.address() {
@@ -356,35 +344,8 @@ func TestRequestsUnderWayFailAsUnknownWhenTheConnectionDrops(t *testing.T) {
 	}
 }
 
-// startMosquitto runs that broker, if it is installed, until the test ends.
-func startMosquitto(t *testing.T) (address string) {
-	t.Helper()
-	path, err := exec.LookPath("mosquitto")
-	if err != nil {
-		path = "/usr/sbin/mosquitto" // where Debian has it, outside of the PATH of users
-	}
-	if _, err := os.Stat(path); err != nil {
-		t.Skip("SKIPPED: mosquitto is not installed (apt-get install mosquitto)")
-	}
-	address = deadAddress(t)
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := newFolder(t).write("mosquitto.conf", []byte("listener "+port+" 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n"))
-	broker := exec.Command(path, "-c", config)
-	if err := broker.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = broker.Process.Kill()
-		_ = broker.Wait()
-	})
-	return address
-}
-
 func TestMosquittoWithoutAStoreIsToldByName(t *testing.T) {
-	client := dial(t, startMosquitto(t), transport.Options{})
+	client := dial(t, mosquitto.Start(t, "").Address, transport.Options{})
 	_, err := client.Get(t.Context(), "k")
 	if !errors.Is(err, transport.ErrNoStore) || errors.Is(err, transport.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "no state store answers on this broker") {
 		t.Errorf("%v, want ErrNoStore", err)

@@ -563,7 +563,7 @@ func TestNotificationsCountAsMessagesThatWereSent(t *testing.T) {
 }
 
 // What a SET costs is in the way of every renewal.
-func TestASETAllocatesLittle(t *testing.T) {
+func TestTheServersSideOfASETAllocatesLittle(t *testing.T) {
 	if underRace {
 		t.Skip("the race detector allocates")
 	}

@@ -70,7 +70,7 @@ func (l *link) obey(connack *paho.Connack) {
 func (l *link) freeSlot() {
 	select {
 	case <-l.slots:
-	default: // an acknowledgement of nothing
+	default: // cannot be; but a caller may hold the lock, and must not wait
 	}
 }
 
