@@ -60,5 +60,6 @@ func isTerminal(err error) bool {
 func isRefusal(err error) bool {
 	var refused *transport.RefusedError
 	var rejected *transport.RejectedError
-	return (errors.As(err, &refused) || errors.As(err, &rejected)) && !errors.Is(err, transport.ErrQuotaExceeded)
+	return (errors.As(err, &refused) || errors.As(err, &rejected)) &&
+		!errors.Is(err, transport.ErrQuotaExceeded) && !errors.Is(err, transport.ErrOutcomeUnknown)
 }

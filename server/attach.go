@@ -111,6 +111,9 @@ func Attach(broker string, options AttachOptions) (*Attached, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
+	if options.Store.Identity == "" {
+		options.Store.Identity = engine.NewIdentity() // it starts without what an earlier one knew
+	}
 	store, err := statestore.New(options.Store)
 	if err != nil {
 		return nil, fmt.Errorf("server: attach: %w", err)

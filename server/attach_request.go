@@ -34,6 +34,7 @@ func (l *attachedLink) handle(message *paho.Publish) {
 		Correlation:  properties.CorrelationData,
 		Timestamp:    attachedProperty(properties.User, protocol.PropertyTimestamp),
 		FencingToken: attachedProperty(properties.User, protocol.PropertyFencingToken),
+		Store:        attachedProperty(properties.User, protocol.PropertyStore),
 	}
 	if properties.MessageExpiry != nil && *properties.MessageExpiry > 0 {
 		request.Expires = l.store.engine.Elapsed() + time.Duration(*properties.MessageExpiry)*time.Second
@@ -106,6 +107,7 @@ func (l *attachedLink) response(request *paho.PublishProperties, reply statestor
 			User: paho.UserProperties{
 				{Key: protocol.PropertyStatus, Value: protocol.StatusOK},
 				{Key: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+				{Key: protocol.PropertyStore, Value: l.store.engine.Identity()},
 			},
 		},
 	}
@@ -138,6 +140,7 @@ func (l *attachedLink) notify() {
 				User: paho.UserProperties{
 					{Key: protocol.PropertyTimestamp, Value: notification.Version.String()},
 					{Key: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+					{Key: protocol.PropertyStore, Value: l.store.engine.Identity()},
 				},
 			},
 		}

@@ -66,6 +66,9 @@ func (c *mqttClient) Do(request statestoretest.Request) (statestoretest.Reply, e
 			message.Properties.User.Add(name, *value)
 		}
 	}
+	if request.Store != "" {
+		message.Properties.User.Add("tenure-store", request.Store)
+	}
 	if request.Correlation != "" {
 		message.Properties.CorrelationData = []byte(request.Correlation)
 	}

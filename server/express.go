@@ -30,7 +30,7 @@ type express struct {
 	alone         bool   // whether its client is the only reader of that,
 	subscriptions uint64 // and when that was so (see Server.subscriptions)
 
-	timestamp, fencingToken string // of the request that is taken
+	timestamp, fencingToken, store string // of the request that is taken
 
 	// Since the last pause.
 	taken, answered int64
@@ -65,6 +65,7 @@ func (e *express) take(packet []byte) bool {
 		expiry:        p.MessageExpiry,
 		timestamp:     keep(&e.timestamp, &p, protocol.PropertyTimestamp),
 		fencingToken:  keep(&e.fencingToken, &p, protocol.PropertyFencingToken),
+		store:         keep(&e.store, &p, protocol.PropertyStore),
 		payload:       p.Payload,
 	}
 	who := e.conn.identity

@@ -32,6 +32,7 @@ func (s *Server) notify(cl *mqtt.Client, conn *connection, notifications []state
 			User: []frame.UserProperty{
 				{Name: protocol.PropertyTimestamp, Value: notification.Version.String()},
 				{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+				{Name: protocol.PropertyStore, Value: s.engine.Identity()},
 			},
 			Payload: notification.Append(nil, s.options.Dialect),
 		}

@@ -25,6 +25,7 @@ type request struct {
 	correlation             []byte
 	expiry                  uint32 // seconds; 0: none
 	timestamp, fencingToken *string
+	store                   *string // the identity that it names
 	payload                 []byte
 }
 
@@ -38,6 +39,7 @@ func requestIn(pk packets.Packet) request {
 		expiry:        pk.Properties.MessageExpiryInterval,
 		timestamp:     userProperty(pk, protocol.PropertyTimestamp),
 		fencingToken:  userProperty(pk, protocol.PropertyFencingToken),
+		store:         userProperty(pk, protocol.PropertyStore),
 		payload:       pk.Payload,
 	}
 }
@@ -91,6 +93,7 @@ func (s *Server) read(cl *mqtt.Client, r request) statestore.Command {
 		Correlation:  r.correlation,
 		Timestamp:    r.timestamp,
 		FencingToken: r.fencingToken,
+		Store:        r.store,
 	}
 	if r.expiry > 0 {
 		asked.Expires = s.engine.Elapsed() + time.Duration(r.expiry)*time.Second
@@ -175,12 +178,13 @@ func (s *Server) answer(r request, reply statestore.Reply) frame.Message {
 		User: []frame.UserProperty{
 			{Name: protocol.PropertyStatus, Value: protocol.StatusOK},
 			{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+			{Name: protocol.PropertyStore, Value: s.engine.Identity()},
 			{Name: protocol.PropertyTimestamp, Value: reply.Version.String()},
 		},
 		Payload: reply.Append(nil, s.options.Dialect),
 	}
 	if reply.Version.IsZero() {
-		message.User = message.User[:2]
+		message.User = message.User[:3]
 	}
 	return message
 }

@@ -69,6 +69,9 @@ func New(options Options) (*Server, error) {
 	if err := options.complete(); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
+	if options.Store.Identity == "" {
+		options.Store.Identity = engine.NewIdentity() // it starts without what an earlier one knew
+	}
 	store, err := statestore.New(options.Store)
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)

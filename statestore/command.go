@@ -68,6 +68,9 @@ type Request struct {
 	// Timestamp and FencingToken are the user properties __ts and __ft. Nil
 	// means absent, which is not the same as empty: an empty one is malformed.
 	Timestamp, FencingToken *string
+	// Store is the user property tenure-store: the identity of the only store that may
+	// apply the request. Nil: any store may.
+	Store *string
 	// Expires is when the message expires, on Instant.Elapsed: one that is
 	// applied then or later is not applied at all. Zero means never.
 	Expires time.Duration
@@ -88,6 +91,7 @@ type Command struct {
 	Stop bool
 
 	timestamp, token stamp
+	store            *string // that may apply it; nil: any
 	refusal          protocol.Refusal
 	identity         identity
 	expires          time.Duration // on Instant.Elapsed; zero: never
@@ -109,6 +113,7 @@ func Parse(request Request) Command {
 		Client:    request.Client,
 		timestamp: parseStamp(request.Timestamp),
 		token:     parseStamp(request.FencingToken),
+		store:     request.Store,
 		identity:  identify(request),
 		expires:   request.Expires,
 	}

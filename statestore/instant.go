@@ -11,7 +11,7 @@ import "time"
 type Instant struct {
 	// WallMillis is the time of day in milliseconds since the Unix epoch.
 	WallMillis int64
-	// Elapsed is the time since a fixed origin of the caller's choice. It must
-	// not go back from one call to the next.
+	// Elapsed is the time since the store started. It must not go back from one call
+	// to the next.
 	Elapsed time.Duration
 }

@@ -22,6 +22,17 @@ const MaxSkew = time.Minute
 type Options struct {
 	// Node is the node id in the store's versions; default DefaultNode.
 	Node string
+	// Identity names the data of the store: another one for a store that starts without
+	// what an earlier one knew, the same for one that still knows it. A request that
+	// names another store is refused before anything else is looked at. Empty: the store
+	// has no identity and applies requests for any.
+	Identity string
+	// HoldOff is how long, from zero on Instant.Elapsed, a store that starts without
+	// what an earlier one knew refuses to grant leases: a SET with NX or NEX that would
+	// create a key with PX fails its condition, as if the key were held. It should be at
+	// least the longest TTL in use, so that the holders of the earlier store run out
+	// before another holds. Zero: the store grants at once.
+	HoldOff time.Duration
 	// MaxKeys limits the number of keys; 0 means no limit. A SET that would
 	// create one more is refused, one that replaces a value is not.
 	MaxKeys int
@@ -91,6 +102,9 @@ func New(options Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("statestore: Options.Node %q is not a node id: %w", options.Node, err)
 	}
+	if options.HoldOff < 0 {
+		return nil, fmt.Errorf("statestore: Options.HoldOff %v is negative; 0 means none", options.HoldOff)
+	}
 	if options.MaxKeys < 0 || options.MaxBytes < 0 || options.MaxValue < 0 || options.MaxWatches < 0 || options.Remembered < 0 {
 		return nil, fmt.Errorf("statestore: limits may not be negative "+
 			"(MaxKeys %d, MaxBytes %d, MaxValue %d, MaxWatches %d, Remembered %d); 0 means no limit, or the default",
@@ -116,6 +130,9 @@ func New(options Options) (*Store, error) {
 	}, nil
 }
 
+// Identity returns Options.Identity.
+func (s *Store) Identity() string { return s.options.Identity }
+
 // Len returns the number of keys, those included whose time has passed but
 // which Expire has not yet removed.
 func (s *Store) Len() int { return len(s.entries) }
@@ -128,9 +145,13 @@ func (s *Store) Len() int { return len(s.entries) }
 // has run; the notification of its expiry then comes first.
 //
 // A command that is delivered again gets the reply that it got the first time, and
-// does nothing more. A command whose message has expired does nothing; nobody waits
+// does nothing more. A command that names another store is refused before anything
+// else, even if it was delivered before or its message has expired. A command whose message has expired does nothing; nobody waits
 // for a reply to it, and Expired has none.
 func (s *Store) Apply(now Instant, command Command) (Reply, []Notification) {
+	if command.store != nil && s.options.Identity != "" && *command.store != s.options.Identity {
+		return Reply{Verb: command.Verb, Err: protocol.OtherStore}, nil
+	}
 	if command.expires != 0 && now.Elapsed >= command.expires {
 		return Reply{Verb: command.Verb, Outcome: Expired}, nil
 	}
@@ -215,6 +236,9 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 			reply.Outcome, reply.Version = ConditionFailed, current.version
 			return reply, notifications
 		}
+	} else if command.Condition != Always && command.Lifetime > 0 && now.Elapsed < s.options.HoldOff {
+		reply.Outcome = ConditionFailed // without a version: nothing is known of the holder
+		return reply, notifications
 	}
 	for s.overQuota(current, command) {
 		// Keys whose time has passed take up no room, whether or not Expire has run.

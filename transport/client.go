@@ -53,6 +53,9 @@ type Client struct {
 	lost       chan struct{}   // closed when the present connection is over
 	bequeathed bool            // a Bequest is in use
 	drift      *hlc.DriftError // of the latest version, if it was too far ahead
+	store      string          // the identity of the store that answered last
+	replaced   chan struct{}   // closed when another store answers; nil before the first answer
+	asking     bool            // a notification made the client ask who answers
 }
 
 // NewClient returns a client that speaks over conn, which it owns from now on.
@@ -148,12 +151,16 @@ type SetOptions struct {
 	// FencingToken protects the key: the store then refuses writes to it
 	// without a token or with an older one. Zero sends none.
 	FencingToken hlc.Timestamp
+	// Binding says which store alone may apply the request. Zero: any store may.
+	Binding Binding
 }
 
 // DelOptions refines a Del or VDel.
 type DelOptions struct {
 	// FencingToken is needed for a protected key. Zero sends none.
 	FencingToken hlc.Timestamp
+	// Binding says which store alone may apply the request. Zero: any store may.
+	Binding Binding
 }
 
 // Entry is what a key holds.
@@ -186,6 +193,7 @@ func (c *Client) Set(ctx context.Context, key string, value []byte, options SetO
 		Payload:      payload,
 		Timestamp:    timestamp.String(),
 		FencingToken: tokenText(options.FencingToken),
+		Binding:      options.Binding,
 	})
 	if err == nil {
 		switch {
@@ -231,7 +239,7 @@ func (c *Client) VDel(ctx context.Context, key string, value []byte, options Del
 }
 
 func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, options DelOptions) (bool, error) {
-	answer, err := c.do(ctx, Request{Payload: payload, FencingToken: tokenText(options.FencingToken)})
+	answer, err := c.do(ctx, Request{Payload: payload, FencingToken: tokenText(options.FencingToken), Binding: options.Binding})
 	switch {
 	case err != nil:
 	case answer.isInteger(1):
@@ -281,6 +289,7 @@ func (c *Client) read(reply Reply) (answer, error) {
 		// Something answered, so the request arrived; what it did is anyone's guess.
 		return answer{}, unknown(fmt.Errorf("%w: %w", ErrBadReply, err))
 	}
+	c.answeredBy(reply.Store)
 	answer := answer{value: value}
 	if reply.Timestamp != "" {
 		answer.version, err = hlc.Parse(reply.Timestamp)
@@ -372,5 +381,5 @@ func operationError(verb, key string, err error) error {
 func isRefusal(err error) bool {
 	var refused *RefusedError
 	var rejected *RejectedError
-	return errors.As(err, &refused) || errors.As(err, &rejected)
+	return (errors.As(err, &refused) || errors.As(err, &rejected)) && !errors.Is(err, ErrOutcomeUnknown)
 }

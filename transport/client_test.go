@@ -297,7 +297,7 @@ func TestRejectionsSayWhoRejected(t *testing.T) {
 	}{
 		{&transport.RejectedError{Code: 0x87, Reason: "no"}, "rejected by the broker (MQTT reason code 0x87): no", true},
 		{&transport.RejectedError{Code: 0x97}, "rejected by the broker (MQTT reason code 0x97)", false},
-		{&transport.RejectedError{Code: 503, Reason: "busy"}, "rejected before it reached the store (code 503): busy", false},
+		{&transport.RejectedError{Code: 503, Reason: "busy"}, "rejected in front of the store (status 503): busy", false},
 	} {
 		if got := test.err.Error(); got != test.want {
 			t.Errorf("%q, want %q", got, test.want)

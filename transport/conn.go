@@ -1,6 +1,9 @@
 package transport
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // Conn is a connection to a state store: the seam between what the library says
 // and how it travels. [Dial] gives a Client one that speaks MQTT; package
@@ -55,13 +58,42 @@ type Request struct {
 	// Timestamp and FencingToken are the user properties __ts and __ft; empty
 	// means that the request has none.
 	Timestamp, FencingToken string
+	// Binding says which store alone may apply the request.
+	Binding Binding
 }
+
+// Binding ties a request to the store that granted a tenure, so that no store which
+// took the place of that one applies it. The zero Binding ties it to none.
+type Binding struct {
+	// Store is the identity of the store, as [Client.Store] returns it. Another store
+	// refuses the request with [ErrOtherStore]. Stores that know no identities, as
+	// deployed ones, ignore it; it is then empty.
+	Store string
+	// Connection, if not nil, is the channel that [Client.Lost] returned while the
+	// connection lasted over which alone the request may leave. Once that is over, the
+	// request is not sent (ErrNotSent).
+	Connection <-chan struct{}
+}
+
+// Over returns nil while the binding allows a request to leave. A Conn calls it when it
+// has chosen the connection over which to send.
+func (b Binding) Over() error {
+	if b.Connection != nil && isClosed(b.Connection) {
+		return notSent(errBoundConnection)
+	}
+	return nil
+}
+
+var errBoundConnection = errors.New("the connection that it belongs to is over")
 
 // Reply is the store's answer as it came in.
 type Reply struct {
 	Payload []byte
 	// Timestamp is the user property __ts, empty when the reply has none.
 	Timestamp string
+	// Store is the user property tenure-store: the identity of the store that answered,
+	// empty when the reply has none.
+	Store string
 }
 
 // Notification is a change that the store told of, as it came in.
@@ -69,4 +101,6 @@ type Notification struct {
 	Key       string
 	Payload   []byte
 	Timestamp string
+	// Store is the user property tenure-store, empty when there is none.
+	Store string
 }

@@ -60,6 +60,10 @@ var (
 	// Of a store in strict mode only.
 	ErrFencingTokenNeverIssued error = protocol.FencingTokenNeverIssued
 	ErrLockRule                error = protocol.LockRule
+
+	// ErrOtherStore: the request was bound to a store (see [Binding]), and another one
+	// is there now. It was not applied. What the earlier store granted is void.
+	ErrOtherStore error = protocol.OtherStore
 )
 
 // RefusedError is the store's refusal of a request, which changed nothing.
@@ -80,7 +84,9 @@ func (e *RefusedError) Unwrap() error {
 }
 
 // RejectedError says that the broker or the store's front, rather than the
-// store's rules, turned a request away. It was not applied.
+// store's rules, turned a request away. It was not applied, unless the error matches
+// ErrOutcomeUnknown too: a status of 408 (timeout) or of 500 and above says that
+// something failed, and not whether that was before or after the store acted.
 type RejectedError struct {
 	// Code is the MQTT reason code of the acknowledgement (0x80 and above), or
 	// the status of the reply (400 and above).
@@ -91,7 +97,7 @@ type RejectedError struct {
 
 // Error names the code and the reason.
 func (e *RejectedError) Error() string {
-	text := fmt.Sprintf("rejected before it reached the store (code %d)", e.Code)
+	text := fmt.Sprintf("rejected in front of the store (status %d)", e.Code)
 	if e.Code < 0x100 {
 		text = fmt.Sprintf("rejected by the broker (MQTT reason code 0x%02X)", e.Code)
 	}

@@ -282,6 +282,11 @@ func (c *mqttConn) post(e *exchange) (*link, error) {
 		if err != nil {
 			return nil, err
 		}
+		// Here and not earlier: the connection that was lost is told of before the next
+		// one can be waited for.
+		if err := e.request.Binding.Over(); err != nil {
+			return nil, err
+		}
 		select {
 		case l.slots <- struct{}{}:
 			if c.enqueue(l, e) {
@@ -377,6 +382,9 @@ func requestProperties(dst []frame.UserProperty, clientID string, request Reques
 	}
 	if request.FencingToken != "" {
 		dst = append(dst, frame.UserProperty{Name: protocol.PropertyFencingToken, Value: request.FencingToken})
+	}
+	if request.Binding.Store != "" {
+		dst = append(dst, frame.UserProperty{Name: protocol.PropertyStore, Value: request.Binding.Store})
 	}
 	return dst
 }
@@ -484,6 +492,7 @@ func (c *mqttConn) accept(l *link, id correlation) {
 type message struct {
 	topic, correlation, payload      []byte
 	timestamp, status, statusMessage []byte // user properties, empty where there is none
+	store                            []byte // likewise
 }
 
 // deliver hands a message over. A reply whose correlation nobody waits for came too late
@@ -498,7 +507,7 @@ func (c *mqttConn) deliver(l *link, m *message) {
 	clientID, key, notified := protocol.ParseNotifyTopic(string(m.topic))
 	switch {
 	case notified && clientID == c.options.ClientID:
-		c.events.Notify(Notification{Key: key, Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp)})
+		c.events.Notify(Notification{Key: key, Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: string(m.store)})
 	case notified:
 		c.ignore(ForeignNotification, m)
 	case strings.HasPrefix(string(m.topic), protocol.ReservedPrefix):
@@ -529,12 +538,23 @@ func (c *mqttConn) ignore(why Ignored, m *message) {
 	c.logger.Debug("ignored a message", "topic", string(m.topic))
 }
 
-// reply turns a status of 400 or more into an error. Stores that send no status are
-// believed.
+// reply turns a status of 400 or more into an error. A timeout and an error of the
+// server leave open whether the request was applied; the others say that it was not.
+// Stores that send no status are believed.
 func (m *message) reply() result {
 	status, err := strconv.Atoi(string(m.status))
-	if err == nil && status >= 400 {
-		return result{err: &RejectedError{Code: status, Reason: string(m.statusMessage)}}
+	if err != nil || status < 400 {
+		return result{reply: Reply{Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: string(m.store)}}
 	}
-	return result{reply: Reply{Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp)}}
+	rejected := &RejectedError{Code: status, Reason: string(m.statusMessage)}
+	if status == statusTimeout || status >= statusServerError {
+		return result{err: unknown(rejected)}
+	}
+	return result{err: rejected}
 }
+
+// Statuses of a reply, which are those of HTTP.
+const (
+	statusTimeout     = 408
+	statusServerError = 500 // and above
+)

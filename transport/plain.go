@@ -75,6 +75,7 @@ func (c *mqttConn) receiver(l *link) func(paho.PublishReceived) (bool, error) {
 			m.timestamp = []byte(properties.User.Get(protocol.PropertyTimestamp))
 			m.status = []byte(properties.User.Get(protocol.PropertyStatus))
 			m.statusMessage = []byte(properties.User.Get(protocol.PropertyStatusMessage))
+			m.store = []byte(properties.User.Get(protocol.PropertyStore))
 		}
 		c.deliver(l, &m)
 		return true, nil

@@ -115,6 +115,7 @@ func (s *shortCut) take(packet []byte) bool {
 		m.timestamp, _ = p.User(protocol.PropertyTimestamp)
 		m.status, _ = p.User(protocol.PropertyStatus)
 		m.statusMessage, _ = p.User(protocol.PropertyStatusMessage)
+		m.store, _ = p.User(protocol.PropertyStore)
 		s.conn.deliver(s.link, &m)
 		return true
 	}

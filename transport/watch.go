@@ -145,6 +145,7 @@ func (c *Client) notify(notification Notification) {
 	if !ok {
 		return
 	}
+	c.suspectStore(notification)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if registered := c.watched[notification.Key]; registered != nil {

@@ -6,6 +6,8 @@ package engine
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"sync"
 	"time"
 
@@ -78,6 +80,17 @@ func (e *Engine) EndSession(client string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.store.EndSession(client)
+}
+
+// Identity returns the identity of the store.
+func (e *Engine) Identity() string { return e.store.Identity() } // it never changes
+
+// NewIdentity returns an identity for a store that starts without what an earlier one
+// knew: 16 random bytes in lower-case hex.
+func NewIdentity() string {
+	var random [16]byte
+	_, _ = rand.Read(random[:]) // never fails, says its documentation
+	return hex.EncodeToString(random[:])
 }
 
 // Elapsed returns the time on the clock by which requests expire.

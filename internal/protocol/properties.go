@@ -19,6 +19,10 @@ const (
 	// request never reached the store's rules.
 	PropertyStatus        = "__stat"
 	PropertyStatusMessage = "__stMsg"
+	// PropertyStore names the data of a store: the store sends it with each reply and
+	// notification, and refuses a request that carries another. It is an extension of
+	// ours; other stores and clients ignore it.
+	PropertyStore = "tenure-store"
 )
 
 const (

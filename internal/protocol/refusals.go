@@ -33,6 +33,10 @@ const (
 	LockRule                Refusal = "a key under a lock prefix needs an expiry (PX) and a value that begins with the client id and a colon; release it with VDEL"
 )
 
+// OtherStore refuses a request whose PropertyStore is not the identity of the store. It
+// is an extension of ours.
+const OtherStore Refusal = "the request names another store"
+
 // fencingTokenLowerAsPublished is a second spelling of FencingTokenLower that
 // the public description of the protocol contains.
 const fencingTokenLowerAsPublished = "the request fencing token is a lower version that the fencing token protecting the resource"
@@ -53,6 +57,7 @@ var refusals = map[string]Refusal{
 	string(KeyLengthZero):           KeyLengthZero,
 	string(FencingTokenNeverIssued): FencingTokenNeverIssued,
 	string(LockRule):                LockRule,
+	string(OtherStore):              OtherStore,
 }
 
 const (

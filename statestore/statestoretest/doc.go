@@ -36,6 +36,7 @@
 //	ts="text"           any text
 //	ts=@name            a version that was named before
 //	ft=…                the same for the fencing token; without ft there is none
+//	store=text          the identity of the only store that may apply the request
 //	corr=text           correlation data; without corr it is unique
 //	denied              the client is not authorized
 //

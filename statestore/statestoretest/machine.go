@@ -92,13 +92,17 @@ func (c *machineClient) Do(request Request) (Reply, error) {
 	if request.Correlation == "" {
 		correlation = fmt.Appendf(nil, "%016d", m.sent)
 	}
-	command := statestore.Parse(statestore.Request{
+	parsed := statestore.Request{
 		Client:       c.id,
 		Payload:      request.Payload,
 		Correlation:  correlation,
 		Timestamp:    request.Timestamp,
 		FencingToken: request.FencingToken,
-	})
+	}
+	if request.Store != "" {
+		parsed.Store = &request.Store
+	}
+	command := statestore.Parse(parsed)
 	if request.Denied {
 		command = command.Deny()
 	}

@@ -18,6 +18,7 @@ type step struct {
 	raw     bool          // words[0] is a whole payload
 	ts, ft  string        // as written; empty: not given
 	corr    string        // of a request
+	store   string        // of a request; empty: not given
 	denied  bool          // of a request
 	version string        // of an expectation, without the @; empty: not given
 	literal string        // what a trace says that a named version is
@@ -95,6 +96,8 @@ func parseRequest(s step, words []word) (step, error) {
 			s.ft = value
 		case !w.quoted && found && name == "corr":
 			s.corr = value
+		case !w.quoted && found && name == "store":
+			s.store = value
 		case !w.quoted && w.text == "denied":
 			s.denied = true
 		default:

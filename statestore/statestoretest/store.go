@@ -50,6 +50,8 @@ type Request struct {
 	Timestamp, FencingToken *string
 	// Correlation is the correlation data, or empty where any will do.
 	Correlation string
+	// Store is the user property tenure-store; empty means absent.
+	Store string
 	// Denied asks for a store at which this client is not authorized.
 	Denied bool
 }

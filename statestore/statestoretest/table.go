@@ -117,6 +117,8 @@ func (o *Options) parse(text string) error {
 			*numbers[name], err = strconv.Atoi(value)
 		case name == "max-bytes":
 			o.Store.MaxBytes, err = strconv.ParseInt(value, 10, 64)
+		case name == "identity":
+			o.Store.Identity = value
 		case name == "strict":
 			o.Store.Strict = true
 		case name == "lock":

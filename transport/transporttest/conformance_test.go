@@ -63,6 +63,7 @@ func (c *inProcessClient) Do(request statestoretest.Request) (statestoretest.Rep
 		Payload:      request.Payload,
 		Timestamp:    timestamp,
 		FencingToken: token,
+		Binding:      transport.Binding{Store: request.Store},
 	})
 	if err != nil {
 		c.t.Fatal(err)

@@ -169,7 +169,8 @@ func (c *Conn) leave(line chan struct{}, farewell bool) (left bool) {
 	}
 	events, started := c.events, c.started
 	c.mu.Unlock()
-	c.store.engine.Forget(c.clientID)
+	running, _ := c.store.present()
+	running.Forget(c.clientID)
 	if will != nil {
 		c.execute(will)
 	}
@@ -220,13 +221,17 @@ func (c *Conn) end(cause error) {
 	}
 	c.mu.Unlock()
 	if first {
-		c.store.engine.EndSession(c.clientID)
+		running, _ := c.store.present()
+		running.EndSession(c.clientID)
 	}
 }
 
 // RoundTrip implements transport.Conn.
 func (c *Conn) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
 	line, decide, err := c.awaitLine(ctx)
+	if err == nil {
+		err = request.Binding.Over()
+	}
 	if err != nil {
 		return transport.Reply{}, err
 	}
@@ -354,13 +359,14 @@ func (c *Conn) correlation() []byte {
 }
 
 func (c *Conn) apply(e *exchange, again bool) transport.Reply {
-	return c.store.apply(statestore.Parse(statestore.Request{
+	return c.store.apply(statestore.Request{
 		Client:       c.clientID,
 		Payload:      e.request.Payload,
 		Correlation:  e.correlation,
 		Timestamp:    property(e.request.Timestamp),
 		FencingToken: property(e.request.FencingToken),
-	}), e.request, again)
+		Store:        property(e.request.Binding.Store),
+	}, e.request, again)
 }
 
 func property(text string) *string {

@@ -2,6 +2,8 @@ package transporttest
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,15 +14,18 @@ import (
 
 // Store is a state store in this process. It is safe for concurrent use.
 type Store struct {
-	engine *engine.Engine
-	stop   context.CancelFunc
-	tasks  sync.WaitGroup
+	life  context.Context // ends with Close
+	stop  context.CancelFunc
+	tasks sync.WaitGroup
 
 	mu      sync.Mutex
-	conns   map[string]*Conn // by client id
+	engine  *engine.Engine
+	halt    context.CancelFunc // ends what engine runs
+	conns   map[string]*Conn   // by client id
 	dialect statestore.Dialect
 	allow   func(client string, verb statestore.Verb, key string) bool // nil: everything
 	tap     func(Applied)
+	hidden  bool // the store knows no identities
 }
 
 // Applied is one request that reached the store, and what the store did with it.
@@ -56,16 +61,69 @@ func (s *Store) Tap(tap func(Applied)) {
 
 // NewStore starts a store. Close it when done.
 func NewStore(options statestore.Options) (*Store, error) {
-	machine, err := statestore.New(options)
-	if err != nil {
+	s := &Store{conns: make(map[string]*Conn)}
+	s.life, s.stop = context.WithCancel(context.Background())
+	if err := s.start(options); err != nil {
+		s.stop()
 		return nil, err
 	}
-	s := &Store{conns: make(map[string]*Conn)}
-	s.engine = engine.New(machine, s.deliver)
-	ctx, stop := context.WithCancel(context.Background())
-	s.stop = stop
-	s.tasks.Go(func() { s.engine.Run(ctx) })
 	return s, nil
+}
+
+// start puts an empty store in the place of the present one.
+func (s *Store) start(options statestore.Options) error {
+	if options.Identity == "" {
+		options.Identity = engine.NewIdentity()
+	}
+	machine, err := statestore.New(options)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.halt != nil {
+		s.halt()
+	}
+	started := engine.New(machine, s.deliver)
+	ctx, halt := context.WithCancel(s.life)
+	s.engine, s.halt = started, halt
+	s.tasks.Go(func() { started.Run(ctx) })
+	return nil
+}
+
+// Restart makes the store forget everything, as a server in memory does that crashed and
+// was started again: an empty store takes its place, with a new identity unless options
+// name one, and all connections are cut until [Conn.Restore]. Requests that are held on
+// their way reach the new store.
+func (s *Store) Restart(options statestore.Options) error {
+	if err := s.start(options); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	conns := slices.Collect(maps.Values(s.conns))
+	s.mu.Unlock()
+	for _, conn := range conns {
+		conn.Cut()
+	}
+	return nil
+}
+
+// HideIdentity makes the store one that knows no identities while on is true, as deployed
+// stores are: it sends none and ignores the one that a request names.
+func (s *Store) HideIdentity(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hidden = on
+}
+
+// present returns the engine, and the identity that it shows.
+func (s *Store) present() (running *engine.Engine, identity string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.hidden {
+		identity = s.engine.Identity()
+	}
+	return s.engine, identity
 }
 
 // Close stops the store and waits for messages still on their way.
@@ -103,15 +161,20 @@ func (s *Store) Authorize(allow func(client string, verb statestore.Verb, key st
 	s.allow = allow
 }
 
-// apply performs a command that came from a client as request.
-func (s *Store) apply(command statestore.Command, request transport.Request, again bool) transport.Reply {
+// apply performs what came from a client as request.
+func (s *Store) apply(received statestore.Request, request transport.Request, again bool) transport.Reply {
+	running, identity := s.present()
+	if identity == "" {
+		received.Store = nil
+	}
+	command := statestore.Parse(received)
 	s.mu.Lock()
 	dialect, allow := s.dialect, s.allow
 	s.mu.Unlock()
 	if allow != nil && !allow(command.Client, command.Verb, command.Key) {
 		command = command.Deny()
 	}
-	reply := s.engine.ApplyThen(command, func(reply statestore.Reply) {
+	reply := running.ApplyThen(command, func(reply statestore.Reply) {
 		s.mu.Lock()
 		tap := s.tap
 		s.mu.Unlock()
@@ -126,7 +189,7 @@ func (s *Store) apply(command statestore.Command, request transport.Request, aga
 			})
 		}
 	})
-	result := transport.Reply{Payload: reply.Append(nil, dialect)}
+	result := transport.Reply{Payload: reply.Append(nil, dialect), Store: identity}
 	if !reply.Version.IsZero() {
 		result.Timestamp = reply.Version.String()
 	}
@@ -135,10 +198,12 @@ func (s *Store) apply(command statestore.Command, request transport.Request, aga
 
 // encode writes a notification as it goes over the wire.
 func (s *Store) encode(notification statestore.Notification) transport.Notification {
+	_, identity := s.present()
 	s.mu.Lock()
 	dialect := s.dialect
 	s.mu.Unlock()
 	return transport.Notification{
+		Store:     identity,
 		Key:       notification.Key,
 		Payload:   notification.Append(nil, dialect),
 		Timestamp: notification.Version.String(),

@@ -1,0 +1,69 @@
+package transport
+
+import (
+	"context"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/pause"
+)
+
+// Store returns the identity of the store that answered last, and a channel that is
+// closed once another store answers: a store has a new identity when it starts without
+// what an earlier one knew, so what that one granted is void then. Bind requests to the
+// identity (see [Binding]) to keep them from the store that comes after.
+//
+// Stores that know no identities, as deployed ones, have the empty one. Before the first
+// answer identity is empty and replaced is nil.
+func (c *Client) Store() (identity string, replaced <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.replaced == nil {
+		return "", nil
+	}
+	return c.store, c.replaced
+}
+
+// answeredBy notes which store sent a reply.
+func (c *Client) answeredBy(identity string) {
+	c.mu.Lock()
+	known, before := c.replaced != nil, c.store
+	if known && before == identity {
+		c.mu.Unlock()
+		return
+	}
+	if known {
+		close(c.replaced)
+	}
+	c.store, c.replaced = identity, make(chan struct{})
+	for _, registered := range c.watched {
+		registered.wakeUp() // the store that answers now knows of no watch
+	}
+	c.mu.Unlock()
+	if known {
+		c.logger.Warn("another store answers: what the one before granted is void", "before", before, "now", identity)
+	}
+}
+
+// suspectStore asks the store for its identity because a notification has another one
+// than its last reply. A notification is a hint, and may be forged or late.
+func (c *Client) suspectStore(notification Notification) {
+	c.mu.Lock()
+	ask := c.replaced != nil && notification.Store != c.store && notification.Store != "" && !c.asking
+	c.asking = c.asking || ask
+	c.mu.Unlock()
+	if !ask {
+		return
+	}
+	c.Go(func(ctx context.Context) {
+		if _, err := c.Get(ctx, notification.Key); err != nil {
+			c.logger.Debug("cannot ask the store for its identity", "error", err)
+		}
+		pause.For(ctx, suspectEvery)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.asking = false
+	})
+}
+
+// suspectEvery bounds how often notifications can make the client ask.
+const suspectEvery = time.Second
