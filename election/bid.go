@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/pause"
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -20,8 +21,6 @@ type bid struct {
 	from string // client id
 	rank int
 }
-
-const bidSuffix = "/bid"
 
 func (b bid) String() string { return b.from + ":" + strconv.Itoa(b.rank) }
 
@@ -49,7 +48,7 @@ func (e *Elector) refreshBidEvery() time.Duration { return e.options.TTL / 3 }
 
 func (e *Elector) requestTimeout() time.Duration { return e.options.TTL / 6 }
 
-func (e *Elector) bidKey() string { return e.lease.Name() + bidSuffix }
+func (e *Elector) bidKey() string { return e.lease.Name() + protocol.BidSuffix }
 
 // keepBid bids, once ctx has lasted for FailBackAfter, until ctx ends, and
 // withdraws the bid. It begins when the one before it has ended.

@@ -6,6 +6,8 @@ import (
 	"iter"
 	"sync"
 
+	"github.com/tenurelock/tenure/fencing"
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -27,6 +29,11 @@ type Elector struct {
 func New(client *transport.Client, name string, options Options) (*Elector, error) {
 	if err := options.complete(); err != nil {
 		return nil, fmt.Errorf("election: %q: %w", name, err)
+	}
+	for _, key := range options.Claim {
+		if key == name || key == name+protocol.BidSuffix {
+			return nil, fmt.Errorf("election: %q: Options.Claim has %q: %w; claim the keys that the leader writes", name, key, fencing.ErrLeaseKey)
+		}
 	}
 	contested, err := lease.New(client, name, options.Lease)
 	if err != nil {

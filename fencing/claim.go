@@ -27,8 +27,8 @@ import (
 // answer, until ctx or the tenure ends. Where the tenure ends first the error says
 // so, and whether the key carries the token is unknown; its value is the same.
 func (g *Guard) Claim(ctx context.Context, key string) (entry transport.Entry, err error) {
-	err = g.do(ctx, "claim", key, func(ctx context.Context, token hlc.Timestamp) error {
-		entry, err = g.claim(ctx, key, token)
+	err = g.write(ctx, "claim", key, func(ctx context.Context, token hlc.Timestamp, binding transport.Binding) error {
+		entry, err = g.claim(ctx, key, token, binding)
 		return err
 	})
 	if err != nil {
@@ -46,10 +46,10 @@ const (
 )
 
 // claim repeats claimOnce until it holds.
-func (g *Guard) claim(ctx context.Context, key string, token hlc.Timestamp) (transport.Entry, error) {
+func (g *Guard) claim(ctx context.Context, key string, token hlc.Timestamp, binding transport.Binding) (transport.Entry, error) {
 	patience := g.tenure.Remaining() / claimAttempts
 	for {
-		entry, err := g.claimOnce(ctx, patience, key, token)
+		entry, err := g.claimOnce(ctx, patience, key, token, binding)
 		_, over := g.token()
 		unanswered := errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrNotSent)
 		switch {
@@ -60,6 +60,8 @@ func (g *Guard) claim(ctx context.Context, key string, token hlc.Timestamp) (tra
 		case err == nil:
 			g.claims.remember(key)
 			return entry, nil
+		case binding.Over() != nil:
+			return transport.Entry{}, err // to be bound to the next connection
 		case over == nil && errors.Is(err, transport.ErrConditionFailed): // it changed after it was read
 		case !unanswered || !pause.For(ctx, claimPause):
 			return transport.Entry{}, err
@@ -68,10 +70,10 @@ func (g *Guard) claim(ctx context.Context, key string, token hlc.Timestamp) (tra
 }
 
 // claimOnce sets the key to what it holds, unless that changes meanwhile.
-func (g *Guard) claimOnce(ctx context.Context, patience time.Duration, key string, token hlc.Timestamp) (transport.Entry, error) {
+func (g *Guard) claimOnce(ctx context.Context, patience time.Duration, key string, token hlc.Timestamp, binding transport.Binding) (transport.Entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	entry, err := g.client.Get(ctx, key)
+	entry, err := g.client.GetBound(ctx, key, binding)
 	if err != nil {
 		return transport.Entry{}, err
 	}
@@ -81,6 +83,7 @@ func (g *Guard) claimOnce(ctx context.Context, patience time.Duration, key strin
 	entry.Version, err = g.client.Set(ctx, key, entry.Value, transport.SetOptions{
 		Condition:    transport.IfMissingOrEqual,
 		FencingToken: token,
+		Binding:      binding,
 	})
 	entry.Exists = true
 	return entry, err

@@ -67,3 +67,9 @@ func (l *lasting) Remaining() time.Duration { return l.left }
 func (l *lasting) TokenContext() context.Context { return context.Background() }
 
 func (l *lasting) FencedOut(error) {}
+
+func (l *lasting) Name() string { return "lease" }
+
+func (l *lasting) Bind(context.Context, *transport.Client) (transport.Binding, error) {
+	return transport.Binding{}, nil
+}

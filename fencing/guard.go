@@ -7,11 +7,14 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/transport"
 )
 
 // Tenure is what a Guard needs of a holding. [*lease.Tenure] is one.
 type Tenure interface {
+	// Name returns the key of the lease.
+	Name() string
 	// Token returns the fencing token, or an error once the tenure is over.
 	Token() (hlc.Timestamp, error)
 	// Remaining is how long the token may be used if nothing extends it.
@@ -21,7 +24,14 @@ type Tenure interface {
 	// FencedOut ends the tenure because its token was refused; evidence is the
 	// refusal.
 	FencedOut(evidence error)
+	// Bind returns what ties a request of client to the store that granted the tenure.
+	// It may ask the store first. The error says why the request may not be sent.
+	Bind(ctx context.Context, client *transport.Client) (transport.Binding, error)
 }
+
+// ErrLeaseKey: the key is that of the lease itself, or of the bids of its election. A
+// fence on it would refuse the renewals, and those of all later holders.
+var ErrLeaseKey = errors.New("the key belongs to the lease itself and cannot be protected by its token")
 
 // Guard reads and writes the store in the name of one tenure. It is safe for
 // concurrent use: the writers of one tenure carry the same token and never fence
@@ -34,9 +44,19 @@ type Tenure interface {
 // refuses its token: because a newer one was there (transport.ErrFencingTokenLower),
 // because the store never issued it (transport.ErrFencingTokenNeverIssued, of a
 // strict store), or because it is too far ahead of the store's clock
-// (transport.ErrFencingTokenTooFarAhead). The last two say that this is not, or no
-// longer, the store that granted the tenure, so that nobody can tell what the
-// tenure is worth. A refusal of the request for another reason ends nothing.
+// (transport.ErrFencingTokenTooFarAhead), or because another store answers than the
+// one that granted the tenure (transport.ErrOtherStore). The last three say that this is
+// not, or no longer, the store that granted the tenure, which is worth nothing there. A
+// refusal of the request for another reason ends nothing.
+//
+// Each request is bound to the store that granted the tenure (Tenure.Bind), so what was
+// claimed stays claimed: a store that was restarted without its data refuses the next
+// write. Where the store has no identity, as deployed ones, the guard has the tenure
+// confirmed on each new connection before the first request leaves over it: a store that
+// still holds the lease's own key has not lost its data.
+//
+// The lease's own key, and the key of its election's bids, can be read but not written or
+// claimed: the error matches ErrLeaseKey.
 type Guard struct {
 	client *transport.Client
 	tenure Tenure
@@ -58,8 +78,8 @@ func NewGuard(client *transport.Client, tenure Tenure) *Guard {
 // tenure may still be on its way and change a key that this tenure has neither
 // claimed nor written. Claim a key first, or let Claim read it.
 func (g *Guard) Get(ctx context.Context, key string) (entry transport.Entry, err error) {
-	err = g.do(ctx, "get", key, func(ctx context.Context, _ hlc.Timestamp) error {
-		if entry, err = g.client.Get(ctx, key); err != nil {
+	err = g.do(ctx, "get", key, func(ctx context.Context, _ hlc.Timestamp, binding transport.Binding) error {
+		if entry, err = g.client.GetBound(ctx, key, binding); err != nil {
 			return err
 		}
 		_, over := g.token() // it may have ended while the reply was on its way
@@ -74,8 +94,8 @@ func (g *Guard) Get(ctx context.Context, key string) (entry transport.Entry, err
 // Set sets a key, protects it with the tenure's token, and returns its new
 // version.
 func (g *Guard) Set(ctx context.Context, key string, value []byte) (version hlc.Timestamp, err error) {
-	err = g.do(ctx, "set", key, func(ctx context.Context, token hlc.Timestamp) error {
-		version, err = g.client.Set(ctx, key, value, transport.SetOptions{FencingToken: token})
+	err = g.write(ctx, "set", key, func(ctx context.Context, token hlc.Timestamp, binding transport.Binding) error {
+		version, err = g.client.Set(ctx, key, value, transport.SetOptions{FencingToken: token, Binding: binding})
 		return err
 	})
 	return version, err
@@ -84,8 +104,8 @@ func (g *Guard) Set(ctx context.Context, key string, value []byte) (version hlc.
 // Clear empties a key and keeps its protection: afterwards it holds the empty
 // value, and an older token is refused as before.
 func (g *Guard) Clear(ctx context.Context, key string) error {
-	return g.do(ctx, "clear", key, func(ctx context.Context, token hlc.Timestamp) error {
-		_, err := g.client.Set(ctx, key, nil, transport.SetOptions{FencingToken: token})
+	return g.write(ctx, "clear", key, func(ctx context.Context, token hlc.Timestamp, binding transport.Binding) error {
+		_, err := g.client.Set(ctx, key, nil, transport.SetOptions{FencingToken: token, Binding: binding})
 		return err
 	})
 }
@@ -96,8 +116,8 @@ func (g *Guard) Clear(ctx context.Context, key string) error {
 // tenure. Use Clear unless no write can be under way any more.
 func (g *Guard) Del(ctx context.Context, key string) (deleted bool, err error) {
 	defer g.claims.forget(key)
-	err = g.do(ctx, "delete", key, func(ctx context.Context, token hlc.Timestamp) error {
-		deleted, err = g.client.Del(ctx, key, transport.DelOptions{FencingToken: token})
+	err = g.write(ctx, "delete", key, func(ctx context.Context, token hlc.Timestamp, binding transport.Binding) error {
+		deleted, err = g.client.Del(ctx, key, transport.DelOptions{FencingToken: token, Binding: binding})
 		return err
 	})
 	return deleted, err
@@ -108,19 +128,30 @@ func (g *Guard) Del(ctx context.Context, key string) (deleted bool, err error) {
 // removes the protection too.
 func (g *Guard) VDel(ctx context.Context, key string, value []byte) (deleted bool, err error) {
 	defer g.claims.forget(key)
-	err = g.do(ctx, "delete", key, func(ctx context.Context, token hlc.Timestamp) error {
-		deleted, err = g.client.VDel(ctx, key, value, transport.DelOptions{FencingToken: token})
+	err = g.write(ctx, "delete", key, func(ctx context.Context, token hlc.Timestamp, binding transport.Binding) error {
+		deleted, err = g.client.VDel(ctx, key, value, transport.DelOptions{FencingToken: token, Binding: binding})
 		return err
 	})
 	return deleted, err
 }
 
+// operation makes the requests of one operation, under a token, each with the binding.
+type operation func(ctx context.Context, token hlc.Timestamp, binding transport.Binding) error
+
+// write is do for an operation that writes or protects the key.
+func (g *Guard) write(ctx context.Context, name, key string, request operation) error {
+	if lease := g.tenure.Name(); key == lease || key == lease+protocol.BidSuffix {
+		return guardError(name, key, ErrLeaseKey)
+	}
+	return g.do(ctx, name, key, request)
+}
+
 // do runs one operation under the tenure's token. Nothing is sent once the tenure
 // is over, and no request outlasts it.
-func (g *Guard) do(ctx context.Context, operation, key string, request func(context.Context, hlc.Timestamp) error) error {
+func (g *Guard) do(ctx context.Context, name, key string, request operation) error {
 	token, err := g.token()
 	if err != nil {
-		return guardError(operation, key, err)
+		return guardError(name, key, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.tenure.Remaining())
 	defer cancel()
@@ -128,11 +159,29 @@ func (g *Guard) do(ctx context.Context, operation, key string, request func(cont
 	defer end(nil)
 	usable := g.tenure.TokenContext()
 	defer context.AfterFunc(usable, func() { end(context.Cause(usable)) })()
-	err = request(ctx, token)
+	err = g.bound(ctx, token, request)
 	if tokenRefused(err) {
 		g.tenure.FencedOut(err)
 	}
-	return guardError(operation, key, err)
+	return guardError(name, key, err)
+}
+
+// bound binds a request to the store and makes it. If the connection that it was bound to
+// is over before it could leave, it binds it to the next, while the tenure lasts.
+func (g *Guard) bound(ctx context.Context, token hlc.Timestamp, request operation) error {
+	for {
+		binding, err := g.tenure.Bind(ctx, g.client)
+		if err != nil {
+			return err
+		}
+		err = request(ctx, token, binding)
+		if !errors.Is(err, transport.ErrNotSent) || binding.Over() == nil || ctx.Err() != nil {
+			return err
+		}
+		if _, over := g.token(); over != nil {
+			return fmt.Errorf("%w: %w", transport.ErrNotSent, over)
+		}
+	}
 }
 
 // token returns the tenure's token while the tenure lasts. A holding without one
@@ -151,12 +200,13 @@ func (g *Guard) token() (hlc.Timestamp, error) {
 func tokenRefused(err error) bool {
 	return errors.Is(err, transport.ErrFencingTokenLower) ||
 		errors.Is(err, transport.ErrFencingTokenNeverIssued) ||
+		errors.Is(err, transport.ErrOtherStore) ||
 		errors.Is(err, transport.ErrFencingTokenTooFarAhead)
 }
 
-func guardError(operation, key string, err error) error {
+func guardError(name, key string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("fencing: %s %q: %w", operation, key, err)
+	return fmt.Errorf("fencing: %s %q: %w", name, key, err)
 }

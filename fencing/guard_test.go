@@ -95,8 +95,12 @@ type usurped struct {
 func (u *usurped) TokenContext() context.Context { return context.Background() }
 
 func (u *usurped) Token() (hlc.Timestamp, error) { return u.token, u.ended() }
+func (u *usurped) Name() string                  { return "lease" }
 func (u *usurped) Remaining() time.Duration      { return time.Minute }
-func (u *usurped) FencedOut(evidence error)      { u.end.CompareAndSwap(nil, &evidence) }
+func (u *usurped) Bind(context.Context, *transport.Client) (transport.Binding, error) {
+	return transport.Binding{}, nil
+}
+func (u *usurped) FencedOut(evidence error) { u.end.CompareAndSwap(nil, &evidence) }
 
 // ended returns what ended it, or nil.
 func (u *usurped) ended() error {

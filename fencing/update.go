@@ -60,8 +60,8 @@ func (g *Guard) Update(ctx context.Context, key string, update func(old transpor
 	if err != nil {
 		return hlc.Timestamp{}, guardError("update", key, err)
 	}
-	err = g.do(ctx, "update", key, func(ctx context.Context, token hlc.Timestamp) error {
-		version, err = g.client.Set(ctx, key, value, transport.SetOptions{FencingToken: token})
+	err = g.write(ctx, "update", key, func(ctx context.Context, token hlc.Timestamp, binding transport.Binding) error {
+		version, err = g.client.Set(ctx, key, value, transport.SetOptions{FencingToken: token, Binding: binding})
 		return err
 	})
 	return version, err

@@ -16,6 +16,11 @@ type candidacy struct {
 	value   string             // what will stand in the store; no other attempt has the same
 	lost    <-chan struct{}    // closed when the connection drops, where that matters; else nil
 	bequest *transport.Bequest // what frees the lease then; nil if nothing does
+	// store is the identity of the store that is asked; replaced is closed when another
+	// one answers; connection is closed when the connection ends that was there before
+	// the latest request left.
+	store                string
+	replaced, connection <-chan struct{}
 	// mayHold: a request got no answer, so it may have set the key, or may yet. That a
 	// later request was refused says nothing of one that is still on its way.
 	mayHold bool
@@ -39,11 +44,11 @@ func (l *Lease) campaign(ctx context.Context, attempt func(*candidacy) (*Tenure,
 		}
 		c.withdraw()
 		again := errors.Is(err, errReconnected) && ctx.Err() == nil
-		if again && (!c.mayHold || l.free(ctx, c.value, l.options.TTL) == nil) {
+		if again && (!c.mayHold || l.free(ctx, c.value, transport.Binding{Store: c.store}, l.options.TTL) == nil) {
 			continue
 		}
 		if c.mayHold {
-			l.abandon(c.value)
+			l.abandon(c.value, transport.Binding{Store: c.store})
 			if !errors.Is(err, transport.ErrOutcomeUnknown) {
 				err = fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err)
 			}
@@ -78,6 +83,16 @@ func (l *Lease) stand(ctx context.Context) (*candidacy, error) {
 	}
 	c.bequest, c.lost = bequest, bequest.Lost()
 	return c, nil
+}
+
+// binding returns what ties the requests of this attempt to the store that is asked and,
+// where a Will would release what they acquire, to the connection that carries it.
+func (c *candidacy) binding() transport.Binding {
+	b := transport.Binding{Store: c.store}
+	if c.bequest != nil {
+		b.Connection = c.lost
+	}
+	return b
 }
 
 // withdraw ends the use of the connection's last will, which does no harm after that:

@@ -22,6 +22,10 @@ var (
 	// ErrDeleted: the store's key is gone, though nobody here released it. Somebody
 	// deleted it, or it expired before its time.
 	ErrDeleted = errors.New("the lease was deleted from the store")
+	// ErrStoreReplaced: another store answers than the one that granted the lease, such
+	// as one that was restarted without its data. It knows neither the lease nor the
+	// fences of the keys that were written under its token.
+	ErrStoreReplaced = errors.New("the store was replaced by one that does not know the lease")
 	// ErrConnectionLost: the connection dropped, and Options.EndOnDisconnect or
 	// Options.InstantFailover makes that the end.
 	ErrConnectionLost = errors.New("the connection was lost")

@@ -132,11 +132,15 @@ func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 			if !l.worthWaiting(err) {
 				return tenure, err
 			}
-			if queue != nil {
-				queue.refused(version)
-			} else if queue, err = l.newWaiter(version); err != nil {
-				return nil, err
+			// The store has just started and grants nothing yet. It will not notify when it does.
+			unheld := errors.Is(err, transport.ErrConditionFailed) && version.IsZero()
+			if queue == nil {
+				if queue, err = l.newWaiter(version); err != nil {
+					return nil, err
+				}
 			}
+			queue.deaf = queue.deaf || unheld
+			queue.refused(version)
 		}
 	})
 	return tenure, l.acquireError(err)
@@ -162,20 +166,25 @@ func (l *Lease) try(ctx context.Context, c *candidacy) (tenure *Tenure, version 
 		if l.options.EndOnDisconnect && c.bequest == nil {
 			c.lost = l.client.Lost()
 		}
+		c.store, c.replaced, err = l.identify(ctx)
+		c.connection = l.client.Lost()
 		sent := l.options.Clock()
-		version, err = l.set(ctx, c.value)
+		if err == nil {
+			version, err = l.set(ctx, c.value, c.binding())
+		}
 		switch {
 		case err == nil:
 			late := l.options.Clock()-sent > l.options.RequestTimeout
-			if !late && !isClosed(c.lost) {
+			c.mayHold = true
+			if !late && !isClosed(c.lost) && !isClosed(c.replaced) {
 				tenure, err = l.begin(c, version, sent)
 				return tenure, version, err
 			}
-			c.mayHold = true
 			if c.bequest == nil || !isClosed(c.lost) {
 				// It took so long that little of the TTL is left, because the
 				// process stood still; or it went by another connection than the
-				// one to watch. Ask again, for a fresh deadline.
+				// one to watch; or the store that granted it is gone. Ask again, for
+				// a fresh deadline.
 				continue
 			}
 		case errors.Is(err, transport.ErrConditionFailed):
@@ -183,7 +192,7 @@ func (l *Lease) try(ctx context.Context, c *candidacy) (tenure *Tenure, version 
 		case errors.Is(err, transport.ErrOutcomeUnknown):
 			c.mayHold = true
 		}
-		if isRefusal(err) || isTerminal(err) || errors.Is(err, transport.ErrQuotaExceeded) {
+		if isRefusal(err) && !errors.Is(err, transport.ErrOtherStore) || isTerminal(err) || errors.Is(err, transport.ErrQuotaExceeded) {
 			break
 		}
 		if c.bequest != nil && isClosed(c.lost) { // it went with the connection
@@ -199,20 +208,51 @@ func (l *Lease) try(ctx context.Context, c *candidacy) (tenure *Tenure, version 
 	return nil, version, err
 }
 
+// identify returns which store answers, and a channel that is closed when another one
+// does. It asks only if the client has had no answer yet.
+func (l *Lease) identify(ctx context.Context) (store string, replaced <-chan struct{}, err error) {
+	if store, replaced = l.client.Store(); replaced != nil {
+		return store, replaced, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
+	defer cancel()
+	if _, err := l.client.Get(ctx, l.name); err != nil && !isRefusal(err) {
+		return "", nil, beforehand(err)
+	}
+	store, replaced = l.client.Store()
+	return store, replaced, nil
+}
+
+// beforehand says of the error of a GET that the request which was to follow was not
+// sent. That the outcome of the GET is unknown must not be taken for the outcome of the
+// other.
+func beforehand(err error) error {
+	if !errors.Is(err, transport.ErrOutcomeUnknown) {
+		return err
+	}
+	for _, terminal := range []error{transport.ErrClosed, transport.ErrSessionTakenOver} {
+		if errors.Is(err, terminal) {
+			return fmt.Errorf("%w: %w", transport.ErrNotSent, terminal)
+		}
+	}
+	return fmt.Errorf("%w: %v", transport.ErrNotSent, err)
+}
+
 // set makes one attempt to set the key, bounded in time.
-func (l *Lease) set(ctx context.Context, value string) (hlc.Timestamp, error) {
+func (l *Lease) set(ctx context.Context, value string, binding transport.Binding) (hlc.Timestamp, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
 	defer cancel()
 	return l.client.Set(ctx, l.name, []byte(value), transport.SetOptions{
 		Condition: transport.IfMissingOrEqual,
 		TTL:       l.options.TTL,
+		Binding:   binding,
 	})
 }
 
 // abandon frees, in the background, what an acquisition may have left.
-func (l *Lease) abandon(value string) {
+func (l *Lease) abandon(value string, binding transport.Binding) {
 	l.client.Go(func(ctx context.Context) {
-		if err := l.free(ctx, value, l.options.TTL); err != nil {
+		if err := l.free(ctx, value, binding, l.options.TTL); err != nil {
 			l.options.Logger.Warn("an abandoned acquisition may hold the lease until its TTL ends", "lease", l.name, "error", err)
 		}
 	})
@@ -220,15 +260,15 @@ func (l *Lease) abandon(value string) {
 
 // free deletes the key if it holds value, and repeats that while the outcome is
 // unknown, until ctx ends. It is nil when nothing of value is left: at the latest after
-// within, which is how long the store keeps it anyway.
-func (l *Lease) free(ctx context.Context, value string, within time.Duration) error {
+// within, which is how long the store keeps it anyway, or when another store is there.
+func (l *Lease) free(ctx context.Context, value string, binding transport.Binding, within time.Duration) error {
 	between, end := pauses{lease: l}, time.Now().Add(within)
 	for {
 		attempt, cancel := context.WithTimeout(ctx, min(l.options.RequestTimeout, time.Until(end)))
-		_, err := l.client.VDel(attempt, l.name, []byte(value), transport.DelOptions{})
+		_, err := l.client.VDel(attempt, l.name, []byte(value), transport.DelOptions{Binding: binding})
 		cancel()
 		switch {
-		case err == nil, errors.Is(err, transport.ErrConditionFailed):
+		case err == nil, errors.Is(err, transport.ErrConditionFailed), errors.Is(err, transport.ErrOtherStore):
 			return nil
 		case isRefusal(err), isTerminal(err), !pause.For(ctx, min(between.next(), time.Until(end))):
 			return err

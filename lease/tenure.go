@@ -38,6 +38,10 @@ type Tenure struct {
 	freed    bool          // the store is known to hold nothing of this tenure
 
 	cancelRenewal context.CancelFunc // of the one under way, if any
+
+	// confirmed has the connection of each client over which the store was last seen to
+	// hold this tenure. It is of use only where the store has no identity.
+	confirmed map[*transport.Client]<-chan struct{}
 }
 
 // begin starts a tenure that was acquired by a request sent at sent.
@@ -51,6 +55,9 @@ func (l *Lease) begin(c *candidacy, token hlc.Timestamp, sent time.Duration) (*T
 		releasing: make(chan struct{}, 1),
 		sent:      sent,
 		deadline:  l.deadline(sent),
+	}
+	if c.store == "" && !isClosed(c.connection) {
+		t.confirmed = map[*transport.Client]<-chan struct{}{l.client: c.connection}
 	}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	t.living, t.die = context.WithCancelCause(context.Background())
@@ -120,6 +127,8 @@ func (t *Tenure) remainingAt(now time.Duration) (time.Duration, error) {
 	t.mu.Lock()
 	switch {
 	case t.cause != nil:
+	case isClosed(t.replaced):
+		t.endLocked(ErrStoreReplaced)
 	case isClosed(t.lost):
 		t.endLocked(ErrConnectionLost)
 	case now >= t.deadline:
@@ -173,11 +182,82 @@ func (e *endedError) Error() string {
 func (e *endedError) Unwrap() error { return e.cause }
 
 // FencedOut ends the tenure at once, because a protected resource refused its
-// token, as a rule in favour of a newer one. Whoever sees such a refusal calls it, and
-// retries nothing: somebody else has been elected. evidence becomes part of the
-// cause.
+// token, as a rule in favour of a newer one. A program that sees such a refusal calls it
+// and retries nothing: another holder has been elected. evidence becomes part of the
+// cause, which is ErrStoreReplaced if evidence matches transport.ErrOtherStore, and
+// ErrFencedOut otherwise.
 func (t *Tenure) FencedOut(evidence error) {
+	if errors.Is(evidence, transport.ErrOtherStore) {
+		t.end(fmt.Errorf("%w: %w", ErrStoreReplaced, evidence))
+		return
+	}
 	t.end(fmt.Errorf("%w: %w", ErrFencedOut, evidence))
+}
+
+// Bind returns what ties a request of client, which speaks for this tenure, to the store
+// that granted it. A store that took its place, such as one that was restarted without
+// its data, then refuses the request.
+//
+// Where the store has no identity, as deployed ones, the request is tied to the present
+// connection instead, and Bind first asks the store whether it still holds the tenure,
+// once for each connection. The tenure ends if it does not. Where the tenure ends with
+// its connection, the request is tied to that.
+//
+// The error is the cause of the tenure's end, or says why the store could not be asked.
+// Bind waits for no longer than ctx lasts.
+func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.Binding, error) {
+	binding := transport.Binding{Store: t.store, Connection: t.lost}
+	if t.store != "" || t.lost != nil {
+		return binding, nil
+	}
+	for {
+		binding.Connection = client.Lost()
+		t.mu.Lock()
+		confirmed := t.confirmed[client]
+		t.mu.Unlock()
+		if confirmed == binding.Connection && !isClosed(binding.Connection) {
+			return binding, nil
+		}
+		ask := binding
+		if isClosed(ask.Connection) {
+			ask.Connection = nil // there is none: wait for the next, and ask again over that
+		}
+		if err := t.ask(ctx, client, ask); err != nil {
+			if errors.Is(err, transport.ErrNotSent) && isClosed(binding.Connection) && ctx.Err() == nil && !isTerminal(err) {
+				continue
+			}
+			return binding, beforehand(err)
+		}
+		if ask.Connection == nil {
+			continue
+		}
+		t.mu.Lock()
+		if t.confirmed == nil {
+			t.confirmed = make(map[*transport.Client]<-chan struct{})
+		}
+		t.confirmed[client] = ask.Connection
+		t.mu.Unlock()
+	}
+}
+
+// ask asks the store whether it holds this tenure, and ends the tenure if it does not.
+// The error says why that is not known, or is the cause of the end.
+func (t *Tenure) ask(ctx context.Context, client *transport.Client, binding transport.Binding) error {
+	ctx, cancel := context.WithTimeout(ctx, t.lease.options.RequestTimeout)
+	defer cancel()
+	entry, err := client.GetBound(ctx, t.lease.name, binding)
+	switch {
+	case errors.Is(err, transport.ErrOtherStore):
+		t.FencedOut(err)
+	case err != nil:
+		return err
+	case !entry.Exists:
+		t.end(ErrDeleted)
+	case !t.isOurs(entry):
+		t.end(ErrLost)
+	}
+	_, over := t.remaining()
+	return over
 }
 
 // StopRenewing lets the tenure run out: it goes on until its deadline, and
@@ -223,7 +303,11 @@ func (t *Tenure) Release(ctx context.Context) error {
 	if left <= 0 {
 		return nil
 	}
-	if err := t.lease.free(ctx, t.value, left); err != nil && t.leftAtStore() > 0 {
+	if t.bequest != nil && isClosed(t.lost) {
+		// Nothing of a tenure that ends with its connection is sent over the next one.
+		return t.releaseError(fmt.Errorf("%w, and the broker releases the lease by the Will of that", ErrConnectionLost))
+	}
+	if err := t.lease.free(ctx, t.value, t.binding(), left); err != nil && t.leftAtStore() > 0 {
 		return t.releaseError(err)
 	}
 	t.mu.Lock()
@@ -238,7 +322,7 @@ func (t *Tenure) leftAtStore() time.Duration {
 	now := t.lease.options.Clock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.freed || errors.Is(t.cause, ErrLost) {
+	if t.freed || errors.Is(t.cause, ErrLost) || errors.Is(t.cause, ErrStoreReplaced) {
 		return 0
 	}
 	return t.sent + t.lease.options.TTL + t.lease.options.Margin - now
@@ -327,6 +411,9 @@ func (t *Tenure) keep(client context.Context, sent time.Duration) {
 		case <-t.lost:
 			t.end(ErrConnectionLost)
 			return
+		case <-t.replaced:
+			t.end(ErrStoreReplaced)
+			return
 		case <-t.living.Done():
 			return
 		case <-client.Done():
@@ -370,16 +457,9 @@ func (t *Tenure) isOurs(entry transport.Entry) bool {
 // otherwise is but a hint: it may be late, or forged. If there is no answer the next
 // renewal tells.
 func (t *Tenure) confirm(available time.Duration) {
-	ctx, cancel := context.WithTimeout(t.living, min(available, t.lease.options.RequestTimeout))
+	ctx, cancel := context.WithTimeout(t.living, available)
 	defer cancel()
-	entry, err := t.lease.client.Get(ctx, t.lease.name)
-	switch {
-	case err != nil:
-	case !entry.Exists:
-		t.end(ErrDeleted)
-	case !t.isOurs(entry):
-		t.end(ErrLost)
-	}
+	_ = t.ask(ctx, t.lease.client, t.binding())
 }
 
 // nextRenewal spreads the renewals of many leases.
@@ -399,11 +479,14 @@ func (t *Tenure) renew(available time.Duration, between *pauses) (next time.Dura
 		cancel()
 	}
 	t.mu.Unlock()
-	sent := t.lease.options.Clock()
-	_, err := t.lease.set(ctx, t.value)
+	binding, err := t.Bind(ctx, t.lease.client)
+	bound, sent := err == nil, t.lease.options.Clock()
+	if bound {
+		_, err = t.lease.set(ctx, t.value, binding)
+	}
 	t.mu.Lock()
 	t.cancelRenewal = nil
-	if !errors.Is(err, transport.ErrNotSent) {
+	if bound && !errors.Is(err, transport.ErrNotSent) {
 		t.sent = sent
 	}
 	wanted := t.cause == nil && !isClosed(t.stopped)
@@ -419,6 +502,8 @@ func (t *Tenure) renew(available time.Duration, between *pauses) (next time.Dura
 		return sent + t.nextRenewal()
 	case errors.Is(err, transport.ErrConditionFailed):
 		t.end(ErrLost)
+	case errors.Is(err, transport.ErrOtherStore):
+		t.FencedOut(err)
 	case isTerminal(err):
 		t.end(err)
 	case wanted:

@@ -70,11 +70,16 @@ func (s *Store) revive(key string) hlc.Timestamp {
 	return fence
 }
 
-// checkLock applies the rule for keys under lock prefixes: whoever sets one says
-// who he is, and cannot hold it for ever; nobody speaks for another.
+// checkLock applies the rule for keys under lock prefixes: a client that sets one names
+// itself in the value and cannot hold the key for ever, and no client speaks for another.
+// A request with a fencing token is refused, since a fence on a lock would keep out its
+// own holder, who renews without one.
 func (s *Store) checkLock(command *Command) protocol.Refusal {
 	if !command.writes() || !s.isLock(command.Key) {
 		return ""
+	}
+	if command.token.present {
+		return protocol.LockRule
 	}
 	own := strings.HasPrefix(string(command.Value), command.Client+":")
 	switch {

@@ -209,7 +209,14 @@ func (c *Client) Set(ctx context.Context, key string, value []byte, options SetO
 
 // Get reads a key. A missing key is not an error.
 func (c *Client) Get(ctx context.Context, key string) (Entry, error) {
-	answer, err := c.do(ctx, Request{Payload: resp3.AppendCommand(nil, protocol.VerbGet, key)})
+	return c.GetBound(ctx, key, Binding{})
+}
+
+// GetBound is Get for a request that only the store of the binding may answer: from
+// another one the error matches ErrOtherStore, and ErrNotSent if the connection of the
+// binding is over.
+func (c *Client) GetBound(ctx context.Context, key string, binding Binding) (Entry, error) {
+	answer, err := c.do(ctx, Request{Payload: resp3.AppendCommand(nil, protocol.VerbGet, key), Binding: binding})
 	if err != nil {
 		return Entry{}, operationError(protocol.VerbGet, key, err)
 	}

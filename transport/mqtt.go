@@ -278,12 +278,14 @@ func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error
 // request may be under way [MQTT-4.9.0-2].
 func (c *mqttConn) post(e *exchange) (*link, error) {
 	for {
+		if err := e.request.Binding.Over(); err != nil {
+			return nil, err // rather than wait for a connection that cannot be the right one
+		}
 		l, err := c.awaitLink(e.ctx)
 		if err != nil {
 			return nil, err
 		}
-		// Here and not earlier: the connection that was lost is told of before the next
-		// one can be waited for.
+		// Again: the next connection is ready only after the loss of the last was told.
 		if err := e.request.Binding.Over(); err != nil {
 			return nil, err
 		}

@@ -3,6 +3,7 @@ package transport_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,8 +97,8 @@ func TestInvariant26AForgedIdentityReplacesNoStore(t *testing.T) {
 		client, conn := store.Client(t, "c", transport.ClientOptions{})
 		mustGet(t, client, "k")
 		before, replaced := client.Store()
-		requests := 0
-		store.Tap(func(transporttest.Applied) { requests++ })
+		var requests atomic.Int64
+		store.Tap(func(transporttest.Applied) { requests.Add(1) })
 		for range 100 {
 			conn.Forge(transport.Notification{Key: "k", Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n"), Store: "forged"})
 		}
@@ -107,8 +108,8 @@ func TestInvariant26AForgedIdentityReplacesNoStore(t *testing.T) {
 		if now, _ := client.Store(); now != before || isOver(replaced) {
 			t.Errorf("forged notifications made it %q", now)
 		}
-		if requests != 1 {
-			t.Errorf("they made the client ask %d times in half a second, want once", requests)
+		if requests.Load() != 1 {
+			t.Errorf("they made the client ask %d times in half a second, want once", requests.Load())
 		}
 	})
 }

@@ -30,7 +30,7 @@ const (
 // lists no text for what it forbids.
 const (
 	FencingTokenNeverIssued Refusal = "the request fencing token is above every version that this store has issued"
-	LockRule                Refusal = "a key under a lock prefix needs an expiry (PX) and a value that begins with the client id and a colon; release it with VDEL"
+	LockRule                Refusal = "a key under a lock prefix needs an expiry (PX), a value that begins with the client id and a colon, and no fencing token; release it with VDEL"
 )
 
 // OtherStore refuses a request whose PropertyStore is not the identity of the store. It

@@ -26,7 +26,8 @@ func TestRefusalFor(t *testing.T) {
 		{"malformed timestamp", MalformedTimestamp},
 		{"the key length is zero", KeyLengthZero},
 		{"the request fencing token is above every version that this store has issued", FencingTokenNeverIssued},
-		{"a key under a lock prefix needs an expiry (PX) and a value that begins with the client id and a colon; release it with VDEL", LockRule},
+		{"a key under a lock prefix needs an expiry (PX), a value that begins with the client id and a colon, and no fencing token; release it with VDEL", LockRule},
+		{"the request names another store", OtherStore},
 	}
 	distinct := make(map[Refusal]bool)
 	for _, test := range tests {
@@ -56,8 +57,8 @@ func TestRefusalFor(t *testing.T) {
 			}
 		})
 	}
-	if len(distinct) != 14 || len(refusals) != len(tests) {
-		t.Errorf("there are %d refusals in %d spellings; the protocol has 12 in 13, and strict mode adds 2", len(distinct), len(refusals))
+	if len(distinct) != 15 || len(refusals) != len(tests) {
+		t.Errorf("there are %d refusals in %d spellings; the protocol has 12 in 13, strict mode adds 2, and the store's identity 1", len(distinct), len(refusals))
 	}
 }
 

@@ -23,6 +23,10 @@ const InvokeTopic = Service + "/command/invoke"
 // notification: the store disconnects its sender.
 const ReservedPrefix = "clients/" + Service
 
+// BidSuffix follows the name of an election in the key at which preferred nodes bid for
+// the lead.
+const BidSuffix = "/bid"
+
 const notifyInfix = "/command/notify/"
 
 // ResponseTopic returns the topic on which a client expects its replies.

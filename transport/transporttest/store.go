@@ -26,6 +26,8 @@ type Store struct {
 	allow   func(client string, verb statestore.Verb, key string) bool // nil: everything
 	tap     func(Applied)
 	hidden  bool // the store knows no identities
+
+	tapping sync.Mutex // held while tap runs
 }
 
 // Applied is one request that reached the store, and what the store did with it.
@@ -179,6 +181,8 @@ func (s *Store) apply(received statestore.Request, request transport.Request, ag
 		tap := s.tap
 		s.mu.Unlock()
 		if tap != nil {
+			s.tapping.Lock() // the store before a restart may still be at work
+			defer s.tapping.Unlock()
 			tap(Applied{
 				At:      time.Now(),
 				Client:  command.Client,

@@ -1,0 +1,300 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+// settings are those under which a tenure meets a store that was restarted.
+var settings = []struct {
+	name    string
+	options lease.Options
+}{
+	{"as usual", lease.Options{}},
+	{"without a watch", lease.Options{NoWatch: true}},
+	{"that ends with its connection", lease.Options{EndOnDisconnect: true}},
+	{"with instant failover", lease.Options{InstantFailover: true}},
+}
+
+// A renewal that reached the empty store would put the key back, and the tenure would go
+// on without the fences of the keys that it had claimed.
+func TestInvariant47ATenureEndsWithTheDataOfItsStore(t *testing.T) {
+	for _, identity := range []struct {
+		name   string
+		hidden bool
+		want   error
+	}{
+		{"a store with an identity", false, lease.ErrStoreReplaced},
+		{"a store without", true, lease.ErrDeleted},
+	} {
+		for _, setting := range settings {
+			t.Run(identity.name+", a tenure "+setting.name, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, store *transporttest.Store) {
+					store.HideIdentity(identity.hidden)
+					n := newNode(t, store, "node-a", setting.options)
+					tenure := n.mustAcquire(t)
+					time.Sleep(5*ttl + ttl/7)
+					var set atomic.Bool
+					store.Tap(func(a transporttest.Applied) {
+						set.Store(set.Load() || a.Command.Verb == statestore.VerbSet && a.Reply.Outcome == statestore.OK)
+					})
+					if err := store.Restart(statestore.Options{}); err != nil {
+						t.Fatal(err)
+					}
+					n.conn.Restore()
+					awaitEnd(t, tenure)
+					want := identity.want
+					if setting.options.EndOnDisconnect || setting.options.InstantFailover {
+						want = lease.ErrConnectionLost
+					}
+					if err := tenure.Err(); !errors.Is(err, want) {
+						t.Errorf("it ended with %v, want %v", err, want)
+					}
+					_ = tenure.Release(t.Context())
+					if set.Load() {
+						t.Error("the empty store took a renewal")
+					}
+				})
+			})
+		}
+	}
+}
+
+// The reply of any other request shows that another store is there: no goroutine of the
+// tenure has to run first.
+func TestInvariant47ATokenIsRefusedAsSoonAsAnotherStoreAnswers(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{NoWatch: true})
+		tenure := n.mustAcquire(t)
+		if err := store.Restart(statestore.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		n.conn.Restore()
+		if _, err := tenure.Token(); err != nil {
+			t.Fatalf("before anything is known: %v", err)
+		}
+		if _, err := n.client.Get(t.Context(), "another key"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tenure.Token(); !errors.Is(err, lease.ErrStoreReplaced) {
+			t.Errorf("Token: %v, want ErrStoreReplaced", err)
+		}
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Errorf("Release: %v, and nothing of it is left", err)
+		}
+	})
+}
+
+// A store that keeps its data keeps its identity, so the tenure goes on.
+func TestATenureSurvivesAConnectionAndAStoreThatKeepItsKey(t *testing.T) {
+	for _, hidden := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			store.HideIdentity(hidden)
+			n := newNode(t, store, "node-a", lease.Options{NoWatch: true})
+			tenure := n.mustAcquire(t)
+			looks := n.scripted("GET", harmless)
+			for range 3 {
+				n.conn.Cut()
+				time.Sleep(ttl / 10)
+				n.conn.Restore()
+				time.Sleep(3 * ttl)
+			}
+			if err := tenure.Err(); err != nil {
+				t.Errorf("identity hidden %v: it ended: %v", hidden, err)
+			}
+			// Once for each new connection, and once more where it waited for that.
+			least, most := int64(0), int64(0)
+			if hidden {
+				least, most = 3, 6
+			}
+			if got := looks(); got < least || got > most {
+				t.Errorf("identity hidden %v: it looked %d times, want %d to %d", hidden, got, least, most)
+			}
+		})
+	}
+}
+
+// The look and the renewal must go over one connection: another one may lead to a store
+// that has lost the key since.
+func TestInvariant47ARenewalIsNotSentOverAConnectionThatWasNotLookedAt(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		store.HideIdentity(true)
+		// Between the look and the renewal the tenure reads its clock.
+		var looked, restarted atomic.Bool
+		var n node
+		steady := lease.MonotonicClock()
+		n = newNode(t, store, "node-a", lease.Options{NoWatch: true, Clock: func() time.Duration {
+			if looked.Load() && !restarted.Swap(true) {
+				_ = store.Restart(statestore.Options{})
+				n.conn.Restore()
+			}
+			return steady()
+		}})
+		tenure := n.mustAcquire(t)
+		var set atomic.Bool
+		store.Tap(func(a transporttest.Applied) {
+			looked.Store(looked.Load() || a.Command.Verb == statestore.VerbGet)
+			set.Store(set.Load() || a.Command.Verb == statestore.VerbSet)
+		})
+		n.conn.Cut()
+		n.conn.Restore()
+		awaitEnd(t, tenure)
+		if err := tenure.Err(); !errors.Is(err, lease.ErrDeleted) {
+			t.Errorf("it ended with %v, want ErrDeleted", err)
+		}
+		if !restarted.Load() || set.Load() {
+			t.Errorf("restarted %v; it renewed the lease at the empty store: %v", restarted.Load(), set.Load())
+		}
+	})
+}
+
+// The renewal waits for its connection when that is lost, and for the next one no longer.
+func TestInvariant53ATenureThatEndsWithItsConnectionSendsNothingOnTheNext(t *testing.T) {
+	for _, options := range []lease.Options{{InstantFailover: true}, {EndOnDisconnect: true}} {
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			n := newNode(t, store, "node-a", options)
+			tenure := n.mustAcquire(t)
+			time.Sleep(ttl / 7)
+			n.conn.Cut()
+			var sent atomic.Int64
+			n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+				if strings.Contains(string(request.Payload), "SET") {
+					sent.Add(1)
+				}
+				return transporttest.Fault{}
+			})
+			time.Sleep(ttl / 3) // when a renewal is due
+			n.conn.Restore()
+			time.Sleep(2 * ttl)
+			if err := tenure.Err(); !errors.Is(err, lease.ErrConnectionLost) {
+				t.Errorf("it ended with %v, want ErrConnectionLost", err)
+			}
+			if sent.Load() > 0 {
+				t.Errorf("it sent %d renewals over the next connection", sent.Load())
+			}
+		})
+	}
+}
+
+func TestInvariant53ReleaseSendsNothingAfterTheConnectionOfTheWill(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
+		tenure := n.mustAcquire(t)
+		n.conn.Cut()
+		deleted := n.scripted("VDEL", harmless)
+		n.conn.Restore()
+		if err := tenure.Release(t.Context()); !errors.Is(err, lease.ErrConnectionLost) {
+			t.Errorf("Release: %v, want ErrConnectionLost", err)
+		}
+		if deleted() > 0 {
+			t.Error("it was released over the next connection")
+		}
+	})
+}
+
+// There is nothing left to release the lease with, so the error must say that it may be
+// held.
+func TestInvariant19CloseBeforeATenureBeginsLeavesNoSilentHolder(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{Clock: nil})
+		if _, err := n.client.Get(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+		// The second look at the clock follows the reply.
+		looks, steady := 0, lease.MonotonicClock()
+		l, err := lease.New(n.client, name, lease.Options{TTL: ttl, Clock: func() time.Duration {
+			if looks++; looks == 2 {
+				_ = n.client.Close()
+			}
+			return steady()
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.TryAcquire(t.Context()); !errors.Is(err, transport.ErrClosed) || !errors.Is(err, transport.ErrOutcomeUnknown) {
+			t.Errorf("TryAcquire: %v, want ErrClosed and ErrOutcomeUnknown", err)
+		}
+	})
+}
+
+// A store that was restarted without its data lets the holders of the one before run out.
+func TestInvariant47NoLeaseIsGrantedDuringHoldOffAndWaitersGetItAfter(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		waiting := newNode(t, store, "node-b", lease.Options{})
+		n.mustAcquire(t)
+		acquired := acquireInBackground(t.Context(), t, waiting)
+		time.Sleep(ttl)
+		n.conn.Cut() // it is alive, and believes in its tenure
+		restarted := time.Now()
+		if err := store.Restart(statestore.Options{HoldOff: 2 * ttl}); err != nil {
+			t.Fatal(err)
+		}
+		waiting.conn.Restore()
+		if _, err := waiting.TryAcquire(t.Context()); !errors.Is(err, lease.ErrHeld) {
+			t.Errorf("TryAcquire during hold-off: %v, want ErrHeld", err)
+		}
+		<-acquired
+		if after := time.Since(restarted); after < 2*ttl || after > 2*ttl+ttl/5 {
+			t.Errorf("the lease was granted after %v, want soon after the hold-off of %v", after, 2*ttl)
+		}
+	})
+}
+
+// The versions of a restarted store may be below those of the one before, with clocks
+// that differ by less than a minute: the old holder must not fence the new one out.
+func TestInvariant47AGrantOfTheStoreBeforeIsNotTakenForOneOfThisStore(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		if _, err := n.client.Get(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+		// The request that acquires reaches the store after its restart.
+		n.scripted("SET", func(number int64) transporttest.Fault {
+			if number > 1 {
+				return transporttest.Fault{}
+			}
+			time.AfterFunc(time.Millisecond, func() {
+				_ = store.Restart(statestore.Options{})
+				n.conn.Restore()
+			})
+			return transporttest.Fault{HoldRequest: 2 * time.Millisecond}
+		})
+		var applied atomic.Int64
+		store.Tap(func(a transporttest.Applied) {
+			if a.Command.Verb == statestore.VerbSet && a.Reply.Outcome == statestore.OK {
+				applied.Add(1)
+			}
+		})
+		tenure := n.mustAcquire(t)
+		synctest.Wait()
+		if _, err := tenure.Token(); err != nil {
+			t.Errorf("Token: %v", err)
+		}
+		if applied.Load() != 1 {
+			t.Errorf("the new store took %d requests, want the one that was meant for it", applied.Load())
+		}
+	})
+}
+
+// awaitEnd waits until the context of a tenure has ended.
+func awaitEnd(t *testing.T, tenure *lease.Tenure) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*ttl)
+	defer cancel()
+	select {
+	case <-tenure.Done():
+	case <-ctx.Done():
+		t.Fatal("the tenure goes on")
+	}
+}
