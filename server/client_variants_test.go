@@ -82,7 +82,15 @@ func TestTheClientUnderstandsStoresThatNobodyHereWrote(t *testing.T) {
 		{"a status that is an error", "", 1, []string{"__stat", "503", "__stMsg", "the store is asleep"},
 			func(_ transport.Entry, err error) bool {
 				var rejected *transport.RejectedError
-				return errors.As(err, &rejected) && rejected.Code == 503 && rejected.Reason == "the store is asleep"
+				return errors.As(err, &rejected) && rejected.Code == 503 && rejected.Reason == "the store is asleep" &&
+					errors.Is(err, transport.ErrOutcomeUnknown)
+			}},
+		{"a status that says that time ran out", "", 1, []string{"__stat", "408"},
+			func(_ transport.Entry, err error) bool { return errors.Is(err, transport.ErrOutcomeUnknown) }},
+		{"a status that is the fault of the request", "", 1, []string{"__stat", "400"},
+			func(_ transport.Entry, err error) bool {
+				var rejected *transport.RejectedError
+				return errors.As(err, &rejected) && !errors.Is(err, transport.ErrOutcomeUnknown)
 			}},
 		{"a status that is no number", "$-1\r\n", 1, []string{"__stat", "fine"},
 			func(e transport.Entry, err error) bool { return err == nil && !e.Exists }},

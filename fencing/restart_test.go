@@ -1,0 +1,132 @@
+package fencing_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/fencing"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+// A store that was restarted without its data knows no fence, so it would take any
+// request of a tenure that the store before it granted. The guard's request is the first
+// after the restart: nothing else can tell the node about it.
+func TestInvariant47NoGuardedRequestReachesAStoreThatDidNotGrantTheTenure(t *testing.T) {
+	for _, identity := range []struct {
+		name   string
+		hidden bool
+		want   error
+	}{
+		{"a store with an identity", false, lease.ErrStoreReplaced},
+		{"a store without", true, lease.ErrDeleted},
+	} {
+		for _, method := range methods {
+			t.Run(identity.name+", "+method.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					store := transporttest.Start(t)
+					store.HideIdentity(identity.hidden)
+					n := newNode(t, store, "node-a")
+					guard, tenure := n.lead(t)
+					if _, err := guard.Claim(t.Context(), key); err != nil {
+						t.Fatal(err)
+					}
+					if err := store.Restart(statestore.Options{}); err != nil {
+						t.Fatal(err)
+					}
+					n.conn.Restore()
+					if err := method.call(t.Context(), guard); err == nil || errors.Is(err, transport.ErrOutcomeUnknown) {
+						t.Errorf("after the restart: %v", err)
+					}
+					if err := tenure.Err(); !errors.Is(err, identity.want) {
+						t.Errorf("the tenure: %v, want %v", err, identity.want)
+					}
+					other := newNode(t, store, "other")
+					if entry, err := other.Get(t.Context(), key); err != nil || entry.Exists {
+						t.Errorf("the restarted store holds %+v, %v", entry, err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The guard need not go over the client that holds the lease.
+func TestInvariant47AGuardOfAnotherClientMeetsTheRestartToo(t *testing.T) {
+	for _, hidden := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			store := transporttest.Start(t)
+			store.HideIdentity(hidden)
+			n, other := newNode(t, store, "node-a"), newNode(t, store, "other")
+			_, tenure := n.lead(t)
+			guard := fencing.NewGuard(other.Client, tenure)
+			if _, err := guard.Set(t.Context(), key, []byte("1")); err != nil {
+				t.Fatal(err)
+			}
+			if err := store.Restart(statestore.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			other.conn.Restore() // and that of the tenure is still cut
+			if _, err := guard.Set(t.Context(), key, []byte("2")); err == nil {
+				t.Errorf("identity hidden %v: the restarted store took a guarded write", hidden)
+			}
+			if tenure.Err() == nil {
+				t.Errorf("identity hidden %v: the tenure goes on", hidden)
+			}
+		})
+	}
+}
+
+// A connection that is lost is no reason to refuse a write.
+func TestAGuardWritesOverTheNextConnectionOnceTheTenureIsConfirmed(t *testing.T) {
+	for _, hidden := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			store := transporttest.Start(t)
+			store.HideIdentity(hidden)
+			n := newNode(t, store, "node-a")
+			guard, tenure := n.lead(t)
+			n.conn.Cut()
+			time.AfterFunc(ttl/10, n.conn.Restore)
+			if _, err := guard.Set(t.Context(), key, []byte("1")); err != nil {
+				t.Errorf("identity hidden %v: %v", hidden, err)
+			}
+			if err := tenure.Err(); err != nil {
+				t.Errorf("identity hidden %v: the tenure ended: %v", hidden, err)
+			}
+		})
+	}
+}
+
+func TestInvariant54TheKeyOfTheLeaseCannotBeGuarded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, transporttest.Start(t), "node-a")
+		guard, tenure := n.lead(t)
+		for _, reserved := range []string{tenure.Name(), tenure.Name() + "/bid"} {
+			_, set := guard.Set(t.Context(), reserved, nil)
+			_, del := guard.Del(t.Context(), reserved)
+			_, vdel := guard.VDel(t.Context(), reserved, nil)
+			_, claim := guard.Claim(t.Context(), reserved)
+			_, claimAll := guard.ClaimAll(t.Context(), key, reserved)
+			_, update := guard.Update(t.Context(), reserved, func(transport.Entry) ([]byte, error) { return nil, nil })
+			for name, err := range map[string]error{
+				"Set": set, "Clear": guard.Clear(t.Context(), reserved), "Del": del, "VDel": vdel,
+				"Claim": claim, "ClaimAll": claimAll, "Update": update,
+			} {
+				if !errors.Is(err, fencing.ErrLeaseKey) {
+					t.Errorf("%s of %q: %v, want ErrLeaseKey", name, reserved, err)
+				}
+			}
+			if _, err := guard.Get(t.Context(), reserved); err != nil {
+				t.Errorf("Get of %q: %v", reserved, err)
+			}
+		}
+		time.Sleep(3 * ttl)
+		if err := tenure.Err(); err != nil {
+			t.Errorf("the tenure ended: %v", err)
+		}
+	})
+}
