@@ -78,7 +78,9 @@
 //	ErrStaleToken                            a newer tenure wrote; ours is over        acquire again
 //	  (= transport.ErrFencingTokenLower)
 //	transport.ErrFencingTokenNeverIssued,    the token is not of this store, or the    acquire again; find out what
-//	transport.ErrFencingTokenTooFarAhead     store lost its memory or its time         happened to the store
+//	transport.ErrFencingTokenTooFarAhead,    store lost its memory or its time         happened to the store
+//	transport.ErrOtherStore
+//	ErrLeaseKey                              the key is that of the lease itself       the program
 //	lease.ErrReleased and the like           the tenure is over; unless the outcome    acquire again
 //	                                         is unknown, nothing was written
 //	transport.ErrNotSent                     nothing was written                       try again
@@ -88,8 +90,8 @@
 //	ErrRepeatedToken                         there are several tokens                  the writer, or whoever runs the proxy
 //	hlc.ErrMalformed                         what is there is no token                 the writer
 //
-// ErrStaleToken, ErrFencingTokenNeverIssued and ErrFencingTokenTooFarAhead end the
-// tenure of a Guard by themselves, with the refusal as the cause; no other error does,
+// ErrStaleToken, ErrFencingTokenNeverIssued, ErrFencingTokenTooFarAhead and
+// transport.ErrOtherStore end the tenure of a Guard by themselves, with the refusal as the cause; no other error does,
 // and nothing is tried again with another token. A refusal
 // names its facts: [*StaleTokenError] those of a Checker, [*transport.RefusedError]
 // those of the store.

@@ -31,7 +31,9 @@
 //	ErrLost                       the store has another holder         acquire again
 //	ErrDeadlinePassed             no renewal came through in time      acquire again; the cause has the last failure
 //	ErrFencedOut                  a write's token was refused          acquire again
-//	ErrDeleted                    somebody deleted the store's key     find out who; acquire again
+//	ErrDeleted                    the store's key is gone              find out why; acquire again
+//	ErrStoreReplaced              another store answers, such as one   acquire again; nothing that was
+//	                              that was restarted without its data  claimed is protected any more
 //	ErrConnectionLost             the connection dropped, and an       acquire again
 //	                              option says that this is the end
 //	transport.ErrClosed           the client was closed                the program is ending
@@ -40,6 +42,20 @@
 // A deletion is noticed by a notification, which is a hint: the store is asked before
 // anything ends. If it is lost, and nobody took the lease meanwhile, the next renewal
 // puts the key back and the tenure goes on.
+//
+// # When the store is restarted
+//
+// A store that lost its data knows neither the lease nor the fences of the keys that
+// were written under its token. So a tenure never outlives the data of the store that
+// granted it. Our stores have an identity, which is new whenever a store starts without
+// what an earlier one knew. Every request that speaks for a tenure names it, another
+// store refuses that request, and the first reply of another store ends the tenure. Of a
+// store without an identity, as deployed ones are, the tenure asks for its key once on
+// each new connection, before it renews over that.
+//
+// The new store may grant the lease while the holder of the old one has not noticed yet.
+// A hold-off (statestore.Options.HoldOff, tenure serve --hold-off) of the longest TTL in
+// use keeps it from that.
 //
 // # In time
 //

@@ -666,17 +666,17 @@ func TestUserPropertiesArriveWhereNoProblemInformationIsWanted(t *testing.T) {
 		}
 		return p.next()
 	}
-	must("the reply to a KEYNOTIFY", ask("KEYNOTIFY", "k"), "__stat", "__protVer")
-	must("the reply to a SET", ask("SET", "k", "v"), "__ts", "__stat", "__protVer")
-	must("a notification", p.nextNotification(), "__ts", "__protVer")
-	must("an error", ask("FROB"), "__stat", "__protVer")
+	must("the reply to a KEYNOTIFY", ask("KEYNOTIFY", "k"), "__stat", "__protVer", "tenure-store")
+	must("the reply to a SET", ask("SET", "k", "v"), "__ts", "__stat", "__protVer", "tenure-store")
+	must("a notification", p.nextNotification(), "__ts", "__protVer", "tenure-store")
+	must("an error", ask("FROB"), "__stat", "__protVer", "tenure-store")
 	p.subscribe("clients/p/elsewhere")
 	request := p.request("GET", "k")
 	request.Properties.ResponseTopic = "clients/p/elsewhere"
 	if _, err := p.publish(request); err != nil {
 		t.Fatal(err)
 	}
-	must("a reply elsewhere", p.next(), "__ts", "__stat", "__protVer")
+	must("a reply elsewhere", p.next(), "__ts", "__stat", "__protVer", "tenure-store")
 	// What another client says is not the broker's to shorten either.
 	p.subscribe("factory/news")
 	connect(t, address, "q", nil).sayWith(&paho.Publish{QoS: 1, Topic: "factory/news", Properties: &paho.PublishProperties{

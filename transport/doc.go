@@ -50,6 +50,7 @@
 //	ErrNotSent                         never sent                             repeat
 //	ErrConditionFailed                 NX, NEX or the value of VDel differed  as the program means it
 //	ErrNotAuthorized and the like      the store refused (*RefusedError)      the program or its operator
+//	ErrOtherStore                      the store was replaced (see Store)     what the one before granted is void
 //	*SkewError                         a clock is a minute ahead or more      the operator: it says which clock
 //	ErrNoStore                         the broker knows no store              the operator; or repeat until one is there
 //	ErrNoStore and ErrOutcomeUnknown   nobody answered, ever: likely no store the operator; else as ErrOutcomeUnknown

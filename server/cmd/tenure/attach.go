@@ -122,6 +122,7 @@ func (s *serveSettings) runAttached(cmd *cobra.Command) error {
 		select {
 		case <-store.Ready():
 			fmt.Fprintf(cmd.OutOrStdout(), "attached to %s\n", s.attach.broker)
+			s.warnOfMemory()
 		case <-ctx.Done():
 		}
 	})

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -63,10 +65,54 @@ func TestServeSaysWhereItListensAndStopsOnASignal(t *testing.T) {
 			for lines.Scan() {
 				rest = append(rest, lines.Text())
 			}
-			if err := cmd.Wait(); err != nil || strings.Join(rest, "\n") != "stopped" || stderr.String() != "" {
+			if err := cmd.Wait(); err != nil || strings.Join(rest, "\n") != "stopped" || !warnsOfMemoryOnly(stderr.String()) {
 				t.Errorf("%v; said %q; standard error %q", err, rest, stderr.String())
 			}
 		})
+	}
+}
+
+// warnsOfMemoryOnly reports whether a log has one line, which says what a store in memory
+// does not promise.
+func warnsOfMemoryOnly(log string) bool {
+	return strings.Count(log, "\n") == 1 && strings.Contains(log, "level=WARN") && strings.Contains(log, "a restart forgets every key, lease and fence")
+}
+
+func TestAStoreThatStartsWithHoldOffGrantsNoLeaseAtFirst(t *testing.T) {
+	cmd := exec.Command(build(t), "serve", "--addr", "127.0.0.1:0", "--hold-off", "1h")
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait()
+	}()
+	lines := bufio.NewScanner(stdout)
+	lines.Scan()
+	address, ok := strings.CutPrefix(lines.Text(), "listening on ")
+	if !ok {
+		t.Fatalf("first line %q", lines.Text())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	client, err := transport.Dial(ctx, address, transport.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	l, err := lease.New(client, "press-7/active", lease.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.TryAcquire(ctx); !errors.Is(err, lease.ErrHeld) {
+		t.Errorf("a lease during hold-off: %v, want ErrHeld", err)
+	}
+	if _, err := client.Set(ctx, "k", nil, transport.SetOptions{}); err != nil {
+		t.Errorf("a plain key during hold-off: %v", err)
 	}
 }
 
@@ -84,6 +130,7 @@ func TestServeRefusesWhatItCannotDoAndNamesTheCure(t *testing.T) {
 	}{
 		{"a port that is taken", []string{"serve", "--addr", taken.Addr().String()}, "choose another with --addr"},
 		{"a dialect that does not exist", []string{"serve", "--dialect", "klingon"}, "choose deployed or documented"},
+		{"a negative hold-off", []string{"serve", "--hold-off", "-1s"}, "0 means none"},
 		{"a negative limit", []string{"serve", "--addr", "127.0.0.1:0", "--max-keys", "-1"}, "0 means no limit"},
 		{"an address that others can reach", []string{"serve", "--addr", "0.0.0.0:0"}, "or say --insecure"},
 		{"a certificate without its key", []string{"serve", "--tls-cert", "server.pem"}, "needs both --tls-cert and --tls-key"},
@@ -109,7 +156,7 @@ func TestHelpShowsEveryFlagAndAnExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"--addr", "--max-keys", "--max-bytes", "--max-packet-size", "--dialect", "--verbose",
+	for _, want := range []string{"--addr", "--hold-off", "--max-keys", "--max-bytes", "--max-packet-size", "--dialect", "--verbose",
 		"--tls-cert", "--tls-key", "--client-ca", "--auth", "--insecure", "--strict", "--lock-prefix", "--max-value", "--max-watches",
 		"--max-clients", "--remembered", "--attach", "--attach-user", "--attach-password-file", "--attach-ca", "--attach-cert", "--attach-key", "SIGHUP", "Examples:", "in memory"} {
 		if !strings.Contains(string(out), want) {

@@ -39,7 +39,10 @@ already. Such a store does not know who asks, so users and rules are the
 broker's; docs/attach.md says which it needs. It ends with an error when
 another store answers on the same broker.
 
-The store is in memory: a restart begins empty.
+The store is in memory: after a restart it knows no key, no lease and no fence.
+Tenures that it granted end as soon as their holders notice. --hold-off keeps a
+store that has just started from granting leases until they must have noticed:
+give it the longest TTL in use.
 
 An address that other machines can reach needs TLS (--tls-cert, --tls-key) and
 somebody who checks who connects: users and rules (--auth), or client
@@ -53,6 +56,7 @@ refused, and keys under a --lock-prefix need an expiry and a value that begins
 with the client id and a colon.`,
 		Example: `  tenure serve
   tenure serve --addr 127.0.0.1:0          # any free port; the first line says which
+  tenure serve --hold-off 10s              # the longest TTL of the leases in use
   tenure serve --max-keys 10000 --verbose
   tenure serve --addr :8883 --tls-cert server.pem --tls-key server.key --auth users.yaml
   tenure serve --strict --lock-prefix locks/
@@ -70,6 +74,7 @@ with the client id and a colon.`,
 	flags.BoolVar(&settings.AllowInsecure, "insecure", false, "let other machines reach the server without TLS or without authentication")
 	flags.BoolVar(&settings.Store.Strict, "strict", false, "refuse what weakens fences, see above")
 	flags.StringSliceVar(&settings.Store.LockPrefixes, "lock-prefix", nil, "beginning of the keys that are locks, with --strict; may be repeated")
+	flags.DurationVar(&settings.Store.HoldOff, "hold-off", 0, "how long after its start the store grants no lease, so that the holders of a store before it run out; the longest TTL in use")
 	flags.IntVar(&settings.Store.MaxKeys, "max-keys", 0, "how many keys the store may hold; 0 means no limit")
 	flags.Int64Var(&settings.Store.MaxBytes, "max-bytes", 0, "how many bytes keys and values may have together; 0 means no limit")
 	flags.IntVar(&settings.Store.MaxValue, "max-value", 0, "how many bytes a value may have; 0 means no limit but that of packets")
@@ -105,6 +110,9 @@ func (s *serveSettings) run(cmd *cobra.Command) error {
 	if err := s.attach.check(cmd.Flags().Changed); err != nil {
 		return err
 	}
+	if s.Store.HoldOff < 0 {
+		return fmt.Errorf("--hold-off %v is negative; 0 means none", s.Store.HoldOff)
+	}
 	if s.attach.broker != "" {
 		return s.runAttached(cmd)
 	}
@@ -126,6 +134,7 @@ func (s *serveSettings) run(cmd *cobra.Command) error {
 		scheme = "mqtts"
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "listening on %s://%s\n", scheme, listening.Addr())
+	s.warnOfMemory()
 	ctx, stop := context.WithCancel(cmd.Context())
 	var tasks sync.WaitGroup
 	tasks.Go(func() { s.reloadOnSignal(ctx, reloads) })
@@ -137,6 +146,17 @@ func (s *serveSettings) run(cmd *cobra.Command) error {
 	}
 	fmt.Fprintln(cmd.OutOrStdout(), "stopped")
 	return nil
+}
+
+// warnOfMemory says at start what a store in memory does not promise.
+func (s *serveSettings) warnOfMemory() {
+	if s.Store.HoldOff > 0 {
+		s.Logger.Warn("the store is in memory: a restart forgets every key, lease and fence; it grants no lease during the hold-off",
+			"hold-off", s.Store.HoldOff)
+		return
+	}
+	s.Logger.Warn("the store is in memory: a restart forgets every key, lease and fence, and a new holder may then begin " +
+		"before the one of the store before has noticed; --hold-off with the longest TTL in use prevents that")
 }
 
 // A reload reads a file again. On an error what was read before stays in force.
