@@ -23,6 +23,9 @@ import (
 //     and every second: does it call itself valid while, or until after, the store does not
 //     hold its value? Values are unique, so no two tenures can pass at once (invariants 1
 //     to 6, 22);
+//   - each tenure, when the store was restarted without its data: does it renew at a store
+//     that did not grant it, write there, or go on after that store has answered? With a
+//     hold-off: does the new store grant the lease while it calls itself valid (47)?
 //   - each write to the protected key: is its token the one token of a tenure, not older
 //     than the last, and is the first of a tenure one that changes nothing, as a claim does
 //     (11 to 14, 17);
@@ -45,21 +48,23 @@ type checker struct {
 	valid      []*holding // those that may be valid still
 
 	// The store, as the tap told.
-	value    string        // of the lease's key; empty when it is free
-	expires  time.Duration // when value goes, on the simulation's time
-	highest  hlc.Timestamp // of all versions of the lease's key
-	versions map[hlc.Timestamp]string
-	refused  map[string]bool     // values whose SET met another holder
-	robbed   map[string]bool     // values that somebody deleted who was not their holder
-	tokens   map[string]string   // the token of each value, as writes carry it
-	fenced   map[string]bool     // tokens that were refused as older
-	written  string              // what the protected key holds
-	writer   hlc.Timestamp       // and its token
-	began    hlc.Timestamp       // the highest token with which a tenure began
-	numbers  map[string]int      // of values, for the trace
-	bursts   map[*process]int    // requests in the present second
-	latest   map[*process]string // the value that each sent last
-	owners   map[string]*holding // by value
+	store    string                   // its identity: what follows is about this one
+	value    string                   // of the lease's key; empty when it is free
+	expires  time.Duration            // when value goes, on the simulation's time
+	highest  hlc.Timestamp            // of all versions of the lease's key
+	versions map[hlc.Timestamp]string // of all stores
+	grants   map[hlc.Timestamp]string // the identity of the store that gave each version
+	refused  map[string]bool          // values whose SET met another holder
+	robbed   map[string]bool          // values that somebody deleted who was not their holder
+	tokens   map[string]string        // the token of each value, as writes carry it
+	fenced   map[string]bool          // tokens that were refused as older
+	written  string                   // what the protected key holds
+	writer   hlc.Timestamp            // and its token
+	began    hlc.Timestamp            // the highest token with which a tenure began
+	numbers  map[string]int           // of values, for the trace
+	bursts   map[*process]int         // requests in the present second
+	latest   map[*process]string      // the value that each sent last
+	owners   map[string]*holding      // by value
 
 	leftAlone bool     // by the last fault
 	final     *holding // who leads after it
@@ -72,7 +77,8 @@ type holding struct {
 	value     string
 	name      string
 	token     hlc.Timestamp
-	jumps     int64 // of its machine's clock when it began
+	store     string // the identity of the one that granted it
+	jumps     int64  // of its machine's clock when it began
 	releasing atomic.Bool
 	released  atomic.Bool
 	cause     error
@@ -84,6 +90,7 @@ func newChecker(s *simulation) *checker {
 		sim:      s,
 		ends:     make(map[string]int),
 		versions: make(map[hlc.Timestamp]string),
+		grants:   make(map[hlc.Timestamp]string),
 		refused:  make(map[string]bool),
 		robbed:   make(map[string]bool),
 		tokens:   make(map[string]string),
@@ -131,6 +138,11 @@ func (c *checker) applied(a transporttest.Applied) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.requests++
+	if a.Store != c.store {
+		c.store = a.Store // an empty one
+		c.value, c.highest = "", hlc.Timestamp{}
+		c.written, c.writer, c.began = "", hlc.Timestamp{}, hlc.Timestamp{}
+	}
 	if a.Again {
 		return
 	}
@@ -158,7 +170,10 @@ func (c *checker) lockAppliedLocked(a transporttest.Applied) {
 		}
 		c.highest = a.Reply.Version
 		c.value, c.expires = value, now+a.Command.Lifetime
-		c.versions[a.Reply.Version] = value
+		c.versions[a.Reply.Version], c.grants[a.Reply.Version] = value, a.Store
+		if h := c.owners[value]; h != nil && h.store != a.Store {
+			c.violationLocked("%s was renewed at a store that did not grant it", h.name)
+		}
 	case a.Command.Verb == statestore.VerbSet && a.Reply.Outcome == statestore.ConditionFailed:
 		c.refused[value] = true
 	case a.Reply.Outcome == statestore.Deleted:
@@ -186,8 +201,8 @@ func (c *checker) dataAppliedLocked(a transporttest.Applied) {
 	}
 	token, err := hlc.Parse(text)
 	value, issued := c.versions[token]
-	if err != nil || !issued {
-		c.violationLocked("%s wrote under token %q, which is none", a.Client, text)
+	if err != nil || !issued || c.grants[token] != a.Store {
+		c.violationLocked("%s wrote under token %q, which this store did not issue", a.Client, text)
 		return
 	}
 	if first, known := c.tokens[value]; known && first != text {
@@ -223,6 +238,13 @@ func (c *checker) judgeOneLocked(h *holding) {
 		return // nobody can know until the next renewal
 	}
 	now := c.sim.elapsed()
+	if h.store != c.store {
+		// The store that granted it is gone, and its node need not know yet.
+		if c.sim.holdOff > 0 && c.value != "" && now < c.expires {
+			c.violationLocked("%s calls itself valid, and another store has granted the lease to %s", h.name, c.nameLocked(c.value))
+		}
+		return
+	}
 	left := time.Duration(float64(h.tenure.Remaining()) / h.process.node.clock.rate) // true time
 	switch {
 	case left <= 0:
@@ -245,17 +267,19 @@ func (c *checker) begin(p *process, tenure *lease.Tenure) *holding {
 		return h
 	}
 	value, issued := c.versions[token]
-	h.token, h.value, h.name = token, value, c.nameLocked(value)
+	h.token, h.value, h.name, h.store = token, value, c.nameLocked(value), c.grants[token]
 	c.sim.tracef("%s: has %s", p.name, h.name)
 	switch {
 	case !issued:
 		c.violationLocked("%s began under a token that the store never gave", p.name)
 	case c.owners[value] != nil:
 		c.violationLocked("two tenures have the value of %s", h.name)
-	case token.Compare(c.began) <= 0:
+	case h.store == c.store && token.Compare(c.began) <= 0:
 		c.violationLocked("%s began under token %v after %v", h.name, token, c.began)
 	}
-	c.began, c.owners[value] = token, h
+	if c.owners[value] = h; h.store == c.store {
+		c.began = token
+	}
 	c.valid = append(c.valid, h)
 	c.judgeLocked()
 	return h
@@ -292,6 +316,7 @@ func (c *checker) watch(h *holding) {
 	defer c.mu.Unlock()
 	h.cause = h.tenure.Err()
 	c.sim.tracef("%s: %s ends: %v", h.process.name, h.name, h.cause)
+	replaced := h.store != c.store
 	is := func(cause error) bool { return errors.Is(h.cause, cause) }
 	name, holds := "another cause", false
 	switch {
@@ -300,10 +325,13 @@ func (c *checker) watch(h *holding) {
 		holds = h.releasing.Load() || h.process.node.elects
 	case is(lease.ErrLost):
 		name = "lost"
-		holds = c.refused[h.value] || c.robbed[h.value]
+		holds = c.refused[h.value] || c.robbed[h.value] || replaced
 	case is(lease.ErrDeleted):
 		name = "deleted"
-		holds = c.robbed[h.value]
+		holds = c.robbed[h.value] || replaced
+	case is(lease.ErrStoreReplaced):
+		name = "store replaced"
+		holds = replaced
 	case is(lease.ErrConnectionLost):
 		name = "connection lost"
 		holds = c.sim.instant || h.process.node.hasty
@@ -367,7 +395,7 @@ func (c *checker) leadingLocked() *holding {
 	c.judgeLocked()
 	for _, h := range c.valid {
 		// A renewal may have put back what was deleted.
-		if !c.robbed[h.value] || c.value == h.value {
+		if h.store == c.store && (!c.robbed[h.value] || c.value == h.value) {
 			return h
 		}
 	}
@@ -447,6 +475,32 @@ func (c *checker) sending(p *process, request transport.Request) sent {
 	return s
 }
 
+// metStore looks whether the tenures of a process that has heard from a store are those of
+// that store.
+func (c *checker) metStore(p *process, reply transport.Reply) {
+	if reply.Store == "" {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range c.valid {
+		if h.process == p && h.store != reply.Store {
+			c.mustEndLocked(h, "another store answered")
+		}
+	}
+}
+
+// mustEndLocked looks in a moment whether a tenure is over, as it has to be.
+func (c *checker) mustEndLocked(h *holding, why string) {
+	time.AfterFunc(time.Microsecond, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if !h.forgotten && h.tenure.Remaining() > 0 {
+			c.violationLocked("%s goes on after %s", h.name, why)
+		}
+	})
+}
+
 // answered looks at a reply after its process has it. What was refused is over at once,
 // and so is what belongs to a client that lost its name.
 func (c *checker) answered(p *process, s sent, reply transport.Reply, err error) {
@@ -462,6 +516,7 @@ func (c *checker) answered(p *process, s sent, reply transport.Reply, err error)
 	if err != nil && !errors.Is(err, transport.ErrSessionTakenOver) {
 		return
 	}
+	c.metStore(p, reply)
 	text := strings.TrimPrefix(string(reply.Payload), ":") // in one dialect and not in the other
 	refused := s.key == lockKey && s.verb == "SET" && (err != nil || strings.HasPrefix(text, "-1"))
 	fenced := s.key == dataKey && s.verb == "SET" && strings.Contains(string(reply.Payload), "lower version")
@@ -479,11 +534,5 @@ func (c *checker) answered(p *process, s sent, reply transport.Reply, err error)
 	if h == nil {
 		return
 	}
-	time.AfterFunc(time.Microsecond, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if !h.forgotten && h.tenure.Remaining() > 0 {
-			c.violationLocked("%s goes on after it was refused", h.name)
-		}
-	})
+	c.mustEndLocked(h, "it was refused")
 }

@@ -171,7 +171,7 @@ func (s *simulation) harm(n *node, lasts time.Duration) {
 	s.mu.Lock()
 	s.faults++
 	s.mu.Unlock()
-	kind := s.random.IntN(18)
+	kind := s.random.IntN(19)
 	amount := time.Duration(s.random.Int64N(int64(40 * time.Second)))
 	switch kind {
 	case 0, 1:
@@ -216,6 +216,10 @@ func (s *simulation) harm(n *node, lasts time.Duration) {
 		s.tracef("%s: not authorized for %v", n.id, lasts)
 		n.denied.Add(1)
 		time.AfterFunc(lasts, func() { n.denied.Add(-1) })
+	case 18:
+		if s.restarts {
+			s.restart()
+		}
 	case 17:
 		if !s.foreign || s.random.IntN(2) == 0 {
 			s.tracef("%s: told to give up the lease", n.id)
@@ -227,6 +231,20 @@ func (s *simulation) harm(n *node, lasts time.Duration) {
 		conn := s.store.Connect(vandal)
 		_, _ = conn.RoundTrip(context.Background(), request)
 		_ = conn.Close()
+	}
+}
+
+// restart puts an empty store in the place of the present one. Each process connects again
+// in its own time.
+func (s *simulation) restart() {
+	options := s.nextStore()
+	options.HoldOff = s.holdOff
+	s.tracef("the store is restarted, with a hold-off of %v", s.holdOff)
+	if err := s.store.Restart(options); err != nil {
+		panic(err)
+	}
+	for _, n := range s.nodes {
+		time.AfterFunc(time.Duration(s.random.Int64N(int64(5*time.Second))), n.current().reconnect)
 	}
 }
 

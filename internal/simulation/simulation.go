@@ -65,10 +65,16 @@ type simulation struct {
 	checker *checker
 	tracing bool
 
-	random    *rand.Rand // of the main goroutine
-	foreign   bool       // somebody deletes the key of the lease at times
-	instant   bool       // a lost connection frees the lease
-	stayQuiet bool       // notifications do not come back when it is calm
+	random    *rand.Rand    // of the main goroutine
+	strict    bool          // the store's mode
+	foreign   bool          // somebody deletes the key of the lease at times
+	instant   bool          // a lost connection frees the lease
+	restarts  bool          // the store is restarted at times, without its data
+	anonymous bool          // it has no identity
+	holdOff   time.Duration // of a store that was restarted
+	stayQuiet bool          // notifications do not come back when it is calm
+
+	stores int // there were so far
 
 	mu     sync.Mutex
 	calm   bool // no faults any more, and nobody gives up the lease
@@ -90,7 +96,8 @@ func Run(t *testing.T, seed uint64, tracing bool) Result {
 	synctest.Test(t, func(t *testing.T) {
 		s := &simulation{began: time.Now(), tracing: tracing, random: rand.New(rand.NewPCG(seed, 1))}
 		// A strict store keeps more promises than are asked for here, and must break none.
-		store, err := transporttest.NewStore(statestore.Options{Strict: s.random.IntN(4) == 0})
+		s.strict = s.random.IntN(4) == 0
+		store, err := transporttest.NewStore(s.nextStore())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,6 +125,12 @@ func (s *simulation) run(seed uint64) {
 	s.foreign = s.random.IntN(8) == 0
 	s.stayQuiet = s.random.IntN(2) == 0
 	s.instant = s.random.IntN(3) == 0
+	s.restarts = s.random.IntN(2) == 0
+	if s.restarts && s.random.IntN(2) == 0 {
+		s.holdOff = ttl
+	}
+	s.anonymous = s.random.IntN(4) == 0
+	s.store.HideIdentity(s.anonymous)
 	wild := s.random.IntN(3) > 0 // clocks differ in rate
 	for i := range 3 + s.random.IntN(3) {
 		n := newNode(s, string(rune('a'+i)), rand.New(rand.NewPCG(seed, uint64(2+i))))
@@ -154,6 +167,13 @@ func (s *simulation) run(seed uint64) {
 		n.stop()
 	}
 	s.checker.finish()
+}
+
+// nextStore returns the options of another store. That its versions carry a name of their
+// own tells the checker where they are from.
+func (s *simulation) nextStore() statestore.Options {
+	s.stores++
+	return statestore.Options{Strict: s.strict, Node: fmt.Sprintf("Store%d", s.stores)}
 }
 
 // sample looks at all tenures every second or so.

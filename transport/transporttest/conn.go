@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -243,7 +244,9 @@ func (c *Conn) RoundTrip(ctx context.Context, request transport.Request) (transp
 	if decide != nil {
 		fault = decide(request)
 	}
+	asked, _ := c.store.present()
 	exchange := &exchange{
+		asked:       asked,
 		request:     request,
 		correlation: c.correlation(),
 		fault:       fault,
@@ -271,6 +274,7 @@ func (f *Fault) outlasts() bool { return f.HoldRequest > 0 || f.Repeat && f.Repe
 
 // exchange is a request that was sent, and its sender.
 type exchange struct {
+	asked       *engine.Engine // the store to which it was sent
 	request     transport.Request
 	correlation []byte
 	fault       Fault
@@ -297,13 +301,13 @@ func (c *Conn) arrive(e *exchange) {
 		c.cut(e.line)
 		return
 	}
-	if e.fault.LoseRequest {
+	if e.fault.LoseRequest || c.isLost(e) {
 		return
 	}
 	reply := c.apply(e, false)
 	if e.fault.Repeat {
 		c.after(e.fault.RepeatAfter, func() {
-			if !c.isOver() {
+			if !c.isOver() && !c.isLost(e) {
 				c.apply(e, true)
 			}
 		})
@@ -345,6 +349,12 @@ func (c *Conn) answer(e *exchange, reply transport.Reply) {
 	if ignored != nil {
 		ignored(transport.UnexpectedReply)
 	}
+}
+
+// isLost reports whether a request was lost with the store to which it was sent.
+func (c *Conn) isLost(e *exchange) bool {
+	running, identity := c.store.present()
+	return identity == "" && e.asked != running
 }
 
 // isOver reports whether the client's session has ended.

@@ -43,6 +43,9 @@ type Applied struct {
 	// Reply is the answer, which may be a refusal. Whether it reaches the sender is
 	// another matter.
 	Reply statestore.Reply
+	// Store is the identity of the store, which another one may have taken the place of
+	// since the request was sent (see Store.Restart).
+	Store string
 	// Again says that the request had been delivered before: the store remembers the
 	// reply of a command that changes something, and does not apply it again.
 	Again bool
@@ -96,7 +99,8 @@ func (s *Store) start(options statestore.Options) error {
 // Restart makes the store forget everything, as a server in memory does that crashed and
 // was started again: an empty store takes its place, with a new identity unless options
 // name one, and all connections are cut until [Conn.Restore]. Requests that are held on
-// their way reach the new store.
+// their way reach the new store if it shows its identity, and are lost otherwise, as they
+// are with a broker that ends.
 func (s *Store) Restart(options statestore.Options) error {
 	if err := s.start(options); err != nil {
 		return err
@@ -189,6 +193,7 @@ func (s *Store) apply(received statestore.Request, request transport.Request, ag
 				Command: command,
 				Request: request,
 				Reply:   reply,
+				Store:   running.Identity(),
 				Again:   again,
 			})
 		}
