@@ -17,6 +17,11 @@
 // A request that is delivered twice, in one session of its client, is applied once
 // and answered twice.
 //
+// Wall clocks order versions and decide nothing else. Versions rise whatever the clock
+// does, keys expire on another clock, and a fencing token that the store issued is never
+// too far ahead for it. A timestamp or a token that is gets a refusal that tells the
+// store's clock, in [Reply].Version, so that its sender can correct its own.
+//
 // What the package does not do: it neither authenticates clients nor knows what
 // they may do (see [Command.Deny]), and nothing survives the process.
 //

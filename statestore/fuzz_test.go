@@ -53,7 +53,8 @@ var (
 	programTokens  = []modelStamp{{9, 0, "n"}, {10, 0, "n"}, {10, 0, "m"}, {10, 2, "a"}, {0, 0, "a"}, {100, 10, "n"}}
 )
 
-func (p *program) request(step int, now Instant) modelRequest {
+// request returns a request. Some carry as their token the latest version of all.
+func (p *program) request(step int, now Instant, latest modelStamp) modelRequest {
 	r := modelRequest{verb: "SET"}
 	switch step {
 	case stepGet:
@@ -81,6 +82,9 @@ func (p *program) request(step int, now Instant) modelRequest {
 	r.ft.present = ft%2 == 1
 	r.ft.stamp = programTokens[ft/2%6]
 	r.ft.malformed = r.ft.present && ft > 240
+	if ft > 210 && ft <= 230 && latest.node != "" {
+		r.ft.stamp = latest
+	}
 	if ft > 230 && ft <= 240 {
 		r.ft.stamp = modelStamp{now.WallMillis + 60_000 + int64(ft%4/2), 0, "n"}
 	}
@@ -129,7 +133,7 @@ func (r *race) run(p program) {
 			r.raw(p.rest[:n])
 			p.rest = p.rest[n:]
 		default:
-			r.apply(p.request(step, r.now))
+			r.apply(p.request(step, r.now, r.last))
 		}
 		r.check()
 	}

@@ -163,7 +163,7 @@ func (m *model) refused(now Instant, r modelRequest) string {
 		return textTimestampAhead
 	case r.ft.malformed:
 		return textBadTimestamp
-	case r.ft.stamp.wall-now.WallMillis > 60_000:
+	case r.ft.stamp.wall-now.WallMillis > 60_000 && m.clock.less(r.ft.stamp):
 		return textTokenAhead
 	}
 	return ""
@@ -173,7 +173,7 @@ func (m *model) refused(now Instant, r modelRequest) string {
 // of keys whose time has passed are not among them.
 func (m *model) apply(now Instant, r modelRequest) (answer string, lines []string) {
 	if text := m.refused(now, r); text != "" {
-		return refusal(text), nil
+		return refusalAt(text, now.WallMillis), nil
 	}
 	k := m.find(now, r.key)
 	if k != nil && k.token != (modelStamp{}) && (r.verb == "SET" || strings.HasSuffix(r.verb, "DEL")) {

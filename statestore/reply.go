@@ -56,7 +56,8 @@ type Reply struct {
 	Value string
 	// Version goes out as __ts; the zero Timestamp means that the reply has
 	// none. It is the version of the value that was set, read or deleted, or
-	// that stood in the way of a conditional SET.
+	// that stood in the way of a conditional SET. In a refusal because a timestamp
+	// or a token is too far ahead it is the store's clock.
 	Version hlc.Timestamp
 	// Err says why a command was refused; its text is the protocol's.
 	Err error

@@ -15,7 +15,8 @@ import (
 const DefaultNode = "StateStore"
 
 // MaxSkew is how far a request's timestamp or fencing token may be ahead of the
-// store's clock (PROTOCOL 3).
+// store's clock (PROTOCOL 3). A token that is not above every version that the store
+// has issued may be ahead by more.
 const MaxSkew = time.Minute
 
 // Options configures a Store. The zero value is an unlimited store.
@@ -174,10 +175,14 @@ func (s *Store) apply(now Instant, command *Command) (Reply, []Notification) {
 		refusal = s.checkLock(command)
 	}
 	if refusal == "" {
-		refusal = checkStamps(now, command)
+		refusal = s.checkStamps(now, command)
 	}
 	if refusal != "" {
 		reply.Err = refusal
+		if refusal == protocol.TimestampTooFarAhead || refusal == protocol.FencingTokenTooFarAhead {
+			// It tells the sender how wrong which clock is, and lets it correct its own.
+			reply.Version = hlc.Timestamp{Wall: max(now.WallMillis, 0), Node: s.options.Node}
+		}
 		return reply, nil
 	}
 	var notifications []Notification
@@ -278,8 +283,10 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 	return reply, s.watches.notify(notifications, Notification{Key: current.key, Value: current.value, Version: version})
 }
 
-// checkStamps judges __ts and __ft by themselves.
-func checkStamps(now Instant, command *Command) protocol.Refusal {
+// checkStamps judges __ts and __ft by themselves. A token from before the store's clock
+// was set back is one that the store itself issued: its holder did nothing wrong, and
+// would otherwise be locked out until the clock had caught up.
+func (s *Store) checkStamps(now Instant, command *Command) protocol.Refusal {
 	latest := now.WallMillis + MaxSkew.Milliseconds()
 	switch {
 	case !command.timestamp.present:
@@ -295,6 +302,7 @@ func checkStamps(now Instant, command *Command) protocol.Refusal {
 	case !command.token.present:
 	case command.token.malformed:
 		return protocol.MalformedTimestamp
+	case command.token.Compare(s.clock) <= 0:
 	case command.token.Wall > latest:
 		return protocol.FencingTokenTooFarAhead
 	}

@@ -154,6 +154,34 @@ func TestSkew(t *testing.T) {
 	}
 }
 
+// Invariant 49: a token that the store issued is never too far ahead for it, whatever
+// its clock does. One that it did not issue still is.
+func TestInvariant49TokenThatTheStoreIssuedIsNeverTooFarAhead(t *testing.T) {
+	w := newWorld(t, Options{})
+	token := w.set(ask("SET lock a NEX PX 10000").as("a"))
+	w.set(ask("SET recipe 1").as("a").fencedBy(token))
+	w.now.WallMillis -= 3600_000 // the server's clock is set an hour back
+	w.set(ask("SET recipe 2").as("a").fencedBy(token))
+	w.set(ask("SET other 1").as("a").fencedBy(token))
+	latest := w.set(ask("SET recipe 3").as("a").fencedBy(token))
+	w.set(ask("SET recipe 4").as("a").fencedBy(latest))
+	w.want(ask("DEL recipe").as("a").fencedBy(token), refusal(textTokenLower))
+	w.want(ask("VDEL other 1").as("a").fencedBy(token), ":1\r\n@1696374425000:4:StateStore")
+
+	w.want(ask("SET k v").fencedBy("1696374425001:0:a"), refusalAt(textTokenAhead, w.now.WallMillis))
+	w.want(ask("SET k v").fencedBy("1696374425000:99:a"), refusalAt(textTokenAhead, w.now.WallMillis))
+	w.want(ask("SET k v").at("1696374425000:0:c"), refusalAt(textTimestampAhead, w.now.WallMillis))
+}
+
+// A refusal for a clock tells the store's clock, as well as a timestamp can.
+func TestRefusalForAClockTellsTheStoresClock(t *testing.T) {
+	w := newWorld(t, Options{Node: "press-7"})
+	w.set(ask("SET k v").at("1696374485000:0:n")) // takes the versions a minute along, not the clock
+	w.want(ask("GET k").at("1696374485001:0:n"), "-ERR "+textTimestampAhead+"\r\n@1696374425000:0:press-7")
+	w.now.WallMillis = -5
+	w.want(ask("SET k v").at("60000:0:n"), "-ERR "+textTimestampAhead+"\r\n@0:0:press-7")
+}
+
 // Invariant 41: one bad peer moves the store's clock by at most the skew limit, and
 // the store recovers.
 func TestInvariant41StoreRecoversFromBadPeer(t *testing.T) {

@@ -170,8 +170,18 @@ func (w *world) compare(a, b string) int {
 	return x.Compare(y)
 }
 
-// refusal returns the answer for one of the texts of PROTOCOL 2.
-func refusal(text string) string { return "-ERR " + text + "\r\n" }
+// refusal returns the answer for one of the texts of PROTOCOL 2, at noon.
+func refusal(text string) string { return refusalAt(text, noon) }
+
+// refusalAt does the same for a store whose clock shows wall: a refusal for a clock
+// tells it.
+func refusalAt(text string, wall int64) string {
+	answer := "-ERR " + text + "\r\n"
+	if text == textTimestampAhead || text == textTokenAhead {
+		answer += fmt.Sprintf("@%d:0:StateStore", wall)
+	}
+	return answer
+}
 
 // The texts of PROTOCOL 2, spelt out once more: the tests compare wire bytes.
 const (

@@ -43,7 +43,8 @@
 // and a request that is no array of words is written as a client, the word raw, and
 // the payload as a string literal. In a reply, "@>name" stands for a version greater
 // than the one named, "@+30s:6" for one whose wall clock and counter are these, "@*"
-// for any version. A line "drop b" ends the connection of "b" without its session;
+// for any version, "@now" for the store's time of day, to a second, with a counter of 0.
+// A line "drop b" ends the connection of "b" without its session;
 // "# " begins a comment.
 //
 // The same language serves for traces: [Trace] runs a script and returns it with

@@ -170,6 +170,10 @@ func (p *player) compareVersion(s step, got string) {
 		if got == "" {
 			fail("one")
 		}
+	case name == "now":
+		if !p.isNow(got) {
+			fail(fmt.Sprintf("the store's time of day, %d:0:…", p.wall))
+		}
 	case name[0] == '>':
 		if compareVersions(got, p.versions[name[1:]]) <= 0 {
 			fail("one above " + p.versions[name[1:]])
@@ -189,6 +193,14 @@ func (p *player) compareVersion(s step, got string) {
 			fail(want)
 		}
 	}
+}
+
+// isNow reports whether a version is the store's time of day. That goes on while a
+// script is played, except in bubbles.
+func (p *player) isNow(version string) bool {
+	const slack = 1000
+	v, err := hlc.Parse(version)
+	return err == nil && v.Counter == 0 && v.Wall >= p.wall-slack && v.Wall <= p.store.WallMillis()+slack
 }
 
 // compareVersions returns the order of two versions. What is no version is below

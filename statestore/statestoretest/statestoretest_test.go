@@ -27,6 +27,7 @@ func TestAScriptThatIsNotTrueFails(t *testing.T) {
 		{"another version", "a SET k v\n= +OK @v\na SET k v\n= +OK @v", "the version is"},
 		{"a version that is not above", "a SET k v\n= +OK @v\na GET k\n= \"$ v\" @>v", "want one above"},
 		{"another wall clock and counter", "a SET k v\n= +OK @+0s:2", "want 1696374425000:2:"},
+		{"a version from a minute ahead", "a SET k v ts=+60s:0:a\n= +OK @now", "want the store's time of day"},
 		{"a notification is missing", "a KEYNOTIFY k\n= +OK\na GET k\n= $-1\n! a k DELETE", "did not get"},
 		{"a notification too many", "a KEYNOTIFY k\n= +OK\na SET k v\n= +OK", "not in the script"},
 		{"a notification after time passed", "a KEYNOTIFY k\n= +OK\na SET k v PX 1\n= +OK\n! a k SET VALUE v\npass 1ms", "not in the script"},

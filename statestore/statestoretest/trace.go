@@ -71,7 +71,7 @@ func (r *tracer) trace(s step, rest []step) error {
 
 // isName tells a name that a person wrote from a version that a trace contains.
 func isName(version string) bool {
-	return version != "" && !strings.ContainsAny(version[:1], ">*-+") && !strings.Contains(version, ":")
+	return version != "" && version != "now" && !strings.ContainsAny(version[:1], ">*-+") && !strings.Contains(version, ":")
 }
 
 func (r *tracer) say(text, name, version string) {
