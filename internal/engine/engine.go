@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/statestore"
@@ -24,9 +25,11 @@ type Engine struct {
 	deliver func(statestore.Notification)
 	started time.Time
 	wake    chan struct{}
+	system  atomic.Pointer[func() time.Time] // nil: time.Now
 
 	mu     sync.Mutex
 	store  *statestore.Store
+	wall   wall
 	filing time.Duration // the expiry that Run sleeps towards; valid while armed
 	armed  bool
 }
@@ -38,7 +41,20 @@ type Engine struct {
 // store made them. It must therefore only hand over: never block, never call
 // the engine.
 func New(store *statestore.Store, deliver func(statestore.Notification)) *Engine {
-	return &Engine{deliver: deliver, started: time.Now(), wake: make(chan struct{}, 1), store: store}
+	e := &Engine{deliver: deliver, started: time.Now(), wake: make(chan struct{}, 1), store: store}
+	e.wall.at(e.started, 0)
+	return e
+}
+
+// SetSystemClock makes now the system's clock from here on, and nil time.Now, which it is
+// at first. The store's time of day follows it slowly, see [wall]. Now may be called by
+// several goroutines at once, and is called without a lock.
+func (e *Engine) SetSystemClock(now func() time.Time) {
+	if now == nil {
+		e.system.Store(nil)
+		return
+	}
+	e.system.Store(&now)
 }
 
 // Apply performs a command now.
@@ -50,9 +66,10 @@ func (e *Engine) Apply(command statestore.Command) statestore.Reply {
 // before any notification of the command and before any other command, so that who
 // writes down what happened does it in the store's order. Like deliver it is called with the lock held and must only hand over.
 func (e *Engine) ApplyThen(command statestore.Command, then func(statestore.Reply)) statestore.Reply {
+	system := e.systemTime()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	reply, notifications := e.store.Apply(e.now(), command)
+	reply, notifications := e.store.Apply(e.nowLocked(system), command)
 	if then != nil {
 		then(reply)
 	}
@@ -126,9 +143,10 @@ func (e *Engine) expire(ctx context.Context) (wait time.Duration, ok bool) {
 }
 
 func (e *Engine) expireSome() (more bool, wait time.Duration, ok bool) {
+	system := e.systemTime()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	now := e.now()
+	now := e.nowLocked(system)
 	notifications, more := e.store.Expire(now, expireBatch)
 	for _, notification := range notifications {
 		e.deliver(notification)
@@ -137,9 +155,19 @@ func (e *Engine) expireSome() (more bool, wait time.Duration, ok bool) {
 	return more, max(e.filing-now.Elapsed, 0), e.armed
 }
 
-// now reads both of the store's clocks. Since of a monotonic reading does not
-// step with the wall clock.
-func (e *Engine) now() statestore.Instant {
-	now := time.Now()
-	return statestore.Instant{WallMillis: now.UnixMilli(), Elapsed: now.Sub(e.started)}
+// systemTime reads the system's clock. Whoever needs it for nowLocked reads it before it
+// takes the lock, since the clock may be a test's own.
+func (e *Engine) systemTime() time.Time {
+	if system := e.system.Load(); system != nil {
+		return (*system)()
+	}
+	return time.Now()
+}
+
+// nowLocked reads both of the store's clocks. Since of a monotonic reading does not
+// step with the wall clock. system is older than that by the wait for the lock, which the
+// slew evens out.
+func (e *Engine) nowLocked(system time.Time) statestore.Instant {
+	elapsed := e.Elapsed()
+	return statestore.Instant{WallMillis: e.wall.at(system, elapsed), Elapsed: elapsed}
 }

@@ -399,3 +399,35 @@ func TestThenIsCalledBeforeAnybodyHearsOfTheCommand(t *testing.T) {
 		b.want("0s watcher k SET v")
 	})
 }
+
+// Invariant 48: while the system's clock is an hour back, for two minutes, the store
+// serves the clients that did not step along as before. Two minutes after a step of an
+// hour forward it agrees with the system's clock.
+func TestInvariant48AStepOfTheSystemsClockIsNoStepOfTheStores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		var off time.Duration
+		b.engine.SetSystemClock(func() time.Time { return time.Now().Add(off) })
+		set := func() time.Duration {
+			t.Helper()
+			return time.Duration(b.apply("c", "SET", "k", "v").Version.Wall-time.Now().UnixMilli()) * time.Millisecond
+		}
+		for range 9 {
+			wait(15 * time.Second)
+			if ahead := set(); ahead != 0 {
+				t.Fatalf("the store's version is %v ahead", ahead)
+			}
+			off = -time.Hour
+		}
+		off = time.Hour
+		wait(2 * time.Minute)
+		if ahead := set(); ahead != time.Hour {
+			t.Errorf("two minutes later the store's version is %v ahead, want an hour", ahead)
+		}
+		b.engine.SetSystemClock(nil)
+		wait(4 * time.Hour)
+		if ahead := set(); ahead != 0 {
+			t.Errorf("hours after the clock is right again the store's version is %v ahead", ahead)
+		}
+	})
+}

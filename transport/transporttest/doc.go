@@ -7,7 +7,7 @@
 //	to a notification             Conn.SetNotificationFault: lose, hold, repeat; Conn.Forge; Conn.Silence
 //	to the order of messages      hold the first for longer than the second
 //	to a connection               Conn.Cut and Conn.Restore; Store.Connect again takes over
-//	to a clock                    lease.Options.Clock, transport.ClientOptions.Now
+//	to a clock                    lease.Options.Clock, transport.ClientOptions.Now, Store.SetWall
 //
 // What the store really did, and in which order, tells Store.Tap: by that a test can
 // judge what each client believed.

@@ -152,6 +152,15 @@ func (s *Store) Connect(clientID string) *Conn {
 	return c
 }
 
+// SetWall makes now the clock of the store's machine from here on, so that a test can
+// step it; nil makes it time.Now again, which it is at first. The store's own time of day
+// does not step: it goes with the monotonic clock and approaches what now shows. While that
+// is behind, it loses half a second each second, so that an hour takes two. While that is
+// ahead, it gains a tenth of the difference each second, or half a second if that is more,
+// so that an hour takes a minute and a half. Now is called by several goroutines at once
+// and must not block.
+func (s *Store) SetWall(now func() time.Time) { s.engine.SetSystemClock(now) }
+
 // Speak makes the store write what differs between dialects in this one from now on.
 func (s *Store) Speak(dialect statestore.Dialect) {
 	s.mu.Lock()
