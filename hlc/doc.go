@@ -22,9 +22,9 @@
 //	version, err := hlc.Parse(reply)         // what the peer sent back
 //	_, err = clock.Update(version)           // later events are ordered after it
 //
-// Programs that keep their state elsewhere, such as a replicated state machine,
-// use the rules themselves: [Tick] and [Merge] are functions of the last
-// timestamp and the time, and read no clock.
+// Programs that keep their state elsewhere, such as a replicated state machine, or
+// whose clock must be able to go back, use the rules themselves: [Tick] and [Merge]
+// are functions of the last timestamp and the time, and read no clock.
 //
 // The rules are those of Kulkarni et al., "Logical Physical Clocks" (2014), cited
 // below as HLC. The text form and the skew limit of one minute are those of the
@@ -43,6 +43,11 @@
 //   - A Clock lives in memory. After a restart it begins at physical time, which
 //     may be below what the node issued before. Whoever must not go back over
 //     restarts has to store a bound and start above it.
+//   - A Clock never goes back. A node whose physical clock was an hour ahead for a
+//     moment issues timestamps that are an hour ahead until an hour has passed, and
+//     peers may refuse them. Package transport therefore keeps a clock of its own
+//     for each client, with the same rules: the versions come from the store, so a
+//     client's clock may begin anew.
 //   - Nothing here authenticates a timestamp. A peer may send any it likes; the
 //     limits of Clock bound the damage, as [Merge] and [ErrDrift] describe.
 //

@@ -25,7 +25,8 @@ type ClientOptions struct {
 	// default DefaultRequestTimeout.
 	RequestTimeout time.Duration
 	// Now is the physical clock behind the client's hybrid logical clock;
-	// default time.Now. Tests inject clocks that are wrong.
+	// default time.Now. It may step. Tests inject clocks that are wrong. It is called
+	// by several goroutines at once, and without a lock.
 	Now func() time.Time
 	// Logger receives what no caller can: nil keeps silent.
 	Logger *slog.Logger
@@ -35,7 +36,6 @@ type ClientOptions struct {
 // concurrent use. Close it when done.
 type Client struct {
 	conn    Conn
-	clock   *hlc.Clock
 	timeout time.Duration
 	logger  *slog.Logger
 	now     func() time.Time
@@ -50,12 +50,14 @@ type Client struct {
 	connection uint64 // counts connections; 0 while down
 	connected  uint64 // how many there have been
 	watched    map[string]*registration
-	lost       chan struct{}   // closed when the present connection is over
-	bequeathed bool            // a Bequest is in use
+	lost       chan struct{} // closed when the present connection is over
+	bequeathed bool          // a Bequest is in use
+	clock      clock
 	drift      *hlc.DriftError // of the latest version, if it was too far ahead
 	store      string          // the identity of the store that answered last
 	replaced   chan struct{}   // closed when another store answers; nil before the first answer
 	asking     bool            // a notification made the client ask who answers
+	ahead      *SkewError      // while the clock goes by the store's
 }
 
 // NewClient returns a client that speaks over conn, which it owns from now on.
@@ -75,9 +77,9 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 	}
 	// A node id may not hold the separator of a timestamp, a client id may.
 	node := strings.ReplaceAll(conn.ClientID(), ":", "_")
-	clock, err := hlc.NewClock(node, hlc.ClockOptions{Now: options.Now})
+	clock, err := newClock(node)
 	if err != nil {
-		return nil, fmt.Errorf("transport: the client id does not serve as the node id of a clock: %w", err)
+		return nil, err
 	}
 	client := &Client{
 		conn:    conn,
@@ -174,14 +176,17 @@ type Entry struct {
 }
 
 // Set sets key to value and returns the new version, which is greater than every
-// version that this client has seen. For an empty key the store answers
+// version that the store issued before. For an empty key the store answers
 // ErrKeyLengthZero.
+//
+// A store that refuses the request because this node's clock is ahead is asked a second
+// time, with a timestamp by the store's clock: see [SkewError].
 //
 // Where the Condition is not met it returns the version that stood in the way
 // and an error that matches ErrConditionFailed. An error that matches
 // ErrOutcomeUnknown means that the value may have been set, or may yet be.
 func (c *Client) Set(ctx context.Context, key string, value []byte, options SetOptions) (hlc.Timestamp, error) {
-	timestamp, err := c.clock.Now()
+	timestamp, err := c.tick()
 	if err != nil {
 		return hlc.Timestamp{}, operationError(protocol.VerbSet, key, notSent(err))
 	}
@@ -191,7 +196,7 @@ func (c *Client) Set(ctx context.Context, key string, value []byte, options SetO
 	}
 	answer, err := c.do(ctx, Request{
 		Payload:      payload,
-		Timestamp:    timestamp.String(),
+		Timestamp:    timestamp,
 		FencingToken: tokenText(options.FencingToken),
 		Binding:      options.Binding,
 	})
@@ -272,20 +277,34 @@ func (c *Client) keyNotify(ctx context.Context, key string, options ...string) e
 	return operationError(protocol.VerbKeyNotify, key, err)
 }
 
-// do sends a request, bounded in time, and reads the reply.
+// do sends a request, bounded in time, and reads the reply. A request whose timestamp the
+// store refused is sent again, once, with another: the first changed nothing, and the
+// second is a new request.
 func (c *Client) do(ctx context.Context, request Request) (answer, error) {
 	if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > c.timeout {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.timeout)
 		defer cancel()
 	}
+	answer, err := c.exchange(ctx, request)
+	if err != nil && c.adapt(err) {
+		var unusable error
+		if request.Timestamp, unusable = c.tick(); unusable == nil {
+			answer, err = c.exchange(ctx, request)
+		}
+	}
+	return answer, err
+}
+
+func (c *Client) exchange(ctx context.Context, request Request) (answer, error) {
 	reply, err := c.conn.RoundTrip(ctx, request)
 	if err != nil {
 		return answer{}, err
 	}
 	answer, err := c.read(reply)
 	if err != nil {
-		err = c.explainSkew(request, err)
+		err = c.explainSkew(request, answer.version, err)
+		answer.version = hlc.Timestamp{} // the store's clock, perhaps, and of no value
 	}
 	return answer, err
 }

@@ -15,8 +15,9 @@ import (
 // scripted is a Conn that answers with what a test says: replies that our own
 // store never sends.
 type scripted struct {
-	reply transport.Reply
-	sent  transport.Request
+	reply    transport.Reply
+	sent     transport.Request
+	requests int
 }
 
 func (*scripted) ClientID() string       { return "urn:node:a" } // colons are allowed
@@ -25,6 +26,7 @@ func (*scripted) Close() error           { return nil }
 
 func (s *scripted) RoundTrip(_ context.Context, request transport.Request) (transport.Reply, error) {
 	s.sent = request
+	s.requests++
 	return s.reply, nil
 }
 
@@ -161,9 +163,9 @@ func TestARefusalForAClockSaysWhichClockAndByHowMuch(t *testing.T) {
 		says        []string
 	}{
 		{"the clock of this node", "-ERR the request timestamp" + ahead, transport.ErrTimestampTooFarAhead, false,
-			[]string{"this node's clock, which reads 2026-11-21T12:00:00Z, is more than 1m0s ahead of the store's", "less than 2026-11-21T11:59:00Z", "synchronize the clock of this node"}},
+			[]string{"this node's clock, which reads 2026-11-21T12:00:00Z, is more than 1m0s ahead of the store's clock: synchronize the clock of this node"}},
 		{"the clock where the token came from", "-ERR the request fencing token timestamp" + ahead, transport.ErrFencingTokenTooFarAhead, true,
-			[]string{"the fencing token 1795262700000:3:StateStore is more than 1m0s ahead of the store's clock", "5m0s ahead of this node's", "synchronize the clocks of the store"}},
+			[]string{"the fencing token 1795262700000:3:StateStore is more than 1m0s ahead of the store's clock", "and 5m0s ahead of this node's", "synchronize the clocks of the store"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			conn.reply.Payload = []byte(test.reply)

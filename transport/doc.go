@@ -43,6 +43,16 @@
 // A change that a [Watch] shows came over a network and may be late. What it leaves
 // out is told (Change.Missed), but a notification is a hint, not a fact about now.
 //
+// # Clocks
+//
+// The wall clock of a node orders its requests and decides nothing else. It may step by
+// hours, either way. A clock that is behind does no harm. A client whose clock is more
+// than a minute ahead of the store's is refused once, and from then on goes by the store's
+// clock, which the refusal tells, or by the latest version it has seen; the refused request
+// is repeated within the time that its caller allows, and the caller sees the reply to the
+// repetition. When the node's clock is right again, the client goes by that. [Client.Skew]
+// reports both kinds of disagreement to the operator.
+//
 // # Errors
 //
 //	errors.Is                          meaning                                who recovers, how
@@ -51,7 +61,7 @@
 //	ErrConditionFailed                 NX, NEX or the value of VDel differed  as the program means it
 //	ErrNotAuthorized and the like      the store refused (*RefusedError)      the program or its operator
 //	ErrOtherStore                      the store was replaced (see Store)     what the one before granted is void
-//	*SkewError                         a clock is a minute ahead or more      the operator: it says which clock
+//	*SkewError                         a clock is more than a minute ahead    the operator: it says which clock
 //	ErrNoStore                         the broker knows no store              the operator; or repeat until one is there
 //	ErrNoStore and ErrOutcomeUnknown   nobody answered, ever: likely no store the operator; else as ErrOutcomeUnknown
 //	*ConnectError                      the broker refuses the connection      the operator: it says what to check
@@ -62,7 +72,7 @@
 //	ErrSessionTakenOver, ErrClosed     this client is finished                dial again, under a client id of its own
 //
 // A version that is ahead of this node's clock is no error: it is returned, and
-// [Client.Skew] tells of it. What a client got and could not use, such as replies that
+// [Client.Skew] reports it. What a client got and could not use, such as replies that
 // came twice, is ignored and counted: see [Client.Stats].
 //
 // # Who runs what

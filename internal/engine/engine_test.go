@@ -431,3 +431,21 @@ func TestInvariant48AStepOfTheSystemsClockIsNoStepOfTheStores(t *testing.T) {
 		}
 	})
 }
+
+// Invariant 43: no lock is held while the system's clock is read. This clock asks the
+// engine for something, and would wait for itself for ever.
+func TestInvariant43NoLockIsHeldWhileTheSystemsClockIsRead(t *testing.T) {
+	b := newBench(t)
+	b.engine.SetSystemClock(func() time.Time { b.engine.Forget("c"); return time.Now() })
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.apply("c", "SET", "k", "v", "PX", "1")
+		b.engine.expire(t.Context())
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the engine waits for the clock, and the clock for the engine")
+	}
+}

@@ -1,0 +1,157 @@
+package transport
+
+import (
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+)
+
+// Invariants 40, 41 and 48: what a client sends, by what its node's clock shows and what
+// the store says. All times are milliseconds since noon.
+func TestInvariant48ClockOfAClient(t *testing.T) {
+	const (
+		noon   = 1696374425000
+		second = 1000
+		minute = 60 * second
+		hour   = 60 * minute
+		nobody = math.MinInt64 // the store does not tell its clock
+	)
+	type step struct {
+		local int64 // what the node's clock shows
+
+		// One of these happens.
+		sees    *hlc.Timestamp // a version
+		refuses *int64         // the store, which shows this, refuses the last timestamp
+		vain    bool           // and nothing can be done
+
+		drift int64         // of an error of sees, or 0
+		want  hlc.Timestamp // of a request that is sent then
+	}
+	version := func(wall int64, counter uint64) *hlc.Timestamp {
+		return &hlc.Timestamp{Wall: noon + wall, Counter: counter, Node: "StateStore"}
+	}
+	shows := func(wall int64) *int64 { return &wall }
+	stamp := func(wall int64, counter uint64) hlc.Timestamp {
+		return hlc.Timestamp{Wall: noon + wall, Counter: counter, Node: "a"}
+	}
+	tests := []struct {
+		name  string
+		steps []step
+	}{
+		{"requests count within a millisecond", []step{{want: stamp(0, 0)}, {want: stamp(0, 1)}, {local: 1, want: stamp(1, 0)}}},
+		{"a version takes the clock along", []step{{sees: version(7, 3), want: stamp(7, 5)}}},
+		{"a version a minute ahead does", []step{{sees: version(minute, 0), want: stamp(minute, 2)}}},
+		{"a version further ahead does not", []step{{sees: version(minute+1, 0), drift: minute + 1, want: stamp(0, 0)}}},
+		{"a version at the end of time does not", []step{{sees: &hlc.Timestamp{Wall: math.MaxInt64, Node: "s"}, drift: math.MaxInt64 - noon, want: stamp(0, 0)}}},
+		{"a counter that is too large does not", []step{{sees: version(0, math.MaxUint64), want: stamp(0, 0)}}},
+		{"a step back of a minute is bridged", []step{{local: minute, want: stamp(minute, 0)}, {local: 0, want: stamp(minute, 1)}}},
+		{"a step back of more begins anew", []step{{local: minute + 1, want: stamp(minute+1, 0)}, {local: 0, want: stamp(0, 0)}}},
+		{"also if a version comes first", []step{{local: hour, want: stamp(hour, 0)}, {sees: version(0, 5), want: stamp(0, 7)}}},
+		{"a version that was merged is no further ahead", []step{{local: hour, sees: version(hour+minute, 9), want: stamp(hour+minute, 11)}, {local: 0, want: stamp(0, 0)}}},
+		{"a refusal makes it go by the store's clock", []step{
+			{local: hour, want: stamp(hour, 0)},
+			{local: hour + 5, refuses: shows(3), want: stamp(3, 0)},
+			{local: hour + 6, want: stamp(4, 0)},
+			{local: hour + second, sees: version(second, 0), want: stamp(second, 2)},
+		}},
+		{"another step forward", []step{
+			{local: hour, want: stamp(hour, 0)},
+			{local: hour, refuses: shows(0), want: stamp(0, 0)},
+			{local: 2*hour + second, want: stamp(hour+second, 0)},
+			{local: 2*hour + second, refuses: shows(second), want: stamp(second, 0)},
+		}},
+		{"until its own clock will do", []step{
+			{local: hour, want: stamp(hour, 0)},
+			{local: hour, refuses: shows(0), want: stamp(0, 0)},
+			{local: minute + 1, sees: version(0, 0), want: stamp(minute-hour+1, 0)}, // behind is no harm
+			{local: minute, sees: version(0, 0), want: stamp(minute, 1)},
+		}},
+		{"a version from the future is not its own clock's", []step{
+			{local: hour, want: stamp(hour, 0)},
+			{local: hour, refuses: shows(0), want: stamp(0, 0)},
+			{local: hour, sees: version(hour-minute-1, 0), want: stamp(0, 1)},
+		}},
+		{"a refusal that shows that its own clock will do", []step{
+			{local: minute + 1, want: stamp(minute+1, 0)},
+			{local: second, refuses: shows(0), want: stamp(0, 0)},
+			{local: 2 * second, sees: version(second, 0), want: stamp(2*second, 1)},
+		}},
+		{"a store that allows less than a minute", []step{
+			{local: minute, want: stamp(minute, 0)},
+			{local: minute, refuses: shows(40 * second), want: stamp(40*second, 0)},
+		}},
+		{"a store that is ahead of its own clock, and not of what it sent", []step{
+			{sees: version(minute, 0), want: stamp(minute, 2)},
+			{refuses: shows(30 * second), want: stamp(0, 0)},
+		}},
+		{"a store with a clock ahead that refuses is not understood", []step{
+			{local: 0, want: stamp(0, 0)},
+			{local: 0, refuses: shows(0), vain: true, want: stamp(0, 1)},
+			{local: 0, refuses: shows(hour), vain: true, want: stamp(0, 2)},
+		}},
+		{"a refusal that does not tell, and nothing known", []step{
+			{local: hour, want: stamp(hour, 0)},
+			{local: hour, refuses: shows(nobody), vain: true, want: stamp(hour, 1)},
+		}},
+		{"a refusal that does not tell, and an old version", []step{
+			{local: hour, sees: version(-hour, 4), want: stamp(hour, 1)},
+			{local: hour, refuses: shows(nobody), want: stamp(-hour, 0)},
+			{local: hour, sees: version(9, 0), want: stamp(-hour, 1)}, // behind is no harm
+		}},
+		{"a refusal that does not tell, and a version from the future", []step{
+			{local: hour, sees: version(3*hour, 0), drift: 2 * hour, want: stamp(hour, 0)},
+			{local: hour, refuses: shows(nobody), vain: true, want: stamp(hour, 1)},
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			c, err := newClock("a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var sent hlc.Timestamp
+			for i, step := range test.steps {
+				local := noon + step.local
+				if step.sees != nil {
+					err := c.observe(*step.sees, local)
+					var drift *hlc.DriftError
+					if errors.As(err, &drift); (drift != nil) != (step.drift != 0) {
+						t.Errorf("step %d: %v; want an error: %v", i, err, step.drift != 0)
+					}
+					want := time.UnixMilli(noon + step.local + step.drift).Sub(time.UnixMilli(local))
+					if drift != nil && (drift.Ahead != want || drift.Remote != *step.sees || !drift.Physical.Equal(time.UnixMilli(local)) || drift.Limit != time.Minute) {
+						t.Errorf("step %d: %+v; want %v", i, drift, want)
+					}
+				}
+				if step.refuses != nil {
+					store := int64(-1)
+					if *step.refuses != nobody {
+						store = noon + *step.refuses
+					}
+					if adapted := c.adapt(sent, store, local); adapted == step.vain {
+						t.Errorf("step %d: adapted: %v", i, adapted)
+					}
+				}
+				if sent, err = c.tick(local); err != nil || sent != step.want {
+					t.Errorf("step %d: sends %v, %v; want %v", i, sent, err, step.want)
+				}
+			}
+		})
+	}
+}
+
+// Invariant 39: overflow is an error, and changes nothing.
+func TestInvariant39ACounterThatIsUsedUpIsAnError(t *testing.T) {
+	c := clock{last: hlc.Timestamp{Wall: 1000, Counter: math.MaxUint64, Node: "a"}}
+	for range 2 {
+		if sent, err := c.tick(1000); !errors.Is(err, hlc.ErrCounterOverflow) {
+			t.Errorf("%v, %v; want ErrCounterOverflow", sent, err)
+		}
+	}
+	if sent, err := c.tick(1001); err != nil || sent != (hlc.Timestamp{Wall: 1001, Node: "a"}) {
+		t.Errorf("in the next millisecond: %v, %v", sent, err)
+	}
+}

@@ -1,0 +1,292 @@
+package transport_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+// A wallClock is a machine's wall clock that can be stepped.
+type wallClock struct{ off atomic.Int64 }
+
+func (w *wallClock) step(by time.Duration) { w.off.Add(int64(by)) }
+
+func (w *wallClock) now() time.Time { return time.Now().Add(time.Duration(w.off.Load())) }
+
+// terse is a connection to a store that sends no __ts with a refusal, as those of others
+// do not.
+type terse struct{ *transporttest.Conn }
+
+func (c terse) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+	reply, err := c.Conn.RoundTrip(ctx, request)
+	if strings.HasPrefix(string(reply.Payload), "-ERR") {
+		reply.Timestamp = ""
+	}
+	return reply, err
+}
+
+// A clockBench is a client whose clock can be wrong, in a bubble, and what its store saw.
+type clockBench struct {
+	t                 *testing.T
+	store             *transporttest.Store
+	conn              *transporttest.Conn
+	client            *transport.Client
+	clock             wallClock
+	log               strings.Builder
+	requests, refused int
+}
+
+// overClocks runs a test against a store that tells its clock when it refuses for a clock,
+// and against one that does not.
+func overClocks(t *testing.T, test func(b *clockBench)) {
+	for _, tells := range []bool{true, false} {
+		t.Run(fmt.Sprintf("the store tells its clock: %v", tells), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &clockBench{t: t, store: transporttest.Start(t)}
+				b.store.Tap(func(applied transporttest.Applied) {
+					b.requests++
+					if applied.Reply.Outcome == statestore.Refused {
+						b.refused++
+					}
+				})
+				b.conn = b.store.Connect("node-a")
+				var conn transport.Conn = b.conn
+				if !tells {
+					conn = terse{b.conn}
+				}
+				client, err := transport.NewClient(conn, transport.ClientOptions{
+					Now: b.clock.now, Logger: slog.New(slog.NewTextHandler(&b.log, nil)),
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.client = client
+				t.Cleanup(func() { _ = client.Close() })
+				test(b)
+			})
+		})
+	}
+}
+
+// mustSet sets a key and checks that the store refused so many requests meanwhile.
+func (b *clockBench) mustSet(what string, refused int) {
+	b.t.Helper()
+	before := b.refused
+	version, err := b.client.Set(b.t.Context(), "k", []byte("v"), transport.SetOptions{})
+	if err != nil || b.refused-before != refused {
+		b.t.Fatalf("%s: %v, after %d refusals; want %d", what, err, b.refused-before, refused)
+	}
+	if off := time.Until(time.UnixMilli(version.Wall)); off.Abs() > time.Second {
+		b.t.Errorf("%s: the version is %v off", what, off)
+	}
+}
+
+func TestInvariant48AClientWhoseClockStepsForwardAndBackKeepsSettingKeys(t *testing.T) {
+	overClocks(t, func(b *clockBench) {
+		b.mustSet("a clock that is right", 0)
+		b.clock.step(time.Hour)
+		b.mustSet("an hour ahead", 1)
+		b.clock.step(-time.Hour)
+		for range 3 {
+			time.Sleep(time.Second)
+			b.mustSet("right again", 0)
+		}
+		if err := b.client.Skew(); err != nil {
+			b.t.Errorf("right again: %v", err)
+		}
+		b.clock.step(-time.Hour)
+		b.mustSet("an hour behind", 0)
+		if drift := (*hlc.DriftError)(nil); !errors.As(b.client.Skew(), &drift) {
+			b.t.Errorf("an hour behind: %v", b.client.Skew())
+		}
+		b.clock.step(time.Hour)
+		b.mustSet("right once more", 0)
+		if err := b.client.Skew(); err != nil {
+			b.t.Errorf("right once more: %v", err)
+		}
+	})
+}
+
+// Its own clock may have been ahead for a moment, in which nothing was sent to the store
+// that it could have refused.
+func TestInvariant48AStepThatTheStoreNeverSawLeavesNothingBehind(t *testing.T) {
+	overClocks(t, func(b *clockBench) {
+		b.conn.Cut()
+		b.clock.step(time.Hour)
+		ctx, cancel := context.WithTimeout(b.t.Context(), time.Second)
+		defer cancel()
+		if _, err := b.client.Set(ctx, "k", nil, transport.SetOptions{}); !errors.Is(err, transport.ErrNotSent) {
+			b.t.Fatal(err)
+		}
+		b.clock.step(-time.Hour)
+		b.conn.Restore()
+		b.mustSet("right again", 0)
+	})
+}
+
+func TestInvariant48AClientWhoseClockIsAheadForGoodSetsKeysAfterOneRefusal(t *testing.T) {
+	overClocks(t, func(b *clockBench) {
+		other, _ := b.store.Client(b.t, "node-b", transport.ClientOptions{})
+		if _, err := other.Set(b.t.Context(), "k", nil, transport.SetOptions{}); err != nil {
+			b.t.Fatal(err)
+		}
+		if _, err := b.client.Get(b.t.Context(), "k"); err != nil { // a version, for the store that does not tell
+			b.t.Fatal(err)
+		}
+		b.clock.step(time.Hour)
+		b.mustSet("an hour ahead", 1)
+		for range 10 {
+			b.mustSet("an hour ahead, and adapted", 0)
+			time.Sleep(time.Minute)
+		}
+		var skew *transport.SkewError
+		if err := b.client.Skew(); !errors.As(err, &skew) || !errors.Is(err, transport.ErrTimestampTooFarAhead) {
+			b.t.Errorf("Skew does not say that this node's clock is ahead: %v", err)
+		}
+		b.clock.step(time.Hour)
+		b.mustSet("two hours ahead", 1)
+		b.mustSet("two hours ahead, and adapted", 0)
+		b.clock.step(-2 * time.Hour)
+		b.mustSet("right again", 0)
+		if err := b.client.Skew(); err != nil {
+			b.t.Errorf("right again: %v", err)
+		}
+		if got := strings.Count(b.log.String(), "level=WARN"); got != 2 {
+			b.t.Errorf("%d warnings, want one for each change:\n%s", got, b.log.String())
+		}
+	})
+}
+
+func TestAClientThatKnowsNothingOfTheStoresTimeReportsTheRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		requests := 0
+		store.Tap(func(transporttest.Applied) { requests++ })
+		client, err := transport.NewClient(terse{store.Connect("node-a")}, transport.ClientOptions{
+			Now: func() time.Time { return time.Now().Add(5 * time.Minute) },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = client.Close() })
+		_, err = client.Set(t.Context(), "k", nil, transport.SetOptions{})
+		var skew *transport.SkewError
+		if !errors.As(err, &skew) || !strings.Contains(err.Error(), "is more than 1m0s ahead of the store's clock: synchronize") {
+			t.Errorf("%v", err)
+		}
+		if requests != 1 {
+			t.Errorf("%d requests were sent, want 1", requests)
+		}
+	})
+}
+
+func TestATokenThatIsTooFarAheadIsNotSentAgain(t *testing.T) {
+	overClocks(t, func(b *clockBench) {
+		b.mustSet("a version", 0)
+		token := hlc.Timestamp{Wall: time.Now().Add(5 * time.Minute).UnixMilli(), Node: "StateStore"}
+		before := b.requests
+		_, err := b.client.Set(b.t.Context(), "k", nil, transport.SetOptions{FencingToken: token})
+		if !errors.Is(err, transport.ErrFencingTokenTooFarAhead) || b.requests != before+1 {
+			b.t.Errorf("%v, after %d requests", err, b.requests-before)
+		}
+	})
+}
+
+// receding is a store that refuses whatever it is sent, and whose clock goes back by five
+// minutes with each request.
+type receding struct {
+	scripted
+	clock time.Time
+}
+
+func (r *receding) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+	r.clock = r.clock.Add(-5 * time.Minute)
+	r.reply.Timestamp = hlc.Timestamp{Wall: r.clock.UnixMilli(), Node: "StateStore"}.String()
+	return r.scripted.RoundTrip(ctx, request)
+}
+
+func TestARequestIsRepeatedOnceForAClock(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	conn := &receding{clock: now}
+	conn.reply.Payload = []byte("-ERR the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized\r\n")
+	client, err := transport.NewClient(conn, transport.ClientOptions{Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	version, err := client.Set(t.Context(), "k", nil, transport.SetOptions{})
+	if !version.IsZero() {
+		t.Errorf("a refused Set returns version %v", version)
+	}
+	const want = "this node's clock, which reads 2026-11-21T12:00:00Z, is 10m0s ahead of the store's clock, which reads 2026-11-21T11:50:00Z: synchronize"
+	if !errors.Is(err, transport.ErrTimestampTooFarAhead) || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v; want %q", err, want)
+	}
+	if conn.requests != 2 {
+		t.Errorf("%d requests were sent, want 2", conn.requests)
+	}
+	if sent, err := hlc.Parse(conn.sent.Timestamp); err != nil || sent.Wall != now.Add(-5*time.Minute).UnixMilli() {
+		t.Errorf("the second request carried %v, %v", sent, err)
+	}
+	if err := client.Skew(); err == nil || !strings.Contains(err.Error(), "5m0s ahead of the store's clock") {
+		t.Errorf("Skew: %v", err)
+	}
+}
+
+// The caller's bound is one for both requests.
+func TestARepetitionForAClockTakesNoMoreTime(t *testing.T) {
+	overClocks(t, func(b *clockBench) {
+		b.mustSet("a version", 0)
+		b.clock.step(time.Hour)
+		b.conn.SetFault(func(transport.Request) transporttest.Fault {
+			return transporttest.Fault{HoldReply: transport.DefaultRequestTimeout * 3 / 4}
+		})
+		began := time.Now()
+		_, err := b.client.Set(b.t.Context(), "k", nil, transport.SetOptions{})
+		if took := time.Since(began); took != transport.DefaultRequestTimeout || !errors.Is(err, transport.ErrOutcomeUnknown) {
+			b.t.Errorf("%v after %v; want an unknown outcome after %v", err, took, transport.DefaultRequestTimeout)
+		}
+	})
+}
+
+// Invariant 43: no lock is held while the user's clock is read. This one asks the client
+// for something, and would wait for itself for ever.
+func TestInvariant43NoLockIsHeldWhileTheNodesClockIsRead(t *testing.T) {
+	var client atomic.Pointer[transport.Client]
+	conn := &scripted{}
+	c, err := transport.NewClient(conn, transport.ClientOptions{Now: func() time.Time {
+		if c := client.Load(); c != nil {
+			_ = c.Skew()
+		}
+		return time.Now()
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.Store(c)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for _, reply := range []string{"+OK\r\n", "-ERR the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized\r\n"} {
+			conn.reply = transport.Reply{Payload: []byte(reply), Timestamp: "5:0:StateStore"}
+			_, _ = c.Set(t.Context(), "k", nil, transport.SetOptions{})
+		}
+	}()
+	select {
+	case <-done:
+		_ = c.Close()
+	case <-time.After(10 * time.Second):
+		t.Fatal("the client waits for the clock, and the clock for the client")
+	}
+}
