@@ -1,0 +1,53 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/mosquitto"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// The store's clock travels with its refusal, whichever way the store is reached.
+func TestInvariant48AClientWhoseClockIsAheadLeadsOverEachBroker(t *testing.T) {
+	for name, address := range map[string]func(t *testing.T) string{
+		"our server": func(t *testing.T) string { return start(t, server.Options{}) },
+		"our server, all through its broker": func(t *testing.T) string {
+			return start(t, server.Options{PlainBroker: true})
+		},
+		"an attached store": func(t *testing.T) string {
+			broker := mosquitto.Start(t, "")
+			attachAlone(t, broker.Address, server.AttachOptions{})
+			return broker.Address
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address := address(t)
+			bothWays(t, func(t *testing.T, options transport.Options) {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				options.Now = func() time.Time { return time.Now().Add(time.Hour) }
+				client := dial(t, address, options)
+				l, err := lease.New(client, "press-7/active", lease.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				tenure, err := l.Acquire(ctx) // nothing but the refusal tells the store's time
+				if err != nil {
+					t.Fatal(err)
+				}
+				var skew *transport.SkewError
+				if !errors.As(client.Skew(), &skew) || time.Since(skew.Store).Abs() > patience {
+					t.Errorf("Skew: %v", client.Skew())
+				}
+				if err := tenure.Release(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
