@@ -13,6 +13,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/listeners"
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -83,6 +84,34 @@ func TestTheClientGetsEachOutcomeOfTheStore(t *testing.T) {
 	var refused *transport.RefusedError
 	if !errors.As(err, &refused) || !errors.Is(err, transport.ErrQuotaExceeded) || !strings.Contains(err.Error(), `SET "third"`) {
 		t.Errorf("over the quota: %v", err)
+	}
+}
+
+// A store of ours keeps all keys alike, and takes a SET that asks for more.
+func TestASetThatAsksForPersistenceIsTakenByEveryStoreOfOurs(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		start func(t *testing.T) (address string)
+	}{
+		{"express", func(t *testing.T) string { return start(t, server.Options{}) }},
+		{"plain broker", func(t *testing.T) string { return start(t, server.Options{PlainBroker: true}) }},
+		{"attached", func(t *testing.T) string {
+			address := mosquitto.Start(t, "").Address
+			attach(t, address, server.AttachOptions{})
+			return address
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			client := dial(t, test.start(t), transport.Options{})
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			if _, err := client.Set(ctx, "k", []byte("v"), transport.SetOptions{Persist: true}); err != nil {
+				t.Fatal(err)
+			}
+			if entry, err := client.Get(ctx, "k"); err != nil || string(entry.Value) != "v" {
+				t.Errorf("%+v, %v", entry, err)
+			}
+		})
 	}
 }
 

@@ -155,6 +155,10 @@ type SetOptions struct {
 	FencingToken hlc.Timestamp
 	// Binding says which store alone may apply the request. Zero: any store may.
 	Binding Binding
+	// Persist asks the store to keep the key on disk, so that it survives a restart of the
+	// store. A store may ignore it: the one of Azure IoT Operations keeps such keys if
+	// persistence is configured there, ours treats all keys alike.
+	Persist bool
 }
 
 // DelOptions refines a Del or VDel.
@@ -199,6 +203,7 @@ func (c *Client) Set(ctx context.Context, key string, value []byte, options SetO
 		Timestamp:    timestamp,
 		FencingToken: tokenText(options.FencingToken),
 		Binding:      options.Binding,
+		Persist:      options.Persist,
 	})
 	if err == nil {
 		switch {

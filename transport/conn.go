@@ -60,6 +60,9 @@ type Request struct {
 	Timestamp, FencingToken string
 	// Binding says which store alone may apply the request.
 	Binding Binding
+	// Persist asks the store to keep what is set on disk, by the user property
+	// aio-persistence.
+	Persist bool
 }
 
 // Binding ties a request to the store that granted a tenure, so that no store which

@@ -25,7 +25,8 @@
 // Passwords, tokens, certificates and authorities that are in files are read for each
 // connection, so that they can be replaced; the token of a Kubernetes service account is
 // shown anew while a connection lasts. [FromEnv] reads all of that from the variables that
-// workloads of Azure IoT Operations are given. [Client.Connection] and
+// workloads of Azure IoT Operations are given; beside another SDK that uses them in the same
+// process take [FromEnvWithSuffix], since a client id has one connection. [Client.Connection] and
 // Options.OnConnectionChange tell how the connection is.
 //
 // # What is guaranteed, and what is not

@@ -97,6 +97,31 @@ func TestTheEnvironmentSaysHowToConnect(t *testing.T) {
 	}
 }
 
+// Another SDK in the process has the client id of the environment.
+func TestASuffixKeepsTheClientIDApartFromThatOfAnotherLibrary(t *testing.T) {
+	for _, test := range []struct{ name, id, suffix, want, problem string }{
+		{"a suffix", "gateway-a", "-lease", "gateway-a-lease", ""},
+		{"none", "gateway-a", "", "gateway-a", ""},
+		{"no client id, which is then random", "", "-lease", "", ""},
+		{"a suffix that topics cannot hold", "gateway-a", "/lease", "", `AIO_MQTT_CLIENT_ID is with its suffix "gateway-a/lease", which holds a character`},
+		{"a client id that topics cannot hold", "a/b", "-lease", "", `AIO_MQTT_CLIENT_ID is "a/b", which holds a character`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			environmentOf(t, map[string]string{"AIO_BROKER_HOSTNAME": "broker", "AIO_MQTT_CLIENT_ID": test.id})
+			address, options, err := FromEnvWithSuffix(test.suffix)
+			if test.problem != "" {
+				if err == nil || !strings.Contains(err.Error(), test.problem) || strings.Contains(err.Error(), "\n") {
+					t.Errorf("%v, want %q alone", err, test.problem)
+				}
+				return
+			}
+			if err != nil || options.ClientID != test.want || address != "mqtts://broker:8883" {
+				t.Errorf("%q, client id %q, %v; want %q", address, options.ClientID, err, test.want)
+			}
+		})
+	}
+}
+
 func TestWhatIsWrongInTheEnvironmentIsNamedWithItsCure(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("content"), 0o600); err != nil {

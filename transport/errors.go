@@ -20,8 +20,9 @@ var (
 	ErrClosed = errors.New("the client is closed")
 	// ErrSessionTakenOver: another connection uses the same client id. The
 	// client gives up for good: two that fight for one name would disconnect
-	// each other for ever. Give each process a client id of its own.
-	ErrSessionTakenOver = errors.New("another connection took over this client id; give each process its own")
+	// each other for ever. Give each process a client id of its own, and within a
+	// process each library that connects; see [FromEnvWithSuffix].
+	ErrSessionTakenOver = errors.New("another connection took over this client id; give each process, and each library in it that connects, its own")
 	// ErrNoStore: the broker has nobody who takes requests to a state store. Together
 	// with ErrOutcomeUnknown it is a guess: the broker took a request, nobody answered
 	// it in time, and nobody has answered since the connection was made.

@@ -388,6 +388,9 @@ func requestProperties(dst []frame.UserProperty, clientID string, request Reques
 	if request.Binding.Store != "" {
 		dst = append(dst, frame.UserProperty{Name: protocol.PropertyStore, Value: request.Binding.Store})
 	}
+	if request.Persist {
+		dst = append(dst, frame.UserProperty{Name: protocol.PropertyPersistence, Value: "true"})
+	}
 	return dst
 }
 

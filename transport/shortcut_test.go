@@ -433,6 +433,34 @@ func TestBothWaysSendTheSameRequest(t *testing.T) {
 	}
 }
 
+// PROTOCOL 1: a SET asks for persistence by a user property, and says nothing otherwise.
+func TestASetThatAsksForPersistenceSaysSo(t *testing.T) {
+	bothWays(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(2)
+		client := mustDialTo(t, b.pipeBroker, options)
+		for i, want := range []string{"[]", "[true]"} {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if _, err := client.Set(ctx, "k", []byte("v"), SetOptions{Persist: i > 0}); !errors.Is(err, ErrOutcomeUnknown) {
+				t.Error(err)
+			}
+			requests := b.received()
+			if len(requests) != i+1 {
+				t.Fatalf("%d requests came in", len(requests))
+			}
+			var got []string
+			for _, property := range requests[i].Properties.User {
+				if property.Key == "aio-persistence" {
+					got = append(got, property.Value)
+				}
+			}
+			if fmt.Sprint(got) != want {
+				t.Errorf("Persist %t: aio-persistence is %v, want %s", i > 0, got, want)
+			}
+		}
+	})
+}
+
 func TestAStatusThatIsAnErrorIsOneWhicheverWayItCame(t *testing.T) {
 	bothWays(t, func(t *testing.T, options Options) {
 		b := newQuietBroker(10)

@@ -7,6 +7,9 @@ const (
 	PropertyTimestamp = "__ts"
 	// PropertyFencingToken carries the fencing token of a protected write.
 	PropertyFencingToken = "__ft"
+	// PropertyPersistence, with the value "true" on a SET, asks the store to keep the key
+	// on disk.
+	PropertyPersistence = "aio-persistence"
 	// PropertySourceID repeats the client id. Nobody checks it, so nobody may
 	// rely on it.
 	PropertySourceID = "__srcId"
