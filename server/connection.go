@@ -24,6 +24,7 @@ type connection struct {
 
 	identity     access.Identity           // set at CONNECT, before anything else happens
 	will         *request                  // the request to apply when the connection ends, if any; the reading goroutine's
+	reserved     string                    // the response topic of the latest request; the reading goroutine's
 	lastByte     byte                      // that the broker read; the reading goroutine's
 	patience     time.Duration             // how long the client may be silent; the reading goroutine's
 	sessionEnded atomic.Bool               // with the connection

@@ -16,7 +16,21 @@
 // # Who is who
 //
 // A client has its own topics below clients/, under its client id or the upper-case
-// hex of that, and nobody else's; only the store speaks below clients/statestore.
+// hex of that. It alone subscribes there, and the store answers it there and on no other
+// client's topics. Others may publish there, so that applications can answer each
+// other, but for
+//
+//   - the response topics of the store: the recommended one of every client, with all
+//     below clients/{id}/services/statestore, at any time; and each that a client has used in
+//     a request or in its Will, until its session ends (64 at most: a request that names
+//     one more is dropped);
+//   - all below clients/statestore, where the store notifies;
+//   - what an access.TopicAuthorizer forbids.
+//
+// To these the store alone publishes, so no client can forge a reply or a notification.
+// Nothing below clients/ is retained, and a Will there must be on a topic of its own
+// client.
+//
 // Package access decides who may connect (Options.Authenticator) and what they may do
 // (Options.Authorizer). With TLS the subject of a client certificate is the user.
 //
@@ -26,6 +40,7 @@
 //	has not QoS 1, is retained, names no        refused in its PUBACK, with the reason; QoS 0 has no
 //	response topic, has no correlation data     PUBACK, QoS 2 ends the connection (0x9B)
 //	wants its reply on a topic of another       refused in its PUBACK (0x87)
+//	wants its reply on a 65th topic             refused in its PUBACK (0x97)
 //	wants its reply where the store speaks      answered with a DISCONNECT (0x87)
 //	comes over MQTT 3.1.1                       answered by closing the connection
 //	has a message expiry that passed            refused in its PUBACK

@@ -16,6 +16,13 @@ func (s *Server) WrapListener(wrap func(net.Listener) net.Listener) {
 	s.listener.socket = wrap(s.listener.socket)
 }
 
+// ResponseTopics returns of how many sessions response topics are reserved.
+func (s *Server) ResponseTopics() int {
+	s.responseTopics.mu.Lock()
+	defer s.responseTopics.mu.Unlock()
+	return len(s.responseTopics.sessions)
+}
+
 // Sockets returns how many connections the listener knows, CONNECT or not.
 func (s *Server) Sockets() int {
 	s.listener.mu.Lock()

@@ -69,7 +69,7 @@ func (e *express) take(packet []byte) bool {
 		payload:       p.Payload,
 	}
 	who := e.conn.identity
-	if e.server.checkRequest(who, e.client, r) != "" || !e.server.mayRead(who, e.topic) {
+	if e.server.checkRequest(who, e.client, r) != "" || !e.server.mayRead(who, e.topic) || e.server.reserve(e.client, e.topic) != "" {
 		return false
 	}
 	e.taken++

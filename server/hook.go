@@ -88,7 +88,10 @@ func (h *hook) OnSessionEstablish(cl *mqtt.Client, pk packets.Packet) {
 		}
 	}
 	if pk.Connect.Clean {
-		h.server.engine.EndSession(cl.ID)
+		h.server.endSession(cl.ID)
+	}
+	if conn.will != nil {
+		h.server.responseTopics.reserveForWill(cl.ID, conn.will.responseTopic)
 	}
 	h.server.mu.Lock()
 	h.server.connections[cl.ID] = conn
@@ -140,7 +143,7 @@ func (h *hook) OnDisconnect(cl *mqtt.Client, err error, expire bool) {
 func (h *hook) OnClientExpired(cl *mqtt.Client) {
 	h.server.broker.UnsubscribeClient(cl)
 	if !h.server.isConnected(cl.ID) {
-		h.server.engine.EndSession(cl.ID)
+		h.server.endSession(cl.ID)
 	}
 }
 
@@ -191,15 +194,23 @@ func reasonOf(cl *mqtt.Client, pk packets.Packet) byte {
 }
 
 // OnPublish takes requests out of the stream, before they are acknowledged; the
-// broker acknowledges them and delivers them to nobody. It is called by the
-// goroutine that reads the client's connection.
+// broker acknowledges them and delivers them to nobody. And it refuses what would be
+// retained below clients/. It is called by the goroutine that reads the client's
+// connection.
 func (h *hook) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
-	if cl.Net.Inline || pk.TopicName != protocol.InvokeTopic {
+	if cl.Net.Inline {
 		return pk, nil
 	}
-	fault := h.server.handle(cl, requestIn(pk))
-	if fault == nil {
-		return pk, packets.CodeSuccessIgnore
+	var fault *packets.Code
+	switch {
+	case pk.TopicName == protocol.InvokeTopic:
+		if fault = h.server.handle(cl, requestIn(pk)); fault == nil {
+			return pk, packets.CodeSuccessIgnore
+		}
+	case pk.FixedHeader.Retain && isClientTopic(pk.TopicName):
+		fault = refusal(packets.ErrNotAuthorized, notRetained)
+	default:
+		return pk, nil
 	}
 	switch {
 	case cl.Properties.ProtocolVersion < 5:

@@ -19,14 +19,48 @@ const (
 	storeTopics = clientTopics + "statestore"
 )
 
-// mayPublish reports whether a client may publish to a topic, have a Will on it or be
-// answered on it. Requests are judged elsewhere.
+// mayPublish reports whether a client may publish to a topic. Requests are judged
+// elsewhere. Below clients/ applications answer each other, so a client may publish to
+// the topics of another, but for those on which the store answers.
 func (s *Server) mayPublish(who access.Identity, topic string) bool {
-	switch {
-	case strings.HasPrefix(topic, "$"), isBelow(topic, protocol.Service):
+	if !isClientTopic(topic) {
+		return s.mayUse(who, topic)
+	}
+	level, rest, ok := clientTopic(topic)
+	if !ok || s.responseTopics.reserved(level, rest, topic) {
 		return false
-	case isBelow(topic, strings.TrimSuffix(clientTopics, "/")):
+	}
+	return s.owns(who.Client, topic) || s.topics == nil || s.topics.AuthorizeTopic(who, topic, true)
+}
+
+// mayBeAnswered reports whether a client may be answered on a topic: below clients/ on
+// its own ones only, or the store would publish in its name where it may not.
+func (s *Server) mayBeAnswered(who access.Identity, topic string) bool {
+	if isClientTopic(topic) {
 		return s.owns(who.Client, topic)
+	}
+	return s.mayUse(who, topic)
+}
+
+// mayLeave reports whether a client may have a Will on a topic. The broker publishes it
+// later, and asks nothing then. So below clients/ it must be a topic that will still be
+// the client's own, and one on which the store never answers.
+func (s *Server) mayLeave(who access.Identity, topic string) bool {
+	if !isClientTopic(topic) {
+		return s.mayUse(who, topic)
+	}
+	level, rest, _ := clientTopic(topic)
+	if _, isHex := fromHex(level); isHex && level == who.Client {
+		return false // the level belongs to another as soon as that connects
+	}
+	return s.owns(who.Client, topic) && !isRecommended(rest)
+}
+
+// mayUse reports whether a client may publish to a topic outside of clients/, or be
+// answered there.
+func (s *Server) mayUse(who access.Identity, topic string) bool {
+	if strings.HasPrefix(topic, "$") || isBelow(topic, protocol.Service) {
+		return false
 	}
 	return s.topics == nil || s.topics.AuthorizeTopic(who, topic, true)
 }
@@ -54,6 +88,11 @@ func (s *Server) mayRead(who access.Identity, filter string) bool {
 	return s.topics == nil || s.topics.AuthorizeTopic(who, filter, false)
 }
 
+// isClientTopic reports whether a topic lies below clients/, the store's included.
+func isClientTopic(topic string) bool {
+	return isBelow(topic, strings.TrimSuffix(clientTopics, "/"))
+}
+
 // isBelow reports whether a topic is a level or stands below it.
 func isBelow(topic, level string) bool {
 	rest, ok := strings.CutPrefix(topic, level)
@@ -67,8 +106,8 @@ func isBelow(topic, level string) bool {
 // hex form is to one that is called "p". Such a level belongs to "p" while that is
 // connected.
 func (s *Server) owns(client, topic string) bool {
-	level, _, found := strings.Cut(strings.TrimPrefix(topic, clientTopics), "/")
-	if !found || isBelow(topic, storeTopics) {
+	level, _, ok := clientTopic(topic)
+	if !ok {
 		return false
 	}
 	name, isHex := fromHex(level)
@@ -91,3 +130,7 @@ func (s *Server) isConnected(client string) bool {
 	defer s.mu.Unlock()
 	return s.connections[client] != nil
 }
+
+// notRetained is why a message below clients/ is refused if it is to be retained: the
+// topic may be a response topic, or have another owner, by the time it is read.
+const notRetained = "nothing below clients/ is retained"

@@ -48,41 +48,41 @@ func (p *peer) mayBeAnswered(topic string) bool {
 	return err == nil
 }
 
-// Decision 11: below clients/ a client has its own topics, in both spellings, and
-// nobody else's.
-func TestAClientHasItsOwnTopicsAndNobodyElses(t *testing.T) {
+// Below clients/ a client reads its own topics, in both spellings, and no others; and it
+// publishes to those of all clients on which the store never answers.
+func TestAClientReadsItsOwnTopicsAndNoOthers(t *testing.T) {
 	address := start(t, server.Options{})
 	for _, test := range []struct {
 		name, client, topic string
-		own                 bool
+		own, publish        bool
 	}{
-		{"the plain form", "p", "clients/p/services/statestore/_any_/command/invoke/response", true},
-		{"the hex form", "p", "clients/70/services/statestore/_any_/command/invoke/response", true},
-		{"another client", "p", "clients/q/response", false},
-		{"another client in hex", "p", "clients/71/response", false},
-		{"a name that begins with its own", "p", "clients/pq/response", false},
-		{"a name that its own begins with", "pq", "clients/p/response", false},
-		{"no name", "p", "clients//response", false},
-		{"nothing below the name", "p", "clients/p", false},
-		{"no level of its own", "p", "clients", false},
-		{"lower-case hex", "j", "clients/6a/response", false},
-		{"upper-case hex", "j", "clients/6A/response", true},
-		{"a name with a slash in plain", "a/b", "clients/a/b/response", false},
-		{"a name with a slash in hex", "a/b", "clients/612F62/response", true},
-		{"the store's topics by a client of its name", "statestore", "clients/statestore/x", false},
-		{"the same in hex", "statestore", "clients/737461746573746F7265/response", true},
-		{"a hexadecimal name whose owner is not there", "72", "clients/72/response", true},
-		{"the same name in hex", "72", "clients/3732/response", true},
-		{"other topics of the store", "p", "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/x", false},
-		{"elsewhere", "p", "factory/answers", true},
-		{"a topic that only begins like that of clients", "p", "clientship/q", true},
+		{"the plain form", "p", "clients/p/services/statestore/_any_/command/invoke/response", true, false},
+		{"the hex form", "p", "clients/70/services/statestore/_any_/command/invoke/response", true, false},
+		{"another client", "p", "clients/q/response", false, true},
+		{"another client in hex", "p", "clients/71/response", false, true},
+		{"a name that begins with its own", "p", "clients/pq/response", false, true},
+		{"a name that its own begins with", "pq", "clients/p/response", false, true},
+		{"no name", "p", "clients//response", false, false},
+		{"nothing below the name", "p", "clients/p", false, false},
+		{"no level of its own", "p", "clients", false, false},
+		{"lower-case hex", "j", "clients/6a/response", false, true},
+		{"upper-case hex", "j", "clients/6A/response", true, true},
+		{"a name with a slash in plain", "a/b", "clients/a/b/response", false, true},
+		{"a name with a slash in hex", "a/b", "clients/612F62/response", true, true},
+		{"the store's topics by a client of its name", "statestore", "clients/statestore/x", false, false},
+		{"the same in hex", "statestore", "clients/737461746573746F7265/response", true, true},
+		{"a hexadecimal name whose owner is not there", "72", "clients/72/response", true, true},
+		{"the same name in hex", "72", "clients/3732/response", true, true},
+		{"other topics of the store", "p", "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/x", false, false},
+		{"elsewhere", "p", "factory/answers", true, true},
+		{"a topic that only begins like that of clients", "p", "clientship/q", true, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p, err := tryConnect(t, address, test.client, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := p.mayPublish(test.topic); got != test.own {
+			if got := p.mayPublish(test.topic); got != test.publish {
 				t.Errorf("client %q may publish to %q: %v", test.client, test.topic, got)
 			}
 			if got := p.mayBeAnswered(test.topic); got != test.own {

@@ -49,7 +49,11 @@ func requestIn(pk packets.Packet) request {
 // acknowledgement.
 func (s *Server) handle(cl *mqtt.Client, r request) *packets.Code {
 	who := identityOf(cl)
-	if dropped := s.checkRequest(who, cl, r); dropped != "" {
+	dropped := s.checkRequest(who, cl, r)
+	if dropped == "" {
+		dropped = s.reserve(cl, r.responseTopic)
+	}
+	if dropped != "" {
 		return s.drop(cl, dropped)
 	}
 	reply, fault := s.apply(who, cl, r)
@@ -108,10 +112,27 @@ func (s *Server) checkRequest(who access.Identity, cl *mqtt.Client, r request) D
 		return DroppedOldProtocol
 	}
 	dropped := checkMessage(r.retain, r.qos, r.responseTopic, r.correlation)
-	if dropped == "" && !s.mayPublish(who, r.responseTopic) {
+	if dropped == "" && !s.mayBeAnswered(who, r.responseTopic) {
 		return DroppedForeignTopic
 	}
 	return dropped
+}
+
+// reserve keeps the response topic of a request for the store's replies, until the
+// session ends: why the request must be dropped, if it must. It is called by the
+// goroutine that reads the connection.
+func (s *Server) reserve(cl *mqtt.Client, topic string) Dropped {
+	conn, ok := cl.Net.Conn.(*connection)
+	if ok && conn.reserved == topic {
+		return "" // as for nearly all requests
+	}
+	if !s.responseTopics.reserve(cl.ID, topic) {
+		return DroppedTooManyTopics
+	}
+	if ok {
+		conn.reserved = strings.Clone(topic)
+	}
+	return ""
 }
 
 // checkMessage is what checkRequest judges without knowing the sender.
@@ -152,6 +173,8 @@ func codeOf(why Dropped) packets.Code {
 		return packets.ErrNotAuthorized
 	case DroppedInvalidTopic:
 		return packets.ErrTopicNameInvalid
+	case DroppedTooManyTopics:
+		return packets.ErrQuotaExceeded
 	}
 	return packets.ErrImplementationSpecificError
 }

@@ -49,6 +49,8 @@ type Server struct {
 	listener *listener
 	herald   *mqtt.Client           // publishes replies to third parties; has no connection
 	topics   access.TopicAuthorizer // nil: ordinary topics are open to all
+	// responseTopics are those on which the store alone publishes.
+	responseTopics *responseTopics
 
 	once     sync.Once   // Serve or Close, whichever comes first
 	stopping atomic.Bool // no Will is applied any more
@@ -91,6 +93,7 @@ func New(options Options) (*Server, error) {
 		stats:       Stats{Dropped: make(map[Dropped]uint64)},
 	}
 	s.topics, _ = options.Authorizer.(access.TopicAuthorizer)
+	s.responseTopics = newResponseTopics()
 	s.engine = engine.New(store, s.deliver)
 	s.broker = newBroker(options)
 	s.herald = s.broker.NewClient(nil, mqtt.LocalListener, "$store", true)
@@ -246,13 +249,19 @@ func (s *Server) forget(clientID string, conn *connection) {
 	}
 	s.mu.Unlock()
 	if conn.sessionEnded.Load() {
-		s.engine.EndSession(clientID)
+		s.endSession(clientID)
 	} else {
 		s.engine.Forget(clientID)
 	}
 	if slow {
 		s.logger.Warn("disconnected a client that did not read what was written to it", "client", clientID)
 	}
+}
+
+// endSession forgets what was kept for a session.
+func (s *Server) endSession(clientID string) {
+	s.engine.EndSession(clientID)
+	s.responseTopics.release(clientID)
 }
 
 // endsWithConnection reports whether a client has no session beyond its connection.

@@ -1,0 +1,128 @@
+package server
+
+import (
+	"hash/maphash"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/tenurelock/tenure/internal/protocol"
+)
+
+// maxResponseTopics is how many response topics of each client are reserved. A client
+// has one, or one for each of its libraries.
+const maxResponseTopics = 64
+
+// responseTopics knows on which topics below clients/ the store answers, so that no
+// client publishes there in the store's place. It keeps a hash of each topic and not its
+// text, which a client can make 65,535 bytes long: two topics with the same hash, which
+// no client can look for without the seed, would only reserve one too many.
+//
+// It is safe for concurrent use.
+type responseTopics struct {
+	seed maphash.Seed
+
+	mu       sync.Mutex
+	sessions map[string]*reservedTopics // by client id
+}
+
+// reservedTopics are the response topics of a session, as hashes.
+type reservedTopics struct {
+	will     uint64 // of the present Will, or of the last; 0: none
+	requests []uint64
+}
+
+func (r *reservedTopics) has(hash uint64) bool {
+	return r != nil && (r.will == hash || slices.Contains(r.requests, hash))
+}
+
+func newResponseTopics() *responseTopics {
+	return &responseTopics{seed: maphash.MakeSeed(), sessions: make(map[string]*reservedTopics)}
+}
+
+// reserve notes the response topic of a request. It reports false if the client has too
+// many.
+func (t *responseTopics) reserve(client, topic string) bool {
+	if !needsReservation(topic) {
+		return true
+	}
+	hash := maphash.String(t.seed, topic)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	session := t.session(client)
+	if session.has(hash) {
+		return true
+	}
+	if len(session.requests) >= maxResponseTopics {
+		return false
+	}
+	session.requests = append(session.requests, hash)
+	return true
+}
+
+// reserveForWill notes the response topic of a Will, in place of the one before.
+func (t *responseTopics) reserveForWill(client, topic string) {
+	if !needsReservation(topic) {
+		return
+	}
+	hash := maphash.String(t.seed, topic)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.session(client).will = hash
+}
+
+// session is called with mu locked.
+func (t *responseTopics) session(client string) *reservedTopics {
+	session := t.sessions[client]
+	if session == nil {
+		session = new(reservedTopics)
+		t.sessions[client] = session
+	}
+	return session
+}
+
+// release forgets a client whose session ended.
+func (t *responseTopics) release(client string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.sessions, client)
+}
+
+// reserved reports whether the store alone publishes to a topic below the topics of a
+// client: clients/{level}/{rest}. It asks for both clients that the level may name.
+func (t *responseTopics) reserved(level, rest, topic string) bool {
+	if isRecommended(rest) {
+		return true
+	}
+	name, isHex := fromHex(level)
+	hash := maphash.String(t.seed, topic)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.sessions[level].has(hash) || isHex && t.sessions[name].has(hash)
+}
+
+// isRecommended reports whether a topic, from the client's level on, is one of those that
+// clients use for the store's replies without being told to. These are reserved for every
+// client at any time: a program could guess them, and publish there before the client
+// sends its first request.
+func isRecommended(rest string) bool {
+	return isBelow(rest, "services/statestore") || // PROTOCOL 1, and the SDK for Rust
+		isBelow(rest, protocol.Service) // what SDKs make of the topic of requests if nothing is set
+}
+
+// needsReservation reports whether a response topic must be remembered: an ordinary topic
+// is open to all, as the rules say, and a recommended one is reserved anyway.
+func needsReservation(topic string) bool {
+	_, rest, ok := clientTopic(topic)
+	return ok && !isRecommended(rest)
+}
+
+// clientTopic splits clients/{level}/{rest}.
+func clientTopic(topic string) (level, rest string, ok bool) {
+	below, ok := strings.CutPrefix(topic, clientTopics)
+	if !ok || isBelow(topic, storeTopics) {
+		return "", "", false
+	}
+	level, rest, ok = strings.Cut(below, "/")
+	return level, rest, ok && level != ""
+}
