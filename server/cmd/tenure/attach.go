@@ -107,7 +107,7 @@ func (s *attachSettings) tlsConfig() (*tls.Config, error) {
 	return config, nil
 }
 
-func (s *serveSettings) runAttached(cmd *cobra.Command) error {
+func (s *serveSettings) runAttached(cmd *cobra.Command, hangups <-chan os.Signal) error {
 	options, err := s.attachOptions()
 	if err != nil {
 		return err
@@ -126,6 +126,8 @@ func (s *serveSettings) runAttached(cmd *cobra.Command) error {
 		case <-ctx.Done():
 		}
 	})
+	// What --attach-cert and --attach-key name is read for each connection anyway.
+	tasks.Go(func() { s.reloadOnSignal(ctx, hangups, nil) })
 	err = store.Serve(ctx)
 	cancel()
 	tasks.Wait()

@@ -48,7 +48,8 @@ An address that other machines can reach needs TLS (--tls-cert, --tls-key) and
 somebody who checks who connects: users and rules (--auth), or client
 certificates (--client-ca), whose subject is then the user. --insecure does
 without. On SIGHUP the users, the rules and the certificate are read again; if
-one of the files is not good, what was read before stays in force.
+one of the files is not good, what was read before stays in force. SIGHUP never
+stops a server, nor does a terminal that is closed.
 
 --strict closes holes that the protocol leaves open: the fence of a protected
 key survives its deletion and expiry, a fencing token that was never issued is
@@ -113,8 +114,10 @@ func (s *serveSettings) run(cmd *cobra.Command) error {
 	if s.Store.HoldOff < 0 {
 		return fmt.Errorf("--hold-off %v is negative; 0 means none", s.Store.HoldOff)
 	}
+	hangups := catchHangups()
+	defer signal.Stop(hangups)
 	if s.attach.broker != "" {
-		return s.runAttached(cmd)
+		return s.runAttached(cmd, hangups)
 	}
 	reloads, err := s.readFiles()
 	if err != nil {
@@ -137,7 +140,7 @@ func (s *serveSettings) run(cmd *cobra.Command) error {
 	s.warnOfMemory()
 	ctx, stop := context.WithCancel(cmd.Context())
 	var tasks sync.WaitGroup
-	tasks.Go(func() { s.reloadOnSignal(ctx, reloads) })
+	tasks.Go(func() { s.reloadOnSignal(ctx, hangups, reloads) })
 	err = listening.Serve(ctx)
 	stop()
 	tasks.Wait()
@@ -187,20 +190,26 @@ func (s *serveSettings) readFiles() ([]reload, error) {
 	return append(reloads, reload{"--tls-cert", pair.reload}), nil
 }
 
-// reloadOnSignal reads the files again on SIGHUP. Where there are none, that ends the
-// process, as it does to any program whose terminal is closed.
-func (s *serveSettings) reloadOnSignal(ctx context.Context, reloads []reload) {
-	if len(reloads) == 0 {
-		return
-	}
+// catchHangups keeps the process alive when its terminal is closed, and returns where each
+// SIGHUP then goes. What reads the log may be closed too: a line that cannot be
+// written is lost, and does not end the process by SIGPIPE.
+func catchHangups() chan os.Signal {
+	signal.Ignore(syscall.SIGPIPE)
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
+	return hangups
+}
+
+// reloadOnSignal reads the files again on SIGHUP, until ctx ends.
+func (s *serveSettings) reloadOnSignal(ctx context.Context, hangups <-chan os.Signal, reloads []reload) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-hangups:
+		}
+		if len(reloads) == 0 {
+			s.Logger.Warn("SIGHUP: there is nothing to read again; SIGINT or SIGTERM stops this process")
 		}
 		for _, r := range reloads {
 			if err := r.read(); err != nil {

@@ -1,0 +1,92 @@
+//go:build unix
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/tenurelock/tenure/internal/mosquitto"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// A terminal that is closed sends SIGHUP, and takes away what reads the log: neither is a
+// reason to stop a store.
+func TestAServerOutlivesSIGHUPAndTheEndOfItsLog(t *testing.T) {
+	path := build(t)
+	for _, test := range []struct {
+		name      string
+		arguments func(t *testing.T) []string
+		ready     string // how its first line begins; an address follows
+	}{
+		{"a broker with a store inside", func(*testing.T) []string { return []string{"--addr", "127.0.0.1:0"} }, "listening on "},
+		{"an attached store", func(t *testing.T) []string {
+			return []string{"--attach", "mqtt://" + mosquitto.Start(t, "").Address}
+		}, "attached to "},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*patience) // for all that follows
+			defer cancel()
+			cmd := exec.CommandContext(ctx, path, append([]string{"serve"}, test.arguments(t)...)...)
+			stdout, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			stderr, err := cmd.StderrPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				_ = cmd.Process.Kill() // if it is still there
+				_ = cmd.Wait()
+			})
+			lines := bufio.NewScanner(stdout)
+			lines.Scan()
+			address, ok := strings.CutPrefix(lines.Text(), test.ready)
+			if !ok {
+				t.Fatalf("first line %q", lines.Text())
+			}
+			hangUp := func() {
+				t.Helper()
+				if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+					t.Fatal(err)
+				}
+			}
+			answers := func(when string) {
+				t.Helper()
+				client, err := transport.Dial(ctx, address, transport.Options{})
+				if err != nil {
+					t.Fatalf("%s: %v", when, err)
+				}
+				defer client.Close()
+				if _, err := client.Set(ctx, "k", []byte("v"), transport.SetOptions{}); err != nil {
+					t.Errorf("%s: %v", when, err)
+				}
+			}
+			log := bufio.NewScanner(stderr)
+			for range 2 {
+				hangUp()
+				if !log.Scan() || !strings.Contains(log.Text(), "SIGHUP") || !strings.Contains(log.Text(), "nothing to read again") {
+					t.Errorf("the log says %q", log.Text())
+				}
+				answers("after SIGHUP")
+			}
+			_, _ = stdout.Close(), stderr.Close()
+			hangUp() // which it logs, into a pipe that is broken
+			answers("without a reader of its log")
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("after SIGTERM: %v", err)
+			}
+		})
+	}
+}
