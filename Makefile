@@ -6,12 +6,14 @@ FUZZTIME ?= 10s
 COUNT ?= 1
 SEEDS ?= 2000
 FIRST ?= 1
+# Where gateways and their engineers run it: one vet compiles everything, tests included.
+PLATFORMS := linux/386 linux/arm linux/arm64 windows/amd64 darwin/arm64 freebsd/amd64
 
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: check
 check: ## Format, vet, lint, tidy and test: what must be green before a commit
@@ -26,6 +28,17 @@ check: ## Format, vet, lint, tidy and test: what must be green before a commit
 .PHONY: race
 race: ## Run all tests under the race detector; COUNT=50 repeats them
 	go test -race -count=$(COUNT) work
+
+.PHONY: test-386
+test-386: ## Run the tests, without the longest, as on a 32-bit processor
+	CGO_ENABLED=0 GOARCH=386 go test -short work
+
+.PHONY: vet-platforms
+vet-platforms: ## Compile and vet everything for the other platforms
+	@set -e; for platform in $(PLATFORMS); do \
+		echo "vet for $$platform"; \
+		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} GOARM=7 go vet work; \
+	done
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (default 10s)

@@ -129,7 +129,7 @@ func (o *Options) complete() error {
 	if o.Rank < 0 {
 		return fmt.Errorf("Options.Rank %d is negative; the best rank is 0", o.Rank)
 	}
-	if o.RankDelay > 0 && o.Rank > int(math.MaxInt64/o.RankDelay) {
+	if o.RankDelay > 0 && time.Duration(o.Rank) > math.MaxInt64/o.RankDelay {
 		return fmt.Errorf("rank %d × Options.RankDelay %v is longer than a time.Duration can be; ranks are small numbers", o.Rank, o.RankDelay)
 	}
 	if o.Logger == nil {

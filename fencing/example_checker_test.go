@@ -83,15 +83,7 @@ func storeToken(path string, token hlc.Timestamp) error {
 	if err := writeDurably(temporary, text); err != nil {
 		return err
 	}
-	if err := os.Rename(temporary, path); err != nil {
-		return err
-	}
-	// The name is in the directory, which has to reach the disk too.
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return renameDurably(temporary, path) // which each system does in its own way
 }
 
 func writeDurably(path string, text []byte) error {

@@ -1,6 +1,18 @@
 package server
 
-import "time"
+import (
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+)
+
+// LargestPacket returns how large a packet an attached store sends to a broker that
+// takes packets of size bytes.
+func LargestPacket(size uint32) (int, error) {
+	l := &attachedLink{keepAlive: attachedKeepAlive}
+	err := l.accept(&paho.ConnackProperties{RetainAvailable: true, MaximumPacketSize: &size})
+	return l.maxPacket, err
+}
 
 // Alone lets a store that is not served yet believe that nobody will object to it.
 func (a *Attached) Alone() { a.patience = 0 }

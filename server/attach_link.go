@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"sync"
 	"time"
 
@@ -144,7 +145,7 @@ func (l *attachedLink) accept(conditions *paho.ConnackProperties) error {
 		return errors.New("the broker keeps no retained messages, by which stores find each other")
 	}
 	if conditions.MaximumPacketSize != nil {
-		l.maxPacket = int(*conditions.MaximumPacketSize)
+		l.maxPacket = int(min(*conditions.MaximumPacketSize, math.MaxInt32)) // MQTT's own limit is lower
 	}
 	if l.maxPacket > 0 && l.maxPacket < leastPacket {
 		return fmt.Errorf("the broker takes packets of %d bytes at most; a store needs %d", l.maxPacket, leastPacket)

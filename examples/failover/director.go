@@ -1,4 +1,4 @@
-//go:build unix
+//go:build unix || windows
 
 package main
 
@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"syscall"
+	"slices"
 	"time"
 
 	"github.com/tenurelock/tenure/election"
@@ -89,7 +89,13 @@ func direct(ctx context.Context, s settings, out io.Writer) (*result, error) {
 			return nil, err
 		}
 	}
-	for _, act := range []func(context.Context) error{d.firstLeader, d.kill, d.freeze, d.resign, d.restartForInstantFailover, d.killInstantly, d.finish} {
+	acts := []func(context.Context) error{d.firstLeader, d.kill, d.freeze, d.resign, d.restartForInstantFailover, d.killInstantly, d.finish}
+	if !s.freeze {
+		acts = slices.Delete(acts, 2, 3)
+		d.result.woke = false
+		fmt.Fprint(out, "No node is frozen, so no write comes late: the checks of that are left out.\n\n")
+	}
+	for _, act := range acts {
 		if err := act(ctx); err != nil {
 			return nil, err
 		}
@@ -158,7 +164,7 @@ func (d *director) killActive(ctx context.Context, name string, limit time.Durat
 	d.ending = victim
 	fault := d.result.begin(name, limit, time.Now())
 	d.say("", "SIGKILL to %s, which leads", victim)
-	if err := d.nodes[victim].signal(syscall.SIGKILL); err != nil {
+	if err := d.nodes[victim].kill(); err != nil {
 		return err
 	}
 	if err := d.awaitSuccessor(ctx, victim, fault); err != nil {
@@ -183,7 +189,7 @@ func (d *director) freeze(ctx context.Context) error {
 	}
 	fault := d.result.begin("frozen (SIGSTOP)", d.ttl+killSlack, time.Now())
 	d.say("", "SIGSTOP to %s, which leads and does not notice", victim)
-	if err := d.nodes[victim].signal(syscall.SIGSTOP); err != nil {
+	if err := d.nodes[victim].freeze(); err != nil {
 		return err
 	}
 	if err := d.awaitSuccessor(ctx, victim, fault); err != nil {
@@ -194,7 +200,7 @@ func (d *director) freeze(ctx context.Context) error {
 	}
 	d.woken = victim
 	d.say("", "SIGCONT to %s, which goes on where it stopped", victim)
-	if err := d.nodes[victim].signal(syscall.SIGCONT); err != nil {
+	if err := d.nodes[victim].wake(); err != nil {
 		return err
 	}
 	if err := d.await(ctx, victim+" to write late", func() bool { return d.lateOf == victim }); err != nil {

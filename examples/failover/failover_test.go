@@ -88,6 +88,27 @@ func mustSurviveEachFault(t *testing.T, flags ...string) {
 	}
 }
 
+// The form in which it runs where a process cannot be frozen.
+func TestWithoutTheFreezeThePairSurvivesTheOtherFaults(t *testing.T) {
+	cmd := exec.Command(build(t), "--ttl", "1s", "--json", "--freeze=false")
+	var timeline bytes.Buffer
+	cmd.Stderr = &timeline
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s\n%s", err, timeline.String(), out)
+	}
+	var got result
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if got.Stale != 0 || !got.ok() || len(got.Checks) != 4 || len(got.Faults) != 4 {
+		t.Errorf("stale writes %d, checks %+v, %d faults", got.Stale, got.Checks, len(got.Faults))
+	}
+	if said := timeline.String(); strings.Contains(said, "SIGSTOP") || !strings.Contains(said, "No node is frozen") {
+		t.Errorf("the timeline says\n%s", said)
+	}
+}
+
 func TestInterruptEndsTheDirectorAndItsNodes(t *testing.T) {
 	cmd := exec.Command(build(t), "--ttl", "1s")
 	timeline, err := cmd.StdoutPipe()

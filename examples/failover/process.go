@@ -1,4 +1,4 @@
-//go:build unix
+//go:build unix || windows
 
 package main
 
@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"syscall"
 	"time"
 )
 
@@ -32,7 +31,7 @@ func startProcess(s settings, name string, events chan<- event) (*process, error
 		"--ttl", s.ttl.String(), fmt.Sprintf("--verbose=%t", s.verbose), fmt.Sprintf("--instant=%t", s.instant))
 	cmd.Stderr = os.Stderr
 	// Ctrl-C goes to the director alone, which then ends the nodes.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = inItsOwnGroup
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -60,9 +59,10 @@ func startProcess(s settings, name string, events chan<- event) (*process, error
 	return p, nil
 }
 
-func (p *process) signal(s syscall.Signal) error {
-	if err := p.cmd.Process.Signal(s); err != nil {
-		return fmt.Errorf("%v %s: %w", s, p.name, err)
+// kill ends the node at once.
+func (p *process) kill() error {
+	if err := p.cmd.Process.Kill(); err != nil {
+		return fmt.Errorf("kill %s: %w", p.name, err)
 	}
 	return nil
 }
@@ -77,7 +77,7 @@ func (p *process) resign() error {
 // words meanwhile.
 func (p *process) stop(ctx context.Context, events <-chan event, heard func(event)) {
 	_ = p.stdin.Close()
-	_ = p.signal(syscall.SIGCONT) // fails if it has ended, which is as well
+	_ = p.wake() // fails if it has ended, which is as well
 	patience := time.NewTimer(5 * time.Second)
 	defer patience.Stop()
 	interrupted := ctx.Done()
@@ -88,9 +88,9 @@ func (p *process) stop(ctx context.Context, events <-chan event, heard func(even
 		case e := <-events:
 			heard(e)
 		case <-patience.C:
-			_ = p.signal(syscall.SIGKILL)
+			_ = p.kill()
 		case <-interrupted:
-			_ = p.signal(syscall.SIGKILL)
+			_ = p.kill()
 			interrupted = nil
 		}
 	}
