@@ -32,7 +32,7 @@ func startGuardedMosquitto(t *testing.T, change func(rules string) string) *mosq
 	if err := os.WriteFile(acl, []byte(change(string(rules[1]))), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(passwords, []byte("store:secret\n"), 0o600); err != nil {
+	if err := os.WriteFile(passwords, []byte("store:secret\npress:secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := exec.Command("mosquitto_passwd", "-U", passwords).CombinedOutput(); err != nil {
@@ -80,6 +80,37 @@ func TestTheRulesOfTheDocumentLetClientsUseTheStoreAndNoMore(t *testing.T) {
 		t.Error(err)
 	}
 	other.mustGet("k", "v") // the next message is this reply
+}
+
+// With the rule for them, and no more.
+func TestTheRuleOfTheDocumentLetsAnApplicationAnswerAnother(t *testing.T) {
+	document, err := os.ReadFile("../docs/attach.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := regexp.MustCompile(`(user press)\n +(topic write .*)\n`).FindSubmatch(document)
+	if rule == nil {
+		t.Fatal("docs/attach.md has no rule for applications")
+	}
+	broker := startGuardedMosquitto(t, func(rules string) string {
+		return fmt.Sprintf("%s\n%s\n%s\n", rules, rule[1], rule[2])
+	})
+	attach(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret")})
+	invoker, executor := connect(t, broker.Address, "node-a", nil), connect(t, broker.Address, "press-1", as("press"))
+	invoker.subscribe("clients/node-a/services/press/increment")
+	answer := &paho.Publish{QoS: 1, Topic: "clients/node-a/services/press/increment", Payload: []byte("42")}
+	if _, err := executor.publish(answer); err != nil {
+		t.Fatal(err)
+	}
+	if got := invoker.next(); string(got.Payload) != "42" {
+		t.Errorf("the answer is %v", got)
+	}
+	for _, topic := range recommended("node-a") {
+		ack, err := executor.publish(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte("forged")})
+		if err == nil || ack == nil || ack.ReasonCode != 0x87 {
+			t.Errorf("an application publishes to %s: %v", topic, err)
+		}
+	}
 }
 
 func TestAStoreThatTheBrokerRefusesSaysWhatItNeeds(t *testing.T) {

@@ -259,14 +259,14 @@ func TestInvariant56AClientMayBeAnsweredOnAtMost64Topics(t *testing.T) {
 		}
 		p.mustGet("k", "") // on a topic that is reserved already
 		for _, topic := range []string{"clients/p/services/statestore/_any_/command/invoke/response", "factory/answers"} {
-			p.replyTo = topic // which nobody has to remember
+			p.replyTo = topic // which need not be remembered
 			p.subscribe(topic)
 			p.do("GET", "k")
 		}
 	})
 }
 
-// Nothing below clients/ is retained: who reads it later may not be who owned it then.
+// A topic below clients/ may have another owner by the time a retained message is read.
 func TestNothingBelowClientsIsRetained(t *testing.T) {
 	address := start(t, server.Options{})
 	p := connect(t, address, "p", nil)
