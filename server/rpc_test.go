@@ -152,6 +152,9 @@ func TestTheStoreAloneSpeaksWhereItAnswersAndNotifies(t *testing.T) {
 					}
 				}
 			}
+			for _, p := range who {
+				p.mayPublish("factory/last") // the broker delivers after PUBACK; now it has delivered the rest
+			}
 		}
 		mustBe("before the victim connects", false, always, stranger, namesake)
 		mustBe("before the victim connects", true, inUse, stranger, namesake)
