@@ -317,7 +317,7 @@ func TestBothWaysGiveTheSameAnswers(t *testing.T) {
 			stamp := inAMinute()
 			maximum := cmp.Or(test.maximum, 8192)
 			for i, way := range ways {
-				address, _, w := startWitnessed(t, server.Options{PlainBroker: way.plain, Authorizer: denied("secret"), MaxPacketSize: maximum})
+				address, _, w := startWitnessed(t, server.Options{PlainBroker: way.plain, Store: statestore.Options{Identity: "the store"}, Authorizer: denied("secret"), MaxPacketSize: maximum})
 				rawTo(t, address, "reader").subscribe("both")
 				other := rawTo(t, address, "other")
 				other.stamp = stamp
