@@ -147,12 +147,6 @@ func readSecret(file string) ([]byte, error) {
 // maxSecret is how long binary data in an MQTT packet can be [MQTT-1.5.6].
 const maxSecret = 1<<16 - 1
 
-// rotates reports whether another attempt may show other credentials.
-func (o *Options) rotates() bool {
-	return o.PasswordFile != "" || o.TokenFile != "" || o.TLS.CertFile != "" ||
-		o.TLS.Config != nil && o.TLS.Config.GetClientCertificate != nil
-}
-
 // check rejects what excludes each other, and reads each file once, so that a wrong
 // name is told at the start.
 func (o *Options) checkCredentials(servers []*url.URL) error {

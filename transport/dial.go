@@ -82,10 +82,12 @@ const (
 // read, and, with a *ConnectError, when every broker in turn has refused the
 // credentials, the client id or the protocol version.
 //
-// Such a refusal after the first connection ends the client for good, with an error that
-// matches ErrClosed and holds the *ConnectError. There is one exception: where the
-// credentials come from files (PasswordFile, TokenFile, TLS.CertFile), a refusal of them
-// may be over when the files are replaced, so the client goes on trying.
+// After the first connection no refusal ends the client: it goes on trying, with pauses of
+// up to ReconnectMax, since a refusal of what was taken before passes. Requests that wait
+// meanwhile fail, when their context ends, with an error that matches ErrNotSent and holds
+// the *ConnectError of the last attempt; Client.Connection and OnConnectionChange show it
+// too. Only Close ends the client then, and another that takes over its client id
+// (ErrSessionTakenOver).
 func Dial(ctx context.Context, address string, options Options) (*Client, error) {
 	conn, err := newConn(address, &options)
 	if err != nil {

@@ -65,7 +65,8 @@
 //	*SkewError                         a clock is more than a minute ahead    the operator: it says which clock
 //	ErrNoStore                         the broker knows no store              the operator; or repeat until one is there
 //	ErrNoStore and ErrOutcomeUnknown   nobody answered, ever: likely no store the operator; else as ErrOutcomeUnknown
-//	*ConnectError                      the broker refuses the connection      the operator: it says what to check
+//	*ConnectError                      the broker refuses the connection      the operator: it says what to check; after the
+//	                                                                          first connection the client goes on trying
 //	*DisconnectError                   why the broker ended the connection    the client, by connecting again
 //	ErrPacketTooLarge, *RejectedError  the broker refused the request         the program, or the broker's operator
 //	ErrServerBusy, ErrQuotaExceeded    the broker has too much to do          repeat, later

@@ -16,7 +16,8 @@ var (
 	// down for as long as the caller would wait. It was not and will not be
 	// applied.
 	ErrNotSent = errors.New("not sent")
-	// ErrClosed: the client was closed.
+	// ErrClosed: the client was closed. No refusal of the broker closes a client that was
+	// connected once.
 	ErrClosed = errors.New("the client is closed")
 	// ErrSessionTakenOver: another connection uses the same client id. The
 	// client gives up for good: two that fight for one name would disconnect

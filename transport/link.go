@@ -117,8 +117,8 @@ func (q *queue) pop() *exchange {
 	return e
 }
 
-// run connects, again and again, until ctx ends or there is a reason to give up
-// for good.
+// run connects, again and again, until ctx ends, or every broker has refused the first
+// connection for good.
 func (c *mqttConn) run(ctx context.Context) {
 	policy := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(c.options.ReconnectMin),
@@ -139,7 +139,7 @@ func (c *mqttConn) run(ctx context.Context) {
 			c.failed(err)
 		}
 		if c.refusals >= len(c.servers) {
-			c.refusedByAll(err)
+			c.terminate(err)
 			return
 		}
 		if !replaced {
@@ -261,22 +261,17 @@ func (c *mqttConn) dialNet(ctx context.Context, server *url.URL) (*netConn, erro
 
 // isForGood reports whether an attempt, while waits is the will that waits, if any, failed
 // because of a refusal that the next one would meet again.
+//
+// Only the first connection can be refused for good: then a program was set up wrongly,
+// and should hear of it. A broker that took this client once refuses it for reasons that
+// pass: a directory that is down, access rules that are being replaced, files that
+// change. Ending the client for them would end every election that runs on it.
 func (c *mqttConn) isForGood(waits *lastWill, err error) bool {
 	var refused *ConnectError
 	if waits != nil || !errors.As(err, &refused) || !refused.permanent() {
 		return false // the will may be why, even where it was not carried: let it be decided first
 	}
-	return !(c.wasConnected() && refused.ofCredentials() && c.options.rotates())
-}
-
-func (c *mqttConn) wasConnected() bool { return c.status().Connections > 0 }
-
-// refusedByAll ends the connection for good.
-func (c *mqttConn) refusedByAll(err error) {
-	if c.wasConnected() {
-		err = fmt.Errorf("%w for good: %w", ErrClosed, err)
-	}
-	c.terminate(err)
+	return c.status().Connections == 0
 }
 
 func (c *mqttConn) connectPacket(secrets secrets) *paho.Connect {
@@ -406,21 +401,13 @@ func (e *ConnectError) Error() string {
 // Is matches ErrNotAuthorized, ErrQuotaExceeded, ErrPacketTooLarge and ErrServerBusy.
 func (e *ConnectError) Is(target error) bool { return isReason(int(e.Code), target) }
 
-// permanent reports whether another attempt would meet the same refusal.
+// permanent reports whether another attempt would meet the same refusal, as far as it can
+// be known of a broker that never took this client.
 func (e *ConnectError) permanent() bool {
 	switch e.Code {
 	case packets.ConnackUnsupportedProtocolVersion, packets.ConnackInvalidClientID,
 		packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized,
 		packets.ConnackBanned, packets.ConnackBadAuthenticationMethod:
-		return true
-	}
-	return false
-}
-
-// ofCredentials reports whether the broker may take other credentials.
-func (e *ConnectError) ofCredentials() bool {
-	switch e.Code {
-	case packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized, packets.ConnackBadAuthenticationMethod:
 		return true
 	}
 	return false

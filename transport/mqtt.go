@@ -42,7 +42,7 @@ type mqttConn struct {
 
 	// Of the goroutine run.
 	turn     int // index of the server to connect to
-	refusals int // attempts in a row that met a refusal for good
+	refusals int // attempts in a row that met a refusal for good, before the first connection
 
 	mu    sync.Mutex
 	link  *link         // the present connection; nil while down
