@@ -24,6 +24,7 @@ type candidacy struct {
 	// mayHold: a request got no answer, so it may have set the key, or may yet. That a
 	// later request was refused says nothing of one that is still on its way.
 	mayHold bool
+	why     *obstacle // what to tell of what keeps it from success; may be nil
 }
 
 // errReconnected: what an attempt rested on has gone with its connection.
@@ -31,10 +32,10 @@ var errReconnected = fmt.Errorf("begin anew: %w", ErrConnectionLost)
 
 // campaign makes attempts to acquire the lease, each a candidacy of its own, as long as
 // their connections are lost under them. What an attempt may hold when it is given up is
-// freed.
-func (l *Lease) campaign(ctx context.Context, attempt func(*candidacy) (*Tenure, error)) (*Tenure, error) {
+// freed. why notes what keeps them from success; it may be nil.
+func (l *Lease) campaign(ctx context.Context, why *obstacle, attempt func(*candidacy) (*Tenure, error)) (*Tenure, error) {
 	for {
-		c, err := l.stand(ctx)
+		c, err := l.stand(ctx, why)
 		if err != nil {
 			return nil, err
 		}
@@ -58,12 +59,12 @@ func (l *Lease) campaign(ctx context.Context, attempt func(*candidacy) (*Tenure,
 }
 
 // stand begins a candidacy.
-func (l *Lease) stand(ctx context.Context) (*candidacy, error) {
-	c := &candidacy{value: l.newValue()}
+func (l *Lease) stand(ctx context.Context, why *obstacle) (*candidacy, error) {
+	c := &candidacy{value: l.newValue(), why: why}
 	if !l.options.InstantFailover {
 		return c, nil
 	}
-	bequest, err := l.client.Bequeath(ctx, l.name, []byte(c.value))
+	bequest, err := l.bequeath(ctx, c.value, why)
 	var refused *transport.ConnectError
 	switch {
 	case err == nil:
@@ -93,6 +94,30 @@ func (c *candidacy) binding() transport.Binding {
 		b.Connection = c.lost
 	}
 	return b
+}
+
+// bequeath makes a connection with a last will. That waits for the broker, as a request
+// does that is not sent, so after as long as one may take it is an obstacle.
+func (l *Lease) bequeath(ctx context.Context, value string, why *obstacle) (bequest *transport.Bequest, err error) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		bequest, err = l.client.Bequeath(ctx, l.name, []byte(value))
+	}()
+	patience := time.NewTimer(l.options.RequestTimeout)
+	defer patience.Stop()
+	select {
+	case <-ended:
+		return bequest, err
+	case <-patience.C:
+	}
+	cause := l.client.Connection().Err
+	if cause == nil {
+		cause = errors.New("the broker takes no connection with a last will yet")
+	}
+	why.met(fmt.Errorf("%w: %w", transport.ErrNotSent, cause))
+	<-ended
+	return bequest, err
 }
 
 // withdraw ends the use of the connection's last will, which does no harm after that:

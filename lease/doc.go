@@ -24,6 +24,19 @@
 // still act too late. No lease can prevent that. Give the action the tenure's
 // token and let the resource refuse old ones: package fencing does it.
 //
+// # What keeps a lease from being acquired
+//
+//	what                                        TryAcquire            Acquire
+//	another has it                              a *HeldError          waits
+//	no connection, no answer                    repeats it            repeats it
+//	a refusal that can pass: not authorized,    the error             waits, with a backoff, and
+//	a quota, a clock, a broker that is busy, …                        tells Options.OnWaiting
+//	a request that makes no sense or is too     the error             the error
+//	large; a client closed or taken over
+//
+// An Acquire whose context ends says why it still waited, and who had the lease when that
+// was last heard of.
+//
 // # How a tenure ends
 //
 //	cause (errors.Is)             meaning                              who recovers, how

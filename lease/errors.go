@@ -54,6 +54,25 @@ func (e *HeldError) Error() string {
 // Is matches ErrHeld.
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 
+// inVain reports whether Acquire has nothing to wait for: the client is finished, or the
+// program that made the request must change.
+func inVain(err error) bool {
+	var rejected *transport.RejectedError
+	if isTerminal(err) || errors.As(err, &rejected) && errors.Is(rejected, transport.ErrPacketTooLarge) {
+		return true
+	}
+	var refused *transport.RefusedError
+	if !errors.As(err, &refused) {
+		return false
+	}
+	switch errors.Unwrap(refused) {
+	case transport.ErrSyntax, transport.ErrUnknownCommand, transport.ErrWrongNumberOfArguments, transport.ErrKeyLengthZero,
+		transport.ErrMissingTimestamp, transport.ErrMalformedTimestamp, transport.ErrLockRule:
+		return true
+	}
+	return false
+}
+
 // isTerminal reports whether no request of this client can succeed any more.
 func isTerminal(err error) bool {
 	return errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrSessionTakenOver)

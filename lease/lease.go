@@ -86,7 +86,7 @@ func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 			return nil, &HeldError{Lease: l.name, Holder: holder}
 		}
 	}
-	tenure, err := l.campaign(ctx, func(c *candidacy) (*Tenure, error) {
+	tenure, err := l.campaign(ctx, nil, func(c *candidacy) (*Tenure, error) {
 		tenure, _, err := l.try(ctx, c)
 		return tenure, err
 	})
@@ -104,10 +104,24 @@ func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 	return nil, held
 }
 
-// Acquire waits until the lease is free and acquires it. It returns when it
-// holds the lease, when ctx ends, or when waiting is in vain: the store refuses
-// (transport.ErrNotAuthorized and the like), or the client is closed or taken
-// over. Like TryAcquire it leaves no silent holder behind.
+// Acquire waits until the lease is free and acquires it. It waits, too, while something
+// else keeps it from that which can pass: no connection, a store that does not answer, a
+// refusal (transport.ErrNotAuthorized, ErrQuotaExceeded, a clock that is wrong, …).
+// Options.OnWaiting is told of such a reason. Like TryAcquire it leaves no silent holder
+// behind.
+//
+// It returns when it holds the lease, when ctx ends, or when waiting is in vain: because
+// the client is closed or was taken over (transport.ErrClosed, ErrSessionTakenOver), or
+// because the program must change. That is so if the request is too large, or makes no
+// sense to the store (transport.ErrPacketTooLarge, ErrSyntax, ErrUnknownCommand,
+// ErrWrongNumberOfArguments, ErrKeyLengthZero, ErrMissingTimestamp, ErrMalformedTimestamp,
+// ErrLockRule), and if InstantFailover cannot be had like this (transport.ErrWillInUse, or
+// a keep-alive that does not fit the TTL).
+//
+// If ctx ends first, the error matches the cause of that, and also ErrHeld, with the last
+// known holder in a *HeldError, if another had the lease when that was last heard of. It
+// says why the latest request came to nothing, and matches the sentinel of a refusal.
+// It matches transport.ErrOutcomeUnknown where the lease may have been acquired.
 func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 	var queue *waiter
 	defer func() {
@@ -115,39 +129,54 @@ func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 			queue.close()
 		}
 	}()
-	tenure, err := l.campaign(ctx, func(c *candidacy) (*Tenure, error) {
+	why := &obstacle{lease: l}
+	between := pauses{lease: l, longest: l.options.Jitter} // after refusals
+	tenure, err := l.campaign(ctx, why, func(c *candidacy) (*Tenure, error) {
 		if queue == nil && l.options.GiveWay > 0 {
 			var err error
-			if queue, err = l.newWaiter(hlc.Timestamp{}); err != nil {
+			if queue, err = l.newWaiter(why, hlc.Timestamp{}); err != nil {
 				return nil, err
 			}
 		}
 		for wait := l.options.GiveWay > 0; ; wait = true {
+			var tenure *Tenure
+			var version hlc.Timestamp
+			var err error
 			if wait {
-				if err := queue.turn(ctx, c.lost); err != nil {
-					return nil, err
-				}
+				err = queue.turn(ctx, c.lost)
 			}
-			tenure, version, err := l.try(ctx, c)
-			if !l.worthWaiting(err) {
+			if err == nil {
+				tenure, version, err = l.try(ctx, c)
+			}
+			held := errors.Is(err, transport.ErrConditionFailed)
+			if err == nil || !held && (ctx.Err() != nil || errors.Is(err, errReconnected) || inVain(err)) {
 				return tenure, err
 			}
-			// The store has just started and grants nothing yet. It will not notify when it does.
-			unheld := errors.Is(err, transport.ErrConditionFailed) && version.IsZero()
+			if held {
+				why.refused()
+				between.reset()
+			} else if why.met(err) {
+				l.options.Logger.Warn("the lease cannot be acquired for now", "lease", l.name, "error", err)
+			}
 			if queue == nil {
-				if queue, err = l.newWaiter(version); err != nil {
+				if queue, err = l.newWaiter(why, version); err != nil {
 					return nil, err
 				}
 			}
-			queue.deaf = queue.deaf || unheld
-			queue.refused(version)
+			if held {
+				// Without a version there is no holder: the store has just started and grants
+				// nothing yet. It will not notify when it does.
+				queue.deaf = queue.deaf || version.IsZero()
+				queue.refused(version)
+			} else {
+				queue.rest(between.next())
+			}
 		}
 	})
+	if err != nil && ctx.Err() != nil && !inVain(err) {
+		err = why.givenUp(ctx, err)
+	}
 	return tenure, l.acquireError(err)
-}
-
-func (l *Lease) worthWaiting(err error) bool {
-	return errors.Is(err, transport.ErrConditionFailed) || errors.Is(err, transport.ErrQuotaExceeded)
 }
 
 func (l *Lease) acquireError(err error) error {
@@ -200,6 +229,7 @@ func (l *Lease) try(ctx context.Context, c *candidacy) (tenure *Tenure, version 
 		}
 		if ctx.Err() == nil {
 			l.options.Logger.Warn("an attempt to acquire failed and will be repeated", "lease", l.name, "error", err)
+			c.why.met(err)
 		}
 		if !pause.For(ctx, between.next()) {
 			break
@@ -281,8 +311,9 @@ func (l *Lease) free(ctx context.Context, value string, binding transport.Bindin
 // pauses are those between the attempts of one loop. Hardly any loop makes a second
 // attempt, so it begins to cost something with the first pause.
 type pauses struct {
-	lease  *Lease
-	policy backoff.BackOff
+	lease   *Lease
+	longest time.Duration // if that is more than RenewEvery
+	policy  backoff.BackOff
 }
 
 func (p *pauses) next() time.Duration {
@@ -290,7 +321,7 @@ func (p *pauses) next() time.Duration {
 		options := &p.lease.options
 		p.policy = backoff.NewExponentialBackOff(
 			backoff.WithInitialInterval(max(options.RetryAfter, time.Millisecond)),
-			backoff.WithMaxInterval(max(options.RenewEvery, time.Millisecond)),
+			backoff.WithMaxInterval(max(options.RenewEvery, p.longest, time.Millisecond)),
 			backoff.WithMaxElapsedTime(0), // the context decides
 		)
 	}

@@ -24,23 +24,28 @@ import (
 // come, so GiveWay is added to every delay once, never more.
 type waiter struct {
 	lease   *Lease
+	why     *obstacle
 	watch   *transport.Watch
+	watched time.Time               // when watch began
 	changes <-chan transport.Change // of watch; nil once that has ended
 	timer   *time.Timer
 
 	seen   hlc.Timestamp // the holder's latest version known
 	hinted bool          // a notification said that the lease is free
 	deaf   bool          // notifications are not to be relied on
+	rests  bool          // the timer runs towards a try that no notification may hasten
 }
 
-func (l *Lease) newWaiter(seen hlc.Timestamp) (*waiter, error) {
+func (l *Lease) newWaiter(why *obstacle, seen hlc.Timestamp) (*waiter, error) {
 	watch, err := l.client.Watch(l.name)
 	if err != nil {
 		return nil, err
 	}
 	w := &waiter{
 		lease:   l,
+		why:     why,
 		watch:   watch,
+		watched: time.Now(),
 		changes: watch.Changes(),
 		timer:   time.NewTimer(l.expiry()),
 		seen:    seen,
@@ -82,8 +87,10 @@ func (w *waiter) wait(ctx context.Context, lost <-chan struct{}) error {
 		case <-lost:
 			return errReconnected
 		case <-w.timer.C:
+			w.rests = false
 			return nil
 		case change, open := <-w.changes:
+			tryIn := time.Duration(0)
 			switch {
 			case !open:
 				if err := w.watch.Err(); isTerminal(err) {
@@ -91,16 +98,29 @@ func (w *waiter) wait(ctx context.Context, lost <-chan struct{}) error {
 				}
 				// The store grants no watch: the timer must do.
 				w.changes, w.deaf = nil, true
-				w.timer.Reset(jitter(w.lease.options.Jitter))
+				tryIn = jitter(w.lease.options.Jitter)
 			case !change.Exists:
 				w.hinted, w.deaf = true, false
-				w.timer.Reset(jitter(min(w.lease.options.Jitter, releaseJitter)))
+				tryIn = jitter(min(w.lease.options.Jitter, releaseJitter))
 			default:
 				w.seen, w.hinted, w.deaf = change.Version, false, false
-				w.timer.Reset(w.lease.expiry())
+				tryIn = w.lease.expiry()
+			}
+			if open {
+				w.why.heard(change.Entry)
+			}
+			if !w.rests {
+				w.timer.Reset(tryIn)
 			}
 		}
 	}
+}
+
+// rest makes the next try come after d, whatever notifications say: the store refuses,
+// and none tells when that is over.
+func (w *waiter) rest(d time.Duration) {
+	w.rests = true
+	w.timer.Reset(d)
 }
 
 // giveWay lets others have the lease first, and reports whether it is still for
@@ -122,6 +142,9 @@ func (w *waiter) giveWay(ctx context.Context, lost <-chan struct{}) (free bool, 
 		case <-w.timer.C:
 			return true, nil
 		case change, open := <-w.changes:
+			if open {
+				w.why.heard(change.Entry)
+			}
 			switch {
 			case !open:
 				if err := w.watch.Err(); isTerminal(err) {
@@ -143,26 +166,31 @@ func (w *waiter) giveWay(ctx context.Context, lost <-chan struct{}) (free bool, 
 // look reports whether the lease is free at this moment. If it is not, the timer
 // runs towards the next look.
 func (w *waiter) look(ctx context.Context) (free bool, err error) {
-	entry, err := w.lease.look(ctx)
+	entry, err := w.ask(ctx)
 	if err == nil && entry.Exists {
 		w.refused(entry.Version)
 	}
 	return err == nil && !entry.Exists, err
 }
 
-// look asks who holds the lease, and repeats that while there is no answer, until
+// ask asks who holds the lease, and repeats that while there is no answer, until
 // ctx ends.
-func (l *Lease) look(ctx context.Context) (transport.Entry, error) {
-	between := pauses{lease: l}
+func (w *waiter) ask(ctx context.Context) (transport.Entry, error) {
+	l, between := w.lease, pauses{lease: w.lease}
 	for {
 		attempt, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
 		entry, err := l.client.Get(attempt, l.name)
 		cancel()
 		switch {
-		case err == nil, isRefusal(err), isTerminal(err):
+		case err == nil:
+			w.why.heard(entry)
+			w.why.gone()
+			return entry, nil
+		case isRefusal(err), isTerminal(err):
 			return entry, err
 		case ctx.Err() == nil:
 			l.options.Logger.Warn("a look at the lease failed and will be repeated", "lease", l.name, "error", err)
+			w.why.met(err)
 		}
 		if !pause.For(ctx, between.next()) {
 			// Not err: an unknown outcome of a GET leaves nothing behind.
@@ -177,11 +205,25 @@ func (w *waiter) refused(version hlc.Timestamp) {
 		w.deaf = true
 	}
 	w.seen, w.hinted = version, false
+	w.watchAgain()
 	if w.deaf {
 		w.timer.Reset(w.lease.options.Jitter/2 + jitter(w.lease.options.Jitter/2))
 	} else {
 		w.timer.Reset(w.lease.expiry())
 	}
+}
+
+// watchAgain asks for a watch once more, once in a TTL, after the store granted none: it
+// may have refused for a reason that has passed.
+func (w *waiter) watchAgain() {
+	if w.changes != nil || time.Since(w.watched) < w.lease.options.TTL {
+		return
+	}
+	watch, err := w.lease.client.Watch(w.lease.name)
+	if err != nil {
+		return // the client is closed, which the next request tells
+	}
+	w.watch, w.changes, w.watched = watch, watch.Changes(), time.Now()
 }
 
 func jitter(limit time.Duration) time.Duration { return random.Duration(limit) }

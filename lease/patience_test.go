@@ -1,0 +1,352 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+// grumpy is a connection whose requests can come to nothing, with any error.
+type grumpy struct {
+	*transporttest.Conn
+
+	mu    sync.Mutex
+	mood  func(transport.Request) error // nil: content
+	asked int                           // while it had a mood
+}
+
+func (g *grumpy) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+	g.mu.Lock()
+	mood := g.mood
+	if mood != nil && !strings.Contains(string(request.Payload), "KEYNOTIFY") {
+		g.asked++
+	}
+	g.mu.Unlock()
+	if mood != nil {
+		if err := mood(request); err != nil {
+			return transport.Reply{}, err
+		}
+	}
+	return g.Conn.RoundTrip(ctx, request)
+}
+
+func (g *grumpy) set(mood func(transport.Request) error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mood, g.asked = mood, 0
+}
+
+func (g *grumpy) count() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.asked
+}
+
+func failing(err error) func(transport.Request) error {
+	return func(transport.Request) error { return err }
+}
+
+// told is what a program heard through Options.OnWaiting.
+type told struct {
+	mu     sync.Mutex
+	causes []error
+}
+
+func (w *told) hear(cause error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.causes = append(w.causes, cause)
+}
+
+func (w *told) all() []error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.causes
+}
+
+func newGrumpy(t *testing.T, store *transporttest.Store, id string, options lease.Options) (*lease.Lease, *transport.Client, *grumpy) {
+	t.Helper()
+	conn := &grumpy{Conn: store.Connect(id)}
+	client, err := transport.NewClient(conn, transport.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	options.TTL, options.Clock = ttl, lease.MonotonicClock()
+	l, err := lease.New(client, name, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, client, conn
+}
+
+func refusal(sentinel error) error { return &transport.RefusedError{Text: sentinel.Error()} }
+
+func TestInvariant50AcquireOutlastsWhatCanPassWithoutAHotLoop(t *testing.T) {
+	notSent := func(err error) error { return fmt.Errorf("%w: %w", transport.ErrNotSent, err) }
+	unknown := func(err error) error { return fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err) }
+	connect := func(code byte) error { return &transport.ConnectError{Code: code} }
+	for _, test := range []struct {
+		name     string
+		obstacle error
+		want     error
+	}{
+		{"not authorized", refusal(transport.ErrNotAuthorized), transport.ErrNotAuthorized},
+		{"a quota", refusal(transport.ErrQuotaExceeded), transport.ErrQuotaExceeded},
+		{"a clock", refusal(transport.ErrTimestampTooFarAhead), transport.ErrTimestampTooFarAhead},
+		{"a key with a token", refusal(transport.ErrFencingTokenRequired), transport.ErrFencingTokenRequired},
+		{"words that are not listed", &transport.RefusedError{Text: "the moon is full"}, nil},
+		{"a rejection by the broker", &transport.RejectedError{Code: 0x87}, transport.ErrNotAuthorized},
+		{"a rejection in front of the store", &transport.RejectedError{Code: 403}, nil},
+		{"a quota of the broker", &transport.RejectedError{Code: 0x97}, transport.ErrQuotaExceeded},
+		{"no store", notSent(transport.ErrNoStore), transport.ErrNoStore},
+		{"a broker that is busy", notSent(connect(0x89)), transport.ErrServerBusy},
+		{"a broker that refuses the credentials", notSent(connect(0x87)), transport.ErrNotAuthorized},
+		{"a broker that ended a connection for a large packet", unknown(&transport.DisconnectError{Code: 0x95}), transport.ErrPacketTooLarge},
+		{"an unknown outcome", unknown(errors.New("the reply is lost")), transport.ErrOutcomeUnknown},
+	} {
+		for _, options := range []lease.Options{{}, {GiveWay: giveWay}, {EndOnDisconnect: true}, {InstantFailover: true}} {
+			t.Run(fmt.Sprintf("%s, %v %v %v", test.name, options.GiveWay, options.EndOnDisconnect, options.InstantFailover), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, store *transporttest.Store) {
+					var waiting told
+					options.OnWaiting = waiting.hear
+					l, _, conn := newGrumpy(t, store, "node-a", options)
+					conn.set(failing(test.obstacle))
+					acquired := make(chan error, 1)
+					go func() {
+						_, err := l.Acquire(t.Context())
+						acquired <- err
+					}()
+					const long = 30 * ttl
+					time.Sleep(long)
+					if asked := conn.count(); asked < 30 || asked > 150 { // a pause is TTL/6 at least, soon
+						t.Errorf("%d requests in 30 TTL", asked)
+					}
+					select {
+					case err := <-acquired:
+						t.Fatalf("Acquire returned %v", err)
+					default:
+					}
+					if causes := waiting.all(); len(causes) != 1 || test.want != nil && !errors.Is(causes[0], test.want) {
+						t.Errorf("OnWaiting was told %v, want %v once", causes, test.want)
+					}
+					conn.set(nil)
+					cured := time.Now()
+					if err := <-acquired; err != nil {
+						t.Errorf("Acquire: %v", err)
+					}
+					if took := time.Since(cured); took > ttl/2+2*giveWay+ttl/10 {
+						t.Errorf("it acquired the lease %v after nothing stood in the way", took)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestAcquireReturnsAtOnceWhatWaitingCannotMend(t *testing.T) {
+	for _, test := range []struct {
+		obstacle, want error
+	}{
+		{refusal(transport.ErrSyntax), transport.ErrSyntax},
+		{refusal(transport.ErrUnknownCommand), transport.ErrUnknownCommand},
+		{refusal(transport.ErrWrongNumberOfArguments), transport.ErrWrongNumberOfArguments},
+		{refusal(transport.ErrKeyLengthZero), transport.ErrKeyLengthZero},
+		{refusal(transport.ErrMissingTimestamp), transport.ErrMissingTimestamp},
+		{refusal(transport.ErrMalformedTimestamp), transport.ErrMalformedTimestamp},
+		{refusal(transport.ErrLockRule), transport.ErrLockRule},
+		{&transport.RejectedError{Code: 0x95}, transport.ErrPacketTooLarge},
+		{fmt.Errorf("%w: %w", transport.ErrNotSent, transport.ErrSessionTakenOver), transport.ErrSessionTakenOver},
+		{fmt.Errorf("%w: %w", transport.ErrNotSent, transport.ErrClosed), transport.ErrClosed},
+	} {
+		for _, options := range []lease.Options{{}, {GiveWay: giveWay}} {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				l, _, conn := newGrumpy(t, store, "node-a", options)
+				conn.set(failing(test.obstacle))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				began := time.Now()
+				if _, err := l.Acquire(ctx); !errors.Is(err, test.want) || time.Since(began) > 2*giveWay {
+					t.Errorf("Acquire: %v after %v, want %v at once", err, time.Since(began), test.want)
+				}
+			})
+		}
+	}
+}
+
+func TestAnAcquireThatIsGivenUpSaysWhyItWaitedAndWhoHeldTheLease(t *testing.T) {
+	tired := errors.New("tired of waiting")
+	for _, test := range []struct {
+		name     string
+		held     bool
+		obstacle error // met by a request later than the first
+		at       time.Duration
+		want     []error
+		not      []error
+		text     []string
+	}{
+		{"another has it", true, nil, 3 * ttl,
+			[]error{lease.ErrHeld}, []error{transport.ErrOutcomeUnknown, transport.ErrNotAuthorized}, []string{`"node-a"`}},
+		{"it is refused", false, refusal(transport.ErrNotAuthorized), 3 * ttl,
+			[]error{transport.ErrNotAuthorized}, []error{lease.ErrHeld, transport.ErrOutcomeUnknown, transport.ErrNotSent}, []string{"not authorized"}},
+		{"another had it, and it is refused", true, refusal(transport.ErrNotAuthorized), 3 * ttl,
+			[]error{transport.ErrNotAuthorized, lease.ErrHeld}, []error{transport.ErrOutcomeUnknown}, []string{`"node-a"`, "not authorized"}},
+		{"there is no connection", false, fmt.Errorf("%w: %w", transport.ErrNotSent, &transport.ConnectError{Code: 0x86}), 3 * ttl,
+			[]error{transport.ErrNotSent}, []error{lease.ErrHeld, transport.ErrOutcomeUnknown}, []string{"0x86"}},
+		{"nothing answers", false, fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, context.DeadlineExceeded), 3 * ttl,
+			[]error{transport.ErrOutcomeUnknown}, []error{lease.ErrHeld, context.DeadlineExceeded, transport.ErrNotSent}, []string{"outcome unknown"}},
+	} {
+		for _, giveWay := range []time.Duration{0, giveWay} {
+			t.Run(fmt.Sprintf("%s, gives way for %v", test.name, giveWay), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, store *transporttest.Store) {
+					if test.held {
+						newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
+					}
+					l, _, conn := newGrumpy(t, store, "node-b", lease.Options{GiveWay: giveWay})
+					ctx, cancel := context.WithCancelCause(t.Context())
+					defer cancel(nil)
+					failed := make(chan error, 1)
+					if test.obstacle != nil && !test.held {
+						conn.set(failing(test.obstacle))
+					}
+					go func() {
+						_, err := l.Acquire(ctx)
+						failed <- err
+					}()
+					time.Sleep(test.at)
+					if test.obstacle != nil && test.held {
+						conn.set(failing(test.obstacle))
+						conn.Silence(true) // it must ask, when the holder seems to be dead
+						time.Sleep(test.at)
+					}
+					cancel(tired)
+					err := <-failed
+					for _, want := range append(test.want, tired) {
+						if !errors.Is(err, want) && !(giveWay > 0 && want == transport.ErrOutcomeUnknown) { // a look leaves nothing behind
+							t.Errorf("%v\ndoes not match %v", err, want)
+						}
+					}
+					for _, not := range test.not {
+						if errors.Is(err, not) {
+							t.Errorf("%v\nmatches %v", err, not)
+						}
+					}
+					for _, text := range test.text {
+						if !strings.Contains(err.Error(), text) {
+							t.Errorf("%v\ndoes not say %s", err, text)
+						}
+					}
+					var held *lease.HeldError
+					if errors.As(err, &held) != test.held || test.held && held.Holder.Name != "node-a" {
+						t.Errorf("the holder is %+v", held)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestOnWaitingIsToldWhenAnObstacleIsGoneAndTheHolderIsWaitedFor(t *testing.T) {
+	for _, giveWay := range []time.Duration{0, giveWay} {
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
+			var waiting told
+			l, _, conn := newGrumpy(t, store, "node-b", lease.Options{OnWaiting: waiting.hear, GiveWay: giveWay})
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				_, _ = l.Acquire(ctx)
+			}()
+			time.Sleep(5 * ttl)
+			if causes := waiting.all(); len(causes) > 0 {
+				t.Errorf("while another has the lease: told %v", causes)
+			}
+			conn.Silence(true)
+			for _, obstacle := range []error{refusal(transport.ErrNotAuthorized), refusal(transport.ErrQuotaExceeded), nil} {
+				conn.set(nil)
+				if obstacle != nil {
+					conn.set(failing(obstacle))
+				}
+				time.Sleep(10 * ttl)
+			}
+			causes := waiting.all()
+			if len(causes) != 3 || !errors.Is(causes[0], transport.ErrNotAuthorized) || !errors.Is(causes[1], transport.ErrQuotaExceeded) || causes[2] != nil {
+				t.Errorf("told %v", causes)
+			}
+			cancel()
+			<-ended
+		})
+	}
+}
+
+func TestInvariant28AFloodOfNotificationsHastensNoTryOfAStoreThatRefuses(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		store.Authorize(func(_ string, verb statestore.Verb, _ string) bool { return verb != statestore.VerbSet })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = n.Acquire(ctx)
+		}()
+		time.Sleep(10 * ttl) // the backoff has grown
+		tries := n.scripted("SET", harmless)
+		for range 1000 {
+			n.conn.Forge(transport.Notification{Key: name, Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n"), Timestamp: "1:0:x"})
+			time.Sleep(ttl / 100)
+		}
+		if got := tries(); got < 10 || got > 60 {
+			t.Errorf("%d tries in 10 TTL", got)
+		}
+		cancel()
+		<-ended
+	})
+}
+
+func TestAWatchThatWasRefusedIsAskedForAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		store.Authorize(allButWatches)
+		a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
+		tenure := a.mustAcquire(t)
+		acquired := acquireInBackground(t.Context(), t, b)
+		time.Sleep(5 * ttl)
+		store.Authorize(nil)
+		time.Sleep(2 * ttl)
+		synctest.Wait()
+		tries := b.scripted("SET", harmless)
+		time.Sleep(10 * ttl)
+		if got := tries(); got > 0 {
+			t.Errorf("%d tries while the holder renewed and notifications arrived", got)
+		}
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-acquired
+	})
+}
+
+func TestOnWaitingIsToldThatAConnectionForInstantFailoverIsMissing(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		var waiting told
+		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true, OnWaiting: waiting.hear})
+		n.conn.Cut()
+		acquired := acquireInBackground(t.Context(), t, n)
+		time.Sleep(ttl)
+		if causes := waiting.all(); len(causes) != 1 || !errors.Is(causes[0], transport.ErrNotSent) {
+			t.Errorf("told %v, want ErrNotSent", causes)
+		}
+		n.conn.Restore()
+		<-acquired
+	})
+}
