@@ -109,6 +109,9 @@ func (e *Elector) Resign() bool {
 // Leader asks the store who leads at this moment.
 func (e *Elector) Leader(ctx context.Context) (lease.Holder, error) { return e.lease.Holder(ctx) }
 
-// Leaders returns who leads and then each change, until ctx ends or the client
-// is closed; see [lease.Lease.Observe]. It works whether or not Run runs.
-func (e *Elector) Leaders(ctx context.Context) iter.Seq[lease.Holder] { return e.lease.Observe(ctx) }
+// Leaders returns who leads and then each change, with an error where the store cannot
+// be asked, until ctx ends or the client is finished; see [lease.Lease.Observe]. It works
+// whether or not Run runs.
+func (e *Elector) Leaders(ctx context.Context) iter.Seq2[lease.Holder, error] {
+	return e.lease.Observe(ctx)
+}

@@ -541,7 +541,10 @@ func TestLeadersYieldsEachLeader(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			for leader := range second.Leaders(ctx) {
+			for leader, err := range second.Leaders(ctx) {
+				if err != nil {
+					t.Error(err)
+				}
 				if leader.Held {
 					seen = append(seen, leader.Name)
 				}

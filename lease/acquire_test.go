@@ -310,7 +310,10 @@ func TestObserveYieldsHoldersAndNotRenewals(t *testing.T) {
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
-				for holder := range observer.Observe(ctx) {
+				for holder, err := range observer.Observe(ctx) {
+					if err != nil {
+						t.Error(err)
+					}
 					seen = append(seen, holder.Name)
 				}
 			}()

@@ -2,63 +2,126 @@ package lease
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"time"
 
 	"github.com/tenurelock/tenure/transport"
 )
 
-// Observe returns the holder of the lease and then each change of holder, until
-// ctx ends or the client is closed. Renewals are not changes; a tenure of the
-// same holder that follows another is. A consumer that is slow sees the latest
-// holder only.
+// Observe returns the holder of the lease and then each change of holder, until ctx ends
+// or the client is finished. Renewals are not changes; a tenure of the same holder that
+// follows another is. A consumer that is slow sees the latest holder only.
 //
-// Changes come by notification. In case those are lost, the store is asked once
-// in a TTL.
-func (l *Lease) Observe(ctx context.Context) iter.Seq[Holder] {
-	return func(yield func(Holder) bool) {
-		watch, err := l.client.Watch(l.name)
-		if err != nil {
-			return
-		}
-		defer watch.Close()
-		var known *Holder
-		// changed passes a new holder on; false means that the consumer has left.
-		changed := func(entry transport.Entry) bool {
-			holder := holderOf(entry)
-			if known != nil && (known.Tenure == holder.Tenure || holder.Held && holder.Version.Compare(known.Version) < 0) {
-				return true // a renewal, or an answer that a notification overtook
-			}
-			known = &holder
-			return yield(holder)
-		}
-		changes := watch.Changes()
-		check := time.NewTicker(l.options.TTL)
-		defer check.Stop()
+// Where the store cannot be asked it returns the last known holder with an error, once
+// for each kind of error, and goes on asking; the first answer after that comes even if
+// the holder is the same. After an error that matches transport.ErrClosed or
+// ErrSessionTakenOver nothing follows. When ctx ends, nothing does either, not even an
+// error.
+//
+// All that it shows are answers of the store. A notification only says when to ask: it
+// may be old, or forged, and one with a version from the future would outlive every true
+// one. Where notifications are lost, a change shows within a TTL. However many come, the
+// store is asked once in Options.RetryAfter at most.
+func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
+	return func(yield func(Holder, error) bool) {
+		o := &observation{lease: l, yield: yield, between: pauses{lease: l, longest: l.options.Jitter}}
+		defer o.stopWatching()
+		next := time.NewTimer(0)
+		defer next.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
-			case change, open := <-changes:
-				switch {
-				case open:
-					if !changed(change.Entry) {
-						return
-					}
-				case isTerminal(watch.Err()):
-					return
-				default:
-					changes = nil // no watch is granted: the ticker must do
-				}
-			case <-check.C:
-				entry, err := l.client.Get(ctx, l.name)
-				if isTerminal(err) {
+			case <-next.C:
+				if !o.ask(ctx) {
 					return
 				}
-				if err == nil && !changed(entry) {
-					return
-				}
+			case change, open := <-o.changes:
+				o.hear(change.Entry, open)
 			}
+			next.Reset(time.Until(o.next))
 		}
+	}
+}
+
+// observation is one run of Observe. It has one goroutine.
+type observation struct {
+	lease   *Lease
+	yield   func(Holder, error) bool
+	watch   *transport.Watch
+	changes <-chan transport.Change // of watch; nil if there is none, or it has ended
+
+	known   Holder
+	heard   bool      // known was an answer
+	failure string    // the class of the error that was shown last; "" if an answer came since
+	asked   time.Time // when the store was asked last
+	next    time.Time // when to ask again
+	between pauses    // between questions without an answer
+}
+
+// ask asks the store, and reports whether to go on.
+func (o *observation) ask(ctx context.Context) bool {
+	l := o.lease
+	o.watchKey() // before the answer, so that no change falls between the two
+	o.asked = time.Now()
+	attempt, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
+	entry, err := l.client.Get(attempt, l.name)
+	cancel()
+	if ctx.Err() != nil {
+		return false
+	}
+	if err != nil {
+		o.next = time.Now().Add(o.between.next())
+		class := classOf(err)
+		if class == o.failure && !isTerminal(err) {
+			return true
+		}
+		o.failure = class
+		return o.yield(o.known, fmt.Errorf("lease: observe %q: %w", l.name, err)) && !isTerminal(err)
+	}
+	o.between.reset()
+	o.next = o.asked.Add(l.options.TTL)
+	holder := holderOf(entry)
+	if o.heard && o.failure == "" && !o.differs(holder) {
+		return true // a renewal
+	}
+	o.known, o.heard, o.failure = holder, true, ""
+	return o.yield(holder, nil)
+}
+
+// hear takes a notification for what it is: a reason to ask, if it says something new.
+// While the store does not answer it is none, or a flood of them would defeat the backoff.
+func (o *observation) hear(entry transport.Entry, open bool) {
+	switch {
+	case !open && isTerminal(o.watch.Err()):
+		o.changes, o.next = nil, time.Now() // the answer will say so
+	case !open:
+		o.changes = nil // no watch is granted, for now
+	case o.failure == "" && o.differs(holderOf(entry)):
+		if at := o.asked.Add(o.lease.options.RetryAfter); at.Before(o.next) {
+			o.next = at
+		}
+	}
+}
+
+func (o *observation) differs(holder Holder) bool {
+	return holder.Held != o.known.Held || holder.Tenure != o.known.Tenure
+}
+
+// watchKey asks for notifications, unless they come already.
+func (o *observation) watchKey() {
+	if o.changes != nil {
+		return
+	}
+	if watch, err := o.lease.client.Watch(o.lease.name); err == nil { // else the client is closed
+		o.stopWatching()
+		o.watch, o.changes = watch, watch.Changes()
+	}
+}
+
+func (o *observation) stopWatching() {
+	if o.watch != nil {
+		o.watch.Close()
 	}
 }

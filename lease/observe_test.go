@@ -1,0 +1,197 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/resp3"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+// observed is what one Observe has shown.
+type observed struct {
+	mu    sync.Mutex
+	shown []string // names of holders, "-" for none, or errors
+	ended chan struct{}
+}
+
+func (o *observed) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return fmt.Sprint(o.shown)
+}
+
+// observe follows a lease until ctx ends. errs gives errors their names.
+func observe(ctx context.Context, l *lease.Lease, errs map[string]error) *observed {
+	o := &observed{ended: make(chan struct{})}
+	go func() {
+		defer close(o.ended)
+		for holder, err := range l.Observe(ctx) {
+			text := holder.Name
+			if !holder.Held {
+				text = "-"
+			}
+			for name, sentinel := range errs {
+				if errors.Is(err, sentinel) {
+					text += "!" + name
+				}
+			}
+			o.mu.Lock()
+			o.shown = append(o.shown, text)
+			o.mu.Unlock()
+		}
+	}()
+	return o
+}
+
+func TestInvariant26ForgedNotificationsShowAnObserverNothing(t *testing.T) {
+	forged := func(words ...string) transport.Notification {
+		return transport.Notification{
+			Key:       name,
+			Payload:   resp3.AppendCommand(nil, append([]string{"NOTIFY"}, words...)...),
+			Timestamp: hlc.Timestamp{Wall: time.Now().Add(1000 * time.Hour).UnixMilli(), Node: "forger"}.String(),
+		}
+	}
+	for _, words := range [][]string{{"SET", "VALUE", "forger:1"}, {"DELETE"}} {
+		t.Run(words[0], func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
+				tenure := a.mustAcquire(t)
+				observer := newNode(t, store, "observer", lease.Options{})
+				ctx, cancel := context.WithCancel(t.Context())
+				o := observe(ctx, observer.Lease, nil)
+				synctest.Wait()
+				looks := observer.scripted("GET", harmless)
+				const flood = 1000
+				for range flood {
+					observer.conn.Forge(forged(words...))
+					time.Sleep(ttl / 1000)
+				}
+				if got := looks(); got < 1 || got > 60 {
+					t.Errorf("%d looks in one TTL of forged notifications, want one in RetryAfter, TTL/50, at most", got)
+				}
+				if err := tenure.Release(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(ttl / 10) // less than the time after which it would look by itself
+				b.mustAcquire(t)
+				time.Sleep(ttl / 10)
+				synctest.Wait()
+				cancel()
+				<-o.ended
+				if got, want := o.String(), "[node-a - node-b]"; got != want {
+					t.Errorf("shown %v, want %v", got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestObserveReportsEachKindOfErrorOnceAndGoesOn(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
+		l, client, conn := newGrumpy(t, store, "observer", lease.Options{})
+		o := observe(t.Context(), l, map[string]error{
+			"refused": transport.ErrNotAuthorized, "silent": transport.ErrOutcomeUnknown, "closed": transport.ErrClosed,
+		})
+		for _, obstacle := range []error{refusal(transport.ErrNotAuthorized), fmt.Errorf("%w", transport.ErrOutcomeUnknown), nil} {
+			time.Sleep(5 * ttl)
+			conn.set(nil)
+			if obstacle != nil {
+				conn.set(failing(obstacle))
+			}
+		}
+		time.Sleep(5 * ttl)
+		if err := client.Close(); err != nil {
+			t.Fatal(err)
+		}
+		<-o.ended
+		if got, want := o.String(), "[node-a node-a!refused node-a!silent node-a node-a!closed]"; got != want {
+			t.Errorf("shown %v, want %v", got, want)
+		}
+	})
+}
+
+func TestObserveAsksAgainWithABackoffWhileItFails(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		l, _, conn := newGrumpy(t, store, "observer", lease.Options{})
+		conn.set(failing(refusal(transport.ErrNotAuthorized)))
+		ctx, cancel := context.WithCancel(t.Context())
+		o := observe(ctx, l, map[string]error{"refused": transport.ErrNotAuthorized})
+		for range 1000 { // nor does a flood of notifications hasten it
+			conn.Forge(transport.Notification{Key: name, Payload: resp3.AppendCommand(nil, "NOTIFY", "SET", "VALUE", "forger:1"), Timestamp: "1:0:x"})
+			time.Sleep(ttl / 100)
+		}
+		if asked := conn.count(); asked < 20 || asked > 100 { // the watch reads the key, too
+			t.Errorf("%d requests in 10 TTL", asked)
+		}
+		conn.set(nil)
+		time.Sleep(ttl)
+		cancel()
+		<-o.ended
+		if got, want := o.String(), "[-!refused -]"; got != want {
+			t.Errorf("shown %v, want %v", got, want)
+		}
+	})
+}
+
+func TestObserveEndsWithItsContextAndWithAClientThatIsFinished(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		end    func(store *transporttest.Store, client *transport.Client, cancel func())
+		within time.Duration
+		want   []string
+	}{
+		{"the context ends", func(_ *transporttest.Store, _ *transport.Client, cancel func()) { cancel() }, 0, []string{"-"}},
+		{"the client is closed", func(_ *transporttest.Store, client *transport.Client, _ func()) { _ = client.Close() }, 0, []string{"-", "-!closed"}},
+		{"the client is taken over", func(store *transporttest.Store, _ *transport.Client, _ func()) { store.Connect("node-a") }, ttl, []string{"-", "-!taken"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				n := newNode(t, store, "node-a", lease.Options{})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				o := observe(ctx, n.Lease, map[string]error{"closed": transport.ErrClosed, "taken": transport.ErrSessionTakenOver})
+				synctest.Wait()
+				ended := time.Now()
+				test.end(store, n.client, cancel)
+				<-o.ended
+				if took := time.Since(ended); took > test.within {
+					t.Errorf("it ended after %v", took)
+				}
+				if !slices.Equal(o.shown, test.want) {
+					t.Errorf("shown %q, want %q", o.shown, test.want)
+				}
+			})
+		})
+	}
+}
+
+func TestObserveAsksForAWatchAgainThatWasRefused(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		store.Authorize(allButWatches)
+		n, observer := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "observer", lease.Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		o := observe(ctx, observer.Lease, nil)
+		time.Sleep(5 * ttl)
+		store.Authorize(nil)
+		time.Sleep(2*ttl + ttl/4)
+		n.mustAcquire(t)
+		time.Sleep(ttl / 10)
+		synctest.Wait()
+		if got, want := o.String(), "[- node-a]"; got != want {
+			t.Errorf("shown %v, want %v", got, want)
+		}
+		cancel()
+		<-o.ended
+	})
+}
