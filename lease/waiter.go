@@ -184,7 +184,9 @@ func (w *waiter) ask(ctx context.Context) (transport.Entry, error) {
 		switch {
 		case err == nil:
 			w.why.heard(entry)
-			w.why.gone()
+			if entry.Exists { // else a try may still be refused
+				w.why.gone()
+			}
 			return entry, nil
 		case isRefusal(err), isTerminal(err):
 			return entry, err
