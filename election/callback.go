@@ -28,4 +28,5 @@ const (
 	healthFunction   = "the health check"
 	standbyFunction  = "the standby function"
 	observerFunction = "the observer"
+	waitingFunction  = "Options.Lease.OnWaiting"
 )

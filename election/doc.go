@@ -31,6 +31,22 @@
 // function could start goes straight to Released. Options.Standby runs in Standby
 // and must return before anything else happens.
 //
+// A function of yours that does not return cannot keep the lead from the others: Run
+// waits for Options.Standby and Options.Observer with the lease in hand, but for no
+// longer than the tenure lasts without a renewal, and then gives the lease back. It
+// waits for the function of the leader as long as it takes, but lets the tenure run out.
+//
+// # Refusals
+//
+// What keeps a node from the lease, beside another that leads, does not end its Run:
+// a store or a broker that refuses, a clock that is wrong, a connection that is missing.
+// Most of that passes. The node says so with a Standby that has a cause, goes on asking
+// with a backoff (see package lease), and says so with another Standby, without a cause,
+// when only the leader is in its way again. The same holds for what looks as if it would
+// last, such as a request that the store does not understand; then campaigns follow one
+// another as terms do that end early, with HoldOff between them, which doubles up to
+// eightfold. Watch Transition.Cause, or [Elector.Leaders], rather than the end of Run.
+//
 // # Health
 //
 // Options.Health is called on a schedule of its own, never twice at once, and for
@@ -86,7 +102,8 @@
 // # When something fails
 //
 //	what                                cause (errors.Is)         what happens
-//	the tenure is lost                  lease.ErrLost and others  drains; campaigns again at once
+//	the tenure is lost                  lease.ErrLost and others  drains; campaigns again at once, or if the
+//	                                                              term was shorter than TTL, after HoldOff
 //	the function returns, or panics     ErrReturned, its error    releases; stays out for HoldOff
 //	Resign                              ErrResigned               drains, releases; stays out for HoldOff
 //	the health check fails              ErrUnhealthy, its error   drains, releases; stays out until it
@@ -96,9 +113,17 @@
 //	the standby function fails          –                         is logged; campaigns on
 //	the standby function does not       ErrNotReady               releases; stays out until it has
 //	return                                                        returned, and HoldOff more
+//	the observer does not return        ErrNotReady, if no        releases; stays out until it has
+//	                                    function runs yet         returned, and HoldOff more
+//	the observer panics                 –                         is logged
 //	the process before this one         ErrCrashed                stays out for TTL + HoldOff; only with
 //	crashed as the leader                                         FailBackAfter
-//	the observer panics                 –                         is logged
+//	the store or the broker refuses     transport.ErrNotAuthorized, … Standby with that cause; asks again,
+//	the lease, or cannot be asked                                 with a backoff
+//	the campaign cannot succeed as the  transport.ErrSyntax, …    Standby with that cause; campaigns again
+//	program is                                                    after HoldOff
 //	the client is closed or taken over  transport.ErrClosed, …    Run returns it
-//	the store refuses the lease         transport.ErrNotAuthorized, … Run returns it
+//
+// Where a tenure ended first, and something else came after (a process that stood still
+// wakes, and its function returns), the cause is why the tenure ended.
 package election

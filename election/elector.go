@@ -22,6 +22,8 @@ type Elector struct {
 	mu      sync.Mutex
 	running bool
 	term    *Term // while Active or Draining
+
+	waits func(cause error) // of the present Run, whose goroutine alone uses it
 }
 
 // New returns an elector that campaigns for name, which is a key in the store.
@@ -35,22 +37,35 @@ func New(client *transport.Client, name string, options Options) (*Elector, erro
 			return nil, fmt.Errorf("election: %q: Options.Claim has %q: %w; claim the keys that the leader writes", name, key, fencing.ErrLeaseKey)
 		}
 	}
-	contested, err := lease.New(client, name, options.Lease)
-	if err != nil {
+	e := &Elector{client: client, options: options}
+	alsoTold := options.Lease.OnWaiting
+	options.Lease.OnWaiting = func(cause error) {
+		e.waits(cause)
+		if alsoTold == nil {
+			return
+		}
+		if err := <-call(waitingFunction, func() error { alsoTold(cause); return nil }); err != nil {
+			e.options.Logger.Error("Options.Lease.OnWaiting failed", "error", err)
+		}
+	}
+	var err error
+	if e.lease, err = lease.New(client, name, options.Lease); err != nil {
 		return nil, fmt.Errorf("election: %w", err)
 	}
-	return &Elector{client: client, lease: contested, options: options}, nil
+	return e, nil
 }
 
 // Run campaigns, and calls lead whenever this node leads, until ctx ends. Calls
 // of lead do not overlap. lead must return when its context ends; the error that
-// it returns, or its panic as a *PanicError, ends the term, goes to the Observer,
-// and with OneShot is what Run returns.
+// it returns, or its panic as a *PanicError, ends the term and goes to the Observer.
 //
-// Run returns the cause of ctx's end, or the error of a campaign that can never
-// succeed: a client that is closed or was taken over, or a store that refuses
-// the lease. When it returns, no function of the Options nor lead is running, and
-// the lease is released and the bid withdrawn as far as the store could be
+// Run returns the cause of ctx's end, or an error that matches transport.ErrClosed or
+// ErrSessionTakenOver if the client is finished, and ErrRunning if it runs already. No
+// refusal ends it: a campaign that fails is followed by a Standby with that cause, and by
+// another campaign. With OneShot it also returns after a term: the error of lead, or why
+// the term did not start; if the tenure ended before lead returned, it returns why, joined
+// with the error of lead. When it returns, no function of the Options nor lead is
+// running, and the lease is released and the bid withdrawn as far as the store could be
 // reached.
 func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *Term) error) error {
 	e.mu.Lock()
@@ -67,6 +82,8 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 	}()
 	r := &run{Elector: e, lead: lead, monitor: newMonitor(&e.options), bidEnded: make(chan struct{})}
 	close(r.bidEnded)
+	r.observer = announcer{observer: e.options.Observer, logger: e.options.Logger, tasks: &r.tasks}
+	e.waits = r.waits
 	defer r.tasks.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -22,8 +22,13 @@ var (
 	// another of that name).
 	ErrCrashed = errors.New("the process before this one ended without releasing the lease")
 	// ErrNotReady is why a node gave the lease back, or does not campaign, whose
-	// Options.Standby does not return.
-	ErrNotReady = errors.New("the standby function has not returned")
+	// Options.Standby or Options.Observer does not return. The text says which.
+	ErrNotReady = errors.New("not ready to lead")
+)
+
+var (
+	errStandbyRuns  = fmt.Errorf("%w: the standby function has not returned", ErrNotReady)
+	errObserverRuns = fmt.Errorf("%w: the observer has not returned", ErrNotReady)
 )
 
 // ErrRunning is what Run returns while another Run of the same Elector is under

@@ -110,8 +110,8 @@ func (m *monitor) checkOnce(ctx context.Context) {
 
 // report draws the conclusions of one verdict.
 func (m *monitor) report(err error) {
-	if err != nil {
-		m.logger.Warn("the health check failed", "error", err)
+	if err != nil { // after the conclusions, which must not wait for a logger
+		defer m.logger.Warn("the health check failed", "error", err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

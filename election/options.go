@@ -18,16 +18,19 @@ type Options struct {
 	// lease.Options.TTL. Default 10 s.
 	TTL time.Duration
 	// Lease refines the timing of the lease. Its TTL is the TTL above, and its
-	// GiveWay comes from Rank.
+	// GiveWay comes from Rank. Its OnWaiting is called after the Observer was told the
+	// same; a panic in it is logged.
 	Lease lease.Options
 	// Claim lists keys that a new leader protects with its token before its
 	// function starts, so that no write of its predecessor can follow.
 	Claim []string
 	// HoldOff is how long a node stays out after it ended its own term (it
 	// resigned, was unhealthy or yielded, or its function returned or failed),
-	// so that another gets its turn. It counts from when nothing else keeps the
-	// node out: from when it is healthy again, say. It doubles, up to eightfold, while such terms
-	// are shorter than TTL. Default TTL/2.
+	// so that another gets its turn; after a term shorter than TTL, however that ended,
+	// since what ended it may end the next one, too; and after a campaign that failed. It
+	// counts from when nothing else keeps the node out: from when it is healthy again,
+	// say. It doubles, up to eightfold, while terms are shorter than TTL or campaigns
+	// fail. Default TTL/2.
 	HoldOff time.Duration
 	// OneShot makes Run return after one term, even if that was over before its
 	// function could start.
@@ -81,8 +84,17 @@ type Options struct {
 
 	// Observer is told of each change of phase, one at a time, in order. Run
 	// waits for it, renewals do not. A panic in it is logged.
+	//
+	// While this node holds the lease, Run waits for no longer than the tenure lasts
+	// without renewal. If the Observer takes longer before the term's function has
+	// started, the lease is given back, with ErrNotReady as the cause, and the node stays
+	// out until the Observer has returned, and HoldOff more. If it takes longer to hear of
+	// Draining, the lease is released without it, and the next campaign waits for it. Of
+	// causes to stand by that come while it is busy it is told the latest only. Run
+	// returns after it has.
 	Observer func(Transition)
-	// Logger receives what no caller can; nil keeps silent.
+	// Logger receives what no caller can; nil keeps silent. Its handler must not block:
+	// what it holds up can cost the lease.
 	Logger *slog.Logger
 }
 

@@ -10,9 +10,10 @@ import (
 type Phase uint8
 
 const (
-	// Standby: the node waits for the lease; or it stays out of the campaign, and
-	// Transition.Cause says why. Then another Standby follows, with no cause,
-	// when it campaigns.
+	// Standby: the node waits for the lease. Where it stays out of the campaign, or
+	// something else than another leader keeps it from the lease, Transition.Cause says
+	// why. Then another Standby follows, with no cause, when that is over, unless the
+	// node gets the lease at once.
 	Standby Phase = iota
 	// Claiming: the node has the lease and protects Options.Claim with its token.
 	// Left out if there is nothing to claim.
@@ -38,9 +39,12 @@ type Transition struct {
 	At time.Time
 	// Token is the fencing token of the term; zero in Standby.
 	Token hlc.Timestamp
-	// Cause is why the term is over, in Draining and Released: the cause of the
-	// function's context, the function's error, or what went wrong before the
-	// function could start, or in releasing. In Standby it is why the node stays
-	// out: ErrUnhealthy, ErrNotReady or ErrCrashed; nil if it campaigns.
+	// Cause is why the term is over, in Draining and Released: why the tenure ended,
+	// if that came first; else the cause of the function's context, the function's error,
+	// or what went wrong before the function could start; and what went wrong in
+	// releasing. In Standby it is why the node stays out (ErrUnhealthy, ErrNotReady or
+	// ErrCrashed), or what keeps it from the lease (errors of package transport, such as
+	// ErrNotAuthorized, ErrNotSent or ErrOutcomeUnknown); nil if it waits for another
+	// leader.
 	Cause error
 }

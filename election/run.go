@@ -13,6 +13,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/pause"
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
 )
 
 // run is one call of Run.
@@ -21,8 +22,9 @@ type run struct {
 	lead     func(context.Context, *Term) error
 	monitor  *monitor
 	tasks    sync.WaitGroup // what Run waits for
-	standby  standby        // the latest
-	bidEnded chan struct{}  // closed when nothing is left of the latest bid
+	observer announcer
+	standby  standby       // the latest
+	bidEnded chan struct{} // closed when nothing is left of the latest bid
 }
 
 // loop campaigns and leads by turns.
@@ -45,26 +47,49 @@ func (r *run) loop(ctx context.Context) error {
 			continue // and stay out for as long again once it is healthy
 		}
 		rest = 0
-		began, taken, err := r.campaign(fit)
+		t, err := r.campaign(fit)
 		unfit := fit.Err() != nil
 		release()
 		switch {
-		case began.IsZero(): // it did not get the lease
-			if unfit {
-				continue
-			}
-			return fmt.Errorf("election: %w", err)
-		case r.options.OneShot:
+		case t.led && r.options.OneShot:
 			return err
-		case taken:
-			continue // not of our own will: try at once
-		}
-		if time.Since(began) >= r.options.TTL {
-			holdOff.Reset()
+		case isFinished(t.ended): // there will be no other term
+			return fmt.Errorf("election: %w", t.ended)
+		case !t.led && isFinished(err):
+			return fmt.Errorf("election: %w", err)
+		case !t.led && unfit:
+			continue
+		case !t.led:
+			// Even what looks as if it would last is worth another try: its reason may be
+			// an access rule that is being replaced, or a lease of another elector.
+			r.options.Logger.Error("the campaign failed and will be repeated", "election", r.lease.Name(), "error", err)
+			r.enter(Standby, err)
+		default:
+			// A term that is lost is not of our own will, so the next campaign could begin
+			// at once. But what ended it after so short a time may end the next one, too.
+			if t.lasted >= r.options.TTL {
+				holdOff.Reset()
+				if t.taken {
+					continue
+				}
+			}
 		}
 		rest = holdOff.NextBackOff()
 	}
 	return context.Cause(ctx)
+}
+
+// outcome is what has become of a campaign.
+type outcome struct {
+	led    bool          // it got the lease; the rest is about that
+	lasted time.Duration // from the acquisition to the release
+	taken  bool          // the lease was taken from this node, rather than given up
+	ended  error         // why the tenure ended before it was released; nil if it did not
+}
+
+// isFinished reports whether an error is the end of the client.
+func isFinished(err error) bool {
+	return errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrSessionTakenOver)
 }
 
 // afterCrash returns how long to stay out because an earlier process of this node
@@ -85,7 +110,7 @@ func (r *run) afterCrash(ctx context.Context) time.Duration {
 	if err != nil || holder.Name != own {
 		return 0
 	}
-	r.enter(Standby, hlc.Timestamp{}, ErrCrashed)
+	r.enter(Standby, ErrCrashed)
 	return r.options.TTL + r.options.HoldOff
 }
 
@@ -93,7 +118,7 @@ func (r *run) afterCrash(ctx context.Context) time.Duration {
 // context that ends with ctx or when the node is not healthy any more. The error
 // is the cause of ctx's end.
 func (r *run) whileFit(ctx context.Context) (fit context.Context, release func(), err error) {
-	period, err := r.monitor.await(ctx, func(cause error) { r.enter(Standby, hlc.Timestamp{}, cause) })
+	period, err := r.monitor.await(ctx, func(cause error) { r.enter(Standby, cause) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -106,7 +131,7 @@ func (r *run) whileFit(ctx context.Context) (fit context.Context, release func()
 // rest. It reports false as soon as ctx ends.
 func (r *run) stayOut(ctx context.Context, rest time.Duration) bool {
 	if !r.standby.returned() {
-		r.enter(Standby, hlc.Timestamp{}, ErrNotReady)
+		r.enter(Standby, errStandbyRuns)
 		select {
 		case <-ctx.Done():
 			return false
@@ -119,10 +144,10 @@ func (r *run) stayOut(ctx context.Context, rest time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// campaign waits for the lease and goes through a term. began is when it got the
-// lease, zero if it did not; the rest is as with serve.
-func (r *run) campaign(ctx context.Context) (began time.Time, taken bool, err error) {
-	r.enter(Standby, hlc.Timestamp{}, nil)
+// campaign waits for the lease and goes through a term. The error is why it did not get
+// the lease, or as with serve.
+func (r *run) campaign(ctx context.Context) (o outcome, err error) {
+	r.enter(Standby, nil)
 	r.standby = r.startStandby(ctx)
 	r.tasks.Go(r.standby.wait)
 	defer r.standby.stop()
@@ -130,11 +155,21 @@ func (r *run) campaign(ctx context.Context) (began time.Time, taken bool, err er
 	tenure, err := r.lease.Acquire(ctx)
 	stopBid()
 	if err != nil {
-		return time.Time{}, false, err
+		return outcome{}, err
 	}
-	began = time.Now()
-	taken, err = r.serve(ctx, tenure)
-	return began, taken, err
+	began := time.Now()
+	taken, err := r.serve(ctx, tenure)
+	o = outcome{led: true, lasted: time.Since(began), taken: taken}
+	if ended := tenure.Err(); !errors.Is(ended, lease.ErrReleased) {
+		o.ended = ended
+	}
+	return o, err
+}
+
+// waits is told what keeps the node from the lease, beside another that leads. It must not
+// wait for the observer: Acquire could not go on meanwhile.
+func (r *run) waits(cause error) {
+	r.observer.tell(Transition{Phase: Standby, At: time.Now(), Cause: cause})
 }
 
 // startBid bids until stop is called or ctx ends. It does not wait for the bid to
@@ -155,7 +190,7 @@ func (r *run) startBid(ctx context.Context) (stop context.CancelFunc) {
 
 // serve goes through one term, from the acquired tenure to its release. It
 // reports whether the tenure was taken from this node, rather than given up, and
-// returns the error of lead.
+// returns the error of lead, after why the tenure ended if that came first.
 func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err error) {
 	// The function's context ends with Run's, with the node's health, with the
 	// tenure's, by Resign, or to yield.
@@ -175,14 +210,20 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 	if err == nil {
 		err = startable(ctx, tenure)
 	}
+	if err == nil {
+		r.setTerm(term)
+		defer r.setTerm(nil)
+		err = r.show(ctx, tenure, Active, token)
+	}
+	if err == nil { // the observer may have taken long, too
+		err = startable(ctx, tenure)
+	}
 	if err != nil {
 		taken = tenure.Err() != nil
+		err = afterTenure(tenure, err)
 		r.release(ctx, tenure, token, err)
 		return taken, err
 	}
-	r.setTerm(term)
-	defer r.setTerm(nil)
-	r.enter(Active, token, nil)
 	var yielding sync.WaitGroup
 	if r.options.Rank > 0 {
 		yielding.Go(func() {
@@ -195,19 +236,36 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 	select {
 	case err = <-returned:
 		hasReturned = true
+		if _, over := tenure.Token(); over != nil {
+			cancel(tenure.Err()) // as no timer has had time to do: the process stood still
+		}
 		cancel(errors.Join(ErrReturned, err))
 	case <-ctx.Done():
 	}
 	yielding.Wait()
 	cause := context.Cause(ctx)
 	taken = cause == tenure.Err()
+	cause = afterTenure(tenure, cause)
 	tenure.StopRenewing()
-	r.enter(Draining, token, cause)
+	told := r.tell(Draining, token, cause)
 	if !hasReturned {
 		err = r.drain(tenure, returned)
 	}
+	_ = await(context.WithoutCancel(ctx), told, tenure) // late or not, the others wait for the lease
 	r.release(ctx, tenure, token, cause)
+	if taken {
+		err = errors.Join(cause, err)
+	}
 	return taken, err
+}
+
+// afterTenure returns the cause of the end of a term, after that of the end of its tenure
+// if that has ended: whatever else happened then came too late, or was its consequence.
+func afterTenure(tenure *lease.Tenure, cause error) error {
+	if _, err := tenure.Token(); err == nil || errors.Is(cause, tenure.Err()) {
+		return cause
+	}
+	return errors.Join(tenure.Err(), cause)
 }
 
 // startable returns why a term must not start any more: what went before it may
@@ -224,7 +282,9 @@ func (r *run) claim(ctx context.Context, term *Term, token hlc.Timestamp) error 
 	if len(r.options.Claim) == 0 {
 		return nil
 	}
-	r.enter(Claiming, token, nil)
+	if err := r.show(ctx, term.tenure, Claiming, token); err != nil {
+		return err
+	}
 	_, err := term.guard.ClaimAll(ctx, r.options.Claim...)
 	return err
 }
@@ -252,19 +312,48 @@ func (r *run) release(ctx context.Context, tenure *lease.Tenure, token hlc.Times
 		r.options.Logger.Warn("the lease could not be released", "election", tenure.Name(), "error", err)
 		cause = errors.Join(cause, err)
 	}
-	r.enter(Released, token, cause)
+	told := r.tell(Released, token, cause)
+	overdue := time.NewTimer(r.options.TTL)
+	defer overdue.Stop()
+	select {
+	case <-told:
+	case <-overdue.C:
+		r.options.Logger.Error("the observer does not return; this node stays out until it does", "election", tenure.Name())
+		<-told
+	}
 }
 
-// enter tells the observer of a new phase. An observer that panics is reported,
-// and not allowed to keep the lease from being released.
-func (r *run) enter(phase Phase, token hlc.Timestamp, cause error) {
-	if r.options.Observer == nil {
-		return
+// tell tells the observer of a new phase, and does not wait for it.
+func (r *run) tell(phase Phase, token hlc.Timestamp, cause error) (told <-chan struct{}) {
+	return r.observer.tell(Transition{Phase: phase, At: time.Now(), Token: token, Cause: cause})
+}
+
+// enter tells the observer of a new phase without the lease, and waits for it: as long as
+// it takes, since nobody else waits for this node then.
+func (r *run) enter(phase Phase, cause error) { <-r.tell(phase, hlc.Timestamp{}, cause) }
+
+// show tells the observer of a new phase that comes before the function of the leader, and
+// waits for it. The error says why the term cannot go on.
+func (r *run) show(ctx context.Context, tenure *lease.Tenure, phase Phase, token hlc.Timestamp) error {
+	return await(ctx, r.tell(phase, token, nil), tenure)
+}
+
+// await waits until the observer was told, but no longer than the tenure lasts without a
+// renewal, or until ctx ends: the others wait for this node to lead, or to let them lead.
+func await(ctx context.Context, told <-chan struct{}, tenure *lease.Tenure) error {
+	select {
+	case <-told:
+		return nil
+	default:
 	}
-	transition := Transition{Phase: phase, At: time.Now(), Token: token, Cause: cause}
-	// In a goroutine of its own, since it could end ours.
-	err := <-call(observerFunction, func() error { r.options.Observer(transition); return nil })
-	if err != nil {
-		r.options.Logger.Error("the observer failed", "error", err)
+	patience := time.NewTimer(tenure.Remaining())
+	defer patience.Stop()
+	select {
+	case <-told:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-patience.C:
+		return errObserverRuns
 	}
 }

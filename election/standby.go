@@ -77,7 +77,7 @@ func (s standby) finish(ctx context.Context, tenure *lease.Tenure) error {
 		case <-s.done:
 		case <-ctx.Done():
 		case <-patience.C:
-			return ErrNotReady
+			return errStandbyRuns
 		}
 	}
 	return context.Cause(ctx)

@@ -1,0 +1,246 @@
+package election_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/election"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+// stuck is an observer that blocks in one phase until it is let go.
+type stuck struct {
+	in      election.Phase
+	letGo   chan struct{}
+	blocked atomic.Bool  // it is, or was
+	running atomic.Int64 // calls
+	overlap atomic.Bool  // of calls
+}
+
+func newStuck(in election.Phase) *stuck { return &stuck{in: in, letGo: make(chan struct{})} }
+
+func (s *stuck) observe(transition election.Transition) {
+	if s.running.Add(1) > 1 {
+		s.overlap.Store(true)
+	}
+	defer s.running.Add(-1)
+	if transition.Phase == s.in {
+		s.blocked.Store(true)
+		<-s.letGo
+	}
+}
+
+func TestInvariant45AnObserverThatBlocksKeepsTheLeaseFromNobody(t *testing.T) {
+	for _, test := range []struct {
+		in     election.Phase
+		within time.Duration // after the node is asked to go, or has the lease
+		led    bool          // its function ran
+	}{
+		{election.Standby, 0, false},
+		{election.Claiming, ttl + ttl/10, false},
+		{election.Active, ttl + ttl/10, false},
+		{election.Draining, ttl + ttl/10, true},
+		{election.Released, 10 * time.Millisecond, true},
+	} {
+		t.Run(test.in.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				observer := newStuck(test.in)
+				options := election.Options{Claim: []string{key}, Observer: observer.observe}
+				pairInBubble(t, options, election.Options{}, func(t *testing.T, first, second *candidate) {
+					var calls atomic.Int64
+					first.run(t, func(ctx context.Context, _ *election.Term) error {
+						calls.Add(1)
+						<-ctx.Done()
+						return nil
+					})
+					synctest.Wait()
+					second.run(t, serve)
+					if test.led {
+						time.Sleep(3 * ttl)
+						first.Resign()
+					}
+					time.Sleep(test.within)
+					synctest.Wait()
+					second.mustLead(t)
+					if !observer.blocked.Load() || (calls.Load() > 0) != test.led {
+						t.Errorf("blocked %v, %d calls of the function", observer.blocked.Load(), calls.Load())
+					}
+					// It neither leads nor stands in the way for as long as that lasts.
+					_ = second.stop()
+					time.Sleep(20 * ttl)
+					if holder, err := first.Leader(t.Context()); err != nil || holder.Held {
+						t.Errorf("%+v leads, %v; want nobody", holder, err)
+					}
+					close(observer.letGo)
+					if test.in != election.Standby {
+						time.Sleep(ttl / 4) // half of the hold-off
+						if holder, err := first.Leader(t.Context()); err != nil || holder.Held {
+							t.Errorf("%+v leads, %v, before the hold-off is over", holder, err)
+						}
+					}
+					time.Sleep(ttl)
+					first.mustLead(t)
+					released, count := first.last(election.Released)
+					if !test.led && test.in != election.Standby &&
+						(count != 1 || !errors.Is(released.Cause, election.ErrNotReady) || !strings.Contains(released.Cause.Error(), "the observer")) {
+						t.Errorf("released %d times, because of %v; want ErrNotReady that names the observer", count, released.Cause)
+					}
+					_ = first.stop()
+					if observer.overlap.Load() {
+						t.Error("it was called twice at once")
+					}
+					history := first.history()
+					if !slices.IsSortedFunc(history, func(a, b election.Transition) int { return a.At.Compare(b.At) }) {
+						t.Errorf("told out of order: %+v", history)
+					}
+				})
+			})
+		})
+	}
+}
+
+func TestInvariant42RunReleasesTheLeaseAndThenWaitsForTheObserver(t *testing.T) {
+	for in, within := range map[election.Phase]time.Duration{
+		election.Claiming: time.Millisecond, election.Active: time.Millisecond, election.Draining: ttl, election.Released: time.Millisecond,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			observer := newStuck(in)
+			options := election.Options{Claim: []string{key}, Observer: observer.observe}
+			pairInBubble(t, options, election.Options{}, func(t *testing.T, first, second *candidate) {
+				first.run(t, serve)
+				time.Sleep(ttl / 4)
+				releases := first.requests("VDEL")
+				first.cancel()
+				time.Sleep(within)
+				if holder, err := second.Leader(t.Context()); err != nil || holder.Held || releases() != 1 {
+					t.Errorf("%v: %+v leads, %v, after %d releases; want nobody after one", in, holder, err, releases())
+				}
+				select {
+				case err := <-first.result:
+					t.Errorf("%v: Run returned %v before the observer", in, err)
+				default:
+				}
+				close(observer.letGo)
+				if err := <-first.result; !errors.Is(err, context.Canceled) {
+					t.Errorf("%v: Run returned %v", in, err)
+				}
+				if last := first.phases(); last[len(last)-1] != election.Released {
+					t.Errorf("%v: the observer heard %v", in, last)
+				}
+			})
+		})
+	}
+}
+
+// The observer is slow, what keeps the node from the lease changes all the time, and what
+// waits to be told does not grow.
+func TestASlowObserverIsToldTheLatestReasonToStandBy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		var first atomic.Bool
+		letGo := make(chan struct{})
+		c := newStubborn(t, store, "node-a", election.Options{Observer: func(transition election.Transition) {
+			if transition.Phase == election.Standby && transition.Cause != nil && first.CompareAndSwap(false, true) {
+				<-letGo
+			}
+		}})
+		c.run(t, serve)
+		synctest.Wait()
+		c.mustLead(t)
+		c.refuse(transport.ErrNotAuthorized)
+		time.Sleep(2 * ttl) // its tenure is over
+		for range 50 {
+			c.refuse(transport.ErrQuotaExceeded)
+			time.Sleep(ttl)
+			c.refuse(transport.ErrFencingTokenRequired)
+			time.Sleep(ttl)
+		}
+		close(letGo)
+		synctest.Wait()
+		if _, count := c.last(election.Standby); count > 4 {
+			t.Errorf("told %d Standbys", count)
+		}
+		c.refuse(nil)
+		time.Sleep(2 * ttl)
+		c.mustLead(t)
+		_ = c.stop()
+	})
+}
+
+func TestInvariant42RunWaitsForAnObserverThatIsToldWhyTheNodeStandsBy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		letGo := make(chan struct{})
+		c := newStubborn(t, transporttest.Start(t), "node-a", election.Options{Observer: func(transition election.Transition) {
+			if transition.Cause != nil {
+				<-letGo
+			}
+		}})
+		c.refuse(transport.ErrNotAuthorized)
+		c.run(t, serve)
+		time.Sleep(ttl)
+		c.cancel()
+		time.Sleep(ttl)
+		select {
+		case err := <-c.result:
+			t.Errorf("Run returned %v before the observer", err)
+		default:
+		}
+		close(letGo)
+		<-c.result
+	})
+}
+
+func TestAQuickObserverHearsOfTheEndOfATermBeforeTheLeaseIsReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var first *candidate
+		options := election.Options{Observer: func(transition election.Transition) {
+			if transition.Phase == election.Draining {
+				time.Sleep(ttl / 4)
+				first.mustLead(t) // in the eyes of the store
+			}
+		}}
+		pairInBubble(t, options, election.Options{}, func(t *testing.T, a, second *candidate) {
+			first = a
+			runBoth(t, first, second)
+			first.Resign()
+			time.Sleep(ttl/4 + 20*time.Millisecond)
+			second.mustLead(t)
+			_, _ = first.stop(), second.stop()
+		})
+	})
+}
+
+func TestInvariant2NoTermStartsAfterAnObserverInWhichTheProcessStoodStill(t *testing.T) {
+	for _, in := range []election.Phase{election.Claiming, election.Active} {
+		synctest.Test(t, func(t *testing.T) {
+			var stood atomic.Int64 // for how long, unseen by any timer
+			steady := lease.MonotonicClock()
+			pairInBubble(t, election.Options{
+				OneShot: true,
+				Claim:   []string{key},
+				Lease:   lease.Options{Clock: func() time.Duration { return steady() + time.Duration(stood.Load()) }},
+				Observer: func(transition election.Transition) {
+					if transition.Phase == in {
+						stood.Store(int64(ttl))
+					}
+				},
+			}, election.Options{}, func(t *testing.T, first, _ *candidate) {
+				first.run(t, func(context.Context, *election.Term) error {
+					t.Errorf("%v: the function ran", in)
+					return nil
+				})
+				if err := <-first.result; !errors.Is(err, lease.ErrDeadlinePassed) {
+					t.Errorf("%v: Run returned %v, want ErrDeadlinePassed", in, err)
+				}
+			})
+		})
+	}
+}
