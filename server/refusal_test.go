@@ -1,0 +1,74 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/election"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/transport"
+)
+
+func TestInvariant50AnElectionOutlastsABrokerThatRefusesTheCredentialsForAWhile(t *testing.T) {
+	admits := new(passwords)
+	admits.present.Store("one")
+	through := newProxy(t, start(t, server.Options{Authenticator: admits}))
+	client := mustDial(t, "mqtt://"+through.address(), transport.Options{Username: "gateway", Password: []byte("one")})
+	var mu sync.Mutex
+	var latest election.Transition
+	elector, err := election.New(client, "press-7/active", election.Options{
+		TTL: time.Second,
+		Observer: func(transition election.Transition) {
+			mu.Lock()
+			defer mu.Unlock()
+			latest = transition
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- elector.Run(ctx, func(ctx context.Context, _ *election.Term) error {
+			<-ctx.Done()
+			return nil
+		})
+	}()
+	await := func(what string, reached func(election.Transition) bool) {
+		t.Helper()
+		eventually(t, what, func() bool {
+			select {
+			case err := <-ended:
+				t.Fatalf("Run returned %v", err)
+			default:
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			return reached(latest)
+		})
+	}
+	leads := func(transition election.Transition) bool { return transition.Phase == election.Active }
+	await("it leads", leads)
+	admits.present.Store("two")
+	through.cut()
+	await("it stands by, and says why", func(transition election.Transition) bool {
+		var refused *transport.ConnectError
+		return transition.Phase == election.Standby && errors.As(transition.Cause, &refused)
+	})
+	admits.present.Store("one")
+	await("it leads again", leads)
+	cancel()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("Run returned %v, want Canceled", err)
+		}
+	case <-time.After(patience):
+		t.Error("Run does not return")
+	}
+}
