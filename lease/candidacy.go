@@ -34,10 +34,17 @@ var errReconnected = fmt.Errorf("begin anew: %w", ErrConnectionLost)
 // their connections are lost under them. What an attempt may hold when it is given up is
 // freed. why notes what keeps them from success; it may be nil.
 func (l *Lease) campaign(ctx context.Context, why *obstacle, attempt func(*candidacy) (*Tenure, error)) (*Tenure, error) {
+	var left time.Time // until then the store may keep what an attempt left
+	givenUp := func(err error) error {
+		if time.Now().Before(left) && !errors.Is(err, transport.ErrOutcomeUnknown) {
+			return fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err)
+		}
+		return err
+	}
 	for {
 		c, err := l.stand(ctx, why)
 		if err != nil {
-			return nil, err
+			return nil, givenUp(err)
 		}
 		tenure, err := attempt(c)
 		if tenure != nil {
@@ -50,11 +57,12 @@ func (l *Lease) campaign(ctx context.Context, why *obstacle, attempt func(*candi
 		}
 		if c.mayHold {
 			l.abandon(c.value, transport.Binding{Store: c.store})
-			if !errors.Is(err, transport.ErrOutcomeUnknown) {
-				err = fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err)
-			}
+			left = time.Now().Add(l.options.TTL)
 		}
-		return nil, err
+		if again && ctx.Err() == nil {
+			continue // the store may refuse to free it, and keeps it for a TTL at most
+		}
+		return nil, givenUp(err)
 	}
 }
 

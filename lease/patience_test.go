@@ -350,3 +350,21 @@ func TestOnWaitingIsToldThatAConnectionForInstantFailoverIsMissing(t *testing.T)
 		<-acquired
 	})
 }
+
+func TestAcquireBeginsAnewAlthoughWhatItLeftCannotBeFreed(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
+		store.Authorize(func(_ string, verb statestore.Verb, _ string) bool { return verb != statestore.VerbVDel })
+		n.scripted("SET", func(number int64) transporttest.Fault { return transporttest.Fault{CutAfter: number == 1} })
+		acquired := acquireInBackground(t.Context(), t, n)
+		synctest.Wait()
+		n.conn.Restore()
+		began := time.Now()
+		if tenure := <-acquired; tenure != nil {
+			mustToken(t, tenure)
+		}
+		if took := time.Since(began); took > 2*ttl {
+			t.Errorf("it took %v until what it had left was gone", took)
+		}
+	})
+}
