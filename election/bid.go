@@ -51,7 +51,8 @@ func (e *Elector) requestTimeout() time.Duration { return e.options.TTL / 6 }
 func (e *Elector) bidKey() string { return e.lease.Name() + protocol.BidSuffix }
 
 // keepBid bids, once ctx has lasted for FailBackAfter, until ctx ends, and
-// withdraws the bid. It begins when the one before it has ended.
+// withdraws the bid. It begins when the one before it has ended. A node that could not
+// have the lease if it were free does not ask for it: its bid runs out.
 func (e *Elector) keepBid(ctx context.Context, before <-chan struct{}) {
 	<-before // what that withdraws must not be ours
 	if !pause.For(ctx, e.options.FailBackAfter) {
@@ -60,7 +61,9 @@ func (e *Elector) keepBid(ctx context.Context, before <-chan struct{}) {
 	own := bid{from: e.client.ClientID(), rank: e.options.Rank}
 	defer e.withdrawBid(context.WithoutCancel(ctx), own)
 	for {
-		if err := e.placeBid(ctx, own); err != nil && ctx.Err() == nil {
+		if e.barred.Load() {
+			// not now
+		} else if err := e.placeBid(ctx, own); err != nil && ctx.Err() == nil {
 			e.options.Logger.Warn("a bid for the lead could not be placed", "key", e.bidKey(), "error", err)
 		}
 		if !pause.For(ctx, e.refreshBidEvery()) {

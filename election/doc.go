@@ -70,7 +70,8 @@
 //   - A node that has waited for FailBackAfter, healthy without a break, bids: it
 //     sets the key "<name>/bid" to "<client id>:<rank>", with the lease's TTL,
 //     refreshes that while it waits, and deletes it when it leads, ends or turns
-//     unhealthy. It need not know who leads. A better bid is left standing.
+//     unhealthy. It need not know who leads. A better bid is left standing. While
+//     something else than a leader keeps the node from the lease it does not bid.
 //   - A leader of a rank other than 0 watches that key once it has led for
 //     FailBackAfter, and for TTL at least. A bid of a better rank, confirmed by a
 //     GET, ends its term with a [*YieldError]. Then its hold-off and its rank keep

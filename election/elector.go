@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/internal/protocol"
@@ -23,7 +24,8 @@ type Elector struct {
 	running bool
 	term    *Term // while Active or Draining
 
-	waits func(cause error) // of the present Run, whose goroutine alone uses it
+	waits  func(cause error) // of the present Run, whose goroutine alone uses it
+	barred atomic.Bool       // something else than a leader keeps this node from the lease
 }
 
 // New returns an elector that campaigns for name, which is a key in the store.

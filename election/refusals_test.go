@@ -271,3 +271,26 @@ func TestALeaseThatIsLostAfterALongTermIsCampaignedForAtOnce(t *testing.T) {
 		_ = first.stop()
 	})
 }
+
+func TestAPreferredNodeThatIsRefusedTheLeaseDoesNotAskForIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		leader := newCandidate(t, store, "node-b", election.Options{Rank: 1, FailBackAfter: ttl})
+		leader.run(t, serve)
+		time.Sleep(ttl)
+		leader.mustLead(t)
+		preferred := newStubborn(t, store, "node-a", election.Options{FailBackAfter: ttl})
+		preferred.refuse(transport.ErrNotAuthorized)
+		preferred.run(t, serve)
+		time.Sleep(30 * ttl)
+		if _, terms := leader.last(election.Active); terms > 1 {
+			t.Errorf("the leader handed over %d times", terms-1)
+		}
+		_ = preferred.stop()
+		preferred.refuse(nil)
+		preferred.run(t, serve)
+		time.Sleep(10 * ttl)
+		preferred.mustLead(t)
+		_, _ = leader.stop(), preferred.stop()
+	})
+}

@@ -151,6 +151,7 @@ func (r *run) campaign(ctx context.Context) (o outcome, err error) {
 	r.standby = r.startStandby(ctx)
 	r.tasks.Go(r.standby.wait)
 	defer r.standby.stop()
+	r.barred.Store(false)
 	stopBid := r.startBid(ctx)
 	tenure, err := r.lease.Acquire(ctx)
 	stopBid()
@@ -169,6 +170,7 @@ func (r *run) campaign(ctx context.Context) (o outcome, err error) {
 // waits is told what keeps the node from the lease, beside another that leads. It must not
 // wait for the observer: Acquire could not go on meanwhile.
 func (r *run) waits(cause error) {
+	r.barred.Store(cause != nil)
 	r.observer.tell(Transition{Phase: Standby, At: time.Now(), Cause: cause})
 }
 
