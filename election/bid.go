@@ -61,10 +61,10 @@ func (e *Elector) keepBid(ctx context.Context, before <-chan struct{}) {
 	own := bid{from: e.client.ClientID(), rank: e.options.Rank}
 	defer e.withdrawBid(context.WithoutCancel(ctx), own)
 	for {
-		if e.barred.Load() {
-			// not now
-		} else if err := e.placeBid(ctx, own); err != nil && ctx.Err() == nil {
-			e.options.Logger.Warn("a bid for the lead could not be placed", "key", e.bidKey(), "error", err)
+		if !e.barred.Load() {
+			if err := e.placeBid(ctx, own); err != nil && ctx.Err() == nil {
+				e.options.Logger.Warn("a bid for the lead could not be placed", "key", e.bidKey(), "error", err)
+			}
 		}
 		if !pause.For(ctx, e.refreshBidEvery()) {
 			return

@@ -70,7 +70,8 @@ type Options struct {
 	OnWaiting func(cause error)
 	// Clock measures the tenure; default SystemClock.
 	Clock Clock
-	// Logger receives what no caller can; nil keeps silent.
+	// Logger receives what no caller can; nil keeps silent. Its handler must not block:
+	// renewals wait for it.
 	Logger *slog.Logger
 }
 
