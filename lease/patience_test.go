@@ -368,3 +368,31 @@ func TestAcquireBeginsAnewAlthoughWhatItLeftCannotBeFreed(t *testing.T) {
 		}
 	})
 }
+
+func TestAReleaseWakesAWaiterThatWasRefusedOnAConnectionBefore(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		tenure := newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
+		l, _, conn := newGrumpy(t, store, "node-b", lease.Options{EndOnDisconnect: true})
+		conn.set(failing(refusal(transport.ErrNotAuthorized)))
+		acquired := make(chan error, 1)
+		go func() {
+			_, err := l.Acquire(t.Context())
+			acquired <- err
+		}()
+		time.Sleep(5 * ttl)
+		conn.set(nil)
+		conn.Cut()
+		conn.Restore()
+		synctest.Wait() // it asks, is told that another has the lease, and watches
+		released := time.Now()
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-acquired; err != nil {
+			t.Error(err)
+		}
+		if waited := time.Since(released); waited > 10*time.Millisecond {
+			t.Errorf("the waiter took over after %v, want within the jitter of a release", waited)
+		}
+	})
+}

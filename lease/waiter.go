@@ -206,7 +206,7 @@ func (w *waiter) refused(version hlc.Timestamp) {
 	if !w.hinted && version != w.seen {
 		w.deaf = true
 	}
-	w.seen, w.hinted = version, false
+	w.seen, w.hinted, w.rests = version, false, false
 	w.watchAgain()
 	if w.deaf {
 		w.timer.Reset(w.lease.options.Jitter/2 + jitter(w.lease.options.Jitter/2))
