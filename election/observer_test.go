@@ -38,7 +38,7 @@ func (s *stuck) observe(transition election.Transition) {
 	}
 }
 
-func TestInvariant45AnObserverThatBlocksKeepsTheLeaseFromNobody(t *testing.T) {
+func TestInvariant45AnObserverThatBlocksDoesNotKeepTheLease(t *testing.T) {
 	for _, test := range []struct {
 		in     election.Phase
 		within time.Duration // after the node is asked to go, or has the lease

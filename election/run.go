@@ -331,7 +331,7 @@ func (r *run) tell(phase Phase, token hlc.Timestamp, cause error) (told <-chan s
 }
 
 // enter tells the observer of a new phase without the lease, and waits for it: as long as
-// it takes, since nobody else waits for this node then.
+// it takes, since no other node waits for this one then.
 func (r *run) enter(phase Phase, cause error) { <-r.tell(phase, hlc.Timestamp{}, cause) }
 
 // show tells the observer of a new phase that comes before the function of the leader, and

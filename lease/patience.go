@@ -73,7 +73,7 @@ func (o *obstacle) givenUp(ctx context.Context, err error) error {
 type givenUp struct {
 	cause   error      // of the end of the context
 	reason  error      // why the latest request came to nothing; nil if the store answered
-	held    *HeldError // nil if nobody had the lease when that was last heard
+	held    *HeldError // nil if the lease was free when that was last heard
 	unknown bool       // whether it was acquired
 }
 

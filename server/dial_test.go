@@ -110,7 +110,7 @@ func TestInvariant50WrongCredentialsEndDialAtOnceAndNoClientThatWasConnected(t *
 	if !errors.Is(err, transport.ErrNotSent) || !errors.As(err, &refused) || errors.Is(err, transport.ErrClosed) {
 		t.Errorf("%v, want ErrNotSent and a *ConnectError", err)
 	}
-	admits.present.Store("one") // whoever manages the broker has noticed
+	admits.present.Store("one") // an operator has noticed
 	mustReconnect(t, client, 1)
 	mustWork(t, client)
 }
