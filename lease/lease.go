@@ -195,25 +195,25 @@ func (l *Lease) try(ctx context.Context, c *candidacy) (tenure *Tenure, version 
 		if l.options.EndOnDisconnect && c.bequest == nil {
 			c.lost = l.client.Lost()
 		}
-		c.store, c.replaced, err = l.identify(ctx)
+		c.store, c.replaced = l.client.Store()
+		known := c.replaced != nil
 		c.connection = l.client.Lost()
 		sent := l.options.Clock()
-		if err == nil {
-			version, err = l.set(ctx, c.value, c.binding())
-		}
+		version, err = l.set(ctx, c.value, c.binding())
 		switch {
 		case err == nil:
 			late := l.options.Clock()-sent > l.options.RequestTimeout
 			c.mayHold = true
-			if !late && !isClosed(c.lost) && !isClosed(c.replaced) {
+			if known && !late && !isClosed(c.lost) && !isClosed(c.replaced) {
 				tenure, err = l.begin(c, version, sent)
 				return tenure, version, err
 			}
 			if c.bequest == nil || !isClosed(c.lost) {
 				// It took so long that little of the TTL is left, because the
 				// process stood still; or it went by another connection than the
-				// one to watch; or the store that granted it is gone. Ask again, for
-				// a fresh deadline.
+				// one to watch; or the store that granted it is gone; or it was the
+				// client's first request, and could not be bound to a store. Ask again,
+				// for a fresh deadline.
 				continue
 			}
 		case errors.Is(err, transport.ErrConditionFailed):
@@ -236,21 +236,6 @@ func (l *Lease) try(ctx context.Context, c *candidacy) (tenure *Tenure, version 
 		}
 	}
 	return nil, version, err
-}
-
-// identify returns which store answers, and a channel that is closed when another one
-// does. It asks only if the client has had no answer yet.
-func (l *Lease) identify(ctx context.Context) (store string, replaced <-chan struct{}, err error) {
-	if store, replaced = l.client.Store(); replaced != nil {
-		return store, replaced, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
-	defer cancel()
-	if _, err := l.client.Get(ctx, l.name); err != nil && !isRefusal(err) {
-		return "", nil, beforehand(err)
-	}
-	store, replaced = l.client.Store()
-	return store, replaced, nil
 }
 
 // beforehand says of the error of a GET that the request which was to follow was not
