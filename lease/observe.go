@@ -27,12 +27,15 @@ func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 	return func(yield func(Holder, error) bool) {
 		o := &observation{lease: l, yield: yield, between: pauses{lease: l, longest: l.options.Jitter}}
 		defer o.stopWatching()
-		next := time.NewTimer(0)
+		next := time.NewTimer(1)
 		defer next.Stop()
 		for {
+			_, replaced := l.client.Store()
 			select {
 			case <-ctx.Done():
 				return
+			case <-replaced:
+				o.next = time.Now() // what was known is about another store
 			case <-next.C:
 				if !o.ask(ctx) {
 					return
@@ -40,7 +43,7 @@ func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 			case change, open := <-o.changes:
 				o.hear(change.Entry, open)
 			}
-			next.Reset(time.Until(o.next))
+			next.Reset(max(time.Until(o.next), 1))
 		}
 	}
 }
