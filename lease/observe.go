@@ -27,7 +27,10 @@ func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 	return func(yield func(Holder, error) bool) {
 		o := &observation{lease: l, yield: yield, between: pauses{lease: l, longest: l.options.Jitter}}
 		defer o.stopWatching()
-		next := time.NewTimer(1)
+		if !o.ask(ctx) {
+			return
+		}
+		next := time.NewTimer(max(time.Until(o.next), 1))
 		defer next.Stop()
 		for {
 			_, replaced := l.client.Store()
@@ -37,11 +40,11 @@ func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 			case <-replaced:
 				o.next = time.Now() // what was known is about another store
 			case <-next.C:
-				if !o.ask(ctx) {
-					return
-				}
 			case change, open := <-o.changes:
 				o.hear(change.Entry, open)
+			}
+			if !time.Now().Before(o.next) && !o.ask(ctx) {
+				return
 			}
 			next.Reset(max(time.Until(o.next), 1))
 		}
