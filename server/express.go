@@ -37,10 +37,12 @@ type express struct {
 	read, written   int64 // bytes
 }
 
-// newExpress returns the express of a connection, and the reader of what it leaves.
+// newExpress returns the express of a connection, and the reader of what it leaves. That
+// has no limit: the broker refuses packets that are too large by their header, with a
+// reason that its client gets.
 func newExpress(conn *connection) (*express, io.Reader) {
 	e := &express{conn: conn}
-	return e, frame.NewFilter(conn.Conn, e.take, e.pause)
+	return e, frame.NewFilter(conn.Conn, 0, e.take, e.pause)
 }
 
 // board opens the express to a client whose session is established.

@@ -28,6 +28,7 @@ type pipeBroker struct {
 	seen  []string // what came in, but for subscriptions and pings
 	hosts []string // that were dialled
 	down  bool     // nobody answers the dial
+	left  []byte   // reason codes of DISCONNECT that came in
 	tasks sync.WaitGroup
 }
 
@@ -46,7 +47,7 @@ func dialTo(t *testing.T, b *pipeBroker, addresses string, options Options) (*Cl
 		t.Fatal(err)
 	}
 	conn := newMQTTConn(servers, options)
-	conn.dial = b.dial
+	conn.dial = b.dial(options.MaxPacketSize)
 	client, err := NewClient(conn, options.ClientOptions)
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +73,11 @@ func mustDialTo(t *testing.T, b *pipeBroker, options Options) *Client {
 	return client
 }
 
-func (b *pipeBroker) dial(_ context.Context, server *url.URL) (*netConn, error) {
+func (b *pipeBroker) dial(maxPacket int) func(context.Context, *url.URL) (*netConn, error) {
+	return func(_ context.Context, server *url.URL) (*netConn, error) { return b.pipe(server, maxPacket) }
+}
+
+func (b *pipeBroker) pipe(server *url.URL, maxPacket int) (*netConn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.hosts = append(b.hosts, server.Hostname())
@@ -88,7 +93,7 @@ func (b *pipeBroker) dial(_ context.Context, server *url.URL) (*netConn, error) 
 		}
 	})
 	b.tasks.Go(far.drain)
-	return newNetConn(near, near, time.Minute), nil
+	return newNetConn(near, near, maxPacket, time.Minute), nil
 }
 
 func (b *pipeBroker) serve(conn net.Conn) bool {
@@ -104,6 +109,9 @@ func (b *pipeBroker) serve(conn net.Conn) bool {
 	case *packets.Publish:
 		b.saw("PUBLISH")
 	case *packets.Disconnect:
+		b.mu.Lock()
+		b.left = append(b.left, content.ReasonCode)
+		b.mu.Unlock()
 		return false
 	}
 	if b.answer != nil && b.answer(conn, packet) {

@@ -42,6 +42,14 @@ type Options struct {
 	// TLS says whom to trust and what to show at addresses that encrypt.
 	TLS TLSOptions
 
+	// MaxPacketSize bounds each MQTT packet from the broker in bytes, and with it the values
+	// that this client can read: from 1 KiB to 256 MiB. The broker is told, and is to send
+	// nothing larger: a store answers a Get of such a value with an error, and leaves out
+	// notifications of it. A packet that is larger all the same ends the connection before
+	// any memory is set aside for it, with an error that matches ErrPacketTooLarge.
+	// Default 2 MiB, twice what our server takes from a client.
+	MaxPacketSize int
+
 	// PlainPaho makes requests and replies travel through paho's own code, as everything
 	// else does. By default they go past it, in a small part of ours: several times as
 	// fast, with the same guarantees. Set it to find out whether that part is at fault.
@@ -62,6 +70,12 @@ const (
 	defaultKeepAlive    = 5 * time.Second
 	defaultReconnectMin = 50 * time.Millisecond
 	defaultReconnectMax = 2 * time.Second
+
+	defaultMaxPacketSize = 2 << 20
+	// minMaxPacketSize leaves room for what a broker says to any client.
+	minMaxPacketSize = 1 << 10
+	// mostPacket is the size of the largest packet there can be [MQTT-2.1.4].
+	mostPacket = 1<<28 - 1 + 5
 )
 
 // Dial connects to the MQTT 5 broker at address, and returns when requests can be sent.
@@ -157,6 +171,12 @@ func (o *Options) complete() error {
 	}
 	if o.ReconnectMin < 0 || o.ReconnectMax < o.ReconnectMin {
 		return fmt.Errorf("transport: Options.ReconnectMin %v and ReconnectMax %v must be positive and in this order", o.ReconnectMin, o.ReconnectMax)
+	}
+	if o.MaxPacketSize == 0 {
+		o.MaxPacketSize = defaultMaxPacketSize
+	}
+	if o.MaxPacketSize < minMaxPacketSize || o.MaxPacketSize > mostPacket {
+		return fmt.Errorf("transport: Options.MaxPacketSize %d is not from %d to %d; 0 means %d", o.MaxPacketSize, minMaxPacketSize, mostPacket, defaultMaxPacketSize)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

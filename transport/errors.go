@@ -31,7 +31,8 @@ var (
 	// ErrPacketTooLarge: the broker takes no packet as large as this request makes. It
 	// was not applied. Choose a smaller value, or let the broker take more. Together with
 	// ErrOutcomeUnknown: the broker ended the connection for this reason, perhaps because
-	// of another request.
+	// of another request; or this client did, since the broker sent a packet that is larger
+	// than Options.MaxPacketSize. The text says which, and names the sizes.
 	ErrPacketTooLarge = errors.New("the packet is too large")
 	// ErrServerBusy: the broker takes no connection now, or ended one because it has too
 	// much to do. The client goes on trying; the error is seen where somebody waits.

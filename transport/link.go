@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -44,6 +45,8 @@ type link struct {
 	quiet chan struct{} // holds one item once nothing is pending on a link that is leaving
 
 	maxPacket int // bytes that the broker takes in one packet
+
+	net *netConn // what it goes over; nil in tests that need none
 
 	// Guarded by mqttConn.mu.
 	pending  map[correlation]*exchange
@@ -178,6 +181,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	// Close does not wait for a write to a peer that no longer reads.
 	defer context.AfterFunc(ctx, func() { guard.Reset(closeTimeout) })()
 	l := newLink()
+	l.net = conn
 	packet, will := c.connectPacket(secrets), c.nextWill()
 	carried := will
 	if will != nil && will.unanswered {
@@ -197,6 +201,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	})
 	connack, err := client.Connect(attempt, packet)
 	if err != nil {
+		err = cmp.Or(conn.refused(), err)
 		err = c.notConnected(will, carried, conn.incomplete(), connack, err)
 		if c.isForGood(will, err) {
 			c.refusals = refusals + 1
@@ -216,7 +221,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	}
 	l.obey(connack)
 	if err := c.subscribe(ctx, client, l); err != nil {
-		return false, err
+		return false, cmp.Or(conn.refused(), err)
 	}
 	send := func() { c.sendPlainly(client, l) }
 	if !c.options.PlainPaho {
@@ -226,7 +231,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	c.events.Up()
 	defer c.events.Down()
 	if !c.established(l) {
-		return false, nil
+		return false, conn.refused()
 	}
 	c.logger.Debug("connected", "broker", c.server().Host)
 	defer c.logger.Debug("disconnected", "broker", c.server().Host)
@@ -256,7 +261,7 @@ func (c *mqttConn) dialNet(ctx context.Context, server *url.URL) (*netConn, erro
 			return nil, err
 		}
 	}
-	return dialNet(ctx, server, config, c.options.KeepAlive)
+	return dialNet(ctx, server, config, c.options.MaxPacketSize, c.options.KeepAlive)
 }
 
 // isForGood reports whether an attempt, while waits is the will that waits, if any, failed
@@ -275,13 +280,14 @@ func (c *mqttConn) isForGood(waits *lastWill, err error) bool {
 }
 
 func (c *mqttConn) connectPacket(secrets secrets) *paho.Connect {
-	receive := uint16(receiveMaximum)
+	receive, largest := uint16(receiveMaximum), uint32(c.options.MaxPacketSize)
 	connect := &paho.Connect{
 		ClientID:   c.options.ClientID,
 		KeepAlive:  uint16(c.options.KeepAlive / time.Second),
 		CleanStart: true, // nothing outlives a connection, on either side
 		Properties: &paho.ConnectProperties{
-			ReceiveMaximum: &receive,
+			ReceiveMaximum:    &receive,
+			MaximumPacketSize: &largest,
 			// Without it brokers may leave out user properties, __ts among them.
 			RequestProblemInfo: true,
 		},

@@ -4,11 +4,14 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"sync/atomic"
 	"time"
+
+	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/frame"
 )
@@ -19,9 +22,10 @@ import (
 // shortCut take packets out of the stream and add some.
 type netConn struct {
 	net.Conn
-	socket net.Conn // what Conn rests on: the same, or without TLS and WebSocket
-	reader *frame.Filter
-	take   atomic.Pointer[func(packet []byte) bool] // nil: paho gets all packets
+	socket  net.Conn // what Conn rests on: the same, or without TLS and WebSocket
+	reader  *frame.Filter
+	take    atomic.Pointer[func(packet []byte) bool] // nil: paho gets all packets
+	refusal atomic.Pointer[error]                    // why nothing more is read, where that is this end's choice
 
 	lock         chan struct{} // full while somebody writes a packet; guards what follows
 	writer       *bufio.Writer
@@ -33,10 +37,11 @@ type netConn struct {
 	failure  error  // of complete; guarded by lock
 }
 
-// dialNet connects, and encrypts with config where the address says so. A write that
+// dialNet connects, and encrypts with config where the address says so. A packet from the
+// other end that has more than maxPacket bytes ends the connection. A write that
 // makes no progress for writeTimeout ends the connection, so that a peer that stopped
 // reading cannot hold a caller for longer.
-func dialNet(ctx context.Context, server *url.URL, config *tls.Config, writeTimeout time.Duration) (*netConn, error) {
+func dialNet(ctx context.Context, server *url.URL, config *tls.Config, maxPacket int, writeTimeout time.Duration) (*netConn, error) {
 	var dialer net.Dialer
 	socket, err := dialer.DialContext(ctx, "tcp", server.Host)
 	if err != nil {
@@ -47,7 +52,7 @@ func dialNet(ctx context.Context, server *url.URL, config *tls.Config, writeTime
 		_ = socket.Close()
 		return nil, err
 	}
-	return newNetConn(conn, socket, writeTimeout), nil
+	return newNetConn(conn, socket, maxPacket, writeTimeout), nil
 }
 
 // dress puts around a socket what the address asks for.
@@ -66,7 +71,7 @@ func dress(ctx context.Context, socket net.Conn, server *url.URL, config *tls.Co
 	return conn, nil
 }
 
-func newNetConn(conn, socket net.Conn, writeTimeout time.Duration) *netConn {
+func newNetConn(conn, socket net.Conn, maxPacket int, writeTimeout time.Duration) *netConn {
 	c := &netConn{
 		lock:         make(chan struct{}, 1),
 		Conn:         conn,
@@ -74,7 +79,7 @@ func newNetConn(conn, socket net.Conn, writeTimeout time.Duration) *netConn {
 		writer:       bufio.NewWriter(conn),
 		writeTimeout: writeTimeout,
 	}
-	c.reader = frame.NewFilter(conn, func(packet []byte) bool {
+	c.reader = frame.NewFilter(conn, maxPacket, func(packet []byte) bool {
 		take := c.take.Load()
 		return take != nil && (*take)(packet)
 	}, func() {})
@@ -85,7 +90,41 @@ func newNetConn(conn, socket net.Conn, writeTimeout time.Duration) *netConn {
 // seconds.
 func (c *netConn) abort() { _ = c.socket.Close() }
 
-func (c *netConn) Read(p []byte) (int, error) { return c.reader.Read(p) }
+func (c *netConn) Read(p []byte) (int, error) {
+	n, err := c.reader.Read(p)
+	var tooLarge *frame.TooLargeError
+	if errors.As(err, &tooLarge) && c.refused() == nil {
+		c.refuse(fmt.Errorf("%w: the broker begins one of %d bytes, and this client takes at most %d (Options.MaxPacketSize)",
+			ErrPacketTooLarge, tooLarge.Size, tooLarge.Limit))
+	}
+	return n, err
+}
+
+// refuse notes why nothing more is read, and tells the broker so, if it is told at once:
+// the connection is over either way. It is called by the goroutine that reads.
+func (c *netConn) refuse(why error) {
+	c.refusal.Store(&why)
+	select {
+	case c.lock <- struct{}{}:
+	default:
+		return // a packet is being written, perhaps for long
+	}
+	defer func() { <-c.lock }()
+	if c.complete != nil {
+		return // not even CONNECT was sent
+	}
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(closeTimeout)) // on a closed connection, the write fails
+	_, _ = c.writer.Write([]byte{packets.DISCONNECT << 4, 2, codePacketTooLarge, 0})
+	_ = c.writer.Flush()
+}
+
+// refused returns why this end reads no further, or nil.
+func (c *netConn) refused() error {
+	if why := c.refusal.Load(); why != nil {
+		return *why
+	}
+	return nil
+}
 
 // Write is called by paho between Lock and Unlock.
 func (c *netConn) Write(p []byte) (int, error) {

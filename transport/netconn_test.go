@@ -12,7 +12,7 @@ import (
 // piped returns a connection whose first packet goes through complete, and its far end.
 func piped(complete func([]byte) ([]byte, error)) (conn *netConn, far net.Conn) {
 	near, far := net.Pipe()
-	conn = newNetConn(near, near, time.Minute)
+	conn = newNetConn(near, near, 0, time.Minute)
 	conn.complete = complete
 	return conn, far
 }

@@ -1,6 +1,9 @@
 package frame
 
-import "io"
+import (
+	"fmt"
+	"io"
+)
 
 // bufferSize is how much a Filter reads at once, and how long a packet may be to be
 // offered. Requests and replies of leases have some 300 bytes; longer packets travel as
@@ -10,6 +13,7 @@ const bufferSize = 4096
 // Filter is a reader of a connection that takes packets out. It serves one goroutine.
 type Filter struct {
 	source io.Reader
+	limit  int // bytes of a packet; 0: any number
 	take   func(packet []byte) bool
 	pause  func()
 
@@ -24,10 +28,26 @@ type Filter struct {
 // those for which that returns true. The packet is good until take returns. Packets that
 // are long, and all that comes after something that is not MQTT, are not offered.
 //
+// A packet of more than limit bytes ends the reading with a [TooLargeError] as soon as its
+// header is there, before anything of it is passed on: readers of MQTT allocate what a
+// header says. A limit of 0 is none.
+//
 // Before the filter waits for more, and before it passes on a packet that was not taken,
 // it calls pause: what take has held back is to be sent then.
-func NewFilter(source io.Reader, take func(packet []byte) bool, pause func()) *Filter {
-	return &Filter{source: source, take: take, pause: pause}
+func NewFilter(source io.Reader, limit int, take func(packet []byte) bool, pause func()) *Filter {
+	return &Filter{source: source, limit: limit, take: take, pause: pause}
+}
+
+// TooLargeError is the end of reading where a packet has more bytes than a Filter lets
+// through.
+type TooLargeError struct {
+	// Size is how many bytes the packet has, by its header, and Limit how many it may have.
+	Size, Limit int
+}
+
+// Error names both sizes.
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("a packet of %d bytes, where at most %d are taken", e.Size, e.Limit)
 }
 
 // Read reads what is not taken.
@@ -61,6 +81,9 @@ func (f *Filter) next() bool {
 	size, _, ok := Size(front)
 	f.broken = f.broken || !ok && len(front) >= maxHeader
 	switch {
+	case ok && !f.broken && f.limit > 0 && size > f.limit:
+		f.start, f.err = f.end, &TooLargeError{Size: size, Limit: f.limit}
+		return false
 	case f.broken || f.err != nil && (!ok || size > len(front)):
 		size = len(front)
 	case !ok:

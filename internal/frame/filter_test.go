@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strings"
 	"testing"
 	"testing/iotest"
 )
@@ -32,12 +33,16 @@ func (c *chunks) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// divide divides a stream as a Filter must: what is taken, and what is passed on.
-func divide(stream []byte, takes func([]byte) bool) (taken [][]byte, passed []byte) {
+// divide divides a stream as a Filter must: what is taken, what is passed on, and how
+// long the packet is that is over the limit and ends it; 0 if none is.
+func divide(stream []byte, limit int, takes func([]byte) bool) (taken [][]byte, passed []byte, over int) {
 	for len(stream) > 0 {
 		size, _, ok := Size(stream)
+		if ok && limit > 0 && size > limit {
+			return taken, passed, size
+		}
 		if !ok || size > len(stream) {
-			return taken, append(passed, stream...)
+			return taken, append(passed, stream...), 0
 		}
 		if packet := stream[:size]; size <= bufferSize && takes(packet) {
 			taken = append(taken, packet)
@@ -46,12 +51,12 @@ func divide(stream []byte, takes func([]byte) bool) (taken [][]byte, passed []by
 		}
 		stream = stream[size:]
 	}
-	return taken, passed
+	return taken, passed, 0
 }
 
-func checkFilter(t *testing.T, stream, sizes []byte, readSize int, takes func([]byte) bool) {
+func checkFilter(t *testing.T, stream, sizes []byte, readSize, limit int, takes func([]byte) bool) {
 	t.Helper()
-	wantTaken, wantPassed := divide(stream, takes)
+	wantTaken, wantPassed, over := divide(stream, limit, takes)
 	var taken [][]byte
 	held := 0
 	source := &chunks{stream: stream, sizes: sizes}
@@ -60,7 +65,7 @@ func checkFilter(t *testing.T, stream, sizes []byte, readSize int, takes func([]
 			t.Error("what was held back is not sent before the filter waits for more")
 		}
 		return source.Read(p)
-	}), func(packet []byte) bool {
+	}), limit, func(packet []byte) bool {
 		if !takes(packet) {
 			return false
 		}
@@ -77,8 +82,15 @@ func checkFilter(t *testing.T, stream, sizes []byte, readSize int, takes func([]
 			t.Error("what was held back is not sent before a packet is passed on")
 		}
 		if err != nil {
-			if err != errCut {
+			var tooLarge *TooLargeError
+			switch isTooLarge := errors.As(err, &tooLarge); {
+			case over == 0 && err != errCut:
 				t.Errorf("the connection's error is %v", err)
+			case over > 0 && (!isTooLarge || *tooLarge != TooLargeError{Size: over, Limit: limit}):
+				t.Errorf("the error is %v; a packet has %d bytes, and the limit is %d", err, over, limit)
+			}
+			if _, again := filter.Read(p); again != err {
+				t.Errorf("another read fails with %v, after %v", again, err)
 			}
 			break
 		}
@@ -129,7 +141,9 @@ func TestAFilterTakesPacketsAndPassesOnTheRest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, sizes := range [][]byte{nil, {1}, {3, 0, 50}, {255}} {
 				for _, readSize := range []int{1, 7, 5000} {
-					checkFilter(t, test.stream, sizes, readSize, test.takes)
+					for _, limit := range []int{0, bufferSize, len(publish), len(publish) - 1} {
+						checkFilter(t, test.stream, sizes, readSize, limit, test.takes)
+					}
 				}
 			}
 		})
@@ -139,14 +153,14 @@ func TestAFilterTakesPacketsAndPassesOnTheRest(t *testing.T) {
 func TestAFilterGivesTheErrorThatCameWithTheLastBytes(t *testing.T) {
 	source := iotest.DataErrReader(bytes.NewReader(AppendPuback(nil, 7)))
 	count := 0
-	filter := NewFilter(source, func([]byte) bool { count++; return true }, func() {})
+	filter := NewFilter(source, 0, func([]byte) bool { count++; return true }, func() {})
 	if n, err := filter.Read(make([]byte, 10)); n != 0 || err != io.EOF || count != 1 {
 		t.Errorf("Read = %d, %v, and %d packets taken", n, err, count)
 	}
 }
 
 func TestAReadOfNothingDoesNotWait(t *testing.T) {
-	filter := NewFilter(iotest.ErrReader(errCut), nil, nil)
+	filter := NewFilter(iotest.ErrReader(errCut), 0, nil, nil)
 	if n, err := filter.Read(nil); n != 0 || err != nil {
 		t.Errorf("Read = %d, %v", n, err)
 	}
@@ -162,6 +176,22 @@ func FuzzFilter(f *testing.F) {
 		if !slices.ContainsFunc(sizes, func(size byte) bool { return size > 0 }) {
 			sizes = nil // it would never end
 		}
-		checkFilter(t, stream, sizes, int(readSize)+1, func(packet []byte) bool { return packet[0]&0xf0 == kind&0xf0 })
+		takes := func(packet []byte) bool { return packet[0]&0xf0 == kind&0xf0 }
+		for _, limit := range []int{0, 2 + len(stream)/2} {
+			checkFilter(t, stream, sizes, int(readSize)+1, limit, takes)
+		}
 	})
+}
+
+func TestInvariant44AFilterEndsAtTheHeaderOfAPacketThatIsTooLarge(t *testing.T) {
+	m := request()
+	publish, _ := m.Append(nil)
+	taken := 0
+	filter := NewFilter(io.MultiReader(bytes.NewReader(publish), bytes.NewReader([]byte{0x30, 0xff, 0xff, 0xff, 0x7f})), len(publish),
+		func([]byte) bool { taken++; return true }, func() {})
+	n, err := filter.Read(make([]byte, 10))
+	const want = "a packet of 268435460 bytes, where at most"
+	if n != 0 || taken != 1 || err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%d packets are taken and %d bytes passed on (%v); want one, none, and %q", taken, n, err, want)
+	}
 }
