@@ -39,6 +39,10 @@ type AttachOptions struct {
 	// Dialect chooses how the store writes replies that differ between the published
 	// protocol and what is deployed.
 	Dialect statestore.Dialect
+	// MaxPacketSize bounds each MQTT packet from the broker in bytes, and with it each key
+	// and value; at least 1,024. The broker is told, and passes on no request that is
+	// larger: its sender gets no answer. Default 1 MiB, as that of a Server.
+	MaxPacketSize uint32
 	// MaxClients bounds for how many clients the store remembers requests and watches.
 	// For one more, it forgets those of the client that was silent for longest. Default
 	// 10,000.
@@ -107,6 +111,12 @@ func Attach(broker string, options AttachOptions) (*Attached, error) {
 	}
 	if options.MaxClients == 0 {
 		options.MaxClients = defaultMaxClients
+	}
+	if options.MaxPacketSize == 0 {
+		options.MaxPacketSize = defaultMaxPacketSize
+	}
+	if options.MaxPacketSize < leastPacket {
+		return nil, fmt.Errorf("server: attach: AttachOptions.MaxPacketSize %d is below %d; 0 means %d", options.MaxPacketSize, leastPacket, defaultMaxPacketSize)
 	}
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)

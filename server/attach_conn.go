@@ -4,12 +4,19 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/frame"
 )
 
 // brokerConn fits a network connection to paho, which reads a packet in three small
@@ -17,17 +24,49 @@ import (
 // and Unlock leaves as one.
 type brokerConn struct {
 	net.Conn
-	reader *bufio.Reader
+	reader  *frame.Filter
+	refusal atomic.Pointer[error] // why nothing more is read, where that is this end's choice
 
 	mu     sync.Mutex // held by paho for a packet; guards writer
 	writer *bufio.Writer
 }
 
-func newBrokerConn(conn net.Conn) *brokerConn {
-	return &brokerConn{Conn: conn, reader: bufio.NewReader(conn), writer: bufio.NewWriter(conn)}
+func newBrokerConn(conn net.Conn, maxPacket uint32) *brokerConn {
+	none := func([]byte) bool { return false } // is taken past paho
+	limit := int(min(maxPacket, math.MaxInt32))
+	return &brokerConn{Conn: conn, reader: frame.NewFilter(conn, limit, none, func() {}), writer: bufio.NewWriter(conn)}
 }
 
-func (c *brokerConn) Read(p []byte) (int, error) { return c.reader.Read(p) }
+func (c *brokerConn) Read(p []byte) (int, error) {
+	n, err := c.reader.Read(p)
+	var tooLarge *frame.TooLargeError
+	if errors.As(err, &tooLarge) && c.refused() == nil {
+		why := fmt.Errorf("the broker begins a packet of %d bytes, and this store takes at most %d (AttachOptions.MaxPacketSize)", tooLarge.Size, tooLarge.Limit)
+		c.refusal.Store(&why)
+		c.sayTooLarge()
+	}
+	return n, err
+}
+
+// sayTooLarge tells the broker why the connection ends, unless a packet is being written,
+// perhaps for long.
+func (c *brokerConn) sayTooLarge() {
+	if !c.mu.TryLock() {
+		return
+	}
+	defer c.mu.Unlock()
+	_ = c.SetWriteDeadline(time.Now().Add(farewellTimeout)) // an error is that of the write
+	_, _ = c.writer.Write([]byte{packets.DISCONNECT << 4, 2, packets.DisconnectPacketTooLarge, 0})
+	_ = c.writer.Flush() // the connection is over either way
+}
+
+// refused returns why this end reads no further, or nil.
+func (c *brokerConn) refused() error {
+	if why := c.refusal.Load(); why != nil {
+		return *why
+	}
+	return nil
+}
 
 // Write is called by paho between Lock and Unlock.
 func (c *brokerConn) Write(p []byte) (int, error) { return c.writer.Write(p) }
@@ -91,20 +130,20 @@ func parseBroker(text string, config *tls.Config) (brokerAddress, error) {
 	return address, nil
 }
 
-// dial connects.
-func (a brokerAddress) dial(ctx context.Context) (*brokerConn, error) {
+// dial connects. A packet of more than maxPacket bytes ends the connection.
+func (a brokerAddress) dial(ctx context.Context, maxPacket uint32) (*brokerConn, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", a.host)
 	if err != nil {
 		return nil, err
 	}
 	if a.tls == nil {
-		return newBrokerConn(conn), nil
+		return newBrokerConn(conn, maxPacket), nil
 	}
 	secure := tls.Client(conn, a.tls)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = conn.Close()
 		return nil, err
 	}
-	return newBrokerConn(secure), nil
+	return newBrokerConn(secure, maxPacket), nil
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,7 @@ type attachedLink struct {
 func (a *Attached) connect(ctx context.Context) error {
 	attempt, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	conn, err := a.broker.dial(attempt)
+	conn, err := a.broker.dial(attempt, a.options.MaxPacketSize)
 	if err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func (a *Attached) connect(ctx context.Context) error {
 	})
 	connack, err := l.client.Connect(attempt, l.connectPacket())
 	if err != nil {
-		return refusedAttachment(connack, err)
+		return refusedAttachment(connack, cmp.Or(conn.refused(), err))
 	}
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
@@ -100,7 +101,7 @@ func (a *Attached) connect(ctx context.Context) error {
 		return finalError{err}
 	}
 	if err := l.begin(ctx); err != nil {
-		return err
+		return cmp.Or(conn.refused(), err)
 	}
 	a.attached()
 	defer a.connected.Store(false)
@@ -109,7 +110,7 @@ func (a *Attached) connect(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-linkCtx.Done():
-		return errConnectionLost
+		return cmp.Or(conn.refused(), errConnectionLost)
 	case <-l.superseded:
 		return finalError{fmt.Errorf("%w: it has begun to while this one was silent, or both at once", ErrAnotherStore)}
 	}
@@ -125,7 +126,11 @@ func (l *attachedLink) connectPacket() *paho.Connect {
 		UsernameFlag: l.store.options.User != "",
 		Password:     l.store.options.Password,
 		PasswordFlag: len(l.store.options.Password) > 0,
-		Properties:   &paho.ConnectProperties{RequestProblemInfo: true, ReceiveMaximum: &receiveMaximum},
+		Properties: &paho.ConnectProperties{
+			RequestProblemInfo: true,
+			ReceiveMaximum:     &receiveMaximum,
+			MaximumPacketSize:  &l.store.options.MaxPacketSize,
+		},
 		WillMessage: &paho.WillMessage{
 			Topic:   presenceTopic,
 			Payload: []byte(l.says(saysGone)),

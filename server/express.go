@@ -84,8 +84,8 @@ func (e *express) take(packet []byte) bool {
 		e.acknowledge(p.PacketID, *fault)
 		return true
 	}
-	message := e.server.answer(r, reply)
-	if limit := e.client.Properties.Props.MaximumPacketSize; limit > 0 && uint64(message.Size()) > uint64(limit) {
+	message := e.server.answer(e.client, r, reply)
+	if isTooLarge(e.client, &message) {
 		e.server.respond(e.client, message) // the broker knows what to leave out
 		e.acknowledge(p.PacketID, packets.CodeSuccess)
 		return true

@@ -36,9 +36,8 @@ func (s *Server) notify(cl *mqtt.Client, conn *connection, notifications []state
 			},
 			Payload: notification.Append(nil, s.options.Dialect),
 		}
-		limit := cl.Properties.Props.MaximumPacketSize
-		if size := message.Size(); limit > 0 && uint64(size) > uint64(limit) {
-			s.logger.Debug("a notification is larger than its client takes", "client", cl.ID, "bytes", size)
+		if isTooLarge(cl, &message) {
+			s.logger.Debug("a notification is larger than its client takes", "client", cl.ID, "bytes", message.Size())
 			continue
 		}
 		conn.holdBack(func(held []byte) []byte {

@@ -58,7 +58,7 @@ func (s *Server) handle(cl *mqtt.Client, r request) *packets.Code {
 	}
 	reply, fault := s.apply(who, cl, r)
 	if fault == nil {
-		s.respond(cl, s.answer(r, reply))
+		s.respond(cl, s.answer(cl, r, reply))
 	}
 	return fault
 }
@@ -190,10 +190,31 @@ func userProperty(pk packets.Packet, name string) *string {
 	return nil
 }
 
-// answer returns the message that carries a reply. It has QoS 0: a client that cannot
+// tooLargeForClient is the answer in place of one that its client does not take. It is not
+// among the refusals of the protocol: clients get its text.
+const tooLargeForClient protocol.Refusal = "the reply is larger than the client takes"
+
+// answer returns the message that carries a reply to a client, or a refusal in its place
+// where the client takes no message as large as a value makes it: its reader is told,
+// rather than left to wait.
+func (s *Server) answer(cl *mqtt.Client, r request, reply statestore.Reply) frame.Message {
+	message := s.message(r, reply)
+	if reply.Outcome == statestore.Found && isTooLarge(cl, &message) {
+		return s.message(r, statestore.Reply{Verb: reply.Verb, Err: tooLargeForClient})
+	}
+	return message
+}
+
+// isTooLarge reports whether a client has said that it takes no message as large.
+func isTooLarge(cl *mqtt.Client, message *frame.Message) bool {
+	limit := cl.Properties.Props.MaximumPacketSize
+	return limit > 0 && uint64(message.Size()) > uint64(limit)
+}
+
+// message returns the message that carries a reply. It has QoS 0: a client that cannot
 // be reached now asks again, and at QoS 1 the broker could be held up by a client that
 // does not read.
-func (s *Server) answer(r request, reply statestore.Reply) frame.Message {
+func (s *Server) message(r request, reply statestore.Reply) frame.Message {
 	message := frame.Message{
 		Topic:           r.responseTopic,
 		ContentType:     protocol.ContentType,

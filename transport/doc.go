@@ -69,6 +69,7 @@
 //	                                                                          first connection the client goes on trying
 //	*DisconnectError                   why the broker ended the connection    the client, by connecting again
 //	ErrPacketTooLarge, *RejectedError  the broker refused the request         the program, or the broker's operator
+//	ErrPacketTooLarge alone            the broker sent more than is taken     the operator: see Options.MaxPacketSize
 //	ErrServerBusy, ErrQuotaExceeded    the broker has too much to do          repeat, later
 //	ErrWillInUse, ErrNoWill            no last will was left                  the program: a client for each
 //	ErrSessionTakenOver, ErrClosed     this client is finished                dial again, under a client id of its own
