@@ -130,6 +130,20 @@ func (c *Client) Go(task func(ctx context.Context)) bool {
 	return true
 }
 
+// Probe asks the broker for a sign of life, because a request went without an answer, and
+// gives the present connection up if none comes within that time: requests under way then
+// fail with ErrOutcomeUnknown, and the client connects again. A connection that is dead
+// without a word costs one timeout of a request so, and not one to two keep-alives. A
+// broker that is alive has at least 100 ms to answer, whatever within says.
+//
+// It returns at once. It does nothing while there is no connection, or an earlier Probe
+// is under way, or if the Conn is no [Prober].
+func (c *Client) Probe(within time.Duration) {
+	if prober, ok := c.conn.(Prober); ok {
+		prober.Probe(within)
+	}
+}
+
 // Condition says when a Set applies.
 type Condition uint8
 
@@ -159,6 +173,10 @@ type SetOptions struct {
 	// store. A store may ignore it: the one of Azure IoT Operations keeps such keys if
 	// persistence is configured there, ours treats all keys alike.
 	Persist bool
+	// Urgent makes the request leave before all others of this client that have not left
+	// yet, urgent ones excepted. Leases renew themselves so. It is for small requests that
+	// are few.
+	Urgent bool
 }
 
 // DelOptions refines a Del or VDel.
@@ -167,6 +185,16 @@ type DelOptions struct {
 	FencingToken hlc.Timestamp
 	// Binding says which store alone may apply the request. Zero: any store may.
 	Binding Binding
+	// Urgent makes the request leave early, as that of SetOptions.
+	Urgent bool
+}
+
+// GetOptions refines a Get.
+type GetOptions struct {
+	// Binding says which store alone may answer. Zero: any store may.
+	Binding Binding
+	// Urgent makes the request leave early, as that of SetOptions.
+	Urgent bool
 }
 
 // Entry is what a key holds.
@@ -204,6 +232,7 @@ func (c *Client) Set(ctx context.Context, key string, value []byte, options SetO
 		FencingToken: tokenText(options.FencingToken),
 		Binding:      options.Binding,
 		Persist:      options.Persist,
+		Urgent:       options.Urgent,
 	})
 	if err == nil {
 		switch {
@@ -226,7 +255,16 @@ func (c *Client) Get(ctx context.Context, key string) (Entry, error) {
 // another one the error matches ErrOtherStore, and ErrNotSent if the connection of the
 // binding is over.
 func (c *Client) GetBound(ctx context.Context, key string, binding Binding) (Entry, error) {
-	answer, err := c.do(ctx, Request{Payload: resp3.AppendCommand(nil, protocol.VerbGet, key), Binding: binding})
+	return c.GetWith(ctx, key, GetOptions{Binding: binding})
+}
+
+// GetWith is Get with options. Its errors are those of GetBound.
+func (c *Client) GetWith(ctx context.Context, key string, options GetOptions) (Entry, error) {
+	answer, err := c.do(ctx, Request{
+		Payload: resp3.AppendCommand(nil, protocol.VerbGet, key),
+		Binding: options.Binding,
+		Urgent:  options.Urgent,
+	})
 	if err != nil {
 		return Entry{}, operationError(protocol.VerbGet, key, err)
 	}
@@ -256,7 +294,12 @@ func (c *Client) VDel(ctx context.Context, key string, value []byte, options Del
 }
 
 func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, options DelOptions) (bool, error) {
-	answer, err := c.do(ctx, Request{Payload: payload, FencingToken: tokenText(options.FencingToken), Binding: options.Binding})
+	answer, err := c.do(ctx, Request{
+		Payload:      payload,
+		FencingToken: tokenText(options.FencingToken),
+		Binding:      options.Binding,
+		Urgent:       options.Urgent,
+	})
 	switch {
 	case err != nil:
 	case answer.isInteger(1):

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // Conn is a connection to a state store: the seam between what the library says
@@ -35,6 +36,17 @@ type Conn interface {
 	Close() error
 }
 
+// Prober is a [Conn] that can find out whether its connection still works.
+type Prober interface {
+	Conn
+
+	// Probe makes the other end of the present connection say something, and gives the
+	// connection up, so that the next one is made, if nothing comes from there within
+	// that time. It returns at once, and does nothing while there is no connection or an
+	// earlier Probe is under way.
+	Probe(within time.Duration)
+}
+
 // Events is what a Conn reports. The functions must not block: they run where
 // the connection reads.
 type Events struct {
@@ -63,6 +75,8 @@ type Request struct {
 	// Persist asks the store to keep what is set on disk, by the user property
 	// aio-persistence.
 	Persist bool
+	// Urgent requests leave before all others that have not left yet, in their own order.
+	Urgent bool
 }
 
 // Binding ties a request to the store that granted a tenure, so that no store which

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -40,19 +41,22 @@ const (
 // link is one connection, from CONNACK to its loss.
 type link struct {
 	down  chan struct{} // closed when lost
-	slots chan struct{} // holds one item for each request that the broker has not acknowledged
+	slots *window       // has one in use for each request that the broker has not acknowledged
 	wake  chan struct{} // holds one item when there may be something in the queue
 	quiet chan struct{} // holds one item once nothing is pending on a link that is leaving
 
 	maxPacket int // bytes that the broker takes in one packet
 
-	net *netConn // what it goes over; nil in tests that need none
+	net    *netConn       // what it goes over; nil in tests that need none
+	probes sync.WaitGroup // the goroutine that finds out whether it still works, if any
 
 	// Guarded by mqttConn.mu.
 	pending  map[correlation]*exchange
-	queue    queue // to be sent, but for those that are no longer pending
+	urgent   queue // to be sent first, but for those that are no longer pending
+	queue    queue // to be sent after these, likewise
 	leaving  bool  // nothing new may be sent
 	answered bool  // a reply has come
+	probing  bool  // a probe is under way
 }
 
 func newLink() *link {
@@ -66,15 +70,27 @@ func newLink() *link {
 
 // obey notes what the broker has said of its limits.
 func (l *link) obey(connack *paho.Connack) {
-	l.maxPacket, l.slots = maxPacket(connack), make(chan struct{}, receiveMaximumOf(connack))
+	l.maxPacket, l.slots = maxPacket(connack), newWindow(receiveMaximumOf(connack))
 }
 
 // freeSlot lets another request be sent: one was acknowledged, or will never be sent.
-func (l *link) freeSlot() {
-	select {
-	case <-l.slots:
-	default: // cannot be; but a caller may hold the lock, and must not wait
+func (l *link) freeSlot() { l.slots.free() }
+
+// pushLocked puts an exchange into the queue, urgent ones before all others.
+func (l *link) pushLocked(e *exchange) {
+	if e.request.Urgent {
+		l.urgent.push(e)
+	} else {
+		l.queue.push(e)
 	}
+}
+
+// popLocked returns nil if there is nothing left.
+func (l *link) popLocked() *exchange {
+	if e := l.urgent.pop(); e != nil {
+		return e
+	}
+	return l.queue.pop()
 }
 
 // takeLocked removes an exchange that still waits, and returns nil if there is none.
@@ -215,6 +231,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 		_ = client.Disconnect(&paho.Disconnect{})
 		<-client.Done()
 		c.lost(l, nil)
+		l.probes.Wait() // none begins on a link that is down
 	}()
 	if err := usable(connack); err != nil {
 		return false, err

@@ -21,7 +21,7 @@ func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 	}
 	conn := newMQTTConn(servers, Options{ClientID: "a", ClientOptions: ClientOptions{Logger: slog.New(slog.DiscardHandler)}})
 	l := newLink()
-	l.maxPacket, l.slots = math.MaxInt32, make(chan struct{}, receiveMaximum)
+	l.maxPacket, l.slots = math.MaxInt32, newWindow(receiveMaximum)
 	if !conn.established(l) {
 		t.Fatal("not established")
 	}
@@ -56,8 +56,8 @@ func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
 			if outcome := e.outcome(); !errors.Is(outcome.err, ErrNotSent) || !errors.Is(outcome.err, context.Canceled) {
 				t.Errorf("%v, want ErrNotSent and Canceled", outcome.err)
 			}
-			if len(l.slots) != 0 || len(l.pending) != 0 {
-				t.Errorf("%d slots are in use and %d exchanges wait", len(l.slots), len(l.pending))
+			if l.slots.inUse() != 0 || len(l.pending) != 0 {
+				t.Errorf("%d slots are in use and %d exchanges wait", l.slots.inUse(), len(l.pending))
 			}
 		})
 	}
@@ -133,8 +133,8 @@ func TestWhatABrokerDoesNotLimitMQTTDoes(t *testing.T) {
 	} {
 		l := newLink()
 		l.obey(&paho.Connack{Properties: test.properties})
-		if cap(l.slots) != test.receiveMaximum || l.maxPacket != test.maxPacket {
-			t.Errorf("%s: %d requests, packets of %d bytes; want %d and %d", name, cap(l.slots), l.maxPacket, test.receiveMaximum, test.maxPacket)
+		if l.slots.size != test.receiveMaximum || l.maxPacket != test.maxPacket {
+			t.Errorf("%s: %d requests, packets of %d bytes; want %d and %d", name, l.slots.size, l.maxPacket, test.receiveMaximum, test.maxPacket)
 		}
 	}
 }

@@ -242,7 +242,7 @@ func (c *mqttConn) dropLocked(l *link, cause error) {
 			e.end(result{err: notSent(cause)})
 		}
 	}
-	l.queue = queue{}
+	l.urgent, l.queue = queue{}, queue{}
 }
 
 // leave lets nothing new be sent over a connection.
@@ -293,16 +293,15 @@ func (c *mqttConn) post(e *exchange) (*link, error) {
 		if err := e.request.Binding.Over(); err != nil {
 			return nil, err
 		}
-		select {
-		case l.slots <- struct{}{}:
+		switch {
+		case l.slots.acquire(e.ctx, l.down, e.request.Urgent):
 			if c.enqueue(l, e) {
 				return l, nil
 			}
 			l.freeSlot()
-		case <-l.down:
-		case <-e.ctx.Done():
+		case e.ctx.Err() != nil && !isClosed(l.down):
 			return nil, notSent(fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)",
-				context.Cause(e.ctx), cap(l.slots)))
+				context.Cause(e.ctx), l.slots.size))
 		}
 	}
 }
@@ -316,7 +315,7 @@ func (c *mqttConn) enqueue(l *link, e *exchange) bool {
 		return false
 	}
 	l.pending[e.correlation] = e
-	l.queue.push(e)
+	l.pushLocked(e)
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -413,7 +412,7 @@ func messageExpiry(ctx context.Context) uint32 {
 // packet into m, and counts it as sent. It returns nil at the end of the queue.
 func (c *mqttConn) nextLocked(l *link, m *frame.Message) *exchange {
 	for {
-		e := l.queue.pop()
+		e := l.popLocked()
 		switch {
 		case e == nil:
 			return nil

@@ -22,10 +22,11 @@ import (
 // shortCut take packets out of the stream and add some.
 type netConn struct {
 	net.Conn
-	socket  net.Conn // what Conn rests on: the same, or without TLS and WebSocket
-	reader  *frame.Filter
-	take    atomic.Pointer[func(packet []byte) bool] // nil: paho gets all packets
-	refusal atomic.Pointer[error]                    // why nothing more is read, where that is this end's choice
+	arrivals atomic.Uint64 // reads that brought something
+	socket   net.Conn      // what Conn rests on: the same, or without TLS and WebSocket
+	reader   *frame.Filter
+	take     atomic.Pointer[func(packet []byte) bool] // nil: paho gets all packets
+	refusal  atomic.Pointer[error]                    // why nothing more is read, where that is this end's choice
 
 	lock         chan struct{} // full while somebody writes a packet; guards what follows
 	writer       *bufio.Writer
@@ -79,11 +80,22 @@ func newNetConn(conn, socket net.Conn, maxPacket int, writeTimeout time.Duration
 		writer:       bufio.NewWriter(conn),
 		writeTimeout: writeTimeout,
 	}
-	c.reader = frame.NewFilter(conn, maxPacket, func(packet []byte) bool {
+	c.reader = frame.NewFilter(arriving{c}, maxPacket, func(packet []byte) bool {
 		take := c.take.Load()
 		return take != nil && (*take)(packet)
 	}, func() {})
 	return c
+}
+
+// arriving is what comes from the other end, counted.
+type arriving struct{ *netConn }
+
+func (a arriving) Read(p []byte) (int, error) {
+	n, err := a.Conn.Read(p)
+	if n > 0 {
+		a.arrivals.Add(1)
+	}
+	return n, err
 }
 
 // abort closes the connection at once. TLS would say farewell first, for up to five
@@ -100,14 +112,17 @@ func (c *netConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// refuse notes why nothing more is read, and tells the broker so, if it is told at once:
-// the connection is over either way. It is called by the goroutine that reads.
+// refuse notes why nothing more is read, and tells the broker so, if that takes no longer
+// than a moment: the connection is over either way. It is called by the goroutine that
+// reads.
 func (c *netConn) refuse(why error) {
 	c.refusal.Store(&why)
+	patience := time.NewTimer(closeTimeout)
+	defer patience.Stop()
 	select {
 	case c.lock <- struct{}{}:
-	default:
-		return // a packet is being written, perhaps for long
+	case <-patience.C:
+		return // a packet is being written, and not read
 	}
 	defer func() { <-c.lock }()
 	if c.complete != nil {

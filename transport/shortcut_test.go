@@ -376,8 +376,8 @@ func TestARequestThatMQTTCannotExpressIsNotSentAndHoldsUpNobody(t *testing.T) {
 	default:
 		t.Error("its caller is told nothing")
 	}
-	if len(l.slots) != 1 || len(l.pending) != 1 || len(s.unacked) != 1 || len(s.packets) == 0 {
-		t.Errorf("%d slots are in use, %d exchanges wait, %d are unacknowledged; want the other one alone", len(l.slots), len(l.pending), len(s.unacked))
+	if l.slots.inUse() != 1 || len(l.pending) != 1 || len(s.unacked) != 1 || len(s.packets) == 0 {
+		t.Errorf("%d slots are in use, %d exchanges wait, %d are unacknowledged; want the other one alone", l.slots.inUse(), len(l.pending), len(s.unacked))
 	}
 }
 
