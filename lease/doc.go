@@ -80,6 +80,12 @@
 // The margin must be more than the two clocks can drift apart within a TTL. What a set
 // of options means for failover is worked out by [Options.Budget].
 //
+// A request that is not answered within RequestTimeout makes the client's connection
+// suspect: the broker has half of that again, and at least 100 ms, for a sign of life, and
+// then the client connects anew, and the renewal goes over the new connection. So a
+// connection that is dead without a word costs a tenure one timeout, whatever the
+// keep-alive, unless the tenure ends with its connection.
+//
 // # Instant failover
 //
 // After a crash the next holder waits for the TTL, since nobody else can know that the

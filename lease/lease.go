@@ -257,11 +257,32 @@ func beforehand(err error) error {
 func (l *Lease) set(ctx context.Context, value string, binding transport.Binding) (hlc.Timestamp, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
 	defer cancel()
-	return l.client.Set(ctx, l.name, []byte(value), transport.SetOptions{
+	version, err := l.client.Set(ctx, l.name, []byte(value), transport.SetOptions{
 		Condition: transport.IfMissingOrEqual,
 		TTL:       l.options.TTL,
 		Binding:   binding,
+		Urgent:    true,
 	})
+	l.doubt(l.client, err)
+	return version, err
+}
+
+// get reads the lease's key, bounded in time.
+func (l *Lease) get(ctx context.Context, client *transport.Client, binding transport.Binding) (transport.Entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
+	defer cancel()
+	entry, err := client.GetWith(ctx, l.name, transport.GetOptions{Binding: binding, Urgent: true})
+	l.doubt(client, err)
+	return entry, err
+}
+
+// doubt has the connection probed when a request was not answered in time. If the
+// connection is dead without a word, the next attempt goes over a new one, and not in
+// vain over this one until the keep-alive notices.
+func (l *Lease) doubt(client *transport.Client, err error) {
+	if errors.Is(err, context.DeadlineExceeded) {
+		client.Probe(l.options.RequestTimeout / 2)
+	}
 }
 
 // abandon frees, in the background, what an acquisition may have left.
@@ -280,8 +301,9 @@ func (l *Lease) free(ctx context.Context, value string, binding transport.Bindin
 	between, end := pauses{lease: l}, time.Now().Add(within)
 	for {
 		attempt, cancel := context.WithTimeout(ctx, min(l.options.RequestTimeout, time.Until(end)))
-		_, err := l.client.VDel(attempt, l.name, []byte(value), transport.DelOptions{Binding: binding})
+		_, err := l.client.VDel(attempt, l.name, []byte(value), transport.DelOptions{Binding: binding, Urgent: true})
 		cancel()
+		l.doubt(l.client, err)
 		switch {
 		case err == nil, errors.Is(err, transport.ErrConditionFailed), errors.Is(err, transport.ErrOtherStore):
 			return nil

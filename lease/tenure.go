@@ -243,9 +243,7 @@ func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.
 // ask asks the store whether it holds this tenure, and ends the tenure if it does not.
 // The error says why that is not known, or is the cause of the end.
 func (t *Tenure) ask(ctx context.Context, client *transport.Client, binding transport.Binding) error {
-	ctx, cancel := context.WithTimeout(ctx, t.lease.options.RequestTimeout)
-	defer cancel()
-	entry, err := client.GetBound(ctx, t.lease.name, binding)
+	entry, err := t.lease.get(ctx, client, binding)
 	switch {
 	case errors.Is(err, transport.ErrOtherStore):
 		t.FencedOut(err)

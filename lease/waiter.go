@@ -178,9 +178,7 @@ func (w *waiter) look(ctx context.Context) (free bool, err error) {
 func (w *waiter) ask(ctx context.Context) (transport.Entry, error) {
 	l, between := w.lease, pauses{lease: w.lease}
 	for {
-		attempt, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
-		entry, err := l.client.Get(attempt, l.name)
-		cancel()
+		entry, err := l.get(ctx, l.client, transport.Binding{})
 		switch {
 		case err == nil:
 			w.why.heard(entry)

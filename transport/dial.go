@@ -21,7 +21,8 @@ type Options struct {
 	// number.
 	ClientID string
 	// KeepAlive is how often an idle connection is checked; whole seconds. A
-	// link that is cut without a word is noticed after one to two of them.
+	// link that is cut without a word is noticed after one to two of them, or as soon as
+	// a lease misses an answer (see Client.Probe).
 	// Default 5 s.
 	KeepAlive time.Duration
 	// ReconnectMin and ReconnectMax bound the exponential backoff between

@@ -29,6 +29,17 @@
 // process take [FromEnvWithSuffix], since a client id has one connection. [Client.Connection] and
 // Options.OnConnectionChange tell how the connection is.
 //
+// All requests of a client share one connection and leave in turn, except that the
+// renewals and releases of leases leave first (SetOptions.Urgent). What is being written
+// cannot be overtaken: a value of a megabyte on a slow line holds up the renewal behind it
+// for as long as it travels, and a connection over which nothing comes meanwhile may be taken
+// for dead. Give values their own client, dialled with a client id of its own, where the
+// largest takes longer to send than the RequestTimeout of a lease, a sixth of its TTL.
+//
+// [Client.Probe] finds out whether a silent connection still works. Leases call it when a
+// request of theirs is not answered in time, so that a connection which is dead without a
+// word costs a timeout and not the lease.
+//
 // # What is guaranteed, and what is not
 //
 // A request is sent at most once. One that waits for a connection is sent within
@@ -69,7 +80,7 @@
 //	                                                                          first connection the client goes on trying
 //	*DisconnectError                   why the broker ended the connection    the client, by connecting again
 //	ErrPacketTooLarge, *RejectedError  the broker refused the request         the program, or the broker's operator
-//	ErrPacketTooLarge alone            the broker sent more than is taken     the operator: see Options.MaxPacketSize
+//	ErrPacketTooLarge, outcome unknown the broker may have sent too much      the operator: see Options.MaxPacketSize
 //	ErrServerBusy, ErrQuotaExceeded    the broker has too much to do          repeat, later
 //	ErrWillInUse, ErrNoWill            no last will was left                  the program: a client for each
 //	ErrSessionTakenOver, ErrClosed     this client is finished                dial again, under a client id of its own

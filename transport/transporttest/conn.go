@@ -76,6 +76,8 @@ type Conn struct {
 	silent   bool
 	requests uint64             // so far
 	will     *transport.Request // of the present connection; nil if it has none
+	frozen   chan struct{}      // the connection that Freeze made half-open, if any
+	probed   chan struct{}      // the connection that a Probe is under way on, if any
 
 	ignoreWills bool
 
@@ -179,6 +181,48 @@ func (c *Conn) leave(line chan struct{}, farewell bool) (left bool) {
 		events.Down()
 	}
 	return true
+}
+
+// Freeze makes the present connection half-open: both ends stay connected, and nothing
+// arrives any more, neither requests, which are never applied, nor replies and
+// notifications. It ends with Cut, or when [Conn.Probe] gives the connection up. The next
+// connection works.
+func (c *Conn) Freeze() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.frozen = c.line
+}
+
+// isFrozen reports whether nothing arrives over a connection.
+func (c *Conn) isFrozen(line chan struct{}) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return line != nil && c.frozen == line
+}
+
+var _ transport.Prober = (*Conn)(nil)
+
+// reconnectAfter is how long a connection that Probe gave up takes to be replaced.
+const reconnectAfter = 50 * time.Millisecond
+
+// Probe implements transport.Prober: a connection that Freeze made half-open is cut after
+// within, and replaced a moment later. Any other shows a sign of life at once.
+func (c *Conn) Probe(within time.Duration) {
+	c.mu.Lock()
+	line := c.line
+	suspect := line != nil && c.frozen == line && c.probed != line
+	if suspect {
+		c.probed = line
+	}
+	c.mu.Unlock()
+	if !suspect {
+		return
+	}
+	c.after(max(within, time.Nanosecond), func() { // it must not wait
+		if c.leave(line, false) {
+			c.after(reconnectAfter, c.Restore)
+		}
+	})
 }
 
 // Restore connects again after Cut.
@@ -297,6 +341,9 @@ func (c *Conn) after(d time.Duration, do func()) {
 
 // arrive is what happens when a request has reached the store's end of the wire.
 func (c *Conn) arrive(e *exchange) {
+	if c.isFrozen(e.line) {
+		return
+	}
 	if e.fault.CutBefore {
 		c.cut(e.line)
 		return
@@ -333,6 +380,9 @@ func (c *Conn) answer(e *exchange, reply transport.Reply) {
 	case <-e.line:
 		return // it left with the connection
 	default:
+	}
+	if c.isFrozen(e.line) {
+		return
 	}
 	select {
 	case <-e.left:
@@ -427,9 +477,10 @@ func (c *Conn) enqueue(change statestore.Notification) {
 	}
 }
 
-// enqueueLocked drops what came over another connection than the present one.
+// enqueueLocked drops what came over another connection than the present one, or over one
+// that is half-open.
 func (c *Conn) enqueueLocked(arriving notice) {
-	if arriving.line == nil || arriving.line != c.line {
+	if arriving.line == nil || arriving.line != c.line || arriving.line == c.frozen {
 		return
 	}
 	c.queue = append(c.queue, arriving)

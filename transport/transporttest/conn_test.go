@@ -432,3 +432,65 @@ func TestTheTapSeesRefusals(t *testing.T) {
 		}
 	})
 }
+
+func TestNothingArrivesOverAFrozenConnectionUntilAProbeGivesItUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		client, conn := store.Client(t, "a", transport.ClientOptions{RequestTimeout: time.Second})
+		other, _ := store.Client(t, "b", transport.ClientOptions{})
+		watch, err := client.Watch("k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-watch.Changes()
+		client.Probe(time.Second) // on one that works
+		time.Sleep(2 * time.Second)
+		lost := client.Lost()
+		// The reply is on its way when the connection dies.
+		conn.SetFault(func(transport.Request) transporttest.Fault {
+			return transporttest.Fault{HoldReply: 100 * time.Millisecond}
+		})
+		time.AfterFunc(50*time.Millisecond, conn.Freeze)
+		if _, err := client.Set(t.Context(), "applied", nil, transport.SetOptions{}); !errors.Is(err, transport.ErrOutcomeUnknown) {
+			t.Errorf("a request under way: %v", err)
+		}
+		conn.SetFault(nil)
+		if _, err := client.Set(t.Context(), "k", []byte("lost"), transport.SetOptions{}); !errors.Is(err, transport.ErrOutcomeUnknown) {
+			t.Errorf("a request: %v", err)
+		}
+		for key, want := range map[string]bool{"applied": true, "k": false} {
+			if entry, err := other.Get(t.Context(), key); err != nil || entry.Exists != want {
+				t.Errorf("%s: %+v, %v", key, entry, err)
+			}
+		}
+		if _, err := other.Set(t.Context(), "k", []byte("by another"), transport.SetOptions{}); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Hour)
+		if len(watch.Changes()) > 0 {
+			t.Error("a notification arrives")
+		}
+		select {
+		case <-lost:
+			t.Error("the connection ends by itself")
+		default:
+		}
+		began := time.Now()
+		client.Probe(time.Second)
+		client.Probe(time.Second)
+		<-lost
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("the connection is given up after %v", took)
+		}
+		if change := <-watch.Changes(); string(change.Value) != "by another" || !change.Missed {
+			t.Errorf("over the next connection: %+v", change)
+		}
+		conn.Cut()
+		client.Probe(time.Second)
+		time.Sleep(time.Hour)
+		conn.Restore()
+		if _, err := client.Get(t.Context(), "k"); err != nil {
+			t.Error(err)
+		}
+	})
+}

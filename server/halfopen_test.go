@@ -1,0 +1,53 @@
+package server_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// The keep-alive is the default, 5 s, and the lease lasts 2 s. The connections die at
+// different times after the begin.
+func TestInvariant52ATenureOutlivesATCPConnectionThatDiesWithoutAWord(t *testing.T) {
+	const ttl = 2 * time.Second
+	address := start(t, server.Options{})
+	var runs sync.WaitGroup
+	for run := range 6 {
+		through := newProxy(t, address)
+		client := dial(t, through.address(), transport.Options{ClientID: fmt.Sprint("node-", run), PlainPaho: run%2 == 1})
+		l, err := lease.New(client, fmt.Sprint("lease-", run), lease.Options{TTL: ttl})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tenure, err := l.TryAcquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		token, err := tenure.Token()
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs.Go(func() {
+			time.Sleep(time.Duration(run) * ttl / 10)
+			through.swallow()
+			select {
+			case <-tenure.Done():
+				t.Errorf("%d: it ended: %v", run, tenure.Err())
+				return
+			case <-time.After(3 * ttl):
+			}
+			if got, err := tenure.Token(); err != nil || got != token {
+				t.Errorf("%d: its token: %v, %v; want %v", run, got, err, token)
+			}
+			if status := client.Connection(); status.Connections < 2 {
+				t.Errorf("%d: the dead connection is still the present one: %+v", run, status)
+			}
+		})
+	}
+	runs.Wait()
+}
