@@ -58,6 +58,9 @@ type Client struct {
 	replaced   chan struct{}   // closed when another store answers; nil before the first answer
 	asking     bool            // a notification made the client ask who answers
 	ahead      *SkewError      // while the clock goes by the store's
+	answered   time.Time       // when a store last did
+	storeless  bool            // ErrNoStore was the last that was heard of one
+	era        uint64          // changes when the store may have forgotten all watches
 }
 
 // NewClient returns a client that speaks over conn, which it owns from now on.
@@ -347,6 +350,7 @@ func (c *Client) do(ctx context.Context, request Request) (answer, error) {
 func (c *Client) exchange(ctx context.Context, request Request) (answer, error) {
 	reply, err := c.conn.RoundTrip(ctx, request)
 	if err != nil {
+		c.unanswered(err)
 		return answer{}, err
 	}
 	answer, err := c.read(reply)

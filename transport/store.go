@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/pause"
@@ -25,9 +26,14 @@ func (c *Client) Store() (identity string, replaced <-chan struct{}) {
 
 // answeredBy notes which store sent a reply.
 func (c *Client) answeredBy(identity string) {
+	now := time.Now()
 	c.mu.Lock()
-	known, before := c.replaced != nil, c.store
+	known, before, again := c.replaced != nil, c.store, c.storeless
+	c.answered, c.storeless = now, false
 	if known && before == identity {
+		if again {
+			c.newEraLocked()
+		}
 		c.mu.Unlock()
 		return
 	}
@@ -35,13 +41,24 @@ func (c *Client) answeredBy(identity string) {
 		close(c.replaced)
 	}
 	c.store, c.replaced = identity, make(chan struct{})
-	for _, registered := range c.watched {
-		registered.wakeUp() // the store that answers now knows of no watch
+	if known || again {
+		c.newEraLocked() // the store that answers now knows of no watch
 	}
 	c.mu.Unlock()
 	if known {
 		c.logger.Warn("another store answers: what the one before granted is void", "before", before, "now", identity)
 	}
+}
+
+// unanswered notes that a request met no store. One that answers later may have been
+// started in between.
+func (c *Client) unanswered(err error) {
+	if !errors.Is(err, ErrNoStore) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.storeless = true
 }
 
 // suspectStore asks the store for its identity because a notification has another one

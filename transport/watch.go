@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"hash/maphash"
 	"sync"
 	"time"
 
@@ -15,7 +16,8 @@ import (
 type Change struct {
 	Entry
 	// Missed says that changes may have been lost before this one, because the
-	// connection was down in between. The Entry itself was read afterwards.
+	// connection was down in between, or the store had forgotten the watch. The Entry
+	// itself was read afterwards.
 	Missed bool
 }
 
@@ -86,8 +88,13 @@ func (w *Watch) offerLocked(change Change) {
 
 // Watch begins to follow a key. It returns at once; the first Change arrives
 // when the store has registered the watch and the key was read, which takes
-// until the connection is up. After a lost connection the watch is registered
-// again and the key read again, by itself.
+// until the connection is up.
+//
+// The watch is registered again and the key read again, by itself, after a lost
+// connection, when another store answers than before, and when one answers again after
+// ErrNoStore. A client that would not notice another store does so every minute: where
+// the store has no identity (see Client.Store), or has answered nothing for that long. So
+// a watch is not silent for longer, whatever was restarted.
 //
 // It fails only once the client is closed. A refusal by the store ends the
 // watch: see Err.
@@ -105,6 +112,7 @@ func (c *Client) Watch(key string) (*Watch, error) {
 			key:     key,
 			watches: make(map[*Watch]struct{}),
 			wake:    make(chan struct{}, 1),
+			refresh: refreshEvery - random.Duration(refreshEvery/10),
 		}
 		c.watched[key] = registered
 		c.tasks.Add(1)
@@ -126,6 +134,12 @@ func (c *Client) up() {
 	c.connected++
 	c.connection = c.connected
 	c.lost = make(chan struct{})
+	c.newEraLocked()
+}
+
+// newEraLocked makes all watches be registered again.
+func (c *Client) newEraLocked() {
+	c.era++
 	for _, registered := range c.watched {
 		registered.wakeUp()
 	}
@@ -195,11 +209,37 @@ type registration struct {
 	// Guarded by the client's lock.
 	watches map[*Watch]struct{}
 	heard   uint64 // notifications so far
+	known   seen   // what the watches were told last
 
 	// Owned by run.
-	tried uint64 // the last connection on which KEYNOTIFY was sent
-	done  uint64 // the last connection on which it is known to have worked
+	tried    uint64        // the last connection on which KEYNOTIFY was sent
+	done     uint64        // the last era in which it is known to have worked; 0: none
+	begun    time.Time     // when KEYNOTIFY was last sent
+	refresh  time.Duration // how long after that it is sent again, if need be
+	failures int           // of requests, in a row
 }
+
+// seen tells one state of a key from another.
+type seen struct {
+	exists  bool
+	version hlc.Timestamp
+	value   uint64 // a hash
+}
+
+var stateSeed = maphash.MakeSeed()
+
+func stateOf(entry Entry) seen {
+	return seen{entry.Exists, entry.Version, maphash.Bytes(stateSeed, entry.Value)}
+}
+
+const (
+	// refreshEvery is how often a registration is repeated where another store would not
+	// be noticed, less a tenth at random.
+	refreshEvery = time.Minute
+	// leastRepeat is the least time between two registrations over one connection, so
+	// that stores which take turns cause no hot loop.
+	leastRepeat = time.Second
+)
 
 func (r *registration) wakeUp() {
 	select {
@@ -209,6 +249,7 @@ func (r *registration) wakeUp() {
 }
 
 func (r *registration) offerLocked(change Change, freshOnly bool) {
+	r.known = stateOf(change.Entry)
 	for watch := range r.watches {
 		if watch.fresh || !freshOnly {
 			watch.offerLocked(change)
@@ -217,35 +258,52 @@ func (r *registration) offerLocked(change Change, freshOnly bool) {
 }
 
 // run brings the store's idea of who watches into line with ours, whenever one
-// of them changed, until nobody watches or the client is closed.
+// of them changed or may have, until nobody watches or the client is closed.
 func (r *registration) run(ctx context.Context) {
-	retry := time.NewTimer(time.Hour)
-	retry.Stop() // until something fails
-	defer retry.Stop()
+	timer := time.NewTimer(refreshEvery)
+	defer timer.Stop()
 	for {
 		wait, finished := r.step(ctx)
 		if finished {
 			return
 		}
-		if wait > 0 {
-			retry.Reset(wait)
+		if wait <= 0 {
+			wait = r.untilRefresh()
 		}
+		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
 			r.endAll(context.Cause(ctx))
 			return
 		case <-r.wake:
-		case <-retry.C:
+		case <-timer.C:
 		}
 	}
+}
+
+// untilRefresh returns how long the store may be believed to remember the registration. As
+// long as a store with an identity answers anything, another one would be noticed.
+func (r *registration) untilRefresh() time.Duration {
+	c := r.client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.connection == 0 || r.begun.IsZero() {
+		return refreshEvery // the next connection wakes it
+	}
+	since := r.begun
+	if c.store != "" && c.answered.After(since) {
+		since = c.answered
+	}
+	return max(r.refresh-time.Since(since), 0)
 }
 
 // step does what is needed now. It returns when to try again, if something
 // failed, and whether the registration is over.
 func (r *registration) step(ctx context.Context) (retry time.Duration, finished bool) {
 	c := r.client
+	due := r.untilRefresh() == 0
 	c.mu.Lock()
-	connection := c.connection
+	connection, era := c.connection, c.era
 	wanted := len(r.watches) > 0
 	fresh := false
 	for watch := range r.watches {
@@ -264,29 +322,37 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 		return 0, false
 	case !wanted:
 		if err := c.keyNotify(ctx, r.key, protocol.OptionStop); err != nil && !isRefusal(err) {
-			return retryDelay(), false
+			return r.retryDelay(), false
 		}
-		r.tried, r.done = 0, 0
-		r.wakeUp() // look again: somebody may have come meanwhile
+		r.tried, r.done, r.failures = 0, 0, 0
+		r.wakeUp() // look again: a watch may have begun meanwhile
 		return 0, false
-	case r.done != connection:
-		r.tried = connection
-		r.markGap()
+	case r.done != era || due:
+		if again := leastRepeat - time.Since(r.begun); r.tried == connection && r.done != 0 && again > 0 {
+			return again, false
+		}
+		if r.done != era {
+			r.markGap()
+		}
+		r.tried, r.begun = connection, time.Now()
 		if err := c.keyNotify(ctx, r.key); err != nil {
+			r.done = 0
 			return r.failed(err), false
 		}
-		r.done = connection
-		return r.read(ctx, false), false
+		onlyNews := r.done == era
+		r.done = era
+		return r.read(ctx, false, onlyNews), false
 	case fresh:
-		return r.read(ctx, true), false
+		return r.read(ctx, true, false), false
 	}
 	return 0, false
 }
 
 // read gets the key and passes on what it holds. If a notification arrived while
 // the GET was under way, that is at least as recent, and what was read is
-// dropped: nobody may be left with the older of two states.
-func (r *registration) read(ctx context.Context, freshOnly bool) (retry time.Duration) {
+// dropped: no watch may be left with the older of two states. With onlyNews what the
+// watches were told already is dropped too, and what they were not told follows a gap.
+func (r *registration) read(ctx context.Context, freshOnly, onlyNews bool) (retry time.Duration) {
 	c := r.client
 	c.mu.Lock()
 	heard := r.heard
@@ -296,19 +362,31 @@ func (r *registration) read(ctx context.Context, freshOnly bool) (retry time.Dur
 		r.done = 0 // read again, and to be safe register again
 		return r.failed(err)
 	}
+	r.failures = 0
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if r.heard == heard {
-		r.offerLocked(Change{Entry: entry}, freshOnly)
+	if r.heard != heard {
+		return 0
 	}
+	if onlyNews {
+		freshOnly = r.known == stateOf(entry)
+		if !freshOnly {
+			r.markGapLocked()
+		}
+	}
+	r.offerLocked(Change{Entry: entry}, freshOnly)
 	return 0
 }
 
-// markGap notes that whoever followed the key on an earlier connection may have
-// missed something since.
+// markGap notes that a watch which followed the key earlier may have missed something
+// since.
 func (r *registration) markGap() {
 	r.client.mu.Lock()
 	defer r.client.mu.Unlock()
+	r.markGapLocked()
+}
+
+func (r *registration) markGapLocked() {
 	for watch := range r.watches {
 		watch.missed = !watch.fresh
 	}
@@ -321,7 +399,7 @@ func (r *registration) failed(err error) time.Duration {
 		r.endAll(err)
 		return 0
 	}
-	return retryDelay()
+	return r.retryDelay()
 }
 
 func (r *registration) endAll(err error) {
@@ -334,7 +412,12 @@ func (r *registration) endAll(err error) {
 	r.wakeUp()
 }
 
-// retryDelay spreads the repetitions of many clients that failed together.
-func retryDelay() time.Duration {
-	return 200*time.Millisecond + random.Duration(300*time.Millisecond)
+// retryDelay spreads the repetitions of many clients that failed together, and doubles
+// with each failure in a row, up to half a minute. A store that answers again ends it (see
+// newEraLocked).
+func (r *registration) retryDelay() time.Duration {
+	delay := 200*time.Millisecond + random.Duration(300*time.Millisecond)
+	delay <<= min(r.failures, 6)
+	r.failures++
+	return delay
 }

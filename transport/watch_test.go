@@ -16,6 +16,7 @@ import (
 // watching is a bubble with a store, a client that watches, and one that writes.
 type watching struct {
 	t              *testing.T
+	store          *transporttest.Store
 	client, writer *transport.Client
 	conn           *transporttest.Conn
 }
@@ -24,7 +25,7 @@ func inBubble(t *testing.T, test func(t *testing.T, w *watching)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		store := transporttest.Start(t)
-		w := &watching{t: t}
+		w := &watching{t: t, store: store}
 		w.client, w.conn = store.Client(t, "watcher", transport.ClientOptions{})
 		w.writer, _ = store.Client(t, "writer", transport.ClientOptions{})
 		test(t, w)

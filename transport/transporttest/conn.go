@@ -26,6 +26,8 @@ import (
 type Fault struct {
 	// LoseRequest and LoseReply drop the message; the sender waits in vain.
 	LoseRequest, LoseReply bool
+	// NoStore makes the broker say that it knows no store; the request is not applied.
+	NoStore bool
 	// CutBefore and CutAfter cut the connection before the store gets the request,
 	// which is then never applied, or after the store has applied it and before the
 	// reply leaves. To the sender both look the same. They act as Conn.Cut does, when
@@ -289,6 +291,9 @@ func (c *Conn) RoundTrip(ctx context.Context, request transport.Request) (transp
 		fault = decide(request)
 	}
 	asked, _ := c.store.present()
+	if fault.NoStore {
+		return transport.Reply{}, fmt.Errorf("%w: %w", transport.ErrNotSent, transport.ErrNoStore)
+	}
 	exchange := &exchange{
 		asked:       asked,
 		request:     request,

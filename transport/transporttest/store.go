@@ -114,6 +114,10 @@ func (s *Store) Restart(options statestore.Options) error {
 	return nil
 }
 
+// Replace puts an empty store in the place of the present one, as Restart does, and leaves
+// all connections as they are. So it is with a store that is attached to a broker.
+func (s *Store) Replace(options statestore.Options) error { return s.start(options) }
+
 // HideIdentity makes the store one that knows no identities while on is true, as deployed
 // stores are: it sends none and ignores the one that a request names.
 func (s *Store) HideIdentity(on bool) {
