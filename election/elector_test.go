@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -85,7 +86,7 @@ func (c *candidate) run(t *testing.T, lead func(context.Context, *election.Term)
 // stop ends the campaign and returns what Run returned; nil if that was read before.
 func (c *candidate) stop() error {
 	c.cancel()
-	return <-c.result
+	return await.Receive(c.result)
 }
 
 // last returns the latest transition to a phase, and how many there were.
@@ -117,7 +118,7 @@ func (c *candidate) phases() []election.Phase {
 
 // serve is a leader that works until it is told to stop.
 func serve(ctx context.Context, _ *election.Term) error {
-	<-ctx.Done()
+	await.Receive(ctx.Done())
 	return nil
 }
 
@@ -233,7 +234,7 @@ func TestInvariant8TheNextTermBeginsOnlyAfterTheFunctionReturned(t *testing.T) {
 				t.Error("two calls of the function overlap")
 			}
 			defer running.Add(-1)
-			<-ctx.Done()
+			await.Receive(ctx.Done())
 			time.Sleep(10 * ttl) // does not care about deadlines
 			return nil
 		})
@@ -261,7 +262,7 @@ func TestTheLeaseIsReleasedWhenTheFunctionHasReturnedAndNotBefore(t *testing.T) 
 	inBubble(t, election.Options{}, func(t *testing.T, first, second *candidate) {
 		const windingUp = ttl / 2
 		first.run(t, func(ctx context.Context, term *election.Term) error {
-			<-ctx.Done()
+			await.Receive(ctx.Done())
 			time.Sleep(windingUp)
 			// The last write of an orderly end is still allowed.
 			_, err := term.Guard().Set(context.WithoutCancel(ctx), key, []byte("parked"))
@@ -288,7 +289,7 @@ func TestAFunctionThatWindsUpForTooLongLosesItsTokenAtTheDeadline(t *testing.T) 
 	inBubble(t, election.Options{}, func(t *testing.T, first, second *candidate) {
 		late := make(chan error, 1)
 		first.run(t, func(ctx context.Context, term *election.Term) error {
-			<-ctx.Done()
+			await.Receive(ctx.Done())
 			time.Sleep(ttl)
 			_, err := term.Guard().Set(context.WithoutCancel(ctx), key, []byte("late"))
 			late <- err
@@ -298,7 +299,7 @@ func TestAFunctionThatWindsUpForTooLongLosesItsTokenAtTheDeadline(t *testing.T) 
 		second.run(t, serve)
 		time.Sleep(5 * ttl)
 		first.Resign()
-		if err := <-late; !errors.Is(err, lease.ErrDeadlinePassed) {
+		if err := await.Receive(late); !errors.Is(err, lease.ErrDeadlinePassed) {
 			t.Errorf("the late write: %v, want ErrDeadlinePassed", err)
 		}
 		time.Sleep(ttl / 5)
@@ -330,14 +331,14 @@ func TestInvariant45AFunctionThatFailsEndsItsTermAndReleasesIt(t *testing.T) {
 			inBubble(t, election.Options{OneShot: true}, func(t *testing.T, first, second *candidate) {
 				fail := make(chan struct{})
 				first.run(t, func(context.Context, *election.Term) error {
-					<-fail
+					await.Receive(fail)
 					return test.lead()
 				})
 				synctest.Wait()
 				second.run(t, serve)
 				synctest.Wait()
 				close(fail)
-				if err := <-first.result; !test.want(err) {
+				if err := await.Receive(first.result); !test.want(err) {
 					t.Errorf("Run returned %v", err)
 				}
 				if released, _ := first.last(election.Released); !errors.Is(released.Cause, election.ErrReturned) {
@@ -383,7 +384,7 @@ func TestInvariant45AnObserverThatIsSlowOrPanicsHarmsNothing(t *testing.T) {
 				first.run(t, func(ctx context.Context, term *election.Term) error {
 					_, err := term.Token()
 					led.Store(err == nil)
-					<-ctx.Done()
+					await.Receive(ctx.Done())
 					return nil
 				})
 				time.Sleep(20 * ttl)
@@ -404,7 +405,7 @@ func TestAnOldLeadersWriteIsRefusedOnceTheNewOneHasClaimed(t *testing.T) {
 		var token hlc.Timestamp
 		first.run(t, func(ctx context.Context, term *election.Term) error {
 			token, _ = term.Token()
-			<-ctx.Done()
+			await.Receive(ctx.Done())
 			return nil
 		})
 		synctest.Wait()
@@ -428,7 +429,7 @@ func TestAClaimThatCannotBeMadeEndsTheTerm(t *testing.T) {
 			t.Error("the function runs although the claim failed")
 			return nil
 		})
-		if err := <-first.result; !errors.Is(err, transport.ErrKeyLengthZero) {
+		if err := await.Receive(first.result); !errors.Is(err, transport.ErrKeyLengthZero) {
 			t.Errorf("Run returned %v, want ErrKeyLengthZero", err)
 		}
 		if holder, err := second.Leader(t.Context()); err != nil || holder.Held {
@@ -454,7 +455,7 @@ func TestRunEndsWhenTheClientIsTakenOverOrClosed(t *testing.T) {
 					ending, other = first, second
 				}
 				test.end(ending)
-				if err := <-ending.result; !errors.Is(err, test.want) {
+				if err := await.Receive(ending.result); !errors.Is(err, test.want) {
 					t.Errorf("%s, leads %v: Run returned %v, want %v", test.name, leads, err, test.want)
 				}
 				_ = other.stop()
@@ -492,7 +493,7 @@ func TestInvariant42RunEndsAtAnyMomentAndLeavesNothing(t *testing.T) {
 					return ctx.Err()
 				},
 				Standby: func(ctx context.Context) error {
-					<-ctx.Done()
+					await.Receive(ctx.Done())
 					time.Sleep(every)
 					return nil
 				},
@@ -523,7 +524,7 @@ func TestInvariant42RunEndsAtAnyMomentAndLeavesNothing(t *testing.T) {
 				c.cancel()
 			}
 			for _, c := range candidates {
-				if err := <-c.result; !errors.Is(err, context.Canceled) {
+				if err := await.Receive(c.result); !errors.Is(err, context.Canceled) {
 					t.Errorf("after %v: Run returned %v, want Canceled", when, err)
 				}
 			}
@@ -560,7 +561,7 @@ func TestLeadersYieldsEachLeader(t *testing.T) {
 		first.Resign()
 		time.Sleep(ttl)
 		cancel()
-		<-ended
+		await.Receive(ended)
 		if want := []string{"node-a", "node-b"}; !slices.Equal(seen, want) {
 			t.Errorf("seen %q, want %q", seen, want)
 		}

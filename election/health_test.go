@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/election"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -75,7 +76,7 @@ func TestAnUnhealthyLeaderHandsOverInOneRoundTripAndStaysOut(t *testing.T) {
 		var returned time.Time
 		var count func() int64
 		first.run(t, func(ctx context.Context, _ *election.Term) error {
-			<-ctx.Done()
+			await.Receive(ctx.Done())
 			time.Sleep(windingUp)
 			returned, count = time.Now(), first.requests("")
 			return nil
@@ -218,7 +219,7 @@ func TestACheckThatHangsCountsAsFailedAndHoldsUpNothingButTheEndOfRun(t *testing
 		}
 		defer running.Add(-1)
 		if hangs.Load() {
-			<-release // and does not care about its context
+			await.Receive(release) // and does not care about its context
 		}
 		return nil
 	}
@@ -248,7 +249,7 @@ func TestACheckThatHangsCountsAsFailedAndHoldsUpNothingButTheEndOfRun(t *testing
 		default:
 		}
 		close(release)
-		if err := <-first.result; !errors.Is(err, context.Canceled) {
+		if err := await.Receive(first.result); !errors.Is(err, context.Canceled) {
 			t.Errorf("Run returned %v, want Canceled", err)
 		}
 		_ = second.stop()
@@ -412,7 +413,7 @@ func TestRunEndsWhenTheClientIsClosedWhileTheNodeStaysOut(t *testing.T) {
 		first.run(t, serve)
 		time.Sleep(ttl)
 		_ = first.client.Close()
-		if err := <-first.result; !errors.Is(err, transport.ErrClosed) {
+		if err := await.Receive(first.result); !errors.Is(err, transport.ErrClosed) {
 			t.Errorf("Run returned %v, want ErrClosed", err)
 		}
 		if err := first.Run(t.Context(), serve); !errors.Is(err, transport.ErrClosed) {
@@ -426,12 +427,12 @@ func TestAOneShotThatTurnsUnhealthyReturnsWhatItsFunctionReturned(t *testing.T) 
 	parked := errors.New("parked")
 	pair(t, election.Options{OneShot: true, Health: health.check}, election.Options{}, func(t *testing.T, first, _ *candidate) {
 		first.run(t, func(ctx context.Context, _ *election.Term) error {
-			<-ctx.Done()
+			await.Receive(ctx.Done())
 			return parked
 		})
 		time.Sleep(ttl)
 		health.set(errJammed)
-		if err := <-first.result; !errors.Is(err, parked) {
+		if err := await.Receive(first.result); !errors.Is(err, parked) {
 			t.Errorf("Run returned %v, want the function's error", err)
 		}
 	})

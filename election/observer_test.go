@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/election"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -34,7 +35,7 @@ func (s *stuck) observe(transition election.Transition) {
 	defer s.running.Add(-1)
 	if transition.Phase == s.in {
 		s.blocked.Store(true)
-		<-s.letGo
+		await.Receive(s.letGo)
 	}
 }
 
@@ -58,7 +59,7 @@ func TestInvariant45AnObserverThatBlocksDoesNotKeepTheLease(t *testing.T) {
 					var calls atomic.Int64
 					first.run(t, func(ctx context.Context, _ *election.Term) error {
 						calls.Add(1)
-						<-ctx.Done()
+						await.Receive(ctx.Done())
 						return nil
 					})
 					synctest.Wait()
@@ -129,7 +130,7 @@ func TestInvariant42RunReleasesTheLeaseAndThenWaitsForTheObserver(t *testing.T) 
 				default:
 				}
 				close(observer.letGo)
-				if err := <-first.result; !errors.Is(err, context.Canceled) {
+				if err := await.Receive(first.result); !errors.Is(err, context.Canceled) {
 					t.Errorf("%v: Run returned %v", in, err)
 				}
 				if last := first.phases(); last[len(last)-1] != election.Released {
@@ -149,7 +150,7 @@ func TestASlowObserverIsToldTheLatestReasonToStandBy(t *testing.T) {
 		letGo := make(chan struct{})
 		c := newStubborn(t, store, "node-a", election.Options{Observer: func(transition election.Transition) {
 			if transition.Phase == election.Standby && transition.Cause != nil && first.CompareAndSwap(false, true) {
-				<-letGo
+				await.Receive(letGo)
 			}
 		}})
 		c.run(t, serve)
@@ -180,7 +181,7 @@ func TestInvariant42RunWaitsForAnObserverThatIsToldWhyTheNodeStandsBy(t *testing
 		letGo := make(chan struct{})
 		c := newStubborn(t, transporttest.Start(t), "node-a", election.Options{Observer: func(transition election.Transition) {
 			if transition.Cause != nil {
-				<-letGo
+				await.Receive(letGo)
 			}
 		}})
 		c.refuse(transport.ErrNotAuthorized)
@@ -194,7 +195,7 @@ func TestInvariant42RunWaitsForAnObserverThatIsToldWhyTheNodeStandsBy(t *testing
 		default:
 		}
 		close(letGo)
-		<-c.result
+		await.Receive(c.result)
 	})
 }
 
@@ -237,7 +238,7 @@ func TestInvariant2NoTermStartsAfterAnObserverInWhichTheProcessStoodStill(t *tes
 					t.Errorf("%v: the function ran", in)
 					return nil
 				})
-				if err := <-first.result; !errors.Is(err, lease.ErrDeadlinePassed) {
+				if err := await.Receive(first.result); !errors.Is(err, lease.ErrDeadlinePassed) {
 					t.Errorf("%v: Run returned %v, want ErrDeadlinePassed", in, err)
 				}
 			})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
@@ -252,7 +253,7 @@ func TestInvariant26AForgedBidCostsALookAndNoTerm(t *testing.T) {
 		leader := &candidate{Elector: elector, client: client, conn: conn.Conn}
 		var ended atomic.Bool
 		leader.run(t, func(ctx context.Context, _ *election.Term) error {
-			<-ctx.Done()
+			await.Receive(ctx.Done())
 			ended.Store(true)
 			return nil
 		})
@@ -403,7 +404,7 @@ func life(t *testing.T, store *transporttest.Store, id string, options election.
 	time.Sleep(lasts)
 	c.conn.Cut() // no farewell
 	_ = c.client.Close()
-	<-c.result
+	await.Receive(c.result)
 }
 
 func TestInvariant29APreferredNodeThatKeepsCrashingDoesNotMakeTheLeadFlap(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -194,7 +195,7 @@ func TestInvariant28ALeaseThatIsLostAgainAndAgainAtOnceCausesNoHotLoop(t *testin
 		first.run(t, func(ctx context.Context, _ *election.Term) error {
 			time.Sleep(ttl / 10) // the tenure watches its key by now
 			_, _ = second.client.Del(t.Context(), name, transport.DelOptions{})
-			<-ctx.Done()
+			await.Receive(ctx.Done())
 			return nil
 		})
 		time.Sleep(20 * ttl)
@@ -219,7 +220,7 @@ func TestATermAfterWhichTheTenureWasOverEndedBecauseOfThat(t *testing.T) {
 		{"the function fails", func(context.Context, *election.Term) error { return failure }, failure},
 		{"the function resigns", func(ctx context.Context, term *election.Term) error {
 			term.Resign()
-			<-ctx.Done()
+			await.Receive(ctx.Done())
 			return failure
 		}, election.ErrResigned},
 	} {
@@ -236,7 +237,7 @@ func TestATermAfterWhichTheTenureWasOverEndedBecauseOfThat(t *testing.T) {
 						stood.Store(int64(ttl))
 						return test.end(ctx, term)
 					})
-					err := <-first.result
+					err := await.Receive(first.result)
 					for _, phase := range []election.Phase{election.Draining, election.Released} {
 						transition, _ := first.last(phase)
 						if !errors.Is(transition.Cause, lease.ErrDeadlinePassed) || test.also != nil && test.also != failure && !errors.Is(transition.Cause, test.also) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/election"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -43,7 +44,7 @@ func TestTheStandbyFunctionRunsWhileTheNodeWaitsAndReturnsBeforeAnythingIsClaime
 		Claim: []string{key},
 		Standby: func(ctx context.Context) error {
 			events.add("warm")
-			<-ctx.Done()
+			await.Receive(ctx.Done())
 			time.Sleep(coolingDown)
 			events.add("returned")
 			return ctx.Err()
@@ -54,7 +55,7 @@ func TestTheStandbyFunctionRunsWhileTheNodeWaitsAndReturnsBeforeAnythingIsClaime
 		synctest.Wait()
 		second.run(t, func(ctx context.Context, _ *election.Term) error {
 			events.add("leads")
-			<-ctx.Done()
+			await.Receive(ctx.Done())
 			return nil
 		})
 		time.Sleep(5 * ttl)
@@ -89,9 +90,9 @@ func TestInvariant45AStandbyFunctionThatFailsKeepsTheNodeFromNothing(t *testing.
 		{"it returns early", func(context.Context) error { return nil }, ""},
 		{"it returns an error", func(context.Context) error { return errJammed }, "the press is jammed"},
 		{"it panics", func(context.Context) error { panic("cold") }, "the standby function panicked: cold"},
-		{"it panics in the end", func(ctx context.Context) error { <-ctx.Done(); panic("cold") }, "the standby function panicked: cold"},
+		{"it panics in the end", func(ctx context.Context) error { await.Receive(ctx.Done()); panic("cold") }, "the standby function panicked: cold"},
 		{"it ends its goroutine", func(context.Context) error { runtime.Goexit(); return nil }, "ended its goroutine"},
-		{"it obeys", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, ""},
+		{"it obeys", func(ctx context.Context) error { await.Receive(ctx.Done()); return ctx.Err() }, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var log bytes.Buffer // slog's handlers lock it
@@ -129,7 +130,7 @@ func TestALeaseIsGivenBackWhoseStandbyFunctionDoesNotReturn(t *testing.T) {
 				t.Error("two calls overlap")
 			}
 			defer running.Add(-1)
-			<-release
+			await.Receive(release)
 			return nil
 		}}, election.Options{}, func(t *testing.T, first, second *candidate) {
 			first.run(t, serve)
@@ -172,7 +173,7 @@ func TestInvariant8NoTermStartsOnATenureThatIsOverWhenTheStandbyFunctionReturns(
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			pair(t, election.Options{TTL: ttl, Standby: func(ctx context.Context) error {
-				<-ctx.Done()
+				await.Receive(ctx.Done())
 				time.Sleep(ttl - ttl/10 - ttl/20) // less than a tenure
 				return nil
 			}}, election.Options{}, func(t *testing.T, first, second *candidate) {
@@ -202,7 +203,7 @@ func TestInvariant2NoTermStartsAfterAStandbyFunctionInWhichTheProcessStoodStill(
 			OneShot: true,
 			Lease:   lease.Options{Clock: func() time.Duration { return steady() + time.Duration(stood.Load()) }},
 			Standby: func(ctx context.Context) error {
-				<-ctx.Done()
+				await.Receive(ctx.Done())
 				stood.Store(int64(ttl))
 				return nil
 			},
@@ -211,7 +212,7 @@ func TestInvariant2NoTermStartsAfterAStandbyFunctionInWhichTheProcessStoodStill(
 				t.Error("the function ran")
 				return nil
 			})
-			if err := <-first.result; !errors.Is(err, lease.ErrDeadlinePassed) {
+			if err := await.Receive(first.result); !errors.Is(err, lease.ErrDeadlinePassed) {
 				t.Errorf("Run returned %v, want ErrDeadlinePassed", err)
 			}
 		})
@@ -224,7 +225,7 @@ func TestInvariant42RunWaitsForItsStandbyFunction(t *testing.T) {
 		pairInBubble(t, election.Options{}, election.Options{Standby: func(ctx context.Context) error {
 			running.Store(true)
 			defer running.Store(false)
-			<-ctx.Done()
+			await.Receive(ctx.Done())
 			time.Sleep(5 * ttl)
 			return nil
 		}}, func(t *testing.T, first, second *candidate) {

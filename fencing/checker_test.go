@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -271,7 +272,7 @@ func TestAnOlderTokenIsNotAdmittedWhileANewerOneIsMadeDurable(t *testing.T) {
 				if took := time.Since(began); took != time.Second/2 {
 					t.Errorf("%s: it waited %v", door.name, took)
 				}
-				all.Wait()
+				await.Done(all.Wait)
 			})
 		}
 	}
@@ -319,7 +320,7 @@ func TestANewerWriteWaitsForAnOlderOneThatRuns(t *testing.T) {
 		if err := checker.Do(t.Context(), at(2), func() error { order = append(order, "newer"); return nil }); err != nil {
 			t.Error(err)
 		}
-		all.Wait()
+		await.Done(all.Wait)
 		if want := []string{"older", "newer"}; !slices.Equal(order, want) {
 			t.Errorf("order %q, want %q", order, want)
 		}
@@ -345,7 +346,7 @@ func TestAWriteThatWaitedIsComparedAgain(t *testing.T) {
 			if !errors.Is(err, fencing.ErrStaleToken) || time.Since(began) != 2*time.Second {
 				t.Errorf("%s: %v after %v, want ErrStaleToken after both", door.name, err, time.Since(began))
 			}
-			all.Wait()
+			await.Done(all.Wait)
 		})
 	}
 }
@@ -429,7 +430,7 @@ func TestWritesAreInTheOrderOfTheirTokensWhateverHappens(t *testing.T) {
 				}
 				time.Sleep(100 * time.Millisecond)
 				crash()
-				writers.Wait()
+				await.Done(writers.Wait)
 			}
 			if !slices.IsSortedFunc(written, hlc.Timestamp.Compare) {
 				t.Errorf("seed %d: written out of order: %v", seed, written)

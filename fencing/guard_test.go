@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -273,7 +274,7 @@ func TestInvariant17ARefusedTokenEndsTheTenureEverywhere(t *testing.T) {
 		if !errors.Is(err, fencing.ErrStaleToken) || !errors.Is(tenure.Err(), lease.ErrFencedOut) || !errors.Is(tenure.Err(), fencing.ErrStaleToken) {
 			t.Errorf("%v ended the tenure with %v", err, tenure.Err())
 		}
-		if err := <-underWay; !errors.Is(err, lease.ErrFencedOut) || !errors.Is(err, transport.ErrOutcomeUnknown) || time.Since(began) != 0 {
+		if err := await.Receive(underWay); !errors.Is(err, lease.ErrFencedOut) || !errors.Is(err, transport.ErrOutcomeUnknown) || time.Since(began) != 0 {
 			t.Errorf("what was under way ended with %v after %v, want ErrFencedOut and ErrOutcomeUnknown at once", err, time.Since(began))
 		}
 		synctest.Wait() // the tenure has taken back the watch of its key
@@ -505,7 +506,7 @@ func TestAGuardWritesUntilTheDeadline(t *testing.T) {
 					if err := method.call(t.Context(), guard); err != nil && !errors.Is(err, transport.ErrConditionFailed) {
 						t.Errorf("%v, with %v left: %v", tenure.Err(), tenure.Remaining(), err)
 					}
-					<-tenure.Context().Done()
+					await.Receive(tenure.Context().Done())
 				}
 			})
 		})
@@ -581,7 +582,7 @@ func TestInvariant12WritersOfOneTenureDoNotFenceEachOtherOut(t *testing.T) {
 			}()
 		}
 		for range 20 {
-			if err := <-failed; err != nil {
+			if err := await.Receive(failed); err != nil {
 				t.Error(err)
 			}
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -71,7 +72,7 @@ func TestUpdatesOfOneKeyThroughOneGuardAreNeverLost(t *testing.T) {
 				}
 			})
 		}
-		all.Wait()
+		await.Done(all.Wait)
 		present.conn.SetFault(nil)
 		present.mustHold(t, key, "400")
 	})
@@ -91,7 +92,7 @@ func TestUpdatesOfDifferentKeysDoNotWaitForEachOther(t *testing.T) {
 				}
 			})
 		}
-		all.Wait()
+		await.Done(all.Wait)
 		if took := time.Since(began); took != time.Second {
 			t.Errorf("100 updates of a second each took %v", took)
 		}
@@ -113,7 +114,7 @@ func TestUpdatesMayWaitForLongerThanTheTTLWhileTheTenureIsRenewed(t *testing.T) 
 				}
 			})
 		}
-		all.Wait()
+		await.Done(all.Wait)
 		present.mustHold(t, key, "30")
 	})
 }
@@ -184,7 +185,7 @@ func TestAnUpdateShutsOutAWriteThatIsOnItsWayBeforeItReads(t *testing.T) {
 		}); err != nil {
 			t.Error(err)
 		}
-		late.Wait()
+		await.Done(late.Wait)
 		present.mustHold(t, key, "42")
 	})
 }
@@ -414,7 +415,7 @@ func TestAnUpdateWaitsForItsTurnNoLongerThanItMay(t *testing.T) {
 		all.Go(func() {
 			_, err := guard.Update(t.Context(), key, func(transport.Entry) ([]byte, error) {
 				close(busy)
-				<-free
+				await.Receive(free)
 				return []byte("late"), nil
 			})
 			// The tenure ended while the function ran.
@@ -422,7 +423,7 @@ func TestAnUpdateWaitsForItsTurnNoLongerThanItMay(t *testing.T) {
 				t.Errorf("the one that had its turn: %v, want ErrReleased", err)
 			}
 		})
-		<-busy
+		await.Receive(busy)
 		never := func(transport.Entry) ([]byte, error) {
 			t.Error("it was called")
 			return nil, nil
@@ -451,7 +452,7 @@ func TestAnUpdateWaitsForItsTurnNoLongerThanItMay(t *testing.T) {
 			t.Errorf("the guard keeps %d turns while one is taken", turns)
 		}
 		close(free)
-		all.Wait()
+		await.Done(all.Wait)
 		present.mustHold(t, key, "")
 		if turns, _ := guard.Kept(); turns != 0 {
 			t.Errorf("the guard keeps %d turns that nobody uses", turns)

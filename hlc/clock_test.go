@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 // A testTime is a physical clock that stands still unless it is told to move.
@@ -308,7 +310,7 @@ func TestOvertakenGoroutineStillGetsLaterTimestamp(t *testing.T) {
 	clock, err := NewClock("a", ClockOptions{Now: func() time.Time {
 		if calls.Add(1) == 1 {
 			close(reading)
-			<-proceed
+			await.Receive(proceed)
 			return time.UnixMilli(1000) // read first, used last
 		}
 		return time.UnixMilli(2000)
@@ -324,10 +326,10 @@ func TestOvertakenGoroutineStillGetsLaterTimestamp(t *testing.T) {
 		}
 		slow <- timestamp
 	}()
-	<-reading
+	await.Receive(reading)
 	fast := mustNow(t, clock)
 	close(proceed)
-	if got, want := <-slow, (Timestamp{2000, 1, "a"}); got != want || fast != (Timestamp{2000, 0, "a"}) {
+	if got, want := await.Receive(slow), (Timestamp{2000, 1, "a"}); got != want || fast != (Timestamp{2000, 0, "a"}) {
 		t.Errorf("the fast goroutine got %v and the slow one %v; want %v for the slow one", fast, got, want)
 	}
 }
@@ -366,7 +368,7 @@ func TestConcurrentUseYieldsUniqueAscendingTimestamps(t *testing.T) {
 			}
 		})
 	}
-	wg.Wait()
+	await.Done(wg.Wait)
 
 	seen := make(map[Timestamp]bool)
 	for g, timestamps := range issued {

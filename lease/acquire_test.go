@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -52,7 +53,7 @@ func TestAReleaseWakesAWaiter(t *testing.T) {
 		if err := tenure.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		<-acquired
+		await.Receive(acquired)
 		if waited := time.Since(released); waited > 10*time.Millisecond {
 			t.Errorf("the waiter took over after %v, want within the jitter of a release", waited)
 		}
@@ -82,7 +83,7 @@ func TestInvariant25ADeadHolderIsSucceededWithinTTLAndJitterWithoutAnyNotificati
 					synctest.Wait()
 					died := time.Now()
 					a.conn.Cut()
-					<-acquired
+					await.Receive(acquired)
 					if waited := time.Since(died); waited > test.limit {
 						t.Errorf("after a life of %v the successor came %v after the death, want at most %v", lifetime, waited, test.limit)
 					}
@@ -208,7 +209,7 @@ func TestInvariant28OneReleaseCausesAtMostOneTryByEachWaiter(t *testing.T) {
 			n := newNode(t, store, "waiter-"+string(rune('a'+i)), lease.Options{})
 			go func() {
 				if _, err := n.Acquire(ctx); err == nil {
-					<-ctx.Done()
+					await.Receive(ctx.Done())
 				}
 				ended <- struct{}{}
 			}()
@@ -234,7 +235,7 @@ func TestInvariant28OneReleaseCausesAtMostOneTryByEachWaiter(t *testing.T) {
 		}
 		cancel()
 		for range waiters {
-			<-ended
+			await.Receive(ended)
 		}
 	})
 }
@@ -277,7 +278,7 @@ func TestAcquireWaitsForAConnection(t *testing.T) {
 		acquired := acquireInBackground(t.Context(), t, n)
 		time.Sleep(5 * ttl)
 		n.conn.Restore()
-		if tenure := <-acquired; tenure != nil {
+		if tenure := await.Receive(acquired); tenure != nil {
 			mustToken(t, tenure)
 		}
 	})
@@ -292,7 +293,7 @@ func TestAcquireEndsWhenTheClientIsTakenOver(t *testing.T) {
 		if _, err := b.Acquire(t.Context()); !errors.Is(err, transport.ErrSessionTakenOver) {
 			t.Errorf("Acquire: %v, want ErrSessionTakenOver", err)
 		}
-		<-tenure.Context().Done()
+		await.Receive(tenure.Context().Done())
 		if err := tenure.Err(); !errors.Is(err, transport.ErrSessionTakenOver) {
 			t.Errorf("cause %v, want ErrSessionTakenOver", err)
 		}
@@ -327,7 +328,7 @@ func TestObserveYieldsHoldersAndNotRenewals(t *testing.T) {
 				time.Sleep(3 * ttl)
 			}
 			cancel()
-			<-ended
+			await.Receive(ended)
 			if got, want := len(seen), 5; got != want || seen[1] != "node-a" || seen[3] != "node-b" {
 				t.Errorf("silence %v: seen %q", silence, seen)
 			}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -89,9 +90,9 @@ func TestABudgetHoldsForAHolderThatIsCutOffAndNotificationsThatAreLost(t *testin
 					time.Sleep(3*options.TTL + part*options.TTL/20)
 					cut := time.Now()
 					a.conn.Cut()
-					<-tenure.Done()
+					await.Receive(tenure.Done())
 					stopped := time.Now()
-					<-acquired
+					await.Receive(acquired)
 					if got := time.Since(cut); got > budget.CutOff || got > budget.Crash {
 						t.Errorf("the next one holds after %v, promised are %v", got, budget.CutOff)
 					}
@@ -129,7 +130,7 @@ func TestABudgetHoldsForAHandOver(t *testing.T) {
 					if err := tenure.Release(t.Context()); err != nil {
 						t.Fatal(err)
 					}
-					<-acquired
+					await.Receive(acquired)
 					if got := time.Since(released); got > test.limit(budget) {
 						t.Errorf("the hand-over took %v, promised are %v", got, test.limit(budget))
 					}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -52,7 +53,7 @@ func TestTheContextEndsWithTheConnectionWithoutAnybodyAsking(t *testing.T) {
 		synctest.Wait()
 		cut := time.Now()
 		n.conn.Cut()
-		<-tenure.Done()
+		await.Receive(tenure.Done())
 		if waited := time.Since(cut); waited > 0 || !errors.Is(tenure.Err(), lease.ErrConnectionLost) {
 			t.Errorf("it ended after %v with %v", waited, tenure.Err())
 		}
@@ -66,7 +67,7 @@ func TestATenureThatEndsOnDisconnectBeginsOnTheConnectionThatItWatches(t *testin
 		acquired := acquireInBackground(t.Context(), t, n)
 		time.Sleep(ttl / 20)
 		n.conn.Restore()
-		tenure := <-acquired
+		tenure := await.Receive(acquired)
 		if left := tenure.Remaining(); left != ttl-ttl/10 {
 			t.Errorf("it begins with %v left", left)
 		}
@@ -96,7 +97,7 @@ func TestInstantFailoverDoesNotWaitForTheTTL(t *testing.T) {
 				time.Sleep(5*ttl + ttl/7)
 				died := time.Now()
 				test.die(a)
-				successor := <-acquired
+				successor := await.Receive(acquired)
 				if got := time.Since(died); got > test.limit || test.limit > ttl && got < ttl/2 {
 					t.Errorf("the successor holds after %v, want %v", got, test.limit)
 				}
@@ -137,7 +138,7 @@ func TestAWaiterWhoseConnectionIsLostLeavesAnotherWill(t *testing.T) {
 		time.Sleep(ttl)
 		connection := b.client.Lost()
 		a.conn.Cut()
-		<-waiting
+		await.Receive(waiting)
 		select {
 		case <-connection:
 			t.Error("it had to make another connection first")
@@ -147,7 +148,7 @@ func TestAWaiterWhoseConnectionIsLostLeavesAnotherWill(t *testing.T) {
 		time.Sleep(ttl)
 		died := time.Now()
 		b.conn.Cut()
-		<-next
+		await.Receive(next)
 		if got := time.Since(died); got > 10*time.Millisecond {
 			t.Errorf("the successor of the waiter holds after %v", got)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
@@ -61,10 +62,10 @@ func TestWhoGivesWayLeavesAVacancyToWhoDoesNot(t *testing.T) {
 					} else if err := tenure.Release(t.Context()); err != nil {
 						t.Fatal(err)
 					}
-					<-acquired
+					await.Receive(acquired)
 					time.Sleep(5 * ttl)
 					cancel()
-					if err := <-late; !errors.Is(err, context.Canceled) {
+					if err := await.Receive(late); !errors.Is(err, context.Canceled) {
 						t.Errorf("the polite one: %v, want to have waited", err)
 					}
 					if got := tries(); got > 0 && !silence {
@@ -100,7 +101,7 @@ func TestInvariant25GivingWayAddsItselfOnceToTheTimeWithoutAHolder(t *testing.T)
 					synctest.Wait()
 					died := time.Now()
 					a.conn.Cut()
-					<-acquired
+					await.Receive(acquired)
 					if waited := time.Since(died); waited > test.limit {
 						t.Errorf("after a life of %v the successor came %v after the death, want at most %v", lifetime, waited, test.limit)
 					}
@@ -150,7 +151,7 @@ func TestInvariant26ForgedNotificationsDoNotHoldUpWhoGivesWay(t *testing.T) {
 					time.Sleep(giveWay / 10)
 					conn.forge(words...)
 				}
-				<-acquired
+				await.Receive(acquired)
 				if waited := time.Since(began); waited < giveWay || waited > giveWay+10*time.Millisecond {
 					t.Errorf("acquired after %v, want %v", waited, giveWay)
 				}
@@ -170,7 +171,7 @@ func TestInvariant28OneReleaseCausesAtMostOneTryByEachWhoGivesWay(t *testing.T) 
 			n := newNode(t, store, "waiter-"+string(rune('a'+i)), lease.Options{GiveWay: giveWay})
 			go func() {
 				if _, err := n.Acquire(ctx); err == nil {
-					<-ctx.Done()
+					await.Receive(ctx.Done())
 				}
 				ended <- struct{}{}
 			}()
@@ -199,7 +200,7 @@ func TestInvariant28OneReleaseCausesAtMostOneTryByEachWhoGivesWay(t *testing.T) 
 		}
 		cancel()
 		for range waiters {
-			<-ended
+			await.Receive(ended)
 		}
 	})
 }

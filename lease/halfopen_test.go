@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -142,7 +143,7 @@ func TestACancelledAcquisitionProbesNothing(t *testing.T) {
 		}()
 		synctest.Wait()
 		cancel()
-		<-acquiring
+		await.Receive(acquiring)
 		select {
 		case <-lost:
 			t.Error("the connection was given up at once")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/transport"
@@ -88,7 +89,7 @@ func TestInvariant26ForgedNotificationsShowAnObserverNothing(t *testing.T) {
 				time.Sleep(ttl / 10)
 				synctest.Wait()
 				cancel()
-				<-o.ended
+				await.Receive(o.ended)
 				if got, want := o.String(), "[node-a - node-b]"; got != want {
 					t.Errorf("shown %v, want %v", got, want)
 				}
@@ -115,7 +116,7 @@ func TestObserveReportsEachKindOfErrorOnceAndGoesOn(t *testing.T) {
 		if err := client.Close(); err != nil {
 			t.Fatal(err)
 		}
-		<-o.ended
+		await.Receive(o.ended)
 		if got, want := o.String(), "[node-a node-a!refused node-a!silent node-a node-a!closed]"; got != want {
 			t.Errorf("shown %v, want %v", got, want)
 		}
@@ -143,7 +144,7 @@ func TestObserveAsksAgainWithABackoffWhileItFails(t *testing.T) {
 		conn.set(nil)
 		time.Sleep(ttl)
 		cancel()
-		<-o.ended
+		await.Receive(o.ended)
 		if got, want := o.String(), "[-!silent -]"; got != want {
 			t.Errorf("shown %v, want %v", got, want)
 		}
@@ -170,7 +171,7 @@ func TestObserveEndsWithItsContextAndWithAClientThatIsFinished(t *testing.T) {
 				synctest.Wait()
 				ended := time.Now()
 				test.end(store, n.client, cancel)
-				<-o.ended
+				await.Receive(o.ended)
 				if took := time.Since(ended); took > test.within {
 					t.Errorf("it ended after %v", took)
 				}
@@ -198,6 +199,6 @@ func TestObserveAsksForAWatchAgainThatWasRefused(t *testing.T) {
 			t.Errorf("shown %v, want %v", got, want)
 		}
 		cancel()
-		<-o.ended
+		await.Receive(o.ended)
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -142,7 +143,7 @@ func TestInvariant50AcquireOutlastsWhatCanPassWithoutAHotLoop(t *testing.T) {
 					}
 					conn.set(nil)
 					cured := time.Now()
-					if err := <-acquired; err != nil {
+					if err := await.Receive(acquired); err != nil {
 						t.Errorf("Acquire: %v", err)
 					}
 					if took := time.Since(cured); took > ttl/2+2*giveWay+ttl/10 {
@@ -230,7 +231,7 @@ func TestAnAcquireThatIsGivenUpSaysWhyItWaitedAndWhoHeldTheLease(t *testing.T) {
 						time.Sleep(test.at)
 					}
 					cancel(tired)
-					err := <-failed
+					err := await.Receive(failed)
 					for _, want := range append(test.want, tired) {
 						if !errors.Is(err, want) && !(giveWay > 0 && want == transport.ErrOutcomeUnknown) { // a look leaves nothing behind
 							t.Errorf("%v\ndoes not match %v", err, want)
@@ -285,7 +286,7 @@ func TestOnWaitingIsToldWhenAnObstacleIsGoneAndTheHolderIsWaitedFor(t *testing.T
 				t.Errorf("told %v", causes)
 			}
 			cancel()
-			<-ended
+			await.Receive(ended)
 		})
 	}
 }
@@ -310,7 +311,7 @@ func TestInvariant28AFloodOfNotificationsHastensNoTryOfAStoreThatRefuses(t *test
 			t.Errorf("%d tries in 10 TTL", got)
 		}
 		cancel()
-		<-ended
+		await.Receive(ended)
 	})
 }
 
@@ -332,7 +333,7 @@ func TestAWatchThatWasRefusedIsAskedForAgain(t *testing.T) {
 		if err := tenure.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		<-acquired
+		await.Receive(acquired)
 	})
 }
 
@@ -347,7 +348,7 @@ func TestOnWaitingIsToldThatAConnectionForInstantFailoverIsMissing(t *testing.T)
 			t.Errorf("told %v, want ErrNotSent", causes)
 		}
 		n.conn.Restore()
-		<-acquired
+		await.Receive(acquired)
 	})
 }
 
@@ -360,7 +361,7 @@ func TestAcquireBeginsAnewAlthoughWhatItLeftCannotBeFreed(t *testing.T) {
 		synctest.Wait()
 		n.conn.Restore()
 		began := time.Now()
-		if tenure := <-acquired; tenure != nil {
+		if tenure := await.Receive(acquired); tenure != nil {
 			mustToken(t, tenure)
 		}
 		if took := time.Since(began); took > 2*ttl {
@@ -388,7 +389,7 @@ func TestAReleaseWakesAWaiterThatWasRefusedOnAConnectionBefore(t *testing.T) {
 		if err := tenure.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-acquired; err != nil {
+		if err := await.Receive(acquired); err != nil {
 			t.Error(err)
 		}
 		if waited := time.Since(released); waited > 10*time.Millisecond {

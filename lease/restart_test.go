@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -244,7 +245,7 @@ func TestInvariant47NoLeaseIsGrantedDuringHoldOffAndWaitersGetItAfter(t *testing
 		if _, err := waiting.TryAcquire(t.Context()); !errors.Is(err, lease.ErrHeld) {
 			t.Errorf("TryAcquire during hold-off: %v, want ErrHeld", err)
 		}
-		<-acquired
+		await.Receive(acquired)
 		if after := time.Since(restarted); after < 2*ttl || after > 2*ttl+ttl/5 {
 			t.Errorf("the lease was granted after %v, want soon after the hold-off of %v", after, 2*ttl)
 		}

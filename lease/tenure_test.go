@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -76,7 +77,7 @@ func TestInvariant3TheContextEndsSoonAfterTheMachineWokeUp(t *testing.T) {
 		time.Sleep(ttl / 20) // long before anything is due
 		suspend.jump(time.Hour)
 		woke := time.Now()
-		<-tenure.Done()
+		await.Receive(tenure.Done())
 		if got, limit := time.Since(woke), options.Notice/2; got > limit {
 			t.Errorf("the context ended %v after the machine woke up, want at most %v", got, limit)
 		}
@@ -119,7 +120,7 @@ func TestTheCauseOfAPassedDeadlineTellsOfTheLastRenewal(t *testing.T) {
 		n := newNode(t, store, "node-a", lease.Options{})
 		tenure := n.mustAcquire(t)
 		store.Authorize(func(_ string, verb statestore.Verb, _ string) bool { return verb != statestore.VerbSet })
-		<-tenure.Done()
+		await.Receive(tenure.Done())
 		if err := tenure.Err(); !errors.Is(err, lease.ErrDeadlinePassed) || !strings.Contains(err.Error(), "not authorized") {
 			t.Errorf("cause %v, want ErrDeadlinePassed and the refusal", err)
 		}
@@ -173,7 +174,7 @@ func TestInvariant5AReplyPastTheDeadlineRevivesNothing(t *testing.T) {
 		n := newNode(t, store, "node-a", lease.Options{})
 		tenure := n.mustAcquire(t)
 		n.scripted("SET", always(transporttest.Fault{HoldReply: ttl}))
-		<-tenure.Context().Done()
+		await.Receive(tenure.Context().Done())
 		time.Sleep(ttl) // the deadline passes and late replies come in
 		if _, err := tenure.Token(); !errors.Is(err, lease.ErrDeadlinePassed) {
 			t.Errorf("Token: %v, want ErrDeadlinePassed", err)
@@ -251,7 +252,7 @@ func TestInvariant6ARefusedRenewalEndsTheTenureAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		<-tenure.Context().Done()
+		await.Receive(tenure.Context().Done())
 		if waited := time.Since(began); waited > ttl/3 {
 			t.Errorf("noticed after %v, want by the next renewal", waited)
 		}
@@ -304,7 +305,7 @@ func TestInvariant43NothingWaitsForARenewalThatHangs(t *testing.T) {
 		}
 		tenure.StopRenewing()
 		tenure.FencedOut(errors.New("a newer token was seen"))
-		<-tenure.Done()
+		await.Receive(tenure.Done())
 		if waited := time.Since(began); waited > 0 {
 			t.Errorf("that took %v", waited)
 		}
@@ -318,7 +319,7 @@ func TestInvariant8TheContextEndsBeforeTheDeadlineAndThatBeforeTheStoresExpiry(t
 		token := mustToken(t, tenure)
 		n.conn.Cut()
 		acquired := time.Now()
-		<-tenure.Context().Done()
+		await.Receive(tenure.Context().Done())
 		if got, want := time.Since(acquired), ttl-500*time.Millisecond; got != want {
 			t.Errorf("the context ended after %v, want %v", got, want)
 		}
@@ -437,11 +438,11 @@ func hangRenewal(n node) (send chan<- struct{}) {
 	n.scripted("SET", func(number int64) transporttest.Fault {
 		if number == 1 {
 			close(sending)
-			<-hold
+			await.Receive(hold)
 		}
 		return transporttest.Fault{}
 	})
-	<-sending
+	await.Receive(sending)
 	return hold
 }
 
@@ -454,7 +455,7 @@ func TestInvariant18ReleaseComesAfterARenewalThatIsBeingSent(t *testing.T) {
 		go func() { released <- tenure.Release(context.Background()) }()
 		synctest.Wait()
 		close(send)
-		if err := <-released; err != nil {
+		if err := await.Receive(released); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -535,7 +536,7 @@ func TestReleaseWaitsForNobodyOnceTheTTLIsOver(t *testing.T) {
 		n := newNode(t, store, "node-a", lease.Options{})
 		tenure := n.mustAcquire(t)
 		n.conn.Cut()
-		<-tenure.Context().Done()
+		await.Receive(tenure.Context().Done())
 		began := time.Now()
 		if err := tenure.Release(t.Context()); err != nil {
 			t.Errorf("Release: %v", err)
@@ -571,8 +572,8 @@ func TestInvariant42ClosingTheClientAtAnyMomentLeavesNothing(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				<-tenure.Context().Done()
-				if err := <-ended; after < ttl && !errors.Is(err, transport.ErrClosed) {
+				await.Receive(tenure.Context().Done())
+				if err := await.Receive(ended); after < ttl && !errors.Is(err, transport.ErrClosed) {
 					t.Errorf("Acquire: %v, want ErrClosed", err)
 				}
 			})
@@ -688,7 +689,7 @@ func TestTheTokenIsRefusedFromTheCallOfReleaseOn(t *testing.T) {
 		if _, err := tenure.Token(); !errors.Is(err, lease.ErrReleased) {
 			t.Errorf("Token during Release: %v, want ErrReleased", err)
 		}
-		if err := <-released; err != nil {
+		if err := await.Receive(released); err != nil {
 			t.Error(err)
 		}
 	})

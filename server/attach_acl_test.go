@@ -11,6 +11,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
@@ -55,7 +56,7 @@ func TestTheRulesOfTheDocumentLetClientsUseTheStoreAndNoMore(t *testing.T) {
 	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the client is notified", func() bool { return string((<-watch.Changes()).Value) == "v" })
+	eventually(t, "the client is notified", func() bool { return string((await.Receive(watch.Changes())).Value) == "v" })
 	if got := a.Stats().DroppedWatches; got != 0 {
 		t.Errorf("%d watches were dropped", got)
 	}

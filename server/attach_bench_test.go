@@ -3,7 +3,9 @@ package server_test
 import (
 	"context"
 	"testing"
+	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
@@ -29,6 +31,8 @@ func BenchmarkAttached(b *testing.B) {
 			case <-store.Ready():
 			case err := <-served:
 				b.Fatal(err)
+			case <-time.After(await.Patience):
+				b.Fatal("the store is not attached")
 			}
 			client, err := transport.Dial(ctx, broker, transport.Options{})
 			if err != nil {
@@ -41,7 +45,7 @@ func BenchmarkAttached(b *testing.B) {
 			}
 			_ = client.Close()
 			stop()
-			if err := <-served; err != nil {
+			if err := await.Receive(served); err != nil {
 				b.Error(err)
 			}
 		})

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
@@ -54,10 +55,10 @@ func TestOurWillIsAppliedWhenTheConnectionIsLost(t *testing.T) {
 	if got, want := bequest.Silence(), 7*time.Second; got != want {
 		t.Errorf("the broker bears a silence of %v, want %v", got, want)
 	}
-	eventually(t, "the key is seen", func() bool { return (<-watch.Changes()).Exists })
+	eventually(t, "the key is seen", func() bool { return (await.Receive(watch.Changes())).Exists })
 	through.cut()
 	mustBeOver(t, bequest.Lost())
-	eventually(t, "the key is deleted", func() bool { return !(<-watch.Changes()).Exists })
+	eventually(t, "the key is deleted", func() bool { return !(await.Receive(watch.Changes())).Exists })
 	eventually(t, "the Will is counted", func() bool { return s.Stats().AppliedWills == 1 })
 	// The connection that follows has none.
 	if _, err := client.Set(t.Context(), "k", []byte("mine"), transport.SetOptions{}); err != nil {
@@ -130,10 +131,10 @@ func TestRequestsUnderWayMayFinishBeforeTheConnectionIsReplaced(t *testing.T) {
 	case <-time.After(100 * time.Millisecond):
 	}
 	through.release(answers)
-	if err := <-answered; err != nil {
+	if err := await.Receive(answered); err != nil {
 		t.Errorf("the request: %v", err)
 	}
-	if err := <-replaced; err != nil {
+	if err := await.Receive(replaced); err != nil {
 		t.Errorf("Bequeath: %v", err)
 	}
 	mustBeOver(t, lost)
@@ -155,7 +156,7 @@ func TestABequestGoesOnAfterTheBrokerWasAwayAndEndsWithItsContext(t *testing.T) 
 		waiting <- err
 	}()
 	through.refuses(false)
-	if err := <-waiting; err != nil {
+	if err := await.Receive(waiting); err != nil {
 		t.Errorf("when the broker is back: %v", err)
 	}
 	if err := client.Close(); err != nil {
@@ -192,7 +193,7 @@ func TestInstantFailoverOverMQTT(t *testing.T) {
 	}()
 	eventually(t, "the waiter has its Will and its watch", func() bool { return s.Stats().Connected >= 2 })
 	through.cut()
-	next := <-acquired
+	next := await.Receive(acquired)
 	if next.err != nil {
 		t.Fatal(next.err)
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/statestore/statestoretest"
 	"github.com/tenurelock/tenure/transport"
@@ -98,7 +99,7 @@ func (c *transportClient) Notifications(wanted int) []statestoretest.Notificatio
 		c.t.Fatal(err)
 	}
 	for len(c.notified) > 0 {
-		received = append(received, <-c.notified)
+		received = append(received, await.Receive(c.notified))
 	}
 	return received
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -30,7 +31,7 @@ func TestTheClientKeepsToTheReceiveMaximumOfTheServer(t *testing.T) {
 		}
 		sent := 0
 		for range requests {
-			switch err := <-results; {
+			switch err := await.Receive(results); {
 			case errors.Is(err, transport.ErrOutcomeUnknown):
 				sent++
 			case !errors.Is(err, transport.ErrNotSent) || !strings.Contains(err.Error(), fmt.Sprint("Receive Maximum ", receiveMaximum)):

@@ -13,6 +13,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/listeners"
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/statestore"
@@ -168,7 +169,7 @@ func TestInvariant21ARequestThatWaitsForAConnectionIsSentInTimeOrNever(t *testin
 		waiting <- err
 	}()
 	through.refuses(false)
-	if err := <-waiting; err != nil {
+	if err := await.Receive(waiting); err != nil {
 		t.Errorf("a Set that could wait: %v", err)
 	}
 	if entry, err := other.Get(t.Context(), "never"); err != nil || entry.Exists {
@@ -225,7 +226,7 @@ func TestInvariant27AfterAReconnectWatchesAreRegisteredAndReadAgain(t *testing.T
 		t.Errorf("after Del: %+v", change)
 	}
 	watch.Close()
-	if _, open := <-watch.Changes(); open || watch.Err() != nil {
+	if _, open := await.Next(watch.Changes()); open || watch.Err() != nil {
 		t.Errorf("after Close: open %v, %v", open, watch.Err())
 	}
 }
@@ -386,7 +387,7 @@ func TestInvariant42ClosingAClientAtAnyMomentLeavesNothing(t *testing.T) {
 			if err := client.Close(); err != nil {
 				t.Errorf("Close: %v", err)
 			}
-			if err := <-failed; !errors.Is(err, transport.ErrClosed) {
+			if err := await.Receive(failed); !errors.Is(err, transport.ErrClosed) {
 				t.Errorf("a request: %v, want ErrClosed", err)
 			}
 			for range watch.Changes() {

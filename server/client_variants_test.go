@@ -9,6 +9,7 @@ import (
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -56,7 +57,7 @@ func (s strangeStore) get(client *transport.Client, reply func(request *paho.Pub
 		done <- result{entry, err}
 	}()
 	reply(s.next())
-	got := <-done
+	got := await.Receive(done)
 	return got.entry, got.err
 }
 
@@ -131,7 +132,7 @@ func TestTheClientIgnoresAndCountsWhatItDidNotAskFor(t *testing.T) {
 	}
 	answer("+OK\r\n")                // KEYNOTIFY
 	first := answer("$3\r\nold\r\n") // GET
-	if change := <-watch.Changes(); string(change.Value) != "old" {
+	if change := await.Receive(watch.Changes()); string(change.Value) != "old" {
 		t.Fatalf("the watch begins with %q", change.Value)
 	}
 	entry, err := store.get(client, func(request *paho.Publish) {
@@ -153,7 +154,7 @@ func TestTheClientIgnoresAndCountsWhatItDidNotAskFor(t *testing.T) {
 	}
 	// What comes after all that has been seen, so has all that.
 	store.say(notifyTopic, string(command("NOTIFY", "SET", "VALUE", "new")), nil, 1)
-	if change := <-watch.Changes(); string(change.Value) != "new" || change.Missed {
+	if change := await.Receive(watch.Changes()); string(change.Value) != "new" || change.Missed {
 		t.Errorf("the watch shows %q, missed %v", change.Value, change.Missed)
 	}
 	if got, want := client.Stats(), (transport.Stats{UnexpectedReplies: 4, MalformedNotifications: 5}); got != want {
@@ -176,7 +177,7 @@ func (d *deceiver) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) { d.c
 func TestMessagesForOthersAreIgnoredAndCounted(t *testing.T) {
 	broker := &deceiver{connected: make(chan *mqtt.Client, 1)}
 	client := dial(t, startBroker(t, broker), transport.Options{ClientID: "p", Username: "u", Password: []byte("right")})
-	victim := <-broker.connected
+	victim := await.Receive(broker.connected)
 	for _, topic := range []string{
 		reservedPrefix + "/71/command/notify/6B", // of client "q"
 		reservedPrefix + "/71/command/notify/6C",

@@ -8,6 +8,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/statestore"
@@ -95,7 +96,7 @@ func (c *mqttClient) Notifications(wanted int) []statestoretest.Notification {
 	c.store.denied.Store(false)
 	c.peer.do("GET", "is anything before me?")
 	for len(c.peer.notified) > 0 {
-		received = append(received, <-c.peer.notified)
+		received = append(received, await.Receive(c.peer.notified))
 	}
 	var notifications []statestoretest.Notification
 	for _, message := range received {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 )
 
@@ -491,9 +492,9 @@ func (w crowd) come(t *testing.T, address string, s *server.Server) {
 			}
 		})
 	}
-	good.Wait()
+	await.Done(good.Wait)
 	close(done)
-	others.Wait()
+	await.Done(others.Wait)
 	for _, c := range stuck {
 		c.drop()
 	}

@@ -21,6 +21,7 @@ import (
 	mqtt "github.com/mochi-mqtt/server/v2"
 	mochi "github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 )
@@ -116,13 +117,13 @@ func TestTheWillOfABusyConnectionSurvivesATakeOver(t *testing.T) {
 				}
 			}
 		})
-		<-reading
+		await.Receive(reading)
 		present := connect(t, address, "p", nil)
 		present.say("factory/p/news", fmt.Sprintf("begin of %d", i+1))
 		observer.mustHear(fmt.Sprintf("end of %d", i))
 		observer.mustHear(fmt.Sprintf("begin of %d", i+1))
 		_ = busy.conn.Close()
-		group.Wait()
+		await.Done(group.Wait)
 		_ = present.paho.Disconnect(&paho.Disconnect{})
 	}
 }
@@ -425,7 +426,7 @@ func TestAStormOfConnectionsThatComeToNothingHarmsNobody(t *testing.T) {
 	for i := range 50 {
 		p.mustGet(fmt.Sprint(i), "")
 	}
-	group.Wait()
+	await.Done(group.Wait)
 	eventually(t, "the storm is over", func() bool { return s.Sockets() == 1 })
 	mustSettle(t, before)
 	if got := s.Stats().Connected; got != 1 {
@@ -485,7 +486,7 @@ func TestShutdownReturnsUnderHalfOpenAndLeavingConnections(t *testing.T) {
 		begin := make(chan struct{})
 		for i, c := range leaving {
 			group.Go(func() {
-				<-begin
+				await.Receive(begin)
 				if i%2 == 0 {
 					_, _ = c.conn.Write([]byte{packets.DISCONNECT << 4, 0})
 				} else {
@@ -493,10 +494,10 @@ func TestShutdownReturnsUnderHalfOpenAndLeavingConnections(t *testing.T) {
 				}
 			})
 		}
-		group.Go(func() { <-begin; stop() })
+		group.Go(func() { await.Receive(begin); stop() })
 		close(begin)
 		mustServe(t, served, nil)
-		group.Wait()
+		await.Done(group.Wait)
 		for _, conn := range conns {
 			_ = conn.Close()
 		}
@@ -893,7 +894,7 @@ func TestAClientThatIsGoneBeforeItsCONNACKIsForgotten(t *testing.T) {
 	for i := range 5 {
 		conn := dialRaw(t, address)
 		send(t, conn, string(connectPacket(t, fmt.Sprint("p-", i), nil)))
-		<-turnstile.reached
+		await.Receive(turnstile.reached)
 		_ = conn.(*net.TCPConn).SetLinger(0)
 		_ = conn.Close()
 		time.Sleep(10 * time.Millisecond) // where the reset comes too late nothing is tested, and nothing fails
@@ -923,7 +924,7 @@ func TestASessionSurvivesAConnectionThatIsGoneBeforeItsCONNACK(t *testing.T) {
 			address, s := startServer(t, server.Options{Authenticator: turnstile})
 			conn := dialRaw(t, address)
 			send(t, conn, test.hello)
-			<-turnstile.reached
+			await.Receive(turnstile.reached)
 			turnstile.open <- struct{}{}
 			send(t, conn, test.subscribe)
 			subscribers := func() int { return len(s.Broker().Topics.Subscribers("factory/x").Subscriptions) }
@@ -932,7 +933,7 @@ func TestASessionSurvivesAConnectionThatIsGoneBeforeItsCONNACK(t *testing.T) {
 			eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
 			conn = dialRaw(t, address)
 			send(t, conn, test.hello)
-			<-turnstile.reached
+			await.Receive(turnstile.reached)
 			_ = conn.(*net.TCPConn).SetLinger(0)
 			_ = conn.Close()
 			time.Sleep(10 * time.Millisecond)
@@ -950,7 +951,7 @@ type turnstile struct{ reached, open chan struct{} }
 
 func (s turnstile) Authenticate(access.Credentials) error {
 	s.reached <- struct{}{}
-	<-s.open
+	await.Receive(s.open)
 	return nil
 }
 
@@ -959,7 +960,7 @@ func TestAClientIdThatSomebodyGetsMeanwhileIsNotTakenOverByAnotherUser(t *testin
 	var once sync.Once
 	address := start(t, server.Options{Authenticator: rules{}, Authorizer: rules{topic: func(who access.Identity, _ string, _ bool) bool {
 		if who.User == "slow" { // it is being admitted; nobody has its name yet
-			once.Do(func() { close(reached); <-open })
+			once.Do(func() { close(reached); await.Receive(open) })
 		}
 		return true
 	}}})
@@ -975,7 +976,7 @@ func TestAClientIdThatSomebodyGetsMeanwhileIsNotTakenOverByAnotherUser(t *testin
 		admitted <- p
 	}
 	go try("slow")
-	<-reached
+	await.Receive(reached)
 	go try("quick")
 	var early *peer
 	select {
@@ -983,9 +984,9 @@ func TestAClientIdThatSomebodyGetsMeanwhileIsNotTakenOverByAnotherUser(t *testin
 	case <-time.After(100 * time.Millisecond): // or after it
 	}
 	close(open)
-	late := <-admitted
+	late := await.Receive(admitted)
 	if early == nil {
-		early, late = late, <-admitted
+		early, late = late, await.Receive(admitted)
 	}
 	if (early == nil) == (late == nil) {
 		t.Errorf("of two users who want one client id one must get it: got %v and %v", early != nil, late != nil)

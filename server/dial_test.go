@@ -16,6 +16,7 @@ import (
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
@@ -433,7 +434,7 @@ func startHung(t *testing.T) (address string, taken <-chan struct{}) {
 	})
 	t.Cleanup(func() {
 		_ = listener.Close()
-		tasks.Wait()
+		await.Done(tasks.Wait)
 	})
 	return listener.Addr().String(), signal
 }
@@ -447,7 +448,7 @@ func TestInvariant42DialThatIsGivenUpWhileAnythingHangsLeavesNothing(t *testing.
 			ctx, cancel := context.WithCancelCause(t.Context())
 			why := errors.New("no more patience")
 			go func() {
-				<-taken
+				await.Receive(taken)
 				cancel(why)
 			}()
 			began := time.Now()
@@ -486,7 +487,7 @@ func TestInvariant42CloseWhileAnythingHangsLeavesNothing(t *testing.T) {
 			client := mustDial(t, test.scheme+"://"+through.address()+","+test.scheme+"://"+hung, options)
 			mustWork(t, client)
 			through.stop() // the next broker takes the connection, and hangs
-			<-taken
+			await.Receive(taken)
 			failed := make(chan error, 1)
 			go func() {
 				_, err := client.Get(t.Context(), "k")
@@ -502,7 +503,7 @@ func TestInvariant42CloseWhileAnythingHangsLeavesNothing(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("Close hangs, too")
 			}
-			if err := <-failed; !errors.Is(err, transport.ErrClosed) {
+			if err := await.Receive(failed); !errors.Is(err, transport.ErrClosed) {
 				t.Errorf("a request: %v, want ErrClosed", err)
 			}
 			mustSettle(t, before)
@@ -559,7 +560,7 @@ func TestInvariant42CloseWhileTheBrokerNoLongerReadsLeavesNothing(t *testing.T) 
 				t.Error("Close hangs, too")
 			}
 			for range requests {
-				if err := <-failed; !errors.Is(err, transport.ErrClosed) {
+				if err := await.Receive(failed); !errors.Is(err, transport.ErrClosed) {
 					t.Errorf("a request: %v, want ErrClosed", err)
 				}
 			}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/mochi-mqtt/server/v2/listeners"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/transport"
@@ -249,7 +250,7 @@ func TestTheClientShowsACertificateWhoseKeyMayBeEncrypted(t *testing.T) {
 				options.KeyPasswordFile = files.write("password", []byte(password+"\n"))
 			}
 			mustWork(t, mustDial(t, "mqtts://"+address, transport.Options{TLS: options}))
-			if who := <-authenticator.came; who.User != "CN=press-7" || !who.Certified {
+			if who := await.Receive(authenticator.came); who.User != "CN=press-7" || !who.Certified {
 				t.Errorf("the server sees %+v", who)
 			}
 			if password == "" {
@@ -305,7 +306,7 @@ func TestCertificatesThatAreReplacedCountFromTheNextConnection(t *testing.T) {
 	options := transport.TLSOptions{CAFile: files.write("ca.pem", first.pem())}
 	options.CertFile, options.KeyFile = files.writePair(first.issue(pkix.Name{CommonName: "first"}), "")
 	client := mustDial(t, "mqtts://"+through.address(), transport.Options{TLS: options})
-	if who := <-authenticator.came; who.User != "CN=first" {
+	if who := await.Receive(authenticator.came); who.User != "CN=first" {
 		t.Errorf("the server sees %+v", who)
 	}
 
@@ -317,7 +318,7 @@ func TestCertificatesThatAreReplacedCountFromTheNextConnection(t *testing.T) {
 	files.write("ca.pem", second.pem())
 	files.writePair(second.issue(pkix.Name{CommonName: "second"}), "")
 	mustReconnect(t, client, status.Connections)
-	if who := <-authenticator.came; who.User != "CN=second" {
+	if who := await.Receive(authenticator.came); who.User != "CN=second" {
 		t.Errorf("the server sees %+v", who)
 	}
 	mustWork(t, client)
@@ -350,7 +351,7 @@ func newStreamProxy(t *testing.T, target string) *streamProxy {
 			p.tasks.Go(func() { _ = p.join(conn) })
 		}
 	})
-	t.Cleanup(func() { p.stop(); p.tasks.Wait() })
+	t.Cleanup(func() { p.stop(); await.Done(p.tasks.Wait) })
 	return p
 }
 
@@ -375,7 +376,7 @@ func (p *streamProxy) join(conn net.Conn) error {
 	}()
 	_, err = io.Copy(target, gated{Conn: conn, gate: &p.gate})
 	_ = target.Close()
-	<-answered
+	await.Receive(answered)
 	return err
 }
 
@@ -434,8 +435,8 @@ func startWebSocket(t *testing.T, target string, config *tls.Config) (address st
 	t.Cleanup(func() {
 		p.cut()
 		front.Close(func(string) {})
-		tasks.Wait()
-		p.tasks.Wait()
+		await.Done(tasks.Wait)
+		await.Done(p.tasks.Wait)
 	})
 	return address
 }
@@ -463,7 +464,7 @@ func TestTheClientSpeaksWebSocket(t *testing.T) {
 					}
 				})
 			}
-			group.Wait()
+			await.Done(group.Wait)
 			if status := client.Connection(); status.Broker != test.address || status.Connections != 1 {
 				t.Errorf("%+v", status)
 			}

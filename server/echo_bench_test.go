@@ -17,6 +17,8 @@ import (
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/listeners"
 	mqttpackets "github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 // Here is what the library is measured against: an exchange of messages as somebody would
@@ -143,7 +145,7 @@ func dialStock(t testing.TB, conn net.Conn, connect *paho.Connect) *stockClient 
 	}
 	t.Cleanup(func() {
 		_ = c.paho.Disconnect(&paho.Disconnect{})
-		<-c.paho.Done()
+		await.Receive(c.paho.Done())
 	})
 	_, err := c.paho.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: echoTopic, QoS: 1}}})
 	if err != nil {
@@ -258,7 +260,7 @@ func startRawEcho(t testing.TB, request, answer int) *rawEcho {
 	serving.Go(func() { answerRaw(server, request, answer) })
 	t.Cleanup(func() {
 		_ = client.Close()
-		serving.Wait()
+		await.Done(serving.Wait)
 		_ = server.Close()
 	})
 	return &rawEcho{

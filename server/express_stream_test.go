@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
@@ -172,7 +173,7 @@ func newGate() *gate { return &gate{make(chan struct{}), make(chan struct{})} }
 func (g *gate) Authorize(_ access.Identity, _ statestore.Verb, key string) bool {
 	if key == "gate" {
 		close(g.entered)
-		<-g.opened
+		await.Receive(g.opened)
 	}
 	return true
 }
@@ -183,7 +184,7 @@ func TestANotificationDoesNotWaitForTheEndOfABurstOfRequests(t *testing.T) {
 	c, other := rawTo(t, address, "p"), rawTo(t, address, "other")
 	c.do("KEYNOTIFY", "k")
 	c.write(packetOf(t, c.request("GET", "a")), packetOf(t, c.request("GET", "gate")))
-	<-g.entered
+	await.Receive(g.entered)
 	other.do("SET", "k", "v")
 	// What was held back leaves before it.
 	if got := c.readReply().CorrelationData; string(got) != fmt.Sprintf("%016d", c.sent-1) {
@@ -224,7 +225,7 @@ func TestALargeReplyDoesNotWaitForTheEndOfABurstOfRequests(t *testing.T) {
 	c := rawTo(t, start(t, server.Options{Authorizer: g}), "p")
 	c.do("SET", "k", strings.Repeat("v", 20<<10))
 	c.write(packetOf(t, c.request("GET", "nothing")), packetOf(t, c.request("GET", "k")), packetOf(t, c.request("GET", "gate")))
-	<-g.entered
+	await.Receive(g.entered)
 	c.readReply()
 	if got := len(c.readReply().Payload); got < 20<<10 {
 		t.Errorf("a reply of %d bytes came", got)
@@ -242,7 +243,7 @@ func TestNothingIsAppliedForAConnectionThatWasClosed(t *testing.T) {
 			address := start(t, server.Options{Authorizer: g, PlainBroker: way.plain})
 			old := rawTo(t, address, "p")
 			old.write(packetOf(t, old.request("SET", "gate", "v")), packetOf(t, old.request("SET", "k", "v")))
-			<-g.entered
+			await.Receive(g.entered)
 			established := make(chan *raw)
 			go func() { established <- rawTo(t, address, "p") }()
 			for { // the old one is told to go
@@ -255,7 +256,7 @@ func TestNothingIsAppliedForAConnectionThatWasClosed(t *testing.T) {
 				}
 			}
 			close(g.opened)
-			if got := (<-established).do("GET", "k"); got != "$-1\r\n" {
+			if got := (await.Receive(established)).do("GET", "k"); got != "$-1\r\n" {
 				t.Errorf("k holds %q", got)
 			}
 		})
@@ -283,7 +284,7 @@ func TestAClientThatDoesNotReadItsRepliesIsGivenUpAndHarmsNobody(t *testing.T) {
 		other.do("GET", "nothing")
 		asked++
 	}
-	<-ended
+	await.Receive(ended)
 	// The sockets hold a few megabytes, and the server hardly more.
 	if served := s.Stats().Requests - before - asked; served > 64<<20/size {
 		t.Errorf("%d replies of %d bytes each were made for a client that did not read", served, size)
@@ -323,7 +324,7 @@ func TestOnlyPacketsOfItsOwnKeepAClientConnected(t *testing.T) {
 					t.Errorf("the client was given up after %v, want %v", silent, patience)
 				}
 				stop()
-				if err := <-served; err != nil {
+				if err := await.Receive(served); err != nil {
 					t.Error(err)
 				}
 			})

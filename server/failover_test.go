@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -45,7 +46,7 @@ func campaign(t *testing.T, name, address string, keepAlive time.Duration) *cand
 	go func() { ended <- elector.Run(ctx, c.lead) }()
 	t.Cleanup(func() {
 		stop()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
+		if err := await.Receive(ended); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: Run: %v", name, err)
 		}
 	})
@@ -60,7 +61,7 @@ func (c *candidate) lead(ctx context.Context, term *election.Term) error {
 	case c.leads <- term:
 	case <-ctx.Done():
 	}
-	<-ctx.Done()
+	await.Receive(ctx.Done())
 	return nil
 }
 
@@ -135,7 +136,7 @@ func TestInvariant13OverMQTTALateWriteOverwritesTheControlAndNotTheFencedKey(t *
 	}
 	mustHold(t, observer, fencedKey, "node-b")
 	for range cap(late) {
-		if err := <-late; err == nil {
+		if err := await.Receive(late); err == nil {
 			continue // the control was in time for its caller
 		} else if !errors.Is(err, transport.ErrOutcomeUnknown) && !errors.Is(err, transport.ErrNotSent) {
 			t.Errorf("a late write: %v", err)
@@ -202,7 +203,7 @@ func TestInvariant11OverABrokerThatStopsAndStartsSomebodyLeadsWithANewerToken(t 
 		through.target.Store(&next)
 		through.refuses(false)
 		stop = stopNext
-		<-term.Tenure().Done()
+		await.Receive(term.Tenure().Done())
 	}
 	leads()
 }
@@ -219,7 +220,7 @@ func stoppable(t *testing.T) (address string, stop func()) {
 	go func() { served <- s.Serve(ctx) }()
 	stop = func() {
 		if cancel(); served != nil {
-			if err := <-served; err != nil {
+			if err := await.Receive(served); err != nil {
 				t.Errorf("Serve: %v", err)
 			}
 			served = nil

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
@@ -49,5 +50,5 @@ func TestInvariant52ATenureOutlivesATCPConnectionThatDiesWithoutAWord(t *testing
 			}
 		})
 	}
-	runs.Wait()
+	await.Done(runs.Wait)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 )
 
@@ -241,7 +242,7 @@ func (p *peer) mustBeSilent() {
 	p.t.Helper()
 	p.do("GET", "is anything before me?")
 	if len(p.notified) > 0 {
-		p.t.Errorf("%s: got %v", p.id, <-p.notified)
+		p.t.Errorf("%s: got %v", p.id, await.Receive(p.notified))
 	}
 }
 

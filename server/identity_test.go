@@ -8,6 +8,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/statestore"
@@ -120,7 +121,7 @@ func TestAWildcardNeverDeliversWhatItsClientMayNotRead(t *testing.T) {
 		}
 	}
 	if len(spy.notified) > 0 {
-		t.Errorf("the spy received a notification of another: %v", <-spy.notified)
+		t.Errorf("the spy received a notification of another: %v", await.Receive(spy.notified))
 	}
 }
 

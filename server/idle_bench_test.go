@@ -17,6 +17,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -84,7 +85,7 @@ func newIdle(b *testing.B, connections int, connect func(id string) (leave func(
 	for i, leave := range leaves {
 		leaving.Go(func() { failures[i] = leave() })
 	}
-	leaving.Wait()
+	await.Done(leaving.Wait)
 	if err := errors.Join(failures...); err != nil {
 		b.Fatal(err)
 	}
@@ -134,7 +135,7 @@ func connectIdle(b *testing.B, address, id string, properties *paho.ConnectPrope
 	}
 	return func() error {
 		err := client.Disconnect(&paho.Disconnect{})
-		<-client.Done()
+		await.Receive(client.Done())
 		return err
 	}, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	mochi "github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -61,7 +62,7 @@ func newScripted(t *testing.T, decide func(connect *packets.Connect) (code byte)
 	t.Cleanup(func() {
 		_ = listener.Close()
 		b.cut()
-		b.tasks.Wait()
+		await.Done(b.tasks.Wait)
 	})
 	return b
 }
@@ -305,14 +306,14 @@ func TestABequestThatIsCancelledLeavesNoWill(t *testing.T) {
 	b := newScripted(t, func(connect *packets.Connect) byte {
 		if connect.WillFlag {
 			arrived <- true
-			<-answer
+			await.Receive(answer)
 		}
 		return 0
 	})
 	client := dial(t, b.address, transport.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		<-arrived
+		await.Receive(arrived)
 		cancel()
 	}()
 	if _, err := client.Bequeath(ctx, "k", []byte("mine")); !errors.Is(err, context.Canceled) {

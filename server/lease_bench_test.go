@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
@@ -51,14 +52,14 @@ func holdLeases(b *testing.B, leases int, held time.Duration, noWatch bool) {
 				}
 			})
 		}
-		acquiring.Wait()
+		await.Done(acquiring.Wait)
 		if b.Failed() {
 			b.FailNow()
 		}
 		began, cpu := time.Now(), cpuTime(b)
 		full := options.TTL - options.Margin
 		least := full
-		for tick := time.NewTicker(100 * time.Millisecond); time.Since(began) < held; <-tick.C {
+		for tick := time.NewTicker(100 * time.Millisecond); time.Since(began) < held; await.Receive(tick.C) {
 			for _, tenure := range tenures {
 				least = min(least, tenure.Remaining())
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 )
 
@@ -100,7 +101,7 @@ func connectStuck(t *testing.T, address string) *peer {
 	stuck.do("KEYNOTIFY", "k")
 	block := make(chan struct{})
 	t.Cleanup(func() { close(block) })
-	stuck.paho.AddOnPublishReceived(func(paho.PublishReceived) (bool, error) { <-block; return true, nil })
+	stuck.paho.AddOnPublishReceived(func(paho.PublishReceived) (bool, error) { await.Receive(block); return true, nil })
 	return stuck
 }
 
@@ -153,6 +154,6 @@ func TestNotificationsOfAKeyComeInTheStoresOrder(t *testing.T) {
 		last, lastCounter = wall, counter
 	}
 	for range writers {
-		<-done
+		await.Receive(done)
 	}
 }

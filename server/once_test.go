@@ -6,6 +6,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/statestore"
@@ -85,7 +86,7 @@ func TestARequestWhoseMessageExpiryPassedIsNotApplied(t *testing.T) {
 	if err == nil || ack == nil || ack.Properties == nil || ack.Properties.ReasonString != "the request had expired" {
 		t.Errorf("PUBACK %+v, %v", ack, err)
 	}
-	<-authorizer.took
+	await.Receive(authorizer.took)
 	if got := s.Stats().Dropped[server.DroppedExpired]; got != 1 {
 		t.Errorf("%d expired requests are counted", got)
 	}

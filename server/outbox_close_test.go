@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -39,7 +40,7 @@ func TestInvariant38AClientThatIsSentAwayForReadingTooLittleHoldsUpNobody(t *tes
 		if err := socket.Handshake(); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-shaken; err != nil {
+		if err := await.Receive(shaken); err != nil {
 			t.Fatal(err)
 		}
 		conn := newConnection(socket, false)

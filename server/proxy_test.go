@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 // proxy stands between a client and a server and does what networks do, to whole MQTT
@@ -51,7 +53,7 @@ func newProxy(t *testing.T, target string) *proxy {
 		p.release(requests)
 		p.release(answers)
 		p.cut()
-		p.tasks.Wait()
+		await.Done(p.tasks.Wait)
 	})
 	return p
 }
@@ -138,7 +140,7 @@ func (p *proxy) wait(way direction) {
 	}
 	p.mu.Unlock()
 	if holding != nil {
-		<-holding
+		await.Receive(holding)
 	}
 }
 

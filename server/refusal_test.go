@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/election"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -35,7 +36,7 @@ func TestInvariant50AnElectionOutlastsABrokerThatRefusesTheCredentialsForAWhile(
 	ended := make(chan error, 1)
 	go func() {
 		ended <- elector.Run(ctx, func(ctx context.Context, _ *election.Term) error {
-			<-ctx.Done()
+			await.Receive(ctx.Done())
 			return nil
 		})
 	}()

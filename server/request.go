@@ -199,10 +199,14 @@ const tooLargeForClient protocol.Refusal = "the reply is larger than the client 
 // rather than left to wait.
 func (s *Server) answer(cl *mqtt.Client, r request, reply statestore.Reply) frame.Message {
 	message := s.message(r, reply)
-	if reply.Outcome == statestore.Found && isTooLarge(cl, &message) {
-		return s.message(r, statestore.Reply{Verb: reply.Verb, Err: tooLargeForClient})
+	if reply.Outcome != statestore.Found || !isTooLarge(cl, &message) {
+		return message
 	}
-	return message
+	refusal := s.message(r, statestore.Reply{Verb: reply.Verb, Err: tooLargeForClient})
+	if isTooLarge(cl, &refusal) {
+		return message // the broker may leave out properties until it fits
+	}
+	return refusal
 }
 
 // isTooLarge reports whether a client has said that it takes no message as large.

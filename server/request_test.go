@@ -12,6 +12,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -100,7 +101,7 @@ func TestProtocol1ARequestThatLacksSomethingIsDroppedAndCounted(t *testing.T) {
 			}
 			spy.mustBeSilent()
 			if len(spy.received) > 0 {
-				t.Errorf("the spy received %v", <-spy.received)
+				t.Errorf("the spy received %v", await.Receive(spy.received))
 			}
 			late := connect(t, address, "late", nil)
 			late.subscribe("#")
@@ -313,7 +314,7 @@ func TestTheStoresTopicsAreItsOwn(t *testing.T) {
 		}
 	}
 	if len(spy.notified) > 0 {
-		t.Errorf("the spy received a notification of another: %v", <-spy.notified)
+		t.Errorf("the spy received a notification of another: %v", await.Receive(spy.notified))
 	}
 }
 

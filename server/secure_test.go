@@ -18,6 +18,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/statestore"
@@ -132,7 +133,7 @@ func TestTheSubjectOfAClientCertificateIsTheUser(t *testing.T) {
 			if test.user == "-" {
 				return
 			}
-			if got := <-authenticator.came; got.Client != "p" || got.User != test.user || got.Certified != test.certified {
+			if got := await.Receive(authenticator.came); got.Client != "p" || got.User != test.user || got.Certified != test.certified {
 				t.Errorf("came %+v", got)
 			}
 		})
@@ -149,7 +150,7 @@ func TestWhoIsNotAdmittedLearnsNothing(t *testing.T) {
 	if reason := p.connack.Properties.ReasonString; strings.Contains(reason, "mallory") || strings.Contains(reason, "no such") {
 		t.Errorf("it is told %q", reason)
 	}
-	if got := <-authenticator.came; got.User != "mallory" || string(got.Password) != "secret" || got.Certified {
+	if got := await.Receive(authenticator.came); got.User != "mallory" || string(got.Password) != "secret" || got.Certified {
 		t.Errorf("came %+v", got)
 	}
 	if got := s.Stats(); got.RefusedConnections != 1 || got.Connected != 0 {

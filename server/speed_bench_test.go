@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/fencing"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
@@ -96,9 +97,9 @@ func workers(operation func(ctx context.Context, worker int) error) lap {
 				}
 			})
 		}
-		working.Wait()
+		await.Done(working.Wait)
 		close(failed)
-		return <-failed // of several, one will do
+		return await.Receive(failed) // of several, one will do
 	}
 }
 
@@ -146,7 +147,7 @@ func startMetered(t testing.TB, wire *meter) (address string) {
 	})
 	t.Cleanup(func() {
 		stop()
-		serving.Wait()
+		await.Done(serving.Wait)
 	})
 	return s.Addr().String()
 }
@@ -262,7 +263,7 @@ func (r *renewals) begin(ctx context.Context) (end func() error, err error) {
 		for i := range r.leases {
 			working.Go(func() { failures[i] = do(i) })
 		}
-		working.Wait()
+		await.Done(working.Wait)
 		return errors.Join(failures...)
 	}
 	before := r.reads.Load()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 )
@@ -68,7 +69,7 @@ func respond(b *testing.B, address string) {
 	}
 	b.Cleanup(func() {
 		_ = client.Disconnect(&paho.Disconnect{})
-		<-client.Done()
+		await.Receive(client.Done())
 	})
 	_, err = client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: invokeTopic, QoS: 1}}})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 )
 
@@ -56,7 +57,7 @@ func TestSimultaneousConnectionsOfOneNameLeaveExactlyOne(t *testing.T) {
 				}
 			})
 		}
-		group.Wait()
+		await.Done(group.Wait)
 		var alive []*peer
 		for _, p := range peers {
 			if p != nil && !isDone(p.paho.Done()) {
@@ -95,7 +96,7 @@ func TestAReceiveMaximumDoesNotStallReplies(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		group.Wait()
+		await.Done(group.Wait)
 		replies, chatter := 0, 0
 		for replies+chatter < 400 {
 			if p.next().Topic == p.replyTo {

@@ -17,6 +17,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/statestore"
@@ -252,7 +253,7 @@ func TestSimultaneousTakeOversWithWillsComeToAnEnd(t *testing.T) {
 			}
 		})
 	}
-	group.Wait()
+	await.Done(group.Wait)
 	eventually(t, "all connections end", func() bool { return s.Sockets() == 0 })
 	if got := s.Stats().AppliedWills; got == 0 || got > clients {
 		t.Errorf("%d Wills of %d were applied", got, clients)
@@ -408,10 +409,10 @@ func TestAWillIsAppliedWithTheRightsThatItsClientHasThen(t *testing.T) {
 			w.user, w.response = "alice", "factory/answers"
 			c := w.leave(t, address, "p")
 			if len(asked) > 0 {
-				t.Errorf("at CONNECT the authorizer was asked for %q", <-asked)
+				t.Errorf("at CONNECT the authorizer was asked for %q", await.Receive(asked))
 			}
 			c.must(t, 0, "+OK\r\n", "SET", "lock", "p:1")
-			if got := <-asked; got != "alice SET lock" {
+			if got := await.Receive(asked); got != "alice SET lock" {
 				t.Errorf("asked for %q", got)
 			}
 			lostKeys.Store(test.keys)
@@ -419,7 +420,7 @@ func TestAWillIsAppliedWithTheRightsThatItsClientHasThen(t *testing.T) {
 			_ = c.conn.Close()
 			eventually(t, "the connection ends", func() bool { return s.Sockets() == 0 })
 			if test.dropped == 0 {
-				if got := <-asked; got != "alice VDEL lock" {
+				if got := await.Receive(asked); got != "alice VDEL lock" {
 					t.Errorf("asked for %q", got)
 				}
 			}

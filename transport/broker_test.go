@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 // pipeBroker knows just enough of MQTT for a client to connect to it over a pipe, in
@@ -57,7 +59,7 @@ func dialTo(t *testing.T, b *pipeBroker, addresses string, options Options) (*Cl
 			t.Error(err)
 		}
 		b.cut()
-		b.tasks.Wait()
+		await.Done(b.tasks.Wait)
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net/url"
 	"testing"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 // withWill returns a connection whose next link is to carry a will.
@@ -21,7 +23,7 @@ func TestAWillThatCannotBeWrittenIsGivenUp(t *testing.T) {
 	if err := conn.notConnected(will, will, why, nil, io.EOF); !errors.Is(err, why) || !errors.Is(err, ErrNoWill) {
 		t.Errorf("%v, want ErrNoWill and why", err)
 	}
-	if s := <-will.stands; !errors.Is(s.err, why) {
+	if s := await.Receive(will.stands); !errors.Is(s.err, why) {
 		t.Errorf("Bequeath returns %v", s.err)
 	}
 	if conn.nextWill() != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/frame"
 )
 
@@ -65,7 +66,7 @@ func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
 
 // outcome waits for the result of an exchange.
 func (e *exchange) outcome() result {
-	<-e.done
+	await.Receive(e.done)
 	return e.result
 }
 

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 // allocated returns how many bytes do and what it sets off allocate.
@@ -124,7 +126,7 @@ func TestAPacketOfTheMaximumSizeIsTakenAndALongerOneIsNot(t *testing.T) {
 			request := requests[len(requests)-1]
 			packet := value(request, strings.Repeat("v", size), 0)
 			_, _ = packet.WriteTo(b.present())
-			return <-outcomes["k"]
+			return await.Receive(outcomes["k"])
 		}
 		base := 7000
 		var room countingWriter
@@ -134,7 +136,7 @@ func TestAPacketOfTheMaximumSizeIsTakenAndALongerOneIsNot(t *testing.T) {
 		outcomes := get(t.Context(), client, "k")
 		_, _ = value(b.received()[0], strings.Repeat("v", base), 0).WriteTo(&room)
 		_, _ = value(b.received()[0], strings.Repeat("v", base), 0).WriteTo(b.present())
-		<-outcomes["k"]
+		await.Receive(outcomes["k"])
 		fits := base + 8000 - int(room)
 		if got := answer(fits); got.err != nil || len(got.entry.Value) != fits {
 			t.Errorf("a packet of the maximum size: %d bytes, %v", len(got.entry.Value), got.err)

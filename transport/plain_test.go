@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 
 	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 // Conn.RoundTrip promises it: who asked may use the memory for another request.
@@ -19,7 +21,7 @@ func TestWhatIsSentIsWhatWasAskedThoughTheCallerHasLeft(t *testing.T) {
 		b := &pipeBroker{answer: func(_ net.Conn, packet *packets.ControlPacket) bool {
 			if request, ok := packet.Content.(*packets.Publish); ok {
 				payloads = append(payloads, request.Payload)
-				<-reads
+				await.Receive(reads)
 			}
 			return false
 		}}
@@ -35,7 +37,7 @@ func TestWhatIsSentIsWhatWasAskedThoughTheCallerHasLeft(t *testing.T) {
 			}()
 			synctest.Wait()
 			cancel()
-			if err := <-left; !errors.Is(err, ErrOutcomeUnknown) {
+			if err := await.Receive(left); !errors.Is(err, ErrOutcomeUnknown) {
 				t.Errorf("%v, want ErrOutcomeUnknown", err)
 			}
 			clear(payload)

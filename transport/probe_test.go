@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 // silent is a broker that does not answer what keeps names, from when mute is set.
@@ -44,7 +46,7 @@ func TestInvariant52ADeadConnectionThatIsProbedCostsOneTimeout(t *testing.T) {
 		if took := time.Since(began); took != 0 {
 			t.Errorf("it waits for %v", took)
 		}
-		got := <-outcomes["k"]
+		got := await.Receive(outcomes["k"])
 		if took := time.Since(began); took != 300*time.Millisecond || !errors.Is(got.err, ErrOutcomeUnknown) || !strings.Contains(got.err.Error(), "PINGREQ for 300ms") {
 			t.Errorf("after %v the request ends with %v", took, got.err)
 		}
@@ -101,7 +103,7 @@ func TestAProbeOfAMomentGivesTheBrokerATenthOfASecond(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		client.Probe(0)
-		if <-outcomes["k"]; time.Since(began) != 100*time.Millisecond {
+		if await.Receive(outcomes["k"]); time.Since(began) != 100*time.Millisecond {
 			t.Errorf("it gives up after %v", time.Since(began))
 		}
 	})
@@ -114,7 +116,7 @@ func TestAProbeDoesNotWaitForAPacketThatIsStuck(t *testing.T) {
 		var stuck atomic.Bool
 		b := &pipeBroker{answer: func(_ net.Conn, packet *packets.ControlPacket) bool {
 			if packet.Type == packets.PUBLISH && stuck.CompareAndSwap(false, true) {
-				<-block
+				await.Receive(block)
 			}
 			return false
 		}}
@@ -125,7 +127,7 @@ func TestAProbeDoesNotWaitForAPacketThatIsStuck(t *testing.T) {
 		began := time.Now()
 		client.Probe(time.Second)
 		for key, c := range outcomes {
-			if got := <-c; !errors.Is(got.err, ErrOutcomeUnknown) && !errors.Is(got.err, ErrNotSent) {
+			if got := await.Receive(c); !errors.Is(got.err, ErrOutcomeUnknown) && !errors.Is(got.err, ErrNotSent) {
 				t.Errorf("%s: %v", key, got.err)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -111,7 +112,7 @@ func TestARegistrationThatIsRepeatedTellsOfNoChangeWhereThereIsNone(t *testing.T
 		if err != nil {
 			t.Fatal(err)
 		}
-		<-missing.Changes()
+		await.Receive(missing.Changes())
 		w.set("1")
 		watch := w.watch()
 		w.mustSee(watch, "1", false)

@@ -19,6 +19,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
@@ -125,7 +126,7 @@ func TestNoMoreRequestsAreUnderWayThanTheBrokerTakes(t *testing.T) {
 		}
 		// An answer does not count, an acknowledgement does.
 		_, _ = value(first[0], "v", 0).WriteTo(b.present())
-		if got := <-outcomes[keyOf(first[0])]; got.err != nil {
+		if got := await.Receive(outcomes[keyOf(first[0])]); got.err != nil {
 			t.Errorf("the answered one: %v", got.err)
 		}
 		if got := b.received(); len(got) != 2 {
@@ -136,7 +137,7 @@ func TestNoMoreRequestsAreUnderWayThanTheBrokerTakes(t *testing.T) {
 			t.Errorf("after an acknowledgement %d requests came in", len(got))
 		}
 		b.acknowledge(first[1].PacketID, 0x97) // a bad one counts as well
-		if got := <-outcomes[keyOf(first[1])]; !errors.Is(got.err, ErrQuotaExceeded) || errors.Is(got.err, ErrOutcomeUnknown) {
+		if got := await.Receive(outcomes[keyOf(first[1])]); !errors.Is(got.err, ErrQuotaExceeded) || errors.Is(got.err, ErrOutcomeUnknown) {
 			t.Errorf("the refused one: %v", got.err)
 		}
 		if got := b.received(); len(got) != 4 {
@@ -146,7 +147,7 @@ func TestNoMoreRequestsAreUnderWayThanTheBrokerTakes(t *testing.T) {
 		delete(outcomes, keyOf(first[0]))
 		delete(outcomes, keyOf(first[1]))
 		for key, c := range outcomes {
-			if got := <-c; !errors.Is(got.err, ErrOutcomeUnknown) {
+			if got := await.Receive(c); !errors.Is(got.err, ErrOutcomeUnknown) {
 				t.Errorf("%s, which was sent: %v", key, got.err)
 			}
 		}
@@ -161,7 +162,7 @@ func TestARequestThatTheBrokersReceiveMaximumHoldsBackIsNotSentLater(t *testing.
 		request := b.received()[0]
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		got := <-get(ctx, client, "k2")["k2"]
+		got := await.Receive(get(ctx, client, "k2")["k2"])
 		if !errors.Is(got.err, ErrNotSent) || !errors.Is(got.err, context.DeadlineExceeded) || !strings.Contains(got.err.Error(), "Receive Maximum 1") {
 			t.Errorf("the one held back: %v", got.err)
 		}
@@ -175,8 +176,8 @@ func TestARequestThatTheBrokersReceiveMaximumHoldsBackIsNotSentLater(t *testing.
 			t.Errorf("%d requests came in", len(got))
 		}
 		client.Close()
-		<-first
-		<-third
+		await.Receive(first)
+		await.Receive(third)
 	})
 }
 
@@ -198,11 +199,11 @@ func TestAnAcknowledgementOfNothingDoesNoHarm(t *testing.T) {
 			t.Fatalf("%d requests came in", len(requests))
 		}
 		_, _ = value(requests[0], "v", 0).WriteTo(b.present())
-		if got := <-outcomes[keyOf(request)]; got.err != nil {
+		if got := await.Receive(outcomes[keyOf(request)]); got.err != nil {
 			t.Errorf("the first request: %v", got.err)
 		}
 		client.Close()
-		<-outcomes[keyOf(requests[1])]
+		await.Receive(outcomes[keyOf(requests[1])])
 	})
 }
 
@@ -219,7 +220,7 @@ func TestRepliesThatArriveTogetherAreKeptApart(t *testing.T) {
 		}
 		_, _ = b.present().Write(together.Bytes())
 		for key, c := range outcomes {
-			got := <-c
+			got := await.Receive(c)
 			if got.err != nil || string(got.entry.Value) != want[key] || got.entry.Version.Counter != uint64(len(want[key])) {
 				t.Errorf("%s: %.20q, version %v, %v", key, got.entry.Value, got.entry.Version, got.err)
 			}
@@ -233,7 +234,7 @@ func TestAReplyWithQoS1IsAcknowledged(t *testing.T) {
 		client := mustDialTo(t, b.pipeBroker, options)
 		c := get(t.Context(), client, "k")["k"]
 		_, _ = value(b.received()[0], "v", 1).WriteTo(b.present())
-		if got := <-c; got.err != nil || string(got.entry.Value) != "v" {
+		if got := await.Receive(c); got.err != nil || string(got.entry.Value) != "v" {
 			t.Errorf("%q, %v", got.entry.Value, got.err)
 		}
 		synctest.Wait()
@@ -389,7 +390,7 @@ func TestARequestWhoseCallerHasLeftCountsUntilItIsAcknowledged(t *testing.T) {
 		first := get(ctx, client, "k1")["k1"]
 		request := b.received()[0]
 		leave()
-		if got := <-first; !errors.Is(got.err, ErrOutcomeUnknown) || !errors.Is(got.err, context.Canceled) {
+		if got := await.Receive(first); !errors.Is(got.err, ErrOutcomeUnknown) || !errors.Is(got.err, context.Canceled) {
 			t.Errorf("the first: %v", got.err)
 		}
 		second := get(t.Context(), client, "k2")["k2"]
@@ -401,7 +402,7 @@ func TestARequestWhoseCallerHasLeftCountsUntilItIsAcknowledged(t *testing.T) {
 			t.Errorf("after the acknowledgement %d requests came in", len(got))
 		}
 		client.Close()
-		<-second
+		await.Receive(second)
 	})
 }
 
@@ -472,7 +473,7 @@ func TestAStatusThatIsAnErrorIsOneWhicheverWayItCame(t *testing.T) {
 		}
 		_, _ = answer.WriteTo(b.present())
 		var rejected *RejectedError
-		if got := <-c; !errors.As(got.err, &rejected) || *rejected != (RejectedError{Code: 503, Reason: "asleep"}) {
+		if got := await.Receive(c); !errors.As(got.err, &rejected) || *rejected != (RejectedError{Code: 503, Reason: "asleep"}) {
 			t.Errorf("%v", got.err)
 		}
 	})
@@ -492,10 +493,10 @@ func TestABrokersReasonIsToldWhicheverWayItsPUBACKCame(t *testing.T) {
 			})
 		}
 		var rejected *RejectedError
-		if got := <-outcomes["k1"]; !errors.As(got.err, &rejected) || *rejected != (RejectedError{Code: 0x87, Reason: "why"}) {
+		if got := await.Receive(outcomes["k1"]); !errors.As(got.err, &rejected) || *rejected != (RejectedError{Code: 0x87, Reason: "why"}) {
 			t.Errorf("the refused one: %v", got.err)
 		}
-		if got := <-outcomes["k2"]; !errors.Is(got.err, ErrNoStore) || !errors.Is(got.err, ErrNotSent) {
+		if got := await.Receive(outcomes["k2"]); !errors.Is(got.err, ErrNoStore) || !errors.Is(got.err, ErrNotSent) {
 			t.Errorf("the one that nobody reads: %v", got.err)
 		}
 	})
@@ -514,7 +515,7 @@ func TestAReplyNeedsTheWholeCorrelationOfItsRequest(t *testing.T) {
 		}
 		request.Properties.CorrelationData = right
 		_, _ = value(request, "right", 0).WriteTo(b.present())
-		if got := <-c; got.err != nil || string(got.entry.Value) != "right" {
+		if got := await.Receive(c); got.err != nil || string(got.entry.Value) != "right" {
 			t.Errorf("%q, %v", got.entry.Value, got.err)
 		}
 		if got := client.Stats(); got != (Stats{UnexpectedReplies: 4}) {
@@ -582,7 +583,7 @@ func TestARequestThatTheReceiveMaximumHoldsBackGoesByTheNextConnection(t *testin
 		outcomes := get(t.Context(), client, "k1", "k2")
 		first := keyOf(b.received()[0])
 		b.cut()
-		if got := <-outcomes[first]; !errors.Is(got.err, ErrOutcomeUnknown) {
+		if got := await.Receive(outcomes[first]); !errors.Is(got.err, ErrOutcomeUnknown) {
 			t.Errorf("the one that was sent: %v", got.err)
 		}
 		time.Sleep(5 * time.Second) // it connects again
@@ -591,7 +592,7 @@ func TestARequestThatTheReceiveMaximumHoldsBackGoesByTheNextConnection(t *testin
 			t.Fatalf("%d requests came in", len(requests))
 		}
 		_, _ = value(requests[1], "v", 0).WriteTo(b.present())
-		if got := <-outcomes[keyOf(requests[1])]; got.err != nil {
+		if got := await.Receive(outcomes[keyOf(requests[1])]); got.err != nil {
 			t.Errorf("the one that was held back: %v", got.err)
 		}
 	})

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 func always(code byte) func() byte { return func() byte { return code } }
@@ -194,7 +196,7 @@ func TestAFunctionThatIsToldOfTheConnectionDoesNotHoldItUp(t *testing.T) {
 		b := &pipeBroker{}
 		client := mustDialTo(t, b, Options{OnConnectionChange: func(status ConnectionStatus) {
 			told = append(told, describe(status))
-			<-release
+			await.Receive(release)
 		}})
 		for range 3 {
 			synctest.Wait()

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -174,7 +175,7 @@ func TestAWatchThatTheStoreRefusesEndsWithTheReason(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, open := <-watch.Changes(); open {
+		if _, open := await.Next(watch.Changes()); open {
 			t.Error("a change arrived")
 		}
 		if err := watch.Err(); !errors.Is(err, transport.ErrKeyLengthZero) {
@@ -188,7 +189,7 @@ func TestCloseEndsWatchesAndTasks(t *testing.T) {
 		watch := w.watch()
 		var ended atomic.Value
 		if !w.client.Go(func(ctx context.Context) {
-			<-ctx.Done()
+			await.Receive(ctx.Done())
 			time.Sleep(time.Second)
 			ended.Store(context.Cause(ctx))
 		}) {
@@ -200,8 +201,8 @@ func TestCloseEndsWatchesAndTasks(t *testing.T) {
 		if err, _ := ended.Load().(error); !errors.Is(err, transport.ErrClosed) {
 			t.Errorf("when Close returned the task had ended with %v, want ErrClosed", err)
 		}
-		<-watch.Changes() // the first state
-		if _, open := <-watch.Changes(); open || !errors.Is(watch.Err(), transport.ErrClosed) {
+		await.Receive(watch.Changes()) // the first state
+		if _, open := await.Next(watch.Changes()); open || !errors.Is(watch.Err(), transport.ErrClosed) {
 			t.Errorf("open %v, %v; want ErrClosed", open, watch.Err())
 		}
 		if w.client.Go(func(context.Context) {}) {

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 // frameOf returns a frame as a server sends it.
@@ -183,7 +185,7 @@ func TestAWebSocketHandshakeThatIsNotAnsweredRightFails(t *testing.T) {
 				_, _ = io.WriteString(far, text+frameOf(0x82, "first"))
 			}()
 			w, err := openWebSocket(t.Context(), near, &url.URL{Scheme: "ws", Host: "broker:80", Path: "/mqtt", RawQuery: "a=b"}, time.Minute)
-			if request := <-served; !strings.HasPrefix(request, "GET /mqtt?a=b HTTP/1.1\r\nHost: broker:80\r\n") || !strings.Contains(request, "Sec-WebSocket-Protocol: mqtt\r\n") {
+			if request := await.Receive(served); !strings.HasPrefix(request, "GET /mqtt?a=b HTTP/1.1\r\nHost: broker:80\r\n") || !strings.Contains(request, "Sec-WebSocket-Protocol: mqtt\r\n") {
 				t.Errorf("it asks %q", request)
 			}
 			if test.want != "" {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 func TestAWindowKeepsAFewSlotsForUrgentRequests(t *testing.T) {
@@ -70,7 +72,7 @@ func TestAWindowLosesNoSlotToARequestThatGivesUpInTheMomentOfItsTurn(t *testing.
 		go func() { got <- w.acquire(ctx, nil, true) }()
 		go cancel()
 		w.free()
-		if <-got {
+		if await.Receive(got) {
 			w.free()
 		}
 		if w.inUse() != 0 {

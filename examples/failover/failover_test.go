@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 )
@@ -45,7 +46,7 @@ func TestThePairSurvivesEachFaultOnABrokerToWhichAStoreIsAttached(t *testing.T) 
 	go func() { served <- store.Serve(ctx) }()
 	t.Cleanup(func() {
 		stop()
-		if err := <-served; err != nil {
+		if err := await.Receive(served); err != nil {
 			t.Error(err)
 		}
 	})
@@ -130,7 +131,7 @@ func TestInterruptEndsTheDirectorAndItsNodes(t *testing.T) {
 			}
 		}
 	}
-	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stderr.String(), "interrupted") {
+	if err := await.Result(cmd.Wait); cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stderr.String(), "interrupted") {
 		t.Errorf("%v; standard error: %s", err, stderr.String())
 	}
 }
@@ -166,7 +167,7 @@ func TestANodeEndsWithItsDirector(t *testing.T) {
 			_ = stdin.Close()
 		}
 	}
-	if err := cmd.Wait(); err != nil {
+	if err := await.Result(cmd.Wait); err != nil {
 		t.Error(err)
 	}
 	if got := strings.Join(phases, " "); got != "standby claiming active draining released" {

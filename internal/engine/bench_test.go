@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -61,7 +62,7 @@ func BenchmarkPause(b *testing.B) {
 		time.Sleep(time.Until(moment.Add(-50 * time.Millisecond)))
 		worst, requests := renewUntil(moment.Add(450 * time.Millisecond))
 		stop()
-		<-ended
+		await.Receive(ended)
 		if told != due {
 			b.Fatalf("%d keys were notified, want %d", told, due)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -70,7 +71,7 @@ func (b *bench) run() {
 // end stops the engine and waits for it.
 func (b *bench) end() {
 	b.stop()
-	<-b.ended
+	await.Receive(b.ended)
 }
 
 // apply sends words as one client; they must be accepted.
@@ -335,7 +336,7 @@ func TestNotificationsComeInOrderUnderConcurrency(t *testing.T) {
 				}
 			})
 		}
-		tasks.Wait()
+		await.Done(tasks.Wait)
 		wait(time.Second)
 		b.end()
 		b.mu.Lock()

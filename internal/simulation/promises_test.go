@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -55,7 +56,7 @@ func TestInvariant28WaitersSpreadTheirTriesAfterARelease(t *testing.T) {
 		time.Sleep(time.Second)
 		store.Tap(nil)
 		cancel()
-		waiting.Wait()
+		await.Done(waiting.Wait)
 		total := 0
 		for at, n := range tries {
 			total += n

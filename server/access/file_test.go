@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -366,7 +367,7 @@ func TestReloadBesideDecisions(t *testing.T) {
 	}
 	who := Identity{Client: "gateway-a", User: "gateway-a"}
 	var group sync.WaitGroup
-	defer group.Wait()
+	defer await.Done(group.Wait)
 	for range 2 {
 		group.Go(func() {
 			for range 20 {

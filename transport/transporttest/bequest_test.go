@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -68,7 +69,7 @@ func TestAWillIsExecutedWhenTheConnectionIsLostAndNotWhenItIsClosed(t *testing.T
 				observer, _ := store.Client(t, "observer", transport.ClientOptions{})
 				client, conn, bequest := willed(t, store)
 				test.end(t, client, conn, store)
-				<-bequest.Lost()
+				await.Receive(bequest.Lost())
 				entry, err := observer.Get(t.Context(), "k")
 				if err != nil || entry.Exists == test.deleted {
 					t.Errorf("%+v, %v; is it to be deleted: %t", entry, err, test.deleted)
@@ -88,9 +89,9 @@ func TestAClosedBequestMakesRoomForAnother(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		<-first.Lost() // its connection was replaced
+		await.Receive(first.Lost()) // its connection was replaced
 		conn.Cut()
-		<-second.Lost()
+		await.Receive(second.Lost())
 		conn.Restore()
 		if entry, err := client.Get(t.Context(), "k"); err != nil || !entry.Exists {
 			t.Errorf("the first will was executed: %+v, %v", entry, err)
@@ -107,17 +108,17 @@ func TestWatchesOutliveABequest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		<-watch.Changes()
+		await.Receive(watch.Changes())
 		if _, err := client.Bequeath(t.Context(), "k", []byte("mine")); err != nil {
 			t.Fatal(err)
 		}
-		if change := <-watch.Changes(); !change.Missed {
+		if change := await.Receive(watch.Changes()); !change.Missed {
 			t.Errorf("%+v: the gap does not show", change)
 		}
 		if _, err := other.Set(t.Context(), "watched", []byte("1"), transport.SetOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if change := <-watch.Changes(); string(change.Value) != "1" {
+		if change := await.Receive(watch.Changes()); string(change.Value) != "1" {
 			t.Errorf("%+v", change)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -135,7 +136,7 @@ func TestClosingAConnectionThatWasTakenOverHarmsNotTheOneThatTookOver(t *testing
 			t.Fatal(err)
 		}
 		defer watch.Close()
-		<-watch.Changes() // what it holds now
+		await.Receive(watch.Changes()) // what it holds now
 		if err := first.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -385,7 +386,7 @@ func TestANotificationDiesWithItsConnectionAndOneThatIsForgedArrives(t *testing.
 			t.Fatal(err)
 		}
 		defer watch.Close()
-		<-watch.Changes() // what it holds now
+		await.Receive(watch.Changes()) // what it holds now
 		conn.SetNotificationFault(func(transport.Notification) transporttest.NotificationFault {
 			return transporttest.NotificationFault{Hold: time.Minute}
 		})
@@ -394,7 +395,7 @@ func TestANotificationDiesWithItsConnectionAndOneThatIsForgedArrives(t *testing.
 		}
 		conn.Cut()
 		conn.Restore()
-		if change := <-watch.Changes(); !change.Exists || !change.Missed {
+		if change := await.Receive(watch.Changes()); !change.Exists || !change.Missed {
 			t.Errorf("read after the cut: %+v", change)
 		}
 		time.Sleep(time.Hour)
@@ -405,7 +406,7 @@ func TestANotificationDiesWithItsConnectionAndOneThatIsForgedArrives(t *testing.
 		default:
 		}
 		conn.Forge(transport.Notification{Key: "k", Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n")})
-		if change := <-watch.Changes(); change.Exists {
+		if change := await.Receive(watch.Changes()); change.Exists {
 			t.Errorf("the forged delete arrived as %+v", change)
 		}
 		conn.Cut()
@@ -442,7 +443,7 @@ func TestNothingArrivesOverAFrozenConnectionUntilAProbeGivesItUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		<-watch.Changes()
+		await.Receive(watch.Changes())
 		client.Probe(time.Second) // on one that works
 		time.Sleep(2 * time.Second)
 		lost := client.Lost()
@@ -478,11 +479,11 @@ func TestNothingArrivesOverAFrozenConnectionUntilAProbeGivesItUp(t *testing.T) {
 		began := time.Now()
 		client.Probe(time.Second)
 		client.Probe(time.Second)
-		<-lost
+		await.Receive(lost)
 		if took := time.Since(began); took != time.Second {
 			t.Errorf("the connection is given up after %v", took)
 		}
-		if change := <-watch.Changes(); string(change.Value) != "by another" || !change.Missed {
+		if change := await.Receive(watch.Changes()); string(change.Value) != "by another" || !change.Missed {
 			t.Errorf("over the next connection: %+v", change)
 		}
 		conn.Cut()

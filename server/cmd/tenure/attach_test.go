@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -50,7 +51,7 @@ func TestServeAttachSaysWhenItAnswersAndASecondOneEnds(t *testing.T) {
 	for lines.Scan() {
 		rest = append(rest, lines.Text())
 	}
-	if err := cmd.Wait(); err != nil || strings.Join(rest, "\n") != "stopped" || !warnsOfMemoryOnly(stderr.String()) {
+	if err := await.Result(cmd.Wait); err != nil || strings.Join(rest, "\n") != "stopped" || !warnsOfMemoryOnly(stderr.String()) {
 		t.Errorf("%v; said %q; standard error %q", err, rest, stderr.String())
 	}
 }
@@ -91,7 +92,7 @@ func TestServeAttachOverTLSShowsACertificateAndTrustsTheAuthorityThatIsNamed(t *
 		t.Errorf("a broker of another authority: %q", lines.Text())
 	}
 	_ = refused.Process.Kill()
-	_ = refused.Wait()
+	_ = await.Result(refused.Wait)
 
 	cmd := exec.Command(path, "serve", "--attach", url, "--attach-ca", certificate, "--attach-cert", storeCertificate, "--attach-key", storeKey)
 	stdout, err := cmd.StdoutPipe()
@@ -103,7 +104,7 @@ func TestServeAttachOverTLSShowsACertificateAndTrustsTheAuthorityThatIsNamed(t *
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(os.Interrupt)
-		_ = cmd.Wait()
+		_ = await.Result(cmd.Wait)
 	})
 	if lines := bufio.NewScanner(stdout); !lines.Scan() || lines.Text() != "attached to "+url {
 		t.Fatalf("first line %q", lines.Text())

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -45,7 +46,7 @@ func TestAServerOutlivesSIGHUPAndTheEndOfItsLog(t *testing.T) {
 			}
 			t.Cleanup(func() {
 				_ = cmd.Process.Kill() // if it is still there
-				_ = cmd.Wait()
+				_ = await.Result(cmd.Wait)
 			})
 			lines := bufio.NewScanner(stdout)
 			lines.Scan()
@@ -71,6 +72,9 @@ func TestAServerOutlivesSIGHUPAndTheEndOfItsLog(t *testing.T) {
 				}
 			}
 			log := bufio.NewScanner(stderr)
+			if !log.Scan() || !strings.Contains(log.Text(), "the store is in memory") {
+				t.Errorf("the log begins with %q", log.Text())
+			}
 			for range 2 {
 				hangUp()
 				if !log.Scan() || !strings.Contains(log.Text(), "SIGHUP") || !strings.Contains(log.Text(), "nothing to read again") {
@@ -84,7 +88,7 @@ func TestAServerOutlivesSIGHUPAndTheEndOfItsLog(t *testing.T) {
 			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
-			if err := cmd.Wait(); err != nil {
+			if err := await.Result(cmd.Wait); err != nil {
 				t.Errorf("after SIGTERM: %v", err)
 			}
 		})

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -65,7 +66,7 @@ func TestServeSaysWhereItListensAndStopsOnASignal(t *testing.T) {
 			for lines.Scan() {
 				rest = append(rest, lines.Text())
 			}
-			if err := cmd.Wait(); err != nil || strings.Join(rest, "\n") != "stopped" || !warnsOfMemoryOnly(stderr.String()) {
+			if err := await.Result(cmd.Wait); err != nil || strings.Join(rest, "\n") != "stopped" || !warnsOfMemoryOnly(stderr.String()) {
 				t.Errorf("%v; said %q; standard error %q", err, rest, stderr.String())
 			}
 		})
@@ -89,7 +90,7 @@ func TestAStoreThatStartsWithHoldOffGrantsNoLeaseAtFirst(t *testing.T) {
 	}
 	defer func() {
 		_ = cmd.Process.Signal(os.Interrupt)
-		_ = cmd.Wait()
+		_ = await.Result(cmd.Wait)
 	}()
 	lines := bufio.NewScanner(stdout)
 	lines.Scan()

@@ -24,6 +24,8 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 const (
@@ -156,7 +158,7 @@ func startServe(t *testing.T, flags ...string) *serveProcess {
 	}
 	t.Cleanup(func() {
 		_ = p.cmd.Process.Signal(os.Interrupt)
-		_ = p.cmd.Wait()
+		_ = await.Result(p.cmd.Wait)
 	})
 	lines := bufio.NewScanner(stdout)
 	lines.Scan()

@@ -1,0 +1,102 @@
+package tenure_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A test that waits for what never comes held up everything for ten minutes. Package
+// internal/await has the waits that end. Examples are exempt: they show what a program does,
+// and what they wait for has come.
+func TestInvariant61NoTestWaitsWithoutABound(t *testing.T) {
+	checked := 0
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		files := token.NewFileSet()
+		file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		for _, wait := range unboundedWaits(file) {
+			t.Errorf("%v: %s", files.Position(wait.at), wait.cure)
+		}
+		checked++
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if checked < 100 {
+		t.Errorf("only %d files were checked", checked)
+	}
+}
+
+type unboundedWait struct {
+	at   token.Pos
+	cure string
+}
+
+// unboundedWaits returns the receives outside of a select, the selects that no timer or
+// context can end, and the calls of a Wait.
+func unboundedWaits(file *ast.File) (found []unboundedWait) {
+	inSelect := make(map[ast.Node]bool)
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			return n.Recv != nil || !strings.HasPrefix(n.Name.Name, "Example")
+		case *ast.SelectStmt:
+			if !isBounded(n, inSelect) {
+				found = append(found, unboundedWait{n.Pos(), "the select needs a case that ends it: a default, a timer or a context"})
+			}
+		case *ast.UnaryExpr:
+			if n.Op == token.ARROW && !inSelect[n] {
+				found = append(found, unboundedWait{n.Pos(), "receive with await.Receive or await.Next"})
+			}
+		case *ast.CallExpr:
+			called, ok := n.Fun.(*ast.SelectorExpr)
+			if !ok || called.Sel.Name != "Wait" || len(n.Args) > 0 {
+				return true
+			}
+			if of, ok := called.X.(*ast.Ident); !ok || of.Name != "synctest" {
+				found = append(found, unboundedWait{n.Pos(), "wait with await.Done or await.Result"})
+			}
+		}
+		return true
+	})
+	return found
+}
+
+// isBounded reports whether a select has a case that comes by itself, and notes what the
+// cases receive.
+func isBounded(n *ast.SelectStmt, inSelect map[ast.Node]bool) bool {
+	bounded := false
+	for _, clause := range n.Body.List {
+		comm := clause.(*ast.CommClause).Comm
+		if comm == nil {
+			bounded = true // a default
+			continue
+		}
+		ast.Inspect(comm, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.UnaryExpr:
+				inSelect[n] = true
+			case *ast.Ident:
+				switch n.Name {
+				case "After", "C", "Done": // time.After, timer.C, ctx.Done
+					bounded = true
+				case "deadline", "closed": // what time.After returned; the end of a fake connection
+					bounded = true
+				}
+			}
+			return true
+		})
+	}
+	return bounded
+}
