@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/resp3"
@@ -33,6 +34,12 @@ import (
 //     the store that its error does not tell of (19);
 //   - each request: does it belong to a tenure that was released (18), and do many go out at
 //     once (28);
+//   - each campaign: does it end for what cannot pass only, and does a hold-off follow each
+//     short term (50); does a node that is not fit lead;
+//   - each leader in an hour of gentle faults, such as half-open connections and wall clocks
+//     that step by hours: does it keep its lease (48, 49, 52);
+//   - each tenure that ends with its connection: is anything of it sent over the next (53);
+//   - an onlooker, whom notifications deceive: does it show the holder at the end (26, 51);
 //   - each end: does its cause agree with what happened, and does it stay the same (9);
 //   - the calm at the end of the hour: does somebody lead, in time, and stay (25).
 //
@@ -66,6 +73,8 @@ type checker struct {
 	latest   map[*process]string      // the value that each sent last
 	owners   map[string]*holding      // by value
 
+	phases map[*process]*course // of electors
+
 	leftAlone bool     // by the last fault
 	final     *holding // who leads after it
 }
@@ -77,8 +86,9 @@ type holding struct {
 	value     string
 	name      string
 	token     hlc.Timestamp
-	store     string // the identity of the one that granted it
-	jumps     int64  // of its machine's clock when it began
+	store     string          // the identity of the one that granted it
+	jumps     int64           // of its machine's clock when it began
+	lost      <-chan struct{} // closed when the connection is over on which it began
 	releasing atomic.Bool
 	released  atomic.Bool
 	cause     error
@@ -99,6 +109,7 @@ func newChecker(s *simulation) *checker {
 		bursts:   make(map[*process]int),
 		latest:   make(map[*process]string),
 		owners:   make(map[string]*holding),
+		phases:   make(map[*process]*course),
 	}
 }
 
@@ -193,6 +204,13 @@ func (c *checker) dataAppliedLocked(a transporttest.Applied) {
 	if c.sim.tracing && a.Command.Verb == statestore.VerbSet {
 		c.sim.tracef("store: SET %q by %s: %v %v", a.Command.Value, a.Client, a.Reply.Outcome, a.Reply.Err)
 	}
+	if a.Client == vandal {
+		if a.Reply.Outcome == statestore.OK {
+			c.writer, _ = hlc.Parse(text)
+			c.written = string(a.Command.Value)
+		}
+		return
+	}
 	if errors.Is(a.Reply.Err, transport.ErrFencingTokenLower) {
 		c.fenced[text] = true
 	}
@@ -259,7 +277,7 @@ func (c *checker) judgeOneLocked(h *holding) {
 func (c *checker) begin(p *process, tenure *lease.Tenure) *holding {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h := &holding{process: p, tenure: tenure, name: p.name + " (over at once)", jumps: p.node.clock.jumping.Load()}
+	h := &holding{process: p, tenure: tenure, lost: p.client.Lost(), name: p.name + " (over at once)", jumps: p.node.clock.jumping.Load()}
 	c.tenures = append(c.tenures, h)
 	p.work.Go(func() { c.watch(h) })
 	token, err := tenure.Token()
@@ -351,8 +369,89 @@ func (c *checker) watch(h *holding) {
 		holds = !current
 	}
 	c.ends[name]++
+	if c.sim.gentle && c.sim.elapsed() < lastAt && h.wasLost(name) {
+		c.violationLocked("%s was lost, and there were only faults that it must outlast: %v", h.name, h.cause)
+	}
 	if !holds && h.value != "" {
 		c.violationLocked("%s ended for a reason that was not there: %v, %v before its deadline", h.name, h.cause, left)
+	}
+}
+
+// wasLost reports whether a tenure that ended so was lost. Some ends are intended: with its
+// connection, by its owner, or because another process took the name.
+func (h *holding) wasLost(end string) bool {
+	switch end {
+	case "released", "closed", "taken over":
+		return false
+	}
+	return !h.process.node.endsWithConnection() && !h.forgotten
+}
+
+// course is where an elector stands.
+type course struct {
+	began, ended time.Duration // of the latest term
+	leads        bool
+}
+
+// phase follows the terms of an elector, those included that end before their function
+// starts. Whatever ended a short one, a hold-off follows.
+func (c *checker) phase(p *process, phase election.Phase) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, at := c.sim.elapsed(), c.phases[p]
+	if at == nil {
+		at = &course{ended: -hour}
+		c.phases[p] = at
+	}
+	switch phase {
+	case election.Claiming:
+		const short, least = ttl - time.Second, holdOff * 8 / 10
+		if at.ended-at.began < short && now-at.ended < least {
+			c.violationLocked("%s leads again %v after a term of %v", p.name, now-at.ended, at.ended-at.began)
+		}
+		at.began = now
+	case election.Active:
+		at.leads = true
+	case election.Draining:
+		at.leads = false
+	case election.Released:
+		at.leads, at.ended = false, now
+	}
+}
+
+// campaignEnded judges why a campaign ended.
+func (c *checker) campaignEnded(p *process, err error) {
+	if p.ctx.Err() == nil && !errors.Is(err, transport.ErrClosed) && !errors.Is(err, transport.ErrSessionTakenOver) {
+		c.violation("%s ended its campaign: %v", p.name, err)
+	}
+}
+
+// mustNotLead looks whether an elector has stopped leading once its health check has told
+// that it is not fit.
+func (c *checker) mustNotLead(p *process, lasts time.Duration) {
+	const noticed = ttl/3 + ttl/3 + time.Second // HealthEvery and HealthTimeout
+	if lasts <= noticed {
+		return
+	}
+	time.AfterFunc(noticed, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if at := c.phases[p]; at != nil && at.leads && p.ctx.Err() == nil && p.node.ill.Load() > 0 {
+			c.violationLocked("%s leads, and is ill", p.name)
+		}
+	})
+}
+
+// shown judges what an onlooker shows at last.
+func (c *checker) shown(holder lease.Holder) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	held := c.value
+	if c.sim.elapsed() >= c.expires {
+		held = ""
+	}
+	if holder.Tenure != held {
+		c.violationLocked("the onlooker shows %s, and the store holds %s", c.nameLocked(holder.Tenure), c.nameLocked(held))
 	}
 }
 
@@ -445,7 +544,10 @@ func (c *checker) sample() {
 }
 
 // sent is a request for the lease that left, or one for what it protects.
-type sent struct{ key, verb, value, token string }
+type sent struct {
+	key, verb, value, token string
+	late                    *holding // a tenure that ended with its connection before
+}
 
 // sending looks at a request before it leaves.
 func (c *checker) sending(p *process, request transport.Request) sent {
@@ -471,6 +573,8 @@ func (c *checker) sending(p *process, request transport.Request) sent {
 	c.latest[p] = s.value
 	if h := c.owners[s.value]; h != nil && h.released.Load() {
 		c.violationLocked("%s sends %s of %s, which was released", p.name, s.verb, h.name)
+	} else if h != nil && p.node.endsWithConnection() && isClosed(h.lost) && (s.verb == "SET" || c.sim.instant) {
+		s.late = h
 	}
 	return s
 }
@@ -515,6 +619,9 @@ func (c *checker) answered(p *process, s sent, reply transport.Reply, err error)
 	}
 	if err != nil && !errors.Is(err, transport.ErrSessionTakenOver) {
 		return
+	}
+	if s.late != nil && !errors.Is(err, transport.ErrNotSent) {
+		c.violation("%s sent %s of %s over another connection than that with which it ended", p.name, s.verb, s.late.name)
 	}
 	c.metStore(p, reply)
 	text := strings.TrimPrefix(string(reply.Payload), ":") // in one dialect and not in the other

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/tenurelock/tenure/resp3"
@@ -145,6 +146,9 @@ func (n *node) hint(notification transport.Notification) transporttest.Notificat
 func (s *simulation) makeTrouble() {
 	for {
 		pause := time.Duration(s.random.Int64N(int64(50 * time.Second)))
+		if s.gentle {
+			pause += ttl // one dead connection costs no lease; two may
+		}
 		lasts := time.Second + time.Duration(s.random.Int64N(int64(45*time.Second)))
 		if s.random.IntN(12) == 0 {
 			lasts *= 5 // minutes
@@ -166,72 +170,117 @@ func (s *simulation) victim() *node {
 	return n
 }
 
-// harm does one harm to a node.
+// fault is one kind of harm. In some hours there are only gentle ones, which must not cost
+// a leader its lease.
+type fault struct {
+	name   string
+	weight int
+	gentle bool
+	// do harms a node, for as long as lasts where the harm ends by itself. amount is at
+	// random too.
+	do func(s *simulation, n *node, lasts, amount time.Duration)
+}
+
+var faults = []fault{
+	{"rough weather", 2, false, func(_ *simulation, n *node, lasts, _ time.Duration) { n.setWeather(rough, lasts) }},
+	{"storm", 2, false, func(_ *simulation, n *node, lasts, _ time.Duration) { n.setWeather(storm, lasts) }},
+	{"slow weather", 2, false, func(_ *simulation, n *node, lasts, _ time.Duration) { n.setWeather(slow, lasts) }},
+	{"cut", 2, false, func(_ *simulation, n *node, lasts, _ time.Duration) {
+		process := n.current()
+		process.conn.Cut()
+		time.AfterFunc(lasts, process.reconnect)
+	}},
+	{"half-open connection", 2, true, func(_ *simulation, n *node, _, _ time.Duration) { n.current().conn.Freeze() }},
+	{"no notifications", 1, false, func(_ *simulation, n *node, lasts, _ time.Duration) {
+		n.silence(true)
+		time.AfterFunc(lasts, func() { n.silence(false) })
+	}},
+	{"suspended", 1, false, func(_ *simulation, n *node, lasts, amount time.Duration) { n.suspend(lasts, amount.Abs()) }},
+	{"steady clock jumps", 1, false, func(_ *simulation, n *node, _, amount time.Duration) { n.jump(amount.Abs()) }},
+	{"wall clock off by seconds", 1, true, func(_ *simulation, n *node, _, amount time.Duration) { n.stepWall(amount) }},
+	{"wall clock off by hours", 2, true, func(_ *simulation, n *node, lasts, amount time.Duration) {
+		n.stepWall(amount * 300)
+		time.AfterFunc(lasts, func() { n.stepWall(amount / 2) })
+	}},
+	{"wall clock of the store off by hours", 1, true, func(s *simulation, _ *node, lasts, amount time.Duration) {
+		s.stepWall(amount * 300)
+		time.AfterFunc(lasts, func() { s.stepWall(0) })
+	}},
+	{"crash", 1, false, func(_ *simulation, n *node, lasts, _ time.Duration) {
+		n.crash()
+		time.AfterFunc(lasts, n.start)
+	}},
+	{"close", 1, false, func(_ *simulation, n *node, lasts, _ time.Duration) {
+		n.leave(n.current())
+		time.AfterFunc(lasts, n.start)
+	}},
+	{"another process takes its name", 1, false, func(_ *simulation, n *node, _, _ time.Duration) { n.start() }},
+	{"forged notifications", 1, true, func(s *simulation, n *node, _, _ time.Duration) { s.forge(n.current().conn); s.forge(s.onlooker.conn) }},
+	{"not authorized", 1, false, func(_ *simulation, n *node, lasts, _ time.Duration) {
+		n.denied.Add(1)
+		time.AfterFunc(lasts, func() { n.denied.Add(-1) })
+	}},
+	{"rejected in front of the store", 2, false, func(_ *simulation, n *node, lasts, _ time.Duration) {
+		n.rejected.Add(1)
+		time.AfterFunc(lasts, func() { n.rejected.Add(-1) })
+	}},
+	{"unhealthy", 1, false, func(_ *simulation, n *node, lasts, _ time.Duration) { n.fallIll(lasts) }},
+	{"gives up the lease", 1, false, func(_ *simulation, n *node, _, _ time.Duration) { n.current().giveUp() }},
+	{"the key of the lease is deleted", 1, false, func(s *simulation, n *node, _, _ time.Duration) {
+		if s.foreign {
+			s.vandalize(resp3.AppendCommand(nil, "DEL", lockKey), "")
+		}
+	}},
+	{"a token from the future on the protected key", 1, false, func(s *simulation, n *node, _, amount time.Duration) {
+		if s.poisons {
+			token := time.Now().Add(amount.Abs() / 2).UnixMilli()
+			s.vandalize(resp3.AppendCommand(nil, "SET", dataKey, "0 "+vandal), fmt.Sprintf("%d:0:%s", token, vandal))
+		}
+	}},
+	{"the store is restarted", 1, false, func(s *simulation, _ *node, _, _ time.Duration) {
+		if s.restarts {
+			s.restart()
+		}
+	}},
+}
+
+// gentleFaults are those that must not cost a leader its lease.
+func gentleFaults() []fault {
+	return slices.DeleteFunc(slices.Clone(faults), func(f fault) bool { return !f.gentle })
+}
+
+// harm does one harm, to a node or to what all of them use.
 func (s *simulation) harm(n *node, lasts time.Duration) {
 	s.mu.Lock()
 	s.faults++
 	s.mu.Unlock()
-	kind := s.random.IntN(19)
-	amount := time.Duration(s.random.Int64N(int64(40 * time.Second)))
-	switch kind {
-	case 0, 1:
-		n.setWeather(rough, "rough", lasts)
-	case 2, 3:
-		n.setWeather(storm, "storm", lasts)
-	case 4, 5:
-		s.tracef("%s: cut for %v", n.id, lasts)
-		process := n.current()
-		process.conn.Cut()
-		time.AfterFunc(lasts, process.reconnect)
-	case 6:
-		s.tracef("%s: hears no notification for %v", n.id, lasts)
-		n.silence(true)
-		time.AfterFunc(lasts, func() { n.silence(false) })
-	case 7:
-		s.tracef("%s: suspended for %v, and its clock goes on by %v", n.id, lasts, amount)
-		n.suspend(lasts, amount)
-	case 8:
-		s.tracef("%s: clock jumps by %v", n.id, amount)
-		n.jump(amount)
-	case 9:
-		step := time.Duration(s.random.Int64N(int64(80*time.Second))) - 40*time.Second
-		s.tracef("%s: wall clock now off by %v", n.id, step)
-		n.wallOffset.Store(int64(step))
-	case 10:
-		s.tracef("%s: crashes, and is back in %v", n.id, lasts)
-		n.crash()
-		time.AfterFunc(lasts, n.start)
-	case 11:
-		s.tracef("%s: closes, and is back in %v", n.id, lasts)
-		n.leave(n.current())
-		time.AfterFunc(lasts, n.start)
-	case 12:
-		s.tracef("%s: another process takes its name", n.id)
-		n.start()
-	case 13:
-		s.forge(n)
-	case 14, 15:
-		n.setWeather(slow, "slow", lasts)
-	case 16:
-		s.tracef("%s: not authorized for %v", n.id, lasts)
-		n.denied.Add(1)
-		time.AfterFunc(lasts, func() { n.denied.Add(-1) })
-	case 18:
-		if s.restarts {
-			s.restart()
-		}
-	case 17:
-		if !s.foreign || s.random.IntN(2) == 0 {
-			s.tracef("%s: told to give up the lease", n.id)
-			n.current().giveUp()
+	total := 0
+	for _, f := range s.possible {
+		total += f.weight
+	}
+	at := s.random.IntN(total)
+	amount := time.Duration(s.random.Int64N(int64(80*time.Second))) - 40*time.Second
+	for _, f := range s.possible {
+		if at -= f.weight; at < 0 {
+			s.tracef("%s: %s, for %v, by %v", n.id, f.name, lasts, amount)
+			f.do(s, n, lasts, amount)
 			return
 		}
-		s.tracef("%s: somebody deletes the key of the lease", n.id)
-		request := transport.Request{Payload: resp3.AppendCommand(nil, "DEL", lockKey)}
-		conn := s.store.Connect(vandal)
-		_, _ = conn.RoundTrip(context.Background(), request)
-		_ = conn.Close()
 	}
+}
+
+// vandalize sends a request of a client that does what it should not.
+func (s *simulation) vandalize(payload []byte, token string) {
+	conn := s.store.Connect(vandal)
+	_, _ = conn.RoundTrip(context.Background(), transport.Request{
+		Payload: payload, Timestamp: fmt.Sprintf("%d:0:%s", time.Now().UnixMilli(), vandal), FencingToken: token,
+	})
+	_ = conn.Close()
+}
+
+// stepWall makes the wall clock of the store's machine differ from true time.
+func (s *simulation) stepWall(by time.Duration) {
+	s.store.SetWall(func() time.Time { return time.Now().Add(by) })
 }
 
 // restart puts an empty store in the place of the present one. Each process connects again
@@ -240,12 +289,17 @@ func (s *simulation) restart() {
 	options := s.nextStore()
 	options.HoldOff = s.holdOff
 	s.tracef("the store is restarted, with a hold-off of %v", s.holdOff)
-	if err := s.store.Restart(options); err != nil {
+	restart := s.store.Restart
+	if !s.anonymous && s.random.IntN(2) == 0 {
+		restart = s.store.Replace // as one that is attached to a broker, which stays
+	}
+	if err := restart(options); err != nil {
 		panic(err)
 	}
 	for _, n := range s.nodes {
 		time.AfterFunc(time.Duration(s.random.Int64N(int64(5*time.Second))), n.current().reconnect)
 	}
+	time.AfterFunc(time.Second, s.onlooker.conn.Restore)
 }
 
 // authorized is the store's rule: who is denied may do nothing.
@@ -261,16 +315,15 @@ func (s *simulation) authorized(client string, _ statestore.Verb, _ string) bool
 // vandal deletes what is not its own.
 const vandal = "vandal"
 
-// forge tells a node of a change that never happened.
-func (s *simulation) forge(n *node) {
+// forge tells a client of a change that never happened.
+func (s *simulation) forge(conn *transporttest.Conn) {
 	payload := resp3.AppendCommand(nil, "NOTIFY", "DELETE")
 	if s.random.IntN(2) == 0 {
 		payload = resp3.AppendCommand(nil, "NOTIFY", "SET", "VALUE", "nobody:0")
 	}
 	wall := time.Now().Add(time.Duration(s.random.Int64N(int64(20*time.Minute))) - 10*time.Minute)
-	s.tracef("%s: forged notifications", n.id)
 	for range 1 + s.random.IntN(5) {
-		n.current().conn.Forge(transport.Notification{
+		conn.Forge(transport.Notification{
 			Key:       lockKey,
 			Payload:   payload,
 			Timestamp: fmt.Sprintf("%d:0:forger", wall.UnixMilli()),
@@ -290,7 +343,9 @@ func (s *simulation) becalm() {
 		n.mu.Unlock()
 		n.silence(s.stayQuiet)
 		n.current().reconnect()
+		n.stepWall(time.Duration(s.random.Int64N(int64(40*time.Second))) - 20*time.Second)
 	}
+	s.stepWall(0)
 }
 
 // lastFault takes the leader away, in one way or another, or leaves it alone.

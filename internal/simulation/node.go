@@ -40,30 +40,43 @@ type node struct {
 	id         string
 	seed       uint64
 	hasty      bool // ends its tenures when the connection drops
+	rank       int  // of its elector
 	elects     bool // uses an Elector; otherwise a Lease
 	clock      clock
 	wallOffset atomic.Int64
 	denied     atomic.Int64 // how many faults make the store refuse it everything
+	rejected   atomic.Int64 // how many faults reject its requests in front of the store
+	ill        atomic.Int64 // how many faults make it unfit to lead
 
 	mu        sync.Mutex
 	random    *rand.Rand // for what the node's main goroutine does
 	dice      map[string]dice
 	weather   weather
+	usual     weather       // what it is when no fault makes it worse
 	quiet     int           // how many faults keep notifications away
 	suspended chan struct{} // closed when the machine wakes; nil while it is awake
 	process   *process
 	processes []*process // all there were
 }
 
+// stepWall makes the node's wall clock differ from true time.
+func (n *node) stepWall(by time.Duration) { n.wallOffset.Store(int64(by)) }
+
+// fallIll makes the node unfit to lead for some time.
+func (n *node) fallIll(lasts time.Duration) {
+	n.ill.Add(1)
+	n.sim.checker.mustNotLead(n.current(), lasts)
+	time.AfterFunc(lasts, func() { n.ill.Add(-1) })
+}
+
 func newNode(s *simulation, id string, random *rand.Rand) *node {
-	n := &node{sim: s, id: id, seed: random.Uint64(), random: random, dice: make(map[string]dice), weather: fair}
+	n := &node{sim: s, id: id, seed: random.Uint64(), random: random, dice: make(map[string]dice)}
 	n.clock = clock{origin: s.began, offset: time.Duration(random.Int64N(int64(1000 * time.Hour))), rate: 1}
 	n.wallOffset.Store(random.Int64N(int64(40*time.Second)) - int64(20*time.Second))
 	return n
 }
 
-// wall is the time of day on the machine. It is never a minute off: that is an error of
-// its own.
+// wall is the time of day on the machine.
 func (n *node) wall() time.Time { return time.Now().Add(time.Duration(n.wallOffset.Load())) }
 
 // draw returns a duration of at least zero and less than limit.
@@ -85,15 +98,14 @@ func (n *node) current() *process {
 	return n.process
 }
 
-func (n *node) setWeather(w weather, name string, lasts time.Duration) {
-	n.sim.tracef("%s: %s weather for %v", n.id, name, lasts)
+func (n *node) setWeather(w weather, lasts time.Duration) {
 	n.mu.Lock()
 	n.weather = w
 	n.mu.Unlock()
 	time.AfterFunc(lasts, func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.weather = fair
+		n.weather = n.usual
 	})
 }
 
@@ -201,6 +213,7 @@ var (
 	errCrashed = errors.New("crashed")
 	errLeft    = errors.New("left")
 	errGaveUp  = errors.New("gave up")
+	errIll     = errors.New("ill")
 )
 
 // process is one run of a program on a node.
@@ -276,6 +289,18 @@ func (p *process) leaseOptions() lease.Options {
 	return lease.Options{
 		TTL: ttl, Margin: margin, Jitter: jitter, Clock: p.node.clock.now,
 		InstantFailover: p.node.sim.instant, EndOnDisconnect: p.node.hasty,
+	}
+}
+
+// endsWithConnection reports whether the node's tenures end with their connection.
+func (n *node) endsWithConnection() bool { return n.sim.instant || n.hasty }
+
+func isClosed(signal <-chan struct{}) bool {
+	select {
+	case <-signal:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -361,9 +386,18 @@ func (p *process) release(h *holding, tenure *lease.Tenure) {
 
 // elect leads whenever an Elector says so.
 func (p *process) elect() {
-	options := election.Options{TTL: ttl, Lease: p.leaseOptions(), Claim: []string{dataKey}, HoldOff: holdOff}
+	options := election.Options{
+		TTL: ttl, Lease: p.leaseOptions(), Claim: []string{dataKey}, HoldOff: holdOff, Rank: p.node.rank, RankDelay: rankDelay,
+	}
+	options.Health = func(context.Context) error {
+		if p.node.ill.Load() > 0 {
+			return errIll
+		}
+		return nil
+	}
 	options.Observer = func(t election.Transition) {
 		p.node.sim.tracef("%s: %v, %v", p.name, t.Phase, t.Cause)
+		p.node.sim.checker.phase(p, t.Phase)
 	}
 	e, err := election.New(p.client, lockKey, options)
 	if err != nil {
@@ -381,6 +415,7 @@ func (p *process) elect() {
 			return nil
 		})
 		p.node.sim.tracef("%s: campaign ended: %v", p.name, err)
+		p.node.sim.checker.campaignEnded(p, err)
 		if errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrSessionTakenOver) {
 			return
 		}
@@ -453,8 +488,33 @@ type link struct {
 func (l *link) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
 	l.process.awake()
 	sent := l.process.node.sim.checker.sending(l.process, request)
-	reply, err := l.Conn.RoundTrip(ctx, request)
+	reply, err := l.reject(ctx, request)
 	l.process.awake()
 	l.process.node.sim.checker.answered(l.process, sent, reply, err)
 	return reply, err
+}
+
+// reject makes a request, unless something in front of the store rejects it: for good, or
+// for a reason that leaves open whether it was applied.
+func (l *link) reject(ctx context.Context, request transport.Request) (transport.Reply, error) {
+	n := l.process.node
+	if n.rejected.Load() == 0 {
+		return l.Conn.RoundTrip(ctx, request)
+	}
+	n.mu.Lock()
+	d := n.diceLocked("reject " + kindOf(request))
+	chance := d.Float64()
+	n.mu.Unlock()
+	switch {
+	case chance < 0.3: // over quota
+		return transport.Reply{}, &transport.RejectedError{Code: 0x97}
+	case chance < 0.5:
+		return transport.Reply{}, fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, &transport.RejectedError{Code: 503})
+	case chance < 0.7:
+		if _, err := l.Conn.RoundTrip(ctx, request); err != nil {
+			return transport.Reply{}, err
+		}
+		return transport.Reply{}, fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, &transport.RejectedError{Code: 500})
+	}
+	return l.Conn.RoundTrip(ctx, request)
 }

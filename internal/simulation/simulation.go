@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"context"
 	"fmt"
 	mathrand "math/rand"
 	"math/rand/v2"
@@ -12,7 +13,9 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/random"
+	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
@@ -28,6 +31,7 @@ const (
 	requestTimeout = ttl / 6
 	renewEvery     = ttl / 3
 	holdOff        = time.Second // of an elector; it grows eightfold
+	rankDelay      = ttl / 8     // of an elector of rank 1; twice that of rank 2
 )
 
 // The hour.
@@ -39,11 +43,11 @@ const (
 
 	// settle is what it takes until every pause that began under faults is over: the
 	// longest hold-off of an elector is the longest of them.
-	settle     = 8*holdOff + holdOff + requestTimeout
+	settle     = 9*holdOff + holdOff + requestTimeout + 2*rankDelay
 	calmWithin = settle + ttl + jitter
 	// slack is for the messages themselves.
 	slack      = 200 * time.Millisecond
-	lastWithin = ttl + jitter + slack
+	lastWithin = ttl + jitter + 2*rankDelay + slack
 )
 
 // Result is what became of one seed.
@@ -65,8 +69,12 @@ type simulation struct {
 	checker *checker
 	tracing bool
 
-	random    *rand.Rand    // of the main goroutine
-	strict    bool          // the store's mode
+	random    *rand.Rand // of the main goroutine
+	strict    bool       // the store's mode
+	possible  []fault    // what can go wrong in this hour
+	gentle    bool       // no lease may be lost in it
+	poisons   bool       // somebody puts tokens from the future on the protected key at times
+	onlooker  *onlooker
 	foreign   bool          // somebody deletes the key of the lease at times
 	instant   bool          // a lost connection frees the lease
 	restarts  bool          // the store is restarted at times, without its data
@@ -125,6 +133,12 @@ func (s *simulation) run(seed uint64) {
 	s.foreign = s.random.IntN(8) == 0
 	s.stayQuiet = s.random.IntN(2) == 0
 	s.instant = s.random.IntN(3) == 0
+	s.poisons = s.random.IntN(4) == 0
+	s.possible, s.gentle = faults, s.random.IntN(4) == 0
+	if s.gentle {
+		s.possible = gentleFaults()
+	}
+	ranked := s.random.IntN(3) == 0
 	s.restarts = s.random.IntN(2) == 0
 	if s.restarts && s.random.IntN(2) == 0 {
 		s.holdOff = ttl
@@ -134,9 +148,15 @@ func (s *simulation) run(seed uint64) {
 	wild := s.random.IntN(3) > 0 // clocks differ in rate
 	for i := range 3 + s.random.IntN(3) {
 		n := newNode(s, string(rune('a'+i)), rand.New(rand.NewPCG(seed, uint64(2+i))))
+		if !s.gentle {
+			n.usual, n.weather = fair, fair
+		}
 		n.hasty = s.random.IntN(4) == 0
 		if wild {
 			n.clock.rate = 0.93 + 0.14*s.random.Float64()
+		}
+		if ranked {
+			n.rank = n.random.IntN(3)
 		}
 		// Both kinds of user are there in every seed.
 		n.elects = i == 0 || i > 1 && s.random.IntN(2) == 0
@@ -147,6 +167,7 @@ func (s *simulation) run(seed uint64) {
 	for _, n := range s.nodes {
 		n.start()
 	}
+	s.onlooker = s.lookOn()
 	sampling := make(chan struct{})
 	sampler := make(chan struct{})
 	go func() {
@@ -163,10 +184,50 @@ func (s *simulation) run(seed uint64) {
 
 	close(sampling)
 	<-sampler
+	s.checker.shown(s.onlooker.stop())
 	for _, n := range s.nodes {
 		n.stop()
 	}
 	s.checker.finish()
+}
+
+// onlooker observes the lease, and shows the holder that it saw last.
+type onlooker struct {
+	conn   *transporttest.Conn
+	client *transport.Client
+	cancel context.CancelFunc
+	done   chan struct{}
+	shown  lease.Holder
+}
+
+func (s *simulation) lookOn() *onlooker {
+	o := &onlooker{conn: s.store.Connect("onlooker"), done: make(chan struct{})}
+	client, err := transport.NewClient(o.conn, transport.ClientOptions{})
+	if err != nil {
+		panic(err)
+	}
+	l, err := lease.New(client, lockKey, lease.Options{TTL: ttl, Jitter: jitter})
+	if err != nil {
+		panic(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	o.client, o.cancel = client, cancel
+	go func() {
+		defer close(o.done)
+		for holder, err := range l.Observe(ctx) {
+			s.tracef("onlooker: %q, %v", holder.Name, err)
+			o.shown = holder
+		}
+	}()
+	return o
+}
+
+// stop returns what was shown last.
+func (o *onlooker) stop() lease.Holder {
+	o.cancel()
+	<-o.done
+	_ = o.client.Close()
+	return o.shown
 }
 
 // nextStore returns the options of another store. That its versions carry a name of their

@@ -25,7 +25,8 @@ type Store struct {
 	dialect statestore.Dialect
 	allow   func(client string, verb statestore.Verb, key string) bool // nil: everything
 	tap     func(Applied)
-	hidden  bool // the store knows no identities
+	hidden  bool             // the store knows no identities
+	wall    func() time.Time // the clock of the store's machine; nil: time.Now
 
 	tapping sync.Mutex // held while tap runs
 }
@@ -90,6 +91,7 @@ func (s *Store) start(options statestore.Options) error {
 		s.halt()
 	}
 	started := engine.New(machine, s.deliver)
+	started.SetSystemClock(s.wall)
 	ctx, halt := context.WithCancel(s.life)
 	s.engine, s.halt = started, halt
 	s.tasks.Go(func() { started.Run(ctx) })
@@ -163,7 +165,12 @@ func (s *Store) Connect(clientID string) *Conn {
 // ahead, it gains a tenth of the difference each second, or half a second if that is more,
 // so that an hour takes a minute and a half. Now is called by several goroutines at once
 // and must not block.
-func (s *Store) SetWall(now func() time.Time) { s.engine.SetSystemClock(now) }
+func (s *Store) SetWall(now func() time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wall = now
+	s.engine.SetSystemClock(now)
+}
 
 // Speak makes the store write what differs between dialects in this one from now on.
 func (s *Store) Speak(dialect statestore.Dialect) {
