@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -159,23 +160,34 @@ func TestInvariant47ARenewalIsNotSentOverAConnectionThatWasNotLookedAt(t *testin
 	})
 }
 
-// The renewal waits for its connection when that is lost, and for the next one no longer.
+// The connection is lost between the decision to renew and the request, and the next one is
+// there at once.
 func TestInvariant53ATenureThatEndsWithItsConnectionSendsNothingOnTheNext(t *testing.T) {
 	for _, options := range []lease.Options{{InstantFailover: true}, {EndOnDisconnect: true}} {
 		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			n := newNode(t, store, "node-a", options)
-			tenure := n.mustAcquire(t)
-			time.Sleep(ttl / 7)
-			n.conn.Cut()
+			var acquired, cut atomic.Bool
 			var sent atomic.Int64
+			var n node
+			renewing, steady := make(chan struct{}, 1), lease.MonotonicClock()
+			options.Clock = func() time.Duration {
+				// The last look at the clock before a renewal leaves is made in its name.
+				if acquired.Load() && isRenewing() && !cut.Swap(true) {
+					n.conn.Cut()
+					n.conn.Restore()
+					renewing <- struct{}{}
+				}
+				return steady()
+			}
+			n = newNode(t, store, "node-a", options)
+			tenure := n.mustAcquire(t)
+			acquired.Store(true)
 			n.conn.SetFault(func(request transport.Request) transporttest.Fault {
 				if strings.Contains(string(request.Payload), "SET") {
 					sent.Add(1)
 				}
 				return transporttest.Fault{}
 			})
-			time.Sleep(ttl / 3) // when a renewal is due
-			n.conn.Restore()
+			await.Receive(renewing)
 			time.Sleep(2 * ttl)
 			if err := tenure.Err(); !errors.Is(err, lease.ErrConnectionLost) {
 				t.Errorf("it ended with %v, want ErrConnectionLost", err)
@@ -184,6 +196,21 @@ func TestInvariant53ATenureThatEndsWithItsConnectionSendsNothingOnTheNext(t *tes
 				t.Errorf("it sent %d renewals over the next connection", sent.Load())
 			}
 		})
+	}
+}
+
+// isRenewing reports whether a renewal is what looks at the clock.
+func isRenewing() bool {
+	var callers [8]uintptr
+	frames := runtime.CallersFrames(callers[:runtime.Callers(3, callers[:])])
+	for {
+		frame, more := frames.Next()
+		if strings.HasSuffix(frame.Function, ".renew") {
+			return true
+		}
+		if !more {
+			return false
+		}
 	}
 }
 

@@ -185,11 +185,8 @@ var faults = []fault{
 	{"rough weather", 2, false, func(_ *simulation, n *node, lasts, _ time.Duration) { n.setWeather(rough, lasts) }},
 	{"storm", 2, false, func(_ *simulation, n *node, lasts, _ time.Duration) { n.setWeather(storm, lasts) }},
 	{"slow weather", 2, false, func(_ *simulation, n *node, lasts, _ time.Duration) { n.setWeather(slow, lasts) }},
-	{"cut", 2, false, func(_ *simulation, n *node, lasts, _ time.Duration) {
-		process := n.current()
-		process.conn.Cut()
-		time.AfterFunc(lasts, process.reconnect)
-	}},
+	{"cut", 2, false, func(_ *simulation, n *node, lasts, _ time.Duration) { n.cut(lasts) }},
+	{"cut for a moment", 3, false, func(_ *simulation, n *node, _, amount time.Duration) { n.cut(amount.Abs() / 100) }},
 	{"half-open connection", 2, true, func(_ *simulation, n *node, _, _ time.Duration) { n.current().conn.Freeze() }},
 	{"no notifications", 1, false, func(_ *simulation, n *node, lasts, _ time.Duration) {
 		n.silence(true)

@@ -59,6 +59,13 @@ type node struct {
 	processes []*process // all there were
 }
 
+// cut ends the node's connection, which is made again when lasts is over.
+func (n *node) cut(lasts time.Duration) {
+	process := n.current()
+	process.conn.Cut()
+	time.AfterFunc(lasts, process.reconnect)
+}
+
 // stepWall makes the node's wall clock differ from true time.
 func (n *node) stepWall(by time.Duration) { n.wallOffset.Store(int64(by)) }
 
