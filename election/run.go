@@ -292,9 +292,10 @@ func (r *run) claim(ctx context.Context, term *Term, token hlc.Timestamp) error 
 }
 
 // drain waits for the function. Nothing can make it return; it is reported when
-// it takes longer than the tenure lasts.
+// it takes longer than the tenure lasts. Where that ended without notice, it has
+// as long as a notice is by default.
 func (r *run) drain(tenure *lease.Tenure, returned <-chan error) error {
-	deadline := time.NewTimer(tenure.Remaining())
+	deadline := time.NewTimer(max(tenure.Remaining(), r.options.TTL/10))
 	defer deadline.Stop()
 	select {
 	case err := <-returned:
