@@ -190,7 +190,7 @@ func (l *Lease) acquireError(err error) error {
 // while the outcome is unknown. Repeating is safe: to the store it is a renewal. If the
 // store refuses, version is what stood in the way.
 func (l *Lease) try(ctx context.Context, c *candidacy) (tenure *Tenure, version hlc.Timestamp, err error) {
-	between := pauses{lease: l}
+	between, replaced := pauses{lease: l}, false
 	for {
 		if l.options.EndOnDisconnect && c.bequest == nil {
 			c.lost = l.client.Lost()
@@ -226,6 +226,12 @@ func (l *Lease) try(ctx context.Context, c *candidacy) (tenure *Tenure, version 
 		}
 		if c.bequest != nil && isClosed(c.lost) { // it went with the connection
 			return nil, version, errReconnected
+		}
+		if now, _ := l.client.Store(); errors.Is(err, transport.ErrOtherStore) && now != c.store && !replaced {
+			// It was bound to the store before, of which it holds nothing. The one that
+			// refused it so is known now, and nothing stands in the way there.
+			replaced = true
+			continue
 		}
 		if ctx.Err() == nil {
 			l.options.Logger.Warn("an attempt to acquire failed and will be repeated", "lease", l.name, "error", err)

@@ -1,0 +1,44 @@
+package lease_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+// The first request that a waiter sends to a restarted store is bound to the one before.
+// That it is refused for this is no obstacle: the next one can be granted.
+func TestAWaiterGoesOnAtOnceWithTheStoreThatTookThePlace(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		var heard told
+		n := newNode(t, store, "node-a", lease.Options{OnWaiting: heard.hear})
+		if _, err := n.client.Get(t.Context(), "anything"); err != nil { // it knows the store
+			t.Fatal(err)
+		}
+		if err := store.Restart(statestore.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		var asked []time.Time // after the connection was back
+		store.Tap(func(a transporttest.Applied) {
+			if a.Command.Verb == statestore.VerbSet {
+				asked = append(asked, time.Now())
+			}
+		})
+		go func() {
+			time.Sleep(10 * ttl) // so that pauses between attempts are long
+			n.conn.Restore()
+		}()
+		n.mustAcquire(t)
+		if late := time.Since(asked[0]); late > 0 {
+			t.Errorf("it acquired the lease %v after its first request", late)
+		}
+		heard.mu.Lock()
+		defer heard.mu.Unlock()
+		if len(heard.causes) != 1 {
+			t.Errorf("it was told of %v, want the missing connection only", heard.causes)
+		}
+	})
+}
