@@ -34,19 +34,23 @@ var (
 // ErrHeld is what a [*HeldError] matches.
 var ErrHeld = errors.New("held by another")
 
-// HeldError says that a lease could not be acquired because somebody has it.
+// HeldError says that a lease could not be acquired because somebody has it, or because
+// the store, which has just started, grants none yet (statestore.Options.HoldOff).
 type HeldError struct {
 	// Lease is the name of the lease.
 	Lease string
 	// Holder is who had it a moment ago; not Held if that cannot be said any
-	// more.
+	// more, or if nobody had it and the store grants none yet.
 	Holder Holder
 }
+
+// unknownHolder says why a lease was not granted where nobody is seen to have it.
+const unknownHolder = "another had it a moment ago, or the store has just started and grants no lease yet (its hold-off)"
 
 // Error names the lease and its holder.
 func (e *HeldError) Error() string {
 	if !e.Holder.Held {
-		return fmt.Sprintf("lease: %q is held by another", e.Lease)
+		return fmt.Sprintf("lease: %q was not granted: %s", e.Lease, unknownHolder)
 	}
 	return fmt.Sprintf("lease: %q is held by %q", e.Lease, e.Holder.Name)
 }

@@ -90,7 +90,7 @@ func (g *givenUp) Error() string {
 	case g.held.Holder.Held:
 		text += fmt.Sprintf("; when last heard of, it was held by %q", g.held.Holder.Name)
 	default:
-		text += "; when last heard of, it was held by another"
+		text += "; when last heard of, it was not granted: " + unknownHolder
 	}
 	return text
 }

@@ -1,6 +1,9 @@
 package lease_test
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,6 +42,26 @@ func TestAWaiterGoesOnAtOnceWithTheStoreThatTookThePlace(t *testing.T) {
 		defer heard.mu.Unlock()
 		if len(heard.causes) != 1 {
 			t.Errorf("it was told of %v, want the missing connection only", heard.causes)
+		}
+	})
+}
+
+// Whoever looks for the holder while a new store grants nothing must not look for ever:
+// there is none.
+func TestARefusalInAHoldOffDoesNotClaimThatSomebodyHoldsTheLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		if err := store.Restart(statestore.Options{HoldOff: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		n := newNode(t, store, "node-a", lease.Options{})
+		_, err := n.TryAcquire(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), ttl)
+		defer cancel()
+		_, waited := n.Acquire(ctx)
+		for _, err := range []error{err, waited} {
+			if !errors.Is(err, lease.ErrHeld) || !strings.Contains(err.Error(), "hold-off") || strings.Contains(err.Error(), "held by") {
+				t.Errorf("the error %q, want one that tells of the hold-off, and of no holder", err)
+			}
 		}
 	})
 }
