@@ -311,7 +311,12 @@ func (r *run) drain(tenure *lease.Tenure, returned <-chan error) error {
 func (r *run) release(ctx context.Context, tenure *lease.Tenure, token hlc.Timestamp, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.options.TTL)
 	defer cancel()
-	if err := tenure.Release(ctx); err != nil {
+	switch err := tenure.Release(ctx); {
+	case err == nil:
+	case errors.Is(err, lease.ErrConnectionLost):
+		// As it is meant to be: the broker releases the lease by the Will.
+		r.options.Logger.Info("the lease ends with its connection", "election", tenure.Name(), "error", err)
+	default:
 		r.options.Logger.Warn("the lease could not be released", "election", tenure.Name(), "error", err)
 		cause = errors.Join(cause, err)
 	}

@@ -152,7 +152,9 @@ func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 			if err == nil || !held && (ctx.Err() != nil || errors.Is(err, errReconnected) || inVain(err)) {
 				return tenure, err
 			}
-			if held {
+			if unheld := held && version.IsZero(); unheld {
+				why.met(&HeldError{Lease: l.name})
+			} else if held {
 				why.refused()
 				between.reset()
 			} else if why.met(err) {
@@ -164,8 +166,8 @@ func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 				}
 			}
 			if held {
-				// Without a version there is no holder: the store has just started and grants
-				// nothing yet. It will not notify when it does.
+				// Without a version there is no holder. The store will not notify when it
+				// begins to grant.
 				queue.deaf = queue.deaf || version.IsZero()
 				queue.refused(version)
 			} else {

@@ -53,7 +53,8 @@ func TestARefusalInAHoldOffDoesNotClaimThatSomebodyHoldsTheLease(t *testing.T) {
 		if err := store.Restart(statestore.Options{HoldOff: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
-		n := newNode(t, store, "node-a", lease.Options{})
+		var told []error
+		n := newNode(t, store, "node-a", lease.Options{OnWaiting: func(cause error) { told = append(told, cause) }})
 		_, err := n.TryAcquire(t.Context())
 		ctx, cancel := context.WithTimeout(t.Context(), ttl)
 		defer cancel()
@@ -62,6 +63,9 @@ func TestARefusalInAHoldOffDoesNotClaimThatSomebodyHoldsTheLease(t *testing.T) {
 			if !errors.Is(err, lease.ErrHeld) || !strings.Contains(err.Error(), "hold-off") || strings.Contains(err.Error(), "held by") {
 				t.Errorf("the error %q, want one that tells of the hold-off, and of no holder", err)
 			}
+		}
+		if len(told) != 1 || !strings.Contains(told[0].Error(), "hold-off") {
+			t.Errorf("OnWaiting was told %v, want the hold-off once", told)
 		}
 	})
 }

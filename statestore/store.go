@@ -28,8 +28,8 @@ type Options struct {
 	// names another store is refused before anything else is looked at. Empty: the store
 	// has no identity and applies requests for any.
 	Identity string
-	// HoldOff is how long, from zero on Instant.Elapsed, a store that starts without
-	// what an earlier one knew refuses to grant leases: a SET with NX or NEX that would
+	// HoldOff is how long from its start (zero on Instant.Elapsed) a store that starts
+	// without what an earlier one knew refuses to grant leases: a SET with NX or NEX that would
 	// create a key with PX fails its condition, as if the key were held. It should be at
 	// least the longest TTL in use, so that the holders of the earlier store run out
 	// before another holds. Zero: the store grants at once.

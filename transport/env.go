@@ -68,13 +68,12 @@ func FromEnvWithSuffix(suffix string) (address string, options Options, err erro
 			KeyPasswordFile: e.file("AIO_TLS_KEY_PASSWORD_FILE"),
 		},
 	}
-	if bad := badClientID(options.ClientID); bad != "" {
+	if bad := badClientID(suffix); bad != "" {
+		e.wrong("AIO_MQTT_CLIENT_ID", "gets the suffix %q, which %s", suffix, bad)
+	} else if bad := badClientID(options.ClientID); bad != "" {
 		e.wrong("AIO_MQTT_CLIENT_ID", "is %q, which %s", options.ClientID, bad)
 	} else if options.ClientID != "" {
 		options.ClientID += suffix
-		if bad := badClientID(options.ClientID); bad != "" {
-			e.wrong("AIO_MQTT_CLIENT_ID", "is with its suffix %q, which %s", options.ClientID, bad)
-		}
 	}
 	e.exclude("AIO_SAT_FILE", "AIO_MQTT_USERNAME")
 	e.exclude("AIO_SAT_FILE", "AIO_MQTT_PASSWORD_FILE")

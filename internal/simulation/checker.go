@@ -72,6 +72,7 @@ type checker struct {
 	bursts   map[*process]int         // requests in the present second
 	latest   map[*process]string      // the value that each sent last
 	owners   map[string]*holding      // by value
+	firsts   map[string]bool          // values with which processes began
 
 	phases map[*process]*course // of electors
 
@@ -109,6 +110,7 @@ func newChecker(s *simulation) *checker {
 		bursts:   make(map[*process]int),
 		latest:   make(map[*process]string),
 		owners:   make(map[string]*holding),
+		firsts:   make(map[string]bool),
 		phases:   make(map[*process]*course),
 	}
 }
@@ -182,7 +184,9 @@ func (c *checker) lockAppliedLocked(a transporttest.Applied) {
 		c.highest = a.Reply.Version
 		c.value, c.expires = value, now+a.Command.Lifetime
 		c.versions[a.Reply.Version], c.grants[a.Reply.Version] = value, a.Store
-		if h := c.owners[value]; h != nil && h.store != a.Store {
+		// The first request of a client is not bound to a store, since it knows none.
+		first := a.Request.Binding.Store == "" && c.firsts[value] && !c.sim.anonymous
+		if h := c.owners[value]; h != nil && h.store != a.Store && !first {
 			c.violationLocked("%s was renewed at a store that did not grant it", h.name)
 		}
 	case a.Command.Verb == statestore.VerbSet && a.Reply.Outcome == statestore.ConditionFailed:
@@ -569,6 +573,9 @@ func (c *checker) sending(p *process, request transport.Request) sent {
 	}
 	if c.sim.tracing {
 		c.sim.tracef("%s: sends %s of %s", p.name, s.verb, c.nameLocked(s.value))
+	}
+	if _, known := c.latest[p]; !known {
+		c.firsts[s.value] = true
 	}
 	c.latest[p] = s.value
 	if h := c.owners[s.value]; h != nil && h.released.Load() {
