@@ -165,7 +165,7 @@ func (c *mqttConn) awaitFirst(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return errors.Join(context.Cause(ctx), c.last)
+	return waitedInVain(context.Cause(ctx), c.last)
 }
 
 // failed notes why there is no connection.
@@ -345,6 +345,15 @@ func (c *mqttConn) silence(l *link, e *exchange, cause error) error {
 	return cause
 }
 
+// waitedInVain returns the end of a wait for a connection: why there was none comes first, if
+// that is known.
+func waitedInVain(end, why error) error {
+	if why == nil {
+		return end
+	}
+	return fmt.Errorf("%w (%w)", why, end)
+}
+
 // awaitLink waits for a connection that is ready.
 func (c *mqttConn) awaitLink(ctx context.Context) (*link, error) {
 	for {
@@ -355,7 +364,7 @@ func (c *mqttConn) awaitLink(ctx context.Context) (*link, error) {
 		case cause != nil:
 			return nil, notSent(cause)
 		case ctx.Err() != nil:
-			return nil, notSent(errors.Join(context.Cause(ctx), last))
+			return nil, notSent(waitedInVain(context.Cause(ctx), last))
 		case isClosed(ready):
 			return l, nil
 		}
