@@ -81,6 +81,45 @@ func TestInvariant47AGuardOfAnotherClientMeetsTheRestartToo(t *testing.T) {
 	}
 }
 
+// The connection of such a tenure says nothing of that of another client: the store may
+// have been restarted before the tenure's own connection is known to be lost.
+func TestInvariant47AGuardOfAnotherClientAsksThoughTheTenureEndsWithItsConnection(t *testing.T) {
+	for name, options := range map[string]lease.Options{
+		"EndOnDisconnect": {EndOnDisconnect: true},
+		"InstantFailover": {InstantFailover: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := transporttest.Start(t)
+				store.HideIdentity(true)
+				n, other := newNode(t, store, "node-a"), newNode(t, store, "other")
+				options.TTL, options.Clock = ttl, lease.MonotonicClock()
+				l, err := lease.New(n.Client, "press-7/active", options)
+				if err != nil {
+					t.Fatal(err)
+				}
+				tenure, err := l.Acquire(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				guard := fencing.NewGuard(other.Client, tenure)
+				if _, err := guard.Claim(t.Context(), key); err != nil {
+					t.Fatal(err)
+				}
+				n.conn.Freeze()
+				if err := store.Replace(statestore.Options{}); err != nil {
+					t.Fatal(err)
+				}
+				other.conn.Cut()
+				other.conn.Restore()
+				if _, err := guard.Set(t.Context(), key, []byte("stale")); !errors.Is(err, lease.ErrDeleted) {
+					t.Errorf("the first write after the restart: %v, want ErrDeleted", err)
+				}
+			})
+		})
+	}
+}
+
 // A connection that is lost is no reason to refuse a write.
 func TestAGuardWritesOverTheNextConnectionOnceTheTenureIsConfirmed(t *testing.T) {
 	for _, hidden := range []bool{false, true} {

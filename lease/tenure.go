@@ -201,13 +201,13 @@ func (t *Tenure) FencedOut(evidence error) {
 // Where the store has no identity, as deployed ones, the request is tied to the present
 // connection instead, and Bind first asks the store whether it still holds the tenure,
 // once for each connection. The tenure ends if it does not. Where the tenure ends with
-// its connection, the request is tied to that.
+// its connection, a request of the client that holds the lease is tied to that.
 //
 // The error is the cause of the tenure's end, or says why the store could not be asked.
 // Bind waits for no longer than ctx lasts.
 func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.Binding, error) {
 	binding := transport.Binding{Store: t.store, Connection: t.lost}
-	if t.store != "" || t.lost != nil {
+	if t.store != "" || t.lost != nil && client == t.lease.client {
 		return binding, nil
 	}
 	for {
