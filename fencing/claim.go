@@ -27,14 +27,19 @@ import (
 // answer, until ctx or the tenure ends. Where the tenure ends first the error says
 // so, and whether the key carries the token is unknown; its value is the same.
 func (g *Guard) Claim(ctx context.Context, key string) (entry transport.Entry, err error) {
-	err = g.write(ctx, "claim", key, func(ctx context.Context, token hlc.Timestamp, binding transport.Binding) error {
-		entry, err = g.claim(ctx, key, token, binding)
-		return err
-	})
-	if err != nil {
-		return transport.Entry{}, err
+	for {
+		err = g.write(ctx, "claim", key, func(ctx context.Context, token hlc.Timestamp, binding transport.Binding) error {
+			entry, err = g.claim(ctx, key, token, binding)
+			return err
+		})
+		if err == nil {
+			return entry, nil
+		}
+		// The tenure could not be confirmed, perhaps.
+		if _, over := g.token(); over != nil || !errors.Is(err, transport.ErrNotSent) || !pause.For(ctx, claimPause) {
+			return transport.Entry{}, err
+		}
 	}
-	return entry, nil
 }
 
 const (

@@ -120,6 +120,61 @@ func TestInvariant47AGuardOfAnotherClientAsksThoughTheTenureEndsWithItsConnectio
 	}
 }
 
+// An attached store may be restarted while the connections to its broker last. A request that
+// met no store is all that tells of it where the store has no identity.
+func TestInvariant47ATenureIsConfirmedAfterARequestMetNoStore(t *testing.T) {
+	for name, noWatch := range map[string]bool{"as usual": false, "without a watch": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := transporttest.Start(t)
+				store.HideIdentity(true)
+				n := newNode(t, store, "node-a")
+				l, err := lease.New(n.Client, "press-7/active", lease.Options{TTL: ttl, Clock: lease.MonotonicClock(), NoWatch: noWatch})
+				if err != nil {
+					t.Fatal(err)
+				}
+				tenure, err := l.Acquire(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := fencing.NewGuard(n.Client, tenure).Claim(t.Context(), key); err != nil {
+					t.Fatal(err)
+				}
+				n.conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{NoStore: true} })
+				time.Sleep(ttl / 2) // in which a renewal is due
+				if err := store.Replace(statestore.Options{}); err != nil {
+					t.Fatal(err)
+				}
+				n.conn.SetFault(nil)
+				time.Sleep(ttl / 2)
+				if err := tenure.Err(); !errors.Is(err, lease.ErrDeleted) {
+					t.Errorf("the tenure: %v, want ErrDeleted", err)
+				}
+			})
+		})
+	}
+}
+
+func TestATenureAndAClaimOutlastAMomentWithoutAStore(t *testing.T) {
+	for _, hidden := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			store := transporttest.Start(t)
+			store.HideIdentity(hidden)
+			n := newNode(t, store, "node-a")
+			guard, tenure := n.lead(t)
+			n.conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{NoStore: true} })
+			time.AfterFunc(ttl/2, func() { n.conn.SetFault(nil) })
+			if _, err := guard.Claim(t.Context(), key); err != nil {
+				t.Errorf("identity hidden %v: %v", hidden, err)
+			}
+			time.Sleep(3 * ttl)
+			if err := tenure.Err(); err != nil {
+				t.Errorf("identity hidden %v: the tenure ended: %v", hidden, err)
+			}
+		})
+	}
+}
+
 // A connection that is lost is no reason to refuse a write.
 func TestAGuardWritesOverTheNextConnectionOnceTheTenureIsConfirmed(t *testing.T) {
 	for _, hidden := range []bool{false, true} {

@@ -199,7 +199,7 @@ func (l *Lease) try(ctx context.Context, c *candidacy) (tenure *Tenure, version 
 		}
 		c.store, c.replaced = l.client.Store()
 		known := c.replaced != nil
-		c.connection = l.client.Lost()
+		c.connection = l.client.Unbroken()
 		sent := l.options.Clock()
 		version, err = l.set(ctx, c.value, c.binding())
 		switch {

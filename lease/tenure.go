@@ -200,7 +200,8 @@ func (t *Tenure) FencedOut(evidence error) {
 //
 // Where the store has no identity, as deployed ones, the request is tied to the present
 // connection instead, and Bind first asks the store whether it still holds the tenure,
-// once for each connection. The tenure ends if it does not. Where the tenure ends with
+// once for each connection, and again after a request met no store
+// (transport.ErrNoStore). The tenure ends if it does not. Where the tenure ends with
 // its connection, a request of the client that holds the lease is tied to that.
 //
 // The error is the cause of the tenure's end, or says why the store could not be asked.
@@ -211,7 +212,7 @@ func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.
 		return binding, nil
 	}
 	for {
-		binding.Connection = client.Lost()
+		binding.Connection = client.Unbroken()
 		t.mu.Lock()
 		confirmed := t.confirmed[client]
 		t.mu.Unlock()
@@ -223,7 +224,8 @@ func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.
 			ask.Connection = nil // there is none: wait for the next, and ask again over that
 		}
 		if err := t.ask(ctx, client, ask); err != nil {
-			if errors.Is(err, transport.ErrNotSent) && isClosed(binding.Connection) && ctx.Err() == nil && !isTerminal(err) {
+			if errors.Is(err, transport.ErrNotSent) && !errors.Is(err, transport.ErrNoStore) &&
+				isClosed(binding.Connection) && ctx.Err() == nil && !isTerminal(err) {
 				continue
 			}
 			return binding, beforehand(err)

@@ -51,6 +51,7 @@ type Client struct {
 	connected  uint64 // how many there have been
 	watched    map[string]*registration
 	lost       chan struct{} // closed when the present connection is over
+	unbroken   chan struct{} // closed when lost is, and when no store took a request
 	bequeathed bool          // a Bequest is in use
 	clock      clock
 	drift      *hlc.DriftError // of the latest version, if it was too far ahead
@@ -93,6 +94,7 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 		watched: make(map[string]*registration),
 		lost:    alreadyLost,
 	}
+	client.unbroken = client.lost
 	client.life, client.end = context.WithCancelCause(context.Background())
 	conn.Start(Events{Up: client.up, Down: client.down, Notify: client.notify, Ignored: client.ignore})
 	return client, nil

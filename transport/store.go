@@ -30,6 +30,9 @@ func (c *Client) answeredBy(identity string) {
 	c.mu.Lock()
 	known, before, again := c.replaced != nil, c.store, c.storeless
 	c.answered, c.storeless = now, false
+	if again && c.connection != 0 {
+		c.unbroken = make(chan struct{})
+	}
 	if known && before == identity {
 		if again {
 			c.newEraLocked()
@@ -59,6 +62,23 @@ func (c *Client) unanswered(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.storeless = true
+	c.breakLocked()
+}
+
+// Unbroken returns a channel that is closed once the store may have been replaced by one
+// that shows no identity: when the present connection is lost, as with [Client.Lost], or a
+// request met no store (ErrNoStore). It stays closed until there is a connection, and a
+// store answers over it.
+func (c *Client) Unbroken() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unbroken
+}
+
+func (c *Client) breakLocked() {
+	if !isClosed(c.unbroken) {
+		close(c.unbroken)
+	}
 }
 
 // suspectStore asks the store for its identity because a notification has another one

@@ -134,6 +134,9 @@ func (c *Client) up() {
 	c.connected++
 	c.connection = c.connected
 	c.lost = make(chan struct{})
+	if !c.storeless {
+		c.unbroken = make(chan struct{})
+	}
 	c.newEraLocked()
 }
 
@@ -151,6 +154,7 @@ func (c *Client) down() {
 	if c.connection != 0 {
 		close(c.lost)
 	}
+	c.breakLocked()
 	c.connection = 0
 }
 
