@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,4 +151,59 @@ func TestACancelledAcquisitionProbesNothing(t *testing.T) {
 		default:
 		}
 	})
+}
+
+// stalling is a connection on which nothing arrives for a while, and then all that was sent
+// does, as TCP does after lost packets. Probe behaves as that of the MQTT connection.
+type stalling struct {
+	*transporttest.Conn
+	until atomic.Int64
+}
+
+func (s *stalling) stalls() time.Duration { return time.Until(time.Unix(0, s.until.Load())) }
+
+func (s *stalling) Probe(within time.Duration) {
+	within = max(within, 100*time.Millisecond)
+	time.AfterFunc(within, func() {
+		if s.stalls() > 0 {
+			s.Cut()
+			time.AfterFunc(50*time.Millisecond, s.Restore)
+		}
+	})
+}
+
+// A tenure that ends with its connection has no use for another one, so a connection that
+// only stalls must not be given up while it may still save the tenure.
+func TestInvariant52ATenureThatEndsWithItsConnectionOutlastsAStall(t *testing.T) {
+	for kind, options := range map[string]lease.Options{"EndOnDisconnect": {EndOnDisconnect: true}, "InstantFailover": {InstantFailover: true}} {
+		t.Run(kind, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				conn := &stalling{Conn: store.Connect("node-a")}
+				client, err := transport.NewClient(conn, transport.ClientOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = client.Close() }()
+				options.TTL, options.Clock = 10*time.Second, lease.MonotonicClock()
+				l, err := lease.New(client, name, options)
+				if err != nil {
+					t.Fatal(err)
+				}
+				tenure, err := l.Acquire(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				conn.SetFault(func(transport.Request) transporttest.Fault {
+					return transporttest.Fault{HoldRequest: max(conn.stalls(), 0)}
+				})
+				for range 30 {
+					conn.until.Store(time.Now().Add(3500 * time.Millisecond).UnixNano())
+					time.Sleep(3500*time.Millisecond + options.TTL)
+					if err := tenure.Err(); err != nil {
+						t.Fatalf("a stall of 3.5s ended it: %v", err)
+					}
+				}
+			})
+		})
+	}
 }

@@ -289,7 +289,7 @@ func (l *Lease) get(ctx context.Context, client *transport.Client, binding trans
 // vain over this one until the keep-alive notices.
 func (l *Lease) doubt(client *transport.Client, err error) {
 	if errors.Is(err, context.DeadlineExceeded) {
-		client.Probe(l.options.RequestTimeout / 2)
+		client.Probe(l.options.probe())
 	}
 }
 

@@ -112,6 +112,18 @@ func (o *Options) complete(clientID string) error {
 	return o.validate()
 }
 
+// probe is how long the other end of a connection on which a request went unanswered has
+// to show a sign of life.
+func (o *Options) probe() time.Duration {
+	patience := o.RequestTimeout / 2
+	if o.EndOnDisconnect {
+		// No other connection can save the tenure, and this one may: so it is given up
+		// when that is too late.
+		patience = max(patience, o.TTL-o.Margin-o.Notice-o.RenewEvery-o.RequestTimeout)
+	}
+	return patience
+}
+
 func (o *Options) validate() error {
 	if o.TTL < MinTTL || o.TTL%time.Millisecond != 0 {
 		return fmt.Errorf("TTL %v must be whole milliseconds and at least %v", o.TTL, MinTTL)
