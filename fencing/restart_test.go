@@ -155,6 +155,23 @@ func TestInvariant47ATenureIsConfirmedAfterARequestMetNoStore(t *testing.T) {
 	}
 }
 
+// The guard's client asks another store than the lease's.
+func TestInvariant19ReleaseFreesTheLeaseThoughAGuardMetAnotherStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, other := newNode(t, transporttest.Start(t), "node-a"), newNode(t, transporttest.Start(t), "other")
+		_, tenure := n.lead(t)
+		if _, err := fencing.NewGuard(other.Client, tenure).Set(t.Context(), key, nil); !errors.Is(err, transport.ErrOtherStore) {
+			t.Errorf("Set: %v, want ErrOtherStore", err)
+		}
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Errorf("Release: %v", err)
+		}
+		if entry, err := n.Get(t.Context(), tenure.Name()); err != nil || entry.Exists {
+			t.Errorf("after Release the store holds %q, %v", entry.Value, err)
+		}
+	})
+}
+
 func TestATenureAndAClaimOutlastAMomentWithoutAStore(t *testing.T) {
 	for _, hidden := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

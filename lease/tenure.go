@@ -322,7 +322,9 @@ func (t *Tenure) leftAtStore() time.Duration {
 	now := t.lease.options.Clock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.freed || errors.Is(t.cause, ErrLost) || errors.Is(t.cause, ErrStoreReplaced) {
+	// That the client of a guard met another store says nothing of the one that this
+	// lease's client asks.
+	if t.freed || errors.Is(t.cause, ErrLost) || errors.Is(t.cause, ErrStoreReplaced) && isClosed(t.replaced) {
 		return 0
 	}
 	return t.sent + t.lease.options.TTL + t.lease.options.Margin - now
