@@ -10,8 +10,8 @@ import (
 // zero takes its default, most of them a share of TTL.
 type Options struct {
 	// TTL is how long the store keeps the lease after the last renewal: the
-	// longest time without a holder after a crash. Whole milliseconds, at least
-	// MinTTL. Default 10 s.
+	// longest time without a holder after a crash. Whole milliseconds, from MinTTL
+	// to MaxTTL. Default 10 s.
 	TTL time.Duration
 	// Margin is how much earlier than the store a tenure considers itself over.
 	// It absorbs the difference in rate of the two clocks and the time between
@@ -79,6 +79,10 @@ type Options struct {
 // decide, not the store.
 const MinTTL = 50 * time.Millisecond
 
+// MaxTTL is the longest TTL, and the longest of the other durations. Sums of longer ones
+// might be more than a time.Duration can be.
+const MaxTTL = 10 * 365 * 24 * time.Hour
+
 const (
 	defaultTTL = 10 * time.Second
 	// releaseJitter bounds the delay of a waiter that saw the lease go away.
@@ -125,8 +129,8 @@ func (o *Options) probe() time.Duration {
 }
 
 func (o *Options) validate() error {
-	if o.TTL < MinTTL || o.TTL%time.Millisecond != 0 {
-		return fmt.Errorf("TTL %v must be whole milliseconds and at least %v", o.TTL, MinTTL)
+	if o.TTL < MinTTL || o.TTL > MaxTTL || o.TTL%time.Millisecond != 0 {
+		return fmt.Errorf("TTL %v must be whole milliseconds, at least %v, and at most %v", o.TTL, MinTTL, MaxTTL)
 	}
 	for _, duration := range []struct {
 		name  string
@@ -138,6 +142,9 @@ func (o *Options) validate() error {
 	} {
 		if duration.value < 0 {
 			return fmt.Errorf("%s %v is negative", duration.name, duration.value)
+		}
+		if duration.value > MaxTTL {
+			return fmt.Errorf("%s %v is longer than %v", duration.name, duration.value, MaxTTL)
 		}
 	}
 	// A renewal whose reply is lost must leave room for another.
