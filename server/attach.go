@@ -68,6 +68,7 @@ type Attached struct {
 
 	once      sync.Once
 	readyOnce sync.Once
+	begun     bool // it has subscribed to requests; of the goroutine that connects
 	connected atomic.Bool
 
 	mu    sync.Mutex

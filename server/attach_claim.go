@@ -63,7 +63,12 @@ func (l *attachedLink) begin(ctx context.Context) error {
 		l.store.roster.forgetWatches()
 		l.store.unsent.clear()
 	}
-	return l.subscribe(ctx, paho.SubscribeOptions{Topic: protocol.InvokeTopic, QoS: 1, RetainHandling: 2, RetainAsPublished: true})
+	if !l.store.begun {
+		l.store.engine.Begin() // until now another store may have granted leases
+	}
+	err := l.subscribe(ctx, paho.SubscribeOptions{Topic: protocol.InvokeTopic, QoS: 1, RetainHandling: 2, RetainAsPublished: true})
+	l.store.begun = l.store.begun || err == nil
+	return err
 }
 
 // probe asks whether anybody answers a request: any store, attached or not, of any make.

@@ -158,6 +158,7 @@ func (s *Server) serve(ctx context.Context) error {
 	expiry, stopExpiry := context.WithCancel(context.Background())
 	var tasks sync.WaitGroup
 	tasks.Go(func() { s.engine.Run(expiry) })
+	s.engine.Begin()
 	if err := s.broker.Serve(); err != nil {
 		s.listener.stop()
 		stopExpiry()

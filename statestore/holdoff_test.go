@@ -39,6 +39,23 @@ func TestInvariant47AStoreGrantsNoLeaseDuringHoldOff(t *testing.T) {
 	}
 }
 
+func TestInvariant47HoldOffCountsFromBegin(t *testing.T) {
+	const hold = 10 * time.Second
+	w := newWorld(t, Options{HoldOff: hold})
+	w.now.Elapsed = time.Hour
+	w.store.Begin(w.now)
+	for _, test := range []struct {
+		after  time.Duration
+		answer string
+	}{{0, ":-1\r\n"}, {hold - 1, ":-1\r\n"}, {hold, "+OK\r\n"}} {
+		w.now.Elapsed = time.Hour + test.after
+		answer, _ := w.send(ask("SET lock a NEX PX 1000"))
+		if payload, _ := cutVersion(answer); payload != test.answer {
+			t.Errorf("%v after Begin: %q, want %q", test.after, answer, test.answer)
+		}
+	}
+}
+
 // A key that exists is known, so hold-off does not concern it.
 func TestHoldOffLetsAHolderRenew(t *testing.T) {
 	w := newWorld(t, Options{HoldOff: time.Minute})

@@ -28,8 +28,9 @@ type Options struct {
 	// names another store is refused before anything else is looked at. Empty: the store
 	// has no identity and applies requests for any.
 	Identity string
-	// HoldOff is how long from its start (zero on Instant.Elapsed) a store that starts
-	// without what an earlier one knew refuses to grant leases: a SET with NX or NEX that would
+	// HoldOff is how long a store that starts without what an earlier one knew refuses to
+	// grant leases, from Begin or, without that, from zero on Instant.Elapsed: a SET with
+	// NX or NEX that would
 	// create a key with PX fails its condition, as if the key were held. It should be at
 	// least the longest TTL in use, so that the holders of the earlier store run out
 	// before another holds. Zero: the store grants at once.
@@ -72,6 +73,7 @@ type Options struct {
 type Store struct {
 	options  Options
 	clock    hlc.Timestamp // the latest version issued
+	began    time.Duration // on Instant.Elapsed: when the hold-off began
 	entries  map[string]*entry
 	expiries expiries
 	bytes    int64
@@ -130,6 +132,11 @@ func New(options Options) (*Store, error) {
 		fences:   make(map[string]hlc.Timestamp),
 	}, nil
 }
+
+// Begin makes Options.HoldOff count from now. Whoever starts a store some time before the
+// first request can reach it calls Begin in between: until then an earlier store may have
+// granted leases.
+func (s *Store) Begin(now Instant) { s.began = now.Elapsed }
 
 // Identity returns Options.Identity.
 func (s *Store) Identity() string { return s.options.Identity }
@@ -241,7 +248,7 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 			reply.Outcome, reply.Version = ConditionFailed, current.version
 			return reply, notifications
 		}
-	} else if command.Condition != Always && command.Lifetime > 0 && now.Elapsed < s.options.HoldOff {
+	} else if command.Condition != Always && command.Lifetime > 0 && now.Elapsed-s.began < s.options.HoldOff {
 		reply.Outcome = ConditionFailed // without a version: nothing is known of the holder
 		return reply, notifications
 	}

@@ -99,6 +99,14 @@ func (e *Engine) EndSession(client string) {
 	e.store.EndSession(client)
 }
 
+// Begin tells the store that requests can reach it from now on.
+func (e *Engine) Begin() {
+	system := e.systemTime()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.store.Begin(e.nowLocked(system))
+}
+
 // Identity returns the identity of the store.
 func (e *Engine) Identity() string { return e.store.Identity() } // it never changes
 

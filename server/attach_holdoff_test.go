@@ -1,0 +1,45 @@
+package server_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/mosquitto"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// The second store is started while the first still serves, and cannot reach the broker at
+// first. What the first grants until it dies must run out before the second grants.
+func TestInvariant47HoldOffBeginsWhenAnAttachedStoreBeginsToAnswer(t *testing.T) {
+	broker := mosquitto.Start(t, "")
+	first := attach(t, broker.Address, server.AttachOptions{})
+	const ttl = 3 * time.Second
+	second, err := server.Attach("mqtt://"+broker.Address, server.AttachOptions{Store: statestore.Options{HoldOff: ttl}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(ttl) // in which it does not reach the broker
+	holder, err := lease.New(dial(t, broker.Address, transport.Options{ClientID: "holder"}), "l", lease.Options{TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holder.Acquire(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first.stop()
+	if err := first.result(); err != nil {
+		t.Fatal(err)
+	}
+	serveAttached(t, second).mustBeReady()
+	other, err := lease.New(dial(t, broker.Address, transport.Options{ClientID: "other"}), "l", lease.Options{TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.TryAcquire(t.Context()); !errors.Is(err, lease.ErrHeld) {
+		t.Errorf("TryAcquire: %v, want ErrHeld: the holder of the first store may believe still", err)
+	}
+}
