@@ -86,9 +86,9 @@ type Binding struct {
 	// refuses the request with [ErrOtherStore]. Stores that know no identities, as
 	// deployed ones, ignore it; it is then empty.
 	Store string
-	// Connection, if not nil, is the channel that [Client.Lost] returned while the
-	// connection lasted over which alone the request may leave. Once that is over, the
-	// request is not sent (ErrNotSent).
+	// Connection, if not nil, is the channel that [Client.Lost] or [Client.Unbroken]
+	// returned while the connection lasted over which alone the request may leave. Once
+	// the channel is closed, the request is not sent (ErrNotSent).
 	Connection <-chan struct{}
 }
 
