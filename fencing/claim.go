@@ -78,7 +78,7 @@ func (g *Guard) claim(ctx context.Context, key string, token hlc.Timestamp, bind
 func (g *Guard) claimOnce(ctx context.Context, patience time.Duration, key string, token hlc.Timestamp, binding transport.Binding) (transport.Entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	entry, err := g.client.GetBound(ctx, key, binding)
+	entry, err := g.client.GetWith(ctx, key, transport.GetOptions{Binding: binding})
 	if err != nil {
 		return transport.Entry{}, err
 	}

@@ -79,7 +79,7 @@ func NewGuard(client *transport.Client, tenure Tenure) *Guard {
 // claimed nor written. Claim a key first, or let Claim read it.
 func (g *Guard) Get(ctx context.Context, key string) (entry transport.Entry, err error) {
 	err = g.do(ctx, "get", key, func(ctx context.Context, _ hlc.Timestamp, binding transport.Binding) error {
-		if entry, err = g.client.GetBound(ctx, key, binding); err != nil {
+		if entry, err = g.client.GetWith(ctx, key, transport.GetOptions{Binding: binding}); err != nil {
 			return err
 		}
 		_, over := g.token() // it may have ended while the reply was on its way

@@ -190,7 +190,7 @@ type DelOptions struct {
 	FencingToken hlc.Timestamp
 	// Binding says which store alone may apply the request. Zero: any store may.
 	Binding Binding
-	// Urgent makes the request leave early, as that of SetOptions.
+	// Urgent makes the request leave early, like SetOptions.Urgent.
 	Urgent bool
 }
 
@@ -198,7 +198,7 @@ type DelOptions struct {
 type GetOptions struct {
 	// Binding says which store alone may answer. Zero: any store may.
 	Binding Binding
-	// Urgent makes the request leave early, as that of SetOptions.
+	// Urgent makes the request leave early, like SetOptions.Urgent.
 	Urgent bool
 }
 
@@ -253,17 +253,11 @@ func (c *Client) Set(ctx context.Context, key string, value []byte, options SetO
 
 // Get reads a key. A missing key is not an error.
 func (c *Client) Get(ctx context.Context, key string) (Entry, error) {
-	return c.GetBound(ctx, key, Binding{})
+	return c.GetWith(ctx, key, GetOptions{})
 }
 
-// GetBound is Get for a request that only the store of the binding may answer: from
-// another one the error matches ErrOtherStore, and ErrNotSent if the connection of the
-// binding is over.
-func (c *Client) GetBound(ctx context.Context, key string, binding Binding) (Entry, error) {
-	return c.GetWith(ctx, key, GetOptions{Binding: binding})
-}
-
-// GetWith is Get with options. Its errors are those of GetBound.
+// GetWith is Get with options. With a Binding the error matches ErrOtherStore if another
+// store is there, and ErrNotSent if the connection of the binding is over.
 func (c *Client) GetWith(ctx context.Context, key string, options GetOptions) (Entry, error) {
 	answer, err := c.do(ctx, Request{
 		Payload: resp3.AppendCommand(nil, protocol.VerbGet, key),
