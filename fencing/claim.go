@@ -65,7 +65,7 @@ func (g *Guard) claim(ctx context.Context, key string, token hlc.Timestamp, bind
 		case err == nil:
 			g.claims.remember(key)
 			return entry, nil
-		case binding.Over() != nil:
+		case binding.Err() != nil:
 			return transport.Entry{}, err // to be bound to the next connection
 		case over == nil && errors.Is(err, transport.ErrConditionFailed): // it changed after it was read
 		case !unanswered || !pause.For(ctx, claimPause):

@@ -175,7 +175,7 @@ func (g *Guard) bound(ctx context.Context, token hlc.Timestamp, request operatio
 			return err
 		}
 		err = request(ctx, token, binding)
-		if !errors.Is(err, transport.ErrNotSent) || binding.Over() == nil || ctx.Err() != nil {
+		if !errors.Is(err, transport.ErrNotSent) || binding.Err() == nil || ctx.Err() != nil {
 			return err
 		}
 		if _, over := g.token(); over != nil {

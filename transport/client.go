@@ -172,7 +172,7 @@ type SetOptions struct {
 	// FencingToken protects the key: the store then refuses writes to it
 	// without a token or with an older one. Zero sends none.
 	FencingToken hlc.Timestamp
-	// Binding says which store alone may apply the request. Zero: any store may.
+	// Binding ties the request to one store. Zero: any store may apply it.
 	Binding Binding
 	// Persist asks the store to keep the key on disk, so that it survives a restart of the
 	// store. A store may ignore it: the one of Azure IoT Operations keeps such keys if
@@ -188,7 +188,7 @@ type SetOptions struct {
 type DelOptions struct {
 	// FencingToken is needed for a protected key. Zero sends none.
 	FencingToken hlc.Timestamp
-	// Binding says which store alone may apply the request. Zero: any store may.
+	// Binding ties the request to one store. Zero: any store may apply it.
 	Binding Binding
 	// Urgent makes the request leave early, like SetOptions.Urgent.
 	Urgent bool
@@ -196,7 +196,7 @@ type DelOptions struct {
 
 // GetOptions refines a Get.
 type GetOptions struct {
-	// Binding says which store alone may answer. Zero: any store may.
+	// Binding ties the request to one store. Zero: any store may answer.
 	Binding Binding
 	// Urgent makes the request leave early, like SetOptions.Urgent.
 	Urgent bool

@@ -70,7 +70,7 @@ type Request struct {
 	// Timestamp and FencingToken are the user properties __ts and __ft; empty
 	// means that the request has none.
 	Timestamp, FencingToken string
-	// Binding says which store alone may apply the request.
+	// Binding says which store may apply the request, and no other.
 	Binding Binding
 	// Persist asks the store to keep what is set on disk, by the user property
 	// aio-persistence.
@@ -83,25 +83,26 @@ type Request struct {
 // took the place of that one applies it. The zero Binding ties it to none.
 type Binding struct {
 	// Store is the identity of the store, as [Client.Store] returns it. Another store
-	// refuses the request with [ErrOtherStore]. Stores that know no identities, as
-	// deployed ones, ignore it; it is then empty.
+	// refuses the request with [ErrOtherStore]. It is empty for a store without an
+	// identity, such as those deployed today.
 	Store string
-	// Connection, if not nil, is the channel that [Client.Lost] or [Client.Unbroken]
-	// returned while the connection lasted over which alone the request may leave. Once
-	// the channel is closed, the request is not sent (ErrNotSent).
+	// Connection, if not nil, is what [Client.Lost] or [Client.Unbroken] returned: the
+	// request leaves over that connection, and before the channel is closed, or not at all
+	// (ErrNotSent).
 	Connection <-chan struct{}
 }
 
-// Over returns nil while the binding allows a request to leave. A Conn calls it when it
-// has chosen the connection over which to send.
-func (b Binding) Over() error {
+// Err returns nil while a request with this binding may be sent, and an error that matches
+// ErrNotSent once its connection is lost. A Conn calls it when it has chosen the connection
+// over which to send.
+func (b Binding) Err() error {
 	if b.Connection != nil && isClosed(b.Connection) {
 		return notSent(errBoundConnection)
 	}
 	return nil
 }
 
-var errBoundConnection = errors.New("the connection that it belongs to is over")
+var errBoundConnection = errors.New("the connection that it is bound to was lost")
 
 // Reply is the store's answer as it came in.
 type Reply struct {

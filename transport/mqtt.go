@@ -282,7 +282,7 @@ func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error
 // request may be under way [MQTT-4.9.0-2].
 func (c *mqttConn) post(e *exchange) (*link, error) {
 	for {
-		if err := e.request.Binding.Over(); err != nil {
+		if err := e.request.Binding.Err(); err != nil {
 			return nil, err // rather than wait for a connection that cannot be the right one
 		}
 		l, err := c.awaitLink(e.ctx)
@@ -290,7 +290,7 @@ func (c *mqttConn) post(e *exchange) (*link, error) {
 			return nil, err
 		}
 		// Again: the next connection is ready only after the loss of the last was told.
-		if err := e.request.Binding.Over(); err != nil {
+		if err := e.request.Binding.Err(); err != nil {
 			return nil, err
 		}
 		switch {

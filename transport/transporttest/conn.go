@@ -275,13 +275,13 @@ func (c *Conn) end(cause error) {
 
 // RoundTrip implements transport.Conn.
 func (c *Conn) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
-	err := request.Binding.Over()
+	err := request.Binding.Err()
 	if err != nil {
 		return transport.Reply{}, err
 	}
 	line, decide, err := c.awaitLine(ctx)
 	if err == nil {
-		err = request.Binding.Over() // again: it may have waited for the next connection
+		err = request.Binding.Err() // again: it may have waited for the next connection
 	}
 	if err != nil {
 		return transport.Reply{}, err
