@@ -24,8 +24,8 @@ type Elector struct {
 	running bool
 	term    *Term // while Active or Draining
 
-	waits  func(cause error) // of the present Run, whose goroutine alone uses it
-	barred atomic.Bool       // something else than a leader keeps this node from the lease
+	onWaiting func(cause error) // of the present Run; only its goroutine uses it
+	barred    atomic.Bool       // something other than a leader keeps this node from the lease
 }
 
 // New returns an elector that campaigns for name, which is a key in the store.
@@ -42,7 +42,7 @@ func New(client *transport.Client, name string, options Options) (*Elector, erro
 	e := &Elector{client: client, options: options}
 	alsoTold := options.Lease.OnWaiting
 	options.Lease.OnWaiting = func(cause error) {
-		e.waits(cause)
+		e.onWaiting(cause)
 		if alsoTold == nil {
 			return
 		}
@@ -85,7 +85,7 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 	r := &run{Elector: e, lead: lead, monitor: newMonitor(&e.options), bidEnded: make(chan struct{})}
 	close(r.bidEnded)
 	r.observer = announcer{observer: e.options.Observer, logger: e.options.Logger, tasks: &r.tasks}
-	e.waits = r.waits
+	e.onWaiting = r.onWaiting
 	defer r.tasks.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

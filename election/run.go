@@ -51,22 +51,22 @@ func (r *run) loop(ctx context.Context) error {
 		unfit := fit.Err() != nil
 		release()
 		switch {
-		case t.led && r.options.OneShot:
+		case t.acquired && r.options.OneShot:
 			return err
-		case isFinished(t.ended): // there will be no other term
+		case isTerminal(t.ended): // there will be no other term
 			return fmt.Errorf("election: %w", t.ended)
-		case !t.led && isFinished(err):
+		case !t.acquired && isTerminal(err):
 			return fmt.Errorf("election: %w", err)
-		case !t.led && unfit:
+		case !t.acquired && unfit:
 			continue
-		case !t.led:
+		case !t.acquired:
 			// Even what looks as if it would last is worth another try: its reason may be
 			// an access rule that is being replaced, or a lease of another elector.
 			r.options.Logger.Error("the campaign failed and will be repeated", "election", r.lease.Name(), "error", err)
 			r.enter(Standby, err)
 		default:
-			// A term that is lost is not of our own will, so the next campaign could begin
-			// at once. But what ended it after so short a time may end the next one, too.
+			// A node whose lease was taken campaigns again at once, unless the term was
+			// short: then what ended it may end the next one, too.
 			if t.lasted >= r.options.TTL {
 				holdOff.Reset()
 				if t.taken {
@@ -79,16 +79,16 @@ func (r *run) loop(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// outcome is what has become of a campaign.
+// outcome is how a campaign ended.
 type outcome struct {
-	led    bool          // it got the lease; the rest is about that
-	lasted time.Duration // from the acquisition to the release
-	taken  bool          // the lease was taken from this node, rather than given up
-	ended  error         // why the tenure ended before it was released; nil if it did not
+	acquired bool          // it got the lease; the rest is about the term that followed
+	lasted   time.Duration // from the acquisition to the release
+	taken    bool          // the lease was taken from this node, rather than given up
+	ended    error         // why the tenure ended before it was released; nil if it did not
 }
 
-// isFinished reports whether an error is the end of the client.
-func isFinished(err error) bool {
+// isTerminal reports whether no request of this client can succeed any more.
+func isTerminal(err error) bool {
 	return errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrSessionTakenOver)
 }
 
@@ -160,16 +160,16 @@ func (r *run) campaign(ctx context.Context) (o outcome, err error) {
 	}
 	began := time.Now()
 	taken, err := r.serve(ctx, tenure)
-	o = outcome{led: true, lasted: time.Since(began), taken: taken}
+	o = outcome{acquired: true, lasted: time.Since(began), taken: taken}
 	if ended := tenure.Err(); !errors.Is(ended, lease.ErrReleased) {
 		o.ended = ended
 	}
 	return o, err
 }
 
-// waits is told what keeps the node from the lease, beside another that leads. It must not
-// wait for the observer: Acquire could not go on meanwhile.
-func (r *run) waits(cause error) {
+// onWaiting is called by Acquire with what keeps the node from the lease, other than
+// another leader. It must not wait for the observer, because Acquire waits for it.
+func (r *run) onWaiting(cause error) {
 	r.barred.Store(cause != nil)
 	r.observer.tell(Transition{Phase: Standby, At: time.Now(), Cause: cause})
 }
@@ -261,8 +261,8 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 	return taken, err
 }
 
-// afterTenure returns the cause of the end of a term, after that of the end of its tenure
-// if that has ended: whatever else happened then came too late, or was its consequence.
+// afterTenure returns why a term ended. If its tenure is over, that comes first: what else
+// happened came later or followed from it.
 func afterTenure(tenure *lease.Tenure, cause error) error {
 	if _, err := tenure.Token(); err == nil || errors.Is(cause, tenure.Err()) {
 		return cause
@@ -336,8 +336,8 @@ func (r *run) tell(phase Phase, token hlc.Timestamp, cause error) (told <-chan s
 	return r.observer.tell(Transition{Phase: phase, At: time.Now(), Token: token, Cause: cause})
 }
 
-// enter tells the observer of a new phase without the lease, and waits for it: as long as
-// it takes, since no other node waits for this one then.
+// enter tells the observer of a new phase without the lease, and waits for it as long as
+// it takes, because no other node needs anything of this one then.
 func (r *run) enter(phase Phase, cause error) { <-r.tell(phase, hlc.Timestamp{}, cause) }
 
 // show tells the observer of a new phase that comes before the function of the leader, and
