@@ -16,15 +16,15 @@ type candidacy struct {
 	value   string             // what will stand in the store; no other attempt has the same
 	lost    <-chan struct{}    // closed when the connection drops, where that matters; else nil
 	bequest *transport.Bequest // what frees the lease then; nil if nothing does
-	// store is the identity of the store that is asked; replaced is closed when another
-	// one answers; connection is closed when the connection ends that was there before
-	// the latest request left.
+	// What was there when the latest request was about to leave: the identity of the store;
+	// replaced, which is closed when another store answers; and connection, which is closed
+	// when it is lost.
 	store                string
 	replaced, connection <-chan struct{}
 	// mayHold: a request got no answer, so it may have set the key, or may yet. That a
 	// later request was refused says nothing of one that is still on its way.
 	mayHold bool
-	why     *obstacle // what to tell of what keeps it from success; may be nil
+	why     *obstacle // notes what keeps it from success; may be nil
 }
 
 // errReconnected: what an attempt rested on has gone with its connection.
@@ -35,7 +35,7 @@ var errReconnected = fmt.Errorf("begin anew: %w", ErrConnectionLost)
 // freed. why notes what keeps them from success; it may be nil.
 func (l *Lease) campaign(ctx context.Context, why *obstacle, attempt func(*candidacy) (*Tenure, error)) (*Tenure, error) {
 	var left time.Time // until then the store may keep what an attempt left
-	givenUp := func(err error) error {
+	orUnknown := func(err error) error {
 		if time.Now().Before(left) && !errors.Is(err, transport.ErrOutcomeUnknown) {
 			return fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err)
 		}
@@ -44,7 +44,7 @@ func (l *Lease) campaign(ctx context.Context, why *obstacle, attempt func(*candi
 	for {
 		c, err := l.stand(ctx, why)
 		if err != nil {
-			return nil, givenUp(err)
+			return nil, orUnknown(err)
 		}
 		tenure, err := attempt(c)
 		if tenure != nil {
@@ -62,7 +62,7 @@ func (l *Lease) campaign(ctx context.Context, why *obstacle, attempt func(*candi
 		if again && ctx.Err() == nil {
 			continue // the store may refuse to free it, and keeps it for a TTL at most
 		}
-		return nil, givenUp(err)
+		return nil, orUnknown(err)
 	}
 }
 
@@ -104,8 +104,8 @@ func (c *candidacy) binding() transport.Binding {
 	return b
 }
 
-// bequeath makes a connection with a last will. That waits for the broker, as a request
-// does that is not sent, so after as long as one may take it is an obstacle.
+// bequeath makes a connection with a last will. While it waits for the broker it counts,
+// after RequestTimeout, as a request that is not sent.
 func (l *Lease) bequeath(ctx context.Context, value string, why *obstacle) (bequest *transport.Bequest, err error) {
 	ended := make(chan struct{})
 	go func() {

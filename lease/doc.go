@@ -34,8 +34,8 @@
 //	a request that makes no sense or is too     the error             the error
 //	large; a client closed or taken over
 //
-// An Acquire whose context ends says why it still waited, and who had the lease when that
-// was last heard of.
+// If its context ends, the error of Acquire says why it still waited, and names the last
+// known holder.
 //
 // # How a tenure ends
 //
@@ -61,10 +61,10 @@
 // A store that lost its data knows neither the lease nor the fences of the keys that
 // were written under its token. So a tenure never outlives the data of the store that
 // granted it. Our stores have an identity, which is new whenever a store starts without
-// what an earlier one knew. Every request that speaks for a tenure names it, another
-// store refuses that request, and the first reply of another store ends the tenure. Of a
-// store without an identity, as deployed ones are, the tenure asks for its key once on
-// each new connection, before it renews over that.
+// what an earlier one knew. Every request on behalf of a tenure names that identity,
+// another store refuses the request, and the first reply of another store ends the tenure.
+// Stores deployed today have no identity: with them a tenure reads its key once on each
+// new connection before it renews.
 //
 // The new store may grant the lease while the holder of the old one has not noticed yet.
 // A hold-off (statestore.Options.HoldOff, tenure serve --hold-off) of the longest TTL in
@@ -83,8 +83,8 @@
 // A request that is not answered within RequestTimeout makes the client's connection
 // suspect: the broker has half of that again, and at least 100 ms, for a sign of life, and
 // then the client connects anew, and the renewal goes over the new connection. So a
-// connection that is dead without a word costs a tenure one timeout, whatever the
-// keep-alive, unless the tenure ends with its connection.
+// half-open connection costs a tenure one timeout, whatever the keep-alive, unless the
+// tenure ends with its connection.
 //
 // # Instant failover
 //

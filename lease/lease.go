@@ -104,24 +104,23 @@ func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 	return nil, held
 }
 
-// Acquire waits until the lease is free and acquires it. It waits, too, while something
-// else keeps it from that which can pass: no connection, a store that does not answer, a
-// refusal (transport.ErrNotAuthorized, ErrQuotaExceeded, a clock that is wrong, …).
-// Options.OnWaiting is told of such a reason. Like TryAcquire it leaves no silent holder
-// behind.
+// Acquire waits until the lease is free and acquires it. It also waits out what can pass:
+// no connection, a store that does not answer, a refusal (transport.ErrNotAuthorized,
+// ErrQuotaExceeded, a clock that is wrong, …). Options.OnWaiting gets such a reason. Like
+// TryAcquire it leaves no silent holder behind.
 //
 // It returns when it holds the lease, when ctx ends, or when waiting is in vain: because
 // the client is closed or was taken over (transport.ErrClosed, ErrSessionTakenOver), or
-// because the program must change. That is so if the request is too large, or makes no
-// sense to the store (transport.ErrPacketTooLarge, ErrSyntax, ErrUnknownCommand,
+// because the program must change. The program must change if the request is too large or
+// makes no sense to the store (transport.ErrPacketTooLarge, ErrSyntax, ErrUnknownCommand,
 // ErrWrongNumberOfArguments, ErrKeyLengthZero, ErrMissingTimestamp, ErrMalformedTimestamp,
-// ErrLockRule), and if InstantFailover cannot be had like this (transport.ErrWillInUse, or
-// a keep-alive that does not fit the TTL).
+// ErrLockRule), or if InstantFailover is not possible (transport.ErrWillInUse, or a
+// keep-alive that does not fit the TTL).
 //
-// If ctx ends first, the error matches the cause of that, and also ErrHeld, with the last
-// known holder in a *HeldError, if another had the lease when that was last heard of. It
-// says why the latest request came to nothing, and matches the sentinel of a refusal.
-// It matches transport.ErrOutcomeUnknown where the lease may have been acquired.
+// If ctx ends first, the error matches the cause of ctx. It matches ErrHeld too, with the
+// last known holder in a *HeldError, if the store last said that another holds the lease.
+// It says why the latest request failed, and matches the sentinel of a refusal. It matches
+// transport.ErrOutcomeUnknown if the lease may have been acquired.
 func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 	var queue *waiter
 	defer func() {
@@ -166,8 +165,8 @@ func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 				}
 			}
 			if held {
-				// Without a version there is no holder. The store will not notify when it
-				// begins to grant.
+				// Without a version there is no holder: the store is in its hold-off, and does
+				// not notify when that ends.
 				queue.deaf = queue.deaf || version.IsZero()
 				queue.refused(version)
 			} else {
@@ -176,7 +175,7 @@ func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 		}
 	})
 	if err != nil && ctx.Err() != nil && !inVain(err) {
-		err = why.givenUp(ctx, err)
+		err = why.gaveUp(ctx, err)
 	}
 	return tenure, l.acquireError(err)
 }
@@ -246,10 +245,9 @@ func (l *Lease) try(ctx context.Context, c *candidacy) (tenure *Tenure, version 
 	return nil, version, err
 }
 
-// beforehand says of the error of a GET that the request which was to follow was not
-// sent. That the outcome of the GET is unknown must not be taken for the outcome of the
-// other.
-func beforehand(err error) error {
+// asNotSent turns the error of a GET into that of the request that was to follow it, which
+// was not sent: an unknown outcome of the GET is not an unknown outcome of the request.
+func asNotSent(err error) error {
 	if !errors.Is(err, transport.ErrOutcomeUnknown) {
 		return err
 	}
@@ -271,7 +269,7 @@ func (l *Lease) set(ctx context.Context, value string, binding transport.Binding
 		Binding:   binding,
 		Urgent:    true,
 	})
-	l.doubt(l.client, err)
+	l.probeIfUnanswered(l.client, err)
 	return version, err
 }
 
@@ -280,14 +278,14 @@ func (l *Lease) get(ctx context.Context, client *transport.Client, binding trans
 	ctx, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
 	defer cancel()
 	entry, err := client.GetWith(ctx, l.name, transport.GetOptions{Binding: binding, Urgent: true})
-	l.doubt(client, err)
+	l.probeIfUnanswered(client, err)
 	return entry, err
 }
 
-// doubt has the connection probed when a request was not answered in time. If the
-// connection is dead without a word, the next attempt goes over a new one, and not in
-// vain over this one until the keep-alive notices.
-func (l *Lease) doubt(client *transport.Client, err error) {
+// probeIfUnanswered has the connection probed if err says that a request was not answered
+// in time. If the connection is dead, the next attempt goes over a new one; otherwise each
+// would go over this one until the keep-alive notices.
+func (l *Lease) probeIfUnanswered(client *transport.Client, err error) {
 	if errors.Is(err, context.DeadlineExceeded) {
 		client.Probe(l.options.probe())
 	}
@@ -311,7 +309,7 @@ func (l *Lease) free(ctx context.Context, value string, binding transport.Bindin
 		attempt, cancel := context.WithTimeout(ctx, min(l.options.RequestTimeout, time.Until(end)))
 		_, err := l.client.VDel(attempt, l.name, []byte(value), transport.DelOptions{Binding: binding, Urgent: true})
 		cancel()
-		l.doubt(l.client, err)
+		l.probeIfUnanswered(l.client, err)
 		switch {
 		case err == nil, errors.Is(err, transport.ErrConditionFailed), errors.Is(err, transport.ErrOtherStore):
 			return nil

@@ -13,16 +13,14 @@ import (
 // or the client is finished. Renewals are not changes; a tenure of the same holder that
 // follows another is. A consumer that is slow sees the latest holder only.
 //
-// Where the store cannot be asked it returns the last known holder with an error, once
-// for each kind of error, and goes on asking; the first answer after that comes even if
-// the holder is the same. After an error that matches transport.ErrClosed or
-// ErrSessionTakenOver nothing follows. When ctx ends, nothing does either, not even an
-// error.
+// When the store cannot be asked, it returns the last known holder with an error, once for
+// each kind of error, and goes on asking. The next answer is then returned even if the
+// holder is the same. An error that matches transport.ErrClosed or ErrSessionTakenOver is
+// the last. The end of ctx ends the sequence without an error.
 //
-// All that it shows are answers of the store. A notification only says when to ask: it
-// may be old, or forged, and one with a version from the future would outlive every true
-// one. Where notifications are lost, a change shows within a TTL. However many come, the
-// store is asked once in Options.RetryAfter at most.
+// Every holder comes from an answer of the store. A notification only says when to ask,
+// because it may be old or forged. If notifications are lost, a change shows within a TTL.
+// The store is asked at most once in Options.RetryAfter, however many notifications come.
 func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 	return func(yield func(Holder, error) bool) {
 		o := &observation{lease: l, yield: yield, between: pauses{lease: l, longest: l.options.Jitter}}

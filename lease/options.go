@@ -58,15 +58,13 @@ type Options struct {
 	// thousands of leases cheaper. A tenure whose key was deleted then goes on until
 	// a renewal meets the next holder, if ever.
 	NoWatch bool
-	// OnWaiting, if not nil, is told why Acquire still waits where that is not that
-	// another has the lease: of the store's or the broker's refusal, of a connection that
-	// is missing, of a request without an answer. cause matches the sentinels of package
-	// transport. It is called when the kind of the cause changes, not once for each
-	// attempt, and with nil when the store has answered again and Acquire goes on waiting
-	// for the holder. It is not called when Acquire returns.
+	// OnWaiting, if not nil, gets what keeps Acquire waiting, other than a holder: a
+	// refusal by the store or the broker, a missing connection, a request without an
+	// answer. cause matches the sentinels of package transport. OnWaiting is called when
+	// the kind of cause changes, not for each attempt, and with nil when the store answers
+	// again and Acquire waits for the holder. It is not called when Acquire returns.
 	//
-	// Acquire calls it, in the goroutine of its caller, and waits for it: it must not
-	// block.
+	// Acquire calls it in the goroutine of its caller and waits for it: it must not block.
 	OnWaiting func(cause error)
 	// Clock measures the tenure; default SystemClock.
 	Clock Clock

@@ -39,8 +39,8 @@ type Tenure struct {
 
 	cancelRenewal context.CancelFunc // of the one under way, if any
 
-	// confirmed has the connection of each client over which the store was last seen to
-	// hold this tenure. It is of use only where the store has no identity.
+	// confirmed has, for each client, the connection over which the store last said that it
+	// has this tenure. It is for stores without an identity.
 	confirmed map[*transport.Client]<-chan struct{}
 }
 
@@ -194,18 +194,18 @@ func (t *Tenure) FencedOut(evidence error) {
 	t.end(fmt.Errorf("%w: %w", ErrFencedOut, evidence))
 }
 
-// Bind returns what ties a request of client, which speaks for this tenure, to the store
-// that granted it. A store that took its place, such as one that was restarted without
-// its data, then refuses the request.
+// Bind returns what ties a request of client, made on behalf of this tenure, to the store
+// that granted it. Another store, such as one that was restarted without its data, then
+// refuses the request.
 //
-// Where the store has no identity, as deployed ones, the request is tied to the present
-// connection instead, and Bind first asks the store whether it still holds the tenure,
-// once for each connection, and again after a request met no store
-// (transport.ErrNoStore). The tenure ends if it does not. Where the tenure ends with
-// its connection, a request of the client that holds the lease is tied to that.
+// A store deployed today has no identity. The request is then tied to the present
+// connection of client instead, and once for each connection, and again after a request
+// met no store (transport.ErrNoStore), Bind asks the store whether it still has this
+// tenure, which ends if it does not. A request of the client that holds the lease is tied
+// to its connection where the tenure ends with that.
 //
-// The error is the cause of the tenure's end, or says why the store could not be asked.
-// Bind waits for no longer than ctx lasts.
+// The error is why the tenure ended, or why the store could not be asked. Bind waits no
+// longer than ctx lasts.
 func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.Binding, error) {
 	binding := transport.Binding{Store: t.store, Connection: t.lost}
 	if t.store != "" || t.lost != nil && client == t.lease.client {
@@ -228,7 +228,7 @@ func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.
 				isClosed(binding.Connection) && ctx.Err() == nil && !isTerminal(err) {
 				continue
 			}
-			return binding, beforehand(err)
+			return binding, asNotSent(err)
 		}
 		if ask.Connection == nil {
 			continue

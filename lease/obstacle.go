@@ -8,18 +8,17 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// obstacle is why one Acquire still waits: what the latest request came to, and who had
-// the lease when that was last heard. A nil obstacle belongs to TryAcquire and notes
-// nothing.
+// obstacle is why one Acquire still waits: the error of the latest request, and the holder
+// that the store last named. A nil obstacle belongs to TryAcquire and notes nothing.
 type obstacle struct {
 	lease  *Lease
-	cause  error  // why the latest request came to nothing; nil if the store answered it
-	told   string // the class of what Options.OnWaiting was told last; "" for nil
+	cause  error  // of the latest request; nil if the store answered it
+	told   string // the class of the cause that Options.OnWaiting got last; "" for nil
 	held   bool   // another had the lease
-	holder Holder // which one; not Held if that is not known
+	holder Holder // not Held if it is not known
 }
 
-// met notes that a request came to nothing, and reports whether that is news.
+// met notes why a request failed, and reports whether that is news.
 func (o *obstacle) met(cause error) (news bool) {
 	if o == nil {
 		return false
@@ -53,37 +52,37 @@ func (o *obstacle) heard(entry transport.Entry) {
 // refused notes that another has the lease.
 func (o *obstacle) refused() {
 	if !o.held {
-		o.holder = Holder{} // one that was not heard of
+		o.holder = Holder{} // the refusal does not name it
 	}
 	o.held = true
 	o.gone()
 }
 
-// givenUp returns the error of an Acquire whose ctx ended before err did.
-func (o *obstacle) givenUp(ctx context.Context, err error) error {
-	g := &givenUp{cause: context.Cause(ctx), reason: o.cause, unknown: errors.Is(err, transport.ErrOutcomeUnknown)}
+// gaveUp returns the error of an Acquire whose ctx ended; err is how its last attempt ended.
+func (o *obstacle) gaveUp(ctx context.Context, err error) error {
+	g := &gaveUpError{cause: context.Cause(ctx), reason: o.cause, unknown: errors.Is(err, transport.ErrOutcomeUnknown)}
 	if o.held {
 		g.held = &HeldError{Lease: o.lease.name, Holder: o.holder}
 	}
 	return g
 }
 
-// givenUp is the error of an Acquire whose context ended. It matches the cause of that,
-// what stood in the way, and ErrHeld if another had the lease.
-type givenUp struct {
+// gaveUpError is the error of an Acquire whose context ended. It matches the cause of the
+// context, the error of the latest request, and ErrHeld if another had the lease.
+type gaveUpError struct {
 	cause   error      // of the end of the context
-	reason  error      // why the latest request came to nothing; nil if the store answered
-	held    *HeldError // nil if the lease was free when that was last heard
-	unknown bool       // whether it was acquired
+	reason  error      // of the latest request; nil if the store answered it
+	held    *HeldError // nil if the lease was free by the latest answer
+	unknown bool       // whether the lease was acquired is not known
 }
 
-func (g *givenUp) Error() string {
+func (g *gaveUpError) Error() string {
 	text := g.cause.Error()
 	if g.unknown {
 		text = transport.ErrOutcomeUnknown.Error() + ": " + text
 	}
 	if g.reason != nil {
-		text += fmt.Sprintf("; it still waited because of this: %v", g.reason)
+		text += fmt.Sprintf("; the latest request failed: %v", g.reason)
 	}
 	switch {
 	case g.held == nil:
@@ -95,7 +94,7 @@ func (g *givenUp) Error() string {
 	return text
 }
 
-func (g *givenUp) Unwrap() []error {
+func (g *gaveUpError) Unwrap() []error {
 	causes := []error{g.cause}
 	if g.unknown {
 		causes = append(causes, transport.ErrOutcomeUnknown)
@@ -104,20 +103,20 @@ func (g *givenUp) Unwrap() []error {
 		causes = append(causes, g.held)
 	}
 	if g.reason != nil {
-		causes = append(causes, &reason{error: g.reason, unknown: g.unknown})
+		causes = append(causes, &requestError{error: g.reason, unknown: g.unknown})
 	}
 	return causes
 }
 
-// reason is the error of one request, as part of the error of an acquisition. It matches
-// what it is, but for what holds of that request only: that its own time was up, and what
-// became of it.
-type reason struct {
+// requestError is the error of one request within the error of an acquisition. It does not
+// match what is true of the request only: that the request timed out, or that its outcome
+// is unknown.
+type requestError struct {
 	error
-	unknown bool // what became of the acquisition
+	unknown bool // whether the lease was acquired is not known
 }
 
-func (r *reason) Is(target error) bool {
+func (r *requestError) Is(target error) bool {
 	switch target {
 	case transport.ErrOutcomeUnknown, context.Canceled, context.DeadlineExceeded:
 		return false
@@ -127,10 +126,10 @@ func (r *reason) Is(target error) bool {
 	return errors.Is(r.error, target)
 }
 
-func (r *reason) As(target any) bool { return errors.As(r.error, target) }
+func (r *requestError) As(target any) bool { return errors.As(r.error, target) }
 
-// classOf tells errors apart that have different causes, and not those that differ in a
-// number or a name: so that what is told of them is told once.
+// classOf returns the same text for errors that differ in a number or a name only, so that
+// one cause is reported once and not for each attempt.
 func classOf(err error) string {
 	var refused *transport.RefusedError
 	var rejected *transport.RejectedError
@@ -139,7 +138,7 @@ func classOf(err error) string {
 	switch {
 	case errors.As(err, &refused):
 		if errors.Unwrap(refused) == nil {
-			return "refused in words that the protocol does not list"
+			return "refused with an unknown text"
 		}
 		return refused.Text
 	case errors.As(err, &rejected):
