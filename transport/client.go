@@ -135,13 +135,13 @@ func (c *Client) Go(task func(ctx context.Context)) bool {
 	return true
 }
 
-// Probe asks the broker for a sign of life, because a request went without an answer, and
-// gives the present connection up if none comes within that time: requests under way then
-// fail with ErrOutcomeUnknown, and the client connects again. A connection that is dead
-// without a word costs one timeout of a request so, and not one to two keep-alives. A
-// broker that is alive has at least 100 ms to answer, whatever within says.
+// Probe sends a PINGREQ and, if nothing arrives within that time, ends the connection:
+// requests under way then fail with ErrOutcomeUnknown, and the client connects again. Call
+// it when a request was not answered in time. A half-open connection then costs one
+// request timeout, and not one to two keep-alives. The broker has at least 100 ms to
+// answer, whatever within says.
 //
-// It returns at once. It does nothing while there is no connection, or an earlier Probe
+// It returns at once. It does nothing while there is no connection, while an earlier Probe
 // is under way, or if the Conn is no [Prober].
 func (c *Client) Probe(within time.Duration) {
 	if prober, ok := c.conn.(Prober); ok {
@@ -175,12 +175,11 @@ type SetOptions struct {
 	// Binding ties the request to one store. Zero: any store may apply it.
 	Binding Binding
 	// Persist asks the store to keep the key on disk, so that it survives a restart of the
-	// store. A store may ignore it: the one of Azure IoT Operations keeps such keys if
-	// persistence is configured there, ours treats all keys alike.
+	// store. A store may ignore it: Azure IoT Operations keeps such keys if
+	// persistence is configured there; ours treats all keys alike.
 	Persist bool
-	// Urgent makes the request leave before all others of this client that have not left
-	// yet, urgent ones excepted. Leases renew themselves so. It is for small requests that
-	// are few.
+	// Urgent makes the request leave before all waiting requests of this client that are
+	// not urgent. Leases use it for their own requests. It is for few and small requests.
 	Urgent bool
 }
 
@@ -352,7 +351,7 @@ func (c *Client) exchange(ctx context.Context, request Request) (answer, error) 
 	answer, err := c.read(reply)
 	if err != nil {
 		err = c.explainSkew(request, answer.version, err)
-		answer.version = hlc.Timestamp{} // the store's clock, perhaps, and of no value
+		answer.version = hlc.Timestamp{} // of no value; it may be the store's clock
 	}
 	return answer, err
 }

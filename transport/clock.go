@@ -24,7 +24,7 @@ type clock struct {
 	offset int64         // what the store's clock asks us to add to ours; never positive
 }
 
-// newClock returns the clock of a node. The error says why its id is none.
+// newClock returns the clock of a node. The error says why the client id cannot be a node id.
 func newClock(node string) (clock, error) {
 	first, err := hlc.Parse("0:0:" + node)
 	if err != nil {
@@ -43,13 +43,13 @@ func (c *clock) tick(local int64) (hlc.Timestamp, error) {
 	return next, nil
 }
 
-// observe takes notice of what the store says: a version, or its clock. What is more than
-// maxSkew ahead of this node's clock is data, does not move the clock, and is an
-// [*hlc.DriftError]. Any other error is no reason to do anything.
+// observe merges what the store says: a version, or its clock. What is more than maxSkew
+// ahead of this node's clock does not move the clock, and the error is an
+// [*hlc.DriftError]. After any other error the version was not merged, which does no harm.
 func (c *clock) observe(version hlc.Timestamp, local int64) error {
 	c.seen = version.Wall
 	if local-version.Wall <= maxSkewMillis {
-		c.offset = 0 // the node's clock will do
+		c.offset = 0 // the node's clock is right again
 	}
 	wall := c.physical(local)
 	if version.Wall-wall > maxSkewMillis {
@@ -71,7 +71,7 @@ func (c *clock) observe(version hlc.Timestamp, local int64) error {
 
 // adapt makes the clock go by the store's from here on, after the store refused a timestamp
 // as too far ahead. store is what the store's clock showed, in milliseconds since the Unix
-// epoch, or negative if the store did not tell; then the latest version has to do. It
+// epoch, or negative if the refusal did not say; then the latest version takes its place. It
 // reports whether the store is likely to accept the next timestamp.
 func (c *clock) adapt(refused hlc.Timestamp, store, local int64) bool {
 	if store < 0 {
@@ -89,7 +89,7 @@ func (c *clock) adapt(refused hlc.Timestamp, store, local int64) bool {
 
 // physical returns the time by which the clock goes. Where that is behind the last
 // timestamp by more than maxSkew, because the node's clock was set back, the clock begins
-// anew: timestamps that are ahead by as much would be refused.
+// anew: the store would refuse timestamps that far ahead.
 func (c *clock) physical(local int64) int64 {
 	wall := max(local+c.offset, 0)
 	if c.last.Wall-wall > maxSkewMillis {

@@ -17,7 +17,7 @@ func TestInvariant48ClockOfAClient(t *testing.T) {
 		second = 1000
 		minute = 60 * second
 		hour   = 60 * minute
-		nobody = math.MinInt64 // the store does not tell its clock
+		untold = math.MinInt64 // the store does not tell its clock
 	)
 	type step struct {
 		local int64 // what the node's clock shows
@@ -94,16 +94,16 @@ func TestInvariant48ClockOfAClient(t *testing.T) {
 		}},
 		{"a refusal that does not tell, and nothing known", []step{
 			{local: hour, want: stamp(hour, 0)},
-			{local: hour, refuses: shows(nobody), vain: true, want: stamp(hour, 1)},
+			{local: hour, refuses: shows(untold), vain: true, want: stamp(hour, 1)},
 		}},
 		{"a refusal that does not tell, and an old version", []step{
 			{local: hour, sees: version(-hour, 4), want: stamp(hour, 1)},
-			{local: hour, refuses: shows(nobody), want: stamp(-hour, 0)},
+			{local: hour, refuses: shows(untold), want: stamp(-hour, 0)},
 			{local: hour, sees: version(9, 0), want: stamp(-hour, 1)}, // behind is no harm
 		}},
 		{"a refusal that does not tell, and a version from the future", []step{
 			{local: hour, sees: version(3*hour, 0), drift: 2 * hour, want: stamp(hour, 0)},
-			{local: hour, refuses: shows(nobody), vain: true, want: stamp(hour, 1)},
+			{local: hour, refuses: shows(untold), vain: true, want: stamp(hour, 1)},
 		}},
 	}
 	for _, test := range tests {
@@ -128,7 +128,7 @@ func TestInvariant48ClockOfAClient(t *testing.T) {
 				}
 				if step.refuses != nil {
 					store := int64(-1)
-					if *step.refuses != nobody {
+					if *step.refuses != untold {
 						store = noon + *step.refuses
 					}
 					if adapted := c.adapt(sent, store, local); adapted == step.vain {

@@ -40,10 +40,9 @@ type Conn interface {
 type Prober interface {
 	Conn
 
-	// Probe makes the other end of the present connection say something, and gives the
-	// connection up, so that the next one is made, if nothing comes from there within
-	// that time. It returns at once, and does nothing while there is no connection or an
-	// earlier Probe is under way.
+	// Probe asks the other end of the present connection for a sign of life, and replaces
+	// the connection if nothing arrives within that time. It returns at once, and does
+	// nothing while there is no connection or an earlier Probe is under way.
 	Probe(within time.Duration)
 }
 
@@ -75,12 +74,12 @@ type Request struct {
 	// Persist asks the store to keep what is set on disk, by the user property
 	// aio-persistence.
 	Persist bool
-	// Urgent requests leave before all others that have not left yet, in their own order.
+	// Urgent requests leave in order among themselves, and before all others that wait.
 	Urgent bool
 }
 
-// Binding ties a request to the store that granted a tenure, so that no store which
-// took the place of that one applies it. The zero Binding ties it to none.
+// Binding ties a request to one store, such as the one that granted a tenure, so that a
+// store that replaced it does not apply the request. The zero Binding ties it to none.
 type Binding struct {
 	// Store is the identity of the store, as [Client.Store] returns it. Another store
 	// refuses the request with [ErrOtherStore]. It is empty for a store without an

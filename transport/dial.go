@@ -21,8 +21,8 @@ type Options struct {
 	// number.
 	ClientID string
 	// KeepAlive is how often an idle connection is checked; whole seconds. A
-	// link that is cut without a word is noticed after one to two of them, or as soon as
-	// a lease misses an answer (see Client.Probe).
+	// half-open link is noticed after one to two of them, or as soon as a lease misses an
+	// answer (see Client.Probe).
 	// Default 5 s.
 	KeepAlive time.Duration
 	// ReconnectMin and ReconnectMax bound the exponential backoff between
@@ -75,8 +75,8 @@ const (
 	defaultMaxPacketSize = 2 << 20
 	// minMaxPacketSize leaves room for what a broker says to any client.
 	minMaxPacketSize = 1 << 10
-	// mostPacket is the size of the largest packet there can be [MQTT-2.1.4].
-	mostPacket = 1<<28 - 1 + 5
+	// maxMaxPacketSize is the size of the largest packet there can be [MQTT-2.1.4].
+	maxMaxPacketSize = 1<<28 - 1 + 5
 )
 
 // Dial connects to the MQTT 5 broker at address, and returns when requests can be sent.
@@ -176,8 +176,8 @@ func (o *Options) complete() error {
 	if o.MaxPacketSize == 0 {
 		o.MaxPacketSize = defaultMaxPacketSize
 	}
-	if o.MaxPacketSize < minMaxPacketSize || o.MaxPacketSize > mostPacket {
-		return fmt.Errorf("transport: Options.MaxPacketSize %d is not from %d to %d; 0 means %d", o.MaxPacketSize, minMaxPacketSize, mostPacket, defaultMaxPacketSize)
+	if o.MaxPacketSize < minMaxPacketSize || o.MaxPacketSize > maxMaxPacketSize {
+		return fmt.Errorf("transport: Options.MaxPacketSize %d is not from %d to %d; 0 means %d", o.MaxPacketSize, minMaxPacketSize, maxMaxPacketSize, defaultMaxPacketSize)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

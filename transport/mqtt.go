@@ -289,7 +289,8 @@ func (c *mqttConn) post(e *exchange) (*link, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Again: the next connection is ready only after the loss of the last was told.
+		// Again: l may be the next connection. That is ready only after the channel of the
+		// lost one is closed, so this check misses nothing.
 		if err := e.request.Binding.Err(); err != nil {
 			return nil, err
 		}
@@ -555,9 +556,9 @@ func (c *mqttConn) ignore(why Ignored, m *message) {
 	c.logger.Debug("ignored a message", "topic", string(m.topic))
 }
 
-// reply turns a status of 400 or more into an error. A timeout and an error of the
-// server leave open whether the request was applied; the others say that it was not.
-// Stores that send no status are believed.
+// reply turns a status of 400 or more into an error. After 408 and 5xx it is not known
+// whether the request was applied; after any other it was not. A reply without a status
+// counts as a success.
 func (m *message) reply() result {
 	status, err := strconv.Atoi(string(m.status))
 	if err != nil || status < 400 {
@@ -570,7 +571,7 @@ func (m *message) reply() result {
 	return result{err: rejected}
 }
 
-// Statuses of a reply, which are those of HTTP.
+// Statuses of a reply, as in HTTP.
 const (
 	statusTimeout     = 408
 	statusServerError = 500 // and above

@@ -56,7 +56,7 @@ func dialNet(ctx context.Context, server *url.URL, config *tls.Config, maxPacket
 	return newNetConn(conn, socket, maxPacket, writeTimeout), nil
 }
 
-// dress puts around a socket what the address asks for.
+// dress adds TLS and WebSocket to a connection.
 func dress(ctx context.Context, socket net.Conn, server *url.URL, config *tls.Config, writeTimeout time.Duration) (net.Conn, error) {
 	conn, scheme := socket, schemeOf(server)
 	if scheme.encrypted {

@@ -53,7 +53,7 @@ func (e *SkewError) Error() string {
 		e.Local.Format(time.RFC3339Nano), e.lead(e.Local, least), e.cause)
 }
 
-// lead says how far a moment is ahead of the store's clock: at least so much, if that
+// lead says how far a moment is ahead of the store's clock, or how far at least if that
 // clock is not known.
 func (e *SkewError) lead(moment time.Time, least time.Duration) string {
 	if e.Store.IsZero() {

@@ -9,12 +9,12 @@ import (
 )
 
 // Store returns the identity of the store that answered last, and a channel that is
-// closed once another store answers: a store has a new identity when it starts without
-// what an earlier one knew, so what that one granted is void then. Bind requests to the
-// identity (see [Binding]) to keep them from the store that comes after.
+// closed when another store answers. A store has a new identity when it starts without the
+// data of an earlier one, and what the earlier one granted is void then. A request with a
+// [Binding] to the identity is refused by any other store.
 //
-// Stores that know no identities, as deployed ones, have the empty one. Before the first
-// answer identity is empty and replaced is nil.
+// Stores deployed today have no identity: it is empty. Before the first answer identity is
+// empty and replaced is nil.
 func (c *Client) Store() (identity string, replaced <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,8 +53,8 @@ func (c *Client) answeredBy(identity string) {
 	}
 }
 
-// unanswered notes that a request met no store. One that answers later may have been
-// started in between.
+// unanswered notes that the broker knows no store. The next one that answers may have
+// been started since, and forgotten all watches.
 func (c *Client) unanswered(err error) {
 	if !errors.Is(err, ErrNoStore) {
 		return
@@ -81,8 +81,8 @@ func (c *Client) breakLocked() {
 	}
 }
 
-// suspectStore asks the store for its identity because a notification has another one
-// than its last reply. A notification is a hint, and may be forged or late.
+// suspectStore asks the store for its identity if a notification names another than the
+// latest reply. A notification alone is a hint: it may be forged or late.
 func (c *Client) suspectStore(notification Notification) {
 	c.mu.Lock()
 	ask := c.replaced != nil && notification.Store != c.store && notification.Store != "" && !c.asking

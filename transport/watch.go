@@ -91,10 +91,10 @@ func (w *Watch) offerLocked(change Change) {
 // until the connection is up.
 //
 // The watch is registered again and the key read again, by itself, after a lost
-// connection, when another store answers than before, and when one answers again after
-// ErrNoStore. A client that would not notice another store does so every minute: where
-// the store has no identity (see Client.Store), or has answered nothing for that long. So
-// a watch is not silent for longer, whatever was restarted.
+// connection, when another store answers, and when a store answers again after ErrNoStore.
+// Where the client could not notice another store, it does so every minute: if the store
+// has no identity (see Client.Store), or has answered nothing for that long. So no restart
+// silences a watch for longer than that.
 //
 // It fails only once the client is closed. A refusal by the store ends the
 // watch: see Err.
@@ -213,7 +213,7 @@ type registration struct {
 	// Guarded by the client's lock.
 	watches map[*Watch]struct{}
 	heard   uint64 // notifications so far
-	known   seen   // what the watches were told last
+	known   seen   // what the watches got last
 
 	// Owned by run.
 	tried    uint64        // the last connection on which KEYNOTIFY was sent
@@ -262,7 +262,7 @@ func (r *registration) offerLocked(change Change, freshOnly bool) {
 }
 
 // run brings the store's idea of who watches into line with ours, whenever one
-// of them changed or may have, until nobody watches or the client is closed.
+// of them changed or may have, until no watch is left or the client is closed.
 func (r *registration) run(ctx context.Context) {
 	timer := time.NewTimer(refreshEvery)
 	defer timer.Stop()
@@ -355,7 +355,7 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 // read gets the key and passes on what it holds. If a notification arrived while
 // the GET was under way, that is at least as recent, and what was read is
 // dropped: no watch may be left with the older of two states. With onlyNews what the
-// watches were told already is dropped too, and what they were not told follows a gap.
+// watches have got already is dropped too, and what they have not got follows a gap.
 func (r *registration) read(ctx context.Context, freshOnly, onlyNews bool) (retry time.Duration) {
 	c := r.client
 	c.mu.Lock()

@@ -16,15 +16,14 @@ type window struct {
 
 	mu       sync.Mutex
 	used     int
-	urgent   []chan struct{} // those who wait, in order; closed for the one that gets a slot
+	urgent   []chan struct{} // of the requests that wait, in order; closed when one gets a slot
 	ordinary []chan struct{} // likewise
 }
 
 const (
-	// reservedShare is the share of the slots that is kept for urgent requests, one in so
-	// many. Where there are fewer slots none is.
+	// One slot in reservedShare is kept for urgent requests: none of fewer slots than that.
 	reservedShare = 8
-	// maxReserved is how many are kept at most.
+	// maxReserved is how many slots are kept at most.
 	maxReserved = 16
 )
 
@@ -60,7 +59,7 @@ func (w *window) acquire(ctx context.Context, down <-chan struct{}, urgent bool)
 		*line = slices.Delete(*line, at, at+1)
 		return false
 	}
-	w.freeLocked() // its turn came at the same moment
+	w.freeLocked() // it got the slot at the same moment
 	return false
 }
 
@@ -89,11 +88,4 @@ func (w *window) admitFirstLocked(line *[]chan struct{}) {
 	close((*line)[0])
 	*line = slices.Delete(*line, 0, 1)
 	w.used++
-}
-
-// inUse returns how many slots are taken.
-func (w *window) inUse() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.used
 }

@@ -92,3 +92,10 @@ func TestAWindowLosesNoSlotToARequestThatGivesUpInTheMomentOfItsTurn(t *testing.
 		}
 	}
 }
+
+// inUse returns how many slots are taken.
+func (w *window) inUse() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.used
+}
