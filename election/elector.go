@@ -36,7 +36,7 @@ func New(client *transport.Client, name string, options Options) (*Elector, erro
 	}
 	for _, key := range options.Claim {
 		if key == name || key == name+protocol.BidSuffix {
-			return nil, fmt.Errorf("election: %q: Options.Claim has %q: %w; claim the keys that the leader writes", name, key, fencing.ErrLeaseKey)
+			return nil, fmt.Errorf("election: %q: Options.Claim has %q: %w", name, key, fencing.ErrLeaseKey)
 		}
 	}
 	e := &Elector{client: client, options: options}

@@ -91,8 +91,8 @@
 //	hlc.ErrMalformed                         what is there is no token                 the writer
 //
 // ErrStaleToken, ErrFencingTokenNeverIssued, ErrFencingTokenTooFarAhead and
-// transport.ErrOtherStore end the tenure of a Guard by themselves, with the refusal as the cause; no other error does,
-// and nothing is tried again with another token. A refusal
-// names its facts: [*StaleTokenError] those of a Checker, [*transport.RefusedError]
-// those of the store.
+// transport.ErrOtherStore end the tenure of a Guard by themselves, with the refusal as the
+// cause; no other error does, and nothing is tried again with another token. A refusal
+// names its facts: [*StaleTokenError] for a Checker, [*transport.RefusedError] for the
+// store.
 package fencing

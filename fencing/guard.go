@@ -25,13 +25,14 @@ type Tenure interface {
 	// refusal.
 	FencedOut(evidence error)
 	// Bind returns what ties a request of client to the store that granted the tenure.
-	// It may ask the store first. The error says why the request may not be sent.
+	// It may ask the store first. After an error the request must not be sent.
 	Bind(ctx context.Context, client *transport.Client) (transport.Binding, error)
 }
 
-// ErrLeaseKey: the key is that of the lease itself, or of the bids of its election. A
-// fence on it would refuse the renewals, and those of all later holders.
-var ErrLeaseKey = errors.New("the key belongs to the lease itself and cannot be protected by its token")
+// ErrLeaseKey: the key is the lease's own, or the one where its election keeps bids. A
+// fence there would refuse all renewals, of later holders too. Protect the keys that the
+// holder writes.
+var ErrLeaseKey = errors.New("the key belongs to the lease itself and cannot be protected by its token; protect the keys that the holder writes")
 
 // Guard reads and writes the store in the name of one tenure. It is safe for
 // concurrent use: the writers of one tenure carry the same token and never fence
@@ -51,12 +52,12 @@ var ErrLeaseKey = errors.New("the key belongs to the lease itself and cannot be 
 //
 // Each request is bound to the store that granted the tenure (Tenure.Bind), so what was
 // claimed stays claimed: a store that was restarted without its data refuses the next
-// write. Where the store has no identity, as deployed ones, the guard has the tenure
-// confirmed on each new connection before the first request leaves over it: a store that
-// still holds the lease's own key has not lost its data.
+// write. A store deployed today has no identity. There the guard has the tenure confirmed
+// on each new connection before the first request leaves over it: a store that still has
+// the lease's own key has not lost its data.
 //
-// The lease's own key, and the key of its election's bids, can be read but not written or
-// claimed: the error matches ErrLeaseKey.
+// The lease's own key, and the key with its election's bids, can be read but not written
+// or claimed: the error matches ErrLeaseKey.
 type Guard struct {
 	client *transport.Client
 	tenure Tenure
@@ -166,8 +167,8 @@ func (g *Guard) do(ctx context.Context, name, key string, request operation) err
 	return guardError(name, key, err)
 }
 
-// bound binds a request to the store and makes it. If the connection that it was bound to
-// is over before it could leave, it binds it to the next, while the tenure lasts.
+// bound binds a request to the store and makes it. If the connection of the binding was
+// lost before the request could leave, it binds it to the next, while the tenure lasts.
 func (g *Guard) bound(ctx context.Context, token hlc.Timestamp, request operation) error {
 	for {
 		binding, err := g.tenure.Bind(ctx, g.client)

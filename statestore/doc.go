@@ -19,8 +19,8 @@
 //
 // Wall clocks order versions and decide nothing else. Versions rise whatever the clock
 // does, keys expire on another clock, and a fencing token that the store issued is never
-// too far ahead for it. A timestamp or a token that is gets a refusal that tells the
-// store's clock, in [Reply].Version, so that its sender can correct its own.
+// too far ahead for it. The refusal of a timestamp or a token that is too far ahead has the
+// store's clock in [Reply].Version, so that the sender can adapt.
 //
 // What the package does not do: it neither authenticates clients nor knows what
 // they may do (see [Command.Deny]), and nothing survives the process.

@@ -23,17 +23,16 @@ const MaxSkew = time.Minute
 type Options struct {
 	// Node is the node id in the store's versions; default DefaultNode.
 	Node string
-	// Identity names the data of the store: another one for a store that starts without
-	// what an earlier one knew, the same for one that still knows it. A request that
-	// names another store is refused before anything else is looked at. Empty: the store
-	// has no identity and applies requests for any.
+	// Identity names the data of the store: it is new when a store starts without the data
+	// of an earlier one, and stays the same when the data does. A request that names
+	// another identity is refused before anything else is looked at. Empty: the store has
+	// none and applies requests for any.
 	Identity string
-	// HoldOff is how long a store that starts without what an earlier one knew refuses to
-	// grant leases, from Begin or, without that, from zero on Instant.Elapsed: a SET with
-	// NX or NEX that would
-	// create a key with PX fails its condition, as if the key were held. It should be at
-	// least the longest TTL in use, so that the holders of the earlier store run out
-	// before another holds. Zero: the store grants at once.
+	// HoldOff is how long, from Begin or zero on Instant.Elapsed, a store grants no lease: a SET with
+	// NX or NEX that would create a key with PX fails its condition, as if the key were
+	// held. A store that starts without the data of an earlier one needs at least the
+	// longest TTL in use, so that the leases of the earlier store run out first. Zero: the
+	// store grants at once.
 	HoldOff time.Duration
 	// MaxKeys limits the number of keys; 0 means no limit. A SET that would
 	// create one more is refused, one that replaces a value is not.
@@ -153,9 +152,9 @@ func (s *Store) Len() int { return len(s.entries) }
 // has run; the notification of its expiry then comes first.
 //
 // A command that is delivered again gets the reply that it got the first time, and
-// does nothing more. A command that names another store is refused before anything
-// else, even if it was delivered before or its message has expired. A command whose message has expired does nothing; nobody waits
-// for a reply to it, and Expired has none.
+// does nothing more. A command whose message has expired does nothing; nothing waits for a
+// reply to it, and Expired has none. A command that names another store is refused before
+// either is looked at.
 func (s *Store) Apply(now Instant, command Command) (Reply, []Notification) {
 	if command.store != nil && s.options.Identity != "" && *command.store != s.options.Identity {
 		return Reply{Verb: command.Verb, Err: protocol.OtherStore}, nil
@@ -187,7 +186,7 @@ func (s *Store) apply(now Instant, command *Command) (Reply, []Notification) {
 	if refusal != "" {
 		reply.Err = refusal
 		if refusal == protocol.TimestampTooFarAhead || refusal == protocol.FencingTokenTooFarAhead {
-			// It tells the sender how wrong which clock is, and lets it correct its own.
+			// The sender can tell by how much which clock is wrong, and adapt its own.
 			reply.Version = hlc.Timestamp{Wall: max(now.WallMillis, 0), Node: s.options.Node}
 		}
 		return reply, nil
@@ -290,9 +289,9 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 	return reply, s.watches.notify(notifications, Notification{Key: current.key, Value: current.value, Version: version})
 }
 
-// checkStamps judges __ts and __ft by themselves. A token from before the store's clock
-// was set back is one that the store itself issued: its holder did nothing wrong, and
-// would otherwise be locked out until the clock had caught up.
+// checkStamps judges __ts and __ft by themselves. A token that this store issued before its
+// clock was set back is accepted: its holder would be locked out until the clock has caught
+// up.
 func (s *Store) checkStamps(now Instant, command *Command) protocol.Refusal {
 	latest := now.WallMillis + MaxSkew.Milliseconds()
 	switch {

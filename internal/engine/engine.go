@@ -46,9 +46,9 @@ func New(store *statestore.Store, deliver func(statestore.Notification)) *Engine
 	return e
 }
 
-// SetSystemClock makes now the system's clock from here on, and nil time.Now, which it is
-// at first. The store's time of day follows it slowly, see [wall]. Now may be called by
-// several goroutines at once, and is called without a lock.
+// SetSystemClock makes now the system's clock from here on; nil, like at first, is time.Now.
+// The store's time of day is slewed towards it, see [wall]. now is called without a lock,
+// and by several goroutines at once.
 func (e *Engine) SetSystemClock(now func() time.Time) {
 	if now == nil {
 		e.system.Store(nil)
@@ -63,8 +63,9 @@ func (e *Engine) Apply(command statestore.Command) statestore.Reply {
 }
 
 // ApplyThen performs a command now and, unless then is nil, calls it with the reply
-// before any notification of the command and before any other command, so that who
-// writes down what happened does it in the store's order. Like deliver it is called with the lock held and must only hand over.
+// before any notification of the command and before any other command, so that a record
+// of what happened is in the store's order. Like deliver it is called with the lock held
+// and must only hand over.
 func (e *Engine) ApplyThen(command statestore.Command, then func(statestore.Reply)) statestore.Reply {
 	system := e.systemTime()
 	e.mu.Lock()
@@ -163,8 +164,8 @@ func (e *Engine) expireSome() (more bool, wait time.Duration, ok bool) {
 	return more, max(e.filing-now.Elapsed, 0), e.armed
 }
 
-// systemTime reads the system's clock. Whoever needs it for nowLocked reads it before it
-// takes the lock, since the clock may be a test's own.
+// systemTime reads the system's clock for nowLocked. It is called before the lock is taken,
+// because the clock may be a test's function.
 func (e *Engine) systemTime() time.Time {
 	if system := e.system.Load(); system != nil {
 		return (*system)()

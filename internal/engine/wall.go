@@ -23,8 +23,8 @@ const (
 //
 // A step would turn clients away that did not step along: a store whose clock goes back
 // by an hour is an hour behind all its clients, and refuses what they send as too far
-// ahead. Our clients adapt to such a store; those of others that are deployed today do
-// not, and lose their leases. So the time of day never goes back: while the system's clock
+// ahead. Our clients adapt to such a store; other clients deployed today do not, and lose
+// their leases. So the time of day never goes back: while the system's clock
 // is behind, it loses at most half a second each second. If the step was a mistake there
 // are two minutes to correct it before any client is refused. If it was the correction of
 // a clock that had been ahead, the clients are behind the store meanwhile, and what is

@@ -25,7 +25,7 @@ type Store struct {
 	dialect statestore.Dialect
 	allow   func(client string, verb statestore.Verb, key string) bool // nil: everything
 	tap     func(Applied)
-	hidden  bool             // the store knows no identities
+	hidden  bool             // the store shows no identity
 	wall    func() time.Time // the clock of the store's machine; nil: time.Now
 
 	tapping sync.Mutex // held while tap runs
@@ -44,8 +44,8 @@ type Applied struct {
 	// Reply is the answer, which may be a refusal. Whether it reaches the sender is
 	// another matter.
 	Reply statestore.Reply
-	// Store is the identity of the store, which another one may have taken the place of
-	// since the request was sent (see Store.Restart).
+	// Store is the identity of the store that got the request. It may have been started
+	// after the request was sent (see Store.Restart).
 	Store string
 	// Again says that the request had been delivered before: the store remembers the
 	// reply of a command that changes something, and does not apply it again.
@@ -98,13 +98,12 @@ func (s *Store) start(options statestore.Options) error {
 	return nil
 }
 
-// Restart makes the store forget everything, as a server in memory does that crashed and
-// was started again: an empty store takes its place, with a new identity unless options
-// name one, and all connections are cut until [Conn.Restore]. Requests that are held on
-// their way reach the new store if it shows its identity, and are lost otherwise, as they
-// are with a broker that ends.
+// Restart starts an empty store in the place of the present one, with a new identity unless
+// options name one, and cuts all connections until [Conn.Restore], as a server in memory
+// does that is started again. Requests that a Fault holds reach the new store if it shows
+// its identity, and are lost otherwise, as they are with a broker that ends.
 func (s *Store) Restart(options statestore.Options) error {
-	if err := s.start(options); err != nil {
+	if err := s.Replace(options); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -116,12 +115,12 @@ func (s *Store) Restart(options statestore.Options) error {
 	return nil
 }
 
-// Replace puts an empty store in the place of the present one, as Restart does, and leaves
-// all connections as they are. So it is with a store that is attached to a broker.
+// Replace is Restart without the cut: all connections stay, as they do when a store that is
+// attached to a broker is started again.
 func (s *Store) Replace(options statestore.Options) error { return s.start(options) }
 
-// HideIdentity makes the store one that knows no identities while on is true, as deployed
-// stores are: it sends none and ignores the one that a request names.
+// HideIdentity makes the store behave, while on is true, like those deployed today, which
+// have no identity: it sends none and ignores the one that a request names.
 func (s *Store) HideIdentity(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,13 +157,12 @@ func (s *Store) Connect(clientID string) *Conn {
 	return c
 }
 
-// SetWall makes now the clock of the store's machine from here on, so that a test can
-// step it; nil makes it time.Now again, which it is at first. The store's own time of day
-// does not step: it goes with the monotonic clock and approaches what now shows. While that
-// is behind, it loses half a second each second, so that an hour takes two. While that is
-// ahead, it gains a tenth of the difference each second, or half a second if that is more,
-// so that an hour takes a minute and a half. Now is called by several goroutines at once
-// and must not block.
+// SetWall makes now the wall clock of the store's machine from here on, so that a test can
+// step it; nil, like at first, is time.Now. The store's own time of day does not step but
+// is slewed: while the machine's clock is behind, it loses half a second each second (an
+// hour in two hours); while it is ahead, it gains a tenth of the difference each second, or
+// half a second if that is more (an hour in a minute and a half). now is called by several
+// goroutines at once and must not block.
 func (s *Store) SetWall(now func() time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
