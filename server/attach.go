@@ -41,7 +41,7 @@ type AttachOptions struct {
 	Dialect statestore.Dialect
 	// MaxPacketSize bounds each MQTT packet from the broker in bytes, and with it each key
 	// and value; at least 1,024. The broker is told, and passes on no request that is
-	// larger: its sender gets no answer. Default 1 MiB, as that of a Server.
+	// larger: its sender gets no answer. Default 1 MiB, like Options.MaxPacketSize.
 	MaxPacketSize uint32
 	// MaxClients bounds for how many clients the store remembers requests and watches.
 	// For one more, it forgets those of the client that was silent for longest. Default

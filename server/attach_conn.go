@@ -32,7 +32,7 @@ type brokerConn struct {
 }
 
 func newBrokerConn(conn net.Conn, maxPacket uint32) *brokerConn {
-	none := func([]byte) bool { return false } // is taken past paho
+	none := func([]byte) bool { return false } // paho gets every packet
 	limit := int(min(maxPacket, math.MaxInt32))
 	return &brokerConn{Conn: conn, reader: frame.NewFilter(conn, limit, none, func() {}), writer: bufio.NewWriter(conn)}
 }
@@ -55,7 +55,7 @@ func (c *brokerConn) sayTooLarge() {
 		return
 	}
 	defer c.mu.Unlock()
-	_ = c.SetWriteDeadline(time.Now().Add(farewellTimeout)) // an error is that of the write
+	_ = c.SetWriteDeadline(time.Now().Add(farewellTimeout)) // if it fails, so does the write
 	_, _ = c.writer.Write([]byte{packets.DISCONNECT << 4, 2, packets.DisconnectPacketTooLarge, 0})
 	_ = c.writer.Flush() // the connection is over either way
 }
@@ -74,7 +74,7 @@ func (c *brokerConn) Write(p []byte) (int, error) { return c.writer.Write(p) }
 // Lock begins a packet. A broker that does not read for writeTimeout is given up.
 func (c *brokerConn) Lock() {
 	c.mu.Lock()
-	_ = c.SetWriteDeadline(time.Now().Add(writeTimeout)) // an error is that of the write
+	_ = c.SetWriteDeadline(time.Now().Add(writeTimeout)) // if it fails, so does the write
 }
 
 // Unlock sends the packet.

@@ -18,7 +18,7 @@
 // A client has its own topics below clients/, under its client id or the upper-case
 // hex of that. It alone subscribes there, and the store answers it there and on no other
 // client's topics. Others may publish there, so that applications can answer each
-// other, but for
+// other, except to
 //
 //   - the response topics of the store: the recommended one of every client, with all
 //     below clients/{id}/services/statestore, at any time; and each that a client has used in
@@ -27,7 +27,7 @@
 //   - all below clients/statestore, where the store notifies;
 //   - what an access.TopicAuthorizer forbids.
 //
-// To these the store alone publishes, so no client can forge a reply or a notification.
+// Only the store publishes to these, so no client can forge a reply or a notification.
 // Nothing below clients/ is retained, and a Will there must be on a topic of its own
 // client.
 //

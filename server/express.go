@@ -37,9 +37,9 @@ type express struct {
 	read, written   int64 // bytes
 }
 
-// newExpress returns the express of a connection, and the reader of what it leaves. That
-// has no limit: the broker refuses packets that are too large by their header, with a
-// reason that its client gets.
+// newExpress returns the express of a connection, and the reader of what it leaves. The
+// reader has no limit: the broker itself refuses a packet by its header if it is too large,
+// and tells the client why.
 func newExpress(conn *connection) (*express, io.Reader) {
 	e := &express{conn: conn}
 	return e, frame.NewFilter(conn.Conn, 0, e.take, e.pause)

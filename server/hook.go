@@ -194,7 +194,7 @@ func reasonOf(cl *mqtt.Client, pk packets.Packet) byte {
 }
 
 // OnPublish takes requests out of the stream, before they are acknowledged; the
-// broker acknowledges them and delivers them to no client. And it refuses what would be
+// broker acknowledges them and delivers them to no client. It also refuses what would be
 // retained below clients/. It is called by the goroutine that reads the client's
 // connection.
 func (h *hook) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {

@@ -21,7 +21,7 @@ const (
 
 // mayPublish reports whether a client may publish to a topic. Requests are judged
 // elsewhere. Below clients/ applications answer each other, so a client may publish to
-// the topics of another, but for those on which the store answers.
+// the topics of another, except those on which the store answers.
 func (s *Server) mayPublish(who access.Identity, topic string) bool {
 	if !isClientTopic(topic) {
 		return s.mayUse(who, topic)
@@ -33,8 +33,8 @@ func (s *Server) mayPublish(who access.Identity, topic string) bool {
 	return s.owns(who.Client, topic) || s.topics == nil || s.topics.AuthorizeTopic(who, topic, true)
 }
 
-// mayBeAnswered reports whether a client may be answered on a topic: below clients/ on
-// its own ones only, or the store would publish in its name where it may not.
+// mayBeAnswered reports whether a client may have replies on a topic: below clients/ on its
+// own topics only, or the store would publish for it where it may not publish itself.
 func (s *Server) mayBeAnswered(who access.Identity, topic string) bool {
 	if isClientTopic(topic) {
 		return s.owns(who.Client, topic)
@@ -42,10 +42,10 @@ func (s *Server) mayBeAnswered(who access.Identity, topic string) bool {
 	return s.mayUse(who, topic)
 }
 
-// mayLeave reports whether a client may have a Will on a topic. The broker publishes it
-// later, and asks nothing then. So below clients/ it must be a topic that will still be
-// the client's own, and one on which the store never answers.
-func (s *Server) mayLeave(who access.Identity, topic string) bool {
+// mayLeaveWill reports whether a client may have a Will on a topic. The broker publishes it
+// later without a check. So below clients/ it must be a topic that will still be the
+// client's own, and one on which the store never answers.
+func (s *Server) mayLeaveWill(who access.Identity, topic string) bool {
 	if !isClientTopic(topic) {
 		return s.mayUse(who, topic)
 	}
@@ -131,6 +131,6 @@ func (s *Server) isConnected(client string) bool {
 	return s.connections[client] != nil
 }
 
-// notRetained is why a message below clients/ is refused if it is to be retained: the
-// topic may be a response topic, or have another owner, by the time it is read.
-const notRetained = "nothing below clients/ is retained"
+// notRetained is the reason that the sender of a retained message below clients/ gets: by
+// the time the message is read, the topic may be a response topic or have another owner.
+const notRetained = "nothing below clients/ is retained; publish it without the retain flag"

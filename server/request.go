@@ -118,8 +118,8 @@ func (s *Server) checkRequest(who access.Identity, cl *mqtt.Client, r request) D
 	return dropped
 }
 
-// reserve keeps the response topic of a request for the store's replies, until the
-// session ends: why the request must be dropped, if it must. It is called by the
+// reserve keeps the response topic of a request for the store's replies until the session
+// ends, and returns why the request must be dropped, if it must. It is called by the
 // goroutine that reads the connection.
 func (s *Server) reserve(cl *mqtt.Client, topic string) Dropped {
 	conn, ok := cl.Net.Conn.(*connection)
@@ -190,13 +190,12 @@ func userProperty(pk packets.Packet, name string) *string {
 	return nil
 }
 
-// tooLargeForClient is the answer in place of one that its client does not take. It is not
-// among the refusals of the protocol: clients get its text.
+// tooLargeForClient takes the place of a reply that is larger than its client takes. It is
+// not among the refusals of the protocol: clients get its text.
 const tooLargeForClient protocol.Refusal = "the reply is larger than the client takes"
 
-// answer returns the message that carries a reply to a client, or a refusal in its place
-// where the client takes no message as large as a value makes it: its reader is told,
-// rather than left to wait.
+// answer returns the message that carries a reply to a client. Where a value makes it larger
+// than the client takes, it returns a refusal instead, so that the client need not wait.
 func (s *Server) answer(cl *mqtt.Client, r request, reply statestore.Reply) frame.Message {
 	message := s.message(r, reply)
 	if reply.Outcome != statestore.Found || !isTooLarge(cl, &message) {

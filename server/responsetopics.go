@@ -15,8 +15,8 @@ const maxResponseTopics = 64
 
 // responseTopics knows on which topics below clients/ the store answers, so that no
 // client publishes there in the store's place. It keeps a hash of each topic and not its
-// text, which a client can make 65,535 bytes long: two topics with the same hash, which
-// no client can look for without the seed, would only reserve one too many.
+// text, which a client can make 65,535 bytes long: of two topics with the same hash, which
+// no client can search for without the seed, one would be reserved in vain.
 //
 // It is safe for concurrent use.
 type responseTopics struct {
@@ -49,7 +49,7 @@ func (t *responseTopics) reserve(client, topic string) bool {
 	hash := maphash.String(t.seed, topic)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	session := t.session(client)
+	session := t.sessionLocked(client)
 	if session.has(hash) {
 		return true
 	}
@@ -68,11 +68,10 @@ func (t *responseTopics) reserveForWill(client, topic string) {
 	hash := maphash.String(t.seed, topic)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.session(client).will = hash
+	t.sessionLocked(client).will = hash
 }
 
-// session is called with mu locked.
-func (t *responseTopics) session(client string) *reservedTopics {
+func (t *responseTopics) sessionLocked(client string) *reservedTopics {
 	session := t.sessions[client]
 	if session == nil {
 		session = new(reservedTopics)
@@ -88,8 +87,8 @@ func (t *responseTopics) release(client string) {
 	delete(t.sessions, client)
 }
 
-// reserved reports whether the store alone publishes to a topic below the topics of a
-// client: clients/{level}/{rest}. It asks for both clients that the level may name.
+// reserved reports whether only the store may publish to a topic, which is
+// clients/{level}/{rest}. It looks at both clients that the level may name.
 func (t *responseTopics) reserved(level, rest, topic string) bool {
 	if isRecommended(rest) {
 		return true
@@ -101,10 +100,9 @@ func (t *responseTopics) reserved(level, rest, topic string) bool {
 	return t.sessions[level].has(hash) || isHex && t.sessions[name].has(hash)
 }
 
-// isRecommended reports whether a topic, from the client's level on, is one of those that
-// clients use for the store's replies without being told to. These are reserved for every
-// client at any time: a program could guess them, and publish there before the client
-// sends its first request.
+// isRecommended reports whether a topic, after the client's level, is one that clients use
+// for the store's replies by default. Those are reserved for every client at any time: a
+// program could guess them, and publish there before the client sends its first request.
 func isRecommended(rest string) bool {
 	return isBelow(rest, "services/statestore") || // PROTOCOL 1, and the SDK for Rust
 		isBelow(rest, protocol.Service) // what SDKs make of the topic of requests if nothing is set

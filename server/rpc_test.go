@@ -254,7 +254,7 @@ func TestInvariant56AClientMayBeAnsweredOnAtMost64Topics(t *testing.T) {
 		one := p.request("SET", "k", "v")
 		one.Properties.ResponseTopic = "clients/p/another"
 		ack, err := p.publish(one)
-		if err == nil || ack == nil || ack.ReasonCode != packets.PubackQuotaExceeded || !strings.Contains(ack.Properties.ReasonString, "64 topics") {
+		if err == nil || ack == nil || ack.ReasonCode != packets.PubackQuotaExceeded || !strings.Contains(ack.Properties.ReasonString, "64 response topics") {
 			t.Errorf("the 65th: %+v, %v", ack, err)
 		}
 		if got := s.Stats().Dropped[server.DroppedTooManyTopics]; got != 1 {

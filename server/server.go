@@ -49,7 +49,7 @@ type Server struct {
 	listener *listener
 	herald   *mqtt.Client           // publishes replies to third parties; has no connection
 	topics   access.TopicAuthorizer // nil: ordinary topics are open to all
-	// responseTopics are those on which the store alone publishes.
+	// responseTopics are topics to which only the store may publish.
 	responseTopics *responseTopics
 
 	once     sync.Once   // Serve or Close, whichever comes first
@@ -86,14 +86,14 @@ func New(options Options) (*Server, error) {
 		socket = tls.NewListener(socket, options.TLS) // the handshake comes with the first read
 	}
 	s := &Server{
-		options:     options,
-		logger:      options.Logger,
-		listener:    newListener(socket, options.Logger, options.PlainBroker),
-		connections: make(map[string]*connection),
-		stats:       Stats{Dropped: make(map[Dropped]uint64)},
+		options:        options,
+		logger:         options.Logger,
+		listener:       newListener(socket, options.Logger, options.PlainBroker),
+		connections:    make(map[string]*connection),
+		stats:          Stats{Dropped: make(map[Dropped]uint64)},
+		responseTopics: newResponseTopics(),
 	}
 	s.topics, _ = options.Authorizer.(access.TopicAuthorizer)
-	s.responseTopics = newResponseTopics()
 	s.engine = engine.New(store, s.deliver)
 	s.broker = newBroker(options)
 	s.herald = s.broker.NewClient(nil, mqtt.LocalListener, "$store", true)

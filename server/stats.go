@@ -15,7 +15,7 @@ const (
 	DroppedForbiddenTopic Dropped = "the response topic belongs to the state store"
 	DroppedInvalidTopic   Dropped = "nothing can be published to this response topic"
 	DroppedForeignTopic   Dropped = "this client may not be answered on this response topic"
-	DroppedTooManyTopics  Dropped = "this client was answered on 64 topics below clients/ already in its session"
+	DroppedTooManyTopics  Dropped = "this client has used 64 response topics below clients/ in its session already; let it use one for all requests"
 	DroppedOldProtocol    Dropped = "a request needs MQTT 5"
 	DroppedExpired        Dropped = "the request had expired"
 )

@@ -12,8 +12,9 @@ type Authorizer interface {
 
 // TopicAuthorizer may be implemented in addition by an Authorizer. It decides
 // about the broker's ordinary topics, about response topics outside of clients/, and
-// about publishing below clients/ to the topics of another client, where applications
-// answer each other. A client's own topics, and the store's, are the server's matter. It is safe for concurrent use, and fast: it is asked for each message.
+// about publishing to another client's topics below clients/, where applications answer
+// each other. The server itself decides about a client's own topics and the store's. A
+// TopicAuthorizer is safe for concurrent use, and fast: it is asked for each message.
 type TopicAuthorizer interface {
 	// AuthorizeTopic reports whether a client may publish to a topic (write), or
 	// subscribe to a filter and be sent what is published on a topic.

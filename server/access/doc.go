@@ -43,11 +43,10 @@
 //
 // What no rule allows to do with a key is refused. With topics it is the same once
 // any rule has publish or subscribe; a file that has neither is about keys alone and
-// leaves the topics open to everybody. The store's own topics, and those that a client
-// has below clients/, are the server's matter and need no rule. An application that
-// answers another one publishes to the topics of that, clients/{id}/…, and needs a rule:
-// publish: ["clients/*/services/press/*"], for example. On which of these topics the store
-// answers no rule can change.
+// leaves the topics open to everybody. The store's own topics, and a client's own
+// topics below clients/, need no rule. An application that answers another one publishes to
+// clients/{id of the other}/…, and needs a rule: publish: ["clients/*/services/press/*"],
+// for example. No rule lets a client publish where the store answers.
 //
 // In a glob, * is any run of bytes, also of slashes and also none, ? is one byte,
 // and everything else is itself, + and # of MQTT included: a topic glob with one of

@@ -126,7 +126,7 @@ func (s *serveSettings) runAttached(cmd *cobra.Command, hangups <-chan os.Signal
 		case <-ctx.Done():
 		}
 	})
-	// What --attach-cert and --attach-key name is read for each connection anyway.
+	// The files of --attach-cert and --attach-key are read for each connection anyway.
 	tasks.Go(func() { s.reloadOnSignal(ctx, hangups, nil) })
 	err = store.Serve(ctx)
 	cancel()

@@ -75,7 +75,7 @@ with the client id and a colon.`,
 	flags.BoolVar(&settings.AllowInsecure, "insecure", false, "let other machines reach the server without TLS or without authentication")
 	flags.BoolVar(&settings.Store.Strict, "strict", false, "refuse what weakens fences, see above")
 	flags.StringSliceVar(&settings.Store.LockPrefixes, "lock-prefix", nil, "beginning of the keys that are locks, with --strict; may be repeated")
-	flags.DurationVar(&settings.Store.HoldOff, "hold-off", 0, "how long after its start the store grants no lease, so that the holders of a store before it run out; the longest TTL in use")
+	flags.DurationVar(&settings.Store.HoldOff, "hold-off", 0, "how long after its start the store grants no lease, so that leases of the store before it run out first; give it the longest TTL in use")
 	flags.IntVar(&settings.Store.MaxKeys, "max-keys", 0, "how many keys the store may hold; 0 means no limit")
 	flags.Int64Var(&settings.Store.MaxBytes, "max-bytes", 0, "how many bytes keys and values may have together; 0 means no limit")
 	flags.IntVar(&settings.Store.MaxValue, "max-value", 0, "how many bytes a value may have; 0 means no limit but that of packets")
@@ -158,8 +158,8 @@ func (s *serveSettings) warnOfMemory() {
 			"hold-off", s.Store.HoldOff)
 		return
 	}
-	s.Logger.Warn("the store is in memory: a restart forgets every key, lease and fence, and a new holder may then begin " +
-		"before the one of the store before has noticed; --hold-off with the longest TTL in use prevents that")
+	s.Logger.Warn("the store is in memory: a restart forgets every key, lease and fence, and may then grant a lease " +
+		"whose old holder has not noticed yet; --hold-off with the longest TTL in use prevents that")
 }
 
 // A reload reads a file again. On an error what was read before stays in force.
@@ -191,8 +191,8 @@ func (s *serveSettings) readFiles() ([]reload, error) {
 }
 
 // catchHangups keeps the process alive when its terminal is closed, and returns where each
-// SIGHUP then goes. What reads the log may be closed too: a line that cannot be
-// written is lost, and does not end the process by SIGPIPE.
+// SIGHUP then goes. The reader of the log may be gone too: SIGPIPE is ignored, so that a
+// line which cannot be written is lost and does not end the process.
 func catchHangups() chan os.Signal {
 	signal.Ignore(syscall.SIGPIPE)
 	hangups := make(chan os.Signal, 1)
