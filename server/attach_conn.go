@@ -24,8 +24,8 @@ import (
 // and Unlock leaves as one.
 type brokerConn struct {
 	net.Conn
-	reader  *frame.Filter
-	refusal atomic.Pointer[error] // why nothing more is read, where that is this end's choice
+	reader *frame.Filter
+	cause  atomic.Pointer[error] // why this end closes the connection; nil if it does not
 
 	mu     sync.Mutex // held by paho for a packet; guards writer
 	writer *bufio.Writer
@@ -40,9 +40,9 @@ func newBrokerConn(conn net.Conn, maxPacket uint32) *brokerConn {
 func (c *brokerConn) Read(p []byte) (int, error) {
 	n, err := c.reader.Read(p)
 	var tooLarge *frame.TooLargeError
-	if errors.As(err, &tooLarge) && c.refused() == nil {
+	if errors.As(err, &tooLarge) && c.closeCause() == nil {
 		why := fmt.Errorf("the broker begins a packet of %d bytes, and this store takes at most %d (AttachOptions.MaxPacketSize)", tooLarge.Size, tooLarge.Limit)
-		c.refusal.Store(&why)
+		c.cause.Store(&why)
 		c.sayTooLarge()
 	}
 	return n, err
@@ -60,9 +60,9 @@ func (c *brokerConn) sayTooLarge() {
 	_ = c.writer.Flush() // the connection is over either way
 }
 
-// refused returns why this end reads no further, or nil.
-func (c *brokerConn) refused() error {
-	if why := c.refusal.Load(); why != nil {
+// closeCause returns why this end closes the connection, or nil if it does not.
+func (c *brokerConn) closeCause() error {
+	if why := c.cause.Load(); why != nil {
 		return *why
 	}
 	return nil

@@ -84,7 +84,7 @@ func (a *Attached) connect(ctx context.Context) error {
 	})
 	connack, err := l.client.Connect(attempt, l.connectPacket())
 	if err != nil {
-		return refusedAttachment(connack, cmp.Or(conn.refused(), err))
+		return refusedAttachment(connack, cmp.Or(conn.closeCause(), err))
 	}
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
@@ -101,7 +101,7 @@ func (a *Attached) connect(ctx context.Context) error {
 		return finalError{err}
 	}
 	if err := l.begin(ctx); err != nil {
-		return cmp.Or(conn.refused(), err)
+		return cmp.Or(conn.closeCause(), err)
 	}
 	a.attached()
 	defer a.connected.Store(false)
@@ -110,7 +110,7 @@ func (a *Attached) connect(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-linkCtx.Done():
-		return cmp.Or(conn.refused(), errConnectionLost)
+		return cmp.Or(conn.closeCause(), errConnectionLost)
 	case <-l.superseded:
 		return finalError{fmt.Errorf("%w: it has begun to while this one was silent, or both at once", ErrAnotherStore)}
 	}

@@ -217,7 +217,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	})
 	connack, err := client.Connect(attempt, packet)
 	if err != nil {
-		err = cmp.Or(conn.refused(), err)
+		err = cmp.Or(conn.closeCause(), err)
 		err = c.notConnected(will, carried, conn.incomplete(), connack, err)
 		if c.isForGood(will, err) {
 			c.refusals = refusals + 1
@@ -238,7 +238,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	}
 	l.obey(connack)
 	if err := c.subscribe(ctx, client, l); err != nil {
-		return false, cmp.Or(conn.refused(), err)
+		return false, cmp.Or(conn.closeCause(), err)
 	}
 	send := func() { c.sendPlainly(client, l) }
 	if !c.options.PlainPaho {
@@ -248,7 +248,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	c.events.Up()
 	defer c.events.Down()
 	if !c.established(l) {
-		return false, conn.refused()
+		return false, conn.closeCause()
 	}
 	c.logger.Debug("connected", "broker", c.server().Host)
 	defer c.logger.Debug("disconnected", "broker", c.server().Host)

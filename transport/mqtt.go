@@ -204,8 +204,8 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 		cause = fmt.Errorf("%w: %w", cause, ended)
 		c.logger.Warn("disconnected by the broker", "error", cause)
 	}
-	if l.net != nil && l.net.refused() != nil && !isClosed(l.down) {
-		cause = fmt.Errorf("%w: %w", cause, l.net.refused())
+	if l.net != nil && l.net.closeCause() != nil && !isClosed(l.down) {
+		cause = fmt.Errorf("%w: %w", cause, l.net.closeCause())
 		c.logger.Warn("disconnected from the broker", "error", cause)
 	}
 	c.mu.Lock()

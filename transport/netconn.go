@@ -26,7 +26,7 @@ type netConn struct {
 	socket   net.Conn      // what Conn rests on: the same, or without TLS and WebSocket
 	reader   *frame.Filter
 	take     atomic.Pointer[func(packet []byte) bool] // nil: paho gets all packets
-	refusal  atomic.Pointer[error]                    // why nothing more is read, where that is this end's choice
+	cause    atomic.Pointer[error]                    // why this end closes the connection; nil if it does not
 
 	lock         chan struct{} // full while somebody writes a packet; guards what follows
 	writer       *bufio.Writer
@@ -105,24 +105,24 @@ func (c *netConn) abort() { _ = c.socket.Close() }
 func (c *netConn) Read(p []byte) (int, error) {
 	n, err := c.reader.Read(p)
 	var tooLarge *frame.TooLargeError
-	if errors.As(err, &tooLarge) && c.refused() == nil {
-		c.refuse(fmt.Errorf("%w: the broker begins one of %d bytes, and this client takes at most %d (Options.MaxPacketSize)",
+	if errors.As(err, &tooLarge) && c.closeCause() == nil {
+		c.endTooLarge(fmt.Errorf("%w: the broker begins one of %d bytes, and this client takes at most %d (Options.MaxPacketSize)",
 			ErrPacketTooLarge, tooLarge.Size, tooLarge.Limit))
 	}
 	return n, err
 }
 
-// refuse notes why nothing more is read, and tells the broker so, if that takes no longer
-// than a moment: the connection is over either way. It is called by the goroutine that
-// reads.
-func (c *netConn) refuse(why error) {
-	c.refusal.Store(&why)
+// endTooLarge notes why this end closes the connection, and sends a DISCONNECT with that
+// reason, unless that would take long: the connection is over either way. It
+// is called by the goroutine that reads.
+func (c *netConn) endTooLarge(why error) {
+	c.cause.Store(&why)
 	patience := time.NewTimer(closeTimeout)
 	defer patience.Stop()
 	select {
 	case c.lock <- struct{}{}:
 	case <-patience.C:
-		return // a packet is being written, and not read
+		return // a packet is being written, and the broker does not read it
 	}
 	defer func() { <-c.lock }()
 	if c.complete != nil {
@@ -133,9 +133,9 @@ func (c *netConn) refuse(why error) {
 	_ = c.writer.Flush()
 }
 
-// refused returns why this end reads no further, or nil.
-func (c *netConn) refused() error {
-	if why := c.refusal.Load(); why != nil {
+// closeCause returns why this end closes the connection, or nil if it does not.
+func (c *netConn) closeCause() error {
+	if why := c.cause.Load(); why != nil {
 		return *why
 	}
 	return nil

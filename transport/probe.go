@@ -54,7 +54,7 @@ func (c *mqttConn) probe(l *link, within time.Duration) {
 		return
 	}
 	why := fmt.Errorf("a request went unanswered, and so did a PINGREQ for %v", within)
-	l.net.refusal.CompareAndSwap(nil, &why)
+	l.net.cause.CompareAndSwap(nil, &why)
 	l.net.abort()
 }
 
