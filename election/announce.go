@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// announcer tells the observer of transitions, one at a time and in order, in a goroutine
-// that lasts while there is something to tell. Its methods are called by one goroutine.
+// announcer calls the observer with each transition, one at a time and in order, in a
+// goroutine that lasts while any are queued. Its methods are called by one goroutine.
 type announcer struct {
 	observer func(Transition)
 	logger   *slog.Logger
@@ -22,10 +22,9 @@ type announcement struct {
 	told chan struct{} // closed when the observer has returned
 }
 
-// tell returns at once, and a channel that is closed when the observer has returned.
-// Of Standbys that follow one another the latest replaces those that the observer was not
-// told yet: while it is slow, what keeps the node from the lease may change any number of
-// times.
+// tell queues a transition and returns at once; the channel is closed when the observer has
+// returned. A Standby replaces a Standby that is last in the queue, so that the queue stays
+// short however often the cause changes while the observer is slow.
 func (a *announcer) tell(transition Transition) (told <-chan struct{}) {
 	next := announcement{transition, make(chan struct{})}
 	if a.observer == nil {
@@ -46,7 +45,7 @@ func (a *announcer) tell(transition Transition) (told <-chan struct{}) {
 	return next.told
 }
 
-// run tells what is in the queue. An observer that panics is reported.
+// run empties the queue. A panic of the observer is logged.
 func (a *announcer) run() {
 	for {
 		a.mu.Lock()

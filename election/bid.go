@@ -52,7 +52,7 @@ func (e *Elector) bidKey() string { return e.lease.Name() + protocol.BidSuffix }
 
 // keepBid bids, once ctx has lasted for FailBackAfter, until ctx ends, and
 // withdraws the bid. It begins when the one before it has ended. A node that could not
-// have the lease if it were free does not ask for it: its bid runs out.
+// get the lease if it were free lets its bid run out.
 func (e *Elector) keepBid(ctx context.Context, before <-chan struct{}) {
 	<-before // what that withdraws must not be ours
 	if !pause.For(ctx, e.options.FailBackAfter) {

@@ -31,21 +31,20 @@
 // function could start goes straight to Released. Options.Standby runs in Standby
 // and must return before anything else happens.
 //
-// A function of yours that does not return cannot keep the lead from the others: Run
-// waits for Options.Standby and Options.Observer with the lease in hand, but for no
-// longer than the tenure lasts without a renewal, and then gives the lease back. It
-// waits for the function of the leader as long as it takes, but lets the tenure run out.
+// A function of yours that does not return cannot keep the others from leading. While this
+// node holds the lease, Run waits for Options.Standby and Options.Observer no longer than
+// the tenure lasts without a renewal, and then releases the lease. It waits for the
+// leader's function as long as it takes, but lets the tenure run out.
 //
 // # Refusals
 //
-// What keeps a node from the lease, beside another that leads, does not end its Run:
-// a store or a broker that refuses, a clock that is wrong, a connection that is missing.
-// Most of that passes. The node says so with a Standby that has a cause, goes on asking
-// with a backoff (see package lease), and says so with another Standby, without a cause,
-// when only the leader is in its way again. The same holds for what looks as if it would
-// last, such as a request that the store does not understand; then campaigns follow one
-// another as terms do that end early, with HoldOff between them, which doubles up to
-// eightfold. Watch Transition.Cause, or [Elector.Leaders], rather than the end of Run.
+// A store or a broker that refuses, a wrong clock or a missing connection does not end Run,
+// because most of that passes. The observer gets a Standby with the cause, the node asks
+// again with a backoff (see package lease), and the observer gets a Standby without a cause
+// when the node only waits for the leader again. A refusal that looks permanent, such as
+// one of a request that the store does not understand, does not end Run either: the
+// campaign fails, and the next one follows after HoldOff, which doubles up to eightfold.
+// Watch Transition.Cause, or [Elector.Leaders], rather than the end of Run.
 //
 // # Health
 //
@@ -71,7 +70,7 @@
 //     sets the key "<name>/bid" to "<client id>:<rank>", with the lease's TTL,
 //     refreshes that while it waits, and deletes it when it leads, ends or turns
 //     unhealthy. It need not know who leads. A better bid is left standing. While
-//     something else than a leader keeps the node from the lease it does not bid.
+//     something other than a leader keeps the node from the lease it does not bid.
 //   - A leader of a rank other than 0 watches that key once it has led for
 //     FailBackAfter, and for TTL at least. A bid of a better rank, confirmed by a
 //     GET, ends its term with a [*YieldError]. Then its hold-off and its rank keep
@@ -125,6 +124,6 @@
 //	program is                                                    after HoldOff
 //	the client is closed or taken over  transport.ErrClosed, …    Run returns it
 //
-// Where a tenure ended first, and something else came after (a process that stood still
-// wakes, and its function returns), the cause is why the tenure ended.
+// If the tenure ended first and something else followed, as when a frozen process wakes and
+// its function returns, the cause is why the tenure ended.
 package election

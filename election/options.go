@@ -18,18 +18,17 @@ type Options struct {
 	// lease.Options.TTL. Default 10 s.
 	TTL time.Duration
 	// Lease refines the timing of the lease. Its TTL is the TTL above, and its
-	// GiveWay comes from Rank. Its OnWaiting is called after the Observer was told the
-	// same; a panic in it is logged.
+	// GiveWay comes from Rank. Its OnWaiting is called in addition to the Observer, which
+	// gets the same causes; a panic in it is logged.
 	Lease lease.Options
 	// Claim lists keys that a new leader protects with its token before its
 	// function starts, so that no write of its predecessor can follow.
 	Claim []string
 	// HoldOff is how long a node stays out after it ended its own term (it
 	// resigned, was unhealthy or yielded, or its function returned or failed),
-	// so that another gets its turn; after a term shorter than TTL, however that ended,
-	// since what ended it may end the next one, too; and after a campaign that failed. It
-	// counts from when nothing else keeps the node out: from when it is healthy again,
-	// say. It doubles, up to eightfold, while terms are shorter than TTL or campaigns
+	// so that another gets its turn. It also stays out after any term shorter than TTL,
+	// because what ended it may end the next one, too, and after a campaign that failed.
+	// HoldOff counts from when nothing else keeps the node out, such as bad health. It doubles, up to eightfold, while terms are shorter than TTL or campaigns
 	// fail. Default TTL/2.
 	HoldOff time.Duration
 	// OneShot makes Run return after one term, even if that was over before its
@@ -85,13 +84,13 @@ type Options struct {
 	// Observer is told of each change of phase, one at a time, in order. Run
 	// waits for it, renewals do not. A panic in it is logged.
 	//
-	// While this node holds the lease, Run waits for no longer than the tenure lasts
-	// without renewal. If the Observer takes longer before the term's function has
-	// started, the lease is given back, with ErrNotReady as the cause, and the node stays
-	// out until the Observer has returned, and HoldOff more. If it takes longer to hear of
-	// Draining, the lease is released without it, and the next campaign waits for it. Of
-	// causes to stand by that come while it is busy it is told the latest only. Run
-	// returns after it has.
+	// While this node holds the lease, Run waits for the Observer no longer than the tenure
+	// lasts without renewal. If that passes before the term's function has started, the
+	// lease is released, with ErrNotReady as the cause, and the node stays out until the
+	// Observer has returned, and HoldOff more. If it passes in Draining, the lease is
+	// released and the next campaign waits for the Observer. Of several Standbys that come
+	// while the Observer is busy it gets the latest only. Run waits for it before it
+	// returns.
 	Observer func(Transition)
 	// Logger receives what no caller can; nil keeps silent. Its handler must not block:
 	// what it holds up can cost the lease.

@@ -10,10 +10,10 @@ import (
 type Phase uint8
 
 const (
-	// Standby: the node waits for the lease. Where it stays out of the campaign, or
-	// something else than another leader keeps it from the lease, Transition.Cause says
-	// why. Then another Standby follows, with no cause, when that is over, unless the
-	// node gets the lease at once.
+	// Standby: the node waits for the lease. If it stays out of the campaign, or if
+	// something other than another leader keeps it from the lease, Transition.Cause says
+	// why. When that is over another Standby follows, with no cause, unless the node gets
+	// the lease at once.
 	Standby Phase = iota
 	// Claiming: the node has the lease and protects Options.Claim with its token.
 	// Left out if there is nothing to claim.
