@@ -28,8 +28,9 @@ type Options struct {
 	// resigned, was unhealthy or yielded, or its function returned or failed),
 	// so that another gets its turn. It also stays out after any term shorter than TTL,
 	// because what ended it may end the next one, too, and after a campaign that failed.
-	// HoldOff counts from when nothing else keeps the node out, such as bad health. It doubles, up to eightfold, while terms are shorter than TTL or campaigns
-	// fail. Default TTL/2.
+	// HoldOff counts from when nothing else keeps the node out, such as bad health. It
+	// doubles, up to eightfold, while terms are shorter than TTL or campaigns fail.
+	// Default TTL/2.
 	HoldOff time.Duration
 	// OneShot makes Run return after one term, even if that was over before its
 	// function could start.
