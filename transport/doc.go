@@ -25,20 +25,20 @@
 // Passwords, tokens, certificates and authorities that are in files are read for each
 // connection, so that they can be replaced; the token of a Kubernetes service account is
 // shown anew while a connection lasts. [FromEnv] reads all of that from the variables that
-// workloads of Azure IoT Operations are given; beside another SDK that uses them in the same
-// process take [FromEnvWithSuffix], since a client id has one connection. [Client.Connection] and
-// Options.OnConnectionChange tell how the connection is.
+// workloads of Azure IoT Operations are given. If another library in the process uses them
+// too, take [FromEnvWithSuffix], because a client id has one connection at a time.
+// [Client.Connection] and Options.OnConnectionChange show the state of the connection.
 //
-// All requests of a client share one connection and leave in turn, except that the
-// renewals and releases of leases leave first (SetOptions.Urgent). What is being written
-// cannot be overtaken: a value of a megabyte on a slow line holds up the renewal behind it
-// for as long as it travels, and a connection over which nothing comes meanwhile may be taken
-// for dead. Give values their own client, dialled with a client id of its own, where the
-// largest takes longer to send than the RequestTimeout of a lease, a sixth of its TTL.
+// All requests of a client share one connection and leave in turn, except that the requests
+// of leases leave first (SetOptions.Urgent). A packet that is being written cannot be
+// overtaken: a value of a megabyte on a slow line delays the renewal behind it until it is
+// sent, and a connection on which nothing arrives meanwhile may be taken for dead. Give
+// large values a client of their own, with its own client id, if the largest takes longer
+// to send than the RequestTimeout of a lease (by default a sixth of its TTL).
 //
 // [Client.Probe] finds out whether a silent connection still works. Leases call it when a
-// request of theirs is not answered in time, so that a connection which is dead without a
-// word costs a timeout and not the lease.
+// request of theirs is not answered in time, so that a half-open connection costs a timeout
+// and not the lease.
 //
 // # What is guaranteed, and what is not
 //
@@ -59,11 +59,11 @@
 //
 // The wall clock of a node orders its requests and decides nothing else. It may step by
 // hours, either way. A clock that is behind does no harm. A client whose clock is more
-// than a minute ahead of the store's is refused once, and from then on goes by the store's
-// clock, which the refusal tells, or by the latest version it has seen; the refused request
-// is repeated within the time that its caller allows, and the caller sees the reply to the
-// repetition. When the node's clock is right again, the client goes by that. [Client.Skew]
-// reports both kinds of disagreement to the operator.
+// than a minute ahead of the store's is refused once. From then on it goes by the store's
+// clock, which the refusal contains, or else by the latest version it has seen. It repeats
+// the refused request within the caller's context, and the caller gets the second reply.
+// When the node's clock is right again, the client goes by that. [Client.Skew] reports both
+// kinds of disagreement to the operator.
 //
 // # Errors
 //

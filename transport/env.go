@@ -32,21 +32,20 @@ import (
 // without a word is noticed, and which lease can have instant failover; it is not 5 s, as
 // the zero value of Options has it, because deployments count on 60.
 //
-// Warning: a broker takes two connections with one client id for one client that has come
-// back, and ends the older. Where another library connects with AIO_MQTT_CLIENT_ID too, in
-// this process or another, one of them is thrown out: ours then ends for good, with
-// ErrSessionTakenOver. Use [FromEnvWithSuffix] beside an SDK of Azure IoT Operations.
+// Warning: a broker ends the older of two connections with one client id. If another
+// library connects with AIO_MQTT_CLIENT_ID too, in this process or another, and takes the
+// client id over, this client ends for good with ErrSessionTakenOver. Use
+// [FromEnvWithSuffix] beside an SDK of Azure IoT Operations.
 //
 // The error tells of everything that is wrong, a line for each, with the variable and
 // what to do. It is nil if and only if the rest can be used.
 func FromEnv() (address string, options Options, err error) { return FromEnvWithSuffix("") }
 
 // FromEnvWithSuffix is [FromEnv] with a suffix to the client id, such as "-lease", for a
-// process in which another library has AIO_MQTT_CLIENT_ID for its own connection. Both
-// connections then live. The store and the rules of the broker know them as two clients:
-// allow the second name too. Where AIO_MQTT_CLIENT_ID is not set the suffix has no effect,
-// since the client id is then random. The error names a suffix that cannot be a part of
-// a client id, in addition to what FromEnv says.
+// process in which another library connects with AIO_MQTT_CLIENT_ID. To the store and to
+// the broker's access rules these are two clients: allow the second name too. Without
+// AIO_MQTT_CLIENT_ID the suffix has no effect, because the client id is then random. The
+// error also names a suffix that cannot be part of a client id.
 func FromEnvWithSuffix(suffix string) (address string, options Options, err error) {
 	var e environment
 	host := e.text("AIO_BROKER_HOSTNAME")
@@ -74,6 +73,9 @@ func FromEnvWithSuffix(suffix string) (address string, options Options, err erro
 		e.wrong("AIO_MQTT_CLIENT_ID", "is %q, which %s", options.ClientID, bad)
 	} else if options.ClientID != "" {
 		options.ClientID += suffix
+		if bad := badClientID(options.ClientID); bad != "" {
+			e.wrong("AIO_MQTT_CLIENT_ID", "with the suffix of FromEnvWithSuffix is %q, which %s", options.ClientID, bad)
+		}
 	}
 	e.exclude("AIO_SAT_FILE", "AIO_MQTT_USERNAME")
 	e.exclude("AIO_SAT_FILE", "AIO_MQTT_PASSWORD_FILE")

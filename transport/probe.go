@@ -7,7 +7,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// minProbe is how long a broker has to answer at least. Below that a machine that is busy
+// minProbe is how long a broker has to answer at least: with less, a machine that is busy
 // for a moment would lose connections that work.
 const minProbe = 100 * time.Millisecond
 
@@ -31,9 +31,9 @@ func (c *mqttConn) Probe(within time.Duration) {
 	})
 }
 
-// probe sends a PINGREQ and gives the connection up if nothing arrives in time. paho takes
-// the PINGRESP for one to a PINGREQ of its own, which shows the same: that the other end is
-// there.
+// probe sends a PINGREQ and closes the connection if nothing arrives in time. paho takes the
+// PINGRESP for the answer to a PINGREQ of its own, which does no harm: it shows as well that
+// the other end is there.
 func (c *mqttConn) probe(l *link, within time.Duration) {
 	before := l.net.arrivals.Load()
 	deadline := time.NewTimer(within)
