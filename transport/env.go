@@ -73,9 +73,6 @@ func FromEnvWithSuffix(suffix string) (address string, options Options, err erro
 		e.wrong("AIO_MQTT_CLIENT_ID", "is %q, which %s", options.ClientID, bad)
 	} else if options.ClientID != "" {
 		options.ClientID += suffix
-		if bad := badClientID(options.ClientID); bad != "" {
-			e.wrong("AIO_MQTT_CLIENT_ID", "with the suffix of FromEnvWithSuffix is %q, which %s", options.ClientID, bad)
-		}
 	}
 	e.exclude("AIO_SAT_FILE", "AIO_MQTT_USERNAME")
 	e.exclude("AIO_SAT_FILE", "AIO_MQTT_PASSWORD_FILE")

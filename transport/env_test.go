@@ -103,7 +103,8 @@ func TestASuffixKeepsTheClientIDApartFromThatOfAnotherLibrary(t *testing.T) {
 		{"a suffix", "gateway-a", "-lease", "gateway-a-lease", ""},
 		{"none", "gateway-a", "", "gateway-a", ""},
 		{"no client id, which is then random", "", "-lease", "", ""},
-		{"a suffix that topics cannot hold", "gateway-a", "/lease", "", `AIO_MQTT_CLIENT_ID with the suffix of FromEnvWithSuffix is "gateway-a/lease", which holds a character`},
+		{"a suffix that topics cannot hold, and no client id", "", "#", "", `AIO_MQTT_CLIENT_ID gets the suffix "#", which holds a character`},
+		{"a suffix that topics cannot hold", "gateway-a", "/lease", "", `AIO_MQTT_CLIENT_ID gets the suffix "/lease", which holds a character`},
 		{"a client id that topics cannot hold", "a/b", "-lease", "", `AIO_MQTT_CLIENT_ID is "a/b", which holds a character`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
