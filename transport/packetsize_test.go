@@ -72,6 +72,27 @@ func TestInvariant44AHeaderMakesAClientAllocateNothing(t *testing.T) {
 	})
 }
 
+// The length of a packet has four bytes at most. paho takes more, allocates what they say,
+// and panics where an int has 32 bits.
+func TestInvariant44AHeaderThatIsTooLongMakesAClientAllocateNothing(t *testing.T) {
+	bothWays(t, func(t *testing.T, options Options) {
+		b := &pipeBroker{}
+		client := mustDialTo(t, b, options)
+		used := allocated(func() {
+			if _, err := b.present().Write([]byte{packets.PUBLISH << 4, 0x80, 0x80, 0x80, 0x80, 0x01}); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(10 * time.Second)
+		})
+		if used > enough {
+			t.Errorf("six bytes made it allocate %d MiB", used>>20)
+		}
+		if got := client.Connection(); got.State != Connected || got.Connections != 2 {
+			t.Errorf("it does not connect again: %+v", got)
+		}
+	})
+}
+
 func TestInvariant44AHeaderInPlaceOfTheFirstAnswerMakesAClientAllocateNothing(t *testing.T) {
 	for name, after := range map[string]byte{"CONNACK": packets.CONNECT, "SUBACK": packets.SUBSCRIBE} {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package frame
 
 import (
+	"errors"
 	"fmt"
 	"io"
 )
@@ -30,13 +31,19 @@ type Filter struct {
 //
 // A packet of more than limit bytes ends the reading with a [TooLargeError] as soon as its
 // header is there, before anything of it is passed on: readers of MQTT allocate what a
-// header says. A limit of 0 is none.
+// header says. For the same reason a header that is not MQTT ends it with [ErrHeader]:
+// there are readers that go on where the length of a packet has a fifth byte, and allocate
+// 4 GiB. A limit of 0 is none, and lets such a header through.
 //
 // Before the filter waits for more, and before it passes on a packet that was not taken,
 // it calls pause: what take has held back is to be sent then.
 func NewFilter(source io.Reader, limit int, take func(packet []byte) bool, pause func()) *Filter {
 	return &Filter{source: source, limit: limit, take: take, pause: pause}
 }
+
+// ErrHeader is the end of reading where a Filter with a limit meets what is no header of a
+// packet: its length has more than four bytes [MQTT-1.5.5-1].
+var ErrHeader = errors.New("what comes is not MQTT: the length of a packet has more than four bytes")
 
 // TooLargeError is the end of reading where a packet has more bytes than a Filter lets
 // through.
@@ -83,6 +90,9 @@ func (f *Filter) next() bool {
 	switch {
 	case ok && !f.broken && f.limit > 0 && size > f.limit:
 		f.start, f.err = f.end, &TooLargeError{Size: size, Limit: f.limit}
+		return false
+	case f.broken && f.limit > 0:
+		f.start, f.err = f.end, ErrHeader
 		return false
 	case f.broken || f.err != nil && (!ok || size > len(front)):
 		size = len(front)

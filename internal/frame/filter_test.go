@@ -34,12 +34,16 @@ func (c *chunks) Read(p []byte) (int, error) {
 }
 
 // divide divides a stream as a Filter must: what is taken, what is passed on, and how
-// long the packet is that is over the limit and ends it; 0 if none is.
+// long the packet is that is over the limit and ends it; 0 if none is, and -1 if there is
+// no telling.
 func divide(stream []byte, limit int, takes func([]byte) bool) (taken [][]byte, passed []byte, over int) {
 	for len(stream) > 0 {
 		size, _, ok := Size(stream)
 		if ok && limit > 0 && size > limit {
 			return taken, passed, size
+		}
+		if !ok && limit > 0 && len(stream) >= maxHeader {
+			return taken, passed, -1
 		}
 		if !ok || size > len(stream) {
 			return taken, append(passed, stream...), 0
@@ -86,6 +90,8 @@ func checkFilter(t *testing.T, stream, sizes []byte, readSize, limit int, takes 
 			switch isTooLarge := errors.As(err, &tooLarge); {
 			case over == 0 && err != errCut:
 				t.Errorf("the connection's error is %v", err)
+			case over < 0 && err != ErrHeader:
+				t.Errorf("the error is %v, where no packet begins", err)
 			case over > 0 && (!isTooLarge || *tooLarge != TooLargeError{Size: over, Limit: limit}):
 				t.Errorf("the error is %v; a packet has %d bytes, and the limit is %d", err, over, limit)
 			}
@@ -193,5 +199,18 @@ func TestInvariant44AFilterEndsAtTheHeaderOfAPacketThatIsTooLarge(t *testing.T) 
 	const want = "a packet of 268435460 bytes, where at most"
 	if n != 0 || taken != 1 || err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%d packets are taken and %d bytes passed on (%v); want one, none, and %q", taken, n, err, want)
+	}
+}
+
+// A reader of MQTT that goes on at the fifth byte of a length allocates up to 4 GiB, and
+// on 32 bits, where that is negative, panics.
+func TestInvariant44AFilterWithALimitEndsAtALengthOfMoreThanFourBytes(t *testing.T) {
+	overlong := []byte{0x30, 0x80, 0x80, 0x80, 0x80, 0x0f}
+	none := func([]byte) bool { return false }
+	if n, err := NewFilter(bytes.NewReader(overlong), 1000, none, func() {}).Read(make([]byte, 10)); n != 0 || err != ErrHeader {
+		t.Errorf("with a limit: %d bytes are passed on (%v)", n, err)
+	}
+	if n, err := NewFilter(bytes.NewReader(overlong), 0, none, func() {}).Read(make([]byte, 10)); n != len(overlong) || err != nil {
+		t.Errorf("without: %d bytes are passed on (%v)", n, err)
 	}
 }
