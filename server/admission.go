@@ -43,7 +43,7 @@ func (s *Server) admitWill(who access.Identity, cl *mqtt.Client, conn *connectio
 	if pk.Connect.WillFlag && pk.Connect.WillTopic == protocol.InvokeTopic {
 		return s.keepWill(who, cl, conn, pk)
 	}
-	if pk.Connect.WillFlag && !s.mayLeaveWill(who, pk.Connect.WillTopic) {
+	if pk.Connect.WillFlag && !s.mayLeaveWill(who, pk.Connect.WillTopic, pk.Connect.WillProperties.WillDelayInterval > 0) {
 		// The broker publishes a Will without asking anybody whether the client may.
 		return refusal(packets.ErrNotAuthorized, fmt.Sprintf("a Will may not be published to %q, which belongs to the state store or to another client", pk.Connect.WillTopic))
 	}

@@ -43,15 +43,16 @@ func (s *Server) mayBeAnswered(who access.Identity, topic string) bool {
 }
 
 // mayLeaveWill reports whether a client may have a Will on a topic. The broker publishes it
-// later without a check. So below clients/ it must be a topic that will still be the
-// client's own, and one on which the store never answers.
-func (s *Server) mayLeaveWill(who access.Identity, topic string) bool {
+// later, and asks nothing then. So below clients/ it must be a topic that will still be
+// the client's own, and one on which the store never answers. A Will with a delay is
+// published when its client is gone.
+func (s *Server) mayLeaveWill(who access.Identity, topic string, delayed bool) bool {
 	if !isClientTopic(topic) {
 		return s.mayUse(who, topic)
 	}
 	level, rest, _ := clientTopic(topic)
-	if _, isHex := fromHex(level); isHex && level == who.Client {
-		return false // the level belongs to another as soon as that connects
+	if _, isHex := fromHex(level); isHex && (level == who.Client || delayed) {
+		return false // the level belongs to another as soon as that connects, or this one is gone
 	}
 	return s.owns(who.Client, topic) && !isRecommended(rest)
 }

@@ -298,18 +298,21 @@ func TestNoWillForgesAReplyOfTheStore(t *testing.T) {
 	for _, test := range []struct {
 		client, topic string
 		retain        bool
+		delay         uint32
 	}{
-		{"p", "clients/q/rpc", false}, // may be a response topic when the Will is due
-		{"p", "clients/71/rpc", false},
-		{"70", "clients/70/rpc", false}, // may be that of "p"
-		{"p", recommended("p")[0], false},
-		{"p", recommended("70")[0], false},
-		{"p", recommended("q")[0], false},
-		{"p", reservedPrefix + "/71/command/notify/6B", false},
-		{"p", "clients/p/gone", true},
+		{"p", "clients/q/rpc", false, 0}, // may be a response topic when the Will is due
+		{"p", "clients/71/rpc", false, 0},
+		{"70", "clients/70/rpc", false, 0}, // may be that of "p"
+		{"p", recommended("p")[0], false, 0},
+		{"p", recommended("70")[0], false, 0},
+		{"p", recommended("q")[0], false, 0},
+		{"p", reservedPrefix + "/71/command/notify/6B", false, 0},
+		{"p", "clients/p/gone", true, 0},
+		{"p", "clients/70/rpc", false, 1}, // is that of "70" once "p" is gone
 	} {
 		c, err := tryConnect(t, address, test.client, func(c *paho.Connect) {
 			c.WillMessage = &paho.WillMessage{Topic: test.topic, Payload: []byte("x"), QoS: 1, Retain: test.retain}
+			c.WillProperties = &paho.WillProperties{WillDelayInterval: &test.delay}
 		})
 		if err == nil || c.connack == nil || c.connack.ReasonCode != packets.ConnackNotAuthorized {
 			t.Errorf("%q may leave a Will on %q: %+v", test.client, test.topic, c.connack)
