@@ -27,14 +27,26 @@ func (s *Server) mayPublish(who access.Identity, topic string) bool {
 		return s.mayUse(who, topic)
 	}
 	level, rest, ok := clientTopic(topic)
-	if !ok || s.responseTopics.reserved(level, rest, topic) {
+	if !ok || isRecommended(rest) || s.isAnswered(level, topic) {
 		return false
 	}
 	return s.owns(who.Client, topic) || s.topics == nil || s.topics.AuthorizeTopic(who, topic, true)
 }
 
-// mayBeAnswered reports whether a client may have replies on a topic: below clients/ on its
-// own topics only, or the store would publish for it where it may not publish itself.
+// isAnswered reports whether the store answers on a topic below clients/{level}, for
+// either client that the level may name. While the level belongs to the one whose hex it
+// is, the store does not answer the other there, so what that reserved does not count: it
+// would close the topics of the first to all who have something to say to it.
+func (s *Server) isAnswered(level, topic string) bool {
+	name, isHex := fromHex(level)
+	if isHex && s.responseTopics.reserved(name, topic) {
+		return true
+	}
+	return !(isHex && s.isConnected(name)) && s.responseTopics.reserved(level, topic)
+}
+
+// mayBeAnswered reports whether a client may be answered on a topic: below clients/ on
+// its own ones only, or the store would publish in its name where it may not.
 func (s *Server) mayBeAnswered(who access.Identity, topic string) bool {
 	if isClientTopic(topic) {
 		return s.owns(who.Client, topic)

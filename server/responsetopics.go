@@ -87,17 +87,12 @@ func (t *responseTopics) release(client string) {
 	delete(t.sessions, client)
 }
 
-// reserved reports whether only the store may publish to a topic, which is
-// clients/{level}/{rest}. It looks at both clients that the level may name.
-func (t *responseTopics) reserved(level, rest, topic string) bool {
-	if isRecommended(rest) {
-		return true
-	}
-	name, isHex := fromHex(level)
+// reserved reports whether a topic is one on which the store answers a client.
+func (t *responseTopics) reserved(client, topic string) bool {
 	hash := maphash.String(t.seed, topic)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.sessions[level].has(hash) || isHex && t.sessions[name].has(hash)
+	return t.sessions[client].has(hash)
 }
 
 // isRecommended reports whether a topic, after the client's level, is one that clients use

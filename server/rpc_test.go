@@ -340,3 +340,30 @@ func TestTheResponseTopicOfAWillIsReserved(t *testing.T) {
 		t.Error("not the response topic of the present Will is reserved")
 	}
 }
+
+// A client whose name is the hex form of another's cannot close the topics of that.
+func TestANamesakeReservesNoTopicsOfTheOwnerOfALevel(t *testing.T) {
+	bothBrokers(t, func(t *testing.T, options server.Options) {
+		address := start(t, options)
+		stranger, namesake := connect(t, address, "stranger", nil), connect(t, address, "70", nil)
+		namesake.replyTo = "clients/70/rpc"
+		namesake.subscribe(namesake.replyTo)
+		namesake.do("GET", "k")
+		if stranger.mayPublish("clients/70/rpc") {
+			t.Fatal("a reply to the namesake can be forged")
+		}
+		p, err := tryConnect(t, address, "p", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !stranger.mayPublish("clients/70/rpc") {
+			t.Error("nobody can answer p, which never used the topic for the store")
+		}
+		p.replyTo = "clients/70/rpc"
+		p.subscribe(p.replyTo)
+		p.do("GET", "k")
+		if stranger.mayPublish("clients/70/rpc") {
+			t.Error("a reply to p can be forged")
+		}
+	})
+}
