@@ -50,8 +50,8 @@ func (t *responseTopics) reserve(client, topic string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	session := t.sessionLocked(client)
-	if session.has(hash) {
-		return true
+	if slices.Contains(session.requests, hash) {
+		return true // the hash of the Will does not count: the next Will replaces it
 	}
 	if len(session.requests) >= maxResponseTopics {
 		return false

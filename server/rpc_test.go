@@ -367,3 +367,20 @@ func TestANamesakeReservesNoTopicsOfTheOwnerOfALevel(t *testing.T) {
 		}
 	})
 }
+
+// A topic that a Will reserved, too, is still one of the requests when the Will changes.
+func TestAResponseTopicStaysReservedWhenTheWillThatHadItIsReplaced(t *testing.T) {
+	address := start(t, server.Options{})
+	stranger := connect(t, address, "stranger", nil)
+	first := bequeath("p", "VDEL", "lock", "p:1")
+	first.session = 600
+	c := first.leave(t, address, "p")
+	c.must(t, 1, "$-1\r\n", "GET", "k") // on the topic of the Will
+	c.drop()
+	second := bequeath("p", "VDEL", "lock", "p:1")
+	second.session, second.response, second.correlation = 600, "clients/p/other", "another"
+	second.leave(t, address, "p")
+	if stranger.mayPublish("clients/p/response") {
+		t.Error("a reply to a request of this session can be forged")
+	}
+}

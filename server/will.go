@@ -67,6 +67,7 @@ func (s *Server) applyWill(cl *mqtt.Client, conn *connection) {
 	if conn.will == nil || s.stopping.Load() {
 		return
 	}
+	conn.reserved = conn.will.responseTopic // for the Will, since CONNECT
 	if fault := s.handle(cl, *conn.will); fault != nil {
 		return // counted and logged, as for any request
 	}
