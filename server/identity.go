@@ -117,9 +117,10 @@ func isBelow(topic, level string) bool {
 //
 // The two forms can meet: to a client that is called "70" the plain form is what the
 // hex form is to one that is called "p". Such a level belongs to "p" while that is
-// connected.
+// connected; and while its session is kept, too, but for the store's own topics: what
+// applications answer to "p" is not for the other to read.
 func (s *Server) owns(client, topic string) bool {
-	level, _, ok := clientTopic(topic)
+	level, rest, ok := clientTopic(topic)
 	if !ok {
 		return false
 	}
@@ -127,7 +128,7 @@ func (s *Server) owns(client, topic string) bool {
 	if isHex && name == client {
 		return true
 	}
-	return level == client && !(isHex && s.isConnected(name))
+	return level == client && !(isHex && (s.isConnected(name) || !isRecommended(rest) && s.hasSession(name)))
 }
 
 func fromHex(level string) (name string, ok bool) {
@@ -136,6 +137,12 @@ func fromHex(level string) (name string, ok bool) {
 	}
 	decoded, err := hex.DecodeString(level)
 	return string(decoded), err == nil
+}
+
+// hasSession reports whether a client is connected or its session is kept.
+func (s *Server) hasSession(client string) bool {
+	_, known := s.broker.Clients.Get(client)
+	return known
 }
 
 func (s *Server) isConnected(client string) bool {

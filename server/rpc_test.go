@@ -384,3 +384,31 @@ func TestAResponseTopicStaysReservedWhenTheWillThatHadItIsReplaced(t *testing.T)
 		t.Error("a reply to a request of this session can be forged")
 	}
 }
+
+// A client whose name is the hex form of another's does not read what is for that, which
+// is away for a moment.
+func TestANamesakeReadsNoAnswersToAClientWhoseSessionIsKept(t *testing.T) {
+	address, s := startServer(t, server.Options{})
+	keep := uint32(600)
+	p := connect(t, address, "p", func(c *paho.Connect) { c.Properties.SessionExpiryInterval = &keep })
+	p.subscribe("clients/70/rpc")
+	namesake, err := tryConnect(t, address, "70", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	namesake.subscribe("#")
+	stranger := connect(t, address, "stranger", nil)
+	_ = p.conn.Close()
+	p.mustBeGone()
+	eventually(t, "p is away", func() bool { return s.Stats().Connected == 2 })
+	if !stranger.mayPublish("clients/70/rpc") || !stranger.mayPublish("factory/last") {
+		t.Fatal("p cannot be answered")
+	}
+	if message := namesake.next(); message.Topic != "factory/last" {
+		t.Errorf("the namesake reads what is published to %q", message.Topic)
+	}
+	if !namesake.maySubscribe("clients/70/services/statestore/_any_/command/invoke/response") ||
+		!namesake.mayBeAnswered("clients/70/services/statestore/_any_/command/invoke/response") {
+		t.Error("the namesake cannot use the store")
+	}
+}
