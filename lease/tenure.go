@@ -327,7 +327,8 @@ func (t *Tenure) leftAtStore() time.Duration {
 	if t.freed || errors.Is(t.cause, ErrLost) || errors.Is(t.cause, ErrStoreReplaced) && isClosed(t.replaced) {
 		return 0
 	}
-	return t.sent + t.lease.options.TTL + t.lease.options.Margin - now
+	// The latest request may have reached the store as late as its sender waited for it.
+	return t.sent + t.lease.options.RequestTimeout + t.lease.options.TTL + t.lease.options.Margin - now
 }
 
 func (t *Tenure) releaseError(err error) error {

@@ -541,8 +541,9 @@ func TestReleaseWaitsForNobodyOnceTheTTLIsOver(t *testing.T) {
 		if err := tenure.Release(t.Context()); err != nil {
 			t.Errorf("Release: %v", err)
 		}
-		// Notice, and Margin on both sides of the TTL.
-		if waited, want := time.Since(began), 3*ttl/10; waited != want {
+		// Notice, Margin on both sides of the TTL, and the time that the last request may
+		// have taken to reach the store.
+		if waited, want := time.Since(began), 3*ttl/10+ttl/6; waited.Round(time.Millisecond) != want.Round(time.Millisecond) {
 			t.Errorf("it waited %v, %v were left of the TTL", waited, want)
 		}
 		began = time.Now()

@@ -10,8 +10,8 @@ import (
 
 // What follows decides who may use which topic. Topics are where the protocol keeps
 // clients apart: a request says by its response topic where the reply goes, and
-// whoever could read the replies or write the notifications of another would know or
-// say what is not his.
+// a client that could read the replies or write the notifications of another could read or
+// forge that client's messages.
 
 const (
 	clientTopics = "clients/"
@@ -36,7 +36,7 @@ func (s *Server) mayPublish(who access.Identity, topic string) bool {
 // isAnswered reports whether the store answers on a topic below clients/{level}, for
 // either client that the level may name. While the level belongs to the one whose hex it
 // is, the store does not answer the other there, so what that reserved does not count: it
-// would close the topics of the first to all who have something to say to it.
+// would keep other applications from publishing to the first client.
 func (s *Server) isAnswered(level, topic string) bool {
 	name, isHex := fromHex(level)
 	if isHex && s.responseTopics.reserved(name, topic) {

@@ -96,7 +96,7 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 	}
 	client.unbroken = client.lost
 	client.life, client.end = context.WithCancelCause(context.Background())
-	conn.Start(Events{Up: client.up, Down: client.down, Notify: client.notify, Ignored: client.ignore})
+	conn.Start(Events{Up: client.up, Down: client.down, Ended: client.end, Notify: client.notify, Ignored: client.ignore})
 	return client, nil
 }
 

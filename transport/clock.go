@@ -7,6 +7,11 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 )
 
+// agreementMillis is how far ahead of a version a clock may be that agrees with the store's.
+// It must be much less than maxSkew: another client may push versions that far ahead, and
+// a clock that is wrong would seem right after each of them.
+const agreementMillis = int64(5 * time.Second / time.Millisecond)
+
 // maxSkewMillis is maxSkew as timestamps count it.
 const maxSkewMillis = int64(maxSkew / time.Millisecond)
 
@@ -48,7 +53,7 @@ func (c *clock) tick(local int64) (hlc.Timestamp, error) {
 // [*hlc.DriftError]. After any other error the version was not merged, which does no harm.
 func (c *clock) observe(version hlc.Timestamp, local int64) error {
 	c.seen = version.Wall
-	if local-version.Wall <= maxSkewMillis {
+	if local-version.Wall <= agreementMillis {
 		c.offset = 0 // the node's clock is right again
 	}
 	wall := c.physical(local)

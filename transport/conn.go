@@ -54,6 +54,9 @@ type Events struct {
 	Up func()
 	// Down: the connection is lost; it will be tried again.
 	Down func()
+	// Ended: there will be no more connections, for this reason. A Conn that ends only
+	// with Close need not call it.
+	Ended func(cause error)
 	// Notify: the store told of a change.
 	Notify func(Notification)
 	// Ignored: a message came in that was of no use. A Conn that cannot tell need

@@ -135,10 +135,17 @@ func (c *mqttConn) Close() error {
 // terminate makes cause the end of the connection, for good, unless it had
 // ended before.
 func (c *mqttConn) terminate(cause error) {
+	if c.setCause(cause) && c.events.Ended != nil {
+		c.events.Ended(cause)
+	}
+}
+
+// setCause reports whether the connection had not ended before.
+func (c *mqttConn) setCause(cause error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.cause != nil {
-		return
+		return false
 	}
 	c.cause = cause
 	close(c.ended)
@@ -149,6 +156,7 @@ func (c *mqttConn) terminate(cause error) {
 	if c.stop != nil {
 		c.stop()
 	}
+	return true
 }
 
 // awaitFirst waits until the first connection is ready.

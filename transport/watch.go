@@ -298,8 +298,14 @@ func (r *registration) untilRefresh() time.Duration {
 	if c.store != "" && c.answered.After(since) {
 		since = c.answered
 	}
-	return max(r.refresh-time.Since(since), 0)
+	// A store that keeps its data, and so its identity, over a restart forgets its watches
+	// all the same: an answer says that it is there, and not for ever that it remembers.
+	return max(min(r.refresh-time.Since(since), mostTrust*r.refresh-time.Since(r.begun)), 0)
 }
+
+// mostTrust is for how many times refresh the answers of a store may stand for the
+// repetition of a registration.
+const mostTrust = 10
 
 // step does what is needed now. It returns when to try again, if something
 // failed, and whether the registration is over.

@@ -266,7 +266,11 @@ func (c *Conn) end(cause error) {
 		c.ended = cause
 		close(c.finished)
 	}
+	ended := c.events.Ended
 	c.mu.Unlock()
+	if first && ended != nil {
+		ended(cause)
+	}
 	if first {
 		running, _ := c.store.present()
 		running.EndSession(c.clientID)
