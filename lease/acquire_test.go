@@ -335,3 +335,31 @@ func TestObserveYieldsHoldersAndNotRenewals(t *testing.T) {
 		})
 	}
 }
+
+// The watch of a waiter is registered anew now and then, and the key read. That shows a
+// renewal which may be old.
+func TestInvariant25ARefreshedWatchDoesNotPutOffAWaiterThatHearsNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		holder, waiting := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
+		waiting.conn.Silence(true)
+		holder.mustAcquire(t)
+		acquired := acquireInBackground(t.Context(), t, waiting)
+		time.Sleep(10 * ttl)
+		// The holder dies some time before the watch is registered anew and the key read.
+		var died time.Time
+		registered := make(chan struct{})
+		waiting.scripted("KEYNOTIFY", func(number int64) transporttest.Fault {
+			if number == 1 {
+				died = time.Now()
+				holder.conn.Cut()
+				close(registered)
+			}
+			return transporttest.Fault{HoldRequest: 7 * ttl / 10}
+		})
+		await.Receive(registered)
+		await.Receive(acquired)
+		if took := time.Since(died); took > ttl+ttl/10 {
+			t.Errorf("it holds the lease %v after its holder died, want TTL + Jitter at most", took)
+		}
+	})
+}

@@ -90,6 +90,13 @@ func (w *waiter) wait(ctx context.Context, lost <-chan struct{}) error {
 			w.rests = false
 			return nil
 		case change, open := <-w.changes:
+			if open && change.Exists && change.Missed && w.deaf {
+				// It was read, so it is no sign that notifications arrive, and the renewal
+				// that it shows may be old: the next look is not to be put off.
+				w.seen = change.Version
+				w.why.heard(change.Entry)
+				continue
+			}
 			tryIn := time.Duration(0)
 			switch {
 			case !open:
