@@ -2,6 +2,9 @@ package fencing_test
 
 import (
 	"errors"
+	"runtime"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,6 +54,77 @@ func TestInvariant47NoGuardedRequestReachesAStoreThatDidNotGrantTheTenure(t *tes
 					}
 				})
 			})
+		}
+	}
+}
+
+// A claim reads and then sets, and the store may be restarted in between.
+func TestInvariant47AClaimSetsNothingInAStoreThatItDidNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		n := newNode(t, store, "node-a")
+		guard, _ := n.lead(t)
+		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			if request.FencingToken == "" {
+				return transporttest.Fault{}
+			}
+			time.AfterFunc(time.Millisecond, func() {
+				_ = store.Restart(statestore.Options{})
+				n.conn.Restore()
+			})
+			return transporttest.Fault{HoldRequest: 2 * time.Millisecond}
+		})
+		if _, err := guard.Claim(t.Context(), key); err == nil {
+			t.Error("the claim succeeded")
+		}
+		other := newNode(t, store, "other")
+		if entry, err := other.Get(t.Context(), key); err != nil || entry.Exists {
+			t.Errorf("the restarted store holds %+v, %v", entry, err)
+		}
+	})
+}
+
+// The connection is lost between the reading of a claim and the setting, and the next one
+// is there at once.
+func TestAClaimIsRepeatedOverTheNextConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		store.HideIdentity(true)
+		client, conn := store.Client(t, "node-a", transport.ClientOptions{})
+		var armed atomic.Bool
+		steady := lease.MonotonicClock()
+		l, err := lease.New(client, "press-7/active", lease.Options{TTL: ttl, Clock: func() time.Duration {
+			if armed.Load() && isClaiming() && armed.Swap(false) {
+				conn.Cut()
+				conn.Restore()
+			}
+			return steady()
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		guard, _ := node{Client: client, conn: conn, lease: l}.lead(t)
+		armed.Store(true)
+		if _, err := guard.Claim(t.Context(), key); err != nil {
+			t.Errorf("Claim: %v", err)
+		}
+		if armed.Load() {
+			t.Error("the connection was not cut")
+		}
+	})
+}
+
+// isClaiming reports whether a claim that has read its key is what looks at the clock.
+func isClaiming() bool {
+	var callers [8]uintptr
+	frames := runtime.CallersFrames(callers[:runtime.Callers(3, callers[:])])
+	for {
+		frame, more := frames.Next()
+		if strings.HasSuffix(frame.Function, ".claimOnce") {
+			return true
+		}
+		if !more {
+			return false
 		}
 	}
 }

@@ -63,6 +63,9 @@ func TestTheContextEndsWithTheConnectionWithoutAnybodyAsking(t *testing.T) {
 func TestATenureThatEndsOnDisconnectBeginsOnTheConnectionThatItWatches(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{EndOnDisconnect: true})
+		if _, err := n.client.Get(t.Context(), name); err != nil { // so that it knows its store
+			t.Fatal(err)
+		}
 		n.conn.Cut()
 		acquired := acquireInBackground(t.Context(), t, n)
 		time.Sleep(ttl / 20)

@@ -279,6 +279,24 @@ func TestInvariant47NoLeaseIsGrantedDuringHoldOffAndWaitersGetItAfter(t *testing
 	})
 }
 
+// A store in hold-off refuses without a holder that could be waited for, and says nothing
+// when it ends.
+func TestAWaiterThatFirstAsksDuringHoldOffGetsTheLeaseSoonAfter(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		const hold = ttl / 2
+		n := newNode(t, store, "node-a", lease.Options{})
+		if err := store.Restart(statestore.Options{HoldOff: hold}); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		n.conn.Restore()
+		await.Receive(acquireInBackground(t.Context(), t, n))
+		if after := time.Since(began); after < hold || after > hold+ttl/5 {
+			t.Errorf("the lease was granted after %v, want soon after the hold-off of %v", after, hold)
+		}
+	})
+}
+
 // The versions of a restarted store may be below those of the one before, with clocks
 // that differ by less than a minute: the old holder must not fence the new one out.
 func TestInvariant47AGrantOfTheStoreBeforeIsNotTakenForOneOfThisStore(t *testing.T) {
