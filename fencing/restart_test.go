@@ -144,7 +144,7 @@ func TestInvariant47AGuardOfAnotherClientMeetsTheRestartToo(t *testing.T) {
 			if err := store.Restart(statestore.Options{}); err != nil {
 				t.Fatal(err)
 			}
-			other.conn.Restore() // and that of the tenure is still cut
+			other.conn.Restore() // the tenure's own connection is still cut
 			if _, err := guard.Set(t.Context(), key, []byte("2")); err == nil {
 				t.Errorf("identity hidden %v: the restarted store took a guarded write", hidden)
 			}
