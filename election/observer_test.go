@@ -245,3 +245,23 @@ func TestInvariant2NoTermStartsAfterAnObserverInWhichTheProcessStoodStill(t *tes
 		})
 	}
 }
+
+// The context may end while the observer of Active runs, before the function is called.
+func TestATermThatIsShownAsActiveIsShownToDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c *candidate
+		c = newCandidate(t, transporttest.Start(t), "node-a", election.Options{Observer: func(transition election.Transition) {
+			if transition.Phase == election.Active {
+				c.cancel()
+			}
+		}})
+		c.run(t, serve)
+		if err := await.Receive(c.result); !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v", err)
+		}
+		want := []election.Phase{election.Standby, election.Active, election.Draining, election.Released}
+		if got := c.phases(); !slices.Equal(got, want) {
+			t.Errorf("phases %v, want %v", got, want)
+		}
+	})
+}

@@ -18,7 +18,7 @@ const (
 	// Claiming: the node has the lease and protects Options.Claim with its token.
 	// Left out if there is nothing to claim.
 	Claiming
-	// Active: the node leads; its function runs.
+	// Active: the node leads; its function runs, or is about to.
 	Active
 	// Draining: the term is over; the function must return.
 	Draining

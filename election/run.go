@@ -212,7 +212,8 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 	if err == nil {
 		err = startable(ctx, tenure)
 	}
-	if err == nil {
+	active := err == nil
+	if active {
 		r.setTerm(term)
 		defer r.setTerm(nil)
 		err = r.show(ctx, tenure, Active, token)
@@ -223,6 +224,9 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 	if err != nil {
 		taken = tenure.Err() != nil
 		err = afterTenure(tenure, err)
+		if active { // as the observer was told, though the function was not called
+			r.tell(Draining, token, err)
+		}
 		r.release(ctx, tenure, token, err)
 		return taken, err
 	}
