@@ -43,10 +43,11 @@ func TestAFunctionIsNotLateThatReturnsWhenATenureEndsWithoutNotice(t *testing.T)
 				}
 				c.conn.Restore()
 				time.Sleep(4 * ttl)
+				_ = c.stop()
+				synctest.Wait() // what logs has ended
 				if late := strings.Contains(log.String(), "did not return in time"); late != test.late {
 					t.Errorf("it was reported as late: %v, want %v; the log: %s", late, test.late, &log)
 				}
-				_ = c.stop()
 			})
 		})
 	}
