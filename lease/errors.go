@@ -34,17 +34,17 @@ var (
 // ErrHeld is what a [*HeldError] matches.
 var ErrHeld = errors.New("held by another")
 
-// HeldError says that a lease could not be acquired because somebody has it, or because
-// the store, which has just started, grants none yet (statestore.Options.HoldOff).
+// HeldError says that a lease could not be acquired because it is held, or because the
+// store has just started and grants none yet (statestore.Options.HoldOff).
 type HeldError struct {
 	// Lease is the name of the lease.
 	Lease string
-	// Holder is who had it a moment ago; not Held if that cannot be said any
-	// more, or if nobody had it and the store grants none yet.
+	// Holder is the holder a moment ago. It is not Held if the holder is not known any
+	// more, or if there was none and the store grants no lease yet.
 	Holder Holder
 }
 
-// unknownHolder says why a lease was not granted where nobody is seen to have it.
+// unknownHolder says why a lease was not granted where no holder is known.
 const unknownHolder = "another had it a moment ago, or the store has just started and grants no lease yet (its hold-off)"
 
 // Error names the lease and its holder.

@@ -132,9 +132,8 @@ func New(options Options) (*Store, error) {
 	}, nil
 }
 
-// Begin makes Options.HoldOff count from now. Whoever starts a store some time before the
-// first request can reach it calls Begin in between: until then an earlier store may have
-// granted leases.
+// Begin makes Options.HoldOff count from now. Call it when the first request can reach the
+// store, if that is later than its start: until then an earlier store may grant leases.
 func (s *Store) Begin(now Instant) { s.began = now.Elapsed }
 
 // Identity returns Options.Identity.

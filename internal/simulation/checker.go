@@ -61,7 +61,7 @@ type checker struct {
 	versions map[hlc.Timestamp]string // of all stores
 	grants   map[hlc.Timestamp]string // the identity of the store that gave each version
 	refused  map[string]bool          // values whose SET met another holder
-	robbed   map[string]bool          // values that somebody deleted who was not their holder
+	robbed   map[string]bool          // values that a client deleted that was not their holder
 	tokens   map[string]string        // the token of each value, as writes carry it
 	fenced   map[string]bool          // tokens that were refused as older
 	written  string                   // what the protected key holds

@@ -73,9 +73,9 @@ type simulation struct {
 	strict    bool       // the store's mode
 	possible  []fault    // what can go wrong in this hour
 	gentle    bool       // no lease may be lost in it
-	poisons   bool       // somebody puts tokens from the future on the protected key at times
+	poisons   bool       // a vandal puts tokens from the future on the protected key at times
 	onlooker  *onlooker
-	foreign   bool          // somebody deletes the key of the lease at times
+	foreign   bool          // a vandal deletes the key of the lease at times
 	instant   bool          // a lost connection frees the lease
 	restarts  bool          // the store is restarted at times, without its data
 	anonymous bool          // it has no identity
