@@ -152,6 +152,8 @@ func keep(where *string, p *frame.Publish, name string) *string {
 	if !ok {
 		return nil
 	}
-	*where = string(value)
+	if *where != string(value) { // as the identity of the store nearly always is
+		*where = string(value)
+	}
 	return where
 }

@@ -51,6 +51,7 @@ type link struct {
 	probes sync.WaitGroup // the goroutine that finds out whether it still works, if any
 
 	// Guarded by mqttConn.mu.
+	store    string // the identity in the latest reply
 	pending  map[correlation]*exchange
 	urgent   queue // to be sent first, but for those that are no longer pending
 	queue    queue // to be sent after these, likewise
@@ -91,6 +92,15 @@ func (l *link) popLocked() *exchange {
 		return e
 	}
 	return l.queue.pop()
+}
+
+// identityLocked returns what a reply says of the store as a string. It is the same one in nearly
+// every reply, which costs no memory then.
+func (l *link) identityLocked(store []byte) string {
+	if l.store != string(store) {
+		l.store = string(store)
+	}
+	return l.store
 }
 
 // takeLocked removes an exchange that still waits, and returns nil if there is none.

@@ -551,11 +551,12 @@ func (c *mqttConn) answer(l *link, m *message) bool {
 	c.mu.Lock()
 	l.answered = true
 	e := l.takeLocked(correlation(m.correlation))
+	store := l.identityLocked(m.store)
 	c.mu.Unlock()
 	if e == nil {
 		return false
 	}
-	e.end(m.reply())
+	e.end(m.reply(store))
 	return true
 }
 
@@ -567,10 +568,10 @@ func (c *mqttConn) ignore(why Ignored, m *message) {
 // reply turns a status of 400 or more into an error. After 408 and 5xx it is not known
 // whether the request was applied; after any other it was not. A reply without a status
 // counts as a success.
-func (m *message) reply() result {
+func (m *message) reply(store string) result {
 	status, err := strconv.Atoi(string(m.status))
 	if err != nil || status < 400 {
-		return result{reply: Reply{Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: string(m.store)}}
+		return result{reply: Reply{Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: store}}
 	}
 	rejected := &RejectedError{Code: status, Reason: string(m.statusMessage)}
 	if status == statusTimeout || status >= statusServerError {
