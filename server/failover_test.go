@@ -110,6 +110,9 @@ func TestInvariant13OverMQTTALateWriteOverwritesTheControlAndNotTheFencedKey(t *
 	former := old.mustLead(t)
 	tokenOf(t, former)
 	through.hold(requests)
+	// The client gives the silent connection up. Another one would end it at the server, and
+	// with it what is still on its way.
+	through.refuses(true)
 	late := make(chan error, 2)
 	go func() {
 		_, err := former.Guard().Set(context.Background(), fencedKey, []byte("late"))
@@ -131,6 +134,7 @@ func TestInvariant13OverMQTTALateWriteOverwritesTheControlAndNotTheFencedKey(t *
 		entry, err := observer.Get(t.Context(), controlKey)
 		return err == nil && string(entry.Value) == "late"
 	})
+	through.refuses(false)
 	if _, err := old.client.Get(t.Context(), fencedKey); err != nil && !errors.Is(err, transport.ErrOutcomeUnknown) {
 		t.Error(err) // its answer comes after those to the late writes
 	}

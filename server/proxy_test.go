@@ -92,24 +92,45 @@ func (p *proxy) keep(conns ...net.Conn) bool {
 	return true
 }
 
-// pass copies packets from one side to the other.
+// pass copies packets from one side to the other. Requests are read as they come, even if
+// they are held: what a client has sent survives the end of its connection. Answers that
+// are held wait unread.
 func (p *proxy) pass(to, from net.Conn, way direction) {
-	defer to.Close()
-	defer from.Close()
+	room := 0
+	if way == requests {
+		room = 1000
+	}
+	packets := make(chan []byte, room)
+	p.tasks.Go(func() { p.write(to, from, way, packets) })
+	defer close(packets)
 	reader := bufio.NewReader(from)
 	for {
 		packet, err := readPacket(reader)
 		if err != nil {
 			return
 		}
+		packets <- packet
+	}
+}
+
+// write writes packets until there are no more.
+func (p *proxy) write(to, from net.Conn, way direction, packets <-chan []byte) {
+	defer to.Close()
+	broken := false
+	for packet := range packets {
+		if broken {
+			continue
+		}
 		p.wait(way)
 		if p.isDeaf(from) {
 			continue
 		}
 		if _, err := to.Write(packet); err != nil {
-			return
+			broken = true
+			_ = from.Close() // which ends the reading
 		}
 	}
+	_ = from.Close()
 }
 
 // readPacket reads one packet as it is [MQTT-2.1].
