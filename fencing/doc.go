@@ -80,7 +80,7 @@
 //	transport.ErrFencingTokenNeverIssued,    the token is not of this store, or the    acquire again; find out what
 //	transport.ErrFencingTokenTooFarAhead,    store lost its memory or its time         happened to the store
 //	transport.ErrOtherStore
-//	ErrLeaseKey                              the key is that of the lease itself       the program
+//	ErrLeaseKey                              the key belongs to the lease itself       the program
 //	lease.ErrReleased and the like           the tenure is over; unless the outcome    acquire again
 //	                                         is unknown, nothing was written
 //	transport.ErrNotSent                     nothing was written                       try again

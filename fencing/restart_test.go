@@ -155,7 +155,7 @@ func TestInvariant47AGuardOfAnotherClientMeetsTheRestartToo(t *testing.T) {
 	}
 }
 
-// The connection of such a tenure says nothing of that of another client: the store may
+// The tenure's connection says nothing about another client's connection: the store may
 // have been restarted before the tenure's own connection is known to be lost.
 func TestInvariant47AGuardOfAnotherClientAsksThoughTheTenureEndsWithItsConnection(t *testing.T) {
 	for name, options := range map[string]lease.Options{

@@ -154,7 +154,7 @@ func TestACancelledAcquisitionProbesNothing(t *testing.T) {
 }
 
 // stalling is a connection on which nothing arrives for a while, and then all that was sent
-// does, as TCP does after lost packets. Probe behaves as that of the MQTT connection.
+// does, as TCP does after lost packets. Probe does what the MQTT connection does.
 type stalling struct {
 	*transporttest.Conn
 	until atomic.Int64

@@ -245,8 +245,8 @@ func (l *Lease) try(ctx context.Context, c *candidacy) (tenure *Tenure, version 
 	return nil, version, err
 }
 
-// asNotSent turns the error of a GET into that of the request that was to follow it, which
-// was not sent: an unknown outcome of the GET is not an unknown outcome of the request.
+// asNotSent turns the error of a GET into the error of the request that should have followed
+// and was not sent: an unknown outcome of the GET is not an unknown outcome of the request.
 func asNotSent(err error) error {
 	if !errors.Is(err, transport.ErrOutcomeUnknown) {
 		return err

@@ -62,8 +62,8 @@ func (w *wall) at(system time.Time, elapsed time.Duration) int64 {
 }
 
 // slew returns by how much a clock is moved, beyond the time that passed, so as to
-// approach one that is ahead of it, or behind if ahead is negative. The sum of many short
-// steps is that of a long one, so that how often the time is asked for changes nothing.
+// approach one that is ahead of it, or behind if ahead is negative. Many short
+// steps add up to one long step, so it does not matter how often the time is read.
 func slew(ahead, passed time.Duration) time.Duration {
 	if ahead <= 0 {
 		return max(ahead, -steadily(passed))

@@ -31,7 +31,7 @@ const (
 	requestTimeout = ttl / 6
 	renewEvery     = ttl / 3
 	holdOff        = time.Second // of an elector; it grows eightfold
-	rankDelay      = ttl / 8     // of an elector of rank 1; twice that of rank 2
+	rankDelay      = ttl / 8     // of an elector of rank 1; rank 2 waits twice as long
 )
 
 // The hour.
