@@ -14,9 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/eclipse/paho.golang/packets"
-
 	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/gate"
 )
 
 // brokerConn fits a network connection to paho, which reads a packet in three small
@@ -24,6 +23,7 @@ import (
 // and Unlock leaves as one.
 type brokerConn struct {
 	net.Conn
+	gate   *gate.Gate // checks what the broker sends; the reading goroutine's
 	reader *frame.Filter
 	cause  atomic.Pointer[error] // why this end closes the connection; nil if it does not
 
@@ -32,31 +32,41 @@ type brokerConn struct {
 }
 
 func newBrokerConn(conn net.Conn, maxPacket uint32) *brokerConn {
-	none := func([]byte) bool { return false } // paho gets every packet
-	limit := int(min(maxPacket, math.MaxInt32))
-	return &brokerConn{Conn: conn, reader: frame.NewFilter(conn, limit, none, func() {}), writer: bufio.NewWriter(conn)}
+	c := &brokerConn{Conn: conn, gate: gate.New(gate.FromServer, gate.Limits{}), writer: bufio.NewWriter(conn)}
+	c.reader = frame.NewFilter(conn, frame.FilterOptions{
+		Limit: int(min(maxPacket, math.MaxInt32)), // MQTT's own limit is lower
+		Check: c.gate.Check,
+	})
+	return c
 }
 
 func (c *brokerConn) Read(p []byte) (int, error) {
 	n, err := c.reader.Read(p)
-	var tooLarge *frame.TooLargeError
-	if errors.As(err, &tooLarge) && c.closeCause() == nil {
-		why := fmt.Errorf("the broker begins a packet of %d bytes, and this store takes at most %d (AttachOptions.MaxPacketSize)", tooLarge.Size, tooLarge.Limit)
-		c.cause.Store(&why)
-		c.sayTooLarge()
+	if err != nil && c.closeCause() == nil {
+		c.refuse(err)
 	}
 	return n, err
 }
 
-// sayTooLarge tells the broker why the connection ends, unless a packet is being written,
-// perhaps for long.
-func (c *brokerConn) sayTooLarge() {
-	if !c.mu.TryLock() {
+// refuse notes why this end closes the connection, and tells the broker, if that has sent
+// what it may not. It does nothing if err is another one.
+func (c *brokerConn) refuse(err error) {
+	farewell, refused := c.gate.AppendFarewell(nil, err)
+	if !refused {
 		return
+	}
+	why := fmt.Errorf("the broker sent what MQTT does not allow: %w", err)
+	var tooLarge *frame.TooLargeError
+	if errors.As(err, &tooLarge) {
+		why = fmt.Errorf("the broker begins a packet of %d bytes, and this store takes at most %d (AttachOptions.MaxPacketSize)", tooLarge.Size, tooLarge.Limit)
+	}
+	c.cause.Store(&why)
+	if len(farewell) == 0 || !c.mu.TryLock() {
+		return // a packet is being written, perhaps for long
 	}
 	defer c.mu.Unlock()
 	_ = c.SetWriteDeadline(time.Now().Add(farewellTimeout)) // if it fails, so does the write
-	_, _ = c.writer.Write([]byte{packets.DISCONNECT << 4, 2, packets.DisconnectPacketTooLarge, 0})
+	_, _ = c.writer.Write(farewell)
 	_ = c.writer.Flush() // the connection is over either way
 }
 

@@ -4,12 +4,15 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/gate"
 	"github.com/tenurelock/tenure/server/access"
 )
 
@@ -17,8 +20,9 @@ import (
 // as a net.Conn, and its hooks find it in the client again.
 type connection struct {
 	net.Conn
-	input   io.Reader // of Conn
-	express *express  // nil: everything goes through the broker
+	gate    *gate.Gate // checks what the client sends; the reading goroutine's
+	input   io.Reader  // of Conn: what the gate lets through and express leaves
+	express *express   // nil: everything goes through the broker
 	outbox  *outbox
 	over    chan struct{} // closed when the broker has forgotten the connection
 
@@ -26,6 +30,7 @@ type connection struct {
 	will         *request                  // the request to apply when the connection ends, if any; the reading goroutine's
 	reserved     string                    // the response topic of the latest request; the reading goroutine's
 	lastByte     byte                      // that the broker read; the reading goroutine's
+	refused      bool                      // the client sent what it may not; the reading goroutine's
 	patience     time.Duration             // how long the client may be silent; the reading goroutine's
 	sessionEnded atomic.Bool               // with the connection
 	disconnected atomic.Bool               // the broker said so
@@ -45,22 +50,49 @@ type connection struct {
 }
 
 // newConnection returns a connection whose requests are answered past the broker, unless
-// it is plain.
-func newConnection(socket net.Conn, plain bool) *connection {
-	c := &connection{Conn: socket, input: socket, outbox: newOutbox(), over: make(chan struct{})}
-	if !plain {
-		c.express, c.input = newExpress(c)
+// it is plain. A packet of more than maxPacket bytes ends it.
+func newConnection(socket net.Conn, plain bool, maxPacket uint32) *connection {
+	limits := gate.DefaultLimits()
+	c := &connection{Conn: socket, gate: gate.New(gate.FromClient, limits), outbox: newOutbox(), over: make(chan struct{})}
+	options := frame.FilterOptions{
+		Limit: int(min(maxPacket, math.MaxInt32)), // MQTT's own limit is lower
+		First: limits.FirstPacket,
+		Check: c.gate.Check,
 	}
+	if !plain {
+		c.express = &express{conn: c}
+		options.Take, options.Pause = c.express.take, c.express.pause
+	}
+	c.input = frame.NewFilter(socket, options)
 	return c
 }
 
-// Read notes the last byte, which may be all that a DISCONNECT says (see reasonOf).
+// Read notes the last byte, which may be all that a DISCONNECT says (see reasonOf). Where a
+// packet is refused, the client is told why, and the connection ends.
 func (c *connection) Read(p []byte) (int, error) {
 	n, err := c.input.Read(p)
 	if n > 0 {
 		c.lastByte = p[n-1]
 	}
+	if err != nil && !c.refused {
+		c.refuse(err)
+	}
 	return n, err
+}
+
+// refuse ends the connection if the client has sent what it may not, and does nothing if
+// err is another one.
+func (c *connection) refuse(err error) {
+	farewell, refused := c.gate.AppendFarewell(nil, err)
+	if !refused {
+		return
+	}
+	c.refused = true
+	if len(farewell) > 0 {
+		_ = c.SetWriteDeadline(time.Now().Add(farewellTimeout)) // if it fails, so does the write
+		_, _ = c.Write(farewell)                                // the connection ends either way
+	}
+	_ = c.Close()
 }
 
 // Close ends the connection. What is held back is lost, and no request of it is applied

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"io"
 	"sync/atomic"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
@@ -35,14 +34,6 @@ type express struct {
 	// Since the last pause.
 	taken, answered int64
 	read, written   int64 // bytes
-}
-
-// newExpress returns the express of a connection, and the reader of what it leaves. The
-// reader has no limit: the broker itself refuses a packet by its header if it is too large,
-// and tells the client why.
-func newExpress(conn *connection) (*express, io.Reader) {
-	e := &express{conn: conn}
-	return e, frame.NewFilter(conn.Conn, 0, e.take, e.pause)
 }
 
 // board opens the express to a client whose session is established.

@@ -19,6 +19,8 @@ type listener struct {
 	plain  bool       // connections know no express
 	failed chan error // why no connections are accepted any more; room for one
 
+	maxPacket uint32 // bytes of a packet from a client
+
 	stopping chan struct{}
 	handlers sync.WaitGroup // one for each connection, and one for Serve
 
@@ -29,12 +31,13 @@ type listener struct {
 
 var _ listeners.Listener = (*listener)(nil)
 
-func newListener(socket net.Listener, logger *slog.Logger, plain bool) *listener {
+func newListener(socket net.Listener, logger *slog.Logger, plain bool, maxPacket uint32) *listener {
 	return &listener{
 		socket:      socket,
 		logger:      logger,
 		plain:       plain,
 		failed:      make(chan error, 1),
+		maxPacket:   maxPacket,
 		stopping:    make(chan struct{}),
 		connections: make(map[*connection]struct{}),
 	}
@@ -78,7 +81,7 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 }
 
 func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
-	conn := newConnection(socket, l.plain)
+	conn := newConnection(socket, l.plain, l.maxPacket)
 	if !l.track(conn) {
 		_ = socket.Close()
 		return

@@ -43,7 +43,7 @@ func TestInvariant38AClientThatIsSentAwayForReadingTooLittleHoldsUpNobody(t *tes
 		if err := await.Receive(shaken); err != nil {
 			t.Fatal(err)
 		}
-		conn := newConnection(socket, false)
+		conn := newConnection(socket, false, 1<<20)
 		s := &Server{connections: map[string]*connection{"slow": conn}}
 		began := time.Now()
 		for range maxOutbox + 1 {

@@ -88,7 +88,7 @@ func New(options Options) (*Server, error) {
 	s := &Server{
 		options:        options,
 		logger:         options.Logger,
-		listener:       newListener(socket, options.Logger, options.PlainBroker),
+		listener:       newListener(socket, options.Logger, options.PlainBroker, options.MaxPacketSize),
 		connections:    make(map[string]*connection),
 		stats:          Stats{Dropped: make(map[Dropped]uint64)},
 		responseTopics: newResponseTopics(),

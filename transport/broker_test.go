@@ -179,6 +179,9 @@ func (p *bufferedPipe) drain() {
 func send[P any](conn net.Conn, kind byte, fill func(P)) {
 	packet := packets.NewControlPacket(kind)
 	fill(packet.Content.(P))
+	if kind == packets.AUTH {
+		packet.Flags = 0 // NewControlPacket of paho v0.23.0 sets one that is reserved [MQTT-3.15.1-1]
+	}
 	var encoded bytes.Buffer
 	_, _ = packet.WriteTo(&encoded)
 	_, _ = conn.Write(encoded.Bytes())

@@ -11,9 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/eclipse/paho.golang/packets"
-
 	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/gate"
 )
 
 // netConn fits a network connection to paho, which reads a packet in three
@@ -24,6 +23,7 @@ type netConn struct {
 	net.Conn
 	arrivals atomic.Uint64 // reads that brought something
 	socket   net.Conn      // what Conn rests on: the same, or without TLS and WebSocket
+	gate     *gate.Gate    // checks what the broker sends; the reading goroutine's
 	reader   *frame.Filter
 	take     atomic.Pointer[func(packet []byte) bool] // nil: paho gets all packets
 	cause    atomic.Pointer[error]                    // why this end closes the connection; nil if it does not
@@ -77,13 +77,18 @@ func newNetConn(conn, socket net.Conn, maxPacket int, writeTimeout time.Duration
 		lock:         make(chan struct{}, 1),
 		Conn:         conn,
 		socket:       socket,
+		gate:         gate.New(gate.FromServer, gate.Limits{}),
 		writer:       bufio.NewWriter(conn),
 		writeTimeout: writeTimeout,
 	}
-	c.reader = frame.NewFilter(arriving{c}, maxPacket, func(packet []byte) bool {
-		take := c.take.Load()
-		return take != nil && (*take)(packet)
-	}, func() {})
+	c.reader = frame.NewFilter(arriving{c}, frame.FilterOptions{
+		Limit: maxPacket,
+		Check: c.gate.Check,
+		Take: func(packet []byte) bool {
+			take := c.take.Load()
+			return take != nil && (*take)(packet)
+		},
+	})
 	return c
 }
 
@@ -104,18 +109,26 @@ func (c *netConn) abort() { _ = c.socket.Close() }
 
 func (c *netConn) Read(p []byte) (int, error) {
 	n, err := c.reader.Read(p)
-	var tooLarge *frame.TooLargeError
-	if errors.As(err, &tooLarge) && c.closeCause() == nil {
-		c.endTooLarge(fmt.Errorf("%w: the broker begins one of %d bytes, and this client takes at most %d (Options.MaxPacketSize)",
-			ErrPacketTooLarge, tooLarge.Size, tooLarge.Limit))
+	if err != nil && c.closeCause() == nil {
+		c.refuse(err)
 	}
 	return n, err
 }
 
-// endTooLarge notes why this end closes the connection, and sends a DISCONNECT with that
-// reason, unless that would take long: the connection is over either way. It
-// is called by the goroutine that reads.
-func (c *netConn) endTooLarge(why error) {
+// refuse notes why this end closes the connection if the broker has sent what it may not,
+// and tells the broker, unless that would take long: the connection is over either way. It
+// does nothing if err is another one. It is called by the goroutine that reads.
+func (c *netConn) refuse(err error) {
+	farewell, refused := c.gate.AppendFarewell(nil, err)
+	if !refused {
+		return
+	}
+	why := fmt.Errorf("the broker sent what MQTT does not allow: %w", err)
+	var tooLarge *frame.TooLargeError
+	if errors.As(err, &tooLarge) {
+		why = fmt.Errorf("%w: the broker begins one of %d bytes, and this client takes at most %d (Options.MaxPacketSize)",
+			ErrPacketTooLarge, tooLarge.Size, tooLarge.Limit)
+	}
 	c.cause.Store(&why)
 	patience := time.NewTimer(closeTimeout)
 	defer patience.Stop()
@@ -129,7 +142,7 @@ func (c *netConn) endTooLarge(why error) {
 		return // not even CONNECT was sent
 	}
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(closeTimeout)) // on a closed connection, the write fails
-	_, _ = c.writer.Write([]byte{packets.DISCONNECT << 4, 2, codePacketTooLarge, 0})
+	_, _ = c.writer.Write(farewell)
 	_ = c.writer.Flush()
 }
 

@@ -4,46 +4,73 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/tenurelock/tenure/internal/wire"
 )
 
-// bufferSize is how much a Filter reads at once, and how long a packet may be to be
-// offered. Requests and replies of leases have some 300 bytes; longer packets travel as
-// they would without a Filter.
-const bufferSize = 4096
+const (
+	// leastBuffer is how much room a Filter begins with. Most connections are idle.
+	leastBuffer = 512
+	// bufferSize is how much a Filter reads at once where much arrives, and the room that
+	// it keeps. Requests and replies of leases have some 300 bytes.
+	bufferSize = 4096
+	// beginning is how much of a CONNECT holds the version of MQTT, at most
+	// [MQTT-3.1.2].
+	beginning = wire.MaxHeader + 2 + len("MQIsdp") + 1
+)
 
-// Filter is a reader of a connection that takes packets out. It serves one goroutine.
+// Filter is a reader of a connection that checks each packet and takes some out. What it
+// passes on are whole packets that were checked. It serves one goroutine.
+//
+// It holds one packet at a time. Its buffer grows with what has arrived, not by what a
+// header promises, and a large one is given up before the Filter waits for the next packet.
 type Filter struct {
-	source io.Reader
-	limit  int // bytes of a packet; 0: any number
-	take   func(packet []byte) bool
-	pause  func()
+	source  io.Reader
+	options FilterOptions
 
 	buffer     []byte // nil until the first Read
 	start, end int    // what is in it and has not been read
-	passing    int    // how much is left of the packet that is passed on
-	broken     bool   // something came that is not MQTT
-	err        error  // of source; what is in the buffer is read first
+	passing    int    // how much is left of the packet that is passed on, all of it in the buffer
+	begun      bool   // the first packet was checked
+	err        error  // the end of reading; what is in the buffer comes first
 }
 
-// NewFilter returns a reader of source that offers each packet to take and leaves out
-// those for which that returns true. The packet is good until take returns. Packets that
-// are long, and all that comes after something that is not MQTT, are not offered.
-//
-// A packet of more than limit bytes ends the reading with a [TooLargeError] as soon as its
-// header is there, before anything of it is passed on: readers of MQTT allocate what a
-// header says. For the same reason a header that is not MQTT ends it with [ErrHeader]:
-// there are readers that go on where the length of a packet has a fifth byte, and allocate
-// 4 GiB. A limit of 0 is none, and lets such a header through.
-//
-// Before the filter waits for more, and before it passes on a packet that was not taken,
-// it calls pause: what take has held back is to be sent then.
-func NewFilter(source io.Reader, limit int, take func(packet []byte) bool, pause func()) *Filter {
-	return &Filter{source: source, limit: limit, take: take, pause: pause}
+// FilterOptions configures a Filter. The zero value passes all packets on.
+type FilterOptions struct {
+	// Limit is how many bytes a packet may have; 0: as many as MQTT allows. A larger one
+	// ends the reading with a [TooLargeError] as soon as its header is there.
+	Limit int
+	// First, if not 0, is that limit for the first packet, a CONNECT.
+	First int
+	// Check, if not nil, is called with each packet before anything else is done with it.
+	// Its error ends the reading.
+	//
+	// If there is a limit for the first packet and it is too large, Check gets the beginning
+	// of it: as much as there is, and enough to tell the version of MQTT. Its error then
+	// stands for the TooLargeError.
+	Check func(packet []byte) error
+	// Take, if not nil, is offered each packet. Those for which it returns true are left
+	// out. A packet is good until Take returns.
+	Take func(packet []byte) bool
+	// Pause, if not nil, is called before the Filter waits for more, before it passes on a
+	// packet that was not taken, and at the end: what Take has held back is to be sent
+	// then.
+	Pause func()
 }
 
-// ErrHeader is the end of reading where a Filter with a limit meets what is no header of a
-// packet: its length has more than four bytes [MQTT-1.5.5-1].
-var ErrHeader = errors.New("what comes is not MQTT: the length of a packet has more than four bytes")
+// NewFilter returns a reader of source. What is not MQTT ends the reading with [ErrHeader].
+// What is left of a packet that source did not deliver to its end is not passed on.
+func NewFilter(source io.Reader, options FilterOptions) *Filter {
+	if options.Pause == nil {
+		options.Pause = func() {}
+	}
+	return &Filter{source: source, options: options}
+}
+
+// ErrHeader is the end of reading where a Filter meets what is no header of a packet: its
+// length has more than four bytes, or more than it needs [MQTT-1.5.5-1]. There are readers
+// that go on where it has a fifth byte, and allocate 4 GiB.
+var ErrHeader = errors.New("what comes is not MQTT: the length of a packet is malformed")
 
 // TooLargeError is the end of reading where a packet has more bytes than a Filter lets
 // through.
@@ -57,18 +84,13 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("a packet of %d bytes, where at most %d are taken", e.Size, e.Limit)
 }
 
-// Read reads what is not taken.
+// Read reads what is not taken. It never reads beyond the end of a packet.
 func (f *Filter) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
 	for f.passing == 0 {
 		if !f.next() && !f.fill() {
-			return 0, f.err
-		}
-	}
-	for f.start == f.end {
-		if !f.fill() {
 			return 0, f.err
 		}
 	}
@@ -79,35 +101,67 @@ func (f *Filter) Read(p []byte) (int, error) {
 }
 
 // next deals with the packet at the front of the buffer, and reports false if more of it
-// is needed.
+// is needed or the reading has ended.
 func (f *Filter) next() bool {
 	front := f.buffer[f.start:f.end]
-	if len(front) == 0 {
+	size, _, ok := wire.Size(front)
+	if !ok {
+		if wire.Broken(front) {
+			f.fail(ErrHeader)
+		}
 		return false
 	}
-	size, _, ok := Size(front)
-	f.broken = f.broken || !ok && len(front) >= maxHeader
-	switch {
-	case ok && !f.broken && f.limit > 0 && size > f.limit:
-		f.start, f.err = f.end, &TooLargeError{Size: size, Limit: f.limit}
+	if limit := f.limit(); limit > 0 && size > limit {
+		return f.tooLarge(front, size, limit)
+	}
+	if size > len(front) {
 		return false
-	case f.broken && f.limit > 0:
-		f.start, f.err = f.end, ErrHeader
-		return false
-	case f.broken || f.err != nil && (!ok || size > len(front)):
-		size = len(front)
-	case !ok:
-		return false
-	case size > bufferSize:
-	case size > len(front):
-		return false
-	case f.take(front[:size]):
+	}
+	packet := front[:size:size]
+	if f.options.Check != nil {
+		if err := f.options.Check(packet); err != nil {
+			f.fail(err)
+			return false
+		}
+	}
+	f.begun = true
+	if f.options.Take != nil && f.options.Take(packet) {
 		f.start += size
 		return true
 	}
-	f.pause()
+	f.options.Pause()
 	f.passing = size
 	return true
+}
+
+// limit returns how many bytes the next packet may have; 0: any number.
+func (f *Filter) limit() int {
+	if f.begun || f.options.First == 0 || f.options.Limit > 0 && f.options.Limit < f.options.First {
+		return f.options.Limit
+	}
+	return f.options.First
+}
+
+// tooLarge ends the reading at a packet that is too large, unless more of it is needed to
+// say so. It returns false, as next does then.
+func (f *Filter) tooLarge(front []byte, size, limit int) bool {
+	var err error = &TooLargeError{Size: size, Limit: limit}
+	if !f.begun && f.options.First > 0 && f.options.Check != nil {
+		if len(front) < beginning && f.err == nil {
+			return false
+		}
+		if refusal := f.options.Check(front); refusal != nil {
+			err = refusal
+		}
+	}
+	f.fail(err)
+	return false
+}
+
+// fail ends the reading. Nothing that is in the buffer is passed on any more.
+func (f *Filter) fail(err error) {
+	f.options.Pause()
+	f.buffer, f.start, f.end, f.err = nil, 0, 0, err
 }
 
 // fill reads more, or learns that there is no more, which it reports from then on with
@@ -116,16 +170,34 @@ func (f *Filter) fill() bool {
 	if f.err != nil {
 		return false
 	}
-	if f.buffer == nil {
-		f.buffer = make([]byte, bufferSize)
-	}
-	if f.start > 0 {
-		f.end = copy(f.buffer, f.buffer[f.start:f.end])
-		f.start = 0
-	}
-	f.pause()
+	f.makeRoom()
+	f.options.Pause()
 	n, err := f.source.Read(f.buffer[f.end:])
 	f.end += n
 	f.err = err
 	return true
+}
+
+// makeRoom moves what is in the buffer to its front, and sees to it that there is room
+// behind.
+func (f *Filter) makeRoom() {
+	kept := f.buffer[f.start:f.end]
+	length := len(f.buffer)
+	switch {
+	case length < leastBuffer:
+		length = leastBuffer
+	case length < bufferSize && f.end == length:
+		length *= 2 // as much has come as there was room for
+	case len(kept) == length:
+		size, _, _ := wire.Size(kept)
+		length = min(2*length, max(size, bufferSize))
+	case length > bufferSize && len(kept) < bufferSize/2:
+		length = bufferSize // a large packet is gone
+	}
+	into := f.buffer
+	if length != len(f.buffer) {
+		into = make([]byte, length)
+	}
+	f.start, f.end = 0, copy(into, kept)
+	f.buffer = into
 }

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/tenurelock/tenure/internal/wire"
 )
 
 var errCut = errors.New("cut")
@@ -33,50 +36,72 @@ func (c *chunks) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// divide divides a stream as a Filter must: what is taken, what is passed on, and how
-// long the packet is that is over the limit and ends it; 0 if none is, and -1 if there is
-// no telling.
-func divide(stream []byte, limit int, takes func([]byte) bool) (taken [][]byte, passed []byte, over int) {
-	for len(stream) > 0 {
+// checks is what the Filters of these tests ask of a packet: PINGREQ has no flags.
+func checks(packet []byte) error {
+	if packet[0]&0xf0 == 0xc0 && packet[0] != 0xc0 {
+		return errRefused
+	}
+	return nil
+}
+
+var errRefused = errors.New("refused")
+
+// divide divides a stream as a Filter must: what is taken, what is passed on, and the
+// error that ends it.
+func divide(stream []byte, limit, first int, takes func([]byte) bool) (taken [][]byte, passed []byte, end error) {
+	for begun := false; ; begun = true {
+		most := limit
+		if !begun && first > 0 && (limit == 0 || first < limit) {
+			most = first
+		}
 		size, _, ok := Size(stream)
-		if ok && limit > 0 && size > limit {
-			return taken, passed, size
+		switch {
+		case wire.Broken(stream):
+			return taken, passed, ErrHeader
+		case ok && most > 0 && size > most:
+			if !begun && first > 0 && checks(stream) != nil {
+				return taken, passed, errRefused
+			}
+			return taken, passed, &TooLargeError{Size: size, Limit: most}
+		case !ok || size > len(stream):
+			return taken, passed, errCut
+		case checks(stream[:size]) != nil:
+			return taken, passed, errRefused
 		}
-		if !ok && limit > 0 && len(stream) >= maxHeader {
-			return taken, passed, -1
-		}
-		if !ok || size > len(stream) {
-			return taken, append(passed, stream...), 0
-		}
-		if packet := stream[:size]; size <= bufferSize && takes(packet) {
+		if packet := stream[:size]; takes(packet) {
 			taken = append(taken, packet)
 		} else {
 			passed = append(passed, packet...)
 		}
 		stream = stream[size:]
 	}
-	return taken, passed, 0
 }
 
-func checkFilter(t *testing.T, stream, sizes []byte, readSize, limit int, takes func([]byte) bool) {
+func checkFilter(t *testing.T, stream, sizes []byte, readSize, limit, first int, takes func([]byte) bool) {
 	t.Helper()
-	wantTaken, wantPassed, over := divide(stream, limit, takes)
+	wantTaken, wantPassed, wantErr := divide(stream, limit, first, takes)
 	var taken [][]byte
-	held := 0
+	held, arrived := 0, 0
 	source := &chunks{stream: stream, sizes: sizes}
-	filter := NewFilter(readerFunc(func(p []byte) (int, error) {
+	var filter *Filter
+	filter = NewFilter(readerFunc(func(p []byte) (int, error) {
 		if held > 0 {
 			t.Error("what was held back is not sent before the filter waits for more")
 		}
-		return source.Read(p)
-	}), limit, func(packet []byte) bool {
+		if room := max(leastBuffer, bufferSize, 2*arrived); len(filter.buffer) > room {
+			t.Errorf("the buffer has %d bytes, and only %d have arrived", len(filter.buffer), arrived)
+		}
+		n, err := source.Read(p)
+		arrived += n
+		return n, err
+	}), FilterOptions{Limit: limit, First: first, Check: checks, Take: func(packet []byte) bool {
 		if !takes(packet) {
 			return false
 		}
 		taken = append(taken, bytes.Clone(packet))
 		held++
 		return true
-	}, func() { held = 0 })
+	}, Pause: func() { held = 0 }})
 	var passed []byte
 	p := make([]byte, readSize)
 	for {
@@ -86,17 +111,14 @@ func checkFilter(t *testing.T, stream, sizes []byte, readSize, limit int, takes 
 			t.Error("what was held back is not sent before a packet is passed on")
 		}
 		if err != nil {
-			var tooLarge *TooLargeError
-			switch isTooLarge := errors.As(err, &tooLarge); {
-			case over == 0 && err != errCut:
-				t.Errorf("the connection's error is %v", err)
-			case over < 0 && err != ErrHeader:
-				t.Errorf("the error is %v, where no packet begins", err)
-			case over > 0 && (!isTooLarge || *tooLarge != TooLargeError{Size: over, Limit: limit}):
-				t.Errorf("the error is %v; a packet has %d bytes, and the limit is %d", err, over, limit)
+			if !reflect.DeepEqual(err, wantErr) {
+				t.Errorf("the error is %v; want %v", err, wantErr)
 			}
-			if _, again := filter.Read(p); again != err {
-				t.Errorf("another read fails with %v, after %v", again, err)
+			if held > 0 {
+				t.Error("what was held back is not sent at the end")
+			}
+			if n, again := filter.Read(p); n > 0 || again != err {
+				t.Errorf("another read brings %d bytes and %v, after %v", n, again, err)
 			}
 			break
 		}
@@ -113,7 +135,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-func TestAFilterTakesPacketsAndPassesOnTheRest(t *testing.T) {
+func TestAFilterTakesPacketsAndPassesOnOnlyWhatWasChecked(t *testing.T) {
 	m := request()
 	publish, _ := m.Append(nil)
 	puback := AppendPuback(nil, 7)
@@ -142,13 +164,21 @@ func TestAFilterTakesPacketsAndPassesOnTheRest(t *testing.T) {
 		"a header cut off":                {slices.Concat(publish, long[:1]), publishes},
 		"a long packet cut off":           {long[:bufferSize+1], publishes},
 		"something else, and no more":     {slices.Concat(publish, broken, publish), publishes},
+		"a packet that is refused":        {slices.Concat(publish, ping, []byte{0xc1, 0}, publish), publishes},
+		"only one that is refused":        {[]byte{0xc1, 0}, publishes},
+		"a large one that is refused":     {slices.Concat([]byte{0xc1, 0x80, 0x40}, make([]byte, 0x2000)), publishes},
+		"a length of too many bytes":      {[]byte{0xc0, 0x80, 0}, publishes},
+		"much larger than what arrives":   {slices.Concat(ping, []byte{0x30, 0xff, 0xff, 0xff, 0x7f}, long), publishes},
+		"large ones and small ones":       {slices.Concat(ping, long, long, ping, bytes.Repeat(publish, 9), long), publishes},
 		"something else in place of MQTT": {[]byte("\xff\xff\xff\xff\xffGET / HTTP/1.1\r\n\r\n"), publishes},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, sizes := range [][]byte{nil, {1}, {3, 0, 50}, {255}} {
 				for _, readSize := range []int{1, 7, 5000} {
 					for _, limit := range []int{0, bufferSize, len(publish), len(publish) - 1} {
-						checkFilter(t, test.stream, sizes, readSize, limit, test.takes)
+						for _, first := range []int{0, 1, len(publish)} {
+							checkFilter(t, test.stream, sizes, readSize, limit, first, test.takes)
+						}
 					}
 				}
 			}
@@ -159,14 +189,14 @@ func TestAFilterTakesPacketsAndPassesOnTheRest(t *testing.T) {
 func TestAFilterGivesTheErrorThatCameWithTheLastBytes(t *testing.T) {
 	source := iotest.DataErrReader(bytes.NewReader(AppendPuback(nil, 7)))
 	count := 0
-	filter := NewFilter(source, 0, func([]byte) bool { count++; return true }, func() {})
+	filter := NewFilter(source, FilterOptions{Take: func([]byte) bool { count++; return true }})
 	if n, err := filter.Read(make([]byte, 10)); n != 0 || err != io.EOF || count != 1 {
 		t.Errorf("Read = %d, %v, and %d packets taken", n, err, count)
 	}
 }
 
 func TestAReadOfNothingDoesNotWait(t *testing.T) {
-	filter := NewFilter(iotest.ErrReader(errCut), 0, nil, nil)
+	filter := NewFilter(iotest.ErrReader(errCut), FilterOptions{})
 	if n, err := filter.Read(nil); n != 0 || err != nil {
 		t.Errorf("Read = %d, %v", n, err)
 	}
@@ -184,7 +214,7 @@ func FuzzFilter(f *testing.F) {
 		}
 		takes := func(packet []byte) bool { return packet[0]&0xf0 == kind&0xf0 }
 		for _, limit := range []int{0, 2 + len(stream)/2} {
-			checkFilter(t, stream, sizes, int(readSize)+1, limit, takes)
+			checkFilter(t, stream, sizes, int(readSize)+1, limit, len(stream)/3, takes)
 		}
 	})
 }
@@ -193,8 +223,8 @@ func TestInvariant44AFilterEndsAtTheHeaderOfAPacketThatIsTooLarge(t *testing.T) 
 	m := request()
 	publish, _ := m.Append(nil)
 	taken := 0
-	filter := NewFilter(io.MultiReader(bytes.NewReader(publish), bytes.NewReader([]byte{0x30, 0xff, 0xff, 0xff, 0x7f})), len(publish),
-		func([]byte) bool { taken++; return true }, func() {})
+	filter := NewFilter(io.MultiReader(bytes.NewReader(publish), bytes.NewReader([]byte{0x30, 0xff, 0xff, 0xff, 0x7f})),
+		FilterOptions{Limit: len(publish), Take: func([]byte) bool { taken++; return true }})
 	n, err := filter.Read(make([]byte, 10))
 	const want = "a packet of 268435460 bytes, where at most"
 	if n != 0 || taken != 1 || err == nil || !strings.Contains(err.Error(), want) {
@@ -204,13 +234,53 @@ func TestInvariant44AFilterEndsAtTheHeaderOfAPacketThatIsTooLarge(t *testing.T) 
 
 // A reader of MQTT that goes on at the fifth byte of a length allocates up to 4 GiB, and
 // on 32 bits, where that is negative, panics.
-func TestInvariant44AFilterWithALimitEndsAtALengthOfMoreThanFourBytes(t *testing.T) {
-	overlong := []byte{0x30, 0x80, 0x80, 0x80, 0x80, 0x0f}
-	none := func([]byte) bool { return false }
-	if n, err := NewFilter(bytes.NewReader(overlong), 1000, none, func() {}).Read(make([]byte, 10)); n != 0 || err != ErrHeader {
-		t.Errorf("with a limit: %d bytes are passed on (%v)", n, err)
+func TestInvariant44AFilterEndsAtALengthThatIsMalformed(t *testing.T) {
+	for _, header := range [][]byte{{0x30, 0x80, 0x80, 0x80, 0x80, 0x0f}, {0x30, 0x80, 0x00}, {0x30, 0x80, 0x80, 0x80, 0x00}} {
+		for _, limit := range []int{0, 1000} {
+			filter := NewFilter(bytes.NewReader(header), FilterOptions{Limit: limit})
+			if n, err := filter.Read(make([]byte, 10)); n != 0 || err != ErrHeader {
+				t.Errorf("% x with a limit of %d: %d bytes are passed on (%v)", header, limit, n, err)
+			}
+		}
 	}
-	if n, err := NewFilter(bytes.NewReader(overlong), 0, none, func() {}).Read(make([]byte, 10)); n != len(overlong) || err != nil {
-		t.Errorf("without: %d bytes are passed on (%v)", n, err)
+}
+
+func TestTheBufferOfAFilterIsAsLargeAsWhatArrivesAndSmallAgainAfterwards(t *testing.T) {
+	large := slices.Concat([]byte{0x30, 0x80, 0x80, 0x40}, make([]byte, 1<<20))
+	ping := []byte{0xc0, 0}
+	waits := make(map[string]int)
+	var filter *Filter
+	streams := []struct {
+		name   string
+		stream io.Reader
+	}{
+		{"at first", bytes.NewReader(nil)},
+		{"after a small packet", bytes.NewReader(ping)},
+		{"where a large packet begins", bytes.NewReader(large[:4])},
+		{"within a large packet", bytes.NewReader(large[4:1000])},
+		{"in the midst of a large packet", bytes.NewReader(large[1000 : 600<<10])},
+		{"after a large packet", bytes.NewReader(large[600<<10:])},
+	}
+	source := readerFunc(func(p []byte) (int, error) {
+		for len(streams) > 0 {
+			if n, _ := streams[0].stream.Read(p); n > 0 {
+				return n, nil
+			}
+			waits[streams[0].name] = len(filter.buffer)
+			streams = streams[1:]
+		}
+		return 0, io.EOF
+	})
+	filter = NewFilter(source, FilterOptions{Take: func([]byte) bool { return true }})
+	if n, err := filter.Read(make([]byte, 10)); n > 0 || err != io.EOF {
+		t.Fatalf("Read = %d, %v", n, err)
+	}
+	for name, most := range map[string]int{
+		"at first": leastBuffer, "after a small packet": leastBuffer, "where a large packet begins": leastBuffer,
+		"within a large packet": 2048, "in the midst of a large packet": 1 << 20, "after a large packet": bufferSize,
+	} {
+		if waits[name] == 0 || waits[name] > most {
+			t.Errorf("%s it has %d bytes; want at most %d", name, waits[name], most)
+		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/wire"
 )
 
 func request() Message {
@@ -192,13 +194,13 @@ func TestWhatIsForTheFullImplementationToJudge(t *testing.T) {
 		"a subscription identifier":   build(0x0b, 1),
 		"a property that is unknown":  build(0x7f, 0),
 		"a property of CONNECT":       build(0x11, 0, 0, 0, 0),
-		"a property twice":            build(propertyContentType, 0, 0, propertyContentType, 0, 0),
-		"an expiry cut off":           build(propertyMessageExpiry, 0, 0, 0),
-		"a payload format of 2":       build(propertyPayloadFormat, 2),
-		"a payload format cut off":    build(propertyPayloadFormat),
-		"half a user property":        build(propertyUser, 0, 0),
-		"a user property not UTF-8":   build(propertyUser, 0, 0, 0, 1, 0x80),
-		"a string too long":           build(propertyContentType, 0, 9, 'x'),
+		"a property twice":            build(wire.ContentType, 0, 0, wire.ContentType, 0, 0),
+		"an expiry cut off":           build(wire.MessageExpiry, 0, 0, 0),
+		"a payload format of 2":       build(wire.PayloadFormat, 2),
+		"a payload format cut off":    build(wire.PayloadFormat),
+		"half a user property":        build(wire.UserProperty, 0, 0),
+		"a user property not UTF-8":   build(wire.UserProperty, 0, 0, 0, 1, 0x80),
+		"a string too long":           build(wire.ContentType, 0, 9, 'x'),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if p, ok := ParsePublish(packet); ok {
@@ -210,12 +212,12 @@ func TestWhatIsForTheFullImplementationToJudge(t *testing.T) {
 
 func TestUserPropertiesAreFoundAmongAllOthers(t *testing.T) {
 	properties := []byte{
-		propertyPayloadFormat, 1,
-		propertyMessageExpiry, 0, 0, 0, 9,
-		propertyCorrelationData, 0, 2, propertyUser, 0,
-		propertyUser, 0, 1, 'k', 0, 1, 'v',
-		propertyResponseTopic, 0, 1, 'r',
-		propertyUser, 0, 1, 'l', 0, 1, 'w',
+		wire.PayloadFormat, 1,
+		wire.MessageExpiry, 0, 0, 0, 9,
+		wire.CorrelationData, 0, 2, wire.UserProperty, 0,
+		wire.UserProperty, 0, 1, 'k', 0, 1, 'v',
+		wire.ResponseTopic, 0, 1, 'r',
+		wire.UserProperty, 0, 1, 'l', 0, 1, 'w',
 	}
 	packet := append([]byte{TypePublish << 4, byte(4 + len(properties)), 0, 1, 't', byte(len(properties))}, properties...)
 	p, ok := ParsePublish(packet)

@@ -1,8 +1,11 @@
 package frame
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"strings"
 
-const propertyReasonString = 0x1f
+	"github.com/tenurelock/tenure/internal/wire"
+)
 
 // Puback is a PUBACK packet as it lies in a buffer, like [Publish].
 type Puback struct {
@@ -13,49 +16,74 @@ type Puback struct {
 	ReasonString []byte
 }
 
-// ParsePuback takes a complete PUBACK packet apart. It reports false for one that is
-// malformed.
+// ParsePuback takes a complete PUBACK packet apart: one of MQTT 5, or one of an earlier
+// version, which is a short one of MQTT 5. It reports false for one that Decode refuses.
 func ParsePuback(packet []byte) (Puback, bool) {
-	size, header, ok := Size(packet)
-	if !ok || size != len(packet) || packet[0] != TypePuback<<4 {
-		return Puback{}, false
-	}
 	var ack Puback
-	in := input(packet[header:])
-	if ack.PacketID, ok = in.uint16(); !ok || ack.PacketID == 0 {
-		return Puback{}, false
-	}
-	if len(in) == 0 {
-		return ack, true
-	}
-	ack.ReasonCode, _ = in.byte()
-	if len(in) == 0 {
-		return ack, true
-	}
-	length, ok := in.variable()
-	if !ok || length != len(in) {
-		return Puback{}, false
-	}
-	return ack, ack.readProperties(in)
+	ok := len(packet) > 0 && Type(packet) == TypePuback && ack.Decode(packet, wire.Version5, &noLimits) == nil
+	return ack, ok
 }
 
-func (ack *Puback) readProperties(in input) bool {
-	for len(in) > 0 {
-		identifier, _ := in.byte()
-		var ok bool
-		switch {
-		case identifier == propertyReasonString && ack.ReasonString == nil:
-			ack.ReasonString, ok = in.text()
-		case identifier == propertyUser:
-			if _, ok = in.text(); ok {
-				_, ok = in.text()
-			}
+// ackProperties are those that an acknowledgement can have [MQTT-3.4.2.2].
+var ackProperties = wire.SetOf(wire.ReasonString, wire.UserProperty)
+
+// ackCodes are the reason codes of each acknowledgement [MQTT-3.4.2-1, MQTT-3.5.2-1,
+// MQTT-3.6.2-1, MQTT-3.7.2-1].
+var ackCodes = [...]string{
+	wire.Puback:  "\x00\x10\x80\x83\x87\x90\x91\x97\x99",
+	wire.Pubrec:  "\x00\x10\x80\x83\x87\x90\x91\x97\x99",
+	wire.Pubrel:  "\x00\x92",
+	wire.Pubcomp: "\x00\x92",
+}
+
+// Decode takes a complete acknowledgement of any version of MQTT apart: a PUBACK, or one of
+// PUBREC, PUBREL and PUBCOMP, which have the same form. It returns what is wrong with it, or
+// nil.
+func (ack *Puback) Decode(packet []byte, version byte, limits *wire.Limits) *wire.Refusal {
+	*ack = Puback{}
+	if len(packet) == 0 || Type(packet) < wire.Puback || Type(packet) > wire.Pubcomp {
+		return wire.Refuse(wire.ProtocolError, "it is not an acknowledgement")
+	}
+	in, refusal := body(packet, Type(packet))
+	if refusal != nil {
+		return refusal
+	}
+	flags := byte(0)
+	if Type(packet) == wire.Pubrel {
+		flags = 2 // [MQTT-3.6.1-1]
+	}
+	if packet[0]&0x0f != flags {
+		return wire.Refuse(wire.Malformed, "its flags are reserved") // [MQTT-2.1.3-1]
+	}
+	if ack.PacketID, refusal = packetID(&in); refusal != nil || len(in) == 0 {
+		return refusal
+	}
+	if version < wire.Version5 {
+		return wire.Refuse(wire.Malformed, "it is longer than its packet identifier")
+	}
+	ack.ReasonCode, _ = in.Byte()
+	if strings.IndexByte(ackCodes[Type(packet)], ack.ReasonCode) < 0 {
+		return wire.Refuse(wire.ProtocolError, "it cannot have the reason code 0x%02X", ack.ReasonCode)
+	}
+	if len(in) == 0 {
+		return nil
+	}
+	var properties wire.Properties
+	if refusal := properties.Begin(&in, ackProperties, userProperties, limits); refusal != nil {
+		return refusal
+	}
+	if len(in) > 0 {
+		return wire.Refuse(wire.Malformed, "it is longer than its properties")
+	}
+	for {
+		var property wire.Property
+		if more, refusal := properties.Next(&property); !more {
+			return refusal
 		}
-		if !ok {
-			return false
+		if property.Identifier == wire.ReasonString {
+			ack.ReasonString = property.Value
 		}
 	}
-	return true
 }
 
 // AppendPuback appends a PUBACK that says success, in its short form [MQTT-3.4.2.1].

@@ -1,26 +1,19 @@
 package frame
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"unicode/utf8"
+
+	"github.com/tenurelock/tenure/internal/wire"
 )
 
 // Packet types, as the first four bits of a packet hold them [MQTT-2.1.2].
 const (
-	TypePublish = 3
-	TypePuback  = 4
-)
-
-// Identifiers of the properties that a PUBLISH may have here [MQTT-2.2.2.2].
-const (
-	propertyPayloadFormat   = 0x01
-	propertyMessageExpiry   = 0x02
-	propertyContentType     = 0x03
-	propertyResponseTopic   = 0x08
-	propertyCorrelationData = 0x09
-	propertyUser            = 0x26
+	TypePublish     = wire.Publish
+	TypePuback      = wire.Puback
+	TypeSubscribe   = wire.Subscribe
+	TypeUnsubscribe = wire.Unsubscribe
 )
 
 const (
@@ -51,105 +44,164 @@ type Publish struct {
 	ResponseTopic   []byte
 	CorrelationData []byte
 	Payload         []byte
+	// Identified says that it has a subscription identifier: one at least.
+	Identified bool
 
 	properties []byte // known to be well-formed
 }
 
-// ParsePublish takes a complete PUBLISH packet apart. It reports false for one that is
-// malformed, and for one that holds what requests and replies have no use for: a topic
-// alias or a subscription identifier. Either is for a full implementation to judge.
+// publishProperties are those that a PUBLISH can have [MQTT-3.3.2.3].
+var publishProperties = wire.SetOf(wire.PayloadFormat, wire.MessageExpiry, wire.ContentType, wire.ResponseTopic,
+	wire.CorrelationData, wire.SubscriptionIdentifier, wire.TopicAlias, wire.UserProperty)
+
+// publishMany are those of them that it can have more than once.
+var publishMany = wire.SetOf(wire.SubscriptionIdentifier, wire.UserProperty)
+
+// ParsePublish takes a complete PUBLISH packet of MQTT 5 apart. It reports false for one
+// that Decode refuses, and for one that has a subscription identifier, for which requests
+// and replies have no use.
 func ParsePublish(packet []byte) (Publish, bool) {
-	size, header, ok := Size(packet)
-	if !ok || size != len(packet) || Type(packet) != TypePublish {
-		return Publish{}, false
-	}
-	p := Publish{
-		QoS:       packet[0] >> qosShift & qosMask,
-		Duplicate: packet[0]&flagDuplicate != 0,
-		Retain:    packet[0]&flagRetain != 0,
-	}
-	if p.QoS > 2 || p.QoS == 0 && p.Duplicate {
-		return Publish{}, false
-	}
-	in := input(packet[header:])
-	if p.Topic, ok = in.text(); !ok || len(p.Topic) == 0 || bytes.ContainsAny(p.Topic, "+#") {
-		return Publish{}, false
-	}
-	if p.QoS > 0 {
-		if p.PacketID, ok = in.uint16(); !ok || p.PacketID == 0 {
-			return Publish{}, false
-		}
-	}
-	length, ok := in.variable()
-	if !ok || length > len(in) {
-		return Publish{}, false
-	}
-	p.properties, p.Payload = in[:length], in[length:]
-	if !p.readProperties() {
-		return Publish{}, false
-	}
-	return p, true
+	var p Publish
+	ok := p.Decode(packet, wire.Version5, &noLimits) == nil && !p.Identified
+	return p, ok
 }
 
-// readProperties judges the properties, and notes those that exist once.
-func (p *Publish) readProperties() bool {
-	var seen [propertyUser + 1]bool
-	in := input(p.properties)
-	for len(in) > 0 {
-		identifier := in[0]
-		in = in[1:]
-		if identifier > propertyUser || seen[identifier] && identifier != propertyUser {
-			return false
-		}
-		seen[identifier] = true
-		var ok bool
-		switch identifier {
-		case propertyPayloadFormat:
-			var format byte
-			format, ok = in.byte()
-			ok = ok && format <= 1
-		case propertyMessageExpiry:
-			p.MessageExpiry, ok = in.uint32()
-		case propertyContentType:
-			p.ContentType, ok = in.text()
-		case propertyResponseTopic:
-			p.ResponseTopic, ok = in.text()
-		case propertyCorrelationData:
-			p.CorrelationData, ok = in.binary()
-		case propertyUser:
-			if _, ok = in.text(); ok {
-				_, ok = in.text()
-			}
-		}
-		if !ok {
-			return false
+var noLimits wire.Limits
+
+// Decode takes a complete PUBLISH packet of any version of MQTT apart. It returns what is
+// wrong with it, or nil. A topic alias is always wrong: no end of ours allows one.
+func (p *Publish) Decode(packet []byte, version byte, limits *wire.Limits) *wire.Refusal {
+	*p = Publish{}
+	in, refusal := body(packet, TypePublish)
+	if refusal != nil {
+		return refusal
+	}
+	p.QoS = packet[0] >> qosShift & qosMask
+	p.Duplicate = packet[0]&flagDuplicate != 0
+	p.Retain = packet[0]&flagRetain != 0
+	if p.QoS > 2 {
+		return wire.Refuse(wire.Malformed, "its QoS is 3") // [MQTT-3.3.1-4]
+	}
+	if p.QoS == 0 && p.Duplicate {
+		return wire.Refuse(wire.ProtocolError, "it is a duplicate with QoS 0") // [MQTT-3.3.1-2]
+	}
+	var ok bool
+	if p.Topic, ok = in.Text(); !ok {
+		return wire.Refuse(wire.Malformed, "its topic name is malformed") // [MQTT-3.3.2-1]
+	}
+	if p.QoS > 0 {
+		if p.PacketID, refusal = packetID(&in); refusal != nil {
+			return refusal
 		}
 	}
-	return true
+	text := false
+	if version >= wire.Version5 {
+		if text, refusal = p.readProperties(&in, limits); refusal != nil {
+			return refusal
+		}
+	}
+	// After the properties: a topic name may be empty where an alias stands for it.
+	if refusal := wire.CheckTopic(p.Topic, limits); refusal != nil {
+		return refusal
+	}
+	p.Payload = in
+	if text && !utf8.Valid(p.Payload) {
+		return wire.Refuse(wire.InvalidPayloadFormat, "its payload is said to be UTF-8, and is not") // [MQTT-3.3.2.3.2]
+	}
+	return nil
+}
+
+// readProperties judges the properties, and notes those that exist once. It reports whether
+// the payload is said to be text.
+func (p *Publish) readProperties(in *wire.Reader, limits *wire.Limits) (text bool, refusal *wire.Refusal) {
+	var properties wire.Properties
+	if refusal := properties.Begin(in, publishProperties, publishMany, limits); refusal != nil {
+		return false, refusal
+	}
+	p.properties = properties.All()
+	for {
+		var property wire.Property
+		if more, refusal := properties.Next(&property); !more {
+			return text, refusal
+		}
+		switch property.Identifier {
+		case wire.PayloadFormat:
+			text = property.Number == 1
+		case wire.MessageExpiry:
+			p.MessageExpiry = property.Number
+		case wire.ContentType:
+			p.ContentType = property.Value
+		case wire.ResponseTopic:
+			p.ResponseTopic = property.Value
+			if refusal := wire.CheckTopic(property.Value, limits); refusal != nil { // [MQTT-3.3.2-14]
+				refusal.Reason = "as its response topic, " + refusal.Reason
+				return false, refusal
+			}
+		case wire.CorrelationData:
+			p.CorrelationData = property.Value
+		case wire.SubscriptionIdentifier:
+			p.Identified = true
+		case wire.TopicAlias:
+			return false, wire.Refuse(wire.InvalidAlias, "it has a topic alias, and no maximum of those was announced") // [MQTT-3.2.2-17, MQTT-3.1.2-27]
+		}
+	}
 }
 
 // User returns the value of the first user property of a name.
 func (p *Publish) User(name string) (value []byte, ok bool) {
-	in := input(p.properties)
-	for len(in) > 0 {
-		identifier := in[0]
-		in = in[1:]
-		switch identifier {
-		case propertyPayloadFormat:
-			in = in[1:]
-		case propertyMessageExpiry:
-			in = in[4:]
-		case propertyUser:
-			key, _ := in.binary()
-			value, _ := in.binary()
+	for rest := p.properties; len(rest) > 0; rest = rest[wire.PropertyLength(rest):] {
+		if rest[0] == wire.UserProperty {
+			in := wire.Reader(rest[1:])
+			key, _ := in.Binary()
+			value, _ := in.Binary()
 			if string(key) == name {
 				return value, true
 			}
-		default:
-			_, _ = in.binary()
 		}
 	}
 	return nil, false
+}
+
+// forwarded are the properties that a broker passes on as they are [MQTT-3.3.2-4,
+// MQTT-3.3.2-15, MQTT-3.3.2-16, MQTT-3.3.2-17, MQTT-3.3.2-20].
+var forwarded = wire.SetOf(wire.PayloadFormat, wire.ContentType, wire.ResponseTopic, wire.CorrelationData, wire.UserProperty)
+
+// AppendForwarded appends the properties that a broker passes on, as they are and in their
+// order, without a length before them. The Message Expiry Interval, topic aliases and
+// subscription identifiers are not among them: the broker writes its own.
+func (p *Publish) AppendForwarded(dst []byte) []byte {
+	for rest := p.properties; len(rest) > 0; {
+		n := wire.PropertyLength(rest)
+		if forwarded.Has(rest[0]) {
+			dst = append(dst, rest[:n]...)
+		}
+		rest = rest[n:]
+	}
+	return dst
+}
+
+// body returns what follows the fixed header of a complete packet of this type.
+func body(packet []byte, kind byte) (wire.Reader, *wire.Refusal) {
+	size, header, ok := wire.Size(packet)
+	switch {
+	case !ok || size != len(packet):
+		return nil, wire.Refuse(wire.Malformed, "it is not as long as its header says")
+	case Type(packet) != kind:
+		return nil, wire.Refuse(wire.ProtocolError, "it has the type %d, not %d", Type(packet), kind)
+	}
+	return packet[header:], nil
+}
+
+// packetID reads a packet identifier, which cannot be 0 [MQTT-2.2.1-3].
+func packetID(in *wire.Reader) (uint16, *wire.Refusal) {
+	id, ok := in.Uint16()
+	switch {
+	case !ok:
+		return 0, wire.Refuse(wire.Malformed, "it ends before its packet identifier")
+	case id == 0:
+		return 0, wire.Refuse(wire.ProtocolError, "its packet identifier is 0")
+	}
+	return id, nil
 }
 
 // Message is a PUBLISH packet to be written. What is empty is left out.
@@ -232,20 +284,20 @@ func (m *Message) Append(dst []byte) ([]byte, error) {
 	}
 	dst = appendVariable(dst, properties)
 	if m.MessageExpiry > 0 {
-		dst = append(dst, propertyMessageExpiry)
+		dst = append(dst, wire.MessageExpiry)
 		dst = binary.BigEndian.AppendUint32(dst, m.MessageExpiry)
 	}
 	if m.ContentType != "" {
-		dst = appendString(append(dst, propertyContentType), m.ContentType)
+		dst = appendString(append(dst, wire.ContentType), m.ContentType)
 	}
 	if m.ResponseTopic != "" {
-		dst = appendString(append(dst, propertyResponseTopic), m.ResponseTopic)
+		dst = appendString(append(dst, wire.ResponseTopic), m.ResponseTopic)
 	}
 	if len(m.CorrelationData) > 0 {
-		dst = appendString(append(dst, propertyCorrelationData), m.CorrelationData)
+		dst = appendString(append(dst, wire.CorrelationData), m.CorrelationData)
 	}
 	for i := range m.User {
-		dst = appendString(append(dst, propertyUser), m.User[i].Name)
+		dst = appendString(append(dst, wire.UserProperty), m.User[i].Name)
 		dst = appendString(dst, m.User[i].Value)
 	}
 	return append(dst, m.Payload...), nil
@@ -275,80 +327,4 @@ func variableLength(value int) int {
 // Size returns how long the packet is that b begins with, and how much of that is its
 // fixed header. It reports false while too little of it is there to tell, and for ever
 // if b cannot be the beginning of a packet: the header is five bytes long at most.
-func Size(b []byte) (size, header int, ok bool) {
-	if len(b) == 0 {
-		return 0, 0, false
-	}
-	rest := input(b[1:])
-	remaining, ok := rest.variable()
-	if !ok {
-		return 0, 0, false
-	}
-	header = len(b) - len(rest)
-	return header + remaining, header, true
-}
-
-// maxHeader is the length of the longest fixed header.
-const maxHeader = 5
-
-// input is what is left to be read.
-type input []byte
-
-func (in *input) byte() (byte, bool) {
-	if len(*in) < 1 {
-		return 0, false
-	}
-	value := (*in)[0]
-	*in = (*in)[1:]
-	return value, true
-}
-
-func (in *input) uint16() (uint16, bool) {
-	if len(*in) < 2 {
-		return 0, false
-	}
-	value := binary.BigEndian.Uint16(*in)
-	*in = (*in)[2:]
-	return value, true
-}
-
-func (in *input) uint32() (uint32, bool) {
-	if len(*in) < 4 {
-		return 0, false
-	}
-	value := binary.BigEndian.Uint32(*in)
-	*in = (*in)[4:]
-	return value, true
-}
-
-// variable reads a variable byte integer of at most four bytes [MQTT-1.5.5].
-func (in *input) variable() (int, bool) {
-	value := 0
-	for i := range min(len(*in), 4) {
-		value |= int((*in)[i]&0x7f) << (7 * i)
-		if (*in)[i] < 0x80 {
-			*in = (*in)[i+1:]
-			return value, true
-		}
-	}
-	return 0, false
-}
-
-func (in *input) binary() ([]byte, bool) {
-	length, ok := in.uint16()
-	if !ok || int(length) > len(*in) {
-		return nil, false
-	}
-	value := (*in)[:length:length]
-	*in = (*in)[length:]
-	return value, true
-}
-
-// text reads a string as it must be: UTF-8 without U+0000 [MQTT-1.5.4].
-func (in *input) text() ([]byte, bool) {
-	value, ok := in.binary()
-	if !ok || bytes.IndexByte(value, 0) >= 0 || !utf8.Valid(value) {
-		return nil, false
-	}
-	return value, true
-}
+func Size(b []byte) (size, header int, ok bool) { return wire.Size(b) }

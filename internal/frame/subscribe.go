@@ -1,0 +1,193 @@
+package frame
+
+import "github.com/tenurelock/tenure/internal/wire"
+
+// Subscribe is a SUBSCRIBE packet. Its strings are copies.
+type Subscribe struct {
+	PacketID uint16
+	// Identifier is the subscription identifier for all of its filters; 0: none.
+	Identifier int
+	// Filters are in the order of the packet; there is one at least.
+	Filters []Subscription
+}
+
+// Subscription is what a SUBSCRIBE says about one topic filter. Of the options, versions
+// of MQTT before 5 have QoS only.
+type Subscription struct {
+	Topic             string // the topic filter
+	QoS               byte   // the highest of messages to be delivered: 0, 1 or 2
+	NoLocal           bool   // not what the same client publishes
+	RetainAsPublished bool
+	// RetainHandling says when retained messages are delivered: 0 always, 1 if the
+	// subscription is a new one, 2 never.
+	RetainHandling byte
+}
+
+// Options of a subscription, as SUBSCRIBE holds them [MQTT-3.8.3.1].
+const (
+	noLocal             = 0x04
+	retainAsPublished   = 0x08
+	retainHandlingShift = 4
+	retainHandlingMask  = 0x03
+	reservedOptions     = 0xc0
+	reserved311         = 0xfc
+)
+
+var (
+	subscribeProperties   = wire.SetOf(wire.SubscriptionIdentifier, wire.UserProperty)
+	unsubscribeProperties = wire.SetOf(wire.UserProperty)
+	userProperties        = wire.SetOf(wire.UserProperty)
+)
+
+// ParseSubscribe takes a complete SUBSCRIBE packet apart, of a version of MQTT as CONNECT
+// names it. It reports false for one that Decode refuses.
+func ParseSubscribe(packet []byte, version byte) (Subscribe, bool) {
+	var s Subscribe
+	ok := s.Decode(packet, version, &noLimits) == nil
+	return s, ok
+}
+
+// Decode takes a complete SUBSCRIBE packet of any version of MQTT apart. It returns what
+// is wrong with it, or nil. It allocates for no more filters than limits allow.
+func (s *Subscribe) Decode(packet []byte, version byte, limits *wire.Limits) *wire.Refusal {
+	*s = Subscribe{}
+	in, refusal := subscriptionBody(packet, TypeSubscribe)
+	if refusal != nil {
+		return refusal
+	}
+	if s.PacketID, refusal = packetID(&in); refusal != nil {
+		return refusal
+	}
+	if version >= wire.Version5 {
+		if s.Identifier, refusal = subscriptionProperties(&in, subscribeProperties, limits); refusal != nil {
+			return refusal
+		}
+	}
+	for len(in) > 0 {
+		filter, refusal := topicFilter(&in, len(s.Filters), limits)
+		if refusal != nil {
+			return refusal
+		}
+		options, ok := in.Byte()
+		if !ok {
+			return wire.Refuse(wire.Malformed, "a topic filter has no options") // [MQTT-3.8.3-1]
+		}
+		if refusal := checkOptions(filter, options, version); refusal != nil {
+			return refusal
+		}
+		s.Filters = append(s.Filters, Subscription{
+			Topic:             string(filter),
+			QoS:               options & qosMask,
+			NoLocal:           options&noLocal != 0,
+			RetainAsPublished: options&retainAsPublished != 0,
+			RetainHandling:    options >> retainHandlingShift & retainHandlingMask,
+		})
+	}
+	if len(s.Filters) == 0 {
+		return wire.Refuse(wire.ProtocolError, "it has no topic filter") // [MQTT-3.8.3-2]
+	}
+	return nil
+}
+
+// checkOptions returns what is wrong with the options of a topic filter, or nil.
+func checkOptions(filter []byte, options, version byte) *wire.Refusal {
+	reserved := byte(reservedOptions)
+	if version < wire.Version5 {
+		reserved = reserved311
+	}
+	switch {
+	case options&reserved != 0:
+		return wire.Refuse(wire.Malformed, "the options of a topic filter have reserved bits") // [MQTT-3.8.3-5]
+	case options&qosMask > 2:
+		return wire.Refuse(wire.ProtocolError, "the QoS of a topic filter is 3")
+	case options>>retainHandlingShift&retainHandlingMask > 2:
+		return wire.Refuse(wire.ProtocolError, "the Retain Handling of a topic filter is 3")
+	}
+	if _, _, shared := wire.Share(filter); shared && options&noLocal != 0 {
+		return wire.Refuse(wire.ProtocolError, "a shared subscription has No Local") // [MQTT-3.8.3-4]
+	}
+	return nil
+}
+
+// Unsubscribe is an UNSUBSCRIBE packet. Its strings are copies.
+type Unsubscribe struct {
+	PacketID uint16
+	// Filters are in the order of the packet; there is one at least.
+	Filters []string
+}
+
+// ParseUnsubscribe takes a complete UNSUBSCRIBE packet apart, of a version of MQTT as
+// CONNECT names it. It reports false for one that Decode refuses.
+func ParseUnsubscribe(packet []byte, version byte) (Unsubscribe, bool) {
+	var u Unsubscribe
+	ok := u.Decode(packet, version, &noLimits) == nil
+	return u, ok
+}
+
+// Decode takes a complete UNSUBSCRIBE packet of any version of MQTT apart. It returns what
+// is wrong with it, or nil. It allocates for no more filters than limits allow.
+func (u *Unsubscribe) Decode(packet []byte, version byte, limits *wire.Limits) *wire.Refusal {
+	*u = Unsubscribe{}
+	in, refusal := subscriptionBody(packet, TypeUnsubscribe)
+	if refusal != nil {
+		return refusal
+	}
+	if u.PacketID, refusal = packetID(&in); refusal != nil {
+		return refusal
+	}
+	if version >= wire.Version5 {
+		if _, refusal := subscriptionProperties(&in, unsubscribeProperties, limits); refusal != nil {
+			return refusal
+		}
+	}
+	for len(in) > 0 {
+		filter, refusal := topicFilter(&in, len(u.Filters), limits)
+		if refusal != nil {
+			return refusal
+		}
+		u.Filters = append(u.Filters, string(filter))
+	}
+	if len(u.Filters) == 0 {
+		return wire.Refuse(wire.ProtocolError, "it has no topic filter") // [MQTT-3.10.3-2]
+	}
+	return nil
+}
+
+// subscriptionBody returns what follows the fixed header of a SUBSCRIBE or UNSUBSCRIBE.
+func subscriptionBody(packet []byte, kind byte) (wire.Reader, *wire.Refusal) {
+	in, refusal := body(packet, kind)
+	if refusal == nil && packet[0]&0x0f != 2 {
+		return nil, wire.Refuse(wire.Malformed, "its flags are reserved") // [MQTT-3.8.1-1, MQTT-3.10.1-1]
+	}
+	return in, refusal
+}
+
+// subscriptionProperties reads the properties of a SUBSCRIBE or UNSUBSCRIBE, and returns
+// its subscription identifier, or 0.
+func subscriptionProperties(in *wire.Reader, allowed wire.PropertySet, limits *wire.Limits) (identifier int, refusal *wire.Refusal) {
+	var properties wire.Properties
+	if refusal := properties.Begin(in, allowed, userProperties, limits); refusal != nil {
+		return 0, refusal
+	}
+	for {
+		var property wire.Property
+		if more, refusal := properties.Next(&property); !more {
+			return identifier, refusal
+		}
+		if property.Identifier == wire.SubscriptionIdentifier {
+			identifier = int(property.Number)
+		}
+	}
+}
+
+// topicFilter reads a topic filter of a packet, after so many others.
+func topicFilter(in *wire.Reader, others int, limits *wire.Limits) ([]byte, *wire.Refusal) {
+	if limits.Filters > 0 && others >= limits.Filters {
+		return nil, wire.Refuse(wire.QuotaExceeded, "it has more than %d topic filters", limits.Filters)
+	}
+	filter, ok := in.Text()
+	if !ok {
+		return nil, wire.Refuse(wire.Malformed, "a topic filter is malformed") // [MQTT-3.8.3-1, MQTT-3.10.3-1]
+	}
+	return filter, wire.CheckFilter(filter, limits)
+}

@@ -1,0 +1,181 @@
+package gate
+
+import (
+	"unicode/utf8"
+
+	"github.com/tenurelock/tenure/internal/wire"
+)
+
+// Flags of a CONNECT [MQTT-3.1.2.3].
+const (
+	reservedFlag   = 0x01
+	cleanStartFlag = 0x02
+	willFlag       = 0x04
+	willQoSShift   = 3
+	qosMask        = 0x03
+	willRetainFlag = 0x20
+	passwordFlag   = 0x40
+	userNameFlag   = 0x80
+)
+
+var (
+	connectProperties = wire.SetOf(wire.SessionExpiry, wire.ReceiveMaximum, wire.MaximumPacketSize, wire.TopicAliasMaximum,
+		wire.RequestResponseInformation, wire.RequestProblemInformation, wire.UserProperty,
+		wire.AuthenticationMethod, wire.AuthenticationData) // [MQTT-3.1.2.11]
+	willProperties = wire.SetOf(wire.WillDelay, wire.PayloadFormat, wire.MessageExpiry, wire.ContentType,
+		wire.ResponseTopic, wire.CorrelationData, wire.UserProperty) // [MQTT-3.1.3.2]
+)
+
+// checkConnect checks a CONNECT. If it is too large it may be incomplete.
+func (g *Gate) checkConnect(packet []byte, size, header int) *Refusal {
+	if packet[0]&0x0f != 0 {
+		return errFlags() // [MQTT-2.1.3-1]
+	}
+	in := wire.Reader(packet[header:])
+	if refusal := g.readVersion(&in); refusal != nil {
+		return refusal
+	}
+	if limit := g.limits.FirstPacket; limit > 0 && size > limit {
+		return wire.Refuse(wire.PacketTooLarge, "it has %d bytes, where at most %d are taken", size, limit)
+	}
+	if size != len(packet) {
+		return errLength()
+	}
+	flags, ok := in.Byte()
+	if !ok {
+		return errShort()
+	}
+	if refusal := g.checkConnectFlags(flags); refusal != nil {
+		return refusal
+	}
+	if _, ok := in.Uint16(); !ok { // Keep Alive
+		return errShort()
+	}
+	var properties wire.Properties
+	if g.version >= wire.Version5 {
+		if refusal := g.readConnectProperties(&properties, &in); refusal != nil {
+			return refusal
+		}
+	}
+	client, ok := in.Text()
+	switch {
+	case !ok:
+		return wire.Refuse(wire.Malformed, "its client identifier is malformed") // [MQTT-3.1.3-4]
+	case len(client) == 0 && g.version < wire.Version5 && flags&cleanStartFlag == 0:
+		return wire.Refuse(wire.InvalidClientID, "a session that is kept needs a client identifier") // [MQTT 3.1.1: MQTT-3.1.3-8]
+	}
+	if flags&willFlag != 0 {
+		if refusal := g.checkWill(&properties, &in); refusal != nil {
+			return refusal
+		}
+	}
+	if flags&userNameFlag != 0 {
+		if _, ok := in.Text(); !ok {
+			return wire.Refuse(wire.Malformed, "its user name is malformed") // [MQTT-3.1.3-11]
+		}
+	}
+	if flags&passwordFlag != 0 {
+		if _, ok := in.Binary(); !ok {
+			return wire.Refuse(wire.Malformed, "its password is malformed")
+		}
+	}
+	if len(in) > 0 {
+		return wire.Refuse(wire.Malformed, "something comes after its payload")
+	}
+	g.begun = true
+	return nil
+}
+
+func errShort() *Refusal { return wire.Refuse(wire.Malformed, "it is too short") }
+
+// readVersion reads the name and the version of the protocol, and notes which it is as soon
+// as the answer depends on it.
+func (g *Gate) readVersion(in *wire.Reader) *Refusal {
+	name, ok := in.Binary()
+	if !ok {
+		return errShort()
+	}
+	version, ok := in.Byte()
+	if !ok {
+		return errShort()
+	}
+	if string(name) != "MQTT" && string(name) != "MQIsdp" {
+		return wire.Refuse(wire.UnsupportedVersion, "its protocol is not MQTT") // [MQTT-3.1.2-1]
+	}
+	g.version = max(version, 1) // not 0, which is unknown
+	if string(name) == "MQTT" && (version == wire.Version311 || version == wire.Version5) ||
+		string(name) == "MQIsdp" && version == wire.Version31 {
+		return nil
+	}
+	return wire.Refuse(wire.UnsupportedVersion, "the versions of MQTT here are 3.1, 3.1.1 and 5") // [MQTT-3.1.2-2]
+}
+
+func (g *Gate) checkConnectFlags(flags byte) *Refusal {
+	switch {
+	case flags&reservedFlag != 0:
+		return wire.Refuse(wire.Malformed, "its reserved flag is set") // [MQTT-3.1.2-3]
+	case flags>>willQoSShift&qosMask > 2:
+		return wire.Refuse(wire.Malformed, "the QoS of its Will is 3") // [MQTT-3.1.2-12]
+	case flags&willFlag == 0 && (flags>>willQoSShift&qosMask != 0 || flags&willRetainFlag != 0):
+		return wire.Refuse(wire.Malformed, "it has flags of a Will, and no Will") // [MQTT-3.1.2-11, MQTT-3.1.2-13]
+	case flags&passwordFlag != 0 && flags&userNameFlag == 0 && g.version < wire.Version5:
+		return wire.Refuse(wire.Malformed, "it has a password, and no user name") // [MQTT 3.1.1: MQTT-3.1.2-22]
+	}
+	return nil
+}
+
+func (g *Gate) readConnectProperties(properties *wire.Properties, in *wire.Reader) *Refusal {
+	refusal := g.readProperties(properties, in, connectProperties, func(property *wire.Property) *Refusal {
+		switch property.Identifier {
+		case wire.SessionExpiry:
+			g.expiry = property.Number > 0
+		case wire.MaximumPacketSize:
+			g.maximum = property.Number
+		}
+		return nil
+	})
+	switch {
+	case refusal != nil:
+		return refusal
+	case properties.Seen.Has(wire.AuthenticationMethod):
+		return wire.Refuse(wire.BadAuthentication, "there are no authentication methods here") // [MQTT-4.12.0-1]
+	case properties.Seen.Has(wire.AuthenticationData):
+		return wire.Refuse(wire.ProtocolError, "it has Authentication Data, and no method") // [MQTT-3.1.2.11.10]
+	}
+	return nil
+}
+
+func (g *Gate) checkWill(properties *wire.Properties, in *wire.Reader) *Refusal {
+	text := false
+	if g.version >= wire.Version5 {
+		refusal := g.readProperties(properties, in, willProperties, func(property *wire.Property) *Refusal {
+			switch property.Identifier {
+			case wire.PayloadFormat:
+				text = property.Number == 1
+			case wire.ResponseTopic:
+				return wire.CheckTopic(property.Value, &g.limits)
+			}
+			return nil
+		})
+		if refusal != nil {
+			refusal.Reason = "in the properties of its Will, " + refusal.Reason
+			return refusal
+		}
+	}
+	topic, ok := in.Text()
+	if !ok {
+		return wire.Refuse(wire.Malformed, "the topic of its Will is malformed") // [MQTT-3.1.3-11]
+	}
+	if refusal := wire.CheckTopic(topic, &g.limits); refusal != nil {
+		refusal.Reason = "in its Will, " + refusal.Reason
+		return refusal
+	}
+	payload, ok := in.Binary()
+	if !ok {
+		return wire.Refuse(wire.Malformed, "the payload of its Will is malformed")
+	}
+	if text && !utf8.Valid(payload) {
+		return wire.Refuse(wire.InvalidPayloadFormat, "the payload of its Will is said to be UTF-8, and is not") // [MQTT-3.1.3.2.3]
+	}
+	return nil
+}

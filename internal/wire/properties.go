@@ -1,0 +1,249 @@
+package wire
+
+import "encoding/binary"
+
+// Identifiers of properties [MQTT-2.2.2.2].
+const (
+	PayloadFormat               = 0x01
+	MessageExpiry               = 0x02
+	ContentType                 = 0x03
+	ResponseTopic               = 0x08
+	CorrelationData             = 0x09
+	SubscriptionIdentifier      = 0x0b
+	SessionExpiry               = 0x11
+	AssignedClientID            = 0x12
+	ServerKeepAlive             = 0x13
+	AuthenticationMethod        = 0x15
+	AuthenticationData          = 0x16
+	RequestProblemInformation   = 0x17
+	WillDelay                   = 0x18
+	RequestResponseInformation  = 0x19
+	ResponseInformation         = 0x1a
+	ServerReference             = 0x1c
+	ReasonString                = 0x1f
+	ReceiveMaximum              = 0x21
+	TopicAliasMaximum           = 0x22
+	TopicAlias                  = 0x23
+	MaximumQoS                  = 0x24
+	RetainAvailable             = 0x25
+	UserProperty                = 0x26
+	MaximumPacketSize           = 0x27
+	WildcardsAvailable          = 0x28
+	SubscriptionIDsAvailable    = 0x29
+	SharedSubscriptionAvailable = 0x2a
+
+	properties = 0x2b // identifiers are below
+)
+
+// kind is how the value of a property is written, and what it may be.
+type kind byte
+
+const (
+	unknown  kind = iota
+	flag          // a byte, 0 or 1
+	short         // a two byte integer
+	positive      // one that is not 0
+	long          // a four byte integer
+	size          // one that is not 0
+	variable      // a variable byte integer that is not 0
+	text
+	binaryData
+	pair // two strings
+)
+
+var kinds = [properties]kind{
+	PayloadFormat:               flag,
+	MessageExpiry:               long,
+	ContentType:                 text,
+	ResponseTopic:               text,
+	CorrelationData:             binaryData,
+	SubscriptionIdentifier:      variable,
+	SessionExpiry:               long,
+	AssignedClientID:            text,
+	ServerKeepAlive:             short,
+	AuthenticationMethod:        text,
+	AuthenticationData:          binaryData,
+	RequestProblemInformation:   flag,
+	WillDelay:                   long,
+	RequestResponseInformation:  flag,
+	ResponseInformation:         text,
+	ServerReference:             text,
+	ReasonString:                text,
+	ReceiveMaximum:              positive,
+	TopicAliasMaximum:           short,
+	TopicAlias:                  short,
+	MaximumQoS:                  flag,
+	RetainAvailable:             flag,
+	UserProperty:                pair,
+	MaximumPacketSize:           size,
+	WildcardsAvailable:          flag,
+	SubscriptionIDsAvailable:    flag,
+	SharedSubscriptionAvailable: flag,
+}
+
+// names are those of the standard.
+var names = [properties]string{
+	PayloadFormat:               "Payload Format Indicator",
+	MessageExpiry:               "Message Expiry Interval",
+	ContentType:                 "Content Type",
+	ResponseTopic:               "Response Topic",
+	CorrelationData:             "Correlation Data",
+	SubscriptionIdentifier:      "Subscription Identifier",
+	SessionExpiry:               "Session Expiry Interval",
+	AssignedClientID:            "Assigned Client Identifier",
+	ServerKeepAlive:             "Server Keep Alive",
+	AuthenticationMethod:        "Authentication Method",
+	AuthenticationData:          "Authentication Data",
+	RequestProblemInformation:   "Request Problem Information",
+	WillDelay:                   "Will Delay Interval",
+	RequestResponseInformation:  "Request Response Information",
+	ResponseInformation:         "Response Information",
+	ServerReference:             "Server Reference",
+	ReasonString:                "Reason String",
+	ReceiveMaximum:              "Receive Maximum",
+	TopicAliasMaximum:           "Topic Alias Maximum",
+	TopicAlias:                  "Topic Alias",
+	MaximumQoS:                  "Maximum QoS",
+	RetainAvailable:             "Retain Available",
+	UserProperty:                "User Property",
+	MaximumPacketSize:           "Maximum Packet Size",
+	WildcardsAvailable:          "Wildcard Subscription Available",
+	SubscriptionIDsAvailable:    "Subscription Identifier Available",
+	SharedSubscriptionAvailable: "Shared Subscription Available",
+}
+
+// PropertySet is a set of properties by their identifiers.
+type PropertySet uint64
+
+// SetOf returns the set of these properties.
+func SetOf(identifiers ...byte) PropertySet {
+	var set PropertySet
+	for _, identifier := range identifiers {
+		set |= 1 << identifier
+	}
+	return set
+}
+
+// Has reports whether a property is in the set.
+func (s PropertySet) Has(identifier byte) bool {
+	return identifier < properties && s&(1<<identifier) != 0
+}
+
+// Property is one property as it lies in a buffer.
+type Property struct {
+	Identifier byte
+	Number     uint32 // its value, if that is a number
+	Name       []byte // of a user property
+	Value      []byte // any other value
+}
+
+// Properties reads the properties of a packet one by one, and refuses what is wrong with
+// them: a property that the packet cannot have, that is there twice, or whose value is not
+// what the standard says. The zero value has none; see Begin.
+type Properties struct {
+	Seen PropertySet // since Begin
+
+	in      Reader
+	allowed PropertySet
+	many    PropertySet // of those, what may be there more than once
+	limits  *Limits
+	users   int // user properties, also from before Begin,
+	size    int // and the bytes of them
+}
+
+// Begin reads the length of the properties that in begins with, and makes Next return
+// those. It leaves in behind them. User properties that were read before still count for
+// the limits.
+func (p *Properties) Begin(in *Reader, allowed, many PropertySet, limits *Limits) *Refusal {
+	length, ok := in.Variable()
+	if !ok || length > len(*in) {
+		return Refuse(Malformed, "the length of the properties is malformed, or longer than the packet")
+	}
+	p.in, *in = (*in)[:length:length], (*in)[length:]
+	p.allowed, p.many, p.limits, p.Seen = allowed, many, limits, 0
+	return nil
+}
+
+// All returns what is left to be read, as it lies in the packet.
+func (p *Properties) All() []byte { return p.in }
+
+// Next reads the next property. It reports false when there is none, or a wrong one.
+func (p *Properties) Next(property *Property) (bool, *Refusal) {
+	if len(p.in) == 0 {
+		return false, nil
+	}
+	identifier := p.in[0]
+	p.in = p.in[1:]
+	switch {
+	case identifier >= properties || kinds[identifier] == unknown:
+		return false, Refuse(Malformed, "there is no property 0x%02X", identifier) // [MQTT-2.2.2.2]
+	case !p.allowed.Has(identifier):
+		return false, Refuse(Malformed, "it cannot have a %s", names[identifier]) // [MQTT-2.2.2.2]
+	case p.Seen.Has(identifier) && !p.many.Has(identifier):
+		return false, Refuse(ProtocolError, "it has more than one %s", names[identifier])
+	}
+	p.Seen |= 1 << identifier
+	property.Identifier = identifier
+	ok, inRange := true, true
+	switch kinds[identifier] {
+	case flag:
+		var value byte
+		value, ok = p.in.Byte()
+		property.Number, inRange = uint32(value), value <= 1
+	case short, positive:
+		var value uint16
+		value, ok = p.in.Uint16()
+		property.Number, inRange = uint32(value), value > 0 || kinds[identifier] == short
+	case long, size:
+		property.Number, ok = p.in.Uint32()
+		inRange = property.Number > 0 || kinds[identifier] == long
+	case variable:
+		var value int
+		value, ok = p.in.Variable()
+		property.Number, inRange = uint32(value), value > 0
+	case text:
+		property.Value, ok = p.in.Text()
+	case binaryData:
+		property.Value, ok = p.in.Binary()
+	case pair:
+		if property.Name, ok = p.in.Text(); ok {
+			property.Value, ok = p.in.Text()
+		}
+		p.users++
+		p.size += len(property.Name) + len(property.Value)
+	}
+	switch {
+	case !ok:
+		return false, Refuse(Malformed, "its %s is malformed", names[identifier])
+	case !inRange:
+		return false, Refuse(ProtocolError, "its %s cannot be %d", names[identifier], property.Number)
+	case over(p.users, p.limits.UserProperties):
+		return false, Refuse(QuotaExceeded, "it has more than %d user properties", p.limits.UserProperties)
+	case over(p.size, p.limits.UserPropertyBytes):
+		return false, Refuse(QuotaExceeded, "its user properties have more than %d bytes", p.limits.UserPropertyBytes)
+	}
+	return true, nil
+}
+
+// PropertyLength returns how many bytes the first of these properties has. They are known
+// to be well-formed, and there is one.
+func PropertyLength(in []byte) int {
+	switch kinds[in[0]] {
+	case flag:
+		return 1 + 1
+	case short, positive:
+		return 1 + 2
+	case long, size:
+		return 1 + 4
+	case variable:
+		n := 1
+		for in[n] >= 0x80 {
+			n++
+		}
+		return n + 1
+	case pair:
+		n := 1 + 2 + int(binary.BigEndian.Uint16(in[1:]))
+		return n + 2 + int(binary.BigEndian.Uint16(in[n:]))
+	}
+	return 1 + 2 + int(binary.BigEndian.Uint16(in[1:]))
+}

@@ -1,0 +1,139 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"unicode/utf8"
+)
+
+// Versions of MQTT, as CONNECT names them [MQTT-3.1.2-2].
+const (
+	Version31  = 3 // its protocol name is MQIsdp
+	Version311 = 4
+	Version5   = 5
+)
+
+// Packet types, as the first four bits of a packet hold them [MQTT-2.1.2].
+const (
+	Connect     = 1
+	Connack     = 2
+	Publish     = 3
+	Puback      = 4
+	Pubrec      = 5
+	Pubrel      = 6
+	Pubcomp     = 7
+	Subscribe   = 8
+	Suback      = 9
+	Unsubscribe = 10
+	Unsuback    = 11
+	Pingreq     = 12
+	Pingresp    = 13
+	Disconnect  = 14
+	Auth        = 15
+)
+
+// MaxHeader is the length of the longest fixed header.
+const MaxHeader = 5
+
+// Size returns how long the packet is that b begins with, and how much of that is its
+// fixed header. It reports false while too little of it is there to tell, and for ever
+// if b cannot be the beginning of a packet (see [Broken]).
+func Size(b []byte) (size, header int, ok bool) {
+	if len(b) == 0 {
+		return 0, 0, false
+	}
+	rest := Reader(b[1:])
+	remaining, ok := rest.Variable()
+	if !ok {
+		return 0, 0, false
+	}
+	header = len(b) - len(rest)
+	return header + remaining, header, true
+}
+
+// Broken reports whether b cannot be the beginning of a packet: its length has more than
+// four bytes, or more than it needs [MQTT-1.5.5-1].
+func Broken(b []byte) bool {
+	if _, _, ok := Size(b); ok || len(b) < 2 {
+		return false
+	}
+	for _, digit := range b[1:min(len(b), MaxHeader)] {
+		if digit < 0x80 {
+			return true // it is complete, and yet no length
+		}
+	}
+	return len(b) >= MaxHeader
+}
+
+// Reader is what is left to be read of a buffer. What it returns is a part of that. A
+// method that reports false has read nothing, or too little was there.
+type Reader []byte
+
+// Byte reads a byte.
+func (r *Reader) Byte() (byte, bool) {
+	if len(*r) < 1 {
+		return 0, false
+	}
+	value := (*r)[0]
+	*r = (*r)[1:]
+	return value, true
+}
+
+// Uint16 reads a two byte integer [MQTT-1.5.2].
+func (r *Reader) Uint16() (uint16, bool) {
+	if len(*r) < 2 {
+		return 0, false
+	}
+	value := binary.BigEndian.Uint16(*r)
+	*r = (*r)[2:]
+	return value, true
+}
+
+// Uint32 reads a four byte integer [MQTT-1.5.3].
+func (r *Reader) Uint32() (uint32, bool) {
+	if len(*r) < 4 {
+		return 0, false
+	}
+	value := binary.BigEndian.Uint32(*r)
+	*r = (*r)[4:]
+	return value, true
+}
+
+// Variable reads a variable byte integer: at most four bytes, and no more than its value
+// needs [MQTT-1.5.5-1].
+func (r *Reader) Variable() (int, bool) {
+	value := 0
+	for i := range min(len(*r), 4) {
+		digit := (*r)[i]
+		value |= int(digit&0x7f) << (7 * i)
+		if digit < 0x80 {
+			if digit == 0 && i > 0 {
+				return 0, false
+			}
+			*r = (*r)[i+1:]
+			return value, true
+		}
+	}
+	return 0, false
+}
+
+// Binary reads binary data [MQTT-1.5.6].
+func (r *Reader) Binary() ([]byte, bool) {
+	length, ok := r.Uint16()
+	if !ok || int(length) > len(*r) {
+		return nil, false
+	}
+	value := (*r)[:length:length]
+	*r = (*r)[length:]
+	return value, true
+}
+
+// Text reads a string as it must be: UTF-8 without surrogates and without U+0000
+// [MQTT-1.5.4-1, MQTT-1.5.4-2].
+func (r *Reader) Text() ([]byte, bool) {
+	value, ok := r.Binary()
+	if !ok || bytes.IndexByte(value, 0) >= 0 || !utf8.Valid(value) {
+		return nil, false
+	}
+	return value, true
+}

@@ -1,0 +1,37 @@
+package wire
+
+import "fmt"
+
+// Reason codes for what is wrong with a packet [MQTT-2.4].
+const (
+	Malformed            = 0x81 // it cannot be parsed
+	ProtocolError        = 0x82 // it can, but says what is not allowed
+	UnsupportedVersion   = 0x84
+	InvalidClientID      = 0x85
+	BadAuthentication    = 0x8c // bad authentication method
+	InvalidFilter        = 0x8f
+	InvalidTopic         = 0x90
+	InvalidAlias         = 0x94
+	PacketTooLarge       = 0x95
+	QuotaExceeded        = 0x97
+	InvalidPayloadFormat = 0x99
+)
+
+// Refusal is the error for a packet that breaks a rule of MQTT, or a limit of this end.
+// The connection that brought it is to be ended.
+type Refusal struct {
+	// Code is the MQTT 5 reason code, for a DISCONNECT or a CONNACK.
+	Code byte
+	// Reason says in words what is wrong. It holds nothing of the packet but numbers.
+	Reason string
+}
+
+// Error returns the reason and the code.
+func (r *Refusal) Error() string {
+	return fmt.Sprintf("%s (MQTT reason code 0x%02X)", r.Reason, r.Code)
+}
+
+// Refuse returns a Refusal with a reason as fmt.Sprintf makes it.
+func Refuse(code byte, format string, values ...any) *Refusal {
+	return &Refusal{Code: code, Reason: fmt.Sprintf(format, values...)}
+}
