@@ -1,0 +1,434 @@
+package gate_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/gate"
+	"github.com/tenurelock/tenure/internal/wire"
+)
+
+// packet returns a packet with this first byte.
+func packet(first byte, parts ...string) string {
+	body := strings.Join(parts, "")
+	return string(binary.AppendUvarint([]byte{first}, uint64(len(body)))) + body
+}
+
+// text returns a string as packets have it.
+func text(s string) string { return string(binary.BigEndian.AppendUint16(nil, uint16(len(s)))) + s }
+
+// properties returns properties with their length.
+func properties(parts ...string) string {
+	body := strings.Join(parts, "")
+	return string(binary.AppendUvarint(nil, uint64(len(body)))) + body
+}
+
+// user returns a user property.
+func user(name, value string) string { return "\x26" + text(name) + text(value) }
+
+// start returns what a CONNECT of a version begins with, up to its properties.
+func start(version byte, flags byte) string {
+	name := "MQTT"
+	if version == wire.Version31 {
+		name = "MQIsdp"
+	}
+	return text(name) + string([]byte{version, flags, 0, 9})
+}
+
+var (
+	connect5   = packet(0x10, start(5, 2), properties("\x11\x00\x00\x00\x09"), text("c"))
+	connect311 = packet(0x10, start(4, 2), text("c"))
+	connack5   = packet(0x20, "\x00\x00", properties())
+	connack311 = packet(0x20, "\x00\x00")
+)
+
+// will returns a CONNECT with a Will.
+func will(flags byte, willProperties, topic, payload string) string {
+	return packet(0x10, start(5, 6|flags), properties(), text("c"), willProperties, text(topic), text(payload))
+}
+
+// publish returns a PUBLISH with QoS 0.
+func publish(topic, properties, payload string) string {
+	return packet(0x30, text(topic), properties, payload)
+}
+
+func subscribe(parts ...string) string {
+	return packet(0x82, "\x00\x01", properties(), strings.Join(parts, ""))
+}
+
+var limits = gate.Limits{TopicLevels: 4, TopicLength: 20, Filters: 3, UserProperties: 3, UserPropertyBytes: 20, FirstPacket: 100}
+
+// rules are packets with the reason codes with which they are refused; 0: they are not.
+// Each follows those before it in its session.
+var rules = []struct {
+	name    string
+	side    gate.Side
+	version byte     // of the server, if not 5
+	before  []string // packets that are let through
+	packet  string
+	code    byte
+}{
+	// The order of packets.
+	{"CONNECT", gate.FromClient, 0, nil, connect5, 0},
+	{"CONNECT of MQTT 3.1.1", gate.FromClient, 0, nil, connect311, 0},
+	{"CONNECT of MQTT 3.1", gate.FromClient, 0, nil, packet(0x10, start(3, 2), text("c")), 0},
+	{"another packet first [MQTT-3.1.0-1]", gate.FromClient, 0, nil, packet(0xc0), wire.ProtocolError},
+	{"CONNECT again [MQTT-3.1.0-2]", gate.FromClient, 0, []string{connect5}, connect5, wire.ProtocolError},
+	{"CONNACK from a client", gate.FromClient, 0, []string{connect5}, connack5, wire.ProtocolError},
+	{"PINGRESP from a client", gate.FromClient, 0, []string{connect5}, packet(0xd0), wire.ProtocolError},
+	{"AUTH without a method [MQTT-4.12.0-6]", gate.FromClient, 0, []string{connect5}, packet(0xf0), wire.ProtocolError},
+	{"a packet of type 0 [MQTT-2.1.2]", gate.FromClient, 0, []string{connect5}, packet(0x00), wire.ProtocolError},
+	{"a packet after DISCONNECT [MQTT-3.14.4-1]", gate.FromClient, 0, []string{connect5, packet(0xe0)}, packet(0xc0), wire.ProtocolError},
+	{"CONNACK", gate.FromServer, 0, nil, connack5, 0},
+	{"AUTH before CONNACK [MQTT-4.12.0-2]", gate.FromServer, 0, nil, packet(0xf0, "\x18", properties("\x15", text("m"))), 0},
+	{"another packet before CONNACK [MQTT-3.2.0-1]", gate.FromServer, 0, nil, packet(0xd0), wire.ProtocolError},
+	{"CONNACK again [MQTT-3.2.0-2]", gate.FromServer, 0, []string{connack5}, connack5, wire.ProtocolError},
+	{"CONNECT from a server", gate.FromServer, 0, nil, connect5, wire.ProtocolError},
+	{"SUBSCRIBE from a server", gate.FromServer, 0, []string{connack5}, subscribe(text("a"), "\x00"), wire.ProtocolError},
+
+	// Headers.
+	{"no packet", gate.FromClient, 0, []string{connect5}, "", wire.Malformed},
+	{"PINGREQ", gate.FromClient, 0, []string{connect5}, packet(0xc0), 0},
+	{"PINGREQ with flags [MQTT-2.1.3-1]", gate.FromClient, 0, []string{connect5}, packet(0xc1), wire.Malformed},
+	{"PINGREQ with a body", gate.FromClient, 0, []string{connect5}, packet(0xc0, "x"), wire.Malformed},
+	{"a length of five bytes [MQTT-1.5.5-1]", gate.FromClient, 0, []string{connect5}, "\xc0\x80\x80\x80\x80\x01", wire.Malformed},
+	{"a length of more bytes than it needs [MQTT-1.5.5-1]", gate.FromClient, 0, []string{connect5}, "\xc0\x80\x00", wire.Malformed},
+	{"less than the header says", gate.FromClient, 0, []string{connect5}, "\x30\x09\x00\x01a\x00", wire.Malformed},
+	{"more than the header says", gate.FromClient, 0, []string{connect5}, packet(0xc0) + "x", wire.Malformed},
+
+	// CONNECT.
+	{"CONNECT with flags", gate.FromClient, 0, nil, packet(0x11, start(5, 2), properties(), text("c")), wire.Malformed},
+	{"another protocol [MQTT-3.1.2-1]", gate.FromClient, 0, nil, packet(0x10, text("HTTP"), "\x05\x02\x00\x00", properties(), text("c")), wire.UnsupportedVersion},
+	{"MQTT 6 [MQTT-3.1.2-2]", gate.FromClient, 0, nil, packet(0x10, start(6, 2), properties(), text("c")), wire.UnsupportedVersion},
+	{"MQIsdp 4", gate.FromClient, 0, nil, packet(0x10, text("MQIsdp"), "\x04\x02\x00\x00", text("c")), wire.UnsupportedVersion},
+	{"no version", gate.FromClient, 0, nil, packet(0x10, text("MQTT")), wire.Malformed},
+	{"no keep-alive", gate.FromClient, 0, nil, packet(0x10, text("MQTT"), "\x05\x02\x00"), wire.Malformed},
+	{"the reserved flag [MQTT-3.1.2-3]", gate.FromClient, 0, nil, packet(0x10, start(5, 3), properties(), text("c")), wire.Malformed},
+	{"a Will of QoS 3 [MQTT-3.1.2-12]", gate.FromClient, 0, nil, will(0x18, properties(), "t", "p"), wire.Malformed},
+	{"QoS of no Will [MQTT-3.1.2-11]", gate.FromClient, 0, nil, packet(0x10, start(5, 0x0a), properties(), text("c")), wire.Malformed},
+	{"a retained Will that is none [MQTT-3.1.2-13]", gate.FromClient, 0, nil, packet(0x10, start(5, 0x22), properties(), text("c")), wire.Malformed},
+	{"no client identifier", gate.FromClient, 0, nil, packet(0x10, start(5, 2), properties(), text("")), 0},
+	{"none for a session of MQTT 3.1.1 [3.1.1: MQTT-3.1.3-8]", gate.FromClient, 0, nil, packet(0x10, start(4, 0), text("")), wire.InvalidClientID},
+	{"a client identifier that is not UTF-8 [MQTT-3.1.3-4]", gate.FromClient, 0, nil, packet(0x10, start(5, 2), properties(), text("\xff")), wire.Malformed},
+	{"user name and password", gate.FromClient, 0, nil, packet(0x10, start(5, 0xc2), properties(), text("c"), text("u"), text("\xff")), 0},
+	{"a password alone", gate.FromClient, 0, nil, packet(0x10, start(5, 0x42), properties(), text("c"), text("p")), 0},
+	{"a password alone in MQTT 3.1.1 [3.1.1: MQTT-3.1.2-22]", gate.FromClient, 0, nil, packet(0x10, start(4, 0x42), text("c"), text("p")), wire.Malformed},
+	{"no user name [MQTT-3.1.2-17]", gate.FromClient, 0, nil, packet(0x10, start(5, 0x82), properties(), text("c")), wire.Malformed},
+	{"no password [MQTT-3.1.2-19]", gate.FromClient, 0, nil, packet(0x10, start(5, 0xc2), properties(), text("c"), text("u")), wire.Malformed},
+	{"a user name that nothing announces [MQTT-3.1.2-16]", gate.FromClient, 0, nil, packet(0x10, start(5, 2), properties(), text("c"), text("u")), wire.Malformed},
+	{"all properties of CONNECT", gate.FromClient, 0, nil, packet(0x10, start(5, 2), properties("\x11\x00\x00\x00\x00", "\x21\x00\x01", "\x27\x00\x00\x00\x01", "\x22\x00\x00", "\x19\x01", "\x17\x00", user("a", ""), user("a", "")), text("c")), 0},
+	{"a Receive Maximum of 0", gate.FromClient, 0, nil, packet(0x10, start(5, 2), properties("\x21\x00\x00"), text("c")), wire.ProtocolError},
+	{"a Maximum Packet Size of 0", gate.FromClient, 0, nil, packet(0x10, start(5, 2), properties("\x27\x00\x00\x00\x00"), text("c")), wire.ProtocolError},
+	{"a Request Problem Information of 2", gate.FromClient, 0, nil, packet(0x10, start(5, 2), properties("\x17\x02"), text("c")), wire.ProtocolError},
+	{"a property of PUBLISH in CONNECT", gate.FromClient, 0, nil, packet(0x10, start(5, 2), properties("\x01\x00"), text("c")), wire.Malformed},
+	{"a property twice [MQTT-2.2.2.2]", gate.FromClient, 0, nil, packet(0x10, start(5, 2), properties("\x17\x00\x17\x00"), text("c")), wire.ProtocolError},
+	{"an authentication method [MQTT-4.12.0-1]", gate.FromClient, 0, nil, packet(0x10, start(5, 2), properties("\x15", text("m")), text("c")), wire.BadAuthentication},
+	{"Authentication Data without a method", gate.FromClient, 0, nil, packet(0x10, start(5, 2), properties("\x16", text("m")), text("c")), wire.ProtocolError},
+	{"a Will", gate.FromClient, 0, nil, will(0x28, properties("\x18\x00\x00\x00\x01", "\x01\x01", "\x08", text("r"), user("a", "")), "t", "p"), 0},
+	{"an empty Will", gate.FromClient, 0, nil, will(0, properties(), "t", ""), 0},
+	{"a Will of MQTT 3.1.1", gate.FromClient, 0, nil, packet(0x10, start(4, 6), text("c"), text("t"), text("\xff")), 0},
+	{"a Will without a topic", gate.FromClient, 0, nil, will(0, properties(), "", "p"), wire.ProtocolError},
+	{"a Will with a wildcard", gate.FromClient, 0, nil, will(0, properties(), "a/#", "p"), wire.InvalidTopic},
+	{"a Will that is not the text it says", gate.FromClient, 0, nil, will(0, properties("\x01\x01"), "t", "\xff"), wire.InvalidPayloadFormat},
+	{"a Will with a property of CONNECT", gate.FromClient, 0, nil, will(0, properties("\x17\x00"), "t", "p"), wire.Malformed},
+	{"no payload of a Will", gate.FromClient, 0, nil, packet(0x10, start(5, 6), properties(), text("c"), properties(), text("t")), wire.Malformed},
+	{"a first packet over the limit", gate.FromClient, 0, nil, packet(0x10, start(5, 2), properties(), text(strings.Repeat("c", 90))), wire.PacketTooLarge},
+	{"the beginning of one", gate.FromClient, 0, nil, packet(0x10, start(5, 2), properties(), text(strings.Repeat("c", 90)))[:14], wire.PacketTooLarge},
+	{"user properties of CONNECT and Will over the limit", gate.FromClient, 0, nil, packet(0x10, start(5, 6), properties(user("", ""), user("", "")), text("c"), properties(user("", ""), user("", "")), text("t"), text("p")), wire.QuotaExceeded},
+
+	// PUBLISH.
+	{"PUBLISH", gate.FromClient, 0, []string{connect5}, publish("a/b", properties(), "\xff"), 0},
+	{"PUBLISH of MQTT 3.1.1", gate.FromClient, 0, []string{connect311}, publish("a/b", "", "\xff"), 0},
+	{"PUBLISH without a payload of MQTT 3.1.1", gate.FromClient, 0, []string{connect311}, publish("a", "", ""), 0},
+	{"a topic and no more", gate.FromClient, 0, []string{connect5}, publish("a", "", ""), wire.Malformed},
+	{"QoS 1", gate.FromClient, 0, []string{connect5}, packet(0x3b, text("a"), "\x00\x01", properties()), 0},
+	{"QoS 2", gate.FromClient, 0, []string{connect5}, packet(0x34, text("a"), "\x00\x01", properties()), 0},
+	{"QoS 3 [MQTT-3.3.1-4]", gate.FromClient, 0, []string{connect5}, packet(0x36, text("a"), "\x00\x01", properties()), wire.Malformed},
+	{"a duplicate with QoS 0 [MQTT-3.3.1-2]", gate.FromClient, 0, []string{connect5}, packet(0x38, text("a"), properties()), wire.ProtocolError},
+	{"no packet identifier", gate.FromClient, 0, []string{connect5}, packet(0x32, text("a")), wire.Malformed},
+	{"packet identifier 0 [MQTT-2.2.1-3]", gate.FromClient, 0, []string{connect5}, packet(0x32, text("a"), "\x00\x00", properties()), wire.ProtocolError},
+	{"a topic name with + [MQTT-3.3.2-2]", gate.FromClient, 0, []string{connect5}, publish("a/+", properties(), ""), wire.InvalidTopic},
+	{"a topic name with #", gate.FromClient, 0, []string{connect311}, publish("#", "", ""), wire.InvalidTopic},
+	{"an empty topic name [MQTT-4.7.3-1]", gate.FromClient, 0, []string{connect5}, publish("", properties(), ""), wire.ProtocolError},
+	{"U+0000 [MQTT-1.5.4-2]", gate.FromClient, 0, []string{connect5}, publish("a\x00", properties(), ""), wire.Malformed},
+	{"a surrogate [MQTT-1.5.4-1]", gate.FromClient, 0, []string{connect5}, publish("\xed\xa0\x80", properties(), ""), wire.Malformed},
+	{"an overlong encoding", gate.FromClient, 0, []string{connect5}, publish("\xc0\xaf", properties(), ""), wire.Malformed},
+	{"U+FEFF [MQTT-1.5.4-3]", gate.FromClient, 0, []string{connect5}, publish("\ufeff", properties(), ""), 0},
+	{"as many levels as there may be", gate.FromClient, 0, []string{connect5}, publish("a/b/c/d", properties(), ""), 0},
+	{"a level more", gate.FromClient, 0, []string{connect5}, publish("a/b/c/d/", properties(), ""), wire.InvalidTopic},
+	{"as long a topic as may be", gate.FromClient, 0, []string{connect5}, publish(strings.Repeat("a", 20), properties(), ""), 0},
+	{"a longer one", gate.FromClient, 0, []string{connect5}, publish(strings.Repeat("a", 21), properties(), ""), wire.InvalidTopic},
+	{"all properties of PUBLISH", gate.FromClient, 0, []string{connect5}, publish("a", properties("\x01\x01", "\x02\x00\x00\x00\x00", "\x03", text(""), "\x08", text("r"), "\x09", text("\xff"), user("a", "b"), user("a", "b")), "text"), 0},
+	{"a payload format of 2", gate.FromClient, 0, []string{connect5}, publish("a", properties("\x01\x02"), ""), wire.ProtocolError},
+	{"text that is none", gate.FromClient, 0, []string{connect5}, publish("a", properties("\x01\x01"), "\xff"), wire.InvalidPayloadFormat},
+	{"a response topic with a wildcard [MQTT-3.3.2-14]", gate.FromClient, 0, []string{connect5}, publish("a", properties("\x08", text("r/+")), ""), wire.InvalidTopic},
+	{"an empty response topic [MQTT-4.7.3-1]", gate.FromClient, 0, []string{connect5}, publish("a", properties("\x08", text("")), ""), wire.ProtocolError},
+	{"a response topic over the limit", gate.FromClient, 0, []string{connect5}, publish("a", properties("\x08", text("a/b/c/d/e")), ""), wire.InvalidTopic},
+	{"a topic alias [MQTT-3.3.2-9]", gate.FromClient, 0, []string{connect5}, publish("a", properties("\x23\x00\x01"), ""), wire.InvalidAlias},
+	{"a topic alias for the topic", gate.FromServer, 0, []string{connack5}, publish("", properties("\x23\x00\x01"), ""), wire.InvalidAlias},
+	{"a Subscription Identifier from a client [MQTT-3.3.4-6]", gate.FromClient, 0, []string{connect5}, publish("a", properties("\x0b\x01"), ""), wire.ProtocolError},
+	{"Subscription Identifiers from a server", gate.FromServer, 0, []string{connack5}, publish("a", properties("\x0b\x01\x0b\xff\x7f"), ""), 0},
+	{"Subscription Identifier 0", gate.FromServer, 0, []string{connack5}, publish("a", properties("\x0b\x00"), ""), wire.ProtocolError},
+	{"a Subscription Identifier of five bytes", gate.FromServer, 0, []string{connack5}, publish("a", properties("\x0b\x80\x80\x80\x80\x01"), ""), wire.Malformed},
+	{"a property length of five bytes, at which paho panics", gate.FromServer, 0, []string{connack5}, "\x30\x09\x00\x01a\x80\x80\x80\x80\x0fx", wire.Malformed},
+	{"a property length that is not minimal [MQTT-1.5.5-1]", gate.FromServer, 0, []string{connack5}, packet(0x30, text("a"), "\x80\x00"), wire.Malformed},
+	{"a property length beyond the packet", gate.FromServer, 0, []string{connack5}, packet(0x30, text("a"), "\x05\x01"), wire.Malformed},
+	{"a property that ends beyond the properties", gate.FromServer, 0, []string{connack5}, packet(0x30, text("a"), "\x02\x02\x00", "\x00\x00\x00"), wire.Malformed},
+	{"an unknown property [MQTT-2.2.2.2]", gate.FromServer, 0, []string{connack5}, publish("a", properties("\x04\x00"), ""), wire.Malformed},
+	{"a property beyond all", gate.FromServer, 0, []string{connack5}, publish("a", properties("\xff\x00"), ""), wire.Malformed},
+	{"a user property that is not UTF-8", gate.FromServer, 0, []string{connack5}, publish("a", properties(user("a", "\xff")), ""), wire.Malformed},
+	{"half a user property", gate.FromServer, 0, []string{connack5}, publish("a", properties("\x26", text("a")), ""), wire.Malformed},
+	{"as many user properties as may be", gate.FromClient, 0, []string{connect5}, publish("a", properties(user("a", ""), user("b", ""), user("c", "")), ""), 0},
+	{"one more", gate.FromClient, 0, []string{connect5}, publish("a", properties(user("a", ""), user("b", ""), user("c", ""), user("d", "")), ""), wire.QuotaExceeded},
+	{"as long user properties as may be", gate.FromClient, 0, []string{connect5}, publish("a", properties(user("0123456789", "0123456789")), ""), 0},
+	{"longer ones", gate.FromClient, 0, []string{connect5}, publish("a", properties(user("0123456789", "0123456789"), user("", "x")), ""), wire.QuotaExceeded},
+
+	// Acknowledgements.
+	{"PUBACK", gate.FromClient, 0, []string{connect5}, packet(0x40, "\x00\x01"), 0},
+	{"PUBACK with a code", gate.FromClient, 0, []string{connect5}, packet(0x40, "\x00\x01\x80"), 0},
+	{"PUBACK with properties", gate.FromClient, 0, []string{connect5}, packet(0x40, "\x00\x01\x80", properties("\x1f", text("r"), user("", ""))), 0},
+	{"PUBACK of MQTT 3.1.1", gate.FromClient, 0, []string{connect311}, packet(0x40, "\x00\x01"), 0},
+	{"PUBACK of MQTT 3.1.1 with a code", gate.FromClient, 0, []string{connect311}, packet(0x40, "\x00\x01\x00"), wire.Malformed},
+	{"PUBACK with half a packet identifier", gate.FromClient, 0, []string{connect5}, packet(0x40, "\x00"), wire.Malformed},
+	{"PUBACK of packet identifier 0", gate.FromClient, 0, []string{connect5}, packet(0x40, "\x00\x00"), wire.ProtocolError},
+	{"PUBACK with a code of SUBACK [MQTT-3.4.2-1]", gate.FromClient, 0, []string{connect5}, packet(0x40, "\x00\x01\x9e"), wire.ProtocolError},
+	{"PUBACK with flags [MQTT-2.1.3-1]", gate.FromClient, 0, []string{connect5}, packet(0x42, "\x00\x01"), wire.Malformed},
+	{"PUBACK with two reasons", gate.FromClient, 0, []string{connect5}, packet(0x40, "\x00\x01\x80", properties("\x1f", text("r"), "\x1f", text("r"))), wire.ProtocolError},
+	{"PUBACK that goes on", gate.FromClient, 0, []string{connect5}, packet(0x40, "\x00\x01\x80", properties(), "x"), wire.Malformed},
+	{"PUBREC", gate.FromServer, 0, []string{connack5}, packet(0x50, "\x00\x01\x97"), 0},
+	{"PUBREL", gate.FromServer, 0, []string{connack5}, packet(0x62, "\x00\x01\x92"), 0},
+	{"PUBREL without its flags [MQTT-3.6.1-1]", gate.FromServer, 0, []string{connack5}, packet(0x60, "\x00\x01"), wire.Malformed},
+	{"PUBCOMP with a code of PUBACK [MQTT-3.7.2-1]", gate.FromServer, 0, []string{connack5}, packet(0x70, "\x00\x01\x97"), wire.ProtocolError},
+
+	// SUBSCRIBE and UNSUBSCRIBE.
+	{"SUBSCRIBE", gate.FromClient, 0, []string{connect5}, packet(0x82, "\x00\x01", properties("\x0b\x01", user("", "")), text("+/a/#"), "\x2e", text("/"), "\x00"), 0},
+	{"SUBSCRIBE of MQTT 3.1.1", gate.FromClient, 0, []string{connect311}, packet(0x82, "\x00\x01", text("a"), "\x02"), 0},
+	{"SUBSCRIBE without options, at which mochi ends the process [MQTT-3.8.3-1]", gate.FromClient, 0, []string{connect5}, "\x82\x06\x00\x01\x00\x00\x01a", wire.Malformed},
+	{"SUBSCRIBE without a filter [MQTT-3.8.3-2]", gate.FromClient, 0, []string{connect5}, subscribe(), wire.ProtocolError},
+	{"SUBSCRIBE without its flags [MQTT-3.8.1-1]", gate.FromClient, 0, []string{connect5}, packet(0x80, "\x00\x01", properties(), text("a"), "\x00"), wire.Malformed},
+	{"SUBSCRIBE with packet identifier 0", gate.FromClient, 0, []string{connect5}, packet(0x82, "\x00\x00", properties(), text("a"), "\x00"), wire.ProtocolError},
+	{"two Subscription Identifiers", gate.FromClient, 0, []string{connect5}, packet(0x82, "\x00\x01", properties("\x0b\x01\x0b\x01"), text("a"), "\x00"), wire.ProtocolError},
+	{"reserved options [MQTT-3.8.3-5]", gate.FromClient, 0, []string{connect5}, subscribe(text("a"), "\x40"), wire.Malformed},
+	{"options of MQTT 5 in MQTT 3.1.1", gate.FromClient, 0, []string{connect311}, packet(0x82, "\x00\x01", text("a"), "\x04"), wire.Malformed},
+	{"a filter of QoS 3", gate.FromClient, 0, []string{connect5}, subscribe(text("a"), "\x03"), wire.ProtocolError},
+	{"a Retain Handling of 3", gate.FromClient, 0, []string{connect5}, subscribe(text("a"), "\x30"), wire.ProtocolError},
+	{"No Local", gate.FromClient, 0, []string{connect5}, subscribe(text("a"), "\x04"), 0},
+	{"No Local in a shared subscription [MQTT-3.8.3-4]", gate.FromClient, 0, []string{connect5}, subscribe(text("$share/g/a"), "\x04"), wire.ProtocolError},
+	{"an empty filter [MQTT-4.7.3-1]", gate.FromClient, 0, []string{connect5}, subscribe(text(""), "\x00"), wire.InvalidFilter},
+	{"# before other levels [MQTT-4.7.1-1]", gate.FromClient, 0, []string{connect5}, subscribe(text("#/a"), "\x00"), wire.InvalidFilter},
+	{"# in a level", gate.FromClient, 0, []string{connect5}, subscribe(text("a#"), "\x00"), wire.InvalidFilter},
+	{"+ in a level [MQTT-4.7.1-2]", gate.FromClient, 0, []string{connect5}, subscribe(text("a/+b"), "\x00"), wire.InvalidFilter},
+	{"a shared subscription", gate.FromClient, 0, []string{connect5}, subscribe(text("$share/g/a/b/+/#"), "\x01"), 0},
+	{"one without a name [MQTT-4.8.2-1]", gate.FromClient, 0, []string{connect5}, subscribe(text("$share//a"), "\x00"), wire.InvalidFilter},
+	{"one with a wildcard in its name [MQTT-4.8.2-2]", gate.FromClient, 0, []string{connect5}, subscribe(text("$share/+/a"), "\x00"), wire.InvalidFilter},
+	{"one without a filter", gate.FromClient, 0, []string{connect5}, subscribe(text("$share/g/"), "\x00"), wire.InvalidFilter},
+	{"one that is no more than a name", gate.FromClient, 0, []string{connect5}, subscribe(text("$SHARE/g"), "\x00"), wire.InvalidFilter},
+	{"one that is not even that", gate.FromClient, 0, []string{connect5}, subscribe(text("$share"), "\x00"), wire.InvalidFilter},
+	{"one with a malformed filter", gate.FromClient, 0, []string{connect5}, subscribe(text("$share/g/#/a"), "\x00"), wire.InvalidFilter},
+	{"another level that begins so", gate.FromClient, 0, []string{connect5}, subscribe(text("$shared"), "\x04"), 0},
+	{"a filter with too many levels", gate.FromClient, 0, []string{connect5}, subscribe(text("a/b/c/d/e"), "\x00"), wire.InvalidFilter},
+	{"a filter that is too long", gate.FromClient, 0, []string{connect5}, subscribe(text(strings.Repeat("a", 21)), "\x00"), wire.InvalidFilter},
+	{"as many filters as may be", gate.FromClient, 0, []string{connect5}, subscribe(strings.Repeat(text("a")+"\x00", 3)), 0},
+	{"a filter more", gate.FromClient, 0, []string{connect5}, subscribe(strings.Repeat(text("a")+"\x00", 4)), wire.QuotaExceeded},
+	{"UNSUBSCRIBE", gate.FromClient, 0, []string{connect5}, packet(0xa2, "\x00\x01", properties(user("", "")), text("a"), text("$share/g/a")), 0},
+	{"UNSUBSCRIBE of MQTT 3.1.1", gate.FromClient, 0, []string{connect311}, packet(0xa2, "\x00\x01", text("a")), 0},
+	{"UNSUBSCRIBE without a filter [MQTT-3.10.3-2]", gate.FromClient, 0, []string{connect5}, packet(0xa2, "\x00\x01", properties()), wire.ProtocolError},
+	{"UNSUBSCRIBE without its flags [MQTT-3.10.1-1]", gate.FromClient, 0, []string{connect5}, packet(0xa0, "\x00\x01", properties(), text("a")), wire.Malformed},
+	{"UNSUBSCRIBE with a Subscription Identifier", gate.FromClient, 0, []string{connect5}, packet(0xa2, "\x00\x01", properties("\x0b\x01"), text("a")), wire.Malformed},
+	{"UNSUBSCRIBE with half a filter", gate.FromClient, 0, []string{connect5}, packet(0xa2, "\x00\x01", properties(), "\x00\x02a"), wire.Malformed},
+	{"UNSUBSCRIBE with too many filters", gate.FromClient, 0, []string{connect5}, packet(0xa2, "\x00\x01", properties(), strings.Repeat(text("a"), 4)), wire.QuotaExceeded},
+
+	// DISCONNECT.
+	{"DISCONNECT", gate.FromClient, 0, []string{connect5}, packet(0xe0), 0},
+	{"DISCONNECT of MQTT 3.1.1", gate.FromClient, 0, []string{connect311}, packet(0xe0), 0},
+	{"DISCONNECT of MQTT 3.1.1 with a code", gate.FromClient, 0, []string{connect311}, packet(0xe0, "\x00"), wire.Malformed},
+	{"DISCONNECT with a code", gate.FromClient, 0, []string{connect5}, packet(0xe0, "\x04"), 0},
+	{"DISCONNECT with properties", gate.FromClient, 0, []string{connect5}, packet(0xe0, "\x00", properties("\x11\x00\x00\x00\x01", "\x1f", text("r"))), 0},
+	{"DISCONNECT with a code of a server [MQTT-3.14.2-1]", gate.FromClient, 0, []string{connect5}, packet(0xe0, "\x8b"), wire.ProtocolError},
+	{"DISCONNECT with flags [MQTT-3.14.1-1]", gate.FromClient, 0, []string{connect5}, packet(0xe8), wire.Malformed},
+	{"DISCONNECT that goes on", gate.FromClient, 0, []string{connect5}, packet(0xe0, "\x00", properties(), "x"), wire.Malformed},
+	{"DISCONNECT that keeps a session that was not to be kept", gate.FromClient, 0, []string{packet(0x10, start(5, 2), properties(), text("c"))}, packet(0xe0, "\x00", properties("\x11\x00\x00\x00\x01")), wire.ProtocolError},
+	{"DISCONNECT from a client to another server", gate.FromClient, 0, []string{connect5}, packet(0xe0, "\x00", properties("\x1c", text("s"))), wire.ProtocolError},
+	{"DISCONNECT from a server", gate.FromServer, 0, []string{connack5}, packet(0xe0, "\x9d", properties("\x1c", text("s"))), 0},
+	{"DISCONNECT from a server that has a Will", gate.FromServer, 0, []string{connack5}, packet(0xe0, "\x04"), wire.ProtocolError},
+	{"DISCONNECT from a server that ends a session [MQTT-3.14.2-2]", gate.FromServer, 0, []string{connack5}, packet(0xe0, "\x00", properties("\x11\x00\x00\x00\x00")), wire.ProtocolError},
+	{"DISCONNECT from a server of MQTT 3.1.1", gate.FromServer, 4, []string{connack311}, packet(0xe0), wire.ProtocolError},
+	{"a property length of five bytes in DISCONNECT", gate.FromServer, 0, []string{connack5}, packet(0xe0, "\x00\x80\x80\x80\x80\x0f"), wire.Malformed},
+
+	// The answers of a server.
+	{"CONNACK with all properties", gate.FromServer, 0, nil, packet(0x20, "\x01\x00", properties("\x11\x00\x00\x00\x00", "\x21\x00\x01", "\x24\x01", "\x25\x00", "\x27\x00\x00\x00\x01", "\x12", text("c"), "\x22\x00\x00", "\x1f", text("r"), user("", ""), "\x28\x00", "\x29\x00", "\x2a\x00", "\x13\x00\x00", "\x1a", text("i"), "\x1c", text("s"), "\x15", text("m"), "\x16", text("d"))), 0},
+	{"CONNACK of MQTT 3.1.1", gate.FromServer, 4, nil, packet(0x20, "\x00\x05"), 0},
+	{"CONNACK of MQTT 3.1.1 with another code", gate.FromServer, 4, nil, packet(0x20, "\x00\x06"), wire.ProtocolError},
+	{"CONNACK of MQTT 3.1.1 in place of MQTT 5", gate.FromServer, 0, nil, packet(0x20, "\x00\x01"), wire.UnsupportedVersion},
+	{"half a CONNACK", gate.FromServer, 0, nil, packet(0x20, "\x00"), wire.Malformed},
+	{"CONNACK with flags [MQTT-3.2.2-1]", gate.FromServer, 0, nil, packet(0x20, "\x02\x00", properties()), wire.Malformed},
+	{"CONNACK that refuses a session [MQTT-3.2.2-6]", gate.FromServer, 0, nil, packet(0x20, "\x01\x87", properties()), wire.ProtocolError},
+	{"CONNACK with a code of DISCONNECT [MQTT-3.2.2-8]", gate.FromServer, 0, nil, packet(0x20, "\x00\x8b", properties()), wire.ProtocolError},
+	{"CONNACK with a Maximum QoS of 2", gate.FromServer, 0, nil, packet(0x20, "\x00\x00", properties("\x24\x02")), wire.ProtocolError},
+	{"CONNACK with a Receive Maximum of 0", gate.FromServer, 0, nil, packet(0x20, "\x00\x00", properties("\x21\x00\x00")), wire.ProtocolError},
+	{"CONNACK that goes on", gate.FromServer, 0, nil, packet(0x20, "\x00\x00", properties(), "x"), wire.Malformed},
+	{"a property length of five bytes in CONNACK", gate.FromServer, 0, nil, packet(0x20, "\x00\x00\x80\x80\x80\x80\x0f"), wire.Malformed},
+	{"SUBACK", gate.FromServer, 0, []string{connack5}, packet(0x90, "\x00\x01", properties("\x1f", text("r")), "\x00\x01\x02\x80"), 0},
+	{"SUBACK of MQTT 3.1.1", gate.FromServer, 4, []string{connack311}, packet(0x90, "\x00\x01", "\x80"), 0},
+	{"SUBACK without a code [MQTT-3.9.3-1]", gate.FromServer, 0, []string{connack5}, packet(0x90, "\x00\x01", properties()), wire.Malformed},
+	{"SUBACK with a code of UNSUBACK [MQTT-3.9.3-2]", gate.FromServer, 0, []string{connack5}, packet(0x90, "\x00\x01", properties(), "\x11"), wire.ProtocolError},
+	{"SUBACK with packet identifier 0", gate.FromServer, 0, []string{connack5}, packet(0x90, "\x00\x00", properties(), "\x00"), wire.ProtocolError},
+	{"UNSUBACK", gate.FromServer, 0, []string{connack5}, packet(0xb0, "\x00\x01", properties(), "\x11"), 0},
+	{"UNSUBACK of MQTT 3.1.1", gate.FromServer, 4, []string{connack311}, packet(0xb0, "\x00\x01"), 0},
+	{"UNSUBACK of MQTT 3.1.1 with a code", gate.FromServer, 4, []string{connack311}, packet(0xb0, "\x00\x01\x00"), wire.Malformed},
+	{"UNSUBACK with a code of SUBACK [MQTT-3.11.3-2]", gate.FromServer, 0, []string{connack5}, packet(0xb0, "\x00\x01", properties(), "\x01"), wire.ProtocolError},
+	{"PINGRESP", gate.FromServer, 0, []string{connack5}, packet(0xd0), 0},
+	{"AUTH", gate.FromServer, 0, []string{connack5}, packet(0xf0), 0},
+	{"AUTH with a code of a client [MQTT-3.15.2-1]", gate.FromServer, 0, []string{connack5}, packet(0xf0, "\x19", properties()), wire.ProtocolError},
+	{"AUTH with flags [MQTT-3.15.1-1]", gate.FromServer, 0, []string{connack5}, packet(0xf1), wire.Malformed},
+}
+
+// open returns a gate after these packets.
+func open(t testing.TB, side gate.Side, version byte, limits gate.Limits, before ...string) *gate.Gate {
+	t.Helper()
+	g := gate.New(side, limits)
+	if version != 0 {
+		g.Speak(version)
+	}
+	for _, packet := range before {
+		if err := g.Check([]byte(packet)); err != nil {
+			t.Fatalf("% x: %v", packet, err)
+		}
+	}
+	return g
+}
+
+func TestEachRuleOfTheStandardAndEachLimitIsKept(t *testing.T) {
+	for _, test := range rules {
+		t.Run(test.name, func(t *testing.T) {
+			g := open(t, test.side, test.version, limits, test.before...)
+			err := g.Check([]byte(test.packet))
+			var refusal *gate.Refusal
+			switch isRefusal := errors.As(err, &refusal); {
+			case test.code == 0 && err != nil:
+				t.Errorf("it is refused: %v", err)
+			case test.code != 0 && (!isRefusal || refusal.Code != test.code):
+				t.Errorf("%v; want the reason code %#x", err, test.code)
+			case test.code != 0 && g.Check([]byte(packet(0xc0))) != err:
+				t.Error("another packet is let through afterwards")
+			}
+		})
+	}
+}
+
+// Whatever is good is refused where a byte of it is missing.
+func TestEveryByteOfAPacketIsNeeded(t *testing.T) {
+	for _, test := range rules {
+		if test.code != 0 {
+			continue
+		}
+		for cut := range test.packet {
+			if err := open(t, test.side, test.version, limits, test.before...).Check([]byte(test.packet[:cut])); err == nil {
+				t.Errorf("%s: %d of %d bytes are let through", test.name, cut, len(test.packet))
+			}
+		}
+	}
+}
+
+func TestWithoutLimitsThereAreNone(t *testing.T) {
+	long := strings.Repeat("a/", 30_000)
+	for _, packet := range []string{
+		publish(long, properties(strings.Repeat(user("name", "value"), 5000)), ""),
+		subscribe(strings.Repeat(text("a")+"\x00", 10_000), text(long), "\x00"),
+	} {
+		if err := open(t, gate.FromClient, 0, gate.Limits{}, connect5).Check([]byte(packet)); err != nil {
+			t.Error(err)
+		}
+		if err := open(t, gate.FromClient, 0, gate.DefaultLimits(), connect5).Check([]byte(packet)); err == nil {
+			t.Error("it is let through by the default limits")
+		}
+	}
+}
+
+func TestAFarewellSaysWhyInThePeersVersion(t *testing.T) {
+	small := packet(0x10, start(5, 2), properties("\x27\x00\x00\x00\x14"), text("c"))
+	for _, test := range []struct {
+		name   string
+		side   gate.Side
+		before []string
+		packet string
+		want   string
+	}{
+		{"before CONNACK", gate.FromClient, nil, packet(0x10, start(5, 3), properties(), text("c")),
+			packet(0x20, "\x00\x81", properties("\x1f", text("CONNECT: its reserved flag is set")))},
+		{"a version that is not known", gate.FromClient, nil, packet(0x10, start(6, 2)),
+			packet(0x20, "\x00\x84", properties("\x1f", text("CONNECT: the versions of MQTT here are 3.1, 3.1.1 and 5")))},
+		{"an old version", gate.FromClient, nil, packet(0x10, start(2, 2)), "\x20\x02\x00\x01"},
+		{"a client id of MQTT 3.1.1", gate.FromClient, nil, packet(0x10, start(4, 0), text("")), "\x20\x02\x00\x02"},
+		{"a malformed CONNECT of MQTT 3.1.1", gate.FromClient, nil, packet(0x10, start(4, 1), text("")), ""},
+		{"no MQTT at all", gate.FromClient, nil, packet(0x10, text("HTTP"), "\x01"), ""},
+		{"after CONNECT", gate.FromClient, []string{connect5}, packet(0xc1),
+			packet(0xe0, "\x81", properties("\x1f", text("PINGREQ: its flags are reserved")))},
+		{"to a client that takes small packets only", gate.FromClient, []string{small}, packet(0xc1), "\xe0\x02\x81\x00"},
+		{"MQTT 3.1.1", gate.FromClient, []string{connect311}, packet(0xc1), ""},
+		{"to a server", gate.FromServer, nil, packet(0xd0),
+			packet(0xe0, "\x82", properties("\x1f", text("PINGRESP: the first packet is to be CONNACK")))},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := open(t, test.side, 0, limits, test.before...)
+			farewell, refused := g.AppendFarewell([]byte("before"), g.Check([]byte(test.packet)))
+			if !refused || string(farewell) != "before"+test.want {
+				t.Errorf("%q, %t\nwant %q", farewell, refused, "before"+test.want)
+			}
+		})
+	}
+	g := open(t, gate.FromClient, 0, limits, connect5)
+	for want, err := range map[byte]error{0x95: &frame.TooLargeError{Size: 9, Limit: 8}, 0x81: frame.ErrHeader} {
+		if farewell, refused := g.AppendFarewell(nil, err); !refused || len(farewell) < 3 || farewell[2] != want {
+			t.Errorf("%v: %x, %t", err, farewell, refused)
+		}
+	}
+	if farewell, refused := g.AppendFarewell(nil, errors.New("the connection was cut")); refused || len(farewell) > 0 {
+		t.Errorf("to no refusal: %x, %t", farewell, refused)
+	}
+}
+
+// request is a typical request of a lease.
+func request() []byte {
+	m := frame.Message{
+		Topic:           "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke",
+		QoS:             1,
+		PacketID:        513,
+		MessageExpiry:   10,
+		ContentType:     "application/octet-stream",
+		ResponseTopic:   "clients/a/services/statestore/_any_/command/invoke/response",
+		CorrelationData: []byte("0123456789abcdef"),
+		User:            []frame.UserProperty{{Name: "__srcId", Value: "a"}, {Name: "__ts", Value: "1700000000000:00002:client-a"}},
+		Payload:         []byte("*6\r\n$3\r\nSET\r\n$4\r\nlock\r\n$8\r\nclient:1\r\n$3\r\nNEX\r\n$2\r\nPX\r\n$5\r\n10000\r\n"),
+	}
+	packet, _ := m.Append(nil)
+	return packet
+}
+
+func TestARequestAndItsAcknowledgementAreCheckedWithoutAllocating(t *testing.T) {
+	g := open(t, gate.FromClient, 0, gate.DefaultLimits(), connect5)
+	for _, packet := range [][]byte{request(), frame.AppendPuback(nil, 7)} {
+		if n := testing.AllocsPerRun(100, func() {
+			if err := g.Check(packet); err != nil {
+				t.Error(err)
+			}
+		}); n != 0 {
+			t.Errorf("%v allocations for % .3x", n, packet)
+		}
+	}
+}
+
+func BenchmarkCheckOfARequest(b *testing.B) {
+	g := open(b, gate.FromClient, 0, gate.DefaultLimits(), connect5)
+	packet := request()
+	b.SetBytes(int64(len(packet)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := g.Check(packet); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
