@@ -52,10 +52,12 @@ type connection struct {
 // newConnection returns a connection whose requests are answered past the broker, unless
 // it is plain. A packet of more than maxPacket bytes ends it.
 func newConnection(socket net.Conn, plain bool, maxPacket uint32) *connection {
+	most := int(min(maxPacket, math.MaxInt32)) // MQTT's own limit is lower
 	limits := gate.DefaultLimits()
+	limits.FirstPacket = min(limits.FirstPacket, most)
 	c := &connection{Conn: socket, gate: gate.New(gate.FromClient, limits), outbox: newOutbox(), over: make(chan struct{})}
 	options := frame.FilterOptions{
-		Limit: int(min(maxPacket, math.MaxInt32)), // MQTT's own limit is lower
+		Limit: most,
 		First: limits.FirstPacket,
 		Check: c.gate.Check,
 	}

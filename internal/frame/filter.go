@@ -14,9 +14,6 @@ const (
 	// bufferSize is how much a Filter reads at once where much arrives, and the room that
 	// it keeps. Requests and replies of leases have some 300 bytes.
 	bufferSize = 4096
-	// beginning is how much of a CONNECT holds the version of MQTT, at most
-	// [MQTT-3.1.2].
-	beginning = wire.MaxHeader + 2 + len("MQIsdp") + 1
 )
 
 // Filter is a reader of a connection that checks each packet and takes some out. What it
@@ -147,7 +144,7 @@ func (f *Filter) limit() int {
 func (f *Filter) tooLarge(front []byte, size, limit int) bool {
 	var err error = &TooLargeError{Size: size, Limit: limit}
 	if !f.begun && f.options.First > 0 && f.options.Check != nil {
-		if len(front) < beginning && f.err == nil {
+		if !wire.ShowsVersion(front) && f.err == nil {
 			return false
 		}
 		if refusal := f.options.Check(front); refusal != nil {

@@ -65,6 +65,22 @@ func Broken(b []byte) bool {
 	return len(b) >= MaxHeader
 }
 
+// ShowsVersion reports whether the beginning of a CONNECT is long enough to tell its
+// version of MQTT, or that there will be none [MQTT-3.1.2.1, MQTT-3.1.2.2].
+func ShowsVersion(b []byte) bool {
+	_, header, ok := Size(b)
+	if !ok {
+		return false
+	}
+	in := Reader(b[header:])
+	if length, ok := in.Uint16(); ok && int(length) > len("MQIsdp") {
+		return true
+	}
+	in = b[header:]
+	_, ok = in.Binary()
+	return ok && len(in) > 0
+}
+
 // Reader is what is left to be read of a buffer. What it returns is a part of that. A
 // method that reports false has read nothing, or too little was there.
 type Reader []byte
