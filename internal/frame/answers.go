@@ -35,9 +35,9 @@ const maxReason = 256
 func appendReason(dst, head []byte, reason string) []byte {
 	reason = reason[:min(len(reason), maxReason)]
 	properties := optional(len(reason))
-	dst = appendVariable(dst, len(head)+variableLength(properties)+properties)
+	dst = wire.AppendVariable(dst, len(head)+variableLength(properties)+properties)
 	dst = append(dst, head...)
-	dst = appendVariable(dst, properties)
+	dst = wire.AppendVariable(dst, properties)
 	if reason == "" {
 		return dst
 	}

@@ -277,12 +277,12 @@ func (m *Message) Append(dst []byte) ([]byte, error) {
 		return dst, ErrTooLong
 	}
 	dst = append(dst, TypePublish<<4|m.QoS<<qosShift)
-	dst = appendVariable(dst, remaining)
+	dst = wire.AppendVariable(dst, remaining)
 	dst = appendString(dst, m.Topic)
 	if m.QoS > 0 {
 		dst = binary.BigEndian.AppendUint16(dst, m.PacketID)
 	}
-	dst = appendVariable(dst, properties)
+	dst = wire.AppendVariable(dst, properties)
 	if m.MessageExpiry > 0 {
 		dst = append(dst, wire.MessageExpiry)
 		dst = binary.BigEndian.AppendUint32(dst, m.MessageExpiry)
@@ -306,14 +306,6 @@ func (m *Message) Append(dst []byte) ([]byte, error) {
 func appendString[T string | []byte](dst []byte, text T) []byte {
 	dst = binary.BigEndian.AppendUint16(dst, uint16(len(text)))
 	return append(dst, text...)
-}
-
-// appendVariable appends a variable byte integer [MQTT-1.5.5].
-func appendVariable(dst []byte, value int) []byte {
-	for ; value > 0x7f; value >>= 7 {
-		dst = append(dst, byte(value)|0x80)
-	}
-	return append(dst, byte(value))
 }
 
 func variableLength(value int) int {

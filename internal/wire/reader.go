@@ -153,3 +153,11 @@ func (r *Reader) Text() ([]byte, bool) {
 	}
 	return value, true
 }
+
+// AppendVariable appends a variable byte integer. It must not be above 268,435,455.
+func AppendVariable(dst []byte, value int) []byte {
+	for ; value > 0x7f; value >>= 7 {
+		dst = append(dst, byte(value)|0x80)
+	}
+	return append(dst, byte(value))
+}
