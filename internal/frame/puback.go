@@ -2,7 +2,6 @@ package frame
 
 import (
 	"encoding/binary"
-	"strings"
 
 	"github.com/tenurelock/tenure/internal/wire"
 )
@@ -27,18 +26,9 @@ func ParsePuback(packet []byte) (Puback, bool) {
 // ackProperties are those that an acknowledgement can have [MQTT-3.4.2.2].
 var ackProperties = wire.SetOf(wire.ReasonString, wire.UserProperty)
 
-// ackCodes are the reason codes of each acknowledgement [MQTT-3.4.2-1, MQTT-3.5.2-1,
-// MQTT-3.6.2-1, MQTT-3.7.2-1].
-var ackCodes = [...]string{
-	wire.Puback:  "\x00\x10\x80\x83\x87\x90\x91\x97\x99",
-	wire.Pubrec:  "\x00\x10\x80\x83\x87\x90\x91\x97\x99",
-	wire.Pubrel:  "\x00\x92",
-	wire.Pubcomp: "\x00\x92",
-}
-
 // Decode takes a complete acknowledgement of any version of MQTT apart: a PUBACK, or one of
 // PUBREC, PUBREL and PUBCOMP, which have the same form. It returns what is wrong with it, or
-// nil.
+// nil. It does not judge the reason code.
 func (ack *Puback) Decode(packet []byte, version byte, limits *wire.Limits) *wire.Refusal {
 	*ack = Puback{}
 	if len(packet) == 0 || Type(packet) < wire.Puback || Type(packet) > wire.Pubcomp {
@@ -62,9 +52,6 @@ func (ack *Puback) Decode(packet []byte, version byte, limits *wire.Limits) *wir
 		return wire.Refuse(wire.Malformed, "it is longer than its packet identifier")
 	}
 	ack.ReasonCode, _ = in.Byte()
-	if strings.IndexByte(ackCodes[Type(packet)], ack.ReasonCode) < 0 {
-		return wire.Refuse(wire.ProtocolError, "it cannot have the reason code 0x%02X", ack.ReasonCode)
-	}
 	if len(in) == 0 {
 		return nil
 	}

@@ -16,24 +16,24 @@ var (
 	disconnectProperties = wire.SetOf(wire.SessionExpiry, wire.ReasonString, wire.UserProperty, wire.ServerReference)           // [MQTT-3.14.2.2]
 )
 
-// Reason codes, each a byte [MQTT-2.4].
-const (
-	connackCodes    = "\x00\x80\x81\x82\x83\x84\x85\x86\x87\x88\x89\x8a\x8c\x90\x95\x97\x99\x9a\x9b\x9c\x9d\x9f" // [MQTT-3.2.2-8]
-	connackCodes311 = "\x00\x01\x02\x03\x04\x05"
-	subackCodes     = "\x00\x01\x02\x80\x83\x87\x8f\x91\x97\x9e\xa1\xa2" // [MQTT-3.9.3-2]
-	subackCodes311  = "\x00\x01\x02\x80"
-	unsubackCodes   = "\x00\x11\x80\x83\x87\x8f\x91" // [MQTT-3.11.3-2]
+// clientsLeaving are the reason codes of a DISCONNECT from a client [MQTT-3.14.2-1].
+const clientsLeaving = "\x00\x04\x80\x81\x82\x83\x90\x93\x94\x95\x96\x97\x98\x99"
 
-	authCodes = "\x00\x18" // from a server [MQTT-3.15.2-1]
+// ackCodes are the reason codes of each acknowledgement from a client [MQTT-3.4.2-1,
+// MQTT-3.5.2-1, MQTT-3.6.2-1, MQTT-3.7.2-1].
+var ackCodes = [...]string{
+	wire.Puback:  "\x00\x10\x80\x83\x87\x90\x91\x97\x99",
+	wire.Pubrec:  "\x00\x10\x80\x83\x87\x90\x91\x97\x99",
+	wire.Pubrel:  "\x00\x92",
+	wire.Pubcomp: "\x00\x92",
+}
 
-	// Of DISCONNECT [MQTT-3.14.2-1]. The standard has no 0x00 for a server, but there are
-	// servers that say it at the end; it harms nothing.
-	leaveCodes     = "\x00\x80\x81\x82\x83\x90\x93\x94\x95\x96\x97\x98\x99"
-	clientsLeaving = leaveCodes + "\x04"
-	serversLeaving = leaveCodes + "\x87\x89\x8b\x8d\x8e\x8f\x9a\x9b\x9c\x9d\x9e\x9f\xa0\xa1\xa2"
-)
-
-func errCode(code byte) *Refusal {
+// checkCode returns what is wrong with a reason code, or nil. Those of a server are not
+// judged.
+func (g *Gate) checkCode(code byte, codes string) *Refusal {
+	if g.side == FromServer || strings.IndexByte(codes, code) >= 0 {
+		return nil
+	}
 	return wire.Refuse(wire.ProtocolError, "it cannot have the reason code 0x%02X", code)
 }
 
@@ -48,16 +48,9 @@ func (g *Gate) checkConnack(in wire.Reader) *Refusal {
 	case flags == 1 && code != 0:
 		return wire.Refuse(wire.ProtocolError, "it refuses the connection, and has a session") // [MQTT-3.2.2-6]
 	}
-	if g.version < wire.Version5 {
-		if strings.IndexByte(connackCodes311, code) < 0 {
-			return errCode(code)
-		}
-	} else {
-		if len(in) == 0 && code != 0 && strings.IndexByte(connackCodes311, code) >= 0 {
+	if g.version >= wire.Version5 {
+		if len(in) == 0 && code > 0 && code <= 5 { // the return codes of MQTT 3.1.1
 			return wire.Refuse(wire.UnsupportedVersion, "the server answers as MQTT 3.1.1 does: it does not know MQTT 5")
-		}
-		if strings.IndexByte(connackCodes, code) < 0 {
-			return errCode(code)
 		}
 		var properties wire.Properties
 		if refusal := g.readProperties(&properties, &in, connackProperties, accept); refusal != nil {
@@ -82,30 +75,19 @@ func (g *Gate) checkCodes(kind byte, in wire.Reader) *Refusal {
 	case id == 0:
 		return wire.Refuse(wire.ProtocolError, "its packet identifier is 0") // [MQTT-2.2.1-3]
 	}
-	codes := unsubackCodes
-	switch {
-	case g.version >= wire.Version5:
+	if g.version >= wire.Version5 {
 		var properties wire.Properties
 		if refusal := g.readProperties(&properties, &in, codesProperties, accept); refusal != nil {
 			return refusal
 		}
-		if kind == wire.Suback {
-			codes = subackCodes
+	} else if kind == wire.Unsuback {
+		if len(in) > 0 {
+			return errLong()
 		}
-	case kind == wire.Suback:
-		codes = subackCodes311
-	case len(in) > 0:
-		return errLong()
-	default:
 		return nil
 	}
 	if len(in) == 0 {
 		return wire.Refuse(wire.Malformed, "it has no reason code") // [MQTT-3.9.3-1, MQTT-3.11.3-1]
-	}
-	for _, code := range in {
-		if strings.IndexByte(codes, code) < 0 {
-			return errCode(code)
-		}
 	}
 	return nil
 }
@@ -116,9 +98,7 @@ func (g *Gate) checkAuth(in wire.Reader) *Refusal {
 	if len(in) == 0 {
 		return nil
 	}
-	if code, _ := in.Byte(); strings.IndexByte(authCodes, code) < 0 {
-		return errCode(code)
-	}
+	_, _ = in.Byte() // the reason code
 	if len(in) > 0 {
 		var properties wire.Properties
 		if refusal := g.readProperties(&properties, &in, authProperties, accept); refusal != nil {
@@ -139,13 +119,9 @@ func (g *Gate) checkDisconnect(in wire.Reader) *Refusal {
 	if g.version < wire.Version5 {
 		return errLong()
 	}
-	codes := clientsLeaving
-	if g.side == FromServer {
-		codes = serversLeaving
-	}
 	code, _ := in.Byte()
-	if strings.IndexByte(codes, code) < 0 {
-		return errCode(code)
+	if refusal := g.checkCode(code, clientsLeaving); refusal != nil {
+		return refusal
 	}
 	if len(in) > 0 {
 		if refusal := g.checkDisconnectProperties(&in); refusal != nil {

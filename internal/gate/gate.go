@@ -10,6 +10,10 @@
 // A Gate does not decide what a client may do, nor whether the server supports it: QoS 2,
 // retained messages and rights are for the parts behind.
 //
+// The reason codes that a server sends are not judged: there are brokers, such as mochi
+// v2.7.9 with 0x01 in a PUBACK, that say what the standard does not list, and no client
+// takes harm from it.
+//
 // # What ends a connection
 //
 // Whatever is refused ends the connection, also where the standard would allow to answer
@@ -143,7 +147,10 @@ func (g *Gate) check(packet []byte) *Refusal {
 		return g.checkPublish(packet)
 	case wire.Puback, wire.Pubrec, wire.Pubrel, wire.Pubcomp:
 		var ack frame.Puback
-		return ack.Decode(packet, g.version, &g.limits)
+		if refusal := ack.Decode(packet, g.version, &g.limits); refusal != nil {
+			return refusal
+		}
+		return g.checkCode(ack.ReasonCode, ackCodes[kind])
 	case wire.Subscribe:
 		var subscribe frame.Subscribe
 		return subscribe.Decode(packet, g.version, &g.limits)
