@@ -1,0 +1,274 @@
+package pubsub
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Limits bounds what clients can make a [Broker] hold. A field that is 0 has its default.
+type Limits struct {
+	// Subscriptions is how many one client may have; 1,000 by default.
+	Subscriptions int
+	// SessionMessages is how many QoS 1 messages may wait for one client, those included
+	// that it has not acknowledged; 10,000 by default.
+	SessionMessages int
+	// SessionBytes is how many bytes these may have; 4 MiB by default.
+	SessionBytes int64
+	// TotalBytes is how many bytes the waiting QoS 1 messages of all sessions may have. A
+	// message that waits in several sessions counts in each. 256 MiB by default. One session
+	// may take at most as much as is left free.
+	TotalBytes int64
+	// RetainedMessages is how many retained messages there may be, up to some 100,000. With 0
+	// they are off: the flag of a message has no effect.
+	RetainedMessages int
+	// RetainedBytes is how many bytes they may have; 64 MiB by default.
+	RetainedBytes int64
+}
+
+func (l Limits) withDefaults() Limits {
+	for _, limit := range []struct {
+		of       *int
+		standard int
+	}{{&l.Subscriptions, 1000}, {&l.SessionMessages, 10_000}} {
+		if *limit.of == 0 {
+			*limit.of = limit.standard
+		}
+	}
+	for _, limit := range []struct {
+		of       *int64
+		standard int64
+	}{{&l.SessionBytes, 4 << 20}, {&l.TotalBytes, 256 << 20}, {&l.RetainedBytes, 64 << 20}} {
+		if *limit.of == 0 {
+			*limit.of = limit.standard
+		}
+	}
+	return l
+}
+
+// overhead is what a message costs besides its bytes, where it waits or is retained.
+const overhead = 128
+
+// Message is a message to be passed on. It must not be changed once it is published: all
+// subscribers share it.
+type Message struct {
+	Topic  string
+	QoS    byte // 0 or 1
+	Retain bool
+	// Properties are the MQTT 5 properties to pass on, as they lie on the wire, without
+	// their length, the Message Expiry Interval, Subscription Identifiers and Topic Alias.
+	Properties []byte
+	Payload    []byte
+	// Expires is when the message is not to be sent any more; the zero time is never. What
+	// is left until then is sent as its Message Expiry Interval [MQTT-3.3.2-6].
+	Expires time.Time
+	// Publisher is the client id of the publisher, for No Local.
+	Publisher string
+}
+
+func (m *Message) size() int64 {
+	return overhead + int64(len(m.Topic)+len(m.Properties)+len(m.Payload))
+}
+
+func (m *Message) isOver(now time.Time) bool { return !m.Expires.IsZero() && !now.Before(m.Expires) }
+
+// Broker passes messages on. Make it with [New].
+type Broker struct {
+	limits   Limits
+	tree     tree
+	retained *retained // nil: off
+
+	waiting      atomic.Int64 // QoS 1 messages
+	waitingBytes atomic.Int64
+	dropped      dropped
+
+	mu       sync.Mutex
+	sessions map[string]*Session
+	order    []*Session // the same
+	made     uint64     // how many there have been
+	swept    int        // the place in order of the session that was swept last
+	subCount atomic.Int64
+}
+
+// New returns a broker without sessions.
+func New(limits Limits) *Broker {
+	b := &Broker{limits: limits.withDefaults(), sessions: make(map[string]*Session)}
+	if limits.RetainedMessages > 0 {
+		b.retained = &retained{messages: b.limits.RetainedMessages, most: b.limits.RetainedBytes, byTopic: make(map[string]*kept)}
+	}
+	return b
+}
+
+// Session returns the session of a client, and makes one if there is none.
+func (b *Broker) Session(client string) *Session {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.sessions[client]
+	if s == nil {
+		b.made++
+		s = &Session{broker: b, client: client, number: b.made, at: len(b.order)}
+		b.sessions[client] = s
+		b.order = append(b.order, s)
+	}
+	return s
+}
+
+// Find returns the session of a client, if there is one.
+func (b *Broker) Find(client string) (s *Session, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s, ok = b.sessions[client]
+	return s, ok
+}
+
+// leave forgets a session.
+func (b *Broker) leave(s *Session) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.sessions[s.client] != s {
+		return
+	}
+	delete(b.sessions, s.client)
+	last := len(b.order) - 1
+	b.order[s.at] = b.order[last]
+	b.order[s.at].at = s.at
+	b.order[last] = nil
+	b.order = b.order[:last]
+}
+
+// ErrNotRetained is the error for a message that was to be retained and is over the limit
+// of messages or bytes. It is passed on all the same.
+var ErrNotRetained = errors.New("too many or too large messages are retained")
+
+// Publish queues a message for all clients with a subscription that matches, and reports
+// whether there are any. It never waits for one of them. With Retain it also retains the
+// message, or removes the retained one if the payload is empty. The error is nil or
+// ErrNotRetained.
+func (b *Broker) Publish(m *Message) (matched bool, err error) {
+	if m.Retain && b.retained != nil {
+		if err = b.retained.set(m); err != nil {
+			b.dropped.notRetained.Add(1)
+		}
+	}
+	var roomForSubs [8]*subscription
+	var roomForGroups [4]*group
+	subs, groups := b.tree.collect(m.Topic, roomForSubs[:0], roomForGroups[:0])
+	if len(subs) > 1 {
+		slices.SortFunc(subs, func(x, y *subscription) int { return x.compare(y) })
+	}
+	for len(subs) > 0 {
+		s, n := subs[0].session, 1
+		for n < len(subs) && subs[n].session == s {
+			n++
+		}
+		if c, ok := combine(m, subs[:n]); ok {
+			matched = true
+			s.offer(m, c, false)
+		}
+		subs = subs[n:]
+	}
+	for _, g := range groups {
+		matched = b.share(m, g) || matched
+	}
+	return matched, err
+}
+
+// form is how one session gets a message.
+type form struct {
+	qos         byte
+	retain      bool
+	identifiers []int
+	group       *group // nil: not by a shared subscription
+}
+
+// combine makes one of all subscriptions of a session that match [MQTT-3.3.4]. It reports
+// false if all of them are not for messages of the client itself.
+func combine(m *Message, subs []*subscription) (f form, ok bool) {
+	own := m.Publisher == subs[0].session.client
+	for i, sub := range subs {
+		if own && sub.NoLocal || i > 0 && sub.number == subs[i-1].number {
+			continue
+		}
+		f.qos = max(f.qos, sub.QoS)
+		f.retain = f.retain || m.Retain && sub.RetainAsPublished
+		if len(f.identifiers) == 0 {
+			f.identifiers = slices.Clip(sub.identifiers) // shared; it grows in a copy
+		} else {
+			f.identifiers = append(f.identifiers, sub.identifiers...)
+		}
+		ok = true
+	}
+	f.qos = min(f.qos, m.QoS)
+	return f, ok
+}
+
+// share gives a message to one member of a group, in turn. It prefers those that are
+// connected, may read it and have room, and then takes any that may read it and has room for
+// when it is back. It reports false if there are no members.
+func (b *Broker) share(m *Message, g *group) bool {
+	const batch = 16
+	from := int(g.next.Add(1) % (1 << 30))
+	var last outcome
+	for _, connected := range []bool{true, false} {
+		for tried, all := 0, 1; tried < all; tried += batch {
+			var room [batch]*subscription
+			var members []*subscription
+			if members, all = b.tree.candidates(g, from, tried, room[:0]); all == 0 {
+				return false
+			}
+			for _, sub := range members {
+				outcome := sub.session.offer(m, form{
+					qos:         min(m.QoS, sub.QoS),
+					retain:      m.Retain && sub.RetainAsPublished,
+					identifiers: sub.identifiers,
+					group:       g,
+				}, connected)
+				switch outcome {
+				case queued:
+					return true
+				case absent:
+				default:
+					last = outcome
+				}
+			}
+		}
+	}
+	b.dropped.count(last)
+	return true
+}
+
+// Sweep frees what waits or is retained and has expired. It takes some microseconds for
+// each session with messages that expire, so call it every few seconds at most. Without it,
+// such messages are freed when they are due to be sent or when a limit is met.
+func (b *Broker) Sweep() {
+	b.mu.Lock()
+	all := slices.Clone(b.order)
+	b.mu.Unlock()
+	now := time.Now()
+	for _, s := range all {
+		s.sweep(now)
+	}
+	if b.retained != nil {
+		for b.retained.sweep(now) {
+		}
+	}
+}
+
+// sweepSome is Sweep for some of the sessions, the next ones in turn.
+func (b *Broker) sweepSome() {
+	var some [32]*Session
+	b.mu.Lock()
+	n := 0
+	for n < min(len(some), len(b.order)) {
+		b.swept = (b.swept + 1) % len(b.order)
+		some[n] = b.order[b.swept]
+		n++
+	}
+	b.mu.Unlock()
+	now := time.Now()
+	for _, s := range some[:n] {
+		s.sweep(now)
+	}
+}

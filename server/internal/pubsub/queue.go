@@ -1,0 +1,467 @@
+package pubsub
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/frame"
+)
+
+// Link is a connection as its session sees it. The methods must not block and must not call
+// this package. Its type must be comparable, such as a pointer.
+type Link interface {
+	// Wake says that there is something to send: the goroutine that writes to the connection
+	// is to call Session.Append until that reports that there is no more. Wake is not called
+	// again before.
+	Wake()
+	// Reserve takes room for a QoS 0 message in what the connection may have waiting, and
+	// reports false if there is not as much. It is called with a lock of the session held.
+	Reserve(bytes int) bool
+	// Release gives such room back. It is called with a lock of the session held.
+	Release(bytes int)
+}
+
+// Receiver is a connection and what its client can take.
+type Receiver struct {
+	Link  Link
+	MQTT5 bool // else 3.1.1
+	// ReceiveMaximum is how many QoS 1 messages the client takes without acknowledgement; 0
+	// is 65,535.
+	ReceiveMaximum uint16
+	// MaximumPacketSize is in bytes; 0 is no maximum.
+	MaximumPacketSize uint32
+	// MayRead reports whether the client may read a topic; nil is always. It is asked when a
+	// message is queued, and once more before it is sent on a later connection. It stays with
+	// the session until the next Attach. It is called without locks, by goroutines of other
+	// clients too.
+	MayRead func(topic string) bool
+}
+
+// waiting is a message that waits in a session.
+type waiting struct {
+	message *Message
+	form
+	size       int64
+	number     uint64 // rises with each message of the session
+	asked      uint64 // the epoch in which the receiver was asked
+	packetID   uint16 // 0: not sent
+	sentIn     uint64 // the epoch in which it was sent; 0: in none
+	isGone     bool   // no longer in the list
+	prev, next *waiting
+}
+
+// list is a list of waiting messages, the oldest first.
+type list struct {
+	first, last *waiting
+	length      int
+}
+
+func (l *list) push(w *waiting) {
+	w.prev = l.last
+	if l.last != nil {
+		l.last.next = w
+	} else {
+		l.first = w
+	}
+	l.last = w
+	l.length++
+}
+
+func (l *list) remove(w *waiting) {
+	if w.prev != nil {
+		w.prev.next = w.next
+	} else {
+		l.first = w.next
+	}
+	if w.next != nil {
+		w.next.prev = w.prev
+	} else {
+		l.last = w.prev
+	}
+	w.isGone = true
+	l.length--
+}
+
+// queue has what waits for a client.
+type queue struct {
+	mu       sync.Mutex
+	receiver Receiver // of the latest connection
+	link     Link     // nil: not connected
+	epoch    uint64   // counts Attach
+	closed   bool
+	awake    bool // the link was woken and has not sent everything
+
+	number   uint64
+	fleeting list // QoS 0
+	reserved int  // their bytes, with link
+	lasting  list // QoS 1: sent ones, and from unsent on those that are not sent in this epoch
+	unsent   *waiting
+	bytes    int64               // of lasting
+	inFlight map[uint16]*waiting // those of lasting with a packet id
+	sent     int                 // those of inFlight that were sent in this epoch
+	packetID uint16              // the latest
+
+	earliest time.Time // nothing expires before; zero: nothing expires
+	sweepAt  time.Time // not to be swept before
+}
+
+// Attach makes a connection the one that gets the messages of the session, in place of the
+// one before. QoS 1 messages that were not acknowledged are sent again.
+func (s *Session) Attach(r Receiver) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.dropFleeting()
+	s.receiver, s.link = r, r.Link
+	s.epoch++
+	s.sent, s.unsent, s.awake = 0, s.lasting.first, false
+	s.reader.Store(&reader{mayRead: r.MayRead, connected: true, epoch: s.epoch})
+	wake := s.toWake()
+	s.mu.Unlock()
+	if wake != nil {
+		wake.Wake()
+	}
+}
+
+// Detach says that a connection is over. It has no effect if another one was attached since.
+func (s *Session) Detach(link Link) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.link != link {
+		return
+	}
+	s.dropFleeting()
+	s.link, s.receiver.Link = nil, nil
+	s.reader.Store(&reader{mayRead: s.receiver.MayRead, epoch: s.epoch})
+}
+
+// dropFleeting drops what a connection that is over has not sent of QoS 0.
+func (q *queue) dropFleeting() {
+	if q.link != nil && q.reserved > 0 {
+		q.link.Release(q.reserved)
+	}
+	q.fleeting, q.reserved = list{}, 0
+}
+
+// close drops everything, and returns the first of the QoS 1 messages that were left.
+func (s *Session) close() (left *waiting) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropFleeting()
+	left = s.lasting.first
+	s.broker.waiting.Add(-int64(s.lasting.length))
+	s.broker.waitingBytes.Add(-s.bytes)
+	s.lasting, s.unsent, s.bytes, s.inFlight, s.sent = list{}, nil, 0, nil, 0
+	s.closed, s.link, s.receiver = true, nil, Receiver{}
+	s.reader.Store(nil)
+	return left
+}
+
+// toWake returns the link if there is something to send of which it does not know.
+func (q *queue) toWake() Link {
+	if q.link == nil || q.awake || q.due() == nil {
+		return nil
+	}
+	q.awake = true
+	return q.link
+}
+
+// due returns the message that is to be sent next, if any can be sent.
+func (q *queue) due() *waiting {
+	next := q.unsent
+	if q.sent >= q.window() {
+		next = nil
+	}
+	if first := q.fleeting.first; first != nil && (next == nil || first.number < next.number) {
+		next = first
+	}
+	return next
+}
+
+func (q *queue) window() int {
+	if q.receiver.ReceiveMaximum == 0 {
+		return math.MaxUint16
+	}
+	return int(q.receiver.ReceiveMaximum)
+}
+
+// offer queues a message in one of its forms, or counts why not. With connected, it is only
+// for a session that is connected. Of a shared subscription it counts nothing, since another
+// member may take it.
+func (s *Session) offer(m *Message, f form, connected bool) (result outcome) {
+	return s.offerIf(m, f, connected, nil)
+}
+
+func (s *Session) offerIf(m *Message, f form, connected bool, still func() bool) (result outcome) {
+	r := s.reader.Load()
+	if r == nil {
+		r = &reader{}
+	}
+	if !r.connected && (connected || f.qos == 0) {
+		return absent
+	}
+	if r.mayRead != nil && !r.mayRead(m.Topic) {
+		result = forbidden
+	} else {
+		result = s.put(m, f, r.epoch, connected, still)
+		if result == totalFull {
+			s.broker.sweepSome()
+			result = s.put(m, f, r.epoch, connected, still)
+		}
+	}
+	if result != queued && result != absent && f.group == nil {
+		s.broker.dropped.count(result)
+	}
+	return result
+}
+
+// put queues a message if there is room.
+func (s *Session) put(m *Message, f form, asked uint64, connected bool, still func() bool) outcome {
+	w := &waiting{message: m, form: f, asked: asked, size: m.size() + 8*int64(len(f.identifiers))}
+	s.mu.Lock()
+	if s.closed || s.link == nil && (connected || f.qos == 0) || still != nil && !still() {
+		s.mu.Unlock()
+		return absent
+	}
+	if f.qos == 0 {
+		if !s.link.Reserve(int(w.size)) {
+			s.mu.Unlock()
+			return linkFull
+		}
+		s.reserved += int(w.size)
+		s.number++
+		w.number = s.number
+		s.fleeting.push(w)
+	} else if full := s.putLasting(w); full != queued {
+		s.mu.Unlock()
+		return full
+	}
+	wake := s.toWake()
+	s.mu.Unlock()
+	if wake != nil {
+		wake.Wake()
+	}
+	return queued
+}
+
+func (s *Session) putLasting(w *waiting) outcome {
+	limits := &s.broker.limits
+	isFull := func() bool {
+		return s.lasting.length >= limits.SessionMessages || s.bytes+w.size > limits.SessionBytes
+	}
+	if isFull() {
+		s.sweepLocked(time.Now())
+		if isFull() {
+			return sessionFull
+		}
+	}
+	free := limits.TotalBytes - s.broker.waitingBytes.Add(w.size)
+	if free < 0 || s.bytes+w.size > free {
+		s.broker.waitingBytes.Add(-w.size)
+		return totalFull
+	}
+	s.broker.waiting.Add(1)
+	s.bytes += w.size
+	s.number++
+	w.number = s.number
+	s.lasting.push(w)
+	if s.unsent == nil {
+		s.unsent = w
+	}
+	if at := w.message.Expires; !at.IsZero() && (s.earliest.IsZero() || at.Before(s.earliest)) {
+		s.earliest = at
+	}
+	return queued
+}
+
+// take takes a message off its list.
+func (s *Session) take(w *waiting) {
+	if w.qos == 0 {
+		s.fleeting.remove(w)
+		s.reserved -= int(w.size)
+		s.link.Release(int(w.size))
+		return
+	}
+	if w == s.unsent {
+		s.unsent = w.next
+	}
+	s.lasting.remove(w)
+	s.bytes -= w.size
+	s.broker.waiting.Add(-1)
+	s.broker.waitingBytes.Add(-w.size)
+	if w.packetID != 0 {
+		delete(s.inFlight, w.packetID)
+		if w.sentIn == s.epoch {
+			s.sent--
+		}
+	}
+}
+
+func (s *Session) drop(w *waiting, why outcome) {
+	s.take(w)
+	s.broker.dropped.count(why)
+}
+
+// sweepInterval is how long a session is not swept again. A sweep goes through everything
+// that waits, on behalf of the publisher that met the limit.
+const sweepInterval = time.Second
+
+// sweep frees what expired.
+func (s *Session) sweep(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sweepLocked(now)
+}
+
+func (s *Session) sweepLocked(now time.Time) {
+	if s.earliest.IsZero() || now.Before(s.earliest) || now.Before(s.sweepAt) {
+		return
+	}
+	s.sweepAt, s.earliest = now.Add(sweepInterval), time.Time{}
+	for w := s.lasting.first; w != nil; {
+		next, at := w.next, w.message.Expires
+		switch {
+		case at.IsZero() || w.packetID != 0: // what was sent is to be sent again [MQTT-4.4.0-1]
+		case !now.Before(at):
+			s.drop(w, expired)
+		case s.earliest.IsZero() || at.Before(s.earliest):
+			s.earliest = at
+		}
+		w = next
+	}
+}
+
+// Acknowledge frees a message that the client has acknowledged. It ignores packet ids that
+// are not in use.
+func (s *Session) Acknowledge(packetID uint16) {
+	s.mu.Lock()
+	var wake Link
+	if w := s.inFlight[packetID]; w != nil {
+		s.take(w)
+		wake = s.toWake()
+	}
+	s.mu.Unlock()
+	if wake != nil {
+		wake.Wake()
+	}
+}
+
+// Append appends packets that are to be sent now to dst, until they have enough bytes, and
+// returns how many they are. The last one may go beyond enough. With more there is more to
+// send: the caller must call it again, since the link is not woken for that. It returns
+// nothing if link is not the one that is attached.
+func (s *Session) Append(link Link, dst []byte, enough int) (out []byte, sent int, more bool) {
+	out = dst
+	for {
+		packet, ok, more := s.next(link, sent > 0 && len(out)-len(dst) >= enough)
+		if !ok {
+			return out, sent, more
+		}
+		var err error
+		if out, err = packet.Append(out); err == nil { // next has checked the size
+			sent++
+		}
+	}
+}
+
+// next takes the message that is to be sent next. With enough it only looks whether there is
+// one.
+func (s *Session) next(link Link, enough bool) (packet frame.Forward, ok, more bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.link != nil && s.link == link {
+		w := s.due()
+		if w == nil {
+			s.awake = false
+			break
+		}
+		if enough {
+			return packet, false, true
+		}
+		if w.asked != s.epoch {
+			s.ask(w)
+			continue
+		}
+		now := time.Now()
+		if w.packetID == 0 && w.message.isOver(now) {
+			s.drop(w, expired)
+			continue
+		}
+		packet = s.packet(w, now)
+		if size := packet.Size(); size > maxPacket || len(packet.Topic) > math.MaxUint16 ||
+			s.receiver.MaximumPacketSize > 0 && uint64(size) > uint64(s.receiver.MaximumPacketSize) {
+			s.drop(w, tooLarge)
+			continue
+		}
+		if w.qos == 0 {
+			s.take(w)
+			return packet, true, false
+		}
+		if w.packetID == 0 {
+			w.packetID = s.newPacketID()
+			s.inFlight[w.packetID] = w
+		}
+		packet.PacketID = w.packetID
+		w.sentIn = s.epoch
+		s.sent++
+		s.unsent = w.next
+		return packet, true, false
+	}
+	return packet, false, false
+}
+
+// ask asks whether the receiver may read a message that was queued for the one before. It
+// gives up the lock meanwhile.
+func (s *Session) ask(w *waiting) {
+	epoch, mayRead := s.epoch, s.receiver.MayRead
+	s.mu.Unlock()
+	allowed := mayRead == nil || mayRead(w.message.Topic)
+	s.mu.Lock()
+	switch {
+	case w.isGone || s.link == nil || s.epoch != epoch: // it is no longer in a list
+	case allowed:
+		w.asked = epoch
+	default:
+		s.drop(w, forbidden)
+	}
+}
+
+// maxPacket is the greatest size of an MQTT packet [MQTT-2.1.4].
+const maxPacket = 1 + 4 + 1<<28 - 1
+
+func (s *Session) packet(w *waiting, now time.Time) frame.Forward {
+	m := w.message
+	packet := frame.Forward{
+		MQTT5:     s.receiver.MQTT5,
+		Topic:     m.Topic,
+		QoS:       w.qos,
+		Duplicate: w.packetID != 0,
+		Retain:    w.retain,
+		Payload:   m.Payload,
+	}
+	if packet.MQTT5 {
+		packet.Identifiers, packet.Properties = w.identifiers, m.Properties
+		if packet.Expires = !m.Expires.IsZero(); packet.Expires {
+			left := max(0, m.Expires.Sub(now))
+			packet.MessageExpiry = uint32(min((left+time.Second-1)/time.Second, math.MaxUint32))
+		}
+	}
+	return packet
+}
+
+// newPacketID returns a packet id that is not in use. There is one: fewer messages than the
+// window are in flight.
+func (q *queue) newPacketID() uint16 {
+	if q.inFlight == nil {
+		q.inFlight = make(map[uint16]*waiting)
+	}
+	for {
+		q.packetID++
+		if q.packetID != 0 && q.inFlight[q.packetID] == nil {
+			return q.packetID
+		}
+	}
+}

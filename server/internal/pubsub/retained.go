@@ -1,0 +1,222 @@
+package pubsub
+
+import (
+	"container/heap"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+)
+
+// retained has the retained messages.
+type retained struct {
+	messages int   // how many there may be,
+	most     int64 // and of how many bytes
+
+	mu       sync.RWMutex
+	byTopic  map[string]*kept
+	inOrder  []*kept // by topic
+	expiring expiring
+	bytes    int64
+}
+
+// kept is a retained message.
+type kept struct {
+	message *Message
+	size    int64
+	at      int // its place in expiring; -1: it does not expire
+}
+
+// set retains a message in place of the one with its topic, or removes that if the payload
+// is empty. On ErrNotRetained the old one is removed as well: it is out of date.
+func (r *retained) set(m *Message) error {
+	for {
+		done, err := r.trySet(m, time.Now())
+		if done {
+			return err
+		}
+	}
+}
+
+// trySet is set. It reports false if it made room and is to be called again.
+func (r *retained) trySet(m *Message, now time.Time) (done bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.byTopic[m.Topic]
+	size := 2*overhead + m.size()
+	messages, bytes := len(r.inOrder)+1, r.bytes+size
+	if old != nil {
+		messages, bytes = messages-1, bytes-old.size
+	}
+	isEmpty := len(m.Payload) == 0
+	isOver := !isEmpty && (messages > r.messages || bytes > r.most)
+	if isOver && r.sweepLocked(now) {
+		return false, nil
+	}
+	r.remove(old)
+	switch {
+	case isEmpty:
+		return true, nil
+	case isOver:
+		return true, ErrNotRetained
+	}
+	r.insert(&kept{message: m, size: size, at: -1})
+	return true, nil
+}
+
+func (r *retained) insert(k *kept) {
+	topic := k.message.Topic
+	r.byTopic[topic] = k
+	r.inOrder = slices.Insert(r.inOrder, r.place(topic), k)
+	r.bytes += k.size
+	if !k.message.Expires.IsZero() {
+		heap.Push(&r.expiring, k)
+	}
+}
+
+func (r *retained) remove(k *kept) {
+	if k == nil {
+		return
+	}
+	topic := k.message.Topic
+	delete(r.byTopic, topic)
+	at := r.place(topic)
+	r.inOrder = slices.Delete(r.inOrder, at, at+1)
+	r.bytes -= k.size
+	if k.at >= 0 {
+		heap.Remove(&r.expiring, k.at)
+	}
+	if len(r.inOrder) == 0 { // what they grew to is freed
+		r.byTopic, r.inOrder, r.expiring = make(map[string]*kept), nil, nil
+	}
+}
+
+// place returns where in the order a topic is, or would be.
+func (r *retained) place(topic string) int {
+	return sort.Search(len(r.inOrder), func(i int) bool { return r.inOrder[i].message.Topic >= topic })
+}
+
+// sweep frees some messages that expired, and reports whether there were any.
+func (r *retained) sweep(now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sweepLocked(now)
+}
+
+// sweepLocked removes at most a few: each moves what is behind it.
+func (r *retained) sweepLocked(now time.Time) (any bool) {
+	for range 8 {
+		if len(r.expiring) == 0 || !r.expiring[0].message.isOver(now) {
+			break
+		}
+		r.remove(r.expiring[0])
+		any = true
+	}
+	return any
+}
+
+func (r *retained) usage() (messages int, bytes int64) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return len(r.inOrder), r.bytes
+}
+
+// isCurrent reports whether a message is the one that is retained with its topic.
+func (r *retained) isCurrent(m *Message) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	k := r.byTopic[m.Topic]
+	return k != nil && k.message == m
+}
+
+// each calls use with each message that matches a filter, without the lock.
+func (r *retained) each(filter string, use func(*Message)) {
+	if !isWildcard(filter) {
+		r.mu.RLock()
+		k := r.byTopic[filter]
+		r.mu.RUnlock()
+		if k != nil {
+			use(k.message)
+		}
+		return
+	}
+	prefix := filter[:strings.IndexAny(filter, "+#")]
+	prefix = strings.TrimSuffix(prefix, "/") // a/# matches a
+	var found []*Message
+	for after, more := "", true; more; {
+		found, after, more = r.some(filter, prefix, after, found[:0])
+		for _, m := range found {
+			use(m)
+		}
+	}
+}
+
+// some appends messages that match a filter, and whose topics begin with prefix and come
+// after one. It takes a bounded number of steps, and returns where it stopped.
+func (r *retained) some(filter, prefix, after string, found []*Message) (_ []*Message, last string, more bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	at := r.place(max(prefix, after))
+	if after != "" && at < len(r.inOrder) && r.inOrder[at].message.Topic == after {
+		at++
+	}
+	for range sliceSize {
+		if at == len(r.inOrder) || !strings.HasPrefix(r.inOrder[at].message.Topic, prefix) {
+			return found, "", false
+		}
+		m := r.inOrder[at].message
+		if match(filter, m.Topic) {
+			found = append(found, m)
+		}
+		after = m.Topic
+		at++
+	}
+	return found, after, true
+}
+
+// SendRetained queues the retained messages that match a subscription, as its Retain
+// Handling says; existed is what Subscribe reported. For a shared subscription there are
+// none [MQTT-4.8.2].
+func (s *Session) SendRetained(asked Subscription, existed bool) {
+	r := s.broker.retained
+	if r == nil || isShared(asked.Filter) || asked.RetainHandling > 1 || asked.RetainHandling == 1 && existed {
+		return
+	}
+	f := form{retain: true}
+	if asked.Identifier > 0 {
+		f.identifiers = []int{asked.Identifier}
+	}
+	r.each(asked.Filter, func(m *Message) {
+		if m.isOver(time.Now()) || asked.NoLocal && m.Publisher == s.client {
+			return
+		}
+		f.qos = min(m.QoS, asked.QoS, 1)
+		// A message that was published since went to the subscription, and must not be
+		// followed by one that is older.
+		s.offerIf(m, f, false, func() bool { return r.isCurrent(m) })
+	})
+}
+
+// expiring is a heap of the messages that expire, the first one first.
+type expiring []*kept
+
+func (e expiring) Len() int           { return len(e) }
+func (e expiring) Less(i, j int) bool { return e[i].message.Expires.Before(e[j].message.Expires) }
+func (e expiring) Swap(i, j int)      { e[i], e[j] = e[j], e[i]; e[i].at, e[j].at = i, j }
+
+// Push is for container/heap.
+func (e *expiring) Push(x any) {
+	k := x.(*kept)
+	k.at = len(*e)
+	*e = append(*e, k)
+}
+
+// Pop is for container/heap.
+func (e *expiring) Pop() any {
+	last := len(*e) - 1
+	k := (*e)[last]
+	(*e)[last], *e = nil, (*e)[:last]
+	k.at = -1
+	return k
+}

@@ -1,0 +1,89 @@
+package pubsub
+
+import "strings"
+
+// cut cuts the first level off what is left of a topic or a filter, and reports whether
+// another level follows.
+func cut(rest string) (level, tail string, more bool) { return strings.Cut(rest, "/") }
+
+// isWildcard reports whether a filter has a wildcard.
+func isWildcard(filter string) bool { return strings.ContainsAny(filter, "+#") }
+
+// isValid reports whether a filter has its wildcards where they may be [MQTT-4.7.1].
+func isValid(filter string) bool {
+	for rest, more := filter, filter != ""; more; {
+		var level string
+		if level, rest, more = cut(rest); len(level) > 1 && isWildcard(level) || level == "#" && more {
+			return false
+		}
+	}
+	return filter != ""
+}
+
+// match reports whether a filter matches a topic [MQTT-4.7]. Neither + nor # at the
+// beginning matches a topic that begins with $ [MQTT-4.7.2-1].
+func match(filter, topic string) bool {
+	if topic != "" && topic[0] == '$' && filter != "" && (filter[0] == '+' || filter[0] == '#') {
+		return false
+	}
+	return matchRest(filter, true, topic, true)
+}
+
+// matchRest is match for what is left of a filter and of a topic. Nothing is left of the one
+// for which more is false.
+func matchRest(filter string, moreFilter bool, topic string, moreTopic bool) bool {
+	for moreFilter {
+		var want, level string
+		want, filter, moreFilter = cut(filter)
+		if want == "#" {
+			return true // also the level above [MQTT-4.7.1-2]
+		}
+		if !moreTopic {
+			return false
+		}
+		level, topic, moreTopic = cut(topic)
+		if want != "+" && want != level {
+			return false
+		}
+	}
+	return !moreTopic
+}
+
+// skip returns what is left of a filter after some levels.
+func skip(filter string, levels int) (rest string, more bool) {
+	rest, more = filter, true
+	for range levels {
+		_, rest, more = cut(rest)
+	}
+	return rest, more
+}
+
+// share is how the filter of a shared subscription begins, in capitals or not.
+const share = "$share/"
+
+// isShared reports whether a filter has the form of a shared subscription.
+func isShared(filter string) bool {
+	return len(filter) >= len(share)-1 && strings.EqualFold(filter[:len(share)-1], share[:len(share)-1]) &&
+		(len(filter) == len(share)-1 || filter[len(share)-1] == '/')
+}
+
+// divide returns the group and the filter of a shared subscription, or the filter as it is
+// and no group. It reports false if a group or a filter is missing [MQTT-4.8.2].
+func divide(filter string) (group, plain string, ok bool) {
+	if !isShared(filter) {
+		return "", filter, isValid(filter)
+	}
+	if len(filter) < len(share) {
+		return "", "", false
+	}
+	group, plain, _ = cut(filter[len(share):])
+	return group, plain, group != "" && !isWildcard(group) && isValid(plain)
+}
+
+// key is the name that a filter has in its session: a shared one is the same in capitals.
+func key(filter string) string {
+	if isShared(filter) && len(filter) >= len(share) && filter[:len(share)] != share {
+		return share + filter[len(share):]
+	}
+	return filter
+}
