@@ -1,0 +1,380 @@
+package pubsub
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestEachClientGetsOneCopyWithAllIdentifiersAndTheHighestQoS(t *testing.T) {
+	b := New(Limits{})
+	s := b.Session("s")
+	l := attach(s)
+	subscribe(t, s,
+		Subscription{Filter: "a/b", Identifier: 1},
+		Subscription{Filter: "a/+", Identifier: 2, QoS: 2},
+		Subscription{Filter: "#", Identifier: 200, RetainAsPublished: true},
+		Subscription{Filter: "other/#", Identifier: 4})
+	m := message("a/b", "x", 1)
+	m.Retain = true
+	publish(t, b, m, message("a/b", "y", 0))
+	out, sent, _ := s.Append(l, nil, 1<<20)
+	if sent != 2 {
+		t.Fatalf("%d packets, want 2", sent)
+	}
+	// 0x33 is QoS 1 and Retain. Seven bytes are three identifiers in the order of the filters.
+	want := "\x33\x10\x00\x03a/b\x00\x01\x07\x0b\x01\x0b\x02\x0b\xc8\x01x" + "\x30\x0e\x00\x03a/b\x07\x0b\x01\x0b\x02\x0b\xc8\x01y"
+	if string(out) != want {
+		t.Errorf("%q\nwant %q", out, want)
+	}
+	s.End()
+	checkEmpty(t, b)
+	if l.room.Load() != 1<<20 {
+		t.Errorf("%d bytes of room are left", l.room.Load())
+	}
+}
+
+func TestNoLocalKeepsAClientsOwnMessagesAway(t *testing.T) {
+	b := New(Limits{})
+	s, other := b.Session("p"), b.Session("q")
+	l, otherLink := attach(s), attach(other)
+	subscribe(t, s, Subscription{Filter: "a", NoLocal: true})
+	if matched, _ := b.Publish(message("a", "x", 0)); matched {
+		t.Error("its own message matches")
+	}
+	subscribe(t, other, Subscription{Filter: "a", NoLocal: true})
+	publish(t, b, message("a", "y", 0))
+	checkReceived(t, s, l, "")
+	checkReceived(t, other, otherLink, "y:0")
+	subscribe(t, s, Subscription{Filter: "+", QoS: 1})
+	publish(t, b, message("a", "z", 1))
+	checkReceived(t, s, l, "z:1")
+}
+
+func TestTheReceiveMaximumLimitsWhatIsInFlight(t *testing.T) {
+	b := New(Limits{})
+	s, l := b.Session("s"), newLink()
+	s.Attach(Receiver{Link: l, MQTT5: true, ReceiveMaximum: 2})
+	subscribe(t, s, Subscription{Filter: "a", QoS: 1})
+	publish(t, b, message("a", "1", 1), message("a", "2", 1), message("a", "3", 1), message("a", "4", 0), message("a", "5", 1))
+	all := checkReceived(t, s, l, "1:1 2:1 4:0")
+	s.Acknowledge(99) // not in use
+	checkReceived(t, s, l, "")
+	wakes := l.wakes.Load()
+	s.Acknowledge(all[0].PacketID)
+	if l.wakes.Load() != wakes+1 {
+		t.Error("the link is not woken when there is room again")
+	}
+	s.Acknowledge(all[0].PacketID) // twice
+	checkReceived(t, s, l, "3:1")
+	s.Acknowledge(all[1].PacketID)
+	checkReceived(t, s, l, "5:1")
+}
+
+func TestWhatIsNotAcknowledgedIsSentAgainInItsOrder(t *testing.T) {
+	b := New(Limits{})
+	s, l := b.Session("s"), newLink()
+	s.Attach(Receiver{Link: l, MQTT5: true, ReceiveMaximum: 3})
+	subscribe(t, s, Subscription{Filter: "a", QoS: 1})
+	for i := range 5 {
+		publish(t, b, message("a", fmt.Sprint(i), 1))
+	}
+	before := checkReceived(t, s, l, "0:1 1:1 2:1")
+	s.Acknowledge(before[1].PacketID)
+	publish(t, b, message("a", "lost", 0))
+	s.Detach(l)
+	if l.room.Load() != 1<<20 {
+		t.Error("the room of what is dropped is not released")
+	}
+	publish(t, b, message("a", "5", 1), message("a", "also lost", 0))
+	checkReceived(t, s, l, "")
+
+	second := newLink()
+	s.Attach(Receiver{Link: second, MQTT5: true, ReceiveMaximum: 1})
+	s.Detach(l) // late
+	checkReceived(t, s, l, "")
+	again := checkReceived(t, s, second, "0:1D")
+	if again[0].PacketID != before[0].PacketID {
+		t.Errorf("packet id %d, before %d", again[0].PacketID, before[0].PacketID)
+	}
+	s.Acknowledge(before[2].PacketID) // as acknowledged on the connection before
+	checkReceived(t, s, second, "")
+	third := attach(s) // a take-over, without Detach
+	checkReceived(t, s, second, "")
+	for _, p := range checkReceived(t, s, third, "0:1D 3:1 4:1 5:1") {
+		s.Acknowledge(p.PacketID)
+	}
+	if usage := b.Usage(); usage.WaitingMessages != 0 || usage.WaitingBytes != 0 {
+		t.Errorf("%+v", usage)
+	}
+}
+
+func TestPacketIDsAreUniqueInFlight(t *testing.T) {
+	b := New(Limits{SessionMessages: 70_000, SessionBytes: 1 << 30, TotalBytes: 1 << 40})
+	s := b.Session("s")
+	l := attach(s)
+	subscribe(t, s, Subscription{Filter: "a", QoS: 1})
+	m := message("a", "", 1)
+	publish(t, b, m)
+	s.Acknowledge(receive(t, s, l)[0].PacketID) // the next is not 1
+	for range 70_000 {
+		publish(t, b, m)
+	}
+	seen := make(map[uint16]bool)
+	for _, p := range receive(t, s, l) {
+		if p.PacketID == 0 || seen[p.PacketID] {
+			t.Fatalf("packet id %d is used twice", p.PacketID)
+		}
+		seen[p.PacketID] = true
+	}
+	if len(seen) != math.MaxUint16 {
+		t.Errorf("%d in flight, want 65,535", len(seen))
+	}
+	s.Acknowledge(700)
+	if all := receive(t, s, l); len(all) != 1 || all[0].PacketID != 700 {
+		t.Errorf("%d packets with the only id that is free", len(all))
+	}
+}
+
+func TestASubscriberWithoutMQTT5GetsNoProperties(t *testing.T) {
+	b := New(Limits{})
+	s, l := b.Session("s"), newLink()
+	s.Attach(Receiver{Link: l})
+	subscribe(t, s, Subscription{Filter: "a", Identifier: 5})
+	m := message("a", "x", 0)
+	m.Properties, m.Expires = []byte{1, 1}, in(time.Hour)
+	publish(t, b, m)
+	if out, _, _ := s.Append(l, nil, 100); string(out) != "\x30\x04\x00\x01ax" {
+		t.Errorf("%q", out)
+	}
+}
+
+func TestAppendStopsWhenThereIsEnough(t *testing.T) {
+	b := New(Limits{})
+	s := b.Session("s")
+	l := attach(s)
+	subscribe(t, s, Subscription{Filter: "a"})
+	publish(t, b, message("a", "1", 0), message("a", "2", 0), message("a", "3", 0))
+	if l.wakes.Load() != 1 {
+		t.Errorf("%d wakes, want 1", l.wakes.Load())
+	}
+	out, sent, more := s.Append(l, []byte("before"), 8)
+	if sent != 2 || !more || !strings.HasPrefix(string(out), "before\x30") {
+		t.Errorf("%q, %d, %t; want two and more", out, sent, more)
+	}
+	if _, sent, more = s.Append(l, nil, 0); sent != 1 || more {
+		t.Errorf("then %d, %t; want one and no more", sent, more)
+	}
+	publish(t, b, message("a", "4", 0))
+	if l.wakes.Load() != 2 {
+		t.Errorf("%d wakes, want 2", l.wakes.Load())
+	}
+}
+
+func TestWhatIsOverALimitIsDroppedAndCounted(t *testing.T) {
+	size := message("a", "x", 1).size()
+	for name, test := range map[string]struct {
+		limits Limits
+		qos    byte
+		count  func(Dropped) uint64
+		fit    int
+	}{
+		"messages":      {Limits{SessionMessages: 3}, 1, func(d Dropped) uint64 { return d.SessionFull }, 3},
+		"bytes":         {Limits{SessionBytes: 3*size + 1}, 1, func(d Dropped) uint64 { return d.SessionFull }, 3},
+		"bytes in all":  {Limits{TotalBytes: 6 * size}, 1, func(d Dropped) uint64 { return d.TotalFull }, 3},
+		"the link":      {Limits{}, 0, func(d Dropped) uint64 { return d.LinkFull }, (1 << 20) / int(size)},
+		"without limit": {Limits{}, 1, func(d Dropped) uint64 { return 2 }, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := New(test.limits)
+			s := b.Session("s")
+			l := attach(s)
+			subscribe(t, s, Subscription{Filter: "a", QoS: 1})
+			for range 2 {
+				for range test.fit {
+					publish(t, b, message("a", "x", test.qos))
+				}
+				if d := b.Usage().Dropped; name != "without limit" && test.count(d)%2 != 0 {
+					t.Errorf("dropped too early: %+v", d)
+				}
+				if name != "without limit" {
+					publish(t, b, message("a", "x", test.qos), message("a", "x", test.qos))
+				}
+				all := receive(t, s, l)
+				if len(all) != test.fit {
+					t.Errorf("%d arrive, want %d", len(all), test.fit)
+				}
+				for _, p := range all {
+					s.Acknowledge(p.PacketID)
+				}
+			}
+			d := b.Usage().Dropped
+			if sum := d.SessionFull + d.TotalFull + d.LinkFull; name != "without limit" && (test.count(d) != 4 || sum != 4) {
+				t.Errorf("%+v, want 4", d)
+			}
+			s.End()
+			checkEmpty(t, b)
+		})
+	}
+}
+
+func TestSessionsThatTakeAllTheyCanLeaveRoomForOthers(t *testing.T) {
+	b := New(Limits{TotalBytes: 1 << 20})
+	for i := range 100 {
+		subscribe(t, b.Session(fmt.Sprint(i)), Subscription{Filter: "flood", QoS: 1})
+	}
+	for range 2000 {
+		publish(t, b, message("flood", "0123456789", 1))
+	}
+	if used := b.Usage().WaitingBytes; used > 1<<20 || used < 1<<19 {
+		t.Errorf("%d bytes are used", used)
+	}
+	quiet := b.Session("quiet")
+	l := attach(quiet)
+	subscribe(t, quiet, Subscription{Filter: "a", QoS: 1})
+	publish(t, b, message("a", "1", 1), message("a", "2", 1), message("a", "3", 1))
+	checkReceived(t, quiet, l, "1:1 2:1 3:1")
+}
+
+func TestAClientHasALimitOfSubscriptions(t *testing.T) {
+	b := New(Limits{Subscriptions: 2})
+	s := b.Session("s")
+	subscribe(t, s, Subscription{Filter: "a"}, Subscription{Filter: "$share/g/a"})
+	if _, err := s.Subscribe(Subscription{Filter: "b"}); err != ErrTooManySubscriptions {
+		t.Errorf("the third: %v", err)
+	}
+	if existed, err := s.Subscribe(Subscription{Filter: "$SHARE/g/a"}); err != nil || !existed {
+		t.Errorf("the second again: %t, %v", existed, err)
+	}
+	if !s.Unsubscribe("a") || s.Unsubscribe("a") {
+		t.Error("Unsubscribe is not right about what was there")
+	}
+	subscribe(t, s, Subscription{Filter: "b"})
+	for _, filter := range []string{"", "$share", "$share/g", "$share//a", "$share/g/", "$share/+/a", "a/#/b", "a+/b"} {
+		if _, err := s.Subscribe(Subscription{Filter: filter}); err != ErrFilter {
+			t.Errorf("%q: %v", filter, err)
+		}
+	}
+	s.End()
+	if _, err := s.Subscribe(Subscription{Filter: "a"}); err != ErrSessionOver {
+		t.Errorf("after End: %v", err)
+	}
+	checkEmpty(t, b)
+}
+
+func TestAMessageLargerThanItsReceiverTakesIsDropped(t *testing.T) {
+	b := New(Limits{})
+	s, l := b.Session("s"), newLink()
+	s.Attach(Receiver{Link: l, MQTT5: true, MaximumPacketSize: 10})
+	subscribe(t, s, Subscription{Filter: "a", QoS: 1})
+	publish(t, b, message("a", "1234", 0), message("a", "12345", 0), message("a", "12", 1), message("a", "123", 1))
+	checkReceived(t, s, l, "1234:0 12:1")
+	if usage := b.Usage(); usage.Dropped.TooLarge != 2 || usage.WaitingMessages != 1 {
+		t.Errorf("%+v", usage)
+	}
+}
+
+func TestTheReceiverIsAskedBeforeEachDelivery(t *testing.T) {
+	b := New(Limits{})
+	s, l := b.Session("s"), newLink()
+	reads := func(allowed string) func(string) bool {
+		return func(topic string) bool { return strings.Contains(allowed, topic) }
+	}
+	s.Attach(Receiver{Link: l, MQTT5: true, MayRead: reads("ab")})
+	subscribe(t, s, Subscription{Filter: "#", QoS: 1})
+	publish(t, b, message("a", "1", 1), message("b", "2", 1), message("c", "3", 1))
+	checkReceived(t, s, l, "1:1 2:1")
+	s.Detach(l)
+	publish(t, b, message("a", "4", 1), message("b", "5", 1), message("c", "6", 1))
+	l = newLink()
+	s.Attach(Receiver{Link: l, MQTT5: true, MayRead: reads("bc")})
+	checkReceived(t, s, l, "2:1D 5:1")
+	if d := b.Usage().Dropped; d.Forbidden != 4 {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestAMessageExpiresWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(Limits{})
+		s := b.Session("s")
+		l := attach(s)
+		subscribe(t, s, Subscription{Filter: "a", QoS: 1})
+		for _, qos := range []byte{0, 1} {
+			for _, seconds := range []time.Duration{5, 10} {
+				m := message("a", fmt.Sprint(int(seconds)), qos)
+				m.Expires = in(seconds * time.Second)
+				publish(t, b, m)
+			}
+		}
+		time.Sleep(6500 * time.Millisecond)
+		all := checkReceived(t, s, l, "10:0 10:1")
+		for _, p := range all {
+			if left := *p.Properties.MessageExpiry; left != 4 {
+				t.Errorf("%d s are left, want 4", left)
+			}
+		}
+		if d := b.Usage().Dropped; d.Expired != 2 {
+			t.Errorf("%+v", d)
+		}
+		time.Sleep(time.Hour)
+		b.Sweep()
+		again := checkReceived(t, s, attachTo(s, &l), "10:1D") // what was sent is sent again
+		if left := *again[0].Properties.MessageExpiry; left != 0 {
+			t.Errorf("%d s are left, want 0", left)
+		}
+	})
+}
+
+// attachTo is attach that also notes the link.
+func attachTo(s *Session, l **testLink) *testLink { *l = attach(s); return *l }
+
+func TestWhatExpiredMakesRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		size := message("a", "x", 1).size()
+		for name, limits := range map[string]Limits{
+			"of the session": {SessionMessages: 2},
+			"in all":         {TotalBytes: 4 * size},
+		} {
+			b := New(limits)
+			s := b.Session(name)
+			subscribe(t, s, Subscription{Filter: "a", QoS: 1})
+			for range 3 {
+				m := message("a", "x", 1)
+				m.Expires = in(time.Minute)
+				publish(t, b, m)
+			}
+			time.Sleep(time.Minute)
+			publish(t, b, message("a", "y", 1))
+			if usage := b.Usage(); usage.WaitingMessages != 1 || usage.Dropped.Expired != 2 || usage.Dropped.SessionFull+usage.Dropped.TotalFull != 1 {
+				t.Errorf("%s: %+v", name, usage)
+			}
+			checkReceived(t, s, attach(s), "y:1")
+		}
+	})
+}
+
+func TestSweepFreesWhatExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(Limits{RetainedMessages: 100})
+		s := b.Session("s")
+		subscribe(t, s, Subscription{Filter: "#", QoS: 1})
+		for i := range 50 {
+			m := message(fmt.Sprint(i), "x", 1)
+			m.Retain, m.Expires = true, in(time.Duration(i)*time.Second)
+			publish(t, b, m)
+		}
+		time.Sleep(29500 * time.Millisecond)
+		b.Sweep()
+		if usage := b.Usage(); usage.RetainedMessages != 20 || usage.WaitingMessages != 20 {
+			t.Errorf("%+v, want 20", usage)
+		}
+		time.Sleep(time.Minute)
+		b.Sweep()
+		s.End()
+		checkEmpty(t, b)
+	})
+}
