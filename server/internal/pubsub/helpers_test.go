@@ -3,7 +3,6 @@ package pubsub
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -121,5 +120,3 @@ func checkEmpty(t *testing.T, b *Broker) {
 }
 
 func in(d time.Duration) time.Time { return time.Now().Add(d) }
-
-func sorted(ids []int) []int { slices.Sort(ids); return ids }
