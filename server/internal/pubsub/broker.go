@@ -108,7 +108,7 @@ func (b *Broker) Session(client string) *Session {
 	s := b.sessions[client]
 	if s == nil {
 		b.made++
-		s = &Session{broker: b, client: client, number: b.made, at: len(b.order)}
+		s = &Session{broker: b, client: client, id: b.made, at: len(b.order)}
 		b.sessions[client] = s
 		b.order = append(b.order, s)
 	}

@@ -92,10 +92,10 @@ type queue struct {
 	closed   bool
 	awake    bool // the link was woken and has not sent everything
 
-	number   uint64
-	fleeting list // QoS 0
-	reserved int  // their bytes, with link
-	lasting  list // QoS 1: sent ones, and from unsent on those that are not sent in this epoch
+	queued   uint64 // how many messages there have been
+	fleeting list   // QoS 0
+	reserved int    // their bytes, with link
+	lasting  list   // QoS 1: sent ones, and from unsent on those that are not sent in this epoch
 	unsent   *waiting
 	bytes    int64               // of lasting
 	inFlight map[uint16]*waiting // those of lasting with a packet id
@@ -232,8 +232,8 @@ func (s *Session) put(m *Message, f form, asked uint64, connected bool, still fu
 			return linkFull
 		}
 		s.reserved += int(w.size)
-		s.number++
-		w.number = s.number
+		s.queued++
+		w.number = s.queued
 		s.fleeting.push(w)
 	} else if full := s.putLasting(w); full != queued {
 		s.mu.Unlock()
@@ -265,8 +265,8 @@ func (s *Session) putLasting(w *waiting) outcome {
 	}
 	s.broker.waiting.Add(1)
 	s.bytes += w.size
-	s.number++
-	w.number = s.number
+	s.queued++
+	w.number = s.queued
 	s.lasting.push(w)
 	if s.unsent == nil {
 		s.unsent = w

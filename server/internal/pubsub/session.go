@@ -47,8 +47,8 @@ func (sub *subscription) list() []*subscription {
 type Session struct {
 	broker *Broker
 	client string
-	number uint64
-	at     int // its place in Broker.order, which Broker.mu guards
+	id     uint64 // among all sessions
+	at     int    // its place in Broker.order, which Broker.mu guards
 
 	reader atomic.Pointer[reader] // nil: never attached
 
@@ -78,7 +78,7 @@ func (sub *subscription) compare(other *subscription) int {
 	if sub.session == other.session {
 		return cmp.Compare(sub.number, other.number)
 	}
-	return cmp.Compare(sub.session.number, other.session.number)
+	return cmp.Compare(sub.session.id, other.session.id)
 }
 
 // Errors of Subscribe.
