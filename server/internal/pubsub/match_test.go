@@ -247,3 +247,18 @@ func TestMatchesFollowsChanges(t *testing.T) {
 		t.Error("a shared subscription matches")
 	}
 }
+
+func TestFiltersThatGoTakeTheirNodesWithThem(t *testing.T) {
+	b := New(Limits{})
+	s := b.Session("s")
+	_, filters := deep(0)
+	for _, filter := range filters {
+		subscribe(t, s, Subscription{Filter: filter})
+	}
+	for _, filter := range filters[5:] {
+		s.Unsubscribe(filter)
+	}
+	if nodes := checkNodes(t, &b.tree); nodes > 10 {
+		t.Errorf("%d nodes for 5 filters", nodes)
+	}
+}
