@@ -1,0 +1,191 @@
+// Package turns shares the processors fairly among connections.
+//
+// A server has one goroutine for each connection, and Go's scheduler shares the
+// processors among goroutines: a goroutine that always has something to do runs until it
+// is preempted, after 10 ms. Two hundred connections that send without pause make every
+// other wait for a second. So a goroutine takes a turn before it processes what it has
+// read, and ends the turn before it waits for its client or writes to it:
+//
+//	all := turns.New(0)       // one for the server
+//	place := all.NewPlace()   // one for each connection
+//
+//	n, err := socket.Read(buffer)
+//	for each packet in the buffer {
+//		place.Begin()         // waits for a turn; in a turn it does nothing
+//		process(packet)
+//		if place.Spent() {
+//			place.End()       // others first; the next Begin waits
+//			flush()
+//		}
+//	}
+//	place.End()               // outside of a turn it does nothing
+//	flush()
+//
+// # Order
+//
+// Turns are shared by time, not by number: this is start-time fair queueing. Each place
+// has a mark on a scale of time used. A turn of 50 µs moves the mark by 50 µs, and the
+// waiting place with the lowest mark is next. A place that was idle falls behind the
+// others on that scale, so it goes first when it comes back. Its credit has a bound: its
+// mark is raised to one [Budget] below the mark at which turns of the others begin now.
+//
+// So a client that asks now and then waits for the turns that are under way, and for
+// little else, however many others ask without pause. Those share equally what is left.
+// The credit must be a whole budget. Places that ask without pause move in step, so for
+// the length of a round their marks say "nothing new": without credit, the second request
+// of a round would wait for its end.
+//
+// # Bounds
+//
+// A waiting place is overtaken only by places whose mark is lower, and each turn raises a
+// mark. Between two turns of a place, each other place gets no more time than the place
+// had in its own last turn, one budget of credit, and one more turn. A new place has no
+// credit, so that a client gains nothing with new connections. A turn counts for four budgets at most,
+// however long it took: the operating system may have stopped it.
+//
+// # What it does not do
+//
+// A turn is not taken away: it ends when its goroutine says so. What waits inside a turn
+// (for a socket, or for a lock that another client can hold) makes all wait.
+package turns
+
+import (
+	"container/heap"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// Budget is how long a turn may last before [Place.Spent] reports it: some tens of
+// requests. A shorter one costs throughput, since what was answered leaves at the end of
+// each turn. A longer one delays each other connection by as much.
+const Budget = 200 * time.Microsecond
+
+// charge is the most that a turn counts for.
+const charge = 4 * Budget
+
+// Turns gives turns to places. It is safe for concurrent use, and has no goroutine.
+type Turns struct {
+	epoch time.Time
+
+	mu      sync.Mutex
+	free    int           // turns that are not given
+	now     time.Duration // the mark at which the latest turn began
+	waiting queue         // empty while there are free turns
+	arrived uint64        // how many ever waited
+}
+
+// New returns turns of which n are given at a time. 0 or less means one for each
+// processor that Go uses now.
+func New(n int) *Turns {
+	if n <= 0 {
+		n = runtime.GOMAXPROCS(0)
+	}
+	return &Turns{epoch: time.Now(), free: n}
+}
+
+// Place is where a connection waits for its turns. It belongs to one goroutine at a time:
+// the one that processes what the connection sends. A place outside of a turn holds
+// nothing and needs no closing.
+type Place struct {
+	turns *Turns
+	turn  chan struct{} // the turn, when it was waited for; nil until then
+	in    bool
+	begun time.Duration // since the epoch; valid in a turn
+
+	// Guarded by Turns.mu.
+	mark    time.Duration
+	arrival uint64 // orders equal marks
+}
+
+// NewPlace returns the place of a new connection.
+func (t *Turns) NewPlace() *Place {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return &Place{turns: t, mark: t.now}
+}
+
+// Begin begins a turn, and waits for it if others come first. In a turn it does nothing.
+func (p *Place) Begin() {
+	if p.in {
+		return
+	}
+	if !p.turns.begin(p) {
+		<-p.turn
+	}
+	p.in, p.begun = true, time.Since(p.turns.epoch)
+}
+
+// Spent reports whether the turn has lasted for its [Budget] and should end. Outside of a
+// turn it reports false.
+func (p *Place) Spent() bool {
+	return p.in && time.Since(p.turns.epoch)-p.begun >= Budget
+}
+
+// End ends the turn, and gives it to the next place that waits. Outside of a turn it does
+// nothing.
+func (p *Place) End() {
+	if !p.in {
+		return
+	}
+	p.in = false
+	// At least a nanosecond, so that the mark rises even where the clock is coarse.
+	used := max(min(time.Since(p.turns.epoch)-p.begun, charge), 1)
+	p.turns.end(p, used)
+}
+
+// begin gives a turn to a place, or makes it wait and reports false.
+func (t *Turns) begin(p *Place) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p.mark = max(p.mark, t.now-Budget)
+	if t.free > 0 {
+		t.free--
+		t.now = p.mark
+		return true
+	}
+	if p.turn == nil {
+		p.turn = make(chan struct{}, 1)
+	}
+	t.arrived++
+	p.arrival = t.arrived
+	heap.Push(&t.waiting, p)
+	return false
+}
+
+// end counts a turn, and hands it on.
+func (t *Turns) end(p *Place, used time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p.mark += used
+	if len(t.waiting) == 0 {
+		t.free++
+		return
+	}
+	next := heap.Pop(&t.waiting).(*Place)
+	t.now = max(t.now, next.mark)
+	next.turn <- struct{}{} // has room: a place waits for one turn
+}
+
+// queue implements heap.Interface: the lowest mark first.
+type queue []*Place
+
+func (q queue) Len() int { return len(q) }
+
+func (q queue) Less(i, j int) bool {
+	if q[i].mark != q[j].mark {
+		return q[i].mark < q[j].mark
+	}
+	return q[i].arrival < q[j].arrival
+}
+
+func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *queue) Push(p any)   { *q = append(*q, p.(*Place)) }
+
+func (q *queue) Pop() any {
+	last := len(*q) - 1
+	popped := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	return popped
+}

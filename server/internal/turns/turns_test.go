@@ -1,0 +1,300 @@
+package turns
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+)
+
+// work takes one turn of a length, on the clock of a bubble.
+func (p *Place) work(d time.Duration) {
+	p.Begin()
+	time.Sleep(d)
+	p.End()
+}
+
+// keepBusy takes turns without pause until stop is closed.
+func (p *Place) keepBusy(tasks *sync.WaitGroup, stop <-chan struct{}, d time.Duration) {
+	tasks.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				p.work(d)
+			}
+		}
+	})
+}
+
+// However many connections keep the line busy, one that asks now and then waits only for
+// the turn under way.
+func TestAnIdlePlaceGoesBeforeBusyOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := New(1)
+		var tasks sync.WaitGroup
+		stop := make(chan struct{})
+		for range 200 {
+			all.NewPlace().keepBusy(&tasks, stop, Budget)
+		}
+		idle := all.NewPlace()
+		time.Sleep(100 * time.Millisecond) // a new place is not ahead of others yet
+		for i := range 100 {
+			time.Sleep(10*time.Millisecond + time.Duration(i)*time.Microsecond)
+			asked := time.Now()
+			idle.Begin()
+			if waited := time.Since(asked); waited > Budget {
+				t.Errorf("turn %d came after %v; want %v at most", i, waited, Budget)
+			}
+			time.Sleep(10 * time.Microsecond)
+			idle.End()
+		}
+		close(stop)
+		await.Done(tasks.Wait)
+	})
+}
+
+// Places that keep the line busy get the same time, not the same number of turns.
+func TestBusyPlacesShareTheTimeEqually(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := New(1)
+		var tasks sync.WaitGroup
+		stop := make(chan struct{})
+		lengths := []time.Duration{Budget / 2, Budget, 3 * Budget, Budget / 2, Budget, 3 * Budget, Budget / 2, Budget, 3 * Budget}
+		used := make([]time.Duration, len(lengths))
+		for i, turn := range lengths {
+			place := all.NewPlace()
+			tasks.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						place.work(turn)
+						used[i] += turn
+					}
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		close(stop)
+		await.Done(tasks.Wait)
+		if shortest, longest := slices.Min(used), slices.Max(used); longest-shortest > 2*charge {
+			t.Errorf("in a second the places used %v", used)
+		}
+	})
+}
+
+// Many that ask now and then do not starve one that asks without pause.
+func TestABusyPlaceIsNotStarvedByIdleOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := New(1)
+		var tasks sync.WaitGroup
+		stop := make(chan struct{})
+		const others = 100
+		for range others { // together they ask for twice what there is
+			place := all.NewPlace()
+			tasks.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					case <-time.After(5 * time.Millisecond):
+						place.work(100 * time.Microsecond)
+					}
+				}
+			})
+		}
+		busy := all.NewPlace()
+		for i := range 50 {
+			asked := time.Now()
+			busy.work(Budget)
+			// See the package comment: each other gets that much and no more.
+			if took := time.Since(asked); took > Budget+others*(2*Budget+100*time.Microsecond) {
+				t.Errorf("turn %d took %v", i, took)
+			}
+		}
+		close(stop)
+		await.Done(tasks.Wait)
+	})
+}
+
+// A client gains nothing by sending each request over a new connection.
+func TestNewPlacesGoBehindThoseThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := New(1)
+		holder, waiter := all.NewPlace(), all.NewPlace()
+		holder.Begin()
+		var mu sync.Mutex
+		var order []string
+		var tasks sync.WaitGroup
+		queue := func(name string, p *Place) {
+			tasks.Go(func() {
+				p.Begin()
+				mu.Lock()
+				order = append(order, name)
+				mu.Unlock()
+				p.End()
+			})
+			synctest.Wait()
+		}
+		waiter.mark = all.now - Budget // it has been idle for a while
+		queue("new 1", all.NewPlace())
+		queue("new 2", all.NewPlace())
+		queue("old", waiter)
+		holder.End()
+		await.Done(tasks.Wait)
+		if want := []string{"old", "new 1", "new 2"}; !slices.Equal(order, want) {
+			t.Errorf("the order was %q; want %q", order, want)
+		}
+	})
+}
+
+// Waiting in idleness earns no credit: a place that was idle for an hour does not own the
+// next hour.
+func TestAnIdlePlaceSavesNothingUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := New(1)
+		busy, idle := all.NewPlace(), all.NewPlace()
+		var tasks sync.WaitGroup
+		stop := make(chan struct{})
+		busy.keepBusy(&tasks, stop, Budget)
+		time.Sleep(time.Hour / 100)
+		for range 10 {
+			asked := time.Now()
+			for range 4 {
+				idle.work(Budget)
+			}
+			if took := time.Since(asked); took < 6*Budget {
+				t.Errorf("four turns took %v: the busy place got fewer than two in between", took)
+			}
+		}
+		close(stop)
+		await.Done(tasks.Wait)
+	})
+}
+
+// A turn that took a second counts for little, or the place would wait for as long.
+func TestOneLongTurnIsForgiven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := New(1)
+		slow, busy := all.NewPlace(), all.NewPlace()
+		var tasks sync.WaitGroup
+		stop := make(chan struct{})
+		busy.keepBusy(&tasks, stop, Budget)
+		slow.work(time.Second)
+		asked := time.Now()
+		slow.work(Budget)
+		if took := time.Since(asked); took > 2*charge+2*Budget {
+			t.Errorf("the next turn took %v", took)
+		}
+		close(stop)
+		await.Done(tasks.Wait)
+	})
+}
+
+func TestATurnIsSpentAfterItsBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		place := New(1).NewPlace()
+		if place.Spent() {
+			t.Error("spent before it began")
+		}
+		place.Begin()
+		time.Sleep(Budget - 1)
+		if place.Spent() {
+			t.Error("spent too early")
+		}
+		time.Sleep(1)
+		if !place.Spent() {
+			t.Error("not spent")
+		}
+		place.Begin() // does nothing in a turn
+		if !place.Spent() {
+			t.Error("a second Begin renewed the budget")
+		}
+		place.End()
+		if place.Spent() {
+			t.Error("spent outside of a turn")
+		}
+		place.End() // does nothing
+		place.Begin()
+		if place.Spent() {
+			t.Error("a new turn is spent")
+		}
+	})
+}
+
+// No more turns at a time than there are, none lost, and none left over.
+func TestNoTurnIsLost(t *testing.T) {
+	const n, places, rounds = 3, 50, 500
+	all := New(n)
+	var mu sync.Mutex
+	inside := 0
+	var tasks sync.WaitGroup
+	for i := range places {
+		tasks.Go(func() {
+			place := all.NewPlace()
+			for range rounds {
+				place.Begin()
+				mu.Lock()
+				inside++
+				if inside > n {
+					t.Errorf("%d turns at a time; want %d", inside, n)
+				}
+				mu.Unlock()
+				for j := 0; j < i && !place.Spent(); j++ {
+				}
+				mu.Lock()
+				inside--
+				mu.Unlock()
+				place.End()
+			}
+		})
+	}
+	await.Done(tasks.Wait)
+	if all.free != n || len(all.waiting) != 0 {
+		t.Errorf("in the end %d turns are free and %d places wait; want %d and none", all.free, len(all.waiting), n)
+	}
+}
+
+func TestATurnAllocatesNothing(t *testing.T) {
+	place := New(1).NewPlace()
+	if got := testing.AllocsPerRun(100, func() { place.Begin(); place.Spent(); place.End() }); got != 0 {
+		t.Errorf("a turn allocates %v times", got)
+	}
+}
+
+func BenchmarkTurn(b *testing.B) {
+	place := New(1).NewPlace()
+	b.ReportAllocs()
+	for b.Loop() {
+		place.Begin()
+		place.End()
+	}
+}
+
+func BenchmarkSpent(b *testing.B) {
+	place := New(1).NewPlace()
+	place.Begin()
+	for b.Loop() {
+		place.Spent()
+	}
+}
+
+// BenchmarkContended measures a turn where a hundred goroutines ask for the next.
+func BenchmarkContended(b *testing.B) {
+	all := New(0)
+	b.SetParallelism(100)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		place := all.NewPlace()
+		for pb.Next() {
+			place.Begin()
+			place.End()
+		}
+	})
+}
