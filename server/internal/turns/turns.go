@@ -6,19 +6,18 @@
 // other wait for a second. So a goroutine takes a turn before it processes what it has
 // read, and ends the turn before it waits for its client or writes to it:
 //
-//	all := turns.New(0)       // one for the server
-//	place := all.NewPlace()   // one for each connection
+//	all := turns.New(0)     // one for the server
+//	place := all.NewPlace() // one for each connection
 //
-//	n, err := socket.Read(buffer)
-//	for each packet in the buffer {
-//		place.Begin()         // waits for a turn; in a turn it does nothing
+//	for each packet in what was read {
+//		place.Begin() // waits for a turn; in a turn it does nothing
 //		process(packet)
 //		if place.Spent() {
-//			place.End()       // others first; the next Begin waits
+//			place.End() // others first; the next Begin waits
 //			flush()
 //		}
 //	}
-//	place.End()               // outside of a turn it does nothing
+//	place.End() // outside of a turn it does nothing
 //	flush()
 //
 // # Order
@@ -75,11 +74,18 @@ type Turns struct {
 	arrived uint64        // how many ever waited
 }
 
-// New returns turns of which n are given at a time. 0 or less means one for each
-// processor that Go uses now.
+// New returns turns of which n are given at a time. 0 or less means one fewer than the
+// processors that Go uses now, and at least one.
+//
+// That leaves a processor to look at the network: while there is always a goroutine to
+// run, Go's scheduler looks for packets only every 10 ms. On two processors, under two
+// hundred connections that send without pause, another client's request took 8 to 14 ms at
+// p99 with one turn at a time, 12 to 150 ms with two, and 70 to 160 ms without turns. What
+// is processed outside of turns (reading and writing) keeps the last processor busy: eight
+// such connections get the same throughput either way, two hundred a fifth less.
 func New(n int) *Turns {
 	if n <= 0 {
-		n = runtime.GOMAXPROCS(0)
+		n = max(runtime.GOMAXPROCS(0)-1, 1)
 	}
 	return &Turns{epoch: time.Now(), free: n}
 }
