@@ -80,7 +80,7 @@ func TestOneClientTooManyMakesTheStoreForgetTheMostSilentOne(t *testing.T) {
 func TestNotificationsBeyondTheQueueAreLostAndCounted(t *testing.T) {
 	a := attachedTo(t, AttachOptions{})
 	for range maxUnsent + 5 {
-		a.deliver(statestore.Notification{Client: "a", Key: "k"})
+		a.deliver(statestore.Notification{Client: "a", Change: &statestore.Change{Key: "k"}})
 	}
 	if got := a.Stats().LostNotifications; got != 5 {
 		t.Errorf("%d were lost, want 5", got)

@@ -124,8 +124,13 @@ func (r *race) run(p program) {
 		case stepForget:
 			client := programClients[p.next()%3]
 			r.trace = append(r.trace, "forget "+client)
-			r.store.Forget(client)
 			r.model.forget(client)
+			for r.store.ForgetSome(client, 1) { // others go on between the slices
+				if m := p.request(stepSet+p.next()%9, r.now, r.last); m.client != client {
+					r.apply(m)
+				}
+			}
+			r.checkWatches()
 		case stepExpire:
 			r.expire(1 + p.next()%8)
 		case stepRaw:

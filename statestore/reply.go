@@ -95,7 +95,14 @@ func (r Reply) Append(dst []byte, dialect Dialect) []byte {
 // Notification tells one client about one change of a key it watches.
 type Notification struct {
 	Client string
-	Key    string
+	// Change is the same for all watchers of the key, so that what does not depend on the
+	// client can be made once for all of them.
+	*Change
+}
+
+// Change is what happened to a key. It must not be modified.
+type Change struct {
+	Key string
 	// Deleted is true when the key went away: DEL, VDEL or expiry.
 	Deleted bool
 	// Value is the new value.
@@ -104,9 +111,9 @@ type Notification struct {
 	Version hlc.Timestamp
 }
 
-// Append appends the notification's payload to dst.
-func (n Notification) Append(dst []byte, dialect Dialect) []byte {
-	if n.Deleted {
+// Append appends the payload of the change's notifications to dst.
+func (c *Change) Append(dst []byte, dialect Dialect) []byte {
+	if c.Deleted {
 		word := protocol.NotifyDelete
 		if dialect == Documented {
 			word = protocol.NotifyDel
@@ -117,5 +124,5 @@ func (n Notification) Append(dst []byte, dialect Dialect) []byte {
 	dst = resp3.AppendBulk(dst, protocol.NotifyWord)
 	dst = resp3.AppendBulk(dst, protocol.NotifySet)
 	dst = resp3.AppendBulk(dst, protocol.NotifyValue)
-	return resp3.AppendBulk(dst, n.Value)
+	return resp3.AppendBulk(dst, c.Value)
 }

@@ -48,6 +48,10 @@ type Options struct {
 	// A KEYNOTIFY beyond it is refused; one for a key that the client watches
 	// already is not.
 	MaxWatches int
+	// MaxWatchBytes limits what the watches of one client may take up, and MaxAllWatchBytes
+	// the same for all clients; 0 means no limit. A watch counts for the length of its key
+	// and 256 bytes. A KEYNOTIFY beyond a limit is refused.
+	MaxWatchBytes, MaxAllWatchBytes int64
 	// Remembered is how many requests of one client are remembered, so that
 	// one that is delivered again is not applied again; default
 	// DefaultRemembered. It must be at least the number of requests that a
@@ -107,10 +111,13 @@ func New(options Options) (*Store, error) {
 	if options.HoldOff < 0 {
 		return nil, fmt.Errorf("statestore: Options.HoldOff %v is negative; 0 means none", options.HoldOff)
 	}
-	if options.MaxKeys < 0 || options.MaxBytes < 0 || options.MaxValue < 0 || options.MaxWatches < 0 || options.Remembered < 0 {
+	if min(options.MaxKeys, options.MaxValue, options.MaxWatches, options.Remembered) < 0 ||
+		min(options.MaxBytes, options.MaxWatchBytes, options.MaxAllWatchBytes) < 0 {
 		return nil, fmt.Errorf("statestore: limits may not be negative "+
-			"(MaxKeys %d, MaxBytes %d, MaxValue %d, MaxWatches %d, Remembered %d); 0 means no limit, or the default",
-			options.MaxKeys, options.MaxBytes, options.MaxValue, options.MaxWatches, options.Remembered)
+			"(MaxKeys %d, MaxBytes %d, MaxValue %d, MaxWatches %d, MaxWatchBytes %d, MaxAllWatchBytes %d, Remembered %d); "+
+			"0 means no limit, or the default",
+			options.MaxKeys, options.MaxBytes, options.MaxValue, options.MaxWatches, options.MaxWatchBytes,
+			options.MaxAllWatchBytes, options.Remembered)
 	}
 	if options.Remembered == 0 {
 		options.Remembered = DefaultRemembered
@@ -229,7 +236,7 @@ func (s *Store) apply(now Instant, command *Command) (Reply, []Notification) {
 		switch {
 		case command.Stop && !s.watches.remove(command.Client, command.Key):
 			reply.Outcome = NothingThere
-		case !command.Stop && !s.watches.add(command.Client, command.Key, s.options.MaxWatches):
+		case !command.Stop && !s.watches.add(command.Client, command.Key, &s.options):
 			reply.Err = protocol.QuotaExceeded
 		default:
 			reply.Outcome = OK
@@ -285,7 +292,7 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 		s.expiries.cancel(current)
 	}
 	reply.Outcome, reply.Version = OK, version
-	return reply, s.watches.notify(notifications, Notification{Key: current.key, Value: current.value, Version: version})
+	return reply, s.watches.notify(notifications, Change{Key: current.key, Value: current.value, Version: version})
 }
 
 // checkStamps judges __ts and __ft by themselves. A token that this store issued before its
@@ -320,21 +327,32 @@ func (s *Store) remove(notifications []Notification, gone *entry) []Notification
 	delete(s.entries, gone.key)
 	s.bytes -= gone.size()
 	s.outlive(gone.key, gone.token)
-	return s.watches.notify(notifications, Notification{Key: gone.key, Deleted: true, Version: gone.version})
+	return s.watches.notify(notifications, Change{Key: gone.key, Deleted: true, Version: gone.version})
 }
 
 // Forget drops all watches of a client. Call it when the client's connection
 // ends: watches, unlike MQTT subscriptions, die with the connection.
 func (s *Store) Forget(client string) {
+	for s.ForgetSome(client, math.MaxInt) {
+	}
+}
+
+// ForgetSome is Forget in slices, so that others need not wait while a client with a
+// million watches is forgotten. The client is not notified any more from the first call
+// on. Each call frees what up to limit watches took up, and reports whether there are more:
+// call it again then. A watch that the client begins in between is dropped too, so its next
+// connection must not send requests before the last call.
+func (s *Store) ForgetSome(client string, limit int) (more bool) {
 	s.watches.forget(client)
 	s.sessions.disconnect(client)
+	return s.watches.sweep(limit)
 }
 
 // EndSession drops everything that is kept for a client. Call it when its MQTT
 // session ends, at the end of the connection or later: from then on nothing can
 // be delivered again that was sent in it.
 func (s *Store) EndSession(client string) {
-	s.watches.forget(client)
+	s.Forget(client)
 	s.sessions.end(client)
 }
 

@@ -109,10 +109,11 @@ func (s *strictRun) invariants() {
 		s.tb.Fatalf("%d keys with %d bytes, counted as %d", keys, bytes, s.store.bytes)
 	}
 	for client, watched := range s.store.watches.byClient {
-		if len(watched) > strictOptions.MaxWatches {
-			s.tb.Fatalf("%q watches %d keys", client, len(watched))
+		if len(watched.all) > strictOptions.MaxWatches {
+			s.tb.Fatalf("%q watches %d keys", client, len(watched.all))
 		}
 	}
+	s.checkWatches()
 	for client, session := range s.store.sessions.byClient {
 		if len(session.ring) > strictOptions.Remembered || len(session.positions) > len(session.ring) {
 			s.tb.Fatalf("of %q are remembered %d replies, %d of them to be found", client, len(session.ring), len(session.positions))

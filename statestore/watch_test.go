@@ -1,6 +1,9 @@
 package statestore
 
 import (
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -138,7 +141,98 @@ func TestEndedWatchesTakeNoMemory(t *testing.T) {
 	w.want(ask("KEYNOTIFY k STOP").as("a"), "+OK\r\n")
 	w.want(ask("KEYNOTIFY l STOP").as("a"), "+OK\r\n")
 	w.store.Forget("b")
-	if watches := w.store.watches; len(watches.byKey) != 0 || len(watches.byClient) != 0 {
+	if watches := w.store.watches; len(watches.byKey) != 0 || len(watches.byClient) != 0 || watches.leaving != nil {
 		t.Errorf("%d keys and %d clients are left", len(watches.byKey), len(watches.byClient))
+	}
+	w.checkWatches()
+}
+
+// From the first slice on a client is not notified, and what is left of it disturbs no other.
+func TestAClientIsForgottenAtOnceAndFreedInSlices(t *testing.T) {
+	w := newWorld(t, Options{})
+	const keys = 10
+	for i := range keys {
+		for _, client := range []string{"stays", "gone"} {
+			w.want(ask("KEYNOTIFY k"+strconv.Itoa(i)).as(client), "+OK\r\n")
+		}
+	}
+	slices := 1
+	for ; w.store.ForgetSome("gone", 3); slices++ {
+		for i := range keys {
+			if _, notified := w.send(ask("SET k" + strconv.Itoa(i) + " v")); len(notified) != 1 || !strings.HasPrefix(notified[0], "stays ") {
+				t.Fatalf("after %d slices k%d notifies %q", slices, i, notified)
+			}
+		}
+		if freed := 2*keys - w.store.watches.count; freed != 3*slices {
+			t.Fatalf("%d slices of 3 freed %d watches", slices, freed)
+		}
+		w.checkWatches()
+	}
+	if slices != 4 || w.store.watches.count != keys {
+		t.Errorf("after %d slices there are %d watches; want 4 slices and %d watches", slices, w.store.watches.count, keys)
+	}
+	if w.store.ForgetSome("gone", 1) {
+		t.Error("there is more to free of a client that is forgotten")
+	}
+}
+
+// However many watches of a key end, the others are notified in the order in which they
+// began.
+func TestTheOrderOfWatchersSurvivesThoseThatLeave(t *testing.T) {
+	w := newWorld(t, Options{})
+	var left []string
+	for i := range 100 {
+		client := strconv.Itoa(i)
+		w.want(ask("KEYNOTIFY k").as(client), "+OK\r\n")
+		left = append(left, client)
+	}
+	for step := 0; len(left) > 0; step++ {
+		at := step * 37 % len(left)
+		w.want(ask("KEYNOTIFY k STOP").as(left[at]), "+OK\r\n")
+		left = append(left[:at], left[at+1:]...)
+		w.checkWatches()
+		_, notified := w.send(ask("SET k v"))
+		var got []string
+		for _, line := range notified {
+			client, _, _ := strings.Cut(line, " ")
+			got = append(got, client)
+		}
+		if !slices.Equal(got, left) {
+			t.Fatalf("%q are notified; want %q", got, left)
+		}
+	}
+}
+
+func TestWatchesAreBoundedInBytes(t *testing.T) {
+	long := strings.Repeat("l", 1000)
+	const cost = 1000 + watchCost
+	for name, test := range map[string]struct {
+		options    Options
+		one, other string // answers to the third watch of one client, and the first of another
+	}{
+		"no limit":            {Options{}, "+OK\r\n", "+OK\r\n"},
+		"of one client":       {Options{MaxWatchBytes: 2 * (cost + 1)}, refusal(textQuota), "+OK\r\n"},
+		"of all":              {Options{MaxAllWatchBytes: 2 * (cost + 1)}, refusal(textQuota), refusal(textQuota)},
+		"of all, with room":   {Options{MaxAllWatchBytes: 4 * (cost + 1)}, "+OK\r\n", "+OK\r\n"},
+		"of one, to the byte": {Options{MaxWatchBytes: 3*(cost+1) - 1}, refusal(textQuota), "+OK\r\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, test.options)
+			watch := func(client, key, answer string) {
+				t.Helper()
+				w.want(ask("KEYNOTIFY "+long+key).as(client), answer)
+			}
+			watch("one", "1", "+OK\r\n")
+			watch("one", "2", "+OK\r\n")
+			watch("one", "3", test.one)
+			watch("one", "1", "+OK\r\n") // is there already
+			watch("other", "1", test.other)
+			w.want(ask("KEYNOTIFY "+long+"1 STOP").as("one"), "+OK\r\n")
+			watch("one", "3", "+OK\r\n")
+			w.checkWatches()
+			w.store.Forget("one")
+			watch("other", "2", "+OK\r\n")
+			watch("one", "1", "+OK\r\n")
+		})
 	}
 }

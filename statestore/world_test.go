@@ -131,6 +131,47 @@ func (w *world) want(r request, answer string) {
 	}
 }
 
+// checkWatches compares all that the store notes of watches.
+func (w *world) checkWatches() {
+	w.tb.Helper()
+	of, count, bytes := &w.store.watches, 0, int64(0)
+	for client, by := range of.byClient {
+		sum := int64(0)
+		for i, x := range by.all {
+			r := x.watched.watchers[x.position]
+			if x.index != i || x.watcher != by || by.keys[x.watched.key] != x || r.watch != x || r.watcher != by || of.byKey[x.watched.key] != x.watched {
+				w.tb.Fatalf("the watch of %q by %q is filed wrongly", x.watched.key, client)
+			}
+			sum += x.bytes()
+		}
+		if by.client != client || by.gone || len(by.all) == 0 || len(by.keys) != len(by.all) || by.bytes != sum {
+			w.tb.Fatalf("%q has %d watches of %d bytes, counted as %d of %d", client, len(by.all), sum, len(by.keys), by.bytes)
+		}
+		count += len(by.all)
+		bytes += sum
+	}
+	for by := of.leaving; by != nil; by = by.next {
+		count += len(by.all)
+		bytes += by.bytes
+	}
+	listed := 0
+	for key, watched := range of.byKey {
+		gaps := 0
+		for _, r := range watched.watchers {
+			if r.watch == nil {
+				gaps++
+			}
+		}
+		if gaps != watched.gaps || 2*gaps > len(watched.watchers) {
+			w.tb.Fatalf("%q has %d gaps among %d watchers, counted as %d", key, gaps, len(watched.watchers), watched.gaps)
+		}
+		listed += len(watched.watchers) - gaps
+	}
+	if listed != count || of.count != count || of.bytes != bytes {
+		w.tb.Fatalf("%d watches of %d bytes, %d listed by key, counted as %d of %d", count, bytes, listed, of.count, of.bytes)
+	}
+}
+
 // wantLines compares notifications in their order.
 func (w *world) wantLines(what string, got []string, want ...string) {
 	w.tb.Helper()

@@ -72,3 +72,75 @@ func BenchmarkPause(b *testing.B) {
 		b.ReportMetric(float64(requests), "requests-meanwhile")
 	}
 }
+
+// BenchmarkForget measures how long a request waits while a client is forgotten that has
+// a million watches.
+func BenchmarkForget(b *testing.B) {
+	const watches = 1_000_000
+	for range b.N {
+		store, err := statestore.New(statestore.Options{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		e := New(store, func(statestore.Notification) {})
+		apply := func(client string, words ...string) {
+			ts := "0:0:client"
+			e.Apply(statestore.Parse(statestore.Request{Client: client, Payload: resp3.AppendCommand(nil, words...), Timestamp: &ts}))
+		}
+		for i := range watches {
+			apply("gone", "KEYNOTIFY", fmt.Sprint("key-", i))
+		}
+		runtime.GC()
+		var took time.Duration
+		forgotten := make(chan struct{})
+		go func() {
+			defer close(forgotten)
+			began := time.Now()
+			e.Forget("gone")
+			took = time.Since(began)
+		}()
+		worst, requests := time.Duration(0), 0
+		for done := false; !done; requests++ {
+			began := time.Now()
+			apply("client", "SET", "lock", "value", "NEX", "PX", "3600000")
+			worst = max(worst, time.Since(began))
+			select {
+			case <-forgotten:
+				done = true
+			default:
+			}
+		}
+		b.ReportMetric(float64(took.Microseconds())/1000, "ms-to-forget")
+		b.ReportMetric(float64(worst.Microseconds())/1000, "ms-worst-request")
+		b.ReportMetric(float64(requests), "requests-meanwhile")
+	}
+}
+
+// BenchmarkHotKey measures a SET of a key that a thousand clients watch. What delivers
+// finds the client and queues the notification, as a server does.
+func BenchmarkHotKey(b *testing.B) {
+	const watchers = 1000
+	store, err := statestore.New(statestore.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	queues := make(map[string]*[]statestore.Notification)
+	e := New(store, func(n statestore.Notification) {
+		queue := queues[n.Client]
+		if len(*queue) == 1000 {
+			*queue = (*queue)[:0]
+		}
+		*queue = append(*queue, n)
+	})
+	for i := range watchers {
+		client := fmt.Sprint("client-", i)
+		queues[client] = new([]statestore.Notification)
+		e.Apply(statestore.Parse(statestore.Request{Client: client, Payload: resp3.AppendCommand(nil, "KEYNOTIFY", "hot")}))
+	}
+	ts := "0:0:client"
+	set := statestore.Request{Client: "client", Payload: resp3.AppendCommand(nil, "SET", "hot", "value"), Timestamp: &ts}
+	b.ReportAllocs()
+	for b.Loop() {
+		e.Apply(statestore.Parse(set))
+	}
+}

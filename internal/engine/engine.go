@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +20,10 @@ import (
 // at once: for about a millisecond. Smaller batches would be interrupted more often
 // than they are worth, each time for as long as others are quicker to take the lock.
 const expireBatch = 256
+
+// forgetBatch is how many watches are freed while the lock is held: for some tens of
+// microseconds.
+const forgetBatch = 256
 
 // Engine is a store with a clock. It is safe for concurrent use.
 type Engine struct {
@@ -86,15 +91,27 @@ func (e *Engine) ApplyThen(command statestore.Command, then func(statestore.Repl
 	return reply
 }
 
-// Forget drops the watches of a client whose connection ended.
+// Forget drops the watches of a client whose connection ended. It may take a while; others
+// get the lock in between. Until it returns no request of the client may come, so the
+// client's next connection must wait for it.
 func (e *Engine) Forget(client string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.store.Forget(client)
+	for e.forgetSome(client) {
+		// A goroutine that waits for the lock was woken and is not yet running: without
+		// this the next slice would take the lock again.
+		runtime.Gosched()
+	}
 }
 
-// EndSession drops all that is kept for a client whose MQTT session ended.
+func (e *Engine) forgetSome(client string) (more bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.store.ForgetSome(client, forgetBatch)
+}
+
+// EndSession drops all that is kept for a client whose MQTT session ended. What Forget says
+// holds here too.
 func (e *Engine) EndSession(client string) {
+	e.Forget(client)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.store.EndSession(client)
