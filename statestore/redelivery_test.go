@@ -1,7 +1,11 @@
 package statestore
 
 import (
+	"crypto/sha256"
 	"hash/crc32"
+	"runtime"
+	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -15,8 +19,7 @@ func TestTheSumOfAStringIsThatOfItsBytes(t *testing.T) {
 	}
 }
 
-// A renewal copies what the store keeps: the key, by which it is looked up, and the
-// correlation data.
+// A renewal copies the key, by which it is looked up.
 func TestARenewalAllocatesLittle(t *testing.T) {
 	store, err := New(Options{})
 	if err != nil {
@@ -34,7 +37,135 @@ func TestARenewalAllocatesLittle(t *testing.T) {
 	for range 2 * DefaultRemembered {
 		renew()
 	}
-	if got := testing.AllocsPerRun(1000, renew); got > 2 {
-		t.Errorf("a renewal allocates %v times; want 2", got)
+	if got := testing.AllocsPerRun(1000, renew); got > 1 {
+		t.Errorf("a renewal allocates %v times; want 1", got)
 	}
+}
+
+// deliver sends a request that may come again.
+func (w *world) deliver(client, correlation string, words ...string) (reply Reply, notified int) {
+	ts := "1:0:n"
+	reply, notifications := w.store.Apply(w.now, Parse(Request{
+		Client: client, Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte(correlation),
+	}))
+	return reply, len(notifications)
+}
+
+// Invariant 23: neither the length of correlation data nor where two of them differ matters.
+func TestInvariant23CorrelationDataOfAnyLengthIsTold(t *testing.T) {
+	long := strings.Repeat("x", 1<<16-2)
+	all := []string{"\x00", "\x00\x00", "a", "a\x00", long, long + "x", long + "y", "y" + long}
+	for _, length := range []int{15, 16, 17, 36} {
+		all = append(all, strings.Repeat("x", length), strings.Repeat("x", length-1)+"y", "y"+strings.Repeat("x", length-1))
+	}
+	sum := sha256.Sum256([]byte(long)) // as data it is not what stands for the long one
+	all = append(all, string(sum[:16]))
+	w := newWorld(t, Options{})
+	replies := make(map[string]Reply)
+	for _, correlation := range all {
+		reply, _ := w.deliver("c", correlation, "SET", "k", "v")
+		for other, earlier := range replies {
+			if reply.Version == earlier.Version {
+				t.Fatalf("%.20q is taken for %.20q", correlation, other)
+			}
+		}
+		replies[correlation] = reply
+	}
+	for _, correlation := range all {
+		if again, _ := w.deliver("c", correlation, "SET", "k", "v"); again != replies[correlation] {
+			t.Errorf("%.20q delivered again: %v; the first time %v", correlation, again, replies[correlation])
+		}
+	}
+}
+
+// Invariant 23: exactly the last requests are remembered, also of a client that uses
+// correlation data again, and of one whose connection broke meanwhile.
+func TestInvariant23TheLastRequestsAreRemembered(t *testing.T) {
+	const remembered = 4
+	for name, middle := range map[string]func(*world){
+		"others": func(w *world) { w.deliver("c", "other", "SET", "k", "v") },
+		"the same data with other content": func(w *world) {
+			w.deliver("c", "first", "SET", "k", "first")
+			w.deliver("c", "again", "SET", "k", "v")
+			w.deliver("c", "again", "SET", "k", "w")
+		},
+		"a watch that is begun again": func(w *world) {
+			w.deliver("c", "watch", "KEYNOTIFY", "k")
+			w.store.Forget("c")
+			w.deliver("c", "watch", "KEYNOTIFY", "k")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, Options{Remembered: remembered})
+			w.deliver("c", "before", "SET", "k", "v")
+			middle(w)
+			var first [remembered]Reply
+			for i := range first {
+				first[i], _ = w.deliver("c", strconv.Itoa(i), "SET", "k", "v")
+			}
+			for i := range first {
+				if again, _ := w.deliver("c", strconv.Itoa(i), "SET", "k", "v"); again != first[i] {
+					t.Errorf("request %d delivered again: %v; the first time %v", i, again, first[i])
+				}
+			}
+			if got := w.store.Usage().Remembered; got != remembered {
+				t.Errorf("%d are remembered; want %d", got, remembered)
+			}
+		})
+	}
+}
+
+// The reuse of correlation data makes its request the latest, not its place in the ring.
+func TestARequestThatReusesCorrelationDataIsAsNewAsAnyOther(t *testing.T) {
+	w := newWorld(t, Options{Remembered: 3})
+	for _, correlation := range []string{"1", "2", "3"} {
+		w.deliver("c", correlation, "SET", "k", "v")
+	}
+	reused, _ := w.deliver("c", "1", "SET", "k", "w")
+	w.deliver("c", "4", "SET", "k", "v")
+	w.deliver("c", "5", "SET", "k", "v")
+	if again, _ := w.deliver("c", "1", "SET", "k", "w"); again != reused {
+		t.Errorf("delivered again: %v; the first time %v", again, reused)
+	}
+}
+
+// A watch ends with the connection, so a KEYNOTIFY that comes again registers again; what
+// else comes again does not.
+func TestAKeyNotifyThatComesAgainOnTheNextConnectionRegisters(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.deliver("c", "watch", "KEYNOTIFY", "k")
+	set, notified := w.deliver("c", "set", "SET", "k", "v")
+	if notified != 1 {
+		t.Fatalf("%d are notified", notified)
+	}
+	w.store.Forget("c")
+	if again, notified := w.deliver("c", "set", "SET", "k", "v"); again != set || notified != 0 {
+		t.Errorf("a SET delivered again: %v, %d notifications; the first time %v", again, notified, set)
+	}
+	w.deliver("c", "watch", "KEYNOTIFY", "k")
+	if _, notified := w.deliver("c", "set 2", "SET", "k", "v"); notified != 1 {
+		t.Errorf("%d are notified after the watch began again", notified)
+	}
+}
+
+// What is remembered of one client has a bound in bytes, whatever it sends.
+func TestLongCorrelationDataTakesUpNoMemory(t *testing.T) {
+	w := newWorld(t, Options{})
+	correlation := strings.Repeat("x", 1<<16-9)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	const clients, requests = 10, DefaultRemembered
+	for client := range clients {
+		for i := range requests {
+			w.deliver(strconv.Itoa(client), correlation+strconv.Itoa(i), "SET", "k", "v")
+		}
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 4*w.store.Usage().RememberedBytes {
+		t.Errorf("%d requests take up %d bytes", clients*requests, grown)
+	}
+	t.Log((int64(after.HeapAlloc)-int64(before.HeapAlloc))/(clients*requests), "bytes for each")
+	runtime.KeepAlive(w)
 }

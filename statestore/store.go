@@ -56,7 +56,7 @@ type Options struct {
 	// one that is delivered again is not applied again; default
 	// DefaultRemembered. It must be at least the number of requests that a
 	// client may have unacknowledged: the Receive Maximum that the server
-	// announces.
+	// announces. A remembered request takes up about 128 bytes, whatever it holds.
 	Remembered int
 
 	// Strict closes holes that the protocol leaves open, at the price of
@@ -134,7 +134,7 @@ func New(options Options) (*Store, error) {
 		entries:  make(map[string]*entry),
 		expiries: newExpiries(),
 		watches:  newWatches(),
-		sessions: newSessions(options.Remembered),
+		sessions: newSessions(options.Remembered, options.Node),
 		fences:   make(map[string]hlc.Timestamp),
 	}, nil
 }

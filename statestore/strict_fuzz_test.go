@@ -37,6 +37,9 @@ func (s *strictRun) step(p *program) {
 	client := programClients[p.next()%2]
 	token := strictTokens[p.next()%len(strictTokens)]
 	correlation := fmt.Sprint(p.next() % 6)
+	if correlation > "2" {
+		correlation = strings.Repeat(correlation, 17) // is hashed
+	}
 	how := p.next()
 	words := []string{verb, key}
 	switch verb {
@@ -114,10 +117,15 @@ func (s *strictRun) invariants() {
 		}
 	}
 	s.checkWatches()
+	remembered := 0
 	for client, session := range s.store.sessions.byClient {
+		remembered += len(session.ring)
 		if len(session.ring) > strictOptions.Remembered || len(session.positions) > len(session.ring) {
 			s.tb.Fatalf("of %q are remembered %d replies, %d of them to be found", client, len(session.ring), len(session.positions))
 		}
+	}
+	if usage := s.store.Usage(); usage.Remembered != remembered || usage.Keys+usage.Fences != keys || usage.Bytes != bytes {
+		s.tb.Fatalf("the usage is %+v; %d requests are remembered", usage, remembered)
 	}
 }
 

@@ -182,7 +182,8 @@ func (w *watches) notify(to []Notification, change Change) []Notification {
 	if of == nil {
 		return to
 	}
-	shared := &change
+	shared := new(Change) // not &change, which would allocate where no client watches
+	*shared = change
 	to = slices.Grow(to, len(of.watchers)-of.gaps)
 	for _, r := range of.watchers {
 		if r.watcher != nil && !r.watcher.gone {

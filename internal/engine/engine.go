@@ -23,7 +23,7 @@ const expireBatch = 256
 
 // forgetBatch is how many watches are freed while the lock is held: for some tens of
 // microseconds.
-const forgetBatch = 256
+const forgetBatch = 64
 
 // Engine is a store with a clock. It is safe for concurrent use.
 type Engine struct {
@@ -115,6 +115,13 @@ func (e *Engine) EndSession(client string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.store.EndSession(client)
+}
+
+// Usage returns what the store holds now.
+func (e *Engine) Usage() statestore.Usage {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.store.Usage()
 }
 
 // Begin tells the store that requests can reach it from now on.
