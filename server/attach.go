@@ -34,7 +34,7 @@ type AttachOptions struct {
 	// host name of the URL.
 	TLS *tls.Config
 
-	// Store limits the store, and makes it strict. The zero value does neither.
+	// Store limits the store, and makes it strict, like Options.Store.
 	Store statestore.Options
 	// Dialect chooses how the store writes replies that differ between the published
 	// protocol and what is deployed.
@@ -122,6 +122,7 @@ func Attach(broker string, options AttachOptions) (*Attached, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
+	limitWatches(&options.Store)
 	if options.Store.Identity == "" {
 		options.Store.Identity = engine.NewIdentity() // it starts without what an earlier one knew
 	}

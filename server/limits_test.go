@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -80,6 +81,32 @@ func TestInvariant38ARenewalIsNeverRefusedForQuota(t *testing.T) {
 		if got := p.do(step.words...); got != step.want {
 			t.Errorf("step %d, %q: %q, want %q", i, step.words, got, step.want)
 		}
+	}
+}
+
+func TestAClientMayWatchTenThousandKeysUnlessOptionsSayOtherwise(t *testing.T) {
+	p := connect(t, start(t, server.Options{}), "p", nil)
+	for i := range 10_000 {
+		if got := p.do("KEYNOTIFY", strconv.Itoa(i)); got != "+OK\r\n" {
+			t.Fatalf("watch %d: %q", i, got)
+		}
+	}
+	if got, want := p.do("KEYNOTIFY", "one more"), "-ERR the quota has been exceeded\r\n"; got != want {
+		t.Errorf("one more: %q, want %q", got, want)
+	}
+}
+
+func TestTheWatchesOfAClientMayTakeUpFourMebibytesUnlessOptionsSayOtherwise(t *testing.T) {
+	p := connect(t, start(t, server.Options{}), "p", nil)
+	long := strings.Repeat("k", 60_000)
+	watches := 0
+	for ; p.do("KEYNOTIFY", long+strconv.Itoa(watches)) == "+OK\r\n"; watches++ {
+		if watches > 100 {
+			break
+		}
+	}
+	if watches != 69 { // of 60,258 bytes at most, with what a watch counts beside its key
+		t.Errorf("%d watches of 60 kB were begun", watches)
 	}
 }
 

@@ -34,8 +34,9 @@ type Options struct {
 	// ordinary topics as well.
 	Authorizer access.Authorizer
 
-	// Store limits the store, and makes it strict. The zero value does neither.
-	// A server announces Store.Remembered as its Receive Maximum.
+	// Store limits the store, and makes it strict. The zero value does neither, but for
+	// watches: where a limit of watches is 0, a client may have 10,000 (MaxWatches) that
+	// take up 4 MiB (MaxWatchBytes), and all clients 256 MiB (MaxAllWatchBytes). A server announces Store.Remembered as its Receive Maximum.
 	Store statestore.Options
 	// Dialect chooses how the server writes replies that differ between the
 	// published protocol and what is deployed.
@@ -60,7 +61,25 @@ const (
 
 	defaultMaxPacketSize = 1 << 20
 	defaultMaxClients    = 10_000
+
+	defaultMaxWatches       = 10_000
+	defaultMaxWatchBytes    = 4 << 20
+	defaultMaxAllWatchBytes = 256 << 20
 )
+
+// limitWatches fills in the defaults of what clients may make the store remember without
+// setting a key.
+func limitWatches(o *statestore.Options) {
+	if o.MaxWatches == 0 {
+		o.MaxWatches = defaultMaxWatches
+	}
+	if o.MaxWatchBytes == 0 {
+		o.MaxWatchBytes = defaultMaxWatchBytes
+	}
+	if o.MaxAllWatchBytes == 0 {
+		o.MaxAllWatchBytes = defaultMaxAllWatchBytes
+	}
+}
 
 // complete fills in defaults and rejects nonsense.
 func (o *Options) complete() error {
@@ -76,6 +95,7 @@ func (o *Options) complete() error {
 	if o.MaxClients < 0 {
 		return fmt.Errorf("Options.MaxClients %d is negative; 0 means %d", o.MaxClients, defaultMaxClients)
 	}
+	limitWatches(&o.Store)
 	if o.Store.Remembered == 0 {
 		o.Store.Remembered = statestore.DefaultRemembered
 	}

@@ -79,7 +79,7 @@ with the client id and a colon.`,
 	flags.IntVar(&settings.Store.MaxKeys, "max-keys", 0, "how many keys the store may hold; 0 means no limit")
 	flags.Int64Var(&settings.Store.MaxBytes, "max-bytes", 0, "how many bytes keys and values may have together; 0 means no limit")
 	flags.IntVar(&settings.Store.MaxValue, "max-value", 0, "how many bytes a value may have; 0 means no limit but that of packets")
-	flags.IntVar(&settings.Store.MaxWatches, "max-watches", 0, "how many keys a client may watch; 0 means no limit")
+	flags.IntVar(&settings.Store.MaxWatches, "max-watches", 10_000, "how many keys a client may watch")
 	flags.IntVar(&settings.Store.Remembered, "remembered", statestore.DefaultRemembered, "how many requests of a client are remembered, so that none is applied twice; also how many it may send at once")
 	flags.IntVar(&settings.MaxClients, "max-clients", 10_000, "how many clients may be connected or have a session that is kept")
 	flags.Uint32Var(&settings.MaxPacketSize, "max-packet-size", 1<<20, "largest MQTT packet in bytes")
