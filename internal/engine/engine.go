@@ -28,6 +28,7 @@ const forgetBatch = 64
 // Engine is a store with a clock. It is safe for concurrent use.
 type Engine struct {
 	deliver func(statestore.Notification)
+	wakeAll func([]statestore.Notification) // nil: nothing
 	started time.Time
 	wake    chan struct{}
 	system  atomic.Pointer[func() time.Time] // nil: time.Now
@@ -51,6 +52,13 @@ func New(store *statestore.Store, deliver func(statestore.Notification)) *Engine
 	return e
 }
 
+// AfterDelivery makes the engine call wake with the notifications of each change after it
+// has delivered them, without its lock: to wake a goroutine for each of a thousand watchers
+// takes several times as long as to queue a notification for each. wake may be called by
+// several goroutines at once, and when later changes have been delivered already. Call
+// AfterDelivery before the engine is used.
+func (e *Engine) AfterDelivery(wake func([]statestore.Notification)) { e.wakeAll = wake }
+
 // SetSystemClock makes now the system's clock from here on; nil, like at first, is time.Now.
 // The store's time of day is slewed towards it, see [wall]. now is called without a lock,
 // and by several goroutines at once.
@@ -72,6 +80,12 @@ func (e *Engine) Apply(command statestore.Command) statestore.Reply {
 // of what happened is in the store's order. Like deliver it is called with the lock held
 // and must only hand over.
 func (e *Engine) ApplyThen(command statestore.Command, then func(statestore.Reply)) statestore.Reply {
+	reply, notifications := e.applyThen(command, then)
+	e.delivered(notifications)
+	return reply
+}
+
+func (e *Engine) applyThen(command statestore.Command, then func(statestore.Reply)) (statestore.Reply, []statestore.Notification) {
 	system := e.systemTime()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -88,7 +102,14 @@ func (e *Engine) ApplyThen(command statestore.Command, then func(statestore.Repl
 		default:
 		}
 	}
-	return reply
+	return reply, notifications
+}
+
+// delivered is called without the lock.
+func (e *Engine) delivered(notifications []statestore.Notification) {
+	if e.wakeAll != nil && len(notifications) > 0 {
+		e.wakeAll(notifications)
+	}
 }
 
 // Forget drops the watches of a client whose connection ended. It may take a while; others
@@ -170,22 +191,24 @@ func (e *Engine) Run(ctx context.Context) {
 // two batches others get the lock, and the end of ctx is noticed.
 func (e *Engine) expire(ctx context.Context) (wait time.Duration, ok bool) {
 	for more := true; more && ctx.Err() == nil; {
-		more, wait, ok = e.expireSome()
+		var notifications []statestore.Notification
+		notifications, more, wait, ok = e.expireSome()
+		e.delivered(notifications)
 	}
 	return wait, ok
 }
 
-func (e *Engine) expireSome() (more bool, wait time.Duration, ok bool) {
+func (e *Engine) expireSome() (notifications []statestore.Notification, more bool, wait time.Duration, ok bool) {
 	system := e.systemTime()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := e.nowLocked(system)
-	notifications, more := e.store.Expire(now, expireBatch)
+	notifications, more = e.store.Expire(now, expireBatch)
 	for _, notification := range notifications {
 		e.deliver(notification)
 	}
 	e.filing, e.armed = e.store.NextExpiry()
-	return more, max(e.filing-now.Elapsed, 0), e.armed
+	return notifications, more, max(e.filing-now.Elapsed, 0), e.armed
 }
 
 // systemTime reads the system's clock for nowLocked. It is called before the lock is taken,
