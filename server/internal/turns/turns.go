@@ -45,7 +45,9 @@
 // # What it does not do
 //
 // A turn is not taken away: it ends when its goroutine says so. What waits inside a turn
-// (for a socket, or for a lock that another client can hold) makes all wait.
+// (for a socket, or for a lock that another client can hold) makes all wait. If that goes
+// on for 10 ms, for example in a function of the embedding program, one more turn is given
+// until such a turn has ended.
 package turns
 
 import (
@@ -63,6 +65,9 @@ const Budget = 200 * time.Microsecond
 // charge is the most that a turn counts for.
 const charge = 4 * Budget
 
+// stall is for how long no turn may be given before one more is.
+const stall = 10 * time.Millisecond
+
 // Turns gives turns to places. It is safe for concurrent use, and has no goroutine.
 type Turns struct {
 	epoch time.Time
@@ -72,6 +77,8 @@ type Turns struct {
 	now     time.Duration // the mark at which the latest turn began
 	waiting queue         // empty while there are free turns
 	arrived uint64        // how many ever waited
+	given   time.Duration // when the latest turn was given, since the epoch
+	extra   int           // turns that were given because others stall
 }
 
 // New returns turns of which n are given at a time. 0 or less means one fewer than the
@@ -96,12 +103,14 @@ func New(n int) *Turns {
 type Place struct {
 	turns *Turns
 	turn  chan struct{} // the turn, when it was waited for; nil until then
+	timer *time.Timer   // while it is waited for; nil until then
 	in    bool
 	begun time.Duration // since the epoch; valid in a turn
 
 	// Guarded by Turns.mu.
 	mark    time.Duration
-	arrival uint64 // orders equal marks
+	arrival uint64        // orders equal marks
+	given   time.Duration // when the turn was, since the epoch
 }
 
 // NewPlace returns the place of a new connection.
@@ -116,10 +125,31 @@ func (p *Place) Begin() {
 	if p.in {
 		return
 	}
-	if !p.turns.begin(p) {
-		<-p.turn
+	now := time.Since(p.turns.epoch)
+	if !p.turns.begin(p, now) {
+		p.wait()
+		now = time.Since(p.turns.epoch)
 	}
-	p.in, p.begun = true, time.Since(p.turns.epoch)
+	p.in, p.begun = true, now
+}
+
+// wait waits for the turn.
+func (p *Place) wait() {
+	if p.timer == nil {
+		p.timer = time.NewTimer(stall)
+	} else {
+		p.timer.Reset(stall)
+	}
+	defer p.timer.Stop()
+	for {
+		select {
+		case <-p.turn:
+			return
+		case <-p.timer.C:
+			p.turns.relieve()
+			p.timer.Reset(stall)
+		}
+	}
 }
 
 // Spent reports whether the turn has lasted for its [Budget] and should end. Outside of a
@@ -141,13 +171,14 @@ func (p *Place) End() {
 }
 
 // begin gives a turn to a place, or makes it wait and reports false.
-func (t *Turns) begin(p *Place) bool {
+func (t *Turns) begin(p *Place, now time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p.mark = max(p.mark, t.now-Budget)
 	if t.free > 0 {
 		t.free--
-		t.now = p.mark
+		t.now = max(t.now, p.mark)
+		p.given, t.given = now, now
 		return true
 	}
 	if p.turn == nil {
@@ -164,12 +195,33 @@ func (t *Turns) end(p *Place, used time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p.mark += used
-	if len(t.waiting) == 0 {
+	// The clock is read again: a turn that stalled when relieve looked has stalled now.
+	switch {
+	case t.extra > 0 && time.Since(t.epoch)-p.given >= stall:
+		t.extra--
+	case len(t.waiting) == 0:
 		t.free++
-		return
+	default:
+		t.giveLocked()
 	}
+}
+
+// relieve gives one more turn if none was given for a while.
+func (t *Turns) relieve() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.waiting) > 0 && time.Since(t.epoch)-t.given >= stall {
+		t.extra++
+		t.giveLocked()
+	}
+}
+
+// giveLocked gives a turn to the next place.
+func (t *Turns) giveLocked() {
 	next := heap.Pop(&t.waiting).(*Place)
 	t.now = max(t.now, next.mark)
+	next.given = time.Since(t.epoch)
+	t.given = next.given
 	next.turn <- struct{}{} // has room: a place waits for one turn
 }
 

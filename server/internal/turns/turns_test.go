@@ -178,7 +178,48 @@ func TestAnIdlePlaceSavesNothingUp(t *testing.T) {
 	})
 }
 
-// A turn that took a second counts for little, or the place would wait for as long.
+// A turn that does not end, because something in it waits, makes the others wait for a
+// while and no longer. When it ends after all there are as many turns as before.
+func TestATurnThatStallsIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, n := range []int{1, 2} {
+			all := New(n)
+			var stalled []*Place
+			for range n {
+				place := all.NewPlace()
+				place.Begin()
+				stalled = append(stalled, place)
+			}
+			var tasks sync.WaitGroup
+			stop := make(chan struct{})
+			for range 5 {
+				all.NewPlace().keepBusy(&tasks, stop, Budget)
+			}
+			place, asked := all.NewPlace(), time.Now()
+			place.work(Budget)
+			if took := time.Since(asked); took > stall+20*Budget {
+				t.Errorf("with %d stalled turns another took %v", n, took)
+			}
+			asked = time.Now()
+			for range 10 {
+				place.work(Budget)
+			}
+			if took := time.Since(asked); took > 100*Budget {
+				t.Errorf("with %d turns replaced, ten others took %v", n, took)
+			}
+			for _, p := range stalled {
+				p.End()
+			}
+			close(stop)
+			await.Done(tasks.Wait)
+			if all.free != n || all.extra != 0 {
+				t.Errorf("in the end %d turns are free, %d are extra; want %d and none", all.free, all.extra, n)
+			}
+		}
+	})
+}
+
+// A long turn counts for little, or the place would wait for as long.
 func TestOneLongTurnIsForgiven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := New(1)
@@ -186,10 +227,12 @@ func TestOneLongTurnIsForgiven(t *testing.T) {
 		var tasks sync.WaitGroup
 		stop := make(chan struct{})
 		busy.keepBusy(&tasks, stop, Budget)
-		slow.work(time.Second)
+		slow.Begin()
+		time.Sleep(stall - 1)
+		slow.End()
 		asked := time.Now()
 		slow.work(Budget)
-		if took := time.Since(asked); took > 2*charge+2*Budget {
+		if took := time.Since(asked); took > charge+3*Budget {
 			t.Errorf("the next turn took %v", took)
 		}
 		close(stop)
@@ -228,36 +271,58 @@ func TestATurnIsSpentAfterItsBudget(t *testing.T) {
 	})
 }
 
-// No more turns at a time than there are, none lost, and none left over.
+func TestSoManyTurnsAreGivenAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 3
+		all := New(n)
+		var mu sync.Mutex
+		inside, most := 0, 0
+		count := func(change int) {
+			mu.Lock()
+			defer mu.Unlock()
+			inside += change
+			most = max(most, inside)
+		}
+		var tasks sync.WaitGroup
+		for range 20 {
+			place := all.NewPlace()
+			tasks.Go(func() {
+				for range 50 {
+					place.Begin()
+					count(1)
+					time.Sleep(Budget)
+					count(-1)
+					place.End()
+				}
+			})
+		}
+		await.Done(tasks.Wait)
+		if most != n {
+			t.Errorf("%d turns at a time; want %d", most, n)
+		}
+	})
+}
+
+// Every place gets all its turns, and none is left over.
 func TestNoTurnIsLost(t *testing.T) {
 	const n, places, rounds = 3, 50, 500
 	all := New(n)
-	var mu sync.Mutex
-	inside := 0
 	var tasks sync.WaitGroup
 	for i := range places {
 		tasks.Go(func() {
 			place := all.NewPlace()
 			for range rounds {
 				place.Begin()
-				mu.Lock()
-				inside++
-				if inside > n {
-					t.Errorf("%d turns at a time; want %d", inside, n)
-				}
-				mu.Unlock()
 				for j := 0; j < i && !place.Spent(); j++ {
 				}
-				mu.Lock()
-				inside--
-				mu.Unlock()
 				place.End()
 			}
 		})
 	}
 	await.Done(tasks.Wait)
-	if all.free != n || len(all.waiting) != 0 {
-		t.Errorf("in the end %d turns are free and %d places wait; want %d and none", all.free, len(all.waiting), n)
+	if all.free != n || all.extra != 0 || len(all.waiting) != 0 {
+		t.Errorf("in the end %d turns are free, %d are extra and %d places wait; want %d and none",
+			all.free, all.extra, len(all.waiting), n)
 	}
 }
 
