@@ -28,6 +28,10 @@ func (s *Server) admit(cl *mqtt.Client, conn *connection, pk packets.Packet) *pa
 		// Its session, and what is published for it, are another's.
 		return refusal(packets.ErrNotAuthorized, "this client id is in use by another user")
 	}
+	if s.collides(cl.ID) {
+		return refusal(packets.ErrClientIdentifierNotValid, "another client, connected or with a session that is kept, has an id of which this one is the upper-case hex, or the reverse: "+
+			"both would own the same topics below clients/; choose another client id, or end that session")
+	}
 	if !known && s.broker.Clients.Len() >= s.options.MaxClients {
 		return refusal(packets.ErrQuotaExceeded, fmt.Sprintf("the server has its %d clients, connected or with a session that is kept", s.options.MaxClients))
 	}
@@ -43,8 +47,8 @@ func (s *Server) admitWill(who access.Identity, cl *mqtt.Client, conn *connectio
 	if pk.Connect.WillFlag && pk.Connect.WillTopic == protocol.InvokeTopic {
 		return s.keepWill(who, cl, conn, pk)
 	}
-	if pk.Connect.WillFlag && !s.mayLeaveWill(who, pk.Connect.WillTopic, pk.Connect.WillProperties.WillDelayInterval > 0) {
-		// The broker publishes a Will without asking anybody whether the client may.
+	if pk.Connect.WillFlag && !s.mayLeaveWill(who, pk.Connect.WillTopic) {
+		// By the time the Will is due, there is no client that could be told.
 		return refusal(packets.ErrNotAuthorized, fmt.Sprintf("a Will may not be published to %q, which belongs to the state store or to another client", pk.Connect.WillTopic))
 	}
 	if pk.Connect.WillFlag && pk.Connect.WillRetain && isClientTopic(pk.Connect.WillTopic) {
@@ -55,6 +59,23 @@ func (s *Server) admitWill(who access.Identity, cl *mqtt.Client, conn *connectio
 
 func refusal(code packets.Code, reason string) *packets.Code {
 	return &packets.Code{Code: code.Code, Reason: reason}
+}
+
+// connackCode returns a refusal as the client's version of MQTT has it. The broker
+// translates only codes whose reason is its own, and would send the others as they are to
+// clients that do not know them.
+func connackCode(cl *mqtt.Client, refused packets.Code) packets.Code {
+	if cl.Properties.ProtocolVersion >= 5 {
+		return refused
+	}
+	switch refused.Code {
+	case packets.ErrClientIdentifierNotValid.Code:
+		return packets.Err3ClientIdentifierNotValid
+	case packets.ErrNotAuthorized.Code, packets.ErrBadUsernameOrPassword.Code:
+		return packets.Err3NotAuthorized
+	default:
+		return packets.Err3ServerUnavailable
+	}
 }
 
 // credentialsOf collects what a connection says and proves of itself.

@@ -4,12 +4,19 @@ import (
 	"net"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
+
+	"github.com/tenurelock/tenure/server/access"
 )
 
 // What follows lets tests see and disturb what a user of the package cannot.
 
 // Broker returns the embedded broker.
 func (s *Server) Broker() *mqtt.Server { return s.broker }
+
+// MayPublishWill reports whether a Will may be published now.
+func (s *Server) MayPublishWill(who access.Identity, topic string) bool {
+	return s.mayPublishWill(who, topic)
+}
 
 // WrapListener puts something between the server and its socket; before Serve.
 func (s *Server) WrapListener(wrap func(net.Listener) net.Listener) {

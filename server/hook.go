@@ -50,7 +50,7 @@ func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 	if refused := h.server.admit(cl, conn, pk); refused != nil {
 		h.server.count(func(stats *Stats) { stats.RefusedConnections++ })
 		h.server.logger.Warn("refused a connection", "client", cl.ID, "reason", refused.Reason)
-		_ = h.server.broker.SendConnack(cl, *refused, false, nil) // the connection ends either way
+		_ = h.server.broker.SendConnack(cl, connackCode(cl, *refused), false, nil) // the connection ends either way
 		return *refused
 	}
 	if pk.Connect.Keepalive == 0 {

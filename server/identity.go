@@ -30,43 +30,46 @@ func (s *Server) mayPublish(who access.Identity, topic string) bool {
 	if !ok || isRecommended(rest) || s.isAnswered(level, topic) {
 		return false
 	}
-	return s.owns(who.Client, topic) || s.topics == nil || s.topics.AuthorizeTopic(who, topic, true)
+	return owns(who.Client, topic) || s.topics == nil || s.topics.AuthorizeTopic(who, topic, true)
 }
 
-// isAnswered reports whether the store answers on a topic below clients/{level}, for
-// either client that the level may name. While the level belongs to the one whose hex it
-// is, the store does not answer the other there, so what that reserved does not count: it
-// would keep other applications from publishing to the first client.
+// isAnswered reports whether the store answers on a topic below clients/{level}. The level
+// is the client id of its owner, or the hex of that.
 func (s *Server) isAnswered(level, topic string) bool {
 	name, isHex := fromHex(level)
-	if isHex && s.responseTopics.reserved(name, topic) {
-		return true
-	}
-	return !(isHex && s.isConnected(name)) && s.responseTopics.reserved(level, topic)
+	return s.responseTopics.reserved(level, topic) || isHex && s.responseTopics.reserved(name, topic)
 }
 
 // mayBeAnswered reports whether a client may be answered on a topic: below clients/ on
 // its own ones only, or the store would publish in its name where it may not.
 func (s *Server) mayBeAnswered(who access.Identity, topic string) bool {
 	if isClientTopic(topic) {
-		return s.owns(who.Client, topic)
+		return owns(who.Client, topic)
 	}
 	return s.mayUse(who, topic)
 }
 
-// mayLeaveWill reports whether a client may have a Will on a topic. The broker publishes it
-// later, and asks nothing then. So below clients/ it must be a topic that will still be
-// the client's own, and one on which the store never answers. A Will with a delay is
-// published when its client is gone.
-func (s *Server) mayLeaveWill(who access.Identity, topic string, delayed bool) bool {
+// mayLeaveWill reports whether a client may have a Will on a topic: below clients/ on its
+// own ones only, and on none on which the store answers every client. This is asked at
+// CONNECT, so that a Will without a chance is refused while its client can be told;
+// mayPublishWill is asked when the Will is due.
+func (s *Server) mayLeaveWill(who access.Identity, topic string) bool {
 	if !isClientTopic(topic) {
 		return s.mayUse(who, topic)
 	}
-	level, rest, _ := clientTopic(topic)
-	if _, isHex := fromHex(level); isHex && (level == who.Client || delayed) {
-		return false // the level belongs to another as soon as that connects, or this one is gone
+	_, rest, _ := clientTopic(topic)
+	return owns(who.Client, topic) && !isRecommended(rest)
+}
+
+// mayPublishWill reports whether the Will of a client may be published now. The rules, the
+// response topics and the owner of the topic may have changed since CONNECT: a Will with a
+// delay can be due after the session of its client has ended, when another client may own
+// the level.
+func (s *Server) mayPublishWill(who access.Identity, topic string) bool {
+	if isClientTopic(topic) && s.collides(who.Client) {
+		return false
 	}
-	return s.owns(who.Client, topic) && !isRecommended(rest)
+	return s.mayLeaveWill(who, topic) && s.mayPublish(who, topic)
 }
 
 // mayUse reports whether a client may publish to a topic outside of clients/, or be
@@ -94,7 +97,7 @@ func (s *Server) mayRead(who access.Identity, filter string) bool {
 	case filter == protocol.InvokeTopic:
 		return false
 	case first+"/" == clientTopics && second != "+" && second != "#":
-		return s.owns(who.Client, filter)
+		return owns(who.Client, filter)
 	case strings.ContainsAny(filter, "+#"), strings.HasPrefix(filter, "$"):
 		return true
 	}
@@ -116,19 +119,26 @@ func isBelow(topic, level string) bool {
 // as one deployed client writes it, clients/{upper-case hex of id}/….
 //
 // The two forms can meet: to a client that is called "70" the plain form is what the
-// hex form is to one that is called "p". Such a level belongs to "p" while that is
-// connected; and while its session is kept, too, but for the store's own topics: what
-// applications answer to "p" is not for the other to read.
-func (s *Server) owns(client, topic string) bool {
-	level, rest, ok := clientTopic(topic)
+// hex form is to one that is called "p". The server knows only one of two such clients at
+// a time (collides), so a level has one owner.
+func owns(client, topic string) bool {
+	level, _, ok := clientTopic(topic)
 	if !ok {
 		return false
 	}
 	name, isHex := fromHex(level)
-	if isHex && name == client {
+	return level == client || isHex && name == client
+}
+
+// collides reports whether another client that is connected, or has a session that is
+// kept, owns a level below clients/ that would be this client's too: the id of one is the
+// upper-case hex of the id of the other. The answer holds while the lock on the client id
+// is held.
+func (s *Server) collides(client string) bool {
+	if name, isHex := fromHex(client); isHex && s.hasSession(name) {
 		return true
 	}
-	return level == client && !(isHex && (s.isConnected(name) || !isRecommended(rest) && s.hasSession(name)))
+	return s.hasSession(toHex(client))
 }
 
 func fromHex(level string) (name string, ok bool) {
@@ -137,6 +147,10 @@ func fromHex(level string) (name string, ok bool) {
 	}
 	decoded, err := hex.DecodeString(level)
 	return string(decoded), err == nil
+}
+
+func toHex(name string) string {
+	return strings.ToUpper(hex.EncodeToString([]byte(name)))
 }
 
 // hasSession reports whether a client is connected or its session is kept.

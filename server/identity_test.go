@@ -125,29 +125,6 @@ func TestAWildcardNeverDeliversWhatItsClientMayNotRead(t *testing.T) {
 	}
 }
 
-func TestAHexadecimalNameGivesWayToItsOwnerAndNotTheReverse(t *testing.T) {
-	address := start(t, server.Options{})
-	spy := connect(t, address, "70", nil) // what "p" is in hex
-	if !spy.maySubscribe("clients/70/#") {
-		t.Fatal("a client without a namesake may not use its name")
-	}
-	p := connect(t, address, "p", nil)
-	p.replyTo = "clients/70/response"
-	p.subscribe(p.replyTo)
-	p.do("SET", "k", "secret")
-	if spy.mayPublish("clients/70/response") {
-		t.Error("a reply to p can be forged")
-	}
-	if spy.mayBeAnswered("clients/70/response") {
-		t.Error("a request of another is answered to p")
-	}
-	spy.maySubscribe("clients/3730/#")
-	spy.mayPublish("clients/3730/last")
-	if message := spy.next(); message.Topic != "clients/3730/last" {
-		t.Errorf("the spy received %v", message)
-	}
-}
-
 func TestAWillIsJudgedLikeAPublish(t *testing.T) {
 	address := start(t, server.Options{})
 	for _, test := range []struct {
