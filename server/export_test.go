@@ -13,6 +13,11 @@ import (
 // Broker returns the embedded broker.
 func (s *Server) Broker() *mqtt.Server { return s.broker }
 
+// MaySubscribe reports whether a client may subscribe to a filter.
+func (s *Server) MaySubscribe(who access.Identity, filter string) bool {
+	return s.maySubscribe(who, filter)
+}
+
 // MayPublishWill reports whether a Will may be published now.
 func (s *Server) MayPublishWill(who access.Identity, topic string) bool {
 	return s.mayPublishWill(who, topic)

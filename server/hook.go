@@ -69,7 +69,7 @@ func (h *hook) OnACLCheck(cl *mqtt.Client, topic string, write bool) bool {
 	if write {
 		return topic == protocol.InvokeTopic || h.server.mayPublish(who, topic)
 	}
-	return h.server.mayRead(who, topic)
+	return h.server.maySubscribe(who, topic) // of a topic it asks mayRead
 }
 
 // OnSessionEstablish comes before the broker looks for an earlier connection of

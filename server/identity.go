@@ -81,27 +81,99 @@ func (s *Server) mayUse(who access.Identity, topic string) bool {
 	return s.topics == nil || s.topics.AuthorizeTopic(who, topic, true)
 }
 
-// mayRead reports whether a client may subscribe to a filter, or be sent a message on
-// a topic. A filter that covers with a wildcard what the client may not read is
-// granted, and delivers none of that, since each delivery is asked about too.
-func (s *Server) mayRead(who access.Identity, filter string) bool {
-	if group, shared := strings.CutPrefix(filter, "$share/"); shared {
-		_, filter, _ = strings.Cut(group, "/")
-	}
-	if isBelow(filter, protocol.ReservedPrefix) {
-		return strings.HasPrefix(filter, strings.TrimSuffix(protocol.NotifyFilter(who.Client), "+"))
+// maySubscribe reports whether a client may subscribe to a filter. It is asked at
+// SUBSCRIBE; mayRead is asked for each delivery. A filter that covers with a wildcard
+// what the client may not read is granted, and delivers none of that. A shared one is not:
+// what mayRead then keeps from its client would be lost for the other members of the group.
+func (s *Server) maySubscribe(who access.Identity, filter string) bool {
+	if shared, ok := sharedFilter(filter); ok {
+		return s.mayShare(who, shared)
 	}
 	first, rest, _ := strings.Cut(filter, "/")
 	second, _, _ := strings.Cut(rest, "/")
 	switch {
-	case filter == protocol.InvokeTopic:
-		return false
+	case !hasWildcard(filter):
+		return s.mayRead(who, filter)
+	case strings.HasPrefix(filter, "$"):
+		return false // as in mayRead
+	case isBelow(filter, protocol.ReservedPrefix):
+		return isNotified(who, filter)
 	case first+"/" == clientTopics && second != "+" && second != "#":
 		return owns(who.Client, filter)
-	case strings.ContainsAny(filter, "+#"), strings.HasPrefix(filter, "$"):
+	}
+	return true
+}
+
+// mayShare reports whether a client may take messages from the other members of a group:
+// only if it may read all that could come by the filter.
+func (s *Server) mayShare(who access.Identity, filter string) bool {
+	switch {
+	case filter == "" || strings.HasPrefix(filter, "$"): // a group in a group among them
+		return false
+	case !hasWildcard(filter):
+		return s.mayRead(who, filter)
+	case owns(who.Client, filter):
+		return true // the level is its own, so all below it is
+	case reaches(filter, strings.TrimSuffix(clientTopics, "/")) || reaches(filter, protocol.Service):
+		return false
+	case s.topics == nil:
 		return true
 	}
-	return s.topics == nil || s.topics.AuthorizeTopic(who, filter, false)
+	filters, ok := s.topics.(access.FilterAuthorizer)
+	return ok && filters.AuthorizeFilter(who, filter)
+}
+
+// mayRead reports whether a client may be sent what is published on a topic, or subscribe
+// to that topic alone. No topic that begins with $ is ever published.
+func (s *Server) mayRead(who access.Identity, topic string) bool {
+	switch {
+	case topic == protocol.InvokeTopic || strings.HasPrefix(topic, "$"):
+		return false
+	case isBelow(topic, protocol.ReservedPrefix):
+		return isNotified(who, topic)
+	case isClientTopic(topic):
+		return owns(who.Client, topic)
+	}
+	return s.topics == nil || s.topics.AuthorizeTopic(who, topic, false)
+}
+
+// isNotified reports whether the store notifies a client on a topic below the reserved
+// prefix, or on all topics of a filter there.
+func isNotified(who access.Identity, filter string) bool {
+	return strings.HasPrefix(filter, strings.TrimSuffix(protocol.NotifyFilter(who.Client), "+"))
+}
+
+func hasWildcard(filter string) bool { return strings.ContainsAny(filter, "+#") }
+
+// sharedFilter returns the filter of a shared subscription, $share/group/filter. MQTT has
+// $share in lower case; libraries take it in any, so a filter that only looks like a
+// shared one is judged as one, whatever becomes of it. The filter is empty where there is
+// none.
+func sharedFilter(filter string) (shared string, ok bool) {
+	first, rest, _ := strings.Cut(filter, "/")
+	if !strings.EqualFold(first, "$share") {
+		return "", false
+	}
+	_, shared, _ = strings.Cut(rest, "/")
+	return shared, true
+}
+
+// reaches reports whether a filter matches a level, given with all above it, or a topic
+// below it.
+func reaches(filter, level string) bool {
+	for more := true; more; {
+		if filter == "#" {
+			return true
+		}
+		var f, l string
+		var deeper bool
+		f, filter, deeper = strings.Cut(filter, "/")
+		l, level, more = strings.Cut(level, "/")
+		if f != "+" && f != l || more && !deeper {
+			return false
+		}
+	}
+	return true
 }
 
 // isClientTopic reports whether a topic lies below clients/, the store's included.

@@ -95,8 +95,10 @@ func TestAClientReadsItsOwnTopicsAndNoOthers(t *testing.T) {
 			if got := p.maySubscribe(test.topic); got != test.own {
 				t.Errorf("client %q may subscribe to %q: %v", test.client, test.topic, got)
 			}
-			if got := p.maySubscribe("$share/group/" + test.topic); got != test.own {
-				t.Errorf("client %q may subscribe to %q, shared: %v", test.client, test.topic, got)
+			for _, share := range []string{"$share", "$SHARE", "$Share"} {
+				if got := p.maySubscribe(share + "/group/" + test.topic); got != test.own {
+					t.Errorf("client %q may subscribe to %q, with %s: %v", test.client, test.topic, share, got)
+				}
 			}
 		})
 	}
@@ -105,7 +107,7 @@ func TestAClientReadsItsOwnTopicsAndNoOthers(t *testing.T) {
 func TestAWildcardNeverDeliversWhatItsClientMayNotRead(t *testing.T) {
 	address := start(t, server.Options{})
 	p, spy := connect(t, address, "p", nil), connect(t, address, "spy", nil)
-	for _, filter := range []string{"#", "clients/#", "clients/+/response", "+/p/response", "statestore/#", "$share/g/#", "$share/g/clients/+/response"} {
+	for _, filter := range []string{"#", "clients/#", "clients/+/response", "+/p/response", "statestore/#"} {
 		if !spy.maySubscribe(filter) {
 			t.Errorf("subscribe to %q is refused", filter)
 		}
@@ -116,12 +118,118 @@ func TestAWildcardNeverDeliversWhatItsClientMayNotRead(t *testing.T) {
 	// What arrives at the spy after its own message was sent after all that.
 	spy.mayPublish("last")
 	for message := spy.next(); message.Topic != "last"; message = spy.next() {
-		if !strings.HasPrefix(message.Topic, "$SYS/") { // the broker's figures are no secret, and come when it likes
-			t.Errorf("the spy received %v", message)
-		}
+		t.Errorf("the spy received %v", message)
 	}
 	if len(spy.notified) > 0 {
 		t.Errorf("the spy received a notification of another: %v", await.Receive(spy.notified))
+	}
+}
+
+// onlyTopics is an Authorizer that knows nothing of filters.
+type onlyTopics struct{ access.TopicAuthorizer }
+
+func (onlyTopics) Authorize(access.Identity, statestore.Verb, string) bool { return true }
+
+// A shared subscription takes messages from the other members of its group, so it needs
+// the right to each of them.
+func TestASharedSubscriptionNeedsTheRightToAllThatCouldCome(t *testing.T) {
+	file, err := access.Parse([]byte(`
+users: [{name: alice}]
+rules: [{users: [alice], subscribe: ["factory/*", "news"]}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		filter                       string
+		unruled, ruled, topicsByRule bool // without rules; by those of a file; by rules for topics only
+	}{
+		{"factory/x", true, true, true},
+		{"elsewhere", true, false, false},
+		{"news", true, true, true},
+		{"factory/+", true, true, false},
+		{"factory/a/#", true, true, false},
+		{"factory/#", true, false, false}, // matches the topic factory
+		{"fac/+/x", true, false, false},
+		{"statestore/+/x", true, false, false},
+		{"clients/p/response", true, true, true},
+		{"clients/p/#", true, true, true},
+		{"clients/70/+/x", true, true, true},
+		{"clients/p/services/statestore/_any_/command/invoke/response", true, true, true},
+		{"clients/q/response", false, false, false},
+		{"clients/q/#", false, false, false},
+		{"clients/+/response", false, false, false},
+		{"clients/#", false, false, false},
+		{"clients/+", false, false, false},
+		{"clients/statestore/#", false, false, false},
+		{"+", false, false, false},
+		{"+/p/response", false, false, false},
+		{"+/#", false, false, false},
+		{"#", false, false, false},
+		{"/#", true, false, false},
+		{"statestore/#", false, false, false},
+		{"statestore/+/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke", false, false, false},
+		{"statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/#", false, false, false},
+		{invokeTopic, false, false, false},
+		{"$SYS/#", false, false, false},
+		{"$SYS/broker/uptime", false, false, false},
+		{"$share/group/factory/x", false, false, false},
+		{"$share/group/#", false, false, false},
+		{"", false, false, false},
+	} {
+		who := access.Identity{Client: "p", User: "alice"}
+		for name, rule := range map[string]struct {
+			authorizer access.Authorizer
+			want       bool
+		}{
+			"no rules": {nil, test.unruled}, "a file": {file, test.ruled}, "rules for topics only": {onlyTopics{file}, test.topicsByRule},
+		} {
+			_, s := startServer(t, server.Options{Authorizer: rule.authorizer})
+			for _, share := range []string{"$share", "$SHARE", "$sHaRe"} {
+				if got := s.MaySubscribe(who, share+"/group/"+test.filter); got != rule.want {
+					t.Errorf("%s: %s/group/%s: %v", name, share, test.filter, got)
+				}
+			}
+			if rule.want && !s.MaySubscribe(who, test.filter) {
+				t.Errorf("%s: %s is granted only where it is shared", name, test.filter)
+			}
+		}
+	}
+	_, s := startServer(t, server.Options{})
+	for _, malformed := range []string{"$share", "$share/", "$share/group", "$share/group/", "$SHARE//"} {
+		if s.MaySubscribe(access.Identity{Client: "p"}, malformed) {
+			t.Errorf("%q is granted", malformed)
+		}
+	}
+}
+
+// What a client may not read is not lost for a group, since the client is not a member.
+func TestASpyTakesNoMessagesFromAGroup(t *testing.T) {
+	authorizer := rules{topic: func(who access.Identity, topic string, write bool) bool { return write || who.User == "worker" }}
+	address := start(t, server.Options{Authenticator: authorizer, Authorizer: onlyTopics{authorizer}})
+	worker, spy := connect(t, address, "w", as("worker")), connect(t, address, "spy", as("spy"))
+	worker.subscribe("$share/group/jobs/a")
+	for _, filter := range []string{"$share/group/jobs/a", "$SHARE/group/jobs/a", "$share/group/jobs/+", "$SHARE/group/#", "$Share/group/clients/+/rpc"} {
+		if spy.maySubscribe(filter) {
+			t.Errorf("subscribe to %q is granted", filter)
+		}
+	}
+	for range 20 {
+		spy.mayPublish("jobs/a")
+		if message := worker.next(); message.Topic != "jobs/a" {
+			t.Fatalf("the worker received %v", message)
+		}
+	}
+	spy.mustBeSilent()
+}
+
+// Nothing is published on topics that begin with $, and a subscription says so.
+func TestSysTopicsAreRefused(t *testing.T) {
+	p := connect(t, start(t, server.Options{}), "p", nil)
+	for _, filter := range []string{"$SYS/#", "$SYS/broker/clients/connected", "$sys/+", "$other"} {
+		if p.maySubscribe(filter) {
+			t.Errorf("subscribe to %q is granted", filter)
+		}
 	}
 }
 

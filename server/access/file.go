@@ -10,8 +10,8 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// File is users and rules from a YAML file. It is an Authenticator, an Authorizer
-// and a TopicAuthorizer. Its methods are safe for concurrent use; each call is
+// File is users and rules from a YAML file. It is an Authenticator, an Authorizer,
+// a TopicAuthorizer and a FilterAuthorizer. Its methods are safe for concurrent use; each call is
 // decided by one version of the file. The zero File admits nobody and allows
 // nothing.
 type File struct {
@@ -27,6 +27,8 @@ var (
 	_ Authenticator   = (*File)(nil)
 	_ Authorizer      = (*File)(nil)
 	_ TopicAuthorizer = (*File)(nil)
+
+	_ FilterAuthorizer = (*File)(nil)
 )
 
 // Open reads a file. The error names the file, the user or rule that is wrong, and
@@ -98,6 +100,15 @@ func (f *File) Authorize(who Identity, verb statestore.Verb, key string) bool {
 // topics, all of them are allowed to everybody. It does not allocate.
 func (f *File) AuthorizeTopic(who Identity, topic string, write bool) bool {
 	return f.inForce().authorizeTopic(who.User, topic, write)
+}
+
+// AuthorizeFilter reports whether the rules allow a user to be sent what comes on every
+// topic that a filter matches. A single glob must allow all of them: factory/* allows
+// factory/+/state and factory/a/#, and allows factory/# only together with factory, which
+// that filter matches too. If no rule of the file is about topics, all filters are allowed
+// to everybody.
+func (f *File) AuthorizeFilter(who Identity, filter string) bool {
+	return f.inForce().authorizeFilter(who.User, filter)
 }
 
 func (f *File) inForce() *policy {

@@ -267,7 +267,7 @@ func TestTheZeroFileAllowsNothing(t *testing.T) {
 	who := Identity{Client: "a", User: "a"}
 	if f.Authenticate(Credentials{Client: "a", User: "a", Password: []byte("x")}) == nil ||
 		f.Authenticate(Credentials{Client: "a", User: "a", Certified: true}) == nil ||
-		f.Authorize(who, statestore.VerbGet, "k") || f.AuthorizeTopic(who, "t", false) {
+		f.Authorize(who, statestore.VerbGet, "k") || f.AuthorizeTopic(who, "t", false) || f.AuthorizeFilter(who, "#") {
 		t.Error("it does")
 	}
 	if err := f.Reload(); err == nil || !strings.Contains(err.Error(), "use Open") {

@@ -1,15 +1,27 @@
 package access
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // glob is a pattern of bytes: * matches any run of them, also none and also of
 // slashes and newlines; ? matches exactly one; everything else matches itself.
 type glob string
 
-// match reports whether the pattern matches all of text. It remembers only the
+// match reports whether the pattern matches all of text.
+func (g glob) match(text string) bool { return g.matchBut(text, "") }
+
+// covers reports whether the pattern matches every topic that a filter of MQTT matches,
+// but for the topic above a # at its end. No pattern for topics has + or #, so these are
+// taken by a star only, which would take anything in their place. It may report false
+// where many patterns cover a filter only together, or ? does.
+func (g glob) covers(filter string) bool { return g.matchBut(filter, "+#") }
+
+// matchBut is match where ? stands for none of the bytes in but. It remembers only the
 // last star: whatever an earlier star could take instead, the last can take too.
 // So the time is at most the product of both lengths, whoever chose the text.
-func (g glob) match(text string) bool {
+func (g glob) matchBut(text, but string) bool {
 	const none = -1
 	star, resume := none, 0 // the last star, and where in text what follows it was tried
 	p, t := 0, 0
@@ -20,7 +32,7 @@ func (g glob) match(text string) bool {
 				return true
 			}
 			star, resume = p, t
-		case p < len(g) && (g[p] == '?' || g[p] == text[t]):
+		case p < len(g) && (g[p] == '?' && strings.IndexByte(but, text[t]) < 0 || g[p] == text[t]):
 			p++
 			t++
 		case star != none:
@@ -46,6 +58,14 @@ func (gs globs) match(text string) bool {
 		}
 	}
 	return false
+}
+
+// cover reports whether every topic that a filter of MQTT matches is matched.
+func (gs globs) cover(filter string) bool {
+	if above, ok := strings.CutSuffix(filter, "/#"); ok && !gs.cover(above) {
+		return false // a/# matches the topic a too
+	}
+	return slices.ContainsFunc(gs, func(g glob) bool { return g.covers(filter) })
 }
 
 // with returns gs and more, without repetitions.

@@ -100,3 +100,88 @@ func FuzzGlob(f *testing.F) {
 		}
 	})
 }
+
+// A filter is covered only if every topic that it matches is: shown on short topics, all of
+// which are tried.
+func TestACoveredFilterMatchesNoTopicThatTheGlobsDoNot(t *testing.T) {
+	levels := []string{"", "a", "b", "ab"}
+	var topics []string
+	for _, x := range levels {
+		topics = append(topics, x)
+		for _, y := range levels {
+			topics = append(topics, x+"/"+y)
+			for _, z := range levels {
+				topics = append(topics, x+"/"+y+"/"+z)
+			}
+		}
+	}
+	var filters []string
+	for _, x := range []string{"a", "+"} {
+		filters = append(filters, x, x+"/#")
+		for _, y := range []string{"", "b", "+"} {
+			filters = append(filters, x+"/"+y, x+"/"+y+"/#", x+"/"+y+"/+", x+"/"+y+"/a")
+		}
+	}
+	filters = append(filters, "#")
+	lists := []globs{{"*"}, {"a/*"}, {"a", "a/*"}, {"a*"}, {"a/?"}, {"a/*/a"}, {"a/?/*"}, {"?/*"}, {"*/b"}, {"a/b", "a/b/*"}, {"?", "??", "*/*"}, {"a/b/*", "a/*"}}
+	covered := 0
+	for _, gs := range lists {
+		for _, filter := range filters {
+			if !gs.cover(filter) {
+				continue
+			}
+			covered++
+			for _, topic := range topics {
+				if matchesFilter(filter, topic) && !gs.match(topic) {
+					t.Errorf("%q cover %q, and do not match %q", gs, filter, topic)
+				}
+			}
+		}
+	}
+	if covered < 30 {
+		t.Errorf("%d filters are covered, so little was tried", covered)
+	}
+}
+
+// matchesFilter is how MQTT compares a topic with a filter.
+func matchesFilter(filter, topic string) bool {
+	f, levels := strings.Split(filter, "/"), strings.Split(topic, "/")
+	for i, level := range f {
+		if level == "#" {
+			return true
+		}
+		if i >= len(levels) || level != "+" && level != levels[i] {
+			return false
+		}
+	}
+	return len(f) == len(levels)
+}
+
+func TestWhichFiltersGlobsCover(t *testing.T) {
+	for _, test := range []struct {
+		globs  globs
+		filter string
+		want   bool
+	}{
+		{globs{"*"}, "#", true},
+		{globs{"*"}, "+/x", true},
+		{globs{"factory/*"}, "factory/+/state", true},
+		{globs{"factory/*"}, "factory/a/#", true},
+		{globs{"factory/*"}, "factory/+", true},
+		{globs{"factory/*"}, "factory/#", false}, // the topic factory
+		{globs{"factory/*", "factory"}, "factory/#", true},
+		{globs{"factory*"}, "factory/#", true},
+		{globs{"factory/*/state"}, "factory/+/state", true},
+		{globs{"factory/*/state"}, "factory/#", false},
+		{globs{"factory/?/state"}, "factory/+/state", false},
+		{globs{"press-?/*"}, "press-7/+", true},
+		{globs{"factory/a", "factory/b"}, "factory/+", false},
+		{globs{"factory/*"}, "+/a", false},
+		{globs{"factory/*"}, "#", false},
+		{nil, "factory/#", false},
+	} {
+		if got := test.globs.cover(test.filter); got != test.want {
+			t.Errorf("%q cover %q: %v", test.globs, test.filter, got)
+		}
+	}
+}

@@ -77,6 +77,14 @@ func (p *policy) authorizeTopic(name, topic string, write bool) bool {
 	}
 }
 
+func (p *policy) authorizeFilter(name, filter string) bool {
+	if !p.topics {
+		return true
+	}
+	u := p.users[name]
+	return u != nil && u.subscribe.cover(filter)
+}
+
 // filterOfShare returns the filter of a shared subscription, $share/name/filter,
 // and everything else as it is. Like the broker it ignores the case of $share.
 func filterOfShare(filter string) string {
