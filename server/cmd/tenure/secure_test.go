@@ -11,11 +11,13 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"log/slog"
 	"math/big"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -262,5 +264,43 @@ func TestAClientCertificateIsEnoughWhereItsAuthorityIsNamed(t *testing.T) {
 	}
 	if _, err := connectTLS(t, p.address, "", "", leaf); err == nil {
 		t.Error("a client without certificate is admitted")
+	}
+}
+
+func TestServeWarnsOfAUsersFileThatOthersMayRead(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows has no mode bits for the group and for others")
+	}
+	users := filepath.Join(t.TempDir(), "users.yaml")
+	if err := os.WriteFile(users, []byte("users:\n  - name: alice\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		mode os.FileMode
+		warn bool
+	}{{0o600, false}, {0o400, false}, {0o700, false}, {0o640, true}, {0o604, true}, {0o644, true}, {0o620, true}, {0o602, true}, {0o611, false}} {
+		if err := os.Chmod(users, test.mode); err != nil {
+			t.Fatal(err)
+		}
+		var log strings.Builder
+		settings := serveSettings{auth: users}
+		settings.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		reloads, err := settings.readFiles()
+		if err != nil {
+			t.Fatal(err)
+		}
+		warned := func() bool {
+			defer log.Reset()
+			return strings.Count(log.String(), "level=WARN") == 1 && strings.Contains(log.String(), fmt.Sprintf("mode=%04o", test.mode)) && strings.Contains(log.String(), users)
+		}
+		if got := warned(); got != test.warn {
+			t.Errorf("mode %o at start: warned %v", test.mode, got)
+		}
+		if err := reloads[0].read(); err != nil {
+			t.Fatal(err)
+		}
+		if got := warned(); got != test.warn {
+			t.Errorf("mode %o at SIGHUP: warned %v", test.mode, got)
+		}
 	}
 }

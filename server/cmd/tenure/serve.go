@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"sync"
 	"syscall"
 
@@ -47,7 +48,8 @@ give it the longest TTL in use.
 An address that other machines can reach needs TLS (--tls-cert, --tls-key) and
 somebody who checks who connects: users and rules (--auth), or client
 certificates (--client-ca), whose subject is then the user. --insecure does
-without. On SIGHUP the users, the rules and the certificate are read again; if
+without. A warning says so where other users of the machine may read the file
+of --auth. On SIGHUP the users, the rules and the certificate are read again; if
 one of the files is not good, what was read before stays in force. SIGHUP never
 stops a server, nor does a terminal that is closed.
 
@@ -177,7 +179,11 @@ func (s *serveSettings) readFiles() ([]reload, error) {
 			return nil, fmt.Errorf("--auth: %w", err)
 		}
 		s.Authenticator, s.Authorizer = file, file
-		reloads = append(reloads, reload{"--auth", file.Reload})
+		s.warnOfReaders()
+		reloads = append(reloads, reload{"--auth", func() error {
+			s.warnOfReaders()
+			return file.Reload()
+		}})
 	}
 	if s.certificate == (certificateFiles{}) {
 		return reloads, nil
@@ -188,6 +194,18 @@ func (s *serveSettings) readFiles() ([]reload, error) {
 	}
 	s.TLS = pair.config(s.auth == "")
 	return append(reloads, reload{"--tls-cert", pair.reload}), nil
+}
+
+// warnOfReaders warns when other users of the machine may read the file of --auth, whose
+// hashes they could try to guess the passwords of, or change it. Windows has no mode bits
+// that say so.
+func (s *serveSettings) warnOfReaders() {
+	info, err := os.Stat(s.auth)
+	if err != nil || runtime.GOOS == "windows" || info.Mode().Perm()&0o066 == 0 {
+		return // a file that is missing is an error elsewhere
+	}
+	s.Logger.Warn("the group or all users of this machine may read or change the file with users and password hashes; chmod 600 prevents that",
+		"flag", "--auth", "file", s.auth, "mode", fmt.Sprintf("%04o", info.Mode().Perm()))
 }
 
 // catchHangups keeps the process alive when its terminal is closed, and returns where each
