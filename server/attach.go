@@ -31,7 +31,8 @@ type AttachOptions struct {
 	User     string
 	Password []byte
 	// TLS is for a broker with the scheme mqtts; nil: the system's authorities, and the
-	// host name of the URL.
+	// host name of the URL. Where CipherSuites is nil, TLS 1.2 is limited to suites with
+	// ECDHE and AEAD.
 	TLS *tls.Config
 
 	// Store limits the store, and makes it strict, like Options.Store.

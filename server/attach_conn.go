@@ -16,6 +16,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/gate"
+	"github.com/tenurelock/tenure/internal/secure"
 )
 
 // brokerConn fits a network connection to paho, which reads a packet in three small
@@ -120,13 +121,13 @@ func parseBroker(text string, config *tls.Config) (brokerAddress, error) {
 		}
 	case "mqtts", "tls", "ssl":
 		port = "8883"
-		if address.tls = config; config == nil {
+		if address.tls = config.Clone(); config == nil {
 			address.tls = new(tls.Config)
 		}
 		if address.tls.ServerName == "" {
-			address.tls = address.tls.Clone()
 			address.tls.ServerName = broker.Hostname()
 		}
+		secure.Restrict(address.tls)
 	default:
 		return brokerAddress{}, fmt.Errorf("%q has no scheme that is known here; %s", text, form)
 	}

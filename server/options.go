@@ -24,6 +24,9 @@ type Options struct {
 	AllowInsecure bool
 	// TLS encrypts connections; nil does not. Where a client shows a
 	// certificate that TLS has verified, the subject of that is its user name.
+	// Where CipherSuites is nil, TLS 1.2 is limited to suites with ECDHE and AEAD;
+	// where it is not, and in what GetConfigForClient returns, the choice is yours.
+	// The server uses a copy, so changes after New have no effect.
 	TLS *tls.Config
 
 	// Authenticator decides who may connect; nil admits everybody whom TLS

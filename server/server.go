@@ -14,6 +14,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/engine"
+	"github.com/tenurelock/tenure/internal/secure"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -83,7 +84,9 @@ func New(options Options) (*Server, error) {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	if options.TLS != nil {
-		socket = tls.NewListener(socket, options.TLS) // the handshake comes with the first read
+		config := options.TLS.Clone()
+		secure.Restrict(config)
+		socket = tls.NewListener(socket, config) // the handshake comes with the first read
 	}
 	s := &Server{
 		options:        options,

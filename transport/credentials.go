@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+
+	"github.com/tenurelock/tenure/internal/secure"
 )
 
 // TLSOptions configures the encryption of addresses that begin with mqtts or wss. The
@@ -32,7 +34,8 @@ type TLSOptions struct {
 	ServerName string
 	// Config is what to begin with, where the fields above do not suffice; they
 	// replace what they correspond to. It must not be changed afterwards. Default: the
-	// zero value.
+	// zero value. Where its CipherSuites is nil, TLS 1.2 is limited to suites with ECDHE
+	// and AEAD.
 	Config *tls.Config
 }
 
@@ -44,6 +47,7 @@ func (o TLSOptions) config(server *url.URL) (*tls.Config, error) {
 	if config == nil {
 		config = &tls.Config{}
 	}
+	secure.Restrict(config)
 	if o.ServerName != "" {
 		config.ServerName = o.ServerName
 	}

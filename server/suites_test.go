@@ -1,0 +1,117 @@
+package server_test
+
+import (
+	"crypto/tls"
+	"crypto/x509/pkix"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// onlyCBC is what a peer of long ago speaks: TLS 1.2 without authenticated encryption.
+func onlyCBC(config *tls.Config) *tls.Config {
+	config.MaxVersion = tls.VersionTLS12
+	config.CipherSuites = []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA, tls.TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA}
+	return config
+}
+
+func TestTheServerRefusesCipherSuitesWithoutAuthenticatedEncryption(t *testing.T) {
+	ca := newAuthority(t)
+	ofServer := func() *tls.Config {
+		return &tls.Config{Certificates: []tls.Certificate{ca.issue(pkix.Name{CommonName: "server"})}}
+	}
+	options := server.Options{TLS: ofServer()}
+	address := start(t, options)
+	chosen := start(t, server.Options{TLS: onlyCBC(ofServer())})
+	for _, test := range []struct {
+		name, address string
+		client        *tls.Config
+		admitted      bool
+	}{
+		{"TLS 1.2 with CBC", address, onlyCBC(&tls.Config{}), false},
+		{"TLS 1.2 with RSA key exchange", address, &tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_RSA_WITH_AES_128_GCM_SHA256}}, false},
+		{"TLS 1.1", address, &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, false},
+		{"TLS 1.2", address, &tls.Config{MaxVersion: tls.VersionTLS12}, true},
+		{"TLS 1.3", address, &tls.Config{MinVersion: tls.VersionTLS13}, true},
+		{"suites that the program chose", chosen, onlyCBC(&tls.Config{}), true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.client.RootCAs = ca.pool
+			conn, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", test.address, test.client)
+			if (err == nil) != test.admitted {
+				t.Errorf("the handshake ends with %v", err)
+			}
+			if err == nil {
+				_ = conn.Close()
+			}
+		})
+	}
+	if options.TLS.CipherSuites != nil || options.TLS.MinVersion != 0 {
+		t.Error("the configuration of the program was changed")
+	}
+}
+
+// listenCBC is a broker that speaks only CBC. It sends what it made of each handshake.
+func listenCBC(t *testing.T, ca *authority) (address string, handshakes <-chan error) {
+	t.Helper()
+	socket, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = socket.Close() })
+	config := onlyCBC(&tls.Config{Certificates: []tls.Certificate{ca.issue(pkix.Name{CommonName: "broker"})}})
+	results := make(chan error, 64)
+	go func() { // until the socket is closed
+		for {
+			conn, err := socket.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.SetDeadline(time.Now().Add(patience))
+			result := tls.Server(conn, config).Handshake()
+			_ = conn.Close()
+			select {
+			case results <- result:
+			default:
+			}
+		}
+	}()
+	return socket.Addr().String(), results
+}
+
+func TestTheClientRefusesABrokerWithoutAuthenticatedEncryption(t *testing.T) {
+	ca := newAuthority(t)
+	address, _ := listenCBC(t, ca)
+	config := &tls.Config{RootCAs: ca.pool}
+	err := whyNot(t, "mqtts://"+address, transport.Options{TLS: transport.TLSOptions{Config: config}})
+	if !strings.Contains(err.Error(), "handshake failure") {
+		t.Errorf("the client: %v", err)
+	}
+	if config.CipherSuites != nil || config.MinVersion != 0 {
+		t.Error("the configuration of the program was changed")
+	}
+}
+
+func TestAStoreDoesNotAttachWithoutAuthenticatedEncryption(t *testing.T) {
+	ca := newAuthority(t)
+	address, handshakes := listenCBC(t, ca)
+	config := &tls.Config{RootCAs: ca.pool}
+	store, err := server.Attach("mqtts://"+address, server.AttachOptions{TLS: config, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := serveAttached(t, store)
+	if err := await.Receive(handshakes); err == nil || !strings.Contains(err.Error(), "no cipher suite") {
+		t.Errorf("the handshake ends with %v", err)
+	}
+	a.stop()
+	if a.result() != nil || config.CipherSuites != nil || config.MinVersion != 0 {
+		t.Error("the configuration of the program was changed")
+	}
+}
