@@ -32,6 +32,7 @@ type connection struct {
 	lastByte     byte                      // that the broker read; the reading goroutine's
 	refused      bool                      // the client sent what it may not; the reading goroutine's
 	patience     time.Duration             // how long the client may be silent; the reading goroutine's
+	shortened    bool                      // the client asked for a longer session; the reading goroutine's
 	sessionEnded atomic.Bool               // with the connection
 	disconnected atomic.Bool               // the broker said so
 	farewell     atomic.Pointer[time.Time] // by when the last words must be out, once they are due

@@ -2,6 +2,7 @@ package server
 
 import (
 	"net"
+	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 
@@ -22,6 +23,12 @@ func (s *Server) MaySubscribe(who access.Identity, filter string) bool {
 func (s *Server) MayPublishWill(who access.Identity, topic string) bool {
 	return s.mayPublishWill(who, topic)
 }
+
+// LockName is what a connection does while it is established.
+func (s *Server) LockName(client string) (release func()) { return s.names.lock(client) }
+
+// EndSessions ends the sessions that have run out by now.
+func (s *Server) EndSessions(now time.Time) { s.endSessions(now) }
 
 // WrapListener puts something between the server and its socket; before Serve.
 func (s *Server) WrapListener(wrap func(net.Listener) net.Listener) {

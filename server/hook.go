@@ -14,7 +14,7 @@ import (
 type hook struct {
 	mqtt.HookBase
 	server *Server
-	names  nameLocks
+	names  *nameLocks
 }
 
 // ID names the hook in the broker.
@@ -34,7 +34,6 @@ func (h *hook) Provides(call byte) bool {
 		mqtt.OnSubscribed,
 		mqtt.OnUnsubscribed,
 		mqtt.OnDisconnect,
-		mqtt.OnClientExpired,
 	}, []byte{call})
 }
 
@@ -81,11 +80,21 @@ func (h *hook) OnSessionEstablish(cl *mqtt.Client, pk packets.Packet) {
 	if !ok {
 		return
 	}
+	conn.shortened = limitSession(cl)
 	conn.establish(func() { h.server.forget(cl.ID, conn) })
 	if old, ok := h.server.broker.Clients.Get(cl.ID); ok {
 		if oldConn, ok := old.Net.Conn.(*connection); ok {
 			h.server.takeOver(old, oldConn)
 		}
+	}
+	// The broker may have forgotten an earlier connection, whose end still forgets what
+	// the store keeps for its client.
+	h.server.mu.Lock()
+	ending := h.server.connections[cl.ID]
+	h.server.mu.Unlock()
+	if ending != nil {
+		_ = ending.Close() // it ends either way
+		<-ending.over
 	}
 	if pk.Connect.Clean {
 		h.server.endSession(cl.ID)
@@ -139,22 +148,17 @@ func (h *hook) OnDisconnect(cl *mqtt.Client, err error, expire bool) {
 	}
 }
 
-// OnClientExpired removes what was kept of a session that ran out.
-func (h *hook) OnClientExpired(cl *mqtt.Client) {
-	h.server.broker.UnsubscribeClient(cl)
-	if !h.server.isConnected(cl.ID) {
-		h.server.endSession(cl.ID)
-	}
-}
-
 // OnPacketEncode tells clients in CONNACK which packets are too large, and mends what
 // the broker does to those that ask for no problem information: it would take the
 // user properties out of replies, which is not meant [MQTT-3.1.2-29].
-func (h *hook) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet {
+func (h *hook) OnPacketEncode(cl *mqtt.Client, pk packets.Packet) packets.Packet {
 	switch pk.FixedHeader.Type {
 	case packets.Connack:
 		pk.Properties.MaximumPacketSize = h.server.options.MaxPacketSize
 		pk.Mods.DisallowProblemInfo = false
+		if conn, ok := cl.Net.Conn.(*connection); ok && conn.shortened {
+			pk.Properties.SessionExpiryInterval, pk.Properties.SessionExpiryIntervalFlag = maxSessionExpiry, true
+		}
 	case packets.Publish, packets.Disconnect:
 		pk.Mods.DisallowProblemInfo = false
 	}
@@ -168,6 +172,9 @@ func (h *hook) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet 
 // And it makes the broker publish the Will after every DISCONNECT but a normal one
 // [MQTT-3.14.4-3]; by itself it does so for one reason code only.
 func (h *hook) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
+	if pk.FixedHeader.Type == packets.Disconnect {
+		changeSession(cl, &pk)
+	}
 	if pk.FixedHeader.Type == packets.Disconnect && reasonOf(cl, pk) != packets.CodeDisconnect.Code {
 		pk.ReasonCode = packets.CodeDisconnectWillMessage.Code
 		return pk, nil

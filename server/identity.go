@@ -231,12 +231,6 @@ func (s *Server) hasSession(client string) bool {
 	return known
 }
 
-func (s *Server) isConnected(client string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.connections[client] != nil
-}
-
 // notRetained is the reason that the sender of a retained message below clients/ gets: by
 // the time the message is read, the topic may be a response topic or have another owner.
 const notRetained = "nothing below clients/ is retained; publish it without the retain flag"

@@ -200,3 +200,56 @@ func TestAWillIsJudgedByWhatHoldsWhenItIsDue(t *testing.T) {
 	closed.Store(true)
 	mustBe("under other rules", map[string]bool{"factory/x": false})
 }
+
+// A session that has run out ends unless its client is about to take it over; neither the
+// end nor the take-over waits for the other.
+func TestASessionDoesNotEndWhileItsClientComesBack(t *testing.T) {
+	address, s := startServer(t, server.Options{})
+	p := connect(t, address, "p", keeping(60))
+	p.do("GET", "k")
+	_ = p.conn.Close()
+	p.mustBeGone()
+	known := func() bool { _, known := s.Broker().Clients.Get("p"); return known }
+	eventually(t, "p is away", func() bool { return s.Stats().Connected == 0 })
+	release := s.LockName("3730") // the root is "p"
+	await.Done(func() { s.EndSessions(time.Now().Add(time.Hour)) })
+	if !known() || s.ResponseTopics() != 1 {
+		t.Error("the session ended under a client that takes it over")
+	}
+	release()
+	s.EndSessions(time.Now().Add(50 * time.Second))
+	if !known() {
+		t.Error("the session ended too soon")
+	}
+	eventually(t, "the session ends", func() bool { s.EndSessions(time.Now().Add(time.Hour)); return !known() })
+	if s.ResponseTopics() != 0 {
+		t.Error("response topics of the session are left")
+	}
+}
+
+// The broker's own expiry is not atomic with a client that comes back, so it does nothing.
+func TestTheBrokerEndsNoSession(t *testing.T) {
+	address, s := startServer(t, server.Options{})
+	connect(t, address, "p", keeping(60))
+	cl, _ := s.Broker().Clients.Get("p")
+	if most := s.Broker().Options.Capabilities.MaximumSessionExpiryInterval; cl.Properties.Props.SessionExpiryIntervalFlag || most < 1<<32-1 {
+		t.Errorf("the broker ends the session after its interval, or %d s", most)
+	}
+}
+
+// The longest session is an hour, whatever the client says when it leaves.
+func TestADisconnectMakesNoSessionLongerThanAnHour(t *testing.T) {
+	address, s := startServer(t, server.Options{})
+	p := connect(t, address, "p", keeping(60))
+	forever := uint32(1<<32 - 1)
+	if err := p.paho.Disconnect(&paho.Disconnect{Properties: &paho.DisconnectProperties{SessionExpiryInterval: &forever}}); err != nil {
+		t.Fatal(err)
+	}
+	known := func() bool { _, known := s.Broker().Clients.Get("p"); return known }
+	eventually(t, "p is away", func() bool { return s.Stats().Connected == 0 })
+	s.EndSessions(time.Now().Add(55 * time.Minute))
+	if !known() {
+		t.Error("the session ended before its time")
+	}
+	eventually(t, "the session ends", func() bool { s.EndSessions(time.Now().Add(time.Hour + 2*time.Second)); return !known() })
+}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -33,8 +34,8 @@ const (
 	// forcedKeepAlive, in seconds, is imposed on a client that asks for none:
 	// it would never be found dead.
 	forcedKeepAlive = 60
-	// maxSessionExpiry bounds, in seconds, how long the broker keeps the session
-	// of a client that is gone.
+	// maxSessionExpiry bounds, in seconds, how long the session of a client that is gone
+	// is kept.
 	maxSessionExpiry = 3600
 	// pendingWrites is how many messages from other clients may wait for one
 	// client to read them.
@@ -52,6 +53,8 @@ type Server struct {
 	topics   access.TopicAuthorizer // nil: ordinary topics are open to all
 	// responseTopics are topics to which only the store may publish.
 	responseTopics *responseTopics
+
+	names nameLocks // held while a connection is established, and a session ends
 
 	once     sync.Once   // Serve or Close, whichever comes first
 	stopping atomic.Bool // no Will is applied any more
@@ -100,7 +103,7 @@ func New(options Options) (*Server, error) {
 	s.engine = engine.New(store, s.deliver)
 	s.broker = newBroker(options)
 	s.herald = s.broker.NewClient(nil, mqtt.LocalListener, "$store", true)
-	if err := s.broker.AddHook(&hook{server: s}, nil); err != nil {
+	if err := s.broker.AddHook(&hook{server: s, names: &s.names}, nil); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	if err := s.broker.AddListener(s.listener); err != nil {
@@ -120,7 +123,8 @@ func newBroker(options Options) *mqtt.Server {
 	// publish to the topic.
 	capabilities.TopicAliasMaximum = 0
 	capabilities.MaximumClientWritesPending = pendingWrites
-	capabilities.MaximumSessionExpiryInterval = maxSessionExpiry
+	// The broker ends no session: see expireSessions.
+	capabilities.MaximumSessionExpiryInterval = math.MaxUint32
 	// Zero: a message without an expiry interval is not given one.
 	capabilities.MaximumMessageExpiryInterval = 0
 	// An acknowledgement would otherwise repeat the request's user properties.
@@ -161,6 +165,7 @@ func (s *Server) serve(ctx context.Context) error {
 	expiry, stopExpiry := context.WithCancel(context.Background())
 	var tasks sync.WaitGroup
 	tasks.Go(func() { s.engine.Run(expiry) })
+	tasks.Go(func() { s.expireSessions(expiry) })
 	s.engine.Begin()
 	if err := s.broker.Serve(); err != nil {
 		s.listener.stop()
@@ -244,6 +249,12 @@ func (s *Server) forget(clientID string, conn *connection) {
 			conn.sessionEnded.Store(true)
 		}
 	}
+	if conn.sessionEnded.Load() {
+		s.endSession(clientID)
+	} else {
+		s.engine.Forget(clientID)
+	}
+	// Not before: while the connection is entered, the next of the client waits for it.
 	s.mu.Lock()
 	if s.connections[clientID] == conn {
 		delete(s.connections, clientID)
@@ -252,11 +263,6 @@ func (s *Server) forget(clientID string, conn *connection) {
 		s.stats.SlowReaders++
 	}
 	s.mu.Unlock()
-	if conn.sessionEnded.Load() {
-		s.endSession(clientID)
-	} else {
-		s.engine.Forget(clientID)
-	}
 	if slow {
 		s.logger.Warn("disconnected a client that did not read what was written to it", "client", clientID)
 	}
