@@ -31,6 +31,16 @@
 // Nothing below clients/ is retained, and a Will there must be on a topic of its own
 // client.
 //
+// A client whose id is the upper-case hex of the id of another that is connected, or whose
+// session is kept, would have topics in common with that, and is refused at CONNECT
+// (0x85); so is the other one if it comes second.
+//
+// A subscription with a wildcard is granted, and delivers what its client may read. A
+// shared one, $share/{group}/{filter}, is refused (0x87) unless its client may read all
+// that the filter matches: what it may not read would be lost for the other members of the
+// group. So is one to topics that begin with $: nothing is published there, and
+// Server.Stats has this server's figures.
+//
 // Package access decides who may connect (Options.Authenticator) and what they may do
 // (Options.Authorizer). With TLS the subject of a client certificate is the user.
 //
@@ -47,12 +57,12 @@
 //
 // # Wills
 //
-// A Will is refused at CONNECT where its client may not publish. One on the system
-// topic is a request that its client leaves behind: with VDEL it gives a lease free in
-// the moment in which the connection of the holder ends. It must be a valid request
-// already (MQTT 5, QoS 1, not retained, response topic, correlation data, a well-formed
-// command, __ts for a SET) with a Will Delay Interval of 0; otherwise CONNACK refuses
-// the connection and names what is missing.
+// A Will is refused at CONNECT where its client may not publish, and dropped if that is so
+// when it is due. One on the system topic is a request that its client leaves behind: with
+// VDEL it releases a lease the moment the connection of the holder ends. It must be a valid
+// request already (MQTT 5, QoS 1, not retained, response topic, correlation data, a
+// well-formed command, __ts for a SET) with a Will Delay Interval of 0; otherwise CONNACK
+// refuses the connection and names what is missing.
 //
 // It is applied as the last request of its connection: after all others that the server
 // read, before another connection of the same client id is established, and by the same
@@ -96,8 +106,8 @@
 // broker as it came, between the same requests. A write of the broker or a notification
 // leaves at once, after what is held back. Notifications go through a queue for each
 // connection (outbox) and a third goroutine, started by the first KEYNOTIFY. One
-// goroutine removes keys as they expire. Serve starts all of them and returns
-// when they have ended.
+// goroutine removes keys as they expire, and one ends sessions (expireSessions). Serve
+// starts all of them and returns when they have ended.
 //
 // An attached store has one connection. The goroutine of paho that hands out messages
 // applies requests, answers them, and listens to other stores (attachedLink.received); a

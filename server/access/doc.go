@@ -30,8 +30,9 @@
 // has verified. Without a hash only the certificate is left; without either nobody
 // comes in, nor without a name. Clients are the MQTT client ids that the user may
 // have, any if they are left out. Leases know their holders by the client id, and a
-// client id that nobody uses is free for any user who may have it, so write them where
-// users do not trust each other.
+// client id that no client uses is free for any user who may have it; and a client keeps
+// out another whose id is the upper-case hex of its own, or the reverse. So write them
+// where users do not trust each other.
 //
 // A rule is for all users whose name one of its globs matches. Rules only allow,
 // and what several of them allow adds up; the order does not matter.
