@@ -1,0 +1,163 @@
+package logs
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+)
+
+// lines collects what is logged, without times.
+type lines struct {
+	mu   sync.Mutex
+	text []string
+}
+
+func (l *lines) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text = append(l.text, strings.TrimSuffix(string(line), "\n"))
+	return len(line), nil
+}
+
+func (l *lines) take() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text := l.text
+	l.text = nil
+	return text
+}
+
+func newTestLimiter(to io.Writer, level slog.Level) *Limiter {
+	return NewLimiter(slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{
+		Level: level,
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		},
+	})), slog.LevelWarn, "refused")
+}
+
+func TestAFloodOfWarningsIsABurstAndThenALineASecondWithACount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(lines)
+		l := newTestLimiter(log, slog.LevelWarn)
+		defer l.Close()
+		for i := range 10_000 { // 1,000 a second
+			l.Log("remote", i)
+			time.Sleep(time.Millisecond)
+		}
+		synctest.Wait()
+		got := log.take()
+		if len(got) < Burst+9 || len(got) > Burst+11 {
+			t.Fatalf("%d lines of ten seconds: %q", len(got), got)
+		}
+		if got[0] != "level=WARN msg=refused remote=0" || got[Burst-1] != "level=WARN msg=refused remote=9" {
+			t.Errorf("the burst is %q", got[:Burst])
+		}
+		l.Close()
+		got = append(got, log.take()...)
+		counted := len(got)
+		for _, line := range got[Burst:] {
+			_, omitted, _ := strings.Cut(line, "omitted=")
+			left, _ := strconv.Atoi(omitted)
+			counted += left
+		}
+		if counted != 10_000 {
+			t.Errorf("%d warnings are accounted for", counted)
+		}
+	})
+}
+
+func TestTheEndOfAFloodIsCountedToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(lines)
+		l := newTestLimiter(log, slog.LevelWarn)
+		defer l.Close()
+		for i := range Burst + 5 {
+			l.Log("remote", i)
+		}
+		synctest.Wait()
+		if got := log.take(); len(got) != Burst {
+			t.Errorf("at once there are %q", got)
+		}
+		time.Sleep(Interval)
+		synctest.Wait()
+		if got := fmt.Sprint(log.take()); got != "[level=WARN msg=refused remote=14 omitted=4]" {
+			t.Errorf("a moment later there are %s", got)
+		}
+		time.Sleep(time.Minute)
+		for range Burst {
+			l.Log()
+		}
+		synctest.Wait()
+		if got := log.take(); len(got) != Burst {
+			t.Errorf("after a pause a burst is %q", got)
+		}
+	})
+}
+
+func TestCloseWritesWhatIsCountedAndEndsTheTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(lines)
+		l := newTestLimiter(log, slog.LevelWarn)
+		for range Burst + 1 {
+			l.Log()
+		}
+		l.Close()
+		l.Log()
+		if got := log.take(); len(got) != Burst+1 {
+			t.Errorf("%q", got)
+		}
+		l.Close()
+	})
+}
+
+func TestALevelThatIsNotLoggedCostsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(lines)
+		l := newTestLimiter(log, slog.LevelError)
+		for range 10 * Burst {
+			l.Log()
+		}
+		l.Close()
+		if got := log.take(); len(got) != 0 {
+			t.Errorf("%q", got)
+		}
+	})
+}
+
+// stuck is a log that waits for its reader.
+type stuck struct{ read chan struct{} }
+
+func (stuck) Enabled(context.Context, slog.Level) bool { return true }
+func (s stuck) WithAttrs([]slog.Attr) slog.Handler     { return s }
+func (s stuck) WithGroup(string) slog.Handler          { return s }
+func (s stuck) Handle(context.Context, slog.Record) error {
+	await.Receive(s.read)
+	return nil
+}
+
+func TestALineOverTheRateDoesNotWaitForTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := stuck{make(chan struct{})}
+		l := NewLimiter(slog.New(log), slog.LevelWarn, "refused")
+		for range Burst {
+			go l.Log() // each of which waits
+		}
+		synctest.Wait()
+		await.Done(func() { l.Log() })
+		close(log.read)
+		l.Close()
+	})
+}

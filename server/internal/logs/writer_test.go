@@ -1,0 +1,102 @@
+package logs
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+)
+
+func TestWhatIsWrittenArrivesInOrder(t *testing.T) {
+	log := new(strings.Builder)
+	w := NewWriter(log, 1<<20)
+	var want strings.Builder
+	for i := range 1000 {
+		line := fmt.Sprintln("line", i)
+		want.WriteString(line)
+		if n, err := w.Write([]byte(line)); n != len(line) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if !await.Result(func() bool { return w.Close(await.Patience) }) {
+		t.Error("Close gave up")
+	}
+	if log.String() != want.String() {
+		t.Error("it is not what was written")
+	}
+	_, _ = w.Write([]byte("too late\n"))
+	if log.String() != want.String() {
+		t.Error("something is written after Close")
+	}
+}
+
+// The pipe is a real one: a write to it stops when 64 KiB are in it.
+func TestAPipeThatIsNotReadDelaysNoLineAndTheLossIsCounted(t *testing.T) {
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	const total = 10_000
+	w := NewWriter(writer, 1<<16)
+	line := []byte(strings.Repeat("x", 99) + "\n")
+	await.Done(func() {
+		for range total {
+			_, _ = w.Write(line)
+		}
+	})
+	if await.Result(func() bool { return w.Close(time.Millisecond) }) {
+		t.Error("Close says that all is written")
+	}
+	// The log is read after all.
+	seen, dropped := make(chan int, 1), make(chan int, 1)
+	go func() {
+		lines, lost := 0, 0
+		for text := bufio.NewScanner(reader); text.Scan(); {
+			more := 0
+			if n, _ := fmt.Sscanf(text.Text(), "%d lines of the log were dropped here", &more); n == 0 {
+				lines++
+			}
+			lost += more
+		}
+		seen <- lines
+		dropped <- lost
+	}()
+	if !await.Result(func() bool { return w.Close(await.Patience) }) {
+		t.Error("the goroutine is still there")
+	}
+	_ = writer.Close()
+	if arrived, lost := await.Receive(seen), await.Receive(dropped); arrived+lost != total || lost == 0 {
+		t.Errorf("%d lines arrived and %d were dropped, of %d", arrived, lost, total)
+	}
+}
+
+func TestALossIsToldBetweenTheLinesWhereItHappened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reader, writer := io.Pipe()
+		w := NewWriter(writer, 8)
+		for _, line := range []string{"first\n", "second\n", "third\n", "fourth\n"} {
+			_, _ = w.Write([]byte(line))
+			synctest.Wait() // the first is being written, the second fills the queue
+		}
+		text := make(chan string, 1)
+		go func() {
+			all, _ := io.ReadAll(reader)
+			text <- string(all)
+		}()
+		synctest.Wait()
+		_, _ = w.Write([]byte("fifth\n"))
+		w.Close(time.Minute)
+		_ = writer.Close()
+		const want = "first\nsecond\n2 lines of the log were dropped here: it was not read in time\nfifth\n"
+		if got := await.Receive(text); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
+}
