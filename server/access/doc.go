@@ -66,8 +66,10 @@
 //     connected and every request is refused; watches that it began, and topics in a
 //     file without topic rules, go on until the connection ends. Passwords, client
 //     ids and certificates are looked at when a client connects and not again.
-//   - It does not count or delay wrong passwords. Each costs the server one bcrypt
-//     comparison, some 50 ms of a processor at cost 10.
+//   - It does not count or delay wrong passwords. Each costs one bcrypt comparison,
+//     some 50 ms of a processor at cost 10. Package server runs few of them at once. The
+//     latest good password of a user is remembered until the file is read again, so
+//     that clients that come back cost none.
 //   - It does not verify certificates. TLS does; Credentials.Certified says so.
 //   - It does not hide who is a user if the file mixes costs: a stranger is kept
 //     as long as the costliest user, and a cheaper user is told sooner.

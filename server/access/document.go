@@ -60,7 +60,7 @@ func (d *document) policy() (*policy, error) {
 	if len(d.Users) == 0 {
 		return nil, errors.New("no users: list under \"users\" who may connect")
 	}
-	p := &policy{users: make(map[string]*user, len(d.Users))}
+	p := &policy{users: make(map[string]*user, len(d.Users)), key: newMarkKey()}
 	highest := bcrypt.MinCost
 	for i, entry := range d.Users {
 		if entry == nil || entry.Name == "" {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -24,11 +25,10 @@ type File struct {
 }
 
 var (
-	_ Authenticator   = (*File)(nil)
-	_ Authorizer      = (*File)(nil)
-	_ TopicAuthorizer = (*File)(nil)
-
-	_ FilterAuthorizer = (*File)(nil)
+	_ QuickAuthenticator = (*File)(nil)
+	_ Authorizer         = (*File)(nil)
+	_ TopicAuthorizer    = (*File)(nil)
+	_ FilterAuthorizer   = (*File)(nil)
 )
 
 // Open reads a file. The error names the file, the user or rule that is wrong, and
@@ -79,12 +79,27 @@ func (f *File) Reload() error {
 // Authenticate admits a client that comes with a user's password or certificate,
 // under one of the client ids that the user may have. It does not say which users
 // there are by how long it takes, as long as all hashes in the file have one cost.
-// The error has the names of client and user and the reason, never the password.
+// The error has the names of client and user, cut to what a log shows of names, and the
+// reason, never the password.
+//
+// The latest good password of each user is remembered until the file is read again, as
+// an HMAC under a key that is in memory only: a client that comes back costs no comparison.
 func (f *File) Authenticate(c Credentials) error {
-	if err := f.inForce().authenticate(c); err != nil {
-		return fmt.Errorf("access: client %q, user %q: %w", c.Client, c.User, err)
+	return explainRefusal(c, f.inForce().authenticate(c))
+}
+
+// AuthenticateQuickly is Authenticate for what needs no comparison: certificates,
+// passwords that are remembered, and those that cannot be right.
+func (f *File) AuthenticateQuickly(c Credentials) (known bool, err error) {
+	known, err = f.inForce().authenticateQuickly(c)
+	return known, explainRefusal(c, err)
+}
+
+func explainRefusal(c Credentials, err error) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("access: client %q, user %q: %w", logs.Name(c.Client), logs.Name(c.User), err)
 }
 
 // Authorize reports whether a rule allows a user to read a key (GET, KEYNOTIFY) or

@@ -1,6 +1,10 @@
 package access
 
 import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"regexp"
@@ -44,16 +48,21 @@ func dummyHash(cost int) []byte {
 	return []byte("$2a$" + digits + "$" + "N0body.Kn0ws.Any.Passw" + "0rd.That.This.Is.The.Hash.0f...")
 }
 
-// checkPassword compares a password with the hash of a user, or with dummy where
-// there is no such user or hash. What it finds before that depends on the password
-// alone: the time tells nobody who is a user.
-func checkPassword(u *user, password, dummy []byte) error {
+// checkForm refuses a password that no user has. It depends on the password alone: the
+// time tells nothing about who is a user.
+func checkForm(password []byte) error {
 	switch {
 	case len(password) == 0:
 		return errors.New("neither a password nor a verified client certificate: give the client one of them")
 	case len(password) > maxPassword:
 		return fmt.Errorf("the password has %d bytes, and bcrypt reads no more than %d: choose a shorter one", len(password), maxPassword)
 	}
+	return nil
+}
+
+// checkPassword compares a password of good form with the hash of a user, or with dummy
+// where there is no such user or hash.
+func checkPassword(u *user, password, dummy []byte) error {
 	hash := dummy
 	if u != nil && u.hash != nil {
 		hash = u.hash
@@ -68,4 +77,36 @@ func checkPassword(u *user, password, dummy []byte) error {
 		return errors.New("wrong password")
 	}
 	return nil
+}
+
+// A mark stands for a user with a password. Nothing can be learned from it without the
+// key of its policy, which is random and in memory only.
+type mark [sha256.Size]byte
+
+// newMarkKey returns the key of a policy.
+func newMarkKey() []byte {
+	key := make([]byte, sha256.Size)
+	_, _ = rand.Read(key) // never fails
+	return key
+}
+
+// markOf returns the mark of a user and a password.
+func markOf(key []byte, name string, password []byte) (m mark) {
+	mac := hmac.New(sha256.New, key)
+	var length [8]byte // so that no end of a name is the begin of a password
+	binary.BigEndian.PutUint64(length[:], uint64(len(name)))
+	mac.Write(length[:])
+	mac.Write([]byte(name))
+	mac.Write(password)
+	mac.Sum(m[:0])
+	return m
+}
+
+// remembers reports whether the latest good password of a user had this mark.
+func (u *user) remembers(m mark) bool {
+	if u == nil {
+		return false
+	}
+	good := u.good.Load()
+	return good != nil && hmac.Equal(good[:], m[:])
 }

@@ -3,14 +3,16 @@ package access
 import (
 	"errors"
 	"strings"
+	"sync/atomic"
 
 	"github.com/tenurelock/tenure/statestore"
 )
 
 // policy is what a file says, put in the order in which it is asked. It does not
-// change.
+// change, but for the passwords that it remembers: a new policy knows none.
 type policy struct {
 	users  map[string]*user
+	key    []byte // of marks
 	dummy  []byte // compared where a user has no hash, or is none
 	topics bool   // some rule is about topics; if none is, the file leaves them alone
 }
@@ -21,23 +23,51 @@ type user struct {
 	clients globs  // nil: any
 
 	read, write, publish, subscribe globs
+
+	// good is the mark of the password that was last found to be right. One for each
+	// user of the file is all that can be remembered.
+	good atomic.Pointer[mark]
 }
 
 // nobody is the policy of a File that was never read.
-var nobody = &policy{dummy: dummyHash(4), topics: true}
+var nobody = &policy{dummy: dummyHash(4), key: newMarkKey(), topics: true}
 
-func (p *policy) authenticate(c Credentials) error {
+// authenticateQuickly decides about all but a password that must be compared.
+func (p *policy) authenticateQuickly(c Credentials) (known bool, err error) {
 	if c.User == "" {
-		return errors.New("anonymous: give the client a user name or a client certificate")
+		return true, errors.New("anonymous: give the client a user name or a client certificate")
 	}
 	u := p.users[c.User]
 	if !c.Certified {
-		if err := checkPassword(u, c.Password, p.dummy); err != nil {
-			return err
+		if err := checkForm(c.Password); err != nil {
+			return true, err
+		}
+		m := markOf(p.key, c.User, c.Password) // for a stranger too
+		// A good password with a client id that is not good takes as long as a wrong one:
+		// the time would otherwise tell that the password is right.
+		if !u.remembers(m) || p.admit(u, c) != nil {
+			return false, nil
 		}
 	}
-	// Only now, because it is quicker than a password: asked first, it would tell
-	// users from strangers.
+	return true, p.admit(u, c)
+}
+
+func (p *policy) authenticate(c Credentials) error {
+	if known, err := p.authenticateQuickly(c); known {
+		return err
+	}
+	u := p.users[c.User]
+	if err := checkPassword(u, c.Password, p.dummy); err != nil {
+		return err
+	}
+	m := markOf(p.key, c.User, c.Password)
+	u.good.Store(&m)
+	return p.admit(u, c)
+}
+
+// admit decides about a client whose password or certificate is good. It is quicker than
+// a password: asked first, it would tell users from strangers.
+func (p *policy) admit(u *user, c Credentials) error {
 	switch {
 	case u == nil:
 		return errors.New("the client certificate is good, but its subject is not among the users")
