@@ -1,28 +1,100 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"net"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/server/internal/waitingroom"
 )
 
-// admit decides whether a client may connect, and notes who it is.
-func (s *Server) admit(cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
+// authenticate decides who a client is, and tells one that is not admitted. It waits for
+// other clients, and holds nothing that a client could wait for.
+func (s *Server) authenticate(cl *mqtt.Client, conn *connection, pk packets.Packet) (who access.Identity, err error) {
 	credentials := credentialsOf(cl, conn, pk)
-	if s.options.Authenticator != nil {
-		if err := s.options.Authenticator.Authenticate(credentials); err != nil {
-			s.logger.Warn("refused a connection", "client", cl.ID, "user", credentials.User, "error", err)
-			return &packets.ErrBadUsernameOrPassword
-		}
-	} else if !credentials.Certified {
+	if s.options.Authenticator == nil && !credentials.Certified {
 		credentials.User = "" // nobody has checked it
 	}
-	who := access.Identity{Client: cl.ID, User: credentials.User}
+	if s.options.Authenticator != nil {
+		why, err := s.check(conn.visitor, credentials)
+		if why == RefusedCrowd {
+			return who, err // it is closed, and counted by the listener
+		}
+		if err != nil {
+			code := packets.ErrBadUsernameOrPassword
+			if why != RefusedCredentials {
+				code = *refusal(packets.ErrServerBusy, "too many clients connect: try again later")
+			}
+			return who, s.refuse(cl, why, code, "user", logs.Name(credentials.User), "error", logs.Error(err))
+		}
+	}
+	if !conn.visitor.leave() {
+		return who, net.ErrClosed // for a newer one; the listener counts it
+	}
+	conn.admitted = true
+	return access.Identity{Client: cl.ID, User: credentials.User}, nil
+}
+
+// check asks the Authenticator. It is asked for a few clients at once, whatever it does:
+// the processors are there for clients that are connected.
+func (s *Server) check(v *visitor, credentials access.Credentials) (Refused, error) {
+	if quick, ok := s.options.Authenticator.(access.QuickAuthenticator); ok {
+		if known, err := quick.AuthenticateQuickly(credentials); known {
+			return RefusedCredentials, err
+		}
+	}
+	if !v.hold() {
+		return RefusedCrowd, errDoor
+	}
+	leave, err := s.checks.Enter(v.ctx, v.source)
+	switch {
+	case errors.Is(err, waitingroom.ErrFull):
+		return RefusedBusy, err
+	case err != nil:
+		return RefusedSlow, err
+	}
+	err = s.options.Authenticator.Authenticate(credentials)
+	leave()
+	if err == nil && v.ctx.Err() != nil {
+		return RefusedSlow, context.Cause(v.ctx)
+	}
+	return RefusedCredentials, err
+}
+
+// refuse tells a client that it is not admitted, counts that, and returns the code. Its
+// connection ends either way.
+func (s *Server) refuse(cl *mqtt.Client, why Refused, code packets.Code, attributes ...any) error {
+	s.countRefused(why)
+	s.refusals.Log(append([]any{"client", logs.Name(cl.ID), "remote", cl.Net.Remote}, attributes...)...)
+	answer := code
+	if cl.Properties.ProtocolVersion < 5 {
+		answer = oldRefusal(code)
+	}
+	_ = s.broker.SendConnack(cl, answer, false, nil)
+	return code
+}
+
+// oldRefusal returns what stands for a code in versions before MQTT 5, which have five.
+func oldRefusal(code packets.Code) packets.Code {
+	switch code.Code {
+	case packets.ErrServerBusy.Code, packets.ErrQuotaExceeded.Code:
+		return packets.Err3ServerUnavailable
+	case packets.ErrClientIdentifierNotValid.Code:
+		return packets.Err3ClientIdentifierNotValid
+	}
+	return packets.Err3NotAuthorized
+}
+
+// admit decides whether a client may connect, and notes who it is.
+func (s *Server) admit(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
 	existing, known := s.broker.Clients.Get(cl.ID)
 	if known && userOf(existing) != who.User {
 		// Its session, and what is published for it, are another's.
@@ -59,23 +131,6 @@ func (s *Server) admitWill(who access.Identity, cl *mqtt.Client, conn *connectio
 
 func refusal(code packets.Code, reason string) *packets.Code {
 	return &packets.Code{Code: code.Code, Reason: reason}
-}
-
-// connackCode returns a refusal as the client's version of MQTT has it. The broker
-// translates only codes whose reason is its own, and would send the others as they are to
-// clients that do not know them.
-func connackCode(cl *mqtt.Client, refused packets.Code) packets.Code {
-	if cl.Properties.ProtocolVersion >= 5 {
-		return refused
-	}
-	switch refused.Code {
-	case packets.ErrClientIdentifierNotValid.Code:
-		return packets.Err3ClientIdentifierNotValid
-	case packets.ErrNotAuthorized.Code, packets.ErrBadUsernameOrPassword.Code:
-		return packets.Err3NotAuthorized
-	default:
-		return packets.Err3ServerUnavailable
-	}
 }
 
 // credentialsOf collects what a connection says and proves of itself.

@@ -26,6 +26,8 @@ type connection struct {
 	outbox  *outbox
 	over    chan struct{} // closed when the broker has forgotten the connection
 
+	visitor      *visitor                  // until it has authenticated; set before anything else happens
+	admitted     bool                      // it has authenticated; the reading goroutine's
 	identity     access.Identity           // set at CONNECT, before anything else happens
 	will         *request                  // the request to apply when the connection ends, if any; the reading goroutine's
 	reserved     string                    // the response topic of the latest request; the reading goroutine's
@@ -102,6 +104,7 @@ func (c *connection) refuse(err error) {
 // any more but for one that is.
 func (c *connection) Close() error {
 	c.closed.Store(true)
+	c.visitor.end()
 	return c.Conn.Close()
 }
 
@@ -109,6 +112,7 @@ func (c *connection) Close() error {
 // not read.
 func (c *connection) abort() {
 	c.closed.Store(true)
+	c.visitor.end()
 	socket := c.Conn
 	if encrypted, ok := socket.(*tls.Conn); ok {
 		socket = encrypted.NetConn()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
 // express takes the requests out of what a client sends and answers them past the
@@ -91,7 +92,7 @@ func (e *express) take(packet []byte) bool {
 		return held
 	})
 	if err != nil {
-		e.server.logger.Debug("a reply was not delivered", "client", e.client.ID, "error", err)
+		e.server.logger.Debug("a reply was not delivered", "client", logs.Name(e.client.ID), "error", logs.Error(err))
 	}
 	return true
 }

@@ -2,11 +2,13 @@ package server
 
 import (
 	"bytes"
+	"net"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
 // hook is where the broker asks us. It is the only hook: the broker lets one
@@ -43,19 +45,33 @@ func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 	if !ok {
 		return packets.ErrNotAuthorized
 	}
-	// From here on, not from OnSessionEstablish: whose the client id is may not change
-	// after it was looked at.
+	who, err := h.server.authenticate(cl, conn, pk)
+	if err != nil {
+		return err
+	}
+	// Not before: a client that only says a name must not keep others waiting for it. And
+	// not in OnSessionEstablish: whose the client id is may not change after it was looked at.
 	conn.hold(h.names.lock(cl.ID))
-	if refused := h.server.admit(cl, conn, pk); refused != nil {
-		h.server.count(func(stats *Stats) { stats.RefusedConnections++ })
-		h.server.logger.Warn("refused a connection", "client", cl.ID, "reason", refused.Reason)
-		_ = h.server.broker.SendConnack(cl, connackCode(cl, *refused), false, nil) // the connection ends either way
-		return *refused
+	if conn.closed.Load() {
+		return net.ErrClosed // and takes nothing over
 	}
-	if pk.Connect.Keepalive == 0 {
-		cl.State.Keepalive, cl.State.ServerKeepalive = forcedKeepAlive, true
+	if refused := h.server.admit(who, cl, conn, pk); refused != nil {
+		return h.server.refuse(cl, RefusedRules, *refused, "user", logs.Name(who.User), "reason", logs.Text(refused.Reason))
 	}
+	limitKeepAlive(cl)
 	return nil
+}
+
+// limitKeepAlive bounds how long a client may be silent.
+func limitKeepAlive(cl *mqtt.Client) {
+	switch wanted := cl.State.Keepalive; {
+	case wanted == 0:
+		cl.State.Keepalive, cl.State.ServerKeepalive = forcedKeepAlive, true
+	case cl.Properties.ProtocolVersion < 5:
+		cl.State.Keepalive = min(wanted, maxOldKeepAlive)
+	case wanted > maxKeepAlive:
+		cl.State.Keepalive, cl.State.ServerKeepalive = maxKeepAlive, true
+	}
 }
 
 // OnConnectAuthenticate has nothing left to decide.

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -8,16 +10,24 @@ import (
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/listeners"
+
+	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
 // listener accepts connections for the broker. The broker's own would end
 // silently at the first error of Accept, wait for ever for a CONNECT, and hang
 // in Close on connections that never sent one.
 type listener struct {
-	socket net.Listener
-	logger *slog.Logger
-	plain  bool       // connections know no express
-	failed chan error // why no connections are accepted any more; room for one
+	socket  net.Listener
+	logger  *slog.Logger
+	plain   bool              // connections know no express
+	failed  chan error        // why no connections are accepted any more; room for one
+	door    *door             // bounds those that have not authenticated
+	sockets int               // how many there may be; 0: no limit
+	refused func(why Refused) // counts a connection
+
+	refusals *logs.Limiter // connections that are closed before CONNECT
+	failures *logs.Limiter // of Accept
 
 	maxPacket uint32 // bytes of a packet from a client
 
@@ -31,13 +41,22 @@ type listener struct {
 
 var _ listeners.Listener = (*listener)(nil)
 
-func newListener(socket net.Listener, logger *slog.Logger, plain bool, maxPacket uint32) *listener {
+func newListener(socket net.Listener, options *Options, refused func(Refused)) *listener {
+	sockets, most := maxSockets(descriptors()), options.MaxUnauthenticated
+	if sockets > 0 {
+		most = min(most, max(1, sockets/2)) // or they could take all descriptors
+	}
 	return &listener{
 		socket:      socket,
-		logger:      logger,
-		plain:       plain,
+		logger:      options.Logger,
+		plain:       options.PlainBroker,
+		door:        newDoor(most, options.MaxUnauthenticatedPerAddress),
+		sockets:     sockets,
+		refused:     refused,
+		refusals:    logs.NewLimiter(options.Logger, slog.LevelWarn, "closed a connection"),
+		failures:    logs.NewLimiter(options.Logger, slog.LevelError, "cannot accept a connection"),
 		failed:      make(chan error, 1),
-		maxPacket:   maxPacket,
+		maxPacket:   options.MaxPacketSize,
 		stopping:    make(chan struct{}),
 		connections: make(map[*connection]struct{}),
 	}
@@ -57,6 +76,16 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
+		if wait := l.door.wait(); wait > 0 {
+			pause.Reset(wait)
+			select {
+			case <-pause.C:
+			case <-l.door.left:
+			case <-l.stopping:
+				return
+			}
+			continue
+		}
 		socket, err := l.socket.Accept()
 		switch {
 		case err == nil:
@@ -69,7 +98,11 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 			}
 			return
 		default:
-			l.logger.Error("cannot accept a connection", "error", err)
+			attributes := []any{"error", logs.Error(err)}
+			if isOutOfDescriptors(err) {
+				attributes = append(attributes, "cure", descriptorCure)
+			}
+			l.failures.Log(attributes...)
 			pause.Reset(acceptPause)
 			select {
 			case <-pause.C:
@@ -81,22 +114,63 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 }
 
 func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
+	if l.isFull() {
+		l.refuse(socket, RefusedDescriptors, "limit", l.sockets, "cure", descriptorCure)
+		return
+	}
 	conn := newConnection(socket, l.plain, l.maxPacket)
+	visitor, oldest, err := l.door.arrive(sourceOf(socket.RemoteAddr()), conn.abort)
+	if oldest != nil {
+		oldest.drop()
+	}
+	if err != nil {
+		l.refuse(socket, RefusedCrowd)
+		return
+	}
+	conn.visitor = visitor
 	if !l.track(conn) {
+		visitor.leave()
 		_ = socket.Close()
 		return
 	}
 	// The broker extends the deadline with each packet, from CONNECT on.
-	_ = conn.SetDeadline(time.Now().Add(connectTimeout))
+	_ = conn.SetDeadline(visitor.since.Add(l.door.patience))
 	go func() {
 		defer l.handlers.Done()
 		err := establish(l.ID(), conn)
+		if !visitor.leave() && !conn.admitted {
+			// For another that came later. It is counted here, where its end cannot be missed.
+			l.countRefused(conn.RemoteAddr(), RefusedCrowd)
+		}
 		conn.finish()
 		l.mu.Lock()
 		delete(l.connections, conn)
 		l.mu.Unlock()
-		l.logger.Debug("connection ended", "remote", socket.RemoteAddr().String(), "error", err)
+		if l.logger.Enabled(context.Background(), slog.LevelDebug) {
+			l.logger.Debug("connection ended", "remote", socket.RemoteAddr().String(), "error", logs.Error(err))
+		}
 	}()
+}
+
+// isFull reports whether there are as many connections as there may be descriptors.
+func (l *listener) isFull() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sockets > 0 && len(l.connections) >= l.sockets
+}
+
+// refuse closes a connection about which nothing is known.
+func (l *listener) refuse(socket net.Conn, why Refused, attributes ...any) {
+	if encrypted, ok := socket.(*tls.Conn); ok {
+		socket = encrypted.NetConn() // there is no handshake to take back
+	}
+	_ = socket.Close()
+	l.countRefused(socket.RemoteAddr(), why, attributes...)
+}
+
+func (l *listener) countRefused(remote net.Addr, why Refused, attributes ...any) {
+	l.refused(why)
+	l.refusals.Log(append([]any{"reason", string(why), "remote", remote.String()}, attributes...)...)
 }
 
 // track registers a goroutine, for a connection or for Serve, unless the
@@ -134,6 +208,8 @@ func (l *listener) stop() {
 	}
 	l.mu.Unlock()
 	l.handlers.Wait()
+	l.refusals.Close()
+	l.failures.Close()
 }
 
 // The rest is what the broker asks of a listener.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -37,14 +38,14 @@ func (s *Server) notify(cl *mqtt.Client, conn *connection, notifications []state
 			Payload: notification.Append(nil, s.options.Dialect),
 		}
 		if isTooLarge(cl, &message) {
-			s.logger.Debug("a notification is larger than its client takes", "client", cl.ID, "bytes", message.Size())
+			s.logger.Debug("a notification is larger than its client takes", "client", logs.Name(cl.ID), "bytes", message.Size())
 			continue
 		}
 		conn.holdBack(func(held []byte) []byte {
 			before := len(held)
 			held, err := message.Append(held)
 			if err != nil {
-				s.logger.Debug("a notification was not delivered", "client", cl.ID, "error", err)
+				s.logger.Debug("a notification was not delivered", "client", logs.Name(cl.ID), "error", logs.Error(err))
 				return held
 			}
 			sent++

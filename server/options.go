@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"runtime"
 
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/statestore"
@@ -30,8 +31,23 @@ type Options struct {
 	TLS *tls.Config
 
 	// Authenticator decides who may connect; nil admits everybody whom TLS
-	// does.
+	// does. A server asks an access.QuickAuthenticator first for what it knows at
+	// once, and calls Authenticate of any for PasswordChecks clients at a time.
 	Authenticator access.Authenticator
+	// PasswordChecks is how many calls of Authenticate may run at once. Others wait,
+	// in fair turns by remote address; where too many wait, a client is told that the
+	// server is busy. Default half of the processors that Go uses, and at least 1.
+	PasswordChecks int
+	// MaxUnauthenticated bounds how many connections may be open that have not
+	// authenticated yet. Each has 5 s for that, from when it was accepted, its TLS
+	// handshake included. Where there are more, the oldest without a CONNECT is closed
+	// for the new one. Half as many may wait for PasswordChecks. Default 256, or less
+	// where the process may have few open files.
+	MaxUnauthenticated int
+	// MaxUnauthenticatedPerAddress is the same for one remote address: one of IPv4, or
+	// 64 bits of IPv6. Default 64; and MaxUnauthenticated for connections from this
+	// machine, where a proxy may speak for many.
+	MaxUnauthenticatedPerAddress int
 	// Authorizer decides who may use which key; default access.AllowKeys. If
 	// it is an access.TopicAuthorizer too, it decides about the broker's
 	// ordinary topics as well.
@@ -68,6 +84,8 @@ const (
 	defaultMaxWatches       = 10_000
 	defaultMaxWatchBytes    = 4 << 20
 	defaultMaxAllWatchBytes = 256 << 20
+	defaultMaxUnauthenticated           = 256
+	defaultMaxUnauthenticatedPerAddress = 64
 )
 
 // limitWatches fills in the defaults of what clients may make the store remember without
@@ -99,6 +117,9 @@ func (o *Options) complete() error {
 		return fmt.Errorf("Options.MaxClients %d is negative; 0 means %d", o.MaxClients, defaultMaxClients)
 	}
 	limitWatches(&o.Store)
+	if err := o.completeDoor(); err != nil {
+		return err
+	}
 	if o.Store.Remembered == 0 {
 		o.Store.Remembered = statestore.DefaultRemembered
 	}
@@ -113,6 +134,26 @@ func (o *Options) complete() error {
 	}
 	if !o.AllowInsecure && !isLoopback(o.Addr) {
 		return o.mustBeSecure()
+	}
+	return nil
+}
+
+// completeDoor is about connections that have not authenticated.
+func (o *Options) completeDoor() error {
+	switch {
+	case o.PasswordChecks < 0:
+		return fmt.Errorf("Options.PasswordChecks %d is negative; 0 means half of the processors", o.PasswordChecks)
+	case o.MaxUnauthenticated < 0:
+		return fmt.Errorf("Options.MaxUnauthenticated %d is negative; 0 means %d", o.MaxUnauthenticated, defaultMaxUnauthenticated)
+	case o.MaxUnauthenticatedPerAddress < 0:
+		return fmt.Errorf("Options.MaxUnauthenticatedPerAddress %d is negative; 0 means %d, or no bound of its own for this machine",
+			o.MaxUnauthenticatedPerAddress, defaultMaxUnauthenticatedPerAddress)
+	}
+	if o.PasswordChecks == 0 {
+		o.PasswordChecks = max(1, runtime.GOMAXPROCS(0)/2)
+	}
+	if o.MaxUnauthenticated == 0 {
+		o.MaxUnauthenticated = defaultMaxUnauthenticated
 	}
 	return nil
 }

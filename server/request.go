@@ -13,6 +13,7 @@ import (
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -84,7 +85,7 @@ func (s *Server) apply(who access.Identity, cl *mqtt.Client, r request) (statest
 	}
 	s.count(func(stats *Stats) { stats.Requests++ })
 	if s.logger.Enabled(context.Background(), slog.LevelDebug) { // or what is not logged costs allocations
-		s.logger.Debug("request", "client", cl.ID, "took", time.Since(start))
+		s.logger.Debug("request", "client", logs.Name(cl.ID), "took", time.Since(start))
 	}
 	return reply, nil
 }
@@ -159,7 +160,7 @@ func checkMessage(retain bool, qos byte, responseTopic string, correlation []byt
 // away (PROTOCOL 1).
 func (s *Server) drop(cl *mqtt.Client, why Dropped) *packets.Code {
 	s.count(func(stats *Stats) { stats.Dropped[why]++ })
-	s.logger.Warn("dropped a request", "client", cl.ID, "reason", string(why))
+	s.drops.Log("client", logs.Name(cl.ID), "remote", cl.Net.Remote, "reason", string(why))
 	if why == DroppedForbiddenTopic {
 		s.disconnect(cl, *refusal(packets.ErrNotAuthorized, string(why)))
 	}
@@ -257,7 +258,7 @@ func (s *Server) respond(cl *mqtt.Client, message frame.Message) {
 		err = s.broker.InjectPacket(s.herald, response)
 	}
 	if err != nil {
-		s.logger.Debug("a reply was not delivered", "client", cl.ID, "error", err)
+		s.logger.Debug("a reply was not delivered", "client", logs.Name(cl.ID), "error", logs.Error(err))
 	}
 }
 

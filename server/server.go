@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,11 +18,13 @@ import (
 	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/secure"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/server/internal/waitingroom"
 	"github.com/tenurelock/tenure/statestore"
 )
 
 const (
-	// connectTimeout bounds the time from accepting a connection to its CONNECT.
+	// connectTimeout bounds an attempt to connect to the broker of an attached store.
 	connectTimeout = 10 * time.Second
 	// writeTimeout bounds how long a client may leave what is written to it unread,
 	// once the sockets on the way are full.
@@ -37,6 +40,14 @@ const (
 	// maxSessionExpiry bounds, in seconds, how long the session of a client that is gone
 	// is kept.
 	maxSessionExpiry = 3600
+	// maxKeepAlive bounds, in seconds, the keep-alive of a client of MQTT 5, which is told
+	// so in CONNACK.
+	maxKeepAlive = 300
+	// maxOldKeepAlive is the same for older clients, which cannot be told: one and a half of
+	// it is the longest time that the broker can wait. It is not shorter, because the server
+	// would then end connections of clients that keep to what they said. TCP finds out by
+	// itself that a machine is gone.
+	maxOldKeepAlive = 43_690
 	// pendingWrites is how many messages from other clients may wait for one
 	// client to read them.
 	pendingWrites = 1024
@@ -58,6 +69,11 @@ type Server struct {
 
 	once     sync.Once   // Serve or Close, whichever comes first
 	stopping atomic.Bool // no Will is applied any more
+
+	checks   *waitingroom.Room[netip.Prefix] // where Authenticator is called
+	refusals *logs.Limiter
+	drops    *logs.Limiter
+	slow     *logs.Limiter
 
 	subscriptions atomic.Uint64 // how often any client's have changed
 	crowded       atomic.Bool   // an outbox begins to be full
@@ -94,11 +110,19 @@ func New(options Options) (*Server, error) {
 	s := &Server{
 		options:        options,
 		logger:         options.Logger,
-		listener:       newListener(socket, options.Logger, options.PlainBroker, options.MaxPacketSize),
 		connections:    make(map[string]*connection),
-		stats:          Stats{Dropped: make(map[Dropped]uint64)},
+		stats:          Stats{Dropped: make(map[Dropped]uint64), Refused: make(map[Refused]uint64)},
 		responseTopics: newResponseTopics(),
+		refusals:       logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a connection"),
+		drops:          logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
+		slow:           logs.NewLimiter(options.Logger, slog.LevelWarn, "disconnected a client that did not read what was written to it"),
 	}
+	s.listener = newListener(socket, &options, s.countRefused)
+	// Half of those at the door at most: there is always one that can be dropped for another.
+	door := s.listener.door
+	s.checks = waitingroom.New(options.PasswordChecks, max(1, door.most/2), func(source netip.Prefix) int {
+		return max(1, door.bound(source)/2)
+	})
 	s.topics, _ = options.Authorizer.(access.TopicAuthorizer)
 	s.engine = engine.New(store, s.deliver)
 	s.broker = newBroker(options)
@@ -157,7 +181,10 @@ func (s *Server) Serve(ctx context.Context) error {
 
 // Close closes a server that was not served. After Serve it does nothing.
 func (s *Server) Close() error {
-	s.once.Do(func() { s.listener.stop() })
+	s.once.Do(func() {
+		s.listener.stop()
+		s.closeLogs()
+	})
 	return nil
 }
 
@@ -182,8 +209,16 @@ func (s *Server) serve(ctx context.Context) error {
 	s.shutdown()
 	stopExpiry()
 	tasks.Wait()
+	s.closeLogs()
 	s.logger.Info("stopped")
 	return failure
+}
+
+// closeLogs writes what is counted of repeated lines. No connection is left.
+func (s *Server) closeLogs() {
+	for _, limiter := range []*logs.Limiter{s.refusals, s.drops, s.slow} {
+		limiter.Close()
+	}
 }
 
 // shutdown disconnects everybody and closes the broker. The broker's own Close
@@ -264,7 +299,7 @@ func (s *Server) forget(clientID string, conn *connection) {
 	}
 	s.mu.Unlock()
 	if slow {
-		s.logger.Warn("disconnected a client that did not read what was written to it", "client", clientID)
+		s.slow.Log("client", logs.Name(clientID), "remote", conn.RemoteAddr().String())
 	}
 }
 

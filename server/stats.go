@@ -20,6 +20,20 @@ const (
 	DroppedExpired        Dropped = "the request had expired"
 )
 
+// Refused is why a connection was refused.
+type Refused string
+
+// Why connections are refused. CONNACK tells the client as much as it may know; where
+// there was no CONNECT the connection is closed.
+const (
+	RefusedCredentials Refused = "the credentials are not good"
+	RefusedBusy        Refused = "too many passwords wait to be compared"
+	RefusedSlow        Refused = "its password could not be compared in time"
+	RefusedCrowd       Refused = "too many connections have not authenticated"
+	RefusedDescriptors Refused = "too many files and sockets are open"
+	RefusedRules       Refused = "the server does not admit what CONNECT asks for"
+)
+
 // Stats counts what happened since the server was made.
 type Stats struct {
 	// Connected is how many clients are connected now.
@@ -33,9 +47,11 @@ type Stats struct {
 	// given to the store when their connections ended. They are counted in
 	// Requests too, refusals included.
 	AppliedWills uint64
-	// RefusedConnections is how many connections were refused at CONNECT by
-	// this server: credentials, limits, Wills.
+	// RefusedConnections is how many connections were refused, at CONNECT or
+	// before: credentials, limits, Wills.
 	RefusedConnections uint64
+	// Refused is the same by reason.
+	Refused map[Refused]uint64
 	// SlowReaders is how many clients were disconnected because they did not
 	// read what was written to them, notifications or anything else.
 	SlowReaders uint64
@@ -48,7 +64,15 @@ func (s *Server) Stats() Stats {
 	stats := s.stats
 	stats.Connected = len(s.connections)
 	stats.Dropped = maps.Clone(s.stats.Dropped)
+	stats.Refused = maps.Clone(s.stats.Refused)
 	return stats
+}
+
+func (s *Server) countRefused(why Refused) {
+	s.count(func(stats *Stats) {
+		stats.RefusedConnections++
+		stats.Refused[why]++
+	})
 }
 
 // count changes the counts.

@@ -9,6 +9,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -72,5 +73,5 @@ func (s *Server) applyWill(cl *mqtt.Client, conn *connection) {
 		return // counted and logged, as for any request
 	}
 	s.count(func(stats *Stats) { stats.AppliedWills++ })
-	s.logger.Debug("applied a Will", "client", cl.ID)
+	s.logger.Debug("applied a Will", "client", logs.Name(cl.ID))
 }

@@ -1,8 +1,10 @@
 package frame
 
-import "encoding/binary"
+import (
+	"encoding/binary"
 
-const propertySubscriptionIdentifier = 0x0b
+	"github.com/tenurelock/tenure/internal/wire"
+)
 
 // Forward is a PUBLISH packet that a server passes on: what the publisher wrote, and what
 // the subscriber asked for. It keeps the properties as they came, without reading them.
@@ -67,18 +69,18 @@ func (f *Forward) Append(dst []byte) ([]byte, error) {
 	if f.Duplicate {
 		first |= flagDuplicate
 	}
-	dst = appendVariable(append(dst, first), remaining)
+	dst = wire.AppendVariable(append(dst, first), remaining)
 	dst = appendString(dst, f.Topic)
 	if f.QoS > 0 {
 		dst = binary.BigEndian.AppendUint16(dst, f.PacketID)
 	}
 	if f.MQTT5 {
-		dst = appendVariable(dst, properties)
+		dst = wire.AppendVariable(dst, properties)
 		if f.Expires {
-			dst = binary.BigEndian.AppendUint32(append(dst, propertyMessageExpiry), f.MessageExpiry)
+			dst = binary.BigEndian.AppendUint32(append(dst, wire.MessageExpiry), f.MessageExpiry)
 		}
 		for _, identifier := range f.Identifiers {
-			dst = appendVariable(append(dst, propertySubscriptionIdentifier), identifier)
+			dst = wire.AppendVariable(append(dst, wire.SubscriptionIdentifier), identifier)
 		}
 		dst = append(dst, f.Properties...)
 	}

@@ -28,7 +28,8 @@ var ErrFull = errors.New("too many wait already")
 // Room is described in the package comment. S names a source. Its methods are safe for
 // concurrent use. It has no goroutines.
 type Room[S comparable] struct {
-	running, waiting, each int // bounds
+	running, waiting int // bounds
+	each             func(S) int
 
 	mu      sync.Mutex
 	busy    int
@@ -41,8 +42,8 @@ type Room[S comparable] struct {
 type queue struct{ turns []chan struct{} }
 
 // New returns a Room in which as many run at once as running says, which is 1 at least. As
-// many as waiting says may wait for that, and of one source as many as each says.
-func New[S comparable](running, waiting, each int) *Room[S] {
+// many as waiting says may wait for that, and of one source as many as each says of it.
+func New[S comparable](running, waiting int, each func(source S) int) *Room[S] {
 	return &Room[S]{running: max(1, running), waiting: waiting, each: each, queues: make(map[S]*queue)}
 }
 
@@ -81,7 +82,11 @@ func (r *Room[S]) queue(source S) (turn chan struct{}, err error) {
 		return nil, nil
 	}
 	q := r.queues[source]
-	if r.waits >= r.waiting || q != nil && len(q.turns) >= r.each || r.each <= 0 {
+	waits := 0
+	if q != nil {
+		waits = len(q.turns)
+	}
+	if r.waits >= r.waiting || waits >= r.each(source) {
 		return nil, ErrFull
 	}
 	if q == nil {

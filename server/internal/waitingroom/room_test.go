@@ -47,7 +47,7 @@ func (v *visits) begin(source, name string) {
 
 func TestSourcesTakeTurnsHoweverManyAnotherHasWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := &visits{room: New[string](1, 100, 100)}
+		v := &visits{room: New(1, 100, func(string) int { return 100 })}
 		for _, name := range []string{"a1", "a2", "a3", "a4"} {
 			v.begin("a", name)
 		}
@@ -67,7 +67,7 @@ func TestSourcesTakeTurnsHoweverManyAnotherHasWaiting(t *testing.T) {
 
 func TestNoMoreRunAtOnceThanMay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := &visits{room: New[string](3, 100, 100)}
+		v := &visits{room: New(3, 100, func(string) int { return 100 })}
 		for range 20 {
 			v.begin("a", "a")
 		}
@@ -81,7 +81,7 @@ func TestNoMoreRunAtOnceThanMay(t *testing.T) {
 
 func TestWhatFindsNoPlaceIsRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := &visits{room: New[string](1, 3, 2)}
+		v := &visits{room: New(1, 3, func(string) int { return 2 })}
 		v.begin("a", "runs")
 		for range 3 {
 			v.begin("a", "a")
@@ -99,7 +99,7 @@ func TestWhatFindsNoPlaceIsRefusedAtOnce(t *testing.T) {
 
 func TestAPlaceThatIsGivenUpCostsNoTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := &visits{room: New[string](1, 10, 10)}
+		v := &visits{room: New(1, 10, func(string) int { return 10 })}
 		v.begin("a", "runs")
 		gone, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
@@ -135,7 +135,7 @@ func TestAPlaceThatIsGivenUpCostsNoTurn(t *testing.T) {
 
 // The end of a context and the turn may come together: no turn may be lost by that.
 func TestATurnThatComesTooLateIsPassedOn(t *testing.T) {
-	room := New[int](1, 100, 100)
+	room := New(1, 100, func(int) int { return 100 })
 	var all sync.WaitGroup
 	for i := range 50 {
 		all.Go(func() {
