@@ -48,3 +48,14 @@ func (s *Server) Sockets() int {
 	defer s.listener.mu.Unlock()
 	return len(s.listener.connections)
 }
+
+// HurryAtTheDoor changes how long a connection has to authenticate; before Serve.
+func (s *Server) HurryAtTheDoor(patience time.Duration) { s.listener.door.patience = patience }
+
+// AtTheDoor returns how many connections have not authenticated, and how many of them wait
+// for a password to be compared.
+func (s *Server) AtTheDoor() (all, waiting int) {
+	s.listener.door.mu.Lock()
+	defer s.listener.door.mu.Unlock()
+	return s.listener.door.total, s.checks.Waiting()
+}

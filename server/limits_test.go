@@ -113,6 +113,9 @@ func TestTheWatchesOfAClientMayTakeUpFourMebibytesUnlessOptionsSayOtherwise(t *t
 func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 	for _, options := range []server.Options{
 		{Addr: "127.0.0.1:0", MaxClients: -1},
+		{Addr: "127.0.0.1:0", PasswordChecks: -1},
+		{Addr: "127.0.0.1:0", MaxUnauthenticated: -1},
+		{Addr: "127.0.0.1:0", MaxUnauthenticatedPerAddress: -1},
 		{Addr: "127.0.0.1:0", Store: statestore.Options{Remembered: 1 << 16}},
 		{Addr: "127.0.0.1:0", Store: statestore.Options{MaxWatches: -1}},
 		{Addr: "127.0.0.1:0", Store: statestore.Options{LockPrefixes: []string{"lock/"}}},

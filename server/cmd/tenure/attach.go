@@ -29,7 +29,8 @@ type attachSettings struct {
 // that is not so.
 func (s *attachSettings) check(changed func(name string) bool) error {
 	withAttach := []string{"attach-user", "attach-password-file", "attach-ca", "attach-cert", "attach-key"}
-	withoutAttach := []string{"addr", "tls-cert", "tls-key", "client-ca", "auth", "insecure", "max-packet-size"}
+	withoutAttach := []string{"addr", "tls-cert", "tls-key", "client-ca", "auth", "insecure", "max-packet-size",
+		"password-checks", "max-unauthenticated", "max-unauthenticated-per-address"}
 	if s.broker == "" {
 		for _, name := range withAttach {
 			if changed(name) {

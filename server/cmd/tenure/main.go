@@ -10,13 +10,17 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := command().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "tenure:", err)
+		last := logs.NewWriter(os.Stderr, logRoom) // standard error may not be read any more
+		fmt.Fprintln(last, "tenure:", err)
+		last.Close(lastWords)
 		stop()
 		os.Exit(1)
 	}

@@ -4,17 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -84,6 +87,9 @@ with the client id and a colon.`,
 	flags.IntVar(&settings.Store.MaxWatches, "max-watches", 10_000, "how many keys a client may watch")
 	flags.IntVar(&settings.Store.Remembered, "remembered", statestore.DefaultRemembered, "how many requests of a client are remembered, so that none is applied twice; also how many it may send at once")
 	flags.IntVar(&settings.MaxClients, "max-clients", 10_000, "how many clients may be connected or have a session that is kept")
+	flags.IntVar(&settings.PasswordChecks, "password-checks", 0, "how many passwords are compared at once; others wait, in turns by address; 0 means half of the processors")
+	flags.IntVar(&settings.MaxUnauthenticated, "max-unauthenticated", 256, "how many connections may be open that have not authenticated; the oldest is closed for a new one; each has 5s")
+	flags.IntVar(&settings.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", 0, "the same for one remote address; 0 means 64, and no limit of its own for this machine")
 	flags.Uint32Var(&settings.MaxPacketSize, "max-packet-size", 1<<20, "largest MQTT packet in bytes")
 	flags.StringVar(&settings.dialect, "dialect", "deployed", "how to write replies where deployed stores and their documentation differ: deployed or documented")
 	flags.StringVar(&settings.attach.broker, "attach", "", "URL of a broker to serve instead of running one, mqtt://host:1883 or mqtts://host:8883")
@@ -96,7 +102,23 @@ with the client id and a colon.`,
 	return serve
 }
 
+const (
+	// logRoom is how many bytes of the log may wait for the program that reads it.
+	logRoom = 1 << 20
+	// lastWords bounds how long the end waits for the log to be read.
+	lastWords = time.Second
+)
+
 func (s *serveSettings) run(cmd *cobra.Command) error {
+	// A reader of the log that stops must not stop the store.
+	for _, stream := range []struct {
+		writer io.Writer
+		set    func(io.Writer)
+	}{{cmd.OutOrStdout(), cmd.SetOut}, {cmd.ErrOrStderr(), cmd.SetErr}} {
+		writer := logs.NewWriter(stream.writer, logRoom)
+		defer writer.Close(lastWords)
+		stream.set(writer)
+	}
 	switch s.dialect {
 	case "deployed":
 		s.Dialect = statestore.Deployed

@@ -1,0 +1,163 @@
+//go:build unix
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// launch starts a server with a pipe as its log, and returns its address.
+func launch(t *testing.T, cmd *exec.Cmd) (address string, stderr io.ReadCloser) {
+	t.Helper()
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stderr, err = cmd.StderrPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // if it is still there
+		_ = await.Result(cmd.Wait)
+	})
+	lines := bufio.NewScanner(stdout)
+	lines.Scan()
+	address, ok := strings.CutPrefix(lines.Text(), "listening on ")
+	if !ok {
+		t.Fatalf("first line %q", lines.Text())
+	}
+	return address, stderr
+}
+
+// The log is a pipe that is open and not read: a write to it waits when 64 KiB are in it.
+func TestALogThatIsNotReadStopsNeitherRequestsNorTheEnd(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience) // for all that follows
+	defer cancel()
+	cmd := exec.CommandContext(ctx, build(t), "serve", "--addr", "127.0.0.1:0", "--verbose")
+	address, _ := launch(t, cmd)
+	client, err := transport.Dial(ctx, address, transport.Options{ClientID: strings.Repeat("x", 60)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for i := range 2000 { // each of which is a line of more than 100 bytes
+		if _, err := client.Set(ctx, "k", []byte("v"), transport.SetOptions{}); err != nil {
+			t.Fatalf("request %d: %v", i, err)
+		}
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		state, err := cmd.Process.Wait() // cmd.Wait would close the pipe
+		if err == nil && !state.Success() {
+			err = errors.New(state.String())
+		}
+		ended <- err
+	}()
+	if err := await.Receive(ended); err != nil {
+		t.Errorf("after SIGTERM: %v", err)
+	}
+}
+
+func TestAServerKeepsAReserveOfFileDescriptorsAndSaysHowToGetMore(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	const limit, reserve = 200, 64
+	cmd := exec.CommandContext(ctx, "sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" serve --addr 127.0.0.1:0`, limit), build(t))
+	address, stderr := launch(t, cmd)
+	var log syncLines
+	go log.read(stderr)
+	client, err := transport.Dial(ctx, address, transport.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	tcp := strings.TrimPrefix(address, "mqtt://")
+	var open []net.Conn
+	defer func() {
+		for _, conn := range open {
+			_ = conn.Close()
+		}
+	}()
+	refused := 0
+	for i := range limit {
+		conn, err := net.Dial("tcp", tcp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, conn)
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		connect := fmt.Sprintf("\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04c%03d", i)
+		_, _ = io.WriteString(conn, connect)
+		if _, err := io.ReadFull(conn, make([]byte, 4)); err != nil {
+			refused++
+		}
+	}
+	if want := limit - (limit - reserve - 1); refused != want {
+		t.Errorf("%d connections are refused, want %d", refused, want)
+	}
+	if _, err := client.Set(ctx, "k", []byte("v"), transport.SetOptions{}); err != nil {
+		t.Errorf("a client that was there: %v", err)
+	}
+	for deadline := time.Now().Add(patience); !strings.Contains(log.text(), "omitted="); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			break
+		}
+	}
+	text := log.text()
+	for _, want := range []string{"too many files and sockets are open", "limit=136", "ulimit -n", "LimitNOFILE", "remote=127.0.0.1:", "omitted="} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in the log:\n%s", want, text)
+		}
+	}
+	if lines := strings.Count(text, "closed a connection"); lines > 30 {
+		t.Errorf("%d lines about %d connections", lines, refused)
+	}
+	for _, conn := range open {
+		_ = conn.Close()
+	}
+	again, err := transport.Dial(ctx, address, transport.Options{})
+	if err != nil {
+		t.Fatalf("when there is room again: %v", err)
+	}
+	_ = again.Close()
+}
+
+// syncLines collects a log while it is written.
+type syncLines struct {
+	mu    sync.Mutex
+	lines strings.Builder
+}
+
+func (l *syncLines) read(from io.Reader) {
+	for lines := bufio.NewScanner(from); lines.Scan(); {
+		l.mu.Lock()
+		fmt.Fprintln(&l.lines, lines.Text())
+		l.mu.Unlock()
+	}
+}
+
+func (l *syncLines) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.String()
+}

@@ -1,0 +1,436 @@
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/access"
+)
+
+// unhurried is an Authenticator that waits, for each user but "known", until the test lets it
+// go on. It refuses the user "mallory".
+type unhurried struct {
+	began chan string // users
+	goOn  chan struct{}
+	now   atomic.Int32
+	most  atomic.Int32
+}
+
+func newUnhurried() *unhurried {
+	return &unhurried{began: make(chan string, 1000), goOn: make(chan struct{})}
+}
+
+func (a *unhurried) AuthenticateQuickly(c access.Credentials) (bool, error) {
+	return c.User == "known", nil
+}
+
+func (a *unhurried) Authenticate(c access.Credentials) error {
+	now := a.now.Add(1)
+	defer a.now.Add(-1)
+	for most := a.most.Load(); now > most && !a.most.CompareAndSwap(most, now); most = a.most.Load() {
+	}
+	a.began <- c.User
+	if c.User != "quick" {
+		await.Receive(a.goOn)
+	}
+	if c.User == "mallory" {
+		return errors.New("wrong password")
+	}
+	return nil
+}
+
+// A caller is a connection that has sent a CONNECT.
+type caller struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+// call sends a CONNECT, and does not wait for CONNACK.
+func call(t testing.TB, address, id, user string, change func(*packets.Connect)) *caller {
+	t.Helper()
+	conn := dialRaw(t, address)
+	send(t, conn, string(connectPacket(t, id, func(c *packets.Connect) {
+		c.Username, c.UsernameFlag, c.Password, c.PasswordFlag = user, user != "", []byte("secret"), user != ""
+		if change != nil {
+			change(c)
+		}
+	})))
+	return &caller{conn, bufio.NewReader(conn)}
+}
+
+// answer returns the reason code of CONNACK.
+func (c *caller) answer(t testing.TB) byte {
+	t.Helper()
+	packet, err := packets.ReadPacket(c.in)
+	if err != nil {
+		t.Fatalf("no CONNACK: %v", err)
+	}
+	return packet.Content.(*packets.Connack).ReasonCode
+}
+
+func mustBeClosed(t testing.TB, conn net.Conn) {
+	t.Helper()
+	if n, err := conn.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+		t.Errorf("the connection is still open: %d bytes, %v", n, err)
+	}
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+func mustBeOpen(t testing.TB, conn net.Conn) {
+	t.Helper()
+	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+	if _, err := conn.Read(make([]byte, 1)); !isTimeout(err) {
+		t.Errorf("the connection is not open any more: %v", err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(patience))
+}
+
+// startAt is startServer with something done before Serve.
+func startAt(t testing.TB, options server.Options, before func(*server.Server)) (string, *server.Server) {
+	t.Helper()
+	options.Addr = "127.0.0.1:0"
+	s, err := server.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before(s)
+	served := make(chan error, 1)
+	ctx, stop := context.WithCancel(context.Background())
+	go func() { served <- s.Serve(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := await.Receive(served); err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return s.Addr().String(), s
+}
+
+// elsewhere makes connections come from the addresses that are said, one after the other.
+type elsewhere struct {
+	net.Listener
+	from chan string
+}
+
+func (e elsewhere) Accept() (net.Conn, error) {
+	conn, err := e.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return distant{conn, &net.TCPAddr{IP: net.ParseIP(await.Receive(e.from)), Port: 1}}, nil
+}
+
+type distant struct {
+	net.Conn
+	remote net.Addr
+}
+
+func (d distant) RemoteAddr() net.Addr { return d.remote }
+
+func fromElsewhere() (elsewhere, func(*server.Server)) {
+	e := elsewhere{from: make(chan string, 1000)}
+	return e, func(s *server.Server) {
+		s.WrapListener(func(socket net.Listener) net.Listener { e.Listener = socket; return e })
+	}
+}
+
+func TestPasswordsAreComparedAFewAtATimeAndWhatIsKnownDoesNotWait(t *testing.T) {
+	authenticator := newUnhurried()
+	address, s := startServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 2})
+	var callers []*caller
+	for i := range 20 {
+		callers = append(callers, call(t, address, fmt.Sprint("p-", i), "p", nil))
+	}
+	eventually(t, "18 wait", func() bool { _, waiting := s.AtTheDoor(); return waiting == 18 })
+	p := connect(t, address, "known", func(c *paho.Connect) { c.Username, c.UsernameFlag = "known", true })
+	p.mustGet("k", "")
+	close(authenticator.goOn)
+	for _, c := range callers {
+		if code := c.answer(t); code != 0 {
+			t.Errorf("refused with %#x", code)
+		}
+	}
+	if most := authenticator.most.Load(); most != 2 {
+		t.Errorf("%d were compared at once", most)
+	}
+	if all, waiting := s.AtTheDoor(); all != 0 || waiting != 0 {
+		t.Errorf("%d are at the door, %d wait", all, waiting)
+	}
+}
+
+func TestALoginThatIsUnderWayDoesNotKeepItsClientIDFromOthers(t *testing.T) {
+	authenticator := newUnhurried()
+	defer close(authenticator.goOn)
+	address := start(t, server.Options{Authenticator: authenticator, PasswordChecks: 2})
+	call(t, address, "victim", "mallory", nil)
+	if user := await.Receive(authenticator.began); user != "mallory" {
+		t.Fatal(user)
+	}
+	p := connect(t, address, "victim", as("quick"))
+	p.mustGet("k", "")
+}
+
+func TestLoginsTakeTurnsByRemoteAddress(t *testing.T) {
+	authenticator := newUnhurried()
+	from, wrap := fromElsewhere()
+	address, s := startAt(t, server.Options{Authenticator: authenticator, PasswordChecks: 1, AllowInsecure: true}, wrap)
+	waits := func(n int) {
+		t.Helper()
+		eventually(t, fmt.Sprint(n, " wait"), func() bool { _, waiting := s.AtTheDoor(); return waiting == n })
+	}
+	from.from <- "192.0.2.1"
+	call(t, address, "first", "first", nil)
+	if user := await.Receive(authenticator.began); user != "first" {
+		t.Fatal(user)
+	}
+	for i, visit := range []struct{ source, user string }{
+		{"192.0.2.1", "flood-1"}, {"192.0.2.1", "flood-2"}, {"192.0.2.1", "flood-3"},
+		{"2001:db8:0:1::1", "six-1"}, {"2001:db8:0:1::2", "six-2"}, {"192.0.2.2", "healthy"},
+	} {
+		from.from <- visit.source
+		call(t, address, visit.user, visit.user, nil)
+		waits(i + 1)
+	}
+	close(authenticator.goOn)
+	var order []string
+	for range 6 {
+		order = append(order, await.Receive(authenticator.began))
+	}
+	if got := strings.Join(order, " "); got != "flood-1 six-1 healthy flood-2 six-2 flood-3" {
+		t.Errorf("the order is %s", got)
+	}
+}
+
+func TestALoginThatFindsNoPlaceIsToldThatTheServerIsBusy(t *testing.T) {
+	authenticator := newUnhurried()
+	defer close(authenticator.goOn)
+	from, wrap := fromElsewhere()
+	address, s := startAt(t, server.Options{Authenticator: authenticator, PasswordChecks: 1, MaxUnauthenticated: 6, MaxUnauthenticatedPerAddress: 4}, wrap)
+	for i, source := range []string{"192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2"} {
+		from.from <- source
+		call(t, address, fmt.Sprint("p-", i), "p", nil)
+		if i == 0 {
+			await.Receive(authenticator.began)
+			continue
+		}
+		eventually(t, "it waits", func() bool { _, waiting := s.AtTheDoor(); return waiting == i })
+	}
+	for _, test := range []struct{ name, source string }{
+		{"as many as may wait of one address", "192.0.2.1"},
+		{"as many as may wait in all", "192.0.2.3"},
+	} {
+		from.from <- test.source
+		if got := call(t, address, "late", "p", nil).answer(t); got != 0x89 {
+			t.Errorf("%s: %#x", test.name, got)
+		}
+	}
+	from.from <- "192.0.2.4"
+	old := dialRaw(t, address)
+	send(t, old, "\x10\x16\x00\x04MQTT\x04\xc2\x00\x3c\x00\x04late\x00\x01p\x00\x01x") // MQTT 3.1.1
+	answer := make([]byte, 4)
+	if _, err := io.ReadFull(old, answer); err != nil || answer[0] != 0x20 || answer[3] != 3 {
+		t.Errorf("MQTT 3.1.1: % x, %v", answer, err)
+	}
+	if got := s.Stats(); got.Refused[server.RefusedBusy] != 3 || got.RefusedConnections != 3 {
+		t.Errorf("stats %+v", got)
+	}
+}
+
+func TestTheOldestConnectionWithoutCONNECTIsClosedForANewOne(t *testing.T) {
+	address, s := startServer(t, server.Options{MaxUnauthenticated: 3})
+	p := connect(t, address, "p", nil)
+	var silent []net.Conn
+	for i := range 3 {
+		silent = append(silent, dialRaw(t, address))
+		eventually(t, "it is accepted", func() bool { all, _ := s.AtTheDoor(); return all == i+1 })
+	}
+	q := connect(t, address, "q", nil)
+	mustBeClosed(t, silent[0])
+	mustBeOpen(t, silent[1])
+	mustBeOpen(t, silent[2])
+	p.mustGet("k", "")
+	q.mustGet("k", "")
+	if got := s.Stats(); got.Refused[server.RefusedCrowd] != 1 || got.RefusedConnections != 1 {
+		t.Errorf("stats %+v", got)
+	}
+	for range 20 { // whatever number of them comes
+		dialRaw(t, address)
+	}
+	connect(t, address, "r", nil).mustGet("k", "")
+	if all, _ := s.AtTheDoor(); all > 3 {
+		t.Errorf("%d are at the door", all)
+	}
+}
+
+func TestAnAddressThatIsFullDrivesOutItsOwnConnectionsOnly(t *testing.T) {
+	from, wrap := fromElsewhere()
+	address, s := startAt(t, server.Options{MaxUnauthenticated: 10, MaxUnauthenticatedPerAddress: 2}, wrap)
+	var silent []net.Conn
+	for i, source := range []string{"192.0.2.2", "192.0.2.1", "192.0.2.1", "192.0.2.1"} {
+		from.from <- source
+		silent = append(silent, dialRaw(t, address))
+		eventually(t, "it is accepted", func() bool { return s.Sockets()+int(s.Stats().RefusedConnections) == i+1 })
+	}
+	mustBeClosed(t, silent[1])
+	for _, i := range []int{0, 2, 3} {
+		mustBeOpen(t, silent[i])
+	}
+}
+
+// Who drives out others must not drive out those that have sent their CONNECT.
+func TestAConnectionWhosePasswordIsComparedIsNotClosedForANewOne(t *testing.T) {
+	authenticator := newUnhurried()
+	address, s := startServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 1, MaxUnauthenticated: 4})
+	callers := []*caller{call(t, address, "a", "a", nil), call(t, address, "b", "b", nil)}
+	eventually(t, "one waits", func() bool { _, waiting := s.AtTheDoor(); return waiting == 1 && authenticator.now.Load() == 1 })
+	for i := range 5 {
+		dialRaw(t, address)
+		eventually(t, "it is accepted", func() bool { all, _ := s.AtTheDoor(); return all+int(s.Stats().RefusedConnections) == i+3 })
+	}
+	close(authenticator.goOn)
+	for _, c := range callers {
+		if code := c.answer(t); code != 0 {
+			t.Errorf("refused with %#x", code)
+		}
+	}
+}
+
+func TestTheTimeToAuthenticateIsBounded(t *testing.T) {
+	t.Run("without CONNECT", func(t *testing.T) {
+		address, s := startAt(t, server.Options{}, func(s *server.Server) { s.HurryAtTheDoor(100 * time.Millisecond) })
+		conn := dialRaw(t, address)
+		mustBeClosed(t, conn)
+		eventually(t, "nobody is left", func() bool { all, _ := s.AtTheDoor(); return all == 0 })
+	})
+	t.Run("while the password waits", func(t *testing.T) {
+		authenticator := newUnhurried()
+		address, s := startAt(t, server.Options{Authenticator: authenticator, PasswordChecks: 1}, func(s *server.Server) { s.HurryAtTheDoor(time.Second) })
+		first := call(t, address, "a", "a", nil)
+		await.Receive(authenticator.began)
+		waits := call(t, address, "b", "b", nil)
+		if code := waits.answer(t); code != 0x89 {
+			t.Errorf("the one that waits is told %#x", code)
+		}
+		close(authenticator.goOn)
+		if code := first.answer(t); code != 0x89 {
+			t.Errorf("the one that came to be compared, too slowly, is told %#x", code)
+		}
+		if got := s.Stats(); got.Refused[server.RefusedSlow] != 2 || got.Connected != 0 || len(authenticator.began) != 0 {
+			t.Errorf("stats %+v; %d more were compared", got, len(authenticator.began))
+		}
+	})
+}
+
+// A server that stops does not wait until passwords have been compared that wait.
+func TestShutdownSkipsPasswordsThatWait(t *testing.T) {
+	authenticator := newUnhurried()
+	s, err := server.New(server.Options{Addr: "127.0.0.1:0", Authenticator: authenticator, PasswordChecks: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+	for i := range 10 {
+		call(t, s.Addr().String(), fmt.Sprint(i), "p", nil)
+	}
+	eventually(t, "9 wait", func() bool { _, waiting := s.AtTheDoor(); return waiting == 9 })
+	stop()
+	eventually(t, "none waits", func() bool { _, waiting := s.AtTheDoor(); return waiting == 0 })
+	close(authenticator.goOn)
+	if err := await.Receive(served); err != nil {
+		t.Error(err)
+	}
+	if n := len(authenticator.began); n != 1 {
+		t.Errorf("%d were compared", n)
+	}
+}
+
+func TestRefusedLoginsDoNotFillTheLog(t *testing.T) {
+	log := new(syncBuffer)
+	address, s := startServer(t, server.Options{
+		Authenticator: credentials{came: make(chan access.Credentials, 300), refuse: errors.New("x" + strings.Repeat("\n\x00", 30_000))},
+		Logger:        slog.New(slog.NewTextHandler(log, nil)),
+	})
+	long := strings.Repeat("\"\u202e", 10_000)
+	for range 300 {
+		_, _ = tryConnect(t, address, long, as(long))
+	}
+	if got := s.Stats().RefusedConnections; got != 300 {
+		t.Errorf("%d are counted", got)
+	}
+	text := log.String()
+	lines := strings.Count(text, "\n")
+	if len(text) > 4000*lines || lines > 100 || !strings.Contains(text, "remote=127.0.0.1:") || strings.Contains(text, "\u202e") {
+		t.Errorf("%d bytes in %d lines, which begin with %.1000s", len(text), lines, text)
+	}
+}
+
+func TestAKeepAliveIsAtMostFiveMinutes(t *testing.T) {
+	address := start(t, server.Options{})
+	for _, test := range []struct{ asked, told uint16 }{{0, 60}, {1, 0}, {300, 0}, {301, 300}, {65535, 300}} {
+		p := connect(t, address, "p", func(c *paho.Connect) { c.KeepAlive = test.asked })
+		var told uint16
+		if got := p.connack.Properties.ServerKeepAlive; got != nil {
+			told = *got
+		}
+		if told != test.told {
+			t.Errorf("keep-alive %d: the server says %d, want %d", test.asked, told, test.told)
+		}
+	}
+}
+
+// A client of MQTT 3 cannot be told another keep-alive. The broker would wait for 2.6 hours
+// after 50,000 seconds: it computes with 16 bits.
+func TestAClientOfMQTT3KeepsItsKeepAlive(t *testing.T) {
+	address, s := startServer(t, server.Options{})
+	for _, asked := range []uint16{0, 1, 600, 50_000, 65_535} {
+		conn := dialRaw(t, address)
+		send(t, conn, "\x10\x0d\x00\x04MQTT\x04\x02"+string([]byte{byte(asked >> 8), byte(asked)})+"\x00\x01p")
+		answer := make([]byte, 4)
+		if _, err := io.ReadFull(conn, answer); err != nil || answer[3] != 0 {
+			t.Fatalf("keep-alive %d: % x, %v", asked, answer, err)
+		}
+		cl, ok := s.Broker().Clients.Get("p")
+		if !ok {
+			t.Fatal("it is not connected")
+		}
+		want := map[uint16]uint16{0: 60, 50_000: 43_690, 65_535: 43_690}[asked]
+		if want == 0 {
+			want = asked
+		}
+		if got := cl.State.Keepalive; got != want {
+			t.Errorf("keep-alive %d becomes %d, want %d", asked, got, want)
+		}
+	}
+}
+
+func TestAClientOfMQTT3IsRefusedWithACodeOfMQTT3(t *testing.T) {
+	address := start(t, server.Options{MaxClients: 1})
+	connect(t, address, "p", nil)
+	conn := dialRaw(t, address)
+	send(t, conn, "\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01q")
+	answer := make([]byte, 4)
+	if _, err := io.ReadFull(conn, answer); err != nil || answer[3] != 3 {
+		t.Errorf("% x, %v; want return code 3", answer, err)
+	}
+}
