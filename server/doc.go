@@ -89,6 +89,30 @@
 // granted to one of those who are sent away next, by a store that is gone a moment later.
 // MQTT lets a server that stops keep its Wills back. Ordinary Wills are published then.
 //
+// # Before authentication
+//
+// A connection has 5 s from when it was accepted until its client has authenticated. What it
+// can cost until then has bounds:
+//
+//	more than MaxUnauthenticated connections     the oldest without a CONNECT is closed for a
+//	(256), or 64 of one remote address           new one, after half a second at the earliest
+//	more passwords to compare than               the others wait, in turns by remote address; what an
+//	PasswordChecks (half of the processors)      access.QuickAuthenticator knows does not wait
+//	more that wait than half of the above        CONNACK 0x89 Server busy; 3 in MQTT 3
+//	more sockets than file descriptors, less     the connection is closed; the log names the
+//	a reserve of 64                              limit and how to raise it
+//
+// A client that gives up while its password waits is noticed when its 5 s are over, not
+// before: nothing reads its socket meanwhile. A comparison that has begun is not interrupted.
+// The lock on a client id is taken after authentication.
+//
+// A keep-alive of more than 5 minutes becomes 5 minutes, and none becomes 1; CONNACK says so. A
+// client of MQTT 3 cannot be told, and keeps its own, up to 43,690 s.
+//
+// Warnings that clients can repeat are logged ten times and then once a second, with the
+// number of those left out. Names in the log are cut to 64 bytes. Logger must not wait for
+// its reader: what it waits for waits with it. "tenure serve" has a bounded queue for that.
+//
 // # What it does not do
 //
 // The store is in memory: a restart begins empty, and a redelivery from before is new.

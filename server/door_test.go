@@ -8,8 +8,10 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -271,7 +273,7 @@ func TestTheOldestConnectionWithoutCONNECTIsClosedForANewOne(t *testing.T) {
 	if got := s.Stats(); got.Refused[server.RefusedCrowd] != 1 || got.RefusedConnections != 1 {
 		t.Errorf("stats %+v", got)
 	}
-	for range 20 { // whatever number of them comes
+	for range 6 { // whatever number of them comes
 		dialRaw(t, address)
 	}
 	connect(t, address, "r", nil).mustGet("k", "")
@@ -346,6 +348,7 @@ func TestShutdownSkipsPasswordsThatWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.HurryAtTheDoor(time.Hour)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	served := make(chan error, 1)
@@ -432,5 +435,23 @@ func TestAClientOfMQTT3IsRefusedWithACodeOfMQTT3(t *testing.T) {
 	answer := make([]byte, 4)
 	if _, err := io.ReadFull(conn, answer); err != nil || answer[3] != 3 {
 		t.Errorf("% x, %v; want return code 3", answer, err)
+	}
+}
+
+func TestAFailureToAcceptForWantOfDescriptorsNamesTheCureAtABoundedRate(t *testing.T) {
+	log := new(syncBuffer)
+	var calls atomic.Int64
+	_, _ = startAt(t, server.Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, func(s *server.Server) {
+		s.WrapListener(func(socket net.Listener) net.Listener {
+			return &troubled{Listener: socket, trouble: func(call int64) error {
+				calls.Store(call)
+				return acceptError(syscall.EMFILE)
+			}}
+		})
+	})
+	eventually(t, "it fails often", func() bool { return calls.Load() > 30 && strings.Contains(log.String(), "omitted=") })
+	text := log.String()
+	if lines := strings.Count(text, "cannot accept"); lines > 25 || runtime.GOOS != "windows" && !strings.Contains(text, "ulimit -n") {
+		t.Errorf("%d lines of %d failures: %s", lines, calls.Load(), text)
 	}
 }

@@ -5,7 +5,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -65,15 +64,8 @@ func TestALogThatIsNotReadStopsNeitherRequestsNorTheEnd(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() {
-		state, err := cmd.Process.Wait() // cmd.Wait would close the pipe
-		if err == nil && !state.Success() {
-			err = errors.New(state.String())
-		}
-		ended <- err
-	}()
-	if err := await.Receive(ended); err != nil {
+	// The pipe stays open until the process has ended.
+	if err := await.Result(cmd.Wait); err != nil {
 		t.Errorf("after SIGTERM: %v", err)
 	}
 }
