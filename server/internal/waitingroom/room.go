@@ -63,6 +63,10 @@ func (r *Room[S]) Enter(ctx context.Context, source S) (leave func(), err error)
 	}
 	select {
 	case <-turn:
+		if ctx.Err() != nil { // both had come
+			r.next()
+			return nil, context.Cause(ctx)
+		}
 	case <-ctx.Done():
 		if r.giveUp(source, turn) {
 			return nil, context.Cause(ctx)
