@@ -81,9 +81,9 @@ const (
 	defaultMaxPacketSize = 1 << 20
 	defaultMaxClients    = 10_000
 
-	defaultMaxWatches       = 10_000
-	defaultMaxWatchBytes    = 4 << 20
-	defaultMaxAllWatchBytes = 256 << 20
+	defaultMaxWatches                   = 10_000
+	defaultMaxWatchBytes                = 4 << 20
+	defaultMaxAllWatchBytes             = 256 << 20
 	defaultMaxUnauthenticated           = 256
 	defaultMaxUnauthenticatedPerAddress = 64
 )
