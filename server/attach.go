@@ -48,6 +48,12 @@ type AttachOptions struct {
 	// For one more, it forgets those of the client that was silent for longest. Default
 	// 10,000.
 	MaxClients int
+	// ProbeMessages is how many messages the store sends to itself, once, before it answers
+	// for the first time, to find out whether the broker loses requests when so many clients
+	// send at once; Logger gets a warning if it does, or if that cannot be known. They have QoS 1 and
+	// 256 bytes, and a topic below clients/ and the store's own client id; the probe ends after fifteen seconds
+	// at the latest. Default 5,000, at most 60,000; a negative number means none.
+	ProbeMessages int
 	// Logger receives what happens; nil keeps silent.
 	Logger *slog.Logger
 }
@@ -67,10 +73,12 @@ type Attached struct {
 	silence  func(keepAlive uint16) time.Duration // silencePatience, likewise
 	memory   presenceMemory                       // of Serve's goroutine
 
-	once      sync.Once
-	readyOnce sync.Once
-	begun     bool // it has subscribed to requests; of the goroutine that connects
-	connected atomic.Bool
+	once           sync.Once
+	readyOnce      sync.Once
+	receiveMaximum uint16 // attachedReceiveMaximum, but for tests
+	queueProbed    bool   // of the goroutine that connects
+	begun          bool   // it has subscribed to requests; of the goroutine that connects
+	connected      atomic.Bool
 
 	mu    sync.Mutex
 	stats AttachedStats // but Attached, Clients and LostNotifications
@@ -120,6 +128,12 @@ func Attach(broker string, options AttachOptions) (*Attached, error) {
 	if options.MaxPacketSize < leastPacket {
 		return nil, fmt.Errorf("server: attach: AttachOptions.MaxPacketSize %d is below %d; 0 means %d", options.MaxPacketSize, leastPacket, defaultMaxPacketSize)
 	}
+	if options.ProbeMessages > maxProbeMessages {
+		return nil, fmt.Errorf("server: attach: AttachOptions.ProbeMessages %d is above %d; 0 means %d, and a negative number none", options.ProbeMessages, maxProbeMessages, defaultProbeMessages)
+	}
+	if options.ProbeMessages == 0 {
+		options.ProbeMessages = defaultProbeMessages
+	}
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -137,15 +151,16 @@ func Attach(broker string, options AttachOptions) (*Attached, error) {
 	instance := make([]byte, 8)
 	_, _ = rand.Read(instance) // never fails, says its documentation
 	a := &Attached{
-		options:  options,
-		broker:   address,
-		instance: hex.EncodeToString(instance),
-		logger:   options.Logger,
-		unsent:   newUnsent(),
-		ready:    make(chan struct{}),
-		patience: objectionPatience,
-		silence:  silencePatience,
-		stats:    AttachedStats{Dropped: make(map[Dropped]uint64)},
+		options:        options,
+		broker:         address,
+		instance:       hex.EncodeToString(instance),
+		logger:         options.Logger,
+		unsent:         newUnsent(),
+		ready:          make(chan struct{}),
+		patience:       objectionPatience,
+		silence:        silencePatience,
+		receiveMaximum: attachedReceiveMaximum,
+		stats:          AttachedStats{Dropped: make(map[Dropped]uint64)},
 	}
 	a.engine = engine.New(store, a.deliver)
 	a.roster = newRoster(a.engine, options.MaxClients)

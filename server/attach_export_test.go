@@ -17,6 +17,9 @@ func LargestPacket(size uint32) (int, error) {
 // Alone lets a store that is not served yet believe that nobody will object to it.
 func (a *Attached) Alone() { a.patience = 0 }
 
+// Narrow lets a store that is not served yet announce another Receive Maximum.
+func (a *Attached) Narrow(receiveMaximum uint16) { a.receiveMaximum = receiveMaximum }
+
 // Impatient lets a store that is not served yet wait for one that is silent for d only.
 func (a *Attached) Impatient(d time.Duration) { a.silence = func(uint16) time.Duration { return d } }
 

@@ -23,8 +23,10 @@ const (
 	// stepTimeout bounds each exchange with the broker.
 	stepTimeout = 5 * time.Second
 	// attachedReceiveMaximum is how many requests the broker may send before they are
-	// acknowledged.
-	attachedReceiveMaximum = 4096
+	// acknowledged: as many as MQTT can say. mosquitto 2.0.11 goes by it whatever its own
+	// max_inflight_messages says, queues max_queued_messages beyond, and throws away the rest. What is in
+	// flight waits in the broker and the socket, not in memory of this process.
+	attachedReceiveMaximum = math.MaxUint16
 	// propertiesRoom is what the properties of a message of ours take up at most, but
 	// for topics and correlation data.
 	propertiesRoom = 512
@@ -42,6 +44,8 @@ var (
 type attachedLink struct {
 	store      *Attached
 	client     *paho.Client
+	session    *attachedSession
+	queue      *queueProbe
 	ctx        context.Context // ends with the connection
 	clientID   string
 	maxPacket  int           // of the broker; 0: any
@@ -76,9 +80,11 @@ func (a *Attached) connect(ctx context.Context) error {
 		superseded: make(chan struct{}),
 		presence:   presence{me: a.instance, memory: a.memory},
 	}
+	l.session = newAttachedSession(a.unread)
+	l.queue = &queueProbe{topic: clientTopics + l.clientID + "/queue-probe", received: make(chan struct{}, 1)}
 	l.client = paho.NewClient(paho.ClientConfig{
 		Conn:              conn,
-		Session:           newAttachedSession(a.unread),
+		Session:           l.session,
 		OnPublishReceived: []func(paho.PublishReceived) (bool, error){l.received},
 		PacketTimeout:     stepTimeout,
 	})
@@ -117,7 +123,7 @@ func (a *Attached) connect(ctx context.Context) error {
 }
 
 func (l *attachedLink) connectPacket() *paho.Connect {
-	receiveMaximum := uint16(attachedReceiveMaximum)
+	receiveMaximum := l.store.receiveMaximum
 	return &paho.Connect{
 		ClientID:     l.clientID,
 		CleanStart:   true, // requests that wait for a store that is gone are too old when it is back
@@ -194,6 +200,10 @@ func (l *attachedLink) received(event paho.PublishReceived) (bool, error) {
 		l.heard(string(message.Payload), message.Retain)
 	case protocol.ResponseTopic(l.clientID):
 		signalOne(l.answered)
+	default:
+		if l.queue != nil && message.Topic == l.queue.topic {
+			l.queue.hear()
+		}
 	}
 	return true, nil
 }

@@ -18,6 +18,9 @@ type attachedSession struct {
 
 	mu     sync.Mutex
 	unsure map[uint16]pendingNotification // sent and not acknowledged, by packet id
+	// withheld are messages with withheldTopic that wait to be acknowledged, see queueProbe.
+	withheldTopic string // empty: none is withheld
+	withheld      []*packets.Publish
 }
 
 // notificationKey is the key of a context's value, by which AddToSession learns what a

@@ -23,12 +23,13 @@ type attachSettings struct {
 	ca           string
 	certificate  string
 	key          string
+	probe        int
 }
 
 // check refuses flags that would have no effect: who gives them believes in something
 // that is not so.
 func (s *attachSettings) check(changed func(name string) bool) error {
-	withAttach := []string{"attach-user", "attach-password-file", "attach-ca", "attach-cert", "attach-key"}
+	withAttach := []string{"attach-user", "attach-password-file", "attach-ca", "attach-cert", "attach-key", "attach-probe"}
 	withoutAttach := []string{"addr", "tls-cert", "tls-key", "client-ca", "auth", "insecure", "max-packet-size",
 		"password-checks", "max-unauthenticated", "max-unauthenticated-per-address"}
 	if s.broker == "" {
@@ -55,6 +56,12 @@ func (s *serveSettings) attachOptions() (server.AttachOptions, error) {
 		Dialect:    s.Dialect,
 		MaxClients: s.MaxClients,
 		Logger:     s.Logger,
+	}
+	if s.attach.probe < 0 {
+		return options, fmt.Errorf("--attach-probe %d is negative; 0 means no probe", s.attach.probe)
+	}
+	if options.ProbeMessages = s.attach.probe; options.ProbeMessages == 0 {
+		options.ProbeMessages = -1
 	}
 	if s.attach.passwordFile != "" {
 		password, err := os.ReadFile(s.attach.passwordFile)

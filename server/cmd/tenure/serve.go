@@ -98,6 +98,7 @@ with the client id and a colon.`,
 	flags.StringVar(&settings.attach.ca, "attach-ca", "", "file with the authorities whose certificates that broker may show, in PEM; default: the system's")
 	flags.StringVar(&settings.attach.certificate, "attach-cert", "", "file with a certificate to show that broker, in PEM; read for each connection")
 	flags.StringVar(&settings.attach.key, "attach-key", "", "file with the key of that certificate, in PEM")
+	flags.IntVar(&settings.attach.probe, "attach-probe", 5000, "how many messages the store sends to itself at its start, to warn of a broker that loses requests when so many clients send at once; 0 means none")
 	flags.BoolVar(&settings.verbose, "verbose", false, "log every request and connection")
 	return serve
 }

@@ -1,0 +1,165 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+)
+
+const (
+	defaultProbeMessages = 5000
+	// maxProbeMessages bounds what a probe may send: about 20 MB.
+	maxProbeMessages = 60_000
+	// probeMessageSize is about the size of a request with its properties, since a broker
+	// may bound its queues in bytes.
+	probeMessageSize = 256
+	// queueProbeTime bounds a whole probe, and queueProbeQuiet how long one waits for the next
+	// of its messages.
+	queueProbeTime  = 5 * time.Second
+	queueProbeQuiet = 500 * time.Millisecond
+	// queueCure is what a person at the broker can do.
+	queueCure = "raise the limits of the broker: in mosquitto.conf max_inflight_messages 0 and max_queued_messages 10000, see docs/attach.md"
+)
+
+// queueProbe finds out how many messages the broker keeps for this store. It sends a burst to
+// a topic of the store's own, and does not acknowledge what comes back before the whole
+// burst is sent. A broker reads the packets of one connection in order, so it has to keep the whole
+// burst, as it has to when so many clients ask at once.
+type queueProbe struct {
+	topic    string
+	arrived  atomic.Int64
+	received chan struct{} // holds one item after one has arrived
+}
+
+// hear counts a message of the probe.
+func (p *queueProbe) hear() {
+	p.arrived.Add(1)
+	signalOne(p.received)
+}
+
+// await waits until so many have arrived, or none arrives any more.
+func (p *queueProbe) await(ctx context.Context, want int64) {
+	quiet := time.NewTimer(queueProbeQuiet)
+	defer quiet.Stop()
+	for p.arrived.Load() < want {
+		select {
+		case <-p.received:
+			quiet.Reset(queueProbeQuiet)
+		case <-quiet.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// probeQueue warns if the broker would lose requests, or if it cannot be known. It is made once
+// for each store, before that reads requests, which the burst could push out.
+func (l *attachedLink) probeQueue(ctx context.Context) {
+	want := l.store.options.ProbeMessages
+	if want < 0 || l.store.queueProbed {
+		return
+	}
+	l.store.queueProbed = true // even if the broker closes the connection because of it
+	log := l.store.logger
+	sent, arrived, err := l.burst(ctx, want)
+	switch {
+	case ctx.Err() != nil || l.ctx.Err() != nil && arrived == 0:
+		log.Warn("cannot tell whether the broker loses requests when many clients send at once: the connection ended during the probe", "cure", queueCure)
+	case arrived < sent:
+		log.Warn("the broker loses requests when many clients send at once: it threw away messages of a burst from the store to itself", "sent", sent, "lost", sent-arrived, "cure", queueCure)
+	case err != nil:
+		log.Warn("cannot tell whether the broker loses requests when many clients send at once", "error", err, "sent", sent, "cure", queueCure)
+	default:
+		log.Debug("the broker kept a burst of messages", "sent", sent)
+	}
+}
+
+// burst sends up to want messages, and returns how many it sent and how many of them came back.
+// The error says why the burst is smaller than wanted.
+func (l *attachedLink) burst(ctx context.Context, want int) (sent, arrived int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queueProbeTime)
+	defer cancel()
+	defer context.AfterFunc(l.ctx, cancel)()
+	p := l.queue
+	if err := l.subscribe(ctx, paho.SubscribeOptions{Topic: p.topic, QoS: 1}); err != nil {
+		return 0, 0, err
+	}
+	defer func() {
+		// Without it the broker forgets the subscription with the connection.
+		farewell, cancel := context.WithTimeout(l.ctx, stepTimeout)
+		defer cancel()
+		_, _ = l.client.Unsubscribe(farewell, &paho.Unsubscribe{Topics: []string{p.topic}})
+	}()
+	expiry := uint32(2 * queueProbeTime / time.Second) // what nobody fetched does not stay
+	message := func() *paho.Publish {
+		return &paho.Publish{
+			QoS: 1, Topic: p.topic, Payload: make([]byte, probeMessageSize),
+			Properties: &paho.PublishProperties{MessageExpiry: &expiry},
+		}
+	}
+	// One alone, first: some brokers lose it without a word where the store may not read.
+	if _, err := l.publish(ctx, message()); err != nil {
+		return 0, 0, err
+	}
+	if p.await(ctx, 1); p.arrived.Load() == 0 {
+		return 0, 0, fmt.Errorf("the broker does not send the store what it publishes to %s: its rules must let a store read that topic", p.topic)
+	}
+	l.session.withhold(p.topic)
+	for sent = 1; sent < int64(want); sent++ {
+		if _, err = l.client.PublishWithOptions(ctx, message(), paho.PublishOptions{Method: paho.PublishMethod_AsyncSend}); err != nil {
+			err = fmt.Errorf("only %d of %d messages could be sent in time: %w", sent, want, err)
+			break
+		}
+	}
+	l.session.release()
+	collect, stop := context.WithTimeout(l.ctx, queueProbeTime)
+	defer stop()
+	p.await(collect, sent)
+	arrived = p.arrived.Load()
+	if err == nil && arrived < sent && collect.Err() != nil {
+		return arrived, arrived, fmt.Errorf("only %d of %d messages came back in time", arrived, sent)
+	}
+	return sent, arrived, err
+}
+
+// withhold lets acknowledgements of messages with a topic wait for release.
+func (s *attachedSession) withhold(topic string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.withheldTopic = topic
+}
+
+// release sends the acknowledgements that were withheld, in order, and withholds no more.
+func (s *attachedSession) release() {
+	for {
+		s.mu.Lock()
+		batch := s.withheld
+		s.withheld = nil
+		if len(batch) == 0 {
+			s.withheldTopic = ""
+			s.mu.Unlock()
+			return
+		}
+		s.mu.Unlock()
+		for _, message := range batch {
+			_ = s.State.Ack(message) // fails with the connection, which is noticed elsewhere
+		}
+	}
+}
+
+// Ack acknowledges a message, unless that is withheld.
+func (s *attachedSession) Ack(message *packets.Publish) error {
+	s.mu.Lock()
+	if s.withheldTopic != "" && message.Topic == s.withheldTopic && message.QoS > 0 {
+		s.withheld = append(s.withheld, message)
+		s.mu.Unlock()
+		return nil
+	}
+	s.mu.Unlock()
+	return s.State.Ack(message)
+}

@@ -1,0 +1,96 @@
+package server_test
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tenurelock/tenure/internal/mosquitto"
+	"github.com/tenurelock/tenure/server"
+)
+
+// logged collects what a store logs.
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+const losesRequests = "loses requests when many clients send at once"
+
+// mosquitto 2.0.11 has as many messages in flight as the Receive Maximum says; other brokers
+// have a limit of their own, like that of the window here.
+func TestAStoreWarnsOfABrokerThatLosesABurst(t *testing.T) {
+	const defaults = "max_inflight_messages 20\nmax_queued_messages 1000\n" // mosquitto's
+	for _, test := range []struct {
+		name, settings string
+		window         uint16 // 0: what the store announces by itself
+		messages       int
+		want           string // of the warning; empty: none
+	}{
+		{"as the document has it", "", 20, 0, ""},
+		{"few in flight, and a short queue", defaults, 20, 0, "sent=5000 lost=39"},
+		{"a small burst", defaults, 20, 900, ""},
+		{"a queue bounded in bytes", "max_queued_bytes 100000\n", 20, 0, "sent=5000 lost=4"},
+		{"no probe", defaults, 20, -1, ""},
+		{"a window that makes up for the queue", defaults, 0, 20_000, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			broker, log := mosquitto.Start(t, test.settings), new(logged)
+			store, err := server.Attach("mqtt://"+broker.Address, server.AttachOptions{ProbeMessages: test.messages, Logger: log.logger()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			store.Alone()
+			if test.window != 0 {
+				store.Narrow(test.window)
+			}
+			serveAttached(t, store).mustBeReady()
+			got := log.String()
+			warned := strings.Contains(got, losesRequests) && strings.Contains(got, "max_queued_messages 10000")
+			if warned != (test.want != "") || !strings.Contains(got, test.want) {
+				t.Errorf("logged %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestAStoreThatMayNotProbeSaysSoAndAnswers(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(string) string
+		want   string
+	}{
+		{"it may not read", func(rules string) string { return strings.Replace(rules, "pattern read clients/%c/#\n", "", 1) }, "/queue-probe: its rules must let a store read that topic"},
+		{"it may", unchanged, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			broker, log := startGuardedMosquitto(t, test.change), new(logged)
+			attachAlone(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret"), Logger: log.logger()})
+			if got := log.String(); strings.Contains(got, "cannot tell") != (test.want != "") || !strings.Contains(got, test.want) {
+				t.Errorf("logged %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestAProbeThatIsTooLargeIsRefused(t *testing.T) {
+	if _, err := server.Attach("mqtt://localhost", server.AttachOptions{ProbeMessages: 60_001}); err == nil || !strings.Contains(err.Error(), fmt.Sprint(60_000)) {
+		t.Errorf("Attach: %v", err)
+	}
+}
