@@ -45,8 +45,10 @@ type AttachOptions struct {
 	// larger: its sender gets no answer. Default 1 MiB, like Options.MaxPacketSize.
 	MaxPacketSize uint32
 	// MaxClients bounds for how many clients the store remembers requests and watches.
-	// For one more, it forgets those of the client that was silent for longest. Default
-	// 10,000.
+	// For one more, it forgets those of another: of the one that was silent for longest among
+	// those that were not heard of again after a minute. A client that was, and that sends something every
+	// ten minutes, is never forgotten, whatever names other clients claim; at most three quarters of
+	// MaxClients are such. Default 10,000.
 	MaxClients int
 	// ProbeMessages is how many messages the store sends to itself, once, before it answers
 	// for the first time, to find out whether the broker loses requests when so many clients
@@ -190,7 +192,7 @@ func (a *Attached) count(change func(*AttachedStats)) {
 
 func (a *Attached) drop(client string, why Dropped) {
 	a.count(func(stats *AttachedStats) { stats.Dropped[why]++ })
-	a.logger.Warn("dropped a request", "client", client, "reason", string(why))
+	a.logger.Warn("dropped a request", "client", logName(client), "reason", string(why))
 }
 
 // deliver queues a notification. The engine calls it with its lock held.

@@ -20,6 +20,9 @@ func (a *Attached) Alone() { a.patience = 0 }
 // Narrow lets a store that is not served yet announce another Receive Maximum.
 func (a *Attached) Narrow(receiveMaximum uint16) { a.receiveMaximum = receiveMaximum }
 
+// Clock gives a store that is not served yet another clock for how long it knows its clients.
+func (a *Attached) Clock(now func() time.Time) { a.roster.now = now }
+
 // Impatient lets a store that is not served yet wait for one that is silent for d only.
 func (a *Attached) Impatient(d time.Duration) { a.silence = func(uint16) time.Duration { return d } }
 

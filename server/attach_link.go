@@ -242,7 +242,7 @@ func (l *attachedLink) send(message *paho.Publish) bool {
 		return false
 	}
 	if _, err := l.client.Publish(l.ctx, message); err != nil {
-		l.store.logger.Debug("a message was not sent", "topic", message.Topic, "error", err)
+		l.store.logger.Debug("a message was not sent", "topic", logName(message.Topic), "error", err)
 	}
 	return true
 }
@@ -262,7 +262,7 @@ func (l *attachedLink) tooLarge(message *paho.Publish) bool {
 		return false
 	}
 	l.store.count(func(stats *AttachedStats) { stats.Oversized++ })
-	l.store.logger.Warn("a message is larger than the broker takes; not sent", "topic", message.Topic, "bytes", exact, "limit", l.maxPacket)
+	l.store.logger.Warn("a message is larger than the broker takes; not sent", "topic", logName(message.Topic), "bytes", exact, "limit", l.maxPacket)
 	return true
 }
 

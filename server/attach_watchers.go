@@ -2,8 +2,10 @@ package server
 
 import (
 	"container/list"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/protocol"
@@ -79,31 +81,51 @@ func (u *unsent) clear() {
 	u.queue = nil
 }
 
-// roster is the clients that an attached store has heard of. Nobody tells it which of
-// them are gone, so it keeps those that were heard of last, and bounds with them what the
-// store remembers. It is safe for concurrent use, and may call the engine with its lock
-// held: the engine must never call it.
+const (
+	// settledAfter is how long after its first request a client has to be heard of again to be a
+	// settled one.
+	settledAfter = time.Minute
+	// idleAfter is how long a settled client must have been silent for another to take its
+	// place.
+	idleAfter = 10 * time.Minute
+)
+
+// roster is the clients that an attached store has heard of. The broker does not say which of
+// them are gone, nor which of them are real: a single publisher can claim any number of names. So
+// the roster keeps two lists. A client is new at first, and settled once it is heard of
+// again after settledAfter. For one client too many the new one is forgotten that was
+// silent for longest, never a settled one: a flood of new names replaces itself only. At
+// least a quarter of the places are kept for new clients. A client becomes
+// settled in a full list only in place of one that is idle.
+//
+// It is safe for concurrent use, and may call the engine with its lock held: the engine must never
+// call it.
 type roster struct {
 	engine *engine.Engine
 	limit  int
+	now    func() time.Time
 	count  atomic.Uint64 // of KEYNOTIFYs and notifications, which are thereby in order
 
 	mu      sync.Mutex
-	recent  *list.List
-	clients map[string]*list.Element // of *rosterEntry, in recent; the latest is in front
+	fresh   *list.List               // the new ones; the latest is in front
+	settled *list.List               // likewise
+	clients map[string]*list.Element // of *rosterEntry, in fresh or settled
 }
 
 type rosterEntry struct {
 	client  string
-	watched uint64 // when its last KEYNOTIFY was applied, by count; 0: never
+	watched uint64    // when its last KEYNOTIFY was applied, by count; 0: never
+	first   time.Time // when it was heard of first
+	last    time.Time // when it was heard of last
+	settled bool      // which list it is in
 }
 
 func newRoster(engine *engine.Engine, limit int) *roster {
-	return &roster{engine: engine, limit: limit, recent: list.New(), clients: make(map[string]*list.Element)}
+	return &roster{engine: engine, limit: limit, now: time.Now, fresh: list.New(), settled: list.New(), clients: make(map[string]*list.Element)}
 }
 
 // apply applies a command that its client has just sent. For one client more than there
-// may be, it forgets the one that was silent for longest.
+// may be, it forgets another.
 func (r *roster) apply(command statestore.Command) statestore.Reply {
 	r.mu.Lock()
 	entry := r.heardLocked(command.Client)
@@ -118,19 +140,51 @@ func (r *roster) apply(command statestore.Command) statestore.Reply {
 }
 
 func (r *roster) heardLocked(client string) *rosterEntry {
+	now := r.now()
 	element := r.clients[client]
 	if element == nil {
-		element = r.recent.PushFront(&rosterEntry{client: client})
-		r.clients[client] = element
-	} else {
-		r.recent.MoveToFront(element)
+		client = strings.Clone(client) // it may be a part of a large request
+		entry := &rosterEntry{client: client, first: now, last: now}
+		r.clients[client] = r.fresh.PushFront(entry)
+		if len(r.clients) > r.limit {
+			r.forgetLocked(r.fresh, r.fresh.Back()) // room for new ones is never 0, see settleLocked
+		}
+		return entry
 	}
-	if len(r.clients) > r.limit {
-		oldest := r.recent.Remove(r.recent.Back()).(*rosterEntry)
-		delete(r.clients, oldest.client)
-		r.engine.EndSession(oldest.client)
+	entry := element.Value.(*rosterEntry)
+	entry.last = now
+	switch {
+	case entry.settled:
+		r.settled.MoveToFront(element)
+	case now.Sub(entry.first) >= settledAfter && r.settleLocked(now):
+		r.fresh.Remove(element)
+		entry.settled = true
+		r.clients[client] = r.settled.PushFront(entry)
+	default:
+		r.fresh.MoveToFront(element)
 	}
-	return element.Value.(*rosterEntry)
+	return entry
+}
+
+// settleLocked reports whether there is room for one settled client more, and makes it if
+// that costs only an idle one.
+func (r *roster) settleLocked(now time.Time) bool {
+	most := r.limit - max(1, r.limit/4)
+	if r.settled.Len() < most {
+		return true
+	}
+	oldest := r.settled.Back()
+	if oldest == nil || now.Sub(oldest.Value.(*rosterEntry).last) < idleAfter {
+		return false
+	}
+	r.forgetLocked(r.settled, oldest)
+	return true
+}
+
+func (r *roster) forgetLocked(from *list.List, element *list.Element) {
+	client := from.Remove(element).(*rosterEntry).client
+	delete(r.clients, client)
+	r.engine.EndSession(client)
 }
 
 // unread ends the watch to which a notification belongs that nobody reads, unless the

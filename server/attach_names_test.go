@@ -1,0 +1,207 @@
+package server_test
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/internal/mosquitto"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// clocked returns a store with the clock that the test sets by advance.
+func clocked(t *testing.T, broker string, options server.AttachOptions) (store *attachment, advance func(time.Duration)) {
+	t.Helper()
+	options.ProbeMessages = -1
+	made, err := server.Attach("mqtt://"+broker, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var passed atomic.Int64
+	began := time.Now()
+	made.Clock(func() time.Time { return began.Add(time.Duration(passed.Load())) })
+	made.Alone()
+	store = serveAttached(t, made)
+	store.mustBeReady()
+	return store, func(d time.Duration) { passed.Add(int64(d)) }
+}
+
+// inTheNameOf changes a request so that it says it is another client's.
+func inTheNameOf(client string, request *paho.Publish) *paho.Publish {
+	request.Properties.ResponseTopic = "clients/" + client + "/response"
+	return request
+}
+
+func mustPublish(t *testing.T, p *peer, message *paho.Publish) {
+	t.Helper()
+	if _, err := p.publish(message); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// again publishes a request and returns the reply to it.
+func again(t *testing.T, p *peer, request *paho.Publish) string {
+	t.Helper()
+	mustPublish(t, p, request)
+	return string(p.next().Payload)
+}
+
+func watchOf(p *peer, key string) {
+	p.t.Helper()
+	p.subscribe(fmt.Sprintf("%s/%X/command/notify/%X", reservedPrefix, p.id, key))
+	p.do("KEYNOTIFY", key)
+}
+
+func TestAFloodOfNamesForgetsNoSettledClient(t *testing.T) {
+	broker := mosquitto.Start(t, "")
+	store, advance := clocked(t, broker.Address, server.AttachOptions{MaxClients: 8})
+	node, flooder := connect(t, broker.Address, "node", nil), connect(t, broker.Address, "flooder", nil)
+	node.do("SET", "gone", "v")
+	watchOf(node, "k")
+	advance(time.Minute) // it is heard of again after that
+	remove := node.request("DEL", "gone")
+	if got := again(t, node, remove); got != ":1\r\n" {
+		t.Fatalf("DEL: %q", got)
+	}
+	for i := range 100 {
+		mustPublish(t, flooder, inTheNameOf(fmt.Sprintf("name-%d", i), flooder.request("GET", "k")))
+	}
+	flooder.do("SET", "k", "v")
+	if got := node.nextNotification(); !strings.Contains(string(got.Payload), "SET") {
+		t.Errorf("notified of %q", got.Payload)
+	}
+	if got := again(t, node, remove); got != ":1\r\n" {
+		t.Errorf("what was delivered again was applied again: %q", got)
+	}
+	if got := store.Stats().Clients; got != 8 {
+		t.Errorf("the store remembers %d clients, want 8", got)
+	}
+}
+
+// Settled names do not fill the store for good: three quarters of the places, until they are idle.
+func TestANewClientFindsRoomAmongSettledOnesAndReplacesIdleOnes(t *testing.T) {
+	broker := mosquitto.Start(t, "")
+	store, advance := clocked(t, broker.Address, server.AttachOptions{MaxClients: 4})
+	flooder := connect(t, broker.Address, "flooder", nil)
+	flood := func() {
+		for i := range 3 {
+			mustPublish(t, flooder, inTheNameOf(fmt.Sprintf("name-%d", i), flooder.request("GET", "k")))
+		}
+	}
+	flood()
+	advance(time.Minute)
+	flood() // the three are settled, and one place is left
+	node := connect(t, broker.Address, "node", nil)
+	watchOf(node, "k")
+	node.do("SET", "k", "v")
+	node.nextNotification()
+	advance(time.Minute)
+	node.do("GET", "k") // long enough, but all settled places are taken
+	flooder.do("GET", "k")
+	node.do("SET", "k", "v")
+	node.mustBeSilent()
+	watchOf(node, "k")
+	advance(10 * time.Minute)
+	node.do("GET", "k") // now the three are idle
+	for i := range 10 {
+		mustPublish(t, flooder, inTheNameOf(fmt.Sprintf("other-%d", i), flooder.request("GET", "k")))
+	}
+	node.do("SET", "k", "v")
+	node.nextNotification()
+	if got := store.Stats().Clients; got > 4 {
+		t.Errorf("the store remembers %d clients, want 4", got)
+	}
+}
+
+func TestANameBeyondItsBoundIsDroppedAndLoggedShort(t *testing.T) {
+	broker, log := mosquitto.Start(t, ""), new(logged)
+	store := attachAlone(t, broker.Address, server.AttachOptions{ProbeMessages: -1, Logger: log.logger()})
+	p := connect(t, broker.Address, "p", nil)
+	mustPublish(t, p, inTheNameOf(strings.Repeat("n", 256), p.request("GET", "k")))
+	mustPublish(t, p, inTheNameOf(strings.Repeat("n", 257), p.request("GET", "k")))
+	p.do("GET", "k")
+	if got := store.Stats(); got.Dropped[server.DroppedLongClient] != 1 || got.Clients != 2 {
+		t.Errorf("%+v", got)
+	}
+	if got := log.String(); strings.Contains(got, strings.Repeat("n", 65)) || !strings.Contains(got, strings.Repeat("n", 64)) {
+		t.Errorf("logged %q", got)
+	}
+}
+
+func TestALongCorrelationIsRecognisedAndAnsweredWhole(t *testing.T) {
+	broker := mosquitto.Start(t, "")
+	attachAlone(t, broker.Address, server.AttachOptions{ProbeMessages: -1})
+	p := connect(t, broker.Address, "p", nil)
+	p.do("SET", "k", "v")
+	request := p.request("DEL", "k")
+	request.Properties.CorrelationData = []byte(strings.Repeat("c", 60_000))
+	for range 2 {
+		mustPublish(t, p, request)
+		reply := p.next()
+		if string(reply.Payload) != ":1\r\n" || string(reply.Properties.CorrelationData) != string(request.Properties.CorrelationData) {
+			t.Errorf("%q, %d bytes of correlation data", reply.Payload, len(reply.Properties.CorrelationData))
+		}
+	}
+}
+
+// What docs/attach.md says that a client can do in the name of another, with the rules that are there.
+func TestAClientInTheNameOfAnotherDoesWhatTheDocumentSays(t *testing.T) {
+	broker := startGuardedMosquitto(t, unchanged)
+	attachAlone(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret"), ProbeMessages: -1, Store: statestore.Options{Remembered: 4}})
+	node, other := connect(t, broker.Address, "node", nil), connect(t, broker.Address, "other", nil)
+
+	t.Run("it breaks the at-most-once of the other", func(t *testing.T) {
+		node.do("SET", "gone", "v")
+		remove := node.request("DEL", "gone")
+		if first, second := again(t, node, remove), again(t, node, remove); first != ":1\r\n" || second != first {
+			t.Fatalf("%q, %q", first, second)
+		}
+		for range 4 {
+			mustPublish(t, other, inTheNameOf("node", other.request("DEL", "none")))
+			node.next() // the reply goes to the other
+		}
+		if got := again(t, node, remove); got == ":1\r\n" {
+			t.Errorf("it is remembered still: %q", got)
+		}
+	})
+	t.Run("it stops the watches of the other", func(t *testing.T) {
+		watchOf(node, "k")
+		node.do("SET", "k", "v")
+		node.nextNotification()
+		mustPublish(t, other, inTheNameOf("node", other.request("KEYNOTIFY", "k", "STOP")))
+		node.next()
+		node.do("SET", "k", "v")
+		node.mustBeSilent()
+	})
+	t.Run("it may connect with the id of the other, and reads its replies", func(t *testing.T) {
+		thief := connect(t, broker.Address, "node", nil)
+		node.mustBeGone()
+		thief.do("GET", "k")
+	})
+}
+
+func TestWhoReadsTheRepliesToANameWithASlash(t *testing.T) {
+	broker := startGuardedMosquitto(t, unchanged)
+	attachAlone(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret"), ProbeMessages: -1})
+	reader := connect(t, broker.Address, "a", nil)
+	reader.subscribe("clients/a/#")
+	// Any client that writes a response topic below clients/a/ is answered where a reads.
+	other := connect(t, broker.Address, "other", nil)
+	request := other.request("SET", "secret", "value")
+	request.Properties.ResponseTopic = "clients/a/b/response"
+	mustPublish(t, other, request)
+	if got := reader.next(); got.Topic != "clients/a/b/response" {
+		t.Errorf("%s", got.Topic)
+	}
+	named, err := tryConnect(t, broker.Address, "a/b", nil)
+	t.Logf("a client called a/b: connect %v", err)
+	if err == nil {
+		ack, err := named.publish(named.request("GET", "secret"))
+		t.Logf("its request: %+v, %v", ack, err)
+	}
+}
