@@ -18,7 +18,7 @@ import (
 )
 
 // startGuardedMosquitto runs a broker with the rules that docs/attach.md has, changed.
-func startGuardedMosquitto(t *testing.T, change func(rules string) string) *mosquitto.Broker {
+func startGuardedMosquitto(t *testing.T, change func(rules string) string, more ...string) *mosquitto.Broker {
 	t.Helper()
 	document, err := os.ReadFile("../docs/attach.md")
 	if err != nil {
@@ -39,7 +39,7 @@ func startGuardedMosquitto(t *testing.T, change func(rules string) string) *mosq
 	if out, err := exec.Command("mosquitto_passwd", "-U", passwords).CombinedOutput(); err != nil {
 		mosquitto.Lacking(t, fmt.Sprintf("mosquitto_passwd: %v: %s", err, out))
 	}
-	return mosquitto.Start(t, fmt.Sprintf("acl_file %s\npassword_file %s\n", acl, passwords))
+	return mosquitto.Start(t, fmt.Sprintf("acl_file %s\npassword_file %s\n%s", acl, passwords, strings.Join(more, "")))
 }
 
 func unchanged(rules string) string { return rules }

@@ -198,10 +198,27 @@ func TestWhoReadsTheRepliesToANameWithASlash(t *testing.T) {
 	if got := reader.next(); got.Topic != "clients/a/b/response" {
 		t.Errorf("%s", got.Topic)
 	}
-	named, err := tryConnect(t, broker.Address, "a/b", nil)
-	t.Logf("a client called a/b: connect %v", err)
-	if err == nil {
-		ack, err := named.publish(named.request("GET", "secret"))
-		t.Logf("its request: %+v, %v", ack, err)
+	// A client of that name takes the same path, unless it names itself in __srcId.
+	named := connect(t, broker.Address, "a/b", nil)
+	mustPublish(t, named, named.request("GET", "secret"))
+	if got := reader.next(); got.Topic != "clients/a/b/response" || !strings.Contains(string(got.Payload), "value") {
+		t.Errorf("%s: %q", got.Topic, got.Payload)
 	}
+}
+
+func TestIdsThatAreUserNamesTieClientsAndLetTheStoreWork(t *testing.T) {
+	broker, log := startGuardedMosquitto(t, unchanged, "use_username_as_clientid true\nallow_anonymous false\n"), new(logged)
+	attachAlone(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret"), Logger: log.logger()})
+	if got := log.String(); strings.Contains(got, "cannot tell") || strings.Contains(got, losesRequests) {
+		t.Errorf("logged %q", got)
+	}
+	honest := connect(t, broker.Address, "press", as("press"))
+	honest.do("SET", "k", "v")
+	// Whatever it calls itself, it is press to the broker, and reads nothing of node.
+	liar := connect(t, broker.Address, "node", as("press"))
+	honest.mustBeGone()
+	mustPublish(t, liar, liar.request("GET", "k"))
+	liar.replyTo = "clients/press/response"
+	liar.subscribe(liar.replyTo)
+	liar.mustGet("k", "v") // the next message is this reply
 }
