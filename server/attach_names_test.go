@@ -92,6 +92,7 @@ func TestANewClientFindsRoomAmongSettledOnesAndReplacesIdleOnes(t *testing.T) {
 		for i := range 3 {
 			mustPublish(t, flooder, inTheNameOf(fmt.Sprintf("name-%d", i), flooder.request("GET", "k")))
 		}
+		flooder.do("GET", "k") // after which the store has seen them, whatever the clock says
 	}
 	flood()
 	advance(time.Minute)
