@@ -125,8 +125,14 @@ func (s *Server) admitWill(who access.Identity, cl *mqtt.Client, conn *connectio
 		// By the time the Will is due, there is no client that could be told.
 		return refusal(packets.ErrNotAuthorized, fmt.Sprintf("a Will may not be published to %q, which belongs to the state store or to another client", pk.Connect.WillTopic))
 	}
+	if pk.Connect.WillFlag && pk.Connect.WillRetain && !s.options.Retain {
+		return refusal(packets.ErrRetainNotSupported, "this server retains no messages, so a Will may not be retained")
+	}
 	if pk.Connect.WillFlag && pk.Connect.WillRetain && isClientTopic(pk.Connect.WillTopic) {
 		return refusal(packets.ErrNotAuthorized, notRetained)
+	}
+	if pk.Connect.WillFlag {
+		s.keepTestament(who, cl, conn, pk)
 	}
 	return nil
 }

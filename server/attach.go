@@ -139,7 +139,7 @@ func Attach(broker string, options AttachOptions) (*Attached, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	limitWatches(&options.Store)
+	limitWatches(&options.Store, defaultMaxAllWatchBytes)
 	if options.Store.Identity == "" {
 		options.Store.Identity = engine.NewIdentity() // it starts without what an earlier one knew
 	}

@@ -95,7 +95,6 @@ func TestASetThatAsksForPersistenceIsTakenByEveryStoreOfOurs(t *testing.T) {
 		start func(t *testing.T) (address string)
 	}{
 		{"express", func(t *testing.T) string { return start(t, server.Options{}) }},
-		{"plain broker", func(t *testing.T) string { return start(t, server.Options{PlainBroker: true}) }},
 		{"attached", func(t *testing.T) string {
 			address := mosquitto.Start(t, "").Address
 			attach(t, address, server.AttachOptions{})

@@ -16,9 +16,6 @@ import (
 func TestInvariant48AClientWhoseClockIsAheadLeadsOverEachBroker(t *testing.T) {
 	for name, address := range map[string]func(t *testing.T) string{
 		"our server": func(t *testing.T) string { return start(t, server.Options{}) },
-		"our server, all through its broker": func(t *testing.T) string {
-			return start(t, server.Options{PlainBroker: true})
-		},
 		"an attached store": func(t *testing.T) string {
 			broker := mosquitto.Start(t, "")
 			attachAlone(t, broker.Address, server.AttachOptions{})

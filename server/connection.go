@@ -14,6 +14,9 @@ import (
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/gate"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/server/internal/turns"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 // connection is a client's socket with what we know about it. The broker sees it
@@ -21,15 +24,22 @@ import (
 type connection struct {
 	net.Conn
 	gate    *gate.Gate // checks what the client sends; the reading goroutine's
-	input   io.Reader  // of Conn: what the gate lets through and express leaves
-	express *express   // nil: everything goes through the broker
+	input   io.Reader  // of Conn: what the gate lets through and inbound leaves
+	inbound *inbound
 	outbox  *outbox
-	over    chan struct{} // closed when the broker has forgotten the connection
+	place   *turns.Place    // of the reading goroutine
+	news    *turns.Place    // of the goroutine that writes what waits
+	session *pubsub.Session // set when it is established, before anything can be sent
+
+	notifications []statestore.Notification // that are written now; of the goroutine that writes what waits
+	over          chan struct{}             // closed when the broker has forgotten the connection
 
 	visitor      *visitor                  // until it has authenticated; set before anything else happens
 	admitted     bool                      // it has authenticated; the reading goroutine's
 	identity     access.Identity           // set at CONNECT, before anything else happens
 	will         *request                  // the request to apply when the connection ends, if any; the reading goroutine's
+	testament    *testament                // the ordinary Will, if any; the reading goroutine's
+	receive      uint16                    // the client's Receive Maximum; the reading goroutine's
 	reserved     string                    // the response topic of the latest request; the reading goroutine's
 	lastByte     byte                      // that the broker read; the reading goroutine's
 	refused      bool                      // the client sent what it may not; the reading goroutine's
@@ -52,23 +62,28 @@ type connection struct {
 	forget  func() // undoes what the server noted of the connection, if anything
 }
 
-// newConnection returns a connection whose requests are answered past the broker, unless
-// it is plain. A packet of more than maxPacket bytes ends it.
-func newConnection(socket net.Conn, plain bool, maxPacket uint32) *connection {
-	most := int(min(maxPacket, math.MaxInt32)) // MQTT's own limit is lower
+// newConnection returns a connection of a server. A packet of more than
+// Options.MaxPacketSize bytes ends it.
+func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing *quota) *connection {
+	most := int(min(options.MaxPacketSize, math.MaxInt32)) // MQTT's own limit is lower
 	limits := gate.DefaultLimits()
 	limits.FirstPacket = min(limits.FirstPacket, most)
-	c := &connection{Conn: socket, gate: gate.New(gate.FromClient, limits), outbox: newOutbox(), over: make(chan struct{})}
-	options := frame.FilterOptions{
+	c := &connection{
+		Conn:   socket,
+		gate:   gate.New(gate.FromClient, limits),
+		outbox: newOutbox(options.Limits.OutgoingBytes, outgoing),
+		place:  all.NewPlace(),
+		news:   all.NewPlace(),
+		over:   make(chan struct{}),
+	}
+	c.inbound = &inbound{conn: c}
+	c.input = frame.NewFilter(socket, frame.FilterOptions{
 		Limit: most,
 		First: limits.FirstPacket,
 		Check: c.gate.Check,
-	}
-	if !plain {
-		c.express = &express{conn: c}
-		options.Take, options.Pause = c.express.take, c.express.pause
-	}
-	c.input = frame.NewFilter(socket, options)
+		Take:  c.inbound.take,
+		Pause: c.inbound.pause,
+	})
 	return c
 }
 
@@ -163,17 +178,17 @@ const (
 // heldRooms are arrays of heldRoom bytes: idle connections need none.
 var heldRooms = sync.Pool{New: func() any { return new([heldRoom]byte) }}
 
-// holdBack lets encode append whole packets to what will be written next.
-func (c *connection) holdBack(encode func(held []byte) []byte) {
+// holdBack lets encode append whole packets to what will be written next, and returns how
+// many bytes that added. It writes nothing: see flush.
+func (c *connection) holdBack(encode func(held []byte) []byte) (added int) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	if c.held == nil {
 		c.held = heldRooms.Get().(*[heldRoom]byte)[:0]
 	}
+	before := len(c.held)
 	c.held = encode(c.held)
-	if len(c.held) >= heldEnough {
-		_ = c.writeHeld() // has closed the connection if it failed
-	}
+	return len(c.held) - before
 }
 
 // flush writes what is held back.
@@ -196,9 +211,8 @@ func (c *connection) writeHeld() error {
 	return err
 }
 
-// write gives up, and ends the connection, after writeTimeout. The broker holds a lock
-// while it writes, for which whoever publishes to this client with QoS 1 must wait. It is
-// called with writing locked.
+// write gives up, and ends the connection, after writeTimeout. It is called with writing
+// locked.
 func (c *connection) write(p []byte) (int, error) {
 	deadline := time.Now().Add(writeTimeout)
 	if farewell := c.farewell.Load(); farewell != nil && farewell.Before(deadline) {

@@ -556,9 +556,8 @@ func mustBeEmpty(t *testing.T, s *server.Server) {
 	eventually(t, "the server knows of no client", func() bool {
 		return s.Sockets() == 0 && s.Stats().Connected == 0 && s.Broker().Clients.Len() == 0
 	})
-	info := s.Broker().Info.Clone()
-	if info.Subscriptions != 0 || info.ClientsConnected != 0 {
-		t.Errorf("the broker counts %d subscriptions, %d clients", info.Subscriptions, info.ClientsConnected)
+	if usage := s.Usage(); usage.Subscriptions != 0 || usage.Sessions != 0 || usage.OutgoingBytes != 0 || usage.WaitingBytes != 0 {
+		t.Errorf("the server still holds %+v", usage)
 	}
 }
 

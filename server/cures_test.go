@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"io"
 	"net"
 	"os"
@@ -19,8 +21,6 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
-	mqtt "github.com/mochi-mqtt/server/v2"
-	mochi "github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
@@ -742,20 +742,81 @@ func TestAMessageIsGivenNoExpiryThatItsSenderDidNotGive(t *testing.T) {
 
 // Requests
 
-// overhear subscribes inside the broker, where no rule about topics applies.
-func overhear(s *server.Server) <-chan mochi.Packet {
-	heard := make(chan mochi.Packet, 4096)
-	s.Broker().Topics.InlineSubscribe(mqtt.InlineSubscription{
-		Subscription: mochi.Subscription{Filter: "#", Identifier: 1},
-		Handler:      func(_ *mqtt.Client, _ mochi.Subscription, message mochi.Packet) { heard <- message },
-	})
-	return heard
+// overhear subscribes inside the server, where no rule about topics applies. It hears up to
+// 4 MiB.
+func overhear(t *testing.T, s *server.Server) *eavesdropper {
+	t.Helper()
+	e := &eavesdropper{woken: make(chan struct{}, 1), session: s.Messages().Session("eavesdropper")}
+	e.session.Attach(pubsub.Receiver{Link: e, MQTT5: true})
+	if _, err := e.session.Subscribe(pubsub.Subscription{Filter: "#", QoS: 1}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.session.End)
+	return e
+}
+
+// eavesdropper is a connection of nobody.
+type eavesdropper struct {
+	session *pubsub.Session
+	woken   chan struct{}
+	heard   []frame.Publish
+}
+
+func (e *eavesdropper) Wake() {
+	select {
+	case e.woken <- struct{}{}:
+	default:
+	}
+}
+
+func (*eavesdropper) Reserve(int) bool { return true }
+func (*eavesdropper) Release(int)      {}
+
+// until calls each with all messages before the first on a topic.
+func (e *eavesdropper) until(t *testing.T, topic string, each func(frame.Publish)) {
+	t.Helper()
+	for {
+		for len(e.heard) > 0 {
+			message := e.heard[0]
+			e.heard = e.heard[1:]
+			if string(message.Topic) == topic {
+				return
+			}
+			each(message)
+		}
+		select {
+		case <-e.woken:
+		case <-time.After(patience):
+			t.Fatalf("there is no message on %q", topic)
+		}
+		for more := true; more; {
+			var packet []byte
+			packet, _, more = e.session.Append(e, nil, 1)
+			for len(packet) > 0 {
+				size, _, _ := frame.Size(packet)
+				message, _ := frame.ParsePublish(packet[:size])
+				e.heard = append(e.heard, message)
+				if message.QoS > 0 {
+					e.session.Acknowledge(message.PacketID)
+				}
+				packet = packet[size:]
+			}
+		}
+	}
+}
+
+// mustRetainNothing is for a server that may.
+func mustRetainNothing(t *testing.T, s *server.Server) {
+	t.Helper()
+	if got := s.Usage().RetainedMessages; got > 0 {
+		t.Errorf("%d messages are retained", got)
+	}
 }
 
 // Several walls stand between a request and a subscriber; this looks behind the first.
 func TestNoRequestIsPublishedOrRetainedWhateverItLacks(t *testing.T) {
-	address, s := startServer(t, server.Options{})
-	heard := overhear(s)
+	address, s := startServer(t, server.Options{Retain: true})
+	heard := overhear(t, s)
 	p := connect(t, address, "p", nil)
 	for _, qos := range []byte{0, 1} {
 		for _, retain := range []bool{false, true} {
@@ -779,25 +840,18 @@ func TestNoRequestIsPublishedOrRetainedWhateverItLacks(t *testing.T) {
 		}
 	}
 	p.say("last", "last")
-	for message := range heard {
-		if message.TopicName == "last" {
-			break
+	heard.until(t, "last", func(message frame.Publish) {
+		if string(message.Topic) == invokeTopic {
+			t.Errorf("a request was published: %q, QoS %d, retain %v", message.Payload, message.QoS, message.Retain)
 		}
-		if message.TopicName == invokeTopic {
-			t.Errorf("a request was published: %q, QoS %d, retain %v", message.Payload, message.FixedHeader.Qos, message.FixedHeader.Retain)
-		}
-	}
-	for topic := range s.Broker().Topics.Retained.GetAll() {
-		if !strings.HasPrefix(topic, "$SYS/") {
-			t.Errorf("%s is retained", topic)
-		}
-	}
+	})
+	mustRetainNothing(t, s)
 }
 
 // The store's own messages are not the clients' to retain: neither by a Will nor by a
 // publish.
 func TestNothingIsRetainedOnTheStoresTopics(t *testing.T) {
-	address, s := startServer(t, server.Options{})
+	address, s := startServer(t, server.Options{Retain: true})
 	p := connect(t, address, "p", nil)
 	for _, topic := range []string{invokeTopic, reservedPrefix + "/70/command/notify/6B", "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/x"} {
 		for _, qos := range []byte{0, 1} {
@@ -815,11 +869,7 @@ func TestNothingIsRetainedOnTheStoresTopics(t *testing.T) {
 	late.subscribe("#")
 	late.subscribe(reservedPrefix + "/70/command/notify/+")
 	late.mustBeSilent()
-	for topic := range s.Broker().Topics.Retained.GetAll() {
-		if !strings.HasPrefix(topic, "$SYS/") {
-			t.Errorf("%s is retained", topic)
-		}
-	}
+	mustRetainNothing(t, s)
 }
 
 // A reply with QoS 1 would have to wait for the reader of another connection, which
@@ -883,14 +933,16 @@ func TestASessionThatRanOutLeavesNoSubscriptions(t *testing.T) {
 	p.subscribe("factory/#")
 	_ = p.conn.Close()
 	eventually(t, "the connection ends", func() bool { return s.Sockets() == 0 })
-	if got := len(s.Broker().Topics.Subscribers("factory/news").Subscriptions); got != 1 {
-		t.Errorf("%d subscriptions while the session is kept", got)
+	session, ok := s.Messages().Find("p")
+	if !ok {
+		t.Fatal("the session is not kept")
+	}
+	if _, subscribed := session.Matches("factory/news"); !subscribed {
+		t.Error("the subscription is gone while the session is kept")
 	}
 	eventually(t, "the session runs out", func() bool { return s.Broker().Clients.Len() == 0 })
-	for _, topic := range []string{"factory/news", "clients/p/response"} {
-		if left := s.Broker().Topics.Subscribers(topic).Subscriptions; len(left) > 0 {
-			t.Errorf("subscriptions to %s are left: %v", topic, left)
-		}
+	if left := s.Usage(); left.Subscriptions > 0 || left.Sessions > 0 {
+		t.Errorf("left are %+v", left)
 	}
 }
 
@@ -935,7 +987,7 @@ func TestASessionSurvivesAConnectionThatIsGoneBeforeItsCONNACK(t *testing.T) {
 			await.Receive(turnstile.reached)
 			turnstile.open <- struct{}{}
 			send(t, conn, test.subscribe)
-			subscribers := func() int { return len(s.Broker().Topics.Subscribers("factory/x").Subscriptions) }
+			subscribers := func() int { return s.Usage().Subscriptions }
 			eventually(t, "it subscribes", func() bool { return subscribers() == 1 })
 			_ = conn.Close()
 			eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })

@@ -271,7 +271,7 @@ func TestTheBrokersReasonsCanBeToldApart(t *testing.T) {
 		{"DISCONNECT: not authorized", disconnect(packets.ErrNotAuthorized), transport.ErrNotAuthorized, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			address, s := startServer(t, server.Options{PlainBroker: true}) // or the hook would see no requests
+			address, s := startServer(t, server.Options{}) // or the hook would see no requests
 			test.hook.broker = s.Broker()
 			if err := s.Broker().AddHook(&test.hook, nil); err != nil {
 				t.Fatal(err)

@@ -45,6 +45,8 @@ func (s *Server) expireSessions(ctx context.Context) {
 			return
 		case now := <-ticker.C:
 			s.endSessions(now)
+			s.publishTestaments(now)
+			s.messages.Sweep()
 		}
 	}
 }
@@ -78,8 +80,6 @@ func (s *Server) expire(cl *mqtt.Client) {
 	if present, ok := s.broker.Clients.Get(cl.ID); !ok || present != cl {
 		return
 	}
-	cl.ClearInflights()
-	s.broker.UnsubscribeClient(cl)
 	s.endSession(cl.ID)
 	s.broker.Clients.Delete(cl.ID)
 }

@@ -6,6 +6,8 @@ import (
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 
+	"github.com/tenurelock/tenure/server/internal/pubsub"
+
 	"github.com/tenurelock/tenure/server/access"
 )
 
@@ -29,6 +31,9 @@ func (s *Server) LockName(client string) (release func()) { return s.names.lock(
 
 // EndSessions ends the sessions that have run out by now.
 func (s *Server) EndSessions(now time.Time) { s.endSessions(now) }
+
+// Messages returns what passes ordinary messages on.
+func (s *Server) Messages() *pubsub.Broker { return s.messages }
 
 // WrapListener puts something between the server and its socket; before Serve.
 func (s *Server) WrapListener(wrap func(net.Listener) net.Listener) {

@@ -20,16 +20,15 @@ import (
 type listener struct {
 	socket  net.Listener
 	logger  *slog.Logger
-	plain   bool              // connections know no express
 	failed  chan error        // why no connections are accepted any more; room for one
 	door    *door             // bounds those that have not authenticated
 	sockets int               // how many there may be; 0: no limit
 	refused func(why Refused) // counts a connection
+	connect func(net.Conn) *connection
+	recover func(*connection, any) // what a panic in the handling of a connection comes to
 
 	refusals *logs.Limiter // connections that are closed before CONNECT
 	failures *logs.Limiter // of Accept
-
-	maxPacket uint32 // bytes of a packet from a client
 
 	stopping chan struct{}
 	handlers sync.WaitGroup // one for each connection, and one for Serve
@@ -49,14 +48,12 @@ func newListener(socket net.Listener, options *Options, refused func(Refused)) *
 	return &listener{
 		socket:      socket,
 		logger:      options.Logger,
-		plain:       options.PlainBroker,
 		door:        newDoor(most, options.MaxUnauthenticatedPerAddress),
 		sockets:     sockets,
 		refused:     refused,
 		refusals:    logs.NewLimiter(options.Logger, slog.LevelWarn, "closed a connection"),
 		failures:    logs.NewLimiter(options.Logger, slog.LevelError, "cannot accept a connection"),
 		failed:      make(chan error, 1),
-		maxPacket:   options.MaxPacketSize,
 		stopping:    make(chan struct{}),
 		connections: make(map[*connection]struct{}),
 	}
@@ -118,7 +115,7 @@ func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 		l.refuse(socket, RefusedDescriptors, "limit", l.sockets, "cure", descriptorCure)
 		return
 	}
-	conn := newConnection(socket, l.plain, l.maxPacket)
+	conn := l.connect(socket)
 	visitor, oldest, err := l.door.arrive(sourceOf(socket.RemoteAddr()), conn.abort)
 	if oldest != nil {
 		oldest.drop()
@@ -137,7 +134,7 @@ func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 	_ = conn.SetDeadline(visitor.since.Add(l.door.patience))
 	go func() {
 		defer l.handlers.Done()
-		err := establish(l.ID(), conn)
+		err := l.establish(establish, conn)
 		if !visitor.leave() && !conn.admitted {
 			// For another that came later. It is counted here, where its end cannot be missed.
 			l.countRefused(conn.RemoteAddr(), RefusedCrowd)
@@ -150,6 +147,18 @@ func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 			l.logger.Debug("connection ended", "remote", socket.RemoteAddr().String(), "error", logs.Error(err))
 		}
 	}()
+}
+
+// establish returns when all of the connection is over. A panic in its handling ends this
+// connection only.
+func (l *listener) establish(establish listeners.EstablishFn, conn *connection) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			l.recover(conn, value)
+			err = errPanicked
+		}
+	}()
+	return establish(l.ID(), conn)
 }
 
 // isFull reports whether there are as many connections as there may be descriptors.

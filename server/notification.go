@@ -1,8 +1,6 @@
 package server
 
 import (
-	"sync/atomic"
-
 	mqtt "github.com/mochi-mqtt/server/v2"
 
 	"github.com/tenurelock/tenure/internal/frame"
@@ -11,51 +9,91 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// startOutbox makes sure that notifications reach a client: straight to its
-// connection, whether or not it subscribed to their topic.
-func (s *Server) startOutbox(cl *mqtt.Client) {
-	if conn, ok := cl.Net.Conn.(*connection); ok {
-		conn.outbox.start(func(notifications []statestore.Notification) { s.notify(cl, conn, notifications) })
+// deliver queues a notification for its client: straight to its connection, whether or not
+// it subscribed to their topic. The engine calls it with its lock held: it must not block.
+func (s *Server) deliver(notification statestore.Notification) {
+	conn := s.connectionOf(notification.Client)
+	if conn == nil {
+		return
+	}
+	queued, crowded := conn.outbox.push(notification)
+	if !queued {
+		conn.abort() // forget, called when that has taken effect, says why
+	}
+	if crowded {
+		s.crowded.Store(true)
 	}
 }
 
-// notify sends notifications with QoS 0, those that came together in one write: who
-// renews a thousand leases, and follows their keys, is told of each renewal.
-func (s *Server) notify(cl *mqtt.Client, conn *connection, notifications []statestore.Notification) {
-	var sent, bytes int64
+// wake makes the goroutines write that have notifications to write. The engine calls it
+// without its lock, after deliver.
+func (s *Server) wake(notifications []statestore.Notification) {
 	for _, notification := range notifications {
+		if conn := s.connectionOf(notification.Client); conn != nil {
+			conn.outbox.Wake()
+		}
+	}
+}
+
+// writeWaiting writes what waits for a client: notifications, those that came together in
+// one write, and the messages of its session. It takes turns like those who send: a thousand
+// clients that are told of one change must not delay the requests of others.
+func (s *Server) writeWaiting(cl *mqtt.Client, conn *connection) {
+	defer s.recoverIn(conn)
+	defer conn.news.End()
+	conn.notifications = conn.outbox.take(conn.notifications)
+	for _, notification := range conn.notifications {
 		if conn.closed.Load() {
-			return // a thousand long ones take their time, and somebody waits for this to end
+			return // a thousand long ones take their time, and the end of the connection waits for this
 		}
-		message := frame.Message{
-			Topic:       protocol.NotifyTopic(cl.ID, notification.Key),
-			ContentType: protocol.ContentType,
-			User: []frame.UserProperty{
-				{Name: protocol.PropertyTimestamp, Value: notification.Version.String()},
-				{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-				{Name: protocol.PropertyStore, Value: s.engine.Identity()},
-			},
-			Payload: notification.Append(nil, s.options.Dialect),
-		}
-		if isTooLarge(cl, &message) {
-			s.logger.Debug("a notification is larger than its client takes", "client", logs.Name(cl.ID), "bytes", message.Size())
-			continue
-		}
-		conn.holdBack(func(held []byte) []byte {
-			before := len(held)
-			held, err := message.Append(held)
-			if err != nil {
-				s.logger.Debug("a notification was not delivered", "client", logs.Name(cl.ID), "error", logs.Error(err))
-				return held
-			}
-			sent++
-			bytes += int64(len(held) - before)
+		conn.news.Begin()
+		s.notify(cl, conn, notification)
+	}
+	for more := true; more && !conn.closed.Load(); {
+		conn.news.Begin()
+		held := conn.holdBack(func(held []byte) []byte {
+			held, _, more = conn.session.Append(conn.outbox, held, heldEnough)
 			return held
 		})
+		if held == 0 && !more {
+			break
+		}
+		conn.news.End()
+		conn.flush()
 	}
+	conn.news.End()
 	conn.flush()
-	info := s.broker.Info
-	atomic.AddInt64(&info.PacketsSent, sent)
-	atomic.AddInt64(&info.MessagesSent, sent)
-	atomic.AddInt64(&info.BytesSent, bytes)
+}
+
+// notify holds a notification back, with QoS 0, and writes when that is enough.
+func (s *Server) notify(cl *mqtt.Client, conn *connection, notification statestore.Notification) {
+	message := frame.Message{
+		Topic:       protocol.NotifyTopic(cl.ID, notification.Key),
+		ContentType: protocol.ContentType,
+		User: []frame.UserProperty{
+			{Name: protocol.PropertyTimestamp, Value: notification.Version.String()},
+			{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+			{Name: protocol.PropertyStore, Value: s.engine.Identity()},
+		},
+		Payload: notification.Append(nil, s.options.Dialect),
+	}
+	if isTooLarge(cl, &message) {
+		s.logger.Debug("a notification is larger than its client takes", "client", logs.Name(cl.ID), "bytes", message.Size())
+		conn.outbox.Release(int(costOf(notification)))
+		return
+	}
+	var total int
+	conn.holdBack(func(held []byte) []byte {
+		held, err := message.Append(held)
+		if err != nil {
+			s.logger.Debug("a notification was not delivered", "client", logs.Name(cl.ID), "error", logs.Error(err))
+		}
+		total = len(held)
+		return held
+	})
+	if total >= heldEnough || conn.news.Spent() {
+		conn.news.End()
+		conn.flush()
+	}
+	conn.outbox.Release(int(costOf(notification))) // not before: it waited until then
 }

@@ -63,13 +63,19 @@ type Options struct {
 	// MaxPacketSize bounds each MQTT packet in bytes, and with it each key and
 	// value. Default 1 MiB.
 	MaxPacketSize uint32
-	// PlainBroker lets requests travel through the broker like any other message. That is
-	// slower, and makes no other difference. Without it they are answered as soon as they
-	// are read, and the answers to those that come together leave together.
-	PlainBroker bool
+	// Retain allows retained messages. Without it CONNACK says that there are none, and a
+	// client that publishes one is disconnected with that reason.
+	Retain bool
 	// MaxClients bounds how many clients may be connected or have a session
 	// that is kept for them. Default 10,000.
 	MaxClients int
+	// Limits bounds what clients can make the server hold.
+	Limits Limits
+	// MaxMemory, in bytes, is what a server should get by with: limits that are not set
+	// follow from it, those of Store and MaxClients included. It is no promise, since Go
+	// itself and bursts of large packets need memory too: see docs/security.md. 0 leaves
+	// each limit at its default, and keys and values without one.
+	MaxMemory int64
 	// Logger receives what happens; nil keeps silent.
 	Logger *slog.Logger
 }
@@ -81,26 +87,9 @@ const (
 	defaultMaxPacketSize = 1 << 20
 	defaultMaxClients    = 10_000
 
-	defaultMaxWatches                   = 10_000
-	defaultMaxWatchBytes                = 4 << 20
-	defaultMaxAllWatchBytes             = 256 << 20
 	defaultMaxUnauthenticated           = 256
 	defaultMaxUnauthenticatedPerAddress = 64
 )
-
-// limitWatches fills in the defaults of what clients may make the store remember without
-// setting a key.
-func limitWatches(o *statestore.Options) {
-	if o.MaxWatches == 0 {
-		o.MaxWatches = defaultMaxWatches
-	}
-	if o.MaxWatchBytes == 0 {
-		o.MaxWatchBytes = defaultMaxWatchBytes
-	}
-	if o.MaxAllWatchBytes == 0 {
-		o.MaxAllWatchBytes = defaultMaxAllWatchBytes
-	}
-}
 
 // complete fills in defaults and rejects nonsense.
 func (o *Options) complete() error {
@@ -110,18 +99,11 @@ func (o *Options) complete() error {
 	if o.MaxPacketSize == 0 {
 		o.MaxPacketSize = defaultMaxPacketSize
 	}
-	if o.MaxClients == 0 {
-		o.MaxClients = defaultMaxClients
-	}
-	if o.MaxClients < 0 {
-		return fmt.Errorf("Options.MaxClients %d is negative; 0 means %d", o.MaxClients, defaultMaxClients)
-	}
-	limitWatches(&o.Store)
-	if err := o.completeDoor(); err != nil {
+	if err := o.completeLimits(); err != nil {
 		return err
 	}
-	if o.Store.Remembered == 0 {
-		o.Store.Remembered = statestore.DefaultRemembered
+	if err := o.completeDoor(); err != nil {
+		return err
 	}
 	if o.Store.Remembered > 1<<16-1 {
 		return fmt.Errorf("Options.Store.Remembered %d is above 65535, the largest Receive Maximum of MQTT", o.Store.Remembered)

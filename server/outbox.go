@@ -2,51 +2,139 @@ package server
 
 import (
 	"sync"
+	"sync/atomic"
 
+	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// maxOutbox is how many notifications may wait for one client to read them. A
-// client that falls further behind is disconnected: it will connect again, watch
-// again and read again, and so miss nothing, whereas dropping a notification
-// would leave it with a state that is no longer true.
-const maxOutbox = 1024
+// notificationCost is what a notification costs besides its key and value while it waits.
+const notificationCost = 256
 
-// outbox is the queue of notifications for one connection.
+// keptRoom is for how many notifications an outbox keeps room.
+const keptRoom = 1024
+
+// outbox is what other clients, and the store, have for one connection: a queue of
+// notifications, and the room for ordinary messages, whose queue is in the client's session.
+// A goroutine writes both, so that who sends never waits for who reads.
+//
+// A client that falls behind by more than the limit of its connection is disconnected if a
+// notification does not fit: it will connect again, watch again and read again, and so miss
+// nothing, whereas dropping a notification would leave it with a state that is no longer
+// true. An ordinary message of QoS 0 that does not fit is dropped.
 type outbox struct {
-	wake chan struct{}
-	done chan struct{}
-	task sync.WaitGroup
+	limit int64  // bytes
+	all   *quota // of all connections
+	wake  chan struct{}
+	done  chan struct{}
+	task  sync.WaitGroup
 
 	mu      sync.Mutex
+	write   func() // nil: not begun
 	started bool
 	closed  bool
 	full    bool // has been, once
 	queue   []statestore.Notification
+	used    int64 // of limit
 }
 
-func newOutbox() *outbox {
-	return &outbox{wake: make(chan struct{}, 1), done: make(chan struct{})}
+var _ pubsub.Link = (*outbox)(nil)
+
+// quota is room that connections share.
+type quota struct {
+	limit int64 // bytes
+	used  atomic.Int64
 }
 
-// push queues a notification. It reports false when the queue is full, and says when it
-// begins to be.
+func newOutbox(limit int64, all *quota) *outbox {
+	return &outbox{limit: limit, all: all, wake: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// begin says how to write what waits. The goroutine that does so starts with the first Wake.
+func (o *outbox) begin(write func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.write = write
+}
+
+// push queues a notification, to be written after Wake. It reports false when there is no
+// room, and says when the room begins to be scarce.
 func (o *outbox) push(notification statestore.Notification) (queued, crowded bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
 		return true, false
 	}
-	if len(o.queue) >= maxOutbox {
+	if !o.reserveLocked(costOf(notification)) {
 		o.full = true
 		return false, true
 	}
 	o.queue = append(o.queue, notification)
+	return true, o.used > o.limit/2
+}
+
+func costOf(notification statestore.Notification) int64 {
+	return notificationCost + int64(len(notification.Key)+len(notification.Value))
+}
+
+// Wake makes the goroutine write what waits.
+func (o *outbox) Wake() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed || o.write == nil {
+		return
+	}
+	if !o.started {
+		o.started = true
+		write := o.write
+		o.task.Go(func() {
+			for {
+				select {
+				case <-o.done:
+					return
+				case <-o.wake:
+				}
+				write()
+			}
+		})
+	}
 	select {
 	case o.wake <- struct{}{}:
 	default:
 	}
-	return true, len(o.queue) > maxOutbox/2
+}
+
+// Reserve takes room, and reports false if there is not as much.
+func (o *outbox) Reserve(bytes int) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return !o.closed && o.reserveLocked(int64(bytes))
+}
+
+// reserveLocked lets a connection have no more than is left for all others together:
+// else a few that do not read would take all of it.
+func (o *outbox) reserveLocked(bytes int64) bool {
+	if o.used+bytes > o.limit || o.used+bytes > o.all.limit-o.all.used.Load() {
+		return false
+	}
+	o.used += bytes
+	o.all.used.Add(bytes)
+	return true
+}
+
+// Release gives room back.
+func (o *outbox) Release(bytes int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.releaseLocked(int64(bytes))
+}
+
+func (o *outbox) releaseLocked(bytes int64) {
+	if o.closed {
+		return // close has given back all
+	}
+	o.used -= bytes
+	o.all.used.Add(-bytes)
 }
 
 // overflowed reports whether a push ever failed.
@@ -56,32 +144,13 @@ func (o *outbox) overflowed() bool {
 	return o.full
 }
 
-// start makes a goroutine write what is queued, in order, until close. Only the first call
-// has an effect. What write gets is good until it returns.
-func (o *outbox) start(write func([]statestore.Notification)) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.started || o.closed {
-		return
-	}
-	o.started = true
-	o.task.Go(func() {
-		var taken []statestore.Notification
-		for {
-			select {
-			case <-o.done:
-				return
-			case <-o.wake:
-			}
-			taken = o.take(taken)
-			write(taken)
-		}
-	})
-}
-
-// take returns what is queued, and queues from now on in the room of what was written.
+// take returns the notifications that wait, and queues from now on in the room of those that
+// were written. They keep what they have reserved until they are given to written.
 func (o *outbox) take(written []statestore.Notification) []statestore.Notification {
 	clear(written)
+	if cap(written) > keptRoom {
+		written = nil // it was a burst
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	taken := o.queue
@@ -93,7 +162,8 @@ func (o *outbox) take(written []statestore.Notification) []statestore.Notificati
 // so that a write under way returns.
 func (o *outbox) close() {
 	o.mu.Lock()
-	o.closed, o.queue = true, nil
+	o.releaseLocked(o.used)
+	o.closed, o.queue, o.used = true, nil, 0
 	close(o.done)
 	o.mu.Unlock()
 	o.task.Wait()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server/internal/turns"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -43,11 +44,11 @@ func TestInvariant38AClientThatIsSentAwayForReadingTooLittleHoldsUpNobody(t *tes
 		if err := await.Receive(shaken); err != nil {
 			t.Fatal(err)
 		}
-		conn := newConnection(socket, false, 1<<20)
+		conn := newConnection(socket, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), &quota{limit: 1 << 30})
 		s := &Server{connections: map[string]*connection{"slow": conn}}
 		began := time.Now()
-		for range maxOutbox + 1 {
-			s.deliver(statestore.Notification{Client: "slow"})
+		for range 1<<20/notificationCost + 1 {
+			s.deliver(statestore.Notification{Client: "slow", Change: new(statestore.Change)})
 		}
 		if took := time.Since(began); took > 0 {
 			t.Errorf("it took %v", took)

@@ -14,6 +14,7 @@ import (
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -30,55 +31,39 @@ type request struct {
 	payload                 []byte
 }
 
-// requestIn returns the request in a PUBLISH as the broker reads it.
-func requestIn(pk packets.Packet) request {
-	return request{
-		qos:           pk.FixedHeader.Qos,
-		retain:        pk.FixedHeader.Retain,
-		responseTopic: pk.Properties.ResponseTopic,
-		correlation:   pk.Properties.CorrelationData,
-		expiry:        pk.Properties.MessageExpiryInterval,
-		timestamp:     userProperty(pk, protocol.PropertyTimestamp),
-		fencingToken:  userProperty(pk, protocol.PropertyFencingToken),
-		store:         userProperty(pk, protocol.PropertyStore),
-		payload:       pk.Payload,
-	}
-}
-
-// handle applies a request and answers it. What is not a request in the sense of
+// handle applies a request and returns its reply. What is not a request in the sense of
 // the protocol is dropped: nothing is applied, and the fault goes into the
 // acknowledgement.
-func (s *Server) handle(cl *mqtt.Client, r request) *packets.Code {
-	who := identityOf(cl)
-	dropped := s.checkRequest(who, cl, r)
+func (s *Server) handle(cl *mqtt.Client, conn *connection, r request) (frame.Message, *packets.Code) {
+	dropped := s.checkRequest(conn.identity, cl, r)
 	if dropped == "" {
-		dropped = s.reserve(cl, r.responseTopic)
+		dropped = s.reserve(conn, r.responseTopic)
 	}
 	if dropped != "" {
-		return s.drop(cl, dropped)
+		conn.place.End() // the client may be sent away, which waits for it
+		return frame.Message{}, s.drop(cl, dropped)
 	}
-	reply, fault := s.apply(who, cl, r)
-	if fault == nil {
-		s.respond(cl, s.answer(cl, r, reply))
+	reply, fault := s.apply(cl, conn, r)
+	if fault != nil {
+		return frame.Message{}, fault
 	}
-	return fault
+	return s.answer(cl, r, reply), nil
 }
 
 // apply gives a request to the store that checkRequest found nothing wrong with.
-func (s *Server) apply(who access.Identity, cl *mqtt.Client, r request) (statestore.Reply, *packets.Code) {
+func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (statestore.Reply, *packets.Code) {
 	start := time.Now()
 	command := s.read(cl, r)
-	if command.Err() == nil && !s.options.Authorizer.Authorize(who, command.Verb, command.Key) {
+	if command.Err() == nil && !s.options.Authorizer.Authorize(conn.identity, command.Verb, command.Key) {
 		command = command.Deny()
-	}
-	if command.Verb == statestore.VerbKeyNotify {
-		s.startOutbox(cl)
 	}
 	reply := s.engine.Apply(command)
 	if s.crowded.Swap(false) {
-		// Requests that come together are applied faster than the goroutines of those who
-		// watch get their turn: let them have it, lest somebody seem slow who is not.
+		// Requests that come together are applied faster than the goroutines that write to
+		// watchers get their turn: let them have it, or a client seems slow that is not.
+		conn.place.End()
 		runtime.Gosched()
+		conn.place.Begin()
 	}
 	if reply.Outcome == statestore.Expired {
 		return reply, s.drop(cl, DroppedExpired)
@@ -122,17 +107,14 @@ func (s *Server) checkRequest(who access.Identity, cl *mqtt.Client, r request) D
 // reserve keeps the response topic of a request for the store's replies until the session
 // ends, and returns why the request must be dropped, if it must. It is called by the
 // goroutine that reads the connection.
-func (s *Server) reserve(cl *mqtt.Client, topic string) Dropped {
-	conn, ok := cl.Net.Conn.(*connection)
-	if ok && conn.reserved == topic {
+func (s *Server) reserve(conn *connection, topic string) Dropped {
+	if conn.reserved == topic {
 		return "" // as for nearly all requests
 	}
-	if !s.responseTopics.reserve(cl.ID, topic) {
+	if !s.responseTopics.reserve(conn.identity.Client, topic) {
 		return DroppedTooManyTopics
 	}
-	if ok {
-		conn.reserved = strings.Clone(topic)
-	}
+	conn.reserved = strings.Clone(topic)
 	return ""
 }
 
@@ -180,17 +162,6 @@ func codeOf(why Dropped) packets.Code {
 	return packets.ErrImplementationSpecificError
 }
 
-// userProperty returns the first user property of a name, or nil. It aliases the
-// packet.
-func userProperty(pk packets.Packet, name string) *string {
-	for i := range pk.Properties.User {
-		if pk.Properties.User[i].Key == name {
-			return &pk.Properties.User[i].Val
-		}
-	}
-	return nil
-}
-
 // tooLargeForClient takes the place of a reply that is larger than its client takes. It is
 // not among the refusals of the protocol: clients get its text.
 const tooLargeForClient protocol.Refusal = "the reply is larger than the client takes"
@@ -202,11 +173,7 @@ func (s *Server) answer(cl *mqtt.Client, r request, reply statestore.Reply) fram
 	if reply.Outcome != statestore.Found || !isTooLarge(cl, &message) {
 		return message
 	}
-	refusal := s.message(r, statestore.Reply{Verb: reply.Verb, Err: tooLargeForClient})
-	if isTooLarge(cl, &refusal) {
-		return message // the broker may leave out properties until it fits
-	}
-	return refusal
+	return s.message(r, statestore.Reply{Verb: reply.Verb, Err: tooLargeForClient})
 }
 
 // isTooLarge reports whether a client has said that it takes no message as large.
@@ -237,41 +204,36 @@ func (s *Server) message(r request, reply statestore.Reply) frame.Message {
 	return message
 }
 
-// respond sends a reply through the broker.
-func (s *Server) respond(cl *mqtt.Client, message frame.Message) {
-	response := packets.Packet{
-		FixedHeader: packets.FixedHeader{Type: packets.Publish},
-		TopicName:   message.Topic,
-		Payload:     message.Payload,
-		Properties: packets.Properties{
-			CorrelationData: message.CorrelationData,
-			ContentType:     message.ContentType,
-		},
+// publishReply sends a reply to a topic that other clients may read.
+func (s *Server) publishReply(message *frame.Message) {
+	properties, ok := propertiesOf(message)
+	if !ok {
+		s.logger.Debug("a reply was not delivered", "error", frame.ErrTooLong)
+		return
 	}
-	for _, property := range message.User {
-		response.Properties.User = append(response.Properties.User, packets.UserProperty{Key: property.Name, Val: property.Value})
-	}
-	var err error
-	if s.onlyReader(cl, message.Topic) && s.mayRead(identityOf(cl), message.Topic) {
-		err = cl.WritePacket(response)
-	} else {
-		err = s.broker.InjectPacket(s.herald, response)
-	}
-	if err != nil {
-		s.logger.Debug("a reply was not delivered", "client", logs.Name(cl.ID), "error", logs.Error(err))
-	}
+	_, _ = s.messages.Publish(&pubsub.Message{ // which fails for retained messages only
+		Topic:      message.Topic,
+		Properties: properties,
+		Payload:    message.Payload,
+	})
 }
 
-// onlyReader reports whether a client is the one plain subscriber of a topic, as
-// requesters are: the reply can then go straight to its connection.
-func (s *Server) onlyReader(cl *mqtt.Client, topic string) bool {
-	readers := s.broker.Topics.Subscribers(topic)
-	if len(readers.Subscriptions) != 1 || len(readers.Shared) != 0 {
-		return false
+// identified returns a message with the identifiers of the subscriptions that it goes to
+// [MQTT-3.3.4-3].
+func identified(message *frame.Message, identifiers []int) *frame.Forward {
+	properties, _ := propertiesOf(message) // one that is too long is too long to be written
+	return &frame.Forward{MQTT5: true, Topic: message.Topic, Identifiers: identifiers, Properties: properties, Payload: message.Payload}
+}
+
+// propertiesOf returns the properties of a message as they lie on the wire, and reports
+// false if it is too long.
+func propertiesOf(message *frame.Message) ([]byte, bool) {
+	bare := *message
+	bare.Payload = nil
+	packet, err := bare.Append(nil)
+	if err != nil {
+		return nil, false
 	}
-	subscription, ok := readers.Subscriptions[cl.ID]
-	for _, identifier := range subscription.Identifiers {
-		ok = ok && identifier == 0 // which means that the subscription has none
-	}
-	return ok
+	p, ok := frame.ParsePublish(packet)
+	return p.AppendForwarded(nil), ok
 }

@@ -15,7 +15,6 @@ import (
 // bothBrokers runs a test with the requests answered past the broker, and through it.
 func bothBrokers(t *testing.T, test func(t *testing.T, options server.Options)) {
 	t.Run("express", func(t *testing.T) { test(t, server.Options{}) })
-	t.Run("plain broker", func(t *testing.T) { test(t, server.Options{PlainBroker: true}) })
 }
 
 // answer takes a request of another application and answers it where it says.

@@ -17,8 +17,11 @@ import (
 
 	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/secure"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/server/internal/turns"
 	"github.com/tenurelock/tenure/server/internal/waitingroom"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -48,9 +51,6 @@ const (
 	// would then end connections of clients that keep to what they said. TCP finds out by
 	// itself that a machine is gone.
 	maxOldKeepAlive = 43_690
-	// pendingWrites is how many messages from other clients may wait for one
-	// client to read them.
-	pendingWrites = 1024
 )
 
 // Server is a broker with a state store. Its methods are safe for concurrent use.
@@ -60,7 +60,8 @@ type Server struct {
 	engine   *engine.Engine
 	broker   *mqtt.Server
 	listener *listener
-	herald   *mqtt.Client           // publishes replies to third parties; has no connection
+	messages *pubsub.Broker         // passes ordinary messages on
+	outgoing quota                  // what waits to be written to all connections
 	topics   access.TopicAuthorizer // nil: ordinary topics are open to all
 	// responseTopics are topics to which only the store may publish.
 	responseTopics *responseTopics
@@ -74,13 +75,16 @@ type Server struct {
 	refusals *logs.Limiter
 	drops    *logs.Limiter
 	slow     *logs.Limiter
+	kept     *logs.Limiter // sessions that are not
+	panics   *logs.Limiter
 
-	subscriptions atomic.Uint64 // how often any client's have changed
-	crowded       atomic.Bool   // an outbox begins to be full
+	crowded atomic.Bool // an outbox begins to be full
 
 	mu          sync.Mutex
 	connections map[string]*connection // by client id, while established
 	stats       Stats                  // but Connected
+	testaments  map[string]*testament  // Wills that wait, by client id
+	sessions    keptSessions           // of clients that are not connected
 }
 
 // New returns a server that listens already, so that its address is known and
@@ -113,11 +117,20 @@ func New(options Options) (*Server, error) {
 		connections:    make(map[string]*connection),
 		stats:          Stats{Dropped: make(map[Dropped]uint64), Refused: make(map[Refused]uint64)},
 		responseTopics: newResponseTopics(),
+		messages:       pubsub.New(options.messageLimits()),
+		outgoing:       quota{limit: options.Limits.AllOutgoingBytes},
+		testaments:     make(map[string]*testament),
+		sessions:       newKeptSessions(),
+		kept:           logs.NewLimiter(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
+		panics:         logs.NewLimiter(options.Logger, slog.LevelError, "a connection ended because the server panicked"),
 		refusals:       logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a connection"),
 		drops:          logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
 		slow:           logs.NewLimiter(options.Logger, slog.LevelWarn, "disconnected a client that did not read what was written to it"),
 	}
 	s.listener = newListener(socket, &options, s.countRefused)
+	all := turns.New(0)
+	s.listener.connect = func(socket net.Conn) *connection { return newConnection(socket, &s.options, all, &s.outgoing) }
+	s.listener.recover = s.handleReadingPanic
 	// Half of those at the door at most: there is always one that can be dropped for another.
 	door := s.listener.door
 	s.checks = waitingroom.New(options.PasswordChecks, max(1, door.most/2), func(source netip.Prefix) int {
@@ -125,8 +138,8 @@ func New(options Options) (*Server, error) {
 	})
 	s.topics, _ = options.Authorizer.(access.TopicAuthorizer)
 	s.engine = engine.New(store, s.deliver)
+	s.engine.AfterDelivery(s.wake)
 	s.broker = newBroker(options)
-	s.herald = s.broker.NewClient(nil, mqtt.LocalListener, "$store", true)
 	if err := s.broker.AddHook(&hook{server: s, names: &s.names}, nil); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
@@ -146,7 +159,7 @@ func newBroker(options Options) *mqtt.Server {
 	// The broker resolves an alias after it has asked whether the client may
 	// publish to the topic.
 	capabilities.TopicAliasMaximum = 0
-	capabilities.MaximumClientWritesPending = pendingWrites
+	capabilities.MaximumClientWritesPending = 1 // it has nothing to write but answers
 	// The broker ends no session: see expireSessions.
 	capabilities.MaximumSessionExpiryInterval = math.MaxUint32
 	// Zero: a message without an expiry interval is not given one.
@@ -216,7 +229,7 @@ func (s *Server) serve(ctx context.Context) error {
 
 // closeLogs writes what is counted of repeated lines. No connection is left.
 func (s *Server) closeLogs() {
-	for _, limiter := range []*logs.Limiter{s.refusals, s.drops, s.slow} {
+	for _, limiter := range []*logs.Limiter{s.refusals, s.drops, s.slow, s.kept, s.panics} {
 		limiter.Close()
 	}
 }
@@ -278,16 +291,21 @@ func (s *Server) forget(clientID string, conn *connection) {
 		// The broker forgets to forget a client that it could not send a CONNACK.
 		cl, ok := s.broker.Clients.Get(clientID)
 		if ok && cl.Net.Conn == net.Conn(conn) && endsWithConnection(cl) {
-			cl.ClearInflights()
-			s.broker.UnsubscribeClient(cl)
 			s.broker.Clients.Delete(clientID)
 			conn.sessionEnded.Store(true)
 		}
+	}
+	if !conn.sessionEnded.Load() && !s.keepSession(conn) {
+		s.broker.Clients.Delete(clientID)
+		conn.sessionEnded.Store(true)
 	}
 	if conn.sessionEnded.Load() {
 		s.endSession(clientID)
 	} else {
 		s.engine.Forget(clientID)
+		if conn.session != nil {
+			conn.session.Detach(conn.outbox)
+		}
 	}
 	// Not before: while the connection is entered, the next of the client waits for it.
 	s.mu.Lock()
@@ -307,6 +325,57 @@ func (s *Server) forget(clientID string, conn *connection) {
 func (s *Server) endSession(clientID string) {
 	s.engine.EndSession(clientID)
 	s.responseTopics.release(clientID)
+	if session, ok := s.messages.Find(clientID); ok {
+		session.End()
+	}
+	if will := s.takeTestament(clientID); will != nil {
+		s.publishTestament(will) // it waited at most for this [MQTT-3.1.2-8]
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sessions.remove(clientID)
+}
+
+// resume enters a connection, whose client is not away any more.
+func (s *Server) resume(cl *mqtt.Client, conn *connection) {
+	_ = s.takeTestament(cl.ID)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sessions.remove(cl.ID)
+	s.connections[cl.ID] = conn
+}
+
+// board lets the packets of a client come, and what waits for it go: its CONNACK is sent.
+func (s *Server) board(cl *mqtt.Client, conn *connection) {
+	conn.session = s.messages.Session(cl.ID)
+	conn.outbox.begin(func() { s.writeWaiting(cl, conn) })
+	conn.session.Attach(pubsub.Receiver{
+		Link:              conn.outbox,
+		MQTT5:             cl.Properties.ProtocolVersion >= wire.Version5,
+		ReceiveMaximum:    conn.receive,
+		MaximumPacketSize: cl.Properties.Props.MaximumPacketSize,
+		MayRead:           func(topic string) bool { return s.mayRead(conn.identity, topic) },
+	})
+	conn.inbound.board(s, cl)
+}
+
+// connectionOf returns the connection of a client, or nil.
+func (s *Server) connectionOf(client string) *connection {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.connections[client]
+}
+
+// keepSession notes that the session of a connection is kept, unless its user has as many
+// as it may.
+func (s *Server) keepSession(conn *connection) bool {
+	s.mu.Lock()
+	kept := s.sessions.add(conn.identity, s.options.Limits.SessionsPerUser)
+	s.mu.Unlock()
+	if !kept {
+		s.kept.Log("client", logs.Name(conn.identity.Client), "user", logs.Name(conn.identity.User), "limit", s.options.Limits.SessionsPerUser)
+	}
+	return kept
 }
 
 // endsWithConnection reports whether a client has no session beyond its connection.
@@ -315,22 +384,4 @@ func endsWithConnection(cl *mqtt.Client) bool {
 		return cl.Properties.Clean
 	}
 	return cl.Properties.Props.SessionExpiryInterval == 0
-}
-
-// deliver queues a notification for its client. The engine calls it with its
-// lock held: it must not block.
-func (s *Server) deliver(notification statestore.Notification) {
-	s.mu.Lock()
-	conn := s.connections[notification.Client]
-	s.mu.Unlock()
-	if conn == nil {
-		return
-	}
-	queued, crowded := conn.outbox.push(notification)
-	if !queued {
-		conn.abort() // forget, called when that has taken effect, says why
-	}
-	if crowded {
-		s.crowded.Store(true)
-	}
 }

@@ -1,6 +1,10 @@
 package server
 
-import "maps"
+import (
+	"maps"
+
+	"github.com/tenurelock/tenure/statestore"
+)
 
 // Dropped is why a request was not given to the store.
 type Dropped string
@@ -55,6 +59,52 @@ type Stats struct {
 	// SlowReaders is how many clients were disconnected because they did not
 	// read what was written to them, notifications or anything else.
 	SlowReaders uint64
+	// Panics is how many connections ended because the server panicked while it handled
+	// them. Each is a fault of the server, or of a function that it was given.
+	Panics uint64
+}
+
+// Usage is what a server holds now for its clients.
+type Usage struct {
+	Store statestore.Usage
+	// Sessions, connected or kept, and their Subscriptions.
+	Sessions, Subscriptions int
+	// WaitingMessages of QoS 1 wait in sessions, and have WaitingBytes.
+	WaitingMessages, WaitingBytes int64
+	// OutgoingBytes wait to be written to connections, besides these.
+	OutgoingBytes int64
+	// RetainedMessages have RetainedBytes.
+	RetainedMessages int
+	RetainedBytes    int64
+	// DroppedMessages is how many ordinary messages did not reach a subscriber, by the
+	// reason, since the server was made.
+	DroppedMessages map[string]uint64
+}
+
+// Usage returns what the server holds now. It is cheap to call.
+func (s *Server) Usage() Usage {
+	messages := s.messages.Usage()
+	dropped := messages.Dropped
+	return Usage{
+		Store:            s.engine.Usage(),
+		Sessions:         messages.Sessions,
+		Subscriptions:    messages.Subscriptions,
+		WaitingMessages:  messages.WaitingMessages,
+		WaitingBytes:     messages.WaitingBytes,
+		OutgoingBytes:    s.outgoing.used.Load(),
+		RetainedMessages: messages.RetainedMessages,
+		RetainedBytes:    messages.RetainedBytes,
+		DroppedMessages: map[string]uint64{
+			"connection full": dropped.LinkFull,
+			"session full":    dropped.SessionFull,
+			"sessions full":   dropped.TotalFull,
+			"expired":         dropped.Expired,
+			"too large":       dropped.TooLarge,
+			"not readable":    dropped.Forbidden,
+			"no receiver":     dropped.Absent,
+			"not retained":    dropped.NotRetained,
+		},
+	}
 }
 
 // Stats returns the counts as they are now.

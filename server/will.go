@@ -1,15 +1,19 @@
 package server
 
 import (
+	"encoding/binary"
 	"fmt"
+	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -18,15 +22,32 @@ import (
 // a Will that could never be applied: when its time comes there is nobody left who could
 // be told what it lacks.
 func (s *Server) keepWill(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
-	will := requestIn(packets.Packet{
-		FixedHeader: packets.FixedHeader{Qos: pk.Connect.WillQos, Retain: pk.Connect.WillRetain},
-		Payload:     pk.Connect.WillPayload,
-		Properties:  pk.Connect.WillProperties,
-	})
+	properties := pk.Connect.WillProperties
+	will := request{
+		qos:           pk.Connect.WillQos,
+		retain:        pk.Connect.WillRetain,
+		responseTopic: properties.ResponseTopic,
+		correlation:   properties.CorrelationData,
+		expiry:        properties.MessageExpiryInterval,
+		timestamp:     userProperty(properties, protocol.PropertyTimestamp),
+		fencingToken:  userProperty(properties, protocol.PropertyFencingToken),
+		store:         userProperty(properties, protocol.PropertyStore),
+		payload:       pk.Connect.WillPayload,
+	}
 	if refused := s.checkWill(who, cl, will, pk.Connect.WillProperties.WillDelayInterval); refused != nil {
 		return refusal(*refused, "a Will for the state store must be a valid request: "+refused.Reason)
 	}
 	conn.will, cl.Properties.Will = &will, mqtt.Will{}
+	return nil
+}
+
+// userProperty returns the first user property of a name, or nil.
+func userProperty(properties packets.Properties, name string) *string {
+	for i := range properties.User {
+		if properties.User[i].Key == name {
+			return &properties.User[i].Val
+		}
+	}
 	return nil
 }
 
@@ -69,9 +90,131 @@ func (s *Server) applyWill(cl *mqtt.Client, conn *connection) {
 		return
 	}
 	conn.reserved = conn.will.responseTopic // for the Will, since CONNECT
-	if fault := s.handle(cl, *conn.will); fault != nil {
+	message, fault := s.handle(cl, conn, *conn.will)
+	conn.place.End()
+	if fault != nil {
 		return // counted and logged, as for any request
+	}
+	if !isClientTopic(message.Topic) { // the only reader there is gone
+		s.publishReply(&message)
 	}
 	s.count(func(stats *Stats) { stats.AppliedWills++ })
 	s.logger.Debug("applied a Will", "client", logs.Name(cl.ID))
+}
+
+// testament is an ordinary Will: a message to be published when the connection ends without
+// a normal DISCONNECT.
+type testament struct {
+	message pubsub.Message
+	expiry  uint32 // the Message Expiry Interval, which counts from when it is published
+	delay   time.Duration
+	who     access.Identity
+	due     time.Time // while it waits for the client to come back
+}
+
+// keepTestament keeps the ordinary Will in a CONNECT with the connection, and takes it away
+// from mochi, which has no subscribers to publish it to.
+func (s *Server) keepTestament(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) {
+	properties := pk.Connect.WillProperties
+	conn.testament = &testament{
+		message: pubsub.Message{
+			Topic:      pk.Connect.WillTopic,
+			QoS:        min(pk.Connect.WillQos, 1),
+			Retain:     pk.Connect.WillRetain,
+			Properties: willProperties(properties),
+			Payload:    pk.Connect.WillPayload,
+			Publisher:  cl.ID,
+		},
+		expiry: properties.MessageExpiryInterval,
+		delay:  time.Duration(properties.WillDelayInterval) * time.Second,
+		who:    who,
+	}
+	cl.Properties.Will = mqtt.Will{}
+}
+
+// willProperties returns the properties of a Will that are published, as they lie on the
+// wire.
+func willProperties(p packets.Properties) []byte {
+	var wired []byte
+	text := func(identifier byte, values ...string) {
+		wired = append(wired, identifier)
+		for _, value := range values {
+			wired = append(binary.BigEndian.AppendUint16(wired, uint16(len(value))), value...)
+		}
+	}
+	if p.PayloadFormatFlag {
+		wired = append(wired, wire.PayloadFormat, p.PayloadFormat)
+	}
+	if p.ContentType != "" {
+		text(wire.ContentType, p.ContentType)
+	}
+	if p.ResponseTopic != "" {
+		text(wire.ResponseTopic, p.ResponseTopic)
+	}
+	if len(p.CorrelationData) > 0 {
+		text(wire.CorrelationData, string(p.CorrelationData))
+	}
+	for _, property := range p.User {
+		text(wire.UserProperty, property.Key, property.Val)
+	}
+	return wired
+}
+
+// leaveTestament publishes the Will of a connection that ended, or lets it wait for its
+// delay if the session is kept: if the client comes back before, it is not published
+// [MQTT-3.1.3-9]. It is called like applyWill. When the server stops, no Wills are published.
+func (s *Server) leaveTestament(cl *mqtt.Client, conn *connection, sessionEnds bool) {
+	will := conn.testament
+	if will == nil || s.stopping.Load() {
+		return
+	}
+	if will.delay == 0 || sessionEnds {
+		s.publishTestament(will)
+		return
+	}
+	will.due = time.Now().Add(will.delay)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.testaments[cl.ID] = will
+}
+
+// publishTestaments publishes the Wills whose delay is over.
+func (s *Server) publishTestaments(now time.Time) {
+	var due []*testament
+	s.mu.Lock()
+	for client, will := range s.testaments {
+		if !now.Before(will.due) {
+			due = append(due, will)
+			delete(s.testaments, client)
+		}
+	}
+	s.mu.Unlock()
+	for _, will := range due {
+		s.publishTestament(will)
+	}
+}
+
+// takeTestament returns the Will of a client that waits, which does so no longer, or nil.
+func (s *Server) takeTestament(client string) *testament {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	will := s.testaments[client]
+	delete(s.testaments, client)
+	return will
+}
+
+// publishTestament publishes a Will, unless its client may not publish to the topic any more:
+// rules change, and so may who owns a topic below clients/.
+func (s *Server) publishTestament(will *testament) {
+	if !s.mayPublishWill(will.who, will.message.Topic) {
+		s.logger.Debug("a Will was not published", "client", logs.Name(will.who.Client), "topic", logs.Name(will.message.Topic))
+		return
+	}
+	message := will.message
+	if will.expiry > 0 {
+		message.Expires = time.Now().Add(time.Duration(will.expiry) * time.Second)
+	}
+	if _, err := s.messages.Publish(&message); err != nil {
+		s.logger.Debug("a Will was not retained", "client", logs.Name(will.who.Client), "error", logs.Error(err))
+	}
 }

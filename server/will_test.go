@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"github.com/tenurelock/tenure/internal/frame"
 	"io"
 	"log/slog"
 	"net"
@@ -515,8 +516,8 @@ func TestProtocol1AWillOfAnMQTT311ClientIsNoRequest(t *testing.T) {
 
 // The broker publishes Wills without asking who may read them; this one is not its own.
 func TestAWillThatIsARequestIsPublishedToNobody(t *testing.T) {
-	address, s := startServer(t, server.Options{})
-	heard := overhear(s)
+	address, s := startServer(t, server.Options{Retain: true})
+	heard := overhear(t, s)
 	spy := connect(t, address, "spy", nil)
 	for _, filter := range []string{"#", "statestore/#", "+/+/+/+/+"} {
 		spy.subscribe(filter)
@@ -525,24 +526,17 @@ func TestAWillThatIsARequestIsPublishedToNobody(t *testing.T) {
 	eventually(t, "the connection ends", func() bool { return s.Sockets() == 1 })
 	connect(t, address, "reader", nil).mustGet("k", "v") // not the spy, who hears more than replies
 	spy.say("last", "last")
-	for message := range heard {
-		if message.TopicName == "last" {
-			break
-		}
-		if message.TopicName == invokeTopic {
+	heard.until(t, "last", func(message frame.Publish) {
+		if string(message.Topic) == invokeTopic {
 			t.Errorf("the Will was published: %q", message.Payload)
 		}
-	}
+	})
 	for message := spy.next(); string(message.Payload) != "last"; message = spy.next() {
 		if message.Topic == invokeTopic {
 			t.Errorf("the spy received %v", message)
 		}
 	}
-	for topic := range s.Broker().Topics.Retained.GetAll() {
-		if !strings.HasPrefix(topic, "$SYS/") {
-			t.Errorf("%s is retained", topic)
-		}
-	}
+	mustRetainNothing(t, s)
 }
 
 func (w testament) stamped() testament {

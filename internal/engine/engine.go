@@ -8,7 +8,9 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"fmt"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,6 +91,7 @@ func (e *Engine) applyThen(command statestore.Command, then func(statestore.Repl
 	system := e.systemTime()
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	defer inDoubt()
 	reply, notifications := e.store.Apply(e.nowLocked(system), command)
 	if then != nil {
 		then(reply)
@@ -126,6 +129,7 @@ func (e *Engine) Forget(client string) {
 func (e *Engine) forgetSome(client string) (more bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	defer inDoubt()
 	return e.store.ForgetSome(client, forgetBatch)
 }
 
@@ -135,6 +139,7 @@ func (e *Engine) EndSession(client string) {
 	e.Forget(client)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	defer inDoubt()
 	e.store.EndSession(client)
 }
 
@@ -142,7 +147,27 @@ func (e *Engine) EndSession(client string) {
 func (e *Engine) Usage() statestore.Usage {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	defer inDoubt()
 	return e.store.Usage()
+}
+
+// InDoubt is the value of a panic while the store was changed: it may hold half a change.
+// Who recovers from panics must let this one end the process.
+type InDoubt struct {
+	Value any    // of the first panic
+	Stack []byte // where that was
+}
+
+// Error says what happened, with the stack.
+func (d *InDoubt) Error() string {
+	return fmt.Sprintf("the state of the store is in doubt after a panic: %v\n%s", d.Value, d.Stack)
+}
+
+// inDoubt is deferred where the store is changed.
+func inDoubt() {
+	if value := recover(); value != nil {
+		panic(&InDoubt{Value: value, Stack: debug.Stack()})
+	}
 }
 
 // Begin tells the store that requests can reach it from now on.
@@ -150,6 +175,7 @@ func (e *Engine) Begin() {
 	system := e.systemTime()
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	defer inDoubt()
 	e.store.Begin(e.nowLocked(system))
 }
 
@@ -202,6 +228,7 @@ func (e *Engine) expireSome() (notifications []statestore.Notification, more boo
 	system := e.systemTime()
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	defer inDoubt()
 	now := e.nowLocked(system)
 	notifications, more = e.store.Expire(now, expireBatch)
 	for _, notification := range notifications {

@@ -1,6 +1,10 @@
 package frame
 
-import "github.com/tenurelock/tenure/internal/wire"
+import (
+	"encoding/binary"
+
+	"github.com/tenurelock/tenure/internal/wire"
+)
 
 // AppendDisconnect appends a DISCONNECT of MQTT 5 with a reason code, and with a reason in
 // words unless that is empty.
@@ -42,4 +46,34 @@ func appendReason(dst, head []byte, reason string) []byte {
 		return dst
 	}
 	return appendString(append(dst, wire.ReasonString), reason)
+}
+
+// AppendPubackReason appends a PUBACK of MQTT 5 with a reason code, and with a reason in words
+// unless that is empty.
+func AppendPubackReason(dst []byte, packetID uint16, code byte, reason string) []byte {
+	head := binary.BigEndian.AppendUint16(make([]byte, 0, 3), packetID)
+	return appendReason(append(dst, wire.Puback<<4), append(head, code), reason)
+}
+
+// AppendSuback appends a SUBACK, with a reason code for each topic filter: before MQTT 5 that
+// is the QoS that is granted, or 0x80.
+func AppendSuback(dst []byte, version byte, packetID uint16, codes []byte) []byte {
+	return appendCodes(append(dst, wire.Suback<<4), version, packetID, codes)
+}
+
+// AppendUnsuback appends an UNSUBACK. Codes, one for each topic filter, are for MQTT 5 only.
+func AppendUnsuback(dst []byte, version byte, packetID uint16, codes []byte) []byte {
+	if version < wire.Version5 {
+		codes = nil
+	}
+	return appendCodes(append(dst, wire.Unsuback<<4), version, packetID, codes)
+}
+
+func appendCodes(dst []byte, version byte, packetID uint16, codes []byte) []byte {
+	head := binary.BigEndian.AppendUint16(nil, packetID)
+	if version >= wire.Version5 {
+		head = append(head, 0) // no properties
+	}
+	dst = wire.AppendVariable(dst, len(head)+len(codes))
+	return append(append(dst, head...), codes...)
 }

@@ -1,0 +1,334 @@
+package server
+
+import (
+	"bytes"
+	"time"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/wire"
+	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/server/internal/pubsub"
+)
+
+// inbound handles the packets of a client that publish and subscribe. They come from the
+// gate, and never reach mochi, which has only the life of the connection left: CONNECT,
+// PINGREQ and DISCONNECT. The answers to all that was read at once leave at once.
+//
+// A client that sends without pause must not slow down others, so its packets are handled in
+// turns (see package turns), and nothing is written in a turn.
+//
+// All of it belongs to the goroutine that reads the connection.
+type inbound struct {
+	conn    *connection
+	server  *Server
+	client  *mqtt.Client // nil until its session is established
+	version byte         // of MQTT
+
+	publish                        frame.Publish // the latest, with what refers to its packet
+	topic                          string        // the response topic of the latest request
+	timestamp, fencingToken, store string        // properties of the latest request
+
+	taken bool // a packet, since the last pause
+	held  int  // bytes that wait to be written
+}
+
+// board makes inbound take the packets of a client whose session is established.
+func (in *inbound) board(s *Server, cl *mqtt.Client) {
+	in.server, in.client, in.version = s, cl, cl.Properties.ProtocolVersion
+}
+
+// take handles a packet if it is one of its own, and reports whether it was. The packet is
+// overwritten afterwards.
+func (in *inbound) take(packet []byte) bool {
+	if in.client == nil {
+		return false
+	}
+	var handle func(*inbound, []byte)
+	switch frame.Type(packet) {
+	case frame.TypePublish:
+		handle = (*inbound).handlePublish
+	case frame.TypePuback:
+		handle = (*inbound).handlePuback
+	case frame.TypeSubscribe:
+		handle = (*inbound).handleSubscribe
+	case frame.TypeUnsubscribe:
+		handle = (*inbound).handleUnsubscribe
+	default:
+		return false
+	}
+	in.taken = true
+	if in.conn.closed.Load() {
+		return true // no request is applied any more, and no answer would arrive
+	}
+	in.conn.place.Begin() // ends in pause, or before something else is written
+	handle(in, packet)
+	if in.held >= heldEnough || in.conn.place.Spent() {
+		in.pause()
+	}
+	return true
+}
+
+// pause ends the turn and lets the answers go, before the client is waited for or mochi
+// reads on. It also gives the client time for the next packet, as mochi does for its own.
+func (in *inbound) pause() {
+	in.conn.place.End()
+	if !in.taken {
+		return
+	}
+	in.taken, in.held = false, 0
+	in.conn.flush()
+	in.conn.extendDeadline()
+}
+
+// noLimits are for packets that the gate has checked.
+var noLimits wire.Limits
+
+func (in *inbound) handlePublish(packet []byte) {
+	p := &in.publish
+	if p.Decode(packet, in.version, &noLimits) != nil {
+		return // the gate lets none of these through
+	}
+	isRequest := string(p.Topic) == protocol.InvokeTopic
+	switch {
+	case p.QoS > 1:
+		// CONNACK has said that there is no QoS 2 [MQTT-3.2.2-11].
+		if isRequest {
+			in.server.drop(in.client, DroppedQoS)
+		}
+		in.disconnect(packets.ErrQosNotSupported)
+	case isRequest:
+		in.handleRequest()
+	default:
+		in.handleMessage()
+	}
+}
+
+// handleRequest applies a request to the store, and answers it.
+func (in *inbound) handleRequest() {
+	p := &in.publish
+	if in.topic != string(p.ResponseTopic) {
+		in.topic = string(p.ResponseTopic)
+	}
+	message, fault := in.server.handle(in.client, in.conn, request{
+		qos:           p.QoS,
+		retain:        p.Retain,
+		responseTopic: in.topic,
+		correlation:   p.CorrelationData,
+		expiry:        p.MessageExpiry,
+		timestamp:     keep(&in.timestamp, p, protocol.PropertyTimestamp),
+		fencingToken:  keep(&in.fencingToken, p, protocol.PropertyFencingToken),
+		store:         keep(&in.store, p, protocol.PropertyStore),
+		payload:       p.Payload,
+	})
+	if fault != nil {
+		if in.version < wire.Version5 {
+			// An acknowledgement would say that the request was accepted.
+			in.disconnect(*fault)
+			return
+		}
+		in.acknowledge(*fault)
+		return
+	}
+	in.reply(&message)
+	in.acknowledge(packets.CodeSuccess)
+}
+
+// reply sends a reply to where the request wanted it. Below clients/ that is the client itself
+// and no other can read it, so nothing that other clients do can delay it.
+func (in *inbound) reply(message *frame.Message) {
+	if !isClientTopic(message.Topic) {
+		in.server.publishReply(message)
+		return
+	}
+	identifiers, subscribed := in.conn.session.Matches(message.Topic)
+	if !subscribed || isTooLarge(in.client, message) { // [MQTT-3.1.2-24]
+		return
+	}
+	in.held += in.conn.holdBack(func(held []byte) []byte {
+		var err error
+		if len(identifiers) == 0 {
+			held, err = message.Append(held)
+		} else {
+			held, err = identified(message, identifiers).Append(held)
+		}
+		if err != nil {
+			in.server.logger.Debug("a reply was not delivered", "client", logs.Name(in.client.ID), "error", logs.Error(err))
+		}
+		return held
+	})
+}
+
+// handleMessage passes an ordinary message on.
+func (in *inbound) handleMessage() {
+	p, s := &in.publish, in.server
+	topic := string(p.Topic)
+	switch {
+	case p.Retain && !s.options.Retain:
+		// CONNACK has said so; a client of an earlier version can be told by nothing else.
+		in.disconnect(packets.ErrRetainNotSupported)
+		return
+	case p.Retain && isClientTopic(topic):
+		in.refuse(packets.ErrNotAuthorized, notRetained)
+		return
+	case !s.mayPublish(in.conn.identity, topic):
+		in.refuse(packets.ErrNotAuthorized, "this client may not publish to this topic")
+		return
+	}
+	message := &pubsub.Message{
+		Topic:      topic,
+		QoS:        p.QoS,
+		Retain:     p.Retain,
+		Properties: p.AppendForwarded(nil),
+		Payload:    bytes.Clone(p.Payload),
+		Publisher:  in.client.ID,
+	}
+	if p.MessageExpiry > 0 {
+		message.Expires = time.Now().Add(time.Duration(p.MessageExpiry) * time.Second)
+	}
+	switch matched, err := s.messages.Publish(message); {
+	case p.QoS == 0:
+	case in.version < wire.Version5:
+		in.acknowledge(packets.CodeSuccess)
+	case err != nil:
+		in.acknowledge(*refusal(packets.ErrQuotaExceeded, err.Error()))
+	case !matched:
+		in.acknowledge(packets.CodeNoMatchingSubscribers)
+	default:
+		in.acknowledge(packets.CodeSuccess)
+	}
+}
+
+// refuse tells a client that its message was not passed on, if it waits for an
+// acknowledgement. Before MQTT 5 that cannot say so, and the connection ends.
+func (in *inbound) refuse(code packets.Code, reason string) {
+	switch {
+	case in.publish.QoS == 0:
+	case in.version < wire.Version5:
+		in.disconnect(code)
+	default:
+		in.acknowledge(*refusal(code, reason))
+	}
+}
+
+// acknowledge holds a PUBACK back, unless the message wants none.
+func (in *inbound) acknowledge(code packets.Code) {
+	id := in.publish.PacketID
+	if in.publish.QoS == 0 {
+		return
+	}
+	in.held += in.conn.holdBack(func(held []byte) []byte {
+		switch {
+		case code.Code == packets.CodeSuccess.Code:
+			return frame.AppendPuback(held, id)
+		case code.Code < packets.ErrUnspecifiedError.Code:
+			return frame.AppendPubackReason(held, id, code.Code, "")
+		}
+		full := frame.AppendPubackReason(held, id, code.Code, code.Reason)
+		if limit := in.client.Properties.Props.MaximumPacketSize; limit == 0 || uint64(len(full)-len(held)) <= uint64(limit) {
+			return full
+		}
+		return frame.AppendPubackReason(held, id, code.Code, "") // [MQTT-3.4.2-2]
+	})
+}
+
+// disconnect sends the client away.
+func (in *inbound) disconnect(code packets.Code) {
+	in.conn.place.End() // what follows waits for the client
+	in.server.disconnect(in.client, code)
+}
+
+func (in *inbound) handlePuback(packet []byte) {
+	var ack frame.Puback
+	if ack.Decode(packet, in.version, &noLimits) == nil {
+		in.conn.session.Acknowledge(ack.PacketID)
+	}
+}
+
+func (in *inbound) handleSubscribe(packet []byte) {
+	var asked frame.Subscribe
+	if asked.Decode(packet, in.version, &noLimits) != nil {
+		return
+	}
+	codes := make([]byte, len(asked.Filters))
+	existed := make([]bool, len(asked.Filters))
+	for i, filter := range asked.Filters {
+		var code packets.Code
+		existed[i], code = in.subscribe(subscriptionTo(filter, asked.Identifier))
+		codes[i] = code.Code
+		if code.Code >= packets.ErrUnspecifiedError.Code && in.version < wire.Version5 {
+			codes[i] = packets.ErrUnspecifiedError.Code // 0x80, the only one that there was
+		}
+	}
+	in.held += in.conn.holdBack(func(held []byte) []byte {
+		return frame.AppendSuback(held, in.version, asked.PacketID, codes)
+	})
+	if !in.server.options.Retain {
+		return
+	}
+	for i, filter := range asked.Filters {
+		if codes[i] < packets.ErrUnspecifiedError.Code {
+			in.conn.session.SendRetained(subscriptionTo(filter, asked.Identifier), existed[i])
+		}
+	}
+}
+
+func subscriptionTo(filter frame.Subscription, identifier int) pubsub.Subscription {
+	return pubsub.Subscription{
+		Filter:            filter.Topic,
+		QoS:               min(filter.QoS, 1),
+		NoLocal:           filter.NoLocal,
+		RetainAsPublished: filter.RetainAsPublished,
+		RetainHandling:    filter.RetainHandling,
+		Identifier:        identifier,
+	}
+}
+
+// subscribe adds a subscription, and returns what SUBACK says of it.
+func (in *inbound) subscribe(asked pubsub.Subscription) (existed bool, code packets.Code) {
+	if !in.server.maySubscribe(in.conn.identity, asked.Filter) {
+		return false, packets.ErrNotAuthorized
+	}
+	existed, err := in.conn.session.Subscribe(asked)
+	switch err {
+	case nil:
+		return existed, packets.Code{Code: asked.QoS}
+	case pubsub.ErrTooManySubscriptions:
+		return false, packets.ErrQuotaExceeded
+	case pubsub.ErrFilter:
+		return false, packets.ErrTopicFilterInvalid
+	}
+	return false, packets.ErrUnspecifiedError
+}
+
+func (in *inbound) handleUnsubscribe(packet []byte) {
+	var asked frame.Unsubscribe
+	if asked.Decode(packet, in.version, &noLimits) != nil {
+		return
+	}
+	codes := make([]byte, len(asked.Filters))
+	for i, filter := range asked.Filters {
+		if !in.conn.session.Unsubscribe(filter) {
+			codes[i] = packets.CodeNoSubscriptionExisted.Code
+		}
+	}
+	in.held += in.conn.holdBack(func(held []byte) []byte {
+		return frame.AppendUnsuback(held, in.version, asked.PacketID, codes)
+	})
+}
+
+// keep copies a user property to where it is kept, and returns that, or nil if it is not
+// there.
+func keep(where *string, p *frame.Publish, name string) *string {
+	value, ok := p.User(name)
+	if !ok {
+		return nil
+	}
+	if *where != string(value) { // as the identity of the store nearly always is
+		*where = string(value)
+	}
+	return where
+}

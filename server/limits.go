@@ -1,0 +1,135 @@
+package server
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// Limits bounds what clients can make a server hold, besides what Options.Store bounds. A
+// field that is 0 has its default, or what follows from Options.MaxMemory. What is over a
+// limit is refused with the reason code of the standard where it has one; a message that
+// does not fit is dropped, and counted in Usage.
+type Limits struct {
+	// OutgoingBytes bounds what waits to be written to one connection: notifications, and
+	// messages of QoS 0. A client that falls further behind on notifications is
+	// disconnected. Default 8 MiB.
+	OutgoingBytes int64
+	// AllOutgoingBytes bounds the same for all connections together. One may have at most
+	// as much as is left for all others. Default 256 MiB.
+	AllOutgoingBytes int64
+	// SessionBytes and SessionMessages bound the messages of QoS 1 that wait for one client,
+	// connected or not, until it acknowledges them. Default 4 MiB and 10,000.
+	SessionBytes    int64
+	SessionMessages int
+	// AllSessionBytes bounds the same for all clients together. One may have at most as much
+	// as is left for all others. Default 256 MiB.
+	AllSessionBytes int64
+	// Subscriptions bounds those of one client. Default 1,000.
+	Subscriptions int
+	// SessionsPerUser bounds how many sessions are kept for the clients of one user that
+	// are not connected. The session of one more ends with its connection. Clients without a
+	// user count as one user. Default 100.
+	SessionsPerUser int
+	// RetainedMessages and RetainedBytes bound the retained messages, where Options.Retain
+	// allows them. Default 10,000 and 64 MiB.
+	RetainedMessages int
+	RetainedBytes    int64
+}
+
+const (
+	defaultMaxWatches       = 10_000
+	defaultMaxWatchBytes    = 4 << 20
+	defaultMaxAllWatchBytes = 256 << 20
+
+	// leastMemory is the smallest Options.MaxMemory: with less there would be no room for a
+	// handful of packets.
+	leastMemory = 32 << 20
+	// clientMemory is about what a connected client costs in buffers and stacks.
+	clientMemory = 48 << 10
+	// rememberedMemory is what a remembered request costs, see package statestore.
+	rememberedMemory = 128
+)
+
+// completeLimits fills in what is 0: from MaxMemory, or with defaults.
+//
+// Of MaxMemory, a quarter is for keys and values, and an eighth each for what waits for
+// connections, for what waits in sessions, for watches, and for clients with what is
+// remembered of their requests. The rest is for retained messages, packets that arrive,
+// and the garbage collector.
+func (o *Options) completeLimits() error {
+	l := &o.Limits
+	for _, limit := range []struct {
+		name  string
+		value int64
+	}{
+		{"MaxMemory", o.MaxMemory}, {"MaxClients", int64(o.MaxClients)},
+		{"Limits.OutgoingBytes", l.OutgoingBytes}, {"Limits.AllOutgoingBytes", l.AllOutgoingBytes},
+		{"Limits.SessionBytes", l.SessionBytes}, {"Limits.SessionMessages", int64(l.SessionMessages)},
+		{"Limits.AllSessionBytes", l.AllSessionBytes}, {"Limits.Subscriptions", int64(l.Subscriptions)},
+		{"Limits.SessionsPerUser", int64(l.SessionsPerUser)},
+		{"Limits.RetainedMessages", int64(l.RetainedMessages)}, {"Limits.RetainedBytes", l.RetainedBytes},
+	} {
+		if limit.value < 0 {
+			return fmt.Errorf("Options.%s %d is negative; 0 means the default", limit.name, limit.value)
+		}
+	}
+	if o.MaxMemory > 0 && o.MaxMemory < leastMemory {
+		return fmt.Errorf("Options.MaxMemory %d is below %d, the least with which a server can work; 0 means no limit", o.MaxMemory, int64(leastMemory))
+	}
+	if o.Store.Remembered == 0 {
+		o.Store.Remembered = statestore.DefaultRemembered
+	}
+	share := func(parts, standard int64) int64 {
+		if o.MaxMemory == 0 {
+			return standard
+		}
+		return min(o.MaxMemory/parts, standard)
+	}
+	if o.MaxMemory > 0 {
+		fill(&o.Store.MaxBytes, o.MaxMemory/4)
+		fill(&o.Store.MaxKeys, int(min(o.MaxMemory/4/1024, math.MaxInt32))) // a key costs some hundred bytes besides its own
+	}
+	fill(&l.AllOutgoingBytes, share(8, 256<<20))
+	fill(&l.OutgoingBytes, min(8<<20, l.AllOutgoingBytes))
+	fill(&l.AllSessionBytes, share(8, 256<<20))
+	fill(&l.SessionBytes, min(4<<20, l.AllSessionBytes))
+	fill(&l.SessionMessages, 10_000)
+	fill(&l.Subscriptions, 1000)
+	fill(&l.SessionsPerUser, 100)
+	fill(&l.RetainedMessages, 10_000)
+	fill(&l.RetainedBytes, share(16, 64<<20))
+	fill(&o.MaxClients, int(max(1, share(8*(clientMemory+int64(o.Store.Remembered)*rememberedMemory), defaultMaxClients))))
+	limitWatches(&o.Store, share(8, defaultMaxAllWatchBytes))
+	return nil
+}
+
+// limitWatches fills in the defaults of what clients may make the store remember without
+// setting a key.
+func limitWatches(o *statestore.Options, all int64) {
+	fill(&o.MaxWatches, defaultMaxWatches)
+	fill(&o.MaxAllWatchBytes, all)
+	fill(&o.MaxWatchBytes, min(defaultMaxWatchBytes, o.MaxAllWatchBytes))
+}
+
+func fill[T int | int64](limit *T, standard T) {
+	if *limit == 0 {
+		*limit = standard
+	}
+}
+
+// messageLimits returns the limits of the broker.
+func (o *Options) messageLimits() pubsub.Limits {
+	limits := pubsub.Limits{
+		Subscriptions:   o.Limits.Subscriptions,
+		SessionMessages: o.Limits.SessionMessages,
+		SessionBytes:    o.Limits.SessionBytes,
+		TotalBytes:      o.Limits.AllSessionBytes,
+	}
+	if o.Retain {
+		limits.RetainedMessages, limits.RetainedBytes = o.Limits.RetainedMessages, o.Limits.RetainedBytes
+	}
+	return limits
+}
