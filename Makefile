@@ -57,6 +57,10 @@ bench: ## Run the benchmarks, with allocations
 speed: ## Compare with plain paho and mochi (three minutes), and say which targets are met
 	@go test ./server -run '^$$' -bench Speed | awk -f server/speed.awk
 
+.PHONY: abuse
+abuse: ## Attack a server in every way we know, and print what a healthy client noticed (half an hour at most); ONLY=regexp
+	@go run ./server/abuse -only '$(ONLY)'
+
 .PHONY: sim
 sim: ## Simulate SEEDS (2000) hours of nodes under faults, from seed FIRST (1) on
 	go test ./internal/simulation -v -timeout 0 -run Promises -seeds $(SEEDS) -first $(FIRST)

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+)
+
+// The processes of an attack are this test again.
+func TestMain(m *testing.M) {
+	if done, code := runTask(); done {
+		os.Exit(code)
+	}
+	flag.Parse()
+	os.Exit(m.Run())
+}
+
+// The short version of `make abuse`: it asserts what must hold on any machine. Times depend
+// on what else runs, and are logged.
+func TestAServerOutlivesItsAttackersAndFreesTheirMemory(t *testing.T) {
+	if underRace {
+		t.Skip("the server is a process of its own, which the race detector does not see")
+	}
+	if testing.Short() {
+		t.Skip("it takes a minute")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute)
+	defer cancel()
+	scratch := t.TempDir()
+	command, err := build(ctx, scratch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &runner{tenure: command, scratch: scratch, short: true, slack: 16 << 20}
+	if err := r.complete(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// Not within the subtests: the context of a test ends before its parallel subtests do.
+	t.Run("attacks", func(t *testing.T) {
+		for _, a := range attacks() {
+			t.Run(a.name, func(t *testing.T) {
+				if a.files > 0 && runtime.GOOS == "windows" {
+					t.Skip("the system has no limit of file descriptors")
+				}
+				t.Parallel() // most of it is waiting
+				row, err := r.run(ctx, a)
+				if err != nil {
+					t.Fatal(err)
+				}
+				row.write(t.Output())
+				for _, harm := range row.lethal {
+					t.Errorf("The attacker %s\n%s", a.what, harm)
+				}
+			})
+		}
+	})
+}
+
+func TestEveryAttackSaysWhatItDoes(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, a := range attacks() {
+		if a.name == "" || a.what == "" || a.run == nil || seen[a.name] {
+			t.Errorf("%q: %q: an attack needs a name of its own, a sentence and a function", a.name, a.what)
+		}
+		seen[a.name] = true
+	}
+}
+
+// A limit that nothing can pass would prove nothing.
+func TestARowThatPassesALimitSaysSo(t *testing.T) {
+	served := phase{Renewals: 10, P99: time.Millisecond}
+	good := func() *row {
+		return &row{attack: attack{}.completed(), before: served, during: served, after: served,
+			memoryBefore: 10 << 20, peak: 20 << 20, memoryAfter: 12 << 20}
+	}
+	r := &runner{slack: 1 << 20}
+	w := good()
+	if w.judge(r); len(w.unmet) > 0 {
+		t.Errorf("a good row: %q", w.unmet)
+	}
+	for name, spoil := range map[string]func(*row){
+		"dead":         func(w *row) { w.death = "panic: ..." },
+		"not served":   func(w *row) { w.after.Failed = w.after.Renewals },
+		"no renewals":  func(w *row) { w.after = phase{} },
+		"lease lost":   func(w *row) { w.during.Lost = 1 },
+		"lost later":   func(w *row) { w.after.Lost = 1 },
+		"breach":       func(w *row) { w.outcome.Breach = "it got in" },
+		"peak":         func(w *row) { w.peak = (10 + defaultMemory + 1) << 20 },
+		"memory after": func(w *row) { w.memoryAfter = 17 << 20 },
+		"log":          func(w *row) { w.log = defaultLog<<10 + 1 },
+	} {
+		w := good()
+		spoil(w)
+		if w.judge(r); len(w.lethal) != 1 || len(w.unmet) != 1 {
+			t.Errorf("%s: %q, %q", name, w.unmet, w.lethal)
+		}
+	}
+	w = good()
+	w.during.P99 = defaultP99
+	if w.judge(r); len(w.unmet) != 1 || len(w.lethal) != 0 {
+		t.Errorf("a slow one: %q, %q", w.unmet, w.lethal)
+	}
+}

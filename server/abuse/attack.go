@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// An attack is a program against a server that runs.
+type attack struct {
+	// name is a few words, and what a sentence with the attacker as its subject.
+	name, what string
+	// limit says what must hold beyond what always must: the server lives, the healthy
+	// client keeps its lease, and the memory comes back.
+	limit string
+
+	// users makes the server check passwords, with a bcrypt cost of 10 where costly, and
+	// else with the least there is.
+	users, costly bool
+	// rules are rules of the file with users, in YAML; none allows everything.
+	rules string
+	// serve are more flags for `tenure serve`. One that begins with a question mark is
+	// left out where the server does not know it.
+	serve []string
+	// files is how many file descriptors the server may have; 0: no limit.
+	files int
+
+	// p99 is how long one in a hundred renewals of the healthy client may take during the
+	// attack; 0: 50 ms.
+	p99 time.Duration
+	// memory is how many MiB the server may take at its peak beyond what it had before;
+	// 0: 64.
+	memory int64
+	// log is how many KiB the server may write to its log; 0: 256.
+	log int64
+
+	// run attacks and returns when it is over, or soon after ctx has ended. Connections
+	// that it leaves open end with the process. An error that matches errBreach says that
+	// the attack got what it should not have got, any other that it could not be made.
+	run func(ctx context.Context, t *target) error
+}
+
+// attacks returns all of them, in the order of the table.
+func attacks() []attack {
+	return slices.Concat(packetAttacks, loginAttacks, subscriptionAttacks, memoryAttacks, fairnessAttacks, nameAttacks)
+}
+
+const (
+	defaultP99    = 50 * time.Millisecond
+	defaultMemory = 64
+	defaultLog    = 256
+)
+
+func (a attack) completed() attack {
+	if a.p99 == 0 {
+		a.p99 = defaultP99
+	}
+	if a.memory == 0 {
+		a.memory = defaultMemory
+	}
+	if a.log == 0 {
+		a.log = defaultLog
+	}
+	a.users = a.users || a.costly || a.rules != ""
+	return a
+}
+
+// Users that a server with users knows.
+const (
+	healthyUser     = "healthy"
+	healthyPassword = "the password of the healthy client"
+	malloryUser     = "mallory"
+	malloryPassword = "the password of mallory"
+)

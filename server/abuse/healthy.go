@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// The healthy client is a process of its own. It holds a lease as a program does, with
+// package lease, and counts how often it loses that. Beside it the client renews another
+// lease every few milliseconds, with the same request that package lease sends, and measures
+// how long each takes. A renewal starts when it is due, whether or not the one before it has
+// been answered: a server that stalls for a second delays all that were due in that second,
+// and all of them count.
+const (
+	renewEvery = 5 * time.Millisecond
+	// renewalTimeout is also what a renewal that fails is taken to have lasted.
+	renewalTimeout = 2 * time.Second
+	leaseTTL       = 3 * time.Second
+	// maxPending renewals may wait for their answers; one more counts as failed.
+	maxPending = 500
+)
+
+// A phase is what the healthy client noticed in one part of a run.
+type phase struct {
+	Renewals, Failed int
+	P50, P99, Max    time.Duration
+	// Lost is how often its lease was lost.
+	Lost int
+	// First is the first failure, as text.
+	First string
+}
+
+// healthyClient measures. Its methods are safe for concurrent use.
+type healthyClient struct {
+	client *transport.Client
+	slots  chan struct{} // one for each renewal that is under way
+
+	mu    sync.Mutex
+	took  []time.Duration
+	phase phase
+}
+
+// beHealthy connects, says so with a line, and answers each line of standard input with
+// the phase that it ends. It returns when standard input ends.
+func beHealthy(t task) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	options := transport.Options{ClientID: "healthy"}
+	if t.Users {
+		options.Username, options.Password = healthyUser, []byte(healthyPassword)
+	}
+	first, stop := context.WithTimeout(ctx, 20*time.Second)
+	defer stop()
+	client, err := transport.Dial(first, "mqtt://"+t.Address, options)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	l, err := lease.New(client, "healthy/held", lease.Options{TTL: leaseTTL})
+	if err != nil {
+		return err
+	}
+	h := &healthyClient{client: client, slots: make(chan struct{}, maxPending)}
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	defer cancel()
+	held, err := l.Acquire(first)
+	if err != nil {
+		return err
+	}
+	tasks.Go(func() { h.hold(ctx, l, held) })
+	tasks.Go(func() { h.renew(ctx) })
+	fmt.Println("ready")
+	lines := bufio.NewScanner(os.Stdin)
+	answers := json.NewEncoder(os.Stdout)
+	for lines.Scan() {
+		if err := answers.Encode(h.next()); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
+// hold keeps the lease and counts its losses, until ctx ends.
+func (h *healthyClient) hold(ctx context.Context, l *lease.Lease, held *lease.Tenure) {
+	for {
+		select {
+		case <-held.Done():
+		case <-ctx.Done():
+			return
+		}
+		h.mu.Lock()
+		h.phase.Lost++
+		h.mu.Unlock()
+		var err error
+		if held, err = l.Acquire(ctx); err != nil {
+			return
+		}
+	}
+}
+
+// renew renews until ctx ends, and waits for the answers.
+func (h *healthyClient) renew(ctx context.Context) {
+	var renewals sync.WaitGroup
+	defer renewals.Wait()
+	ticks := time.NewTicker(renewEvery)
+	defer ticks.Stop()
+	due := time.Now()
+	for {
+		select {
+		case <-ticks.C:
+		case <-ctx.Done():
+			return
+		}
+		// A ticker leaves out what its reader was too late for.
+		for now := time.Now(); !due.After(now); due = due.Add(renewEvery) {
+			start := due
+			select {
+			case h.slots <- struct{}{}:
+				renewals.Go(func() {
+					h.renewal(ctx, start)
+					<-h.slots
+				})
+			default:
+				h.note(renewalTimeout, errors.New("too many renewals wait for their answers"))
+			}
+		}
+	}
+}
+
+func (h *healthyClient) renewal(ctx context.Context, due time.Time) {
+	bounded, cancel := context.WithDeadline(ctx, due.Add(renewalTimeout))
+	defer cancel()
+	_, err := h.client.Set(bounded, "healthy/renewed", []byte("healthy"),
+		transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: leaseTTL, Urgent: true})
+	took := time.Since(due)
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err != nil:
+		took = renewalTimeout
+	}
+	h.note(took, err)
+}
+
+func (h *healthyClient) note(took time.Duration, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.took = append(h.took, took)
+	if err != nil {
+		h.phase.Failed++
+		if h.phase.First == "" {
+			h.phase.First = err.Error()
+		}
+	}
+}
+
+// next ends a phase and begins another.
+func (h *healthyClient) next() phase {
+	h.mu.Lock()
+	took, p := h.took, h.phase
+	h.took, h.phase = nil, phase{}
+	h.mu.Unlock()
+	p.Renewals = len(took)
+	if len(took) == 0 {
+		return p
+	}
+	slices.Sort(took)
+	p.P50, p.P99, p.Max = took[len(took)/2], took[len(took)*99/100], took[len(took)-1]
+	return p
+}

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenurelock/tenure/server/internal/wire"
+)
+
+// Attacks by clients that have not logged in, or cannot.
+var loginAttacks = []attack{{
+	name:   "password flood",
+	what:   "tries wrong passwords for the healthy user on eight connections at a time, as fast as it gets answers.",
+	costly: true,
+	run: func(ctx context.Context, t *target) error {
+		ctx, cancel := t.lasting(ctx)
+		defer cancel()
+		var tries atomic.Int64
+		crowd(8, 8, func(worker int) {
+			for ctx.Err() == nil {
+				p, err := t.login(ctx, wire.Login{ClientID: "guess-" + strconv.FormatInt(tries.Add(1), 10), User: healthyUser, Password: "wrong"})
+				if err == nil {
+					hangUp(p)
+				} else if !errors.Is(err, errRefused) {
+					_ = sleep(ctx, 5*time.Millisecond)
+				}
+			}
+		})
+		return nil
+	},
+}, {
+	name:   "half-open logins",
+	what:   "sends 500 logins with a victim's client id and a wrong password, and leaves; the victim then logs in.",
+	limit:  "victim is in within 2 s",
+	costly: true,
+	run: func(ctx context.Context, t *target) error {
+		n := t.n(500, 50)
+		for range n {
+			conn, err := t.dial(ctx)
+			if err != nil {
+				continue
+			}
+			_ = conn.SetWriteDeadline(time.Now().Add(writeWithin))
+			_, _ = conn.Write(wire.Login{ClientID: "victim", User: malloryUser, Password: "wrong", KeepAlive: 60}.Packet())
+			// Closing at once with a reset would take back what has not been read.
+			_ = conn.(*net.TCPConn).SetLinger(-1)
+			_ = conn.Close()
+		}
+		return t.admits(ctx, wire.Login{ClientID: "victim", User: healthyUser, Password: healthyPassword}, 2*time.Second)
+	},
+}, {
+	name:  "five bytes",
+	what:  "opens 3,000 connections and sends on each the five bytes that announce a CONNECT of 1 MiB.",
+	limit: "",
+	run: func(ctx context.Context, t *target) error {
+		return t.holdSilent(ctx, t.n(3_000, 300), []byte{0x10, 0xf0, 0xff, 0x3f, 0})
+	},
+}, {
+	name:  "slow CONNECT",
+	what:  "sends CONNECT on 100 connections, one byte a second.",
+	limit: "connections end within 5 s (+ 2)",
+	run: func(ctx context.Context, t *target) error {
+		packet := wire.Login{ClientID: strings.Repeat("slow", 100)}.Packet()
+		within := min(7*time.Second, t.duration)
+		var open atomic.Int64
+		crowd(t.n(100, 20), 100, func(int) {
+			conn, err := t.dial(ctx)
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			begin := time.Now()
+			for i := 0; time.Since(begin) < within; i++ {
+				_ = conn.SetWriteDeadline(time.Now().Add(writeWithin))
+				if _, err := conn.Write(packet[i : i+1]); err != nil {
+					return
+				}
+				if sleep(ctx, time.Second) != nil {
+					return
+				}
+			}
+			_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond))
+			if _, err := conn.Read(make([]byte, 1)); isTimeout(err) {
+				open.Add(1)
+			}
+		})
+		if n := open.Load(); n > 0 && within == 7*time.Second {
+			return breach("%d connections are open after %v", n, within)
+		}
+		return nil
+	},
+}, {
+	name:  "refused names of 64 KiB",
+	what:  "makes 300 logins that are refused, with client id and user name of 65,000 bytes.",
+	limit: "",
+	users: true,
+	run: func(ctx context.Context, t *target) error {
+		long := strings.Repeat("\x01", 65_000) // a log writes each byte as four
+		crowd(t.n(300, 100), 4, func(i int) {
+			name := strconv.Itoa(i)
+			if p, err := t.login(ctx, wire.Login{ClientID: name + strings.Repeat("\u0080", 32_000), User: long[len(name):] + name, Password: "wrong"}); err == nil {
+				hangUp(p)
+			}
+		})
+		crowd(t.n(300, 100), 4, func(i int) { // small enough for a first packet of 8 KiB
+			name := strconv.Itoa(i)
+			if p, err := t.login(ctx, wire.Login{ClientID: name + strings.Repeat("\u0080", 1_500), User: strings.Repeat("\u0080", 1_500) + name, Password: "wrong"}); err == nil {
+				hangUp(p)
+			}
+		})
+		return nil
+	},
+}, {
+	name:  "connection churn",
+	what:  "connects, logs in and hangs up as fast as it can, with 16 connections at a time.",
+	limit: "",
+	run: func(ctx context.Context, t *target) error {
+		ctx, cancel := t.lasting(ctx)
+		defer cancel()
+		crowd(16, 16, func(worker int) {
+			for i := 0; ctx.Err() == nil; i++ {
+				if p, err := t.login(ctx, wire.Login{ClientID: fmt.Sprintf("churn-%d-%d", worker, i)}); err == nil {
+					hangUp(p)
+				} else {
+					_ = sleep(ctx, 5*time.Millisecond)
+				}
+			}
+		})
+		return nil
+	},
+}, {
+	name:  "file descriptors",
+	what:  "opens more connections than the server may have file descriptors (256), and holds them.",
+	limit: "a client can log in within 6 s of the end",
+	files: 256,
+	run: func(ctx context.Context, t *target) error {
+		if err := t.holdSilent(ctx, 400, nil); err != nil {
+			return err
+		}
+		return t.admits(ctx, wire.Login{ClientID: "after"}, 6*time.Second)
+	},
+}, {
+	name:  "keep-alive 65535",
+	what:  "asks for a keep-alive of 18 hours, and another for none.",
+	limit: "Server Keep Alive of 300 s at most",
+	run: func(ctx context.Context, t *target) error {
+		p, err := t.login(ctx, wire.Login{ClientID: "patient", KeepAlive: 65535})
+		if err != nil {
+			if errors.Is(err, errRefused) {
+				return nil
+			}
+			return err
+		}
+		defer hangUp(p)
+		keepAlive, ok := keepAliveOf(p.connack)
+		if !ok || keepAlive == 0 || keepAlive > 300 {
+			return breach("Server Keep Alive is %d, %v", keepAlive, ok)
+		}
+		return nil
+	},
+}}
+
+// holdSilent opens connections, sends a few bytes on each, and holds them for the duration.
+// What the server closes is opened again.
+func (t *target) holdSilent(ctx context.Context, n int, opening []byte) error {
+	ctx, cancel := t.lasting(ctx)
+	defer cancel()
+	crowd(n, n, func(int) {
+		for ctx.Err() == nil {
+			conn, err := t.dial(ctx)
+			if err != nil {
+				_ = sleep(ctx, 100*time.Millisecond)
+				continue
+			}
+			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+			_ = conn.SetWriteDeadline(time.Now().Add(writeWithin))
+			_, _ = conn.Write(opening)
+			_, _ = conn.Read(make([]byte, 1)) // ends with the connection
+			stop()
+			_ = conn.Close()
+			_ = sleep(ctx, 250*time.Millisecond)
+		}
+	})
+	return nil
+}
+
+// admits is a breach if a login does not succeed in a time.
+func (t *target) admits(ctx context.Context, login wire.Login, within time.Duration) error {
+	begin := time.Now()
+	var err error
+	for ctx.Err() == nil {
+		var p *peer
+		if p, err = t.login(ctx, login); err == nil {
+			hangUp(p)
+			break
+		}
+		_ = sleep(ctx, 50*time.Millisecond)
+	}
+	if took := time.Since(begin); err != nil || took > within {
+		return breach("the login of %s took %.1f s (%v)", login.ClientID, took.Seconds(), err)
+	}
+	return nil
+}
+
+// keepAliveOf returns the Server Keep Alive in the body of a CONNACK, in seconds.
+func keepAliveOf(connack []byte) (seconds int, ok bool) {
+	if len(connack) < 3 {
+		return 0, false
+	}
+	for rest := connack[3:]; len(rest) > 0; { // the length of the properties has one byte here
+		switch id := rest[0]; id {
+		case wire.ServerKeepAlive:
+			if len(rest) < 3 {
+				return 0, false
+			}
+			return int(rest[1])<<8 | int(rest[2]), true
+		case wire.SessionExpiry, wire.MaximumPacketSize:
+			rest = rest[min(5, len(rest)):]
+		case wire.ReceiveMaximum, wire.TopicAliasMaximum:
+			rest = rest[min(3, len(rest)):]
+		case wire.AssignedClient, 0x1f, 0x1a, 0x1c, wire.AuthMethod, wire.AuthData:
+			if len(rest) < 3 {
+				return 0, false
+			}
+			rest = rest[min(3+int(rest[1])<<8+int(rest[2]), len(rest)):]
+		case wire.UserProperty:
+			return 0, false
+		default: // those with one byte
+			rest = rest[min(2, len(rest)):]
+		}
+	}
+	return 0, false
+}
+
+func isTimeout(err error) bool {
+	timeout, ok := err.(net.Error)
+	return ok && timeout.Timeout()
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"strconv"
+
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/internal/wire"
+)
+
+// Attacks that make the server hold as much as it will.
+var memoryAttacks = []attack{{
+	name:   "outgoing queues",
+	what:   "has 20 clients subscribe and not read, and publishes 64 MiB in messages of 64 KiB to each.",
+	limit:  "8 MiB for each connection",
+	memory: 20*8 + 64,
+	run: func(ctx context.Context, t *target) error {
+		n := t.n(20, 5)
+		peers := t.logins(ctx, n, named("deaf-"))
+		defer hangUp(peers...)
+		crowd(len(peers), len(peers), func(i int) { _, _ = peers[i].subscribe(1, "queue/"+peers[i].id) })
+		t.flood(ctx, t.n(1024, 256), 64<<10, len(peers), func(i int) string { return "queue/" + peers[i].id })
+		return sleepFor(ctx, t.duration/4)
+	},
+}, {
+	name:   "offline sessions",
+	what:   "leaves 20 sessions with a subscription, and publishes 16 MiB in messages of 64 KiB to each.",
+	limit:  "4 MiB for each session",
+	memory: 20*4 + 64,
+	run: func(ctx context.Context, t *target) error {
+		n := t.n(20, 5)
+		session := func(i int, resume bool, expiry uint32) wire.Login {
+			return wire.Login{ClientID: "offline-" + strconv.Itoa(i), Resume: resume, Expiry: expiry}
+		}
+		peers := t.logins(ctx, n, func(i int) wire.Login { return session(i, false, 3600) })
+		crowd(len(peers), len(peers), func(i int) { _, _ = peers[i].subscribe(1, "queue/"+peers[i].id) })
+		hangUp(peers...)
+		t.flood(ctx, t.n(256, 128), 64<<10, len(peers), func(i int) string { return "queue/" + peers[i].id })
+		_ = sleepFor(ctx, t.duration/4)
+		// They leave for good: now the memory is to come back.
+		hangUp(t.logins(ctx, n, func(i int) wire.Login { return session(i, false, 0) })...)
+		return nil
+	},
+}, {
+	name:  "sessions of one user",
+	what:  "leaves 300 sessions that are to be kept for an hour, all of one user.",
+	limit: "100 are kept",
+	users: true,
+	run: func(ctx context.Context, t *target) error {
+		n := t.n(300, 150)
+		login := func(i int) wire.Login {
+			return wire.Login{ClientID: "session-" + strconv.Itoa(i), Resume: true, Expiry: 3600}
+		}
+		crowd(n, 8, func(i int) {
+			if p, err := t.login(ctx, login(i)); err == nil {
+				_, _ = p.subscribe(1, "session/"+p.id)
+				hangUp(p)
+			}
+		})
+		kept := 0
+		for i := range n {
+			l := login(i)
+			l.Expiry = 0
+			p, err := t.login(ctx, l)
+			if err != nil {
+				continue
+			}
+			if p.present {
+				kept++
+			}
+			hangUp(p)
+		}
+		if kept > 100 {
+			return breach("%d sessions were kept", kept)
+		}
+		return nil
+	},
+}, {
+	name:  "large correlation data",
+	what:  "sends 1,000 requests with correlation data of 60,000 bytes on each of ten connections: the store remembers requests.",
+	limit: "",
+	run: func(ctx context.Context, t *target) error {
+		peers := t.logins(ctx, t.n(10, 3), named("correlation-"))
+		defer hangUp(peers...)
+		bounded, cancel := context.WithTimeout(ctx, 2*t.duration)
+		defer cancel()
+		n := t.n(1_000, 500)
+		crowd(len(peers), len(peers), func(i int) {
+			p := peers[i]
+			data := make([]byte, 60_000)
+			_ = p.pipeline(bounded, n, 4, func(i int) []byte {
+				binary.BigEndian.PutUint64(data, uint64(i))
+				return p.requestWith(uint16(i%8+1), string(data), protocol.VerbSet, "correlation", "value")
+			})
+		})
+		return sleepFor(ctx, t.duration/4)
+	},
+}, {
+	name:   "large values",
+	what:   "sets 2,000 keys to values of 64 KiB and deletes them.",
+	limit:  "",
+	memory: 2_000/16 + 192,
+	run: func(ctx context.Context, t *target) error {
+		n := t.n(2_000, 500)
+		p, err := t.login(ctx, wire.Login{ClientID: "values"})
+		if err != nil {
+			return err
+		}
+		defer hangUp(p)
+		value := string(make([]byte, 64<<10))
+		_ = p.pipeline(ctx, 2*n, 4, func(i int) []byte {
+			if i < n {
+				return p.request(uint16(i%8+1), protocol.VerbSet, "value-"+strconv.Itoa(i), value)
+			}
+			return p.request(uint16(i%8+1), protocol.VerbDel, "value-"+strconv.Itoa(i-n))
+		})
+		return nil
+	},
+}}
+
+// flood publishes messages of so many bytes in turn to several topics, on one connection.
+// The server may refuse them, or end the connection: it is opened again.
+func (t *target) flood(ctx context.Context, each, size, topics int, topic func(int) string) {
+	payload := make([]byte, size)
+	sent, tries := 0, 0
+	for sent < each*topics && tries < 10 && ctx.Err() == nil {
+		tries++
+		p, err := t.login(ctx, wire.Login{ClientID: "publisher"})
+		if err != nil {
+			continue
+		}
+		bounded, cancel := context.WithTimeout(ctx, 2*t.duration)
+		from := sent
+		err = p.pipeline(bounded, each*topics-from, 8, func(i int) []byte {
+			sent++
+			return wire.Message{Topic: topic((from + i) % topics), QoS: 1, ID: uint16(i%16 + 1), Payload: payload}.Packet()
+		})
+		over := bounded.Err() != nil
+		cancel()
+		hangUp(p)
+		if err == nil || over {
+			return
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tenurelock/tenure/server/internal/wire"
+)
+
+// Packets that are wrong, or larger than anything needs.
+var packetAttacks = []attack{{
+	name:  "no options byte",
+	what:  "sends a SUBSCRIBE whose filter has no options byte.",
+	limit: "connection ends with 0x81",
+	run: func(ctx context.Context, t *target) error {
+		p, err := t.login(ctx, wire.Login{ClientID: "attacker"})
+		if err != nil {
+			return err
+		}
+		defer hangUp(p)
+		if err := p.send([]byte{0x82, 6, 0, 1, 0, 0, 1, 'a'}); err != nil {
+			return err
+		}
+		body, err := p.await(wire.Disconnect)
+		if err != nil || len(body) == 0 || body[0] != 0x81 {
+			return breach("the connection does not end with DISCONNECT and 0x81: %x, %v", body, err)
+		}
+		return nil
+	},
+}, {
+	name:  "garbage",
+	what:  "opens connections and sends random bytes, on half of them after a login.",
+	limit: "connections end",
+	run: func(ctx context.Context, t *target) error {
+		ctx, cancel := t.lasting(ctx)
+		defer cancel()
+		crowd(t.n(16, 8), 16, func(worker int) {
+			random := rand.NewChaCha8([32]byte{byte(worker)})
+			garbage := make([]byte, 512)
+			for i := 0; ctx.Err() == nil; i++ {
+				_, _ = random.Read(garbage)
+				if i%2 == 0 {
+					if p, err := t.login(ctx, named("garbage-")(worker)); err == nil {
+						garbage[0] |= 0x20 // no type that needs no more than a byte
+						_ = p.send(garbage)
+						hangUp(p)
+					}
+					continue
+				}
+				if conn, err := t.dial(ctx); err == nil {
+					_ = conn.SetWriteDeadline(time.Now().Add(writeWithin))
+					_, _ = conn.Write(garbage)
+					_ = conn.Close()
+				}
+			}
+		})
+		return nil
+	},
+}, {
+	name:  "user properties",
+	what:  "publishes messages with 9,000 user properties each.",
+	limit: "such a packet is refused",
+	run: func(ctx context.Context, t *target) error {
+		var properties wire.Body
+		for range 9_000 {
+			properties = properties.User("k", "v")
+		}
+		return t.refusesMessages(ctx, wire.Message{Topic: "properties", Properties: properties})
+	},
+}, {
+	name:  "topic of 64 KiB",
+	what:  "publishes to topics of 65,000 bytes.",
+	limit: "such a packet is refused",
+	run: func(ctx context.Context, t *target) error {
+		return t.refusesMessages(ctx, wire.Message{Topic: strings.Repeat("t", 65_000)})
+	},
+}, {
+	name:  "topic of 65,000 levels",
+	what:  "publishes to topics of 65,000 empty levels.",
+	limit: "such a packet is refused",
+	run: func(ctx context.Context, t *target) error {
+		return t.refusesMessages(ctx, wire.Message{Topic: strings.Repeat("/", 65_000)})
+	},
+}}
+
+// refusesMessages publishes a message on several connections, again and again for the
+// duration, while another client has subscribed to everything. It is a breach if one is
+// accepted.
+func (t *target) refusesMessages(ctx context.Context, m wire.Message) error {
+	ctx, cancel := t.lasting(ctx)
+	defer cancel()
+	reader, err := t.login(ctx, wire.Login{ClientID: "reader"})
+	if err != nil {
+		return err
+	}
+	if _, err := reader.subscribe(0, "#"); err != nil {
+		return err
+	}
+	wait := reader.drain()
+	defer wait()
+	defer hangUp(reader)
+	var mu sync.Mutex
+	accepted, sent := 0, 0
+	crowd(4, 4, func(worker int) {
+		for ctx.Err() == nil {
+			p, err := t.login(ctx, named("publisher-")(worker))
+			if err != nil {
+				_ = sleep(ctx, 50*time.Millisecond)
+				continue
+			}
+			for ctx.Err() == nil {
+				code, err := p.publish(m)
+				mu.Lock()
+				sent++
+				if err == nil && !refused(code) {
+					accepted++
+				}
+				mu.Unlock()
+				if err != nil {
+					break
+				}
+			}
+			hangUp(p)
+		}
+	})
+	if accepted > 0 {
+		return breach("%d of %d are accepted", accepted, sent)
+	}
+	return nil
+}

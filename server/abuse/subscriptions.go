@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/internal/wire"
+)
+
+// Attacks on what is kept of subscriptions, watches and retained messages.
+var subscriptionAttacks = []attack{{
+	name:  "retained messages",
+	what:  "sets and clears retained messages on four connections, while four more subscribe to everything again and again.",
+	limit: "",
+	serve: []string{"?--retain"},
+	run: func(ctx context.Context, t *target) error {
+		ctx, cancel := t.lasting(ctx)
+		defer cancel()
+		crowd(8, 8, func(worker int) {
+			for ctx.Err() == nil {
+				p, err := t.login(ctx, named("retain-")(worker))
+				if err != nil {
+					_ = sleep(ctx, 50*time.Millisecond)
+					continue
+				}
+				wait := p.drain()
+				stop := context.AfterFunc(ctx, func() { hangUp(p) })
+				for i := 0; err == nil; i++ {
+					if worker < 4 {
+						topic := "retained/" + strconv.Itoa(i/2%50) + "/" + strconv.Itoa(worker)
+						message := wire.Message{Topic: topic, Retain: true}
+						if i%2 == 0 {
+							message.Payload = []byte("set")
+						}
+						err = p.send(message.Packet())
+						continue
+					}
+					filter := []string{"#", "+/#", "retained/+/+"}[i%3]
+					err = p.send(wire.SubscribeTo(uint16(i%1000+1), 0, filter),
+						wire.Packet(wire.Unsubscribe, 2, wire.Body(nil).Uint16(uint16(i%1000+2000)).Properties(nil).Text(filter)))
+				}
+				stop()
+				hangUp(p)
+				wait()
+			}
+		})
+		return nil
+	},
+}, {
+	name:  "filter of 65,000 levels",
+	what:  "subscribes to a filter of 65,000 levels, and to it again.",
+	limit: "refused",
+	run: func(ctx context.Context, t *target) error {
+		return t.refusesFilters(ctx, strings.Repeat("/", 65_000))
+	},
+}, {
+	name:  "200,000 filters",
+	what:  "subscribes to 200,000 filters in one packet.",
+	limit: "refused",
+	run: func(ctx context.Context, t *target) error {
+		filters := make([]string, 200_000)
+		for i := range filters {
+			filters[i] = string([]byte{byte('A' + i%50%26), byte('a' + i/50%26)})
+		}
+		return t.refusesFilters(ctx, filters...)
+	},
+}, {
+	name:  "wildcard filters",
+	what:  "logs in 100 clients that subscribe to 192 filters each, all of which match the healthy client's replies.",
+	limit: "",
+	run: func(ctx context.Context, t *target) error {
+		filters := matching(protocol.ResponseTopic("healthy"))
+		peers := t.logins(ctx, t.n(100, 20), named("wild-"))
+		defer hangUp(peers...)
+		crowd(len(peers), len(peers), func(i int) {
+			for len(filters) > 0 && i < len(peers) {
+				rest := filters
+				for len(rest) > 0 {
+					n := min(64, len(rest))
+					if _, err := peers[i].subscribe(1, rest[:n]...); err != nil {
+						return
+					}
+					rest = rest[n:]
+				}
+				return
+			}
+		})
+		for _, p := range peers {
+			p.drain() // ends with the process
+		}
+		return sleepFor(ctx, t.duration)
+	},
+}, {
+	name:   "a million watches",
+	what:   "watches a million keys on one connection, and hangs up.",
+	limit:  "",
+	memory: 128,
+	run: func(ctx context.Context, t *target) error {
+		p, err := t.login(ctx, wire.Login{ClientID: "watcher"})
+		if err != nil {
+			return err
+		}
+		defer hangUp(p)
+		bounded, cancel := context.WithTimeout(ctx, 3*t.duration)
+		defer cancel()
+		err = p.pipeline(bounded, t.n(1_000_000, 50_000), 200, func(i int) []byte {
+			return p.request(uint16(i%400+1), protocol.VerbKeyNotify, "watched-"+strconv.Itoa(i))
+		})
+		hangUp(p)
+		if err != nil {
+			return nil // the server may end such a connection
+		}
+		return sleepFor(ctx, 2*time.Second) // for what the end of the connection costs
+	},
+}}
+
+// refusesFilters subscribes, again and again for the duration, and then unsubscribes by
+// hanging up. It is a breach if the server grants it all.
+func (t *target) refusesFilters(ctx context.Context, filters ...string) error {
+	ctx, cancel := t.lasting(ctx)
+	defer cancel()
+	granted, sent := 0, 0
+	for i := 0; ctx.Err() == nil; i++ {
+		p, err := t.login(ctx, wire.Login{ClientID: fmt.Sprint("filters-", i)})
+		if err != nil {
+			_ = sleep(ctx, 50*time.Millisecond)
+			continue
+		}
+		code, err := p.subscribe(0, filters...)
+		sent++
+		if err == nil && !refused(code) {
+			granted++
+		}
+		hangUp(p)
+		_ = sleep(ctx, 5*time.Millisecond)
+	}
+	if granted > 0 {
+		return breach("%d of %d are granted", granted, sent)
+	}
+	return nil
+}
+
+// matching returns the filters with wildcards that match a topic below clients/ and that any
+// client is granted: the second level, the client's, is always +.
+func matching(topic string) []string {
+	levels := strings.Split(topic, "/")
+	var filters []string
+	for mask := range 1 << len(levels) {
+		if mask&2 == 0 {
+			continue
+		}
+		filter := append([]string(nil), levels...)
+		for i := range filter {
+			if mask>>i&1 != 0 {
+				filter[i] = "+"
+			}
+		}
+		filters = append(filters, strings.Join(filter, "/"))
+		if mask>>(len(levels)-1) == 0 { // the last level once, in place of both its forms
+			filter[len(filter)-1] = "#"
+			filters = append(filters, strings.Join(filter, "/"))
+		}
+	}
+	return filters[:min(len(filters), 192)]
+}
+
+// sleepFor is sleep for an attack that has nothing more to do: the end of ctx is not its
+// fault.
+func sleepFor(ctx context.Context, d time.Duration) error {
+	_ = sleep(ctx, d)
+	return nil
+}

@@ -1,0 +1,215 @@
+// Package wire writes MQTT 5 packets that may be wrong, and reads whole packets from a
+// socket. The attacks of server/abuse and the fuzzer of servers speak with it: a real MQTT
+// client refuses to send what they send.
+//
+// A [Body] grows by one field after the other, and [Packet] puts a fixed header before it:
+//
+//	var b wire.Body
+//	b = b.Uint16(1).Properties(nil).Text("a/b").Byte(0)
+//	packet := wire.Packet(wire.Subscribe, 2, b)
+//
+// Nothing is checked: a field that lies about its length is a slice of bytes like any other.
+// References in brackets are statements of the MQTT 5.0 standard.
+package wire
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Types of packets, as they stand in the first four bits of the fixed header [MQTT-2.1.2].
+const (
+	Connect     = 1
+	Connack     = 2
+	Publish     = 3
+	Puback      = 4
+	Pubrec      = 5
+	Pubrel      = 6
+	Pubcomp     = 7
+	Subscribe   = 8
+	Suback      = 9
+	Unsubscribe = 10
+	Unsuback    = 11
+	Pingreq     = 12
+	Pingresp    = 13
+	Disconnect  = 14
+	Auth        = 15
+)
+
+// Identifiers of properties [MQTT-2.2.2.2].
+const (
+	PayloadFormat          = 0x01
+	MessageExpiry          = 0x02
+	ContentType            = 0x03
+	ResponseTopic          = 0x08
+	CorrelationData        = 0x09
+	SubscriptionIdentifier = 0x0b
+	SessionExpiry          = 0x11
+	AssignedClient         = 0x12
+	ServerKeepAlive        = 0x13
+	AuthMethod             = 0x15
+	AuthData               = 0x16
+	RequestProblem         = 0x17
+	WillDelay              = 0x18
+	RequestResponse        = 0x19
+	ReceiveMaximum         = 0x21
+	TopicAliasMaximum      = 0x22
+	TopicAlias             = 0x23
+	RetainAvailable        = 0x25
+	UserProperty           = 0x26
+	MaximumPacketSize      = 0x27
+)
+
+// Body is what follows the fixed header of a packet, or a list of properties. Each method
+// returns the body with a field more, as append does.
+type Body []byte
+
+// Byte appends one byte.
+func (b Body) Byte(value byte) Body { return append(b, value) }
+
+// Uint16 appends two bytes, the greater first.
+func (b Body) Uint16(value uint16) Body { return binary.BigEndian.AppendUint16(b, value) }
+
+// Uint32 appends four bytes, the greatest first.
+func (b Body) Uint32(value uint32) Body { return binary.BigEndian.AppendUint32(b, value) }
+
+// Variable appends a variable byte integer [MQTT-1.5.5]. A value that four bytes cannot
+// hold gets a fifth, which no packet may have.
+func (b Body) Variable(value int) Body {
+	for ; value > 0x7f; value >>= 7 {
+		b = append(b, byte(value)|0x80)
+	}
+	return append(b, byte(value))
+}
+
+// Text appends a string, or binary data, after its length in two bytes. Of a text of more
+// than 65,535 bytes the length is wrong.
+func (b Body) Text(text string) Body { return append(b.Uint16(uint16(len(text))), text...) }
+
+// Properties appends a list of properties after its length.
+func (b Body) Properties(list Body) Body { return append(b.Variable(len(list)), list...) }
+
+// User appends a user property.
+func (b Body) User(name, value string) Body { return b.Byte(UserProperty).Text(name).Text(value) }
+
+// Packet returns a packet of a type (0 to 15) with flags (0 to 15), the length of its body,
+// and its body.
+func Packet(kind, flags byte, body Body) []byte {
+	return append(Body{kind<<4 | flags&15}.Variable(len(body)), body...)
+}
+
+// Login is a CONNECT packet.
+type Login struct {
+	// ClientID may be empty: the server then assigns one.
+	ClientID string
+	// User and Password are left out where they are empty.
+	User, Password string
+	// KeepAlive is in seconds; 0 asks for none.
+	KeepAlive uint16
+	// Resume asks for the session that is kept, if there is one: Clean Start is 0.
+	Resume bool
+	// Expiry is the Session Expiry Interval, in seconds.
+	Expiry uint32
+	// Properties follow those that the fields above make.
+	Properties Body
+}
+
+// Packet returns the CONNECT packet.
+func (l Login) Packet() []byte {
+	var flags byte
+	if !l.Resume {
+		flags |= 0x02
+	}
+	if l.User != "" {
+		flags |= 0x80
+	}
+	if l.Password != "" {
+		flags |= 0x40
+	}
+	var properties Body
+	if l.Expiry > 0 {
+		properties = properties.Byte(SessionExpiry).Uint32(l.Expiry)
+	}
+	properties = append(properties, l.Properties...)
+	body := Body(nil).Text("MQTT").Byte(5).Byte(flags).Uint16(l.KeepAlive).Properties(properties).Text(l.ClientID)
+	if l.User != "" {
+		body = body.Text(l.User)
+	}
+	if l.Password != "" {
+		body = body.Text(l.Password)
+	}
+	return Packet(Connect, 0, body)
+}
+
+// SubscribeTo returns a SUBSCRIBE packet for filters, all with the same options.
+func SubscribeTo(id uint16, options byte, filters ...string) []byte {
+	body := Body(nil).Uint16(id).Properties(nil)
+	for _, filter := range filters {
+		body = body.Text(filter).Byte(options)
+	}
+	return Packet(Subscribe, 2, body)
+}
+
+// Message is a PUBLISH packet.
+type Message struct {
+	Topic      string
+	QoS        byte
+	ID         uint16 // of the packet; left out where QoS is 0
+	Retain     bool
+	Properties Body
+	Payload    []byte
+}
+
+// Packet returns the PUBLISH packet.
+func (m Message) Packet() []byte {
+	body := make(Body, 0, len(m.Topic)+len(m.Properties)+len(m.Payload)+12).Text(m.Topic)
+	if m.QoS > 0 {
+		body = body.Uint16(m.ID)
+	}
+	body = append(body.Properties(m.Properties), m.Payload...)
+	flags := m.QoS << 1
+	if m.Retain {
+		flags |= 1
+	}
+	return Packet(Publish, flags, body)
+}
+
+// ErrTooLarge is the error of Read for a packet that is longer than its limit.
+var ErrTooLarge = errors.New("the packet is longer than the limit")
+
+// Read reads one packet, whose body may have limit bytes at most, and returns its first
+// byte and its body.
+func Read(from *bufio.Reader, limit int) (first byte, body []byte, err error) {
+	first, err = from.ReadByte()
+	if err != nil {
+		return 0, nil, err
+	}
+	length, err := readVariable(from)
+	if err != nil {
+		return 0, nil, err
+	}
+	if length > limit {
+		return first, nil, fmt.Errorf("%d bytes, at most %d: %w", length, limit, ErrTooLarge)
+	}
+	body = make([]byte, length)
+	_, err = io.ReadFull(from, body)
+	return first, body, err
+}
+
+func readVariable(from *bufio.Reader) (int, error) {
+	value := 0
+	for shift := 0; shift < 28; shift += 7 {
+		b, err := from.ReadByte()
+		if err != nil {
+			return 0, err
+		}
+		value |= int(b&0x7f) << shift
+		if b < 0x80 {
+			return value, nil
+		}
+	}
+	return 0, errors.New("the length of a packet has more than four bytes")
+}

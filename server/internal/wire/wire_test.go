@@ -1,0 +1,86 @@
+package wire_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/server/internal/wire"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+)
+
+// What is meant to be right must be right, or an attack shows only that the server refuses
+// nonsense.
+func TestValidPacketsAreWhatTheirFieldsSay(t *testing.T) {
+	login := read(t, wire.Login{ClientID: "a", User: "u", Password: "p", KeepAlive: 7, Expiry: 9, Resume: true}.Packet())
+	if err := login.ConnectDecode(body(t, login.raw)); err != nil {
+		t.Fatal(err)
+	}
+	c := login.Connect
+	if c.ClientIdentifier != "a" || string(c.Username) != "u" || string(c.Password) != "p" || c.Keepalive != 7 || c.Clean || login.Properties.SessionExpiryInterval != 9 {
+		t.Errorf("CONNECT: %+v", c)
+	}
+	subscribe := read(t, wire.SubscribeTo(3, 1, "a/b", "c/#"))
+	if err := subscribe.SubscribeDecode(body(t, subscribe.raw)); err != nil {
+		t.Fatal(err)
+	}
+	if len(subscribe.Filters) != 2 || subscribe.Filters[1].Filter != "c/#" || subscribe.Filters[1].Qos != 1 || subscribe.PacketID != 3 {
+		t.Errorf("SUBSCRIBE: %+v", subscribe.Filters)
+	}
+	packet := wire.Message{Topic: "t", QoS: 1, ID: 5, Retain: true, Properties: wire.Body(nil).Byte(wire.ResponseTopic).Text("r").User("k", "v"), Payload: []byte("p")}.Packet()
+	p, ok := frame.ParsePublish(packet)
+	if value, _ := p.User("k"); !ok || string(p.Topic) != "t" || p.QoS != 1 || p.PacketID != 5 || !p.Retain || string(p.ResponseTopic) != "r" || string(value) != "v" || string(p.Payload) != "p" {
+		t.Errorf("PUBLISH: %+v, %v", p, ok)
+	}
+}
+
+func TestAPacketIsReadWhole(t *testing.T) {
+	stream := append(wire.Message{Topic: "t", Payload: bytes.Repeat([]byte("x"), 300)}.Packet(), wire.Packet(wire.Pingreq, 0, nil)...)
+	from := bufio.NewReader(bytes.NewReader(stream))
+	first, body, err := wire.Read(from, 1000)
+	if first != wire.Publish<<4 || len(body) != 304 || err != nil {
+		t.Errorf("PUBLISH: %x, %d bytes, %v", first, len(body), err)
+	}
+	first, body, err = wire.Read(from, 0)
+	if first != wire.Pingreq<<4 || len(body) != 0 || err != nil {
+		t.Errorf("PINGREQ: %x, %d bytes, %v", first, len(body), err)
+	}
+}
+
+func TestAPacketOverTheLimitIsNotAllocated(t *testing.T) {
+	_, _, err := wire.Read(bufio.NewReader(strings.NewReader("\x30\xff\xff\xff\x7f")), 1000)
+	if !errors.Is(err, wire.ErrTooLarge) {
+		t.Errorf("a packet of 256 MiB: %v", err)
+	}
+	if _, _, err := wire.Read(bufio.NewReader(strings.NewReader("\x30\xff\xff\xff\xff\x01")), 1000); err == nil {
+		t.Error("a length of five bytes is read")
+	}
+}
+
+type decoded struct {
+	packets.Packet
+	raw []byte
+}
+
+func read(t *testing.T, raw []byte) decoded {
+	t.Helper()
+	d := decoded{raw: raw}
+	d.ProtocolVersion = 5
+	if err := d.FixedHeader.Decode(raw[0]); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func body(t *testing.T, raw []byte) []byte {
+	t.Helper()
+	size, header, ok := frame.Size(raw)
+	if !ok || size != len(raw) {
+		t.Fatalf("the header says %d bytes, and there are %d", size, len(raw))
+	}
+	return raw[header:]
+}
