@@ -6,6 +6,8 @@ FUZZTIME ?= 10s
 COUNT ?= 1
 SEEDS ?= 2000
 FIRST ?= 1
+DURATION ?= 1m
+SEED ?= 0
 # Where gateways and their engineers run it: one vet compiles everything, tests included.
 PLATFORMS := linux/386 linux/arm linux/arm64 windows/amd64 darwin/arm64 freebsd/amd64
 
@@ -48,6 +50,10 @@ fuzz: ## Run each fuzz target for FUZZTIME (default 10s)
 			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" </dev/null; \
 		done; \
 	done
+
+.PHONY: fuzz-server
+fuzz-server: ## Send packets that are nearly right to a server under the race detector; DURATION=10m, SEED=1 replays
+	go test -race -count=1 -timeout 0 -v ./server/abuse/packetfuzz -args -packetfuzz.duration $(DURATION) -packetfuzz.seed $(SEED)
 
 .PHONY: bench
 bench: ## Run the benchmarks, with allocations

@@ -64,7 +64,8 @@ var subscriptionAttacks = []attack{{
 	run: func(ctx context.Context, t *target) error {
 		filters := make([]string, 200_000)
 		for i := range filters {
-			filters[i] = string([]byte{byte('A' + i%50%26), byte('a' + i/50%26)})
+			// As many as a packet of 1 MiB holds leave room for two characters each.
+			filters[i] = string([]byte{byte('0' + i%79), byte('0' + i/79%79)})
 		}
 		return t.refusesFilters(ctx, filters...)
 	},
