@@ -6,7 +6,7 @@ import (
 	"strconv"
 
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/server/internal/wire"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
 // Attacks that make the server hold as much as it will.
@@ -30,16 +30,16 @@ var memoryAttacks = []attack{{
 	memory: 20*4 + 64,
 	run: func(ctx context.Context, t *target) error {
 		n := t.n(20, 5)
-		session := func(i int, resume bool, expiry uint32) wire.Login {
-			return wire.Login{ClientID: "offline-" + strconv.Itoa(i), Resume: resume, Expiry: expiry}
+		session := func(i int, resume bool, expiry uint32) rawmqtt.Login {
+			return rawmqtt.Login{ClientID: "offline-" + strconv.Itoa(i), Resume: resume, Expiry: expiry}
 		}
-		peers := t.logins(ctx, n, func(i int) wire.Login { return session(i, false, 3600) })
+		peers := t.logins(ctx, n, func(i int) rawmqtt.Login { return session(i, false, 3600) })
 		crowd(len(peers), len(peers), func(i int) { _, _ = peers[i].subscribe(1, "queue/"+peers[i].id) })
 		hangUp(peers...)
 		t.flood(ctx, t.n(256, 128), 64<<10, len(peers), func(i int) string { return "queue/" + peers[i].id })
 		_ = sleepFor(ctx, t.duration/4)
 		// They leave for good: now the memory is to come back.
-		hangUp(t.logins(ctx, n, func(i int) wire.Login { return session(i, false, 0) })...)
+		hangUp(t.logins(ctx, n, func(i int) rawmqtt.Login { return session(i, false, 0) })...)
 		return nil
 	},
 }, {
@@ -49,8 +49,8 @@ var memoryAttacks = []attack{{
 	users: true,
 	run: func(ctx context.Context, t *target) error {
 		n := t.n(300, 150)
-		login := func(i int) wire.Login {
-			return wire.Login{ClientID: "session-" + strconv.Itoa(i), Resume: true, Expiry: 3600}
+		login := func(i int) rawmqtt.Login {
+			return rawmqtt.Login{ClientID: "session-" + strconv.Itoa(i), Resume: true, Expiry: 3600}
 		}
 		crowd(n, 8, func(i int) {
 			if p, err := t.login(ctx, login(i)); err == nil {
@@ -103,7 +103,7 @@ var memoryAttacks = []attack{{
 	memory: 2_000/16 + 192,
 	run: func(ctx context.Context, t *target) error {
 		n := t.n(2_000, 500)
-		p, err := t.login(ctx, wire.Login{ClientID: "values"})
+		p, err := t.login(ctx, rawmqtt.Login{ClientID: "values"})
 		if err != nil {
 			return err
 		}
@@ -126,7 +126,7 @@ func (t *target) flood(ctx context.Context, each, size, topics int, topic func(i
 	sent, tries := 0, 0
 	for sent < each*topics && tries < 10 && ctx.Err() == nil {
 		tries++
-		p, err := t.login(ctx, wire.Login{ClientID: "publisher"})
+		p, err := t.login(ctx, rawmqtt.Login{ClientID: "publisher"})
 		if err != nil {
 			continue
 		}
@@ -134,7 +134,7 @@ func (t *target) flood(ctx context.Context, each, size, topics int, topic func(i
 		from := sent
 		err = p.pipeline(bounded, each*topics-from, 8, func(i int) []byte {
 			sent++
-			return wire.Message{Topic: topic((from + i) % topics), QoS: 1, ID: uint16(i%16 + 1), Payload: payload}.Packet()
+			return rawmqtt.Message{Topic: topic((from + i) % topics), QoS: 1, ID: uint16(i%16 + 1), Payload: payload}.Packet()
 		})
 		over := bounded.Err() != nil
 		cancel()

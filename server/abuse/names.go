@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/server/internal/wire"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
 // Attacks on what belongs to others.
@@ -16,7 +16,7 @@ var nameAttacks = []attack{{
 	limit: "refused; \"70\" is still answered",
 	users: true,
 	run: func(ctx context.Context, t *target) error {
-		victim, err := t.login(ctx, wire.Login{ClientID: "70", User: healthyUser, Password: healthyPassword})
+		victim, err := t.login(ctx, rawmqtt.Login{ClientID: "70", User: healthyUser, Password: healthyPassword})
 		if err != nil {
 			return err
 		}
@@ -24,7 +24,7 @@ var nameAttacks = []attack{{
 		if _, err := victim.subscribe(1, protocol.ResponseTopic("70")); err != nil {
 			return err
 		}
-		attacker, err := t.login(ctx, wire.Login{ClientID: "p"})
+		attacker, err := t.login(ctx, rawmqtt.Login{ClientID: "p"})
 		if err == nil {
 			defer hangUp(attacker)
 		}
@@ -47,7 +47,7 @@ var nameAttacks = []attack{{
 	rules: "  - {users: [healthy], read: [\"*\"], write: [\"*\"], publish: [\"secret/*\"], subscribe: [\"secret/*\"]}\n" +
 		"  - {users: [mallory], read: [\"open\"], subscribe: [\"open/*\"]}\n",
 	run: func(ctx context.Context, t *target) error {
-		worker, err := t.login(ctx, wire.Login{ClientID: "worker", User: healthyUser, Password: healthyPassword})
+		worker, err := t.login(ctx, rawmqtt.Login{ClientID: "worker", User: healthyUser, Password: healthyPassword})
 		if err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ var nameAttacks = []attack{{
 				return errors.Join(err, errors.New("the worker may not subscribe"))
 			}
 		}
-		thief, err := t.login(ctx, wire.Login{ClientID: "thief"})
+		thief, err := t.login(ctx, rawmqtt.Login{ClientID: "thief"})
 		if err != nil {
 			return err
 		}
@@ -71,7 +71,7 @@ var nameAttacks = []attack{{
 			code, err := thief.subscribe(0, filter)
 			switch {
 			case err != nil:
-				if thief, err = t.login(ctx, wire.Login{ClientID: "thief"}); err != nil {
+				if thief, err = t.login(ctx, rawmqtt.Login{ClientID: "thief"}); err != nil {
 					return err
 				}
 				defer hangUp(thief)
@@ -79,25 +79,25 @@ var nameAttacks = []attack{{
 				granted += " " + filter
 			}
 		}
-		publisher, err := t.login(ctx, wire.Login{ClientID: "publisher", User: healthyUser, Password: healthyPassword})
+		publisher, err := t.login(ctx, rawmqtt.Login{ClientID: "publisher", User: healthyUser, Password: healthyPassword})
 		if err != nil {
 			return err
 		}
 		defer hangUp(publisher)
 		const messages = 100
 		for range messages {
-			if code, err := publisher.publish(wire.Message{Topic: "secret/jobs", Payload: []byte("job")}); err != nil || refused(code) {
+			if code, err := publisher.publish(rawmqtt.Message{Topic: "secret/jobs", Payload: []byte("job")}); err != nil || refused(code) {
 				return errors.Join(err, errors.New("the publisher may not publish"))
 			}
 		}
 		received := 0
 		_ = worker.SetReadDeadline(time.Now().Add(time.Second))
 		for received < messages {
-			first, _, err := wire.Read(worker.in, maxRead)
+			first, _, err := rawmqtt.Read(worker.in, maxRead)
 			if err != nil {
 				break
 			}
-			if first>>4 == wire.Publish {
+			if first>>4 == rawmqtt.Publish {
 				received++
 			}
 		}

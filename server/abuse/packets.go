@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tenurelock/tenure/server/internal/wire"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
 // Packets that are wrong, or larger than anything needs.
@@ -16,7 +16,7 @@ var packetAttacks = []attack{{
 	what:  "sends a SUBSCRIBE whose filter has no options byte.",
 	limit: "connection ends with 0x81",
 	run: func(ctx context.Context, t *target) error {
-		p, err := t.login(ctx, wire.Login{ClientID: "attacker"})
+		p, err := t.login(ctx, rawmqtt.Login{ClientID: "attacker"})
 		if err != nil {
 			return err
 		}
@@ -24,7 +24,7 @@ var packetAttacks = []attack{{
 		if err := p.send([]byte{0x82, 6, 0, 1, 0, 0, 1, 'a'}); err != nil {
 			return err
 		}
-		body, err := p.await(wire.Disconnect)
+		body, err := p.await(rawmqtt.Disconnect)
 		if err != nil || len(body) == 0 || body[0] != 0x81 {
 			return breach("the connection does not end with DISCONNECT and 0x81: %x, %v", body, err)
 		}
@@ -64,35 +64,35 @@ var packetAttacks = []attack{{
 	what:  "publishes messages with 9,000 user properties each.",
 	limit: "such a packet is refused",
 	run: func(ctx context.Context, t *target) error {
-		var properties wire.Body
+		var properties rawmqtt.Body
 		for range 9_000 {
 			properties = properties.User("k", "v")
 		}
-		return t.refusesMessages(ctx, wire.Message{Topic: "properties", Properties: properties})
+		return t.refusesMessages(ctx, rawmqtt.Message{Topic: "properties", Properties: properties})
 	},
 }, {
 	name:  "topic of 64 KiB",
 	what:  "publishes to topics of 65,000 bytes.",
 	limit: "such a packet is refused",
 	run: func(ctx context.Context, t *target) error {
-		return t.refusesMessages(ctx, wire.Message{Topic: strings.Repeat("t", 65_000)})
+		return t.refusesMessages(ctx, rawmqtt.Message{Topic: strings.Repeat("t", 65_000)})
 	},
 }, {
 	name:  "topic of 65,000 levels",
 	what:  "publishes to topics of 65,000 empty levels.",
 	limit: "such a packet is refused",
 	run: func(ctx context.Context, t *target) error {
-		return t.refusesMessages(ctx, wire.Message{Topic: strings.Repeat("/", 65_000)})
+		return t.refusesMessages(ctx, rawmqtt.Message{Topic: strings.Repeat("/", 65_000)})
 	},
 }}
 
 // refusesMessages publishes a message on several connections, again and again for the
 // duration, while another client has subscribed to everything. It is a breach if one is
 // accepted.
-func (t *target) refusesMessages(ctx context.Context, m wire.Message) error {
+func (t *target) refusesMessages(ctx context.Context, m rawmqtt.Message) error {
 	ctx, cancel := t.lasting(ctx)
 	defer cancel()
-	reader, err := t.login(ctx, wire.Login{ClientID: "reader"})
+	reader, err := t.login(ctx, rawmqtt.Login{ClientID: "reader"})
 	if err != nil {
 		return err
 	}

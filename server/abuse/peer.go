@@ -14,7 +14,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
-	"github.com/tenurelock/tenure/server/internal/wire"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
 // A target is the server under attack, as the attacker sees it.
@@ -40,6 +40,15 @@ func (t *target) n(full, short int) int {
 		return short
 	}
 	return full
+}
+
+// within returns a limit of time. Short attacks run in tests, where a machine that is busy
+// must not pass it.
+func (t *target) within(limit time.Duration) time.Duration {
+	if t.short {
+		return 4 * limit
+	}
+	return limit
 }
 
 // lasting returns a context that ends when the attack has gone on for its duration.
@@ -76,7 +85,7 @@ type peer struct {
 var errRefused = errors.New("the login is refused")
 
 // login logs in as mallory, if the server has users and the login names none.
-func (t *target) login(ctx context.Context, login wire.Login) (*peer, error) {
+func (t *target) login(ctx context.Context, login rawmqtt.Login) (*peer, error) {
 	if t.users && login.User == "" {
 		login.User, login.Password = malloryUser, malloryPassword
 	}
@@ -93,7 +102,7 @@ func (t *target) login(ctx context.Context, login wire.Login) (*peer, error) {
 		return nil, err
 	}
 	first, body, err := p.read()
-	if err == nil && (first != wire.Connack<<4 || len(body) < 3 || body[1] != 0) {
+	if err == nil && (first != rawmqtt.Connack<<4 || len(body) < 3 || body[1] != 0) {
 		err = fmt.Errorf("%w: %x %x", errRefused, first, body[:min(len(body), 8)])
 	}
 	if err != nil {
@@ -105,7 +114,7 @@ func (t *target) login(ctx context.Context, login wire.Login) (*peer, error) {
 }
 
 // logins logs in n times at once, and returns those that succeed.
-func (t *target) logins(ctx context.Context, n int, login func(i int) wire.Login) []*peer {
+func (t *target) logins(ctx context.Context, n int, login func(i int) rawmqtt.Login) []*peer {
 	var mu sync.Mutex
 	var peers []*peer
 	crowd(n, 32, func(i int) {
@@ -121,8 +130,8 @@ func (t *target) logins(ctx context.Context, n int, login func(i int) wire.Login
 }
 
 // named returns logins whose client ids begin with a prefix.
-func named(prefix string) func(int) wire.Login {
-	return func(i int) wire.Login { return wire.Login{ClientID: prefix + strconv.Itoa(i)} }
+func named(prefix string) func(int) rawmqtt.Login {
+	return func(i int) rawmqtt.Login { return rawmqtt.Login{ClientID: prefix + strconv.Itoa(i)} }
 }
 
 func hangUp(peers ...*peer) {
@@ -145,7 +154,7 @@ func (p *peer) send(packets ...[]byte) error {
 // read reads one packet, in a bounded time.
 func (p *peer) read() (first byte, body []byte, err error) {
 	_ = p.SetReadDeadline(time.Now().Add(readWithin))
-	return wire.Read(p.in, maxRead)
+	return rawmqtt.Read(p.in, maxRead)
 }
 
 // await reads until a packet of a type comes, and returns its body.
@@ -160,10 +169,10 @@ func (p *peer) await(kind byte) ([]byte, error) {
 
 // subscribe subscribes and returns the last reason code of the answer.
 func (p *peer) subscribe(options byte, filters ...string) (code byte, err error) {
-	if err := p.send(wire.SubscribeTo(1, options, filters...)); err != nil {
+	if err := p.send(rawmqtt.SubscribeTo(1, options, filters...)); err != nil {
 		return 0, err
 	}
-	body, err := p.await(wire.Suback)
+	body, err := p.await(rawmqtt.Suback)
 	if err != nil || len(body) == 0 {
 		return 0, err
 	}
@@ -171,7 +180,7 @@ func (p *peer) subscribe(options byte, filters ...string) (code byte, err error)
 }
 
 // publish publishes with QoS 1 and returns the reason code of the answer.
-func (p *peer) publish(m wire.Message) (code byte, err error) {
+func (p *peer) publish(m rawmqtt.Message) (code byte, err error) {
 	m.QoS, m.ID = 1, 1
 	if err := p.send(m.Packet()); err != nil {
 		return 0, err
@@ -180,7 +189,7 @@ func (p *peer) publish(m wire.Message) (code byte, err error) {
 }
 
 func (p *peer) acknowledged() (code byte, err error) {
-	body, err := p.await(wire.Puback)
+	body, err := p.await(rawmqtt.Puback)
 	if err != nil || len(body) < 3 {
 		return 0, err
 	}
@@ -209,12 +218,12 @@ func (p *peer) request(id uint16, command ...string) []byte {
 
 // requestWith returns the packet of a request to the store.
 func (p *peer) requestWith(id uint16, correlation string, command ...string) []byte {
-	properties := wire.Body(nil).Byte(wire.ResponseTopic).Text(protocol.ResponseTopic(p.id)).
-		Byte(wire.CorrelationData).Text(correlation)
+	properties := rawmqtt.Body(nil).Byte(rawmqtt.ResponseTopic).Text(protocol.ResponseTopic(p.id)).
+		Byte(rawmqtt.CorrelationData).Text(correlation)
 	if command[0] == protocol.VerbSet {
 		properties = properties.User(protocol.PropertyTimestamp, strconv.FormatInt(time.Now().UnixMilli(), 10)+":0:"+p.id)
 	}
-	return wire.Message{
+	return rawmqtt.Message{
 		Topic: protocol.InvokeTopic, QoS: 1, ID: id,
 		Properties: properties,
 		Payload:    resp3.AppendCommand(nil, command...),
@@ -233,7 +242,7 @@ func (p *peer) pipeline(ctx context.Context, n, window int, next func(i int) []b
 				failed <- err
 				return
 			}
-			if first>>4 == wire.Puback {
+			if first>>4 == rawmqtt.Puback {
 				select {
 				case <-slots:
 				default:

@@ -104,18 +104,17 @@ func (r *runner) run(ctx context.Context, a attack) (*row, error) {
 	}
 	row.memoryBefore = memoryOf(s.cmd.Process.Pid, resident)
 
-	attacker, err := r.attack(ctx, a, s, h)
-	if err != nil {
+	begin := time.Now()
+	if row.outcome, err = r.attack(ctx, a, s); err != nil {
 		return nil, err
 	}
-	row.outcome = attacker
+	_ = sleep(ctx, r.measure()-time.Since(begin)) // what a short attack did may show later
 	if row.during, err = h.next(); err != nil {
 		return nil, err
 	}
 	over := time.Now()
 	row.peak = memoryOf(s.cmd.Process.Pid, peak)
-	_ = sleep(ctx, r.measure())
-	if row.after, err = h.next(); err != nil {
+	if row.after, err = r.aftermath(ctx, s, h); err != nil {
 		return nil, err
 	}
 	row.memoryAfter, row.freedAfter = r.awaitMemory(ctx, s, row.memoryBefore, over)
@@ -125,9 +124,23 @@ func (r *runner) run(ctx context.Context, a attack) (*row, error) {
 	return row, ctx.Err()
 }
 
+// aftermath measures the healthy client after an attack. One that is not served at once has
+// patience to be: the machine may be busy with other things.
+func (r *runner) aftermath(ctx context.Context, s *serverProcess, h *healthyProcess) (p phase, err error) {
+	for begin := time.Now(); ; {
+		_ = sleep(ctx, r.measure())
+		if p, err = h.next(); err != nil || p.Renewals > p.Failed {
+			return p, err
+		}
+		if s.death() != "" || ctx.Err() != nil || time.Since(begin) > patience {
+			return p, nil
+		}
+	}
+}
+
 // attack runs the attacker until it ends. One that does not end is killed, which is an
 // error.
-func (r *runner) attack(ctx context.Context, a attack, s *serverProcess, h *healthyProcess) (outcome, error) {
+func (r *runner) attack(ctx context.Context, a attack, s *serverProcess) (outcome, error) {
 	limit := 4*r.duration + 20*time.Second
 	t := task{Attack: a.name, Address: s.address, Users: a.users, Short: r.short, Duration: r.duration, Limit: limit}
 	bounded, cancel := context.WithTimeout(ctx, limit+10*time.Second)
@@ -320,7 +333,7 @@ type healthyProcess struct {
 }
 
 func (r *runner) startHealthy(ctx context.Context, a attack, s *serverProcess) (*healthyProcess, error) {
-	cmd, err := childCommand(ctx, task{Healthy: true, Address: s.address, Users: a.users})
+	cmd, err := childCommand(ctx, task{Healthy: true, Address: s.address, Users: a.users, Short: r.short})
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/server/internal/wire"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
 // Attacks on what is kept of subscriptions, watches and retained messages.
@@ -32,7 +32,7 @@ var subscriptionAttacks = []attack{{
 				for i := 0; err == nil; i++ {
 					if worker < 4 {
 						topic := "retained/" + strconv.Itoa(i/2%50) + "/" + strconv.Itoa(worker)
-						message := wire.Message{Topic: topic, Retain: true}
+						message := rawmqtt.Message{Topic: topic, Retain: true}
 						if i%2 == 0 {
 							message.Payload = []byte("set")
 						}
@@ -40,8 +40,8 @@ var subscriptionAttacks = []attack{{
 						continue
 					}
 					filter := []string{"#", "+/#", "retained/+/+"}[i%3]
-					err = p.send(wire.SubscribeTo(uint16(i%1000+1), 0, filter),
-						wire.Packet(wire.Unsubscribe, 2, wire.Body(nil).Uint16(uint16(i%1000+2000)).Properties(nil).Text(filter)))
+					err = p.send(rawmqtt.SubscribeTo(uint16(i%1000+1), 0, filter),
+						rawmqtt.Packet(rawmqtt.Unsubscribe, 2, rawmqtt.Body(nil).Uint16(uint16(i%1000+2000)).Properties(nil).Text(filter)))
 				}
 				stop()
 				hangUp(p)
@@ -101,7 +101,7 @@ var subscriptionAttacks = []attack{{
 	limit:  "",
 	memory: 128,
 	run: func(ctx context.Context, t *target) error {
-		p, err := t.login(ctx, wire.Login{ClientID: "watcher"})
+		p, err := t.login(ctx, rawmqtt.Login{ClientID: "watcher"})
 		if err != nil {
 			return err
 		}
@@ -126,7 +126,7 @@ func (t *target) refusesFilters(ctx context.Context, filters ...string) error {
 	defer cancel()
 	granted, sent := 0, 0
 	for i := 0; ctx.Err() == nil; i++ {
-		p, err := t.login(ctx, wire.Login{ClientID: fmt.Sprint("filters-", i)})
+		p, err := t.login(ctx, rawmqtt.Login{ClientID: fmt.Sprint("filters-", i)})
 		if err != nil {
 			_ = sleep(ctx, 50*time.Millisecond)
 			continue

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
-	"github.com/tenurelock/tenure/server/internal/wire"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
 // A Generator makes packets. The same seed makes the same ones in the same order. It serves
@@ -54,7 +54,7 @@ func (g *Generator) Login() []byte {
 	if g.oneIn(2) {
 		flags |= 0x02
 	}
-	var will wire.Body
+	var will rawmqtt.Body
 	if g.oneIn(3) {
 		flags |= 0x04 | pick[byte](g, 0, 0x08, 0x08, 0x10, 0x18)
 		if g.oneIn(4) {
@@ -69,24 +69,24 @@ func (g *Generator) Login() []byte {
 		}
 		will = will.Properties(g.willProperties()).Text(topic).Text(string(g.command()))
 	}
-	var properties wire.Body
+	var properties rawmqtt.Body
 	if g.oneIn(2) {
-		properties = properties.Byte(wire.SessionExpiry).Uint32(pick[uint32](g, 0, 1, 1, 3600, 1<<32-1))
+		properties = properties.Byte(rawmqtt.SessionExpiry).Uint32(pick[uint32](g, 0, 1, 1, 3600, 1<<32-1))
 	}
 	if g.oneIn(3) {
-		properties = properties.Byte(wire.ReceiveMaximum).Uint16(pick[uint16](g, 1, 2, 100, 65535))
+		properties = properties.Byte(rawmqtt.ReceiveMaximum).Uint16(pick[uint16](g, 1, 2, 100, 65535))
 	}
 	if g.oneIn(4) {
-		properties = properties.Byte(wire.MaximumPacketSize).Uint32(pick[uint32](g, 1, 50, 400, 1<<20))
+		properties = properties.Byte(rawmqtt.MaximumPacketSize).Uint32(pick[uint32](g, 1, 50, 400, 1<<20))
 	}
 	if g.oneIn(6) {
-		properties = properties.Byte(wire.TopicAliasMaximum).Uint16(10)
+		properties = properties.Byte(rawmqtt.TopicAliasMaximum).Uint16(10)
 	}
 	if g.oneIn(6) {
-		properties = properties.Byte(wire.RequestProblem).Byte(pick[byte](g, 0, 1))
+		properties = properties.Byte(rawmqtt.RequestProblem).Byte(pick[byte](g, 0, 1))
 	}
 	if g.wildly(20) {
-		properties = properties.Byte(wire.AuthMethod).Text("K8S-SAT").Byte(wire.AuthData).Text("data")
+		properties = properties.Byte(rawmqtt.AuthMethod).Text("K8S-SAT").Byte(rawmqtt.AuthData).Text("data")
 	}
 	if g.oneIn(6) {
 		properties = properties.User("k", "v")
@@ -99,7 +99,7 @@ func (g *Generator) Login() []byte {
 	if g.wildly(15) {
 		name = "MQIsdp"
 	}
-	body := wire.Body(nil).Text(name).Byte(version)
+	body := rawmqtt.Body(nil).Text(name).Byte(version)
 	withUser := g.oneIn(3)
 	if withUser {
 		flags |= 0x80
@@ -120,7 +120,7 @@ func (g *Generator) Login() []byte {
 	if flags&0x40 != 0 {
 		body = body.Text("password")
 	}
-	packet := wire.Packet(wire.Connect, 0, body)
+	packet := rawmqtt.Packet(rawmqtt.Connect, 0, body)
 	if g.wildly(6) {
 		packet = g.damaged(packet)
 	}
@@ -154,16 +154,16 @@ func (g *Generator) valid() []byte {
 	case n < 90:
 		return g.acknowledgement()
 	case n < 94:
-		return wire.Packet(wire.Pingreq, 0, nil)
+		return rawmqtt.Packet(rawmqtt.Pingreq, 0, nil)
 	case n < 96:
 		return g.disconnect()
 	case n < 97:
 		return g.Login()
 	case n < 98:
-		return wire.Packet(wire.Auth, 0, wire.Body(nil).Byte(0x19).Properties(wire.Body(nil).Byte(wire.AuthMethod).Text("K8S-SAT")))
+		return rawmqtt.Packet(rawmqtt.Auth, 0, rawmqtt.Body(nil).Byte(0x19).Properties(rawmqtt.Body(nil).Byte(rawmqtt.AuthMethod).Text("K8S-SAT")))
 	default: // what only a server sends
-		return wire.Packet(pick[byte](g, 0, wire.Connack, wire.Suback, wire.Unsuback, wire.Pingresp), byte(g.random.IntN(16)),
-			wire.Body(nil).Uint16(g.packetID()).Properties(nil).Byte(0))
+		return rawmqtt.Packet(pick[byte](g, 0, rawmqtt.Connack, rawmqtt.Suback, rawmqtt.Unsuback, rawmqtt.Pingresp), byte(g.random.IntN(16)),
+			rawmqtt.Body(nil).Uint16(g.packetID()).Properties(nil).Byte(0))
 	}
 }
 
@@ -267,17 +267,17 @@ func (g *Generator) timestamp() string {
 	return wall + ":" + strconv.Itoa(g.random.IntN(3)) + ":" + pick(g, "a", "b", "StateStore")
 }
 
-func (g *Generator) requestProperties() wire.Body {
+func (g *Generator) requestProperties() rawmqtt.Body {
 	topic := protocol.ResponseTopic(g.id)
 	if g.oneIn(6) {
 		topic = g.topic()
 	}
-	properties := wire.Body(nil)
+	properties := rawmqtt.Body(nil)
 	if !g.oneIn(20) {
-		properties = properties.Byte(wire.ResponseTopic).Text(topic)
+		properties = properties.Byte(rawmqtt.ResponseTopic).Text(topic)
 	}
 	if !g.oneIn(20) {
-		properties = properties.Byte(wire.CorrelationData).Text(pick(g, "0123456789abcdef", "0123456789abcdeg", strconv.Itoa(g.random.IntN(1_000)), strings.Repeat("c", 3_000)))
+		properties = properties.Byte(rawmqtt.CorrelationData).Text(pick(g, "0123456789abcdef", "0123456789abcdeg", strconv.Itoa(g.random.IntN(1_000)), strings.Repeat("c", 3_000)))
 	}
 	if g.oneIn(3) {
 		properties = properties.User(protocol.PropertyTimestamp, g.timestamp())
@@ -292,16 +292,16 @@ func (g *Generator) requestProperties() wire.Body {
 }
 
 // messageProperties returns some of the properties that any message may have.
-func (g *Generator) messageProperties() wire.Body {
-	var properties wire.Body
+func (g *Generator) messageProperties() rawmqtt.Body {
+	var properties rawmqtt.Body
 	if g.oneIn(4) {
-		properties = properties.Byte(wire.MessageExpiry).Uint32(pick[uint32](g, 0, 1, 10, 1<<32-1))
+		properties = properties.Byte(rawmqtt.MessageExpiry).Uint32(pick[uint32](g, 0, 1, 10, 1<<32-1))
 	}
 	if g.oneIn(4) {
-		properties = properties.Byte(wire.ContentType).Text("application/octet-stream")
+		properties = properties.Byte(rawmqtt.ContentType).Text("application/octet-stream")
 	}
 	if g.oneIn(8) {
-		properties = properties.Byte(wire.PayloadFormat).Byte(pick[byte](g, 0, 1))
+		properties = properties.Byte(rawmqtt.PayloadFormat).Byte(pick[byte](g, 0, 1))
 	}
 	if g.oneIn(8) {
 		for range pick(g, 1, 2, 30, 64, 65, 200) {
@@ -311,10 +311,10 @@ func (g *Generator) messageProperties() wire.Body {
 	return properties
 }
 
-func (g *Generator) willProperties() wire.Body {
+func (g *Generator) willProperties() rawmqtt.Body {
 	properties := g.requestProperties()
 	if g.oneIn(3) {
-		properties = properties.Byte(wire.WillDelay).Uint32(pick[uint32](g, 0, 1, 60))
+		properties = properties.Byte(rawmqtt.WillDelay).Uint32(pick[uint32](g, 0, 1, 60))
 	}
 	return properties
 }
@@ -328,14 +328,14 @@ func (g *Generator) qos() byte {
 }
 
 func (g *Generator) request() []byte {
-	return wire.Message{
+	return rawmqtt.Message{
 		Topic: protocol.InvokeTopic, QoS: g.qos(), ID: g.packetID(), Retain: g.wildly(20),
 		Properties: g.requestProperties(), Payload: g.command(),
 	}.Packet()
 }
 
 func (g *Generator) publish() []byte {
-	m := wire.Message{
+	m := rawmqtt.Message{
 		Topic: g.topic(), QoS: g.qos() & byte(g.random.IntN(4)), ID: g.packetID(), Retain: g.wildly(3),
 		Properties: g.messageProperties(), Payload: make([]byte, pick(g, 0, 1, 10, 500, 5_000, 60_000)),
 	}
@@ -343,10 +343,10 @@ func (g *Generator) publish() []byte {
 		m.Properties = g.requestProperties()
 	}
 	if g.wildly(15) {
-		m.Properties = m.Properties.Byte(wire.TopicAlias).Uint16(pick[uint16](g, 0, 1, 65535))
+		m.Properties = m.Properties.Byte(rawmqtt.TopicAlias).Uint16(pick[uint16](g, 0, 1, 65535))
 	}
 	if g.wildly(20) {
-		m.Properties = m.Properties.Byte(wire.SubscriptionIdentifier).Variable(5)
+		m.Properties = m.Properties.Byte(rawmqtt.SubscriptionIdentifier).Variable(5)
 	}
 	packet := m.Packet()
 	if m.QoS == 1 && g.oneIn(10) || g.wildly(20) {
@@ -356,10 +356,10 @@ func (g *Generator) publish() []byte {
 }
 
 func (g *Generator) subscribe() []byte {
-	body := wire.Body(nil).Uint16(g.packetID())
-	var properties wire.Body
+	body := rawmqtt.Body(nil).Uint16(g.packetID())
+	var properties rawmqtt.Body
 	if g.oneIn(4) {
-		properties = properties.Byte(wire.SubscriptionIdentifier).Variable(g.subscriptionIdentifier())
+		properties = properties.Byte(rawmqtt.SubscriptionIdentifier).Variable(g.subscriptionIdentifier())
 	}
 	if g.oneIn(6) {
 		properties = properties.User("k", "v")
@@ -380,7 +380,7 @@ func (g *Generator) subscribe() []byte {
 		}
 		body = body.Text(filter).Byte(options)
 	}
-	return wire.Packet(wire.Subscribe, 2, body)
+	return rawmqtt.Packet(rawmqtt.Subscribe, 2, body)
 }
 
 func (g *Generator) subscriptionIdentifier() int {
@@ -391,7 +391,7 @@ func (g *Generator) subscriptionIdentifier() int {
 }
 
 func (g *Generator) unsubscribe() []byte {
-	body := wire.Body(nil).Uint16(g.packetID()).Properties(nil)
+	body := rawmqtt.Body(nil).Uint16(g.packetID()).Properties(nil)
 	n := pick(g, 1, 1, 2, 10)
 	if g.wildly(10) {
 		n = 0
@@ -399,34 +399,34 @@ func (g *Generator) unsubscribe() []byte {
 	for range n {
 		body = body.Text(g.filter())
 	}
-	return wire.Packet(wire.Unsubscribe, 2, body)
+	return rawmqtt.Packet(rawmqtt.Unsubscribe, 2, body)
 }
 
 func (g *Generator) acknowledgement() []byte {
-	kind := byte(wire.Puback)
+	kind := byte(rawmqtt.Puback)
 	if g.wildly(2) {
-		kind = pick[byte](g, wire.Pubrec, wire.Pubrel, wire.Pubcomp)
+		kind = pick[byte](g, rawmqtt.Pubrec, rawmqtt.Pubrel, rawmqtt.Pubcomp)
 	}
 	var flags byte
-	if kind == wire.Pubrel {
+	if kind == rawmqtt.Pubrel {
 		flags = 2
 	}
-	body := wire.Body(nil).Uint16(uint16(g.random.IntN(20)))
+	body := rawmqtt.Body(nil).Uint16(uint16(g.random.IntN(20)))
 	if g.oneIn(3) {
 		body = body.Byte(pick[byte](g, 0, 0x10, 0x80, 0x97))
 		if g.oneIn(2) {
-			body = body.Properties(wire.Body(nil).User("k", "v"))
+			body = body.Properties(rawmqtt.Body(nil).User("k", "v"))
 		}
 	}
-	return wire.Packet(kind, flags, body)
+	return rawmqtt.Packet(kind, flags, body)
 }
 
 func (g *Generator) disconnect() []byte {
 	if g.oneIn(3) {
-		return wire.Packet(wire.Disconnect, 0, nil)
+		return rawmqtt.Packet(rawmqtt.Disconnect, 0, nil)
 	}
-	return wire.Packet(wire.Disconnect, 0, wire.Body(nil).Byte(pick[byte](g, 0, 4, 0x81, 1)).
-		Properties(wire.Body(nil).Byte(wire.SessionExpiry).Uint32(pick[uint32](g, 0, 1, 3600, 1<<32-1))))
+	return rawmqtt.Packet(rawmqtt.Disconnect, 0, rawmqtt.Body(nil).Byte(pick[byte](g, 0, 4, 0x81, 1)).
+		Properties(rawmqtt.Body(nil).Byte(rawmqtt.SessionExpiry).Uint32(pick[uint32](g, 0, 1, 3600, 1<<32-1))))
 }
 
 // damaged does to a packet what a broken or hostile client does. Most of it leaves a packet
@@ -450,15 +450,15 @@ func (g *Generator) damaged(packet []byte) []byte {
 	case 0: // too short
 		body = body[:g.random.IntN(len(body)+1)]
 	case 1: // too long
-		body = append(append(wire.Body(nil), body...), byte(g.random.IntN(256)))
+		body = append(append(rawmqtt.Body(nil), body...), byte(g.random.IntN(256)))
 	default:
-		body = g.mangled(append(wire.Body(nil), body...))
+		body = g.mangled(append(rawmqtt.Body(nil), body...))
 	}
-	return wire.Packet(first>>4, first&15, body)
+	return rawmqtt.Packet(first>>4, first&15, body)
 }
 
 // split returns the first byte of a packet, and its body.
-func split(packet []byte) (first byte, body wire.Body) {
+func split(packet []byte) (first byte, body rawmqtt.Body) {
 	at := 1
 	for at < len(packet)-1 && packet[at] >= 0x80 {
 		at++

@@ -1,16 +1,16 @@
-// Package wire writes MQTT 5 packets that may be wrong, and reads whole packets from a
+// Package rawmqtt writes MQTT 5 packets that may be wrong, and reads whole packets from a
 // socket. The attacks of server/abuse and the fuzzer of servers speak with it: a real MQTT
 // client refuses to send what they send.
 //
 // A [Body] grows by one field after the other, and [Packet] puts a fixed header before it:
 //
-//	var b wire.Body
+//	var b rawmqtt.Body
 //	b = b.Uint16(1).Properties(nil).Text("a/b").Byte(0)
-//	packet := wire.Packet(wire.Subscribe, 2, b)
+//	packet := rawmqtt.Packet(rawmqtt.Subscribe, 2, b)
 //
 // Nothing is checked: a field that lies about its length is a slice of bytes like any other.
 // References in brackets are statements of the MQTT 5.0 standard.
-package wire
+package rawmqtt
 
 import (
 	"bufio"

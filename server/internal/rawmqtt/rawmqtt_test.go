@@ -1,4 +1,4 @@
-package wire_test
+package rawmqtt_test
 
 import (
 	"bufio"
@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/frame"
-	"github.com/tenurelock/tenure/server/internal/wire"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 
 	"github.com/mochi-mqtt/server/v2/packets"
 )
@@ -16,7 +16,7 @@ import (
 // What is meant to be right must be right, or an attack shows only that the server refuses
 // nonsense.
 func TestValidPacketsAreWhatTheirFieldsSay(t *testing.T) {
-	login := read(t, wire.Login{ClientID: "a", User: "u", Password: "p", KeepAlive: 7, Expiry: 9, Resume: true}.Packet())
+	login := read(t, rawmqtt.Login{ClientID: "a", User: "u", Password: "p", KeepAlive: 7, Expiry: 9, Resume: true}.Packet())
 	if err := login.ConnectDecode(body(t, login.raw)); err != nil {
 		t.Fatal(err)
 	}
@@ -24,14 +24,14 @@ func TestValidPacketsAreWhatTheirFieldsSay(t *testing.T) {
 	if c.ClientIdentifier != "a" || string(c.Username) != "u" || string(c.Password) != "p" || c.Keepalive != 7 || c.Clean || login.Properties.SessionExpiryInterval != 9 {
 		t.Errorf("CONNECT: %+v", c)
 	}
-	subscribe := read(t, wire.SubscribeTo(3, 1, "a/b", "c/#"))
+	subscribe := read(t, rawmqtt.SubscribeTo(3, 1, "a/b", "c/#"))
 	if err := subscribe.SubscribeDecode(body(t, subscribe.raw)); err != nil {
 		t.Fatal(err)
 	}
 	if len(subscribe.Filters) != 2 || subscribe.Filters[1].Filter != "c/#" || subscribe.Filters[1].Qos != 1 || subscribe.PacketID != 3 {
 		t.Errorf("SUBSCRIBE: %+v", subscribe.Filters)
 	}
-	packet := wire.Message{Topic: "t", QoS: 1, ID: 5, Retain: true, Properties: wire.Body(nil).Byte(wire.ResponseTopic).Text("r").User("k", "v"), Payload: []byte("p")}.Packet()
+	packet := rawmqtt.Message{Topic: "t", QoS: 1, ID: 5, Retain: true, Properties: rawmqtt.Body(nil).Byte(rawmqtt.ResponseTopic).Text("r").User("k", "v"), Payload: []byte("p")}.Packet()
 	p, ok := frame.ParsePublish(packet)
 	if value, _ := p.User("k"); !ok || string(p.Topic) != "t" || p.QoS != 1 || p.PacketID != 5 || !p.Retain || string(p.ResponseTopic) != "r" || string(value) != "v" || string(p.Payload) != "p" {
 		t.Errorf("PUBLISH: %+v, %v", p, ok)
@@ -39,24 +39,24 @@ func TestValidPacketsAreWhatTheirFieldsSay(t *testing.T) {
 }
 
 func TestAPacketIsReadWhole(t *testing.T) {
-	stream := append(wire.Message{Topic: "t", Payload: bytes.Repeat([]byte("x"), 300)}.Packet(), wire.Packet(wire.Pingreq, 0, nil)...)
+	stream := append(rawmqtt.Message{Topic: "t", Payload: bytes.Repeat([]byte("x"), 300)}.Packet(), rawmqtt.Packet(rawmqtt.Pingreq, 0, nil)...)
 	from := bufio.NewReader(bytes.NewReader(stream))
-	first, body, err := wire.Read(from, 1000)
-	if first != wire.Publish<<4 || len(body) != 304 || err != nil {
+	first, body, err := rawmqtt.Read(from, 1000)
+	if first != rawmqtt.Publish<<4 || len(body) != 304 || err != nil {
 		t.Errorf("PUBLISH: %x, %d bytes, %v", first, len(body), err)
 	}
-	first, body, err = wire.Read(from, 0)
-	if first != wire.Pingreq<<4 || len(body) != 0 || err != nil {
+	first, body, err = rawmqtt.Read(from, 0)
+	if first != rawmqtt.Pingreq<<4 || len(body) != 0 || err != nil {
 		t.Errorf("PINGREQ: %x, %d bytes, %v", first, len(body), err)
 	}
 }
 
 func TestAPacketOverTheLimitIsNotAllocated(t *testing.T) {
-	_, _, err := wire.Read(bufio.NewReader(strings.NewReader("\x30\xff\xff\xff\x7f")), 1000)
-	if !errors.Is(err, wire.ErrTooLarge) {
+	_, _, err := rawmqtt.Read(bufio.NewReader(strings.NewReader("\x30\xff\xff\xff\x7f")), 1000)
+	if !errors.Is(err, rawmqtt.ErrTooLarge) {
 		t.Errorf("a packet of 256 MiB: %v", err)
 	}
-	if _, _, err := wire.Read(bufio.NewReader(strings.NewReader("\x30\xff\xff\xff\xff\x01")), 1000); err == nil {
+	if _, _, err := rawmqtt.Read(bufio.NewReader(strings.NewReader("\x30\xff\xff\xff\xff\x01")), 1000); err == nil {
 		t.Error("a length of five bytes is read")
 	}
 }
