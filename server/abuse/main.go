@@ -23,6 +23,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"time"
 )
 
@@ -46,7 +47,7 @@ func run(ctx context.Context) error {
 		duration = flag.Duration("duration", 0, "how long an attack goes on; default 8s, or 1s with -short")
 		slack    = flag.Int64("slack", 8, "MiB that the server may keep beyond 1.5 times what it had before")
 		tenure   = flag.String("tenure", "", "the command tenure; default: build it")
-		list     = flag.Bool("list", false, "list the attacks")
+		list     = flag.Bool("list", false, "list the attacks, as rows of a table in Markdown")
 	)
 	flag.Parse()
 	chosen, err := regexp.Compile(*only)
@@ -55,7 +56,7 @@ func run(ctx context.Context) error {
 	}
 	if *list {
 		for _, a := range attacks() {
-			fmt.Printf("%-22s %s\n", a.name, a.what)
+			fmt.Printf("| %s | %s |\n", cell(a.name), cell(strings.TrimSuffix(a.what, ".")))
 		}
 		return nil
 	}

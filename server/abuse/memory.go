@@ -24,6 +24,59 @@ var memoryAttacks = []attack{{
 		return sleepFor(ctx, t.duration/4)
 	},
 }, {
+	name:   "deaf watchers",
+	what:   "has 20 clients watch a key and not read, and sets it to values of 64 KiB.",
+	limit:  "8 MiB for each connection",
+	memory: 20*8 + 64,
+	run: func(ctx context.Context, t *target) error {
+		peers := t.logins(ctx, t.n(20, 5), named("deaf-"))
+		defer hangUp(peers...)
+		crowd(len(peers), len(peers), func(i int) {
+			_ = peers[i].send(peers[i].request(1, protocol.VerbKeyNotify, "deaf"))
+		})
+		writer, err := t.login(ctx, rawmqtt.Login{ClientID: "writer"})
+		if err != nil {
+			return err
+		}
+		defer hangUp(writer)
+		ctx, cancel := t.lasting(ctx)
+		defer cancel()
+		value := make([]byte, 64<<10)
+		_ = writer.pipeline(ctx, 0, 4, func(i int) []byte {
+			binary.BigEndian.PutUint64(value, uint64(i))
+			return writer.request(uint16(i%8+1), protocol.VerbSet, "deaf", string(value))
+		})
+		return nil
+	},
+}, {
+	name:   "deaf requesters",
+	what:   "asks 500 times for a value of 256 KiB on each of 20 connections, and does not read the answers.",
+	limit:  "8 MiB for each connection",
+	memory: 20*8 + 64,
+	run: func(ctx context.Context, t *target) error {
+		writer, err := t.login(ctx, rawmqtt.Login{ClientID: "writer"})
+		if err != nil {
+			return err
+		}
+		defer hangUp(writer)
+		if err := writer.send(writer.request(1, protocol.VerbSet, "large", string(make([]byte, 256<<10)))); err != nil {
+			return err
+		}
+		if _, err := writer.acknowledged(); err != nil {
+			return err
+		}
+		peers := t.logins(ctx, t.n(20, 5), named("deaf-"))
+		defer hangUp(peers...)
+		crowd(len(peers), len(peers), func(i int) {
+			for n := range 500 {
+				if peers[i].send(peers[i].request(uint16(n+1), protocol.VerbGet, "large")) != nil {
+					return
+				}
+			}
+		})
+		return sleepFor(ctx, t.duration)
+	},
+}, {
 	name:   "offline sessions",
 	what:   "leaves 20 sessions with a subscription, and publishes 16 MiB in messages of 64 KiB to each.",
 	limit:  "4 MiB for each session",

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -83,6 +84,28 @@ var packetAttacks = []attack{{
 	limit: "such a packet is refused",
 	run: func(ctx context.Context, t *target) error {
 		return t.refusesMessages(ctx, rawmqtt.Message{Topic: strings.Repeat("/", 65_000)})
+	},
+}, {
+	name:  "dropped requests",
+	what:  "sends requests without a response topic, on four connections, as fast as it gets answers.",
+	limit: "",
+	run: func(ctx context.Context, t *target) error {
+		ctx, cancel := t.lasting(ctx)
+		defer cancel()
+		crowd(4, 4, func(worker int) {
+			for ctx.Err() == nil {
+				p, err := t.login(ctx, named("dropped-")(worker))
+				if err != nil {
+					_ = sleep(ctx, 50*time.Millisecond)
+					continue
+				}
+				_ = p.pipeline(ctx, 0, 50, func(i int) []byte {
+					return rawmqtt.Message{Topic: protocol.InvokeTopic, QoS: 1, ID: uint16(i%100 + 1), Payload: []byte("*1\r\n$1\r\nX\r\n")}.Packet()
+				})
+				hangUp(p)
+			}
+		})
+		return nil
 	},
 }}
 

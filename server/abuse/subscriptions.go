@@ -51,6 +51,27 @@ var subscriptionAttacks = []attack{{
 		return nil
 	},
 }, {
+	name:   "many retained messages",
+	what:   "sets 2,000 retained messages of 64 KiB, each on a topic of its own, and clears them.",
+	limit:  "",
+	serve:  []string{"?--retain"},
+	memory: 128,
+	run: func(ctx context.Context, t *target) error {
+		n := t.n(2_000, 500)
+		payload := make([]byte, 64<<10)
+		for _, payload := range [][]byte{payload, nil} {
+			p, err := t.login(ctx, rawmqtt.Login{ClientID: "retainer"})
+			if err != nil {
+				return err
+			}
+			_ = p.pipeline(ctx, n, 8, func(i int) []byte { // the server may refuse it
+				return rawmqtt.Message{Topic: "retained/" + strconv.Itoa(i), QoS: 1, ID: uint16(i%16 + 1), Retain: true, Payload: payload}.Packet()
+			})
+			hangUp(p)
+		}
+		return nil
+	},
+}, {
 	name:  "filter of 65,000 levels",
 	what:  "subscribes to a filter of 65,000 levels, and to it again.",
 	limit: "refused",
