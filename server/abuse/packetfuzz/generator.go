@@ -21,6 +21,7 @@ import (
 // one goroutine.
 type Generator struct {
 	random *rand.Rand
+	own    string // a client id that no other generator has
 	id     string // the client id of the last login
 	// wild connections break rules. A server ends them soon, so the others keep to the
 	// rules, and go further.
@@ -29,7 +30,7 @@ type Generator struct {
 
 // New returns a generator.
 func New(seed uint64) *Generator {
-	return &Generator{random: rand.New(rand.NewPCG(seed, 0x7e47))}
+	return &Generator{own: "own-" + strconv.FormatUint(seed, 36), random: rand.New(rand.NewPCG(seed, 0x7e47))}
 }
 
 // clients are the client ids that take turns. The hex of "p" is "70".
@@ -49,7 +50,10 @@ func (g *Generator) Chance(n int) int { return g.random.IntN(n) }
 // Login returns a CONNECT, which is damaged less often than other packets: all that follows
 // depends on it.
 func (g *Generator) Login() []byte {
-	g.id, g.wild = pick(g, clients...), g.oneIn(2)
+	g.id, g.wild = g.own, g.oneIn(2)
+	if g.oneIn(2) {
+		g.id = pick(g, clients...)
+	}
 	var flags byte
 	if g.oneIn(2) {
 		flags |= 0x02
@@ -60,10 +64,7 @@ func (g *Generator) Login() []byte {
 		if g.oneIn(4) {
 			flags |= 0x20
 		}
-		topic := g.topic()
-		if g.oneIn(2) {
-			topic = protocol.InvokeTopic
-		}
+		topic := pick(g, protocol.InvokeTopic, "a/b", g.topic())
 		if !g.wild {
 			flags &^= 0x30 // no QoS 2, not retained
 		}

@@ -158,12 +158,16 @@ func connection(ctx context.Context, g *packetfuzz.Generator, conn *net.TCPConn)
 			}
 		}
 	}
-	switch g.Chance(3) {
-	case 0:
-		_ = conn.SetLinger(-1) // all of it arrives
+	switch g.Chance(8) {
+	case 0: // with a reset, which takes back what the server has not read
 	case 1:
+		_ = conn.SetLinger(-1) // all of it arrives, and no answer does
+	default:
 		_ = conn.CloseWrite()
-		time.Sleep(time.Duration(g.Chance(20)) * time.Millisecond)
+		select {
+		case <-reading:
+		case <-time.After(time.Second):
+		}
 	}
 	return sent
 }
