@@ -50,7 +50,11 @@ func (w *row) judge(r *runner) {
 		harm("log above %d KiB", w.attack.log)
 	}
 	if w.during.P99 >= w.attack.p99 {
-		w.unmet = append(w.unmet, fmt.Sprintf("p99 not under %v", w.attack.p99))
+		text := fmt.Sprintf("p99 not under %v", w.attack.p99)
+		if w.before.P99 >= quiet {
+			text += " (the machine was busy before)"
+		}
+		w.unmet = append(w.unmet, text)
 	}
 	if w.during.Failed > 0 {
 		w.unmet = append(w.unmet, fmt.Sprintf("%d renewals failed (%s)", w.during.Failed, cut(w.during.First, 80)))
