@@ -154,7 +154,7 @@ var loginAttacks = []attack{{
 	},
 }, {
 	name:  "keep-alive 65535",
-	what:  "asks for a keep-alive of 18 hours, and another for none.",
+	what:  "asks for a keep-alive of 18 hours.",
 	limit: "Server Keep Alive of 300 s at most",
 	run: func(ctx context.Context, t *target) error {
 		p, err := t.login(ctx, rawmqtt.Login{ClientID: "patient", KeepAlive: 65535})

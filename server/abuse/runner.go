@@ -286,11 +286,12 @@ func (r *runner) startServer(ctx context.Context, a attack, folder string) (*ser
 
 // stop ends the server, and kills it where it does not end.
 func (s *serverProcess) stop() {
-	_ = s.cmd.Process.Signal(os.Interrupt)
-	select {
-	case <-s.ended:
-		return
-	case <-time.After(5 * time.Second):
+	if s.cmd.Process.Signal(os.Interrupt) == nil { // Windows knows no such signal
+		select {
+		case <-s.ended:
+			return
+		case <-time.After(5 * time.Second):
+		}
 	}
 	_ = s.cmd.Process.Kill()
 	select {

@@ -101,16 +101,10 @@ var subscriptionAttacks = []attack{{
 		peers := t.logins(ctx, t.n(100, 20), named("wild-"))
 		defer hangUp(peers...)
 		crowd(len(peers), len(peers), func(i int) {
-			for len(filters) > 0 && i < len(peers) {
-				rest := filters
-				for len(rest) > 0 {
-					n := min(64, len(rest))
-					if _, err := peers[i].subscribe(1, rest[:n]...); err != nil {
-						return
-					}
-					rest = rest[n:]
+			for some := range slices.Chunk(filters, 64) {
+				if _, err := peers[i].subscribe(1, some...); err != nil {
+					return
 				}
-				return
 			}
 		})
 		for _, p := range peers {
