@@ -132,7 +132,7 @@ func (g *Generator) Login() []byte {
 // might.
 func (g *Generator) Packet() []byte {
 	packet := g.valid()
-	if g.wildly(5) {
+	if g.wildly(4) {
 		packet = g.damaged(packet)
 	}
 	return packet
@@ -436,7 +436,7 @@ func (g *Generator) damaged(packet []byte) []byte {
 	if len(packet) < 2 {
 		return packet // it was damaged already
 	}
-	switch g.random.IntN(6) {
+	switch g.random.IntN(8) {
 	case 0: // flags
 		packet[0] = packet[0]&0xf0 | byte(g.random.IntN(16))
 		return packet
@@ -447,10 +447,12 @@ func (g *Generator) damaged(packet []byte) []byte {
 		return packet
 	}
 	first, body := split(packet)
-	switch g.random.IntN(4) {
+	switch g.random.IntN(6) {
 	case 0: // too short
 		body = body[:g.random.IntN(len(body)+1)]
-	case 1: // too long
+	case 1, 2: // without the end of its last field
+		body = body[:max(0, len(body)-1-g.random.IntN(3))]
+	case 3: // too long
 		body = append(append(rawmqtt.Body(nil), body...), byte(g.random.IntN(256)))
 	default:
 		body = g.mangled(append(rawmqtt.Body(nil), body...))
