@@ -16,6 +16,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/tenurelock/tenure/internal/engine"
+	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -63,17 +64,18 @@ type AttachOptions struct {
 // Attached is a state store without a broker of its own: it is a client of one. Its
 // methods are safe for concurrent use.
 type Attached struct {
-	options  AttachOptions
-	broker   brokerAddress
-	instance string
-	logger   *slog.Logger
-	engine   *engine.Engine
-	roster   *roster
-	unsent   *unsent
-	ready    chan struct{}
-	patience time.Duration                        // objectionPatience, but for tests that know that nobody objects
-	silence  func(keepAlive uint16) time.Duration // silencePatience, likewise
-	memory   presenceMemory                       // of Serve's goroutine
+	options          AttachOptions
+	broker           brokerAddress
+	instance         string
+	logger           *slog.Logger
+	engine           *engine.Engine
+	roster           *roster
+	unsent           *unsent
+	drops, oversized *logs.Limiter
+	ready            chan struct{}
+	patience         time.Duration                        // objectionPatience, but for tests that know that nobody objects
+	silence          func(keepAlive uint16) time.Duration // silencePatience, likewise
+	memory           presenceMemory                       // of Serve's goroutine
 
 	once           sync.Once
 	readyOnce      sync.Once
@@ -159,6 +161,8 @@ func Attach(broker string, options AttachOptions) (*Attached, error) {
 		logger:         options.Logger,
 		unsent:         newUnsent(),
 		ready:          make(chan struct{}),
+		drops:          logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
+		oversized:      logs.NewLimiter(options.Logger, slog.LevelWarn, "a message is larger than the broker takes; not sent"),
 		patience:       objectionPatience,
 		silence:        silencePatience,
 		receiveMaximum: attachedReceiveMaximum,
@@ -192,7 +196,7 @@ func (a *Attached) count(change func(*AttachedStats)) {
 
 func (a *Attached) drop(client string, why Dropped) {
 	a.count(func(stats *AttachedStats) { stats.Dropped[why]++ })
-	a.logger.Warn("dropped a request", "client", logName(client), "reason", string(why))
+	a.drops.Log("client", logs.Name(client), "reason", string(why))
 }
 
 // deliver queues a notification. The engine calls it with its lock held.
@@ -226,8 +230,12 @@ func (a *Attached) serve(ctx context.Context) error {
 	expiry, stopExpiry := context.WithCancel(context.Background())
 	var tasks sync.WaitGroup
 	tasks.Go(func() { a.engine.Run(expiry) })
-	defer tasks.Wait()
-	defer stopExpiry()
+	defer func() {
+		stopExpiry()
+		tasks.Wait()
+		a.drops.Close()
+		a.oversized.Close()
+	}()
 	policy := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(reattachMin),
 		backoff.WithMaxInterval(reattachMax),

@@ -14,6 +14,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
 const (
@@ -242,7 +243,7 @@ func (l *attachedLink) send(message *paho.Publish) bool {
 		return false
 	}
 	if _, err := l.client.Publish(l.ctx, message); err != nil {
-		l.store.logger.Debug("a message was not sent", "topic", logName(message.Topic), "error", err)
+		l.store.logger.Debug("a message was not sent", "topic", logs.Name(message.Topic), "error", logs.Error(err))
 	}
 	return true
 }
@@ -262,7 +263,7 @@ func (l *attachedLink) tooLarge(message *paho.Publish) bool {
 		return false
 	}
 	l.store.count(func(stats *AttachedStats) { stats.Oversized++ })
-	l.store.logger.Warn("a message is larger than the broker takes; not sent", "topic", logName(message.Topic), "bytes", exact, "limit", l.maxPacket)
+	l.store.oversized.Log("topic", logs.Name(message.Topic), "bytes", exact, "limit", l.maxPacket)
 	return true
 }
 

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/hex"
 	"strings"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -35,7 +35,7 @@ func (l *attachedLink) handle(message *paho.Publish) {
 	request := statestore.Request{
 		Client:       client,
 		Payload:      message.Payload,
-		Correlation:  shortCorrelation(properties.CorrelationData),
+		Correlation:  properties.CorrelationData,
 		Timestamp:    attachedProperty(properties.User, protocol.PropertyTimestamp),
 		FencingToken: attachedProperty(properties.User, protocol.PropertyFencingToken),
 		Store:        attachedProperty(properties.User, protocol.PropertyStore),
@@ -65,26 +65,6 @@ const maxAttachedClient = 256
 
 // DroppedLongClient is why an Attached drops a request that names a client id of more than 256 bytes.
 const DroppedLongClient Dropped = "the client id has more than 256 bytes"
-
-// shortCorrelation returns what stands for correlation data where a request is remembered:
-// itself, or its hash where it is long. A sender chooses it, and up to 65,535 bytes of each of its
-// requests would be kept.
-func shortCorrelation(data []byte) []byte {
-	if len(data) <= sha256.Size {
-		return data
-	}
-	sum := sha256.Sum256(data)
-	return sum[:]
-}
-
-// logName returns a name from a peer as it goes to the log: 64 bytes of it at most.
-func logName(name string) string {
-	const most = 64
-	if len(name) <= most {
-		return name
-	}
-	return strings.ToValidUTF8(name[:most], "") + "…"
-}
 
 // senderOf returns the client that a request says it is from. The broker does not tell.
 // The response topic names it, as clients/{id}/… or clients/{upper-case hex of id}/…:
@@ -181,7 +161,7 @@ func (l *attachedLink) notify() {
 		_, err := l.client.PublishWithOptions(context.WithValue(l.ctx, notificationKey{}, notification), message,
 			paho.PublishOptions{Method: paho.PublishMethod_AsyncSend})
 		if err != nil {
-			l.store.logger.Debug("a notification was not sent", "client", logName(notification.Client), "error", err)
+			l.store.logger.Debug("a notification was not sent", "client", logs.Name(notification.Client), "error", logs.Error(err))
 		}
 		if l.ctx.Err() != nil {
 			return
@@ -193,6 +173,6 @@ func (l *attachedLink) notify() {
 func (a *Attached) unread(notification pendingNotification) {
 	if a.roster.unread(notification) {
 		a.count(func(stats *AttachedStats) { stats.DroppedWatches++ })
-		a.logger.Debug("nobody reads the notifications of a watch; dropped it", "client", logName(notification.Client))
+		a.logger.Debug("nobody reads the notifications of a watch; dropped it", "client", logs.Name(notification.Client))
 	}
 }

@@ -13,8 +13,12 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// maxUnsent is how many notifications may wait for the broker.
-const maxUnsent = 1 << 14
+// maxUnsent is how many notifications may wait for the broker, and maxUnsentBytes how many
+// bytes they may have.
+const (
+	maxUnsent      = 1 << 14
+	maxUnsentBytes = 64 << 20
+)
 
 // pendingNotification is a notification on its way.
 type pendingNotification struct {
@@ -29,6 +33,7 @@ type unsent struct {
 
 	mu    sync.Mutex
 	queue []pendingNotification
+	bytes int64 // of queue
 	lost  uint64
 }
 
@@ -38,10 +43,12 @@ func newUnsent() *unsent { return &unsent{wake: make(chan struct{}, 1)} }
 func (u *unsent) push(notification pendingNotification) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if len(u.queue) >= maxUnsent {
+	cost := costOf(notification.Notification)
+	if len(u.queue) >= maxUnsent || u.bytes+cost > maxUnsentBytes {
 		u.lost++
 		return
 	}
+	u.bytes += cost
 	u.queue = append(u.queue, notification)
 	u.signal()
 }
@@ -62,6 +69,7 @@ func (u *unsent) take() (pendingNotification, bool) {
 		return pendingNotification{}, false
 	}
 	first := u.queue[0]
+	u.bytes -= costOf(first.Notification)
 	u.queue[0] = pendingNotification{}
 	u.queue = u.queue[1:]
 	return first, true
@@ -78,7 +86,7 @@ func (u *unsent) overflow() uint64 {
 func (u *unsent) clear() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.queue = nil
+	u.queue, u.bytes = nil, 0
 }
 
 const (
