@@ -70,7 +70,7 @@
 // judged then and not at CONNECT, a Message Expiry Interval counts from then, and a Will
 // with the correlation data of an earlier request of its session and the same content is
 // a redelivery, which does nothing: it needs correlation data of its own. The reply goes
-// to the response topic, where somebody else may read it.
+// to the response topic, where another client may read it.
 //
 //	the connection ends by                              the Will is
 //	DISCONNECT with reason 0x00                         dropped
@@ -87,7 +87,10 @@
 //
 // At the end of Serve the clients are alive, and a lease that was given free would be
 // granted to one of those who are sent away next, by a store that is gone a moment later.
-// MQTT lets a server that stops keep its Wills back. Ordinary Wills are published then.
+// MQTT lets a server that stops keep its Wills back, and ordinary ones are kept back too.
+//
+// An ordinary Will is published when its connection ends, or when its Will Delay Interval is over
+// or the session ends, if the client has not come back before.
 //
 // # Before authentication
 //
@@ -113,6 +116,16 @@
 // number of those left out. Names in the log are cut to 64 bytes. Logger must not wait for
 // its reader: what it waits for waits with it. "tenure serve" has a bounded queue for that.
 //
+// # After authentication
+//
+// What clients can make the server hold is bounded in bytes: see Limits, which Options.MaxMemory
+// derives from one number, and Server.Usage. docs/security.md has all bounds in one table, with
+// what a client is told that passes one.
+//
+// A panic while a packet of a client is handled, for example in an Authorizer, ends that
+// connection, is logged with its stack, and counted (Stats.Panics). A panic inside the store
+// ends the process, for the store may hold half a change.
+//
 // # What it does not do
 //
 // The store is in memory: a restart begins empty, and a redelivery from before is new.
@@ -121,17 +134,20 @@
 //
 // # Who runs what
 //
-// The embedded broker has two goroutines for each connection: one reads, and
-// calls our hooks; one writes what others publish. A request is applied and
-// answered by the goroutine that read it, so a client that does not read its
-// replies delays nobody but itself. Most requests that goroutine answers before the broker
-// sees them (express): a frame.Filter takes them out of what it reads, and their answers
-// leave in one write, before it waits for more. All else that a client sends reaches the
-// broker as it came, between the same requests. A write of the broker or a notification
-// leaves at once, after what is held back. Notifications go through a queue for each
-// connection (outbox) and a third goroutine, started by the first KEYNOTIFY. One
-// goroutine removes keys as they expire, and one ends sessions (expireSessions). Serve
-// starts all of them and returns when they have ended.
+// mochi, which has the life of connections and nothing else (docs/adr/0010), has two goroutines
+// for each. One reads, through a frame.Filter: the gate checks each packet, and inbound handles
+// those that publish and subscribe, in turns (package turns) that no client can keep to
+// itself. So a request is applied and answered by the goroutine that read it, and a client
+// that does not read its replies delays only itself. The other has nothing to do. A third,
+// started when there is something to write, writes what others have for the client: notifications
+// (outbox) and messages (package pubsub). One goroutine removes keys as they expire, and one
+// ends sessions and publishes delayed Wills (expireSessions). Serve starts all of them and
+// returns when they have ended.
+//
+// Locks are taken in this order, and never across I/O: that on a client id (Server.names), that of
+// the engine, Server.mu, outbox.mu. Those of package pubsub are its own: it calls only the outbox with
+// one held. connection.writing is held for a write, and only the lock of a session is taken
+// under it.
 //
 // An attached store has one connection. The goroutine of paho that hands out messages
 // applies requests, answers them, and listens to other stores (attachedLink.received); a
