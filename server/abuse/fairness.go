@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -84,7 +85,7 @@ var fairnessAttacks = []attack{{
 				if err != nil {
 					return
 				}
-				if id, ok := messageID(first, body); ok && reader.send(rawmqtt.Packet(rawmqtt.Puback, 0, rawmqtt.Body(nil).Uint16(id))) != nil {
+				if id, ok := messageID(first, body); ok && reader.send(rawmqtt.Packet(wire.Puback, 0, rawmqtt.Body(nil).Uint16(id))) != nil {
 					return
 				}
 			}
@@ -113,7 +114,7 @@ var fairnessAttacks = []attack{{
 
 // messageID returns the packet id of a PUBLISH with QoS 1.
 func messageID(first byte, body []byte) (uint16, bool) {
-	if first>>4 != rawmqtt.Publish || first>>1&3 == 0 || len(body) < 2 {
+	if first>>4 != wire.Publish || first>>1&3 == 0 || len(body) < 2 {
 		return 0, false
 	}
 	at := 2 + int(body[0])<<8 + int(body[1])

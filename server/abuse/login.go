@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -219,21 +220,21 @@ func keepAliveOf(connack []byte) (seconds int, ok bool) {
 	}
 	for rest := connack[3:]; len(rest) > 0; { // the length of the properties has one byte here
 		switch id := rest[0]; id {
-		case rawmqtt.ServerKeepAlive:
+		case wire.ServerKeepAlive:
 			if len(rest) < 3 {
 				return 0, false
 			}
 			return int(rest[1])<<8 | int(rest[2]), true
-		case rawmqtt.SessionExpiry, rawmqtt.MaximumPacketSize:
+		case wire.SessionExpiry, wire.MaximumPacketSize:
 			rest = rest[min(5, len(rest)):]
-		case rawmqtt.ReceiveMaximum, rawmqtt.TopicAliasMaximum:
+		case wire.ReceiveMaximum, wire.TopicAliasMaximum:
 			rest = rest[min(3, len(rest)):]
-		case rawmqtt.AssignedClient, 0x1f, 0x1a, 0x1c, rawmqtt.AuthMethod, rawmqtt.AuthData:
+		case wire.AssignedClientID, 0x1f, 0x1a, 0x1c, wire.AuthenticationMethod, wire.AuthenticationData:
 			if len(rest) < 3 {
 				return 0, false
 			}
 			rest = rest[min(3+int(rest[1])<<8+int(rest[2]), len(rest)):]
-		case rawmqtt.UserProperty:
+		case wire.UserProperty:
 			return 0, false
 		default: // those with one byte
 			rest = rest[min(2, len(rest)):]

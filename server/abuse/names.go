@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -97,7 +98,7 @@ var nameAttacks = []attack{{
 			if err != nil {
 				break
 			}
-			if first>>4 == rawmqtt.Publish {
+			if first>>4 == wire.Publish {
 				received++
 			}
 		}

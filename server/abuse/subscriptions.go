@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -27,7 +28,7 @@ var subscriptionAttacks = []attack{{
 			for ctx.Err() == nil {
 				login := named("retain-")(worker)
 				// Room for SUBACK and not for a message: what is looked up need not be sent.
-				login.Properties = rawmqtt.Body(nil).Byte(rawmqtt.MaximumPacketSize).Uint32(16)
+				login.Properties = rawmqtt.Body(nil).Byte(wire.MaximumPacketSize).Uint32(16)
 				p, err := t.login(ctx, login)
 				if err != nil {
 					_ = sleep(ctx, 50*time.Millisecond)

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
@@ -72,22 +73,22 @@ func (g *Generator) Login() []byte {
 	}
 	var properties rawmqtt.Body
 	if g.oneIn(2) {
-		properties = properties.Byte(rawmqtt.SessionExpiry).Uint32(pick[uint32](g, 0, 1, 1, 3600, 1<<32-1))
+		properties = properties.Byte(wire.SessionExpiry).Uint32(pick[uint32](g, 0, 1, 1, 3600, 1<<32-1))
 	}
 	if g.oneIn(3) {
-		properties = properties.Byte(rawmqtt.ReceiveMaximum).Uint16(pick[uint16](g, 1, 2, 100, 65535))
+		properties = properties.Byte(wire.ReceiveMaximum).Uint16(pick[uint16](g, 1, 2, 100, 65535))
 	}
 	if g.oneIn(4) {
-		properties = properties.Byte(rawmqtt.MaximumPacketSize).Uint32(pick[uint32](g, 1, 50, 400, 1<<20))
+		properties = properties.Byte(wire.MaximumPacketSize).Uint32(pick[uint32](g, 1, 50, 400, 1<<20))
 	}
 	if g.oneIn(6) {
-		properties = properties.Byte(rawmqtt.TopicAliasMaximum).Uint16(10)
+		properties = properties.Byte(wire.TopicAliasMaximum).Uint16(10)
 	}
 	if g.oneIn(6) {
-		properties = properties.Byte(rawmqtt.RequestProblem).Byte(pick[byte](g, 0, 1))
+		properties = properties.Byte(wire.RequestProblemInformation).Byte(pick[byte](g, 0, 1))
 	}
 	if g.wildly(20) {
-		properties = properties.Byte(rawmqtt.AuthMethod).Text("K8S-SAT").Byte(rawmqtt.AuthData).Text("data")
+		properties = properties.Byte(wire.AuthenticationMethod).Text("K8S-SAT").Byte(wire.AuthenticationData).Text("data")
 	}
 	if g.oneIn(6) {
 		properties = properties.User("k", "v")
@@ -121,7 +122,7 @@ func (g *Generator) Login() []byte {
 	if flags&0x40 != 0 {
 		body = body.Text("password")
 	}
-	packet := rawmqtt.Packet(rawmqtt.Connect, 0, body)
+	packet := rawmqtt.Packet(wire.Connect, 0, body)
 	if g.wildly(6) {
 		packet = g.damaged(packet)
 	}
@@ -155,15 +156,15 @@ func (g *Generator) valid() []byte {
 	case n < 90:
 		return g.acknowledgement()
 	case n < 94:
-		return rawmqtt.Packet(rawmqtt.Pingreq, 0, nil)
+		return rawmqtt.Packet(wire.Pingreq, 0, nil)
 	case n < 96:
 		return g.disconnect()
 	case n < 97:
 		return g.Login()
 	case n < 98:
-		return rawmqtt.Packet(rawmqtt.Auth, 0, rawmqtt.Body(nil).Byte(0x19).Properties(rawmqtt.Body(nil).Byte(rawmqtt.AuthMethod).Text("K8S-SAT")))
+		return rawmqtt.Packet(wire.Auth, 0, rawmqtt.Body(nil).Byte(0x19).Properties(rawmqtt.Body(nil).Byte(wire.AuthenticationMethod).Text("K8S-SAT")))
 	default: // what only a server sends
-		return rawmqtt.Packet(pick[byte](g, 0, rawmqtt.Connack, rawmqtt.Suback, rawmqtt.Unsuback, rawmqtt.Pingresp), byte(g.random.IntN(16)),
+		return rawmqtt.Packet(pick[byte](g, 0, wire.Connack, wire.Suback, wire.Unsuback, wire.Pingresp), byte(g.random.IntN(16)),
 			rawmqtt.Body(nil).Uint16(g.packetID()).Properties(nil).Byte(0))
 	}
 }
@@ -275,10 +276,10 @@ func (g *Generator) requestProperties() rawmqtt.Body {
 	}
 	properties := rawmqtt.Body(nil)
 	if !g.oneIn(20) {
-		properties = properties.Byte(rawmqtt.ResponseTopic).Text(topic)
+		properties = properties.Byte(wire.ResponseTopic).Text(topic)
 	}
 	if !g.oneIn(20) {
-		properties = properties.Byte(rawmqtt.CorrelationData).Text(pick(g, "0123456789abcdef", "0123456789abcdeg", strconv.Itoa(g.random.IntN(1_000)), strings.Repeat("c", 3_000)))
+		properties = properties.Byte(wire.CorrelationData).Text(pick(g, "0123456789abcdef", "0123456789abcdeg", strconv.Itoa(g.random.IntN(1_000)), strings.Repeat("c", 3_000)))
 	}
 	if g.oneIn(3) {
 		properties = properties.User(protocol.PropertyTimestamp, g.timestamp())
@@ -296,13 +297,13 @@ func (g *Generator) requestProperties() rawmqtt.Body {
 func (g *Generator) messageProperties() rawmqtt.Body {
 	var properties rawmqtt.Body
 	if g.oneIn(4) {
-		properties = properties.Byte(rawmqtt.MessageExpiry).Uint32(pick[uint32](g, 0, 1, 10, 1<<32-1))
+		properties = properties.Byte(wire.MessageExpiry).Uint32(pick[uint32](g, 0, 1, 10, 1<<32-1))
 	}
 	if g.oneIn(4) {
-		properties = properties.Byte(rawmqtt.ContentType).Text("application/octet-stream")
+		properties = properties.Byte(wire.ContentType).Text("application/octet-stream")
 	}
 	if g.oneIn(8) {
-		properties = properties.Byte(rawmqtt.PayloadFormat).Byte(pick[byte](g, 0, 1))
+		properties = properties.Byte(wire.PayloadFormat).Byte(pick[byte](g, 0, 1))
 	}
 	if g.oneIn(8) {
 		for range pick(g, 1, 2, 30, 64, 65, 200) {
@@ -315,7 +316,7 @@ func (g *Generator) messageProperties() rawmqtt.Body {
 func (g *Generator) willProperties() rawmqtt.Body {
 	properties := g.requestProperties()
 	if g.oneIn(3) {
-		properties = properties.Byte(rawmqtt.WillDelay).Uint32(pick[uint32](g, 0, 1, 60))
+		properties = properties.Byte(wire.WillDelay).Uint32(pick[uint32](g, 0, 1, 60))
 	}
 	return properties
 }
@@ -344,10 +345,10 @@ func (g *Generator) publish() []byte {
 		m.Properties = g.requestProperties()
 	}
 	if g.wildly(15) {
-		m.Properties = m.Properties.Byte(rawmqtt.TopicAlias).Uint16(pick[uint16](g, 0, 1, 65535))
+		m.Properties = m.Properties.Byte(wire.TopicAlias).Uint16(pick[uint16](g, 0, 1, 65535))
 	}
 	if g.wildly(20) {
-		m.Properties = m.Properties.Byte(rawmqtt.SubscriptionIdentifier).Variable(5)
+		m.Properties = m.Properties.Byte(wire.SubscriptionIdentifier).Variable(5)
 	}
 	packet := m.Packet()
 	if m.QoS == 1 && g.oneIn(10) || g.wildly(20) {
@@ -360,7 +361,7 @@ func (g *Generator) subscribe() []byte {
 	body := rawmqtt.Body(nil).Uint16(g.packetID())
 	var properties rawmqtt.Body
 	if g.oneIn(4) {
-		properties = properties.Byte(rawmqtt.SubscriptionIdentifier).Variable(g.subscriptionIdentifier())
+		properties = properties.Byte(wire.SubscriptionIdentifier).Variable(g.subscriptionIdentifier())
 	}
 	if g.oneIn(6) {
 		properties = properties.User("k", "v")
@@ -381,7 +382,7 @@ func (g *Generator) subscribe() []byte {
 		}
 		body = body.Text(filter).Byte(options)
 	}
-	return rawmqtt.Packet(rawmqtt.Subscribe, 2, body)
+	return rawmqtt.Packet(wire.Subscribe, 2, body)
 }
 
 func (g *Generator) subscriptionIdentifier() int {
@@ -400,16 +401,16 @@ func (g *Generator) unsubscribe() []byte {
 	for range n {
 		body = body.Text(g.filter())
 	}
-	return rawmqtt.Packet(rawmqtt.Unsubscribe, 2, body)
+	return rawmqtt.Packet(wire.Unsubscribe, 2, body)
 }
 
 func (g *Generator) acknowledgement() []byte {
-	kind := byte(rawmqtt.Puback)
+	kind := byte(wire.Puback)
 	if g.wildly(2) {
-		kind = pick[byte](g, rawmqtt.Pubrec, rawmqtt.Pubrel, rawmqtt.Pubcomp)
+		kind = pick[byte](g, wire.Pubrec, wire.Pubrel, wire.Pubcomp)
 	}
 	var flags byte
-	if kind == rawmqtt.Pubrel {
+	if kind == wire.Pubrel {
 		flags = 2
 	}
 	body := rawmqtt.Body(nil).Uint16(uint16(g.random.IntN(20)))
@@ -424,10 +425,10 @@ func (g *Generator) acknowledgement() []byte {
 
 func (g *Generator) disconnect() []byte {
 	if g.oneIn(3) {
-		return rawmqtt.Packet(rawmqtt.Disconnect, 0, nil)
+		return rawmqtt.Packet(wire.Disconnect, 0, nil)
 	}
-	return rawmqtt.Packet(rawmqtt.Disconnect, 0, rawmqtt.Body(nil).Byte(pick[byte](g, 0, 4, 0x81, 1)).
-		Properties(rawmqtt.Body(nil).Byte(rawmqtt.SessionExpiry).Uint32(pick[uint32](g, 0, 1, 3600, 1<<32-1))))
+	return rawmqtt.Packet(wire.Disconnect, 0, rawmqtt.Body(nil).Byte(pick[byte](g, 0, 4, 0x81, 1)).
+		Properties(rawmqtt.Body(nil).Byte(wire.SessionExpiry).Uint32(pick[uint32](g, 0, 1, 3600, 1<<32-1))))
 }
 
 // damaged does to a packet what a broken or hostile client does. Most of it leaves a packet

@@ -6,7 +6,7 @@
 //
 //	var b rawmqtt.Body
 //	b = b.Uint16(1).Properties(nil).Text("a/b").Byte(0)
-//	packet := rawmqtt.Packet(rawmqtt.Subscribe, 2, b)
+//	packet := rawmqtt.Packet(wire.Subscribe, 2, b)
 //
 // Nothing is checked: a field that lies about its length is a slice of bytes like any other.
 // References in brackets are statements of the MQTT 5.0 standard.
@@ -18,49 +18,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-)
 
-// Types of packets, as they stand in the first four bits of the fixed header [MQTT-2.1.2].
-const (
-	Connect     = 1
-	Connack     = 2
-	Publish     = 3
-	Puback      = 4
-	Pubrec      = 5
-	Pubrel      = 6
-	Pubcomp     = 7
-	Subscribe   = 8
-	Suback      = 9
-	Unsubscribe = 10
-	Unsuback    = 11
-	Pingreq     = 12
-	Pingresp    = 13
-	Disconnect  = 14
-	Auth        = 15
-)
-
-// Identifiers of properties [MQTT-2.2.2.2].
-const (
-	PayloadFormat          = 0x01
-	MessageExpiry          = 0x02
-	ContentType            = 0x03
-	ResponseTopic          = 0x08
-	CorrelationData        = 0x09
-	SubscriptionIdentifier = 0x0b
-	SessionExpiry          = 0x11
-	AssignedClient         = 0x12
-	ServerKeepAlive        = 0x13
-	AuthMethod             = 0x15
-	AuthData               = 0x16
-	RequestProblem         = 0x17
-	WillDelay              = 0x18
-	RequestResponse        = 0x19
-	ReceiveMaximum         = 0x21
-	TopicAliasMaximum      = 0x22
-	TopicAlias             = 0x23
-	RetainAvailable        = 0x25
-	UserProperty           = 0x26
-	MaximumPacketSize      = 0x27
+	"github.com/tenurelock/tenure/internal/wire"
 )
 
 // Body is what follows the fixed header of a packet, or a list of properties. Each method
@@ -93,7 +52,7 @@ func (b Body) Text(text string) Body { return append(b.Uint16(uint16(len(text)))
 func (b Body) Properties(list Body) Body { return append(b.Variable(len(list)), list...) }
 
 // User appends a user property.
-func (b Body) User(name, value string) Body { return b.Byte(UserProperty).Text(name).Text(value) }
+func (b Body) User(name, value string) Body { return b.Byte(wire.UserProperty).Text(name).Text(value) }
 
 // Packet returns a packet of a type (0 to 15) with flags (0 to 15), the length of its body,
 // and its body.
@@ -131,7 +90,7 @@ func (l Login) Packet() []byte {
 	}
 	var properties Body
 	if l.Expiry > 0 {
-		properties = properties.Byte(SessionExpiry).Uint32(l.Expiry)
+		properties = properties.Byte(wire.SessionExpiry).Uint32(l.Expiry)
 	}
 	properties = append(properties, l.Properties...)
 	body := Body(nil).Text("MQTT").Byte(5).Byte(flags).Uint16(l.KeepAlive).Properties(properties).Text(l.ClientID)
@@ -141,7 +100,7 @@ func (l Login) Packet() []byte {
 	if l.Password != "" {
 		body = body.Text(l.Password)
 	}
-	return Packet(Connect, 0, body)
+	return Packet(wire.Connect, 0, body)
 }
 
 // SubscribeTo returns a SUBSCRIBE packet for filters, all with the same options.
@@ -150,7 +109,7 @@ func SubscribeTo(id uint16, options byte, filters ...string) []byte {
 	for _, filter := range filters {
 		body = body.Text(filter).Byte(options)
 	}
-	return Packet(Subscribe, 2, body)
+	return Packet(wire.Subscribe, 2, body)
 }
 
 // Message is a PUBLISH packet.
@@ -174,7 +133,7 @@ func (m Message) Packet() []byte {
 	if m.Retain {
 		flags |= 1
 	}
-	return Packet(Publish, flags, body)
+	return Packet(wire.Publish, flags, body)
 }
 
 // ErrTooLarge is the error of Read for a packet that is longer than its limit.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -31,7 +32,7 @@ func TestValidPacketsAreWhatTheirFieldsSay(t *testing.T) {
 	if len(subscribe.Filters) != 2 || subscribe.Filters[1].Filter != "c/#" || subscribe.Filters[1].Qos != 1 || subscribe.PacketID != 3 {
 		t.Errorf("SUBSCRIBE: %+v", subscribe.Filters)
 	}
-	packet := rawmqtt.Message{Topic: "t", QoS: 1, ID: 5, Retain: true, Properties: rawmqtt.Body(nil).Byte(rawmqtt.ResponseTopic).Text("r").User("k", "v"), Payload: []byte("p")}.Packet()
+	packet := rawmqtt.Message{Topic: "t", QoS: 1, ID: 5, Retain: true, Properties: rawmqtt.Body(nil).Byte(wire.ResponseTopic).Text("r").User("k", "v"), Payload: []byte("p")}.Packet()
 	p, ok := frame.ParsePublish(packet)
 	if value, _ := p.User("k"); !ok || string(p.Topic) != "t" || p.QoS != 1 || p.PacketID != 5 || !p.Retain || string(p.ResponseTopic) != "r" || string(value) != "v" || string(p.Payload) != "p" {
 		t.Errorf("PUBLISH: %+v, %v", p, ok)
@@ -39,14 +40,14 @@ func TestValidPacketsAreWhatTheirFieldsSay(t *testing.T) {
 }
 
 func TestAPacketIsReadWhole(t *testing.T) {
-	stream := append(rawmqtt.Message{Topic: "t", Payload: bytes.Repeat([]byte("x"), 300)}.Packet(), rawmqtt.Packet(rawmqtt.Pingreq, 0, nil)...)
+	stream := append(rawmqtt.Message{Topic: "t", Payload: bytes.Repeat([]byte("x"), 300)}.Packet(), rawmqtt.Packet(wire.Pingreq, 0, nil)...)
 	from := bufio.NewReader(bytes.NewReader(stream))
 	first, body, err := rawmqtt.Read(from, 1000)
-	if first != rawmqtt.Publish<<4 || len(body) != 304 || err != nil {
+	if first != wire.Publish<<4 || len(body) != 304 || err != nil {
 		t.Errorf("PUBLISH: %x, %d bytes, %v", first, len(body), err)
 	}
 	first, body, err = rawmqtt.Read(from, 0)
-	if first != rawmqtt.Pingreq<<4 || len(body) != 0 || err != nil {
+	if first != wire.Pingreq<<4 || len(body) != 0 || err != nil {
 		t.Errorf("PINGREQ: %x, %d bytes, %v", first, len(body), err)
 	}
 }
