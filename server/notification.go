@@ -49,20 +49,27 @@ func (s *Server) writeWaiting(cl *mqtt.Client, conn *connection) {
 		conn.news.Begin()
 		s.notify(cl, conn, notification)
 	}
+	s.writeMessages(conn)
+	conn.news.End()
+	conn.flush()
+}
+
+// writeMessages writes what waits in the session of a client. The session may ask an
+// Authorizer, so its packets are gathered without a lock of the connection.
+func (s *Server) writeMessages(conn *connection) {
+	room := heldRooms.Get().(*[heldRoom]byte)
+	defer heldRooms.Put(room)
 	for more := true; more && !conn.closed.Load(); {
 		conn.news.Begin()
-		held := conn.holdBack(func(held []byte) []byte {
-			held, _, more = conn.session.Append(conn.outbox, held, heldEnough)
-			return held
-		})
-		if held == 0 && !more {
-			break
+		var gathered []byte
+		gathered, _, more = conn.session.Append(conn.outbox, room[:0], heldEnough)
+		if len(gathered) == 0 {
+			return
 		}
+		conn.holdBack(func(held []byte) []byte { return append(held, gathered...) })
 		conn.news.End()
 		conn.flush()
 	}
-	conn.news.End()
-	conn.flush()
 }
 
 // notify holds a notification back, with QoS 0, and writes when that is enough.

@@ -417,9 +417,11 @@ func (s *Session) next(link Link, enough bool) (packet frame.Forward, ok, more b
 // gives up the lock meanwhile.
 func (s *Session) ask(w *waiting) {
 	epoch, mayRead := s.epoch, s.receiver.MayRead
-	s.mu.Unlock()
-	allowed := mayRead == nil || mayRead(w.message.Topic)
-	s.mu.Lock()
+	allowed := func() bool {
+		s.mu.Unlock()
+		defer s.mu.Lock() // also if mayRead panics: the caller unlocks it
+		return mayRead == nil || mayRead(w.message.Topic)
+	}()
 	switch {
 	case w.isGone || s.link == nil || s.epoch != epoch: // it is no longer in a list
 	case allowed:
