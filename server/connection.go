@@ -55,7 +55,11 @@ type connection struct {
 	// writing is held during a write, and only for that: it keeps writes in order, as the
 	// socket itself does.
 	writing sync.Mutex
-	held    []byte // to be written first; guarded by writing
+
+	// holding guards held. It is not held during a write: a goroutine in a turn must not wait for
+	// a client that does not read.
+	holding sync.Mutex
+	held    []byte // to be written first
 
 	mu      sync.Mutex
 	release func() // gives back the lock on the client id, while it is held
@@ -179,10 +183,10 @@ const (
 var heldRooms = sync.Pool{New: func() any { return new([heldRoom]byte) }}
 
 // holdBack lets encode append whole packets to what will be written next, and returns how
-// many bytes that added. It writes nothing: see flush.
+// many bytes that added. It writes nothing, and waits for no write: see flush.
 func (c *connection) holdBack(encode func(held []byte) []byte) (added int) {
-	c.writing.Lock()
-	defer c.writing.Unlock()
+	c.holding.Lock()
+	defer c.holding.Unlock()
 	if c.held == nil {
 		c.held = heldRooms.Get().(*[heldRoom]byte)[:0]
 	}
@@ -200,14 +204,17 @@ func (c *connection) flush() {
 
 // writeHeld is called with writing locked.
 func (c *connection) writeHeld() error {
-	if c.held == nil {
+	c.holding.Lock()
+	held := c.held
+	c.held = nil
+	c.holding.Unlock()
+	if held == nil {
 		return nil
 	}
-	_, err := c.write(c.held)
-	if cap(c.held) == heldRoom {
-		heldRooms.Put((*[heldRoom]byte)(c.held[:heldRoom]))
+	_, err := c.write(held)
+	if cap(held) == heldRoom {
+		heldRooms.Put((*[heldRoom]byte)(held[:heldRoom]))
 	}
-	c.held = nil
 	return err
 }
 

@@ -146,8 +146,7 @@
 //
 // Locks are taken in this order, and never across I/O: that on a client id (Server.names), that of
 // the engine, Server.mu, outbox.mu. Those of package pubsub are its own: it calls only the outbox with
-// one held. connection.writing is held for a write, and only the lock of a session is taken
-// under it.
+// one held. connection.writing is held for a write, and only connection.holding is taken under it.
 //
 // An attached store has one connection. The goroutine of paho that hands out messages
 // applies requests, answers them, and listens to other stores (attachedLink.received); a
