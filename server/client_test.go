@@ -94,7 +94,7 @@ func TestASetThatAsksForPersistenceIsTakenByEveryStoreOfOurs(t *testing.T) {
 		name  string
 		start func(t *testing.T) (address string)
 	}{
-		{"express", func(t *testing.T) string { return start(t, server.Options{}) }},
+		{"our server", func(t *testing.T) string { return start(t, server.Options{}) }},
 		{"attached", func(t *testing.T) string {
 			address := mosquitto.Start(t, "").Address
 			attach(t, address, server.AttachOptions{})

@@ -12,11 +12,6 @@ import (
 	"github.com/tenurelock/tenure/server/access"
 )
 
-// bothBrokers runs a test with the requests answered past the broker, and through it.
-func bothBrokers(t *testing.T, test func(t *testing.T, options server.Options)) {
-	t.Run("express", func(t *testing.T) { test(t, server.Options{}) })
-}
-
 // answer takes a request of another application and answers it where it says.
 func (p *peer) answer(payload string) {
 	p.t.Helper()
@@ -38,39 +33,37 @@ func (p *peer) answer(payload string) {
 // The applications of the AIO SDKs answer each other on clients/{id of the one that
 // asked}/{topic of the request}, while both use the store.
 func TestTwoApplicationsAnswerEachOther(t *testing.T) {
-	bothBrokers(t, func(t *testing.T, options server.Options) {
-		address := start(t, options)
-		invoker, executor := connect(t, address, "invoker", nil), connect(t, address, "executor", nil)
-		executor.subscribe("services/press/+/command/+")
-		for i, level := range []string{"invoker", "696E766F6B6572"} {
-			request := fmt.Sprintf("services/press/executor/command/increment-%d", i)
-			response := "clients/" + level + "/" + request
-			invoker.subscribe(response)
-			for round := range 3 {
-				invoker.do("SET", "k", "v") // on their own response topics
-				executor.do("GET", "k")
-				correlation := fmt.Sprintf("%015d%d", i, round)
-				if _, err := invoker.publish(&paho.Publish{
-					QoS:     1,
-					Topic:   request,
-					Payload: []byte("{}"),
-					Properties: &paho.PublishProperties{
-						ResponseTopic:   response,
-						CorrelationData: []byte(correlation),
-						User:            paho.UserProperties{{Key: "__srcId", Value: "invoker"}},
-					},
-				}); err != nil {
-					t.Fatal(err)
-				}
-				executor.answer(correlation)
-				reply := invoker.next()
-				if reply.Topic != response || string(reply.Payload) != correlation || string(reply.Properties.CorrelationData) != correlation ||
-					reply.Properties.User.Get("__stat") != "200" {
-					t.Errorf("%s: the reply is %v", level, reply)
-				}
+	address := start(t, server.Options{})
+	invoker, executor := connect(t, address, "invoker", nil), connect(t, address, "executor", nil)
+	executor.subscribe("services/press/+/command/+")
+	for i, level := range []string{"invoker", "696E766F6B6572"} {
+		request := fmt.Sprintf("services/press/executor/command/increment-%d", i)
+		response := "clients/" + level + "/" + request
+		invoker.subscribe(response)
+		for round := range 3 {
+			invoker.do("SET", "k", "v") // on their own response topics
+			executor.do("GET", "k")
+			correlation := fmt.Sprintf("%015d%d", i, round)
+			if _, err := invoker.publish(&paho.Publish{
+				QoS:     1,
+				Topic:   request,
+				Payload: []byte("{}"),
+				Properties: &paho.PublishProperties{
+					ResponseTopic:   response,
+					CorrelationData: []byte(correlation),
+					User:            paho.UserProperties{{Key: "__srcId", Value: "invoker"}},
+				},
+			}); err != nil {
+				t.Fatal(err)
+			}
+			executor.answer(correlation)
+			reply := invoker.next()
+			if reply.Topic != response || string(reply.Payload) != correlation || string(reply.Properties.CorrelationData) != correlation ||
+				reply.Properties.User.Get("__stat") != "200" {
+				t.Errorf("%s: the reply is %v", level, reply)
 			}
 		}
-	})
+	}
 }
 
 // A stranger may publish to a client's topics, and only the client may read them.
@@ -129,55 +122,53 @@ func recommended(level string) []string {
 // No client publishes in the store's place, neither the victim's neighbour nor one whose
 // name looks like the victim's in hexadecimal digits, twice, nor the victim.
 func TestTheStoreAloneSpeaksWhereItAnswersAndNotifies(t *testing.T) {
-	bothBrokers(t, func(t *testing.T, options server.Options) {
-		address := start(t, options)
-		always := append(recommended("p"), recommended("70")...)
-		always = append(always, recommended("6a")...) // the plain form of a name that is no hex of the protocol
-		always = append(always,
-			reservedPrefix+"/70/command/notify/6B",
-			reservedPrefix+"/70/command/notify/6b",
-			strings.ToLower(reservedPrefix)+"/70/command/notify/6B",
-			"clients/statestore", "clients/statestore/x", "clients", "clients/p", "clients//x",
-			invokeTopic+"/response",
-		)
-		inUse := []string{"clients/p/response", "clients/70/answers"}
-		stranger, namesake := connect(t, address, "stranger", nil), connect(t, address, "3730", nil)
-		mustBe := func(when string, want bool, topics []string, who ...*peer) {
-			t.Helper()
-			for _, topic := range topics {
-				for _, p := range who {
-					if got := p.mayPublish(topic); got != want {
-						t.Errorf("%s, %q may publish to %q: %v", when, p.id, topic, got)
-					}
+	address := start(t, server.Options{})
+	always := append(recommended("p"), recommended("70")...)
+	always = append(always, recommended("6a")...) // the plain form of a name that is no hex of the protocol
+	always = append(always,
+		reservedPrefix+"/70/command/notify/6B",
+		reservedPrefix+"/70/command/notify/6b",
+		strings.ToLower(reservedPrefix)+"/70/command/notify/6B",
+		"clients/statestore", "clients/statestore/x", "clients", "clients/p", "clients//x",
+		invokeTopic+"/response",
+	)
+	inUse := []string{"clients/p/response", "clients/70/answers"}
+	stranger, namesake := connect(t, address, "stranger", nil), connect(t, address, "3730", nil)
+	mustBe := func(when string, want bool, topics []string, who ...*peer) {
+		t.Helper()
+		for _, topic := range topics {
+			for _, p := range who {
+				if got := p.mayPublish(topic); got != want {
+					t.Errorf("%s, %q may publish to %q: %v", when, p.id, topic, got)
 				}
 			}
-			for _, p := range who {
-				p.mayPublish("factory/last") // the broker delivers after PUBACK; now it has delivered the rest
-			}
 		}
-		mustBe("before the victim connects", false, always, stranger, namesake)
-		mustBe("before the victim connects", true, inUse, stranger, namesake)
-		p, err := tryConnect(t, address, "p", nil)
-		if err != nil {
+		for _, p := range who {
+			p.mayPublish("factory/last") // the broker delivers after PUBACK; now it has delivered the rest
+		}
+	}
+	mustBe("before the victim connects", false, always, stranger, namesake)
+	mustBe("before the victim connects", true, inUse, stranger, namesake)
+	p, err := tryConnect(t, address, "p", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustBe("before its first request", false, always, stranger, namesake, p)
+	mustBe("before its first request", true, inUse, stranger, namesake, p)
+	for _, topic := range inUse {
+		p.replyTo = topic
+		p.subscribe(topic)
+		p.do("GET", "k")
+	}
+	mustBe("after its first request", false, append(always, inUse...), stranger, namesake, p)
+	mustBe("after its first request", true, []string{"clients/p/responses", "clients/p/response/x", "clients/70/response"}, stranger, namesake, p)
+	for _, topic := range inUse { // QoS 0 is refused without a word
+		if _, err := stranger.publish(&paho.Publish{Topic: topic, Payload: []byte("forged")}); err != nil {
 			t.Fatal(err)
 		}
-		mustBe("before its first request", false, always, stranger, namesake, p)
-		mustBe("before its first request", true, inUse, stranger, namesake, p)
-		for _, topic := range inUse {
-			p.replyTo = topic
-			p.subscribe(topic)
-			p.do("GET", "k")
-		}
-		mustBe("after its first request", false, append(always, inUse...), stranger, namesake, p)
-		mustBe("after its first request", true, []string{"clients/p/responses", "clients/p/response/x", "clients/70/response"}, stranger, namesake, p)
-		for _, topic := range inUse { // QoS 0 is refused without a word
-			if _, err := stranger.publish(&paho.Publish{Topic: topic, Payload: []byte("forged")}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		stranger.mustBeSilent() // its messages were read
-		p.mustBeSilent()
-	})
+	}
+	stranger.mustBeSilent() // its messages were read
+	p.mustBeSilent()
 }
 
 // A response topic belongs to the store as long as the session of its client.
@@ -242,30 +233,28 @@ func TestAResponseTopicIsReservedUntilTheSessionOfItsClientEnds(t *testing.T) {
 
 // Invariant 56: what a client can make the server hold is bounded.
 func TestInvariant56AClientMayBeAnsweredOnAtMost64Topics(t *testing.T) {
-	bothBrokers(t, func(t *testing.T, options server.Options) {
-		address, s := startServer(t, options)
-		p := connect(t, address, "p", nil)
-		p.subscribe("clients/p/#")
-		for i := range 64 {
-			p.replyTo = fmt.Sprintf("clients/p/%d/%s", i, strings.Repeat("x", 1000))
-			p.do("GET", "k")
-		}
-		one := p.request("SET", "k", "v")
-		one.Properties.ResponseTopic = "clients/p/another"
-		ack, err := p.publish(one)
-		if err == nil || ack == nil || ack.ReasonCode != packets.PubackQuotaExceeded || !strings.Contains(ack.Properties.ReasonString, "64 response topics") {
-			t.Errorf("the 65th: %+v, %v", ack, err)
-		}
-		if got := s.Stats().Dropped[server.DroppedTooManyTopics]; got != 1 {
-			t.Errorf("%d are counted", got)
-		}
-		p.mustGet("k", "") // on a topic that is reserved already
-		for _, topic := range []string{"clients/p/services/statestore/_any_/command/invoke/response", "factory/answers"} {
-			p.replyTo = topic // which need not be remembered
-			p.subscribe(topic)
-			p.do("GET", "k")
-		}
-	})
+	address, s := startServer(t, server.Options{})
+	p := connect(t, address, "p", nil)
+	p.subscribe("clients/p/#")
+	for i := range 64 {
+		p.replyTo = fmt.Sprintf("clients/p/%d/%s", i, strings.Repeat("x", 1000))
+		p.do("GET", "k")
+	}
+	one := p.request("SET", "k", "v")
+	one.Properties.ResponseTopic = "clients/p/another"
+	ack, err := p.publish(one)
+	if err == nil || ack == nil || ack.ReasonCode != packets.PubackQuotaExceeded || !strings.Contains(ack.Properties.ReasonString, "64 response topics") {
+		t.Errorf("the 65th: %+v, %v", ack, err)
+	}
+	if got := s.Stats().Dropped[server.DroppedTooManyTopics]; got != 1 {
+		t.Errorf("%d are counted", got)
+	}
+	p.mustGet("k", "") // on a topic that is reserved already
+	for _, topic := range []string{"clients/p/services/statestore/_any_/command/invoke/response", "factory/answers"} {
+		p.replyTo = topic // which need not be remembered
+		p.subscribe(topic)
+		p.do("GET", "k")
+	}
 }
 
 // A topic below clients/ may have another owner by the time a retained message is read.
