@@ -335,7 +335,12 @@ func (h *picky) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet
 // startBroker runs a broker without a store until the test ends.
 func startBroker(t *testing.T, hook mqtt.Hook) (address string) {
 	t.Helper()
-	broker := mqtt.New(&mqtt.Options{Logger: discard})
+	return serveBroker(t, mqtt.New(&mqtt.Options{Logger: discard}), hook)
+}
+
+// serveBroker is startBroker for a hook that needs to know its broker.
+func serveBroker(t *testing.T, broker *mqtt.Server, hook mqtt.Hook) (address string) {
+	t.Helper()
 	if err := broker.AddHook(hook, nil); err != nil {
 		t.Fatal(err)
 	}

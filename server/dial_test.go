@@ -118,7 +118,7 @@ func TestInvariant50WrongCredentialsEndDialAtOnceAndNoClientThatWasConnected(t *
 
 // tokens lets a server take tokens of service accounts, as brokers in Kubernetes do.
 type tokens struct {
-	mqtt.HookBase
+	open
 	broker *mqtt.Server
 	shown  chan string // what was shown, and how
 
@@ -130,8 +130,8 @@ const methodServiceAccount = "K8S-SAT"
 
 func (*tokens) ID() string { return "tokens" }
 
-func (*tokens) Provides(call byte) bool {
-	return call == mqtt.OnConnect || call == mqtt.OnAuthPacket || call == mqtt.OnPacketEncode
+func (h *tokens) Provides(call byte) bool {
+	return call == mqtt.OnConnect || call == mqtt.OnAuthPacket || call == mqtt.OnPacketEncode || h.open.Provides(call)
 }
 
 func (h *tokens) take(how string, properties packets.Properties) bool {
@@ -149,6 +149,9 @@ func (h *tokens) replace(valid string) {
 }
 
 func (h *tokens) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
+	if pk.Properties.AuthenticationMethod == "" {
+		return nil // the store
+	}
 	if h.take("CONNECT", pk.Properties) {
 		return nil
 	}
@@ -167,8 +170,8 @@ func (h *tokens) OnAuthPacket(cl *mqtt.Client, pk packets.Packet) (packets.Packe
 	})
 }
 
-func (*tokens) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet {
-	if pk.FixedHeader.Type == packets.Connack {
+func (*tokens) OnPacketEncode(cl *mqtt.Client, pk packets.Packet) packets.Packet {
+	if pk.FixedHeader.Type == packets.Connack && cl.Properties.Props.AuthenticationMethod != "" {
 		pk.Properties.AuthenticationMethod = methodServiceAccount // [MQTT-4.12.0-5]
 	}
 	return pk
@@ -188,11 +191,10 @@ func (h *tokens) mustHaveSeen(t *testing.T, want string) {
 
 func TestATokenOfAServiceAccountIsShownAndShownAnewWhenItChanges(t *testing.T) {
 	t.Parallel() // the file is looked at every ten seconds
-	target, s := startServer(t, server.Options{})
-	broker := &tokens{broker: s.Broker(), shown: make(chan string, 10), valid: "one"}
-	if err := s.Broker().AddHook(broker, nil); err != nil {
-		t.Fatal(err)
-	}
+	// The server itself knows no tokens.
+	broker := &tokens{broker: mqtt.New(&mqtt.Options{Logger: discard}), shown: make(chan string, 10), valid: "one"}
+	target := serveBroker(t, broker.broker, broker)
+	attachAlone(t, target, server.AttachOptions{})
 	through := newProxy(t, target)
 	address, files := "mqtt://"+through.address(), newFolder(t)
 	file := files.write("token", []byte("wrong"))
@@ -224,7 +226,7 @@ func TestATokenOfAServiceAccountIsShownAndShownAnewWhenItChanges(t *testing.T) {
 
 // moody answers with reason codes.
 type moody struct {
-	mqtt.HookBase
+	open
 	broker     *mqtt.Server
 	connack    packets.Code // of CONNECTs; zero: as usual
 	disconnect packets.Code // in answer to a request; zero: none
@@ -232,8 +234,8 @@ type moody struct {
 
 func (*moody) ID() string { return "moody" }
 
-func (*moody) Provides(call byte) bool {
-	return call == mqtt.OnConnect || call == mqtt.OnPacketRead
+func (h *moody) Provides(call byte) bool {
+	return call == mqtt.OnConnect || call == mqtt.OnPacketRead || h.open.Provides(call)
 }
 
 func (h *moody) OnConnect(cl *mqtt.Client, _ packets.Packet) error {
@@ -271,11 +273,8 @@ func TestTheBrokersReasonsCanBeToldApart(t *testing.T) {
 		{"DISCONNECT: not authorized", disconnect(packets.ErrNotAuthorized), transport.ErrNotAuthorized, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			address, s := startServer(t, server.Options{}) // or the hook would see no requests
-			test.hook.broker = s.Broker()
-			if err := s.Broker().AddHook(&test.hook, nil); err != nil {
-				t.Fatal(err)
-			}
+			test.hook.broker = mqtt.New(&mqtt.Options{Logger: discard})
+			address := serveBroker(t, test.hook.broker, &test.hook) // without a store: no request gets so far
 			var err error
 			if test.hook.connack.Code != 0 {
 				err = whyNot(t, "mqtt://"+address, transport.Options{})

@@ -57,10 +57,10 @@ func TestRequestsThatComeTogetherAreAnsweredInTheirOrder(t *testing.T) {
 
 // [MQTT-4.6.0-2]: how many requests must be remembered rests on it.
 func TestAcknowledgementsLeaveInTheOrderOfWhatTheyAcknowledge(t *testing.T) {
-	address := start(t, server.Options{})
+	const messages, size = 600, 32 << 10 // more than the sockets hold
+	address := start(t, server.Options{Limits: server.Limits{OutgoingBytes: 2 * messages * size}})
 	c, other := rawTo(t, address, "p"), rawTo(t, address, "other")
 	c.subscribe("news")
-	const messages, size = 600, 32 << 10 // more than the sockets hold
 	for range messages {
 		other.write(packet(0x30, text("news"), []byte{0}, make([]byte, size)))
 	}

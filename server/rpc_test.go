@@ -259,7 +259,7 @@ func TestInvariant56AClientMayBeAnsweredOnAtMost64Topics(t *testing.T) {
 
 // A topic below clients/ may have another owner by the time a retained message is read.
 func TestNothingBelowClientsIsRetained(t *testing.T) {
-	address := start(t, server.Options{})
+	address := start(t, server.Options{Retain: true})
 	p := connect(t, address, "p", nil)
 	for _, topic := range []string{"clients/q/x", "clients/p/x", "clients/70/x"} {
 		ack, err := p.publish(&paho.Publish{QoS: 1, Retain: true, Topic: topic, Payload: []byte("x")})
@@ -282,7 +282,7 @@ func TestNothingBelowClientsIsRetained(t *testing.T) {
 
 // A Will that could never be published is refused while its client can be told.
 func TestNoWillForgesAReplyOfTheStore(t *testing.T) {
-	address := start(t, server.Options{})
+	address := start(t, server.Options{Retain: true})
 	for _, test := range []struct {
 		client, topic string
 		retain        bool
