@@ -610,43 +610,60 @@ func TestWhatIsKeptOfARequestDoesNotKeepThePacket(t *testing.T) {
 }
 
 func TestASubscriberThatDoesNotReadIsOwedALimitedNumberOfMessages(t *testing.T) {
-	address := start(t, server.Options{})
-	reader := join(t, address, "reader", nil)
-	if err := reader.follow("factory/news", 0); err != nil {
-		t.Fatal(err)
-	}
-	writer := connect(t, address, "writer", nil)
-	const messages, size = 3000, 32 << 10
-	for range messages {
-		message := &paho.Publish{QoS: 0, Topic: "factory/news", Payload: make([]byte, size)}
-		if _, err := writer.publish(message); err != nil {
-			t.Fatal(err)
-		}
-	}
-	writer.mustGet("k", "") // all of them were handled
-	if err := reader.follow("factory/last", 0); err == nil {
-		t.Fatal("nothing was waiting")
-	}
-	received := 1
-	for {
-		packet, err := reader.receive()
-		if err != nil {
-			t.Fatalf("after %d messages: %v", received, err)
-		}
-		message, ok := packet.Content.(*packets.Publish)
-		if !ok {
-			continue // SUBACK overtakes what waits
-		}
-		if message.Topic == "factory/last" {
-			break
-		}
-		if received++; received == 500 { // there is room behind the others now
-			writer.say("factory/last", "last")
-		}
-	}
-	// 1,024 wait in the server; the rest is in the buffers of the sockets.
-	if received < 1024 || received > 1024+1024 {
-		t.Errorf("%d messages of %d arrived at last", received, messages)
+	for _, test := range []struct {
+		name           string
+		qos            byte
+		messages, size int
+		limits         server.Limits
+		most           int // that wait, besides those in the sockets
+		why            string
+	}{
+		{"QoS 0", 0, 3000, 32 << 10, server.Limits{}, (8 << 20) / (32 << 10), "connection full"},
+		{"QoS 0, with a limit", 0, 3000, 32 << 10, server.Limits{OutgoingBytes: 1 << 20}, (1 << 20) / (32 << 10), "connection full"},
+		{"bytes of QoS 1", 1, 500, 32 << 10, server.Limits{}, (4 << 20) / (32 << 10), "session full"},
+		{"bytes of QoS 1, with a limit", 1, 500, 32 << 10, server.Limits{SessionBytes: 1 << 20}, (1 << 20) / (32 << 10), "session full"},
+		{"messages of QoS 1", 1, 10_100, 1, server.Limits{}, 10_000, "session full"},
+		{"messages of QoS 1, with a limit", 1, 200, 1, server.Limits{SessionMessages: 100}, 100, "session full"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			address, s := startServer(t, server.Options{Limits: test.limits})
+			reader := rawTo(t, address, "reader")
+			reader.subscribe("factory/news")
+			writer := connect(t, address, "writer", nil)
+			for range test.messages {
+				message := &paho.Publish{QoS: test.qos, Topic: "factory/news", Payload: make([]byte, test.size)}
+				if _, err := writer.publish(message); err != nil {
+					t.Fatal(err)
+				}
+			}
+			writer.mustGet("k", "") // all of them were handled
+			usage := s.Usage()
+			if usage.OutgoingBytes > int64(test.most*test.size) || usage.WaitingMessages > int64(test.most) {
+				t.Errorf("%d bytes, and %d messages of QoS 1, wait; want those of %d messages at most", usage.OutgoingBytes, usage.WaitingMessages, test.most)
+			}
+			dropped := int(usage.DroppedMessages[test.why])
+			if dropped == 0 {
+				t.Errorf("nothing was dropped: %v", usage.DroppedMessages)
+			}
+			_ = reader.conn.SetDeadline(time.Now().Add(patience))
+			// Each of the others arrives, and where it must be acknowledged there is room again.
+			for range test.messages - dropped {
+				message, ok := frame.ParsePublish(reader.read())
+				if !ok || message.QoS != test.qos {
+					t.Fatalf("got a message of QoS %d, %t", message.QoS, ok)
+				}
+				if message.QoS > 0 {
+					reader.write(frame.AppendPuback(nil, message.PacketID))
+				}
+			}
+			if reader.do("GET", "k"); test.qos > 0 && s.Usage().WaitingMessages > 0 {
+				t.Errorf("%d messages still wait", s.Usage().WaitingMessages)
+			}
+			writer.sayWith(&paho.Publish{QoS: test.qos, Topic: "factory/news", Payload: []byte("last")})
+			if message, _ := frame.ParsePublish(reader.read()); string(message.Payload) != "last" {
+				t.Errorf("a message of %d bytes came last", len(message.Payload))
+			}
+		})
 	}
 }
 
