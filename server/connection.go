@@ -16,7 +16,6 @@ import (
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/turns"
-	"github.com/tenurelock/tenure/statestore"
 )
 
 // connection is a client's socket with what we know about it. The broker sees it
@@ -31,8 +30,10 @@ type connection struct {
 	news    *turns.Place    // of the goroutine that writes what waits
 	session *pubsub.Session // set when it is established, before anything can be sent
 
-	notifications []statestore.Notification // that are written now; of the goroutine that writes what waits
-	over          chan struct{}             // closed when the broker has forgotten the connection
+	watched       string        // the key of the latest notification; of the goroutine that writes what waits
+	notifyTopic   string        // the topic of its notifications; likewise
+	notifications []*news       // that are written now; of the goroutine that writes what waits
+	over          chan struct{} // closed when the broker has forgotten the connection
 
 	visitor      *visitor                  // until it has authenticated; set before anything else happens
 	admitted     bool                      // it has authenticated; the reading goroutine's
@@ -68,14 +69,14 @@ type connection struct {
 
 // newConnection returns a connection of a server. A packet of more than
 // Options.MaxPacketSize bytes ends it.
-func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing *quota) *connection {
+func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing *quota, post *post) *connection {
 	most := int(min(options.MaxPacketSize, math.MaxInt32)) // MQTT's own limit is lower
 	limits := gate.DefaultLimits()
 	limits.FirstPacket = min(limits.FirstPacket, most)
 	c := &connection{
 		Conn:   socket,
 		gate:   gate.New(gate.FromClient, limits),
-		outbox: newOutbox(options.Limits.OutgoingBytes, outgoing),
+		outbox: newOutbox(options.Limits.OutgoingBytes, outgoing, post),
 		place:  all.NewPlace(),
 		news:   all.NewPlace(),
 		over:   make(chan struct{}),

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"sync"
+
 	mqtt "github.com/mochi-mqtt/server/v2"
 
 	"github.com/tenurelock/tenure/internal/frame"
@@ -9,6 +11,15 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
+// news is a change that clients are told of. What is the same for all of them is encoded once,
+// by the first that is told.
+type news struct {
+	*statestore.Change
+	encode     sync.Once
+	properties []byte // as they lie on the wire
+	payload    []byte
+}
+
 // deliver queues a notification for its client: straight to its connection, whether or not
 // it subscribed to their topic. The engine calls it with its lock held: it must not block.
 func (s *Server) deliver(notification statestore.Notification) {
@@ -16,7 +27,10 @@ func (s *Server) deliver(notification statestore.Notification) {
 	if conn == nil {
 		return
 	}
-	queued, crowded := conn.outbox.push(notification)
+	if s.latest == nil || s.latest.Change != notification.Change {
+		s.latest = &news{Change: notification.Change}
+	}
+	queued, crowded := conn.outbox.push(s.latest)
 	if !queued {
 		conn.abort() // forget, called when that has taken effect, says why
 	}
@@ -73,20 +87,15 @@ func (s *Server) writeMessages(conn *connection) {
 }
 
 // notify holds a notification back, with QoS 0, and writes when that is enough.
-func (s *Server) notify(cl *mqtt.Client, conn *connection, notification statestore.Notification) {
-	message := frame.Message{
-		Topic:       protocol.NotifyTopic(cl.ID, notification.Key),
-		ContentType: protocol.ContentType,
-		User: []frame.UserProperty{
-			{Name: protocol.PropertyTimestamp, Value: notification.Version.String()},
-			{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-			{Name: protocol.PropertyStore, Value: s.engine.Identity()},
-		},
-		Payload: notification.Append(nil, s.options.Dialect),
+func (s *Server) notify(cl *mqtt.Client, conn *connection, notification *news) {
+	defer conn.outbox.Release(int(costOf(notification))) // not before: it waited until then
+	if conn.notifyTopic == "" || conn.watched != notification.Key {
+		conn.watched, conn.notifyTopic = notification.Key, protocol.NotifyTopic(cl.ID, notification.Key)
 	}
-	if isTooLarge(cl, &message) {
+	notification.encode.Do(func() { s.encode(notification) })
+	message := frame.Forward{MQTT5: true, Topic: conn.notifyTopic, Properties: notification.properties, Payload: notification.payload}
+	if limit := cl.Properties.Props.MaximumPacketSize; limit > 0 && uint64(message.Size()) > uint64(limit) {
 		s.logger.Debug("a notification is larger than its client takes", "client", logs.Name(cl.ID), "bytes", message.Size())
-		conn.outbox.Release(int(costOf(notification)))
 		return
 	}
 	var total int
@@ -102,5 +111,17 @@ func (s *Server) notify(cl *mqtt.Client, conn *connection, notification statesto
 		conn.news.End()
 		conn.flush()
 	}
-	conn.outbox.Release(int(costOf(notification))) // not before: it waited until then
+}
+
+// encode encodes what is the same for all clients that are told of a change.
+func (s *Server) encode(notification *news) {
+	notification.properties, _ = propertiesOf(&frame.Message{ // they are short
+		ContentType: protocol.ContentType,
+		User: []frame.UserProperty{
+			{Name: protocol.PropertyTimestamp, Value: notification.Version.String()},
+			{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+			{Name: protocol.PropertyStore, Value: s.engine.Identity()},
+		},
+	})
+	notification.payload = notification.Append(nil, s.options.Dialect)
 }

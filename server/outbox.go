@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 
 	"github.com/tenurelock/tenure/server/internal/pubsub"
-	"github.com/tenurelock/tenure/statestore"
 )
 
 // notificationCost is what a notification costs besides its key and value while it waits.
@@ -25,17 +24,22 @@ const keptRoom = 1024
 type outbox struct {
 	limit int64  // bytes
 	all   *quota // of all connections
+	post  *post  // says when to write
 	wake  chan struct{}
 	done  chan struct{}
 	task  sync.WaitGroup
 
-	mu      sync.Mutex
-	write   func() // nil: not begun
-	started bool
-	closed  bool
-	full    bool // has been, once
-	queue   []statestore.Notification
-	used    int64 // of limit
+	mu        sync.Mutex
+	write     func() // nil: not begun
+	started   bool
+	asked     bool   // post is to say when to write
+	permitted bool   // it has, and the goroutine has not done so
+	round     uint64 // of post, in which that was
+	again     bool   // something came while the goroutine was writing
+	closed    bool
+	full      bool // has been, once
+	queue     []*news
+	used      int64 // of limit
 }
 
 var _ pubsub.Link = (*outbox)(nil)
@@ -46,8 +50,8 @@ type quota struct {
 	used  atomic.Int64
 }
 
-func newOutbox(limit int64, all *quota) *outbox {
-	return &outbox{limit: limit, all: all, wake: make(chan struct{}, 1), done: make(chan struct{})}
+func newOutbox(limit int64, all *quota, post *post) *outbox {
+	return &outbox{limit: limit, all: all, post: post, wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
 // begin says how to write what waits. The goroutine that does so starts with the first Wake.
@@ -59,7 +63,7 @@ func (o *outbox) begin(write func()) {
 
 // push queues a notification, to be written after Wake. It reports false when there is no
 // room, and says when the room begins to be scarce.
-func (o *outbox) push(notification statestore.Notification) (queued, crowded bool) {
+func (o *outbox) push(notification *news) (queued, crowded bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
@@ -73,35 +77,73 @@ func (o *outbox) push(notification statestore.Notification) (queued, crowded boo
 	return true, o.used > o.limit/2
 }
 
-func costOf(notification statestore.Notification) int64 {
+func costOf(notification *news) int64 {
 	return notificationCost + int64(len(notification.Key)+len(notification.Value))
 }
 
-// Wake makes the goroutine write what waits.
+// Wake makes the goroutine write what waits, as soon as post lets it.
 func (o *outbox) Wake() {
+	if o.wakes() {
+		o.post.ask(o)
+	}
+}
+
+// wakes reports whether to ask post.
+func (o *outbox) wakes() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.closed || o.write == nil {
-		return
+	switch {
+	case o.closed || o.write == nil || o.asked:
+		return false
+	case o.permitted:
+		o.again = true // what was queued last may not have been seen
+		return false
 	}
 	if !o.started {
 		o.started = true
-		write := o.write
-		o.task.Go(func() {
-			for {
-				select {
-				case <-o.done:
-					return
-				case <-o.wake:
-				}
-				write()
-			}
-		})
+		o.task.Go(o.run)
 	}
-	select {
-	case o.wake <- struct{}{}:
-	default:
+	o.asked = true
+	return true
+}
+
+// permit makes the goroutine write what waits. It reports false if the outbox is closed.
+// Otherwise post is told when that is done.
+func (o *outbox) permit(round uint64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.asked = false
+	if o.closed {
+		return false
 	}
+	o.permitted, o.round = true, round
+	o.wake <- struct{}{} // has room: it is permitted once until it has written
+	return true
+}
+
+func (o *outbox) run() {
+	for {
+		select {
+		case <-o.done:
+			return
+		case <-o.wake:
+		}
+		o.write() // does not change once the goroutine runs
+		if o.written() {
+			o.post.ask(o)
+		}
+	}
+}
+
+// written tells post that the goroutine has written, and reports whether there may be more.
+func (o *outbox) written() (more bool) {
+	o.mu.Lock()
+	round := o.round
+	more = o.again && !o.closed
+	o.permitted, o.again, o.asked = false, false, more
+	o.mu.Unlock()
+	o.post.done(round)
+	return more
 }
 
 // Reserve takes room, and reports false if there is not as much.
@@ -146,7 +188,7 @@ func (o *outbox) overflowed() bool {
 
 // take returns the notifications that wait, and queues from now on in the room of those that
 // were written. They keep what they have reserved until they are given to written.
-func (o *outbox) take(written []statestore.Notification) []statestore.Notification {
+func (o *outbox) take(written []*news) []*news {
 	clear(written)
 	if cap(written) > keptRoom {
 		written = nil // it was a burst
@@ -167,4 +209,10 @@ func (o *outbox) close() {
 	close(o.done)
 	o.mu.Unlock()
 	o.task.Wait()
+	o.mu.Lock()
+	permitted := o.permitted // and the goroutine ended instead
+	o.mu.Unlock()
+	if permitted {
+		o.written()
+	}
 }

@@ -44,7 +44,7 @@ func TestInvariant38AClientThatIsSentAwayForReadingTooLittleHoldsUpNobody(t *tes
 		if err := await.Receive(shaken); err != nil {
 			t.Fatal(err)
 		}
-		conn := newConnection(socket, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), &quota{limit: 1 << 30})
+		conn := newConnection(socket, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), &quota{limit: 1 << 30}, newPost())
 		s := &Server{connections: map[string]*connection{"slow": conn}}
 		began := time.Now()
 		for range 1<<20/notificationCost + 1 {

@@ -78,6 +78,7 @@ type Server struct {
 	kept     *logs.Limiter // sessions that are not
 	panics   *logs.Limiter
 
+	latest  *news       // the latest change; guarded by the engine's lock
 	crowded atomic.Bool // an outbox begins to be full
 
 	mu          sync.Mutex
@@ -128,8 +129,10 @@ func New(options Options) (*Server, error) {
 		slow:           logs.NewLimiter(options.Logger, slog.LevelWarn, "disconnected a client that did not read what was written to it"),
 	}
 	s.listener = newListener(socket, &options, s.countRefused)
-	all := turns.New(0)
-	s.listener.connect = func(socket net.Conn) *connection { return newConnection(socket, &s.options, all, &s.outgoing) }
+	all, post := turns.New(0), newPost()
+	s.listener.connect = func(socket net.Conn) *connection {
+		return newConnection(socket, &s.options, all, &s.outgoing, post)
+	}
 	s.listener.recover = s.handleReadingPanic
 	// Half of those at the door at most: there is always one that can be dropped for another.
 	door := s.listener.door
