@@ -176,6 +176,9 @@ func Attach(broker string, options AttachOptions) (*Attached, error) {
 // Ready returns a channel that is closed when the store answers for the first time.
 func (a *Attached) Ready() <-chan struct{} { return a.ready }
 
+// Usage returns what the store holds now. It is cheap to call.
+func (a *Attached) Usage() statestore.Usage { return a.engine.Usage() }
+
 // Stats returns the counts as they are now.
 func (a *Attached) Stats() AttachedStats {
 	a.mu.Lock()

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/memory"
 )
 
 // attachSettings are the flags of serve about somebody else's broker.
@@ -31,7 +32,9 @@ type attachSettings struct {
 func (s *attachSettings) check(changed func(name string) bool) error {
 	withAttach := []string{"attach-user", "attach-password-file", "attach-ca", "attach-cert", "attach-key", "attach-probe"}
 	withoutAttach := []string{"addr", "tls-cert", "tls-key", "client-ca", "auth", "insecure", "max-packet-size",
-		"password-checks", "max-unauthenticated", "max-unauthenticated-per-address"}
+		"password-checks", "max-unauthenticated", "max-unauthenticated-per-address",
+		"max-memory", "max-outgoing-bytes", "max-all-outgoing-bytes", "max-session-bytes", "max-session-messages", "max-all-session-bytes",
+		"max-sessions-per-user", "max-subscriptions", "retain", "max-retained", "max-retained-bytes"}
 	if s.broker == "" {
 		for _, name := range withAttach {
 			if changed(name) {
@@ -136,6 +139,7 @@ func (s *serveSettings) runAttached(cmd *cobra.Command, hangups <-chan os.Signal
 	})
 	// The files of --attach-cert and --attach-key are read for each connection anyway.
 	tasks.Go(func() { s.reloadOnSignal(ctx, hangups, nil) })
+	tasks.Go(func() { memory.Release(ctx, func() int64 { return heldByStore(store.Usage()) }) })
 	err = store.Serve(ctx)
 	cancel()
 	tasks.Wait()

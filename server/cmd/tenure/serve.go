@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/server/internal/memory"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -56,6 +58,11 @@ of --auth. On SIGHUP the users, the rules and the certificate are read again; if
 one of the files is not good, what was read before stays in force. SIGHUP never
 stops a server, nor does a terminal that is closed.
 
+--max-memory derives limits for all that clients can make the server hold;
+--verbose logs them at start, and what is used once a minute. A limit that is
+given is taken as it is. Where messages are dropped for a limit, a warning names
+its flag.
+
 --strict closes holes that the protocol leaves open: the fence of a protected
 key survives its deletion and expiry, a fencing token that was never issued is
 refused, and keys under a --lock-prefix need an expiry and a value that begins
@@ -64,6 +71,7 @@ with the client id and a colon.`,
   tenure serve --addr 127.0.0.1:0          # any free port; the first line says which
   tenure serve --hold-off 10s              # the longest TTL of the leases in use
   tenure serve --max-keys 10000 --verbose
+  tenure serve --max-memory 512MiB
   tenure serve --addr :8883 --tls-cert server.pem --tls-key server.key --auth users.yaml
   tenure serve --strict --lock-prefix locks/
   tenure serve --attach mqtt://localhost:1883
@@ -81,12 +89,24 @@ with the client id and a colon.`,
 	flags.BoolVar(&settings.Store.Strict, "strict", false, "refuse what weakens fences, see above")
 	flags.StringSliceVar(&settings.Store.LockPrefixes, "lock-prefix", nil, "beginning of the keys that are locks, with --strict; may be repeated")
 	flags.DurationVar(&settings.Store.HoldOff, "hold-off", 0, "how long after its start the store grants no lease, so that leases of the store before it run out first; give it the longest TTL in use")
-	flags.IntVar(&settings.Store.MaxKeys, "max-keys", 0, "how many keys the store may hold; 0 means no limit")
-	flags.Int64Var(&settings.Store.MaxBytes, "max-bytes", 0, "how many bytes keys and values may have together; 0 means no limit")
+	byteSizeFlag(flags, &settings.MaxMemory, "max-memory", "how much memory the server should get by with, like 512MiB; the limits below that are not given follow from it; 0 means no limit")
+	flags.IntVar(&settings.Store.MaxKeys, "max-keys", 0, "how many keys the store may hold; 0 means as --max-memory allows, or no limit")
+	byteSizeFlag(flags, &settings.Store.MaxBytes, "max-bytes", "how many bytes keys and values may have together; 0 means as --max-memory allows, or no limit")
 	flags.IntVar(&settings.Store.MaxValue, "max-value", 0, "how many bytes a value may have; 0 means no limit but that of packets")
 	flags.IntVar(&settings.Store.MaxWatches, "max-watches", 10_000, "how many keys a client may watch")
 	flags.IntVar(&settings.Store.Remembered, "remembered", statestore.DefaultRemembered, "how many requests of a client are remembered, so that none is applied twice; also how many it may send at once")
-	flags.IntVar(&settings.MaxClients, "max-clients", 10_000, "how many clients may be connected or have a session that is kept")
+	flags.IntVar(&settings.MaxClients, "max-clients", 0, "how many clients may be connected or have a session that is kept; 0 means 10000, or fewer as --max-memory allows")
+	limits := &settings.Limits
+	byteSizeFlag(flags, &limits.OutgoingBytes, "max-outgoing-bytes", "how many bytes may wait to be written to one connection; 0 means 8MiB, or less as --max-memory allows")
+	byteSizeFlag(flags, &limits.AllOutgoingBytes, "max-all-outgoing-bytes", "the same for all connections; 0 means 256MiB, or less as --max-memory allows")
+	byteSizeFlag(flags, &limits.SessionBytes, "max-session-bytes", "how many bytes of QoS 1 messages may wait for one client, connected or not; 0 means 4MiB, or less as --max-memory allows")
+	flags.IntVar(&limits.SessionMessages, "max-session-messages", 0, "how many QoS 1 messages may wait for one client; 0 means 10000")
+	byteSizeFlag(flags, &limits.AllSessionBytes, "max-all-session-bytes", "how many bytes of QoS 1 messages may wait for all clients; 0 means 256MiB, or less as --max-memory allows")
+	flags.IntVar(&limits.SessionsPerUser, "max-sessions-per-user", 0, "how many sessions are kept for clients of one user that are not connected; 0 means 100")
+	flags.IntVar(&limits.Subscriptions, "max-subscriptions", 0, "how many subscriptions a client may have; 0 means 1000")
+	flags.BoolVar(&settings.Retain, "retain", false, "allow retained messages")
+	flags.IntVar(&limits.RetainedMessages, "max-retained", 0, "how many messages may be retained, with --retain; 0 means 10000")
+	byteSizeFlag(flags, &limits.RetainedBytes, "max-retained-bytes", "how many bytes they may have; 0 means 64MiB, or less as --max-memory allows")
 	flags.IntVar(&settings.PasswordChecks, "password-checks", 0, "how many passwords are compared at once; others wait, in turns by address; 0 means half of the processors")
 	flags.IntVar(&settings.MaxUnauthenticated, "max-unauthenticated", 256, "how many connections may be open that have not authenticated; the oldest is closed for a new one; each has 5s")
 	flags.IntVar(&settings.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", 0, "the same for one remote address; 0 means 64, and no limit of its own for this machine")
@@ -144,6 +164,9 @@ func (s *serveSettings) run(cmd *cobra.Command) error {
 	if s.attach.broker != "" {
 		return s.runAttached(cmd, hangups)
 	}
+	if err := s.checkRetained(cmd.Flags().Changed); err != nil {
+		return err
+	}
 	reloads, err := s.readFiles()
 	if err != nil {
 		return err
@@ -166,6 +189,11 @@ func (s *serveSettings) run(cmd *cobra.Command) error {
 	ctx, stop := context.WithCancel(cmd.Context())
 	var tasks sync.WaitGroup
 	tasks.Go(func() { s.reloadOnSignal(ctx, hangups, reloads) })
+	tasks.Go(func() { reportUsage(ctx, s.Logger, listening.Usage) })
+	tasks.Go(func() { memory.Release(ctx, func() int64 { return heldBy(listening.Usage()) }) })
+	if s.MaxMemory > 0 && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(s.MaxMemory) // the collector works harder before that is used up
+	}
 	err = listening.Serve(ctx)
 	stop()
 	tasks.Wait()
@@ -173,6 +201,16 @@ func (s *serveSettings) run(cmd *cobra.Command) error {
 		return err
 	}
 	fmt.Fprintln(cmd.OutOrStdout(), "stopped")
+	return nil
+}
+
+// checkRetained refuses limits of retained messages where there are none.
+func (s *serveSettings) checkRetained(changed func(name string) bool) error {
+	for _, name := range []string{"max-retained", "max-retained-bytes"} {
+		if changed(name) && !s.Retain {
+			return fmt.Errorf("--%s is about retained messages; give --retain too", name)
+		}
+	}
 	return nil
 }
 
