@@ -62,8 +62,10 @@ func (s *Server) check(v *visitor, credentials access.Credentials) (Refused, err
 	case err != nil:
 		return RefusedSlow, err
 	}
-	err = s.options.Authenticator.Authenticate(credentials)
-	leave()
+	err = func() error {
+		defer leave() // after a panic too, or its place is lost for all clients
+		return s.options.Authenticator.Authenticate(credentials)
+	}()
 	// The clock is asked too: on a busy machine the context ends later than its deadline.
 	if deadline, _ := v.ctx.Deadline(); err == nil && (v.ctx.Err() != nil || !time.Now().Before(deadline)) {
 		return RefusedSlow, context.DeadlineExceeded

@@ -43,7 +43,7 @@ func newUnsent() *unsent { return &unsent{wake: make(chan struct{}, 1)} }
 func (u *unsent) push(notification pendingNotification) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	cost := costOf(notification.Notification)
+	cost := costOf(notification.Change)
 	if len(u.queue) >= maxUnsent || u.bytes+cost > maxUnsentBytes {
 		u.lost++
 		return
@@ -69,7 +69,7 @@ func (u *unsent) take() (pendingNotification, bool) {
 		return pendingNotification{}, false
 	}
 	first := u.queue[0]
-	u.bytes -= costOf(first.Notification)
+	u.bytes -= costOf(first.Change)
 	u.queue[0] = pendingNotification{}
 	u.queue = u.queue[1:]
 	return first, true

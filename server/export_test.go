@@ -9,6 +9,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 // What follows lets tests see and disturb what a user of the package cannot.
@@ -31,6 +32,11 @@ func (s *Server) LockName(client string) (release func()) { return s.names.lock(
 
 // EndSessions ends the sessions that have run out by now.
 func (s *Server) EndSessions(now time.Time) { s.endSessions(now) }
+
+// PanicInStore makes the store panic while it is changed.
+func (s *Server) PanicInStore(value any) {
+	s.engine.ApplyThen(statestore.Parse(statestore.Request{Client: "p", Correlation: []byte("x"), Payload: []byte("*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n")}), func(statestore.Reply) { panic(value) })
+}
 
 // Messages returns what passes ordinary messages on.
 func (s *Server) Messages() *pubsub.Broker { return s.messages }

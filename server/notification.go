@@ -88,7 +88,7 @@ func (s *Server) writeMessages(conn *connection) {
 
 // notify holds a notification back, with QoS 0, and writes when that is enough.
 func (s *Server) notify(cl *mqtt.Client, conn *connection, notification *news) {
-	defer conn.outbox.Release(int(costOf(notification))) // not before: it waited until then
+	defer conn.outbox.Release(int(costOf(notification.Change))) // not before: it waited until then
 	if conn.notifyTopic == "" || conn.watched != notification.Key {
 		conn.watched, conn.notifyTopic = notification.Key, protocol.NotifyTopic(cl.ID, notification.Key)
 	}

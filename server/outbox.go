@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 // notificationCost is what a notification costs besides its key and value while it waits.
@@ -69,7 +70,7 @@ func (o *outbox) push(notification *news) (queued, crowded bool) {
 	if o.closed {
 		return true, false
 	}
-	if !o.reserveLocked(costOf(notification)) {
+	if !o.reserveLocked(costOf(notification.Change)) {
 		o.full = true
 		return false, true
 	}
@@ -77,8 +78,9 @@ func (o *outbox) push(notification *news) (queued, crowded bool) {
 	return true, o.used > o.limit/2
 }
 
-func costOf(notification *news) int64 {
-	return notificationCost + int64(len(notification.Key)+len(notification.Value))
+// costOf returns what a notification of a change costs while it waits.
+func costOf(change *statestore.Change) int64 {
+	return notificationCost + int64(len(change.Key)+len(change.Value))
 }
 
 // Wake makes the goroutine write what waits, as soon as post lets it.

@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 
 	"github.com/tenurelock/tenure/internal/engine"
+	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
 // errPanicked is why a connection ended whose handling panicked.
@@ -39,12 +40,34 @@ func (s *Server) handleReadingPanic(conn *connection, value any) {
 // the store is not trusted with that, since a half-applied request would be a wrong answer
 // for all. So a panic in it goes on, and ends the process.
 func (s *Server) handlePanic(conn *connection, value any) {
+	s.notePanic(value, "remote", conn.RemoteAddr().String())
+	conn.place.End()
+	conn.abort()
+}
+
+// notePanic counts and logs a panic, but lets one in the store go on.
+func (s *Server) notePanic(value any, attributes ...any) {
 	if _, ok := value.(*engine.InDoubt); ok {
 		panic(value)
 	}
 	stack := debug.Stack()
 	s.count(func(stats *Stats) { stats.Panics++ })
-	s.panics.Log("remote", conn.RemoteAddr().String(), "panic", fmt.Sprint(value), "stack", string(stack[:min(len(stack), maxStack)]))
-	conn.place.End()
-	conn.abort()
+	s.panics.Log(append(attributes, "panic", fmt.Sprint(value), "stack", string(stack[:min(len(stack), maxStack)]))...)
+}
+
+// mayReceive is mayRead for a message that another client has published. If the rules panic,
+// they do so because of the receiver: its connection ends, and not that of the publisher,
+// whose goroutine this is. The receiver does not get the message.
+func (s *Server) mayReceive(conn *connection, topic string) (may bool) {
+	if s.topics == nil {
+		return s.mayRead(conn.identity, topic) // all of it is code of the server
+	}
+	defer func() {
+		if value := recover(); value != nil {
+			s.notePanic(value, "client", logs.Name(conn.identity.Client))
+			conn.abort()
+			may = false
+		}
+	}()
+	return s.mayRead(conn.identity, topic)
 }

@@ -123,7 +123,7 @@ func New(options Options) (*Server, error) {
 		testaments:     make(map[string]*testament),
 		sessions:       newKeptSessions(),
 		kept:           logs.NewLimiter(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
-		panics:         logs.NewLimiter(options.Logger, slog.LevelError, "a connection ended because the server panicked"),
+		panics:         logs.NewLimiter(options.Logger, slog.LevelError, "the server recovered from a panic"),
 		refusals:       logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a connection"),
 		drops:          logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
 		slow:           logs.NewLimiter(options.Logger, slog.LevelWarn, "disconnected a client that did not read what was written to it"),
@@ -357,7 +357,7 @@ func (s *Server) board(cl *mqtt.Client, conn *connection) {
 		MQTT5:             cl.Properties.ProtocolVersion >= wire.Version5,
 		ReceiveMaximum:    conn.receive,
 		MaximumPacketSize: cl.Properties.Props.MaximumPacketSize,
-		MayRead:           func(topic string) bool { return s.mayRead(conn.identity, topic) },
+		MayRead:           func(topic string) bool { return s.mayReceive(conn, topic) },
 	})
 	conn.inbound.board(s, cl)
 }

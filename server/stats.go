@@ -59,8 +59,9 @@ type Stats struct {
 	// SlowReaders is how many clients were disconnected because they did not
 	// read what was written to them, notifications or anything else.
 	SlowReaders uint64
-	// Panics is how many connections ended because the server panicked while it handled
-	// them. Each is a fault of the server, or of a function that it was given.
+	// Panics is how often the server recovered from a panic: it ended the connection that it
+	// handled or was to send a message to, or gave up publishing a Will. Each is a fault of
+	// the server, or of a function that it was given.
 	Panics uint64
 }
 

@@ -86,11 +86,13 @@ func (s *Server) checkWill(who access.Identity, cl *mqtt.Client, will request, d
 // released then would be granted, by a store that will have forgotten it in a moment, to
 // some other client that is still to be sent away.
 func (s *Server) applyWill(cl *mqtt.Client, conn *connection) {
-	if conn.will == nil || s.stopping.Load() {
+	will := conn.will
+	if will == nil || s.stopping.Load() {
 		return
 	}
-	conn.reserved = conn.will.responseTopic // for the Will, since CONNECT
-	message, fault := s.handle(cl, conn, *conn.will)
+	conn.will = nil                    // if it panics, it is not tried again
+	conn.reserved = will.responseTopic // for the Will, since CONNECT
+	message, fault := s.handle(cl, conn, *will)
 	conn.place.End()
 	if fault != nil {
 		return // counted and logged, as for any request
@@ -168,6 +170,7 @@ func (s *Server) leaveTestament(cl *mqtt.Client, conn *connection, sessionEnds b
 	if will == nil || s.stopping.Load() {
 		return
 	}
+	conn.testament = nil
 	if will.delay == 0 || sessionEnds {
 		s.publishTestament(will)
 		return
@@ -204,8 +207,14 @@ func (s *Server) takeTestament(client string) *testament {
 }
 
 // publishTestament publishes a Will, unless its client may not publish to the topic any more:
-// rules change, and so may who owns a topic below clients/.
+// rules change, and so may who owns a topic below clients/. It is called by goroutines of
+// other clients and of the server, to which a panic of the rules must do no harm.
 func (s *Server) publishTestament(will *testament) {
+	defer func() {
+		if value := recover(); value != nil {
+			s.notePanic(value, "client", logs.Name(will.who.Client))
+		}
+	}()
 	if !s.mayPublishWill(will.who, will.message.Topic) {
 		s.logger.Debug("a Will was not published", "client", logs.Name(will.who.Client), "topic", logs.Name(will.message.Topic))
 		return

@@ -416,12 +416,8 @@ func (s *Session) next(link Link, enough bool) (packet frame.Forward, ok, more b
 // ask asks whether the receiver may read a message that was queued for the one before. It
 // gives up the lock meanwhile.
 func (s *Session) ask(w *waiting) {
-	epoch, mayRead := s.epoch, s.receiver.MayRead
-	allowed := func() bool {
-		s.mu.Unlock()
-		defer s.mu.Lock() // also if mayRead panics: the caller unlocks it
-		return mayRead == nil || mayRead(w.message.Topic)
-	}()
+	epoch := s.epoch
+	allowed := s.askUnlocked(s.receiver.MayRead, w.message.Topic)
 	switch {
 	case w.isGone || s.link == nil || s.epoch != epoch: // it is no longer in a list
 	case allowed:
@@ -429,6 +425,13 @@ func (s *Session) ask(w *waiting) {
 	default:
 		s.drop(w, forbidden)
 	}
+}
+
+// askUnlocked is called with the lock held, and returns with it, even by a panic.
+func (s *Session) askUnlocked(mayRead func(topic string) bool, topic string) bool {
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	return mayRead == nil || mayRead(topic)
 }
 
 // maxPacket is the greatest size of an MQTT packet [MQTT-2.1.4].

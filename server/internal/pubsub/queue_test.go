@@ -378,3 +378,24 @@ func TestSweepFreesWhatExpired(t *testing.T) {
 		checkEmpty(t, b)
 	})
 }
+
+// A lock that is given back twice ends the process, whatever recovers from the panic.
+func TestASessionIsUsableAfterItsReceiverPanicked(t *testing.T) {
+	b := New(Limits{})
+	s, l := b.Session("s"), newLink()
+	s.Attach(Receiver{Link: l, MQTT5: true})
+	subscribe(t, s, Subscription{Filter: "#", QoS: 1})
+	s.Detach(l)
+	publish(t, b, message("a", "1", 1))
+	s.Attach(Receiver{Link: l, MQTT5: true, MayRead: func(string) bool { panic("the rules are broken") }})
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic is lost")
+			}
+		}()
+		s.Append(l, nil, 1)
+	}()
+	l = attach(s)
+	checkReceived(t, s, l, "1:1")
+}
