@@ -103,7 +103,7 @@ func TestTheWillOfABusyConnectionSurvivesATakeOver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		get := wire(t, busy.request(0, nil, "GET", "k"))
+		get := encoded(t, busy.request(0, nil, "GET", "k"))
 		reading := make(chan struct{})
 		var group sync.WaitGroup
 		group.Go(func() {
@@ -140,7 +140,7 @@ func join(t testing.TB, address, id string, change func(*net.TCPConn)) *bare {
 	return c
 }
 
-func wire(t testing.TB, packet packets.Packet) []byte {
+func encoded(t testing.TB, packet packets.Packet) []byte {
 	t.Helper()
 	data, err := encode(packet)
 	if err != nil {
@@ -166,11 +166,11 @@ func TestAWillComesOnceHoweverTheConnectionEndsButNotAfterADisconnect(t *testing
 	}{
 		{"closed", func(p *peer) { _ = p.conn.Close() }, true},
 		{"reset", func(p *peer) { _ = p.conn.(*net.TCPConn).SetLinger(0); _ = p.conn.Close() }, true},
-		{"a second CONNECT", raw(wire(t, again)), true},
+		{"a second CONNECT", raw(encoded(t, again)), true},
 		{"a malformed packet", raw([]byte("\x30\x02\xff\xff")), true},
 		{"a packet that is too large", raw([]byte("\x30\xff\xff\xff\x7f")), true},
-		{"a publish with QoS 2", raw(wire(t, exactlyTwo)), true},
-		{"a forbidden response topic", raw(wire(t, forbidden)), true},
+		{"a publish with QoS 2", raw(encoded(t, exactlyTwo)), true},
+		{"a forbidden response topic", raw(encoded(t, forbidden)), true},
 		{"DISCONNECT with Will", func(p *peer) { _ = p.paho.Disconnect(&paho.Disconnect{ReasonCode: 4}) }, true},
 		{"DISCONNECT with Will and no properties", raw([]byte("\xe0\x01\x04")), true},
 		{"DISCONNECT for an error", raw([]byte("\xe0\x02\x82\x00")), true},

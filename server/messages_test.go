@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
 func TestTheReceiveMaximumOfASubscriberIsHonoured(t *testing.T) {
 	address := start(t, server.Options{})
-	subscriber := hello{id: "subscriber", properties: rawmqtt.Body{rawmqtt.ReceiveMaximum}.Uint16(3)}.join(t, address)
+	subscriber := hello{id: "subscriber", properties: rawmqtt.Body{wire.ReceiveMaximum}.Uint16(3)}.join(t, address)
 	publisher := hello{id: "publisher"}.join(t, address)
 	subscriber.hears("t")
 	publisher.tells("t", numbered(10)...)
@@ -48,7 +49,7 @@ func TestWhatIsNotAcknowledgedComesAgainInItsOrder(t *testing.T) {
 				login := hello{id: "subscriber", old: old, resume: true, expiry: 600}
 				most := 4
 				if !old {
-					login.properties = rawmqtt.Body{rawmqtt.ReceiveMaximum}.Uint16(uint16(most))
+					login.properties = rawmqtt.Body{wire.ReceiveMaximum}.Uint16(uint16(most))
 				}
 				c := login.join(t, address)
 				publisher := hello{id: "publisher"}.join(t, address)
@@ -109,11 +110,11 @@ func TestAMessageReachesEachSubscriberAsItAsked(t *testing.T) {
 		filter     string
 	}
 	properties := rawmqtt.Body(nil).User("a", "1").User("a", "2")
-	properties = append(properties, rawmqtt.Body{rawmqtt.ContentType}.Text("c")...)
-	properties = append(properties, rawmqtt.Body{rawmqtt.ResponseTopic}.Text("answers")...)
-	properties = append(properties, rawmqtt.Body{rawmqtt.CorrelationData}.Text("n")...)
-	properties = append(properties, rawmqtt.PayloadFormat, 1)
-	expiring := append(rawmqtt.Body{rawmqtt.MessageExpiry}.Uint32(100), properties...)
+	properties = append(properties, rawmqtt.Body{wire.ContentType}.Text("c")...)
+	properties = append(properties, rawmqtt.Body{wire.ResponseTopic}.Text("answers")...)
+	properties = append(properties, rawmqtt.Body{wire.CorrelationData}.Text("n")...)
+	properties = append(properties, wire.PayloadFormat, 1)
+	expiring := append(rawmqtt.Body{wire.MessageExpiry}.Uint32(100), properties...)
 	payload := strings.Repeat("p", 40)
 	message := func(qos byte, list rawmqtt.Body) rawmqtt.Message {
 		return rawmqtt.Message{Topic: "a/b", QoS: qos, Payload: []byte(payload), Properties: list}
@@ -140,9 +141,9 @@ func TestAMessageReachesEachSubscriberAsItAsked(t *testing.T) {
 		{name: "No Local of one of two", self: true, subs: []subscription{{1 | noLocal, 1, "a/b"}, {0, 2, "a/#"}}, message: message(1, nil), want: []heard{{qos: 0, identifiers: []int{2}}}},
 		{name: "No Local for others' messages", subs: []subscription{{1 | noLocal, 0, "a/b"}}, message: message(1, nil), want: []heard{{qos: 1}}},
 		{name: "to itself", self: true, subs: []subscription{{1, 0, "a/b"}}, message: message(1, nil), want: []heard{{qos: 1}}},
-		{name: "just small enough", login: rawmqtt.Body{rawmqtt.MaximumPacketSize}.Uint32(50), subs: []subscription{{1, 0, "a/b"}}, message: message(1, nil), want: []heard{{qos: 1}}},
-		{name: "too large for its client", login: rawmqtt.Body{rawmqtt.MaximumPacketSize}.Uint32(49), subs: []subscription{{1, 0, "a/b"}}, message: message(1, nil)},
-		{name: "too large for its client with QoS 0", login: rawmqtt.Body{rawmqtt.MaximumPacketSize}.Uint32(47), subs: []subscription{{1, 0, "a/b"}}, message: message(0, nil)},
+		{name: "just small enough", login: rawmqtt.Body{wire.MaximumPacketSize}.Uint32(50), subs: []subscription{{1, 0, "a/b"}}, message: message(1, nil), want: []heard{{qos: 1}}},
+		{name: "too large for its client", login: rawmqtt.Body{wire.MaximumPacketSize}.Uint32(49), subs: []subscription{{1, 0, "a/b"}}, message: message(1, nil)},
+		{name: "too large for its client with QoS 0", login: rawmqtt.Body{wire.MaximumPacketSize}.Uint32(47), subs: []subscription{{1, 0, "a/b"}}, message: message(0, nil)},
 		{name: "another topic", subs: []subscription{{1, 0, "a/b/c"}, {1, 0, "+"}, {1, 0, "b/#"}}, message: message(1, nil)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -253,7 +254,7 @@ func TestAMessageThatWaitedSaysHowLongItIsStillGood(t *testing.T) {
 	c.farewell()
 	eventually(t, "it is away", func() bool { return s.Stats().Connected == 1 })
 	for payload, expiry := range map[string]uint32{"short": 1, "long": 100} {
-		publisher.publish(rawmqtt.Message{Topic: "t", Payload: []byte(payload), Properties: rawmqtt.Body{rawmqtt.MessageExpiry}.Uint32(expiry)})
+		publisher.publish(rawmqtt.Message{Topic: "t", Payload: []byte(payload), Properties: rawmqtt.Body{wire.MessageExpiry}.Uint32(expiry)})
 	}
 	eventually(t, "the short one has expired", func() bool { return s.Usage().DroppedMessages["expired"] == 1 })
 	if got := login.join(t, address).mustHear("long")[0]; got.expiry < 60 || got.expiry > 99 {
@@ -282,7 +283,7 @@ func TestAClientOfMQTT311PublishesToOthersOfBothVersions(t *testing.T) {
 // A message that waits is the new connection's: the old one does not get it any more.
 func TestATakeOverLosesNothingThatWaits(t *testing.T) {
 	address, s := startServer(t, server.Options{})
-	login := hello{id: "subscriber", resume: true, expiry: 600, properties: rawmqtt.Body{rawmqtt.ReceiveMaximum}.Uint16(5)}
+	login := hello{id: "subscriber", resume: true, expiry: 600, properties: rawmqtt.Body{wire.ReceiveMaximum}.Uint16(5)}
 	c, publisher := login.join(t, address), hello{id: "publisher"}.join(t, address)
 	c.hears("t")
 	const messages = 300

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -44,7 +45,7 @@ func (h hello) packet() []byte {
 	}
 	body := rawmqtt.Body(nil).Text("MQTT").Byte(version).Byte(flags).Uint16(cmp.Or(h.keepAlive, 600))
 	if !h.old {
-		body = body.Properties(append(rawmqtt.Body{rawmqtt.SessionExpiry}.Uint32(h.expiry), h.properties...))
+		body = body.Properties(append(rawmqtt.Body{wire.SessionExpiry}.Uint32(h.expiry), h.properties...))
 	}
 	body = body.Text(h.id)
 	if h.will != nil {
@@ -56,7 +57,7 @@ func (h hello) packet() []byte {
 	if h.user != "" {
 		body = body.Text(h.user).Text("secret")
 	}
-	return rawmqtt.Packet(rawmqtt.Connect, 0, body)
+	return rawmqtt.Packet(wire.Connect, 0, body)
 }
 
 // messenger is a raw client of either version that publishes and is published to.
@@ -105,14 +106,14 @@ func (c *messenger) follow(options byte, identifier int, filters ...string) (cod
 	if !c.old {
 		var properties rawmqtt.Body
 		if identifier > 0 {
-			properties = properties.Byte(rawmqtt.SubscriptionIdentifier).Variable(identifier)
+			properties = properties.Byte(wire.SubscriptionIdentifier).Variable(identifier)
 		}
 		body = body.Properties(properties)
 	}
 	for _, filter := range filters {
 		body = body.Text(filter).Byte(options)
 	}
-	c.write(rawmqtt.Packet(rawmqtt.Subscribe, 2, body))
+	c.write(rawmqtt.Packet(wire.Subscribe, 2, body))
 	ack := c.read()
 	if ack[0] != 0x90 || len(ack) < len(filters) {
 		c.t.Fatalf("%s: got %x, want a SUBACK", c.id, ack)
@@ -149,7 +150,7 @@ func (c *messenger) send(m rawmqtt.Message) {
 	if m.Retain {
 		flags |= 1
 	}
-	c.write(rawmqtt.Packet(rawmqtt.Publish, flags, append(body, m.Payload...)))
+	c.write(rawmqtt.Packet(wire.Publish, flags, append(body, m.Payload...)))
 }
 
 // publish sends a message with QoS 1, and returns the reason code of its PUBACK, which must
@@ -193,7 +194,7 @@ type heard struct {
 func (c *messenger) next() heard {
 	c.t.Helper()
 	packet := c.read()
-	if packet[0]>>4 != rawmqtt.Publish {
+	if packet[0]>>4 != wire.Publish {
 		c.t.Fatalf("%s: got %x, want a message", c.id, packet)
 	}
 	h := heard{qos: packet[0] >> 1 & 3, dup: packet[0]&8 != 0, retain: packet[0]&1 != 0}
@@ -215,15 +216,15 @@ func (c *messenger) next() heard {
 		for end := len(in) - length; len(in) > end; {
 			before := in
 			switch cut(1)[0] {
-			case rawmqtt.PayloadFormat:
+			case wire.PayloadFormat:
 				cut(1)
-			case rawmqtt.MessageExpiry:
+			case wire.MessageExpiry:
 				h.expiry = binary.BigEndian.Uint32(cut(4))
 				continue
-			case rawmqtt.SubscriptionIdentifier:
+			case wire.SubscriptionIdentifier:
 				h.identifiers = append(h.identifiers, number())
 				continue
-			case rawmqtt.UserProperty:
+			case wire.UserProperty:
 				text()
 				text()
 			default:
@@ -239,7 +240,7 @@ func (c *messenger) next() heard {
 // ack acknowledges a message.
 func (c *messenger) ack(h heard) {
 	c.t.Helper()
-	c.write(rawmqtt.Packet(rawmqtt.Puback, 0, rawmqtt.Body(nil).Uint16(h.id)))
+	c.write(rawmqtt.Packet(wire.Puback, 0, rawmqtt.Body(nil).Uint16(h.id)))
 }
 
 // mustHear reads messages with these payloads, acknowledges them, and returns them.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
@@ -92,7 +93,7 @@ func TestAPanicEndsTheConnectionThatCausedItAndNothingElse(t *testing.T) {
 
 // request returns a request of the client whose testament this is.
 func (w testament) request(words ...string) []byte {
-	properties := rawmqtt.Body{rawmqtt.ResponseTopic}.Text(w.response).Byte(rawmqtt.CorrelationData).Text("boom").User("__ts", inAMinute())
+	properties := rawmqtt.Body{wire.ResponseTopic}.Text(w.response).Byte(wire.CorrelationData).Text("boom").User("__ts", inAMinute())
 	return rawmqtt.Message{Topic: invokeTopic, QoS: 1, ID: 5, Properties: properties, Payload: command(words...)}.Packet()
 }
 
@@ -207,7 +208,7 @@ func TestAPanicAboutAWillThatWaitedHarmsNothing(t *testing.T) {
 			kept.farewell()
 			eventually(t, "one session is kept", func() bool { return s.Stats().Connected == 0 })
 			c := hello{id: "victim", user: "u", expiry: 600, will: &rawmqtt.Message{
-				Topic: "boom", Payload: []byte("gone"), Properties: rawmqtt.Body{rawmqtt.WillDelay}.Uint32(delay),
+				Topic: "boom", Payload: []byte("gone"), Properties: rawmqtt.Body{wire.WillDelay}.Uint32(delay),
 			}}.join(t, address)
 			on.Store(true)
 			_ = c.conn.Close()
