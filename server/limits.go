@@ -29,6 +29,10 @@ type Limits struct {
 	AllSessionBytes int64
 	// Subscriptions bounds those of one client. Default 1,000.
 	Subscriptions int
+	// AllSubscriptionBytes bounds what the subscriptions of all clients take up. One counts
+	// for twice the length of its filter and 768 bytes, and one client may take at most as
+	// much as is left for all others. Default 256 MiB.
+	AllSubscriptionBytes int64
 	// SessionsPerUser bounds how many sessions are kept for the clients of one user that
 	// are not connected. The session of one more ends with its connection. Clients without a
 	// user count as one user. Default 100.
@@ -57,8 +61,8 @@ const (
 //
 // Of MaxMemory, a quarter is for keys and values, and an eighth each for what waits for
 // connections, for what waits in sessions, for watches, and for clients with what is
-// remembered of their requests. The rest is for retained messages, packets that arrive,
-// and the garbage collector.
+// remembered of their requests, and a sixteenth each for subscriptions and for retained
+// messages. The rest is for packets that arrive, and the garbage collector.
 func (o *Options) completeLimits() error {
 	l := &o.Limits
 	for _, limit := range []struct {
@@ -69,6 +73,7 @@ func (o *Options) completeLimits() error {
 		{"Limits.OutgoingBytes", l.OutgoingBytes}, {"Limits.AllOutgoingBytes", l.AllOutgoingBytes},
 		{"Limits.SessionBytes", l.SessionBytes}, {"Limits.SessionMessages", int64(l.SessionMessages)},
 		{"Limits.AllSessionBytes", l.AllSessionBytes}, {"Limits.Subscriptions", int64(l.Subscriptions)},
+		{"Limits.AllSubscriptionBytes", l.AllSubscriptionBytes},
 		{"Limits.SessionsPerUser", int64(l.SessionsPerUser)},
 		{"Limits.RetainedMessages", int64(l.RetainedMessages)}, {"Limits.RetainedBytes", l.RetainedBytes},
 	} {
@@ -98,10 +103,12 @@ func (o *Options) completeLimits() error {
 	fill(&l.SessionBytes, min(4<<20, l.AllSessionBytes))
 	fill(&l.SessionMessages, 10_000)
 	fill(&l.Subscriptions, 1000)
+	fill(&l.AllSubscriptionBytes, share(16, 256<<20))
 	fill(&l.SessionsPerUser, 100)
 	fill(&l.RetainedMessages, 10_000)
 	fill(&l.RetainedBytes, share(16, 64<<20))
-	fill(&o.MaxClients, int(max(1, share(8*(clientMemory+int64(o.Store.Remembered)*rememberedMemory), defaultMaxClients))))
+	remembered := int64(min(max(o.Store.Remembered, 0), math.MaxUint16)) // others are refused later
+	fill(&o.MaxClients, int(max(1, share(8*(clientMemory+remembered*rememberedMemory), defaultMaxClients))))
 	limitWatches(&o.Store, share(8, defaultMaxAllWatchBytes))
 	return nil
 }
@@ -123,10 +130,11 @@ func fill[T int | int64](limit *T, standard T) {
 // messageLimits returns the limits of the broker.
 func (o *Options) messageLimits() pubsub.Limits {
 	limits := pubsub.Limits{
-		Subscriptions:   o.Limits.Subscriptions,
-		SessionMessages: o.Limits.SessionMessages,
-		SessionBytes:    o.Limits.SessionBytes,
-		TotalBytes:      o.Limits.AllSessionBytes,
+		Subscriptions:     o.Limits.Subscriptions,
+		SubscriptionBytes: o.Limits.AllSubscriptionBytes,
+		SessionMessages:   o.Limits.SessionMessages,
+		SessionBytes:      o.Limits.SessionBytes,
+		TotalBytes:        o.Limits.AllSessionBytes,
 	}
 	if o.Retain {
 		limits.RetainedMessages, limits.RetainedBytes = o.Limits.RetainedMessages, o.Limits.RetainedBytes

@@ -68,8 +68,10 @@ type Stats struct {
 // Usage is what a server holds now for its clients.
 type Usage struct {
 	Store statestore.Usage
-	// Sessions, connected or kept, and their Subscriptions.
+	// Sessions, connected or kept, and their Subscriptions, which take up
+	// SubscriptionBytes.
 	Sessions, Subscriptions int
+	SubscriptionBytes       int64
 	// WaitingMessages of QoS 1 wait in sessions, and have WaitingBytes.
 	WaitingMessages, WaitingBytes int64
 	// OutgoingBytes wait to be written to connections, besides these.
@@ -87,14 +89,15 @@ func (s *Server) Usage() Usage {
 	messages := s.messages.Usage()
 	dropped := messages.Dropped
 	return Usage{
-		Store:            s.engine.Usage(),
-		Sessions:         messages.Sessions,
-		Subscriptions:    messages.Subscriptions,
-		WaitingMessages:  messages.WaitingMessages,
-		WaitingBytes:     messages.WaitingBytes,
-		OutgoingBytes:    s.outgoing.used.Load(),
-		RetainedMessages: messages.RetainedMessages,
-		RetainedBytes:    messages.RetainedBytes,
+		Store:             s.engine.Usage(),
+		Sessions:          messages.Sessions,
+		Subscriptions:     messages.Subscriptions,
+		SubscriptionBytes: messages.SubscriptionBytes,
+		WaitingMessages:   messages.WaitingMessages,
+		WaitingBytes:      messages.WaitingBytes,
+		OutgoingBytes:     s.outgoing.used.Load(),
+		RetainedMessages:  messages.RetainedMessages,
+		RetainedBytes:     messages.RetainedBytes,
 		DroppedMessages: map[string]uint64{
 			"connection full": dropped.LinkFull,
 			"session full":    dropped.SessionFull,

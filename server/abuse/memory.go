@@ -80,7 +80,7 @@ var memoryAttacks = []attack{{
 	name:   "offline sessions",
 	what:   "leaves 20 sessions with a subscription, and publishes 16 MiB in messages of 64 KiB to each.",
 	limit:  "4 MiB for each session",
-	memory: 20*4 + 64,
+	memory: 2*20*4 + 64, // the collector comes when it has doubled
 	run: func(ctx context.Context, t *target) error {
 		n := t.n(20, 5)
 		session := func(i int, resume bool, expiry uint32) rawmqtt.Login {

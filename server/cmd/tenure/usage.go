@@ -65,7 +65,7 @@ func reportHeld(logger *slog.Logger, u server.Usage) {
 		"keys", u.Store.Keys, "key-bytes", u.Store.Bytes,
 		"watches", u.Store.Watches, "watch-bytes", u.Store.WatchBytes,
 		"remembered", u.Store.Remembered,
-		"sessions", u.Sessions, "subscriptions", u.Subscriptions,
+		"sessions", u.Sessions, "subscriptions", u.Subscriptions, "subscription-bytes", u.SubscriptionBytes,
 		"session-messages", u.WaitingMessages, "session-bytes", u.WaitingBytes,
 		"outgoing-bytes", u.OutgoingBytes,
 		"retained", u.RetainedMessages, "retained-bytes", u.RetainedBytes)
@@ -73,7 +73,7 @@ func reportHeld(logger *slog.Logger, u server.Usage) {
 
 // heldBy returns about how many bytes a server holds for its clients.
 func heldBy(u server.Usage) int64 {
-	return heldByStore(u.Store) + u.WaitingBytes + u.OutgoingBytes + u.RetainedBytes
+	return heldByStore(u.Store) + u.SubscriptionBytes + u.WaitingBytes + u.OutgoingBytes + u.RetainedBytes
 }
 
 // heldByStore is heldBy for a store alone, with what connections cost.

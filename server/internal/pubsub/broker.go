@@ -12,6 +12,10 @@ import (
 type Limits struct {
 	// Subscriptions is how many one client may have; 1,000 by default.
 	Subscriptions int
+	// SubscriptionBytes is what the subscriptions of all clients may take up; 256 MiB by
+	// default. One counts for twice the length of its filter and 768 bytes. One client may
+	// take at most as much as is left free.
+	SubscriptionBytes int64
 	// SessionMessages is how many QoS 1 messages may wait for one client, those included
 	// that it has not acknowledged; 10,000 by default.
 	SessionMessages int
@@ -40,7 +44,7 @@ func (l Limits) withDefaults() Limits {
 	for _, limit := range []struct {
 		of       *int64
 		standard int64
-	}{{&l.SessionBytes, 4 << 20}, {&l.TotalBytes, 256 << 20}, {&l.RetainedBytes, 64 << 20}} {
+	}{{&l.SubscriptionBytes, 256 << 20}, {&l.SessionBytes, 4 << 20}, {&l.TotalBytes, 256 << 20}, {&l.RetainedBytes, 64 << 20}} {
 		if *limit.of == 0 {
 			*limit.of = limit.standard
 		}
@@ -90,6 +94,7 @@ type Broker struct {
 	made     uint64     // how many there have been
 	swept    int        // the place in order of the session that was swept last
 	subCount atomic.Int64
+	subBytes atomic.Int64
 }
 
 // New returns a broker without sessions.

@@ -239,6 +239,46 @@ func TestSessionsThatTakeAllTheyCanLeaveRoomForOthers(t *testing.T) {
 	checkReceived(t, quiet, l, "1:1 2:1 3:1")
 }
 
+func TestTheSubscriptionsOfAllClientsHaveALimitOfBytes(t *testing.T) {
+	const each = 768 + 2*10 // with a filter of 10 bytes
+	b := New(Limits{SubscriptionBytes: 8 * each})
+	count := func(s *Session) (n int) {
+		for ; n < 9; n++ {
+			if existed, err := s.Subscribe(Subscription{Filter: fmt.Sprintf("filter/%03d", n)}); err != nil {
+				if err != ErrTooManySubscriptions {
+					t.Error(err)
+				}
+				break
+			} else if existed {
+				t.Errorf("subscription %d was there", n)
+			}
+		}
+		return n
+	}
+	first, second := b.Session("first"), b.Session("second")
+	if n, m := count(first), count(second); n != 4 || m != 2 {
+		t.Errorf("there is room for 8; the first client got %d, and the next one %d", n, m)
+	}
+	if existed, err := first.Subscribe(Subscription{Filter: "filter/000", QoS: 1}); !existed || err != nil {
+		t.Errorf("one more time: %v, %v", existed, err)
+	}
+	if used := b.Usage().SubscriptionBytes; used != 6*each {
+		t.Errorf("6 subscriptions take up %d", used)
+	}
+	second.End()
+	first.Unsubscribe("filter/003")
+	if _, err := first.Subscribe(Subscription{Filter: "other/0003"}); err != nil {
+		t.Errorf("in place of one that is gone: %v", err)
+	}
+	first.End()
+	if used := b.Usage().SubscriptionBytes; used != 0 {
+		t.Errorf("without subscriptions %d bytes are taken up", used)
+	}
+	if n := count(b.Session("third")); n != 4 {
+		t.Errorf("afterwards a client got %d", n)
+	}
+}
+
 func TestAClientHasALimitOfSubscriptions(t *testing.T) {
 	b := New(Limits{Subscriptions: 2})
 	s := b.Session("s")

@@ -53,8 +53,9 @@ type Session struct {
 	reader atomic.Pointer[reader] // nil: never attached
 
 	changing sync.Mutex // held by Subscribe, Unsubscribe and End
-	isOver   bool       // guarded by changing, as is
+	isOver   bool       // guarded by changing, as are
 	made     uint64     // how many subscriptions there have been
+	bytesOf  int64      // what those that there are take up
 
 	filters       sync.Mutex
 	subscriptions map[string]*subscription // by key
@@ -83,7 +84,8 @@ func (sub *subscription) compare(other *subscription) int {
 
 // Errors of Subscribe.
 var (
-	// ErrTooManySubscriptions: the client has as many as it may; 0x97 Quota exceeded.
+	// ErrTooManySubscriptions: the client has as many as it may, or there is no room for
+	// more; 0x97 Quota exceeded.
 	ErrTooManySubscriptions = errors.New("too many subscriptions")
 	// ErrFilter: no filter, or a shared one without a group; 0x8F Topic Filter invalid.
 	ErrFilter = errors.New("the topic filter is not valid")
@@ -117,6 +119,9 @@ func (s *Session) Subscribe(asked Subscription) (existed bool, err error) {
 	if before != nil {
 		sub.number = before.number
 	} else {
+		if !s.reserve(sub.size()) {
+			return false, ErrTooManySubscriptions
+		}
 		s.made++
 		sub.number = s.made
 	}
@@ -143,6 +148,22 @@ func (s *Session) Subscribe(asked Subscription) (existed bool, err error) {
 	return before != nil, nil
 }
 
+// size is about what a subscription takes up: its filter and its group, here and in the
+// tree, and what refers to them.
+func (sub *subscription) size() int64 { return 768 + 2*int64(len(sub.Filter)) }
+
+// reserve takes room for a subscription, and reports false if there is not as much. It is
+// called with changing held.
+func (s *Session) reserve(bytes int64) bool {
+	free := s.broker.limits.SubscriptionBytes - s.broker.subBytes.Add(bytes)
+	if free < 0 || s.bytesOf+bytes > free {
+		s.broker.subBytes.Add(-bytes)
+		return false
+	}
+	s.bytesOf += bytes
+	return true
+}
+
 // Unsubscribe removes the subscription with a filter, and reports whether there was one.
 // What waits stays.
 func (s *Session) Unsubscribe(filter string) (existed bool) {
@@ -155,6 +176,8 @@ func (s *Session) Unsubscribe(filter string) (existed bool) {
 	}
 	s.broker.tree.remove(sub)
 	s.broker.subCount.Add(-1)
+	s.broker.subBytes.Add(-sub.size())
+	s.bytesOf -= sub.size()
 	s.filters.Lock()
 	defer s.filters.Unlock()
 	delete(s.subscriptions, name)
@@ -210,6 +233,7 @@ func (s *Session) End() {
 	for _, sub := range subs {
 		s.broker.tree.remove(sub) // each by itself: others must get in between
 		s.broker.subCount.Add(-1)
+		s.broker.subBytes.Add(-sub.size())
 	}
 	s.changing.Unlock()
 	now := time.Now()

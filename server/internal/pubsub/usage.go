@@ -4,10 +4,11 @@ import "sync/atomic"
 
 // Usage is what a [Broker] holds, and what it had to drop.
 type Usage struct {
-	Sessions        int
-	Subscriptions   int
-	WaitingMessages int64 // QoS 1, of all sessions
-	WaitingBytes    int64
+	Sessions          int
+	Subscriptions     int
+	SubscriptionBytes int64 // as Limits.SubscriptionBytes counts them
+	WaitingMessages   int64 // QoS 1, of all sessions
+	WaitingBytes      int64
 	// RetainedMessages and RetainedBytes count what has expired until it is freed.
 	RetainedMessages int
 	RetainedBytes    int64
@@ -52,9 +53,10 @@ func (d *dropped) count(why outcome) { d.by[why].Add(1) }
 func (b *Broker) Usage() Usage {
 	by := &b.dropped.by
 	usage := Usage{
-		Subscriptions:   int(b.subCount.Load()),
-		WaitingMessages: b.waiting.Load(),
-		WaitingBytes:    b.waitingBytes.Load(),
+		Subscriptions:     int(b.subCount.Load()),
+		SubscriptionBytes: b.subBytes.Load(),
+		WaitingMessages:   b.waiting.Load(),
+		WaitingBytes:      b.waitingBytes.Load(),
 		Dropped: Dropped{
 			LinkFull:    by[linkFull].Load(),
 			SessionFull: by[sessionFull].Load(),
