@@ -127,6 +127,23 @@ func fill[T int | int64](limit *T, standard T) {
 	}
 }
 
+// bounds returns all limits in the form of attributes of a line in the log. Where 0 is
+// possible, it means no limit.
+func (o *Options) bounds() []any {
+	l := &o.Limits
+	return []any{
+		"memory", o.MaxMemory, "clients", o.MaxClients,
+		"keys", o.Store.MaxKeys, "key-bytes", o.Store.MaxBytes,
+		"watches", o.Store.MaxWatches, "watch-bytes", o.Store.MaxWatchBytes, "all-watch-bytes", o.Store.MaxAllWatchBytes,
+		"remembered", o.Store.Remembered,
+		"outgoing-bytes", l.OutgoingBytes, "all-outgoing-bytes", l.AllOutgoingBytes,
+		"session-messages", l.SessionMessages, "session-bytes", l.SessionBytes, "all-session-bytes", l.AllSessionBytes,
+		"sessions-per-user", l.SessionsPerUser,
+		"subscriptions", l.Subscriptions, "all-subscription-bytes", l.AllSubscriptionBytes,
+		"retain", o.Retain, "retained", l.RetainedMessages, "retained-bytes", l.RetainedBytes,
+	}
+}
+
 // messageLimits returns the limits of the broker.
 func (o *Options) messageLimits() pubsub.Limits {
 	limits := pubsub.Limits{

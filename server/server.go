@@ -217,6 +217,7 @@ func (s *Server) serve(ctx context.Context) error {
 		return fmt.Errorf("server: %w", err)
 	}
 	s.logger.Info("listening", "address", s.Addr().String())
+	s.logger.Info("limits", s.options.bounds()...)
 	var failure error
 	select {
 	case <-ctx.Done():

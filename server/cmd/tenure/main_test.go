@@ -159,7 +159,8 @@ func TestHelpShowsEveryFlagAndAnExample(t *testing.T) {
 	}
 	for _, want := range []string{"--addr", "--hold-off", "--max-keys", "--max-bytes", "--max-packet-size", "--dialect", "--verbose",
 		"--tls-cert", "--tls-key", "--client-ca", "--auth", "--insecure", "--strict", "--lock-prefix", "--max-value", "--max-watches",
-		"--max-clients", "--password-checks", "--max-unauthenticated", "--max-unauthenticated-per-address", "--remembered", "--attach", "--attach-user", "--attach-password-file", "--attach-ca", "--attach-cert", "--attach-key", "SIGHUP", "Examples:", "in memory"} {
+		"--max-clients", "--max-memory", "--retain", "--max-retained", "--max-retained-bytes", "--max-outgoing-bytes", "--max-all-outgoing-bytes",
+		"--max-session-bytes", "--max-session-messages", "--max-all-session-bytes", "--max-sessions-per-user", "--max-subscriptions", "--password-checks", "--max-unauthenticated", "--max-unauthenticated-per-address", "--remembered", "--attach", "--attach-user", "--attach-password-file", "--attach-ca", "--attach-cert", "--attach-key", "SIGHUP", "Examples:", "in memory"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("%q is not in the help:\n%s", want, out)
 		}

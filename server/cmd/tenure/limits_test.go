@@ -1,0 +1,183 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server"
+)
+
+func TestANumberOfBytesMayHaveAUnit(t *testing.T) {
+	for text, want := range map[string]int64{
+		"0": 0, "1": 1, "536870912": 512 << 20, "512MiB": 512 << 20, "2GiB": 2 << 30, "1.5 KiB": 1536, "0.5GiB": 512 << 20,
+		"64 KiB": 64 << 10, "100B": 100, "8191TiB": 8191 << 40, "9223372036854775807": 1<<63 - 1,
+	} {
+		var got byteSize
+		if err := got.Set(text); err != nil || int64(got) != want {
+			t.Errorf("%q: %d, %v", text, got, err)
+		}
+		var again byteSize
+		if err := again.Set(got.String()); err != nil || again != got {
+			t.Errorf("%q is written %q, which is %d, %v", text, got.String(), again, err)
+		}
+	}
+	for _, text := range []string{"", "MiB", "512MB", "512m", "-1", "-1MiB", "-0.5MiB", "1.5", "1.5B", "1 2", "NaNMiB", "InfGiB", "1e300GiB",
+		"9223372036854775808", "8388608TiB", "8388607.9TiB", "ten"} {
+		if got := byteSize(7); got.Set(text) == nil || got != 7 {
+			t.Errorf("%q: %d was accepted", text, got)
+		}
+	}
+}
+
+// startVerbose starts `tenure serve` with --verbose, and returns how to end it, which returns
+// its log.
+func startVerbose(t *testing.T, arguments ...string) (stop func() string) {
+	t.Helper()
+	cmd := exec.Command(build(t), append([]string{"serve", "--addr", "127.0.0.1:0", "--verbose"}, arguments...)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop = sync.OnceValue(func() string {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_, _ = io.Copy(io.Discard, stdout)
+		if err := await.Result(cmd.Wait); err != nil {
+			t.Errorf("%v; standard error: %s", err, stderr.String())
+		}
+		return stderr.String()
+	})
+	t.Cleanup(func() { stop() })
+	if lines := bufio.NewScanner(stdout); !lines.Scan() || !strings.HasPrefix(lines.Text(), "listening on ") {
+		t.Fatalf("first line %q; standard error: %s", lines.Text(), stop())
+	}
+	return stop
+}
+
+func TestLimitsFollowFromMaxMemoryUnlessTheyAreGivenAndAreLoggedOnce(t *testing.T) {
+	stop := startVerbose(t, "--max-memory", "512MiB", "--max-session-bytes", "1MiB", "--max-keys", "77", "--max-all-session-bytes=2GiB")
+	log := stop()
+	lines := regexp.MustCompile(`(?m)^.* msg=limits .*$`).FindAllString(log, -1)
+	if len(lines) != 1 {
+		t.Fatalf("%d lines about limits in\n%s", len(lines), log)
+	}
+	for _, want := range []string{" memory=536870912 ", " clients=819 ", " keys=77 ", " key-bytes=134217728 ", " session-bytes=1048576 ",
+		" all-session-bytes=2147483648 ", " all-outgoing-bytes=67108864 ", " retain=false "} {
+		if !strings.Contains(lines[0], want) {
+			t.Errorf("%q is not in %s", want, lines[0])
+		}
+	}
+}
+
+func TestLimitsThatHaveNoEffectAreRefused(t *testing.T) {
+	path := build(t)
+	for _, test := range []struct {
+		arguments []string
+		want      string
+	}{
+		{[]string{"--addr", "127.0.0.1:0", "--max-memory", "1MiB"}, "MaxMemory 1048576 is below 33554432"},
+		{[]string{"--max-memory", "512MB"}, "like 536870912, 512MiB or 2GiB"},
+		{[]string{"--max-bytes", "-1"}, "it is negative"},
+		{[]string{"--addr", "127.0.0.1:0", "--max-subscriptions", "-1"}, "Limits.Subscriptions -1 is negative"},
+		{[]string{"--max-retained", "1"}, "--max-retained is about retained messages; give --retain too"},
+		{[]string{"--max-retained-bytes", "1"}, "give --retain too"},
+		{[]string{"--attach", "mqtt://localhost:1", "--max-memory", "1GiB"}, "--max-memory is about the broker inside"},
+		{[]string{"--attach", "mqtt://localhost:1", "--retain"}, "--retain is about the broker inside"},
+		{[]string{"--attach", "mqtt://localhost:1", "--max-outgoing-bytes", "1"}, "is about the broker inside"},
+		{[]string{"--attach", "mqtt://localhost:1", "--max-all-outgoing-bytes", "1"}, "is about the broker inside"},
+		{[]string{"--attach", "mqtt://localhost:1", "--max-session-bytes", "1"}, "is about the broker inside"},
+		{[]string{"--attach", "mqtt://localhost:1", "--max-session-messages", "1"}, "is about the broker inside"},
+		{[]string{"--attach", "mqtt://localhost:1", "--max-all-session-bytes", "1"}, "is about the broker inside"},
+		{[]string{"--attach", "mqtt://localhost:1", "--max-sessions-per-user", "1"}, "is about the broker inside"},
+		{[]string{"--attach", "mqtt://localhost:1", "--max-subscriptions", "1"}, "is about the broker inside"},
+		{[]string{"--attach", "mqtt://localhost:1", "--max-retained", "1"}, "is about the broker inside"},
+	} {
+		out, err := exec.Command(path, append([]string{"serve"}, test.arguments...)...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), test.want) {
+			t.Errorf("%q: %v, want %q in\n%s", test.arguments, err, test.want, out)
+		}
+	}
+}
+
+func TestTheLogSaysOnceInAWhileWhatIsHeldAndWhyMessagesWereDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&log, nil))
+		var mu sync.Mutex
+		usage := server.Usage{WaitingBytes: 12345}
+		dropped := uint64(0)
+		ctx, cancel := context.WithCancel(t.Context())
+		var task sync.WaitGroup
+		task.Go(func() {
+			reportUsage(ctx, logger, func() server.Usage {
+				mu.Lock()
+				defer mu.Unlock()
+				u := usage
+				u.DroppedMessages = map[string]uint64{"session full": dropped, "expired": 7}
+				return u
+			})
+		})
+		check := func(messages, held int, what string) {
+			t.Helper()
+			synctest.Wait()
+			if strings.Count(log.String(), "messages were dropped: session full") != messages ||
+				strings.Count(log.String(), "session-bytes=12345") != held || strings.Contains(log.String(), "expired") {
+				t.Errorf("%s: %s", what, log.String())
+			}
+		}
+		time.Sleep(119 * time.Second)
+		check(0, 1, "nothing was dropped")
+		for range 5000 { // each millisecond
+			mu.Lock()
+			dropped++
+			mu.Unlock()
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(10 * time.Second)
+		check(2, 2, "5,000 were dropped")
+		if !strings.Contains(log.String(), `flag="--max-session-bytes, --max-session-messages"`) {
+			t.Errorf("it does not say which flag: %s", log.String())
+		}
+		mu.Lock()
+		dropped++
+		mu.Unlock()
+		cancel()
+		await.Done(task.Wait)
+		check(3, 2, "at the end")
+	})
+}
+
+func TestEveryReasonWithAFlagIsOneOfTheServer(t *testing.T) {
+	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	reasons := s.Usage().DroppedMessages
+	for reason, flags := range flagOfDrop {
+		if _, ok := reasons[reason]; !ok {
+			t.Errorf("the server does not know the reason %q", reason)
+		}
+		for _, flag := range strings.Split(flags, ", ") {
+			if serveCommand().Flags().Lookup(strings.TrimPrefix(flag, "--")) == nil {
+				t.Errorf("there is no flag %s", flag)
+			}
+		}
+	}
+}
