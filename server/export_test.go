@@ -38,6 +38,9 @@ func (s *Server) PanicInStore(value any) {
 	s.engine.ApplyThen(statestore.Parse(statestore.Request{Client: "p", Correlation: []byte("x"), Payload: []byte("*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n")}), func(statestore.Reply) { panic(value) })
 }
 
+// PublishTestaments publishes the ordinary Wills whose delay is over by now.
+func (s *Server) PublishTestaments(now time.Time) { s.publishTestaments(now) }
+
 // Messages returns what passes ordinary messages on.
 func (s *Server) Messages() *pubsub.Broker { return s.messages }
 
