@@ -165,6 +165,7 @@ func (f *Filter) fail(err error) {
 // false.
 func (f *Filter) fill() bool {
 	if f.err != nil {
+		f.options.Pause() // the last packets may have come with it
 		return false
 	}
 	f.makeRoom()

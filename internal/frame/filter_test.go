@@ -195,6 +195,20 @@ func TestAFilterGivesTheErrorThatCameWithTheLastBytes(t *testing.T) {
 	}
 }
 
+// A TLS connection gives the end together with the last bytes where the client's farewell
+// came with them.
+func TestAFilterPausesAfterWhatCameWithTheEnd(t *testing.T) {
+	var calls []string
+	filter := NewFilter(iotest.DataErrReader(bytes.NewReader(AppendPuback(nil, 7))), FilterOptions{
+		Take:  func([]byte) bool { calls = append(calls, "take"); return true },
+		Pause: func() { calls = append(calls, "pause") },
+	})
+	_, _ = filter.Read(make([]byte, 10))
+	if len(calls) == 0 || calls[len(calls)-1] != "pause" {
+		t.Errorf("the calls are %q, want a pause after what was taken", calls)
+	}
+}
+
 func TestAReadOfNothingDoesNotWait(t *testing.T) {
 	filter := NewFilter(iotest.ErrReader(errCut), FilterOptions{})
 	if n, err := filter.Read(nil); n != 0 || err != nil {
