@@ -18,7 +18,7 @@ type Limits struct {
 	// disconnected. Default 8 MiB.
 	OutgoingBytes int64
 	// AllOutgoingBytes bounds the same for all connections together. One may have at most
-	// as much as is left for all others. Default 256 MiB.
+	// as much as is left for all others, and 8 KiB in any case. Default 256 MiB.
 	AllOutgoingBytes int64
 	// SessionBytes and SessionMessages bound the messages of QoS 1 that wait for one client,
 	// connected or not, until it acknowledges them. Default 4 MiB and 10,000.

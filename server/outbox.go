@@ -155,10 +155,15 @@ func (o *outbox) Reserve(bytes int) bool {
 	return !o.closed && o.reserveLocked(int64(bytes))
 }
 
+// assured is how many bytes a connection may have waiting whatever others have: a few
+// notifications. Who reads is not to be disconnected because others do not.
+const assured = 8 << 10
+
 // reserveLocked lets a connection have no more than is left for all others together:
-// else a few that do not read would take all of it.
+// else a few that do not read would take all of it. However many do that, each other one
+// has what is assured.
 func (o *outbox) reserveLocked(bytes int64) bool {
-	if o.used+bytes > o.limit || o.used+bytes > o.all.limit-o.all.used.Load() {
+	if o.used+bytes > o.limit || o.used+bytes > max(assured, o.all.limit-o.all.used.Load()) {
 		return false
 	}
 	o.used += bytes
