@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
@@ -16,7 +17,7 @@ import (
 func TestInvariant56AnIdleConnectionDoesNotKeepItsLatestMessage(t *testing.T) {
 	const clients, size = 32, 1 << 20
 	address := start(t, server.Options{})
-	packet := append(rawmqtt.Message{Topic: "nobody", Payload: make([]byte, size-100)}.Packet(), rawmqtt.Packet(rawmqtt.Pingreq, 0, nil)...)
+	packet := append(rawmqtt.Message{Topic: "nobody", Payload: make([]byte, size-100)}.Packet(), rawmqtt.Packet(wire.Pingreq, 0, nil)...)
 	before := heap()
 	for i := range clients {
 		conn, err := net.Dial("tcp", address)

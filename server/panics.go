@@ -25,11 +25,13 @@ func (s *Server) recoverIn(conn *connection) {
 // handleReadingPanic is handlePanic for the goroutine that reads a connection, when that has
 // unwound. It also does what comes where a connection is lost: the Will.
 func (s *Server) handleReadingPanic(conn *connection, value any) {
+	conn.place.End() // of the turn in which that was
 	s.handlePanic(conn, value)
 	cl := conn.inbound.client
 	if cl == nil || conn.disconnected.Load() {
 		return
 	}
+	defer conn.place.End()
 	defer s.recoverIn(conn) // the Will may be what panics
 	s.applyWill(cl, conn)
 	s.leaveTestament(cl, conn, endsWithConnection(cl))
@@ -41,7 +43,6 @@ func (s *Server) handleReadingPanic(conn *connection, value any) {
 // for all. So a panic in it goes on, and ends the process.
 func (s *Server) handlePanic(conn *connection, value any) {
 	s.notePanic(value, "remote", conn.RemoteAddr().String())
-	conn.place.End()
 	conn.abort()
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
@@ -14,7 +15,7 @@ import (
 
 // willOf returns an ordinary Will with a delay in seconds.
 func willOf(topic string, delay uint32, properties ...byte) *rawmqtt.Message {
-	list := append(rawmqtt.Body{rawmqtt.WillDelay}.Uint32(delay), properties...)
+	list := append(rawmqtt.Body{wire.WillDelay}.Uint32(delay), properties...)
 	return &rawmqtt.Message{Topic: topic, QoS: 1, Payload: []byte("gone"), Properties: list}
 }
 
@@ -69,7 +70,7 @@ func TestAnOrdinaryWillIsPublishedWhenItShould(t *testing.T) {
 		{"not after a DISCONNECT with a delay", long, long, says(0xe0, 0), false},
 		{"after a DISCONNECT with Will", 0, long, says(0xe0, 1, 4), true},
 		{"after a DISCONNECT with Will and a delay", long, long, says(0xe0, 1, 4), true},
-		{"after a DISCONNECT that ends the session", 2 * long, long, says(0xe0, 7, 4, 5, rawmqtt.SessionExpiry, 0, 0, 0, 0), true},
+		{"after a DISCONNECT that ends the session", 2 * long, long, says(0xe0, 7, 4, 5, wire.SessionExpiry, 0, 0, 0, 0), true},
 		{"when the server sends the client away", 0, long, says(rawmqtt.Message{Topic: "t", Retain: true}.Packet()...), true},
 		{"when the client is taken over", 0, long, func(t *testing.T, address string, _ *server.Server, _ *messenger) {
 			hello{id: "p", resume: true, expiry: long}.join(t, address)
@@ -96,17 +97,17 @@ func TestAnOrdinaryWillIsPublishedWhenItShould(t *testing.T) {
 }
 
 func TestAWillBringsItsPropertiesAndExpiry(t *testing.T) {
-	properties := rawmqtt.Body{rawmqtt.PayloadFormat, 1}
-	properties = append(properties, rawmqtt.Body{rawmqtt.ContentType}.Text("c")...)
-	properties = append(properties, rawmqtt.Body{rawmqtt.ResponseTopic}.Text("answers")...)
-	properties = append(properties, rawmqtt.Body{rawmqtt.CorrelationData}.Text("n")...)
+	properties := rawmqtt.Body{wire.PayloadFormat, 1}
+	properties = append(properties, rawmqtt.Body{wire.ContentType}.Text("c")...)
+	properties = append(properties, rawmqtt.Body{wire.ResponseTopic}.Text("answers")...)
+	properties = append(properties, rawmqtt.Body{wire.CorrelationData}.Text("n")...)
 	properties = properties.User("b", "1").User("a", "2").User("b", "3")
 	for _, delay := range []uint32{0, 1} {
 		t.Run(fmt.Sprint(delay), func(t *testing.T) {
 			address := start(t, server.Options{Retain: true})
 			listener := hello{id: "listener"}.join(t, address)
 			listener.follow(1|retainAsPublished, 5, "#")
-			will := willOf("factory/p", delay, append(properties, rawmqtt.Body{rawmqtt.MessageExpiry}.Uint32(50)...)...)
+			will := willOf("factory/p", delay, append(properties, rawmqtt.Body{wire.MessageExpiry}.Uint32(50)...)...)
 			will.Retain = true
 			c := hello{id: "p", expiry: 600, will: will}.join(t, address)
 			_ = c.conn.Close()
@@ -184,7 +185,7 @@ func TestAServerThatStopsPublishesNoOrdinaryWill(t *testing.T) {
 		if err != nil {
 			break
 		}
-		if packet[0]>>4 == rawmqtt.Publish {
+		if packet[0]>>4 == wire.Publish {
 			t.Errorf("got %q", packet)
 		}
 	}
