@@ -548,7 +548,7 @@ func TestAcknowledgementsThroughTheBrokerOvertakeNothing(t *testing.T) {
 
 func TestANotificationLargerThanItsClientTakesIsLeftOut(t *testing.T) {
 	const limit = 300
-	address := start(t, server.Options{})
+	address, s := startServer(t, server.Options{})
 	watcher, other := connectRaw(t, socketTo(t, address), "p", 60, string(binary.BigEndian.AppendUint32([]byte{0x27}, limit))), rawTo(t, address, "other")
 	watcher.do("KEYNOTIFY", "k")
 	for _, value := range []string{"first", strings.Repeat("v", limit), "last"} {
@@ -559,6 +559,7 @@ func TestANotificationLargerThanItsClientTakesIsLeftOut(t *testing.T) {
 			t.Errorf("read %q, want the notification of %q", got.Payload, want)
 		}
 	}
+	eventually(t, "no room is taken any more", func() bool { return s.Usage().OutgoingBytes == 0 })
 }
 
 // It will connect again then, and read again. What it would believe after a gap is not
