@@ -343,3 +343,13 @@ func TestAResponseTopicStaysReservedWhenTheWillThatHadItIsReplaced(t *testing.T)
 		t.Error("a reply to a request of this session can be forged")
 	}
 }
+
+func TestNothingIsRetainedUnlessOptionsSaySo(t *testing.T) {
+	address, s := startServer(t, server.Options{})
+	c := rawTo(t, address, "p")
+	c.write(packet(0x33, text("factory"), []byte{0, 9, 0}, []byte("x")))
+	if farewell := c.read(); farewell[0] != 0xe0 || farewell[2] != packets.DisconnectRetainNotSupported {
+		t.Errorf("read %x, want DISCONNECT: retain not supported", farewell)
+	}
+	mustRetainNothing(t, s)
+}
