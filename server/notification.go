@@ -49,6 +49,9 @@ func (s *Server) wake(notifications []statestore.Notification) {
 	}
 }
 
+// writesAtOnce is how often what waits in a session is written before others may write.
+const writesAtOnce = 8
+
 // writeWaiting writes what waits for a client: notifications, those that came together in
 // one write, and the messages of its session. It takes turns like those who send: a thousand
 // clients that are told of one change must not delay the requests of others.
@@ -73,7 +76,12 @@ func (s *Server) writeWaiting(cl *mqtt.Client, conn *connection) {
 func (s *Server) writeMessages(conn *connection) {
 	room := heldRooms.Get().(*[heldRoom]byte)
 	defer heldRooms.Put(room)
-	for more := true; more && !conn.closed.Load(); {
+	more := true
+	for n := 0; more && !conn.closed.Load(); n++ {
+		if n == writesAtOnce {
+			conn.outbox.Wake() // the others first
+			return
+		}
 		conn.news.Begin()
 		var gathered []byte
 		gathered, _, more = conn.session.Append(conn.outbox, room[:0], heldEnough)
