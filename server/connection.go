@@ -81,7 +81,7 @@ func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing
 		news:   all.NewPlace(),
 		over:   make(chan struct{}),
 	}
-	c.inbound = &inbound{conn: c}
+	c.inbound = &inbound{conn: c, publish: c.gate.Publish()}
 	c.input = frame.NewFilter(socket, frame.FilterOptions{
 		Limit: most,
 		First: limits.FirstPacket,

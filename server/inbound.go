@@ -28,9 +28,9 @@ type inbound struct {
 	client  *mqtt.Client // nil until its session is established
 	version byte         // of MQTT
 
-	publish                        frame.Publish // the latest, with what refers to its packet
-	topic                          string        // the response topic of the latest request
-	timestamp, fencingToken, store string        // properties of the latest request
+	publish                        *frame.Publish // the latest, with what refers to its packet; the gate's
+	topic                          string         // the response topic of the latest request
+	timestamp, fencingToken, store string         // properties of the latest request
 
 	taken bool // a packet, since the last pause
 	held  int  // bytes that wait to be written
@@ -88,11 +88,8 @@ func (in *inbound) pause() {
 // noLimits are for packets that the gate has checked.
 var noLimits wire.Limits
 
-func (in *inbound) handlePublish(packet []byte) {
-	p := &in.publish
-	if p.Decode(packet, in.version, &noLimits) != nil {
-		return // the gate lets none of these through
-	}
+func (in *inbound) handlePublish([]byte) {
+	p := in.publish
 	isRequest := string(p.Topic) == protocol.InvokeTopic
 	switch {
 	case p.QoS > 1:
@@ -110,7 +107,7 @@ func (in *inbound) handlePublish(packet []byte) {
 
 // handleRequest applies a request to the store, and answers it.
 func (in *inbound) handleRequest() {
-	p := &in.publish
+	p := in.publish
 	if in.topic != string(p.ResponseTopic) {
 		in.topic = string(p.ResponseTopic)
 	}
@@ -165,7 +162,7 @@ func (in *inbound) reply(message *frame.Message) {
 
 // handleMessage passes an ordinary message on.
 func (in *inbound) handleMessage() {
-	p, s := &in.publish, in.server
+	p, s := in.publish, in.server
 	topic := string(p.Topic)
 	switch {
 	case p.Retain && !s.options.Retain:

@@ -86,6 +86,7 @@ type Gate struct {
 	expiry  bool   // the session outlives the connection
 	maximum uint32 // bytes of a packet that the client takes; 0: any number
 
+	publish frame.Publish // the latest
 	refused *Refusal
 }
 
@@ -107,8 +108,13 @@ func (g *Gate) Speak(version byte) { g.version = version }
 // CONNECT was refused.
 func (g *Gate) Version() byte { return g.version }
 
-// Check checks the next packet, which must be complete, and keeps nothing of it. Its error
-// is nil or a [*Refusal]; after that every packet is refused, with the same error.
+// Publish returns the PUBLISH that Check let through last, taken apart, so that this need not
+// be done twice. It is part of that packet, and good until the next call of Check.
+func (g *Gate) Publish() *frame.Publish { return &g.publish }
+
+// Check checks the next packet, which must be complete. Of that it keeps what Publish
+// returns, and nothing else. Its error is nil or a [*Refusal]; after that every packet is
+// refused, with the same error.
 //
 // The first packet from a client may be incomplete if it is over Limits.FirstPacket, which
 // is the error then.
@@ -214,9 +220,8 @@ const (
 )
 
 func (g *Gate) checkPublish(packet []byte) *Refusal {
-	var p frame.Publish
-	refusal := p.Decode(packet, g.version, &g.limits)
-	if refusal == nil && p.Identified && g.side == FromClient {
+	refusal := g.publish.Decode(packet, g.version, &g.limits)
+	if refusal == nil && g.publish.Identified && g.side == FromClient {
 		return wire.Refuse(wire.ProtocolError, "a client does not send a Subscription Identifier") // [MQTT-3.3.4-6]
 	}
 	return refusal

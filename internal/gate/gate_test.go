@@ -433,3 +433,17 @@ func BenchmarkCheckOfARequest(b *testing.B) {
 		}
 	}
 }
+
+func TestWhatWasLetThroughIsTakenApartAlready(t *testing.T) {
+	g := gate.New(gate.FromServer, gate.Limits{})
+	connack := []byte{0x20, 3, 0, 0, 0}
+	publish := []byte{0x30, 7, 0, 3, 'a', '/', 'b', 0, 'x'}
+	for _, packet := range [][]byte{connack, publish} {
+		if err := g.Check(packet); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p := g.Publish(); string(p.Topic) != "a/b" || string(p.Payload) != "x" || p.QoS != 0 {
+		t.Errorf("%+v", p)
+	}
+}
