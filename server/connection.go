@@ -11,8 +11,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mochi-mqtt/server/v2/packets"
+
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/gate"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/turns"
@@ -26,6 +29,8 @@ type connection struct {
 	input   io.Reader  // of Conn: what the gate lets through and inbound leaves
 	inbound *inbound
 	outbox  *outbox
+	arrives *quota          // of all connections; nil: no limit
+	arrived int64           // of it; the reading goroutine's
 	place   *turns.Place    // of the reading goroutine
 	news    *turns.Place    // of the goroutine that writes what waits
 	session *pubsub.Session // set when it is established, before anything can be sent
@@ -88,8 +93,26 @@ func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing
 		Check: c.gate.Check,
 		Take:  c.inbound.take,
 		Pause: c.inbound.pause,
+		Room:  c.makeRoom,
 	})
 	return c
+}
+
+var errNoRoom = wire.Refuse(packets.ErrQuotaExceeded.Code, "large packets take up all the room that there is for them")
+
+// makeRoom takes room for a large packet that arrives, or gives it back. Like outgoing
+// messages, those of one client may have no more than is left for all others.
+func (c *connection) makeRoom(bytes int) error {
+	more := int64(bytes)
+	if c.arrives == nil {
+		return nil
+	}
+	if more > 0 && c.arrived+more > c.arrives.limit-c.arrives.used.Load() {
+		return errNoRoom
+	}
+	c.arrived += more
+	c.arrives.used.Add(more)
+	return nil
 }
 
 // Read notes the last byte, which may be all that a DISCONNECT says (see reasonOf). Where a
@@ -271,7 +294,8 @@ func (c *connection) finish() {
 	if forget != nil {
 		forget()
 	}
-	c.letGo() // not before: the next of the name must not be forgotten
+	c.letGo()                       // not before: the next of the name must not be forgotten
+	_ = c.makeRoom(-int(c.arrived)) // nothing is read any more
 	c.outbox.close()
 	close(c.over)
 }

@@ -20,6 +20,10 @@ type Limits struct {
 	// AllOutgoingBytes bounds the same for all connections together. One may have at most
 	// as much as is left for all others, and 8 KiB in any case. Default 256 MiB.
 	AllOutgoingBytes int64
+	// AllArrivingBytes bounds the room for packets that have begun to arrive, of all
+	// connections, beyond 4 KiB for each. One may have at most as much as is left for all
+	// others, and is disconnected if it needs more. Default 256 MiB, and no less than two of the largest packets.
+	AllArrivingBytes int64
 	// SessionBytes and SessionMessages bound the messages of QoS 1 that wait for one client,
 	// connected or not, until it acknowledges them. Default 4 MiB and 10,000.
 	SessionBytes    int64
@@ -61,8 +65,8 @@ const (
 //
 // Of MaxMemory, a quarter is for keys and values, and an eighth each for what waits for
 // connections, for what waits in sessions, for watches, and for clients with what is
-// remembered of their requests, and a sixteenth each for subscriptions and for retained
-// messages. The rest is for packets that arrive, and the garbage collector.
+// remembered of their requests, and a sixteenth each for subscriptions, for retained
+// messages and for packets that arrive. The rest is for what a byte of these costs besides.
 func (o *Options) completeLimits() error {
 	l := &o.Limits
 	for _, limit := range []struct {
@@ -71,6 +75,7 @@ func (o *Options) completeLimits() error {
 	}{
 		{"MaxMemory", o.MaxMemory}, {"MaxClients", int64(o.MaxClients)},
 		{"Limits.OutgoingBytes", l.OutgoingBytes}, {"Limits.AllOutgoingBytes", l.AllOutgoingBytes},
+		{"Limits.AllArrivingBytes", l.AllArrivingBytes},
 		{"Limits.SessionBytes", l.SessionBytes}, {"Limits.SessionMessages", int64(l.SessionMessages)},
 		{"Limits.AllSessionBytes", l.AllSessionBytes}, {"Limits.Subscriptions", int64(l.Subscriptions)},
 		{"Limits.AllSubscriptionBytes", l.AllSubscriptionBytes},
@@ -99,6 +104,7 @@ func (o *Options) completeLimits() error {
 	}
 	fill(&l.AllOutgoingBytes, share(8, 256<<20))
 	fill(&l.OutgoingBytes, min(8<<20, l.AllOutgoingBytes))
+	fill(&l.AllArrivingBytes, max(share(16, 256<<20), 2*int64(o.MaxPacketSize)))
 	fill(&l.AllSessionBytes, share(8, 256<<20))
 	fill(&l.SessionBytes, min(4<<20, l.AllSessionBytes))
 	fill(&l.SessionMessages, 10_000)
@@ -137,6 +143,7 @@ func (o *Options) bounds() []any {
 		"watches", o.Store.MaxWatches, "watch-bytes", o.Store.MaxWatchBytes, "all-watch-bytes", o.Store.MaxAllWatchBytes,
 		"remembered", o.Store.Remembered,
 		"outgoing-bytes", l.OutgoingBytes, "all-outgoing-bytes", l.AllOutgoingBytes,
+		"all-arriving-bytes", l.AllArrivingBytes,
 		"session-messages", l.SessionMessages, "session-bytes", l.SessionBytes, "all-session-bytes", l.AllSessionBytes,
 		"sessions-per-user", l.SessionsPerUser,
 		"subscriptions", l.Subscriptions, "all-subscription-bytes", l.AllSubscriptionBytes,

@@ -62,6 +62,7 @@ type Server struct {
 	listener *listener
 	messages *pubsub.Broker         // passes ordinary messages on
 	outgoing quota                  // what waits to be written to all connections
+	arriving quota                  // large packets that are not complete, of all connections
 	topics   access.TopicAuthorizer // nil: ordinary topics are open to all
 	// responseTopics are topics to which only the store may publish.
 	responseTopics *responseTopics
@@ -120,6 +121,7 @@ func New(options Options) (*Server, error) {
 		responseTopics: newResponseTopics(),
 		messages:       pubsub.New(options.messageLimits()),
 		outgoing:       quota{limit: options.Limits.AllOutgoingBytes},
+		arriving:       quota{limit: options.Limits.AllArrivingBytes},
 		testaments:     make(map[string]*testament),
 		sessions:       newKeptSessions(),
 		kept:           logs.NewLimiter(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
@@ -131,7 +133,9 @@ func New(options Options) (*Server, error) {
 	s.listener = newListener(socket, &options, s.countRefused)
 	all, post := turns.New(0), newPost()
 	s.listener.connect = func(socket net.Conn) *connection {
-		return newConnection(socket, &s.options, all, &s.outgoing, post)
+		conn := newConnection(socket, &s.options, all, &s.outgoing, post)
+		conn.arrives = &s.arriving
+		return conn
 	}
 	s.listener.recover = s.handleReadingPanic
 	// Half of those at the door at most: there is always one that can be dropped for another.

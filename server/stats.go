@@ -76,6 +76,8 @@ type Usage struct {
 	WaitingMessages, WaitingBytes int64
 	// OutgoingBytes wait to be written to connections, besides these.
 	OutgoingBytes int64
+	// ArrivingBytes is the room for large packets that are not complete.
+	ArrivingBytes int64
 	// RetainedMessages have RetainedBytes.
 	RetainedMessages int
 	RetainedBytes    int64
@@ -96,6 +98,7 @@ func (s *Server) Usage() Usage {
 		WaitingMessages:   messages.WaitingMessages,
 		WaitingBytes:      messages.WaitingBytes,
 		OutgoingBytes:     s.outgoing.used.Load(),
+		ArrivingBytes:     s.arriving.used.Load(),
 		RetainedMessages:  messages.RetainedMessages,
 		RetainedBytes:     messages.RetainedBytes,
 		DroppedMessages: map[string]uint64{

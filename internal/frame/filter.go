@@ -30,6 +30,7 @@ type Filter struct {
 	passing    int    // how much is left of the packet that is passed on, all of it in the buffer
 	begun      bool   // the first packet was checked
 	err        error  // the end of reading; what is in the buffer comes first
+	room       int    // bytes for which Room was asked
 }
 
 // FilterOptions configures a Filter. The zero value passes all packets on.
@@ -53,6 +54,10 @@ type FilterOptions struct {
 	// packet that was not taken, and at the end: what Take has held back is to be sent
 	// then.
 	Pause func()
+	// Room, if not nil, is asked before the buffer grows beyond what a Filter keeps for small
+	// packets, with how many bytes that is. Its error ends the reading. It is told with a
+	// negative number when the room is given up: at the end of the reading, at the latest.
+	Room func(bytes int) error
 }
 
 // NewFilter returns a reader of source. What is not MQTT ends the reading with [ErrHeader].
@@ -159,6 +164,21 @@ func (f *Filter) tooLarge(front []byte, size, limit int) bool {
 func (f *Filter) fail(err error) {
 	f.options.Pause()
 	f.buffer, f.start, f.end, f.err = nil, 0, 0, err
+	_ = f.take(0)
+}
+
+// take makes it known that the buffer is to have so many bytes. The error is one of Room, which
+// refuses nothing that is given up.
+func (f *Filter) take(length int) error {
+	more := max(0, length-bufferSize) - f.room
+	if f.options.Room == nil || more == 0 {
+		return nil
+	}
+	if err := f.options.Room(more); err != nil {
+		return err
+	}
+	f.room += more
+	return nil
 }
 
 // fill reads more, or learns that there is no more, which it reports from then on with
@@ -168,17 +188,22 @@ func (f *Filter) fill() bool {
 		f.options.Pause() // the last packets may have come with it
 		return false
 	}
-	f.makeRoom()
+	if err := f.makeRoom(); err != nil {
+		f.fail(err)
+		return false
+	}
 	f.options.Pause()
 	n, err := f.source.Read(f.buffer[f.end:])
 	f.end += n
-	f.err = err
+	if f.err = err; err != nil {
+		_ = f.take(0) // the buffer does not outlive the connection
+	}
 	return true
 }
 
 // makeRoom moves what is in the buffer to its front, and sees to it that there is room
 // behind.
-func (f *Filter) makeRoom() {
+func (f *Filter) makeRoom() error {
 	kept := f.buffer[f.start:f.end]
 	length := len(f.buffer)
 	switch {
@@ -194,8 +219,12 @@ func (f *Filter) makeRoom() {
 	}
 	into := f.buffer
 	if length != len(f.buffer) {
+		if err := f.take(length); err != nil {
+			return err
+		}
 		into = make([]byte, length)
 	}
 	f.start, f.end = 0, copy(into, kept)
 	f.buffer = into
+	return nil
 }

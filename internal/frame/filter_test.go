@@ -298,3 +298,42 @@ func TestTheBufferOfAFilterIsAsLargeAsWhatArrivesAndSmallAgainAfterwards(t *test
 		}
 	}
 }
+
+func TestALargePacketNeedsRoomAndGivesItBack(t *testing.T) {
+	const size = 100_000
+	packet := append([]byte{0x30, 0xa0, 0x8d, 0x06}, make([]byte, size)...)
+	errFull := errors.New("full")
+	for name, test := range map[string]struct {
+		source io.Reader
+		limit  int
+		want   error
+	}{
+		"there is room":             {bytes.NewReader(append(bytes.Clone(packet), packet...)), size, io.EOF},
+		"there is none":             {bytes.NewReader(packet), size / 2, errFull},
+		"the connection breaks":     {bytes.NewReader(packet[:size/2]), size, io.EOF},
+		"what follows is not MQTT":  {bytes.NewReader(append(bytes.Clone(packet), 0x30, 0xff, 0xff, 0xff, 0xff)), size, ErrHeader},
+		"small ones need none":      {bytes.NewReader(bytes.Repeat([]byte{0x30, 3, 0, 1, 'a'}, 10_000)), 0, io.EOF},
+		"the next packet is small":  {io.MultiReader(bytes.NewReader(packet), bytes.NewReader([]byte{0x30, 3, 0, 1, 'a'})), size, io.EOF},
+		"one is small before it is": {io.MultiReader(bytes.NewReader([]byte{0x30, 3, 0, 1, 'a'}), bytes.NewReader(packet)), size, io.EOF},
+	} {
+		taken, most := 0, 0
+		f := NewFilter(test.source, FilterOptions{Room: func(n int) error {
+			if taken+n > test.limit {
+				return errFull
+			}
+			taken += n
+			most = max(most, taken)
+			return nil
+		}})
+		_, err := io.Copy(io.Discard, f)
+		if test.want == io.EOF {
+			test.want = nil
+		}
+		if !errors.Is(err, test.want) || err == nil != (test.want == nil) || taken != 0 {
+			t.Errorf("%s: %v, and room for %d bytes is left over", name, err, taken)
+		}
+		if test.limit == size && test.want == nil && most == 0 {
+			t.Errorf("%s: it never asked for room", name)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"os/signal"
 	"runtime"
@@ -192,7 +193,9 @@ func (s *serveSettings) run(cmd *cobra.Command) error {
 	tasks.Go(func() { reportUsage(ctx, s.Logger, listening.Usage) })
 	tasks.Go(func() { memory.Release(ctx, func() int64 { return heldBy(listening.Usage()) }) })
 	if s.MaxMemory > 0 && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(s.MaxMemory) // the collector works harder before that is used up
+		// The collector works harder before that is used up. It needs room besides what is in
+		// use, or it would take half of all processor time for good.
+		debug.SetMemoryLimit(s.MaxMemory + min(s.MaxMemory, math.MaxInt64-s.MaxMemory)/2)
 	}
 	err = listening.Serve(ctx)
 	stop()

@@ -67,13 +67,13 @@ func reportHeld(logger *slog.Logger, u server.Usage) {
 		"remembered", u.Store.Remembered,
 		"sessions", u.Sessions, "subscriptions", u.Subscriptions, "subscription-bytes", u.SubscriptionBytes,
 		"session-messages", u.WaitingMessages, "session-bytes", u.WaitingBytes,
-		"outgoing-bytes", u.OutgoingBytes,
+		"outgoing-bytes", u.OutgoingBytes, "arriving-bytes", u.ArrivingBytes,
 		"retained", u.RetainedMessages, "retained-bytes", u.RetainedBytes)
 }
 
 // heldBy returns about how many bytes a server holds for its clients.
 func heldBy(u server.Usage) int64 {
-	return heldByStore(u.Store) + u.SubscriptionBytes + u.WaitingBytes + u.OutgoingBytes + u.RetainedBytes
+	return heldByStore(u.Store) + u.SubscriptionBytes + u.WaitingBytes + u.OutgoingBytes + u.ArrivingBytes + u.RetainedBytes
 }
 
 // heldByStore is heldBy for a store alone, with what connections cost.

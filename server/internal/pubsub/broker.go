@@ -53,7 +53,7 @@ func (l Limits) withDefaults() Limits {
 }
 
 // overhead is what a message costs besides its bytes, where it waits or is retained.
-const overhead = 128
+const overhead = 256
 
 // Message is a message to be passed on. It must not be changed once it is published: all
 // subscribers share it.
