@@ -195,7 +195,7 @@ func (s *serveSettings) run(cmd *cobra.Command) error {
 	if s.MaxMemory > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		// The collector works harder before that is used up. It needs room besides what is in
 		// use, or it would take half of all processor time for good.
-		debug.SetMemoryLimit(s.MaxMemory + min(s.MaxMemory, math.MaxInt64-s.MaxMemory)/2)
+		debug.SetMemoryLimit(s.MaxMemory + min(s.MaxMemory/4, math.MaxInt64-s.MaxMemory))
 	}
 	err = listening.Serve(ctx)
 	stop()
