@@ -80,7 +80,7 @@ func (in *inbound) pause() {
 		return
 	}
 	in.taken, in.held = false, 0
-	in.publish = frame.Publish{} // or it would keep its packet, of 1 MiB maybe, while the client is idle
+	*in.publish = frame.Publish{} // or it would keep its packet, of 1 MiB maybe, while the client is idle
 	in.conn.flush()
 	in.conn.extendDeadline()
 }

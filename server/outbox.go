@@ -163,11 +163,15 @@ const assured = 8 << 10
 // else a few that do not read would take all of it. However many do that, each other one
 // has what is assured.
 func (o *outbox) reserveLocked(bytes int64) bool {
-	if o.used+bytes > o.limit || o.used+bytes > max(assured, o.all.limit-o.all.used.Load()) {
+	if o.used+bytes > o.limit {
+		return false
+	}
+	left := o.all.limit - o.all.used.Add(bytes) // others reserve at the same time
+	if o.used+bytes > max(assured, left) {
+		o.all.used.Add(-bytes)
 		return false
 	}
 	o.used += bytes
-	o.all.used.Add(bytes)
 	return true
 }
 

@@ -1,0 +1,382 @@
+package server_test
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// narrow makes the buffers of a client's socket small, so that little lies there unread.
+func (c *messenger) narrow() *messenger {
+	_ = c.conn.(*net.TCPConn).SetReadBuffer(4 << 10) // more time is needed if it fails
+	return c
+}
+
+// nothingWaits waits until all room for connections is free.
+func nothingWaits(t *testing.T, s *server.Server) {
+	t.Helper()
+	eventually(t, "the room is free", func() bool { return s.Usage().OutgoingBytes == 0 })
+}
+
+const large = 64 << 10 // some of it fills the buffers on the way
+
+func TestAClientThatFallsBehindOnNotificationsIsSentAwayAndItsRoomIsFree(t *testing.T) {
+	const limit = 4 * large
+	address, s := startServer(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
+	deaf, writer := rawTo(t, address, "deaf"), rawTo(t, address, "writer")
+	reader := watch(t, address, "k")
+	(&messenger{raw: deaf}).narrow()
+	deaf.do("KEYNOTIFY", "k")
+	value := strings.Repeat("x", large)
+	for i := 0; s.Stats().SlowReaders == 0; i++ {
+		if got := writer.do("SET", "k", value); got != "+OK\r\n" {
+			t.Fatalf("write %d: %q", i, got)
+		}
+		reader.nextNotification()
+		if got := s.Usage().OutgoingBytes; got > 2*limit {
+			t.Fatalf("%d bytes wait", got)
+		}
+		if i > 1000 {
+			t.Fatal("after 64 MB that were not read, the client is still connected")
+		}
+	}
+	isAway(t, s, 2)
+	nothingWaits(t, s)
+	if got := s.Stats().SlowReaders; got != 1 {
+		t.Errorf("%d slow readers", got)
+	}
+	reader.mustBeSilent()
+}
+
+// A message of QoS 0 that does not fit is dropped, its client stays, and there is room again
+// when it has gone.
+func TestMessagesOfQoS0BeyondTheRoomOfAConnectionAreDropped(t *testing.T) {
+	const limit = 4 * large
+	address, s := startServer(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
+	deaf := hello{id: "deaf"}.join(t, address).narrow()
+	publisher, reader := hello{id: "publisher"}.join(t, address), hello{id: "reader"}.join(t, address)
+	deaf.hears("t")
+	reader.hears("t")
+	message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
+	for i := 0; s.Usage().DroppedMessages["connection full"] == 0; i++ {
+		publisher.send(message)
+		reader.next()
+		if got := s.Usage().OutgoingBytes; got > 2*limit {
+			t.Fatalf("%d bytes wait", got)
+		}
+		if i > 1000 {
+			t.Fatal("nothing is dropped")
+		}
+	}
+	if got := s.Stats(); got.Connected != 3 {
+		t.Errorf("%+v", got)
+	}
+	_ = deaf.conn.Close()
+	isAway(t, s, 2)
+	nothingWaits(t, s)
+	before := s.Usage().DroppedMessages["connection full"]
+	publisher.send(message)
+	reader.next()
+	if got := s.Usage().DroppedMessages["connection full"]; got != before {
+		t.Errorf("%d messages were dropped for a client that is gone", got-before)
+	}
+}
+
+// Each may have as much as is left for all others.
+func TestAClientThatDoesNotReadLeavesRoomForOthers(t *testing.T) {
+	const all = 8 * large
+	address, s := startServer(t, server.Options{Limits: server.Limits{AllOutgoingBytes: all}})
+	deaf := hello{id: "deaf"}.join(t, address).narrow()
+	publisher := hello{id: "publisher"}.join(t, address)
+	deaf.hears("t")
+	message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
+	for i := 0; s.Usage().DroppedMessages["connection full"] == 0; i++ {
+		publisher.send(message)
+		publisher.write([]byte{0xc0, 0})
+		publisher.read()
+		if i > 1000 {
+			t.Fatal("nothing is dropped")
+		}
+	}
+	if got := s.Usage().OutgoingBytes; got > all/2 {
+		t.Errorf("one connection has %d bytes of %d", got, all)
+	}
+	reader := hello{id: "reader"}.join(t, address)
+	reader.hears("u")
+	message.Topic = "u"
+	publisher.send(message)
+	if got := reader.next(); len(got.payload) != large {
+		t.Errorf("%d bytes came", len(got.payload))
+	}
+}
+
+// What fits waits for a client that is away, in its order. The rest is dropped, and counted.
+func TestASessionHasRoomForSoManyMessages(t *testing.T) {
+	const size = 1000
+	for _, test := range []struct {
+		name   string
+		limits server.Limits
+		fit    int
+		why    string
+	}{
+		{"messages", server.Limits{SessionMessages: 5}, 5, "session full"},
+		{"bytes", server.Limits{SessionBytes: 5000}, 4, "session full"},
+		{"bytes of all", server.Limits{AllSessionBytes: 10_000}, 4, "sessions full"}, // half of them
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			address, s := startServer(t, server.Options{Limits: test.limits})
+			login := hello{id: "p", resume: true, expiry: 600, properties: rawmqtt.Body{rawmqtt.ReceiveMaximum}.Uint16(2)}
+			c, publisher := login.join(t, address), hello{id: "publisher"}.join(t, address)
+			c.hears("t")
+			var payloads []string
+			for _, number := range numbered(8) {
+				payloads = append(payloads, number+strings.Repeat("x", size-len(number)))
+			}
+			publisher.tells("t", payloads[0])
+			sent := c.next() // and not acknowledged
+			_ = c.conn.Close()
+			isAway(t, s, 1)
+			publisher.tells("t", payloads[1:]...)
+			usage := s.Usage()
+			if got := usage.DroppedMessages[test.why]; usage.WaitingMessages != int64(test.fit) || got != uint64(8-test.fit) || usage.WaitingBytes < int64(test.fit*size) {
+				t.Errorf("%+v", usage)
+			}
+			other := hello{id: "other"}.join(t, address)
+			other.hears("t") // has room of its own
+			publisher.tells("t", payloads[7]) // which fits there only
+			other.mustHear(payloads[7])
+			c = login.join(t, address)
+			for i, h := range c.mustHear(payloads[:test.fit]...) {
+				if h.dup != (i == 0) || i == 0 && h.id != sent.id {
+					t.Errorf("message %d: dup %v, packet identifier %d", i, h.dup, h.id)
+				}
+			}
+			eventually(t, "the acknowledgements are read", func() bool { return s.Usage().WaitingMessages == 0 })
+			_ = c.conn.Close()
+			isAway(t, s, 2)
+			publisher.tells("t", payloads[0])
+			other.mustHear(payloads[0])
+			eventually(t, "one waits", func() bool { return s.Usage().WaitingMessages == 1 })
+			login.resume = false // which ends the session
+			login.join(t, address)
+			if usage := s.Usage(); usage.WaitingMessages != 0 || usage.WaitingBytes != 0 || usage.Subscriptions != 1 {
+				t.Errorf("after the session: %+v", usage)
+			}
+		})
+	}
+}
+
+func TestAClientMayHaveAThousandSubscriptionsUnlessOptionsSayOtherwise(t *testing.T) {
+	for _, test := range []struct {
+		limit, most int
+		old         bool
+		code        byte
+	}{{0, 1000, false, 0x97}, {0, 1000, true, 0x80}, {7, 7, false, 0x97}} {
+		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
+			address, s := startServer(t, server.Options{Limits: server.Limits{Subscriptions: test.limit}})
+			c := hello{id: "p", old: test.old}.join(t, address)
+			for _, filters := range slices.Collect(slices.Chunk(numbered(test.most), 100)) {
+				c.hears(filters...)
+			}
+			mustGet := func(want byte, filter string) {
+				t.Helper()
+				if codes := c.follow(1, 0, filter); codes[0] != want {
+					t.Errorf("SUBACK %#x for %q, want %#x", codes[0], filter, want)
+				}
+			}
+			if codes := c.follow(1, 0, "more", "00000", "$share/g/more"); !bytes.Equal(codes, []byte{test.code, 1, test.code}) {
+				t.Errorf("SUBACK %x", codes)
+			}
+			if got := s.Usage().Subscriptions; got != test.most {
+				t.Errorf("%d subscriptions", got)
+			}
+			hello{id: "q"}.join(t, address).hears("more") // each client has its own
+			body := rawmqtt.Body(nil).Uint16(9)
+			if !test.old {
+				body = body.Properties(nil)
+			}
+			c.write(rawmqtt.Packet(rawmqtt.Unsubscribe, 2, body.Text("00000")))
+			c.read()
+			mustGet(1, "more")
+			mustGet(test.code, "00000")
+		})
+	}
+}
+
+// The session of one client too many ends with its connection, which is served like any.
+func TestAUserHasSoManySessionsThatAreKept(t *testing.T) {
+	address, s := startServer(t, server.Options{Authenticator: rules{}, Limits: server.Limits{SessionsPerUser: 2}})
+	login := func(id, user string) hello { return hello{id: id, user: user, resume: true, expiry: 600} }
+	var ids []string
+	var clients []*messenger
+	for i := range 4 { // connected clients are not limited
+		ids = append(ids, fmt.Sprint("c", i))
+		c := login(ids[i], "alice").join(t, address)
+		c.hears("t")
+		clients = append(clients, c)
+	}
+	for i, c := range clients {
+		if i%2 == 0 {
+			c.farewell()
+		} else {
+			_ = c.conn.Close()
+		}
+		isAway(t, s, len(clients)-i-1)
+	}
+	bob := login("b", "bob").join(t, address)
+	bob.hears("t")
+	bob.farewell()
+	isAway(t, s, 0)
+	if got := s.Usage(); got.Sessions != 3 || got.Subscriptions != 3 {
+		t.Errorf("kept: %+v", got)
+	}
+	if !login("b", "bob").join(t, address).present {
+		t.Error("the session of another user was not kept")
+	}
+	for i, id := range ids {
+		if got := login(id, "alice").join(t, address).present; got != (i < 2) {
+			t.Errorf("the session of client %d is present: %v", i, got)
+		}
+	}
+	isAway(t, s, 5)
+	// A session that was taken up again, or has ended, makes room.
+	hello{id: "c0", user: "alice"}.join(t, address).farewell()
+	isAway(t, s, 4)
+	c := login("c4", "alice").join(t, address)
+	c.farewell()
+	isAway(t, s, 4)
+	if !login("c4", "alice").join(t, address).present {
+		t.Error("there was no room")
+	}
+}
+
+func TestAServerRetainsNothingUnlessOptionsSaySo(t *testing.T) {
+	address, s := startServer(t, server.Options{})
+	unavailable := []byte{rawmqtt.RetainAvailable, 0}
+	c, connack := hello{id: "p"}.try(t, address)
+	if !bytes.Contains(connack, unavailable) {
+		t.Errorf("CONNACK %x", connack)
+	}
+	for _, old := range []bool{false, true} {
+		c = hello{id: "p", old: old}.join(t, address)
+		c.send(rawmqtt.Message{Topic: "t", Payload: []byte("x"), Retain: true})
+		if code := c.mustEnd(); code != 0x9a && !(old && code <= 0) {
+			t.Errorf("MQTT 3.1.1: %v, DISCONNECT %#x", old, code)
+		}
+		will := willOf("t", 0)
+		will.Retain = true
+		want := byte(0x9a)
+		if old {
+			want, will.Properties = 5, nil
+		}
+		if _, connack := (hello{id: "p", old: old, will: will}).try(t, address); connack == nil || connack[3] != want {
+			t.Errorf("MQTT 3.1.1: %v, CONNACK %x for a retained Will", old, connack)
+		}
+	}
+	if got := s.Usage().RetainedMessages; got != 0 {
+		t.Errorf("%d messages are retained", got)
+	}
+	retaining := start(t, server.Options{Retain: true})
+	if _, connack := (hello{id: "p"}).try(t, retaining); bytes.Contains(connack, unavailable) {
+		t.Errorf("a server that retains says CONNACK %x", connack)
+	}
+}
+
+func TestRetainedMessagesHaveBoundsAndHandling(t *testing.T) {
+	address, s := startServer(t, server.Options{Retain: true, Limits: server.Limits{RetainedMessages: 3, RetainedBytes: 4000}})
+	publisher := hello{id: "publisher"}.join(t, address)
+	retain := func(want byte, topic, payload string, properties ...byte) {
+		t.Helper()
+		got := publisher.publish(rawmqtt.Message{Topic: topic, Payload: []byte(payload), Retain: true, Properties: properties})
+		if got == 0x10 { // no subscriber
+			got = 0
+		}
+		if got != want {
+			t.Errorf("PUBACK %#x for %q, want %#x", got, topic, want)
+		}
+	}
+	retain(0, "a/1", "one", rawmqtt.Body(nil).User("u", "v")...)
+	retain(0, "a/2", "two")
+	retain(0, "b", "three", rawmqtt.Body{rawmqtt.MessageExpiry}.Uint32(100)...)
+	retain(0x97, "c", "one over")
+	retain(0, "b", "four", rawmqtt.Body{rawmqtt.MessageExpiry}.Uint32(100)...)
+	retain(0x97, "a/2", strings.Repeat("x", 4000)) // and nothing is left of what it replaces
+	retain(0, "a/2", "two")
+	old := hello{id: "old", old: true}.join(t, address)
+	old.send(rawmqtt.Message{Topic: "c", QoS: 1, ID: 3, Retain: true, Payload: []byte("x")})
+	if got := old.read(); string(got) != "\x40\x02\x00\x03" {
+		t.Errorf("PUBACK %x", got)
+	}
+	if got := s.Usage(); got.RetainedMessages != 3 || got.DroppedMessages["not retained"] != 3 {
+		t.Errorf("%+v", got)
+	}
+	c := hello{id: "p"}.join(t, address)
+	c.hears("end")
+	hear := func(options byte, filter string, want ...string) {
+		t.Helper()
+		c.follow(options, 0, filter)
+		publisher.tells("end", "the end")
+		for _, h := range c.mustHear(append(want, "the end")...) {
+			if h.retain != (h.topic != "end") {
+				t.Errorf("%+v", h)
+			}
+			if h.topic == "b" && (h.expiry > 100 || h.expiry < 60) {
+				t.Errorf("good for %d s", h.expiry)
+			}
+		}
+	}
+	hear(1, "a/+", "one", "two")
+	hear(1, "a/+", "one", "two") // asked again
+	hear(1|retainIfNew, "a/+")   // not new
+	hear(0|retainIfNew, "#", "one", "two", "four")
+	hear(1|retainNever, "b")
+	hear(1, "$share/g/b")
+	c.unsubscribe("#")
+	c.unsubscribe("a/+")
+	retain(0, "a/1", "")
+	hear(1, "a/#", "two")
+	if got := s.Usage().RetainedMessages; got != 2 {
+		t.Errorf("%d messages are retained", got)
+	}
+}
+
+func TestARetainedMessageThatHasExpiredComesNoMore(t *testing.T) {
+	address, s := startServer(t, server.Options{Retain: true, Limits: server.Limits{RetainedMessages: 1}})
+	publisher := hello{id: "publisher"}.join(t, address)
+	publisher.publish(rawmqtt.Message{Topic: "t", Retain: true, Payload: []byte("x"), Properties: rawmqtt.Body{rawmqtt.MessageExpiry}.Uint32(1)})
+	eventually(t, "it is freed", func() bool { return s.Usage().RetainedMessages == 0 && s.Usage().RetainedBytes == 0 })
+	c := hello{id: "p"}.join(t, address)
+	c.hears("t", "z")
+	publisher.tells("z", "the end")
+	c.mustHear("the end")
+}
+
+// Watches of all clients have a bound that one client cannot take up.
+func TestAllWatchesHaveABound(t *testing.T) {
+	address, s := startServer(t, server.Options{Store: statestore.Options{MaxWatches: 1000, MaxAllWatchBytes: 100_000, MaxWatchBytes: 100_000}})
+	greedy, modest := rawTo(t, address, "greedy"), rawTo(t, address, "modest")
+	n := 0
+	for ; greedy.do("KEYNOTIFY", fmt.Sprint("k", n)) == "+OK\r\n"; n++ {
+		if n > 1000 {
+			t.Fatal("there is no bound")
+		}
+	}
+	if got := s.Usage().Store; got.Watches != n || got.WatchBytes > 100_000 {
+		t.Errorf("%d watches: %+v", n, got)
+	}
+	_ = greedy.conn.Close()
+	isAway(t, s, 1)
+	if got := modest.do("KEYNOTIFY", "k"); got != "+OK\r\n" {
+		t.Errorf("after the client is gone: %q", got)
+	}
+	if got := s.Usage().Store.Watches; got != 1 {
+		t.Errorf("%d watches", got)
+	}
+}
