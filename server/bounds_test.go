@@ -149,7 +149,7 @@ func TestASessionHasRoomForSoManyMessages(t *testing.T) {
 				t.Errorf("%+v", usage)
 			}
 			other := hello{id: "other"}.join(t, address)
-			other.hears("t") // has room of its own
+			other.hears("t")                  // has room of its own
 			publisher.tells("t", payloads[7]) // which fits there only
 			other.mustHear(payloads[7])
 			c = login.join(t, address)

@@ -20,6 +20,7 @@ import (
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -296,19 +297,8 @@ func TestAClientThatDoesNotReadItsRepliesIsGivenUpAndHarmsNobody(t *testing.T) {
 func TestOnlyPacketsOfItsOwnKeepAClientConnected(t *testing.T) {
 	const keepAlive, patience = 10, 15 * time.Second
 	synctest.Test(t, func(t *testing.T) {
-		pipes := newPipes()
-		s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.WrapListener(func(socket net.Listener) net.Listener {
-			_ = socket.Close()
-			return pipes
-		})
-		ctx, stop := context.WithCancel(t.Context())
-		served := make(chan error)
-		go func() { served <- s.Serve(ctx) }()
-		c := connectRaw(t, pipes.dial(), "p", keepAlive, "")
+		dial, stop := startInMemory(t)
+		c := connectRaw(t, dial(), "p", keepAlive, "")
 		_ = c.conn.SetDeadline(time.Time{})
 		for range 10 {
 			time.Sleep(patience - time.Second)
@@ -324,11 +314,71 @@ func TestOnlyPacketsOfItsOwnKeepAClientConnected(t *testing.T) {
 			t.Errorf("the client was given up after %v, want %v", silent, patience)
 		}
 		stop()
+	})
+}
+
+// startInMemory runs a server that clients reach without sockets.
+func startInMemory(t *testing.T) (dial func() net.Conn, stop func()) {
+	t.Helper()
+	pipes := newPipes()
+	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.WrapListener(func(socket net.Listener) net.Listener {
+		_ = socket.Close()
+		return pipes
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error)
+	go func() { served <- s.Serve(ctx) }()
+	return pipes.dial, func() {
+		cancel()
 		if err := await.Receive(served); err != nil {
 			t.Error(err)
 		}
-	})
+	}
+}
 
+// What mochi never sees counts too: messages, acknowledgements and subscriptions.
+func TestEveryPacketOfAClientKeepsItConnected(t *testing.T) {
+	const keepAlive, patience = 10, 15 * time.Second
+	for name, say := range map[string]func(*messenger){
+		"messages of QoS 0": func(c *messenger) { c.send(rawmqtt.Message{Topic: "t"}) },
+		"messages of QoS 1": func(c *messenger) { c.publish(rawmqtt.Message{Topic: "t"}) },
+		"acknowledgements":  func(c *messenger) { c.ack(heard{id: 77}) },
+		"subscriptions":     func(c *messenger) { c.hears("t") },
+		"unsubscriptions":   func(c *messenger) { c.write(packet(0xa2, []byte{0, 9, 0}, text("u"))); c.read() },
+		"nothing":           nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dial, stop := startInMemory(t)
+				conn := dial()
+				_ = conn.SetDeadline(time.Now().Add(patience))
+				c := &messenger{raw: &raw{t: t, id: "p", conn: conn, input: bufio.NewReader(conn)}}
+				c.write(hello{id: "p", keepAlive: keepAlive}.packet())
+				c.read()
+				_ = conn.SetDeadline(time.Time{})
+				last := time.Now()
+				c.hears("news")
+				for range 5 {
+					if say != nil {
+						time.Sleep(patience - time.Second)
+						last = time.Now()
+						say(c)
+					}
+				}
+				if _, err := c.tryRead(); err == nil {
+					t.Error("something came")
+				}
+				if silent := time.Since(last); silent != patience {
+					t.Errorf("the client was given up after %v, want %v", silent, patience)
+				}
+				stop()
+			})
+		})
+	}
 }
 
 // pipes is a listener in memory.
