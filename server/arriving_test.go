@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -25,7 +26,7 @@ func TestLargePacketsThatAreNotCompleteHaveALimitForAllConnections(t *testing.T)
 			t.Fatal(err)
 		}
 		in := bufio.NewReader(conn)
-		if first, _, err := rawmqtt.Read(in, 1<<10); err != nil || first>>4 != rawmqtt.Connack {
+		if first, _, err := rawmqtt.Read(in, 1<<10); err != nil || first>>4 != wire.Connack {
 			t.Fatalf("%s: %x, %v", id, first, err)
 		}
 		_, _ = conn.Write(packet[:20_000]) // it has a buffer of 32 KiB then
@@ -45,7 +46,7 @@ func TestLargePacketsThatAreNotCompleteHaveALimitForAllConnections(t *testing.T)
 	use(func(used int64) bool { return used == 56<<10 }, "another has begun")
 	_, inOfThird := send("third")
 	code := byte(0)
-	if kind, body, err := rawmqtt.Read(inOfThird, 1<<10); err == nil && kind>>4 == rawmqtt.Disconnect && len(body) > 0 {
+	if kind, body, err := rawmqtt.Read(inOfThird, 1<<10); err == nil && kind>>4 == wire.Disconnect && len(body) > 0 {
 		code = body[0]
 	}
 	if code != 0x97 {
@@ -59,8 +60,8 @@ func TestLargePacketsThatAreNotCompleteHaveALimitForAllConnections(t *testing.T)
 	use(func(used int64) bool { return used == 0 }, "the connections are over")
 	conn, in := send("fourth")
 	_, _ = conn.Write(packet[20_000:])
-	_, _ = conn.Write(rawmqtt.Packet(rawmqtt.Pingreq, 0, nil))
-	if kind, _, err := rawmqtt.Read(in, 1<<10); err != nil || kind>>4 != rawmqtt.Pingresp {
+	_, _ = conn.Write(rawmqtt.Packet(wire.Pingreq, 0, nil))
+	if kind, _, err := rawmqtt.Read(in, 1<<10); err != nil || kind>>4 != wire.Pingresp {
 		t.Errorf("afterwards there is no room for one: %x, %v", kind, err)
 	}
 	use(func(used int64) bool { return used == 0 }, "it was handled")

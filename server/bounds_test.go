@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -132,7 +133,7 @@ func TestASessionHasRoomForSoManyMessages(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			address, s := startServer(t, server.Options{Limits: test.limits})
-			login := hello{id: "p", resume: true, expiry: 600, properties: rawmqtt.Body{rawmqtt.ReceiveMaximum}.Uint16(2)}
+			login := hello{id: "p", resume: true, expiry: 600, properties: rawmqtt.Body{wire.ReceiveMaximum}.Uint16(2)}
 			c, publisher := login.join(t, address), hello{id: "publisher"}.join(t, address)
 			c.hears("t")
 			var payloads []string
@@ -202,7 +203,7 @@ func TestAClientMayHaveAThousandSubscriptionsUnlessOptionsSayOtherwise(t *testin
 			if !test.old {
 				body = body.Properties(nil)
 			}
-			c.write(rawmqtt.Packet(rawmqtt.Unsubscribe, 2, body.Text("00000")))
+			c.write(rawmqtt.Packet(wire.Unsubscribe, 2, body.Text("00000")))
 			c.read()
 			mustGet(1, "more")
 			mustGet(test.code, "00000")
@@ -259,7 +260,7 @@ func TestAUserHasSoManySessionsThatAreKept(t *testing.T) {
 
 func TestAServerRetainsNothingUnlessOptionsSaySo(t *testing.T) {
 	address, s := startServer(t, server.Options{})
-	unavailable := []byte{rawmqtt.RetainAvailable, 0}
+	unavailable := []byte{wire.RetainAvailable, 0}
 	c, connack := hello{id: "p"}.try(t, address)
 	if !bytes.Contains(connack, unavailable) {
 		t.Errorf("CONNACK %x", connack)
@@ -304,9 +305,9 @@ func TestRetainedMessagesHaveBoundsAndHandling(t *testing.T) {
 	}
 	retain(0, "a/1", "one", rawmqtt.Body(nil).User("u", "v")...)
 	retain(0, "a/2", "two")
-	retain(0, "b", "three", rawmqtt.Body{rawmqtt.MessageExpiry}.Uint32(100)...)
+	retain(0, "b", "three", rawmqtt.Body{wire.MessageExpiry}.Uint32(100)...)
 	retain(0x97, "c", "one over")
-	retain(0, "b", "four", rawmqtt.Body{rawmqtt.MessageExpiry}.Uint32(100)...)
+	retain(0, "b", "four", rawmqtt.Body{wire.MessageExpiry}.Uint32(100)...)
 	retain(0x97, "a/2", strings.Repeat("x", 4000)) // and nothing is left of what it replaces
 	retain(0, "a/2", "two")
 	old := hello{id: "old", old: true}.join(t, address)
@@ -350,7 +351,7 @@ func TestRetainedMessagesHaveBoundsAndHandling(t *testing.T) {
 func TestARetainedMessageThatHasExpiredComesNoMore(t *testing.T) {
 	address, s := startServer(t, server.Options{Retain: true, Limits: server.Limits{RetainedMessages: 1}})
 	publisher := hello{id: "publisher"}.join(t, address)
-	publisher.publish(rawmqtt.Message{Topic: "t", Retain: true, Payload: []byte("x"), Properties: rawmqtt.Body{rawmqtt.MessageExpiry}.Uint32(1)})
+	publisher.publish(rawmqtt.Message{Topic: "t", Retain: true, Payload: []byte("x"), Properties: rawmqtt.Body{wire.MessageExpiry}.Uint32(1)})
 	eventually(t, "it is freed", func() bool { return s.Usage().RetainedMessages == 0 && s.Usage().RetainedBytes == 0 })
 	c := hello{id: "p"}.join(t, address)
 	c.hears("t", "z")

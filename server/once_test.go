@@ -1,9 +1,11 @@
 package server_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
@@ -99,4 +101,38 @@ func TestARequestWhoseMessageExpiryPassedIsNotApplied(t *testing.T) {
 	if reply := p.next(); string(reply.Payload) != "+OK\r\n" {
 		t.Errorf("a request in time: %q", reply.Payload)
 	}
+}
+
+// As many requests are remembered as a client may have unacknowledged. Its Will, which is
+// never delivered again, must not take the place of one of them.
+func TestInvariant23ARequestThatIsDeliveredAgainAfterAWillIsAppliedOnce(t *testing.T) {
+	const remembered = 4
+	address, s := startServer(t, server.Options{Store: statestore.Options{Remembered: remembered}})
+	will := bequeath("p", "VDEL", "lock", "p:1")
+	will.session = 600
+	p := will.leave(t, address, "p")
+	var first *packets.Publish
+	for i := range remembered { // all of them unacknowledged, as far as the client knows
+		request := p.request(i, nil, "SET", fmt.Sprint("k", i), "v", "NX")
+		if i == 0 {
+			first = request
+		}
+		if err := p.send(request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "all are applied", func() bool { return s.Stats().Requests == remembered })
+	_ = p.conn.Close()
+	eventually(t, "the Will is applied", func() bool { return s.Stats().AppliedWills == 1 })
+	other := connect(t, address, "other", nil)
+	other.do("DEL", "k0")
+	p = will.leave(t, address, "p")
+	first.Duplicate = true
+	if err := p.send(first); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.collect(0, demand{want: "+OK\r\n"}); err != nil {
+		t.Error(err)
+	}
+	other.mustGet("k0", "")
 }

@@ -29,6 +29,7 @@ type request struct {
 	timestamp, fencingToken *string
 	store                   *string // the identity that it names
 	payload                 []byte
+	isWill                  bool
 }
 
 // handle applies a request and returns its reply. What is not a request in the sense of
@@ -84,6 +85,7 @@ func (s *Server) read(cl *mqtt.Client, r request) statestore.Command {
 		Timestamp:    r.timestamp,
 		FencingToken: r.fencingToken,
 		Store:        r.store,
+		Last:         r.isWill,
 	}
 	if r.expiry > 0 {
 		asked.Expires = s.engine.Elapsed() + time.Duration(r.expiry)*time.Second

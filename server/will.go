@@ -33,6 +33,7 @@ func (s *Server) keepWill(who access.Identity, cl *mqtt.Client, conn *connection
 		fencingToken:  userProperty(properties, protocol.PropertyFencingToken),
 		store:         userProperty(properties, protocol.PropertyStore),
 		payload:       pk.Connect.WillPayload,
+		isWill:        true,
 	}
 	if refused := s.checkWill(who, cl, will, pk.Connect.WillProperties.WillDelayInterval); refused != nil {
 		return refusal(*refused, "a Will for the state store must be a valid request: "+refused.Reason)

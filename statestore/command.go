@@ -65,6 +65,10 @@ type Request struct {
 	// Correlation is the request's correlation data, by which a redelivery is
 	// recognised. Nil: it cannot be delivered twice.
 	Correlation []byte
+	// Last says that the request is not delivered again, as a Will is not. It may repeat
+	// another one, but is not remembered: it would take the place of one that can be
+	// delivered again.
+	Last bool
 	// Timestamp and FencingToken are the user properties __ts and __ft. Nil
 	// means absent, which is not the same as empty: an empty one is malformed.
 	Timestamp, FencingToken *string
@@ -94,6 +98,7 @@ type Command struct {
 	store            *string // that may apply it; nil: any
 	refusal          protocol.Refusal
 	identity         identity
+	last             bool
 	expires          time.Duration // on Instant.Elapsed; zero: never
 }
 
@@ -115,6 +120,7 @@ func Parse(request Request) Command {
 		token:     parseStamp(request.FencingToken),
 		store:     request.Store,
 		identity:  identify(request),
+		last:      request.Last,
 		expires:   request.Expires,
 	}
 	var room [6][]byte // the longest command, SET key value NEX PX ms

@@ -175,7 +175,9 @@ func (s *Store) Apply(now Instant, command Command) (Reply, []Notification) {
 		return reply, nil
 	}
 	reply, notifications := s.apply(now, &command)
-	s.sessions.remember(&command, reply)
+	if !command.last {
+		s.sessions.remember(&command, reply)
+	}
 	return reply, notifications
 }
 

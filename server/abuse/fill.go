@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -61,7 +62,7 @@ var fillAttacks = []attack{{
 		fill(16, "session-", func(p *peer) { _, _ = p.subscribe(1, "session/"+p.id) })
 		fill(8, "outgoing-", func(p *peer) { _, _ = p.subscribe(0, "outgoing/"+p.id) })
 		fill(1, "retainer-", func(p *peer) {
-			expiry := rawmqtt.Body(nil).Byte(rawmqtt.MessageExpiry).Uint32(10)
+			expiry := rawmqtt.Body(nil).Byte(wire.MessageExpiry).Uint32(10)
 			_ = p.pipeline(bounded, 10_000, 16, func(i int) []byte {
 				return rawmqtt.Message{Topic: "retained/" + strconv.Itoa(i), QoS: 1, ID: uint16(i%32 + 1), Retain: true, Properties: expiry,
 					Payload: make([]byte, 500)}.Packet()
