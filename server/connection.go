@@ -53,6 +53,7 @@ type connection struct {
 	shortened    bool                      // the client asked for a longer session; the reading goroutine's
 	sessionEnded atomic.Bool               // with the connection
 	disconnected atomic.Bool               // the broker said so
+	succeeded    atomic.Bool               // the next connection of the client waits for the end of this one
 	farewell     atomic.Pointer[time.Time] // by when the last words must be out, once they are due
 
 	stuck  atomic.Bool // a write took too long

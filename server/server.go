@@ -280,6 +280,7 @@ func (s *Server) disconnect(cl *mqtt.Client, reason packets.Code) {
 // still to be read. Closing at once would throw that away, and its Will would be executed
 // although it said farewell.
 func (s *Server) takeOver(old *mqtt.Client, conn *connection) {
+	conn.succeeded.Store(true)
 	farewell := time.NewTimer(takeOverPatience)
 	defer farewell.Stop()
 	select {
@@ -303,7 +304,8 @@ func (s *Server) forget(clientID string, conn *connection) {
 			conn.sessionEnded.Store(true)
 		}
 	}
-	if !conn.sessionEnded.Load() && !s.keepSession(conn) {
+	// Where the client is back, its session is not one that is kept for a client that is away.
+	if !conn.sessionEnded.Load() && !conn.succeeded.Load() && !s.keepSession(conn) {
 		s.broker.Clients.Delete(clientID)
 		conn.sessionEnded.Store(true)
 	}
