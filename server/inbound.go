@@ -14,9 +14,8 @@ import (
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 )
 
-// inbound handles the packets of a client that publish and subscribe. They come from the
-// gate, and never reach mochi, which has only the life of the connection left: CONNECT,
-// PINGREQ and DISCONNECT. The answers to all that was read at once leave at once.
+// inbound handles the packets of a client, but for the first and the last: they come from
+// the gate, and never reach mochi, which has only CONNECT and DISCONNECT. The answers to all that was read at once leave at once.
 //
 // A client that sends without pause must not slow down others, so its packets are handled in
 // turns (see package turns), and nothing is written in a turn.
@@ -57,6 +56,10 @@ func (in *inbound) take(packet []byte) bool {
 		handle = (*inbound).handleSubscribe
 	case frame.TypeUnsubscribe:
 		handle = (*inbound).handleUnsubscribe
+	case wire.Pingreq:
+		handle = (*inbound).handlePing
+	case wire.Pubrec, wire.Pubrel, wire.Pubcomp:
+		handle = (*inbound).handleQoS2
 	default:
 		return false
 	}
@@ -83,6 +86,14 @@ func (in *inbound) pause() {
 	*in.publish = frame.Publish{} // or it would keep its packet, of 1 MiB maybe, while the client is idle
 	in.conn.flush()
 	in.conn.extendDeadline()
+}
+
+// yield lets others have their turns, where one packet asks for more than a turn's work.
+func (in *inbound) yield() {
+	if in.conn.place.Spent() {
+		in.conn.place.End()
+		in.conn.place.Begin()
+	}
 }
 
 // noLimits are for packets that the gate has checked.
@@ -139,7 +150,7 @@ func (in *inbound) handleRequest() {
 // and no other can read it, so nothing that other clients do can delay it.
 func (in *inbound) reply(message *frame.Message) {
 	if !isClientTopic(message.Topic) {
-		in.server.publishReply(message)
+		in.server.publishReply(message, in.yield)
 		return
 	}
 	identifiers, subscribed := in.conn.session.Matches(message.Topic)
@@ -187,7 +198,7 @@ func (in *inbound) handleMessage() {
 	if p.MessageExpiry > 0 {
 		message.Expires = time.Now().Add(time.Duration(p.MessageExpiry) * time.Second)
 	}
-	switch matched, err := s.messages.Publish(message); {
+	switch matched, err := s.messages.PublishInTurns(message, in.yield); {
 	case p.QoS == 0:
 	case in.version < wire.Version5:
 		in.acknowledge(packets.CodeSuccess)
@@ -239,6 +250,35 @@ func (in *inbound) disconnect(code packets.Code) {
 	in.server.disconnect(in.client, code)
 }
 
+// handlePing answers a PINGREQ. They cost as much as requests, and so have to wait for their
+// turns as well.
+func (in *inbound) handlePing([]byte) {
+	in.held += in.conn.holdBack(func(held []byte) []byte { return append(held, wire.Pingresp<<4, 0) })
+}
+
+// handleQoS2 is for the acknowledgements of messages with QoS 2, of which there are none.
+func (in *inbound) handleQoS2(packet []byte) {
+	var ack frame.Puback
+	if ack.Decode(packet, in.version, &noLimits) != nil {
+		return
+	}
+	var answer byte
+	switch frame.Type(packet) {
+	case wire.Pubrec:
+		answer = wire.Pubrel<<4 | 2
+	case wire.Pubrel:
+		answer = wire.Pubcomp << 4
+	default:
+		return
+	}
+	in.held += in.conn.holdBack(func(held []byte) []byte {
+		if in.version < wire.Version5 { // which had no way to say that there is no such message
+			return append(held, answer, 2, byte(ack.PacketID>>8), byte(ack.PacketID))
+		}
+		return append(held, answer, 3, byte(ack.PacketID>>8), byte(ack.PacketID), packets.ErrPacketIdentifierNotFound.Code)
+	})
+}
+
 func (in *inbound) handlePuback(packet []byte) {
 	var ack frame.Puback
 	if ack.Decode(packet, in.version, &noLimits) == nil {
@@ -269,7 +309,7 @@ func (in *inbound) handleSubscribe(packet []byte) {
 	}
 	for i, filter := range asked.Filters {
 		if codes[i] < packets.ErrUnspecifiedError.Code {
-			in.conn.session.SendRetained(subscriptionTo(filter, asked.Identifier), existed[i])
+			in.conn.session.SendRetained(subscriptionTo(filter, asked.Identifier), existed[i], in.yield)
 		}
 	}
 }

@@ -206,18 +206,19 @@ func (s *Server) message(r request, reply statestore.Reply) frame.Message {
 	return message
 }
 
-// publishReply sends a reply to a topic that other clients may read.
-func (s *Server) publishReply(message *frame.Message) {
+// publishReply sends a reply to a topic that other clients may read. yield is called now and
+// then, where that is a long work.
+func (s *Server) publishReply(message *frame.Message, yield func()) {
 	properties, ok := propertiesOf(message)
 	if !ok {
 		s.logger.Debug("a reply was not delivered", "error", frame.ErrTooLong)
 		return
 	}
-	_, _ = s.messages.Publish(&pubsub.Message{ // which fails for retained messages only
+	_, _ = s.messages.PublishInTurns(&pubsub.Message{ // which fails for retained messages only
 		Topic:      message.Topic,
 		Properties: properties,
 		Payload:    message.Payload,
-	})
+	}, yield)
 }
 
 // identified returns a message with the identifiers of the subscriptions that it goes to

@@ -99,7 +99,7 @@ func (s *Server) applyWill(cl *mqtt.Client, conn *connection) {
 		return // counted and logged, as for any request
 	}
 	if !isClientTopic(message.Topic) { // the only reader there is gone
-		s.publishReply(&message)
+		s.publishReply(&message, nil)
 	}
 	s.count(func(stats *Stats) { stats.AppliedWills++ })
 	s.logger.Debug("applied a Will", "client", logs.Name(cl.ID))

@@ -152,6 +152,14 @@ var ErrNotRetained = errors.New("too many or too large messages are retained")
 // message, or removes the retained one if the payload is empty. The error is nil or
 // ErrNotRetained.
 func (b *Broker) Publish(m *Message) (matched bool, err error) {
+	return b.PublishInTurns(m, nil)
+}
+
+// PublishInTurns is Publish for a caller that shares a processor. A message may match a
+// million subscriptions: pause is called again and again, with no lock held, at least every
+// few hundred steps of a search.
+func (b *Broker) PublishInTurns(m *Message, pause func()) (matched bool, err error) {
+	steps := &steps{pause: pause}
 	if m.Retain && b.retained != nil {
 		if err = b.retained.set(m); err != nil {
 			b.dropped.notRetained.Add(1)
@@ -159,9 +167,12 @@ func (b *Broker) Publish(m *Message) (matched bool, err error) {
 	}
 	var roomForSubs [8]*subscription
 	var roomForGroups [4]*group
-	subs, groups := b.tree.collect(m.Topic, roomForSubs[:0], roomForGroups[:0])
+	subs, groups := b.tree.collect(m.Topic, roomForSubs[:0], roomForGroups[:0], steps)
 	if len(subs) > 1 {
-		slices.SortFunc(subs, func(x, y *subscription) int { return x.compare(y) })
+		slices.SortFunc(subs, func(x, y *subscription) int {
+			steps.add(1)
+			return x.compare(y)
+		})
 	}
 	for len(subs) > 0 {
 		s, n := subs[0].session, 1
@@ -172,10 +183,11 @@ func (b *Broker) Publish(m *Message) (matched bool, err error) {
 			matched = true
 			s.offer(m, c, false)
 		}
+		steps.add(offerSteps)
 		subs = subs[n:]
 	}
 	for _, g := range groups {
-		matched = b.share(m, g) || matched
+		matched = b.share(m, g, steps) || matched
 	}
 	return matched, err
 }
@@ -212,7 +224,7 @@ func combine(m *Message, subs []*subscription) (f form, ok bool) {
 // share gives a message to one member of a group, in turn. It prefers those that are
 // connected, may read it and have room, and then takes any that may read it and has room for
 // when it is back. It reports false if there are no members.
-func (b *Broker) share(m *Message, g *group) bool {
+func (b *Broker) share(m *Message, g *group, steps *steps) bool {
 	const batch = 16
 	from := int(g.next.Add(1) % (1 << 30))
 	var last outcome
@@ -230,6 +242,7 @@ func (b *Broker) share(m *Message, g *group) bool {
 					identifiers: sub.identifiers,
 					group:       g,
 				}, connected)
+				steps.add(offerSteps)
 				switch outcome {
 				case queued:
 					return true

@@ -88,7 +88,7 @@ func checkTree(t *testing.T, script []byte) {
 		if topic == "" {
 			continue
 		}
-		subs, _ := b.tree.collect(topic, nil, nil)
+		subs, _ := b.tree.collect(topic, nil, nil, nil)
 		var got, want []string
 		for _, sub := range subs {
 			got = append(got, sub.Filter)

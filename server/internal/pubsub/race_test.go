@@ -32,7 +32,7 @@ func TestAllOfItAtTheSameTime(t *testing.T) {
 					s.End()
 				case 3, 4:
 					existed, _ := s.Subscribe(sub)
-					s.SendRetained(sub, existed)
+					s.SendRetained(sub, existed, nil)
 				case 5:
 					s.Unsubscribe(sub.Filter)
 					_, _ = s.Matches("a/b")

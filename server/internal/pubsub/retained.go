@@ -131,7 +131,7 @@ func (r *retained) isCurrent(m *Message) bool {
 }
 
 // each calls use with each message that matches a filter, without the lock.
-func (r *retained) each(filter string, use func(*Message)) {
+func (r *retained) each(filter string, steps *steps, use func(*Message)) {
 	if !isWildcard(filter) {
 		r.mu.RLock()
 		k := r.byTopic[filter]
@@ -146,8 +146,10 @@ func (r *retained) each(filter string, use func(*Message)) {
 	var found []*Message
 	for after, more := "", true; more; {
 		found, after, more = r.some(filter, prefix, after, found[:0])
+		steps.add(sliceSize)
 		for _, m := range found {
 			use(m)
+			steps.add(offerSteps)
 		}
 	}
 }
@@ -178,7 +180,7 @@ func (r *retained) some(filter, prefix, after string, found []*Message) (_ []*Me
 // SendRetained queues the retained messages that match a subscription, as its Retain
 // Handling says; existed is what Subscribe reported. For a shared subscription there are
 // none [MQTT-4.8.2].
-func (s *Session) SendRetained(asked Subscription, existed bool) {
+func (s *Session) SendRetained(asked Subscription, existed bool, pause func()) {
 	r := s.broker.retained
 	if r == nil || isShared(asked.Filter) || asked.RetainHandling > 1 || asked.RetainHandling == 1 && existed {
 		return
@@ -187,7 +189,7 @@ func (s *Session) SendRetained(asked Subscription, existed bool) {
 	if asked.Identifier > 0 {
 		f.identifiers = []int{asked.Identifier}
 	}
-	r.each(asked.Filter, func(m *Message) {
+	r.each(asked.Filter, &steps{pause: pause}, func(m *Message) {
 		if m.isOver(time.Now()) || asked.NoLocal && m.Publisher == s.client {
 			return
 		}

@@ -44,7 +44,7 @@ func TestRetainedMessagesAreSentAsRetainHandlingSays(t *testing.T) {
 		_ = retain(t, b, "gone", "")
 		s := b.Session("s")
 		l := attach(s)
-		s.SendRetained(test.sub, test.existed)
+		s.SendRetained(test.sub, test.existed, nil)
 		checkReceived(t, s, l, test.want)
 	}
 }
@@ -54,7 +54,7 @@ func TestRetainedMessagesAreOffByDefault(t *testing.T) {
 	_ = retain(t, b, "a", "x")
 	s := b.Session("s")
 	l := attach(s)
-	s.SendRetained(Subscription{Filter: "#"}, false)
+	s.SendRetained(Subscription{Filter: "#"}, false, nil)
 	checkReceived(t, s, l, "")
 }
 
@@ -103,14 +103,14 @@ func TestARetainedMessageExpires(t *testing.T) {
 		time.Sleep(time.Minute)
 		s := b.Session("s")
 		l := attach(s)
-		s.SendRetained(Subscription{Filter: "#"}, false)
+		s.SendRetained(Subscription{Filter: "#"}, false, nil)
 		checkReceived(t, s, l, "")
 		for i := range 20 {
 			if err := retain(t, b, fmt.Sprint("b/", i), "y"); err != nil {
 				t.Errorf("what expired takes room: %v", err)
 			}
 		}
-		s.SendRetained(Subscription{Filter: "+/7"}, false)
+		s.SendRetained(Subscription{Filter: "+/7"}, false, nil)
 		checkReceived(t, s, l, "y:0R")
 	})
 }
@@ -124,7 +124,7 @@ func TestALongSearchFindsEveryRetainedMessage(t *testing.T) {
 	}
 	s := b.Session("s")
 	l := attach(s)
-	s.SendRetained(Subscription{Filter: "+/x"}, false)
+	s.SendRetained(Subscription{Filter: "+/x"}, false, nil)
 	if got, want := len(receive(t, s, l)), 5*sliceSize/3; got != want {
 		t.Errorf("%d, want %d", got, want)
 	}
@@ -146,6 +146,6 @@ func TestARetainedMessageThatWasReplacedMeanwhileIsNotSent(t *testing.T) {
 		return true
 	}})
 	subscribe(t, s, sub)
-	s.SendRetained(sub, false)
+	s.SendRetained(sub, false, nil)
 	checkReceived(t, s, l, "new:1")
 }

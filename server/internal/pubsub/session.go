@@ -242,7 +242,7 @@ func (s *Session) End() {
 		case w.group == nil:
 		case w.message.isOver(now):
 			s.broker.dropped.count(expired)
-		case !s.broker.share(w.message, w.group):
+		case !s.broker.share(w.message, w.group, nil):
 			s.broker.dropped.count(absent)
 		}
 	}

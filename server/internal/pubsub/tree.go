@@ -283,6 +283,7 @@ type slice struct {
 	mu    *sync.RWMutex
 	steps int // in all
 	uncut int // since it took the lock
+	of    *steps
 }
 
 func (s *slice) step(steps int) {
@@ -290,15 +291,16 @@ func (s *slice) step(steps int) {
 	if s.uncut += steps; s.uncut < sliceSize {
 		return
 	}
-	s.uncut = 0
 	s.mu.RUnlock()
+	s.of.add(s.uncut)
+	s.uncut = 0
 	s.mu.RLock()
 }
 
 // collect appends the plain subscriptions and the groups whose filters match a topic. A
 // subscription can be among them twice.
-func (t *tree) collect(topic string, subs []*subscription, groups []*group) ([]*subscription, []*group) {
-	search := slice{mu: &t.mu}
+func (t *tree) collect(topic string, subs []*subscription, groups []*group, steps *steps) ([]*subscription, []*group) {
+	search := slice{mu: &t.mu, of: steps}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	var room [16]*entry
