@@ -25,7 +25,7 @@ func TestInvariant57AllThatIsAnsweredIsAnsweredInTurns(t *testing.T) {
 		{"PUBCOMP", 5, "\x70\x02\x01\x02", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			conn := newConnection(nil, &Options{MaxPacketSize: 1 << 20}, turns.New(1), &quota{limit: 1 << 30})
+			conn := newConnection(nil, &Options{MaxPacketSize: 1 << 20}, turns.New(1), &quota{limit: 1 << 30}, newPost())
 			in := conn.inbound
 			in.version, in.client = test.version, new(mqtt.Client)
 			if !in.take([]byte(test.packet)) {

@@ -42,7 +42,7 @@ type attack struct {
 
 // attacks returns all of them, in the order of the table.
 func attacks() []attack {
-	return slices.Concat(packetAttacks, loginAttacks, subscriptionAttacks, memoryAttacks, fillAttacks, fairnessAttacks, nameAttacks)
+	return slices.Concat(packetAttacks, loginAttacks, subscriptionAttacks, memoryAttacks, fillAttacks, fairnessAttacks, nameAttacks, combinedAttacks)
 }
 
 const (
