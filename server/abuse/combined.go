@@ -163,6 +163,21 @@ var combinedAttacks = []attack{{
 		return nil
 	},
 }, {
+	name: "bytes of 1 MiB",
+	what: "publishes messages of 1 MiB on 100 connections.",
+	run: func(ctx context.Context, t *target) error {
+		peers := t.logins(ctx, t.n(100, 30), named("bytes-"))
+		defer hangUp(peers...)
+		ctx, cancel := t.lasting(ctx)
+		defer cancel()
+		packet := rawmqtt.Message{Topic: "nobody", Payload: make([]byte, 1<<20-100)}.Packet()
+		crowd(len(peers), len(peers), func(i int) {
+			for ctx.Err() == nil && peers[i].send(packet) == nil {
+			}
+		})
+		return nil
+	},
+}, {
 	name:   "watches of all",
 	what:   "fills the room for watches with 70 clients of one user; another user then watches a key.",
 	limit:  "the other user may watch",
