@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/internal/wire"
+	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 

@@ -157,13 +157,16 @@ func (in *inbound) reply(message *frame.Message) {
 	if !subscribed || isTooLarge(in.client, message) { // [MQTT-3.1.2-24]
 		return
 	}
-	in.held += in.conn.holdBack(func(held []byte) []byte {
-		var err error
-		if len(identifiers) == 0 {
-			held, err = message.Append(held)
-		} else {
-			held, err = identified(message, identifiers).Append(held)
+	appendTo := message.Append
+	if len(identifiers) > 0 {
+		forward := identified(message, identifiers)
+		if limit := in.client.Properties.Props.MaximumPacketSize; limit > 0 && uint64(forward.Size()) > uint64(limit) {
+			return // the identifiers make it too large
 		}
+		appendTo = forward.Append
+	}
+	in.held += in.conn.holdBack(func(held []byte) []byte {
+		held, err := appendTo(held)
 		if err != nil {
 			in.server.logger.Debug("a reply was not delivered", "client", logs.Name(in.client.ID), "error", logs.Error(err))
 		}

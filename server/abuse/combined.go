@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -135,7 +136,7 @@ var combinedAttacks = []attack{{
 		defer hangUp(peers...)
 		ctx, cancel := t.lasting(ctx)
 		defer cancel()
-		pings := bytes.Repeat([]byte{rawmqtt.Pingreq << 4, 0}, 2000)
+		pings := bytes.Repeat([]byte{wire.Pingreq << 4, 0}, 2000)
 		for _, p := range peers {
 			p.drain()
 		}
@@ -154,7 +155,7 @@ var combinedAttacks = []attack{{
 		defer hangUp(peers...)
 		ctx, cancel := t.lasting(ctx)
 		defer cancel()
-		packet := rawmqtt.Message{Topic: "nobody", Properties: rawmqtt.Body(nil).Byte(rawmqtt.PayloadFormat).Byte(1),
+		packet := rawmqtt.Message{Topic: "nobody", Properties: rawmqtt.Body(nil).Byte(wire.PayloadFormat).Byte(1),
 			Payload: bytes.Repeat([]byte("\u00e4"), 1<<19-100)}.Packet()
 		crowd(len(peers), len(peers), func(i int) {
 			for ctx.Err() == nil && peers[i].send(packet) == nil {
@@ -209,7 +210,7 @@ var combinedAttacks = []attack{{
 		if err := victim.send(victim.request(1, protocol.VerbKeyNotify, "healthy/key")); err != nil {
 			return err
 		}
-		body, err := victim.await(rawmqtt.Publish)
+		body, err := victim.await(wire.Publish)
 		if err != nil {
 			return err
 		}
@@ -253,7 +254,7 @@ func overlapping(topic string) []string {
 // subscribers logs in clients that never acknowledge, with 1,000 filters each.
 func (t *target) subscribers(ctx context.Context, n int, filter func(int) string) []*peer {
 	peers := t.logins(ctx, n, func(i int) rawmqtt.Login {
-		return rawmqtt.Login{ClientID: "s-" + strconv.Itoa(i), Properties: rawmqtt.Body(nil).Byte(rawmqtt.ReceiveMaximum).Uint16(1)}
+		return rawmqtt.Login{ClientID: "s-" + strconv.Itoa(i), Properties: rawmqtt.Body(nil).Byte(wire.ReceiveMaximum).Uint16(1)}
 	})
 	if filter == nil {
 		return peers
@@ -341,7 +342,7 @@ func starveWatcher(ctx context.Context, t *target) error {
 		err = p.send(p.request(1, protocol.VerbKeyNotify, "watched"))
 		for err == nil && ctx.Err() == nil {
 			var first byte
-			if first, _, err = p.read(); first>>4 == rawmqtt.Publish {
+			if first, _, err = p.read(); first>>4 == wire.Publish {
 				told++
 			}
 		}
