@@ -91,12 +91,19 @@ func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing
 	c.input = frame.NewFilter(socket, frame.FilterOptions{
 		Limit: most,
 		First: limits.FirstPacket,
-		Check: c.gate.Check,
+		Check: c.check,
 		Take:  c.inbound.take,
 		Pause: c.inbound.pause,
 		Room:  c.makeRoom,
 	})
 	return c
+}
+
+// check is the gate's, in a turn: to look through a large packet takes as long as to handle
+// some hundred small ones. The turn ends in pause.
+func (c *connection) check(packet []byte) error {
+	c.place.Begin()
+	return c.gate.Check(packet)
 }
 
 var errNoRoom = wire.Refuse(packets.ErrQuotaExceeded.Code, "large packets take up all the room that there is for them")

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
@@ -195,8 +194,9 @@ func (in *inbound) handleMessage() {
 		QoS:        p.QoS,
 		Retain:     p.Retain,
 		Properties: p.AppendForwarded(nil),
-		Payload:    bytes.Clone(p.Payload),
+		Payload:    p.Payload,
 		Publisher:  in.client.ID,
+		Borrowed:   true,
 	}
 	if p.MessageExpiry > 0 {
 		message.Expires = time.Now().Add(time.Duration(p.MessageExpiry) * time.Second)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 
 	"github.com/tenurelock/tenure/internal/wire"
 )
@@ -14,6 +15,9 @@ const (
 	// bufferSize is how much a Filter reads at once where much arrives, and the room that
 	// it keeps. Requests and replies of leases have some 300 bytes.
 	bufferSize = 4096
+	// piece is how much of a large packet a Filter reads at once: the system call takes some
+	// ten microseconds for as much, in which no other goroutine has the processor.
+	piece = 64 << 10
 )
 
 // Filter is a reader of a connection that checks each packet and takes some out. What it
@@ -188,12 +192,17 @@ func (f *Filter) fill() bool {
 		f.options.Pause() // the last packets may have come with it
 		return false
 	}
+	f.options.Pause()
 	if err := f.makeRoom(); err != nil {
 		f.fail(err)
 		return false
 	}
-	f.options.Pause()
-	n, err := f.source.Read(f.buffer[f.end:])
+	if len(f.buffer) > bufferSize {
+		// Where more is there already, Read does not wait: without this the goroutine would go
+		// on until it is preempted, after 10 ms, and so would each of a hundred others.
+		runtime.Gosched()
+	}
+	n, err := f.source.Read(f.buffer[f.end:min(len(f.buffer), f.end+piece)])
 	f.end += n
 	if f.err = err; err != nil {
 		_ = f.take(0) // the buffer does not outlive the connection

@@ -1,6 +1,7 @@
 package pubsub
 
 import (
+	"bytes"
 	"errors"
 	"slices"
 	"sync"
@@ -70,6 +71,16 @@ type Message struct {
 	Expires time.Time
 	// Publisher is the client id of the publisher, for No Local.
 	Publisher string
+	// Borrowed says that Properties and Payload belong to the caller once Publish has returned.
+	// If the message is kept, Publish copies them before.
+	Borrowed bool
+}
+
+// own copies what is borrowed.
+func (m *Message) own() {
+	if m.Borrowed {
+		m.Properties, m.Payload, m.Borrowed = bytes.Clone(m.Properties), bytes.Clone(m.Payload), false
+	}
 }
 
 func (m *Message) size() int64 {
@@ -161,6 +172,7 @@ func (b *Broker) Publish(m *Message) (matched bool, err error) {
 func (b *Broker) PublishInTurns(m *Message, pause func()) (matched bool, err error) {
 	steps := &steps{pause: pause}
 	if m.Retain && b.retained != nil {
+		m.own()
 		if err = b.retained.set(m); err != nil {
 			b.dropped.notRetained.Add(1)
 		}
@@ -168,6 +180,9 @@ func (b *Broker) PublishInTurns(m *Message, pause func()) (matched bool, err err
 	var roomForSubs [8]*subscription
 	var roomForGroups [4]*group
 	subs, groups := b.tree.collect(m.Topic, roomForSubs[:0], roomForGroups[:0], steps)
+	if len(subs)+len(groups) > 0 {
+		m.own()
+	}
 	if len(subs) > 1 {
 		slices.SortFunc(subs, func(x, y *subscription) int {
 			steps.add(1)
