@@ -128,7 +128,7 @@ func (s *Server) admitWill(who access.Identity, cl *mqtt.Client, conn *connectio
 		return refusal(packets.ErrNotAuthorized, fmt.Sprintf("a Will may not be published to %q, which belongs to the state store or to another client", pk.Connect.WillTopic))
 	}
 	if pk.Connect.WillFlag && pk.Connect.WillRetain && !s.options.Retain {
-		return refusal(packets.ErrRetainNotSupported, "this server retains no messages, so a Will may not be retained")
+		return refusal(packets.ErrRetainNotSupported, noneRetained)
 	}
 	if pk.Connect.WillFlag && pk.Connect.WillRetain && isClientTopic(pk.Connect.WillTopic) {
 		return refusal(packets.ErrNotAuthorized, notRetained)

@@ -48,7 +48,7 @@ type connection struct {
 	receive      uint16                    // the client's Receive Maximum; the reading goroutine's
 	reserved     string                    // the response topic of the latest request; the reading goroutine's
 	lastByte     byte                      // that the broker read; the reading goroutine's
-	refused      bool                      // the client sent what it may not; the reading goroutine's
+	fault        error                     // what the client sent, if that is why the server ends the connection; the reading goroutine's
 	patience     time.Duration             // how long the client may be silent; the reading goroutine's
 	shortened    bool                      // the client asked for a longer session; the reading goroutine's
 	sessionEnded atomic.Bool               // with the connection
@@ -130,7 +130,7 @@ func (c *connection) Read(p []byte) (int, error) {
 	if n > 0 {
 		c.lastByte = p[n-1]
 	}
-	if err != nil && !c.refused {
+	if err != nil && c.fault == nil {
 		c.refuse(err)
 	}
 	return n, err
@@ -141,14 +141,29 @@ func (c *connection) Read(p []byte) (int, error) {
 func (c *connection) refuse(err error) {
 	farewell, refused := c.gate.AppendFarewell(nil, err)
 	if !refused {
+		if c.failedHandshake(err) {
+			c.fault = err
+		}
 		return
 	}
-	c.refused = true
+	c.fault = err
 	if len(farewell) > 0 {
 		_ = c.SetWriteDeadline(time.Now().Add(farewellTimeout)) // if it fails, so does the write
 		_, _ = c.Write(farewell)                                // the connection ends either way
 	}
 	_ = c.Close()
+}
+
+// failedHandshake reports whether err is the end of a TLS handshake that one of the two
+// sides refused: a client with another authority or without TLS. One that only
+// leaves is not meant.
+func (c *connection) failedHandshake(err error) bool {
+	encrypted, ok := c.Conn.(*tls.Conn)
+	if !ok || encrypted.ConnectionState().HandshakeComplete || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return false
+	}
+	var socket *net.OpError
+	return !errors.As(err, &socket) || socket.Op == "remote error" || socket.Op == "local error"
 }
 
 // Close ends the connection. What is held back is lost, and no request of it is applied

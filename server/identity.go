@@ -234,3 +234,6 @@ func (s *Server) hasSession(client string) bool {
 // notRetained is the reason that the sender of a retained message below clients/ gets: by
 // the time the message is read, the topic may be a response topic or have another owner.
 const notRetained = "nothing below clients/ is retained; publish it without the retain flag"
+
+// noneRetained is the reason without Options.Retain.
+const noneRetained = "this server retains no messages: publish without the retain flag, or start the server with --retain (Options.Retain)"

@@ -107,7 +107,7 @@ func (in *inbound) handlePublish([]byte) {
 		if isRequest {
 			in.server.drop(in.client, DroppedQoS)
 		}
-		in.disconnect(packets.ErrQosNotSupported)
+		in.disconnect(*refusal(packets.ErrQosNotSupported, "this server has no QoS 2: publish with QoS 1"))
 	case isRequest:
 		in.handleRequest()
 	default:
@@ -180,7 +180,7 @@ func (in *inbound) handleMessage() {
 	switch {
 	case p.Retain && !s.options.Retain:
 		// CONNACK has said so; a client of an earlier version can be told by nothing else.
-		in.disconnect(packets.ErrRetainNotSupported)
+		in.disconnect(*refusal(packets.ErrRetainNotSupported, noneRetained))
 		return
 	case p.Retain && isClientTopic(topic):
 		in.refuse(packets.ErrNotAuthorized, notRetained)
@@ -247,8 +247,9 @@ func (in *inbound) acknowledge(code packets.Code) {
 	})
 }
 
-// disconnect sends the client away.
+// disconnect sends the client away for the packet that is handled.
 func (in *inbound) disconnect(code packets.Code) {
+	in.conn.fault = code
 	in.conn.place.End() // what follows waits for the client
 	in.server.disconnect(in.client, code)
 }

@@ -29,6 +29,7 @@ type listener struct {
 
 	refusals *logs.Limiter // connections that are closed before CONNECT
 	failures *logs.Limiter // of Accept
+	faults   *logs.Limiter // connections that end for what their clients sent
 
 	stopping chan struct{}
 	handlers sync.WaitGroup // one for each connection, and one for Serve
@@ -53,6 +54,7 @@ func newListener(socket net.Listener, options *Options, refused func(Refused)) *
 		refused:     refused,
 		refusals:    logs.NewLimiter(options.Logger, slog.LevelWarn, "closed a connection"),
 		failures:    logs.NewLimiter(options.Logger, slog.LevelError, "cannot accept a connection"),
+		faults:      logs.NewLimiter(options.Logger, slog.LevelWarn, "ended a connection for what its client sent"),
 		failed:      make(chan error, 1),
 		stopping:    make(chan struct{}),
 		connections: make(map[*connection]struct{}),
@@ -140,6 +142,9 @@ func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 			l.countRefused(conn.RemoteAddr(), RefusedCrowd)
 		}
 		conn.finish()
+		if conn.fault != nil {
+			l.faults.Log("client", logs.Name(conn.identity.Client), "remote", socket.RemoteAddr().String(), "reason", logs.Error(conn.fault))
+		}
 		l.mu.Lock()
 		delete(l.connections, conn)
 		l.mu.Unlock()
@@ -219,6 +224,7 @@ func (l *listener) stop() {
 	l.handlers.Wait()
 	l.refusals.Close()
 	l.failures.Close()
+	l.faults.Close()
 }
 
 // The rest is what the broker asks of a listener.
