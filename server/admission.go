@@ -109,7 +109,7 @@ func (s *Server) admit(who access.Identity, cl *mqtt.Client, conn *connection, p
 			"both would own the same topics below clients/; choose another client id, or end that session")
 	}
 	if !known && s.broker.Clients.Len() >= s.options.MaxClients {
-		return refusal(packets.ErrQuotaExceeded, fmt.Sprintf("the server has its %d clients, connected or with a session that is kept", s.options.MaxClients))
+		return refusal(packets.ErrQuotaExceeded, fmt.Sprintf("the server has its %d clients, connected or with a session that is kept; Options.MaxClients, --max-clients or --max-memory allows more", s.options.MaxClients))
 	}
 	if refused := s.admitWill(who, cl, conn, pk); refused != nil {
 		return refused

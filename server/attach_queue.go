@@ -22,7 +22,7 @@ const (
 	queueProbeTime  = 5 * time.Second
 	queueProbeQuiet = 500 * time.Millisecond
 	// queueCure is what a person at the broker can do.
-	queueCure = "raise the limits of the broker: in mosquitto.conf max_inflight_messages 0 and max_queued_messages 10000, see docs/attach.md"
+	queueCure = "raise the limits of the broker: in mosquitto.conf set_tcp_nodelay true, max_inflight_messages 0 and max_queued_messages 10000, see docs/attach.md"
 )
 
 // queueProbe finds out how many messages the broker keeps for this store. It sends a burst to

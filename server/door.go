@@ -53,6 +53,9 @@ func newDoor(most, mostOf int) *door {
 	return &door{most: most, mostOf: mostOf, patience: authenticationTimeout, left: make(chan struct{}, 1), of: make(map[netip.Prefix]int)}
 }
 
+// crowdCure is what to do where it is not an attack.
+const crowdCure = "raise Options.MaxUnauthenticated, --max-unauthenticated, or MaxUnauthenticatedPerAddress, if so many clients connect at once"
+
 // errDoor says why a connection is not let in, or not any more.
 var errDoor = errors.New("too many connections have not authenticated")
 

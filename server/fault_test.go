@@ -42,3 +42,33 @@ func TestTheLogSaysForWhatAClientWasDisconnected(t *testing.T) {
 		})
 	}
 }
+
+// SUBACK has no more than a code for each filter.
+func TestTheLogSaysWhyASubscriptionIsRefused(t *testing.T) {
+	log := new(syncBuffer)
+	address := start(t, server.Options{Limits: server.Limits{Subscriptions: 2}, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	c := rawTo(t, address, "c") // and one to its response topic
+	for _, test := range []struct{ filter, reason string }{
+		{"$SYS/#", "nothing is published on topics that begin with $"},
+		{"clients/other/response", "the client may not read these topics"},
+		{"$share/g/#", "the client may not read every topic that the shared filter matches; # and + match clients/ too, and nothing is published on $ topics"},
+		{"a", ""},
+		{"b", "the client has as many subscriptions as it may have: Options.Limits.Subscriptions, --max-subscriptions"},
+	} {
+		c.write(rawmqtt.SubscribeTo(7, 0, test.filter))
+		c.read()
+		want := `level=WARN msg="refused a subscription" client=c remote=` + c.conn.LocalAddr().String() + ` filter=` + test.filter + ` reason="` + test.reason + `"`
+		if logged := strings.Contains(log.String(), want); logged != (test.reason != "") {
+			t.Errorf("%s: the log is %s\nwant %s", test.filter, log.String(), want)
+		}
+	}
+}
+
+func TestTheLogSaysWhichLimitsFollowFromMaxMemory(t *testing.T) {
+	log := new(syncBuffer)
+	start(t, server.Options{MaxMemory: 64 << 20, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	eventually(t, "the log has the limits", func() bool {
+		return strings.Contains(log.String(), "msg=limits memory=67108864 clients=102 ") &&
+			strings.Contains(log.String(), " keys=16384 key-bytes=16777216 ")
+	})
+}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"strings"
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
@@ -301,7 +302,12 @@ func (in *inbound) handleSubscribe(packet []byte) {
 		var code packets.Code
 		existed[i], code = in.subscribe(subscriptionTo(filter, asked.Identifier))
 		codes[i] = code.Code
-		if code.Code >= packets.ErrUnspecifiedError.Code && in.version < wire.Version5 {
+		if code.Code < packets.ErrUnspecifiedError.Code {
+			continue
+		}
+		in.server.unsubscribed.Log("client", logs.Name(in.client.ID), "remote", in.client.Net.Remote,
+			"filter", logs.Name(filter.Topic), "reason", whyNotSubscribed(filter.Topic, code))
+		if in.version < wire.Version5 {
 			codes[i] = packets.ErrUnspecifiedError.Code // 0x80, the only one that there was
 		}
 	}
@@ -344,6 +350,22 @@ func (in *inbound) subscribe(asked pubsub.Subscription) (existed bool, code pack
 		return false, packets.ErrTopicFilterInvalid
 	}
 	return false, packets.ErrUnspecifiedError
+}
+
+// whyNotSubscribed says in words what the code of SUBACK stands for.
+func whyNotSubscribed(filter string, code packets.Code) string {
+	_, shared := sharedFilter(filter)
+	switch {
+	case code == packets.ErrQuotaExceeded:
+		return "the client has as many subscriptions as it may have: Options.Limits.Subscriptions, --max-subscriptions"
+	case code != packets.ErrNotAuthorized:
+		return code.Reason
+	case shared:
+		return "the client may not read every topic that the shared filter matches; # and + match clients/ too, and nothing is published on $ topics"
+	case strings.HasPrefix(filter, "$"):
+		return "nothing is published on topics that begin with $"
+	}
+	return "the client may not read these topics"
 }
 
 func (in *inbound) handleUnsubscribe(packet []byte) {

@@ -87,7 +87,8 @@ func (o *Options) completeLimits() error {
 		}
 	}
 	if o.MaxMemory > 0 && o.MaxMemory < leastMemory {
-		return fmt.Errorf("Options.MaxMemory %d is below %d, the least with which a server can work; 0 means no limit", o.MaxMemory, int64(leastMemory))
+		return fmt.Errorf("Options.MaxMemory of %d bytes is below %d (%d MiB), the least with which a server can work; 0 means no limit",
+			o.MaxMemory, int64(leastMemory), leastMemory>>20)
 	}
 	if o.Store.Remembered == 0 {
 		o.Store.Remembered = statestore.DefaultRemembered

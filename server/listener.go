@@ -123,7 +123,7 @@ func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 		oldest.drop()
 	}
 	if err != nil {
-		l.refuse(socket, RefusedCrowd)
+		l.refuse(socket, RefusedCrowd, "cure", crowdCure)
 		return
 	}
 	conn.visitor = visitor
@@ -139,7 +139,7 @@ func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 		err := l.establish(establish, conn)
 		if !visitor.leave() && !conn.admitted {
 			// For another that came later. It is counted here, where its end cannot be missed.
-			l.countRefused(conn.RemoteAddr(), RefusedCrowd)
+			l.countRefused(conn.RemoteAddr(), RefusedCrowd, "cure", crowdCure)
 		}
 		conn.finish()
 		if conn.fault != nil {

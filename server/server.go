@@ -77,7 +77,9 @@ type Server struct {
 	drops    *logs.Limiter
 	slow     *logs.Limiter
 	kept     *logs.Limiter // sessions that are not
-	panics   *logs.Limiter
+	// unsubscribed are subscriptions that were refused.
+	unsubscribed *logs.Limiter
+	panics       *logs.Limiter
 
 	latest  *news       // the latest change; guarded by the engine's lock
 	crowded atomic.Bool // an outbox begins to be full
@@ -125,6 +127,7 @@ func New(options Options) (*Server, error) {
 		testaments:     make(map[string]*testament),
 		sessions:       newKeptSessions(),
 		kept:           logs.NewLimiter(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
+		unsubscribed:   logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a subscription"),
 		panics:         logs.NewLimiter(options.Logger, slog.LevelError, "the server recovered from a panic"),
 		refusals:       logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a connection"),
 		drops:          logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
@@ -237,7 +240,7 @@ func (s *Server) serve(ctx context.Context) error {
 
 // closeLogs writes what is counted of repeated lines. No connection is left.
 func (s *Server) closeLogs() {
-	for _, limiter := range []*logs.Limiter{s.refusals, s.drops, s.slow, s.kept, s.panics} {
+	for _, limiter := range []*logs.Limiter{s.refusals, s.drops, s.slow, s.kept, s.unsubscribed, s.panics} {
 		limiter.Close()
 	}
 }
@@ -383,7 +386,8 @@ func (s *Server) keepSession(conn *connection) bool {
 	kept := s.sessions.add(conn.identity, s.options.Limits.SessionsPerUser)
 	s.mu.Unlock()
 	if !kept {
-		s.kept.Log("client", logs.Name(conn.identity.Client), "user", logs.Name(conn.identity.User), "limit", s.options.Limits.SessionsPerUser)
+		s.kept.Log("client", logs.Name(conn.identity.Client), "user", logs.Name(conn.identity.User), "limit", s.options.Limits.SessionsPerUser,
+			"cure", "raise Options.Limits.SessionsPerUser, --max-sessions-per-user, or let clients ask for no Session Expiry Interval")
 	}
 	return kept
 }

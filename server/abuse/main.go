@@ -90,7 +90,7 @@ func run(ctx context.Context) error {
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d attacks passed a limit", failed)
+		return fmt.Errorf("%d attacks went beyond a limit", failed)
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ func (b *byteSize) Set(text string) error {
 		digits = strings.TrimSpace(digits)
 		if whole, err := strconv.ParseInt(digits, 10, 64); err == nil {
 			if whole < 0 {
-				return errors.New("it is negative; 0 means the default")
+				return errors.New("it is negative")
 			}
 			if whole > math.MaxInt64/unit.bytes {
 				return errors.New("there is no such number of bytes")

@@ -99,7 +99,7 @@ with the client id and a colon.`,
 	flags.IntVar(&settings.MaxClients, "max-clients", 0, "how many clients may be connected or have a session that is kept; 0 means 10000, or fewer as --max-memory allows")
 	limits := &settings.Limits
 	byteSizeFlag(flags, &limits.OutgoingBytes, "max-outgoing-bytes", "how many bytes may wait to be written to one connection; 0 means 8MiB, or less as --max-memory allows")
-	byteSizeFlag(flags, &limits.AllOutgoingBytes, "max-all-outgoing-bytes", "the same for all connections; 0 means 256MiB, or less as --max-memory allows")
+	byteSizeFlag(flags, &limits.AllOutgoingBytes, "max-all-outgoing-bytes", "how many bytes may wait to be written to all connections; 0 means 256MiB, or less as --max-memory allows")
 	byteSizeFlag(flags, &limits.SessionBytes, "max-session-bytes", "how many bytes of QoS 1 messages may wait for one client, connected or not; 0 means 4MiB, or less as --max-memory allows")
 	flags.IntVar(&limits.SessionMessages, "max-session-messages", 0, "how many QoS 1 messages may wait for one client; 0 means 10000")
 	byteSizeFlag(flags, &limits.AllSessionBytes, "max-all-session-bytes", "how many bytes of QoS 1 messages may wait for all clients; 0 means 256MiB, or less as --max-memory allows")
