@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"crypto/tls"
 	"io"
 	"log/slog"
 	"strings"
@@ -43,6 +44,18 @@ func TestTheLogSaysForWhatAClientWasDisconnected(t *testing.T) {
 	}
 }
 
+func TestTheLogSaysThatAClientSpeaksTLSWhereThereIsNone(t *testing.T) {
+	log := new(syncBuffer)
+	address := start(t, server.Options{Logger: slog.New(slog.NewTextHandler(log, nil))})
+	if conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}); err == nil {
+		_ = conn.Close()
+		t.Fatal("there is TLS")
+	}
+	eventually(t, "the log says it", func() bool {
+		return strings.Contains(log.String(), `reason="CONNECT: its flags are reserved: the client speaks TLS to an address that has none (MQTT reason code 0x81)"`)
+	})
+}
+
 // SUBACK has no more than a code for each filter.
 func TestTheLogSaysWhyASubscriptionIsRefused(t *testing.T) {
 	log := new(syncBuffer)
@@ -51,7 +64,7 @@ func TestTheLogSaysWhyASubscriptionIsRefused(t *testing.T) {
 	for _, test := range []struct{ filter, reason string }{
 		{"$SYS/#", "nothing is published on topics that begin with $"},
 		{"clients/other/response", "the client may not read these topics"},
-		{"$share/g/#", "the client may not read every topic that the shared filter matches; # and + match clients/ too, and nothing is published on $ topics"},
+		{"$share/g/#", "the client may not read every topic that the shared filter matches: a/# matches a too, # and + match clients/, and topics that begin with $ are not published"},
 		{"a", ""},
 		{"b", "the client has as many subscriptions as it may have: Options.Limits.Subscriptions, --max-subscriptions"},
 	} {

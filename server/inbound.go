@@ -361,7 +361,7 @@ func whyNotSubscribed(filter string, code packets.Code) string {
 	case code != packets.ErrNotAuthorized:
 		return code.Reason
 	case shared:
-		return "the client may not read every topic that the shared filter matches; # and + match clients/ too, and nothing is published on $ topics"
+		return "the client may not read every topic that the shared filter matches: a/# matches a too, # and + match clients/, and topics that begin with $ are not published"
 	case strings.HasPrefix(filter, "$"):
 		return "nothing is published on topics that begin with $"
 	}

@@ -26,9 +26,16 @@ var (
 		wire.ResponseTopic, wire.CorrelationData, wire.UserProperty) // [MQTT-3.1.3.2]
 )
 
+// tlsHandshake is the first byte of a TLS connection [RFC 8446, 5.1], and of a CONNECT with
+// reserved flags.
+const tlsHandshake = 0x16
+
 // checkConnect checks a CONNECT. If it is too large it may be incomplete.
 func (g *Gate) checkConnect(packet []byte, size, header int) *Refusal {
 	if packet[0]&0x0f != 0 {
+		if packet[0] == tlsHandshake {
+			return wire.Refuse(wire.Malformed, "its flags are reserved: the client speaks TLS to an address that has none")
+		}
 		return errFlags() // [MQTT-2.1.3-1]
 	}
 	in := wire.Reader(packet[header:])

@@ -55,7 +55,9 @@
 // topic factory itself, and not the filter +/press-7. A subscription with a wildcard is
 // granted and delivers what its user may read; one that is shared ($share/group/filter) is
 // refused unless a glob covers all of its filter, since what its user may not read would
-// be lost for the other members of the group. Write globs that begin with * in quotes. A key that is not text can be written as !!binary, in base64.
+// be lost for the other members of the group: for $share/press/factory/# it takes the globs
+// factory and factory/*, since factory/# matches factory too. Write globs that begin with *
+// in quotes. A key that is not text can be written as !!binary, in base64.
 //
 // A field that is unknown, or a list that is empty, is an error and not ignored. So
 // is a hash of a cost beyond 16, which would take seconds for each connection.
