@@ -166,12 +166,3 @@ func userOf(cl *mqtt.Client) string {
 	}
 	return ""
 }
-
-// identityOf returns who a client is. One without a connection of ours is a part of
-// the broker, which has no topics of its own.
-func identityOf(cl *mqtt.Client) access.Identity {
-	if conn, ok := cl.Net.Conn.(*connection); ok {
-		return conn.identity
-	}
-	return access.Identity{Client: cl.ID}
-}
