@@ -130,9 +130,9 @@ func (h *hook) OnDisconnect(cl *mqtt.Client, err error, expire bool) {
 	}
 }
 
-// OnPacketEncode tells clients in CONNACK which packets are too large, and mends what
-// the broker does to those that ask for no problem information: it would take the
-// user properties out of replies, which is not meant [MQTT-3.1.2-29].
+// OnPacketEncode completes CONNACK with the limits of the server. It also keeps the reason
+// strings of CONNACK and DISCONNECT for clients that ask for no problem information: mochi
+// would leave them out, and the standard allows them there [MQTT-3.1.2-29].
 func (h *hook) OnPacketEncode(cl *mqtt.Client, pk packets.Packet) packets.Packet {
 	switch pk.FixedHeader.Type {
 	case packets.Connack:

@@ -15,7 +15,8 @@ import (
 )
 
 // inbound handles the packets of a client, but for the first and the last: they come from
-// the gate, and never reach mochi, which has only CONNECT and DISCONNECT. The answers to all that was read at once leave at once.
+// the gate, and never reach mochi, which has only CONNECT and DISCONNECT. The answers to all
+// that was read at once leave in one write.
 //
 // A client that sends without pause must not slow down others, so its packets are handled in
 // turns (see package turns), and nothing is written in a turn.

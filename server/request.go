@@ -184,9 +184,8 @@ func isTooLarge(cl *mqtt.Client, message *frame.Message) bool {
 	return limit > 0 && uint64(message.Size()) > uint64(limit)
 }
 
-// message returns the message that carries a reply. It has QoS 0: a client that cannot
-// be reached now asks again, and at QoS 1 the broker could be held up by a client that
-// does not read.
+// message returns the message that carries a reply. It has QoS 0: a client that misses it
+// asks again.
 func (s *Server) message(r request, reply statestore.Reply) frame.Message {
 	message := frame.Message{
 		Topic:           r.responseTopic,

@@ -166,22 +166,15 @@ func newBroker(options Options) *mqtt.Server {
 	capabilities.MaximumPacketSize = options.MaxPacketSize
 	// As many requests as may be delivered again are remembered.
 	capabilities.ReceiveMaximum = uint16(options.Store.Remembered)
-	// The broker resolves an alias after it has asked whether the client may
-	// publish to the topic.
-	capabilities.TopicAliasMaximum = 0
-	capabilities.MaximumClientWritesPending = 1 // it has nothing to write but answers
-	// The broker ends no session: see expireSessions.
+	capabilities.TopicAliasMaximum = 0          // the gate refuses topic aliases
+	capabilities.MaximumClientWritesPending = 1 // mochi queues nothing: it passes no messages on
+	// mochi ends no session: see expireSessions.
 	capabilities.MaximumSessionExpiryInterval = math.MaxUint32
-	// Zero: a message without an expiry interval is not given one.
-	capabilities.MaximumMessageExpiryInterval = 0
-	// An acknowledgement would otherwise repeat the request's user properties.
+	// mochi answers PUBREC and PUBREL. Its answer would repeat their user properties.
 	capabilities.Compatibilities.NoInheritedPropertiesOnAck = true
 	return mqtt.New(&mqtt.Options{
 		Capabilities: capabilities,
-		// The broker holds back nothing of its own: its acknowledgements would be overtaken by
-		// those of later requests that are answered past it [MQTT-4.6.0-2].
-		ClientNetWriteBufferSize: 1,
-		// The broker's own log contains whole packets of its clients.
+		// The log of mochi contains whole packets of clients.
 		Logger: slog.New(slog.DiscardHandler),
 		// Statistics topics stop the world to be collected; once a day is
 		// as rarely as the broker lets us have them.
