@@ -14,7 +14,7 @@ import (
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/logs"
-	"github.com/tenurelock/tenure/server/internal/waitingroom"
+	"github.com/tenurelock/tenure/server/internal/semaphore"
 )
 
 // authenticate decides who a client is, and tells one that is not admitted. It waits for
@@ -55,15 +55,15 @@ func (s *Server) check(v *visitor, credentials access.Credentials) (Refused, err
 	if !v.hold() {
 		return RefusedCrowd, errDoor
 	}
-	leave, err := s.checks.Enter(v.ctx, v.source)
+	release, err := s.checks.Acquire(v.ctx, v.source)
 	switch {
-	case errors.Is(err, waitingroom.ErrFull):
+	case errors.Is(err, semaphore.ErrFull):
 		return RefusedBusy, err
 	case err != nil:
 		return RefusedSlow, err
 	}
 	err = func() error {
-		defer leave() // after a panic too, or its place is lost for all clients
+		defer release() // after a panic too, or its place is lost for all clients
 		return s.options.Authenticator.Authenticate(credentials)
 	}()
 	// The clock is asked too: on a busy machine the context ends later than its deadline.

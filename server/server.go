@@ -21,8 +21,8 @@ import (
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/server/internal/semaphore"
 	"github.com/tenurelock/tenure/server/internal/turns"
-	"github.com/tenurelock/tenure/server/internal/waitingroom"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -72,7 +72,7 @@ type Server struct {
 	once     sync.Once   // Serve or Close, whichever comes first
 	stopping atomic.Bool // no Will is applied any more
 
-	checks   *waitingroom.Room[netip.Prefix] // where Authenticator is called
+	checks   *semaphore.Fair[netip.Prefix] // where Authenticator is called
 	refusals *logs.Limiter
 	drops    *logs.Limiter
 	slow     *logs.Limiter
@@ -143,7 +143,7 @@ func New(options Options) (*Server, error) {
 	s.listener.recover = s.handleReadingPanic
 	// Half of those at the door at most: there is always one that can be dropped for another.
 	door := s.listener.door
-	s.checks = waitingroom.New(options.PasswordChecks, max(1, door.most/2), func(source netip.Prefix) int {
+	s.checks = semaphore.New(options.PasswordChecks, max(1, door.most/2), func(source netip.Prefix) int {
 		return max(1, door.bound(source)/2)
 	})
 	s.topics, _ = options.Authorizer.(access.TopicAuthorizer)

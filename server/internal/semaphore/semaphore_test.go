@@ -1,4 +1,4 @@
-package waitingroom
+package semaphore
 
 import (
 	"context"
@@ -14,16 +14,16 @@ import (
 
 // visits notes the turns that begin, each of which takes a second.
 type visits struct {
-	room *Room[string]
-	mu   sync.Mutex
-	done []string
-	most int
-	now  int
+	semaphore *Fair[string]
+	mu        sync.Mutex
+	done      []string
+	most      int
+	now       int
 }
 
 func (v *visits) begin(source, name string) {
 	go func() {
-		leave, err := v.room.Enter(context.Background(), source)
+		release, err := v.semaphore.Acquire(context.Background(), source)
 		v.mu.Lock()
 		if err != nil {
 			name += ": " + err.Error()
@@ -39,15 +39,15 @@ func (v *visits) begin(source, name string) {
 		v.mu.Lock()
 		v.now--
 		v.mu.Unlock()
-		leave()
-		leave() // does nothing
+		release()
+		release() // does nothing
 	}()
 	synctest.Wait()
 }
 
 func TestSourcesTakeTurnsHoweverManyAnotherHasWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := &visits{room: New(1, 100, func(string) int { return 100 })}
+		v := &visits{semaphore: New(1, 100, func(string) int { return 100 })}
 		for _, name := range []string{"a1", "a2", "a3", "a4"} {
 			v.begin("a", name)
 		}
@@ -59,15 +59,15 @@ func TestSourcesTakeTurnsHoweverManyAnotherHasWaiting(t *testing.T) {
 		if want := []string{"a1", "a2", "b1", "c1", "a3", "b2", "a4"}; !slices.Equal(v.done, want) {
 			t.Errorf("the turns are %q, want %q", v.done, want)
 		}
-		if len(v.room.queues) != 0 || len(v.room.sources) != 0 || v.room.busy != 0 || v.room.waits != 0 {
-			t.Errorf("something is left: %+v", v.room)
+		if len(v.semaphore.queues) != 0 || len(v.semaphore.sources) != 0 || v.semaphore.busy != 0 || v.semaphore.waits != 0 {
+			t.Errorf("something is left: %+v", v.semaphore)
 		}
 	})
 }
 
 func TestNoMoreRunAtOnceThanMay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := &visits{room: New(3, 100, func(string) int { return 100 })}
+		v := &visits{semaphore: New(3, 100, func(string) int { return 100 })}
 		for range 20 {
 			v.begin("a", "a")
 		}
@@ -81,7 +81,7 @@ func TestNoMoreRunAtOnceThanMay(t *testing.T) {
 
 func TestWhatFindsNoPlaceIsRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := &visits{room: New(1, 3, func(string) int { return 2 })}
+		v := &visits{semaphore: New(1, 3, func(string) int { return 2 })}
 		v.begin("a", "runs")
 		for range 3 {
 			v.begin("a", "a")
@@ -89,8 +89,8 @@ func TestWhatFindsNoPlaceIsRefusedAtOnce(t *testing.T) {
 		v.begin("b", "b")
 		v.begin("c", "c")
 		want := []string{"runs", "a: " + ErrFull.Error(), "c: " + ErrFull.Error()}
-		if !slices.Equal(v.done, want) || v.room.Waiting() != 3 {
-			t.Errorf("%q, and %d wait; want %q", v.done, v.room.Waiting(), want)
+		if !slices.Equal(v.done, want) || v.semaphore.Waiting() != 3 {
+			t.Errorf("%q, and %d wait; want %q", v.done, v.semaphore.Waiting(), want)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -99,14 +99,14 @@ func TestWhatFindsNoPlaceIsRefusedAtOnce(t *testing.T) {
 
 func TestAPlaceThatIsGivenUpCostsNoTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := &visits{room: New(1, 10, func(string) int { return 10 })}
+		v := &visits{semaphore: New(1, 10, func(string) int { return 10 })}
 		v.begin("a", "runs")
 		gone, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		left := make(chan error, 2)
 		for _, source := range []string{"a", "b"} {
 			go func() {
-				_, err := v.room.Enter(gone, source)
+				_, err := v.semaphore.Acquire(gone, source)
 				left <- err
 			}()
 		}
@@ -117,8 +117,8 @@ func TestAPlaceThatIsGivenUpCostsNoTurn(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if v.room.Waiting() != 1 {
-			t.Errorf("%d wait", v.room.Waiting())
+		if v.semaphore.Waiting() != 1 {
+			t.Errorf("%d wait", v.semaphore.Waiting())
 		}
 		time.Sleep(1500 * time.Millisecond)
 		synctest.Wait()
@@ -127,7 +127,7 @@ func TestAPlaceThatIsGivenUpCostsNoTurn(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if _, err := v.room.Enter(gone, "a"); !errors.Is(err, context.DeadlineExceeded) || v.room.busy != 0 {
+		if _, err := v.semaphore.Acquire(gone, "a"); !errors.Is(err, context.DeadlineExceeded) || v.semaphore.busy != 0 {
 			t.Errorf("with a context that is over: %v", err)
 		}
 	})
@@ -135,21 +135,21 @@ func TestAPlaceThatIsGivenUpCostsNoTurn(t *testing.T) {
 
 // The end of a context and the turn may come together: no turn may be lost by that.
 func TestATurnThatComesTooLateIsPassedOn(t *testing.T) {
-	room := New(1, 100, func(int) int { return 100 })
+	semaphore := New(1, 100, func(int) int { return 100 })
 	var all sync.WaitGroup
 	for i := range 50 {
 		all.Go(func() {
 			for range 100 {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Microsecond)
-				if leave, err := room.Enter(ctx, i%5); err == nil {
-					leave()
+				if release, err := semaphore.Acquire(ctx, i%5); err == nil {
+					release()
 				}
 				cancel()
 			}
 		})
 	}
 	await.Done(all.Wait)
-	if room.busy != 0 || room.waits != 0 || len(room.queues) != 0 || len(room.sources) != 0 {
-		t.Errorf("something is left: %+v", room)
+	if semaphore.busy != 0 || semaphore.waits != 0 || len(semaphore.queues) != 0 || len(semaphore.sources) != 0 {
+		t.Errorf("something is left: %+v", semaphore)
 	}
 }

@@ -1,0 +1,162 @@
+// Package semaphore has a counting semaphore that is fair among sources.
+//
+// What a server must do before it knows a client, such as comparing a password, is work
+// that anyone can ask for. A [Fair] bounds how much of it runs at the same time, how many
+// wait for it, and how many of these come from one source. Sources take turns: a client
+// waits for at most one turn of each other source for each turn of its own source, however
+// many a source has waiting.
+//
+//	release, err := semaphore.Acquire(ctx, source)
+//	if err != nil {
+//		return err // full, or ctx is over
+//	}
+//	defer release()
+//
+// It does not interrupt what runs. A source is what the caller takes for one, such as the
+// network that an address belongs to.
+package semaphore
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// ErrFull says that too many wait already.
+var ErrFull = errors.New("too many wait already")
+
+// Fair is described in the package comment. S names a source. Its methods are safe for
+// concurrent use. It has no goroutines.
+type Fair[S comparable] struct {
+	running, waiting int // bounds
+	each             func(S) int
+
+	mu      sync.Mutex
+	busy    int
+	waits   int
+	queues  map[S]*queue
+	sources []S // those with a queue, in the order of their turns
+}
+
+// queue is what waits of one source, in the order in which it came. It is never empty.
+type queue struct{ turns []chan struct{} }
+
+// New returns a Fair that running callers may hold at once, at least 1. At most waiting more
+// may wait for it, and of one source at most each(source).
+func New[S comparable](running, waiting int, each func(source S) int) *Fair[S] {
+	return &Fair[S]{running: max(1, running), waiting: waiting, each: each, queues: make(map[S]*queue)}
+}
+
+// Acquire waits until it is the caller's turn, and returns a function that ends the turn; only
+// its first call has an effect. Acquire returns ErrFull at once where too many wait, and the
+// cause of ctx if that ends before the turn has come.
+func (f *Fair[S]) Acquire(ctx context.Context, source S) (release func(), err error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	turn, err := f.queue(source)
+	if err != nil {
+		return nil, err
+	}
+	if turn == nil {
+		return sync.OnceFunc(f.next), nil
+	}
+	select {
+	case <-turn:
+		if ctx.Err() != nil { // both had come
+			f.next()
+			return nil, context.Cause(ctx)
+		}
+	case <-ctx.Done():
+		if f.giveUp(source, turn) {
+			return nil, context.Cause(ctx)
+		}
+		f.next() // the turn came at the same time
+		return nil, context.Cause(ctx)
+	}
+	return sync.OnceFunc(f.next), nil
+}
+
+// queue takes a place, or returns nil if it is the caller's turn already.
+func (f *Fair[S]) queue(source S) (turn chan struct{}, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.busy < f.running {
+		f.busy++
+		return nil, nil
+	}
+	q := f.queues[source]
+	waits := 0
+	if q != nil {
+		waits = len(q.turns)
+	}
+	if f.waits >= f.waiting || waits >= f.each(source) {
+		return nil, ErrFull
+	}
+	if q == nil {
+		q = new(queue)
+		f.queues[source] = q
+		f.sources = append(f.sources, source)
+	}
+	turn = make(chan struct{})
+	q.turns = append(q.turns, turn)
+	f.waits++
+	return turn, nil
+}
+
+// next ends a turn and begins that of the source that has waited longest for one.
+func (f *Fair[S]) next() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.sources) == 0 {
+		f.busy--
+		return
+	}
+	source := f.sources[0]
+	f.sources = f.sources[1:]
+	q := f.queues[source]
+	turn := q.turns[0]
+	q.turns = q.turns[1:]
+	f.waits--
+	if len(q.turns) == 0 {
+		delete(f.queues, source)
+	} else {
+		f.sources = append(f.sources, source)
+	}
+	close(turn)
+}
+
+// giveUp takes back a place, and reports false if its turn has come already.
+func (f *Fair[S]) giveUp(source S, turn chan struct{}) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q := f.queues[source]
+	if q == nil {
+		return false
+	}
+	for i := range q.turns {
+		if q.turns[i] != turn {
+			continue
+		}
+		q.turns = append(q.turns[:i], q.turns[i+1:]...)
+		f.waits--
+		if len(q.turns) == 0 {
+			delete(f.queues, source)
+			for i := range f.sources {
+				if f.sources[i] == source {
+					f.sources = append(f.sources[:i], f.sources[i+1:]...)
+					break
+				}
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// Waiting returns how many wait.
+func (f *Fair[S]) Waiting() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.waits
+}
