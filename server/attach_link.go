@@ -203,7 +203,7 @@ func (l *attachedLink) received(event paho.PublishReceived) (bool, error) {
 		signalOne(l.answered)
 	default:
 		if l.queue != nil && message.Topic == l.queue.topic {
-			l.queue.hear()
+			l.queue.count()
 		}
 	}
 	return true, nil

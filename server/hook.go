@@ -111,7 +111,7 @@ func (h *hook) OnSessionEstablish(cl *mqtt.Client, pk packets.Packet) {
 func (h *hook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
 	if conn, ok := cl.Net.Conn.(*connection); ok {
 		conn.letGo()
-		h.server.board(cl, conn)
+		h.server.start(cl, conn)
 	}
 }
 

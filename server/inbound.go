@@ -36,8 +36,8 @@ type inbound struct {
 	held  int  // bytes that wait to be written
 }
 
-// board makes inbound take the packets of a client whose session is established.
-func (in *inbound) board(s *Server, cl *mqtt.Client) {
+// start makes inbound take the packets of a client whose session is established.
+func (in *inbound) start(s *Server, cl *mqtt.Client) {
 	in.server, in.client, in.version = s, cl, cl.Properties.ProtocolVersion
 }
 

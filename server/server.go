@@ -351,8 +351,8 @@ func (s *Server) resume(cl *mqtt.Client, conn *connection) {
 	s.connections[cl.ID] = conn
 }
 
-// board lets the packets of a client come, and what waits for it go: its CONNACK is sent.
-func (s *Server) board(cl *mqtt.Client, conn *connection) {
+// start lets a client publish, subscribe and receive, now that its CONNACK is sent.
+func (s *Server) start(cl *mqtt.Client, conn *connection) {
 	conn.session = s.messages.Session(cl.ID)
 	conn.outbox.begin(func() { s.writeWaiting(cl, conn) })
 	conn.session.Attach(pubsub.Receiver{
@@ -362,7 +362,7 @@ func (s *Server) board(cl *mqtt.Client, conn *connection) {
 		MaximumPacketSize: cl.Properties.Props.MaximumPacketSize,
 		MayRead:           func(topic string) bool { return s.mayReceive(conn, topic) },
 	})
-	conn.inbound.board(s, cl)
+	conn.inbound.start(s, cl)
 }
 
 // connectionOf returns the connection of a client, or nil.

@@ -35,8 +35,8 @@ type queueProbe struct {
 	received chan struct{} // holds one item after one has arrived
 }
 
-// hear counts a message of the probe.
-func (p *queueProbe) hear() {
+// count counts a message of the probe.
+func (p *queueProbe) count() {
 	p.arrived.Add(1)
 	signalOne(p.received)
 }
