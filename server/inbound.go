@@ -49,13 +49,13 @@ func (in *inbound) take(packet []byte) bool {
 	}
 	var handle func(*inbound, []byte)
 	switch frame.Type(packet) {
-	case frame.TypePublish:
+	case wire.Publish:
 		handle = (*inbound).handlePublish
-	case frame.TypePuback:
+	case wire.Puback:
 		handle = (*inbound).handlePuback
-	case frame.TypeSubscribe:
+	case wire.Subscribe:
 		handle = (*inbound).handleSubscribe
-	case frame.TypeUnsubscribe:
+	case wire.Unsubscribe:
 		handle = (*inbound).handleUnsubscribe
 	case wire.Pingreq:
 		handle = (*inbound).handlePing

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/wire"
 )
 
 // shortCut carries requests and replies past paho, which takes packets apart for every
@@ -103,10 +104,10 @@ func (s *shortCut) nextIDLocked() uint16 {
 // It is called where the connection is read.
 func (s *shortCut) take(packet []byte) bool {
 	switch frame.Type(packet) {
-	case frame.TypePuback:
+	case wire.Puback:
 		ack, ok := frame.ParsePuback(packet)
 		return ok && s.acknowledged(ack)
-	case frame.TypePublish:
+	case wire.Publish:
 		p, ok := frame.ParsePublish(packet)
 		if !ok || p.QoS > 0 {
 			return false // it is for paho to acknowledge

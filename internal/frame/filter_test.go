@@ -148,7 +148,7 @@ func TestAFilterTakesPacketsAndPassesOnOnlyWhatWasChecked(t *testing.T) {
 		t.Fatalf("the packet that is to fill the buffer has %d bytes", len(full))
 	}
 	broken := []byte{0x30, 0xff, 0xff, 0xff, 0xff, 1}
-	publishes := func(packet []byte) bool { return Type(packet) == TypePublish }
+	publishes := func(packet []byte) bool { return Type(packet) == wire.Publish }
 	for name, test := range map[string]struct {
 		stream []byte
 		takes  func([]byte) bool

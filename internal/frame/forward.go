@@ -62,7 +62,7 @@ func (f *Forward) Append(dst []byte) ([]byte, error) {
 	if remaining > maxRemaining || len(f.Topic) > maxString {
 		return dst, ErrTooLong
 	}
-	first := byte(TypePublish<<4) | f.QoS<<qosShift
+	first := byte(wire.Publish<<4) | f.QoS<<qosShift
 	if f.Retain {
 		first |= flagRetain
 	}

@@ -165,7 +165,7 @@ func edit(packet []byte, offset int, value byte) []byte {
 
 func TestWhatIsForTheFullImplementationToJudge(t *testing.T) {
 	build := func(properties ...byte) []byte {
-		packet := []byte{TypePublish << 4, byte(2 + 1 + 1 + len(properties)), 0, 1, 't', byte(len(properties))}
+		packet := []byte{wire.Publish << 4, byte(2 + 1 + 1 + len(properties)), 0, 1, 't', byte(len(properties))}
 		return append(packet, properties...)
 	}
 	if _, ok := ParsePublish(build()); !ok {
@@ -175,20 +175,20 @@ func TestWhatIsForTheFullImplementationToJudge(t *testing.T) {
 	whole, _ := m.Append(nil)
 	for name, packet := range map[string][]byte{
 		"nothing":                     {},
-		"a header alone":              {TypePublish << 4},
+		"a header alone":              {wire.Publish << 4},
 		"a byte too few":              whole[:len(whole)-1],
 		"a byte too many":             append(bytes.Clone(whole), 0),
-		"another type":                edit(whole, 0, TypePuback<<4),
-		"QoS 3":                       edit(whole, 0, TypePublish<<4|3<<qosShift),
-		"QoS 0, sent again":           edit(build(), 0, TypePublish<<4|flagDuplicate),
-		"packet id 0":                 {TypePublish<<4 | 1<<qosShift, 6, 0, 1, 't', 0, 0, 0},
-		"no packet id":                {TypePublish<<4 | 1<<qosShift, 3, 0, 1, 't'},
-		"no topic":                    {TypePublish << 4, 3, 0, 0, 0},
+		"another type":                edit(whole, 0, wire.Puback<<4),
+		"QoS 3":                       edit(whole, 0, wire.Publish<<4|3<<qosShift),
+		"QoS 0, sent again":           edit(build(), 0, wire.Publish<<4|flagDuplicate),
+		"packet id 0":                 {wire.Publish<<4 | 1<<qosShift, 6, 0, 1, 't', 0, 0, 0},
+		"no packet id":                {wire.Publish<<4 | 1<<qosShift, 3, 0, 1, 't'},
+		"no topic":                    {wire.Publish << 4, 3, 0, 0, 0},
 		"a topic with a wildcard":     edit(build(), 4, '#'),
 		"a topic with U+0000":         edit(build(), 4, 0),
 		"a topic that is not UTF-8":   edit(build(), 4, 0xff),
 		"a topic that ends too late":  edit(build(), 3, 9),
-		"no property length":          {TypePublish << 4, 3, 0, 1, 't'},
+		"no property length":          {wire.Publish << 4, 3, 0, 1, 't'},
 		"a property length too great": edit(build(), 5, 1),
 		"a topic alias":               build(0x23, 0, 1),
 		"a subscription identifier":   build(0x0b, 1),
@@ -219,7 +219,7 @@ func TestUserPropertiesAreFoundAmongAllOthers(t *testing.T) {
 		wire.ResponseTopic, 0, 1, 'r',
 		wire.UserProperty, 0, 1, 'l', 0, 1, 'w',
 	}
-	packet := append([]byte{TypePublish << 4, byte(4 + len(properties)), 0, 1, 't', byte(len(properties))}, properties...)
+	packet := append([]byte{wire.Publish << 4, byte(4 + len(properties)), 0, 1, 't', byte(len(properties))}, properties...)
 	p, ok := ParsePublish(packet)
 	if !ok {
 		t.Fatal("it is not understood")
@@ -288,7 +288,7 @@ func FuzzParsePublish(f *testing.F) {
 	m.QoS, m.PacketID = 0, 0
 	packet, _ = m.Append(nil)
 	f.Add(packet)
-	f.Add([]byte{TypePublish << 4, 4, 0, 1, 't', 0})
+	f.Add([]byte{wire.Publish << 4, 4, 0, 1, 't', 0})
 	f.Fuzz(func(t *testing.T, packet []byte) {
 		if p, ok := ParsePublish(packet); ok {
 			checkPaho(t, packet, p)

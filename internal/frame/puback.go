@@ -19,7 +19,7 @@ type Puback struct {
 // version, which is a short one of MQTT 5. It reports false for one that Decode refuses.
 func ParsePuback(packet []byte) (Puback, bool) {
 	var ack Puback
-	ok := len(packet) > 0 && Type(packet) == TypePuback && ack.Decode(packet, wire.Version5, &noLimits) == nil
+	ok := len(packet) > 0 && Type(packet) == wire.Puback && ack.Decode(packet, wire.Version5, &noLimits) == nil
 	return ack, ok
 }
 
@@ -75,5 +75,5 @@ func (ack *Puback) Decode(packet []byte, version byte, limits *wire.Limits) *wir
 
 // AppendPuback appends a PUBACK that says success, in its short form [MQTT-3.4.2.1].
 func AppendPuback(dst []byte, packetID uint16) []byte {
-	return binary.BigEndian.AppendUint16(append(dst, TypePuback<<4, 2), packetID)
+	return binary.BigEndian.AppendUint16(append(dst, wire.Puback<<4, 2), packetID)
 }

@@ -8,14 +8,6 @@ import (
 	"github.com/tenurelock/tenure/internal/wire"
 )
 
-// Packet types, as the first four bits of a packet hold them [MQTT-2.1.2].
-const (
-	TypePublish     = wire.Publish
-	TypePuback      = wire.Puback
-	TypeSubscribe   = wire.Subscribe
-	TypeUnsubscribe = wire.Unsubscribe
-)
-
 const (
 	flagRetain    = 0x01
 	flagDuplicate = 0x08
@@ -28,7 +20,7 @@ const (
 	maxRemaining = 1<<28 - 1
 )
 
-// Type returns the type of a packet, which must not be empty.
+// Type returns the type of a packet, such as wire.Publish. The packet must not be empty.
 func Type(packet []byte) byte { return packet[0] >> 4 }
 
 // Publish is a PUBLISH packet as it lies in a buffer: its slices are parts of that, and
@@ -72,7 +64,7 @@ var noLimits wire.Limits
 // wrong with it, or nil. A topic alias is always wrong: no end of ours allows one.
 func (p *Publish) Decode(packet []byte, version byte, limits *wire.Limits) *wire.Refusal {
 	*p = Publish{}
-	in, refusal := body(packet, TypePublish)
+	in, refusal := body(packet, wire.Publish)
 	if refusal != nil {
 		return refusal
 	}
@@ -276,7 +268,7 @@ func (m *Message) Append(dst []byte) ([]byte, error) {
 	if remaining > maxRemaining || m.tooLong() {
 		return dst, ErrTooLong
 	}
-	dst = append(dst, TypePublish<<4|m.QoS<<qosShift)
+	dst = append(dst, wire.Publish<<4|m.QoS<<qosShift)
 	dst = wire.AppendVariable(dst, remaining)
 	dst = appendString(dst, m.Topic)
 	if m.QoS > 0 {

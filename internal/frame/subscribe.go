@@ -51,7 +51,7 @@ func ParseSubscribe(packet []byte, version byte) (Subscribe, bool) {
 // is wrong with it, or nil. It allocates for no more filters than limits allow.
 func (s *Subscribe) Decode(packet []byte, version byte, limits *wire.Limits) *wire.Refusal {
 	*s = Subscribe{}
-	in, refusal := subscriptionBody(packet, TypeSubscribe)
+	in, refusal := subscriptionBody(packet, wire.Subscribe)
 	if refusal != nil {
 		return refusal
 	}
@@ -128,7 +128,7 @@ func ParseUnsubscribe(packet []byte, version byte) (Unsubscribe, bool) {
 // is wrong with it, or nil. It allocates for no more filters than limits allow.
 func (u *Unsubscribe) Decode(packet []byte, version byte, limits *wire.Limits) *wire.Refusal {
 	*u = Unsubscribe{}
-	in, refusal := subscriptionBody(packet, TypeUnsubscribe)
+	in, refusal := subscriptionBody(packet, wire.Unsubscribe)
 	if refusal != nil {
 		return refusal
 	}
