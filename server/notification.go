@@ -94,11 +94,17 @@ func (s *Server) writeMessages(conn *connection) {
 	}
 }
 
+// keptTopic is how long a topic is at most that a connection keeps for the next notification.
+const keptTopic = 4096
+
 // notify holds a notification back, with QoS 0, and writes when that is enough.
 func (s *Server) notify(cl *mqtt.Client, conn *connection, notification *news) {
 	defer conn.outbox.Release(int(costOf(notification.Change))) // not before: it waited until then
 	if conn.notifyTopic == "" || conn.watched != notification.Key {
 		conn.watched, conn.notifyTopic = notification.Key, protocol.NotifyTopic(cl.ID, notification.Key)
+	}
+	if len(conn.notifyTopic) > keptTopic {
+		defer func() { conn.watched, conn.notifyTopic = "", "" }() // it would stay while the client is idle
 	}
 	notification.encode.Do(func() { s.encode(notification) })
 	message := frame.Forward{MQTT5: true, Topic: conn.notifyTopic, Properties: notification.properties, Payload: notification.payload}
