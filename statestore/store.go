@@ -50,7 +50,9 @@ type Options struct {
 	MaxWatches int
 	// MaxWatchBytes limits what the watches of one client may take up, and MaxAllWatchBytes
 	// the same for all clients; 0 means no limit. A watch counts for the length of its key
-	// and 256 bytes. A KEYNOTIFY beyond a limit is refused.
+	// and 256 bytes. A KEYNOTIFY beyond a limit is refused. Of MaxAllWatchBytes, a client may
+	// have as much as is left for all others together, and 16 KiB in any case; so clients with
+	// few watches may pass it by 16 KiB each.
 	MaxWatchBytes, MaxAllWatchBytes int64
 	// Remembered is how many requests of one client are remembered, so that
 	// one that is delivered again is not applied again; default

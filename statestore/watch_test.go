@@ -1,6 +1,7 @@
 package statestore
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -204,16 +205,17 @@ func TestTheOrderOfWatchersSurvivesThoseThatLeave(t *testing.T) {
 }
 
 func TestWatchesAreBoundedInBytes(t *testing.T) {
-	long := strings.Repeat("l", 1000)
-	const cost = 1000 + watchCost
+	long := strings.Repeat("l", assuredWatchBytes) // so that nothing of this is assured
+	const cost = assuredWatchBytes + watchCost
 	for name, test := range map[string]struct {
 		options    Options
 		one, other string // answers to the third watch of one client, and the first of another
 	}{
 		"no limit":            {Options{}, "+OK\r\n", "+OK\r\n"},
 		"of one client":       {Options{MaxWatchBytes: 2 * (cost + 1)}, refusal(textQuota), "+OK\r\n"},
-		"of all":              {Options{MaxAllWatchBytes: 2 * (cost + 1)}, refusal(textQuota), refusal(textQuota)},
-		"of all, with room":   {Options{MaxAllWatchBytes: 4 * (cost + 1)}, "+OK\r\n", "+OK\r\n"},
+		"of all":              {Options{MaxAllWatchBytes: 5 * (cost + 1)}, refusal(textQuota), "+OK\r\n"},
+		"of all, to the byte": {Options{MaxAllWatchBytes: 6*(cost+1) - 1}, refusal(textQuota), "+OK\r\n"},
+		"of all, with room":   {Options{MaxAllWatchBytes: 6 * (cost + 1)}, "+OK\r\n", "+OK\r\n"},
 		"of one, to the byte": {Options{MaxWatchBytes: 3*(cost+1) - 1}, refusal(textQuota), "+OK\r\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -235,4 +237,35 @@ func TestWatchesAreBoundedInBytes(t *testing.T) {
 			watch("one", "1", "+OK\r\n")
 		})
 	}
+}
+
+// A client that may not watch cannot follow a lock. It must not be others that take the room.
+func TestInvariant57WatchesOfSomeClientsLeaveRoomForThoseOfOthers(t *testing.T) {
+	const total = 1 << 20
+	w := newWorld(t, Options{MaxAllWatchBytes: total})
+	watch := func(client, key string) bool {
+		answer, _ := w.send(ask("KEYNOTIFY " + key).as(client))
+		return answer == "+OK\r\n"
+	}
+	const greedy = 100
+	for i := range greedy { // each takes as much as it gets, with keys of all sizes
+		client := fmt.Sprint("greedy", i)
+		for size := total / 2; size > 0; size /= 2 {
+			for n := 0; watch(client, strings.Repeat("k", size)+fmt.Sprint(n)); n++ {
+			}
+		}
+	}
+	for i := range 10 {
+		client := fmt.Sprint("modest", i)
+		n := 0
+		for ; n < 60 && watch(client, fmt.Sprint("key", n)); n++ {
+		}
+		if n != 60 {
+			t.Fatalf("%s gets %d watches, want 60; all have %d of %d bytes", client, n, w.store.watches.bytes, total)
+		}
+	}
+	if used := w.store.watches.bytes; used > total+(greedy+10)*assuredWatchBytes {
+		t.Errorf("all watches take up %d bytes", used)
+	}
+	w.checkWatches()
 }

@@ -9,6 +9,11 @@ import (
 // and lists of watches take up for it.
 const watchCost = 256
 
+// assuredWatchBytes is what the watches of a client may take up whatever others watch: some
+// sixty keys. Without it, a few clients that watch all they can would keep all others from
+// following a lock.
+const assuredWatchBytes = 16 << 10
+
 // watches remembers who watches what. Watchers of a key are kept in the order in which
 // they registered, so that the same commands always notify in the same order.
 //
@@ -73,7 +78,7 @@ func (w *watches) add(client, key string, options *Options) bool {
 	}
 	cost := int64(len(key)) + watchCost
 	if exceeds(int64(len(by.all))+1, int64(options.MaxWatches)) ||
-		exceeds(by.bytes+cost, options.MaxWatchBytes) || exceeds(w.bytes+cost, options.MaxAllWatchBytes) {
+		exceeds(by.bytes+cost, options.MaxWatchBytes) || w.leavesNoRoom(by.bytes+cost, cost, options.MaxAllWatchBytes) {
 		return false
 	}
 	of := w.byKey[key]
@@ -90,6 +95,12 @@ func (w *watches) add(client, key string, options *Options) bool {
 	w.count++
 	w.bytes += cost
 	return true
+}
+
+// leavesNoRoom reports whether a client, that would have so many bytes of watches with a new
+// one, would have more than is then left for all others together.
+func (w *watches) leavesNoRoom(own, cost, limit int64) bool {
+	return limit > 0 && own > max(assuredWatchBytes, limit-w.bytes-cost)
 }
 
 // exceeds reports whether something is above a limit; 0 is none.
