@@ -29,13 +29,15 @@ type Limits struct {
 	SessionBytes    int64
 	SessionMessages int
 	// AllSessionBytes bounds the same for all clients together. One may have at most as much
-	// as is left for all others. Default 256 MiB.
+	// as is left for all others, and 16 KiB in any case: so clients with few messages may
+	// pass it by 16 KiB each. Default 256 MiB.
 	AllSessionBytes int64
 	// Subscriptions bounds those of one client. Default 1,000.
 	Subscriptions int
 	// AllSubscriptionBytes bounds what the subscriptions of all clients take up. One counts
 	// for twice the length of its filter and 768 bytes, and one client may take at most as
-	// much as is left for all others. Default 256 MiB.
+	// much as is left for all others, and 16 KiB in any case, like AllSessionBytes.
+	// Default 256 MiB.
 	AllSubscriptionBytes int64
 	// SessionsPerUser bounds how many sessions are kept for the clients of one user that
 	// are not connected. The session of one more ends with its connection. Clients without a
@@ -66,7 +68,8 @@ const (
 // Of MaxMemory, a quarter is for keys and values, and an eighth each for what waits for
 // connections, for what waits in sessions, for watches, and for clients with what is
 // remembered of their requests, and a sixteenth each for subscriptions, for retained
-// messages and for packets that arrive. The rest is for what a byte of these costs besides.
+// messages and for packets that arrive. The rest is for what a byte of these costs
+// besides, and for what each client is assured beyond a limit that others have taken up.
 func (o *Options) completeLimits() error {
 	l := &o.Limits
 	for _, limit := range []struct {

@@ -15,7 +15,8 @@ type Limits struct {
 	Subscriptions int
 	// SubscriptionBytes is what the subscriptions of all clients may take up; 256 MiB by
 	// default. One counts for twice the length of its filter and 768 bytes. One client may
-	// take at most as much as is left free.
+	// take at most as much as is left free, and 16 KiB in any case: so clients with few
+	// subscriptions may pass it by 16 KiB each.
 	SubscriptionBytes int64
 	// SessionMessages is how many QoS 1 messages may wait for one client, those included
 	// that it has not acknowledged; 10,000 by default.
@@ -24,7 +25,8 @@ type Limits struct {
 	SessionBytes int64
 	// TotalBytes is how many bytes the waiting QoS 1 messages of all sessions may have. A
 	// message that waits in several sessions counts in each. 256 MiB by default. One session
-	// may take at most as much as is left free.
+	// may take at most as much as is left free, and 16 KiB in any case: so sessions with few
+	// messages may pass it by 16 KiB each.
 	TotalBytes int64
 	// RetainedMessages is how many retained messages there may be, up to some 100,000. With 0
 	// they are off: the flag of a message has no effect.
@@ -55,6 +57,11 @@ func (l Limits) withDefaults() Limits {
 
 // overhead is what a message costs besides its bytes, where it waits or is retained.
 const overhead = 256
+
+// assured is how many bytes of messages may wait in a session, and how many its subscriptions
+// may take up, whatever others have: a few messages and some twenty subscriptions. Without it,
+// sessions that never acknowledge would take the room of all others.
+const assured = 16 << 10
 
 // Message is a message to be passed on. It must not be changed once it is published: all
 // subscribers share it.

@@ -31,8 +31,8 @@
 // Everything that waits is counted in bytes, and has a bound (see [Limits]). What is over a
 // bound is dropped for that one subscriber and counted (see [Dropped]); neither the
 // publisher nor any other subscriber notices. Of the room for all sessions, a session may
-// take at most as much as it leaves free. So a few sessions that do not read cannot take the
-// room of all others.
+// take at most as much as it leaves free, and a small part in any case. So sessions that do
+// not read cannot take the room of all others, however many they are.
 //
 // # Locks
 //

@@ -258,8 +258,8 @@ func (s *Session) putLasting(w *waiting) outcome {
 			return sessionFull
 		}
 	}
-	free := limits.TotalBytes - s.broker.waitingBytes.Add(w.size)
-	if free < 0 || s.bytes+w.size > free {
+	free := limits.TotalBytes - s.broker.waitingBytes.Add(w.size) // others add at the same time
+	if s.bytes+w.size > max(assured, free) {
 		s.broker.waitingBytes.Add(-w.size)
 		return totalFull
 	}

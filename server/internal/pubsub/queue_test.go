@@ -3,6 +3,7 @@ package pubsub
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -175,7 +176,8 @@ func TestAppendStopsWhenThereIsEnough(t *testing.T) {
 }
 
 func TestWhatIsOverALimitIsDroppedAndCounted(t *testing.T) {
-	size := message("a", "x", 1).size()
+	payload := strings.Repeat("x", assured) // so that nothing of this is assured
+	size := message("a", payload, 1).size()
 	for name, test := range map[string]struct {
 		limits Limits
 		qos    byte
@@ -195,13 +197,13 @@ func TestWhatIsOverALimitIsDroppedAndCounted(t *testing.T) {
 			subscribe(t, s, Subscription{Filter: "a", QoS: 1})
 			for range 2 {
 				for range test.fit {
-					publish(t, b, message("a", "x", test.qos))
+					publish(t, b, message("a", payload, test.qos))
 				}
 				if d := b.Usage().Dropped; name != "without limit" && test.count(d)%2 != 0 {
 					t.Errorf("dropped too early: %+v", d)
 				}
 				if name != "without limit" {
-					publish(t, b, message("a", "x", test.qos), message("a", "x", test.qos))
+					publish(t, b, message("a", payload, test.qos), message("a", payload, test.qos))
 				}
 				all := receive(t, s, l)
 				if len(all) != test.fit {
@@ -222,14 +224,15 @@ func TestWhatIsOverALimitIsDroppedAndCounted(t *testing.T) {
 }
 
 func TestSessionsThatTakeAllTheyCanLeaveRoomForOthers(t *testing.T) {
-	b := New(Limits{TotalBytes: 1 << 20})
+	const total = 8 << 20
+	b := New(Limits{TotalBytes: total})
 	for i := range 100 {
 		subscribe(t, b.Session(fmt.Sprint(i)), Subscription{Filter: "flood", QoS: 1})
 	}
 	for range 2000 {
 		publish(t, b, message("flood", "0123456789", 1))
 	}
-	if used := b.Usage().WaitingBytes; used > 1<<20 || used < 1<<19 {
+	if used := b.Usage().WaitingBytes; used > total || used < total/2 {
 		t.Errorf("%d bytes are used", used)
 	}
 	quiet := b.Session("quiet")
@@ -239,12 +242,51 @@ func TestSessionsThatTakeAllTheyCanLeaveRoomForOthers(t *testing.T) {
 	checkReceived(t, quiet, l, "1:1 2:1 3:1")
 }
 
+// However many sessions do not acknowledge, and whatever size their messages have.
+func TestInvariant57EachSessionHasSomeRoomWhateverOthersTake(t *testing.T) {
+	const total, greedy = 1 << 20, 300
+	b := New(Limits{TotalBytes: total, SubscriptionBytes: total})
+	for i := range greedy {
+		s := b.Session(fmt.Sprint("greedy", i))
+		subscribe(t, s, Subscription{Filter: fmt.Sprint("flood/", i), QoS: 1})
+		for size := total / 2; size > 0; size /= 2 {
+			for before := int64(-1); b.Usage().WaitingBytes != before; {
+				before = b.Usage().WaitingBytes
+				publish(t, b, message(fmt.Sprint("flood/", i), strings.Repeat("x", size), 1))
+			}
+			for n := 0; ; n++ {
+				if _, err := s.Subscribe(Subscription{Filter: fmt.Sprint(strings.Repeat("f", size), n)}); err != nil {
+					break
+				}
+			}
+		}
+	}
+	for i := range 10 {
+		modest := b.Session(fmt.Sprint("modest", i))
+		for n := range 16 {
+			subscribe(t, modest, Subscription{Filter: fmt.Sprintf("a/%d/%d", i, n), QoS: 1})
+		}
+		topic := fmt.Sprintf("a/%d/0", i)
+		publish(t, b, message(topic, "1", 1), message(topic, "2", 1), message(topic, "3", 1))
+		checkReceived(t, modest, attach(modest), "1:1 2:1 3:1")
+	}
+	usage := b.Usage()
+	if most := int64(total + (greedy+10)*assured); usage.WaitingBytes > most || usage.SubscriptionBytes > most {
+		t.Errorf("%d bytes wait, and subscriptions take up %d", usage.WaitingBytes, usage.SubscriptionBytes)
+	}
+	for _, s := range slices.Clone(b.order) {
+		s.End()
+	}
+	checkEmpty(t, b)
+}
+
 func TestTheSubscriptionsOfAllClientsHaveALimitOfBytes(t *testing.T) {
-	const each = 768 + 2*10 // with a filter of 10 bytes
+	long := strings.Repeat("f", assured)  // so that nothing of this is assured
+	each := int64(768 + 2*(assured+1+10)) // with it and 10 bytes
 	b := New(Limits{SubscriptionBytes: 8 * each})
 	count := func(s *Session) (n int) {
 		for ; n < 9; n++ {
-			if existed, err := s.Subscribe(Subscription{Filter: fmt.Sprintf("filter/%03d", n)}); err != nil {
+			if existed, err := s.Subscribe(Subscription{Filter: long + fmt.Sprintf("/filter/%03d", n)}); err != nil {
 				if err != ErrTooManySubscriptions {
 					t.Error(err)
 				}
@@ -259,15 +301,15 @@ func TestTheSubscriptionsOfAllClientsHaveALimitOfBytes(t *testing.T) {
 	if n, m := count(first), count(second); n != 4 || m != 2 {
 		t.Errorf("there is room for 8; the first client got %d, and the next one %d", n, m)
 	}
-	if existed, err := first.Subscribe(Subscription{Filter: "filter/000", QoS: 1}); !existed || err != nil {
+	if existed, err := first.Subscribe(Subscription{Filter: long + "/filter/000", QoS: 1}); !existed || err != nil {
 		t.Errorf("one more time: %v, %v", existed, err)
 	}
 	if used := b.Usage().SubscriptionBytes; used != 6*each {
 		t.Errorf("6 subscriptions take up %d", used)
 	}
 	second.End()
-	first.Unsubscribe("filter/003")
-	if _, err := first.Subscribe(Subscription{Filter: "other/0003"}); err != nil {
+	first.Unsubscribe(long + "/filter/003")
+	if _, err := first.Subscribe(Subscription{Filter: long + "/other//003"}); err != nil {
 		t.Errorf("in place of one that is gone: %v", err)
 	}
 	first.End()
@@ -374,7 +416,8 @@ func attachTo(s *Session, l **testLink) *testLink { *l = attach(s); return *l }
 
 func TestWhatExpiredMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		size := message("a", "x", 1).size()
+		payload := strings.Repeat("x", assured) // so that nothing of this is assured
+		size := message("a", payload, 1).size()
 		for name, limits := range map[string]Limits{
 			"of the session": {SessionMessages: 2},
 			"in all":         {TotalBytes: 4 * size},
@@ -383,16 +426,18 @@ func TestWhatExpiredMakesRoom(t *testing.T) {
 			s := b.Session(name)
 			subscribe(t, s, Subscription{Filter: "a", QoS: 1})
 			for range 3 {
-				m := message("a", "x", 1)
+				m := message("a", payload, 1)
 				m.Expires = in(time.Minute)
 				publish(t, b, m)
 			}
 			time.Sleep(time.Minute)
-			publish(t, b, message("a", "y", 1))
+			publish(t, b, message("a", "y"+payload[1:], 1))
 			if usage := b.Usage(); usage.WaitingMessages != 1 || usage.Dropped.Expired != 2 || usage.Dropped.SessionFull+usage.Dropped.TotalFull != 1 {
 				t.Errorf("%s: %+v", name, usage)
 			}
-			checkReceived(t, s, attach(s), "y:1")
+			if all := receive(t, s, attach(s)); len(all) != 1 || all[0].Payload[0] != 'y' {
+				t.Errorf("%s: %d messages arrive, want the one that came last", name, len(all))
+			}
 		}
 	})
 }

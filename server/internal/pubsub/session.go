@@ -156,7 +156,7 @@ func (sub *subscription) size() int64 { return 768 + 2*int64(len(sub.Filter)) }
 // called with changing held.
 func (s *Session) reserve(bytes int64) bool {
 	free := s.broker.limits.SubscriptionBytes - s.broker.subBytes.Add(bytes)
-	if free < 0 || s.bytesOf+bytes > free {
+	if s.bytesOf+bytes > max(assured, free) {
 		s.broker.subBytes.Add(-bytes)
 		return false
 	}
