@@ -106,6 +106,9 @@ type Broker struct {
 	waitingBytes atomic.Int64
 	dropped      dropped
 
+	began      time.Time
+	sweepAfter atomic.Int64 // nanoseconds after began; not before then is sweepSome to do anything
+
 	mu       sync.Mutex
 	sessions map[string]*Session
 	order    []*Session // the same
@@ -117,7 +120,7 @@ type Broker struct {
 
 // New returns a broker without sessions.
 func New(limits Limits) *Broker {
-	b := &Broker{limits: limits.withDefaults(), sessions: make(map[string]*Session)}
+	b := &Broker{limits: limits.withDefaults(), began: time.Now(), sessions: make(map[string]*Session)}
 	if limits.RetainedMessages > 0 {
 		b.retained = &retained{messages: b.limits.RetainedMessages, most: b.limits.RetainedBytes, byTopic: make(map[string]*kept)}
 	}
@@ -243,36 +246,62 @@ func combine(m *Message, subs []*subscription) (f form, ok bool) {
 	return f, ok
 }
 
+// What share does at most for one message: a group may have ten thousand members, and a
+// message may be for a thousand groups.
+const (
+	lookedAt      = 256 // members, whether they are connected
+	triedHere     = 32  // connected members
+	triedAway     = 16  // other members
+	groupInASlice = 16  // members that are taken out of the group under one lock
+)
+
 // share gives a message to one member of a group, in turn. It prefers those that are
 // connected, may read it and have room, and then takes any that may read it and has room for
-// when it is back. It reports false if there are no members.
+// when it is back. It looks for one among the next members only, as many as the constants
+// above say: if none of these can take the message, it is dropped. The message after it
+// begins with the next member. share reports false if there are no members.
 func (b *Broker) share(m *Message, g *group, steps *steps) bool {
-	const batch = 16
 	from := int(g.next.Add(1) % (1 << 30))
-	var last outcome
-	for _, connected := range []bool{true, false} {
-		for tried, all := 0, 1; tried < all; tried += batch {
-			var room [batch]*subscription
-			var members []*subscription
-			if members, all = b.tree.candidates(g, from, tried, room[:0]); all == 0 {
-				return false
+	last := absent
+	offer := func(sub *subscription, connected bool) outcome {
+		steps.add(offerSteps)
+		outcome := sub.session.offer(m, form{
+			qos:         min(m.QoS, sub.QoS),
+			retain:      m.Retain && sub.RetainAsPublished,
+			identifiers: sub.identifiers,
+			group:       g,
+		}, connected)
+		if outcome != absent {
+			last = outcome
+		}
+		return outcome
+	}
+	var roomForAway [triedAway]*subscription
+	away, here := roomForAway[:0], 0
+	for looked, all := 0, 1; looked < min(all, lookedAt) && here < triedHere; looked += groupInASlice {
+		var room [groupInASlice]*subscription
+		var members []*subscription
+		if members, all = b.tree.candidates(g, from, looked, room[:0]); all == 0 {
+			return false
+		}
+		for _, sub := range members {
+			steps.add(1)
+			outcome := absent
+			if sub.session.isConnected() {
+				outcome = offer(sub, true)
+				here++
 			}
-			for _, sub := range members {
-				outcome := sub.session.offer(m, form{
-					qos:         min(m.QoS, sub.QoS),
-					retain:      m.Retain && sub.RetainAsPublished,
-					identifiers: sub.identifiers,
-					group:       g,
-				}, connected)
-				steps.add(offerSteps)
-				switch outcome {
-				case queued:
-					return true
-				case absent:
-				default:
-					last = outcome
-				}
+			switch {
+			case outcome == queued:
+				return true
+			case outcome == absent && min(m.QoS, sub.QoS) > 0 && len(away) < triedAway:
+				away = append(away, sub)
 			}
+		}
+	}
+	for _, sub := range away {
+		if offer(sub, false) == queued {
+			return true
 		}
 	}
 	b.dropped.count(last)
@@ -296,8 +325,17 @@ func (b *Broker) Sweep() {
 	}
 }
 
-// sweepSome is Sweep for some of the sessions, the next ones in turn.
-func (b *Broker) sweepSome() {
+// someInterval is how long sweepSome does nothing again.
+const someInterval = 100 * time.Millisecond
+
+// sweepSome is Sweep for some of the sessions, the next ones in turn. It reports false if it
+// does nothing because it was called a moment ago.
+func (b *Broker) sweepSome() bool {
+	now := time.Now()
+	due, since := b.sweepAfter.Load(), int64(now.Sub(b.began))
+	if since < due || !b.sweepAfter.CompareAndSwap(due, since+int64(someInterval)) {
+		return false
+	}
 	var some [32]*Session
 	b.mu.Lock()
 	n := 0
@@ -307,8 +345,8 @@ func (b *Broker) sweepSome() {
 		n++
 	}
 	b.mu.Unlock()
-	now := time.Now()
 	for _, s := range some[:n] {
 		s.sweep(now)
 	}
+	return true
 }

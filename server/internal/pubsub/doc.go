@@ -23,7 +23,9 @@
 //
 // A message goes to each client once, however many of its filters match, with the highest
 // QoS among them and all their identifiers [MQTT-3.3.4-2 to 4]. A shared subscription gives
-// it to one of its members. Messages of one publisher to one topic keep their order with
+// it to one of its members, the next one in turn that can take it. It tries some tens of
+// them, the connected ones among the next 256 first; if none of these has room, the message is
+// dropped for the group. Messages of one publisher to one topic keep their order with
 // each QoS [MQTT-4.6.0]. What is QoS 1 waits for the acknowledgement, and is sent again, in
 // the same order, on the next connection. The highest QoS is 1: a subscription with QoS 2 is
 // one with QoS 1.

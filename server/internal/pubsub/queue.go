@@ -138,6 +138,12 @@ func (s *Session) Detach(link Link) {
 	s.reader.Store(&reader{mayRead: s.receiver.MayRead, epoch: s.epoch})
 }
 
+// isConnected reports whether a connection is attached. It takes no lock.
+func (s *Session) isConnected() bool {
+	r := s.reader.Load()
+	return r != nil && r.connected
+}
+
 // dropFleeting drops what a connection that is over has not sent of QoS 0.
 func (q *queue) dropFleeting() {
 	if q.link != nil && q.reserved > 0 {
@@ -207,8 +213,7 @@ func (s *Session) offerIf(m *Message, f form, connected bool, still func() bool)
 		result = forbidden
 	} else {
 		result = s.put(m, f, r.epoch, connected, still)
-		if result == totalFull {
-			s.broker.sweepSome()
+		if result == totalFull && s.broker.sweepSome() {
 			result = s.put(m, f, r.epoch, connected, still)
 		}
 	}

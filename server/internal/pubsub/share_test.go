@@ -2,7 +2,10 @@ package pubsub
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestASharedSubscriptionGivesEachMessageToOneMemberInTurn(t *testing.T) {
@@ -71,4 +74,79 @@ func TestWhatAMemberDidNotAcknowledgeGoesToAnotherWhenItsSessionEnds(t *testing.
 		t.Error("a group without members matches")
 	}
 	checkEmpty(t, b)
+}
+
+// A group may have ten thousand members that cannot take a message, and a message may be for
+// a thousand groups.
+func TestInvariant57AMessageIsOfferedToSomeMembersOfAGroup(t *testing.T) {
+	const members = 1000
+	for name, connected := range map[string]bool{"connected": true, "away": false} {
+		t.Run(name, func(t *testing.T) {
+			b := New(Limits{})
+			asked := make(map[int]int)
+			all := 0
+			for i := range members {
+				s := b.Session(fmt.Sprint(i))
+				subscribe(t, s, Subscription{Filter: "$share/g/a", QoS: 1})
+				l := newLink()
+				s.Attach(Receiver{Link: l, MQTT5: true, MayRead: func(string) bool {
+					asked[i]++
+					all++
+					return false
+				}})
+				if !connected {
+					s.Detach(l)
+				}
+			}
+			publish(t, b, message("a", "x", 1))
+			if all < 8 || all > 48 || len(asked) != all {
+				t.Errorf("one message is offered %d times to %d of %d members", all, len(asked), members)
+			}
+			for range members - 1 {
+				publish(t, b, message("a", "x", 1))
+			}
+			if len(asked) != members {
+				t.Errorf("%d of %d members had a turn", len(asked), members)
+			}
+			if dropped := b.Usage().Dropped; dropped.Forbidden != members {
+				t.Errorf("%+v, want %d forbidden", dropped, members)
+			}
+		})
+	}
+}
+
+func TestASharedSubscriptionFindsItsConnectedMemberAmongManyThatAreAway(t *testing.T) {
+	b := New(Limits{})
+	for i := range 200 {
+		subscribe(t, b.Session(fmt.Sprint(i)), Subscription{Filter: "$share/g/a", QoS: 1})
+	}
+	here := b.Session("100")
+	l := attach(here)
+	for range 250 {
+		publish(t, b, message("a", "x", 1))
+	}
+	if n := len(receive(t, here, l)); n != 250 {
+		t.Errorf("the member that is connected gets %d of 250 messages", n)
+	}
+}
+
+// To look for room in other sessions takes longer than to pass a message on.
+func TestInvariant57RoomIsNotSoughtForEachMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(Limits{TotalBytes: 1})
+		for i := range 1000 {
+			subscribe(t, b.Session(fmt.Sprint(i)), Subscription{Filter: "a", QoS: 1})
+		}
+		large := message("a", strings.Repeat("x", assured), 1)
+		for _, want := range []int{32, 64} {
+			publish(t, b, large, large, large)
+			if b.swept != want {
+				t.Errorf("%d sessions were searched, want %d", b.swept, want)
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		if dropped := b.Usage().Dropped; dropped.TotalFull != 6*1000 {
+			t.Errorf("%+v", dropped)
+		}
+	})
 }
