@@ -3,10 +3,12 @@ package server_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
@@ -158,6 +160,58 @@ func TestAWillThatWaitsIsAuthorizedAgain(t *testing.T) {
 			c.mustHear("the end")
 		})
 	}
+}
+
+// A client that is back is not to be called gone because the Wills of others took long.
+func TestAWillThatIsDueIsNotPublishedWhenItsClientCameBackMeanwhile(t *testing.T) {
+	var armed atomic.Bool
+	blocked, goOn := make(chan string, 1), make(chan struct{})
+	authorizer := rules{topic: func(_ access.Identity, topic string, write bool) bool {
+		if write && armed.CompareAndSwap(true, false) {
+			blocked <- topic
+			await.Receive(goOn)
+		}
+		return true
+	}}
+	address, s := startServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
+	listener := hello{id: "listener", user: "u"}.join(t, address)
+	listener.hears("#")
+	for _, id := range []string{"a", "b"} {
+		_ = hello{id: id, user: "u", expiry: 600, will: willOf(id, 600)}.join(t, address).conn.Close()
+	}
+	isAway(t, s, 1)
+	armed.Store(true)
+	var publishing sync.WaitGroup
+	publishing.Go(func() { pass(s, 600) })
+	other := map[string]string{"a": "b", "b": "a"}[await.Receive(blocked)]
+	hello{id: other, user: "u", resume: true, expiry: 600}.join(t, address)
+	close(goOn)
+	await.Done(publishing.Wait)
+	listener.mustHear("gone")
+	hello{id: "sender", user: "u"}.join(t, address).tells("z", "the end")
+	listener.mustHear("the end")
+}
+
+func TestAWillThatIsDueWaitsForAConnectionThatIsBeingEstablished(t *testing.T) {
+	address, s := startServer(t, server.Options{})
+	listener := hello{id: "listener"}.join(t, address)
+	listener.hears("#")
+	_ = hello{id: "p", expiry: 600, will: willOf("factory/p", 600)}.join(t, address).conn.Close()
+	isAway(t, s, 1)
+	arrived := s.LockName("p")
+	pass(s, 600)
+	arrived()
+	p := hello{id: "p", expiry: 600, resume: true, will: willOf("factory/p", 600)}.join(t, address)
+	sender := hello{id: "sender"}.join(t, address)
+	sender.tells("z", "the end")
+	listener.mustHear("the end")
+
+	// Connections that fail one after the other do not put it off for long.
+	_ = p.conn.Close()
+	isAway(t, s, 2)
+	defer s.LockName("p")()
+	pass(s, 660)
+	listener.mustHear("gone")
 }
 
 // When a server stops, no Will comes, whether it waits or its client is connected.

@@ -182,20 +182,54 @@ func (s *Server) leaveTestament(cl *mqtt.Client, conn *connection, sessionEnds b
 	s.testaments[cl.ID] = will
 }
 
+// testamentPatience is how long a Will that is due waits for a connection of its client that
+// is being established. Connections that fail one after the other must not put it off for
+// ever.
+const testamentPatience = 10 * time.Second
+
 // publishTestaments publishes the Wills whose delay is over.
 func (s *Server) publishTestaments(now time.Time) {
-	var due []*testament
+	var due []string
 	s.mu.Lock()
 	for client, will := range s.testaments {
 		if !now.Before(will.due) {
-			due = append(due, will)
-			delete(s.testaments, client)
+			due = append(due, client)
 		}
 	}
 	s.mu.Unlock()
-	for _, will := range due {
+	for _, client := range due {
+		s.publishDueTestament(client, now)
+	}
+}
+
+// publishDueTestament publishes the Will of a client, if it is still due: the client may
+// have come back while the Wills of others were published. While it has the lock on the
+// client id, no connection of the client is established; so a client that has its CONNACK
+// is not called gone afterwards [MQTT-3.1.3-9]. Only without the lock, after
+// testamentPatience, can a client come back between the look and the message.
+func (s *Server) publishDueTestament(client string, now time.Time) {
+	release, locked := s.names.tryLock(client)
+	if locked {
+		defer release()
+	}
+	if will := s.takeDueTestament(client, now, locked); will != nil {
 		s.publishTestament(will)
 	}
+}
+
+// takeDueTestament is takeTestament for a Will that is due, and whose client is not connected.
+func (s *Server) takeDueTestament(client string, now time.Time, locked bool) *testament {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	will := s.testaments[client]
+	switch {
+	case will == nil, now.Before(will.due), s.connections[client] != nil:
+		return nil
+	case !locked && now.Sub(will.due) < testamentPatience:
+		return nil
+	}
+	delete(s.testaments, client)
+	return will
 }
 
 // takeTestament returns the Will of a client that waits, which does so no longer, or nil.
