@@ -3,6 +3,7 @@ package pubsub
 import (
 	"cmp"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -220,8 +221,11 @@ func (s *Session) Matches(topic string) (identifiers []int, ok bool) {
 
 // End ends the session: its subscriptions and its messages are gone, and the broker makes a
 // new session when it is asked for the client. What the client did not acknowledge of a
-// shared subscription goes to other members. Only the first call has an effect.
-func (s *Session) End() {
+// shared subscription goes to other members. Only the first call has an effect. It may take
+// some tens of milliseconds, and lets other goroutines go before it again and again.
+func (s *Session) End() { s.end(runtime.Gosched) }
+
+func (s *Session) end(pause func()) {
 	s.broker.leave(s)
 	left := s.close()
 	s.changing.Lock()
@@ -236,13 +240,13 @@ func (s *Session) End() {
 		s.broker.subBytes.Add(-sub.size())
 	}
 	s.changing.Unlock()
-	now := time.Now()
+	now, steps := time.Now(), &steps{pause: pause}
 	for w := left; w != nil; w = w.next {
 		switch {
 		case w.group == nil:
 		case w.message.isOver(now):
 			s.broker.dropped.count(expired)
-		case !s.broker.share(w.message, w.group, nil):
+		case !s.broker.share(w.message, w.group, steps):
 			s.broker.dropped.count(absent)
 		}
 	}

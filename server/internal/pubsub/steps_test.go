@@ -65,3 +65,32 @@ func TestInvariant57ASearchForRetainedMessagesDoesNotKeepAProcessor(t *testing.T
 		t.Errorf("%d pauses in %v", pauses, time.Since(began))
 	}
 }
+
+// A session that ends may leave ten thousand messages to groups that have no room for them.
+func TestInvariant57TheEndOfASessionDoesNotKeepAProcessor(t *testing.T) {
+	const messages, members = 200, 50
+	b := New(Limits{})
+	ends := b.Session("ends")
+	subscribe(t, ends, Subscription{Filter: "$share/g/a", QoS: 1})
+	for range messages {
+		publish(t, b, message("a", "x", 1))
+	}
+	for i := range members {
+		s := b.Session(fmt.Sprint(i))
+		subscribe(t, s, Subscription{Filter: "$share/g/a", QoS: 1})
+		s.Attach(Receiver{Link: newLink(), MQTT5: true, MayRead: func(string) bool { return false }})
+	}
+	pauses := 0
+	s := b.Session("another")
+	ends.end(func() {
+		pauses++
+		subscribe(t, s, Subscription{Filter: "x/+"}) // takes all locks
+		s.Unsubscribe("x/+")
+	})
+	if least := messages * triedHere * offerSteps / sliceSize; pauses < least {
+		t.Errorf("%d pauses, want at least %d", pauses, least)
+	}
+	if dropped := b.Usage().Dropped; dropped.Forbidden != messages {
+		t.Errorf("%+v, want %d forbidden", dropped, messages)
+	}
+}
