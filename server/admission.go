@@ -97,18 +97,46 @@ func oldRefusal(code packets.Code) packets.Code {
 	return packets.Err3NotAuthorized
 }
 
-// admit decides whether a client may connect, and notes who it is.
-func (s *Server) admit(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
-	existing, known := s.broker.Clients.Get(cl.ID)
-	if known && userOf(existing) != who.User {
+// takeName waits until the client id of a connection is not that of another one which is
+// being established. It tells a client that waits in vain.
+func (s *Server) takeName(who access.Identity, cl *mqtt.Client, conn *connection) error {
+	if refused := s.checkUser(who); refused != nil { // before it waits: it would in vain
+		return s.refuse(cl, RefusedRules, *refused, "user", logs.Name(who.User), "reason", logs.Text(refused.Reason))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.names.patience)
+	defer cancel()
+	conn.wait(cancel)
+	release, err := s.names.take(ctx, cl.ID, who.User)
+	switch {
+	case err == nil:
+		conn.hold(release)
+		return nil
+	case conn.closed.Load():
+		return net.ErrClosed
+	}
+	return s.refuse(cl, RefusedTurn, *refusal(packets.ErrServerBusy, err.Error()+": try again later"), "user", logs.Name(who.User), "error", logs.Error(err))
+}
+
+// checkUser refuses a client whose id is that of another user's.
+func (s *Server) checkUser(who access.Identity) *packets.Code {
+	if existing, known := s.broker.Clients.Get(who.Client); known && userOf(existing) != who.User {
 		// Its session, and what is published for it, are another's.
 		return refusal(packets.ErrNotAuthorized, "this client id is in use by another user")
 	}
-	if s.collides(cl.ID) {
+	return nil
+}
+
+// admit decides whether a client may connect, and notes who it is. The connection has taken
+// the client id.
+func (s *Server) admit(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
+	if refused := s.checkUser(who); refused != nil {
+		return refused
+	}
+	if !s.names.claim(cl.ID, s.hasSession) {
 		return refusal(packets.ErrClientIdentifierNotValid, "another client, connected or with a session that is kept, has an id of which this one is the upper-case hex, or the reverse: "+
 			"both would own the same topics below clients/; choose another client id, or end that session")
 	}
-	if !known && s.broker.Clients.Len() >= s.options.MaxClients {
+	if !s.hasSession(cl.ID) && s.broker.Clients.Len() >= s.options.MaxClients {
 		return refusal(packets.ErrQuotaExceeded, fmt.Sprintf("the server has its %d clients, connected or with a session that is kept; Options.MaxClients, --max-clients or --max-memory allows more", s.options.MaxClients))
 	}
 	if refused := s.admitWill(who, cl, conn, pk); refused != nil {

@@ -69,7 +69,8 @@ type connection struct {
 	held    []byte // to be written first
 
 	mu      sync.Mutex
-	release func() // gives back the lock on the client id, while it is held
+	giveUp  func() // ends the wait for the client id, if any
+	release func() // gives back the client id, while the connection has taken it
 	forget  func() // undoes what the server noted of the connection, if anything
 }
 
@@ -169,21 +170,31 @@ func (c *connection) failedHandshake(err error) bool {
 // Close ends the connection. What is held back is lost, and no request of it is applied
 // any more but for one that is.
 func (c *connection) Close() error {
-	c.closed.Store(true)
-	c.visitor.end()
+	c.end()
 	return c.Conn.Close()
 }
 
 // abort is Close without TLS's farewell, which may take five seconds where the client does
 // not read.
 func (c *connection) abort() {
-	c.closed.Store(true)
-	c.visitor.end()
+	c.end()
 	socket := c.Conn
 	if encrypted, ok := socket.(*tls.Conn); ok {
 		socket = encrypted.NetConn()
 	}
 	_ = socket.Close() // it ends either way
+}
+
+// end ends the waits of a connection that is closed.
+func (c *connection) end() {
+	c.closed.Store(true)
+	c.visitor.end()
+	c.mu.Lock()
+	giveUp := c.giveUp
+	c.mu.Unlock()
+	if giveUp != nil {
+		giveUp()
+	}
 }
 
 // SetDeadline limits reads only: the broker calls it with one and a half keep-alives
@@ -283,11 +294,21 @@ func (c *connection) write(p []byte) (int, error) {
 	return n, err
 }
 
-// hold notes that the connection has the lock on its client id.
+// wait notes how to end the wait for the client id, or ends it if the connection is closed.
+func (c *connection) wait(giveUp func()) {
+	c.mu.Lock()
+	c.giveUp = giveUp
+	c.mu.Unlock()
+	if c.closed.Load() {
+		giveUp()
+	}
+}
+
+// hold notes that the connection has taken its client id, and waits no more.
 func (c *connection) hold(release func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.release = release
+	c.release, c.giveUp = release, nil
 }
 
 // establish notes what to do when the connection is over.
@@ -297,7 +318,7 @@ func (c *connection) establish(forget func()) {
 	c.forget = forget
 }
 
-// letGo gives the lock back, if it is held.
+// letGo gives the client id back, if the connection has taken it.
 func (c *connection) letGo() {
 	c.mu.Lock()
 	release := c.release

@@ -1056,14 +1056,16 @@ func TestAClientIdThatSomebodyGetsMeanwhileIsNotTakenOverByAnotherUser(t *testin
 	await.Receive(reached)
 	go try("quick")
 	var early *peer
+	answered := false
 	select {
 	case early = <-admitted: // while the other is still being looked at
+		answered = true
 	case <-time.After(100 * time.Millisecond): // or after it
 	}
 	close(open)
 	late := await.Receive(admitted)
-	if early == nil {
-		early, late = late, await.Receive(admitted)
+	if !answered {
+		early = await.Receive(admitted)
 	}
 	if (early == nil) == (late == nil) {
 		t.Errorf("of two users who want one client id one must get it: got %v and %v", early != nil, late != nil)

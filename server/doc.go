@@ -107,7 +107,10 @@
 //
 // A client that gives up while its password waits is noticed when its 5 s are over, not
 // before: nothing reads its socket meanwhile. A comparison that has begun is not interrupted.
-// The lock on a client id is taken after authentication.
+// A client id is taken after authentication.
+//
+// Connections of one client are established one after the other. One of them waits for that, 5 s
+// at most: the latest. The others get CONNACK 0x89 Server busy, or 3 in MQTT 3.
 //
 // A keep-alive of more than 5 minutes becomes 5 minutes, and none becomes 1; CONNACK says so. A
 // client of MQTT 3 cannot be told, and keeps its own, up to 43,690 s.
@@ -144,8 +147,9 @@
 // ends sessions and publishes delayed Wills (expireSessions). Serve starts all of them and
 // returns when they have ended.
 //
-// Locks are taken in this order, and never across I/O: that on a client id (Server.names), that of
-// the engine, Server.mu, outbox.mu. Those of package pubsub are its own: it calls only the outbox with
+// Locks are taken in this order, and never across I/O: that of the engine, Server.mu, outbox.mu. A
+// client id that a connection has taken (Server.names) is no lock: it lasts as long as the connection
+// takes to be established. names.mu is held for a moment, and only mochi's list of clients is read under it. Those of package pubsub are its own: it calls only the outbox with
 // one held. connection.writing is held for a write, and only connection.holding is taken under it.
 //
 // An attached store has one connection. The goroutine of paho that hands out messages

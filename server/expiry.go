@@ -68,11 +68,11 @@ func (s *Server) endSessions(now time.Time) {
 	}
 }
 
-// expire ends a session, unless a connection of its client, or of one that would own the
-// same topics, is being established. That may take seconds, so expire does not wait: the
-// client takes the session over, or the next round finds it again.
+// expire ends a session, unless a connection of its client is being established. That may
+// take seconds, so expire does not wait: the client takes the session over, or the next round
+// finds it again. Until the end, no client is admitted that would own the same topics.
 func (s *Server) expire(cl *mqtt.Client) {
-	release, ok := s.names.tryLock(cl.ID)
+	release, ok := s.names.tryTake(cl.ID, userOf(cl))
 	if !ok {
 		return
 	}

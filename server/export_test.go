@@ -27,8 +27,35 @@ func (s *Server) MayPublishWill(who access.Identity, topic string) bool {
 	return s.mayPublishWill(who, topic)
 }
 
-// LockName is what a connection does while it is established.
-func (s *Server) LockName(client string) (release func()) { return s.names.lock(client) }
+// TakeName is what a connection does while it is established.
+func (s *Server) TakeName(client, user string) (release func()) {
+	release, ok := s.names.tryTake(client, user)
+	if !ok {
+		panic("the client id is taken")
+	}
+	return release
+}
+
+// ClaimName is what a connection does that has taken its client id and is admitted.
+func (s *Server) ClaimName(client string) bool { return s.names.claim(client, s.hasSession) }
+
+// Waits reports whether a connection waits for a client id.
+func (s *Server) Waits(client string) bool {
+	s.names.mu.Lock()
+	defer s.names.mu.Unlock()
+	name := s.names.taken[client]
+	return name != nil && name.next != nil
+}
+
+// TakenNames returns how many client ids are taken.
+func (s *Server) TakenNames() int {
+	s.names.mu.Lock()
+	defer s.names.mu.Unlock()
+	return len(s.names.taken)
+}
+
+// PatienceForNames changes how long a connection waits for its client id; before Serve.
+func (s *Server) PatienceForNames(patience time.Duration) { s.names.patience = patience }
 
 // EndSessions ends the sessions that have run out by now.
 func (s *Server) EndSessions(now time.Time) { s.endSessions(now) }

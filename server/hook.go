@@ -15,7 +15,6 @@ import (
 type hook struct {
 	mqtt.HookBase
 	server *Server
-	names  *nameLocks
 }
 
 // ID names the hook in the broker.
@@ -46,11 +45,14 @@ func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 	}
 	// Not before: a client that only says a name must not keep others waiting for it. And
 	// not in OnSessionEstablish: whose the client id is may not change after it was looked at.
-	conn.hold(h.names.lock(cl.ID))
+	if err := h.server.takeName(who, cl, conn); err != nil {
+		return err
+	}
 	if conn.closed.Load() {
 		return net.ErrClosed // and takes nothing over
 	}
 	if refused := h.server.admit(who, cl, conn, pk); refused != nil {
+		conn.letGo() // not after the answer, which may have to wait for its reader
 		return h.server.refuse(cl, RefusedRules, *refused, "user", logs.Name(who.User), "reason", logs.Text(refused.Reason))
 	}
 	limitKeepAlive(cl)

@@ -202,16 +202,10 @@ func owns(client, topic string) bool {
 	return level == client || isHex && name == client
 }
 
-// collides reports whether another client that is connected, or has a session that is
-// kept, owns a level below clients/ that would be this client's too: the id of one is the
-// upper-case hex of the id of the other. The answer holds while the lock on the client id
-// is held.
-func (s *Server) collides(client string) bool {
-	if name, isHex := fromHex(client); isHex && s.hasSession(name) {
-		return true
-	}
-	return s.hasSession(toHex(client))
-}
+// collides reports whether another client that connects, is connected, or has a session that
+// is kept, owns a level below clients/ that would be this client's too (see rivals). The
+// answer may not hold any more when it is returned: to connect a client, see names.claim.
+func (s *Server) collides(client string) bool { return s.names.collides(client, s.hasSession) }
 
 func fromHex(level string) (name string, ok bool) {
 	if level == "" || strings.Trim(level, "0123456789ABCDEF") != "" {

@@ -1,76 +1,166 @@
 package server
 
-import "sync"
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
 
-// nameLocks is a lock for each client id, so that connections of one name are
-// established one after the other. Client ids that can own the same topics share a lock,
-// so that a server which has looked whether an id collides with that of another client
-// can rely on the answer until the client is entered. Locks exist only while a connection
-// has or wants them. The zero value is ready.
-type nameLocks struct {
+// nameTimeout bounds how long a connection waits for an earlier one of its client.
+const nameTimeout = 5 * time.Second
+
+var (
+	errNewerWaits   = errors.New("a newer connection of this client waits in place of this one")
+	errOthersName   = errors.New("another user's connection with this client id is being established")
+	errNameTimedOut = errors.New("an earlier connection of this client was not established, or not ended, in time")
+)
+
+// names lets connections of one client id be established one after the other. A connection
+// takes its client id first, which may have to wait. Then it claims the id, which does not
+// wait, and fails if another client is known that would own the same topics. Both last until
+// the connection is entered as a client, or has ended.
+//
+// Client ids that would own the same topics do not wait for each other: else a client that
+// connects again and again could keep a different one waiting.
+type names struct {
+	patience time.Duration // of a connection that waits
+
 	mu    sync.Mutex
-	names map[string]*nameLock
+	taken map[string]*takenName // by client id
 }
 
-type nameLock struct {
-	sync.Mutex
-	users int // connections that have it or wait for it; guarded by nameLocks.mu
+// takenName is a client id that a connection has taken. It is guarded by names.mu.
+type takenName struct {
+	user    string // of the connection, and of the one that waits
+	claimed bool
+	next    chan bool // gets one value: whether its turn has come; nil: no connection waits
 }
 
-// lock waits for the lock on a client id and returns the function that gives it back.
-func (n *nameLocks) lock(client string) (release func()) {
-	name := rootName(client)
-	n.mu.Lock()
-	if n.names == nil {
-		n.names = make(map[string]*nameLock)
+func newNames() *names {
+	return &names{patience: nameTimeout, taken: make(map[string]*takenName)}
+}
+
+// take waits until no other connection has the client id, and returns the function that
+// gives the id back. It returns an error if ctx ends before, and for all but the latest of
+// the connections that wait: where a link fails and comes back, only the latest has a client
+// at its other end, and any other would be taken over at once. So a client has one connection
+// that waits, however many it opens. The connection of another user does not wait, and takes
+// no place.
+func (n *names) take(ctx context.Context, client, user string) (release func(), err error) {
+	release = func() { n.release(client) }
+	turn, err := n.queue(client, user)
+	if err != nil {
+		return nil, err
 	}
-	l := n.names[name]
-	if l == nil {
-		l = new(nameLock)
-		n.names[name] = l
+	if turn == nil {
+		return release, nil
 	}
-	l.users++
-	n.mu.Unlock()
-	l.Lock()
-	return func() { n.release(name, l) }
-}
-
-// tryLock is lock for a caller that must not wait. It reports false if the lock is not
-// free.
-func (n *nameLocks) tryLock(client string) (release func(), ok bool) {
-	name := rootName(client)
+	select {
+	case came := <-turn:
+		if !came {
+			return nil, errNewerWaits
+		}
+		return release, nil
+	case <-ctx.Done():
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.names[name] != nil {
+	if name := n.taken[client]; name != nil && name.next == turn {
+		name.next = nil
+	} else if came := <-turn; came { // at the same time; the value is there
+		n.pass(client)
+	}
+	return nil, errNameTimedOut
+}
+
+// queue returns nil if the client id is the caller's now, and otherwise where to wait for it.
+func (n *names) queue(client, user string) (turn chan bool, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	name := n.taken[client]
+	switch {
+	case name == nil:
+		n.taken[client] = &takenName{user: user}
+		return nil, nil
+	case name.user != user:
+		return nil, errOthersName
+	case name.next != nil:
+		name.next <- false
+	}
+	name.next = make(chan bool, 1) // the one value never waits to be received
+	return name.next, nil
+}
+
+// tryTake is take for a caller that must not wait. It reports false if the client id is
+// taken.
+func (n *names) tryTake(client, user string) (release func(), ok bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.taken[client] != nil {
 		return nil, false
 	}
-	if n.names == nil {
-		n.names = make(map[string]*nameLock)
-	}
-	l := &nameLock{users: 1}
-	l.Lock() // no other goroutine knows it
-	n.names[name] = l
-	return func() { n.release(name, l) }, true
+	n.taken[client] = &takenName{user: user}
+	return func() { n.release(client) }, true
 }
 
-func (n *nameLocks) release(name string, l *nameLock) {
-	l.Unlock()
+func (n *names) release(client string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if l.users--; l.users == 0 {
-		delete(n.names, name)
-	}
+	n.pass(client)
 }
 
-// rootName undoes the upper-case hex of a client id as often as there is any: "3730" and
-// "70" have the root "p". Clients that own the same level below clients/ have the same
-// root; not all that have the same root own the same level.
-func rootName(client string) string {
-	for {
-		decoded, isHex := fromHex(client)
-		if !isHex {
-			return client
-		}
-		client = decoded
+// pass gives a client id to the connection that waits for it, if one does. It is called with
+// mu locked.
+func (n *names) pass(client string) {
+	name := n.taken[client]
+	if name.next == nil {
+		delete(n.taken, client)
+		return
 	}
+	name.next <- true
+	name.next, name.claimed = nil, false
+}
+
+// claim notes that the client of an id that the caller has taken will be entered, unless
+// that collides with another client that is claimed or entered. So of two clients that
+// connect at once and would own the same topics, one is refused. entered must not wait.
+func (n *names) claim(client string, entered func(client string) bool) bool {
+	rivals := rivals(client)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.inUse(rivals, entered) {
+		return false
+	}
+	n.taken[client].claimed = true
+	return true
+}
+
+// collides reports what a claim would find.
+func (n *names) collides(client string, entered func(client string) bool) bool {
+	rivals := rivals(client)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.inUse(rivals, entered)
+}
+
+// inUse reports whether one of some clients is claimed or entered. It is called with mu
+// locked: a client is entered before its claim ends.
+func (n *names) inUse(clients []string, entered func(client string) bool) bool {
+	for _, client := range clients {
+		if name := n.taken[client]; name != nil && name.claimed || entered(client) {
+			return true
+		}
+	}
+	return false
+}
+
+// rivals returns the client ids that would own a level below clients/ which is this
+// client's too: the id of one is the upper-case hex of the id of the other.
+func rivals(client string) []string {
+	rivals := []string{toHex(client)}
+	if name, isHex := fromHex(client); isHex {
+		rivals = append(rivals, name)
+	}
+	return rivals
 }

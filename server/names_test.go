@@ -211,7 +211,7 @@ func TestASessionDoesNotEndWhileItsClientComesBack(t *testing.T) {
 	p.mustBeGone()
 	known := func() bool { _, known := s.Broker().Clients.Get("p"); return known }
 	eventually(t, "p is away", func() bool { return s.Stats().Connected == 0 })
-	release := s.LockName("3730") // the root is "p"
+	release := s.TakeName("p", "")
 	await.Done(func() { s.EndSessions(time.Now().Add(time.Hour)) })
 	if !known() || s.ResponseTopics() != 1 {
 		t.Error("the session ended under a client that takes it over")

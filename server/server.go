@@ -67,7 +67,7 @@ type Server struct {
 	// responseTopics are topics to which only the store may publish.
 	responseTopics *responseTopics
 
-	names nameLocks // held while a connection is established, and a session ends
+	names *names // taken while a connection is established, and a session ends
 
 	once     sync.Once   // Serve or Close, whichever comes first
 	stopping atomic.Bool // no Will is applied any more
@@ -118,6 +118,7 @@ func New(options Options) (*Server, error) {
 	s := &Server{
 		options:        options,
 		logger:         options.Logger,
+		names:          newNames(),
 		connections:    make(map[string]*connection),
 		stats:          Stats{Dropped: make(map[Dropped]uint64), Refused: make(map[Refused]uint64)},
 		responseTopics: newResponseTopics(),
@@ -150,7 +151,7 @@ func New(options Options) (*Server, error) {
 	s.engine = engine.New(store, s.deliver)
 	s.engine.AfterDelivery(s.wake)
 	s.broker = newBroker(options)
-	if err := s.broker.AddHook(&hook{server: s, names: &s.names}, nil); err != nil {
+	if err := s.broker.AddHook(&hook{server: s}, nil); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	if err := s.broker.AddListener(s.listener); err != nil {

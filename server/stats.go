@@ -34,6 +34,7 @@ const (
 	RefusedBusy        Refused = "too many passwords wait to be compared"
 	RefusedSlow        Refused = "its password could not be compared in time"
 	RefusedCrowd       Refused = "too many connections have not authenticated"
+	RefusedTurn        Refused = "another connection of its client was being established"
 	RefusedDescriptors Refused = "too many files and sockets are open"
 	RefusedRules       Refused = "the server does not admit what CONNECT asks for"
 )
