@@ -198,7 +198,7 @@ func TestAWillThatIsDueWaitsForAConnectionThatIsBeingEstablished(t *testing.T) {
 	listener.hears("#")
 	_ = hello{id: "p", expiry: 600, will: willOf("factory/p", 600)}.join(t, address).conn.Close()
 	isAway(t, s, 1)
-	arrived := s.LockName("p")
+	arrived := s.TakeName("p", "")
 	pass(s, 600)
 	arrived()
 	p := hello{id: "p", expiry: 600, resume: true, will: willOf("factory/p", 600)}.join(t, address)
@@ -209,7 +209,7 @@ func TestAWillThatIsDueWaitsForAConnectionThatIsBeingEstablished(t *testing.T) {
 	// Connections that fail one after the other do not put it off for long.
 	_ = p.conn.Close()
 	isAway(t, s, 2)
-	defer s.LockName("p")()
+	defer s.TakeName("p", "")()
 	pass(s, 660)
 	listener.mustHear("gone")
 }

@@ -189,16 +189,16 @@ const testamentPatience = 10 * time.Second
 
 // publishTestaments publishes the Wills whose delay is over.
 func (s *Server) publishTestaments(now time.Time) {
-	var due []string
+	var due []access.Identity
 	s.mu.Lock()
-	for client, will := range s.testaments {
+	for _, will := range s.testaments {
 		if !now.Before(will.due) {
-			due = append(due, client)
+			due = append(due, will.who)
 		}
 	}
 	s.mu.Unlock()
-	for _, client := range due {
-		s.publishDueTestament(client, now)
+	for _, who := range due {
+		s.publishDueTestament(who, now)
 	}
 }
 
@@ -207,12 +207,12 @@ func (s *Server) publishTestaments(now time.Time) {
 // client id, no connection of the client is established; so a client that has its CONNACK
 // is not called gone afterwards [MQTT-3.1.3-9]. Only without the lock, after
 // testamentPatience, can a client come back between the look and the message.
-func (s *Server) publishDueTestament(client string, now time.Time) {
-	release, locked := s.names.tryLock(client)
+func (s *Server) publishDueTestament(who access.Identity, now time.Time) {
+	release, locked := s.names.tryTake(who.Client, who.User)
 	if locked {
 		defer release()
 	}
-	if will := s.takeDueTestament(client, now, locked); will != nil {
+	if will := s.takeDueTestament(who.Client, now, locked); will != nil {
 		s.publishTestament(will)
 	}
 }
