@@ -143,8 +143,8 @@
 // itself. So a request is applied and answered by the goroutine that read it, and a client
 // that does not read its replies delays only itself. The other has nothing to do. A third,
 // started when there is something to write, writes what others have for the client: notifications
-// (outbox) and messages (package pubsub), a few of them at a time (post). One goroutine removes keys as they expire, and one
-// ends sessions and publishes delayed Wills (expireSessions). Serve starts all of them and
+// (outbox) and messages (package pubsub), a few of them at a time (post). One goroutine removes keys as they expire, one
+// ends sessions (expireSessions), and one publishes delayed Wills. Serve starts all of them and
 // returns when they have ended.
 //
 // Locks are taken in this order, and never across I/O: that of the engine, Server.mu, outbox.mu. A

@@ -35,8 +35,21 @@ func changeSession(cl *mqtt.Client, pk *packets.Packet) {
 	}
 }
 
-// expireSessions ends sessions that have run out, about once a second, until ctx ends.
+// expireSessions ends sessions that have run out, and frees messages that have, about once a
+// second, until ctx ends.
 func (s *Server) expireSessions(ctx context.Context) {
+	eachSecond(ctx, func(now time.Time) {
+		s.endSessions(now)
+		s.messages.Sweep()
+	})
+}
+
+// publishDueTestaments publishes the Wills whose delay is over, until ctx ends. It has a
+// goroutine of its own: the ends of many sessions take long.
+func (s *Server) publishDueTestaments(ctx context.Context) { eachSecond(ctx, s.publishTestaments) }
+
+// eachSecond calls do about once a second, until ctx ends.
+func eachSecond(ctx context.Context, do func(now time.Time)) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
@@ -44,9 +57,7 @@ func (s *Server) expireSessions(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			s.endSessions(now)
-			s.publishTestaments(now)
-			s.messages.Sweep()
+			do(now)
 		}
 	}
 }

@@ -210,6 +210,7 @@ func (s *Server) serve(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { s.engine.Run(expiry) })
 	tasks.Go(func() { s.expireSessions(expiry) })
+	tasks.Go(func() { s.publishDueTestaments(expiry) })
 	s.engine.Begin()
 	if err := s.broker.Serve(); err != nil {
 		s.listener.stop()

@@ -192,6 +192,34 @@ func TestAWillThatIsDueIsNotPublishedWhenItsClientCameBackMeanwhile(t *testing.T
 	listener.mustHear("the end")
 }
 
+// The end of a session may take long: what its client did not acknowledge is offered to others.
+func TestAWillThatIsDueDoesNotWaitForTheEndsOfSessions(t *testing.T) {
+	var armed atomic.Bool
+	blocked, goOn := make(chan string, 1), make(chan struct{})
+	authorizer := rules{topic: func(who access.Identity, topic string, write bool) bool {
+		if !write && topic == "t" && who.Client == "stays" && armed.CompareAndSwap(true, false) {
+			blocked <- topic
+			await.Receive(goOn)
+		}
+		return true
+	}}
+	address, s := startServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
+	defer close(goOn)
+	listener := hello{id: "listener", user: "u"}.join(t, address)
+	listener.hears("will")
+	leaves := hello{id: "leaves", user: "u", expiry: 1}.join(t, address)
+	leaves.hears("$share/g/t")
+	_ = leaves.conn.Close()
+	isAway(t, s, 1)
+	listener.tells("t", "left over")
+	stays := hello{id: "stays", user: "u"}.join(t, address)
+	stays.hears("$share/g/t")
+	armed.Store(true)
+	_ = await.Receive(blocked) // the session ends
+	_ = hello{id: "p", user: "u", expiry: 600, will: willOf("will", 1)}.join(t, address).conn.Close()
+	listener.mustHear("gone")
+}
+
 func TestAWillThatIsDueWaitsForAConnectionThatIsBeingEstablished(t *testing.T) {
 	address, s := startServer(t, server.Options{})
 	listener := hello{id: "listener"}.join(t, address)
