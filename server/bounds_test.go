@@ -261,12 +261,12 @@ func TestAUserHasSoManySessionsThatAreKept(t *testing.T) {
 func TestAServerRetainsNothingUnlessOptionsSaySo(t *testing.T) {
 	address, s := startServer(t, server.Options{})
 	unavailable := []byte{wire.RetainAvailable, 0}
-	c, connack := hello{id: "p"}.try(t, address)
+	_, connack := hello{id: "p"}.try(t, address)
 	if !bytes.Contains(connack, unavailable) {
 		t.Errorf("CONNACK %x", connack)
 	}
 	for _, old := range []bool{false, true} {
-		c = hello{id: "p", old: old}.join(t, address)
+		c := hello{id: "p", old: old}.join(t, address)
 		c.send(rawmqtt.Message{Topic: "t", Payload: []byte("x"), Retain: true})
 		if code := c.mustEnd(); code != 0x9a && !(old && code <= 0) {
 			t.Errorf("MQTT 3.1.1: %v, DISCONNECT %#x", old, code)
