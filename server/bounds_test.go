@@ -120,7 +120,7 @@ func TestAClientThatDoesNotReadLeavesRoomForOthers(t *testing.T) {
 
 // What fits waits for a client that is away, in its order. The rest is dropped, and counted.
 func TestASessionHasRoomForSoManyMessages(t *testing.T) {
-	const size = 1000
+	const size = 20_000 // more than what is assured
 	for _, test := range []struct {
 		name   string
 		limits server.Limits
@@ -128,8 +128,8 @@ func TestASessionHasRoomForSoManyMessages(t *testing.T) {
 		why    string
 	}{
 		{"messages", server.Limits{SessionMessages: 5}, 5, "session full"},
-		{"bytes", server.Limits{SessionBytes: 5000}, 4, "session full"},
-		{"bytes of all", server.Limits{AllSessionBytes: 10_000}, 4, "sessions full"}, // half of them
+		{"bytes", server.Limits{SessionBytes: 5 * size}, 4, "session full"},
+		{"bytes of all", server.Limits{AllSessionBytes: 10 * size}, 4, "sessions full"}, // half of them
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			address, s := startServer(t, server.Options{Limits: test.limits})
