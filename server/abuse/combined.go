@@ -19,8 +19,9 @@ import (
 
 // Attacks that put together what each may be done by itself.
 var combinedAttacks = []attack{{
-	name: "idle after 1 MiB",
-	what: "publishes one message of 1 MiB that nobody reads on each of 300 connections, and keeps these open.",
+	name:   "idle after 1 MiB",
+	what:   "publishes one message of 1 MiB that nobody reads on each of 300 connections, and keeps these open.",
+	memory: 384, // 256 MiB for packets that arrive, and what they become
 	run: func(ctx context.Context, t *target) error {
 		peers := t.logins(ctx, t.n(300, 100), named("idle-"))
 		defer hangUp(peers...)
@@ -29,8 +30,9 @@ var combinedAttacks = []attack{{
 		return sleepFor(ctx, t.duration)
 	},
 }, {
-	name: "packets without their last byte",
-	what: "sends all but the last byte of a message of 1 MiB on each of 500 connections, and keeps these open.",
+	name:   "packets without their last byte",
+	what:   "sends all but the last byte of a message of 1 MiB on each of 500 connections, and keeps these open.",
+	memory: 384, // 256 MiB for packets that arrive, and what they become
 	run: func(ctx context.Context, t *target) error {
 		peers := t.logins(ctx, t.n(500, 100), named("half-"))
 		defer hangUp(peers...)
@@ -147,9 +149,10 @@ var combinedAttacks = []attack{{
 		return nil
 	},
 }, {
-	name: "text of 1 MiB",
-	what: "publishes messages of 1 MiB that are said to be UTF-8, on 100 connections.",
-	p99:  20 * time.Millisecond,
+	name:   "text of 1 MiB",
+	what:   "publishes messages of 1 MiB that are said to be UTF-8, on 100 connections.",
+	p99:    20 * time.Millisecond,
+	memory: 384, // 256 MiB for packets that arrive, and what they become
 	run: func(ctx context.Context, t *target) error {
 		peers := t.logins(ctx, t.n(100, 30), named("text-"))
 		defer hangUp(peers...)
@@ -164,8 +167,9 @@ var combinedAttacks = []attack{{
 		return nil
 	},
 }, {
-	name: "bytes of 1 MiB",
-	what: "publishes messages of 1 MiB on 100 connections.",
+	name:   "bytes of 1 MiB",
+	what:   "publishes messages of 1 MiB on 100 connections.",
+	memory: 384, // 256 MiB for packets that arrive, and what they become
 	run: func(ctx context.Context, t *target) error {
 		peers := t.logins(ctx, t.n(100, 30), named("bytes-"))
 		defer hangUp(peers...)

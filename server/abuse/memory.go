@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"strconv"
+	"time"
 
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
@@ -111,6 +112,9 @@ var memoryAttacks = []attack{{
 				hangUp(p)
 			}
 		})
+		if err := sleepFor(ctx, time.Second); err != nil { // until the server has seen that all are gone
+			return err
+		}
 		kept := 0
 		for i := range n {
 			l := login(i)

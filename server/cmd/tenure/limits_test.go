@@ -91,7 +91,7 @@ func TestLimitsThatHaveNoEffectAreRefused(t *testing.T) {
 		arguments []string
 		want      string
 	}{
-		{[]string{"--addr", "127.0.0.1:0", "--max-memory", "1MiB"}, "MaxMemory 1048576 is below 33554432"},
+		{[]string{"--addr", "127.0.0.1:0", "--max-memory", "1MiB"}, "MaxMemory of 1048576 bytes is below 33554432"},
 		{[]string{"--max-memory", "512MB"}, "like 536870912, 512MiB or 2GiB"},
 		{[]string{"--max-bytes", "-1"}, "it is negative"},
 		{[]string{"--addr", "127.0.0.1:0", "--max-subscriptions", "-1"}, "Limits.Subscriptions -1 is negative"},
