@@ -47,7 +47,7 @@ func attacks() []attack {
 
 const (
 	defaultP99    = 50 * time.Millisecond
-	defaultMemory = 64
+	defaultMemory = 128
 	defaultLog    = 256
 )
 

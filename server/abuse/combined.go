@@ -73,8 +73,9 @@ var combinedAttacks = []attack{{
 		return t.publishOn(ctx, 20, topic)
 	},
 }, {
-	name: "long filters",
-	what: "has 300 clients subscribe with 1,000 filters of 1 KiB each.",
+	name:   "long filters",
+	what:   "has 300 clients subscribe with 1,000 filters of 1 KiB each.",
+	memory: 384, // 256 MiB for subscriptions, and the packets that ask for them
 	run: func(ctx context.Context, t *target) error {
 		long := strings.Repeat("f", 1000)
 		peers := t.subscribers(ctx, t.n(300, 30), nil)
