@@ -50,6 +50,7 @@ func TestThePairSurvivesEachFaultOnABrokerToWhichAStoreIsAttached(t *testing.T) 
 			t.Error(err)
 		}
 	})
+	await.Receive(store.Ready())
 	mustSurviveEachFault(t, "--broker", address)
 	if got := store.Stats(); got.Attachments != 1 {
 		t.Errorf("the store lost its connection: %+v", got)
