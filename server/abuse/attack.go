@@ -47,7 +47,7 @@ func attacks() []attack {
 
 const (
 	defaultP99    = 50 * time.Millisecond
-	defaultMemory = 128
+	defaultMemory = 64
 	defaultLog    = 256
 )
 
