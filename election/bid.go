@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/pause"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -55,7 +55,7 @@ func (e *Elector) bidKey() string { return e.lease.Name() + protocol.BidSuffix }
 // get the lease if it were free lets its bid run out.
 func (e *Elector) keepBid(ctx context.Context, before <-chan struct{}) {
 	<-before // what that withdraws must not be ours
-	if !pause.For(ctx, e.options.FailBackAfter) {
+	if !sleep.For(ctx, e.options.FailBackAfter) {
 		return
 	}
 	own := bid{from: e.client.ClientID(), rank: e.options.Rank}
@@ -66,7 +66,7 @@ func (e *Elector) keepBid(ctx context.Context, before <-chan struct{}) {
 				e.options.Logger.Warn("a bid for the lead could not be placed", "key", e.bidKey(), "error", err)
 			}
 		}
-		if !pause.For(ctx, e.refreshBidEvery()) {
+		if !sleep.For(ctx, e.refreshBidEvery()) {
 			return
 		}
 	}
@@ -103,7 +103,7 @@ func (e *Elector) withdrawBid(ctx context.Context, own bid) {
 		attempt, cancel := context.WithTimeout(ctx, e.requestTimeout())
 		_, err := e.client.VDel(attempt, e.bidKey(), []byte(own.String()), transport.DelOptions{})
 		cancel()
-		if !errors.Is(err, transport.ErrOutcomeUnknown) || !pause.For(ctx, e.requestTimeout()) {
+		if !errors.Is(err, transport.ErrOutcomeUnknown) || !sleep.For(ctx, e.requestTimeout()) {
 			return
 		}
 	}
@@ -115,7 +115,7 @@ func (e *Elector) withdrawBid(ctx context.Context, own bid) {
 // Notifications only say when to look. In case they are lost, it looks once in a
 // TTL, which is as long as a bid stands.
 func (e *Elector) awaitBid(ctx context.Context) *YieldError {
-	if !pause.For(ctx, e.holdDown()) {
+	if !sleep.For(ctx, e.holdDown()) {
 		return nil
 	}
 	watch, err := e.client.Watch(e.bidKey())

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/pause"
+	"github.com/tenurelock/tenure/internal/sleep"
 )
 
 // monitor calls the health check on its own schedule, and tells healthy periods
@@ -74,7 +74,7 @@ func (m *monitor) run(ctx context.Context) {
 	}
 	for {
 		m.checkOnce(ctx)
-		if !pause.For(ctx, m.every) {
+		if !sleep.For(ctx, m.every) {
 			return
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/pause"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -139,7 +139,7 @@ func (r *run) stayOut(ctx context.Context, rest time.Duration) bool {
 		}
 	}
 	if rest > 0 {
-		return pause.For(ctx, rest)
+		return sleep.For(ctx, rest)
 	}
 	return ctx.Err() == nil
 }

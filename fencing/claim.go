@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/pause"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -36,7 +36,7 @@ func (g *Guard) Claim(ctx context.Context, key string) (entry transport.Entry, e
 			return entry, nil
 		}
 		// The tenure could not be confirmed, perhaps.
-		if _, over := g.token(); over != nil || !errors.Is(err, transport.ErrNotSent) || !pause.For(ctx, claimPause) {
+		if _, over := g.token(); over != nil || !errors.Is(err, transport.ErrNotSent) || !sleep.For(ctx, claimPause) {
 			return transport.Entry{}, err
 		}
 	}
@@ -68,7 +68,7 @@ func (g *Guard) claim(ctx context.Context, key string, token hlc.Timestamp, bind
 		case binding.Err() != nil:
 			return transport.Entry{}, err // to be bound to the next connection
 		case over == nil && errors.Is(err, transport.ErrConditionFailed): // it changed after it was read
-		case !unanswered || !pause.For(ctx, claimPause):
+		case !unanswered || !sleep.For(ctx, claimPause):
 			return transport.Entry{}, err
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/pause"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -238,7 +238,7 @@ func (l *Lease) try(ctx context.Context, c *candidacy) (tenure *Tenure, version 
 			l.options.Logger.Warn("an attempt to acquire failed and will be repeated", "lease", l.name, "error", err)
 			c.why.met(err)
 		}
-		if !pause.For(ctx, between.next()) {
+		if !sleep.For(ctx, between.next()) {
 			break
 		}
 	}
@@ -313,7 +313,7 @@ func (l *Lease) free(ctx context.Context, value string, binding transport.Bindin
 		switch {
 		case err == nil, errors.Is(err, transport.ErrConditionFailed), errors.Is(err, transport.ErrOtherStore):
 			return nil
-		case isRefusal(err), isTerminal(err), !pause.For(ctx, min(between.next(), time.Until(end))):
+		case isRefusal(err), isTerminal(err), !sleep.For(ctx, min(between.next(), time.Until(end))):
 			return err
 		case !time.Now().Before(end):
 			return nil

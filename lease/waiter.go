@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/pause"
 	"github.com/tenurelock/tenure/internal/random"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -199,7 +199,7 @@ func (w *waiter) ask(ctx context.Context) (transport.Entry, error) {
 			l.options.Logger.Warn("a look at the lease failed and will be repeated", "lease", l.name, "error", err)
 			w.why.met(err)
 		}
-		if !pause.For(ctx, between.next()) {
+		if !sleep.For(ctx, between.next()) {
 			// Not err: an unknown outcome of a GET leaves nothing behind.
 			return transport.Entry{}, context.Cause(ctx)
 		}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/pause"
+	"github.com/tenurelock/tenure/internal/sleep"
 )
 
 // Store returns the identity of the store that answered last, and a channel that is
@@ -95,7 +95,7 @@ func (c *Client) suspectStore(notification Notification) {
 		if _, err := c.Get(ctx, notification.Key); err != nil {
 			c.logger.Debug("cannot ask the store for its identity", "error", err)
 		}
-		pause.For(ctx, suspectEvery)
+		sleep.For(ctx, suspectEvery)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.asking = false

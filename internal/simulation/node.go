@@ -13,7 +13,7 @@ import (
 
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/fencing"
-	"github.com/tenurelock/tenure/internal/pause"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -333,7 +333,7 @@ func (p *process) hold() {
 			if errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrSessionTakenOver) {
 				return
 			}
-			pause.For(p.ctx, p.node.draw(time.Second))
+			sleep.For(p.ctx, p.node.draw(time.Second))
 			continue
 		}
 		h := p.node.sim.checker.begin(p, tenure)
@@ -363,7 +363,7 @@ func (p *process) hold() {
 			bored.Stop()
 		}
 		p.release(h, tenure)
-		pause.For(p.ctx, p.node.draw(3*time.Second))
+		sleep.For(p.ctx, p.node.draw(3*time.Second))
 	}
 }
 
@@ -426,7 +426,7 @@ func (p *process) elect() {
 		if errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrSessionTakenOver) {
 			return
 		}
-		pause.For(p.ctx, p.node.draw(time.Second))
+		sleep.For(p.ctx, p.node.draw(time.Second))
 	}
 }
 
@@ -438,10 +438,10 @@ func (p *process) count(ctx context.Context, guard *fencing.Guard) {
 		number++
 		ok = p.write(ctx, guard, number)
 		wait := 500*time.Millisecond + p.node.draw(6*time.Second)
-		pause.For(ctx, wait)
+		sleep.For(ctx, wait)
 	}
 	if !p.node.sim.isCalm() && p.node.happens(0.3) {
-		pause.For(p.ctx, p.node.draw(15*time.Second)) // winds up
+		sleep.For(p.ctx, p.node.draw(15*time.Second)) // winds up
 		p.write(ctx, guard, number+1)                 // what nobody may see any more once another counts
 	}
 }
@@ -458,7 +458,7 @@ func (p *process) read(ctx context.Context) (number int, ok bool) {
 			number, _ = strconv.Atoi(text) // the empty value counts as zero
 			return number, true
 		}
-		pause.For(ctx, p.node.draw(200*time.Millisecond))
+		sleep.For(ctx, p.node.draw(200*time.Millisecond))
 	}
 	return 0, false
 }
@@ -480,7 +480,7 @@ func (p *process) write(ctx context.Context, guard *fencing.Guard, number int) (
 		case ctx.Err() != nil:
 			return false
 		}
-		pause.For(ctx, p.node.draw(200*time.Millisecond))
+		sleep.For(ctx, p.node.draw(200*time.Millisecond))
 	}
 }
 

@@ -1,4 +1,4 @@
-package pause_test
+package sleep_test
 
 import (
 	"context"
@@ -6,13 +6,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/pause"
+	"github.com/tenurelock/tenure/internal/sleep"
 )
 
 func TestForWaitsUntilTheTimeOrTheContextEnds(t *testing.T) {
 	for _, test := range []struct {
 		name         string
-		pause, limit time.Duration
+		sleep, limit time.Duration
 		want         bool
 	}{
 		{"the time ends first", time.Second, time.Minute, true},
@@ -22,7 +22,7 @@ func TestForWaitsUntilTheTimeOrTheContextEnds(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), test.limit)
 			defer cancel()
 			began := time.Now()
-			if got := pause.For(ctx, test.pause); got != test.want || time.Since(began) != time.Second {
+			if got := sleep.For(ctx, test.sleep); got != test.want || time.Since(began) != time.Second {
 				t.Errorf("%s: %v after %v", test.name, got, time.Since(began))
 			}
 		})

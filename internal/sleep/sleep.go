@@ -1,12 +1,13 @@
-// Package pause waits, unless there is a reason not to.
-package pause
+// Package sleep waits for a duration, or until a context ends.
+package sleep
 
 import (
 	"context"
 	"time"
 )
 
-// For waits for d and reports true, or reports false as soon as ctx ends.
+// For waits for d and returns true, or returns false as soon as ctx ends. If d is not
+// positive, it does not wait and returns whether ctx is still alive.
 func For(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
