@@ -1,6 +1,6 @@
-// Package random draws the delays that spread what many would otherwise do at once.
-// They come from here, and not from math/rand, so that a simulation can make them
-// follow its seed.
+// Package random draws the random part of delays, so that many clients do not act at the
+// same moment. The draws come from here and not from math/rand, so that a simulation can
+// repeat them from its seed.
 package random
 
 import (
@@ -11,30 +11,30 @@ import (
 
 var (
 	mu     sync.Mutex
-	follow *rand.Rand // nil: nobody can foretell what is drawn
+	seeded *rand.Rand // nil outside of simulations: draws are unpredictable
 )
 
-// Duration returns a duration of at least zero and less than limit; zero if limit is
-// not positive. It is safe for concurrent use.
+// Duration returns a duration of at least zero and less than limit. It returns zero if
+// limit is not positive. It is safe for concurrent use.
 func Duration(limit time.Duration) time.Duration {
 	if limit <= 0 {
 		return 0
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if follow != nil {
-		return time.Duration(follow.Int64N(int64(limit)))
+	if seeded != nil {
+		return time.Duration(seeded.Int64N(int64(limit)))
 	}
 	return rand.N(limit)
 }
 
-// Follow makes all that is drawn in this process follow seed until stop is called. It is
-// for tests, one at a time.
-func Follow(seed uint64) (stop func()) {
+// Seed makes every draw in this process follow from seed until stop is called. It is for
+// tests that do not run in parallel.
+func Seed(seed uint64) (stop func()) {
 	set := func(source *rand.Rand) {
 		mu.Lock()
 		defer mu.Unlock()
-		follow = source
+		seeded = source
 	}
 	set(rand.New(rand.NewPCG(seed, 0)))
 	return func() { set(nil) }

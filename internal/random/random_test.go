@@ -29,7 +29,7 @@ func TestDurationStaysBelowItsLimit(t *testing.T) {
 func TestOneSeedDrawsTheSameAgainUntilItIsStopped(t *testing.T) {
 	var drawn [4][]time.Duration
 	for i, seed := range []uint64{1, 1, 2} {
-		stop := Follow(seed)
+		stop := Seed(seed)
 		drawn[i] = draw(10)
 		stop()
 	}

@@ -97,7 +97,7 @@ func Run(t *testing.T, seed uint64, tracing bool) Result {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	defer random.Follow(seed)()
+	defer random.Seed(seed)()
 	//lint:ignore SA1019 package backoff draws from the global generator
 	mathrand.Seed(int64(seed))
 	var result Result
