@@ -579,7 +579,7 @@ func TestNonsensicalOptionsAreRefused(t *testing.T) {
 		}{
 			{"two TTLs", election.Options{TTL: ttl, Lease: lease.Options{TTL: 2 * ttl}}, "set Options.TTL alone"},
 			{"a negative hold-off", election.Options{HoldOff: -1}, "HoldOff"},
-			{"a courtesy of its own", election.Options{Lease: lease.Options{GiveWay: ttl}}, "set Options.Rank"},
+			{"an acquire delay beside the rank", election.Options{Lease: lease.Options{AcquireDelay: ttl}}, "set Options.Rank"},
 			{"a negative pause between checks", election.Options{HealthEvery: -1}, "HealthEvery"},
 			{"a negative timeout of checks", election.Options{HealthTimeout: -1}, "HealthTimeout"},
 			{"a negative number of failures", election.Options{HealthFailures: -1}, "HealthFailures"},

@@ -18,7 +18,7 @@ type Options struct {
 	// lease.Options.TTL. Default 10 s.
 	TTL time.Duration
 	// Lease refines the timing of the lease. Its TTL is the TTL above, and its
-	// GiveWay comes from Rank. Its OnWaiting is called in addition to the Observer, which
+	// AcquireDelay comes from Rank. Its OnWaiting is called in addition to the Observer, which
 	// gets the same causes; a panic in it is logged.
 	Lease lease.Options
 	// Claim lists keys that a new leader protects with its token before its
@@ -110,8 +110,8 @@ func (o *Options) complete() error {
 	if o.Lease.TTL != 0 && o.Lease.TTL != o.TTL {
 		return fmt.Errorf("Options.Lease.TTL is %v and Options.TTL %v; set Options.TTL alone", o.Lease.TTL, o.TTL)
 	}
-	if o.Lease.GiveWay != 0 {
-		return fmt.Errorf("Options.Lease.GiveWay is %v; set Options.Rank and Options.RankDelay instead", o.Lease.GiveWay)
+	if o.Lease.AcquireDelay != 0 {
+		return fmt.Errorf("Options.Lease.AcquireDelay is %v; set Options.Rank and Options.RankDelay instead", o.Lease.AcquireDelay)
 	}
 	if o.TTL == 0 {
 		o.TTL = defaultTTL
@@ -148,7 +148,7 @@ func (o *Options) complete() error {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	o.Lease.TTL = o.TTL
-	o.Lease.GiveWay = time.Duration(o.Rank) * o.RankDelay
+	o.Lease.AcquireDelay = time.Duration(o.Rank) * o.RankDelay
 	if o.Lease.Logger == nil {
 		o.Lease.Logger = o.Logger
 	}

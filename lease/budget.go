@@ -22,7 +22,7 @@ type Budget struct {
 	// CutOff is the same for a holder that is alive and lost its network.
 	CutOff time.Duration
 	// Unheld is how long of that nobody works: from the end of the tenure's context,
-	// Notice and Margin ahead of the expiry at the store, to the successor.
+	// GracePeriod and Margin ahead of the expiry at the store, to the successor.
 	Unheld time.Duration
 	// HandOver is how long after a release the lease is taken, if the waiters hear of
 	// it.
@@ -49,16 +49,16 @@ func (l *Lease) Budget() Budget { return l.options.budget() }
 func (o *Options) budget() Budget {
 	b := Budget{
 		TTL:             o.TTL,
-		Crash:           o.TTL + o.Jitter + o.GiveWay,
-		CutOff:          o.TTL + o.Jitter + o.GiveWay,
-		HandOver:        min(o.Jitter, releaseJitter) + o.GiveWay,
-		HandOverUnheard: o.TTL + o.Jitter + o.GiveWay,
+		Crash:           o.TTL + o.Jitter + o.AcquireDelay,
+		CutOff:          o.TTL + o.Jitter + o.AcquireDelay,
+		HandOver:        min(o.Jitter, releaseJitter) + o.AcquireDelay,
+		HandOverUnheard: o.TTL + o.Jitter + o.AcquireDelay,
 		// The deadline counts from when the last renewal left, the store's TTL from
 		// when it arrived, which is within RequestTimeout if the holder heard of it.
-		Unheld: o.RequestTimeout + o.Notice + o.Margin + o.Jitter + o.GiveWay,
+		Unheld: o.RequestTimeout + o.GracePeriod + o.Margin + o.Jitter + o.AcquireDelay,
 	}
 	pause := o.RetryAfter
-	for at := o.RenewEvery; at+o.RequestTimeout <= o.TTL-o.Margin-o.Notice; b.Renewals++ {
+	for at := o.RenewEvery; at+o.RequestTimeout <= o.TTL-o.Margin-o.GracePeriod; b.Renewals++ {
 		at += o.RequestTimeout + pause*3/2 // backoff spreads a pause by half of it
 		pause = min(max(pause, time.Millisecond)*3/2, max(o.RenewEvery, time.Millisecond))
 	}

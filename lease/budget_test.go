@@ -42,7 +42,7 @@ var budgets = []struct {
 	{"the defaults", lease.Options{TTL: ttl}},
 	{"short requests", lease.Options{TTL: ttl, RequestTimeout: ttl / 20}},
 	{"frequent renewals", lease.Options{TTL: ttl, RenewEvery: ttl / 10, RetryAfter: ttl / 100}},
-	{"giving way", lease.Options{TTL: ttl, GiveWay: ttl / 5}},
+	{"acquire delay", lease.Options{TTL: ttl, AcquireDelay: ttl / 5}},
 	{"a short TTL", lease.Options{TTL: 100 * time.Millisecond}},
 }
 

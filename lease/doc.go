@@ -74,7 +74,7 @@
 //
 //	send of the last accepted request                     expiry at the store, at the earliest
 //	│                                                                    │
-//	├─ RenewEvery ─┬─ retries ─ … ─┬───────── Notice ─────┬── Margin ────┤
+//	├─ RenewEvery ─┬─ retries ─ … ─┬────── GracePeriod ───┬── Margin ────┤
 //	               renewal         Context ends           deadline: Token refuses
 //
 // The margin must be more than the two clocks can drift apart within a TTL. What a set

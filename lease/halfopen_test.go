@@ -49,8 +49,8 @@ func TestInvariant52ATenureOutlivesAConnectionThatDiesWithoutAWord(t *testing.T)
 
 func TestInvariant52AcquiringAndReleasingOutlastAConnectionThatDiesWithoutAWord(t *testing.T) {
 	for name, options := range map[string]lease.Options{
-		"at once":    {},
-		"giving way": {GiveWay: 100 * time.Millisecond},
+		"at once":       {},
+		"acquire delay": {AcquireDelay: 100 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, store *transporttest.Store) {

@@ -131,13 +131,13 @@ func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 	why := &obstacle{lease: l}
 	between := pauses{lease: l, longest: l.options.Jitter} // after refusals
 	tenure, err := l.campaign(ctx, why, func(c *candidacy) (*Tenure, error) {
-		if queue == nil && l.options.GiveWay > 0 {
+		if queue == nil && l.options.AcquireDelay > 0 {
 			var err error
 			if queue, err = l.newWaiter(why, hlc.Timestamp{}); err != nil {
 				return nil, err
 			}
 		}
-		for wait := l.options.GiveWay > 0; ; wait = true {
+		for wait := l.options.AcquireDelay > 0; ; wait = true {
 			var tenure *Tenure
 			var version hlc.Timestamp
 			var err error

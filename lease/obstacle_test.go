@@ -116,8 +116,8 @@ func TestInvariant50AcquireOutlastsWhatCanPassWithoutAHotLoop(t *testing.T) {
 		{"a broker that ended a connection for a large packet", unknown(&transport.DisconnectError{Code: 0x95}), transport.ErrPacketTooLarge},
 		{"an unknown outcome", unknown(errors.New("the reply is lost")), transport.ErrOutcomeUnknown},
 	} {
-		for _, options := range []lease.Options{{}, {GiveWay: giveWay}, {EndOnDisconnect: true}, {InstantFailover: true}} {
-			t.Run(fmt.Sprintf("%s, %v %v %v", test.name, options.GiveWay, options.EndOnDisconnect, options.InstantFailover), func(t *testing.T) {
+		for _, options := range []lease.Options{{}, {AcquireDelay: acquireDelay}, {EndOnDisconnect: true}, {InstantFailover: true}} {
+			t.Run(fmt.Sprintf("%s, %v %v %v", test.name, options.AcquireDelay, options.EndOnDisconnect, options.InstantFailover), func(t *testing.T) {
 				inBubble(t, func(t *testing.T, store *transporttest.Store) {
 					var waiting told
 					options.OnWaiting = waiting.hear
@@ -146,7 +146,7 @@ func TestInvariant50AcquireOutlastsWhatCanPassWithoutAHotLoop(t *testing.T) {
 					if err := await.Receive(acquired); err != nil {
 						t.Errorf("Acquire: %v", err)
 					}
-					if took := time.Since(cured); took > ttl/2+2*giveWay+ttl/10 {
+					if took := time.Since(cured); took > ttl/2+2*acquireDelay+ttl/10 {
 						t.Errorf("it acquired the lease %v after nothing stood in the way", took)
 					}
 				})
@@ -170,14 +170,14 @@ func TestAcquireReturnsAtOnceWhatWaitingCannotMend(t *testing.T) {
 		{fmt.Errorf("%w: %w", transport.ErrNotSent, transport.ErrSessionTakenOver), transport.ErrSessionTakenOver},
 		{fmt.Errorf("%w: %w", transport.ErrNotSent, transport.ErrClosed), transport.ErrClosed},
 	} {
-		for _, options := range []lease.Options{{}, {GiveWay: giveWay}} {
+		for _, options := range []lease.Options{{}, {AcquireDelay: acquireDelay}} {
 			inBubble(t, func(t *testing.T, store *transporttest.Store) {
 				l, _, conn := newGrumpy(t, store, "node-a", options)
 				conn.set(failing(test.obstacle))
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				began := time.Now()
-				if _, err := l.Acquire(ctx); !errors.Is(err, test.want) || time.Since(began) > 2*giveWay {
+				if _, err := l.Acquire(ctx); !errors.Is(err, test.want) || time.Since(began) > 2*acquireDelay {
 					t.Errorf("Acquire: %v after %v, want %v at once", err, time.Since(began), test.want)
 				}
 			})
@@ -207,13 +207,13 @@ func TestAnAcquireThatIsGivenUpSaysWhyItWaitedAndWhoHeldTheLease(t *testing.T) {
 		{"nothing answers", false, fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, context.DeadlineExceeded), 3 * ttl,
 			[]error{transport.ErrOutcomeUnknown}, []error{lease.ErrHeld, context.DeadlineExceeded, transport.ErrNotSent}, []string{"outcome unknown"}},
 	} {
-		for _, giveWay := range []time.Duration{0, giveWay} {
-			t.Run(fmt.Sprintf("%s, gives way for %v", test.name, giveWay), func(t *testing.T) {
+		for _, acquireDelay := range []time.Duration{0, acquireDelay} {
+			t.Run(fmt.Sprintf("%s, acquire delay %v", test.name, acquireDelay), func(t *testing.T) {
 				inBubble(t, func(t *testing.T, store *transporttest.Store) {
 					if test.held {
 						newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
 					}
-					l, _, conn := newGrumpy(t, store, "node-b", lease.Options{GiveWay: giveWay})
+					l, _, conn := newGrumpy(t, store, "node-b", lease.Options{AcquireDelay: acquireDelay})
 					ctx, cancel := context.WithCancelCause(t.Context())
 					defer cancel(nil)
 					failed := make(chan error, 1)
@@ -233,7 +233,7 @@ func TestAnAcquireThatIsGivenUpSaysWhyItWaitedAndWhoHeldTheLease(t *testing.T) {
 					cancel(tired)
 					err := await.Receive(failed)
 					for _, want := range append(test.want, tired) {
-						if !errors.Is(err, want) && !(giveWay > 0 && want == transport.ErrOutcomeUnknown) { // a look leaves nothing behind
+						if !errors.Is(err, want) && !(acquireDelay > 0 && want == transport.ErrOutcomeUnknown) { // a look leaves nothing behind
 							t.Errorf("%v\ndoes not match %v", err, want)
 						}
 					}
@@ -258,11 +258,11 @@ func TestAnAcquireThatIsGivenUpSaysWhyItWaitedAndWhoHeldTheLease(t *testing.T) {
 }
 
 func TestOnWaitingIsToldWhenAnObstacleIsGoneAndTheHolderIsWaitedFor(t *testing.T) {
-	for _, giveWay := range []time.Duration{0, giveWay} {
+	for _, acquireDelay := range []time.Duration{0, acquireDelay} {
 		inBubble(t, func(t *testing.T, store *transporttest.Store) {
 			newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
 			var waiting told
-			l, _, conn := newGrumpy(t, store, "node-b", lease.Options{OnWaiting: waiting.hear, GiveWay: giveWay})
+			l, _, conn := newGrumpy(t, store, "node-b", lease.Options{OnWaiting: waiting.hear, AcquireDelay: acquireDelay})
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan struct{})
 			go func() {

@@ -17,10 +17,10 @@ type Options struct {
 	// It absorbs the difference in rate of the two clocks and the time between
 	// a check of the token and the action. Default TTL/10.
 	Margin time.Duration
-	// Notice is how long before its deadline the tenure's context ends when
-	// renewals fail, so that work can stop in time; the token remains usable
+	// GracePeriod is how long before its deadline a tenure's context ends when
+	// renewals fail, so that work can stop in time. The token remains usable
 	// until the deadline. Default TTL/10.
-	Notice time.Duration
+	GracePeriod time.Duration
 	// RenewEvery is the time from one renewal to the next; up to a tenth is
 	// taken off at random, so that many leases spread. Default TTL/3.
 	RenewEvery time.Duration
@@ -34,13 +34,13 @@ type Options struct {
 	// can expire, at random, so that many do not try at once; and how often it
 	// looks while notifications do not arrive. Default TTL/10.
 	Jitter time.Duration
-	// GiveWay is how long Acquire lets others go first whenever it finds the lease
-	// free, the first time included: it looks with a GET, waits, and only then
-	// tries. So a crash is followed by TTL + Jitter + GiveWay without a holder, at
-	// worst, if nobody else is there. It is a courtesy, not a rule of the store:
-	// whoever gives way for less time, or calls TryAcquire, is not held up by it.
-	// Default 0.
-	GiveWay time.Duration
+	// AcquireDelay is how long Acquire lets other waiters go first each time it finds
+	// the lease free, the first time included: it looks with a GET, waits for
+	// AcquireDelay, and only then tries. If no other process waits, a crash is followed
+	// by TTL + Jitter + AcquireDelay without a holder, at worst. The store does not
+	// enforce the delay: a waiter with a shorter one, or a call of TryAcquire, does not
+	// wait for it. Default 0.
+	AcquireDelay time.Duration
 	// Holder is the name under which the lease is held, for others to see.
 	// Default: the MQTT client id. Two processes with one name still exclude
 	// each other.
@@ -96,7 +96,7 @@ func (o *Options) complete(clientID string) error {
 	}
 	defaulted(&o.TTL, defaultTTL)
 	defaulted(&o.Margin, o.TTL/10)
-	defaulted(&o.Notice, o.TTL/10)
+	defaulted(&o.GracePeriod, o.TTL/10)
 	defaulted(&o.RenewEvery, o.TTL/3)
 	defaulted(&o.RequestTimeout, o.TTL/6)
 	defaulted(&o.RetryAfter, o.TTL/50)
@@ -121,7 +121,7 @@ func (o *Options) probe() time.Duration {
 	if o.EndOnDisconnect {
 		// No other connection can save the tenure, and this one may: so it is given up
 		// when that is too late.
-		patience = max(patience, o.TTL-o.Margin-o.Notice-o.RenewEvery-o.RequestTimeout)
+		patience = max(patience, o.TTL-o.Margin-o.GracePeriod-o.RenewEvery-o.RequestTimeout)
 	}
 	return patience
 }
@@ -134,9 +134,9 @@ func (o *Options) validate() error {
 		name  string
 		value time.Duration
 	}{
-		{"Margin", o.Margin}, {"Notice", o.Notice}, {"RenewEvery", o.RenewEvery},
+		{"Margin", o.Margin}, {"GracePeriod", o.GracePeriod}, {"RenewEvery", o.RenewEvery},
 		{"RequestTimeout", o.RequestTimeout}, {"RetryAfter", o.RetryAfter}, {"Jitter", o.Jitter},
-		{"GiveWay", o.GiveWay},
+		{"AcquireDelay", o.AcquireDelay},
 	} {
 		if duration.value < 0 {
 			return fmt.Errorf("%s %v is negative", duration.name, duration.value)
@@ -147,12 +147,12 @@ func (o *Options) validate() error {
 	}
 	// A renewal whose reply is lost must leave room for another.
 	needed := o.RenewEvery + o.RequestTimeout + o.RetryAfter + o.RequestTimeout
-	if available := o.TTL - o.Margin - o.Notice; needed > available {
+	if available := o.TTL - o.Margin - o.GracePeriod; needed > available {
 		return fmt.Errorf("one lost reply would lose the lease: "+
 			"RenewEvery %v + RequestTimeout %v + RetryAfter %v + RequestTimeout %v = %v, "+
-			"but TTL %v − Margin %v − Notice %v leaves %v; make TTL at least %v, or RenewEvery at most %v",
+			"but TTL %v − Margin %v − GracePeriod %v leaves %v; make TTL at least %v, or RenewEvery at most %v",
 			o.RenewEvery, o.RequestTimeout, o.RetryAfter, o.RequestTimeout, needed,
-			o.TTL, o.Margin, o.Notice, available, needed+o.Margin+o.Notice, max(available-(needed-o.RenewEvery), 0))
+			o.TTL, o.Margin, o.GracePeriod, available, needed+o.Margin+o.GracePeriod, max(available-(needed-o.RenewEvery), 0))
 	}
 	return nil
 }

@@ -76,12 +76,12 @@ func (l *Lease) deadline(sent time.Duration) time.Duration {
 func (t *Tenure) Name() string { return t.lease.name }
 
 // Context returns a context for the work that this tenure allows. It ends when
-// the tenure ends, and Options.Notice before the deadline if renewals fail;
+// the tenure ends, and Options.GracePeriod before the deadline if renewals fail;
 // context.Cause says why.
 func (t *Tenure) Context() context.Context { return t.ctx }
 
 // TokenContext returns a context for requests that carry the token. It ends when Token
-// begins to refuse, which is later than Context by up to Options.Notice; context.Cause
+// begins to refuse, which is later than Context by up to Options.GracePeriod; context.Cause
 // says why.
 func (t *Tenure) TokenContext() context.Context { return t.living }
 
@@ -338,9 +338,9 @@ func (t *Tenure) releaseError(err error) error {
 // keep renews the tenure until it is over, and watches the deadline, the key and
 // the connection. It is the tenure's only goroutine; the client owns it.
 //
-// It looks at the clock twice in a Notice, however far off the next renewal is. Go's
+// It looks at the clock twice in a GracePeriod, however far off the next renewal is. Go's
 // timers stand still while a machine is suspended and the lease's clock does not, so
-// that after the machine woke the context ends when half a Notice of running time has
+// that after the machine woke the context ends when half a GracePeriod of running time has
 // passed. (Token and Remaining notice at once.)
 func (t *Tenure) keep(client context.Context, sent time.Duration) {
 	defer close(t.idle)
@@ -354,7 +354,7 @@ func (t *Tenure) keep(client context.Context, sent time.Duration) {
 	stopped := (<-chan struct{})(t.stopped)
 	// A tenure that is released soon is to cost the store no watch. One that begins later
 	// finds what happened before, as long as no renewal has covered it up.
-	watchAt := sent + min(options.Notice/2, options.RenewEvery/4)
+	watchAt := sent + min(options.GracePeriod/2, options.RenewEvery/4)
 	var watch *transport.Watch
 	var changes <-chan transport.Change
 	defer func() {
@@ -377,14 +377,14 @@ func (t *Tenure) keep(client context.Context, sent time.Duration) {
 				changes = watch.Changes()
 			}
 		}
-		noticeIn := left - options.Notice
+		graceIn := left - options.GracePeriod
 		next := left
-		if noticeIn > 0 {
-			next = noticeIn
+		if graceIn > 0 {
+			next = graceIn
 		} else {
 			t.warn() // too late for a renewal; the owner must wind up
 		}
-		wake := min(next, max(options.Notice/2, time.Millisecond))
+		wake := min(next, max(options.GracePeriod/2, time.Millisecond))
 		if doubted && now >= askAt {
 			t.confirm(next)
 			doubted, askAt = false, options.Clock()+options.RetryAfter // a flood of hints is not a flood of questions
@@ -392,9 +392,9 @@ func (t *Tenure) keep(client context.Context, sent time.Duration) {
 		} else if doubted {
 			wake = min(wake, askAt-now)
 		}
-		if stopped != nil && noticeIn > 0 {
+		if stopped != nil && graceIn > 0 {
 			if now >= renewAt {
-				renewAt = t.renew(noticeIn, &between)
+				renewAt = t.renew(graceIn, &between)
 				continue
 			}
 			wake = min(wake, renewAt-now)

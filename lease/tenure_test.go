@@ -72,13 +72,13 @@ func TestInvariants2And3TheDeadlineIsCheckedInsideTheCallAndCountsSuspendedTime(
 func TestInvariant3TheContextEndsSoonAfterTheMachineWokeUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		var suspend skewed
-		options := lease.Options{Clock: suspend.clock(), Notice: ttl / 10}
+		options := lease.Options{Clock: suspend.clock(), GracePeriod: ttl / 10}
 		tenure := newNode(t, store, "node-a", options).mustAcquire(t)
 		time.Sleep(ttl / 20) // long before anything is due
 		suspend.jump(time.Hour)
 		woke := time.Now()
 		await.Receive(tenure.Done())
-		if got, limit := time.Since(woke), options.Notice/2; got > limit {
+		if got, limit := time.Since(woke), options.GracePeriod/2; got > limit {
 			t.Errorf("the context ended %v after the machine woke up, want at most %v", got, limit)
 		}
 	})
@@ -314,7 +314,7 @@ func TestInvariant43NothingWaitsForARenewalThatHangs(t *testing.T) {
 
 func TestInvariant8TheContextEndsBeforeTheDeadlineAndThatBeforeTheStoresExpiry(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{Margin: 200 * time.Millisecond, Notice: 300 * time.Millisecond})
+		n := newNode(t, store, "node-a", lease.Options{Margin: 200 * time.Millisecond, GracePeriod: 300 * time.Millisecond})
 		tenure := n.mustAcquire(t)
 		token := mustToken(t, tenure)
 		n.conn.Cut()
@@ -541,7 +541,7 @@ func TestReleaseWaitsForNobodyOnceTheTTLIsOver(t *testing.T) {
 		if err := tenure.Release(t.Context()); err != nil {
 			t.Errorf("Release: %v", err)
 		}
-		// Notice, Margin on both sides of the TTL, and the time that the last request may
+		// GracePeriod, Margin on both sides of the TTL, and the time that the last request may
 		// have taken to reach the store.
 		if waited, want := time.Since(began), 3*ttl/10+ttl/6; waited.Round(time.Millisecond) != want.Round(time.Millisecond) {
 			t.Errorf("it waited %v, %v were left of the TTL", waited, want)

@@ -19,9 +19,9 @@ import (
 // of) the waiter looks every Jitter, until a notification comes again. So losing
 // all of them costs at most Jitter, and hearing them costs no polling.
 //
-// With GiveWay "try" becomes: look with a GET, and if the lease is free, wait that
+// With AcquireDelay "try" becomes: look with a GET, and if the lease is free, wait that
 // long for another to take it, then try. The look comes when a try would have
-// come, so GiveWay is added to every delay once, never more.
+// come, so AcquireDelay is added to every delay once, never more.
 type waiter struct {
 	lease   *Lease
 	why     *obstacle
@@ -50,7 +50,7 @@ func (l *Lease) newWaiter(why *obstacle, seen hlc.Timestamp) (*waiter, error) {
 		timer:   time.NewTimer(l.expiry()),
 		seen:    seen,
 	}
-	if l.options.GiveWay > 0 {
+	if l.options.AcquireDelay > 0 {
 		w.timer.Reset(1) // at once: nobody has asked the store yet
 	}
 	return w, nil
@@ -65,13 +65,13 @@ func (w *waiter) close() {
 func (l *Lease) expiry() time.Duration { return l.options.TTL + jitter(l.options.Jitter) }
 
 // turn returns when it is time to try, and others had the chance to. The errors are
-// those of wait and giveWay.
+// those of wait and delay.
 func (w *waiter) turn(ctx context.Context, lost <-chan struct{}) error {
 	for {
 		if err := w.wait(ctx, lost); err != nil {
 			return err
 		}
-		if free, err := w.giveWay(ctx, lost); free || err != nil {
+		if free, err := w.delay(ctx, lost); free || err != nil {
 			return err
 		}
 	}
@@ -130,16 +130,16 @@ func (w *waiter) rest(d time.Duration) {
 	w.timer.Reset(d)
 }
 
-// giveWay lets others have the lease first, and reports whether it is still for
+// delay lets others have the lease first, and reports whether it is still for
 // the taking. The error is one for which waiting is in vain.
-func (w *waiter) giveWay(ctx context.Context, lost <-chan struct{}) (free bool, err error) {
-	if w.lease.options.GiveWay == 0 {
+func (w *waiter) delay(ctx context.Context, lost <-chan struct{}) (free bool, err error) {
+	if w.lease.options.AcquireDelay == 0 {
 		return true, nil
 	}
 	if free, err := w.look(ctx); !free {
 		return false, err
 	}
-	w.timer.Reset(w.lease.options.GiveWay)
+	w.timer.Reset(w.lease.options.AcquireDelay)
 	for {
 		select {
 		case <-ctx.Done():

@@ -19,15 +19,15 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-const giveWay = ttl / 4
+const acquireDelay = ttl / 4
 
-func TestAFreeLeaseIsAcquiredOnlyAfterGivingWay(t *testing.T) {
+func TestAFreeLeaseIsAcquiredOnlyAfterTheAcquireDelay(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{GiveWay: giveWay})
+		n := newNode(t, store, "node-a", lease.Options{AcquireDelay: acquireDelay})
 		began := time.Now()
 		tenure := n.mustAcquire(t)
-		if waited := time.Since(began); waited < giveWay || waited > giveWay+10*time.Millisecond {
-			t.Errorf("acquired after %v, want %v", waited, giveWay)
+		if waited := time.Since(began); waited < acquireDelay || waited > acquireDelay+10*time.Millisecond {
+			t.Errorf("acquired after %v, want %v", waited, acquireDelay)
 		}
 		if left := tenure.Remaining(); left < ttl-ttl/10-10*time.Millisecond {
 			t.Errorf("%v are left: the wait was taken off the tenure", left)
@@ -35,13 +35,13 @@ func TestAFreeLeaseIsAcquiredOnlyAfterGivingWay(t *testing.T) {
 	})
 }
 
-func TestWhoGivesWayLeavesAVacancyToWhoDoesNot(t *testing.T) {
+func TestAWaiterWithAnAcquireDelayLeavesTheLeaseToOneWithout(t *testing.T) {
 	for _, silence := range []bool{false, true} {
 		for _, dies := range []bool{false, true} {
 			t.Run(fmt.Sprintf("notifications lost %v, holder dies %v", silence, dies), func(t *testing.T) {
 				inBubble(t, func(t *testing.T, store *transporttest.Store) {
 					holder := newNode(t, store, "holder", lease.Options{})
-					polite := newNode(t, store, "polite", lease.Options{GiveWay: giveWay})
+					polite := newNode(t, store, "polite", lease.Options{AcquireDelay: acquireDelay})
 					hasty := newNode(t, store, "hasty", lease.Options{})
 					for _, n := range []node{polite, hasty} {
 						n.conn.Silence(silence)
@@ -77,23 +77,23 @@ func TestWhoGivesWayLeavesAVacancyToWhoDoesNot(t *testing.T) {
 	}
 }
 
-func TestInvariant25GivingWayAddsItselfOnceToTheTimeWithoutAHolder(t *testing.T) {
+func TestInvariant25TheAcquireDelayIsAddedOnceToTheTimeWithoutAHolder(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		harm  func(node)
 		limit time.Duration
 	}{
-		{"notifications arrive", func(node) {}, ttl + 10*time.Millisecond + giveWay},
-		{"every notification is lost", func(n node) { n.conn.Silence(true) }, ttl + ttl/10 + giveWay},
+		{"notifications arrive", func(node) {}, ttl + 10*time.Millisecond + acquireDelay},
+		{"every notification is lost", func(n node) { n.conn.Silence(true) }, ttl + ttl/10 + acquireDelay},
 		{"no watch can be registered", func(n node) {
 			n.scripted("KEYNOTIFY", always(transporttest.Fault{LoseRequest: true}))
-		}, ttl + ttl/10 + giveWay},
+		}, ttl + ttl/10 + acquireDelay},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for _, lifetime := range []time.Duration{0, ttl / 2, 5*ttl + ttl/7, 20 * ttl} {
 				inBubble(t, func(t *testing.T, store *transporttest.Store) {
 					a := newNode(t, store, "node-a", lease.Options{})
-					b := newNode(t, store, "node-b", lease.Options{GiveWay: giveWay})
+					b := newNode(t, store, "node-b", lease.Options{AcquireDelay: acquireDelay})
 					test.harm(b)
 					a.mustAcquire(t)
 					acquired := acquireInBackground(t.Context(), t, b)
@@ -131,7 +131,7 @@ func (f *forger) forge(words ...string) {
 	})
 }
 
-func TestInvariant26ForgedNotificationsDoNotHoldUpWhoGivesWay(t *testing.T) {
+func TestInvariant26ForgedNotificationsDoNotHoldUpAWaiterWithAnAcquireDelay(t *testing.T) {
 	for _, words := range [][]string{{"SET", "VALUE", "forger:1"}, {"DELETE"}} {
 		t.Run(words[0], func(t *testing.T) {
 			inBubble(t, func(t *testing.T, store *transporttest.Store) {
@@ -141,26 +141,26 @@ func TestInvariant26ForgedNotificationsDoNotHoldUpWhoGivesWay(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer client.Close()
-				l, err := lease.New(client, name, lease.Options{TTL: ttl, Clock: lease.MonotonicClock(), GiveWay: giveWay})
+				l, err := lease.New(client, name, lease.Options{TTL: ttl, Clock: lease.MonotonicClock(), AcquireDelay: acquireDelay})
 				if err != nil {
 					t.Fatal(err)
 				}
 				began := time.Now()
 				acquired := acquireInBackground(t.Context(), t, node{Lease: l, client: client, conn: conn.Conn})
 				for range 9 {
-					time.Sleep(giveWay / 10)
+					time.Sleep(acquireDelay / 10)
 					conn.forge(words...)
 				}
 				await.Receive(acquired)
-				if waited := time.Since(began); waited < giveWay || waited > giveWay+10*time.Millisecond {
-					t.Errorf("acquired after %v, want %v", waited, giveWay)
+				if waited := time.Since(began); waited < acquireDelay || waited > acquireDelay+10*time.Millisecond {
+					t.Errorf("acquired after %v, want %v", waited, acquireDelay)
 				}
 			})
 		})
 	}
 }
 
-func TestInvariant28OneReleaseCausesAtMostOneTryByEachWhoGivesWay(t *testing.T) {
+func TestInvariant28OneReleaseCausesAtMostOneTryByEachWaiterWithAnAcquireDelay(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		tenure := newNode(t, store, "holder", lease.Options{}).mustAcquire(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -168,7 +168,7 @@ func TestInvariant28OneReleaseCausesAtMostOneTryByEachWhoGivesWay(t *testing.T) 
 		var tries, looks [waiters]func() int64
 		ended := make(chan struct{})
 		for i := range waiters {
-			n := newNode(t, store, "waiter-"+string(rune('a'+i)), lease.Options{GiveWay: giveWay})
+			n := newNode(t, store, "waiter-"+string(rune('a'+i)), lease.Options{AcquireDelay: acquireDelay})
 			go func() {
 				if _, err := n.Acquire(ctx); err == nil {
 					await.Receive(ctx.Done())
@@ -191,7 +191,7 @@ func TestInvariant28OneReleaseCausesAtMostOneTryByEachWhoGivesWay(t *testing.T) 
 		if err := tenure.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(giveWay + ttl/5) // before the winner's first renewal
+		time.Sleep(acquireDelay + ttl/5) // before the winner's first renewal
 		if got := total(tries); got < 1 || got > waiters {
 			t.Errorf("%d tries by %d waiters after one release", got, waiters)
 		}
@@ -219,20 +219,20 @@ func (n node) counted(a, b string) (countA, countB func() int64) {
 	return numberA.Load, numberB.Load
 }
 
-func TestWhoGivesWayEndsWithItsContextAndLeavesNothing(t *testing.T) {
+func TestTheAcquireDelayEndsWithItsContextAndLeavesNothing(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		harm func(node)
 	}{
-		{"while it gives way", func(node) {}},
+		{"during the delay", func(node) {}},
 		{"while the connection is down", func(n node) { n.conn.Cut() }},
 		{"while answers are lost", func(n node) { n.scripted("GET", always(transporttest.Fault{LoseReply: true})) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				n := newNode(t, store, "node-a", lease.Options{GiveWay: giveWay})
+				n := newNode(t, store, "node-a", lease.Options{AcquireDelay: acquireDelay})
 				test.harm(n)
-				ctx, cancel := context.WithTimeout(t.Context(), giveWay/2)
+				ctx, cancel := context.WithTimeout(t.Context(), acquireDelay/2)
 				defer cancel()
 				_, err := n.Acquire(ctx)
 				if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, transport.ErrOutcomeUnknown) {
@@ -251,7 +251,7 @@ func TestWhoGivesWayEndsWithItsContextAndLeavesNothing(t *testing.T) {
 
 func TestALookThatFailsIsRepeatedAndARefusedOneIsNot(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{GiveWay: giveWay})
+		n := newNode(t, store, "node-a", lease.Options{AcquireDelay: acquireDelay})
 		n.scripted("GET", func(number int64) transporttest.Fault {
 			return transporttest.Fault{LoseReply: number <= 3}
 		})
