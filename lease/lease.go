@@ -38,15 +38,15 @@ func New(client *transport.Client, name string, options Options) (*Lease, error)
 // Name returns the lease's name.
 func (l *Lease) Name() string { return l.name }
 
-// Holder is who holds a lease.
+// Holder describes the holder of a lease at one moment.
 type Holder struct {
-	// Held is false when nobody does; the other fields are then zero.
+	// Held is false if the lease is free. The other fields are then zero.
 	Held bool
 	// Name is the holder's name.
 	Name string
-	// Tenure tells one tenure from another, of the same holder too. It is the
-	// whole value of the key.
-	Tenure string
+	// Value is the value of the lease's key. It differs between two tenures, those of
+	// one holder too.
+	Value string
 	// Version is that of the latest renewal. It is not a fencing token.
 	Version hlc.Timestamp
 }
@@ -60,7 +60,7 @@ func holderOf(entry transport.Entry) Holder {
 	if colon := strings.LastIndexByte(value, ':'); colon >= 0 {
 		name = value[:colon]
 	}
-	return Holder{Held: true, Name: name, Tenure: value, Version: entry.Version}
+	return Holder{Held: true, Name: name, Value: value, Version: entry.Version}
 }
 
 // Holder asks the store who holds the lease at this moment.

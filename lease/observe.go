@@ -110,7 +110,7 @@ func (o *observation) hear(entry transport.Entry, open bool) {
 }
 
 func (o *observation) differs(holder Holder) bool {
-	return holder.Held != o.known.Held || holder.Tenure != o.known.Tenure
+	return holder.Held != o.known.Held || holder.Value != o.known.Value
 }
 
 // watchKey asks for notifications, unless they come already.

@@ -398,8 +398,8 @@ func (c *checker) shown(holder lease.Holder) {
 	if c.sim.elapsed() >= c.expires {
 		held = ""
 	}
-	if holder.Tenure != held {
-		c.violationLocked("the onlooker shows %s, and the store holds %s", c.nameLocked(holder.Tenure), c.nameLocked(held))
+	if holder.Value != held {
+		c.violationLocked("the onlooker shows %s, and the store holds %s", c.nameLocked(holder.Value), c.nameLocked(held))
 	}
 }
 
