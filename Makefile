@@ -1,7 +1,7 @@
 # Everything that .ci/run does can be done by hand here, in pieces.
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.1
-MODULES := . server examples
+MODULES := . server cmd/tenure examples
 FUZZTIME ?= 10s
 COUNT ?= 1
 SEEDS ?= 2000
@@ -81,4 +81,4 @@ demo: ## Watch an active/standby pair fail over
 
 .PHONY: install
 install: ## Install the command tenure
-	go install ./server/cmd/tenure
+	go install ./cmd/tenure

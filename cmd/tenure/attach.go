@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/server"
-	"github.com/tenurelock/tenure/server/internal/memory"
 )
 
 // attachSettings are the flags of serve about somebody else's broker.

@@ -11,14 +11,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/logwriter"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := command().ExecuteContext(ctx); err != nil {
-		last := logs.NewWriter(os.Stderr, logRoom) // standard error may not be read any more
+		last := logwriter.New(os.Stderr, logRoom) // standard error may not be read any more
 		fmt.Fprintln(last, "tenure:", err)
 		last.Close(lastWords)
 		stop()

@@ -17,10 +17,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/logwriter"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
-	"github.com/tenurelock/tenure/server/internal/logs"
-	"github.com/tenurelock/tenure/server/internal/memory"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -137,7 +137,7 @@ func (s *serveSettings) run(cmd *cobra.Command) error {
 		writer io.Writer
 		set    func(io.Writer)
 	}{{cmd.OutOrStdout(), cmd.SetOut}, {cmd.ErrOrStderr(), cmd.SetErr}} {
-		writer := logs.NewWriter(stream.writer, logRoom)
+		writer := logwriter.New(stream.writer, logRoom)
 		defer writer.Close(lastWords)
 		stream.set(writer)
 	}

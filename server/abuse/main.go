@@ -97,7 +97,7 @@ func run(ctx context.Context) error {
 
 // build makes the command tenure in a folder and returns its path.
 func build(ctx context.Context, folder string) (string, error) {
-	const command = "github.com/tenurelock/tenure/server/cmd/tenure"
+	const command = "github.com/tenurelock/tenure/cmd/tenure"
 	path := filepath.Join(folder, "tenure.exe") // Windows needs the ending, the others take any
 	if out, err := exec.CommandContext(ctx, "go", "build", "-o", path, command).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)

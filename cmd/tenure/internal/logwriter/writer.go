@@ -1,4 +1,12 @@
-package logs
+// Package logwriter decouples a program from the reader of its log.
+//
+// A log often goes to a pipe. When the program at the other end stops reading, each write
+// blocks, and soon every goroutine that logs blocks with it. A [Writer] queues lines and
+// writes them in a goroutine of its own, so that a full pipe delays only the log. Lines that
+// find the queue full are dropped and counted.
+//
+// It does not order the lines of different Writers, and it does not keep what it drops.
+package logwriter
 
 import (
 	"fmt"
@@ -7,11 +15,12 @@ import (
 	"time"
 )
 
-// A Writer passes on what is written to it, in a goroutine of its own. Write never waits:
-// what finds no room is dropped and counted, and a line says so once there is room again.
-// A pipe that is not read therefore delays the log, and no part of the program.
+// A Writer writes lines to a file or pipe from a goroutine of its own. Write never blocks: a
+// line that finds the queue full is dropped and counted, and the next line that fits is
+// preceded by one that gives the count.
 //
-// Methods are safe for concurrent use.
+// Methods are safe for concurrent use. The methods of the underlying writer are called from
+// one goroutine only.
 type Writer struct {
 	to    io.Writer
 	bound int
@@ -21,13 +30,13 @@ type Writer struct {
 
 	mu      sync.Mutex
 	queue   []byte
-	dropped int // writes, since the last that was queued
+	dropped int // lines dropped since the last queued one
 	closed  bool
 }
 
-// NewWriter returns a Writer with room for so many bytes beside those that are being
-// written. It must be closed.
-func NewWriter(to io.Writer, bound int) *Writer {
+// New returns a Writer to an underlying writer. At most bound bytes wait in its queue, beside
+// those that are being written. The Writer must be closed.
+func New(to io.Writer, bound int) *Writer {
 	w := &Writer{
 		to:    to,
 		bound: bound,
@@ -39,8 +48,9 @@ func NewWriter(to io.Writer, bound int) *Writer {
 	return w
 }
 
-// Write queues a line, whole or not at all. It reports success in either case: a log has no
-// better place to complain. After Close everything is dropped.
+// Write queues a line, whole or not at all, and returns len(line) and nil in either case: a
+// log has no better place to report its own errors. After Close it drops every line. It does
+// not keep line.
 func (w *Writer) Write(line []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -60,7 +70,7 @@ func (w *Writer) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// noteDropped queues a line about those that were dropped. It is called with mu locked.
+// noteDropped queues a line that gives the number of dropped lines. mu is locked.
 func (w *Writer) noteDropped() {
 	if w.dropped > 0 {
 		w.queue = fmt.Appendf(w.queue, "%d lines of the log were dropped here: it was not read in time\n", w.dropped)
@@ -86,7 +96,7 @@ func (w *Writer) run() {
 		w.queue = spare[:0]
 		w.mu.Unlock()
 		if len(batch) > 0 {
-			_, _ = w.to.Write(batch) // a log that cannot be written is lost
+			_, _ = w.to.Write(batch) // there is nowhere to report an error to
 		}
 		if stopping {
 			return
@@ -95,9 +105,9 @@ func (w *Writer) run() {
 	}
 }
 
-// Close writes what is queued, and gives up after patience. It reports whether all of it
-// was written: if not, a goroutine is left that waits for the reader, since a write to a
-// pipe cannot be interrupted. Only the first Close has an effect.
+// Close writes the queued lines and waits for that no longer than patience. It reports
+// whether they were all written. If not, one goroutine stays blocked in its write, because a
+// write to a pipe cannot be interrupted. Later calls only wait again.
 func (w *Writer) Close(patience time.Duration) bool {
 	w.mu.Lock()
 	if !w.closed {

@@ -1,4 +1,4 @@
-package logs
+package logwriter
 
 import (
 	"bufio"
@@ -13,9 +13,9 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 )
 
-func TestWhatIsWrittenArrivesInOrder(t *testing.T) {
+func TestLinesArriveInOrder(t *testing.T) {
 	log := new(strings.Builder)
-	w := NewWriter(log, 1<<20)
+	w := New(log, 1<<20)
 	var want strings.Builder
 	for i := range 1000 {
 		line := fmt.Sprintln("line", i)
@@ -28,23 +28,23 @@ func TestWhatIsWrittenArrivesInOrder(t *testing.T) {
 		t.Error("Close gave up")
 	}
 	if log.String() != want.String() {
-		t.Error("it is not what was written")
+		t.Error("the log differs from the lines written")
 	}
 	_, _ = w.Write([]byte("too late\n"))
 	if log.String() != want.String() {
-		t.Error("something is written after Close")
+		t.Error("a line was written after Close")
 	}
 }
 
-// The pipe is a real one: a write to it stops when 64 KiB are in it.
-func TestAPipeThatIsNotReadDelaysNoLineAndTheLossIsCounted(t *testing.T) {
+// The pipe is a real one: a write to it blocks once it holds 64 KiB.
+func TestAnUnreadPipeDelaysNoWriteAndDroppedLinesAreCounted(t *testing.T) {
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer reader.Close()
 	const total = 10_000
-	w := NewWriter(writer, 1<<16)
+	w := New(writer, 1<<16)
 	line := []byte(strings.Repeat("x", 99) + "\n")
 	await.Done(func() {
 		for range total {
@@ -52,9 +52,9 @@ func TestAPipeThatIsNotReadDelaysNoLineAndTheLossIsCounted(t *testing.T) {
 		}
 	})
 	if await.Result(func() bool { return w.Close(time.Millisecond) }) {
-		t.Error("Close says that all is written")
+		t.Error("Close reports that every line was written")
 	}
-	// The log is read after all.
+	// The reader starts late.
 	seen, dropped := make(chan int, 1), make(chan int, 1)
 	go func() {
 		lines, lost := 0, 0
@@ -69,7 +69,7 @@ func TestAPipeThatIsNotReadDelaysNoLineAndTheLossIsCounted(t *testing.T) {
 		dropped <- lost
 	}()
 	if !await.Result(func() bool { return w.Close(await.Patience) }) {
-		t.Error("the goroutine is still there")
+		t.Error("the goroutine still runs")
 	}
 	_ = writer.Close()
 	if arrived, lost := await.Receive(seen), await.Receive(dropped); arrived+lost != total || lost == 0 {
@@ -77,13 +77,13 @@ func TestAPipeThatIsNotReadDelaysNoLineAndTheLossIsCounted(t *testing.T) {
 	}
 }
 
-func TestALossIsToldBetweenTheLinesWhereItHappened(t *testing.T) {
+func TestTheCountOfDroppedLinesStandsWhereTheyAreMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader, writer := io.Pipe()
-		w := NewWriter(writer, 8)
+		w := New(writer, 8)
 		for _, line := range []string{"first\n", "second\n", "third\n", "fourth\n"} {
 			_, _ = w.Write([]byte(line))
-			synctest.Wait() // the first is being written, the second fills the queue
+			synctest.Wait() // the first line is being written, the second fills the queue
 		}
 		text := make(chan string, 1)
 		go func() {

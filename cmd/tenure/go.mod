@@ -1,0 +1,30 @@
+module github.com/tenurelock/tenure/cmd/tenure
+
+go 1.25.0
+
+require (
+	github.com/eclipse/paho.golang v0.23.0
+	github.com/spf13/cobra v1.10.2
+	github.com/spf13/pflag v1.0.9
+	github.com/tenurelock/tenure v0.0.0
+	github.com/tenurelock/tenure/server v0.0.0
+	golang.org/x/crypto v0.54.0
+	golang.org/x/term v0.45.0
+)
+
+require (
+	github.com/cenkalti/backoff/v4 v4.3.0 // indirect
+	github.com/gorilla/websocket v1.5.3 // indirect
+	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/mochi-mqtt/server/v2 v2.7.9 // indirect
+	github.com/rs/xid v1.4.0 // indirect
+	go.yaml.in/yaml/v3 v3.0.6 // indirect
+	golang.org/x/sys v0.47.0 // indirect
+)
+
+// "go install …/cmd/tenure@version" refuses a go.mod with replace directives: the commit of a
+// release requires the released versions of both modules and has none.
+replace (
+	github.com/tenurelock/tenure => ../../
+	github.com/tenurelock/tenure/server => ../../server
+)
