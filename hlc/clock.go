@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// defaultMaxDrift is the skew that the protocol allows (PROTOCOL sections 1 and 3).
+// defaultMaxDrift is the skew that the protocol allows (docs/protocol.md §1.1 and §3.4).
 const defaultMaxDrift = time.Minute
 
 // ErrDrift is what errors.Is finds in the error of [Clock.Update] when a remote

@@ -28,7 +28,7 @@
 //
 // The rules are those of Kulkarni et al., "Logical Physical Clocks" (2014), cited
 // below as HLC. The text form and the skew limit of one minute are those of the
-// state store protocol (PROTOCOL section 3).
+// state store protocol (docs/protocol.md §3).
 //
 // # What a timestamp does not say
 //

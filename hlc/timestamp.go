@@ -24,7 +24,7 @@ const (
 	// that whatever was parsed can be encoded, padded or not, and parsed again.
 	maxNode = maxText - len("9223372036854775807:18446744073709551615:")
 
-	// The widths to which deployed clients pad the numbers (PROTOCOL section 3).
+	// The widths to which deployed clients pad the numbers (docs/protocol.md §3.1).
 	paddedWall    = 15
 	paddedCounter = 5
 )
@@ -49,8 +49,8 @@ type Timestamp struct {
 	Node string
 }
 
-// Parse reads the text form of a timestamp, "wall:counter:node" (PROTOCOL
-// section 3), as in "1696374425000:0:CLIENT". The numbers may have any number of
+// Parse reads the text form of a timestamp, "wall:counter:node" (docs/protocol.md
+// §3.1), as in "1696374425000:0:CLIENT". The numbers may have any number of
 // leading zeros, since deployed clients pad them.
 //
 // It is strict otherwise: exactly three fields; numbers of decimal digits alone,

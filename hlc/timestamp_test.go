@@ -262,11 +262,11 @@ func TestMerge(t *testing.T) {
 		wall   int64
 		want   Timestamp
 	}{
-		{"PROTOCOL section 3: client and store in the same millisecond, a store without history",
+		{"docs/protocol.md §3.3: client and store in the same millisecond, a store without history",
 			Timestamp{0, 0, "StateStore"}, Timestamp{1696374425000, 0, "CLIENT"}, 1696374425000, Timestamp{1696374425000, 1, "StateStore"}},
-		{"PROTOCOL section 3: the same after an earlier event of the store",
+		{"docs/protocol.md §3.3: the same after an earlier event of the store",
 			Timestamp{1696374425000, 0, "StateStore"}, Timestamp{1696374425000, 0, "CLIENT"}, 1696374425000, Timestamp{1696374425000, 1, "StateStore"}},
-		{"PROTOCOL section 3: with the store's clock ahead the version carries the store's",
+		{"docs/protocol.md §3.3: with the store's clock ahead the version carries the store's",
 			Timestamp{0, 0, "StateStore"}, Timestamp{1696374425000, 5, "CLIENT"}, 1696374425123, Timestamp{1696374425123, 0, "StateStore"}},
 
 		{"physical time is the largest: the counter starts again", Timestamp{10, 3, "a"}, Timestamp{10, 8, "b"}, 11, Timestamp{11, 0, "a"}},

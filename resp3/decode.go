@@ -78,7 +78,7 @@ const minBulk = 6
 // reply, and an error here.
 //
 // Beside the one spelling of each value it accepts what deployed stores send in two
-// cases (PROTOCOL section 2): an error whose CR LF is missing at the end of the
+// cases (docs/protocol.md §2.3): an error whose CR LF is missing at the end of the
 // payload, and "-1" in place of ":-1", which yields an Integer. Both at once are "-1"
 // alone.
 //

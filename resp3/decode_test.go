@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// The requests that PROTOCOL section 2 quotes as published, and the notifications of
+// The requests that docs/protocol.md §2.1 quotes as published, and the notifications of
 // section 5.
 var arraySamples = []struct {
 	name    string
@@ -28,7 +28,7 @@ var arraySamples = []struct {
 	{"documented notification of a delete", "*2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n", []string{"NOTIFY", "DEL"}},
 }
 
-// The replies of PROTOCOL section 2, in the spellings of both dialects.
+// The replies of docs/protocol.md §2.3, in the spellings of both dialects.
 var valueSamples = []struct {
 	name    string
 	payload string

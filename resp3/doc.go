@@ -1,5 +1,5 @@
 // Package resp3 encodes and decodes the part of RESP3 that the state store protocol
-// uses (PROTOCOL section 2): requests and notifications, which are arrays of bulk
+// uses (docs/protocol.md §2): requests and notifications, which are arrays of bulk
 // strings, and the replies to requests.
 //
 // RESP3 is a text protocol of typed values. The first byte says what a value is, and

@@ -141,7 +141,7 @@ func checkMessage(retain bool, qos byte, responseTopic string, correlation []byt
 
 // drop counts and logs a request that is dropped, and returns what to tell its
 // sender. A sender that wanted to be answered where only the store speaks is sent
-// away (PROTOCOL 1).
+// away (docs/protocol.md §1.2).
 func (s *Server) drop(cl *mqtt.Client, why Dropped) *packets.Code {
 	s.count(func(stats *Stats) { stats.Dropped[why]++ })
 	s.drops.Log("client", logs.Name(cl.ID), "remote", cl.Net.Remote, "reason", string(why))

@@ -61,8 +61,8 @@ func TestARequestIsAnsweredWithEverythingThatDeployedClientsWant(t *testing.T) {
 	}
 }
 
-// PROTOCOL 1: "Required on every request; the request fails without them, or with
-// another QoS."
+// docs/protocol.md §1.2: a request fails without a response topic or correlation data, and
+// with a QoS other than 1.
 func TestProtocol1ARequestThatLacksSomethingIsDroppedAndCounted(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -108,7 +108,7 @@ func TestProtocol1ARequestThatLacksSomethingIsDroppedAndCounted(t *testing.T) {
 	}
 }
 
-// PROTOCOL 1: "QoS 1 only". CONNACK has said so; paho would not send it.
+// docs/protocol.md §1.1: QoS 1 only. CONNACK has said so; paho would not send it.
 func TestProtocol1ARequestWithQoS2EndsTheConnection(t *testing.T) {
 	address, s := startServer(t, server.Options{})
 	p, other := connect(t, address, "p", nil), connect(t, address, "other", nil)
@@ -124,7 +124,7 @@ func TestProtocol1ARequestWithQoS2EndsTheConnection(t *testing.T) {
 	}
 }
 
-// PROTOCOL 1: "MQTT 5 only".
+// docs/protocol.md §1.1: MQTT 5 only.
 func TestProtocol1ARequestOfAnMQTT311ClientEndsItsConnection(t *testing.T) {
 	address, s := startServer(t, server.Options{})
 	observer := connect(t, address, "observer", nil)
@@ -185,7 +185,7 @@ func TestProtocol1ARequestOfAnMQTT311ClientEndsItsConnection(t *testing.T) {
 	observer.mustGet("k", "")
 }
 
-// PROTOCOL 1, and what deployed clients need: the request as the public Go SDK sends
+// docs/protocol.md §1.2, and what deployed clients need: the request as the public Go SDK sends
 // it, which has the hex of its id in its response topic, never subscribes to its
 // notifications, and refuses a reply without __stat or with correlation data of
 // another length.

@@ -99,7 +99,7 @@ func (t *responseTopics) reserved(client, topic string) bool {
 // for the store's replies by default. Those are reserved for every client at any time: a
 // program could guess them, and publish there before the client sends its first request.
 func isRecommended(rest string) bool {
-	return isBelow(rest, "services/statestore") || // PROTOCOL 1, and the SDK for Rust
+	return isBelow(rest, "services/statestore") || // docs/protocol.md §1.2, and the SDK for Rust
 		isBelow(rest, protocol.Service) // what SDKs make of the topic of requests if nothing is set
 }
 

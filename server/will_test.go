@@ -498,7 +498,7 @@ func TestAWillThatIsNotAValidRequestIsRefusedAtConnectAndNeverApplied(t *testing
 	}
 }
 
-// PROTOCOL 1: "MQTT 5 only".
+// docs/protocol.md §1.1: MQTT 5 only.
 func TestProtocol1AWillOfAnMQTT311ClientIsNoRequest(t *testing.T) {
 	address, s := startServer(t, server.Options{})
 	w := bequeath("p", "DEL", "k")

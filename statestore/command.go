@@ -103,7 +103,7 @@ type Command struct {
 }
 
 // stamp is a user property that should hold a timestamp. Its text is judged
-// after authorization (PROTOCOL 4, order of checks), so Parse only notes it.
+// after authorization (docs/protocol.md §4.4), so Parse only notes it.
 type stamp struct {
 	hlc.Timestamp
 	present, malformed bool

@@ -155,7 +155,7 @@ func TestSetOptions(t *testing.T) {
 	}
 }
 
-// PROTOCOL 2: PX must be a positive integer.
+// docs/protocol.md §2.2: PX must be a positive integer.
 func TestPX(t *testing.T) {
 	const longest = 9223372036854 * time.Millisecond // 292 years, the longest Duration in milliseconds
 	tests := []struct {

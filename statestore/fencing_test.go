@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// PROTOCOL 4, the store's rule, and invariants 13 and 14, for each verb that changes
+// docs/protocol.md §4.3, and invariants 13 and 14, for each verb that changes
 // a key which is protected by the token 10:5:m.
 func TestInvariant13And14ProtectedKey(t *testing.T) {
 	const version = "@1696374425000:1:StateStore"
@@ -145,7 +145,7 @@ func TestInvariant15HoleOfDefaultMode(t *testing.T) {
 	}
 }
 
-// The pattern of PROTOCOL 4: the version of the lock is the token of the writes.
+// The pattern of docs/protocol.md §4.2: the version of the lock is the token of the writes.
 func TestVersionOfLockFencesOffThePreviousHolder(t *testing.T) {
 	w := newWorld(t, Options{})
 	first := w.set(ask("SET lock a NEX PX 1000").as("a"))

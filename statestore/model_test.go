@@ -150,7 +150,7 @@ func (m *model) forget(client string) {
 }
 
 // refused returns the text of the refusal of a request by itself, before its key is
-// looked at (PROTOCOL 4, authorization to skew).
+// looked at (docs/protocol.md §4.4, authorization to skew).
 func (m *model) refused(now Instant, r modelRequest) string {
 	switch {
 	case r.denied:

@@ -9,7 +9,7 @@ import (
 // A fault is one thing wrong with a request that is otherwise in order.
 type fault struct {
 	name  string
-	check int // its position in PROTOCOL 4's order of checks
+	check int // its position in docs/protocol.md §4.4's order of checks
 	// part is what the fault breaks: two faults of one part exclude each other.
 	part    string
 	inflict func(*faulty)
@@ -125,7 +125,7 @@ func TestInvariant13RefusalChangesNothing(t *testing.T) {
 	}
 }
 
-// PROTOCOL 4, the order of checks: of two faults the earlier one is answered.
+// docs/protocol.md §4.4, the order of checks: of two faults the earlier one is answered.
 func TestOrderOfChecks(t *testing.T) {
 	// A request that ends after the key has nothing left of these.
 	cut := []string{"options", "condition", "quota"}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// PROTOCOL 2: "published samples, which must all be accepted".
+// docs/protocol.md §2.1: a store accepts all published samples.
 func TestPublishedSamplesAreAccepted(t *testing.T) {
 	const version = "@1696374425000:1:StateStore"
 	tests := []struct {
@@ -46,7 +46,7 @@ func TestPublishedSamplesAreAccepted(t *testing.T) {
 	}
 }
 
-// PROTOCOL 2, the table of replies, and the table Dialects.
+// docs/protocol.md §2.3, the table of replies, and §6, dialects.
 func TestEveryReplyInBothDialects(t *testing.T) {
 	const first = "@1696374425000:1:StateStore"
 	const second = "@1696374425000:2:StateStore"
@@ -112,7 +112,7 @@ func TestEveryReplyInBothDialects(t *testing.T) {
 	}
 }
 
-// PROTOCOL 2, the table of errors: all twelve.
+// docs/protocol.md §2.4, the table of errors: all twelve.
 func TestEveryRefusal(t *testing.T) {
 	tests := []struct {
 		text    string

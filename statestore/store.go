@@ -15,7 +15,7 @@ import (
 const DefaultNode = "StateStore"
 
 // MaxSkew is how far a request's timestamp or fencing token may be ahead of the
-// store's clock (PROTOCOL 3). A token that is not above every version that the store
+// store's clock (docs/protocol.md §3.4). A token that is not above every version that the store
 // has issued may be ahead by more.
 const MaxSkew = time.Minute
 

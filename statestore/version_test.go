@@ -11,7 +11,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 )
 
-// PROTOCOL 3: the version of each SET in a row, by the request's timestamp and the
+// docs/protocol.md §3.3: the version of each SET in a row, by the request's timestamp and the
 // store's time of day.
 func TestVersions(t *testing.T) {
 	type step struct {
@@ -122,7 +122,7 @@ func TestVersionIsThatOfTheValueUntilTheNextSet(t *testing.T) {
 	}
 }
 
-// PROTOCOL 3, skew: more than one minute ahead is rejected, to the millisecond, and
+// docs/protocol.md §3.4: more than one minute ahead is rejected, to the millisecond, and
 // nothing behind ever is.
 func TestSkew(t *testing.T) {
 	tests := []struct {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// PROTOCOL 5: what one request makes the store say to a client that watches key k.
+// docs/protocol.md §5.2: what one request makes the store say to a client that watches key k.
 func TestNotifications(t *testing.T) {
 	const stored = "1696374425000:1:StateStore" // of "SET k v"
 	const next = "1696374425000:2:StateStore"
@@ -109,7 +109,7 @@ func TestNotificationsDoNotChangeWithTheWatchers(t *testing.T) {
 	w.wantLines("SET", w.lines(notified), setLine("a", "k", "v", version), setLine("b", "k", "v", version), setLine("c", "k", "v", version))
 }
 
-// PROTOCOL 5: registrations die with the client's connection.
+// docs/protocol.md §5.4: registrations end with the client's connection.
 func TestForgetDropsEveryWatchOfOneClient(t *testing.T) {
 	w := newWorld(t, Options{})
 	for _, key := range []string{"k", "l", "m"} {

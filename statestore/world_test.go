@@ -10,7 +10,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 )
 
-// noon is the time of day at which every world begins: that of PROTOCOL 3's example.
+// noon is the time at which every world begins: the one of the example in docs/protocol.md §3.3.
 const noon = 1696374425000
 
 // A world is a store and the two clocks that it is told.
@@ -52,7 +52,7 @@ func (r request) as(client string) request   { r.client = client; return r }
 func (r request) at(ts string) request       { r.ts = ts; return r }
 func (r request) fencedBy(ft string) request { r.ft = ft; return r }
 
-// payload encodes words as PROTOCOL 2 says, independently of package resp3.
+// payload encodes words as docs/protocol.md §2.1 says, independently of package resp3.
 func payload(words ...string) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "*%d\r\n", len(words))
@@ -211,7 +211,7 @@ func (w *world) compare(a, b string) int {
 	return x.Compare(y)
 }
 
-// refusal returns the answer for one of the texts of PROTOCOL 2, at noon.
+// refusal returns the answer for one of the texts of docs/protocol.md §2.4, at noon.
 func refusal(text string) string { return refusalAt(text, noon) }
 
 // refusalAt does the same for a store whose clock shows wall: a refusal for a clock
@@ -224,7 +224,7 @@ func refusalAt(text string, wall int64) string {
 	return answer
 }
 
-// The texts of PROTOCOL 2, spelt out once more: the tests compare wire bytes.
+// The texts of docs/protocol.md §2.4, spelt out once more: the tests compare wire bytes.
 const (
 	textTimestampAhead = "the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized"
 	textTokenRequired  = "a fencing token is required for this request"

@@ -15,7 +15,7 @@ const agreementMillis = int64(5 * time.Second / time.Millisecond)
 // maxSkewMillis is maxSkew as timestamps count it.
 const maxSkewMillis = int64(maxSkew / time.Millisecond)
 
-// A clock is the hybrid logical clock of a client (PROTOCOL 3), on the wall clock of its
+// A clock is the hybrid logical clock of a client (docs/protocol.md §3), on the wall clock of its
 // node, which may be wrong and may step. It is not an [hlc.Clock], which never goes back: a
 // client that had been an hour ahead for a moment would be refused for an hour. Versions
 // come from the store, and their order with them, so a client's own timestamps may go back

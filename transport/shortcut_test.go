@@ -434,7 +434,7 @@ func TestBothWaysSendTheSameRequest(t *testing.T) {
 	}
 }
 
-// PROTOCOL 1: a SET asks for persistence by a user property, and says nothing otherwise.
+// docs/protocol.md §1.4: a SET asks for persistence by a user property, and says nothing otherwise.
 func TestASetThatAsksForPersistenceSaysSo(t *testing.T) {
 	bothWays(t, func(t *testing.T, options Options) {
 		b := newQuietBroker(2)

@@ -8,7 +8,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 )
 
-// maxSkew is how far ahead of its own clock a store accepts a timestamp (PROTOCOL 3).
+// maxSkew is how far ahead of its own clock a store accepts a timestamp (docs/protocol.md §3.4).
 const maxSkew = time.Minute
 
 // SkewError is the store's refusal of a request because of a clock, with what this

@@ -10,7 +10,7 @@ const (
 	reserved = "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
 )
 
-// PROTOCOL 1 and 5, spelt out once more.
+// docs/protocol.md §1.2 and §5.1, spelt out once more.
 func TestTopics(t *testing.T) {
 	tests := []struct {
 		name string
