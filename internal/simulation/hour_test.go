@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
@@ -183,7 +184,7 @@ func (s *simulation) run(seed uint64) {
 	s.sleepUntil(hour)
 
 	close(sampling)
-	<-sampler
+	await.Receive(sampler)
 	s.checker.shown(s.onlooker.stop())
 	for _, n := range s.nodes {
 		n.stop()
@@ -225,7 +226,7 @@ func (s *simulation) lookOn() *onlooker {
 // stop returns what was shown last.
 func (o *onlooker) stop() lease.Holder {
 	o.cancel()
-	<-o.done
+	await.Receive(o.done)
 	_ = o.client.Close()
 	return o.shown
 }

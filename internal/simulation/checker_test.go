@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
@@ -329,7 +330,7 @@ func (c *checker) failed(p *process, err error) {
 
 // watch sees a tenure end.
 func (c *checker) watch(h *holding) {
-	<-h.tenure.Context().Done()
+	await.Receive(h.tenure.Context().Done())
 	left := h.tenure.Remaining()
 	_, over := h.tenure.Token()
 	current := h.process.node.current() == h.process

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/fencing"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
@@ -212,7 +213,7 @@ func (n *node) stop() {
 	n.mu.Unlock()
 	for _, p := range processes {
 		n.leave(p)
-		p.ending.Wait()
+		await.Done(p.ending.Wait)
 	}
 }
 
@@ -250,7 +251,7 @@ func (p *process) end(cause error) {
 		if err := p.client.Close(); err != nil {
 			p.node.sim.checker.violation("%s: close: %v", p.name, err)
 		}
-		p.work.Wait()
+		await.Done(p.work.Wait)
 		p.node.sim.tracef("%s: is gone", p.name)
 	})
 }
@@ -288,7 +289,7 @@ func (p *process) awake() {
 	}
 	select {
 	case <-suspended:
-	case <-p.dead:
+	case <-p.ctx.Done():
 	}
 }
 
