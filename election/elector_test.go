@@ -402,7 +402,7 @@ func TestInvariant45AnObserverThatIsSlowOrPanicsHarmsNothing(t *testing.T) {
 
 func TestAnOldLeadersWriteIsRefusedOnceTheNewOneHasClaimed(t *testing.T) {
 	inBubble(t, election.Options{Claim: []string{key}}, func(t *testing.T, first, second *candidate) {
-		var token hlc.Timestamp
+		var token hlc.Token
 		first.run(t, func(ctx context.Context, term *election.Term) error {
 			token, _ = term.Token()
 			await.Receive(ctx.Done())

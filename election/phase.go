@@ -38,7 +38,7 @@ type Transition struct {
 	// At is when the phase began.
 	At time.Time
 	// Token is the fencing token of the term; zero in Standby.
-	Token hlc.Timestamp
+	Token hlc.Token
 	// Cause is why the term is over, in Draining and Released: why the tenure ended,
 	// if that came first; else the cause of the function's context, the function's error,
 	// or what went wrong before the function could start; and what went wrong in

@@ -172,7 +172,7 @@ func TestInvariant28AKeyThatCannotBeClaimedCausesNoHotLoop(t *testing.T) {
 		}
 	}
 	inBubble(t, election.Options{Claim: []string{key}, Observer: observer}, func(t *testing.T, first, second *candidate) {
-		ahead := hlc.Timestamp{Wall: time.Now().Add(50 * time.Second).UnixMilli(), Node: "forger"}
+		ahead := hlc.Token{Wall: time.Now().Add(50 * time.Second).UnixMilli(), Node: "forger"}
 		if _, err := second.client.Set(t.Context(), key, nil, transport.SetOptions{FencingToken: ahead}); err != nil {
 			t.Fatal(err)
 		}

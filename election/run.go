@@ -284,7 +284,7 @@ func startable(ctx context.Context, tenure *lease.Tenure) error {
 }
 
 // claim protects the keys of Options.Claim.
-func (r *run) claim(ctx context.Context, term *Term, token hlc.Timestamp) error {
+func (r *run) claim(ctx context.Context, term *Term, token hlc.Token) error {
 	if len(r.options.Claim) == 0 {
 		return nil
 	}
@@ -312,7 +312,7 @@ func (r *run) drain(tenure *lease.Tenure, returned <-chan error) error {
 }
 
 // release frees the lease, whatever has become of ctx.
-func (r *run) release(ctx context.Context, tenure *lease.Tenure, token hlc.Timestamp, cause error) {
+func (r *run) release(ctx context.Context, tenure *lease.Tenure, token hlc.Token, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.options.TTL)
 	defer cancel()
 	switch err := tenure.Release(ctx); {
@@ -336,17 +336,17 @@ func (r *run) release(ctx context.Context, tenure *lease.Tenure, token hlc.Times
 }
 
 // tell tells the observer of a new phase, and does not wait for it.
-func (r *run) tell(phase Phase, token hlc.Timestamp, cause error) (told <-chan struct{}) {
+func (r *run) tell(phase Phase, token hlc.Token, cause error) (told <-chan struct{}) {
 	return r.observer.tell(Transition{Phase: phase, At: time.Now(), Token: token, Cause: cause})
 }
 
 // enter tells the observer of a new phase without the lease, and waits for it as long as
 // it takes, because no other node needs anything of this one then.
-func (r *run) enter(phase Phase, cause error) { <-r.tell(phase, hlc.Timestamp{}, cause) }
+func (r *run) enter(phase Phase, cause error) { <-r.tell(phase, hlc.Token{}, cause) }
 
 // show tells the observer of a new phase that comes before the function of the leader, and
 // waits for it. The error says why the term cannot go on.
-func (r *run) show(ctx context.Context, tenure *lease.Tenure, phase Phase, token hlc.Timestamp) error {
+func (r *run) show(ctx context.Context, tenure *lease.Tenure, phase Phase, token hlc.Token) error {
 	return await(ctx, r.tell(phase, token, nil), tenure)
 }
 

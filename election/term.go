@@ -24,7 +24,7 @@ func (t *Term) Tenure() *lease.Tenure { return t.tenure }
 
 // Token returns the fencing token, for resources outside the store. Like
 // [lease.Tenure.Token] it fails once the tenure is over.
-func (t *Term) Token() (hlc.Timestamp, error) { return t.tenure.Token() }
+func (t *Term) Token() (hlc.Token, error) { return t.tenure.Token() }
 
 // Resign ends the term: the context of the function ends with ErrResigned, and
 // when the function has returned the lease goes to another candidate. It does

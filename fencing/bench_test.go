@@ -64,7 +64,7 @@ func BenchmarkChecker(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	token, write := hlc.Timestamp{Wall: 1, Node: "StateStore"}, func() error { return nil }
+	token, write := hlc.Token{Wall: 1, Node: "StateStore"}, func() error { return nil }
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := checker.Do(b.Context(), token, write); err != nil {

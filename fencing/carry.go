@@ -29,7 +29,7 @@ var ErrRepeatedToken = errors.New("more than one fencing token")
 // timestamp, or whose node id would not survive the way because it has other
 // characters than visible ASCII, or a comma, is one that matches hlc.ErrMalformed.
 // The header is then unchanged.
-func SetHeader(header interface{ Set(name, value string) }, token hlc.Timestamp) error {
+func SetHeader(header interface{ Set(name, value string) }, token hlc.Token) error {
 	text, err := tokenText(token)
 	if err == nil && strings.ContainsFunc(token.Node, unfitForHeader) {
 		err = fmt.Errorf("%w %.64q: the node has characters that are not safe in a header", hlc.ErrMalformed, text)
@@ -54,7 +54,7 @@ func unfitForHeader(r rune) bool { return r <= ' ' || r > '~' || r == ',' }
 // joined with commas as proxies do) one that matches ErrRepeatedToken, and a text
 // that is no token one that matches hlc.ErrMalformed. None of them may pass for a
 // write with a token; answer with status 400, or 428 for a missing one.
-func TokenFromHeader(header interface{ Values(name string) []string }) (hlc.Timestamp, error) {
+func TokenFromHeader(header interface{ Values(name string) []string }) (hlc.Token, error) {
 	values := header.Values(HeaderName)
 	if len(values) == 1 {
 		values = strings.Split(values[0], ",")
@@ -64,7 +64,7 @@ func TokenFromHeader(header interface{ Values(name string) []string }) (hlc.Time
 		err = fmt.Errorf("%w %.64q: the node has characters that are not safe in a header", hlc.ErrMalformed, values[0])
 	}
 	if err != nil {
-		return hlc.Timestamp{}, fmt.Errorf("fencing: header %s: %w", HeaderName, err)
+		return hlc.Token{}, fmt.Errorf("fencing: header %s: %w", HeaderName, err)
 	}
 	return token, nil
 }
@@ -72,7 +72,7 @@ func TokenFromHeader(header interface{ Values(name string) []string }) (hlc.Time
 // SetUserProperty puts a token into the user properties of an MQTT 5 message, in
 // place of any that is there. The errors are those of SetHeader, but any well-formed
 // token will do.
-func SetUserProperty(properties *paho.UserProperties, token hlc.Timestamp) error {
+func SetUserProperty(properties *paho.UserProperties, token hlc.Token) error {
 	text, err := tokenText(token)
 	if err != nil {
 		return fmt.Errorf("fencing: set user property %s: %w", UserPropertyName, err)
@@ -89,15 +89,15 @@ func SetUserProperty(properties *paho.UserProperties, token hlc.Timestamp) error
 
 // TokenFromUserProperties returns the token that SetUserProperty put into the user
 // properties of a message. The errors are those of TokenFromHeader.
-func TokenFromUserProperties(properties paho.UserProperties) (hlc.Timestamp, error) {
+func TokenFromUserProperties(properties paho.UserProperties) (hlc.Token, error) {
 	token, err := onlyToken(properties.GetAll(UserPropertyName))
 	if err != nil {
-		return hlc.Timestamp{}, fmt.Errorf("fencing: user property %s: %w", UserPropertyName, err)
+		return hlc.Token{}, fmt.Errorf("fencing: user property %s: %w", UserPropertyName, err)
 	}
 	return token, nil
 }
 
-func tokenText(token hlc.Timestamp) (string, error) {
+func tokenText(token hlc.Token) (string, error) {
 	if token.IsZero() {
 		return "", ErrMissingToken
 	}
@@ -106,13 +106,13 @@ func tokenText(token hlc.Timestamp) (string, error) {
 }
 
 // onlyToken reads the one token of a list.
-func onlyToken(texts []string) (hlc.Timestamp, error) {
+func onlyToken(texts []string) (hlc.Token, error) {
 	switch len(texts) {
 	case 0:
-		return hlc.Timestamp{}, ErrMissingToken
+		return hlc.Token{}, ErrMissingToken
 	case 1:
-		return hlc.Parse(texts[0])
+		return hlc.ParseToken(texts[0])
 	default:
-		return hlc.Timestamp{}, fmt.Errorf("%w: there are %d", ErrRepeatedToken, len(texts))
+		return hlc.Token{}, fmt.Errorf("%w: there are %d", ErrRepeatedToken, len(texts))
 	}
 }

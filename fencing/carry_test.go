@@ -17,13 +17,13 @@ import (
 // there then, or reads what the texts say.
 type carrier struct {
 	name string
-	put  func(hlc.Timestamp) (texts []string, err error)
-	take func(texts []string) (hlc.Timestamp, error)
+	put  func(hlc.Token) (texts []string, err error)
+	take func(texts []string) (hlc.Token, error)
 }
 
 var carriers = []carrier{
 	{"header",
-		func(token hlc.Timestamp) ([]string, error) {
+		func(token hlc.Token) ([]string, error) {
 			header := http.Header{}
 			header.Add("fencing-token", "what was there before")
 			header.Add("fencing-token", "and more of it")
@@ -34,11 +34,11 @@ var carriers = []carrier{
 			}
 			return header.Values("Fencing-Token"), err
 		},
-		func(texts []string) (hlc.Timestamp, error) {
+		func(texts []string) (hlc.Token, error) {
 			return fencing.TokenFromHeader(http.Header{"Fencing-Token": texts, "Other": {"x"}})
 		}},
 	{"user property",
-		func(token hlc.Timestamp) ([]string, error) {
+		func(token hlc.Token) ([]string, error) {
 			var properties paho.UserProperties
 			properties.Add("__ft", "what was there before").Add("other", "stays").Add("__ft", "and more of it")
 			shared := properties
@@ -51,7 +51,7 @@ var carriers = []carrier{
 			}
 			return properties.GetAll("__ft"), err
 		},
-		func(texts []string) (hlc.Timestamp, error) {
+		func(texts []string) (hlc.Token, error) {
 			properties := paho.UserProperties{{Key: "other", Value: "x"}}
 			for _, text := range texts {
 				properties.Add("__ft", text)
@@ -62,7 +62,7 @@ var carriers = []carrier{
 
 func TestATokenArrivesAsItWasSent(t *testing.T) {
 	for _, carrier := range carriers {
-		for _, token := range []hlc.Timestamp{
+		for _, token := range []hlc.Token{
 			at(1696374425000),
 			{Wall: 0, Counter: 0, Node: "n"},
 			{Wall: math.MaxInt64, Counter: math.MaxUint64, Node: "!~"},
@@ -82,17 +82,17 @@ func TestATokenArrivesAsItWasSent(t *testing.T) {
 
 func TestWhatIsNoTokenIsNotSent(t *testing.T) {
 	for _, test := range []struct {
-		token  hlc.Timestamp
+		token  hlc.Token
 		want   error
 		header bool // concerns the header only
 	}{
-		{hlc.Timestamp{}, fencing.ErrMissingToken, false},
-		{hlc.Timestamp{Wall: 1}, hlc.ErrMalformed, false},
-		{hlc.Timestamp{Wall: -1, Node: "n"}, hlc.ErrMalformed, false},
-		{hlc.Timestamp{Wall: 1, Node: "n\r\nSet-Cookie"}, hlc.ErrMalformed, false},
-		{hlc.Timestamp{Wall: 1, Node: "n "}, hlc.ErrMalformed, true}, // would be trimmed
-		{hlc.Timestamp{Wall: 1, Node: "a,b"}, hlc.ErrMalformed, true},
-		{hlc.Timestamp{Wall: 1, Node: "ü"}, hlc.ErrMalformed, true},
+		{hlc.Token{}, fencing.ErrMissingToken, false},
+		{hlc.Token{Wall: 1}, hlc.ErrMalformed, false},
+		{hlc.Token{Wall: -1, Node: "n"}, hlc.ErrMalformed, false},
+		{hlc.Token{Wall: 1, Node: "n\r\nSet-Cookie"}, hlc.ErrMalformed, false},
+		{hlc.Token{Wall: 1, Node: "n "}, hlc.ErrMalformed, true}, // would be trimmed
+		{hlc.Token{Wall: 1, Node: "a,b"}, hlc.ErrMalformed, true},
+		{hlc.Token{Wall: 1, Node: "ü"}, hlc.ErrMalformed, true},
 	} {
 		for _, carrier := range carriers {
 			texts, err := carrier.put(test.token)

@@ -28,8 +28,8 @@ var (
 // one. It matches ErrStaleToken.
 type StaleTokenError struct {
 	Resource string
-	Token    hlc.Timestamp // what was refused
-	Highest  hlc.Timestamp // what the resource knows; zero where it does not tell
+	Token    hlc.Token // what was refused
+	Highest  hlc.Token // what the resource knows; zero where it does not tell
 }
 
 // Error names the resource and the tokens.
@@ -48,7 +48,7 @@ func (e *StaleTokenError) Unwrap() error { return ErrStaleToken }
 type CheckerOptions struct {
 	// Highest is the token that Persist made durable last, before the process
 	// began; zero if there was none. Without it a restart forgets who was there.
-	Highest hlc.Timestamp
+	Highest hlc.Token
 
 	// Persist makes a token durable that is higher than every one before. It is
 	// called before the first write with that token is admitted, for one token at
@@ -59,7 +59,7 @@ type CheckerOptions struct {
 	// Nil keeps nothing: then a restart opens the resource to every token again,
 	// until the first newer one. That is right where the resource forgets what was
 	// written too, and wrong for a file.
-	Persist func(ctx context.Context, token hlc.Timestamp) error
+	Persist func(ctx context.Context, token hlc.Token) error
 }
 
 // Checker protects a resource outside the store, such as a file, a database row
@@ -73,12 +73,12 @@ type CheckerOptions struct {
 // ahead shuts out all that follow: admit only writers that have authenticated.
 type Checker struct {
 	resource string
-	persist  func(context.Context, hlc.Timestamp) error
+	persist  func(context.Context, hlc.Token) error
 	turn     chan struct{} // holds one item while somebody decides, persists or writes
 
 	mu      sync.Mutex
-	durable hlc.Timestamp // what Persist has confirmed; at most floor
-	floor   hlc.Timestamp // below it nothing is admitted
+	durable hlc.Token // what Persist has confirmed; at most floor
+	floor   hlc.Token // below it nothing is admitted
 }
 
 // NewChecker returns the checker of a resource, whose name appears in errors. The
@@ -91,7 +91,7 @@ func NewChecker(resource string, options CheckerOptions) (*Checker, error) {
 		return nil, fmt.Errorf("fencing: new checker of %q: CheckerOptions.Highest: %w; read back what Persist was given", resource, err)
 	}
 	if options.Persist == nil {
-		options.Persist = func(context.Context, hlc.Timestamp) error { return nil }
+		options.Persist = func(context.Context, hlc.Token) error { return nil }
 	}
 	return &Checker{
 		resource: resource,
@@ -105,7 +105,7 @@ func NewChecker(resource string, options CheckerOptions) (*Checker, error) {
 // Highest returns the highest token that is known to be durable: the greater of
 // CheckerOptions.Highest and what Persist has confirmed. Zero means none. It never
 // goes back.
-func (c *Checker) Highest() hlc.Timestamp {
+func (c *Checker) Highest() hlc.Token {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.durable
@@ -131,7 +131,7 @@ func (c *Checker) Highest() hlc.Timestamp {
 //   - the cause of the end of ctx, while it waited for its turn.
 //
 // Neither write nor Persist may use the checker: they would wait for themselves.
-func (c *Checker) Do(ctx context.Context, token hlc.Timestamp, write func() error) error {
+func (c *Checker) Do(ctx context.Context, token hlc.Token, write func() error) error {
 	if err := c.enter(ctx, token); err != nil {
 		return fmt.Errorf("fencing: write to %q: %w: %w", c.resource, ErrNotAdmitted, err)
 	}
@@ -151,7 +151,7 @@ func (c *Checker) Do(ctx context.Context, token hlc.Timestamp, write func() erro
 // where the write is a call, and let the resource itself compare tokens where it
 // can (see [SortableText]). Admit alone is enough only where a late write of an
 // older tenure does no harm.
-func (c *Checker) Admit(ctx context.Context, token hlc.Timestamp) error {
+func (c *Checker) Admit(ctx context.Context, token hlc.Token) error {
 	if err := c.enter(ctx, token); err != nil {
 		return fmt.Errorf("fencing: admit to %q: %w: %w", c.resource, ErrNotAdmitted, err)
 	}
@@ -160,7 +160,7 @@ func (c *Checker) Admit(ctx context.Context, token hlc.Timestamp) error {
 }
 
 // enter admits a token and keeps the turn, unless it fails.
-func (c *Checker) enter(ctx context.Context, token hlc.Timestamp) error {
+func (c *Checker) enter(ctx context.Context, token hlc.Token) error {
 	if token.IsZero() {
 		return ErrMissingToken
 	}
@@ -202,13 +202,13 @@ func (c *Checker) enter(ctx context.Context, token hlc.Timestamp) error {
 
 func (c *Checker) leave() { <-c.turn }
 
-func (c *Checker) stale(token hlc.Timestamp) error {
+func (c *Checker) stale(token hlc.Token) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.staleLocked(token)
 }
 
-func (c *Checker) staleLocked(token hlc.Timestamp) error {
+func (c *Checker) staleLocked(token hlc.Token) error {
 	if token.Compare(c.floor) < 0 {
 		return &StaleTokenError{Resource: c.resource, Token: token, Highest: c.floor}
 	}
@@ -222,7 +222,7 @@ func (c *Checker) staleLocked(token hlc.Timestamp) error {
 // stored by then, and be what the checker begins with after a restart; that it
 // exists at all shows that the tenures before it are over. So an older token is not
 // worth admitting any more, even if Persist failed.
-func (c *Checker) raise(token hlc.Timestamp) (durable bool, err error) {
+func (c *Checker) raise(token hlc.Token) (durable bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.staleLocked(token); err != nil {
@@ -232,7 +232,7 @@ func (c *Checker) raise(token hlc.Timestamp) (durable bool, err error) {
 	return c.durable == token, nil
 }
 
-func (c *Checker) confirm(token hlc.Timestamp) {
+func (c *Checker) confirm(token hlc.Token) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.durable = token

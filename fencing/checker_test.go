@@ -21,7 +21,7 @@ import (
 const resource = "press-7/controller"
 
 // at returns the token of a tenure that began at a wall clock.
-func at(wall int64) hlc.Timestamp { return hlc.Timestamp{Wall: wall, Node: "StateStore"} }
+func at(wall int64) hlc.Token { return hlc.Token{Wall: wall, Node: "StateStore"} }
 
 func newChecker(t *testing.T, options fencing.CheckerOptions) *fencing.Checker {
 	t.Helper()
@@ -35,10 +35,10 @@ func newChecker(t *testing.T, options fencing.CheckerOptions) *fencing.Checker {
 // doors are the two ways through a checker.
 var doors = []struct {
 	name string
-	pass func(ctx context.Context, c *fencing.Checker, token hlc.Timestamp) error
+	pass func(ctx context.Context, c *fencing.Checker, token hlc.Token) error
 }{
-	{"Admit", func(ctx context.Context, c *fencing.Checker, token hlc.Timestamp) error { return c.Admit(ctx, token) }},
-	{"Do", func(ctx context.Context, c *fencing.Checker, token hlc.Timestamp) error {
+	{"Admit", func(ctx context.Context, c *fencing.Checker, token hlc.Token) error { return c.Admit(ctx, token) }},
+	{"Do", func(ctx context.Context, c *fencing.Checker, token hlc.Token) error {
 		ran := false
 		err := c.Do(ctx, token, func() error { ran = true; return nil })
 		if ran == errors.Is(err, fencing.ErrNotAdmitted) {
@@ -49,9 +49,9 @@ var doors = []struct {
 }
 
 func TestInvariant13ACheckerAdmitsEqualOrNewerTokensAndRefusesOlder(t *testing.T) {
-	token := func(text string) hlc.Timestamp {
+	token := func(text string) hlc.Token {
 		t.Helper()
-		parsed, err := hlc.Parse(text)
+		parsed, err := hlc.ParseToken(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +106,7 @@ func TestAStaleTokenErrorNamesTheResourceAndTheTokens(t *testing.T) {
 	if got, want := err.Error(), `the token 1:0:StateStore is stale: "press-7/controller" has seen 2:0:StateStore`; got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
-	err.Highest = hlc.Timestamp{}
+	err.Highest = hlc.Token{}
 	if got, want := err.Error(), `the token 1:0:StateStore is stale: "press-7/controller" has seen a newer one`; got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
@@ -115,13 +115,13 @@ func TestAStaleTokenErrorNamesTheResourceAndTheTokens(t *testing.T) {
 func TestACheckerRefusesWhatIsNoToken(t *testing.T) {
 	for _, door := range doors {
 		for _, test := range []struct {
-			token hlc.Timestamp
+			token hlc.Token
 			want  error
 		}{
-			{hlc.Timestamp{}, fencing.ErrMissingToken},
-			{hlc.Timestamp{Wall: 5}, hlc.ErrMalformed}, // no node
-			{hlc.Timestamp{Wall: -1, Node: "a"}, hlc.ErrMalformed},
-			{hlc.Timestamp{Wall: 5, Node: "a:b"}, hlc.ErrMalformed},
+			{hlc.Token{}, fencing.ErrMissingToken},
+			{hlc.Token{Wall: 5}, hlc.ErrMalformed}, // no node
+			{hlc.Token{Wall: -1, Node: "a"}, hlc.ErrMalformed},
+			{hlc.Token{Wall: 5, Node: "a:b"}, hlc.ErrMalformed},
 		} {
 			checker := newChecker(t, fencing.CheckerOptions{})
 			err := door.pass(t.Context(), checker, test.token)
@@ -138,11 +138,11 @@ func TestACheckerRefusesWhatIsNoToken(t *testing.T) {
 func TestNewCheckerRefusesNonsense(t *testing.T) {
 	for _, test := range []struct {
 		name, resource string
-		highest        hlc.Timestamp
+		highest        hlc.Token
 		cause          string
 	}{
-		{"no name", "", hlc.Timestamp{}, "the resource has no name"},
-		{"a highest that is none", resource, hlc.Timestamp{Wall: -1, Node: "a"}, "CheckerOptions.Highest: hlc: malformed timestamp"},
+		{"no name", "", hlc.Token{}, "the resource has no name"},
+		{"a highest that is none", resource, hlc.Token{Wall: -1, Node: "a"}, "CheckerOptions.Highest: hlc: malformed timestamp"},
 	} {
 		checker, err := fencing.NewChecker(test.resource, fencing.CheckerOptions{Highest: test.highest})
 		if checker != nil || err == nil || !strings.Contains(err.Error(), test.cause) {
@@ -153,7 +153,7 @@ func TestNewCheckerRefusesNonsense(t *testing.T) {
 
 func TestPersistIsCalledOnceForEachNewTokenBeforeItsFirstWrite(t *testing.T) {
 	var events []string
-	checker := newChecker(t, fencing.CheckerOptions{Highest: at(1), Persist: func(_ context.Context, token hlc.Timestamp) error {
+	checker := newChecker(t, fencing.CheckerOptions{Highest: at(1), Persist: func(_ context.Context, token hlc.Token) error {
 		events = append(events, fmt.Sprintf("persist %d", token.Wall))
 		return nil
 	}})
@@ -174,7 +174,7 @@ func TestPersistIsCalledOnceForEachNewTokenBeforeItsFirstWrite(t *testing.T) {
 
 func TestPersistIsGivenTheContextOfTheWrite(t *testing.T) {
 	type name struct{}
-	checker := newChecker(t, fencing.CheckerOptions{Persist: func(ctx context.Context, _ hlc.Timestamp) error {
+	checker := newChecker(t, fencing.CheckerOptions{Persist: func(ctx context.Context, _ hlc.Token) error {
 		if ctx.Value(name{}) != "the write's" {
 			t.Error("another context")
 		}
@@ -197,7 +197,7 @@ func TestWhatMayBeDurableIsNotUndercut(t *testing.T) {
 					full := errors.New("no space left")
 					fail := true
 					var persisted []int64
-					checker := newChecker(t, fencing.CheckerOptions{Highest: at(1), Persist: func(_ context.Context, token hlc.Timestamp) error {
+					checker := newChecker(t, fencing.CheckerOptions{Highest: at(1), Persist: func(_ context.Context, token hlc.Token) error {
 						persisted = append(persisted, token.Wall)
 						switch {
 						case fail && panics:
@@ -245,7 +245,7 @@ func TestAnOlderTokenIsNotAdmittedWhileANewerOneIsMadeDurable(t *testing.T) {
 	for _, door := range doors {
 		for _, result := range []error{nil, errors.New("no space left")} {
 			synctest.Test(t, func(t *testing.T) {
-				checker := newChecker(t, fencing.CheckerOptions{Highest: at(1), Persist: func(context.Context, hlc.Timestamp) error {
+				checker := newChecker(t, fencing.CheckerOptions{Highest: at(1), Persist: func(context.Context, hlc.Token) error {
 					time.Sleep(time.Second)
 					return result
 				}})
@@ -280,7 +280,7 @@ func TestAnOlderTokenIsNotAdmittedWhileANewerOneIsMadeDurable(t *testing.T) {
 
 func TestAnEndedContextAdmitsNothing(t *testing.T) {
 	for _, door := range doors {
-		checker := newChecker(t, fencing.CheckerOptions{Persist: func(context.Context, hlc.Timestamp) error {
+		checker := newChecker(t, fencing.CheckerOptions{Persist: func(context.Context, hlc.Token) error {
 			t.Error("Persist was called")
 			return nil
 		}})
@@ -385,8 +385,8 @@ func TestAWriteThatFailsOrPanicsLeavesTheCheckerFree(t *testing.T) {
 func TestWritesAreInTheOrderOfTheirTokensWhateverHappens(t *testing.T) {
 	for seed := range uint64(50) {
 		synctest.Test(t, func(t *testing.T) {
-			var disk hlc.Timestamp // what survives
-			var written []hlc.Timestamp
+			var disk hlc.Token // what survives
+			var written []hlc.Token
 			began := time.Now()
 			for restart := range 4 {
 				random := rand.New(rand.NewPCG(seed, uint64(restart)))
@@ -397,7 +397,7 @@ func TestWritesAreInTheOrderOfTheirTokensWhateverHappens(t *testing.T) {
 					return random.IntN(n)
 				}
 				ctx, crash := context.WithCancel(t.Context())
-				checker := newChecker(t, fencing.CheckerOptions{Highest: disk, Persist: func(ctx context.Context, token hlc.Timestamp) error {
+				checker := newChecker(t, fencing.CheckerOptions{Highest: disk, Persist: func(ctx context.Context, token hlc.Token) error {
 					if token.Compare(disk) < 0 {
 						t.Errorf("seed %d: %v is stored over %v", seed, token, disk)
 					}
@@ -432,7 +432,7 @@ func TestWritesAreInTheOrderOfTheirTokensWhateverHappens(t *testing.T) {
 				crash()
 				await.Done(writers.Wait)
 			}
-			if !slices.IsSortedFunc(written, hlc.Timestamp.Compare) {
+			if !slices.IsSortedFunc(written, hlc.Token.Compare) {
 				t.Errorf("seed %d: written out of order: %v", seed, written)
 			}
 			if len(written) < 50 || written[0] == written[len(written)-1] {

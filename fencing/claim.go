@@ -28,7 +28,7 @@ import (
 // so, and whether the key carries the token is unknown; its value is the same.
 func (g *Guard) Claim(ctx context.Context, key string) (entry transport.Entry, err error) {
 	for {
-		err = g.write(ctx, "claim", key, func(ctx context.Context, token hlc.Timestamp, binding transport.Binding) error {
+		err = g.write(ctx, "claim", key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
 			entry, err = g.claim(ctx, key, token, binding)
 			return err
 		})
@@ -51,7 +51,7 @@ const (
 )
 
 // claim repeats claimOnce until it holds.
-func (g *Guard) claim(ctx context.Context, key string, token hlc.Timestamp, binding transport.Binding) (transport.Entry, error) {
+func (g *Guard) claim(ctx context.Context, key string, token hlc.Token, binding transport.Binding) (transport.Entry, error) {
 	patience := g.tenure.Remaining() / claimAttempts
 	for {
 		entry, err := g.claimOnce(ctx, patience, key, token, binding)
@@ -75,7 +75,7 @@ func (g *Guard) claim(ctx context.Context, key string, token hlc.Timestamp, bind
 }
 
 // claimOnce sets the key to what it holds, unless that changes meanwhile.
-func (g *Guard) claimOnce(ctx context.Context, patience time.Duration, key string, token hlc.Timestamp, binding transport.Binding) (transport.Entry, error) {
+func (g *Guard) claimOnce(ctx context.Context, patience time.Duration, key string, token hlc.Token, binding transport.Binding) (transport.Entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	entry, err := g.client.GetWith(ctx, key, transport.GetOptions{Binding: binding})

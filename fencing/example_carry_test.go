@@ -41,7 +41,7 @@ func ExampleSetHeader() {
 	})
 
 	// The writer. After 412 it ends its tenure: tenure.FencedOut(err).
-	send := func(token hlc.Timestamp) {
+	send := func(token hlc.Token) {
 		request := httptest.NewRequest(http.MethodPut, "/setpoint", nil)
 		if !token.IsZero() {
 			if err := fencing.SetHeader(request.Header, token); err != nil {
@@ -52,10 +52,10 @@ func ExampleSetHeader() {
 		machine.ServeHTTP(response, request)
 		fmt.Printf("%q: %d\n", request.Header.Get(fencing.HeaderName), response.Code)
 	}
-	send(hlc.Timestamp{Wall: 1696374425000, Node: "StateStore"})
-	send(hlc.Timestamp{Wall: 1696374427000, Node: "StateStore"})
-	send(hlc.Timestamp{Wall: 1696374425000, Node: "StateStore"})
-	send(hlc.Timestamp{})
+	send(hlc.Token{Wall: 1696374425000, Node: "StateStore"})
+	send(hlc.Token{Wall: 1696374427000, Node: "StateStore"})
+	send(hlc.Token{Wall: 1696374425000, Node: "StateStore"})
+	send(hlc.Token{})
 	// Output:
 	// "1696374425000:0:StateStore": 200
 	// "1696374427000:0:StateStore": 200
@@ -71,7 +71,7 @@ func ExampleSetUserProperty() {
 		Payload:    []byte("42"),
 		Properties: &paho.PublishProperties{},
 	}
-	token := hlc.Timestamp{Wall: 1696374425000, Node: "StateStore"} // lease.Tenure.Token returns it
+	token := hlc.Token{Wall: 1696374425000, Node: "StateStore"} // lease.Tenure.Token returns it
 	if err := fencing.SetUserProperty(&command.Properties.User, token); err != nil {
 		log.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func ExampleSetUserProperty() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	checker, err := fencing.NewChecker("press-7", fencing.CheckerOptions{Highest: hlc.Timestamp{Wall: 1696374427000, Node: "StateStore"}})
+	checker, err := fencing.NewChecker("press-7", fencing.CheckerOptions{Highest: hlc.Token{Wall: 1696374427000, Node: "StateStore"}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -31,14 +31,14 @@ func ExampleChecker() {
 		}
 		checker, err := fencing.NewChecker("setpoint", fencing.CheckerOptions{
 			Highest: highest,
-			Persist: func(_ context.Context, token hlc.Timestamp) error { return storeToken(fence, token) },
+			Persist: func(_ context.Context, token hlc.Token) error { return storeToken(fence, token) },
 		})
 		if err != nil {
 			log.Fatal(err)
 		}
 		return checker
 	}
-	write := func(checker *fencing.Checker, token hlc.Timestamp, value string) {
+	write := func(checker *fencing.Checker, token hlc.Token, value string) {
 		err := checker.Do(context.Background(), token, func() error {
 			return os.WriteFile(setpoint, []byte(value), 0o600)
 		})
@@ -46,8 +46,8 @@ func ExampleChecker() {
 	}
 
 	// The tokens of two tenures; lease.Tenure.Token returns them.
-	older := hlc.Timestamp{Wall: 1696374425000, Node: "StateStore"}
-	newer := hlc.Timestamp{Wall: 1696374427000, Node: "StateStore"}
+	older := hlc.Token{Wall: 1696374425000, Node: "StateStore"}
+	newer := hlc.Token{Wall: 1696374427000, Node: "StateStore"}
 	checker := open()
 	write(checker, older, "41")
 	write(checker, newer, "42")
@@ -71,7 +71,7 @@ func ExampleChecker() {
 
 // storeToken makes a token durable: when it returns nil the file holds the token, and
 // whenever the power fails before the file holds this token or the last one, whole.
-func storeToken(path string, token hlc.Timestamp) error {
+func storeToken(path string, token hlc.Token) error {
 	text, err := token.MarshalText()
 	if err != nil {
 		return err
@@ -99,10 +99,10 @@ func writeDurably(path string, text []byte) error {
 
 // loadToken returns what storeToken stored last: the zero token if there was nothing.
 // A file that holds anything else is an error, not a reason to begin anew.
-func loadToken(path string) (token hlc.Timestamp, err error) {
+func loadToken(path string) (token hlc.Token, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return hlc.Timestamp{}, nil
+		return hlc.Token{}, nil
 	}
 	if err == nil && len(text) == 0 {
 		err = errors.New("the file is empty")
@@ -111,7 +111,7 @@ func loadToken(path string) (token hlc.Timestamp, err error) {
 		err = token.UnmarshalText(text)
 	}
 	if err != nil {
-		return hlc.Timestamp{}, fmt.Errorf("read the token in %s: %w", path, err)
+		return hlc.Token{}, fmt.Errorf("read the token in %s: %w", path, err)
 	}
 	return token, nil
 }
@@ -123,7 +123,7 @@ func TestATokenInAFileSurvivesWhatTheFileSurvives(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return newChecker(t, fencing.CheckerOptions{Highest: highest, Persist: func(_ context.Context, token hlc.Timestamp) error {
+		return newChecker(t, fencing.CheckerOptions{Highest: highest, Persist: func(_ context.Context, token hlc.Token) error {
 			return storeToken(fence, token)
 		}})
 	}
@@ -150,7 +150,7 @@ func TestATokenInAFileSurvivesWhatTheFileSurvives(t *testing.T) {
 
 func TestATokenThatCannotBeStoredInItsFileIsNotAdmitted(t *testing.T) {
 	fence := filepath.Join(t.TempDir(), "no such directory", "fence")
-	checker := newChecker(t, fencing.CheckerOptions{Persist: func(_ context.Context, token hlc.Timestamp) error {
+	checker := newChecker(t, fencing.CheckerOptions{Persist: func(_ context.Context, token hlc.Token) error {
 		return storeToken(fence, token)
 	}})
 	err := checker.Do(t.Context(), at(1), func() error { t.Error("the write ran"); return nil })

@@ -21,7 +21,7 @@ type execer interface {
 // updateSetpoint is the point of the example. The row compares the token by itself,
 // in the statement that writes: no moment lies between the check and the write, no
 // lock is held, and any number of programs may do it.
-func updateSetpoint(ctx context.Context, db execer, token hlc.Timestamp, id, value string) error {
+func updateSetpoint(ctx context.Context, db execer, token hlc.Token, id, value string) error {
 	fence, err := fencing.SortableText(token)
 	if err != nil {
 		return err
@@ -53,10 +53,10 @@ func ExampleSortableText() {
 
 	// The tokens of two tenures; lease.Tenure.Token returns them. As plain texts they
 	// would be in the wrong order.
-	older := hlc.Timestamp{Wall: 1696374425000, Counter: 9, Node: "StateStore"}
-	newer := hlc.Timestamp{Wall: 1696374425000, Counter: 10, Node: "StateStore"}
+	older := hlc.Token{Wall: 1696374425000, Counter: 9, Node: "StateStore"}
+	newer := hlc.Token{Wall: 1696374425000, Counter: 10, Node: "StateStore"}
 	for _, write := range []struct {
-		token hlc.Timestamp
+		token hlc.Token
 		value string
 	}{{older, "41"}, {newer, "42"}, {older, "13"}, {newer, "43"}} {
 		err := updateSetpoint(ctx, db, write.token, "press-7", write.value)

@@ -42,7 +42,7 @@ func TestInvariant21ARequestUnderATokenExpiresWithTheTenure(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer client.Close()
-		tenure := &lasting{token: hlc.Timestamp{Wall: time.Now().UnixMilli(), Node: "StateStore"}, left: time.Second}
+		tenure := &lasting{token: hlc.Token{Wall: time.Now().UnixMilli(), Node: "StateStore"}, left: time.Second}
 		for _, method := range methods {
 			_ = method.call(t.Context(), fencing.NewGuard(client, tenure)) // some find nothing to delete
 		}
@@ -54,13 +54,13 @@ func TestInvariant21ARequestUnderATokenExpiresWithTheTenure(t *testing.T) {
 
 // lasting is a tenure of which a certain time is always left.
 type lasting struct {
-	token hlc.Timestamp
+	token hlc.Token
 	left  time.Duration
 }
 
 var _ fencing.Tenure = (*lease.Tenure)(nil)
 
-func (l *lasting) Token() (hlc.Timestamp, error) { return l.token, nil }
+func (l *lasting) Token() (hlc.Token, error) { return l.token, nil }
 
 func (l *lasting) Remaining() time.Duration { return l.left }
 

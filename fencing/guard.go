@@ -16,7 +16,7 @@ type Tenure interface {
 	// Name returns the key of the lease.
 	Name() string
 	// Token returns the fencing token, or an error once the tenure is over.
-	Token() (hlc.Timestamp, error)
+	Token() (hlc.Token, error)
 	// Remaining is how long the token may be used if nothing extends it.
 	Remaining() time.Duration
 	// TokenContext ends, with its cause, when the token may not be used any more.
@@ -79,7 +79,7 @@ func NewGuard(client *transport.Client, tenure Tenure) *Guard {
 // tenure may still be on its way and change a key that this tenure has neither
 // claimed nor written. Claim a key first, or let Claim read it.
 func (g *Guard) Get(ctx context.Context, key string) (entry transport.Entry, err error) {
-	err = g.do(ctx, "get", key, func(ctx context.Context, _ hlc.Timestamp, binding transport.Binding) error {
+	err = g.do(ctx, "get", key, func(ctx context.Context, _ hlc.Token, binding transport.Binding) error {
 		if entry, err = g.client.GetWith(ctx, key, transport.GetOptions{Binding: binding}); err != nil {
 			return err
 		}
@@ -95,7 +95,7 @@ func (g *Guard) Get(ctx context.Context, key string) (entry transport.Entry, err
 // Set sets a key, protects it with the tenure's token, and returns its new
 // version.
 func (g *Guard) Set(ctx context.Context, key string, value []byte) (version hlc.Timestamp, err error) {
-	err = g.write(ctx, "set", key, func(ctx context.Context, token hlc.Timestamp, binding transport.Binding) error {
+	err = g.write(ctx, "set", key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
 		version, err = g.client.Set(ctx, key, value, transport.SetOptions{FencingToken: token, Binding: binding})
 		return err
 	})
@@ -105,7 +105,7 @@ func (g *Guard) Set(ctx context.Context, key string, value []byte) (version hlc.
 // Clear empties a key and keeps its protection: afterwards it holds the empty
 // value, and an older token is refused as before.
 func (g *Guard) Clear(ctx context.Context, key string) error {
-	return g.write(ctx, "clear", key, func(ctx context.Context, token hlc.Timestamp, binding transport.Binding) error {
+	return g.write(ctx, "clear", key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
 		_, err := g.client.Set(ctx, key, nil, transport.SetOptions{FencingToken: token, Binding: binding})
 		return err
 	})
@@ -117,7 +117,7 @@ func (g *Guard) Clear(ctx context.Context, key string) error {
 // tenure. Use Clear unless no write can be under way any more.
 func (g *Guard) Del(ctx context.Context, key string) (deleted bool, err error) {
 	defer g.claims.forget(key)
-	err = g.write(ctx, "delete", key, func(ctx context.Context, token hlc.Timestamp, binding transport.Binding) error {
+	err = g.write(ctx, "delete", key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
 		deleted, err = g.client.Del(ctx, key, transport.DelOptions{FencingToken: token, Binding: binding})
 		return err
 	})
@@ -129,7 +129,7 @@ func (g *Guard) Del(ctx context.Context, key string) (deleted bool, err error) {
 // removes the protection too.
 func (g *Guard) VDel(ctx context.Context, key string, value []byte) (deleted bool, err error) {
 	defer g.claims.forget(key)
-	err = g.write(ctx, "delete", key, func(ctx context.Context, token hlc.Timestamp, binding transport.Binding) error {
+	err = g.write(ctx, "delete", key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
 		deleted, err = g.client.VDel(ctx, key, value, transport.DelOptions{FencingToken: token, Binding: binding})
 		return err
 	})
@@ -137,7 +137,7 @@ func (g *Guard) VDel(ctx context.Context, key string, value []byte) (deleted boo
 }
 
 // operation makes the requests of one operation, under a token, each with the binding.
-type operation func(ctx context.Context, token hlc.Timestamp, binding transport.Binding) error
+type operation func(ctx context.Context, token hlc.Token, binding transport.Binding) error
 
 // write is do for an operation that writes or protects the key.
 func (g *Guard) write(ctx context.Context, name, key string, request operation) error {
@@ -169,7 +169,7 @@ func (g *Guard) do(ctx context.Context, name, key string, request operation) err
 
 // bound binds a request to the store and makes it. If the connection of the binding was
 // lost before the request could leave, it binds it to the next, while the tenure lasts.
-func (g *Guard) bound(ctx context.Context, token hlc.Timestamp, request operation) error {
+func (g *Guard) bound(ctx context.Context, token hlc.Token, request operation) error {
 	for {
 		binding, err := g.tenure.Bind(ctx, g.client)
 		if err != nil {
@@ -187,7 +187,7 @@ func (g *Guard) bound(ctx context.Context, token hlc.Timestamp, request operatio
 
 // token returns the tenure's token while the tenure lasts. A holding without one
 // is refused: its writes would go out unprotected, and nobody would notice.
-func (g *Guard) token() (hlc.Timestamp, error) {
+func (g *Guard) token() (hlc.Token, error) {
 	token, err := g.tenure.Token()
 	if err == nil && token.IsZero() {
 		err = ErrMissingToken

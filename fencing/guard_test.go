@@ -88,16 +88,16 @@ func (n node) countTokens() *atomic.Int64 {
 // followed: the state of a process that was stopped between the check and the
 // write. It ends when it is told.
 type usurped struct {
-	token hlc.Timestamp
+	token hlc.Token
 	end   atomic.Pointer[error]
 }
 
 // Context never ends: nobody told those who wait.
 func (u *usurped) TokenContext() context.Context { return context.Background() }
 
-func (u *usurped) Token() (hlc.Timestamp, error) { return u.token, u.ended() }
-func (u *usurped) Name() string                  { return "lease" }
-func (u *usurped) Remaining() time.Duration      { return time.Minute }
+func (u *usurped) Token() (hlc.Token, error) { return u.token, u.ended() }
+func (u *usurped) Name() string              { return "lease" }
+func (u *usurped) Remaining() time.Duration  { return time.Minute }
 func (u *usurped) Bind(context.Context, *transport.Client) (transport.Binding, error) {
 	return transport.Binding{}, nil
 }
@@ -232,7 +232,7 @@ func TestInvariant17ATokenThatTheStoreCannotHaveIssuedEndsTheTenure(t *testing.T
 					}
 					t.Cleanup(store.Close)
 					a := newNode(t, store, "node-a")
-					foreign := &usurped{token: hlc.Timestamp{Wall: time.Now().Add(refusal.ahead).UnixMilli(), Node: "elsewhere"}}
+					foreign := &usurped{token: hlc.Token{Wall: time.Now().Add(refusal.ahead).UnixMilli(), Node: "elsewhere"}}
 					requests := a.countTokens()
 					if err := method.call(t.Context(), fencing.NewGuard(a.Client, foreign)); !errors.Is(err, refusal.want) {
 						t.Errorf("error %v, want %v", err, refusal.want)
@@ -256,7 +256,7 @@ func TestInvariant17ARefusedTokenEndsTheTenureEverywhere(t *testing.T) {
 		store := transporttest.Start(t)
 		a, b := newNode(t, store, "node-a"), newNode(t, store, "node-b")
 		guard, tenure := a.lead(t)
-		next := fencing.NewGuard(b.Client, &usurped{token: hlc.Timestamp{Wall: time.Now().UnixMilli() + 1000, Node: "z"}})
+		next := fencing.NewGuard(b.Client, &usurped{token: hlc.Token{Wall: time.Now().UnixMilli() + 1000, Node: "z"}})
 		if _, err := next.Claim(t.Context(), "press-7/claimed"); err != nil {
 			t.Fatal(err)
 		}

@@ -29,7 +29,7 @@ import (
 // VARBINARY in MySQL), because other collations order and equate letters in their
 // own ways. MySQL counts rows that really changed, unless the connection asks for
 // those that were found (clientFoundRows=true).
-func SortableText(token hlc.Timestamp) (string, error) {
+func SortableText(token hlc.Token) (string, error) {
 	if _, err := tokenText(token); err != nil {
 		return "", fmt.Errorf("fencing: sortable text: %w", err)
 	}

@@ -142,7 +142,7 @@ func TestUpdateClaimsAKeyOnceAndAgainWhenItsFenceIsGone(t *testing.T) {
 				return err
 			}, later},
 			{"after it was deleted past the guard", func() error {
-				tenure := &usurped{token: hlc.Timestamp{Wall: time.Now().UnixMilli() + 1000, Node: "z"}}
+				tenure := &usurped{token: hlc.Token{Wall: time.Now().UnixMilli() + 1000, Node: "z"}}
 				_, err := fencing.NewGuard(former.Client, tenure).Del(t.Context(), key)
 				return err
 			}, append([]string{"GET"}, first...)},

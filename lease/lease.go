@@ -206,7 +206,7 @@ func (l *Lease) try(ctx context.Context, c *candidacy) (tenure *Tenure, version 
 			late := l.options.Clock()-sent > l.options.RequestTimeout
 			c.mayHold = true
 			if known && !late && !isClosed(c.lost) && !isClosed(c.replaced) {
-				tenure, err = l.begin(c, version, sent)
+				tenure, err = l.begin(c, hlc.Token(version), sent)
 				return tenure, version, err
 			}
 			if c.bequest == nil || !isClosed(c.lost) {

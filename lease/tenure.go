@@ -19,7 +19,7 @@ import (
 type Tenure struct {
 	lease *Lease
 	*candidacy
-	token hlc.Timestamp
+	token hlc.Token
 
 	ctx    context.Context // for the owner's work
 	cancel context.CancelCauseFunc
@@ -45,7 +45,7 @@ type Tenure struct {
 }
 
 // begin starts a tenure that was acquired by a request sent at sent.
-func (l *Lease) begin(c *candidacy, token hlc.Timestamp, sent time.Duration) (*Tenure, error) {
+func (l *Lease) begin(c *candidacy, token hlc.Token, sent time.Duration) (*Tenure, error) {
 	t := &Tenure{
 		lease:     l,
 		candidacy: c,
@@ -100,9 +100,9 @@ func (t *Tenure) Err() error { return context.Cause(t.ctx) }
 // is decided inside the call, on the lease's clock: a process that was stopped
 // or suspended past the deadline cannot get a token, whatever its goroutines
 // have had time to notice.
-func (t *Tenure) Token() (hlc.Timestamp, error) {
+func (t *Tenure) Token() (hlc.Token, error) {
 	if _, err := t.remaining(); err != nil {
-		return hlc.Timestamp{}, fmt.Errorf("lease: token of %q: %w", t.lease.name, err)
+		return hlc.Token{}, fmt.Errorf("lease: token of %q: %w", t.lease.name, err)
 	}
 	return t.token, nil
 }

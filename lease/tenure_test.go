@@ -20,7 +20,7 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-func mustToken(t *testing.T, tenure *lease.Tenure) hlc.Timestamp {
+func mustToken(t *testing.T, tenure *lease.Tenure) hlc.Token {
 	t.Helper()
 	token, err := tenure.Token()
 	if err != nil {
@@ -382,7 +382,7 @@ func TestInvariant9ATenureEndsOnceWithItsFirstCause(t *testing.T) {
 func TestInvariants11And12TokensRiseFromTenureToTenureAndStayWithinOne(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		nodes := []node{newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})}
-		var last hlc.Timestamp
+		var last hlc.Token
 		for i := range 10 {
 			tenure := nodes[i%2].mustAcquire(t)
 			token := mustToken(t, tenure)

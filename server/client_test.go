@@ -13,6 +13,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/listeners"
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
@@ -67,14 +68,14 @@ func TestTheClientGetsEachOutcomeOfTheStore(t *testing.T) {
 	if entry, err := client.Get(ctx, key); err != nil || entry.Exists {
 		t.Errorf("Get of a missing key: %+v, %v", entry, err)
 	}
-	token := renewed
+	token := hlc.Token(renewed)
 	if _, err := client.Set(ctx, "fenced", nil, transport.SetOptions{FencingToken: token}); err != nil {
 		t.Errorf("Set with a token: %v", err)
 	}
 	if _, err := client.Del(ctx, "fenced", transport.DelOptions{}); !errors.Is(err, transport.ErrFencingTokenRequired) {
 		t.Errorf("Del without a token: %v", err)
 	}
-	if _, err := client.Set(ctx, "fenced", nil, transport.SetOptions{FencingToken: first}); !errors.Is(err, transport.ErrFencingTokenLower) {
+	if _, err := client.Set(ctx, "fenced", nil, transport.SetOptions{FencingToken: hlc.Token(first)}); !errors.Is(err, transport.ErrFencingTokenLower) {
 		t.Errorf("Set with an older token: %v", err)
 	}
 	if _, err := client.Get(ctx, ""); !errors.Is(err, transport.ErrKeyLengthZero) {

@@ -91,7 +91,7 @@ func mustHold(t *testing.T, client *transport.Client, key, want string) {
 	}
 }
 
-func tokenOf(t *testing.T, term *election.Term) hlc.Timestamp {
+func tokenOf(t *testing.T, term *election.Term) hlc.Token {
 	t.Helper()
 	token, err := term.Token()
 	if err != nil {
@@ -192,7 +192,7 @@ func TestInvariant11OverABrokerThatStopsAndStartsSomebodyLeadsWithANewerToken(t 
 			return nil
 		}
 	}
-	var last hlc.Timestamp
+	var last hlc.Token
 	for range 3 {
 		term := leads()
 		token := tokenOf(t, term)

@@ -94,18 +94,19 @@ type Command struct {
 	// Stop ends the watch that KEYNOTIFY would otherwise begin.
 	Stop bool
 
-	timestamp, token stamp
-	store            *string // that may apply it; nil: any
-	refusal          protocol.Refusal
-	identity         identity
-	last             bool
-	expires          time.Duration // on Instant.Elapsed; zero: never
+	timestamp property[hlc.Timestamp]
+	token     property[hlc.Token]
+	store     *string // that may apply it; nil: any
+	refusal   protocol.Refusal
+	identity  identity
+	last      bool
+	expires   time.Duration // on Instant.Elapsed; zero: never
 }
 
-// stamp is a user property that should hold a timestamp. Its text is judged
-// after authorization (docs/protocol.md §4.4), so Parse only notes it.
-type stamp struct {
-	hlc.Timestamp
+// property is a user property that should hold a timestamp or a token. Malformed text
+// is refused only after authorization (docs/protocol.md §4.4), so Parse notes it.
+type property[T hlc.Timestamp | hlc.Token] struct {
+	value              T // zero if absent or malformed
 	present, malformed bool
 }
 
@@ -116,8 +117,8 @@ type stamp struct {
 func Parse(request Request) Command {
 	command := Command{
 		Client:    request.Client,
-		timestamp: parseStamp(request.Timestamp),
-		token:     parseStamp(request.FencingToken),
+		timestamp: parseProperty(request.Timestamp, hlc.Parse),
+		token:     parseProperty(request.FencingToken, hlc.ParseToken),
 		store:     request.Store,
 		identity:  identify(request),
 		last:      request.Last,
@@ -151,12 +152,12 @@ func (c Command) Deny() Command {
 	return c
 }
 
-func parseStamp(text *string) stamp {
+func parseProperty[T hlc.Timestamp | hlc.Token](text *string, parse func(string) (T, error)) property[T] {
 	if text == nil {
-		return stamp{}
+		return property[T]{}
 	}
-	timestamp, err := hlc.Parse(*text)
-	return stamp{Timestamp: timestamp, present: true, malformed: err != nil}
+	value, err := parse(*text)
+	return property[T]{value: value, present: true, malformed: err != nil}
 }
 
 // grammar is the shape of one verb: how many arguments, the verb included, and

@@ -8,7 +8,7 @@ import (
 )
 
 // token returns the fencing token that protects a key, or zero.
-func (s *Store) token(current *entry, key string) hlc.Timestamp {
+func (s *Store) token(current *entry, key string) hlc.Token {
 	if current != nil {
 		return current.token
 	}
@@ -21,7 +21,7 @@ func (s *Store) checkToken(current *entry, command *Command) protocol.Refusal {
 	if !command.writes() {
 		return ""
 	}
-	if s.options.Strict && command.token.present && command.token.Compare(s.clock) > 0 {
+	if s.options.Strict && command.token.present && s.neverIssued(command.token.value) {
 		return protocol.FencingTokenNeverIssued
 	}
 	protection := s.token(current, command.Key)
@@ -30,27 +30,32 @@ func (s *Store) checkToken(current *entry, command *Command) protocol.Refusal {
 		return ""
 	case !command.token.present:
 		return protocol.FencingTokenRequired
-	case command.token.Compare(protection) < 0:
+	case command.token.value.Compare(protection) < 0:
 		return protocol.FencingTokenLower
 	}
 	return ""
 }
 
+// neverIssued reports whether a token is above every version that this store has issued.
+func (s *Store) neverIssued(token hlc.Token) bool {
+	return hlc.Timestamp(token).Compare(s.clock) > 0
+}
+
 // newerToken returns the newer of a key's token and that of a command. It does
 // not keep the command's memory alive: Parse left the node where it found it, in a
 // message that the network layer may use again.
-func newerToken(protection hlc.Timestamp, command *Command) hlc.Timestamp {
-	if !command.token.present || command.token.Compare(protection) <= 0 {
+func newerToken(protection hlc.Token, command *Command) hlc.Token {
+	if !command.token.present || command.token.value.Compare(protection) <= 0 {
 		return protection
 	}
-	newer := command.token.Timestamp
+	newer := command.token.value
 	newer.Node = strings.Clone(newer.Node)
 	return newer
 }
 
 // outlive keeps the fence of a key that goes away, in a strict store. A fence is
 // raised by whoever may delete the key, and never lowered or dropped.
-func (s *Store) outlive(key string, fence hlc.Timestamp) {
+func (s *Store) outlive(key string, fence hlc.Token) {
 	if !s.options.Strict || fence.IsZero() {
 		return
 	}
@@ -61,7 +66,7 @@ func (s *Store) outlive(key string, fence hlc.Timestamp) {
 }
 
 // revive takes the fence of a key that is set again.
-func (s *Store) revive(key string) hlc.Timestamp {
+func (s *Store) revive(key string) hlc.Token {
 	fence, ok := s.fences[key]
 	if ok {
 		delete(s.fences, key)

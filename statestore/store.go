@@ -84,14 +84,14 @@ type Store struct {
 	bytes    int64
 	watches  watches
 	sessions sessions
-	fences   map[string]hlc.Timestamp // of keys that are gone, in a strict store
+	fences   map[string]hlc.Token // of keys that are gone, in a strict store
 }
 
 type entry struct {
 	key     string
 	value   string
 	version hlc.Timestamp
-	token   hlc.Timestamp // zero: the key is not protected
+	token   hlc.Token // zero: the key is not protected
 
 	// Of a key that expires; next is nil otherwise.
 	deadline       time.Duration // on Instant.Elapsed
@@ -137,7 +137,7 @@ func New(options Options) (*Store, error) {
 		expiries: newExpiries(),
 		watches:  newWatches(),
 		sessions: newSessions(options.Remembered, options.Node),
-		fences:   make(map[string]hlc.Timestamp),
+		fences:   make(map[string]hlc.Token),
 	}, nil
 }
 
@@ -270,7 +270,7 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 			return reply, notifications
 		}
 	}
-	version, err := hlc.Merge(s.clock, command.timestamp.Timestamp, now.WallMillis)
+	version, err := hlc.Merge(s.clock, command.timestamp.value, now.WallMillis)
 	if err != nil {
 		// The only way to fail is a counter at the end of its range, which no
 		// honest clock sends.
@@ -311,15 +311,15 @@ func (s *Store) checkStamps(now Instant, command *Command) protocol.Refusal {
 		}
 	case command.timestamp.malformed:
 		return protocol.MalformedTimestamp
-	case command.timestamp.Wall > latest:
+	case command.timestamp.value.Wall > latest:
 		return protocol.TimestampTooFarAhead
 	}
 	switch {
 	case !command.token.present:
 	case command.token.malformed:
 		return protocol.MalformedTimestamp
-	case command.token.Compare(s.clock) <= 0:
-	case command.token.Wall > latest:
+	case !s.neverIssued(command.token.value):
+	case command.token.value.Wall > latest:
 		return protocol.FencingTokenTooFarAhead
 	}
 	return ""

@@ -14,7 +14,7 @@ import (
 // must never be seen of it.
 type strictRun struct {
 	*world
-	fences map[string]hlc.Timestamp // the newest token that each key was ever protected by
+	fences map[string]hlc.Token // the newest token that each key was ever protected by
 	last   string
 }
 
@@ -76,11 +76,11 @@ func (s *strictRun) applied(key, value, client string, reply Reply, command Comm
 	// A reply that was remembered tells of what was applied before.
 	if s.last == "" || s.compare(version, s.last) > 0 {
 		s.last = version
-		if !fence.IsZero() && (!command.token.present || command.token.Compare(fence) < 0) {
-			s.tb.Fatalf("SET %q with token %v was accepted after %v", key, command.token, fence)
+		if !fence.IsZero() && (!command.token.present || command.token.value.Compare(fence) < 0) {
+			s.tb.Fatalf("SET %q with token %v was accepted after %v", key, command.token.value, fence)
 		}
-		if command.token.present && command.token.Compare(fence) > 0 {
-			s.fences[key] = command.token.Timestamp
+		if command.token.present && command.token.value.Compare(fence) > 0 {
+			s.fences[key] = command.token.value
 		}
 	}
 	if strings.HasPrefix(key, "lock") && !strings.HasPrefix(value, client+":") {
@@ -141,7 +141,7 @@ func FuzzStrict(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, steps []byte) {
-		s := &strictRun{world: newWorld(t, strictOptions), fences: make(map[string]hlc.Timestamp)}
+		s := &strictRun{world: newWorld(t, strictOptions), fences: make(map[string]hlc.Token)}
 		for p := (program{steps}); len(p.rest) > 0; {
 			switch p.next() % 16 {
 			case 0:

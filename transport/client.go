@@ -171,7 +171,7 @@ type SetOptions struct {
 	TTL time.Duration
 	// FencingToken protects the key: the store then refuses writes to it
 	// without a token or with an older one. Zero sends none.
-	FencingToken hlc.Timestamp
+	FencingToken hlc.Token
 	// Binding ties the request to one store. Zero: any store may apply it.
 	Binding Binding
 	// Persist asks the store to keep the key on disk, so that it survives a restart of the
@@ -186,7 +186,7 @@ type SetOptions struct {
 // DelOptions refines a Del or VDel.
 type DelOptions struct {
 	// FencingToken is needed for a protected key. Zero sends none.
-	FencingToken hlc.Timestamp
+	FencingToken hlc.Token
 	// Binding ties the request to one store. Zero: any store may apply it.
 	Binding Binding
 	// Urgent makes the request leave early, like SetOptions.Urgent.
@@ -434,7 +434,7 @@ func appendSet(dst []byte, key string, value []byte, options SetOptions) ([]byte
 	return dst, nil
 }
 
-func tokenText(token hlc.Timestamp) string {
+func tokenText(token hlc.Token) string {
 	if token.IsZero() {
 		return ""
 	}

@@ -169,7 +169,7 @@ func TestARefusalForAClockSaysWhichClockAndByHowMuch(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			conn.reply.Payload = []byte(test.reply)
-			token := hlc.Timestamp{Wall: now.Add(5 * time.Minute).UnixMilli(), Counter: 3, Node: "StateStore"}
+			token := hlc.Token{Wall: now.Add(5 * time.Minute).UnixMilli(), Counter: 3, Node: "StateStore"}
 			_, err := client.Set(t.Context(), "k", nil, transport.SetOptions{FencingToken: token})
 			var skew *transport.SkewError
 			var refused *transport.RefusedError
@@ -230,7 +230,7 @@ func TestInvariant40AStoreWhoseClockIsAheadIsReportedUntilItAgrees(t *testing.T)
 
 func TestWhatIsSentIsWhatTheProtocolWants(t *testing.T) {
 	client, conn := newScripted(t)
-	token := hlc.Timestamp{Wall: 1, Counter: 2, Node: "n"}
+	token := hlc.Token{Wall: 1, Counter: 2, Node: "n"}
 	for _, test := range []struct {
 		name string
 		do   func() error

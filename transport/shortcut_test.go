@@ -413,7 +413,7 @@ func TestBothWaysSendTheSameRequest(t *testing.T) {
 		client := mustDialTo(t, b.pipeBroker, options)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		token := hlc.Timestamp{Wall: 1, Counter: 2, Node: "n"}
+		token := hlc.Token{Wall: 1, Counter: 2, Node: "n"}
 		if _, err := client.Set(ctx, "k", []byte("v"), SetOptions{FencingToken: token}); !errors.Is(err, ErrOutcomeUnknown) {
 			t.Error(err)
 		}

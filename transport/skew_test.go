@@ -194,7 +194,7 @@ func TestAClientThatKnowsNothingOfTheStoresTimeReportsTheRefusal(t *testing.T) {
 func TestATokenThatIsTooFarAheadIsNotSentAgain(t *testing.T) {
 	overClocks(t, func(b *clockBench) {
 		b.mustSet("a version", 0)
-		token := hlc.Timestamp{Wall: time.Now().Add(5 * time.Minute).UnixMilli(), Node: "StateStore"}
+		token := hlc.Token{Wall: time.Now().Add(5 * time.Minute).UnixMilli(), Node: "StateStore"}
 		before := b.requests
 		_, err := b.client.Set(b.t.Context(), "k", nil, transport.SetOptions{FencingToken: token})
 		if !errors.Is(err, transport.ErrFencingTokenTooFarAhead) || b.requests != before+1 {

@@ -209,22 +209,23 @@ func TestABrokerWithoutAStoreIsToldWithTheCure(t *testing.T) {
 // The checks must be able to fail.
 func TestTheChecksFindWhatIsWrong(t *testing.T) {
 	at := func(wall int64) hlc.Timestamp { return hlc.Timestamp{Wall: wall, Node: "StateStore"} }
+	under := func(wall int64) hlc.Token { return hlc.Token(at(wall)) }
 	write := func(version, token int64) event {
-		return event{Kind: kindWrite, Outcome: accepted, Version: at(version), Token: at(token), Count: int(version)}
+		return event{Kind: kindWrite, Outcome: accepted, Version: at(version), Token: under(token), Count: int(version)}
 	}
 	// A run in which everything is as it should be.
 	sound := func() *result {
 		r := newResult(0)
 		for term := range int64(4) {
-			r.leads(event{Token: at(10 * term)})
+			r.leads(event{Token: under(10 * term)})
 			r.wrote(write(10*term+1, 10*term))
-			r.control.saw(at(10*term+1), at(10*term))
+			r.control.saw(at(10*term+1), under(10*term))
 		}
-		r.control.saw(at(25), at(0))
-		r.wrote(event{Kind: kindWrite, Late: true, Outcome: refusedByStore, Token: at(10)})
+		r.control.saw(at(25), under(0))
+		r.wrote(event{Kind: kindWrite, Late: true, Outcome: refusedByStore, Token: under(10)})
 		return r
 	}
-	last := counter{Token: at(30), Count: 31}
+	last := counter{Token: under(30), Count: 31}
 	for _, test := range []struct {
 		name string
 		harm func(*result)
@@ -232,14 +233,14 @@ func TestTheChecksFindWhatIsWrong(t *testing.T) {
 	}{
 		{"nothing is wrong", func(*result) {}, ""},
 		{"a stale write was reported", func(r *result) { r.wrote(write(25, 0)) }, "stale writes accepted: 0"},
-		{"a stale write was seen in the store only", func(r *result) { r.fenced.saw(at(25), at(0)) }, "stale writes accepted: 0"},
-		{"a token fell", func(r *result) { r.leads(event{Token: at(5)}) }, "tokens rise from term to term"},
+		{"a stale write was seen in the store only", func(r *result) { r.fenced.saw(at(25), under(0)) }, "stale writes accepted: 0"},
+		{"a token fell", func(r *result) { r.leads(event{Token: under(5)}) }, "tokens rise from term to term"},
 		{"a late write was accepted", func(r *result) { r.late[0].Outcome = accepted }, "the woken node's late write was refused"},
 		{"no late write was made", func(r *result) { r.late = nil }, "the woken node's late write was refused"},
 		{"the control lost nothing", func(r *result) { delete(r.control, at(25)) }, "without fencing updates are lost"},
 		{"a write that got no answer came after the last that did", func(r *result) {
 			r.highest.Version, r.highest.Count = at(30), 30
-			r.wrote(event{Kind: kindWrite, Outcome: unknown, Token: at(30), Count: 31})
+			r.wrote(event{Kind: kindWrite, Outcome: unknown, Token: under(30), Count: 31})
 		}, ""},
 		{"a write that nobody made is there", func(r *result) { r.highest.Version, r.highest.Count = at(30), 30 },
 			"the store holds the last accepted write"},

@@ -27,9 +27,9 @@ const (
 
 // counter is what the protected key holds.
 type counter struct {
-	Node  string        `json:"node"`
-	Token hlc.Timestamp `json:"token"`
-	Count int           `json:"count"`
+	Node  string    `json:"node"`
+	Token hlc.Token `json:"token"`
+	Count int       `json:"count"`
 }
 
 func leaseKey(run string) string   { return "failover/" + run + "/active" }
@@ -134,7 +134,7 @@ func (n *node) lead(ctx context.Context, term *election.Term) error {
 // writeLate does what a node does that was stopped between its last look at the
 // lease and its write: it sends the write past the guard, with the token it had.
 // Only the store can refuse it now.
-func (n *node) writeLate(token hlc.Timestamp, value []byte, count int) {
+func (n *node) writeLate(token hlc.Token, value []byte, count int) {
 	ctx, cancel := context.WithTimeout(context.Background(), n.ttl)
 	defer cancel()
 	version, err := n.writeControl(ctx, value)
@@ -200,9 +200,9 @@ type event struct {
 	Node string    `json:"node"`
 	Kind string    `json:"kind"`
 
-	Phase string        `json:"phase,omitempty"`
-	Token hlc.Timestamp `json:"token"`
-	Cause string        `json:"cause,omitempty"`
+	Phase string    `json:"phase,omitempty"`
+	Token hlc.Token `json:"token"`
+	Cause string    `json:"cause,omitempty"`
 
 	Outcome string        `json:"outcome,omitempty"`
 	Version hlc.Timestamp `json:"version"`

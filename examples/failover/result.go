@@ -20,7 +20,7 @@ type fault struct {
 	Gap   time.Duration `json:"without_active_ns"`
 	Limit time.Duration `json:"promised_ns"`
 	// Token is the successor's.
-	Token hlc.Timestamp `json:"successor_token"`
+	Token hlc.Token `json:"successor_token"`
 	// The writes from this fault to the next.
 	Accepted       int `json:"writes_accepted"`
 	RefusedByGuard int `json:"writes_refused_by_guard"`
@@ -47,20 +47,20 @@ type result struct {
 
 	woke    bool // a node was frozen and woken, and then wrote late
 	current *fault
-	tokens  []hlc.Timestamp // of the terms, in the order of their beginning
-	late    []event         // answers to writes that were sent past the guard
-	fenced  history         // of the protected key
-	control history         // of the key that nothing protects
-	highest event           // the accepted write with the highest version
-	unknown []event         // writes that got no answer, as when a node ends; the store may have applied them
+	tokens  []hlc.Token // of the terms, in the order of their beginning
+	late    []event     // answers to writes that were sent past the guard
+	fenced  history     // of the protected key
+	control history     // of the key that nothing protects
+	highest event       // the accepted write with the highest version
+	unknown []event     // writes that got no answer, as when a node ends; the store may have applied them
 }
 
 // history has the version of each write to a key that the store applied, as far as
 // known, with the token of the term in which it was made.
-type history map[hlc.Timestamp]hlc.Timestamp
+type history map[hlc.Timestamp]hlc.Token
 
 // saw adds a write, unless it is known.
-func (h history) saw(version, token hlc.Timestamp) {
+func (h history) saw(version hlc.Timestamp, token hlc.Token) {
 	if _, known := h[version]; !known {
 		h[version] = token
 	}
@@ -69,7 +69,7 @@ func (h history) saw(version, token hlc.Timestamp) {
 // stale counts the writes of a term that came after one of a later term. Versions are
 // the store's own order of writes.
 func (h history) stale() (n int) {
-	var newest hlc.Timestamp
+	var newest hlc.Token
 	for _, version := range slices.SortedFunc(maps.Keys(h), hlc.Timestamp.Compare) {
 		if token := h[version]; token.Compare(newest) < 0 {
 			n++
@@ -143,7 +143,7 @@ func (r *result) conclude(running int, version hlc.Timestamp, last counter) {
 		r.check("without fencing updates are lost", r.Lost > 0,
 			"a key without a token, written beside it: %d stale writes accepted", r.Lost)
 	}
-	r.check("tokens rise from term to term", slices.IsSortedFunc(r.tokens, hlc.Timestamp.Compare) && len(r.tokens) >= 4,
+	r.check("tokens rise from term to term", slices.IsSortedFunc(r.tokens, hlc.Token.Compare) && len(r.tokens) >= 4,
 		"%d terms", len(r.tokens))
 	if r.woke {
 		refused := len(r.late) > 0

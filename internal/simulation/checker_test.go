@@ -66,8 +66,8 @@ type checker struct {
 	tokens   map[string]string        // the token of each value, as writes carry it
 	fenced   map[string]bool          // tokens that were refused as older
 	written  string                   // what the protected key holds
-	writer   hlc.Timestamp            // and its token
-	began    hlc.Timestamp            // the highest token with which a tenure began
+	writer   hlc.Token                // and its token
+	began    hlc.Token                // the highest token with which a tenure began
 	numbers  map[string]int           // of values, for the trace
 	bursts   map[*process]int         // requests in the present second
 	latest   map[*process]string      // the value that each sent last
@@ -86,7 +86,7 @@ type holding struct {
 	tenure    *lease.Tenure
 	value     string
 	name      string
-	token     hlc.Timestamp
+	token     hlc.Token
 	store     string          // the identity of the one that granted it
 	jumps     int64           // of its machine's clock when it began
 	lost      <-chan struct{} // closed when the connection is over on which it began
@@ -154,7 +154,7 @@ func (c *checker) applied(a transporttest.Applied) {
 	if a.Store != c.store {
 		c.store = a.Store // an empty one
 		c.value, c.highest = "", hlc.Timestamp{}
-		c.written, c.writer, c.began = "", hlc.Timestamp{}, hlc.Timestamp{}
+		c.written, c.writer, c.began = "", hlc.Token{}, hlc.Token{}
 	}
 	if a.Again {
 		return
@@ -210,7 +210,7 @@ func (c *checker) dataAppliedLocked(a transporttest.Applied) {
 	}
 	if a.Client == vandal {
 		if a.Reply.Outcome == statestore.OK {
-			c.writer, _ = hlc.Parse(text)
+			c.writer, _ = hlc.ParseToken(text)
 			c.written = string(a.Command.Value)
 		}
 		return
@@ -221,9 +221,10 @@ func (c *checker) dataAppliedLocked(a transporttest.Applied) {
 	if a.Command.Verb != statestore.VerbSet || a.Reply.Outcome != statestore.OK {
 		return
 	}
-	token, err := hlc.Parse(text)
-	value, issued := c.versions[token]
-	if err != nil || !issued || c.grants[token] != a.Store {
+	token, err := hlc.ParseToken(text)
+	version := hlc.Timestamp(token)
+	value, issued := c.versions[version]
+	if err != nil || !issued || c.grants[version] != a.Store {
 		c.violationLocked("%s wrote under token %q, which this store did not issue", a.Client, text)
 		return
 	}
@@ -288,8 +289,9 @@ func (c *checker) begin(p *process, tenure *lease.Tenure) *holding {
 	if err != nil {
 		return h
 	}
-	value, issued := c.versions[token]
-	h.token, h.value, h.name, h.store = token, value, c.nameLocked(value), c.grants[token]
+	version := hlc.Timestamp(token)
+	value, issued := c.versions[version]
+	h.token, h.value, h.name, h.store = token, value, c.nameLocked(value), c.grants[version]
 	c.sim.tracef("%s: has %s", p.name, h.name)
 	switch {
 	case !issued:
