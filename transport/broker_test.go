@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/url"
 	"slices"
 	"sync"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mqttnet"
 )
 
 // pipeBroker knows just enough of MQTT for a client to connect to it over a pipe, in
@@ -38,7 +38,7 @@ type pipeBroker struct {
 func dialTo(t *testing.T, b *pipeBroker, addresses string, options Options) (*Client, error) {
 	t.Helper()
 	b.t = t
-	servers, err := parseAddresses(addresses)
+	servers, err := mqttnet.ParseAddresses(addresses)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,8 +48,8 @@ func dialTo(t *testing.T, b *pipeBroker, addresses string, options Options) (*Cl
 	if err := options.checkCredentials(servers); err != nil {
 		t.Fatal(err)
 	}
+	options.Dialer = b.dial
 	conn := newMQTTConn(servers, options)
-	conn.dial = b.dial(options.MaxPacketSize)
 	client, err := NewClient(conn, options.ClientOptions)
 	if err != nil {
 		t.Fatal(err)
@@ -75,16 +75,17 @@ func mustDialTo(t *testing.T, b *pipeBroker, options Options) *Client {
 	return client
 }
 
-func (b *pipeBroker) dial(maxPacket int) func(context.Context, *url.URL) (*netConn, error) {
-	return func(_ context.Context, server *url.URL) (*netConn, error) { return b.pipe(server, maxPacket) }
-}
-
-func (b *pipeBroker) pipe(server *url.URL, maxPacket int) (*netConn, error) {
+// dial is the Dialer of clients.
+func (b *pipeBroker) dial(_ context.Context, _, address string) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.hosts = append(b.hosts, server.Hostname())
+	b.hosts = append(b.hosts, host)
 	if b.down {
-		return nil, fmt.Errorf("%s is down", server.Hostname())
+		return nil, fmt.Errorf("%s is down", host)
 	}
 	near, end := net.Pipe()
 	far := newBufferedPipe(end)
@@ -95,7 +96,7 @@ func (b *pipeBroker) pipe(server *url.URL, maxPacket int) (*netConn, error) {
 		}
 	})
 	b.tasks.Go(far.drain)
-	return newNetConn(near, near, maxPacket, time.Minute), nil
+	return near, nil
 }
 
 func (b *pipeBroker) serve(conn net.Conn) bool {

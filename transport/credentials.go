@@ -1,15 +1,12 @@
 package transport
 
 import (
-	"bytes"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 
-	"github.com/tenurelock/tenure/internal/secure"
+	"github.com/tenurelock/tenure/internal/mqttnet"
 )
 
 // TLSOptions configures the encryption of addresses that begin with mqtts or wss. The
@@ -41,74 +38,14 @@ type TLSOptions struct {
 
 func (o TLSOptions) isZero() bool { return o == TLSOptions{} }
 
-// config reads the files, for a connection to server.
-func (o TLSOptions) config(server *url.URL) (*tls.Config, error) {
-	config := o.Config.Clone()
-	if config == nil {
-		config = &tls.Config{}
-	}
-	secure.Restrict(config)
-	if o.ServerName != "" {
-		config.ServerName = o.ServerName
-	}
-	if config.ServerName == "" {
-		config.ServerName = server.Hostname()
-	}
-	if o.CAFile != "" {
-		authorities, err := os.ReadFile(o.CAFile)
-		if err != nil {
-			return nil, &optionError{"TLS.CAFile", err}
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(authorities) {
-			return nil, &optionError{"TLS.CAFile", fmt.Errorf("%s holds no certificate in PEM", o.CAFile)}
-		}
-	}
-	if o.CertFile != "" {
-		certificate, err := o.certificate()
-		if err != nil {
-			return nil, err
-		}
-		config.Certificates, config.GetClientCertificate = []tls.Certificate{certificate}, nil
+// tlsConfig reads the files of the TLS options, for a connection to server.
+func (o *Options) tlsConfig(server *url.URL) (*tls.Config, error) {
+	config, err := mqttnet.TLS(o.TLS).ClientConfig(server)
+	if err != nil {
+		return nil, fmt.Errorf("TLS.%w", err)
 	}
 	return config, nil
 }
-
-func (o TLSOptions) certificate() (tls.Certificate, error) {
-	certificate, err := os.ReadFile(o.CertFile)
-	if err != nil {
-		return tls.Certificate{}, &optionError{"TLS.CertFile", err}
-	}
-	key, err := os.ReadFile(o.KeyFile)
-	if err != nil {
-		return tls.Certificate{}, &optionError{"TLS.KeyFile", err}
-	}
-	if o.KeyPasswordFile != "" {
-		password, err := readSecret(o.KeyPasswordFile)
-		if err != nil {
-			return tls.Certificate{}, &optionError{"TLS.KeyPasswordFile", err}
-		}
-		if key, err = decryptKey(key, password); err != nil {
-			return tls.Certificate{}, &optionError{"TLS.KeyFile", fmt.Errorf("%s: %w", o.KeyFile, err)}
-		}
-	} else if isEncryptedKey(key) {
-		return tls.Certificate{}, &optionError{"TLS.KeyFile", fmt.Errorf("%s is encrypted: say in TLS.KeyPasswordFile where its password is", o.KeyFile)}
-	}
-	pair, err := tls.X509KeyPair(certificate, key)
-	if err != nil {
-		return tls.Certificate{}, &optionError{"TLS.CertFile", fmt.Errorf("%s with TLS.KeyFile %s: %w", o.CertFile, o.KeyFile, err)}
-	}
-	return pair, nil
-}
-
-// optionError is what is wrong with one option, under its name in Options.
-type optionError struct {
-	option string
-	err    error
-}
-
-func (e *optionError) Error() string { return e.option + ": " + e.err.Error() }
-func (e *optionError) Unwrap() error { return e.err }
 
 // secrets is what the next CONNECT packet says of who we are.
 type secrets struct {
@@ -120,36 +57,17 @@ type secrets struct {
 func (o *Options) secrets() (s secrets, err error) {
 	s.password = o.Password
 	if o.PasswordFile != "" {
-		if s.password, err = readSecret(o.PasswordFile); err != nil {
-			return secrets{}, &optionError{"PasswordFile", err}
+		if s.password, err = mqttnet.ReadSecret(o.PasswordFile); err != nil {
+			return secrets{}, &mqttnet.FileError{Option: "PasswordFile", Err: err}
 		}
 	}
 	if o.TokenFile != "" {
-		if s.token, err = readSecret(o.TokenFile); err != nil {
-			return secrets{}, &optionError{"TokenFile", err}
+		if s.token, err = mqttnet.ReadSecret(o.TokenFile); err != nil {
+			return secrets{}, &mqttnet.FileError{Option: "TokenFile", Err: err}
 		}
 	}
 	return s, nil
 }
-
-// readSecret reads a file with one line; editors and echo end it with a newline.
-func readSecret(file string) ([]byte, error) {
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	secret := bytes.TrimRight(content, "\r\n")
-	if len(secret) == 0 {
-		return nil, fmt.Errorf("%s is empty", file)
-	}
-	if len(secret) > maxSecret {
-		return nil, fmt.Errorf("%s holds %d bytes, and MQTT carries at most %d", file, len(secret), maxSecret)
-	}
-	return secret, nil
-}
-
-// maxSecret is how long binary data in an MQTT packet can be [MQTT-1.5.6].
-const maxSecret = 1<<16 - 1
 
 // check rejects what excludes each other, and reads each file once, so that a wrong
 // name is told at the start.
@@ -163,16 +81,16 @@ func (o *Options) checkCredentials(servers []*url.URL) error {
 		return errors.New("transport: Options.TLS needs CertFile and KeyFile together: set both or neither")
 	case o.TLS.KeyPasswordFile != "" && o.TLS.KeyFile == "":
 		return errors.New("transport: Options.TLS.KeyPasswordFile is for a KeyFile, and there is none")
-	case len(o.Password) > maxSecret:
-		return fmt.Errorf("transport: Options.Password has %d bytes, and MQTT carries at most %d", len(o.Password), maxSecret)
+	case len(o.Password) > mqttnet.MaxSecret:
+		return fmt.Errorf("transport: Options.Password has %d bytes, and MQTT carries at most %d", len(o.Password), mqttnet.MaxSecret)
 	}
 	if _, err := o.secrets(); err != nil {
 		return fmt.Errorf("transport: Options.%w", err)
 	}
 	for _, server := range servers {
 		switch {
-		case schemeOf(server).encrypted:
-			if _, err := o.TLS.config(server); err != nil {
+		case mqttnet.IsEncrypted(server):
+			if _, err := o.tlsConfig(server); err != nil {
 				return fmt.Errorf("transport: Options.%w", err)
 			}
 		case !o.TLS.isZero():
@@ -189,7 +107,7 @@ func (o *Options) warnOfPlainText(servers []*url.URL) {
 		return
 	}
 	for _, server := range servers {
-		if !schemeOf(server).encrypted {
+		if !mqttnet.IsEncrypted(server) {
 			o.Logger.Warn("the connection is not encrypted, and shows the password or the token to whoever listens: write mqtts or wss", "broker", server.Host)
 		}
 	}

@@ -7,9 +7,12 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"net"
 	"os"
 	"strings"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/mqttnet"
 )
 
 // Options configures Dial. The zero value connects under a random client id.
@@ -50,6 +53,14 @@ type Options struct {
 	// any memory is set aside for it, with an error that matches ErrPacketTooLarge.
 	// Default 2 MiB, twice what our server takes from a client.
 	MaxPacketSize int
+
+	// Dialer opens the connection to address, the host and port of a broker; network is
+	// "tcp". TLS and WebSocket are added to the connection that it returns. It decides
+	// what the address means: it may connect through a proxy, to a Unix socket or to a
+	// broker in the same process. It must return when ctx ends, and its error is in the
+	// error of Dial. It is called for one attempt at a time, from a goroutine of the
+	// client. Default: the zero net.Dialer.
+	Dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 	// PlainPaho makes requests and replies travel through paho's own code, as everything
 	// else does. By default they go past it, in a small part of ours: several times as
@@ -132,9 +143,9 @@ func NewConn(address string, options Options) (Conn, error) {
 
 // newConn completes the options.
 func newConn(address string, options *Options) (*mqttConn, error) {
-	servers, err := parseAddresses(address)
+	servers, err := mqttnet.ParseAddresses(address)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("transport: %w", err)
 	}
 	if err := options.complete(); err != nil {
 		return nil, err

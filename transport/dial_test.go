@@ -2,67 +2,19 @@ package transport
 
 import (
 	"context"
+	"errors"
+	"io"
 	"log/slog"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mqttnet"
 )
-
-func TestParseAddress(t *testing.T) {
-	for _, test := range []struct {
-		name, address string
-		host          string // empty: refused
-		want          string // in the error
-	}{
-		{"scheme, host and port", "mqtt://broker:1884", "broker:1884", ""},
-		{"the default port", "mqtt://broker", "broker:1883", ""},
-		{"an alias", "tcp://127.0.0.1", "127.0.0.1:1883", ""},
-		{"IPv6", "mqtt://[::1]", "[::1]:1883", ""},
-		{"the default port of TLS", "mqtts://broker", "broker:8883", ""},
-		{"an alias of TLS", "tls://broker", "broker:8883", ""},
-		{"the default port of WebSocket", "ws://broker/mqtt?a=b", "broker:80", ""},
-		{"the default port of WebSocket over TLS", "wss://broker", "broker:443", ""},
-		{"a final slash", "mqtt://broker/", "broker:1883", ""},
-		{"no scheme", "broker:1883", "", "write it like mqtt://host:1883"},
-		{"nothing", "", "", "write it like mqtt://host:1883"},
-		{"a scheme that is not spoken", "http://broker", "", "write it like mqtt://host:1883"},
-		{"no host", "mqtt://:1883", "", "write it like mqtt://host:1883"},
-		{"a port that is none", "mqtt://broker:port", "", "write it like mqtt://host:1883"},
-		{"a host with a colon", "mqtt://::", "", "is no host"},
-		{"a path", "mqtt://broker/topic", "", "only host and port"},
-		{"a query", "mqtt://broker?a=b", "", "only host and port"},
-		{"credentials", "mqtt://user:secret@broker", "", "credentials are options"},
-		{"a path with TLS", "mqtts://broker/topic", "", "only host and port"},
-		{"a fragment", "ws://broker/mqtt#1", "", "never sees"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			got, err := parseAddress(test.address)
-			switch {
-			case test.host != "" && (err != nil || got.Host != test.host):
-				t.Errorf("%v, %v; want %s", got, err, test.host)
-			case test.host == "" && (err == nil || !strings.Contains(err.Error(), test.want)):
-				t.Errorf("%v, want an error that says %q", err, test.want)
-			}
-		})
-	}
-}
-
-func TestAPasswordInAnAddressIsNotRepeated(t *testing.T) {
-	for _, list := range []string{
-		"mqtt://user:secret@broker", "mqtt://user:secret/2@broker", "mqtt://user:secret?2@broker", "mqtt://user:secret#2@broker",
-		"mqtt://user:2#secret@broker", "mqtt://user:%secret@broker", "mqtt://user:secret,2@broker", "mqtt://user:2,secret@broker",
-		"mqtt://a,mqtt://user:secret,2@broker", "user:secret@broker", "mqtt//user:secret@broker", "mqtt:user:secret@broker",
-		"mqtt://user:secret@bro ker",
-	} {
-		_, err := parseAddresses(list)
-		if err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "credentials are options") {
-			t.Errorf("%q: %v", list, err)
-		}
-	}
-	if _, err := parseAddresses("ws://broker/mqtt@1"); err != nil {
-		t.Error(err)
-	}
-}
 
 func TestCredentialsThatTravelInTheClearAreWarnedAbout(t *testing.T) {
 	path, _ := secretFile(t, "secret")
@@ -87,18 +39,6 @@ func TestCredentialsThatTravelInTheClearAreWarnedAbout(t *testing.T) {
 				t.Errorf("logged %q; want a warning: %t", got, test.warned)
 			}
 		})
-	}
-}
-
-func TestAnAddressMayBeAListAndEachOfItMustBeRight(t *testing.T) {
-	servers, err := parseAddresses("mqtt://a, mqtts://b:1")
-	if err != nil || len(servers) != 2 || servers[0].Host != "a:1883" || servers[1].Host != "b:1" {
-		t.Errorf("%v, %v", servers, err)
-	}
-	for _, list := range []string{"mqtt://a,", ",mqtt://a", "mqtt://a,b"} {
-		if servers, err := parseAddresses(list); err == nil {
-			t.Errorf("%q is taken for %v", list, servers)
-		}
 	}
 }
 
@@ -177,27 +117,50 @@ func TestMessageExpiryIsTheTimeLeftInWholeSecondsRoundedUp(t *testing.T) {
 	}
 }
 
-// Whatever a list of addresses is, each that is accepted can be dialled: it has a scheme
-// that is spoken, a host and a port, and is accepted again as it is shown.
-func FuzzAddresses(f *testing.F) {
-	for _, list := range []string{
-		"mqtt://broker:1884", "mqtts://a, wss://b/mqtt?a=b", "tcp://[::1]", "tls://[fe80::1%25eth0]:1", "mqtt://user:secret@broker", "ws://broker/#1", ",", "mqtt://a,",
+func TestTheDialerOpensTheConnectionBelowTLSAndWebSocket(t *testing.T) {
+	for address, first := range map[string]byte{
+		"mqtt://broker:1": 0x10, // CONNECT
+		"mqtts://broker":  0x16, // the handshake of TLS
+		"ws://broker":     'G',  // GET
 	} {
-		f.Add(list)
+		t.Run(address, func(t *testing.T) {
+			broken := errors.New("no such network")
+			asked := make(chan string, 1)
+			var got atomic.Uint32
+			dialer := func(ctx context.Context, network, address string) (net.Conn, error) {
+				if ctx.Err() != nil {
+					t.Error("it is called after the context ended")
+				}
+				select {
+				case asked <- network + " " + address:
+				default:
+					return nil, broken
+				}
+				near, far := net.Pipe()
+				go func() {
+					defer far.Close()
+					one := make([]byte, 1)
+					if _, err := io.ReadFull(far, one); err == nil {
+						got.Store(uint32(one[0]))
+					}
+				}()
+				return near, nil
+			}
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				_, err := Dial(ctx, address, Options{Dialer: dialer})
+				if !errors.Is(err, broken) || !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("the error of the dialer is not in %v", err)
+				}
+			})
+			server, _ := mqttnet.ParseAddress(address)
+			if what := await.Receive(asked); what != "tcp "+server.Host {
+				t.Errorf("the dialer was asked for %q", what)
+			}
+			if got.Load() != uint32(first) {
+				t.Errorf("the first byte is 0x%X, want 0x%X", got.Load(), first)
+			}
+		})
 	}
-	f.Fuzz(func(t *testing.T, list string) {
-		servers, err := parseAddresses(list)
-		if err != nil {
-			return
-		}
-		for _, server := range servers {
-			if schemeOf(server) == (scheme{}) || server.Hostname() == "" || server.Port() == "" || server.User != nil {
-				t.Errorf("%q yields %q", list, server)
-			}
-			again, err := parseAddresses(strings.ReplaceAll(server.String(), ",", "%2C"))
-			if err != nil || len(again) != 1 || again[0].Host != server.Host {
-				t.Errorf("%q yields %q, which yields %v, %v", list, server, again, err)
-			}
-		}
-	})
 }

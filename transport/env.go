@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/mqttnet"
 )
 
 // FromEnv returns an address and options for Dial, from the environment variables that
@@ -91,7 +93,7 @@ func FromEnvWithSuffix(suffix string) (address string, options Options, err erro
 		}
 	}
 	address += net.JoinHostPort(host, strconv.Itoa(port))
-	server, err := parseAddress(address)
+	server, err := mqttnet.ParseAddress(address)
 	if host != "" && (err != nil || strings.Contains(host, ",")) {
 		e.wrong("AIO_BROKER_HOSTNAME", "is %q; give a host name or an IP address alone", host)
 	}
@@ -156,19 +158,19 @@ func (e *environment) file(name string) string {
 
 // fileVariables names the variables of the options that are files.
 var fileVariables = map[string]string{
-	"PasswordFile":        "AIO_MQTT_PASSWORD_FILE",
-	"TokenFile":           "AIO_SAT_FILE",
-	"TLS.CAFile":          "AIO_TLS_CA_FILE",
-	"TLS.CertFile":        "AIO_TLS_CERT_FILE",
-	"TLS.KeyFile":         "AIO_TLS_KEY_FILE",
-	"TLS.KeyPasswordFile": "AIO_TLS_KEY_PASSWORD_FILE",
+	"PasswordFile":    "AIO_MQTT_PASSWORD_FILE",
+	"TokenFile":       "AIO_SAT_FILE",
+	"CAFile":          "AIO_TLS_CA_FILE",
+	"CertFile":        "AIO_TLS_CERT_FILE",
+	"KeyFile":         "AIO_TLS_KEY_FILE",
+	"KeyPasswordFile": "AIO_TLS_KEY_PASSWORD_FILE",
 }
 
 // use looks whether the files hold what they are for.
 func (e *environment) use(options Options, server *url.URL) {
-	var bad *optionError
+	var bad *mqttnet.FileError
 	if err := options.checkCredentials([]*url.URL{server}); errors.As(err, &bad) {
-		e.wrong(fileVariables[bad.option], "names a file that is of no use: %w; replace the file, or correct the name", bad.err)
+		e.wrong(fileVariables[bad.Option], "names a file that is of no use: %w; replace the file, or correct the name", bad.Err)
 	}
 }
 

@@ -1,17 +1,14 @@
 package transport
 
 import (
-	"crypto"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"maps"
-	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/mqttnet"
 )
 
 // environmentOf sets these variables for a test, and leaves all others of ours empty.
@@ -26,27 +23,14 @@ func environmentOf(t *testing.T, variables map[string]string) {
 	}
 }
 
-// certified makes a certificate for the encrypted key in testdata.
+// testKeys holds an encrypted key, and a certificate for it.
+var testKeys = filepath.Join("..", "internal", "mqttnet", "testdata", "keys")
+
+// certified returns files with a certificate, its encrypted key and the password of that.
 func certified(t *testing.T) (certificate, key, password string) {
 	t.Helper()
-	key = filepath.Join("testdata", "keys", "aes-256-cbc.pem")
-	plain, err := decryptKey(readTestKey(t, "aes-256-cbc.pem"), []byte("secret"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	block, _ := pem.Decode(plain)
-	signer, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, signer.(crypto.Signer).Public(), signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certificate, _ = secretFile(t, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
 	password, _ = secretFile(t, "secret\n")
-	return certificate, key, password
+	return filepath.Join(testKeys, "certificate.pem"), filepath.Join(testKeys, "aes-256-cbc.pem"), password
 }
 
 func TestTheEnvironmentSaysHowToConnect(t *testing.T) {
@@ -90,7 +74,7 @@ func TestTheEnvironmentSaysHowToConnect(t *testing.T) {
 				got.PasswordFile != want.PasswordFile || got.TokenFile != want.TokenFile || got.TLS != want.TLS {
 				t.Errorf("%+v\nwant %+v", got, want)
 			}
-			if _, err := parseAddresses(address); err != nil {
+			if _, err := mqttnet.ParseAddresses(address); err != nil {
 				t.Error(err)
 			}
 		})

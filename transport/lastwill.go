@@ -10,6 +10,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
@@ -154,7 +155,7 @@ func (c *mqttConn) outdated(will *lastWill) bool {
 
 // write puts the will into a CONNECT packet: into what paho is told, and for what paho
 // leaves out, into what it sends.
-func (w *lastWill) write(connect *paho.Connect, conn *netConn) {
+func (w *lastWill) write(connect *paho.Connect, conn *mqttnet.Conn) {
 	connect.WillMessage = &paho.WillMessage{
 		QoS:     1,
 		Topic:   protocol.InvokeTopic,
@@ -166,11 +167,11 @@ func (w *lastWill) write(connect *paho.Connect, conn *netConn) {
 	}
 	var id correlation
 	id.choose()
-	conn.complete = willProperties{
+	conn.CompleteFirst(willProperties{
 		contentType:   protocol.ContentType,
 		responseTopic: protocol.ResponseTopic(connect.ClientID),
 		correlation:   string(id[:]),
-	}.complete
+	}.complete)
 }
 
 // silence is how long the broker waits before it takes a silent connection for lost:

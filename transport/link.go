@@ -15,6 +15,8 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
@@ -47,7 +49,7 @@ type link struct {
 
 	maxPacket int // bytes that the broker takes in one packet
 
-	net    *netConn       // what it goes over; nil in tests that need none
+	net    *mqttnet.Conn  // what it goes over; nil in tests that need none
 	probes sync.WaitGroup // the goroutine that finds out whether it still works, if any
 
 	// Guarded by mqttConn.mu.
@@ -201,7 +203,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	guard := time.AfterFunc(time.Hour, conn.abort)
+	guard := time.AfterFunc(time.Hour, conn.Abort)
 	guard.Stop() // until it is to end
 	defer guard.Stop()
 	// Close does not wait for a write to a peer that no longer reads.
@@ -227,8 +229,8 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	})
 	connack, err := client.Connect(attempt, packet)
 	if err != nil {
-		err = cmp.Or(conn.closeCause(), err)
-		err = c.notConnected(will, carried, conn.incomplete(), connack, err)
+		err = cmp.Or(closeCause(conn), err)
+		err = c.notConnected(will, carried, conn.Incomplete(), connack, err)
 		if c.isForGood(will, err) {
 			c.refusals = refusals + 1
 		}
@@ -248,7 +250,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	}
 	l.obey(connack)
 	if err := c.subscribe(ctx, client, l); err != nil {
-		return false, cmp.Or(conn.closeCause(), err)
+		return false, cmp.Or(closeCause(conn), err)
 	}
 	send := func() { c.sendPlainly(client, l) }
 	if !c.options.PlainPaho {
@@ -258,7 +260,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	c.events.Up()
 	defer c.events.Down()
 	if !c.established(l) {
-		return false, conn.closeCause()
+		return false, closeCause(conn)
 	}
 	c.logger.Debug("connected", "broker", c.server().Host)
 	defer c.logger.Debug("disconnected", "broker", c.server().Host)
@@ -280,15 +282,30 @@ func (c *mqttConn) trying() {
 	c.present.Broker = c.server().String()
 }
 
-func (c *mqttConn) dialNet(ctx context.Context, server *url.URL) (*netConn, error) {
+// dial opens a connection to server and adds TLS and WebSocket where its address asks.
+func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqttnet.Conn, error) {
 	var config *tls.Config
-	if schemeOf(server).encrypted {
+	if mqttnet.IsEncrypted(server) {
 		var err error
-		if config, err = c.options.TLS.config(server); err != nil {
+		if config, err = c.options.tlsConfig(server); err != nil {
 			return nil, err
 		}
 	}
-	return dialNet(ctx, server, config, c.options.MaxPacketSize, c.options.KeepAlive)
+	return mqttnet.Dial(ctx, server, config, mqttnet.Options{
+		MaxPacket:    c.options.MaxPacketSize,
+		WriteTimeout: c.options.KeepAlive,
+		Dialer:       c.options.Dialer,
+	})
+}
+
+// closeCause returns why this client closed a connection, or nil if it did not.
+func closeCause(conn *mqttnet.Conn) error {
+	cause := conn.CloseCause()
+	var tooLarge *frame.TooLargeError
+	if errors.As(cause, &tooLarge) {
+		return fmt.Errorf("%w: %w", ErrPacketTooLarge, cause)
+	}
+	return cause
 }
 
 // isForGood reports whether an attempt, while waits is the will that waits, if any, failed

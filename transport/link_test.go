@@ -11,12 +11,13 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/mqttnet"
 )
 
 // newTestLink returns a connection that is ready, as far as those who send can tell.
 func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 	t.Helper()
-	servers, err := parseAddresses("mqtt://192.0.2.1")
+	servers, err := mqttnet.ParseAddresses("mqtt://192.0.2.1")
 	if err != nil {
 		t.Fatal(err)
 	}

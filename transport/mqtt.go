@@ -37,7 +37,6 @@ type mqttConn struct {
 	stop    context.CancelFunc
 	stopped chan struct{} // closed when run has ended; nil before Start
 
-	dial      func(context.Context, *url.URL) (*netConn, error)
 	announcer *announcer // nil: nobody is to be told of the status
 
 	// Of the goroutine run.
@@ -101,7 +100,6 @@ func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
 		ended:   make(chan struct{}),
 		replace: make(chan struct{}, 1),
 	}
-	c.dial = c.dialNet
 	return c
 }
 
@@ -212,8 +210,8 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 		cause = fmt.Errorf("%w: %w", cause, ended)
 		c.logger.Warn("disconnected by the broker", "error", cause)
 	}
-	if l.net != nil && l.net.closeCause() != nil && !isClosed(l.down) {
-		cause = fmt.Errorf("%w: %w", cause, l.net.closeCause())
+	if l.net != nil && l.net.CloseCause() != nil && !isClosed(l.down) {
+		cause = fmt.Errorf("%w: %w", cause, closeCause(l.net))
 		c.logger.Warn("disconnected from the broker", "error", cause)
 	}
 	c.mu.Lock()

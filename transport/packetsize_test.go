@@ -10,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -186,33 +185,5 @@ func TestANonsensicalMaximumPacketSizeIsRefused(t *testing.T) {
 		if _, err := NewConn("mqtt://broker", Options{MaxPacketSize: size}); err != nil {
 			t.Errorf("%d: %v", size, err)
 		}
-	}
-}
-
-// A frame of a WebSocket may be longer than any memory; its bytes are passed on as they
-// come.
-func TestInvariant44TheLengthOfAWebSocketFrameAllocatesNothing(t *testing.T) {
-	for name, header := range map[string]string{
-		"a message":         "\x82\x7f\xff\xff\xff\xff\xff\xff\xff\xff",
-		"a part of one":     "\x02\x7f\x7f\xff\xff\xff\xff\xff\xff\xff",
-		"a ping":            "\x89\x7f\x7f\xff\xff\xff\xff\xff\xff\xff",
-		"a farewell":        "\x88\x7e\xff\xff",
-		"a message of MQTT": "\x82\x7f\x00\x00\x00\x00\x10\x00\x00\x00" + string(longest(packets.PUBLISH)),
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w, _ := endOf(strings.NewReader(header))
-				used := allocated(func() {
-					for {
-						if _, err := w.Read(make([]byte, 10)); err != nil {
-							return
-						}
-					}
-				})
-				if used > 1<<20 {
-					t.Errorf("it allocates %d bytes", used)
-				}
-			})
-		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"runtime"
 
 	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/wire"
 )
@@ -18,7 +19,7 @@ import (
 type shortCut struct {
 	conn *mqttConn
 	link *link
-	net  *netConn
+	net  *mqttnet.Conn
 
 	// Of the goroutine that sends.
 	message frame.Message
@@ -34,10 +35,9 @@ const maxBatch = 32 << 10
 
 // takeShortCut makes a connection's requests and replies go past paho from now on, and
 // returns what sends the requests that are queued.
-func (c *mqttConn) takeShortCut(l *link, net *netConn) (send func()) {
+func (c *mqttConn) takeShortCut(l *link, net *mqttnet.Conn) (send func()) {
 	s := &shortCut{conn: c, link: l, net: net, unacked: make(map[uint16]correlation)}
-	take := s.take
-	net.take.Store(&take)
+	net.Intercept(s.take)
 	return s.send
 }
 
@@ -54,7 +54,7 @@ func (s *shortCut) send() {
 		if len(s.packets) == 0 {
 			return
 		}
-		s.net.send(s.packets)
+		s.net.Send(s.packets)
 		if cap(s.packets) > 2*maxBatch {
 			s.packets = nil // there was a long one; they are rare
 		}

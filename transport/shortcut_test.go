@@ -21,6 +21,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
@@ -340,8 +341,13 @@ func TestWhatIsQueuedTogetherLeavesInOneWrite(t *testing.T) {
 
 func TestAFullBatchIsNotTheLast(t *testing.T) {
 	conn, l := newTestLink(t, 1000)
-	net, far := piped(nil)
-	s := &shortCut{conn: conn, link: l, net: net, unacked: make(map[uint16]correlation)}
+	near, far := net.Pipe()
+	out, err := mqttnet.Dial(t.Context(), conn.server(), nil, mqttnet.Options{WriteTimeout: time.Minute,
+		Dialer: func(context.Context, string, string) (net.Conn, error) { return near, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &shortCut{conn: conn, link: l, net: out, unacked: make(map[uint16]correlation)}
 	const requests, size = 20, 5000
 	for range requests {
 		if _, err := conn.post(newExchange(t.Context(), Request{Payload: make([]byte, size)})); err != nil {
@@ -350,7 +356,7 @@ func TestAFullBatchIsNotTheLast(t *testing.T) {
 	}
 	go func() {
 		s.send()
-		_ = net.Close()
+		_ = out.Close()
 	}()
 	if sent, err := io.ReadAll(far); len(sent) < requests*size || err != nil {
 		t.Errorf("%d bytes were sent (%v), want %d requests of %d", len(sent), err, requests, size)

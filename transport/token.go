@@ -7,6 +7,8 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/internal/mqttnet"
 )
 
 // methodServiceAccount is the Authentication Method under which brokers in Kubernetes
@@ -58,8 +60,8 @@ func (a *authentication) replace(token []byte) bool {
 // [MQTT-4.12.1]. It does not wait for the answer: requests go on, and a broker that does
 // not take the token ends the connection. A file that cannot be read is left alone until
 // the next look; the old token is still good for some time.
-func (c *mqttConn) showToken(conn *netConn, authentication *authentication) {
-	token, err := readSecret(c.options.TokenFile)
+func (c *mqttConn) showToken(conn *mqttnet.Conn, authentication *authentication) {
+	token, err := mqttnet.ReadSecret(c.options.TokenFile)
 	if err != nil {
 		c.logger.Warn("cannot read the token file", "error", err)
 		return

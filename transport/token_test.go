@@ -136,22 +136,3 @@ func TestAPasswordFileIsReadForEachConnection(t *testing.T) {
 		b.mustHaveSeen("CONNECT  user:one", "CONNECT  user: two ")
 	})
 }
-
-func TestASecretFileMustHoldASecretThatMQTTCanCarry(t *testing.T) {
-	for _, test := range []struct {
-		name, content string
-		ok            bool
-	}{
-		{"nothing", "", false},
-		{"a newline alone", "\n", false},
-		{"the most", string(make([]byte, maxSecret)) + "\n", true},
-		{"more", string(make([]byte, maxSecret+1)), false},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			path, _ := secretFile(t, test.content)
-			if secret, err := readSecret(path); (err == nil) != test.ok {
-				t.Errorf("%d bytes, %v", len(secret), err)
-			}
-		})
-	}
-}

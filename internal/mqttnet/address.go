@@ -1,4 +1,4 @@
-package transport
+package mqttnet
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A scheme says how MQTT travels.
+// scheme is how an address carries MQTT.
 type scheme struct {
 	port      string // if the address names none
 	encrypted bool
@@ -21,20 +21,25 @@ var schemes = map[string]scheme{
 	"tcp":   {port: "1883"},
 	"mqtts": {port: "8883", encrypted: true},
 	"tls":   {port: "8883", encrypted: true},
+	"ssl":   {port: "8883", encrypted: true},
 	"ws":    {port: "80", websocket: true},
 	"wss":   {port: "443", encrypted: true, websocket: true},
 }
 
-// schemeOf returns the scheme of an address that parseAddress has accepted.
+// schemeOf returns the scheme of an address that ParseAddress has accepted.
 func schemeOf(server *url.URL) scheme { return schemes[server.Scheme] }
+
+// IsEncrypted reports whether connections to an address from [ParseAddress] use TLS.
+func IsEncrypted(server *url.URL) bool { return schemeOf(server).encrypted }
 
 const addressForm = "write it like mqtt://host:1883, mqtts://host:8883, ws://host/mqtt or wss://host/mqtt"
 
-// parseAddresses reads a list that is separated by commas.
-func parseAddresses(list string) ([]*url.URL, error) {
+// ParseAddresses parses a list of broker addresses, separated by commas, each as
+// [ParseAddress] does.
+func ParseAddresses(list string) ([]*url.URL, error) {
 	var servers []*url.URL
 	for address := range strings.SplitSeq(list, ",") {
-		server, err := parseAddress(strings.TrimSpace(address))
+		server, err := ParseAddress(strings.TrimSpace(address))
 		if err != nil {
 			return nil, withoutCredentials(list, err)
 		}
@@ -43,8 +48,8 @@ func parseAddresses(list string) ([]*url.URL, error) {
 	return servers, nil
 }
 
-// withoutCredentials returns an error that does not quote text if that may hold a
-// password. Where it ends cannot be told: a "/", "#" or comma in it takes the text apart.
+// withoutCredentials replaces an error that might quote a password in text. Nothing can
+// cut the password out: a "/", "#" or comma in it splits the text in the wrong place.
 func withoutCredentials(text string, err error) error {
 	if strings.Contains(text, "@") {
 		return errCredentials
@@ -52,34 +57,37 @@ func withoutCredentials(text string, err error) error {
 	return err
 }
 
-var errCredentials = errors.New("transport: broker address: an @, and what is before it, does not belong there: credentials are options; " + addressForm)
+var errCredentials = errors.New("broker address: remove the @ and the text before it: credentials are options; " + addressForm)
 
-func parseAddress(address string) (*url.URL, error) {
+// ParseAddress parses the address of one broker, such as mqtts://host:8883, and adds the
+// default port of its scheme. The error says how to write an address and never quotes
+// credentials, which do not belong in one.
+func ParseAddress(address string) (*url.URL, error) {
 	server, err := url.Parse(address)
 	if err != nil {
 		var parse *url.Error // it would quote the address
 		if errors.As(err, &parse) {
 			err = parse.Err
 		}
-		return nil, fmt.Errorf("transport: broker address: %w; %s", err, addressForm)
+		return nil, fmt.Errorf("broker address: %w; %s", err, addressForm)
 	}
 	scheme, spoken := schemes[server.Scheme]
 	if !spoken || server.Hostname() == "" {
-		return nil, fmt.Errorf("transport: broker address %q: %s", address, addressForm)
+		return nil, fmt.Errorf("broker address %q: %s", address, addressForm)
 	}
 	if host := server.Hostname(); strings.Contains(host, ":") {
 		if _, err := netip.ParseAddr(host); err != nil { // a second colon, without brackets
-			return nil, fmt.Errorf("transport: broker address %q: %q is no host; %s", address, host, addressForm)
+			return nil, fmt.Errorf("broker address %q: %q is no host; %s", address, host, addressForm)
 		}
 	}
 	if server.User != nil {
 		return nil, errCredentials
 	}
 	if !scheme.websocket && (server.Path != "" && server.Path != "/" || server.RawQuery != "") {
-		return nil, fmt.Errorf("transport: broker address %q: only host and port belong here", address)
+		return nil, fmt.Errorf("broker address %q: only host and port belong here", address)
 	}
 	if server.Fragment != "" {
-		return nil, fmt.Errorf("transport: broker address %q: a broker never sees what follows the #", address)
+		return nil, fmt.Errorf("broker address %q: a broker never sees what follows the #", address)
 	}
 	if server.Port() == "" {
 		server.Host = net.JoinHostPort(server.Hostname(), scheme.port)

@@ -1,4 +1,4 @@
-package transport
+package mqttnet
 
 import (
 	"bufio"
@@ -11,6 +11,7 @@ import (
 	"math"
 	"net"
 	"net/url"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -238,4 +239,33 @@ func FuzzWebSocketRead(f *testing.F) {
 			t.Errorf("%d bytes of %d", len(got), len(stream))
 		}
 	})
+}
+
+// A frame of a WebSocket may be longer than any memory; its bytes are passed on as they
+// come.
+func TestInvariant44TheLengthOfAWebSocketFrameAllocatesNothing(t *testing.T) {
+	for name, header := range map[string]string{
+		"a message":         "\x82\x7f\xff\xff\xff\xff\xff\xff\xff\xff",
+		"a part of one":     "\x02\x7f\x7f\xff\xff\xff\xff\xff\xff\xff",
+		"a ping":            "\x89\x7f\x7f\xff\xff\xff\xff\xff\xff\xff",
+		"a farewell":        "\x88\x7e\xff\xff",
+		"a message of MQTT": "\x82\x7f\x00\x00\x00\x00\x10\x00\x00\x00" + "\x30\xff\xff\xff\x7f",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, _ := endOf(strings.NewReader(header))
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				for {
+					if _, err := w.Read(make([]byte, 10)); err != nil {
+						break
+					}
+				}
+				runtime.ReadMemStats(&after)
+				if used := after.TotalAlloc - before.TotalAlloc; used > 1<<20 {
+					t.Errorf("it allocates %d bytes", used)
+				}
+			})
+		})
+	}
 }

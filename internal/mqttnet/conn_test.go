@@ -1,4 +1,4 @@
-package transport
+package mqttnet
 
 import (
 	"errors"
@@ -10,15 +10,15 @@ import (
 )
 
 // piped returns a connection whose first packet goes through complete, and its far end.
-func piped(complete func([]byte) ([]byte, error)) (conn *netConn, far net.Conn) {
+func piped(complete func([]byte) ([]byte, error)) (conn *Conn, far net.Conn) {
 	near, far := net.Pipe()
-	conn = newNetConn(near, near, 0, time.Minute)
-	conn.complete = complete
+	conn = newConn(near, near, 0, time.Minute)
+	conn.CompleteFirst(complete)
 	return conn, far
 }
 
 // write writes one packet, as paho does.
-func write(t *testing.T, conn *netConn, pieces ...string) {
+func write(t *testing.T, conn *Conn, pieces ...string) {
 	t.Helper()
 	conn.Lock()
 	defer conn.Unlock()
@@ -37,8 +37,8 @@ func TestOnlyTheFirstPacketIsCompletedAndAsAWhole(t *testing.T) {
 		_ = conn.Close()
 	}()
 	arrived, err := io.ReadAll(far)
-	if string(arrived) != "ab!cd" || err != nil || conn.incomplete() != nil {
-		t.Errorf("%q arrived (%v, %v)", arrived, err, conn.incomplete())
+	if string(arrived) != "ab!cd" || err != nil || conn.Incomplete() != nil {
+		t.Errorf("%q arrived (%v, %v)", arrived, err, conn.Incomplete())
 	}
 }
 
@@ -49,16 +49,16 @@ func TestAPacketThatCannotBeCompletedEndsTheConnectionAndSaysWhy(t *testing.T) {
 	if arrived, err := io.ReadAll(far); err != nil || len(arrived) > 0 {
 		t.Errorf("%q arrived (%v)", arrived, err)
 	}
-	if got := conn.incomplete(); got != why {
-		t.Errorf("incomplete: %v, want %v", got, why)
+	if got := conn.Incomplete(); got != why {
+		t.Errorf("Incomplete: %v, want %v", got, why)
 	}
 }
 
 func TestAWriteThatMakesNoProgressEndsTheConnection(t *testing.T) {
-	for name, send := range map[string]func(*netConn){
-		"of paho":       func(conn *netConn) { write(t, conn, "a", "b") },
-		"past paho":     func(conn *netConn) { conn.send([]byte("ab")) },
-		"a large batch": func(conn *netConn) { conn.send(make([]byte, maxBatch)) },
+	for name, send := range map[string]func(*Conn){
+		"of paho":       func(conn *Conn) { write(t, conn, "a", "b") },
+		"past paho":     func(conn *Conn) { conn.Send([]byte("ab")) },
+		"a large batch": func(conn *Conn) { conn.Send(make([]byte, 32<<10)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -1,0 +1,274 @@
+package mqttnet
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/gate"
+	"github.com/tenurelock/tenure/internal/wire"
+)
+
+// farewellTimeout bounds the DISCONNECT that tells the broker what it did wrong.
+const farewellTimeout = time.Second
+
+// Conn fits a network connection to paho v0.23.0, which reads a packet in three small
+// pieces and writes it in four: reads are buffered, and the writes between Lock and
+// Unlock, which paho calls around each packet, leave as one. A packet that MQTT does not
+// allow, or that is too large, ends the connection before paho sees it.
+//
+// One goroutine at a time may read. The other methods are safe for concurrent use, except
+// where they say otherwise.
+type Conn struct {
+	net.Conn
+	arrivals  atomic.Uint64 // reads that returned data
+	socket    net.Conn      // the connection below TLS and WebSocket; Conn itself if there is neither
+	gate      *gate.Gate    // checks the packets of the broker; used by the reading goroutine only
+	reader    *frame.Filter
+	intercept atomic.Pointer[func(packet []byte) bool] // nil: paho gets all packets
+	cause     atomic.Pointer[error]                    // why this end closes the connection; nil if it does not
+
+	lock         chan struct{} // full while a packet is being written; guards the fields below
+	writer       *bufio.Writer
+	writeTimeout time.Duration
+
+	complete func([]byte) ([]byte, error) // changes the first packet before it is sent; nil: sent as it is
+	first    []byte                       // that packet, while complete is not nil
+	failure  error                        // the error of complete
+}
+
+// Options configures [Dial].
+type Options struct {
+	// MaxPacket is the size in bytes of the largest packet to accept. A larger one ends
+	// the connection.
+	MaxPacket int
+	// WriteTimeout bounds the writing of each packet. A packet that takes longer ends the
+	// connection, so that a broker that stopped reading cannot block a caller for longer.
+	WriteTimeout time.Duration
+	// Dialer opens the connection below TLS and WebSocket. Nil: net.Dialer.
+	Dialer func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Dial connects to server, an address from [ParseAddress], and adds TLS and WebSocket where
+// the address asks for them. config is for TLS, from [TLS.ClientConfig].
+func Dial(ctx context.Context, server *url.URL, config *tls.Config, options Options) (*Conn, error) {
+	dial := options.Dialer
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	socket, err := dial(ctx, "tcp", server.Host)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := wrapConn(ctx, socket, server, config, options.WriteTimeout)
+	if err != nil {
+		_ = socket.Close()
+		return nil, err
+	}
+	return newConn(conn, socket, options.MaxPacket, options.WriteTimeout), nil
+}
+
+// wrapConn adds TLS and WebSocket to a connection.
+func wrapConn(ctx context.Context, socket net.Conn, server *url.URL, config *tls.Config, writeTimeout time.Duration) (net.Conn, error) {
+	conn, scheme := socket, schemeOf(server)
+	if scheme.encrypted {
+		encrypted := tls.Client(socket, config)
+		if err := encrypted.HandshakeContext(ctx); err != nil {
+			return nil, fmt.Errorf("TLS: %w", err)
+		}
+		conn = encrypted
+	}
+	if scheme.websocket {
+		return openWebSocket(ctx, conn, server, writeTimeout)
+	}
+	return conn, nil
+}
+
+func newConn(conn, socket net.Conn, maxPacket int, writeTimeout time.Duration) *Conn {
+	c := &Conn{
+		lock:         make(chan struct{}, 1),
+		Conn:         conn,
+		socket:       socket,
+		gate:         gate.New(gate.FromServer, gate.Limits{}),
+		writer:       bufio.NewWriter(conn),
+		writeTimeout: writeTimeout,
+	}
+	c.reader = frame.NewFilter(countingReader{c}, frame.FilterOptions{
+		Limit: maxPacket,
+		Check: c.gate.Check,
+		Take: func(packet []byte) bool {
+			intercept := c.intercept.Load()
+			return intercept != nil && (*intercept)(packet)
+		},
+	})
+	return c
+}
+
+// countingReader reads from the socket and counts the reads that return data.
+type countingReader struct{ *Conn }
+
+func (r countingReader) Read(p []byte) (int, error) {
+	n, err := r.Conn.Conn.Read(p)
+	if n > 0 {
+		r.arrivals.Add(1)
+	}
+	return n, err
+}
+
+// Intercept offers each packet that arrives from now on to f, in the reading goroutine. f
+// reports whether it took the packet; paho gets the others. f must not keep the slice.
+func (c *Conn) Intercept(f func(packet []byte) bool) { c.intercept.Store(&f) }
+
+// CompleteFirst makes complete change the first packet that is written. If complete
+// returns an error, the packet is not sent and the connection closes; see [Conn.Incomplete].
+// Call it before the first write.
+func (c *Conn) CompleteFirst(complete func(packet []byte) ([]byte, error)) { c.complete = complete }
+
+// Incomplete returns the error of the function given to CompleteFirst, or nil if there was
+// none.
+func (c *Conn) Incomplete() error {
+	c.lock <- struct{}{}
+	defer func() { <-c.lock }()
+	return c.failure
+}
+
+// Abort closes the connection at once. Close would first wait up to five seconds to send
+// TLS's close_notify.
+func (c *Conn) Abort() { _ = c.socket.Close() }
+
+// Read returns the packets that Intercept did not take, byte for byte.
+func (c *Conn) Read(p []byte) (int, error) {
+	n, err := c.reader.Read(p)
+	if err != nil && c.CloseCause() == nil {
+		c.refuse(err)
+	}
+	return n, err
+}
+
+// refuse records why this end closes the connection if err says that the broker broke
+// MQTT's rules, and tells the broker, unless that takes long: the connection is over
+// either way. For any other err it does nothing. Only the reading goroutine may call it.
+func (c *Conn) refuse(err error) {
+	farewell, refused := c.gate.AppendFarewell(nil, err)
+	if !refused {
+		return
+	}
+	why := fmt.Errorf("the broker sent what MQTT does not allow: %w", err)
+	var tooLarge *frame.TooLargeError
+	if errors.As(err, &tooLarge) {
+		why = fmt.Errorf("the broker began %w (MaxPacketSize)", tooLarge)
+	}
+	c.cause.Store(&why)
+	patience := time.NewTimer(farewellTimeout)
+	defer patience.Stop()
+	select {
+	case c.lock <- struct{}{}:
+	case <-patience.C:
+		return // a packet is being written, and the broker does not read it
+	}
+	defer func() { <-c.lock }()
+	if c.complete != nil {
+		return // not even CONNECT was sent
+	}
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(farewellTimeout)) // on a closed connection, the write fails
+	_, _ = c.writer.Write(farewell)
+	_ = c.writer.Flush()
+}
+
+// CloseCause returns why this end closed the connection, or nil if it did not.
+func (c *Conn) CloseCause() error {
+	if why := c.cause.Load(); why != nil {
+		return *why
+	}
+	return nil
+}
+
+// Write adds to the packet that Lock began. paho calls it between Lock and Unlock.
+func (c *Conn) Write(p []byte) (int, error) {
+	if c.complete != nil {
+		c.first = append(c.first, p...)
+		return len(p), nil
+	}
+	return c.writer.Write(p)
+}
+
+// Lock begins a packet.
+func (c *Conn) Lock() {
+	c.lock <- struct{}{}
+	// An error here means a closed connection, which the write reports.
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(c.writeTimeout))
+}
+
+// Unlock ends a packet and sends it. It cannot return an error, so a failure closes the
+// connection, which the reading goroutine reports.
+func (c *Conn) Unlock() {
+	defer func() { <-c.lock }()
+	err := c.completeFirst()
+	if err == nil {
+		err = c.writer.Flush()
+	}
+	if err != nil {
+		c.Abort()
+	}
+}
+
+// Send sends whole packets. A failure closes the connection.
+func (c *Conn) Send(packets []byte) {
+	c.Lock()
+	defer c.Unlock()
+	_, _ = c.writer.Write(packets) // Unlock meets the error again
+}
+
+func (c *Conn) completeFirst() error {
+	if c.complete == nil {
+		return nil
+	}
+	packet, err := c.complete(c.first)
+	c.complete, c.first, c.failure = nil, nil, err
+	if err == nil {
+		_, err = c.writer.Write(packet)
+	}
+	return err
+}
+
+// Probe sends a PINGREQ and closes the connection if nothing arrives within that time. It
+// returns then, or when down is closed. paho takes the PINGRESP for the answer to a PINGREQ
+// of its own, which does no harm: it too shows that the broker is there.
+func (c *Conn) Probe(within time.Duration, down <-chan struct{}) {
+	before := c.arrivals.Load()
+	deadline := time.NewTimer(within)
+	defer deadline.Stop()
+	select {
+	case c.lock <- struct{}{}:
+		c.ping(within)
+		select {
+		case <-deadline.C:
+		case <-down:
+			return
+		}
+	case <-deadline.C: // a packet is being written for all this time
+	case <-down:
+		return
+	}
+	if c.arrivals.Load() != before {
+		return
+	}
+	why := fmt.Errorf("a request went unanswered, and so did a PINGREQ for %v", within)
+	c.cause.CompareAndSwap(nil, &why)
+	c.Abort()
+}
+
+// ping sends a PINGREQ, and closes the connection if that takes longer than within. The
+// caller holds the lock, which ping releases.
+func (c *Conn) ping(within time.Duration) {
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(within)) // on a closed connection, the write fails
+	_, _ = c.writer.Write([]byte{wire.Pingreq << 4, 0})
+	c.Unlock()
+}
