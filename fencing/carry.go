@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/eclipse/paho.golang/paho"
-
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
@@ -14,25 +12,25 @@ import (
 // HeaderName is the HTTP header field in which SetHeader puts a token.
 const HeaderName = "Fencing-Token"
 
-// UserPropertyName is the MQTT 5 user property in which SetUserProperty puts a
-// token: "__ft", the one in which requests to the state store carry theirs.
+// UserPropertyName is the MQTT 5 user property that carries a token: "__ft", as in
+// requests to the state store.
 const UserPropertyName = protocol.PropertyFencingToken
 
-// ErrRepeatedToken: there are several tokens where one is wanted, and nobody can
-// tell which the writer meant. It does not matter whether they are equal.
+// ErrRepeatedToken: a message has several tokens where one is wanted, so the writer's
+// token is not known. It does not matter whether they are equal.
 var ErrRepeatedToken = errors.New("more than one fencing token")
 
-// SetHeader puts a token into the header of an HTTP request, in place of any that
-// is there. An http.Header serves as header.
+// SetHeader sets the header field [HeaderName] of an HTTP request to token, and
+// replaces the values it has. header is an http.Header, or anything with its Set.
 //
-// The zero token is an error that matches ErrMissingToken. A token that is no
-// timestamp, or whose node id would not survive the way because it has other
-// characters than visible ASCII, or a comma, is one that matches hlc.ErrMalformed.
-// The header is then unchanged.
+// It returns an error that matches ErrMissingToken for the zero token, and one that
+// matches hlc.ErrMalformed for a malformed token or for one whose node id could change
+// on the way: it has a comma, or characters other than visible ASCII. The header is
+// then unchanged.
 func SetHeader(header interface{ Set(name, value string) }, token hlc.Token) error {
 	text, err := tokenText(token)
-	if err == nil && strings.ContainsFunc(token.Node, unfitForHeader) {
-		err = fmt.Errorf("%w %.64q: the node has characters that are not safe in a header", hlc.ErrMalformed, text)
+	if err == nil && strings.ContainsFunc(token.Node, unsafeInHeader) {
+		err = unsafeNode(text)
 	}
 	if err != nil {
 		return fmt.Errorf("fencing: set header %s: %w", HeaderName, err)
@@ -41,27 +39,22 @@ func SetHeader(header interface{ Set(name, value string) }, token hlc.Token) err
 	return nil
 }
 
-// unfitForHeader reports whether a character of a field value may be changed or
-// misunderstood on the way: space is trimmed, a comma separates the values of fields
-// that were joined, and what is not ASCII has no agreed meaning (RFC 9110, section
-// 5.5).
-func unfitForHeader(r rune) bool { return r <= ' ' || r > '~' || r == ',' }
-
-// TokenFromHeader returns the token that SetHeader put into a header. An
-// http.Header serves as header.
+// TokenFromHeader returns the token in the header field [HeaderName]. header is an
+// http.Header, or anything with its Values.
 //
-// No token is an error that matches ErrMissingToken, several (in several fields, or
-// joined with commas as proxies do) one that matches ErrRepeatedToken, and a text
-// that is no token one that matches hlc.ErrMalformed. None of them may pass for a
-// write with a token; answer with status 400, or 428 for a missing one.
+// It returns an error that matches ErrMissingToken if there is no token,
+// ErrRepeatedToken if there are several (in several fields, or joined with commas as
+// proxies do), and hlc.ErrMalformed if the text is not a token or could have changed
+// on the way, see SetHeader. Refuse the write then: with status 428 for a missing
+// token, and 400 otherwise.
 func TokenFromHeader(header interface{ Values(name string) []string }) (hlc.Token, error) {
 	values := header.Values(HeaderName)
 	if len(values) == 1 {
 		values = strings.Split(values[0], ",")
 	}
 	token, err := onlyToken(values)
-	if err == nil && strings.ContainsFunc(token.Node, unfitForHeader) {
-		err = fmt.Errorf("%w %.64q: the node has characters that are not safe in a header", hlc.ErrMalformed, values[0])
+	if err == nil && strings.ContainsFunc(token.Node, unsafeInHeader) {
+		err = unsafeNode(values[0])
 	}
 	if err != nil {
 		return hlc.Token{}, fmt.Errorf("fencing: header %s: %w", HeaderName, err)
@@ -69,34 +62,45 @@ func TokenFromHeader(header interface{ Values(name string) []string }) (hlc.Toke
 	return token, nil
 }
 
-// SetUserProperty puts a token into the user properties of an MQTT 5 message, in
-// place of any that is there. The errors are those of SetHeader, but any well-formed
-// token will do.
-func SetUserProperty(properties *paho.UserProperties, token hlc.Token) error {
-	text, err := tokenText(token)
-	if err != nil {
-		return fmt.Errorf("fencing: set user property %s: %w", UserPropertyName, err)
-	}
-	kept := make(paho.UserProperties, 0, len(*properties)+1) // the old one may be shared
-	for _, property := range *properties {
-		if property.Key != UserPropertyName {
-			kept = append(kept, property)
-		}
-	}
-	*properties = append(kept, paho.UserProperty{Key: UserPropertyName, Value: text})
-	return nil
+// unsafeInHeader reports whether a character of a field value may be changed or
+// misread on the way: spaces are trimmed, a comma separates the values of joined
+// fields, and characters beyond ASCII have no agreed meaning (RFC 9110, section 5.5).
+func unsafeInHeader(r rune) bool { return r <= ' ' || r > '~' || r == ',' }
+
+func unsafeNode(text string) error {
+	return fmt.Errorf("%w %.64q: the node has characters that are not safe in a header", hlc.ErrMalformed, text)
 }
 
-// TokenFromUserProperties returns the token that SetUserProperty put into the user
-// properties of a message. The errors are those of TokenFromHeader.
-func TokenFromUserProperties(properties paho.UserProperties) (hlc.Token, error) {
-	token, err := onlyToken(properties.GetAll(UserPropertyName))
+// UserProperty returns the MQTT 5 user property that carries token: its name, which is
+// [UserPropertyName], and its value. Add it to the user properties of the message,
+// which must not have one of that name: the receiver refuses a message with two.
+//
+// It returns an error that matches ErrMissingToken for the zero token, and one that
+// matches hlc.ErrMalformed for a malformed token.
+func UserProperty(token hlc.Token) (name, value string, err error) {
+	value, err = tokenText(token)
+	if err != nil {
+		return "", "", fmt.Errorf("fencing: user property %s: %w", UserPropertyName, err)
+	}
+	return UserPropertyName, value, nil
+}
+
+// TokenFromUserProperties returns the token that an MQTT 5 message carries. values are
+// the values of all its user properties with the name [UserPropertyName], which MQTT
+// libraries return by name; paho does so with UserProperties.GetAll.
+//
+// It returns an error that matches ErrMissingToken if there is no value,
+// ErrRepeatedToken if there are several, and hlc.ErrMalformed if the value is not a
+// token. Refuse the write then.
+func TokenFromUserProperties(values []string) (hlc.Token, error) {
+	token, err := onlyToken(values)
 	if err != nil {
 		return hlc.Token{}, fmt.Errorf("fencing: user property %s: %w", UserPropertyName, err)
 	}
 	return token, nil
 }
 
+// tokenText returns the text of a token that is neither zero nor malformed.
 func tokenText(token hlc.Token) (string, error) {
 	if token.IsZero() {
 		return "", ErrMissingToken
@@ -105,7 +109,7 @@ func tokenText(token hlc.Token) (string, error) {
 	return string(text), err
 }
 
-// onlyToken reads the one token of a list.
+// onlyToken parses the only text of a list.
 func onlyToken(texts []string) (hlc.Token, error) {
 	switch len(texts) {
 	case 0:

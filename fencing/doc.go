@@ -12,7 +12,7 @@
 //	a key of the state store                 the store             Guard
 //	a row of a database                      the row's UPDATE      SortableText
 //	a file, a machine, any other resource    a process before it   Checker
-//	the same, behind HTTP or MQTT            that process          SetHeader, SetUserProperty, and Checker there
+//	the same, behind HTTP or MQTT            that process          SetHeader, UserProperty, and Checker there
 //
 // # Guard
 //
@@ -46,7 +46,7 @@
 //	})
 //	err = checker.Do(ctx, token, func() error { return press.Move(42) })
 //
-// The writer sends its token along with [SetHeader] or [SetUserProperty], and the
+// The writer sends its token along with [SetHeader] or [UserProperty], and the
 // process takes it out with [TokenFromHeader] or [TokenFromUserProperties]. A writer
 // that is told that its token is stale has to end its tenure, as a Guard does by
 // itself: lease.Tenure.FencedOut.

@@ -55,7 +55,7 @@ func ExampleSetHeader() {
 	send(hlc.Token{Wall: 1696374425000, Node: "StateStore"})
 	send(hlc.Token{Wall: 1696374427000, Node: "StateStore"})
 	send(hlc.Token{Wall: 1696374425000, Node: "StateStore"})
-	send(hlc.Token{})
+	send(hlc.Token{}) // no token
 	// Output:
 	// "1696374425000:0:StateStore": 200
 	// "1696374427000:0:StateStore": 200
@@ -64,7 +64,7 @@ func ExampleSetHeader() {
 }
 
 // A machine behind MQTT: the message that commands it carries the token.
-func ExampleSetUserProperty() {
+func ExampleUserProperty() {
 	command := &paho.Publish{
 		QoS:        1,
 		Topic:      "press-7/commands",
@@ -72,12 +72,14 @@ func ExampleSetUserProperty() {
 		Properties: &paho.PublishProperties{},
 	}
 	token := hlc.Token{Wall: 1696374425000, Node: "StateStore"} // lease.Tenure.Token returns it
-	if err := fencing.SetUserProperty(&command.Properties.User, token); err != nil {
+	name, value, err := fencing.UserProperty(token)
+	if err != nil {
 		log.Fatal(err)
 	}
+	command.Properties.User.Add(name, value)
 
-	// Who receives the message lets a checker decide.
-	received, err := fencing.TokenFromUserProperties(command.Properties.User)
+	// The receiver asks a checker.
+	received, err := fencing.TokenFromUserProperties(command.Properties.User.GetAll(fencing.UserPropertyName))
 	if err != nil {
 		log.Fatal(err)
 	}
