@@ -154,6 +154,7 @@ func fromElsewhere() (elsewhere, func(*server.Server)) {
 	}
 }
 
+// Invariant 58: passwords keep no other client out.
 func TestPasswordsAreComparedAFewAtATimeAndWhatIsKnownDoesNotWait(t *testing.T) {
 	authenticator := newUnhurried()
 	address, s := startServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 2})
@@ -178,6 +179,7 @@ func TestPasswordsAreComparedAFewAtATimeAndWhatIsKnownDoesNotWait(t *testing.T) 
 	}
 }
 
+// Invariant 58: a client id without authentication keeps no other client out.
 func TestALoginThatIsUnderWayDoesNotKeepItsClientIDFromOthers(t *testing.T) {
 	authenticator := newUnhurried()
 	defer close(authenticator.goOn)
@@ -282,6 +284,7 @@ func TestTheOldestConnectionWithoutCONNECTIsClosedForANewOne(t *testing.T) {
 	}
 }
 
+// Invariant 58: connections of one address keep no other address out.
 func TestAnAddressThatIsFullDrivesOutItsOwnConnectionsOnly(t *testing.T) {
 	from, wrap := fromElsewhere()
 	address, s := startAt(t, server.Options{MaxUnauthenticated: 10, MaxUnauthenticatedPerAddress: 2}, wrap)
@@ -368,6 +371,7 @@ func TestShutdownSkipsPasswordsThatWait(t *testing.T) {
 	}
 }
 
+// Invariant 58: log lines keep no other client out.
 func TestRefusedLoginsDoNotFillTheLog(t *testing.T) {
 	log := new(syncBuffer)
 	address, s := startServer(t, server.Options{

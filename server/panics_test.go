@@ -44,6 +44,7 @@ func broken() *atomic.Bool {
 
 // Each panic ends one connection. Nothing that connections share stays locked or taken: there
 // are more panics than turns and places.
+// Invariant 55: no sequence of bytes from one connection affects anything beyond it.
 func TestAPanicEndsTheConnectionThatCausedItAndNothingElse(t *testing.T) {
 	const often = 15 // more than are logged at once
 	for name, cause := range map[string]func(*bare){
