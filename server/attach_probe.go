@@ -66,6 +66,7 @@ func (l *attachedLink) probeQueue(ctx context.Context) {
 	}
 	l.store.queueProbed = true // even if the broker closes the connection because of it
 	log := l.store.logger
+	log.Info("probing the broker with a burst of messages; the store answers requests afterwards", "messages", want)
 	sent, arrived, err := l.burst(ctx, want)
 	switch {
 	case ctx.Err() != nil || l.ctx.Err() != nil && arrived == 0:

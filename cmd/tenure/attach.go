@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -14,116 +15,88 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/statestore"
 )
 
-// attachSettings are the flags of serve about somebody else's broker.
+// attachSettings are the flags of attach.
 type attachSettings struct {
-	broker       string
-	user         string
-	passwordFile string
-	ca           string
-	certificate  string
-	key          string
-	probe        int
+	store         storeFlags
+	user          string
+	passwordFile  string
+	ca            string
+	certificate   string
+	key           string
+	probeMessages int
+	maxClients    int
 }
 
-// check refuses flags that would have no effect: who gives them believes in something
-// that is not so.
-func (s *attachSettings) check(changed func(name string) bool) error {
-	withAttach := []string{"attach-user", "attach-password-file", "attach-ca", "attach-cert", "attach-key", "attach-probe"}
-	withoutAttach := []string{"addr", "tls-cert", "tls-key", "client-ca", "auth", "insecure", "max-packet-size",
-		"password-checks", "max-unauthenticated", "max-unauthenticated-per-address",
-		"max-memory", "max-outgoing-bytes", "max-all-outgoing-bytes", "max-session-bytes", "max-session-messages", "max-all-session-bytes",
-		"max-sessions-per-user", "max-subscriptions", "retain", "max-retained", "max-retained-bytes"}
-	if s.broker == "" {
-		for _, name := range withAttach {
-			if changed(name) {
-				return fmt.Errorf("--%s is about the broker of --attach; give that too", name)
-			}
-		}
-		return nil
+func attachCommand() *cobra.Command {
+	var settings attachSettings
+	attach := &cobra.Command{
+		Use:   "attach URL",
+		Short: "Run a state store on an MQTT broker that runs already, until interrupted",
+		Long: `Run a state store as a client of the MQTT 5 broker at a URL, mqtt://host:1883 or
+mqtts://host:8883 for TLS, until SIGINT or SIGTERM.
+
+The store does not learn which user sent a request, so users and rules are the
+broker's; docs/attach.md says which it needs. One broker has one store: the
+command ends with an error when another store answers there.
+
+The first time that it connects, the store probes the broker: it sends itself
+--probe-messages messages at once, and warns if the broker loses some, because
+the broker would then lose requests when so many clients send at once. The log
+says so. That takes about 0.1 s and at most 15 s; requests are answered
+afterwards.
+
+The store is in memory: after a restart it knows no key, no lease and no fence.
+Tenures that it granted end as soon as their holders notice. --hold-off keeps a
+store that has just started from granting leases until they must have noticed:
+give it the longest TTL in use.
+
+The files of --tls-cert and --tls-key are read again for each connection.
+Neither SIGHUP nor closing the terminal stops a store.
+
+--strict closes gaps that the protocol leaves open: the fence of a protected
+key survives its deletion and expiry, a fencing token that was never issued is
+refused, and keys under a --lock-prefix need an expiry and a value that begins
+with the client id and a colon.`,
+		Example: `  tenure attach mqtt://localhost:1883
+  tenure attach mqtt://localhost:1883 --hold-off 10s   # the longest TTL of the leases in use
+  tenure attach mqtts://broker:8883 --user store --password-file secret
+  tenure attach mqtts://broker:8883 --tls-ca ca.pem --tls-cert store.pem --tls-key store.key
+  tenure attach mqtt://localhost:1883 --probe-messages 20000   # for so many clients; 0 for no probe`,
+		Args: oneURL,
+		RunE: func(cmd *cobra.Command, arguments []string) error { return settings.run(cmd, arguments[0]) },
 	}
-	for _, name := range withoutAttach {
-		if changed(name) {
-			return fmt.Errorf("--%s is about the broker inside, and with --attach there is none; tell the broker of --attach instead", name)
-		}
-	}
-	return nil
+	explainFlags(attach, explainAttachFlag)
+	flags := attach.Flags()
+	settings.store.register(flags, "no limit")
+	flags.StringVar(&settings.user, "user", "", "user name at the broker")
+	flags.StringVar(&settings.passwordFile, "password-file", "", "file with the password for the broker; a newline at its end is not part of it")
+	flags.StringVar(&settings.ca, "tls-ca", "", "file with the authorities to trust for the broker's certificate, in PEM; default: the system's")
+	flags.StringVar(&settings.certificate, "tls-cert", "", "file with the certificate to show the broker, in PEM")
+	flags.StringVar(&settings.key, "tls-key", "", "file with the key of the certificate, in PEM")
+	flags.IntVar(&settings.probeMessages, "probe-messages", 5000, "how many messages the store sends itself at its start, to find out whether the broker loses requests; 0 means no probe")
+	flags.IntVar(&settings.maxClients, "max-clients", 0, "for how many clients the store remembers requests and watches; 0 means 10000")
+	return attach
 }
 
-// attachOptions are the settings of an attached store, and what they have in common with a broker inside.
-func (s *serveSettings) attachOptions() (server.AttachOptions, error) {
-	options := server.AttachOptions{
-		User:       s.attach.user,
-		Store:      s.Store,
-		Dialect:    s.Dialect,
-		MaxClients: s.MaxClients,
-		Logger:     s.Logger,
+func (s *attachSettings) run(cmd *cobra.Command, url string) error {
+	level := slog.LevelInfo // a probe that takes seconds says so
+	if s.store.verbose {
+		level = slog.LevelDebug
 	}
-	if s.attach.probe < 0 {
-		return options, fmt.Errorf("--attach-probe %d is negative; 0 means no probe", s.attach.probe)
+	process, stop := startProcess(cmd, level)
+	defer stop()
+	if err := s.store.check(); err != nil {
+		return err
 	}
-	if options.ProbeMessages = s.attach.probe; options.ProbeMessages == 0 {
-		options.ProbeMessages = -1
-	}
-	if s.attach.passwordFile != "" {
-		password, err := os.ReadFile(s.attach.passwordFile)
-		if err != nil {
-			return options, fmt.Errorf("--attach-password-file: %w", err)
-		}
-		options.Password = []byte(strings.TrimRight(string(password), "\r\n"))
-		if len(options.Password) == 0 { // with which it would connect without any
-			return options, fmt.Errorf("--attach-password-file: %s is empty", s.attach.passwordFile)
-		}
-	}
-	config, err := s.attach.tlsConfig()
-	options.TLS = config
-	return options, err
-}
-
-// tlsConfig returns how to meet the broker; nil where no flag is about that.
-func (s *attachSettings) tlsConfig() (*tls.Config, error) {
-	if s.ca == "" && s.certificate == "" && s.key == "" {
-		return nil, nil
-	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if s.ca != "" {
-		text, err := os.ReadFile(s.ca)
-		if err != nil {
-			return nil, fmt.Errorf("--attach-ca: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("--attach-ca: %s holds no certificate in PEM", s.ca)
-		}
-	}
-	if s.certificate == "" && s.key == "" {
-		return config, nil
-	}
-	if s.certificate == "" || s.key == "" {
-		return nil, errors.New("a certificate needs both --attach-cert and --attach-key")
-	}
-	// Read for each connection, since certificates are replaced before they end.
-	read := func() (*tls.Certificate, error) {
-		pair, err := tls.LoadX509KeyPair(s.certificate, s.key)
-		if err != nil {
-			return nil, fmt.Errorf("--attach-cert and --attach-key: %w", err)
-		}
-		return &pair, nil
-	}
-	if _, err := read(); err != nil {
-		return nil, err
-	}
-	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return read() }
-	return config, nil
-}
-
-func (s *serveSettings) runAttached(cmd *cobra.Command, hangups <-chan os.Signal) error {
-	options, err := s.attachOptions()
+	options, err := s.options()
 	if err != nil {
 		return err
 	}
-	store, err := server.Attach(s.attach.broker, options)
+	options.Logger = process.logger
+	store, err := server.Attach(url, options)
 	if err != nil {
 		return err
 	}
@@ -132,13 +105,13 @@ func (s *serveSettings) runAttached(cmd *cobra.Command, hangups <-chan os.Signal
 	tasks.Go(func() {
 		select {
 		case <-store.Ready():
-			fmt.Fprintf(cmd.OutOrStdout(), "attached to %s\n", s.attach.broker)
-			s.warnOfMemory()
+			fmt.Fprintf(cmd.OutOrStdout(), "attached to %s\n", url)
+			s.store.warnOfMemory(process.logger)
 		case <-ctx.Done():
 		}
 	})
-	// The files of --attach-cert and --attach-key are read for each connection anyway.
-	tasks.Go(func() { s.reloadOnSignal(ctx, hangups, nil) })
+	// SIGHUP reloads nothing: the certificate is read for each connection anyway.
+	tasks.Go(func() { process.reloadOnHangup(ctx, nil) })
 	tasks.Go(func() { memory.Release(ctx, func() int64 { return heldByStore(store.Usage()) }) })
 	err = store.Serve(ctx)
 	cancel()
@@ -150,4 +123,71 @@ func (s *serveSettings) runAttached(cmd *cobra.Command, hangups <-chan os.Signal
 		fmt.Fprintln(cmd.OutOrStdout(), "stopped")
 	}
 	return err
+}
+
+// options reads the files that flags name, and returns the options of the store.
+func (s *attachSettings) options() (server.AttachOptions, error) {
+	options := server.AttachOptions{
+		User:          s.user,
+		Store:         s.store.Options,
+		Dialect:       statestore.Dialect(s.store.dialect),
+		MaxClients:    s.maxClients,
+		ProbeMessages: s.probeMessages,
+	}
+	if s.probeMessages < 0 {
+		return options, fmt.Errorf("--probe-messages %d is negative; 0 means no probe", s.probeMessages)
+	}
+	if options.ProbeMessages == 0 {
+		options.ProbeMessages = -1
+	}
+	if s.passwordFile != "" {
+		password, err := os.ReadFile(s.passwordFile)
+		if err != nil {
+			return options, fmt.Errorf("--password-file: %w", err)
+		}
+		options.Password = []byte(strings.TrimRight(string(password), "\r\n"))
+		if len(options.Password) == 0 { // the store would connect without a password
+			return options, fmt.Errorf("--password-file: %s is empty", s.passwordFile)
+		}
+	}
+	config, err := s.tlsConfig()
+	options.TLS = config
+	return options, err
+}
+
+// tlsConfig returns nil if no flag of TLS is given.
+func (s *attachSettings) tlsConfig() (*tls.Config, error) {
+	if s.ca == "" && s.certificate == "" && s.key == "" {
+		return nil, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if s.ca != "" {
+		text, err := os.ReadFile(s.ca)
+		if err != nil {
+			return nil, fmt.Errorf("--tls-ca: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("--tls-ca: %s holds no certificate in PEM", s.ca)
+		}
+	}
+	if s.certificate == "" && s.key == "" {
+		return config, nil
+	}
+	if s.certificate == "" || s.key == "" {
+		return nil, errors.New("a certificate needs both --tls-cert and --tls-key")
+	}
+	// Certificates are replaced before they expire, so they are read for each connection.
+	read := func() (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(s.certificate, s.key)
+		if err != nil {
+			return nil, fmt.Errorf("--tls-cert and --tls-key: %w", err)
+		}
+		return &pair, nil
+	}
+	if _, err := read(); err != nil {
+		return nil, err
+	}
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return read() }
+	return config, nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,9 +17,9 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-func TestServeAttachSaysWhenItAnswersAndASecondOneEnds(t *testing.T) {
+func TestAttachSaysWhenItAnswersAndASecondStoreEnds(t *testing.T) {
 	path, url := build(t), "mqtt://"+mosquitto.Start(t, "").Address
-	cmd := exec.Command(path, "serve", "--attach", url)
+	cmd := exec.Command(path, "attach", url)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	stdout, err := cmd.StdoutPipe()
@@ -40,7 +41,7 @@ func TestServeAttachSaysWhenItAnswersAndASecondOneEnds(t *testing.T) {
 	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
 		t.Error(err)
 	}
-	out, err := exec.Command(path, "serve", "--attach", url).CombinedOutput()
+	out, err := exec.Command(path, "attach", url).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "another state store answers on this broker") {
 		t.Errorf("a second store: %v, said\n%s", err, out)
 	}
@@ -51,13 +52,18 @@ func TestServeAttachSaysWhenItAnswersAndASecondOneEnds(t *testing.T) {
 	for lines.Scan() {
 		rest = append(rest, lines.Text())
 	}
-	if err := await.Result(cmd.Wait); err != nil || strings.Join(rest, "\n") != "stopped" || !warnsOfMemoryOnly(stderr.String()) {
+	if err := await.Result(cmd.Wait); err != nil || strings.Join(rest, "\n") != "stopped" {
 		t.Errorf("%v; said %q; standard error %q", err, rest, stderr.String())
+	}
+	log := strings.Split(strings.TrimSuffix(stderr.String(), "\n"), "\n")
+	want := []string{"level=INFO msg=\"probing the broker", "a restart forgets every key, lease and fence", "msg=stopped"}
+	if !slices.EqualFunc(log, want, strings.Contains) {
+		t.Errorf("the log is\n%s\nwant lines with %q", stderr.String(), want)
 	}
 }
 
-// The broker asks for a certificate, whose subject is then the user.
-func TestServeAttachOverTLSShowsACertificateAndTrustsTheAuthorityThatIsNamed(t *testing.T) {
+// The broker asks for a certificate and takes its subject for the user name.
+func TestAttachOverTLSShowsItsCertificateAndTrustsOnlyTheGivenAuthority(t *testing.T) {
 	dir := t.TempDir()
 	leaf, certificate, key := writeCertificate(t, dir, "broker")
 	_, storeCertificate, storeKey := writeCertificate(t, dir, "store")
@@ -80,7 +86,7 @@ func TestServeAttachOverTLSShowsACertificateAndTrustsTheAuthorityThatIsNamed(t *
 	url := "mqtts://" + address
 	path := build(t)
 
-	refused := exec.Command(path, "serve", "--attach", url, "--attach-ca", otherCertificate, "--attach-cert", storeCertificate, "--attach-key", storeKey)
+	refused := exec.Command(path, "attach", url, "--tls-ca", otherCertificate, "--tls-cert", storeCertificate, "--tls-key", storeKey)
 	log, err := refused.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -89,12 +95,12 @@ func TestServeAttachOverTLSShowsACertificateAndTrustsTheAuthorityThatIsNamed(t *
 		t.Fatal(err)
 	}
 	if lines := bufio.NewScanner(log); !lines.Scan() || !strings.Contains(lines.Text(), "certificate signed by unknown authority") {
-		t.Errorf("a broker of another authority: %q", lines.Text())
+		t.Errorf("a broker with a certificate of another authority: %q", lines.Text())
 	}
 	_ = refused.Process.Kill()
 	_ = await.Result(refused.Wait)
 
-	cmd := exec.Command(path, "serve", "--attach", url, "--attach-ca", certificate, "--attach-cert", storeCertificate, "--attach-key", storeKey)
+	cmd := exec.Command(path, "attach", url, "--tls-ca", certificate, "--tls-cert", storeCertificate, "--tls-key", storeKey)
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +128,7 @@ func TestServeAttachOverTLSShowsACertificateAndTrustsTheAuthorityThatIsNamed(t *
 	}
 }
 
-func TestServeAttachRefusesWhatHasNoEffectAndNamesTheCure(t *testing.T) {
+func TestAttachRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 	path := build(t)
 	_, certificate, _ := writeCertificate(t, t.TempDir(), "store")
 	empty := filepath.Join(t.TempDir(), "empty")
@@ -134,25 +140,33 @@ func TestServeAttachRefusesWhatHasNoEffectAndNamesTheCure(t *testing.T) {
 		arguments []string
 		want      string
 	}{
-		{"an address to listen on", []string{"--attach", "mqtt://localhost", "--addr", ":1883"}, "with --attach there is none"},
-		{"users", []string{"--attach", "mqtt://localhost", "--auth", "users.yaml"}, "tell the broker"},
-		{"users, and credentials in the URL", []string{"--attach", "mqtt://store:secret@localhost", "--auth", "users.yaml"}, "tell the broker"},
-		{"credentials that take the URL apart", []string{"--attach", "mqtt://store:secret/1@localhost"}, "write mqtt://host:1883"},
-		{"a user without a broker", []string{"--attach-user", "store"}, "give that too"},
-		{"a password that is not there", []string{"--attach", "mqtt://localhost", "--attach-password-file", "no.txt"}, "no.txt"},
-		{"a password that is empty", []string{"--attach", "mqtt://localhost", "--attach-password-file", empty}, "is empty"},
-		{"an authority that is not there", []string{"--attach", "mqtts://localhost", "--attach-ca", "no.pem"}, "no.pem"},
-		{"an authority that is none", []string{"--attach", "mqtts://localhost", "--attach-ca", "attach_test.go"}, "no certificate in PEM"},
-		{"an authority without TLS", []string{"--attach", "mqtt://localhost", "--attach-ca", certificate}, "is not encrypted"},
-		{"a certificate without its key", []string{"--attach", "mqtts://localhost", "--attach-cert", certificate}, "both --attach-cert and --attach-key"},
-		{"a certificate that is none", []string{"--attach", "mqtts://localhost", "--attach-cert", "attach_test.go", "--attach-key", "attach_test.go"}, "--attach-cert and --attach-key: "},
-		{"another scheme", []string{"--attach", "http://localhost"}, "write mqtt://host:1883"},
-		{"no host", []string{"--attach", "localhost"}, "write mqtt://host:1883"},
-		{"credentials in the URL", []string{"--attach", "mqtt://store:secret@localhost"}, "write mqtt://host:1883"},
-		{"a negative limit", []string{"--attach", "mqtt://localhost", "--max-keys", "-1"}, "0 means no limit"},
+		{"no broker", nil, "give the URL of the broker, like mqtt://localhost:1883"},
+		{"two brokers", []string{"mqtt://a", "mqtt://b"}, "one store serves one broker"},
+		{"an address to listen on", []string{"mqtt://localhost", "--addr", ":1883"}, "unknown flag: --addr; it belongs to the broker of tenure serve"},
+		{"users", []string{"mqtt://localhost", "--auth", "users.yaml"}, "configure the broker at the URL"},
+		{"a limit of a broker", []string{"mqtt://localhost", "--max-outgoing-bytes", "1"}, "configure the broker at the URL"},
+		{"users, and credentials in the URL", []string{"mqtt://store:secret@localhost", "--auth", "users.yaml"}, "configure the broker at the URL"},
+		{"credentials that break the URL apart", []string{"mqtt://store:secret/1@localhost"}, "write mqtt://host:1883"},
+		{"the flag that serve had", []string{"--attach", "mqtt://localhost"}, "unknown flag: --attach; give the URL alone"},
+		{"another flag that serve had", []string{"mqtt://localhost", "--attach-ca", certificate}, "it is --tls-ca now"},
+		{"an unknown flag", []string{"mqtt://localhost", "--urs", "x"}, "unknown flag: --urs\n"},
+		{"a missing file with the password", []string{"mqtt://localhost", "--password-file", "no.txt"}, "no.txt"},
+		{"an empty password", []string{"mqtt://localhost", "--password-file", empty}, "is empty"},
+		{"a missing file with the authority", []string{"mqtts://localhost", "--tls-ca", "no.pem"}, "no.pem"},
+		{"an authority that is no certificate", []string{"mqtts://localhost", "--tls-ca", "attach_test.go"}, "no certificate in PEM"},
+		{"an authority without TLS", []string{"mqtt://localhost", "--tls-ca", certificate}, "is not encrypted"},
+		{"a certificate without its key", []string{"mqtts://localhost", "--tls-cert", certificate}, "both --tls-cert and --tls-key"},
+		{"a certificate that is none", []string{"mqtts://localhost", "--tls-cert", "attach_test.go", "--tls-key", "attach_test.go"}, "--tls-cert and --tls-key: "},
+		{"another scheme", []string{"http://localhost"}, "write mqtt://host:1883"},
+		{"no host", []string{"localhost"}, "write mqtt://host:1883"},
+		{"credentials in the URL", []string{"mqtt://store:secret@localhost"}, "write mqtt://host:1883"},
+		{"a negative limit", []string{"mqtt://localhost", "--max-keys", "-1"}, "0 means no limit"},
+		{"a negative hold-off", []string{"mqtt://localhost", "--hold-off", "-1s"}, "0 means none"},
+		{"a negative probe", []string{"mqtt://localhost", "--probe-messages", "-1"}, "0 means no probe"},
+		{"a dialect that does not exist", []string{"mqtt://localhost", "--dialect", "klingon"}, "choose deployed or documented"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			cmd := exec.Command(path, append([]string{"serve"}, test.arguments...)...)
+			cmd := exec.Command(path, append([]string{"attach"}, test.arguments...)...)
 			out, err := cmd.CombinedOutput()
 			if err == nil || cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), test.want) || strings.Contains(string(out), "secret") {
 				t.Errorf("%v, want exit status 1 and %q in\n%s", err, test.want, out)

@@ -15,24 +15,23 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// A terminal that is closed sends SIGHUP, and takes away what reads the log: neither is a
-// reason to stop a store.
-func TestAServerOutlivesSIGHUPAndTheEndOfItsLog(t *testing.T) {
+// A terminal that closes sends SIGHUP and no longer reads the log. Neither stops a store.
+func TestAStoreSurvivesSIGHUPAndAClosedLog(t *testing.T) {
 	path := build(t)
 	for _, test := range []struct {
 		name      string
 		arguments func(t *testing.T) []string
-		ready     string // how its first line begins; an address follows
+		ready     string // the beginning of its first line, before an address
 	}{
-		{"a broker with a store inside", func(*testing.T) []string { return []string{"--addr", "127.0.0.1:0"} }, "listening on "},
+		{"a broker with a store inside", func(*testing.T) []string { return []string{"serve", "--addr", "127.0.0.1:0"} }, "listening on "},
 		{"an attached store", func(t *testing.T) []string {
-			return []string{"--attach", "mqtt://" + mosquitto.Start(t, "").Address}
+			return []string{"attach", "--probe-messages", "0", "mqtt://" + mosquitto.Start(t, "").Address}
 		}, "attached to "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*patience) // for all that follows
 			defer cancel()
-			cmd := exec.CommandContext(ctx, path, append([]string{"serve"}, test.arguments(t)...)...)
+			cmd := exec.CommandContext(ctx, path, test.arguments(t)...)
 			stdout, err := cmd.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)
@@ -45,7 +44,7 @@ func TestAServerOutlivesSIGHUPAndTheEndOfItsLog(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				_ = cmd.Process.Kill() // if it is still there
+				_ = cmd.Process.Kill() // if it still runs
 				_ = await.Result(cmd.Wait)
 			})
 			lines := bufio.NewScanner(stdout)
@@ -83,7 +82,7 @@ func TestAServerOutlivesSIGHUPAndTheEndOfItsLog(t *testing.T) {
 				answers("after SIGHUP")
 			}
 			_, _ = stdout.Close(), stderr.Close()
-			hangUp() // which it logs, into a pipe that is broken
+			hangUp() // it logs that into a broken pipe
 			answers("without a reader of its log")
 			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)

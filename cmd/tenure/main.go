@@ -1,5 +1,9 @@
-// Command tenure runs a state store: an MQTT 5 broker that answers the state
-// store protocol.
+// Command tenure runs a state store: as part of an MQTT 5 broker of its own (serve), or as a
+// client of a broker that runs already (attach). It also hashes passwords for the users of
+// the broker (password).
+//
+// SIGINT and SIGTERM stop it. Standard output says where the store answers, standard error
+// is the log. The exit status is 1 after an error.
 package main
 
 import (
@@ -18,9 +22,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := command().ExecuteContext(ctx); err != nil {
-		last := logwriter.New(os.Stderr, logRoom) // standard error may not be read any more
-		fmt.Fprintln(last, "tenure:", err)
-		last.Close(lastWords)
+		stderr := logwriter.New(os.Stderr, logQueue) // its reader may have stopped
+		fmt.Fprintln(stderr, "tenure:", err)
+		stderr.Close(logFlush)
 		stop()
 		os.Exit(1)
 	}
@@ -33,6 +37,6 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(serveCommand(), passwordCommand())
+	root.AddCommand(serveCommand(), attachCommand(), passwordCommand())
 	return root
 }

@@ -8,10 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
@@ -141,6 +144,9 @@ func TestServeRefusesWhatItCannotDoAndNamesTheCure(t *testing.T) {
 		{"an unknown flag", []string{"serve", "--adr", "x"}, "unknown flag: --adr"},
 		{"an unknown command", []string{"sreve"}, `unknown command "sreve"`},
 		{"an argument", []string{"serve", "now"}, "unknown command"},
+		{"the flag for what attach does", []string{"serve", "--attach", "mqtt://localhost"}, "unknown flag: --attach; attach is a command of its own: tenure attach URL"},
+		{"a flag that moved to attach", []string{"serve", "--attach-ca", "ca.pem"}, "tenure attach URL has it, as --tls-ca"},
+		{"a flag of attach", []string{"serve", "--password-file", "secret"}, "it belongs to tenure attach URL"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cmd := exec.Command(path, test.arguments...)
@@ -153,16 +159,39 @@ func TestServeRefusesWhatItCannotDoAndNamesTheCure(t *testing.T) {
 }
 
 func TestHelpShowsEveryFlagAndAnExample(t *testing.T) {
-	out, err := exec.Command(build(t), "serve", "--help").CombinedOutput()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"--addr", "--hold-off", "--max-keys", "--max-bytes", "--max-packet-size", "--dialect", "--verbose",
-		"--tls-cert", "--tls-key", "--client-ca", "--auth", "--insecure", "--strict", "--lock-prefix", "--max-value", "--max-watches",
-		"--max-clients", "--max-memory", "--retain", "--max-retained", "--max-retained-bytes", "--max-outgoing-bytes", "--max-all-outgoing-bytes",
-		"--max-session-bytes", "--max-session-messages", "--max-all-session-bytes", "--max-sessions-per-user", "--max-subscriptions", "--password-checks", "--max-unauthenticated", "--max-unauthenticated-per-address", "--remembered", "--attach", "--attach-user", "--attach-password-file", "--attach-ca", "--attach-cert", "--attach-key", "SIGHUP", "Examples:", "in memory"} {
-		if !strings.Contains(string(out), want) {
-			t.Errorf("%q is not in the help:\n%s", want, out)
+	path := build(t)
+	for name, wants := range map[string][]string{
+		"serve": {"--addr", "--hold-off", "--max-keys", "--max-bytes", "--max-packet-size", "--dialect", "--verbose",
+			"--tls-cert", "--tls-key", "--client-ca", "--auth", "--insecure", "--strict", "--lock-prefix", "--max-value", "--max-watches",
+			"--max-clients", "--max-memory", "--retain", "--max-retained", "--max-retained-bytes", "--max-outgoing-bytes", "--max-all-outgoing-bytes",
+			"--max-session-bytes", "--max-session-messages", "--max-all-session-bytes", "--max-sessions-per-user", "--max-subscriptions",
+			"--password-checks", "--max-unauthenticated", "--max-unauthenticated-per-address", "--remembered", "SIGHUP", "tenure attach"},
+		"attach": {"--user", "--password-file", "--tls-ca", "--tls-cert", "--tls-key", "--probe-messages", "--max-clients",
+			"--hold-off", "--max-keys", "--max-bytes", "--dialect", "--verbose", "--strict", "--lock-prefix", "--max-value", "--max-watches",
+			"--remembered", "SIGHUP", "docs/attach.md"},
+	} {
+		out, err := exec.Command(path, name, "--help").CombinedOutput()
+		if err != nil {
+			t.Fatal(err)
 		}
+		for _, want := range append(wants, "Examples:", "in memory", "tenure "+name+" ") {
+			if !strings.Contains(string(out), want) {
+				t.Errorf("%q is not in the help of %s:\n%s", want, name, out)
+			}
+		}
+	}
+}
+
+func TestServeAndAttachShareOnlyTheFlagsOfTheStore(t *testing.T) {
+	var shared []string
+	serveCommand().Flags().VisitAll(func(f *pflag.Flag) {
+		if attachCommand().Flags().Lookup(f.Name) != nil {
+			shared = append(shared, f.Name)
+		}
+	})
+	want := []string{"dialect", "hold-off", "lock-prefix", "max-bytes", "max-clients", "max-keys", "max-value", "max-watches",
+		"remembered", "strict", "tls-cert", "tls-key", "verbose"}
+	if !slices.Equal(shared, want) {
+		t.Errorf("shared: %q, want %q", shared, want)
 	}
 }

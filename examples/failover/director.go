@@ -57,7 +57,7 @@ func direct(ctx context.Context, s settings, out io.Writer) (*result, error) {
 	}
 	defer client.Close()
 	if _, err := client.Get(dialling, counterKey(s.run)); errors.Is(err, transport.ErrNoStore) {
-		return nil, fmt.Errorf("%w; run one there: tenure serve --attach %s", transport.ErrNoStore, s.broker)
+		return nil, fmt.Errorf("%w; run one there: tenure attach %s", transport.ErrNoStore, s.broker)
 	} else if err != nil {
 		return nil, err
 	}

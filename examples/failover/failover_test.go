@@ -200,7 +200,7 @@ func TestBadCommandLinesAreRefusedWithTheCause(t *testing.T) {
 func TestABrokerWithoutAStoreIsToldWithTheCure(t *testing.T) {
 	address := "mqtt://" + mosquitto.Start(t, "").Address
 	out, err := exec.Command(build(t), "--broker", address).CombinedOutput()
-	want := "no state store answers on this broker; run one there: tenure serve --attach " + address
+	want := "no state store answers on this broker; run one there: tenure attach " + address
 	if err == nil || !strings.Contains(string(out), want) {
 		t.Errorf("%v, want %q in\n%s", err, want, out)
 	}

@@ -18,7 +18,7 @@
 // use another system. --freeze=false leaves it out anywhere.
 //
 // With --broker the nodes use a store that is there already: that of tenure serve, or one
-// that tenure serve --attach has attached to any MQTT 5 broker. With --repeat 20 it
+// that tenure attach has attached to any MQTT 5 broker. With --repeat 20 it
 // does all of it twenty times and reports the median and the worst of each fault.
 package main
 

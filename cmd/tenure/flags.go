@@ -1,0 +1,140 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// storeFlags are the flags that serve and attach share: the rules and limits of the store,
+// and how much is logged.
+type storeFlags struct {
+	statestore.Options
+	dialect dialect
+	verbose bool
+}
+
+// register adds the flags. noLimit is what the zero of --max-keys and --max-bytes means.
+func (s *storeFlags) register(flags *pflag.FlagSet, noLimit string) {
+	flags.BoolVar(&s.Strict, "strict", false, "refuse requests that weaken fences, see above")
+	flags.StringSliceVar(&s.LockPrefixes, "lock-prefix", nil, "prefix of the keys that are locks, with --strict; may be repeated")
+	flags.DurationVar(&s.HoldOff, "hold-off", 0, "how long the store grants no lease after its start, so that leases of the previous store expire first; give it the longest TTL in use")
+	flags.IntVar(&s.MaxKeys, "max-keys", 0, "how many keys the store may hold; 0 means "+noLimit)
+	byteSizeFlag(flags, &s.MaxBytes, "max-bytes", "how many bytes keys and values may have together; 0 means "+noLimit)
+	flags.IntVar(&s.MaxValue, "max-value", 0, "how many bytes a value may have; 0 means only the limit of packets applies")
+	flags.IntVar(&s.MaxWatches, "max-watches", 10_000, "how many keys a client may watch")
+	flags.IntVar(&s.Remembered, "remembered", statestore.DefaultRemembered, "how many requests of a client are remembered, so that none is applied twice; also how many it may send at once")
+	flags.Var(&s.dialect, "dialect", "how to write replies where deployed stores differ from their documentation: deployed or documented")
+	flags.BoolVar(&s.verbose, "verbose", false, "log every request and connection")
+}
+
+// check refuses values that no flag type refuses.
+func (s *storeFlags) check() error {
+	if s.HoldOff < 0 {
+		return fmt.Errorf("--hold-off %v is negative; 0 means none", s.HoldOff)
+	}
+	return nil
+}
+
+// warnOfMemory logs what a store in memory does not promise.
+func (s *storeFlags) warnOfMemory(logger *slog.Logger) {
+	if s.HoldOff > 0 {
+		logger.Warn("the store is in memory: a restart forgets every key, lease and fence; it grants no lease during the hold-off",
+			"hold-off", s.HoldOff)
+		return
+	}
+	logger.Warn("the store is in memory: a restart forgets every key, lease and fence, and may then grant a lease " +
+		"before its previous holder has stopped; --hold-off with the longest TTL in use prevents that")
+}
+
+// A dialect is a flag for a statestore.Dialect.
+type dialect statestore.Dialect
+
+var _ pflag.Value = (*dialect)(nil)
+
+// Set takes the name of a dialect.
+func (d *dialect) Set(name string) error {
+	switch name {
+	case "deployed":
+		*d = dialect(statestore.Deployed)
+	case "documented":
+		*d = dialect(statestore.Documented)
+	default:
+		return errors.New("choose deployed or documented")
+	}
+	return nil
+}
+
+// String returns the name of the dialect.
+func (d *dialect) String() string {
+	if statestore.Dialect(*d) == statestore.Documented {
+		return "documented"
+	}
+	return "deployed"
+}
+
+// Type is the kind of value in --help.
+func (d *dialect) Type() string { return "name" }
+
+// explainFlags makes the errors of a command say where a flag belongs that another command
+// takes, or that moved.
+func explainFlags(cmd *cobra.Command, explain func(name string) string) {
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if !errors.As(err, &unknown) {
+			return err
+		}
+		if explanation := explain(unknown.GetSpecifiedName()); explanation != "" {
+			return fmt.Errorf("%w; %s", err, explanation)
+		}
+		return err
+	})
+}
+
+// attachFlagWas gives the present names of flags that serve had for an attached store.
+var attachFlagWas = map[string]string{
+	"attach-user": "--user", "attach-password-file": "--password-file", "attach-ca": "--tls-ca",
+	"attach-cert": "--tls-cert", "attach-key": "--tls-key", "attach-probe": "--probe-messages",
+}
+
+// explainServeFlag explains why serve does not know a flag.
+func explainServeFlag(name string) string {
+	switch now := attachFlagWas[name]; {
+	case name == "attach":
+		return "attach is a command of its own: tenure attach URL"
+	case now != "":
+		return "tenure attach URL has it, as " + now
+	case attachCommand().Flags().Lookup(name) != nil:
+		return "it belongs to tenure attach URL"
+	}
+	return ""
+}
+
+// explainAttachFlag explains why attach does not know a flag.
+func explainAttachFlag(name string) string {
+	switch now := attachFlagWas[name]; {
+	case name == "attach":
+		return "give the URL alone: tenure attach URL"
+	case now != "":
+		return "it is " + now + " now"
+	case serveCommand().Flags().Lookup(name) != nil:
+		return "it belongs to the broker of tenure serve, and attach runs none; configure the broker at the URL instead"
+	}
+	return ""
+}
+
+// oneURL accepts one argument, the URL of a broker.
+func oneURL(_ *cobra.Command, arguments []string) error {
+	switch len(arguments) {
+	case 0:
+		return errors.New("give the URL of the broker, like mqtt://localhost:1883")
+	case 1:
+		return nil
+	}
+	return fmt.Errorf("give one URL, not %d arguments: one store serves one broker", len(arguments))
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/logwriter"
+)
+
+const (
+	// logQueue is how many bytes of the log may wait for the program that reads it.
+	logQueue = 1 << 20
+	// logFlush bounds how long the process waits at its end for the log to be read.
+	logFlush = time.Second
+)
+
+// A process holds what a long-running command does besides its work: it logs without waiting
+// for the reader of the log, and survives SIGHUP.
+type process struct {
+	logger  *slog.Logger
+	hangups chan os.Signal
+}
+
+// startProcess sets the streams of cmd and catches signals. The caller calls stop at the end.
+func startProcess(cmd *cobra.Command, level slog.Level) (p *process, stop func()) {
+	stdout, stderr := logwriter.New(cmd.OutOrStdout(), logQueue), logwriter.New(cmd.ErrOrStderr(), logQueue)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	p = &process{
+		logger:  slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})),
+		hangups: make(chan os.Signal, 1),
+	}
+	// A process whose terminal was closed goes on. Its log may have no reader then: with
+	// SIGPIPE ignored, a line that cannot be written is lost and does not end the process.
+	signal.Ignore(syscall.SIGPIPE)
+	signal.Notify(p.hangups, syscall.SIGHUP)
+	return p, func() {
+		signal.Stop(p.hangups)
+		for _, writer := range []*logwriter.Writer{stderr, stdout} {
+			writer.Close(logFlush)
+		}
+	}
+}
+
+// A reload reads a file again. On an error the content read before stays in force.
+type reload struct {
+	flag string // the flag that names the file
+	read func() error
+}
+
+// reloadOnHangup reads the files again on SIGHUP, until ctx ends.
+func (p *process) reloadOnHangup(ctx context.Context, reloads []reload) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.hangups:
+		}
+		if len(reloads) == 0 {
+			p.logger.Warn("SIGHUP: there is nothing to read again; SIGINT or SIGTERM stops this process")
+		}
+		for _, r := range reloads {
+			if err := r.read(); err != nil {
+				p.logger.Error("cannot read again; what was read before stays in force", "flag", r.flag, "error", err)
+				continue
+			}
+			p.logger.Warn("read again", "flag", r.flag)
+		}
+	}
+}
