@@ -8,33 +8,33 @@ import (
 	"time"
 )
 
-// defaultMaxDrift is the skew that the protocol allows (docs/protocol.md §1.1 and §3.4).
-const defaultMaxDrift = time.Minute
+// defaultMaxSkew is the skew that the protocol allows (docs/protocol.md §1.1 and §3.4).
+const defaultMaxSkew = time.Minute
 
-// ErrDrift is what errors.Is finds in the error of [Clock.Update] when a remote
-// timestamp is too far ahead. The error is a [*DriftError].
-var ErrDrift = errors.New("hlc: clock drift beyond the limit")
+// ErrSkew is what errors.Is finds in the error of [Clock.Update] when a remote
+// timestamp is too far ahead. The error is a [*SkewError].
+var ErrSkew = errors.New("hlc: clock skew beyond the limit")
 
-// A DriftError says that [Clock.Update] refused a timestamp because it is too far
+// A SkewError says that [Clock.Update] refused a timestamp because it is too far
 // ahead of this node's physical clock, and by how much. It cannot tell which of the
 // two clocks is wrong.
-type DriftError struct {
+type SkewError struct {
 	Remote   Timestamp     // what was refused
 	Physical time.Time     // this node's clock as it was used: UTC, in whole milliseconds
 	Ahead    time.Duration // from Physical to Remote.Wall; the largest Duration if it is longer
-	Limit    time.Duration // the MaxDrift of the clock
+	Limit    time.Duration // the MaxSkew of the clock
 }
 
 // Error says who is ahead of whom, by how much, and what to do about it.
-func (e *DriftError) Error() string {
+func (e *SkewError) Error() string {
 	return fmt.Sprintf("hlc: the clock of node %.64q is %v ahead of this node's clock, which reads %s; the limit is %v: "+
 		"synchronize the system clocks of both nodes",
 		e.Remote.Node, e.Ahead, e.Physical.Format(time.RFC3339Nano), e.Limit)
 }
 
-// Is reports whether target is [ErrDrift].
-func (e *DriftError) Is(target error) bool {
-	return target == ErrDrift
+// Is reports whether target is [ErrSkew].
+func (e *SkewError) Is(target error) bool {
+	return target == ErrSkew
 }
 
 // ClockOptions are the settings of a [Clock]. The zero value is ready for use.
@@ -44,18 +44,18 @@ type ClockOptions struct {
 	// once, and holds up nobody but its caller.
 	Now func() time.Time
 
-	// MaxDrift is how far ahead of the physical clock a remote timestamp may be
+	// MaxSkew is how far ahead of the physical clock a remote timestamp may be
 	// for Update to accept it, and so how far a peer can push this clock. Zero
 	// means one minute, the limit of the protocol. It cannot be negative.
-	MaxDrift time.Duration
+	MaxSkew time.Duration
 }
 
 // A Clock is the hybrid logical clock of one node. It never goes back, whatever
 // the physical clock does. Its methods may be called by several goroutines at once.
 type Clock struct {
-	node     string
-	now      func() time.Time
-	maxDrift time.Duration
+	node    string
+	now     func() time.Time
+	maxSkew time.Duration
 
 	mu   sync.Mutex // not held while now is called: that is the user's code
 	last Timestamp  // has a wall clock and counter of 0 before the first event
@@ -71,20 +71,20 @@ func NewClock(node string, options ClockOptions) (*Clock, error) {
 	if fault := nodeFault(node); fault != "" {
 		return nil, fmt.Errorf("hlc: new clock: node %.64q %s", node, fault)
 	}
-	if options.MaxDrift < 0 {
-		return nil, fmt.Errorf("hlc: new clock: MaxDrift %v is negative", options.MaxDrift)
+	if options.MaxSkew < 0 {
+		return nil, fmt.Errorf("hlc: new clock: MaxSkew %v is negative", options.MaxSkew)
 	}
 	if options.Now == nil {
 		options.Now = time.Now
 	}
-	if options.MaxDrift == 0 {
-		options.MaxDrift = defaultMaxDrift
+	if options.MaxSkew == 0 {
+		options.MaxSkew = defaultMaxSkew
 	}
 	return &Clock{
-		node:     node,
-		now:      options.Now,
-		maxDrift: options.MaxDrift,
-		last:     Timestamp{Node: node},
+		node:    node,
+		now:     options.Now,
+		maxSkew: options.MaxSkew,
+		last:    Timestamp{Node: node},
 	}, nil
 }
 
@@ -111,18 +111,18 @@ func (c *Clock) Now() (Timestamp, error) {
 // timestamp of that event: greater than remote and than everything this clock
 // returned before. The zero timestamp makes it the same as Now.
 //
-// A remote timestamp more than [ClockOptions.MaxDrift] ahead of the physical clock
-// is refused with a [*DriftError]; one that lies behind, however far, never is. A
+// A remote timestamp more than [ClockOptions.MaxSkew] ahead of the physical clock
+// is refused with a [*SkewError]; one that lies behind, however far, never is. A
 // counter that is too large is an error that wraps [ErrCounterOverflow], as [Merge]
 // describes. On error the clock is unchanged, and remote may still be used as data.
 func (c *Clock) Update(remote Timestamp) (Timestamp, error) {
 	wall := c.physical()
-	if ahead := interval(wall, remote.Wall); ahead > c.maxDrift {
-		return Timestamp{}, &DriftError{
+	if ahead := interval(wall, remote.Wall); ahead > c.maxSkew {
+		return Timestamp{}, &SkewError{
 			Remote:   remote,
 			Physical: time.UnixMilli(wall).UTC(),
 			Ahead:    ahead,
-			Limit:    c.maxDrift,
+			Limit:    c.maxSkew,
 		}
 	}
 

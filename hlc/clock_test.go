@@ -18,7 +18,7 @@ type testTime struct{ ms atomic.Int64 }
 
 func (p *testTime) now() time.Time { return time.UnixMilli(p.ms.Load()) }
 
-// newTestClock returns a clock of node "a" with the default drift limit, and the
+// newTestClock returns a clock of node "a" with the default skew limit, and the
 // physical time that it reads.
 func newTestClock(t *testing.T, ms int64) (*Clock, *testTime) {
 	t.Helper()
@@ -61,7 +61,7 @@ func TestNewClockRefusesNonsense(t *testing.T) {
 		{"a control character in the node", "a\tb", ClockOptions{}, "contains a control character"},
 		{"a node that is not UTF-8", "a\xff", ClockOptions{}, "is not valid UTF-8"},
 		{"a node that is too long", strings.Repeat("n", maxNode+1), ClockOptions{}, "is longer than 983 bytes"},
-		{"a negative drift", "a", ClockOptions{MaxDrift: -1}, "MaxDrift -1ns is negative"},
+		{"a negative skew", "a", ClockOptions{MaxSkew: -1}, "MaxSkew -1ns is negative"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -157,17 +157,17 @@ func TestTimeBefore1970CountsAs1970(t *testing.T) {
 		t.Errorf("Now = %v; want %v", got, want)
 	}
 	_, err := clock.Update(Timestamp{60_001, 0, "b"})
-	var drift *DriftError
-	if !errors.As(err, &drift) {
-		t.Fatalf("Update has error %v; want a *DriftError", err)
+	var skew *SkewError
+	if !errors.As(err, &skew) {
+		t.Fatalf("Update has error %v; want a *SkewError", err)
 	}
-	if !drift.Physical.Equal(time.Unix(0, 0)) || drift.Ahead != 60_001*time.Millisecond {
-		t.Errorf("%v ahead of %v; want 1m0.001s ahead of 1970", drift.Ahead, drift.Physical)
+	if !skew.Physical.Equal(time.Unix(0, 0)) || skew.Ahead != 60_001*time.Millisecond {
+		t.Errorf("%v ahead of %v; want 1m0.001s ahead of 1970", skew.Ahead, skew.Physical)
 	}
 }
 
 // Invariant 40: a version too far ahead does not push the clock past the limit.
-func TestInvariant40DriftIsRefusedAndChangesNothing(t *testing.T) {
+func TestInvariant40SkewIsRefusedAndChangesNothing(t *testing.T) {
 	const physical = 1696374425000
 	tests := []struct {
 		name   string
@@ -189,8 +189,8 @@ func TestInvariant40DriftIsRefusedAndChangesNothing(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			clock, err := NewClock("a", ClockOptions{
-				Now:      func() time.Time { return time.UnixMilli(physical) },
-				MaxDrift: test.limit,
+				Now:     func() time.Time { return time.UnixMilli(physical) },
+				MaxSkew: test.limit,
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -207,13 +207,13 @@ func TestInvariant40DriftIsRefusedAndChangesNothing(t *testing.T) {
 			if limit == 0 {
 				limit = time.Minute
 			}
-			want := DriftError{Remote: test.remote, Physical: time.UnixMilli(physical).UTC(), Ahead: test.ahead, Limit: limit}
-			var drift *DriftError
-			if !errors.As(err, &drift) || *drift != want {
+			want := SkewError{Remote: test.remote, Physical: time.UnixMilli(physical).UTC(), Ahead: test.ahead, Limit: limit}
+			var skew *SkewError
+			if !errors.As(err, &skew) || *skew != want {
 				t.Errorf("Update(%v) has error %#v; want %#v", test.remote, err, want)
 			}
-			if !errors.Is(err, ErrDrift) {
-				t.Errorf("errors.Is(%v, ErrDrift) is false", err)
+			if !errors.Is(err, ErrSkew) {
+				t.Errorf("errors.Is(%v, ErrSkew) is false", err)
 			}
 			if got := clock.Last(); got != before {
 				t.Errorf("the clock moved from %v to %v", before, got)
@@ -222,8 +222,8 @@ func TestInvariant40DriftIsRefusedAndChangesNothing(t *testing.T) {
 	}
 }
 
-func TestDriftErrorSaysWhoIsAheadAndWhatToDo(t *testing.T) {
-	err := &DriftError{
+func TestSkewErrorSaysWhoIsAheadAndWhatToDo(t *testing.T) {
+	err := &SkewError{
 		Remote:   Timestamp{1696374545000, 0, "gateway-b"},
 		Physical: time.UnixMilli(1696374425000).UTC(),
 		Ahead:    2 * time.Minute,

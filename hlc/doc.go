@@ -36,7 +36,7 @@
 //     does not hold: of two unrelated events, the one with the smaller timestamp
 //     may have happened later.
 //   - The wall part is not the physical time at which the event happened. It may
-//     be ahead of the node's physical clock, by as much as [ClockOptions.MaxDrift]
+//     be ahead of the node's physical clock, by as much as [ClockOptions.MaxSkew]
 //     or as far as that clock was set back.
 //   - Timestamps are unique only where node ids are. Two clocks with one id can
 //     issue the same timestamp.
@@ -49,13 +49,13 @@
 //     for each client, with the same rules: the versions come from the store, so a
 //     client's clock may begin anew.
 //   - Nothing here authenticates a timestamp. A peer may send any it likes; the
-//     limits of Clock bound the damage, as [Merge] and [ErrDrift] describe.
+//     limits of Clock bound the damage, as [Merge] and [ErrSkew] describe.
 //
 // # Errors
 //
 //	ErrMalformed        the text is no timestamp: its sender has to change
-//	ErrDrift            a peer's timestamp is too far ahead: synchronize the
-//	                    clocks; see *DriftError for the facts
+//	ErrSkew            a peer's timestamp is too far ahead: synchronize the
+//	                    clocks; see *SkewError for the facts
 //	ErrCounterOverflow  the counter is used up for this millisecond: it passes
 //	                    when physical time moves beyond the clock's wall part
 //

@@ -73,9 +73,9 @@ func ExampleClock_Update() {
 
 	// Another one is an hour ahead: this one does not.
 	_, err = clock.Update(hlc.Timestamp{Wall: now + time.Hour.Milliseconds(), Node: "gateway-c"})
-	var drift *hlc.DriftError
-	if errors.As(err, &drift) {
-		fmt.Println(drift.Remote.Node, "is", drift.Ahead, "ahead, more than", drift.Limit)
+	var skew *hlc.SkewError
+	if errors.As(err, &skew) {
+		fmt.Println(skew.Remote.Node, "is", skew.Ahead, "ahead, more than", skew.Limit)
 	}
 	fmt.Println(clock.Last())
 	// Output:

@@ -223,7 +223,7 @@ var ErrCounterOverflow = errors.New("hlc: counter overflow")
 // MaxRemoteCounter is where the remote counters begin that [Merge] does not adopt.
 // The limit is this package's own; neither the paper nor the protocol has one.
 //
-// Without it one peer could send the current millisecond, or one within the drift
+// Without it one peer could send the current millisecond, or one within the skew
 // limit, with a counter of 2^64-2. The merge would succeed and the next event of
 // the receiver would fail, and so would every other until its physical clock had
 // passed that millisecond. With it, a receiver that adopted a counter has 2^63-1

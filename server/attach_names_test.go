@@ -153,7 +153,7 @@ func TestALongCorrelationIsRecognisedAndAnsweredWhole(t *testing.T) {
 // What docs/attach.md says that a client can do in the name of another, with the rules that are there.
 func TestAClientInTheNameOfAnotherDoesWhatTheDocumentSays(t *testing.T) {
 	broker := startGuardedMosquitto(t, unchanged)
-	attachAlone(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret"), ProbeMessages: -1, Store: statestore.Options{Remembered: 4}})
+	attachAlone(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret"), ProbeMessages: -1, Store: statestore.Options{DedupWindow: 4}})
 	node, other := connect(t, broker.Address, "node", nil), connect(t, broker.Address, "other", nil)
 
 	t.Run("it breaks the at-most-once of the other", func(t *testing.T) {

@@ -217,7 +217,7 @@ func (r *roster) forgetWatches() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for client := range r.clients {
-		r.engine.Forget(client)
+		r.engine.Disconnect(client)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 func TestTheClientKeepsToTheReceiveMaximumOfTheServer(t *testing.T) {
 	bothWays(t, func(t *testing.T, options transport.Options) {
 		const receiveMaximum, requests = 3, 20
-		through := newProxy(t, start(t, server.Options{Store: statestore.Options{Remembered: receiveMaximum}}))
+		through := newProxy(t, start(t, server.Options{Store: statestore.Options{DedupWindow: receiveMaximum}}))
 		client := dial(t, through.address(), options)
 		through.hold(answers) // acknowledgements among them
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

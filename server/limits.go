@@ -93,8 +93,8 @@ func (o *Options) completeLimits() error {
 		return fmt.Errorf("Options.MaxMemory of %d bytes is below %d (%d MiB), the least with which a server can work; 0 means no limit",
 			o.MaxMemory, int64(leastMemory), leastMemory>>20)
 	}
-	if o.Store.Remembered == 0 {
-		o.Store.Remembered = statestore.DefaultRemembered
+	if o.Store.DedupWindow == 0 {
+		o.Store.DedupWindow = statestore.DefaultDedupWindow
 	}
 	share := func(parts, standard int64) int64 {
 		if o.MaxMemory == 0 {
@@ -117,7 +117,7 @@ func (o *Options) completeLimits() error {
 	fill(&l.SessionsPerUser, 100)
 	fill(&l.RetainedMessages, 10_000)
 	fill(&l.RetainedBytes, share(16, 64<<20))
-	remembered := int64(min(max(o.Store.Remembered, 0), math.MaxUint16)) // others are refused later
+	remembered := int64(min(max(o.Store.DedupWindow, 0), math.MaxUint16)) // others are refused later
 	fill(&o.MaxClients, int(max(1, share(8*(clientMemory+remembered*rememberedMemory), defaultMaxClients))))
 	limitWatches(&o.Store, share(8, defaultMaxAllWatchBytes))
 	return nil
@@ -145,7 +145,7 @@ func (o *Options) bounds() []any {
 		"memory", o.MaxMemory, "clients", o.MaxClients,
 		"keys", o.Store.MaxKeys, "key-bytes", o.Store.MaxBytes,
 		"watches", o.Store.MaxWatches, "watch-bytes", o.Store.MaxWatchBytes, "all-watch-bytes", o.Store.MaxAllWatchBytes,
-		"remembered", o.Store.Remembered,
+		"remembered", o.Store.DedupWindow,
 		"outgoing-bytes", l.OutgoingBytes, "all-outgoing-bytes", l.AllOutgoingBytes,
 		"all-arriving-bytes", l.AllArrivingBytes,
 		"session-messages", l.SessionMessages, "session-bytes", l.SessionBytes, "all-session-bytes", l.AllSessionBytes,

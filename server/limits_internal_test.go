@@ -80,7 +80,7 @@ func TestLimitsFollowFromMaxMemory(t *testing.T) {
 			"Store.MaxAllWatchBytes":  {o.Store.MaxAllWatchBytes, test.watches},
 			"Store.MaxWatchBytes":     {o.Store.MaxWatchBytes, min(4*mebibyte, test.watches)},
 			"Store.MaxWatches":        {int64(o.Store.MaxWatches), 10_000},
-			"Store.Remembered":        {int64(o.Store.Remembered), statestore.DefaultRemembered},
+			"Store.DedupWindow":       {int64(o.Store.DedupWindow), statestore.DefaultDedupWindow},
 			"MaxPacketSize unchanged": {int64(o.MaxPacketSize), mebibyte},
 		} {
 			if got[0] != got[1] {
@@ -95,7 +95,7 @@ func TestALimitThatIsSetIsTakenAsItIs(t *testing.T) {
 		MaxMemory:  64 << 20,
 		MaxClients: 7,
 		Store: statestore.Options{
-			MaxKeys: 8, MaxBytes: 1 << 40, MaxWatches: 9, MaxWatchBytes: 10, MaxAllWatchBytes: 11, Remembered: 12,
+			MaxKeys: 8, MaxBytes: 1 << 40, MaxWatches: 9, MaxWatchBytes: 10, MaxAllWatchBytes: 11, DedupWindow: 12,
 		},
 	}
 	limits := reflect.ValueOf(&set.Limits).Elem()
@@ -112,7 +112,7 @@ func TestALimitThatIsSetIsTakenAsItIs(t *testing.T) {
 }
 
 func TestManyRememberedRequestsLeaveRoomForAClient(t *testing.T) {
-	o := Options{MaxMemory: 32 << 20, Store: statestore.Options{Remembered: 1<<16 - 1}}
+	o := Options{MaxMemory: 32 << 20, Store: statestore.Options{DedupWindow: 1<<16 - 1}}
 	if err := o.complete(); err != nil || o.MaxClients != 1 {
 		t.Errorf("%d clients, %v", o.MaxClients, err)
 	}
@@ -120,7 +120,7 @@ func TestManyRememberedRequestsLeaveRoomForAClient(t *testing.T) {
 
 func TestANumberOfRememberedRequestsThatMakesNoSenseIsRefused(t *testing.T) {
 	for _, remembered := range []int{-1, -384, math.MinInt, 1 << 16, math.MaxInt} {
-		s, err := New(Options{Addr: "127.0.0.1:0", MaxMemory: 64 << 20, Store: statestore.Options{Remembered: remembered}})
+		s, err := New(Options{Addr: "127.0.0.1:0", MaxMemory: 64 << 20, Store: statestore.Options{DedupWindow: remembered}})
 		if err == nil {
 			_ = s.Close()
 			t.Errorf("%d was accepted", remembered)

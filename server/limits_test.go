@@ -51,10 +51,10 @@ func connectWhenThereIsRoom(t *testing.T, address, id string) {
 
 func TestTheReceiveMaximumIsHowManyRequestsAreRemembered(t *testing.T) {
 	for _, remembered := range []int{0, 7} {
-		p := connect(t, start(t, server.Options{Store: statestore.Options{Remembered: remembered}}), "p", nil)
+		p := connect(t, start(t, server.Options{Store: statestore.Options{DedupWindow: remembered}}), "p", nil)
 		want := uint16(remembered)
 		if remembered == 0 {
-			want = statestore.DefaultRemembered
+			want = statestore.DefaultDedupWindow
 		}
 		if got := p.connack.Properties.ReceiveMaximum; got == nil || *got != want {
 			t.Errorf("remembered %d: the Receive Maximum is %v", remembered, got)
@@ -116,7 +116,7 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 		{Addr: "127.0.0.1:0", PasswordChecks: -1},
 		{Addr: "127.0.0.1:0", MaxUnauthenticated: -1},
 		{Addr: "127.0.0.1:0", MaxUnauthenticatedPerAddress: -1},
-		{Addr: "127.0.0.1:0", Store: statestore.Options{Remembered: 1 << 16}},
+		{Addr: "127.0.0.1:0", Store: statestore.Options{DedupWindow: 1 << 16}},
 		{Addr: "127.0.0.1:0", Store: statestore.Options{MaxWatches: -1}},
 		{Addr: "127.0.0.1:0", Store: statestore.Options{LockPrefixes: []string{"lock/"}}},
 		{Addr: "127.0.0.1:0", Store: statestore.Options{Strict: true, LockPrefixes: []string{""}}},

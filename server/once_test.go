@@ -107,7 +107,7 @@ func TestARequestWhoseMessageExpiryPassedIsNotApplied(t *testing.T) {
 // never delivered again, must not take the place of one of them.
 func TestInvariant23ARequestThatIsDeliveredAgainAfterAWillIsAppliedOnce(t *testing.T) {
 	const remembered = 4
-	address, s := startServer(t, server.Options{Store: statestore.Options{Remembered: remembered}})
+	address, s := startServer(t, server.Options{Store: statestore.Options{DedupWindow: remembered}})
 	will := bequeath("p", "VDEL", "lock", "p:1")
 	will.session = 600
 	p := will.leave(t, address, "p")

@@ -55,7 +55,7 @@ type Options struct {
 
 	// Store limits the store, and makes it strict. The zero value does neither, but for
 	// watches: where a limit of watches is 0, a client may have 10,000 (MaxWatches) that
-	// take up 4 MiB (MaxWatchBytes), and all clients 256 MiB (MaxAllWatchBytes). A server announces Store.Remembered as its Receive Maximum.
+	// take up 4 MiB (MaxWatchBytes), and all clients 256 MiB (MaxAllWatchBytes). A server announces Store.DedupWindow as its Receive Maximum.
 	Store statestore.Options
 	// Dialect chooses how the server writes replies that differ between the
 	// published protocol and what is deployed.
@@ -105,8 +105,8 @@ func (o *Options) complete() error {
 	if err := o.completeDoor(); err != nil {
 		return err
 	}
-	if o.Store.Remembered > 1<<16-1 {
-		return fmt.Errorf("Options.Store.Remembered %d is above 65535, the largest Receive Maximum of MQTT", o.Store.Remembered)
+	if o.Store.DedupWindow > 1<<16-1 {
+		return fmt.Errorf("Options.Store.DedupWindow %d is above 65535, the largest Receive Maximum of MQTT", o.Store.DedupWindow)
 	}
 	if o.Authorizer == nil {
 		o.Authorizer = access.AllowKeys

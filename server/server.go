@@ -166,7 +166,7 @@ func newBroker(options Options) *mqtt.Server {
 	capabilities.MaximumQos = 1
 	capabilities.MaximumPacketSize = options.MaxPacketSize
 	// As many requests as may be delivered again are remembered.
-	capabilities.ReceiveMaximum = uint16(options.Store.Remembered)
+	capabilities.ReceiveMaximum = uint16(options.Store.DedupWindow)
 	capabilities.TopicAliasMaximum = 0          // the gate refuses topic aliases
 	capabilities.MaximumClientWritesPending = 1 // mochi queues nothing: it passes no messages on
 	// mochi ends no session: see expireSessions.
@@ -310,7 +310,7 @@ func (s *Server) forget(clientID string, conn *connection) {
 	if conn.sessionEnded.Load() {
 		s.endSession(clientID)
 	} else {
-		s.engine.Forget(clientID)
+		s.engine.Disconnect(clientID)
 		if conn.session != nil {
 			conn.session.Detach(conn.outbox)
 		}

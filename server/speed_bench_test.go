@@ -232,7 +232,7 @@ func newRenewals(b *testing.B, options lease.Options) *renewals {
 		Authorizer: r,
 		// Its Receive Maximum, lest the leases wait for each other. And paho says
 		// something on standard output when such a wait is cancelled.
-		Store: statestore.Options{Remembered: 2 * heldLeases},
+		Store: statestore.Options{DedupWindow: 2 * heldLeases},
 	}))
 	for i := range r.leases {
 		var err error

@@ -75,10 +75,10 @@ func benchmarkKeysOf(b *testing.B, keys int, want Outcome, payload []byte, corre
 
 func BenchmarkRenew(b *testing.B) { benchmarkRequests(b, OK, renewal(0), nil) }
 
-// BenchmarkRenewRemembered is what a server does: each request has correlation data, and
+// BenchmarkRenewDedup is what a server does: each request has correlation data, and
 // the reply to it is remembered.
-func BenchmarkRenewRemembered(b *testing.B) {
-	correlations := make([][]byte, 2*DefaultRemembered)
+func BenchmarkRenewDedup(b *testing.B) {
+	correlations := make([][]byte, 2*DefaultDedupWindow)
 	for i := range correlations {
 		correlations[i] = fmt.Appendf(nil, "%016d", i)
 	}

@@ -38,7 +38,7 @@ const (
 	stepPass
 	stepWall
 	stepExpire
-	stepForget
+	stepDisconnect
 	stepRaw
 	steps
 )
@@ -121,11 +121,11 @@ func (r *race) run(p program) {
 		case stepWall:
 			r.now.WallMillis += int64(p.next()-128) * 997
 			r.trace = append(r.trace, fmt.Sprint("wall clock at ", r.now.WallMillis))
-		case stepForget:
+		case stepDisconnect:
 			client := programClients[p.next()%3]
-			r.trace = append(r.trace, "forget "+client)
-			r.model.forget(client)
-			for r.store.ForgetSome(client, 1) { // others go on between the slices
+			r.trace = append(r.trace, "disconnect "+client)
+			r.model.disconnect(client)
+			for r.store.DisconnectSome(client, 1) { // others go on between the slices
 				if m := p.request(stepSet+p.next()%9, r.now, r.last); m.client != client {
 					r.apply(m)
 				}

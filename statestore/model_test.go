@@ -145,7 +145,7 @@ func (m *model) notify(k modelKey, deleted bool) (lines []string) {
 	return lines
 }
 
-func (m *model) forget(client string) {
+func (m *model) disconnect(client string) {
 	m.watches = slices.DeleteFunc(m.watches, func(w modelWatch) bool { return w.client == client })
 }
 

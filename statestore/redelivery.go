@@ -8,9 +8,9 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 )
 
-// DefaultRemembered is how many requests of one client a Store remembers unless
+// DefaultDedupWindow is how many requests of one client a Store remembers unless
 // Options say otherwise.
-const DefaultRemembered = 256
+const DefaultDedupWindow = 256
 
 // identity tells a request that is delivered again from a new one. A redelivery
 // has the correlation data of the first delivery, and is the same message byte for
@@ -94,8 +94,8 @@ type sessions struct {
 	count      int // of all that is remembered
 }
 
-// rememberedCost is what a remembered request takes up, in its ring and in the map.
-const rememberedCost = 128
+// dedupEntryBytes is what a remembered request takes up, in its ring and in the map.
+const dedupEntryBytes = 128
 
 // session is a ring of the last replies to one client.
 type session struct {

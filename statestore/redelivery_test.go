@@ -34,7 +34,7 @@ func TestARenewalAllocatesLittle(t *testing.T) {
 			t.Fatal(reply)
 		}
 	}
-	for range 2 * DefaultRemembered {
+	for range 2 * DefaultDedupWindow {
 		renew()
 	}
 	if got := testing.AllocsPerRun(1000, renew); got > 1 {
@@ -91,12 +91,12 @@ func TestInvariant23TheLastRequestsAreRemembered(t *testing.T) {
 		},
 		"a watch that is begun again": func(w *world) {
 			w.deliver("c", "watch", "KEYNOTIFY", "k")
-			w.store.Forget("c")
+			w.store.Disconnect("c")
 			w.deliver("c", "watch", "KEYNOTIFY", "k")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, Options{Remembered: remembered})
+			w := newWorld(t, Options{DedupWindow: remembered})
 			w.deliver("c", "before", "SET", "k", "v")
 			middle(w)
 			var first [remembered]Reply
@@ -108,7 +108,7 @@ func TestInvariant23TheLastRequestsAreRemembered(t *testing.T) {
 					t.Errorf("request %d delivered again: %v; the first time %v", i, again, first[i])
 				}
 			}
-			if got := w.store.Usage().Remembered; got != remembered {
+			if got := w.store.Usage().DedupEntries; got != remembered {
 				t.Errorf("%d are remembered; want %d", got, remembered)
 			}
 		})
@@ -117,7 +117,7 @@ func TestInvariant23TheLastRequestsAreRemembered(t *testing.T) {
 
 // The reuse of correlation data makes its request the latest, not its place in the ring.
 func TestARequestThatReusesCorrelationDataIsAsNewAsAnyOther(t *testing.T) {
-	w := newWorld(t, Options{Remembered: 3})
+	w := newWorld(t, Options{DedupWindow: 3})
 	for _, correlation := range []string{"1", "2", "3"} {
 		w.deliver("c", correlation, "SET", "k", "v")
 	}
@@ -138,7 +138,7 @@ func TestAKeyNotifyThatComesAgainOnTheNextConnectionRegisters(t *testing.T) {
 	if notified != 1 {
 		t.Fatalf("%d are notified", notified)
 	}
-	w.store.Forget("c")
+	w.store.Disconnect("c")
 	if again, notified := w.deliver("c", "set", "SET", "k", "v"); again != set || notified != 0 {
 		t.Errorf("a SET delivered again: %v, %d notifications; the first time %v", again, notified, set)
 	}
@@ -155,7 +155,7 @@ func TestLongCorrelationDataTakesUpNoMemory(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	const clients, requests = 10, DefaultRemembered
+	const clients, requests = 10, DefaultDedupWindow
 	for client := range clients {
 		for i := range requests {
 			w.deliver(strconv.Itoa(client), correlation+strconv.Itoa(i), "SET", "k", "v")
@@ -163,7 +163,7 @@ func TestLongCorrelationDataTakesUpNoMemory(t *testing.T) {
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 4*w.store.Usage().RememberedBytes {
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 4*w.store.Usage().DedupBytes {
 		t.Errorf("%d requests take up %d bytes", clients*requests, grown)
 	}
 	t.Log((int64(after.HeapAlloc)-int64(before.HeapAlloc))/(clients*requests), "bytes for each")

@@ -54,12 +54,12 @@ type Options struct {
 	// have as much as is left for all others together, and 16 KiB in any case; so clients with
 	// few watches may pass it by 16 KiB each.
 	MaxWatchBytes, MaxAllWatchBytes int64
-	// Remembered is how many requests of one client are remembered, so that
+	// DedupWindow is how many requests of one client are remembered, so that
 	// one that is delivered again is not applied again; default
-	// DefaultRemembered. It must be at least the number of requests that a
+	// DefaultDedupWindow. It must be at least the number of requests that a
 	// client may have unacknowledged: the Receive Maximum that the server
 	// announces. A remembered request takes up about 128 bytes, whatever it holds.
-	Remembered int
+	DedupWindow int
 
 	// Strict closes holes that the protocol leaves open, at the price of
 	// refusing what other stores accept. The fence of a protected key survives
@@ -113,16 +113,16 @@ func New(options Options) (*Store, error) {
 	if options.HoldOff < 0 {
 		return nil, fmt.Errorf("statestore: Options.HoldOff %v is negative; 0 means none", options.HoldOff)
 	}
-	if min(options.MaxKeys, options.MaxValue, options.MaxWatches, options.Remembered) < 0 ||
+	if min(options.MaxKeys, options.MaxValue, options.MaxWatches, options.DedupWindow) < 0 ||
 		min(options.MaxBytes, options.MaxWatchBytes, options.MaxAllWatchBytes) < 0 {
 		return nil, fmt.Errorf("statestore: limits may not be negative "+
-			"(MaxKeys %d, MaxBytes %d, MaxValue %d, MaxWatches %d, MaxWatchBytes %d, MaxAllWatchBytes %d, Remembered %d); "+
+			"(MaxKeys %d, MaxBytes %d, MaxValue %d, MaxWatches %d, MaxWatchBytes %d, MaxAllWatchBytes %d, DedupWindow %d); "+
 			"0 means no limit, or the default",
 			options.MaxKeys, options.MaxBytes, options.MaxValue, options.MaxWatches, options.MaxWatchBytes,
-			options.MaxAllWatchBytes, options.Remembered)
+			options.MaxAllWatchBytes, options.DedupWindow)
 	}
-	if options.Remembered == 0 {
-		options.Remembered = DefaultRemembered
+	if options.DedupWindow == 0 {
+		options.DedupWindow = DefaultDedupWindow
 	}
 	if len(options.LockPrefixes) > 0 && !options.Strict {
 		return nil, errors.New("statestore: Options.LockPrefixes is a rule of the strict mode; set Options.Strict too")
@@ -136,7 +136,7 @@ func New(options Options) (*Store, error) {
 		entries:  make(map[string]*entry),
 		expiries: newExpiries(),
 		watches:  newWatches(),
-		sessions: newSessions(options.Remembered, options.Node),
+		sessions: newSessions(options.DedupWindow, options.Node),
 		fences:   make(map[string]hlc.Token),
 	}, nil
 }
@@ -334,20 +334,20 @@ func (s *Store) remove(notifications []Notification, gone *entry) []Notification
 	return s.watches.notify(notifications, Change{Key: gone.key, Deleted: true, Version: gone.version})
 }
 
-// Forget drops all watches of a client. Call it when the client's connection
+// Disconnect drops all watches of a client. Call it when the client's connection
 // ends: watches, unlike MQTT subscriptions, die with the connection.
-func (s *Store) Forget(client string) {
-	for s.ForgetSome(client, math.MaxInt) {
+func (s *Store) Disconnect(client string) {
+	for s.DisconnectSome(client, math.MaxInt) {
 	}
 }
 
-// ForgetSome is Forget in slices, so that others need not wait while a client with a
+// DisconnectSome is Disconnect in slices, so that others need not wait while a client with a
 // million watches is forgotten. The client is not notified any more from the first call
 // on. Each call frees what up to limit watches took up, and reports whether there are more:
 // call it again then. A watch that the client begins in between is dropped too, so its next
 // connection must not send requests before the last call.
-func (s *Store) ForgetSome(client string, limit int) (more bool) {
-	s.watches.forget(client)
+func (s *Store) DisconnectSome(client string, limit int) (more bool) {
+	s.watches.disconnect(client)
 	s.sessions.disconnect(client)
 	return s.watches.sweep(limit)
 }
@@ -356,7 +356,7 @@ func (s *Store) ForgetSome(client string, limit int) (more bool) {
 // session ends, at the end of the connection or later: from then on nothing can
 // be delivered again that was sent in it.
 func (s *Store) EndSession(client string) {
-	s.Forget(client)
+	s.Disconnect(client)
 	s.sessions.end(client)
 }
 

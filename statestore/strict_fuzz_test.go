@@ -20,7 +20,7 @@ type strictRun struct {
 
 var (
 	strictOptions = Options{
-		MaxKeys: 4, MaxBytes: 40, MaxValue: 8, MaxWatches: 2, Remembered: 3,
+		MaxKeys: 4, MaxBytes: 40, MaxValue: 8, MaxWatches: 2, DedupWindow: 3,
 		Strict: true, LockPrefixes: []string{"lock"},
 	}
 	strictKeys   = []string{"k", "l", "lock", "m", "\x00"}
@@ -120,11 +120,11 @@ func (s *strictRun) invariants() {
 	remembered := 0
 	for client, session := range s.store.sessions.byClient {
 		remembered += len(session.ring)
-		if len(session.ring) > strictOptions.Remembered || len(session.positions) > len(session.ring) {
+		if len(session.ring) > strictOptions.DedupWindow || len(session.positions) > len(session.ring) {
 			s.tb.Fatalf("of %q are remembered %d replies, %d of them to be found", client, len(session.ring), len(session.positions))
 		}
 	}
-	if usage := s.store.Usage(); usage.Remembered != remembered || usage.Keys+usage.Fences != keys || usage.Bytes != bytes {
+	if usage := s.store.Usage(); usage.DedupEntries != remembered || usage.Keys+usage.Fences != keys || usage.Bytes != bytes {
 		s.tb.Fatalf("the usage is %+v; %d requests are remembered", usage, remembered)
 	}
 }
@@ -147,7 +147,7 @@ func FuzzStrict(f *testing.F) {
 			case 0:
 				s.store.Expire(s.now, 2)
 			case 1:
-				s.store.Forget(programClients[p.next()%2])
+				s.store.Disconnect(programClients[p.next()%2])
 			case 2:
 				s.store.EndSession(programClients[p.next()%2])
 			default:

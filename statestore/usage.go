@@ -2,34 +2,34 @@ package statestore
 
 // Usage is what a store holds.
 type Usage struct {
-	// Keys is the number of keys that have a value, those included whose time has passed
-	// but which Expire has not yet removed.
+	// Keys is the number of keys that have a value, including expired keys that Expire
+	// has not removed yet.
 	Keys int
-	// Fences is the number of keys that are gone and whose fence is kept, in a strict store.
+	// Fences is the number of deleted keys whose fence a strict store keeps.
 	// Options.MaxKeys limits Keys and Fences together.
 	Fences int
-	// Bytes are the lengths of keys and values, and of the names of kept fences, as
-	// Options.MaxBytes counts them.
+	// Bytes is the sum of the lengths of keys and values, and of the names of kept
+	// fences, as Options.MaxBytes counts them.
 	Bytes int64
-	// Watches is the number of watches of all clients. WatchBytes is what they take up, as
-	// Options.MaxAllWatchBytes counts it.
+	// Watches is the number of watches of all clients, and WatchBytes the memory they
+	// use, as Options.MaxAllWatchBytes counts it.
 	Watches    int
 	WatchBytes int64
-	// Remembered is the number of requests that are remembered, of all clients, and
-	// RememberedBytes is about what they take up.
-	Remembered      int
-	RememberedBytes int64
+	// DedupEntries is the number of requests of all clients that a redelivery would be
+	// recognized for, see Options.DedupWindow. DedupBytes is about the memory they use.
+	DedupEntries int
+	DedupBytes   int64
 }
 
-// Usage returns what the store holds now. It takes no longer for a store that holds more.
+// Usage returns what the store holds now. The call takes constant time.
 func (s *Store) Usage() Usage {
 	return Usage{
-		Keys:            len(s.entries),
-		Fences:          len(s.fences),
-		Bytes:           s.bytes,
-		Watches:         s.watches.count,
-		WatchBytes:      s.watches.bytes,
-		Remembered:      s.sessions.count,
-		RememberedBytes: int64(s.sessions.count) * rememberedCost,
+		Keys:         len(s.entries),
+		Fences:       len(s.fences),
+		Bytes:        s.bytes,
+		Watches:      s.watches.count,
+		WatchBytes:   s.watches.bytes,
+		DedupEntries: s.sessions.count,
+		DedupBytes:   int64(s.sessions.count) * dedupEntryBytes,
 	}
 }

@@ -26,13 +26,13 @@ func TestUsageIsWhatTheStoreHolds(t *testing.T) {
 	want("a fence", Usage{Keys: 1, Bytes: 5, Fences: 1, Watches: 2, WatchBytes: 2 * (3 + watchCost)})
 	w.pass(time.Second)
 	w.store.Expire(w.now, 1)
-	w.store.Forget("d")
+	w.store.Disconnect("d")
 	want("one watch", Usage{Bytes: 3, Fences: 1, Watches: 1, WatchBytes: 3 + watchCost})
-	for i := range DefaultRemembered + 1 {
+	for i := range DefaultDedupWindow + 1 {
 		w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("DEL", "k")), Correlation: fmt.Append(nil, i)}))
 	}
 	want("what is remembered", Usage{Bytes: 3, Fences: 1, Watches: 1, WatchBytes: 3 + watchCost,
-		Remembered: DefaultRemembered, RememberedBytes: DefaultRemembered * rememberedCost})
+		DedupEntries: DefaultDedupWindow, DedupBytes: DefaultDedupWindow * dedupEntryBytes})
 	w.store.EndSession("c")
 	want("after the session", Usage{Bytes: 3, Fences: 1})
 }

@@ -103,22 +103,22 @@ func TestNotificationsDoNotChangeWithTheWatchers(t *testing.T) {
 	}
 	ts := "1696374425000:0:n"
 	_, notified := w.store.Apply(w.now, Parse(Request{Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts}))
-	w.store.Forget("a")
+	w.store.Disconnect("a")
 	w.want(ask("KEYNOTIFY k").as("d"), "+OK\r\n")
 	const version = "1696374425000:1:StateStore"
 	w.wantLines("SET", w.lines(notified), setLine("a", "k", "v", version), setLine("b", "k", "v", version), setLine("c", "k", "v", version))
 }
 
 // docs/protocol.md §5.4: registrations end with the client's connection.
-func TestForgetDropsEveryWatchOfOneClient(t *testing.T) {
+func TestDisconnectDropsEveryWatchOfOneClient(t *testing.T) {
 	w := newWorld(t, Options{})
 	for _, key := range []string{"k", "l", "m"} {
 		w.want(ask("KEYNOTIFY "+key).as("gone"), "+OK\r\n")
 	}
 	w.want(ask("KEYNOTIFY l").as("stays"), "+OK\r\n")
-	w.store.Forget("gone")
-	w.store.Forget("gone")
-	w.store.Forget("never was")
+	w.store.Disconnect("gone")
+	w.store.Disconnect("gone")
+	w.store.Disconnect("never was")
 	for _, key := range []string{"k", "m"} {
 		_, notified := w.send(ask("SET " + key + " v"))
 		w.wantLines("SET "+key, notified)
@@ -141,7 +141,7 @@ func TestEndedWatchesTakeNoMemory(t *testing.T) {
 	}
 	w.want(ask("KEYNOTIFY k STOP").as("a"), "+OK\r\n")
 	w.want(ask("KEYNOTIFY l STOP").as("a"), "+OK\r\n")
-	w.store.Forget("b")
+	w.store.Disconnect("b")
 	if watches := w.store.watches; len(watches.byKey) != 0 || len(watches.byClient) != 0 || watches.leaving != nil {
 		t.Errorf("%d keys and %d clients are left", len(watches.byKey), len(watches.byClient))
 	}
@@ -158,7 +158,7 @@ func TestAClientIsForgottenAtOnceAndFreedInSlices(t *testing.T) {
 		}
 	}
 	slices := 1
-	for ; w.store.ForgetSome("gone", 3); slices++ {
+	for ; w.store.DisconnectSome("gone", 3); slices++ {
 		for i := range keys {
 			if _, notified := w.send(ask("SET k" + strconv.Itoa(i) + " v")); len(notified) != 1 || !strings.HasPrefix(notified[0], "stays ") {
 				t.Fatalf("after %d slices k%d notifies %q", slices, i, notified)
@@ -172,7 +172,7 @@ func TestAClientIsForgottenAtOnceAndFreedInSlices(t *testing.T) {
 	if slices != 4 || w.store.watches.count != keys {
 		t.Errorf("after %d slices there are %d watches; want 4 slices and %d watches", slices, w.store.watches.count, keys)
 	}
-	if w.store.ForgetSome("gone", 1) {
+	if w.store.DisconnectSome("gone", 1) {
 		t.Error("there is more to free of a client that is forgotten")
 	}
 }
@@ -232,7 +232,7 @@ func TestWatchesAreBoundedInBytes(t *testing.T) {
 			w.want(ask("KEYNOTIFY "+long+"1 STOP").as("one"), "+OK\r\n")
 			watch("one", "3", "+OK\r\n")
 			w.checkWatches()
-			w.store.Forget("one")
+			w.store.Disconnect("one")
 			watch("other", "2", "+OK\r\n")
 			watch("one", "1", "+OK\r\n")
 		})

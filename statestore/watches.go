@@ -121,9 +121,9 @@ func (w *watches) remove(client, key string) bool {
 	return true
 }
 
-// forget ends all watches of a client, as far as anybody can tell. sweep frees what they
+// disconnect ends all watches of a client: from now on none notifies it. sweep frees what they
 // take up.
-func (w *watches) forget(client string) {
+func (w *watches) disconnect(client string) {
 	by := w.byClient[client]
 	if by == nil {
 		return

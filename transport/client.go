@@ -54,14 +54,14 @@ type Client struct {
 	unbroken   chan struct{} // closed when lost is, and when no store took a request
 	bequeathed bool          // a Bequest is in use
 	clock      clock
-	drift      *hlc.DriftError // of the latest version, if it was too far ahead
-	store      string          // the identity of the store that answered last
-	replaced   chan struct{}   // closed when another store answers; nil before the first answer
-	asking     bool            // a notification made the client ask who answers
-	ahead      *SkewError      // while the clock goes by the store's
-	answered   time.Time       // when a store last did
-	storeless  bool            // ErrNoStore was the last that was heard of one
-	era        uint64          // changes when the store may have forgotten all watches
+	drift      *hlc.SkewError // of the latest version, if it was too far ahead
+	store      string         // the identity of the store that answered last
+	replaced   chan struct{}  // closed when another store answers; nil before the first answer
+	asking     bool           // a notification made the client ask who answers
+	ahead      *SkewError     // while the clock goes by the store's
+	answered   time.Time      // when a store last did
+	storeless  bool           // ErrNoStore was the last that was heard of one
+	era        uint64         // changes when the store may have forgotten all watches
 }
 
 // NewClient returns a client that speaks over conn, which it owns from now on.

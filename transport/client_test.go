@@ -215,7 +215,7 @@ func TestInvariant40AStoreWhoseClockIsAheadIsReportedUntilItAgrees(t *testing.T)
 		t.Errorf("a clock that agrees: %v", err)
 	}
 	for range 3 {
-		var drift *hlc.DriftError
+		var drift *hlc.SkewError
 		if err := see(time.Hour); !errors.As(err, &drift) || drift.Remote.Node != "StateStore" || drift.Ahead < 59*time.Minute {
 			t.Errorf("a clock that is an hour ahead: %v", err)
 		}

@@ -50,7 +50,7 @@ func (c *clock) tick(local int64) (hlc.Timestamp, error) {
 
 // observe merges what the store says: a version, or its clock. What is more than maxSkew
 // ahead of this node's clock does not move the clock, and the error is an
-// [*hlc.DriftError]. After any other error the version was not merged, which does no harm.
+// [*hlc.SkewError]. After any other error the version was not merged, which does no harm.
 func (c *clock) observe(version hlc.Timestamp, local int64) error {
 	c.seen = version.Wall
 	if local-version.Wall <= agreementMillis {
@@ -62,7 +62,7 @@ func (c *clock) observe(version hlc.Timestamp, local int64) error {
 			return nil // the node's own clock is further ahead still
 		}
 		physical := time.UnixMilli(wall).UTC()
-		return &hlc.DriftError{
+		return &hlc.SkewError{
 			Remote:   version,
 			Physical: physical,
 			Ahead:    time.UnixMilli(version.Wall).Sub(physical), // or the largest Duration

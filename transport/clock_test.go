@@ -119,7 +119,7 @@ func TestInvariant48ClockOfAClient(t *testing.T) {
 				local := noon + step.local
 				if step.sees != nil {
 					err := c.observe(*step.sees, local)
-					var drift *hlc.DriftError
+					var drift *hlc.SkewError
 					if errors.As(err, &drift); (drift != nil) != (step.drift != 0) {
 						t.Errorf("step %d: %v; want an error: %v", i, err, step.drift != 0)
 					}

@@ -116,7 +116,7 @@ func (c *Client) adapt(err error) bool {
 // Skew returns nil while this node's clock and the store's agree, as far as the client has
 // seen.
 //
-// It returns an [*hlc.DriftError] while the latest version that this client has seen
+// It returns an [*hlc.SkewError] while the latest version that this client has seen
 // is more than a minute ahead of this node's clock. Such a version is returned to callers
 // like any other, but does not move the client's own clock.
 //
@@ -176,11 +176,11 @@ func (c *Client) observe(version hlc.Timestamp) {
 // wallMillis returns what a wall clock shows as timestamps count it.
 func wallMillis(now time.Time) int64 { return max(now.UnixMilli(), 0) }
 
-func asDrift(err error) *hlc.DriftError {
+func asDrift(err error) *hlc.SkewError {
 	if err == nil {
 		return nil // as nearly always
 	}
-	var drift *hlc.DriftError
+	var drift *hlc.SkewError
 	errors.As(err, &drift)
 	return drift
 }

@@ -107,7 +107,7 @@ func TestInvariant48AClientWhoseClockStepsForwardAndBackKeepsSettingKeys(t *test
 		}
 		b.clock.step(-time.Hour)
 		b.mustSet("an hour behind", 0)
-		if drift := (*hlc.DriftError)(nil); !errors.As(b.client.Skew(), &drift) {
+		if drift := (*hlc.SkewError)(nil); !errors.As(b.client.Skew(), &drift) {
 			b.t.Errorf("an hour behind: %v", b.client.Skew())
 		}
 		b.clock.step(time.Hour)

@@ -28,7 +28,7 @@ func (s *storeFlags) register(flags *pflag.FlagSet, noLimit string) {
 	byteSizeFlag(flags, &s.MaxBytes, "max-bytes", "how many bytes keys and values may have together; 0 means "+noLimit)
 	flags.IntVar(&s.MaxValue, "max-value", 0, "how many bytes a value may have; 0 means only the limit of packets applies")
 	flags.IntVar(&s.MaxWatches, "max-watches", 10_000, "how many keys a client may watch")
-	flags.IntVar(&s.Remembered, "remembered", statestore.DefaultRemembered, "how many requests of a client are remembered, so that none is applied twice; also how many it may send at once")
+	flags.IntVar(&s.DedupWindow, "remembered", statestore.DefaultDedupWindow, "how many requests of a client are remembered, so that none is applied twice; also how many it may send at once")
 	flags.Var(&s.dialect, "dialect", "how to write replies where deployed stores differ from their documentation: deployed or documented")
 	flags.BoolVar(&s.verbose, "verbose", false, "log every request and connection")
 }

@@ -64,7 +64,7 @@ func reportHeld(logger *slog.Logger, u server.Usage) {
 	logger.Info("usage",
 		"keys", u.Store.Keys, "key-bytes", u.Store.Bytes,
 		"watches", u.Store.Watches, "watch-bytes", u.Store.WatchBytes,
-		"remembered", u.Store.Remembered,
+		"remembered", u.Store.DedupEntries,
 		"sessions", u.Sessions, "subscriptions", u.Subscriptions, "subscription-bytes", u.SubscriptionBytes,
 		"session-messages", u.WaitingMessages, "session-bytes", u.WaitingBytes,
 		"outgoing-bytes", u.OutgoingBytes, "arriving-bytes", u.ArrivingBytes,
@@ -78,5 +78,5 @@ func heldBy(u server.Usage) int64 {
 
 // heldByStore is heldBy for a store alone, with what connections cost.
 func heldByStore(u statestore.Usage) int64 {
-	return u.Bytes + u.WatchBytes + u.RememberedBytes + int64(runtime.NumGoroutine())*goroutineMemory
+	return u.Bytes + u.WatchBytes + u.DedupBytes + int64(runtime.NumGoroutine())*goroutineMemory
 }

@@ -73,9 +73,9 @@ func BenchmarkPause(b *testing.B) {
 	}
 }
 
-// BenchmarkForget measures how long a request waits while a client is forgotten that has
+// BenchmarkDisconnect measures how long a request waits while a client is forgotten that has
 // a million watches.
-func BenchmarkForget(b *testing.B) {
+func BenchmarkDisconnect(b *testing.B) {
 	const watches = 1_000_000
 	for range b.N {
 		store, err := statestore.New(statestore.Options{})
@@ -96,7 +96,7 @@ func BenchmarkForget(b *testing.B) {
 		go func() {
 			defer close(forgotten)
 			began := time.Now()
-			e.Forget("gone")
+			e.Disconnect("gone")
 			took = time.Since(began)
 		}()
 		worst, requests := time.Duration(0), 0
@@ -110,7 +110,7 @@ func BenchmarkForget(b *testing.B) {
 			default:
 			}
 		}
-		b.ReportMetric(float64(took.Microseconds())/1000, "ms-to-forget")
+		b.ReportMetric(float64(took.Microseconds())/1000, "ms-to-disconnect")
 		b.ReportMetric(float64(worst.Microseconds())/1000, "ms-worst-request")
 		b.ReportMetric(float64(requests), "requests-meanwhile")
 	}

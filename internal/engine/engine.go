@@ -23,9 +23,9 @@ import (
 // than they are worth, each time for as long as others are quicker to take the lock.
 const expireBatch = 256
 
-// forgetBatch is how many watches are freed while the lock is held: for some tens of
+// disconnectBatch is how many watches are freed while the lock is held: for some tens of
 // microseconds.
-const forgetBatch = 64
+const disconnectBatch = 64
 
 // Engine is a store with a clock. It is safe for concurrent use.
 type Engine struct {
@@ -115,28 +115,28 @@ func (e *Engine) delivered(notifications []statestore.Notification) {
 	}
 }
 
-// Forget drops the watches of a client whose connection ended. It may take a while; others
+// Disconnect drops the watches of a client whose connection ended. It may take a while; others
 // get the lock in between. Until it returns no request of the client may come, so the
 // client's next connection must wait for it.
-func (e *Engine) Forget(client string) {
-	for e.forgetSome(client) {
+func (e *Engine) Disconnect(client string) {
+	for e.disconnectSome(client) {
 		// A goroutine that waits for the lock was woken and is not yet running: without
 		// this the next slice would take the lock again.
 		runtime.Gosched()
 	}
 }
 
-func (e *Engine) forgetSome(client string) (more bool) {
+func (e *Engine) disconnectSome(client string) (more bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	defer inDoubt()
-	return e.store.ForgetSome(client, forgetBatch)
+	return e.store.DisconnectSome(client, disconnectBatch)
 }
 
-// EndSession drops all that is kept for a client whose MQTT session ended. What Forget says
+// EndSession drops all that is kept for a client whose MQTT session ended. What Disconnect says
 // holds here too.
 func (e *Engine) EndSession(client string) {
-	e.Forget(client)
+	e.Disconnect(client)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	defer inDoubt()

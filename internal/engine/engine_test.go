@@ -290,7 +290,7 @@ func TestRunReturnsOnCancel(t *testing.T) {
 	}
 }
 
-func TestForgetEndsTheDeliveries(t *testing.T) {
+func TestDisconnectEndsTheDeliveries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.run()
@@ -299,7 +299,7 @@ func TestForgetEndsTheDeliveries(t *testing.T) {
 		b.apply("stays", "KEYNOTIFY", "k")
 		b.apply("c", "SET", "k", "v", "PX", "1000")
 		b.want("0s gone k SET v", "0s stays k SET v")
-		b.engine.Forget("gone")
+		b.engine.Disconnect("gone")
 		wait(time.Second)
 		b.want("1s stays k DELETE")
 	})
@@ -331,7 +331,7 @@ func TestNotificationsComeInOrderUnderConcurrency(t *testing.T) {
 						time.Sleep(time.Duration(i+1) * time.Millisecond)
 					case 6:
 						b.apply(client, "KEYNOTIFY", "other")
-						b.engine.Forget(client)
+						b.engine.Disconnect(client)
 					}
 				}
 			})
@@ -437,7 +437,7 @@ func TestInvariant48AStepOfTheSystemsClockIsNoStepOfTheStores(t *testing.T) {
 // engine for something, and would wait for itself for ever.
 func TestInvariant43NoLockIsHeldWhileTheSystemsClockIsRead(t *testing.T) {
 	b := newBench(t)
-	b.engine.SetSystemClock(func() time.Time { b.engine.Forget("c"); return time.Now() })
+	b.engine.SetSystemClock(func() time.Time { b.engine.Disconnect("c"); return time.Now() })
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

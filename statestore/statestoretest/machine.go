@@ -121,4 +121,4 @@ func (c *machineClient) Notifications(int) []Notification {
 	return received
 }
 
-func (c *machineClient) Drop() { c.machine.store.Forget(c.id) }
+func (c *machineClient) Drop() { c.machine.store.Disconnect(c.id) }

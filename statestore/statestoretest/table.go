@@ -107,7 +107,7 @@ func (o *Options) parse(text string) error {
 		"max-keys":    &o.Store.MaxKeys,
 		"max-value":   &o.Store.MaxValue,
 		"max-watches": &o.Store.MaxWatches,
-		"remembered":  &o.Store.Remembered,
+		"remembered":  &o.Store.DedupWindow,
 	}
 	for _, option := range strings.Fields(text) {
 		name, value, _ := strings.Cut(option, "=")

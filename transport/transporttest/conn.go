@@ -175,7 +175,7 @@ func (c *Conn) leave(line chan struct{}, farewell bool) (left bool) {
 	events, started := c.events, c.started
 	c.mu.Unlock()
 	running, _ := c.store.present()
-	running.Forget(c.clientID)
+	running.Disconnect(c.clientID)
 	if will != nil {
 		c.execute(will)
 	}

@@ -23,16 +23,16 @@ func watch(e *Engine, client, key string) statestore.Reply {
 	return e.Apply(statestore.Parse(statestore.Request{Client: client, Payload: resp3.AppendCommand(nil, "KEYNOTIFY", key)}))
 }
 
-func TestForgetFreesAllThatAClientHad(t *testing.T) {
-	for name, forget := range map[string]func(*Engine, string){"Forget": (*Engine).Forget, "EndSession": (*Engine).EndSession} {
+func TestDisconnectFreesAllThatAClientHad(t *testing.T) {
+	for name, disconnect := range map[string]func(*Engine, string){"Disconnect": (*Engine).Disconnect, "EndSession": (*Engine).EndSession} {
 		t.Run(name, func(t *testing.T) {
 			e := newEngine(t)
-			for _, watches := range []int{0, 1, forgetBatch - 1, forgetBatch, forgetBatch + 1, 3 * forgetBatch} {
+			for _, watches := range []int{0, 1, disconnectBatch - 1, disconnectBatch, disconnectBatch + 1, 3 * disconnectBatch} {
 				for i := range watches {
 					watch(e, "gone", fmt.Sprint(i))
 				}
 				watch(e, "stays", "0")
-				forget(e, "gone")
+				disconnect(e, "gone")
 				if got := e.Usage().Watches; got != 1 {
 					t.Errorf("of %d watches and one of another client %d are left; want 1", watches, got)
 				}
@@ -50,7 +50,7 @@ func TestOthersAreServedWhileAClientIsForgotten(t *testing.T) {
 			watch(e, "gone", fmt.Sprint(i))
 		}
 		var task sync.WaitGroup
-		task.Go(func() { e.Forget("gone") })
+		task.Go(func() { e.Disconnect("gone") })
 		between := 0 // how often the work was seen half done
 		for left := watches; left > 0; {
 			if left = e.Usage().Watches; left > 0 && left < watches {
@@ -69,7 +69,7 @@ func TestOthersAreServedWhileAClientIsForgotten(t *testing.T) {
 // last.
 func TestClientsAreForgottenAtTheSameTime(t *testing.T) {
 	e := newEngine(t)
-	const clients, rounds, watches = 4, 20, 3 * forgetBatch
+	const clients, rounds, watches = 4, 20, 3 * disconnectBatch
 	var tasks sync.WaitGroup
 	for client := range clients {
 		tasks.Go(func() {
@@ -77,7 +77,7 @@ func TestClientsAreForgottenAtTheSameTime(t *testing.T) {
 				for i := range watches {
 					watch(e, fmt.Sprint(client), fmt.Sprint(i))
 				}
-				e.Forget(fmt.Sprint(client))
+				e.Disconnect(fmt.Sprint(client))
 			}
 			watch(e, fmt.Sprint(client), "0")
 		})
