@@ -3,17 +3,15 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
+	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -24,8 +22,7 @@ type attachSettings struct {
 	user          string
 	passwordFile  string
 	ca            string
-	certificate   string
-	key           string
+	certificate   certificateFlags
 	probeMessages int
 	maxClients    int
 }
@@ -74,8 +71,7 @@ with the client id and a colon.`,
 	flags.StringVar(&settings.user, "user", "", "user name at the broker")
 	flags.StringVar(&settings.passwordFile, "password-file", "", "file with the password for the broker; a newline at its end is not part of it")
 	flags.StringVar(&settings.ca, "tls-ca", "", "file with the authorities to trust for the broker's certificate, in PEM; default: the system's")
-	flags.StringVar(&settings.certificate, "tls-cert", "", "file with the certificate to show the broker, in PEM")
-	flags.StringVar(&settings.key, "tls-key", "", "file with the key of the certificate, in PEM")
+	settings.certificate.register(flags, "file with the certificate to show the broker, in PEM")
 	flags.IntVar(&settings.probeMessages, "probe-messages", 5000, "how many messages the store sends itself at its start, to find out whether the broker loses requests; 0 means no probe")
 	flags.IntVar(&settings.maxClients, "max-clients", 0, "for how many clients the store remembers requests and watches; 0 means 10000")
 	return attach
@@ -140,54 +136,34 @@ func (s *attachSettings) options() (server.AttachOptions, error) {
 	if options.ProbeMessages == 0 {
 		options.ProbeMessages = -1
 	}
+	var err error
 	if s.passwordFile != "" {
-		password, err := os.ReadFile(s.passwordFile)
-		if err != nil {
+		if options.Password, err = mqttnet.ReadSecret(s.passwordFile); err != nil {
 			return options, fmt.Errorf("--password-file: %w", err)
 		}
-		options.Password = []byte(strings.TrimRight(string(password), "\r\n"))
-		if len(options.Password) == 0 { // the store would connect without a password
-			return options, fmt.Errorf("--password-file: %s is empty", s.passwordFile)
-		}
 	}
-	config, err := s.tlsConfig()
-	options.TLS = config
+	options.TLS, err = s.tlsConfig()
 	return options, err
 }
 
 // tlsConfig returns nil if no flag of TLS is given.
 func (s *attachSettings) tlsConfig() (*tls.Config, error) {
-	if s.ca == "" && s.certificate == "" && s.key == "" {
+	if s.ca == "" && !s.certificate.given() {
 		return nil, nil
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if s.ca != "" {
-		text, err := os.ReadFile(s.ca)
-		if err != nil {
+		var err error
+		if config.RootCAs, err = mqttnet.ReadCertPool(s.ca); err != nil {
 			return nil, fmt.Errorf("--tls-ca: %w", err)
 		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("--tls-ca: %s holds no certificate in PEM", s.ca)
+	}
+	if s.certificate.given() {
+		if _, err := s.certificate.read(); err != nil {
+			return nil, err
 		}
+		// Certificates are replaced before they expire, so they are read for each connection.
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return s.certificate.read() }
 	}
-	if s.certificate == "" && s.key == "" {
-		return config, nil
-	}
-	if s.certificate == "" || s.key == "" {
-		return nil, errors.New("a certificate needs both --tls-cert and --tls-key")
-	}
-	// Certificates are replaced before they expire, so they are read for each connection.
-	read := func() (*tls.Certificate, error) {
-		pair, err := tls.LoadX509KeyPair(s.certificate, s.key)
-		if err != nil {
-			return nil, fmt.Errorf("--tls-cert and --tls-key: %w", err)
-		}
-		return &pair, nil
-	}
-	if _, err := read(); err != nil {
-		return nil, err
-	}
-	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return read() }
 	return config, nil
 }

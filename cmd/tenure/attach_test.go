@@ -131,6 +131,9 @@ func TestAttachOverTLSShowsItsCertificateAndTrustsOnlyTheGivenAuthority(t *testi
 func TestAttachRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 	path := build(t)
 	_, certificate, _ := writeCertificate(t, t.TempDir(), "store")
+	encrypted := func(name string) string {
+		return filepath.Join("..", "..", "internal", "mqttnet", "testdata", "keys", name+".pem")
+	}
 	empty := filepath.Join(t.TempDir(), "empty")
 	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -156,7 +159,8 @@ func TestAttachRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 		{"an authority that is no certificate", []string{"mqtts://localhost", "--tls-ca", "attach_test.go"}, "no certificate in PEM"},
 		{"an authority without TLS", []string{"mqtt://localhost", "--tls-ca", certificate}, "is not encrypted"},
 		{"a certificate without its key", []string{"mqtts://localhost", "--tls-cert", certificate}, "both --tls-cert and --tls-key"},
-		{"a certificate that is none", []string{"mqtts://localhost", "--tls-cert", "attach_test.go", "--tls-key", "attach_test.go"}, "--tls-cert and --tls-key: "},
+		{"a certificate that is none", []string{"mqtts://localhost", "--tls-cert", "attach_test.go", "--tls-key", "attach_test.go"}, "--tls-cert: "},
+		{"an encrypted key without its password", []string{"mqtts://localhost", "--tls-cert", encrypted("certificate"), "--tls-key", encrypted("aes-256-cbc")}, "is encrypted"},
 		{"another scheme", []string{"http://localhost"}, "write mqtt://host:1883"},
 		{"no host", []string{"localhost"}, "write mqtt://host:1883"},
 		{"credentials in the URL", []string{"mqtt://store:secret@localhost"}, "write mqtt://host:1883"},

@@ -5,62 +5,64 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
 	"sync/atomic"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tenurelock/tenure/internal/mqttnet"
 )
 
-// certificateFiles are the flags about TLS.
-type certificateFiles struct{ certificate, key, clientCA string }
+// certificateFlags are the flags of serve and attach for a certificate to show.
+type certificateFlags struct{ certificate, key, keyPassword string }
 
-// keyPair is a certificate that can be read again while it is used.
-type keyPair struct {
-	files   certificateFiles
-	current atomic.Pointer[tls.Certificate]
-	clients *x509.CertPool // nil: clients need none
+func (f *certificateFlags) register(flags *pflag.FlagSet, certificate string) {
+	flags.StringVar(&f.certificate, "tls-cert", "", certificate)
+	flags.StringVar(&f.key, "tls-key", "", "file with the key of the certificate, in PEM")
+	flags.StringVar(&f.keyPassword, "tls-key-password-file", "", "file with the password of the key, if that is encrypted")
 }
 
-func (f certificateFiles) open() (*keyPair, error) {
+// given reports whether any of the flags is.
+func (f *certificateFlags) given() bool { return *f != certificateFlags{} }
+
+// read reads the files. The error names the flag.
+func (f *certificateFlags) read() (*tls.Certificate, error) {
 	if f.certificate == "" || f.key == "" {
-		return nil, errors.New("TLS needs both --tls-cert and --tls-key")
+		return nil, errors.New("a certificate needs both --tls-cert and --tls-key")
 	}
-	pair := &keyPair{files: f}
-	if err := pair.reload(); err != nil {
-		return nil, err
+	pair, err := mqttnet.ReadCertificate(f.certificate, f.key, f.keyPassword)
+	if bad := (*mqttnet.FileError)(nil); errors.As(err, &bad) {
+		flag := map[string]string{"CertFile": "--tls-cert", "KeyFile": "--tls-key", "KeyPasswordFile": "--tls-key-password-file"}[bad.Option]
+		return nil, fmt.Errorf("%s: %w", flag, bad.Err)
 	}
-	if f.clientCA == "" {
-		return pair, nil
-	}
-	pem, err := os.ReadFile(f.clientCA)
-	if err != nil {
-		return nil, fmt.Errorf("--client-ca: %w", err)
-	}
-	pair.clients = x509.NewCertPool()
-	if !pair.clients.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("--client-ca: there is no certificate in %s; it must be in PEM", f.clientCA)
-	}
-	return pair, nil
+	return &pair, err
 }
 
-func (p *keyPair) reload() error {
-	certificate, err := tls.LoadX509KeyPair(p.files.certificate, p.files.key)
-	if err != nil {
-		return fmt.Errorf("--tls-cert and --tls-key: %w", err)
-	}
-	p.current.Store(&certificate)
-	return nil
+// serverCertificate is a certificate that can be read again while connections use it.
+type serverCertificate struct {
+	flags   *certificateFlags
+	current atomic.Pointer[tls.Certificate]
 }
 
-// config returns how to serve with the certificate. Clients that may only come with
-// one of their own must; where they may also come with a password, they may.
-func (p *keyPair) config(certificateOnly bool) *tls.Config {
+func (c *serverCertificate) reload() error {
+	certificate, err := c.flags.read()
+	if err == nil {
+		c.current.Store(certificate)
+	}
+	return err
+}
+
+// config returns the TLS configuration of a server. clients are the authorities of client
+// certificates; nil asks for none. A client needs a certificate if required is true, and
+// may log in with a password instead if it is false.
+func (c *serverCertificate) config(clients *x509.CertPool, required bool) *tls.Config {
 	config := &tls.Config{
 		MinVersion:     tls.VersionTLS12,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return p.current.Load(), nil },
-		ClientCAs:      p.clients,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.current.Load(), nil },
+		ClientCAs:      clients,
 	}
 	switch {
-	case p.clients == nil:
-	case certificateOnly:
+	case clients == nil:
+	case required:
 		config.ClientAuth = tls.RequireAndVerifyClientCert
 	default:
 		config.ClientAuth = tls.VerifyClientCertIfGiven

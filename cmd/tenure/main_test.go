@@ -190,7 +190,7 @@ func TestServeAndAttachShareOnlyTheFlagsOfTheStore(t *testing.T) {
 		}
 	})
 	want := []string{"dialect", "hold-off", "lock-prefix", "max-bytes", "max-clients", "max-keys", "max-value", "max-watches",
-		"remembered", "strict", "tls-cert", "tls-key", "verbose"}
+		"remembered", "strict", "tls-cert", "tls-key", "tls-key-password-file", "verbose"}
 	if !slices.Equal(shared, want) {
 		t.Errorf("shared: %q, want %q", shared, want)
 	}

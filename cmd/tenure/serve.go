@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
+	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/statestore"
@@ -25,7 +27,8 @@ import (
 type serveSettings struct {
 	server.Options
 	store       storeFlags
-	certificate certificateFiles
+	certificate certificateFlags
+	clientCA    string
 	auth        string
 }
 
@@ -73,9 +76,8 @@ with the client id and a colon.`,
 	flags := serve.Flags()
 	settings.store.register(flags, "as --max-memory allows, or no limit")
 	flags.StringVar(&settings.Addr, "addr", server.DefaultAddr, "TCP address to listen on; port 0 takes a free one")
-	flags.StringVar(&settings.certificate.certificate, "tls-cert", "", "file with the server's certificate and its chain, in PEM")
-	flags.StringVar(&settings.certificate.key, "tls-key", "", "file with the key of the certificate, in PEM")
-	flags.StringVar(&settings.certificate.clientCA, "client-ca", "", "file with the authorities whose client certificates are accepted, in PEM; without --auth every client needs one")
+	settings.certificate.register(flags, "file with the server's certificate and its chain, in PEM")
+	flags.StringVar(&settings.clientCA, "client-ca", "", "file with the authorities whose client certificates are accepted, in PEM; without --auth every client needs one")
 	flags.StringVar(&settings.auth, "auth", "", "file with users and rules, in YAML; \"tenure password\" makes the hashes for it")
 	flags.BoolVar(&settings.AllowInsecure, "insecure", false, "let other machines reach the server without TLS or without authentication")
 	byteSizeFlag(flags, &settings.MaxMemory, "max-memory", "how much memory the server should use at most, like 512MiB; limits that are not given are derived from it; 0 means no limit")
@@ -177,15 +179,22 @@ func (s *serveSettings) readFiles() ([]reload, error) {
 			return file.Reload()
 		}})
 	}
-	if s.certificate == (certificateFiles{}) {
+	if !s.certificate.given() && s.clientCA == "" {
 		return reloads, nil
 	}
-	pair, err := s.certificate.open()
-	if err != nil {
+	certificate := &serverCertificate{flags: &s.certificate}
+	if err := certificate.reload(); err != nil {
 		return nil, err
 	}
-	s.TLS = pair.config(s.auth == "")
-	return append(reloads, reload{"--tls-cert", pair.reload}), nil
+	var clients *x509.CertPool
+	if s.clientCA != "" {
+		var err error
+		if clients, err = mqttnet.ReadCertPool(s.clientCA); err != nil {
+			return nil, fmt.Errorf("--client-ca: %w", err)
+		}
+	}
+	s.TLS = certificate.config(clients, s.auth == "")
+	return append(reloads, reload{"--tls-cert", certificate.reload}), nil
 }
 
 // warnOfReaders warns if other users of the machine may read the file of --auth, and guess

@@ -98,11 +98,11 @@ func ReadCertificate(certFile, keyFile, keyPasswordFile string) (tls.Certificate
 			return tls.Certificate{}, &FileError{"KeyFile", fmt.Errorf("%s: %w", keyFile, err)}
 		}
 	} else if isEncryptedKey(key) {
-		return tls.Certificate{}, &FileError{"KeyFile", fmt.Errorf("%s is encrypted: set KeyPasswordFile to the file with its password", keyFile)}
+		return tls.Certificate{}, &FileError{"KeyFile", fmt.Errorf("%s is encrypted and needs a file with its password", keyFile)}
 	}
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
-		return tls.Certificate{}, &FileError{"CertFile", fmt.Errorf("%s with KeyFile %s: %w", certFile, keyFile, err)}
+		return tls.Certificate{}, &FileError{"CertFile", fmt.Errorf("%s with the key %s: %w", certFile, keyFile, err)}
 	}
 	return pair, nil
 }
