@@ -16,7 +16,7 @@ import (
 func TestInvariant61NoTestWaitsWithoutABound(t *testing.T) {
 	checked := 0
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {
+		if err != nil || entry.IsDir() || !isTestCode(path) {
 			return err
 		}
 		files := token.NewFileSet()
@@ -99,4 +99,10 @@ func isBounded(n *ast.SelectStmt, inSelect map[ast.Node]bool) bool {
 		})
 	}
 	return bounded
+}
+
+// isTestCode reports whether a file is a test or a helper that only tests use.
+func isTestCode(path string) bool {
+	return strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, ".go") &&
+		strings.HasPrefix(filepath.ToSlash(path), "server/internal/testsupport/")
 }

@@ -1,10 +1,14 @@
 package server_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/tenurelock/tenure/server/internal/testsupport"
+)
 
 // Unlike times, allocations are the same on any machine, busy or not.
 func TestASetAllocatesLittle(t *testing.T) {
-	if underRace {
+	if testsupport.UnderRace {
 		t.Skip("the race detector allocates too")
 	}
 	ours := newSpeed(t)

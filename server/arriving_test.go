@@ -9,10 +9,11 @@ import (
 	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 func TestLargePacketsThatAreNotCompleteHaveALimitForAllConnections(t *testing.T) {
-	address, s := startServer(t, server.Options{Limits: server.Limits{AllArrivingBytes: 80 << 10}})
+	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{AllArrivingBytes: 80 << 10}})
 	packet := rawmqtt.Message{Topic: "t", Payload: make([]byte, 40_000)}.Packet()
 	send := func(id string) (net.Conn, *bufio.Reader) {
 		t.Helper()
@@ -21,7 +22,7 @@ func TestLargePacketsThatAreNotCompleteHaveALimitForAllConnections(t *testing.T)
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		_ = conn.SetDeadline(time.Now().Add(patience))
+		_ = conn.SetDeadline(time.Now().Add(testsupport.Patience))
 		if _, err := conn.Write(rawmqtt.Login{ClientID: id, KeepAlive: 60}.Packet()); err != nil {
 			t.Fatal(err)
 		}
@@ -34,7 +35,7 @@ func TestLargePacketsThatAreNotCompleteHaveALimitForAllConnections(t *testing.T)
 	}
 	use := func(want func(int64) bool, what string) {
 		t.Helper()
-		for deadline := time.Now().Add(patience); !want(s.Usage().ArrivingBytes); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(testsupport.Patience); !want(s.Usage().ArrivingBytes); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%s: %d bytes are in use", what, s.Usage().ArrivingBytes)
 			}
@@ -52,7 +53,7 @@ func TestLargePacketsThatAreNotCompleteHaveALimitForAllConnections(t *testing.T)
 	if code != 0x97 {
 		t.Errorf("a third is told %#x, want 0x97", code)
 	}
-	if got := connect(t, address, "small", nil).do("SET", "k", "v"); got != "+OK\r\n" {
+	if got := testsupport.Connect(t, address, "small", nil).Do("SET", "k", "v"); got != "+OK\r\n" {
 		t.Errorf("a small request: %q", got)
 	}
 	_ = first.Close()

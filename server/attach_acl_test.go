@@ -14,6 +14,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -47,7 +48,7 @@ func unchanged(rules string) string { return rules }
 func TestTheRulesOfTheDocumentLetClientsUseTheStoreAndNoMore(t *testing.T) {
 	broker := startGuardedMosquitto(t, unchanged)
 	a := attach(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret")})
-	client := dial(t, broker.Address, transport.Options{ClientID: "node-a"})
+	client := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a"})
 	watch, err := client.Watch("k")
 	if err != nil {
 		t.Fatal(err)
@@ -56,31 +57,31 @@ func TestTheRulesOfTheDocumentLetClientsUseTheStoreAndNoMore(t *testing.T) {
 	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the client is notified", func() bool { return string((await.Receive(watch.Changes())).Value) == "v" })
+	testsupport.Eventually(t, "the client is notified", func() bool { return string((await.Receive(watch.Changes())).Value) == "v" })
 	if got := a.Stats().DroppedWatches; got != 0 {
 		t.Errorf("%d watches were dropped", got)
 	}
 
-	other := connect(t, broker.Address, "node-b", nil)
+	other := testsupport.Connect(t, broker.Address, "node-b", nil)
 	for _, topic := range []string{
 		"clients/node-a/services/statestore/_any_/command/invoke/response",
-		fmt.Sprintf("%s/%X/command/notify/%X", reservedPrefix, "node-a", "k"),
+		fmt.Sprintf("%s/%X/command/notify/%X", testsupport.ReservedPrefix, "node-a", "k"),
 		presenceTopic,
 		"factory/valve",
 	} {
-		ack, err := other.publish(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte("forged")})
+		ack, err := other.Publish(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte("forged")})
 		if err == nil || ack == nil || ack.ReasonCode != 0x87 {
 			t.Errorf("a client publishes to %s: %v", topic, err)
 		}
 	}
 	// In another's name it is not answered.
-	request := other.request("GET", "k")
+	request := other.Request("GET", "k")
 	request.Properties.ResponseTopic = "clients/node-a/other"
-	other.subscribe("clients/node-a/other") // mosquitto judges each delivery instead
-	if _, err := other.publish(request); err != nil {
+	other.Subscribe("clients/node-a/other") // mosquitto judges each delivery instead
+	if _, err := other.Publish(request); err != nil {
 		t.Error(err)
 	}
-	other.mustGet("k", "v") // the next message is this reply
+	other.MustGet("k", "v") // the next message is this reply
 }
 
 // With the rule for them, and no more.
@@ -97,17 +98,17 @@ func TestTheRuleOfTheDocumentLetsAnApplicationAnswerAnother(t *testing.T) {
 		return fmt.Sprintf("%s\n%s\n%s\n", rules, rule[1], rule[2])
 	})
 	attach(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret")})
-	invoker, executor := connect(t, broker.Address, "node-a", nil), connect(t, broker.Address, "press-1", as("press"))
-	invoker.subscribe("clients/node-a/services/press/increment")
+	invoker, executor := testsupport.Connect(t, broker.Address, "node-a", nil), testsupport.Connect(t, broker.Address, "press-1", testsupport.As("press"))
+	invoker.Subscribe("clients/node-a/services/press/increment")
 	answer := &paho.Publish{QoS: 1, Topic: "clients/node-a/services/press/increment", Payload: []byte("42")}
-	if _, err := executor.publish(answer); err != nil {
+	if _, err := executor.Publish(answer); err != nil {
 		t.Fatal(err)
 	}
-	if got := invoker.next(); string(got.Payload) != "42" {
+	if got := invoker.Next(); string(got.Payload) != "42" {
 		t.Errorf("the answer is %v", got)
 	}
-	for _, topic := range recommended("node-a") {
-		ack, err := executor.publish(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte("forged")})
+	for _, topic := range testsupport.RecommendedResponseTopics("node-a") {
+		ack, err := executor.Publish(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte("forged")})
 		if err == nil || ack == nil || ack.ReasonCode != 0x87 {
 			t.Errorf("an application publishes to %s: %v", topic, err)
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 // attachment is a store that is attached until the test ends.
@@ -72,7 +73,7 @@ func (a *attachment) mustBeReady() {
 	case <-a.Ready():
 	case <-a.ended:
 		a.t.Fatalf("Serve: %v", a.err)
-	case <-time.After(patience):
+	case <-time.After(testsupport.Patience):
 		a.t.Fatal("the store does not attach")
 	}
 }
@@ -83,7 +84,7 @@ func (a *attachment) result() error {
 	select {
 	case <-a.ended:
 		return a.err
-	case <-time.After(patience):
+	case <-time.After(testsupport.Patience):
 		a.t.Fatal("Serve does not return")
 		return nil
 	}

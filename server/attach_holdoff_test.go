@@ -8,6 +8,7 @@ import (
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -23,7 +24,7 @@ func TestInvariant47HoldOffBeginsWhenAnAttachedStoreBeginsToAnswer(t *testing.T)
 		t.Fatal(err)
 	}
 	time.Sleep(ttl) // in which it does not reach the broker
-	holder, err := lease.New(dial(t, broker.Address, transport.Options{ClientID: "holder"}), "l", lease.Options{TTL: ttl})
+	holder, err := lease.New(testsupport.Dial(t, broker.Address, transport.Options{ClientID: "holder"}), "l", lease.Options{TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +36,7 @@ func TestInvariant47HoldOffBeginsWhenAnAttachedStoreBeginsToAnswer(t *testing.T)
 		t.Fatal(err)
 	}
 	serveAttached(t, second).mustBeReady()
-	other, err := lease.New(dial(t, broker.Address, transport.Options{ClientID: "other"}), "l", lease.Options{TTL: ttl})
+	other, err := lease.New(testsupport.Dial(t, broker.Address, transport.Options{ClientID: "other"}), "l", lease.Options{TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}

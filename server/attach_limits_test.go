@@ -10,6 +10,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 // The broker would end the connection of a store that sends more than it takes, again and
@@ -18,21 +19,21 @@ func TestAReplyThatIsLargerThanTheBrokerTakesIsARefusal(t *testing.T) {
 	const limit = 2048
 	broker := mosquitto.Start(t, fmt.Sprintf("max_packet_size %d\n", limit))
 	a := attach(t, broker.Address, server.AttachOptions{})
-	p := connect(t, broker.Address, "node-a", nil)
+	p := testsupport.Connect(t, broker.Address, "node-a", nil)
 	// What was asked for on a short way is answered on a long one.
 	long := "clients/node-a/" + strings.Repeat("x", 800)
-	p.subscribe(long)
+	p.Subscribe(long)
 	const refusal = "-ERR the reply is larger than the broker takes\r\n"
 	largest, refused := int64(0), uint64(0)
 	for size := 900; size < 1300; size += 7 {
 		value := strings.Repeat("v", size)
-		p.do("SET", "k", value)
-		request := p.request("GET", "k")
+		p.Do("SET", "k", value)
+		request := p.Request("GET", "k")
 		request.Properties.ResponseTopic = long
-		if _, err := p.publish(request); err != nil {
+		if _, err := p.Publish(request); err != nil {
 			t.Fatal(err)
 		}
-		reply := p.next()
+		reply := p.Next()
 		switch got := string(reply.Payload); {
 		case got == refusal:
 			refused++
@@ -59,14 +60,14 @@ func TestAReplyThatIsLargerThanTheBrokerTakesIsARefusal(t *testing.T) {
 func TestANotificationThatIsLargerThanTheBrokerTakesIsSkipped(t *testing.T) {
 	broker := mosquitto.Start(t, "max_packet_size 4096\n")
 	a := attach(t, broker.Address, server.AttachOptions{})
-	p := connect(t, broker.Address, "node-a", nil)
-	p.subscribe(fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, "node-a"))
+	p := testsupport.Connect(t, broker.Address, "node-a", nil)
+	p.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "node-a"))
 	long := strings.Repeat("k", 1400) // twice as long in the topic of its notifications
 	for _, key := range []string{long, "k"} {
-		p.do("KEYNOTIFY", key)
-		p.do("SET", key, strings.Repeat("v", 1400))
+		p.Do("KEYNOTIFY", key)
+		p.Do("SET", key, strings.Repeat("v", 1400))
 	}
-	if got := keyOf(t, "node-a", p.nextNotification().Topic); got != "k" {
+	if got := testsupport.NotifiedKey(t, "node-a", p.NextNotification().Topic); got != "k" {
 		t.Errorf("notified of %.10q", got)
 	}
 	if stats := a.Stats(); stats.Attachments != 1 || stats.Oversized != 1 || stats.DroppedWatches != 0 {
@@ -104,45 +105,45 @@ func TestAStoreDoesNotBeginOnABrokerThatTakesSmallPacketsOnly(t *testing.T) {
 func TestNotificationsKeepToTheReceiveMaximumOfTheBroker(t *testing.T) {
 	const allowed, keys = 2, 10
 	broker := mosquitto.Start(t, fmt.Sprintf("max_inflight_messages %d\n", allowed))
-	p := connect(t, broker.Address, "node-a", nil)
-	if got := p.connack.Properties.ReceiveMaximum; got == nil || *got != allowed {
+	p := testsupport.Connect(t, broker.Address, "node-a", nil)
+	if got := p.Connack.Properties.ReceiveMaximum; got == nil || *got != allowed {
 		t.Fatalf("the broker has a Receive Maximum of %v", got)
 	}
-	p.subscribe(fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, p.id))
-	through := newProxy(t, broker.Address)
-	a := attach(t, through.address(), server.AttachOptions{})
+	p.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, p.ID))
+	through := testsupport.NewProxy(t, broker.Address)
+	a := attach(t, through.Address(), server.AttachOptions{})
 	for k := range keys {
-		p.do("KEYNOTIFY", fmt.Sprint(k))
+		p.Do("KEYNOTIFY", fmt.Sprint(k))
 	}
 	// A machine that is busy may take longer than the keys last; then they last longer.
 	for lasts := time.Second; ; lasts *= 2 {
 		set := time.Now()
 		for k := range keys {
-			p.do("SET", fmt.Sprint(k), "v", "PX", fmt.Sprint(lasts.Milliseconds()))
+			p.Do("SET", fmt.Sprint(k), "v", "PX", fmt.Sprint(lasts.Milliseconds()))
 		}
 		for range keys {
-			p.nextNotification()
+			p.NextNotification()
 		}
-		p.do("GET", "is everything acknowledged before me?")
-		through.hold(answers)
+		p.Do("GET", "is everything acknowledged before me?")
+		through.Hold(testsupport.ToClient)
 		if time.Since(set) < lasts {
 			break
 		}
-		through.release(answers)
+		through.Release(testsupport.ToClient)
 		for range keys {
-			p.nextNotification()
+			p.NextNotification()
 		}
 	}
 	for range allowed {
-		p.nextNotification()
+		p.NextNotification()
 	}
 	time.Sleep(100 * time.Millisecond) // for what must not come
-	if got := len(p.notified); got > 0 {
+	if got := len(p.Notified); got > 0 {
 		t.Errorf("%d notifications more than the broker wants", got)
 	}
-	through.release(answers)
+	through.Release(testsupport.ToClient)
 	for range keys - allowed {
-		p.nextNotification()
+		p.NextNotification()
 	}
 	if stats := a.Stats(); stats.Attachments != 1 || stats.LostNotifications != 0 || stats.DroppedWatches != 0 {
 		t.Errorf("%+v", stats)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -37,42 +38,42 @@ func inTheNameOf(client string, request *paho.Publish) *paho.Publish {
 	return request
 }
 
-func mustPublish(t *testing.T, p *peer, message *paho.Publish) {
+func mustPublish(t *testing.T, p *testsupport.PahoClient, message *paho.Publish) {
 	t.Helper()
-	if _, err := p.publish(message); err != nil {
+	if _, err := p.Publish(message); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // again publishes a request and returns the reply to it.
-func again(t *testing.T, p *peer, request *paho.Publish) string {
+func again(t *testing.T, p *testsupport.PahoClient, request *paho.Publish) string {
 	t.Helper()
 	mustPublish(t, p, request)
-	return string(p.next().Payload)
+	return string(p.Next().Payload)
 }
 
-func watchOf(p *peer, key string) {
-	p.t.Helper()
-	p.subscribe(fmt.Sprintf("%s/%X/command/notify/%X", reservedPrefix, p.id, key))
-	p.do("KEYNOTIFY", key)
+func watchOf(p *testsupport.PahoClient, key string) {
+	p.T.Helper()
+	p.Subscribe(fmt.Sprintf("%s/%X/command/notify/%X", testsupport.ReservedPrefix, p.ID, key))
+	p.Do("KEYNOTIFY", key)
 }
 
 func TestAFloodOfNamesForgetsNoSettledClient(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	store, advance := clocked(t, broker.Address, server.AttachOptions{MaxClients: 8})
-	node, flooder := connect(t, broker.Address, "node", nil), connect(t, broker.Address, "flooder", nil)
-	node.do("SET", "gone", "v")
+	node, flooder := testsupport.Connect(t, broker.Address, "node", nil), testsupport.Connect(t, broker.Address, "flooder", nil)
+	node.Do("SET", "gone", "v")
 	watchOf(node, "k")
 	advance(time.Minute) // it is heard of again after that
-	remove := node.request("DEL", "gone")
+	remove := node.Request("DEL", "gone")
 	if got := again(t, node, remove); got != ":1\r\n" {
 		t.Fatalf("DEL: %q", got)
 	}
 	for i := range 100 {
-		mustPublish(t, flooder, inTheNameOf(fmt.Sprintf("name-%d", i), flooder.request("GET", "k")))
+		mustPublish(t, flooder, inTheNameOf(fmt.Sprintf("name-%d", i), flooder.Request("GET", "k")))
 	}
-	flooder.do("SET", "k", "v")
-	if got := node.nextNotification(); !strings.Contains(string(got.Payload), "SET") {
+	flooder.Do("SET", "k", "v")
+	if got := node.NextNotification(); !strings.Contains(string(got.Payload), "SET") {
 		t.Errorf("notified of %q", got.Payload)
 	}
 	if got := again(t, node, remove); got != ":1\r\n" {
@@ -87,33 +88,33 @@ func TestAFloodOfNamesForgetsNoSettledClient(t *testing.T) {
 func TestANewClientFindsRoomAmongSettledOnesAndReplacesIdleOnes(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	store, advance := clocked(t, broker.Address, server.AttachOptions{MaxClients: 4})
-	flooder := connect(t, broker.Address, "flooder", nil)
+	flooder := testsupport.Connect(t, broker.Address, "flooder", nil)
 	flood := func() {
 		for i := range 3 {
-			mustPublish(t, flooder, inTheNameOf(fmt.Sprintf("name-%d", i), flooder.request("GET", "k")))
+			mustPublish(t, flooder, inTheNameOf(fmt.Sprintf("name-%d", i), flooder.Request("GET", "k")))
 		}
-		flooder.do("GET", "k") // after which the store has seen them, whatever the clock says
+		flooder.Do("GET", "k") // after which the store has seen them, whatever the clock says
 	}
 	flood()
 	advance(time.Minute)
 	flood() // the three are settled, and one place is left
-	node := connect(t, broker.Address, "node", nil)
+	node := testsupport.Connect(t, broker.Address, "node", nil)
 	watchOf(node, "k")
-	node.do("SET", "k", "v")
-	node.nextNotification()
+	node.Do("SET", "k", "v")
+	node.NextNotification()
 	advance(time.Minute)
-	node.do("GET", "k") // long enough, but all settled places are taken
-	flooder.do("GET", "k")
-	node.do("SET", "k", "v")
-	node.mustBeSilent()
+	node.Do("GET", "k") // long enough, but all settled places are taken
+	flooder.Do("GET", "k")
+	node.Do("SET", "k", "v")
+	node.MustBeSilent()
 	watchOf(node, "k")
 	advance(10 * time.Minute)
-	node.do("GET", "k") // now the three are idle
+	node.Do("GET", "k") // now the three are idle
 	for i := range 10 {
-		mustPublish(t, flooder, inTheNameOf(fmt.Sprintf("other-%d", i), flooder.request("GET", "k")))
+		mustPublish(t, flooder, inTheNameOf(fmt.Sprintf("other-%d", i), flooder.Request("GET", "k")))
 	}
-	node.do("SET", "k", "v")
-	node.nextNotification()
+	node.Do("SET", "k", "v")
+	node.NextNotification()
 	if got := store.Stats().Clients; got > 4 {
 		t.Errorf("the store remembers %d clients, want 4", got)
 	}
@@ -122,10 +123,10 @@ func TestANewClientFindsRoomAmongSettledOnesAndReplacesIdleOnes(t *testing.T) {
 func TestANameBeyondItsBoundIsDroppedAndLoggedShort(t *testing.T) {
 	broker, log := mosquitto.Start(t, ""), new(logged)
 	store := attachAlone(t, broker.Address, server.AttachOptions{ProbeMessages: -1, Logger: log.logger()})
-	p := connect(t, broker.Address, "p", nil)
-	mustPublish(t, p, inTheNameOf(strings.Repeat("n", 256), p.request("GET", "k")))
-	mustPublish(t, p, inTheNameOf(strings.Repeat("n", 257), p.request("GET", "k")))
-	p.do("GET", "k")
+	p := testsupport.Connect(t, broker.Address, "p", nil)
+	mustPublish(t, p, inTheNameOf(strings.Repeat("n", 256), p.Request("GET", "k")))
+	mustPublish(t, p, inTheNameOf(strings.Repeat("n", 257), p.Request("GET", "k")))
+	p.Do("GET", "k")
 	if got := store.Stats(); got.Dropped[server.DroppedLongClient] != 1 || got.Clients != 2 {
 		t.Errorf("%+v", got)
 	}
@@ -137,13 +138,13 @@ func TestANameBeyondItsBoundIsDroppedAndLoggedShort(t *testing.T) {
 func TestALongCorrelationIsRecognisedAndAnsweredWhole(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	attachAlone(t, broker.Address, server.AttachOptions{ProbeMessages: -1})
-	p := connect(t, broker.Address, "p", nil)
-	p.do("SET", "k", "v")
-	request := p.request("DEL", "k")
+	p := testsupport.Connect(t, broker.Address, "p", nil)
+	p.Do("SET", "k", "v")
+	request := p.Request("DEL", "k")
 	request.Properties.CorrelationData = []byte(strings.Repeat("c", 60_000))
 	for range 2 {
 		mustPublish(t, p, request)
-		reply := p.next()
+		reply := p.Next()
 		if string(reply.Payload) != ":1\r\n" || string(reply.Properties.CorrelationData) != string(request.Properties.CorrelationData) {
 			t.Errorf("%q, %d bytes of correlation data", reply.Payload, len(reply.Properties.CorrelationData))
 		}
@@ -154,17 +155,17 @@ func TestALongCorrelationIsRecognisedAndAnsweredWhole(t *testing.T) {
 func TestAClientInTheNameOfAnotherDoesWhatTheDocumentSays(t *testing.T) {
 	broker := startGuardedMosquitto(t, unchanged)
 	attachAlone(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret"), ProbeMessages: -1, Store: statestore.Options{DedupWindow: 4}})
-	node, other := connect(t, broker.Address, "node", nil), connect(t, broker.Address, "other", nil)
+	node, other := testsupport.Connect(t, broker.Address, "node", nil), testsupport.Connect(t, broker.Address, "other", nil)
 
 	t.Run("it breaks the at-most-once of the other", func(t *testing.T) {
-		node.do("SET", "gone", "v")
-		remove := node.request("DEL", "gone")
+		node.Do("SET", "gone", "v")
+		remove := node.Request("DEL", "gone")
 		if first, second := again(t, node, remove), again(t, node, remove); first != ":1\r\n" || second != first {
 			t.Fatalf("%q, %q", first, second)
 		}
 		for range 4 {
-			mustPublish(t, other, inTheNameOf("node", other.request("DEL", "none")))
-			node.next() // the reply goes to the other
+			mustPublish(t, other, inTheNameOf("node", other.Request("DEL", "none")))
+			node.Next() // the reply goes to the other
 		}
 		if got := again(t, node, remove); got == ":1\r\n" {
 			t.Errorf("it is remembered still: %q", got)
@@ -172,37 +173,37 @@ func TestAClientInTheNameOfAnotherDoesWhatTheDocumentSays(t *testing.T) {
 	})
 	t.Run("it stops the watches of the other", func(t *testing.T) {
 		watchOf(node, "k")
-		node.do("SET", "k", "v")
-		node.nextNotification()
-		mustPublish(t, other, inTheNameOf("node", other.request("KEYNOTIFY", "k", "STOP")))
-		node.next()
-		node.do("SET", "k", "v")
-		node.mustBeSilent()
+		node.Do("SET", "k", "v")
+		node.NextNotification()
+		mustPublish(t, other, inTheNameOf("node", other.Request("KEYNOTIFY", "k", "STOP")))
+		node.Next()
+		node.Do("SET", "k", "v")
+		node.MustBeSilent()
 	})
 	t.Run("it may connect with the id of the other, and reads its replies", func(t *testing.T) {
-		thief := connect(t, broker.Address, "node", nil)
-		node.mustBeGone()
-		thief.do("GET", "k")
+		thief := testsupport.Connect(t, broker.Address, "node", nil)
+		node.MustBeGone()
+		thief.Do("GET", "k")
 	})
 }
 
 func TestWhoReadsTheRepliesToANameWithASlash(t *testing.T) {
 	broker := startGuardedMosquitto(t, unchanged)
 	attachAlone(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret"), ProbeMessages: -1})
-	reader := connect(t, broker.Address, "a", nil)
-	reader.subscribe("clients/a/#")
+	reader := testsupport.Connect(t, broker.Address, "a", nil)
+	reader.Subscribe("clients/a/#")
 	// Any client that writes a response topic below clients/a/ is answered where a reads.
-	other := connect(t, broker.Address, "other", nil)
-	request := other.request("SET", "secret", "value")
+	other := testsupport.Connect(t, broker.Address, "other", nil)
+	request := other.Request("SET", "secret", "value")
 	request.Properties.ResponseTopic = "clients/a/b/response"
 	mustPublish(t, other, request)
-	if got := reader.next(); got.Topic != "clients/a/b/response" {
+	if got := reader.Next(); got.Topic != "clients/a/b/response" {
 		t.Errorf("%s", got.Topic)
 	}
 	// A client of that name takes the same path, unless it names itself in __srcId.
-	named := connect(t, broker.Address, "a/b", nil)
-	mustPublish(t, named, named.request("GET", "secret"))
-	if got := reader.next(); got.Topic != "clients/a/b/response" || !strings.Contains(string(got.Payload), "value") {
+	named := testsupport.Connect(t, broker.Address, "a/b", nil)
+	mustPublish(t, named, named.Request("GET", "secret"))
+	if got := reader.Next(); got.Topic != "clients/a/b/response" || !strings.Contains(string(got.Payload), "value") {
 		t.Errorf("%s: %q", got.Topic, got.Payload)
 	}
 }
@@ -213,13 +214,13 @@ func TestIdsThatAreUserNamesTieClientsAndLetTheStoreWork(t *testing.T) {
 	if got := log.String(); strings.Contains(got, "cannot tell") || strings.Contains(got, losesRequests) {
 		t.Errorf("logged %q", got)
 	}
-	honest := connect(t, broker.Address, "press", as("press"))
-	honest.do("SET", "k", "v")
+	honest := testsupport.Connect(t, broker.Address, "press", testsupport.As("press"))
+	honest.Do("SET", "k", "v")
 	// Whatever it calls itself, it is press to the broker, and reads nothing of node.
-	liar := connect(t, broker.Address, "node", as("press"))
-	honest.mustBeGone()
-	mustPublish(t, liar, liar.request("GET", "k"))
-	liar.replyTo = "clients/press/response"
-	liar.subscribe(liar.replyTo)
-	liar.mustGet("k", "v") // the next message is this reply
+	liar := testsupport.Connect(t, broker.Address, "node", testsupport.As("press"))
+	honest.MustBeGone()
+	mustPublish(t, liar, liar.Request("GET", "k"))
+	liar.ReplyTo = "clients/press/response"
+	liar.Subscribe(liar.ReplyTo)
+	liar.MustGet("k", "v") // the next message is this reply
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -29,11 +30,11 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 		t.Run(test.name, func(t *testing.T) {
 			broker := mosquitto.Start(t, fmt.Sprintf("persistence true\npersistence_location %s/\n", t.TempDir()))
 			a := attach(t, broker.Address, server.AttachOptions{})
-			options := lease.Options{TTL: 3 * patience, InstantFailover: test.instant}
-			holder := dial(t, broker.Address, transport.Options{ClientID: "node-a", KeepAlive: 3 * patience})
-			standby := dial(t, broker.Address, transport.Options{ClientID: "node-b"})
+			options := lease.Options{TTL: 3 * testsupport.Patience, InstantFailover: test.instant}
+			holder := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a", KeepAlive: 3 * testsupport.Patience})
+			standby := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-b"})
 			of := func(client *transport.Client, options lease.Options) *lease.Lease {
-				l, err := lease.New(client, leaseKey, options)
+				l, err := lease.New(client, testsupport.LeaseKey, options)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -48,19 +49,19 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 				t.Fatal(err)
 			}
 			guard := fencing.NewGuard(holder, tenure)
-			if _, err := guard.Set(t.Context(), fencedKey, []byte("before")); err != nil {
+			if _, err := guard.Set(t.Context(), testsupport.FencedKey, []byte("before")); err != nil {
 				t.Fatal(err)
 			}
 			test.end(broker)
 			broker.Run()
-			eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
+			testsupport.Eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
 
 			if test.instant {
-				mustBeOver(t, tenure.Context().Done())
+				testsupport.MustBeLost(t, tenure.Context().Done())
 				if _, err := tenure.Token(); !errors.Is(err, lease.ErrConnectionLost) {
 					t.Errorf("its token: %v, want ErrConnectionLost", err)
 				}
-				if _, err := guard.Set(t.Context(), fencedKey, []byte("after")); err == nil {
+				if _, err := guard.Set(t.Context(), testsupport.FencedKey, []byte("after")); err == nil {
 					t.Error("the guard of a lost tenure writes")
 				}
 				return
@@ -69,18 +70,18 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 				t.Errorf("its token: %v, %v; want %v", got, err, token)
 			}
 			// The first request may meet the end of the old connection.
-			eventually(t, "the leader writes", func() bool {
-				_, err := guard.Set(t.Context(), fencedKey, []byte("after"))
+			testsupport.Eventually(t, "the leader writes", func() bool {
+				_, err := guard.Set(t.Context(), testsupport.FencedKey, []byte("after"))
 				return err == nil
 			})
-			eventually(t, "the other asks the store", func() bool {
+			testsupport.Eventually(t, "the other asks the store", func() bool {
 				_, err := of(standby, lease.Options{TTL: time.Minute}).TryAcquire(t.Context())
 				if err == nil {
 					t.Error("the lease is granted twice")
 				}
 				return errors.Is(err, lease.ErrHeld)
 			})
-			mustHold(t, standby, fencedKey, "after")
+			testsupport.MustHold(t, standby, testsupport.FencedKey, "after")
 		})
 	}
 }
@@ -89,7 +90,7 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 func TestALeaseEndsWhileTheBrokerIsAwayAndItsHolderKnows(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	a := attach(t, broker.Address, server.AttachOptions{})
-	l, err := lease.New(dial(t, broker.Address, transport.Options{ClientID: "node-a"}), leaseKey, lease.Options{TTL: leaseTTL})
+	l, err := lease.New(testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a"}), testsupport.LeaseKey, lease.Options{TTL: testsupport.LeaseTTL})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,14 +103,14 @@ func TestALeaseEndsWhileTheBrokerIsAwayAndItsHolderKnows(t *testing.T) {
 		t.Fatal(err)
 	}
 	broker.Kill()
-	mustBeOver(t, tenure.Context().Done()) // a moment earlier, for those who work under it
-	eventually(t, "the token ends", func() bool {
+	testsupport.MustBeLost(t, tenure.Context().Done()) // a moment earlier, for those who work under it
+	testsupport.Eventually(t, "the token ends", func() bool {
 		_, err := tenure.Token()
 		return errors.Is(err, lease.ErrDeadlinePassed)
 	})
 	broker.Run()
-	eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
-	other, err := lease.New(dial(t, broker.Address, transport.Options{ClientID: "node-b"}), leaseKey, lease.Options{TTL: time.Minute})
+	testsupport.Eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
+	other, err := lease.New(testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-b"}), testsupport.LeaseKey, lease.Options{TTL: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,21 +125,21 @@ func TestALeaseEndsWhileTheBrokerIsAwayAndItsHolderKnows(t *testing.T) {
 
 func TestAStoreDoesNotComeBackWhereAnotherHasServedMeanwhile(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	through := newProxy(t, broker.Address)
-	first := attach(t, through.address(), server.AttachOptions{})
-	client := dial(t, broker.Address, transport.Options{})
+	through := testsupport.NewProxy(t, broker.Address)
+	first := attach(t, through.Address(), server.AttachOptions{})
+	client := testsupport.Dial(t, broker.Address, transport.Options{})
 	if _, err := client.Set(t.Context(), "k", []byte("of the first"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	through.refuses(true)
-	through.cut()
+	through.Refuse(true)
+	through.Cut()
 	second := attach(t, broker.Address, server.AttachOptions{})
-	mustHold(t, client, "k", "")
+	testsupport.MustHold(t, client, "k", "")
 	second.stop()
 	if err := second.result(); err != nil {
 		t.Fatal(err)
 	}
-	through.refuses(false)
+	through.Refuse(false)
 	if err := first.result(); !errors.Is(err, server.ErrAnotherStore) {
 		t.Errorf("the first store: %v, want ErrAnotherStore", err)
 	}
@@ -146,5 +147,5 @@ func TestAStoreDoesNotComeBackWhereAnotherHasServedMeanwhile(t *testing.T) {
 		t.Errorf("a request: %v, want ErrNoStore", err)
 	}
 	attach(t, broker.Address, server.AttachOptions{}) // without delay
-	mustHold(t, client, "k", "")
+	testsupport.MustHold(t, client, "k", "")
 }

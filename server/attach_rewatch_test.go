@@ -7,6 +7,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -24,15 +25,15 @@ func TestInvariant51AWatchOutlivesARestartOfAnAttachedStore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			broker := mosquitto.Start(t, "")
 			first := attach(t, broker.Address, server.AttachOptions{})
-			client := dial(t, broker.Address, transport.Options{ClientID: "watcher"})
-			writer := dial(t, broker.Address, transport.Options{ClientID: "writer"})
+			client := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "watcher"})
+			writer := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "writer"})
 			watch, err := client.Watch("k")
 			if err != nil {
 				t.Fatal(err)
 			}
 			mustChange := func(value string) {
 				t.Helper()
-				for deadline := time.After(patience); ; {
+				for deadline := time.After(testsupport.Patience); ; {
 					select {
 					case change, open := <-watch.Changes():
 						if !open {

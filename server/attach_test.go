@@ -15,6 +15,7 @@ import (
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore/statestoretest"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -26,7 +27,7 @@ func TestAnAttachedStoreFollowsTheProtocol(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
 		a := attachAlone(t, broker.Address, server.AttachOptions{Store: options.Store, Dialect: options.Dialect})
-		check(t, &overBroker{overMQTT: overMQTT{address: broker.Address}, store: a})
+		check(t, &overBroker{Store: testsupport.Store{Address: broker.Address}, store: a})
 		a.stop() // before the clients leave, which the next row has again
 		_ = a.result()
 	})
@@ -34,7 +35,7 @@ func TestAnAttachedStoreFollowsTheProtocol(t *testing.T) {
 
 // overBroker is an attached store that is reached as any MQTT client reaches it.
 type overBroker struct {
-	overMQTT
+	testsupport.Store
 	store   *attachment
 	dropped string // the client that is away, and whose watch has not ended yet
 	changes bool   // others have changed keys since
@@ -44,16 +45,16 @@ func (s *overBroker) Connect(t testing.TB, clientID string) statestoretest.Clien
 	if clientID == s.dropped && s.changes {
 		// Its watch ends with the first notification that nobody reads. Before that has
 		// come back it could be read again.
-		eventually(t, "the watch of "+clientID+" ends", func() bool { return s.store.Stats().DroppedWatches == 1 })
+		testsupport.Eventually(t, "the watch of "+clientID+" ends", func() bool { return s.store.Stats().DroppedWatches == 1 })
 		s.dropped = ""
 	}
-	c := &brokerClient{mqttClient: mqttClient{store: &s.overMQTT, peer: connect(t, s.address, clientID, nil)}, over: s}
-	c.peer.subscribe(fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, clientID))
+	c := &brokerClient{MQTTClient: testsupport.MQTTClient{Store: &s.Store, Peer: testsupport.Connect(t, s.Address, clientID, nil)}, over: s}
+	c.Peer.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, clientID))
 	return c
 }
 
 type brokerClient struct {
-	mqttClient
+	testsupport.MQTTClient
 	over *overBroker
 }
 
@@ -62,22 +63,22 @@ func (c *brokerClient) Do(request statestoretest.Request) (statestoretest.Reply,
 		return statestoretest.Reply{}, fmt.Errorf("%w: an attached store does not know who asks, so it authorizes nobody: that is the broker's task", statestoretest.ErrUnsupported)
 	}
 	c.over.changes = true
-	return c.mqttClient.Do(request)
+	return c.MQTTClient.Do(request)
 }
 
 func (c *brokerClient) Drop() {
-	c.mqttClient.Drop()
-	c.over.dropped, c.over.changes = c.peer.id, false
+	c.MQTTClient.Drop()
+	c.over.dropped, c.over.changes = c.Peer.ID, false
 }
 
 func TestAnAttachedStoreServesOurClient(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	a := attach(t, broker.Address, server.AttachOptions{})
-	client := dial(t, broker.Address, transport.Options{})
+	client := testsupport.Dial(t, broker.Address, transport.Options{})
 	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{TTL: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
-	mustHold(t, client, "k", "v")
+	testsupport.MustHold(t, client, "k", "v")
 	if stats := a.Stats(); stats.Requests != 2 || stats.Clients != 1 || !stats.Attached || stats.Attachments != 1 {
 		t.Errorf("%+v", stats)
 	}
@@ -94,9 +95,9 @@ func TestAnAttachedStoreServesOurClient(t *testing.T) {
 func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	a := attach(t, broker.Address, server.AttachOptions{})
-	p := connect(t, broker.Address, "node-a", nil)
+	p := testsupport.Connect(t, broker.Address, "node-a", nil)
 	inHex := fmt.Sprintf("clients/%X/response", "node-a")
-	p.subscribe(inHex)
+	p.Subscribe(inHex)
 	for _, test := range []struct {
 		name   string
 		change func(*paho.Publish)
@@ -113,8 +114,10 @@ func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
 		{"no properties", func(m *paho.Publish) { m.Properties = nil }, server.DroppedNoResponse},
 		{"no response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "" }, server.DroppedNoResponse},
 		{"no correlation data", func(m *paho.Publish) { m.Properties.CorrelationData = nil }, server.DroppedNoCorrelation},
-		{"a notification topic", func(m *paho.Publish) { m.Properties.ResponseTopic = reservedPrefix + "/70/command/notify/70" }, server.DroppedForbiddenTopic},
-		{"the topic of requests", func(m *paho.Publish) { m.Properties.ResponseTopic = invokeTopic }, server.DroppedForbiddenTopic},
+		{"a notification topic", func(m *paho.Publish) {
+			m.Properties.ResponseTopic = testsupport.ReservedPrefix + "/70/command/notify/70"
+		}, server.DroppedForbiddenTopic},
+		{"the topic of requests", func(m *paho.Publish) { m.Properties.ResponseTopic = testsupport.InvokeTopic }, server.DroppedForbiddenTopic},
 		{"a topic of the store's name", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients/statestore/x" }, server.DroppedForeignTopic},
 		{"a topic that is no client's", func(m *paho.Publish) { m.Properties.ResponseTopic = "factory/valve" }, server.DroppedForeignTopic},
 		{"a topic of a client without name", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients//response" }, server.DroppedForeignTopic},
@@ -127,19 +130,19 @@ func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := a.Stats()
-			request := p.request("SET", "k", test.name)
+			request := p.Request("SET", "k", test.name)
 			test.change(request)
-			if _, err := p.publish(request); err != nil {
+			if _, err := p.Publish(request); err != nil {
 				t.Fatal(err)
 			}
 			if test.want == "" {
-				if reply := p.next(); reply.Topic != request.Properties.ResponseTopic || string(reply.Payload) != "+OK\r\n" {
+				if reply := p.Next(); reply.Topic != request.Properties.ResponseTopic || string(reply.Payload) != "+OK\r\n" {
 					t.Errorf("reply %q on %q", reply.Payload, reply.Topic)
 				}
 				return
 			}
 			// A request is dropped before the next is looked at.
-			if got := p.do("GET", "k"); strings.Contains(got, test.name) {
+			if got := p.Do("GET", "k"); strings.Contains(got, test.name) {
 				t.Error("it was applied")
 			}
 			after := a.Stats()
@@ -153,35 +156,35 @@ func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
 func TestAWatchEndsWhenNobodyReadsItsNotifications(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	a := attach(t, broker.Address, server.AttachOptions{})
-	writer := connect(t, broker.Address, "writer", nil)
-	filter := fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, "node-a")
+	writer := testsupport.Connect(t, broker.Address, "writer", nil)
+	filter := fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "node-a")
 
-	gone := connect(t, broker.Address, "node-a", nil)
-	gone.subscribe(filter)
+	gone := testsupport.Connect(t, broker.Address, "node-a", nil)
+	gone.Subscribe(filter)
 	for _, key := range []string{"k", "l"} {
-		if got := gone.do("KEYNOTIFY", key); got != "+OK\r\n" {
+		if got := gone.Do("KEYNOTIFY", key); got != "+OK\r\n" {
 			t.Fatalf("KEYNOTIFY: %q", got)
 		}
 	}
-	writer.do("SET", "k", "1")
-	gone.nextNotification()
-	_ = gone.paho.Disconnect(&paho.Disconnect{})
-	gone.mustBeGone()
+	writer.Do("SET", "k", "1")
+	gone.NextNotification()
+	_ = gone.Paho.Disconnect(&paho.Disconnect{})
+	gone.MustBeGone()
 
-	writer.do("SET", "k", "2")
-	eventually(t, "the watch ends", func() bool { return a.Stats().DroppedWatches == 1 })
+	writer.Do("SET", "k", "2")
+	testsupport.Eventually(t, "the watch ends", func() bool { return a.Stats().DroppedWatches == 1 })
 
-	again := connect(t, broker.Address, "node-a", nil)
-	again.subscribe(filter)
-	writer.do("SET", "k", "3") // watched no more
-	writer.do("SET", "l", "1") // nobody has found out
-	if got := keyOf(t, "node-a", again.nextNotification().Topic); got != "l" {
+	again := testsupport.Connect(t, broker.Address, "node-a", nil)
+	again.Subscribe(filter)
+	writer.Do("SET", "k", "3") // watched no more
+	writer.Do("SET", "l", "1") // nobody has found out
+	if got := testsupport.NotifiedKey(t, "node-a", again.NextNotification().Topic); got != "l" {
 		t.Errorf("notified of %q", got)
 	}
-	again.mustBeSilent()
-	again.do("KEYNOTIFY", "k")
-	writer.do("SET", "k", "4")
-	if got := keyOf(t, "node-a", again.nextNotification().Topic); got != "k" {
+	again.MustBeSilent()
+	again.Do("KEYNOTIFY", "k")
+	writer.Do("SET", "k", "4")
+	if got := testsupport.NotifiedKey(t, "node-a", again.NextNotification().Topic); got != "k" {
 		t.Errorf("notified of %q", got)
 	}
 	if got := a.Stats().DroppedWatches; got != 1 {
@@ -192,10 +195,10 @@ func TestAWatchEndsWhenNobodyReadsItsNotifications(t *testing.T) {
 func TestNotificationsOfAKeyComeInTheOrderOfItsChanges(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	attach(t, broker.Address, server.AttachOptions{})
-	reader := connect(t, broker.Address, "reader", nil)
-	reader.subscribe(fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, "reader"))
-	reader.do("KEYNOTIFY", "k")
-	writer := dial(t, broker.Address, transport.Options{})
+	reader := testsupport.Connect(t, broker.Address, "reader", nil)
+	reader.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "reader"))
+	reader.Do("KEYNOTIFY", "k")
+	writer := testsupport.Dial(t, broker.Address, transport.Options{})
 	const writes = 300 // more than may be unacknowledged by default
 	var versions []string
 	for i := range writes {
@@ -206,7 +209,7 @@ func TestNotificationsOfAKeyComeInTheOrderOfItsChanges(t *testing.T) {
 		versions = append(versions, version.String())
 	}
 	for i, want := range versions {
-		if got := reader.nextNotification().Properties.User.Get("__ts"); got != want {
+		if got := reader.NextNotification().Properties.User.Get("__ts"); got != want {
 			t.Fatalf("notification %d is of version %s, want %s", i, got, want)
 		}
 	}
@@ -215,7 +218,7 @@ func TestNotificationsOfAKeyComeInTheOrderOfItsChanges(t *testing.T) {
 func TestASecondAttachedStoreStopsAndTheFirstGoesOn(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	first := attach(t, broker.Address, server.AttachOptions{})
-	client := dial(t, broker.Address, transport.Options{})
+	client := testsupport.Dial(t, broker.Address, transport.Options{})
 	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +227,7 @@ func TestASecondAttachedStoreStopsAndTheFirstGoesOn(t *testing.T) {
 			t.Fatalf("a second store: %v, want ErrAnotherStore", err)
 		}
 	}
-	mustHold(t, client, "k", "v")
+	testsupport.MustHold(t, client, "k", "v")
 	if stats := first.Stats(); !stats.Attached || stats.Attachments != 1 {
 		t.Errorf("%+v", stats)
 	}
@@ -233,7 +236,7 @@ func TestASecondAttachedStoreStopsAndTheFirstGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	attach(t, broker.Address, server.AttachOptions{})
-	mustHold(t, client, "k", "")
+	testsupport.MustHold(t, client, "k", "")
 }
 
 func TestOfStoresThatBeginAtTheSameMomentAtMostOneAnswers(t *testing.T) {
@@ -252,7 +255,7 @@ func TestOfStoresThatBeginAtTheSameMomentAtMostOneAnswers(t *testing.T) {
 				if !errors.Is(a.err, server.ErrAnotherStore) {
 					t.Errorf("Serve: %v", a.err)
 				}
-			case <-time.After(patience):
+			case <-time.After(testsupport.Patience):
 				t.Fatal("a store neither answers nor gives up")
 			}
 		}
@@ -270,10 +273,10 @@ func TestOfStoresThatBeginAtTheSameMomentAtMostOneAnswers(t *testing.T) {
 // requests is a store.
 func TestAStoreThatAnswersAlreadyIsRecognisedWhateverItsMake(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	monitor := connect(t, broker.Address, "monitor", nil)
-	monitor.subscribe(invokeTopic)
+	monitor := testsupport.Connect(t, broker.Address, "monitor", nil)
+	monitor.Subscribe(testsupport.InvokeTopic)
 	a := attach(t, broker.Address, server.AttachOptions{})
-	probe := monitor.next()
+	probe := monitor.Next()
 	if got := a.Stats(); got.Requests != 0 || len(got.Dropped) != 0 {
 		t.Errorf("it takes its own question for a request: %+v", got)
 	}
@@ -281,13 +284,13 @@ func TestAStoreThatAnswersAlreadyIsRecognisedWhateverItsMake(t *testing.T) {
 	if err := a.result(); err != nil {
 		t.Fatal(err)
 	}
-	if got := string(probe.Payload); got != string(command("GET", "is another store there?")) || len(probe.Properties.CorrelationData) != 16 {
+	if got := string(probe.Payload); got != string(testsupport.Command("GET", "is another store there?")) || len(probe.Properties.CorrelationData) != 16 {
 		t.Errorf("it asks %q, %+v", got, probe.Properties)
 	}
 
 	next := beginToAttach(t, broker.Address, server.AttachOptions{})
-	question := monitor.next()
-	if _, err := monitor.publish(&paho.Publish{QoS: 1, Topic: question.Properties.ResponseTopic, Payload: []byte("$-1\r\n"),
+	question := monitor.Next()
+	if _, err := monitor.Publish(&paho.Publish{QoS: 1, Topic: question.Properties.ResponseTopic, Payload: []byte("$-1\r\n"),
 		Properties: &paho.PublishProperties{CorrelationData: question.Properties.CorrelationData}}); err != nil {
 		t.Fatal(err)
 	}
@@ -303,9 +306,9 @@ func TestAStoreThatStopsSaysSo(t *testing.T) {
 	if err := a.result(); err != nil {
 		t.Fatal(err)
 	}
-	other := connect(t, broker.Address, "other", nil)
-	other.subscribe(presenceTopic)
-	if got := other.next(); !got.Retain || !strings.HasPrefix(string(got.Payload), "gone ") {
+	other := testsupport.Connect(t, broker.Address, "other", nil)
+	other.Subscribe(presenceTopic)
+	if got := other.Next(); !got.Retain || !strings.HasPrefix(string(got.Payload), "gone ") {
 		t.Errorf("%v: %q", got, got.Payload)
 	}
 }
@@ -314,8 +317,8 @@ func TestAStoreThatStopsSaysSo(t *testing.T) {
 // that it is gone.
 func TestAStoreThatIsSilentIsWaitedForAndThenReplaced(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	ghost := connect(t, broker.Address, "ghost", nil)
-	if _, err := ghost.publish(&paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte("answers ghost")}); err != nil {
+	ghost := testsupport.Connect(t, broker.Address, "ghost", nil)
+	if _, err := ghost.Publish(&paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte("answers ghost")}); err != nil {
 		t.Fatal(err)
 	}
 	store, err := server.Attach("mqtt://"+broker.Address, server.AttachOptions{})
@@ -336,16 +339,16 @@ func TestAStoreThatIsSilentIsWaitedForAndThenReplaced(t *testing.T) {
 // store answers.
 func TestAStoreThatWasSilentYieldsToTheOneThatTookItsPlace(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	through := newProxy(t, broker.Address)
-	first := attach(t, through.address(), server.AttachOptions{})
-	client := dial(t, broker.Address, transport.Options{})
+	through := testsupport.NewProxy(t, broker.Address)
+	first := attach(t, through.Address(), server.AttachOptions{})
+	client := testsupport.Dial(t, broker.Address, transport.Options{})
 	if _, err := client.Set(t.Context(), "k", []byte("of the first"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	through.swallow()
+	through.Swallow()
 	second := beginToAttach(t, broker.Address, server.AttachOptions{})
 	second.mustBeReady() // once the broker has given the first up
-	mustHold(t, client, "k", "")
+	testsupport.MustHold(t, client, "k", "")
 	if err := first.result(); !errors.Is(err, server.ErrAnotherStore) {
 		t.Errorf("the first store: %v, want ErrAnotherStore", err)
 	}
@@ -357,18 +360,18 @@ func TestAStoreThatWasSilentYieldsToTheOneThatTookItsPlace(t *testing.T) {
 // The store's connection is lost, the clients' are not, and so they do not watch again.
 func TestWatchesOutliveALossOfTheStoresConnection(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	through := newProxy(t, broker.Address)
-	a := attach(t, through.address(), server.AttachOptions{})
-	p := connect(t, broker.Address, "node-a", nil)
-	p.subscribe(fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, "node-a"))
-	p.do("KEYNOTIFY", "k")
-	p.do("SET", "k", "1")
-	p.nextNotification()
-	through.cut()
-	eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
-	p.mustGet("k", "1")
-	p.do("SET", "k", "2")
-	if got := string(p.nextNotification().Payload); !strings.Contains(got, "\r\n2\r\n") {
+	through := testsupport.NewProxy(t, broker.Address)
+	a := attach(t, through.Address(), server.AttachOptions{})
+	p := testsupport.Connect(t, broker.Address, "node-a", nil)
+	p.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "node-a"))
+	p.Do("KEYNOTIFY", "k")
+	p.Do("SET", "k", "1")
+	p.NextNotification()
+	through.Cut()
+	testsupport.Eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
+	p.MustGet("k", "1")
+	p.Do("SET", "k", "2")
+	if got := string(p.NextNotification().Payload); !strings.Contains(got, "\r\n2\r\n") {
 		t.Errorf("notification %q", got)
 	}
 }
@@ -385,22 +388,22 @@ func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
 			}
 			broker := mosquitto.Start(t, config)
 			a := attach(t, broker.Address, server.AttachOptions{})
-			filter := fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, "node-a")
-			p := connect(t, broker.Address, "node-a", nil)
-			p.subscribe(filter)
-			p.do("KEYNOTIFY", "k")
-			p.do("SET", "k", "1")
+			filter := fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "node-a")
+			p := testsupport.Connect(t, broker.Address, "node-a", nil)
+			p.Subscribe(filter)
+			p.Do("KEYNOTIFY", "k")
+			p.Do("SET", "k", "1")
 			broker.Kill()
 			broker.Run()
-			p.mustBeGone()
-			eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
-			again := connect(t, broker.Address, "node-a", nil)
-			again.subscribe(filter)
-			again.mustGet("k", "1")
-			again.do("SET", "k", "2")
-			again.do("KEYNOTIFY", "k")
-			again.do("SET", "k", "3")
-			if got := string(again.nextNotification().Payload); !strings.Contains(got, "\r\n3\r\n") {
+			p.MustBeGone()
+			testsupport.Eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
+			again := testsupport.Connect(t, broker.Address, "node-a", nil)
+			again.Subscribe(filter)
+			again.MustGet("k", "1")
+			again.Do("SET", "k", "2")
+			again.Do("KEYNOTIFY", "k")
+			again.Do("SET", "k", "3")
+			if got := string(again.NextNotification().Payload); !strings.Contains(got, "\r\n3\r\n") {
 				t.Errorf("the first notification is %q", got)
 			}
 		})
@@ -410,36 +413,36 @@ func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
 func TestAnElectionGoesOnOverARestartOfTheBroker(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	attach(t, broker.Address, server.AttachOptions{})
-	observer := dial(t, broker.Address, transport.Options{})
-	nodes := []*candidate{
-		campaign(t, "node-a", broker.Address, 10*time.Second),
-		campaign(t, "node-b", broker.Address, 10*time.Second),
+	observer := testsupport.Dial(t, broker.Address, transport.Options{})
+	nodes := []*testsupport.Candidate{
+		testsupport.Campaign(t, "node-a", broker.Address, 10*time.Second),
+		testsupport.Campaign(t, "node-b", broker.Address, 10*time.Second),
 	}
 	leads := func() *election.Term {
 		select {
-		case term := <-nodes[0].leads:
+		case term := <-nodes[0].Leads:
 			return term
-		case term := <-nodes[1].leads:
+		case term := <-nodes[1].Leads:
 			return term
-		case <-time.After(patience):
+		case <-time.After(testsupport.Patience):
 			t.Fatal("nobody leads")
 			return nil
 		}
 	}
 	term := leads()
-	first := tokenOf(t, term)
+	first := testsupport.TokenOf(t, term)
 	term.Resign()
 	term = leads()
-	second := tokenOf(t, term)
+	second := testsupport.TokenOf(t, term)
 	broker.Kill()
 	broker.Run()
 	term.Resign() // it may have come back in time to renew
-	third := tokenOf(t, leads())
+	third := testsupport.TokenOf(t, leads())
 	if second.Compare(first) <= 0 || third.Compare(second) <= 0 {
 		t.Errorf("tokens %v, %v, %v do not rise", first, second, third)
 	}
-	eventually(t, "the leader writes", func() bool {
-		entry, err := observer.Get(t.Context(), fencedKey)
+	testsupport.Eventually(t, "the leader writes", func() bool {
+		entry, err := observer.Get(t.Context(), testsupport.FencedKey)
 		return err == nil && entry.Exists
 	})
 }
@@ -448,36 +451,36 @@ func TestAnElectionGoesOnOverARestartOfTheBroker(t *testing.T) {
 func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	attach(t, broker.Address, server.AttachOptions{})
-	through := newProxy(t, broker.Address)
-	options := lease.Options{TTL: 2 * patience, InstantFailover: true}
+	through := testsupport.NewProxy(t, broker.Address)
+	options := lease.Options{TTL: 2 * testsupport.Patience, InstantFailover: true}
 	acquire := func(client *transport.Client) (*lease.Tenure, error) {
-		l, err := lease.New(client, leaseKey, options)
+		l, err := lease.New(client, testsupport.LeaseKey, options)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return l.Acquire(t.Context())
 	}
-	holder, err := acquire(dial(t, through.address(), transport.Options{ClientID: "node-a", KeepAlive: 2 * patience}))
+	holder, err := acquire(testsupport.Dial(t, through.Address(), transport.Options{ClientID: "node-a", KeepAlive: 2 * testsupport.Patience}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	standby := dial(t, broker.Address, transport.Options{ClientID: "node-b", KeepAlive: 2 * patience})
+	standby := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-b", KeepAlive: 2 * testsupport.Patience})
 	acquired := make(chan error, 1)
 	go func() {
 		_, err := acquire(standby)
 		acquired <- err
 	}()
-	through.cut()
+	through.Cut()
 	select {
 	case err := <-acquired:
 		if err != nil {
 			t.Fatal(err)
 		}
-	case <-time.After(patience):
+	case <-time.After(testsupport.Patience):
 		t.Fatal("the lease is not freed")
 	}
 	// The broker may have seen it a moment earlier than the holder.
-	mustBeOver(t, holder.Done())
+	testsupport.MustBeLost(t, holder.Done())
 	if _, err := holder.Token(); !errors.Is(err, lease.ErrConnectionLost) {
 		t.Errorf("the former holder's token: %v, want ErrConnectionLost", err)
 	}
@@ -487,24 +490,24 @@ func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
 func TestAStoreHoldsItsPlaceAgainstAClaimAndGivesItUpToASuccessor(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	a := attach(t, broker.Address, server.AttachOptions{})
-	other := connect(t, broker.Address, "other", nil)
-	other.subscribe(presenceTopic)
-	answers := string(other.next().Payload) // retained
+	other := testsupport.Connect(t, broker.Address, "other", nil)
+	other.Subscribe(presenceTopic)
+	answers := string(other.Next().Payload) // retained
 	if !strings.HasPrefix(answers, "answers ") {
 		t.Fatalf("it says %q", answers)
 	}
 	says := func(text string) {
 		t.Helper()
-		if _, err := other.publish(&paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte(text)}); err != nil {
+		if _, err := other.Publish(&paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte(text)}); err != nil {
 			t.Fatal(err)
 		}
-		if got := string(other.next().Payload); got != text {
+		if got := string(other.Next().Payload); got != text {
 			t.Fatalf("%q came back as %q", text, got)
 		}
 	}
 	for _, text := range []string{"claims x", "first x", "gone x"} {
 		says(text)
-		if got := string(other.next().Payload); got != answers {
+		if got := string(other.Next().Payload); got != answers {
 			t.Errorf("to %q it says %q", text, got)
 		}
 	}
@@ -512,8 +515,8 @@ func TestAStoreHoldsItsPlaceAgainstAClaimAndGivesItUpToASuccessor(t *testing.T) 
 	if err := a.result(); !errors.Is(err, server.ErrAnotherStore) {
 		t.Errorf("Serve: %v, want ErrAnotherStore", err)
 	}
-	request := other.request("GET", "k")
-	if ack, err := other.publish(request); err != nil || ack.ReasonCode != 0x10 {
+	request := other.Request("GET", "k")
+	if ack, err := other.Publish(request); err != nil || ack.ReasonCode != 0x10 {
 		t.Errorf("a request after that: %v, %v; want nobody to read it", ack, err)
 	}
 }
@@ -534,7 +537,7 @@ func TestInvariant42ServeOfAnAttachedStoreLeavesNothing(t *testing.T) {
 			if err := a.result(); err != nil {
 				t.Errorf("Serve: %v", err)
 			}
-			eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
+			testsupport.Eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
 		})
 	}
 }
@@ -546,12 +549,12 @@ func TestAStoreThatStopsSaysSoWhenItAnswersNothingAnyMore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			broker := mosquitto.Start(t, "")
 			a := attach(t, broker.Address, server.AttachOptions{})
-			p := connect(t, broker.Address, "node-a", nil)
-			p.subscribe(presenceTopic)
-			p.next() // retained
+			p := testsupport.Connect(t, broker.Address, "node-a", nil)
+			p.Subscribe(presenceTopic)
+			p.Next() // retained
 			resume := a.Busy()
 			for i := range 3 {
-				if _, err := p.publish(p.request("SET", fmt.Sprint("k", i), "v")); err != nil {
+				if _, err := p.Publish(p.Request("SET", fmt.Sprint("k", i), "v")); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -561,19 +564,19 @@ func TestAStoreThatStopsSaysSoWhenItAnswersNothingAnyMore(t *testing.T) {
 				time.Sleep(200 * time.Millisecond) // to be told too early, if that can be
 				resume()
 			} else {
-				got = append(got, string(p.next().Payload))
+				got = append(got, string(p.Next().Payload))
 				resume()
 			}
 			if err := a.result(); err != nil {
 				t.Fatal(err)
 			}
-			end := p.request("GET", "k")
+			end := p.Request("GET", "k")
 			end.Topic = end.Properties.ResponseTopic
-			if _, err := p.publish(end); err != nil {
+			if _, err := p.Publish(end); err != nil {
 				t.Fatal(err)
 			}
 			for !slices.Contains(got, string(end.Payload)) {
-				got = append(got, string(p.next().Payload))
+				got = append(got, string(p.Next().Payload))
 			}
 			answers := 0
 			for i, text := range got {

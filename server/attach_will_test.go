@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -17,14 +18,14 @@ import (
 func TestABrokerPublishesOurWillAsAWholeRequest(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	attach(t, broker.Address, server.AttachOptions{})
-	monitor := connect(t, broker.Address, "monitor", nil)
-	through := newProxy(t, broker.Address)
+	monitor := testsupport.Connect(t, broker.Address, "monitor", nil)
+	through := testsupport.NewProxy(t, broker.Address)
 	_, bequest := bequeathing(t, through)
-	monitor.subscribe(invokeTopic)
-	through.cut()
-	mustBeOver(t, bequest.Lost())
-	will := monitor.next()
-	if got, want := string(will.Payload), string(command("VDEL", "k", "mine")); got != want {
+	monitor.Subscribe(testsupport.InvokeTopic)
+	through.Cut()
+	testsupport.MustBeLost(t, bequest.Lost())
+	will := monitor.Next()
+	if got, want := string(will.Payload), string(testsupport.Command("VDEL", "k", "mine")); got != want {
 		t.Errorf("it asks for %q, want %q", got, want)
 	}
 	if will.QoS != 1 || will.Retain || len(will.Properties.CorrelationData) != 16 ||
@@ -33,8 +34,8 @@ func TestABrokerPublishesOurWillAsAWholeRequest(t *testing.T) {
 		will.Properties.User.Get("__srcId") != "node-a" || will.Properties.User.Get("__protVer") != "1.0" {
 		t.Errorf("%v, %+v", will, will.Properties)
 	}
-	observer := connect(t, broker.Address, "observer", nil)
-	eventually(t, "the key is deleted", func() bool { return observer.do("GET", "k") == "$-1\r\n" })
+	observer := testsupport.Connect(t, broker.Address, "observer", nil)
+	testsupport.Eventually(t, "the key is deleted", func() bool { return observer.Do("GET", "k") == "$-1\r\n" })
 }
 
 // What the server with its own broker refuses at CONNECT is dropped by an attached store
@@ -42,10 +43,10 @@ func TestABrokerPublishesOurWillAsAWholeRequest(t *testing.T) {
 func TestAnAttachedStoreJudgesAWillLikeAnyRequest(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	a := attach(t, broker.Address, server.AttachOptions{})
-	observer := connect(t, broker.Address, "observer", nil)
+	observer := testsupport.Connect(t, broker.Address, "observer", nil)
 	whole := func(payload []byte) func(*paho.Connect) {
 		return func(connect *paho.Connect) {
-			connect.WillMessage = &paho.WillMessage{Topic: invokeTopic, QoS: 1, Payload: payload}
+			connect.WillMessage = &paho.WillMessage{Topic: testsupport.InvokeTopic, QoS: 1, Payload: payload}
 			connect.WillProperties = &paho.WillProperties{}
 		}
 	}
@@ -55,23 +56,23 @@ func TestAnAttachedStoreJudgesAWillLikeAnyRequest(t *testing.T) {
 		dropped server.Dropped // empty: it reaches the store
 	}{
 		// paho leaves out the response topic, whatever one tells it.
-		{"without a response topic", whole(command("DEL", "k")), server.DroppedNoResponse},
+		{"without a response topic", whole(testsupport.Command("DEL", "k")), server.DroppedNoResponse},
 		{"with QoS 0", func(connect *paho.Connect) {
-			whole(command("DEL", "k"))(connect)
+			whole(testsupport.Command("DEL", "k"))(connect)
 			connect.WillMessage.QoS = 0
 		}, server.DroppedQoS},
 		{"retained", func(connect *paho.Connect) {
-			whole(command("DEL", "k"))(connect)
+			whole(testsupport.Command("DEL", "k"))(connect)
 			connect.WillMessage.Retain = true
 		}, server.DroppedRetained},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			observer.do("SET", "k", "v")
+			observer.Do("SET", "k", "v")
 			before := a.Stats()
-			heir := connect(t, broker.Address, "node-a", test.change)
-			_ = heir.conn.Close()
-			eventually(t, "the Will is dropped", func() bool { return a.Stats().Dropped[test.dropped] == before.Dropped[test.dropped]+1 })
-			observer.mustGet("k", "v")
+			heir := testsupport.Connect(t, broker.Address, "node-a", test.change)
+			_ = heir.Conn.Close()
+			testsupport.Eventually(t, "the Will is dropped", func() bool { return a.Stats().Dropped[test.dropped] == before.Dropped[test.dropped]+1 })
+			observer.MustGet("k", "v")
 		})
 	}
 	t.Run("a retained one is not applied by a store that comes later", func(t *testing.T) {
@@ -80,7 +81,7 @@ func TestAnAttachedStoreJudgesAWillLikeAnyRequest(t *testing.T) {
 			t.Fatal(err)
 		}
 		next := attach(t, broker.Address, server.AttachOptions{})
-		observer.mustGet("k", "")
+		observer.MustGet("k", "")
 		if got := next.Stats().Dropped; len(got) != 0 {
 			t.Errorf("dropped %v", got)
 		}
@@ -91,7 +92,7 @@ func TestAnAttachedStoreJudgesAWillLikeAnyRequest(t *testing.T) {
 func TestOnABrokerOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	a := attach(t, broker.Address, server.AttachOptions{})
-	observer := dial(t, broker.Address, transport.Options{})
+	observer := testsupport.Dial(t, broker.Address, transport.Options{})
 	client, err := transport.Dial(t.Context(), "mqtt://"+broker.Address, transport.Options{ClientID: "node-a"})
 	if err != nil {
 		t.Fatal(err)
@@ -106,11 +107,11 @@ func TestOnABrokerOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
 	if err := client.Close(); err != nil {
 		t.Error(err)
 	}
-	mustBeOver(t, bequest.Lost())
+	testsupport.MustBeLost(t, bequest.Lost())
 	before := a.Stats().Requests
 	const looks = 10 // for the broker to have read the farewell before the last
 	for range looks {
-		mustHold(t, observer, "k", "mine")
+		testsupport.MustHold(t, observer, "k", "mine")
 	}
 	if got := a.Stats().Requests - before; got != looks {
 		t.Errorf("the store was asked %d times, want %d", got, looks)
@@ -121,17 +122,17 @@ func TestOnABrokerOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
 func TestAWillThatComesLateDoesNotDeleteWhatIsThereNow(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	a := attach(t, broker.Address, server.AttachOptions{})
-	observer := dial(t, broker.Address, transport.Options{})
-	through := newProxy(t, broker.Address)
+	observer := testsupport.Dial(t, broker.Address, transport.Options{})
+	through := testsupport.NewProxy(t, broker.Address)
 	_, bequest := bequeathing(t, through)
 	if _, err := observer.Set(t.Context(), "k", []byte("of the next"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	before := a.Stats().Requests
-	through.cut()
-	mustBeOver(t, bequest.Lost())
-	eventually(t, "the Will has been answered", func() bool { return a.Stats().Requests > before })
-	mustHold(t, observer, "k", "of the next")
+	through.Cut()
+	testsupport.MustBeLost(t, bequest.Lost())
+	testsupport.Eventually(t, "the Will has been answered", func() bool { return a.Stats().Requests > before })
+	testsupport.MustHold(t, observer, "k", "of the next")
 }
 
 // The connection of the former is half-open; somebody else connects under its name, or it
@@ -141,14 +142,14 @@ func TestAWillIsAppliedBeforeTheNextConnectionOfItsClientIsRead(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	attach(t, broker.Address, server.AttachOptions{})
 	for n := range 3 {
-		through := newProxy(t, broker.Address)
+		through := testsupport.NewProxy(t, broker.Address)
 		bequeathing(t, through)
-		through.refuses(true) // it would take the name back
-		through.swallow()
-		again := connect(t, broker.Address, "node-a", nil)
-		again.mustGet("k", "")
-		_ = again.paho.Disconnect(&paho.Disconnect{})
-		again.mustBeGone()
+		through.Refuse(true) // it would take the name back
+		through.Swallow()
+		again := testsupport.Connect(t, broker.Address, "node-a", nil)
+		again.MustGet("k", "")
+		_ = again.Paho.Disconnect(&paho.Disconnect{})
+		again.MustBeGone()
 		if t.Failed() {
 			t.Fatalf("round %d", n)
 		}
@@ -160,31 +161,31 @@ func TestAWillIsAppliedBeforeTheNextConnectionOfItsClientIsRead(t *testing.T) {
 func TestAKeyNotifyThatIsSentAgainWatchesAgain(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	a := attach(t, broker.Address, server.AttachOptions{})
-	writer := connect(t, broker.Address, "writer", nil)
-	filter := fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, "node-a")
-	gone := connect(t, broker.Address, "node-a", nil)
-	gone.subscribe(filter)
-	request := gone.request("KEYNOTIFY", "k")
-	ask := func(p *peer) {
+	writer := testsupport.Connect(t, broker.Address, "writer", nil)
+	filter := fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "node-a")
+	gone := testsupport.Connect(t, broker.Address, "node-a", nil)
+	gone.Subscribe(filter)
+	request := gone.Request("KEYNOTIFY", "k")
+	ask := func(p *testsupport.PahoClient) {
 		t.Helper()
-		if _, err := p.publish(request); err != nil {
+		if _, err := p.Publish(request); err != nil {
 			t.Fatal(err)
 		}
-		if got := string(p.next().Payload); got != "+OK\r\n" {
+		if got := string(p.Next().Payload); got != "+OK\r\n" {
 			t.Fatalf("KEYNOTIFY: %q", got)
 		}
 	}
 	ask(gone)
-	_ = gone.paho.Disconnect(&paho.Disconnect{})
-	gone.mustBeGone()
-	writer.do("SET", "k", "1")
-	eventually(t, "the watch ends", func() bool { return a.Stats().DroppedWatches == 1 })
+	_ = gone.Paho.Disconnect(&paho.Disconnect{})
+	gone.MustBeGone()
+	writer.Do("SET", "k", "1")
+	testsupport.Eventually(t, "the watch ends", func() bool { return a.Stats().DroppedWatches == 1 })
 
-	again := connect(t, broker.Address, "node-a", nil)
-	again.subscribe(filter)
+	again := testsupport.Connect(t, broker.Address, "node-a", nil)
+	again.Subscribe(filter)
 	ask(again)
-	writer.do("SET", "k", "2")
-	if got := string(again.nextNotification().Payload); !strings.Contains(got, "\r\n2\r\n") {
+	writer.Do("SET", "k", "2")
+	if got := string(again.NextNotification().Payload); !strings.Contains(got, "\r\n2\r\n") {
 		t.Errorf("notification %q", got)
 	}
 }

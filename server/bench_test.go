@@ -7,28 +7,29 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 // BenchmarkExpiryNotification measures how long after its time the expiry of a key
 // is told to a watcher, over MQTT: in milliseconds, on average and at worst.
 func BenchmarkExpiryNotification(b *testing.B) {
-	address := start(b, server.Options{})
-	p := connect(b, address, "p", nil)
+	address := testsupport.Start(b, server.Options{})
+	p := testsupport.Connect(b, address, "p", nil)
 	const px = 20 * time.Millisecond
 	var sum, worst time.Duration
 	n := 0
 	for ; b.Loop(); n++ {
 		key := fmt.Sprint("k", n)
-		p.do("KEYNOTIFY", key)
+		p.Do("KEYNOTIFY", key)
 		sent := time.Now()
-		p.do("SET", key, "v", "PX", strconv.FormatInt(px.Milliseconds(), 10))
-		p.nextNotification() // of the SET
-		p.nextNotification() // of its end
+		p.Do("SET", key, "v", "PX", strconv.FormatInt(px.Milliseconds(), 10))
+		p.NextNotification() // of the SET
+		p.NextNotification() // of its end
 		// The store applied the SET after it was sent, so this is rather too much.
 		late := time.Since(sent) - px
 		sum += late
 		worst = max(worst, late)
-		p.do("KEYNOTIFY", key, "STOP")
+		p.Do("KEYNOTIFY", key, "STOP")
 	}
 	b.ReportMetric(float64((sum/time.Duration(n)).Microseconds())/1000, "ms-late")
 	b.ReportMetric(float64(worst.Microseconds())/1000, "ms-late-at-worst")

@@ -9,16 +9,17 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
 // bequeathing returns a client behind a proxy that has set a key and bequeathed its
 // deletion.
-func bequeathing(t *testing.T, through *proxy) (*transport.Client, *transport.Bequest) {
+func bequeathing(t *testing.T, through *testsupport.Proxy) (*transport.Client, *transport.Bequest) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
 	defer cancel()
-	client, err := transport.Dial(ctx, "mqtt://"+through.address(), transport.Options{ClientID: "node-a"})
+	client, err := transport.Dial(ctx, "mqtt://"+through.Address(), transport.Options{ClientID: "node-a"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,19 +34,10 @@ func bequeathing(t *testing.T, through *proxy) (*transport.Client, *transport.Be
 	return client, bequest
 }
 
-func mustBeOver(t *testing.T, lost <-chan struct{}) {
-	t.Helper()
-	select {
-	case <-lost:
-	case <-time.After(patience):
-		t.Fatal("the loss of the connection is not noticed")
-	}
-}
-
 func TestOurWillIsAppliedWhenTheConnectionIsLost(t *testing.T) {
-	address, s := startServer(t, server.Options{})
-	through := newProxy(t, address)
-	observer := dial(t, address, transport.Options{})
+	address, s := testsupport.StartServer(t, server.Options{})
+	through := testsupport.NewProxy(t, address)
+	observer := testsupport.Dial(t, address, transport.Options{})
 	watch, err := observer.Watch("k")
 	if err != nil {
 		t.Fatal(err)
@@ -55,20 +47,20 @@ func TestOurWillIsAppliedWhenTheConnectionIsLost(t *testing.T) {
 	if got, want := bequest.Silence(), 7*time.Second; got != want {
 		t.Errorf("the broker bears a silence of %v, want %v", got, want)
 	}
-	eventually(t, "the key is seen", func() bool { return (await.Receive(watch.Changes())).Exists })
-	through.cut()
-	mustBeOver(t, bequest.Lost())
-	eventually(t, "the key is deleted", func() bool { return !(await.Receive(watch.Changes())).Exists })
-	eventually(t, "the Will is counted", func() bool { return s.Stats().AppliedWills == 1 })
+	testsupport.Eventually(t, "the key is seen", func() bool { return (await.Receive(watch.Changes())).Exists })
+	through.Cut()
+	testsupport.MustBeLost(t, bequest.Lost())
+	testsupport.Eventually(t, "the key is deleted", func() bool { return !(await.Receive(watch.Changes())).Exists })
+	testsupport.Eventually(t, "the Will is counted", func() bool { return s.Stats().AppliedWills == 1 })
 	// The connection that follows has none.
 	if _, err := client.Set(t.Context(), "k", []byte("mine"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	through.cut()
+	through.Cut()
 	if _, err := client.Set(t.Context(), "other", nil, transport.SetOptions{}); errors.Is(err, transport.ErrOutcomeUnknown) {
 		_, _ = client.Get(t.Context(), "other") // by the next connection
 	}
-	mustHold(t, observer, "k", "mine")
+	testsupport.MustHold(t, observer, "k", "mine")
 	if got := s.Stats().AppliedWills; got != 1 {
 		t.Errorf("%d Wills were applied, want 1", got)
 	}
@@ -92,15 +84,15 @@ func TestOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			address, s := startServer(t, server.Options{})
-			client, bequest := bequeathing(t, newProxy(t, address))
+			address, s := testsupport.StartServer(t, server.Options{})
+			client, bequest := bequeathing(t, testsupport.NewProxy(t, address))
 			test.end(t, client, bequest)
-			mustBeOver(t, bequest.Lost())
+			testsupport.MustBeLost(t, bequest.Lost())
 			// Whoever connects under the same name comes after the end of the other.
 			if err := client.Close(); err != nil {
 				t.Error(err)
 			}
-			mustHold(t, dial(t, address, transport.Options{ClientID: "node-a"}), "k", "mine")
+			testsupport.MustHold(t, testsupport.Dial(t, address, transport.Options{ClientID: "node-a"}), "k", "mine")
 			if got := s.Stats().AppliedWills; got != 0 {
 				t.Errorf("%d Wills were applied", got)
 			}
@@ -109,15 +101,15 @@ func TestOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
 }
 
 func TestRequestsUnderWayMayFinishBeforeTheConnectionIsReplaced(t *testing.T) {
-	through := newProxy(t, start(t, server.Options{}))
-	client := dial(t, through.address(), transport.Options{})
-	through.hold(answers)
+	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{}))
+	client := testsupport.Dial(t, through.Address(), transport.Options{})
+	through.Hold(testsupport.ToClient)
 	answered := make(chan error, 1)
 	go func() {
 		_, err := client.Set(t.Context(), "k", nil, transport.SetOptions{})
 		answered <- err
 	}()
-	eventually(t, "an answer is held", func() bool { return through.holds(answers) })
+	testsupport.Eventually(t, "an answer is held", func() bool { return through.Holds(testsupport.ToClient) })
 	replaced := make(chan error, 1)
 	lost := client.Lost()
 	go func() {
@@ -130,21 +122,21 @@ func TestRequestsUnderWayMayFinishBeforeTheConnectionIsReplaced(t *testing.T) {
 		t.Errorf("the request: %v", err)
 	case <-time.After(100 * time.Millisecond):
 	}
-	through.release(answers)
+	through.Release(testsupport.ToClient)
 	if err := await.Receive(answered); err != nil {
 		t.Errorf("the request: %v", err)
 	}
 	if err := await.Receive(replaced); err != nil {
 		t.Errorf("Bequeath: %v", err)
 	}
-	mustBeOver(t, lost)
+	testsupport.MustBeLost(t, lost)
 }
 
 func TestABequestGoesOnAfterTheBrokerWasAwayAndEndsWithItsContext(t *testing.T) {
-	through := newProxy(t, start(t, server.Options{}))
-	client := dial(t, through.address(), transport.Options{})
-	through.refuses(true)
-	through.cut()
+	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{}))
+	client := testsupport.Dial(t, through.Address(), transport.Options{})
+	through.Refuse(true)
+	through.Cut()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := client.Bequeath(ctx, "k", nil); !errors.Is(err, context.DeadlineExceeded) {
@@ -155,7 +147,7 @@ func TestABequestGoesOnAfterTheBrokerWasAwayAndEndsWithItsContext(t *testing.T) 
 		_, err := client.Bequeath(t.Context(), "k", nil)
 		waiting <- err
 	}()
-	through.refuses(false)
+	through.Refuse(false)
 	if err := await.Receive(waiting); err != nil {
 		t.Errorf("when the broker is back: %v", err)
 	}
@@ -168,17 +160,17 @@ func TestABequestGoesOnAfterTheBrokerWasAwayAndEndsWithItsContext(t *testing.T) 
 }
 
 func TestInstantFailoverOverMQTT(t *testing.T) {
-	address, s := startServer(t, server.Options{})
-	through := newProxy(t, address)
+	address, s := testsupport.StartServer(t, server.Options{})
+	through := testsupport.NewProxy(t, address)
 	options := lease.Options{TTL: 5 * time.Second, InstantFailover: true}
 	acquire := func(client *transport.Client) (*lease.Tenure, error) {
-		l, err := lease.New(client, leaseKey, options)
+		l, err := lease.New(client, testsupport.LeaseKey, options)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return l.Acquire(t.Context())
 	}
-	holder, err := acquire(dial(t, through.address(), transport.Options{ClientID: "node-a"}))
+	holder, err := acquire(testsupport.Dial(t, through.Address(), transport.Options{ClientID: "node-a"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,19 +180,19 @@ func TestInstantFailoverOverMQTT(t *testing.T) {
 	}
 	acquired := make(chan outcome, 1)
 	go func() {
-		tenure, err := acquire(dial(t, address, transport.Options{ClientID: "node-b"}))
+		tenure, err := acquire(testsupport.Dial(t, address, transport.Options{ClientID: "node-b"}))
 		acquired <- outcome{tenure, err}
 	}()
-	eventually(t, "the waiter has its Will and its watch", func() bool { return s.Stats().Connected >= 2 })
-	through.cut()
+	testsupport.Eventually(t, "the waiter has its Will and its watch", func() bool { return s.Stats().Connected >= 2 })
+	through.Cut()
 	next := await.Receive(acquired)
 	if next.err != nil {
 		t.Fatal(next.err)
 	}
 	// The server may have seen it a moment earlier than the holder.
-	mustBeOver(t, holder.Context().Done())
+	testsupport.MustBeLost(t, holder.Context().Done())
 	if _, err := holder.Token(); !errors.Is(err, lease.ErrConnectionLost) {
 		t.Errorf("the former holder's token: %v, want ErrConnectionLost", err)
 	}
-	eventually(t, "the Will is counted", func() bool { return s.Stats().AppliedWills == 1 })
+	testsupport.Eventually(t, "the Will is counted", func() bool { return s.Stats().AppliedWills == 1 })
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"github.com/tenurelock/tenure/internal/frame"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -12,36 +11,31 @@ import (
 	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 )
-
-// narrow makes the buffers of a client's socket small, so that little lies there unread.
-func (c *messenger) narrow() *messenger {
-	_ = c.conn.(*net.TCPConn).SetReadBuffer(4 << 10) // more time is needed if it fails
-	return c
-}
 
 // nothingWaits waits until all room for connections is free.
 func nothingWaits(t *testing.T, s *server.Server) {
 	t.Helper()
-	eventually(t, "the room is free", func() bool { return s.Usage().OutgoingBytes == 0 })
+	testsupport.Eventually(t, "the room is free", func() bool { return s.Usage().OutgoingBytes == 0 })
 }
 
 const large = 64 << 10 // some of it fills the buffers on the way
 
 func TestAClientThatFallsBehindOnNotificationsIsSentAwayAndItsRoomIsFree(t *testing.T) {
 	const limit = 4 * large
-	address, s := startServer(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
-	deaf, writer := rawTo(t, address, "deaf"), rawTo(t, address, "writer")
-	reader := watch(t, address, "k")
-	(&messenger{raw: deaf}).narrow()
-	deaf.do("KEYNOTIFY", "k")
+	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
+	deaf, writer := testsupport.DialRaw(t, address, "deaf"), testsupport.DialRaw(t, address, "writer")
+	reader := testsupport.WatchKey(t, address, "k")
+	(&testsupport.Messenger{RawClient: deaf}).ShrinkReadBuffer()
+	deaf.Do("KEYNOTIFY", "k")
 	value := strings.Repeat("x", large)
 	for i := 0; s.Stats().SlowReaders == 0; i++ {
-		if got := writer.do("SET", "k", value); got != "+OK\r\n" {
+		if got := writer.Do("SET", "k", value); got != "+OK\r\n" {
 			t.Fatalf("write %d: %q", i, got)
 		}
-		reader.nextNotification()
+		reader.NextNotification()
 		if got := s.Usage().OutgoingBytes; got > 2*limit {
 			t.Fatalf("%d bytes wait", got)
 		}
@@ -54,22 +48,22 @@ func TestAClientThatFallsBehindOnNotificationsIsSentAwayAndItsRoomIsFree(t *test
 	if got := s.Stats().SlowReaders; got != 1 {
 		t.Errorf("%d slow readers", got)
 	}
-	reader.mustBeSilent()
+	reader.MustBeSilent()
 }
 
 // A message of QoS 0 that does not fit is dropped, its client stays, and there is room again
 // when it has gone.
 func TestMessagesOfQoS0BeyondTheRoomOfAConnectionAreDropped(t *testing.T) {
 	const limit = 4 * large
-	address, s := startServer(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
-	deaf := hello{id: "deaf"}.join(t, address).narrow()
-	publisher, reader := hello{id: "publisher"}.join(t, address), hello{id: "reader"}.join(t, address)
-	deaf.hears("t")
-	reader.hears("t")
+	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
+	deaf := testsupport.ConnectPacket{ID: "deaf"}.Connect(t, address).ShrinkReadBuffer()
+	publisher, reader := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address), testsupport.ConnectPacket{ID: "reader"}.Connect(t, address)
+	deaf.SubscribeAll("t")
+	reader.SubscribeAll("t")
 	message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
 	for i := 0; s.Usage().DroppedMessages["connection full"] == 0; i++ {
-		publisher.send(message)
-		reader.next()
+		publisher.Send(message)
+		reader.Next()
 		if got := s.Usage().OutgoingBytes; got > 2*limit {
 			t.Fatalf("%d bytes wait", got)
 		}
@@ -80,12 +74,12 @@ func TestMessagesOfQoS0BeyondTheRoomOfAConnectionAreDropped(t *testing.T) {
 	if got := s.Stats(); got.Connected != 3 {
 		t.Errorf("%+v", got)
 	}
-	_ = deaf.conn.Close()
+	_ = deaf.Conn.Close()
 	isAway(t, s, 2)
 	nothingWaits(t, s)
 	before := s.Usage().DroppedMessages["connection full"]
-	publisher.send(message)
-	reader.next()
+	publisher.Send(message)
+	reader.Next()
 	if got := s.Usage().DroppedMessages["connection full"]; got != before {
 		t.Errorf("%d messages were dropped for a client that is gone", got-before)
 	}
@@ -94,15 +88,15 @@ func TestMessagesOfQoS0BeyondTheRoomOfAConnectionAreDropped(t *testing.T) {
 // Each may have as much as is left for all others.
 func TestAClientThatDoesNotReadLeavesRoomForOthers(t *testing.T) {
 	const all = 8 * large
-	address, s := startServer(t, server.Options{Limits: server.Limits{AllOutgoingBytes: all}})
-	deaf := hello{id: "deaf"}.join(t, address).narrow()
-	publisher := hello{id: "publisher"}.join(t, address)
-	deaf.hears("t")
+	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{AllOutgoingBytes: all}})
+	deaf := testsupport.ConnectPacket{ID: "deaf"}.Connect(t, address).ShrinkReadBuffer()
+	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
+	deaf.SubscribeAll("t")
 	message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
 	for i := 0; s.Usage().DroppedMessages["connection full"] == 0; i++ {
-		publisher.send(message)
-		publisher.write([]byte{0xc0, 0})
-		publisher.read()
+		publisher.Send(message)
+		publisher.Write([]byte{0xc0, 0})
+		publisher.Read()
 		if i > 1000 {
 			t.Fatal("nothing is dropped")
 		}
@@ -110,12 +104,12 @@ func TestAClientThatDoesNotReadLeavesRoomForOthers(t *testing.T) {
 	if got := s.Usage().OutgoingBytes; got > all/2 {
 		t.Errorf("one connection has %d bytes of %d", got, all)
 	}
-	reader := hello{id: "reader"}.join(t, address)
-	reader.hears("u")
+	reader := testsupport.ConnectPacket{ID: "reader"}.Connect(t, address)
+	reader.SubscribeAll("u")
 	message.Topic = "u"
-	publisher.send(message)
-	if got := reader.next(); len(got.payload) != large {
-		t.Errorf("%d bytes came", len(got.payload))
+	publisher.Send(message)
+	if got := reader.Next(); len(got.Payload) != large {
+		t.Errorf("%d bytes came", len(got.Payload))
 	}
 }
 
@@ -133,41 +127,41 @@ func TestASessionHasRoomForSoManyMessages(t *testing.T) {
 		{"bytes of all", server.Limits{AllSessionBytes: 10 * size}, 4, "sessions full"}, // half of them
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			address, s := startServer(t, server.Options{Limits: test.limits})
-			login := hello{id: "p", resume: true, expiry: 600, properties: rawmqtt.Body{wire.ReceiveMaximum}.Uint16(2)}
-			c, publisher := login.join(t, address), hello{id: "publisher"}.join(t, address)
-			c.hears("t")
+			address, s := testsupport.StartServer(t, server.Options{Limits: test.limits})
+			login := testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: 600, Properties: rawmqtt.Body{wire.ReceiveMaximum}.Uint16(2)}
+			c, publisher := login.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
+			c.SubscribeAll("t")
 			var payloads []string
-			for _, number := range numbered(8) {
+			for _, number := range testsupport.Numbered(8) {
 				payloads = append(payloads, number+strings.Repeat("x", size-len(number)))
 			}
-			publisher.tells("t", payloads[0])
-			sent := c.next() // and not acknowledged
-			_ = c.conn.Close()
+			publisher.MustPublish("t", payloads[0])
+			sent := c.Next() // and not acknowledged
+			_ = c.Conn.Close()
 			isAway(t, s, 1)
-			publisher.tells("t", payloads[1:]...)
+			publisher.MustPublish("t", payloads[1:]...)
 			usage := s.Usage()
 			if got := usage.DroppedMessages[test.why]; usage.WaitingMessages != int64(test.fit) || got != uint64(8-test.fit) || usage.WaitingBytes < int64(test.fit*size) {
 				t.Errorf("%+v", usage)
 			}
-			other := hello{id: "other"}.join(t, address)
-			other.hears("t")                  // has room of its own
-			publisher.tells("t", payloads[7]) // which fits there only
-			other.mustHear(payloads[7])
-			c = login.join(t, address)
-			for i, h := range c.mustHear(payloads[:test.fit]...) {
-				if h.dup != (i == 0) || i == 0 && h.id != sent.id {
-					t.Errorf("message %d: dup %v, packet identifier %d", i, h.dup, h.id)
+			other := testsupport.ConnectPacket{ID: "other"}.Connect(t, address)
+			other.SubscribeAll("t")                 // has room of its own
+			publisher.MustPublish("t", payloads[7]) // which fits there only
+			other.MustReceive(payloads[7])
+			c = login.Connect(t, address)
+			for i, h := range c.MustReceive(payloads[:test.fit]...) {
+				if h.Dup != (i == 0) || i == 0 && h.ID != sent.ID {
+					t.Errorf("message %d: dup %v, packet identifier %d", i, h.Dup, h.ID)
 				}
 			}
-			eventually(t, "the acknowledgements are read", func() bool { return s.Usage().WaitingMessages == 0 })
-			_ = c.conn.Close()
+			testsupport.Eventually(t, "the acknowledgements are read", func() bool { return s.Usage().WaitingMessages == 0 })
+			_ = c.Conn.Close()
 			isAway(t, s, 2)
-			publisher.tells("t", payloads[0])
-			other.mustHear(payloads[0])
-			eventually(t, "one waits", func() bool { return s.Usage().WaitingMessages == 1 })
-			login.resume = false // which ends the session
-			login.join(t, address)
+			publisher.MustPublish("t", payloads[0])
+			other.MustReceive(payloads[0])
+			testsupport.Eventually(t, "one waits", func() bool { return s.Usage().WaitingMessages == 1 })
+			login.Resume = false // which ends the session
+			login.Connect(t, address)
 			if usage := s.Usage(); usage.WaitingMessages != 0 || usage.WaitingBytes != 0 || usage.Subscriptions != 1 {
 				t.Errorf("after the session: %+v", usage)
 			}
@@ -182,30 +176,30 @@ func TestAClientMayHaveAThousandSubscriptionsUnlessOptionsSayOtherwise(t *testin
 		code        byte
 	}{{0, 1000, false, 0x97}, {0, 1000, true, 0x80}, {7, 7, false, 0x97}} {
 		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
-			address, s := startServer(t, server.Options{Limits: server.Limits{Subscriptions: test.limit}})
-			c := hello{id: "p", old: test.old}.join(t, address)
-			for _, filters := range slices.Collect(slices.Chunk(numbered(test.most), 100)) {
-				c.hears(filters...)
+			address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{Subscriptions: test.limit}})
+			c := testsupport.ConnectPacket{ID: "p", Old: test.old}.Connect(t, address)
+			for _, filters := range slices.Collect(slices.Chunk(testsupport.Numbered(test.most), 100)) {
+				c.SubscribeAll(filters...)
 			}
 			mustGet := func(want byte, filter string) {
 				t.Helper()
-				if codes := c.follow(1, 0, filter); codes[0] != want {
+				if codes := c.Filter(1, 0, filter); codes[0] != want {
 					t.Errorf("SUBACK %#x for %q, want %#x", codes[0], filter, want)
 				}
 			}
-			if codes := c.follow(1, 0, "more", "00000", "$share/g/more"); !bytes.Equal(codes, []byte{test.code, 1, test.code}) {
+			if codes := c.Filter(1, 0, "more", "00000", "$share/g/more"); !bytes.Equal(codes, []byte{test.code, 1, test.code}) {
 				t.Errorf("SUBACK %x", codes)
 			}
 			if got := s.Usage().Subscriptions; got != test.most {
 				t.Errorf("%d subscriptions", got)
 			}
-			hello{id: "q"}.join(t, address).hears("more") // each client has its own
+			testsupport.ConnectPacket{ID: "q"}.Connect(t, address).SubscribeAll("more") // each client has its own
 			body := rawmqtt.Body(nil).Uint16(9)
 			if !test.old {
 				body = body.Properties(nil)
 			}
-			c.write(rawmqtt.Packet(wire.Unsubscribe, 2, body.Text("00000")))
-			c.read()
+			c.Write(rawmqtt.Packet(wire.Unsubscribe, 2, body.Text("00000")))
+			c.Read()
 			mustGet(1, "more")
 			mustGet(test.code, "00000")
 		})
@@ -214,62 +208,64 @@ func TestAClientMayHaveAThousandSubscriptionsUnlessOptionsSayOtherwise(t *testin
 
 // The session of one client too many ends with its connection, which is served like any.
 func TestAUserHasSoManySessionsThatAreKept(t *testing.T) {
-	address, s := startServer(t, server.Options{Authenticator: rules{}, Limits: server.Limits{SessionsPerUser: 2}})
-	login := func(id, user string) hello { return hello{id: id, user: user, resume: true, expiry: 600} }
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: testsupport.Rules{}, Limits: server.Limits{SessionsPerUser: 2}})
+	login := func(id, user string) testsupport.ConnectPacket {
+		return testsupport.ConnectPacket{ID: id, User: user, Resume: true, Expiry: 600}
+	}
 	var ids []string
-	var clients []*messenger
+	var clients []*testsupport.Messenger
 	for i := range 4 { // connected clients are not limited
 		ids = append(ids, fmt.Sprint("c", i))
-		c := login(ids[i], "alice").join(t, address)
-		c.hears("t")
+		c := login(ids[i], "alice").Connect(t, address)
+		c.SubscribeAll("t")
 		clients = append(clients, c)
 	}
 	for i, c := range clients {
 		if i%2 == 0 {
-			c.farewell()
+			c.Disconnect()
 		} else {
-			_ = c.conn.Close()
+			_ = c.Conn.Close()
 		}
 		isAway(t, s, len(clients)-i-1)
 	}
-	bob := login("b", "bob").join(t, address)
-	bob.hears("t")
-	bob.farewell()
+	bob := login("b", "bob").Connect(t, address)
+	bob.SubscribeAll("t")
+	bob.Disconnect()
 	isAway(t, s, 0)
 	if got := s.Usage(); got.Sessions != 3 || got.Subscriptions != 3 {
 		t.Errorf("kept: %+v", got)
 	}
-	if !login("b", "bob").join(t, address).present {
+	if !login("b", "bob").Connect(t, address).Present {
 		t.Error("the session of another user was not kept")
 	}
 	for i, id := range ids {
-		if got := login(id, "alice").join(t, address).present; got != (i < 2) {
+		if got := login(id, "alice").Connect(t, address).Present; got != (i < 2) {
 			t.Errorf("the session of client %d is present: %v", i, got)
 		}
 	}
 	isAway(t, s, 5)
 	// A session that was taken up again, or has ended, makes room.
-	hello{id: "c0", user: "alice"}.join(t, address).farewell()
+	testsupport.ConnectPacket{ID: "c0", User: "alice"}.Connect(t, address).Disconnect()
 	isAway(t, s, 4)
-	c := login("c4", "alice").join(t, address)
-	c.farewell()
+	c := login("c4", "alice").Connect(t, address)
+	c.Disconnect()
 	isAway(t, s, 4)
-	if !login("c4", "alice").join(t, address).present {
+	if !login("c4", "alice").Connect(t, address).Present {
 		t.Error("there was no room")
 	}
 }
 
 func TestAServerRetainsNothingUnlessOptionsSaySo(t *testing.T) {
-	address, s := startServer(t, server.Options{})
+	address, s := testsupport.StartServer(t, server.Options{})
 	unavailable := []byte{wire.RetainAvailable, 0}
-	_, connack := hello{id: "p"}.try(t, address)
+	_, connack := testsupport.ConnectPacket{ID: "p"}.TryConnect(t, address)
 	if !bytes.Contains(connack, unavailable) {
 		t.Errorf("CONNACK %x", connack)
 	}
 	for _, old := range []bool{false, true} {
-		c := hello{id: "p", old: old}.join(t, address)
-		c.send(rawmqtt.Message{Topic: "t", Payload: []byte("x"), Retain: true})
-		if code := c.mustEnd(); code != 0x9a && !(old && code <= 0) {
+		c := testsupport.ConnectPacket{ID: "p", Old: old}.Connect(t, address)
+		c.Send(rawmqtt.Message{Topic: "t", Payload: []byte("x"), Retain: true})
+		if code := c.MustBeClosed(); code != 0x9a && !(old && code <= 0) {
 			t.Errorf("MQTT 3.1.1: %v, DISCONNECT %#x", old, code)
 		}
 		will := willOf("t", 0)
@@ -278,25 +274,25 @@ func TestAServerRetainsNothingUnlessOptionsSaySo(t *testing.T) {
 		if old {
 			want, will.Properties = 5, nil
 		}
-		if _, connack := (hello{id: "p", old: old, will: will}).try(t, address); connack == nil || codeOf(connack) != want {
+		if _, connack := (testsupport.ConnectPacket{ID: "p", Old: old, Will: will}).TryConnect(t, address); connack == nil || codeOf(connack) != want {
 			t.Errorf("MQTT 3.1.1: %v, CONNACK %x for a retained Will", old, connack)
 		}
 	}
 	if got := s.Usage().RetainedMessages; got != 0 {
 		t.Errorf("%d messages are retained", got)
 	}
-	retaining := start(t, server.Options{Retain: true})
-	if _, connack := (hello{id: "p"}).try(t, retaining); bytes.Contains(connack, unavailable) {
+	retaining := testsupport.Start(t, server.Options{Retain: true})
+	if _, connack := (testsupport.ConnectPacket{ID: "p"}).TryConnect(t, retaining); bytes.Contains(connack, unavailable) {
 		t.Errorf("a server that retains says CONNACK %x", connack)
 	}
 }
 
 func TestRetainedMessagesHaveBoundsAndHandling(t *testing.T) {
-	address, s := startServer(t, server.Options{Retain: true, Limits: server.Limits{RetainedMessages: 3, RetainedBytes: 4000}})
-	publisher := hello{id: "publisher"}.join(t, address)
+	address, s := testsupport.StartServer(t, server.Options{Retain: true, Limits: server.Limits{RetainedMessages: 3, RetainedBytes: 4000}})
+	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
 	retain := func(want byte, topic, payload string, properties ...byte) {
 		t.Helper()
-		got := publisher.publish(rawmqtt.Message{Topic: topic, Payload: []byte(payload), Retain: true, Properties: properties})
+		got := publisher.Publish(rawmqtt.Message{Topic: topic, Payload: []byte(payload), Retain: true, Properties: properties})
 		if got == 0x10 { // no subscriber
 			got = 0
 		}
@@ -311,37 +307,37 @@ func TestRetainedMessagesHaveBoundsAndHandling(t *testing.T) {
 	retain(0, "b", "four", rawmqtt.Body{wire.MessageExpiry}.Uint32(100)...)
 	retain(0x97, "a/2", strings.Repeat("x", 4000)) // and nothing is left of what it replaces
 	retain(0, "a/2", "two")
-	old := hello{id: "old", old: true}.join(t, address)
-	old.send(rawmqtt.Message{Topic: "c", QoS: 1, ID: 3, Retain: true, Payload: []byte("x")})
-	if got := old.read(); string(got) != "\x40\x02\x00\x03" {
+	old := testsupport.ConnectPacket{ID: "old", Old: true}.Connect(t, address)
+	old.Send(rawmqtt.Message{Topic: "c", QoS: 1, ID: 3, Retain: true, Payload: []byte("x")})
+	if got := old.Read(); string(got) != "\x40\x02\x00\x03" {
 		t.Errorf("PUBACK %x", got)
 	}
 	if got := s.Usage(); got.RetainedMessages != 3 || got.DroppedMessages["not retained"] != 3 {
 		t.Errorf("%+v", got)
 	}
-	c := hello{id: "p"}.join(t, address)
-	c.hears("end")
+	c := testsupport.ConnectPacket{ID: "p"}.Connect(t, address)
+	c.SubscribeAll("end")
 	hear := func(options byte, filter string, want ...string) {
 		t.Helper()
-		c.follow(options, 0, filter)
-		publisher.tells("end", "the end")
-		for _, h := range c.mustHear(append(want, "the end")...) {
-			if h.retain != (h.topic != "end") {
+		c.Filter(options, 0, filter)
+		publisher.MustPublish("end", "the end")
+		for _, h := range c.MustReceive(append(want, "the end")...) {
+			if h.Retain != (h.Topic != "end") {
 				t.Errorf("%+v", h)
 			}
-			if h.topic == "b" && (h.expiry > 100 || h.expiry < 60) {
-				t.Errorf("good for %d s", h.expiry)
+			if h.Topic == "b" && (h.Expiry > 100 || h.Expiry < 60) {
+				t.Errorf("good for %d s", h.Expiry)
 			}
 		}
 	}
 	hear(1, "a/+", "one", "two")
-	hear(1, "a/+", "one", "two") // asked again
-	hear(1|retainIfNew, "a/+")   // not new
-	hear(0|retainIfNew, "#", "one", "two", "four")
-	hear(1|retainNever, "b")
+	hear(1, "a/+", "one", "two")           // asked again
+	hear(1|testsupport.RetainIfNew, "a/+") // not new
+	hear(0|testsupport.RetainIfNew, "#", "one", "two", "four")
+	hear(1|testsupport.RetainNever, "b")
 	hear(1, "$share/g/b")
-	c.unsubscribe("#")
-	c.unsubscribe("a/+")
+	c.Unsubscribe("#")
+	c.Unsubscribe("a/+")
 	retain(0, "a/1", "")
 	hear(1, "a/#", "two")
 	if got := s.Usage().RetainedMessages; got != 2 {
@@ -350,22 +346,22 @@ func TestRetainedMessagesHaveBoundsAndHandling(t *testing.T) {
 }
 
 func TestARetainedMessageThatHasExpiredComesNoMore(t *testing.T) {
-	address, s := startServer(t, server.Options{Retain: true, Limits: server.Limits{RetainedMessages: 1}})
-	publisher := hello{id: "publisher"}.join(t, address)
-	publisher.publish(rawmqtt.Message{Topic: "t", Retain: true, Payload: []byte("x"), Properties: rawmqtt.Body{wire.MessageExpiry}.Uint32(1)})
-	eventually(t, "it is freed", func() bool { return s.Usage().RetainedMessages == 0 && s.Usage().RetainedBytes == 0 })
-	c := hello{id: "p"}.join(t, address)
-	c.hears("t", "z")
-	publisher.tells("z", "the end")
-	c.mustHear("the end")
+	address, s := testsupport.StartServer(t, server.Options{Retain: true, Limits: server.Limits{RetainedMessages: 1}})
+	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
+	publisher.Publish(rawmqtt.Message{Topic: "t", Retain: true, Payload: []byte("x"), Properties: rawmqtt.Body{wire.MessageExpiry}.Uint32(1)})
+	testsupport.Eventually(t, "it is freed", func() bool { return s.Usage().RetainedMessages == 0 && s.Usage().RetainedBytes == 0 })
+	c := testsupport.ConnectPacket{ID: "p"}.Connect(t, address)
+	c.SubscribeAll("t", "z")
+	publisher.MustPublish("z", "the end")
+	c.MustReceive("the end")
 }
 
 // Watches of all clients have a bound that one client cannot take up.
 func TestAllWatchesHaveABound(t *testing.T) {
-	address, s := startServer(t, server.Options{Store: statestore.Options{MaxWatches: 1000, MaxAllWatchBytes: 100_000, MaxWatchBytes: 100_000}})
-	greedy, modest := rawTo(t, address, "greedy"), rawTo(t, address, "modest")
+	address, s := testsupport.StartServer(t, server.Options{Store: statestore.Options{MaxWatches: 1000, MaxAllWatchBytes: 100_000, MaxWatchBytes: 100_000}})
+	greedy, modest := testsupport.DialRaw(t, address, "greedy"), testsupport.DialRaw(t, address, "modest")
 	n := 0
-	for ; greedy.do("KEYNOTIFY", fmt.Sprint("k", n)) == "+OK\r\n"; n++ {
+	for ; greedy.Do("KEYNOTIFY", fmt.Sprint("k", n)) == "+OK\r\n"; n++ {
 		if n > 1000 {
 			t.Fatal("there is no bound")
 		}
@@ -373,9 +369,9 @@ func TestAllWatchesHaveABound(t *testing.T) {
 	if got := s.Usage().Store; got.Watches != n || got.WatchBytes > 100_000 {
 		t.Errorf("%d watches: %+v", n, got)
 	}
-	_ = greedy.conn.Close()
+	_ = greedy.Conn.Close()
 	isAway(t, s, 1)
-	if got := modest.do("KEYNOTIFY", "k"); got != "+OK\r\n" {
+	if got := modest.Do("KEYNOTIFY", "k"); got != "+OK\r\n" {
 		t.Errorf("after the client is gone: %q", got)
 	}
 	if got := s.Usage().Store.Watches; got != 1 {

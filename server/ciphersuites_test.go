@@ -11,6 +11,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -22,13 +23,13 @@ func onlyCBC(config *tls.Config) *tls.Config {
 }
 
 func TestTheServerRefusesCipherSuitesWithoutAuthenticatedEncryption(t *testing.T) {
-	ca := newAuthority(t)
+	ca := testsupport.NewAuthority(t)
 	ofServer := func() *tls.Config {
-		return &tls.Config{Certificates: []tls.Certificate{ca.issue(pkix.Name{CommonName: "server"})}}
+		return &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
 	}
 	options := server.Options{TLS: ofServer()}
-	address := start(t, options)
-	chosen := start(t, server.Options{TLS: onlyCBC(ofServer())})
+	address := testsupport.Start(t, options)
+	chosen := testsupport.Start(t, server.Options{TLS: onlyCBC(ofServer())})
 	for _, test := range []struct {
 		name, address string
 		client        *tls.Config
@@ -42,8 +43,8 @@ func TestTheServerRefusesCipherSuitesWithoutAuthenticatedEncryption(t *testing.T
 		{"suites that the program chose", chosen, onlyCBC(&tls.Config{}), true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			test.client.RootCAs = ca.pool
-			conn, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", test.address, test.client)
+			test.client.RootCAs = ca.Pool
+			conn, err := tls.DialWithDialer(&net.Dialer{Timeout: testsupport.Patience}, "tcp", test.address, test.client)
 			if (err == nil) != test.admitted {
 				t.Errorf("the handshake ends with %v", err)
 			}
@@ -58,14 +59,14 @@ func TestTheServerRefusesCipherSuitesWithoutAuthenticatedEncryption(t *testing.T
 }
 
 // listenCBC is a broker that speaks only CBC. It sends what it made of each handshake.
-func listenCBC(t *testing.T, ca *authority) (address string, handshakes <-chan error) {
+func listenCBC(t *testing.T, ca *testsupport.Authority) (address string, handshakes <-chan error) {
 	t.Helper()
 	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = socket.Close() })
-	config := onlyCBC(&tls.Config{Certificates: []tls.Certificate{ca.issue(pkix.Name{CommonName: "broker"})}})
+	config := onlyCBC(&tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "broker"})}})
 	results := make(chan error, 64)
 	go func() { // until the socket is closed
 		for {
@@ -73,7 +74,7 @@ func listenCBC(t *testing.T, ca *authority) (address string, handshakes <-chan e
 			if err != nil {
 				return
 			}
-			_ = conn.SetDeadline(time.Now().Add(patience))
+			_ = conn.SetDeadline(time.Now().Add(testsupport.Patience))
 			result := tls.Server(conn, config).Handshake()
 			_ = conn.Close()
 			select {
@@ -86,9 +87,9 @@ func listenCBC(t *testing.T, ca *authority) (address string, handshakes <-chan e
 }
 
 func TestTheClientRefusesABrokerWithoutAuthenticatedEncryption(t *testing.T) {
-	ca := newAuthority(t)
+	ca := testsupport.NewAuthority(t)
 	address, _ := listenCBC(t, ca)
-	config := &tls.Config{RootCAs: ca.pool}
+	config := &tls.Config{RootCAs: ca.Pool}
 	err := whyNot(t, "mqtts://"+address, transport.Options{TLS: transport.TLSOptions{Config: config}})
 	if !strings.Contains(err.Error(), "handshake failure") {
 		t.Errorf("the client: %v", err)
@@ -99,9 +100,9 @@ func TestTheClientRefusesABrokerWithoutAuthenticatedEncryption(t *testing.T) {
 }
 
 func TestAStoreDoesNotAttachWithoutAuthenticatedEncryption(t *testing.T) {
-	ca := newAuthority(t)
+	ca := testsupport.NewAuthority(t)
 	address, handshakes := listenCBC(t, ca)
-	config := &tls.Config{RootCAs: ca.pool}
+	config := &tls.Config{RootCAs: ca.Pool}
 	store, err := server.Attach("mqtts://"+address, server.AttachOptions{TLS: config, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

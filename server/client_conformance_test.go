@@ -7,6 +7,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore/statestoretest"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -24,7 +25,7 @@ func TestTheProtocolTravelsUnchangedThroughOurClient(t *testing.T) {
 	bothWays(t, func(t *testing.T, client transport.Options) {
 		statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
 			s := &overTransport{options: client}
-			s.address = start(t, server.Options{Store: options.Store, Dialect: options.Dialect, Authorizer: &s.overMQTT})
+			s.Address = testsupport.Start(t, server.Options{Store: options.Store, Dialect: options.Dialect, Authorizer: &s.Store})
 			check(t, s)
 		})
 	})
@@ -32,7 +33,7 @@ func TestTheProtocolTravelsUnchangedThroughOurClient(t *testing.T) {
 
 // overTransport is a server that is reached as the library's clients reach it.
 type overTransport struct {
-	overMQTT
+	testsupport.Store
 	options transport.Options
 }
 
@@ -41,7 +42,7 @@ type overTransport struct {
 func (s *overTransport) Connect(t testing.TB, clientID string) statestoretest.Client {
 	t.Helper()
 	s.options.ClientID = clientID
-	conn, err := transport.NewConn("mqtt://"+s.address, s.options)
+	conn, err := transport.NewConn("mqtt://"+s.Address, s.options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +70,7 @@ func (c *transportClient) Do(request statestoretest.Request) (statestoretest.Rep
 	if err != nil {
 		return statestoretest.Reply{}, err
 	}
-	c.store.denied.Store(request.Denied)
+	c.store.Denied.Store(request.Denied)
 	reply, err := c.conn.RoundTrip(c.t.Context(), transport.Request{
 		Payload:      request.Payload,
 		Timestamp:    timestamp,
@@ -95,7 +96,7 @@ func (c *transportClient) Notifications(wanted int) []statestoretest.Notificatio
 			c.t.Fatal("a notification is missing")
 		}
 	}
-	if _, err := c.Do(statestoretest.Request{Payload: command("GET", "is anything before me?")}); err != nil {
+	if _, err := c.Do(statestoretest.Request{Payload: testsupport.Command("GET", "is anything before me?")}); err != nil {
 		c.t.Fatal(err)
 	}
 	for len(c.notified) > 0 {
@@ -107,6 +108,6 @@ func (c *transportClient) Notifications(wanted int) []statestoretest.Notificatio
 func (c *transportClient) Drop() {
 	_ = c.conn.Close()
 	// The store has noticed when the next connection of the name is established.
-	again := connect(c.t, c.store.address, c.conn.ClientID(), nil)
-	_ = again.paho.Disconnect(&paho.Disconnect{})
+	again := testsupport.Connect(c.t, c.store.Address, c.conn.ClientID(), nil)
+	_ = again.Paho.Disconnect(&paho.Disconnect{})
 }

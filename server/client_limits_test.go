@@ -10,6 +10,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -17,9 +18,9 @@ import (
 func TestTheClientKeepsToTheReceiveMaximumOfTheServer(t *testing.T) {
 	bothWays(t, func(t *testing.T, options transport.Options) {
 		const receiveMaximum, requests = 3, 20
-		through := newProxy(t, start(t, server.Options{Store: statestore.Options{DedupWindow: receiveMaximum}}))
-		client := dial(t, through.address(), options)
-		through.hold(answers) // acknowledgements among them
+		through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{Store: statestore.Options{DedupWindow: receiveMaximum}}))
+		client := testsupport.Dial(t, through.Address(), options)
+		through.Hold(testsupport.ToClient) // acknowledgements among them
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
 		results := make(chan error, requests)
@@ -41,7 +42,7 @@ func TestTheClientKeepsToTheReceiveMaximumOfTheServer(t *testing.T) {
 		if sent != receiveMaximum {
 			t.Errorf("%d requests were sent, and none is acknowledged", sent)
 		}
-		through.release(answers)
+		through.Release(testsupport.ToClient)
 		for i := range requests {
 			if _, err := client.Set(t.Context(), fmt.Sprint("k", i), nil, transport.SetOptions{}); err != nil {
 				t.Errorf("after the acknowledgements: %v", err)
@@ -55,8 +56,8 @@ func TestTheClientKeepsToTheReceiveMaximumOfTheServer(t *testing.T) {
 
 func TestAWatchThatNobodyReadsDelaysNoReply(t *testing.T) {
 	bothWays(t, func(t *testing.T, options transport.Options) {
-		address := start(t, server.Options{})
-		client, other := dial(t, address, options), dial(t, address, transport.Options{})
+		address := testsupport.Start(t, server.Options{})
+		client, other := testsupport.Dial(t, address, options), testsupport.Dial(t, address, transport.Options{})
 		if _, err := client.Watch("k"); err != nil {
 			t.Fatal(err)
 		}

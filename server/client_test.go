@@ -9,38 +9,18 @@ import (
 	"testing"
 	"time"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
-	"github.com/mochi-mqtt/server/v2/listeners"
-	"github.com/mochi-mqtt/server/v2/packets"
-
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// dial returns our client, connected, until the test ends.
-func dial(t *testing.T, address string, options transport.Options) *transport.Client {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	client, err := transport.Dial(ctx, "mqtt://"+address, options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := client.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
-	return client
-}
-
 func TestTheClientGetsEachOutcomeOfTheStore(t *testing.T) {
 	ctx := t.Context()
-	client := dial(t, start(t, server.Options{Store: statestore.Options{MaxKeys: 2}}), transport.Options{})
+	client := testsupport.Dial(t, testsupport.Start(t, server.Options{Store: statestore.Options{MaxKeys: 2}}), transport.Options{})
 	key := "any \x00 bytes +/#"
 	first, err := client.Set(ctx, key, []byte("v"), transport.SetOptions{TTL: time.Minute})
 	if err != nil || first.IsZero() {
@@ -95,7 +75,7 @@ func TestASetThatAsksForPersistenceIsTakenByEveryStoreOfOurs(t *testing.T) {
 		name  string
 		start func(t *testing.T) (address string)
 	}{
-		{"our server", func(t *testing.T) string { return start(t, server.Options{}) }},
+		{"our server", func(t *testing.T) string { return testsupport.Start(t, server.Options{}) }},
 		{"attached", func(t *testing.T) string {
 			address := mosquitto.Start(t, "").Address
 			attach(t, address, server.AttachOptions{})
@@ -103,8 +83,8 @@ func TestASetThatAsksForPersistenceIsTakenByEveryStoreOfOurs(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			client := dial(t, test.start(t), transport.Options{})
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			client := testsupport.Dial(t, test.start(t), transport.Options{})
+			ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
 			defer cancel()
 			if _, err := client.Set(ctx, "k", []byte("v"), transport.SetOptions{Persist: true}); err != nil {
 				t.Fatal(err)
@@ -117,40 +97,40 @@ func TestASetThatAsksForPersistenceIsTakenByEveryStoreOfOurs(t *testing.T) {
 }
 
 func TestARequestUnderWayFailsAtOnceAsUnknownWhenTheConnectionDrops(t *testing.T) {
-	through := newProxy(t, start(t, server.Options{}))
-	client := dial(t, through.address(), transport.Options{})
-	through.hold(answers)
+	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{}))
+	client := testsupport.Dial(t, through.Address(), transport.Options{})
+	through.Hold(testsupport.ToClient)
 	failed := make(chan error, 1)
 	go func() {
 		_, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{})
 		failed <- err
 	}()
-	other := dial(t, *through.target.Load(), transport.Options{})
+	other := testsupport.Dial(t, *through.Target.Load(), transport.Options{})
 	for { // it was applied, and the answer is held
 		if entry, err := other.Get(t.Context(), "k"); err != nil || entry.Exists {
 			break
 		}
 	}
 	began := time.Now()
-	through.release(answers)
-	through.cut()
+	through.Release(testsupport.ToClient)
+	through.Cut()
 	select {
 	case err := <-failed:
 		// The answer may have slipped through as the hold ended.
 		if err != nil && !errors.Is(err, transport.ErrOutcomeUnknown) {
 			t.Errorf("after %v: %v, want ErrOutcomeUnknown", time.Since(began), err)
 		}
-	case <-time.After(patience):
+	case <-time.After(testsupport.Patience):
 		t.Error("it hangs")
 	}
 }
 
 func TestInvariant21ARequestThatWaitsForAConnectionIsSentInTimeOrNever(t *testing.T) {
-	address := start(t, server.Options{})
-	through := newProxy(t, address)
-	client, other := dial(t, through.address(), transport.Options{}), dial(t, address, transport.Options{})
-	through.refuses(true)
-	through.cut()
+	address := testsupport.Start(t, server.Options{})
+	through := testsupport.NewProxy(t, address)
+	client, other := testsupport.Dial(t, through.Address(), transport.Options{}), testsupport.Dial(t, address, transport.Options{})
+	through.Refuse(true)
+	through.Cut()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	for { // until the loss was noticed
@@ -168,7 +148,7 @@ func TestInvariant21ARequestThatWaitsForAConnectionIsSentInTimeOrNever(t *testin
 		_, err := client.Set(t.Context(), "later", nil, transport.SetOptions{})
 		waiting <- err
 	}()
-	through.refuses(false)
+	through.Refuse(false)
 	if err := await.Receive(waiting); err != nil {
 		t.Errorf("a Set that could wait: %v", err)
 	}
@@ -178,9 +158,9 @@ func TestInvariant21ARequestThatWaitsForAConnectionIsSentInTimeOrNever(t *testin
 }
 
 func TestInvariant27AfterAReconnectWatchesAreRegisteredAndReadAgain(t *testing.T) {
-	address := start(t, server.Options{})
-	through := newProxy(t, address)
-	client, other := dial(t, through.address(), transport.Options{}), dial(t, address, transport.Options{})
+	address := testsupport.Start(t, server.Options{})
+	through := testsupport.NewProxy(t, address)
+	client, other := testsupport.Dial(t, through.Address(), transport.Options{}), testsupport.Dial(t, address, transport.Options{})
 	watch, err := client.Watch("k")
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +170,7 @@ func TestInvariant27AfterAReconnectWatchesAreRegisteredAndReadAgain(t *testing.T
 		select {
 		case change := <-watch.Changes():
 			return change
-		case <-time.After(patience):
+		case <-time.After(testsupport.Patience):
 			t.Fatal("no change arrives")
 			return transport.Change{}
 		}
@@ -208,10 +188,10 @@ func TestInvariant27AfterAReconnectWatchesAreRegisteredAndReadAgain(t *testing.T
 	if change := next(); string(change.Value) != "1" || change.Missed || change.Version.IsZero() {
 		t.Errorf("after the first Set: %+v", change)
 	}
-	through.refuses(true)
-	through.cut()
+	through.Refuse(true)
+	through.Cut()
 	set("2") // nobody is told
-	through.refuses(false)
+	through.Refuse(false)
 	if change := next(); string(change.Value) != "2" || !change.Missed {
 		t.Errorf("after the reconnect: %+v, want the value 2 and Missed", change)
 	}
@@ -232,10 +212,10 @@ func TestInvariant27AfterAReconnectWatchesAreRegisteredAndReadAgain(t *testing.T
 }
 
 func TestInvariant46ATakenOverClientGivesUp(t *testing.T) {
-	through := newProxy(t, start(t, server.Options{}))
-	first := dial(t, through.address(), transport.Options{ClientID: "twin"})
-	second := dial(t, through.address(), transport.Options{ClientID: "twin"})
-	deadline := time.Now().Add(patience)
+	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{}))
+	first := testsupport.Dial(t, through.Address(), transport.Options{ClientID: "twin"})
+	second := testsupport.Dial(t, through.Address(), transport.Options{ClientID: "twin"})
+	deadline := time.Now().Add(testsupport.Patience)
 	for {
 		_, err := first.Get(t.Context(), "k")
 		if errors.Is(err, transport.ErrSessionTakenOver) && errors.Is(err, transport.ErrNotSent) {
@@ -250,18 +230,18 @@ func TestInvariant46ATakenOverClientGivesUp(t *testing.T) {
 			t.Errorf("the second client: %v", err)
 		}
 	}
-	if got := through.accepted.Load(); got != 2 {
+	if got := through.Accepted.Load(); got != 2 {
 		t.Errorf("%d connections, want 2: the first client must not come back", got)
 	}
 }
 
 func TestTheClientOutlivesAServerThatStopsAndStarts(t *testing.T) {
-	through := newProxy(t, start(t, server.Options{}))
-	client := dial(t, through.address(), transport.Options{})
+	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{}))
+	client := testsupport.Dial(t, through.Address(), transport.Options{})
 	for range 3 {
-		target := start(t, server.Options{})
-		through.target.Store(&target)
-		through.cut()
+		target := testsupport.Start(t, server.Options{})
+		through.Target.Store(&target)
+		through.Cut()
 		if _, err := client.Get(t.Context(), "k"); errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrNotSent) {
 			_, err = client.Get(t.Context(), "k") // the loss had not been noticed
 			if err != nil {
@@ -287,7 +267,7 @@ func TestDialSaysWhyItFailed(t *testing.T) {
 		t.Errorf("nobody listens: %v", err)
 	}
 
-	broker := startBroker(t, &picky{})
+	broker := testsupport.StartBroker(t, &testsupport.PasswordBroker{})
 	_, err = transport.Dial(t.Context(), "mqtt://"+broker, transport.Options{Username: "u", Password: []byte("wrong")})
 	var refused *transport.ConnectError
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "check user name and password") {
@@ -296,83 +276,31 @@ func TestDialSaysWhyItFailed(t *testing.T) {
 }
 
 func TestABrokerWithoutAStoreIsToldByName(t *testing.T) {
-	client := dial(t, startBroker(t, &picky{puback: 0x10}), transport.Options{Username: "u", Password: []byte("right")})
+	client := testsupport.Dial(t, testsupport.StartBroker(t, &testsupport.PasswordBroker{Puback: 0x10}), transport.Options{Username: "u", Password: []byte("right")})
 	if _, err := client.Get(t.Context(), "k"); !errors.Is(err, transport.ErrNoStore) || errors.Is(err, transport.ErrOutcomeUnknown) {
 		t.Errorf("Get: %v, want ErrNoStore", err)
 	}
-	client = dial(t, startBroker(t, &picky{puback: 0x87}), transport.Options{Username: "u", Password: []byte("right")})
+	client = testsupport.Dial(t, testsupport.StartBroker(t, &testsupport.PasswordBroker{Puback: 0x87}), transport.Options{Username: "u", Password: []byte("right")})
 	var rejected *transport.RejectedError
 	if _, err := client.Get(t.Context(), "k"); !errors.Is(err, transport.ErrNotAuthorized) || !errors.As(err, &rejected) {
 		t.Errorf("Get: %v, want ErrNotAuthorized", err)
 	}
 }
 
-// picky is a broker's hook that wants a password and acknowledges requests with a
-// reason code.
-type picky struct {
-	mqtt.HookBase
-	puback byte
-}
-
-func (*picky) ID() string { return "picky" }
-
-func (*picky) Provides(call byte) bool {
-	return call == mqtt.OnConnectAuthenticate || call == mqtt.OnACLCheck || call == mqtt.OnPacketEncode
-}
-
-func (*picky) OnConnectAuthenticate(_ *mqtt.Client, pk packets.Packet) bool {
-	return string(pk.Connect.Password) == "right"
-}
-
-func (*picky) OnACLCheck(*mqtt.Client, string, bool) bool { return true }
-
-func (h *picky) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet {
-	if pk.FixedHeader.Type == packets.Puback {
-		pk.ReasonCode = h.puback
-	}
-	return pk
-}
-
-// startBroker runs a broker without a store until the test ends.
-func startBroker(t *testing.T, hook mqtt.Hook) (address string) {
-	t.Helper()
-	return serveBroker(t, mqtt.New(&mqtt.Options{Logger: discard}), hook)
-}
-
-// serveBroker is startBroker for a hook that needs to know its broker.
-func serveBroker(t *testing.T, broker *mqtt.Server, hook mqtt.Hook) (address string) {
-	t.Helper()
-	if err := broker.AddHook(hook, nil); err != nil {
-		t.Fatal(err)
-	}
-	socket, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := broker.AddListener(listeners.NewNet("tcp", socket)); err != nil {
-		t.Fatal(err)
-	}
-	if err := broker.Serve(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = broker.Close() })
-	return socket.Addr().String()
-}
-
 func TestInvariant42ClosingAClientAtAnyMomentLeavesNothing(t *testing.T) {
-	through := newProxy(t, start(t, server.Options{}))
+	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{}))
 	for name, disturb := range map[string]func(){
 		"connected":    func() {},
-		"disconnected": through.cut,
-		"connecting":   func() { through.refuses(true); through.cut() },
-		"deaf":         func() { through.hold(answers) },
+		"disconnected": through.Cut,
+		"connecting":   func() { through.Refuse(true); through.Cut() },
+		"deaf":         func() { through.Hold(testsupport.ToClient) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			settle(t)
+			testsupport.SettleGoroutines(t)
 			before := runtime.NumGoroutine()
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
 			defer cancel()
-			client, err := transport.Dial(ctx, "mqtt://"+through.address(), transport.Options{})
+			client, err := transport.Dial(ctx, "mqtt://"+through.Address(), transport.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -403,22 +331,10 @@ func TestInvariant42ClosingAClientAtAnyMomentLeavesNothing(t *testing.T) {
 			if _, err := client.Watch("k"); !errors.Is(err, transport.ErrClosed) {
 				t.Errorf("Watch after Close: %v", err)
 			}
-			through.release(answers)
-			through.refuses(false)
-			through.cut()
-			mustSettle(t, before)
+			through.Release(testsupport.ToClient)
+			through.Refuse(false)
+			through.Cut()
+			testsupport.MustEndGoroutines(t, before)
 		})
-	}
-}
-
-// settle waits until goroutines of earlier connections have ended.
-func settle(t *testing.T) {
-	t.Helper()
-	for last, same := 0, 0; same < 20; time.Sleep(5 * time.Millisecond) {
-		if now := runtime.NumGoroutine(); now == last {
-			same++
-		} else {
-			last, same = now, 0
-		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -17,18 +18,18 @@ import (
 // nothing of the protocol, which lets it send whatever a test likes.
 type strangeStore struct {
 	t *testing.T
-	*peer
+	*testsupport.PahoClient
 }
 
 func newStrangeStore(t *testing.T) (store strangeStore, client *transport.Client) {
 	t.Helper()
-	address := startBroker(t, &picky{})
+	address := testsupport.StartBroker(t, &testsupport.PasswordBroker{})
 	right := func(c *paho.Connect) {
 		c.UsernameFlag, c.Username, c.PasswordFlag, c.Password = true, "u", true, []byte("right")
 	}
-	store = strangeStore{t, connect(t, address, "store", right)}
-	store.subscribe(invokeTopic)
-	client = dial(t, address, transport.Options{ClientID: "p", Username: "u", Password: []byte("right")})
+	store = strangeStore{t, testsupport.Connect(t, address, "store", right)}
+	store.Subscribe(testsupport.InvokeTopic)
+	client = testsupport.Dial(t, address, transport.Options{ClientID: "p", Username: "u", Password: []byte("right")})
 	return store, client
 }
 
@@ -39,7 +40,7 @@ func (s strangeStore) say(topic, payload string, correlation []byte, qos byte, p
 	for i := 0; i+1 < len(properties); i += 2 {
 		message.Properties.User.Add(properties[i], properties[i+1])
 	}
-	if _, err := s.publish(message); err != nil {
+	if _, err := s.Publish(message); err != nil {
 		s.t.Errorf("%s: %v", topic, err)
 	}
 }
@@ -56,7 +57,7 @@ func (s strangeStore) get(client *transport.Client, reply func(request *paho.Pub
 		entry, err := client.Get(s.t.Context(), "k")
 		done <- result{entry, err}
 	}()
-	reply(s.next())
+	reply(s.Next())
 	got := await.Receive(done)
 	return got.entry, got.err
 }
@@ -126,7 +127,7 @@ func TestTheClientIgnoresAndCountsWhatItDidNotAskFor(t *testing.T) {
 	}
 	answer := func(payload string) *paho.Publish {
 		t.Helper()
-		request := store.next()
+		request := store.Next()
 		store.say(request.Properties.ResponseTopic, payload, request.Properties.CorrelationData, 1)
 		return request
 	}
@@ -137,15 +138,15 @@ func TestTheClientIgnoresAndCountsWhatItDidNotAskFor(t *testing.T) {
 	}
 	entry, err := store.get(client, func(request *paho.Publish) {
 		reply := request.Properties.ResponseTopic
-		store.say(reply, "$5\r\nwrong\r\n", []byte("0123456789abcdef"), 1)                             // an unknown correlation
-		store.say(reply, "$5\r\nwrong\r\n", nil, 1)                                                    // none
-		store.say(reply, "$3\r\nold\r\n", first.Properties.CorrelationData, 1)                         // a reply that comes twice
-		store.say(notifyTopic[:len(notifyTopic)-2]+"zz", "*", nil, 1)                                  // a key that is not hex
-		store.say(notifyTopic, "*1\r\n$6\r\nNOTIFY\r\n", nil, 1)                                       // a payload without an event
-		store.say(notifyTopic, string(command("NOTIFY", "SET", "VALUE")), nil, 1)                      // and without a value
-		store.say(notifyTopic, string(command("NOTIFY", "EXPIRE")), nil, 1)                            // an event that nobody knows
-		store.say(notifyTopic, string(command("NOTIFY", "DEL", "k")), nil, 1)                          // and one with too much
-		store.say(reservedPrefix+"/70/command/notify/6C", string(command("NOTIFY", "DELETE")), nil, 1) // a key that is not watched
+		store.say(reply, "$5\r\nwrong\r\n", []byte("0123456789abcdef"), 1)                                                     // an unknown correlation
+		store.say(reply, "$5\r\nwrong\r\n", nil, 1)                                                                            // none
+		store.say(reply, "$3\r\nold\r\n", first.Properties.CorrelationData, 1)                                                 // a reply that comes twice
+		store.say(testsupport.NotifyTopic[:len(testsupport.NotifyTopic)-2]+"zz", "*", nil, 1)                                  // a key that is not hex
+		store.say(testsupport.NotifyTopic, "*1\r\n$6\r\nNOTIFY\r\n", nil, 1)                                                   // a payload without an event
+		store.say(testsupport.NotifyTopic, string(testsupport.Command("NOTIFY", "SET", "VALUE")), nil, 1)                      // and without a value
+		store.say(testsupport.NotifyTopic, string(testsupport.Command("NOTIFY", "EXPIRE")), nil, 1)                            // an event that nobody knows
+		store.say(testsupport.NotifyTopic, string(testsupport.Command("NOTIFY", "DEL", "k")), nil, 1)                          // and one with too much
+		store.say(testsupport.ReservedPrefix+"/70/command/notify/6C", string(testsupport.Command("NOTIFY", "DELETE")), nil, 1) // a key that is not watched
 		store.say(reply, "$5\r\nright\r\n", request.Properties.CorrelationData, 1)
 		store.say(reply, "$5\r\nwrong\r\n", request.Properties.CorrelationData, 1) // the same once more
 	})
@@ -153,7 +154,7 @@ func TestTheClientIgnoresAndCountsWhatItDidNotAskFor(t *testing.T) {
 		t.Errorf("%q, %v", entry.Value, err)
 	}
 	// What comes after all that has been seen, so has all that.
-	store.say(notifyTopic, string(command("NOTIFY", "SET", "VALUE", "new")), nil, 1)
+	store.say(testsupport.NotifyTopic, string(testsupport.Command("NOTIFY", "SET", "VALUE", "new")), nil, 1)
 	if change := await.Receive(watch.Changes()); string(change.Value) != "new" || change.Missed {
 		t.Errorf("the watch shows %q, missed %v", change.Value, change.Missed)
 	}
@@ -164,23 +165,23 @@ func TestTheClientIgnoresAndCountsWhatItDidNotAskFor(t *testing.T) {
 
 // deceiver is the hook of a broker that delivers what nobody subscribed to.
 type deceiver struct {
-	picky
+	testsupport.PasswordBroker
 	connected chan *mqtt.Client
 }
 
 func (d *deceiver) Provides(call byte) bool {
-	return call == mqtt.OnSessionEstablished || d.picky.Provides(call)
+	return call == mqtt.OnSessionEstablished || d.PasswordBroker.Provides(call)
 }
 
 func (d *deceiver) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) { d.connected <- cl }
 
 func TestMessagesForOthersAreIgnoredAndCounted(t *testing.T) {
 	broker := &deceiver{connected: make(chan *mqtt.Client, 1)}
-	client := dial(t, startBroker(t, broker), transport.Options{ClientID: "p", Username: "u", Password: []byte("right")})
+	client := testsupport.Dial(t, testsupport.StartBroker(t, broker), transport.Options{ClientID: "p", Username: "u", Password: []byte("right")})
 	victim := await.Receive(broker.connected)
 	for _, topic := range []string{
-		reservedPrefix + "/71/command/notify/6B", // of client "q"
-		reservedPrefix + "/71/command/notify/6C",
+		testsupport.ReservedPrefix + "/71/command/notify/6B", // of client "q"
+		testsupport.ReservedPrefix + "/71/command/notify/6C",
 		"factory/news",
 		"clients/q/services/statestore/_any_/command/invoke/response",
 		"clients/p/response", // not the one that this client uses
@@ -188,7 +189,7 @@ func TestMessagesForOthersAreIgnoredAndCounted(t *testing.T) {
 		message := packets.Packet{
 			FixedHeader: packets.FixedHeader{Type: packets.Publish},
 			TopicName:   topic,
-			Payload:     command("NOTIFY", "DELETE"),
+			Payload:     testsupport.Command("NOTIFY", "DELETE"),
 			Properties:  packets.Properties{CorrelationData: []byte("0123456789abcdef")},
 		}
 		if err := victim.WritePacket(message); err != nil {
@@ -196,7 +197,7 @@ func TestMessagesForOthersAreIgnoredAndCounted(t *testing.T) {
 		}
 	}
 	want := transport.Stats{ForeignNotifications: 2, ForeignMessages: 3}
-	for deadline := time.Now().Add(patience); client.Stats() != want; {
+	for deadline := time.Now().Add(testsupport.Patience); client.Stats() != want; {
 		if time.Now().After(deadline) {
 			t.Fatalf("ignored %+v, want %+v", client.Stats(), want)
 		}

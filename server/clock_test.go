@@ -9,13 +9,14 @@ import (
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
 // The store's clock travels with its refusal, whichever way the store is reached.
 func TestInvariant48AClientWhoseClockIsAheadLeadsOverEachBroker(t *testing.T) {
 	for name, address := range map[string]func(t *testing.T) string{
-		"our server": func(t *testing.T) string { return start(t, server.Options{}) },
+		"our server": func(t *testing.T) string { return testsupport.Start(t, server.Options{}) },
 		"an attached store": func(t *testing.T) string {
 			broker := mosquitto.Start(t, "")
 			attachAlone(t, broker.Address, server.AttachOptions{})
@@ -25,10 +26,10 @@ func TestInvariant48AClientWhoseClockIsAheadLeadsOverEachBroker(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			address := address(t)
 			bothWays(t, func(t *testing.T, options transport.Options) {
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
 				defer cancel()
 				options.Now = func() time.Time { return time.Now().Add(time.Hour) }
-				client := dial(t, address, options)
+				client := testsupport.Dial(t, address, options)
 				l, err := lease.New(client, "press-7/active", lease.Options{})
 				if err != nil {
 					t.Fatal(err)
@@ -38,7 +39,7 @@ func TestInvariant48AClientWhoseClockIsAheadLeadsOverEachBroker(t *testing.T) {
 					t.Fatal(err)
 				}
 				var skew *transport.SkewError
-				if !errors.As(client.Skew(), &skew) || time.Since(skew.Store).Abs() > patience {
+				if !errors.As(client.Skew(), &skew) || time.Since(skew.Store).Abs() > testsupport.Patience {
 					t.Errorf("Skew: %v", client.Skew())
 				}
 				if err := tenure.Release(ctx); err != nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 // The broker that is embedded here has pitfalls, and the server a cure for each that
@@ -40,47 +41,31 @@ func withWill(topic, payload string) func(*paho.Connect) {
 	}
 }
 
-// say publishes to an ordinary topic.
-func (p *peer) say(topic, payload string) {
-	p.t.Helper()
-	if _, err := p.publish(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte(payload)}); err != nil {
-		p.t.Fatalf("%s: %s: %v", p.id, topic, err)
-	}
-}
-
-// mustHear fails unless the next message is this one.
-func (p *peer) mustHear(payload string) {
-	p.t.Helper()
-	if got := p.next(); string(got.Payload) != payload {
-		p.t.Fatalf("%s: heard %q on %s, want %q", p.id, got.Payload, got.Topic, payload)
-	}
-}
-
 // A holder of a lock is declared dead by its Will. A Will that came late would declare
 // the successor dead.
 func TestTheWillOfATakenOverConnectionComesOnceAndBeforeTheNewOneActs(t *testing.T) {
-	address, s := startServer(t, server.Options{})
-	observer := connect(t, address, "observer", nil)
-	observer.subscribe("factory/p/#")
-	old := connect(t, address, "p", withWill("factory/p/gone", "end of 0"))
+	address, s := testsupport.StartServer(t, server.Options{})
+	observer := testsupport.Connect(t, address, "observer", nil)
+	observer.Subscribe("factory/p/#")
+	old := testsupport.Connect(t, address, "p", withWill("factory/p/gone", "end of 0"))
 	for i := range 50 {
-		present := connect(t, address, "p", withWill("factory/p/gone", fmt.Sprintf("end of %d", i+1)))
-		present.say("factory/p/news", fmt.Sprintf("begin of %d", i+1))
-		old.mustBeDisconnected(reasonTakenOver)
-		observer.mustHear(fmt.Sprintf("end of %d", i))
-		observer.mustHear(fmt.Sprintf("begin of %d", i+1))
+		present := testsupport.Connect(t, address, "p", withWill("factory/p/gone", fmt.Sprintf("end of %d", i+1)))
+		present.Send("factory/p/news", fmt.Sprintf("begin of %d", i+1))
+		old.MustBeDisconnected(testsupport.ReasonTakenOver)
+		observer.MustReceive(fmt.Sprintf("end of %d", i))
+		observer.MustReceive(fmt.Sprintf("begin of %d", i+1))
 		old = present
 	}
-	_ = old.paho.Disconnect(&paho.Disconnect{})
+	_ = old.Paho.Disconnect(&paho.Disconnect{})
 	mustBeConnected(t, s, 1) // a take-over might close the socket before the DISCONNECT was read
-	connect(t, address, "p", nil).say("factory/p/news", "last")
-	observer.mustHear("last")
+	testsupport.Connect(t, address, "p", nil).Send("factory/p/news", "last")
+	observer.MustReceive("last")
 }
 
 // mustBeConnected waits until the server knows of as many clients.
 func mustBeConnected(t *testing.T, s *server.Server, clients int) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); s.Stats().Connected != clients; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testsupport.Patience); s.Stats().Connected != clients; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d clients are connected, want %d", s.Stats().Connected, clients)
 		}
@@ -90,149 +75,101 @@ func mustBeConnected(t *testing.T, s *server.Server, clients int) {
 // The broker forgets a Will if it notices the end of the connection while it is
 // handling a packet instead of while it is waiting for one.
 func TestTheWillOfABusyConnectionSurvivesATakeOver(t *testing.T) {
-	address := start(t, server.Options{})
-	observer := connect(t, address, "observer", nil)
-	observer.subscribe("factory/p/#")
+	address := testsupport.Start(t, server.Options{})
+	observer := testsupport.Connect(t, address, "observer", nil)
+	observer.Subscribe("factory/p/#")
 	for i := range 50 {
-		busy := &bare{id: "p", conn: dialRaw(t, address), replyTo: "clients/p/response"}
-		busy.in = bufio.NewReader(busy.conn)
-		err := busy.hello(func(c *packets.Connect) {
+		busy := &testsupport.PacketClient{ID: "p", Conn: testsupport.DialTCP(t, address), ReplyTo: "clients/p/response"}
+		busy.In = bufio.NewReader(busy.Conn)
+		err := busy.Connect(func(c *packets.Connect) {
 			c.WillFlag, c.WillTopic, c.WillMessage = true, "factory/p/gone", fmt.Appendf(nil, "end of %d", i)
 			c.WillProperties = &packets.Properties{}
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		get := encoded(t, busy.request(0, nil, "GET", "k"))
+		get := testsupport.MustEncode(t, busy.Request(0, nil, "GET", "k"))
 		reading := make(chan struct{})
 		var group sync.WaitGroup
 		group.Go(func() {
-			_, _ = busy.in.ReadByte()
+			_, _ = busy.In.ReadByte()
 			close(reading)
-			_, _ = io.Copy(io.Discard, busy.in)
+			_, _ = io.Copy(io.Discard, busy.In)
 		})
 		group.Go(func() {
 			for {
-				if _, err := busy.conn.Write(get); err != nil {
+				if _, err := busy.Conn.Write(get); err != nil {
 					return
 				}
 			}
 		})
 		await.Receive(reading)
-		present := connect(t, address, "p", nil)
-		present.say("factory/p/news", fmt.Sprintf("begin of %d", i+1))
-		observer.mustHear(fmt.Sprintf("end of %d", i))
-		observer.mustHear(fmt.Sprintf("begin of %d", i+1))
-		_ = busy.conn.Close()
+		present := testsupport.Connect(t, address, "p", nil)
+		present.Send("factory/p/news", fmt.Sprintf("begin of %d", i+1))
+		observer.MustReceive(fmt.Sprintf("end of %d", i))
+		observer.MustReceive(fmt.Sprintf("begin of %d", i+1))
+		_ = busy.Conn.Close()
 		await.Done(group.Wait)
-		_ = present.paho.Disconnect(&paho.Disconnect{})
+		_ = present.Paho.Disconnect(&paho.Disconnect{})
 	}
-}
-
-// join connects a bare client until the test ends.
-func join(t testing.TB, address, id string, change func(*net.TCPConn)) *bare {
-	t.Helper()
-	c, err := hail(address, id, change)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.conn.Close() })
-	return c
-}
-
-func encoded(t testing.TB, packet packets.Packet) []byte {
-	t.Helper()
-	data, err := encode(packet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
 }
 
 // [MQTT-3.1.2-8] and [MQTT-3.1.2-10]: a Will is published whenever a connection ends
 // without a DISCONNECT of the client, and then once.
 func TestAWillComesOnceHoweverTheConnectionEndsButNotAfterADisconnect(t *testing.T) {
-	raw := func(data []byte) func(*peer) {
-		return func(p *peer) { _, _ = p.conn.Write(data) }
+	raw := func(data []byte) func(*testsupport.PahoClient) {
+		return func(p *testsupport.PahoClient) { _, _ = p.Conn.Write(data) }
 	}
-	forbidden := &packets.Publish{QoS: 1, PacketID: 9, Topic: invokeTopic, Payload: command("GET", "k"),
-		Properties: &packets.Properties{ResponseTopic: invokeTopic, CorrelationData: []byte("0123456789abcdef")}}
+	forbidden := &packets.Publish{QoS: 1, PacketID: 9, Topic: testsupport.InvokeTopic, Payload: testsupport.Command("GET", "k"),
+		Properties: &packets.Properties{ResponseTopic: testsupport.InvokeTopic, CorrelationData: []byte("0123456789abcdef")}}
 	exactlyTwo := &packets.Publish{QoS: 2, PacketID: 9, Topic: "factory/p/x", Properties: &packets.Properties{}}
 	again := &packets.Connect{ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: "p", Properties: &packets.Properties{}}
 	for _, test := range []struct {
 		name string
-		end  func(*peer)
+		end  func(*testsupport.PahoClient)
 		will bool
 	}{
-		{"closed", func(p *peer) { _ = p.conn.Close() }, true},
-		{"reset", func(p *peer) { _ = p.conn.(*net.TCPConn).SetLinger(0); _ = p.conn.Close() }, true},
-		{"a second CONNECT", raw(encoded(t, again)), true},
+		{"closed", func(p *testsupport.PahoClient) { _ = p.Conn.Close() }, true},
+		{"reset", func(p *testsupport.PahoClient) { _ = p.Conn.(*net.TCPConn).SetLinger(0); _ = p.Conn.Close() }, true},
+		{"a second CONNECT", raw(testsupport.MustEncode(t, again)), true},
 		{"a malformed packet", raw([]byte("\x30\x02\xff\xff")), true},
 		{"a packet that is too large", raw([]byte("\x30\xff\xff\xff\x7f")), true},
-		{"a publish with QoS 2", raw(encoded(t, exactlyTwo)), true},
-		{"a forbidden response topic", raw(encoded(t, forbidden)), true},
-		{"DISCONNECT with Will", func(p *peer) { _ = p.paho.Disconnect(&paho.Disconnect{ReasonCode: 4}) }, true},
+		{"a publish with QoS 2", raw(testsupport.MustEncode(t, exactlyTwo)), true},
+		{"a forbidden response topic", raw(testsupport.MustEncode(t, forbidden)), true},
+		{"DISCONNECT with Will", func(p *testsupport.PahoClient) { _ = p.Paho.Disconnect(&paho.Disconnect{ReasonCode: 4}) }, true},
 		{"DISCONNECT with Will and no properties", raw([]byte("\xe0\x01\x04")), true},
 		{"DISCONNECT for an error", raw([]byte("\xe0\x02\x82\x00")), true},
-		{"DISCONNECT", func(p *peer) { _ = p.paho.Disconnect(&paho.Disconnect{}) }, false},
+		{"DISCONNECT", func(p *testsupport.PahoClient) { _ = p.Paho.Disconnect(&paho.Disconnect{}) }, false},
 		{"DISCONNECT with a reason and no properties", raw([]byte("\xe0\x01\x00")), false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			address, s := startServer(t, server.Options{})
-			observer := connect(t, address, "observer", nil)
-			observer.subscribe("factory/p/#")
-			p := connect(t, address, "p", withWill("factory/p/gone", "gone"))
+			address, s := testsupport.StartServer(t, server.Options{})
+			observer := testsupport.Connect(t, address, "observer", nil)
+			observer.Subscribe("factory/p/#")
+			p := testsupport.Connect(t, address, "p", withWill("factory/p/gone", "gone"))
 			test.end(p)
 			if test.will {
-				observer.mustHear("gone")
+				observer.MustReceive("gone")
 			}
-			eventually(t, "the connection ends", func() bool { return s.Sockets() == 1 })
-			connect(t, address, "p", nil).say("factory/p/news", "last")
-			observer.mustHear("last")
+			testsupport.Eventually(t, "the connection ends", func() bool { return s.Sockets() == 1 })
+			testsupport.Connect(t, address, "p", nil).Send("factory/p/news", "last")
+			observer.MustReceive("last")
 		})
 	}
 }
 
 func TestTheWillOfAClientOfAnOlderMQTTComesWhenItsRequestEndsTheConnection(t *testing.T) {
-	address := start(t, server.Options{})
-	observer := connect(t, address, "observer", nil)
-	observer.subscribe("factory/#")
-	conn := dialRaw(t, address)
-	send(t, conn, "\x10\x22\x00\x04MQTT\x04\x0e\x00\x3c\x00\x03old\x00\x0bfactory/old\x00\x04gone")
+	address := testsupport.Start(t, server.Options{})
+	observer := testsupport.Connect(t, address, "observer", nil)
+	observer.Subscribe("factory/#")
+	conn := testsupport.DialTCP(t, address)
+	testsupport.Send(t, conn, "\x10\x22\x00\x04MQTT\x04\x0e\x00\x3c\x00\x03old\x00\x0bfactory/old\x00\x04gone")
 	connack := make([]byte, 4)
 	if _, err := io.ReadFull(conn, connack); err != nil || connack[3] != 0 {
 		t.Fatalf("CONNACK %x, %v", connack, err)
 	}
-	send(t, conn, fmt.Sprintf("\x32%c\x00%c%s\x00\x07", len(invokeTopic)+4, len(invokeTopic), invokeTopic))
-	observer.mustHear("gone")
-}
-
-// eventually waits for what takes its time.
-func eventually(t testing.TB, what string, happened func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !happened(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it never comes that %s", what)
-		}
-	}
-}
-
-func dialRaw(t testing.TB, address string) net.Conn {
-	t.Helper()
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(patience))
-	return conn
-}
-
-func send(t testing.TB, conn net.Conn, data string) {
-	t.Helper()
-	if _, err := io.WriteString(conn, data); err != nil {
-		t.Fatal(err)
-	}
+	testsupport.Send(t, conn, fmt.Sprintf("\x32%c\x00%c%s\x00\x07", len(testsupport.InvokeTopic)+4, len(testsupport.InvokeTopic), testsupport.InvokeTopic))
+	observer.MustReceive("gone")
 }
 
 // Accept
@@ -267,18 +204,6 @@ func serveTroubled(t *testing.T, trouble func(call int64) error) (l *troubled, s
 	return l, s, cancel, end
 }
 
-func mustServe(t *testing.T, served <-chan error, want error) {
-	t.Helper()
-	select {
-	case err := <-served:
-		if !errors.Is(err, want) {
-			t.Errorf("Serve: %v, want %v", err, want)
-		}
-	case <-time.After(patience):
-		t.Fatal("Serve does not return")
-	}
-}
-
 func acceptError(err error) error {
 	return &net.OpError{Op: "accept", Net: "tcp", Err: err}
 }
@@ -293,11 +218,11 @@ func TestAFailureToAcceptDoesNotEndTheServer(t *testing.T) {
 				return nil
 			})
 			for range 3 {
-				p := connect(t, s.Addr().String(), "p", nil)
-				p.mustGet("k", "")
+				p := testsupport.Connect(t, s.Addr().String(), "p", nil)
+				p.MustGet("k", "")
 			}
 			stop()
-			mustServe(t, served, nil)
+			testsupport.MustReturn(t, served, nil)
 		})
 	}
 }
@@ -313,30 +238,30 @@ func TestAFatalFailureToAcceptEndsServeWithIt(t *testing.T) {
 		}
 		return nil
 	})
-	p := connect(t, s.Addr().String(), "p", nil)
-	p.mustGet("k", "")
+	p := testsupport.Connect(t, s.Addr().String(), "p", nil)
+	p.MustGet("k", "")
 	failed.Store(true)
-	dialRaw(t, s.Addr().String()) // ends the Accept that is under way
+	testsupport.DialTCP(t, s.Addr().String()) // ends the Accept that is under way
 	select {
 	case err := <-served:
 		if err != fatal && !errors.Is(err, fatal) {
 			t.Errorf("Serve: %v, want %v", err, fatal)
 		}
-	case <-time.After(patience):
+	case <-time.After(testsupport.Patience):
 		t.Fatalf("Serve does not return, after %d calls of Accept", l.calls.Load())
 	}
-	p.mustBeDisconnected(reasonShuttingDown)
-	p.mustBeGone()
-	mustSettle(t, before)
+	p.MustBeDisconnected(testsupport.ReasonShuttingDown)
+	p.MustBeGone()
+	testsupport.MustEndGoroutines(t, before)
 }
 
 // Where every Accept fails, and at once, the server must leave the machine alone.
 func TestAcceptIsNotRepeatedInABusyLoop(t *testing.T) {
 	began := time.Now()
 	l, _, stop, served := serveTroubled(t, func(int64) error { return acceptError(syscall.EMFILE) })
-	eventually(t, "Accept is called again", func() bool { return l.calls.Load() >= 5 })
+	testsupport.Eventually(t, "Accept is called again", func() bool { return l.calls.Load() >= 5 })
 	stop()
-	mustServe(t, served, nil)
+	testsupport.MustReturn(t, served, nil)
 	// An upper limit only: whatever the machine does, there is a pause in between.
 	calls, elapsed := l.calls.Load(), time.Since(began)
 	if limit := int64(elapsed/(10*time.Millisecond)) + 2; calls > limit {
@@ -390,24 +315,24 @@ func TestTheServerDoesNotWaitForEverForACONNECT(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
-	dialRaw(t, s.Addr().String())
+	testsupport.DialTCP(t, s.Addr().String())
 	select {
 	case is := <-forever:
 		if is {
 			t.Error("the first read has no deadline")
 		}
-	case <-time.After(patience):
+	case <-time.After(testsupport.Patience):
 		t.Error("nothing is read")
 	}
 	stop()
-	mustServe(t, served, nil)
+	testsupport.MustReturn(t, served, nil)
 }
 
 func TestAStormOfConnectionsThatComeToNothingHarmsNobody(t *testing.T) {
-	address, s := startServer(t, server.Options{})
-	p := connect(t, address, "p", nil)
+	address, s := testsupport.StartServer(t, server.Options{})
+	p := testsupport.Connect(t, address, "p", nil)
 	before := runtime.NumGoroutine()
-	hello := connectPacket(t, "storm", nil)
+	hello := testsupport.EncodeConnect(t, "storm", nil)
 	var group sync.WaitGroup
 	for i := range 8 {
 		group.Go(func() {
@@ -425,15 +350,15 @@ func TestAStormOfConnectionsThatComeToNothingHarmsNobody(t *testing.T) {
 		})
 	}
 	for i := range 50 {
-		p.mustGet(fmt.Sprint(i), "")
+		p.MustGet(fmt.Sprint(i), "")
 	}
 	await.Done(group.Wait)
-	eventually(t, "the storm is over", func() bool { return s.Sockets() == 1 })
-	mustSettle(t, before)
+	testsupport.Eventually(t, "the storm is over", func() bool { return s.Sockets() == 1 })
+	testsupport.MustEndGoroutines(t, before)
 	if got := s.Stats().Connected; got != 1 {
 		t.Errorf("%d clients are connected", got)
 	}
-	p.mustGet("k", "")
+	p.MustGet("k", "")
 }
 
 // Shutdown
@@ -471,33 +396,33 @@ func TestShutdownReturnsUnderHalfOpenAndLeavingConnections(t *testing.T) {
 		address := s.Addr().String()
 		var conns []net.Conn
 		for i := range each {
-			conns = append(conns, dialRaw(t, address)) // says nothing
-			half := dialRaw(t, address)
-			packet := connectPacket(t, "half", nil)
-			send(t, half, string(packet[:1+i%(len(packet)-1)]))
+			conns = append(conns, testsupport.DialTCP(t, address)) // says nothing
+			half := testsupport.DialTCP(t, address)
+			packet := testsupport.EncodeConnect(t, "half", nil)
+			testsupport.Send(t, half, string(packet[:1+i%(len(packet)-1)]))
 			conns = append(conns, half)
 		}
-		leaving := make([]*bare, each)
+		leaving := make([]*testsupport.PacketClient, each)
 		for i := range leaving {
-			leaving[i] = join(t, address, fmt.Sprint("leaving-", i), nil)
-			conns = append(conns, leaving[i].conn)
+			leaving[i] = testsupport.DialPacketClient(t, address, fmt.Sprint("leaving-", i), nil)
+			conns = append(conns, leaving[i].Conn)
 		}
-		eventually(t, "all are accepted", func() bool { return s.Sockets() == 3*each })
+		testsupport.Eventually(t, "all are accepted", func() bool { return s.Sockets() == 3*each })
 		var group sync.WaitGroup
 		begin := make(chan struct{})
 		for i, c := range leaving {
 			group.Go(func() {
 				await.Receive(begin)
 				if i%2 == 0 {
-					_, _ = c.conn.Write([]byte{packets.DISCONNECT << 4, 0})
+					_, _ = c.Conn.Write([]byte{packets.DISCONNECT << 4, 0})
 				} else {
-					_ = c.conn.Close()
+					_ = c.Conn.Close()
 				}
 			})
 		}
 		group.Go(func() { await.Receive(begin); stop() })
 		close(begin)
-		mustServe(t, served, nil)
+		testsupport.MustReturn(t, served, nil)
 		await.Done(group.Wait)
 		for _, conn := range conns {
 			_ = conn.Close()
@@ -505,23 +430,23 @@ func TestShutdownReturnsUnderHalfOpenAndLeavingConnections(t *testing.T) {
 		if left := s.Sockets(); left > 0 {
 			t.Errorf("%d connections are left", left)
 		}
-		mustSettle(t, before)
+		testsupport.MustEndGoroutines(t, before)
 	}
 }
 
 // Memory
 
 func TestAnOversizeCONNECTIsNotAllocated(t *testing.T) {
-	address := start(t, server.Options{})
-	p := connect(t, address, "p", nil)
+	address := testsupport.Start(t, server.Options{})
+	p := testsupport.Connect(t, address, "p", nil)
 	allocated := func() uint64 {
 		var stats runtime.MemStats
 		runtime.ReadMemStats(&stats)
 		return stats.TotalAlloc
 	}
 	for before, i := allocated(), 1; i <= 50; i++ {
-		conn := dialRaw(t, address)
-		send(t, conn, "\x10\xff\xff\xff\x7f\x00\x04MQTT\x05") // 256 MB, it says
+		conn := testsupport.DialTCP(t, address)
+		testsupport.Send(t, conn, "\x10\xff\xff\xff\x7f\x00\x04MQTT\x05") // 256 MB, it says
 		if answer, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatal("the server waits for all of it")
 		} else if !bytes.HasPrefix(answer, []byte{0x20}) || !bytes.Contains(answer, []byte("at most 8192 are taken")) {
@@ -532,17 +457,17 @@ func TestAnOversizeCONNECTIsNotAllocated(t *testing.T) {
 			t.Fatalf("%d connections that announced 256 MB made the process allocate %d MB", i, got>>20)
 		}
 	}
-	p.mustGet("k", "")
+	p.MustGet("k", "")
 }
 
 func TestTheMaximumPacketSizeHoldsForCONNECT(t *testing.T) {
 	const limit = 4096
-	address := start(t, server.Options{MaxPacketSize: limit})
+	address := testsupport.Start(t, server.Options{MaxPacketSize: limit})
 	of := func(size int) []byte {
-		packet := connectPacket(t, "p", func(c *packets.Connect) {
+		packet := testsupport.EncodeConnect(t, "p", func(c *packets.Connect) {
 			c.Properties.User = []packets.User{{Key: "padding"}}
 		})
-		packet = connectPacket(t, "p", func(c *packets.Connect) {
+		packet = testsupport.EncodeConnect(t, "p", func(c *packets.Connect) {
 			// Two more, in the lengths of the packet and of its properties.
 			c.Properties.User = []packets.User{{Key: "padding", Value: strings.Repeat("x", size-len(packet)-2)}}
 		})
@@ -555,8 +480,8 @@ func TestTheMaximumPacketSizeHoldsForCONNECT(t *testing.T) {
 		size     int
 		accepted bool
 	}{{limit, true}, {limit + 8, false}, {2 * limit, false}} {
-		conn := dialRaw(t, address)
-		send(t, conn, string(of(test.size)))
+		conn := testsupport.DialTCP(t, address)
+		testsupport.Send(t, conn, string(of(test.size)))
 		got, err := packets.ReadPacket(conn)
 		if err != nil {
 			t.Errorf("a CONNECT of %d bytes: %v", test.size, err)
@@ -575,15 +500,15 @@ func TestTheMaximumPacketSizeHoldsForCONNECT(t *testing.T) {
 // The broker decodes a packet in place: whatever is kept of it and not copied keeps
 // all of it.
 func TestWhatIsKeptOfARequestDoesNotKeepThePacket(t *testing.T) {
-	address := start(t, server.Options{})
-	c := join(t, address, "p", nil)
+	address := testsupport.Start(t, server.Options{})
+	c := testsupport.DialPacketClient(t, address, "p", nil)
 	const requests, padding = 200, 60 << 10
 	ask := func(i int, want string, words ...string) {
 		t.Helper()
-		err := c.ask(i, func(message *packets.Publish) {
+		err := c.Do(i, func(message *packets.Publish) {
 			message.Properties.ContentType = strings.Repeat("x", padding)
 			message.Properties.User = append(message.Properties.User, packets.User{Key: "__ft", Value: fmt.Sprintf("%d:0:node-%03d", time.Now().UnixMilli(), i)})
-		}, demand{words, want})
+		}, testsupport.Exchange{Words: words, Want: want})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -604,7 +529,7 @@ func TestWhatIsKeptOfARequestDoesNotKeepThePacket(t *testing.T) {
 	if grown, all := int64(after)-int64(before), int64(requests*padding); grown > all/8 {
 		t.Errorf("%d bytes are kept of %d bytes of requests with next to nothing in them", grown, all)
 	}
-	if err := c.leave(); err != nil { // only now: all of it was in use
+	if err := c.Disconnect(); err != nil { // only now: all of it was in use
 		t.Fatal(err)
 	}
 }
@@ -626,17 +551,17 @@ func TestASubscriberThatDoesNotReadIsOwedALimitedNumberOfMessages(t *testing.T) 
 		{"messages of QoS 1, with a limit", 1, 200, 1, server.Limits{SessionMessages: 100}, 100, "session full"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			address, s := startServer(t, server.Options{Limits: test.limits})
-			reader := rawTo(t, address, "reader")
-			reader.subscribe("factory/news")
-			writer := connect(t, address, "writer", nil)
+			address, s := testsupport.StartServer(t, server.Options{Limits: test.limits})
+			reader := testsupport.DialRaw(t, address, "reader")
+			reader.Subscribe("factory/news")
+			writer := testsupport.Connect(t, address, "writer", nil)
 			for range test.messages {
 				message := &paho.Publish{QoS: test.qos, Topic: "factory/news", Payload: make([]byte, test.size)}
-				if _, err := writer.publish(message); err != nil {
+				if _, err := writer.Publish(message); err != nil {
 					t.Fatal(err)
 				}
 			}
-			writer.mustGet("k", "") // all of them were handled
+			writer.MustGet("k", "") // all of them were handled
 			usage := s.Usage()
 			if usage.OutgoingBytes > int64(test.most*test.size) || usage.WaitingMessages > int64(test.most) {
 				t.Errorf("%d bytes, and %d messages of QoS 1, wait; want those of %d messages at most", usage.OutgoingBytes, usage.WaitingMessages, test.most)
@@ -645,22 +570,22 @@ func TestASubscriberThatDoesNotReadIsOwedALimitedNumberOfMessages(t *testing.T) 
 			if dropped == 0 {
 				t.Errorf("nothing was dropped: %v", usage.DroppedMessages)
 			}
-			_ = reader.conn.SetDeadline(time.Now().Add(patience))
+			_ = reader.Conn.SetDeadline(time.Now().Add(testsupport.Patience))
 			// Each of the others arrives, and where it must be acknowledged there is room again.
 			for range test.messages - dropped {
-				message, ok := frame.ParsePublish(reader.read())
+				message, ok := frame.ParsePublish(reader.Read())
 				if !ok || message.QoS != test.qos {
 					t.Fatalf("got a message of QoS %d, %t", message.QoS, ok)
 				}
 				if message.QoS > 0 {
-					reader.write(frame.AppendPuback(nil, message.PacketID))
+					reader.Write(frame.AppendPuback(nil, message.PacketID))
 				}
 			}
-			if reader.do("GET", "k"); test.qos > 0 && s.Usage().WaitingMessages > 0 {
+			if reader.Do("GET", "k"); test.qos > 0 && s.Usage().WaitingMessages > 0 {
 				t.Errorf("%d messages still wait", s.Usage().WaitingMessages)
 			}
-			writer.sayWith(&paho.Publish{QoS: test.qos, Topic: "factory/news", Payload: []byte("last")})
-			if message, _ := frame.ParsePublish(reader.read()); string(message.Payload) != "last" {
+			writer.SendMessage(&paho.Publish{QoS: test.qos, Topic: "factory/news", Payload: []byte("last")})
+			if message, _ := frame.ParsePublish(reader.Read()); string(message.Payload) != "last" {
 				t.Errorf("a message of %d bytes came last", len(message.Payload))
 			}
 		})
@@ -670,9 +595,9 @@ func TestASubscriberThatDoesNotReadIsOwedALimitedNumberOfMessages(t *testing.T) 
 // Properties
 
 func TestUserPropertiesArriveWhereNoProblemInformationIsWanted(t *testing.T) {
-	address := start(t, server.Options{})
+	address := testsupport.Start(t, server.Options{})
 	few := uint16(10)
-	p := connect(t, address, "p", func(c *paho.Connect) {
+	p := testsupport.Connect(t, address, "p", func(c *paho.Connect) {
 		// With any properties paho says 0 unless it is told otherwise, and deployed
 		// clients do not tell it.
 		c.Properties = &paho.ConnectProperties{ReceiveMaximum: &few}
@@ -687,41 +612,34 @@ func TestUserPropertiesArriveWhereNoProblemInformationIsWanted(t *testing.T) {
 	}
 	ask := func(words ...string) *paho.Publish {
 		t.Helper()
-		if _, err := p.publish(p.request(words...)); err != nil {
+		if _, err := p.Publish(p.Request(words...)); err != nil {
 			t.Fatal(err)
 		}
-		return p.next()
+		return p.Next()
 	}
 	must("the reply to a KEYNOTIFY", ask("KEYNOTIFY", "k"), "__stat", "__protVer", "tenure-store")
 	must("the reply to a SET", ask("SET", "k", "v"), "__ts", "__stat", "__protVer", "tenure-store")
-	must("a notification", p.nextNotification(), "__ts", "__protVer", "tenure-store")
+	must("a notification", p.NextNotification(), "__ts", "__protVer", "tenure-store")
 	must("an error", ask("FROB"), "__stat", "__protVer", "tenure-store")
-	p.subscribe("clients/p/elsewhere")
-	request := p.request("GET", "k")
+	p.Subscribe("clients/p/elsewhere")
+	request := p.Request("GET", "k")
 	request.Properties.ResponseTopic = "clients/p/elsewhere"
-	if _, err := p.publish(request); err != nil {
+	if _, err := p.Publish(request); err != nil {
 		t.Fatal(err)
 	}
-	must("a reply elsewhere", p.next(), "__ts", "__stat", "__protVer", "tenure-store")
+	must("a reply elsewhere", p.Next(), "__ts", "__stat", "__protVer", "tenure-store")
 	// What another client says is not the broker's to shorten either.
-	p.subscribe("factory/news")
-	connect(t, address, "q", nil).sayWith(&paho.Publish{QoS: 1, Topic: "factory/news", Properties: &paho.PublishProperties{
+	p.Subscribe("factory/news")
+	testsupport.Connect(t, address, "q", nil).SendMessage(&paho.Publish{QoS: 1, Topic: "factory/news", Properties: &paho.PublishProperties{
 		User: paho.UserProperties{{Key: "said", Value: "so"}},
 	}})
-	must("a message", p.next(), "said")
-}
-
-func (p *peer) sayWith(message *paho.Publish) {
-	p.t.Helper()
-	if _, err := p.publish(message); err != nil {
-		p.t.Fatal(err)
-	}
+	must("a message", p.Next(), "said")
 }
 
 func TestAMessageIsGivenNoExpiryThatItsSenderDidNotGive(t *testing.T) {
-	address := start(t, server.Options{Retain: true})
-	p, q := connect(t, address, "p", nil), connect(t, address, "q", nil)
-	q.subscribe("factory/news")
+	address := testsupport.Start(t, server.Options{Retain: true})
+	p, q := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "q", nil)
+	q.Subscribe("factory/news")
 	given := uint32(100_000) // more than the broker's own limit
 	for _, test := range []struct {
 		name   string
@@ -730,12 +648,12 @@ func TestAMessageIsGivenNoExpiryThatItsSenderDidNotGive(t *testing.T) {
 	}{
 		{"without", nil, false}, {"with", &given, false}, {"retained without", nil, true}, {"retained with", &given, true},
 	} {
-		p.sayWith(&paho.Publish{QoS: 1, Topic: "factory/news", Payload: []byte("x"), Retain: test.retain, Properties: &paho.PublishProperties{MessageExpiry: test.expiry}})
-		messages := []*paho.Publish{q.next()}
+		p.SendMessage(&paho.Publish{QoS: 1, Topic: "factory/news", Payload: []byte("x"), Retain: test.retain, Properties: &paho.PublishProperties{MessageExpiry: test.expiry}})
+		messages := []*paho.Publish{q.Next()}
 		if test.retain {
-			late := connect(t, address, "late", nil)
-			late.subscribe("factory/news")
-			messages = append(messages, late.next())
+			late := testsupport.Connect(t, address, "late", nil)
+			late.Subscribe("factory/news")
+			messages = append(messages, late.Next())
 		}
 		for _, message := range messages {
 			got := message.Properties.MessageExpiry
@@ -743,16 +661,16 @@ func TestAMessageIsGivenNoExpiryThatItsSenderDidNotGive(t *testing.T) {
 				t.Errorf("%s: it expires after %d s", test.name, *got)
 			}
 			// What is left of it: the time that it lay here is taken off.
-			if test.expiry != nil && (got == nil || *got > given || *got < given-uint32(patience.Seconds())) {
+			if test.expiry != nil && (got == nil || *got > given || *got < given-uint32(testsupport.Patience.Seconds())) {
 				t.Errorf("%s: expiry %v, want %d", test.name, got, given)
 			}
 		}
 	}
 	// The store answers when it answers.
-	if _, err := p.publish(p.request("GET", "k")); err != nil {
+	if _, err := p.Publish(p.Request("GET", "k")); err != nil {
 		t.Fatal(err)
 	}
-	if got := p.next().Properties.MessageExpiry; got != nil {
+	if got := p.Next().Properties.MessageExpiry; got != nil {
 		t.Errorf("a reply expires after %d s", *got)
 	}
 }
@@ -803,7 +721,7 @@ func (e *eavesdropper) until(t *testing.T, topic string, each func(frame.Publish
 		}
 		select {
 		case <-e.woken:
-		case <-time.After(patience):
+		case <-time.After(testsupport.Patience):
 			t.Fatalf("there is no message on %q", topic)
 		}
 		for more := true; more; {
@@ -832,9 +750,9 @@ func mustRetainNothing(t *testing.T, s *server.Server) {
 
 // Several walls stand between a request and a subscriber; this looks behind the first.
 func TestNoRequestIsPublishedOrRetainedWhateverItLacks(t *testing.T) {
-	address, s := startServer(t, server.Options{Retain: true})
+	address, s := testsupport.StartServer(t, server.Options{Retain: true})
 	heard := overhear(t, s)
-	p := connect(t, address, "p", nil)
+	p := testsupport.Connect(t, address, "p", nil)
 	for _, qos := range []byte{0, 1} {
 		for _, retain := range []bool{false, true} {
 			for name, change := range map[string]func(*paho.Publish){
@@ -847,18 +765,18 @@ func TestNoRequestIsPublishedOrRetainedWhateverItLacks(t *testing.T) {
 				},
 				"sense": func(m *paho.Publish) { m.Payload = []byte("nonsense") },
 			} {
-				request := p.request("GET", "k")
+				request := p.Request("GET", "k")
 				request.QoS, request.Retain = qos, retain
 				change(request)
-				if ack, err := p.publish(request); err != nil && ack == nil {
+				if ack, err := p.Publish(request); err != nil && ack == nil {
 					t.Fatalf("a request that lacks %s: %v", name, err)
 				}
 			}
 		}
 	}
-	p.say("last", "last")
+	p.Send("last", "last")
 	heard.until(t, "last", func(message frame.Publish) {
-		if string(message.Topic) == invokeTopic {
+		if string(message.Topic) == testsupport.InvokeTopic {
 			t.Errorf("a request was published: %q, QoS %d, retain %v", message.Payload, message.QoS, message.Retain)
 		}
 	})
@@ -868,45 +786,45 @@ func TestNoRequestIsPublishedOrRetainedWhateverItLacks(t *testing.T) {
 // The store's own messages are not the clients' to retain: neither by a Will nor by a
 // publish.
 func TestNothingIsRetainedOnTheStoresTopics(t *testing.T) {
-	address, s := startServer(t, server.Options{Retain: true})
-	p := connect(t, address, "p", nil)
-	for _, topic := range []string{invokeTopic, reservedPrefix + "/70/command/notify/6B", "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/x"} {
+	address, s := testsupport.StartServer(t, server.Options{Retain: true})
+	p := testsupport.Connect(t, address, "p", nil)
+	for _, topic := range []string{testsupport.InvokeTopic, testsupport.ReservedPrefix + "/70/command/notify/6B", "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/x"} {
 		for _, qos := range []byte{0, 1} {
-			_, _ = p.publish(&paho.Publish{QoS: qos, Retain: true, Topic: topic, Payload: command("SET", "k", "v")})
+			_, _ = p.Publish(&paho.Publish{QoS: qos, Retain: true, Topic: topic, Payload: testsupport.Command("SET", "k", "v")})
 		}
-		willing, err := tryConnect(t, address, "willing", func(c *paho.Connect) {
-			c.WillMessage = &paho.WillMessage{Topic: topic, Payload: command("SET", "k", "v"), Retain: true}
+		willing, err := testsupport.TryConnect(t, address, "willing", func(c *paho.Connect) {
+			c.WillMessage = &paho.WillMessage{Topic: topic, Payload: testsupport.Command("SET", "k", "v"), Retain: true}
 		})
 		if err == nil {
-			_ = willing.conn.Close()
+			_ = willing.Conn.Close()
 		}
 	}
-	eventually(t, "the Wills are done", func() bool { return s.Sockets() == 1 })
-	late := connect(t, address, "p", nil)
-	late.subscribe("#")
-	late.subscribe(reservedPrefix + "/70/command/notify/+")
-	late.mustBeSilent()
+	testsupport.Eventually(t, "the Wills are done", func() bool { return s.Sockets() == 1 })
+	late := testsupport.Connect(t, address, "p", nil)
+	late.Subscribe("#")
+	late.Subscribe(testsupport.ReservedPrefix + "/70/command/notify/+")
+	late.MustBeSilent()
 	mustRetainNothing(t, s)
 }
 
 // A reply with QoS 1 would have to wait for the reader of another connection, which
 // the broker does with a lock in its hand.
 func TestARequesterIsNotDelayedByAReaderOfItsRepliesThatIsStuck(t *testing.T) {
-	address := start(t, server.Options{})
-	stuck := join(t, address, "stuck", func(conn *net.TCPConn) { _ = conn.SetReadBuffer(4096) })
-	if err := stuck.follow("factory/answers", 1); err != nil {
+	address := testsupport.Start(t, server.Options{})
+	stuck := testsupport.DialPacketClient(t, address, "stuck", func(conn *net.TCPConn) { _ = conn.SetReadBuffer(4096) })
+	if err := stuck.Subscribe("factory/answers", 1); err != nil {
 		t.Fatal(err)
 	}
-	p := connect(t, address, "p", nil)
-	p.do("SET", "k", strings.Repeat("x", 64<<10))
+	p := testsupport.Connect(t, address, "p", nil)
+	p.Do("SET", "k", strings.Repeat("x", 64<<10))
 	for range 500 { // more than sockets hold
-		request := p.request("GET", "k")
+		request := p.Request("GET", "k")
 		request.Properties.ResponseTopic = "factory/answers"
-		if _, err := p.publish(request); err != nil {
+		if _, err := p.Publish(request); err != nil {
 			t.Fatal(err)
 		}
 	}
-	p.mustGet("nothing", "")
+	p.MustGet("nothing", "")
 }
 
 // Sessions
@@ -914,42 +832,42 @@ func TestARequesterIsNotDelayedByAReaderOfItsRepliesThatIsStuck(t *testing.T) {
 // The broker waits for a client that does not read when it publishes to it with QoS 1,
 // be it a message or the Will of somebody who is being taken over.
 func TestASubscriberThatDoesNotReadHoldsUpATakeOverForSecondsAtMost(t *testing.T) {
-	address := start(t, server.Options{})
-	stuck := join(t, address, "stuck", nil)
-	if err := stuck.follow("factory/#", 1); err != nil {
+	address := testsupport.Start(t, server.Options{})
+	stuck := testsupport.DialPacketClient(t, address, "stuck", nil)
+	if err := stuck.Subscribe("factory/#", 1); err != nil {
 		t.Fatal(err)
 	}
-	chat := connect(t, address, "chat", nil)
-	connect(t, address, "p", withWill("factory/p/gone", "gone"))
+	chat := testsupport.Connect(t, address, "chat", nil)
+	testsupport.Connect(t, address, "p", withWill("factory/p/gone", "gone"))
 	for range 800 { // with QoS 0, which waits for nobody, until every buffer on the way is full
-		if _, err := chat.publish(&paho.Publish{Topic: "factory/x", Payload: []byte(strings.Repeat("x", 32<<10))}); err != nil {
+		if _, err := chat.Publish(&paho.Publish{Topic: "factory/x", Payload: []byte(strings.Repeat("x", 32<<10))}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	chat.do("GET", "k")
-	present, err := tryConnect(t, address, "p", nil) // gives up after ten seconds
+	chat.Do("GET", "k")
+	present, err := testsupport.TryConnect(t, address, "p", nil) // gives up after ten seconds
 	if err != nil {
 		t.Fatalf("the take-over: %v", err)
 	}
-	present.subscribe(present.replyTo)
-	present.mustGet("k", "")
+	present.Subscribe(present.ReplyTo)
+	present.MustGet("k", "")
 }
 
 func TestASessionIsKeptForAnHourAtMost(t *testing.T) {
 	for _, asked := range []uint32{3601, 1<<32 - 1} {
-		p := connect(t, start(t, server.Options{}), "p", func(c *paho.Connect) { c.Properties.SessionExpiryInterval = &asked })
-		if got := p.connack.Properties.SessionExpiryInterval; got == nil || *got != 3600 {
+		p := testsupport.Connect(t, testsupport.Start(t, server.Options{}), "p", func(c *paho.Connect) { c.Properties.SessionExpiryInterval = &asked })
+		if got := p.Connack.Properties.SessionExpiryInterval; got == nil || *got != 3600 {
 			t.Errorf("asked for %d s: got %v", asked, got)
 		}
 	}
 }
 
 func TestASessionThatRanOutLeavesNoSubscriptions(t *testing.T) {
-	address, s := startServer(t, server.Options{})
-	p := connect(t, address, "p", func(c *paho.Connect) { second := uint32(1); c.Properties.SessionExpiryInterval = &second })
-	p.subscribe("factory/#")
-	_ = p.conn.Close()
-	eventually(t, "the connection ends", func() bool { return s.Sockets() == 0 })
+	address, s := testsupport.StartServer(t, server.Options{})
+	p := testsupport.Connect(t, address, "p", func(c *paho.Connect) { second := uint32(1); c.Properties.SessionExpiryInterval = &second })
+	p.Subscribe("factory/#")
+	_ = p.Conn.Close()
+	testsupport.Eventually(t, "the connection ends", func() bool { return s.Sockets() == 0 })
 	session, ok := s.Messages().Find("p")
 	if !ok {
 		t.Fatal("the session is not kept")
@@ -957,7 +875,7 @@ func TestASessionThatRanOutLeavesNoSubscriptions(t *testing.T) {
 	if _, subscribed := session.Matches("factory/news"); !subscribed {
 		t.Error("the subscription is gone while the session is kept")
 	}
-	eventually(t, "the session runs out", func() bool { return s.Broker().Clients.Len() == 0 })
+	testsupport.Eventually(t, "the session runs out", func() bool { return s.Broker().Clients.Len() == 0 })
 	if left := s.Usage(); left.Subscriptions > 0 || left.Sessions > 0 {
 		t.Errorf("left are %+v", left)
 	}
@@ -967,16 +885,16 @@ func TestASessionThatRanOutLeavesNoSubscriptions(t *testing.T) {
 // would count until nobody else may connect.
 func TestAClientThatIsGoneBeforeItsCONNACKIsForgotten(t *testing.T) {
 	turnstile := turnstile{make(chan struct{}), make(chan struct{})}
-	address, s := startServer(t, server.Options{MaxClients: 3, Authenticator: turnstile})
+	address, s := testsupport.StartServer(t, server.Options{MaxClients: 3, Authenticator: turnstile})
 	for i := range 5 {
-		conn := dialRaw(t, address)
-		send(t, conn, string(connectPacket(t, fmt.Sprint("p-", i), nil)))
+		conn := testsupport.DialTCP(t, address)
+		testsupport.Send(t, conn, string(testsupport.EncodeConnect(t, fmt.Sprint("p-", i), nil)))
 		await.Receive(turnstile.reached)
 		_ = conn.(*net.TCPConn).SetLinger(0)
 		_ = conn.Close()
 		time.Sleep(10 * time.Millisecond) // where the reset comes too late nothing is tested, and nothing fails
 		turnstile.open <- struct{}{}
-		eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
+		testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
 		if left := s.Broker().Clients.Len(); left > 0 {
 			t.Fatalf("%d clients are left of %d that connected and went", left, i+1)
 		}
@@ -992,30 +910,30 @@ func TestASessionSurvivesAConnectionThatIsGoneBeforeItsCONNACK(t *testing.T) {
 		subscribe string
 	}{
 		{"MQTT 3.1.1", "\x10\x0d\x00\x04MQTT\x04\x00\x00\x3c\x00\x01p", "\x82\x0e\x00\x07\x00\x09factory/x\x01"},
-		{"MQTT 5", string(connectPacket(t, "p", func(c *packets.Connect) {
+		{"MQTT 5", string(testsupport.EncodeConnect(t, "p", func(c *packets.Connect) {
 			c.CleanStart, c.Properties.SessionExpiryInterval = false, &kept
 		})), "\x82\x0f\x00\x07\x00\x00\x09factory/x\x01"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			turnstile := turnstile{make(chan struct{}), make(chan struct{})}
-			address, s := startServer(t, server.Options{Authenticator: turnstile})
-			conn := dialRaw(t, address)
-			send(t, conn, test.hello)
+			address, s := testsupport.StartServer(t, server.Options{Authenticator: turnstile})
+			conn := testsupport.DialTCP(t, address)
+			testsupport.Send(t, conn, test.hello)
 			await.Receive(turnstile.reached)
 			turnstile.open <- struct{}{}
-			send(t, conn, test.subscribe)
+			testsupport.Send(t, conn, test.subscribe)
 			subscribers := func() int { return s.Usage().Subscriptions }
-			eventually(t, "it subscribes", func() bool { return subscribers() == 1 })
+			testsupport.Eventually(t, "it subscribes", func() bool { return subscribers() == 1 })
 			_ = conn.Close()
-			eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
-			conn = dialRaw(t, address)
-			send(t, conn, test.hello)
+			testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
+			conn = testsupport.DialTCP(t, address)
+			testsupport.Send(t, conn, test.hello)
 			await.Receive(turnstile.reached)
 			_ = conn.(*net.TCPConn).SetLinger(0)
 			_ = conn.Close()
 			time.Sleep(10 * time.Millisecond)
 			turnstile.open <- struct{}{}
-			eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
+			testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
 			if clients, left := s.Broker().Clients.Len(), subscribers(); clients != 1 || left != 1 {
 				t.Errorf("%d clients with %d subscriptions are left of one session", clients, left)
 			}
@@ -1035,16 +953,16 @@ func (s turnstile) Authenticate(access.Credentials) error {
 func TestAClientIdThatSomebodyGetsMeanwhileIsNotTakenOverByAnotherUser(t *testing.T) {
 	reached, open := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	address := start(t, server.Options{Authenticator: rules{}, Authorizer: rules{topic: func(who access.Identity, _ string, _ bool) bool {
+	address := testsupport.Start(t, server.Options{Authenticator: testsupport.Rules{}, Authorizer: testsupport.Rules{Topic: func(who access.Identity, _ string, _ bool) bool {
 		if who.User == "slow" { // it is being admitted; nobody has its name yet
 			once.Do(func() { close(reached); await.Receive(open) })
 		}
 		return true
 	}}})
-	admitted := make(chan *peer, 2)
+	admitted := make(chan *testsupport.PahoClient, 2)
 	try := func(user string) {
-		p, err := tryConnect(t, address, "p", func(c *paho.Connect) {
-			as(user)(c)
+		p, err := testsupport.TryConnect(t, address, "p", func(c *paho.Connect) {
+			testsupport.As(user)(c)
 			withWill("factory/p/gone", "gone")(c)
 		})
 		if err != nil {
@@ -1055,7 +973,7 @@ func TestAClientIdThatSomebodyGetsMeanwhileIsNotTakenOverByAnotherUser(t *testin
 	go try("slow")
 	await.Receive(reached)
 	go try("quick")
-	var early *peer
+	var early *testsupport.PahoClient
 	answered := false
 	select {
 	case early = <-admitted: // while the other is still being looked at

@@ -20,11 +20,12 @@ import (
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
 func TestOfSeveralAddressesOneThatWorksIsFoundAtFirstAndAfterALoss(t *testing.T) {
-	target := start(t, server.Options{}) // one store, whichever way one comes
+	target := testsupport.Start(t, server.Options{}) // one store, whichever way one comes
 	first, second := newStreamProxy(t, target), newStreamProxy(t, target)
 	addresses := "mqtt://" + mosquitto.FreeAddress(t) + ", mqtt://" + first.address() + ", mqtt://" + second.address()
 	client := mustDial(t, addresses, transport.Options{})
@@ -53,8 +54,8 @@ func (p *passwords) Authenticate(who access.Credentials) error {
 func TestAPasswordMayComeFromAFileThatIsReplaced(t *testing.T) {
 	admits := new(passwords)
 	admits.present.Store("one")
-	through := newProxy(t, start(t, server.Options{Authenticator: admits}))
-	address := "mqtt://" + through.address()
+	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{Authenticator: admits}))
+	address := "mqtt://" + through.Address()
 	mustWork(t, mustDial(t, address, transport.Options{Username: "gateway", Password: []byte("one")}))
 	files := newFolder(t)
 	file := files.write("password", []byte("one\n"))
@@ -62,7 +63,7 @@ func TestAPasswordMayComeFromAFileThatIsReplaced(t *testing.T) {
 	mustWork(t, client)
 
 	admits.present.Store("two")
-	through.cut()
+	through.Cut()
 	awaitStatus(t, client, "refused with the old password", func(status transport.ConnectionStatus) bool {
 		var refused *transport.ConnectError
 		return status.State == transport.Connecting && errors.As(status.Err, &refused)
@@ -75,28 +76,28 @@ func TestAPasswordMayComeFromAFileThatIsReplaced(t *testing.T) {
 func TestInvariant50WrongCredentialsEndDialAtOnceAndNoClientThatWasConnected(t *testing.T) {
 	admits := new(passwords)
 	admits.present.Store("one")
-	through := newProxy(t, start(t, server.Options{Authenticator: admits}))
-	address := "mqtt://" + through.address()
+	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{Authenticator: admits}))
+	address := "mqtt://" + through.Address()
 	file := newFolder(t).write("password", []byte("wrong"))
 	for name, options := range map[string]transport.Options{
 		"a wrong password":         {Username: "gateway", Password: []byte("wrong")},
 		"a wrong password in file": {Username: "gateway", PasswordFile: file},
 		"nobody":                   {},
 	} {
-		before := through.accepted.Load()
+		before := through.Accepted.Load()
 		_, err := transport.Dial(t.Context(), address, options) // no end but its own
 		var refused *transport.ConnectError
 		if !errors.As(err, &refused) || !strings.Contains(err.Error(), "check user name and password") {
 			t.Errorf("%s: %v, want a *ConnectError", name, err)
 		}
-		if attempts := through.accepted.Load() - before; attempts != 1 {
+		if attempts := through.Accepted.Load() - before; attempts != 1 {
 			t.Errorf("%s: %d attempts", name, attempts)
 		}
 	}
 
 	client := mustDial(t, address, transport.Options{Username: "gateway", Password: []byte("one")})
 	admits.present.Store("two")
-	through.cut()
+	through.Cut()
 	status := awaitStatus(t, client, "refused", func(status transport.ConnectionStatus) bool {
 		var refused *transport.ConnectError
 		return errors.As(status.Err, &refused)
@@ -184,7 +185,7 @@ func (h *tokens) mustHaveSeen(t *testing.T, want string) {
 		if got != want {
 			t.Errorf("the broker saw %q, want %q", got, want)
 		}
-	case <-time.After(patience):
+	case <-time.After(testsupport.Patience):
 		t.Fatalf("the broker did not see %q", want)
 	}
 }
@@ -192,11 +193,11 @@ func (h *tokens) mustHaveSeen(t *testing.T, want string) {
 func TestATokenOfAServiceAccountIsShownAndShownAnewWhenItChanges(t *testing.T) {
 	t.Parallel() // the file is looked at every ten seconds
 	// The server itself knows no tokens.
-	broker := &tokens{broker: mqtt.New(&mqtt.Options{Logger: discard}), shown: make(chan string, 10), valid: "one"}
-	target := serveBroker(t, broker.broker, broker)
+	broker := &tokens{broker: mqtt.New(&mqtt.Options{Logger: testsupport.Discard}), shown: make(chan string, 10), valid: "one"}
+	target := testsupport.ServeBroker(t, broker.broker, broker)
 	attachAlone(t, target, server.AttachOptions{ProbeMessages: -1}) // mochi can deadlock in a burst
-	through := newProxy(t, target)
-	address, files := "mqtt://"+through.address(), newFolder(t)
+	through := testsupport.NewProxy(t, target)
+	address, files := "mqtt://"+through.Address(), newFolder(t)
 	file := files.write("token", []byte("wrong"))
 	_, err := transport.Dial(t.Context(), address, transport.Options{TokenFile: file})
 	broker.mustHaveSeen(t, "CONNECT wrong")
@@ -218,7 +219,7 @@ func TestATokenOfAServiceAccountIsShownAndShownAnewWhenItChanges(t *testing.T) {
 
 	broker.replace("three")
 	files.write("token", []byte("three"))
-	through.cut()
+	through.Cut()
 	mustReconnect(t, client, 1)
 	broker.mustHaveSeen(t, "CONNECT three")
 	mustWork(t, client)
@@ -273,8 +274,8 @@ func TestTheBrokersReasonsCanBeToldApart(t *testing.T) {
 		{"DISCONNECT: not authorized", disconnect(packets.ErrNotAuthorized), transport.ErrNotAuthorized, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			test.hook.broker = mqtt.New(&mqtt.Options{Logger: discard})
-			address := serveBroker(t, test.hook.broker, &test.hook) // without a store: no request gets so far
+			test.hook.broker = mqtt.New(&mqtt.Options{Logger: testsupport.Discard})
+			address := testsupport.ServeBroker(t, test.hook.broker, &test.hook) // without a store: no request gets so far
 			var err error
 			if test.hook.connack.Code != 0 {
 				err = whyNot(t, "mqtt://"+address, transport.Options{})
@@ -292,8 +293,8 @@ func TestTheReasonsOfAcknowledgementsCanBeToldApart(t *testing.T) {
 	for code, want := range map[byte]error{
 		0x10: transport.ErrNoStore, 0x87: transport.ErrNotAuthorized, 0x95: transport.ErrPacketTooLarge, 0x97: transport.ErrQuotaExceeded,
 	} {
-		address := startBroker(t, &picky{puback: code}) // without a store, whose answer could overtake it
-		client := dial(t, address, transport.Options{Username: "u", Password: []byte("right")})
+		address := testsupport.StartBroker(t, &testsupport.PasswordBroker{Puback: code}) // without a store, whose answer could overtake it
+		client := testsupport.Dial(t, address, transport.Options{Username: "u", Password: []byte("right")})
 		if _, err := client.Get(t.Context(), "k"); !errors.Is(err, want) || errors.Is(err, transport.ErrOutcomeUnknown) {
 			t.Errorf("0x%02X: %v, want %v", code, err, want)
 		}
@@ -301,7 +302,7 @@ func TestTheReasonsOfAcknowledgementsCanBeToldApart(t *testing.T) {
 }
 
 func TestARequestThatIsTooLargeForTheServerIsRefusedBeforeItIsSent(t *testing.T) {
-	client := dial(t, start(t, server.Options{MaxPacketSize: 2000}), transport.Options{})
+	client := testsupport.Dial(t, testsupport.Start(t, server.Options{MaxPacketSize: 2000}), transport.Options{})
 	_, err := client.Set(t.Context(), "k", make([]byte, 2000), transport.SetOptions{})
 	var rejected *transport.RejectedError
 	if !errors.Is(err, transport.ErrPacketTooLarge) || !errors.As(err, &rejected) || errors.Is(err, transport.ErrOutcomeUnknown) {
@@ -316,11 +317,11 @@ func TestARequestThatIsTooLargeForTheServerIsRefusedBeforeItIsSent(t *testing.T)
 }
 
 func TestRequestsUnderWayFailAsUnknownWhenTheConnectionDrops(t *testing.T) {
-	target, s := startServer(t, server.Options{})
-	through := newProxy(t, target)
+	target, s := testsupport.StartServer(t, server.Options{})
+	through := testsupport.NewProxy(t, target)
 	// Their own timeout is far away, so that only the loss can end them.
-	client := dial(t, through.address(), transport.Options{ClientOptions: transport.ClientOptions{RequestTimeout: time.Hour}})
-	through.hold(answers)
+	client := testsupport.Dial(t, through.Address(), transport.Options{ClientOptions: transport.ClientOptions{RequestTimeout: time.Hour}})
+	through.Hold(testsupport.ToClient)
 	const requests = 20
 	failed := make(chan error, requests)
 	for range requests {
@@ -329,10 +330,10 @@ func TestRequestsUnderWayFailAsUnknownWhenTheConnectionDrops(t *testing.T) {
 			failed <- err
 		}()
 	}
-	eventually(t, "the store has answered all", func() bool {
+	testsupport.Eventually(t, "the store has answered all", func() bool {
 		return s.Stats().Requests >= requests
 	})
-	through.cut()
+	through.Cut()
 	ended := 0
 	for range requests {
 		select {
@@ -341,14 +342,14 @@ func TestRequestsUnderWayFailAsUnknownWhenTheConnectionDrops(t *testing.T) {
 				t.Errorf("%v, want ErrOutcomeUnknown", err)
 			}
 			ended++
-		case <-time.After(patience):
+		case <-time.After(testsupport.Patience):
 			t.Fatalf("%d of %d requests ended", ended, requests)
 		}
 	}
 }
 
 func TestMosquittoWithoutAStoreIsToldByName(t *testing.T) {
-	client := dial(t, mosquitto.Start(t, "").Address, transport.Options{})
+	client := testsupport.Dial(t, mosquitto.Start(t, "").Address, transport.Options{})
 	_, err := client.Get(t.Context(), "k")
 	if !errors.Is(err, transport.ErrNoStore) || errors.Is(err, transport.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "no state store answers on this broker") {
 		t.Errorf("%v, want ErrNoStore", err)
@@ -357,8 +358,8 @@ func TestMosquittoWithoutAStoreIsToldByName(t *testing.T) {
 
 func TestTheSilenceOfABrokerWithoutAStoreIsToldByName(t *testing.T) {
 	// It acknowledges what nobody has subscribed to with plain success.
-	address := startBroker(t, &picky{})
-	client := dial(t, address, transport.Options{
+	address := testsupport.StartBroker(t, &testsupport.PasswordBroker{})
+	client := testsupport.Dial(t, address, transport.Options{
 		Username: "u", Password: []byte("right"),
 		ClientOptions: transport.ClientOptions{RequestTimeout: time.Second},
 	})
@@ -369,11 +370,11 @@ func TestTheSilenceOfABrokerWithoutAStoreIsToldByName(t *testing.T) {
 }
 
 func TestTheStateOfAConnectionIsToldAndCanBeAsked(t *testing.T) {
-	through := newProxy(t, start(t, server.Options{}))
+	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{}))
 	told := make(chan transport.ConnectionStatus, 1000)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
 	defer cancel()
-	client, err := transport.Dial(ctx, "mqtt://"+through.address(), transport.Options{
+	client, err := transport.Dial(ctx, "mqtt://"+through.Address(), transport.Options{
 		OnConnectionChange: func(status transport.ConnectionStatus) { told <- status },
 	})
 	if err != nil {
@@ -390,17 +391,17 @@ func TestTheStateOfAConnectionIsToldAndCanBeAsked(t *testing.T) {
 				if status.Connections != connections || (status.Err == nil) != (state == transport.Connected) {
 					t.Errorf("told %+v, want %v and %d connections", status, state, connections)
 				}
-			case <-time.After(patience):
+			case <-time.After(testsupport.Patience):
 				t.Errorf("never told of %v", state)
 			}
 			return
 		}
 	}
 	next(transport.Connected, 1)
-	if status := client.Connection(); status.State != transport.Connected || status.Err != nil || status.Broker != "mqtt://"+through.address() {
+	if status := client.Connection(); status.State != transport.Connected || status.Err != nil || status.Broker != "mqtt://"+through.Address() {
 		t.Errorf("%+v", status)
 	}
-	through.cut()
+	through.Cut()
 	next(transport.Connecting, 1)
 	next(transport.Connected, 2)
 	if err := client.Close(); err != nil {
@@ -442,7 +443,7 @@ func TestInvariant42DialThatIsGivenUpWhileAnythingHangsLeavesNothing(t *testing.
 	for _, scheme := range []string{"mqtt", "mqtts", "ws", "wss"} {
 		t.Run(scheme, func(t *testing.T) {
 			address, taken := startHung(t)
-			settle(t)
+			testsupport.SettleGoroutines(t)
 			before := runtime.NumGoroutine()
 			ctx, cancel := context.WithCancelCause(t.Context())
 			why := errors.New("no more patience")
@@ -455,19 +456,19 @@ func TestInvariant42DialThatIsGivenUpWhileAnythingHangsLeavesNothing(t *testing.
 			if !errors.Is(err, why) {
 				t.Errorf("%v, want %v", err, why)
 			}
-			if took := time.Since(began); took > patience {
+			if took := time.Since(began); took > testsupport.Patience {
 				t.Errorf("it took %v", took)
 			}
-			mustSettle(t, before)
+			testsupport.MustEndGoroutines(t, before)
 		})
 	}
 }
 
 func TestInvariant42CloseWhileAnythingHangsLeavesNothing(t *testing.T) {
-	ca := newAuthority(t)
-	config := &tls.Config{Certificates: []tls.Certificate{ca.issue(pkix.Name{CommonName: "server"})}}
-	plain, encrypted := start(t, server.Options{}), start(t, server.Options{TLS: config})
-	caFile := newFolder(t).write("ca.pem", ca.pem())
+	ca := testsupport.NewAuthority(t)
+	config := &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
+	plain, encrypted := testsupport.Start(t, server.Options{}), testsupport.Start(t, server.Options{TLS: config})
+	caFile := newFolder(t).write("ca.pem", ca.PEM())
 	for _, test := range []struct{ name, scheme, target string }{
 		{"TCP", "mqtt", plain},
 		{"TLS", "mqtts", encrypted},
@@ -481,7 +482,7 @@ func TestInvariant42CloseWhileAnythingHangsLeavesNothing(t *testing.T) {
 			if test.scheme == "mqtts" || test.scheme == "wss" {
 				options.TLS.CAFile = caFile
 			}
-			settle(t)
+			testsupport.SettleGoroutines(t)
 			before := runtime.NumGoroutine() - 1 // the proxy ends before the client
 			client := mustDial(t, test.scheme+"://"+through.address()+","+test.scheme+"://"+hung, options)
 			mustWork(t, client)
@@ -499,21 +500,21 @@ func TestInvariant42CloseWhileAnythingHangsLeavesNothing(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-			case <-time.After(patience):
+			case <-time.After(testsupport.Patience):
 				t.Fatal("Close hangs, too")
 			}
 			if err := await.Receive(failed); !errors.Is(err, transport.ErrClosed) {
 				t.Errorf("a request: %v, want ErrClosed", err)
 			}
-			mustSettle(t, before)
+			testsupport.MustEndGoroutines(t, before)
 		})
 	}
 }
 
 func TestInvariant42CloseWhileTheBrokerNoLongerReadsLeavesNothing(t *testing.T) {
-	ca := newAuthority(t)
-	config := &tls.Config{Certificates: []tls.Certificate{ca.issue(pkix.Name{CommonName: "server"})}}
-	caFile := newFolder(t).write("ca.pem", ca.pem())
+	ca := testsupport.NewAuthority(t)
+	config := &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
+	caFile := newFolder(t).write("ca.pem", ca.PEM())
 	for _, test := range []struct {
 		name, scheme string
 		server, tls  *tls.Config
@@ -524,7 +525,7 @@ func TestInvariant42CloseWhileTheBrokerNoLongerReadsLeavesNothing(t *testing.T) 
 		{"WebSocket over TLS", "wss", nil, config},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			target := start(t, server.Options{TLS: test.server})
+			target := testsupport.Start(t, server.Options{TLS: test.server})
 			if strings.HasPrefix(test.scheme, "ws") {
 				target = startWebSocket(t, target, test.tls)
 			}
@@ -534,7 +535,7 @@ func TestInvariant42CloseWhileTheBrokerNoLongerReadsLeavesNothing(t *testing.T) 
 			if test.server != nil || test.tls != nil {
 				options.TLS.CAFile = caFile
 			}
-			settle(t)
+			testsupport.SettleGoroutines(t)
 			before := runtime.NumGoroutine()
 			client := mustDial(t, test.scheme+"://"+through.address(), options)
 			mustWork(t, client)
@@ -555,7 +556,7 @@ func TestInvariant42CloseWhileTheBrokerNoLongerReadsLeavesNothing(t *testing.T) 
 				if err != nil {
 					t.Error(err)
 				}
-			case <-time.After(patience):
+			case <-time.After(testsupport.Patience):
 				t.Error("Close hangs, too")
 			}
 			for range requests {
@@ -565,7 +566,7 @@ func TestInvariant42CloseWhileTheBrokerNoLongerReadsLeavesNothing(t *testing.T) 
 			}
 			through.gate.Unlock()
 			through.cut()
-			mustSettle(t, before)
+			testsupport.MustEndGoroutines(t, before)
 		})
 	}
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -63,14 +64,8 @@ func (f folder) writePair(pair tls.Certificate, password string) (certificate, k
 	if password != "" {
 		kind, der = "ENCRYPTED PRIVATE KEY", encrypt(f.t, der, password)
 	}
-	return f.write("cert.pem", pemOf(pair)), f.write("key.pem", pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	return f.write("cert.pem", testsupport.PEM(pair)), f.write("key.pem", pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }
-
-func pemOf(pair tls.Certificate) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Leaf.Raw})
-}
-
-func (a *authority) pem() []byte { return pemOf(tls.Certificate{Leaf: a.certificate}) }
 
 // encrypt makes what "openssl pkcs8 -topk8 -v2 aes-256-cbc" makes of a key [RFC 8018].
 func encrypt(t *testing.T, der []byte, password string) []byte {
@@ -122,7 +117,7 @@ func encrypt(t *testing.T, der []byte, password string) []byte {
 // tryDial is transport.Dial, within patience.
 func tryDial(t *testing.T, addresses string, options transport.Options) (*transport.Client, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
 	defer cancel()
 	client, err := transport.Dial(ctx, addresses, options)
 	if err == nil {
@@ -147,7 +142,7 @@ func mustDial(t *testing.T, addresses string, options transport.Options) *transp
 // whyNot returns what Dial says of its first attempt, which must fail.
 func whyNot(t *testing.T, addresses string, options transport.Options) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
 	defer cancel()
 	options.OnConnectionChange = func(transport.ConnectionStatus) { cancel() }
 	client, err := transport.Dial(ctx, addresses, options)
@@ -173,7 +168,7 @@ func mustWork(t *testing.T, client *transport.Client) {
 // awaitStatus waits until the status of a client is as wanted.
 func awaitStatus(t *testing.T, client *transport.Client, what string, wanted func(transport.ConnectionStatus) bool) transport.ConnectionStatus {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testsupport.Patience)
 	for {
 		status := client.Connection()
 		if wanted(status) {
@@ -195,10 +190,10 @@ func mustReconnect(t *testing.T, client *transport.Client, before int) transport
 }
 
 func TestTheClientSpeaksTLS(t *testing.T) {
-	ca, other := newAuthority(t), newAuthority(t)
+	ca, other := testsupport.NewAuthority(t), testsupport.NewAuthority(t)
 	files := newFolder(t)
-	caFile, otherCA := files.write("ca.pem", ca.pem()), files.write("other.pem", other.pem())
-	address := start(t, server.Options{TLS: &tls.Config{Certificates: []tls.Certificate{ca.issue(pkix.Name{CommonName: "server"})}}})
+	caFile, otherCA := files.write("ca.pem", ca.PEM()), files.write("other.pem", other.PEM())
+	address := testsupport.Start(t, server.Options{TLS: &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}})
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		t.Fatal(err)
@@ -210,13 +205,13 @@ func TestTheClientSpeaksTLS(t *testing.T) {
 	}{
 		{"with the authority in a file", "mqtts://" + address, transport.TLSOptions{CAFile: caFile}, ""},
 		{"under the other name of the scheme", "tls://" + address, transport.TLSOptions{CAFile: caFile}, ""},
-		{"with the authority in a Config", "mqtts://" + address, transport.TLSOptions{Config: &tls.Config{RootCAs: ca.pool}}, ""},
+		{"with the authority in a Config", "mqtts://" + address, transport.TLSOptions{Config: &tls.Config{RootCAs: ca.Pool}}, ""},
 		{"with the name that the certificate has", "mqtts://localhost:" + port, transport.TLSOptions{CAFile: caFile, ServerName: "127.0.0.1"}, ""},
 		{"with a name that the certificate does not have", "mqtts://localhost:" + port, transport.TLSOptions{CAFile: caFile}, "localhost"},
 		{"with a wrong ServerName", "mqtts://" + address, transport.TLSOptions{CAFile: caFile, ServerName: "broker.example"}, "broker.example"},
 		{"with another authority", "mqtts://" + address, transport.TLSOptions{CAFile: otherCA}, "unknown authority"},
 		{"with the authorities of this machine", "mqtts://" + address, transport.TLSOptions{}, "unknown authority"},
-		{"to nobody who speaks it", "mqtts://" + start(t, server.Options{}), transport.TLSOptions{CAFile: caFile}, "TLS: "},
+		{"to nobody who speaks it", "mqtts://" + testsupport.Start(t, server.Options{}), transport.TLSOptions{CAFile: caFile}, "TLS: "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.want == "" {
@@ -232,25 +227,25 @@ func TestTheClientSpeaksTLS(t *testing.T) {
 }
 
 func TestTheClientShowsACertificateWhoseKeyMayBeEncrypted(t *testing.T) {
-	ca := newAuthority(t)
+	ca := testsupport.NewAuthority(t)
 	for _, password := range []string{"", "a secret"} {
 		t.Run("password "+password, func(t *testing.T) {
-			authenticator := credentials{came: make(chan access.Credentials, 1)}
-			address := start(t, server.Options{
+			authenticator := testsupport.Credentials{Came: make(chan access.Credentials, 1)}
+			address := testsupport.Start(t, server.Options{
 				TLS: &tls.Config{
-					Certificates: []tls.Certificate{ca.issue(pkix.Name{CommonName: "server"})},
-					ClientCAs:    ca.pool, ClientAuth: tls.RequireAndVerifyClientCert,
+					Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})},
+					ClientCAs:    ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert,
 				},
 				Authenticator: authenticator,
 			})
 			files := newFolder(t)
-			options := transport.TLSOptions{CAFile: files.write("ca.pem", ca.pem())}
-			options.CertFile, options.KeyFile = files.writePair(ca.issue(pkix.Name{CommonName: "press-7"}), password)
+			options := transport.TLSOptions{CAFile: files.write("ca.pem", ca.PEM())}
+			options.CertFile, options.KeyFile = files.writePair(ca.Issue(pkix.Name{CommonName: "press-7"}), password)
 			if password != "" {
 				options.KeyPasswordFile = files.write("password", []byte(password+"\n"))
 			}
 			mustWork(t, mustDial(t, "mqtts://"+address, transport.Options{TLS: options}))
-			if who := await.Receive(authenticator.came); who.User != "CN=press-7" || !who.Certified {
+			if who := await.Receive(authenticator.Came); who.User != "CN=press-7" || !who.Certified {
 				t.Errorf("the server sees %+v", who)
 			}
 			if password == "" {
@@ -269,44 +264,44 @@ func TestTheClientShowsACertificateWhoseKeyMayBeEncrypted(t *testing.T) {
 }
 
 func TestAServerThatWantsACertificateIsQuotedToWhoShowsNone(t *testing.T) {
-	ca := newAuthority(t)
-	address := start(t, server.Options{TLS: &tls.Config{
-		Certificates: []tls.Certificate{ca.issue(pkix.Name{CommonName: "server"})},
-		ClientCAs:    ca.pool, ClientAuth: tls.RequireAndVerifyClientCert,
+	ca := testsupport.NewAuthority(t)
+	address := testsupport.Start(t, server.Options{TLS: &tls.Config{
+		Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})},
+		ClientCAs:    ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert,
 	}})
-	err := whyNot(t, "mqtts://"+address, transport.Options{TLS: transport.TLSOptions{CAFile: newFolder(t).write("ca.pem", ca.pem())}})
+	err := whyNot(t, "mqtts://"+address, transport.Options{TLS: transport.TLSOptions{CAFile: newFolder(t).write("ca.pem", ca.PEM())}})
 	if !strings.Contains(err.Error(), "certificate required") {
 		t.Errorf("%v, want an error that says what is required", err)
 	}
 }
 
 func TestCertificatesThatAreReplacedCountFromTheNextConnection(t *testing.T) {
-	first, second := newAuthority(t), newAuthority(t)
-	var present atomic.Pointer[authority]
+	first, second := testsupport.NewAuthority(t), testsupport.NewAuthority(t)
+	var present atomic.Pointer[testsupport.Authority]
 	present.Store(first)
-	authenticator := credentials{came: make(chan access.Credentials, 10)}
-	address := start(t, server.Options{
+	authenticator := testsupport.Credentials{Came: make(chan access.Credentials, 10)}
+	address := testsupport.Start(t, server.Options{
 		Authenticator: authenticator,
 		TLS: &tls.Config{
 			// So that the listener takes it for one that has certificates.
-			Certificates: []tls.Certificate{first.issue(pkix.Name{CommonName: "server"})},
+			Certificates: []tls.Certificate{first.Issue(pkix.Name{CommonName: "server"})},
 			ClientAuth:   tls.RequireAndVerifyClientCert,
-			ClientCAs:    first.pool,
+			ClientCAs:    first.Pool,
 			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 				a := present.Load()
 				return &tls.Config{
-					Certificates: []tls.Certificate{a.issue(pkix.Name{CommonName: "server"})},
-					ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: a.pool,
+					Certificates: []tls.Certificate{a.Issue(pkix.Name{CommonName: "server"})},
+					ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: a.Pool,
 				}, nil
 			},
 		},
 	})
 	through := newStreamProxy(t, address)
 	files := newFolder(t)
-	options := transport.TLSOptions{CAFile: files.write("ca.pem", first.pem())}
-	options.CertFile, options.KeyFile = files.writePair(first.issue(pkix.Name{CommonName: "first"}), "")
+	options := transport.TLSOptions{CAFile: files.write("ca.pem", first.PEM())}
+	options.CertFile, options.KeyFile = files.writePair(first.Issue(pkix.Name{CommonName: "first"}), "")
 	client := mustDial(t, "mqtts://"+through.address(), transport.Options{TLS: options})
-	if who := await.Receive(authenticator.came); who.User != "CN=first" {
+	if who := await.Receive(authenticator.Came); who.User != "CN=first" {
 		t.Errorf("the server sees %+v", who)
 	}
 
@@ -315,10 +310,10 @@ func TestCertificatesThatAreReplacedCountFromTheNextConnection(t *testing.T) {
 	status := awaitStatus(t, client, "kept out by the new certificate", func(status transport.ConnectionStatus) bool {
 		return status.State == transport.Connecting && status.Err != nil && strings.Contains(status.Err.Error(), "unknown authority")
 	})
-	files.write("ca.pem", second.pem())
-	files.writePair(second.issue(pkix.Name{CommonName: "second"}), "")
+	files.write("ca.pem", second.PEM())
+	files.writePair(second.Issue(pkix.Name{CommonName: "second"}), "")
 	mustReconnect(t, client, status.Connections)
-	if who := await.Receive(authenticator.came); who.User != "CN=second" {
+	if who := await.Receive(authenticator.Came); who.User != "CN=second" {
 		t.Errorf("the server sees %+v", who)
 	}
 	mustWork(t, client)
@@ -419,7 +414,7 @@ func startWebSocket(t *testing.T, target string, config *tls.Config) (address st
 	address = free.Addr().String()
 	_ = free.Close() // the listener wants an address, and has no way to be given a socket
 	front := listeners.NewWebsocket(listeners.Config{ID: "websocket", Address: address, TLSConfig: config})
-	if err := front.Init(discard); err != nil {
+	if err := front.Init(testsupport.Discard); err != nil {
 		t.Fatal(err)
 	}
 	p := &streamProxy{target: target}
@@ -442,10 +437,10 @@ func startWebSocket(t *testing.T, target string, config *tls.Config) (address st
 }
 
 func TestTheClientSpeaksWebSocket(t *testing.T) {
-	target := start(t, server.Options{})
-	ca := newAuthority(t)
-	encrypted := startWebSocket(t, target, &tls.Config{Certificates: []tls.Certificate{ca.issue(pkix.Name{CommonName: "server"})}})
-	caFile := newFolder(t).write("ca.pem", ca.pem())
+	target := testsupport.Start(t, server.Options{})
+	ca := testsupport.NewAuthority(t)
+	encrypted := startWebSocket(t, target, &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}})
+	caFile := newFolder(t).write("ca.pem", ca.PEM())
 	for _, test := range []struct {
 		name, address string
 		options       transport.TLSOptions
@@ -491,8 +486,8 @@ func TestAServerThatSpeaksHTTPAndNoWebSocketIsQuoted(t *testing.T) {
 		}
 	}()
 	for address, want := range map[string]string{
-		"ws://" + listener.Addr().String() + "/nowhere": "check the path",
-		"ws://" + start(t, server.Options{}):            "websocket handshake",
+		"ws://" + listener.Addr().String() + "/nowhere":  "check the path",
+		"ws://" + testsupport.Start(t, server.Options{}): "websocket handshake",
 	} {
 		err := whyNot(t, address, transport.Options{})
 		if !strings.Contains(err.Error(), want) {

@@ -21,6 +21,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 // unhurried is an Authenticator that waits, for each user but "known", until the test lets it
@@ -64,8 +65,8 @@ type caller struct {
 // call sends a CONNECT, and does not wait for CONNACK.
 func call(t testing.TB, address, id, user string, change func(*packets.Connect)) *caller {
 	t.Helper()
-	conn := dialRaw(t, address)
-	send(t, conn, string(connectPacket(t, id, func(c *packets.Connect) {
+	conn := testsupport.DialTCP(t, address)
+	testsupport.Send(t, conn, string(testsupport.EncodeConnect(t, id, func(c *packets.Connect) {
 		c.Username, c.UsernameFlag, c.Password, c.PasswordFlag = user, user != "", []byte("secret"), user != ""
 		if change != nil {
 			change(c)
@@ -102,7 +103,7 @@ func mustBeOpen(t testing.TB, conn net.Conn) {
 	if _, err := conn.Read(make([]byte, 1)); !isTimeout(err) {
 		t.Errorf("the connection is not open any more: %v", err)
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	_ = conn.SetReadDeadline(time.Now().Add(testsupport.Patience))
 }
 
 // startAt is startServer with something done before Serve.
@@ -157,14 +158,14 @@ func fromElsewhere() (elsewhere, func(*server.Server)) {
 // Invariant 58: passwords keep no other client out.
 func TestPasswordsAreComparedAFewAtATimeAndWhatIsKnownDoesNotWait(t *testing.T) {
 	authenticator := newUnhurried()
-	address, s := startServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 2})
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 2})
 	var callers []*caller
 	for i := range 20 {
 		callers = append(callers, call(t, address, fmt.Sprint("p-", i), "p", nil))
 	}
-	eventually(t, "18 wait", func() bool { _, waiting := s.AtTheDoor(); return waiting == 18 })
-	p := connect(t, address, "known", func(c *paho.Connect) { c.Username, c.UsernameFlag = "known", true })
-	p.mustGet("k", "")
+	testsupport.Eventually(t, "18 wait", func() bool { _, waiting := s.AtTheDoor(); return waiting == 18 })
+	p := testsupport.Connect(t, address, "known", func(c *paho.Connect) { c.Username, c.UsernameFlag = "known", true })
+	p.MustGet("k", "")
 	close(authenticator.goOn)
 	for _, c := range callers {
 		if code := c.answer(t); code != 0 {
@@ -183,13 +184,13 @@ func TestPasswordsAreComparedAFewAtATimeAndWhatIsKnownDoesNotWait(t *testing.T) 
 func TestALoginThatIsUnderWayDoesNotKeepItsClientIDFromOthers(t *testing.T) {
 	authenticator := newUnhurried()
 	defer close(authenticator.goOn)
-	address := start(t, server.Options{Authenticator: authenticator, PasswordChecks: 2})
+	address := testsupport.Start(t, server.Options{Authenticator: authenticator, PasswordChecks: 2})
 	call(t, address, "victim", "mallory", nil)
 	if user := await.Receive(authenticator.began); user != "mallory" {
 		t.Fatal(user)
 	}
-	p := connect(t, address, "victim", as("quick"))
-	p.mustGet("k", "")
+	p := testsupport.Connect(t, address, "victim", testsupport.As("quick"))
+	p.MustGet("k", "")
 }
 
 func TestLoginsTakeTurnsByRemoteAddress(t *testing.T) {
@@ -198,7 +199,7 @@ func TestLoginsTakeTurnsByRemoteAddress(t *testing.T) {
 	address, s := startAt(t, server.Options{Authenticator: authenticator, PasswordChecks: 1, AllowInsecure: true}, wrap)
 	waits := func(n int) {
 		t.Helper()
-		eventually(t, fmt.Sprint(n, " wait"), func() bool { _, waiting := s.AtTheDoor(); return waiting == n })
+		testsupport.Eventually(t, fmt.Sprint(n, " wait"), func() bool { _, waiting := s.AtTheDoor(); return waiting == n })
 	}
 	from.from <- "192.0.2.1"
 	call(t, address, "first", "first", nil)
@@ -235,7 +236,7 @@ func TestALoginThatFindsNoPlaceIsToldThatTheServerIsBusy(t *testing.T) {
 			await.Receive(authenticator.began)
 			continue
 		}
-		eventually(t, "it waits", func() bool { _, waiting := s.AtTheDoor(); return waiting == i })
+		testsupport.Eventually(t, "it waits", func() bool { _, waiting := s.AtTheDoor(); return waiting == i })
 	}
 	for _, test := range []struct{ name, source string }{
 		{"as many as may wait of one address", "192.0.2.1"},
@@ -247,8 +248,8 @@ func TestALoginThatFindsNoPlaceIsToldThatTheServerIsBusy(t *testing.T) {
 		}
 	}
 	from.from <- "192.0.2.4"
-	old := dialRaw(t, address)
-	send(t, old, "\x10\x16\x00\x04MQTT\x04\xc2\x00\x3c\x00\x04late\x00\x01p\x00\x01x") // MQTT 3.1.1
+	old := testsupport.DialTCP(t, address)
+	testsupport.Send(t, old, "\x10\x16\x00\x04MQTT\x04\xc2\x00\x3c\x00\x04late\x00\x01p\x00\x01x") // MQTT 3.1.1
 	answer := make([]byte, 4)
 	if _, err := io.ReadFull(old, answer); err != nil || answer[0] != 0x20 || answer[3] != 3 {
 		t.Errorf("MQTT 3.1.1: % x, %v", answer, err)
@@ -259,26 +260,26 @@ func TestALoginThatFindsNoPlaceIsToldThatTheServerIsBusy(t *testing.T) {
 }
 
 func TestTheOldestConnectionWithoutCONNECTIsClosedForANewOne(t *testing.T) {
-	address, s := startServer(t, server.Options{MaxUnauthenticated: 3})
-	p := connect(t, address, "p", nil)
+	address, s := testsupport.StartServer(t, server.Options{MaxUnauthenticated: 3})
+	p := testsupport.Connect(t, address, "p", nil)
 	var silent []net.Conn
 	for i := range 3 {
-		silent = append(silent, dialRaw(t, address))
-		eventually(t, "it is accepted", func() bool { all, _ := s.AtTheDoor(); return all == i+1 })
+		silent = append(silent, testsupport.DialTCP(t, address))
+		testsupport.Eventually(t, "it is accepted", func() bool { all, _ := s.AtTheDoor(); return all == i+1 })
 	}
-	q := connect(t, address, "q", nil)
+	q := testsupport.Connect(t, address, "q", nil)
 	mustBeClosed(t, silent[0])
 	mustBeOpen(t, silent[1])
 	mustBeOpen(t, silent[2])
-	p.mustGet("k", "")
-	q.mustGet("k", "")
+	p.MustGet("k", "")
+	q.MustGet("k", "")
 	if got := s.Stats(); got.Refused[server.RefusedCrowd] != 1 || got.RefusedConnections != 1 {
 		t.Errorf("stats %+v", got)
 	}
 	for range 6 { // whatever number of them comes
-		dialRaw(t, address)
+		testsupport.DialTCP(t, address)
 	}
-	connect(t, address, "r", nil).mustGet("k", "")
+	testsupport.Connect(t, address, "r", nil).MustGet("k", "")
 	if all, _ := s.AtTheDoor(); all > 3 {
 		t.Errorf("%d are at the door", all)
 	}
@@ -291,8 +292,8 @@ func TestAnAddressThatIsFullDrivesOutItsOwnConnectionsOnly(t *testing.T) {
 	var silent []net.Conn
 	for i, source := range []string{"192.0.2.2", "192.0.2.1", "192.0.2.1", "192.0.2.1"} {
 		from.from <- source
-		silent = append(silent, dialRaw(t, address))
-		eventually(t, "it is accepted", func() bool { return s.Sockets()+int(s.Stats().RefusedConnections) == i+1 })
+		silent = append(silent, testsupport.DialTCP(t, address))
+		testsupport.Eventually(t, "it is accepted", func() bool { return s.Sockets()+int(s.Stats().RefusedConnections) == i+1 })
 	}
 	mustBeClosed(t, silent[1])
 	for _, i := range []int{0, 2, 3} {
@@ -303,12 +304,12 @@ func TestAnAddressThatIsFullDrivesOutItsOwnConnectionsOnly(t *testing.T) {
 // Who drives out others must not drive out those that have sent their CONNECT.
 func TestAConnectionWhosePasswordIsComparedIsNotClosedForANewOne(t *testing.T) {
 	authenticator := newUnhurried()
-	address, s := startServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 1, MaxUnauthenticated: 4})
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 1, MaxUnauthenticated: 4})
 	callers := []*caller{call(t, address, "a", "a", nil), call(t, address, "b", "b", nil)}
-	eventually(t, "one waits", func() bool { _, waiting := s.AtTheDoor(); return waiting == 1 && authenticator.now.Load() == 1 })
+	testsupport.Eventually(t, "one waits", func() bool { _, waiting := s.AtTheDoor(); return waiting == 1 && authenticator.now.Load() == 1 })
 	for i := range 5 {
-		dialRaw(t, address)
-		eventually(t, "it is accepted", func() bool { all, _ := s.AtTheDoor(); return all+int(s.Stats().RefusedConnections) == i+3 })
+		testsupport.DialTCP(t, address)
+		testsupport.Eventually(t, "it is accepted", func() bool { all, _ := s.AtTheDoor(); return all+int(s.Stats().RefusedConnections) == i+3 })
 	}
 	close(authenticator.goOn)
 	for _, c := range callers {
@@ -321,9 +322,9 @@ func TestAConnectionWhosePasswordIsComparedIsNotClosedForANewOne(t *testing.T) {
 func TestTheTimeToAuthenticateIsBounded(t *testing.T) {
 	t.Run("without CONNECT", func(t *testing.T) {
 		address, s := startAt(t, server.Options{}, func(s *server.Server) { s.HurryAtTheDoor(100 * time.Millisecond) })
-		conn := dialRaw(t, address)
+		conn := testsupport.DialTCP(t, address)
 		mustBeClosed(t, conn)
-		eventually(t, "nobody is left", func() bool { all, _ := s.AtTheDoor(); return all == 0 })
+		testsupport.Eventually(t, "nobody is left", func() bool { all, _ := s.AtTheDoor(); return all == 0 })
 	})
 	t.Run("while the password waits", func(t *testing.T) {
 		authenticator := newUnhurried()
@@ -359,9 +360,9 @@ func TestShutdownSkipsPasswordsThatWait(t *testing.T) {
 	for i := range 10 {
 		call(t, s.Addr().String(), fmt.Sprint(i), "p", nil)
 	}
-	eventually(t, "9 wait", func() bool { _, waiting := s.AtTheDoor(); return waiting == 9 })
+	testsupport.Eventually(t, "9 wait", func() bool { _, waiting := s.AtTheDoor(); return waiting == 9 })
 	stop()
-	eventually(t, "none waits", func() bool { _, waiting := s.AtTheDoor(); return waiting == 0 })
+	testsupport.Eventually(t, "none waits", func() bool { _, waiting := s.AtTheDoor(); return waiting == 0 })
 	close(authenticator.goOn)
 	if err := await.Receive(served); err != nil {
 		t.Error(err)
@@ -373,14 +374,14 @@ func TestShutdownSkipsPasswordsThatWait(t *testing.T) {
 
 // Invariant 58: log lines keep no other client out.
 func TestRefusedLoginsDoNotFillTheLog(t *testing.T) {
-	log := new(syncBuffer)
-	address, s := startServer(t, server.Options{
-		Authenticator: credentials{came: make(chan access.Credentials, 300), refuse: errors.New("x" + strings.Repeat("\n\x00", 30_000))},
+	log := new(testsupport.LogBuffer)
+	address, s := testsupport.StartServer(t, server.Options{
+		Authenticator: testsupport.Credentials{Came: make(chan access.Credentials, 300), Refuse: errors.New("x" + strings.Repeat("\n\x00", 30_000))},
 		Logger:        slog.New(slog.NewTextHandler(log, nil)),
 	})
 	long := strings.Repeat("\"\u202e", 900) // twice, about as much as fits into a CONNECT
 	for range 300 {
-		_, _ = tryConnect(t, address, long, as(long))
+		_, _ = testsupport.TryConnect(t, address, long, testsupport.As(long))
 	}
 	if got := s.Stats().RefusedConnections; got != 300 {
 		t.Errorf("%d are counted", got)
@@ -393,11 +394,11 @@ func TestRefusedLoginsDoNotFillTheLog(t *testing.T) {
 }
 
 func TestAKeepAliveIsAtMostFiveMinutes(t *testing.T) {
-	address := start(t, server.Options{})
+	address := testsupport.Start(t, server.Options{})
 	for _, test := range []struct{ asked, told uint16 }{{0, 60}, {1, 0}, {300, 0}, {301, 300}, {65535, 300}} {
-		p := connect(t, address, "p", func(c *paho.Connect) { c.KeepAlive = test.asked })
+		p := testsupport.Connect(t, address, "p", func(c *paho.Connect) { c.KeepAlive = test.asked })
 		var told uint16
-		if got := p.connack.Properties.ServerKeepAlive; got != nil {
+		if got := p.Connack.Properties.ServerKeepAlive; got != nil {
 			told = *got
 		}
 		if told != test.told {
@@ -409,10 +410,10 @@ func TestAKeepAliveIsAtMostFiveMinutes(t *testing.T) {
 // A client of MQTT 3 cannot be told another keep-alive. The broker would wait for 2.6 hours
 // after 50,000 seconds: it computes with 16 bits.
 func TestAClientOfMQTT3KeepsItsKeepAlive(t *testing.T) {
-	address, s := startServer(t, server.Options{})
+	address, s := testsupport.StartServer(t, server.Options{})
 	for _, asked := range []uint16{0, 1, 600, 50_000, 65_535} {
-		conn := dialRaw(t, address)
-		send(t, conn, "\x10\x0d\x00\x04MQTT\x04\x02"+string([]byte{byte(asked >> 8), byte(asked)})+"\x00\x01p")
+		conn := testsupport.DialTCP(t, address)
+		testsupport.Send(t, conn, "\x10\x0d\x00\x04MQTT\x04\x02"+string([]byte{byte(asked >> 8), byte(asked)})+"\x00\x01p")
 		answer := make([]byte, 4)
 		if _, err := io.ReadFull(conn, answer); err != nil || answer[3] != 0 {
 			t.Fatalf("keep-alive %d: % x, %v", asked, answer, err)
@@ -432,10 +433,10 @@ func TestAClientOfMQTT3KeepsItsKeepAlive(t *testing.T) {
 }
 
 func TestAClientOfMQTT3IsRefusedWithACodeOfMQTT3(t *testing.T) {
-	address := start(t, server.Options{MaxClients: 1})
-	connect(t, address, "p", nil)
-	conn := dialRaw(t, address)
-	send(t, conn, "\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01q")
+	address := testsupport.Start(t, server.Options{MaxClients: 1})
+	testsupport.Connect(t, address, "p", nil)
+	conn := testsupport.DialTCP(t, address)
+	testsupport.Send(t, conn, "\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01q")
 	answer := make([]byte, 4)
 	if _, err := io.ReadFull(conn, answer); err != nil || answer[3] != 3 {
 		t.Errorf("% x, %v; want return code 3", answer, err)
@@ -443,7 +444,7 @@ func TestAClientOfMQTT3IsRefusedWithACodeOfMQTT3(t *testing.T) {
 }
 
 func TestAFailureToAcceptForWantOfDescriptorsNamesTheCureAtABoundedRate(t *testing.T) {
-	log := new(syncBuffer)
+	log := new(testsupport.LogBuffer)
 	var calls atomic.Int64
 	_, _ = startAt(t, server.Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, func(s *server.Server) {
 		s.WrapListener(func(socket net.Listener) net.Listener {
@@ -453,7 +454,7 @@ func TestAFailureToAcceptForWantOfDescriptorsNamesTheCureAtABoundedRate(t *testi
 			}}
 		})
 	})
-	eventually(t, "it fails often", func() bool { return calls.Load() > 30 && strings.Contains(log.String(), "omitted=") })
+	testsupport.Eventually(t, "it fails often", func() bool { return calls.Load() > 30 && strings.Contains(log.String(), "omitted=") })
 	text := log.String()
 	if lines := strings.Count(text, "cannot accept"); lines > 25 || runtime.GOOS != "windows" && !strings.Contains(text, "ulimit -n") {
 		t.Errorf("%d lines of %d failures: %s", lines, calls.Load(), text)

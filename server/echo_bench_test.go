@@ -19,6 +19,7 @@ import (
 	mqttpackets "github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 // Here is what the library is measured against: an exchange of messages as somebody would
@@ -55,7 +56,7 @@ func startStockBroker(t testing.TB, wrap func(net.Listener) net.Listener) *stock
 		t.Fatal(err)
 	}
 	s := &stockBroker{
-		broker:  mqtt.New(&mqtt.Options{InlineClient: true, Logger: discard}),
+		broker:  mqtt.New(&mqtt.Options{InlineClient: true, Logger: testsupport.Discard}),
 		address: socket.Addr().String(),
 	}
 	s.inline = s.broker.NewClient(nil, "local", "echo", true)
@@ -72,7 +73,7 @@ func startStockBroker(t testing.TB, wrap func(net.Listener) net.Listener) *stock
 	}
 	t.Cleanup(func() {
 		// Close may deadlock with a client that leaves at the same time.
-		for end := time.Now().Add(patience); s.broker.Clients.Len() > 1 && time.Now().Before(end); {
+		for end := time.Now().Add(testsupport.Patience); s.broker.Clients.Len() > 1 && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
 		_ = s.broker.Close()
@@ -97,7 +98,7 @@ func (s *stockBroker) OnACLCheck(*mqtt.Client, string, bool) bool { return true 
 // OnPublish answers a request, at QoS 0, as our store does, and with user properties if
 // the request has some.
 func (s *stockBroker) OnPublish(cl *mqtt.Client, pk mqttpackets.Packet) (mqttpackets.Packet, error) {
-	if pk.TopicName != invokeTopic {
+	if pk.TopicName != testsupport.InvokeTopic {
 		return pk, nil
 	}
 	answer := mqttpackets.Packet{
@@ -131,14 +132,14 @@ type stockClient struct {
 func dialStock(t testing.TB, conn net.Conn, connect *paho.Connect) *stockClient {
 	t.Helper()
 	c := &stockClient{
-		payload: command("SET", speedKey, speedValue),
+		payload: testsupport.Command("SET", speedKey, speedValue),
 		waiting: make(map[string]chan *paho.Publish),
 	}
 	c.paho = paho.NewClient(paho.ClientConfig{
 		Conn:              conn,
 		OnPublishReceived: []func(paho.PublishReceived) (bool, error){c.received},
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
 	defer cancel()
 	if _, err := c.paho.Connect(ctx, connect); err != nil {
 		t.Fatal(err)
@@ -211,7 +212,7 @@ func (c *stockClient) exchange(ctx context.Context, properties *paho.PublishProp
 	c.waiting[string(correlation)] = answer
 	c.mu.Unlock()
 	_, err := c.paho.Publish(ctx, &paho.Publish{
-		QoS: 1, Topic: invokeTopic, Payload: c.payload, Properties: properties,
+		QoS: 1, Topic: testsupport.InvokeTopic, Payload: c.payload, Properties: properties,
 	})
 	if err != nil {
 		return err

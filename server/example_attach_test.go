@@ -10,6 +10,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -28,7 +29,7 @@ func (*open) OnACLCheck(*mqtt.Client, string, bool) bool { return true }
 
 // An MQTT 5 broker that knows nothing of stores.
 func someBroker() (url string, stop func() error) {
-	broker := mqtt.New(&mqtt.Options{Logger: discard})
+	broker := mqtt.New(&mqtt.Options{Logger: testsupport.Discard})
 	if err := broker.AddHook(new(open), nil); err != nil {
 		log.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 // corked keeps what is written until the test lets it go.
@@ -31,13 +32,13 @@ func (c *corked) Write(p []byte) (int, error) {
 
 // The end of a stream of TLS 1.2 is read together with the last packet.
 func TestARequestThatComesWithTheEndOfATLSStreamIsAnsweredAndItsTurnEnds(t *testing.T) {
-	ca := newAuthority(t)
-	address, _ := startServer(t, server.Options{Logger: discard, TLS: &tls.Config{Certificates: []tls.Certificate{ca.issue(pkix.Name{CommonName: "server"})}}})
+	ca := testsupport.NewAuthority(t)
+	address, _ := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, TLS: &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}})
 	open := func(id string) (*tls.Conn, *corked, *bufio.Reader) {
-		socket := &corked{Conn: dialRaw(t, address)}
-		conn := tls.Client(socket, &tls.Config{RootCAs: ca.pool, ServerName: "127.0.0.1", MaxVersion: tls.VersionTLS12})
+		socket := &corked{Conn: testsupport.DialTCP(t, address)}
+		conn := tls.Client(socket, &tls.Config{RootCAs: ca.Pool, ServerName: "127.0.0.1", MaxVersion: tls.VersionTLS12})
 		in := bufio.NewReader(conn)
-		send(t, conn, string(connectPacket(t, id, nil)))
+		testsupport.Send(t, conn, string(testsupport.EncodeConnect(t, id, nil)))
 		if _, err := packets.ReadPacket(in); err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +46,7 @@ func TestARequestThatComesWithTheEndOfATLSStreamIsAnsweredAndItsTurnEnds(t *test
 	}
 	ping := func(conn *tls.Conn, in *bufio.Reader) time.Duration {
 		begun := time.Now()
-		send(t, conn, "\x82\x07\x00\x01\x00\x00\x01a\x00")
+		testsupport.Send(t, conn, "\x82\x07\x00\x01\x00\x00\x01a\x00")
 		if _, err := packets.ReadPacket(in); err != nil {
 			t.Fatal(err)
 		}
@@ -58,10 +59,10 @@ func TestARequestThatComesWithTheEndOfATLSStreamIsAnsweredAndItsTurnEnds(t *test
 	for range 10 {
 		conn, socket, in := open("leaver")
 		socket.corked = true
-		send(t, conn, "\x82\x07\x00\x01\x00\x00\x01a\x00") // SUBSCRIBE
+		testsupport.Send(t, conn, "\x82\x07\x00\x01\x00\x00\x01a\x00") // SUBSCRIBE
 		_ = conn.CloseWrite()
 		socket.corked = false
-		_ = socket.SetWriteDeadline(time.Now().Add(patience)) // which CloseWrite has let pass
+		_ = socket.SetWriteDeadline(time.Now().Add(testsupport.Patience)) // which CloseWrite has let pass
 		if _, err := socket.Conn.Write(socket.buffer.Bytes()); err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/frame"
 	packetgate "github.com/tenurelock/tenure/internal/gate"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 // FuzzGate shows that the decoders of paho and mochi read whatever the gate lets through,
@@ -26,8 +27,8 @@ import (
 //   - paho cannot read a DISCONNECT without a reason code, nor a CONNACK property that it
 //     has forgotten in its table: an error, which ends the connection.
 func FuzzGate(f *testing.F) {
-	connect := string(packet(0x10, text("MQTT"), []byte{5, 2, 0, 60, 5, 0x11, 0, 0, 0, 9}, text("c")))
-	connect311 := string(packet(0x10, text("MQTT"), []byte{4, 2, 0, 60}, text("c")))
+	connect := string(testsupport.Packet(0x10, testsupport.Text("MQTT"), []byte{5, 2, 0, 60, 5, 0x11, 0, 0, 0, 9}, testsupport.Text("c")))
+	connect311 := string(testsupport.Packet(0x10, testsupport.Text("MQTT"), []byte{4, 2, 0, 60}, testsupport.Text("c")))
 	connack := "\x20\x03\x00\x00\x00"
 	for _, seed := range []struct {
 		first, packet string
@@ -37,8 +38,8 @@ func FuzzGate(f *testing.F) {
 		{connect, "\x82\x07\x00\x01\x00\x00\x01a\x2d", false},
 		{connect311, "\x82\x06\x00\x01\x00\x01a\x01", false},
 		{connect, "\xa2\x06\x00\x01\x00\x00\x01a", false},
-		{connect, string(packet(0x3b, text("a/b"), []byte{0, 1}, []byte{16, 1, 1, 2, 0, 0, 0, 9, 8, 0, 1, 'r', 9, 0, 2, 1, 2}, []byte("text"))), false},
-		{connect, string(packet(0x30, text("a"), []byte{7, 0x26, 0, 1, 'k', 0, 1, 'v'}, []byte("p"))), false},
+		{connect, string(testsupport.Packet(0x3b, testsupport.Text("a/b"), []byte{0, 1}, []byte{16, 1, 1, 2, 0, 0, 0, 9, 8, 0, 1, 'r', 9, 0, 2, 1, 2}, []byte("text"))), false},
+		{connect, string(testsupport.Packet(0x30, testsupport.Text("a"), []byte{7, 0x26, 0, 1, 'k', 0, 1, 'v'}, []byte("p"))), false},
 		{connect311, "\x30\x04\x00\x01ap", false},
 		{connect, "\x40\x03\x00\x01\x10", false},
 		{connect, "\x62\x02\x00\x01", false},
@@ -51,7 +52,7 @@ func FuzzGate(f *testing.F) {
 		{connack, "\xe0\x07\x8e\x05\x1f\x00\x02no", true},
 		{connack, "\xf0\x06\x18\x04\x15\x00\x01m", true},
 		{"", connect, false}, {"", connect311, false}, {"", connack, true},
-		{"", string(packet(0x10, text("MQTT"), []byte{5, 0xee, 0, 60, 0}, text("c"), []byte{2, 1, 1}, text("t"), text("p"), text("u"), text("x"))), false},
+		{"", string(testsupport.Packet(0x10, testsupport.Text("MQTT"), []byte{5, 0xee, 0, 60, 0}, testsupport.Text("c"), []byte{2, 1, 1}, testsupport.Text("t"), testsupport.Text("p"), testsupport.Text("u"), testsupport.Text("x"))), false},
 	} {
 		f.Add([]byte(seed.first), []byte(seed.packet), seed.fromServer)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -17,11 +18,11 @@ import (
 func TestInvariant52ATenureOutlivesATCPConnectionThatDiesWithoutAWord(t *testing.T) {
 	t.Parallel() // it waits nearly all the time
 	const ttl = 10 * time.Second
-	address := start(t, server.Options{})
+	address := testsupport.Start(t, server.Options{})
 	var runs sync.WaitGroup
 	for run := range 6 {
-		through := newProxy(t, address)
-		client := dial(t, through.address(), transport.Options{ClientID: fmt.Sprint("node-", run), KeepAlive: 3 * ttl, PlainPaho: run%2 == 1})
+		through := testsupport.NewProxy(t, address)
+		client := testsupport.Dial(t, through.Address(), transport.Options{ClientID: fmt.Sprint("node-", run), KeepAlive: 3 * ttl, PlainPaho: run%2 == 1})
 		l, err := lease.New(client, fmt.Sprint("lease-", run), lease.Options{TTL: ttl})
 		if err != nil {
 			t.Fatal(err)
@@ -36,7 +37,7 @@ func TestInvariant52ATenureOutlivesATCPConnectionThatDiesWithoutAWord(t *testing
 		}
 		runs.Go(func() {
 			time.Sleep(time.Duration(run) * ttl / 10)
-			through.swallow()
+			through.Swallow()
 			select {
 			case <-tenure.Done():
 				t.Errorf("%d: it ended: %v", run, tenure.Err())

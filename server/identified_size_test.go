@@ -10,12 +10,13 @@ import (
 	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 // The identifiers of subscriptions count for the Maximum Packet Size of a client, too
 // [MQTT-3.1.2-24].
 func TestAReplyWithSubscriptionIdentifiersIsNotLargerThanItsClientTakes(t *testing.T) {
-	address := start(t, server.Options{})
+	address := testsupport.Start(t, server.Options{})
 	size := 0
 	for _, maximum := range []uint32{1 << 20, 0} {
 		if maximum == 0 {
@@ -26,14 +27,14 @@ func TestAReplyWithSubscriptionIdentifiersIsNotLargerThanItsClientTakes(t *testi
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(patience))
+		_ = conn.SetDeadline(time.Now().Add(testsupport.Patience))
 		in := bufio.NewReader(conn)
 		login := rawmqtt.Login{ClientID: "p", KeepAlive: 60, Properties: rawmqtt.Body(nil).Byte(wire.MaximumPacketSize).Uint32(maximum)}
 		subscribe := rawmqtt.Packet(wire.Subscribe, 2, rawmqtt.Body(nil).Uint16(1).
 			Properties(rawmqtt.Body(nil).Byte(wire.SubscriptionIdentifier).Variable(1<<28-1)).Text("clients/p/r").Byte(0))
-		request := rawmqtt.Message{Topic: invokeTopic, QoS: 1, ID: 2,
+		request := rawmqtt.Message{Topic: testsupport.InvokeTopic, QoS: 1, ID: 2,
 			Properties: rawmqtt.Body(nil).Byte(wire.ResponseTopic).Text("clients/p/r").Byte(wire.CorrelationData).Text(fmt.Sprintf("%016d", size)),
-			Payload:    command("GET", "k")}.Packet()
+			Payload:    testsupport.Command("GET", "k")}.Packet()
 		for _, packet := range [][]byte{login.Packet(), subscribe, request} {
 			if _, err := conn.Write(packet); err != nil {
 				t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -37,7 +38,7 @@ func BenchmarkIdleConnections(b *testing.B) {
 		broker  func(*testing.B) (address string)
 		connect func(b *testing.B, address, id string) (leave func() error, err error)
 	}{
-		{"of=Tenure", func(b *testing.B) string { return start(b, server.Options{}) }, dialIdle},
+		{"of=Tenure", func(b *testing.B) string { return testsupport.Start(b, server.Options{}) }, dialIdle},
 		{"of=Stock", stock, func(b *testing.B, address, id string) (func() error, error) {
 			return connectIdle(b, address, id, &paho.ConnectProperties{ReceiveMaximum: &few})
 		}},
@@ -89,7 +90,7 @@ func newIdle(b *testing.B, connections int, connect func(id string) (leave func(
 	if err := errors.Join(failures...); err != nil {
 		b.Fatal(err)
 	}
-	for end := time.Now().Add(patience); int64(runtime.NumGoroutine()) > before.goroutines; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testsupport.Patience); int64(runtime.NumGoroutine()) > before.goroutines; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			b.Fatal("the connections do not end")
 		}
@@ -116,7 +117,7 @@ func dialIdle(b *testing.B, address, id string) (leave func() error, err error) 
 
 // connectIdle connects plain paho.
 func connectIdle(b *testing.B, address, id string, properties *paho.ConnectProperties) (leave func() error, err error) {
-	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	ctx, cancel := context.WithTimeout(b.Context(), testsupport.Patience)
 	defer cancel()
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
@@ -144,7 +145,7 @@ func connectIdle(b *testing.B, address, id string, properties *paho.ConnectPrope
 func idleTopics(id string) [2]string {
 	return [2]string{
 		"clients/" + id + "/services/statestore/_any_/command/invoke/response",
-		fmt.Sprintf("%s/%X/command/notify/+", reservedPrefix, id),
+		fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, id),
 	}
 }
 
@@ -165,7 +166,7 @@ func connectBare(address, id string) (leave func() error, err error) {
 	}
 	err = syscall.Connect(socket, &syscall.SockaddrInet4{Port: int(broker.Port()), Addr: broker.Addr().As4()})
 	if err == nil {
-		err = converse(socket, connectOf(id, nil), packets.CONNACK)
+		err = converse(socket, testsupport.NewConnect(id, nil), packets.CONNACK)
 	}
 	if err == nil {
 		err = converse(socket, subscribe, packets.SUBACK)
@@ -179,7 +180,7 @@ func connectBare(address, id string) (leave func() error, err error) {
 // converse sends a packet and takes the answer to it, which is small enough to come in one
 // piece.
 func converse(socket int, packet packets.Packet, answer byte) error {
-	data, err := encode(packet)
+	data, err := testsupport.Encode(packet)
 	if err != nil {
 		return err
 	}

@@ -11,12 +11,13 @@ import (
 	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 // A client that once sent a large message, and is idle since, costs no more than others.
 func TestInvariant56AnIdleConnectionDoesNotKeepItsLatestMessage(t *testing.T) {
 	const clients, size = 32, 1 << 20
-	address := start(t, server.Options{})
+	address := testsupport.Start(t, server.Options{})
 	packet := append(rawmqtt.Message{Topic: "nobody", Payload: make([]byte, size-100)}.Packet(), rawmqtt.Packet(wire.Pingreq, 0, nil)...)
 	before := heap()
 	for i := range clients {
@@ -25,7 +26,7 @@ func TestInvariant56AnIdleConnectionDoesNotKeepItsLatestMessage(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		_ = conn.SetDeadline(time.Now().Add(patience))
+		_ = conn.SetDeadline(time.Now().Add(testsupport.Patience))
 		in := bufio.NewReaderSize(conn, 16)
 		for _, packet := range [][]byte{rawmqtt.Login{ClientID: "idle-" + strconv.Itoa(i), KeepAlive: 60}.Packet(), packet} {
 			if _, err := conn.Write(packet); err != nil {
@@ -36,7 +37,7 @@ func TestInvariant56AnIdleConnectionDoesNotKeepItsLatestMessage(t *testing.T) {
 			}
 		}
 	}
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(testsupport.Patience); ; time.Sleep(10 * time.Millisecond) {
 		kept := heap() - before
 		if kept < clients*size/4 {
 			return

@@ -21,36 +21,37 @@ import (
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 )
 
 func TestRequestsThatComeTogetherAreAnsweredInTheirOrder(t *testing.T) {
 	const requests = 1000
-	address := start(t, server.Options{})
-	c := rawTo(t, address, "p")
+	address := testsupport.Start(t, server.Options{})
+	c := testsupport.DialRaw(t, address, "p")
 	var segment []byte
 	for i := range requests {
 		if i == requests/2 {
 			segment = append(segment, 0xc0, 0) // PINGREQ
 		}
-		segment = append(segment, packetOf(t, c.request("SET", "k", fmt.Sprint(i)))...)
+		segment = append(segment, testsupport.PacketOf(t, c.Request("SET", "k", fmt.Sprint(i)))...)
 	}
-	go func() { _, _ = c.conn.Write(segment) }()
+	go func() { _, _ = c.Conn.Write(segment) }()
 	for i := range requests {
 		if i == requests/2 {
-			if pong := c.read(); pong[0] != 0xd0 {
+			if pong := c.Read(); pong[0] != 0xd0 {
 				t.Fatalf("read %x, want PINGRESP", pong)
 			}
 		}
-		reply, _ := frame.ParsePublish(c.read())
+		reply, _ := frame.ParsePublish(c.Read())
 		if got, want := string(reply.CorrelationData), fmt.Sprintf("%016d", i+1); got != want {
 			t.Fatalf("the reply to %q came, want %q", got, want)
 		}
-		if ack, ok := frame.ParsePuback(c.read()); !ok || int(ack.PacketID) != i+1 {
+		if ack, ok := frame.ParsePuback(c.Read()); !ok || int(ack.PacketID) != i+1 {
 			t.Fatalf("the PUBACK for %d came, want %d", ack.PacketID, i+1)
 		}
 	}
-	if got, want := c.do("GET", "k"), "$3\r\n999\r\n"; got != want {
+	if got, want := c.Do("GET", "k"), "$3\r\n999\r\n"; got != want {
 		t.Errorf("k holds %q", got)
 	}
 
@@ -59,19 +60,19 @@ func TestRequestsThatComeTogetherAreAnsweredInTheirOrder(t *testing.T) {
 // [MQTT-4.6.0-2]: how many requests must be remembered rests on it.
 func TestAcknowledgementsLeaveInTheOrderOfWhatTheyAcknowledge(t *testing.T) {
 	const messages, size = 600, 32 << 10 // more than the sockets hold
-	address := start(t, server.Options{Limits: server.Limits{OutgoingBytes: 2 * messages * size}})
-	c, other := rawTo(t, address, "p"), rawTo(t, address, "other")
-	c.subscribe("news")
+	address := testsupport.Start(t, server.Options{Limits: server.Limits{OutgoingBytes: 2 * messages * size}})
+	c, other := testsupport.DialRaw(t, address, "p"), testsupport.DialRaw(t, address, "other")
+	c.Subscribe("news")
 	for range messages {
-		other.write(packet(0x30, text("news"), []byte{0}, make([]byte, size)))
+		other.Write(testsupport.Packet(0x30, testsupport.Text("news"), []byte{0}, make([]byte, size)))
 	}
-	other.do("GET", "k") // all of them were handled
-	ordinary := c.request("GET", "k")
+	other.Do("GET", "k") // all of them were handled
+	ordinary := c.Request("GET", "k")
 	ordinary.Topic = "factory"
-	c.write(packetOf(t, ordinary), packetOf(t, c.request("GET", "k")))
+	c.Write(testsupport.PacketOf(t, ordinary), testsupport.PacketOf(t, c.Request("GET", "k")))
 	received, acknowledged := 0, uint16(0)
 	for received < messages || acknowledged < 2 {
-		switch packet := c.read(); packet[0] {
+		switch packet := c.Read(); packet[0] {
 		case 0x30:
 			if len(packet) > size {
 				received++
@@ -86,20 +87,20 @@ func TestAcknowledgementsLeaveInTheOrderOfWhatTheyAcknowledge(t *testing.T) {
 }
 
 func TestARequestMayComeInPieces(t *testing.T) {
-	c := rawTo(t, start(t, server.Options{}), "p")
+	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{}), "p")
 	var stream []byte
 	for i := range 3 {
-		stream = append(stream, packetOf(t, c.request("SET", "k", fmt.Sprint(i)))...)
+		stream = append(stream, testsupport.PacketOf(t, c.Request("SET", "k", fmt.Sprint(i)))...)
 		stream = append(stream, 0xc0, 0)
 	}
 	for i := range stream {
-		c.write(stream[i : i+1])
+		c.Write(stream[i : i+1])
 	}
 	for range 3 {
-		if got := string(c.readReply().Payload); got != "+OK\r\n" {
+		if got := string(c.ReadReply().Payload); got != "+OK\r\n" {
 			t.Errorf("reply %q", got)
 		}
-		if pong := c.read(); pong[0] != 0xd0 {
+		if pong := c.Read(); pong[0] != 0xd0 {
 			t.Errorf("read %x, want PINGRESP", pong)
 		}
 	}
@@ -111,15 +112,15 @@ func TestWhatIsNotMQTTEndsTheConnectionAfterTheRequestsBeforeIt(t *testing.T) {
 		"\x30\xff\xff\xff\xff\xff", // no length
 		"\x3f\x00GET / HTTP/1.1\r\n\r\n",
 	} {
-		address := start(t, server.Options{})
-		c := rawTo(t, address, "p")
-		c.write(packetOf(t, c.request("SET", "k", "v")), packetOf(t, c.request("GET", "k")), []byte(garbage), packetOf(t, c.request("SET", "k", "w")))
-		c.readReply()
-		if got := string(c.readReply().Payload); got != "$1\r\nv\r\n" {
+		address := testsupport.Start(t, server.Options{})
+		c := testsupport.DialRaw(t, address, "p")
+		c.Write(testsupport.PacketOf(t, c.Request("SET", "k", "v")), testsupport.PacketOf(t, c.Request("GET", "k")), []byte(garbage), testsupport.PacketOf(t, c.Request("SET", "k", "w")))
+		c.ReadReply()
+		if got := string(c.ReadReply().Payload); got != "$1\r\nv\r\n" {
 			t.Errorf("%q: reply %q", garbage, got)
 		}
 		for {
-			packet, err := c.tryRead()
+			packet, err := c.TryRead()
 			if err != nil {
 				if errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Errorf("%q: the connection goes on", garbage)
@@ -130,43 +131,43 @@ func TestWhatIsNotMQTTEndsTheConnectionAfterTheRequestsBeforeIt(t *testing.T) {
 				t.Errorf("%q: read %q", garbage, packet)
 			}
 		}
-		if got := rawTo(t, address, "other").do("GET", "k"); got != "$1\r\nv\r\n" {
+		if got := testsupport.DialRaw(t, address, "other").Do("GET", "k"); got != "$1\r\nv\r\n" {
 			t.Errorf("%q: k holds %q", garbage, got)
 		}
 	}
 }
 
 func TestAClientThatIsSentAwayGetsTheAnswersToWhatItSentBefore(t *testing.T) {
-	c := rawTo(t, start(t, server.Options{}), "p")
-	c.write(packetOf(t, c.request("SET", "k", "v")), packet(0x34, text("factory"), []byte{0, 9, 0}))
-	if got := string(c.readReply().Payload); got != "+OK\r\n" {
+	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{}), "p")
+	c.Write(testsupport.PacketOf(t, c.Request("SET", "k", "v")), testsupport.Packet(0x34, testsupport.Text("factory"), []byte{0, 9, 0}))
+	if got := string(c.ReadReply().Payload); got != "+OK\r\n" {
 		t.Errorf("reply %q", got)
 	}
-	if farewell := c.read(); farewell[0] != 0xe0 || farewell[2] != 0x9b {
+	if farewell := c.Read(); farewell[0] != 0xe0 || farewell[2] != 0x9b {
 		t.Errorf("read %x, want DISCONNECT: QoS not supported", farewell)
 	}
 }
 
 func TestARequestMayComeWithItsCONNECTButNotBeforeIt(t *testing.T) {
-	address := start(t, server.Options{})
-	c := &raw{t: t, id: "p", conn: socketTo(t, address), stamp: inAMinute()}
-	c.input = bufio.NewReader(c.conn)
-	connect := packet(0x10, text("MQTT"), []byte{5, 2, 0, 60, 0}, text("p"))
-	subscribe := packet(0x82, []byte{0, 9, 0}, text(c.topic()), []byte{1})
-	c.write(connect, subscribe, packetOf(t, c.request("SET", "k", "v")))
-	if connack, suback := c.read(), c.read(); connack[0] != 0x20 || suback[0] != 0x90 {
+	address := testsupport.Start(t, server.Options{})
+	c := &testsupport.RawClient{T: t, ID: "p", Conn: testsupport.DialTCP(t, address), Stamp: testsupport.InAMinute()}
+	c.Input = bufio.NewReader(c.Conn)
+	connect := testsupport.Packet(0x10, testsupport.Text("MQTT"), []byte{5, 2, 0, 60, 0}, testsupport.Text("p"))
+	subscribe := testsupport.Packet(0x82, []byte{0, 9, 0}, testsupport.Text(c.Topic()), []byte{1})
+	c.Write(connect, subscribe, testsupport.PacketOf(t, c.Request("SET", "k", "v")))
+	if connack, suback := c.Read(), c.Read(); connack[0] != 0x20 || suback[0] != 0x90 {
 		t.Fatalf("read %x and %x", connack, suback)
 	}
-	if got := string(c.readReply().Payload); got != "+OK\r\n" {
+	if got := string(c.ReadReply().Payload); got != "+OK\r\n" {
 		t.Errorf("reply %q", got)
 	}
-	early := &raw{t: t, id: "early", conn: socketTo(t, address), stamp: inAMinute()}
-	early.input = bufio.NewReader(early.conn)
-	early.write(packetOf(t, early.request("SET", "k", "w")), connect)
-	if packet, err := early.tryRead(); err == nil {
+	early := &testsupport.RawClient{T: t, ID: "early", Conn: testsupport.DialTCP(t, address), Stamp: testsupport.InAMinute()}
+	early.Input = bufio.NewReader(early.Conn)
+	early.Write(testsupport.PacketOf(t, early.Request("SET", "k", "w")), connect)
+	if packet, err := early.TryRead(); err == nil {
 		t.Errorf("read %q", packet)
 	}
-	if got := c.do("GET", "k"); got != "$1\r\nv\r\n" {
+	if got := c.Do("GET", "k"); got != "$1\r\nv\r\n" {
 		t.Errorf("k holds %q", got)
 	}
 }
@@ -186,22 +187,22 @@ func (g *gate) Authorize(_ access.Identity, _ statestore.Verb, key string) bool 
 
 func TestANotificationDoesNotWaitForTheEndOfABurstOfRequests(t *testing.T) {
 	g := newGate()
-	address := start(t, server.Options{Authorizer: g})
-	c, other := rawTo(t, address, "p"), rawTo(t, address, "other")
-	c.do("KEYNOTIFY", "k")
-	c.write(packetOf(t, c.request("GET", "a")), packetOf(t, c.request("GET", "gate")))
+	address := testsupport.Start(t, server.Options{Authorizer: g})
+	c, other := testsupport.DialRaw(t, address, "p"), testsupport.DialRaw(t, address, "other")
+	c.Do("KEYNOTIFY", "k")
+	c.Write(testsupport.PacketOf(t, c.Request("GET", "a")), testsupport.PacketOf(t, c.Request("GET", "gate")))
 	await.Receive(g.entered)
-	other.do("SET", "k", "v")
+	other.Do("SET", "k", "v")
 	// What was held back leaves before it.
-	if got := c.readReply().CorrelationData; string(got) != fmt.Sprintf("%016d", c.sent-1) {
+	if got := c.ReadReply().CorrelationData; string(got) != fmt.Sprintf("%016d", c.Sent-1) {
 		t.Errorf("the reply to %q came", got)
 	}
-	notification, _ := frame.ParsePublish(c.read())
-	if !strings.HasPrefix(string(notification.Topic), reservedPrefix) {
+	notification, _ := frame.ParsePublish(c.Read())
+	if !strings.HasPrefix(string(notification.Topic), testsupport.ReservedPrefix) {
 		t.Errorf("a message came on %q", notification.Topic)
 	}
 	close(g.opened)
-	c.readReply()
+	c.ReadReply()
 }
 
 // The goroutine that applies requests may have the processor for longer than it takes to
@@ -210,17 +211,17 @@ func TestAWatcherThatReadsIsNotTakenForSlowDuringABurstOfRequests(t *testing.T) 
 	const requests = 20_000
 	processors := runtime.GOMAXPROCS(1)
 	defer runtime.GOMAXPROCS(processors)
-	address := start(t, server.Options{Limits: server.Limits{OutgoingBytes: 256 << 10}})
-	watcher, c := rawTo(t, address, "watcher"), rawTo(t, address, "p")
-	watcher.do("KEYNOTIFY", "k")
+	address := testsupport.Start(t, server.Options{Limits: server.Limits{OutgoingBytes: 256 << 10}})
+	watcher, c := testsupport.DialRaw(t, address, "watcher"), testsupport.DialRaw(t, address, "p")
+	watcher.Do("KEYNOTIFY", "k")
 	var burst []byte
 	for range requests {
-		burst = append(burst, packetOf(t, c.request("SET", "k", "v"))...)
+		burst = append(burst, testsupport.PacketOf(t, c.Request("SET", "k", "v"))...)
 	}
-	go func() { _, _ = c.conn.Write(burst) }()
-	go func() { _, _ = io.Copy(io.Discard, c.conn) }()
+	go func() { _, _ = c.Conn.Write(burst) }()
+	go func() { _, _ = io.Copy(io.Discard, c.Conn) }()
 	for range requests {
-		if notification, ok := frame.ParsePublish(watcher.read()); !ok || !bytes.Contains(notification.Payload, []byte("NOTIFY")) {
+		if notification, ok := frame.ParsePublish(watcher.Read()); !ok || !bytes.Contains(notification.Payload, []byte("NOTIFY")) {
 			t.Fatalf("read %q", notification.Payload)
 		}
 	}
@@ -228,30 +229,30 @@ func TestAWatcherThatReadsIsNotTakenForSlowDuringABurstOfRequests(t *testing.T) 
 
 func TestALargeReplyDoesNotWaitForTheEndOfABurstOfRequests(t *testing.T) {
 	g := newGate()
-	c := rawTo(t, start(t, server.Options{Authorizer: g}), "p")
-	c.do("SET", "k", strings.Repeat("v", 20<<10))
-	c.write(packetOf(t, c.request("GET", "nothing")), packetOf(t, c.request("GET", "k")), packetOf(t, c.request("GET", "gate")))
+	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{Authorizer: g}), "p")
+	c.Do("SET", "k", strings.Repeat("v", 20<<10))
+	c.Write(testsupport.PacketOf(t, c.Request("GET", "nothing")), testsupport.PacketOf(t, c.Request("GET", "k")), testsupport.PacketOf(t, c.Request("GET", "gate")))
 	await.Receive(g.entered)
-	c.readReply()
-	if got := len(c.readReply().Payload); got < 20<<10 {
+	c.ReadReply()
+	if got := len(c.ReadReply().Payload); got < 20<<10 {
 		t.Errorf("a reply of %d bytes came", got)
 	}
 	close(g.opened)
-	c.readReply()
+	c.ReadReply()
 }
 
 // The new connection of a client waits for the old one to be over; what that had read
 // by then and not applied is lost, as if it had not been sent.
 func TestNothingIsAppliedForAConnectionThatWasClosed(t *testing.T) {
 	g := newGate()
-	address := start(t, server.Options{Authorizer: g})
-	old := rawTo(t, address, "p")
-	old.write(packetOf(t, old.request("SET", "gate", "v")), packetOf(t, old.request("SET", "k", "v")))
+	address := testsupport.Start(t, server.Options{Authorizer: g})
+	old := testsupport.DialRaw(t, address, "p")
+	old.Write(testsupport.PacketOf(t, old.Request("SET", "gate", "v")), testsupport.PacketOf(t, old.Request("SET", "k", "v")))
 	await.Receive(g.entered)
-	established := make(chan *raw)
-	go func() { established <- rawTo(t, address, "p") }()
+	established := make(chan *testsupport.RawClient)
+	go func() { established <- testsupport.DialRaw(t, address, "p") }()
 	for { // the old one is told to go
-		packet, err := old.tryRead()
+		packet, err := old.TryRead()
 		if err != nil {
 			break
 		}
@@ -260,7 +261,7 @@ func TestNothingIsAppliedForAConnectionThatWasClosed(t *testing.T) {
 		}
 	}
 	close(g.opened)
-	if got := (await.Receive(established)).do("GET", "k"); got != "$-1\r\n" {
+	if got := (await.Receive(established)).Do("GET", "k"); got != "$-1\r\n" {
 		t.Errorf("k holds %q", got)
 	}
 
@@ -268,23 +269,23 @@ func TestNothingIsAppliedForAConnectionThatWasClosed(t *testing.T) {
 
 func TestAClientThatDoesNotReadItsRepliesIsGivenUpAndHarmsNobody(t *testing.T) {
 	t.Parallel() // it is given up after seconds
-	address, s := startServer(t, server.Options{})
-	other, slow := rawTo(t, address, "other"), rawTo(t, address, "slow")
+	address, s := testsupport.StartServer(t, server.Options{})
+	other, slow := testsupport.DialRaw(t, address, "other"), testsupport.DialRaw(t, address, "slow")
 	const size = 64 << 10
-	slow.do("SET", "k", strings.Repeat("v", size))
+	slow.Do("SET", "k", strings.Repeat("v", size))
 	before := s.Stats().Requests
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		for {
-			if _, err := slow.conn.Write(packetOf(t, slow.request("GET", "k"))); err != nil {
+			if _, err := slow.Conn.Write(testsupport.PacketOf(t, slow.Request("GET", "k"))); err != nil {
 				return
 			}
 		}
 	}()
 	asked := uint64(0)
 	for s.Stats().SlowReaders == 0 {
-		other.do("GET", "nothing")
+		other.Do("GET", "nothing")
 		asked++
 	}
 	await.Receive(ended)
@@ -298,16 +299,16 @@ func TestOnlyPacketsOfItsOwnKeepAClientConnected(t *testing.T) {
 	const keepAlive, patience = 10, 15 * time.Second
 	synctest.Test(t, func(t *testing.T) {
 		dial, stop := startInMemory(t)
-		c := connectRaw(t, dial(), "p", keepAlive, "")
-		_ = c.conn.SetDeadline(time.Time{})
+		c := testsupport.ConnectRaw(t, dial(), "p", keepAlive, "")
+		_ = c.Conn.SetDeadline(time.Time{})
 		for range 10 {
 			time.Sleep(patience - time.Second)
-			c.do("SET", "k", "v")
+			c.Do("SET", "k", "v")
 		}
 		last := time.Now()
 		time.Sleep(patience / 3)
-		c.write(packetOf(t, c.request("SET", "k", "w"))[:20])
-		if _, err := c.tryRead(); err == nil {
+		c.Write(testsupport.PacketOf(t, c.Request("SET", "k", "w"))[:20])
+		if _, err := c.TryRead(); err == nil {
 			t.Error("something came")
 		}
 		if silent := time.Since(last); silent != patience {
@@ -343,25 +344,28 @@ func startInMemory(t *testing.T) (dial func() net.Conn, stop func()) {
 // What mochi never sees counts too: messages, acknowledgements and subscriptions.
 func TestEveryPacketOfAClientKeepsItConnected(t *testing.T) {
 	const keepAlive, patience = 10, 15 * time.Second
-	for name, say := range map[string]func(*messenger){
-		"messages of QoS 0": func(c *messenger) { c.send(rawmqtt.Message{Topic: "t"}) },
-		"messages of QoS 1": func(c *messenger) { c.publish(rawmqtt.Message{Topic: "t"}) },
-		"acknowledgements":  func(c *messenger) { c.ack(heard{id: 77}) },
-		"subscriptions":     func(c *messenger) { c.hears("t") },
-		"unsubscriptions":   func(c *messenger) { c.write(packet(0xa2, []byte{0, 9, 0}, text("u"))); c.read() },
-		"nothing":           nil,
+	for name, say := range map[string]func(*testsupport.Messenger){
+		"messages of QoS 0": func(c *testsupport.Messenger) { c.Send(rawmqtt.Message{Topic: "t"}) },
+		"messages of QoS 1": func(c *testsupport.Messenger) { c.Publish(rawmqtt.Message{Topic: "t"}) },
+		"acknowledgements":  func(c *testsupport.Messenger) { c.Ack(testsupport.Message{ID: 77}) },
+		"subscriptions":     func(c *testsupport.Messenger) { c.SubscribeAll("t") },
+		"unsubscriptions": func(c *testsupport.Messenger) {
+			c.Write(testsupport.Packet(0xa2, []byte{0, 9, 0}, testsupport.Text("u")))
+			c.Read()
+		},
+		"nothing": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				dial, stop := startInMemory(t)
 				conn := dial()
 				_ = conn.SetDeadline(time.Now().Add(patience))
-				c := &messenger{raw: &raw{t: t, id: "p", conn: conn, input: bufio.NewReader(conn)}}
-				c.write(hello{id: "p", keepAlive: keepAlive}.packet())
-				c.read()
+				c := &testsupport.Messenger{RawClient: &testsupport.RawClient{T: t, ID: "p", Conn: conn, Input: bufio.NewReader(conn)}}
+				c.Write(testsupport.ConnectPacket{ID: "p", KeepAlive: keepAlive}.Packet())
+				c.Read()
 				_ = conn.SetDeadline(time.Time{})
 				last := time.Now()
-				c.hears("news")
+				c.SubscribeAll("news")
 				for range 5 {
 					if say != nil {
 						time.Sleep(patience - time.Second)
@@ -369,7 +373,7 @@ func TestEveryPacketOfAClientKeepsItConnected(t *testing.T) {
 						say(c)
 					}
 				}
-				if _, err := c.tryRead(); err == nil {
+				if _, err := c.TryRead(); err == nil {
 					t.Error("something came")
 				}
 				if silent := time.Since(last); silent != patience {
@@ -413,10 +417,10 @@ func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 // Requests lie where the ones before them lay.
 func TestInvariant44NothingIsKeptOfWhereARequestLay(t *testing.T) {
-	c := rawTo(t, start(t, server.Options{}), "p")
+	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{}), "p")
 	const token = "5:0:nodeAAAA"
 	set := func(key, value, token string) frame.Message {
-		request := c.request("SET", key, value)
+		request := c.Request("SET", key, value)
 		request.User = append(request.User, frame.UserProperty{Name: "__ft", Value: token})
 		return request
 	}
@@ -424,36 +428,36 @@ func TestInvariant44NothingIsKeptOfWhereARequestLay(t *testing.T) {
 		for range 3 {
 			request := set("zzzz", "yyyy", "9:9:xxxxxxxx")
 			request.CorrelationData = bytes.Repeat([]byte("w"), 16)
-			c.write(packetOf(t, request))
-			c.readReply()
+			c.Write(testsupport.PacketOf(t, request))
+			c.ReadReply()
 		}
 	}
 	first := set("keyA", "valA", token)
-	c.write(packetOf(t, first))
-	reply := c.readReply()
+	c.Write(testsupport.PacketOf(t, first))
+	reply := c.ReadReply()
 	overwrite()
-	c.do("KEYNOTIFY", "keyA")
+	c.Do("KEYNOTIFY", "keyA")
 	overwrite()
-	c.write(packetOf(t, first)) // once more
-	if again := c.readReply(); !bytes.Equal(again.Payload, reply.Payload) {
+	c.Write(testsupport.PacketOf(t, first)) // once more
+	if again := c.ReadReply(); !bytes.Equal(again.Payload, reply.Payload) {
 		t.Errorf("a redelivery is answered with %q, the first was with %q", again.Payload, reply.Payload)
 	}
-	if got := c.do("GET", "keyA"); got != "$4\r\nvalA\r\n" {
+	if got := c.Do("GET", "keyA"); got != "$4\r\nvalA\r\n" {
 		t.Errorf("keyA holds %q", got)
 	}
-	c.write(packetOf(t, set("keyA", "valB", "5:0:nodeAAA@"))) // older by its last letter
-	if got := string(c.readReply().Payload); !strings.Contains(got, "lower version") {
+	c.Write(testsupport.PacketOf(t, set("keyA", "valB", "5:0:nodeAAA@"))) // older by its last letter
+	if got := string(c.ReadReply().Payload); !strings.Contains(got, "lower version") {
 		t.Errorf("an older token: %q", got)
 	}
-	c.write(packetOf(t, set("keyA", "valB", token)))
+	c.Write(testsupport.PacketOf(t, set("keyA", "valB", token)))
 	var seen [2]bool // in any order
 	for range 3 {
-		packet, _ := frame.ParsePublish(c.read())
+		packet, _ := frame.ParsePublish(c.Read())
 		switch string(packet.Topic) {
-		case c.topic():
+		case c.Topic():
 			seen[0] = string(packet.Payload) == "+OK\r\n"
-		case reservedPrefix + "/70/command/notify/6B657941":
-			seen[1] = string(packet.Payload) == string(command("NOTIFY", "SET", "VALUE", "valB"))
+		case testsupport.ReservedPrefix + "/70/command/notify/6B657941":
+			seen[1] = string(packet.Payload) == string(testsupport.Command("NOTIFY", "SET", "VALUE", "valB"))
 		}
 	}
 	if !seen[0] || !seen[1] {
@@ -463,48 +467,48 @@ func TestInvariant44NothingIsKeptOfWhereARequestLay(t *testing.T) {
 
 // [MQTT-3.3.4-3]
 func TestAReplyHasTheIdentifierOfItsSubscription(t *testing.T) {
-	c := rawTo(t, start(t, server.Options{}), "p")
-	c.change(packet(0x82, []byte{0, 9, 2, 0x0b, 5}, text("clients/p/identified"), []byte{1}))
-	request := c.request("GET", "k")
+	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{}), "p")
+	c.Change(testsupport.Packet(0x82, []byte{0, 9, 2, 0x0b, 5}, testsupport.Text("clients/p/identified"), []byte{1}))
+	request := c.Request("GET", "k")
 	request.ResponseTopic = "clients/p/identified"
-	c.write(packetOf(t, request))
-	if reply := c.read(); reply[0] != 0x30 || !bytes.Contains(reply, []byte{0x0b, 5}) {
+	c.Write(testsupport.PacketOf(t, request))
+	if reply := c.Read(); reply[0] != 0x30 || !bytes.Contains(reply, []byte{0x0b, 5}) {
 		t.Errorf("got %q, want a reply with the identifier 5", reply)
 	}
 }
 
 func TestARepliesReadersAreThoseOfTheMoment(t *testing.T) {
-	address := start(t, server.Options{})
-	c, reader := rawTo(t, address, "p"), rawTo(t, address, "reader")
+	address := testsupport.Start(t, server.Options{})
+	c, reader := testsupport.DialRaw(t, address, "p"), testsupport.DialRaw(t, address, "reader")
 	const topic = "elsewhere/answers"
-	check := func(what string, readers ...*raw) {
+	check := func(what string, readers ...*testsupport.RawClient) {
 		t.Helper()
-		request := c.request("GET", "k")
+		request := c.Request("GET", "k")
 		request.ResponseTopic = topic
-		c.write(packetOf(t, request))
+		c.Write(testsupport.PacketOf(t, request))
 		packets := 1
 		for _, r := range readers {
 			if r == c {
 				packets++
-			} else if reply, _ := frame.ParsePublish(r.read()); string(reply.Topic) != topic {
+			} else if reply, _ := frame.ParsePublish(r.Read()); string(reply.Topic) != topic {
 				t.Errorf("%s: the reader got a message on %q", what, reply.Topic)
 			}
 		}
-		c.readAll(packets, false)
+		c.ReadAll(packets, false)
 	}
 	check("nobody")
-	c.subscribe(topic)
+	c.Subscribe(topic)
 	check("the requester", c)
 	check("the requester, once more", c)
-	reader.subscribe("elsewhere/#")
+	reader.Subscribe("elsewhere/#")
 	check("both", c, reader)
-	reader.unsubscribe("elsewhere/#")
+	reader.Unsubscribe("elsewhere/#")
 	check("the requester again", c)
-	reader.subscribe("+/answers")
+	reader.Subscribe("+/answers")
 	check("both again", c, reader)
-	_ = reader.conn.Close()
+	_ = reader.Conn.Close()
 	check("the requester, the reader being gone", c)
-	c.unsubscribe(topic)
+	c.Unsubscribe(topic)
 	check("nobody again")
 }
 
@@ -523,13 +527,13 @@ func TestADISCONNECTAfterRequestsIsUnderstood(t *testing.T) {
 		{"none", "", true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			address, s := startServer(t, server.Options{})
-			observer, other := rawTo(t, address, "observer"), rawTo(t, address, "other")
-			observer.subscribe("gone")
-			conn := socketTo(t, address)
-			c := &raw{t: t, id: "p", conn: conn, stamp: inAMinute()}
-			c.write(packet(0x10, text("MQTT"), []byte{5, 2 | 4 | 8, 0, 60, 0}, text("p"), []byte{0}, text("gone"), text("will")))
-			c.write(packetOf(t, c.request("SET", "k", "v")), packetOf(t, c.request("SET", "k", "w")), []byte(test.disconnect))
+			address, s := testsupport.StartServer(t, server.Options{})
+			observer, other := testsupport.DialRaw(t, address, "observer"), testsupport.DialRaw(t, address, "other")
+			observer.Subscribe("gone")
+			conn := testsupport.DialTCP(t, address)
+			c := &testsupport.RawClient{T: t, ID: "p", Conn: conn, Stamp: testsupport.InAMinute()}
+			c.Write(testsupport.Packet(0x10, testsupport.Text("MQTT"), []byte{5, 2 | 4 | 8, 0, 60, 0}, testsupport.Text("p"), []byte{0}, testsupport.Text("gone"), testsupport.Text("will")))
+			c.Write(testsupport.PacketOf(t, c.Request("SET", "k", "v")), testsupport.PacketOf(t, c.Request("SET", "k", "w")), []byte(test.disconnect))
 			if test.disconnect == "" {
 				_ = conn.(*net.TCPConn).CloseWrite()
 			}
@@ -538,11 +542,11 @@ func TestADISCONNECTAfterRequestsIsUnderstood(t *testing.T) {
 			for s.Stats().Connected > 2 {
 				time.Sleep(time.Millisecond)
 			}
-			if got := other.do("GET", "k"); got != "$1\r\nw\r\n" {
+			if got := other.Do("GET", "k"); got != "$1\r\nw\r\n" {
 				t.Errorf("k holds %q", got)
 			}
-			other.write(packet(0x30, text("gone"), []byte{0}, []byte("last")))
-			if got, _ := frame.ParsePublish(observer.read()); (string(got.Payload) == "will") != test.will {
+			other.Write(testsupport.Packet(0x30, testsupport.Text("gone"), []byte{0}, []byte("last")))
+			if got, _ := frame.ParsePublish(observer.Read()); (string(got.Payload) == "will") != test.will {
 				t.Errorf("the observer got %q", got.Payload)
 			}
 		})
@@ -551,19 +555,19 @@ func TestADISCONNECTAfterRequestsIsUnderstood(t *testing.T) {
 
 // What a SET costs is in the way of every renewal.
 func TestTheServersSideOfASETAllocatesLittle(t *testing.T) {
-	if underRace {
+	if testsupport.UnderRace {
 		t.Skip("the race detector allocates")
 	}
-	c := rawTo(t, start(t, server.Options{}), "p")
-	request := packetOf(t, c.request("SET", "lock", "p:0001", "NEX", "PX", "10000"))
-	at := bytes.Index(request, fmt.Appendf(nil, "%016d", c.sent))
+	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{}), "p")
+	request := testsupport.PacketOf(t, c.Request("SET", "lock", "p:0001", "NEX", "PX", "10000"))
+	at := bytes.Index(request, fmt.Appendf(nil, "%016d", c.Sent))
 	answer := make([]byte, 4096)
 	answered := func() {
 		binary.BigEndian.PutUint32(request[at:], binary.BigEndian.Uint32(request[at:])+1)
-		if _, err := c.conn.Write(request); err != nil {
+		if _, err := c.Conn.Write(request); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := io.ReadAtLeast(c.conn, answer, 100); err != nil || answer[n-4] != 0x40 {
+		if n, err := io.ReadAtLeast(c.Conn, answer, 100); err != nil || answer[n-4] != 0x40 {
 			t.Fatalf("read %q, %v", answer[:n], err)
 		}
 	}
@@ -579,12 +583,12 @@ func TestTheServersSideOfASETAllocatesLittle(t *testing.T) {
 // does not take, comes after what is held back of the requests before it.
 func TestAcknowledgementsThroughTheBrokerOvertakeNothing(t *testing.T) {
 	const limit = 300
-	address := start(t, server.Options{})
-	rawTo(t, address, "other").do("SET", "large", strings.Repeat("v", limit))
-	c := connectRaw(t, socketTo(t, address), "p", 60, string(binary.BigEndian.AppendUint32([]byte{0x27}, limit)))
-	c.write(packetOf(t, c.request("GET", "a")), packetOf(t, c.request("GET", "large")), packetOf(t, c.request("GET", "b")))
+	address := testsupport.Start(t, server.Options{})
+	testsupport.DialRaw(t, address, "other").Do("SET", "large", strings.Repeat("v", limit))
+	c := testsupport.ConnectRaw(t, testsupport.DialTCP(t, address), "p", 60, string(binary.BigEndian.AppendUint32([]byte{0x27}, limit)))
+	c.Write(testsupport.PacketOf(t, c.Request("GET", "a")), testsupport.PacketOf(t, c.Request("GET", "large")), testsupport.PacketOf(t, c.Request("GET", "b")))
 	for acknowledged := uint16(0); acknowledged < 3; {
-		packet := c.read()
+		packet := c.Read()
 		if len(packet) > limit {
 			t.Errorf("a packet of %d bytes came", len(packet))
 		}
@@ -598,26 +602,26 @@ func TestAcknowledgementsThroughTheBrokerOvertakeNothing(t *testing.T) {
 
 func TestANotificationLargerThanItsClientTakesIsLeftOut(t *testing.T) {
 	const limit = 300
-	address, s := startServer(t, server.Options{})
-	watcher, other := connectRaw(t, socketTo(t, address), "p", 60, string(binary.BigEndian.AppendUint32([]byte{0x27}, limit))), rawTo(t, address, "other")
-	watcher.do("KEYNOTIFY", "k")
+	address, s := testsupport.StartServer(t, server.Options{})
+	watcher, other := testsupport.ConnectRaw(t, testsupport.DialTCP(t, address), "p", 60, string(binary.BigEndian.AppendUint32([]byte{0x27}, limit))), testsupport.DialRaw(t, address, "other")
+	watcher.Do("KEYNOTIFY", "k")
 	for _, value := range []string{"first", strings.Repeat("v", limit), "last"} {
-		other.do("SET", "k", value)
+		other.Do("SET", "k", value)
 	}
 	for _, want := range []string{"first", "last"} {
-		if got, ok := frame.ParsePublish(watcher.read()); !ok || !bytes.Contains(got.Payload, []byte(want)) {
+		if got, ok := frame.ParsePublish(watcher.Read()); !ok || !bytes.Contains(got.Payload, []byte(want)) {
 			t.Errorf("read %q, want the notification of %q", got.Payload, want)
 		}
 	}
-	eventually(t, "no room is taken any more", func() bool { return s.Usage().OutgoingBytes == 0 })
+	testsupport.Eventually(t, "no room is taken any more", func() bool { return s.Usage().OutgoingBytes == 0 })
 }
 
 // It will connect again then, and read again. What it would believe after a gap is not
 // true any more.
 func TestAWatcherThatFallsBehindIsSentAwayBeforeItMissesANotification(t *testing.T) {
-	address, s := startServer(t, server.Options{MaxPacketSize: 1 << 20})
-	watcher, other := rawTo(t, address, "watcher"), rawTo(t, address, "other")
-	watcher.do("KEYNOTIFY", "k")
+	address, s := testsupport.StartServer(t, server.Options{MaxPacketSize: 1 << 20})
+	watcher, other := testsupport.DialRaw(t, address, "watcher"), testsupport.DialRaw(t, address, "other")
+	watcher.Do("KEYNOTIFY", "k")
 	padding := strings.Repeat("v", 16<<10)
 	written := 0
 	for ; s.Stats().SlowReaders == 0; written++ {
@@ -625,10 +629,10 @@ func TestAWatcherThatFallsBehindIsSentAwayBeforeItMissesANotification(t *testing
 			t.Error("it is not sent away")
 			break
 		}
-		other.do("SET", "k", fmt.Sprintf("%d %s", written, padding))
+		other.Do("SET", "k", fmt.Sprintf("%d %s", written, padding))
 	}
 	for number := 0; number < written; number++ {
-		packet, err := watcher.tryRead()
+		packet, err := watcher.TryRead()
 		if err != nil {
 			break // and what is to come is lost with the connection
 		}

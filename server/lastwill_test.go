@@ -18,6 +18,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -70,7 +71,7 @@ func newScripted(t *testing.T, decide func(connect *packets.Connect) (code byte)
 func (b *scripted) serve(conn net.Conn) {
 	reader := bufio.NewReader(conn)
 	for {
-		raw, err := readPacket(reader)
+		raw, err := testsupport.ReadPacket(reader)
 		if err != nil {
 			return
 		}
@@ -142,7 +143,7 @@ func (b *scripted) latestWill() []byte {
 func (b *scripted) mustSee(want ...string) {
 	b.t.Helper()
 	var seen []string
-	eventually(b.t, "the client goes on", func() bool {
+	testsupport.Eventually(b.t, "the client goes on", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		seen = slices.Clone(b.seen)
@@ -202,7 +203,7 @@ func willIn(t *testing.T, raw []byte) (will mochi.ConnectParams) {
 
 func TestProtocol1OurWillHasAllThatARequestHas(t *testing.T) {
 	b := newScripted(t, acceptAll)
-	client := dial(t, b.address, transport.Options{ClientID: "node-a", Username: "user", Password: []byte("secret")})
+	client := testsupport.Dial(t, b.address, transport.Options{ClientID: "node-a", Username: "user", Password: []byte("secret")})
 	correlations := make(map[string]bool)
 	for range 2 {
 		bequest, err := client.Bequeath(t.Context(), "k", []byte("mine"))
@@ -215,10 +216,10 @@ func TestProtocol1OurWillHasAllThatARequestHas(t *testing.T) {
 		will := willIn(t, b.latestWill())
 		properties := will.WillProperties
 		for _, field := range []struct{ name, got, want string }{
-			{"topic", will.WillTopic, invokeTopic},
+			{"topic", will.WillTopic, testsupport.InvokeTopic},
 			{"QoS", fmt.Sprint(will.WillQos), "1"},
 			{"retain", fmt.Sprint(will.WillRetain), "false"},
-			{"payload", string(will.WillPayload), string(command("VDEL", "k", "mine"))},
+			{"payload", string(will.WillPayload), string(testsupport.Command("VDEL", "k", "mine"))},
 			{"content type", properties.ContentType, "application/octet-stream"},
 			{"response topic", properties.ResponseTopic, "clients/node-a/services/statestore/_any_/command/invoke/response"},
 			{"length of the correlation data", fmt.Sprint(len(properties.CorrelationData)), "16"},
@@ -266,7 +267,7 @@ func TestAClientWhoseWillIsRefusedGoesOnWithout(t *testing.T) {
 				}
 				return code
 			})
-			client := dial(t, b.address, transport.Options{ReconnectMin: time.Millisecond})
+			client := testsupport.Dial(t, b.address, transport.Options{ReconnectMin: time.Millisecond})
 			bequest, err := client.Bequeath(t.Context(), "k", []byte("mine"))
 			var refused *transport.ConnectError
 			switch {
@@ -286,7 +287,7 @@ func TestAClientWhoseWillIsRefusedGoesOnWithout(t *testing.T) {
 }
 
 func TestOurServersRefusalOfAWillSaysWhy(t *testing.T) {
-	client := dial(t, start(t, server.Options{}), transport.Options{})
+	client := testsupport.Dial(t, testsupport.Start(t, server.Options{}), transport.Options{})
 	_, err := client.Bequeath(t.Context(), "", nil)
 	var refused *transport.ConnectError
 	if !errors.As(err, &refused) || !strings.Contains(refused.Reason, "the key length is zero") {
@@ -310,7 +311,7 @@ func TestABequestThatIsCancelledLeavesNoWill(t *testing.T) {
 		}
 		return 0
 	})
-	client := dial(t, b.address, transport.Options{})
+	client := testsupport.Dial(t, b.address, transport.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		await.Receive(arrived)
@@ -328,9 +329,9 @@ func TestABequestThatIsCancelledLeavesNoWill(t *testing.T) {
 
 func TestAWillThatNoPacketCanHoldIsRefusedHere(t *testing.T) {
 	const most = 1<<16 - 1 // bytes [MQTT-1.5.6]
-	overhead := len(command("VDEL", "k", strings.Repeat("v", most-100))) - (most - 100)
+	overhead := len(testsupport.Command("VDEL", "k", strings.Repeat("v", most-100))) - (most - 100)
 	b := newScripted(t, acceptAll)
-	client := dial(t, b.address, transport.Options{})
+	client := testsupport.Dial(t, b.address, transport.Options{})
 	tooLarge := strings.Repeat("v", most-overhead+1)
 	if _, err := client.Bequeath(t.Context(), "k", []byte(tooLarge)); !errors.Is(err, transport.ErrNoWill) || !strings.Contains(err.Error(), "65536 bytes") {
 		t.Errorf("one byte too much: %.200v", err)
@@ -340,7 +341,7 @@ func TestAWillThatNoPacketCanHoldIsRefusedHere(t *testing.T) {
 	if _, err := client.Bequeath(t.Context(), "k", []byte(largest)); err != nil {
 		t.Fatal(err)
 	}
-	if got := willIn(t, b.latestWill()).WillPayload; !bytes.Equal(got, command("VDEL", "k", largest)) {
+	if got := willIn(t, b.latestWill()).WillPayload; !bytes.Equal(got, testsupport.Command("VDEL", "k", largest)) {
 		t.Errorf("of the largest, %d bytes arrive", len(got))
 	}
 }
@@ -349,10 +350,10 @@ func TestAWillThatNoPacketCanHoldIsRefusedHere(t *testing.T) {
 // must not make the client hammer the broker.
 func TestABequestDoesNotShortenThePauseBetweenConnections(t *testing.T) {
 	b := newScripted(t, acceptAll)
-	client := dial(t, b.address, transport.Options{ReconnectMin: time.Hour})
+	client := testsupport.Dial(t, b.address, transport.Options{ReconnectMin: time.Hour})
 	lost := client.Lost()
 	b.cut()
-	mustBeOver(t, lost)
+	testsupport.MustBeLost(t, lost)
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		if _, err := client.Bequeath(ctx, "k", nil); !errors.Is(err, context.DeadlineExceeded) {
@@ -364,9 +365,9 @@ func TestABequestDoesNotShortenThePauseBetweenConnections(t *testing.T) {
 }
 
 func TestAClientIsConnectedWhenDialReturns(t *testing.T) {
-	address := start(t, server.Options{})
+	address := testsupport.Start(t, server.Options{})
 	for range 50 {
-		client := dial(t, address, transport.Options{})
+		client := testsupport.Dial(t, address, transport.Options{})
 		select {
 		case <-client.Lost():
 			t.Fatal("its connection is lost")

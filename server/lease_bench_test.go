@@ -13,6 +13,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -33,7 +34,7 @@ func holdLeases(b *testing.B, leases int, held time.Duration, noWatch bool) {
 	const ttl = 10 * time.Second
 	options := lease.Options{TTL: ttl, Margin: ttl / 10, RenewEvery: ttl / 3, NoWatch: noWatch}
 	for b.Loop() {
-		address := start(b, server.Options{})
+		address := testsupport.Start(b, server.Options{})
 		client, err := transport.Dial(b.Context(), "mqtt://"+address, transport.Options{ClientID: "bench"})
 		if err != nil {
 			b.Fatal(err)

@@ -10,29 +10,30 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 )
 
 func TestAServerTakesAsManyClientsAsItMay(t *testing.T) {
-	address, s := startServer(t, server.Options{MaxClients: 2})
-	connect(t, address, "a", nil)
-	b := connect(t, address, "b", keepSession(true))
+	address, s := testsupport.StartServer(t, server.Options{MaxClients: 2})
+	testsupport.Connect(t, address, "a", nil)
+	b := testsupport.Connect(t, address, "b", testsupport.KeepSession(true))
 	refused := func(id string) {
 		t.Helper()
-		p, err := tryConnect(t, address, id, nil)
-		if err == nil || p.connack == nil || p.connack.ReasonCode != packets.ConnackQuotaExceeded ||
-			!strings.Contains(p.connack.Properties.ReasonString, "its 2 clients") {
-			t.Errorf("%q: %+v, %v", id, p.connack, err)
+		p, err := testsupport.TryConnect(t, address, id, nil)
+		if err == nil || p.Connack == nil || p.Connack.ReasonCode != packets.ConnackQuotaExceeded ||
+			!strings.Contains(p.Connack.Properties.ReasonString, "its 2 clients") {
+			t.Errorf("%q: %+v, %v", id, p.Connack, err)
 		}
 	}
 	refused("c")
-	_ = b.paho.Disconnect(&paho.Disconnect{})
+	_ = b.Paho.Disconnect(&paho.Disconnect{})
 	refused("c") // the session of b is still there
 	if got := s.Stats().RefusedConnections; got != 2 {
 		t.Errorf("%d refused connections are counted", got)
 	}
-	b = connect(t, address, "b", nil) // which ends its session
-	_ = b.paho.Disconnect(&paho.Disconnect{})
+	b = testsupport.Connect(t, address, "b", nil) // which ends its session
+	_ = b.Paho.Disconnect(&paho.Disconnect{})
 	connectWhenThereIsRoom(t, address, "c")
 }
 
@@ -42,7 +43,7 @@ func connectWhenThereIsRoom(t *testing.T, address, id string) {
 	t.Helper()
 	var err error
 	for range 1000 {
-		if _, err = tryConnect(t, address, id, nil); err == nil {
+		if _, err = testsupport.TryConnect(t, address, id, nil); err == nil {
 			return
 		}
 	}
@@ -51,20 +52,20 @@ func connectWhenThereIsRoom(t *testing.T, address, id string) {
 
 func TestTheReceiveMaximumIsHowManyRequestsAreRemembered(t *testing.T) {
 	for _, remembered := range []int{0, 7} {
-		p := connect(t, start(t, server.Options{Store: statestore.Options{DedupWindow: remembered}}), "p", nil)
+		p := testsupport.Connect(t, testsupport.Start(t, server.Options{Store: statestore.Options{DedupWindow: remembered}}), "p", nil)
 		want := uint16(remembered)
 		if remembered == 0 {
 			want = statestore.DefaultDedupWindow
 		}
-		if got := p.connack.Properties.ReceiveMaximum; got == nil || *got != want {
+		if got := p.Connack.Properties.ReceiveMaximum; got == nil || *got != want {
 			t.Errorf("remembered %d: the Receive Maximum is %v", remembered, got)
 		}
 	}
 }
 
 func TestInvariant38ARenewalIsNeverRefusedForQuota(t *testing.T) {
-	address := start(t, server.Options{Store: statestore.Options{MaxKeys: 1, MaxBytes: 8, MaxValue: 4, MaxWatches: 1}})
-	p := connect(t, address, "p", nil)
+	address := testsupport.Start(t, server.Options{Store: statestore.Options{MaxKeys: 1, MaxBytes: 8, MaxValue: 4, MaxWatches: 1}})
+	p := testsupport.Connect(t, address, "p", nil)
 	const full = "-ERR the quota has been exceeded\r\n"
 	for i, step := range []struct {
 		words []string
@@ -78,29 +79,29 @@ func TestInvariant38ARenewalIsNeverRefusedForQuota(t *testing.T) {
 		{[]string{"KEYNOTIFY", "other"}, full},
 		{[]string{"KEYNOTIFY", "lock"}, "+OK\r\n"},
 	} {
-		if got := p.do(step.words...); got != step.want {
+		if got := p.Do(step.words...); got != step.want {
 			t.Errorf("step %d, %q: %q, want %q", i, step.words, got, step.want)
 		}
 	}
 }
 
 func TestAClientMayWatchTenThousandKeysUnlessOptionsSayOtherwise(t *testing.T) {
-	p := connect(t, start(t, server.Options{}), "p", nil)
+	p := testsupport.Connect(t, testsupport.Start(t, server.Options{}), "p", nil)
 	for i := range 10_000 {
-		if got := p.do("KEYNOTIFY", strconv.Itoa(i)); got != "+OK\r\n" {
+		if got := p.Do("KEYNOTIFY", strconv.Itoa(i)); got != "+OK\r\n" {
 			t.Fatalf("watch %d: %q", i, got)
 		}
 	}
-	if got, want := p.do("KEYNOTIFY", "one more"), "-ERR the quota has been exceeded\r\n"; got != want {
+	if got, want := p.Do("KEYNOTIFY", "one more"), "-ERR the quota has been exceeded\r\n"; got != want {
 		t.Errorf("one more: %q, want %q", got, want)
 	}
 }
 
 func TestTheWatchesOfAClientMayTakeUpFourMebibytesUnlessOptionsSayOtherwise(t *testing.T) {
-	p := connect(t, start(t, server.Options{}), "p", nil)
+	p := testsupport.Connect(t, testsupport.Start(t, server.Options{}), "p", nil)
 	long := strings.Repeat("k", 60_000)
 	watches := 0
-	for ; p.do("KEYNOTIFY", long+strconv.Itoa(watches)) == "+OK\r\n"; watches++ {
+	for ; p.Do("KEYNOTIFY", long+strconv.Itoa(watches)) == "+OK\r\n"; watches++ {
 		if watches > 100 {
 			break
 		}

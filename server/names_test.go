@@ -15,6 +15,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 // keeping asks for a session that outlives its connection.
@@ -32,14 +33,14 @@ func both(first, second func(*paho.Connect)) func(*paho.Connect) {
 // mustCollide fails the test unless a client is refused because another owns its topics.
 func mustCollide(t *testing.T, address, id string, change func(*paho.Connect)) {
 	t.Helper()
-	p, err := tryConnect(t, address, id, change)
+	p, err := testsupport.TryConnect(t, address, id, change)
 	if err == nil {
 		t.Fatalf("client %.50q is admitted, and owns topics of another client", id)
 	}
-	if p.connack == nil || p.connack.ReasonCode != packets.ConnackInvalidClientID || p.connack.Properties == nil ||
-		!strings.Contains(p.connack.Properties.ReasonString, "upper-case hex") ||
-		!strings.Contains(p.connack.Properties.ReasonString, "choose another client id") {
-		t.Errorf("client %.50q is refused with %+v, %v", id, p.connack, err)
+	if p.Connack == nil || p.Connack.ReasonCode != packets.ConnackInvalidClientID || p.Connack.Properties == nil ||
+		!strings.Contains(p.Connack.Properties.ReasonString, "upper-case hex") ||
+		!strings.Contains(p.Connack.Properties.ReasonString, "choose another client id") {
+		t.Errorf("client %.50q is refused with %+v, %v", id, p.Connack, err)
 	}
 }
 
@@ -56,49 +57,49 @@ func TestALevelBelongsToTheClientThatConnectedFirst(t *testing.T) {
 		{"statestore", "737461746573746F7265"},
 	} {
 		t.Run(strings.ReplaceAll(names[0]+" before "+names[1], "/", " "), func(t *testing.T) {
-			address, s := startServer(t, server.Options{Authenticator: rules{}})
-			first, err := tryConnect(t, address, names[0], both(as("alice"), keeping(600)))
+			address, s := testsupport.StartServer(t, server.Options{Authenticator: testsupport.Rules{}})
+			first, err := testsupport.TryConnect(t, address, names[0], both(testsupport.As("alice"), keeping(600)))
 			if err != nil {
 				t.Fatal(err)
 			}
-			mustCollide(t, address, names[1], as("bob"))
-			mustCollide(t, address, names[1], as("alice"))
-			if !first.mayPublish("factory/x") {
+			mustCollide(t, address, names[1], testsupport.As("bob"))
+			mustCollide(t, address, names[1], testsupport.As("alice"))
+			if !first.MayPublish("factory/x") {
 				t.Error("the first client is disturbed")
 			}
 
-			_ = first.conn.Close()
-			first.mustBeGone()
-			eventually(t, "the first client is away", func() bool { return s.Stats().Connected == 0 })
-			mustCollide(t, address, names[1], as("bob")) // its session is kept
+			_ = first.Conn.Close()
+			first.MustBeGone()
+			testsupport.Eventually(t, "the first client is away", func() bool { return s.Stats().Connected == 0 })
+			mustCollide(t, address, names[1], testsupport.As("bob")) // its session is kept
 
-			again, err := tryConnect(t, address, names[0], both(as("alice"), keeping(600)))
+			again, err := testsupport.TryConnect(t, address, names[0], both(testsupport.As("alice"), keeping(600)))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !again.connack.SessionPresent {
+			if !again.Connack.SessionPresent {
 				t.Error("the first client lost its session")
 			}
 			end := uint32(0)
-			_ = again.paho.Disconnect(&paho.Disconnect{Properties: &paho.DisconnectProperties{SessionExpiryInterval: &end}})
-			eventually(t, "the first client is forgotten", func() bool { _, known := s.Broker().Clients.Get(names[0]); return !known })
-			if _, err := tryConnect(t, address, names[1], as("bob")); err != nil {
+			_ = again.Paho.Disconnect(&paho.Disconnect{Properties: &paho.DisconnectProperties{SessionExpiryInterval: &end}})
+			testsupport.Eventually(t, "the first client is forgotten", func() bool { _, known := s.Broker().Clients.Get(names[0]); return !known })
+			if _, err := testsupport.TryConnect(t, address, names[1], testsupport.As("bob")); err != nil {
 				t.Errorf("client %q may not have the name that is free: %v", names[1], err)
 			}
-			mustCollide(t, address, names[0], as("alice"))
+			mustCollide(t, address, names[0], testsupport.As("alice"))
 		})
 	}
 }
 
 func TestNamesThatShareNoLevelDoNotCollide(t *testing.T) {
-	address := start(t, server.Options{})
+	address := testsupport.Start(t, server.Options{})
 	for _, id := range []string{"p", "3730", "71", "7", "0", "6a", "j", "6B", "K", "FF", "7070", "node-1", "", ""} { // "": the server chooses
-		if _, err := tryConnect(t, address, id, nil); err != nil {
+		if _, err := testsupport.TryConnect(t, address, id, nil); err != nil {
 			t.Errorf("client %q: %v", id, err)
 		}
 	}
 	long := strings.Repeat("70", 2000) // about as long as a name may be whose hex form fits too
-	if _, err := tryConnect(t, address, long, nil); err != nil {
+	if _, err := testsupport.TryConnect(t, address, long, nil); err != nil {
 		t.Errorf("a client id of %d bytes: %v", len(long), err)
 	}
 	mustCollide(t, address, strings.Repeat("p", 2000), nil)
@@ -106,14 +107,14 @@ func TestNamesThatShareNoLevelDoNotCollide(t *testing.T) {
 
 // The question whether a name is free and the entry of the client are one step.
 func TestOfCollidingClientsThatConnectAtOnceOneIsAdmitted(t *testing.T) {
-	address, s := startServer(t, server.Options{})
+	address, s := testsupport.StartServer(t, server.Options{})
 	names := []string{"p", "70", "3730"}
 	for range 20 {
-		var admitted [3]*peer
+		var admitted [3]*testsupport.PahoClient
 		var all sync.WaitGroup
 		for i, name := range names {
 			all.Go(func() {
-				if p, err := tryConnect(t, address, name, nil); err == nil {
+				if p, err := testsupport.TryConnect(t, address, name, nil); err == nil {
 					admitted[i] = p
 				}
 			})
@@ -127,17 +128,17 @@ func TestOfCollidingClientsThatConnectAtOnceOneIsAdmitted(t *testing.T) {
 		}
 		for _, p := range admitted {
 			if p != nil {
-				_ = p.paho.Disconnect(&paho.Disconnect{})
+				_ = p.Paho.Disconnect(&paho.Disconnect{})
 			}
 		}
-		eventually(t, "all are gone", func() bool { return s.Broker().Clients.Len() == 0 })
+		testsupport.Eventually(t, "all are gone", func() bool { return s.Broker().Clients.Len() == 0 })
 	}
 }
 
 // A client of MQTT 3.1.1 gets the code of its own version.
 func TestARefusalOfMQTT311HasACodeOfThatVersion(t *testing.T) {
-	address := start(t, server.Options{Authenticator: rules{}})
-	connect(t, address, "p", as("alice"))
+	address := testsupport.Start(t, server.Options{Authenticator: testsupport.Rules{}})
+	testsupport.Connect(t, address, "p", testsupport.As("alice"))
 	for name, test := range map[string]struct {
 		client string
 		want   byte
@@ -156,7 +157,7 @@ func TestARefusalOfMQTT311HasACodeOfThatVersion(t *testing.T) {
 			if _, err := conn.Write(packet); err != nil {
 				t.Fatal(err)
 			}
-			_ = conn.SetReadDeadline(time.Now().Add(patience))
+			_ = conn.SetReadDeadline(time.Now().Add(testsupport.Patience))
 			answer := make([]byte, 4)
 			if _, err := io.ReadFull(conn, answer); err != nil {
 				t.Fatal(err)
@@ -172,8 +173,8 @@ func TestARefusalOfMQTT311HasACodeOfThatVersion(t *testing.T) {
 // changed, its topic may have become a response topic, and its level may have another owner.
 func TestAWillIsJudgedByWhatHoldsWhenItIsDue(t *testing.T) {
 	var closed atomic.Bool
-	authorizer := rules{topic: func(access.Identity, string, bool) bool { return !closed.Load() }}
-	address, s := startServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
+	authorizer := testsupport.Rules{Topic: func(access.Identity, string, bool) bool { return !closed.Load() }}
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
 	who := access.Identity{Client: "p", User: "alice"}
 	mustBe := func(when string, want map[string]bool) {
 		t.Helper()
@@ -183,17 +184,17 @@ func TestAWillIsJudgedByWhatHoldsWhenItIsDue(t *testing.T) {
 			}
 		}
 	}
-	p := connect(t, address, "p", as("alice"))
+	p := testsupport.Connect(t, address, "p", testsupport.As("alice"))
 	mustBe("at first", map[string]bool{
 		"clients/p/response": true, "clients/p/gone": true, "clients/70/gone": true, "clients/q/gone": false, "factory/x": true,
-		recommended("p")[0]: false, recommended("70")[0]: false, invokeTopic: false, "clients/statestore/x": false, "$SYS/x": false,
+		testsupport.RecommendedResponseTopics("p")[0]: false, testsupport.RecommendedResponseTopics("70")[0]: false, testsupport.InvokeTopic: false, "clients/statestore/x": false, "$SYS/x": false,
 	})
-	p.do("GET", "k")
+	p.Do("GET", "k")
 	mustBe("after a request", map[string]bool{"clients/p/response": false, "clients/p/gone": true, "factory/x": true})
-	_ = p.paho.Disconnect(&paho.Disconnect{})
-	eventually(t, "the session is over", func() bool { return s.Broker().Clients.Len() == 0 && s.ResponseTopics() == 0 })
+	_ = p.Paho.Disconnect(&paho.Disconnect{})
+	testsupport.Eventually(t, "the session is over", func() bool { return s.Broker().Clients.Len() == 0 && s.ResponseTopics() == 0 })
 	mustBe("after the session", map[string]bool{"clients/p/gone": true, "clients/70/gone": true})
-	if _, err := tryConnect(t, address, "70", as("bob")); err != nil {
+	if _, err := testsupport.TryConnect(t, address, "70", testsupport.As("bob")); err != nil {
 		t.Fatal(err)
 	}
 	mustBe("when the level has another owner", map[string]bool{"clients/p/gone": false, "clients/70/gone": false, "factory/x": true})
@@ -204,13 +205,13 @@ func TestAWillIsJudgedByWhatHoldsWhenItIsDue(t *testing.T) {
 // A session that has run out ends unless its client is about to take it over; neither the
 // end nor the take-over waits for the other.
 func TestASessionDoesNotEndWhileItsClientComesBack(t *testing.T) {
-	address, s := startServer(t, server.Options{})
-	p := connect(t, address, "p", keeping(60))
-	p.do("GET", "k")
-	_ = p.conn.Close()
-	p.mustBeGone()
+	address, s := testsupport.StartServer(t, server.Options{})
+	p := testsupport.Connect(t, address, "p", keeping(60))
+	p.Do("GET", "k")
+	_ = p.Conn.Close()
+	p.MustBeGone()
 	known := func() bool { _, known := s.Broker().Clients.Get("p"); return known }
-	eventually(t, "p is away", func() bool { return s.Stats().Connected == 0 })
+	testsupport.Eventually(t, "p is away", func() bool { return s.Stats().Connected == 0 })
 	release := s.TakeName("p", "")
 	await.Done(func() { s.EndSessions(time.Now().Add(time.Hour)) })
 	if !known() || s.ResponseTopics() != 1 {
@@ -221,7 +222,7 @@ func TestASessionDoesNotEndWhileItsClientComesBack(t *testing.T) {
 	if !known() {
 		t.Error("the session ended too soon")
 	}
-	eventually(t, "the session ends", func() bool { s.EndSessions(time.Now().Add(time.Hour)); return !known() })
+	testsupport.Eventually(t, "the session ends", func() bool { s.EndSessions(time.Now().Add(time.Hour)); return !known() })
 	if s.ResponseTopics() != 0 {
 		t.Error("response topics of the session are left")
 	}
@@ -229,8 +230,8 @@ func TestASessionDoesNotEndWhileItsClientComesBack(t *testing.T) {
 
 // The broker's own expiry is not atomic with a client that comes back, so it does nothing.
 func TestTheBrokerEndsNoSession(t *testing.T) {
-	address, s := startServer(t, server.Options{})
-	connect(t, address, "p", keeping(60))
+	address, s := testsupport.StartServer(t, server.Options{})
+	testsupport.Connect(t, address, "p", keeping(60))
 	cl, _ := s.Broker().Clients.Get("p")
 	if most := s.Broker().Options.Capabilities.MaximumSessionExpiryInterval; cl.Properties.Props.SessionExpiryIntervalFlag || most < 1<<32-1 {
 		t.Errorf("the broker ends the session after its interval, or %d s", most)
@@ -239,17 +240,17 @@ func TestTheBrokerEndsNoSession(t *testing.T) {
 
 // The longest session is an hour, whatever the client says when it leaves.
 func TestADisconnectMakesNoSessionLongerThanAnHour(t *testing.T) {
-	address, s := startServer(t, server.Options{})
-	p := connect(t, address, "p", keeping(60))
+	address, s := testsupport.StartServer(t, server.Options{})
+	p := testsupport.Connect(t, address, "p", keeping(60))
 	forever := uint32(1<<32 - 1)
-	if err := p.paho.Disconnect(&paho.Disconnect{Properties: &paho.DisconnectProperties{SessionExpiryInterval: &forever}}); err != nil {
+	if err := p.Paho.Disconnect(&paho.Disconnect{Properties: &paho.DisconnectProperties{SessionExpiryInterval: &forever}}); err != nil {
 		t.Fatal(err)
 	}
 	known := func() bool { _, known := s.Broker().Clients.Get("p"); return known }
-	eventually(t, "p is away", func() bool { return s.Stats().Connected == 0 })
+	testsupport.Eventually(t, "p is away", func() bool { return s.Stats().Connected == 0 })
 	s.EndSessions(time.Now().Add(55 * time.Minute))
 	if !known() {
 		t.Error("the session ended before its time")
 	}
-	eventually(t, "the session ends", func() bool { s.EndSessions(time.Now().Add(time.Hour + 2*time.Second)); return !known() })
+	testsupport.Eventually(t, "the session ends", func() bool { s.EndSessions(time.Now().Add(time.Hour + 2*time.Second)); return !known() })
 }

@@ -12,17 +12,18 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 // Not even where one id can be had from the other by hex: only ids of which one is the hex of the
 // other are kept apart, and that is decided without waiting.
 func TestAClientDoesNotWaitForAnotherClientId(t *testing.T) {
-	address, s := startServer(t, server.Options{})
+	address, s := testsupport.StartServer(t, server.Options{})
 	for _, other := range []string{"3730", "70", "p2"} { // the hex of the hex of "p", and the hex, which is not admitted yet
 		defer s.TakeName(other, "")()
 	}
 	for range 2 { // the second takes over
-		if _, err := tryConnect(t, address, "p", nil); err != nil {
+		if _, err := testsupport.TryConnect(t, address, "p", nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -31,7 +32,7 @@ func TestAClientDoesNotWaitForAnotherClientId(t *testing.T) {
 // From the moment in which the question whether a name is free was answered, until the client is
 // entered or its connection has ended.
 func TestAClientThatIsAdmittedIsThereForOthersBeforeItIsEntered(t *testing.T) {
-	address, s := startServer(t, server.Options{})
+	address, s := testsupport.StartServer(t, server.Options{})
 	for _, names := range [][2]string{{"70", "p"}, {"p", "70"}} {
 		release := s.TakeName(names[0], "")
 		if !s.ClaimName(names[0]) {
@@ -42,39 +43,39 @@ func TestAClientThatIsAdmittedIsThereForOthersBeforeItIsEntered(t *testing.T) {
 			t.Errorf("a Will of %q may be published where %q owns the level", names[1], names[0])
 		}
 		release()
-		p, err := tryConnect(t, address, names[1], nil)
+		p, err := testsupport.TryConnect(t, address, names[1], nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = p.paho.Disconnect(&paho.Disconnect{})
-		eventually(t, "it is gone", func() bool { return s.Broker().Clients.Len() == 0 })
+		_ = p.Paho.Disconnect(&paho.Disconnect{})
+		testsupport.Eventually(t, "it is gone", func() bool { return s.Broker().Clients.Len() == 0 })
 	}
 }
 
 // Whatever kept the client from being entered: a refusal after the claim, or a panic.
 func TestAClientThatIsNotEnteredLeavesItsNameToOthers(t *testing.T) {
-	authorizer := rules{topic: func(_ access.Identity, topic string, _ bool) bool {
+	authorizer := testsupport.Rules{Topic: func(_ access.Identity, topic string, _ bool) bool {
 		if topic == "panic" {
 			panic("the rules fail")
 		}
 		return topic != "forbidden"
 	}}
-	address, s := startServer(t, server.Options{Logger: discard, Authenticator: rules{}, Authorizer: authorizer})
+	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, Authenticator: testsupport.Rules{}, Authorizer: authorizer})
 	for _, topic := range []string{"forbidden", "panic"} {
-		_, err := tryConnect(t, address, "70", both(as("bob"), func(c *paho.Connect) {
+		_, err := testsupport.TryConnect(t, address, "70", both(testsupport.As("bob"), func(c *paho.Connect) {
 			c.WillMessage = &paho.WillMessage{Topic: topic, Payload: []byte("x")}
 			c.WillProperties = &paho.WillProperties{}
 		}))
 		if err == nil {
 			t.Fatalf("a Will on %q is admitted", topic)
 		}
-		eventually(t, "no client id is taken", func() bool { return s.TakenNames() == 0 })
-		p, err := tryConnect(t, address, "p", as("alice"))
+		testsupport.Eventually(t, "no client id is taken", func() bool { return s.TakenNames() == 0 })
+		p, err := testsupport.TryConnect(t, address, "p", testsupport.As("alice"))
 		if err != nil {
 			t.Fatalf("after a Will on %q: %v", topic, err)
 		}
-		_ = p.paho.Disconnect(&paho.Disconnect{})
-		eventually(t, "it is gone", func() bool { return s.Broker().Clients.Len() == 0 && s.Sockets() == 0 })
+		_ = p.Paho.Disconnect(&paho.Disconnect{})
+		testsupport.Eventually(t, "it is gone", func() bool { return s.Broker().Clients.Len() == 0 && s.Sockets() == 0 })
 	}
 	if panics := s.Stats().Panics; panics != 1 {
 		t.Errorf("%d panics", panics)
@@ -83,10 +84,10 @@ func TestAClientThatIsNotEnteredLeavesItsNameToOthers(t *testing.T) {
 
 // The latest is the one with a client at its other end, if a link fails and comes back.
 func TestOfConnectionsOfOneClientTheLatestWaits(t *testing.T) {
-	address, s := startServer(t, server.Options{Logger: discard, MaxUnauthenticated: 1000})
+	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, MaxUnauthenticated: 1000})
 	release := s.TakeName("p", "")
 	latest := call(t, address, "p", "", nil)
-	eventually(t, "a connection waits", func() bool { return s.Waits("p") })
+	testsupport.Eventually(t, "a connection waits", func() bool { return s.Waits("p") })
 	for range 10 {
 		newer := call(t, address, "p", "", nil)
 		if code := latest.answer(t); code != packets.ConnackServerBusy {
@@ -99,31 +100,31 @@ func TestOfConnectionsOfOneClientTheLatestWaits(t *testing.T) {
 	if code := latest.answer(t); code != packets.ConnackSuccess {
 		t.Errorf("the latest gets %#x", code)
 	}
-	eventually(t, "no client id is taken", func() bool { return s.TakenNames() == 0 })
+	testsupport.Eventually(t, "no client id is taken", func() bool { return s.TakenNames() == 0 })
 	if got := s.Stats().Refused[server.RefusedTurn]; got != 10 {
 		t.Errorf("%d refusals are counted", got)
 	}
 }
 
 func TestOneClientCannotHaveManyConnectionsByWaiting(t *testing.T) {
-	address, s := startServer(t, server.Options{Logger: discard, MaxUnauthenticated: 1000})
+	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, MaxUnauthenticated: 1000})
 	release := s.TakeName("p", "")
 	for range 200 {
 		call(t, address, "p", "", nil)
 	}
-	eventually(t, "one connection is left", func() bool { return s.Sockets() == 1 && s.Stats().RefusedConnections == 199 })
+	testsupport.Eventually(t, "one connection is left", func() bool { return s.Sockets() == 1 && s.Stats().RefusedConnections == 199 })
 	release()
-	eventually(t, "it is established", func() bool { return s.Stats().Connected == 1 && s.TakenNames() == 0 })
+	testsupport.Eventually(t, "it is established", func() bool { return s.Stats().Connected == 1 && s.TakenNames() == 0 })
 }
 
 func TestAConnectionDoesNotWaitForItsClientIdWithoutEnd(t *testing.T) {
-	address, s := startAt(t, server.Options{Logger: discard}, func(s *server.Server) { s.PatienceForNames(50 * time.Millisecond) })
+	address, s := startAt(t, server.Options{Logger: testsupport.Discard}, func(s *server.Server) { s.PatienceForNames(50 * time.Millisecond) })
 	release := s.TakeName("p", "")
 	if code := call(t, address, "p", "", nil).answer(t); code != packets.ConnackServerBusy {
 		t.Errorf("MQTT 5: %#x", code)
 	}
-	old := dialRaw(t, address)
-	send(t, old, "\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01p") // CONNECT of MQTT 3.1.1
+	old := testsupport.DialTCP(t, address)
+	testsupport.Send(t, old, "\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01p") // CONNECT of MQTT 3.1.1
 	answer := make([]byte, 4)
 	if _, err := io.ReadFull(old, answer); err != nil || answer[3] != 3 {
 		t.Errorf("MQTT 3.1.1: % x, %v", answer, err)
@@ -139,7 +140,7 @@ func TestAConnectionDoesNotWaitForItsClientIdWithoutEnd(t *testing.T) {
 
 // So a server that stops does not wait either.
 func TestAConnectionThatIsClosedWaitsForNoClientId(t *testing.T) {
-	s, err := server.New(server.Options{Addr: "127.0.0.1:0", Logger: discard})
+	s, err := server.New(server.Options{Addr: "127.0.0.1:0", Logger: testsupport.Discard})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +151,7 @@ func TestAConnectionThatIsClosedWaitsForNoClientId(t *testing.T) {
 	go func() { served <- s.Serve(ctx) }()
 	s.TakeName("p", "") // and never gives it back
 	call(t, s.Addr().String(), "p", "", nil)
-	eventually(t, "a connection waits", func() bool { return s.Waits("p") })
+	testsupport.Eventually(t, "a connection waits", func() bool { return s.Waits("p") })
 	stop()
 	if err := await.Receive(served); err != nil {
 		t.Error(err)
@@ -159,10 +160,10 @@ func TestAConnectionThatIsClosedWaitsForNoClientId(t *testing.T) {
 
 // Or it could drive out the connection of the user with whose client id it comes.
 func TestAConnectionDoesNotWaitForTheClientIdOfAnotherUser(t *testing.T) {
-	address, s := startServer(t, server.Options{Logger: discard, Authenticator: rules{}})
+	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, Authenticator: testsupport.Rules{}})
 	release := s.TakeName("p", "alice")
 	waits := call(t, address, "p", "alice", nil)
-	eventually(t, "a connection waits", func() bool { return s.Waits("p") })
+	testsupport.Eventually(t, "a connection waits", func() bool { return s.Waits("p") })
 	if code := call(t, address, "p", "bob", nil).answer(t); code != packets.ConnackServerBusy { // she is not known yet
 		t.Errorf("another user's connection gets %#x", code)
 	}
@@ -170,7 +171,7 @@ func TestAConnectionDoesNotWaitForTheClientIdOfAnotherUser(t *testing.T) {
 	if code := waits.answer(t); code != packets.ConnackSuccess {
 		t.Fatalf("the user's own gets %#x", code)
 	}
-	eventually(t, "no client id is taken", func() bool { return s.TakenNames() == 0 })
+	testsupport.Eventually(t, "no client id is taken", func() bool { return s.TakenNames() == 0 })
 	defer s.TakeName("p", "bob")() // the user's client is known, so that this one waits for nothing either
 	if code := call(t, address, "p", "bob", nil).answer(t); code != packets.ConnackNotAuthorized {
 		t.Errorf("another user's connection gets %#x", code)

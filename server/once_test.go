@@ -11,17 +11,9 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 )
-
-// keepSession makes a peer's session outlive its connections.
-func keepSession(clean bool) func(*paho.Connect) {
-	keep := uint32(600)
-	return func(c *paho.Connect) {
-		c.CleanStart = clean
-		c.Properties.SessionExpiryInterval = &keep
-	}
-}
 
 func TestInvariant23ARequestThatIsDeliveredAgainIsAppliedOnce(t *testing.T) {
 	for _, test := range []struct {
@@ -31,35 +23,35 @@ func TestInvariant23ARequestThatIsDeliveredAgainIsAppliedOnce(t *testing.T) {
 		once  bool
 	}{
 		{"over the same connection", nil, nil, true},
-		{"after a reconnect to the same session", keepSession(true), keepSession(false), true},
+		{"after a reconnect to the same session", testsupport.KeepSession(true), testsupport.KeepSession(false), true},
 		{"after a reconnect without a session", nil, nil, false},
-		{"after a reconnect that began a new session", keepSession(true), keepSession(true), false},
+		{"after a reconnect that began a new session", testsupport.KeepSession(true), testsupport.KeepSession(true), false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			address := start(t, server.Options{})
-			p := connect(t, address, "p", test.first)
-			request := p.request("SET", "k", "v", "NX")
+			address := testsupport.Start(t, server.Options{})
+			p := testsupport.Connect(t, address, "p", test.first)
+			request := p.Request("SET", "k", "v", "NX")
 			deliver := func() string {
 				t.Helper()
-				if _, err := p.publish(request); err != nil {
+				if _, err := p.Publish(request); err != nil {
 					t.Fatal(err)
 				}
-				reply := p.next()
+				reply := p.Next()
 				return string(reply.Payload) + reply.Properties.User.Get("__ts")
 			}
 			first := deliver()
-			p.do("DEL", "k")
+			p.Do("DEL", "k")
 			if test.name != "over the same connection" {
-				_ = p.paho.Disconnect(&paho.Disconnect{})
-				p = connect(t, address, "p", test.again)
+				_ = p.Paho.Disconnect(&paho.Disconnect{})
+				p = testsupport.Connect(t, address, "p", test.again)
 			}
 			if second := deliver(); (second == first) != test.once {
 				t.Errorf("the first reply was %q, the second %q", first, second)
 			}
 			if test.once {
-				p.mustGet("k", "")
+				p.MustGet("k", "")
 			} else {
-				p.mustGet("k", "v")
+				p.MustGet("k", "v")
 			}
 		})
 	}
@@ -79,12 +71,12 @@ func (s slowly) Authorize(_ access.Identity, _ statestore.Verb, key string) bool
 
 func TestARequestWhoseMessageExpiryPassedIsNotApplied(t *testing.T) {
 	authorizer := slowly{make(chan time.Duration, 2)}
-	address, s := startServer(t, server.Options{Authorizer: authorizer})
-	p := connect(t, address, "p", nil)
+	address, s := testsupport.StartServer(t, server.Options{Authorizer: authorizer})
+	p := testsupport.Connect(t, address, "p", nil)
 	short, long := uint32(1), uint32(600)
-	request := p.request("SET", "slow", "v")
+	request := p.Request("SET", "slow", "v")
 	request.Properties.MessageExpiry = &short
-	ack, err := p.publish(request)
+	ack, err := p.Publish(request)
 	if err == nil || ack == nil || ack.Properties == nil || ack.Properties.ReasonString != "the request had expired" {
 		t.Errorf("PUBACK %+v, %v", ack, err)
 	}
@@ -92,13 +84,13 @@ func TestARequestWhoseMessageExpiryPassedIsNotApplied(t *testing.T) {
 	if got := s.Stats().Dropped[server.DroppedExpired]; got != 1 {
 		t.Errorf("%d expired requests are counted", got)
 	}
-	p.do("SET", "quick", "v") // and no reply to the first comes before this one
-	request = p.request("SET", "slow", "w")
+	p.Do("SET", "quick", "v") // and no reply to the first comes before this one
+	request = p.Request("SET", "slow", "w")
 	request.Properties.MessageExpiry = &long
-	if _, err := p.publish(request); err != nil {
+	if _, err := p.Publish(request); err != nil {
 		t.Fatal(err)
 	}
-	if reply := p.next(); string(reply.Payload) != "+OK\r\n" {
+	if reply := p.Next(); string(reply.Payload) != "+OK\r\n" {
 		t.Errorf("a request in time: %q", reply.Payload)
 	}
 }
@@ -107,32 +99,32 @@ func TestARequestWhoseMessageExpiryPassedIsNotApplied(t *testing.T) {
 // never delivered again, must not take the place of one of them.
 func TestInvariant23ARequestThatIsDeliveredAgainAfterAWillIsAppliedOnce(t *testing.T) {
 	const remembered = 4
-	address, s := startServer(t, server.Options{Store: statestore.Options{DedupWindow: remembered}})
-	will := bequeath("p", "VDEL", "lock", "p:1")
-	will.session = 600
-	p := will.leave(t, address, "p")
+	address, s := testsupport.StartServer(t, server.Options{Store: statestore.Options{DedupWindow: remembered}})
+	will := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
+	will.Session = 600
+	p := will.Connect(t, address, "p")
 	var first *packets.Publish
 	for i := range remembered { // all of them unacknowledged, as far as the client knows
-		request := p.request(i, nil, "SET", fmt.Sprint("k", i), "v", "NX")
+		request := p.Request(i, nil, "SET", fmt.Sprint("k", i), "v", "NX")
 		if i == 0 {
 			first = request
 		}
-		if err := p.send(request); err != nil {
+		if err := p.Send(request); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "all are applied", func() bool { return s.Stats().Requests == remembered })
-	_ = p.conn.Close()
-	eventually(t, "the Will is applied", func() bool { return s.Stats().AppliedWills == 1 })
-	other := connect(t, address, "other", nil)
-	other.do("DEL", "k0")
-	p = will.leave(t, address, "p")
+	testsupport.Eventually(t, "all are applied", func() bool { return s.Stats().Requests == remembered })
+	_ = p.Conn.Close()
+	testsupport.Eventually(t, "the Will is applied", func() bool { return s.Stats().AppliedWills == 1 })
+	other := testsupport.Connect(t, address, "other", nil)
+	other.Do("DEL", "k0")
+	p = will.Connect(t, address, "p")
 	first.Duplicate = true
-	if err := p.send(first); err != nil {
+	if err := p.Send(first); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.collect(0, demand{want: "+OK\r\n"}); err != nil {
+	if err := p.ReadReplies(0, testsupport.Exchange{Want: "+OK\r\n"}); err != nil {
 		t.Error(err)
 	}
-	other.mustGet("k0", "")
+	other.MustGet("k0", "")
 }

@@ -16,13 +16,14 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
 func TestAValueThatIsLargerThanItsReaderTakesIsAnErrorAtOnce(t *testing.T) {
-	address := start(t, server.Options{})
-	writer := dial(t, address, transport.Options{})
-	reader := dial(t, address, transport.Options{MaxPacketSize: 4096, ClientOptions: transport.ClientOptions{RequestTimeout: patience}})
+	address := testsupport.Start(t, server.Options{})
+	writer := testsupport.Dial(t, address, transport.Options{})
+	reader := testsupport.Dial(t, address, transport.Options{MaxPacketSize: 4096, ClientOptions: transport.ClientOptions{RequestTimeout: testsupport.Patience}})
 	for key, size := range map[string]int{"small": 3000, "large": 10_000} {
 		if _, err := writer.Set(t.Context(), key, make([]byte, size), transport.SetOptions{}); err != nil {
 			t.Fatal(err)
@@ -37,7 +38,7 @@ func TestAValueThatIsLargerThanItsReaderTakesIsAnErrorAtOnce(t *testing.T) {
 	if _, err := reader.Get(t.Context(), "large"); !errors.As(err, &refused) || refused.Text != want {
 		t.Errorf("a value that does not: %v", err)
 	}
-	if took := time.Since(began); took > patience/2 {
+	if took := time.Since(began); took > testsupport.Patience/2 {
 		t.Errorf("it took %v", took)
 	}
 	watch, err := reader.Watch("large")
@@ -49,7 +50,7 @@ func TestAValueThatIsLargerThanItsReaderTakesIsAnErrorAtOnce(t *testing.T) {
 		if open || !errors.As(watch.Err(), &refused) {
 			t.Errorf("its watch: open: %t, %v", open, watch.Err())
 		}
-	case <-time.After(patience):
+	case <-time.After(testsupport.Patience):
 		t.Error("its watch is silent")
 	}
 	if status := reader.Connection(); status.Connections != 1 {
@@ -73,7 +74,7 @@ func TestInvariant44AHeaderMakesAnAttachedStoreAllocateNothing(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_ = conn.SetDeadline(time.Now().Add(patience))
+			_ = conn.SetDeadline(time.Now().Add(testsupport.Patience))
 			if packet, err := packets.ReadPacket(conn); err == nil {
 				if connect, ok := packet.Content.(*packets.Connect); ok && connect.Properties.MaximumPacketSize != nil {
 					announced.Store(*connect.Properties.MaximumPacketSize)
@@ -87,7 +88,7 @@ func TestInvariant44AHeaderMakesAnAttachedStoreAllocateNothing(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	log := new(syncBuffer)
+	log := new(testsupport.LogBuffer)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	beginToAttach(t, listener.Addr().String(), server.AttachOptions{Logger: slog.New(slog.NewTextHandler(log, nil))})
@@ -97,7 +98,7 @@ func TestInvariant44AHeaderMakesAnAttachedStoreAllocateNothing(t *testing.T) {
 			if code != packets.DisconnectPacketTooLarge {
 				t.Errorf("it leaves with the reason code %#x", code)
 			}
-		case <-time.After(patience):
+		case <-time.After(testsupport.Patience):
 			t.Fatal("it does not leave, or does not come again")
 		}
 	}
@@ -109,7 +110,7 @@ func TestInvariant44AHeaderMakesAnAttachedStoreAllocateNothing(t *testing.T) {
 		t.Errorf("it announces a maximum of %d bytes", got)
 	}
 	const want = "a packet of 268435460 bytes, and this store takes at most 1048576"
-	eventually(t, "the log says why", func() bool { return strings.Contains(log.String(), want) })
+	testsupport.Eventually(t, "the log says why", func() bool { return strings.Contains(log.String(), want) })
 }
 
 func TestAnAttachedStoreSaysWhichPacketsItTakesAndNoLargerOneHarmsIt(t *testing.T) {
@@ -118,16 +119,16 @@ func TestAnAttachedStoreSaysWhichPacketsItTakesAndNoLargerOneHarmsIt(t *testing.
 	}
 	broker := mosquitto.Start(t, "")
 	a := attach(t, broker.Address, server.AttachOptions{MaxPacketSize: 8192})
-	client := dial(t, broker.Address, transport.Options{})
+	client := testsupport.Dial(t, broker.Address, transport.Options{})
 	fits := bytes.Repeat([]byte("v"), 7000)
 	if _, err := client.Set(t.Context(), "k", fits, transport.SetOptions{}); err != nil {
 		t.Errorf("a request that fits: %v", err)
 	}
-	impatient := dial(t, broker.Address, transport.Options{ClientOptions: transport.ClientOptions{RequestTimeout: time.Second}})
+	impatient := testsupport.Dial(t, broker.Address, transport.Options{ClientOptions: transport.ClientOptions{RequestTimeout: time.Second}})
 	if _, err := impatient.Set(t.Context(), "k", make([]byte, 9000), transport.SetOptions{}); !errors.Is(err, transport.ErrOutcomeUnknown) {
 		t.Errorf("one that does not: %v", err)
 	}
-	mustHold(t, client, "k", string(fits))
+	testsupport.MustHold(t, client, "k", string(fits))
 	if stats := a.Stats(); stats.Attachments != 1 {
 		t.Errorf("%+v", stats)
 	}

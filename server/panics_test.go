@@ -14,20 +14,21 @@ import (
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 )
 
 // fragile are rules that, while they are told to, panic about the key and the topic boom, and
 // about what the client "victim" reads on the topic aching.
-func fragile(on *atomic.Bool) rules {
-	return rules{
-		key: func(_ access.Identity, _ statestore.Verb, key string) bool {
+func fragile(on *atomic.Bool) testsupport.Rules {
+	return testsupport.Rules{
+		Key: func(_ access.Identity, _ statestore.Verb, key string) bool {
 			if key == "boom" && on.Load() {
 				panic("the rules are broken")
 			}
 			return true
 		},
-		topic: func(who access.Identity, topic string, write bool) bool {
+		Topic: func(who access.Identity, topic string, write bool) bool {
 			if on.Load() && (topic == "boom" && write || topic == "aching" && !write && who.Client == "victim") {
 				panic("the rules are broken")
 			}
@@ -47,32 +48,36 @@ func broken() *atomic.Bool {
 // Invariant 55: no sequence of bytes from one connection affects anything beyond it.
 func TestAPanicEndsTheConnectionThatCausedItAndNothingElse(t *testing.T) {
 	const often = 15 // more than are logged at once
-	for name, cause := range map[string]func(*bare){
-		"a request":      func(c *bare) { c.say(string(bequeath(c.id).request("SET", "boom", "v"))) },
-		"a publication":  func(c *bare) { c.say(string(rawmqtt.Message{Topic: "boom", QoS: 1, ID: 5}.Packet())) },
-		"a subscription": func(c *bare) { c.say(string(rawmqtt.SubscribeTo(5, 0, "aching"))) },
+	for name, cause := range map[string]func(*testsupport.PacketClient){
+		"a request": func(c *testsupport.PacketClient) {
+			c.WriteString(string(testsupport.RequestWill(c.ID).Request("SET", "boom", "v")))
+		},
+		"a publication": func(c *testsupport.PacketClient) {
+			c.WriteString(string(rawmqtt.Message{Topic: "boom", QoS: 1, ID: 5}.Packet()))
+		},
+		"a subscription": func(c *testsupport.PacketClient) { c.WriteString(string(rawmqtt.SubscribeTo(5, 0, "aching"))) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			var log syncBuffer
+			var log testsupport.LogBuffer
 			authorizer := fragile(broken())
-			address, s := startServer(t, server.Options{
+			address, s := testsupport.StartServer(t, server.Options{
 				Authenticator: authorizer, Authorizer: authorizer, Logger: slog.New(slog.NewTextHandler(&log, nil)), Store: statestore.Options{Identity: "s"},
 			})
-			other := watch(t, address, "left")
+			other := testsupport.WatchKey(t, address, "left")
 			for n := range often {
-				will := bequeath("victim", "SET", "left", fmt.Sprint(n))
-				will.ts = inAMinute()
-				will.user = "u"
-				c := will.leave(t, address, "victim")
-				c.must(t, 1, "+OK\r\n", "KEYNOTIFY", "watched")
+				will := testsupport.RequestWill("victim", "SET", "left", fmt.Sprint(n))
+				will.Ts = testsupport.InAMinute()
+				will.User = "u"
+				c := will.Connect(t, address, "victim")
+				c.MustDo(t, 1, "+OK\r\n", "KEYNOTIFY", "watched")
 				cause(c)
 				for {
-					if _, err := c.receive(); err != nil {
+					if _, err := c.Receive(); err != nil {
 						break
 					}
 				}
-				other.mustSee("SET", "VALUE", fmt.Sprint(n))
-				eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == 1 })
+				other.MustBeNotified("SET", "VALUE", fmt.Sprint(n))
+				testsupport.Eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == 1 })
 				if got := s.Usage().Store.Watches; got != 1 {
 					t.Errorf("%d watches are left", got)
 				}
@@ -83,29 +88,23 @@ func TestAPanicEndsTheConnectionThatCausedItAndNothingElse(t *testing.T) {
 			if got := strings.Count(log.String(), "recovered from a panic"); got == 0 || got >= often || !strings.Contains(log.String(), "panics_test.go:") {
 				t.Errorf("%d panics are logged: %.1000s", got, log.String())
 			}
-			again := connect(t, address, "victim", as("u"))
-			if got := again.do("SET", "left", "well"); got != "+OK\r\n" {
+			again := testsupport.Connect(t, address, "victim", testsupport.As("u"))
+			if got := again.Do("SET", "left", "well"); got != "+OK\r\n" {
 				t.Error(got)
 			}
-			other.mustSee("SET", "VALUE", "well")
+			other.MustBeNotified("SET", "VALUE", "well")
 		})
 	}
 }
 
-// request returns a request of the client whose testament this is.
-func (w testament) request(words ...string) []byte {
-	properties := rawmqtt.Body{wire.ResponseTopic}.Text(w.response).Byte(wire.CorrelationData).Text("boom").User("__ts", inAMinute())
-	return rawmqtt.Message{Topic: invokeTopic, QoS: 1, ID: 5, Properties: properties, Payload: command(words...)}.Packet()
-}
-
 func TestAPanicAboutAWillIsCountedOnceAndLeavesTheClientIDFree(t *testing.T) {
 	authorizer := fragile(broken())
-	address, s := startServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
 	for n := range 5 {
-		will := bequeath("victim", "DEL", "boom")
-		will.user = "u"
-		_ = will.leave(t, address, "victim").conn.Close()
-		eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == 0 })
+		will := testsupport.RequestWill("victim", "DEL", "boom")
+		will.User = "u"
+		_ = will.Connect(t, address, "victim").Conn.Close()
+		testsupport.Eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == 0 })
 		if got := s.Stats().Panics; got != uint64(n)+1 {
 			t.Errorf("after %d connections, %d panics", n+1, got)
 		}
@@ -113,7 +112,7 @@ func TestAPanicAboutAWillIsCountedOnceAndLeavesTheClientIDFree(t *testing.T) {
 }
 
 // careless is an Authenticator that panics for one client.
-type careless struct{ rules }
+type careless struct{ testsupport.Rules }
 
 func (careless) Authenticate(c access.Credentials) error {
 	if c.Client == "victim" {
@@ -123,14 +122,14 @@ func (careless) Authenticate(c access.Credentials) error {
 }
 
 func TestAnAuthenticatorThatPanicsTakesNoPlaceOfOthers(t *testing.T) {
-	address, s := startServer(t, server.Options{Authenticator: careless{}, PasswordChecks: 1})
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: careless{}, PasswordChecks: 1})
 	for range 5 {
-		if _, connack := (hello{id: "victim", user: "u"}).try(t, address); connack != nil {
+		if _, connack := (testsupport.ConnectPacket{ID: "victim", User: "u"}).TryConnect(t, address); connack != nil {
 			t.Errorf("CONNACK %x", connack)
 		}
 	}
-	hello{id: "other", user: "u"}.join(t, address)
-	eventually(t, "the panics are counted", func() bool { return s.Stats().Panics == 5 })
+	testsupport.ConnectPacket{ID: "other", User: "u"}.Connect(t, address)
+	testsupport.Eventually(t, "the panics are counted", func() bool { return s.Stats().Panics == 5 })
 }
 
 // The rules about one receiver are asked by the goroutine of a publisher, which must not pay
@@ -138,44 +137,44 @@ func TestAnAuthenticatorThatPanicsTakesNoPlaceOfOthers(t *testing.T) {
 func TestAPanicAboutAReceiverEndsItsConnectionAndNotThatOfThePublisher(t *testing.T) {
 	on := new(atomic.Bool)
 	authorizer := fragile(on)
-	address, s := startServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
-	others := []*messenger{hello{id: "a", user: "u"}.join(t, address), nil}
-	victim := hello{id: "victim", user: "u", resume: true, expiry: 600}
-	c := victim.join(t, address)
-	others[1] = hello{id: "z", user: "u"}.join(t, address)
-	publisher := hello{id: "publisher", user: "u"}.join(t, address)
-	c.hears("+")
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
+	others := []*testsupport.Messenger{testsupport.ConnectPacket{ID: "a", User: "u"}.Connect(t, address), nil}
+	victim := testsupport.ConnectPacket{ID: "victim", User: "u", Resume: true, Expiry: 600}
+	c := victim.Connect(t, address)
+	others[1] = testsupport.ConnectPacket{ID: "z", User: "u"}.Connect(t, address)
+	publisher := testsupport.ConnectPacket{ID: "publisher", User: "u"}.Connect(t, address)
+	c.SubscribeAll("+")
 	for _, other := range others {
-		other.hears("+")
+		other.SubscribeAll("+")
 	}
 	on.Store(true)
-	publisher.tells("aching", "while it is connected")
-	c.mustEnd()
-	eventually(t, "the victim is away", func() bool { return s.Stats().Connected == 3 })
-	publisher.tells("aching", "while it is away")
+	publisher.MustPublish("aching", "while it is connected")
+	c.MustBeClosed()
+	testsupport.Eventually(t, "the victim is away", func() bool { return s.Stats().Connected == 3 })
+	publisher.MustPublish("aching", "while it is away")
 	on.Store(false)
-	publisher.tells("aching", "while all is well")
+	publisher.MustPublish("aching", "while all is well")
 	on.Store(true)
-	c = victim.join(t, address) // its goroutine that writes asks again
-	c.mustEnd()
-	if !c.present {
+	c = victim.Connect(t, address) // its goroutine that writes asks again
+	c.MustBeClosed()
+	if !c.Present {
 		t.Error("the session is gone")
 	}
-	eventually(t, "the victim is away", func() bool { return s.Stats().Connected == 3 })
+	testsupport.Eventually(t, "the victim is away", func() bool { return s.Stats().Connected == 3 })
 	on.Store(false)
-	c = victim.join(t, address)
-	publisher.tells("aching", "at last")
+	c = victim.Connect(t, address)
+	publisher.MustPublish("aching", "at last")
 	dropped := uint64(3)
-	if h := c.next(); h.payload == "while all is well" { // its connection was gone before the answer
-		c.ack(h)
+	if h := c.Next(); h.Payload == "while all is well" { // its connection was gone before the answer
+		c.Ack(h)
 		dropped--
-		h = c.next()
-		c.ack(h)
-	} else if h.payload != "at last" {
-		t.Errorf("heard %q", h.payload)
+		h = c.Next()
+		c.Ack(h)
+	} else if h.Payload != "at last" {
+		t.Errorf("heard %q", h.Payload)
 	}
 	for _, other := range others {
-		other.mustHear("while it is connected", "while it is away", "while all is well", "at last")
+		other.MustReceive("while it is connected", "while it is away", "while all is well", "at last")
 	}
 	if got := s.Stats().Panics; got != 3 {
 		t.Errorf("%d panics", got)
@@ -189,8 +188,10 @@ func TestAPanicAboutAReceiverEndsItsConnectionAndNotThatOfThePublisher(t *testin
 // ends the session.
 func TestAPanicAboutAWillThatWaitedHarmsNothing(t *testing.T) {
 	for name, end := range map[string]func(*testing.T, string){
-		"when it is due":           func(*testing.T, string) {},
-		"when the session ends":    func(t *testing.T, address string) { hello{id: "victim", user: "u"}.join(t, address) },
+		"when it is due": func(*testing.T, string) {},
+		"when the session ends": func(t *testing.T, address string) {
+			testsupport.ConnectPacket{ID: "victim", User: "u"}.Connect(t, address)
+		},
 		"when nothing can be kept": func(*testing.T, string) {},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -204,19 +205,19 @@ func TestAPanicAboutAWillThatWaitedHarmsNothing(t *testing.T) {
 			case "when nothing can be kept":
 				options.Limits.SessionsPerUser = 1
 			}
-			address, s := startServer(t, options)
-			kept := hello{id: "kept", user: "u", expiry: 600}.join(t, address)
-			kept.farewell()
-			eventually(t, "one session is kept", func() bool { return s.Stats().Connected == 0 })
-			c := hello{id: "victim", user: "u", expiry: 600, will: &rawmqtt.Message{
+			address, s := testsupport.StartServer(t, options)
+			kept := testsupport.ConnectPacket{ID: "kept", User: "u", Expiry: 600}.Connect(t, address)
+			kept.Disconnect()
+			testsupport.Eventually(t, "one session is kept", func() bool { return s.Stats().Connected == 0 })
+			c := testsupport.ConnectPacket{ID: "victim", User: "u", Expiry: 600, Will: &rawmqtt.Message{
 				Topic: "boom", Payload: []byte("gone"), Properties: rawmqtt.Body{wire.WillDelay}.Uint32(delay),
-			}}.join(t, address)
+			}}.Connect(t, address)
 			on.Store(true)
-			_ = c.conn.Close()
-			eventually(t, "the victim is away", func() bool { return s.Stats().Connected == 0 })
+			_ = c.Conn.Close()
+			testsupport.Eventually(t, "the victim is away", func() bool { return s.Stats().Connected == 0 })
 			end(t, address)
-			eventually(t, "the panic is counted", func() bool { return s.Stats().Panics == 1 })
-			hello{id: "victim", user: "u"}.join(t, address)
+			testsupport.Eventually(t, "the panic is counted", func() bool { return s.Stats().Panics == 1 })
+			testsupport.ConnectPacket{ID: "victim", User: "u"}.Connect(t, address)
 		})
 	}
 }
@@ -257,29 +258,29 @@ func breakStore(t *testing.T, where string) {
 		}
 		return true
 	}
-	authorizer := rules{
-		key:   func(access.Identity, statestore.Verb, string) bool { return hurt() },
-		topic: func(_ access.Identity, _ string, write bool) bool { return write == (where == "a delivery") || hurt() },
+	authorizer := testsupport.Rules{
+		Key:   func(access.Identity, statestore.Verb, string) bool { return hurt() },
+		Topic: func(_ access.Identity, _ string, write bool) bool { return write == (where == "a delivery") || hurt() },
 	}
 	if where == "a Will" {
-		authorizer.topic = nil
+		authorizer.Topic = nil
 	}
 	var address string
-	address, s = startServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
-	will := bequeath("p", "DEL", "k")
-	will.user = "u"
-	c := will.leave(t, address, "p")
-	listener := hello{id: "listener", user: "u"}.join(t, address)
-	listener.hears("+")
+	address, s = testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
+	will := testsupport.RequestWill("p", "DEL", "k")
+	will.User = "u"
+	c := will.Connect(t, address, "p")
+	listener := testsupport.ConnectPacket{ID: "listener", User: "u"}.Connect(t, address)
+	listener.SubscribeAll("+")
 	on.Store(true)
 	switch where {
 	case "a request":
-		c.say(string(will.request("DEL", "k")))
+		c.WriteString(string(will.Request("DEL", "k")))
 	case "a Will":
-		_ = c.conn.Close()
+		_ = c.Conn.Close()
 	case "a delivery":
-		c.say(string(rawmqtt.Message{Topic: "news", QoS: 1, ID: 5}.Packet()))
+		c.WriteString(string(rawmqtt.Message{Topic: "news", QoS: 1, ID: 5}.Packet()))
 	}
-	listener.mustEnd()
+	listener.MustBeClosed()
 	t.Log("the server lives on")
 }

@@ -10,14 +10,15 @@ import (
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
 func TestInvariant50AnElectionOutlastsABrokerThatRefusesTheCredentialsForAWhile(t *testing.T) {
 	admits := new(passwords)
 	admits.present.Store("one")
-	through := newProxy(t, start(t, server.Options{Authenticator: admits}))
-	client := mustDial(t, "mqtt://"+through.address(), transport.Options{Username: "gateway", Password: []byte("one")})
+	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{Authenticator: admits}))
+	client := mustDial(t, "mqtt://"+through.Address(), transport.Options{Username: "gateway", Password: []byte("one")})
 	var mu sync.Mutex
 	var latest election.Transition
 	elector, err := election.New(client, "press-7/active", election.Options{
@@ -42,7 +43,7 @@ func TestInvariant50AnElectionOutlastsABrokerThatRefusesTheCredentialsForAWhile(
 	}()
 	await := func(what string, reached func(election.Transition) bool) {
 		t.Helper()
-		eventually(t, what, func() bool {
+		testsupport.Eventually(t, what, func() bool {
 			select {
 			case err := <-ended:
 				t.Fatalf("Run returned %v", err)
@@ -56,7 +57,7 @@ func TestInvariant50AnElectionOutlastsABrokerThatRefusesTheCredentialsForAWhile(
 	leads := func(transition election.Transition) bool { return transition.Phase == election.Active }
 	await("it leads", leads)
 	admits.present.Store("two")
-	through.cut()
+	through.Cut()
 	await("it stands by, and says why", func(transition election.Transition) bool {
 		var refused *transport.ConnectError
 		return transition.Phase == election.Standby && errors.As(transition.Cause, &refused)
@@ -69,7 +70,7 @@ func TestInvariant50AnElectionOutlastsABrokerThatRefusesTheCredentialsForAWhile(
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("Run returned %v, want Canceled", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(testsupport.Patience):
 		t.Error("Run does not return")
 	}
 }

@@ -14,20 +14,21 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 )
 
 func TestARequestIsAnsweredWithEverythingThatDeployedClientsWant(t *testing.T) {
-	p := connect(t, start(t, server.Options{}), "client-id1", nil)
-	request := p.request("SET", "SETKEY2", "VALUE5")
-	ack, err := p.publish(request)
+	p := testsupport.Connect(t, testsupport.Start(t, server.Options{}), "client-id1", nil)
+	request := p.Request("SET", "SETKEY2", "VALUE5")
+	ack, err := p.Publish(request)
 	if err != nil || ack.ReasonCode != 0 {
 		t.Fatalf("PUBACK %+v, %v", ack, err)
 	}
 	if ack.Properties != nil && len(ack.Properties.User) > 0 {
 		t.Errorf("the PUBACK repeats the user properties %v", ack.Properties.User)
 	}
-	reply := p.next()
+	reply := p.Next()
 	if got := string(reply.Payload); got != "+OK\r\n" {
 		t.Errorf("payload %q", got)
 	}
@@ -46,17 +47,17 @@ func TestARequestIsAnsweredWithEverythingThatDeployedClientsWant(t *testing.T) {
 	if !strings.HasSuffix(version, ":StateStore") {
 		t.Errorf("__ts is %q", version)
 	}
-	if _, err := p.publish(p.request("GET", "SETKEY2")); err != nil {
+	if _, err := p.Publish(p.Request("GET", "SETKEY2")); err != nil {
 		t.Fatal(err)
 	}
-	reply = p.next()
+	reply = p.Next()
 	if got := string(reply.Payload); got != "$6\r\nVALUE5\r\n" || reply.Properties.User.Get("__ts") != version {
 		t.Errorf("GET: %q with version %q, want that of the SET, %q", got, reply.Properties.User.Get("__ts"), version)
 	}
-	if got := p.do("get", "nothing"); got != "$-1\r\n" {
+	if got := p.Do("get", "nothing"); got != "$-1\r\n" {
 		t.Errorf("GET of a missing key: %q", got)
 	}
-	if got := p.do("FROB"); got != "-ERR unknown command\r\n" {
+	if got := p.Do("FROB"); got != "-ERR unknown command\r\n" {
 		t.Errorf("an unknown verb: %q", got)
 	}
 }
@@ -79,46 +80,46 @@ func TestProtocol1ARequestThatLacksSomethingIsDroppedAndCounted(t *testing.T) {
 		{"QoS 0", func(m *paho.Publish) { m.QoS = 0 }, 0, server.DroppedQoS},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			var log syncBuffer
-			address, s := startServer(t, server.Options{Retain: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-			p, spy := connect(t, address, "p", nil), connect(t, address, "spy", nil)
-			spy.subscribe("#")
-			request := p.request("SET", "k", "v")
+			var log testsupport.LogBuffer
+			address, s := testsupport.StartServer(t, server.Options{Retain: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			p, spy := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "spy", nil)
+			spy.Subscribe("#")
+			request := p.Request("SET", "k", "v")
 			test.change(request)
-			ack, err := p.publish(request)
+			ack, err := p.Publish(request)
 			if test.code == 0 && err != nil || test.code != 0 && (err == nil || ack == nil || ack.ReasonCode != test.code ||
 				ack.Properties == nil || ack.Properties.ReasonString != string(test.why)) {
 				t.Errorf("PUBACK %+v, %v; want %#x, %q", ack, err, test.code, test.why)
 			}
-			p.mustGet("k", "")
+			p.MustGet("k", "")
 			if got := s.Stats().Dropped; got[test.why] != 1 || len(got) != 1 {
 				t.Errorf("dropped requests are counted as %v", got)
 			}
 			if text := log.String(); !strings.Contains(text, "client=p") || !strings.Contains(text, string(test.why)) {
 				t.Errorf("the log says\n%s", text)
 			}
-			spy.mustBeSilent()
-			if len(spy.received) > 0 {
-				t.Errorf("the spy received %v", await.Receive(spy.received))
+			spy.MustBeSilent()
+			if len(spy.Received) > 0 {
+				t.Errorf("the spy received %v", await.Receive(spy.Received))
 			}
-			late := connect(t, address, "late", nil)
-			late.subscribe("#")
-			late.mustBeSilent() // nothing was retained
+			late := testsupport.Connect(t, address, "late", nil)
+			late.Subscribe("#")
+			late.MustBeSilent() // nothing was retained
 		})
 	}
 }
 
 // docs/protocol.md §1.1: QoS 1 only. CONNACK has said so; paho would not send it.
 func TestProtocol1ARequestWithQoS2EndsTheConnection(t *testing.T) {
-	address, s := startServer(t, server.Options{})
-	p, other := connect(t, address, "p", nil), connect(t, address, "other", nil)
-	message := &packets.Publish{QoS: 2, PacketID: 7, Topic: invokeTopic, Payload: command("SET", "k", "v"),
-		Properties: &packets.Properties{ResponseTopic: p.replyTo, CorrelationData: []byte("0123456789abcdef")}}
-	if _, err := message.WriteTo(p.conn); err != nil {
+	address, s := testsupport.StartServer(t, server.Options{})
+	p, other := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "other", nil)
+	message := &packets.Publish{QoS: 2, PacketID: 7, Topic: testsupport.InvokeTopic, Payload: testsupport.Command("SET", "k", "v"),
+		Properties: &packets.Properties{ResponseTopic: p.ReplyTo, CorrelationData: []byte("0123456789abcdef")}}
+	if _, err := message.WriteTo(p.Conn); err != nil {
 		t.Fatal(err)
 	}
-	p.mustBeDisconnected(packets.DisconnectQoSNotSupported)
-	other.mustGet("k", "")
+	p.MustBeDisconnected(packets.DisconnectQoSNotSupported)
+	other.MustGet("k", "")
 	if got := s.Stats().Dropped[server.DroppedQoS]; got != 1 {
 		t.Errorf("%d such requests are counted", got)
 	}
@@ -126,9 +127,9 @@ func TestProtocol1ARequestWithQoS2EndsTheConnection(t *testing.T) {
 
 // docs/protocol.md §1.1: MQTT 5 only.
 func TestProtocol1ARequestOfAnMQTT311ClientEndsItsConnection(t *testing.T) {
-	address, s := startServer(t, server.Options{})
-	observer := connect(t, address, "observer", nil)
-	observer.subscribe("#")
+	address, s := testsupport.StartServer(t, server.Options{})
+	observer := testsupport.Connect(t, address, "observer", nil)
+	observer.Subscribe("#")
 	for _, test := range []struct {
 		name  string
 		topic string
@@ -136,9 +137,9 @@ func TestProtocol1ARequestOfAnMQTT311ClientEndsItsConnection(t *testing.T) {
 		ends  bool
 	}{
 		{"a message on an ordinary topic", "factory/news", 0x32, false},
-		{"a request", invokeTopic, 0x32, true},
-		{"a retained request", invokeTopic, 0x33, true},
-		{"a request with QoS 0", invokeTopic, 0x30, true},
+		{"a request", testsupport.InvokeTopic, 0x32, true},
+		{"a retained request", testsupport.InvokeTopic, 0x33, true},
+		{"a request with QoS 0", testsupport.InvokeTopic, 0x30, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			conn, err := net.Dial("tcp", address)
@@ -146,7 +147,7 @@ func TestProtocol1ARequestOfAnMQTT311ClientEndsItsConnection(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			_ = conn.SetDeadline(time.Now().Add(patience))
+			_ = conn.SetDeadline(time.Now().Add(testsupport.Patience))
 			write := func(packet string) {
 				t.Helper()
 				if _, err := io.WriteString(conn, packet); err != nil {
@@ -169,7 +170,7 @@ func TestProtocol1ARequestOfAnMQTT311ClientEndsItsConnection(t *testing.T) {
 			if test.flags&0x06 != 0 {
 				body += "\x00\x07"
 			}
-			body += string(command("SET", "k", "v"))
+			body += string(testsupport.Command("SET", "k", "v"))
 			write(string([]byte{test.flags, byte(len(body))}) + body)
 			if err := read("\x40\x02\x00\x07"); (err != nil) != test.ends {
 				t.Errorf("PUBACK: %v", err)
@@ -179,10 +180,10 @@ func TestProtocol1ARequestOfAnMQTT311ClientEndsItsConnection(t *testing.T) {
 	if got := s.Stats().Dropped[server.DroppedOldProtocol]; got != 3 {
 		t.Errorf("%d requests are counted", got)
 	}
-	if message := observer.next(); message.Topic != "factory/news" {
+	if message := observer.Next(); message.Topic != "factory/news" {
 		t.Errorf("the observer received %v", message)
 	}
-	observer.mustGet("k", "")
+	observer.MustGet("k", "")
 }
 
 // docs/protocol.md §1.2, and what deployed clients need: the request as the public Go SDK sends
@@ -190,23 +191,23 @@ func TestProtocol1ARequestOfAnMQTT311ClientEndsItsConnection(t *testing.T) {
 // notifications, and refuses a reply without __stat or with correlation data of
 // another length.
 func TestTheDeployedGoClientIsServed(t *testing.T) {
-	address := start(t, server.Options{})
-	p := connect(t, address, "client-id1", nil)
-	p.replyTo = "clients/636C69656E742D696431/services/statestore/_any_/command/invoke/response"
-	p.subscribe(p.replyTo)
+	address := testsupport.Start(t, server.Options{})
+	p := testsupport.Connect(t, address, "client-id1", nil)
+	p.ReplyTo = "clients/636C69656E742D696431/services/statestore/_any_/command/invoke/response"
+	p.Subscribe(p.ReplyTo)
 	expiry := uint32(10)
 	ask := func(words ...string) *paho.Publish {
 		t.Helper()
-		request := p.request(words...)
+		request := p.Request(words...)
 		request.Properties.ContentType = "application/octet-stream"
 		request.Properties.MessageExpiry = &expiry
 		for name, value := range map[string]string{"__srcId": "client-id1", "__protVer": "1.0", "$partition": "client-id1"} {
 			request.Properties.User.Add(name, value)
 		}
-		if _, err := p.publish(request); err != nil {
+		if _, err := p.Publish(request); err != nil {
 			t.Fatal(err)
 		}
-		reply := p.next()
+		reply := p.Next()
 		if got := reply.Properties.CorrelationData; len(got) != 16 || string(got) != string(request.Properties.CorrelationData) {
 			t.Errorf("%q: correlation data %q", words, got)
 		}
@@ -230,9 +231,9 @@ func TestTheDeployedGoClientIsServed(t *testing.T) {
 			t.Errorf("%q: %q, want %q", test.words, got, test.want)
 		}
 	}
-	for _, want := range []string{string(command("NOTIFY", "SET", "VALUE", "a")), string(command("NOTIFY", "DELETE"))} {
-		got := p.nextNotification()
-		if got.Topic != reservedPrefix+"/636C69656E742D696431/command/notify/534F4D454B4559" || string(got.Payload) != want {
+	for _, want := range []string{string(testsupport.Command("NOTIFY", "SET", "VALUE", "a")), string(testsupport.Command("NOTIFY", "DELETE"))} {
+		got := p.NextNotification()
+		if got.Topic != testsupport.ReservedPrefix+"/636C69656E742D696431/command/notify/534F4D454B4559" || string(got.Payload) != want {
 			t.Errorf("notification %q on %s, want %q", got.Payload, got.Topic, want)
 		}
 	}
@@ -240,109 +241,109 @@ func TestTheDeployedGoClientIsServed(t *testing.T) {
 
 func TestARequestThatNamesTheStoresTopicsForItsReplyEndsTheConnection(t *testing.T) {
 	for _, topic := range []string{
-		invokeTopic,
-		reservedPrefix,
-		reservedPrefix + "/70/command/notify/6B",
+		testsupport.InvokeTopic,
+		testsupport.ReservedPrefix,
+		testsupport.ReservedPrefix + "/70/command/notify/6B",
 	} {
 		t.Run(topic, func(t *testing.T) {
-			address := start(t, server.Options{})
-			forger, other := connect(t, address, "forger", nil), connect(t, address, "p", nil)
-			request := forger.request("SET", "k", "v")
+			address := testsupport.Start(t, server.Options{})
+			forger, other := testsupport.Connect(t, address, "forger", nil), testsupport.Connect(t, address, "p", nil)
+			request := forger.Request("SET", "k", "v")
 			request.Properties.ResponseTopic = topic
-			go func() { _, _ = forger.publish(request) }() // never acknowledged
-			if reason := forger.mustBeDisconnected(reasonNotAuthorized); reason != string(server.DroppedForbiddenTopic) {
+			go func() { _, _ = forger.Publish(request) }() // never acknowledged
+			if reason := forger.MustBeDisconnected(testsupport.ReasonNotAuthorized); reason != string(server.DroppedForbiddenTopic) {
 				t.Errorf("the reason is %q", reason)
 			}
-			other.mustGet("k", "")
+			other.MustGet("k", "")
 		})
 	}
 }
 
 func TestAReplyGoesToWhoeverReadsTheResponseTopic(t *testing.T) {
-	address := start(t, server.Options{})
-	requester, reader := connect(t, address, "requester", nil), connect(t, address, "reader", nil)
-	reader.subscribe("elsewhere/answers")
-	request := requester.request("GET", "k")
+	address := testsupport.Start(t, server.Options{})
+	requester, reader := testsupport.Connect(t, address, "requester", nil), testsupport.Connect(t, address, "reader", nil)
+	reader.Subscribe("elsewhere/answers")
+	request := requester.Request("GET", "k")
 	request.Properties.ResponseTopic = "elsewhere/answers"
-	if _, err := requester.publish(request); err != nil {
+	if _, err := requester.Publish(request); err != nil {
 		t.Fatal(err)
 	}
-	if reply := reader.next(); string(reply.Payload) != "$-1\r\n" || reply.Topic != "elsewhere/answers" {
+	if reply := reader.Next(); string(reply.Payload) != "$-1\r\n" || reply.Topic != "elsewhere/answers" {
 		t.Errorf("reply %v", reply)
 	}
-	requester.mustBeSilent()
+	requester.MustBeSilent()
 	// Both of them.
-	requester.subscribe("elsewhere/answers")
-	if _, err := requester.publish(request); err != nil {
+	requester.Subscribe("elsewhere/answers")
+	if _, err := requester.Publish(request); err != nil {
 		t.Fatal(err)
 	}
-	reader.next()
-	if reply := requester.next(); reply.Topic != "elsewhere/answers" {
+	reader.Next()
+	if reply := requester.Next(); reply.Topic != "elsewhere/answers" {
 		t.Errorf("reply %v", reply)
 	}
 }
 
 func TestTheStoresTopicsAreItsOwn(t *testing.T) {
-	address := start(t, server.Options{})
-	p, spy := connect(t, address, "p", nil), connect(t, address, "spy", nil)
-	for _, topic := range []string{invokeTopic, reservedPrefix + "/70/command/notify/+", reservedPrefix + "/#"} {
-		if code, err := spy.trySubscribe(topic); err == nil || code != packets.SubackNotauthorized {
+	address := testsupport.Start(t, server.Options{})
+	p, spy := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "spy", nil)
+	for _, topic := range []string{testsupport.InvokeTopic, testsupport.ReservedPrefix + "/70/command/notify/+", testsupport.ReservedPrefix + "/#"} {
+		if code, err := spy.TrySubscribe(topic); err == nil || code != packets.SubackNotauthorized {
 			t.Errorf("subscribe to %q: code %#x, %v; want %#x", topic, code, err, packets.SubackNotauthorized)
 		}
 	}
-	spy.subscribe(reservedPrefix + "/737079/command/notify/+") // its own: "spy"
-	spy.subscribe("#")                                         // granted, but without the store's topics
-	if got := p.do("KEYNOTIFY", "k"); got != "+OK\r\n" {
+	spy.Subscribe(testsupport.ReservedPrefix + "/737079/command/notify/+") // its own: "spy"
+	spy.Subscribe("#")                                                     // granted, but without the store's topics
+	if got := p.Do("KEYNOTIFY", "k"); got != "+OK\r\n" {
 		t.Fatal(got)
 	}
-	p.do("SET", "k", "v")
-	p.nextNotification()
-	forged := &paho.Publish{QoS: 1, Topic: reservedPrefix + "/70/command/notify/6B", Payload: []byte("x")}
-	if ack, err := spy.publish(forged); err == nil || ack.ReasonCode != packets.PubackNotAuthorized {
+	p.Do("SET", "k", "v")
+	p.NextNotification()
+	forged := &paho.Publish{QoS: 1, Topic: testsupport.ReservedPrefix + "/70/command/notify/6B", Payload: []byte("x")}
+	if ack, err := spy.Publish(forged); err == nil || ack.ReasonCode != packets.PubackNotAuthorized {
 		t.Errorf("a forged notification: %+v, %v", ack, err)
 	}
-	p.mustBeSilent()
+	p.MustBeSilent()
 	// What arrives at the spy after its own message was sent after all that.
-	if _, err := spy.publish(&paho.Publish{QoS: 1, Topic: "last", Payload: []byte("x")}); err != nil {
+	if _, err := spy.Publish(&paho.Publish{QoS: 1, Topic: "last", Payload: []byte("x")}); err != nil {
 		t.Fatal(err)
 	}
-	for message := spy.next(); message.Topic != "last"; message = spy.next() {
+	for message := spy.Next(); message.Topic != "last"; message = spy.Next() {
 		if strings.HasPrefix(message.Topic, "statestore/") {
 			t.Errorf("the spy received a request: %v", message)
 		}
 	}
-	if len(spy.notified) > 0 {
-		t.Errorf("the spy received a notification of another: %v", await.Receive(spy.notified))
+	if len(spy.Notified) > 0 {
+		t.Errorf("the spy received a notification of another: %v", await.Receive(spy.Notified))
 	}
 }
 
 func TestAWillOnTheStoresTopicsIsRefusedAtConnect(t *testing.T) {
-	address := start(t, server.Options{})
-	service := strings.TrimSuffix(invokeTopic, "/command/invoke")
-	for _, topic := range []string{service, service + "/command", invokeTopic + "/x", reservedPrefix + "/70/command/notify/6B"} {
-		p, err := tryConnect(t, address, "p", func(c *paho.Connect) {
-			c.WillMessage = &paho.WillMessage{Topic: topic, Payload: command("DEL", "k"), QoS: 1}
+	address := testsupport.Start(t, server.Options{})
+	service := strings.TrimSuffix(testsupport.InvokeTopic, "/command/invoke")
+	for _, topic := range []string{service, service + "/command", testsupport.InvokeTopic + "/x", testsupport.ReservedPrefix + "/70/command/notify/6B"} {
+		p, err := testsupport.TryConnect(t, address, "p", func(c *paho.Connect) {
+			c.WillMessage = &paho.WillMessage{Topic: topic, Payload: testsupport.Command("DEL", "k"), QoS: 1}
 		})
-		if err == nil || p.connack == nil || p.connack.ReasonCode != packets.ConnackNotAuthorized {
-			t.Errorf("a Will on %q: %+v, %v", topic, p.connack, err)
-		} else if !strings.Contains(p.connack.Properties.ReasonString, "belongs to the state store") {
-			t.Errorf("reason %q", p.connack.Properties.ReasonString)
+		if err == nil || p.Connack == nil || p.Connack.ReasonCode != packets.ConnackNotAuthorized {
+			t.Errorf("a Will on %q: %+v, %v", topic, p.Connack, err)
+		} else if !strings.Contains(p.Connack.Properties.ReasonString, "belongs to the state store") {
+			t.Errorf("reason %q", p.Connack.Properties.ReasonString)
 		}
 	}
-	connect(t, address, "p", func(c *paho.Connect) {
+	testsupport.Connect(t, address, "p", func(c *paho.Connect) {
 		c.WillMessage = &paho.WillMessage{Topic: "clients/p/gone", Payload: []byte("gone"), QoS: 1}
 	})
 }
 
 func TestConnackSaysWhatTheServerWants(t *testing.T) {
-	p := connect(t, start(t, server.Options{MaxPacketSize: 4096}), "p", func(c *paho.Connect) { c.KeepAlive = 0 })
-	if got := p.connack.Properties.MaximumPacketSize; got == nil || *got != 4096 {
+	p := testsupport.Connect(t, testsupport.Start(t, server.Options{MaxPacketSize: 4096}), "p", func(c *paho.Connect) { c.KeepAlive = 0 })
+	if got := p.Connack.Properties.MaximumPacketSize; got == nil || *got != 4096 {
 		t.Errorf("maximum packet size %v, want 4096", got)
 	}
-	if got := p.connack.Properties.ServerKeepAlive; got == nil || *got != 60 {
+	if got := p.Connack.Properties.ServerKeepAlive; got == nil || *got != 60 {
 		t.Errorf("server keep-alive %v, want 60", got)
 	}
-	if got := p.connack.Properties.MaximumQoS; got == nil || *got != 1 {
+	if got := p.Connack.Properties.MaximumQoS; got == nil || *got != 1 {
 		t.Errorf("maximum QoS %v, want 1", got)
 	}
 }
@@ -355,29 +356,29 @@ func TestBothDialectsAreSpoken(t *testing.T) {
 		{statestore.Deployed, ":-1\r\n", "DELETE"},
 		{statestore.Documented, "-1\r\n", "DEL"},
 	} {
-		p := connect(t, start(t, server.Options{Dialect: test.dialect}), "p", nil)
-		p.do("SET", "k", "v")
-		if got := p.do("SET", "k", "w", "NX"); got != test.refused {
+		p := testsupport.Connect(t, testsupport.Start(t, server.Options{Dialect: test.dialect}), "p", nil)
+		p.Do("SET", "k", "v")
+		if got := p.Do("SET", "k", "w", "NX"); got != test.refused {
 			t.Errorf("a refused SET: %q, want %q", got, test.refused)
 		}
-		p.do("KEYNOTIFY", "k")
-		p.do("DEL", "k")
-		if got, want := string(p.nextNotification().Payload), string(command("NOTIFY", test.event)); got != want {
+		p.Do("KEYNOTIFY", "k")
+		p.Do("DEL", "k")
+		if got, want := string(p.NextNotification().Payload), string(testsupport.Command("NOTIFY", test.event)); got != want {
 			t.Errorf("notification %q, want %q", got, want)
 		}
 	}
 }
 
 func TestARequestOverTheMaximumPacketSizeHarmsItsSenderOnly(t *testing.T) {
-	address := start(t, server.Options{MaxPacketSize: 1024})
-	big, other := connect(t, address, "big", nil), connect(t, address, "p", nil)
-	go func() { _, _ = big.publish(big.request("SET", "k", strings.Repeat("x", 4096))) }()
-	big.mustBeGone()
-	other.mustGet("k", "")
+	address := testsupport.Start(t, server.Options{MaxPacketSize: 1024})
+	big, other := testsupport.Connect(t, address, "big", nil), testsupport.Connect(t, address, "p", nil)
+	go func() { _, _ = big.Publish(big.Request("SET", "k", strings.Repeat("x", 4096))) }()
+	big.MustBeGone()
+	other.MustGet("k", "")
 }
 
 func TestTimestampsOfTheWireReachTheStore(t *testing.T) {
-	p := connect(t, start(t, server.Options{}), "p", nil)
+	p := testsupport.Connect(t, testsupport.Start(t, server.Options{}), "p", nil)
 	for _, test := range []struct {
 		name string
 		user paho.UserProperties
@@ -390,12 +391,12 @@ func TestTimestampsOfTheWireReachTheStore(t *testing.T) {
 			{Key: "__ft", Value: fmt.Sprintf("%d:0:p", time.Now().Add(time.Hour).UnixMilli())},
 		}, "-ERR the request fencing token timestamp is too far in the future; ensure that the client and broker system clocks are synchronized\r\n"},
 	} {
-		request := p.request("SET", "k", "v")
+		request := p.Request("SET", "k", "v")
 		request.Properties.User = test.user
-		if _, err := p.publish(request); err != nil {
+		if _, err := p.Publish(request); err != nil {
 			t.Fatal(err)
 		}
-		if got := string(p.next().Payload); got != test.want {
+		if got := string(p.Next().Payload); got != test.want {
 			t.Errorf("%s: %q, want %q", test.name, got, test.want)
 		}
 	}

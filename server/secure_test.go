@@ -2,18 +2,11 @@ package server_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
-	"math/big"
-	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
@@ -21,64 +14,16 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// An authority signs certificates, for as long as a test lasts.
-type authority struct {
-	t           testing.TB
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
-	pool        *x509.CertPool
-}
-
-func newAuthority(t testing.TB) *authority {
-	t.Helper()
-	a := &authority{t: t, pool: x509.NewCertPool()}
-	made := a.issue(pkix.Name{CommonName: "authority"})
-	a.certificate, a.key = made.Leaf, made.PrivateKey.(*ecdsa.PrivateKey)
-	a.pool.AddCert(a.certificate)
-	return a
-}
-
-// issue returns a certificate for 127.0.0.1; the first is the authority's own.
-func (a *authority) issue(subject pkix.Name) tls.Certificate {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber:          big.NewInt(time.Now().UnixNano()),
-		Subject:               subject,
-		NotBefore:             time.Now().Add(-time.Hour),
-		NotAfter:              time.Now().Add(time.Hour),
-		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		BasicConstraintsValid: true,
-	}
-	parent, signer := a.certificate, a.key
-	if parent == nil {
-		template.IsCA, template.KeyUsage = true, x509.KeyUsageCertSign
-		parent, signer = template, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
-}
-
 // connectTLS connects with a certificate, or without if there is none.
-func connectTLS(t *testing.T, address, id string, trust *authority, certificates ...tls.Certificate) (*paho.Connack, error) {
+func connectTLS(t *testing.T, address, id string, trust *testsupport.Authority, certificates ...tls.Certificate) (*paho.Connack, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
 	defer cancel()
-	dialer := tls.Dialer{Config: &tls.Config{RootCAs: trust.pool, Certificates: certificates}}
+	dialer := tls.Dialer{Config: &tls.Config{RootCAs: trust.Pool, Certificates: certificates}}
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
@@ -93,19 +38,8 @@ func connectTLS(t *testing.T, address, id string, trust *authority, certificates
 	return connack, err
 }
 
-// credentials notes who came.
-type credentials struct {
-	came   chan access.Credentials
-	refuse error
-}
-
-func (c credentials) Authenticate(got access.Credentials) error {
-	c.came <- got
-	return c.refuse
-}
-
 func TestTheSubjectOfAClientCertificateIsTheUser(t *testing.T) {
-	ca, other := newAuthority(t), newAuthority(t)
+	ca, other := testsupport.NewAuthority(t), testsupport.NewAuthority(t)
 	subject := pkix.Name{CommonName: "press-7", Organization: []string{"Plant"}}
 	for _, test := range []struct {
 		name        string
@@ -114,16 +48,16 @@ func TestTheSubjectOfAClientCertificateIsTheUser(t *testing.T) {
 		user        string // "-": refused by TLS
 		certified   bool
 	}{
-		{"a certificate", tls.RequireAndVerifyClientCert, []tls.Certificate{ca.issue(subject)}, "CN=press-7,O=Plant", true},
+		{"a certificate", tls.RequireAndVerifyClientCert, []tls.Certificate{ca.Issue(subject)}, "CN=press-7,O=Plant", true},
 		{"none where one is required", tls.RequireAndVerifyClientCert, nil, "-", false},
 		{"none where one may be given", tls.VerifyClientCertIfGiven, nil, "", false},
-		{"one of another authority", tls.RequireAndVerifyClientCert, []tls.Certificate{other.issue(subject)}, "-", false},
-		{"one that nobody has verified", tls.RequestClientCert, []tls.Certificate{other.issue(subject)}, "", false},
+		{"one of another authority", tls.RequireAndVerifyClientCert, []tls.Certificate{other.Issue(subject)}, "-", false},
+		{"one that nobody has verified", tls.RequestClientCert, []tls.Certificate{other.Issue(subject)}, "", false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			authenticator := credentials{came: make(chan access.Credentials, 1)}
-			address := start(t, server.Options{
-				TLS:           &tls.Config{Certificates: []tls.Certificate{ca.issue(pkix.Name{CommonName: "server"})}, ClientCAs: ca.pool, ClientAuth: test.auth},
+			authenticator := testsupport.Credentials{Came: make(chan access.Credentials, 1)}
+			address := testsupport.Start(t, server.Options{
+				TLS:           &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}, ClientCAs: ca.Pool, ClientAuth: test.auth},
 				Authenticator: authenticator,
 			})
 			_, err := connectTLS(t, address, "p", ca, test.certificate...)
@@ -133,7 +67,7 @@ func TestTheSubjectOfAClientCertificateIsTheUser(t *testing.T) {
 			if test.user == "-" {
 				return
 			}
-			if got := await.Receive(authenticator.came); got.Client != "p" || got.User != test.user || got.Certified != test.certified {
+			if got := await.Receive(authenticator.Came); got.Client != "p" || got.User != test.user || got.Certified != test.certified {
 				t.Errorf("came %+v", got)
 			}
 		})
@@ -141,16 +75,16 @@ func TestTheSubjectOfAClientCertificateIsTheUser(t *testing.T) {
 }
 
 func TestWhoIsNotAdmittedLearnsNothing(t *testing.T) {
-	authenticator := credentials{came: make(chan access.Credentials, 1), refuse: errors.New("no such user: mallory")}
-	address, s := startServer(t, server.Options{Authenticator: authenticator})
-	p, err := tryConnect(t, address, "p", as("mallory"))
-	if err == nil || p.connack == nil || p.connack.ReasonCode != packets.ConnackBadUsernameOrPassword {
-		t.Fatalf("%+v, %v", p.connack, err)
+	authenticator := testsupport.Credentials{Came: make(chan access.Credentials, 1), Refuse: errors.New("no such user: mallory")}
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator})
+	p, err := testsupport.TryConnect(t, address, "p", testsupport.As("mallory"))
+	if err == nil || p.Connack == nil || p.Connack.ReasonCode != packets.ConnackBadUsernameOrPassword {
+		t.Fatalf("%+v, %v", p.Connack, err)
 	}
-	if reason := p.connack.Properties.ReasonString; strings.Contains(reason, "mallory") || strings.Contains(reason, "no such") {
+	if reason := p.Connack.Properties.ReasonString; strings.Contains(reason, "mallory") || strings.Contains(reason, "no such") {
 		t.Errorf("it is told %q", reason)
 	}
-	if got := await.Receive(authenticator.came); got.User != "mallory" || string(got.Password) != "secret" || got.Certified {
+	if got := await.Receive(authenticator.Came); got.User != "mallory" || string(got.Password) != "secret" || got.Certified {
 		t.Errorf("came %+v", got)
 	}
 	if got := s.Stats(); got.RefusedConnections != 1 || got.Connected != 0 {
@@ -162,8 +96,8 @@ func TestWhoIsNotAdmittedLearnsNothing(t *testing.T) {
 func TestAUserNameThatNobodyCheckedIsNone(t *testing.T) {
 	var user string
 	authorizer := onlyKeys(func(who access.Identity) { user = who.User })
-	p := connect(t, start(t, server.Options{Authorizer: authorizer}), "p", as("admin"))
-	p.do("GET", "k")
+	p := testsupport.Connect(t, testsupport.Start(t, server.Options{Authorizer: authorizer}), "p", testsupport.As("admin"))
+	p.Do("GET", "k")
 	if user != "" {
 		t.Errorf("the user is %q", user)
 	}
@@ -177,10 +111,10 @@ func (o onlyKeys) Authorize(who access.Identity, _ statestore.Verb, _ string) bo
 }
 
 func TestAnAddressThatOthersCanReachNeedsTLSAndAuthentication(t *testing.T) {
-	ca := newAuthority(t)
-	encrypted := &tls.Config{Certificates: []tls.Certificate{ca.issue(pkix.Name{CommonName: "server"})}}
+	ca := testsupport.NewAuthority(t)
+	encrypted := &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
 	certified := encrypted.Clone()
-	certified.ClientCAs, certified.ClientAuth = ca.pool, tls.RequireAndVerifyClientCert
+	certified.ClientCAs, certified.ClientAuth = ca.Pool, tls.RequireAndVerifyClientCert
 	optional := certified.Clone()
 	optional.ClientAuth = tls.VerifyClientCertIfGiven
 	for _, test := range []struct {
@@ -195,8 +129,8 @@ func TestAnAddressThatOthersCanReachNeedsTLSAndAuthentication(t *testing.T) {
 		{"all interfaces in numbers", server.Options{Addr: "0.0.0.0:0"}, false},
 		{"told so explicitly", server.Options{Addr: "0.0.0.0:0", AllowInsecure: true}, true},
 		{"TLS alone", server.Options{Addr: "0.0.0.0:0", TLS: encrypted}, false},
-		{"authentication alone", server.Options{Addr: "0.0.0.0:0", Authenticator: rules{}}, false},
-		{"TLS and authentication", server.Options{Addr: "0.0.0.0:0", TLS: encrypted, Authenticator: rules{}}, true},
+		{"authentication alone", server.Options{Addr: "0.0.0.0:0", Authenticator: testsupport.Rules{}}, false},
+		{"TLS and authentication", server.Options{Addr: "0.0.0.0:0", TLS: encrypted, Authenticator: testsupport.Rules{}}, true},
 		{"client certificates", server.Options{Addr: "0.0.0.0:0", TLS: certified}, true},
 		{"client certificates that may be left out", server.Options{Addr: "0.0.0.0:0", TLS: optional}, false},
 	} {

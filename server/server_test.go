@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -82,8 +83,8 @@ func TestInvariant42ShutdownIsCleanUnderEveryKindOfClient(t *testing.T) {
 	go func() { served <- s.Serve(ctx) }()
 	address := s.Addr().String()
 
-	idle, watcher := connect(t, address, "idle", nil), connect(t, address, "watcher", nil)
-	watcher.do("KEYNOTIFY", "k")
+	idle, watcher := testsupport.Connect(t, address, "idle", nil), testsupport.Connect(t, address, "watcher", nil)
+	watcher.Do("KEYNOTIFY", "k")
 	silent, err := net.Dial("tcp", address) // never sends CONNECT
 	if err != nil {
 		t.Fatal(err)
@@ -93,15 +94,15 @@ func TestInvariant42ShutdownIsCleanUnderEveryKindOfClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _ = io.WriteString(garbage, strings.Repeat("\xff\x00GET / HTTP/1.1\r\n", 100))
-	busy := connect(t, address, "busy", nil)
+	busy := testsupport.Connect(t, address, "busy", nil)
 	go func() {
 		for {
-			if _, err := busy.publish(busy.request("SET", "k", "v", "PX", "1")); err != nil {
+			if _, err := busy.Publish(busy.Request("SET", "k", "v", "PX", "1")); err != nil {
 				return
 			}
 		}
 	}()
-	idle.mustGet("nothing", "") // in spite of the garbage
+	idle.MustGet("nothing", "") // in spite of the garbage
 
 	stop()
 	select {
@@ -109,36 +110,23 @@ func TestInvariant42ShutdownIsCleanUnderEveryKindOfClient(t *testing.T) {
 		if err != nil {
 			t.Errorf("Serve: %v", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(testsupport.Patience):
 		t.Fatal("Serve does not return")
 	}
-	idle.mustBeDisconnected(reasonShuttingDown)
-	watcher.mustBeDisconnected(reasonShuttingDown)
-	busy.mustBeGone()
-	_ = silent.SetReadDeadline(time.Now().Add(patience))
+	idle.MustBeDisconnected(testsupport.ReasonShuttingDown)
+	watcher.MustBeDisconnected(testsupport.ReasonShuttingDown)
+	busy.MustBeGone()
+	_ = silent.SetReadDeadline(time.Now().Add(testsupport.Patience))
 	if _, err := silent.Read(make([]byte, 1)); err == nil {
 		t.Error("the connection without CONNECT is still open")
 	}
 	_, _ = silent.Close(), garbage.Close()
-	mustSettle(t, before)
-}
-
-// mustSettle fails if goroutines are left.
-func mustSettle(t *testing.T, before int) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for runtime.NumGoroutine() > before {
-		if time.Now().After(deadline) {
-			stacks := make([]byte, 1<<20)
-			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
-		}
-		time.Sleep(time.Millisecond)
-	}
+	testsupport.MustEndGoroutines(t, before)
 }
 
 func TestGarbageHarmsNobodyElse(t *testing.T) {
-	address := start(t, server.Options{MaxPacketSize: 64 << 10})
-	p := connect(t, address, "p", nil)
+	address := testsupport.Start(t, server.Options{MaxPacketSize: 64 << 10})
+	p := testsupport.Connect(t, address, "p", nil)
 	for i, nonsense := range []string{
 		"", "\x00", "\x10", "\x10\xff\xff\xff\xff", "\x10\x7f", strings.Repeat("\x30", 1000),
 		"\x10\xff\xff\xff\x7f" + strings.Repeat("x", 1000), // a CONNECT of 256 MB, announced
@@ -149,16 +137,16 @@ func TestGarbageHarmsNobodyElse(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _ = io.WriteString(conn, nonsense)
-		p.mustGet(fmt.Sprint(i), "")
+		p.MustGet(fmt.Sprint(i), "")
 		_ = conn.Close()
 	}
 	for i, payload := range []string{"", "*", "*1", "*1000000000\r\n", "*1\r\n$-1\r\n", "*1\r\n*1\r\n$3\r\nGET\r\n", "$3\r\nGET\r\n", "PING\r\n"} {
-		request := p.request()
+		request := p.Request()
 		request.Payload = []byte(payload)
-		if _, err := p.publish(request); err != nil {
+		if _, err := p.Publish(request); err != nil {
 			t.Fatal(err)
 		}
-		if got := string(p.next().Payload); got != "-ERR syntax error\r\n" {
+		if got := string(p.Next().Payload); got != "-ERR syntax error\r\n" {
 			t.Errorf("payload %d, %q: %q", i, payload, got)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -108,7 +109,7 @@ type speed struct{ client *transport.Client }
 
 func newSpeed(t testing.TB) *speed {
 	t.Helper()
-	return &speed{client: dialSpeed(t, start(t, server.Options{}))}
+	return &speed{client: dialSpeed(t, testsupport.Start(t, server.Options{}))}
 }
 
 // raw exchanges what a Set does.
@@ -228,7 +229,7 @@ func newRenewals(b *testing.B, options lease.Options) *renewals {
 	b.Helper()
 	options.RenewEvery = time.Millisecond
 	r := &renewals{leases: make([]*lease.Lease, heldLeases), reached: make(chan struct{}, 1), watched: !options.NoWatch}
-	r.client = dialSpeed(b, start(b, server.Options{
+	r.client = dialSpeed(b, testsupport.Start(b, server.Options{
 		Authorizer: r,
 		// Its Receive Maximum, lest the leases wait for each other. And paho says
 		// something on standard output when such a wait is cancelled.
@@ -271,7 +272,7 @@ func (r *renewals) begin(ctx context.Context) (end func() error, err error) {
 		tenures[i], err = r.leases[i].TryAcquire(ctx)
 		return err
 	})
-	for deadline := time.Now().Add(patience); r.watched && r.reads.Load() < before+heldLeases; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testsupport.Patience); r.watched && r.reads.Load() < before+heldLeases; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			err = errors.Join(err, errors.New("the leases do not follow their keys"))
 			break
@@ -290,7 +291,7 @@ func (r *renewals) lap(ctx context.Context, operations, _ int) error {
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-time.After(patience):
+	case <-time.After(testsupport.Patience):
 		return errors.New("the leases are not renewed")
 	}
 }

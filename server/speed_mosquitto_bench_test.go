@@ -12,6 +12,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 // BenchmarkSpeedMosquitto is BenchmarkSpeed through mosquitto: with an attached store, and
@@ -62,7 +63,7 @@ func respond(b *testing.B, address string) {
 			return true, nil
 		}},
 	})
-	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	ctx, cancel := context.WithTimeout(b.Context(), testsupport.Patience)
 	defer cancel()
 	if _, err := client.Connect(ctx, stockConnect("responder")); err != nil {
 		b.Fatal(err)
@@ -71,7 +72,7 @@ func respond(b *testing.B, address string) {
 		_ = client.Disconnect(&paho.Disconnect{})
 		await.Receive(client.Done())
 	})
-	_, err = client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: invokeTopic, QoS: 1}}})
+	_, err = client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: testsupport.InvokeTopic, QoS: 1}}})
 	if err != nil {
 		b.Fatal(err)
 	}

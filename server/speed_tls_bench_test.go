@@ -9,14 +9,15 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
 // BenchmarkSpeedTLS is BenchmarkSpeed with all connections encrypted, those of stock too.
 func BenchmarkSpeedTLS(b *testing.B) {
-	ca := newAuthority(b)
-	ofServer := &tls.Config{Certificates: []tls.Certificate{ca.issue(pkix.Name{CommonName: "server"})}}
-	ofClient := &tls.Config{RootCAs: ca.pool}
+	ca := testsupport.NewAuthority(b)
+	ofServer := &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
+	ofClient := &tls.Config{RootCAs: ca.Pool}
 
 	broker := startStockBroker(b, func(socket net.Listener) net.Listener { return tls.NewListener(socket, ofServer) })
 	conn, err := tls.Dial("tcp", broker.address, ofClient)
@@ -28,7 +29,7 @@ func BenchmarkSpeedTLS(b *testing.B) {
 	stock := echoes(echo)
 	stock.bench(b, "Stock", row{run: workers(echo.ask)}, 1, 64)
 
-	client, err := transport.Dial(b.Context(), "mqtts://"+start(b, server.Options{TLS: ofServer}), transport.Options{
+	client, err := transport.Dial(b.Context(), "mqtts://"+testsupport.Start(b, server.Options{TLS: ofServer}), transport.Options{
 		ClientID: speedClient,
 		TLS:      transport.TLSOptions{Config: ofClient},
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 // willOf returns an ordinary Will with a delay in seconds.
@@ -24,7 +25,7 @@ func willOf(topic string, delay uint32, properties ...byte) *rawmqtt.Message {
 // isAway waits until only so many clients are connected.
 func isAway(t *testing.T, s *server.Server, left int) {
 	t.Helper()
-	eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == left })
+	testsupport.Eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == left })
 }
 
 // pass lets the delay of a Will be over.
@@ -34,23 +35,23 @@ func pass(s *server.Server, seconds uint32) {
 
 func TestAnOrdinaryWillIsPublishedWhenItShould(t *testing.T) {
 	const long = 600
-	type ending = func(*testing.T, string, *server.Server, *messenger)
-	back := func(h hello) ending {
-		return func(t *testing.T, address string, s *server.Server, c *messenger) {
-			_ = c.conn.Close()
+	type ending = func(*testing.T, string, *server.Server, *testsupport.Messenger)
+	back := func(h testsupport.ConnectPacket) ending {
+		return func(t *testing.T, address string, s *server.Server, c *testsupport.Messenger) {
+			_ = c.Conn.Close()
 			isAway(t, s, 1)
-			h.id = "p"
-			h.join(t, address)
+			h.ID = "p"
+			h.Connect(t, address)
 		}
 	}
-	lost := func(t *testing.T, _ string, s *server.Server, c *messenger) {
-		_ = c.conn.Close()
+	lost := func(t *testing.T, _ string, s *server.Server, c *testsupport.Messenger) {
+		_ = c.Conn.Close()
 		isAway(t, s, 1)
 	}
 	says := func(packet ...byte) ending {
-		return func(t *testing.T, _ string, s *server.Server, c *messenger) {
-			c.write(packet)
-			c.mustEnd()
+		return func(t *testing.T, _ string, s *server.Server, c *testsupport.Messenger) {
+			c.Write(packet)
+			c.MustBeClosed()
 			isAway(t, s, 1)
 		}
 	}
@@ -64,8 +65,8 @@ func TestAnOrdinaryWillIsPublishedWhenItShould(t *testing.T) {
 		{"without a delay", 0, long, lost, true},
 		{"after its delay", 1, long, lost, true},
 		{"not before its delay", long + 1, long, lost, false},
-		{"not when the client is back", long, long, back(hello{resume: true, expiry: long}), false},
-		{"when the client begins anew", 2 * long, long, back(hello{expiry: long}), true},
+		{"not when the client is back", long, long, back(testsupport.ConnectPacket{Resume: true, Expiry: long}), false},
+		{"when the client begins anew", 2 * long, long, back(testsupport.ConnectPacket{Expiry: long}), true},
 		{"when the session ends with the connection", 2 * long, 0, lost, true},
 		{"when the session ends before the delay", 2 * long, 1, lost, true},
 		{"not after a DISCONNECT", 0, long, says(0xe0, 0), false},
@@ -74,26 +75,26 @@ func TestAnOrdinaryWillIsPublishedWhenItShould(t *testing.T) {
 		{"after a DISCONNECT with Will and a delay", long, long, says(0xe0, 1, 4), true},
 		{"after a DISCONNECT that ends the session", 2 * long, long, says(0xe0, 7, 4, 5, wire.SessionExpiry, 0, 0, 0, 0), true},
 		{"when the server sends the client away", 0, long, says(rawmqtt.Message{Topic: "t", Retain: true}.Packet()...), true},
-		{"when the client is taken over", 0, long, func(t *testing.T, address string, _ *server.Server, _ *messenger) {
-			hello{id: "p", resume: true, expiry: long}.join(t, address)
+		{"when the client is taken over", 0, long, func(t *testing.T, address string, _ *server.Server, _ *testsupport.Messenger) {
+			testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: long}.Connect(t, address)
 		}, true},
-		{"not when it is taken over and has a delay", long, long, func(t *testing.T, address string, _ *server.Server, _ *messenger) {
-			hello{id: "p", resume: true, expiry: long}.join(t, address)
+		{"not when it is taken over and has a delay", long, long, func(t *testing.T, address string, _ *server.Server, _ *testsupport.Messenger) {
+			testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: long}.Connect(t, address)
 		}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			address, s := startServer(t, server.Options{})
-			listener := hello{id: "listener"}.join(t, address)
-			listener.hears("#")
-			c := hello{id: "p", expiry: test.expiry, will: willOf("factory/p", test.delay)}.join(t, address)
+			address, s := testsupport.StartServer(t, server.Options{})
+			listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
+			listener.SubscribeAll("#")
+			c := testsupport.ConnectPacket{ID: "p", Expiry: test.expiry, Will: willOf("factory/p", test.delay)}.Connect(t, address)
 			test.end(t, address, s, c)
 			pass(s, long)
 			if test.want {
-				listener.mustHear("gone")
+				listener.MustReceive("gone")
 			}
-			sender := hello{id: "sender"}.join(t, address)
-			sender.tells("z", "the end")
-			listener.mustHear("the end")
+			sender := testsupport.ConnectPacket{ID: "sender"}.Connect(t, address)
+			sender.MustPublish("z", "the end")
+			listener.MustReceive("the end")
 		})
 	}
 }
@@ -106,21 +107,21 @@ func TestAWillBringsItsPropertiesAndExpiry(t *testing.T) {
 	properties = properties.User("b", "1").User("a", "2").User("b", "3")
 	for _, delay := range []uint32{0, 1} {
 		t.Run(fmt.Sprint(delay), func(t *testing.T) {
-			address := start(t, server.Options{Retain: true})
-			listener := hello{id: "listener"}.join(t, address)
-			listener.follow(1|retainAsPublished, 5, "#")
+			address := testsupport.Start(t, server.Options{Retain: true})
+			listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
+			listener.Filter(1|testsupport.RetainAsPublished, 5, "#")
 			will := willOf("factory/p", delay, append(properties, rawmqtt.Body{wire.MessageExpiry}.Uint32(50)...)...)
 			will.Retain = true
-			c := hello{id: "p", expiry: 600, will: will}.join(t, address)
-			_ = c.conn.Close()
-			got := listener.mustHear("gone")[0]
+			c := testsupport.ConnectPacket{ID: "p", Expiry: 600, Will: will}.Connect(t, address)
+			_ = c.Conn.Close()
+			got := listener.MustReceive("gone")[0]
 			// The expiry counts from when it is published.
-			if got.topic != "factory/p" || got.qos != 1 || !got.retain || got.expiry != 50 || got.properties != string(properties) || len(got.identifiers) != 1 {
+			if got.Topic != "factory/p" || got.QoS != 1 || !got.Retain || got.Expiry != 50 || got.Properties != string(properties) || len(got.Identifiers) != 1 {
 				t.Errorf("%+v", got)
 			}
-			late := hello{id: "late", old: true}.join(t, address)
-			late.hears("factory/+")
-			if got := late.mustHear("gone")[0]; !got.retain || got.properties != "" {
+			late := testsupport.ConnectPacket{ID: "late", Old: true}.Connect(t, address)
+			late.SubscribeAll("factory/+")
+			if got := late.MustReceive("gone")[0]; !got.Retain || got.Properties != "" {
 				t.Errorf("retained: %+v", got)
 			}
 		})
@@ -131,33 +132,33 @@ func TestAWillBringsItsPropertiesAndExpiry(t *testing.T) {
 func TestAWillThatWaitsIsAuthorizedAgain(t *testing.T) {
 	for _, test := range []struct {
 		name, topic string
-		change      func(c *messenger, closed *atomic.Bool)
+		change      func(c *testsupport.Messenger, closed *atomic.Bool)
 		want        bool
 	}{
-		{"by the same rules", "factory/p", func(*messenger, *atomic.Bool) {}, true},
-		{"by other rules", "factory/p", func(_ *messenger, closed *atomic.Bool) { closed.Store(true) }, false},
-		{"on a topic of its own", "clients/p/response", func(*messenger, *atomic.Bool) {}, true},
-		{"where the store answers by now", "clients/p/response", func(c *messenger, _ *atomic.Bool) { c.do("GET", "k") }, false},
+		{"by the same rules", "factory/p", func(*testsupport.Messenger, *atomic.Bool) {}, true},
+		{"by other rules", "factory/p", func(_ *testsupport.Messenger, closed *atomic.Bool) { closed.Store(true) }, false},
+		{"on a topic of its own", "clients/p/response", func(*testsupport.Messenger, *atomic.Bool) {}, true},
+		{"where the store answers by now", "clients/p/response", func(c *testsupport.Messenger, _ *atomic.Bool) { c.Do("GET", "k") }, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var closed atomic.Bool
-			authorizer := rules{topic: func(who access.Identity, topic string, write bool) bool {
+			authorizer := testsupport.Rules{Topic: func(who access.Identity, topic string, write bool) bool {
 				return !write || !closed.Load()
 			}}
-			address, s := startServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
-			c := hello{id: "p", user: "u", resume: true, expiry: 600, will: willOf(test.topic, 600)}.join(t, address)
-			c.hears("z", "factory/p", "clients/p/response")
+			address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
+			c := testsupport.ConnectPacket{ID: "p", User: "u", Resume: true, Expiry: 600, Will: willOf(test.topic, 600)}.Connect(t, address)
+			c.SubscribeAll("z", "factory/p", "clients/p/response")
 			test.change(c, &closed)
-			_ = c.conn.Close()
+			_ = c.Conn.Close()
 			isAway(t, s, 0)
 			pass(s, 600)
 			closed.Store(false)
-			hello{id: "sender", user: "u"}.join(t, address).tells("z", "the end")
-			c = hello{id: "p", user: "u", resume: true}.join(t, address)
+			testsupport.ConnectPacket{ID: "sender", User: "u"}.Connect(t, address).MustPublish("z", "the end")
+			c = testsupport.ConnectPacket{ID: "p", User: "u", Resume: true}.Connect(t, address)
 			if test.want {
-				c.mustHear("gone")
+				c.MustReceive("gone")
 			}
-			c.mustHear("the end")
+			c.MustReceive("the end")
 		})
 	}
 }
@@ -166,80 +167,80 @@ func TestAWillThatWaitsIsAuthorizedAgain(t *testing.T) {
 func TestAWillThatIsDueIsNotPublishedWhenItsClientCameBackMeanwhile(t *testing.T) {
 	var armed atomic.Bool
 	blocked, goOn := make(chan string, 1), make(chan struct{})
-	authorizer := rules{topic: func(_ access.Identity, topic string, write bool) bool {
+	authorizer := testsupport.Rules{Topic: func(_ access.Identity, topic string, write bool) bool {
 		if write && armed.CompareAndSwap(true, false) {
 			blocked <- topic
 			await.Receive(goOn)
 		}
 		return true
 	}}
-	address, s := startServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
-	listener := hello{id: "listener", user: "u"}.join(t, address)
-	listener.hears("#")
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
+	listener := testsupport.ConnectPacket{ID: "listener", User: "u"}.Connect(t, address)
+	listener.SubscribeAll("#")
 	for _, id := range []string{"a", "b"} {
-		_ = hello{id: id, user: "u", expiry: 600, will: willOf(id, 600)}.join(t, address).conn.Close()
+		_ = testsupport.ConnectPacket{ID: id, User: "u", Expiry: 600, Will: willOf(id, 600)}.Connect(t, address).Conn.Close()
 	}
 	isAway(t, s, 1)
 	armed.Store(true)
 	var publishing sync.WaitGroup
 	publishing.Go(func() { pass(s, 600) })
 	other := map[string]string{"a": "b", "b": "a"}[await.Receive(blocked)]
-	hello{id: other, user: "u", resume: true, expiry: 600}.join(t, address)
+	testsupport.ConnectPacket{ID: other, User: "u", Resume: true, Expiry: 600}.Connect(t, address)
 	close(goOn)
 	await.Done(publishing.Wait)
-	listener.mustHear("gone")
-	hello{id: "sender", user: "u"}.join(t, address).tells("z", "the end")
-	listener.mustHear("the end")
+	listener.MustReceive("gone")
+	testsupport.ConnectPacket{ID: "sender", User: "u"}.Connect(t, address).MustPublish("z", "the end")
+	listener.MustReceive("the end")
 }
 
 // The end of a session may take long: what its client did not acknowledge is offered to others.
 func TestAWillThatIsDueDoesNotWaitForTheEndsOfSessions(t *testing.T) {
 	var armed atomic.Bool
 	blocked, goOn := make(chan string, 1), make(chan struct{})
-	authorizer := rules{topic: func(who access.Identity, topic string, write bool) bool {
+	authorizer := testsupport.Rules{Topic: func(who access.Identity, topic string, write bool) bool {
 		if !write && topic == "t" && who.Client == "stays" && armed.CompareAndSwap(true, false) {
 			blocked <- topic
 			await.Receive(goOn)
 		}
 		return true
 	}}
-	address, s := startServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
 	defer close(goOn)
-	listener := hello{id: "listener", user: "u"}.join(t, address)
-	listener.hears("will")
-	leaves := hello{id: "leaves", user: "u", expiry: 1}.join(t, address)
-	leaves.hears("$share/g/t")
-	_ = leaves.conn.Close()
+	listener := testsupport.ConnectPacket{ID: "listener", User: "u"}.Connect(t, address)
+	listener.SubscribeAll("will")
+	leaves := testsupport.ConnectPacket{ID: "leaves", User: "u", Expiry: 1}.Connect(t, address)
+	leaves.SubscribeAll("$share/g/t")
+	_ = leaves.Conn.Close()
 	isAway(t, s, 1)
-	listener.tells("t", "left over")
-	stays := hello{id: "stays", user: "u"}.join(t, address)
-	stays.hears("$share/g/t")
+	listener.MustPublish("t", "left over")
+	stays := testsupport.ConnectPacket{ID: "stays", User: "u"}.Connect(t, address)
+	stays.SubscribeAll("$share/g/t")
 	armed.Store(true)
 	_ = await.Receive(blocked) // the session ends
-	_ = hello{id: "p", user: "u", expiry: 600, will: willOf("will", 1)}.join(t, address).conn.Close()
-	listener.mustHear("gone")
+	_ = testsupport.ConnectPacket{ID: "p", User: "u", Expiry: 600, Will: willOf("will", 1)}.Connect(t, address).Conn.Close()
+	listener.MustReceive("gone")
 }
 
 func TestAWillThatIsDueWaitsForAConnectionThatIsBeingEstablished(t *testing.T) {
-	address, s := startServer(t, server.Options{})
-	listener := hello{id: "listener"}.join(t, address)
-	listener.hears("#")
-	_ = hello{id: "p", expiry: 600, will: willOf("factory/p", 600)}.join(t, address).conn.Close()
+	address, s := testsupport.StartServer(t, server.Options{})
+	listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
+	listener.SubscribeAll("#")
+	_ = testsupport.ConnectPacket{ID: "p", Expiry: 600, Will: willOf("factory/p", 600)}.Connect(t, address).Conn.Close()
 	isAway(t, s, 1)
 	arrived := s.TakeName("p", "")
 	pass(s, 600)
 	arrived()
-	p := hello{id: "p", expiry: 600, resume: true, will: willOf("factory/p", 600)}.join(t, address)
-	sender := hello{id: "sender"}.join(t, address)
-	sender.tells("z", "the end")
-	listener.mustHear("the end")
+	p := testsupport.ConnectPacket{ID: "p", Expiry: 600, Resume: true, Will: willOf("factory/p", 600)}.Connect(t, address)
+	sender := testsupport.ConnectPacket{ID: "sender"}.Connect(t, address)
+	sender.MustPublish("z", "the end")
+	listener.MustReceive("the end")
 
 	// Connections that fail one after the other do not put it off for long.
-	_ = p.conn.Close()
+	_ = p.Conn.Close()
 	isAway(t, s, 2)
 	defer s.TakeName("p", "")()
 	pass(s, 660)
-	listener.mustHear("gone")
+	listener.MustReceive("gone")
 }
 
 // When a server stops, no Will comes, whether it waits or its client is connected.
@@ -252,18 +253,18 @@ func TestAServerThatStopsPublishesNoOrdinaryWill(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
 	address := s.Addr().String()
-	listener := hello{id: "listener"}.join(t, address)
-	listener.hears("#")
-	waits := hello{id: "waits", expiry: 600, will: willOf("a", 600)}.join(t, address)
-	_ = waits.conn.Close()
+	listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
+	listener.SubscribeAll("#")
+	waits := testsupport.ConnectPacket{ID: "waits", Expiry: 600, Will: willOf("a", 600)}.Connect(t, address)
+	_ = waits.Conn.Close()
 	isAway(t, s, 1)
 	for i := range 10 {
-		hello{id: fmt.Sprint("c", i), expiry: 600, will: willOf("b", 0)}.join(t, address)
+		testsupport.ConnectPacket{ID: fmt.Sprint("c", i), Expiry: 600, Will: willOf("b", 0)}.Connect(t, address)
 	}
 	stop()
-	mustServe(t, served, nil)
+	testsupport.MustReturn(t, served, nil)
 	for {
-		packet, err := listener.tryRead()
+		packet, err := listener.TryRead()
 		if err != nil {
 			break
 		}

@@ -1,4 +1,4 @@
-package server_test
+package testsupport
 
 import (
 	"bufio"
@@ -13,61 +13,62 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 )
 
-// proxy stands between a client and a server and does what networks do, to whole MQTT
-// packets: what it holds back or swallows leaves the rest of the stream readable.
-type proxy struct {
+// Proxy is a TCP proxy between clients and a server. It delays or drops whole MQTT packets, so
+// that the rest of the stream stays readable. Its methods may be called concurrently.
+type Proxy struct {
 	listener net.Listener
-	target   atomic.Pointer[string]
-	accepted atomic.Int64
+	Target   atomic.Pointer[string]
+	Accepted atomic.Int64
 	tasks    sync.WaitGroup
 
 	mu      sync.Mutex
 	conns   map[net.Conn]struct{}
 	holding [directions]chan struct{} // while not nil, packets are held back until it is closed
 	held    [directions]int           // packets that wait for that now
-	deaf    map[net.Conn]struct{}     // those whose packets are swallowed
+	deaf    map[net.Conn]struct{}     // connections of which all packets are dropped
 	refuse  bool
 }
 
-// direction is a way through the proxy.
-type direction int
+// Direction is one of the two directions through the proxy.
+type Direction int
 
 const (
-	requests direction = iota // from the client to the server
-	answers                   // from the server to the client
+	ToServer Direction = iota // from the client to the server
+	ToClient                  // from the server to the client
 	directions
 )
 
-// newProxy returns a proxy to the server at target, until the test ends.
-func newProxy(t *testing.T, target string) *proxy {
+// NewProxy runs a proxy to the server at target until the test ends.
+func NewProxy(t *testing.T, target string) *Proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: listener, conns: make(map[net.Conn]struct{}), deaf: make(map[net.Conn]struct{})}
-	p.target.Store(&target)
+	p := &Proxy{listener: listener, conns: make(map[net.Conn]struct{}), deaf: make(map[net.Conn]struct{})}
+	p.Target.Store(&target)
 	p.tasks.Go(p.serve)
 	t.Cleanup(func() {
 		_ = listener.Close()
-		p.release(requests)
-		p.release(answers)
-		p.cut()
+		p.Release(ToServer)
+		p.Release(ToClient)
+		p.Cut()
 		await.Done(p.tasks.Wait)
 	})
 	return p
 }
 
-func (p *proxy) address() string { return p.listener.Addr().String() }
+// Address is where the proxy listens.
+func (p *Proxy) Address() string { return p.listener.Addr().String() }
 
-func (p *proxy) serve() {
+func (p *Proxy) serve() {
 	for {
 		client, err := p.listener.Accept()
 		if err != nil {
 			return
 		}
-		p.accepted.Add(1)
-		server, err := net.Dial("tcp", *p.target.Load())
+		p.Accepted.Add(1)
+		server, err := net.Dial("tcp", *p.Target.Load())
 		if err != nil || !p.keep(client, server) {
 			_ = client.Close()
 			if server != nil {
@@ -75,12 +76,12 @@ func (p *proxy) serve() {
 			}
 			continue
 		}
-		p.tasks.Go(func() { p.pass(server, client, requests) })
-		p.tasks.Go(func() { p.pass(client, server, answers) })
+		p.tasks.Go(func() { p.pass(server, client, ToServer) })
+		p.tasks.Go(func() { p.pass(client, server, ToClient) })
 	}
 }
 
-func (p *proxy) keep(conns ...net.Conn) bool {
+func (p *Proxy) keep(conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.refuse {
@@ -92,12 +93,12 @@ func (p *proxy) keep(conns ...net.Conn) bool {
 	return true
 }
 
-// pass copies packets from one side to the other. Requests are read as they come, even if
-// they are held: what a client has sent survives the end of its connection. Answers that
+// pass copies packets from one side to the other. Packets to the server are read even while
+// they are held, so that they outlive the connection of their client. Packets to the client that
 // are held wait unread.
-func (p *proxy) pass(to, from net.Conn, way direction) {
+func (p *Proxy) pass(to, from net.Conn, way Direction) {
 	room := 0
-	if way == requests {
+	if way == ToServer {
 		room = 1000
 	}
 	packets := make(chan []byte, room)
@@ -105,7 +106,7 @@ func (p *proxy) pass(to, from net.Conn, way direction) {
 	defer close(packets)
 	reader := bufio.NewReader(from)
 	for {
-		packet, err := readPacket(reader)
+		packet, err := ReadPacket(reader)
 		if err != nil {
 			return
 		}
@@ -114,7 +115,7 @@ func (p *proxy) pass(to, from net.Conn, way direction) {
 }
 
 // write writes packets until there are no more.
-func (p *proxy) write(to, from net.Conn, way direction, packets <-chan []byte) {
+func (p *Proxy) write(to, from net.Conn, way Direction, packets <-chan []byte) {
 	defer to.Close()
 	broken := false
 	for packet := range packets {
@@ -133,8 +134,8 @@ func (p *proxy) write(to, from net.Conn, way direction, packets <-chan []byte) {
 	_ = from.Close()
 }
 
-// readPacket reads one packet as it is [MQTT-2.1].
-func readPacket(from *bufio.Reader) ([]byte, error) {
+// ReadPacket returns the next packet as it was sent [MQTT-2.1].
+func ReadPacket(from *bufio.Reader) ([]byte, error) {
 	first, err := from.ReadByte()
 	if err != nil {
 		return nil, err
@@ -152,8 +153,8 @@ func readPacket(from *bufio.Reader) ([]byte, error) {
 	return append(packet, body...), err
 }
 
-// wait returns when a packet may go on.
-func (p *proxy) wait(way direction) {
+// wait returns when a packet may pass.
+func (p *Proxy) wait(way Direction) {
 	p.mu.Lock()
 	holding := p.holding[way]
 	if holding != nil {
@@ -165,16 +166,16 @@ func (p *proxy) wait(way direction) {
 	}
 }
 
-func (p *proxy) isDeaf(conn net.Conn) bool {
+func (p *Proxy) isDeaf(conn net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, deaf := p.deaf[conn]
 	return deaf
 }
 
-// swallow makes the present connections half-open: both ends stay connected, and no
-// packet arrives any more.
-func (p *proxy) swallow() {
+// Swallow makes the present connections half-open: both ends stay connected, and the proxy drops
+// all their packets.
+func (p *Proxy) Swallow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for conn := range p.conns {
@@ -182,8 +183,8 @@ func (p *proxy) swallow() {
 	}
 }
 
-// cut ends all connections.
-func (p *proxy) cut() {
+// Cut closes all connections.
+func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for conn := range p.conns {
@@ -192,14 +193,15 @@ func (p *proxy) cut() {
 	}
 }
 
-// hold keeps packets back, until release.
-func (p *proxy) hold(way direction) {
+// Hold keeps the packets of a direction back until Release.
+func (p *Proxy) Hold(way Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.holding[way], p.held[way] = make(chan struct{}), 0
 }
 
-func (p *proxy) release(way direction) {
+// Release lets the packets of a direction pass again.
+func (p *Proxy) Release(way Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.holding[way] != nil {
@@ -208,15 +210,15 @@ func (p *proxy) release(way direction) {
 	}
 }
 
-// holds reports whether a packet waits. Those behind it wait unread.
-func (p *proxy) holds(way direction) bool {
+// Holds reports whether a packet is held back.
+func (p *Proxy) Holds(way Direction) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.held[way] > 0
 }
 
-// refuses makes new connections fail, or not.
-func (p *proxy) refuses(on bool) {
+// Refuse makes new connections fail while on is true.
+func (p *Proxy) Refuse(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refuse = on

@@ -1,0 +1,67 @@
+package testsupport
+
+import (
+	"net"
+	"testing"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/listeners"
+	"github.com/mochi-mqtt/server/v2/packets"
+)
+
+// PasswordBroker is a hook of mochi that admits the password "right" only and sends Puback as
+// the reason code of each PUBACK.
+type PasswordBroker struct {
+	mqtt.HookBase
+	Puback byte
+}
+
+// ID implements mqtt.Hook.
+func (*PasswordBroker) ID() string { return "password" }
+
+// Provides implements mqtt.Hook.
+func (*PasswordBroker) Provides(call byte) bool {
+	return call == mqtt.OnConnectAuthenticate || call == mqtt.OnACLCheck || call == mqtt.OnPacketEncode
+}
+
+// OnConnectAuthenticate implements mqtt.Hook.
+func (*PasswordBroker) OnConnectAuthenticate(_ *mqtt.Client, pk packets.Packet) bool {
+	return string(pk.Connect.Password) == "right"
+}
+
+// OnACLCheck implements mqtt.Hook: it allows everything.
+func (*PasswordBroker) OnACLCheck(*mqtt.Client, string, bool) bool { return true }
+
+// OnPacketEncode implements mqtt.Hook.
+func (h *PasswordBroker) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet {
+	if pk.FixedHeader.Type == packets.Puback {
+		pk.ReasonCode = h.Puback
+	}
+	return pk
+}
+
+// StartBroker runs mochi, without a store, on a free port until the test ends.
+func StartBroker(t *testing.T, hook mqtt.Hook) (address string) {
+	t.Helper()
+	return ServeBroker(t, mqtt.New(&mqtt.Options{Logger: Discard}), hook)
+}
+
+// ServeBroker is StartBroker for a hook that needs to know its broker.
+func ServeBroker(t *testing.T, broker *mqtt.Server, hook mqtt.Hook) (address string) {
+	t.Helper()
+	if err := broker.AddHook(hook, nil); err != nil {
+		t.Fatal(err)
+	}
+	socket, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := broker.AddListener(listeners.NewNet("tcp", socket)); err != nil {
+		t.Fatal(err)
+	}
+	if err := broker.Serve(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = broker.Close() })
+	return socket.Addr().String()
+}

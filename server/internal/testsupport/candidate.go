@@ -1,0 +1,94 @@
+package testsupport
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/election"
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// The lease of the candidates, and the keys that a leader writes: FencedKey through its guard
+// and ControlKey without a token, to show what the guard prevents.
+const (
+	LeaseKey   = "press-7/active"
+	FencedKey  = "press-7/setpoint"
+	ControlKey = "press-7/control"
+	LeaseTTL   = time.Second
+)
+
+// Candidate is a node that takes part in an election over MQTT. Each time it leads it writes
+// its name to both keys and sends its term to Leads.
+type Candidate struct {
+	Name   string
+	Client *transport.Client
+	Leads  chan *election.Term
+}
+
+// Campaign runs a candidate until the test ends.
+func Campaign(t *testing.T, name, address string, keepAlive time.Duration) *Candidate {
+	t.Helper()
+	c := &Candidate{
+		Name:   name,
+		Client: Dial(t, address, transport.Options{ClientID: name, KeepAlive: keepAlive}),
+		Leads:  make(chan *election.Term, 1),
+	}
+	elector, err := election.New(c.Client, LeaseKey, election.Options{TTL: LeaseTTL, Claim: []string{FencedKey}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- elector.Run(ctx, c.lead) }()
+	t.Cleanup(func() {
+		stop()
+		if err := await.Receive(ended); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: Run: %v", name, err)
+		}
+	})
+	return c
+}
+
+func (c *Candidate) lead(ctx context.Context, term *election.Term) error {
+	if err := c.write(ctx, term, c.Name); err != nil {
+		return err
+	}
+	select {
+	case c.Leads <- term:
+	case <-ctx.Done():
+	}
+	await.Receive(ctx.Done())
+	return nil
+}
+
+func (c *Candidate) write(ctx context.Context, term *election.Term, value string) error {
+	_, fenced := term.Guard().Set(ctx, FencedKey, []byte(value))
+	_, control := c.Client.Set(ctx, ControlKey, []byte(value), transport.SetOptions{})
+	return errors.Join(fenced, control)
+}
+
+// MustLead waits until the candidate leads.
+func (c *Candidate) MustLead(t *testing.T) *election.Term {
+	t.Helper()
+	select {
+	case term := <-c.Leads:
+		return term
+	case <-time.After(Patience):
+		t.Fatalf("%s never leads", c.Name)
+		return nil
+	}
+}
+
+// TokenOf returns the fencing token of a term.
+func TokenOf(t *testing.T, term *election.Term) hlc.Token {
+	t.Helper()
+	token, err := term.Token()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}

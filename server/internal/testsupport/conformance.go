@@ -1,0 +1,113 @@
+package testsupport
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/statestore/statestoretest"
+)
+
+// Store makes a store that answers over MQTT a statestoretest.Store. Its time is the real time.
+type Store struct {
+	Address string
+	Denied  atomic.Bool
+}
+
+// Authorize implements access.Authorizer.
+func (s *Store) Authorize(access.Identity, statestore.Verb, string) bool { return !s.Denied.Load() }
+
+// WallMillis implements statestoretest.Store.
+func (s *Store) WallMillis() int64 { return time.Now().UnixMilli() }
+
+// Pass implements statestoretest.Store.
+func (s *Store) Pass(d time.Duration) { time.Sleep(d) }
+
+// Connect implements statestoretest.Store.
+func (s *Store) Connect(t testing.TB, clientID string) statestoretest.Client {
+	return &MQTTClient{Store: s, Peer: Connect(t, s.Address, clientID, nil)}
+}
+
+// MQTTClient implements statestoretest.Client with a PahoClient.
+type MQTTClient struct {
+	Store *Store
+	Peer  *PahoClient
+}
+
+// Do implements statestoretest.Client.
+func (c *MQTTClient) Do(request statestoretest.Request) (statestoretest.Reply, error) {
+	message := c.Peer.Request()
+	message.Payload = request.Payload
+	message.Properties.User = nil
+	for name, value := range map[string]*string{"__ts": request.Timestamp, "__ft": request.FencingToken} {
+		if value != nil {
+			message.Properties.User.Add(name, *value)
+		}
+	}
+	if request.Store != "" {
+		message.Properties.User.Add("tenure-store", request.Store)
+	}
+	if request.Correlation != "" {
+		message.Properties.CorrelationData = []byte(request.Correlation)
+	}
+	c.Store.Denied.Store(request.Denied)
+	if _, err := c.Peer.Publish(message); err != nil {
+		return statestoretest.Reply{}, fmt.Errorf("%s: %w", c.Peer.ID, err)
+	}
+	reply := c.Peer.Next()
+	if string(reply.Properties.CorrelationData) != string(message.Properties.CorrelationData) {
+		c.Peer.T.Errorf("correlation data %q, want %q", reply.Properties.CorrelationData, message.Properties.CorrelationData)
+	}
+	return statestoretest.Reply{Payload: reply.Payload, Version: reply.Properties.User.Get("__ts")}, nil
+}
+
+// Notifications waits for the wanted notifications and returns those that have come. It sends a
+// request after them: the server writes an unwanted notification before the reply to this request,
+// or the next call finds it.
+func (c *MQTTClient) Notifications(wanted int) []statestoretest.Notification {
+	c.Peer.T.Helper()
+	var received []*paho.Publish
+	for range wanted {
+		received = append(received, c.Peer.NextNotification())
+	}
+	c.Store.Denied.Store(false)
+	c.Peer.Do("GET", "is anything before me?")
+	for len(c.Peer.Notified) > 0 {
+		received = append(received, await.Receive(c.Peer.Notified))
+	}
+	var notifications []statestoretest.Notification
+	for _, message := range received {
+		notifications = append(notifications, statestoretest.Notification{
+			Key:     NotifiedKey(c.Peer.T, c.Peer.ID, message.Topic),
+			Payload: message.Payload,
+			Version: message.Properties.User.Get("__ts"),
+		})
+	}
+	return notifications
+}
+
+// NotifiedKey returns the key of a notification topic, which must be a topic of client id.
+func NotifiedKey(t testing.TB, id, topic string) string {
+	t.Helper()
+	var client, key []byte
+	if _, err := fmt.Sscanf(topic, ReservedPrefix+"/%X/command/notify/%X", &client, &key); err != nil || string(client) != id ||
+		topic != fmt.Sprintf("%s/%X/command/notify/%X", ReservedPrefix, id, key) {
+		t.Errorf("client %q is notified on %q: %v", id, topic, err)
+	}
+	return string(key)
+}
+
+// Drop closes the connection and waits until the store has noticed.
+func (c *MQTTClient) Drop() {
+	_ = c.Peer.Conn.Close()
+	c.Peer.MustBeGone()
+	// The store has noticed when the next connection of the name is established;
+	// until then the old one may be notified.
+	again := Connect(c.Peer.T, c.Store.Address, c.Peer.ID, func(connect *paho.Connect) { connect.CleanStart = false })
+	_ = again.Paho.Disconnect(&paho.Disconnect{})
+}

@@ -1,0 +1,336 @@
+package testsupport
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+	"github.com/tenurelock/tenure/internal/await"
+)
+
+// Send publishes to an ordinary topic.
+func (p *PahoClient) Send(topic, payload string) {
+	p.T.Helper()
+	if _, err := p.Publish(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte(payload)}); err != nil {
+		p.T.Fatalf("%s: %s: %v", p.ID, topic, err)
+	}
+}
+
+// MustReceive fails unless the next message has this payload.
+func (p *PahoClient) MustReceive(payload string) {
+	p.T.Helper()
+	if got := p.Next(); string(got.Payload) != payload {
+		p.T.Fatalf("%s: received %q on %s, want %q", p.ID, got.Payload, got.Topic, payload)
+	}
+}
+
+// SendMessage publishes a message that must be accepted.
+func (p *PahoClient) SendMessage(message *paho.Publish) {
+	p.T.Helper()
+	if _, err := p.Publish(message); err != nil {
+		p.T.Fatal(err)
+	}
+}
+
+// PahoClient is an MQTT client without code of this repository: plain paho, and what it
+// received. Its methods are for the goroutine of the test.
+type PahoClient struct {
+	T            testing.TB
+	ID           string
+	Conn         net.Conn
+	Paho         *paho.Client
+	Connack      *paho.Connack
+	Received     chan *paho.Publish // all messages but notifications
+	Notified     chan *paho.Publish // the notifications of the store
+	disconnected chan *paho.Disconnect
+	ReplyTo      string
+	requests     int
+}
+
+// Connect returns a client that is subscribed to its response topic. change, which may be nil,
+// alters the CONNECT.
+func Connect(t testing.TB, address, id string, change func(*paho.Connect)) *PahoClient {
+	t.Helper()
+	p, err := TryConnect(t, address, id, change)
+	if err != nil {
+		t.Fatalf("connect %q: %v", id, err)
+	}
+	p.Subscribe(p.ReplyTo)
+	return p
+}
+
+// TryConnect is Connect without the subscription. It returns the error of a refused CONNECT;
+// the client then still has the CONNACK.
+func TryConnect(t testing.TB, address, id string, change func(*paho.Connect)) (*PahoClient, error) {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &PahoClient{
+		T:            t,
+		ID:           id,
+		Conn:         conn,
+		Received:     make(chan *paho.Publish, 4096),
+		Notified:     make(chan *paho.Publish, 4096),
+		disconnected: make(chan *paho.Disconnect, 1),
+		ReplyTo:      "clients/" + id + "/response",
+	}
+	p.Paho = paho.NewClient(paho.ClientConfig{
+		Conn: conn,
+		OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(r paho.PublishReceived) (bool, error) {
+			if strings.HasPrefix(r.Packet.Topic, ReservedPrefix) {
+				p.Notified <- r.Packet
+			} else {
+				p.Received <- r.Packet
+			}
+			return true, nil
+		}},
+		OnServerDisconnect: func(d *paho.Disconnect) { p.disconnected <- d },
+	})
+	connect := &paho.Connect{
+		ClientID:   id,
+		CleanStart: true,
+		KeepAlive:  60,
+		Properties: &paho.ConnectProperties{RequestProblemInfo: true},
+	}
+	if change != nil {
+		change(connect)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	p.Connack, err = p.Paho.Connect(ctx, connect)
+	if err == nil {
+		t.Cleanup(func() { _ = p.Paho.Disconnect(&paho.Disconnect{}) })
+	}
+	return p, err
+}
+
+// context ends with the connection, since the calls of paho v0.23.0 do not, and after Patience.
+func (p *PahoClient) context() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	go func() {
+		select {
+		case <-p.Paho.Done():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// Subscribe subscribes with QoS 1, which must be granted.
+func (p *PahoClient) Subscribe(topic string) {
+	p.T.Helper()
+	if code, err := p.TrySubscribe(topic); err != nil {
+		p.T.Fatalf("%s: subscribe to %q: %v (code %#x)", p.ID, topic, err, code)
+	}
+}
+
+// TrySubscribe subscribes with QoS 1 and returns the reason code.
+func (p *PahoClient) TrySubscribe(topic string) (code byte, err error) {
+	ctx, cancel := p.context()
+	defer cancel()
+	suback, err := p.Paho.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: topic, QoS: 1}}})
+	if suback != nil && len(suback.Reasons) == 1 {
+		code = suback.Reasons[0]
+	}
+	return code, err
+}
+
+// Request returns a complete request to the store.
+func (p *PahoClient) Request(words ...string) *paho.Publish {
+	p.requests++
+	publish := &paho.Publish{
+		QoS:     1,
+		Topic:   InvokeTopic,
+		Payload: Command(words...),
+		Properties: &paho.PublishProperties{
+			ResponseTopic:   p.ReplyTo,
+			CorrelationData: fmt.Appendf(nil, "%016d", p.requests),
+		},
+	}
+	publish.Properties.User.Add("__ts", fmt.Sprintf("%d:0:%s", time.Now().UnixMilli(), p.ID))
+	return publish
+}
+
+// Command encodes a command as RESP3, without package resp3.
+func Command(words ...string) []byte {
+	payload := fmt.Appendf(nil, "*%d\r\n", len(words))
+	for _, word := range words {
+		payload = fmt.Appendf(payload, "$%d\r\n%s\r\n", len(word), word)
+	}
+	return payload
+}
+
+// Publish publishes a message and returns the PUBACK.
+func (p *PahoClient) Publish(message *paho.Publish) (*paho.PublishResponse, error) {
+	ctx, cancel := p.context()
+	defer cancel()
+	return p.Paho.Publish(ctx, message)
+}
+
+// Next returns the next message that is no notification.
+func (p *PahoClient) Next() *paho.Publish { p.T.Helper(); return p.take(p.Received) }
+
+// NextNotification returns the next notification that arrives.
+func (p *PahoClient) NextNotification() *paho.Publish { p.T.Helper(); return p.take(p.Notified) }
+
+func (p *PahoClient) take(from <-chan *paho.Publish) *paho.Publish {
+	p.T.Helper()
+	select {
+	case message := <-from:
+		return message
+	case <-time.After(Patience):
+		p.T.Fatalf("%s: nothing arrives", p.ID)
+		return nil
+	}
+}
+
+// Do sends a request and returns the payload of its reply, which must be the next
+// message.
+func (p *PahoClient) Do(words ...string) string {
+	p.T.Helper()
+	request := p.Request(words...)
+	if _, err := p.Publish(request); err != nil {
+		p.T.Fatalf("%s: %q: %v", p.ID, words, err)
+	}
+	reply := p.Next()
+	if reply.Topic != p.ReplyTo || string(reply.Properties.CorrelationData) != string(request.Properties.CorrelationData) {
+		p.T.Fatalf("%s: %q: got %v, want the reply", p.ID, words, reply)
+	}
+	return string(reply.Payload)
+}
+
+// MustGet fails unless a GET of key returns want; the empty string stands for a missing key.
+func (p *PahoClient) MustGet(key, want string) {
+	p.T.Helper()
+	wanted := "$-1\r\n"
+	if want != "" {
+		wanted = fmt.Sprintf("$%d\r\n%s\r\n", len(want), want)
+	}
+	if got := p.Do("GET", key); got != wanted {
+		p.T.Errorf("%q holds %q, want %q", key, got, wanted)
+	}
+}
+
+// MustBeSilent sends a request and fails if anything arrived before its reply.
+func (p *PahoClient) MustBeSilent() {
+	p.T.Helper()
+	p.Do("GET", "is anything before me?")
+	if len(p.Notified) > 0 {
+		p.T.Errorf("%s: got %v", p.ID, await.Receive(p.Notified))
+	}
+}
+
+// MustBeGone waits for the end of the connection, with or without a reason.
+func (p *PahoClient) MustBeGone() {
+	p.T.Helper()
+	select {
+	case <-p.Paho.Done():
+	case <-time.After(Patience):
+		p.T.Errorf("%s: still connected", p.ID)
+	}
+}
+
+// MustBeDisconnected waits for a DISCONNECT with this reason code and returns its reason string.
+func (p *PahoClient) MustBeDisconnected(code byte) (reason string) {
+	p.T.Helper()
+	select {
+	case got := <-p.disconnected:
+		if got.ReasonCode != code {
+			p.T.Errorf("%s: disconnected with %#x, want %#x", p.ID, got.ReasonCode, code)
+		}
+		if got.Properties != nil {
+			reason = got.Properties.ReasonString
+		}
+	case <-time.After(Patience):
+		p.T.Errorf("%s: still connected", p.ID)
+	}
+	return reason
+}
+
+// MayPublish reports whether the broker accepts a message on a topic.
+func (p *PahoClient) MayPublish(topic string) bool {
+	p.T.Helper()
+	ack, err := p.Publish(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte("x")})
+	switch {
+	case err == nil:
+		return true
+	case ack != nil && ack.ReasonCode == packets.PubackNotAuthorized:
+		return false
+	}
+	p.T.Fatalf("%s: publish to %q: %+v, %v", p.ID, topic, ack, err)
+	return false
+}
+
+// MaySubscribe reports whether the broker grants a subscription.
+func (p *PahoClient) MaySubscribe(filter string) bool {
+	p.T.Helper()
+	code, err := p.TrySubscribe(filter)
+	if err != nil && code != packets.SubackNotauthorized {
+		p.T.Fatalf("%s: subscribe to %q: %#x, %v", p.ID, filter, code, err)
+	}
+	return err == nil
+}
+
+// MayBeAnswered reports whether the broker accepts a request with this response topic.
+func (p *PahoClient) MayBeAnswered(topic string) bool {
+	p.T.Helper()
+	request := p.Request("GET", "k")
+	request.Properties.ResponseTopic = topic
+	ack, err := p.Publish(request)
+	if err != nil && (ack == nil || ack.ReasonCode != packets.PubackNotAuthorized) {
+		p.T.Fatalf("%s: answer on %q: %+v, %v", p.ID, topic, ack, err)
+	}
+	return err == nil
+}
+
+// As makes a client connect with a user name and a password.
+func As(user string) func(*paho.Connect) {
+	return func(c *paho.Connect) {
+		c.UsernameFlag, c.Username = true, user
+		c.PasswordFlag, c.Password = true, []byte("secret")
+	}
+}
+
+// KeepSession makes a client connect with a session that lasts ten minutes without a
+// connection. clean is its Clean Start.
+func KeepSession(clean bool) func(*paho.Connect) {
+	keep := uint32(600)
+	return func(c *paho.Connect) {
+		c.CleanStart = clean
+		c.Properties.SessionExpiryInterval = &keep
+	}
+}
+
+// Answer receives a request of another application and publishes the reply.
+func (p *PahoClient) Answer(payload string) {
+	p.T.Helper()
+	request := p.Next()
+	if _, err := p.Publish(&paho.Publish{
+		QoS:     1,
+		Topic:   request.Properties.ResponseTopic,
+		Payload: []byte(payload),
+		Properties: &paho.PublishProperties{
+			CorrelationData: request.Properties.CorrelationData,
+			ContentType:     "application/json",
+			User:            paho.UserProperties{{Key: "__stat", Value: "200"}},
+		},
+	}); err != nil {
+		p.T.Fatalf("%s answers on %q: %v", p.ID, request.Properties.ResponseTopic, err)
+	}
+}
+
+// MustBeNotified fails unless the next notification reports this event.
+func (p *PahoClient) MustBeNotified(event ...string) {
+	p.T.Helper()
+	if got, want := string(p.NextNotification().Payload), string(Command(append([]string{"NOTIFY"}, event...)...)); got != want {
+		p.T.Errorf("%s: notified of %q, want %q", p.ID, got, want)
+	}
+}

@@ -1,0 +1,79 @@
+package testsupport
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server"
+)
+
+// MustReturn waits until Serve has returned want.
+func MustReturn(t *testing.T, served <-chan error, want error) {
+	t.Helper()
+	select {
+	case err := <-served:
+		if !errors.Is(err, want) {
+			t.Errorf("Serve: %v, want %v", err, want)
+		}
+	case <-time.After(Patience):
+		t.Fatal("Serve does not return")
+	}
+}
+
+// StartStoppable runs a server on a free port. stop shuts it down and waits for the end of
+// Serve; it may be called repeatedly, and is called when the test ends.
+func StartStoppable(t *testing.T) (address string, stop func()) {
+	t.Helper()
+	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+	stop = func() {
+		if cancel(); served != nil {
+			if err := await.Receive(served); err != nil {
+				t.Errorf("Serve: %v", err)
+			}
+			served = nil
+		}
+	}
+	t.Cleanup(stop)
+	return s.Addr().String(), stop
+}
+
+// Start runs a server on a free port until the test ends. Serve must return no error.
+func Start(t testing.TB, options server.Options) (address string) {
+	t.Helper()
+	address, _ = StartServer(t, options)
+	return address
+}
+
+// StartServer is Start. It also returns the server.
+func StartServer(t testing.TB, options server.Options) (address string, s *server.Server) {
+	t.Helper()
+	options.Addr = "127.0.0.1:0"
+	s, err := server.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		select {
+		case err := <-served:
+			if err != nil {
+				t.Errorf("Serve: %v", err)
+			}
+		case <-time.After(Patience):
+			t.Error("Serve did not return")
+		}
+	})
+	return s.Addr().String(), s
+}
