@@ -57,10 +57,13 @@ func (o *Options) budget() Budget {
 		// when it arrived, which is within RequestTimeout if the holder heard of it.
 		Unheld: o.RequestTimeout + o.GracePeriod + o.Margin + o.Jitter + o.AcquireDelay,
 	}
-	pause := o.RetryAfter
-	for at := o.RenewEvery; at+o.RequestTimeout <= o.TTL-o.Margin-o.GracePeriod; b.Renewals++ {
-		at += o.RequestTimeout + pause*3/2 // backoff spreads a pause by half of it
-		pause = min(max(pause, time.Millisecond)*3/2, max(o.RenewEvery, time.Millisecond))
+	backoff, last := o.retryBackoff(0), o.TTL-o.Margin-o.GracePeriod-o.RequestTimeout
+	for at := o.RenewEvery; at <= last; b.Renewals++ {
+		answered := at + o.RequestTimeout
+		at = answered + backoff.next(1)
+		if answered < last { // see schedule.after
+			at = min(at, last)
+		}
 	}
 	return b
 }

@@ -7,9 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
-
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -129,7 +128,7 @@ func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 		}
 	}()
 	why := &obstacle{lease: l}
-	between := pauses{lease: l, longest: l.options.Jitter} // after refusals
+	backoff := l.options.retryBackoff(l.options.Jitter) // after refusals
 	tenure, err := l.campaign(ctx, why, func(c *candidacy) (*Tenure, error) {
 		if queue == nil && l.options.AcquireDelay > 0 {
 			var err error
@@ -155,7 +154,7 @@ func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 				why.met(&HeldError{Lease: l.name})
 			} else if held {
 				why.refused()
-				between.reset()
+				backoff.reset()
 			} else if why.met(err) {
 				l.options.Logger.Warn("the lease cannot be acquired for now", "lease", l.name, "error", err)
 			}
@@ -170,7 +169,7 @@ func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 				queue.deaf = queue.deaf || version.IsZero()
 				queue.refused(version)
 			} else {
-				queue.rest(between.next())
+				queue.rest(backoff.next(random.Fraction()))
 			}
 		}
 	})
@@ -191,7 +190,7 @@ func (l *Lease) acquireError(err error) error {
 // while the outcome is unknown. Repeating is safe: to the store it is a renewal. If the
 // store refuses, version is what stood in the way.
 func (l *Lease) try(ctx context.Context, c *candidacy) (tenure *Tenure, version hlc.Timestamp, err error) {
-	between, replaced := pauses{lease: l}, false
+	backoff, replaced := l.options.retryBackoff(0), false
 	for {
 		if l.options.EndOnDisconnect && c.bequest == nil {
 			c.lost = l.client.Lost()
@@ -238,7 +237,7 @@ func (l *Lease) try(ctx context.Context, c *candidacy) (tenure *Tenure, version 
 			l.options.Logger.Warn("an attempt to acquire failed and will be repeated", "lease", l.name, "error", err)
 			c.why.met(err)
 		}
-		if !sleep.For(ctx, between.next()) {
+		if !sleep.For(ctx, backoff.next(random.Fraction())) {
 			break
 		}
 	}
@@ -304,7 +303,7 @@ func (l *Lease) abandon(value string, binding transport.Binding) {
 // unknown, until ctx ends. It is nil when nothing of value is left: at the latest after
 // within, which is how long the store keeps it anyway, or when another store is there.
 func (l *Lease) free(ctx context.Context, value string, binding transport.Binding, within time.Duration) error {
-	between, end := pauses{lease: l}, time.Now().Add(within)
+	backoff, end := l.options.retryBackoff(0), time.Now().Add(within)
 	for {
 		attempt, cancel := context.WithTimeout(ctx, min(l.options.RequestTimeout, time.Until(end)))
 		_, err := l.client.VDel(attempt, l.name, []byte(value), transport.DelOptions{Binding: binding, Urgent: true})
@@ -313,32 +312,10 @@ func (l *Lease) free(ctx context.Context, value string, binding transport.Bindin
 		switch {
 		case err == nil, errors.Is(err, transport.ErrConditionFailed), errors.Is(err, transport.ErrOtherStore):
 			return nil
-		case isRefusal(err), isTerminal(err), !sleep.For(ctx, min(between.next(), time.Until(end))):
+		case isRefusal(err), isTerminal(err), !sleep.For(ctx, min(backoff.next(random.Fraction()), time.Until(end))):
 			return err
 		case !time.Now().Before(end):
 			return nil
 		}
 	}
 }
-
-// pauses are those between the attempts of one loop. Hardly any loop makes a second
-// attempt, so it begins to cost something with the first pause.
-type pauses struct {
-	lease   *Lease
-	longest time.Duration // if that is more than RenewEvery
-	policy  backoff.BackOff
-}
-
-func (p *pauses) next() time.Duration {
-	if p.policy == nil {
-		options := &p.lease.options
-		p.policy = backoff.NewExponentialBackOff(
-			backoff.WithInitialInterval(max(options.RetryAfter, time.Millisecond)),
-			backoff.WithMaxInterval(max(options.RenewEvery, p.longest, time.Millisecond)),
-			backoff.WithMaxElapsedTime(0), // the context decides
-		)
-	}
-	return p.policy.NextBackOff()
-}
-
-func (p *pauses) reset() { p.policy = nil }

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -23,7 +24,7 @@ import (
 // The store is asked at most once in Options.RetryAfter, however many notifications come.
 func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 	return func(yield func(Holder, error) bool) {
-		o := &observation{lease: l, yield: yield, between: pauses{lease: l, longest: l.options.Jitter}}
+		o := &observation{lease: l, yield: yield, backoff: l.options.retryBackoff(l.options.Jitter)}
 		defer o.stopWatching()
 		if !o.ask(ctx) {
 			return
@@ -57,11 +58,11 @@ type observation struct {
 	changes <-chan transport.Change // of watch; nil if there is none, or it has ended
 
 	known   Holder
-	heard   bool      // known was an answer
-	failure string    // the class of the error that was shown last; "" if an answer came since
-	asked   time.Time // when the store was asked last
-	next    time.Time // when to ask again
-	between pauses    // between questions without an answer
+	heard   bool         // known was an answer
+	failure string       // the class of the error that was shown last; "" if an answer came since
+	asked   time.Time    // when the store was asked last
+	next    time.Time    // when to ask again
+	backoff retryBackoff // between questions without an answer
 }
 
 // ask asks the store, and reports whether to go on.
@@ -76,7 +77,7 @@ func (o *observation) ask(ctx context.Context) bool {
 		return false
 	}
 	if err != nil {
-		o.next = time.Now().Add(o.between.next())
+		o.next = time.Now().Add(o.backoff.next(random.Fraction()))
 		class := classOf(err)
 		if class == o.failure && !isTerminal(err) {
 			return true
@@ -84,7 +85,7 @@ func (o *observation) ask(ctx context.Context) bool {
 		o.failure = class
 		return o.yield(o.known, fmt.Errorf("lease: observe %q: %w", l.name, err)) && !isTerminal(err)
 	}
-	o.between.reset()
+	o.backoff.reset()
 	o.next = o.asked.Add(l.options.TTL)
 	holder := holderOf(entry)
 	if o.heard && o.failure == "" && !o.differs(holder) {

@@ -183,7 +183,7 @@ func (w *waiter) look(ctx context.Context) (free bool, err error) {
 // ask asks who holds the lease, and repeats that while there is no answer, until
 // ctx ends.
 func (w *waiter) ask(ctx context.Context) (transport.Entry, error) {
-	l, between := w.lease, pauses{lease: w.lease}
+	l, backoff := w.lease, w.lease.options.retryBackoff(0)
 	for {
 		entry, err := l.get(ctx, l.client, transport.Binding{})
 		switch {
@@ -199,7 +199,7 @@ func (w *waiter) ask(ctx context.Context) (transport.Entry, error) {
 			l.options.Logger.Warn("a look at the lease failed and will be repeated", "lease", l.name, "error", err)
 			w.why.met(err)
 		}
-		if !sleep.For(ctx, between.next()) {
+		if !sleep.For(ctx, backoff.next(random.Fraction())) {
 			// Not err: an unknown outcome of a GET leaves nothing behind.
 			return transport.Entry{}, context.Cause(ctx)
 		}

@@ -14,6 +14,17 @@ var (
 	seeded *rand.Rand // nil outside of simulations: draws are unpredictable
 )
 
+// Fraction returns a number of at least zero and less than one. It is safe for concurrent
+// use.
+func Fraction() float64 {
+	mu.Lock()
+	defer mu.Unlock()
+	if seeded != nil {
+		return seeded.Float64()
+	}
+	return rand.Float64()
+}
+
 // Duration returns a duration of at least zero and less than limit. It returns zero if
 // limit is not positive. It is safe for concurrent use.
 func Duration(limit time.Duration) time.Duration {

@@ -1,0 +1,109 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/random"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// maintain does what the tenure's schedule asks for until the tenure is over. It is the
+// tenure's only goroutine. The client starts it and waits for it; client ends when the
+// client is closed.
+func (t *Tenure) maintain(client context.Context) {
+	defer close(t.idle)
+	defer t.withdraw()
+	var key *transport.Watch // nil while the key is not watched
+	defer func() {
+		if key != nil {
+			key.Close()
+		}
+	}()
+	var changes <-chan transport.Change
+	timer := time.NewTimer(t.lease.options.TTL)
+	defer timer.Stop()
+	for e := (event{}); ; {
+		next := t.step(e)
+		e = event{}
+		switch next.do {
+		case finish:
+			return
+		case watch:
+			if key, _ = t.lease.client.Watch(t.lease.name); key != nil { // else the client is closed
+				changes = key.Changes()
+			}
+		case confirm:
+			e = t.confirm(next.until)
+		case renew:
+			e = t.renew(next.until)
+		case wait:
+			timer.Reset(next.until - t.lease.options.Clock())
+			select {
+			case <-timer.C:
+			case change, open := <-changes:
+				if !open {
+					t.lease.options.Logger.Warn("cannot watch the key of the lease; that it was deleted will be noticed late or never",
+						"lease", t.lease.name, "error", key.Err())
+					changes = nil
+				} else if !t.isOurs(change.Entry) {
+					e = event{kind: doubted}
+				}
+			case <-t.lost:
+				e = event{kind: ended, err: ErrConnectionLost}
+			case <-t.replaced:
+				e = event{kind: ended, err: ErrStoreReplaced}
+			case <-t.tokenCtx.Done():
+			case <-client.Done():
+				e = event{kind: ended, err: context.Cause(client)}
+			}
+		}
+	}
+}
+
+func (t *Tenure) isOurs(entry transport.Entry) bool {
+	return entry.Exists && string(entry.Value) == t.value
+}
+
+// until returns a context that ends at a time on the lease's clock, or when the tenure is over.
+func (t *Tenure) until(at time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(t.tokenCtx, at-t.lease.options.Clock())
+}
+
+// confirm asks the store whether the key still has this tenure's value, because a
+// notification that says otherwise is a hint: it may be late or forged. If there is no
+// answer, the next renewal finds out.
+func (t *Tenure) confirm(until time.Duration) event {
+	ctx, cancel := t.until(until)
+	defer cancel()
+	_ = t.ask(ctx, t.lease.client, t.binding())
+	return event{kind: confirmed}
+}
+
+// renew makes one attempt, which takes no longer than until.
+func (t *Tenure) renew(until time.Duration) event {
+	ctx, cancel := t.until(until)
+	defer cancel()
+	t.mu.Lock()
+	t.cancelRenewal = cancel
+	t.applyLocked(t.schedule) // renewals may have been stopped since the decision
+	t.mu.Unlock()
+	binding, err := t.Bind(ctx, t.lease.client)
+	bound, sent := err == nil, t.lease.options.Clock()
+	if bound {
+		_, err = t.lease.set(ctx, t.value, binding)
+	}
+	result := renewal(sent, err, random.Fraction())
+	t.mu.Lock()
+	t.cancelRenewal = nil
+	if bound && !errors.Is(err, transport.ErrNotSent) {
+		t.sent = sent
+	}
+	repeat := result.kind == failed && t.schedule.cause == nil && !t.schedule.stopped
+	t.mu.Unlock()
+	if repeat {
+		t.lease.options.Logger.Warn("a renewal failed and will be repeated", "lease", t.lease.name, "error", err)
+	}
+	return result
+}

@@ -1,0 +1,285 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/transport"
+)
+
+const ms = time.Millisecond
+
+// scheduled are the options of the schedules in these tests. A tenure that was acquired at 0
+// is over at 900 ms, and its owner's context ends at 800 ms.
+var scheduled = Options{
+	TTL: 1000 * ms, Margin: 100 * ms, GracePeriod: 100 * ms,
+	RenewEvery: 300 * ms, RequestTimeout: 150 * ms, RetryAfter: 20 * ms,
+}
+
+// In the tables random is 0: the first renewal is due at 150 ms, others 300 ms after the one
+// before, and the delays after failures are 10, 15, 22.5, … ms.
+
+// step is a call of next and what it must return.
+type step struct {
+	at     time.Duration
+	event  event
+	want   action
+	warned bool  // the owner's context has ended, and the tenure is not over
+	cause  error // why it is over; nil if it is not
+}
+
+func TestSchedule(t *testing.T) {
+	unanswered := fmt.Errorf("no reply: %w", transport.ErrOutcomeUnknown)
+	evidence := errors.New("a newer token was seen")
+	for _, test := range []struct {
+		name  string
+		sent  time.Duration // of the request that acquired the lease
+		adapt func(*Options)
+		steps []step
+	}{
+		{"it waits for the time to watch, half a grace period after the request left", 0, nil, []step{
+			{at: 10 * ms, want: action{wait, 50 * ms}},
+			{at: 50 * ms, want: action{watch, 0}},
+			{at: 50 * ms, want: action{wait, 100 * ms}},
+		}},
+		{"all times count from when the request left, not from the reply", 1000 * ms, nil, []step{
+			{at: 1140 * ms, want: action{watch, 0}},
+			{at: 1140 * ms, want: action{wait, 1150 * ms}},
+			{at: 1150 * ms, want: action{renew, 1800 * ms}},
+		}},
+		{"without a watch it looks at the clock twice in a grace period", 0, func(o *Options) { o.NoWatch = true }, []step{
+			{at: 10 * ms, want: action{wait, 60 * ms}},
+			{at: 60 * ms, want: action{wait, 110 * ms}},
+			{at: 110 * ms, want: action{wait, 150 * ms}},
+		}},
+		{"a renewal is due", 0, nil, []step{
+			{at: 149 * ms, want: action{watch, 0}},
+			{at: 149 * ms, want: action{wait, 150 * ms}},
+			{at: 150 * ms, want: action{renew, 800 * ms}},
+		}},
+		{"a renewal is under way: no second one is sent", 0, nil, []step{
+			{at: 160 * ms, want: action{watch, 0}},
+			{at: 160 * ms, want: action{renew, 800 * ms}},
+			{at: 400 * ms, want: action{wait, 450 * ms}},
+			{at: 400 * ms, event: event{kind: doubted}, want: action{wait, 450 * ms}},
+			{at: 790 * ms, want: action{wait, 800 * ms}},
+		}},
+		{"a renewal was accepted: the deadline counts from when it left", 0, nil, []step{
+			{at: 150 * ms, want: action{watch, 0}},
+			{at: 150 * ms, want: action{renew, 800 * ms}},
+			{at: 290 * ms, event: event{kind: renewed, sent: 155 * ms}, want: action{wait, 340 * ms}},
+			{at: 440 * ms, want: action{wait, 455 * ms}},
+			{at: 455 * ms, want: action{renew, 955 * ms}},
+			{at: 955 * ms, want: action{wait, 1005 * ms}, warned: true},
+			{at: 1055 * ms, want: action{finish, 0}, cause: ErrDeadlinePassed},
+		}},
+		{"a renewal of unknown outcome is repeated, with a backoff", 0, nil, []step{
+			{at: 150 * ms, want: action{watch, 0}},
+			{at: 150 * ms, want: action{renew, 800 * ms}},
+			{at: 300 * ms, event: renewal(150*ms, unanswered, 0), want: action{wait, 310 * ms}},
+			{at: 310 * ms, want: action{renew, 800 * ms}},
+			{at: 400 * ms, event: renewal(310*ms, unanswered, 0), want: action{wait, 415 * ms}},
+			{at: 415 * ms, want: action{renew, 800 * ms}},
+			{at: 420 * ms, event: renewal(415*ms, nil, 0), want: action{wait, 470 * ms}},
+			{at: 715 * ms, want: action{renew, 1215 * ms}},
+			{at: 800 * ms, event: renewal(715*ms, unanswered, 0), want: action{wait, 810 * ms}},
+		}},
+		{"the last retry leaves one whole attempt before the context ends", 0, func(o *Options) { o.RetryAfter = 300 * ms }, []step{
+			{at: 500 * ms, want: action{watch, 0}},
+			{at: 500 * ms, want: action{renew, 800 * ms}},
+			{at: 510 * ms, event: event{kind: failed, err: unanswered, random: 0.9}, want: action{wait, 560 * ms}},
+			{at: 649 * ms, want: action{wait, 650 * ms}},
+			{at: 650 * ms, want: action{renew, 800 * ms}},
+		}},
+		{"a retry that cannot leave a whole attempt is not hastened", 0, nil, []step{
+			{at: 650 * ms, want: action{watch, 0}},
+			{at: 650 * ms, want: action{renew, 800 * ms}},
+			{at: 650 * ms, event: event{kind: failed, err: unanswered, random: 0.5}, want: action{wait, 670 * ms}},
+			{at: 670 * ms, want: action{renew, 800 * ms}},
+		}},
+		{"another holder has the lease", 0, nil, []step{
+			{at: 150 * ms, want: action{watch, 0}},
+			{at: 150 * ms, want: action{renew, 800 * ms}},
+			{at: 160 * ms, event: renewal(150*ms, transport.ErrConditionFailed, 0), want: action{finish, 0}, cause: ErrLost},
+		}},
+		{"another store answers a renewal", 0, nil, []step{
+			{at: 160 * ms, event: renewal(150*ms, transport.ErrOtherStore, 0), want: action{finish, 0}, cause: ErrStoreReplaced},
+		}},
+		{"the client is closed during a renewal", 0, nil, []step{
+			{at: 160 * ms, event: renewal(150*ms, transport.ErrClosed, 0), want: action{finish, 0}, cause: transport.ErrClosed},
+		}},
+		{"a refusal that can pass is repeated", 0, nil, []step{
+			{at: 160 * ms, want: action{watch, 0}},
+			{at: 160 * ms, event: renewal(150*ms, transport.ErrNotAuthorized, 0), want: action{wait, 170 * ms}},
+		}},
+		{"no renewal comes through: first the context ends, then the tenure", 0, nil, []step{
+			{at: 799 * ms, want: action{watch, 0}},
+			{at: 799 * ms, want: action{renew, 800 * ms}},
+			{at: 800 * ms, event: renewal(799*ms, unanswered, 0), want: action{wait, 850 * ms}, warned: true},
+			{at: 850 * ms, want: action{wait, 900 * ms}, warned: true},
+			{at: 900 * ms, want: action{finish, 0}, cause: ErrDeadlinePassed},
+			{at: 950 * ms, want: action{finish, 0}, cause: ErrDeadlinePassed},
+		}},
+		{"a reply after the deadline revives nothing", 0, nil, []step{
+			{at: 700 * ms, want: action{watch, 0}},
+			{at: 700 * ms, want: action{renew, 800 * ms}},
+			{at: 900 * ms, event: event{kind: renewed, sent: 700 * ms}, want: action{finish, 0}, cause: ErrDeadlinePassed},
+		}},
+		{"a reply after the context ended extends nothing", 0, nil, []step{
+			{at: 700 * ms, want: action{watch, 0}},
+			{at: 700 * ms, want: action{renew, 800 * ms}},
+			{at: 800 * ms, want: action{wait, 850 * ms}, warned: true},
+			{at: 810 * ms, event: event{kind: renewed, sent: 700 * ms}, want: action{wait, 860 * ms}, warned: true},
+			{at: 900 * ms, want: action{finish, 0}, cause: ErrDeadlinePassed},
+		}},
+		{"a reply after the grace period began, and before the context ended, extends", 0, nil, []step{
+			{at: 700 * ms, want: action{watch, 0}},
+			{at: 700 * ms, want: action{renew, 800 * ms}},
+			{at: 850 * ms, event: event{kind: renewed, sent: 700 * ms}, want: action{wait, 900 * ms}},
+		}},
+		{"the machine was suspended past the deadline", 0, nil, []step{
+			{at: 60 * ms, want: action{watch, 0}},
+			{at: time.Hour, want: action{finish, 0}, cause: ErrDeadlinePassed},
+		}},
+		{"a notification doubts the key: the store is asked, and before the renewal that is due", 0, nil, []step{
+			{at: 150 * ms, want: action{watch, 0}},
+			{at: 150 * ms, event: event{kind: doubted}, want: action{confirm, 800 * ms}},
+			{at: 160 * ms, event: event{kind: confirmed}, want: action{renew, 800 * ms}},
+		}},
+		{"the next question comes RetryAfter after the answer", 0, nil, []step{
+			{at: 100 * ms, want: action{watch, 0}},
+			{at: 100 * ms, event: event{kind: doubted}, want: action{confirm, 800 * ms}},
+			{at: 105 * ms, event: event{kind: confirmed}, want: action{wait, 150 * ms}},
+			{at: 110 * ms, event: event{kind: doubted}, want: action{wait, 125 * ms}},
+			{at: 125 * ms, want: action{confirm, 800 * ms}},
+		}},
+		{"a question in the grace period is given up at the deadline", 0, nil, []step{
+			{at: 820 * ms, want: action{watch, 0}, warned: true},
+			{at: 820 * ms, event: event{kind: doubted}, want: action{confirm, 900 * ms}, warned: true},
+		}},
+		{"the key was deleted", 0, nil, []step{
+			{at: 100 * ms, want: action{watch, 0}},
+			{at: 100 * ms, event: event{kind: doubted}, want: action{confirm, 800 * ms}},
+			{at: 110 * ms, event: event{kind: ended, err: ErrDeleted}, want: action{finish, 0}, cause: ErrDeleted},
+		}},
+		{"the store was replaced", 0, nil, []step{
+			{at: 10 * ms, event: event{kind: ended, err: ErrStoreReplaced}, want: action{finish, 0}, cause: ErrStoreReplaced},
+		}},
+		{"the connection was lost", 0, nil, []step{
+			{at: 10 * ms, event: event{kind: ended, err: ErrConnectionLost}, want: action{finish, 0}, cause: ErrConnectionLost},
+		}},
+		{"the tenure was fenced out", 0, nil, []step{
+			{at: 10 * ms, event: event{kind: ended, err: refusedBy(evidence)}, want: action{finish, 0}, cause: ErrFencedOut},
+		}},
+		{"the tenure was released: the first cause stays", 0, nil, []step{
+			{at: 10 * ms, event: event{kind: ended, err: ErrReleased}, want: action{finish, 0}, cause: ErrReleased},
+			{at: 20 * ms, event: event{kind: ended, err: ErrLost}, want: action{finish, 0}, cause: ErrReleased},
+			{at: 30 * ms, event: event{kind: renewed, sent: 5 * ms}, want: action{finish, 0}, cause: ErrReleased},
+			{at: time.Hour, want: action{finish, 0}, cause: ErrReleased},
+		}},
+		{"it is released after the deadline, and nothing looked at the clock before", 0, nil, []step{
+			{at: 910 * ms, event: event{kind: ended, err: ErrReleased}, want: action{finish, 0}, cause: ErrReleased},
+		}},
+		{"renewals are stopped: it runs out", 0, nil, []step{
+			{at: 140 * ms, want: action{watch, 0}},
+			{at: 140 * ms, event: event{kind: stopped}, want: action{wait, 190 * ms}},
+			{at: 790 * ms, want: action{wait, 800 * ms}},
+			{at: 800 * ms, want: action{wait, 850 * ms}, warned: true},
+			{at: 900 * ms, want: action{finish, 0}, cause: ErrDeadlinePassed},
+		}},
+		{"renewals are stopped during one: its reply counts, and no other is sent", 0, nil, []step{
+			{at: 200 * ms, want: action{watch, 0}},
+			{at: 200 * ms, want: action{renew, 800 * ms}},
+			{at: 210 * ms, event: event{kind: stopped}, want: action{wait, 260 * ms}},
+			{at: 220 * ms, event: event{kind: renewed, sent: 200 * ms}, want: action{wait, 270 * ms}},
+			{at: 600 * ms, want: action{wait, 650 * ms}},
+			{at: 999 * ms, want: action{wait, 1000 * ms}},
+			{at: 1000 * ms, want: action{wait, 1050 * ms}, warned: true},
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			options := scheduled
+			if test.adapt != nil {
+				test.adapt(&options)
+			}
+			s := newSchedule(&options, test.sent, 0)
+			for i, step := range test.steps {
+				var got action
+				s, got = s.next(step.at, step.event)
+				if got != step.want {
+					t.Errorf("step %d, at %v: %v, want %v", i, step.at, got, step.want)
+				}
+				if step.cause == nil && s.cause != nil || !errors.Is(s.cause, step.cause) {
+					t.Errorf("step %d, at %v: cause %v, want %v", i, step.at, s.cause, step.cause)
+				}
+				if warned := s.warned != nil && s.cause == nil; warned != step.warned {
+					t.Errorf("step %d, at %v: the context has ended: %v, want %v", i, step.at, warned, step.warned)
+				}
+			}
+		})
+	}
+}
+
+func TestTheCauseOfAPassedDeadlineNamesTheLatestFailureAndDoesNotMatchIt(t *testing.T) {
+	options := scheduled
+	s := newSchedule(&options, 0, 0)
+	s, _ = s.next(200*ms, event{kind: failed, err: transport.ErrOutcomeUnknown})
+	s, _ = s.next(210*ms, event{kind: stopped})
+	s, _ = s.next(220*ms, event{kind: failed, err: errors.New("given up by StopRenewing")})
+	s, _ = s.next(900*ms, event{})
+	if want := ErrDeadlinePassed.Error() + "; the latest renewal: " + transport.ErrOutcomeUnknown.Error(); s.cause.Error() != want {
+		t.Errorf("%q, want %q", s.cause, want)
+	}
+	if errors.Is(s.cause, transport.ErrOutcomeUnknown) {
+		t.Error("the cause matches the error of a renewal; a write that was not sent has a known outcome")
+	}
+}
+
+// Whatever fails and however it is spread: from a renewal that fails on, another attempt
+// begins while there is time for a whole one.
+func TestAFailedRenewalIsRepeatedWhileThereIsTimeForAWholeAttempt(t *testing.T) {
+	options := scheduled
+	last := options.deadline(0) - options.GracePeriod - options.RequestTimeout
+	for _, random := range []float64{0, 0.3, 0.7, 0.999} {
+		for _, took := range []time.Duration{0, ms, 40 * ms, 150 * ms} {
+			s := newSchedule(&options, 0, random)
+			var latest time.Duration
+			attempts := 0
+			for now, e := time.Duration(0), (event{}); ; {
+				var next action
+				s, next = s.next(now, e)
+				e = event{}
+				if next.do == finish || s.warned != nil {
+					break
+				}
+				switch next.do {
+				case renew:
+					latest = now
+					attempts++
+					now += took
+					e = event{kind: failed, err: transport.ErrOutcomeUnknown, random: random}
+				case wait:
+					now = next.until
+				}
+			}
+			if latest < last-took {
+				t.Errorf("random %v, attempts of %v: the last of %d attempts began at %v, want not before %v", random, took, attempts, latest, last-took)
+			}
+		}
+	}
+}
+
+func TestABackoffGrowsByHalfToItsLimit(t *testing.T) {
+	b := retryBackoff{first: 20 * ms, longest: 40 * ms}
+	for i, want := range []time.Duration{20 * ms, 30 * ms, 40 * ms, 40 * ms} {
+		if got := b.next(0.5); got != want {
+			t.Errorf("delay %d: %v, want %v", i, got, want)
+		}
+	}
+	b.reset()
+	if least, most := b.next(0), b.next(0.999); least != 10*ms || most < 44*ms || most > 45*ms {
+		t.Errorf("delays after a reset: %v and %v", least, most)
+	}
+}
