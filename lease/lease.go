@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -14,12 +15,13 @@ import (
 )
 
 // Lease is a name in the store and the settings under which this process holds
-// it. It has no state of its own: all that happens is in the tenures that it
-// returns. It is safe for concurrent use.
+// it. What it acquires is in the tenures that it returns, and nothing of them is in the
+// Lease. It is safe for concurrent use.
 type Lease struct {
 	client  *transport.Client
 	name    string
 	options Options
+	last    atomic.Pointer[Holder] // what LastHolder returns; nil: not known
 }
 
 // New returns a lease on name, which is the key in the store. The error says
@@ -50,6 +52,24 @@ type Holder struct {
 	Version hlc.Timestamp
 }
 
+// LastHolder returns the holder of which this Lease heard last while it waited, observed or
+// asked. It does not ask the store, so the answer may be old, and a notification may have
+// been forged: it is for display. It is the zero Holder if the lease was free, if nothing
+// was heard yet, or if this Lease acquired the lease since.
+func (l *Lease) LastHolder() Holder {
+	if last := l.last.Load(); last != nil {
+		return *last
+	}
+	return Holder{}
+}
+
+// heard returns the holder that an entry names, and keeps it for LastHolder.
+func (l *Lease) heard(entry transport.Entry) Holder {
+	holder := holderOf(entry)
+	l.last.Store(&holder)
+	return holder
+}
+
 func holderOf(entry transport.Entry) Holder {
 	if !entry.Exists {
 		return Holder{}
@@ -68,7 +88,7 @@ func (l *Lease) Holder(ctx context.Context) (Holder, error) {
 	if err != nil {
 		return Holder{}, fmt.Errorf("lease: holder of %q: %w", l.name, err)
 	}
-	return holderOf(entry), nil
+	return l.heard(entry), nil
 }
 
 // TryAcquire acquires the lease if it is free. If somebody has it the error is a
@@ -93,10 +113,10 @@ func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 		return tenure, l.acquireError(err)
 	}
 	entry, unread := l.client.Get(ctx, l.name)
-	if unread != nil {
-		entry = transport.Entry{} // it is held all the same
+	held := &HeldError{Lease: l.name} // also if the holder cannot be read
+	if unread == nil {
+		held.Holder = l.heard(entry)
 	}
-	held := &HeldError{Lease: l.name, Holder: holderOf(entry)}
 	if errors.Is(err, transport.ErrOutcomeUnknown) {
 		return nil, l.acquireError(fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, held))
 	}

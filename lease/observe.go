@@ -87,7 +87,7 @@ func (o *observation) ask(ctx context.Context) bool {
 	}
 	o.backoff.reset()
 	o.next = o.asked.Add(l.options.TTL)
-	holder := holderOf(entry)
+	holder := l.heard(entry)
 	if o.heard && o.failure == "" && !o.differs(holder) {
 		return true // a renewal
 	}

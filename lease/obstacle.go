@@ -46,7 +46,7 @@ func (o *obstacle) tell(class string) (news bool) {
 
 // heard notes what the key holds.
 func (o *obstacle) heard(entry transport.Entry) {
-	o.held, o.holder = entry.Exists, holderOf(entry)
+	o.held, o.holder = entry.Exists, o.lease.heard(entry)
 }
 
 // refused notes that another has the lease.

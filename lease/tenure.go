@@ -58,6 +58,7 @@ func (l *Lease) begin(c *candidacy, token hlc.Token, sent time.Duration) (*Tenur
 	if !l.client.Go(t.maintain) {
 		return nil, transport.ErrClosed
 	}
+	l.last.Store(nil)
 	return t, nil
 }
 
