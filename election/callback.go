@@ -2,9 +2,9 @@ package election
 
 import "runtime/debug"
 
-// call runs a function of the user's in a goroutine, which ends with one item on
-// the returned channel, even if the function panics or ends its goroutine. name is
-// what an error calls it.
+// call runs a function of the program in a goroutine. The goroutine ends with one item on
+// the returned channel, even if the function panics or ends its goroutine. A *PanicError
+// calls the function by name.
 func call(name string, function func() error) <-chan error {
 	returned := make(chan error, 1)
 	go func() {
@@ -24,7 +24,7 @@ func call(name string, function func() error) <-chan error {
 
 // What a PanicError calls the functions.
 const (
-	leaderFunction   = "the function of the leader"
+	leaderFunction   = "the leader function"
 	healthFunction   = "the health check"
 	standbyFunction  = "the standby function"
 	observerFunction = "the observer"

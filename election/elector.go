@@ -6,6 +6,7 @@ import (
 	"iter"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/internal/protocol"
@@ -14,39 +15,43 @@ import (
 )
 
 // Elector campaigns for one name. Its methods are safe for concurrent use, but
-// Run runs once at a time.
+// only one call of Run runs at a time.
 type Elector struct {
 	client  *transport.Client
 	lease   *lease.Lease
 	options Options
 
-	mu      sync.Mutex
-	running bool
-	term    *Term // while Active or Draining
+	mu          sync.Mutex
+	running     bool
+	term        *Term         // while Active or Draining
+	tenure      *lease.Tenure // of the term, from its acquisition to its release
+	campaigning bool          // waits for the lease, and so hears of its holder
+	status      Status        // all but the Leader
 
 	onWaiting func(cause error) // of the present Run; only its goroutine uses it
-	barred    atomic.Bool       // something other than a leader keeps this node from the lease
+	blocked   atomic.Bool       // something other than a leader keeps this node from the lease
 }
 
 // New returns an elector that campaigns for name, which is a key in the store.
-// The error says which option makes no sense and which values would do.
+// The error says which option makes no sense and which values would do; it matches
+// fencing.ErrLeaseKey if Options.Claim has a key of the election itself.
 func New(client *transport.Client, name string, options Options) (*Elector, error) {
 	if err := options.complete(); err != nil {
 		return nil, fmt.Errorf("election: %q: %w", name, err)
 	}
 	for _, key := range options.Claim {
-		if key == name || key == name+protocol.BidSuffix {
-			return nil, fmt.Errorf("election: %q: Options.Claim has %q: %w", name, key, fencing.ErrLeaseKey)
+		if key == name || key == name+protocol.FailBackSuffix {
+			return nil, fmt.Errorf("election: Options.Claim has %q: %w", key, fencing.ErrLeaseKey)
 		}
 	}
-	e := &Elector{client: client, options: options}
-	alsoTold := options.Lease.OnWaiting
+	e := &Elector{client: client, options: options, status: Status{Phase: Stopped, Since: time.Now()}}
+	next := options.Lease.OnWaiting
 	options.Lease.OnWaiting = func(cause error) {
 		e.onWaiting(cause)
-		if alsoTold == nil {
+		if next == nil {
 			return
 		}
-		if err := <-call(waitingFunction, func() error { alsoTold(cause); return nil }); err != nil {
+		if err := <-call(waitingFunction, func() error { next(cause); return nil }); err != nil {
 			e.options.Logger.Error("Options.Lease.OnWaiting failed", "error", err)
 		}
 	}
@@ -58,18 +63,20 @@ func New(client *transport.Client, name string, options Options) (*Elector, erro
 }
 
 // Run campaigns, and calls lead whenever this node leads, until ctx ends. Calls
-// of lead do not overlap. lead must return when its context ends; the error that
-// it returns, or its panic as a *PanicError, ends the term and goes to the Observer.
+// of lead do not overlap. lead must return when its context ends. If it returns earlier,
+// the term is over; its error, or its panic as a *PanicError, is part of the cause that the
+// Observer gets.
 //
-// Run returns the cause of ctx's end, or an error that matches transport.ErrClosed or
-// ErrSessionTakenOver if the client is finished, and ErrRunning if it runs already. No
+// Run returns the cause of ctx's end; an error that matches transport.ErrClosed or
+// ErrSessionTakenOver if the client is finished; or ErrRunning if it is running already. No
 // refusal ends it: a campaign that fails is followed by a Standby with that cause, and by
 // another campaign. With OneShot it also returns after a term: the error of lead, or why
 // the term did not start; if the tenure ended before lead returned, it returns why, joined
-// with the error of lead. When it returns, no function of the Options nor lead is
-// running, and the lease is released and the bid withdrawn as far as the store could be
-// reached.
-func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *Term) error) error {
+// with the error of lead.
+//
+// When Run returns, neither lead nor a function of the Options is running. The lease is
+// released and the fail-back request deleted, if the store could be reached.
+func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *Term) error) (err error) {
 	e.mu.Lock()
 	running := e.running
 	e.running = true
@@ -77,39 +84,51 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 	if running {
 		return ErrRunning
 	}
-	defer func() {
-		e.mu.Lock()
-		e.running = false
-		e.mu.Unlock()
-	}()
-	r := &run{Elector: e, lead: lead, monitor: newMonitor(&e.options), bidEnded: make(chan struct{})}
-	close(r.bidEnded)
-	r.observer = announcer{observer: e.options.Observer, logger: e.options.Logger, tasks: &r.tasks}
+	defer func() { e.stopped(err) }()
+	r := &run{Elector: e, lead: lead, monitor: newMonitor(&e.options), failBackEnded: make(chan struct{})}
+	close(r.failBackEnded)
+	r.observer = observerQueue{observer: e.options.Observer, logger: e.options.Logger, tasks: &r.tasks}
 	e.onWaiting = r.onWaiting
 	defer r.tasks.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// The end of the client must end even a node that stays out.
+	// The end of the client ends Run during hold-off too.
 	unlinked := make(chan struct{})
 	if !e.client.Go(func(client context.Context) {
 		defer close(unlinked)
 		select {
 		case <-client.Done():
-			cancel(fmt.Errorf("election: %w", context.Cause(client)))
+			cancel(fmt.Errorf("election: %q: %w", e.lease.Name(), context.Cause(client)))
 		case <-ctx.Done():
 		}
 	}) {
-		return fmt.Errorf("election: %w", transport.ErrClosed)
+		return fmt.Errorf("election: %q: %w", e.lease.Name(), transport.ErrClosed)
 	}
 	r.tasks.Go(func() { <-unlinked })
 	r.tasks.Go(func() { r.monitor.run(ctx) })
 	return r.loop(ctx)
 }
 
+// stopped notes that Run returns, and what.
+func (e *Elector) stopped(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.running = false
+	e.status = Status{Phase: Stopped, Since: time.Now(), Term: e.status.Term, Cause: err}
+}
+
 func (e *Elector) setTerm(term *Term) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.term = term
+}
+
+// holderName is the name under which this node holds the lease.
+func (e *Elector) holderName() string {
+	if name := e.options.Lease.Holder; name != "" {
+		return name
+	}
+	return e.client.ClientID()
 }
 
 // Resign ends the present term, as [Term.Resign] does, and reports whether there
@@ -125,12 +144,13 @@ func (e *Elector) Resign() bool {
 	return true
 }
 
-// Leader asks the store who leads at this moment.
+// Leader asks the store which node leads, and waits for the answer until ctx ends. Status
+// answers at once, from what the node knows. For errors see [lease.Lease.Holder].
 func (e *Elector) Leader(ctx context.Context) (lease.Holder, error) { return e.lease.Holder(ctx) }
 
-// Leaders returns who leads and then each change, with an error where the store cannot
-// be asked, until ctx ends or the client is finished; see [lease.Lease.Observe]. It works
-// whether or not Run runs.
+// Leaders returns the leader and then each change of leader, with an error where the store
+// cannot be asked, until ctx ends or the client is finished; see [lease.Lease.Observe]. It
+// does not need Run.
 func (e *Elector) Leaders(ctx context.Context) iter.Seq2[lease.Holder, error] {
 	return e.lease.Observe(ctx)
 }

@@ -577,7 +577,7 @@ func TestNonsensicalOptionsAreRefused(t *testing.T) {
 			options election.Options
 			want    string
 		}{
-			{"two TTLs", election.Options{TTL: ttl, Lease: lease.Options{TTL: 2 * ttl}}, "set Options.TTL alone"},
+			{"the same TTL twice", election.Options{TTL: ttl, Lease: lease.Options{TTL: ttl}}, "set Options.TTL instead"},
 			{"a negative hold-off", election.Options{HoldOff: -1}, "HoldOff"},
 			{"an acquire delay beside the rank", election.Options{Lease: lease.Options{AcquireDelay: ttl}}, "set Options.Rank"},
 			{"a negative pause between checks", election.Options{HealthEvery: -1}, "HealthEvery"},

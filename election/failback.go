@@ -3,7 +3,6 @@ package election
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -13,95 +12,96 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// bid is what a preferred node says to the leader: that it is fit, and its rank.
-// It stands in the store under the name of the election and bidSuffix, with the
-// lease's TTL, for as long as the node waits. The client id comes first because a
-// strict store wants that of keys under lock prefixes.
-type bid struct {
-	from string // client id
-	rank int
+// failBackRequest asks a leader of a worse rank to hand over. A healthy preferred node keeps
+// it in the store while it waits, with the lease's TTL. Its value begins with the client id,
+// because a strict store wants that for keys under lock prefixes.
+type failBackRequest struct {
+	clientID string
+	rank     int
 }
 
-func (b bid) String() string { return b.from + ":" + strconv.Itoa(b.rank) }
+func (r failBackRequest) String() string { return r.clientID + ":" + strconv.Itoa(r.rank) }
 
-// parseBid reads what a key holds. Anybody may have written it.
-func parseBid(entry transport.Entry) (b bid, ok bool) {
+// parseFailBackRequest reads the value of the key. Any client may have written it.
+func parseFailBackRequest(entry transport.Entry) (r failBackRequest, ok bool) {
 	value := string(entry.Value)
 	colon := strings.LastIndexByte(value, ':')
 	if !entry.Exists || colon < 0 {
-		return bid{}, false
+		return failBackRequest{}, false
 	}
 	rank, err := strconv.Atoi(value[colon+1:])
 	if err != nil || rank < 0 {
-		return bid{}, false
+		return failBackRequest{}, false
 	}
-	return bid{from: value[:colon], rank: rank}, true
+	return failBackRequest{clientID: value[:colon], rank: rank}, true
 }
 
-// holdDown is how long a leader leads before it yields.
+func (e *Elector) failBackKey() string { return e.lease.Name() + protocol.FailBackSuffix }
+
+// holdDown is how long a leader leads before it hands over to a better rank.
 func (e *Elector) holdDown() time.Duration { return max(e.options.FailBackAfter, e.options.TTL) }
 
-// Shares of the TTL, as with the lease, so that a lost refresh does not lose the
-// bid.
+// The request is refreshed and retried as often as the lease by default, so that one lost
+// refresh does not lose it.
 
-func (e *Elector) refreshBidEvery() time.Duration { return e.options.TTL / 3 }
+func (e *Elector) refreshEvery() time.Duration { return e.options.TTL / 3 }
 
 func (e *Elector) requestTimeout() time.Duration { return e.options.TTL / 6 }
 
-func (e *Elector) bidKey() string { return e.lease.Name() + protocol.BidSuffix }
-
-// keepBid bids, once ctx has lasted for FailBackAfter, until ctx ends, and
-// withdraws the bid. It begins when the one before it has ended. A node that could not
-// get the lease if it were free lets its bid run out.
-func (e *Elector) keepBid(ctx context.Context, before <-chan struct{}) {
-	<-before // what that withdraws must not be ours
+// requestFailBack keeps a request in the store, once ctx has lasted for FailBackAfter, and
+// deletes it when ctx ends. It starts when the call before it has ended: the deletion by
+// that one must not delete the new request. While the node could not get the lease even if
+// it were free, the request is not refreshed and expires.
+func (e *Elector) requestFailBack(ctx context.Context, before <-chan struct{}) {
+	<-before
 	if !sleep.For(ctx, e.options.FailBackAfter) {
 		return
 	}
-	own := bid{from: e.client.ClientID(), rank: e.options.Rank}
-	defer e.withdrawBid(context.WithoutCancel(ctx), own)
+	own := failBackRequest{clientID: e.client.ClientID(), rank: e.options.Rank}
+	defer e.withdrawRequest(context.WithoutCancel(ctx), own)
 	for {
-		if !e.barred.Load() {
-			if err := e.placeBid(ctx, own); err != nil && ctx.Err() == nil {
-				e.options.Logger.Warn("a bid for the lead could not be placed", "key", e.bidKey(), "error", err)
+		if !e.blocked.Load() {
+			if err := e.placeRequest(ctx, own); err != nil && ctx.Err() == nil {
+				e.options.Logger.Warn("the fail-back request could not be written", "election", e.lease.Name(), "error", err)
 			}
 		}
-		if !sleep.For(ctx, e.refreshBidEvery()) {
+		if !sleep.For(ctx, e.refreshEvery()) {
 			return
 		}
 	}
 }
 
-// placeBid writes or refreshes a bid. It leaves one of an equal or better rank
-// alone: that does the same for us.
-func (e *Elector) placeBid(ctx context.Context, own bid) error {
+// placeRequest writes or refreshes the request of this node. It leaves a request of an equal
+// or better rank alone, because that has the same effect.
+func (e *Elector) placeRequest(ctx context.Context, own failBackRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, e.requestTimeout())
 	defer cancel()
 	set := func(condition transport.Condition) error {
-		_, err := e.client.Set(ctx, e.bidKey(), []byte(own.String()), transport.SetOptions{Condition: condition, TTL: e.options.TTL})
+		_, err := e.client.Set(ctx, e.failBackKey(), []byte(own.String()), transport.SetOptions{Condition: condition, TTL: e.options.TTL})
 		return err
 	}
 	err := set(transport.IfMissingOrEqual)
 	if !errors.Is(err, transport.ErrConditionFailed) {
 		return err
 	}
-	entry, err := e.client.Get(ctx, e.bidKey())
+	entry, err := e.client.Get(ctx, e.failBackKey())
 	if err != nil {
 		return err
 	}
-	if other, ok := parseBid(entry); ok && other.rank <= own.rank {
+	if other, ok := parseFailBackRequest(entry); ok && other.rank <= own.rank {
 		return nil
 	}
 	return set(transport.Always)
 }
 
-// withdrawBid deletes a bid. One that cannot be deleted is gone after a TTL.
-func (e *Elector) withdrawBid(ctx context.Context, own bid) {
+// withdrawRequest deletes the request of this node. If that fails, the request expires
+// within a TTL.
+func (e *Elector) withdrawRequest(ctx context.Context, own failBackRequest) {
 	ctx, cancel := context.WithTimeout(ctx, e.options.TTL)
 	defer cancel()
 	for {
 		attempt, cancel := context.WithTimeout(ctx, e.requestTimeout())
-		_, err := e.client.VDel(attempt, e.bidKey(), []byte(own.String()), transport.DelOptions{})
+		_, err := e.client.VDel(attempt, e.failBackKey(), []byte(own.String()), transport.DelOptions{})
 		cancel()
 		if !errors.Is(err, transport.ErrOutcomeUnknown) || !sleep.For(ctx, e.requestTimeout()) {
 			return
@@ -109,18 +109,18 @@ func (e *Elector) withdrawBid(ctx context.Context, own bid) {
 	}
 }
 
-// awaitBid waits until a better rank bids for the lead, and this node has led for
-// long enough. It returns nil when ctx ends first.
+// awaitFailBack waits until this node has led for the hold-down and a node of a better rank
+// asks for the lead. It returns nil if ctx ends first.
 //
-// Notifications only say when to look. In case they are lost, it looks once in a
-// TTL, which is as long as a bid stands.
-func (e *Elector) awaitBid(ctx context.Context) *YieldError {
+// A notification only says when to read the key. In case notifications are lost, it reads
+// the key once in a TTL, which is as long as a request stands.
+func (e *Elector) awaitFailBack(ctx context.Context) *YieldError {
 	if !sleep.For(ctx, e.holdDown()) {
 		return nil
 	}
-	watch, err := e.client.Watch(e.bidKey())
+	watch, err := e.client.Watch(e.failBackKey())
 	if err != nil {
-		return nil // the client is closed, and so the term over
+		return nil // the client is closed, so the term is over
 	}
 	defer watch.Close()
 	changes := watch.Changes()
@@ -132,7 +132,7 @@ func (e *Elector) awaitBid(ctx context.Context) *YieldError {
 			return nil
 		case change, open := <-changes:
 			if !open {
-				changes = nil // no watch is granted: the ticker must do
+				changes = nil // the store grants no watch: the ticker must do
 				continue
 			}
 			if _, better := e.better(change.Entry); !better {
@@ -140,28 +140,28 @@ func (e *Elector) awaitBid(ctx context.Context) *YieldError {
 			}
 		case <-check.C:
 		}
-		entry, err := e.readBid(ctx)
-		if err != nil && ctx.Err() == nil {
-			e.options.Logger.Warn("the bids for the lead could not be read", "key", e.bidKey(), "error", err)
-		}
-		if other, better := e.better(entry); better {
-			return &YieldError{To: other.from, Rank: other.rank}
+		if request, better := e.better(e.readRequest(ctx)); better {
+			return &YieldError{To: request.clientID, Rank: request.rank}
 		}
 	}
 }
 
-func (e *Elector) readBid(ctx context.Context) (transport.Entry, error) {
-	ctx, cancel := context.WithTimeout(ctx, e.requestTimeout())
+// readRequest reads the key. A failure is logged and counts as no request.
+func (e *Elector) readRequest(ctx context.Context) transport.Entry {
+	bounded, cancel := context.WithTimeout(ctx, e.requestTimeout())
 	defer cancel()
-	entry, err := e.client.Get(ctx, e.bidKey())
+	entry, err := e.client.Get(bounded, e.failBackKey())
 	if err != nil {
-		return transport.Entry{}, fmt.Errorf("election: %w", err)
+		if ctx.Err() == nil {
+			e.options.Logger.Warn("the fail-back request could not be read", "election", e.lease.Name(), "error", err)
+		}
+		return transport.Entry{}
 	}
-	return entry, nil
+	return entry
 }
 
-// better reports whether a key holds the bid of a better rank than ours.
-func (e *Elector) better(entry transport.Entry) (other bid, better bool) {
-	other, ok := parseBid(entry)
-	return other, ok && other.rank < e.options.Rank
+// better reports whether an entry holds a request of a better rank than ours.
+func (e *Elector) better(entry transport.Entry) (request failBackRequest, better bool) {
+	request, ok := parseFailBackRequest(entry)
+	return request, ok && request.rank < e.options.Rank
 }

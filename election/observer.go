@@ -5,62 +5,62 @@ import (
 	"sync"
 )
 
-// announcer calls the observer with each transition, one at a time and in order, in a
-// goroutine that lasts while any are queued. Its methods are called by one goroutine.
-type announcer struct {
+// observerQueue calls the observer with each transition, one at a time and in order. A
+// goroutine does that while any are queued. One goroutine adds.
+type observerQueue struct {
 	observer func(Transition)
 	logger   *slog.Logger
 	tasks    *sync.WaitGroup // of Run, which waits for the goroutine
 
-	mu      sync.Mutex
-	queue   []announcement // not told yet
-	telling bool           // the goroutine runs
+	mu         sync.Mutex
+	queue      []queuedTransition // the observer has not got them yet
+	delivering bool               // the goroutine runs
 }
 
-type announcement struct {
+type queuedTransition struct {
 	Transition
-	told chan struct{} // closed when the observer has returned
+	delivered chan struct{} // closed when the observer has returned
 }
 
-// tell queues a transition and returns at once; the channel is closed when the observer has
-// returned. A Standby replaces a Standby that is last in the queue, so that the queue stays
+// add queues a transition and returns at once. The channel is closed when the observer has
+// returned. A Standby replaces a Standby at the end of the queue, so the queue stays
 // short however often the cause changes while the observer is slow.
-func (a *announcer) tell(transition Transition) (told <-chan struct{}) {
-	next := announcement{transition, make(chan struct{})}
-	if a.observer == nil {
-		close(next.told)
-		return next.told
+func (q *observerQueue) add(transition Transition) (delivered <-chan struct{}) {
+	next := queuedTransition{transition, make(chan struct{})}
+	if q.observer == nil {
+		close(next.delivered)
+		return next.delivered
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if last := len(a.queue) - 1; last >= 0 && transition.Phase == Standby && a.queue[last].Phase == Standby {
-		a.queue[last].Transition = transition
-		return a.queue[last].told
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if last := len(q.queue) - 1; last >= 0 && transition.Phase == Standby && q.queue[last].Phase == Standby {
+		q.queue[last].Transition = transition
+		return q.queue[last].delivered
 	}
-	a.queue = append(a.queue, next)
-	if !a.telling {
-		a.telling = true
-		a.tasks.Go(a.run)
+	q.queue = append(q.queue, next)
+	if !q.delivering {
+		q.delivering = true
+		q.tasks.Go(q.deliver)
 	}
-	return next.told
+	return next.delivered
 }
 
-// run empties the queue. A panic of the observer is logged.
-func (a *announcer) run() {
+// deliver empties the queue. A panic in the observer is logged.
+func (q *observerQueue) deliver() {
 	for {
-		a.mu.Lock()
-		if len(a.queue) == 0 {
-			a.telling = false
-			a.mu.Unlock()
+		q.mu.Lock()
+		if len(q.queue) == 0 {
+			q.delivering = false
+			q.mu.Unlock()
 			return
 		}
-		next := a.queue[0]
-		a.queue = a.queue[1:]
-		a.mu.Unlock()
-		// In a goroutine of its own, since it could end ours.
-		if err := <-call(observerFunction, func() error { a.observer(next.Transition); return nil }); err != nil {
-			a.logger.Error("the observer failed", "error", err)
+		next := q.queue[0]
+		q.queue = q.queue[1:]
+		q.mu.Unlock()
+		// call runs the observer in a goroutine of its own: the observer could end this one.
+		if err := <-call(observerFunction, func() error { q.observer(next.Transition); return nil }); err != nil {
+			q.logger.Error("the observer failed", "error", err)
 		}
-		close(next.told)
+		close(next.delivered)
 	}
 }

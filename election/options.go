@@ -14,50 +14,52 @@ import (
 // zero takes its default. All candidates of one name should have the same
 // options, but for Rank.
 type Options struct {
-	// TTL is how long the others wait for a leader that is gone; see
-	// lease.Options.TTL. Default 10 s.
+	// TTL is how long the store keeps the lease after the last renewal: how long the
+	// others wait after a crash of the leader. See lease.Options.TTL. Default 10 s.
 	TTL time.Duration
-	// Lease refines the timing of the lease. Its TTL is the TTL above, and its
-	// AcquireDelay comes from Rank. Its OnWaiting is called in addition to the Observer, which
-	// gets the same causes; a panic in it is logged.
+	// Lease has the other options of the lease. New refuses a Lease.TTL and a
+	// Lease.AcquireDelay: they come from the TTL above and from Rank. Lease.OnWaiting is
+	// called in addition to the Observer, which gets the same causes; a panic in it is
+	// logged. If Lease.Logger is nil, the Logger below is used.
 	Lease lease.Options
 	// Claim lists keys that a new leader protects with its token before its
-	// function starts, so that no write of its predecessor can follow.
+	// function starts, so that no write of its predecessor can follow. The key of the
+	// lease is not allowed.
 	Claim []string
 	// HoldOff is how long a node stays out after it ended its own term (it
-	// resigned, was unhealthy or yielded, or its function returned or failed),
-	// so that another gets its turn. It also stays out after any term shorter than TTL,
-	// because what ended it may end the next one, too, and after a campaign that failed.
-	// HoldOff counts from when nothing else keeps the node out, such as bad health. It
-	// doubles, up to eightfold, while terms are shorter than TTL or campaigns fail.
-	// Default TTL/2.
+	// resigned, was unhealthy or handed over, or its function returned or failed),
+	// so that another node gets its turn. A node also stays out after any term shorter
+	// than TTL, because what ended that term may end the next one too, and after a
+	// campaign that failed. HoldOff counts from when nothing else keeps the node out,
+	// such as bad health. It doubles, up to eightfold, while terms are shorter than TTL
+	// or campaigns fail. Default TTL/2.
 	HoldOff time.Duration
 	// OneShot makes Run return after one term, even if that was over before its
 	// function could start.
 	OneShot bool
 
 	// Standby, if set, runs while this node campaigns, to keep it ready: to fill
-	// a cache, say. Its context ends when the lease was acquired, when the node
-	// became unhealthy, or with Run's; then it must return. It may return
+	// a cache, say. Its context ends when this node has the lease, when it becomes
+	// unhealthy, or with Run's context; then Standby must return. It may return
 	// earlier, and is not called again before the next campaign. Its error or
-	// panic is logged, and keeps the node from nothing.
+	// panic is logged and has no other effect.
 	//
-	// The term starts when it has returned, so a slow return costs time without a
+	// The term starts when Standby has returned, so a slow return costs time without a
 	// leader. If it takes longer than a tenure lasts without renewal, the lease is
-	// given back, with ErrNotReady as the cause, and the node stays out until it has
-	// returned, and HoldOff more.
+	// released with ErrNotReady as the cause. The node then stays out until Standby has
+	// returned, and for HoldOff more.
 	Standby func(ctx context.Context) error
 
-	// Health, if set, says whether this node is fit to lead: nil if it is. It is
-	// first called before the first campaign, and then all the time while Run
-	// runs, never twice at once. A node that is not fit does not campaign, and
-	// hands over if it leads. A panic counts as an error.
+	// Health, if set, returns nil if this node can lead, and otherwise why not. It is
+	// called before the first campaign, and then all the time while Run runs, never
+	// twice at once. An unhealthy node does not campaign, and hands over if it leads. A
+	// panic counts as an error.
 	//
-	// Its context ends after HealthTimeout and with Run's. It should return then:
+	// Its context ends after HealthTimeout and with Run's context. It should return then:
 	// Run waits for it, though only after the lease was released.
 	Health func(ctx context.Context) error
 	// HealthEvery is the pause from the end of one call of Health to the next.
-	// Default TTL/3, so that with the default HealthTimeout a sick leader is
+	// Default TTL/3, so that with the default HealthTimeout an unhealthy leader is
 	// found sooner than a dead one.
 	HealthEvery time.Duration
 	// HealthTimeout is how long Health may take before that counts as a failure,
@@ -67,34 +69,34 @@ type Options struct {
 	// one success makes it healthy. Default 1.
 	HealthFailures int
 
-	// Rank says whose turn it is: 0, the default, for a preferred node; a node
-	// of rank n leaves a vacancy to better ones for n × RankDelay.
+	// Rank orders the candidates: 0, the default, is the best. A node of rank n waits
+	// n × RankDelay for better ranks before it takes a lease that is free.
 	Rank int
-	// RankDelay is how long each rank waits for the one before. More than
-	// Lease.Jitter lets the better rank win even if notifications are lost; much
-	// less than that, and the network decides. Default TTL/8.
+	// RankDelay is how much longer each rank waits than the one before. More than
+	// Lease.Jitter lets the better rank win even if notifications are lost; with much
+	// less than that, the network decides. Default TTL/8.
 	RankDelay time.Duration
-	// FailBackAfter is how long this node stands by, healthy without a break,
-	// before it asks a leader of a worse rank to hand over. Zero: it never asks.
-	// It is the hold-down too: a leader does not hand over to a better rank before
-	// it has led for as long itself, and TTL at least. A node that crashed while it
-	// led, and finds its lease still there when it starts, leaves that vacancy to
-	// the others: it stays out for TTL + HoldOff.
+	// FailBackAfter is how long this node waits, healthy without a break, before it asks
+	// a leader of a worse rank to hand over. Zero: it never asks. It is the hold-down
+	// too: a leader does not hand over to a better rank before it has led for as long
+	// itself, and for TTL at least. A node that crashed as the leader, and finds its
+	// lease still in the store when it starts, stays out for TTL + HoldOff, so that
+	// another node takes the lease.
 	FailBackAfter time.Duration
 
-	// Observer is told of each change of phase, one at a time, in order. Run
-	// waits for it, renewals do not. A panic in it is logged.
+	// Observer, if set, gets each change of phase, one at a time, in order. Run
+	// waits for it; renewals do not. A panic in it is logged.
 	//
 	// While this node holds the lease, Run waits for the Observer no longer than the tenure
 	// lasts without renewal. If that passes before the term's function has started, the
 	// lease is released, with ErrNotReady as the cause, and the node stays out until the
-	// Observer has returned, and HoldOff more. If it passes in Draining, the lease is
+	// Observer has returned, and for HoldOff more. If it passes in Draining, the lease is
 	// released and the next campaign waits for the Observer. Of several Standbys that come
 	// while the Observer is busy it gets the latest only. Run waits for it before it
 	// returns.
 	Observer func(Transition)
-	// Logger receives what no caller can; nil keeps silent. Its handler must not block:
-	// what it holds up can cost the lease.
+	// Logger receives what cannot be returned to a caller; nil keeps silent. Its handler
+	// must not block: while it blocks, the lease can be lost.
 	Logger *slog.Logger
 }
 
@@ -107,8 +109,8 @@ const (
 // complete fills in the defaults, and says which option makes no sense and which
 // values would do.
 func (o *Options) complete() error {
-	if o.Lease.TTL != 0 && o.Lease.TTL != o.TTL {
-		return fmt.Errorf("Options.Lease.TTL is %v and Options.TTL %v; set Options.TTL alone", o.Lease.TTL, o.TTL)
+	if o.Lease.TTL != 0 {
+		return fmt.Errorf("Options.Lease.TTL is %v; set Options.TTL instead", o.Lease.TTL)
 	}
 	if o.Lease.AcquireDelay != 0 {
 		return fmt.Errorf("Options.Lease.AcquireDelay is %v; set Options.Rank and Options.RankDelay instead", o.Lease.AcquireDelay)

@@ -22,12 +22,13 @@ type run struct {
 	lead     func(context.Context, *Term) error
 	monitor  *monitor
 	tasks    sync.WaitGroup // what Run waits for
-	observer announcer
-	standby  standby       // the latest
-	bidEnded chan struct{} // closed when nothing is left of the latest bid
+	observer observerQueue
+	standby  standby // the latest
+
+	failBackEnded chan struct{} // closed when the latest fail-back request is deleted
 }
 
-// loop campaigns and leads by turns.
+// loop campaigns and leads in turns.
 func (r *run) loop(ctx context.Context) error {
 	holdOff := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(r.options.HoldOff),
@@ -38,17 +39,17 @@ func (r *run) loop(ctx context.Context) error {
 	)
 	rest := r.afterCrash(ctx) // how long to stay out before the next campaign
 	for ctx.Err() == nil {
-		fit, release, err := r.whileFit(ctx)
+		healthy, release, err := r.awaitHealth(ctx)
 		if err != nil {
 			return err
 		}
-		if !r.stayOut(fit, rest) {
+		if !r.stayOut(healthy, rest) {
 			release()
 			continue // and stay out for as long again once it is healthy
 		}
 		rest = 0
-		t, err := r.campaign(fit)
-		unfit := fit.Err() != nil
+		t, err := r.campaign(healthy)
+		interrupted := healthy.Err() != nil
 		release()
 		switch {
 		case t.acquired && r.options.OneShot:
@@ -57,13 +58,13 @@ func (r *run) loop(ctx context.Context) error {
 			return fmt.Errorf("election: %w", t.ended)
 		case !t.acquired && isTerminal(err):
 			return fmt.Errorf("election: %w", err)
-		case !t.acquired && unfit:
+		case !t.acquired && interrupted:
 			continue
 		case !t.acquired:
-			// Even what looks as if it would last is worth another try: its reason may be
-			// an access rule that is being replaced, or a lease of another elector.
+			// Even a refusal that looks permanent is worth another try: an operator may be
+			// replacing the access rules, or another elector's lease may use the Will.
 			r.options.Logger.Error("the campaign failed and will be repeated", "election", r.lease.Name(), "error", err)
-			r.enter(Standby, err)
+			r.standBy(err)
 		default:
 			// A node whose lease was taken campaigns again at once, unless the term was
 			// short: then what ended it may end the next one, too.
@@ -93,9 +94,9 @@ func isTerminal(err error) bool {
 }
 
 // afterCrash returns how long to stay out because an earlier process of this node
-// died while it led, and its lease is still there. A preferred node that keeps
-// crashing and is restarted within the TTL would otherwise win each vacancy that
-// it causes, and nobody else would ever lead.
+// crashed as the leader, and its lease is still in the store. Otherwise a preferred node
+// that keeps crashing, and is restarted within the TTL, would take the lease again each
+// time, and no other node would ever lead.
 func (r *run) afterCrash(ctx context.Context) time.Duration {
 	if r.options.FailBackAfter == 0 {
 		return 0
@@ -103,61 +104,61 @@ func (r *run) afterCrash(ctx context.Context) time.Duration {
 	look, cancel := context.WithTimeout(ctx, r.requestTimeout())
 	defer cancel()
 	holder, err := r.lease.Holder(look)
-	own := r.options.Lease.Holder
-	if own == "" {
-		own = r.client.ClientID()
-	}
-	if err != nil || holder.Name != own {
+	if err != nil || holder.Name != r.holderName() {
 		return 0
 	}
-	r.enter(Standby, ErrCrashed)
+	r.standBy(ErrCrashed)
 	return r.options.TTL + r.options.HoldOff
 }
 
-// whileFit waits until nothing keeps this node from campaigning, and returns a
-// context that ends with ctx or when the node is not healthy any more. The error
-// is the cause of ctx's end.
-func (r *run) whileFit(ctx context.Context) (fit context.Context, release func(), err error) {
-	period, err := r.monitor.await(ctx, func(cause error) { r.enter(Standby, cause) })
+// awaitHealth waits until the node is healthy, and returns a context that ends with ctx or
+// when the node becomes unhealthy. The error is the cause of ctx's end.
+func (r *run) awaitHealth(ctx context.Context) (healthy context.Context, release func(), err error) {
+	period, err := r.monitor.await(ctx, r.standBy)
 	if err != nil {
 		return nil, nil, err
 	}
-	fit, cancel := context.WithCancelCause(ctx)
+	healthy, cancel := context.WithCancelCause(ctx)
 	unlink := context.AfterFunc(period, func() { cancel(context.Cause(period)) })
-	return fit, func() { unlink(); cancel(nil) }, nil
+	return healthy, func() { unlink(); cancel(nil) }, nil
 }
 
 // stayOut waits for the standby function of an earlier campaign, and then for
 // rest. It reports false as soon as ctx ends.
 func (r *run) stayOut(ctx context.Context, rest time.Duration) bool {
 	if !r.standby.returned() {
-		r.enter(Standby, errStandbyRuns)
+		r.standBy(errStandbyRuns)
 		select {
 		case <-ctx.Done():
 			return false
 		case <-r.standby.done:
 		}
 	}
-	if rest > 0 {
-		return sleep.For(ctx, rest)
+	if rest <= 0 {
+		return ctx.Err() == nil
 	}
-	return ctx.Err() == nil
+	r.setHoldOff(time.Now().Add(rest))
+	defer r.setHoldOff(time.Time{})
+	return sleep.For(ctx, rest)
 }
 
 // campaign waits for the lease and goes through a term. The error is why it did not get
 // the lease, or as with serve.
 func (r *run) campaign(ctx context.Context) (o outcome, err error) {
-	r.enter(Standby, nil)
+	r.standBy(nil)
 	r.standby = r.startStandby(ctx)
 	r.tasks.Go(r.standby.wait)
 	defer r.standby.stop()
-	r.barred.Store(false)
-	stopBid := r.startBid(ctx)
+	r.blocked.Store(false)
+	stopFailBack := r.startFailBack(ctx)
+	r.setTenure(nil, true)
 	tenure, err := r.lease.Acquire(ctx)
-	stopBid()
+	r.setTenure(tenure, false)
+	stopFailBack()
 	if err != nil {
 		return outcome{}, err
 	}
+	defer r.setTenure(nil, false)
 	began := time.Now()
 	taken, err := r.serve(ctx, tenure)
 	o = outcome{acquired: true, lasted: time.Since(began), taken: taken}
@@ -168,24 +169,24 @@ func (r *run) campaign(ctx context.Context) (o outcome, err error) {
 }
 
 // onWaiting is called by Acquire with what keeps the node from the lease, other than
-// another leader. It must not wait for the observer, because Acquire waits for it.
+// another leader. It does not wait for the observer, because Acquire waits for it.
 func (r *run) onWaiting(cause error) {
-	r.barred.Store(cause != nil)
-	r.observer.tell(Transition{Phase: Standby, At: time.Now(), Cause: cause})
+	r.blocked.Store(cause != nil)
+	r.enter(Standby, hlc.Token{}, cause)
 }
 
-// startBid bids until stop is called or ctx ends. It does not wait for the bid to
-// be withdrawn, which must not keep a term from starting.
-func (r *run) startBid(ctx context.Context) (stop context.CancelFunc) {
+// startFailBack asks for the lead until stop is called or ctx ends. Neither waits for the
+// deletion of the request, so that a term can start before that.
+func (r *run) startFailBack(ctx context.Context) (stop context.CancelFunc) {
 	ctx, stop = context.WithCancel(ctx)
 	if r.options.FailBackAfter == 0 {
 		return stop
 	}
-	before, ended := r.bidEnded, make(chan struct{})
-	r.bidEnded = ended
+	before, ended := r.failBackEnded, make(chan struct{})
+	r.failBackEnded = ended
 	r.tasks.Go(func() {
 		defer close(ended)
-		r.keepBid(ctx, before)
+		r.requestFailBack(ctx, before)
 	})
 	return stop
 }
@@ -195,7 +196,7 @@ func (r *run) startBid(ctx context.Context) (stop context.CancelFunc) {
 // returns the error of lead, after why the tenure ended if that came first.
 func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err error) {
 	// The function's context ends with Run's, with the node's health, with the
-	// tenure's, by Resign, or to yield.
+	// tenure, by Resign, or when a preferred node asks for the lead.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	unlink := context.AfterFunc(tenure.Context(), func() { cancel(tenure.Err()) })
@@ -216,7 +217,7 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 	if active {
 		r.setTerm(term)
 		defer r.setTerm(nil)
-		err = r.show(ctx, tenure, Active, token)
+		err = r.enterAndWait(ctx, tenure, Active, token)
 	}
 	if err == nil { // the observer may have taken long, too
 		err = startable(ctx, tenure)
@@ -224,8 +225,8 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 	if err != nil {
 		taken = tenure.Err() != nil
 		err = afterTenure(tenure, err)
-		if active { // as the observer was told, though the function was not called
-			r.tell(Draining, token, err)
+		if active { // the observer got Active, though the function was not called
+			r.enter(Draining, token, err)
 		}
 		r.release(ctx, tenure, token, err)
 		return taken, err
@@ -233,7 +234,7 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 	var yielding sync.WaitGroup
 	if r.options.Rank > 0 {
 		yielding.Go(func() {
-			if yield := r.awaitBid(ctx); yield != nil {
+			if yield := r.awaitFailBack(ctx); yield != nil {
 				cancel(yield)
 			}
 		})
@@ -243,7 +244,7 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 	case err = <-returned:
 		hasReturned = true
 		if _, over := tenure.Token(); over != nil {
-			cancel(tenure.Err()) // as no timer has had time to do: the process stood still
+			cancel(tenure.Err()) // the process stood still, so no timer has done it yet
 		}
 		cancel(errors.Join(ErrReturned, err))
 	case <-ctx.Done():
@@ -253,11 +254,12 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 	taken = cause == tenure.Err()
 	cause = afterTenure(tenure, cause)
 	tenure.StopRenewing()
-	told := r.tell(Draining, token, cause)
+	delivered := r.enter(Draining, token, cause)
 	if !hasReturned {
 		err = r.drain(tenure, returned)
 	}
-	_ = await(context.WithoutCancel(ctx), told, tenure) // late or not, the others wait for the lease
+	// If the observer is late, the lease is released all the same: the others wait for it.
+	_ = awaitObserver(context.WithoutCancel(ctx), delivered, tenure)
 	r.release(ctx, tenure, token, cause)
 	if taken {
 		err = errors.Join(cause, err)
@@ -265,8 +267,8 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 	return taken, err
 }
 
-// afterTenure returns why a term ended. If its tenure is over, that comes first: what else
-// happened came later or followed from it.
+// afterTenure returns why a term ended. If its tenure is over, the cause of that comes first:
+// all else came later or followed from it.
 func afterTenure(tenure *lease.Tenure, cause error) error {
 	if _, err := tenure.Token(); err == nil || errors.Is(cause, tenure.Err()) {
 		return cause
@@ -274,8 +276,8 @@ func afterTenure(tenure *lease.Tenure, cause error) error {
 	return errors.Join(tenure.Err(), cause)
 }
 
-// startable returns why a term must not start any more: what went before it may
-// have taken long. It asks the tenure's clock, since no timer need have fired.
+// startable returns why a term must not start any more, because the steps before it took
+// too long. It asks the tenure's clock: a timer may not have fired yet.
 func startable(ctx context.Context, tenure *lease.Tenure) error {
 	if _, err := tenure.Token(); err != nil {
 		return err
@@ -288,16 +290,16 @@ func (r *run) claim(ctx context.Context, term *Term, token hlc.Token) error {
 	if len(r.options.Claim) == 0 {
 		return nil
 	}
-	if err := r.show(ctx, term.tenure, Claiming, token); err != nil {
+	if err := r.enterAndWait(ctx, term.tenure, Claiming, token); err != nil {
 		return err
 	}
 	_, err := term.guard.ClaimAll(ctx, r.options.Claim...)
 	return err
 }
 
-// drain waits for the function. Nothing can make it return; it is reported when
-// it takes longer than the tenure lasts. Where that ended without notice, it has
-// as long as a notice is by default.
+// drain waits for the function. Nothing can make it return. If it takes longer than the
+// tenure lasts, that is logged. If the tenure ended without a grace period, the function
+// has as long as the grace period is by default.
 func (r *run) drain(tenure *lease.Tenure, returned <-chan error) error {
 	deadline := time.NewTimer(max(tenure.Remaining(), r.options.TTL/10))
 	defer deadline.Stop()
@@ -306,7 +308,7 @@ func (r *run) drain(tenure *lease.Tenure, returned <-chan error) error {
 		return err
 	case <-deadline.C:
 	}
-	r.options.Logger.Error("the function of the leader did not return in time; its writes are refused and another node may lead",
+	r.options.Logger.Error("the leader function did not return in time; its writes are refused and another node may lead",
 		"election", tenure.Name())
 	return <-returned
 }
@@ -324,44 +326,48 @@ func (r *run) release(ctx context.Context, tenure *lease.Tenure, token hlc.Token
 		r.options.Logger.Warn("the lease could not be released", "election", tenure.Name(), "error", err)
 		cause = errors.Join(cause, err)
 	}
-	told := r.tell(Released, token, cause)
+	delivered := r.enter(Released, token, cause)
 	overdue := time.NewTimer(r.options.TTL)
 	defer overdue.Stop()
 	select {
-	case <-told:
+	case <-delivered:
 	case <-overdue.C:
 		r.options.Logger.Error("the observer does not return; this node stays out until it does", "election", tenure.Name())
-		<-told
+		<-delivered
 	}
 }
 
-// tell tells the observer of a new phase, and does not wait for it.
-func (r *run) tell(phase Phase, token hlc.Token, cause error) (told <-chan struct{}) {
-	return r.observer.tell(Transition{Phase: phase, At: time.Now(), Token: token, Cause: cause})
+// enter sets the phase and queues it for the observer. It does not wait for the observer:
+// the channel is closed when that has returned.
+func (r *run) enter(phase Phase, token hlc.Token, cause error) (delivered <-chan struct{}) {
+	transition := Transition{Phase: phase, At: time.Now(), Token: token, Cause: cause}
+	r.setPhase(transition)
+	return r.observer.add(transition)
 }
 
-// enter tells the observer of a new phase without the lease, and waits for it as long as
-// it takes, because no other node needs anything of this one then.
-func (r *run) enter(phase Phase, cause error) { <-r.tell(phase, hlc.Token{}, cause) }
+// standBy enters Standby and waits for the observer as long as it takes. No other node
+// waits for this one then.
+func (r *run) standBy(cause error) { <-r.enter(Standby, hlc.Token{}, cause) }
 
-// show tells the observer of a new phase that comes before the function of the leader, and
-// waits for it. The error says why the term cannot go on.
-func (r *run) show(ctx context.Context, tenure *lease.Tenure, phase Phase, token hlc.Token) error {
-	return await(ctx, r.tell(phase, token, nil), tenure)
+// enterAndWait enters a phase that comes before the leader function, and waits for the
+// observer. The error says why the term cannot go on.
+func (r *run) enterAndWait(ctx context.Context, tenure *lease.Tenure, phase Phase, token hlc.Token) error {
+	return awaitObserver(ctx, r.enter(phase, token, nil), tenure)
 }
 
-// await waits until the observer was told, but no longer than the tenure lasts without a
-// renewal, or until ctx ends: the others wait for this node to lead, or to let them lead.
-func await(ctx context.Context, told <-chan struct{}, tenure *lease.Tenure) error {
+// awaitObserver waits until the observer has returned, but no longer than the tenure lasts
+// without a renewal, or until ctx ends: the other nodes wait for this one to lead, or to
+// release the lease.
+func awaitObserver(ctx context.Context, delivered <-chan struct{}, tenure *lease.Tenure) error {
 	select {
-	case <-told:
+	case <-delivered:
 		return nil
 	default:
 	}
 	patience := time.NewTimer(tenure.Remaining())
 	defer patience.Stop()
 	select {
-	case <-told:
+	case <-delivered:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

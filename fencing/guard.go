@@ -141,7 +141,7 @@ type operation func(ctx context.Context, token hlc.Token, binding transport.Bind
 
 // write is do for an operation that writes or protects the key.
 func (g *Guard) write(ctx context.Context, name, key string, request operation) error {
-	if lease := g.tenure.Name(); key == lease || key == lease+protocol.BidSuffix {
+	if lease := g.tenure.Name(); key == lease || key == lease+protocol.FailBackSuffix {
 		return guardError(name, key, ErrLeaseKey)
 	}
 	return g.do(ctx, name, key, request)

@@ -23,9 +23,9 @@ const InvokeTopic = Service + "/command/invoke"
 // notification: the store disconnects its sender.
 const ReservedPrefix = "clients/" + Service
 
-// BidSuffix follows the name of an election in the key at which preferred nodes bid for
-// the lead.
-const BidSuffix = "/bid"
+// FailBackSuffix follows the name of an election in the key at which a preferred node asks
+// for the lead.
+const FailBackSuffix = "/bid"
 
 const notifyInfix = "/command/notify/"
 

@@ -394,8 +394,10 @@ func (p *process) release(h *holding, tenure *lease.Tenure) {
 
 // elect leads whenever an Elector says so.
 func (p *process) elect() {
+	leaseOptions := p.leaseOptions()
+	leaseOptions.TTL = 0 // an election has its own
 	options := election.Options{
-		TTL: ttl, Lease: p.leaseOptions(), Claim: []string{dataKey}, HoldOff: holdOff, Rank: p.node.rank, RankDelay: rankDelay,
+		TTL: ttl, Lease: leaseOptions, Claim: []string{dataKey}, HoldOff: holdOff, Rank: p.node.rank, RankDelay: rankDelay,
 	}
 	options.Health = func(context.Context) error {
 		if p.node.ill.Load() > 0 {
