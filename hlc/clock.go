@@ -11,21 +11,20 @@ import (
 // defaultMaxSkew is the skew that the protocol allows (docs/protocol.md §1.1 and §3.4).
 const defaultMaxSkew = time.Minute
 
-// ErrSkew is what errors.Is finds in the error of [Clock.Update] when a remote
-// timestamp is too far ahead. The error is a [*SkewError].
+// ErrSkew matches the error of [Clock.Update] for a remote timestamp that is too far
+// ahead. The error is a [*SkewError].
 var ErrSkew = errors.New("hlc: clock skew beyond the limit")
 
-// A SkewError says that [Clock.Update] refused a timestamp because it is too far
-// ahead of this node's physical clock, and by how much. It cannot tell which of the
-// two clocks is wrong.
+// A SkewError says that [Clock.Update] refused a timestamp because it is too far ahead of
+// this node's physical clock. Either of the two clocks may be wrong.
 type SkewError struct {
-	Remote   Timestamp     // what was refused
-	Physical time.Time     // this node's clock as it was used: UTC, in whole milliseconds
+	Remote   Timestamp     // the refused timestamp
+	Physical time.Time     // this node's clock: UTC, in whole milliseconds
 	Ahead    time.Duration // from Physical to Remote.Wall; the largest Duration if it is longer
-	Limit    time.Duration // the MaxSkew of the clock
+	Limit    time.Duration // MaxSkew of the clock
 }
 
-// Error says who is ahead of whom, by how much, and what to do about it.
+// Error says which clock is ahead, by how much, and what to do.
 func (e *SkewError) Error() string {
 	return fmt.Sprintf("hlc: the clock of node %.64q is %v ahead of this node's clock, which reads %s; the limit is %v: "+
 		"synchronize the system clocks of both nodes",
@@ -39,34 +38,33 @@ func (e *SkewError) Is(target error) bool {
 
 // ClockOptions are the settings of a [Clock]. The zero value is ready for use.
 type ClockOptions struct {
-	// Now reads the physical clock; nil means time.Now. It may step back, and
-	// times before 1970 count as 1970. It may be called by several goroutines at
-	// once, and holds up nobody but its caller.
+	// Now reads the physical clock; nil means time.Now. It may step back, and times
+	// before 1970 count as 1970. It is called by several goroutines at once, without a
+	// lock.
 	Now func() time.Time
 
-	// MaxSkew is how far ahead of the physical clock a remote timestamp may be
-	// for Update to accept it, and so how far a peer can push this clock. Zero
-	// means one minute, the limit of the protocol. It cannot be negative.
+	// MaxSkew is how far ahead of the physical clock a remote timestamp may be for
+	// Update to accept it, and so how far a peer can push this clock. Zero means one
+	// minute, the limit of the protocol. It cannot be negative.
 	MaxSkew time.Duration
 }
 
-// A Clock is the hybrid logical clock of one node. It never goes back, whatever
-// the physical clock does. Its methods may be called by several goroutines at once.
+// A Clock is the hybrid logical clock of one node. It never goes back, whatever the
+// physical clock does. It is safe for concurrent use.
 type Clock struct {
 	node    string
 	now     func() time.Time
 	maxSkew time.Duration
 
 	mu   sync.Mutex // not held while now is called: that is the user's code
-	last Timestamp  // has a wall clock and counter of 0 before the first event
+	last Timestamp  // wall clock and counter are 0 before the first event
 }
 
 // NewClock returns the clock of the node with the given id.
 //
-// The id becomes the third field of the text form. It must not be empty, contain a
-// colon or a control character, be longer than 983 bytes or be anything but valid
-// UTF-8. No other node should have it. MQTT client ids, which are a good choice
-// otherwise, may contain colons: replace those.
+// The id is the third field of the text form. It is valid UTF-8 of 1 to 983 bytes without
+// colons and control characters; any other is an error. No other node should have it. An
+// MQTT client id is a good choice, but it may contain colons: replace those.
 func NewClock(node string, options ClockOptions) (*Clock, error) {
 	if fault := nodeFault(node); fault != "" {
 		return nil, fmt.Errorf("hlc: new clock: node %.64q %s", node, fault)
@@ -88,15 +86,14 @@ func NewClock(node string, options ClockOptions) (*Clock, error) {
 	}, nil
 }
 
-// Now returns the timestamp of a local event, or of a message to send. It is
-// greater than every timestamp that Now or Update returned before, and than every
-// one that Update merged. On error, which wraps [ErrCounterOverflow], the clock is
-// unchanged.
+// Now returns the timestamp of a local event, or of a message to send. It is greater than
+// every timestamp that Now or Update returned or merged before. On error, which matches
+// [ErrCounterOverflow], the clock is unchanged.
 func (c *Clock) Now() (Timestamp, error) {
 	wall := c.physical()
 
-	// Another goroutine may have moved the clock past wall by now. That does no
-	// harm: the rule takes the larger of the two, and counts.
+	// Another goroutine may have moved the clock past wall by now. That does no harm:
+	// the rule takes the later of the two and increments the counter.
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	next, err := Tick(c.last, wall)
@@ -107,14 +104,14 @@ func (c *Clock) Now() (Timestamp, error) {
 	return next, nil
 }
 
-// Update takes notice of a timestamp that came from another node, and returns the
-// timestamp of that event: greater than remote and than everything this clock
-// returned before. The zero timestamp makes it the same as Now.
+// Update merges a timestamp that came from another node, and returns the timestamp of its
+// receipt: greater than remote and than every timestamp that this clock returned before.
+// For the zero timestamp it does the same as Now.
 //
-// A remote timestamp more than [ClockOptions.MaxSkew] ahead of the physical clock
-// is refused with a [*SkewError]; one that lies behind, however far, never is. A
-// counter that is too large is an error that wraps [ErrCounterOverflow], as [Merge]
-// describes. On error the clock is unchanged, and remote may still be used as data.
+// It refuses a timestamp more than [ClockOptions.MaxSkew] ahead of the physical clock with
+// a [*SkewError], and never one that is behind. It returns an error that matches
+// [ErrCounterOverflow] for a counter that is too large, as [Merge] describes. On error the
+// clock is unchanged, and remote may still be used as data.
 func (c *Clock) Update(remote Timestamp) (Timestamp, error) {
 	wall := c.physical()
 	if ahead := interval(wall, remote.Wall); ahead > c.maxSkew {
@@ -136,29 +133,13 @@ func (c *Clock) Update(remote Timestamp) (Timestamp, error) {
 	return next, nil
 }
 
-// Last returns the timestamp that Now or Update returned last, or the zero
-// timestamp if there was none.
-func (c *Clock) Last() Timestamp {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.last == (Timestamp{Node: c.node}) {
-		return Timestamp{} // neither rule yields 0:0 after 0:0
-	}
-	return c.last
-}
-
-// Node returns the node id that [NewClock] was given.
-func (c *Clock) Node() string {
-	return c.node
-}
-
 // physical reads the physical clock, in milliseconds since the Unix epoch.
 func (c *Clock) physical() int64 {
 	return max(c.now().UnixMilli(), 0)
 }
 
-// interval returns the time from one wall clock to another, which is never
-// negative: zero if to is not after from, and the largest Duration if it is longer.
+// interval returns the time from one wall clock to another: zero if to is not after from,
+// and at most the largest Duration.
 func interval(from, to int64) time.Duration {
 	const longest = math.MaxInt64 / int64(time.Millisecond)
 	if to <= from {
@@ -168,4 +149,74 @@ func interval(from, to int64) time.Duration {
 		return math.MaxInt64
 	}
 	return time.Duration(to-from) * time.Millisecond
+}
+
+// ErrCounterOverflow matches the errors of [Tick], [Merge] and the methods of [Clock]
+// when the counter would overflow, or when a remote counter is so large that it might
+// soon; see [Merge]. Try again when physical time has passed the wall clock of the last
+// timestamp.
+var ErrCounterOverflow = errors.New("hlc: counter overflow")
+
+// maxRemoteCounter is the lowest remote counter that [Merge] does not adopt. The limit is
+// this package's own: neither the paper nor the protocol has one.
+//
+// Without it a peer could send the current millisecond, or one within the skew limit, with
+// a counter of 2^64-2. The merge would succeed, and then every event of the receiver would
+// fail until its physical clock had passed that millisecond. With it, a receiver that
+// adopted a counter has at least 2^63-1 events left, more than any node can issue in the
+// time.
+//
+// Meanwhile the receiver issues counters above the limit, and its own peers do not adopt
+// those. That costs them the update of a clock and nothing else, so a refused merge is no
+// reason to drop the message that brought the timestamp.
+const maxRemoteCounter uint64 = 1 << 63
+
+// Tick returns the timestamp of the next local event, or of a message to send (HLC
+// section 3). last is the timestamp of the event before; before the first event it has a
+// Node and nothing else. wall is the physical clock in milliseconds since the Unix epoch;
+// a negative one counts as 0.
+//
+// The result has the Node of last and is greater than last, even if wall is behind it. On
+// error, which matches [ErrCounterOverflow], Tick returns last.
+func Tick(last Timestamp, wall int64) (Timestamp, error) {
+	wall = max(last.Wall, wall, 0)
+	if wall > last.Wall {
+		return Timestamp{Wall: wall, Node: last.Node}, nil
+	}
+	return increment(last, wall, last.Counter)
+}
+
+// Merge returns the timestamp of the receipt of remote (HLC section 3). last and wall are
+// those of [Tick]. If remote is the zero timestamp, Merge does the same as Tick.
+//
+// The result has the Node of last and is greater than both last and remote. On error,
+// which matches [ErrCounterOverflow], Merge returns last.
+//
+// Merge adopts the counter of remote if remote has the latest wall clock of the three and
+// last has not reached that counter in the same millisecond. Only then is a counter of
+// 2^63 or more an error. Otherwise the counter has no effect, so an odd timestamp from the
+// past does no harm.
+//
+// Merge adopts any wall clock. [Clock.Update] limits how far ahead it may be.
+func Merge(last, remote Timestamp, wall int64) (Timestamp, error) {
+	wall = max(last.Wall, remote.Wall, wall, 0)
+	switch {
+	case remote.Wall == wall && (last.Wall < wall || last.Counter < remote.Counter):
+		if remote.Counter >= maxRemoteCounter {
+			return last, fmt.Errorf("%w: node %.64q sent counter %d, the limit is %d",
+				ErrCounterOverflow, remote.Node, remote.Counter, maxRemoteCounter)
+		}
+		return increment(last, wall, remote.Counter)
+	case last.Wall == wall:
+		return increment(last, wall, last.Counter)
+	}
+	return Timestamp{Wall: wall, Node: last.Node}, nil
+}
+
+// increment returns the timestamp of last's node that follows counter at wall.
+func increment(last Timestamp, wall int64, counter uint64) (Timestamp, error) {
+	if counter == math.MaxUint64 {
+		return last, fmt.Errorf("%w: no counter is left at wall clock %d", ErrCounterOverflow, wall)
+	}
+	return Timestamp{Wall: wall, Counter: counter + 1, Node: last.Node}, nil
 }

@@ -1,19 +1,17 @@
-// Package hlc provides hybrid logical clocks: timestamps that follow physical
-// time, and that also respect cause and effect when physical clocks disagree.
+// Package hlc provides hybrid logical clocks: timestamps that follow physical time,
+// and that also respect cause and effect when physical clocks disagree.
 //
-// A [Timestamp] is a wall clock reading in milliseconds, a counter, and the id
-// of the node that issued it. The counter tells events apart that fall into the
-// same millisecond, and lets a node whose physical clock is slow, or was set
-// back, still answer a message with a later timestamp than the message
-// carried. The state store uses such timestamps as the versions of its values,
-// and the version of a lock is its fencing token, so their order is what keeps
-// a former leader from overwriting its successor.
+// A [Timestamp] is a wall clock reading in milliseconds, a counter, and the id of the
+// node that issued it. The counter orders events within one millisecond. It also lets a
+// node whose clock is slow, or was set back, answer a message with a later timestamp
+// than the message carried. The state store uses such timestamps as the versions of its
+// values. The version of a lock is the fencing token of its holder, a [Token]: the order
+// of tokens is what keeps a former leader from overwriting its successor.
 //
 // # Use
 //
-// A node has one [Clock]. It asks [Clock.Now] for the timestamp of a local
-// event or of a message to send, and gives each timestamp it receives to
-// [Clock.Update]:
+// A node has one [Clock]. It calls [Clock.Now] for the timestamp of a local event or of
+// a message to send, and passes each timestamp that it receives to [Clock.Update]:
 //
 //	clock, err := hlc.NewClock("gateway-a", hlc.ClockOptions{})
 //	...
@@ -22,42 +20,41 @@
 //	version, err := hlc.Parse(reply)         // what the peer sent back
 //	_, err = clock.Update(version)           // later events are ordered after it
 //
-// Programs that keep their state elsewhere, such as a replicated state machine, or
-// whose clock must be able to go back, use the rules themselves: [Tick] and [Merge]
+// A program that keeps the last timestamp elsewhere, such as a replicated state machine,
+// or whose clock must be able to go back, uses the rules themselves: [Tick] and [Merge]
 // are functions of the last timestamp and the time, and read no clock.
 //
-// The rules are those of Kulkarni et al., "Logical Physical Clocks" (2014), cited
-// below as HLC. The text form and the skew limit of one minute are those of the
-// state store protocol (docs/protocol.md §3).
+// The rules are those of Kulkarni et al., "Logical Physical Clocks" (2014), cited below
+// as HLC. The text form and the skew limit of one minute are those of the state store
+// protocol (docs/protocol.md §3).
 //
 // # What a timestamp does not say
 //
-//   - If one event caused another, its timestamp is the smaller one. The reverse
-//     does not hold: of two unrelated events, the one with the smaller timestamp
-//     may have happened later.
-//   - The wall part is not the physical time at which the event happened. It may
-//     be ahead of the node's physical clock, by as much as [ClockOptions.MaxSkew]
-//     or as far as that clock was set back.
-//   - Timestamps are unique only where node ids are. Two clocks with one id can
-//     issue the same timestamp.
-//   - A Clock lives in memory. After a restart it begins at physical time, which
-//     may be below what the node issued before. Whoever must not go back over
-//     restarts has to store a bound and start above it.
+//   - If one event caused another, its timestamp is lower. The reverse does not hold:
+//     of two unrelated events, the one with the lower timestamp may have happened later.
+//   - The wall part is not the physical time of the event. It may be ahead of the node's
+//     physical clock: by up to [ClockOptions.MaxSkew], or by as much as that clock was
+//     set back.
+//   - Timestamps are unique only if node ids are. Two clocks with the same id can issue
+//     the same timestamp.
+//   - A Clock lives in memory. After a restart it begins at physical time, which may be
+//     below what the node issued before. A node that must not go back over restarts has
+//     to store a bound and start above it.
 //   - A Clock never goes back. A node whose physical clock was an hour ahead for a
 //     moment issues timestamps that are an hour ahead until an hour has passed, and
-//     peers may refuse them. Package transport therefore keeps a clock of its own
-//     for each client, with the same rules: the versions come from the store, so a
-//     client's clock may begin anew.
-//   - Nothing here authenticates a timestamp. A peer may send any it likes; the
-//     limits of Clock bound the damage, as [Merge] and [ErrSkew] describe.
+//     peers may refuse them. A client of package transport therefore has a clock of its
+//     own with the same rules: the store orders the versions, so a client's clock may
+//     go back.
+//   - Nothing here authenticates a timestamp. A peer may send any. The limits of Clock
+//     bound the damage, as [Merge] and [ErrSkew] describe.
 //
 // # Errors
 //
-//	ErrMalformed        the text is no timestamp: its sender has to change
-//	ErrSkew            a peer's timestamp is too far ahead: synchronize the
-//	                    clocks; see *SkewError for the facts
-//	ErrCounterOverflow  the counter is used up for this millisecond: it passes
-//	                    when physical time moves beyond the clock's wall part
+//	ErrMalformed        the text is not a timestamp: correct the sender
+//	ErrSkew             a peer's timestamp is too far ahead: synchronize the clocks;
+//	                    *SkewError has the facts
+//	ErrCounterOverflow  the counter is used up for this millisecond: try again when
+//	                    physical time has passed the clock's wall part
 //
 // An error changes no clock. A timestamp that Update refuses may still be stored,
 // compared and sent back as data: the refusal concerns the local clock only.

@@ -77,11 +77,12 @@ func ExampleClock_Update() {
 	if errors.As(err, &skew) {
 		fmt.Println(skew.Remote.Node, "is", skew.Ahead, "ahead, more than", skew.Limit)
 	}
-	fmt.Println(clock.Last())
+	timestamp, _ = clock.Now()
+	fmt.Println(timestamp)
 	// Output:
 	// 1772366400500:8:gateway-a
 	// gateway-c is 1h0m0s ahead, more than 1m0s
-	// 1772366400500:8:gateway-a
+	// 1772366400500:9:gateway-a
 }
 
 func ExampleMerge() {

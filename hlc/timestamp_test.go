@@ -3,6 +3,7 @@ package hlc
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -107,23 +108,19 @@ func TestAppend(t *testing.T) {
 		name      string
 		timestamp Timestamp
 		plain     string
-		padded    string
 	}{
-		{"the protocol's example", Timestamp{1696374425000, 0, "CLIENT"}, "1696374425000:0:CLIENT", "001696374425000:00000:CLIENT"},
-		{"the epoch", Timestamp{0, 1, "n"}, "0:1:n", "000000000000000:00001:n"},
-		{"numbers as wide as the padding", Timestamp{999999999999999, 99999, "n"}, "999999999999999:99999:n", "999999999999999:99999:n"},
-		{"numbers wider than the padding", Timestamp{1000000000000000, 100000, "n"}, "1000000000000000:100000:n", "1000000000000000:100000:n"},
+		{"the protocol's example", Timestamp{1696374425000, 0, "CLIENT"}, "1696374425000:0:CLIENT"},
+		{"the epoch", Timestamp{0, 1, "n"}, "0:1:n"},
+		{"numbers of 15 and 5 digits", Timestamp{999999999999999, 99999, "n"}, "999999999999999:99999:n"},
+		{"numbers of 16 and 6 digits", Timestamp{1000000000000000, 100000, "n"}, "1000000000000000:100000:n"},
 		{"the largest numbers", Timestamp{math.MaxInt64, math.MaxUint64, "n"},
-			"9223372036854775807:18446744073709551615:n", "9223372036854775807:18446744073709551615:n"},
-		{"the zero value", Timestamp{}, "0:0:", "000000000000000:00000:"},
+			"9223372036854775807:18446744073709551615:n"},
+		{"the zero value", Timestamp{}, "0:0:"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			if got := string(test.timestamp.Append([]byte("ts="))); got != "ts="+test.plain {
 				t.Errorf("Append = %q; want %q", got, "ts="+test.plain)
-			}
-			if got := string(test.timestamp.AppendPadded([]byte("ts="))); got != "ts="+test.padded {
-				t.Errorf("AppendPadded = %q; want %q", got, "ts="+test.padded)
 			}
 			if got := test.timestamp.String(); got != test.plain {
 				t.Errorf("String = %q; want %q", got, test.plain)
@@ -241,7 +238,7 @@ func TestTick(t *testing.T) {
 		{"a time before 1970 counts as 0", Timestamp{0, 0, "a"}, -5, Timestamp{0, 1, "a"}},
 		{"the last counter is reached", Timestamp{100, math.MaxUint64 - 1, "a"}, 100, Timestamp{100, math.MaxUint64, "a"}},
 		{"a full counter does not matter in the next millisecond", Timestamp{100, math.MaxUint64, "a"}, 101, Timestamp{101, 0, "a"}},
-		{"a counter above the remote limit is fine if it is one's own", Timestamp{100, MaxRemoteCounter, "a"}, 100, Timestamp{100, MaxRemoteCounter + 1, "a"}},
+		{"a counter above the remote limit is fine if it is one's own", Timestamp{100, maxRemoteCounter, "a"}, 100, Timestamp{100, maxRemoteCounter + 1, "a"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -283,10 +280,10 @@ func TestMerge(t *testing.T) {
 		{"no timestamp at all, before 1970", Timestamp{0, 0, "a"}, Timestamp{}, -5, Timestamp{0, 1, "a"}},
 		{"a remote wall clock below zero", Timestamp{0, 0, "a"}, Timestamp{-7, 9, "b"}, -9, Timestamp{0, 1, "a"}},
 
-		{"the largest remote counter that is adopted", Timestamp{10, 3, "a"}, Timestamp{12, MaxRemoteCounter - 1, "b"}, 11, Timestamp{12, MaxRemoteCounter, "a"}},
+		{"the largest remote counter that is adopted", Timestamp{10, 3, "a"}, Timestamp{12, maxRemoteCounter - 1, "b"}, 11, Timestamp{12, maxRemoteCounter, "a"}},
 		{"a huge remote counter of the past", Timestamp{12, 3, "a"}, Timestamp{11, full, "b"}, 11, Timestamp{12, 4, "a"}},
 		{"a huge remote counter behind physical time", Timestamp{10, 3, "a"}, Timestamp{11, full, "b"}, 12, Timestamp{12, 0, "a"}},
-		{"a huge remote counter that the last has reached", Timestamp{12, MaxRemoteCounter, "a"}, Timestamp{12, MaxRemoteCounter, "b"}, 11, Timestamp{12, MaxRemoteCounter + 1, "a"}},
+		{"a huge remote counter that the last has reached", Timestamp{12, maxRemoteCounter, "a"}, Timestamp{12, maxRemoteCounter, "b"}, 11, Timestamp{12, maxRemoteCounter + 1, "a"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -342,13 +339,13 @@ func TestInvariant41HugeRemoteCounterIsNotAdopted(t *testing.T) {
 		remote Timestamp
 		wall   int64
 	}{
-		{"the remote is the largest", Timestamp{10, 3, "a"}, Timestamp{12, MaxRemoteCounter, "b"}, 11},
-		{"the remote equals the last", Timestamp{12, 3, "a"}, Timestamp{12, MaxRemoteCounter, "b"}, 11},
-		{"the remote equals physical time", Timestamp{10, 3, "a"}, Timestamp{12, MaxRemoteCounter, "b"}, 12},
+		{"the remote is the largest", Timestamp{10, 3, "a"}, Timestamp{12, maxRemoteCounter, "b"}, 11},
+		{"the remote equals the last", Timestamp{12, 3, "a"}, Timestamp{12, maxRemoteCounter, "b"}, 11},
+		{"the remote equals physical time", Timestamp{10, 3, "a"}, Timestamp{12, maxRemoteCounter, "b"}, 12},
 		{"one short of overflow", Timestamp{10, 3, "a"}, Timestamp{12, math.MaxUint64 - 1, "b"}, 12},
 		{"full", Timestamp{10, 3, "a"}, Timestamp{12, math.MaxUint64, "b"}, 12},
 		{"full at the end of time", Timestamp{10, 3, "a"}, Timestamp{math.MaxInt64, math.MaxUint64, "b"}, 12},
-		{"just above the last, which passed the limit", Timestamp{12, MaxRemoteCounter, "a"}, Timestamp{12, MaxRemoteCounter + 1, "b"}, 12},
+		{"just above the last, which passed the limit", Timestamp{12, maxRemoteCounter, "a"}, Timestamp{12, maxRemoteCounter + 1, "b"}, 12},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -394,7 +391,7 @@ func FuzzParse(f *testing.F) {
 		if got, err := Parse(plain); err != nil || got != parsed {
 			t.Errorf("%q became %q, and that %v, %v", text, plain, got, err)
 		}
-		padded := string(parsed.AppendPadded(nil))
+		padded := fmt.Sprintf("%015d:%05d:%s", parsed.Wall, parsed.Counter, parsed.Node) // as deployed clients do
 		if got, err := Parse(padded); err != nil || got != parsed {
 			t.Errorf("%q became %q, and that %v, %v", text, padded, got, err)
 		}
@@ -419,18 +416,9 @@ func BenchmarkParse(b *testing.B) {
 
 func BenchmarkAppend(b *testing.B) {
 	timestamp := Timestamp{1696374425000, 42, "gateway-a"}
-	b.Run("plain", func(b *testing.B) {
-		b.ReportAllocs()
-		var dst []byte
-		for b.Loop() {
-			dst = timestamp.Append(dst[:0])
-		}
-	})
-	b.Run("padded", func(b *testing.B) {
-		b.ReportAllocs()
-		var dst []byte
-		for b.Loop() {
-			dst = timestamp.AppendPadded(dst[:0])
-		}
-	})
+	b.ReportAllocs()
+	var dst []byte
+	for b.Loop() {
+		dst = timestamp.Append(dst[:0])
+	}
 }
