@@ -1,6 +1,6 @@
-// Package election builds active/standby failover on leases: of all the nodes
-// that campaign under one name, one leads, and another takes over when it dies,
-// is cut off, is not fit to lead any more, or hands over.
+// Package election builds active/standby failover on leases. All nodes that campaign under
+// one name are candidates. One of them leads. Another one takes over when the leader dies,
+// is cut off, becomes unhealthy or hands over.
 //
 //	elector, err := election.New(client, "press-7/active", election.Options{TTL: 2 * time.Second})
 //	…
@@ -8,8 +8,9 @@
 //		return serve(ctx, term.Guard()) // runs while this node leads; stops when ctx ends
 //	})
 //
-// Run waits for leadership, calls the function, and when the term is over waits
-// for the function to return, releases, and campaigns again.
+// Run waits for leadership and calls the function. When the term is over it waits for the
+// function to return, releases the lease, and campaigns again. [Elector.Status] says at any
+// time what the node does, which node leads, and why this one does not.
 //
 // # A term
 //
@@ -18,86 +19,86 @@
 //	 for the    with the      runs       has ended;   is free
 //	 lease      new token                must return
 //
-// A term ends because its tenure ended (see package lease), because Run's context
-// ended, by [Elector.Resign], because the node is unhealthy, because a preferred
-// node asked for the lead, or because the function returned. In each case the
-// function's context ends first, and the lease is released only when the
-// function has returned, so the functions of two nodes do not overlap: unless one
-// of them ignores its context for longer than the tenure lasts. The tenure is not
-// renewed while the function winds up, so it has until the deadline; then the
-// guard refuses its writes and another node may lead.
+// A term ends when its tenure ends (see package lease), when Run's context ends, by
+// [Elector.Resign], when the node becomes unhealthy, when a preferred node asks for the
+// lead, or when the function returns. In each case the function's context ends first, and
+// the lease is released only when the function has returned. So the functions of two nodes
+// do not overlap, unless one of them ignores its context for longer than the tenure lasts.
+// The tenure is not renewed in Draining: the function has until the deadline to return.
+// After that the guard refuses its writes, and another node may lead.
 //
-// Claiming is left out where Options.Claim is empty, and what fails before the
-// function could start goes straight to Released. Options.Standby runs in Standby
-// and must return before anything else happens.
+// Claiming is left out if Options.Claim is empty. A term that fails before the function
+// starts goes straight to Released. Options.Standby runs in Standby and must return before
+// the term starts.
 //
-// A function of yours that does not return cannot keep the others from leading. While this
-// node holds the lease, Run waits for Options.Standby and Options.Observer no longer than
-// the tenure lasts without a renewal, and then releases the lease. It waits for the
-// leader's function as long as it takes, but lets the tenure run out.
+// A function that does not return cannot keep other nodes from leading. While this node
+// holds the lease, Run waits for Options.Standby and Options.Observer no longer than the
+// tenure lasts without a renewal, and then releases the lease. It waits for the leader
+// function as long as that takes, but lets the tenure run out.
 //
 // # Refusals
 //
-// A store or a broker that refuses, a wrong clock or a missing connection does not end Run,
-// because most of that passes. The observer gets a Standby with the cause, the node asks
-// again with a backoff (see package lease), and the observer gets a Standby without a cause
-// when the node only waits for the leader again. A refusal that looks permanent, such as
-// one of a request that the store does not understand, does not end Run either: the
+// A refusal by the store or the broker, a wrong clock or a missing connection does not end
+// Run, because most of these pass. The Observer gets a Standby with the cause, and the node
+// asks again with a backoff (see package lease). When the node only waits for the leader
+// again, the Observer gets a Standby without a cause. A refusal that looks permanent, such
+// as that of a request which the store does not understand, does not end Run either: the
 // campaign fails, and the next one follows after HoldOff, which doubles up to eightfold.
-// Watch Transition.Cause, or [Elector.Leaders], rather than the end of Run.
+// So watch Transition.Cause, Status or [Elector.Leaders], rather than the end of Run.
 //
 // # Health
 //
 // Options.Health is called on a schedule of its own, never twice at once, and for
-// the first time before the first campaign. Between a failure (an error, a panic,
-// or HealthTimeout passing) and the next success the node neither leads nor
-// campaigns: a leader drains and hands over with one request, a standby takes its
-// candidacy back. A leader that is healthy again stays out for HoldOff more, so
-// that one which is well only while it does nothing leaves others their turn.
+// the first time before the first campaign. After a failure (an error, a panic, or
+// HealthTimeout passing) the node is unhealthy until the next success. An unhealthy node
+// neither leads nor campaigns: a leader drains and hands over with one request, a standby
+// stops campaigning. A leader that is healthy again stays out for HoldOff more, so that a
+// node which is healthy only while it does nothing leaves others their turn.
 //
-// A check that hangs delays nothing but the end of Run, which waits for it.
+// A check that does not return delays nothing but the end of Run.
 //
 // # Preferred nodes
 //
-// A candidate of rank n leaves a vacancy to better ranks for n × RankDelay. That
-// is a courtesy among waiters, with nothing at the store behind it: ranks decide
-// who leads, never whether two do.
+// A candidate of rank n waits n × RankDelay for better ranks before it takes a lease that
+// is free. The store knows nothing of ranks: they decide which node leads, never whether
+// two do.
 //
-// With FailBackAfter a preferred node also gets the lead back from a worse one.
-// The scheme needs no more of the store than the lease does:
+// With FailBackAfter a preferred node also gets the lead back from a worse one. That needs
+// no more of the store than the lease does:
 //
-//   - A node that has waited for FailBackAfter, healthy without a break, bids: it
-//     sets the key "<name>/bid" to "<client id>:<rank>", with the lease's TTL,
-//     refreshes that while it waits, and deletes it when it leads, ends or turns
-//     unhealthy. It need not know who leads. A better bid is left standing. While
-//     something other than a leader keeps the node from the lease it does not bid.
+//   - A node that has waited for FailBackAfter, healthy without a break, asks for the lead:
+//     it sets the key "<name>/bid" to "<client id>:<rank>", with the lease's TTL. It
+//     refreshes this fail-back request while it waits, and deletes it when it leads, ends
+//     or becomes unhealthy. It need not know which node leads. It leaves the request of a
+//     better rank alone. While something other than a leader keeps it from the lease, it
+//     does not ask.
 //   - A leader of a rank other than 0 watches that key once it has led for
-//     FailBackAfter, and for TTL at least. A bid of a better rank, confirmed by a
+//     FailBackAfter, and for TTL at least. A request of a better rank, confirmed by a
 //     GET, ends its term with a [*YieldError]. Then its hold-off and its rank keep
-//     it out while the other takes over. Where notifications are lost it sees the
-//     bid within a TTL.
+//     it out while the other node takes over. If notifications are lost, it sees the
+//     request within a TTL.
 //
 // Both waits hold the lead down: however often a preferred node crashes, fails or
-// turns unhealthy, a node leads for FailBackAfter before it hands over to another.
-// One that crashed as the leader and comes back before its old lease expired
-// leaves that vacancy to others. A store with access rules must allow the
-// candidates to read, set and delete the key for bids; without that there is no
+// becomes unhealthy, a node leads for FailBackAfter before it hands over to another one.
+// A node that crashed as the leader and comes back before its old lease expired stays out,
+// so that another node takes the lease. If the store has access rules, they must allow the
+// candidates to read, set and delete the key of the request. Otherwise there is no
 // fail-back, and all else works.
 //
-// What rank cannot promise: that the best node leads. A vacancy goes to whoever
-// reaches the store, so a preferred node that is cut off, slow, or deaf to
-// notifications for longer than RankDelay loses it; and without FailBackAfter
-// nothing is done about that, nor does a preferred node that crashes and is
-// restarted within the TTL leave its vacancy to others. Who may write the key for
-// bids can make a leader hand over once in a hold-down.
+// Ranks do not promise that the best node leads. A free lease goes to the first node that
+// reaches the store. A preferred node that is cut off, slow, or without notifications for
+// longer than RankDelay loses it, and without FailBackAfter does not get it back. Without
+// FailBackAfter a preferred node that crashes, and is restarted within the TTL, takes the
+// lease again each time. A client that may write the key of the request can make a leader
+// hand over once in a hold-down.
 //
 // # What is guaranteed, and what is not
 //
 // With a live store and a dead leader some candidate leads within TTL and jitter,
 // and the delay of its rank; after a clean hand-over within a round trip or two
-// and that delay. Two nodes can believe that they lead at the same time only when
-// one is stopped, or its clock is wrong, by more than the lease's margin between
-// looking and acting. Writes through [Term.Guard] are safe even then.
+// and that delay. Two nodes can believe that they lead at the same time only if
+// one of them stands still, or its clock is wrong, by more than the lease's margin between
+// a check and the action. Writes through [Term.Guard] are safe even then.
 //
 // # When something fails
 //
@@ -108,7 +109,7 @@
 //	Resign                              ErrResigned               drains, releases; stays out for HoldOff
 //	the health check fails              ErrUnhealthy, its error   drains, releases; stays out until it
 //	                                                              succeeds, and HoldOff more
-//	a preferred node bids               ErrYielded (*YieldError)  drains, releases; stays out for HoldOff
+//	a preferred node asks for the lead  ErrYielded (*YieldError)  drains, releases; stays out for HoldOff
 //	a claim fails                       its error                 releases; stays out for HoldOff
 //	the standby function fails          –                         is logged; campaigns on
 //	the standby function does not       ErrNotReady               releases; stays out until it has

@@ -5,24 +5,22 @@ import (
 	"fmt"
 )
 
-// Why a term ended, or a node stays out. Test the cause of a context, or
-// Transition.Cause, with errors.Is; it can also be one of package lease.
+// Why a term ended, or why a node stays out. Test the cause of a context,
+// Transition.Cause or Status.Cause with errors.Is; it can also be one of package lease.
 var (
-	// ErrResigned is why a term ended that was resigned.
+	// ErrResigned: the term ended by Resign.
 	ErrResigned = errors.New("resigned")
-	// ErrReturned is why a term ended whose function returned by itself.
-	ErrReturned = errors.New("the function of the leader returned")
-	// ErrUnhealthy is why a term ended, or why a node does not campaign, whose
-	// health check fails. The check's error is part of the cause.
+	// ErrReturned: the term ended because its function returned by itself.
+	ErrReturned = errors.New("the leader function returned")
+	// ErrUnhealthy: the health check fails. The cause matches the error of the check too.
 	ErrUnhealthy = errors.New("unhealthy")
 	// ErrYielded is what a [*YieldError] matches.
 	ErrYielded = errors.New("yielded to a preferred node")
-	// ErrCrashed is why a node with Options.FailBackAfter does not campaign when it
-	// starts: the lease is held in its own name, by the process before it (or by
-	// another of that name).
+	// ErrCrashed: a node with Options.FailBackAfter does not campaign yet after it started,
+	// because its predecessor, or another process of its name, still holds the lease.
 	ErrCrashed = errors.New("the process before this one ended without releasing the lease")
-	// ErrNotReady is why a node gave the lease back, or does not campaign, whose
-	// Options.Standby or Options.Observer does not return. The text says which.
+	// ErrNotReady: the node released the lease, or does not campaign, because
+	// Options.Standby or Options.Observer has not returned. The text says which.
 	ErrNotReady = errors.New("not ready to lead")
 )
 
@@ -31,13 +29,12 @@ var (
 	errObserverRuns = fmt.Errorf("%w: the observer has not returned", ErrNotReady)
 )
 
-// ErrRunning is what Run returns while another Run of the same Elector is under
-// way.
+// ErrRunning is what Run returns while another call of Run of the same Elector is running.
 var ErrRunning = errors.New("election: this elector is running already")
 
 // YieldError is why a term ended whose leader handed over to a preferred node.
 type YieldError struct {
-	// To is the client id of the node that asked.
+	// To is the client id of the preferred node.
 	To string
 	// Rank is that node's rank.
 	Rank int
@@ -49,14 +46,14 @@ func (e *YieldError) Error() string { return fmt.Sprintf("yielded to %q of rank 
 // Is matches ErrYielded.
 func (e *YieldError) Is(target error) bool { return target == ErrYielded }
 
-// PanicError is the error of a function that panicked. It counts like an error
-// that the function returned.
+// PanicError is the error of a function that panicked or called runtime.Goexit. It has the
+// same effect as an error that the function returns.
 type PanicError struct {
-	// Function says which function it was, in words.
+	// Function is the name of the function in words, such as "the health check".
 	Function string
-	// Value is what was given to panic; nil for a call of runtime.Goexit.
+	// Value is the argument of panic; nil for a call of runtime.Goexit.
 	Value any
-	// Stack is the stack of the panic, for people.
+	// Stack is the stack of the panic, as debug.Stack formats it.
 	Stack []byte
 }
 

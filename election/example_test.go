@@ -56,8 +56,8 @@ func Example() {
 	// stopped: true
 }
 
-// A node whose health check fails hands over, whatever its function is doing, and
-// stays out until it is fit again.
+// A node whose health check fails hands over, whatever its function does, and
+// stays out until the check succeeds again.
 func ExampleOptions_health() {
 	store, err := transporttest.NewStore(statestore.Options{})
 	if err != nil {
@@ -84,7 +84,7 @@ func ExampleOptions_health() {
 		Observer: func(t election.Transition) {
 			fmt.Println(t.Phase, t.Cause)
 			if t.Phase == election.Standby && t.Cause != nil {
-				stop() // a program would wait until it is fit again
+				stop() // a program would wait until it is healthy again
 			}
 		},
 	})
@@ -104,11 +104,11 @@ func ExampleOptions_health() {
 	// standby unhealthy: the drive does not answer
 }
 
-// A stand-in that is told to whom it handed over.
+// The observer of a node of a worse rank reports to which node it handed over.
 func ExampleYieldError() {
 	options := election.Options{
 		Rank:          1,               // the preferred node has 0, and otherwise the same options
-		FailBackAfter: 5 * time.Minute, // it gets the lead back when it has been well for so long
+		FailBackAfter: 5 * time.Minute, // it gets the lead back when it was healthy for so long
 		Observer: func(t election.Transition) {
 			var yield *election.YieldError
 			if t.Phase == election.Released && errors.As(t.Cause, &yield) {
@@ -116,11 +116,45 @@ func ExampleYieldError() {
 			}
 		},
 	}
-	// What an elector with these options would say in the end:
+	// What an elector with these options reports in the end:
 	options.Observer(election.Transition{
 		Phase: election.Released,
 		Cause: &election.YieldError{To: "gateway-a", Rank: 0},
 	})
 	// Output:
 	// handed over to gateway-a, of rank 0
+}
+
+// A status page, a metric or a log line asks for the status at any time.
+func ExampleElector_Status() {
+	store, err := transporttest.NewStore(statestore.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	client, err := transport.NewClient(store.Connect("gateway-a"), transport.ClientOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	elector, err := election.New(client, "press-7/active", election.Options{TTL: 2 * time.Second})
+	if err != nil {
+		log.Fatal(err)
+	}
+	show := func() {
+		s := elector.Status()
+		fmt.Printf("%v, term %d, leader %q, cause %v\n", s.Phase, s.Term, s.Leader, s.Cause)
+	}
+	show()
+	ctx, stop := context.WithCancel(context.Background())
+	_ = elector.Run(ctx, func(ctx context.Context, term *election.Term) error {
+		show()
+		stop() // a program would work here until ctx ends
+		return nil
+	})
+	show()
+	// Output:
+	// stopped, term 0, leader "", cause <nil>
+	// active, term 1, leader "gateway-a", cause <nil>
+	// stopped, term 1, leader "", cause context canceled
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/tenurelock/tenure/internal/sleep"
 )
 
-// monitor calls the health check on its own schedule, and tells healthy periods
-// from the others. Whatever this node does in a healthy period, campaigning or
-// leading, runs under the period's context.
+// monitor calls the health check on its own schedule, and divides time into healthy and
+// unhealthy periods. What this node does in a healthy period, campaigning or leading, runs
+// under the context of the period.
 type monitor struct {
 	check    func(context.Context) error
 	every    time.Duration
@@ -23,12 +23,12 @@ type monitor struct {
 	mu      sync.Mutex
 	period  context.Context         // the present healthy period; nil while there is none
 	end     context.CancelCauseFunc // of period
-	cause   error                   // why there is none; nil before the first verdict
+	cause   error                   // why there is none; nil before the first result
 	failed  int                     // checks in a row
-	changed chan struct{}           // closed when period begins or ends, and at the first verdict
+	changed chan struct{}           // closed when period begins or ends, and at the first result
 }
 
-// newMonitor returns a monitor that somebody must run.
+// newMonitor returns a monitor. Its method run does the checks.
 func newMonitor(options *Options) *monitor {
 	return &monitor{
 		check:    options.Health,
@@ -40,14 +40,14 @@ func newMonitor(options *Options) *monitor {
 	}
 }
 
-// await returns the present healthy period, a context that ends with a cause
-// which matches ErrUnhealthy. If there is none it waits for the next; once it is
-// known why, it tells waiting. The error is the cause of ctx's end.
+// await returns the present healthy period: a context that ends with a cause which matches
+// ErrUnhealthy. If there is none it waits for the next, and calls waiting once with the
+// reason when that is known. The error is the cause of ctx's end.
 func (m *monitor) await(ctx context.Context, waiting func(cause error)) (context.Context, error) {
 	if m.check == nil {
 		return context.Background(), nil // healthy for ever
 	}
-	told := false
+	reported := false
 	for {
 		m.mu.Lock()
 		period, cause, changed := m.period, m.cause, m.changed
@@ -55,8 +55,8 @@ func (m *monitor) await(ctx context.Context, waiting func(cause error)) (context
 		if period != nil {
 			return period, nil
 		}
-		if cause != nil && !told {
-			told = true
+		if cause != nil && !reported {
+			reported = true
 			waiting(cause)
 		}
 		select {
@@ -80,8 +80,8 @@ func (m *monitor) run(ctx context.Context) {
 	}
 }
 
-// checkOnce calls the check and reports the verdict, when the time is over at the
-// latest. It returns when the check has returned, since two must not overlap.
+// checkOnce calls the check and reports the result, or a failure each time that the timeout
+// passes. It returns when the check has returned, so that two calls do not overlap.
 func (m *monitor) checkOnce(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, m.timeout)
 	defer cancel()
@@ -91,14 +91,14 @@ func (m *monitor) checkOnce(ctx context.Context) {
 	for late := false; ; {
 		select {
 		case err := <-returned:
-			// What a late check says is about a time long past.
+			// The result of a late check is about the past.
 			if !late && ctx.Err() == nil {
 				m.report(err)
 			}
 			return
 		case <-overdue.C:
 			if ctx.Err() != nil {
-				m.logger.Error("the end of the campaign waits for the health check, which does not return")
+				m.logger.Error("Run has to end, and waits for the health check, which does not return")
 			} else {
 				m.report(fmt.Errorf("the health check has not returned in %v: %w", m.timeout, context.DeadlineExceeded))
 			}
@@ -108,9 +108,9 @@ func (m *monitor) checkOnce(ctx context.Context) {
 	}
 }
 
-// report draws the conclusions of one verdict.
+// report takes the result of one check: a period may begin or end.
 func (m *monitor) report(err error) {
-	if err != nil { // after the conclusions, which must not wait for a logger
+	if err != nil { // deferred, because the end of a period must not wait for a logger
 		defer m.logger.Warn("the health check failed", "error", err)
 	}
 	m.mu.Lock()

@@ -14,8 +14,7 @@ type standby struct {
 	done   chan struct{} // closed when the function has returned; nil if it was not called
 }
 
-// startStandby calls Options.Standby, if there is one. Whoever starts it stops it
-// and waits.
+// startStandby calls Options.Standby, if there is one. The caller must call stop and wait.
 func (e *Elector) startStandby(ctx context.Context) standby {
 	if e.options.Standby == nil {
 		return standby{}
@@ -27,7 +26,7 @@ func (e *Elector) startStandby(ctx context.Context) standby {
 		defer close(s.done)
 		err := <-returned
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-			return // it did what it was asked to
+			return // it returned because its context ended
 		}
 		if err != nil {
 			e.options.Logger.Error("the standby function failed", "election", e.lease.Name(), "error", err)
@@ -36,7 +35,7 @@ func (e *Elector) startStandby(ctx context.Context) standby {
 	return s
 }
 
-// stop asks the function to return.
+// stop ends the context of the function.
 func (s standby) stop() {
 	if s.cancel != nil {
 		s.cancel()
@@ -63,11 +62,11 @@ func (s standby) returned() bool {
 	}
 }
 
-// finish stops the function and waits for it, because a term is to start. ctx ends
-// with the tenure. The error says why the term cannot start.
+// finish stops the function and waits for it before a term starts. ctx ends with the tenure.
+// The error says why the term cannot start.
 //
-// The tenure renews itself meanwhile. So there has to be an end: a node that
-// neither leads nor lets others lead would be worse than a dead one.
+// The tenure is renewed meanwhile, so the wait is bounded: a node that neither leads nor
+// releases the lease would be worse than a dead one.
 func (s standby) finish(ctx context.Context, tenure *lease.Tenure) error {
 	s.stop()
 	if !s.returned() {

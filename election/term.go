@@ -16,17 +16,17 @@ type Term struct {
 }
 
 // Guard returns the guard through which to write: it attaches the term's token
-// and refuses once the term cannot be said to last any more.
+// and refuses to write once the tenure is over.
 func (t *Term) Guard() *fencing.Guard { return t.guard }
 
-// Tenure returns the holding of the lease on which the term rests.
+// Tenure returns the tenure of the term: this holding of the lease.
 func (t *Term) Tenure() *lease.Tenure { return t.tenure }
 
 // Token returns the fencing token, for resources outside the store. Like
-// [lease.Tenure.Token] it fails once the tenure is over.
+// [lease.Tenure.Token] it never blocks, and fails once the tenure is over.
 func (t *Term) Token() (hlc.Token, error) { return t.tenure.Token() }
 
 // Resign ends the term: the context of the function ends with ErrResigned, and
-// when the function has returned the lease goes to another candidate. It does
-// not wait for that.
+// when the function has returned the lease is released. This node then stays out for its
+// hold-off. Resign does not wait for any of that.
 func (t *Term) Resign() { t.cancel(ErrResigned) }
