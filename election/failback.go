@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/keywatch"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
@@ -118,21 +119,20 @@ func (e *Elector) awaitFailBack(ctx context.Context) *YieldError {
 	if !sleep.For(ctx, e.holdDown()) {
 		return nil
 	}
-	watch, err := e.client.Watch(e.failBackKey())
-	if err != nil {
+	key := keywatch.New(e.client, e.failBackKey(), 0)
+	defer key.Close()
+	if key.Start() != nil {
 		return nil // the client is closed, so the term is over
 	}
-	defer watch.Close()
-	changes := watch.Changes()
 	check := time.NewTicker(e.options.TTL)
 	defer check.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case change, open := <-changes:
+		case change, open := <-key.Changes():
 			if !open {
-				changes = nil // the store grants no watch: the ticker must do
+				_ = key.Ended() // the store grants no watch: the ticker must do
 				continue
 			}
 			if _, better := e.better(change.Entry); !better {

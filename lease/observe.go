@@ -6,6 +6,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/keywatch"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -24,8 +25,13 @@ import (
 // The store is asked at most once in Options.RetryAfter, however many notifications come.
 func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 	return func(yield func(Holder, error) bool) {
-		o := &observation{lease: l, yield: yield, backoff: l.options.retryBackoff(l.options.Jitter)}
-		defer o.stopWatching()
+		o := &observation{
+			lease:   l,
+			yield:   yield,
+			key:     keywatch.New(l.client, l.name, 0),
+			backoff: l.options.retryBackoff(l.options.Jitter),
+		}
+		defer o.key.Close()
 		if !o.ask(ctx) {
 			return
 		}
@@ -39,7 +45,7 @@ func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 			case <-replaced:
 				o.next = time.Now() // what was known is about another store
 			case <-next.C:
-			case change, open := <-o.changes:
+			case change, open := <-o.key.Changes():
 				o.hear(change.Entry, open)
 			}
 			if !time.Now().Before(o.next) && !o.ask(ctx) {
@@ -52,10 +58,9 @@ func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 
 // observation is one run of Observe. It has one goroutine.
 type observation struct {
-	lease   *Lease
-	yield   func(Holder, error) bool
-	watch   *transport.Watch
-	changes <-chan transport.Change // of watch; nil if there is none, or it has ended
+	lease *Lease
+	yield func(Holder, error) bool
+	key   *keywatch.Watch
 
 	known   Holder
 	heard   bool         // known was an answer
@@ -68,7 +73,7 @@ type observation struct {
 // ask asks the store, and reports whether to go on.
 func (o *observation) ask(ctx context.Context) bool {
 	l := o.lease
-	o.watchKey() // before the answer, so that no change falls between the two
+	_ = o.key.Start() // before the answer, so that no change falls between the two
 	o.asked = time.Now()
 	attempt, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
 	entry, err := l.client.Get(attempt, l.name)
@@ -99,10 +104,9 @@ func (o *observation) ask(ctx context.Context) bool {
 // While the store does not answer it is none, or a flood of them would defeat the backoff.
 func (o *observation) hear(entry transport.Entry, open bool) {
 	switch {
-	case !open && isTerminal(o.watch.Err()):
-		o.changes, o.next = nil, time.Now() // the answer will say so
-	case !open:
-		o.changes = nil // no watch is granted, for now
+	case !open && isTerminal(o.key.Ended()):
+		o.next = time.Now() // the answer will say so
+	case !open: // no watch is granted, for now
 	case o.failure == "" && o.differs(holderOf(entry)):
 		if at := o.asked.Add(o.lease.options.RetryAfter); at.Before(o.next) {
 			o.next = at
@@ -112,21 +116,4 @@ func (o *observation) hear(entry transport.Entry, open bool) {
 
 func (o *observation) differs(holder Holder) bool {
 	return holder.Held != o.known.Held || holder.Value != o.known.Value
-}
-
-// watchKey asks for notifications, unless they come already.
-func (o *observation) watchKey() {
-	if o.changes != nil {
-		return
-	}
-	if watch, err := o.lease.client.Watch(o.lease.name); err == nil { // else the client is closed
-		o.stopWatching()
-		o.watch, o.changes = watch, watch.Changes()
-	}
-}
-
-func (o *observation) stopWatching() {
-	if o.watch != nil {
-		o.watch.Close()
-	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/keywatch"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -15,13 +16,8 @@ import (
 func (t *Tenure) maintain(client context.Context) {
 	defer close(t.idle)
 	defer t.withdraw()
-	var key *transport.Watch // nil while the key is not watched
-	defer func() {
-		if key != nil {
-			key.Close()
-		}
-	}()
-	var changes <-chan transport.Change
+	key := keywatch.New(t.lease.client, t.lease.name, 0)
+	defer key.Close()
 	timer := time.NewTimer(t.lease.options.TTL)
 	defer timer.Stop()
 	for e := (event{}); ; {
@@ -31,9 +27,7 @@ func (t *Tenure) maintain(client context.Context) {
 		case finish:
 			return
 		case watch:
-			if key, _ = t.lease.client.Watch(t.lease.name); key != nil { // else the client is closed
-				changes = key.Changes()
-			}
+			_ = key.Start() // if the client is closed, so is the context
 		case confirm:
 			e = t.confirm(next.until)
 		case renew:
@@ -42,11 +36,10 @@ func (t *Tenure) maintain(client context.Context) {
 			timer.Reset(next.until - t.lease.options.Clock())
 			select {
 			case <-timer.C:
-			case change, open := <-changes:
+			case change, open := <-key.Changes():
 				if !open {
 					t.lease.options.Logger.Warn("cannot watch the key of the lease; that it was deleted will be noticed late or never",
-						"lease", t.lease.name, "error", key.Err())
-					changes = nil
+						"lease", t.lease.name, "error", key.Ended())
 				} else if !t.isOurs(change.Entry) {
 					e = event{kind: doubted}
 				}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/keywatch"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
@@ -23,12 +24,10 @@ import (
 // long for another to take it, then try. The look comes when a try would have
 // come, so AcquireDelay is added to every delay once, never more.
 type waiter struct {
-	lease   *Lease
-	why     *obstacle
-	watch   *transport.Watch
-	watched time.Time               // when watch began
-	changes <-chan transport.Change // of watch; nil once that has ended
-	timer   *time.Timer
+	lease *Lease
+	why   *obstacle
+	key   *keywatch.Watch
+	timer *time.Timer
 
 	seen   hlc.Timestamp // the holder's latest version known
 	hinted bool          // a notification said that the lease is free
@@ -37,18 +36,15 @@ type waiter struct {
 }
 
 func (l *Lease) newWaiter(why *obstacle, seen hlc.Timestamp) (*waiter, error) {
-	watch, err := l.client.Watch(l.name)
-	if err != nil {
-		return nil, err
-	}
 	w := &waiter{
-		lease:   l,
-		why:     why,
-		watch:   watch,
-		watched: time.Now(),
-		changes: watch.Changes(),
-		timer:   time.NewTimer(l.expiry()),
-		seen:    seen,
+		lease: l,
+		why:   why,
+		key:   keywatch.New(l.client, l.name, l.options.TTL), // the reason for a refusal may pass
+		timer: time.NewTimer(l.expiry()),
+		seen:  seen,
+	}
+	if err := w.key.Start(); err != nil {
+		return nil, err
 	}
 	if l.options.AcquireDelay > 0 {
 		w.timer.Reset(1) // at once: nobody has asked the store yet
@@ -57,7 +53,7 @@ func (l *Lease) newWaiter(why *obstacle, seen hlc.Timestamp) (*waiter, error) {
 }
 
 func (w *waiter) close() {
-	w.watch.Close()
+	w.key.Close()
 	w.timer.Stop()
 }
 
@@ -89,7 +85,7 @@ func (w *waiter) wait(ctx context.Context, lost <-chan struct{}) error {
 		case <-w.timer.C:
 			w.rests = false
 			return nil
-		case change, open := <-w.changes:
+		case change, open := <-w.key.Changes():
 			if open && change.Exists && change.Missed && w.deaf {
 				// It was read, so it is no sign that notifications arrive, and the renewal
 				// that it shows may be old: the next look is not to be put off.
@@ -100,11 +96,11 @@ func (w *waiter) wait(ctx context.Context, lost <-chan struct{}) error {
 			tryIn := time.Duration(0)
 			switch {
 			case !open:
-				if err := w.watch.Err(); isTerminal(err) {
+				if err := w.key.Ended(); isTerminal(err) {
 					return err
 				}
 				// The store grants no watch: the timer must do.
-				w.changes, w.deaf = nil, true
+				w.deaf = true
 				tryIn = jitter(w.lease.options.Jitter)
 			case !change.Exists:
 				w.hinted, w.deaf = true, false
@@ -148,16 +144,16 @@ func (w *waiter) delay(ctx context.Context, lost <-chan struct{}) (free bool, er
 			return false, errReconnected
 		case <-w.timer.C:
 			return true, nil
-		case change, open := <-w.changes:
+		case change, open := <-w.key.Changes():
 			if open {
 				w.why.heard(change.Entry)
 			}
 			switch {
 			case !open:
-				if err := w.watch.Err(); isTerminal(err) {
+				if err := w.key.Ended(); isTerminal(err) {
 					return false, err
 				}
-				w.changes, w.deaf = nil, true
+				w.deaf = true
 			case change.Exists:
 				// Somebody took it, or the news is old or forged: then the wait
 				// goes on where it was.
@@ -212,25 +208,12 @@ func (w *waiter) refused(version hlc.Timestamp) {
 		w.deaf = true
 	}
 	w.seen, w.hinted, w.rests = version, false, false
-	w.watchAgain()
+	_ = w.key.Start() // if the client is closed, the next request says so
 	if w.deaf {
 		w.timer.Reset(w.lease.options.Jitter/2 + jitter(w.lease.options.Jitter/2))
 	} else {
 		w.timer.Reset(w.lease.expiry())
 	}
-}
-
-// watchAgain asks for a watch once more, once in a TTL, after the store granted none: it
-// may have refused for a reason that has passed.
-func (w *waiter) watchAgain() {
-	if w.changes != nil || time.Since(w.watched) < w.lease.options.TTL {
-		return
-	}
-	watch, err := w.lease.client.Watch(w.lease.name)
-	if err != nil {
-		return // the client is closed, which the next request tells
-	}
-	w.watch, w.changes, w.watched = watch, watch.Changes(), time.Now()
 }
 
 func jitter(limit time.Duration) time.Duration { return random.Duration(limit) }
