@@ -1,0 +1,139 @@
+// Command checker protects a file with fencing tokens. The store knows nothing of the file:
+// the one process that writes it checks the tokens.
+//
+//	tenure serve                 # in one terminal
+//	go run ./examples/checker    # in another
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/tenurelock/tenure/fencing"
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+)
+
+func main() {
+	broker := flag.String("broker", "mqtt://localhost:1883", "address of the broker")
+	flag.Parse()
+
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	logger := slog.New(slog.NewTextHandler(os.Stdout, nil))
+	if err := run(ctx, *broker, logger); err != nil {
+		logger.Error("failed", "error", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, broker string, logger *slog.Logger) error {
+	dir, err := os.MkdirTemp("", "tenure-checker")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	recipe, err := openRecipe(dir)
+	if err != nil {
+		return err
+	}
+
+	client, err := transport.Dial(ctx, broker, transport.Options{ClientOptions: transport.ClientOptions{Logger: logger}})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	l, err := lease.New(client, "press-9/active", lease.Options{TTL: 2 * time.Second})
+	if err != nil {
+		return err
+	}
+
+	var former hlc.Token
+	for _, text := range []string{"press softly", "press harder"} {
+		tenure, err := l.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		token, err := tenure.Token()
+		if err != nil {
+			return err
+		}
+		if err := recipe.write(ctx, token, text); err != nil {
+			return err
+		}
+		logger.Info("written", "text", text, "token", token)
+		if err := tenure.Release(ctx); err != nil {
+			return err
+		}
+		if former.IsZero() {
+			former = token
+		}
+	}
+
+	// The checker is opened again, as after a restart. It still knows the highest token.
+	if recipe, err = openRecipe(dir); err != nil {
+		return err
+	}
+	if err = recipe.write(ctx, former, "press softly"); !errors.Is(err, fencing.ErrStaleToken) {
+		return fmt.Errorf("the checker returned %w", err)
+	}
+	logger.Info("refused by the checker", "error", err)
+	return nil
+}
+
+// A recipe is a file, and the highest token with which it was written in a file beside it.
+type recipe struct {
+	checker *fencing.Checker
+	path    string
+}
+
+func openRecipe(dir string) (*recipe, error) {
+	r := &recipe{path: filepath.Join(dir, "recipe")}
+	highest, err := readToken(r.path + ".token")
+	if err != nil {
+		return nil, err
+	}
+	r.checker, err = fencing.NewChecker("recipe", fencing.CheckerOptions{
+		Highest: highest,
+		Persist: func(_ context.Context, token hlc.Token) error { return replace(r.path+".token", token.String()) },
+	})
+	return r, err
+}
+
+func (r *recipe) write(ctx context.Context, token hlc.Token, text string) error {
+	return r.checker.Do(ctx, token, func() error { return replace(r.path, text) })
+}
+
+func readToken(path string) (token hlc.Token, err error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return token, nil // no write yet
+	}
+	if err != nil {
+		return token, err
+	}
+	return hlc.ParseToken(string(text))
+}
+
+// replace writes a file so that a crash leaves the old or the new content. On Unix a program
+// must also sync the directory, or a crash of the machine may bring the old content back.
+func replace(path, text string) error {
+	file, err := os.Create(path + ".new")
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(text)
+	err = errors.Join(err, file.Sync(), file.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}

@@ -1,0 +1,124 @@
+package examples_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server"
+)
+
+// A program is one of the examples, built, and the server that it uses.
+type program struct {
+	t            *testing.T
+	path, broker string
+}
+
+func build(t *testing.T, name string) program {
+	t.Helper()
+	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := await.Receive(served); err != nil {
+			t.Error(err)
+		}
+	})
+	path := filepath.Join(t.TempDir(), name)
+	if runtime.GOOS == "windows" {
+		path += ".exe"
+	}
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./"+name).CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return program{t, path, fmt.Sprint("mqtt://", s.Addr())}
+}
+
+// start runs the program and returns the lines that it writes. A program that fails, or runs
+// for longer than a minute, fails the test.
+func (p program) start(flags ...string) <-chan string {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	command := exec.CommandContext(ctx, p.path, append(flags, "--broker", p.broker)...)
+	out, err := command.StdoutPipe()
+	if err == nil {
+		err = command.Start()
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	lines := make(chan string, 1000)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer cancel()
+		scanner := bufio.NewScanner(out)
+		for scanner.Scan() {
+			lines <- scanner.Text()
+		}
+		if err := await.Result(command.Wait); err != nil {
+			lines <- err.Error()
+			p.t.Errorf("%v: %v", command.Args, err)
+		}
+		close(lines)
+	}()
+	p.t.Cleanup(func() { await.Receive(ended) })
+	return lines
+}
+
+// until reads lines to the first that contains text, or to the end.
+func until(t *testing.T, lines <-chan string, text string) {
+	t.Helper()
+	var read []string
+	for {
+		line, ok := await.Next(lines)
+		if !ok {
+			t.Fatalf("no line has %q:\n%s", text, strings.Join(read, "\n"))
+		}
+		if read = append(read, line); strings.Contains(line, text) {
+			return
+		}
+	}
+}
+
+func TestTheElectionHandsOverWhenANodeEnds(t *testing.T) {
+	election := build(t, "election")
+	a := election.start("--name", "gateway-a", "--for", "2s")
+	until(t, a, "leading")
+	b := election.start("--name", "gateway-b", "--for", "3s")
+	until(t, b, "standby")
+	until(t, a, "released")
+	until(t, b, "leading")
+}
+
+func TestTheLeaseLetsOneProcessWorkAtATime(t *testing.T) {
+	lease := build(t, "lease")
+	a := lease.start("--name", "gateway-a", "--work", "1s")
+	until(t, a, "working")
+	b := lease.start("--name", "gateway-b", "--work", "1ms")
+	until(t, b, "holder=gateway-a")
+	until(t, a, "done")
+	until(t, b, "done")
+}
+
+func TestTheGuardAndTheStoreRefuseALateWrite(t *testing.T) {
+	guard := build(t, "guard").start()
+	until(t, guard, "refused by the guard")
+	until(t, guard, "refused by the store")
+}
+
+func TestTheCheckerRefusesALateWriteAfterARestart(t *testing.T) {
+	until(t, build(t, "checker").start(), "refused by the checker")
+}

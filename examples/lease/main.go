@@ -1,0 +1,87 @@
+// Command lease does a job on one machine at a time.
+//
+//	tenure serve                               # in one terminal
+//	go run ./examples/lease --name gateway-a   # in another
+//	go run ./examples/lease --name gateway-b   # in a third: it waits until the first is done
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"log/slog"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+)
+
+func main() {
+	broker := flag.String("broker", "mqtt://localhost:1883", "address of the broker")
+	name := flag.String("name", "gateway-a", "name of this process, which no other process has")
+	wait := flag.Duration("wait", time.Minute, "how long to wait for the lease")
+	work := flag.Duration("work", 10*time.Second, "how long the job takes")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	logger := slog.New(slog.NewTextHandler(os.Stdout, nil)).With("process", *name)
+	if err := run(ctx, *broker, *name, *wait, *work, logger); err != nil {
+		logger.Error("the job was not done", "error", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, broker, name string, wait, work time.Duration, logger *slog.Logger) error {
+	client, err := transport.Dial(ctx, broker, transport.Options{
+		ClientID:      name,
+		ClientOptions: transport.ClientOptions{Logger: logger},
+	})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+
+	l, err := lease.New(client, "press-7/calibration", lease.Options{TTL: 2 * time.Second})
+	if err != nil {
+		return err
+	}
+	tenure, err := l.TryAcquire(ctx)
+	if held := (*lease.HeldError)(nil); errors.As(err, &held) {
+		logger.Info("waiting", "holder", held.Holder.Name)
+		waiting, cancel := context.WithTimeout(ctx, wait)
+		tenure, err = l.Acquire(waiting)
+		cancel()
+	}
+	if err != nil {
+		return err
+	}
+	// Release even if ctx has ended: then the next process need not wait for the TTL.
+	defer func() {
+		releasing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if err := tenure.Release(releasing); err != nil {
+			logger.Warn("the lease is free after its TTL", "error", err)
+		}
+	}()
+
+	logger.Info("working")
+	if err := job(tenure.Context(), work); err != nil {
+		return err
+	}
+	logger.Info("done")
+	return ctx.Err()
+}
+
+// job stands for the work. It must stop when ctx ends, because then another process may have
+// the lease.
+func job(ctx context.Context, work time.Duration) error {
+	select {
+	case <-time.After(work):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
