@@ -83,7 +83,7 @@ func run(ctx context.Context, broker string, logger *slog.Logger) error {
 		return err
 	}
 	if err = recipe.write(ctx, former, "press softly"); !errors.Is(err, fencing.ErrStaleToken) {
-		return fmt.Errorf("the checker returned %w", err)
+		return fmt.Errorf("the checker returned %v", err)
 	}
 	logger.Info("refused by the checker", "error", err)
 	return nil

@@ -66,12 +66,12 @@ func run(ctx context.Context, broker string, logger *slog.Logger) error {
 
 	// The guard of the first tenure refuses the write itself.
 	if _, err = fencing.NewGuard(client, first).Set(ctx, key, []byte("41")); !errors.Is(err, lease.ErrReleased) {
-		return fmt.Errorf("the guard of the first tenure returned %w", err)
+		return fmt.Errorf("the guard of the first tenure returned %v", err)
 	}
 	logger.Info("refused by the guard", "error", err)
 	// A write that was already on its way bypasses the guard. The store refuses it.
 	if _, err = client.Set(ctx, key, []byte("41"), transport.SetOptions{FencingToken: late}); !errors.Is(err, fencing.ErrStaleToken) {
-		return fmt.Errorf("the store returned %w", err)
+		return fmt.Errorf("the store returned %v", err)
 	}
 	logger.Info("refused by the store", "error", err)
 	return nil
