@@ -3,10 +3,11 @@ package server_test
 import (
 	"bytes"
 	"fmt"
-	"github.com/tenurelock/tenure/internal/frame"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tenurelock/tenure/internal/frame"
 
 	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"

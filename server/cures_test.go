@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/tenurelock/tenure/internal/frame"
-	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"io"
 	"net"
 	"os"
@@ -18,6 +16,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/server/internal/pubsub"
 
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
@@ -191,12 +192,11 @@ func (l *troubled) Accept() (net.Conn, error) {
 // serveTroubled serves with a troubled listener, and returns how that ended.
 func serveTroubled(t *testing.T, trouble func(call int64) error) (l *troubled, s *server.Server, stop func(), served <-chan error) {
 	t.Helper()
-	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
+	l = &troubled{Listener: testsupport.Listen(t), trouble: trouble}
+	s, err := server.New(server.Options{Listener: l})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l = &troubled{trouble: trouble}
-	s.WrapListener(func(socket net.Listener) net.Listener { l.Listener = socket; return l })
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	end := make(chan error, 1)
@@ -306,12 +306,11 @@ func (l timing) Accept() (net.Conn, error) {
 }
 
 func TestTheServerDoesNotWaitForEverForACONNECT(t *testing.T) {
-	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
+	forever := make(chan bool, 1)
+	s, err := server.New(server.Options{Listener: timing{testsupport.Listen(t), forever}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	forever := make(chan bool, 1)
-	s.WrapListener(func(socket net.Listener) net.Listener { return timing{socket, forever} })
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
@@ -385,11 +384,10 @@ func TestShutdownReturnsUnderHalfOpenAndLeavingConnections(t *testing.T) {
 	const each = 100
 	for range 3 {
 		before := runtime.NumGoroutine()
-		s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
+		s, err := server.New(server.Options{Listener: patiently{testsupport.Listen(t)}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.WrapListener(func(socket net.Listener) net.Listener { return patiently{socket} })
 		ctx, stop := context.WithCancel(t.Context())
 		served := make(chan error, 1)
 		go func() { served <- s.Serve(ctx) }()

@@ -106,27 +106,6 @@ func mustBeOpen(t testing.TB, conn net.Conn) {
 	_ = conn.SetReadDeadline(time.Now().Add(testsupport.Patience))
 }
 
-// startAt is startServer with something done before Serve.
-func startAt(t testing.TB, options server.Options, before func(*server.Server)) (string, *server.Server) {
-	t.Helper()
-	options.Addr = "127.0.0.1:0"
-	s, err := server.New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before(s)
-	served := make(chan error, 1)
-	ctx, stop := context.WithCancel(context.Background())
-	go func() { served <- s.Serve(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := await.Receive(served); err != nil {
-			t.Errorf("Serve: %v", err)
-		}
-	})
-	return s.Addr().String(), s
-}
-
 // elsewhere makes connections come from the addresses that are said, one after the other.
 type elsewhere struct {
 	net.Listener
@@ -148,11 +127,8 @@ type distant struct {
 
 func (d distant) RemoteAddr() net.Addr { return d.remote }
 
-func fromElsewhere() (elsewhere, func(*server.Server)) {
-	e := elsewhere{from: make(chan string, 1000)}
-	return e, func(s *server.Server) {
-		s.WrapListener(func(socket net.Listener) net.Listener { e.Listener = socket; return e })
-	}
+func fromElsewhere(t testing.TB) elsewhere {
+	return elsewhere{testsupport.Listen(t), make(chan string, 1000)}
 }
 
 // Invariant 58: passwords keep no other client out.
@@ -195,13 +171,13 @@ func TestALoginThatIsUnderWayDoesNotKeepItsClientIDFromOthers(t *testing.T) {
 
 func TestLoginsTakeTurnsByRemoteAddress(t *testing.T) {
 	authenticator := newUnhurried()
-	from, wrap := fromElsewhere()
-	address, s := startAt(t, server.Options{Authenticator: authenticator, PasswordChecks: 1, AllowInsecure: true}, wrap)
+	elsewhere := fromElsewhere(t)
+	address, s := testsupport.StartServer(t, server.Options{Listener: elsewhere, Authenticator: authenticator, PasswordChecks: 1, AllowInsecure: true})
 	waits := func(n int) {
 		t.Helper()
 		testsupport.Eventually(t, fmt.Sprint(n, " wait"), func() bool { _, waiting := s.AtTheDoor(); return waiting == n })
 	}
-	from.from <- "192.0.2.1"
+	elsewhere.from <- "192.0.2.1"
 	call(t, address, "first", "first", nil)
 	if user := await.Receive(authenticator.began); user != "first" {
 		t.Fatal(user)
@@ -210,7 +186,7 @@ func TestLoginsTakeTurnsByRemoteAddress(t *testing.T) {
 		{"192.0.2.1", "flood-1"}, {"192.0.2.1", "flood-2"}, {"192.0.2.1", "flood-3"},
 		{"2001:db8:0:1::1", "six-1"}, {"2001:db8:0:1::2", "six-2"}, {"192.0.2.2", "healthy"},
 	} {
-		from.from <- visit.source
+		elsewhere.from <- visit.source
 		call(t, address, visit.user, visit.user, nil)
 		waits(i + 1)
 	}
@@ -227,10 +203,10 @@ func TestLoginsTakeTurnsByRemoteAddress(t *testing.T) {
 func TestALoginThatFindsNoPlaceIsToldThatTheServerIsBusy(t *testing.T) {
 	authenticator := newUnhurried()
 	defer close(authenticator.goOn)
-	from, wrap := fromElsewhere()
-	address, s := startAt(t, server.Options{Authenticator: authenticator, PasswordChecks: 1, MaxUnauthenticated: 6, MaxUnauthenticatedPerAddress: 4}, wrap)
+	elsewhere := fromElsewhere(t)
+	address, s := testsupport.StartServer(t, server.Options{Listener: elsewhere, Authenticator: authenticator, PasswordChecks: 1, MaxUnauthenticated: 6, MaxUnauthenticatedPerAddress: 4})
 	for i, source := range []string{"192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2"} {
-		from.from <- source
+		elsewhere.from <- source
 		call(t, address, fmt.Sprint("p-", i), "p", nil)
 		if i == 0 {
 			await.Receive(authenticator.began)
@@ -242,12 +218,12 @@ func TestALoginThatFindsNoPlaceIsToldThatTheServerIsBusy(t *testing.T) {
 		{"as many as may wait of one address", "192.0.2.1"},
 		{"as many as may wait in all", "192.0.2.3"},
 	} {
-		from.from <- test.source
+		elsewhere.from <- test.source
 		if got := call(t, address, "late", "p", nil).answer(t); got != 0x89 {
 			t.Errorf("%s: %#x", test.name, got)
 		}
 	}
-	from.from <- "192.0.2.4"
+	elsewhere.from <- "192.0.2.4"
 	old := testsupport.DialTCP(t, address)
 	testsupport.Send(t, old, "\x10\x16\x00\x04MQTT\x04\xc2\x00\x3c\x00\x04late\x00\x01p\x00\x01x") // MQTT 3.1.1
 	answer := make([]byte, 4)
@@ -287,11 +263,11 @@ func TestTheOldestConnectionWithoutCONNECTIsClosedForANewOne(t *testing.T) {
 
 // Invariant 58: connections of one address keep no other address out.
 func TestAnAddressThatIsFullDrivesOutItsOwnConnectionsOnly(t *testing.T) {
-	from, wrap := fromElsewhere()
-	address, s := startAt(t, server.Options{MaxUnauthenticated: 10, MaxUnauthenticatedPerAddress: 2}, wrap)
+	elsewhere := fromElsewhere(t)
+	address, s := testsupport.StartServer(t, server.Options{Listener: elsewhere, MaxUnauthenticated: 10, MaxUnauthenticatedPerAddress: 2})
 	var silent []net.Conn
 	for i, source := range []string{"192.0.2.2", "192.0.2.1", "192.0.2.1", "192.0.2.1"} {
-		from.from <- source
+		elsewhere.from <- source
 		silent = append(silent, testsupport.DialTCP(t, address))
 		testsupport.Eventually(t, "it is accepted", func() bool { return s.Sockets()+int(s.Stats().RefusedConnections) == i+1 })
 	}
@@ -321,14 +297,14 @@ func TestAConnectionWhosePasswordIsComparedIsNotClosedForANewOne(t *testing.T) {
 
 func TestTheTimeToAuthenticateIsBounded(t *testing.T) {
 	t.Run("without CONNECT", func(t *testing.T) {
-		address, s := startAt(t, server.Options{}, func(s *server.Server) { s.HurryAtTheDoor(100 * time.Millisecond) })
+		address, s := testsupport.StartServer(t, server.Options{}, func(s *server.Server) { s.HurryAtTheDoor(100 * time.Millisecond) })
 		conn := testsupport.DialTCP(t, address)
 		mustBeClosed(t, conn)
 		testsupport.Eventually(t, "nobody is left", func() bool { all, _ := s.AtTheDoor(); return all == 0 })
 	})
 	t.Run("while the password waits", func(t *testing.T) {
 		authenticator := newUnhurried()
-		address, s := startAt(t, server.Options{Authenticator: authenticator, PasswordChecks: 1}, func(s *server.Server) { s.HurryAtTheDoor(time.Second) })
+		address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 1}, func(s *server.Server) { s.HurryAtTheDoor(time.Second) })
 		first := call(t, address, "a", "a", nil)
 		await.Receive(authenticator.began)
 		waits := call(t, address, "b", "b", nil)
@@ -446,14 +422,11 @@ func TestAClientOfMQTT3IsRefusedWithACodeOfMQTT3(t *testing.T) {
 func TestAFailureToAcceptForWantOfDescriptorsNamesTheCureAtABoundedRate(t *testing.T) {
 	log := new(testsupport.LogBuffer)
 	var calls atomic.Int64
-	_, _ = startAt(t, server.Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, func(s *server.Server) {
-		s.WrapListener(func(socket net.Listener) net.Listener {
-			return &troubled{Listener: socket, trouble: func(call int64) error {
-				calls.Store(call)
-				return acceptError(syscall.EMFILE)
-			}}
-		})
-	})
+	failing := &troubled{Listener: testsupport.Listen(t), trouble: func(call int64) error {
+		calls.Store(call)
+		return acceptError(syscall.EMFILE)
+	}}
+	testsupport.Start(t, server.Options{Listener: failing, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	testsupport.Eventually(t, "it fails often", func() bool { return calls.Load() > 30 && strings.Contains(log.String(), "omitted=") })
 	text := log.String()
 	if lines := strings.Count(text, "cannot accept"); lines > 25 || runtime.GOOS != "windows" && !strings.Contains(text, "ulimit -n") {

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"net"
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
@@ -70,11 +69,6 @@ func (s *Server) PublishTestaments(now time.Time) { s.publishTestaments(now) }
 
 // Messages returns what passes ordinary messages on.
 func (s *Server) Messages() *pubsub.Broker { return s.messages }
-
-// WrapListener puts something between the server and its socket; before Serve.
-func (s *Server) WrapListener(wrap func(net.Listener) net.Listener) {
-	s.listener.socket = wrap(s.listener.socket)
-}
 
 // ResponseTopics returns of how many sessions response topics are reserved.
 func (s *Server) ResponseTopics() int {

@@ -322,14 +322,10 @@ func TestOnlyPacketsOfItsOwnKeepAClientConnected(t *testing.T) {
 func startInMemory(t *testing.T) (dial func() net.Conn, stop func()) {
 	t.Helper()
 	pipes := newPipes()
-	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
+	s, err := server.New(server.Options{Listener: pipes})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.WrapListener(func(socket net.Listener) net.Listener {
-		_ = socket.Close()
-		return pipes
-	})
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error)
 	go func() { served <- s.Serve(ctx) }()
@@ -413,7 +409,7 @@ func (p *pipes) Close() error {
 	return nil
 }
 
-func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
 // Requests lie where the ones before them lay.
 func TestInvariant44NothingIsKeptOfWhereARequestLay(t *testing.T) {

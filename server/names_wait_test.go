@@ -118,7 +118,7 @@ func TestOneClientCannotHaveManyConnectionsByWaiting(t *testing.T) {
 }
 
 func TestAConnectionDoesNotWaitForItsClientIdWithoutEnd(t *testing.T) {
-	address, s := startAt(t, server.Options{Logger: testsupport.Discard}, func(s *server.Server) { s.PatienceForNames(50 * time.Millisecond) })
+	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard}, func(s *server.Server) { s.PatienceForNames(50 * time.Millisecond) })
 	release := s.TakeName("p", "")
 	if code := call(t, address, "p", "", nil).answer(t); code != packets.ConnackServerBusy {
 		t.Errorf("MQTT 5: %#x", code)

@@ -20,6 +20,12 @@ type Options struct {
 	// somebody who checks who connects: an Authenticator, or client
 	// certificates that TLS requires.
 	Addr string
+	// Listener, if not nil, accepts the connections in place of a socket on Addr: a
+	// socket that systemd opened, a Unix socket, or connections in memory. The server
+	// closes it when it stops, and leaves it open if New fails. It needs TLS and an
+	// Authenticator like Addr, unless it is a Unix socket or a TCP socket that only this
+	// machine can reach.
+	Listener net.Listener
 	// AllowInsecure lets Addr be reachable without that. Whoever can reach it
 	// can then use the store under any name.
 	AllowInsecure bool
@@ -93,6 +99,9 @@ const (
 
 // complete fills in defaults and rejects nonsense.
 func (o *Options) complete() error {
+	if o.Listener != nil {
+		o.Addr = o.Listener.Addr().String()
+	}
 	if o.Addr == "" {
 		o.Addr = DefaultAddr
 	}
@@ -114,7 +123,7 @@ func (o *Options) complete() error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if !o.AllowInsecure && !isLoopback(o.Addr) {
+	if !o.AllowInsecure && !o.isLocal() {
 		return o.mustBeSecure()
 	}
 	return nil
@@ -153,6 +162,14 @@ func (o *Options) mustBeSecure() error {
 		return fmt.Errorf("%w: other machines can reach %s and nobody checks who connects", ErrInsecure, o.Addr)
 	}
 	return nil
+}
+
+// isLocal reports whether only this machine can reach the server.
+func (o *Options) isLocal() bool {
+	if o.Listener != nil && o.Listener.Addr().Network() != "tcp" {
+		return o.Listener.Addr().Network() == "unix"
+	}
+	return isLoopback(o.Addr)
 }
 
 // isLoopback reports whether only this machine can reach an address. An address

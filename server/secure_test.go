@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509/pkix"
 	"errors"
+	"net"
 	"strings"
 	"testing"
 
@@ -110,6 +111,15 @@ func (o onlyKeys) Authorize(who access.Identity, _ statestore.Verb, _ string) bo
 	return true
 }
 
+// placed is a listener with an address of its own.
+type placed struct{ network, address string }
+
+func (p placed) Network() string         { return p.network }
+func (p placed) String() string          { return p.address }
+func (p placed) Addr() net.Addr          { return p }
+func (placed) Accept() (net.Conn, error) { return nil, net.ErrClosed }
+func (placed) Close() error              { return nil }
+
 func TestAnAddressThatOthersCanReachNeedsTLSAndAuthentication(t *testing.T) {
 	ca := testsupport.NewAuthority(t)
 	encrypted := &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
@@ -133,6 +143,11 @@ func TestAnAddressThatOthersCanReachNeedsTLSAndAuthentication(t *testing.T) {
 		{"TLS and authentication", server.Options{Addr: "0.0.0.0:0", TLS: encrypted, Authenticator: testsupport.Rules{}}, true},
 		{"client certificates", server.Options{Addr: "0.0.0.0:0", TLS: certified}, true},
 		{"client certificates that may be left out", server.Options{Addr: "0.0.0.0:0", TLS: optional}, false},
+		{"a listener on loopback", server.Options{Addr: "0.0.0.0:0", Listener: placed{"tcp", "127.0.0.1:1883"}}, true},
+		{"a listener on all interfaces", server.Options{Addr: "127.0.0.1:0", Listener: placed{"tcp", "[::]:1883"}}, false},
+		{"a Unix socket", server.Options{Listener: placed{"unix", "/run/tenure.sock"}}, true},
+		{"a listener on an unknown network", server.Options{Listener: placed{"overlay", "here"}}, false},
+		{"a listener on an unknown network, explicitly", server.Options{Listener: placed{"overlay", "here"}, AllowInsecure: true}, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s, err := server.New(test.options)

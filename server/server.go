@@ -106,9 +106,11 @@ func New(options Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
-	socket, err := net.Listen("tcp", options.Addr)
-	if err != nil {
-		return nil, fmt.Errorf("server: %w", err)
+	socket := options.Listener
+	if socket == nil {
+		if socket, err = net.Listen("tcp", options.Addr); err != nil {
+			return nil, fmt.Errorf("server: %w", err)
+		}
 	}
 	if options.TLS != nil {
 		config := options.TLS.Clone()

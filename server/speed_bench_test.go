@@ -134,23 +134,7 @@ func dialSpeed(t testing.TB, address string) *transport.Client {
 // startMetered runs a server behind a meter, until the benchmark ends.
 func startMetered(t testing.TB, wire *meter) (address string) {
 	t.Helper()
-	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.WrapListener(wire.wrap)
-	ctx, stop := context.WithCancel(context.Background())
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		if err := s.Serve(ctx); err != nil {
-			t.Errorf("Serve: %v", err)
-		}
-	})
-	t.Cleanup(func() {
-		stop()
-		await.Done(serving.Wait)
-	})
-	return s.Addr().String()
+	return testsupport.Start(t, server.Options{Listener: wire.wrap(testsupport.Listen(t))})
 }
 
 // keys are made ahead: naming them is not the library's work.

@@ -3,7 +3,6 @@ package server_test
 import (
 	"context"
 	"fmt"
-	"github.com/tenurelock/tenure/internal/frame"
 	"io"
 	"log/slog"
 	"net"
@@ -12,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/frame"
 
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"

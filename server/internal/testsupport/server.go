@@ -3,6 +3,7 @@ package testsupport
 import (
 	"context"
 	"errors"
+	"net"
 	"testing"
 	"time"
 
@@ -46,6 +47,17 @@ func StartStoppable(t *testing.T) (address string, stop func()) {
 	return s.Addr().String(), stop
 }
 
+// Listen returns a TCP listener on a free port of this machine. It is closed when the test ends.
+func Listen(t testing.TB) net.Listener {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	return listener
+}
+
 // Start runs a server on a free port until the test ends. Serve must return no error.
 func Start(t testing.TB, options server.Options) (address string) {
 	t.Helper()
@@ -53,13 +65,18 @@ func Start(t testing.TB, options server.Options) (address string) {
 	return address
 }
 
-// StartServer is Start. It also returns the server.
-func StartServer(t testing.TB, options server.Options) (address string, s *server.Server) {
+// StartServer is Start. It also returns the server, and calls before with it ahead of Serve.
+func StartServer(t testing.TB, options server.Options, before ...func(*server.Server)) (address string, s *server.Server) {
 	t.Helper()
-	options.Addr = "127.0.0.1:0"
+	if options.Addr == "" {
+		options.Addr = "127.0.0.1:0"
+	}
 	s, err := server.New(options)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, change := range before {
+		change(s)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
