@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/operr"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
 )
@@ -443,10 +444,7 @@ func tokenText(token hlc.Token) string {
 
 // operationError adds what was attempted. It keeps nil nil.
 func operationError(verb, key string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("transport: %s %q: %w", verb, key, err)
+	return operr.New("transport: "+verb, key, err)
 }
 
 // isRefusal reports whether the other side understood and said no, so that
