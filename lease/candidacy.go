@@ -15,7 +15,7 @@ import (
 type candidacy struct {
 	value   string             // what will stand in the store; no other attempt has the same
 	lost    <-chan struct{}    // closed when the connection drops, where that matters; else nil
-	bequest *transport.Bequest // what frees the lease then; nil if nothing does
+	bequest *transport.Will // what frees the lease then; nil if nothing does
 	// What was there when the latest request was about to leave: the identity of the store;
 	// replaced, which is closed when another store answers; and connection, which is closed
 	// when it is lost.
@@ -106,11 +106,11 @@ func (c *candidacy) binding() transport.Binding {
 
 // bequeath makes a connection with a last will. While it waits for the broker it counts,
 // after RequestTimeout, as a request that is not sent.
-func (l *Lease) bequeath(ctx context.Context, value string, why *obstacle) (bequest *transport.Bequest, err error) {
+func (l *Lease) bequeath(ctx context.Context, value string, why *obstacle) (bequest *transport.Will, err error) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		bequest, err = l.client.Bequeath(ctx, l.name, []byte(value))
+		bequest, err = l.client.SetWill(ctx, l.name, []byte(value))
 	}()
 	patience := time.NewTimer(l.options.RequestTimeout)
 	defer patience.Stop()

@@ -241,8 +241,8 @@ type deafTo struct {
 	err     error
 }
 
-func (c deafTo) Bequeath(ctx context.Context, will transport.Request) (<-chan struct{}, time.Duration, error) {
-	lost, _, err := c.Conn.Bequeath(ctx, will)
+func (c deafTo) SetWill(ctx context.Context, will transport.Request) (<-chan struct{}, time.Duration, error) {
+	lost, _, err := c.Conn.SetWill(ctx, will)
 	return lost, c.silence, errors.Join(err, c.err)
 }
 

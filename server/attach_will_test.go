@@ -100,7 +100,7 @@ func TestOnABrokerOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
 	if _, err := client.Set(t.Context(), "k", []byte("mine"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	bequest, err := client.Bequeath(t.Context(), "k", []byte("mine"))
+	bequest, err := client.SetWill(t.Context(), "k", []byte("mine"))
 	if err != nil {
 		t.Fatal(err)
 	}

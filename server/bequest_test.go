@@ -15,7 +15,7 @@ import (
 
 // bequeathing returns a client behind a proxy that has set a key and bequeathed its
 // deletion.
-func bequeathing(t *testing.T, through *testsupport.Proxy) (*transport.Client, *transport.Bequest) {
+func bequeathing(t *testing.T, through *testsupport.Proxy) (*transport.Client, *transport.Will) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
 	defer cancel()
@@ -27,7 +27,7 @@ func bequeathing(t *testing.T, through *testsupport.Proxy) (*transport.Client, *
 	if _, err := client.Set(ctx, "k", []byte("mine"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	bequest, err := client.Bequeath(ctx, "k", []byte("mine"))
+	bequest, err := client.SetWill(ctx, "k", []byte("mine"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,16 +69,16 @@ func TestOurWillIsAppliedWhenTheConnectionIsLost(t *testing.T) {
 func TestOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		end  func(*testing.T, *transport.Client, *transport.Bequest)
+		end  func(*testing.T, *transport.Client, *transport.Will)
 	}{
-		{"the client is closed", func(t *testing.T, client *transport.Client, _ *transport.Bequest) {
+		{"the client is closed", func(t *testing.T, client *transport.Client, _ *transport.Will) {
 			if err := client.Close(); err != nil {
 				t.Error(err)
 			}
 		}},
-		{"the connection is replaced", func(t *testing.T, client *transport.Client, bequest *transport.Bequest) {
+		{"the connection is replaced", func(t *testing.T, client *transport.Client, bequest *transport.Will) {
 			bequest.Close()
-			if _, err := client.Bequeath(t.Context(), "other", nil); err != nil {
+			if _, err := client.SetWill(t.Context(), "other", nil); err != nil {
 				t.Error(err)
 			}
 		}},
@@ -113,7 +113,7 @@ func TestRequestsUnderWayMayFinishBeforeTheConnectionIsReplaced(t *testing.T) {
 	replaced := make(chan error, 1)
 	lost := client.Lost()
 	go func() {
-		_, err := client.Bequeath(t.Context(), "other", nil)
+		_, err := client.SetWill(t.Context(), "other", nil)
 		replaced <- err
 	}()
 	// Too early for either; were the connection dropped, the request would fail.
@@ -127,7 +127,7 @@ func TestRequestsUnderWayMayFinishBeforeTheConnectionIsReplaced(t *testing.T) {
 		t.Errorf("the request: %v", err)
 	}
 	if err := await.Receive(replaced); err != nil {
-		t.Errorf("Bequeath: %v", err)
+		t.Errorf("SetWill: %v", err)
 	}
 	testsupport.MustBeLost(t, lost)
 }
@@ -139,12 +139,12 @@ func TestABequestGoesOnAfterTheBrokerWasAwayAndEndsWithItsContext(t *testing.T) 
 	through.Cut()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := client.Bequeath(ctx, "k", nil); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := client.SetWill(ctx, "k", nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("without a broker: %v, want DeadlineExceeded", err)
 	}
 	waiting := make(chan error, 1)
 	go func() {
-		_, err := client.Bequeath(t.Context(), "k", nil)
+		_, err := client.SetWill(t.Context(), "k", nil)
 		waiting <- err
 	}()
 	through.Refuse(false)
@@ -154,7 +154,7 @@ func TestABequestGoesOnAfterTheBrokerWasAwayAndEndsWithItsContext(t *testing.T) 
 	if err := client.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := client.Bequeath(t.Context(), "k", nil); err == nil {
+	if _, err := client.SetWill(t.Context(), "k", nil); err == nil {
 		t.Error("a closed client bequeaths")
 	}
 }

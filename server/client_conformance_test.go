@@ -12,37 +12,24 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// bothWays runs a test with requests that go past paho, as they do by default, and with
-// such that go through it.
-func bothWays(t *testing.T, test func(t *testing.T, options transport.Options)) {
-	t.Helper()
-	for name, plain := range map[string]bool{"past paho": false, "through paho": true} {
-		t.Run(name, func(t *testing.T) { test(t, transport.Options{PlainPaho: plain}) })
-	}
-}
-
 func TestTheProtocolTravelsUnchangedThroughOurClient(t *testing.T) {
-	bothWays(t, func(t *testing.T, client transport.Options) {
-		statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
-			s := &overTransport{options: client}
-			s.Address = testsupport.Start(t, server.Options{Store: options.Store, Dialect: options.Dialect, Authorizer: &s.Store})
-			check(t, s)
-		})
+	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
+		var s overTransport
+		s.Address = testsupport.Start(t, server.Options{Store: options.Store, Dialect: options.Dialect, Authorizer: &s.Store})
+		check(t, &s)
 	})
 }
 
 // overTransport is a server that is reached as the library's clients reach it.
 type overTransport struct {
 	testsupport.Store
-	options transport.Options
 }
 
 // Connect connects with the connection below transport.Client, which sends what it is
 // given.
 func (s *overTransport) Connect(t testing.TB, clientID string) statestoretest.Client {
 	t.Helper()
-	s.options.ClientID = clientID
-	conn, err := transport.NewConn("mqtt://"+s.Address, s.options)
+	conn, err := transport.NewConn("mqtt://"+s.Address, transport.Options{ClientID: clientID})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,63 +16,59 @@ import (
 )
 
 func TestTheClientKeepsToTheReceiveMaximumOfTheServer(t *testing.T) {
-	bothWays(t, func(t *testing.T, options transport.Options) {
-		const receiveMaximum, requests = 3, 20
-		through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{Store: statestore.Options{DedupWindow: receiveMaximum}}))
-		client := testsupport.Dial(t, through.Address(), options)
-		through.Hold(testsupport.ToClient) // acknowledgements among them
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		defer cancel()
-		results := make(chan error, requests)
-		for i := range requests {
-			go func() {
-				_, err := client.Set(ctx, fmt.Sprint("k", i), nil, transport.SetOptions{})
-				results <- err
-			}()
+	const receiveMaximum, requests = 3, 20
+	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{Store: statestore.Options{DedupWindow: receiveMaximum}}))
+	client := testsupport.Dial(t, through.Address(), transport.Options{})
+	through.Hold(testsupport.ToClient) // acknowledgements among them
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	results := make(chan error, requests)
+	for i := range requests {
+		go func() {
+			_, err := client.Set(ctx, fmt.Sprint("k", i), nil, transport.SetOptions{})
+			results <- err
+		}()
+	}
+	sent := 0
+	for range requests {
+		switch err := await.Receive(results); {
+		case errors.Is(err, transport.ErrOutcomeUnknown):
+			sent++
+		case !errors.Is(err, transport.ErrNotSent) || !strings.Contains(err.Error(), fmt.Sprint("Receive Maximum ", receiveMaximum)):
+			t.Errorf("%v, want ErrNotSent for the Receive Maximum", err)
 		}
-		sent := 0
-		for range requests {
-			switch err := await.Receive(results); {
-			case errors.Is(err, transport.ErrOutcomeUnknown):
-				sent++
-			case !errors.Is(err, transport.ErrNotSent) || !strings.Contains(err.Error(), fmt.Sprint("Receive Maximum ", receiveMaximum)):
-				t.Errorf("%v, want ErrNotSent for the Receive Maximum", err)
-			}
+	}
+	if sent != receiveMaximum {
+		t.Errorf("%d requests were sent, and none is acknowledged", sent)
+	}
+	through.Release(testsupport.ToClient)
+	for i := range requests {
+		if _, err := client.Set(t.Context(), fmt.Sprint("k", i), nil, transport.SetOptions{}); err != nil {
+			t.Errorf("after the acknowledgements: %v", err)
 		}
-		if sent != receiveMaximum {
-			t.Errorf("%d requests were sent, and none is acknowledged", sent)
-		}
-		through.Release(testsupport.ToClient)
-		for i := range requests {
-			if _, err := client.Set(t.Context(), fmt.Sprint("k", i), nil, transport.SetOptions{}); err != nil {
-				t.Errorf("after the acknowledgements: %v", err)
-			}
-		}
-		if status := client.Connection(); status.Connections != 1 {
-			t.Errorf("the connection was lost: %+v", status)
-		}
-	})
+	}
+	if status := client.Connection(); status.Connections != 1 {
+		t.Errorf("the connection was lost: %+v", status)
+	}
 }
 
 func TestAWatchThatNobodyReadsDelaysNoReply(t *testing.T) {
-	bothWays(t, func(t *testing.T, options transport.Options) {
-		address := testsupport.Start(t, server.Options{})
-		client, other := testsupport.Dial(t, address, options), testsupport.Dial(t, address, transport.Options{})
-		if _, err := client.Watch("k"); err != nil {
+	address := testsupport.Start(t, server.Options{})
+	client, other := testsupport.Dial(t, address, transport.Options{}), testsupport.Dial(t, address, transport.Options{})
+	if _, err := client.Watch("k"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3000 { // more than are queued anywhere
+		if _, err := other.Set(t.Context(), "k", fmt.Append(nil, i), transport.SetOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		for i := range 3000 { // more than are queued anywhere
-			if _, err := other.Set(t.Context(), "k", fmt.Append(nil, i), transport.SetOptions{}); err != nil {
+		if i%100 == 0 {
+			if _, err := client.Get(t.Context(), "k"); err != nil {
 				t.Fatal(err)
 			}
-			if i%100 == 0 {
-				if _, err := client.Get(t.Context(), "k"); err != nil {
-					t.Fatal(err)
-				}
-			}
 		}
-		if status := client.Connection(); status.Connections != 1 {
-			t.Errorf("the connection was lost: %+v", status)
-		}
-	})
+	}
+	if status := client.Connection(); status.Connections != 1 {
+		t.Errorf("the connection was lost: %+v", status)
+	}
 }

@@ -25,27 +25,26 @@ func TestInvariant48AClientWhoseClockIsAheadLeadsOverEachBroker(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			address := address(t)
-			bothWays(t, func(t *testing.T, options transport.Options) {
-				ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
-				defer cancel()
-				options.Now = func() time.Time { return time.Now().Add(time.Hour) }
-				client := testsupport.Dial(t, address, options)
-				l, err := lease.New(client, "press-7/active", lease.Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				tenure, err := l.Acquire(ctx) // nothing but the refusal tells the store's time
-				if err != nil {
-					t.Fatal(err)
-				}
-				var skew *transport.SkewError
-				if !errors.As(client.Skew(), &skew) || time.Since(skew.Store).Abs() > testsupport.Patience {
-					t.Errorf("Skew: %v", client.Skew())
-				}
-				if err := tenure.Release(ctx); err != nil {
-					t.Error(err)
-				}
-			})
+			options := transport.Options{}
+			ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
+			defer cancel()
+			options.Now = func() time.Time { return time.Now().Add(time.Hour) }
+			client := testsupport.Dial(t, address, options)
+			l, err := lease.New(client, "press-7/active", lease.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			tenure, err := l.Acquire(ctx) // nothing but the refusal tells the store's time
+			if err != nil {
+				t.Fatal(err)
+			}
+			var skew *transport.SkewError
+			if !errors.As(client.Skew(), &skew) || time.Since(skew.Store).Abs() > testsupport.Patience {
+				t.Errorf("Skew: %v", client.Skew())
+			}
+			if err := tenure.Release(ctx); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }

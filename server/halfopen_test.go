@@ -22,7 +22,7 @@ func TestInvariant52ATenureOutlivesATCPConnectionThatDiesWithoutAWord(t *testing
 	var runs sync.WaitGroup
 	for run := range 6 {
 		through := testsupport.NewProxy(t, address)
-		client := testsupport.Dial(t, through.Address(), transport.Options{ClientID: fmt.Sprint("node-", run), KeepAlive: 3 * ttl, PlainPaho: run%2 == 1})
+		client := testsupport.Dial(t, through.Address(), transport.Options{ClientID: fmt.Sprint("node-", run), KeepAlive: 3 * ttl})
 		l, err := lease.New(client, fmt.Sprint("lease-", run), lease.Options{TTL: ttl})
 		if err != nil {
 			t.Fatal(err)

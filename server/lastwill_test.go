@@ -206,11 +206,11 @@ func TestProtocol1OurWillHasAllThatARequestHas(t *testing.T) {
 	client := testsupport.Dial(t, b.address, transport.Options{ClientID: "node-a", Username: "user", Password: []byte("secret")})
 	correlations := make(map[string]bool)
 	for range 2 {
-		bequest, err := client.Bequeath(t.Context(), "k", []byte("mine"))
+		bequest, err := client.SetWill(t.Context(), "k", []byte("mine"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := client.Bequeath(t.Context(), "other", nil); !errors.Is(err, transport.ErrWillInUse) {
+		if _, err := client.SetWill(t.Context(), "other", nil); !errors.Is(err, transport.ErrWillInUse) {
 			t.Errorf("a second: %v, want ErrWillInUse", err)
 		}
 		will := willIn(t, b.latestWill())
@@ -268,15 +268,15 @@ func TestAClientWhoseWillIsRefusedGoesOnWithout(t *testing.T) {
 				return code
 			})
 			client := testsupport.Dial(t, b.address, transport.Options{ReconnectMin: time.Millisecond})
-			bequest, err := client.Bequeath(t.Context(), "k", []byte("mine"))
+			bequest, err := client.SetWill(t.Context(), "k", []byte("mine"))
 			var refused *transport.ConnectError
 			switch {
 			case test.refused != 0:
 				if !errors.As(err, &refused) || refused.Code != test.refused {
-					t.Errorf("Bequeath: %v, want the code %#x", err, test.refused)
+					t.Errorf("SetWill: %v, want the code %#x", err, test.refused)
 				}
 			case !errors.Is(err, test.want):
-				t.Errorf("Bequeath: %v, want %v", err, test.want)
+				t.Errorf("SetWill: %v, want %v", err, test.want)
 			}
 			b.mustSee(append([]string{without, farewell}, test.seen...)...)
 			if (bequest == nil) != (err != nil) {
@@ -288,15 +288,15 @@ func TestAClientWhoseWillIsRefusedGoesOnWithout(t *testing.T) {
 
 func TestOurServersRefusalOfAWillSaysWhy(t *testing.T) {
 	client := testsupport.Dial(t, testsupport.Start(t, server.Options{}), transport.Options{})
-	_, err := client.Bequeath(t.Context(), "", nil)
+	_, err := client.SetWill(t.Context(), "", nil)
 	var refused *transport.ConnectError
 	if !errors.As(err, &refused) || !strings.Contains(refused.Reason, "the key length is zero") {
-		t.Errorf("Bequeath: %v", err)
+		t.Errorf("SetWill: %v", err)
 	}
 	if _, err := client.Set(t.Context(), "k", nil, transport.SetOptions{}); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}
-	if _, err := client.Bequeath(t.Context(), "k", nil); err != nil {
+	if _, err := client.SetWill(t.Context(), "k", nil); err != nil {
 		t.Errorf("a valid one: %v", err)
 	}
 }
@@ -317,12 +317,12 @@ func TestABequestThatIsCancelledLeavesNoWill(t *testing.T) {
 		await.Receive(arrived)
 		cancel()
 	}()
-	if _, err := client.Bequeath(ctx, "k", []byte("mine")); !errors.Is(err, context.Canceled) {
-		t.Errorf("Bequeath: %v, want Canceled", err)
+	if _, err := client.SetWill(ctx, "k", []byte("mine")); !errors.Is(err, context.Canceled) {
+		t.Errorf("SetWill: %v, want Canceled", err)
 	}
 	close(answer)
 	b.mustSee("CONNECT", "DISCONNECT 0x0", "CONNECT+Will", "DISCONNECT 0x0", "CONNECT")
-	if _, err := client.Bequeath(t.Context(), "k", []byte("mine")); err != nil {
+	if _, err := client.SetWill(t.Context(), "k", []byte("mine")); err != nil {
 		t.Errorf("another: %v", err)
 	}
 }
@@ -333,12 +333,12 @@ func TestAWillThatNoPacketCanHoldIsRefusedHere(t *testing.T) {
 	b := newScripted(t, acceptAll)
 	client := testsupport.Dial(t, b.address, transport.Options{})
 	tooLarge := strings.Repeat("v", most-overhead+1)
-	if _, err := client.Bequeath(t.Context(), "k", []byte(tooLarge)); !errors.Is(err, transport.ErrNoWill) || !strings.Contains(err.Error(), "65536 bytes") {
+	if _, err := client.SetWill(t.Context(), "k", []byte(tooLarge)); !errors.Is(err, transport.ErrNoWill) || !strings.Contains(err.Error(), "65536 bytes") {
 		t.Errorf("one byte too much: %.200v", err)
 	}
 	b.mustSee("CONNECT") // the connection was not given up for it
 	largest := tooLarge[1:]
-	if _, err := client.Bequeath(t.Context(), "k", []byte(largest)); err != nil {
+	if _, err := client.SetWill(t.Context(), "k", []byte(largest)); err != nil {
 		t.Fatal(err)
 	}
 	if got := willIn(t, b.latestWill()).WillPayload; !bytes.Equal(got, testsupport.Command("VDEL", "k", largest)) {
@@ -356,8 +356,8 @@ func TestABequestDoesNotShortenThePauseBetweenConnections(t *testing.T) {
 	testsupport.MustBeLost(t, lost)
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-		if _, err := client.Bequeath(ctx, "k", nil); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Bequeath: %v, want DeadlineExceeded", err)
+		if _, err := client.SetWill(ctx, "k", nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("SetWill: %v, want DeadlineExceeded", err)
 		}
 		cancel()
 	}

@@ -53,7 +53,7 @@ type Client struct {
 	watched    map[string]*registration
 	lost       chan struct{} // closed when the present connection is over
 	unbroken   chan struct{} // closed when lost is, and when no store took a request
-	bequeathed bool          // a Bequest is in use
+	hasWill    bool          // a Will is in use
 	clock      clock
 	drift      *hlc.SkewError // of the latest version, if it was too far ahead
 	store      string         // the identity of the store that answered last

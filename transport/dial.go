@@ -62,11 +62,6 @@ type Options struct {
 	// client. Default: the zero net.Dialer.
 	Dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// PlainPaho makes requests and replies travel through paho's own code, as everything
-	// else does. By default they go past it, in a small part of ours: several times as
-	// fast, with the same guarantees. Set it to find out whether that part is at fault.
-	PlainPaho bool
-
 	// OnConnectionChange, if not nil, is told of each change of the connection, from
 	// one goroutine, in order. The connection does not wait for it: while it runs,
 	// newer changes replace older ones, so that it is always told the latest, but not

@@ -48,7 +48,7 @@
 // a reply was applied cannot be known, and the error says so. It is not repeated:
 // that is for the caller, who knows whether repeating does harm.
 //
-// [Client.Bequeath] leaves a last will with the broker: a request that it makes in the
+// [Client.SetWill] leaves a last will with the broker: a request that it makes in the
 // client's name when it loses the client. Whether it does, the broker and the store
 // decide.
 //
@@ -89,14 +89,13 @@
 // [Client.Skew] reports it. What a client got and could not use, such as replies that
 // came twice, is ignored and counted: see [Client.Stats].
 //
-// # Who runs what
+// # Goroutines
 //
-// One goroutine for each client connects, subscribes and sends; paho has a few more
-// while a connection lasts, and what they call only hands over. Requests and replies do
-// not pass through paho: a small part of this package puts the packets of the ones into
-// the connection and takes those of the others out, several times as fast
-// ([Options].PlainPaho is the way back). Each key that is watched has a goroutine that
-// keeps it registered, and OnConnectionChange has one. Close ends all of them, and those
-// started with [Client.Go], and waits. A broker that hangs holds it up for a second or
-// two; a function of yours, for as long as it runs.
+// Each client has one goroutine that connects, subscribes and sends. paho has a few more
+// while a connection lasts. Requests and replies do not pass through paho: the fast path of
+// this package writes the packets of requests to the connection and takes replies out of
+// it, several times as fast. Each watched key has a goroutine that keeps it registered, and
+// OnConnectionChange has one. Close ends all of them, and those started with [Client.Go],
+// and waits. A broker that hangs delays Close by a second or two; a function of yours, by
+// as long as it runs.
 package transport

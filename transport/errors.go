@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
@@ -135,6 +138,69 @@ func (e *DisconnectError) Error() string {
 
 // Is matches ErrNotAuthorized, ErrQuotaExceeded, ErrPacketTooLarge and ErrServerBusy.
 func (e *DisconnectError) Is(target error) bool { return isReason(int(e.Code), target) }
+
+// ConnectError is the broker's refusal of a connection.
+type ConnectError struct {
+	// Code is the reason code of CONNACK [MQTT-3.2.2.2].
+	Code byte
+	// Reason is the broker's own text, possibly empty.
+	Reason string
+}
+
+// Error names the code and what to do about it, where that is known.
+func (e *ConnectError) Error() string {
+	text := fmt.Sprintf("the broker refused the connection (MQTT reason code 0x%02X)", e.Code)
+	switch e.Code {
+	case packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized:
+		text += "; check user name and password, and what the broker allows this client id"
+	case packets.ConnackBadAuthenticationMethod:
+		text += "; it takes no " + methodServiceAccount + ": authenticate in another way than with a token"
+	case codeServerUnavailable, codeServerBusy, codeRateExceeded:
+		text += "; it is busy"
+	case codeQuotaExceeded:
+		text += "; a quota of it is used up"
+	case packets.ConnackUnsupportedProtocolVersion:
+		text += "; it must speak MQTT 5"
+	case packets.ConnackInvalidClientID:
+		text += "; choose another client id"
+	}
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	return text
+}
+
+// Is matches ErrNotAuthorized, ErrQuotaExceeded, ErrPacketTooLarge and ErrServerBusy.
+func (e *ConnectError) Is(target error) bool { return isReason(int(e.Code), target) }
+
+// permanent reports whether another attempt would meet the same refusal, as far as it can
+// be known of a broker that never took this client.
+func (e *ConnectError) permanent() bool {
+	switch e.Code {
+	case packets.ConnackUnsupportedProtocolVersion, packets.ConnackInvalidClientID,
+		packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized,
+		packets.ConnackBanned, packets.ConnackBadAuthenticationMethod:
+		return true
+	}
+	return false
+}
+
+// temporary reports whether the refusal says nothing of what was in the CONNECT packet.
+func (e *ConnectError) temporary() bool {
+	switch e.Code {
+	case packets.ConnackServerUnavailable, packets.ConnackServerBusy, packets.ConnackConnectionRateExceeded:
+		return true
+	}
+	return false
+}
+
+func refusedConnect(connack *paho.Connack) *ConnectError {
+	refused := &ConnectError{Code: connack.ReasonCode}
+	if connack.Properties != nil {
+		refused.Reason = connack.Properties.ReasonString
+	}
+	return refused
+}
 
 // isReason reports whether an MQTT reason code means what a sentinel says.
 func isReason(code int, target error) bool {

@@ -22,7 +22,7 @@ func TestABrokerThatSendsWhatIsNotMQTTIsLeftAndToldWhy(t *testing.T) {
 		{"a topic alias", "\x30\x07\x00\x01a\x03\x23\x00\x01", 0x94, "PUBLISH: it has a topic alias"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			bothWays(t, func(t *testing.T, options Options) {
+			inBubble(t, func(t *testing.T, options Options) {
 				b := &pipeBroker{}
 				var mu sync.Mutex
 				var told []error

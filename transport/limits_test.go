@@ -31,7 +31,7 @@ func TestABrokerThatTakesNoRequestsIsNotConnectedTo(t *testing.T) {
 		{"nothing to acknowledge", func(p *packets.Properties) { p.ReceiveMaximum = new(uint16) }, "Receive Maximum"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			bothWays(t, func(t *testing.T, options Options) {
+			inBubble(t, func(t *testing.T, options Options) {
 				_, err := dialTo(t, &pipeBroker{answer: conditions(test.fill)}, "mqtt://broker", options)
 				if err == nil || !strings.Contains(err.Error(), test.want) {
 					t.Errorf("%v; want an error about %s", err, test.want)

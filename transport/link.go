@@ -1,19 +1,20 @@
 package transport
 
 import (
+	"bytes"
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net/url"
-	"slices"
+	"log/slog"
+	"math"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
+	"github.com/eclipse/paho.golang/paho/session/state"
 
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/mqttnet"
@@ -21,74 +22,220 @@ import (
 )
 
 const (
-	// receiveMaximum is how many unacknowledged messages the broker may send us.
-	// paho reserves a channel of this length for each connection.
+	// receiveMaximum is how many unacknowledged messages the broker may send us. paho
+	// reserves a channel of this length for each connection.
 	receiveMaximum = 1000
-	// connectTimeout bounds one attempt, from the first packet to CONNACK.
-	connectTimeout = 10 * time.Second
 	// subscribeTimeout bounds one SUBSCRIBE.
 	subscribeTimeout = 5 * time.Second
-	// subscribeRetry is the pause after a SUBSCRIBE that failed.
+	// subscribeRetry is the pause after a SUBSCRIBE that the broker refused.
 	subscribeRetry = 50 * time.Millisecond
-	// closeTimeout bounds the farewell to a broker that no longer reads.
+	// closeTimeout bounds the DISCONNECT to a broker that no longer reads.
 	closeTimeout = time.Second
-	// leaveTimeout is how long requests under way have to finish before a connection
-	// is replaced.
-	leaveTimeout = time.Second
-	// settled is how long a connection must have lasted for the backoff to
-	// begin anew. A broker that accepts and hangs up must not be hammered.
-	settled = 5 * time.Second
+	// minProbe is the least time that a broker has to answer a probe. With less, a machine
+	// that is busy for a moment would lose connections that work.
+	minProbe = 100 * time.Millisecond
 )
 
-// link is one connection, from CONNACK to its loss.
+// link is one connection to a broker, from CONNECT to its loss. The requests that were
+// sent over it end with it.
+//
+// Its methods that run where the connection is read (take, deliver, acknowledged) must not
+// block: nothing else is read meanwhile.
 type link struct {
-	down  chan struct{} // closed when lost
-	slots *window       // has one in use for each request that the broker has not acknowledged
-	wake  chan struct{} // holds one item when there may be something in the queue
-	quiet chan struct{} // holds one item once nothing is pending on a link that is leaving
+	clientID string
+	replies  string // the topic of replies
+	events   Events
+	logger   *slog.Logger
 
-	maxPacket int // bytes that the broker takes in one packet
+	net            *mqttnet.Conn // nil in tests that need none
+	client         *paho.Client
+	authentication *authentication
+	abort          *time.Timer // ends the connection by force; stopped until it is to end
 
-	net    *mqttnet.Conn  // what it goes over; nil in tests that need none
-	probes sync.WaitGroup // the goroutine that finds out whether it still works, if any
+	down      chan struct{} // closed when the connection is lost
+	wake      chan struct{} // holds one item when the queues may not be empty
+	quiet     chan struct{} // holds one item once nothing is pending on a link that is leaving
+	slots     *window       // has one in use for each request that the broker has not acknowledged
+	maxPacket int           // bytes that the broker takes in one packet
+	silence   time.Duration // how long the broker waits before it takes a silent connection for lost
 
-	// Guarded by mqttConn.mu.
-	store    string // the identity in the latest reply
+	probes sync.WaitGroup // the goroutine of a probe, if any
+
+	mu       sync.Mutex // after mqttConn.mu, where both are held
+	store    string     // the identity in the latest reply
 	pending  map[correlation]*exchange
-	urgent   queue // to be sent first, but for those that are no longer pending
+	urgent   queue // to be sent first, except those that are no longer pending
 	queue    queue // to be sent after these, likewise
 	leaving  bool  // nothing new may be sent
 	answered bool  // a reply has come
 	probing  bool  // a probe is under way
 }
 
-func newLink() *link {
-	return &link{
-		down:    make(chan struct{}),
-		wake:    make(chan struct{}, 1),
-		quiet:   make(chan struct{}, 1),
-		pending: make(map[correlation]*exchange),
+// newLink returns the link over conn, which only tests leave nil.
+func newLink(clientID string, events Events, logger *slog.Logger, conn *mqttnet.Conn) *link {
+	l := &link{
+		clientID: clientID,
+		replies:  protocol.ResponseTopic(clientID),
+		events:   events,
+		logger:   logger,
+		down:     make(chan struct{}),
+		wake:     make(chan struct{}, 1),
+		quiet:    make(chan struct{}, 1),
+		pending:  make(map[correlation]*exchange),
+		net:      conn,
+		abort:    time.AfterFunc(time.Hour, conn.Abort),
 	}
+	l.abort.Stop()
+	return l
 }
 
-// obey notes what the broker has said of its limits.
-func (l *link) obey(connack *paho.Connack) {
+// handshake sends CONNECT and waits for CONNACK. It calls lost when the connection
+// ends, with the broker's DISCONNECT if there was one. The CONNACK may be nil with an error.
+func (l *link) handshake(ctx context.Context, connect *paho.Connect, lost func(*packets.Disconnect)) (*paho.Connack, error) {
+	l.authentication = &authentication{}
+	if connect.Properties.AuthMethod != "" {
+		l.authentication.token = connect.Properties.AuthData
+	}
+	l.client = paho.NewClient(paho.ClientConfig{
+		ClientID:          l.clientID,
+		Conn:              l.net,
+		AuthHandler:       l.authentication,
+		PingHandler:       &pinger{paho.NewDefaultPinger(), connect.KeepAlive},
+		Session:           &session{State: state.NewInMemory(), lost: lost},
+		OnPublishReceived: []func(paho.PublishReceived) (bool, error){l.received},
+	})
+	connack, err := l.client.Connect(ctx, connect)
+	if err != nil {
+		return connack, cmp.Or(l.closeCause(), err)
+	}
+	l.silence = silence(connect.KeepAlive, connack)
+	return connack, nil
+}
+
+// session is paho's session state, which learns first that the connection is lost, and the
+// broker's reason. Each connection has its own: no state of ours outlives a connection, and
+// paho v0.23.0 has a data race between a publish and the reuse of its state by the next
+// connection.
+type session struct {
+	*state.State
+	lost func(*packets.Disconnect)
+}
+
+// ConnectionLost reports the end of the connection. paho may call it more than once, the
+// first time with the broker's DISCONNECT if there was one.
+func (s *session) ConnectionLost(disconnect *packets.Disconnect) error {
+	s.lost(disconnect)
+	return s.State.ConnectionLost(disconnect)
+}
+
+// setLimits adopts the limits in the broker's CONNACK.
+func (l *link) setLimits(connack *paho.Connack) {
 	l.maxPacket, l.slots = maxPacket(connack), newWindow(receiveMaximumOf(connack))
 }
 
-// freeSlot lets another request be sent: one was acknowledged, or will never be sent.
-func (l *link) freeSlot() { l.slots.free() }
+// subscribe asks for replies and notifications, and repeats that until the broker grants
+// it: brokers may refuse for a moment (0x91, packet id in use). It calls refused with each
+// refusal. It returns nil, without a subscription, when ctx ends or the link is lost.
+func (l *link) subscribe(ctx context.Context, refused func(error)) error {
+	subscriptions := &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{
+		{Topic: l.replies, QoS: 1},
+		{Topic: protocol.NotifyFilter(l.clientID), QoS: 1},
+	}}
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.down:
+			return nil
+		case <-pause.C:
+		}
+		attempt, cancel := context.WithTimeout(ctx, subscribeTimeout)
+		suback, err := l.client.Subscribe(attempt, subscriptions)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if suback == nil { // no answer: begin with a new connection
+			return cmp.Or(l.closeCause(), fmt.Errorf("subscribe: %w", err))
+		}
+		refused(fmt.Errorf("subscribe to %q and %q: %w (reason codes %#x)",
+			subscriptions.Subscriptions[0].Topic, subscriptions.Subscriptions[1].Topic, err, suback.Reasons))
+		pause.Reset(subscribeRetry)
+	}
+}
 
-// pushLocked puts an exchange into the queue, urgent ones before all others.
-func (l *link) pushLocked(e *exchange) {
+// disconnect ends the connection, lost already or not, and waits for paho's goroutines. A
+// broker that does not read the DISCONNECT delays it by closeTimeout at most.
+func (l *link) disconnect() {
+	l.abort.Reset(closeTimeout)
+	_ = l.client.Disconnect(&paho.Disconnect{})
+	<-l.client.Done()
+}
+
+// closeCause returns why this client closed the connection, or nil if it did not.
+func (l *link) closeCause() error {
+	if l.net == nil {
+		return nil
+	}
+	cause := l.net.CloseCause()
+	var tooLarge *frame.TooLargeError
+	if errors.As(cause, &tooLarge) {
+		return fmt.Errorf("%w: %w", ErrPacketTooLarge, cause)
+	}
+	return cause
+}
+
+// enqueue adds a request to those to be sent and expects its reply, unless the connection
+// takes no more.
+func (l *link) enqueue(e *exchange) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.leaving || isClosed(l.down) {
+		return false
+	}
+	l.pending[e.correlation] = e
 	if e.request.Urgent {
 		l.urgent.push(e)
 	} else {
 		l.queue.push(e)
 	}
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+	return true
 }
 
-// popLocked returns nil if there is nothing left.
+// underWay returns how many requests wait for a reply.
+func (l *link) underWay() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.pending)
+}
+
+// nextLocked takes the next request whose caller still waits out of the queues, writes its
+// packet into m, and counts it as sent. It returns nil when the queues are empty.
+func (l *link) nextLocked(m *frame.Message) *exchange {
+	for {
+		e := l.popLocked()
+		switch {
+		case e == nil:
+			return nil
+		case l.pending[e.correlation] == nil:
+			continue // its slot is free again
+		}
+		if err := l.fill(m, e); err != nil {
+			l.failLocked(e, err)
+			continue
+		}
+		e.sent = true
+		return e
+	}
+}
+
+// popLocked returns the next request, urgent ones first, or nil if the queues are empty.
 func (l *link) popLocked() *exchange {
 	if e := l.urgent.pop(); e != nil {
 		return e
@@ -96,16 +243,77 @@ func (l *link) popLocked() *exchange {
 	return l.queue.pop()
 }
 
-// identityLocked returns what a reply says of the store as a string. It is the same one in nearly
-// every reply, which costs no memory then.
-func (l *link) identityLocked(store []byte) string {
-	if l.store != string(store) {
-		l.store = string(store)
-	}
-	return l.store
+// failLocked ends a request that could not be sent.
+func (l *link) failLocked(e *exchange, err error) {
+	l.takeLocked(e.correlation)
+	l.slots.free()
+	e.end(result{err: err})
 }
 
-// takeLocked removes an exchange that still waits, and returns nil if there is none.
+// fill makes m the packet of a request. The error says why there can be none.
+func (l *link) fill(m *frame.Message, e *exchange) error {
+	if e.ctx.Err() != nil {
+		return notSent(context.Cause(e.ctx))
+	}
+	*m = frame.Message{
+		Topic:           protocol.InvokeTopic,
+		QoS:             1,
+		MessageExpiry:   messageExpiry(e.ctx),
+		ContentType:     protocol.ContentType,
+		ResponseTopic:   l.replies,
+		CorrelationData: e.correlation[:],
+		User:            requestProperties(m.User[:0], l.clientID, e.request),
+		Payload:         e.request.Payload,
+	}
+	// paho does not check this, and the broker would end the connection [MQTT-3.2.2-15].
+	if size := m.Size(); size > l.maxPacket {
+		return &RejectedError{
+			Code:   codePacketTooLarge,
+			Reason: fmt.Sprintf("the request makes a packet of %d bytes, and the broker takes at most %d", size, l.maxPacket),
+		}
+	}
+	return nil
+}
+
+// requestProperties appends the user properties of a request.
+func requestProperties(dst []frame.UserProperty, clientID string, request Request) []frame.UserProperty {
+	dst = append(dst,
+		frame.UserProperty{Name: protocol.PropertySourceID, Value: clientID},
+		frame.UserProperty{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+		frame.UserProperty{Name: protocol.PropertyPartition, Value: clientID})
+	if request.Timestamp != "" {
+		dst = append(dst, frame.UserProperty{Name: protocol.PropertyTimestamp, Value: request.Timestamp})
+	}
+	if request.FencingToken != "" {
+		dst = append(dst, frame.UserProperty{Name: protocol.PropertyFencingToken, Value: request.FencingToken})
+	}
+	if request.Binding.Store != "" {
+		dst = append(dst, frame.UserProperty{Name: protocol.PropertyStore, Value: request.Binding.Store})
+	}
+	if request.Persist {
+		dst = append(dst, frame.UserProperty{Name: protocol.PropertyPersistence, Value: "true"})
+	}
+	return dst
+}
+
+// messageExpiry returns what is left of ctx in whole seconds, rounded up, so that a broker
+// drops a request that its caller has given up. Zero: ctx has no end.
+func messageExpiry(ctx context.Context) uint32 {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return 0
+	}
+	seconds := math.Ceil(time.Until(deadline).Seconds())
+	return uint32(min(max(seconds, 1), math.MaxUint32))
+}
+
+// take removes a request that still waits, and returns nil if there is none.
+func (l *link) take(id correlation) *exchange {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.takeLocked(id)
+}
+
 func (l *link) takeLocked(id correlation) *exchange {
 	e := l.pending[id]
 	delete(l.pending, id)
@@ -122,360 +330,189 @@ func (l *link) signalQuietLocked() {
 	}
 }
 
-// queue is first in, first out, and keeps its memory.
-type queue struct {
-	exchanges []*exchange
-	first     int
+// abandon takes back a request whose caller gives up. It reports whether the request still
+// waited, and whether it was sent.
+func (l *link) abandon(e *exchange) (waiting, sent bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	waiting = l.takeLocked(e.correlation) != nil
+	if waiting && !e.sent {
+		l.slots.free()
+	}
+	return waiting, e.sent
 }
 
-func (q *queue) push(e *exchange) {
-	if q.first > len(q.exchanges)/2 {
-		q.exchanges = slices.Delete(q.exchanges, 0, q.first)
-		q.first = 0
-	}
-	q.exchanges = append(q.exchanges, e)
-}
-
-// pop returns nil if there is nothing left.
-func (q *queue) pop() *exchange {
-	if q.first == len(q.exchanges) {
-		q.exchanges, q.first = q.exchanges[:0], 0
-		return nil
-	}
-	e := q.exchanges[q.first]
-	q.exchanges[q.first] = nil
-	q.first++
-	return e
-}
-
-// run connects, again and again, until ctx ends, or every broker has refused the first
-// connection for good.
-func (c *mqttConn) run(ctx context.Context) {
-	policy := backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(c.options.ReconnectMin),
-		backoff.WithMaxInterval(c.options.ReconnectMax),
-		backoff.WithMaxElapsedTime(0), // never give up
-	)
-	pause := time.NewTimer(0)
-	defer pause.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-pause.C:
-		}
-		began := time.Now()
-		replaced, err := c.connect(ctx)
-		if err != nil {
-			c.failed(err)
-		}
-		if c.refusals >= len(c.servers) {
-			c.terminate(err)
-			return
-		}
-		if !replaced {
-			c.turn = (c.turn + 1) % len(c.servers)
-		}
-		if time.Since(began) > settled {
-			policy.Reset()
-		}
-		if replaced {
-			pause.Reset(0)
-		} else {
-			pause.Reset(policy.NextBackOff())
-		}
-	}
-}
-
-// connect makes one connection and serves it until it is lost, or given up because it
-// is to be replaced at once. The error says why it did not come about.
-func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
-	attempt, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	c.trying()
-	refusals := c.refusals
-	c.refusals = 0 // unless this is another one
-	secrets, err := c.options.secrets()
-	if err != nil {
-		return false, err
-	}
-	conn, err := c.dial(attempt, c.server())
-	if err != nil {
-		return false, err
-	}
-	guard := time.AfterFunc(time.Hour, conn.Abort)
-	guard.Stop() // until it is to end
-	defer guard.Stop()
-	// Close does not wait for a write to a peer that no longer reads.
-	defer context.AfterFunc(ctx, func() { guard.Reset(closeTimeout) })()
-	l := newLink()
-	l.net = conn
-	packet, will := c.connectPacket(secrets), c.nextWill()
-	carried := will
-	if will != nil && will.unanswered {
-		carried = nil
-	}
-	if carried != nil {
-		carried.write(packet, conn)
-	}
-	authentication := &authentication{token: secrets.token}
-	client := paho.NewClient(paho.ClientConfig{
-		ClientID:          c.options.ClientID,
-		Conn:              conn,
-		AuthHandler:       authentication,
-		PingHandler:       &pinger{paho.NewDefaultPinger(), packet.KeepAlive},
-		Session:           newSession(l, c),
-		OnPublishReceived: []func(paho.PublishReceived) (bool, error){c.receiver(l)},
-	})
-	connack, err := client.Connect(attempt, packet)
-	if err != nil {
-		err = cmp.Or(closeCause(conn), err)
-		err = c.notConnected(will, carried, conn.Incomplete(), connack, err)
-		if c.isForGood(will, err) {
-			c.refusals = refusals + 1
-		}
-		return false, err
-	}
-	defer func() {
-		// Whether it was lost or is to end now: say farewell, but do not wait
-		// long for a peer that does not read it.
-		guard.Reset(closeTimeout)
-		_ = client.Disconnect(&paho.Disconnect{})
-		<-client.Done()
-		c.lost(l, nil)
-		l.probes.Wait() // none begins on a link that is down
-	}()
-	if err := usable(connack); err != nil {
-		return false, err
-	}
-	l.obey(connack)
-	if err := c.subscribe(ctx, client, l); err != nil {
-		return false, cmp.Or(closeCause(conn), err)
-	}
-	send := func() { c.sendPlainly(client, l) }
-	if !c.options.PlainPaho {
-		send = c.takeShortCut(l, conn)
-	}
-	// Before anybody can send: who has an answer must find the client connected.
-	c.events.Up()
-	defer c.events.Down()
-	if !c.established(l) {
-		return false, closeCause(conn)
-	}
-	c.logger.Debug("connected", "broker", c.server().Host)
-	defer c.logger.Debug("disconnected", "broker", c.server().Host)
-	if carried != nil {
-		c.concluded(carried, standing{lost: l.down, silence: silence(packet.KeepAlive, connack)})
-	} else {
-		c.connectedWithout(will)
-	}
-	return c.serve(ctx, l, carried, send, func() { c.showToken(conn, authentication) }), nil
-}
-
-// server returns the one to connect to, or that is connected. Only run may call it.
-func (c *mqttConn) server() *url.URL { return c.servers[c.turn] }
-
-// trying notes which broker the next attempt goes to.
-func (c *mqttConn) trying() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.present.Broker = c.server().String()
-}
-
-// dial opens a connection to server and adds TLS and WebSocket where its address asks.
-func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqttnet.Conn, error) {
-	var config *tls.Config
-	if mqttnet.IsEncrypted(server) {
-		var err error
-		if config, err = c.options.tlsConfig(server); err != nil {
-			return nil, err
-		}
-	}
-	return mqttnet.Dial(ctx, server, config, mqttnet.Options{
-		MaxPacket:    c.options.MaxPacketSize,
-		WriteTimeout: c.options.KeepAlive,
-		Dialer:       c.options.Dialer,
-	})
-}
-
-// closeCause returns why this client closed a connection, or nil if it did not.
-func closeCause(conn *mqttnet.Conn) error {
-	cause := conn.CloseCause()
-	var tooLarge *frame.TooLargeError
-	if errors.As(cause, &tooLarge) {
-		return fmt.Errorf("%w: %w", ErrPacketTooLarge, cause)
+// explainSilence adds to cause, for which a request ended without a reply, what the link
+// knows of the reason.
+func (l *link) explainSilence(e *exchange, cause error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e.accepted && !l.answered && errors.Is(cause, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: the broker took the request, but it seems that %w", cause, ErrNoStore)
 	}
 	return cause
 }
 
-// isForGood reports whether an attempt, while waits is the will that waits, if any, failed
-// because of a refusal that the next one would meet again.
-//
-// Only the first connection can be refused for good: then a program was set up wrongly,
-// and should hear of it. A broker that took this client once refuses it for reasons that
-// pass: a directory that is down, access rules that are being replaced, files that
-// change. Ending the client for them would end every election that runs on it.
-func (c *mqttConn) isForGood(waits *lastWill, err error) bool {
-	var refused *ConnectError
-	if waits != nil || !errors.As(err, &refused) || !refused.permanent() {
-		return false // the will may be why, even where it was not carried: let it be decided first
-	}
-	return c.status().Connections == 0
+// leave lets nothing new be sent.
+func (l *link) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leaving = true
+	l.signalQuietLocked()
 }
 
-func (c *mqttConn) connectPacket(secrets secrets) *paho.Connect {
-	receive, largest := uint16(receiveMaximum), uint32(c.options.MaxPacketSize)
-	connect := &paho.Connect{
-		ClientID:   c.options.ClientID,
-		KeepAlive:  uint16(c.options.KeepAlive / time.Second),
-		CleanStart: true, // nothing outlives a connection, on either side
-		Properties: &paho.ConnectProperties{
-			ReceiveMaximum:    &receive,
-			MaximumPacketSize: &largest,
-			// Without it brokers may leave out user properties, __ts among them.
-			RequestProblemInfo: true,
-		},
-	}
-	if c.options.Username != "" {
-		connect.UsernameFlag, connect.Username = true, c.options.Username
-	}
-	if len(secrets.password) > 0 {
-		connect.PasswordFlag, connect.Password = true, secrets.password
-	}
-	if len(secrets.token) > 0 {
-		connect.Properties.AuthMethod, connect.Properties.AuthData = methodServiceAccount, secrets.token
-	}
-	return connect
+func (l *link) isLeaving() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.leaving
 }
 
-// serve sends the requests of a connection that carries will, or none, until it is lost
-// or, as it then reports, to be replaced. It calls send when there is something in the
-// queue, and showToken from time to time.
-func (c *mqttConn) serve(ctx context.Context, l *link, will *lastWill, send, showToken func()) (replaced bool) {
-	replace, patience := c.replace, (<-chan time.Time)(nil)
-	var check <-chan time.Time
-	if c.options.TokenFile != "" {
-		ticker := time.NewTicker(tokenCheck)
-		defer ticker.Stop()
-		check = ticker.C
+// drop marks the link as lost and fails at once every request that waits on it. It reports
+// false if the link was lost before.
+func (l *link) drop(cause error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if isClosed(l.down) {
+		return false
 	}
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-l.down:
-			return false
-		case <-l.wake:
-			send()
-		case <-check:
-			showToken()
-		case <-replace:
-			if !c.outdated(will) {
-				continue
-			}
-			c.leave(l)
-			timer := time.NewTimer(leaveTimeout)
-			defer timer.Stop()
-			replace, patience = nil, timer.C
-		case <-l.quiet:
-			return true
-		case <-patience:
-			return true
+	close(l.down)
+	for id, e := range l.pending {
+		delete(l.pending, id)
+		if e.sent {
+			e.end(result{err: unknown(cause)})
+		} else {
+			e.end(result{err: notSent(cause)})
 		}
 	}
+	l.urgent, l.queue = queue{}, queue{}
+	return true
 }
 
-// subscribe asks for replies and notifications, and repeats that until it is
-// granted: brokers may refuse for a moment (0x91, packet id in use).
-func (c *mqttConn) subscribe(ctx context.Context, client *paho.Client, l *link) error {
-	subscriptions := &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{
-		{Topic: c.replies, QoS: 1},
-		{Topic: protocol.NotifyFilter(c.options.ClientID), QoS: 1},
-	}}
-	pause := time.NewTimer(0)
-	defer pause.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-l.down:
-			return nil
-		case <-pause.C:
+// acknowledged handles the PUBACK of a request. A bad one says that the broker has not
+// passed the request on.
+func (l *link) acknowledged(id correlation, code byte, reason string) {
+	const failure = 0x80 // [MQTT-4.13.1]: codes from here on are errors
+	l.slots.free()
+	var err error
+	switch {
+	case code == packets.PubackNoMatchingSubscribers:
+		err = notSent(ErrNoStore)
+	case code >= failure:
+		err = &RejectedError{Code: int(code), Reason: reason}
+	default:
+		l.accept(id)
+		return
+	}
+	if e := l.take(id); e != nil {
+		e.end(result{err: err})
+	}
+}
+
+// accept notes that the broker took a request.
+func (l *link) accept(id correlation) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.pending[id]; e != nil {
+		e.accepted = true
+	}
+}
+
+// received handles a PUBLISH that paho has read: the fast path leaves to it those with QoS
+// 1, which paho acknowledges.
+func (l *link) received(event paho.PublishReceived) (bool, error) {
+	publish := event.Packet
+	m := message{topic: []byte(publish.Topic), payload: publish.Payload}
+	if properties := publish.Properties; properties != nil {
+		m.correlation = properties.CorrelationData
+		m.timestamp = []byte(properties.User.Get(protocol.PropertyTimestamp))
+		m.status = []byte(properties.User.Get(protocol.PropertyStatus))
+		m.statusMessage = []byte(properties.User.Get(protocol.PropertyStatusMessage))
+		m.store = []byte(properties.User.Get(protocol.PropertyStore))
+	}
+	l.deliver(&m)
+	return true, nil
+}
+
+// deliver passes on a message that arrived. A reply with a correlation for which no request
+// waits came too late or twice, or was forged.
+func (l *link) deliver(m *message) {
+	if string(m.topic) == l.replies {
+		if !l.answer(m) {
+			l.ignore(UnexpectedReply, m)
 		}
-		attempt, cancel := context.WithTimeout(ctx, subscribeTimeout)
-		suback, err := client.Subscribe(attempt, subscriptions)
-		cancel()
-		if err == nil {
-			return nil
-		}
-		if suback == nil { // no answer: begin with a new connection
-			return fmt.Errorf("subscribe: %w", err)
-		}
-		c.failed(fmt.Errorf("subscribe to %q and %q: %w (reason codes %#x)",
-			subscriptions.Subscriptions[0].Topic, subscriptions.Subscriptions[1].Topic, err, suback.Reasons))
-		pause.Reset(subscribeRetry)
+		return
+	}
+	clientID, key, notified := protocol.ParseNotifyTopic(string(m.topic))
+	switch {
+	case notified && clientID == l.clientID:
+		l.events.Notify(Notification{Key: key, Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: string(m.store)})
+	case notified:
+		l.ignore(ForeignNotification, m)
+	case strings.HasPrefix(string(m.topic), protocol.ReservedPrefix):
+		l.ignore(MalformedNotification, m)
+	default:
+		l.ignore(ForeignMessage, m)
 	}
 }
 
-// ConnectError is the broker's refusal of a connection.
-type ConnectError struct {
-	// Code is the reason code of CONNACK [MQTT-3.2.2.2].
-	Code byte
-	// Reason is the broker's own text, possibly empty.
-	Reason string
+// answer gives a waiting request the store's reply, and reports false if there is none.
+func (l *link) answer(m *message) bool {
+	if len(m.correlation) != len(correlation{}) {
+		return false
+	}
+	l.mu.Lock()
+	l.answered = true
+	e := l.takeLocked(correlation(m.correlation))
+	// The identity of the store is the same in nearly every reply: keep one string.
+	if l.store != string(m.store) {
+		l.store = string(m.store)
+	}
+	store := l.store
+	l.mu.Unlock()
+	if e == nil {
+		return false
+	}
+	e.end(m.reply(store))
+	return true
 }
 
-// Error names the code and what to do about it, where that is known.
-func (e *ConnectError) Error() string {
-	text := fmt.Sprintf("the broker refused the connection (MQTT reason code 0x%02X)", e.Code)
-	switch e.Code {
-	case packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized:
-		text += "; check user name and password, and what the broker allows this client id"
-	case packets.ConnackBadAuthenticationMethod:
-		text += "; it takes no " + methodServiceAccount + ": authenticate in another way than with a token"
-	case codeServerUnavailable, codeServerBusy, codeRateExceeded:
-		text += "; it is busy"
-	case codeQuotaExceeded:
-		text += "; a quota of it is used up"
-	case packets.ConnackUnsupportedProtocolVersion:
-		text += "; it must speak MQTT 5"
-	case packets.ConnackInvalidClientID:
-		text += "; choose another client id"
-	}
-	if e.Reason != "" {
-		text += ": " + e.Reason
-	}
-	return text
+func (l *link) ignore(why Ignored, m *message) {
+	l.events.Ignored(why)
+	l.logger.Debug("ignored a message", "topic", string(m.topic))
 }
 
-// Is matches ErrNotAuthorized, ErrQuotaExceeded, ErrPacketTooLarge and ErrServerBusy.
-func (e *ConnectError) Is(target error) bool { return isReason(int(e.Code), target) }
-
-// permanent reports whether another attempt would meet the same refusal, as far as it can
-// be known of a broker that never took this client.
-func (e *ConnectError) permanent() bool {
-	switch e.Code {
-	case packets.ConnackUnsupportedProtocolVersion, packets.ConnackInvalidClientID,
-		packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized,
-		packets.ConnackBanned, packets.ConnackBadAuthenticationMethod:
-		return true
+// probe starts a goroutine that closes the connection if the broker does not answer a
+// PINGREQ in time. It does nothing if there is one already or the link is lost.
+func (l *link) probe(within time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.net == nil || l.probing || isClosed(l.down) {
+		return
 	}
-	return false
+	l.probing = true
+	// The goroutine belongs to the link: mqttConn.connect waits for it once the link is down.
+	l.probes.Go(func() {
+		l.net.Probe(max(within, minProbe), l.down)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.probing = false
+	})
 }
 
-// temporary reports whether the refusal says nothing of what was in the CONNECT packet.
-func (e *ConnectError) temporary() bool {
-	switch e.Code {
-	case packets.ConnackServerUnavailable, packets.ConnackServerBusy, packets.ConnackConnectionRateExceeded:
-		return true
+// showToken authenticates the connection anew if the token in the file has changed
+// [MQTT-4.12.1]. It does not wait for the answer: requests go on, and a broker that refuses
+// the token ends the connection. If the file cannot be read, the old token stays in use
+// until the next look; it is still good for some time.
+func (l *link) showToken(file string) {
+	token, err := mqttnet.ReadSecret(file)
+	if err != nil {
+		l.logger.Warn("cannot read the token file", "error", err)
+		return
 	}
-	return false
-}
-
-func refusedConnect(connack *paho.Connack) *ConnectError {
-	refused := &ConnectError{Code: connack.ReasonCode}
-	if connack.Properties != nil {
-		refused.Reason = connack.Properties.ReasonString
+	if !l.authentication.replace(token) {
+		return
 	}
-	return refused
+	l.logger.Debug("the token has changed: authenticating anew")
+	// An error ends the connection, which its reader reports.
+	_, _ = l.authentication.packet(packets.AuthReauthenticate).Packet().WriteTo(l.net)
 }

@@ -22,7 +22,7 @@ func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 		t.Fatal(err)
 	}
 	conn := newMQTTConn(servers, Options{ClientID: "a", ClientOptions: ClientOptions{Logger: slog.New(slog.DiscardHandler)}})
-	l := newLink()
+	l := newLink("a", Events{}, slog.New(slog.DiscardHandler), nil)
 	l.maxPacket, l.slots = math.MaxInt32, newWindow(receiveMaximum)
 	if !conn.established(l) {
 		t.Fatal("not established")
@@ -34,7 +34,7 @@ func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
 	for name, leaves := range map[string]func(*mqttConn, *link, *exchange){
 		"and does not know it yet": func(*mqttConn, *link, *exchange) {},
 		"and has taken it back": func(conn *mqttConn, l *link, e *exchange) {
-			if waiting, sent := conn.abandonExchange(l, e); !waiting || sent {
+			if waiting, sent := l.abandon(e); !waiting || sent {
 				t.Errorf("waiting: %t, sent: %t", waiting, sent)
 			}
 			e.end(result{err: notSent(context.Canceled)})
@@ -49,9 +49,9 @@ func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
 			}
 			cancel()
 			leaves(conn, l, e)
-			conn.mu.Lock()
-			next := conn.nextLocked(l, new(frame.Message))
-			conn.mu.Unlock()
+			l.mu.Lock()
+			next := l.nextLocked(new(frame.Message))
+			l.mu.Unlock()
 			if next != nil {
 				t.Error("it is sent")
 			}
@@ -79,7 +79,7 @@ func TestAConnectionThatLeavesOrIsLostTakesNoMoreRequests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			conn, l := newTestLink(t, 1)
 			end(conn, l)
-			if conn.enqueue(l, newExchange(t.Context(), Request{})) || len(l.pending) > 0 {
+			if l.enqueue(newExchange(t.Context(), Request{})) || len(l.pending) > 0 {
 				t.Error("it takes one")
 			}
 		})
@@ -133,8 +133,8 @@ func TestWhatABrokerDoesNotLimitMQTTDoes(t *testing.T) {
 		"no limits":     {&paho.ConnackProperties{}, math.MaxUint16, math.MaxInt32},
 		"limits":        {&paho.ConnackProperties{ReceiveMaximum: &few, MaximumPacketSize: &many}, 3, math.MaxInt32},
 	} {
-		l := newLink()
-		l.obey(&paho.Connack{Properties: test.properties})
+		l := newLink("a", Events{}, nil, nil)
+		l.setLimits(&paho.Connack{Properties: test.properties})
 		if l.slots.size != test.receiveMaximum || l.maxPacket != test.maxPacket {
 			t.Errorf("%s: %d requests, packets of %d bytes; want %d and %d", name, l.slots.size, l.maxPacket, test.receiveMaximum, test.maxPacket)
 		}

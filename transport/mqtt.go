@@ -1,29 +1,36 @@
 package transport
 
 import (
-	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net/url"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/internal/frame"
-	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/mqttnet"
 )
 
-// mqttConn is a Conn over MQTT 5.
+const (
+	// connectTimeout bounds one attempt, from the first packet to CONNACK.
+	connectTimeout = 10 * time.Second
+	// leaveTimeout is how long requests under way have to finish before a connection
+	// is replaced.
+	leaveTimeout = time.Second
+	// stableAfter is how long a connection must last for the backoff to begin anew. A
+	// broker that accepts and hangs up must not be hammered.
+	stableAfter = 5 * time.Second
+)
+
+// mqttConn is a Conn over MQTT 5: a series of links, one at a time.
 //
 // One goroutine, run, connects, sends, and connects again; it ends with Close.
-// What is called where the connection is read (lost, deliver, acknowledged) only hands
-// over, because nothing else is read meanwhile.
 //
 // It drives paho's Client itself rather than through autopaho, which has no way
 // to send without waiting for the PUBACK, and none to give up when another
@@ -32,62 +39,26 @@ type mqttConn struct {
 	servers []*url.URL
 	options Options
 	logger  *slog.Logger
-	replies string // the topic of replies
 	events  Events
 	stop    context.CancelFunc
 	stopped chan struct{} // closed when run has ended; nil before Start
 
-	announcer *announcer // nil: nobody is to be told of the status
+	statusNotifier *statusNotifier // nil without Options.OnConnectionChange
 
-	// Of the goroutine run.
+	// Used by the goroutine run only.
 	turn     int // index of the server to connect to
-	refusals int // attempts in a row that met a refusal for good, before the first connection
+	refusals int // permanent refusals in a row, before the first connection
 
-	mu    sync.Mutex
-	link  *link         // the present connection; nil while down
-	ready chan struct{} // closed while link is set
-	ended chan struct{} // closed once there will be no more connections
-	cause error         // why; set before ended is closed
-	last  error         // why the last attempt to connect failed
-	will  *lastWill     // for the next connection; nil: none
-
-	present ConnectionStatus
+	mu     sync.Mutex
+	link   *link         // the present connection; nil while there is none
+	ready  chan struct{} // closed while link is set
+	ended  chan struct{} // closed once there will be no more connections
+	cause  error         // why; set before ended is closed
+	last   error         // why the last attempt to connect failed
+	will   *pendingWill  // for the next connection; nil: none
+	latest ConnectionStatus
 
 	replace chan struct{} // holds one item when the present connection may have to be replaced
-}
-
-// exchange is one request that awaits its reply.
-type exchange struct {
-	ctx         context.Context
-	request     Request
-	correlation correlation
-
-	done   chan struct{} // closed by whoever took the exchange out of pending
-	result result        // set before
-
-	// Guarded by mqttConn.mu.
-	sent     bool // it may have reached the broker
-	accepted bool // the broker has acknowledged it
-}
-
-// correlation is the correlation data of a request; deployed peers refuse another length.
-type correlation [16]byte
-
-type result struct {
-	reply Reply
-	err   error
-}
-
-func newExchange(ctx context.Context, request Request) *exchange {
-	e := &exchange{ctx: ctx, request: request, done: make(chan struct{})}
-	e.correlation.choose()
-	return e
-}
-
-// end gives an exchange its result. Only who took it out of pending may call it.
-func (e *exchange) end(outcome result) {
-	e.result = outcome
-	close(e.done)
 }
 
 func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
@@ -95,7 +66,6 @@ func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
 		servers: servers,
 		options: options,
 		logger:  options.Logger.With("client", options.ClientID),
-		replies: protocol.ResponseTopic(options.ClientID),
 		ready:   make(chan struct{}),
 		ended:   make(chan struct{}),
 		replace: make(chan struct{}, 1),
@@ -110,7 +80,7 @@ func (c *mqttConn) Start(events Events) {
 	ctx, stop := context.WithCancel(context.Background())
 	c.events, c.stop, c.stopped = events, stop, make(chan struct{})
 	if c.options.OnConnectionChange != nil {
-		c.announcer = newAnnouncer(c.options.OnConnectionChange)
+		c.statusNotifier = newStatusNotifier(c.options.OnConnectionChange)
 	}
 	go func() {
 		defer close(c.stopped)
@@ -124,8 +94,8 @@ func (c *mqttConn) Close() error {
 	if c.stopped != nil {
 		<-c.stopped
 	}
-	if c.announcer != nil {
-		<-c.announcer.done
+	if c.statusNotifier != nil {
+		<-c.statusNotifier.done
 	}
 	return nil
 }
@@ -174,6 +144,211 @@ func (c *mqttConn) awaitFirst(ctx context.Context) error {
 	return waitedInVain(context.Cause(ctx), c.last)
 }
 
+// run connects, again and again, until ctx ends, or every broker has refused the first
+// connection for good.
+func (c *mqttConn) run(ctx context.Context) {
+	policy := backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(c.options.ReconnectMin),
+		backoff.WithMaxInterval(c.options.ReconnectMax),
+		backoff.WithMaxElapsedTime(0), // never give up
+	)
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-pause.C:
+		}
+		began := time.Now()
+		replaced, err := c.connect(ctx)
+		if err != nil {
+			c.failed(err)
+		}
+		if c.refusals >= len(c.servers) {
+			c.terminate(err)
+			return
+		}
+		if !replaced {
+			c.turn = (c.turn + 1) % len(c.servers)
+		}
+		if time.Since(began) > stableAfter {
+			policy.Reset()
+		}
+		if replaced {
+			pause.Reset(0)
+		} else {
+			pause.Reset(policy.NextBackOff())
+		}
+	}
+}
+
+// connect makes one connection and serves it until it is lost, or given up because it is
+// to be replaced at once. The error says why there was no connection.
+func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
+	attempt, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	c.trying()
+	refusals := c.refusals
+	c.refusals = 0 // unless this attempt is refused too
+	secrets, err := c.options.secrets()
+	if err != nil {
+		return false, err
+	}
+	conn, err := c.dial(attempt, c.server())
+	if err != nil {
+		return false, err
+	}
+	packet, will := c.connectPacket(secrets), c.nextWill()
+	carried := will.toCarry()
+	if carried != nil {
+		carried.write(packet, conn)
+	}
+	l := newLink(c.options.ClientID, c.events, c.logger, conn)
+	defer l.abort.Stop()
+	// Close does not wait for a write to a broker that no longer reads.
+	defer context.AfterFunc(ctx, func() { l.abort.Reset(closeTimeout) })()
+	connack, err := l.handshake(attempt, packet, func(d *packets.Disconnect) { c.lost(l, d) })
+	if err != nil {
+		err = c.notConnected(will, carried, conn.Incomplete(), connack, err)
+		if c.isPermanent(will, err) {
+			c.refusals = refusals + 1
+		}
+		return false, err
+	}
+	defer func() { // whether the connection was lost or is to end now
+		l.disconnect()
+		c.lost(l, nil)
+		l.probes.Wait() // none begins on a link that is down
+	}()
+	if err := usable(connack); err != nil {
+		return false, err
+	}
+	l.setLimits(connack)
+	if err := l.subscribe(ctx, c.failed); err != nil {
+		return false, err
+	}
+	path := newFastPath(l)
+	conn.Intercept(path.take)
+	// Before any request can be sent: a caller with a reply must see Connected.
+	c.events.Up()
+	defer c.events.Down()
+	if !c.established(l) {
+		return false, l.closeCause()
+	}
+	c.logger.Debug("connected", "broker", c.server().Host)
+	defer c.logger.Debug("disconnected", "broker", c.server().Host)
+	if carried != nil {
+		c.concluded(carried, willResult{lost: l.down, silence: l.silence})
+	} else {
+		c.connectedWithout(will)
+	}
+	return c.serve(ctx, l, carried, path.send), nil
+}
+
+// serve sends the requests of a connection that carries will, or none, until the
+// connection is lost or, as it then reports, to be replaced. It calls send when there may be
+// requests in the queues.
+func (c *mqttConn) serve(ctx context.Context, l *link, will *pendingWill, send func()) (replaced bool) {
+	replace, patience := c.replace, (<-chan time.Time)(nil)
+	var check <-chan time.Time
+	if c.options.TokenFile != "" {
+		ticker := time.NewTicker(tokenCheck)
+		defer ticker.Stop()
+		check = ticker.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-l.down:
+			return false
+		case <-l.wake:
+			send()
+		case <-check:
+			l.showToken(c.options.TokenFile)
+		case <-replace:
+			if !c.outdated(will) {
+				continue
+			}
+			c.leave(l)
+			timer := time.NewTimer(leaveTimeout)
+			defer timer.Stop()
+			replace, patience = nil, timer.C
+		case <-l.quiet:
+			return true
+		case <-patience:
+			return true
+		}
+	}
+}
+
+// server returns the broker of the present attempt or connection. Only run may call it.
+func (c *mqttConn) server() *url.URL { return c.servers[c.turn] }
+
+// trying notes which broker the next attempt goes to.
+func (c *mqttConn) trying() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.latest.Broker = c.server().String()
+}
+
+// dial opens a connection to server and adds TLS and WebSocket where its address asks.
+func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqttnet.Conn, error) {
+	var config *tls.Config
+	if mqttnet.IsEncrypted(server) {
+		var err error
+		if config, err = c.options.tlsConfig(server); err != nil {
+			return nil, err
+		}
+	}
+	return mqttnet.Dial(ctx, server, config, mqttnet.Options{
+		MaxPacket:    c.options.MaxPacketSize,
+		WriteTimeout: c.options.KeepAlive,
+		Dialer:       c.options.Dialer,
+	})
+}
+
+// isPermanent reports whether an attempt to connect, with will waiting for a connection or
+// nil, failed because of a refusal that the next attempt would meet again.
+//
+// Only the first connection can be refused permanently: then the program was set up
+// wrongly and must be told. A broker that accepted this client once refuses it for reasons that
+// pass: a directory that is down, access rules that are being replaced, files that
+// change. Ending the client for them would end every election that runs on it.
+func (c *mqttConn) isPermanent(will *pendingWill, err error) bool {
+	var refused *ConnectError
+	if will != nil || !errors.As(err, &refused) || !refused.permanent() {
+		return false // the will may be the reason, even if it was not carried: its fate comes first
+	}
+	return c.status().Connections == 0
+}
+
+func (c *mqttConn) connectPacket(secrets secrets) *paho.Connect {
+	receive, largest := uint16(receiveMaximum), uint32(c.options.MaxPacketSize)
+	connect := &paho.Connect{
+		ClientID:   c.options.ClientID,
+		KeepAlive:  uint16(c.options.KeepAlive / time.Second),
+		CleanStart: true, // nothing outlives a connection, on either side
+		Properties: &paho.ConnectProperties{
+			ReceiveMaximum:    &receive,
+			MaximumPacketSize: &largest,
+			// Without it brokers may leave out user properties, __ts among them.
+			RequestProblemInfo: true,
+		},
+	}
+	if c.options.Username != "" {
+		connect.UsernameFlag, connect.Username = true, c.options.Username
+	}
+	if len(secrets.password) > 0 {
+		connect.PasswordFlag, connect.Password = true, secrets.password
+	}
+	if len(secrets.token) > 0 {
+		connect.Properties.AuthMethod, connect.Properties.AuthData = methodServiceAccount, secrets.token
+	}
+	return connect
+}
+
 // failed notes why there is no connection.
 func (c *mqttConn) failed(err error) {
 	c.logger.Warn("cannot connect", "broker", c.server().Host, "error", err)
@@ -196,7 +371,7 @@ func (c *mqttConn) established(l *link) bool {
 	return true
 }
 
-// lost ends a connection. paho calls it first with the server's reason.
+// lost ends a connection. paho calls it first with the broker's reason.
 func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	if disconnect != nil && disconnect.ReasonCode == packets.DisconnectSessionTakenOver {
 		c.terminate(ErrSessionTakenOver)
@@ -210,13 +385,13 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 		cause = fmt.Errorf("%w: %w", cause, ended)
 		c.logger.Warn("disconnected by the broker", "error", cause)
 	}
-	if l.net != nil && l.net.CloseCause() != nil && !isClosed(l.down) {
-		cause = fmt.Errorf("%w: %w", cause, closeCause(l.net))
+	if why := l.closeCause(); why != nil && !isClosed(l.down) {
+		cause = fmt.Errorf("%w: %w", cause, why)
 		c.logger.Warn("disconnected from the broker", "error", cause)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if disconnect == nil && l.leaving {
+	if disconnect == nil && l.isLeaving() {
 		cause = errConnectionReplaced
 	}
 	c.dropLocked(l, cause)
@@ -224,42 +399,30 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 
 var (
 	errConnectionLost     = errors.New("the connection was lost")
-	errConnectionReplaced = errors.New("the connection is replaced by one with another last will")
+	errConnectionReplaced = errors.New("the connection is replaced by one with another Will")
 )
 
-// dropLocked fails at once everything that waits on a connection.
+// dropLocked fails at once every request that waits on a connection.
 func (c *mqttConn) dropLocked(l *link, cause error) {
-	if isClosed(l.down) {
+	if !l.drop(cause) || c.link != l {
 		return
 	}
-	close(l.down)
-	if c.link == l {
-		c.link = nil
-		if !l.leaving {
-			c.ready = make(chan struct{})
-		}
-		c.changedLocked(Connecting, cause)
+	c.link = nil
+	if !l.isLeaving() {
+		c.ready = make(chan struct{})
 	}
-	for correlation, e := range l.pending {
-		delete(l.pending, correlation)
-		if e.sent {
-			e.end(result{err: unknown(cause)})
-		} else {
-			e.end(result{err: notSent(cause)})
-		}
-	}
-	l.urgent, l.queue = queue{}, queue{}
+	c.changedLocked(Connecting, cause)
 }
 
-// leave lets nothing new be sent over a connection.
+// leave lets no new request be sent over a connection.
 func (c *mqttConn) leave(l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.link != l {
 		return
 	}
-	l.leaving, c.ready = true, make(chan struct{})
-	l.signalQuietLocked()
+	c.ready = make(chan struct{})
+	l.leave()
 }
 
 // RoundTrip implements Conn.
@@ -274,14 +437,14 @@ func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error
 		return e.result.reply, e.result.err
 	case <-ctx.Done():
 	}
-	switch waiting, sent := c.abandonExchange(l, e); {
+	switch waiting, sent := l.abandon(e); {
 	case !waiting:
 		<-e.done // it came at the same moment
 		return e.result.reply, e.result.err
 	case !sent:
 		return Reply{}, notSent(context.Cause(ctx))
 	}
-	return Reply{}, unknown(c.silence(l, e, context.Cause(ctx)))
+	return Reply{}, unknown(l.explainSilence(e, context.Cause(ctx)))
 }
 
 // post hands an exchange to a connection that is ready and to whose broker one more
@@ -302,63 +465,15 @@ func (c *mqttConn) post(e *exchange) (*link, error) {
 		}
 		switch {
 		case l.slots.acquire(e.ctx, l.down, e.request.Urgent):
-			if c.enqueue(l, e) {
+			if l.enqueue(e) {
 				return l, nil
 			}
-			l.freeSlot()
+			l.slots.free()
 		case e.ctx.Err() != nil && !isClosed(l.down):
 			return nil, notSent(fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)",
 				context.Cause(e.ctx), l.slots.size))
 		}
 	}
-}
-
-// enqueue makes run send an exchange and expect the reply, unless the connection takes
-// no more.
-func (c *mqttConn) enqueue(l *link, e *exchange) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.link != l || l.leaving {
-		return false
-	}
-	l.pending[e.correlation] = e
-	l.pushLocked(e)
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
-	return true
-}
-
-// abandonExchange takes back an exchange whose caller leaves, and reports whether it was
-// still waiting, and whether it was sent.
-func (c *mqttConn) abandonExchange(l *link, e *exchange) (waiting, sent bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	waiting = l.takeLocked(e.correlation) != nil
-	if waiting && !e.sent {
-		l.freeSlot()
-	}
-	return waiting, e.sent
-}
-
-// silence explains why no reply came in time.
-func (c *mqttConn) silence(l *link, e *exchange, cause error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if e.accepted && !l.answered && errors.Is(cause, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: the broker took the request, but it seems that %w", cause, ErrNoStore)
-	}
-	return cause
-}
-
-// waitedInVain returns the end of a wait for a connection: why there was none comes first, if
-// that is known.
-func waitedInVain(end, why error) error {
-	if why == nil {
-		return end
-	}
-	return fmt.Errorf("%w (%w)", why, end)
 }
 
 // awaitLink waits for a connection that is ready.
@@ -383,6 +498,15 @@ func (c *mqttConn) awaitLink(ctx context.Context) (*link, error) {
 	}
 }
 
+// waitedInVain returns the end of a wait for a connection: why there was none comes first, if
+// that is known.
+func waitedInVain(end, why error) error {
+	if why == nil {
+		return end
+	}
+	return fmt.Errorf("%w (%w)", why, end)
+}
+
 func isClosed(signal <-chan struct{}) bool {
 	select {
 	case <-signal:
@@ -392,194 +516,14 @@ func isClosed(signal <-chan struct{}) bool {
 	}
 }
 
-// requestProperties appends the user properties of a request.
-func requestProperties(dst []frame.UserProperty, clientID string, request Request) []frame.UserProperty {
-	dst = append(dst,
-		frame.UserProperty{Name: protocol.PropertySourceID, Value: clientID},
-		frame.UserProperty{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-		frame.UserProperty{Name: protocol.PropertyPartition, Value: clientID})
-	if request.Timestamp != "" {
-		dst = append(dst, frame.UserProperty{Name: protocol.PropertyTimestamp, Value: request.Timestamp})
-	}
-	if request.FencingToken != "" {
-		dst = append(dst, frame.UserProperty{Name: protocol.PropertyFencingToken, Value: request.FencingToken})
-	}
-	if request.Binding.Store != "" {
-		dst = append(dst, frame.UserProperty{Name: protocol.PropertyStore, Value: request.Binding.Store})
-	}
-	if request.Persist {
-		dst = append(dst, frame.UserProperty{Name: protocol.PropertyPersistence, Value: "true"})
-	}
-	return dst
-}
+var _ Prober = (*mqttConn)(nil)
 
-// messageExpiry is what is left of ctx in whole seconds, rounded up, so that a
-// broker drops a request which its sender has given up. Zero: ctx has no end.
-func messageExpiry(ctx context.Context) uint32 {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return 0
-	}
-	seconds := math.Ceil(time.Until(deadline).Seconds())
-	return uint32(min(max(seconds, 1), math.MaxUint32))
-}
-
-// nextLocked takes the next exchange out of the queue whose caller still waits, writes its
-// packet into m, and counts it as sent. It returns nil at the end of the queue.
-func (c *mqttConn) nextLocked(l *link, m *frame.Message) *exchange {
-	for {
-		e := l.popLocked()
-		switch {
-		case e == nil:
-			return nil
-		case l.pending[e.correlation] == nil:
-			continue // and its slot is free again
-		}
-		if err := c.write(l, e, m); err != nil {
-			l.takeLocked(e.correlation)
-			l.freeSlot()
-			e.end(result{err: err})
-			continue
-		}
-		e.sent = true
-		return e
-	}
-}
-
-// write makes the packet of a request, or says why there can be none.
-func (c *mqttConn) write(l *link, e *exchange, m *frame.Message) error {
-	if e.ctx.Err() != nil {
-		return notSent(context.Cause(e.ctx))
-	}
-	*m = frame.Message{
-		Topic:           protocol.InvokeTopic,
-		QoS:             1,
-		MessageExpiry:   messageExpiry(e.ctx),
-		ContentType:     protocol.ContentType,
-		ResponseTopic:   c.replies,
-		CorrelationData: e.correlation[:],
-		User:            requestProperties(m.User[:0], c.options.ClientID, e.request),
-		Payload:         e.request.Payload,
-	}
-	// Nobody else looks, and the broker would end the connection [MQTT-3.2.2-15].
-	if size := m.Size(); size > l.maxPacket {
-		return &RejectedError{
-			Code:   codePacketTooLarge,
-			Reason: fmt.Sprintf("the request makes a packet of %d bytes, and the broker takes at most %d", size, l.maxPacket),
-		}
-	}
-	return nil
-}
-
-// take removes an exchange that still waits, and returns nil if there is none.
-func (c *mqttConn) take(l *link, id correlation) *exchange {
+// Probe implements Prober.
+func (c *mqttConn) Probe(within time.Duration) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	return l.takeLocked(id)
-}
-
-// finish gives a waiting exchange its result, and reports false if there is none.
-func (c *mqttConn) finish(l *link, id correlation, outcome result) bool {
-	e := c.take(l, id)
-	if e != nil {
-		e.end(outcome)
-	}
-	return e != nil
-}
-
-// acknowledged is told of the PUBACK of a request. A bad one says that the broker has not
-// passed the request on.
-func (c *mqttConn) acknowledged(l *link, id correlation, code byte, reason string) {
-	const failure = 0x80 // [MQTT-4.13.1]: codes from here on are errors
-	l.freeSlot()
-	switch {
-	case code == packets.PubackNoMatchingSubscribers:
-		c.finish(l, id, result{err: notSent(ErrNoStore)})
-	case code >= failure:
-		c.finish(l, id, result{err: &RejectedError{Code: int(code), Reason: reason}})
-	default:
-		c.accept(l, id)
-	}
-}
-
-// accept notes that the broker took a request.
-func (c *mqttConn) accept(l *link, id correlation) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if e := l.pending[id]; e != nil {
-		e.accepted = true
-	}
-}
-
-// message is a PUBLISH that came in, whoever read it. What it holds may be overwritten
-// later.
-type message struct {
-	topic, correlation, payload      []byte
-	timestamp, status, statusMessage []byte // user properties, empty where there is none
-	store                            []byte // likewise
-}
-
-// deliver hands a message over. A reply whose correlation nobody waits for came too late
-// or twice, or was forged.
-func (c *mqttConn) deliver(l *link, m *message) {
-	if string(m.topic) == c.replies {
-		if !c.answer(l, m) {
-			c.ignore(UnexpectedReply, m)
-		}
-		return
-	}
-	clientID, key, notified := protocol.ParseNotifyTopic(string(m.topic))
-	switch {
-	case notified && clientID == c.options.ClientID:
-		c.events.Notify(Notification{Key: key, Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: string(m.store)})
-	case notified:
-		c.ignore(ForeignNotification, m)
-	case strings.HasPrefix(string(m.topic), protocol.ReservedPrefix):
-		c.ignore(MalformedNotification, m)
-	default:
-		c.ignore(ForeignMessage, m)
-	}
-}
-
-// answer gives a waiting exchange the store's reply, and reports false if there is none.
-func (c *mqttConn) answer(l *link, m *message) bool {
-	if len(m.correlation) != len(correlation{}) {
-		return false
-	}
-	c.mu.Lock()
-	l.answered = true
-	e := l.takeLocked(correlation(m.correlation))
-	store := l.identityLocked(m.store)
+	l := c.link
 	c.mu.Unlock()
-	if e == nil {
-		return false
+	if l != nil {
+		l.probe(within)
 	}
-	e.end(m.reply(store))
-	return true
 }
-
-func (c *mqttConn) ignore(why Ignored, m *message) {
-	c.events.Ignored(why)
-	c.logger.Debug("ignored a message", "topic", string(m.topic))
-}
-
-// reply turns a status of 400 or more into an error. After 408 and 5xx it is not known
-// whether the request was applied; after any other it was not. A reply without a status
-// counts as a success.
-func (m *message) reply(store string) result {
-	status, err := strconv.Atoi(string(m.status))
-	if err != nil || status < 400 {
-		return result{reply: Reply{Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: store}}
-	}
-	rejected := &RejectedError{Code: status, Reason: string(m.statusMessage)}
-	if status == statusTimeout || status >= statusServerError {
-		return result{err: unknown(rejected)}
-	}
-	return result{err: rejected}
-}
-
-// Statuses of a reply, as in HTTP.
-const (
-	statusTimeout     = 408
-	statusServerError = 500 // and above
-)

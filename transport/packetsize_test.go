@@ -33,7 +33,7 @@ func longest(kind byte) []byte { return []byte{kind << 4, 0xff, 0xff, 0xff, 0x7f
 const enough = 16 << 20
 
 func TestInvariant44AHeaderMakesAClientAllocateNothing(t *testing.T) {
-	bothWays(t, func(t *testing.T, options Options) {
+	inBubble(t, func(t *testing.T, options Options) {
 		b := &pipeBroker{}
 		var mu sync.Mutex
 		var told []error
@@ -74,7 +74,7 @@ func TestInvariant44AHeaderMakesAClientAllocateNothing(t *testing.T) {
 // The length of a packet has four bytes at most. paho takes more, allocates what they say,
 // and panics where an int has 32 bits.
 func TestInvariant44AHeaderThatIsTooLongMakesAClientAllocateNothing(t *testing.T) {
-	bothWays(t, func(t *testing.T, options Options) {
+	inBubble(t, func(t *testing.T, options Options) {
 		b := &pipeBroker{}
 		client := mustDialTo(t, b, options)
 		used := allocated(func() {
@@ -95,7 +95,7 @@ func TestInvariant44AHeaderThatIsTooLongMakesAClientAllocateNothing(t *testing.T
 func TestInvariant44AHeaderInPlaceOfTheFirstAnswerMakesAClientAllocateNothing(t *testing.T) {
 	for name, after := range map[string]byte{"CONNACK": packets.CONNECT, "SUBACK": packets.SUBSCRIBE} {
 		t.Run(name, func(t *testing.T) {
-			bothWays(t, func(t *testing.T, options Options) {
+			inBubble(t, func(t *testing.T, options Options) {
 				var connects atomic.Int32
 				b := &pipeBroker{answer: func(conn net.Conn, packet *packets.ControlPacket) bool {
 					if packet.Type == packets.CONNECT {
@@ -125,7 +125,7 @@ func TestInvariant44AHeaderInPlaceOfTheFirstAnswerMakesAClientAllocateNothing(t 
 }
 
 func TestAPacketOfTheMaximumSizeIsTakenAndALongerOneIsNot(t *testing.T) {
-	bothWays(t, func(t *testing.T, options Options) {
+	inBubble(t, func(t *testing.T, options Options) {
 		var announced atomic.Uint32
 		b := newQuietBroker(10)
 		quiet := b.answer

@@ -32,7 +32,7 @@ func silent(mute *atomic.Bool, answers ...byte) *pipeBroker {
 }
 
 func TestInvariant52ADeadConnectionThatIsProbedCostsOneTimeout(t *testing.T) {
-	bothWays(t, func(t *testing.T, options Options) {
+	inBubble(t, func(t *testing.T, options Options) {
 		var mute atomic.Bool
 		b := silent(&mute)
 		client := mustDialTo(t, b, options)
@@ -66,7 +66,7 @@ func TestAProbedConnectionStaysIfAnythingArrives(t *testing.T) {
 		"a part of one": func(b *pipeBroker) { _, _ = b.present().Write([]byte{0x30, 100, 0}) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bothWays(t, func(t *testing.T, options Options) {
+			inBubble(t, func(t *testing.T, options Options) {
 				var mute atomic.Bool
 				b := silent(&mute)
 				if arrives == nil {
@@ -111,7 +111,7 @@ func TestAProbeOfAMomentGivesTheBrokerATenthOfASecond(t *testing.T) {
 
 // The PINGREQ is not written, since a packet is being written that nobody reads.
 func TestAProbeDoesNotWaitForAPacketThatIsStuck(t *testing.T) {
-	bothWays(t, func(t *testing.T, options Options) {
+	inBubble(t, func(t *testing.T, options Options) {
 		block := make(chan struct{})
 		var stuck atomic.Bool
 		b := &pipeBroker{answer: func(_ net.Conn, packet *packets.ControlPacket) bool {
@@ -138,7 +138,7 @@ func TestAProbeDoesNotWaitForAPacketThatIsStuck(t *testing.T) {
 }
 
 func TestInvariant42CloseDuringAProbeLeavesNothing(t *testing.T) {
-	bothWays(t, func(t *testing.T, options Options) {
+	inBubble(t, func(t *testing.T, options Options) {
 		var mute atomic.Bool
 		client := mustDialTo(t, silent(&mute), options)
 		time.Sleep(time.Second)
@@ -154,7 +154,7 @@ func TestInvariant42CloseDuringAProbeLeavesNothing(t *testing.T) {
 }
 
 func TestAnUrgentRequestOvertakesThoseThatWait(t *testing.T) {
-	bothWays(t, func(t *testing.T, options Options) {
+	inBubble(t, func(t *testing.T, options Options) {
 		const slots, ordinary = 16, 14 // two are kept
 		b := newQuietBroker(slots)
 		client := mustDialTo(t, b.pipeBroker, options)
@@ -212,9 +212,9 @@ func TestAnUrgentRequestLeavesBeforeThoseThatWaitForTheConnectionToTakeThem(t *t
 	}
 	var got []string
 	for range keys {
-		conn.mu.Lock()
+		l.mu.Lock()
 		e := l.popLocked()
-		conn.mu.Unlock()
+		l.mu.Unlock()
 		got = append(got, keys[e])
 	}
 	if want := "u1 u2 o1 o2 o3"; strings.Join(got, " ") != want {

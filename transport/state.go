@@ -61,72 +61,87 @@ func (c *Client) Connection() ConnectionStatus {
 	return status
 }
 
-// announcer tells a function of each new status, in a goroutine of its own: what tells
-// the announcer never waits for the function. What it has no time for is replaced by
-// what came later.
-type announcer struct {
-	tell func(ConnectionStatus)
-	done chan struct{} // closed when the last was told
+// Lost returns a channel that is closed when the present connection is lost, or given
+// up for another. While there is no connection the channel is closed already.
+func (c *Client) Lost() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost
+}
+
+// alreadyLost is the channel while there is no connection.
+var alreadyLost = func() chan struct{} {
+	closed := make(chan struct{})
+	close(closed)
+	return closed
+}()
+
+// statusNotifier calls a function with each new status, in a goroutine of its own: notify
+// never waits for the function. A status that the function had no time for is replaced by
+// the next one.
+type statusNotifier struct {
+	call func(ConnectionStatus)
+	done chan struct{} // closed after the call with the last status
 
 	mu      sync.Mutex
 	changed sync.Cond
 	latest  ConnectionStatus
-	news    bool
+	pending bool // latest was not passed on yet
 }
 
-// newAnnouncer starts the goroutine, which ends after the first status that is Ended.
-func newAnnouncer(tell func(ConnectionStatus)) *announcer {
-	a := &announcer{tell: tell, done: make(chan struct{})}
-	a.changed.L = &a.mu
-	go a.run()
-	return a
+// newStatusNotifier starts the goroutine, which ends after the first status that is Ended.
+func newStatusNotifier(call func(ConnectionStatus)) *statusNotifier {
+	n := &statusNotifier{call: call, done: make(chan struct{})}
+	n.changed.L = &n.mu
+	go n.run()
+	return n
 }
 
-func (a *announcer) run() {
-	defer close(a.done)
+func (n *statusNotifier) run() {
+	defer close(n.done)
 	for {
-		status := a.next()
-		a.tell(status)
+		status := n.next()
+		n.call(status)
 		if status.State == Ended {
 			return
 		}
 	}
 }
 
-func (a *announcer) next() ConnectionStatus {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for !a.news {
-		a.changed.Wait()
+func (n *statusNotifier) next() ConnectionStatus {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for !n.pending {
+		n.changed.Wait()
 	}
-	a.news = false
-	return a.latest
+	n.pending = false
+	return n.latest
 }
 
-func (a *announcer) announce(status ConnectionStatus) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.latest, a.news = status, true
-	a.changed.Signal()
+func (n *statusNotifier) notify(status ConnectionStatus) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.latest, n.pending = status, true
+	n.changed.Signal()
 }
 
 // status is what Client.Connection returns.
 func (c *mqttConn) status() ConnectionStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.present
+	return c.latest
 }
 
-// changedLocked replaces the status, unless it was the last. Nobody may wait in it.
+// changedLocked replaces the status, unless that was the last one. It must not block.
 func (c *mqttConn) changedLocked(state ConnectionState, err error) {
-	if c.present.State == Ended {
+	if c.latest.State == Ended {
 		return
 	}
 	if state == Connected {
-		c.present.Connections++
+		c.latest.Connections++
 	}
-	c.present.State, c.present.Err = state, err
-	if c.announcer != nil {
-		c.announcer.announce(c.present)
+	c.latest.State, c.latest.Err = state, err
+	if c.statusNotifier != nil {
+		c.statusNotifier.notify(c.latest)
 	}
 }

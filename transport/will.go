@@ -1,113 +1,303 @@
 package transport
 
 import (
-	"encoding/binary"
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/resp3"
 )
 
-// Properties of a Will that paho does not write [MQTT-3.1.3.2].
-const (
-	propertyContentType     = 0x03
-	propertyResponseTopic   = 0x08
-	propertyCorrelationData = 0x09
+var (
+	// ErrNoWill: this connection cannot have a Will, or not this one.
+	ErrNoWill = errors.New("this connection cannot have a Will")
+	// ErrWillInUse: the client's connection has a Will already, and MQTT allows one for
+	// each connection. Dial another client for another Will.
+	ErrWillInUse = errors.New("the client's connection has a Will already, and MQTT allows one: dial another client")
 )
 
-// willProperties are what makes a Will on the store's topic a request.
-type willProperties struct {
-	contentType, responseTopic, correlation string
+// WillConn is a [Conn] that can set a Will: a request that the broker makes in the client's
+// name when it loses the connection [MQTT-3.1.2.5].
+type WillConn interface {
+	Conn
+
+	// SetWill replaces the present connection, with a DISCONNECT, by one whose loss
+	// makes the store apply will, and returns when requests can be sent over that. It
+	// tries until it succeeds or ctx ends, unless the broker refuses the Will with a
+	// [*ConnectError], or the connection cannot have it (ErrNoWill). After an error, and
+	// after a loss, the next connections have no Will. Only one call may be under way.
+	//
+	// lost is closed when the connection is over. silence is the least time that the
+	// broker waits before it takes a silent connection for lost; zero means for ever.
+	SetWill(ctx context.Context, will Request) (lost <-chan struct{}, silence time.Duration, err error)
 }
 
-// complete adds the properties to the Will of an encoded CONNECT packet, since paho
-// v0.23.0 encodes a Will without them.
-func (w willProperties) complete(connect []byte) ([]byte, error) {
-	packet := reader{rest: connect}
-	header := packet.take(1)
-	length := packet.variable()
-	if packet.failed || header[0] != packetConnect || length != len(packet.rest) {
-		return nil, errors.New("complete the Will: not a CONNECT packet")
-	}
-	body := packet.rest
-	packet.counted() // protocol name
-	packet.take(1)   // protocol version
-	flags := packet.take(1)
-	packet.take(2) // keep alive
-	packet.take(packet.variable())
-	packet.counted() // client id
-	if packet.failed || flags[0]&flagWill == 0 {
-		return nil, errors.New("complete the Will: the CONNECT packet has none")
-	}
-	before := body[:len(body)-len(packet.rest)]
-	properties := packet.take(packet.variable())
-	if packet.failed {
-		return nil, errors.New("complete the Will: its properties are cut short")
-	}
-	added := []byte{}
-	for _, property := range []struct {
-		id    byte
-		value string
-	}{
-		{propertyContentType, w.contentType},
-		{propertyResponseTopic, w.responseTopic},
-		{propertyCorrelationData, w.correlation},
-	} {
-		if len(property.value) > math.MaxUint16 {
-			return nil, fmt.Errorf("complete the Will: property 0x%02X has %d bytes", property.id, len(property.value))
-		}
-		added = append(added, property.id)
-		added = binary.BigEndian.AppendUint16(added, uint16(len(property.value)))
-		added = append(added, property.value...)
-	}
-	completed := append([]byte(nil), before...)
-	completed = binary.AppendUvarint(completed, uint64(len(properties)+len(added)))
-	completed = append(completed, properties...)
-	completed = append(completed, added...)
-	completed = append(completed, packet.rest...)
-	if len(completed) > maxRemainingLength {
-		return nil, fmt.Errorf("complete the Will: the CONNECT packet has %d bytes", len(completed))
-	}
-	// MQTT's variable byte integer is Go's, within the range checked above.
-	return append(binary.AppendUvarint([]byte{packetConnect}, uint64(len(completed))), completed...), nil
+// Will is a Will that a connection has: the store deletes a key when the broker loses the
+// connection. It is safe for concurrent use.
+type Will struct {
+	client  *Client
+	lost    <-chan struct{}
+	silence time.Duration
+	once    sync.Once
 }
 
-const (
-	packetConnect      = 0x10
-	flagWill           = 0x04
-	maxRemainingLength = 1<<28 - 1 // [MQTT-1.5.5]
-)
+// Lost is closed when the connection that has the Will is over. From then on the store may
+// have applied the Will.
+func (w *Will) Lost() <-chan struct{} { return w.lost }
 
-// reader takes pieces off a packet. Once there is too little, it has failed and yields
-// nothing more.
-type reader struct {
-	rest   []byte
-	failed bool
+// Silence returns the least time that the broker waits before it takes a silent connection
+// for lost. Zero means for ever.
+func (w *Will) Silence() time.Duration { return w.silence }
+
+// Close lets the client set another Will. Until then, or until the client is closed, this
+// one stays with the connection, which does no harm if the value that it deletes is not used
+// again.
+func (w *Will) Close() {
+	w.once.Do(func() {
+		w.client.mu.Lock()
+		defer w.client.mu.Unlock()
+		w.client.hasWill = false
+	})
 }
 
-func (r *reader) take(n int) []byte {
-	if r.failed || n > len(r.rest) {
-		r.failed = true
+// SetWill makes the store delete key, if it holds value, as soon as the broker loses this
+// client without a DISCONNECT: because the process died, or its network. For that it
+// replaces the client's connection. Requests under way have a second to finish, others
+// wait for the new connection, and watches are registered again by themselves. It
+// returns when the new connection can be used.
+//
+// Set the key after SetWill has returned, not before, and to a value that it never had:
+// the loss of a connection that is still being made executes the Will too.
+//
+// The Will belongs to that one connection: after a loss, the next connection has none. A
+// client has one Will at a time; a second SetWill fails with ErrWillInUse until the first
+// Will is closed.
+//
+// While the broker is away or busy, SetWill goes on trying, until ctx ends. An error means
+// that there is no Will, and that the client goes on without: ErrNoWill if the Conn is no
+// [WillConn], if key and value are more than the 65,000 bytes or so that MQTT allows, or if
+// the broker closes connections with the Will, and not those without it; a
+// [*ConnectError] if the broker refuses, for whatever reason; the cause of the end of ctx;
+// ErrClosed or ErrSessionTakenOver.
+//
+// A client cannot find out whether the broker passes on the properties that a store needs,
+// nor whether the store accepts the Will. Package lease says what to rely on.
+func (c *Client) SetWill(ctx context.Context, key string, value []byte) (*Will, error) {
+	conn, ok := c.conn.(WillConn)
+	if !ok {
+		return nil, operationError(setWill, key, ErrNoWill)
+	}
+	c.mu.Lock()
+	taken := c.hasWill
+	c.hasWill = true
+	c.mu.Unlock()
+	if taken {
+		return nil, operationError(setWill, key, ErrWillInUse)
+	}
+	will := &Will{client: c}
+	var err error
+	will.lost, will.silence, err = conn.SetWill(ctx, Request{Payload: appendVDel(nil, key, value)})
+	if err != nil {
+		will.Close()
+		return nil, operationError(setWill, key, err)
+	}
+	return will, nil
+}
+
+// setWill is the operation in errors.
+const setWill = "set Will for"
+
+func appendVDel(dst []byte, key string, value []byte) []byte {
+	dst = slices.Grow(dst, maxOverhead+len(key)+len(value))
+	dst = resp3.AppendArray(dst, 3)
+	dst = resp3.AppendBulk(dst, protocol.VerbVDel)
+	dst = resp3.AppendBulk(dst, key)
+	return resp3.AppendBulk(dst, value)
+}
+
+// pendingWill is a request that the broker is to make in this client's name. It waits in an
+// mqttConn for the next connection.
+type pendingWill struct {
+	request Request
+	result  chan willResult // room for one
+
+	// A broker may close the connection rather than say that it takes no Wills
+	// [MQTT-3.1.4-2]. So when a connection with a Will ends without CONNACK, the next
+	// one has none. Both fields are used by mqttConn.run only.
+	unanswered bool // the latest connection with it ended so
+	suspicions int  // how often in succession it did, and the next one without it did not
+
+	abandoned bool // its caller has left, so no connection may keep it; guarded by mqttConn.mu
+}
+
+// willResult is what became of a Will: a connection has it, or it was refused.
+type willResult struct {
+	lost    <-chan struct{}
+	silence time.Duration
+	err     error
+}
+
+// maxSuspicions is how many it takes to believe that a broker takes no Wills.
+const maxSuspicions = 2
+
+var _ WillConn = (*mqttConn)(nil)
+
+// SetWill implements WillConn.
+func (c *mqttConn) SetWill(ctx context.Context, request Request) (lost <-chan struct{}, silence time.Duration, err error) {
+	if len(request.Payload) > math.MaxUint16 { // paho v0.23.0 would cut it off
+		return nil, 0, fmt.Errorf("%w: with its key and its value it has %d bytes, and MQTT allows %d", ErrNoWill, len(request.Payload), math.MaxUint16)
+	}
+	request.Payload = bytes.Clone(request.Payload) // it may be read after ctx has ended
+	will := &pendingWill{request: request, result: make(chan willResult, 1)}
+	c.mu.Lock()
+	c.will = will
+	c.mu.Unlock()
+	c.wakeUp()
+	select {
+	case r := <-will.result:
+		return r.lost, r.silence, r.err
+	case <-c.ended:
+		err = c.cause
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if r, known := c.abandon(will); known {
+		return r.lost, r.silence, r.err // it came at the same moment
+	}
+	return nil, 0, err
+}
+
+// wakeUp makes serve check whether its connection is still the right one.
+func (c *mqttConn) wakeUp() {
+	select {
+	case c.replace <- struct{}{}:
+	default:
+	}
+}
+
+// nextWill returns the Will that waits for a connection, or nil.
+func (c *mqttConn) nextWill() *pendingWill {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.will
+}
+
+// toCarry returns the Will if the next connection is to have it, and nil if not, or if there
+// is none.
+func (w *pendingWill) toCarry() *pendingWill {
+	if w != nil && w.unanswered {
 		return nil
 	}
-	piece := r.rest[:n]
-	r.rest = r.rest[n:]
-	return piece
+	return w
 }
 
-// counted takes a string or binary data, which begins with its length.
-func (r *reader) counted() {
-	if length := r.take(2); length != nil {
-		r.take(int(binary.BigEndian.Uint16(length)))
+// concluded reports the result of a Will to its caller. No further connection has it.
+func (c *mqttConn) concluded(will *pendingWill, result willResult) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if will != nil && c.will == will {
+		c.will = nil
+		will.result <- result
 	}
 }
 
-// variable takes a variable byte integer.
-func (r *reader) variable() int {
-	value, size := binary.Uvarint(r.rest[:min(len(r.rest), 4)])
-	if size <= 0 {
-		r.failed = true
-		return 0
+// notConnected returns why an attempt to connect failed that carried a Will, or none, and
+// decides about the Will that waits, if any. A failure of the network or a busy broker
+// decides nothing.
+func (c *mqttConn) notConnected(waits, carried *pendingWill, incomplete error, connack *paho.Connack, err error) error {
+	switch {
+	case incomplete != nil:
+		err = fmt.Errorf("%w: %w", ErrNoWill, incomplete)
+		c.concluded(carried, willResult{err: err})
+	case connack != nil:
+		refused := refusedConnect(connack)
+		if !refused.temporary() {
+			c.concluded(carried, willResult{err: refused})
+		}
+		return refused
+	case carried != nil:
+		carried.unanswered = true
+	case waits != nil: // the attempt without it failed too
+		waits.unanswered, waits.suspicions = false, 0
 	}
-	r.take(size)
-	return int(value)
+	return err
+}
+
+// connectedWithout notes that there is a connection without the Will that waits, if any,
+// after an attempt with it failed.
+func (c *mqttConn) connectedWithout(waits *pendingWill) {
+	if waits == nil {
+		return
+	}
+	waits.unanswered = false
+	if waits.suspicions++; waits.suspicions < maxSuspicions {
+		c.wakeUp() // to try it again
+		return
+	}
+	c.concluded(waits, willResult{err: fmt.Errorf("%w: the broker closes connections with it, and accepts them without", ErrNoWill)})
+}
+
+// abandon gives a Will up, unless its result is known. A connection that has it already is
+// replaced by one without: its loss must not delete a key for a caller that has left.
+func (c *mqttConn) abandon(will *pendingWill) (result willResult, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case r := <-will.result:
+		return r, true
+	default:
+	}
+	if c.will == will {
+		c.will = nil
+	}
+	will.abandoned = true
+	c.wakeUp()
+	return willResult{}, false
+}
+
+// outdated reports whether a connection that has will, or none, is to be replaced.
+func (c *mqttConn) outdated(will *pendingWill) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.will != nil || will != nil && will.abandoned
+}
+
+// write puts the Will into a CONNECT packet, and makes conn add what paho v0.23.0 leaves out.
+func (w *pendingWill) write(connect *paho.Connect, conn *mqttnet.Conn) {
+	connect.WillMessage = &paho.WillMessage{
+		QoS:     1,
+		Topic:   protocol.InvokeTopic,
+		Payload: w.request.Payload,
+	}
+	connect.WillProperties = &paho.WillProperties{}
+	for _, user := range requestProperties(nil, connect.ClientID, w.request) {
+		connect.WillProperties.User.Add(user.Name, user.Value)
+	}
+	var id correlation
+	id.choose()
+	conn.CompleteFirst(frame.WillProperties{
+		ContentType:     protocol.ContentType,
+		ResponseTopic:   protocol.ResponseTopic(connect.ClientID),
+		CorrelationData: string(id[:]),
+	}.AddTo)
+}
+
+// silence returns how long the broker waits before it takes a silent connection for lost:
+// one and a half times the keep-alive [MQTT-3.1.2-22], which the broker may have set. Some
+// brokers round that down to whole seconds.
+func silence(keepAlive uint16, connack *paho.Connack) time.Duration {
+	if connack.Properties != nil && connack.Properties.ServerKeepAlive != nil {
+		keepAlive = *connack.Properties.ServerKeepAlive
+	}
+	return (time.Duration(keepAlive) * 3 / 2) * time.Second
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-func ExampleBequest() {
+func ExampleWill() {
 	store, err := transporttest.NewStore(statestore.Options{})
 	if err != nil {
 		log.Fatal(err)
@@ -26,17 +26,17 @@ func ExampleBequest() {
 	ctx := context.Background()
 	// The will comes first: from the Set on, nothing can happen without it. The value
 	// must be one that nobody sets again.
-	bequest, err := client.Bequeath(ctx, "present", []byte("gateway-a:1"))
+	will, err := client.SetWill(ctx, "present", []byte("gateway-a:1"))
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer bequest.Close()
+	defer will.Close()
 	if _, err := client.Set(ctx, "present", []byte("gateway-a:1"), transport.SetOptions{}); err != nil {
 		log.Fatal(err)
 	}
 
 	conn.Cut() // as if the process had been killed
-	<-bequest.Lost()
+	<-will.Lost()
 	conn.Restore()
 	entry, err := client.Get(ctx, "present")
 	if err != nil {

@@ -8,12 +8,12 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-var _ transport.Testator = (*Conn)(nil)
+var _ transport.WillConn = (*Conn)(nil)
 
-// Bequeath implements transport.Testator. The store applies the will when the
+// SetWill implements transport.WillConn. The store applies the will when the
 // connection is cut or taken over, before Cut returns; it does not when the connection
 // is closed or replaced. A silent connection is never taken for lost.
-func (c *Conn) Bequeath(ctx context.Context, will transport.Request) (lost <-chan struct{}, silence time.Duration, err error) {
+func (c *Conn) SetWill(ctx context.Context, will transport.Request) (lost <-chan struct{}, silence time.Duration, err error) {
 	will.Payload = bytes.Clone(will.Payload)
 	for {
 		line, _, err := c.awaitLine(ctx)

@@ -12,18 +12,18 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-// willed returns a client that has bequeathed the deletion of a key which it has set.
-func willed(t *testing.T, store *transporttest.Store) (*transport.Client, *transporttest.Conn, *transport.Bequest) {
+// willed returns a client that has set a key and a Will that deletes it.
+func willed(t *testing.T, store *transporttest.Store) (*transport.Client, *transporttest.Conn, *transport.Will) {
 	t.Helper()
 	client, conn := store.Client(t, "node-a", transport.ClientOptions{})
 	if _, err := client.Set(t.Context(), "k", []byte("mine"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	bequest, err := client.Bequeath(t.Context(), "k", []byte("mine"))
+	will, err := client.SetWill(t.Context(), "k", []byte("mine"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return client, conn, bequest
+	return client, conn, will
 }
 
 func TestAWillIsExecutedWhenTheConnectionIsLostAndNotWhenItIsClosed(t *testing.T) {
@@ -52,7 +52,7 @@ func TestAWillIsExecutedWhenTheConnectionIsLostAndNotWhenItIsClosed(t *testing.T
 			conn.Cut()
 		}, false},
 		{"replaced, and cut then", func(t *testing.T, client *transport.Client, conn *transporttest.Conn, _ *transporttest.Store) {
-			if _, err := client.Bequeath(t.Context(), "other", []byte("x")); !errors.Is(err, transport.ErrWillInUse) {
+			if _, err := client.SetWill(t.Context(), "other", []byte("x")); !errors.Is(err, transport.ErrWillInUse) {
 				t.Errorf("a second will: %v, want ErrWillInUse", err)
 			}
 			conn.Cut()
@@ -67,9 +67,9 @@ func TestAWillIsExecutedWhenTheConnectionIsLostAndNotWhenItIsClosed(t *testing.T
 			synctest.Test(t, func(t *testing.T) {
 				store := transporttest.Start(t)
 				observer, _ := store.Client(t, "observer", transport.ClientOptions{})
-				client, conn, bequest := willed(t, store)
+				client, conn, will := willed(t, store)
 				test.end(t, client, conn, store)
-				await.Receive(bequest.Lost())
+				await.Receive(will.Lost())
 				entry, err := observer.Get(t.Context(), "k")
 				if err != nil || entry.Exists == test.deleted {
 					t.Errorf("%+v, %v; is it to be deleted: %t", entry, err, test.deleted)
@@ -79,13 +79,13 @@ func TestAWillIsExecutedWhenTheConnectionIsLostAndNotWhenItIsClosed(t *testing.T
 	}
 }
 
-func TestAClosedBequestMakesRoomForAnother(t *testing.T) {
+func TestAClosedWillMakesRoomForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := transporttest.Start(t)
 		client, conn, first := willed(t, store)
 		first.Close()
 		first.Close() // twice is as good as once
-		second, err := client.Bequeath(t.Context(), "other", []byte("x"))
+		second, err := client.SetWill(t.Context(), "other", []byte("x"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +99,7 @@ func TestAClosedBequestMakesRoomForAnother(t *testing.T) {
 	})
 }
 
-func TestWatchesOutliveABequest(t *testing.T) {
+func TestWatchesOutliveAWill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := transporttest.Start(t)
 		client, _ := store.Client(t, "node-a", transport.ClientOptions{})
@@ -109,7 +109,7 @@ func TestWatchesOutliveABequest(t *testing.T) {
 			t.Fatal(err)
 		}
 		await.Receive(watch.Changes())
-		if _, err := client.Bequeath(t.Context(), "k", []byte("mine")); err != nil {
+		if _, err := client.SetWill(t.Context(), "k", []byte("mine")); err != nil {
 			t.Fatal(err)
 		}
 		if change := await.Receive(watch.Changes()); !change.Missed {
@@ -124,18 +124,18 @@ func TestWatchesOutliveABequest(t *testing.T) {
 	})
 }
 
-func TestABequestWithoutAConnectionWaitsForItsContext(t *testing.T) {
+func TestAWillWithoutAConnectionWaitsForItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := transporttest.Start(t)
 		client, conn := store.Client(t, "node-a", transport.ClientOptions{})
 		conn.Cut()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := client.Bequeath(ctx, "k", []byte("mine")); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Bequeath: %v, want DeadlineExceeded", err)
+		if _, err := client.SetWill(ctx, "k", []byte("mine")); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("SetWill: %v, want DeadlineExceeded", err)
 		}
 		conn.Restore()
-		if _, err := client.Bequeath(t.Context(), "k", []byte("mine")); err != nil {
+		if _, err := client.SetWill(t.Context(), "k", []byte("mine")); err != nil {
 			t.Errorf("another: %v", err)
 		}
 	})
@@ -151,8 +151,8 @@ func TestAConnThatKnowsNoWillsSaysSo(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer client.Close()
-		if _, err := client.Bequeath(t.Context(), "k", nil); !errors.Is(err, transport.ErrNoWill) {
-			t.Errorf("Bequeath: %v, want ErrNoWill", err)
+		if _, err := client.SetWill(t.Context(), "k", nil); !errors.Is(err, transport.ErrNoWill) {
+			t.Errorf("SetWill: %v, want ErrNoWill", err)
 		}
 	})
 }

@@ -1,0 +1,87 @@
+package frame
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/tenurelock/tenure/internal/wire"
+)
+
+// WillProperties are the properties that make a Will on the store's topic a request
+// [MQTT-3.1.3.2]. paho v0.23.0 encodes a Will without them.
+type WillProperties struct {
+	ContentType, ResponseTopic, CorrelationData string
+}
+
+// AddTo returns a copy of a whole CONNECT packet with the properties added to its Will.
+func (p WillProperties) AddTo(connect []byte) ([]byte, error) {
+	before, properties, after, err := splitWill(connect)
+	if err != nil {
+		return nil, fmt.Errorf("complete the Will: %w", err)
+	}
+	added := []byte{}
+	for _, property := range []struct {
+		id    byte
+		value string
+	}{
+		{wire.ContentType, p.ContentType},
+		{wire.ResponseTopic, p.ResponseTopic},
+		{wire.CorrelationData, p.CorrelationData},
+	} {
+		if len(property.value) > math.MaxUint16 {
+			return nil, fmt.Errorf("complete the Will: property 0x%02X has %d bytes", property.id, len(property.value))
+		}
+		added = appendString(append(added, property.id), property.value)
+	}
+	body := append([]byte(nil), before...)
+	body = binary.AppendUvarint(body, uint64(len(properties)+len(added)))
+	body = append(body, properties...)
+	body = append(body, added...)
+	body = append(body, after...)
+	if len(body) > maxRemaining {
+		return nil, fmt.Errorf("complete the Will: the CONNECT packet has %d bytes", len(body))
+	}
+	// MQTT's variable byte integer is Go's, within the range checked above.
+	return append(binary.AppendUvarint([]byte{wire.Connect << 4}, uint64(len(body))), body...), nil
+}
+
+// splitWill cuts the body of a CONNECT packet into what is before the length of the Will's
+// properties, the properties, and what is after them.
+func splitWill(connect []byte) (before, properties, after []byte, err error) {
+	if len(connect) == 0 || connect[0] != wire.Connect<<4 {
+		return nil, nil, nil, errors.New("not a CONNECT packet")
+	}
+	in := wire.Reader(connect[1:])
+	if length, ok := in.Variable(); !ok || length != len(in) {
+		return nil, nil, nil, errors.New("not a CONNECT packet")
+	}
+	body := []byte(in)
+	_, named := in.Binary() // protocol name
+	_, versioned := in.Byte()
+	flags, flagged := in.Byte()
+	_, kept := in.Uint16() // keep alive
+	_, ok := counted(&in)  // properties
+	_, identified := in.Binary()
+	const hasWill = 0x04
+	if !named || !versioned || !flagged || !kept || !ok || !identified || flags&hasWill == 0 {
+		return nil, nil, nil, errors.New("the CONNECT packet has none")
+	}
+	before = body[:len(body)-len(in)]
+	if properties, ok = counted(&in); !ok {
+		return nil, nil, nil, errors.New("its properties are cut short")
+	}
+	return before, properties, in, nil
+}
+
+// counted reads properties, which begin with their length as a variable byte integer.
+func counted(in *wire.Reader) ([]byte, bool) {
+	length, ok := in.Variable()
+	if !ok || length > len(*in) {
+		return nil, false
+	}
+	properties := (*in)[:length]
+	*in = (*in)[length:]
+	return properties, true
+}

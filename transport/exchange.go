@@ -1,0 +1,105 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"slices"
+	"strconv"
+)
+
+// exchange is one request that waits for its reply.
+type exchange struct {
+	ctx         context.Context
+	request     Request
+	correlation correlation
+
+	done   chan struct{} // closed by the goroutine that took the exchange out of link.pending
+	result result        // set before
+
+	// Guarded by link.mu.
+	sent     bool // it may have reached the broker
+	accepted bool // the broker has acknowledged it
+}
+
+// correlation is the correlation data of a request; deployed stores refuse another length.
+type correlation [16]byte
+
+// choose fills in correlation data that no other request has. It cannot be guessed, so only
+// a peer that sees the request can answer it.
+func (id *correlation) choose() {
+	_, _ = rand.Read(id[:]) // never fails, says its documentation
+}
+
+type result struct {
+	reply Reply
+	err   error
+}
+
+func newExchange(ctx context.Context, request Request) *exchange {
+	e := &exchange{ctx: ctx, request: request, done: make(chan struct{})}
+	e.correlation.choose()
+	return e
+}
+
+// end gives an exchange its result. Only the goroutine that took it out of link.pending may
+// call it.
+func (e *exchange) end(outcome result) {
+	e.result = outcome
+	close(e.done)
+}
+
+// queue is first in, first out, and reuses its memory.
+type queue struct {
+	exchanges []*exchange
+	first     int
+}
+
+func (q *queue) push(e *exchange) {
+	if q.first > len(q.exchanges)/2 {
+		q.exchanges = slices.Delete(q.exchanges, 0, q.first)
+		q.first = 0
+	}
+	q.exchanges = append(q.exchanges, e)
+}
+
+// pop returns nil if the queue is empty.
+func (q *queue) pop() *exchange {
+	if q.first == len(q.exchanges) {
+		q.exchanges, q.first = q.exchanges[:0], 0
+		return nil
+	}
+	e := q.exchanges[q.first]
+	q.exchanges[q.first] = nil
+	q.first++
+	return e
+}
+
+// message is a PUBLISH that arrived, read by paho or by the fast path. Its slices may be
+// overwritten after link.deliver returns.
+type message struct {
+	topic, correlation, payload      []byte
+	timestamp, status, statusMessage []byte // user properties, empty where there is none
+	store                            []byte // likewise
+}
+
+// reply turns a status of 400 or more into an error. After 408 and 5xx it is not known
+// whether the request was applied; after any other it was not. A reply without a status
+// counts as a success.
+func (m *message) reply(store string) result {
+	status, err := strconv.Atoi(string(m.status))
+	if err != nil || status < 400 {
+		return result{reply: Reply{Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: store}}
+	}
+	rejected := &RejectedError{Code: status, Reason: string(m.statusMessage)}
+	if status == statusTimeout || status >= statusServerError {
+		return result{err: unknown(rejected)}
+	}
+	return result{err: rejected}
+}
+
+// Statuses of a reply, as in HTTP.
+const (
+	statusTimeout     = 408
+	statusServerError = 500 // and above
+)

@@ -1,0 +1,123 @@
+package transport
+
+import (
+	"runtime"
+
+	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/wire"
+)
+
+// fastPath carries the requests and replies of a link past paho, which takes packets apart
+// for every use that MQTT knows: it writes PUBLISH packets itself, and takes PUBACKs and
+// replies out of the packets that arrive. paho handles all other packets, from CONNECT to
+// DISCONNECT, and does not notice.
+//
+// It begins after paho's SUBSCRIBE was granted. From then on paho uses no packet ids, so all
+// of them belong to the fast path.
+type fastPath struct {
+	link *link
+
+	// Used by the sending goroutine only.
+	message frame.Message
+	packets []byte
+
+	// Guarded by link.mu.
+	lastID  uint16
+	unacked map[uint16]correlation // by packet id
+}
+
+// maxBatch is how many bytes of packets are gathered before they are written.
+const maxBatch = 32 << 10
+
+func newFastPath(l *link) *fastPath {
+	return &fastPath{link: l, unacked: make(map[uint16]correlation)}
+}
+
+// send writes the queued requests; those that were queued together leave in one write.
+func (f *fastPath) send() {
+	if f.link.underWay() > 1 {
+		// Replies that arrived together have woken as many callers: let them queue their
+		// next requests first.
+		runtime.Gosched()
+	}
+	for {
+		f.packets = f.packets[:0]
+		f.encode()
+		if len(f.packets) == 0 {
+			return
+		}
+		f.link.net.Send(f.packets)
+		if cap(f.packets) > 2*maxBatch {
+			f.packets = nil // there was a long one; they are rare
+		}
+	}
+}
+
+// encode gathers packets. From here on a request may reach the broker, even if its caller
+// gives up.
+func (f *fastPath) encode() {
+	l := f.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(f.packets) < maxBatch {
+		e := l.nextLocked(&f.message)
+		if e == nil {
+			return
+		}
+		f.message.PacketID = f.nextIDLocked()
+		packets, err := f.message.Append(f.packets)
+		if err != nil {
+			l.failLocked(e, notSent(err))
+			continue
+		}
+		f.packets = packets
+		f.unacked[f.message.PacketID] = e.correlation
+	}
+}
+
+// nextIDLocked returns a packet id that is not in use. There is one: a link has no more
+// slots than there are ids, and this request has one of them.
+func (f *fastPath) nextIDLocked() uint16 {
+	for {
+		f.lastID++
+		if _, used := f.unacked[f.lastID]; f.lastID != 0 && !used {
+			return f.lastID
+		}
+	}
+}
+
+// take handles a packet that arrived, and reports false if it is for paho. It is called
+// where the connection is read.
+func (f *fastPath) take(packet []byte) bool {
+	switch frame.Type(packet) {
+	case wire.Puback:
+		ack, ok := frame.ParsePuback(packet)
+		return ok && f.acknowledged(ack)
+	case wire.Publish:
+		p, ok := frame.ParsePublish(packet)
+		if !ok || p.QoS > 0 {
+			return false // paho has to acknowledge it
+		}
+		m := message{topic: p.Topic, correlation: p.CorrelationData, payload: p.Payload}
+		m.timestamp, _ = p.User(protocol.PropertyTimestamp)
+		m.status, _ = p.User(protocol.PropertyStatus)
+		m.statusMessage, _ = p.User(protocol.PropertyStatusMessage)
+		m.store, _ = p.User(protocol.PropertyStore)
+		f.link.deliver(&m)
+		return true
+	}
+	return false
+}
+
+// acknowledged reports whether a PUBACK is for a request.
+func (f *fastPath) acknowledged(ack frame.Puback) bool {
+	f.link.mu.Lock()
+	id, ok := f.unacked[ack.PacketID]
+	delete(f.unacked, ack.PacketID)
+	f.link.mu.Unlock()
+	if ok {
+		f.link.acknowledged(id, ack.ReasonCode, string(ack.ReasonString))
+	}
+	return ok
+}
