@@ -98,7 +98,7 @@ func ReadCertificate(certFile, keyFile, keyPasswordFile string) (tls.Certificate
 			return tls.Certificate{}, &FileError{"KeyFile", fmt.Errorf("%s: %w", keyFile, err)}
 		}
 	} else if isEncryptedKey(key) {
-		return tls.Certificate{}, &FileError{"KeyFile", fmt.Errorf("%s is encrypted and needs a file with its password", keyFile)}
+		return tls.Certificate{}, &FileError{"KeyFile", fmt.Errorf("%s is encrypted and needs a file with its password (KeyPasswordFile)", keyFile)}
 	}
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
