@@ -13,8 +13,8 @@ import (
 
 // candidacy is what one attempt to hold the lease rests on.
 type candidacy struct {
-	value   string             // what will stand in the store; no other attempt has the same
-	lost    <-chan struct{}    // closed when the connection drops, where that matters; else nil
+	value   string          // what will stand in the store; no other attempt has the same
+	lost    <-chan struct{} // closed when the connection drops, where that matters; else nil
 	bequest *transport.Will // what frees the lease then; nil if nothing does
 	// What was there when the latest request was about to leave: the identity of the store;
 	// replaced, which is closed when another store answers; and connection, which is closed
