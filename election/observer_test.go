@@ -17,6 +17,34 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
+func TestInvariant45AnObserverThatIsSlowOrPanicsHarmsNothing(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		observer func(election.Transition)
+	}{
+		{"it panics", func(election.Transition) { panic("observer") }},
+		{"it is slow", func(election.Transition) { time.Sleep(ttl / 2) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, election.Options{Observer: test.observer}, func(t *testing.T, first, second *candidate) {
+				var led atomic.Bool
+				first.run(t, func(ctx context.Context, term *election.Term) error {
+					_, err := term.Token()
+					led.Store(err == nil)
+					await.Receive(ctx.Done())
+					return nil
+				})
+				time.Sleep(20 * ttl)
+				if !led.Load() {
+					t.Error("it did not lead, or had lost its token to the observer")
+				}
+				_ = first.stop()
+				second.mustBeFree(t)
+			})
+		})
+	}
+}
+
 // stuck is an observer that blocks in one phase until it is let go.
 type stuck struct {
 	in      election.Phase
@@ -77,15 +105,11 @@ func TestInvariant45AnObserverThatBlocksDoesNotKeepTheLease(t *testing.T) {
 					// It neither leads nor stands in the way for as long as that lasts.
 					_ = second.stop()
 					time.Sleep(20 * ttl)
-					if holder, err := first.Leader(t.Context()); err != nil || holder.Held {
-						t.Errorf("%+v leads, %v; want nobody", holder, err)
-					}
+					first.mustBeFree(t)
 					close(observer.letGo)
 					if test.in != election.Standby {
 						time.Sleep(ttl / 4) // half of the hold-off
-						if holder, err := first.Leader(t.Context()); err != nil || holder.Held {
-							t.Errorf("%+v leads, %v, before the hold-off is over", holder, err)
-						}
+						first.mustBeFree(t)
 					}
 					time.Sleep(ttl)
 					first.mustLead(t)
@@ -100,7 +124,7 @@ func TestInvariant45AnObserverThatBlocksDoesNotKeepTheLease(t *testing.T) {
 					}
 					history := first.history()
 					if !slices.IsSortedFunc(history, func(a, b election.Transition) int { return a.At.Compare(b.At) }) {
-						t.Errorf("told out of order: %+v", history)
+						t.Errorf("delivered out of order: %+v", history)
 					}
 				})
 			})
@@ -122,7 +146,7 @@ func TestInvariant42RunReleasesTheLeaseAndThenWaitsForTheObserver(t *testing.T) 
 				first.cancel()
 				time.Sleep(within)
 				if holder, err := second.Leader(t.Context()); err != nil || holder.Held || releases() != 1 {
-					t.Errorf("%v: %+v leads, %v, after %d releases; want nobody after one", in, holder, err, releases())
+					t.Errorf("%v: %+v leads, %v, after %d releases; want no leader after one", in, holder, err, releases())
 				}
 				select {
 				case err := <-first.result:
@@ -134,16 +158,16 @@ func TestInvariant42RunReleasesTheLeaseAndThenWaitsForTheObserver(t *testing.T) 
 					t.Errorf("%v: Run returned %v", in, err)
 				}
 				if last := first.phases(); last[len(last)-1] != election.Released {
-					t.Errorf("%v: the observer heard %v", in, last)
+					t.Errorf("%v: the observer got %v", in, last)
 				}
 			})
 		})
 	}
 }
 
-// The observer is slow, what keeps the node from the lease changes all the time, and what
-// waits to be told does not grow.
-func TestASlowObserverIsToldTheLatestReasonToStandBy(t *testing.T) {
+// What keeps the node from the lease changes all the time, and the queue for the slow observer
+// does not grow.
+func TestASlowObserverGetsOnlyTheLatestCauseOfStandby(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := transporttest.Start(t)
 		var first atomic.Bool
@@ -167,7 +191,7 @@ func TestASlowObserverIsToldTheLatestReasonToStandBy(t *testing.T) {
 		close(letGo)
 		synctest.Wait()
 		if _, count := c.last(election.Standby); count > 4 {
-			t.Errorf("told %d Standbys", count)
+			t.Errorf("%d Standbys", count)
 		}
 		c.refuse(nil)
 		time.Sleep(2 * ttl)
@@ -176,7 +200,7 @@ func TestASlowObserverIsToldTheLatestReasonToStandBy(t *testing.T) {
 	})
 }
 
-func TestInvariant42RunWaitsForAnObserverThatIsToldWhyTheNodeStandsBy(t *testing.T) {
+func TestInvariant42RunWaitsForAnObserverOfStandby(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		letGo := make(chan struct{})
 		c := newStubborn(t, transporttest.Start(t), "node-a", election.Options{Observer: func(transition election.Transition) {
@@ -199,7 +223,7 @@ func TestInvariant42RunWaitsForAnObserverThatIsToldWhyTheNodeStandsBy(t *testing
 	})
 }
 
-func TestAQuickObserverHearsOfTheEndOfATermBeforeTheLeaseIsReleased(t *testing.T) {
+func TestAQuickObserverGetsDrainingBeforeTheLeaseIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var first *candidate
 		options := election.Options{Observer: func(transition election.Transition) {
@@ -222,15 +246,14 @@ func TestAQuickObserverHearsOfTheEndOfATermBeforeTheLeaseIsReleased(t *testing.T
 func TestInvariant2NoTermStartsAfterAnObserverInWhichTheProcessStoodStill(t *testing.T) {
 	for _, in := range []election.Phase{election.Claiming, election.Active} {
 		synctest.Test(t, func(t *testing.T) {
-			var stood atomic.Int64 // for how long, unseen by any timer
-			steady := lease.MonotonicClock()
+			var machine suspendedClock
 			pairInBubble(t, election.Options{
 				OneShot: true,
 				Claim:   []string{key},
-				Lease:   lease.Options{Clock: func() time.Duration { return steady() + time.Duration(stood.Load()) }},
+				Lease:   lease.Options{Clock: machine.clock()},
 				Observer: func(transition election.Transition) {
 					if transition.Phase == in {
-						stood.Store(int64(ttl))
+						machine.suspend(ttl)
 					}
 				},
 			}, election.Options{}, func(t *testing.T, first, _ *candidate) {
@@ -247,7 +270,7 @@ func TestInvariant2NoTermStartsAfterAnObserverInWhichTheProcessStoodStill(t *tes
 }
 
 // The context may end while the observer of Active runs, before the function is called.
-func TestATermThatIsShownAsActiveIsShownToDrain(t *testing.T) {
+func TestAnObserverThatGotActiveAlsoGetsDraining(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c *candidate
 		c = newCandidate(t, transporttest.Start(t), "node-a", election.Options{Observer: func(transition election.Transition) {

@@ -151,17 +151,16 @@ func TestStatusFollowsTheWholeLifeOfANode(t *testing.T) {
 // has fired.
 func TestStatusNamesNoLeaderWhoseTenureIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var stood atomic.Int64 // for how long, unseen by any timer
-		steady := lease.MonotonicClock()
+		var machine suspendedClock
 		c := newCandidate(t, transporttest.Start(t), "node-a", election.Options{
-			Lease: lease.Options{Clock: func() time.Duration { return steady() + time.Duration(stood.Load()) }, Holder: "press 7"},
+			Lease: lease.Options{Clock: machine.clock(), Holder: "press 7"},
 		})
 		c.run(t, serve)
 		synctest.Wait()
 		if leader := c.Status().Leader; leader != "press 7" {
 			t.Errorf("%q leads, want press 7", leader)
 		}
-		stood.Store(int64(ttl))
+		machine.suspend(ttl)
 		if status := c.Status(); status.Leader != "" || status.Phase != election.Active {
 			t.Errorf("after the deadline: %v", status)
 		}

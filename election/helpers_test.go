@@ -1,0 +1,280 @@
+package election_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/election"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+const (
+	name = "press-7/active"
+	key  = "press-7/setpoint"
+	ttl  = 2 * time.Second
+)
+
+// candidate is one process that campaigns.
+type candidate struct {
+	*election.Elector
+	client *transport.Client
+	conn   *transporttest.Conn
+
+	cancel context.CancelFunc
+	result chan error // of Run
+
+	mu          sync.Mutex
+	transitions []election.Transition
+}
+
+func newCandidate(t *testing.T, store *transporttest.Store, id string, options election.Options) *candidate {
+	t.Helper()
+	c := &candidate{}
+	c.client, c.conn = store.Client(t, id, transport.ClientOptions{})
+	c.elect(t, options)
+	return c
+}
+
+// elect gives a candidate that has a client its elector.
+func (c *candidate) elect(t *testing.T, options election.Options) {
+	t.Helper()
+	if options.TTL == 0 {
+		options.TTL = ttl
+	}
+	if options.Lease.Clock == nil {
+		options.Lease.Clock = lease.MonotonicClock()
+	}
+	next := options.Observer
+	options.Observer = func(transition election.Transition) {
+		c.mu.Lock()
+		c.transitions = append(c.transitions, transition)
+		c.mu.Unlock()
+		if next != nil {
+			next(transition)
+		}
+	}
+	var err error
+	if c.Elector, err = election.New(c.client, name, options); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// run campaigns until the test ends or stop is called.
+func (c *candidate) run(t *testing.T, lead func(context.Context, *election.Term) error) {
+	ctx, cancel := context.WithCancel(t.Context())
+	c.cancel = cancel
+	result := make(chan error, 1)
+	c.result = result
+	go func() {
+		defer close(result)
+		result <- c.Run(ctx, lead)
+	}()
+}
+
+// stop ends the campaign and returns what Run returned; nil if that was read before.
+func (c *candidate) stop() error {
+	c.cancel()
+	return await.Receive(c.result)
+}
+
+// last returns the latest transition to a phase, and how many there were.
+func (c *candidate) last(phase election.Phase) (latest election.Transition, count int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, transition := range c.transitions {
+		if transition.Phase == phase {
+			latest, count = transition, count+1
+		}
+	}
+	return latest, count
+}
+
+// history returns all transitions so far.
+func (c *candidate) history() []election.Transition {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.transitions)
+}
+
+func (c *candidate) phases() []election.Phase {
+	var phases []election.Phase
+	for _, transition := range c.history() {
+		phases = append(phases, transition.Phase)
+	}
+	return phases
+}
+
+// requests counts those of a candidate from now on that contain a word.
+func (c *candidate) requests(word string) (count func() int64) {
+	var number atomic.Int64
+	c.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		// KEYNOTIFY is not counted: the transport sends it, not the election.
+		if payload := string(request.Payload); strings.Contains(payload, word) && !strings.Contains(payload, "KEYNOTIFY") {
+			number.Add(1)
+		}
+		return transporttest.Fault{}
+	})
+	return number.Load
+}
+
+func (c *candidate) mustLead(t *testing.T) {
+	t.Helper()
+	holder, err := c.Leader(t.Context())
+	if err != nil || holder.Name != c.client.ClientID() {
+		t.Fatalf("%+v leads, %v; want %s", holder, err, c.client.ClientID())
+	}
+}
+
+// mustBeFree fails the test unless no node holds the lease.
+func (c *candidate) mustBeFree(t *testing.T) {
+	t.Helper()
+	if holder, err := c.Leader(t.Context()); err != nil || holder.Held {
+		t.Errorf("%+v leads, %v; want no leader", holder, err)
+	}
+}
+
+// serve is a leader function that returns when its context ends.
+func serve(ctx context.Context, _ *election.Term) error {
+	await.Receive(ctx.Done())
+	return nil
+}
+
+// pair makes two candidates in a bubble, each with options of its own.
+func pair(t *testing.T, a, b election.Options, test func(t *testing.T, first, second *candidate)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { pairInBubble(t, a, b, test) })
+}
+
+// pairInBubble is pair for a test that is in a bubble already.
+func pairInBubble(t *testing.T, a, b election.Options, test func(t *testing.T, first, second *candidate)) {
+	t.Helper()
+	store := transporttest.Start(t)
+	test(t, newCandidate(t, store, "node-a", a), newCandidate(t, store, "node-b", b))
+}
+
+// inBubble runs a test in virtual time with two candidates that have the same options.
+func inBubble(t *testing.T, options election.Options, test func(t *testing.T, first, second *candidate)) {
+	t.Helper()
+	pair(t, options, options, test)
+}
+
+// runBoth makes first lead and second stand by.
+func runBoth(t *testing.T, first, second *candidate) {
+	t.Helper()
+	first.run(t, serve)
+	synctest.Wait()
+	second.run(t, serve)
+	synctest.Wait()
+	first.mustLead(t)
+}
+
+var errJammed = errors.New("the press is jammed")
+
+// fitness is a health check that a test sets. The zero fitness is healthy.
+type fitness struct {
+	mu     sync.Mutex
+	reason error
+	calls  int
+}
+
+func (f *fitness) set(reason error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reason = reason
+}
+
+func (f *fitness) check(context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls++
+	return f.reason
+}
+
+// every is a schedule of checks that is short beside the TTL.
+const every = ttl / 20
+
+// suspendedClock is the clock of a machine that a test suspends: no timer notices.
+type suspendedClock struct{ by atomic.Int64 }
+
+// clock returns the time on the machine.
+func (s *suspendedClock) clock() lease.Clock {
+	steady := lease.MonotonicClock()
+	return func() time.Duration { return steady() + time.Duration(s.by.Load()) }
+}
+
+// suspend makes the clock jump.
+func (s *suspendedClock) suspend(by time.Duration) { s.by.Store(int64(by)) }
+
+// stubborn is a candidate for which a test can refuse SETs of the lease's key, with any error.
+type stubborn struct {
+	candidate
+	refusal atomic.Pointer[transport.RefusedError]
+	asked   atomic.Int64
+}
+
+type stubbornConn struct {
+	*transporttest.Conn
+	*stubborn
+}
+
+func (c stubbornConn) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+	payload := string(request.Payload)
+	if strings.Contains(payload, "\r\nSET\r\n") && strings.Contains(payload, "\r\n"+name+"\r\n") {
+		c.asked.Add(1)
+		if refusal := c.refusal.Load(); refusal != nil {
+			return transport.Reply{}, refusal
+		}
+	}
+	return c.Conn.RoundTrip(ctx, request)
+}
+
+// refuse lets the store refuse with an error from now on; nil ends that.
+func (s *stubborn) refuse(refusal error) {
+	if refusal == nil {
+		s.refusal.Store(nil)
+		return
+	}
+	s.refusal.Store(&transport.RefusedError{Text: refusal.Error()})
+}
+
+func newStubborn(t *testing.T, store *transporttest.Store, id string, options election.Options) *stubborn {
+	t.Helper()
+	s := &stubborn{}
+	s.conn = store.Connect(id)
+	client, err := transport.NewClient(stubbornConn{s.conn, s}, transport.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	s.client = client
+	s.elect(t, options)
+	return s
+}
+
+// journal is what happened, in order.
+type journal struct {
+	mu     sync.Mutex
+	events []string
+}
+
+func (j *journal) add(event string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.events = append(j.events, event)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return strings.Join(j.events, " ")
+}

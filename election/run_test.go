@@ -1,0 +1,202 @@
+package election_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/election"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+func TestRunEndsWithItsContextOrItsClient(t *testing.T) {
+	ends := []struct {
+		name string
+		end  func(*transporttest.Store, *candidate)
+		want error
+	}{
+		{"the client is closed", func(_ *transporttest.Store, c *candidate) { _ = c.client.Close() }, transport.ErrClosed},
+		{"the client is taken over", func(s *transporttest.Store, c *candidate) { s.Connect(c.client.ClientID()) }, transport.ErrSessionTakenOver},
+		{"the context is cancelled", func(_ *transporttest.Store, c *candidate) { c.cancel() }, context.Canceled},
+	}
+	for _, state := range []string{"it leads", "it waits", "it is unhealthy", "it is held off"} {
+		for _, test := range ends {
+			t.Run(state+", "+test.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					store := transporttest.Start(t)
+					var health fitness
+					ending := newCandidate(t, store, "node-a", election.Options{Health: health.check, HoldOff: time.Hour})
+					other := newCandidate(t, store, "node-b", election.Options{})
+					if state == "it waits" {
+						runBoth(t, other, ending)
+					} else {
+						runBoth(t, ending, other)
+					}
+					if state == "it is held off" {
+						ending.Resign()
+					} else if state == "it is unhealthy" {
+						health.set(errJammed)
+					}
+					time.Sleep(ttl)
+					test.end(store, ending)
+					time.Sleep(3 * ttl) // less than the hold-off
+					select {
+					case err := <-ending.result:
+						if !errors.Is(err, test.want) {
+							t.Errorf("Run returned %v, want %v", err, test.want)
+						}
+					default:
+						t.Error("Run has not returned")
+					}
+					if errors.Is(test.want, transport.ErrClosed) {
+						if err := ending.Run(t.Context(), serve); !errors.Is(err, transport.ErrClosed) {
+							t.Errorf("Run with a closed client: %v, want ErrClosed", err)
+						}
+					}
+					_, _ = other.stop(), ending.stop()
+				})
+			})
+		}
+	}
+}
+
+func TestRunRunsOnceAtATime(t *testing.T) {
+	inBubble(t, election.Options{}, func(t *testing.T, first, _ *candidate) {
+		first.run(t, serve)
+		synctest.Wait()
+		if err := first.Run(t.Context(), serve); !errors.Is(err, election.ErrRunning) {
+			t.Errorf("a second Run: %v, want ErrRunning", err)
+		}
+		_ = first.stop()
+		first.run(t, serve)
+		synctest.Wait()
+		first.mustLead(t)
+		_ = first.stop()
+	})
+}
+
+func TestInvariant42RunEndsAtAnyMomentAndLeavesNothing(t *testing.T) {
+	const roundTrip = ttl / 50
+	for when := time.Duration(0); when < 4*ttl; when += ttl/17 + time.Millisecond {
+		synctest.Test(t, func(t *testing.T) {
+			store := transporttest.Start(t)
+			options := election.Options{
+				Claim:         []string{key},
+				FailBackAfter: ttl,
+				HealthEvery:   every,
+				Health: func(ctx context.Context) error {
+					time.Sleep(every)
+					return ctx.Err()
+				},
+				Standby: func(ctx context.Context) error {
+					await.Receive(ctx.Done())
+					time.Sleep(every)
+					return nil
+				},
+			}
+			var working atomic.Int64 // calls of the functions that have not returned
+			health, standby := options.Health, options.Standby
+			options.Health = func(ctx context.Context) error {
+				working.Add(1)
+				defer working.Add(-1)
+				return health(ctx)
+			}
+			options.Standby = func(ctx context.Context) error {
+				working.Add(1)
+				defer working.Add(-1)
+				return standby(ctx)
+			}
+			candidates := ranked(t, store, 2, options)
+			for i := range candidates {
+				c := candidates[len(candidates)-1-i]
+				c.conn.SetFault(func(transport.Request) transporttest.Fault {
+					return transporttest.Fault{HoldRequest: roundTrip / 2, HoldReply: roundTrip / 2}
+				})
+				c.run(t, serve)
+				time.Sleep(roundTrip)
+			}
+			time.Sleep(when)
+			for _, c := range candidates {
+				c.cancel()
+			}
+			for _, c := range candidates {
+				if err := await.Receive(c.result); !errors.Is(err, context.Canceled) {
+					t.Errorf("after %v: Run returned %v, want Canceled", when, err)
+				}
+			}
+			if got := working.Load(); got != 0 {
+				t.Errorf("after %v: %d functions run", when, got)
+			}
+			time.Sleep(ttl / 4) // an acquisition cut short is resolved in the background
+			holder, err := candidates[0].Leader(t.Context())
+			if request := candidates[0].failBackRequest(t); err != nil || holder.Held || request != "" {
+				t.Errorf("after %v: %+v leads, fail-back request %q, %v; want nothing left", when, holder, request, err)
+			}
+		})
+	}
+}
+
+func TestLeadersYieldsEachLeader(t *testing.T) {
+	inBubble(t, election.Options{}, func(t *testing.T, first, second *candidate) {
+		runBoth(t, first, second)
+		ctx, cancel := context.WithCancel(t.Context())
+		var seen []string
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for leader, err := range second.Leaders(ctx) {
+				if err != nil {
+					t.Error(err)
+				}
+				if leader.Held {
+					seen = append(seen, leader.Name)
+				}
+			}
+		}()
+		time.Sleep(ttl)
+		first.Resign()
+		time.Sleep(ttl)
+		cancel()
+		await.Receive(ended)
+		if want := []string{"node-a", "node-b"}; !slices.Equal(seen, want) {
+			t.Errorf("seen %q, want %q", seen, want)
+		}
+		_, _ = first.stop(), second.stop()
+	})
+}
+
+func TestNonsensicalOptionsAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
+		for _, test := range []struct {
+			name    string
+			options election.Options
+			want    string
+		}{
+			{"the same TTL twice", election.Options{TTL: ttl, Lease: lease.Options{TTL: ttl}}, "set Options.TTL instead"},
+			{"a negative hold-off", election.Options{HoldOff: -1}, "HoldOff"},
+			{"an acquire delay beside the rank", election.Options{Lease: lease.Options{AcquireDelay: ttl}}, "set Options.Rank"},
+			{"a negative pause between checks", election.Options{HealthEvery: -1}, "HealthEvery"},
+			{"a negative timeout of checks", election.Options{HealthTimeout: -1}, "HealthTimeout"},
+			{"a negative number of failures", election.Options{HealthFailures: -1}, "HealthFailures"},
+			{"a negative rank", election.Options{Rank: -1}, "the best rank is 0"},
+			{"a negative delay", election.Options{RankDelay: -1}, "RankDelay"},
+			{"a rank that would wait for ever", election.Options{Rank: 1 << 30, RankDelay: 10000 * time.Hour}, "small numbers"},
+			{"a negative hold-down", election.Options{FailBackAfter: -1}, "FailBackAfter"},
+			{"a negative TTL", election.Options{TTL: -ttl, Rank: 1}, "TTL -2s"},
+			{"a lease that could not be held", election.Options{TTL: ttl, Lease: lease.Options{RenewEvery: ttl}}, "RenewEvery"},
+		} {
+			if _, err := election.New(client, name, test.options); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%s: %v, want an error that says %q", test.name, err, test.want)
+			}
+		}
+	})
+}
