@@ -353,3 +353,18 @@ func TestDocsLeadToFilesThatExist(t *testing.T) {
 		t.Errorf("only %d names were checked", checked)
 	}
 }
+
+func TestDocsShowTheProgramOfTheReadmeAsItIs(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("examples/election/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, program, _ := strings.Cut(string(source), "package main\n")
+	if !strings.Contains(string(readme), "```go\npackage main\n"+program+"```\n") {
+		t.Error("README.md does not show examples/election/main.go")
+	}
+}
