@@ -225,7 +225,7 @@ func TestInvariant45AFunctionThatFailsEndsItsTermAndReleasesIt(t *testing.T) {
 		{"it returns nil", func() error { return nil }, func(err error) bool { return err == nil }},
 		{"it panics", func() error { panic("out of paper") }, func(err error) bool {
 			var panicked *election.PanicError
-			return errors.As(err, &panicked) && panicked.Value == "out of paper" && strings.Contains(err.Error(), "elector_test.go")
+			return errors.As(err, &panicked) && panicked.Value == "out of paper" && strings.Contains(err.Error(), "term_test.go")
 		}},
 		{"it panics with an error", func() error { panic(failure) }, func(err error) bool { return errors.Is(err, failure) }},
 		{"it ends its goroutine", func() error { runtime.Goexit(); return nil }, func(err error) bool {
