@@ -61,7 +61,7 @@ bench: ## Run the benchmarks, with allocations
 
 .PHONY: speed
 speed: ## Compare with plain paho and mochi (three minutes), and say which targets are met
-	@go test ./server -run '^$$' -bench Speed | awk -f server/speed.awk
+	@go test ./server/bench -run '^$$' -bench Speed | awk -f server/bench/speed.awk
 
 .PHONY: abuse
 abuse: ## Attack a server in every way we know, and print what a healthy client noticed (half an hour at most); ONLY=regexp

@@ -1,4 +1,4 @@
-package server_test
+package bench_test
 
 import (
 	"context"
@@ -31,7 +31,7 @@ func BenchmarkSpeedMosquitto(b *testing.B) {
 	stock.bench(b, "Stock", row{run: workers(echo.ask)}, 1, 64)
 
 	ofStore := mosquitto.Start(b, "").Address
-	attachAlone(b, ofStore, server.AttachOptions{})
+	testsupport.Attach(b, ofStore, server.AttachOptions{})
 	ours := &speed{client: dialSpeed(b, ofStore)}
 	stock.bench(b, "Set", row{run: workers(ours.set), echoes: 1}, 1, 64)
 }
