@@ -125,8 +125,8 @@ func BenchmarkExpire(b *testing.B) {
 			_, more = store.Expire(now, 256)
 			worst = max(worst, time.Since(began))
 		}
-		if store.Len() != 0 {
-			b.Fatalf("%d keys are left", store.Len())
+		if store.Usage().Keys != 0 {
+			b.Fatalf("%d keys are left", store.Usage().Keys)
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchmarkKeys, "ns/key")

@@ -13,8 +13,7 @@ import (
 // Verb is what a command does.
 type Verb uint8
 
-// The verbs of the protocol. VerbUnknown is that of a request which could not
-// be read.
+// The verbs of the protocol. A request that could not be parsed has VerbUnknown.
 const (
 	VerbUnknown Verb = iota
 	VerbSet
@@ -24,79 +23,77 @@ const (
 	VerbKeyNotify
 )
 
-// String returns the verb as it is sent.
-func (v Verb) String() string {
-	switch v {
-	case VerbSet:
-		return protocol.VerbSet
-	case VerbGet:
-		return protocol.VerbGet
-	case VerbDel:
-		return protocol.VerbDel
-	case VerbVDel:
-		return protocol.VerbVDel
-	case VerbKeyNotify:
-		return protocol.VerbKeyNotify
-	default:
-		return "unknown"
+var verbNames = []string{"unknown", protocol.VerbSet, protocol.VerbGet, protocol.VerbDel, protocol.VerbVDel, protocol.VerbKeyNotify}
+
+// String returns the verb as the protocol spells it.
+func (v Verb) String() string { return nameOf("Verb", verbNames, v) }
+
+// MarshalText implements [encoding.TextMarshaler]; it returns the text of String.
+func (v Verb) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
+
+// nameOf returns the name of an enumerated value, or a text such as "Verb(9)" for a value
+// that has none.
+func nameOf[E ~uint8](kind string, names []string, value E) string {
+	if int(value) < len(names) {
+		return names[value]
 	}
+	return kind + "(" + strconv.Itoa(int(value)) + ")"
 }
 
 // Condition says when a SET applies.
 type Condition uint8
 
 const (
-	// Always applies whatever is stored.
+	// Always applies in any case.
 	Always Condition = iota
 	// IfMissing (NX) applies only to a key that does not exist.
 	IfMissing
-	// IfMissingOrEqual (NEX) applies to a key that does not exist or that
-	// already holds the value being set. It is how a holder renews a lease.
+	// IfMissingOrEqual (NEX) applies to a key that does not exist or that already has
+	// the new value. A holder renews its lease with it.
 	IfMissingOrEqual
 )
 
-// Request is a request as it arrived, before anything in it was believed.
+// Request is a request as it arrived, before any check.
 type Request struct {
-	// Client is the MQTT client id of the sender, as the connection it came
-	// over proves it; never what the message says of itself.
+	// Client is the MQTT client id of the connection that the request came over. It is
+	// never taken from the message, which any client could forge.
 	Client string
 	// Payload is the RESP3 array. Parse does not modify it.
 	Payload []byte
-	// Correlation is the request's correlation data, by which a redelivery is
-	// recognised. Nil: it cannot be delivered twice.
+	// Correlation is the request's correlation data, by which the store recognizes a
+	// redelivery. Nil: the request cannot be delivered again.
 	Correlation []byte
-	// Last says that the request is not delivered again, as a Will is not. It may repeat
-	// another one, but is not remembered: it would take the place of one that can be
-	// delivered again.
+	// Last says that the request is not delivered again, as a Will is not. It may itself
+	// be a redelivery of another, but takes no place in the DedupWindow.
 	Last bool
-	// Timestamp and FencingToken are the user properties __ts and __ft. Nil
-	// means absent, which is not the same as empty: an empty one is malformed.
+	// Timestamp and FencingToken are the user properties __ts and __ft. Nil means
+	// absent; an empty text is malformed.
 	Timestamp, FencingToken *string
 	// Store is the user property tenure-store: the identity of the only store that may
-	// apply the request. Nil: any store may.
+	// apply the request. Nil: any store may apply it.
 	Store *string
-	// Expires is when the message expires, on Instant.Elapsed: one that is
-	// applied then or later is not applied at all. Zero means never.
+	// Expires is when the message expires, on Instant.Elapsed: from then on Apply does
+	// not apply the request. Zero means never.
 	Expires time.Duration
 }
 
-// Command is a request that was read, and possibly found wanting: a Command
-// that could not be read carries its refusal, and [Store.Apply] answers with it.
+// Command is a parsed request. If the request was malformed the command has a refusal,
+// with which [Store.Apply] replies.
 type Command struct {
 	Client    string
 	Verb      Verb
 	Key       string
 	Value     []byte // aliases the request's payload
 	Condition Condition
-	// Lifetime is how long the key lives from when the SET is applied; zero
-	// means until it is deleted.
+	// Lifetime is the time from the SET to the expiry of the key; zero means that the
+	// key does not expire.
 	Lifetime time.Duration
-	// Stop ends the watch that KEYNOTIFY would otherwise begin.
+	// Stop says that a KEYNOTIFY ends the watch instead of beginning it.
 	Stop bool
 
 	timestamp property[hlc.Timestamp]
 	token     property[hlc.Token]
-	store     *string // that may apply it; nil: any
+	store     *string // the only store that may apply it; nil: any
 	refusal   protocol.Refusal
 	identity  identity
 	last      bool
@@ -110,10 +107,10 @@ type property[T hlc.Timestamp | hlc.Token] struct {
 	present, malformed bool
 }
 
-// Parse reads a request. It does every check that needs neither the store nor a
-// clock, in the order that the protocol gives: well-formed, verb, argument
-// count, key length, options. It never fails: what is wrong is in the Command.
-// It needs no lock and allocates in proportion to the payload.
+// Parse parses a request. It does each check that needs neither the store nor a clock, in
+// the order of the protocol: syntax, verb, number of arguments, key length, options. If one
+// fails, the Command has the refusal; see [Command.Err]. Parse needs no lock and allocates
+// in proportion to the payload. The Value of the result aliases the payload.
 func Parse(request Request) Command {
 	command := Command{
 		Client:    request.Client,
@@ -130,12 +127,12 @@ func Parse(request Request) Command {
 		command.refusal = protocol.SyntaxError
 		return command
 	}
-	command.refusal = command.read(arguments)
+	command.refusal = command.parse(arguments)
 	return command
 }
 
-// Err returns the refusal of a command that will not be applied, and nil
-// otherwise.
+// Err returns the refusal of a command that will not be applied, and nil otherwise. Its
+// text is the protocol's.
 func (c Command) Err() error {
 	if c.refusal == "" {
 		return nil
@@ -143,8 +140,8 @@ func (c Command) Err() error {
 	return c.refusal
 }
 
-// Deny returns the command refused with "not authorized", unless it was
-// already refused for a reason that the protocol checks earlier.
+// Deny returns the command with the refusal "not authorized", unless Parse refused it: the
+// protocol does the checks of Parse before authorization.
 func (c Command) Deny() Command {
 	if c.refusal == "" {
 		c.refusal = protocol.NotAuthorized
@@ -160,12 +157,11 @@ func parseProperty[T hlc.Timestamp | hlc.Token](text *string, parse func(string)
 	return property[T]{value: value, present: true, malformed: err != nil}
 }
 
-// grammar is the shape of one verb: how many arguments, the verb included, and
-// how its key, value and options are read.
+// grammar is the syntax of one verb.
 type grammar struct {
 	verb     Verb
-	min, max int // max 0: any number, options follow
-	value    bool
+	min, max int  // arguments, the verb included; max 0: options follow
+	value    bool // whether a value follows the key
 }
 
 func grammarOf(verb []byte) (grammar, bool) {
@@ -185,7 +181,7 @@ func grammarOf(verb []byte) (grammar, bool) {
 	return grammar{}, false
 }
 
-func (c *Command) read(arguments [][]byte) (refusal protocol.Refusal) {
+func (c *Command) parse(arguments [][]byte) (refusal protocol.Refusal) {
 	grammar, ok := grammarOf(arguments[0])
 	if !ok {
 		return protocol.UnknownCommand
@@ -204,15 +200,15 @@ func (c *Command) read(arguments [][]byte) (refusal protocol.Refusal) {
 	}
 	switch c.Verb {
 	case VerbSet:
-		return c.readSetOptions(options)
+		return c.parseSetOptions(options)
 	case VerbKeyNotify:
-		return c.readKeyNotifyOptions(options)
+		return c.parseKeyNotifyOptions(options)
 	default:
 		return ""
 	}
 }
 
-func (c *Command) readSetOptions(options [][]byte) protocol.Refusal {
+func (c *Command) parseSetOptions(options [][]byte) protocol.Refusal {
 	var w word
 	for len(options) > 0 {
 		option := w.upper(options[0])
@@ -242,8 +238,8 @@ func (c *Command) readSetOptions(options [][]byte) protocol.Refusal {
 	return ""
 }
 
-// readKeyNotifyOptions accepts STOP, and the older GET, which changes nothing.
-func (c *Command) readKeyNotifyOptions(options [][]byte) protocol.Refusal {
+// parseKeyNotifyOptions accepts STOP, and GET of older clients, which has no effect.
+func (c *Command) parseKeyNotifyOptions(options [][]byte) protocol.Refusal {
 	var w word
 	seenGet := false
 	for _, option := range options {
@@ -265,12 +261,12 @@ func (c *Command) readKeyNotifyOptions(options [][]byte) protocol.Refusal {
 	return ""
 }
 
-// parseMillis reads a positive number of milliseconds. A number beyond what a
-// Duration holds (292 years) counts as that many.
+// parseMillis parses a positive number of milliseconds. Numbers above the largest Duration
+// (292 years) count as the largest Duration.
 func parseMillis(text []byte) (time.Duration, bool) {
 	for _, digit := range text {
 		if digit < '0' || digit > '9' {
-			return 0, false // no signs, no fractions: ParseInt would accept "+5"
+			return 0, false // ParseInt would accept "+5"
 		}
 	}
 	millis, err := strconv.ParseInt(string(text), 10, 64)
@@ -280,11 +276,11 @@ func parseMillis(text []byte) (time.Duration, bool) {
 	return time.Duration(min(millis, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond, true
 }
 
-// word is room for the longest word of the protocol.
+// word is a buffer for the longest verb or option of the protocol.
 type word [len(protocol.VerbKeyNotify)]byte
 
-// upper returns a verb or option in upper case, as a part of w. Longer words than the
-// protocol has are not worth the copy. Only ASCII counts: to strings.ToUpper "\u017fet",
+// upper returns a verb or option in upper case, in the buffer w. It returns nil for a longer
+// word, which no verb or option is. It converts ASCII only: to strings.ToUpper "\u017fet",
 // with a long s, is SET.
 func (w *word) upper(text []byte) []byte {
 	if len(text) > len(w) {

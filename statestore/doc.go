@@ -1,29 +1,29 @@
-// Package statestore is the state machine of the state store protocol: a set of
-// keys with values, versions, expiry, fencing tokens and watchers.
+// Package statestore is the state machine of the state store protocol: a set of keys with
+// values, versions, expiry times, fencing tokens and watches.
 //
-// It is pure. It has no network, no goroutine and no clock: time comes in as an
-// [Instant], the client as a name that the caller vouches for, and what should
-// happen outside comes back as a [Reply] and a list of [Notification]. Whoever
-// embeds it (the server, or the in-process connection of the tests) decides
-// about locks, sockets and timers. The same sequence of calls therefore always
-// gives the same answers, which is what tests, logs and replicas need.
+// It is pure: it has no network, no goroutine and no clock. The caller passes the time as
+// an [Instant] and the name of an authenticated client, and gets a [Reply] and a list of
+// [Notification]. The caller also decides about locks, sockets and timers. So the same
+// calls always return the same results, which tests, logs and replicas need. The caller is
+// the server, or the in-process connection of tests.
 //
 // A request passes through three steps:
 //
-//	command := statestore.Parse(request)             // no state: needs no lock
-//	reply, notifications := store.Apply(now, command) // the only step that changes anything
-//	payload := reply.Append(nil, statestore.Deployed) // the reply's bytes
+//	command := statestore.Parse(request)              // does not need the store, so no lock
+//	reply, notifications := store.Apply(now, command) // the only step that changes the store
+//	payload := reply.Append(nil, statestore.Deployed) // the payload of the MQTT reply
 //
-// A request that is delivered twice, in one session of its client, is applied once
-// and answered twice.
+// The store recognizes a request that is delivered again within a client's session: it
+// applies the request once and returns the same reply again. [Options].DedupWindow bounds
+// how many requests it recognizes.
 //
-// Wall clocks order versions and decide nothing else. Versions rise whatever the clock
-// does, keys expire on another clock, and a fencing token that the store issued is never
-// too far ahead for it. The refusal of a timestamp or a token that is too far ahead has the
-// store's clock in [Reply].Version, so that the sender can adapt.
+// Wall clocks order versions and decide nothing else. Versions rise even if the wall clock
+// steps back, keys expire on a monotonic clock, and the store never refuses a fencing token
+// that it issued as too far ahead. When it refuses a timestamp or a token as too far ahead,
+// [Reply].Version has the store's clock, so that the sender can adapt.
 //
-// What the package does not do: it neither authenticates clients nor knows what
-// they may do (see [Command.Deny]), and nothing survives the process.
+// The package does not authenticate clients, and does not know what they may do; see
+// [Command.Deny]. It keeps nothing on disk.
 //
 // A [Store] is not safe for concurrent use.
 package statestore

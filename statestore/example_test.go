@@ -64,7 +64,7 @@ func ExampleStore_Expire() {
 	for _, at := range []time.Duration{next - time.Nanosecond, next} {
 		now.Elapsed = at
 		notifications, more := store.Expire(now, 100)
-		fmt.Println("at", at, "keys:", store.Len(), "more:", more)
+		fmt.Println("at", at, "keys:", store.Usage().Keys, "more:", more)
 		for _, n := range notifications {
 			fmt.Printf("to %s about %s: %q %s\n", n.Client, n.Key, n.Append(nil, statestore.Deployed), n.Version)
 		}

@@ -7,10 +7,9 @@ import (
 
 func (e *entry) due(now Instant) bool { return e.next != nil && now.Elapsed >= e.deadline }
 
-// Expire removes up to limit keys whose time has passed and returns the
-// notifications: the earlier ones first, as far as they are a millisecond apart. A
-// caller that got more should call again: the limit keeps one call short while many
-// keys fall due at once.
+// Expire removes up to limit expired keys and returns their notifications, in the order of
+// the deadlines to the millisecond. more says that there may be further expired keys: call
+// Expire again. The limit keeps each call short when many keys expire at once.
 func (s *Store) Expire(now Instant, limit int) (notifications []Notification, more bool) {
 	for ; limit > 0; limit-- {
 		earliest := s.expiries.earliest(now)
@@ -18,7 +17,7 @@ func (s *Store) Expire(now Instant, limit int) (notifications []Notification, mo
 			return notifications, false
 		}
 		if earliest.filed < tickOf(earliest.deadline) {
-			s.expiries.refile(earliest) // due or not: keys with deadlines in between go first
+			s.expiries.refile(earliest) // even if it is due: keys with earlier deadlines go first
 		} else {
 			notifications = s.remove(notifications, earliest)
 		}
@@ -26,8 +25,8 @@ func (s *Store) Expire(now Instant, limit int) (notifications []Notification, mo
 	return notifications, true
 }
 
-// expireOne is Expire for one key, down to the nanosecond: it looks at the keys of the
-// millisecond that is not over too.
+// expireOne removes one expired key. Unlike Expire it is exact to the nanosecond: it also
+// finds keys that expired within the current millisecond.
 func (s *Store) expireOne(now Instant) (notifications []Notification, found bool) {
 	if notifications, found = s.Expire(now, 1); found {
 		return notifications, true
@@ -44,27 +43,26 @@ func (s *Store) expireOne(now Instant) (notifications []Notification, found bool
 	return nil, false
 }
 
-// NextExpiry returns the time, on Instant.Elapsed, by which Expire should run again,
-// and false when no key expires. It may be earlier than the first real expiry, and
-// less than a millisecond later.
+// NextExpiry returns the time, on Instant.Elapsed, at which to call Expire again, and false
+// if no key expires. It may be earlier than the first deadline, and less than a millisecond
+// later.
 func (s *Store) NextExpiry() (time.Duration, bool) {
 	first, ok := s.expiries.first()
 	return first.time(), ok
 }
 
-// expiries files the keys that expire by the millisecond after which they do.
+// expiries is an index of the keys that expire, by the millisecond of their deadline.
 //
-// A million keys in a heap cost a microsecond each to take out, nearly all of it
-// waiting for memory. Here the heap holds milliseconds, each of which has a list of
-// its keys: filing a key and taking it out are O(1), and keys that fall due together
-// lie in one list.
+// In a heap of a million keys, taking one out costs a microsecond, nearly all of it waiting
+// for memory. Here the heap holds milliseconds, each with a list of its keys: adding and
+// removing a key is O(1), and keys that expire together are in one list.
 //
-// A lease is renewed many times for each time that it expires, and every renewal
-// moves its deadline back. So a later deadline leaves the key where it is filed; it is
-// filed anew only when its old time comes.
+// Most leases are renewed many times before they expire, and each renewal moves the deadline
+// back. So a key with a later deadline stays in its list until the time of that list comes,
+// and then moves to the list of its deadline.
 type expiries struct {
 	lists map[tick]*entry // the first entry of each circular list
-	ticks tickHeap        // of the lists, and of some that are empty by now
+	ticks tickHeap        // of the lists, and of some lists that are gone
 }
 
 // tick is a number of milliseconds on Instant.Elapsed.
@@ -79,7 +77,7 @@ func tickOf(deadline time.Duration) tick {
 	return t
 }
 
-// latestTick is the last time that is a whole number of milliseconds.
+// latestTick is the largest Duration that is a whole number of milliseconds.
 const latestTick = time.Duration(1<<63-1) / time.Millisecond * time.Millisecond
 
 func (t tick) time() time.Duration { return time.Duration(t) * time.Millisecond }
@@ -115,8 +113,8 @@ func (x *expiries) file(e *entry) {
 	first.previous.next, first.previous = e, e
 }
 
-// cancel takes an entry out. Its tick stays in the heap until its time comes, unless
-// there are more such ticks than others.
+// cancel takes an entry out. Its tick stays in the heap until its time comes, or until
+// compact removes it.
 func (x *expiries) cancel(e *entry) {
 	if e.next == nil {
 		return
@@ -133,6 +131,7 @@ func (x *expiries) cancel(e *entry) {
 	e.next, e.previous = nil, nil
 }
 
+// compact removes the ticks without a list from the heap, if they are more than half of it.
 func (x *expiries) compact() {
 	const negligible = 1024
 	if len(x.ticks) < 2*len(x.lists)+negligible {
@@ -156,7 +155,7 @@ func (x *expiries) first() (tick, bool) {
 	return 0, false
 }
 
-// earliest returns an entry that was filed under a time that has come, or nil.
+// earliest returns an entry of the earliest list if the time of that list has come, or nil.
 func (x *expiries) earliest(now Instant) *entry {
 	if first, ok := x.first(); ok && first.time() <= now.Elapsed {
 		return x.lists[first]

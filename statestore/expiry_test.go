@@ -51,8 +51,8 @@ func TestInvariant31LifetimeToTheNanosecond(t *testing.T) {
 		present := func(w *world) {
 			w.tb.Helper()
 			notified, more := w.store.Expire(w.now, 10)
-			if len(notified) != 0 || more || w.store.Len() != 1 {
-				w.tb.Errorf("Expire left %d keys, more is %t", w.store.Len(), more)
+			if len(notified) != 0 || more || w.store.Usage().Keys != 1 {
+				w.tb.Errorf("Expire left %d keys, more is %t", w.store.Usage().Keys, more)
 			}
 			if answer, _ := w.send(ask("GET k")); answer[:4] != "$1\r\n" {
 				w.tb.Errorf("GET: got %q", answer)
@@ -70,13 +70,13 @@ func TestInvariant31LifetimeToTheNanosecond(t *testing.T) {
 			present(w)
 			w.now.Elapsed++
 			w.want(ask("GET k"), "$-1\r\n")
-			if w.store.Len() != 0 {
+			if w.store.Usage().Keys != 0 {
 				t.Error("GET did not remove the key")
 			}
 			w = begin(t)
 			w.pass(test.after)
-			if _, more := w.store.Expire(w.now, 10); more || w.store.Len() != 0 {
-				t.Errorf("at its instant Expire left %d keys, more is %t", w.store.Len(), more)
+			if _, more := w.store.Expire(w.now, 10); more || w.store.Usage().Keys != 0 {
+				t.Errorf("at its instant Expire left %d keys, more is %t", w.store.Usage().Keys, more)
 			}
 		})
 	}
@@ -170,8 +170,8 @@ func TestExpireInBatches(t *testing.T) {
 	w.pass(1004 * time.Millisecond)
 	first, more := w.store.Expire(w.now, 2)
 	w.wantLines("the first batch", w.lines(first), want[:2]...)
-	if !more || w.store.Len() != 5 {
-		t.Errorf("after the first batch more is %t, with %d keys; want more, with 5", more, w.store.Len())
+	if !more || w.store.Usage().Keys != 5 {
+		t.Errorf("after the first batch more is %t, with %d keys; want more, with 5", more, w.store.Usage().Keys)
 	}
 	second, more := w.store.Expire(w.now, 3)
 	w.wantLines("the second batch", w.lines(second), want[2:]...)
@@ -180,8 +180,8 @@ func TestExpireInBatches(t *testing.T) {
 	}
 	third, more := w.store.Expire(w.now, 3)
 	w.wantLines("the third batch", w.lines(third))
-	if more || w.store.Len() != 2 {
-		t.Errorf("after the third batch more is %t, with %d keys; want 2", more, w.store.Len())
+	if more || w.store.Usage().Keys != 2 {
+		t.Errorf("after the third batch more is %t, with %d keys; want 2", more, w.store.Usage().Keys)
 	}
 }
 
@@ -242,7 +242,7 @@ func TestNextExpiryIsNeverLate(t *testing.T) {
 		}
 		w.now.Elapsed += time.Duration(random.IntN(10)) * time.Millisecond
 		expire()
-		if got := w.store.Len(); got != len(deadlines) {
+		if got := w.store.Usage().Keys; got != len(deadlines) {
 			t.Fatalf("there are %d keys; want %d", got, len(deadlines))
 		}
 	}
@@ -306,7 +306,7 @@ func TestAKeyIsToldWithinAMillisecondAfterItsTime(t *testing.T) {
 		t.Errorf("NextExpiry is %v after the time of the key, %t", late, ok)
 	}
 	w.pass(time.Millisecond)
-	if notified, _ := w.store.Expire(w.now, 10); w.store.Len() != 1 {
+	if notified, _ := w.store.Expire(w.now, 10); w.store.Usage().Keys != 1 {
 		t.Errorf("the key was told early: %v", notified)
 	}
 	w.want(ask("GET k"), "$-1\r\n")

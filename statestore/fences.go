@@ -7,7 +7,7 @@ import (
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
-// token returns the fencing token that protects a key, or zero.
+// token returns the fencing token that protects a key, or zero if none does.
 func (s *Store) token(current *entry, key string) hlc.Token {
 	if current != nil {
 		return current.token
@@ -15,8 +15,8 @@ func (s *Store) token(current *entry, key string) hlc.Token {
 	return s.fences[key] // empty unless the store is strict
 }
 
-// checkToken applies the fencing rule: a protected key changes only for an equal
-// or newer token.
+// checkToken applies the fencing rule: a write to a protected key needs a token that is
+// equal to the key's or higher.
 func (s *Store) checkToken(current *entry, command *Command) protocol.Refusal {
 	if !command.writes() {
 		return ""
@@ -41,21 +41,20 @@ func (s *Store) neverIssued(token hlc.Token) bool {
 	return hlc.Timestamp(token).Compare(s.clock) > 0
 }
 
-// newerToken returns the newer of a key's token and that of a command. It does
-// not keep the command's memory alive: Parse left the node where it found it, in a
-// message that the network layer may use again.
-func newerToken(protection hlc.Token, command *Command) hlc.Token {
+// higherToken returns the higher of a key's token and the command's. It clones the node of
+// the command's, which is a part of a message whose buffer the network layer may reuse.
+func higherToken(protection hlc.Token, command *Command) hlc.Token {
 	if !command.token.present || command.token.value.Compare(protection) <= 0 {
 		return protection
 	}
-	newer := command.token.value
-	newer.Node = strings.Clone(newer.Node)
-	return newer
+	higher := command.token.value
+	higher.Node = strings.Clone(higher.Node)
+	return higher
 }
 
-// outlive keeps the fence of a key that goes away, in a strict store. A fence is
-// raised by whoever may delete the key, and never lowered or dropped.
-func (s *Store) outlive(key string, fence hlc.Token) {
+// keepFence keeps the fence of a removed key, if the store is strict. Clients that may
+// delete the key can raise the fence, but not lower or drop it.
+func (s *Store) keepFence(key string, fence hlc.Token) {
 	if !s.options.Strict || fence.IsZero() {
 		return
 	}
@@ -65,8 +64,8 @@ func (s *Store) outlive(key string, fence hlc.Token) {
 	s.fences[key] = fence
 }
 
-// revive takes the fence of a key that is set again.
-func (s *Store) revive(key string) hlc.Token {
+// takeFence returns the fence of a removed key that is set again, and no longer keeps it.
+func (s *Store) takeFence(key string) hlc.Token {
 	fence, ok := s.fences[key]
 	if ok {
 		delete(s.fences, key)
@@ -75,10 +74,10 @@ func (s *Store) revive(key string) hlc.Token {
 	return fence
 }
 
-// checkLock applies the rule for keys under lock prefixes: a client that sets one names
-// itself in the value and cannot hold the key for ever, and no client speaks for another.
-// A request with a fencing token is refused, since a fence on a lock would keep out its
-// own holder, who renews without one.
+// checkLock applies the rule for keys under lock prefixes: a client that sets one has its
+// client id in the value, cannot hold the key forever, and cannot act for another client. A
+// write with a fencing token is refused: the holder renews without a token, so a fence would
+// keep it out.
 func (s *Store) checkLock(command *Command) protocol.Refusal {
 	if !command.writes() || !s.isLock(command.Key) {
 		return ""

@@ -148,8 +148,8 @@ func (r *race) run(p program) {
 	for range 10 {
 		r.expire(3)
 	}
-	if keys, _ := r.model.live(r.now); r.store.Len() != keys {
-		r.fatalf("in the end there are %d keys; want %d", r.store.Len(), keys)
+	if keys, _ := r.model.live(r.now); r.store.Usage().Keys != keys {
+		r.fatalf("in the end there are %d keys; want %d", r.store.Usage().Keys, keys)
 	}
 }
 
@@ -208,8 +208,8 @@ func (r *race) expire(limit int) {
 	}
 	r.model.keys = slices.DeleteFunc(r.model.keys, func(k modelKey) bool { return k.told(r.now) })
 	// A key that is gone since less than a millisecond may have made room for another.
-	if live, _ := r.model.live(r.now); r.store.Len() < live || r.store.Len() > len(r.model.keys) {
-		r.fatalf("Expire is done and there are %d keys; want %d to %d", r.store.Len(), live, len(r.model.keys))
+	if live, _ := r.model.live(r.now); r.store.Usage().Keys < live || r.store.Usage().Keys > len(r.model.keys) {
+		r.fatalf("Expire is done and there are %d keys; want %d to %d", r.store.Usage().Keys, live, len(r.model.keys))
 	}
 }
 
@@ -232,7 +232,7 @@ func (r *race) raw(payload []byte) {
 func (r *race) check() {
 	r.tb.Helper()
 	live, _ := r.model.live(r.now)
-	if got := r.store.Len(); got < live || got > len(programKeys) {
+	if got := r.store.Usage().Keys; got < live || got > len(programKeys) {
 		r.fatalf("there are %d keys; want %d at least", got, live)
 	}
 	next, ok := r.store.NextExpiry()
@@ -294,7 +294,7 @@ func FuzzParse(f *testing.F) {
 		w := newWorld(t, Options{MaxKeys: 1})
 		w.set(ask("SET SETKEY2 ABC PX 1").fencedBy("1:0:n"))
 		reply, notified := w.store.Apply(w.now, command)
-		if command.Err() != nil && (reply.Outcome != Refused || len(notified) > 0 || w.store.Len() != 1) {
+		if command.Err() != nil && (reply.Outcome != Refused || len(notified) > 0 || w.store.Usage().Keys != 1) {
 			t.Errorf("%q was refused by Parse and applied as %v", payload, reply.Outcome)
 		}
 		for _, dialect := range []Dialect{Deployed, Documented} {

@@ -2,17 +2,15 @@ package statestore
 
 import "time"
 
-// Instant is a moment as the store sees it, on two clocks that fail apart.
+// Instant is a moment on two independent clocks.
 //
-// Versions must agree with the clocks of the clients, so they come from wall
-// time, which may step. After a step back versions still rise, and a fencing token that
-// the store issued before is still good. But clients whose clocks did not step are refused
-// while they are more than MaxSkew ahead, so the caller should slew WallMillis after a
-// step.
+// Versions must agree with the clocks of the clients, so they come from the time of day,
+// which may step. After a step back versions still rise, and fencing tokens that the store
+// issued stay valid. But the store refuses clients whose clocks did not step while they
+// are more than MaxSkew ahead, so the caller should slew WallMillis after a step.
 //
-// Expiry does not depend on the time of day: a key that was set for two seconds lives for
-// two seconds while the time of day is corrected. It is measured on a clock that only ever
-// goes forward.
+// Expiry is measured on a clock that never steps: a key with a lifetime of two seconds
+// lives for two seconds even if the time of day is corrected meanwhile.
 type Instant struct {
 	// WallMillis is the time of day in milliseconds since the Unix epoch.
 	WallMillis int64

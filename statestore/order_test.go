@@ -101,7 +101,7 @@ func TestInvariant13RefusalChangesNothing(t *testing.T) {
 					w.want(ask("SET five5 ").at("1:0:n"), "+OK\r\n@1696374425000:2:StateStore")
 				},
 				"the number of keys": func(w *world) {
-					if got := w.store.Len(); got != 1 {
+					if got := w.store.Usage().Keys; got != 1 {
 						w.tb.Errorf("there are %d keys", got)
 					}
 				},

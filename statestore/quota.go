@@ -1,7 +1,7 @@
 package statestore
 
-// overQuota reports whether a SET would make the store larger than it may be. One
-// that sets the value that is there already, as a renewal does, never is.
+// overQuota reports whether a SET would exceed a limit of the store. A SET of the value that
+// the key already has, such as a renewal, never does.
 func (s *Store) overQuota(current *entry, command *Command) bool {
 	if current != nil && current.value == string(command.Value) {
 		return false

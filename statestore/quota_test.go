@@ -142,7 +142,7 @@ func TestKeysWhoseTimeHasPassedTakeUpNoRoom(t *testing.T) {
 			w.wantLines("the refused SET", notified)
 			w.pass(time.Millisecond)
 			w.set(ask("SET d v NEX")) // needs no room
-			if got := w.store.Len(); got != 3 {
+			if got := w.store.Usage().Keys; got != 3 {
 				t.Errorf("a SET that needs no room left %d keys; want 3", got)
 			}
 			_, notified = w.send(ask("SET e v"))

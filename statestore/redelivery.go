@@ -8,32 +8,31 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 )
 
-// DefaultDedupWindow is how many requests of one client a Store remembers unless
-// Options say otherwise.
+// DefaultDedupWindow is the default of Options.DedupWindow.
 const DefaultDedupWindow = 256
 
-// identity tells a request that is delivered again from a new one. A redelivery
-// has the correlation data of the first delivery, and is the same message byte for
-// byte. What has the same correlation data and says something else is a request of
-// a client that does not make its correlation data unique: answering it with the
-// reply to another request would tell it that something was done which was not.
+// identity distinguishes a redelivery from a new request. A redelivery has the correlation
+// data of the first delivery and is the same message byte for byte. A different message with
+// the same correlation data comes from a client that does not make its correlation data
+// unique. The reply to the other request would be wrong: nothing that this one asks for was
+// done.
 type identity struct {
 	correlation correlation
 	sum         uint32 // of the content
 }
 
-// correlation stands for the correlation data of a request; the zero value for none. It has
-// the same size for all of them, and so has what is remembered of a request. Correlation
-// data may have 64 KiB, and a bound in bytes would have to forget requests that can still
-// be delivered again, or refuse them.
+// correlation identifies the correlation data of a request in 17 bytes; the zero value means
+// none. Its size is fixed because correlation data may have 64 KiB: with a limit in bytes,
+// the store would have to drop requests that can still be delivered again, or refuse new
+// ones.
 //
-// Up to 16 bytes, as our clients send, are kept as they are. Of more it has a hash: the
-// first half of SHA-256, which clients that differ in all else have in common, so that
-// replicas agree. Two requests are taken for one only if both are from one client, their
-// hashes agree, and so do the sums of their contents. A client that wants that needs 2^64
-// attempts, and deceives itself.
+// Up to 16 bytes, which our clients send, are kept as they are. Longer data is replaced by
+// the first half of its SHA-256, without a secret key, so that replicas agree. The store
+// takes two requests for one only if they have the same client, the same hash and the same
+// checksum of their contents. A client needs about 2^64 attempts to make two such requests,
+// and harms only itself.
 type correlation struct {
-	kind uint8 // 0: none; up to 16: the length of the data; hashed
+	kind uint8 // 0: none; 1 to 16: the length of data; hashed
 	data [16]byte
 }
 
@@ -58,7 +57,7 @@ func identify(request Request) identity {
 	}
 	sum := crc32.Update(0, castagnoli, request.Payload)
 	for _, property := range []*string{request.Timestamp, request.FencingToken} {
-		// A byte that no timestamp holds parts what would otherwise run together.
+		// A separator, which no timestamp contains.
 		sum = updateSum(sum, "\x00")
 		if property != nil {
 			sum = updateSum(sum, *property)
@@ -67,7 +66,7 @@ func identify(request Request) identity {
 	return identity{correlation: correlate(request.Correlation), sum: sum}
 }
 
-// updateSum is crc32.Update for a string, which that would have copied.
+// updateSum is crc32.Update for a string, without converting it to a slice.
 func updateSum(sum uint32, text string) uint32 {
 	sum = ^sum
 	for i := range len(text) {
@@ -76,39 +75,39 @@ func updateSum(sum uint32, text string) uint32 {
 	return ^sum
 }
 
-// sessions remembers the last replies to each client, so that a request that is
-// delivered twice is applied once and answered twice.
+// sessions keeps the last requests of each client with their replies, so that a redelivery
+// is not applied again and gets the same reply.
 //
-// How many that must be follows from MQTT: only what was not acknowledged can be
-// delivered again, acknowledgements leave in the order of the requests
-// [MQTT-4.6.0-2], and no more than the Receive Maximum may be unacknowledged. So
-// the last as many as that are enough, for as long as the client's session lasts.
+// The size of the window follows from MQTT: only requests without an acknowledgement are
+// delivered again, acknowledgements are in the order of the requests [MQTT-4.6.0-2], and at
+// most Receive Maximum requests are unacknowledged. So the last Receive Maximum requests are
+// enough, for as long as the client's session lasts.
 //
-// What is remembered of a request has one size, whatever the request holds, so this count
-// and the number of clients bound the memory. There is no bound for all clients together:
-// a client that filled it would make the requests of all others fail.
+// All entries have the same size, so the window and the number of clients bound the memory.
+// There is no limit for all clients together: a client that used it up would make the
+// requests of all others fail.
 type sessions struct {
-	remembered int
-	node       string // of all versions in replies
-	byClient   map[string]*session
-	count      int // of all that is remembered
+	window   int
+	node     string // of the versions in all replies
+	byClient map[string]*session
+	count    int // of the entries of all sessions
 }
 
-// dedupEntryBytes is what a remembered request takes up, in its ring and in the map.
+// dedupEntryBytes is the memory that an entry takes in its ring and in the map.
 const dedupEntryBytes = 128
 
-// session is a ring of the last replies to one client.
+// session is a ring of the last requests of one client.
 type session struct {
 	positions  map[correlation]uint32 // in ring
-	ring       []answered
-	next       int    // where the next reply goes once the ring is full
+	ring       []dedupEntry
+	next       int    // position of the oldest entry once the ring is full
 	connection uint32 // how many connections of the session have ended
 }
 
-// answered is a request and the reply to it, without Value.
-type answered struct {
+// dedupEntry is a request and its reply, without Value.
+type dedupEntry struct {
 	identity
-	connection uint32 // of the session, in which it was answered
+	connection uint32 // session.connection when the request was applied
 	verb       Verb
 	outcome    Outcome
 	versioned  bool
@@ -117,20 +116,19 @@ type answered struct {
 	err        error
 }
 
-func newSessions(remembered int, node string) sessions {
-	return sessions{remembered: remembered, node: node, byClient: make(map[string]*session)}
+func newSessions(window int, node string) sessions {
+	return sessions{window: window, node: node, byClient: make(map[string]*session)}
 }
 
-// worthRemembering reports whether a command must not be evaluated twice. Reading
-// twice does no harm, and remembering what was read would let a client pin as much
-// memory as it likes.
-func worthRemembering(command *Command) bool {
+// needsDedup reports whether a redelivery of a command must not be applied again. A GET may
+// be: it changes nothing, and its reply has a value that would need much memory.
+func needsDedup(command *Command) bool {
 	return command.identity.correlation != correlation{} && command.Verb != VerbGet
 }
 
-// recall returns the reply to the first delivery of a command. A KEYNOTIFY that comes again
-// on the next connection has to register again, since the watch went with the old one.
-func (s *sessions) recall(command *Command) (Reply, bool) {
+// lookup returns the reply to the first delivery of a command. It finds no KEYNOTIFY of an
+// earlier connection: that must be applied again, since its watch ended with the connection.
+func (s *sessions) lookup(command *Command) (Reply, bool) {
 	session := s.byClient[command.Client]
 	if session == nil {
 		return Reply{}, false
@@ -150,14 +148,14 @@ func (s *sessions) recall(command *Command) (Reply, bool) {
 	return reply, true
 }
 
-// remember keeps the reply to a command, in place of the client's oldest.
-func (s *sessions) remember(command *Command, reply Reply) {
+// record keeps the reply to a command, in place of the client's oldest if the window is full.
+func (s *sessions) record(command *Command, reply Reply) {
 	current := s.byClient[command.Client]
 	if current == nil {
 		current = &session{positions: make(map[correlation]uint32)}
 		s.byClient[strings.Clone(command.Client)] = current
 	}
-	entry := answered{
+	entry := dedupEntry{
 		identity:   command.identity,
 		connection: current.connection,
 		verb:       reply.Verb,
@@ -168,23 +166,23 @@ func (s *sessions) remember(command *Command, reply Reply) {
 		err:        reply.Err,
 	}
 	position := len(current.ring)
-	if position < s.remembered {
+	if position < s.window {
 		current.ring = append(current.ring, entry)
 		s.count++
 	} else {
 		position = current.next
-		current.next = (position + 1) % s.remembered
+		current.next = (position + 1) % s.window
 		if oldest := current.ring[position].correlation; current.positions[oldest] == uint32(position) {
 			delete(current.positions, oldest)
 		}
 		current.ring[position] = entry
 	}
-	// Also where another request of the same correlation data is in the ring: that one is
-	// not found any more.
+	// An older request with the same correlation data may be in the ring: lookup no longer
+	// finds it.
 	current.positions[entry.correlation] = uint32(position)
 }
 
-// disconnect forgets what is true of one connection only, see recall.
+// disconnect records the end of a connection of the client, see lookup.
 func (s *sessions) disconnect(client string) {
 	if session := s.byClient[client]; session != nil {
 		session.connection++

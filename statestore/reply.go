@@ -8,23 +8,30 @@ import (
 	"github.com/tenurelock/tenure/resp3"
 )
 
-// Dialect chooses between two ways of writing the same answer. Clients accept
-// both.
+// Dialect is one of two spellings of replies and notifications. Clients accept both.
 type Dialect uint8
 
 const (
-	// Deployed is what the stores in the field send, and the default.
+	// Deployed is the spelling of deployed stores, and the default.
 	Deployed Dialect = iota
-	// Documented is what the published description of the protocol says.
+	// Documented is the spelling of the published description of the protocol.
 	Documented
 )
+
+// String returns the name of the dialect.
+func (d Dialect) String() string {
+	return nameOf("Dialect", []string{"deployed", "documented"}, d)
+}
+
+// MarshalText implements [encoding.TextMarshaler]; it returns the text of String.
+func (d Dialect) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // Outcome is the kind of a reply.
 type Outcome uint8
 
 const (
-	// Refused: the request was rejected, for the reason in Reply.Err, and
-	// changed nothing.
+	// Refused: the store refused the request for the reason in Reply.Err. Nothing
+	// changed.
 	Refused Outcome = iota
 	// OK: a SET or a KEYNOTIFY was applied.
 	OK
@@ -38,32 +45,36 @@ const (
 	Deleted
 	// NothingThere: there was no key to delete, or no watch to stop.
 	NothingThere
-	// Expired: the request came too late to be applied. It changed nothing, and
-	// has no reply.
+	// Expired: the request came after its message expiry. Nothing changed, and there is
+	// no reply.
 	Expired
 )
 
-// String names the outcome.
-func (o Outcome) String() string {
-	return [...]string{"refused", "ok", "condition failed", "found", "missing", "deleted", "nothing there", "expired"}[o]
-}
+var outcomeNames = []string{"refused", "ok", "condition failed", "found", "missing", "deleted", "nothing there", "expired"}
 
-// Reply is the store's answer to one command.
+// String returns the outcome in words.
+func (o Outcome) String() string { return nameOf("Outcome", outcomeNames, o) }
+
+// MarshalText implements [encoding.TextMarshaler]; it returns the text of String.
+func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
+// Reply is the store's reply to one command.
 type Reply struct {
 	Verb    Verb
 	Outcome Outcome
-	// Value is what a GET found.
+	// Value is the value that a GET found.
 	Value string
-	// Version goes out as __ts; the zero Timestamp means that the reply has
-	// none. It is the version of the value that was set, read or deleted, or
-	// that stood in the way of a conditional SET. In a refusal because a timestamp
-	// or a token is too far ahead it is the store's clock.
+	// Version is the __ts of the reply; the reply has none if it is zero. It is the
+	// version of the value that was set, read or deleted, or for which the condition of
+	// a SET failed. If the store refuses a timestamp or a token as too far ahead, it is
+	// the store's clock.
 	Version hlc.Timestamp
-	// Err says why a command was refused; its text is the protocol's.
+	// Err is the reason of a refusal; its text is the protocol's.
 	Err error
 }
 
-// Append appends the reply's payload to dst; nothing for Expired.
+// Append appends the reply's payload to dst and returns the extended slice. It appends
+// nothing for Expired.
 func (r Reply) Append(dst []byte, dialect Dialect) []byte {
 	switch r.Outcome {
 	case OK:
@@ -92,26 +103,27 @@ func (r Reply) Append(dst []byte, dialect Dialect) []byte {
 	return resp3.AppendError(dst, refusal.Line())
 }
 
-// Notification tells one client about one change of a key it watches.
+// Notification is the message for one client about a change of a key that it watches.
 type Notification struct {
 	Client string
-	// Change is the same for all watchers of the key, so that what does not depend on the
-	// client can be made once for all of them.
+	// Change is shared by the notifications of all watchers of the key, so that a caller
+	// can encode it once for all of them.
 	*Change
 }
 
-// Change is what happened to a key. It must not be modified.
+// Change is a change of a key. It must not be modified.
 type Change struct {
 	Key string
-	// Deleted is true when the key went away: DEL, VDEL or expiry.
+	// Deleted says that the key was removed: by DEL, VDEL or its expiry.
 	Deleted bool
 	// Value is the new value.
 	Value string
-	// Version is that of the new value, or of the value that went away.
+	// Version is the version of the new value, or of the removed one.
 	Version hlc.Timestamp
 }
 
-// Append appends the payload of the change's notifications to dst.
+// Append appends the payload of the change's notifications to dst and returns the extended
+// slice.
 func (c *Change) Append(dst []byte, dialect Dialect) []byte {
 	if c.Deleted {
 		word := protocol.NotifyDelete

@@ -1,6 +1,9 @@
 package statestore
 
 import (
+	"encoding/json"
+	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -217,5 +220,23 @@ func TestReplyIsAppended(t *testing.T) {
 	note := Notification{Change: &Change{Deleted: true}}
 	if got := string(note.Append([]byte("before "), Documented)); got != "before *2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n" {
 		t.Errorf("the notification is %q", got)
+	}
+}
+
+func TestEnumerationsAreWordsInJSONAndNeverPanic(t *testing.T) {
+	for _, test := range []struct {
+		value fmt.Stringer
+		want  string
+	}{
+		{VerbVDel, "VDEL"}, {VerbKeyNotify, "KEYNOTIFY"}, {VerbUnknown, "unknown"}, {Verb(6), "Verb(6)"},
+		{Refused, "refused"}, {Expired, "expired"}, {Outcome(8), "Outcome(8)"}, {Outcome(255), "Outcome(255)"},
+		{Deployed, "deployed"}, {Documented, "documented"}, {Dialect(2), "Dialect(2)"},
+	} {
+		if got := test.value.String(); got != test.want {
+			t.Errorf("String = %q; want %q", got, test.want)
+		}
+		if got, err := json.Marshal(test.value); err != nil || string(got) != strconv.Quote(test.want) {
+			t.Errorf("json.Marshal of %v = %s, %v", test.value, got, err)
+		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
-// DefaultNode is the node id of the store's own versions.
-const DefaultNode = "StateStore"
+// defaultNode is the default of Options.Node.
+const defaultNode = "StateStore"
 
 // MaxSkew is how far a request's timestamp or fencing token may be ahead of the
 // store's clock (docs/protocol.md §3.4). A token that is not above every version that the store
@@ -21,56 +21,51 @@ const MaxSkew = time.Minute
 
 // Options configures a Store. The zero value is an unlimited store.
 type Options struct {
-	// Node is the node id in the store's versions; default DefaultNode.
+	// Node is the node id in the store's versions; default "StateStore".
 	Node string
-	// Identity names the data of the store: it is new when a store starts without the data
-	// of an earlier one, and stays the same when the data does. A request that names
-	// another identity is refused before anything else is looked at. Empty: the store has
-	// none and applies requests for any.
+	// Identity names the data of the store: a store that starts without the data of an
+	// earlier one needs a new identity, a store that kept its data the same. The store
+	// refuses a request for another identity before any other check. Empty: the store has
+	// no identity and applies requests for any.
 	Identity string
-	// HoldOff is how long, from Begin or zero on Instant.Elapsed, a store grants no lease: a SET with
-	// NX or NEX that would create a key with PX fails its condition, as if the key were
-	// held. A store that starts without the data of an earlier one needs at least the
-	// longest TTL in use, so that the leases of the earlier store run out first. Zero: the
-	// store grants at once.
+	// HoldOff is how long the store grants no lease, from Begin or zero on Instant.Elapsed:
+	// the condition of a SET with NX or NEX fails if the SET would create a key with PX, as
+	// if the key were held. A store that starts without the data of an earlier one needs at
+	// least the longest TTL in use, so that the leases of the earlier store run out first.
+	// Zero: none.
 	HoldOff time.Duration
-	// MaxKeys limits the number of keys; 0 means no limit. A SET that would
-	// create one more is refused, one that replaces a value is not.
+	// MaxKeys limits the number of keys; 0 means no limit. The store refuses a SET that
+	// would create one more, but not one that replaces a value.
 	MaxKeys int
-	// MaxBytes limits the sum of the lengths of keys and values; 0 means no
-	// limit. A SET that does not grow the store is never refused, so a lease
-	// can always be renewed.
+	// MaxBytes limits the sum of the lengths of keys and values; 0 means no limit. The
+	// store accepts each SET that does not need more, so a lease can always be renewed.
 	MaxBytes int64
-	// MaxValue limits the length of a value; 0 means no limit beyond that of the
-	// request's transport.
+	// MaxValue limits the length of a value; 0 means no limit.
 	MaxValue int
-	// MaxWatches limits how many keys one client may watch; 0 means no limit.
-	// A KEYNOTIFY beyond it is refused; one for a key that the client watches
-	// already is not.
+	// MaxWatches limits how many keys one client may watch; 0 means no limit. The store
+	// refuses a KEYNOTIFY for one key more, but not one for a key that the client already
+	// watches.
 	MaxWatches int
-	// MaxWatchBytes limits what the watches of one client may take up, and MaxAllWatchBytes
-	// the same for all clients; 0 means no limit. A watch counts for the length of its key
-	// and 256 bytes. A KEYNOTIFY beyond a limit is refused. Of MaxAllWatchBytes, a client may
-	// have as much as is left for all others together, and 16 KiB in any case; so clients with
-	// few watches may pass it by 16 KiB each.
+	// MaxWatchBytes limits the memory for the watches of one client, and MaxAllWatchBytes
+	// for the watches of all clients; 0 means no limit. A watch counts as the length of its
+	// key plus 256 bytes. The store refuses a KEYNOTIFY beyond a limit. One client may use
+	// at most as much of MaxAllWatchBytes as is left for all others together, but at least
+	// 16 KiB: clients with few watches may exceed MaxAllWatchBytes by 16 KiB each.
 	MaxWatchBytes, MaxAllWatchBytes int64
-	// DedupWindow is how many requests of one client are remembered, so that
-	// one that is delivered again is not applied again; default
-	// DefaultDedupWindow. It must be at least the number of requests that a
-	// client may have unacknowledged: the Receive Maximum that the server
-	// announces. A remembered request takes up about 128 bytes, whatever it holds.
+	// DedupWindow is how many requests of each client the store keeps the replies of, so
+	// that it does not apply a redelivery again; default DefaultDedupWindow. It must be at
+	// least the number of requests that a client may have unacknowledged: the Receive
+	// Maximum that the server announces. A request takes about 128 bytes of memory.
 	DedupWindow int
 
-	// Strict closes holes that the protocol leaves open, at the price of
-	// refusing what other stores accept. The fence of a protected key survives
-	// DEL, VDEL and expiry (and counts as a key towards MaxKeys, for good: a
-	// fence that was forgotten would let the oldest token in). A fencing token
-	// above every version that this store has issued is refused.
+	// Strict closes holes in the protocol: the store then refuses requests that other
+	// stores accept. It keeps the fence of a protected key after DEL, VDEL and expiry, and
+	// never drops it, because the oldest token could write then; the fence counts towards
+	// MaxKeys. And it refuses a fencing token above every version that it has issued.
 	Strict bool
-	// LockPrefixes, in a strict store, begin the keys that are locks: a SET of
-	// one needs PX and a value that is the client's id followed by a colon and
-	// anything (as package lease writes it unless it is told another name), a
-	// VDEL such a value, and DEL is refused.
+	// LockPrefixes are prefixes of the keys that are locks, in a strict store. A SET of a
+	// lock needs PX, and a value that begins with the client id and a colon, as package
+	// lease writes it by default. A VDEL needs such a value. The store refuses DEL.
 	LockPrefixes []string
 }
 
@@ -101,10 +96,10 @@ type entry struct {
 
 func (e *entry) size() int64 { return int64(len(e.key) + len(e.value)) }
 
-// New returns an empty store. The error says which option makes no sense.
+// New returns an empty store. It returns an error for an invalid option.
 func New(options Options) (*Store, error) {
 	if options.Node == "" {
-		options.Node = DefaultNode
+		options.Node = defaultNode
 	}
 	clock, err := hlc.Parse("0:0:" + options.Node)
 	if err != nil {
@@ -115,7 +110,7 @@ func New(options Options) (*Store, error) {
 	}
 	if min(options.MaxKeys, options.MaxValue, options.MaxWatches, options.DedupWindow) < 0 ||
 		min(options.MaxBytes, options.MaxWatchBytes, options.MaxAllWatchBytes) < 0 {
-		return nil, fmt.Errorf("statestore: limits may not be negative "+
+		return nil, fmt.Errorf("statestore: limits cannot be negative "+
 			"(MaxKeys %d, MaxBytes %d, MaxValue %d, MaxWatches %d, MaxWatchBytes %d, MaxAllWatchBytes %d, DedupWindow %d); "+
 			"0 means no limit, or the default",
 			options.MaxKeys, options.MaxBytes, options.MaxValue, options.MaxWatches, options.MaxWatchBytes,
@@ -125,10 +120,10 @@ func New(options Options) (*Store, error) {
 		options.DedupWindow = DefaultDedupWindow
 	}
 	if len(options.LockPrefixes) > 0 && !options.Strict {
-		return nil, errors.New("statestore: Options.LockPrefixes is a rule of the strict mode; set Options.Strict too")
+		return nil, errors.New("statestore: Options.LockPrefixes needs Options.Strict")
 	}
 	if slices.Contains(options.LockPrefixes, "") {
-		return nil, errors.New("statestore: an empty prefix in Options.LockPrefixes would make every key a lock")
+		return nil, errors.New("statestore: an empty prefix in Options.LockPrefixes makes every key a lock")
 	}
 	return &Store{
 		options:  options,
@@ -141,28 +136,23 @@ func New(options Options) (*Store, error) {
 	}, nil
 }
 
-// Begin makes Options.HoldOff count from now. Call it when the first request can reach the
-// store, if that is later than its start: until then an earlier store may grant leases.
+// Begin starts Options.HoldOff anew. If requests can reach the store only some time after
+// its start, call Begin at that time: until then an earlier store may grant leases.
 func (s *Store) Begin(now Instant) { s.began = now.Elapsed }
 
 // Identity returns Options.Identity.
 func (s *Store) Identity() string { return s.options.Identity }
 
-// Len returns the number of keys, those included whose time has passed but
-// which Expire has not yet removed.
-func (s *Store) Len() int { return len(s.entries) }
-
-// Apply performs one command and returns its reply and the notifications that
-// it causes, in the order in which they must be delivered. A refused command
-// changes nothing: not the value, the expiry, the version or the token.
+// Apply applies one command. It returns the reply, and the notifications that the command
+// causes in the order in which to deliver them. A refused command changes nothing: neither
+// value, expiry, version nor token.
 //
-// A key whose time has passed is gone for every command, whether or not Expire
-// has run; the notification of its expiry then comes first.
+// An expired key does not exist for any command, whether or not Expire has removed it. If
+// Apply removes it, the notification of its expiry comes first.
 //
-// A command that is delivered again gets the reply that it got the first time, and
-// does nothing more. A command whose message has expired does nothing; nothing waits for a
-// reply to it, and Expired has none. A command that names another store is refused before
-// either is looked at.
+// A redelivery within Options.DedupWindow gets the reply of the first delivery and changes
+// nothing. A command after its Request.Expires changes nothing and has the outcome Expired.
+// Both checks come after the refusal of a command for another store.
 func (s *Store) Apply(now Instant, command Command) (Reply, []Notification) {
 	if command.store != nil && s.options.Identity != "" && *command.store != s.options.Identity {
 		return Reply{Verb: command.Verb, Err: protocol.OtherStore}, nil
@@ -170,20 +160,20 @@ func (s *Store) Apply(now Instant, command Command) (Reply, []Notification) {
 	if command.expires != 0 && now.Elapsed >= command.expires {
 		return Reply{Verb: command.Verb, Outcome: Expired}, nil
 	}
-	if !worthRemembering(&command) {
+	if !needsDedup(&command) {
 		return s.apply(now, &command)
 	}
-	if reply, again := s.sessions.recall(&command); again {
+	if reply, redelivered := s.sessions.lookup(&command); redelivered {
 		return reply, nil
 	}
 	reply, notifications := s.apply(now, &command)
 	if !command.last {
-		s.sessions.remember(&command, reply)
+		s.sessions.record(&command, reply)
 	}
 	return reply, notifications
 }
 
-// apply performs a command that has not been applied before.
+// apply applies a command that was not applied before.
 func (s *Store) apply(now Instant, command *Command) (Reply, []Notification) {
 	reply := Reply{Verb: command.Verb}
 	refusal := command.refusal
@@ -196,7 +186,7 @@ func (s *Store) apply(now Instant, command *Command) (Reply, []Notification) {
 	if refusal != "" {
 		reply.Err = refusal
 		if refusal == protocol.TimestampTooFarAhead || refusal == protocol.FencingTokenTooFarAhead {
-			// The sender can tell by how much which clock is wrong, and adapt its own.
+			// From the store's clock, the sender sees which clock is wrong and by how much.
 			reply.Version = hlc.Timestamp{Wall: max(now.WallMillis, 0), Node: s.options.Node}
 		}
 		return reply, nil
@@ -225,14 +215,14 @@ func (s *Store) apply(now Instant, command *Command) (Reply, []Notification) {
 		case current == nil:
 			reply.Outcome = NothingThere
 			if fence, fenced := s.fences[command.Key]; fenced {
-				s.fences[command.Key] = newerToken(fence, command)
+				s.fences[command.Key] = higherToken(fence, command)
 			}
 		case command.Verb == VerbVDel && current.value != string(command.Value):
 			reply.Outcome = ConditionFailed
 		default:
 			reply.Outcome, reply.Version = Deleted, current.version
 			if !current.token.IsZero() {
-				current.token = newerToken(current.token, command)
+				current.token = higherToken(current.token, command)
 			}
 			notifications = s.remove(notifications, current)
 		}
@@ -258,11 +248,11 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 			return reply, notifications
 		}
 	} else if command.Condition != Always && command.Lifetime > 0 && now.Elapsed-s.began < s.options.HoldOff {
-		reply.Outcome = ConditionFailed // without a version: nothing is known of the holder
+		reply.Outcome = ConditionFailed // without a version: the store does not know the holder
 		return reply, notifications
 	}
 	for s.overQuota(current, command) {
-		// Keys whose time has passed take up no room, whether or not Expire has run.
+		// Expired keys do not count, whether or not Expire has removed them.
 		expired, found := s.expireOne(now)
 		notifications = append(notifications, expired...)
 		if !found {
@@ -272,14 +262,14 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 	}
 	version, err := hlc.Merge(s.clock, command.timestamp.value, now.WallMillis)
 	if err != nil {
-		// The only way to fail is a counter at the end of its range, which no
-		// honest clock sends.
+		// Merge fails only for a counter near the end of its range, which no correct
+		// clock sends.
 		reply.Err = protocol.MalformedTimestamp
 		return reply, notifications
 	}
 	s.clock = version
 	if current == nil {
-		current = &entry{key: command.Key, token: s.revive(command.Key)}
+		current = &entry{key: command.Key, token: s.takeFence(command.Key)}
 		s.entries[command.Key] = current
 	} else {
 		s.bytes -= current.size()
@@ -289,7 +279,7 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 	}
 	s.bytes += current.size()
 	current.version = version
-	current.token = newerToken(current.token, command)
+	current.token = higherToken(current.token, command)
 	if command.Lifetime > 0 {
 		s.expiries.schedule(current, saturatingAdd(now.Elapsed, command.Lifetime))
 	} else {
@@ -299,9 +289,9 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 	return reply, s.watches.notify(notifications, Change{Key: current.key, Value: current.value, Version: version})
 }
 
-// checkStamps judges __ts and __ft by themselves. A token that this store issued before its
-// clock was set back is accepted: its holder would be locked out until the clock has caught
-// up.
+// checkStamps checks __ts and __ft without regard to the key. It accepts a token that this
+// store issued before its clock was set back: otherwise its holder could not write until the
+// clock has caught up.
 func (s *Store) checkStamps(now Instant, command *Command) protocol.Refusal {
 	latest := now.WallMillis + MaxSkew.Milliseconds()
 	switch {
@@ -325,36 +315,35 @@ func (s *Store) checkStamps(now Instant, command *Command) protocol.Refusal {
 	return ""
 }
 
-// remove deletes an entry and appends the notifications of it.
+// remove deletes an entry and appends the notifications of its removal.
 func (s *Store) remove(notifications []Notification, gone *entry) []Notification {
 	s.expiries.cancel(gone)
 	delete(s.entries, gone.key)
 	s.bytes -= gone.size()
-	s.outlive(gone.key, gone.token)
+	s.keepFence(gone.key, gone.token)
 	return s.watches.notify(notifications, Change{Key: gone.key, Deleted: true, Version: gone.version})
 }
 
-// Disconnect drops all watches of a client. Call it when the client's connection
-// ends: watches, unlike MQTT subscriptions, die with the connection.
+// Disconnect drops all watches of a client. Call it when the client's connection ends:
+// unlike MQTT subscriptions, watches end with the connection.
 func (s *Store) Disconnect(client string) {
 	for s.DisconnectSome(client, math.MaxInt) {
 	}
 }
 
-// DisconnectSome is Disconnect in slices, so that others need not wait while a client with a
-// million watches is forgotten. The client is not notified any more from the first call
-// on. Each call frees what up to limit watches took up, and reports whether there are more:
-// call it again then. A watch that the client begins in between is dropped too, so its next
-// connection must not send requests before the last call.
+// DisconnectSome is Disconnect in steps, so that other clients need not wait while a client
+// with a million watches is removed. From the first call on the client is not notified. Each
+// call frees the memory of up to limit watches and reports whether there are more: call it
+// again then. The client's next connection must not send requests before the last call.
 func (s *Store) DisconnectSome(client string, limit int) (more bool) {
 	s.watches.disconnect(client)
 	s.sessions.disconnect(client)
 	return s.watches.sweep(limit)
 }
 
-// EndSession drops everything that is kept for a client. Call it when its MQTT
-// session ends, at the end of the connection or later: from then on nothing can
-// be delivered again that was sent in it.
+// EndSession drops the watches of a client and its window of requests. Call it when the
+// client's MQTT session ends, with the connection or later: after that MQTT does not deliver
+// requests of the session again.
 func (s *Store) EndSession(client string) {
 	s.Disconnect(client)
 	s.sessions.end(client)

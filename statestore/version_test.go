@@ -234,7 +234,7 @@ func TestOptionsOfNew(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			store, err := New(test.options)
 			if test.cause == "" {
-				if err != nil || store == nil || store.Len() != 0 {
+				if err != nil || store == nil || store.Usage().Keys != 0 {
 					t.Errorf("New = %v, %v", store, err)
 				}
 				return

@@ -5,39 +5,39 @@ import (
 	"strings"
 )
 
-// watchCost is what a watch counts for beside the length of its key: about what the maps
-// and lists of watches take up for it.
+// watchCost is the memory that a watch counts for besides the length of its key: about what
+// it takes in the maps and lists.
 const watchCost = 256
 
-// assuredWatchBytes is what the watches of a client may take up whatever others watch: some
-// sixty keys. Without it, a few clients that watch all they can would keep all others from
-// following a lock.
+// assuredWatchBytes is the memory that the watches of a client may use whatever others
+// watch: about sixty keys. Without it, a few clients with as many watches as they can have
+// would keep all others from watching a lock.
 const assuredWatchBytes = 16 << 10
 
-// watches remembers who watches what. Watchers of a key are kept in the order in which
-// they registered, so that the same commands always notify in the same order.
+// watches holds all watches. The watchers of a key are in the order of their registration,
+// so that the same commands always notify in the same order.
 //
-// Every change takes about the same time, however many watches there are: a client with a
-// million watches, and a key with ten thousand watchers, cost others nothing. So a watch
-// that ends leaves a gap in the list of its key, and a client that is forgotten is marked
-// at once and taken out of the lists little by little (see sweep).
+// The time of an operation does not depend on the number of watches: a client with a million
+// watches or a key with ten thousand watchers does not slow down others. So a watch that
+// ends leaves a gap in the list of its key, and a client that disconnects is marked at once
+// and removed from the lists step by step (see sweep).
 type watches struct {
 	byKey    map[string]*watched
 	byClient map[string]*watcher
-	leaving  *watcher // forgotten, and not yet taken out of all lists
+	leaving  *watcher // disconnected clients that are still in some lists
 	count    int
-	bytes    int64 // of all watches, those of leaving clients included
+	bytes    int64 // of all watches, including those of leaving clients
 }
 
 // watched is a key with watchers.
 type watched struct {
 	key      string
-	watchers []registration // in order; the zero value where a watch ended
+	watchers []registration // in order; the zero value for a watch that ended
 	gaps     int
 }
 
-// registration is a watch as its key sees it. The watcher is beside the watch because
-// notify needs it, and memory is slow.
+// registration is a watch in the list of its key. It has the watcher too, so that notify
+// need not read the watch from memory.
 type registration struct {
 	watcher *watcher
 	watch   *watch
@@ -47,9 +47,9 @@ type registration struct {
 type watcher struct {
 	client string
 	keys   map[string]*watch
-	all    []*watch // the same, to be taken out one after the other
+	all    []*watch // the same watches, from which sweep takes one after the other
 	bytes  int64
-	gone   bool     // forgotten: it is not notified any more
+	gone   bool     // disconnected: it gets no notification
 	next   *watcher // in watches.leaving
 }
 
@@ -67,7 +67,7 @@ func newWatches() watches {
 	return watches{byKey: make(map[string]*watched), byClient: make(map[string]*watcher)}
 }
 
-// add begins one watch, unless a limit stands against it.
+// add begins a watch, and reports whether the limits allow it.
 func (w *watches) add(client, key string, options *Options) bool {
 	by := w.byClient[client]
 	if by == nil {
@@ -88,7 +88,7 @@ func (w *watches) add(client, key string, options *Options) bool {
 	}
 	x := &watch{watcher: by, watched: of, position: len(of.watchers), index: len(by.all)}
 	of.watchers = append(of.watchers, registration{by, x})
-	by.keys[of.key] = x // not the key that came: one copy of a long key is enough for all
+	by.keys[of.key] = x // not key: all watchers share one copy of a long key
 	by.all = append(by.all, x)
 	by.bytes += cost
 	w.byClient[by.client] = by
@@ -97,16 +97,16 @@ func (w *watches) add(client, key string, options *Options) bool {
 	return true
 }
 
-// leavesNoRoom reports whether a client, that would have so many bytes of watches with a new
-// one, would have more than is then left for all others together.
+// leavesNoRoom reports whether a client whose watches would use own bytes with a new one
+// would then use more than is left for all others together.
 func (w *watches) leavesNoRoom(own, cost, limit int64) bool {
 	return limit > 0 && own > max(assuredWatchBytes, limit-w.bytes-cost)
 }
 
-// exceeds reports whether something is above a limit; 0 is none.
+// exceeds reports whether size is above limit; a limit of 0 means no limit.
 func exceeds(size, limit int64) bool { return limit > 0 && size > limit }
 
-// remove ends one watch and reports whether there was one.
+// remove ends a watch and reports whether there was one.
 func (w *watches) remove(client, key string) bool {
 	by := w.byClient[client]
 	if by == nil || by.keys[key] == nil {
@@ -121,8 +121,7 @@ func (w *watches) remove(client, key string) bool {
 	return true
 }
 
-// disconnect ends all watches of a client: from now on none notifies it. sweep frees what they
-// take up.
+// disconnect ends all watches of a client. sweep frees their memory.
 func (w *watches) disconnect(client string) {
 	by := w.byClient[client]
 	if by == nil {
@@ -133,7 +132,7 @@ func (w *watches) disconnect(client string) {
 	by.next, w.leaving = w.leaving, by
 }
 
-// sweep takes up to limit watches of forgotten clients out, and reports whether there are
+// sweep removes up to limit watches of disconnected clients, and reports whether there are
 // more.
 func (w *watches) sweep(limit int) (more bool) {
 	for ; w.leaving != nil; w.leaving = w.leaving.next {
@@ -147,7 +146,7 @@ func (w *watches) sweep(limit int) (more bool) {
 	return false
 }
 
-// take takes a watch out of both lists.
+// take removes a watch from the lists of its client and its key.
 func (w *watches) take(x *watch) {
 	w.count--
 	w.bytes -= x.bytes()
@@ -171,8 +170,8 @@ func (w *watches) take(x *watch) {
 	}
 }
 
-// compact closes the gaps. Between two times as many watches end as are left, so that it
-// costs each of them little.
+// compact closes the gaps. Before it runs again at least as many watches must end as are
+// left, so its cost for each of them is small.
 func (of *watched) compact() {
 	left := make([]registration, 0, len(of.watchers)-of.gaps)
 	for _, r := range of.watchers {
@@ -187,13 +186,13 @@ func (of *watched) compact() {
 // notify appends a notification of a change for each watcher of its key.
 func (w *watches) notify(to []Notification, change Change) []Notification {
 	if len(w.byKey) == 0 {
-		return to // a lookup is not free, and most stores have few watchers
+		return to // without a lookup: most stores have few watchers
 	}
 	of := w.byKey[change.Key]
 	if of == nil {
 		return to
 	}
-	shared := new(Change) // not &change, which would allocate where no client watches
+	shared := new(Change) // &change would allocate even if no client watches the key
 	*shared = change
 	to = slices.Grow(to, len(of.watchers)-of.gaps)
 	for _, r := range of.watchers {
