@@ -202,3 +202,44 @@ func TestObserveAsksForAWatchAgainThatWasRefused(t *testing.T) {
 		await.Receive(o.ended)
 	})
 }
+
+// Each way to hear of a holder is enough.
+func TestLastHolderIsTheHolderThatWasHeardOfLast(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		hear func(ctx context.Context, n node)
+	}{
+		{"Acquire", func(ctx context.Context, n node) { _, _ = n.Acquire(ctx) }},
+		{"TryAcquire", func(ctx context.Context, n node) { _, _ = n.TryAcquire(ctx) }},
+		{"Holder", func(ctx context.Context, n node) { _, _ = n.Holder(ctx) }},
+		{"Observe", func(ctx context.Context, n node) {
+			for range n.Observe(ctx) {
+				return
+			}
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
+				if holder := b.LastHolder(); holder != (lease.Holder{}) {
+					t.Errorf("before anything was heard: %+v", holder)
+				}
+				tenure := a.mustAcquire(t)
+				ctx, cancel := context.WithTimeout(t.Context(), ttl)
+				defer cancel()
+				test.hear(ctx, b)
+				if holder := b.LastHolder(); !holder.Held || holder.Name != "node-a" {
+					t.Errorf("while node-a holds the lease: %+v", holder)
+				}
+				if err := tenure.Release(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				own := b.mustAcquire(t)
+				if holder := b.LastHolder(); holder != (lease.Holder{}) {
+					t.Errorf("after it acquired the lease itself: %+v", holder)
+				}
+				_ = own.Release(t.Context())
+			})
+		})
+	}
+}
