@@ -13,6 +13,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/semaphore"
 )
@@ -158,7 +159,7 @@ func (s *Server) admitWill(who access.Identity, cl *mqtt.Client, conn *connectio
 	if pk.Connect.WillFlag && pk.Connect.WillRetain && !s.options.Retain {
 		return refusal(packets.ErrRetainNotSupported, noneRetained)
 	}
-	if pk.Connect.WillFlag && pk.Connect.WillRetain && isClientTopic(pk.Connect.WillTopic) {
+	if pk.Connect.WillFlag && pk.Connect.WillRetain && envelope.IsClientTopic(pk.Connect.WillTopic) {
 		return refusal(packets.ErrNotAuthorized, notRetained)
 	}
 	if pk.Connect.WillFlag {

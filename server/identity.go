@@ -1,11 +1,11 @@
 package server
 
 import (
-	"encoding/hex"
 	"strings"
 
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/envelope"
 )
 
 // What follows decides who may use which topic. Topics are where the protocol keeps
@@ -13,21 +13,15 @@ import (
 // a client that could read the replies or write the notifications of another could read or
 // forge that client's messages.
 
-const (
-	clientTopics = "clients/"
-	// storeTopics is not a client's, whatever a client may be called.
-	storeTopics = clientTopics + "statestore"
-)
-
 // mayPublish reports whether a client may publish to a topic. Requests are judged
 // elsewhere. Below clients/ applications answer each other, so a client may publish to
 // the topics of another, except those on which the store answers.
 func (s *Server) mayPublish(who access.Identity, topic string) bool {
-	if !isClientTopic(topic) {
+	if !envelope.IsClientTopic(topic) {
 		return s.mayUse(who, topic)
 	}
-	level, rest, ok := clientTopic(topic)
-	if !ok || isRecommended(rest) || s.isAnswered(level, topic) {
+	level, rest, ok := envelope.SplitClientTopic(topic)
+	if !ok || envelope.IsRecommended(rest) || s.isAnswered(level, topic) {
 		return false
 	}
 	return owns(who.Client, topic) || s.topics == nil || s.topics.AuthorizeTopic(who, topic, true)
@@ -36,14 +30,14 @@ func (s *Server) mayPublish(who access.Identity, topic string) bool {
 // isAnswered reports whether the store answers on a topic below clients/{level}. The level
 // is the client id of its owner, or the hex of that.
 func (s *Server) isAnswered(level, topic string) bool {
-	name, isHex := fromHex(level)
+	name, isHex := envelope.FromHexLevel(level)
 	return s.responseTopics.reserved(level, topic) || isHex && s.responseTopics.reserved(name, topic)
 }
 
 // mayBeAnswered reports whether a client may be answered on a topic: below clients/ on
 // its own ones only, or the store would publish in its name where it may not.
 func (s *Server) mayBeAnswered(who access.Identity, topic string) bool {
-	if isClientTopic(topic) {
+	if envelope.IsClientTopic(topic) {
 		return owns(who.Client, topic)
 	}
 	return s.mayUse(who, topic)
@@ -54,11 +48,11 @@ func (s *Server) mayBeAnswered(who access.Identity, topic string) bool {
 // CONNECT, so that a Will without a chance is refused while its client can be told;
 // mayPublishWill is asked when the Will is due.
 func (s *Server) mayLeaveWill(who access.Identity, topic string) bool {
-	if !isClientTopic(topic) {
+	if !envelope.IsClientTopic(topic) {
 		return s.mayUse(who, topic)
 	}
-	_, rest, _ := clientTopic(topic)
-	return owns(who.Client, topic) && !isRecommended(rest)
+	_, rest, _ := envelope.SplitClientTopic(topic)
+	return owns(who.Client, topic) && !envelope.IsRecommended(rest)
 }
 
 // mayPublishWill reports whether the Will of a client may be published now. The rules, the
@@ -66,7 +60,7 @@ func (s *Server) mayLeaveWill(who access.Identity, topic string) bool {
 // delay can be due after the session of its client has ended, when another client may own
 // the level.
 func (s *Server) mayPublishWill(who access.Identity, topic string) bool {
-	if isClientTopic(topic) && s.collides(who.Client) {
+	if envelope.IsClientTopic(topic) && s.collides(who.Client) {
 		return false
 	}
 	return s.mayLeaveWill(who, topic) && s.mayPublish(who, topic)
@@ -75,7 +69,7 @@ func (s *Server) mayPublishWill(who access.Identity, topic string) bool {
 // mayUse reports whether a client may publish to a topic outside of clients/, or be
 // answered there.
 func (s *Server) mayUse(who access.Identity, topic string) bool {
-	if strings.HasPrefix(topic, "$") || isBelow(topic, protocol.Service) {
+	if strings.HasPrefix(topic, "$") || envelope.IsBelow(topic, protocol.Service) {
 		return false
 	}
 	return s.topics == nil || s.topics.AuthorizeTopic(who, topic, true)
@@ -96,9 +90,9 @@ func (s *Server) maySubscribe(who access.Identity, filter string) bool {
 		return s.mayRead(who, filter)
 	case strings.HasPrefix(filter, "$"):
 		return false // as in mayRead
-	case isBelow(filter, protocol.ReservedPrefix):
+	case envelope.IsBelow(filter, protocol.ReservedPrefix):
 		return isNotified(who, filter)
-	case first+"/" == clientTopics && second != "+" && second != "#":
+	case first+"/" == envelope.ClientTopics && second != "+" && second != "#":
 		return owns(who.Client, filter)
 	}
 	return true
@@ -114,7 +108,7 @@ func (s *Server) mayShare(who access.Identity, filter string) bool {
 		return s.mayRead(who, filter)
 	case owns(who.Client, filter):
 		return true // the level is its own, so all below it is
-	case reaches(filter, strings.TrimSuffix(clientTopics, "/")) || reaches(filter, protocol.Service):
+	case reaches(filter, strings.TrimSuffix(envelope.ClientTopics, "/")) || reaches(filter, protocol.Service):
 		return false
 	case s.topics == nil:
 		return true
@@ -129,9 +123,9 @@ func (s *Server) mayRead(who access.Identity, topic string) bool {
 	switch {
 	case topic == protocol.InvokeTopic || strings.HasPrefix(topic, "$"):
 		return false
-	case isBelow(topic, protocol.ReservedPrefix):
+	case envelope.IsBelow(topic, protocol.ReservedPrefix):
 		return isNotified(who, topic)
-	case isClientTopic(topic):
+	case envelope.IsClientTopic(topic):
 		return owns(who.Client, topic)
 	}
 	return s.topics == nil || s.topics.AuthorizeTopic(who, topic, false)
@@ -176,17 +170,6 @@ func reaches(filter, level string) bool {
 	return true
 }
 
-// isClientTopic reports whether a topic lies below clients/, the store's included.
-func isClientTopic(topic string) bool {
-	return isBelow(topic, strings.TrimSuffix(clientTopics, "/"))
-}
-
-// isBelow reports whether a topic is a level or stands below it.
-func isBelow(topic, level string) bool {
-	rest, ok := strings.CutPrefix(topic, level)
-	return ok && (rest == "" || rest[0] == '/')
-}
-
 // owns reports whether a topic below clients/ is a client's own: clients/{id}/… or,
 // as one deployed client writes it, clients/{upper-case hex of id}/….
 //
@@ -194,11 +177,11 @@ func isBelow(topic, level string) bool {
 // hex form is to one that is called "p". The server knows only one of two such clients at
 // a time (collides), so a level has one owner.
 func owns(client, topic string) bool {
-	level, _, ok := clientTopic(topic)
+	level, _, ok := envelope.SplitClientTopic(topic)
 	if !ok {
 		return false
 	}
-	name, isHex := fromHex(level)
+	name, isHex := envelope.FromHexLevel(level)
 	return level == client || isHex && name == client
 }
 
@@ -206,18 +189,6 @@ func owns(client, topic string) bool {
 // is kept, owns a level below clients/ that would be this client's too (see rivals). The
 // answer may not hold any more when it is returned: to connect a client, see names.claim.
 func (s *Server) collides(client string) bool { return s.names.collides(client, s.hasSession) }
-
-func fromHex(level string) (name string, ok bool) {
-	if level == "" || strings.Trim(level, "0123456789ABCDEF") != "" {
-		return "", false // mostly, and without a copy
-	}
-	decoded, err := hex.DecodeString(level)
-	return string(decoded), err == nil
-}
-
-func toHex(name string) string {
-	return strings.ToUpper(hex.EncodeToString([]byte(name)))
-}
 
 // hasSession reports whether a client is connected or its session is kept.
 func (s *Server) hasSession(client string) bool {

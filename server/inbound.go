@@ -10,6 +10,7 @@ import (
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/wire"
+	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 )
@@ -150,7 +151,7 @@ func (in *inbound) handleRequest() {
 // reply sends a reply to where the request wanted it. Below clients/ that is the client itself
 // and no other can read it, so nothing that other clients do can delay it.
 func (in *inbound) reply(message *frame.Message) {
-	if !isClientTopic(message.Topic) {
+	if !envelope.IsClientTopic(message.Topic) {
 		in.server.publishReply(message, in.yield)
 		return
 	}
@@ -184,7 +185,7 @@ func (in *inbound) handleMessage() {
 		// CONNACK has said so; a client of an earlier version can be told by nothing else.
 		in.disconnect(*refusal(packets.ErrRetainNotSupported, noneRetained))
 		return
-	case p.Retain && isClientTopic(topic):
+	case p.Retain && envelope.IsClientTopic(topic):
 		in.refuse(packets.ErrNotAuthorized, notRetained)
 		return
 	case !s.mayPublish(in.conn.identity, topic):

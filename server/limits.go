@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/tenurelock/tenure/server/internal/limits"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -50,10 +51,6 @@ type Limits struct {
 }
 
 const (
-	defaultMaxWatches       = 10_000
-	defaultMaxWatchBytes    = 4 << 20
-	defaultMaxAllWatchBytes = 256 << 20
-
 	// leastMemory is the smallest Options.MaxMemory: with less there would be no room for a
 	// handful of packets.
 	leastMemory = 32 << 20
@@ -103,38 +100,24 @@ func (o *Options) completeLimits() error {
 		return min(o.MaxMemory/parts, standard)
 	}
 	if o.MaxMemory > 0 {
-		fill(&o.Store.MaxBytes, o.MaxMemory/4)
-		fill(&o.Store.MaxKeys, int(min(o.MaxMemory/4/1024, math.MaxInt32))) // a key costs some hundred bytes besides its own
+		limits.Fill(&o.Store.MaxBytes, o.MaxMemory/4)
+		limits.Fill(&o.Store.MaxKeys, int(min(o.MaxMemory/4/1024, math.MaxInt32))) // a key costs some hundred bytes besides its own
 	}
-	fill(&l.AllOutgoingBytes, share(8, 256<<20))
-	fill(&l.OutgoingBytes, min(8<<20, l.AllOutgoingBytes))
-	fill(&l.AllArrivingBytes, max(share(16, 256<<20), 2*int64(o.MaxPacketSize)))
-	fill(&l.AllSessionBytes, share(8, 256<<20))
-	fill(&l.SessionBytes, min(4<<20, l.AllSessionBytes))
-	fill(&l.SessionMessages, 10_000)
-	fill(&l.Subscriptions, 1000)
-	fill(&l.AllSubscriptionBytes, share(16, 256<<20))
-	fill(&l.SessionsPerUser, 100)
-	fill(&l.RetainedMessages, 10_000)
-	fill(&l.RetainedBytes, share(16, 64<<20))
+	limits.Fill(&l.AllOutgoingBytes, share(8, 256<<20))
+	limits.Fill(&l.OutgoingBytes, min(8<<20, l.AllOutgoingBytes))
+	limits.Fill(&l.AllArrivingBytes, max(share(16, 256<<20), 2*int64(o.MaxPacketSize)))
+	limits.Fill(&l.AllSessionBytes, share(8, 256<<20))
+	limits.Fill(&l.SessionBytes, min(4<<20, l.AllSessionBytes))
+	limits.Fill(&l.SessionMessages, 10_000)
+	limits.Fill(&l.Subscriptions, 1000)
+	limits.Fill(&l.AllSubscriptionBytes, share(16, 256<<20))
+	limits.Fill(&l.SessionsPerUser, 100)
+	limits.Fill(&l.RetainedMessages, 10_000)
+	limits.Fill(&l.RetainedBytes, share(16, 64<<20))
 	remembered := int64(min(max(o.Store.DedupWindow, 0), math.MaxUint16)) // others are refused later
-	fill(&o.MaxClients, int(max(1, share(8*(clientMemory+remembered*rememberedMemory), defaultMaxClients))))
-	limitWatches(&o.Store, share(8, defaultMaxAllWatchBytes))
+	limits.Fill(&o.MaxClients, int(max(1, share(8*(clientMemory+remembered*rememberedMemory), limits.Clients))))
+	limits.FillWatches(&o.Store, share(8, limits.AllWatchBytes))
 	return nil
-}
-
-// limitWatches fills in the defaults of what clients may make the store remember without
-// setting a key.
-func limitWatches(o *statestore.Options, all int64) {
-	fill(&o.MaxWatches, defaultMaxWatches)
-	fill(&o.MaxAllWatchBytes, all)
-	fill(&o.MaxWatchBytes, min(defaultMaxWatchBytes, o.MaxAllWatchBytes))
-}
-
-func fill[T int | int64](limit *T, standard T) {
-	if *limit == 0 {
-		*limit = standard
-	}
 }
 
 // bounds returns all limits in the form of attributes of a line in the log. Where 0 is

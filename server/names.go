@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/tenurelock/tenure/server/internal/envelope"
 )
 
 // nameTimeout bounds how long a connection waits for an earlier one of its client.
@@ -158,8 +160,8 @@ func (n *names) inUse(clients []string, entered func(client string) bool) bool {
 // rivals returns the client ids that would own a level below clients/ which is this
 // client's too: the id of one is the upper-case hex of the id of the other.
 func rivals(client string) []string {
-	rivals := []string{toHex(client)}
-	if name, isHex := fromHex(client); isHex {
+	rivals := []string{envelope.HexLevel(client)}
+	if name, isHex := envelope.FromHexLevel(client); isHex {
 		rivals = append(rivals, name)
 	}
 	return rivals

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -99,7 +100,7 @@ const keptTopic = 4096
 
 // notify holds a notification back, with QoS 0, and writes when that is enough.
 func (s *Server) notify(cl *mqtt.Client, conn *connection, notification *news) {
-	defer conn.outbox.Release(int(costOf(notification.Change))) // not before: it waited until then
+	defer conn.outbox.Release(int(envelope.NotificationCost(notification.Change))) // not before: it waited until then
 	if conn.notifyTopic == "" || conn.watched != notification.Key {
 		conn.watched, conn.notifyTopic = notification.Key, protocol.NotifyTopic(cl.ID, notification.Key)
 	}

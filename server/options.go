@@ -10,6 +10,7 @@ import (
 	"runtime"
 
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/limits"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -90,9 +91,6 @@ const (
 	// DefaultAddr is where a server listens if nothing else is said.
 	DefaultAddr = "127.0.0.1:1883"
 
-	defaultMaxPacketSize = 1 << 20
-	defaultMaxClients    = 10_000
-
 	defaultMaxUnauthenticated           = 256
 	defaultMaxUnauthenticatedPerAddress = 64
 )
@@ -106,7 +104,7 @@ func (o *Options) complete() error {
 		o.Addr = DefaultAddr
 	}
 	if o.MaxPacketSize == 0 {
-		o.MaxPacketSize = defaultMaxPacketSize
+		o.MaxPacketSize = limits.PacketSize
 	}
 	if err := o.completeLimits(); err != nil {
 		return err

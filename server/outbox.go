@@ -4,12 +4,9 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
-	"github.com/tenurelock/tenure/statestore"
 )
-
-// notificationCost is what a notification costs besides its key and value while it waits.
-const notificationCost = 256
 
 // keptRoom is for how many notifications an outbox keeps room.
 const keptRoom = 1024
@@ -70,17 +67,12 @@ func (o *outbox) push(notification *news) (queued, crowded bool) {
 	if o.closed {
 		return true, false
 	}
-	if !o.reserveLocked(costOf(notification.Change)) {
+	if !o.reserveLocked(envelope.NotificationCost(notification.Change)) {
 		o.full = true
 		return false, true
 	}
 	o.queue = append(o.queue, notification)
 	return true, o.used > o.limit/2
-}
-
-// costOf returns what a notification of a change costs while it waits.
-func costOf(change *statestore.Change) int64 {
-	return notificationCost + int64(len(change.Key)+len(change.Value))
 }
 
 // Wake makes the goroutine write what waits, as soon as post lets it.

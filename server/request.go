@@ -13,6 +13,7 @@ import (
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
@@ -95,11 +96,11 @@ func (s *Server) read(cl *mqtt.Client, r request) statestore.Command {
 
 // checkRequest judges the message around a request: why it must be dropped, if it
 // must.
-func (s *Server) checkRequest(who access.Identity, cl *mqtt.Client, r request) Dropped {
+func (s *Server) checkRequest(who access.Identity, cl *mqtt.Client, r request) DropReason {
 	if cl.Properties.ProtocolVersion < 5 {
 		return DroppedOldProtocol
 	}
-	dropped := checkMessage(r.retain, r.qos, r.responseTopic, r.correlation)
+	dropped := envelope.Check(r.retain, r.qos, r.responseTopic, r.correlation)
 	if dropped == "" && !s.mayBeAnswered(who, r.responseTopic) {
 		return DroppedForeignTopic
 	}
@@ -109,7 +110,7 @@ func (s *Server) checkRequest(who access.Identity, cl *mqtt.Client, r request) D
 // reserve keeps the response topic of a request for the store's replies until the session
 // ends, and returns why the request must be dropped, if it must. It is called by the
 // goroutine that reads the connection.
-func (s *Server) reserve(conn *connection, topic string) Dropped {
+func (s *Server) reserve(conn *connection, topic string) DropReason {
 	if conn.reserved == topic {
 		return "" // as for nearly all requests
 	}
@@ -120,29 +121,10 @@ func (s *Server) reserve(conn *connection, topic string) Dropped {
 	return ""
 }
 
-// checkMessage is what checkRequest judges without knowing the sender.
-func checkMessage(retain bool, qos byte, responseTopic string, correlation []byte) Dropped {
-	switch {
-	case retain:
-		return DroppedRetained
-	case qos != 1:
-		return DroppedQoS
-	case responseTopic == "":
-		return DroppedNoResponse
-	case len(correlation) == 0:
-		return DroppedNoCorrelation
-	case responseTopic == protocol.InvokeTopic || strings.HasPrefix(responseTopic, protocol.ReservedPrefix):
-		return DroppedForbiddenTopic
-	case strings.ContainsAny(responseTopic, "+#") || strings.HasPrefix(responseTopic, "$"):
-		return DroppedInvalidTopic
-	}
-	return ""
-}
-
 // drop counts and logs a request that is dropped, and returns what to tell its
 // sender. A sender that wanted to be answered where only the store speaks is sent
 // away (docs/protocol.md §1.2).
-func (s *Server) drop(cl *mqtt.Client, why Dropped) *packets.Code {
+func (s *Server) drop(cl *mqtt.Client, why DropReason) *packets.Code {
 	s.count(func(stats *Stats) { stats.Dropped[why]++ })
 	s.drops.Log("client", logs.Name(cl.ID), "remote", cl.Net.Remote, "reason", string(why))
 	if why == DroppedForbiddenTopic {
@@ -152,7 +134,7 @@ func (s *Server) drop(cl *mqtt.Client, why Dropped) *packets.Code {
 }
 
 // codeOf returns the reason code that goes with the reason, in PUBACK and in CONNACK.
-func codeOf(why Dropped) packets.Code {
+func codeOf(why DropReason) packets.Code {
 	switch why {
 	case DroppedForbiddenTopic, DroppedForeignTopic:
 		return packets.ErrNotAuthorized

@@ -3,10 +3,9 @@ package server
 import (
 	"hash/maphash"
 	"slices"
-	"strings"
 	"sync"
 
-	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/internal/envelope"
 )
 
 // maxResponseTopics is how many response topics of each client are reserved. A client
@@ -95,27 +94,9 @@ func (t *responseTopics) reserved(client, topic string) bool {
 	return t.sessions[client].has(hash)
 }
 
-// isRecommended reports whether a topic, after the client's level, is one that clients use
-// for the store's replies by default. Those are reserved for every client at any time: a
-// program could guess them, and publish there before the client sends its first request.
-func isRecommended(rest string) bool {
-	return isBelow(rest, "services/statestore") || // docs/protocol.md §1.2, and the SDK for Rust
-		isBelow(rest, protocol.Service) // what SDKs make of the topic of requests if nothing is set
-}
-
 // needsReservation reports whether a response topic must be remembered: an ordinary topic
 // is open to all, as the rules say, and a recommended one is reserved anyway.
 func needsReservation(topic string) bool {
-	_, rest, ok := clientTopic(topic)
-	return ok && !isRecommended(rest)
-}
-
-// clientTopic splits clients/{level}/{rest}.
-func clientTopic(topic string) (level, rest string, ok bool) {
-	below, ok := strings.CutPrefix(topic, clientTopics)
-	if !ok || isBelow(topic, storeTopics) {
-		return "", "", false
-	}
-	level, rest, ok = strings.Cut(below, "/")
-	return level, rest, ok && level != ""
+	_, rest, ok := envelope.SplitClientTopic(topic)
+	return ok && !envelope.IsRecommended(rest)
 }

@@ -122,7 +122,7 @@ func New(options Options) (*Server, error) {
 		logger:         options.Logger,
 		names:          newNames(),
 		connections:    make(map[string]*connection),
-		stats:          Stats{Dropped: make(map[Dropped]uint64), Refused: make(map[Refused]uint64)},
+		stats:          Stats{Dropped: make(map[DropReason]uint64), Refused: make(map[Refused]uint64)},
 		responseTopics: newResponseTopics(),
 		messages:       pubsub.New(options.messageLimits()),
 		outgoing:       quota{limit: options.Limits.AllOutgoingBytes},

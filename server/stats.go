@@ -3,25 +3,27 @@ package server
 import (
 	"maps"
 
+	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// Dropped is why a request was not given to the store.
-type Dropped string
+// DropReason is why a request was not given to the store. The sender reads it in the
+// acknowledgement, as far as its version of MQTT has room for it.
+type DropReason = envelope.DropReason
 
-// Why requests are dropped. The sender gets the reason in the acknowledgement, as
-// far as its version of MQTT has room for one.
+// The reasons why a request is dropped.
 const (
-	DroppedRetained       Dropped = "a request may not be retained"
-	DroppedQoS            Dropped = "a request needs QoS 1"
-	DroppedNoResponse     Dropped = "a request needs a response topic"
-	DroppedNoCorrelation  Dropped = "a request needs correlation data"
-	DroppedForbiddenTopic Dropped = "the response topic belongs to the state store"
-	DroppedInvalidTopic   Dropped = "nothing can be published to this response topic"
-	DroppedForeignTopic   Dropped = "this client may not be answered on this response topic"
-	DroppedTooManyTopics  Dropped = "this client has used 64 response topics below clients/ in its session already; let it use one for all requests"
-	DroppedOldProtocol    Dropped = "a request needs MQTT 5"
-	DroppedExpired        Dropped = "the request had expired"
+	DroppedRetained       = envelope.DroppedRetained
+	DroppedQoS            = envelope.DroppedQoS
+	DroppedNoResponse     = envelope.DroppedNoResponse
+	DroppedNoCorrelation  = envelope.DroppedNoCorrelation
+	DroppedForbiddenTopic = envelope.DroppedForbiddenTopic
+	DroppedInvalidTopic   = envelope.DroppedInvalidTopic
+	DroppedForeignTopic   = envelope.DroppedForeignTopic
+	DroppedExpired        = envelope.DroppedExpired
+
+	DroppedTooManyTopics DropReason = "this client has used 64 response topics below clients/ in its session already; let it use one for all requests"
+	DroppedOldProtocol   DropReason = "a request needs MQTT 5"
 )
 
 // Refused is why a connection was refused.
@@ -47,7 +49,7 @@ type Stats struct {
 	// repetitions included.
 	Requests uint64
 	// Dropped is how many were not given to the store, by reason.
-	Dropped map[Dropped]uint64
+	Dropped map[DropReason]uint64
 	// AppliedWills is how many requests that clients left as their Wills were
 	// given to the store when their connections ended. They are counted in
 	// Requests too, refusals included.

@@ -12,6 +12,7 @@ import (
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
@@ -98,7 +99,7 @@ func (s *Server) applyWill(cl *mqtt.Client, conn *connection) {
 	if fault != nil {
 		return // counted and logged, as for any request
 	}
-	if !isClientTopic(message.Topic) { // the only reader there is gone
+	if !envelope.IsClientTopic(message.Topic) { // the only reader there is gone
 		s.publishReply(&message, nil)
 	}
 	s.count(func(stats *Stats) { stats.AppliedWills++ })

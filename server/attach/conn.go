@@ -1,4 +1,4 @@
-package server
+package attach
 
 import (
 	"bufio"
@@ -59,7 +59,7 @@ func (c *brokerConn) refuse(err error) {
 	why := fmt.Errorf("the broker sent what MQTT does not allow: %w", err)
 	var tooLarge *frame.TooLargeError
 	if errors.As(err, &tooLarge) {
-		why = fmt.Errorf("the broker begins a packet of %d bytes, and this store takes at most %d (AttachOptions.MaxPacketSize)", tooLarge.Size, tooLarge.Limit)
+		why = fmt.Errorf("the broker begins a packet of %d bytes, and this store takes at most %d (Options.MaxPacketSize)", tooLarge.Size, tooLarge.Limit)
 	}
 	c.cause.Store(&why)
 	if len(farewell) == 0 || !c.mu.TryLock() {
@@ -106,7 +106,7 @@ type brokerAddress struct {
 func parseBroker(text string, config *tls.Config) (brokerAddress, error) {
 	const form = "write mqtt://host:1883, or mqtts://host:8883 for TLS"
 	if strings.Contains(text, "@") { // not to be quoted: what is before it may be a password
-		return brokerAddress{}, fmt.Errorf("credentials do not belong in the URL, but in AttachOptions; %s", form)
+		return brokerAddress{}, fmt.Errorf("credentials do not belong in the URL, but in Options; %s", form)
 	}
 	broker, err := url.Parse(text)
 	if err != nil {
@@ -117,7 +117,7 @@ func parseBroker(text string, config *tls.Config) (brokerAddress, error) {
 	switch broker.Scheme {
 	case "mqtt", "tcp":
 		if config != nil {
-			return brokerAddress{}, fmt.Errorf("%q is not encrypted, but AttachOptions.TLS is set; %s", text, form)
+			return brokerAddress{}, fmt.Errorf("%q is not encrypted, but Options.TLS is set; %s", text, form)
 		}
 	case "mqtts", "tls", "ssl":
 		port = "8883"

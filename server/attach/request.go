@@ -1,4 +1,4 @@
-package server
+package attach
 
 import (
 	"context"
@@ -9,23 +9,24 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
 
 // handle applies a request and answers it, or drops it. It is called for one request
 // after the other, in the order in which the broker sent them.
-func (l *attachedLink) handle(message *paho.Publish) {
+func (l *link) handle(message *paho.Publish) {
 	properties := message.Properties
 	if properties == nil {
 		properties = new(paho.PublishProperties)
 	}
-	dropped := checkMessage(message.Retain, message.QoS, properties.ResponseTopic, properties.CorrelationData)
+	dropped := envelope.Check(message.Retain, message.QoS, properties.ResponseTopic, properties.CorrelationData)
 	client, known := senderOf(properties)
 	if dropped == "" && !known {
 		dropped = DroppedForeignTopic
 	}
-	if dropped == "" && len(client) > maxAttachedClient {
+	if dropped == "" && len(client) > maxClientID {
 		dropped = DroppedLongClient
 	}
 	if dropped != "" {
@@ -36,9 +37,9 @@ func (l *attachedLink) handle(message *paho.Publish) {
 		Client:       client,
 		Payload:      message.Payload,
 		Correlation:  properties.CorrelationData,
-		Timestamp:    attachedProperty(properties.User, protocol.PropertyTimestamp),
-		FencingToken: attachedProperty(properties.User, protocol.PropertyFencingToken),
-		Store:        attachedProperty(properties.User, protocol.PropertyStore),
+		Timestamp:    userProperty(properties.User, protocol.PropertyTimestamp),
+		FencingToken: userProperty(properties.User, protocol.PropertyFencingToken),
+		Store:        userProperty(properties.User, protocol.PropertyStore),
 	}
 	if properties.MessageExpiry != nil && *properties.MessageExpiry > 0 {
 		request.Expires = l.store.engine.Elapsed() + time.Duration(*properties.MessageExpiry)*time.Second
@@ -50,21 +51,18 @@ func (l *attachedLink) handle(message *paho.Publish) {
 		request.Correlation = nil
 		command = statestore.Parse(request)
 	}
-	reply := l.store.roster.apply(command)
+	reply := l.store.clients.apply(command)
 	if reply.Outcome == statestore.Expired {
 		l.store.drop(client, DroppedExpired)
 		return
 	}
-	l.store.count(func(stats *AttachedStats) { stats.Requests++ })
+	l.store.count(func(stats *Stats) { stats.Requests++ })
 	l.reply(properties, reply)
 }
 
-// maxAttachedClient bounds the client ids that a store remembers, in bytes. Brokers bound those of
+// maxClientID bounds the client ids that a store remembers, in bytes. Brokers bound those of
 // their clients as they like, and a request may name any.
-const maxAttachedClient = 256
-
-// DroppedLongClient is why an Attached drops a request that names a client id of more than 256 bytes.
-const DroppedLongClient Dropped = "the client id has more than 256 bytes"
+const maxClientID = 256
 
 // senderOf returns the client that a request says it is from. The broker does not tell.
 // The response topic names it, as clients/{id}/… or clients/{upper-case hex of id}/…:
@@ -72,11 +70,11 @@ const DroppedLongClient Dropped = "the client id has more than 256 bytes"
 // rules are as docs/attach.md has them. __srcId, which nobody checks, only tells which
 // of the two forms is meant, and may not contradict.
 func senderOf(properties *paho.PublishProperties) (client string, ok bool) {
-	rest, below := strings.CutPrefix(properties.ResponseTopic, clientTopics)
+	rest, below := strings.CutPrefix(properties.ResponseTopic, envelope.ClientTopics)
 	level, _, found := strings.Cut(rest, "/")
 	source := properties.User.Get(protocol.PropertySourceID)
 	switch {
-	case !below || !found || level == "" || isBelow(properties.ResponseTopic, storeTopics):
+	case !below || !found || level == "" || envelope.IsBelow(properties.ResponseTopic, envelope.StoreTopics):
 		return source, false
 	case source == "" || source == level:
 		return level, true
@@ -84,8 +82,8 @@ func senderOf(properties *paho.PublishProperties) (client string, ok bool) {
 	return source, level == strings.ToUpper(hex.EncodeToString([]byte(source)))
 }
 
-// attachedProperty returns the first user property of a name, or nil.
-func attachedProperty(properties paho.UserProperties, name string) *string {
+// userProperty returns the first user property of a name, or nil.
+func userProperty(properties paho.UserProperties, name string) *string {
 	for i := range properties {
 		if properties[i].Key == name {
 			return &properties[i].Value
@@ -100,7 +98,7 @@ const replyTooLarge protocol.Refusal = "the reply is larger than the broker take
 
 // reply sends a reply with QoS 0, as Server does: nothing waits for it here, nor does
 // the broker hold anything up for a client that does not read.
-func (l *attachedLink) reply(request *paho.PublishProperties, reply statestore.Reply) {
+func (l *link) reply(request *paho.PublishProperties, reply statestore.Reply) {
 	if l.send(l.response(request, reply)) || reply.Outcome != statestore.Found {
 		return
 	}
@@ -108,7 +106,7 @@ func (l *attachedLink) reply(request *paho.PublishProperties, reply statestore.R
 	l.send(l.response(request, statestore.Reply{Verb: reply.Verb, Err: replyTooLarge}))
 }
 
-func (l *attachedLink) response(request *paho.PublishProperties, reply statestore.Reply) *paho.Publish {
+func (l *link) response(request *paho.PublishProperties, reply statestore.Reply) *paho.Publish {
 	response := &paho.Publish{
 		Topic:   request.ResponseTopic,
 		Payload: reply.Append(nil, l.store.options.Dialect),
@@ -131,14 +129,14 @@ func (l *attachedLink) response(request *paho.PublishProperties, reply statestor
 // notify sends notifications as they come, one after the other, until the connection
 // ends. It does not wait for acknowledgements, except where the broker allows no more to
 // be outstanding.
-func (l *attachedLink) notify() {
+func (l *link) notify() {
 	for {
-		notification, ok := l.store.unsent.take()
+		notification, ok := l.store.queue.take()
 		if !ok {
 			select {
 			case <-l.ctx.Done():
 				return
-			case <-l.store.unsent.wake:
+			case <-l.store.queue.wake:
 			}
 			continue
 		}
@@ -170,9 +168,9 @@ func (l *attachedLink) notify() {
 }
 
 // unread ends a watch whose client is gone.
-func (a *Attached) unread(notification pendingNotification) {
-	if a.roster.unread(notification) {
-		a.count(func(stats *AttachedStats) { stats.DroppedWatches++ })
-		a.logger.Debug("nobody reads the notifications of a watch; dropped it", "client", logs.Name(notification.Client))
+func (s *Store) unread(notification pendingNotification) {
+	if s.clients.unread(notification) {
+		s.count(func(stats *Stats) { stats.DroppedWatches++ })
+		s.logger.Debug("nobody reads the notifications of a watch; dropped it", "client", logs.Name(notification.Client))
 	}
 }

@@ -1,4 +1,4 @@
-package server
+package attach
 
 import (
 	"context"
@@ -59,12 +59,12 @@ func (p *queueProbe) await(ctx context.Context, want int64) {
 
 // probeQueue warns if the broker would lose requests, or if it cannot be known. It is made once
 // for each store, before that reads requests, which the burst could push out.
-func (l *attachedLink) probeQueue(ctx context.Context) {
+func (l *link) probeQueue(ctx context.Context) {
 	want := l.store.options.ProbeMessages
-	if want < 0 || l.store.queueProbed {
+	if want < 0 || l.store.probed {
 		return
 	}
-	l.store.queueProbed = true // even if the broker closes the connection because of it
+	l.store.probed = true // even if the broker closes the connection because of it
 	log := l.store.logger
 	log.Info("probing the broker with a burst of messages; the store answers requests afterwards", "messages", want)
 	sent, arrived, err := l.burst(ctx, want)
@@ -82,11 +82,11 @@ func (l *attachedLink) probeQueue(ctx context.Context) {
 
 // burst sends up to want messages, and returns how many it sent and how many of them came back.
 // The error says why the burst is smaller than wanted.
-func (l *attachedLink) burst(ctx context.Context, want int) (sent, arrived int64, err error) {
+func (l *link) burst(ctx context.Context, want int) (sent, arrived int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queueProbeTime)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
-	p := l.queue
+	p := l.probing
 	if err := l.subscribe(ctx, paho.SubscribeOptions{Topic: p.topic, QoS: 1}); err != nil {
 		return 0, 0, err
 	}
@@ -129,14 +129,14 @@ func (l *attachedLink) burst(ctx context.Context, want int) (sent, arrived int64
 }
 
 // withhold lets acknowledgements of messages with a topic wait for release.
-func (s *attachedSession) withhold(topic string) {
+func (s *session) withhold(topic string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.withheldTopic = topic
 }
 
 // release sends the acknowledgements that were withheld, in order, and withholds no more.
-func (s *attachedSession) release() {
+func (s *session) release() {
 	for {
 		s.mu.Lock()
 		batch := s.withheld
@@ -154,7 +154,7 @@ func (s *attachedSession) release() {
 }
 
 // Ack acknowledges a message, unless that is withheld.
-func (s *attachedSession) Ack(message *packets.Publish) error {
+func (s *session) Ack(message *packets.Publish) error {
 	s.mu.Lock()
 	if s.withheldTopic != "" && message.Topic == s.withheldTopic && message.QoS > 0 {
 		s.withheld = append(s.withheld, message)

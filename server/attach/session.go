@@ -1,4 +1,4 @@
-package server
+package attach
 
 import (
 	"context"
@@ -9,10 +9,10 @@ import (
 	"github.com/eclipse/paho.golang/paho/session/state"
 )
 
-// attachedSession is paho's session state, observed: only here the acknowledgement of
+// session is paho's session state, observed: only here the acknowledgement of
 // a message can be seen that was sent without waiting for it. There is one for each
 // connection, so that nothing outlives it.
-type attachedSession struct {
+type session struct {
 	*state.State
 	unread func(pendingNotification) // nobody subscribes to its topic
 
@@ -27,12 +27,12 @@ type attachedSession struct {
 // packet is about.
 type notificationKey struct{}
 
-func newAttachedSession(unread func(pendingNotification)) *attachedSession {
-	return &attachedSession{State: state.NewInMemory(), unread: unread, unsure: make(map[uint16]pendingNotification)}
+func newSession(unread func(pendingNotification)) *session {
+	return &session{State: state.NewInMemory(), unread: unread, unsure: make(map[uint16]pendingNotification)}
 }
 
 // AddToSession notes which notification got which packet id.
-func (s *attachedSession) AddToSession(ctx context.Context, packet pahosession.Packet, response chan<- packets.ControlPacket) error {
+func (s *session) AddToSession(ctx context.Context, packet pahosession.Packet, response chan<- packets.ControlPacket) error {
 	if err := s.State.AddToSession(ctx, packet, response); err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (s *attachedSession) AddToSession(ctx context.Context, packet pahosession.P
 }
 
 // PacketReceived looks at acknowledgements.
-func (s *attachedSession) PacketReceived(packet *packets.ControlPacket, publishes chan<- *packets.Publish) error {
+func (s *session) PacketReceived(packet *packets.ControlPacket, publishes chan<- *packets.Publish) error {
 	if ack, ok := packet.Content.(*packets.Puback); ok {
 		s.mu.Lock()
 		notification, known := s.unsure[ack.PacketID]

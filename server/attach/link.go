@@ -1,4 +1,4 @@
-package server
+package attach
 
 import (
 	"cmp"
@@ -14,20 +14,28 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
 const (
-	// attachedKeepAlive, in seconds: the broker gives a store up, and says so to the
+	// connectTimeout bounds an attempt to connect to the broker.
+	connectTimeout = 10 * time.Second
+	// writeTimeout bounds how long the broker may leave what is written to it unread, once the
+	// sockets on the way are full.
+	writeTimeout = 5 * time.Second
+	// farewellTimeout bounds the end of a connection to a broker that may not be reading.
+	farewellTimeout = time.Second
+	// requestedKeepAlive, in seconds: the broker gives a store up, and says so to the
 	// next, after one and a half of them, or when it gets around to it.
-	attachedKeepAlive = 5
+	requestedKeepAlive = 5
 	// stepTimeout bounds each exchange with the broker.
 	stepTimeout = 5 * time.Second
-	// attachedReceiveMaximum is how many requests the broker may send before they are
+	// defaultReceiveMaximum is how many requests the broker may send before they are
 	// acknowledged: as many as MQTT can say. mosquitto 2.0.11 goes by it whatever its own
 	// max_inflight_messages says, queues max_queued_messages beyond, and throws away the rest. What is in
 	// flight waits in the broker and the socket, not in memory of this process.
-	attachedReceiveMaximum = math.MaxUint16
+	defaultReceiveMaximum = math.MaxUint16
 	// propertiesRoom is what the properties of a message of ours take up at most, but
 	// for topics and correlation data.
 	propertiesRoom = 512
@@ -41,12 +49,12 @@ var (
 	errOvertaken      = fmt.Errorf("%w, or begins to at this moment, or has while this one was away", ErrAnotherStore)
 )
 
-// attachedLink is one connection of an attached store.
-type attachedLink struct {
-	store      *Attached
+// link is one connection of an attached store.
+type link struct {
+	store      *Store
 	client     *paho.Client
-	session    *attachedSession
-	queue      *queueProbe
+	session    *session
+	probing    *queueProbe
 	ctx        context.Context // ends with the connection
 	clientID   string
 	maxPacket  int           // of the broker; 0: any
@@ -62,27 +70,27 @@ type attachedLink struct {
 
 // connect makes one connection and serves it until it is lost or ctx ends. The error is
 // never nil.
-func (a *Attached) connect(ctx context.Context) error {
+func (s *Store) connect(ctx context.Context) error {
 	attempt, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	conn, err := a.broker.dial(attempt, a.options.MaxPacketSize)
+	conn, err := s.broker.dial(attempt, s.options.MaxPacketSize)
 	if err != nil {
 		return err
 	}
 	linkCtx, lost := context.WithCancel(context.Background())
 	defer lost()
-	l := &attachedLink{
-		store:      a,
+	l := &link{
+		store:      s,
 		ctx:        linkCtx,
-		clientID:   "tenure-store-" + a.instance,
-		keepAlive:  attachedKeepAlive,
+		clientID:   "tenure-store-" + s.instance,
+		keepAlive:  requestedKeepAlive,
 		answered:   make(chan struct{}, 1),
 		changed:    make(chan struct{}, 1),
 		superseded: make(chan struct{}),
-		presence:   presence{me: a.instance, memory: a.memory},
+		presence:   presence{me: s.instance, memory: s.memory},
 	}
-	l.session = newAttachedSession(a.unread)
-	l.queue = &queueProbe{topic: clientTopics + l.clientID + "/queue-probe", received: make(chan struct{}, 1)}
+	l.session = newSession(s.unread)
+	l.probing = &queueProbe{topic: envelope.ClientTopics + l.clientID + "/queue-probe", received: make(chan struct{}, 1)}
 	l.client = paho.NewClient(paho.ClientConfig{
 		Conn:              conn,
 		Session:           l.session,
@@ -91,7 +99,7 @@ func (a *Attached) connect(ctx context.Context) error {
 	})
 	connack, err := l.client.Connect(attempt, l.connectPacket())
 	if err != nil {
-		return refusedAttachment(connack, cmp.Or(conn.closeCause(), err))
+		return connackError(connack, cmp.Or(conn.closeCause(), err))
 	}
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
@@ -110,8 +118,8 @@ func (a *Attached) connect(ctx context.Context) error {
 	if err := l.begin(ctx); err != nil {
 		return cmp.Or(conn.closeCause(), err)
 	}
-	a.attached()
-	defer a.connected.Store(false)
+	s.attached()
+	defer s.connected.Store(false)
 	tasks.Go(l.notify)
 	select {
 	case <-ctx.Done():
@@ -123,14 +131,14 @@ func (a *Attached) connect(ctx context.Context) error {
 	}
 }
 
-func (l *attachedLink) connectPacket() *paho.Connect {
+func (l *link) connectPacket() *paho.Connect {
 	receiveMaximum := l.store.receiveMaximum
 	return &paho.Connect{
 		ClientID:     l.clientID,
 		CleanStart:   true, // requests that wait for a store that is gone are too old when it is back
-		KeepAlive:    attachedKeepAlive,
-		Username:     l.store.options.User,
-		UsernameFlag: l.store.options.User != "",
+		KeepAlive:    requestedKeepAlive,
+		Username:     l.store.options.Username,
+		UsernameFlag: l.store.options.Username != "",
 		Password:     l.store.options.Password,
 		PasswordFlag: len(l.store.options.Password) > 0,
 		Properties: &paho.ConnectProperties{
@@ -149,7 +157,7 @@ func (l *attachedLink) connectPacket() *paho.Connect {
 }
 
 // accept takes note of the broker's conditions.
-func (l *attachedLink) accept(conditions *paho.ConnackProperties) error {
+func (l *link) accept(conditions *paho.ConnackProperties) error {
 	if conditions == nil {
 		return nil
 	}
@@ -171,8 +179,8 @@ func (l *attachedLink) accept(conditions *paho.ConnackProperties) error {
 	return nil
 }
 
-// refusedAttachment judges whether it helps to connect again.
-func refusedAttachment(connack *paho.Connack, err error) error {
+// connackError judges whether it helps to connect again.
+func connackError(connack *paho.Connack, err error) error {
 	if connack == nil {
 		return err
 	}
@@ -191,7 +199,7 @@ func refused(code byte, err error) error {
 }
 
 // received is called by one goroutine of paho for each message, in order.
-func (l *attachedLink) received(event paho.PublishReceived) (bool, error) {
+func (l *link) received(event paho.PublishReceived) (bool, error) {
 	switch message := event.Packet; message.Topic {
 	case protocol.InvokeTopic:
 		if !l.hasYielded() {
@@ -202,20 +210,20 @@ func (l *attachedLink) received(event paho.PublishReceived) (bool, error) {
 	case protocol.ResponseTopic(l.clientID):
 		signalOne(l.answered)
 	default:
-		if l.queue != nil && message.Topic == l.queue.topic {
-			l.queue.count()
+		if l.probing != nil && message.Topic == l.probing.topic {
+			l.probing.count()
 		}
 	}
 	return true, nil
 }
 
-func (l *attachedLink) hasYielded() bool {
+func (l *link) hasYielded() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.presence.stage == yielded
 }
 
-func (l *attachedLink) heard(text string, replayed bool) {
+func (l *link) heard(text string, replayed bool) {
 	l.mu.Lock()
 	reaction := l.presence.hear(text, replayed)
 	insists := l.presence.insists()
@@ -238,7 +246,7 @@ func signalOne(to chan<- struct{}) {
 }
 
 // send sends with QoS 0, and reports false if the message is too large.
-func (l *attachedLink) send(message *paho.Publish) bool {
+func (l *link) send(message *paho.Publish) bool {
 	if l.tooLarge(message) {
 		return false
 	}
@@ -249,7 +257,7 @@ func (l *attachedLink) send(message *paho.Publish) bool {
 }
 
 // tooLarge reports, and counts, what the broker would answer by disconnecting us.
-func (l *attachedLink) tooLarge(message *paho.Publish) bool {
+func (l *link) tooLarge(message *paho.Publish) bool {
 	size := len(message.Topic) + len(message.Payload) + propertiesRoom
 	if message.Properties != nil {
 		size += len(message.Properties.CorrelationData)
@@ -262,14 +270,14 @@ func (l *attachedLink) tooLarge(message *paho.Publish) bool {
 	if err == nil && exact <= int64(l.maxPacket) {
 		return false
 	}
-	l.store.count(func(stats *AttachedStats) { stats.Oversized++ })
+	l.store.count(func(stats *Stats) { stats.Oversized++ })
 	l.store.oversized.Log("topic", logs.Name(message.Topic), "bytes", exact, "limit", l.maxPacket)
 	return true
 }
 
 // leave says farewell, if the connection is still there, and returns when it is not. What
 // was requested until then is answered; who asks later is told that there is no store.
-func (l *attachedLink) leave(conn *brokerConn) {
+func (l *link) leave(conn *brokerConn) {
 	guard := time.AfterFunc(farewellTimeout, func() { _ = conn.Close() })
 	defer guard.Stop()
 	select {
@@ -301,7 +309,7 @@ func (l *attachedLink) leave(conn *brokerConn) {
 
 // drain reports whether all requests are answered that the broker sent before. It sends
 // itself a message, which comes after them.
-func (l *attachedLink) drain(ctx context.Context) bool {
+func (l *link) drain(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, farewellTimeout/2)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()

@@ -1,4 +1,4 @@
-package server
+package attach
 
 import (
 	"context"
@@ -16,24 +16,24 @@ const (
 	// slackness is how much later than after one and a half keep-alives a broker may give
 	// a silent client up: mosquitto 2.0 looks every five seconds.
 	slackness = 10 * time.Second
-	// probePatience is how long an answer to a request may take where somebody reads
+	// probeTimeout is how long an answer to a request may take where somebody reads
 	// requests, who need not be a store.
-	probePatience = time.Second
-	// objectionPatience is how long one who claimed before us has to say so.
-	objectionPatience = 200 * time.Millisecond
+	probeTimeout = time.Second
+	// objectionTimeout is how long one who claimed before us has to say so.
+	objectionTimeout = 200 * time.Millisecond
 )
 
-// silencePatience is how long one waits for a store that a retained message speaks of and
+// silenceTimeout is how long one waits for a store that a retained message speaks of and
 // that does not answer. It must exceed the time after which the broker gives such a store
 // up: before that, it may still be sent requests.
-func silencePatience(keepAlive uint16) time.Duration {
+func silenceTimeout(keepAlive uint16) time.Duration {
 	return 2*time.Duration(keepAlive)*time.Second + slackness
 }
 
-func (l *attachedLink) says(word string) string { return word + " " + l.store.instance }
+func (l *link) says(word string) string { return word + " " + l.store.instance }
 
 // begin makes sure that no other store answers, and subscribes to requests.
-func (l *attachedLink) begin(ctx context.Context) error {
+func (l *link) begin(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
@@ -63,8 +63,8 @@ func (l *attachedLink) begin(ctx context.Context) error {
 	if !survived {
 		// The broker was started anew: all clients were disconnected, and their watches
 		// end with their connections.
-		l.store.roster.forgetWatches()
-		l.store.unsent.clear()
+		l.store.clients.forgetWatches()
+		l.store.queue.clear()
 	}
 	if !l.store.begun {
 		l.store.engine.Begin() // until now another store may have granted leases
@@ -75,12 +75,12 @@ func (l *attachedLink) begin(ctx context.Context) error {
 }
 
 // probe asks whether anybody answers a request: any store, attached or not, of any make.
-func (l *attachedLink) probe(ctx context.Context) error {
+func (l *link) probe(ctx context.Context) error {
 	replyTo := protocol.ResponseTopic(l.clientID)
 	if err := l.subscribe(ctx, paho.SubscribeOptions{Topic: replyTo, QoS: 1}); err != nil {
 		return err
 	}
-	expiry := uint32(probePatience / time.Second)
+	expiry := uint32(probeTimeout / time.Second)
 	readers, err := l.publish(ctx, &paho.Publish{
 		QoS:     1,
 		Topic:   protocol.InvokeTopic,
@@ -100,7 +100,7 @@ func (l *attachedLink) probe(ctx context.Context) error {
 	if err != nil || !readers {
 		return err
 	}
-	patience := time.NewTimer(probePatience)
+	patience := time.NewTimer(probeTimeout)
 	defer patience.Stop()
 	select {
 	case <-l.answered:
@@ -114,7 +114,7 @@ func (l *attachedLink) probe(ctx context.Context) error {
 
 // mayWrite finds out whether the broker lets us write to clients. It would not say so of
 // replies, which have QoS 0.
-func (l *attachedLink) mayWrite(ctx context.Context) error {
+func (l *link) mayWrite(ctx context.Context) error {
 	nobody := l.clientID + "-nobody"
 	for _, topic := range []string{protocol.ResponseTopic(nobody), protocol.NotifyTopic(nobody, "")} {
 		if _, err := l.publish(ctx, &paho.Publish{QoS: 1, Topic: topic}); err != nil {
@@ -125,7 +125,7 @@ func (l *attachedLink) mayWrite(ctx context.Context) error {
 }
 
 // claim returns nil once it is ours to be the store.
-func (l *attachedLink) claim(ctx context.Context) error {
+func (l *link) claim(ctx context.Context) error {
 	if err := l.subscribe(ctx, paho.SubscribeOptions{Topic: presenceTopic, QoS: 1}); err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (l *attachedLink) claim(ctx context.Context) error {
 	defer echo.Stop()
 	patience := time.NewTimer(l.store.silence(l.keepAlive))
 	defer patience.Stop()
-	var settled <-chan time.Time // objections to our claim would have come; nil: no claim yet
+	var undisputed <-chan time.Time // receives when every objection to our claim would have come; nil: not claimed yet
 	certain := false
 	for {
 		l.mu.Lock()
@@ -148,12 +148,12 @@ func (l *attachedLink) claim(ctx context.Context) error {
 		if free && certain {
 			return nil
 		}
-		if stage != claiming && settled == nil {
-			settled = time.After(l.store.patience)
+		if stage != claiming && undisputed == nil {
+			undisputed = time.After(l.store.objectionWait)
 		}
 		select {
 		case <-l.changed:
-		case <-settled:
+		case <-undisputed:
 			certain = true
 		case <-l.superseded:
 			return finalError{errOvertaken}
@@ -171,13 +171,13 @@ func (l *attachedLink) claim(ctx context.Context) error {
 }
 
 // announce says something on presenceTopic.
-func (l *attachedLink) announce(ctx context.Context, word string) error {
+func (l *link) announce(ctx context.Context, word string) error {
 	_, err := l.publish(ctx, &paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte(l.says(word))})
 	return err
 }
 
 // publish sends with QoS 1 and reports whether there was somebody to send it to.
-func (l *attachedLink) publish(ctx context.Context, message *paho.Publish) (readers bool, err error) {
+func (l *link) publish(ctx context.Context, message *paho.Publish) (readers bool, err error) {
 	ack, err := l.client.Publish(ctx, message)
 	switch {
 	case ack != nil && ack.ReasonCode >= 0x80: // [MQTT-4.13.1]: codes from here on are errors
@@ -188,7 +188,7 @@ func (l *attachedLink) publish(ctx context.Context, message *paho.Publish) (read
 	return ack.ReasonCode != packets.PubackNoMatchingSubscribers, nil
 }
 
-func (l *attachedLink) subscribe(ctx context.Context, subscription paho.SubscribeOptions) error {
+func (l *link) subscribe(ctx context.Context, subscription paho.SubscribeOptions) error {
 	ack, err := l.client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{subscription}})
 	if ack != nil && len(ack.Reasons) == 1 && ack.Reasons[0] >= 0x80 {
 		return refused(ack.Reasons[0], fmt.Errorf("the broker refuses a subscription to %s (MQTT reason code 0x%02X): its rules must let a store read that topic", subscription.Topic, ack.Reasons[0]))

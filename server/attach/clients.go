@@ -1,0 +1,152 @@
+package attach
+
+import (
+	"container/list"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/engine"
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/resp3"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+const (
+	// settledAfter is how long after its first request a client has to be heard of again to be a
+	// settled one.
+	settledAfter = time.Minute
+	// idleAfter is how long a settled client must have been silent for another to take its
+	// place.
+	idleAfter = 10 * time.Minute
+)
+
+// clientLRU is the clients that an attached store has heard of. The broker does not say which of
+// them are gone, nor which of them are real: a single publisher can claim any number of names. So
+// it keeps two lists. A client is new at first, and settled once it is heard of
+// again after settledAfter. For one client too many the new one is forgotten that was
+// silent for longest, never a settled one: a flood of new names replaces itself only. At
+// least a quarter of the places are kept for new clients. A client becomes
+// settled in a full list only in place of one that is idle.
+//
+// It is safe for concurrent use, and may call the engine with its lock held: the engine must never
+// call it.
+type clientLRU struct {
+	engine *engine.Engine
+	limit  int
+	now    func() time.Time
+	count  atomic.Uint64 // of KEYNOTIFYs and notifications, which are thereby in order
+
+	mu      sync.Mutex
+	fresh   *list.List               // the new ones; the latest is in front
+	settled *list.List               // likewise
+	clients map[string]*list.Element // of *clientEntry, in fresh or settled
+}
+
+type clientEntry struct {
+	client  string
+	watched uint64    // when its last KEYNOTIFY was applied, by count; 0: never
+	first   time.Time // when it was heard of first
+	last    time.Time // when it was heard of last
+	settled bool      // which list it is in
+}
+
+func newClientLRU(engine *engine.Engine, limit int) *clientLRU {
+	return &clientLRU{engine: engine, limit: limit, now: time.Now, fresh: list.New(), settled: list.New(), clients: make(map[string]*list.Element)}
+}
+
+// apply applies a command that its client has just sent. For one client more than there
+// may be, it forgets another.
+func (c *clientLRU) apply(command statestore.Command) statestore.Reply {
+	c.mu.Lock()
+	entry := c.heardLocked(command.Client)
+	if command.Verb != statestore.VerbKeyNotify {
+		c.mu.Unlock()
+		return c.engine.Apply(command)
+	}
+	defer c.mu.Unlock()
+	reply := c.engine.Apply(command)
+	entry.watched = c.count.Add(1)
+	return reply
+}
+
+func (c *clientLRU) heardLocked(client string) *clientEntry {
+	now := c.now()
+	element := c.clients[client]
+	if element == nil {
+		client = strings.Clone(client) // it may be a part of a large request
+		entry := &clientEntry{client: client, first: now, last: now}
+		c.clients[client] = c.fresh.PushFront(entry)
+		if len(c.clients) > c.limit {
+			c.forgetLocked(c.fresh, c.fresh.Back()) // room for new ones is never 0, see settleLocked
+		}
+		return entry
+	}
+	entry := element.Value.(*clientEntry)
+	entry.last = now
+	switch {
+	case entry.settled:
+		c.settled.MoveToFront(element)
+	case now.Sub(entry.first) >= settledAfter && c.settleLocked(now):
+		c.fresh.Remove(element)
+		entry.settled = true
+		c.clients[client] = c.settled.PushFront(entry)
+	default:
+		c.fresh.MoveToFront(element)
+	}
+	return entry
+}
+
+// settleLocked reports whether there is room for one settled client more, and makes it if
+// that costs only an idle one.
+func (c *clientLRU) settleLocked(now time.Time) bool {
+	most := c.limit - max(1, c.limit/4)
+	if c.settled.Len() < most {
+		return true
+	}
+	oldest := c.settled.Back()
+	if oldest == nil || now.Sub(oldest.Value.(*clientEntry).last) < idleAfter {
+		return false
+	}
+	c.forgetLocked(c.settled, oldest)
+	return true
+}
+
+func (c *clientLRU) forgetLocked(from *list.List, element *list.Element) {
+	client := from.Remove(element).(*clientEntry).client
+	delete(c.clients, client)
+	c.engine.EndSession(client)
+}
+
+// unread ends the watch to which a notification belongs that nobody reads, unless the
+// client has sent a KEYNOTIFY since: then it has come back, and may have subscribed after
+// the broker looked. It reports whether it did.
+func (c *clientLRU) unread(notification pendingNotification) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	element := c.clients[notification.Client]
+	if element == nil || element.Value.(*clientEntry).watched > notification.queued {
+		return false
+	}
+	reply := c.engine.Apply(statestore.Parse(statestore.Request{
+		Client:  notification.Client,
+		Payload: resp3.AppendCommand(nil, protocol.VerbKeyNotify, notification.Key, protocol.OptionStop),
+	}))
+	return reply.Outcome == statestore.OK
+}
+
+// forgetWatches ends all watches.
+func (c *clientLRU) forgetWatches() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for client := range c.clients {
+		c.engine.Disconnect(client)
+	}
+}
+
+func (c *clientLRU) size() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.clients)
+}

@@ -1,0 +1,78 @@
+package attach
+
+import (
+	"sync"
+
+	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// maxQueued and maxQueuedBytes bound the notifications that wait for the broker.
+const (
+	maxQueued      = 1 << 14
+	maxQueuedBytes = 64 << 20
+)
+
+// pendingNotification is a notification that waits for the broker or its acknowledgement.
+type pendingNotification struct {
+	statestore.Notification
+	queued uint64 // when, by clientLRU.count
+}
+
+// notificationQueue is the queue of notifications to the broker, for all clients. It is safe for
+// concurrent use.
+type notificationQueue struct {
+	wake chan struct{}
+
+	mu      sync.Mutex
+	waiting []pendingNotification
+	bytes   int64 // of waiting
+	lost    uint64
+}
+
+func newNotificationQueue() *notificationQueue {
+	return &notificationQueue{wake: make(chan struct{}, 1)}
+}
+
+// push queues a notification, or drops it if too many wait.
+func (q *notificationQueue) push(notification pendingNotification) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	cost := envelope.NotificationCost(notification.Change)
+	if len(q.waiting) >= maxQueued || q.bytes+cost > maxQueuedBytes {
+		q.lost++
+		return
+	}
+	q.bytes += cost
+	q.waiting = append(q.waiting, notification)
+	signalOne(q.wake)
+}
+
+// take removes the oldest notification.
+func (q *notificationQueue) take() (pendingNotification, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) == 0 {
+		q.waiting = nil
+		return pendingNotification{}, false
+	}
+	first := q.waiting[0]
+	q.bytes -= envelope.NotificationCost(first.Change)
+	q.waiting[0] = pendingNotification{}
+	q.waiting = q.waiting[1:]
+	return first, true
+}
+
+// overflow returns how many were dropped.
+func (q *notificationQueue) overflow() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.lost
+}
+
+// clear removes all.
+func (q *notificationQueue) clear() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting, q.bytes = nil, 0
+}

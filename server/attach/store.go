@@ -1,0 +1,311 @@
+package attach
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+
+	"github.com/tenurelock/tenure/internal/engine"
+	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/server/internal/limits"
+	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// ErrAnotherStore is what errors.Is finds in the error of Store.Serve if another store
+// answers requests on the broker already, or has begun to while this one was disconnected.
+// Two stores would grant the same lease twice.
+var ErrAnotherStore = errors.New("another state store answers on this broker")
+
+// Options configures a Store. The zero value is right for a broker that asks for no
+// credentials.
+type Options struct {
+	// Username and Password authenticate at the broker; empty sends none.
+	Username string
+	Password []byte
+	// TLS is for a broker with the scheme mqtts; nil: the system's authorities, and the
+	// host name of the URL. Where CipherSuites is nil, TLS 1.2 is limited to suites with
+	// ECDHE and AEAD.
+	TLS *tls.Config
+
+	// Store limits the store, and makes it strict, like server.Options.Store.
+	Store statestore.Options
+	// Dialect chooses how the store writes replies that differ between the published
+	// protocol and what is deployed.
+	Dialect statestore.Dialect
+	// MaxPacketSize bounds each MQTT packet from the broker in bytes, and with it each key
+	// and value; at least 1,024. The store announces it, and the broker passes on no request
+	// that is larger: its sender gets no answer. Default 1 MiB, like
+	// server.Options.MaxPacketSize.
+	MaxPacketSize uint32
+	// MaxClients bounds for how many clients the store remembers requests and watches. For
+	// one more, it forgets another: of those that have sent nothing since their first
+	// minute, the one that has been silent for longest. A client that sends something every
+	// ten minutes is never forgotten, whatever names other clients claim, once it has been
+	// heard a minute after its first request; at most three quarters of MaxClients are such.
+	// Default 10,000.
+	MaxClients int
+	// ProbeMessages is how many messages the store sends to itself, once, before it answers
+	// for the first time, to find out whether the broker loses requests when so many clients
+	// send at once. Logger gets a warning if it does, or if that cannot be found out. The
+	// messages have QoS 1 and 256 bytes, and a topic below clients/ and the store's own client
+	// id; the probe ends after fifteen seconds at the latest. Default 5,000, at most 60,000; a
+	// negative number means none.
+	ProbeMessages int
+	// Logger receives what happens; nil keeps silent.
+	Logger *slog.Logger
+}
+
+// DropReason is why a request was not given to the store.
+type DropReason = envelope.DropReason
+
+// The reasons why a request is dropped.
+const (
+	DroppedRetained       = envelope.DroppedRetained
+	DroppedQoS            = envelope.DroppedQoS
+	DroppedNoResponse     = envelope.DroppedNoResponse
+	DroppedNoCorrelation  = envelope.DroppedNoCorrelation
+	DroppedForbiddenTopic = envelope.DroppedForbiddenTopic
+	DroppedInvalidTopic   = envelope.DroppedInvalidTopic
+	DroppedForeignTopic   = envelope.DroppedForeignTopic
+	DroppedExpired        = envelope.DroppedExpired
+
+	DroppedLongClient DropReason = "the client id has more than 256 bytes"
+)
+
+// Store is a state store without a broker of its own: it is a client of one. Its methods are
+// safe for concurrent use.
+type Store struct {
+	options          Options
+	broker           brokerAddress
+	instance         string
+	logger           *slog.Logger
+	engine           *engine.Engine
+	clients          *clientLRU
+	queue            *notificationQueue
+	drops, oversized *logs.Limiter
+	ready            chan struct{}
+	objectionWait    time.Duration                        // objectionTimeout, but for tests that know that no store objects
+	silence          func(keepAlive uint16) time.Duration // silenceTimeout, likewise
+	memory           presenceMemory                       // of Serve's goroutine
+
+	once           sync.Once
+	readyOnce      sync.Once
+	receiveMaximum uint16 // defaultReceiveMaximum, but for tests
+	probed         bool   // the broker's queue; of the goroutine that connects
+	begun          bool   // it has subscribed to requests; of the goroutine that connects
+	connected      atomic.Bool
+
+	mu    sync.Mutex
+	stats Stats // but Attached, Clients and LostNotifications
+}
+
+// Stats counts what happened since the store was made.
+type Stats struct {
+	// Attached is whether the store answers now.
+	Attached bool
+	// Attachments is how many times it began to: once, and after each loss of the
+	// connection.
+	Attachments uint64
+	// Clients is how many clients the store remembers.
+	Clients int
+	// Requests is how many requests the store has answered, refusals and repetitions
+	// included.
+	Requests uint64
+	// Dropped is how many requests were not given to the store, by reason.
+	Dropped map[DropReason]uint64
+	// DroppedWatches is how many watches ended because no client had subscribed to their
+	// notifications.
+	DroppedWatches uint64
+	// LostNotifications is how many notifications were not sent because too many waited for
+	// the broker.
+	LostNotifications uint64
+	// Oversized is how many messages were not sent because they were larger than the broker
+	// takes.
+	Oversized uint64
+}
+
+// New returns a store for an MQTT 5 broker at a URL: mqtt://host:1883, or mqtts://host:8883
+// for TLS. It does not connect; Serve does. The error says which option makes no sense.
+//
+// docs/attach.md says what the broker has to be configured for, and what such a store cannot
+// know.
+func New(broker string, options Options) (*Store, error) {
+	address, err := parseBroker(broker, options.TLS)
+	if err != nil {
+		return nil, fmt.Errorf("attach: %w", err)
+	}
+	if options.MaxClients < 0 {
+		return nil, fmt.Errorf("attach: Options.MaxClients %d is negative; 0 means %d", options.MaxClients, limits.Clients)
+	}
+	limits.Fill(&options.MaxClients, limits.Clients)
+	limits.Fill(&options.MaxPacketSize, limits.PacketSize)
+	if options.MaxPacketSize < leastPacket {
+		return nil, fmt.Errorf("attach: Options.MaxPacketSize %d is below %d; 0 means %d", options.MaxPacketSize, leastPacket, limits.PacketSize)
+	}
+	if options.ProbeMessages > maxProbeMessages {
+		return nil, fmt.Errorf("attach: Options.ProbeMessages %d is above %d; 0 means %d, and a negative number none", options.ProbeMessages, maxProbeMessages, defaultProbeMessages)
+	}
+	limits.Fill(&options.ProbeMessages, defaultProbeMessages)
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	limits.FillWatches(&options.Store, limits.AllWatchBytes)
+	if options.Store.Identity == "" {
+		options.Store.Identity = engine.NewIdentity() // it begins empty, so it is another store
+	}
+	store, err := statestore.New(options.Store)
+	if err != nil {
+		return nil, fmt.Errorf("attach: %w", err)
+	}
+	if address.tls == nil && len(options.Password) > 0 {
+		options.Logger.Warn("the connection is not encrypted, so the network can read the password: write mqtts", "broker", address.host)
+	}
+	instance := make([]byte, 8)
+	_, _ = rand.Read(instance) // never fails, says its documentation
+	s := &Store{
+		options:        options,
+		broker:         address,
+		instance:       hex.EncodeToString(instance),
+		logger:         options.Logger,
+		queue:          newNotificationQueue(),
+		ready:          make(chan struct{}),
+		drops:          logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
+		oversized:      logs.NewLimiter(options.Logger, slog.LevelWarn, "a message is larger than the broker takes; not sent"),
+		objectionWait:  objectionTimeout,
+		silence:        silenceTimeout,
+		receiveMaximum: defaultReceiveMaximum,
+		stats:          Stats{Dropped: make(map[DropReason]uint64)},
+	}
+	s.engine = engine.New(store, s.deliver)
+	s.clients = newClientLRU(s.engine, options.MaxClients)
+	return s, nil
+}
+
+// Ready returns a channel that is closed when the store answers for the first time.
+func (s *Store) Ready() <-chan struct{} { return s.ready }
+
+// Usage returns what the store holds now. It is cheap to call.
+func (s *Store) Usage() statestore.Usage { return s.engine.Usage() }
+
+// Stats returns the counts as they are now.
+func (s *Store) Stats() Stats {
+	s.mu.Lock()
+	stats := s.stats
+	stats.Dropped = maps.Clone(s.stats.Dropped)
+	s.mu.Unlock()
+	stats.Attached = s.connected.Load()
+	stats.Clients = s.clients.size()
+	stats.LostNotifications = s.queue.overflow()
+	return stats
+}
+
+func (s *Store) count(change func(*Stats)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.stats)
+}
+
+func (s *Store) drop(client string, why DropReason) {
+	s.count(func(stats *Stats) { stats.Dropped[why]++ })
+	s.drops.Log("client", logs.Name(client), "reason", string(why))
+}
+
+// deliver queues a notification. The engine calls it with its lock held.
+func (s *Store) deliver(notification statestore.Notification) {
+	s.queue.push(pendingNotification{Notification: notification, queued: s.clients.count.Add(1)})
+}
+
+const (
+	reattachMin = 100 * time.Millisecond
+	reattachMax = 5 * time.Second
+	// stableAfter is how long a connection must have lasted for the pauses to start short
+	// again.
+	stableAfter = 10 * time.Second
+)
+
+// Serve connects to the broker and answers requests until ctx ends. Then it announces on the
+// broker that the store is gone, disconnects, and returns nil when no goroutine of the store
+// is left. It connects again whenever the connection is lost, and keeps the keys meanwhile.
+//
+// Another error means that it cannot go on: ErrAnotherStore, or a broker that refuses what
+// the store needs. A store can be served once.
+func (s *Store) Serve(ctx context.Context) error {
+	err := errors.New("already served")
+	s.once.Do(func() { err = s.serve(ctx) })
+	if err != nil {
+		return fmt.Errorf("attach: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) serve(ctx context.Context) error {
+	expiry, stopExpiry := context.WithCancel(context.Background())
+	var tasks sync.WaitGroup
+	tasks.Go(func() { s.engine.Run(expiry) })
+	defer func() {
+		stopExpiry()
+		tasks.Wait()
+		s.drops.Close()
+		s.oversized.Close()
+	}()
+	policy := backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(reattachMin),
+		backoff.WithMaxInterval(reattachMax),
+		backoff.WithMaxElapsedTime(0), // never give up
+	)
+	for {
+		began := time.Now()
+		err := s.connect(ctx)
+		var final finalError
+		switch {
+		case errors.As(err, &final):
+			return final.error
+		case ctx.Err() != nil:
+			s.logger.Info("stopped")
+			return nil
+		}
+		if time.Since(began) > stableAfter {
+			policy.Reset()
+		}
+		s.logger.Warn("not attached; will try again", "broker", s.broker.host, "error", err)
+		pause := time.NewTimer(policy.NextBackOff())
+		select {
+		case <-ctx.Done():
+		case <-pause.C:
+		}
+		pause.Stop()
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// finalError is an error that another attempt cannot mend.
+type finalError struct{ error }
+
+func (e finalError) Unwrap() error { return e.error }
+
+// attached notes that the store answers.
+func (s *Store) attached() {
+	s.connected.Store(true)
+	again := false
+	s.count(func(stats *Stats) {
+		stats.Attachments++
+		again = stats.Attachments > 1
+	})
+	if again { // the warnings before need an end
+		s.logger.Warn("attached again", "broker", s.broker.host)
+	}
+	s.readyOnce.Do(func() { close(s.ready) })
+}
