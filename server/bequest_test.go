@@ -13,27 +13,6 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// bequeathing returns a client behind a proxy that has set a key and bequeathed its
-// deletion.
-func bequeathing(t *testing.T, through *testsupport.Proxy) (*transport.Client, *transport.Will) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
-	defer cancel()
-	client, err := transport.Dial(ctx, "mqtt://"+through.Address(), transport.Options{ClientID: "node-a"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	if _, err := client.Set(ctx, "k", []byte("mine"), transport.SetOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	bequest, err := client.SetWill(ctx, "k", []byte("mine"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client, bequest
-}
-
 func TestOurWillIsAppliedWhenTheConnectionIsLost(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	through := testsupport.NewProxy(t, address)
@@ -43,7 +22,7 @@ func TestOurWillIsAppliedWhenTheConnectionIsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer watch.Close()
-	client, bequest := bequeathing(t, through)
+	client, bequest := testsupport.DialWithWill(t, through)
 	if got, want := bequest.Silence(), 7*time.Second; got != want {
 		t.Errorf("the broker bears a silence of %v, want %v", got, want)
 	}
@@ -85,7 +64,7 @@ func TestOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			address, s := testsupport.StartServer(t, server.Options{})
-			client, bequest := bequeathing(t, testsupport.NewProxy(t, address))
+			client, bequest := testsupport.DialWithWill(t, testsupport.NewProxy(t, address))
 			test.end(t, client, bequest)
 			testsupport.MustBeLost(t, bequest.Lost())
 			// Whoever connects under the same name comes after the end of the other.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -103,16 +104,16 @@ func TestAStoreDoesNotAttachWithoutAuthenticatedEncryption(t *testing.T) {
 	ca := testsupport.NewAuthority(t)
 	address, handshakes := listenCBC(t, ca)
 	config := &tls.Config{RootCAs: ca.Pool}
-	store, err := server.Attach("mqtts://"+address, server.AttachOptions{TLS: config, Logger: slog.New(slog.DiscardHandler)})
+	store, err := attach.New("mqtts://"+address, attach.Options{TLS: config, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := serveAttached(t, store)
+	a := testsupport.ServeAttached(t, store)
 	if err := await.Receive(handshakes); err == nil || !strings.Contains(err.Error(), "no cipher suite") {
 		t.Errorf("the handshake ends with %v", err)
 	}
-	a.stop()
-	if a.result() != nil || config.CipherSuites != nil || config.MinVersion != 0 {
+	a.Stop()
+	if a.Result() != nil || config.CipherSuites != nil || config.MinVersion != 0 {
 		t.Error("the configuration of the program was changed")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -78,7 +79,7 @@ func TestASetThatAsksForPersistenceIsTakenByEveryStoreOfOurs(t *testing.T) {
 		{"our server", func(t *testing.T) string { return testsupport.Start(t, server.Options{}) }},
 		{"attached", func(t *testing.T) string {
 			address := mosquitto.Start(t, "").Address
-			attach(t, address, server.AttachOptions{})
+			testsupport.Attach(t, address, attach.Options{})
 			return address
 		}},
 	} {

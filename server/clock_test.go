@@ -9,6 +9,7 @@ import (
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -19,7 +20,7 @@ func TestInvariant48AClientWhoseClockIsAheadLeadsOverEachBroker(t *testing.T) {
 		"our server": func(t *testing.T) string { return testsupport.Start(t, server.Options{}) },
 		"an attached store": func(t *testing.T) string {
 			broker := mosquitto.Start(t, "")
-			attachAlone(t, broker.Address, server.AttachOptions{})
+			testsupport.Attach(t, broker.Address, attach.Options{})
 			return broker.Address
 		},
 	} {

@@ -14,12 +14,14 @@ import (
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/hooks/auth"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -119,7 +121,7 @@ func TestInvariant50WrongCredentialsEndDialAtOnceAndNoClientThatWasConnected(t *
 
 // tokens lets a server take tokens of service accounts, as brokers in Kubernetes do.
 type tokens struct {
-	open
+	auth.AllowHook
 	broker *mqtt.Server
 	shown  chan string // what was shown, and how
 
@@ -132,7 +134,7 @@ const methodServiceAccount = "K8S-SAT"
 func (*tokens) ID() string { return "tokens" }
 
 func (h *tokens) Provides(call byte) bool {
-	return call == mqtt.OnConnect || call == mqtt.OnAuthPacket || call == mqtt.OnPacketEncode || h.open.Provides(call)
+	return call == mqtt.OnConnect || call == mqtt.OnAuthPacket || call == mqtt.OnPacketEncode || h.AllowHook.Provides(call)
 }
 
 func (h *tokens) take(how string, properties packets.Properties) bool {
@@ -195,7 +197,7 @@ func TestATokenOfAServiceAccountIsShownAndShownAnewWhenItChanges(t *testing.T) {
 	// The server itself knows no tokens.
 	broker := &tokens{broker: mqtt.New(&mqtt.Options{Logger: testsupport.Discard}), shown: make(chan string, 10), valid: "one"}
 	target := testsupport.ServeBroker(t, broker.broker, broker)
-	attachAlone(t, target, server.AttachOptions{ProbeMessages: -1}) // mochi can deadlock in a burst
+	testsupport.Attach(t, target, attach.Options{ProbeMessages: -1}) // mochi can deadlock in a burst
 	through := testsupport.NewProxy(t, target)
 	address, files := "mqtt://"+through.Address(), newFolder(t)
 	file := files.write("token", []byte("wrong"))
@@ -227,7 +229,7 @@ func TestATokenOfAServiceAccountIsShownAndShownAnewWhenItChanges(t *testing.T) {
 
 // moody answers with reason codes.
 type moody struct {
-	open
+	auth.AllowHook
 	broker     *mqtt.Server
 	connack    packets.Code // of CONNECTs; zero: as usual
 	disconnect packets.Code // in answer to a request; zero: none
@@ -236,7 +238,7 @@ type moody struct {
 func (*moody) ID() string { return "moody" }
 
 func (h *moody) Provides(call byte) bool {
-	return call == mqtt.OnConnect || call == mqtt.OnPacketRead || h.open.Provides(call)
+	return call == mqtt.OnConnect || call == mqtt.OnPacketRead || h.AllowHook.Provides(call)
 }
 
 func (h *moody) OnConnect(cl *mqtt.Client, _ packets.Packet) error {

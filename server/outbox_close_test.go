@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/turns"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -47,7 +48,7 @@ func TestInvariant38AClientThatIsSentAwayForReadingTooLittleHoldsUpNobody(t *tes
 		conn := newConnection(socket, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), &quota{limit: 1 << 30}, newPost())
 		s := &Server{connections: map[string]*connection{"slow": conn}}
 		began := time.Now()
-		for range 1<<20/notificationCost + 1 {
+		for range 1<<20/int(envelope.NotificationCost(new(statestore.Change))) + 1 {
 			s.deliver(statestore.Notification{Client: "slow", Change: new(statestore.Change)})
 		}
 		if took := time.Since(began); took > 0 {

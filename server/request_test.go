@@ -69,7 +69,7 @@ func TestProtocol1ARequestThatLacksSomethingIsDroppedAndCounted(t *testing.T) {
 		name   string
 		change func(*paho.Publish)
 		code   byte // of the PUBACK; 0: there is none
-		why    server.Dropped
+		why    server.DropReason
 	}{
 		{"no response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "" }, packets.PubackImplementationSpecificError, server.DroppedNoResponse},
 		{"no correlation data", func(m *paho.Publish) { m.Properties.CorrelationData = nil }, packets.PubackImplementationSpecificError, server.DroppedNoCorrelation},

@@ -12,7 +12,7 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/internal/mqttnet"
-	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -92,7 +92,7 @@ func (s *attachSettings) run(cmd *cobra.Command, url string) error {
 		return err
 	}
 	options.Logger = process.logger
-	store, err := server.Attach(url, options)
+	store, err := attach.New(url, options)
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (s *attachSettings) run(cmd *cobra.Command, url string) error {
 	err = store.Serve(ctx)
 	cancel()
 	tasks.Wait()
-	if errors.Is(err, server.ErrAnotherStore) {
+	if errors.Is(err, attach.ErrAnotherStore) {
 		return fmt.Errorf("%w; one broker has one store", err)
 	}
 	if err == nil {
@@ -122,9 +122,9 @@ func (s *attachSettings) run(cmd *cobra.Command, url string) error {
 }
 
 // options reads the files that flags name, and returns the options of the store.
-func (s *attachSettings) options() (server.AttachOptions, error) {
-	options := server.AttachOptions{
-		User:          s.user,
+func (s *attachSettings) options() (attach.Options, error) {
+	options := attach.Options{
+		Username:      s.user,
 		Store:         s.store.Options,
 		Dialect:       statestore.Dialect(s.store.dialect),
 		MaxClients:    s.maxClients,

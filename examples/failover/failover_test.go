@@ -16,7 +16,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
-	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/attach"
 )
 
 // build returns the path of this program, built once for a test.
@@ -37,7 +37,7 @@ func TestThePairSurvivesEachFaultAndTheStoreAcceptsNoStaleWrite(t *testing.T) {
 // notices that a node was killed.
 func TestThePairSurvivesEachFaultOnABrokerToWhichAStoreIsAttached(t *testing.T) {
 	address := "mqtt://" + mosquitto.Start(t, "").Address
-	store, err := server.Attach(address, server.AttachOptions{})
+	store, err := attach.New(address, attach.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package bench_test
+package server_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
-	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
@@ -31,7 +31,7 @@ func BenchmarkSpeedMosquitto(b *testing.B) {
 	stock.bench(b, "Stock", row{run: workers(echo.ask)}, 1, 64)
 
 	ofStore := mosquitto.Start(b, "").Address
-	testsupport.Attach(b, ofStore, server.AttachOptions{})
+	testsupport.Attach(b, ofStore, attach.Options{})
 	ours := &speed{client: dialSpeed(b, ofStore)}
 	stock.bench(b, "Set", row{run: workers(ours.set), echoes: 1}, 1, 64)
 }

@@ -1,4 +1,4 @@
-package server_test
+package attach_test
 
 import (
 	"crypto/tls"
@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/mosquitto"
-	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -22,13 +22,13 @@ func TestAStoreAttachesOverTLSToABrokerThatProvesWhoItIs(t *testing.T) {
 	_, port, _ := net.SplitHostPort(address)
 	broker := mosquitto.Start(t, fmt.Sprintf("listener %s 127.0.0.1\ncafile %s\ncertfile %s\nkeyfile %s\nrequire_certificate true\n",
 		port, filepath.Join(dir, "ca.pem"), filepath.Join(dir, "broker.pem"), filepath.Join(dir, "broker.key.pem")))
-	begin := func(config *tls.Config) (*attachment, *testsupport.LogBuffer) {
+	begin := func(config *tls.Config) (*testsupport.Attachment, *testsupport.LogBuffer) {
 		log := new(testsupport.LogBuffer)
-		store, err := server.Attach("mqtts://"+address, server.AttachOptions{TLS: config, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		store, err := attach.New("mqtts://"+address, attach.Options{TLS: config, Logger: slog.New(slog.NewTextHandler(log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return serveAttached(t, store), log
+		return testsupport.ServeAttached(t, store), log
 	}
 	ours := trusted.Issue(pkix.Name{CommonName: "store"})
 	for _, test := range []struct {
@@ -44,13 +44,13 @@ func TestAStoreAttachesOverTLSToABrokerThatProvesWhoItIs(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			a, log := begin(test.config)
 			testsupport.Eventually(t, "it says why", func() bool { return strings.Contains(log.String(), test.want) })
-			if a.stop(); a.result() != nil || a.Stats().Attachments != 0 {
-				t.Errorf("%v, %+v", a.err, a.Stats())
+			if a.Stop(); a.Result() != nil || a.Stats().Attachments != 0 {
+				t.Errorf("%v, %+v", a.Result(), a.Stats())
 			}
 		})
 	}
 	a, _ := begin(&tls.Config{RootCAs: trusted.Pool, Certificates: []tls.Certificate{ours}})
-	a.mustBeReady()
+	a.MustBeReady()
 	client := testsupport.Dial(t, broker.Address, transport.Options{})
 	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package server
+package attach
 
 import (
 	"crypto/tls"
@@ -20,9 +20,9 @@ func keyNotify(client, key string) statestore.Command {
 	return statestore.Parse(statestore.Request{Client: client, Payload: resp3.AppendCommand(nil, "KEYNOTIFY", key)})
 }
 
-func attachedTo(t *testing.T, options AttachOptions) *Attached {
+func attachedTo(t *testing.T, options Options) *Store {
 	t.Helper()
-	a, err := Attach("mqtt://localhost", options)
+	a, err := New("mqtt://localhost", options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,11 +30,11 @@ func attachedTo(t *testing.T, options AttachOptions) *Attached {
 }
 
 // change makes the store notify whoever watches a key, and returns what it queues.
-func change(a *Attached, key string) (queued []pendingNotification) {
+func change(a *Store, key string) (queued []pendingNotification) {
 	ts := "0:0:writer"
-	a.roster.apply(statestore.Parse(statestore.Request{Client: "writer", Payload: resp3.AppendCommand(nil, "SET", key, "v"), Timestamp: &ts}))
+	a.clients.apply(statestore.Parse(statestore.Request{Client: "writer", Payload: resp3.AppendCommand(nil, "SET", key, "v"), Timestamp: &ts}))
 	for {
-		notification, ok := a.unsent.take()
+		notification, ok := a.queue.take()
 		if !ok {
 			return queued
 		}
@@ -45,13 +45,13 @@ func change(a *Attached, key string) (queued []pendingNotification) {
 // The broker says that nobody reads a notification; meanwhile the client has come back,
 // subscribed, and asked to be notified.
 func TestAWatchThatWasRenewedOutlivesWhatIsSaidOfTheOldOne(t *testing.T) {
-	a := attachedTo(t, AttachOptions{})
-	a.roster.apply(keyNotify("a", "k"))
+	a := attachedTo(t, Options{})
+	a.clients.apply(keyNotify("a", "k"))
 	before := change(a, "k")
 	if len(before) != 1 {
 		t.Fatalf("queued %v", before)
 	}
-	a.roster.apply(keyNotify("a", "k"))
+	a.clients.apply(keyNotify("a", "k"))
 	if a.unread(before[0]); len(change(a, "k")) != 1 {
 		t.Error("the new watch is dropped")
 	}
@@ -62,11 +62,11 @@ func TestAWatchThatWasRenewedOutlivesWhatIsSaidOfTheOldOne(t *testing.T) {
 }
 
 func TestOneClientTooManyMakesTheStoreForgetTheMostSilentOne(t *testing.T) {
-	a := attachedTo(t, AttachOptions{MaxClients: 3})
+	a := attachedTo(t, Options{MaxClients: 3})
 	for i := range 3 {
-		a.roster.apply(keyNotify(fmt.Sprint(i), "k"))
+		a.clients.apply(keyNotify(fmt.Sprint(i), "k"))
 	}
-	a.roster.apply(keyNotify("0", "other"))
+	a.clients.apply(keyNotify("0", "other"))
 	queued := change(a, "k") // by a fourth client
 	var notified []string
 	for _, notification := range queued {
@@ -78,15 +78,15 @@ func TestOneClientTooManyMakesTheStoreForgetTheMostSilentOne(t *testing.T) {
 }
 
 func TestNotificationsBeyondTheQueueAreLostAndCounted(t *testing.T) {
-	a := attachedTo(t, AttachOptions{})
-	for range maxUnsent + 5 {
+	a := attachedTo(t, Options{})
+	for range maxQueued + 5 {
 		a.deliver(statestore.Notification{Client: "a", Change: &statestore.Change{Key: "k"}})
 	}
 	if got := a.Stats().LostNotifications; got != 5 {
 		t.Errorf("%d were lost, want 5", got)
 	}
-	a.unsent.clear()
-	if _, ok := a.unsent.take(); ok {
+	a.queue.clear()
+	if _, ok := a.queue.take(); ok {
 		t.Error("something is left")
 	}
 }
@@ -108,7 +108,7 @@ func TestASilentStoreIsWaitedForUntilTheBrokerHasGivenItUp(t *testing.T) {
 		{"no retained messages", &paho.ConnackProperties{}, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			l := &attachedLink{store: attachedTo(t, AttachOptions{}), keepAlive: attachedKeepAlive}
+			l := &link{store: attachedTo(t, Options{}), keepAlive: requestedKeepAlive}
 			if err := l.accept(test.conditions); (err != nil) != (test.want == 0) {
 				t.Fatalf("accept: %v", err)
 			}
@@ -121,8 +121,8 @@ func TestASilentStoreIsWaitedForUntilTheBrokerHasGivenItUp(t *testing.T) {
 
 // The broker may have sent requests before it knows that the store reads them no more.
 func TestAStoreThatHasGivenWayLooksAtNoMoreRequests(t *testing.T) {
-	a := attachedTo(t, AttachOptions{})
-	l := &attachedLink{
+	a := attachedTo(t, Options{})
+	l := &link{
 		store:      a,
 		presence:   presence{me: a.instance, stage: answering},
 		changed:    make(chan struct{}, 1),
@@ -165,11 +165,11 @@ func TestAStoreTriesAgainOnlyWhereThatMayHelp(t *testing.T) {
 
 func TestAttachRefusesNonsense(t *testing.T) {
 	for _, broker := range []string{"", "localhost", "localhost:1883", "http://localhost", "mqtt://", "mqtt://user@localhost", "mqtt://localhost/path", "mqtt://localhost?x=y", "mqtt://local host"} {
-		if _, err := Attach(broker, AttachOptions{}); err == nil {
+		if _, err := New(broker, Options{}); err == nil {
 			t.Errorf("%q is taken for a broker", broker)
 		}
 	}
-	if _, err := Attach("mqtt://localhost", AttachOptions{MaxClients: -1}); err == nil {
+	if _, err := New("mqtt://localhost", Options{MaxClients: -1}); err == nil {
 		t.Error("a negative MaxClients is taken")
 	}
 	for _, test := range []struct {
@@ -195,7 +195,7 @@ func TestAPasswordInTheURLOfABrokerIsNotRepeated(t *testing.T) {
 		"mqtt://user:%secret@broker", "user:secret@broker", "mqtt//user:secret@broker", "mqtt://user:secret@bro ker",
 	} {
 		for _, config := range []*tls.Config{nil, {}} {
-			_, err := Attach(text, AttachOptions{TLS: config})
+			_, err := New(text, Options{TLS: config})
 			if err == nil || strings.Contains(err.Error(), "secret") {
 				t.Errorf("%q: %v", text, err)
 			}
@@ -213,8 +213,8 @@ func TestAPasswordThatTravelsInTheClearIsWarnedAbout(t *testing.T) {
 		{"mqtt://localhost", "", false},
 	} {
 		var log strings.Builder
-		options := AttachOptions{User: "store", Password: []byte(test.password), Logger: slog.New(slog.NewTextHandler(&log, nil))}
-		if _, err := Attach(test.broker, options); err != nil {
+		options := Options{Username: "store", Password: []byte(test.password), Logger: slog.New(slog.NewTextHandler(&log, nil))}
+		if _, err := New(test.broker, options); err != nil {
 			t.Fatal(err)
 		}
 		if got := log.String(); strings.Contains(got, "not encrypted") != test.warned || strings.Contains(got, "secret") {

@@ -1,4 +1,4 @@
-package server_test
+package attach_test
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
-	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -21,7 +21,7 @@ import (
 // startGuardedMosquitto runs a broker with the rules that docs/attach.md has, changed.
 func startGuardedMosquitto(t *testing.T, change func(rules string) string, more ...string) *mosquitto.Broker {
 	t.Helper()
-	document, err := os.ReadFile("../docs/attach.md")
+	document, err := os.ReadFile("../../docs/attach.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func unchanged(rules string) string { return rules }
 
 func TestTheRulesOfTheDocumentLetClientsUseTheStoreAndNoMore(t *testing.T) {
 	broker := startGuardedMosquitto(t, unchanged)
-	a := attach(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret")})
+	a := testsupport.Attach(t, broker.Address, attach.Options{Username: "store", Password: []byte("secret")})
 	client := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a"})
 	watch, err := client.Watch("k")
 	if err != nil {
@@ -86,7 +86,7 @@ func TestTheRulesOfTheDocumentLetClientsUseTheStoreAndNoMore(t *testing.T) {
 
 // With the rule for them, and no more.
 func TestTheRuleOfTheDocumentLetsAnApplicationAnswerAnother(t *testing.T) {
-	document, err := os.ReadFile("../docs/attach.md")
+	document, err := os.ReadFile("../../docs/attach.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestTheRuleOfTheDocumentLetsAnApplicationAnswerAnother(t *testing.T) {
 	broker := startGuardedMosquitto(t, func(rules string) string {
 		return fmt.Sprintf("%s\n%s\n%s\n", rules, rule[1], rule[2])
 	})
-	attach(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret")})
+	testsupport.Attach(t, broker.Address, attach.Options{Username: "store", Password: []byte("secret")})
 	invoker, executor := testsupport.Connect(t, broker.Address, "node-a", nil), testsupport.Connect(t, broker.Address, "press-1", testsupport.As("press"))
 	invoker.Subscribe("clients/node-a/services/press/increment")
 	answer := &paho.Publish{QoS: 1, Topic: "clients/node-a/services/press/increment", Payload: []byte("42")}
@@ -141,7 +141,7 @@ func TestAStoreThatTheBrokerRefusesSaysWhatItNeeds(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			broker := startGuardedMosquitto(t, test.change)
-			store, err := server.Attach("mqtt://"+broker.Address, server.AttachOptions{User: test.user, Password: []byte(test.password)})
+			store, err := attach.New("mqtt://"+broker.Address, attach.Options{Username: test.user, Password: []byte(test.password)})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,4 +1,4 @@
-package server_test
+package attach_test
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
-	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -29,7 +29,7 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			broker := mosquitto.Start(t, fmt.Sprintf("persistence true\npersistence_location %s/\n", t.TempDir()))
-			a := attach(t, broker.Address, server.AttachOptions{})
+			a := testsupport.Attach(t, broker.Address, attach.Options{})
 			options := lease.Options{TTL: 3 * testsupport.Patience, InstantFailover: test.instant}
 			holder := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a", KeepAlive: 3 * testsupport.Patience})
 			standby := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-b"})
@@ -89,7 +89,7 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 // Nobody can renew while the broker is away, and the store lets time pass all the same.
 func TestALeaseEndsWhileTheBrokerIsAwayAndItsHolderKnows(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	a := attach(t, broker.Address, server.AttachOptions{})
+	a := testsupport.Attach(t, broker.Address, attach.Options{})
 	l, err := lease.New(testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a"}), testsupport.LeaseKey, lease.Options{TTL: testsupport.LeaseTTL})
 	if err != nil {
 		t.Fatal(err)
@@ -126,26 +126,26 @@ func TestALeaseEndsWhileTheBrokerIsAwayAndItsHolderKnows(t *testing.T) {
 func TestAStoreDoesNotComeBackWhereAnotherHasServedMeanwhile(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	through := testsupport.NewProxy(t, broker.Address)
-	first := attach(t, through.Address(), server.AttachOptions{})
+	first := testsupport.Attach(t, through.Address(), attach.Options{})
 	client := testsupport.Dial(t, broker.Address, transport.Options{})
 	if _, err := client.Set(t.Context(), "k", []byte("of the first"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	through.Refuse(true)
 	through.Cut()
-	second := attach(t, broker.Address, server.AttachOptions{})
+	second := testsupport.Attach(t, broker.Address, attach.Options{})
 	testsupport.MustHold(t, client, "k", "")
-	second.stop()
-	if err := second.result(); err != nil {
+	second.Stop()
+	if err := second.Result(); err != nil {
 		t.Fatal(err)
 	}
 	through.Refuse(false)
-	if err := first.result(); !errors.Is(err, server.ErrAnotherStore) {
+	if err := first.Result(); !errors.Is(err, attach.ErrAnotherStore) {
 		t.Errorf("the first store: %v, want ErrAnotherStore", err)
 	}
 	if _, err := client.Get(t.Context(), "k"); !errors.Is(err, transport.ErrNoStore) {
 		t.Errorf("a request: %v, want ErrNoStore", err)
 	}
-	attach(t, broker.Address, server.AttachOptions{}) // without delay
+	testsupport.Attach(t, broker.Address, attach.Options{}) // without delay
 	testsupport.MustHold(t, client, "k", "")
 }

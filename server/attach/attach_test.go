@@ -1,4 +1,4 @@
-package server_test
+package attach_test
 
 import (
 	"errors"
@@ -9,12 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/server/attach"
+
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
-	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore/statestoretest"
 	"github.com/tenurelock/tenure/transport"
@@ -26,17 +27,17 @@ const presenceTopic = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/store/
 func TestAnAttachedStoreFollowsTheProtocol(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
-		a := attachAlone(t, broker.Address, server.AttachOptions{Store: options.Store, Dialect: options.Dialect})
+		a := attachAlone(t, broker.Address, attach.Options{Store: options.Store, Dialect: options.Dialect})
 		check(t, &overBroker{Store: testsupport.Store{Address: broker.Address}, store: a})
-		a.stop() // before the clients leave, which the next row has again
-		_ = a.result()
+		a.Stop() // before the clients leave, which the next row has again
+		_ = a.Result()
 	})
 }
 
 // overBroker is an attached store that is reached as any MQTT client reaches it.
 type overBroker struct {
 	testsupport.Store
-	store   *attachment
+	store   *testsupport.Attachment
 	dropped string // the client that is away, and whose watch has not ended yet
 	changes bool   // others have changed keys since
 }
@@ -73,7 +74,7 @@ func (c *brokerClient) Drop() {
 
 func TestAnAttachedStoreServesOurClient(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	a := attach(t, broker.Address, server.AttachOptions{})
+	a := testsupport.Attach(t, broker.Address, attach.Options{})
 	client := testsupport.Dial(t, broker.Address, transport.Options{})
 	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{TTL: time.Minute}); err != nil {
 		t.Fatal(err)
@@ -82,8 +83,8 @@ func TestAnAttachedStoreServesOurClient(t *testing.T) {
 	if stats := a.Stats(); stats.Requests != 2 || stats.Clients != 1 || !stats.Attached || stats.Attachments != 1 {
 		t.Errorf("%+v", stats)
 	}
-	a.stop()
-	if err := a.result(); err != nil {
+	a.Stop()
+	if err := a.Result(); err != nil {
 		t.Errorf("Serve: %v", err)
 	}
 	if _, err := client.Get(t.Context(), "k"); !errors.Is(err, transport.ErrNoStore) {
@@ -94,14 +95,14 @@ func TestAnAttachedStoreServesOurClient(t *testing.T) {
 // The broker passes on whatever is published to the topic of requests.
 func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	a := attach(t, broker.Address, server.AttachOptions{})
+	a := testsupport.Attach(t, broker.Address, attach.Options{})
 	p := testsupport.Connect(t, broker.Address, "node-a", nil)
 	inHex := fmt.Sprintf("clients/%X/response", "node-a")
 	p.Subscribe(inHex)
 	for _, test := range []struct {
 		name   string
 		change func(*paho.Publish)
-		want   server.Dropped // empty: answered
+		want   attach.DropReason // empty: answered
 	}{
 		{"nothing is wrong", func(*paho.Publish) {}, ""},
 		{"the response topic has the id in hex", func(m *paho.Publish) {
@@ -109,24 +110,24 @@ func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
 			m.Properties.User.Add("__srcId", "node-a")
 		}, ""},
 		{"the response topic has the id as it is", func(m *paho.Publish) { m.Properties.User.Add("__srcId", "node-a") }, ""},
-		{"QoS 0", func(m *paho.Publish) { m.QoS = 0 }, server.DroppedQoS},
-		{"retained", func(m *paho.Publish) { m.Retain = true }, server.DroppedRetained},
-		{"no properties", func(m *paho.Publish) { m.Properties = nil }, server.DroppedNoResponse},
-		{"no response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "" }, server.DroppedNoResponse},
-		{"no correlation data", func(m *paho.Publish) { m.Properties.CorrelationData = nil }, server.DroppedNoCorrelation},
+		{"QoS 0", func(m *paho.Publish) { m.QoS = 0 }, attach.DroppedQoS},
+		{"retained", func(m *paho.Publish) { m.Retain = true }, attach.DroppedRetained},
+		{"no properties", func(m *paho.Publish) { m.Properties = nil }, attach.DroppedNoResponse},
+		{"no response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "" }, attach.DroppedNoResponse},
+		{"no correlation data", func(m *paho.Publish) { m.Properties.CorrelationData = nil }, attach.DroppedNoCorrelation},
 		{"a notification topic", func(m *paho.Publish) {
 			m.Properties.ResponseTopic = testsupport.ReservedPrefix + "/70/command/notify/70"
-		}, server.DroppedForbiddenTopic},
-		{"the topic of requests", func(m *paho.Publish) { m.Properties.ResponseTopic = testsupport.InvokeTopic }, server.DroppedForbiddenTopic},
-		{"a topic of the store's name", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients/statestore/x" }, server.DroppedForeignTopic},
-		{"a topic that is no client's", func(m *paho.Publish) { m.Properties.ResponseTopic = "factory/valve" }, server.DroppedForeignTopic},
-		{"a topic of a client without name", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients//response" }, server.DroppedForeignTopic},
-		{"a topic of a client and no more", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients/node-a" }, server.DroppedForeignTopic},
-		{"another client in __srcId", func(m *paho.Publish) { m.Properties.User.Add("__srcId", "node-b") }, server.DroppedForeignTopic},
+		}, attach.DroppedForbiddenTopic},
+		{"the topic of requests", func(m *paho.Publish) { m.Properties.ResponseTopic = testsupport.InvokeTopic }, attach.DroppedForbiddenTopic},
+		{"a topic of the store's name", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients/statestore/x" }, attach.DroppedForeignTopic},
+		{"a topic that is no client's", func(m *paho.Publish) { m.Properties.ResponseTopic = "factory/valve" }, attach.DroppedForeignTopic},
+		{"a topic of a client without name", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients//response" }, attach.DroppedForeignTopic},
+		{"a topic of a client and no more", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients/node-a" }, attach.DroppedForeignTopic},
+		{"another client in __srcId", func(m *paho.Publish) { m.Properties.User.Add("__srcId", "node-b") }, attach.DroppedForeignTopic},
 		{"a lower-case hex of __srcId", func(m *paho.Publish) {
 			m.Properties.ResponseTopic = fmt.Sprintf("clients/%x/response", "node-a")
 			m.Properties.User.Add("__srcId", "node-a")
-		}, server.DroppedForeignTopic},
+		}, attach.DroppedForeignTopic},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := a.Stats()
@@ -155,7 +156,7 @@ func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
 
 func TestAWatchEndsWhenNobodyReadsItsNotifications(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	a := attach(t, broker.Address, server.AttachOptions{})
+	a := testsupport.Attach(t, broker.Address, attach.Options{})
 	writer := testsupport.Connect(t, broker.Address, "writer", nil)
 	filter := fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "node-a")
 
@@ -194,7 +195,7 @@ func TestAWatchEndsWhenNobodyReadsItsNotifications(t *testing.T) {
 
 func TestNotificationsOfAKeyComeInTheOrderOfItsChanges(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	attach(t, broker.Address, server.AttachOptions{})
+	testsupport.Attach(t, broker.Address, attach.Options{})
 	reader := testsupport.Connect(t, broker.Address, "reader", nil)
 	reader.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "reader"))
 	reader.Do("KEYNOTIFY", "k")
@@ -217,13 +218,13 @@ func TestNotificationsOfAKeyComeInTheOrderOfItsChanges(t *testing.T) {
 
 func TestASecondAttachedStoreStopsAndTheFirstGoesOn(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	first := attach(t, broker.Address, server.AttachOptions{})
+	first := testsupport.Attach(t, broker.Address, attach.Options{})
 	client := testsupport.Dial(t, broker.Address, transport.Options{})
 	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if err := beginToAttach(t, broker.Address, server.AttachOptions{}).result(); !errors.Is(err, server.ErrAnotherStore) {
+		if err := testsupport.StartAttaching(t, broker.Address, attach.Options{}).Result(); !errors.Is(err, attach.ErrAnotherStore) {
 			t.Fatalf("a second store: %v, want ErrAnotherStore", err)
 		}
 	}
@@ -231,29 +232,29 @@ func TestASecondAttachedStoreStopsAndTheFirstGoesOn(t *testing.T) {
 	if stats := first.Stats(); !stats.Attached || stats.Attachments != 1 {
 		t.Errorf("%+v", stats)
 	}
-	first.stop()
-	if err := first.result(); err != nil {
+	first.Stop()
+	if err := first.Result(); err != nil {
 		t.Fatal(err)
 	}
-	attach(t, broker.Address, server.AttachOptions{})
+	testsupport.Attach(t, broker.Address, attach.Options{})
 	testsupport.MustHold(t, client, "k", "")
 }
 
 func TestOfStoresThatBeginAtTheSameMomentAtMostOneAnswers(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	for range 10 {
-		var stores []*attachment
+		var stores []*testsupport.Attachment
 		for range 4 {
-			stores = append(stores, beginToAttach(t, broker.Address, server.AttachOptions{}))
+			stores = append(stores, testsupport.StartAttaching(t, broker.Address, attach.Options{}))
 		}
 		ready := 0
 		for _, a := range stores {
 			select {
 			case <-a.Ready():
 				ready++
-			case <-a.ended:
-				if !errors.Is(a.err, server.ErrAnotherStore) {
-					t.Errorf("Serve: %v", a.err)
+			case <-a.Ended():
+				if !errors.Is(a.Result(), attach.ErrAnotherStore) {
+					t.Errorf("Serve: %v", a.Result())
 				}
 			case <-time.After(testsupport.Patience):
 				t.Fatal("a store neither answers nor gives up")
@@ -263,8 +264,8 @@ func TestOfStoresThatBeginAtTheSameMomentAtMostOneAnswers(t *testing.T) {
 			t.Errorf("%d stores answer", ready)
 		}
 		for _, a := range stores {
-			a.stop()
-			_ = a.result()
+			a.Stop()
+			_ = a.Result()
 		}
 	}
 }
@@ -275,35 +276,35 @@ func TestAStoreThatAnswersAlreadyIsRecognisedWhateverItsMake(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	monitor := testsupport.Connect(t, broker.Address, "monitor", nil)
 	monitor.Subscribe(testsupport.InvokeTopic)
-	a := attach(t, broker.Address, server.AttachOptions{})
+	a := testsupport.Attach(t, broker.Address, attach.Options{})
 	probe := monitor.Next()
 	if got := a.Stats(); got.Requests != 0 || len(got.Dropped) != 0 {
 		t.Errorf("it takes its own question for a request: %+v", got)
 	}
-	a.stop()
-	if err := a.result(); err != nil {
+	a.Stop()
+	if err := a.Result(); err != nil {
 		t.Fatal(err)
 	}
 	if got := string(probe.Payload); got != string(testsupport.Command("GET", "is another store there?")) || len(probe.Properties.CorrelationData) != 16 {
 		t.Errorf("it asks %q, %+v", got, probe.Properties)
 	}
 
-	next := beginToAttach(t, broker.Address, server.AttachOptions{})
+	next := testsupport.StartAttaching(t, broker.Address, attach.Options{})
 	question := monitor.Next()
 	if _, err := monitor.Publish(&paho.Publish{QoS: 1, Topic: question.Properties.ResponseTopic, Payload: []byte("$-1\r\n"),
 		Properties: &paho.PublishProperties{CorrelationData: question.Properties.CorrelationData}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := next.result(); !errors.Is(err, server.ErrAnotherStore) {
+	if err := next.Result(); !errors.Is(err, attach.ErrAnotherStore) {
 		t.Errorf("Serve: %v, want ErrAnotherStore", err)
 	}
 }
 
 func TestAStoreThatStopsSaysSo(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	a := attach(t, broker.Address, server.AttachOptions{})
-	a.stop()
-	if err := a.result(); err != nil {
+	a := testsupport.Attach(t, broker.Address, attach.Options{})
+	a.Stop()
+	if err := a.Result(); err != nil {
 		t.Fatal(err)
 	}
 	other := testsupport.Connect(t, broker.Address, "other", nil)
@@ -321,15 +322,15 @@ func TestAStoreThatIsSilentIsWaitedForAndThenReplaced(t *testing.T) {
 	if _, err := ghost.Publish(&paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte("answers ghost")}); err != nil {
 		t.Fatal(err)
 	}
-	store, err := server.Attach("mqtt://"+broker.Address, server.AttachOptions{})
+	store, err := attach.New("mqtt://"+broker.Address, attach.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	const patience = time.Second
 	store.Impatient(patience)
 	began := time.Now()
-	a := serveAttached(t, store)
-	a.mustBeReady()
+	a := testsupport.ServeAttached(t, store)
+	a.MustBeReady()
 	if waited := time.Since(began); waited < patience {
 		t.Errorf("it waited for %v", waited)
 	}
@@ -340,16 +341,16 @@ func TestAStoreThatIsSilentIsWaitedForAndThenReplaced(t *testing.T) {
 func TestAStoreThatWasSilentYieldsToTheOneThatTookItsPlace(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	through := testsupport.NewProxy(t, broker.Address)
-	first := attach(t, through.Address(), server.AttachOptions{})
+	first := testsupport.Attach(t, through.Address(), attach.Options{})
 	client := testsupport.Dial(t, broker.Address, transport.Options{})
 	if _, err := client.Set(t.Context(), "k", []byte("of the first"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	through.Swallow()
-	second := beginToAttach(t, broker.Address, server.AttachOptions{})
-	second.mustBeReady() // once the broker has given the first up
+	second := testsupport.StartAttaching(t, broker.Address, attach.Options{})
+	second.MustBeReady() // once the broker has given the first up
 	testsupport.MustHold(t, client, "k", "")
-	if err := first.result(); !errors.Is(err, server.ErrAnotherStore) {
+	if err := first.Result(); !errors.Is(err, attach.ErrAnotherStore) {
 		t.Errorf("the first store: %v, want ErrAnotherStore", err)
 	}
 	if !second.Stats().Attached {
@@ -361,7 +362,7 @@ func TestAStoreThatWasSilentYieldsToTheOneThatTookItsPlace(t *testing.T) {
 func TestWatchesOutliveALossOfTheStoresConnection(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	through := testsupport.NewProxy(t, broker.Address)
-	a := attach(t, through.Address(), server.AttachOptions{})
+	a := testsupport.Attach(t, through.Address(), attach.Options{})
 	p := testsupport.Connect(t, broker.Address, "node-a", nil)
 	p.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "node-a"))
 	p.Do("KEYNOTIFY", "k")
@@ -387,7 +388,7 @@ func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
 				config = fmt.Sprintf(config, t.TempDir())
 			}
 			broker := mosquitto.Start(t, config)
-			a := attach(t, broker.Address, server.AttachOptions{})
+			a := testsupport.Attach(t, broker.Address, attach.Options{})
 			filter := fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "node-a")
 			p := testsupport.Connect(t, broker.Address, "node-a", nil)
 			p.Subscribe(filter)
@@ -412,7 +413,7 @@ func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
 
 func TestAnElectionGoesOnOverARestartOfTheBroker(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	attach(t, broker.Address, server.AttachOptions{})
+	testsupport.Attach(t, broker.Address, attach.Options{})
 	observer := testsupport.Dial(t, broker.Address, transport.Options{})
 	nodes := []*testsupport.Candidate{
 		testsupport.Campaign(t, "node-a", broker.Address, 10*time.Second),
@@ -450,7 +451,7 @@ func TestAnElectionGoesOnOverARestartOfTheBroker(t *testing.T) {
 // The lease lasts longer than the test is patient, so only the Will can free it.
 func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	attach(t, broker.Address, server.AttachOptions{})
+	testsupport.Attach(t, broker.Address, attach.Options{})
 	through := testsupport.NewProxy(t, broker.Address)
 	options := lease.Options{TTL: 2 * testsupport.Patience, InstantFailover: true}
 	acquire := func(client *transport.Client) (*lease.Tenure, error) {
@@ -489,7 +490,7 @@ func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
 // The other store is a plain client, which says what a store would say.
 func TestAStoreHoldsItsPlaceAgainstAClaimAndGivesItUpToASuccessor(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	a := attach(t, broker.Address, server.AttachOptions{})
+	a := testsupport.Attach(t, broker.Address, attach.Options{})
 	other := testsupport.Connect(t, broker.Address, "other", nil)
 	other.Subscribe(presenceTopic)
 	answers := string(other.Next().Payload) // retained
@@ -512,7 +513,7 @@ func TestAStoreHoldsItsPlaceAgainstAClaimAndGivesItUpToASuccessor(t *testing.T) 
 		}
 	}
 	says("answers x")
-	if err := a.result(); !errors.Is(err, server.ErrAnotherStore) {
+	if err := a.Result(); !errors.Is(err, attach.ErrAnotherStore) {
 		t.Errorf("Serve: %v, want ErrAnotherStore", err)
 	}
 	request := other.Request("GET", "k")
@@ -529,12 +530,12 @@ func TestInvariant42ServeOfAnAttachedStoreLeavesNothing(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := runtime.NumGoroutine()
-			a := beginToAttach(t, test.address, server.AttachOptions{})
+			a := testsupport.StartAttaching(t, test.address, attach.Options{})
 			if test.address == broker.Address {
-				a.mustBeReady()
+				a.MustBeReady()
 			}
-			a.stop()
-			if err := a.result(); err != nil {
+			a.Stop()
+			if err := a.Result(); err != nil {
 				t.Errorf("Serve: %v", err)
 			}
 			testsupport.Eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
@@ -548,7 +549,7 @@ func TestAStoreThatStopsSaysSoWhenItAnswersNothingAnyMore(t *testing.T) {
 	for name, inTime := range map[string]bool{"it keeps up": true, "it does not keep up": false} {
 		t.Run(name, func(t *testing.T) {
 			broker := mosquitto.Start(t, "")
-			a := attach(t, broker.Address, server.AttachOptions{})
+			a := testsupport.Attach(t, broker.Address, attach.Options{})
 			p := testsupport.Connect(t, broker.Address, "node-a", nil)
 			p.Subscribe(presenceTopic)
 			p.Next() // retained
@@ -558,7 +559,7 @@ func TestAStoreThatStopsSaysSoWhenItAnswersNothingAnyMore(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			a.stop()
+			a.Stop()
 			var got []string
 			if inTime {
 				time.Sleep(200 * time.Millisecond) // to be told too early, if that can be
@@ -567,7 +568,7 @@ func TestAStoreThatStopsSaysSoWhenItAnswersNothingAnyMore(t *testing.T) {
 				got = append(got, string(p.Next().Payload))
 				resume()
 			}
-			if err := a.result(); err != nil {
+			if err := a.Result(); err != nil {
 				t.Fatal(err)
 			}
 			end := p.Request("GET", "k")

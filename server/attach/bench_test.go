@@ -1,4 +1,4 @@
-package server_test
+package attach_test
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
-	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -20,7 +20,7 @@ func BenchmarkAttached(b *testing.B) {
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			broker := "mqtt://" + mosquitto.Start(b, bench.settings).Address
-			store, err := server.Attach(broker, server.AttachOptions{})
+			store, err := attach.New(broker, attach.Options{})
 			if err != nil {
 				b.Fatal(err)
 			}

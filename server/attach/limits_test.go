@@ -1,4 +1,4 @@
-package server_test
+package attach_test
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/mosquitto"
-	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
@@ -18,7 +18,7 @@ import (
 func TestAReplyThatIsLargerThanTheBrokerTakesIsARefusal(t *testing.T) {
 	const limit = 2048
 	broker := mosquitto.Start(t, fmt.Sprintf("max_packet_size %d\n", limit))
-	a := attach(t, broker.Address, server.AttachOptions{})
+	a := testsupport.Attach(t, broker.Address, attach.Options{})
 	p := testsupport.Connect(t, broker.Address, "node-a", nil)
 	// What was asked for on a short way is answered on a long one.
 	long := "clients/node-a/" + strings.Repeat("x", 800)
@@ -59,7 +59,7 @@ func TestAReplyThatIsLargerThanTheBrokerTakesIsARefusal(t *testing.T) {
 
 func TestANotificationThatIsLargerThanTheBrokerTakesIsSkipped(t *testing.T) {
 	broker := mosquitto.Start(t, "max_packet_size 4096\n")
-	a := attach(t, broker.Address, server.AttachOptions{})
+	a := testsupport.Attach(t, broker.Address, attach.Options{})
 	p := testsupport.Connect(t, broker.Address, "node-a", nil)
 	p.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "node-a"))
 	long := strings.Repeat("k", 1400) // twice as long in the topic of its notifications
@@ -83,7 +83,7 @@ func TestABrokersPacketSizeIsTakenAsItIsOnEveryPlatform(t *testing.T) {
 		1 << 31:       math.MaxInt32, // far above what a packet can have
 		1<<32 - 1:     math.MaxInt32,
 	} {
-		if got, err := server.LargestPacket(size); err != nil || got != want {
+		if got, err := attach.LargestPacket(size); err != nil || got != want {
 			t.Errorf("%d bytes: %d, %v; want %d", size, got, err, want)
 		}
 	}
@@ -91,7 +91,7 @@ func TestABrokersPacketSizeIsTakenAsItIsOnEveryPlatform(t *testing.T) {
 
 func TestAStoreDoesNotBeginOnABrokerThatTakesSmallPacketsOnly(t *testing.T) {
 	broker := mosquitto.Start(t, "max_packet_size 1000\n")
-	store, err := server.Attach("mqtt://"+broker.Address, server.AttachOptions{})
+	store, err := attach.New("mqtt://"+broker.Address, attach.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestNotificationsKeepToTheReceiveMaximumOfTheBroker(t *testing.T) {
 	}
 	p.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, p.ID))
 	through := testsupport.NewProxy(t, broker.Address)
-	a := attach(t, through.Address(), server.AttachOptions{})
+	a := testsupport.Attach(t, through.Address(), attach.Options{})
 	for k := range keys {
 		p.Do("KEYNOTIFY", fmt.Sprint(k))
 	}

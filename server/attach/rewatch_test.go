@@ -1,4 +1,4 @@
-package server_test
+package attach_test
 
 import (
 	"errors"
@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/mosquitto"
-	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -24,7 +24,7 @@ func TestInvariant51AWatchOutlivesARestartOfAnAttachedStore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			broker := mosquitto.Start(t, "")
-			first := attach(t, broker.Address, server.AttachOptions{})
+			first := testsupport.Attach(t, broker.Address, attach.Options{})
 			client := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "watcher"})
 			writer := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "writer"})
 			watch, err := client.Watch("k")
@@ -48,12 +48,12 @@ func TestInvariant51AWatchOutlivesARestartOfAnAttachedStore(t *testing.T) {
 				}
 			}
 			mustChange("")
-			first.stop()
-			if err := first.result(); err != nil {
+			first.Stop()
+			if err := first.Result(); err != nil {
 				t.Fatal(err)
 			}
 			meanwhile(t, client)
-			attach(t, broker.Address, server.AttachOptions{})
+			testsupport.Attach(t, broker.Address, attach.Options{})
 			if _, err := writer.Set(t.Context(), "k", []byte("1"), transport.SetOptions{}); err != nil {
 				t.Fatal(err)
 			}

@@ -1,4 +1,4 @@
-package server_test
+package attach_test
 
 import (
 	"context"
@@ -6,31 +6,18 @@ import (
 	"log"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/hooks/auth"
 	"github.com/mochi-mqtt/server/v2/listeners"
-	"github.com/mochi-mqtt/server/v2/packets"
 
-	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// open lets everybody do everything.
-type open struct{ mqtt.HookBase }
-
-func (*open) ID() string { return "open" }
-
-func (*open) Provides(call byte) bool {
-	return call == mqtt.OnConnectAuthenticate || call == mqtt.OnACLCheck
-}
-
-func (*open) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { return true }
-
-func (*open) OnACLCheck(*mqtt.Client, string, bool) bool { return true }
-
-// An MQTT 5 broker that knows nothing of stores.
+// someBroker runs an MQTT 5 broker that has no store.
 func someBroker() (url string, stop func() error) {
 	broker := mqtt.New(&mqtt.Options{Logger: testsupport.Discard})
-	if err := broker.AddHook(new(open), nil); err != nil {
+	if err := broker.AddHook(new(auth.AllowHook), nil); err != nil {
 		log.Fatal(err)
 	}
 	listener := listeners.NewTCP(listeners.Config{ID: "tcp", Address: "127.0.0.1:0"})
@@ -47,7 +34,7 @@ func ExampleAttach() {
 	broker, stopBroker := someBroker()
 
 	// This broker, mochi, is no match for the burst that looks for the limit of its queue.
-	store, err := server.Attach(broker, server.AttachOptions{ProbeMessages: -1})
+	store, err := attach.New(broker, attach.Options{ProbeMessages: -1})
 	if err != nil {
 		log.Fatal(err)
 	}

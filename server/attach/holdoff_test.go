@@ -1,4 +1,4 @@
-package server_test
+package attach_test
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
-	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -17,9 +17,9 @@ import (
 // first. What the first grants until it dies must run out before the second grants.
 func TestInvariant47HoldOffBeginsWhenAnAttachedStoreBeginsToAnswer(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	first := attach(t, broker.Address, server.AttachOptions{})
+	first := testsupport.Attach(t, broker.Address, attach.Options{})
 	const ttl = 3 * time.Second
-	second, err := server.Attach("mqtt://"+broker.Address, server.AttachOptions{Store: statestore.Options{HoldOff: ttl}})
+	second, err := attach.New("mqtt://"+broker.Address, attach.Options{Store: statestore.Options{HoldOff: ttl}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,11 +31,11 @@ func TestInvariant47HoldOffBeginsWhenAnAttachedStoreBeginsToAnswer(t *testing.T)
 	if _, err := holder.Acquire(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	first.stop()
-	if err := first.result(); err != nil {
+	first.Stop()
+	if err := first.Result(); err != nil {
 		t.Fatal(err)
 	}
-	serveAttached(t, second).mustBeReady()
+	testsupport.ServeAttached(t, second).MustBeReady()
 	other, err := lease.New(testsupport.Dial(t, broker.Address, transport.Options{ClientID: "other"}), "l", lease.Options{TTL: ttl})
 	if err != nil {
 		t.Fatal(err)

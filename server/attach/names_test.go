@@ -1,4 +1,4 @@
-package server_test
+package attach_test
 
 import (
 	"fmt"
@@ -10,16 +10,16 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/mosquitto"
-	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 )
 
 // clocked returns a store with the clock that the test sets by advance.
-func clocked(t *testing.T, broker string, options server.AttachOptions) (store *attachment, advance func(time.Duration)) {
+func clocked(t *testing.T, broker string, options attach.Options) (store *testsupport.Attachment, advance func(time.Duration)) {
 	t.Helper()
 	options.ProbeMessages = -1
-	made, err := server.Attach("mqtt://"+broker, options)
+	made, err := attach.New("mqtt://"+broker, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,8 +27,8 @@ func clocked(t *testing.T, broker string, options server.AttachOptions) (store *
 	began := time.Now()
 	made.Clock(func() time.Time { return began.Add(time.Duration(passed.Load())) })
 	made.Alone()
-	store = serveAttached(t, made)
-	store.mustBeReady()
+	store = testsupport.ServeAttached(t, made)
+	store.MustBeReady()
 	return store, func(d time.Duration) { passed.Add(int64(d)) }
 }
 
@@ -60,7 +60,7 @@ func watchOf(p *testsupport.PahoClient, key string) {
 
 func TestAFloodOfNamesForgetsNoSettledClient(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	store, advance := clocked(t, broker.Address, server.AttachOptions{MaxClients: 8})
+	store, advance := clocked(t, broker.Address, attach.Options{MaxClients: 8})
 	node, flooder := testsupport.Connect(t, broker.Address, "node", nil), testsupport.Connect(t, broker.Address, "flooder", nil)
 	node.Do("SET", "gone", "v")
 	watchOf(node, "k")
@@ -87,7 +87,7 @@ func TestAFloodOfNamesForgetsNoSettledClient(t *testing.T) {
 // Settled names do not fill the store for good: three quarters of the places, until they are idle.
 func TestANewClientFindsRoomAmongSettledOnesAndReplacesIdleOnes(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	store, advance := clocked(t, broker.Address, server.AttachOptions{MaxClients: 4})
+	store, advance := clocked(t, broker.Address, attach.Options{MaxClients: 4})
 	flooder := testsupport.Connect(t, broker.Address, "flooder", nil)
 	flood := func() {
 		for i := range 3 {
@@ -122,12 +122,12 @@ func TestANewClientFindsRoomAmongSettledOnesAndReplacesIdleOnes(t *testing.T) {
 
 func TestANameBeyondItsBoundIsDroppedAndLoggedShort(t *testing.T) {
 	broker, log := mosquitto.Start(t, ""), new(logged)
-	store := attachAlone(t, broker.Address, server.AttachOptions{ProbeMessages: -1, Logger: log.logger()})
+	store := attachAlone(t, broker.Address, attach.Options{ProbeMessages: -1, Logger: log.logger()})
 	p := testsupport.Connect(t, broker.Address, "p", nil)
 	mustPublish(t, p, inTheNameOf(strings.Repeat("n", 256), p.Request("GET", "k")))
 	mustPublish(t, p, inTheNameOf(strings.Repeat("n", 257), p.Request("GET", "k")))
 	p.Do("GET", "k")
-	if got := store.Stats(); got.Dropped[server.DroppedLongClient] != 1 || got.Clients != 2 {
+	if got := store.Stats(); got.Dropped[attach.DroppedLongClient] != 1 || got.Clients != 2 {
 		t.Errorf("%+v", got)
 	}
 	if got := log.String(); strings.Contains(got, strings.Repeat("n", 65)) || !strings.Contains(got, strings.Repeat("n", 64)) {
@@ -137,7 +137,7 @@ func TestANameBeyondItsBoundIsDroppedAndLoggedShort(t *testing.T) {
 
 func TestALongCorrelationIsRecognisedAndAnsweredWhole(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	attachAlone(t, broker.Address, server.AttachOptions{ProbeMessages: -1})
+	attachAlone(t, broker.Address, attach.Options{ProbeMessages: -1})
 	p := testsupport.Connect(t, broker.Address, "p", nil)
 	p.Do("SET", "k", "v")
 	request := p.Request("DEL", "k")
@@ -154,7 +154,7 @@ func TestALongCorrelationIsRecognisedAndAnsweredWhole(t *testing.T) {
 // What docs/attach.md says that a client can do in the name of another, with the rules that are there.
 func TestAClientInTheNameOfAnotherDoesWhatTheDocumentSays(t *testing.T) {
 	broker := startGuardedMosquitto(t, unchanged)
-	attachAlone(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret"), ProbeMessages: -1, Store: statestore.Options{DedupWindow: 4}})
+	attachAlone(t, broker.Address, attach.Options{Username: "store", Password: []byte("secret"), ProbeMessages: -1, Store: statestore.Options{DedupWindow: 4}})
 	node, other := testsupport.Connect(t, broker.Address, "node", nil), testsupport.Connect(t, broker.Address, "other", nil)
 
 	t.Run("it breaks the at-most-once of the other", func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestAClientInTheNameOfAnotherDoesWhatTheDocumentSays(t *testing.T) {
 
 func TestWhoReadsTheRepliesToANameWithASlash(t *testing.T) {
 	broker := startGuardedMosquitto(t, unchanged)
-	attachAlone(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret"), ProbeMessages: -1})
+	attachAlone(t, broker.Address, attach.Options{Username: "store", Password: []byte("secret"), ProbeMessages: -1})
 	reader := testsupport.Connect(t, broker.Address, "a", nil)
 	reader.Subscribe("clients/a/#")
 	// Any client that writes a response topic below clients/a/ is answered where a reads.
@@ -210,7 +210,7 @@ func TestWhoReadsTheRepliesToANameWithASlash(t *testing.T) {
 
 func TestIdsThatAreUserNamesTieClientsAndLetTheStoreWork(t *testing.T) {
 	broker, log := startGuardedMosquitto(t, unchanged, "use_username_as_clientid true\nallow_anonymous false\n"), new(logged)
-	attachAlone(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret"), Logger: log.logger()})
+	attachAlone(t, broker.Address, attach.Options{Username: "store", Password: []byte("secret"), Logger: log.logger()})
 	if got := log.String(); strings.Contains(got, "cannot tell") || strings.Contains(got, losesRequests) {
 		t.Errorf("logged %q", got)
 	}

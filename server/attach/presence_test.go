@@ -1,4 +1,4 @@
-package server
+package attach
 
 import (
 	"math/rand/v2"

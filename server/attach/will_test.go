@@ -1,4 +1,4 @@
-package server_test
+package attach_test
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/mosquitto"
-	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -17,10 +17,10 @@ import (
 // the broker publishes only.
 func TestABrokerPublishesOurWillAsAWholeRequest(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	attach(t, broker.Address, server.AttachOptions{})
+	testsupport.Attach(t, broker.Address, attach.Options{})
 	monitor := testsupport.Connect(t, broker.Address, "monitor", nil)
 	through := testsupport.NewProxy(t, broker.Address)
-	_, bequest := bequeathing(t, through)
+	_, bequest := testsupport.DialWithWill(t, through)
 	monitor.Subscribe(testsupport.InvokeTopic)
 	through.Cut()
 	testsupport.MustBeLost(t, bequest.Lost())
@@ -42,7 +42,7 @@ func TestABrokerPublishesOurWillAsAWholeRequest(t *testing.T) {
 // when it comes. What depends on the moment is decided in the same way by both.
 func TestAnAttachedStoreJudgesAWillLikeAnyRequest(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	a := attach(t, broker.Address, server.AttachOptions{})
+	a := testsupport.Attach(t, broker.Address, attach.Options{})
 	observer := testsupport.Connect(t, broker.Address, "observer", nil)
 	whole := func(payload []byte) func(*paho.Connect) {
 		return func(connect *paho.Connect) {
@@ -53,18 +53,18 @@ func TestAnAttachedStoreJudgesAWillLikeAnyRequest(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		change  func(*paho.Connect)
-		dropped server.Dropped // empty: it reaches the store
+		dropped attach.DropReason // empty: it reaches the store
 	}{
 		// paho leaves out the response topic, whatever one tells it.
-		{"without a response topic", whole(testsupport.Command("DEL", "k")), server.DroppedNoResponse},
+		{"without a response topic", whole(testsupport.Command("DEL", "k")), attach.DroppedNoResponse},
 		{"with QoS 0", func(connect *paho.Connect) {
 			whole(testsupport.Command("DEL", "k"))(connect)
 			connect.WillMessage.QoS = 0
-		}, server.DroppedQoS},
+		}, attach.DroppedQoS},
 		{"retained", func(connect *paho.Connect) {
 			whole(testsupport.Command("DEL", "k"))(connect)
 			connect.WillMessage.Retain = true
-		}, server.DroppedRetained},
+		}, attach.DroppedRetained},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			observer.Do("SET", "k", "v")
@@ -76,11 +76,11 @@ func TestAnAttachedStoreJudgesAWillLikeAnyRequest(t *testing.T) {
 		})
 	}
 	t.Run("a retained one is not applied by a store that comes later", func(t *testing.T) {
-		a.stop()
-		if err := a.result(); err != nil {
+		a.Stop()
+		if err := a.Result(); err != nil {
 			t.Fatal(err)
 		}
-		next := attach(t, broker.Address, server.AttachOptions{})
+		next := testsupport.Attach(t, broker.Address, attach.Options{})
 		observer.MustGet("k", "")
 		if got := next.Stats().Dropped; len(got) != 0 {
 			t.Errorf("dropped %v", got)
@@ -91,7 +91,7 @@ func TestAnAttachedStoreJudgesAWillLikeAnyRequest(t *testing.T) {
 // There is no proxy on the way, which would let others overtake the farewell.
 func TestOnABrokerOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	a := attach(t, broker.Address, server.AttachOptions{})
+	a := testsupport.Attach(t, broker.Address, attach.Options{})
 	observer := testsupport.Dial(t, broker.Address, transport.Options{})
 	client, err := transport.Dial(t.Context(), "mqtt://"+broker.Address, transport.Options{ClientID: "node-a"})
 	if err != nil {
@@ -121,10 +121,10 @@ func TestOnABrokerOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
 // A Will speaks of the value of one tenure: that of a successor is safe from it.
 func TestAWillThatComesLateDoesNotDeleteWhatIsThereNow(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	a := attach(t, broker.Address, server.AttachOptions{})
+	a := testsupport.Attach(t, broker.Address, attach.Options{})
 	observer := testsupport.Dial(t, broker.Address, transport.Options{})
 	through := testsupport.NewProxy(t, broker.Address)
-	_, bequest := bequeathing(t, through)
+	_, bequest := testsupport.DialWithWill(t, through)
 	if _, err := observer.Set(t.Context(), "k", []byte("of the next"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -140,10 +140,10 @@ func TestAWillThatComesLateDoesNotDeleteWhatIsThereNow(t *testing.T) {
 // reads from the new one.
 func TestAWillIsAppliedBeforeTheNextConnectionOfItsClientIsRead(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	attach(t, broker.Address, server.AttachOptions{})
+	testsupport.Attach(t, broker.Address, attach.Options{})
 	for n := range 3 {
 		through := testsupport.NewProxy(t, broker.Address)
-		bequeathing(t, through)
+		testsupport.DialWithWill(t, through)
 		through.Refuse(true) // it would take the name back
 		through.Swallow()
 		again := testsupport.Connect(t, broker.Address, "node-a", nil)
@@ -160,7 +160,7 @@ func TestAWillIsAppliedBeforeTheNextConnectionOfItsClientIsRead(t *testing.T) {
 // watch has ended.
 func TestAKeyNotifyThatIsSentAgainWatchesAgain(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	a := attach(t, broker.Address, server.AttachOptions{})
+	a := testsupport.Attach(t, broker.Address, attach.Options{})
 	writer := testsupport.Connect(t, broker.Address, "writer", nil)
 	filter := fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "node-a")
 	gone := testsupport.Connect(t, broker.Address, "node-a", nil)

@@ -1,4 +1,4 @@
-package server_test
+package attach_test
 
 import (
 	"fmt"
@@ -8,7 +8,8 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/mosquitto"
-	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/attach"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 // logged collects what a store logs.
@@ -52,7 +53,7 @@ func TestAStoreWarnsOfABrokerThatLosesABurst(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			broker, log := mosquitto.Start(t, test.settings), new(logged)
-			store, err := server.Attach("mqtt://"+broker.Address, server.AttachOptions{ProbeMessages: test.messages, Logger: log.logger()})
+			store, err := attach.New("mqtt://"+broker.Address, attach.Options{ProbeMessages: test.messages, Logger: log.logger()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -60,7 +61,7 @@ func TestAStoreWarnsOfABrokerThatLosesABurst(t *testing.T) {
 			if test.window != 0 {
 				store.Narrow(test.window)
 			}
-			serveAttached(t, store).mustBeReady()
+			testsupport.ServeAttached(t, store).MustBeReady()
 			got := log.String()
 			warned := strings.Contains(got, losesRequests) && strings.Contains(got, "max_queued_messages 10000")
 			if warned != (test.want != "") || !strings.Contains(got, test.want) {
@@ -83,7 +84,7 @@ func TestAStoreThatMayNotProbeSaysSoAndAnswers(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			broker, log := startGuardedMosquitto(t, test.change), new(logged)
-			attachAlone(t, broker.Address, server.AttachOptions{User: "store", Password: []byte("secret"), Logger: log.logger()})
+			attachAlone(t, broker.Address, attach.Options{Username: "store", Password: []byte("secret"), Logger: log.logger()})
 			if got := log.String(); strings.Contains(got, "cannot tell") != (test.want != "") || !strings.Contains(got, test.want) {
 				t.Errorf("logged %q, want %q", got, test.want)
 			}
@@ -92,7 +93,7 @@ func TestAStoreThatMayNotProbeSaysSoAndAnswers(t *testing.T) {
 }
 
 func TestAProbeThatIsTooLargeIsRefused(t *testing.T) {
-	if _, err := server.Attach("mqtt://localhost", server.AttachOptions{ProbeMessages: 60_001}); err == nil || !strings.Contains(err.Error(), fmt.Sprint(60_000)) {
+	if _, err := attach.New("mqtt://localhost", attach.Options{ProbeMessages: 60_001}); err == nil || !strings.Contains(err.Error(), fmt.Sprint(60_000)) {
 		t.Errorf("Attach: %v", err)
 	}
 }
