@@ -22,13 +22,13 @@ func TestOurWillIsAppliedWhenTheConnectionIsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer watch.Close()
-	client, bequest := testsupport.DialWithWill(t, through)
-	if got, want := bequest.Silence(), 7*time.Second; got != want {
+	client, will := testsupport.DialWithWill(t, through)
+	if got, want := will.Silence(), 7*time.Second; got != want {
 		t.Errorf("the broker bears a silence of %v, want %v", got, want)
 	}
 	testsupport.Eventually(t, "the key is seen", func() bool { return (await.Receive(watch.Changes())).Exists })
 	through.Cut()
-	testsupport.MustBeLost(t, bequest.Lost())
+	testsupport.MustBeLost(t, will.Lost())
 	testsupport.Eventually(t, "the key is deleted", func() bool { return !(await.Receive(watch.Changes())).Exists })
 	testsupport.Eventually(t, "the Will is counted", func() bool { return s.Stats().AppliedWills == 1 })
 	// The connection that follows has none.
@@ -55,8 +55,8 @@ func TestOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
 				t.Error(err)
 			}
 		}},
-		{"the connection is replaced", func(t *testing.T, client *transport.Client, bequest *transport.Will) {
-			bequest.Close()
+		{"the connection is replaced", func(t *testing.T, client *transport.Client, will *transport.Will) {
+			will.Close()
 			if _, err := client.SetWill(t.Context(), "other", nil); err != nil {
 				t.Error(err)
 			}
@@ -64,9 +64,9 @@ func TestOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			address, s := testsupport.StartServer(t, server.Options{})
-			client, bequest := testsupport.DialWithWill(t, testsupport.NewProxy(t, address))
-			test.end(t, client, bequest)
-			testsupport.MustBeLost(t, bequest.Lost())
+			client, will := testsupport.DialWithWill(t, testsupport.NewProxy(t, address))
+			test.end(t, client, will)
+			testsupport.MustBeLost(t, will.Lost())
 			// Whoever connects under the same name comes after the end of the other.
 			if err := client.Close(); err != nil {
 				t.Error(err)
@@ -111,7 +111,7 @@ func TestRequestsUnderWayMayFinishBeforeTheConnectionIsReplaced(t *testing.T) {
 	testsupport.MustBeLost(t, lost)
 }
 
-func TestABequestGoesOnAfterTheBrokerWasAwayAndEndsWithItsContext(t *testing.T) {
+func TestAWillGoesOnAfterTheBrokerWasAwayAndEndsWithItsContext(t *testing.T) {
 	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{}))
 	client := testsupport.Dial(t, through.Address(), transport.Options{})
 	through.Refuse(true)
@@ -134,7 +134,7 @@ func TestABequestGoesOnAfterTheBrokerWasAwayAndEndsWithItsContext(t *testing.T) 
 		t.Error(err)
 	}
 	if _, err := client.SetWill(t.Context(), "k", nil); err == nil {
-		t.Error("a closed client bequeaths")
+		t.Error("a closed client sets a Will")
 	}
 }
 

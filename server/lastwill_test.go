@@ -206,7 +206,7 @@ func TestProtocol1OurWillHasAllThatARequestHas(t *testing.T) {
 	client := testsupport.Dial(t, b.address, transport.Options{ClientID: "node-a", Username: "user", Password: []byte("secret")})
 	correlations := make(map[string]bool)
 	for range 2 {
-		bequest, err := client.SetWill(t.Context(), "k", []byte("mine"))
+		set, err := client.SetWill(t.Context(), "k", []byte("mine"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +231,7 @@ func TestProtocol1OurWillHasAllThatARequestHas(t *testing.T) {
 			}
 		}
 		correlations[string(properties.CorrelationData)] = true
-		bequest.Close()
+		set.Close()
 	}
 	if len(correlations) != 2 {
 		t.Error("two Wills have the same correlation data")
@@ -268,7 +268,7 @@ func TestAClientWhoseWillIsRefusedGoesOnWithout(t *testing.T) {
 				return code
 			})
 			client := testsupport.Dial(t, b.address, transport.Options{ReconnectMin: time.Millisecond})
-			bequest, err := client.SetWill(t.Context(), "k", []byte("mine"))
+			will, err := client.SetWill(t.Context(), "k", []byte("mine"))
 			var refused *transport.ConnectError
 			switch {
 			case test.refused != 0:
@@ -279,8 +279,8 @@ func TestAClientWhoseWillIsRefusedGoesOnWithout(t *testing.T) {
 				t.Errorf("SetWill: %v, want %v", err, test.want)
 			}
 			b.mustSee(append([]string{without, farewell}, test.seen...)...)
-			if (bequest == nil) != (err != nil) {
-				t.Errorf("a bequest %v and an error %v", bequest, err)
+			if (will == nil) != (err != nil) {
+				t.Errorf("a will %v and an error %v", will, err)
 			}
 		})
 	}
@@ -302,7 +302,7 @@ func TestOurServersRefusalOfAWillSaysWhy(t *testing.T) {
 }
 
 // Nobody knows of such a will, so it must not stay behind.
-func TestABequestThatIsCancelledLeavesNoWill(t *testing.T) {
+func TestAWillThatIsCancelledLeavesNoWill(t *testing.T) {
 	arrived, answer := make(chan bool, 1), make(chan bool)
 	b := newScripted(t, func(connect *packets.Connect) byte {
 		if connect.WillFlag {
@@ -348,7 +348,7 @@ func TestAWillThatNoPacketCanHoldIsRefusedHere(t *testing.T) {
 
 // Whoever wants a will again and again, because the connection drops again and again,
 // must not make the client hammer the broker.
-func TestABequestDoesNotShortenThePauseBetweenConnections(t *testing.T) {
+func TestAWillDoesNotShortenThePauseBetweenConnections(t *testing.T) {
 	b := newScripted(t, acceptAll)
 	client := testsupport.Dial(t, b.address, transport.Options{ReconnectMin: time.Hour})
 	lost := client.Lost()

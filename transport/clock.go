@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -101,4 +102,181 @@ func (c *clock) physical(local int64) int64 {
 		c.last = hlc.Timestamp{Node: c.last.Node}
 	}
 	return wall
+}
+
+// maxSkew is how far ahead of its own clock a store accepts a timestamp (docs/protocol.md §3.4).
+const maxSkew = time.Minute
+
+// SkewError is the store's refusal of a request because of a clock, with what this
+// node knows of it. It wraps the [*RefusedError], and so matches
+// [ErrTimestampTooFarAhead] or [ErrFencingTokenTooFarAhead].
+//
+// A client whose own clock is ahead adapts: its requests go by the store's clock from then
+// on, as the refusal tells it, or by the latest version that the client has seen, and the
+// refused one is repeated at once. So [Client.Set] returns this error only if the client
+// knows nothing of the store's time, or if the store refuses the repetition too. While the
+// client goes by the store's clock [Client.Skew] returns it. A fencing token is not the
+// client's to change, and a request that was refused for it is not repeated.
+//
+// The reverse, a store whose versions are ahead of this node's clock, is no error of a
+// request: see [Client.Skew].
+type SkewError struct {
+	// Token is true when the fencing token was too far ahead, false when the
+	// request's own timestamp was.
+	Token bool
+	// Refused is the timestamp that was too far ahead: by more than a minute.
+	Refused hlc.Timestamp
+	// Local is what this node's clock showed when the refusal came, UTC.
+	Local time.Time
+	// Store is what the store's clock showed when it refused, UTC, in whole milliseconds.
+	// It is zero if the store did not tell.
+	Store time.Time
+
+	cause error
+}
+
+// Error says which clock is ahead of which, by how much, and what to do about it.
+func (e *SkewError) Error() string {
+	refused := time.UnixMilli(e.Refused.Wall).UTC()
+	if e.Token {
+		return fmt.Sprintf("the fencing token %v is %s, and %v ahead of this node's: "+
+			"synchronize the clocks of the store and of the node where the token came from: %v",
+			e.Refused, e.lead(refused, maxSkew), max(refused.Sub(e.Local), 0).Truncate(time.Millisecond), e.cause)
+	}
+	// What was refused may be ahead of this node's clock, or behind it.
+	least := max(maxSkew-refused.Sub(e.Local), 0)
+	return fmt.Sprintf("this node's clock, which reads %s, is %s: synchronize the clock of this node: %v",
+		e.Local.Format(time.RFC3339Nano), e.lead(e.Local, least), e.cause)
+}
+
+// lead says how far a moment is ahead of the store's clock, or how far at least if that
+// clock is not known.
+func (e *SkewError) lead(moment time.Time, least time.Duration) string {
+	if e.Store.IsZero() {
+		return fmt.Sprintf("more than %v ahead of the store's clock", least.Truncate(time.Second))
+	}
+	return fmt.Sprintf("%v ahead of the store's clock, which reads %s",
+		moment.Sub(e.Store).Truncate(time.Millisecond), e.Store.Format(time.RFC3339Nano))
+}
+
+// Unwrap returns the refusal.
+func (e *SkewError) Unwrap() error { return e.cause }
+
+// explainSkew adds to a refusal what this node knows of the clocks. store is what the
+// store's clock showed, or zero.
+func (c *Client) explainSkew(request Request, store hlc.Timestamp, err error) error {
+	skew := &SkewError{Local: c.now().UTC(), cause: err}
+	text := request.Timestamp
+	switch {
+	case errors.Is(err, ErrTimestampTooFarAhead):
+	case errors.Is(err, ErrFencingTokenTooFarAhead):
+		skew.Token, text = true, request.FencingToken
+	default:
+		return err
+	}
+	var unreadable error
+	if skew.Refused, unreadable = hlc.Parse(text); unreadable != nil {
+		return err // the store speaks of a timestamp that was not sent
+	}
+	if !store.IsZero() {
+		skew.Store = time.UnixMilli(store.Wall).UTC()
+	}
+	return skew
+}
+
+// adapt makes the client go by the store's clock, if err says that the store refused the
+// client's timestamp. It reports whether the request is worth repeating.
+func (c *Client) adapt(err error) bool {
+	var skew *SkewError
+	if !errors.As(err, &skew) || skew.Token {
+		return false
+	}
+	store := int64(-1)
+	if !skew.Store.IsZero() {
+		store = skew.Store.UnixMilli()
+	}
+	c.mu.Lock()
+	adapted := c.clock.adapt(skew.Refused, store, wallMillis(skew.Local))
+	before := c.ahead
+	if adapted && c.clock.offset != 0 {
+		c.ahead = skew
+	}
+	after := c.ahead
+	c.mu.Unlock()
+	if before == nil && after != nil {
+		c.logger.Warn("this node's clock is ahead of the store's; until it is not, requests go by the store's clock", "error", skew)
+	}
+	return adapted
+}
+
+// Skew returns nil while this node's clock and the store's agree, as far as the client has
+// seen.
+//
+// It returns an [*hlc.SkewError] while the latest version that this client has seen
+// is more than a minute ahead of this node's clock. Such a version is returned to callers
+// like any other, but does not move the client's own clock.
+//
+// It returns a [*SkewError], the latest refusal, while the client goes by the store's clock
+// because this node's is more than a minute ahead of it. That ends with the first version
+// that is no more than a minute behind this node's clock.
+//
+// The error says which clock is ahead, by how much, and what to do.
+func (c *Client) Skew() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.drift != nil:
+		return c.drift
+	case c.ahead != nil:
+		return c.ahead
+	}
+	return nil
+}
+
+// tick returns the timestamp of a request.
+func (c *Client) tick() (string, error) {
+	local := wallMillis(c.now()) // without the lock: it is the user's function
+	c.mu.Lock()
+	timestamp, err := c.clock.tick(local)
+	c.mu.Unlock()
+	if err != nil {
+		return "", err
+	}
+	return timestamp.String(), nil
+}
+
+// observe feeds a version to the client's clock. A version too far ahead is data like
+// any other; it only must not drag our clock along.
+func (c *Client) observe(version hlc.Timestamp) {
+	local := wallMillis(c.now()) // without the lock: it is the user's function
+	c.mu.Lock()
+	err := c.clock.observe(version, local)
+	drift := asDrift(err)
+	before, ahead := c.drift, c.ahead
+	c.drift = drift
+	if c.clock.offset == 0 {
+		c.ahead = nil
+	}
+	agree := drift == nil && before != nil || ahead != nil && c.ahead == nil
+	c.mu.Unlock()
+	switch {
+	case drift != nil && before == nil:
+		c.logger.Warn("the store's versions and this node's clock disagree", "error", drift)
+	case drift == nil && agree:
+		c.logger.Warn("the store's versions and this node's clock agree again")
+	case err != nil && drift == nil:
+		c.logger.Debug("a version does not move this node's clock", "error", err)
+	}
+}
+
+// wallMillis returns what a wall clock shows as timestamps count it.
+func wallMillis(now time.Time) int64 { return max(now.UnixMilli(), 0) }
+
+func asDrift(err error) *hlc.SkewError {
+	if err == nil {
+		return nil // as nearly always
+	}
+	var drift *hlc.SkewError
+	errors.As(err, &drift)
+	return drift
 }

@@ -107,75 +107,6 @@ func get(ctx context.Context, client *Client, keys ...string) map[string]chan ou
 	return outcomes
 }
 
-func TestNoMoreRequestsAreUnderWayThanTheBrokerTakes(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(2)
-		client := mustDialTo(t, b.pipeBroker, options)
-		outcomes := get(t.Context(), client, "k1", "k2", "k3", "k4")
-		first := b.received()
-		if len(first) != 2 {
-			t.Fatalf("%d requests came in; the Receive Maximum is 2", len(first))
-		}
-		if first[0].PacketID == first[1].PacketID {
-			t.Errorf("two requests have the packet id %d", first[0].PacketID)
-		}
-		// An answer does not count, an acknowledgement does.
-		_, _ = value(first[0], "v", 0).WriteTo(b.present())
-		if got := await.Receive(outcomes[keyOf(first[0])]); got.err != nil {
-			t.Errorf("the answered one: %v", got.err)
-		}
-		if got := b.received(); len(got) != 2 {
-			t.Errorf("after an answer %d requests came in", len(got))
-		}
-		b.acknowledge(first[0].PacketID, 0)
-		if got := b.received(); len(got) != 3 {
-			t.Errorf("after an acknowledgement %d requests came in", len(got))
-		}
-		b.acknowledge(first[1].PacketID, 0x97) // a bad one counts as well
-		if got := await.Receive(outcomes[keyOf(first[1])]); !errors.Is(got.err, ErrQuotaExceeded) || errors.Is(got.err, ErrOutcomeUnknown) {
-			t.Errorf("the refused one: %v", got.err)
-		}
-		if got := b.received(); len(got) != 4 {
-			t.Errorf("after both %d requests came in", len(got))
-		}
-		client.Close()
-		delete(outcomes, keyOf(first[0]))
-		delete(outcomes, keyOf(first[1]))
-		for key, c := range outcomes {
-			if got := await.Receive(c); !errors.Is(got.err, ErrOutcomeUnknown) {
-				t.Errorf("%s, which was sent: %v", key, got.err)
-			}
-		}
-	})
-}
-
-func TestARequestThatTheBrokersReceiveMaximumHoldsBackIsNotSentLater(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(1)
-		client := mustDialTo(t, b.pipeBroker, options)
-		first := get(t.Context(), client, "k1")["k1"]
-		request := b.received()[0]
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		got := await.Receive(get(ctx, client, "k2")["k2"])
-		if !errors.Is(got.err, ErrNotSent) || !errors.Is(got.err, context.DeadlineExceeded) || !strings.Contains(got.err.Error(), "Receive Maximum 1") {
-			t.Errorf("the one held back: %v", got.err)
-		}
-		b.acknowledge(request.PacketID, 0)
-		if got := b.received(); len(got) != 1 {
-			t.Errorf("it was sent after its caller had left: %v", got[1])
-		}
-		// Its place is free.
-		third := get(t.Context(), client, "k3")["k3"]
-		if got := b.received(); len(got) != 2 || keyOf(got[1]) != "k3" {
-			t.Errorf("%d requests came in", len(got))
-		}
-		client.Close()
-		await.Receive(first)
-		await.Receive(third)
-	})
-}
-
 func TestAnAcknowledgementOfNothingDoesNoHarm(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
 		b := newQuietBroker(1)
@@ -576,28 +507,6 @@ func TestInvariant44NothingIsKeptOfWhereAPacketLay(t *testing.T) {
 	if got := notifications[0]; got.Key != "k" || string(got.Payload) != "payload" || got.Timestamp != "1:2:s" {
 		t.Errorf("the notification: %+v", got)
 	}
-}
-
-func TestARequestThatTheReceiveMaximumHoldsBackGoesByTheNextConnection(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(1)
-		client := mustDialTo(t, b.pipeBroker, options)
-		outcomes := get(t.Context(), client, "k1", "k2")
-		first := keyOf(b.received()[0])
-		b.cut()
-		if got := await.Receive(outcomes[first]); !errors.Is(got.err, ErrOutcomeUnknown) {
-			t.Errorf("the one that was sent: %v", got.err)
-		}
-		time.Sleep(5 * time.Second) // it connects again
-		requests := b.received()
-		if len(requests) != 2 || keyOf(requests[1]) == first {
-			t.Fatalf("%d requests came in", len(requests))
-		}
-		_, _ = value(requests[1], "v", 0).WriteTo(b.present())
-		if got := await.Receive(outcomes[keyOf(requests[1])]); got.err != nil {
-			t.Errorf("the one that was held back: %v", got.err)
-		}
-	})
 }
 
 // Conn.RoundTrip promises it: who asked may use the memory for another request.

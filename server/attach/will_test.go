@@ -20,10 +20,10 @@ func TestABrokerPublishesOurWillAsAWholeRequest(t *testing.T) {
 	testsupport.Attach(t, broker.Address, attach.Options{})
 	monitor := testsupport.Connect(t, broker.Address, "monitor", nil)
 	through := testsupport.NewProxy(t, broker.Address)
-	_, bequest := testsupport.DialWithWill(t, through)
+	_, set := testsupport.DialWithWill(t, through)
 	monitor.Subscribe(testsupport.InvokeTopic)
 	through.Cut()
-	testsupport.MustBeLost(t, bequest.Lost())
+	testsupport.MustBeLost(t, set.Lost())
 	will := monitor.Next()
 	if got, want := string(will.Payload), string(testsupport.Command("VDEL", "k", "mine")); got != want {
 		t.Errorf("it asks for %q, want %q", got, want)
@@ -100,14 +100,14 @@ func TestOnABrokerOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
 	if _, err := client.Set(t.Context(), "k", []byte("mine"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	bequest, err := client.SetWill(t.Context(), "k", []byte("mine"))
+	set, err := client.SetWill(t.Context(), "k", []byte("mine"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := client.Close(); err != nil {
 		t.Error(err)
 	}
-	testsupport.MustBeLost(t, bequest.Lost())
+	testsupport.MustBeLost(t, set.Lost())
 	before := a.Stats().Requests
 	const looks = 10 // for the broker to have read the farewell before the last
 	for range looks {
@@ -124,13 +124,13 @@ func TestAWillThatComesLateDoesNotDeleteWhatIsThereNow(t *testing.T) {
 	a := testsupport.Attach(t, broker.Address, attach.Options{})
 	observer := testsupport.Dial(t, broker.Address, transport.Options{})
 	through := testsupport.NewProxy(t, broker.Address)
-	_, bequest := testsupport.DialWithWill(t, through)
+	_, set := testsupport.DialWithWill(t, through)
 	if _, err := observer.Set(t.Context(), "k", []byte("of the next"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	before := a.Stats().Requests
 	through.Cut()
-	testsupport.MustBeLost(t, bequest.Lost())
+	testsupport.MustBeLost(t, set.Lost())
 	testsupport.Eventually(t, "the Will has been answered", func() bool { return a.Stats().Requests > before })
 	testsupport.MustHold(t, observer, "k", "of the next")
 }
