@@ -8,32 +8,38 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/operr"
+	"github.com/tenurelock/tenure/internal/random"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// candidacy is what one attempt to hold the lease rests on.
-type candidacy struct {
-	value   string          // what will stand in the store; no other attempt has the same
-	lost    <-chan struct{} // closed when the connection drops, where that matters; else nil
-	bequest *transport.Will // what frees the lease then; nil if nothing does
-	// What was there when the latest request was about to leave: the identity of the store;
-	// replaced, which is closed when another store answers; and connection, which is closed
-	// when it is lost.
+// attempt is one attempt to hold a lease. A tenure keeps the attempt that it began with.
+type attempt struct {
+	lease  *Lease
+	value  string          // of the key; no other attempt has the same
+	lost   <-chan struct{} // closed when the connection drops, if the attempt ends with it; else nil
+	will   *transport.Will // deletes the key when the connection is lost; nil if nothing does
+	reason *waitReason     // notes what keeps the attempt from success; may be nil
+
+	// As they were when the latest request was about to leave: the identity of the store,
+	// a channel that is closed when another store answers, and one that is closed when the
+	// connection is lost.
 	store                string
 	replaced, connection <-chan struct{}
-	// mayHold: a request got no answer, so it may have set the key, or may yet. That a
-	// later request was refused says nothing of one that is still on its way.
+
+	// mayHold: a request got no answer, so it may have set the key, or may yet. A later
+	// request that was refused says nothing about one that is still under way.
 	mayHold bool
-	why     *obstacle // notes what keeps it from success; may be nil
 }
 
-// errReconnected: what an attempt rested on has gone with its connection.
-var errReconnected = fmt.Errorf("begin anew: %w", ErrConnectionLost)
+// errReconnected says that an attempt ended with its connection.
+var errReconnected = fmt.Errorf("the attempt ended: %w", ErrConnectionLost)
 
-// campaign makes attempts to acquire the lease, each a candidacy of its own, as long as
-// their connections are lost under them. What an attempt may hold when it is given up is
-// freed. why notes what keeps them from success; it may be nil.
-func (l *Lease) campaign(ctx context.Context, why *obstacle, attempt func(*candidacy) (*Tenure, error)) (*Tenure, error) {
+// acquire makes attempts to acquire the lease until one does not end with its connection.
+// It frees what an attempt that failed may hold. reason may be nil.
+func (l *Lease) acquire(ctx context.Context, reason *waitReason, try func(*attempt) (*Tenure, error)) (*Tenure, error) {
 	var left time.Time // until then the store may keep what an attempt left
 	orUnknown := func(err error) error {
 		if time.Now().Before(left) && !errors.Is(err, transport.ErrOutcomeUnknown) {
@@ -42,21 +48,21 @@ func (l *Lease) campaign(ctx context.Context, why *obstacle, attempt func(*candi
 		return err
 	}
 	for {
-		c, err := l.stand(ctx, why)
+		a, err := l.newAttempt(ctx, reason)
 		if err != nil {
 			return nil, orUnknown(err)
 		}
-		tenure, err := attempt(c)
+		tenure, err := try(a)
 		if tenure != nil {
-			return tenure, nil // to which the candidacy belongs now
+			return tenure, nil
 		}
-		c.withdraw()
+		a.closeWill()
 		again := errors.Is(err, errReconnected) && ctx.Err() == nil
-		if again && (!c.mayHold || l.free(ctx, c.value, transport.Binding{Store: c.store}, l.options.TTL) == nil) {
+		if again && (!a.mayHold || l.free(ctx, a.value, transport.Binding{Store: a.store}, l.options.TTL) == nil) {
 			continue
 		}
-		if c.mayHold {
-			l.abandon(c.value, transport.Binding{Store: c.store})
+		if a.mayHold {
+			l.abandon(a.value, transport.Binding{Store: a.store})
 			left = time.Now().Add(l.options.TTL)
 		}
 		if again && ctx.Err() == nil {
@@ -66,81 +72,136 @@ func (l *Lease) campaign(ctx context.Context, why *obstacle, attempt func(*candi
 	}
 }
 
-// stand begins a candidacy.
-func (l *Lease) stand(ctx context.Context, why *obstacle) (*candidacy, error) {
-	c := &candidacy{value: l.newValue(), why: why}
+func (l *Lease) newAttempt(ctx context.Context, reason *waitReason) (*attempt, error) {
+	var nonce [16]byte
+	_, _ = rand.Read(nonce[:]) // never fails, says its documentation
+	a := &attempt{lease: l, value: l.options.Holder + ":" + hex.EncodeToString(nonce[:]), reason: reason}
 	if !l.options.InstantFailover {
-		return c, nil
+		return a, nil
 	}
-	bequest, err := l.bequeath(ctx, c.value, why)
+	will, err := a.setWill(ctx)
 	var refused *transport.ConnectError
 	switch {
 	case err == nil:
 	case errors.Is(err, transport.ErrNoWill), errors.As(err, &refused):
 		l.options.Logger.Warn("there will be no instant failover; after a crash the TTL decides", "lease", l.name, "error", err)
-		return c, nil
+		return a, nil
 	default:
-		return c, err
+		return nil, err
 	}
-	// A broker that hears nothing for a while declares the connection dead. Were that
-	// before this end gives up, two would believe that they hold the lease.
-	if silence := bequest.Silence(); silence > 0 && silence < l.options.TTL {
-		bequest.Close()
+	// A broker declares a connection dead after some silence. If the holder gave up later
+	// than that, it and its successor would both believe that they hold the lease.
+	if silence := will.Silence(); silence > 0 && silence < l.options.TTL {
+		will.Close()
 		whole := (l.options.TTL + time.Second - 1) / time.Second
-		return c, fmt.Errorf("InstantFailover: the broker declares a silent connection dead after %v, and then frees a lease that its holder may believe in for TTL %v: "+
+		return nil, fmt.Errorf("InstantFailover: the broker declares a silent connection dead after %v, and then frees a lease that its holder may believe in for TTL %v: "+
 			"make the client's KeepAlive at least %v, or TTL at most %v", silence, l.options.TTL, (whole*2+2)/3*time.Second, silence)
 	}
-	c.bequest, c.lost = bequest, bequest.Lost()
-	return c, nil
+	a.will, a.lost = will, will.Lost()
+	return a, nil
 }
 
-// binding returns what ties the requests of this attempt to the store that is asked and,
-// where a Will would release what they acquire, to the connection that carries it.
-func (c *candidacy) binding() transport.Binding {
-	b := transport.Binding{Store: c.store}
-	if c.bequest != nil {
-		b.Connection = c.lost
+// setWill makes a connection whose loss deletes the key. If the broker takes longer than
+// RequestTimeout, the reason to wait is a request that was not sent.
+func (a *attempt) setWill(ctx context.Context) (will *transport.Will, err error) {
+	client := a.lease.client
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		will, err = client.SetWill(ctx, a.lease.name, []byte(a.value))
+		err = operr.Inner(err)
+	}()
+	timeout := time.NewTimer(a.lease.options.RequestTimeout)
+	defer timeout.Stop()
+	select {
+	case <-done:
+		return will, err
+	case <-timeout.C:
+	}
+	cause := client.Connection().Err
+	if cause == nil {
+		cause = errors.New("the broker accepts no connection with a Will yet")
+	}
+	a.reason.failed(fmt.Errorf("%w: %w", transport.ErrNotSent, cause))
+	<-done
+	return will, err
+}
+
+// closeWill lets the client set another Will. This one stays with the connection, and does
+// no harm: it deletes a value that never comes again.
+func (a *attempt) closeWill() {
+	if a.will != nil {
+		a.will.Close()
+	}
+}
+
+// binding returns what ties the requests of this attempt to the store that is asked and, if
+// a Will would delete what they set, to the connection of the Will.
+func (a *attempt) binding() transport.Binding {
+	b := transport.Binding{Store: a.store}
+	if a.will != nil {
+		b.Connection = a.lost
 	}
 	return b
 }
 
-// bequeath makes a connection with a last will. While it waits for the broker it counts,
-// after RequestTimeout, as a request that is not sent.
-func (l *Lease) bequeath(ctx context.Context, value string, why *obstacle) (bequest *transport.Will, err error) {
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		bequest, err = l.client.SetWill(ctx, l.name, []byte(value))
-	}()
-	patience := time.NewTimer(l.options.RequestTimeout)
-	defer patience.Stop()
-	select {
-	case <-ended:
-		return bequest, err
-	case <-patience.C:
+// try sets the key to the attempt's value unless another holder has it, and repeats that
+// while the outcome is unknown. Repeating is safe: to the store it is a renewal. If the
+// store refuses, version is the version of the other holder's value.
+func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestamp, err error) {
+	l := a.lease
+	backoff, replaced := l.options.retryBackoff(0), false
+	for {
+		if l.options.EndOnDisconnect && a.will == nil {
+			a.lost = l.client.Lost()
+		}
+		a.store, a.replaced = l.client.Store()
+		known := a.replaced != nil
+		a.connection = l.client.Unbroken()
+		sent := l.options.Clock()
+		version, err = l.set(ctx, a.value, a.binding())
+		switch {
+		case err == nil:
+			late := l.options.Clock()-sent > l.options.RequestTimeout
+			a.mayHold = true
+			if known && !late && !isClosed(a.lost) && !isClosed(a.replaced) {
+				tenure, err = a.begin(hlc.Token(version), sent)
+				return tenure, version, err
+			}
+			if a.will == nil || !isClosed(a.lost) {
+				// The process stood still, and little of the TTL is left; or the request
+				// went over another connection than the one to watch; or the store that
+				// granted it is gone; or it was the client's first request, and could not
+				// be bound to a store. Ask again, for a fresh deadline.
+				continue
+			}
+		case errors.Is(err, transport.ErrConditionFailed):
+			return nil, version, err
+		case errors.Is(err, transport.ErrOutcomeUnknown):
+			a.mayHold = true
+		}
+		if isRefusal(err) && !errors.Is(err, transport.ErrOtherStore) || isTerminal(err) || errors.Is(err, transport.ErrQuotaExceeded) {
+			break
+		}
+		if a.will != nil && isClosed(a.lost) {
+			return nil, version, errReconnected
+		}
+		if now, _ := l.client.Store(); errors.Is(err, transport.ErrOtherStore) && now != a.store && !replaced {
+			// The request was bound to the store before, and the attempt holds nothing
+			// there. The client knows the present store now, so the next request is bound
+			// to that.
+			replaced = true
+			continue
+		}
+		if ctx.Err() == nil {
+			l.options.Logger.Warn("an attempt to acquire failed and will be repeated", "lease", l.name, "error", err)
+			a.reason.failed(err)
+		}
+		if !sleep.For(ctx, backoff.next(random.Fraction())) {
+			break
+		}
 	}
-	cause := l.client.Connection().Err
-	if cause == nil {
-		cause = errors.New("the broker takes no connection with a last will yet")
-	}
-	why.met(fmt.Errorf("%w: %w", transport.ErrNotSent, cause))
-	<-ended
-	return bequest, err
-}
-
-// withdraw ends the use of the connection's last will, which does no harm after that:
-// the value it deletes never comes again.
-func (c *candidacy) withdraw() {
-	if c.bequest != nil {
-		c.bequest.Close()
-	}
-}
-
-// newValue returns what will stand in the store for one tenure.
-func (l *Lease) newValue() string {
-	var nonce [16]byte
-	_, _ = rand.Read(nonce[:]) // never fails, says its documentation
-	return l.options.Holder + ":" + hex.EncodeToString(nonce[:])
+	return nil, version, err
 }
 
 func isClosed(signal <-chan struct{}) bool {

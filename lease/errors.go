@@ -48,19 +48,22 @@ type HeldError struct {
 const unknownHolder = "another had it a moment ago, or the store has just started and grants no lease yet (its hold-off)"
 
 // Error names the lease and its holder.
-func (e *HeldError) Error() string {
+func (e *HeldError) Error() string { return fmt.Sprintf("lease: %q: %s", e.Lease, e.text()) }
+
+// text is Error without the name of the lease, for errors that have it.
+func (e *HeldError) text() string {
 	if !e.Holder.Held {
-		return fmt.Sprintf("lease: %q was not granted: %s", e.Lease, unknownHolder)
+		return "not granted: " + unknownHolder
 	}
-	return fmt.Sprintf("lease: %q is held by %q", e.Lease, e.Holder.Name)
+	return fmt.Sprintf("held by %q", e.Holder.Name)
 }
 
 // Is matches ErrHeld.
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 
-// inVain reports whether Acquire has nothing to wait for: the client is finished, or the
+// isPermanent reports whether Acquire has nothing to wait for: the client is finished, or the
 // program that made the request must change.
-func inVain(err error) bool {
+func isPermanent(err error) bool {
 	var rejected *transport.RejectedError
 	if isTerminal(err) || errors.As(err, &rejected) && errors.Is(rejected, transport.ErrPacketTooLarge) {
 		return true

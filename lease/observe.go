@@ -2,11 +2,11 @@ package lease
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/keywatch"
+	"github.com/tenurelock/tenure/internal/operr"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -88,7 +88,7 @@ func (o *observation) ask(ctx context.Context) bool {
 			return true
 		}
 		o.failure = class
-		return o.yield(o.known, fmt.Errorf("lease: observe %q: %w", l.name, err)) && !isTerminal(err)
+		return o.yield(o.known, operr.New("lease: observe", l.name, operr.Inner(err))) && !isTerminal(err)
 	}
 	o.backoff.reset()
 	o.next = o.asked.Add(l.options.TTL)

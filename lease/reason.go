@@ -8,72 +8,73 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// obstacle is why one Acquire still waits: the error of the latest request, and the holder
-// that the store last named. A nil obstacle belongs to TryAcquire and notes nothing.
-type obstacle struct {
-	lease  *Lease
-	cause  error  // of the latest request; nil if the store answered it
-	told   string // the class of the cause that Options.OnWaiting got last; "" for nil
-	held   bool   // another had the lease
-	holder Holder // not Held if it is not known
+// waitReason is why one Acquire still waits: the error of the latest request, and the last
+// known holder. A nil waitReason belongs to TryAcquire, and failed ignores it.
+type waitReason struct {
+	lease    *Lease
+	err      error  // of the latest request; nil if the store answered it
+	reported string // the class of the err that Options.OnWaiting got last; "" for nil
+	held     bool   // another holder has the lease
+	holder   Holder // not Held if it is not known
 }
 
-// met notes why a request failed, and reports whether that is news.
-func (o *obstacle) met(cause error) (news bool) {
-	if o == nil {
+// failed notes why a request failed, and returns whether that is another class of error than
+// before.
+func (r *waitReason) failed(err error) (changed bool) {
+	if r == nil {
 		return false
 	}
-	o.cause = cause
-	return o.tell(classOf(cause))
+	r.err = err
+	return r.report(classOf(err))
 }
 
-// gone notes that the store answered.
-func (o *obstacle) gone() {
-	o.cause = nil
-	o.tell("")
+// answered notes that the store answered.
+func (r *waitReason) answered() {
+	r.err = nil
+	r.report("")
 }
 
-func (o *obstacle) tell(class string) (news bool) {
-	if class == o.told {
+func (r *waitReason) report(class string) (changed bool) {
+	if class == r.reported {
 		return false
 	}
-	o.told = class
-	if o.lease.options.OnWaiting != nil {
-		o.lease.options.OnWaiting(o.cause)
+	r.reported = class
+	if r.lease.options.OnWaiting != nil {
+		r.lease.options.OnWaiting(r.err)
 	}
 	return true
 }
 
 // heard notes what the key holds.
-func (o *obstacle) heard(entry transport.Entry) {
-	o.held, o.holder = entry.Exists, o.lease.heard(entry)
+func (r *waitReason) heard(entry transport.Entry) {
+	r.held, r.holder = entry.Exists, r.lease.heard(entry)
 }
 
-// refused notes that another has the lease.
-func (o *obstacle) refused() {
-	if !o.held {
-		o.holder = Holder{} // the refusal does not name it
+// isHeld notes that the store refused because another holder has the lease.
+func (r *waitReason) isHeld() {
+	if !r.held {
+		r.holder = Holder{} // the refusal does not name it
 	}
-	o.held = true
-	o.gone()
+	r.held = true
+	r.answered()
 }
 
-// gaveUp returns the error of an Acquire whose ctx ended; err is how its last attempt ended.
-func (o *obstacle) gaveUp(ctx context.Context, err error) error {
-	g := &gaveUpError{cause: context.Cause(ctx), reason: o.cause, unknown: errors.Is(err, transport.ErrOutcomeUnknown)}
-	if o.held {
-		g.held = &HeldError{Lease: o.lease.name, Holder: o.holder}
+// gaveUp returns the error of an Acquire whose ctx ended. err is the error of its latest attempt.
+func (r *waitReason) gaveUp(ctx context.Context, err error) error {
+	g := &gaveUpError{cause: context.Cause(ctx), reason: r.err, unknown: errors.Is(err, transport.ErrOutcomeUnknown)}
+	if r.held {
+		g.held = &HeldError{Lease: r.lease.name, Holder: r.holder}
 	}
 	return g
 }
 
-// gaveUpError is the error of an Acquire whose context ended. It matches the cause of the
-// context, the error of the latest request, and ErrHeld if another had the lease.
+// gaveUpError is the error of an acquisition that its caller gave up. It matches the cause,
+// the error of the latest request, and ErrHeld if another holder had the lease.
 type gaveUpError struct {
 	cause   error      // of the end of the context
 	reason  error      // of the latest request; nil if the store answered it
 	held    *HeldError // nil if the lease was free by the latest answer
-	unknown bool       // whether the lease was acquired is not known
+	unknown bool       // it is not known whether the lease was acquired
 }
 
 func (g *gaveUpError) Error() string {
@@ -81,15 +82,13 @@ func (g *gaveUpError) Error() string {
 	if g.unknown {
 		text = transport.ErrOutcomeUnknown.Error() + ": " + text
 	}
-	if g.reason != nil {
+	if notGranted := (*HeldError)(nil); errors.As(g.reason, &notGranted) {
+		text += "; the latest request: " + notGranted.text()
+	} else if g.reason != nil {
 		text += fmt.Sprintf("; the latest request failed: %v", g.reason)
 	}
-	switch {
-	case g.held == nil:
-	case g.held.Holder.Held:
-		text += fmt.Sprintf("; when last heard of, it was held by %q", g.held.Holder.Name)
-	default:
-		text += "; when last heard of, it was not granted: " + unknownHolder
+	if g.held != nil {
+		text += "; when last heard of: " + g.held.text()
 	}
 	return text
 }
@@ -109,11 +108,11 @@ func (g *gaveUpError) Unwrap() []error {
 }
 
 // requestError is the error of one request within the error of an acquisition. It does not
-// match what is true of the request only: that the request timed out, or that its outcome
+// match what is true of the request alone: that the request timed out, or that its outcome
 // is unknown.
 type requestError struct {
 	error
-	unknown bool // whether the lease was acquired is not known
+	unknown bool // it is not known whether the lease was acquired
 }
 
 func (r *requestError) Is(target error) bool {

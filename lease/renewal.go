@@ -15,7 +15,7 @@ import (
 // client is closed.
 func (t *Tenure) maintain(client context.Context) {
 	defer close(t.idle)
-	defer t.withdraw()
+	defer t.closeWill()
 	key := keywatch.New(t.lease.client, t.lease.name, 0)
 	defer key.Close()
 	timer := time.NewTimer(t.lease.options.TTL)

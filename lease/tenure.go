@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/operr"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -16,8 +17,7 @@ import (
 // released or lost, ends exactly once, and never comes back. It is safe for
 // concurrent use. Only Bind and Release wait for the network.
 type Tenure struct {
-	lease *Lease
-	*candidacy
+	*attempt
 	token hlc.Token
 
 	ctx    context.Context // for the owner's work
@@ -40,18 +40,18 @@ type Tenure struct {
 }
 
 // begin starts a tenure that was acquired by a request sent at sent.
-func (l *Lease) begin(c *candidacy, token hlc.Token, sent time.Duration) (*Tenure, error) {
+func (a *attempt) begin(token hlc.Token, sent time.Duration) (*Tenure, error) {
+	l := a.lease
 	t := &Tenure{
-		lease:     l,
-		candidacy: c,
+		attempt:   a,
 		token:     token,
 		idle:      make(chan struct{}),
 		releasing: make(chan struct{}, 1),
 		schedule:  newSchedule(&l.options, sent, random.Fraction()),
 		sent:      sent,
 	}
-	if c.store == "" && !isClosed(c.connection) {
-		t.confirmed = map[*transport.Client]<-chan struct{}{l.client: c.connection}
+	if a.store == "" && !isClosed(a.connection) {
+		t.confirmed = map[*transport.Client]<-chan struct{}{l.client: a.connection}
 	}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	t.tokenCtx, t.cancelToken = context.WithCancelCause(context.Background())
@@ -92,7 +92,7 @@ func (t *Tenure) Err() error { return context.Cause(t.ctx) }
 // have had time to notice.
 func (t *Tenure) Token() (hlc.Token, error) {
 	if _, err := t.remaining(); err != nil {
-		return hlc.Token{}, fmt.Errorf("lease: token of %q: %w", t.lease.name, err)
+		return hlc.Token{}, operr.New("lease: token of", t.lease.name, err)
 	}
 	return t.token, nil
 }
@@ -293,7 +293,7 @@ func (t *Tenure) Release(ctx context.Context) error {
 	if left <= 0 {
 		return nil
 	}
-	if t.bequest != nil && isClosed(t.lost) {
+	if t.will != nil && isClosed(t.lost) {
 		// Nothing of a tenure that ends with its connection is sent over the next one.
 		return t.releaseError(fmt.Errorf("%w, and the broker releases the lease by the Will of that", ErrConnectionLost))
 	}
@@ -322,5 +322,5 @@ func (t *Tenure) leftAtStore() time.Duration {
 }
 
 func (t *Tenure) releaseError(err error) error {
-	return fmt.Errorf("lease: release %q: %w; it frees itself within %v", t.lease.name, err, t.leftAtStore())
+	return operr.New("lease: release", t.lease.name, fmt.Errorf("%w; it frees itself within %v", err, t.leftAtStore()))
 }

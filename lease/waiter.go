@@ -6,48 +6,49 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/keywatch"
+	"github.com/tenurelock/tenure/internal/operr"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// waiter decides when a process that wants a lease should try again.
+// waiter decides when an Acquire should try again.
 //
-// Notifications only wake it: a delete means "try now", a renewal "not before
-// another TTL". Beside them runs a timer towards the latest time at which the
-// lease can expire if its holder has died. Once the timer proved the
-// notifications wrong (it fired, and there had been a renewal that nobody told
-// of) the waiter looks every Jitter, until a notification comes again. So losing
-// all of them costs at most Jitter, and hearing them costs no polling.
+// Notifications only wake it: a deletion means "try now", a renewal "not before another
+// TTL". Beside them a timer runs to the latest time at which the lease can expire if its
+// holder has died. When the timer has fired and a try shows a renewal that no notification
+// reported, the waiter polls: it tries every Jitter, until a notification comes again. So a
+// loss of all notifications costs at most Jitter, and no request is spent on polling while
+// they arrive.
 //
-// With AcquireDelay "try" becomes: look with a GET, and if the lease is free, wait that
-// long for another to take it, then try. The look comes when a try would have
-// come, so AcquireDelay is added to every delay once, never more.
+// With AcquireDelay, "try" becomes: look with a GET, and if the lease is free, wait that
+// long for another waiter to take it, then try. The look comes when a try would have come,
+// so AcquireDelay is added to every delay once, never more.
 type waiter struct {
-	lease *Lease
-	why   *obstacle
-	key   *keywatch.Watch
-	timer *time.Timer
+	lease  *Lease
+	reason *waitReason
+	key    *keywatch.Watch
+	timer  *time.Timer
 
-	seen   hlc.Timestamp // the holder's latest version known
-	hinted bool          // a notification said that the lease is free
-	deaf   bool          // notifications are not to be relied on
-	rests  bool          // the timer runs towards a try that no notification may hasten
+	seen       hlc.Timestamp // the holder's latest version known
+	hinted     bool          // a notification said that the lease is free
+	polling    bool          // notifications are not to be relied on
+	backingOff bool          // the timer runs to a try that no notification may hasten
 }
 
-func (l *Lease) newWaiter(why *obstacle, seen hlc.Timestamp) (*waiter, error) {
+func (l *Lease) newWaiter(reason *waitReason, seen hlc.Timestamp) (*waiter, error) {
 	w := &waiter{
-		lease: l,
-		why:   why,
-		key:   keywatch.New(l.client, l.name, l.options.TTL), // the reason for a refusal may pass
-		timer: time.NewTimer(l.expiry()),
-		seen:  seen,
+		lease:  l,
+		reason: reason,
+		key:    keywatch.New(l.client, l.name, l.options.TTL), // the reason for a refusal may pass
+		timer:  time.NewTimer(l.expiry()),
+		seen:   seen,
 	}
 	if err := w.key.Start(); err != nil {
-		return nil, err
+		return nil, operr.Inner(err)
 	}
 	if l.options.AcquireDelay > 0 {
-		w.timer.Reset(1) // at once: nobody has asked the store yet
+		w.timer.Reset(1) // at once: the store has not been asked yet
 	}
 	return w, nil
 }
@@ -58,11 +59,11 @@ func (w *waiter) close() {
 }
 
 // expiry is the time to wait for a holder that may have renewed just now.
-func (l *Lease) expiry() time.Duration { return l.options.TTL + jitter(l.options.Jitter) }
+func (l *Lease) expiry() time.Duration { return l.options.TTL + random.Duration(l.options.Jitter) }
 
-// turn returns when it is time to try, and others had the chance to. The errors are
-// those of wait and delay.
-func (w *waiter) turn(ctx context.Context, lost <-chan struct{}) error {
+// untilTry returns when it is time to try and AcquireDelay has passed. The errors are those
+// of wait and delay.
+func (w *waiter) untilTry(ctx context.Context, lost <-chan struct{}) error {
 	for {
 		if err := w.wait(ctx, lost); err != nil {
 			return err
@@ -73,8 +74,8 @@ func (w *waiter) turn(ctx context.Context, lost <-chan struct{}) error {
 	}
 }
 
-// wait returns when it is time to try, with an error when ctx or the client
-// ended first, or lost was closed.
+// wait returns when it is time to try. It returns an error when ctx or the client ends
+// first, or lost is closed.
 func (w *waiter) wait(ctx context.Context, lost <-chan struct{}) error {
 	for {
 		select {
@@ -83,15 +84,11 @@ func (w *waiter) wait(ctx context.Context, lost <-chan struct{}) error {
 		case <-lost:
 			return errReconnected
 		case <-w.timer.C:
-			w.rests = false
+			w.backingOff = false
 			return nil
 		case change, open := <-w.key.Changes():
-			if open && change.Exists && change.Missed && w.deaf {
-				// It was read, so it is no sign that notifications arrive, and the renewal
-				// that it shows may be old: the next look is not to be put off.
-				w.seen = change.Version
-				w.why.heard(change.Entry)
-				continue
+			if open {
+				w.reason.heard(change.Entry)
 			}
 			tryIn := time.Duration(0)
 			switch {
@@ -99,40 +96,41 @@ func (w *waiter) wait(ctx context.Context, lost <-chan struct{}) error {
 				if err := w.key.Ended(); isTerminal(err) {
 					return err
 				}
-				// The store grants no watch: the timer must do.
-				w.deaf = true
-				tryIn = jitter(w.lease.options.Jitter)
-			case !change.Exists:
-				w.hinted, w.deaf = true, false
-				tryIn = jitter(min(w.lease.options.Jitter, releaseJitter))
-			default:
-				w.seen, w.hinted, w.deaf = change.Version, false, false
+				w.polling = true
+				tryIn = random.Duration(w.lease.options.Jitter)
+			case change.Exists && change.Missed && w.polling:
+				// It was read, so it is no sign that notifications arrive, and the renewal
+				// that it shows may be old: the next try is not put off.
+				w.seen = change.Version
+				continue
+			case change.Exists:
+				w.seen, w.hinted, w.polling = change.Version, false, false
 				tryIn = w.lease.expiry()
+			default:
+				w.hinted, w.polling = true, false
+				tryIn = random.Duration(min(w.lease.options.Jitter, releaseJitter))
 			}
-			if open {
-				w.why.heard(change.Entry)
-			}
-			if !w.rests {
+			if !w.backingOff {
 				w.timer.Reset(tryIn)
 			}
 		}
 	}
 }
 
-// rest makes the next try come after d, whatever notifications say: the store refuses,
-// and none tells when that is over.
-func (w *waiter) rest(d time.Duration) {
-	w.rests = true
+// backOff makes the next try come after d, whatever notifications say: the store refuses,
+// and does not notify when it would not refuse any more.
+func (w *waiter) backOff(d time.Duration) {
+	w.backingOff = true
 	w.timer.Reset(d)
 }
 
-// delay lets others have the lease first, and reports whether it is still for
-// the taking. The error is one for which waiting is in vain.
+// delay lets other waiters take the lease first, for AcquireDelay, and returns whether it is
+// still free. The error is one for which waiting is of no use.
 func (w *waiter) delay(ctx context.Context, lost <-chan struct{}) (free bool, err error) {
 	if w.lease.options.AcquireDelay == 0 {
 		return true, nil
 	}
-	if free, err := w.look(ctx); !free {
+	if free, err := w.isFree(ctx); !free {
 		return false, err
 	}
 	w.timer.Reset(w.lease.options.AcquireDelay)
@@ -145,20 +143,19 @@ func (w *waiter) delay(ctx context.Context, lost <-chan struct{}) (free bool, er
 		case <-w.timer.C:
 			return true, nil
 		case change, open := <-w.key.Changes():
-			if open {
-				w.why.heard(change.Entry)
-			}
-			switch {
-			case !open:
+			if !open {
 				if err := w.key.Ended(); isTerminal(err) {
 					return false, err
 				}
-				w.deaf = true
-			case change.Exists:
-				// Somebody took it, or the news is old or forged: then the wait
-				// goes on where it was.
-				w.hinted, w.deaf = true, false
-				if free, err := w.look(ctx); !free {
+				w.polling = true
+				continue
+			}
+			w.reason.heard(change.Entry)
+			if change.Exists {
+				// Another waiter took it; or the notification is old or forged, and then the
+				// delay goes on where it was.
+				w.hinted, w.polling = true, false
+				if free, err := w.isFree(ctx); !free {
 					return false, err
 				}
 			}
@@ -166,34 +163,33 @@ func (w *waiter) delay(ctx context.Context, lost <-chan struct{}) (free bool, er
 	}
 }
 
-// look reports whether the lease is free at this moment. If it is not, the timer
-// runs towards the next look.
-func (w *waiter) look(ctx context.Context) (free bool, err error) {
-	entry, err := w.ask(ctx)
+// isFree returns whether the lease is free at this moment. If it is not, the timer runs to
+// the next look.
+func (w *waiter) isFree(ctx context.Context) (bool, error) {
+	entry, err := w.read(ctx)
 	if err == nil && entry.Exists {
-		w.refused(entry.Version)
+		w.held(entry.Version)
 	}
 	return err == nil && !entry.Exists, err
 }
 
-// ask asks who holds the lease, and repeats that while there is no answer, until
-// ctx ends.
-func (w *waiter) ask(ctx context.Context) (transport.Entry, error) {
+// read reads the key, and repeats that while there is no answer, until ctx ends.
+func (w *waiter) read(ctx context.Context) (transport.Entry, error) {
 	l, backoff := w.lease, w.lease.options.retryBackoff(0)
 	for {
 		entry, err := l.get(ctx, l.client, transport.Binding{})
 		switch {
 		case err == nil:
-			w.why.heard(entry)
+			w.reason.heard(entry)
 			if entry.Exists { // else a try may still be refused
-				w.why.gone()
+				w.reason.answered()
 			}
 			return entry, nil
 		case isRefusal(err), isTerminal(err):
 			return entry, err
 		case ctx.Err() == nil:
 			l.options.Logger.Warn("a look at the lease failed and will be repeated", "lease", l.name, "error", err)
-			w.why.met(err)
+			w.reason.failed(err)
 		}
 		if !sleep.For(ctx, backoff.next(random.Fraction())) {
 			// Not err: an unknown outcome of a GET leaves nothing behind.
@@ -202,18 +198,17 @@ func (w *waiter) ask(ctx context.Context) (transport.Entry, error) {
 	}
 }
 
-// refused takes note of a try that failed: version is the holder's.
-func (w *waiter) refused(version hlc.Timestamp) {
+// held takes note that another holder has the lease. version is the version of its value.
+func (w *waiter) held(version hlc.Timestamp) {
 	if !w.hinted && version != w.seen {
-		w.deaf = true
+		w.polling = true
 	}
-	w.seen, w.hinted, w.rests = version, false, false
+	w.seen, w.hinted, w.backingOff = version, false, false
 	_ = w.key.Start() // if the client is closed, the next request says so
-	if w.deaf {
-		w.timer.Reset(w.lease.options.Jitter/2 + jitter(w.lease.options.Jitter/2))
+	if w.polling {
+		half := w.lease.options.Jitter / 2
+		w.timer.Reset(half + random.Duration(half))
 	} else {
 		w.timer.Reset(w.lease.expiry())
 	}
 }
-
-func jitter(limit time.Duration) time.Duration { return random.Duration(limit) }

@@ -1,0 +1,121 @@
+package lease
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/operr"
+	"github.com/tenurelock/tenure/internal/random"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// TryAcquire acquires the lease if it is free. If it is held, the error is a *HeldError with
+// the holder. A tenure of this process counts too: each tenure is a holder of its own.
+//
+// A request without an answer is repeated until ctx ends, with the same effect as if it had
+// been sent once. If ctx ends first, the error matches transport.ErrOutcomeUnknown, and the
+// client tries in the background to free what may have been acquired.
+func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
+	if l.options.InstantFailover { // spare the client a new connection that would be of no use
+		if holder, err := l.Holder(ctx); err == nil && holder.Held {
+			return nil, &HeldError{Lease: l.name, Holder: holder}
+		}
+	}
+	tenure, err := l.acquire(ctx, nil, func(a *attempt) (*Tenure, error) {
+		tenure, _, err := a.try(ctx)
+		return tenure, err
+	})
+	if !errors.Is(err, transport.ErrConditionFailed) {
+		return tenure, l.acquireError(err)
+	}
+	entry, unread := l.client.Get(ctx, l.name)
+	held := &HeldError{Lease: l.name} // also if the holder cannot be read
+	if unread == nil {
+		held.Holder = l.heard(entry)
+	}
+	if errors.Is(err, transport.ErrOutcomeUnknown) {
+		return nil, l.acquireError(&gaveUpError{cause: transport.ErrOutcomeUnknown, held: held})
+	}
+	return nil, held
+}
+
+// Acquire waits until the lease is free and acquires it. It also waits while something else
+// keeps it from acquiring that can pass: no connection, a store that does not answer, a
+// refusal (transport.ErrNotAuthorized, ErrQuotaExceeded, a clock that is wrong, …).
+// Options.OnWaiting gets such a reason. Like TryAcquire, it frees what it may have acquired
+// when it fails.
+//
+// It returns when it holds the lease, when ctx ends, or when waiting is of no use: the
+// client is closed or was taken over (transport.ErrClosed, ErrSessionTakenOver), or the
+// program must change. The program must change if the request is too large or makes no
+// sense to the store (transport.ErrPacketTooLarge, ErrSyntax, ErrUnknownCommand,
+// ErrWrongNumberOfArguments, ErrKeyLengthZero, ErrMissingTimestamp, ErrMalformedTimestamp,
+// ErrLockRule), or if InstantFailover is not possible (transport.ErrWillInUse, or a
+// keep-alive that does not fit the TTL).
+//
+// If ctx ends first, the error matches the cause of ctx. It matches ErrHeld too, with the
+// last known holder in a *HeldError, if the store last said that another holds the lease.
+// It says why the latest request failed, and matches the sentinel of a refusal. It matches
+// transport.ErrOutcomeUnknown if the lease may have been acquired.
+func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
+	var w *waiter
+	defer func() {
+		if w != nil {
+			w.close()
+		}
+	}()
+	reason := &waitReason{lease: l}
+	backoff := l.options.retryBackoff(l.options.Jitter) // after refusals
+	tenure, err := l.acquire(ctx, reason, func(a *attempt) (*Tenure, error) {
+		if w == nil && l.options.AcquireDelay > 0 {
+			var err error
+			if w, err = l.newWaiter(reason, hlc.Timestamp{}); err != nil {
+				return nil, err
+			}
+		}
+		for wait := l.options.AcquireDelay > 0; ; wait = true {
+			var tenure *Tenure
+			var version hlc.Timestamp
+			var err error
+			if wait {
+				err = w.untilTry(ctx, a.lost)
+			}
+			if err == nil {
+				tenure, version, err = a.try(ctx)
+			}
+			held := errors.Is(err, transport.ErrConditionFailed)
+			if err == nil || !held && (ctx.Err() != nil || errors.Is(err, errReconnected) || isPermanent(err)) {
+				return tenure, err
+			}
+			switch {
+			case held && version.IsZero(): // no version, so no holder: the store is in its hold-off
+				reason.failed(&HeldError{Lease: l.name})
+			case held:
+				reason.isHeld()
+				backoff.reset()
+			case reason.failed(err):
+				l.options.Logger.Warn("the lease cannot be acquired for now", "lease", l.name, "error", err)
+			}
+			if w == nil {
+				if w, err = l.newWaiter(reason, version); err != nil {
+					return nil, err
+				}
+			}
+			if held {
+				w.polling = w.polling || version.IsZero() // the store does not notify when its hold-off ends
+				w.held(version)
+			} else {
+				w.backOff(backoff.next(random.Fraction()))
+			}
+		}
+	})
+	if err != nil && ctx.Err() != nil && !isPermanent(err) {
+		err = reason.gaveUp(ctx, err)
+	}
+	return tenure, l.acquireError(err)
+}
+
+func (l *Lease) acquireError(err error) error {
+	return operr.New("lease: acquire", l.name, err)
+}
