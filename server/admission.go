@@ -26,8 +26,8 @@ func (s *Server) authenticate(cl *mqtt.Client, conn *connection, pk packets.Pack
 		credentials.User = "" // nobody has checked it
 	}
 	if s.options.Authenticator != nil {
-		why, err := s.check(conn.visitor, credentials)
-		if why == RefusedCrowd {
+		why, err := s.check(conn.pendingAuth, credentials)
+		if why == RefusedUnauthenticated {
 			return who, err // it is closed, and counted by the listener
 		}
 		if err != nil {
@@ -38,23 +38,23 @@ func (s *Server) authenticate(cl *mqtt.Client, conn *connection, pk packets.Pack
 			return who, s.refuse(cl, why, code, "user", logs.Name(credentials.User), "error", logs.Error(err))
 		}
 	}
-	if !conn.visitor.leave() {
+	if !conn.pendingAuth.done() {
 		return who, net.ErrClosed // for a newer one; the listener counts it
 	}
-	conn.admitted = true
+	conn.authenticated = true
 	return access.Identity{Client: cl.ID, User: credentials.User}, nil
 }
 
 // check asks the Authenticator. It is asked for a few clients at once, whatever it does:
 // the processors are there for clients that are connected.
-func (s *Server) check(v *visitor, credentials access.Credentials) (Refused, error) {
+func (s *Server) check(v *pendingAuth, credentials access.Credentials) (RefusalReason, error) {
 	if quick, ok := s.options.Authenticator.(access.QuickAuthenticator); ok {
 		if known, err := quick.AuthenticateQuickly(credentials); known {
 			return RefusedCredentials, err
 		}
 	}
-	if !v.hold() {
-		return RefusedCrowd, errDoor
+	if !v.protect() {
+		return RefusedUnauthenticated, errUnauthenticated
 	}
 	release, err := s.checks.Acquire(v.ctx, v.source)
 	switch {
@@ -76,14 +76,14 @@ func (s *Server) check(v *visitor, credentials access.Credentials) (Refused, err
 
 // refuse tells a client that it is not admitted, counts that, and returns the code. Its
 // connection ends either way.
-func (s *Server) refuse(cl *mqtt.Client, why Refused, code packets.Code, attributes ...any) error {
+func (s *Server) refuse(cl *mqtt.Client, why RefusalReason, code packets.Code, attributes ...any) error {
 	s.countRefused(why)
 	s.refusals.Log(append([]any{"client", logs.Name(cl.ID), "remote", cl.Net.Remote}, attributes...)...)
 	answer := code
 	if cl.Properties.ProtocolVersion < 5 {
 		answer = oldRefusal(code)
 	}
-	_ = s.broker.SendConnack(cl, answer, false, nil)
+	_ = s.mochi.SendConnack(cl, answer, false, nil)
 	return code
 }
 
@@ -100,17 +100,17 @@ func oldRefusal(code packets.Code) packets.Code {
 
 // takeName waits until the client id of a connection is not that of another one which is
 // being established. It tells a client that waits in vain.
-func (s *Server) takeName(who access.Identity, cl *mqtt.Client, conn *connection) error {
+func (s *Server) lockClientID(who access.Identity, cl *mqtt.Client, conn *connection) error {
 	if refused := s.checkUser(who); refused != nil { // before it waits: it would in vain
 		return s.refuse(cl, RefusedRules, *refused, "user", logs.Name(who.User), "reason", logs.Text(refused.Reason))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.names.patience)
+	ctx, cancel := context.WithTimeout(context.Background(), s.clientIDs.timeout)
 	defer cancel()
-	conn.wait(cancel)
-	release, err := s.names.take(ctx, cl.ID, who.User)
+	conn.waitForID(cancel)
+	release, err := s.clientIDs.lock(ctx, cl.ID, who.User)
 	switch {
 	case err == nil:
-		conn.hold(release)
+		conn.idLocked(release)
 		return nil
 	case conn.closed.Load():
 		return net.ErrClosed
@@ -120,7 +120,7 @@ func (s *Server) takeName(who access.Identity, cl *mqtt.Client, conn *connection
 
 // checkUser refuses a client whose id is that of another user's.
 func (s *Server) checkUser(who access.Identity) *packets.Code {
-	if existing, known := s.broker.Clients.Get(who.Client); known && userOf(existing) != who.User {
+	if existing, known := s.mochi.Clients.Get(who.Client); known && userOf(existing) != who.User {
 		// Its session, and what is published for it, are another's.
 		return refusal(packets.ErrNotAuthorized, "this client id is in use by another user")
 	}
@@ -133,11 +133,11 @@ func (s *Server) admit(who access.Identity, cl *mqtt.Client, conn *connection, p
 	if refused := s.checkUser(who); refused != nil {
 		return refused
 	}
-	if !s.names.claim(cl.ID, s.hasSession) {
+	if !s.clientIDs.claim(cl.ID, s.hasSession) {
 		return refusal(packets.ErrClientIdentifierNotValid, "another client, connected or with a session that is kept, has an id of which this one is the upper-case hex, or the reverse: "+
 			"both would own the same topics below clients/; choose another client id, or end that session")
 	}
-	if !s.hasSession(cl.ID) && s.broker.Clients.Len() >= s.options.MaxClients {
+	if !s.hasSession(cl.ID) && s.mochi.Clients.Len() >= s.options.MaxClients {
 		return refusal(packets.ErrQuotaExceeded, fmt.Sprintf("the server has its %d clients, connected or with a session that is kept; Options.MaxClients, --max-clients or --max-memory allows more", s.options.MaxClients))
 	}
 	if refused := s.admitWill(who, cl, conn, pk); refused != nil {
@@ -150,7 +150,7 @@ func (s *Server) admit(who access.Identity, cl *mqtt.Client, conn *connection, p
 // admitWill decides about the Will in a CONNECT, if there is one.
 func (s *Server) admitWill(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
 	if pk.Connect.WillFlag && pk.Connect.WillTopic == protocol.InvokeTopic {
-		return s.keepWill(who, cl, conn, pk)
+		return s.setWillRequest(who, cl, conn, pk)
 	}
 	if pk.Connect.WillFlag && !s.mayLeaveWill(who, pk.Connect.WillTopic) {
 		// By the time the Will is due, there is no client that could be told.
@@ -163,7 +163,7 @@ func (s *Server) admitWill(who access.Identity, cl *mqtt.Client, conn *connectio
 		return refusal(packets.ErrNotAuthorized, notRetained)
 	}
 	if pk.Connect.WillFlag {
-		s.keepTestament(who, cl, conn, pk)
+		s.setOrdinaryWill(who, cl, conn, pk)
 	}
 	return nil
 }

@@ -25,36 +25,36 @@ import (
 // as a net.Conn, and its hooks find it in the client again.
 type connection struct {
 	net.Conn
-	gate    *gate.Gate // checks what the client sends; the reading goroutine's
-	input   io.Reader  // of Conn: what the gate lets through and inbound leaves
-	inbound *inbound
-	outbox  *outbox
-	arrives *quota          // of all connections; nil: no limit
-	arrived int64           // of it; the reading goroutine's
-	place   *turns.Place    // of the reading goroutine
-	news    *turns.Place    // of the goroutine that writes what waits
-	session *pubsub.Session // set when it is established, before anything can be sent
+	gate         *gate.Gate // checks what the client sends; the reading goroutine's
+	input        io.Reader  // of Conn: what the gate lets through and inbound leaves
+	inbound      *inbound
+	outbox       *outbox
+	incoming     *quota          // of all connections; nil: no limit
+	incomingUsed int64           // of it; the reading goroutine's
+	readTurn     *turns.Place    // of the reading goroutine
+	writeTurn    *turns.Place    // of the goroutine that writes what waits
+	session      *pubsub.Session // set when it is established, before anything can be sent
 
-	watched       string        // the key of the latest notification; of the goroutine that writes what waits
-	notifyTopic   string        // the topic of its notifications; likewise
-	notifications []*news       // that are written now; of the goroutine that writes what waits
-	over          chan struct{} // closed when the broker has forgotten the connection
+	watched       string                // the key of the latest notification; of the goroutine that writes what waits
+	notifyTopic   string                // the topic of its notifications; likewise
+	notifications []*sharedNotification // that are written now; of the goroutine that writes what waits
+	over          chan struct{}         // closed when the broker has forgotten the connection
 
-	visitor      *visitor                  // until it has authenticated; set before anything else happens
-	admitted     bool                      // it has authenticated; the reading goroutine's
-	identity     access.Identity           // set at CONNECT, before anything else happens
-	will         *request                  // the request to apply when the connection ends, if any; the reading goroutine's
-	testament    *testament                // the ordinary Will, if any; the reading goroutine's
-	receive      uint16                    // the client's Receive Maximum; the reading goroutine's
-	reserved     string                    // the response topic of the latest request; the reading goroutine's
-	lastByte     byte                      // that the broker read; the reading goroutine's
-	fault        error                     // what the client sent, if that is why the server ends the connection; the reading goroutine's
-	patience     time.Duration             // how long the client may be silent; the reading goroutine's
-	shortened    bool                      // the client asked for a longer session; the reading goroutine's
-	sessionEnded atomic.Bool               // with the connection
-	disconnected atomic.Bool               // the broker said so
-	succeeded    atomic.Bool               // the next connection of the client waits for the end of this one
-	farewell     atomic.Pointer[time.Time] // by when the last words must be out, once they are due
+	pendingAuth    *pendingAuth              // until it has authenticated; set before anything else happens
+	authenticated  bool                      // it has authenticated; the reading goroutine's
+	identity       access.Identity           // set at CONNECT, before anything else happens
+	will           *request                  // the request to apply when the connection ends, if any; the reading goroutine's
+	ordinaryWill   *ordinaryWill             // the ordinary Will, if any; the reading goroutine's
+	receiveMaximum uint16                    // the client's Receive Maximum; the reading goroutine's
+	reserved       string                    // the response topic of the latest request; the reading goroutine's
+	lastByte       byte                      // that the broker read; the reading goroutine's
+	fault          error                     // what the client sent, if that is why the server ends the connection; the reading goroutine's
+	silenceAllowed time.Duration             // how long the client may be silent; the reading goroutine's
+	shortened      bool                      // the client asked for a longer session; the reading goroutine's
+	sessionEnded   atomic.Bool               // with the connection
+	disconnected   atomic.Bool               // the broker said so
+	replaced       atomic.Bool               // the next connection of the client waits for the end of this one
+	farewell       atomic.Pointer[time.Time] // by when the last words must be out, once they are due
 
 	stuck  atomic.Bool // a write took too long
 	closed atomic.Bool
@@ -68,25 +68,25 @@ type connection struct {
 	holding sync.Mutex
 	held    []byte // to be written first
 
-	mu      sync.Mutex
-	giveUp  func() // ends the wait for the client id, if any
-	release func() // gives back the client id, while the connection has taken it
-	forget  func() // undoes what the server noted of the connection, if anything
+	mu         sync.Mutex
+	cancelWait func() // ends the wait for the client id, if any
+	unlock     func() // gives back the client id, while the connection has taken it
+	cleanUp    func() // undoes what the server noted of the connection, if anything
 }
 
 // newConnection returns a connection of a server. A packet of more than
 // Options.MaxPacketSize bytes ends it.
-func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing *quota, post *post) *connection {
+func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing *quota, post *writeLimiter) *connection {
 	most := int(min(options.MaxPacketSize, math.MaxInt32)) // MQTT's own limit is lower
 	limits := gate.DefaultLimits()
 	limits.FirstPacket = min(limits.FirstPacket, most)
 	c := &connection{
-		Conn:   socket,
-		gate:   gate.New(gate.FromClient, limits),
-		outbox: newOutbox(options.Limits.OutgoingBytes, outgoing, post),
-		place:  all.NewPlace(),
-		news:   all.NewPlace(),
-		over:   make(chan struct{}),
+		Conn:      socket,
+		gate:      gate.New(gate.FromClient, limits),
+		outbox:    newOutbox(options.Limits.OutgoingBytes, outgoing, post),
+		readTurn:  all.NewPlace(),
+		writeTurn: all.NewPlace(),
+		over:      make(chan struct{}),
 	}
 	c.inbound = &inbound{conn: c, publish: c.gate.Publish()}
 	c.input = frame.NewFilter(socket, frame.FilterOptions{
@@ -95,7 +95,7 @@ func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing
 		Check: c.check,
 		Take:  c.inbound.take,
 		Pause: c.inbound.pause,
-		Room:  c.makeRoom,
+		Room:  c.reserveIncoming,
 	})
 	return c
 }
@@ -103,7 +103,7 @@ func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing
 // check is the gate's, in a turn: to look through a large packet takes as long as to handle
 // some hundred small ones. The turn ends in pause.
 func (c *connection) check(packet []byte) error {
-	c.place.Begin()
+	c.readTurn.Begin()
 	return c.gate.Check(packet)
 }
 
@@ -111,16 +111,16 @@ var errNoRoom = wire.Refuse(packets.ErrQuotaExceeded.Code, "large packets take u
 
 // makeRoom takes room for a large packet that arrives, or gives it back. Like outgoing
 // messages, those of one client may have no more than is left for all others.
-func (c *connection) makeRoom(bytes int) error {
+func (c *connection) reserveIncoming(bytes int) error {
 	more := int64(bytes)
-	if c.arrives == nil {
+	if c.incoming == nil {
 		return nil
 	}
-	if more > 0 && c.arrived+more > c.arrives.limit-c.arrives.used.Load() {
+	if more > 0 && c.incomingUsed+more > c.incoming.limit-c.incoming.used.Load() {
 		return errNoRoom
 	}
-	c.arrived += more
-	c.arrives.used.Add(more)
+	c.incomingUsed += more
+	c.incoming.used.Add(more)
 	return nil
 }
 
@@ -188,9 +188,9 @@ func (c *connection) abort() {
 // end ends the waits of a connection that is closed.
 func (c *connection) end() {
 	c.closed.Store(true)
-	c.visitor.end()
+	c.pendingAuth.cancelWait()
 	c.mu.Lock()
-	giveUp := c.giveUp
+	giveUp := c.cancelWait
 	c.mu.Unlock()
 	if giveUp != nil {
 		giveUp()
@@ -200,17 +200,17 @@ func (c *connection) end() {
 // SetDeadline limits reads only: the broker calls it with one and a half keep-alives
 // whenever it has read a packet. For writes see Write.
 func (c *connection) SetDeadline(t time.Time) error {
-	c.patience = 0
+	c.silenceAllowed = 0
 	if !t.IsZero() {
-		c.patience = time.Until(t)
+		c.silenceAllowed = time.Until(t)
 	}
 	return c.Conn.SetReadDeadline(t)
 }
 
 // extendDeadline is for packets that the broker does not read.
 func (c *connection) extendDeadline() {
-	if c.patience > 0 {
-		_ = c.Conn.SetReadDeadline(time.Now().Add(c.patience)) // fails on a closed connection, as the read will
+	if c.silenceAllowed > 0 {
+		_ = c.Conn.SetReadDeadline(time.Now().Add(c.silenceAllowed)) // fails on a closed connection, as the read will
 	}
 }
 
@@ -295,9 +295,9 @@ func (c *connection) write(p []byte) (int, error) {
 }
 
 // wait notes how to end the wait for the client id, or ends it if the connection is closed.
-func (c *connection) wait(giveUp func()) {
+func (c *connection) waitForID(giveUp func()) {
 	c.mu.Lock()
-	c.giveUp = giveUp
+	c.cancelWait = giveUp
 	c.mu.Unlock()
 	if c.closed.Load() {
 		giveUp()
@@ -305,24 +305,24 @@ func (c *connection) wait(giveUp func()) {
 }
 
 // hold notes that the connection has taken its client id, and waits no more.
-func (c *connection) hold(release func()) {
+func (c *connection) idLocked(release func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.release, c.giveUp = release, nil
+	c.unlock, c.cancelWait = release, nil
 }
 
 // establish notes what to do when the connection is over.
-func (c *connection) establish(forget func()) {
+func (c *connection) onOver(forget func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.forget = forget
+	c.cleanUp = forget
 }
 
 // letGo gives the client id back, if the connection has taken it.
-func (c *connection) letGo() {
+func (c *connection) unlockID() {
 	c.mu.Lock()
-	release := c.release
-	c.release = nil
+	release := c.unlock
+	c.unlock = nil
 	c.mu.Unlock()
 	if release != nil {
 		release()
@@ -333,13 +333,13 @@ func (c *connection) letGo() {
 // had come.
 func (c *connection) finish() {
 	c.mu.Lock()
-	forget := c.forget
+	forget := c.cleanUp
 	c.mu.Unlock()
 	if forget != nil {
 		forget()
 	}
-	c.letGo()                       // not before: the next of the name must not be forgotten
-	_ = c.makeRoom(-int(c.arrived)) // nothing is read any more
+	c.unlockID()                                // not before: the next of the name must not be forgotten
+	_ = c.reserveIncoming(-int(c.incomingUsed)) // nothing is read any more
 	c.outbox.close()
 	close(c.over)
 }

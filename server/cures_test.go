@@ -873,7 +873,7 @@ func TestASessionThatRanOutLeavesNoSubscriptions(t *testing.T) {
 	if _, subscribed := session.Matches("factory/news"); !subscribed {
 		t.Error("the subscription is gone while the session is kept")
 	}
-	testsupport.Eventually(t, "the session runs out", func() bool { return s.Broker().Clients.Len() == 0 })
+	testsupport.Eventually(t, "the session runs out", func() bool { return s.Mochi().Clients.Len() == 0 })
 	if left := s.Usage(); left.Subscriptions > 0 || left.Sessions > 0 {
 		t.Errorf("left are %+v", left)
 	}
@@ -893,7 +893,7 @@ func TestAClientThatIsGoneBeforeItsCONNACKIsForgotten(t *testing.T) {
 		time.Sleep(10 * time.Millisecond) // where the reset comes too late nothing is tested, and nothing fails
 		turnstile.open <- struct{}{}
 		testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
-		if left := s.Broker().Clients.Len(); left > 0 {
+		if left := s.Mochi().Clients.Len(); left > 0 {
 			t.Fatalf("%d clients are left of %d that connected and went", left, i+1)
 		}
 	}
@@ -932,7 +932,7 @@ func TestASessionSurvivesAConnectionThatIsGoneBeforeItsCONNACK(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			turnstile.open <- struct{}{}
 			testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
-			if clients, left := s.Broker().Clients.Len(), subscribers(); clients != 1 || left != 1 {
+			if clients, left := s.Mochi().Clients.Len(), subscribers(); clients != 1 || left != 1 {
 				t.Errorf("%d clients with %d subscriptions are left of one session", clients, left)
 			}
 		})

@@ -10,11 +10,11 @@ import (
 
 func TestACrowdThatArrivesTogetherIsAcceptedInPortions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDoor(2, 0)
+		d := newAuthLimiter(2, 0)
 		here := netip.MustParsePrefix("127.0.0.1/32")
-		arrive := func() *visitor {
+		arrive := func() *pendingAuth {
 			t.Helper()
-			v, oldest, err := d.arrive(here, func() {})
+			v, oldest, err := d.add(here, func() {})
 			if oldest != nil || err != nil {
 				t.Fatalf("%v is dropped, %v", oldest, err)
 			}
@@ -29,21 +29,21 @@ func TestACrowdThatArrivesTogetherIsAcceptedInPortions(t *testing.T) {
 		if wait := d.wait(); wait != arrivalGrace*3/4 {
 			t.Errorf("the next waits %v for the first to have its time", wait)
 		}
-		first.leave()
+		first.done()
 		if wait := d.wait(); wait != 0 {
 			t.Errorf("after one has left the next waits %v", wait)
 		}
-		arrive().hold()
+		arrive().protect()
 		if wait := d.wait(); wait != arrivalGrace {
 			t.Errorf("the next waits %v for the second", wait)
 		}
 		time.Sleep(arrivalGrace)
-		third, oldest, err := d.arrive(here, func() {})
+		third, oldest, err := d.add(here, func() {})
 		if d.total != 2 || oldest != second || err != nil {
 			t.Errorf("%d are there; %v is dropped, %v", d.total, oldest, err)
 		}
-		third.hold()
-		if _, oldest, err := d.arrive(here, func() {}); oldest != nil || err == nil {
+		third.protect()
+		if _, oldest, err := d.add(here, func() {}); oldest != nil || err == nil {
 			t.Errorf("where all have sent a CONNECT %v is dropped, %v", oldest, err)
 		}
 		time.Sleep(authenticationTimeout)
@@ -51,7 +51,7 @@ func TestACrowdThatArrivesTogetherIsAcceptedInPortions(t *testing.T) {
 		if third.ctx.Err() == nil {
 			t.Error("its time is not over")
 		}
-		if !third.leave() || third.leave() || second.leave() {
+		if !third.done() || third.done() || second.done() {
 			t.Error("leaving reports something else than what happened")
 		}
 	})
@@ -82,9 +82,9 @@ func TestAnAddressHasABoundOfItsOwnUnlessItIsThisMachine(t *testing.T) {
 		{32, 0, 32, 32},
 		{256, 5, 5, 5},
 	} {
-		d := newDoor(test.most, test.mostOf)
-		if d.bound(here) != test.here || d.bound(there) != test.there {
-			t.Errorf("%+v: %d here, %d there", test, d.bound(here), d.bound(there))
+		d := newAuthLimiter(test.most, test.mostOf)
+		if d.limitOf(here) != test.here || d.limitOf(there) != test.there {
+			t.Errorf("%+v: %d here, %d there", test, d.limitOf(here), d.limitOf(there))
 		}
 	}
 }

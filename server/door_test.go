@@ -139,7 +139,7 @@ func TestPasswordsAreComparedAFewAtATimeAndWhatIsKnownDoesNotWait(t *testing.T) 
 	for i := range 20 {
 		callers = append(callers, call(t, address, fmt.Sprint("p-", i), "p", nil))
 	}
-	testsupport.Eventually(t, "18 wait", func() bool { _, waiting := s.AtTheDoor(); return waiting == 18 })
+	testsupport.Eventually(t, "18 wait", func() bool { _, waiting := s.Unauthenticated(); return waiting == 18 })
 	p := testsupport.Connect(t, address, "known", func(c *paho.Connect) { c.Username, c.UsernameFlag = "known", true })
 	p.MustGet("k", "")
 	close(authenticator.goOn)
@@ -151,7 +151,7 @@ func TestPasswordsAreComparedAFewAtATimeAndWhatIsKnownDoesNotWait(t *testing.T) 
 	if most := authenticator.most.Load(); most != 2 {
 		t.Errorf("%d were compared at once", most)
 	}
-	if all, waiting := s.AtTheDoor(); all != 0 || waiting != 0 {
+	if all, waiting := s.Unauthenticated(); all != 0 || waiting != 0 {
 		t.Errorf("%d are at the door, %d wait", all, waiting)
 	}
 }
@@ -175,7 +175,7 @@ func TestLoginsTakeTurnsByRemoteAddress(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Listener: elsewhere, Authenticator: authenticator, PasswordChecks: 1, AllowInsecure: true})
 	waits := func(n int) {
 		t.Helper()
-		testsupport.Eventually(t, fmt.Sprint(n, " wait"), func() bool { _, waiting := s.AtTheDoor(); return waiting == n })
+		testsupport.Eventually(t, fmt.Sprint(n, " wait"), func() bool { _, waiting := s.Unauthenticated(); return waiting == n })
 	}
 	elsewhere.from <- "192.0.2.1"
 	call(t, address, "first", "first", nil)
@@ -212,7 +212,7 @@ func TestALoginThatFindsNoPlaceIsToldThatTheServerIsBusy(t *testing.T) {
 			await.Receive(authenticator.began)
 			continue
 		}
-		testsupport.Eventually(t, "it waits", func() bool { _, waiting := s.AtTheDoor(); return waiting == i })
+		testsupport.Eventually(t, "it waits", func() bool { _, waiting := s.Unauthenticated(); return waiting == i })
 	}
 	for _, test := range []struct{ name, source string }{
 		{"as many as may wait of one address", "192.0.2.1"},
@@ -241,7 +241,7 @@ func TestTheOldestConnectionWithoutCONNECTIsClosedForANewOne(t *testing.T) {
 	var silent []net.Conn
 	for i := range 3 {
 		silent = append(silent, testsupport.DialTCP(t, address))
-		testsupport.Eventually(t, "it is accepted", func() bool { all, _ := s.AtTheDoor(); return all == i+1 })
+		testsupport.Eventually(t, "it is accepted", func() bool { all, _ := s.Unauthenticated(); return all == i+1 })
 	}
 	q := testsupport.Connect(t, address, "q", nil)
 	mustBeClosed(t, silent[0])
@@ -249,14 +249,14 @@ func TestTheOldestConnectionWithoutCONNECTIsClosedForANewOne(t *testing.T) {
 	mustBeOpen(t, silent[2])
 	p.MustGet("k", "")
 	q.MustGet("k", "")
-	if got := s.Stats(); got.Refused[server.RefusedCrowd] != 1 || got.RefusedConnections != 1 {
+	if got := s.Stats(); got.Refused[server.RefusedUnauthenticated] != 1 || got.RefusedConnections != 1 {
 		t.Errorf("stats %+v", got)
 	}
 	for range 6 { // whatever number of them comes
 		testsupport.DialTCP(t, address)
 	}
 	testsupport.Connect(t, address, "r", nil).MustGet("k", "")
-	if all, _ := s.AtTheDoor(); all > 3 {
+	if all, _ := s.Unauthenticated(); all > 3 {
 		t.Errorf("%d are at the door", all)
 	}
 }
@@ -282,10 +282,10 @@ func TestAConnectionWhosePasswordIsComparedIsNotClosedForANewOne(t *testing.T) {
 	authenticator := newUnhurried()
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 1, MaxUnauthenticated: 4})
 	callers := []*caller{call(t, address, "a", "a", nil), call(t, address, "b", "b", nil)}
-	testsupport.Eventually(t, "one waits", func() bool { _, waiting := s.AtTheDoor(); return waiting == 1 && authenticator.now.Load() == 1 })
+	testsupport.Eventually(t, "one waits", func() bool { _, waiting := s.Unauthenticated(); return waiting == 1 && authenticator.now.Load() == 1 })
 	for i := range 5 {
 		testsupport.DialTCP(t, address)
-		testsupport.Eventually(t, "it is accepted", func() bool { all, _ := s.AtTheDoor(); return all+int(s.Stats().RefusedConnections) == i+3 })
+		testsupport.Eventually(t, "it is accepted", func() bool { all, _ := s.Unauthenticated(); return all+int(s.Stats().RefusedConnections) == i+3 })
 	}
 	close(authenticator.goOn)
 	for _, c := range callers {
@@ -297,14 +297,14 @@ func TestAConnectionWhosePasswordIsComparedIsNotClosedForANewOne(t *testing.T) {
 
 func TestTheTimeToAuthenticateIsBounded(t *testing.T) {
 	t.Run("without CONNECT", func(t *testing.T) {
-		address, s := testsupport.StartServer(t, server.Options{}, func(s *server.Server) { s.HurryAtTheDoor(100 * time.Millisecond) })
+		address, s := testsupport.StartServer(t, server.Options{}, func(s *server.Server) { s.SetAuthenticationTimeout(100 * time.Millisecond) })
 		conn := testsupport.DialTCP(t, address)
 		mustBeClosed(t, conn)
-		testsupport.Eventually(t, "nobody is left", func() bool { all, _ := s.AtTheDoor(); return all == 0 })
+		testsupport.Eventually(t, "nobody is left", func() bool { all, _ := s.Unauthenticated(); return all == 0 })
 	})
 	t.Run("while the password waits", func(t *testing.T) {
 		authenticator := newUnhurried()
-		address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 1}, func(s *server.Server) { s.HurryAtTheDoor(time.Second) })
+		address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 1}, func(s *server.Server) { s.SetAuthenticationTimeout(time.Second) })
 		first := call(t, address, "a", "a", nil)
 		await.Receive(authenticator.began)
 		waits := call(t, address, "b", "b", nil)
@@ -328,7 +328,7 @@ func TestShutdownSkipsPasswordsThatWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.HurryAtTheDoor(time.Hour)
+	s.SetAuthenticationTimeout(time.Hour)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	served := make(chan error, 1)
@@ -336,9 +336,9 @@ func TestShutdownSkipsPasswordsThatWait(t *testing.T) {
 	for i := range 10 {
 		call(t, s.Addr().String(), fmt.Sprint(i), "p", nil)
 	}
-	testsupport.Eventually(t, "9 wait", func() bool { _, waiting := s.AtTheDoor(); return waiting == 9 })
+	testsupport.Eventually(t, "9 wait", func() bool { _, waiting := s.Unauthenticated(); return waiting == 9 })
 	stop()
-	testsupport.Eventually(t, "none waits", func() bool { _, waiting := s.AtTheDoor(); return waiting == 0 })
+	testsupport.Eventually(t, "none waits", func() bool { _, waiting := s.Unauthenticated(); return waiting == 0 })
 	close(authenticator.goOn)
 	if err := await.Receive(served); err != nil {
 		t.Error(err)
@@ -394,7 +394,7 @@ func TestAClientOfMQTT3KeepsItsKeepAlive(t *testing.T) {
 		if _, err := io.ReadFull(conn, answer); err != nil || answer[3] != 0 {
 			t.Fatalf("keep-alive %d: % x, %v", asked, answer, err)
 		}
-		cl, ok := s.Broker().Clients.Get("p")
+		cl, ok := s.Mochi().Clients.Get("p")
 		if !ok {
 			t.Fatal("it is not connected")
 		}

@@ -46,7 +46,7 @@ func (s *Server) expireSessions(ctx context.Context) {
 
 // publishDueTestaments publishes the Wills whose delay is over, until ctx ends. It has a
 // goroutine of its own: the ends of many sessions take long.
-func (s *Server) publishDueTestaments(ctx context.Context) { eachSecond(ctx, s.publishTestaments) }
+func (s *Server) publishDelayedWills(ctx context.Context) { eachSecond(ctx, s.publishDueWills) }
 
 // eachSecond calls do about once a second, until ctx ends.
 func eachSecond(ctx context.Context, do func(now time.Time)) {
@@ -64,7 +64,7 @@ func eachSecond(ctx context.Context, do func(now time.Time)) {
 
 // endSessions ends the sessions that have run out by now.
 func (s *Server) endSessions(now time.Time) {
-	for _, cl := range s.broker.Clients.GetAll() {
+	for _, cl := range s.mochi.Clients.GetAll() {
 		conn, ok := cl.Net.Conn.(*connection)
 		if !ok || cl.StopTime() == 0 || !conn.isOver() {
 			continue // connected, or its end is still to be noted
@@ -83,16 +83,16 @@ func (s *Server) endSessions(now time.Time) {
 // take seconds, so expire does not wait: the client takes the session over, or the next round
 // finds it again. Until the end, no client is admitted that would own the same topics.
 func (s *Server) expire(cl *mqtt.Client) {
-	release, ok := s.names.tryTake(cl.ID, userOf(cl))
+	release, ok := s.clientIDs.tryLock(cl.ID, userOf(cl))
 	if !ok {
 		return
 	}
 	defer release()
-	if present, ok := s.broker.Clients.Get(cl.ID); !ok || present != cl {
+	if present, ok := s.mochi.Clients.Get(cl.ID); !ok || present != cl {
 		return
 	}
 	s.endSession(cl.ID)
-	s.broker.Clients.Delete(cl.ID)
+	s.mochi.Clients.Delete(cl.ID)
 }
 
 // isOver reports whether the broker has forgotten a connection, and the server noted that.

@@ -14,7 +14,7 @@ import (
 // What follows lets tests see and disturb what a user of the package cannot.
 
 // Broker returns the embedded broker.
-func (s *Server) Broker() *mqtt.Server { return s.broker }
+func (s *Server) Mochi() *mqtt.Server { return s.mochi }
 
 // MaySubscribe reports whether a client may subscribe to a filter.
 func (s *Server) MaySubscribe(who access.Identity, filter string) bool {
@@ -27,8 +27,8 @@ func (s *Server) MayPublishWill(who access.Identity, topic string) bool {
 }
 
 // TakeName is what a connection does while it is established.
-func (s *Server) TakeName(client, user string) (release func()) {
-	release, ok := s.names.tryTake(client, user)
+func (s *Server) LockClientID(client, user string) (release func()) {
+	release, ok := s.clientIDs.tryLock(client, user)
 	if !ok {
 		panic("the client id is taken")
 	}
@@ -36,25 +36,25 @@ func (s *Server) TakeName(client, user string) (release func()) {
 }
 
 // ClaimName is what a connection does that has taken its client id and is admitted.
-func (s *Server) ClaimName(client string) bool { return s.names.claim(client, s.hasSession) }
+func (s *Server) ClaimClientID(client string) bool { return s.clientIDs.claim(client, s.hasSession) }
 
 // Waits reports whether a connection waits for a client id.
 func (s *Server) Waits(client string) bool {
-	s.names.mu.Lock()
-	defer s.names.mu.Unlock()
-	name := s.names.taken[client]
+	s.clientIDs.mu.Lock()
+	defer s.clientIDs.mu.Unlock()
+	name := s.clientIDs.locked[client]
 	return name != nil && name.next != nil
 }
 
 // TakenNames returns how many client ids are taken.
-func (s *Server) TakenNames() int {
-	s.names.mu.Lock()
-	defer s.names.mu.Unlock()
-	return len(s.names.taken)
+func (s *Server) LockedClientIDs() int {
+	s.clientIDs.mu.Lock()
+	defer s.clientIDs.mu.Unlock()
+	return len(s.clientIDs.locked)
 }
 
 // PatienceForNames changes how long a connection waits for its client id; before Serve.
-func (s *Server) PatienceForNames(patience time.Duration) { s.names.patience = patience }
+func (s *Server) SetClientIDTimeout(patience time.Duration) { s.clientIDs.timeout = patience }
 
 // EndSessions ends the sessions that have run out by now.
 func (s *Server) EndSessions(now time.Time) { s.endSessions(now) }
@@ -65,7 +65,7 @@ func (s *Server) PanicInStore(value any) {
 }
 
 // PublishTestaments publishes the ordinary Wills whose delay is over by now.
-func (s *Server) PublishTestaments(now time.Time) { s.publishTestaments(now) }
+func (s *Server) PublishDueWills(now time.Time) { s.publishDueWills(now) }
 
 // Messages returns what passes ordinary messages on.
 func (s *Server) Messages() *pubsub.Broker { return s.messages }
@@ -85,12 +85,12 @@ func (s *Server) Sockets() int {
 }
 
 // HurryAtTheDoor changes how long a connection has to authenticate; before Serve.
-func (s *Server) HurryAtTheDoor(patience time.Duration) { s.listener.door.patience = patience }
+func (s *Server) SetAuthenticationTimeout(patience time.Duration) { s.listener.auth.timeout = patience }
 
 // AtTheDoor returns how many connections have not authenticated, and how many of them wait
 // for a password to be compared.
-func (s *Server) AtTheDoor() (all, waiting int) {
-	s.listener.door.mu.Lock()
-	defer s.listener.door.mu.Unlock()
-	return s.listener.door.total, s.checks.Waiting()
+func (s *Server) Unauthenticated() (all, waiting int) {
+	s.listener.auth.mu.Lock()
+	defer s.listener.auth.mu.Unlock()
+	return s.listener.auth.total, s.checks.Waiting()
 }

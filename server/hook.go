@@ -45,14 +45,14 @@ func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 	}
 	// Not before: a client that only says a name must not keep others waiting for it. And
 	// not in OnSessionEstablish: whose the client id is may not change after it was looked at.
-	if err := h.server.takeName(who, cl, conn); err != nil {
+	if err := h.server.lockClientID(who, cl, conn); err != nil {
 		return err
 	}
 	if conn.closed.Load() {
 		return net.ErrClosed // and takes nothing over
 	}
 	if refused := h.server.admit(who, cl, conn, pk); refused != nil {
-		conn.letGo() // not after the answer, which may have to wait for its reader
+		conn.unlockID() // not after the answer, which may have to wait for its reader
 		return h.server.refuse(cl, RefusedRules, *refused, "user", logs.Name(who.User), "reason", logs.Text(refused.Reason))
 	}
 	limitKeepAlive(cl)
@@ -63,7 +63,7 @@ func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 func limitKeepAlive(cl *mqtt.Client) {
 	switch wanted := cl.State.Keepalive; {
 	case wanted == 0:
-		cl.State.Keepalive, cl.State.ServerKeepalive = forcedKeepAlive, true
+		cl.State.Keepalive, cl.State.ServerKeepalive = defaultKeepAlive, true
 	case cl.Properties.ProtocolVersion < 5:
 		cl.State.Keepalive = min(wanted, maxOldKeepAlive)
 	case wanted > maxKeepAlive:
@@ -82,10 +82,10 @@ func (h *hook) OnSessionEstablish(cl *mqtt.Client, pk packets.Packet) {
 	if !ok {
 		return
 	}
-	conn.receive = pk.Properties.ReceiveMaximum
+	conn.receiveMaximum = pk.Properties.ReceiveMaximum
 	conn.shortened = limitSession(cl)
-	conn.establish(func() { h.server.forget(cl.ID, conn) })
-	if old, ok := h.server.broker.Clients.Get(cl.ID); ok {
+	conn.onOver(func() { h.server.endConnection(cl.ID, conn) })
+	if old, ok := h.server.mochi.Clients.Get(cl.ID); ok {
 		if oldConn, ok := old.Net.Conn.(*connection); ok {
 			h.server.takeOver(old, oldConn)
 		}
@@ -105,15 +105,15 @@ func (h *hook) OnSessionEstablish(cl *mqtt.Client, pk packets.Packet) {
 	if conn.will != nil {
 		h.server.responseTopics.reserveForWill(cl.ID, conn.will.responseTopic)
 	}
-	h.server.resume(cl, conn)
+	h.server.enter(cl, conn)
 }
 
 // OnSessionEstablished comes after CONNACK; by now the client can be found by the
 // next connection of the same name.
 func (h *hook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
 	if conn, ok := cl.Net.Conn.(*connection); ok {
-		conn.letGo()
-		h.server.start(cl, conn)
+		conn.unlockID()
+		h.server.startSession(cl, conn)
 	}
 }
 
@@ -125,7 +125,7 @@ func (h *hook) OnDisconnect(cl *mqtt.Client, err error, expire bool) {
 	if conn, ok := cl.Net.Conn.(*connection); ok {
 		if err != nil {
 			h.server.applyWill(cl, conn)
-			h.server.leaveTestament(cl, conn, expire)
+			h.server.publishOrDelayWill(cl, conn, expire)
 		}
 		conn.sessionEnded.Store(expire)
 		conn.disconnected.Store(true)

@@ -69,9 +69,9 @@ func (in *inbound) take(packet []byte) bool {
 	if in.conn.closed.Load() {
 		return true // no request is applied any more, and no answer would arrive
 	}
-	in.conn.place.Begin() // ends in pause, or before something else is written
+	in.conn.readTurn.Begin() // ends in pause, or before something else is written
 	handle(in, packet)
-	if in.held >= heldEnough || in.conn.place.Spent() {
+	if in.held >= heldEnough || in.conn.readTurn.Spent() {
 		in.pause()
 	}
 	return true
@@ -80,7 +80,7 @@ func (in *inbound) take(packet []byte) bool {
 // pause ends the turn and lets the answers go, before the client is waited for or mochi
 // reads on. It also gives the client time for the next packet, as mochi does for its own.
 func (in *inbound) pause() {
-	in.conn.place.End()
+	in.conn.readTurn.End()
 	if !in.taken {
 		return
 	}
@@ -92,9 +92,9 @@ func (in *inbound) pause() {
 
 // yield lets others have their turns, where one packet asks for more than a turn's work.
 func (in *inbound) yield() {
-	if in.conn.place.Spent() {
-		in.conn.place.End()
-		in.conn.place.Begin()
+	if in.conn.readTurn.Spent() {
+		in.conn.readTurn.End()
+		in.conn.readTurn.Begin()
 	}
 }
 
@@ -130,9 +130,9 @@ func (in *inbound) handleRequest() {
 		responseTopic: in.topic,
 		correlation:   p.CorrelationData,
 		expiry:        p.MessageExpiry,
-		timestamp:     keep(&in.timestamp, p, protocol.PropertyTimestamp),
-		fencingToken:  keep(&in.fencingToken, p, protocol.PropertyFencingToken),
-		store:         keep(&in.store, p, protocol.PropertyStore),
+		timestamp:     copyProperty(&in.timestamp, p, protocol.PropertyTimestamp),
+		fencingToken:  copyProperty(&in.fencingToken, p, protocol.PropertyFencingToken),
+		store:         copyProperty(&in.store, p, protocol.PropertyStore),
 		payload:       p.Payload,
 	})
 	if fault != nil {
@@ -253,7 +253,7 @@ func (in *inbound) acknowledge(code packets.Code) {
 // disconnect sends the client away for the packet that is handled.
 func (in *inbound) disconnect(code packets.Code) {
 	in.conn.fault = code
-	in.conn.place.End() // what follows waits for the client
+	in.conn.readTurn.End() // what follows waits for the client
 	in.server.disconnect(in.client, code)
 }
 
@@ -307,7 +307,7 @@ func (in *inbound) handleSubscribe(packet []byte) {
 		if code.Code < packets.ErrUnspecifiedError.Code {
 			continue
 		}
-		in.server.unsubscribed.Log("client", logs.Name(in.client.ID), "remote", in.client.Net.Remote,
+		in.server.refusedSubscriptions.Log("client", logs.Name(in.client.ID), "remote", in.client.Net.Remote,
 			"filter", logs.Name(filter.Topic), "reason", whyNotSubscribed(filter.Topic, code))
 		if in.version < wire.Version5 {
 			codes[i] = packets.ErrUnspecifiedError.Code // 0x80, the only one that there was
@@ -388,7 +388,7 @@ func (in *inbound) handleUnsubscribe(packet []byte) {
 
 // keep copies a user property to where it is kept, and returns that, or nil if it is not
 // there.
-func keep(where *string, p *frame.Publish, name string) *string {
+func copyProperty(where *string, p *frame.Publish, name string) *string {
 	value, ok := p.User(name)
 	if !ok {
 		return nil

@@ -20,10 +20,10 @@ import (
 type listener struct {
 	socket  net.Listener
 	logger  *slog.Logger
-	failed  chan error        // why no connections are accepted any more; room for one
-	door    *door             // bounds those that have not authenticated
-	sockets int               // how many there may be; 0: no limit
-	refused func(why Refused) // counts a connection
+	failed  chan error              // why no connections are accepted any more; room for one
+	auth    *authLimiter            // bounds those that have not authenticated
+	sockets int                     // how many there may be; 0: no limit
+	refused func(why RefusalReason) // counts a connection
 	connect func(net.Conn) *connection
 	recover func(*connection, any) // what a panic in the handling of a connection comes to
 
@@ -41,7 +41,7 @@ type listener struct {
 
 var _ listeners.Listener = (*listener)(nil)
 
-func newListener(socket net.Listener, options *Options, refused func(Refused)) *listener {
+func newListener(socket net.Listener, options *Options, refused func(RefusalReason)) *listener {
 	sockets, most := maxSockets(descriptors()), options.MaxUnauthenticated
 	if sockets > 0 {
 		most = min(most, max(1, sockets/2)) // or they could take all descriptors
@@ -49,7 +49,7 @@ func newListener(socket net.Listener, options *Options, refused func(Refused)) *
 	return &listener{
 		socket:      socket,
 		logger:      options.Logger,
-		door:        newDoor(most, options.MaxUnauthenticatedPerAddress),
+		auth:        newAuthLimiter(most, options.MaxUnauthenticatedPerAddress),
 		sockets:     sockets,
 		refused:     refused,
 		refusals:    logs.NewLimiter(options.Logger, slog.LevelWarn, "closed a connection"),
@@ -75,11 +75,11 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
-		if wait := l.door.wait(); wait > 0 {
+		if wait := l.auth.wait(); wait > 0 {
 			pause.Reset(wait)
 			select {
 			case <-pause.C:
-			case <-l.door.left:
+			case <-l.auth.freed:
 			case <-l.stopping:
 				return
 			}
@@ -118,28 +118,28 @@ func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 		return
 	}
 	conn := l.connect(socket)
-	visitor, oldest, err := l.door.arrive(sourceOf(socket.RemoteAddr()), conn.abort)
+	visitor, oldest, err := l.auth.add(sourceOf(socket.RemoteAddr()), conn.abort)
 	if oldest != nil {
 		oldest.drop()
 	}
 	if err != nil {
-		l.refuse(socket, RefusedCrowd, "cure", crowdCure)
+		l.refuse(socket, RefusedUnauthenticated, "cure", unauthenticatedHint)
 		return
 	}
-	conn.visitor = visitor
+	conn.pendingAuth = visitor
 	if !l.track(conn) {
-		visitor.leave()
+		visitor.done()
 		_ = socket.Close()
 		return
 	}
 	// The broker extends the deadline with each packet, from CONNECT on.
-	_ = conn.SetDeadline(visitor.since.Add(l.door.patience))
+	_ = conn.SetDeadline(visitor.since.Add(l.auth.timeout))
 	go func() {
 		defer l.handlers.Done()
 		err := l.establish(establish, conn)
-		if !visitor.leave() && !conn.admitted {
+		if !visitor.done() && !conn.authenticated {
 			// For another that came later. It is counted here, where its end cannot be missed.
-			l.countRefused(conn.RemoteAddr(), RefusedCrowd, "cure", crowdCure)
+			l.countRefused(conn.RemoteAddr(), RefusedUnauthenticated, "cure", unauthenticatedHint)
 		}
 		conn.finish()
 		if conn.fault != nil {
@@ -174,7 +174,7 @@ func (l *listener) isFull() bool {
 }
 
 // refuse closes a connection about which nothing is known.
-func (l *listener) refuse(socket net.Conn, why Refused, attributes ...any) {
+func (l *listener) refuse(socket net.Conn, why RefusalReason, attributes ...any) {
 	if encrypted, ok := socket.(*tls.Conn); ok {
 		socket = encrypted.NetConn() // there is no handshake to take back
 	}
@@ -182,7 +182,7 @@ func (l *listener) refuse(socket net.Conn, why Refused, attributes ...any) {
 	l.countRefused(socket.RemoteAddr(), why, attributes...)
 }
 
-func (l *listener) countRefused(remote net.Addr, why Refused, attributes ...any) {
+func (l *listener) countRefused(remote net.Addr, why RefusalReason, attributes ...any) {
 	l.refused(why)
 	l.refusals.Log(append([]any{"reason", string(why), "remote", remote.String()}, attributes...)...)
 }

@@ -14,8 +14,8 @@ func noneEntered(string) bool { return false }
 
 // The next connection may not be admitted, so it has no claim until it has made one.
 func TestAClaimDoesNotPassToTheConnectionThatWaits(t *testing.T) {
-	n := newNames()
-	release, err := n.take(t.Context(), "p", "alice")
+	n := newClientIDs()
+	release, err := n.lock(t.Context(), "p", "alice")
 	if err != nil || !n.claim("p", noneEntered) {
 		t.Fatalf("the client id is not free: %v", err)
 	}
@@ -33,14 +33,14 @@ func TestAClaimDoesNotPassToTheConnectionThatWaits(t *testing.T) {
 	if n.collides("70", noneEntered) {
 		t.Error("the claim of a connection outlives it")
 	}
-	n.release("p")
-	if len(n.taken) != 0 {
+	n.unlock("p")
+	if len(n.locked) != 0 {
 		t.Error("the client id is taken by no connection")
 	}
 }
 
 func TestAClientIdIsTakenByOneConnectionAtATime(t *testing.T) {
-	n := newNames()
+	n := newClientIDs()
 	var inside, got, gaveUp atomic.Int64
 	var all sync.WaitGroup
 	for i := range 8 {
@@ -48,7 +48,7 @@ func TestAClientIdIsTakenByOneConnectionAtATime(t *testing.T) {
 			for j := range 500 {
 				// Some give up when their turn is about to come.
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration((i+j)%5)*10*time.Microsecond)
-				release, err := n.take(ctx, "p", "alice")
+				release, err := n.lock(ctx, "p", "alice")
 				cancel()
 				if err != nil {
 					gaveUp.Add(1)
@@ -68,7 +68,7 @@ func TestAClientIdIsTakenByOneConnectionAtATime(t *testing.T) {
 	if got.Load() == 0 || gaveUp.Load() == 0 {
 		t.Errorf("%d took it, %d gave up: nothing is tested", got.Load(), gaveUp.Load())
 	}
-	if len(n.taken) != 0 {
+	if len(n.locked) != 0 {
 		t.Error("the client id is taken by no connection")
 	}
 }

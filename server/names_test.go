@@ -82,7 +82,7 @@ func TestALevelBelongsToTheClientThatConnectedFirst(t *testing.T) {
 			}
 			end := uint32(0)
 			_ = again.Paho.Disconnect(&paho.Disconnect{Properties: &paho.DisconnectProperties{SessionExpiryInterval: &end}})
-			testsupport.Eventually(t, "the first client is forgotten", func() bool { _, known := s.Broker().Clients.Get(names[0]); return !known })
+			testsupport.Eventually(t, "the first client is forgotten", func() bool { _, known := s.Mochi().Clients.Get(names[0]); return !known })
 			if _, err := testsupport.TryConnect(t, address, names[1], testsupport.As("bob")); err != nil {
 				t.Errorf("client %q may not have the name that is free: %v", names[1], err)
 			}
@@ -131,7 +131,7 @@ func TestOfCollidingClientsThatConnectAtOnceOneIsAdmitted(t *testing.T) {
 				_ = p.Paho.Disconnect(&paho.Disconnect{})
 			}
 		}
-		testsupport.Eventually(t, "all are gone", func() bool { return s.Broker().Clients.Len() == 0 })
+		testsupport.Eventually(t, "all are gone", func() bool { return s.Mochi().Clients.Len() == 0 })
 	}
 }
 
@@ -192,7 +192,7 @@ func TestAWillIsJudgedByWhatHoldsWhenItIsDue(t *testing.T) {
 	p.Do("GET", "k")
 	mustBe("after a request", map[string]bool{"clients/p/response": false, "clients/p/gone": true, "factory/x": true})
 	_ = p.Paho.Disconnect(&paho.Disconnect{})
-	testsupport.Eventually(t, "the session is over", func() bool { return s.Broker().Clients.Len() == 0 && s.ResponseTopics() == 0 })
+	testsupport.Eventually(t, "the session is over", func() bool { return s.Mochi().Clients.Len() == 0 && s.ResponseTopics() == 0 })
 	mustBe("after the session", map[string]bool{"clients/p/gone": true, "clients/70/gone": true})
 	if _, err := testsupport.TryConnect(t, address, "70", testsupport.As("bob")); err != nil {
 		t.Fatal(err)
@@ -210,9 +210,9 @@ func TestASessionDoesNotEndWhileItsClientComesBack(t *testing.T) {
 	p.Do("GET", "k")
 	_ = p.Conn.Close()
 	p.MustBeGone()
-	known := func() bool { _, known := s.Broker().Clients.Get("p"); return known }
+	known := func() bool { _, known := s.Mochi().Clients.Get("p"); return known }
 	testsupport.Eventually(t, "p is away", func() bool { return s.Stats().Connected == 0 })
-	release := s.TakeName("p", "")
+	release := s.LockClientID("p", "")
 	await.Done(func() { s.EndSessions(time.Now().Add(time.Hour)) })
 	if !known() || s.ResponseTopics() != 1 {
 		t.Error("the session ended under a client that takes it over")
@@ -232,8 +232,8 @@ func TestASessionDoesNotEndWhileItsClientComesBack(t *testing.T) {
 func TestTheBrokerEndsNoSession(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	testsupport.Connect(t, address, "p", keeping(60))
-	cl, _ := s.Broker().Clients.Get("p")
-	if most := s.Broker().Options.Capabilities.MaximumSessionExpiryInterval; cl.Properties.Props.SessionExpiryIntervalFlag || most < 1<<32-1 {
+	cl, _ := s.Mochi().Clients.Get("p")
+	if most := s.Mochi().Options.Capabilities.MaximumSessionExpiryInterval; cl.Properties.Props.SessionExpiryIntervalFlag || most < 1<<32-1 {
 		t.Errorf("the broker ends the session after its interval, or %d s", most)
 	}
 }
@@ -246,7 +246,7 @@ func TestADisconnectMakesNoSessionLongerThanAnHour(t *testing.T) {
 	if err := p.Paho.Disconnect(&paho.Disconnect{Properties: &paho.DisconnectProperties{SessionExpiryInterval: &forever}}); err != nil {
 		t.Fatal(err)
 	}
-	known := func() bool { _, known := s.Broker().Clients.Get("p"); return known }
+	known := func() bool { _, known := s.Mochi().Clients.Get("p"); return known }
 	testsupport.Eventually(t, "p is away", func() bool { return s.Stats().Connected == 0 })
 	s.EndSessions(time.Now().Add(55 * time.Minute))
 	if !known() {

@@ -20,7 +20,7 @@ import (
 func TestAClientDoesNotWaitForAnotherClientId(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	for _, other := range []string{"3730", "70", "p2"} { // the hex of the hex of "p", and the hex, which is not admitted yet
-		defer s.TakeName(other, "")()
+		defer s.LockClientID(other, "")()
 	}
 	for range 2 { // the second takes over
 		if _, err := testsupport.TryConnect(t, address, "p", nil); err != nil {
@@ -34,8 +34,8 @@ func TestAClientDoesNotWaitForAnotherClientId(t *testing.T) {
 func TestAClientThatIsAdmittedIsThereForOthersBeforeItIsEntered(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	for _, names := range [][2]string{{"70", "p"}, {"p", "70"}} {
-		release := s.TakeName(names[0], "")
-		if !s.ClaimName(names[0]) {
+		release := s.LockClientID(names[0], "")
+		if !s.ClaimClientID(names[0]) {
 			t.Fatalf("%q is not admitted", names[0])
 		}
 		mustCollide(t, address, names[1], nil)
@@ -48,7 +48,7 @@ func TestAClientThatIsAdmittedIsThereForOthersBeforeItIsEntered(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = p.Paho.Disconnect(&paho.Disconnect{})
-		testsupport.Eventually(t, "it is gone", func() bool { return s.Broker().Clients.Len() == 0 })
+		testsupport.Eventually(t, "it is gone", func() bool { return s.Mochi().Clients.Len() == 0 })
 	}
 }
 
@@ -69,13 +69,13 @@ func TestAClientThatIsNotEnteredLeavesItsNameToOthers(t *testing.T) {
 		if err == nil {
 			t.Fatalf("a Will on %q is admitted", topic)
 		}
-		testsupport.Eventually(t, "no client id is taken", func() bool { return s.TakenNames() == 0 })
+		testsupport.Eventually(t, "no client id is taken", func() bool { return s.LockedClientIDs() == 0 })
 		p, err := testsupport.TryConnect(t, address, "p", testsupport.As("alice"))
 		if err != nil {
 			t.Fatalf("after a Will on %q: %v", topic, err)
 		}
 		_ = p.Paho.Disconnect(&paho.Disconnect{})
-		testsupport.Eventually(t, "it is gone", func() bool { return s.Broker().Clients.Len() == 0 && s.Sockets() == 0 })
+		testsupport.Eventually(t, "it is gone", func() bool { return s.Mochi().Clients.Len() == 0 && s.Sockets() == 0 })
 	}
 	if panics := s.Stats().Panics; panics != 1 {
 		t.Errorf("%d panics", panics)
@@ -85,7 +85,7 @@ func TestAClientThatIsNotEnteredLeavesItsNameToOthers(t *testing.T) {
 // The latest is the one with a client at its other end, if a link fails and comes back.
 func TestOfConnectionsOfOneClientTheLatestWaits(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, MaxUnauthenticated: 1000})
-	release := s.TakeName("p", "")
+	release := s.LockClientID("p", "")
 	latest := call(t, address, "p", "", nil)
 	testsupport.Eventually(t, "a connection waits", func() bool { return s.Waits("p") })
 	for range 10 {
@@ -100,7 +100,7 @@ func TestOfConnectionsOfOneClientTheLatestWaits(t *testing.T) {
 	if code := latest.answer(t); code != packets.ConnackSuccess {
 		t.Errorf("the latest gets %#x", code)
 	}
-	testsupport.Eventually(t, "no client id is taken", func() bool { return s.TakenNames() == 0 })
+	testsupport.Eventually(t, "no client id is taken", func() bool { return s.LockedClientIDs() == 0 })
 	if got := s.Stats().Refused[server.RefusedTurn]; got != 10 {
 		t.Errorf("%d refusals are counted", got)
 	}
@@ -108,18 +108,18 @@ func TestOfConnectionsOfOneClientTheLatestWaits(t *testing.T) {
 
 func TestOneClientCannotHaveManyConnectionsByWaiting(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, MaxUnauthenticated: 1000})
-	release := s.TakeName("p", "")
+	release := s.LockClientID("p", "")
 	for range 200 {
 		call(t, address, "p", "", nil)
 	}
 	testsupport.Eventually(t, "one connection is left", func() bool { return s.Sockets() == 1 && s.Stats().RefusedConnections == 199 })
 	release()
-	testsupport.Eventually(t, "it is established", func() bool { return s.Stats().Connected == 1 && s.TakenNames() == 0 })
+	testsupport.Eventually(t, "it is established", func() bool { return s.Stats().Connected == 1 && s.LockedClientIDs() == 0 })
 }
 
 func TestAConnectionDoesNotWaitForItsClientIdWithoutEnd(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard}, func(s *server.Server) { s.PatienceForNames(50 * time.Millisecond) })
-	release := s.TakeName("p", "")
+	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard}, func(s *server.Server) { s.SetClientIDTimeout(50 * time.Millisecond) })
+	release := s.LockClientID("p", "")
 	if code := call(t, address, "p", "", nil).answer(t); code != packets.ConnackServerBusy {
 		t.Errorf("MQTT 5: %#x", code)
 	}
@@ -144,12 +144,12 @@ func TestAConnectionThatIsClosedWaitsForNoClientId(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.PatienceForNames(time.Hour)
+	s.SetClientIDTimeout(time.Hour)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
-	s.TakeName("p", "") // and never gives it back
+	s.LockClientID("p", "") // and never gives it back
 	call(t, s.Addr().String(), "p", "", nil)
 	testsupport.Eventually(t, "a connection waits", func() bool { return s.Waits("p") })
 	stop()
@@ -161,7 +161,7 @@ func TestAConnectionThatIsClosedWaitsForNoClientId(t *testing.T) {
 // Or it could drive out the connection of the user with whose client id it comes.
 func TestAConnectionDoesNotWaitForTheClientIdOfAnotherUser(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, Authenticator: testsupport.Rules{}})
-	release := s.TakeName("p", "alice")
+	release := s.LockClientID("p", "alice")
 	waits := call(t, address, "p", "alice", nil)
 	testsupport.Eventually(t, "a connection waits", func() bool { return s.Waits("p") })
 	if code := call(t, address, "p", "bob", nil).answer(t); code != packets.ConnackServerBusy { // she is not known yet
@@ -171,8 +171,8 @@ func TestAConnectionDoesNotWaitForTheClientIdOfAnotherUser(t *testing.T) {
 	if code := waits.answer(t); code != packets.ConnackSuccess {
 		t.Fatalf("the user's own gets %#x", code)
 	}
-	testsupport.Eventually(t, "no client id is taken", func() bool { return s.TakenNames() == 0 })
-	defer s.TakeName("p", "bob")() // the user's client is known, so that this one waits for nothing either
+	testsupport.Eventually(t, "no client id is taken", func() bool { return s.LockedClientIDs() == 0 })
+	defer s.LockClientID("p", "bob")() // the user's client is known, so that this one waits for nothing either
 	if code := call(t, address, "p", "bob", nil).answer(t); code != packets.ConnackNotAuthorized {
 		t.Errorf("another user's connection gets %#x", code)
 	}

@@ -14,7 +14,7 @@ import (
 
 // news is a change that clients are told of. What is the same for all of them is encoded once,
 // by the first that is told.
-type news struct {
+type sharedNotification struct {
 	*statestore.Change
 	encode     sync.Once
 	properties []byte // as they lie on the wire
@@ -29,14 +29,14 @@ func (s *Server) deliver(notification statestore.Notification) {
 		return
 	}
 	if s.latest == nil || s.latest.Change != notification.Change {
-		s.latest = &news{Change: notification.Change}
+		s.latest = &sharedNotification{Change: notification.Change}
 	}
 	queued, crowded := conn.outbox.push(s.latest)
 	if !queued {
 		conn.abort() // forget, called when that has taken effect, says why
 	}
 	if crowded {
-		s.crowded.Store(true)
+		s.backlogged.Store(true)
 	}
 }
 
@@ -58,17 +58,17 @@ const writesAtOnce = 8
 // clients that are told of one change must not delay the requests of others.
 func (s *Server) writeWaiting(cl *mqtt.Client, conn *connection) {
 	defer s.recoverIn(conn)
-	defer conn.news.End()
+	defer conn.writeTurn.End()
 	conn.notifications = conn.outbox.take(conn.notifications)
 	for _, notification := range conn.notifications {
 		if conn.closed.Load() {
 			return // a thousand long ones take their time, and the end of the connection waits for this
 		}
-		conn.news.Begin()
+		conn.writeTurn.Begin()
 		s.notify(cl, conn, notification)
 	}
 	s.writeMessages(conn)
-	conn.news.End()
+	conn.writeTurn.End()
 	conn.flush()
 }
 
@@ -83,14 +83,14 @@ func (s *Server) writeMessages(conn *connection) {
 			conn.outbox.Wake() // the others first
 			return
 		}
-		conn.news.Begin()
+		conn.writeTurn.Begin()
 		var gathered []byte
 		gathered, _, more = conn.session.Append(conn.outbox, room[:0], heldEnough)
 		if len(gathered) == 0 {
 			return
 		}
 		conn.holdBack(func(held []byte) []byte { return append(held, gathered...) })
-		conn.news.End()
+		conn.writeTurn.End()
 		conn.flush()
 	}
 }
@@ -99,7 +99,7 @@ func (s *Server) writeMessages(conn *connection) {
 const keptTopic = 4096
 
 // notify holds a notification back, with QoS 0, and writes when that is enough.
-func (s *Server) notify(cl *mqtt.Client, conn *connection, notification *news) {
+func (s *Server) notify(cl *mqtt.Client, conn *connection, notification *sharedNotification) {
 	defer conn.outbox.Release(int(envelope.NotificationCost(notification.Change))) // not before: it waited until then
 	if conn.notifyTopic == "" || conn.watched != notification.Key {
 		conn.watched, conn.notifyTopic = notification.Key, protocol.NotifyTopic(cl.ID, notification.Key)
@@ -122,14 +122,14 @@ func (s *Server) notify(cl *mqtt.Client, conn *connection, notification *news) {
 		total = len(held)
 		return held
 	})
-	if total >= heldEnough || conn.news.Spent() {
-		conn.news.End()
+	if total >= heldEnough || conn.writeTurn.Spent() {
+		conn.writeTurn.End()
 		conn.flush()
 	}
 }
 
 // encode encodes what is the same for all clients that are told of a change.
-func (s *Server) encode(notification *news) {
+func (s *Server) encode(notification *sharedNotification) {
 	notification.properties, _ = propertiesOf(&frame.Message{ // they are short
 		ContentType: protocol.ContentType,
 		User: []frame.UserProperty{

@@ -109,7 +109,7 @@ func (o *Options) complete() error {
 	if err := o.completeLimits(); err != nil {
 		return err
 	}
-	if err := o.completeDoor(); err != nil {
+	if err := o.completeAuthentication(); err != nil {
 		return err
 	}
 	if o.Store.DedupWindow > 1<<16-1 {
@@ -128,7 +128,7 @@ func (o *Options) complete() error {
 }
 
 // completeDoor is about connections that have not authenticated.
-func (o *Options) completeDoor() error {
+func (o *Options) completeAuthentication() error {
 	switch {
 	case o.PasswordChecks < 0:
 		return fmt.Errorf("Options.PasswordChecks %d is negative; 0 means half of the processors", o.PasswordChecks)

@@ -9,7 +9,7 @@ import (
 )
 
 // keptRoom is for how many notifications an outbox keeps room.
-const keptRoom = 1024
+const spareQueue = 1024
 
 // outbox is what other clients, and the store, have for one connection: a queue of
 // notifications, and the room for ordinary messages, whose queue is in the client's session.
@@ -20,24 +20,24 @@ const keptRoom = 1024
 // nothing, whereas dropping a notification would leave it with a state that is no longer
 // true. An ordinary message of QoS 0 that does not fit is dropped.
 type outbox struct {
-	limit int64  // bytes
-	all   *quota // of all connections
-	post  *post  // says when to write
-	wake  chan struct{}
-	done  chan struct{}
-	task  sync.WaitGroup
+	limit   int64         // bytes
+	all     *quota        // of all connections
+	limiter *writeLimiter // says when to write
+	wake    chan struct{}
+	done    chan struct{}
+	task    sync.WaitGroup
 
-	mu        sync.Mutex
-	write     func() // nil: not begun
-	started   bool
-	asked     bool   // post is to say when to write
-	permitted bool   // it has, and the goroutine has not done so
-	round     uint64 // of post, in which that was
-	again     bool   // something came while the goroutine was writing
-	closed    bool
-	full      bool // has been, once
-	queue     []*news
-	used      int64 // of limit
+	mu             sync.Mutex
+	write          func() // nil: not begun
+	started        bool
+	pending        bool   // post is to say when to write
+	permitted      bool   // it has, and the goroutine has not done so
+	round          uint64 // of post, in which that was
+	again          bool   // something came while the goroutine was writing
+	closed         bool
+	overflowedOnce bool // has been, once
+	queue          []*sharedNotification
+	used           int64 // of limit
 }
 
 var _ pubsub.Link = (*outbox)(nil)
@@ -48,8 +48,8 @@ type quota struct {
 	used  atomic.Int64
 }
 
-func newOutbox(limit int64, all *quota, post *post) *outbox {
-	return &outbox{limit: limit, all: all, post: post, wake: make(chan struct{}, 1), done: make(chan struct{})}
+func newOutbox(limit int64, all *quota, post *writeLimiter) *outbox {
+	return &outbox{limit: limit, all: all, limiter: post, wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
 // begin says how to write what waits. The goroutine that does so starts with the first Wake.
@@ -61,14 +61,14 @@ func (o *outbox) begin(write func()) {
 
 // push queues a notification, to be written after Wake. It reports false when there is no
 // room, and says when the room begins to be scarce.
-func (o *outbox) push(notification *news) (queued, crowded bool) {
+func (o *outbox) push(notification *sharedNotification) (queued, crowded bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
 		return true, false
 	}
 	if !o.reserveLocked(envelope.NotificationCost(notification.Change)) {
-		o.full = true
+		o.overflowedOnce = true
 		return false, true
 	}
 	o.queue = append(o.queue, notification)
@@ -77,17 +77,17 @@ func (o *outbox) push(notification *news) (queued, crowded bool) {
 
 // Wake makes the goroutine write what waits, as soon as post lets it.
 func (o *outbox) Wake() {
-	if o.wakes() {
-		o.post.ask(o)
+	if o.markPending() {
+		o.limiter.enqueue(o)
 	}
 }
 
 // wakes reports whether to ask post.
-func (o *outbox) wakes() bool {
+func (o *outbox) markPending() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
-	case o.closed || o.write == nil || o.asked:
+	case o.closed || o.write == nil || o.pending:
 		return false
 	case o.permitted:
 		o.again = true // what was queued last may not have been seen
@@ -97,7 +97,7 @@ func (o *outbox) wakes() bool {
 		o.started = true
 		o.task.Go(o.run)
 	}
-	o.asked = true
+	o.pending = true
 	return true
 }
 
@@ -106,7 +106,7 @@ func (o *outbox) wakes() bool {
 func (o *outbox) permit(round uint64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.asked = false
+	o.pending = false
 	if o.closed {
 		return false
 	}
@@ -123,20 +123,20 @@ func (o *outbox) run() {
 		case <-o.wake:
 		}
 		o.write() // does not change once the goroutine runs
-		if o.written() {
-			o.post.ask(o)
+		if o.writeDone() {
+			o.limiter.enqueue(o)
 		}
 	}
 }
 
 // written tells post that the goroutine has written, and reports whether there may be more.
-func (o *outbox) written() (more bool) {
+func (o *outbox) writeDone() (more bool) {
 	o.mu.Lock()
 	round := o.round
 	more = o.again && !o.closed
-	o.permitted, o.again, o.asked = false, false, more
+	o.permitted, o.again, o.pending = false, false, more
 	o.mu.Unlock()
-	o.post.done(round)
+	o.limiter.done(round)
 	return more
 }
 
@@ -186,14 +186,14 @@ func (o *outbox) releaseLocked(bytes int64) {
 func (o *outbox) overflowed() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.full
+	return o.overflowedOnce
 }
 
 // take returns the notifications that wait, and queues from now on in the room of those that
 // were written. They keep what they have reserved until they are given to written.
-func (o *outbox) take(written []*news) []*news {
+func (o *outbox) take(written []*sharedNotification) []*sharedNotification {
 	clear(written)
-	if cap(written) > keptRoom {
+	if cap(written) > spareQueue {
 		written = nil // it was a burst
 	}
 	o.mu.Lock()
@@ -216,6 +216,6 @@ func (o *outbox) close() {
 	permitted := o.permitted // and the goroutine ended instead
 	o.mu.Unlock()
 	if permitted {
-		o.written()
+		o.writeDone()
 	}
 }

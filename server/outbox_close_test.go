@@ -45,7 +45,7 @@ func TestInvariant38AClientThatIsSentAwayForReadingTooLittleHoldsUpNobody(t *tes
 		if err := await.Receive(shaken); err != nil {
 			t.Fatal(err)
 		}
-		conn := newConnection(socket, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), &quota{limit: 1 << 30}, newPost())
+		conn := newConnection(socket, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), &quota{limit: 1 << 30}, newWriteLimiter())
 		s := &Server{connections: map[string]*connection{"slow": conn}}
 		began := time.Now()
 		for range 1<<20/int(envelope.NotificationCost(new(statestore.Change))) + 1 {

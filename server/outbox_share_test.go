@@ -11,15 +11,15 @@ import (
 func TestInvariant57ClientsThatDoNotReadLeaveRoomForTheNotificationsOfOthers(t *testing.T) {
 	all := &quota{limit: 1 << 20}
 	for range 1000 { // each takes as much as it gets, in pieces of all sizes
-		deaf := newOutbox(64<<10, all, newPost())
+		deaf := newOutbox(64<<10, all, newWriteLimiter())
 		for size := 64 << 10; size > 0; size /= 2 {
 			for deaf.Reserve(size) {
 			}
 		}
 	}
-	reads := newOutbox(64<<10, all, newPost())
+	reads := newOutbox(64<<10, all, newWriteLimiter())
 	for range 10 {
-		if queued, _ := reads.push(&news{Change: &statestore.Change{Key: "key", Value: string(make([]byte, 100))}}); !queued {
+		if queued, _ := reads.push(&sharedNotification{Change: &statestore.Change{Key: "key", Value: string(make([]byte, 100))}}); !queued {
 			t.Fatalf("a client that reads has no room for a notification; %d of %d bytes are taken", all.used.Load(), all.limit)
 		}
 	}

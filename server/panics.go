@@ -25,16 +25,16 @@ func (s *Server) recoverIn(conn *connection) {
 // handleReadingPanic is handlePanic for the goroutine that reads a connection, when that has
 // unwound. It also does what comes where a connection is lost: the Will.
 func (s *Server) handleReadingPanic(conn *connection, value any) {
-	conn.place.End() // of the turn in which that was
+	conn.readTurn.End() // of the turn in which that was
 	s.handlePanic(conn, value)
 	cl := conn.inbound.client
 	if cl == nil || conn.disconnected.Load() {
 		return
 	}
-	defer conn.place.End()
+	defer conn.readTurn.End()
 	defer s.recoverIn(conn) // the Will may be what panics
 	s.applyWill(cl, conn)
-	s.leaveTestament(cl, conn, endsWithConnection(cl))
+	s.publishOrDelayWill(cl, conn, endsWithConnection(cl))
 }
 
 // handlePanic ends a connection whose handling panicked. Others go on, because what they

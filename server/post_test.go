@@ -11,8 +11,8 @@ import (
 )
 
 // postOf returns a post that lets one write at a time, and outboxes of it that write so.
-func postOf(writes ...func()) (*post, []*outbox) {
-	p := &post{most: 1, allowed: 1}
+func postOf(writes ...func()) (*writeLimiter, []*outbox) {
+	p := &writeLimiter{normal: 1, allowed: 1}
 	outboxes := make([]*outbox, len(writes))
 	for i, write := range writes {
 		outboxes[i] = newOutbox(1<<20, &quota{limit: 1 << 30}, p)

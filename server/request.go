@@ -42,7 +42,7 @@ func (s *Server) handle(cl *mqtt.Client, conn *connection, r request) (frame.Mes
 		dropped = s.reserve(conn, r.responseTopic)
 	}
 	if dropped != "" {
-		conn.place.End() // the client may be sent away, which waits for it
+		conn.readTurn.End() // the client may be sent away, which waits for it
 		return frame.Message{}, s.drop(cl, dropped)
 	}
 	reply, fault := s.apply(cl, conn, r)
@@ -55,17 +55,17 @@ func (s *Server) handle(cl *mqtt.Client, conn *connection, r request) (frame.Mes
 // apply gives a request to the store that checkRequest found nothing wrong with.
 func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (statestore.Reply, *packets.Code) {
 	start := time.Now()
-	command := s.read(cl, r)
+	command := s.parse(cl, r)
 	if command.Err() == nil && !s.options.Authorizer.Authorize(conn.identity, command.Verb, command.Key) {
 		command = command.Deny()
 	}
 	reply := s.engine.Apply(command)
-	if s.crowded.Swap(false) {
+	if s.backlogged.Swap(false) {
 		// Requests that come together are applied faster than the goroutines that write to
 		// watchers get their turn: let them have it, or a client seems slow that is not.
-		conn.place.End()
+		conn.readTurn.End()
 		runtime.Gosched()
-		conn.place.Begin()
+		conn.readTurn.Begin()
 	}
 	if reply.Outcome == statestore.Expired {
 		return reply, s.drop(cl, DroppedExpired)
@@ -78,7 +78,7 @@ func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (statestore
 }
 
 // read reads the command in a request that arrives now.
-func (s *Server) read(cl *mqtt.Client, r request) statestore.Command {
+func (s *Server) parse(cl *mqtt.Client, r request) statestore.Command {
 	asked := statestore.Request{
 		Client:       cl.ID,
 		Payload:      r.payload,

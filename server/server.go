@@ -36,10 +36,10 @@ const (
 	farewellTimeout = time.Second
 	// takeOverPatience is how long the last words of a client that has come back may
 	// take to be read.
-	takeOverPatience = 50 * time.Millisecond
+	takeOverTimeout = 50 * time.Millisecond
 	// forcedKeepAlive, in seconds, is imposed on a client that asks for none:
 	// it would never be found dead.
-	forcedKeepAlive = 60
+	defaultKeepAlive = 60
 	// maxSessionExpiry bounds, in seconds, how long the session of a client that is gone
 	// is kept.
 	maxSessionExpiry = 3600
@@ -58,16 +58,16 @@ type Server struct {
 	options  Options
 	logger   *slog.Logger
 	engine   *engine.Engine
-	broker   *mqtt.Server
+	mochi    *mqtt.Server
 	listener *listener
 	messages *pubsub.Broker         // passes ordinary messages on
 	outgoing quota                  // what waits to be written to all connections
-	arriving quota                  // large packets that are not complete, of all connections
+	incoming quota                  // large packets that are not complete, of all connections
 	topics   access.TopicAuthorizer // nil: ordinary topics are open to all
 	// responseTopics are topics to which only the store may publish.
 	responseTopics *responseTopics
 
-	names *names // taken while a connection is established, and a session ends
+	clientIDs *clientIDs // taken while a connection is established, and a session ends
 
 	once     sync.Once   // Serve or Close, whichever comes first
 	stopping atomic.Bool // no Will is applied any more
@@ -76,19 +76,19 @@ type Server struct {
 	refusals *logs.Limiter
 	drops    *logs.Limiter
 	slow     *logs.Limiter
-	kept     *logs.Limiter // sessions that are not
+	notKept  *logs.Limiter // sessions that are not
 	// unsubscribed are subscriptions that were refused.
-	unsubscribed *logs.Limiter
-	panics       *logs.Limiter
+	refusedSubscriptions *logs.Limiter
+	panics               *logs.Limiter
 
-	latest  *news       // the latest change; guarded by the engine's lock
-	crowded atomic.Bool // an outbox begins to be full
+	latest     *sharedNotification // the latest change; guarded by the engine's lock
+	backlogged atomic.Bool         // an outbox begins to be full
 
-	mu          sync.Mutex
-	connections map[string]*connection // by client id, while established
-	stats       Stats                  // but Connected
-	testaments  map[string]*testament  // Wills that wait, by client id
-	sessions    keptSessions           // of clients that are not connected
+	mu           sync.Mutex
+	connections  map[string]*connection   // by client id, while established
+	stats        Stats                    // but Connected
+	delayedWills map[string]*ordinaryWill // Wills that wait, by client id
+	sessions     keptSessions             // of clients that are not connected
 }
 
 // New returns a server that listens already, so that its address is known and
@@ -118,52 +118,52 @@ func New(options Options) (*Server, error) {
 		socket = tls.NewListener(socket, config) // the handshake comes with the first read
 	}
 	s := &Server{
-		options:        options,
-		logger:         options.Logger,
-		names:          newNames(),
-		connections:    make(map[string]*connection),
-		stats:          Stats{Dropped: make(map[DropReason]uint64), Refused: make(map[Refused]uint64)},
-		responseTopics: newResponseTopics(),
-		messages:       pubsub.New(options.messageLimits()),
-		outgoing:       quota{limit: options.Limits.AllOutgoingBytes},
-		arriving:       quota{limit: options.Limits.AllArrivingBytes},
-		testaments:     make(map[string]*testament),
-		sessions:       newKeptSessions(),
-		kept:           logs.NewLimiter(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
-		unsubscribed:   logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a subscription"),
-		panics:         logs.NewLimiter(options.Logger, slog.LevelError, "the server recovered from a panic"),
-		refusals:       logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a connection"),
-		drops:          logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
-		slow:           logs.NewLimiter(options.Logger, slog.LevelWarn, "disconnected a client that did not read what was written to it"),
+		options:              options,
+		logger:               options.Logger,
+		clientIDs:            newClientIDs(),
+		connections:          make(map[string]*connection),
+		stats:                Stats{Dropped: make(map[DropReason]uint64), Refused: make(map[RefusalReason]uint64)},
+		responseTopics:       newResponseTopics(),
+		messages:             pubsub.New(options.messageLimits()),
+		outgoing:             quota{limit: options.Limits.AllOutgoingBytes},
+		incoming:             quota{limit: options.Limits.AllArrivingBytes},
+		delayedWills:         make(map[string]*ordinaryWill),
+		sessions:             newKeptSessions(),
+		notKept:              logs.NewLimiter(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
+		refusedSubscriptions: logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a subscription"),
+		panics:               logs.NewLimiter(options.Logger, slog.LevelError, "the server recovered from a panic"),
+		refusals:             logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a connection"),
+		drops:                logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
+		slow:                 logs.NewLimiter(options.Logger, slog.LevelWarn, "disconnected a client that did not read what was written to it"),
 	}
 	s.listener = newListener(socket, &options, s.countRefused)
-	all, post := turns.New(0), newPost()
+	all, post := turns.New(0), newWriteLimiter()
 	s.listener.connect = func(socket net.Conn) *connection {
 		conn := newConnection(socket, &s.options, all, &s.outgoing, post)
-		conn.arrives = &s.arriving
+		conn.incoming = &s.incoming
 		return conn
 	}
 	s.listener.recover = s.handleReadingPanic
 	// Half of those at the door at most: there is always one that can be dropped for another.
-	door := s.listener.door
-	s.checks = semaphore.New(options.PasswordChecks, max(1, door.most/2), func(source netip.Prefix) int {
-		return max(1, door.bound(source)/2)
+	door := s.listener.auth
+	s.checks = semaphore.New(options.PasswordChecks, max(1, door.max/2), func(source netip.Prefix) int {
+		return max(1, door.limitOf(source)/2)
 	})
 	s.topics, _ = options.Authorizer.(access.TopicAuthorizer)
 	s.engine = engine.New(store, s.deliver)
 	s.engine.AfterDelivery(s.wake)
-	s.broker = newBroker(options)
-	if err := s.broker.AddHook(&hook{server: s}, nil); err != nil {
+	s.mochi = newMochi(options)
+	if err := s.mochi.AddHook(&hook{server: s}, nil); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
-	if err := s.broker.AddListener(s.listener); err != nil {
+	if err := s.mochi.AddListener(s.listener); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	return s, nil
 }
 
 // newBroker configures the embedded broker.
-func newBroker(options Options) *mqtt.Server {
+func newMochi(options Options) *mqtt.Server {
 	capabilities := mqtt.NewDefaultServerCapabilities()
 	capabilities.MaximumQos = 1
 	capabilities.MaximumPacketSize = options.MaxPacketSize
@@ -212,9 +212,9 @@ func (s *Server) serve(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { s.engine.Run(expiry) })
 	tasks.Go(func() { s.expireSessions(expiry) })
-	tasks.Go(func() { s.publishDueTestaments(expiry) })
+	tasks.Go(func() { s.publishDelayedWills(expiry) })
 	s.engine.Begin()
-	if err := s.broker.Serve(); err != nil {
+	if err := s.mochi.Serve(); err != nil {
 		s.listener.stop()
 		stopExpiry()
 		tasks.Wait()
@@ -237,7 +237,7 @@ func (s *Server) serve(ctx context.Context) error {
 
 // closeLogs writes what is counted of repeated lines. No connection is left.
 func (s *Server) closeLogs() {
-	for _, limiter := range []*logs.Limiter{s.refusals, s.drops, s.slow, s.kept, s.unsubscribed, s.panics} {
+	for _, limiter := range []*logs.Limiter{s.refusals, s.drops, s.slow, s.notKept, s.refusedSubscriptions, s.panics} {
 		limiter.Close()
 	}
 }
@@ -249,12 +249,12 @@ func (s *Server) shutdown() {
 	s.stopping.Store(true)
 	s.listener.stopAccepting()
 	var farewells sync.WaitGroup
-	for _, cl := range s.broker.Clients.GetAll() {
+	for _, cl := range s.mochi.Clients.GetAll() {
 		farewells.Go(func() { s.disconnect(cl, packets.ErrServerShuttingDown) })
 	}
 	farewells.Wait()
 	s.listener.stop()
-	_ = s.broker.Close() // returns nil always
+	_ = s.mochi.Close() // returns nil always
 }
 
 // disconnect sends a client away. A client that does not read is given up after
@@ -280,8 +280,8 @@ func (s *Server) disconnect(cl *mqtt.Client, reason packets.Code) {
 // still to be read. Closing at once would throw that away, and its Will would be executed
 // although it said farewell.
 func (s *Server) takeOver(old *mqtt.Client, conn *connection) {
-	conn.succeeded.Store(true)
-	farewell := time.NewTimer(takeOverPatience)
+	conn.replaced.Store(true)
+	farewell := time.NewTimer(takeOverTimeout)
 	defer farewell.Stop()
 	select {
 	case <-conn.over:
@@ -294,19 +294,19 @@ func (s *Server) takeOver(old *mqtt.Client, conn *connection) {
 
 // forget ends what the store keeps for a connection, before another of the same
 // client is established.
-func (s *Server) forget(clientID string, conn *connection) {
+func (s *Server) endConnection(clientID string, conn *connection) {
 	slow := conn.outbox.overflowed() || conn.stuck.Load()
 	if !conn.disconnected.Load() {
 		// The broker forgets to forget a client that it could not send a CONNACK.
-		cl, ok := s.broker.Clients.Get(clientID)
+		cl, ok := s.mochi.Clients.Get(clientID)
 		if ok && cl.Net.Conn == net.Conn(conn) && endsWithConnection(cl) {
-			s.broker.Clients.Delete(clientID)
+			s.mochi.Clients.Delete(clientID)
 			conn.sessionEnded.Store(true)
 		}
 	}
 	// Where the client is back, its session is not one that is kept for a client that is away.
-	if !conn.sessionEnded.Load() && !conn.succeeded.Load() && !s.keepSession(conn) {
-		s.broker.Clients.Delete(clientID)
+	if !conn.sessionEnded.Load() && !conn.replaced.Load() && !s.keepSession(conn) {
+		s.mochi.Clients.Delete(clientID)
 		conn.sessionEnded.Store(true)
 	}
 	if conn.sessionEnded.Load() {
@@ -338,8 +338,8 @@ func (s *Server) endSession(clientID string) {
 	if session, ok := s.messages.Find(clientID); ok {
 		session.End()
 	}
-	if will := s.takeTestament(clientID); will != nil {
-		s.publishTestament(will) // it waited at most for this [MQTT-3.1.2-8]
+	if will := s.takeDelayedWill(clientID); will != nil {
+		s.publishOrdinaryWill(will) // it waited at most for this [MQTT-3.1.2-8]
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -347,8 +347,8 @@ func (s *Server) endSession(clientID string) {
 }
 
 // resume enters a connection, whose client is not away any more.
-func (s *Server) resume(cl *mqtt.Client, conn *connection) {
-	_ = s.takeTestament(cl.ID)
+func (s *Server) enter(cl *mqtt.Client, conn *connection) {
+	_ = s.takeDelayedWill(cl.ID)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions.remove(cl.ID)
@@ -356,13 +356,13 @@ func (s *Server) resume(cl *mqtt.Client, conn *connection) {
 }
 
 // start lets a client publish, subscribe and receive, now that its CONNACK is sent.
-func (s *Server) start(cl *mqtt.Client, conn *connection) {
+func (s *Server) startSession(cl *mqtt.Client, conn *connection) {
 	conn.session = s.messages.Session(cl.ID)
 	conn.outbox.begin(func() { s.writeWaiting(cl, conn) })
 	conn.session.Attach(pubsub.Receiver{
 		Link:              conn.outbox,
 		MQTT5:             cl.Properties.ProtocolVersion >= wire.Version5,
-		ReceiveMaximum:    conn.receive,
+		ReceiveMaximum:    conn.receiveMaximum,
 		MaximumPacketSize: cl.Properties.Props.MaximumPacketSize,
 		MayRead:           func(topic string) bool { return s.mayReceive(conn, topic) },
 	})
@@ -383,7 +383,7 @@ func (s *Server) keepSession(conn *connection) bool {
 	kept := s.sessions.add(conn.identity, s.options.Limits.SessionsPerUser)
 	s.mu.Unlock()
 	if !kept {
-		s.kept.Log("client", logs.Name(conn.identity.Client), "user", logs.Name(conn.identity.User), "limit", s.options.Limits.SessionsPerUser,
+		s.notKept.Log("client", logs.Name(conn.identity.Client), "user", logs.Name(conn.identity.User), "limit", s.options.Limits.SessionsPerUser,
 			"cure", "raise Options.Limits.SessionsPerUser, --max-sessions-per-user, or let clients ask for no Session Expiry Interval")
 	}
 	return kept

@@ -27,18 +27,18 @@ const (
 )
 
 // Refused is why a connection was refused.
-type Refused string
+type RefusalReason string
 
 // Why connections are refused. CONNACK tells the client as much as it may know; where
 // there was no CONNECT the connection is closed.
 const (
-	RefusedCredentials Refused = "the credentials are not good"
-	RefusedBusy        Refused = "too many passwords wait to be compared"
-	RefusedSlow        Refused = "its password could not be compared in time"
-	RefusedCrowd       Refused = "too many connections have not authenticated"
-	RefusedTurn        Refused = "another connection of its client was being established"
-	RefusedDescriptors Refused = "too many files and sockets are open"
-	RefusedRules       Refused = "the server does not admit what CONNECT asks for"
+	RefusedCredentials     RefusalReason = "the credentials are not good"
+	RefusedBusy            RefusalReason = "too many passwords wait to be compared"
+	RefusedSlow            RefusalReason = "its password could not be compared in time"
+	RefusedUnauthenticated RefusalReason = "too many connections have not authenticated"
+	RefusedTurn            RefusalReason = "another connection of its client was being established"
+	RefusedDescriptors     RefusalReason = "too many files and sockets are open"
+	RefusedRules           RefusalReason = "the server does not admit what CONNECT asks for"
 )
 
 // Stats counts what happened since the server was made.
@@ -58,7 +58,7 @@ type Stats struct {
 	// before: credentials, limits, Wills.
 	RefusedConnections uint64
 	// Refused is the same by reason.
-	Refused map[Refused]uint64
+	Refused map[RefusalReason]uint64
 	// SlowReaders is how many clients were disconnected because they did not
 	// read what was written to them, notifications or anything else.
 	SlowReaders uint64
@@ -101,7 +101,7 @@ func (s *Server) Usage() Usage {
 		WaitingMessages:   messages.WaitingMessages,
 		WaitingBytes:      messages.WaitingBytes,
 		OutgoingBytes:     s.outgoing.used.Load(),
-		ArrivingBytes:     s.arriving.used.Load(),
+		ArrivingBytes:     s.incoming.used.Load(),
 		RetainedMessages:  messages.RetainedMessages,
 		RetainedBytes:     messages.RetainedBytes,
 		DroppedMessages: map[string]uint64{
@@ -128,7 +128,7 @@ func (s *Server) Stats() Stats {
 	return stats
 }
 
-func (s *Server) countRefused(why Refused) {
+func (s *Server) countRefused(why RefusalReason) {
 	s.count(func(stats *Stats) {
 		stats.RefusedConnections++
 		stats.Refused[why]++

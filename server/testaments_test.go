@@ -30,7 +30,7 @@ func isAway(t *testing.T, s *server.Server, left int) {
 
 // pass lets the delay of a Will be over.
 func pass(s *server.Server, seconds uint32) {
-	s.PublishTestaments(time.Now().Add(time.Duration(seconds) * time.Second))
+	s.PublishDueWills(time.Now().Add(time.Duration(seconds) * time.Second))
 }
 
 func TestAnOrdinaryWillIsPublishedWhenItShould(t *testing.T) {
@@ -227,7 +227,7 @@ func TestAWillThatIsDueWaitsForAConnectionThatIsBeingEstablished(t *testing.T) {
 	listener.SubscribeAll("#")
 	_ = testsupport.ConnectPacket{ID: "p", Expiry: 600, Will: willOf("factory/p", 600)}.Connect(t, address).Conn.Close()
 	isAway(t, s, 1)
-	arrived := s.TakeName("p", "")
+	arrived := s.LockClientID("p", "")
 	pass(s, 600)
 	arrived()
 	p := testsupport.ConnectPacket{ID: "p", Expiry: 600, Resume: true, Will: willOf("factory/p", 600)}.Connect(t, address)
@@ -238,7 +238,7 @@ func TestAWillThatIsDueWaitsForAConnectionThatIsBeingEstablished(t *testing.T) {
 	// Connections that fail one after the other do not put it off for long.
 	_ = p.Conn.Close()
 	isAway(t, s, 2)
-	defer s.TakeName("p", "")()
+	defer s.LockClientID("p", "")()
 	pass(s, 660)
 	listener.MustReceive("gone")
 }

@@ -14,7 +14,7 @@ import (
 func TestAnswersAreHeldBackWhileAWriteIsStuck(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()
-	conn := newConnection(near, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), &quota{limit: 1 << 30}, newPost())
+	conn := newConnection(near, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), &quota{limit: 1 << 30}, newWriteLimiter())
 	stuck := make(chan error, 1)
 	go func() {
 		_, err := conn.Write([]byte("nobody reads this"))

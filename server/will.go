@@ -22,7 +22,7 @@ import (
 // it away from the broker, which would publish it to whoever listens inside. It refuses
 // a Will that could never be applied: when its time comes there is nobody left who could
 // be told what it lacks.
-func (s *Server) keepWill(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
+func (s *Server) setWillRequest(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
 	properties := pk.Connect.WillProperties
 	will := request{
 		qos:           pk.Connect.WillQos,
@@ -62,7 +62,7 @@ func (s *Server) checkWill(who access.Identity, cl *mqtt.Client, will request, d
 	if delay > 0 {
 		return refusal(packets.ErrImplementationSpecificError, fmt.Sprintf("it is applied when the connection ends, so its Will Delay Interval must be 0, not %d", delay))
 	}
-	command := s.read(cl, will)
+	command := s.parse(cl, will)
 	if err := command.Err(); err != nil {
 		return refusal(packets.ErrImplementationSpecificError, err.Error())
 	}
@@ -95,7 +95,7 @@ func (s *Server) applyWill(cl *mqtt.Client, conn *connection) {
 	conn.will = nil                    // if it panics, it is not tried again
 	conn.reserved = will.responseTopic // for the Will, since CONNECT
 	message, fault := s.handle(cl, conn, *will)
-	conn.place.End()
+	conn.readTurn.End()
 	if fault != nil {
 		return // counted and logged, as for any request
 	}
@@ -108,7 +108,7 @@ func (s *Server) applyWill(cl *mqtt.Client, conn *connection) {
 
 // testament is an ordinary Will: a message to be published when the connection ends without
 // a normal DISCONNECT.
-type testament struct {
+type ordinaryWill struct {
 	message pubsub.Message
 	expiry  uint32 // the Message Expiry Interval, which counts from when it is published
 	delay   time.Duration
@@ -118,9 +118,9 @@ type testament struct {
 
 // keepTestament keeps the ordinary Will in a CONNECT with the connection, and takes it away
 // from mochi, which has no subscribers to publish it to.
-func (s *Server) keepTestament(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) {
+func (s *Server) setOrdinaryWill(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) {
 	properties := pk.Connect.WillProperties
-	conn.testament = &testament{
+	conn.ordinaryWill = &ordinaryWill{
 		message: pubsub.Message{
 			Topic:      pk.Connect.WillTopic,
 			QoS:        min(pk.Connect.WillQos, 1),
@@ -167,39 +167,39 @@ func willProperties(p packets.Properties) []byte {
 // leaveTestament publishes the Will of a connection that ended, or lets it wait for its
 // delay if the session is kept: if the client comes back before, it is not published
 // [MQTT-3.1.3-9]. It is called like applyWill. When the server stops, no Wills are published.
-func (s *Server) leaveTestament(cl *mqtt.Client, conn *connection, sessionEnds bool) {
-	will := conn.testament
+func (s *Server) publishOrDelayWill(cl *mqtt.Client, conn *connection, sessionEnds bool) {
+	will := conn.ordinaryWill
 	if will == nil || s.stopping.Load() {
 		return
 	}
-	conn.testament = nil
+	conn.ordinaryWill = nil
 	if will.delay == 0 || sessionEnds {
-		s.publishTestament(will)
+		s.publishOrdinaryWill(will)
 		return
 	}
 	will.due = time.Now().Add(will.delay)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.testaments[cl.ID] = will
+	s.delayedWills[cl.ID] = will
 }
 
 // testamentPatience is how long a Will that is due waits for a connection of its client that
 // is being established. Connections that fail one after the other must not put it off for
 // ever.
-const testamentPatience = 10 * time.Second
+const delayedWillTimeout = 10 * time.Second
 
 // publishTestaments publishes the Wills whose delay is over.
-func (s *Server) publishTestaments(now time.Time) {
+func (s *Server) publishDueWills(now time.Time) {
 	var due []access.Identity
 	s.mu.Lock()
-	for _, will := range s.testaments {
+	for _, will := range s.delayedWills {
 		if !now.Before(will.due) {
 			due = append(due, will.who)
 		}
 	}
 	s.mu.Unlock()
 	for _, who := range due {
-		s.publishDueTestament(who, now)
+		s.publishDueWill(who, now)
 	}
 }
 
@@ -208,44 +208,44 @@ func (s *Server) publishTestaments(now time.Time) {
 // client id, no connection of the client is established; so a client that has its CONNACK
 // is not called gone afterwards [MQTT-3.1.3-9]. Only without the lock, after
 // testamentPatience, can a client come back between the look and the message.
-func (s *Server) publishDueTestament(who access.Identity, now time.Time) {
-	release, locked := s.names.tryTake(who.Client, who.User)
+func (s *Server) publishDueWill(who access.Identity, now time.Time) {
+	release, locked := s.clientIDs.tryLock(who.Client, who.User)
 	if locked {
 		defer release()
 	}
-	if will := s.takeDueTestament(who.Client, now, locked); will != nil {
-		s.publishTestament(will)
+	if will := s.takeDueWill(who.Client, now, locked); will != nil {
+		s.publishOrdinaryWill(will)
 	}
 }
 
 // takeDueTestament is takeTestament for a Will that is due, and whose client is not connected.
-func (s *Server) takeDueTestament(client string, now time.Time, locked bool) *testament {
+func (s *Server) takeDueWill(client string, now time.Time, locked bool) *ordinaryWill {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	will := s.testaments[client]
+	will := s.delayedWills[client]
 	switch {
 	case will == nil, now.Before(will.due), s.connections[client] != nil:
 		return nil
-	case !locked && now.Sub(will.due) < testamentPatience:
+	case !locked && now.Sub(will.due) < delayedWillTimeout:
 		return nil
 	}
-	delete(s.testaments, client)
+	delete(s.delayedWills, client)
 	return will
 }
 
 // takeTestament returns the Will of a client that waits, which does so no longer, or nil.
-func (s *Server) takeTestament(client string) *testament {
+func (s *Server) takeDelayedWill(client string) *ordinaryWill {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	will := s.testaments[client]
-	delete(s.testaments, client)
+	will := s.delayedWills[client]
+	delete(s.delayedWills, client)
 	return will
 }
 
 // publishTestament publishes a Will, unless its client may not publish to the topic any more:
 // rules change, and so may who owns a topic below clients/. It is called by goroutines of
 // other clients and of the server, to which a panic of the rules must do no harm.
-func (s *Server) publishTestament(will *testament) {
+func (s *Server) publishOrdinaryWill(will *ordinaryWill) {
 	defer func() {
 		if value := recover(); value != nil {
 			s.notePanic(value, "client", logs.Name(will.who.Client))

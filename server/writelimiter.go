@@ -20,8 +20,8 @@ const stuckAfter = 10 * time.Millisecond
 // their place: twice as many each time, until they move on.
 //
 // It is safe for concurrent use, and has no goroutine.
-type post struct {
-	most int // that write at a time
+type writeLimiter struct {
+	normal int // that write at a time
 
 	mu      sync.Mutex
 	waiting []*outbox // the first first; each is in it once at most
@@ -34,13 +34,13 @@ type post struct {
 }
 
 // newPost leaves a processor to those that ask: see turns.New.
-func newPost() *post {
+func newWriteLimiter() *writeLimiter {
 	most := max(runtime.GOMAXPROCS(0)-1, 1)
-	return &post{most: most, allowed: most}
+	return &writeLimiter{normal: most, allowed: most}
 }
 
 // ask makes an outbox wait until it may write, and calls its permit then.
-func (p *post) ask(o *outbox) {
+func (p *writeLimiter) enqueue(o *outbox) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.waiting = append(p.waiting, o)
@@ -48,7 +48,7 @@ func (p *post) ask(o *outbox) {
 }
 
 // done says that one that was permitted to write in a round has written.
-func (p *post) done(round uint64) {
+func (p *writeLimiter) done(round uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if round == p.round {
@@ -58,7 +58,7 @@ func (p *post) done(round uint64) {
 	p.permitLocked()
 }
 
-func (p *post) permitLocked() {
+func (p *writeLimiter) permitLocked() {
 	for p.writing < p.allowed && len(p.waiting) > 0 {
 		next := p.waiting[0]
 		p.waiting[0] = nil
@@ -88,12 +88,12 @@ const mostAllowed = 1024
 
 // relieve gives up those that write if none was done for a while. Where they move on, fewer
 // may write from now on.
-func (p *post) relieve() {
+func (p *writeLimiter) relieve() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.timed = false
 	if len(p.waiting) == 0 {
-		p.allowed = p.most
+		p.allowed = p.normal
 		return
 	}
 	if time.Since(p.latest) >= stuckAfter {
@@ -101,7 +101,7 @@ func (p *post) relieve() {
 		p.writing = 0
 		p.allowed = min(2*p.allowed, mostAllowed)
 	} else {
-		p.allowed = max(p.allowed/2, p.most)
+		p.allowed = max(p.allowed/2, p.normal)
 	}
 	p.permitLocked()
 }

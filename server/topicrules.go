@@ -188,11 +188,11 @@ func owns(client, topic string) bool {
 // collides reports whether another client that connects, is connected, or has a session that
 // is kept, owns a level below clients/ that would be this client's too (see rivals). The
 // answer may not hold any more when it is returned: to connect a client, see names.claim.
-func (s *Server) collides(client string) bool { return s.names.collides(client, s.hasSession) }
+func (s *Server) collides(client string) bool { return s.clientIDs.collides(client, s.hasSession) }
 
 // hasSession reports whether a client is connected or its session is kept.
 func (s *Server) hasSession(client string) bool {
-	_, known := s.broker.Clients.Get(client)
+	_, known := s.mochi.Clients.Get(client)
 	return known
 }
 

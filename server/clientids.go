@@ -10,12 +10,12 @@ import (
 )
 
 // nameTimeout bounds how long a connection waits for an earlier one of its client.
-const nameTimeout = 5 * time.Second
+const clientIDTimeout = 5 * time.Second
 
 var (
 	errNewerWaits   = errors.New("a newer connection of this client waits in place of this one")
-	errOthersName   = errors.New("another user's connection with this client id is being established")
-	errNameTimedOut = errors.New("an earlier connection of this client was not established, or not ended, in time")
+	errOtherUsersID = errors.New("another user's connection with this client id is being established")
+	errIDTimedOut   = errors.New("an earlier connection of this client was not established, or not ended, in time")
 )
 
 // names lets connections of one client id be established one after the other. A connection
@@ -25,22 +25,22 @@ var (
 //
 // Client ids that would own the same topics do not wait for each other: else a client that
 // connects again and again could keep a different one waiting.
-type names struct {
-	patience time.Duration // of a connection that waits
+type clientIDs struct {
+	timeout time.Duration // of a connection that waits
 
-	mu    sync.Mutex
-	taken map[string]*takenName // by client id
+	mu     sync.Mutex
+	locked map[string]*lockedID // by client id
 }
 
 // takenName is a client id that a connection has taken. It is guarded by names.mu.
-type takenName struct {
+type lockedID struct {
 	user    string // of the connection, and of the one that waits
 	claimed bool
 	next    chan bool // gets one value: whether its turn has come; nil: no connection waits
 }
 
-func newNames() *names {
-	return &names{patience: nameTimeout, taken: make(map[string]*takenName)}
+func newClientIDs() *clientIDs {
+	return &clientIDs{timeout: clientIDTimeout, locked: make(map[string]*lockedID)}
 }
 
 // take waits until no other connection has the client id, and returns the function that
@@ -49,8 +49,8 @@ func newNames() *names {
 // at its other end, and any other would be taken over at once. So a client has one connection
 // that waits, however many it opens. The connection of another user does not wait, and takes
 // no place.
-func (n *names) take(ctx context.Context, client, user string) (release func(), err error) {
-	release = func() { n.release(client) }
+func (n *clientIDs) lock(ctx context.Context, client, user string) (release func(), err error) {
+	release = func() { n.unlock(client) }
 	turn, err := n.queue(client, user)
 	if err != nil {
 		return nil, err
@@ -68,25 +68,25 @@ func (n *names) take(ctx context.Context, client, user string) (release func(), 
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if name := n.taken[client]; name != nil && name.next == turn {
+	if name := n.locked[client]; name != nil && name.next == turn {
 		name.next = nil
 	} else if came := <-turn; came { // at the same time; the value is there
 		n.pass(client)
 	}
-	return nil, errNameTimedOut
+	return nil, errIDTimedOut
 }
 
 // queue returns nil if the client id is the caller's now, and otherwise where to wait for it.
-func (n *names) queue(client, user string) (turn chan bool, err error) {
+func (n *clientIDs) queue(client, user string) (turn chan bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	name := n.taken[client]
+	name := n.locked[client]
 	switch {
 	case name == nil:
-		n.taken[client] = &takenName{user: user}
+		n.locked[client] = &lockedID{user: user}
 		return nil, nil
 	case name.user != user:
-		return nil, errOthersName
+		return nil, errOtherUsersID
 	case name.next != nil:
 		name.next <- false
 	}
@@ -96,17 +96,17 @@ func (n *names) queue(client, user string) (turn chan bool, err error) {
 
 // tryTake is take for a caller that must not wait. It reports false if the client id is
 // taken.
-func (n *names) tryTake(client, user string) (release func(), ok bool) {
+func (n *clientIDs) tryLock(client, user string) (release func(), ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.taken[client] != nil {
+	if n.locked[client] != nil {
 		return nil, false
 	}
-	n.taken[client] = &takenName{user: user}
-	return func() { n.release(client) }, true
+	n.locked[client] = &lockedID{user: user}
+	return func() { n.unlock(client) }, true
 }
 
-func (n *names) release(client string) {
+func (n *clientIDs) unlock(client string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.pass(client)
@@ -114,10 +114,10 @@ func (n *names) release(client string) {
 
 // pass gives a client id to the connection that waits for it, if one does. It is called with
 // mu locked.
-func (n *names) pass(client string) {
-	name := n.taken[client]
+func (n *clientIDs) pass(client string) {
+	name := n.locked[client]
 	if name.next == nil {
-		delete(n.taken, client)
+		delete(n.locked, client)
 		return
 	}
 	name.next <- true
@@ -127,19 +127,19 @@ func (n *names) pass(client string) {
 // claim notes that the client of an id that the caller has taken will be entered, unless
 // that collides with another client that is claimed or entered. So of two clients that
 // connect at once and would own the same topics, one is refused. entered must not wait.
-func (n *names) claim(client string, entered func(client string) bool) bool {
+func (n *clientIDs) claim(client string, entered func(client string) bool) bool {
 	rivals := rivals(client)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.inUse(rivals, entered) {
 		return false
 	}
-	n.taken[client].claimed = true
+	n.locked[client].claimed = true
 	return true
 }
 
 // collides reports what a claim would find.
-func (n *names) collides(client string, entered func(client string) bool) bool {
+func (n *clientIDs) collides(client string, entered func(client string) bool) bool {
 	rivals := rivals(client)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -148,9 +148,9 @@ func (n *names) collides(client string, entered func(client string) bool) bool {
 
 // inUse reports whether one of some clients is claimed or entered. It is called with mu
 // locked: a client is entered before its claim ends.
-func (n *names) inUse(clients []string, entered func(client string) bool) bool {
+func (n *clientIDs) inUse(clients []string, entered func(client string) bool) bool {
 	for _, client := range clients {
-		if name := n.taken[client]; name != nil && name.claimed || entered(client) {
+		if name := n.locked[client]; name != nil && name.claimed || entered(client) {
 			return true
 		}
 	}
