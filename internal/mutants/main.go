@@ -1,183 +1,99 @@
-// Command mutants breaks rules on purpose, one at a time, and reports which tests
-// notice. A rule whose mutant survives is a rule that no test guards.
+// Command mutants breaks guarded code, one place at a time, and reports which tests notice.
+// A mutant that survives marks a promise or an invariant that no test guards.
 //
-//	go run ./internal/mutants internal/mutants/statestore.txt
+//	go run ./internal/mutants -check          # is each mutant still found? takes a second
+//	go run ./internal/mutants -only renewal   # break what matches a regular expression
 //
-// A file of mutants begins with the command that must fail, and goes on with the
-// mutants: a name, a file, what stands there once and nowhere else, and what to put in
-// its place.
+// It runs at the root of the repository. It changes no file: "go test -overlay" compiles the
+// mutated source in place of the original.
 //
-//	$ go test ./statestore -run FollowsTheProtocol
+// # Files of mutants
 //
-//	== NX is ignored
-//	-- statestore/store.go
-//	<<<<
-//	refused := command.Condition == IfMissing ||
-//	====
-//	refused := false ||
-//	>>>>
+// Each *.txt file beside this one lists mutants of one area:
 //
-// A command with a time limit (go test -timeout) notices a mutant that hangs.
+//	== a waiter relies on notifications alone
+//	guards invariant 25
+//	in     lease waiter.wait
+//	test   ./lease -run TestInvariant25
+//	- case <-poll.C:
+//	+ case <-never:
 //
-// Nothing is changed in place: each mutant lives in a copy of the tree.
+// "guards" names the invariant, or "promise" and a promise of the documentation. "in" is the
+// folder of a package and a declaration at its top level: a function, Type.Method, a type, a
+// constant or a variable. "test" are the arguments of the go test that must fail.
+//
+// The lines with a minus sign are one node of Go syntax in that declaration, such as an
+// expression, a statement or a case, or several statements in a row. White space, comments
+// and trailing commas do not count, and it must occur once. The lines with a plus sign
+// replace it; without any, it is deleted. Several such pairs may follow each other. So a
+// mutant survives moves between files and reformatting, but not a rename: -check, which is
+// part of "make check", then says what it looks for and where it could be.
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
-	"slices"
-	"strings"
+	"time"
 )
 
 func main() {
-	rows := flag.Bool("rows", false, "list every test that noticed, not only how many")
-	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: mutants [-rows] FILE...")
-		flag.PrintDefaults()
-	}
+	check := flag.Bool("check", false, "only look whether each mutant and its test are found")
+	only := flag.String("only", "", "regular expression that a mutant's name, guard, package or test must match")
+	folder := flag.String("mutants", filepath.Join("internal", "mutants"), "folder with the files of mutants")
 	flag.Parse()
-	if flag.NArg() == 0 {
-		flag.Usage()
-		os.Exit(2)
-	}
-	survivors := 0
-	for _, path := range flag.Args() {
-		n, err := run(path, *rows)
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "mutants: %s: %v\n", path, err)
-			os.Exit(1)
-		}
-		survivors += n
-	}
-	if survivors > 0 {
-		fmt.Printf("%d survived\n", survivors)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *folder, *only, *check); err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		stop()
 		os.Exit(1)
 	}
 }
 
-type mutant struct{ name, file, old, changed string }
-
-// parse reads a file of mutants.
-func parse(text string) (command []string, mutants []mutant, err error) {
-	head, rest, _ := strings.Cut(text, "\n== ")
-	for line := range strings.Lines(head) {
-		if after, ok := strings.CutPrefix(line, "$ "); ok {
-			command = strings.Fields(after)
-		}
-	}
-	if len(command) == 0 {
-		return nil, nil, errors.New("no line says which command must fail: $ go test …")
-	}
-	for _, part := range strings.Split(rest, "\n== ") {
-		fields := regexp.MustCompile(`(?s)^(.*?)\n-- (.*?)\n<<<<\n(.*?)\n====\n(.*?)\n?>>>>`).FindStringSubmatch(part)
-		if fields == nil {
-			return nil, nil, fmt.Errorf("this is no mutant:\n%s", part)
-		}
-		mutants = append(mutants, mutant{fields[1], fields[2], fields[3], fields[4]})
-	}
-	return command, mutants, nil
-}
-
-// run tries the mutants of one file and returns how many survived.
-func run(path string, rows bool) (survivors int, err error) {
-	text, err := os.ReadFile(path)
+func run(ctx context.Context, folder, only string, checkOnly bool) error {
+	chosen, err := regexp.Compile(only)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	command, mutants, err := parse(string(text))
+	mutants, err := readFolder(folder)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	tree, err := os.MkdirTemp("", "mutants-")
-	if err != nil {
-		return 0, err
-	}
-	defer os.RemoveAll(tree)
-	if err := os.CopyFS(tree, os.DirFS(".")); err != nil {
-		return 0, err
-	}
-	if out, failed := test(tree, command); failed {
-		return 0, fmt.Errorf("the tests fail without any mutant:\n%s", out)
-	}
+	source := newTree(".")
+	counts := make(map[verdict]int)
 	for _, m := range mutants {
-		noticed, err := try(tree, command, m)
-		if err != nil {
-			survivors++
-			fmt.Printf("NO MUTANT %s: %v\n", m.name, err)
+		if !m.matches(chosen) {
 			continue
 		}
-		if len(noticed) == 0 {
-			survivors++
-			fmt.Printf("SURVIVED  %s\n", m.name)
-			continue
+		began := time.Now()
+		v, detail := try(ctx, source, m, checkOnly)
+		if ctx.Err() != nil {
+			return errors.New("interrupted")
 		}
-		fmt.Printf("noticed   %s: %d, first by %q\n", m.name, len(noticed), noticed[0])
-		if rows {
-			fmt.Println("            " + strings.Join(noticed, "\n            "))
+		counts[v]++
+		if !checkOnly || v != found {
+			fmt.Printf("%-16s %4.1fs  %s (%s)\n", v, time.Since(began).Seconds(), m.name, m.guards)
 		}
-	}
-	return survivors, nil
-}
-
-var (
-	failed = regexp.MustCompile(`(?m)^ *--- FAIL: (.*) \(`)
-	// A test that hangs or brings down the program says so in words of its own.
-	running = regexp.MustCompile(`(?m)^panic: test timed out.*\n\trunning tests:\n\t\t(.*) \(`)
-)
-
-// noticedBy returns the tests that failed. The rows of a table say more than the name of
-// their test, so they stand in its place.
-func noticedBy(out string) (tests []string) {
-	var names []string
-	for _, pattern := range []*regexp.Regexp{failed, running} {
-		for _, match := range pattern.FindAllStringSubmatch(out, -1) {
-			names = append(names, match[1])
+		if detail != "" {
+			fmt.Println(indent(detail))
 		}
 	}
-	for _, name := range names {
-		isRow := func(other string) bool { return strings.HasPrefix(other, name+"/") }
-		if !slices.ContainsFunc(names, isRow) {
-			tests = append(tests, strings.ReplaceAll(name, "_", " "))
-		}
+	want, total := killed, 0
+	if checkOnly {
+		want = found
 	}
-	return tests
-}
-
-// try applies one mutant, tests, and takes it back.
-func try(tree string, command []string, m mutant) (noticed []string, err error) {
-	path := filepath.Join(tree, m.file)
-	original, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
+	for _, n := range counts {
+		total += n
 	}
-	if n := strings.Count(string(original), m.old); n != 1 {
-		return nil, fmt.Errorf("%s: its text stands in %s %d times, not once", m.name, m.file, n)
+	if counts[want] < total {
+		return fmt.Errorf("%d of %d mutants are not %s", total-counts[want], total, want)
 	}
-	if err := os.WriteFile(path, []byte(strings.Replace(string(original), m.old, m.changed, 1)), 0o644); err != nil {
-		return nil, err
-	}
-	out, isRed := test(tree, command)
-	if err := os.WriteFile(path, original, 0o644); err != nil {
-		return nil, err
-	}
-	if !isRed {
-		return nil, nil
-	}
-	noticed = noticedBy(out)
-	if len(noticed) == 0 {
-		return nil, fmt.Errorf("%s: the command failed, but no test did; does it compile?\n%s", m.name, out)
-	}
-	return noticed, nil
-}
-
-func test(tree string, command []string) (out string, failed bool) {
-	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Dir = tree
-	text, err := cmd.CombinedOutput()
-	return string(text), err != nil
+	fmt.Printf("%d mutants, all %s\n", total, want)
+	return nil
 }

@@ -1,0 +1,3 @@
+module github.com/tenurelock/tenure/internal/mutants
+
+go 1.25.0
