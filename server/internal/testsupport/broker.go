@@ -9,28 +9,39 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 )
 
+// AllowAll is a hook of mochi that admits every client and allows everything.
+type AllowAll struct{ mqtt.HookBase }
+
+// ID implements mqtt.Hook.
+func (*AllowAll) ID() string { return "allow all" }
+
+// Provides implements mqtt.Hook.
+func (*AllowAll) Provides(call byte) bool {
+	return call == mqtt.OnConnectAuthenticate || call == mqtt.OnACLCheck
+}
+
+// OnConnectAuthenticate implements mqtt.Hook.
+func (*AllowAll) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { return true }
+
+// OnACLCheck implements mqtt.Hook.
+func (*AllowAll) OnACLCheck(*mqtt.Client, string, bool) bool { return true }
+
 // PasswordBroker is a hook of mochi that admits the password "right" only and sends Puback as
 // the reason code of each PUBACK.
 type PasswordBroker struct {
-	mqtt.HookBase
+	AllowAll
 	Puback byte
 }
 
-// ID implements mqtt.Hook.
-func (*PasswordBroker) ID() string { return "password" }
-
 // Provides implements mqtt.Hook.
-func (*PasswordBroker) Provides(call byte) bool {
-	return call == mqtt.OnConnectAuthenticate || call == mqtt.OnACLCheck || call == mqtt.OnPacketEncode
+func (h *PasswordBroker) Provides(call byte) bool {
+	return call == mqtt.OnPacketEncode || h.AllowAll.Provides(call)
 }
 
 // OnConnectAuthenticate implements mqtt.Hook.
 func (*PasswordBroker) OnConnectAuthenticate(_ *mqtt.Client, pk packets.Packet) bool {
 	return string(pk.Connect.Password) == "right"
 }
-
-// OnACLCheck implements mqtt.Hook: it allows everything.
-func (*PasswordBroker) OnACLCheck(*mqtt.Client, string, bool) bool { return true }
 
 // OnPacketEncode implements mqtt.Hook.
 func (h *PasswordBroker) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet {

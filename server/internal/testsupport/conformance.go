@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
+
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/statestore"

@@ -10,6 +10,7 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
+
 	"github.com/tenurelock/tenure/internal/await"
 )
 

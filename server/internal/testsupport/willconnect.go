@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
+
 	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )

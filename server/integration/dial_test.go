@@ -1,4 +1,4 @@
-package server_test
+package integration_test
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
-	"github.com/mochi-mqtt/server/v2/hooks/auth"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
@@ -121,7 +120,7 @@ func TestInvariant50WrongCredentialsEndDialAtOnceAndNoClientThatWasConnected(t *
 
 // tokens lets a server take tokens of service accounts, as brokers in Kubernetes do.
 type tokens struct {
-	auth.AllowHook
+	testsupport.AllowAll
 	broker *mqtt.Server
 	shown  chan string // what was shown, and how
 
@@ -134,7 +133,7 @@ const methodServiceAccount = "K8S-SAT"
 func (*tokens) ID() string { return "tokens" }
 
 func (h *tokens) Provides(call byte) bool {
-	return call == mqtt.OnConnect || call == mqtt.OnAuthPacket || call == mqtt.OnPacketEncode || h.AllowHook.Provides(call)
+	return call == mqtt.OnConnect || call == mqtt.OnAuthPacket || call == mqtt.OnPacketEncode || h.AllowAll.Provides(call)
 }
 
 func (h *tokens) take(how string, properties packets.Properties) bool {
@@ -229,7 +228,7 @@ func TestATokenOfAServiceAccountIsShownAndShownAnewWhenItChanges(t *testing.T) {
 
 // moody answers with reason codes.
 type moody struct {
-	auth.AllowHook
+	testsupport.AllowAll
 	broker     *mqtt.Server
 	connack    packets.Code // of CONNECTs; zero: as usual
 	disconnect packets.Code // in answer to a request; zero: none
@@ -238,7 +237,7 @@ type moody struct {
 func (*moody) ID() string { return "moody" }
 
 func (h *moody) Provides(call byte) bool {
-	return call == mqtt.OnConnect || call == mqtt.OnPacketRead || h.AllowHook.Provides(call)
+	return call == mqtt.OnConnect || call == mqtt.OnPacketRead || h.AllowAll.Provides(call)
 }
 
 func (h *moody) OnConnect(cl *mqtt.Client, _ packets.Packet) error {
