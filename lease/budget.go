@@ -2,6 +2,7 @@ package lease
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -21,7 +22,7 @@ type Budget struct {
 	Crash time.Duration
 	// CutOff is the same for a holder that is alive and lost its network.
 	CutOff time.Duration
-	// Unheld is how long of that nobody works: from the end of the tenure's context,
+	// Unheld is how long of that no holder works: from the end of the tenure's context,
 	// GracePeriod and Margin ahead of the expiry at the store, to the successor.
 	Unheld time.Duration
 	// HandOver is how long after a release the lease is taken, if the waiters hear of
@@ -68,24 +69,40 @@ func (o *Options) budget() Budget {
 	return b
 }
 
+// rows are the lines of a budget: what happens, its name in logs, and the limit.
+func (b Budget) rows() []budgetRow {
+	return []budgetRow{
+		{"the holder crashes: the next one holds after", "crash", b.Crash},
+		{"the holder is cut off: the next one holds after", "cut_off", b.CutOff},
+		{"… of which no holder works for", "unheld", b.Unheld},
+		{"a clean hand-over takes", "hand_over", b.HandOver},
+		{"… if its notification is lost", "hand_over_unheard", b.HandOverUnheard},
+		{"renewals in a row that may go unanswered", "unanswered_renewals", max(b.Renewals-1, 0)},
+	}
+}
+
+type budgetRow struct {
+	text, key string
+	limit     any
+}
+
 // String returns the budget as a table for people.
 func (b Budget) String() string {
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "With a TTL of %v\tat worst\n", b.TTL)
-	for _, row := range []struct {
-		what  string
-		limit any
-	}{
-		{"the holder crashes: the next one holds after", b.Crash},
-		{"the holder is cut off: the next one holds after", b.CutOff},
-		{"… of which nobody works for", b.Unheld},
-		{"a clean hand-over takes", b.HandOver},
-		{"… if its notification is lost", b.HandOverUnheard},
-		{"renewals in a row that may go unanswered", max(b.Renewals-1, 0)},
-	} {
-		fmt.Fprintf(table, "%s\t%v\n", row.what, row.limit)
+	for _, row := range b.rows() {
+		fmt.Fprintf(table, "%s\t%v\n", row.text, row.limit)
 	}
-	_ = table.Flush() // a strings.Builder takes everything
+	_ = table.Flush() // a strings.Builder accepts everything
 	return text.String()
+}
+
+// LogValue is the lines of String as a group, with durations such as "2.2s".
+func (b Budget) LogValue() slog.Value {
+	group := []slog.Attr{slog.String("ttl", b.TTL.String())}
+	for _, row := range b.rows() {
+		group = append(group, slog.String(row.key, fmt.Sprint(row.limit)))
+	}
+	return slog.GroupValue(group...)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 
@@ -37,6 +38,17 @@ func New(client *transport.Client, name string, options Options) (*Lease, error)
 // Name returns the lease's name.
 func (l *Lease) Name() string { return l.name }
 
+// String returns the lease's name.
+func (l *Lease) String() string {
+	if l == nil {
+		return "<nil>"
+	}
+	return l.name
+}
+
+// LogValue is String, so that logs show a name.
+func (l *Lease) LogValue() slog.Value { return slog.StringValue(l.String()) }
+
 // Holder describes the holder of a lease at one moment.
 type Holder struct {
 	// Held is false if the lease is free. The other fields are then zero.
@@ -48,6 +60,22 @@ type Holder struct {
 	Value string
 	// Version is that of the latest renewal. It is not a fencing token.
 	Version hlc.Timestamp
+}
+
+// String returns the holder's name, or "none" if the lease is free.
+func (h Holder) String() string {
+	if !h.Held {
+		return "none"
+	}
+	return h.Name
+}
+
+// LogValue is the holder's name, value and version, or String if the lease is free.
+func (h Holder) LogValue() slog.Value {
+	if !h.Held {
+		return slog.StringValue(h.String())
+	}
+	return slog.GroupValue(slog.String("name", h.Name), slog.String("value", h.Value), slog.String("version", h.Version.String()))
 }
 
 // LastHolder returns the holder of which this Lease heard last while it waited, observed or

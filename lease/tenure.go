@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -64,6 +65,21 @@ func (a *attempt) begin(token hlc.Token, sent time.Duration) (*Tenure, error) {
 
 // Name returns the name of the lease.
 func (t *Tenure) Name() string { return t.lease.name }
+
+// String returns the name of the lease, the token and what remains, or why the tenure ended.
+func (t *Tenure) String() string {
+	if t == nil {
+		return "<nil>"
+	}
+	left, cause := t.remaining()
+	if cause != nil {
+		return fmt.Sprintf("%s, token %v, ended: %v", t.lease.name, t.token, cause)
+	}
+	return fmt.Sprintf("%s, token %v, %v remaining", t.lease.name, t.token, left)
+}
+
+// LogValue is String, so that logs show words.
+func (t *Tenure) LogValue() slog.Value { return slog.StringValue(t.String()) }
 
 // Context returns a context for the work that this tenure allows. It ends when
 // the tenure ends, and Options.GracePeriod before the deadline if renewals fail;

@@ -1,0 +1,97 @@
+package lease_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+func TestJSONLogsShowWords(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		tenure, ended := n.mustAcquire(t), (*lease.Tenure)(nil)
+		token := mustToken(t, tenure)
+		if other, err := lease.New(n.client, "press-8", lease.Options{TTL: ttl, Clock: lease.MonotonicClock()}); err != nil {
+			t.Fatal(err)
+		} else if ended, err = other.Acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := ended.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		holder := lease.Holder{Held: true, Name: "node-a", Value: "node-a:1", Version: hlc.Timestamp{Wall: 7, Node: "s"}}
+		for _, test := range []struct {
+			value any
+			want  string
+		}{
+			{n.Lease, `"press-7/active"`},
+			{(*lease.Lease)(nil), `"<nil>"`},
+			{holder, `{"name":"node-a","value":"node-a:1","version":"` + holder.Version.String() + `"}`},
+			{lease.Holder{}, `"none"`},
+			{tenure, fmt.Sprintf(`"press-7/active, token %v, 1.8s remaining"`, token)},
+			{ended, `, ended: released"`},
+			{(*lease.Tenure)(nil), `"<nil>"`},
+			{&lease.HeldError{Lease: name, Holder: holder}, `"lease: \"press-7/active\": held by \"node-a\""`},
+			{&lease.HeldError{}, `"lease: \"\": not granted: `},
+			{n.Budget(), `"crash":"2.2s"`},
+			{lease.Budget{}, `"unanswered_renewals":"0"`},
+		} {
+			var line bytes.Buffer
+			slog.New(slog.NewJSONHandler(&line, nil)).Info("it", "value", test.value)
+			if !strings.Contains(line.String(), test.want) {
+				t.Errorf("%swant %s", line.String(), test.want)
+			}
+			if text, ok := test.value.(fmt.Stringer); ok && text.String() == "" {
+				t.Errorf("%T prints nothing", test.value)
+			}
+		}
+	})
+}
+
+func TestAnErrorNamesTheLeaseOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n, other := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
+		tenure := n.mustAcquire(t)
+		_, held := other.TryAcquire(t.Context())
+		store.Authorize(func(string, statestore.Verb, string) bool { return false })
+		_, refused := other.TryAcquire(t.Context())
+		_, unread := other.Holder(t.Context())
+		var observed error
+		for _, observed = range other.Observe(t.Context()) {
+			break
+		}
+		released := tenure.Release(t.Context())
+		_, token := tenure.Token()
+		for _, err := range []error{held, refused, unread, observed, released, token, tenure.Err()} {
+			if err == nil || strings.Count(err.Error(), name) != 1 {
+				t.Errorf("%v\ndoes not name the lease once", err)
+			}
+		}
+		if !errors.Is(refused, transport.ErrNotAuthorized) {
+			t.Errorf("TryAcquire: %v, want ErrNotAuthorized", refused)
+		}
+		store.Authorize(nil)
+		n.conn.Cut()
+		for _, options := range []lease.Options{{}, {AcquireDelay: time.Second}, {InstantFailover: true}} {
+			l, _, conn := newGrumpy(t, store, "node-c", options)
+			conn.set(failing(&transport.RefusedError{Text: "not authorized"}))
+			ctx, cancel := context.WithTimeout(t.Context(), ttl)
+			_, err := l.Acquire(ctx)
+			cancel()
+			if err == nil || strings.Count(err.Error(), name) != 1 {
+				t.Errorf("%v\ndoes not name the lease once", err)
+			}
+		}
+	})
+}
