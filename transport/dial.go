@@ -89,7 +89,7 @@ const (
 // From then on the client reconnects by itself until Close. An address is one of
 //
 //	mqtt://host:1883   TCP; tcp is another name of it
-//	mqtts://host:8883  TLS over TCP; tls is another name of it
+//	mqtts://host:8883  TLS over TCP; tls and ssl are other names of it
 //	ws://host/path     WebSocket; port 80 if none is given
 //	wss://host/path    WebSocket over TLS; port 443 if none is given
 //

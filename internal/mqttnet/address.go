@@ -39,7 +39,7 @@ const addressForm = "write it like mqtt://host:1883, mqtts://host:8883, ws://hos
 func ParseAddresses(list string) ([]*url.URL, error) {
 	var servers []*url.URL
 	for address := range strings.SplitSeq(list, ",") {
-		server, err := ParseAddress(strings.TrimSpace(address))
+		server, err := parse(strings.TrimSpace(address))
 		if err != nil {
 			return nil, withoutCredentials(list, err)
 		}
@@ -63,6 +63,15 @@ var errCredentials = errors.New("broker address: remove the @ and the text befor
 // default port of its scheme. The error says how to write an address and never quotes
 // credentials, which do not belong in one.
 func ParseAddress(address string) (*url.URL, error) {
+	server, err := parse(address)
+	if err != nil {
+		return nil, withoutCredentials(address, err)
+	}
+	return server, nil
+}
+
+// parse may quote a password in its error.
+func parse(address string) (*url.URL, error) {
 	server, err := url.Parse(address)
 	if err != nil {
 		var parse *url.Error // it would quote the address

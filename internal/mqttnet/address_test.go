@@ -17,6 +17,8 @@ func TestParseAddress(t *testing.T) {
 		{"IPv6", "mqtt://[::1]", "[::1]:1883", ""},
 		{"the default port of TLS", "mqtts://broker", "broker:8883", ""},
 		{"an alias of TLS", "tls://broker", "broker:8883", ""},
+		{"another alias of TLS", "ssl://broker:8884", "broker:8884", ""},
+		{"a final slash after an IPv6 address", "mqtt://[::1]:1883/", "[::1]:1883", ""},
 		{"the default port of WebSocket", "ws://broker/mqtt?a=b", "broker:80", ""},
 		{"the default port of WebSocket over TLS", "wss://broker", "broker:443", ""},
 		{"a final slash", "mqtt://broker/", "broker:1883", ""},

@@ -13,6 +13,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
@@ -73,7 +74,10 @@ type link struct {
 func (s *Store) connect(ctx context.Context) error {
 	attempt, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	conn, err := s.broker.dial(attempt, s.options.MaxPacketSize)
+	conn, err := mqttnet.Dial(attempt, s.broker, s.tls, mqttnet.Options{
+		MaxPacket:    int(min(s.options.MaxPacketSize, math.MaxInt32)), // MQTT's own limit is lower
+		WriteTimeout: writeTimeout,
+	})
 	if err != nil {
 		return err
 	}
@@ -99,7 +103,7 @@ func (s *Store) connect(ctx context.Context) error {
 	})
 	connack, err := l.client.Connect(attempt, l.connectPacket())
 	if err != nil {
-		return connackError(connack, cmp.Or(conn.closeCause(), err))
+		return connackError(connack, cmp.Or(conn.CloseCause(), err))
 	}
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
@@ -116,7 +120,7 @@ func (s *Store) connect(ctx context.Context) error {
 		return finalError{err}
 	}
 	if err := l.begin(ctx); err != nil {
-		return cmp.Or(conn.closeCause(), err)
+		return cmp.Or(conn.CloseCause(), err)
 	}
 	s.attached()
 	defer s.connected.Store(false)
@@ -125,7 +129,7 @@ func (s *Store) connect(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-linkCtx.Done():
-		return cmp.Or(conn.closeCause(), errConnectionLost)
+		return cmp.Or(conn.CloseCause(), errConnectionLost)
 	case <-l.superseded:
 		return finalError{fmt.Errorf("%w: it has begun to while this one was silent, or both at once", ErrAnotherStore)}
 	}
@@ -277,8 +281,8 @@ func (l *link) tooLarge(message *paho.Publish) bool {
 
 // leave says farewell, if the connection is still there, and returns when it is not. What
 // was requested until then is answered; who asks later is told that there is no store.
-func (l *link) leave(conn *brokerConn) {
-	guard := time.AfterFunc(farewellTimeout, func() { _ = conn.Close() })
+func (l *link) leave(conn *mqttnet.Conn) {
+	guard := time.AfterFunc(farewellTimeout, conn.Abort)
 	defer guard.Stop()
 	select {
 	case <-l.client.Done():

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/tenurelock/tenure/internal/engine"
+	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/limits"
 	"github.com/tenurelock/tenure/server/internal/logs"
@@ -33,7 +35,7 @@ type Options struct {
 	// Username and Password authenticate at the broker; empty sends none.
 	Username string
 	Password []byte
-	// TLS is for a broker with the scheme mqtts; nil: the system's authorities, and the
+	// TLS is for a broker with the scheme mqtts or wss; nil: the system's authorities, and the
 	// host name of the URL. Where CipherSuites is nil, TLS 1.2 is limited to suites with
 	// ECDHE and AEAD.
 	TLS *tls.Config
@@ -87,7 +89,8 @@ const (
 // safe for concurrent use.
 type Store struct {
 	options          Options
-	broker           brokerAddress
+	broker           *url.URL
+	tls              *tls.Config // of the broker; nil: not encrypted
 	instance         string
 	logger           *slog.Logger
 	engine           *engine.Engine
@@ -135,15 +138,23 @@ type Stats struct {
 	Oversized uint64
 }
 
-// New returns a store for an MQTT 5 broker at a URL: mqtt://host:1883, or mqtts://host:8883
-// for TLS. It does not connect; Serve does. The error says which option makes no sense.
+// New returns a store for an MQTT 5 broker at a URL, with the schemes of transport.Dial:
+// mqtt://host:1883, mqtts://host:8883 for TLS, ws://host/path or wss://host/path. It does not connect; Serve does. The error says which option makes no sense.
 //
 // docs/attach.md says what the broker has to be configured for, and what such a store cannot
 // know.
 func New(broker string, options Options) (*Store, error) {
-	address, err := parseBroker(broker, options.TLS)
+	address, err := mqttnet.ParseAddress(broker)
 	if err != nil {
 		return nil, fmt.Errorf("attach: %w", err)
+	}
+	var config *tls.Config
+	if mqttnet.IsEncrypted(address) {
+		if config, err = (mqttnet.TLS{Config: options.TLS}).ClientConfig(address); err != nil {
+			return nil, fmt.Errorf("attach: %w", err)
+		}
+	} else if options.TLS != nil {
+		return nil, fmt.Errorf("attach: Options.TLS is set, and %s does not encrypt: write mqtts or wss", address)
 	}
 	if options.MaxClients < 0 {
 		return nil, fmt.Errorf("attach: Options.MaxClients %d is negative; 0 means %d", options.MaxClients, limits.Clients)
@@ -168,14 +179,15 @@ func New(broker string, options Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("attach: %w", err)
 	}
-	if address.tls == nil && len(options.Password) > 0 {
-		options.Logger.Warn("the connection is not encrypted, so the network can read the password: write mqtts", "broker", address.host)
+	if config == nil && len(options.Password) > 0 {
+		options.Logger.Warn("the connection is not encrypted, so the network can read the password: write mqtts or wss", "broker", address.Host)
 	}
 	instance := make([]byte, 8)
 	_, _ = rand.Read(instance) // never fails, says its documentation
 	s := &Store{
 		options:        options,
 		broker:         address,
+		tls:            config,
 		instance:       hex.EncodeToString(instance),
 		logger:         options.Logger,
 		queue:          newNotificationQueue(),
@@ -278,7 +290,7 @@ func (s *Store) serve(ctx context.Context) error {
 		if time.Since(began) > stableAfter {
 			policy.Reset()
 		}
-		s.logger.Warn("not attached; will try again", "broker", s.broker.host, "error", err)
+		s.logger.Warn("not attached; will try again", "broker", s.broker.Host, "error", err)
 		pause := time.NewTimer(policy.NextBackOff())
 		select {
 		case <-ctx.Done():
@@ -305,7 +317,7 @@ func (s *Store) attached() {
 		again = stats.Attachments > 1
 	})
 	if again { // the warnings before need an end
-		s.logger.Warn("attached again", "broker", s.broker.host)
+		s.logger.Warn("attached again", "broker", s.broker.Host)
 	}
 	s.readyOnce.Do(func() { close(s.ready) })
 }
