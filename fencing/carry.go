@@ -28,7 +28,7 @@ var ErrRepeatedToken = errors.New("more than one fencing token")
 // on the way: it has a comma, or characters other than visible ASCII. The header is
 // then unchanged.
 func SetHeader(header interface{ Set(name, value string) }, token hlc.Token) error {
-	text, err := tokenText(token)
+	text, err := token.String(), validate(token)
 	if err == nil && strings.ContainsFunc(token.Node, unsafeInHeader) {
 		err = unsafeNode(text)
 	}
@@ -78,11 +78,10 @@ func unsafeNode(text string) error {
 // It returns an error that matches ErrMissingToken for the zero token, and one that
 // matches hlc.ErrMalformed for a malformed token.
 func UserProperty(token hlc.Token) (name, value string, err error) {
-	value, err = tokenText(token)
-	if err != nil {
+	if err := validate(token); err != nil {
 		return "", "", fmt.Errorf("fencing: user property %s: %w", UserPropertyName, err)
 	}
-	return UserPropertyName, value, nil
+	return UserPropertyName, token.String(), nil
 }
 
 // TokenFromUserProperties returns the token that an MQTT 5 message carries. values are
@@ -100,13 +99,13 @@ func TokenFromUserProperties(values []string) (hlc.Token, error) {
 	return token, nil
 }
 
-// tokenText returns the text of a token that is neither zero nor malformed.
-func tokenText(token hlc.Token) (string, error) {
+// validate returns an error for a token that is zero or malformed.
+func validate(token hlc.Token) error {
 	if token.IsZero() {
-		return "", ErrMissingToken
+		return ErrMissingToken
 	}
-	text, err := token.MarshalText()
-	return string(text), err
+	_, err := token.MarshalText()
+	return err
 }
 
 // onlyToken parses the only text of a list.

@@ -7,88 +7,88 @@ import (
 	"sync"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/operr"
 	"github.com/tenurelock/tenure/transport"
 )
 
 var (
-	// ErrStaleToken: a newer token was there before, so the write comes from a
-	// tenure that is over. It is the refusal that the store gives too, under the
-	// name that it has here, so that one test serves guards and checkers. Whoever
-	// gets it ends the tenure (lease.Tenure.FencedOut does) and retries nothing.
+	// ErrStaleToken: the resource has seen a higher token, so the tenure of the write is
+	// over. The writer must end it with lease.Tenure.FencedOut, and must not try again.
+	// The store's refusal is the same error, so that one test serves guards and checkers.
 	ErrStaleToken = transport.ErrFencingTokenLower
-	// ErrMissingToken: there is no token where one is needed. It is the refusal
-	// that the store gives too.
+	// ErrMissingToken: a write has no token where one is needed. The store's refusal is
+	// the same error.
 	ErrMissingToken = transport.ErrFencingTokenRequired
-	// ErrNotAdmitted: a Checker did not admit a write, so it was not run. Other
-	// errors in the chain say why.
+	// ErrNotAdmitted: a Checker did not admit a write, and did not run it. Other errors
+	// in the chain say why.
 	ErrNotAdmitted = errors.New("not admitted")
 )
 
-// StaleTokenError says that a resource refused a token because it knows a newer
-// one. It matches ErrStaleToken.
+// StaleTokenError says that a resource refused a token because it has seen a higher one.
+// It matches ErrStaleToken.
 type StaleTokenError struct {
 	Resource string
-	Token    hlc.Token // what was refused
-	Highest  hlc.Token // what the resource knows; zero where it does not tell
+	Token    hlc.Token // the refused token
+	Highest  hlc.Token // the highest token that the resource has seen; zero if unknown
 }
 
-// Error names the resource and the tokens.
+// Error returns the tokens. It does not name the resource, which the errors of a Checker
+// that wrap it do.
 func (e *StaleTokenError) Error() string {
 	if e.Highest.IsZero() {
-		return fmt.Sprintf("the token %v is stale: %q has seen a newer one", e.Token, e.Resource)
+		return fmt.Sprintf("the token %v is stale: a newer one was seen", e.Token)
 	}
-	return fmt.Sprintf("the token %v is stale: %q has seen %v", e.Token, e.Resource, e.Highest)
+	return fmt.Sprintf("the token %v is stale: %v was seen", e.Token, e.Highest)
 }
 
 // Unwrap returns ErrStaleToken.
 func (e *StaleTokenError) Unwrap() error { return ErrStaleToken }
 
-// CheckerOptions are the settings of a Checker. The zero value keeps the highest
-// token in memory only.
+// CheckerOptions are the settings of a Checker. The zero value keeps the highest token in
+// memory only.
 type CheckerOptions struct {
-	// Highest is the token that Persist made durable last, before the process
-	// began; zero if there was none. Without it a restart forgets who was there.
+	// Highest is the token that Persist stored last, before the process began; zero if it
+	// stored none. Without it, a restarted checker admits tokens of former tenures.
 	Highest hlc.Token
 
-	// Persist makes a token durable that is higher than every one before. It is
-	// called before the first write with that token is admitted, for one token at
-	// a time, with no lock held. When it returns nil the token must survive
-	// whatever the resource survives. It should return when ctx, that of the
-	// write, ends: other writers wait for it. It must not use the checker.
+	// Persist stores a token that is higher than all before. The checker calls it before
+	// it admits the first write with that token: for one token at a time, with no lock
+	// held, and with the context of the write. When Persist returns nil the token must
+	// survive everything that the resource survives. It should return when ctx ends,
+	// because other writers wait for it. It must not use the checker.
 	//
-	// Nil keeps nothing: then a restart opens the resource to every token again,
-	// until the first newer one. That is right where the resource forgets what was
-	// written too, and wrong for a file.
+	// Nil stores nothing: after a restart the checker admits every token until the first
+	// higher one. That is right if a restart also clears the resource, and wrong for a
+	// file.
 	Persist func(ctx context.Context, token hlc.Token) error
 }
 
-// Checker protects a resource outside the store, such as a file, a database row
-// or a machine's controller, as the store protects a key: it admits a write whose
-// token is equal to or newer than every one it has seen, and refuses older ones.
-// It belongs where all writes to the resource pass, one checker for each resource;
-// two checkers of one resource know nothing of each other. It is safe for
-// concurrent use.
+// Checker protects a resource outside the store, such as a file, a database row or a
+// machine's controller, as the store protects a key: it admits a write whose token is equal
+// to or higher than every token it has seen, and refuses lower ones. All writes to the
+// resource must pass through one checker: a second one does not know the tokens of the
+// first. It is safe for concurrent use.
 //
-// A checker cannot tell a made-up token from an issued one, and one that is far
-// ahead shuts out all that follow: admit only writers that have authenticated.
+// A checker cannot recognize a forged token, and a forged token far ahead shuts out all
+// issued ones: admit only authenticated writers.
 type Checker struct {
 	resource string
 	persist  func(context.Context, hlc.Token) error
-	turn     chan struct{} // holds one item while somebody decides, persists or writes
+	turn     chan struct{} // holds an item while a call compares, persists or writes
 
 	mu      sync.Mutex
-	durable hlc.Token // what Persist has confirmed; at most floor
-	floor   hlc.Token // below it nothing is admitted
+	durable hlc.Token // the highest token that is known to be durable; at most floor
+	floor   hlc.Token // the lowest token that is admitted
 }
 
-// NewChecker returns the checker of a resource, whose name appears in errors. The
-// error says what makes no sense: an empty name, or a malformed Options.Highest.
+// NewChecker returns a checker of a resource. The name of the resource appears in errors. It
+// returns an error for an empty name and for a malformed CheckerOptions.Highest.
 func NewChecker(resource string, options CheckerOptions) (*Checker, error) {
 	if resource == "" {
-		return nil, errors.New("fencing: new checker: the resource has no name; give the one by which its operators know it")
+		return nil, errors.New("fencing: new checker: the resource has no name; use the name that its operators know")
 	}
 	if _, err := options.Highest.MarshalText(); err != nil {
-		return nil, fmt.Errorf("fencing: new checker of %q: CheckerOptions.Highest: %w; read back what Persist was given", resource, err)
+		return nil, fmt.Errorf("fencing: new checker of %q: CheckerOptions.Highest: %w; use the token that Persist stored", resource, err)
 	}
 	if options.Persist == nil {
 		options.Persist = func(context.Context, hlc.Token) error { return nil }
@@ -102,8 +102,8 @@ func NewChecker(resource string, options CheckerOptions) (*Checker, error) {
 	}, nil
 }
 
-// Highest returns the highest token that is known to be durable: the greater of
-// CheckerOptions.Highest and what Persist has confirmed. Zero means none. It never
+// Highest returns the highest token that is known to be durable: the higher of
+// CheckerOptions.Highest and the last token that Persist stored. Zero means none. It never
 // goes back.
 func (c *Checker) Highest() hlc.Token {
 	c.mu.Lock()
@@ -111,65 +111,56 @@ func (c *Checker) Highest() hlc.Token {
 	return c.durable
 }
 
-// Do admits a write and runs it. No other write of this checker runs meanwhile, nor
-// is any token admitted, so the writes happen in the order of their tokens: when
-// one with a newer token runs, those with older ones are over, and none follows.
+// Do admits a write and runs it. Meanwhile the checker runs no other write and admits no
+// token, so writes happen in the order of their tokens: when a write with a higher token
+// runs, writes with lower tokens are over, and none follows.
 //
-// It waits for its turn until ctx ends. The context does not reach write by itself.
-// A write that does not return holds up all others, newer ones too, because
-// nobody can tell when it will take effect: bound it.
+// Do waits for its turn until ctx ends. It does not pass ctx to write. While write runs all
+// other writes wait, even those with a higher token, because it may still take effect: give
+// it a timeout.
 //
-// The error of write is returned, wrapped; the token stays admitted. If write
-// panics, the panic goes on to the caller and the next write gets its turn. An
-// error that matches ErrNotAdmitted means that write was not called:
+// If write returns an error, Do returns it wrapped, and the token stays admitted. If write
+// panics, so does Do, and the next write gets its turn. An error that matches ErrNotAdmitted
+// means that write was not called:
 //
-//   - *StaleTokenError (ErrStaleToken): a newer token was there. Nothing changed.
-//   - ErrMissingToken, hlc.ErrMalformed: token is zero, or is none.
-//   - the error of Persist: it is not known that the token is durable. It may be, so
-//     from then on the checker refuses older ones, as it would after a restart; the
-//     same token, or a newer one, may try again.
-//   - the cause of the end of ctx, while it waited for its turn.
+//   - *StaleTokenError (ErrStaleToken): a higher token was seen. Nothing changed.
+//   - ErrMissingToken, hlc.ErrMalformed: token is zero, or malformed.
+//   - the error of Persist: the token may or may not be durable. From then on the checker
+//     refuses lower tokens, as it might have to after a restart. The same token or a higher
+//     one may be tried again.
+//   - the cause of the end of ctx, if it ended before the write got its turn.
 //
-// Neither write nor Persist may use the checker: they would wait for themselves.
+// Neither write nor Persist may use the checker: they would deadlock.
 func (c *Checker) Do(ctx context.Context, token hlc.Token, write func() error) error {
 	if err := c.enter(ctx, token); err != nil {
-		return fmt.Errorf("fencing: write to %q: %w: %w", c.resource, ErrNotAdmitted, err)
+		return operr.New("fencing: write to", c.resource, fmt.Errorf("%w: %w", ErrNotAdmitted, err))
 	}
 	defer c.leave()
-	if err := write(); err != nil {
-		return fmt.Errorf("fencing: write to %q: %w", c.resource, err)
-	}
-	return nil
+	return operr.New("fencing: write to", c.resource, write())
 }
 
-// Admit is the first half of Do, for a resource that Do cannot enclose. It returns
-// nil if the token is the highest, and durable; its errors are those of Do, and
-// match ErrNotAdmitted.
+// Admit is the first half of Do, for writes that are not a function call. It returns nil if
+// no higher token was seen and the token is durable. Its errors are those of Do and match
+// ErrNotAdmitted.
 //
-// Between Admit and the write there is a gap: a process that is stopped there
-// writes later, when a newer token may have been admitted and its write done. Use Do
-// where the write is a call, and let the resource itself compare tokens where it
-// can (see [SortableText]). Admit alone is enough only where a late write of an
-// older tenure does no harm.
+// A process that stops between Admit and the write may write late, when a write with a higher
+// token is done. Use Do if the write is a call, and let the resource itself compare tokens if
+// it can (see [SortableText]). Admit alone is enough only if a late write of a former tenure
+// does no harm.
 func (c *Checker) Admit(ctx context.Context, token hlc.Token) error {
 	if err := c.enter(ctx, token); err != nil {
-		return fmt.Errorf("fencing: admit to %q: %w: %w", c.resource, ErrNotAdmitted, err)
+		return operr.New("fencing: admit to", c.resource, fmt.Errorf("%w: %w", ErrNotAdmitted, err))
 	}
 	c.leave()
 	return nil
 }
 
-// enter admits a token and keeps the turn, unless it fails.
+// enter admits a token and takes the turn, unless it returns an error.
 func (c *Checker) enter(ctx context.Context, token hlc.Token) error {
-	if token.IsZero() {
-		return ErrMissingToken
+	if err := validate(token); err != nil {
+		return err // a malformed token must not become the highest
 	}
-	// What is no timestamp must not become the highest.
-	if _, err := token.MarshalText(); err != nil {
-		return err
-	}
-	// Before waiting: whoever is stale already need not, since it stays stale.
-	if err := c.stale(token); err != nil {
+	if err := c.stale(token); err != nil { // there is no use in waiting: it stays stale
 		return err
 	}
 	if ctx.Err() != nil {
@@ -215,13 +206,12 @@ func (c *Checker) staleLocked(token hlc.Token) error {
 	return nil
 }
 
-// raise shuts out the tokens below one, unless that is stale, and reports whether
-// it is known to be durable.
+// raise makes token the lowest that is admitted, unless it is stale, and reports whether it
+// is known to be durable.
 //
-// It does so before Persist is called. Whatever Persist answers, the token may be
-// stored by then, and be what the checker begins with after a restart; that it
-// exists at all shows that the tenures before it are over. So an older token is not
-// worth admitting any more, even if Persist failed.
+// The checker raises the floor before it calls Persist: even if Persist fails, it may have
+// stored the token, and a restarted checker would begin with it. And because the token
+// exists, the tenures before it are over. So lower tokens are refused even if Persist fails.
 func (c *Checker) raise(token hlc.Token) (durable bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -101,13 +101,13 @@ func TestInvariant13ACheckerAdmitsEqualOrNewerTokensAndRefusesOlder(t *testing.T
 	}
 }
 
-func TestAStaleTokenErrorNamesTheResourceAndTheTokens(t *testing.T) {
-	err := &fencing.StaleTokenError{Resource: resource, Token: at(1), Highest: at(2)}
-	if got, want := err.Error(), `the token 1:0:StateStore is stale: "press-7/controller" has seen 2:0:StateStore`; got != want {
+func TestTheErrorForAStaleTokenNamesTheResourceOnceAndTheTokens(t *testing.T) {
+	refused := newChecker(t, fencing.CheckerOptions{Highest: at(2)}).Admit(t.Context(), at(1))
+	if got, want := refused.Error(), `fencing: admit to "press-7/controller": not admitted: the token 1:0:StateStore is stale: 2:0:StateStore was seen`; got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
-	err.Highest = hlc.Token{}
-	if got, want := err.Error(), `the token 1:0:StateStore is stale: "press-7/controller" has seen a newer one`; got != want {
+	err := &fencing.StaleTokenError{Resource: resource, Token: at(1)}
+	if got, want := err.Error(), `the token 1:0:StateStore is stale: a newer one was seen`; got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
 }

@@ -10,22 +10,22 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/operr"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// Claim protects a key with this tenure's token without changing its value, and
-// returns what the key holds. From then on no write of an older tenure can
-// succeed, not even one that is already on its way, so what Claim returned stays
-// true until this tenure changes it. A leader claims what it works on, then
-// reads, then acts.
+// Claim protects a key with this tenure's token without changing its value, and returns the
+// entry of the key. From then on no write of a former tenure can succeed, not even one that
+// is already under way, so the entry stays true until this tenure changes the key. A leader
+// claims the keys that it works on, then reads, then acts.
 //
-// A missing key is created with an empty value, because the store keeps tokens
-// only with keys; Claim then returns the empty value. A key with a TTL loses it.
+// Claim creates a missing key with an empty value, because the store keeps tokens only with
+// keys. A key with a TTL loses the TTL.
 //
-// Claim repeats itself while others change the key, and when a request got no
-// answer, until ctx or the tenure ends. Where the tenure ends first the error says
-// so, and whether the key carries the token is unknown; its value is the same.
+// Claim tries again when another client changes the key meanwhile, and when a request gets no
+// reply, until ctx or the tenure ends. If the tenure ends, the key may or may not have the
+// token; its value is unchanged.
 func (g *Guard) Claim(ctx context.Context, key string) (entry transport.Entry, err error) {
 	for {
 		err = g.write(ctx, "claim", key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
@@ -35,7 +35,7 @@ func (g *Guard) Claim(ctx context.Context, key string) (entry transport.Entry, e
 		if err == nil {
 			return entry, nil
 		}
-		// The tenure could not be confirmed, perhaps.
+		// ErrNotSent may mean that the tenure could not be confirmed.
 		if _, over := g.token(); over != nil || !errors.Is(err, transport.ErrNotSent) || !sleep.For(ctx, claimPause) {
 			return transport.Entry{}, err
 		}
@@ -43,18 +43,19 @@ func (g *Guard) Claim(ctx context.Context, key string) (entry transport.Entry, e
 }
 
 const (
-	// claimAttempts is how many requests without an answer a claim can survive
-	// within what remains of the tenure.
+	// claimAttempts is how many requests may get no reply before a claim has used up the
+	// tenure's remaining time.
 	claimAttempts = 4
-	// claimPause keeps a claim whose requests fail at once from a hot loop.
+	// claimPause separates the attempts of a claim whose requests fail at once.
 	claimPause = 20 * time.Millisecond
 )
 
-// claim repeats claimOnce until it holds.
+// claim calls claimOnce until it succeeds.
 func (g *Guard) claim(ctx context.Context, key string, token hlc.Token, binding transport.Binding) (transport.Entry, error) {
-	patience := g.tenure.Remaining() / claimAttempts
+	timeout := g.tenure.Remaining() / claimAttempts
 	for {
-		entry, err := g.claimOnce(ctx, patience, key, token, binding)
+		entry, err := g.claimOnce(ctx, timeout, key, token, binding)
+		err = operr.Inner(err)
 		_, over := g.token()
 		unanswered := errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrNotSent)
 		switch {
@@ -63,26 +64,26 @@ func (g *Guard) claim(ctx context.Context, key string, token hlc.Token, binding 
 		case over != nil && unanswered:
 			return transport.Entry{}, fmt.Errorf("%w: %w", over, err)
 		case err == nil:
-			g.claims.remember(key)
+			g.claims.add(key)
 			return entry, nil
 		case binding.Err() != nil:
-			return transport.Entry{}, err // to be bound to the next connection
-		case over == nil && errors.Is(err, transport.ErrConditionFailed): // it changed after it was read
+			return transport.Entry{}, err // bound runs it again over the next connection
+		case over == nil && errors.Is(err, transport.ErrConditionFailed): // the key changed after it was read
 		case !unanswered || !sleep.For(ctx, claimPause):
 			return transport.Entry{}, err
 		}
 	}
 }
 
-// claimOnce sets the key to what it holds, unless that changes meanwhile.
-func (g *Guard) claimOnce(ctx context.Context, patience time.Duration, key string, token hlc.Token, binding transport.Binding) (transport.Entry, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// claimOnce sets the key to the value that it has, unless that changes meanwhile.
+func (g *Guard) claimOnce(ctx context.Context, timeout time.Duration, key string, token hlc.Token, binding transport.Binding) (transport.Entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	entry, err := g.client.GetWith(ctx, key, transport.GetOptions{Binding: binding})
 	if err != nil {
 		return transport.Entry{}, err
 	}
-	if _, over := g.token(); over != nil { // the read may have taken all that was left
+	if _, over := g.token(); over != nil { // the tenure may have ended during the read
 		return transport.Entry{}, over
 	}
 	entry.Version, err = g.client.Set(ctx, key, entry.Value, transport.SetOptions{
@@ -94,18 +95,17 @@ func (g *Guard) claimOnce(ctx context.Context, patience time.Duration, key strin
 	return entry, err
 }
 
-// claimsAtOnce bounds the claims that ClaimAll has under way: enough to hide the
-// round trips, few enough to leave room on the connection for renewals.
+// claimsAtOnce is how many claims ClaimAll makes at a time: enough to hide the round trips,
+// and few enough to leave room on the connection for renewals.
 const claimsAtOnce = 16
 
-// ClaimAll claims several keys, 16 at a time, and returns what each of them holds;
-// what [Guard.Claim] says of one key holds for each. They are not claimed at one
-// moment, but once ClaimAll has returned all of them are, and until a
-// later tenure claims them nobody but this one changes any.
+// ClaimAll claims several keys, 16 at a time, each as [Guard.Claim] does, and returns their
+// entries. The claims are not one atomic operation. But when ClaimAll returns all keys are
+// claimed, and only this tenure can change them until a later tenure claims them.
 //
-// The first error ends the claims that are under way, starts no further one, and
-// is returned without entries. Keys that were claimed until then stay protected,
-// which does no harm: this tenure's token is on them.
+// After the first error ClaimAll cancels the claims that are under way, starts no other, and
+// returns the error without entries. The keys that were claimed by then stay protected with
+// this tenure's token.
 func (g *Guard) ClaimAll(ctx context.Context, keys ...string) (map[string]transport.Entry, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(claimsAtOnce)
@@ -137,19 +137,18 @@ func (g *Guard) ClaimAll(ctx context.Context, keys ...string) (map[string]transp
 	return entries, nil
 }
 
-// claimsRemembered bounds what claims holds.
-const claimsRemembered = 1024
+// maxClaims is the size of claims.
+const maxClaims = 1024
 
-// claims are the keys that are known to carry the tenure's token, so that an
-// update of them need not claim again. It is a memory that may forget: a key that
-// is missing from it costs a round trip and nothing else. So it need not grow with
-// the keys that a tenure touches. The zero value is empty.
+// claims is a cache of the keys that are known to have the tenure's token, so that an update
+// need not claim them again. A key that is missing from it costs one more round trip, so its
+// size is limited. The zero value is empty.
 type claims struct {
 	mu   sync.Mutex
 	keys map[string]struct{}
 }
 
-func (c *claims) remember(key string) {
+func (c *claims) add(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.keys == nil {
@@ -157,20 +156,20 @@ func (c *claims) remember(key string) {
 	}
 	c.keys[key] = struct{}{}
 	for other := range c.keys {
-		if len(c.keys) <= claimsRemembered {
+		if len(c.keys) <= maxClaims {
 			break
 		}
-		delete(c.keys, other) // any will do
+		delete(c.keys, other) // any key
 	}
 }
 
-func (c *claims) forget(key string) {
+func (c *claims) remove(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.keys, key)
 }
 
-func (c *claims) holds(key string) bool {
+func (c *claims) contains(key string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, ok := c.keys[key]

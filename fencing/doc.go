@@ -1,35 +1,35 @@
 // Package fencing keeps a former leader from writing.
 //
-// A lease says who may act, but a process can be stopped after it looked, for
-// longer than the lease lasts, and then act on what it saw. A fencing token
-// closes that gap on the side of the resource: every tenure has one, later
-// tenures have greater ones, each write carries its own, and the resource
-// refuses a token that is older than one it has seen.
+// A lease says which process may act. But a process can check its lease, stop for longer
+// than the lease lasts, and then act on the old answer. A fencing token closes that gap at
+// the resource: each tenure has a token, later tenures have higher tokens, each write carries
+// the token of its tenure, and the resource refuses a token that is lower than one it has
+// seen.
 //
 // # Which to use
 //
-//	what is protected                        who compares tokens   use
-//	a key of the state store                 the store             Guard
-//	a row of a database                      the row's UPDATE      SortableText
-//	a file, a machine, any other resource    a process before it   Checker
-//	the same, behind HTTP or MQTT            that process          SetHeader, UserProperty, and Checker there
+//	protected resource                       tokens are compared by   use
+//	a key of the state store                 the store                Guard
+//	a row of a database                      the UPDATE of the row    SortableText
+//	a file, a machine, any other resource    one process before it    Checker
+//	the same, behind HTTP or MQTT            that process             SetHeader or UserProperty, and a Checker there
 //
 // # Guard
 //
-// The store compares tokens for its keys. A [Guard] attaches a tenure's token to
-// each write by itself, refuses locally once the tenure is over, and ends the
-// tenure as soon as the store refuses its token:
+// The store compares tokens for its keys. A [Guard] adds a tenure's token to each write,
+// refuses writes locally once the tenure is over, and ends the tenure as soon as the store
+// refuses its token:
 //
 //	guard := fencing.NewGuard(client, tenure)
 //	version, err := guard.Set(ctx, "press-7/setpoint", value)
 //
-// A new leader should claim before it reads: a write of the old one may still be
-// on its way, and only the new token on the key keeps it out.
+// A new leader should claim a key before it reads: a write of the old leader may still be
+// under way, and only the new token on the key keeps it out.
 //
-//	entry, err := guard.Claim(ctx, "press-7/setpoint") // stamps the key, then returns what it holds
-//	entries, err := guard.ClaimAll(ctx, keys...)       // the same for many
+//	entry, err := guard.Claim(ctx, "press-7/setpoint") // protects the key with the token, and returns its value
+//	entries, err := guard.ClaimAll(ctx, keys...)       // the same for many keys
 //
-// To change what a key holds, let [Guard.Update] claim, read and set it:
+// To change the value of a key, use [Guard.Update]. It claims, reads and sets the key:
 //
 //	version, err := guard.Update(ctx, "press-7/parts", func(old transport.Entry) ([]byte, error) {
 //		return addOne(old.Value)
@@ -37,62 +37,59 @@
 //
 // # Checker
 //
-// Where nothing compares tokens yet, a [Checker] does so, in the one process
-// through which all writes to the resource pass:
+// If the resource itself cannot compare tokens, a [Checker] does it, in the one process that
+// all writes to the resource pass through:
 //
 //	checker, err := fencing.NewChecker("press-7", fencing.CheckerOptions{
-//		Highest: stored, // what Persist made durable before the restart
-//		Persist: store,  // makes a token durable before its first write is admitted
+//		Highest: stored, // the token that Persist stored before the restart
+//		Persist: store,  // stores each new token before its first write is admitted
 //	})
 //	err = checker.Do(ctx, token, func() error { return press.Move(42) })
 //
-// The writer sends its token along with [SetHeader] or [UserProperty], and the
-// process takes it out with [TokenFromHeader] or [TokenFromUserProperties]. A writer
-// that is told that its token is stale has to end its tenure, as a Guard does by
-// itself: lease.Tenure.FencedOut.
+// The writer sends its token with [SetHeader] or [UserProperty], and the process reads it
+// with [TokenFromHeader] or [TokenFromUserProperties]. A writer whose token is refused as
+// stale has to end its tenure with lease.Tenure.FencedOut. A Guard does that by itself.
 //
 // # What is guaranteed, and what is not
 //
-//   - Writes to a key through guards are accepted in the order of their tokens, never
-//     one of an older tenure after one of a newer. That ends where a key is deleted
-//     or expires, since the store forgets the token with the key: prefer
-//     [Guard.Clear] to [Guard.Del]. A store in strict mode does not forget.
-//   - Writes through [Checker.Do] run in the order of their tokens, over restarts too
-//     if Persist does what it says. After [Checker.Admit] alone they may not: between
-//     the admission and the write there is time for a newer one.
+//   - The store accepts writes to a key through guards in the order of their tokens, and
+//     never a write of an older tenure after one of a newer tenure. That ends when the key
+//     is deleted or expires, because the store drops the token with the key: prefer
+//     [Guard.Clear] to [Guard.Del]. A store in strict mode keeps the token.
+//   - Writes through [Checker.Do] run in the order of their tokens, also over restarts if
+//     Persist stores tokens durably. After [Checker.Admit] alone they may not: between the
+//     admission and the write there is time for a newer write.
 //   - Equal tokens are not ordered. The writers of one tenure have to agree among
-//     themselves; [Guard.Update] helps those that share a guard. A write of unknown
-//     outcome may take effect after later writes of the same tenure, but not after a
-//     claim of the next.
-//   - Nothing is said about writes that bypass guards and checkers. The store requires
-//     a token for a protected key, but neither it nor a Checker can tell a made-up
-//     one, except that a strict store refuses those it has not issued. Authenticate
-//     writers.
-//   - What [Guard.Get] returns may be out of date when it returns. What a claim
-//     returned stays true until this tenure changes it, or another begins.
+//     themselves; [Guard.Update] orders updates through the same guard. A write of unknown
+//     outcome may take effect after later writes of the same tenure, but not after a claim
+//     of the next.
+//   - Writes that bypass guards and checkers are not ordered. The store requires a token
+//     for a protected key, but neither the store nor a Checker can recognize a forged
+//     token. (A strict store refuses tokens that it has not issued.) Authenticate writers.
+//   - The result of [Guard.Get] may be out of date when it returns. The result of a claim
+//     stays true until this tenure changes the key, or another tenure begins.
 //
 // # Errors
 //
-//	errors.Is                                meaning                                   who recovers, how
+//	errors.Is                                meaning                                   what to do
 //	transport.ErrOutcomeUnknown              the write may have happened, or may yet   read, or write again; see Guard.Update
-//	ErrStaleToken                            a newer tenure wrote; ours is over        acquire again
+//	ErrStaleToken                            a newer tenure wrote; this one is over    acquire again
 //	  (= transport.ErrFencingTokenLower)
-//	transport.ErrFencingTokenNeverIssued,    the token is not of this store, or the    acquire again; find out what
-//	transport.ErrFencingTokenTooFarAhead,    store lost its memory or its time         happened to the store
+//	transport.ErrFencingTokenNeverIssued,    another store issued the token, or the    acquire again; find out what
+//	transport.ErrFencingTokenTooFarAhead,    store lost its data or its time           happened to the store
 //	transport.ErrOtherStore
-//	ErrLeaseKey                              the key belongs to the lease itself       the program
+//	ErrLeaseKey                              the key belongs to the lease itself       correct the program
 //	lease.ErrReleased and the like           the tenure is over; unless the outcome    acquire again
 //	                                         is unknown, nothing was written
 //	transport.ErrNotSent                     nothing was written                       try again
-//	ErrNotAdmitted                           a Checker did not run the write           as the other errors in the chain say
-//	ErrMissingToken                          there is no token; a Guard's got lost on  the writer; for a Guard, whoever runs
-//	  (= transport.ErrFencingTokenRequired)  the way to the store                      the broker
-//	ErrRepeatedToken                         there are several tokens                  the writer, or whoever runs the proxy
-//	hlc.ErrMalformed                         what is there is no token                 the writer
+//	ErrNotAdmitted                           a Checker did not run the write           see the other errors in the chain
+//	ErrMissingToken                          there is no token, or a Guard's token     correct the writer, or the
+//	  (= transport.ErrFencingTokenRequired)  got lost on the way to the store          broker between
+//	ErrRepeatedToken                         there are several tokens                  correct the writer, or the proxy between
+//	hlc.ErrMalformed                         the text is not a token                   correct the writer
 //
-// ErrStaleToken, ErrFencingTokenNeverIssued, ErrFencingTokenTooFarAhead and
-// transport.ErrOtherStore end the tenure of a Guard by themselves, with the refusal as the
-// cause; no other error does, and nothing is tried again with another token. A refusal
-// names its facts: [*StaleTokenError] for a Checker, [*transport.RefusedError] for the
-// store.
+// A Guard ends its tenure after ErrStaleToken, ErrFencingTokenNeverIssued,
+// ErrFencingTokenTooFarAhead and transport.ErrOtherStore, with the refusal as the cause, and
+// after no other error. It never repeats a write with another token. [*StaleTokenError] has
+// the facts of a refusal by a Checker, [*transport.RefusedError] of one by the store.
 package fencing

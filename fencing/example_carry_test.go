@@ -89,5 +89,5 @@ func ExampleUserProperty() {
 	}
 	fmt.Println(checker.Admit(context.Background(), received))
 	// Output:
-	// fencing: admit to "press-7": not admitted: the token 1696374425000:0:StateStore is stale: "press-7" has seen 1696374427000:0:StateStore
+	// fencing: admit to "press-7": not admitted: the token 1696374425000:0:StateStore is stale: 1696374427000:0:StateStore was seen
 }

@@ -73,7 +73,7 @@ func ExampleSortableText() {
 	// Output:
 	// 41 was written with 1696374425000:9:StateStore
 	// 42 was written with 1696374425000:10:StateStore
-	// update setpoint "press-7": the token 1696374425000:9:StateStore is stale: "press-7" has seen a newer one
+	// update setpoint "press-7": the token 1696374425000:9:StateStore is stale: a newer one was seen
 	// 43 was written with 1696374425000:10:StateStore
 	// the row holds 43, fence 0000001696374425000:00000000000000000010:StateStore
 }

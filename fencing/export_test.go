@@ -1,8 +1,8 @@
 package fencing
 
 const (
-	ClaimsAtOnce     = claimsAtOnce
-	ClaimsRemembered = claimsRemembered
+	ClaimsAtOnce = claimsAtOnce
+	MaxClaims    = maxClaims
 )
 
 // Kept returns for how many keys the guard holds a turn and a claim.

@@ -7,83 +7,83 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/operr"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// Tenure is what a Guard needs of a holding. [*lease.Tenure] is one.
+// Tenure is the part of a tenure that a Guard needs. [*lease.Tenure] implements it.
 type Tenure interface {
 	// Name returns the key of the lease.
 	Name() string
 	// Token returns the fencing token, or an error once the tenure is over.
 	Token() (hlc.Token, error)
-	// Remaining is how long the token may be used if nothing extends it.
+	// Remaining returns how long the token is still valid if nothing extends the tenure.
 	Remaining() time.Duration
-	// TokenContext ends, with its cause, when the token may not be used any more.
+	// TokenContext returns a context that ends, with its cause, when the token becomes
+	// invalid.
 	TokenContext() context.Context
-	// FencedOut ends the tenure because its token was refused; evidence is the
-	// refusal.
+	// FencedOut ends the tenure because its token was refused; evidence is the refusal.
 	FencedOut(evidence error)
-	// Bind returns what ties a request of client to the store that granted the tenure.
-	// It may ask the store first. After an error the request must not be sent.
+	// Bind returns what binds a request of client to the store that granted the tenure.
+	// It may send a request to the store first. After an error the caller must not send
+	// its request.
 	Bind(ctx context.Context, client *transport.Client) (transport.Binding, error)
 }
 
-// ErrLeaseKey: the key is the lease's own, or the one where its election keeps bids. A
-// fence there would refuse all renewals, of later holders too. Protect the keys that the
-// holder writes.
+// ErrLeaseKey: the key is the lease's own, or the key of the bids of its election. With a
+// fence on it the store would refuse all renewals, those of later holders too. Protect the
+// keys that the holder writes.
 var ErrLeaseKey = errors.New("the key belongs to the lease itself and cannot be protected by its token; protect the keys that the holder writes")
 
-// Guard reads and writes the store in the name of one tenure. It is safe for
-// concurrent use: the writers of one tenure carry the same token and never fence
-// each other out.
+// Guard reads and writes keys of the store with the token of one tenure. It is safe for
+// concurrent use: the writers of one tenure have the same token and never fence each other
+// out.
 //
-// Each method refuses without a request once the tenure is over, with the
-// tenure's own error, and none waits for a connection or an answer beyond what
-// remained of the tenure when it asked, nor when the tenure is ended meanwhile. Each
-// ends the tenure, by FencedOut, as soon as the store
-// refuses its token: because a newer one was there (transport.ErrFencingTokenLower),
-// because the store never issued it (transport.ErrFencingTokenNeverIssued, of a
-// strict store), or because it is too far ahead of the store's clock
-// (transport.ErrFencingTokenTooFarAhead), or because another store answers than the
-// one that granted the tenure (transport.ErrOtherStore). The last three say that this is
-// not, or no longer, the store that granted the tenure, which is worth nothing there. A
-// refusal of the request for another reason ends nothing.
+// Once the tenure is over each method sends nothing and returns the tenure's error. While it
+// lasts, no method waits for a connection or a reply longer than the tenure's remaining time
+// at the request, and all stop waiting when the tenure ends.
 //
-// Each request is bound to the store that granted the tenure (Tenure.Bind), so what was
-// claimed stays claimed: a store that was restarted without its data refuses the next
-// write. A store deployed today has no identity. There the guard has the tenure confirmed
-// on each new connection before the first request leaves over it: a store that still has
-// the lease's own key has not lost its data.
+// A method ends the tenure with FencedOut when the store refuses the token: because it has
+// seen a higher one (transport.ErrFencingTokenLower), never issued it
+// (transport.ErrFencingTokenNeverIssued, in strict mode), or sees it too far ahead of its
+// clock (transport.ErrFencingTokenTooFarAhead). It also does so when another store replies
+// than the one that granted the tenure (transport.ErrOtherStore). The last three mean that
+// this is not the store that granted the tenure, or that it lost its data. Other refusals of
+// a request do not end the tenure.
 //
-// The lease's own key, and the key with its election's bids, can be read but not written
-// or claimed: the error matches ErrLeaseKey.
+// Each request is bound to the store that granted the tenure (Tenure.Bind), so claimed keys
+// stay claimed: a store that was restarted without its data refuses the next write. A store
+// without an identity, as most deployed ones, cannot do that. With such a store the guard
+// confirms the tenure on each new connection before it sends the first request over it: a
+// store that still has the key of the lease has not lost its data.
+//
+// The lease's own key, and the key of its election's bids, can be read but neither written
+// nor claimed: the error matches ErrLeaseKey.
 type Guard struct {
 	client *transport.Client
 	tenure Tenure
 	turns  turns  // of Update
-	claims claims // what Update need not claim again
+	claims claims // keys that Update need not claim again
 }
 
-// NewGuard returns a guard that reads and writes through client while tenure
-// lasts.
+// NewGuard returns a guard that reads and writes through client while tenure lasts.
 func NewGuard(client *transport.Client, tenure Tenure) *Guard {
 	return &Guard{client: client, tenure: tenure}
 }
 
-// Get returns what a key holds; a missing key is not an error.
+// Get returns the entry of a key; a missing key is not an error.
 //
-// It promises no more than that the store held this at some moment during the
-// call, and that the tenure was not over, as far as this node can tell, when Get
-// returned. It does not promise that the value stays: a write of an earlier
-// tenure may still be on its way and change a key that this tenure has neither
-// claimed nor written. Claim a key first, or let Claim read it.
+// The store had this entry at some moment during the call, and the tenure was not over, as
+// far as this node can tell, when Get returned. The value may change any time: a write of an
+// earlier tenure may still be under way to a key that this tenure has neither claimed nor
+// written. Claim the key first, or use the entry that Claim returns.
 func (g *Guard) Get(ctx context.Context, key string) (entry transport.Entry, err error) {
 	err = g.do(ctx, "get", key, func(ctx context.Context, _ hlc.Token, binding transport.Binding) error {
 		if entry, err = g.client.GetWith(ctx, key, transport.GetOptions{Binding: binding}); err != nil {
 			return err
 		}
-		_, over := g.token() // it may have ended while the reply was on its way
+		_, over := g.token() // the tenure may have ended before the reply came
 		return over
 	})
 	if err != nil {
@@ -92,8 +92,7 @@ func (g *Guard) Get(ctx context.Context, key string) (entry transport.Entry, err
 	return entry, nil
 }
 
-// Set sets a key, protects it with the tenure's token, and returns its new
-// version.
+// Set sets a key, protects it with the tenure's token, and returns its new version.
 func (g *Guard) Set(ctx context.Context, key string, value []byte) (version hlc.Timestamp, err error) {
 	err = g.write(ctx, "set", key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
 		version, err = g.client.Set(ctx, key, value, transport.SetOptions{FencingToken: token, Binding: binding})
@@ -102,8 +101,7 @@ func (g *Guard) Set(ctx context.Context, key string, value []byte) (version hlc.
 	return version, err
 }
 
-// Clear empties a key and keeps its protection: afterwards it holds the empty
-// value, and an older token is refused as before.
+// Clear sets a key to the empty value, and protects it with the tenure's token as Set does.
 func (g *Guard) Clear(ctx context.Context, key string) error {
 	return g.write(ctx, "clear", key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
 		_, err := g.client.Set(ctx, key, nil, transport.SetOptions{FencingToken: token, Binding: binding})
@@ -111,12 +109,12 @@ func (g *Guard) Clear(ctx context.Context, key string) error {
 	})
 }
 
-// Del deletes a key and reports whether it was there.
+// Del deletes a key and reports whether it existed.
 //
-// With the key its protection is gone: the store then accepts a write of an older
-// tenure. Use Clear unless no write can be under way any more.
+// The store drops the token with the key, and then accepts writes of former tenures, unless
+// it is strict. Use Clear, unless no such write can be under way.
 func (g *Guard) Del(ctx context.Context, key string) (deleted bool, err error) {
-	defer g.claims.forget(key)
+	defer g.claims.remove(key)
 	err = g.write(ctx, "delete", key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
 		deleted, err = g.client.Del(ctx, key, transport.DelOptions{FencingToken: token, Binding: binding})
 		return err
@@ -124,11 +122,11 @@ func (g *Guard) Del(ctx context.Context, key string) (deleted bool, err error) {
 	return deleted, err
 }
 
-// VDel deletes a key if it holds value, and reports whether it was there; another
-// value is an error that matches transport.ErrConditionFailed. Like Del it
-// removes the protection too.
+// VDel deletes a key if it has the given value, and reports whether the key existed. If the
+// key has another value, the error matches transport.ErrConditionFailed. Like Del it removes
+// the protection too.
 func (g *Guard) VDel(ctx context.Context, key string, value []byte) (deleted bool, err error) {
-	defer g.claims.forget(key)
+	defer g.claims.remove(key)
 	err = g.write(ctx, "delete", key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
 		deleted, err = g.client.VDel(ctx, key, value, transport.DelOptions{FencingToken: token, Binding: binding})
 		return err
@@ -136,7 +134,7 @@ func (g *Guard) VDel(ctx context.Context, key string, value []byte) (deleted boo
 	return deleted, err
 }
 
-// operation makes the requests of one operation, under a token, each with the binding.
+// operation sends the requests of one operation, each with the token and the binding.
 type operation func(ctx context.Context, token hlc.Token, binding transport.Binding) error
 
 // write is do for an operation that writes or protects the key.
@@ -147,8 +145,8 @@ func (g *Guard) write(ctx context.Context, name, key string, request operation) 
 	return g.do(ctx, name, key, request)
 }
 
-// do runs one operation under the tenure's token. Nothing is sent once the tenure
-// is over, and no request outlasts it.
+// do runs one operation with the tenure's token. It sends nothing once the tenure is over, and
+// cancels the operation when the tenure ends.
 func (g *Guard) do(ctx context.Context, name, key string, request operation) error {
 	token, err := g.token()
 	if err != nil {
@@ -167,15 +165,16 @@ func (g *Guard) do(ctx context.Context, name, key string, request operation) err
 	return guardError(name, key, err)
 }
 
-// bound binds a request to the store and makes it. If the connection of the binding was
-// lost before the request could leave, it binds it to the next, while the tenure lasts.
+// bound binds the operation to the store and runs it. If the connection of the binding was
+// lost before a request was sent, it binds the operation to the next connection and runs it
+// again, while the tenure lasts.
 func (g *Guard) bound(ctx context.Context, token hlc.Token, request operation) error {
 	for {
 		binding, err := g.tenure.Bind(ctx, g.client)
 		if err != nil {
 			return err
 		}
-		err = request(ctx, token, binding)
+		err = operr.Inner(request(ctx, token, binding)) // guardError names the key
 		if !errors.Is(err, transport.ErrNotSent) || binding.Err() == nil || ctx.Err() != nil {
 			return err
 		}
@@ -185,8 +184,8 @@ func (g *Guard) bound(ctx context.Context, token hlc.Token, request operation) e
 	}
 }
 
-// token returns the tenure's token while the tenure lasts. A holding without one
-// is refused: its writes would go out unprotected, and nobody would notice.
+// token returns the tenure's token while the tenure lasts. A tenure without a token is an
+// error: its writes would be unprotected.
 func (g *Guard) token() (hlc.Token, error) {
 	token, err := g.tenure.Token()
 	if err == nil && token.IsZero() {
@@ -195,9 +194,9 @@ func (g *Guard) token() (hlc.Token, error) {
 	return token, err
 }
 
-// tokenRefused reports whether the store refused the token itself. It does not
-// count that the store saw none (transport.ErrFencingTokenRequired): a guard always
-// sends one, so something on the way lost it, and that says nothing of who leads.
+// tokenRefused reports whether the store refused the token itself.
+// transport.ErrFencingTokenRequired does not count: a guard always sends a token, so
+// something between removed it, which does not mean that the tenure is over.
 func tokenRefused(err error) bool {
 	return errors.Is(err, transport.ErrFencingTokenLower) ||
 		errors.Is(err, transport.ErrFencingTokenNeverIssued) ||
@@ -205,9 +204,4 @@ func tokenRefused(err error) bool {
 		errors.Is(err, transport.ErrFencingTokenTooFarAhead)
 }
 
-func guardError(name, key string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("fencing: %s %q: %w", name, key, err)
-}
+func guardError(name, key string, err error) error { return operr.New("fencing: "+name, key, err) }

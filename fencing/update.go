@@ -8,44 +8,41 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/operr"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// Update reads a key, lets update make a new value of what it holds, sets that,
-// and returns the new version.
+// Update reads a key, calls update with its entry, sets the key to the value that update
+// returns, and returns the new version.
 //
-// The protocol has no compare-and-swap. Update needs none: it claims the key
-// before it reads, so that from then on only writers of this tenure can change it.
-// (A later tenure can too, but then the store refuses the write of this one.)
-// Updates of one key through one guard follow one another, in the order in which
-// they came as far as possible; those of different keys do not wait for each other.
-// Nothing else waits: a Set, Clear, Del or VDel of the same key at the same time, or
-// an update through another guard of the same tenure, may come between the reading
-// and the setting and is then overwritten. Where a key has several writers let all
-// of them use Update on one guard.
+// The protocol has no compare-and-swap, and Update needs none: it claims the key before it
+// reads, so that from then on only writers of this tenure can change the key. (A later tenure
+// can change it too, but then the store refuses the write of this one.) Updates of one key
+// through one guard run one after the other, about in the order of the calls. Updates of
+// different keys do not wait for each other. Other writes do not wait either: a Set, Clear,
+// Del or VDel of the key, or an update through another guard of the same tenure, may come
+// between the read and the write, and is then overwritten. If a key has several writers, let
+// all of them use Update on one guard.
 //
-// The entry that update is given always exists, since claiming creates a missing
-// key with an empty value, and its Value belongs to update. Update calls it at most
-// once, with no lock held, and waits for it; its time counts against the tenure. It
-// must not update the same key through the same guard, which would wait for itself.
-// If it returns an error nothing is set, and Update returns that error, wrapped. If
-// it panics the panic goes on to the caller, and the next update gets its turn.
+// The entry always exists, because the claim creates a missing key with an empty value.
+// update owns its Value. Update calls update at most once, with no lock held, and waits for
+// it while the tenure's time runs. update must not update the same key through the same
+// guard: it would deadlock. If update returns an error nothing is set, and Update returns the
+// error wrapped. If update panics, so does Update, and the next update gets its turn.
 //
 // # When the outcome is unknown
 //
-// An error that matches transport.ErrOutcomeUnknown says that the value may have
-// been set, or may be set yet. Update does not try again, because update may not
-// bear to be applied twice: what adds one to a counter would add two. Any other
-// error says that nothing was set; one before the setting, such as a read without
-// an answer, matches transport.ErrNotSent.
+// An error that matches transport.ErrOutcomeUnknown means that the value may have been set,
+// or may be set yet. Update does not try again, because an update such as adding one to a
+// counter must not be applied twice. Any other error means that nothing was set. If it
+// occurred before the write, for example because a read got no reply, it matches
+// transport.ErrNotSent.
 //
-// What the caller does depends on what it knows of the value. If it can recognize
-// its own update, for example by an id that update puts into the value, it calls
-// Update again and lets update look. If update can be applied twice without harm it
-// just calls again. Otherwise it releases the tenure and acquires another: the
-// request may still be on its way, and carries a token that is good for as long as
-// no later tenure has claimed the key; the next claim shuts it out, and what that
-// returns is the outcome.
+// What to do then depends on the value. If the caller can recognize its own update, for
+// example by an id in the value, it calls Update again and checks the entry. If applying the
+// update twice does no harm, it calls Update again. Otherwise it releases the tenure and
+// acquires another: the request may still be under way, and the store accepts its token until
+// a later tenure has claimed the key. The entry that the next claim returns is the outcome.
 func (g *Guard) Update(ctx context.Context, key string, update func(old transport.Entry) (value []byte, err error)) (version hlc.Timestamp, err error) {
 	done, err := g.awaitTurn(ctx, key)
 	if err != nil {
@@ -54,7 +51,7 @@ func (g *Guard) Update(ctx context.Context, key string, update func(old transpor
 	defer done()
 	old, err := g.readClaimed(ctx, key)
 	if err != nil {
-		return hlc.Timestamp{}, guardError("update", key, notSetError{err})
+		return hlc.Timestamp{}, guardError("update", key, notSetError{operr.Inner(err)})
 	}
 	value, err := update(old)
 	if err != nil {
@@ -67,15 +64,15 @@ func (g *Guard) Update(ctx context.Context, key string, update func(old transpor
 	return version, err
 }
 
-// awaitTurn waits for the turn of an update until ctx or the tenure ends. The
-// tenure may be extended many times meanwhile.
+// awaitTurn waits for the turn of an update until ctx or the tenure ends. The tenure may be
+// extended many times meanwhile. The caller calls done when the update is over.
 func (g *Guard) awaitTurn(ctx context.Context, key string) (done func(), err error) {
 	turn := g.turns.join(key)
 	ended := g.tenure.TokenContext().Done()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		// First, so that whoever is late is refused even when its turn has come.
+		// Check before each wait: a late update is refused even if it could have its turn.
 		if _, err = g.token(); err == nil {
 			err = context.Cause(ctx)
 		}
@@ -94,24 +91,24 @@ func (g *Guard) awaitTurn(ctx context.Context, key string) (done func(), err err
 	}
 }
 
-// readClaimed returns what a key holds, after it was made sure that no earlier
-// tenure can change it.
+// readClaimed returns the entry of a key, which it claims first unless it was claimed before.
 func (g *Guard) readClaimed(ctx context.Context, key string) (transport.Entry, error) {
-	if g.claims.holds(key) {
+	if g.claims.contains(key) {
 		ctx, cancel := context.WithTimeout(ctx, g.tenure.Remaining()/claimAttempts)
 		entry, err := g.Get(ctx, key)
 		cancel()
 		if err == nil && entry.Exists {
 			return entry, nil
 		}
-		// Either the read failed, which Claim survives, or somebody deleted the
-		// key past this guard, and with it the token.
+		// Either the read failed, and Claim tries again, or another client deleted the key
+		// and with it the token.
 	}
 	return g.Claim(ctx, key)
 }
 
-// notSetError is the error of an update that ended before its write. It hides
-// that the outcome of an earlier request is unknown: that of the update is not.
+// notSetError is the error of an update that ended before its write. It does not match
+// ErrOutcomeUnknown, even if the outcome of an earlier request of the update is unknown:
+// nothing was set.
 type notSetError struct{ cause error }
 
 func (e notSetError) Error() string { return fmt.Sprintf("nothing was set: %v", e.cause) }
@@ -126,24 +123,24 @@ func (e notSetError) Is(target error) bool {
 	return errors.Is(e.cause, target)
 }
 
-// As reaches the typed errors in the cause, as Is reaches the sentinels: there is
-// no Unwrap, which would reach all of them.
+// As finds typed errors in the cause. There is no Unwrap, with which errors.Is would find
+// ErrOutcomeUnknown.
 func (e notSetError) As(target any) bool { return errors.As(e.cause, target) }
 
-// turns lets one at a time pass for each key. It holds something for a key only
-// while somebody has the turn or waits for it. The zero value is ready for use.
+// turns is a mutex for each key. It has an entry for a key only while a goroutine has the
+// mutex or waits for it. The zero value is ready for use.
 type turns struct {
 	mu   sync.Mutex
 	keys map[string]*turn
 }
 
 type turn struct {
-	taken chan struct{} // holds one item while somebody has the turn
-	users int           // who have it or wait for it
+	taken chan struct{} // holds an item while a goroutine has the turn
+	users int           // goroutines that have the turn or wait for it
 }
 
-// join returns the channel to send to when waiting for the turn, and to receive
-// from when it is over. Each join needs a leave.
+// join returns the channel of the key: send to it to take the turn, receive from it when the
+// turn is over. Each join needs a leave.
 func (t *turns) join(key string) chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -483,14 +483,14 @@ func TestInvariant17AnUpdateThatMeetsANewerTokenEndsTheTenure(t *testing.T) {
 func TestAGuardRemembersNoMoreThanItMust(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		guard, _ := newNode(t, transporttest.Start(t), "node-a").lead(t)
-		for i := range fencing.ClaimsRemembered + 100 {
+		for i := range fencing.MaxClaims + 100 {
 			if _, err := guard.Update(t.Context(), fmt.Sprint(i), increment); err != nil {
 				t.Fatal(err)
 			}
 		}
 		turns, claims := guard.Kept()
-		if turns != 0 || claims != fencing.ClaimsRemembered {
-			t.Errorf("it keeps %d turns and %d claims, want 0 and %d", turns, claims, fencing.ClaimsRemembered)
+		if turns != 0 || claims != fencing.MaxClaims {
+			t.Errorf("it keeps %d turns and %d claims, want 0 and %d", turns, claims, fencing.MaxClaims)
 		}
 	})
 }
