@@ -19,7 +19,7 @@ import (
 // attachSettings are the flags of attach.
 type attachSettings struct {
 	store         storeFlags
-	user          string
+	username      string
 	passwordFile  string
 	ca            string
 	certificate   certificateFlags
@@ -59,7 +59,7 @@ refused, and keys under a --lock-prefix need an expiry and a value that begins
 with the client id and a colon.`,
 		Example: `  tenure attach mqtt://localhost:1883
   tenure attach mqtt://localhost:1883 --hold-off 10s   # the longest TTL of the leases in use
-  tenure attach mqtts://broker:8883 --user store --password-file secret
+  tenure attach mqtts://broker:8883 --username store --password-file secret
   tenure attach mqtts://broker:8883 --tls-ca ca.pem --tls-cert store.pem --tls-key store.key
   tenure attach mqtt://localhost:1883 --probe-messages 20000   # for so many clients; 0 for no probe`,
 		Args: oneURL,
@@ -68,7 +68,7 @@ with the client id and a colon.`,
 	explainFlags(attach, explainAttachFlag)
 	flags := attach.Flags()
 	settings.store.register(flags, "no limit")
-	flags.StringVar(&settings.user, "user", "", "user name at the broker")
+	flags.StringVar(&settings.username, "username", "", "user name at the broker")
 	flags.StringVar(&settings.passwordFile, "password-file", "", "file with the password for the broker; a newline at its end is not part of it")
 	flags.StringVar(&settings.ca, "tls-ca", "", "file with the authorities to trust for the broker's certificate, in PEM; default: the system's")
 	settings.certificate.register(flags, "file with the certificate to show the broker, in PEM")
@@ -124,7 +124,7 @@ func (s *attachSettings) run(cmd *cobra.Command, url string) error {
 // options reads the files that flags name, and returns the options of the store.
 func (s *attachSettings) options() (attach.Options, error) {
 	options := attach.Options{
-		Username:      s.user,
+		Username:      s.username,
 		Store:         s.store.Options,
 		Dialect:       statestore.Dialect(s.store.dialect),
 		MaxClients:    s.maxClients,

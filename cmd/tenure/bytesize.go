@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// byteSize is a flag for a number of bytes: 536870912, 512MiB or 0.5GiB.
+// A byteSize is a flag for a number of bytes, such as 536870912, 512MiB or 0.5GiB.
 type byteSize int64
 
 var _ pflag.Value = (*byteSize)(nil)
@@ -26,7 +26,7 @@ var byteUnits = []struct {
 
 var errByteSize = errors.New("want a number of bytes, like 536870912, 512MiB or 2GiB")
 
-// Set takes a number with one of the units B, KiB, MiB, GiB and TiB, or none.
+// Set parses a number, alone or with one of the units B, KiB, MiB, GiB and TiB.
 func (b *byteSize) Set(text string) error {
 	for _, unit := range byteUnits {
 		digits, ok := strings.CutSuffix(text, unit.name)
@@ -36,10 +36,10 @@ func (b *byteSize) Set(text string) error {
 		digits = strings.TrimSpace(digits)
 		if whole, err := strconv.ParseInt(digits, 10, 64); err == nil {
 			if whole < 0 {
-				return errors.New("it is negative")
+				return errors.New("a number of bytes cannot be negative")
 			}
 			if whole > math.MaxInt64/unit.bytes {
-				return errors.New("there is no such number of bytes")
+				return errors.New("the number of bytes is too large")
 			}
 			*b = byteSize(whole * unit.bytes)
 			return nil
@@ -54,7 +54,7 @@ func (b *byteSize) Set(text string) error {
 	return errByteSize
 }
 
-// String returns the number with the largest unit that it is a multiple of.
+// String returns the number in the largest unit that divides it.
 func (b *byteSize) String() string {
 	for _, unit := range byteUnits {
 		if *b != 0 && int64(*b)%unit.bytes == 0 && unit.bytes > 1 {
@@ -64,5 +64,5 @@ func (b *byteSize) String() string {
 	return strconv.FormatInt(int64(*b), 10)
 }
 
-// Type is what --help says that the flag takes.
+// Type is the kind of value in --help.
 func (b *byteSize) Type() string { return "bytes" }

@@ -28,7 +28,7 @@ func (s *storeFlags) register(flags *pflag.FlagSet, noLimit string) {
 	byteSizeFlag(flags, &s.MaxBytes, "max-bytes", "how many bytes keys and values may have together; 0 means "+noLimit)
 	flags.IntVar(&s.MaxValue, "max-value", 0, "how many bytes a value may have; 0 means only the limit of packets applies")
 	flags.IntVar(&s.MaxWatches, "max-watches", 10_000, "how many keys a client may watch")
-	flags.IntVar(&s.DedupWindow, "remembered", statestore.DefaultDedupWindow, "how many requests of a client are remembered, so that none is applied twice; also how many it may send at once")
+	flags.IntVar(&s.DedupWindow, "dedup-window", statestore.DefaultDedupWindow, "how many of its last requests are kept for each client, so that none is applied twice; also how many it may send at once")
 	flags.Var(&s.dialect, "dialect", "how to write replies where deployed stores differ from their documentation: deployed or documented")
 	flags.BoolVar(&s.verbose, "verbose", false, "log every request and connection")
 }
@@ -37,6 +37,9 @@ func (s *storeFlags) register(flags *pflag.FlagSet, noLimit string) {
 func (s *storeFlags) check() error {
 	if s.HoldOff < 0 {
 		return fmt.Errorf("--hold-off %v is negative; 0 means none", s.HoldOff)
+	}
+	if len(s.LockPrefixes) > 0 && !s.Strict {
+		return errors.New("--lock-prefix needs --strict")
 	}
 	return nil
 }
@@ -96,15 +99,19 @@ func explainFlags(cmd *cobra.Command, explain func(name string) string) {
 	})
 }
 
-// attachFlagWas gives the present names of flags that serve had for an attached store.
-var attachFlagWas = map[string]string{
-	"attach-user": "--user", "attach-password-file": "--password-file", "attach-ca": "--tls-ca",
+// attachFlags gives the flags of attach that replace those that serve had.
+var attachFlags = map[string]string{
+	"attach-user": "--username", "attach-password-file": "--password-file", "attach-ca": "--tls-ca",
 	"attach-cert": "--tls-cert", "attach-key": "--tls-key", "attach-probe": "--probe-messages",
 }
 
+const dedupWindowRenamed = "it is --dedup-window now"
+
 // explainServeFlag explains why serve does not know a flag.
 func explainServeFlag(name string) string {
-	switch now := attachFlagWas[name]; {
+	switch now := attachFlags[name]; {
+	case name == "remembered":
+		return dedupWindowRenamed
 	case name == "attach":
 		return "attach is a command of its own: tenure attach URL"
 	case now != "":
@@ -117,7 +124,9 @@ func explainServeFlag(name string) string {
 
 // explainAttachFlag explains why attach does not know a flag.
 func explainAttachFlag(name string) string {
-	switch now := attachFlagWas[name]; {
+	switch now := attachFlags[name]; {
+	case name == "remembered":
+		return dedupWindowRenamed
 	case name == "attach":
 		return "give the URL alone: tenure attach URL"
 	case now != "":

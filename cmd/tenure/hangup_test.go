@@ -29,7 +29,7 @@ func TestAStoreSurvivesSIGHUPAndAClosedLog(t *testing.T) {
 		}, "attached to "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*patience) // for all that follows
+			ctx, cancel := context.WithTimeout(t.Context(), 2*patience) // for the whole test
 			defer cancel()
 			cmd := exec.CommandContext(ctx, path, test.arguments(t)...)
 			stdout, err := cmd.StdoutPipe()

@@ -30,7 +30,7 @@ func TestANumberOfBytesMayHaveAUnit(t *testing.T) {
 		}
 		var again byteSize
 		if err := again.Set(got.String()); err != nil || again != got {
-			t.Errorf("%q is written %q, which is %d, %v", text, got.String(), again, err)
+			t.Errorf("%q becomes %q, which is %d, %v", text, got.String(), again, err)
 		}
 	}
 	for _, text := range []string{"", "MiB", "512MB", "512m", "-1", "-1MiB", "-0.5MiB", "1.5", "1.5B", "1 2", "NaNMiB", "InfGiB", "1e300GiB",
@@ -41,8 +41,7 @@ func TestANumberOfBytesMayHaveAUnit(t *testing.T) {
 	}
 }
 
-// startVerbose starts `tenure serve` with --verbose, and returns how to end it, which returns
-// its log.
+// startVerbose starts tenure serve with --verbose. stop ends it and returns its log.
 func startVerbose(t *testing.T, arguments ...string) (stop func() string) {
 	t.Helper()
 	cmd := exec.Command(build(t), append([]string{"serve", "--addr", "127.0.0.1:0", "--verbose"}, arguments...)...)
@@ -70,7 +69,7 @@ func startVerbose(t *testing.T, arguments ...string) (stop func() string) {
 	return stop
 }
 
-func TestLimitsFollowFromMaxMemoryUnlessTheyAreGivenAndAreLoggedOnce(t *testing.T) {
+func TestLimitsAreDerivedFromMaxMemoryAndLoggedOnce(t *testing.T) {
 	stop := startVerbose(t, "--max-memory", "512MiB", "--max-session-bytes", "1MiB", "--max-keys", "77", "--max-all-session-bytes=2GiB")
 	log := stop()
 	lines := regexp.MustCompile(`(?m)^.* msg=limits .*$`).FindAllString(log, -1)
@@ -85,7 +84,7 @@ func TestLimitsFollowFromMaxMemoryUnlessTheyAreGivenAndAreLoggedOnce(t *testing.
 	}
 }
 
-func TestLimitsThatHaveNoEffectAreRefused(t *testing.T) {
+func TestLimitsWithoutEffectAreRefused(t *testing.T) {
 	path := build(t)
 	for _, test := range []struct {
 		arguments []string
@@ -93,7 +92,7 @@ func TestLimitsThatHaveNoEffectAreRefused(t *testing.T) {
 	}{
 		{[]string{"--addr", "127.0.0.1:0", "--max-memory", "1MiB"}, "MaxMemory of 1048576 bytes is below 33554432"},
 		{[]string{"--max-memory", "512MB"}, "like 536870912, 512MiB or 2GiB"},
-		{[]string{"--max-bytes", "-1"}, "it is negative"},
+		{[]string{"--max-bytes", "-1"}, "cannot be negative"},
 		{[]string{"--addr", "127.0.0.1:0", "--max-subscriptions", "-1"}, "Limits.Subscriptions -1 is negative"},
 		{[]string{"--max-retained", "1"}, "--max-retained limits retained messages; give --retain too"},
 		{[]string{"--max-retained-bytes", "1"}, "give --retain too"},
@@ -105,7 +104,7 @@ func TestLimitsThatHaveNoEffectAreRefused(t *testing.T) {
 	}
 }
 
-func TestTheLogSaysOnceInAWhileWhatIsHeldAndWhyMessagesWereDropped(t *testing.T) {
+func TestTheLogReportsUsageAndDropsAtIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		logger := slog.New(slog.NewTextHandler(&log, nil))
@@ -142,7 +141,7 @@ func TestTheLogSaysOnceInAWhileWhatIsHeldAndWhyMessagesWereDropped(t *testing.T)
 		time.Sleep(10 * time.Second)
 		check(2, 2, "5,000 were dropped")
 		if !strings.Contains(log.String(), `flag="--max-session-bytes, --max-session-messages"`) {
-			t.Errorf("it does not say which flag: %s", log.String())
+			t.Errorf("the log does not name the flag: %s", log.String())
 		}
 		mu.Lock()
 		dropped++
@@ -153,14 +152,14 @@ func TestTheLogSaysOnceInAWhileWhatIsHeldAndWhyMessagesWereDropped(t *testing.T)
 	})
 }
 
-func TestEveryReasonWithAFlagIsOneOfTheServer(t *testing.T) {
+func TestEachReasonAndFlagOfDropsExists(t *testing.T) {
 	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
 	reasons := s.Usage().DroppedMessages
-	for reason, flags := range flagOfDrop {
+	for reason, flags := range dropFlags {
 		if _, ok := reasons[reason]; !ok {
 			t.Errorf("the server does not know the reason %q", reason)
 		}

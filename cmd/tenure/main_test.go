@@ -46,7 +46,7 @@ func TestServeSaysWhereItListensAndStopsOnASignal(t *testing.T) {
 			}
 			lines := bufio.NewScanner(stdout)
 			if !lines.Scan() {
-				t.Fatalf("it says nothing; standard error: %s", stderr.String())
+				t.Fatalf("no output; standard error: %s", stderr.String())
 			}
 			address, ok := strings.CutPrefix(lines.Text(), "listening on ")
 			if !ok {
@@ -76,8 +76,7 @@ func TestServeSaysWhereItListensAndStopsOnASignal(t *testing.T) {
 	}
 }
 
-// warnsOfMemoryOnly reports whether a log has one line, which says what a store in memory
-// does not promise.
+// warnsOfMemoryOnly reports whether a log has one line, the warning about a store in memory.
 func warnsOfMemoryOnly(log string) bool {
 	return strings.Count(log, "\n") == 1 && strings.Contains(log, "level=WARN") && strings.Contains(log, "a restart forgets every key, lease and fence")
 }
@@ -120,7 +119,7 @@ func TestAStoreThatStartsWithHoldOffGrantsNoLeaseAtFirst(t *testing.T) {
 	}
 }
 
-func TestServeRefusesWhatItCannotDoAndNamesTheCure(t *testing.T) {
+func TestServeRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 	path := build(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -140,12 +139,13 @@ func TestServeRefusesWhatItCannotDoAndNamesTheCure(t *testing.T) {
 		{"a certificate without its key", []string{"serve", "--tls-cert", "server.pem"}, "needs both --tls-cert and --tls-key"},
 		{"a certificate that is not there", []string{"serve", "--tls-cert", "no.pem", "--tls-key", "no.key"}, "no.pem"},
 		{"users that are not there", []string{"serve", "--auth", "no.yaml"}, "no.yaml"},
-		{"lock prefixes without --strict", []string{"serve", "--addr", "127.0.0.1:0", "--lock-prefix", "locks/"}, "set Options.Strict too"},
+		{"lock prefixes without --strict", []string{"serve", "--addr", "127.0.0.1:0", "--lock-prefix", "locks/"}, "--lock-prefix needs --strict"},
 		{"an unknown flag", []string{"serve", "--adr", "x"}, "unknown flag: --adr"},
 		{"an unknown command", []string{"sreve"}, `unknown command "sreve"`},
 		{"an argument", []string{"serve", "now"}, "unknown command"},
 		{"the flag for what attach does", []string{"serve", "--attach", "mqtt://localhost"}, "unknown flag: --attach; attach is a command of its own: tenure attach URL"},
 		{"a flag that moved to attach", []string{"serve", "--attach-ca", "ca.pem"}, "tenure attach URL has it, as --tls-ca"},
+		{"a flag that was renamed", []string{"serve", "--remembered", "9"}, "it is --dedup-window now"},
 		{"a flag of attach", []string{"serve", "--password-file", "secret"}, "it belongs to tenure attach URL"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -165,10 +165,10 @@ func TestHelpShowsEveryFlagAndAnExample(t *testing.T) {
 			"--tls-cert", "--tls-key", "--client-ca", "--auth", "--insecure", "--strict", "--lock-prefix", "--max-value", "--max-watches",
 			"--max-clients", "--max-memory", "--retain", "--max-retained", "--max-retained-bytes", "--max-outgoing-bytes", "--max-all-outgoing-bytes",
 			"--max-session-bytes", "--max-session-messages", "--max-all-session-bytes", "--max-sessions-per-user", "--max-subscriptions",
-			"--password-checks", "--max-unauthenticated", "--max-unauthenticated-per-address", "--remembered", "SIGHUP", "tenure attach"},
-		"attach": {"--user", "--password-file", "--tls-ca", "--tls-cert", "--tls-key", "--probe-messages", "--max-clients",
+			"--password-checks", "--max-unauthenticated", "--max-unauthenticated-per-address", "--dedup-window", "SIGHUP", "tenure attach"},
+		"attach": {"--username", "--password-file", "--tls-ca", "--tls-cert", "--tls-key", "--probe-messages", "--max-clients",
 			"--hold-off", "--max-keys", "--max-bytes", "--dialect", "--verbose", "--strict", "--lock-prefix", "--max-value", "--max-watches",
-			"--remembered", "SIGHUP", "docs/attach.md"},
+			"--dedup-window", "SIGHUP", "docs/attach.md"},
 	} {
 		out, err := exec.Command(path, name, "--help").CombinedOutput()
 		if err != nil {
@@ -189,8 +189,8 @@ func TestServeAndAttachShareOnlyTheFlagsOfTheStore(t *testing.T) {
 			shared = append(shared, f.Name)
 		}
 	})
-	want := []string{"dialect", "hold-off", "lock-prefix", "max-bytes", "max-clients", "max-keys", "max-value", "max-watches",
-		"remembered", "strict", "tls-cert", "tls-key", "tls-key-password-file", "verbose"}
+	want := []string{"dedup-window", "dialect", "hold-off", "lock-prefix", "max-bytes", "max-clients", "max-keys", "max-value", "max-watches",
+		"strict", "tls-cert", "tls-key", "tls-key-password-file", "verbose"}
 	if !slices.Equal(shared, want) {
 		t.Errorf("shared: %q, want %q", shared, want)
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// maxPassword is how many bytes of a password bcrypt reads.
+	// maxPassword is the number of bytes of a password that bcrypt reads.
 	maxPassword = 72
 	// maxCost is the highest cost that package access accepts in a file.
 	maxCost = 16
@@ -25,17 +25,17 @@ func passwordCommand() *cobra.Command {
 	var cost int
 	password := &cobra.Command{
 		Use:   "password",
-		Short: "Make the hash of a password for a file of users",
-		Long: `Read a password, one line of standard input, and print its bcrypt hash for the
-field "password" of a user in the file of users and rules. At a terminal it asks
-twice and does not show what is typed. At most 72 bytes, because bcrypt reads no
-more.`,
+		Short: "Hash a password for the file of users",
+		Long: `Read a password from one line of standard input and print its bcrypt hash, for
+the field "password" of a user in the file of users and rules. At a terminal it
+asks twice and does not show the password. A password has at most 72 bytes,
+because bcrypt reads no more.`,
 		Example: `  tenure password
   tenure password --cost 12 < password.txt`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cost < bcrypt.MinCost || cost > maxCost {
-				return fmt.Errorf("--cost %d: choose %d to %d; each step doubles the time of every connection", cost, bcrypt.MinCost, maxCost)
+				return fmt.Errorf("--cost %d: choose %d to %d; each step doubles the time to log in", cost, bcrypt.MinCost, maxCost)
 			}
 			password, err := readPassword(cmd)
 			if err != nil {
@@ -49,11 +49,11 @@ more.`,
 			return nil
 		},
 	}
-	password.Flags().IntVar(&cost, "cost", bcrypt.DefaultCost, fmt.Sprintf("how much work a guess is, %d to %d; all users of a file should have the same", bcrypt.MinCost, maxCost))
+	password.Flags().IntVar(&cost, "cost", bcrypt.DefaultCost, fmt.Sprintf("how much work each guess of the password takes, %d to %d; give all users of a file the same", bcrypt.MinCost, maxCost))
 	return password
 }
 
-// readPassword reads from a terminal or from whatever else standard input is.
+// readPassword reads a password from standard input, which may be a terminal.
 func readPassword(cmd *cobra.Command) ([]byte, error) {
 	file, ok := cmd.InOrStdin().(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
@@ -80,9 +80,9 @@ func readPassword(cmd *cobra.Command) ([]byte, error) {
 	return password, nil
 }
 
-// readLine reads the first line, without its end. The rest stays where it is.
+// readLine reads the first line and returns it without the newline.
 func readLine(r io.Reader) ([]byte, error) {
-	// An endless line is too long, and need not fill the memory to be found so.
+	// The limit refuses an endless line without reading all of it.
 	line, err := bufio.NewReader(io.LimitReader(r, 1<<10)).ReadBytes('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("standard input: %w", err)
@@ -91,9 +91,9 @@ func readLine(r io.Reader) ([]byte, error) {
 	return bytes.TrimSuffix(line, []byte("\r")), nil
 }
 
-// ask prompts on standard error and reads a line that is not shown. The goroutine
-// that reads is left behind when the command is interrupted: nothing ends a read
-// from a terminal, and the process ends next.
+// ask prompts on standard error and reads a line without showing it. When the command is
+// interrupted, the reading goroutine stays blocked: a read from a terminal cannot be
+// cancelled, and the process ends next.
 func ask(cmd *cobra.Command, terminal *os.File, prompt string) ([]byte, error) {
 	fd := int(terminal.Fd())
 	before, err := term.GetState(fd)
@@ -106,7 +106,7 @@ func ask(cmd *cobra.Command, terminal *os.File, prompt string) ([]byte, error) {
 	}
 	answers := make(chan answer, 1)
 	fmt.Fprint(cmd.ErrOrStderr(), prompt)
-	defer fmt.Fprintln(cmd.ErrOrStderr()) // the one that was typed is not shown either
+	defer fmt.Fprintln(cmd.ErrOrStderr()) // the terminal does not show the newline that was typed
 	go func() {
 		line, err := term.ReadPassword(fd)
 		answers <- answer{line, err}
@@ -118,7 +118,7 @@ func ask(cmd *cobra.Command, terminal *os.File, prompt string) ([]byte, error) {
 		}
 		return a.line, nil
 	case <-cmd.Context().Done():
-		_ = term.Restore(fd, before) // else the shell would not show what is typed
+		_ = term.Restore(fd, before) // otherwise the shell would not show its input
 		return nil, context.Cause(cmd.Context())
 	}
 }
@@ -126,9 +126,9 @@ func ask(cmd *cobra.Command, terminal *os.File, prompt string) ([]byte, error) {
 func checkPassword(password []byte) error {
 	switch {
 	case len(password) == 0:
-		return errors.New("no password: write one on a line of standard input")
+		return errors.New("no password: write it on a line of standard input")
 	case len(password) > maxPassword:
-		return fmt.Errorf("a password of more than %d bytes, which bcrypt does not read: choose a shorter one", maxPassword)
+		return fmt.Errorf("bcrypt reads only %d bytes of a password: choose a password that is not longer", maxPassword)
 	}
 	return nil
 }

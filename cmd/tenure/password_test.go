@@ -26,7 +26,7 @@ func password(stdin io.Reader, arguments ...string) (stdout, stderr string, err 
 	return out.String(), faults.String(), err
 }
 
-func TestPasswordPrintsAHashWithWhichTheUserIsAdmitted(t *testing.T) {
+func TestTheUserOfAPrintedHashIsAdmitted(t *testing.T) {
 	longest := strings.Repeat("x", 72)
 	for _, test := range []struct{ name, stdin, password string }{
 		{"a line", "let me in\n", "let me in"},
@@ -53,7 +53,7 @@ func TestPasswordPrintsAHashWithWhichTheUserIsAdmitted(t *testing.T) {
 	}
 }
 
-func TestPasswordTakesTheCostThatIsAskedFor(t *testing.T) {
+func TestPasswordUsesTheGivenCost(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		arguments []string
@@ -75,7 +75,7 @@ func TestPasswordTakesTheCostThatIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestPasswordRefusesWhatItCannotHashAndNamesTheCure(t *testing.T) {
+func TestPasswordRefusesWrongInputAndNamesTheCure(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		stdin     io.Reader
@@ -84,8 +84,8 @@ func TestPasswordRefusesWhatItCannotHashAndNamesTheCure(t *testing.T) {
 	}{
 		{"nothing", strings.NewReader(""), nil, "no password"},
 		{"an empty line", strings.NewReader("\nlet me in\n"), nil, "no password"},
-		{"a byte too many", strings.NewReader(strings.Repeat("x", 73) + "\n"), nil, "more than 72 bytes"},
-		{"no end", strings.NewReader(strings.Repeat("x", 1<<20)), nil, "more than 72 bytes"},
+		{"a byte too many", strings.NewReader(strings.Repeat("x", 73) + "\n"), nil, "only 72 bytes"},
+		{"no end", strings.NewReader(strings.Repeat("x", 1<<20)), nil, "only 72 bytes"},
 		{"an input that breaks", iotest.ErrReader(errors.New("pipe burst")), nil, "standard input: pipe burst"},
 		{"a cost that is too low", strings.NewReader("x\n"), []string{"--cost", "3"}, "choose 4 to 16"},
 		{"a cost that is too high", strings.NewReader("x\n"), []string{"--cost", "17"}, "choose 4 to 16"},

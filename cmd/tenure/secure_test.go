@@ -73,7 +73,7 @@ func writeCertificate(t *testing.T, dir, name string) (leaf *x509.Certificate, c
 	return leaf, certificate, key
 }
 
-// asker is a plain MQTT client over TLS that asks the store.
+// An asker is a plain MQTT client over TLS that sends requests to the store.
 type asker struct {
 	t       *testing.T
 	client  *paho.Client
@@ -136,7 +136,7 @@ func (a *asker) ask(words ...string) string {
 	}
 }
 
-// serveProcess is the command as an operator runs it.
+// A serveProcess is a running tenure serve.
 type serveProcess struct {
 	t       *testing.T
 	cmd     *exec.Cmd
@@ -172,7 +172,7 @@ func startServe(t *testing.T, flags ...string) *serveProcess {
 	return p
 }
 
-// hangUp sends SIGHUP and waits until the log says what became of each file, in order.
+// hangUp sends SIGHUP and waits for lines in the log, in order.
 func (p *serveProcess) hangUp(wants ...string) {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
@@ -208,10 +208,10 @@ func TestUsersAndCertificatesAreReadAgainOnSIGHUP(t *testing.T) {
 	allow("write", "press-7/*")
 	p := startServe(t, "--tls-cert", certificate, "--tls-key", key, "--auth", users)
 	for _, test := range []struct{ name, user, password string }{
-		{"nobody", "", ""}, {"a wrong password", "alice", "guess"}, {"an unknown user", "bob", "secret"},
+		{"a client without a user", "", ""}, {"a wrong password", "alice", "guess"}, {"an unknown user", "bob", "secret"},
 	} {
 		if _, err := connectTLS(t, p.address, test.user, test.password, leaf); err == nil {
-			t.Errorf("%s is admitted", test.name)
+			t.Errorf("%s was admitted", test.name)
 		}
 	}
 	alice, err := connectTLS(t, p.address, "alice", "secret", leaf)
@@ -242,11 +242,11 @@ func TestUsersAndCertificatesAreReadAgainOnSIGHUP(t *testing.T) {
 		t.Errorf("with the new certificate: %v", err)
 	}
 	if _, err := connectTLS(t, p.address, "alice", "secret", leaf); err == nil {
-		t.Error("the old certificate is still shown")
+		t.Error("the server still has the old certificate")
 	}
 }
 
-func TestAClientCertificateIsEnoughWhereItsAuthorityIsNamed(t *testing.T) {
+func TestAClientCertificateOfAGivenAuthoritySuffices(t *testing.T) {
 	dir := t.TempDir()
 	leaf, certificate, key := writeCertificate(t, dir, "server")
 	client, clientCertificate, clientKey := writeCertificate(t, dir, "press-7")
@@ -263,11 +263,11 @@ func TestAClientCertificateIsEnoughWhereItsAuthorityIsNamed(t *testing.T) {
 		t.Errorf("SET: %q", got)
 	}
 	if _, err := connectTLS(t, p.address, "", "", leaf); err == nil {
-		t.Error("a client without certificate is admitted")
+		t.Error("a client without a certificate was admitted")
 	}
 }
 
-func TestServeWarnsOfAUsersFileThatOthersMayRead(t *testing.T) {
+func TestServeWarnsIfOthersMayReadTheFileOfUsers(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows has no mode bits for the group and for others")
 	}

@@ -33,7 +33,7 @@ func launch(t *testing.T, cmd *exec.Cmd) (address string, stderr io.ReadCloser) 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // if it is still there
+		_ = cmd.Process.Kill() // if it still runs
 		_ = await.Result(cmd.Wait)
 	})
 	lines := bufio.NewScanner(stdout)
@@ -45,9 +45,9 @@ func launch(t *testing.T, cmd *exec.Cmd) (address string, stderr io.ReadCloser) 
 	return address, stderr
 }
 
-// The log is a pipe that is open and not read: a write to it waits when 64 KiB are in it.
-func TestALogThatIsNotReadStopsNeitherRequestsNorTheEnd(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience) // for all that follows
+// The log is a pipe that is open but not read: a write to it blocks once it holds 64 KiB.
+func TestAnUnreadLogBlocksNeitherRequestsNorTheEnd(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience) // for the whole test
 	defer cancel()
 	cmd := exec.CommandContext(ctx, build(t), "serve", "--addr", "127.0.0.1:0", "--verbose")
 	address, _ := launch(t, cmd)
@@ -56,7 +56,7 @@ func TestALogThatIsNotReadStopsNeitherRequestsNorTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	for i := range 2000 { // each of which is a line of more than 100 bytes
+	for i := range 2000 { // each request logs a line of more than 100 bytes
 		if _, err := client.Set(ctx, "k", []byte("v"), transport.SetOptions{}); err != nil {
 			t.Fatalf("request %d: %v", i, err)
 		}
@@ -70,7 +70,7 @@ func TestALogThatIsNotReadStopsNeitherRequestsNorTheEnd(t *testing.T) {
 	}
 }
 
-func TestAServerKeepsAReserveOfFileDescriptorsAndSaysHowToGetMore(t *testing.T) {
+func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	const limit, reserve = 200, 64
@@ -105,10 +105,10 @@ func TestAServerKeepsAReserveOfFileDescriptorsAndSaysHowToGetMore(t *testing.T) 
 		}
 	}
 	if want := limit - (limit - reserve - 1); refused != want {
-		t.Errorf("%d connections are refused, want %d", refused, want)
+		t.Errorf("%d connections were refused, want %d", refused, want)
 	}
 	if _, err := client.Set(ctx, "k", []byte("v"), transport.SetOptions{}); err != nil {
-		t.Errorf("a client that was there: %v", err)
+		t.Errorf("a client that was connected before: %v", err)
 	}
 	for deadline := time.Now().Add(patience); !strings.Contains(log.text(), "omitted="); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -129,12 +129,12 @@ func TestAServerKeepsAReserveOfFileDescriptorsAndSaysHowToGetMore(t *testing.T) 
 	}
 	again, err := transport.Dial(ctx, address, transport.Options{})
 	if err != nil {
-		t.Fatalf("when there is room again: %v", err)
+		t.Fatalf("after the connections closed: %v", err)
 	}
 	_ = again.Close()
 }
 
-// syncLines collects a log while it is written.
+// syncLines collects a log while the process writes it.
 type syncLines struct {
 	mu    sync.Mutex
 	lines strings.Builder

@@ -1,11 +1,10 @@
-// Package memory gives memory back to the system that a program does not need any more.
+// Package memory returns unused memory to the operating system.
 //
-// Go's collector comes when the heap has doubled, or after two minutes, and what it frees
-// goes back to the system little by little. So a server that a burst of clients has filled
-// keeps what they took long after they have left. [Release] looks every few seconds whether
-// there is much to be gained, and then collects and gives back at once.
+// Go's collector runs when the heap has doubled, or after two minutes, and returns freed
+// memory to the system little by little. So a server keeps the memory that a burst of clients
+// needed long after they have left. [Release] checks every few seconds whether it could return
+// much, and then collects and returns it at once.
 //
-// This is about the whole process, so it is for a command and not for a library: a program
-// that has a server inside may have a heap of its own to collect, and is not to be stopped
-// and searched by one of its parts.
+// That concerns the whole process, so it is for commands. A library must not use it: the
+// program around it may have a large heap of its own, which each collection would scan.
 package memory

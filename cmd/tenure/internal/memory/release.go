@@ -8,24 +8,24 @@ import (
 )
 
 const (
-	// interval is how often Release looks. A look takes some microseconds.
+	// interval is how often Release checks. A check takes some microseconds.
 	interval = 2 * time.Second
-	// worthwhile is how many bytes must have come, or gone, for a release: less is noise.
+	// worthwhile is the change in bytes that justifies a release: less is noise.
 	worthwhile = 8 << 20
-	// soon is when a collection that comes by itself is waited for.
+	// soon is how near a collection must be for Release to wait for it.
 	soon = 20 * time.Second
-	// rest is how many times as long as a release took is the pause after it: releases
-	// take at most a hundredth of the time, however large the heap is.
+	// rest is the pause after a release, as a multiple of the time that the release took. So
+	// releases take at most a hundredth of the time, however large the heap is.
 	rest = 100
 )
 
-// Release gives memory back to the system until ctx ends. It does so when the process has
-// grown by a third since the last time and no collection is near, and when it holds much
-// less than it held since then.
+// Release returns memory to the system at intervals, until ctx ends. It does so when the
+// process has grown by a third since the last release and no collection is near, and when the
+// process holds much less than its peak since the last release.
 //
-// held returns about how many bytes the process holds in what its clients can fill. Nothing
-// else tells before a collection that what was in use is garbage by now. It is called every
-// few seconds, by the goroutine that calls Release.
+// held estimates how many bytes of client data the process holds. Without it nothing shows
+// before a collection that memory has become garbage. The goroutine that calls Release calls
+// held every few seconds.
 func Release(ctx context.Context, held func() int64) {
 	var k keeper
 	k.note(read(held), 0)
@@ -45,12 +45,12 @@ func Release(ctx context.Context, held func() int64) {
 	}
 }
 
-// reading is what is known at one time, in bytes.
+// A reading is the state of the memory at one time, in bytes.
 type reading struct {
 	at        time.Time
-	resident  int64 // what the process has from the system
-	allocated int64 // in all, since it started
-	room      int64 // what can still be allocated before a collection
+	resident  int64 // memory that the process has from the system
+	allocated int64 // in total, since the start of the process
+	room      int64 // that can be allocated before the next collection
 	held      int64
 }
 
@@ -65,7 +65,7 @@ func read(held func() int64) reading {
 	metrics.Read(samples[:])
 	value := func(i int) int64 {
 		if samples[i].Value.Kind() != metrics.KindUint64 {
-			return 0 // a version of Go that does not know it
+			return 0 // this version of Go has no such metric
 		}
 		return int64(samples[i].Value.Uint64())
 	}
@@ -78,20 +78,20 @@ func read(held func() int64) reading {
 	}
 }
 
-// keeper decides when a release pays.
+// A keeper decides when a release is worthwhile.
 type keeper struct {
 	resident int64     // after the last release
-	peak     int64     // the most that was held since
-	resting  time.Time // no release before
+	peak     int64     // of held, since the last release
+	resting  time.Time // no release before this time
 	last     reading
 }
 
-// note says what there is after a release, and how long that took.
+// note records the reading after a release, and how long the release took.
 func (k *keeper) note(after reading, took time.Duration) {
 	*k = keeper{resident: after.resident, peak: after.held, resting: after.at.Add(rest * took), last: after}
 }
 
-// due reports whether a release pays now. It is called at each look.
+// due reports whether a release is worthwhile now. Each check calls it once.
 func (k *keeper) due(now reading) bool {
 	before := k.last
 	k.last = now
@@ -107,8 +107,8 @@ func (k *keeper) due(now reading) bool {
 
 func isMuch(change, of int64) bool { return change >= worthwhile && change >= of/3 }
 
-// collectsSoon reports whether a collection is near if allocation goes on as it did since
-// an earlier reading. A busy process collects and gives back by itself.
+// collectsSoon reports whether a collection is near if the process keeps allocating as it
+// did since an earlier reading. A busy process collects and returns memory by itself.
 func (r reading) collectsSoon(before reading) bool {
 	passed := r.at.Sub(before.at)
 	if passed <= 0 {

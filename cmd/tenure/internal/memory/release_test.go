@@ -14,8 +14,8 @@ import (
 
 const mebibyte = 1 << 20
 
-func TestWhatIsNotUsedAnyMoreGoesBackToTheSystem(t *testing.T) {
-	debug.SetGCPercent(1000) // else the collector may be the one that frees it
+func TestUnusedMemoryGoesBackToTheSystem(t *testing.T) {
+	debug.SetGCPercent(1000) // otherwise the collector may free it first
 	defer debug.SetGCPercent(100)
 	for name, hold := range map[string]bool{"it grew": false, "it holds less": true} {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestWhatIsNotUsedAnyMoreGoesBackToTheSystem(t *testing.T) {
 
 func resident() int64 { return read(func() int64 { return 0 }).resident }
 
-func TestAReleaseIsDueWhenItPays(t *testing.T) {
+func TestAReleaseIsDueWhenItIsWorthwhile(t *testing.T) {
 	start := time.Now()
 	const steady = 300 * mebibyte
 	for name, test := range map[string]struct {
@@ -101,7 +101,7 @@ func TestAReleaseIsDueWhenItPays(t *testing.T) {
 	}
 }
 
-func TestWhatWasHeldBetweenTwoReleasesCounts(t *testing.T) {
+func TestThePeakBetweenTwoReleasesCounts(t *testing.T) {
 	at := time.Now()
 	var k keeper
 	k.note(reading{at: at}, 0)
