@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/testhook"
 )
 
 // Options configures Dial. The zero value connects under a random client id.
@@ -124,19 +125,12 @@ func Dial(ctx context.Context, address string, options Options) (*Client, error)
 	return client, nil
 }
 
-// NewConn returns the connection of which [Dial] makes a client, for tools and tests that
-// send what a Client has no method for. Nothing happens until [NewClient] or Conn.Start
-// starts it; each of the Events must be set. The error says what is wrong with the
-// address or an option.
-func NewConn(address string, options Options) (Conn, error) {
-	conn, err := newConn(address, &options)
-	if err != nil {
-		return nil, err
-	}
-	return conn, nil
+func init() {
+	testhook.NewConn = func(address string, options Options) (Conn, error) { return newConn(address, &options) }
 }
 
-// newConn completes the options.
+// newConn returns a connection that does nothing until Start. The error says what is wrong
+// with the address or an option; defaults are filled in.
 func newConn(address string, options *Options) (*mqttConn, error) {
 	servers, err := mqttnet.ParseAddresses(address)
 	if err != nil {

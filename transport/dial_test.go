@@ -32,7 +32,7 @@ func TestCredentialsThatTravelInTheClearAreWarnedAbout(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var log strings.Builder
 			test.options.Logger = slog.New(slog.NewTextHandler(&log, nil))
-			if _, err := NewConn(test.addresses, test.options); err != nil {
+			if _, err := newConn(test.addresses, &test.options); err != nil {
 				t.Fatal(err)
 			}
 			if got := log.String(); strings.Contains(got, "not encrypted") != test.warned || strings.Contains(got, "secret") {

@@ -295,12 +295,12 @@ func (w *countingWriter) Write(p []byte) (int, error) {
 
 func TestANonsensicalMaximumPacketSizeIsRefused(t *testing.T) {
 	for _, size := range []int{-1, 1, minMaxPacketSize - 1, maxMaxPacketSize + 1, math.MaxInt32} {
-		if _, err := NewConn("mqtt://broker", Options{MaxPacketSize: size}); err == nil || !strings.Contains(err.Error(), "MaxPacketSize") {
+		if _, err := newConn("mqtt://broker", &Options{MaxPacketSize: size}); err == nil || !strings.Contains(err.Error(), "MaxPacketSize") {
 			t.Errorf("%d: %v", size, err)
 		}
 	}
 	for _, size := range []int{0, minMaxPacketSize, maxMaxPacketSize} {
-		if _, err := NewConn("mqtt://broker", Options{MaxPacketSize: size}); err != nil {
+		if _, err := newConn("mqtt://broker", &Options{MaxPacketSize: size}); err != nil {
 			t.Errorf("%d: %v", size, err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/testhook"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore/statestoretest"
@@ -29,7 +30,8 @@ type overTransport struct {
 // given.
 func (s *overTransport) Connect(t testing.TB, clientID string) statestoretest.Client {
 	t.Helper()
-	conn, err := transport.NewConn("mqtt://"+s.Address, transport.Options{ClientID: clientID})
+	newConn := testhook.NewConn.(func(string, transport.Options) (transport.Conn, error))
+	conn, err := newConn("mqtt://"+s.Address, transport.Options{ClientID: clientID})
 	if err != nil {
 		t.Fatal(err)
 	}
