@@ -57,7 +57,7 @@ func (n node) trace() (list func() []string) {
 }
 
 func TestUpdatesOfOneKeyThroughOneGuardAreNeverLost(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *usurped, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, guard *fencing.Guard) {
 		var number atomic.Int64
 		present.conn.SetFault(func(transport.Request) transporttest.Fault { // replies that overtake each other
 			return transporttest.Fault{HoldReply: time.Duration(number.Add(7)%5) * time.Millisecond}
@@ -79,7 +79,7 @@ func TestUpdatesOfOneKeyThroughOneGuardAreNeverLost(t *testing.T) {
 }
 
 func TestUpdatesOfDifferentKeysDoNotWaitForEachOther(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, _ node, _ *usurped, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, _ node, _ *fakeTenure, guard *fencing.Guard) {
 		began := time.Now()
 		var all sync.WaitGroup
 		for _, key := range manyKeys(100) {
@@ -102,7 +102,7 @@ func TestUpdatesOfDifferentKeysDoNotWaitForEachOther(t *testing.T) {
 // Each update renews what the wait is measured by: the tenure, not its TTL at the
 // time when the waiting began.
 func TestUpdatesMayWaitForLongerThanTheTTLWhileTheTenureIsRenewed(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *usurped, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, guard *fencing.Guard) {
 		var all sync.WaitGroup
 		for range 30 {
 			all.Go(func() {
@@ -121,7 +121,7 @@ func TestUpdatesMayWaitForLongerThanTheTTLWhileTheTenureIsRenewed(t *testing.T) 
 
 func TestUpdateClaimsAKeyOnceAndAgainWhenItsFenceIsGone(t *testing.T) {
 	first, later := []string{"GET", "SET NEX", "SET"}, []string{"GET", "SET"}
-	inBubble(t, func(t *testing.T, former, present node, _ *usurped, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, former, present node, _ *fakeTenure, guard *fencing.Guard) {
 		requests := present.trace()
 		for _, step := range []struct {
 			name string
@@ -142,7 +142,7 @@ func TestUpdateClaimsAKeyOnceAndAgainWhenItsFenceIsGone(t *testing.T) {
 				return err
 			}, later},
 			{"after it was deleted past the guard", func() error {
-				tenure := &usurped{token: hlc.Token{Wall: time.Now().UnixMilli() + 1000, Node: "z"}}
+				tenure := &fakeTenure{token: hlc.Token{Wall: time.Now().UnixMilli() + 1000, Node: "z"}}
 				_, err := fencing.NewGuard(former.Client, tenure).Del(t.Context(), key)
 				return err
 			}, append([]string{"GET"}, first...)},
@@ -164,7 +164,7 @@ func TestUpdateClaimsAKeyOnceAndAgainWhenItsFenceIsGone(t *testing.T) {
 }
 
 func TestAnUpdateShutsOutAWriteThatIsOnItsWayBeforeItReads(t *testing.T) {
-	inBubble(t, func(t *testing.T, former, present node, stale *usurped, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, former, present node, stale *fakeTenure, guard *fencing.Guard) {
 		if _, err := fencing.NewGuard(former.Client, stale).Set(t.Context(), key, []byte("41")); err != nil {
 			t.Fatal(err)
 		}
@@ -191,7 +191,7 @@ func TestAnUpdateShutsOutAWriteThatIsOnItsWayBeforeItReads(t *testing.T) {
 }
 
 func TestUpdateSeesAMissingKeyAsEmpty(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, _ node, _ *usurped, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, _ node, _ *fakeTenure, guard *fencing.Guard) {
 		if _, err := guard.Update(t.Context(), key, func(old transport.Entry) ([]byte, error) {
 			if !old.Exists || len(old.Value) != 0 || old.Version.IsZero() {
 				t.Errorf("the update saw %+v", old)
@@ -204,7 +204,7 @@ func TestUpdateSeesAMissingKeyAsEmpty(t *testing.T) {
 }
 
 func TestTheOldValueBelongsToTheFunction(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *usurped, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, guard *fencing.Guard) {
 		if _, err := guard.Set(t.Context(), key, []byte("41")); err != nil {
 			t.Fatal(err)
 		}
@@ -239,7 +239,7 @@ func TestInvariant24AnUpdateOfUnknownOutcomeIsNotRepeated(t *testing.T) {
 		{"the reply is lost", transporttest.Fault{LoseReply: true}, "2"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, former, present node, _ *usurped, guard *fencing.Guard) {
+			inBubble(t, func(t *testing.T, former, present node, _ *fakeTenure, guard *fencing.Guard) {
 				if _, err := guard.Update(t.Context(), key, increment); err != nil {
 					t.Fatal(err)
 				}
@@ -271,7 +271,7 @@ func TestAnUpdateSurvivesALostRead(t *testing.T) {
 	for claimed := range 2 {
 		for lost := int64(1); lost <= 2; lost++ {
 			t.Run(fmt.Sprintf("claimed before %d, message %d lost", claimed, lost), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, _, present node, _ *usurped, guard *fencing.Guard) {
+				inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, guard *fencing.Guard) {
 					for range claimed {
 						if _, err := guard.Claim(t.Context(), key); err != nil {
 							t.Fatal(err)
@@ -303,7 +303,7 @@ func TestAnUpdateSurvivesALostRead(t *testing.T) {
 func TestAnUpdateThatCannotReadSetsNothingAndSaysSo(t *testing.T) {
 	for claimed := range 2 {
 		t.Run(fmt.Sprintf("claimed before %d", claimed), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, former, present node, _ *usurped, guard *fencing.Guard) {
+			inBubble(t, func(t *testing.T, former, present node, _ *fakeTenure, guard *fencing.Guard) {
 				for range claimed {
 					if _, err := guard.Claim(t.Context(), key); err != nil {
 						t.Fatal(err)
@@ -331,7 +331,7 @@ func TestAnUpdateThatCannotReadSetsNothingAndSaysSo(t *testing.T) {
 }
 
 func TestTheTypedErrorOfARefusedReadIsReached(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, _ node, _ *usurped, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, _ node, _ *fakeTenure, guard *fencing.Guard) {
 		_, err := guard.Update(t.Context(), "", increment)
 		var refused *transport.RefusedError
 		if !errors.As(err, &refused) || !errors.Is(err, transport.ErrKeyLengthZero) {
@@ -341,7 +341,7 @@ func TestTheTypedErrorOfARefusedReadIsReached(t *testing.T) {
 }
 
 func TestAnErrorOfTheFunctionIsReturnedAndNothingIsSet(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *usurped, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, guard *fencing.Guard) {
 		if _, err := guard.Set(t.Context(), key, []byte("41")); err != nil {
 			t.Fatal(err)
 		}
@@ -360,7 +360,7 @@ func TestAnErrorOfTheFunctionIsReturnedAndNothingIsSet(t *testing.T) {
 }
 
 func TestAPanicOfTheFunctionLeavesTheKeyFree(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *usurped, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, guard *fencing.Guard) {
 		func() {
 			defer func() {
 				if value := recover(); value != "boom" {
@@ -380,7 +380,7 @@ func TestAPanicOfTheFunctionLeavesTheKeyFree(t *testing.T) {
 }
 
 func TestInvariant43TheGuardIsFreeWhileTheFunctionRuns(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *usurped, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, guard *fencing.Guard) {
 		if _, err := guard.Update(t.Context(), key, func(transport.Entry) ([]byte, error) {
 			for _, method := range methods {
 				if method.name == "Update" { // of the same key; another one below
@@ -400,7 +400,7 @@ func TestInvariant43TheGuardIsFreeWhileTheFunctionRuns(t *testing.T) {
 }
 
 func TestAnUpdateWaitsForItsTurnNoLongerThanItMay(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *usurped, _ *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, _ *fencing.Guard) {
 		other, err := lease.New(present.Client, "another", lease.Options{TTL: ttl, Clock: lease.MonotonicClock()})
 		if err != nil {
 			t.Fatal(err)
@@ -461,7 +461,7 @@ func TestAnUpdateWaitsForItsTurnNoLongerThanItMay(t *testing.T) {
 }
 
 func TestInvariant17AnUpdateThatMeetsANewerTokenEndsTheTenure(t *testing.T) {
-	inBubble(t, func(t *testing.T, former, present node, stale *usurped, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, former, present node, stale *fakeTenure, guard *fencing.Guard) {
 		old := fencing.NewGuard(former.Client, stale)
 		if _, err := old.Set(t.Context(), key, []byte("41")); err != nil {
 			t.Fatal(err)

@@ -1,0 +1,244 @@
+package fencing_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/fencing"
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+func TestAGuardWhoseTenureIsOverSendsNothing(t *testing.T) {
+	for _, end := range []struct {
+		name string
+		end  func(*testing.T, *lease.Tenure)
+		want error
+	}{
+		{"released", func(t *testing.T, tenure *lease.Tenure) { _ = tenure.Release(t.Context()) }, lease.ErrReleased},
+		{"ran out", func(_ *testing.T, tenure *lease.Tenure) { tenure.StopRenewing(); time.Sleep(ttl) }, lease.ErrDeadlinePassed},
+		{"fenced out", func(_ *testing.T, tenure *lease.Tenure) { tenure.FencedOut(errors.New("evidence")) }, lease.ErrFencedOut},
+	} {
+		for _, method := range methods {
+			t.Run(end.name+", "+method.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					a := newNode(t, transporttest.Start(t), "node-a")
+					guard, tenure := a.lead(t)
+					if _, err := guard.Claim(t.Context(), key); err != nil { // an update then skips its claim
+						t.Fatal(err)
+					}
+					end.end(t, tenure)
+					synctest.Wait() // what the tenure itself had under way is over
+					sent := a.countAll()
+					if err := method.call(t.Context(), guard); !errors.Is(err, end.want) {
+						t.Errorf("%v, want %v", err, end.want)
+					}
+					if got := sent.Load(); got != 0 {
+						t.Errorf("%d requests were sent", got)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestATenureWithoutATokenSendsNothing(t *testing.T) {
+	for _, method := range methods {
+		t.Run(method.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newNode(t, transporttest.Start(t), "node-a")
+				sent := a.countAll()
+				if err := method.call(t.Context(), fencing.NewGuard(a.Client, &fakeTenure{})); !errors.Is(err, fencing.ErrMissingToken) {
+					t.Errorf("%v, want ErrMissingToken", err)
+				}
+				if got := sent.Load(); got != 0 {
+					t.Errorf("%d requests were sent", got)
+				}
+			})
+		})
+	}
+}
+
+func TestInvariant21ARequestDoesNotOutlastItsTenure(t *testing.T) {
+	for _, method := range methods {
+		t.Run(method.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, former, present node, _ *fakeTenure, guard *fencing.Guard) {
+				present.conn.Cut()
+				sent := present.countTokens()
+				began := time.Now()
+				err := method.call(t.Context(), guard)
+				if !errors.Is(err, transport.ErrNotSent) && !errors.Is(err, lease.ErrDeadlinePassed) {
+					t.Errorf("error %v, want ErrNotSent or ErrDeadlinePassed", err)
+				}
+				if errors.Is(err, transport.ErrOutcomeUnknown) {
+					t.Errorf("error %v, but nothing was sent", err)
+				}
+				if waited := time.Since(began); waited > ttl {
+					t.Errorf("it waited %v for a connection", waited)
+				}
+				present.conn.Restore()
+				time.Sleep(ttl)
+				if entry, err := former.Get(t.Context(), key); err != nil || entry.Exists || sent.Load() != 0 {
+					t.Errorf("it was sent later: %+v, %v", entry, err)
+				}
+			})
+		})
+	}
+}
+
+// timed is a connection that notes until when each request under a token may last. Over
+// MQTT that becomes the message's expiry.
+type timed struct {
+	*transporttest.Conn
+	left func(time.Duration)
+}
+
+func (c timed) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+	if request.FencingToken != "" {
+		deadline, _ := ctx.Deadline()
+		c.left(time.Until(deadline))
+	}
+	return c.Conn.RoundTrip(ctx, request)
+}
+
+// A broker may keep a request for longer than its sender lives.
+func TestInvariant21ARequestUnderATokenExpiresWithTheTenure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var longest time.Duration
+		requests := 0
+		conn := timed{transporttest.Start(t).Connect("node-a"), func(left time.Duration) {
+			requests++
+			longest = max(longest, left)
+		}}
+		client, err := transport.NewClient(conn, transport.ClientOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		tenure := &fakeTenure{token: hlc.Token{Wall: time.Now().UnixMilli(), Node: "StateStore"}, left: time.Second}
+		for _, method := range methods {
+			_ = method.call(t.Context(), fencing.NewGuard(client, tenure)) // some find nothing to delete
+		}
+		if requests == 0 || longest > tenure.left {
+			t.Errorf("%d requests lasted for up to %v, and the tenure for %v", requests, longest, tenure.left)
+		}
+	})
+}
+
+// A request that waits for a connection would otherwise leave when that is back, after
+// the release was given up.
+func TestInvariant18NothingIsSentOnceTheTenureWasEnded(t *testing.T) {
+	for _, method := range methods {
+		for _, end := range []struct {
+			name string
+			at   time.Duration
+		}{{"early", ttl / 4}, {"after the notice", ttl - 3*ttl/20}} {
+			t.Run(method.name+", "+end.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					a := newNode(t, transporttest.Start(t), "node-a")
+					guard, tenure := a.lead(t)
+					synctest.Wait() // the tenure has read its own key
+					a.conn.Cut()
+					sent := a.countAll()
+					began := time.Now()
+					time.AfterFunc(end.at, func() {
+						ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+						defer cancel()
+						if err := tenure.Release(ctx); err == nil {
+							t.Error("released without a connection")
+						}
+						a.conn.Restore()
+					})
+					err := method.call(t.Context(), guard)
+					if !errors.Is(err, transport.ErrNotSent) && !errors.Is(err, lease.ErrReleased) || errors.Is(err, transport.ErrOutcomeUnknown) {
+						t.Errorf("%v, want ErrNotSent or ErrReleased", err)
+					}
+					if waited := time.Since(began); waited != end.at {
+						t.Errorf("it waited %v, want until the release", waited)
+					}
+					time.Sleep(ttl)
+					if got := sent.Load(); got != 0 {
+						t.Errorf("%d requests were sent", got)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Before the deadline a tenure may give notice. What the owner has to write then is
+// still written.
+func TestAGuardWritesUntilTheDeadline(t *testing.T) {
+	for _, method := range methods {
+		t.Run(method.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, _ *fencing.Guard) {
+				l, err := lease.New(present.Client, "another", lease.Options{TTL: ttl, Clock: lease.MonotonicClock()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				tenure, err := l.Acquire(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				tenure.StopRenewing()
+				present.conn.SetFault(func(transport.Request) transporttest.Fault {
+					return transporttest.Fault{HoldReply: 10 * time.Millisecond}
+				})
+				guard := fencing.NewGuard(present.Client, tenure)
+				for range 2 {
+					if err := method.call(t.Context(), guard); err != nil && !errors.Is(err, transport.ErrConditionFailed) {
+						t.Errorf("%v, with %v left: %v", tenure.Err(), tenure.Remaining(), err)
+					}
+					await.Receive(tenure.Context().Done())
+				}
+			})
+		})
+	}
+}
+
+// A guard says "held" only before the deadline, however long its answer took, and
+// whatever the timers of this process believe.
+func TestInvariant1WhatIsReadIsNotReturnedAfterTheTenure(t *testing.T) {
+	for _, test := range []struct {
+		method string
+		end    time.Duration // each reply takes a second
+		tokens int64         // how many requests may have carried one
+	}{
+		{"Get", 500 * time.Millisecond, 0},
+		{"Claim", 500 * time.Millisecond, 0},
+		{"Claim", 1500 * time.Millisecond, 1},
+		{"ClaimAll", 1500 * time.Millisecond, 1},
+		{"Update", 500 * time.Millisecond, 0},
+		{"Update", 1500 * time.Millisecond, 1},
+	} {
+		t.Run(fmt.Sprintf("%s, %v", test.method, test.end), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, former, _ node, stale *fakeTenure, _ *fencing.Guard) {
+				var tokens atomic.Int64
+				former.conn.SetFault(func(request transport.Request) transporttest.Fault {
+					if request.FencingToken != "" {
+						tokens.Add(1)
+					}
+					return transporttest.Fault{HoldReply: time.Second}
+				})
+				// As after a suspend: the timers have a minute left, the clock has none.
+				time.AfterFunc(test.end, func() { stale.FencedOut(lease.ErrDeadlinePassed) })
+				i := slices.IndexFunc(methods, func(m guardMethod) bool { return m.name == test.method })
+				if err := methods[i].call(t.Context(), fencing.NewGuard(former.Client, stale)); !errors.Is(err, lease.ErrDeadlinePassed) {
+					t.Errorf("%v, want ErrDeadlinePassed", err)
+				}
+				if got := tokens.Load(); got != test.tokens {
+					t.Errorf("%d requests carried the token, want %d", got, test.tokens)
+				}
+			})
+		})
+	}
+}

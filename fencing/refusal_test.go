@@ -1,0 +1,183 @@
+package fencing_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/fencing"
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+func TestInvariants13And17AFormerLeadersWriteIsRefusedAndEndsItsTenure(t *testing.T) {
+	for _, method := range writingMethods() {
+		t.Run(method.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, former, present node, stale *fakeTenure, guard *fencing.Guard) {
+				if _, err := guard.Set(t.Context(), key, []byte("new")); err != nil {
+					t.Fatal(err)
+				}
+				before, err := present.Get(t.Context(), key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				requests := former.countTokens()
+				if err := method.call(t.Context(), fencing.NewGuard(former.Client, stale)); !errors.Is(err, fencing.ErrStaleToken) {
+					t.Errorf("error %v, want ErrStaleToken", err)
+				}
+				if !errors.Is(stale.ended(), transport.ErrFencingTokenLower) {
+					t.Errorf("the tenure was told %v, want the refusal", stale.ended())
+				}
+				if got := requests.Load(); got != 1 {
+					t.Errorf("%d requests with a token, want 1: nothing is retried with another", got)
+				}
+				after, err := present.Get(t.Context(), key)
+				if err != nil || string(after.Value) != "new" || after.Version != before.Version {
+					t.Errorf("the refused write changed the key from %+v to %+v, %v", before, after, err)
+				}
+			})
+		})
+	}
+}
+
+// The token of a tenure that another store granted, or this one before it lost what
+// it knew.
+func TestInvariant17ATokenThatTheStoreCannotHaveIssuedEndsTheTenure(t *testing.T) {
+	for _, refusal := range []struct {
+		name  string
+		ahead time.Duration
+		want  error
+	}{
+		{"never issued", 30 * time.Second, transport.ErrFencingTokenNeverIssued},
+		{"too far ahead", 2 * time.Minute, transport.ErrFencingTokenTooFarAhead},
+	} {
+		for _, method := range writingMethods() {
+			t.Run(refusal.name+", "+method.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					store, err := transporttest.NewStore(statestore.Options{Strict: true})
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(store.Close)
+					a := newNode(t, store, "node-a")
+					foreign := &fakeTenure{token: hlc.Token{Wall: time.Now().Add(refusal.ahead).UnixMilli(), Node: "elsewhere"}}
+					requests := a.countTokens()
+					if err := method.call(t.Context(), fencing.NewGuard(a.Client, foreign)); !errors.Is(err, refusal.want) {
+						t.Errorf("error %v, want %v", err, refusal.want)
+					}
+					if !errors.Is(foreign.ended(), refusal.want) {
+						t.Errorf("the tenure was told %v, want the refusal", foreign.ended())
+					}
+					if got := requests.Load(); got != 1 {
+						t.Errorf("%d requests with a token, want 1: nothing is retried with another", got)
+					}
+				})
+			})
+		}
+	}
+}
+
+// One request meets a newer token: the tenure is over, and with it what its other
+// guards have under way or would begin.
+func TestInvariant17ARefusedTokenEndsTheTenureEverywhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		a, b := newNode(t, store, "node-a"), newNode(t, store, "node-b")
+		guard, tenure := a.lead(t)
+		next := fencing.NewGuard(b.Client, &fakeTenure{token: hlc.Token{Wall: time.Now().UnixMilli() + 1000, Node: "z"}})
+		if _, err := next.Claim(t.Context(), "press-7/claimed"); err != nil {
+			t.Fatal(err)
+		}
+		var sent atomic.Int64
+		a.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			sent.Add(1)
+			return transporttest.Fault{LoseReply: !bytes.Contains(request.Payload, []byte("claimed"))}
+		})
+		other := fencing.NewGuard(a.Client, tenure)
+		underWay := make(chan error)
+		go func() { _, err := other.Set(t.Context(), key, nil); underWay <- err }()
+		synctest.Wait()
+		began := time.Now()
+		_, err := guard.Set(t.Context(), "press-7/claimed", nil)
+		if !errors.Is(err, fencing.ErrStaleToken) || !errors.Is(tenure.Err(), lease.ErrFencedOut) || !errors.Is(tenure.Err(), fencing.ErrStaleToken) {
+			t.Errorf("%v ended the tenure with %v", err, tenure.Err())
+		}
+		if err := await.Receive(underWay); !errors.Is(err, lease.ErrFencedOut) || !errors.Is(err, transport.ErrOutcomeUnknown) || time.Since(began) != 0 {
+			t.Errorf("what was under way ended with %v after %v, want ErrFencedOut and ErrOutcomeUnknown at once", err, time.Since(began))
+		}
+		synctest.Wait() // the tenure has taken back the watch of its key
+		sent.Store(0)
+		for _, method := range methods {
+			for _, guard := range []*fencing.Guard{guard, other} {
+				if err := method.call(t.Context(), guard); !errors.Is(err, lease.ErrFencedOut) {
+					t.Errorf("%s afterwards: %v, want ErrFencedOut", method.name, err)
+				}
+			}
+		}
+		time.Sleep(ttl)
+		if got := sent.Load(); got != 0 {
+			t.Errorf("%d requests were sent afterwards", got)
+		}
+	})
+}
+
+// forgetful is a connection on which tokens get lost.
+type forgetful struct{ transport.Conn }
+
+func (f forgetful) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+	request.FencingToken = ""
+	return f.Conn.RoundTrip(ctx, request)
+}
+
+func TestARefusalOfTheRequestAloneEndsNoTenure(t *testing.T) {
+	for _, refusal := range []struct {
+		name string
+		want error
+		make func(t *testing.T, store *transporttest.Store) *transport.Client
+	}{
+		{"the token got lost", transport.ErrFencingTokenRequired, func(t *testing.T, store *transporttest.Store) *transport.Client {
+			client, err := transport.NewClient(forgetful{store.Connect("node-c")}, transport.ClientOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = client.Close() })
+			return client
+		}},
+		{"not authorized", transport.ErrNotAuthorized, func(t *testing.T, store *transporttest.Store) *transport.Client {
+			store.Authorize(func(client string, _ statestore.Verb, _ string) bool { return client != "node-c" })
+			client, _ := store.Client(t, "node-c", transport.ClientOptions{})
+			return client
+		}},
+	} {
+		for _, method := range writingMethods() {
+			t.Run(refusal.name+", "+method.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					store := transporttest.Start(t)
+					guard, tenure := newNode(t, store, "node-a").lead(t)
+					if _, err := guard.Set(t.Context(), key, []byte("new")); err != nil {
+						t.Fatal(err)
+					}
+					token, err := tenure.Token()
+					if err != nil {
+						t.Fatal(err)
+					}
+					fake := &fakeTenure{token: token}
+					if err := method.call(t.Context(), fencing.NewGuard(refusal.make(t, store), fake)); !errors.Is(err, refusal.want) {
+						t.Errorf("error %v, want %v", err, refusal.want)
+					}
+					if err := fake.ended(); err != nil {
+						t.Errorf("it ended the tenure: %v", err)
+					}
+				})
+			})
+		}
+	}
+}
