@@ -119,3 +119,63 @@ func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 func (l *Lease) acquireError(err error) error {
 	return operr.New("lease: acquire", l.name, err)
 }
+
+// waitReason is why one Acquire still waits: the error of the latest request, and the last
+// known holder. A nil waitReason belongs to TryAcquire, and failed ignores it.
+type waitReason struct {
+	lease    *Lease
+	err      error  // of the latest request; nil if the store answered it
+	reported string // the class of the err that Options.OnWaiting got last; "" for nil
+	held     bool   // another holder has the lease
+	holder   Holder // not Held if it is not known
+}
+
+// failed notes why a request failed, and returns whether that is another class of error than
+// before.
+func (r *waitReason) failed(err error) (changed bool) {
+	if r == nil {
+		return false
+	}
+	r.err = err
+	return r.report(classOf(err))
+}
+
+// answered notes that the store answered.
+func (r *waitReason) answered() {
+	r.err = nil
+	r.report("")
+}
+
+func (r *waitReason) report(class string) (changed bool) {
+	if class == r.reported {
+		return false
+	}
+	r.reported = class
+	if r.lease.options.OnWaiting != nil {
+		r.lease.options.OnWaiting(r.err)
+	}
+	return true
+}
+
+// heard notes what the key holds.
+func (r *waitReason) heard(entry transport.Entry) {
+	r.held, r.holder = entry.Exists, r.lease.heard(entry)
+}
+
+// isHeld notes that the store refused because another holder has the lease.
+func (r *waitReason) isHeld() {
+	if !r.held {
+		r.holder = Holder{} // the refusal does not name it
+	}
+	r.held = true
+	r.answered()
+}
+
+// gaveUp returns the error of an Acquire whose ctx ended. err is the error of its latest attempt.
+func (r *waitReason) gaveUp(ctx context.Context, err error) error {
+	g := &gaveUpError{cause: context.Cause(ctx), reason: r.err, unknown: errors.Is(err, transport.ErrOutcomeUnknown)}
+	if r.held {
+		g.held = &HeldError{Lease: r.lease.name, Holder: r.holder}
+	}
+	return g
+}

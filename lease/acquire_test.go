@@ -300,42 +300,6 @@ func TestAcquireEndsWhenTheClientIsTakenOver(t *testing.T) {
 	})
 }
 
-func TestObserveYieldsHoldersAndNotRenewals(t *testing.T) {
-	for _, silence := range []bool{false, true} {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
-			observer := newNode(t, store, "observer", lease.Options{})
-			observer.conn.Silence(silence)
-			ctx, cancel := context.WithCancel(t.Context())
-			var seen []string
-			ended := make(chan struct{})
-			go func() {
-				defer close(ended)
-				for holder, err := range observer.Observe(ctx) {
-					if err != nil {
-						t.Error(err)
-					}
-					seen = append(seen, holder.Name)
-				}
-			}()
-			time.Sleep(3 * ttl)
-			for _, n := range []node{a, b} {
-				tenure := n.mustAcquire(t)
-				time.Sleep(5 * ttl)
-				if err := tenure.Release(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(3 * ttl)
-			}
-			cancel()
-			await.Receive(ended)
-			if got, want := len(seen), 5; got != want || seen[1] != "node-a" || seen[3] != "node-b" {
-				t.Errorf("silence %v: seen %q", silence, seen)
-			}
-		})
-	}
-}
-
 // The watch of a waiter is registered anew now and then, and the key read. That shows a
 // renewal which may be old.
 func TestInvariant25ARefreshedWatchDoesNotPutOffAWaiterThatHearsNothing(t *testing.T) {
@@ -360,6 +324,31 @@ func TestInvariant25ARefreshedWatchDoesNotPutOffAWaiterThatHearsNothing(t *testi
 		await.Receive(acquired)
 		if took := time.Since(died); took > ttl+ttl/10 {
 			t.Errorf("it holds the lease %v after its holder died, want TTL + Jitter at most", took)
+		}
+	})
+}
+
+// There is nothing left to release the lease with, so the error must say that it may be
+// held.
+func TestInvariant19CloseBeforeATenureBeginsLeavesNoSilentHolder(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{Clock: nil})
+		if _, err := n.client.Get(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+		// The second look at the clock follows the reply.
+		looks, steady := 0, lease.MonotonicClock()
+		l, err := lease.New(n.client, name, lease.Options{TTL: ttl, Clock: func() time.Duration {
+			if looks++; looks == 2 {
+				_ = n.client.Close()
+			}
+			return steady()
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.TryAcquire(t.Context()); !errors.Is(err, transport.ErrClosed) || !errors.Is(err, transport.ErrOutcomeUnknown) {
+			t.Errorf("TryAcquire: %v, want ErrClosed and ErrOutcomeUnknown", err)
 		}
 	})
 }

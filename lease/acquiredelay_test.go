@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
-	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -111,26 +107,6 @@ func TestInvariant25TheAcquireDelayIsAddedOnceToTheTimeWithoutAHolder(t *testing
 	}
 }
 
-// forger is a connection that also delivers notifications which no store sent.
-type forger struct {
-	*transporttest.Conn
-	events transport.Events
-}
-
-func (f *forger) Start(events transport.Events) {
-	f.events = events
-	f.Conn.Start(events)
-}
-
-// forge delivers a notification about the lease, in the words of the protocol.
-func (f *forger) forge(words ...string) {
-	f.events.Notify(transport.Notification{
-		Key:       name,
-		Payload:   resp3.AppendCommand(nil, append([]string{"NOTIFY"}, words...)...),
-		Timestamp: hlc.Timestamp{Wall: time.Now().UnixMilli(), Node: "forger"}.String(),
-	})
-}
-
 func TestInvariant26ForgedNotificationsDoNotHoldUpAWaiterWithAnAcquireDelay(t *testing.T) {
 	for _, words := range [][]string{{"SET", "VALUE", "forger:1"}, {"DELETE"}} {
 		t.Run(words[0], func(t *testing.T) {
@@ -203,20 +179,6 @@ func TestInvariant28OneReleaseCausesAtMostOneTryByEachWaiterWithAnAcquireDelay(t
 			await.Receive(ended)
 		}
 	})
-}
-
-// counted counts the requests with either verb from now on.
-func (n node) counted(a, b string) (countA, countB func() int64) {
-	var numberA, numberB atomic.Int64
-	n.conn.SetFault(func(request transport.Request) transporttest.Fault {
-		for verb, number := range map[string]*atomic.Int64{a: &numberA, b: &numberB} {
-			if strings.Contains(string(request.Payload), "\r\n"+verb+"\r\n") {
-				number.Add(1)
-			}
-		}
-		return transporttest.Fault{}
-	})
-	return numberA.Load, numberB.Load
 }
 
 func TestTheAcquireDelayEndsWithItsContextAndLeavesNothing(t *testing.T) {

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -92,4 +93,105 @@ func isRefusal(err error) bool {
 	var rejected *transport.RejectedError
 	return (errors.As(err, &refused) || errors.As(err, &rejected)) &&
 		!errors.Is(err, transport.ErrQuotaExceeded) && !errors.Is(err, transport.ErrOutcomeUnknown)
+}
+
+// gaveUpError is the error of an acquisition that its caller gave up. It matches the cause,
+// the error of the latest request, and ErrHeld if another holder had the lease.
+type gaveUpError struct {
+	cause   error      // of the end of the context
+	reason  error      // of the latest request; nil if the store answered it
+	held    *HeldError // nil if the lease was free by the latest answer
+	unknown bool       // it is not known whether the lease was acquired
+}
+
+func (g *gaveUpError) Error() string {
+	text := g.cause.Error()
+	if g.unknown {
+		text = transport.ErrOutcomeUnknown.Error() + ": " + text
+	}
+	if notGranted := (*HeldError)(nil); errors.As(g.reason, &notGranted) {
+		text += "; the latest request: " + notGranted.text()
+	} else if g.reason != nil {
+		text += fmt.Sprintf("; the latest request failed: %v", g.reason)
+	}
+	if g.held != nil {
+		text += "; when last heard of: " + g.held.text()
+	}
+	return text
+}
+
+func (g *gaveUpError) Unwrap() []error {
+	causes := []error{g.cause}
+	if g.unknown {
+		causes = append(causes, transport.ErrOutcomeUnknown)
+	}
+	if g.held != nil {
+		causes = append(causes, g.held)
+	}
+	if g.reason != nil {
+		causes = append(causes, &requestError{error: g.reason, unknown: g.unknown})
+	}
+	return causes
+}
+
+// requestError is the error of one request within the error of an acquisition. It does not
+// match what is true of the request alone: that the request timed out, or that its outcome
+// is unknown.
+type requestError struct {
+	error
+	unknown bool // it is not known whether the lease was acquired
+}
+
+func (r *requestError) Is(target error) bool {
+	switch target {
+	case transport.ErrOutcomeUnknown, context.Canceled, context.DeadlineExceeded:
+		return false
+	case transport.ErrNotSent:
+		return !r.unknown && errors.Is(r.error, target)
+	}
+	return errors.Is(r.error, target)
+}
+
+func (r *requestError) As(target any) bool { return errors.As(r.error, target) }
+
+// classOf returns the same text for errors that differ in a number or a name only, so that
+// one cause is reported once and not for each attempt.
+func classOf(err error) string {
+	var refused *transport.RefusedError
+	var rejected *transport.RejectedError
+	var connect *transport.ConnectError
+	var disconnect *transport.DisconnectError
+	switch {
+	case errors.As(err, &refused):
+		if errors.Unwrap(refused) == nil {
+			return "refused with an unknown text"
+		}
+		return refused.Text
+	case errors.As(err, &rejected):
+		return fmt.Sprint("rejected ", rejected.Code)
+	case errors.As(err, &connect):
+		return fmt.Sprint("connect ", connect.Code)
+	case errors.As(err, &disconnect):
+		return fmt.Sprint("disconnect ", disconnect.Code)
+	}
+	for _, class := range []error{transport.ErrNoStore, transport.ErrNotSent, transport.ErrBadReply, transport.ErrOutcomeUnknown} {
+		if errors.Is(err, class) {
+			return class.Error()
+		}
+	}
+	return "another"
+}
+
+// asNotSent turns the error of a GET into the error of the request that should have followed
+// and was not sent. An unknown outcome of the GET is not an unknown outcome of that request.
+func asNotSent(err error) error {
+	if !errors.Is(err, transport.ErrOutcomeUnknown) {
+		return err
+	}
+	for _, terminal := range []error{transport.ErrClosed, transport.ErrSessionTakenOver} {
+		if errors.Is(err, terminal) {
+			return fmt.Errorf("%w: %w", transport.ErrNotSent, terminal)
+		}
+	}
+	return fmt.Errorf("%w: %v", transport.ErrNotSent, err)
 }

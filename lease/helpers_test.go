@@ -2,13 +2,18 @@ package lease_test
 
 import (
 	"context"
+	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -108,3 +113,187 @@ func acquireInBackground(ctx context.Context, t *testing.T, n node) <-chan *leas
 func allButWatches(_ string, verb statestore.Verb, _ string) bool {
 	return verb != statestore.VerbKeyNotify
 }
+
+func mustToken(t *testing.T, tenure *lease.Tenure) hlc.Token {
+	t.Helper()
+	token, err := tenure.Token()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// grumpy is a connection whose requests can come to nothing, with any error.
+type grumpy struct {
+	*transporttest.Conn
+
+	mu    sync.Mutex
+	mood  func(transport.Request) error // nil: content
+	asked int                           // while it had a mood
+}
+
+func (g *grumpy) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+	g.mu.Lock()
+	mood := g.mood
+	if mood != nil && !strings.Contains(string(request.Payload), "KEYNOTIFY") {
+		g.asked++
+	}
+	g.mu.Unlock()
+	if mood != nil {
+		if err := mood(request); err != nil {
+			return transport.Reply{}, err
+		}
+	}
+	return g.Conn.RoundTrip(ctx, request)
+}
+
+func (g *grumpy) set(mood func(transport.Request) error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mood, g.asked = mood, 0
+}
+
+func (g *grumpy) count() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.asked
+}
+
+func failing(err error) func(transport.Request) error {
+	return func(transport.Request) error { return err }
+}
+
+func refusal(sentinel error) error { return &transport.RefusedError{Text: sentinel.Error()} }
+
+// told is what a program heard through Options.OnWaiting.
+type told struct {
+	mu     sync.Mutex
+	causes []error
+}
+
+func (w *told) hear(cause error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.causes = append(w.causes, cause)
+}
+
+func (w *told) all() []error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.causes
+}
+
+func newGrumpy(t *testing.T, store *transporttest.Store, id string, options lease.Options) (*lease.Lease, *transport.Client, *grumpy) {
+	t.Helper()
+	conn := &grumpy{Conn: store.Connect(id)}
+	client, err := transport.NewClient(conn, transport.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	options.TTL, options.Clock = ttl, lease.MonotonicClock()
+	l, err := lease.New(client, name, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, client, conn
+}
+
+// awaitEnd waits until the context of a tenure has ended.
+func awaitEnd(t *testing.T, tenure *lease.Tenure) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*ttl)
+	defer cancel()
+	select {
+	case <-tenure.Done():
+	case <-ctx.Done():
+		t.Fatal("the tenure goes on")
+	}
+}
+
+// stalling is a connection on which nothing arrives for a while, and then all that was sent
+// does, as TCP does after lost packets. Probe does what the MQTT connection does.
+type stalling struct {
+	*transporttest.Conn
+	until atomic.Int64
+}
+
+func (s *stalling) stalls() time.Duration { return time.Until(time.Unix(0, s.until.Load())) }
+
+func (s *stalling) Probe(within time.Duration) {
+	within = max(within, 100*time.Millisecond)
+	time.AfterFunc(within, func() {
+		if s.stalls() > 0 {
+			s.Cut()
+			time.AfterFunc(50*time.Millisecond, s.Restore)
+		}
+	})
+}
+
+// forger is a connection that also delivers notifications which no store sent.
+type forger struct {
+	*transporttest.Conn
+	events transport.Events
+}
+
+func (f *forger) Start(events transport.Events) {
+	f.events = events
+	f.Conn.Start(events)
+}
+
+// forge delivers a notification about the lease, in the words of the protocol.
+func (f *forger) forge(words ...string) {
+	f.events.Notify(transport.Notification{
+		Key:       name,
+		Payload:   resp3.AppendCommand(nil, append([]string{"NOTIFY"}, words...)...),
+		Timestamp: hlc.Timestamp{Wall: time.Now().UnixMilli(), Node: "forger"}.String(),
+	})
+}
+
+// counted counts the requests with either verb from now on.
+func (n node) counted(a, b string) (countA, countB func() int64) {
+	var numberA, numberB atomic.Int64
+	n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		for verb, number := range map[string]*atomic.Int64{a: &numberA, b: &numberB} {
+			if strings.Contains(string(request.Payload), "\r\n"+verb+"\r\n") {
+				number.Add(1)
+			}
+		}
+		return transporttest.Fault{}
+	})
+	return numberA.Load, numberB.Load
+}
+
+// hangRenewal returns when a renewal has left the tenure, and keeps it from
+// reaching the store until send is closed.
+func hangRenewal(n node) (send chan<- struct{}) {
+	sending, hold := make(chan struct{}), make(chan struct{})
+	n.scripted("SET", func(number int64) transporttest.Fault {
+		if number == 1 {
+			close(sending)
+			await.Receive(hold)
+		}
+		return transporttest.Fault{}
+	})
+	await.Receive(sending)
+	return hold
+}
+
+// deafTo is a Conn whose broker declares silent connections dead.
+type deafTo struct {
+	*transporttest.Conn
+	silence time.Duration
+	err     error
+}
+
+func (c deafTo) SetWill(ctx context.Context, will transport.Request) (<-chan struct{}, time.Duration, error) {
+	lost, _, err := c.Conn.SetWill(ctx, will)
+	return lost, c.silence, errors.Join(err, c.err)
+}
+
+// A wallClock is a machine's wall clock that can be stepped.
+type wallClock struct{ off atomic.Int64 }
+
+func (w *wallClock) set(off time.Duration) { w.off.Store(int64(off)) }
+
+func (w *wallClock) now() time.Time { return time.Now().Add(time.Duration(w.off.Load())) }

@@ -243,3 +243,39 @@ func TestLastHolderIsTheHolderThatWasHeardOfLast(t *testing.T) {
 		})
 	}
 }
+
+func TestObserveYieldsHoldersAndNotRenewals(t *testing.T) {
+	for _, silence := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
+			observer := newNode(t, store, "observer", lease.Options{})
+			observer.conn.Silence(silence)
+			ctx, cancel := context.WithCancel(t.Context())
+			var seen []string
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				for holder, err := range observer.Observe(ctx) {
+					if err != nil {
+						t.Error(err)
+					}
+					seen = append(seen, holder.Name)
+				}
+			}()
+			time.Sleep(3 * ttl)
+			for _, n := range []node{a, b} {
+				tenure := n.mustAcquire(t)
+				time.Sleep(5 * ttl)
+				if err := tenure.Release(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(3 * ttl)
+			}
+			cancel()
+			await.Receive(ended)
+			if got, want := len(seen), 5; got != want || seen[1] != "node-a" || seen[3] != "node-b" {
+				t.Errorf("silence %v: seen %q", silence, seen)
+			}
+		})
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,82 +15,6 @@ import (
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
-
-// grumpy is a connection whose requests can come to nothing, with any error.
-type grumpy struct {
-	*transporttest.Conn
-
-	mu    sync.Mutex
-	mood  func(transport.Request) error // nil: content
-	asked int                           // while it had a mood
-}
-
-func (g *grumpy) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
-	g.mu.Lock()
-	mood := g.mood
-	if mood != nil && !strings.Contains(string(request.Payload), "KEYNOTIFY") {
-		g.asked++
-	}
-	g.mu.Unlock()
-	if mood != nil {
-		if err := mood(request); err != nil {
-			return transport.Reply{}, err
-		}
-	}
-	return g.Conn.RoundTrip(ctx, request)
-}
-
-func (g *grumpy) set(mood func(transport.Request) error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.mood, g.asked = mood, 0
-}
-
-func (g *grumpy) count() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.asked
-}
-
-func failing(err error) func(transport.Request) error {
-	return func(transport.Request) error { return err }
-}
-
-// told is what a program heard through Options.OnWaiting.
-type told struct {
-	mu     sync.Mutex
-	causes []error
-}
-
-func (w *told) hear(cause error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.causes = append(w.causes, cause)
-}
-
-func (w *told) all() []error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.causes
-}
-
-func newGrumpy(t *testing.T, store *transporttest.Store, id string, options lease.Options) (*lease.Lease, *transport.Client, *grumpy) {
-	t.Helper()
-	conn := &grumpy{Conn: store.Connect(id)}
-	client, err := transport.NewClient(conn, transport.ClientOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	options.TTL, options.Clock = ttl, lease.MonotonicClock()
-	l, err := lease.New(client, name, options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l, client, conn
-}
-
-func refusal(sentinel error) error { return &transport.RefusedError{Text: sentinel.Error()} }
 
 func TestInvariant50AcquireOutlastsWhatCanPassWithoutAHotLoop(t *testing.T) {
 	notSent := func(err error) error { return fmt.Errorf("%w: %w", transport.ErrNotSent, err) }

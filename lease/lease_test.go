@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -92,6 +93,15 @@ func TestAnErrorNamesTheLeaseOnce(t *testing.T) {
 			if err == nil || strings.Count(err.Error(), name) != 1 {
 				t.Errorf("%v\ndoes not name the lease once", err)
 			}
+		}
+	})
+}
+
+func TestALeaseNeedsAName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
+		if _, err := lease.New(client, "", lease.Options{}); err == nil {
+			t.Error("an empty name was accepted")
 		}
 	})
 }
