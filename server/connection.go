@@ -18,6 +18,7 @@ import (
 	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/server/internal/quota"
 	"github.com/tenurelock/tenure/server/internal/turns"
 )
 
@@ -29,7 +30,7 @@ type connection struct {
 	input        io.Reader  // of Conn: what the gate lets through and inbound leaves
 	inbound      *inbound
 	outbox       *outbox
-	incoming     *quota          // of all connections; nil: no limit
+	incoming     *quota.Quota    // of all connections; nil: no limit
 	incomingUsed int64           // of it; the reading goroutine's
 	readTurn     *turns.Place    // of the reading goroutine
 	writeTurn    *turns.Place    // of the goroutine that writes what waits
@@ -76,7 +77,7 @@ type connection struct {
 
 // newConnection returns a connection of a server. A packet of more than
 // Options.MaxPacketSize bytes ends it.
-func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing *quota, post *writeLimiter) *connection {
+func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing *quota.Quota, post *writeLimiter) *connection {
 	most := int(min(options.MaxPacketSize, math.MaxInt32)) // MQTT's own limit is lower
 	limits := gate.DefaultLimits()
 	limits.FirstPacket = min(limits.FirstPacket, most)
@@ -116,11 +117,15 @@ func (c *connection) reserveIncoming(bytes int) error {
 	if c.incoming == nil {
 		return nil
 	}
-	if more > 0 && c.incomingUsed+more > c.incoming.limit-c.incoming.used.Load() {
+	switch {
+	case more <= 0:
+		c.incoming.Release(-more)
+	// The new packet does not count as the client's own yet: a limit of two of the largest packets
+	// admits two.
+	case !c.incoming.Take(c.incomingUsed-more, more, 0):
 		return errNoRoom
 	}
 	c.incomingUsed += more
-	c.incoming.used.Add(more)
 	return nil
 }
 

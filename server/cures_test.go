@@ -724,7 +724,7 @@ func (e *eavesdropper) until(t *testing.T, topic string, each func(frame.Publish
 		}
 		for more := true; more; {
 			var packet []byte
-			packet, _, more = e.session.Append(e, nil, 1)
+			packet, more = e.session.Append(e, nil, 1)
 			for len(packet) > 0 {
 				size, _, _ := frame.Size(packet)
 				message, _ := frame.ParsePublish(packet[:size])

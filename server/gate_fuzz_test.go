@@ -11,6 +11,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/frame"
 	packetgate "github.com/tenurelock/tenure/internal/gate"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
@@ -121,11 +122,13 @@ func compareWithPaho(t *testing.T, packet []byte) {
 		for _, s := range theirs.Subscriptions {
 			got = append(got, frame.Subscription{Topic: s.Topic, QoS: s.QoS, NoLocal: s.NoLocal, RetainAsPublished: s.RetainAsPublished, RetainHandling: s.RetainHandling})
 		}
-		if want, ok := frame.ParseSubscribe(packet, 5); !ok || !slices.Equal(got, want.Filters) || theirs.PacketID != want.PacketID {
+		var want frame.Subscribe
+		if want.Decode(packet, 5, new(wire.Limits)) != nil || !slices.Equal(got, want.Filters) || theirs.PacketID != want.PacketID {
 			t.Errorf("paho reads %+v\nwe read %+v", got, want)
 		}
 	case *packets.Unsubscribe:
-		if want, ok := frame.ParseUnsubscribe(packet, 5); !ok || !slices.Equal(theirs.Topics, want.Filters) {
+		var want frame.Unsubscribe
+		if want.Decode(packet, 5, new(wire.Limits)) != nil || !slices.Equal(theirs.Topics, want.Filters) {
 			t.Errorf("paho reads %q\nwe read %q", theirs.Topics, want.Filters)
 		}
 	}
@@ -163,14 +166,16 @@ func compareWithMochi(t *testing.T, packet []byte, version byte) {
 		for _, filter := range theirs.Filters {
 			got = append(got, filter.Filter)
 		}
-		if s, ok := frame.ParseSubscribe(packet, version); ok {
+		var s frame.Subscribe
+		var u frame.Unsubscribe
+		if s.Decode(packet, version, new(wire.Limits)) == nil {
 			for i, filter := range s.Filters {
 				want = append(want, filter.Topic)
 				if filter.QoS != theirs.Filters[i].Qos {
 					t.Errorf("mochi reads the QoS %d, and we %d", theirs.Filters[i].Qos, filter.QoS)
 				}
 			}
-		} else if u, ok := frame.ParseUnsubscribe(packet, version); ok {
+		} else if u.Decode(packet, version, new(wire.Limits)) == nil {
 			want = u.Filters
 		}
 		if !slices.Equal(got, want) {

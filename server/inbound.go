@@ -356,7 +356,7 @@ func (in *inbound) subscribe(asked pubsub.Subscription) (existed bool, code pack
 
 // whyNotSubscribed says in words what the code of SUBACK stands for.
 func whyNotSubscribed(filter string, code packets.Code) string {
-	_, shared := sharedFilter(filter)
+	_, _, shared := wire.Share(filter)
 	switch {
 	case code == packets.ErrQuotaExceeded:
 		return "the client has as many subscriptions as it may have: Options.Limits.Subscriptions, --max-subscriptions"

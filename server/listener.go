@@ -11,6 +11,7 @@ import (
 
 	"github.com/mochi-mqtt/server/v2/listeners"
 
+	"github.com/tenurelock/tenure/server/internal/descriptors"
 	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
@@ -42,7 +43,7 @@ type listener struct {
 var _ listeners.Listener = (*listener)(nil)
 
 func newListener(socket net.Listener, options *Options, refused func(RefusalReason)) *listener {
-	sockets, most := maxSockets(descriptors()), options.MaxUnauthenticated
+	sockets, most := descriptors.MaxSockets(), options.MaxUnauthenticated
 	if sockets > 0 {
 		most = min(most, max(1, sockets/2)) // or they could take all descriptors
 	}
@@ -98,8 +99,8 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 			return
 		default:
 			attributes := []any{"error", logs.Error(err)}
-			if isOutOfDescriptors(err) {
-				attributes = append(attributes, "cure", descriptorCure)
+			if descriptors.Exhausted(err) {
+				attributes = append(attributes, "hint", descriptors.Hint)
 			}
 			l.failures.Log(attributes...)
 			pause.Reset(acceptPause)
@@ -114,7 +115,7 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 
 func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 	if l.isFull() {
-		l.refuse(socket, RefusedDescriptors, "limit", l.sockets, "cure", descriptorCure)
+		l.refuse(socket, RefusedDescriptors, "limit", l.sockets, "hint", descriptors.Hint)
 		return
 	}
 	conn := l.connect(socket)
@@ -123,7 +124,7 @@ func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 		oldest.drop()
 	}
 	if err != nil {
-		l.refuse(socket, RefusedUnauthenticated, "cure", unauthenticatedHint)
+		l.refuse(socket, RefusedUnauthenticated, "hint", unauthenticatedHint)
 		return
 	}
 	conn.pendingAuth = visitor
@@ -139,7 +140,7 @@ func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 		err := l.establish(establish, conn)
 		if !visitor.done() && !conn.authenticated {
 			// For another that came later. It is counted here, where its end cannot be missed.
-			l.countRefused(conn.RemoteAddr(), RefusedUnauthenticated, "cure", unauthenticatedHint)
+			l.countRefused(conn.RemoteAddr(), RefusedUnauthenticated, "hint", unauthenticatedHint)
 		}
 		conn.finish()
 		if conn.fault != nil {

@@ -85,7 +85,7 @@ func (s *Server) writeMessages(conn *connection) {
 		}
 		conn.writeTurn.Begin()
 		var gathered []byte
-		gathered, _, more = conn.session.Append(conn.outbox, room[:0], heldEnough)
+		gathered, more = conn.session.Append(conn.outbox, room[:0], heldEnough)
 		if len(gathered) == 0 {
 			return
 		}

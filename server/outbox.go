@@ -2,10 +2,10 @@ package server
 
 import (
 	"sync"
-	"sync/atomic"
 
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/server/internal/quota"
 )
 
 // keptRoom is for how many notifications an outbox keeps room.
@@ -21,7 +21,7 @@ const spareQueue = 1024
 // true. An ordinary message of QoS 0 that does not fit is dropped.
 type outbox struct {
 	limit   int64         // bytes
-	all     *quota        // of all connections
+	all     *quota.Quota  // of all connections
 	limiter *writeLimiter // says when to write
 	wake    chan struct{}
 	done    chan struct{}
@@ -42,13 +42,7 @@ type outbox struct {
 
 var _ pubsub.Link = (*outbox)(nil)
 
-// quota is room that connections share.
-type quota struct {
-	limit int64 // bytes
-	used  atomic.Int64
-}
-
-func newOutbox(limit int64, all *quota, post *writeLimiter) *outbox {
+func newOutbox(limit int64, all *quota.Quota, post *writeLimiter) *outbox {
 	return &outbox{limit: limit, all: all, limiter: post, wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
@@ -155,12 +149,7 @@ const assured = 8 << 10
 // else a few that do not read would take all of it. However many do that, each other one
 // has what is assured.
 func (o *outbox) reserveLocked(bytes int64) bool {
-	if o.used+bytes > o.limit {
-		return false
-	}
-	left := o.all.limit - o.all.used.Add(bytes) // others reserve at the same time
-	if o.used+bytes > max(assured, left) {
-		o.all.used.Add(-bytes)
+	if o.used+bytes > o.limit || !o.all.Take(o.used, bytes, assured) {
 		return false
 	}
 	o.used += bytes
@@ -179,7 +168,7 @@ func (o *outbox) releaseLocked(bytes int64) {
 		return // close has given back all
 	}
 	o.used -= bytes
-	o.all.used.Add(-bytes)
+	o.all.Release(bytes)
 }
 
 // overflowed reports whether a push ever failed.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/server/internal/quota"
 	"github.com/tenurelock/tenure/server/internal/turns"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -45,7 +46,7 @@ func TestInvariant38AClientThatIsSentAwayForReadingTooLittleHoldsUpNobody(t *tes
 		if err := await.Receive(shaken); err != nil {
 			t.Fatal(err)
 		}
-		conn := newConnection(socket, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), &quota{limit: 1 << 30}, newWriteLimiter())
+		conn := newConnection(socket, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), quota.New(1<<30), newWriteLimiter())
 		s := &Server{connections: map[string]*connection{"slow": conn}}
 		began := time.Now()
 		for range 1<<20/int(envelope.NotificationCost(new(statestore.Change))) + 1 {

@@ -8,6 +8,7 @@ import (
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 
+	"github.com/tenurelock/tenure/server/internal/quota"
 	"github.com/tenurelock/tenure/server/internal/turns"
 )
 
@@ -28,7 +29,7 @@ func TestInvariant57AllThatIsAnsweredIsAnsweredInTurns(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			out := new(sink)
-			conn := newConnection(out, &Options{MaxPacketSize: 1 << 20}, turns.New(1), &quota{limit: 1 << 30}, newWriteLimiter())
+			conn := newConnection(out, &Options{MaxPacketSize: 1 << 20}, turns.New(1), quota.New(1<<30), newWriteLimiter())
 			in := conn.inbound
 			in.version, in.client = test.version, new(mqtt.Client)
 			if !in.take([]byte(test.packet)) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server/internal/quota"
 )
 
 // postOf returns a post that lets one write at a time, and outboxes of it that write so.
@@ -15,7 +16,7 @@ func postOf(writes ...func()) (*writeLimiter, []*outbox) {
 	p := &writeLimiter{normal: 1, allowed: 1}
 	outboxes := make([]*outbox, len(writes))
 	for i, write := range writes {
-		outboxes[i] = newOutbox(1<<20, &quota{limit: 1 << 30}, p)
+		outboxes[i] = newOutbox(1<<20, quota.New(1<<30), p)
 		outboxes[i].begin(write)
 	}
 	return p, outboxes

@@ -21,6 +21,7 @@ import (
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/server/internal/quota"
 	"github.com/tenurelock/tenure/server/internal/semaphore"
 	"github.com/tenurelock/tenure/server/internal/turns"
 	"github.com/tenurelock/tenure/statestore"
@@ -61,8 +62,8 @@ type Server struct {
 	mochi    *mqtt.Server
 	listener *listener
 	messages *pubsub.Broker         // passes ordinary messages on
-	outgoing quota                  // what waits to be written to all connections
-	incoming quota                  // large packets that are not complete, of all connections
+	outgoing *quota.Quota           // what waits to be written to all connections
+	incoming *quota.Quota           // large packets that are not complete, of all connections
 	topics   access.TopicAuthorizer // nil: ordinary topics are open to all
 	// responseTopics are topics to which only the store may publish.
 	responseTopics *responseTopics
@@ -125,8 +126,8 @@ func New(options Options) (*Server, error) {
 		stats:                Stats{Dropped: make(map[DropReason]uint64), Refused: make(map[RefusalReason]uint64)},
 		responseTopics:       newResponseTopics(),
 		messages:             pubsub.New(options.messageLimits()),
-		outgoing:             quota{limit: options.Limits.AllOutgoingBytes},
-		incoming:             quota{limit: options.Limits.AllArrivingBytes},
+		outgoing:             quota.New(options.Limits.AllOutgoingBytes),
+		incoming:             quota.New(options.Limits.AllArrivingBytes),
 		delayedWills:         make(map[string]*ordinaryWill),
 		sessions:             newKeptSessions(),
 		notKept:              logs.NewLimiter(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
@@ -139,8 +140,8 @@ func New(options Options) (*Server, error) {
 	s.listener = newListener(socket, &options, s.countRefused)
 	all, post := turns.New(0), newWriteLimiter()
 	s.listener.connect = func(socket net.Conn) *connection {
-		conn := newConnection(socket, &s.options, all, &s.outgoing, post)
-		conn.incoming = &s.incoming
+		conn := newConnection(socket, &s.options, all, s.outgoing, post)
+		conn.incoming = s.incoming
 		return conn
 	}
 	s.listener.recover = s.handleReadingPanic
@@ -384,7 +385,7 @@ func (s *Server) keepSession(conn *connection) bool {
 	s.mu.Unlock()
 	if !kept {
 		s.notKept.Log("client", logs.Name(conn.identity.Client), "user", logs.Name(conn.identity.User), "limit", s.options.Limits.SessionsPerUser,
-			"cure", "raise Options.Limits.SessionsPerUser, --max-sessions-per-user, or let clients ask for no Session Expiry Interval")
+			"hint", "raise Options.Limits.SessionsPerUser, --max-sessions-per-user, or let clients ask for no Session Expiry Interval")
 	}
 	return kept
 }

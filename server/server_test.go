@@ -28,7 +28,7 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 	}{
 		{"the port is taken", server.Options{Addr: taken.Addr().String()}, "address already in use"},
 		{"no address", server.Options{Addr: "nowhere"}, "missing port"},
-		{"a negative limit", server.Options{Addr: "127.0.0.1:0", Store: statestore.Options{MaxKeys: -1}}, "may not be negative"},
+		{"a negative limit", server.Options{Addr: "127.0.0.1:0", Store: statestore.Options{MaxKeys: -1}}, "cannot be negative"},
 		{"a node id with a colon", server.Options{Addr: "127.0.0.1:0", Store: statestore.Options{Node: "a:b"}}, "not a node id"},
 	} {
 		if _, err := server.New(test.options); err == nil || !strings.Contains(err.Error(), test.want) {

@@ -100,8 +100,8 @@ func (s *Server) Usage() Usage {
 		SubscriptionBytes: messages.SubscriptionBytes,
 		WaitingMessages:   messages.WaitingMessages,
 		WaitingBytes:      messages.WaitingBytes,
-		OutgoingBytes:     s.outgoing.used.Load(),
-		ArrivingBytes:     s.incoming.used.Load(),
+		OutgoingBytes:     s.outgoing.Used(),
+		ArrivingBytes:     s.incoming.Used(),
 		RetainedMessages:  messages.RetainedMessages,
 		RetainedBytes:     messages.RetainedBytes,
 		DroppedMessages: map[string]uint64{

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 )
@@ -80,7 +81,9 @@ func (s *Server) mayUse(who access.Identity, topic string) bool {
 // what the client may not read is granted, and delivers none of that. A shared one is not:
 // what mayRead then keeps from its client would be lost for the other members of the group.
 func (s *Server) maySubscribe(who access.Identity, filter string) bool {
-	if shared, ok := sharedFilter(filter); ok {
+	// MQTT has $share in lower case. Libraries take it in any, so a filter that only looks like
+	// a shared one is judged as one.
+	if _, shared, ok := wire.Share(filter); ok {
 		return s.mayShare(who, shared)
 	}
 	first, rest, _ := strings.Cut(filter, "/")
@@ -138,19 +141,6 @@ func isNotified(who access.Identity, filter string) bool {
 }
 
 func hasWildcard(filter string) bool { return strings.ContainsAny(filter, "+#") }
-
-// sharedFilter returns the filter of a shared subscription, $share/group/filter. MQTT has
-// $share in lower case; libraries take it in any, so a filter that only looks like a
-// shared one is judged as one, whatever becomes of it. The filter is empty where there is
-// none.
-func sharedFilter(filter string) (shared string, ok bool) {
-	first, rest, _ := strings.Cut(filter, "/")
-	if !strings.EqualFold(first, "$share") {
-		return "", false
-	}
-	_, shared, _ = strings.Cut(rest, "/")
-	return shared, true
-}
 
 // reaches reports whether a filter matches a level, given with all above it, or a topic
 // below it.

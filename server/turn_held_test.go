@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server/internal/quota"
 	"github.com/tenurelock/tenure/server/internal/turns"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestAnswersAreHeldBackWhileAWriteIsStuck(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()
-	conn := newConnection(near, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), &quota{limit: 1 << 30}, newWriteLimiter())
+	conn := newConnection(near, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), quota.New(1<<30), newWriteLimiter())
 	stuck := make(chan error, 1)
 	go func() {
 		_, err := conn.Write([]byte("nobody reads this"))

@@ -39,14 +39,6 @@ var (
 	userProperties        = wire.SetOf(wire.UserProperty)
 )
 
-// ParseSubscribe takes a complete SUBSCRIBE packet apart, of a version of MQTT as CONNECT
-// names it. It reports false for one that Decode refuses.
-func ParseSubscribe(packet []byte, version byte) (Subscribe, bool) {
-	var s Subscribe
-	ok := s.Decode(packet, version, &noLimits) == nil
-	return s, ok
-}
-
 // Decode takes a complete SUBSCRIBE packet of any version of MQTT apart. It returns what
 // is wrong with it, or nil. It allocates for no more filters than limits allow.
 func (s *Subscribe) Decode(packet []byte, version byte, limits *wire.Limits) *wire.Refusal {
@@ -114,14 +106,6 @@ type Unsubscribe struct {
 	PacketID uint16
 	// Filters are in the order of the packet; there is one at least.
 	Filters []string
-}
-
-// ParseUnsubscribe takes a complete UNSUBSCRIBE packet apart, of a version of MQTT as
-// CONNECT names it. It reports false for one that Decode refuses.
-func ParseUnsubscribe(packet []byte, version byte) (Unsubscribe, bool) {
-	var u Unsubscribe
-	ok := u.Decode(packet, version, &noLimits) == nil
-	return u, ok
 }
 
 // Decode takes a complete UNSUBSCRIBE packet of any version of MQTT apart. It returns what

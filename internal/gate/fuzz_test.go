@@ -82,12 +82,14 @@ func checkParsed(t *testing.T, packet []byte, version byte) {
 			t.Errorf("%+v is passed on as %+v", p, again)
 		}
 	case wire.Subscribe:
-		s, ok := frame.ParseSubscribe(packet, version)
+		var s frame.Subscribe
+		ok := s.Decode(packet, version, new(wire.Limits)) == nil
 		if filters = len(s.Filters); !ok || s.PacketID == 0 {
 			t.Errorf("%+v, %t", s, ok)
 		}
 	case wire.Unsubscribe:
-		u, ok := frame.ParseUnsubscribe(packet, version)
+		var u frame.Unsubscribe
+		ok := u.Decode(packet, version, new(wire.Limits)) == nil
 		if filters = len(u.Filters); !ok || u.PacketID == 0 {
 			t.Errorf("%+v, %t", u, ok)
 		}
@@ -100,21 +102,23 @@ func checkParsed(t *testing.T, packet []byte, version byte) {
 }
 
 func TestASubscribeIsReadAsItWasWritten(t *testing.T) {
-	got, ok := frame.ParseSubscribe([]byte(packet(0x82, "\x02\x01", properties("\x0b\x81\x01", user("", "")), text("a/#"), "\x2d", text("$share/g/b"), "\x02")), 5)
+	var got frame.Subscribe
+	refusal := got.Decode([]byte(packet(0x82, "\x02\x01", properties("\x0b\x81\x01", user("", "")), text("a/#"), "\x2d", text("$share/g/b"), "\x02")), 5, new(wire.Limits))
 	want := frame.Subscribe{PacketID: 513, Identifier: 129, Filters: []frame.Subscription{
 		{Topic: "a/#", QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2}, {Topic: "$share/g/b", QoS: 2},
 	}}
-	if !ok || !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, %t\nwant %+v", got, ok, want)
+	if refusal != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v\nwant %+v", got, refusal, want)
 	}
-	got, ok = frame.ParseSubscribe([]byte(packet(0x82, "\x02\x01", text("a"), "\x01")), 4)
+	refusal = got.Decode([]byte(packet(0x82, "\x02\x01", text("a"), "\x01")), 4, new(wire.Limits))
 	want = frame.Subscribe{PacketID: 513, Filters: []frame.Subscription{{Topic: "a", QoS: 1}}}
-	if !ok || !reflect.DeepEqual(got, want) {
-		t.Errorf("MQTT 3.1.1: %+v, %t\nwant %+v", got, ok, want)
+	if refusal != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("MQTT 3.1.1: %+v, %v\nwant %+v", got, refusal, want)
 	}
-	none, ok := frame.ParseUnsubscribe([]byte(packet(0xa2, "\x02\x01", properties(), text("a"), text("b"))), 5)
-	if !ok || !reflect.DeepEqual(none, frame.Unsubscribe{PacketID: 513, Filters: []string{"a", "b"}}) {
-		t.Errorf("UNSUBSCRIBE: %+v, %t", none, ok)
+	var none frame.Unsubscribe
+	refusal = none.Decode([]byte(packet(0xa2, "\x02\x01", properties(), text("a"), text("b"))), 5, new(wire.Limits))
+	if refusal != nil || !reflect.DeepEqual(none, frame.Unsubscribe{PacketID: 513, Filters: []string{"a", "b"}}) {
+		t.Errorf("UNSUBSCRIBE: %+v, %v", none, refusal)
 	}
 }
 

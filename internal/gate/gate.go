@@ -68,8 +68,7 @@ type Side int
 const (
 	// FromClient: the Gate is on a server. It learns the version of MQTT from CONNECT.
 	FromClient Side = iota
-	// FromServer: the Gate is on a client, which connects with MQTT 5 unless
-	// [Gate.Speak] says otherwise.
+	// FromServer: the Gate is on a client, which connects with MQTT 5.
 	FromServer
 )
 
@@ -98,10 +97,6 @@ func New(side Side, limits Limits) *Gate {
 	}
 	return g
 }
-
-// Speak sets the version of MQTT, as CONNECT names it, that the client connects with. It
-// is for a Gate with packets from a server, before the first of them.
-func (g *Gate) Speak(version byte) { g.version = version }
 
 // Version returns the version of MQTT, as CONNECT names it: 5 for MQTT 5, 4 for MQTT
 // 3.1.1, 3 for MQTT 3.1. Before CONNECT it is 0, and afterwards it may be any where the

@@ -292,7 +292,7 @@ func open(t testing.TB, side gate.Side, version byte, limits gate.Limits, before
 	t.Helper()
 	g := gate.New(side, limits)
 	if version != 0 {
-		g.Speak(version)
+		g.SetVersion(version)
 	}
 	for _, packet := range before {
 		if err := g.Check([]byte(packet)); err != nil {

@@ -1,6 +1,9 @@
 package wire
 
-import "bytes"
+import (
+	"bytes"
+	"strings"
+)
 
 // Limits bounds what a packet may hold that the standard allows. 0 is no limit.
 type Limits struct {
@@ -44,19 +47,24 @@ const sharePrefix = "$share"
 
 // Share takes the filter of a shared subscription apart: $share/{name}/{filter}. It
 // reports false for another filter. Its parts may be malformed (see CheckFilter).
-func Share(filter []byte) (name, rest []byte, ok bool) {
-	if len(filter) < len(sharePrefix) || !bytes.EqualFold(filter[:len(sharePrefix)], []byte(sharePrefix)) {
-		return nil, nil, false
+func Share[T string | []byte](filter T) (name, rest T, ok bool) {
+	if len(filter) < len(sharePrefix) || !strings.EqualFold(string(filter[:len(sharePrefix)]), sharePrefix) {
+		return name, rest, false
 	}
 	rest = filter[len(sharePrefix):]
 	if len(rest) == 0 {
-		return nil, nil, true
+		return name, rest, true
 	}
 	if rest[0] != '/' {
-		return nil, nil, false // another level, such as $shared
+		return name, name, false // another level, such as $shared
 	}
-	name, rest, _ = bytes.Cut(rest[1:], slash)
-	return name, rest, true
+	rest = rest[1:]
+	for i := range len(rest) {
+		if rest[i] == '/' {
+			return rest[:i], rest[i+1:], true
+		}
+	}
+	return rest, name, true
 }
 
 // CheckFilter returns what is wrong with a topic filter, or nil: it is empty, its

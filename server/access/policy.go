@@ -2,9 +2,9 @@ package access
 
 import (
 	"errors"
-	"strings"
 	"sync/atomic"
 
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -115,14 +115,9 @@ func (p *policy) authorizeFilter(name, filter string) bool {
 	return u != nil && u.subscribe.cover(filter)
 }
 
-// filterOfShare returns the filter of a shared subscription, $share/name/filter,
-// and everything else as it is. Like the broker it ignores the case of $share.
+// filterOfShare returns the filter of a shared subscription, and everything else as it is.
 func filterOfShare(filter string) string {
-	const prefix = "$share/"
-	if len(filter) < len(prefix) || !strings.EqualFold(filter[:len(prefix)], prefix) {
-		return filter
-	}
-	if _, shared, ok := strings.Cut(filter[len(prefix):], "/"); ok {
+	if _, shared, ok := wire.Share(filter); ok && shared != "" {
 		return shared
 	}
 	return filter

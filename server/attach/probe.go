@@ -21,8 +21,8 @@ const (
 	// of its messages.
 	queueProbeTime  = 5 * time.Second
 	queueProbeQuiet = 500 * time.Millisecond
-	// queueCure is what a person at the broker can do.
-	queueCure = "raise the limits of the broker: in mosquitto.conf set_tcp_nodelay true, max_inflight_messages 0 and max_queued_messages 10000, see docs/attach.md"
+	// queueHint is what a person at the broker can do.
+	queueHint = "raise the limits of the broker: in mosquitto.conf set_tcp_nodelay true, max_inflight_messages 0 and max_queued_messages 10000, see docs/attach.md"
 )
 
 // queueProbe finds out how many messages the broker keeps for this store. It sends a burst to
@@ -70,11 +70,11 @@ func (l *link) probeQueue(ctx context.Context) {
 	sent, arrived, err := l.burst(ctx, want)
 	switch {
 	case ctx.Err() != nil || l.ctx.Err() != nil && arrived == 0:
-		log.Warn("cannot tell whether the broker loses requests when many clients send at once: the connection ended during the probe", "cure", queueCure)
+		log.Warn("cannot tell whether the broker loses requests when many clients send at once: the connection ended during the probe", "hint", queueHint)
 	case arrived < sent:
-		log.Warn("the broker loses requests when many clients send at once: it threw away messages of a burst from the store to itself", "sent", sent, "lost", sent-arrived, "cure", queueCure)
+		log.Warn("the broker loses requests when many clients send at once: it threw away messages of a burst from the store to itself", "sent", sent, "lost", sent-arrived, "hint", queueHint)
 	case err != nil:
-		log.Warn("cannot tell whether the broker loses requests when many clients send at once", "error", err, "sent", sent, "cure", queueCure)
+		log.Warn("cannot tell whether the broker loses requests when many clients send at once", "error", err, "sent", sent, "hint", queueHint)
 	default:
 		log.Debug("the broker kept a burst of messages", "sent", sent)
 	}

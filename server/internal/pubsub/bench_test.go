@@ -8,7 +8,7 @@ import (
 func BenchmarkPublish(b *testing.B) {
 	for _, subscribers := range []int{1, 1000} {
 		b.Run(fmt.Sprint(subscribers), func(b *testing.B) {
-			broker := New(Limits{})
+			broker := newBroker(Limits{})
 			var sessions []*Session
 			var links []*testLink
 			for i := range subscribers {
@@ -23,7 +23,7 @@ func BenchmarkPublish(b *testing.B) {
 			for b.Loop() {
 				_, _ = broker.Publish(m)
 				for i, s := range sessions {
-					_, _, _ = s.Append(links[i], buffer, 4096)
+					_, _ = s.Append(links[i], buffer, 4096)
 				}
 			}
 		})
@@ -32,7 +32,7 @@ func BenchmarkPublish(b *testing.B) {
 
 // A topic of 64 levels that 100,000 filters of other clients nearly match.
 func BenchmarkPublishAmongDeepFilters(b *testing.B) {
-	broker := New(Limits{})
+	broker := newBroker(Limits{})
 	var topic string
 	for i := range 100 {
 		var filters []string
@@ -55,7 +55,7 @@ func BenchmarkPublishAmongDeepFilters(b *testing.B) {
 func BenchmarkMatches(b *testing.B) {
 	for _, wild := range []int{0, 1000} {
 		b.Run(fmt.Sprint(wild), func(b *testing.B) {
-			s := New(Limits{Subscriptions: 2000}).Session("s")
+			s := newBroker(Limits{Subscriptions: 2000}).Session("s")
 			_, _ = s.Subscribe(Subscription{Filter: "clients/s/reply"})
 			for i := range wild {
 				_, _ = s.Subscribe(Subscription{Filter: fmt.Sprint("clients/+/", i)})

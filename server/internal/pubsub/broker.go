@@ -7,52 +7,47 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tenurelock/tenure/server/internal/quota"
 )
 
-// Limits bounds what clients can make a [Broker] hold. A field that is 0 has its default.
+// Limits bounds what clients can make a [Broker] hold. See [DefaultLimits].
 type Limits struct {
-	// Subscriptions is how many one client may have; 1,000 by default.
+	// Subscriptions is how many one client may have.
 	Subscriptions int
-	// SubscriptionBytes is what the subscriptions of all clients may take up; 256 MiB by
-	// default. One counts for twice the length of its filter and 768 bytes. One client may
-	// take at most as much as is left free, and 16 KiB in any case: so clients with few
-	// subscriptions may pass it by 16 KiB each.
+	// SubscriptionBytes is what the subscriptions of all clients may take up. One counts for
+	// twice the length of its filter and 768 bytes. One client may take at most as much as is
+	// left for all others, and 16 KiB in any case: so clients with few subscriptions may pass it by 16 KiB
+	// each.
 	SubscriptionBytes int64
 	// SessionMessages is how many QoS 1 messages may wait for one client, those included
-	// that it has not acknowledged; 10,000 by default.
+	// that it has not acknowledged.
 	SessionMessages int
-	// SessionBytes is how many bytes these may have; 4 MiB by default.
+	// SessionBytes is how many bytes these may have.
 	SessionBytes int64
 	// TotalBytes is how many bytes the waiting QoS 1 messages of all sessions may have. A
-	// message that waits in several sessions counts in each. 256 MiB by default. One session
-	// may take at most as much as is left free, and 16 KiB in any case: so sessions with few
-	// messages may pass it by 16 KiB each.
+	// message that waits in several sessions counts in each. One session may take at most as
+	// much as is left for all others, and 16 KiB in any case: so sessions with few messages may pass it by
+	// 16 KiB each.
 	TotalBytes int64
 	// RetainedMessages is how many retained messages there may be, up to some 100,000. With 0
 	// they are off: the flag of a message has no effect.
 	RetainedMessages int
-	// RetainedBytes is how many bytes they may have; 64 MiB by default.
+	// RetainedBytes is how many bytes they may have.
 	RetainedBytes int64
 }
 
-func (l Limits) withDefaults() Limits {
-	for _, limit := range []struct {
-		of       *int
-		standard int
-	}{{&l.Subscriptions, 1000}, {&l.SessionMessages, 10_000}} {
-		if *limit.of == 0 {
-			*limit.of = limit.standard
-		}
+// DefaultLimits returns the limits of a server that is told no others.
+func DefaultLimits() Limits {
+	return Limits{
+		Subscriptions:     1000,
+		SubscriptionBytes: 256 << 20,
+		SessionMessages:   10_000,
+		SessionBytes:      4 << 20,
+		TotalBytes:        256 << 20,
+		RetainedMessages:  10_000,
+		RetainedBytes:     64 << 20,
 	}
-	for _, limit := range []struct {
-		of       *int64
-		standard int64
-	}{{&l.SubscriptionBytes, 256 << 20}, {&l.SessionBytes, 4 << 20}, {&l.TotalBytes, 256 << 20}, {&l.RetainedBytes, 64 << 20}} {
-		if *limit.of == 0 {
-			*limit.of = limit.standard
-		}
-	}
-	return l
 }
 
 // overhead is what a message costs besides its bytes, where it waits or is retained.
@@ -103,7 +98,7 @@ type Broker struct {
 	retained *retained // nil: off
 
 	waiting      atomic.Int64 // QoS 1 messages
-	waitingBytes atomic.Int64
+	waitingBytes *quota.Quota
 	dropped      dropped
 
 	began      time.Time
@@ -115,12 +110,18 @@ type Broker struct {
 	made     uint64     // how many there have been
 	swept    int        // the place in order of the session that was swept last
 	subCount atomic.Int64
-	subBytes atomic.Int64
+	subBytes *quota.Quota
 }
 
-// New returns a broker without sessions.
+// New returns a broker without sessions. What has a limit of 0 is refused.
 func New(limits Limits) *Broker {
-	b := &Broker{limits: limits.withDefaults(), began: time.Now(), sessions: make(map[string]*Session)}
+	b := &Broker{
+		limits:       limits,
+		began:        time.Now(),
+		sessions:     make(map[string]*Session),
+		waitingBytes: quota.New(limits.TotalBytes),
+		subBytes:     quota.New(limits.SubscriptionBytes),
+	}
 	if limits.RetainedMessages > 0 {
 		b.retained = &retained{messages: b.limits.RetainedMessages, most: b.limits.RetainedBytes, byTopic: make(map[string]*kept)}
 	}

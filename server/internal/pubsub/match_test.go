@@ -60,7 +60,7 @@ func checkTree(t *testing.T, script []byte) {
 		}
 		return strings.Join(text, "/")
 	}
-	b := New(Limits{})
+	b := newBroker(Limits{})
 	s := b.Session("s")
 	held := make(map[string]bool)
 	for len(script) > 1 {
@@ -178,7 +178,7 @@ func deep(client int) (topic string, filters []string) {
 }
 
 func TestASearchVisitsAFewNodesForEachFilterAtMost(t *testing.T) {
-	b := New(Limits{})
+	b := newBroker(Limits{})
 	for client := range 10 {
 		topic, filters := deep(client)
 		s := b.Session(fmt.Sprint(client))
@@ -200,7 +200,7 @@ func TestASearchVisitsAFewNodesForEachFilterAtMost(t *testing.T) {
 
 func TestASearchGivesUpItsLockAfterSomeSteps(t *testing.T) {
 	var search slice
-	b := New(Limits{})
+	b := newBroker(Limits{})
 	search.mu = &b.tree.mu
 	b.tree.mu.RLock()
 	defer b.tree.mu.RUnlock()
@@ -218,7 +218,7 @@ func TestASearchGivesUpItsLockAfterSomeSteps(t *testing.T) {
 }
 
 func TestMatchesDoesNotAllocateForAnExactFilter(t *testing.T) {
-	s := New(Limits{}).Session("s")
+	s := newBroker(Limits{}).Session("s")
 	_, _ = s.Subscribe(Subscription{Filter: "clients/s/reply", Identifier: 3})
 	if n := testing.AllocsPerRun(100, func() {
 		if ids, ok := s.Matches("clients/s/reply"); !ok || len(ids) != 1 {
@@ -230,7 +230,7 @@ func TestMatchesDoesNotAllocateForAnExactFilter(t *testing.T) {
 }
 
 func TestMatchesFollowsChanges(t *testing.T) {
-	s := New(Limits{}).Session("s")
+	s := newBroker(Limits{}).Session("s")
 	_, _ = s.Subscribe(Subscription{Filter: "a/b", Identifier: 1})
 	_, _ = s.Subscribe(Subscription{Filter: "a/+", Identifier: 2})
 	_, _ = s.Subscribe(Subscription{Filter: "$share/g/a/#", Identifier: 3})
@@ -249,7 +249,7 @@ func TestMatchesFollowsChanges(t *testing.T) {
 }
 
 func TestFiltersThatGoTakeTheirNodesWithThem(t *testing.T) {
-	b := New(Limits{})
+	b := newBroker(Limits{})
 	s := b.Session("s")
 	_, filters := deep(0)
 	for _, filter := range filters {

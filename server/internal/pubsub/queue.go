@@ -159,7 +159,7 @@ func (s *Session) close() (left *waiting) {
 	s.dropFleeting()
 	left = s.lasting.first
 	s.broker.waiting.Add(-int64(s.lasting.length))
-	s.broker.waitingBytes.Add(-s.bytes)
+	s.broker.waitingBytes.Release(s.bytes)
 	s.lasting, s.unsent, s.bytes, s.inFlight, s.sent = list{}, nil, 0, nil, 0
 	s.closed, s.link, s.receiver = true, nil, Receiver{}
 	s.reader.Store(nil)
@@ -263,9 +263,7 @@ func (s *Session) putLasting(w *waiting) outcome {
 			return sessionFull
 		}
 	}
-	free := limits.TotalBytes - s.broker.waitingBytes.Add(w.size) // others add at the same time
-	if s.bytes+w.size > max(assured, free) {
-		s.broker.waitingBytes.Add(-w.size)
+	if !s.broker.waitingBytes.Take(s.bytes, w.size, assured) {
 		return totalFull
 	}
 	s.broker.waiting.Add(1)
@@ -296,7 +294,7 @@ func (s *Session) take(w *waiting) {
 	s.lasting.remove(w)
 	s.bytes -= w.size
 	s.broker.waiting.Add(-1)
-	s.broker.waitingBytes.Add(-w.size)
+	s.broker.waitingBytes.Release(w.size)
 	if w.packetID != 0 {
 		delete(s.inFlight, w.packetID)
 		if w.sentIn == s.epoch {
@@ -354,20 +352,19 @@ func (s *Session) Acknowledge(packetID uint16) {
 	}
 }
 
-// Append appends packets that are to be sent now to dst, until they have enough bytes, and
-// returns how many they are. The last one may go beyond enough. With more there is more to
-// send: the caller must call it again, since the link is not woken for that. It returns
+// Append appends packets that are to be sent now to dst, until they have enough bytes. The
+// last one may go beyond enough, and one is appended in any case. If more is true there is more
+// to send: the caller must call it again, since the link is not woken for that. It appends
 // nothing if link is not the one that is attached.
-func (s *Session) Append(link Link, dst []byte, enough int) (out []byte, sent int, more bool) {
+func (s *Session) Append(link Link, dst []byte, enough int) (out []byte, more bool) {
 	out = dst
 	for {
-		packet, ok, more := s.next(link, sent > 0 && len(out)-len(dst) >= enough)
+		packet, ok, more := s.next(link, len(out) > len(dst) && len(out)-len(dst) >= enough)
 		if !ok {
-			return out, sent, more
+			return out, more
 		}
-		var err error
-		if out, err = packet.Append(out); err == nil { // next has checked the size
-			sent++
+		if longer, err := packet.Append(out); err == nil { // next has checked the size
+			out = longer
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 func TestAllOfItAtTheSameTime(t *testing.T) {
-	b := New(Limits{SessionMessages: 50, RetainedMessages: 20, TotalBytes: 1 << 20})
+	b := newBroker(Limits{SessionMessages: 50, RetainedMessages: 20, TotalBytes: 1 << 20})
 	filters := []string{"a/b", "a/+", "#", "+/b", "a/#", "$share/g/a/+", "$share/g/#", "c/+/+", "c/d/e"}
 	var tasks sync.WaitGroup
 	for worker := range 8 {
@@ -23,11 +23,11 @@ func TestAllOfItAtTheSameTime(t *testing.T) {
 				switch random.IntN(9) {
 				case 0:
 					l := attach(s)
-					_, _, _ = s.Append(l, nil, 1000)
+					_, _ = s.Append(l, nil, 1000)
 					s.Detach(l)
 				case 1:
 					l := attach(s)
-					_, _, _ = s.Append(l, nil, 1000)
+					_, _ = s.Append(l, nil, 1000)
 				case 2:
 					s.End()
 				case 3, 4:
@@ -63,7 +63,7 @@ func TestAllOfItAtTheSameTime(t *testing.T) {
 
 // Subscriptions that stay get every message, while others come and go around them.
 func TestASubscriptionThatStaysMissesNothing(t *testing.T) {
-	b := New(Limits{SessionMessages: 100_000, SessionBytes: 1 << 30, TotalBytes: 1 << 40})
+	b := newBroker(Limits{SessionMessages: 100_000, SessionBytes: 1 << 30, TotalBytes: 1 << 40})
 	const stay = 3
 	for i := range stay {
 		subscribe(t, b.Session(fmt.Sprint("stays", i)), Subscription{Filter: []string{"a/+/c", "a/b/c", "#"}[i], QoS: 1})

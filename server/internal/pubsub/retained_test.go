@@ -35,7 +35,7 @@ func TestRetainedMessagesAreSentAsRetainHandlingSays(t *testing.T) {
 		{Subscription{Filter: "$share/g/a/#"}, false, ""},
 		{Subscription{Filter: "none"}, false, ""},
 	} {
-		b := New(Limits{RetainedMessages: 10})
+		b := newBroker(Limits{RetainedMessages: 10})
 		for topic, payload := range map[string]string{"a": "1", "a/b": "2", "a/c": "3", "ab": "4", "$x/y": "5", "gone": "6"} {
 			if err := retain(t, b, topic, payload); err != nil {
 				t.Error(err)
@@ -50,7 +50,7 @@ func TestRetainedMessagesAreSentAsRetainHandlingSays(t *testing.T) {
 }
 
 func TestRetainedMessagesAreOffByDefault(t *testing.T) {
-	b := New(Limits{})
+	b := newBroker(Limits{})
 	_ = retain(t, b, "a", "x")
 	s := b.Session("s")
 	l := attach(s)
@@ -63,7 +63,7 @@ func TestRetainedMessagesHaveALimit(t *testing.T) {
 		"of messages": {RetainedMessages: 2},
 		"of bytes":    {RetainedMessages: 100, RetainedBytes: 2 * (2*overhead + message("a", "1", 1).size())},
 	} {
-		b := New(limits)
+		b := newBroker(limits)
 		for i, topic := range []string{"a", "b", "a"} {
 			if err := retain(t, b, topic, fmt.Sprint(i)); err != nil {
 				t.Errorf("%s: %v", name, err)
@@ -94,7 +94,7 @@ func TestRetainedMessagesHaveALimit(t *testing.T) {
 
 func TestARetainedMessageExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := New(Limits{RetainedMessages: 20})
+		b := newBroker(Limits{RetainedMessages: 20})
 		for i := range 20 {
 			m := message(fmt.Sprint("a/", i), "x", 0)
 			m.Retain, m.Expires = true, in(time.Minute)
@@ -116,7 +116,7 @@ func TestARetainedMessageExpires(t *testing.T) {
 }
 
 func TestALongSearchFindsEveryRetainedMessage(t *testing.T) {
-	b := New(Limits{RetainedMessages: 5 * sliceSize})
+	b := newBroker(Limits{RetainedMessages: 5 * sliceSize})
 	for i := range 5 * sliceSize {
 		if err := retain(t, b, fmt.Sprintf("%d/%s", i, strings.Repeat("x", i%3)), "x"); err != nil {
 			t.Fatal(err)
@@ -132,7 +132,7 @@ func TestALongSearchFindsEveryRetainedMessage(t *testing.T) {
 
 // A subscriber that learns the newest value must not get an older one after it.
 func TestARetainedMessageThatWasReplacedMeanwhileIsNotSent(t *testing.T) {
-	b := New(Limits{RetainedMessages: 10})
+	b := newBroker(Limits{RetainedMessages: 10})
 	_ = retain(t, b, "a", "old")
 	s := b.Session("s")
 	sub := Subscription{Filter: "a", QoS: 1}

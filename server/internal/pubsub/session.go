@@ -156,9 +156,7 @@ func (sub *subscription) size() int64 { return 768 + 2*int64(len(sub.Filter)) }
 // reserve takes room for a subscription, and reports false if there is not as much. It is
 // called with changing held.
 func (s *Session) reserve(bytes int64) bool {
-	free := s.broker.limits.SubscriptionBytes - s.broker.subBytes.Add(bytes)
-	if s.bytesOf+bytes > max(assured, free) {
-		s.broker.subBytes.Add(-bytes)
+	if !s.broker.subBytes.Take(s.bytesOf, bytes, assured) {
 		return false
 	}
 	s.bytesOf += bytes
@@ -177,7 +175,7 @@ func (s *Session) Unsubscribe(filter string) (existed bool) {
 	}
 	s.broker.tree.remove(sub)
 	s.broker.subCount.Add(-1)
-	s.broker.subBytes.Add(-sub.size())
+	s.broker.subBytes.Release(sub.size())
 	s.bytesOf -= sub.size()
 	s.filters.Lock()
 	defer s.filters.Unlock()
@@ -237,7 +235,7 @@ func (s *Session) end(pause func()) {
 	for _, sub := range subs {
 		s.broker.tree.remove(sub) // each by itself: others must get in between
 		s.broker.subCount.Add(-1)
-		s.broker.subBytes.Add(-sub.size())
+		s.broker.subBytes.Release(sub.size())
 	}
 	s.changing.Unlock()
 	now, steps := time.Now(), &steps{pause: pause}

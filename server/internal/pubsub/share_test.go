@@ -9,7 +9,7 @@ import (
 )
 
 func TestASharedSubscriptionGivesEachMessageToOneMemberInTurn(t *testing.T) {
-	b := New(Limits{})
+	b := newBroker(Limits{})
 	counts := make(map[string]int)
 	for i := range 40 {
 		s := b.Session(fmt.Sprint(i))
@@ -34,7 +34,7 @@ func TestASharedSubscriptionGivesEachMessageToOneMemberInTurn(t *testing.T) {
 }
 
 func TestASharedSubscriptionPrefersMembersThatCanTakeTheMessage(t *testing.T) {
-	b := New(Limits{SessionMessages: 2})
+	b := newBroker(Limits{SessionMessages: 2})
 	offline, forbidden, full, good := b.Session("offline"), b.Session("forbidden"), b.Session("full"), b.Session("good")
 	for _, s := range []*Session{offline, forbidden, full, good} {
 		subscribe(t, s, Subscription{Filter: "$share/g/a", QoS: 1})
@@ -56,7 +56,7 @@ func TestASharedSubscriptionPrefersMembersThatCanTakeTheMessage(t *testing.T) {
 }
 
 func TestWhatAMemberDidNotAcknowledgeGoesToAnotherWhenItsSessionEnds(t *testing.T) {
-	b := New(Limits{})
+	b := newBroker(Limits{})
 	leaving, staying := b.Session("leaving"), b.Session("staying")
 	l := newLink()
 	leaving.Attach(Receiver{Link: l, MQTT5: true, ReceiveMaximum: 1})
@@ -82,7 +82,7 @@ func TestInvariant57AMessageIsOfferedToSomeMembersOfAGroup(t *testing.T) {
 	const members = 1000
 	for name, connected := range map[string]bool{"connected": true, "away": false} {
 		t.Run(name, func(t *testing.T) {
-			b := New(Limits{})
+			b := newBroker(Limits{})
 			asked := make(map[int]int)
 			all := 0
 			for i := range members {
@@ -116,7 +116,7 @@ func TestInvariant57AMessageIsOfferedToSomeMembersOfAGroup(t *testing.T) {
 }
 
 func TestASharedSubscriptionFindsItsConnectedMemberAmongManyThatAreAway(t *testing.T) {
-	b := New(Limits{})
+	b := newBroker(Limits{})
 	for i := range 200 {
 		subscribe(t, b.Session(fmt.Sprint(i)), Subscription{Filter: "$share/g/a", QoS: 1})
 	}
@@ -133,7 +133,7 @@ func TestASharedSubscriptionFindsItsConnectedMemberAmongManyThatAreAway(t *testi
 // To look for room in other sessions takes longer than to pass a message on.
 func TestInvariant57RoomIsNotSoughtForEachMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := New(Limits{TotalBytes: 1})
+		b := newBroker(Limits{TotalBytes: 1})
 		for i := range 1000 {
 			subscribe(t, b.Session(fmt.Sprint(i)), Subscription{Filter: "a", QoS: 1})
 		}

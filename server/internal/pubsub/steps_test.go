@@ -25,7 +25,7 @@ func TestInvariant57OneMessageDoesNotKeepAProcessor(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			b := New(Limits{SessionMessages: 1})
+			b := newBroker(Limits{SessionMessages: 1})
 			for n := range sessions {
 				s := b.Session(fmt.Sprint("s", n))
 				for i := range each {
@@ -52,7 +52,7 @@ func TestInvariant57OneMessageDoesNotKeepAProcessor(t *testing.T) {
 }
 
 func TestInvariant57ASearchForRetainedMessagesDoesNotKeepAProcessor(t *testing.T) {
-	b := New(Limits{RetainedMessages: 10_000})
+	b := newBroker(Limits{RetainedMessages: 10_000})
 	for i := range 10_000 {
 		if _, err := b.Publish(&Message{Topic: fmt.Sprint("a/", i), Retain: true, Payload: []byte("x")}); err != nil {
 			t.Fatal(err)
@@ -69,7 +69,7 @@ func TestInvariant57ASearchForRetainedMessagesDoesNotKeepAProcessor(t *testing.T
 // A session that ends may leave ten thousand messages to groups that have no room for them.
 func TestInvariant57TheEndOfASessionDoesNotKeepAProcessor(t *testing.T) {
 	const messages, members = 200, 50
-	b := New(Limits{})
+	b := newBroker(Limits{})
 	ends := b.Session("ends")
 	subscribe(t, ends, Subscription{Filter: "$share/g/a", QoS: 1})
 	for range messages {

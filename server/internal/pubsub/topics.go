@@ -1,6 +1,10 @@
 package pubsub
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/tenurelock/tenure/internal/wire"
+)
 
 // cut cuts the first level off what is left of a topic or a filter, and reports whether
 // another level follows.
@@ -58,31 +62,26 @@ func skip(filter string, levels int) (rest string, more bool) {
 	return rest, more
 }
 
-// share is how the filter of a shared subscription begins, in capitals or not.
-const share = "$share/"
-
 // isShared reports whether a filter has the form of a shared subscription.
 func isShared(filter string) bool {
-	return len(filter) >= len(share)-1 && strings.EqualFold(filter[:len(share)-1], share[:len(share)-1]) &&
-		(len(filter) == len(share)-1 || filter[len(share)-1] == '/')
+	_, _, shared := wire.Share(filter)
+	return shared
 }
 
 // divide returns the group and the filter of a shared subscription, or the filter as it is
 // and no group. It reports false if a group or a filter is missing [MQTT-4.8.2].
 func divide(filter string) (group, plain string, ok bool) {
-	if !isShared(filter) {
+	group, plain, shared := wire.Share(filter)
+	if !shared {
 		return "", filter, isValid(filter)
 	}
-	if len(filter) < len(share) {
-		return "", "", false
-	}
-	group, plain, _ = cut(filter[len(share):])
 	return group, plain, group != "" && !isWildcard(group) && isValid(plain)
 }
 
-// key is the name that a filter has in its session: a shared one is the same in capitals.
+// key is the name that a filter has in its session. The case of $share makes no difference.
 func key(filter string) string {
-	if isShared(filter) && len(filter) >= len(share) && filter[:len(share)] != share {
+	const share = "$share"
+	if isShared(filter) && !strings.HasPrefix(filter, share) {
 		return share + filter[len(share):]
 	}
 	return filter

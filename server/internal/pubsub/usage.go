@@ -54,9 +54,9 @@ func (b *Broker) Usage() Usage {
 	by := &b.dropped.by
 	usage := Usage{
 		Subscriptions:     int(b.subCount.Load()),
-		SubscriptionBytes: b.subBytes.Load(),
+		SubscriptionBytes: b.subBytes.Used(),
 		WaitingMessages:   b.waiting.Load(),
-		WaitingBytes:      b.waitingBytes.Load(),
+		WaitingBytes:      b.waitingBytes.Used(),
 		Dropped: Dropped{
 			LinkFull:    by[linkFull].Load(),
 			SessionFull: by[sessionFull].Load(),

@@ -1,6 +1,6 @@
 //go:build unix
 
-package server
+package descriptors
 
 import (
 	"errors"
@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// descriptors returns how many files and sockets this process may have open; 0 where that
-// is unknown or has no limit.
-func descriptors() int {
+// limit returns how many files and sockets this process may have open; 0 if that is unknown
+// or there is no limit.
+func limit() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return 0
@@ -22,8 +22,8 @@ func descriptors() int {
 	return int(soft)
 }
 
-// isOutOfDescriptors reports whether there are too many open files, in the process or on
+// Exhausted reports whether an error means that too many files are open, in the process or on
 // the machine.
-func isOutOfDescriptors(err error) bool {
+func Exhausted(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }

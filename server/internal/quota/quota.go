@@ -1,0 +1,34 @@
+// Package quota shares a bounded room among clients, so that those who do not read, or never
+// acknowledge, cannot take all of it.
+package quota
+
+import "sync/atomic"
+
+// Quota is room in bytes that clients share. Its methods are safe for concurrent use. Use New.
+type Quota struct {
+	limit int64
+	used  atomic.Int64
+}
+
+// New returns a quota of limit bytes.
+func New(limit int64) *Quota { return &Quota{limit: limit} }
+
+// Take takes room for a client that has own bytes of it already, and reports false, taking
+// nothing, if the client may not have as many more. A client may have at most as much as is
+// left for all others, and assured bytes in any case: however many clients take what they can
+// get, each other client can have as much. Clients that have no more than what is assured may pass the
+// limit together.
+func (q *Quota) Take(own, bytes, assured int64) bool {
+	left := q.limit - q.used.Add(bytes) // first, since others take at the same time
+	if own+bytes > max(assured, left) {
+		q.used.Add(-bytes)
+		return false
+	}
+	return true
+}
+
+// Release gives room back.
+func (q *Quota) Release(bytes int64) { q.used.Add(-bytes) }
+
+// Used returns how many bytes are taken.
+func (q *Quota) Used() int64 { return q.used.Load() }

@@ -1,0 +1,62 @@
+package quota_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server/internal/quota"
+)
+
+func TestAClientHasAtMostAsMuchAsIsLeftForAllOthers(t *testing.T) {
+	const limit, assured = 100, 5
+	for _, test := range []struct {
+		name           string
+		taken, own, by int64
+		want           bool
+	}{
+		{"half of all, alone", 0, 0, 50, true},
+		{"more than half, alone", 0, 0, 51, false},
+		{"a second part, which makes it half", 30, 30, 20, true},
+		{"a second part, which makes it more", 30, 30, 21, false},
+		{"beside another, as much as is left", 50, 0, 25, true},
+		{"beside another, more than is left", 50, 0, 26, false},
+		{"what is assured, where nothing is left", 100, 0, 5, true},
+		{"more than what is assured, where nothing is left", 100, 1, 5, false},
+	} {
+		q := quota.New(limit)
+		for range test.taken {
+			q.Take(0, 1, limit)
+		}
+		if got := q.Take(test.own, test.by, assured); got != test.want {
+			t.Errorf("%s: %t, want %t", test.name, got, test.want)
+		}
+		want := test.taken
+		if test.want {
+			want += test.by
+		}
+		if got := q.Used(); got != want {
+			t.Errorf("%s: %d bytes are taken, want %d", test.name, got, want)
+		}
+		q.Release(want)
+		if got := q.Used(); got != 0 {
+			t.Errorf("%s: %d bytes stay", test.name, got)
+		}
+	}
+}
+
+func TestClientsThatTakeAtTheSameTimeStayWithinTheLimit(t *testing.T) {
+	const limit = 1 << 20
+	q := quota.New(limit)
+	var clients sync.WaitGroup
+	for range 8 {
+		clients.Go(func() {
+			for own := int64(0); q.Take(own, 100, 0); own += 100 {
+			}
+		})
+	}
+	await.Done(clients.Wait)
+	if got := q.Used(); got > limit || got < limit/2 {
+		t.Errorf("%d of %d bytes are taken", got, limit)
+	}
+}
