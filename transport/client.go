@@ -23,14 +23,15 @@ const DefaultRequestTimeout = 10 * time.Second
 
 // ClientOptions configures a Client. The zero value is ready to use.
 type ClientOptions struct {
-	// RequestTimeout bounds each request whose context ends later or never;
-	// default DefaultRequestTimeout.
+	// RequestTimeout bounds each request whose context ends later or never. Default:
+	// DefaultRequestTimeout.
 	RequestTimeout time.Duration
-	// Now is the physical clock behind the client's hybrid logical clock;
-	// default time.Now. It may step. Tests inject clocks that are wrong. It is called
-	// by several goroutines at once, and without a lock.
+	// Now is the wall clock below the client's hybrid logical clock. It may step. Tests
+	// inject clocks that are wrong. Several goroutines call it at the same time. Default:
+	// time.Now.
 	Now func() time.Time
-	// Logger receives what no caller can: nil keeps silent.
+	// Logger receives what no call can return, such as changes of the connection. Default:
+	// no log.
 	Logger *slog.Logger
 }
 
@@ -56,18 +57,18 @@ type Client struct {
 	unbroken   chan struct{} // closed when lost is, and when no store took a request
 	hasWill    bool          // a Will is in use
 	clock      clock
-	drift      *hlc.SkewError // of the latest version, if it was too far ahead
+	storeAhead *hlc.SkewError // of the latest version, if it was too far ahead of the node's clock
 	store      string         // the identity of the store that answered last
 	replaced   chan struct{}  // closed when another store answers; nil before the first answer
-	asking     bool           // a notification made the client ask who answers
-	ahead      *SkewError     // while the clock goes by the store's
-	answered   time.Time      // when a store last did
-	storeless  bool           // ErrNoStore was the last that was heard of one
+	asking     bool           // a notification made the client ask which store answers
+	nodeAhead  *SkewError     // while requests go by the store's clock
+	answered   time.Time      // when a store last answered
+	storeless  bool           // the latest news of a store was ErrNoStore
 	era        uint64         // changes when the store may have forgotten all watches
 }
 
-// NewClient returns a client that speaks over conn, which it owns from now on.
-// The error says which option makes no sense.
+// NewClient returns a client that sends its requests over conn and closes conn with Close.
+// The error says which option makes no sense; conn is then still the caller's.
 func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 	if options.RequestTimeout == 0 {
 		options.RequestTimeout = DefaultRequestTimeout
@@ -81,7 +82,7 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	// A node id may not hold the separator of a timestamp, a client id may.
+	// A client id may contain a colon. A node id may not: it separates the parts of a timestamp.
 	node := strings.ReplaceAll(conn.ClientID(), ":", "_")
 	clock, err := newClock(node)
 	if err != nil {
@@ -105,10 +106,9 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 // ClientID returns the MQTT client id.
 func (c *Client) ClientID() string { return c.conn.ClientID() }
 
-// Close ends the connection, all watches and everything started with Go, and
-// returns when nothing of the client is left. Requests under way fail with
-// ErrClosed. It may be called more than once, but not from a function that was
-// started with Go.
+// Close ends the connection, all watches and the tasks started with Go, and returns when
+// all goroutines of the client have ended. Requests under way fail with ErrClosed. Close may
+// be called more than once, but not from a task started with Go.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -140,8 +140,8 @@ func (c *Client) Go(task func(ctx context.Context)) bool {
 // Probe sends a PINGREQ and, if nothing arrives within that time, ends the connection:
 // requests under way then fail with ErrOutcomeUnknown, and the client connects again. Call
 // it when a request was not answered in time. A half-open connection then costs one
-// request timeout, and not one to two keep-alives. The broker has at least 100 ms to
-// answer, whatever within says.
+// request timeout rather than one to two keep-alives. The broker has at least 100 ms to
+// answer, even if within is less.
 //
 // It returns at once. It does nothing while there is no connection, while an earlier Probe
 // is under way, or if the Conn is no [Prober].
@@ -164,15 +164,24 @@ const (
 	IfMissingOrEqual
 )
 
-// SetOptions refines a Set. The zero value sets the key for good,
-// unconditionally and without a fencing token.
+// String returns the name of the condition, such as "IfMissing".
+func (c Condition) String() string {
+	return nameOf(int(c), "Condition", "Always", "IfMissing", "IfMissingOrEqual")
+}
+
+// MarshalText returns what String does, for logs. It never fails.
+func (c Condition) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// SetOptions configures a Set. The zero value sets the key unconditionally, without an
+// expiry and without a fencing token.
 type SetOptions struct {
+	// Condition says when the Set applies. Default: Always.
 	Condition Condition
 	// TTL lets the key expire; whole milliseconds, at least one. Zero means that
 	// it does not expire, and clears an earlier TTL.
 	TTL time.Duration
-	// FencingToken protects the key: the store then refuses writes to it
-	// without a token or with an older one. Zero sends none.
+	// FencingToken protects the key: from then on the store refuses writes to it without a
+	// token or with an older one. Zero: no token.
 	FencingToken hlc.Token
 	// Binding ties the request to one store. Zero: any store may apply it.
 	Binding Binding
@@ -185,9 +194,9 @@ type SetOptions struct {
 	Urgent bool
 }
 
-// DelOptions refines a Del or VDel.
+// DelOptions configures a Del or VDel.
 type DelOptions struct {
-	// FencingToken is needed for a protected key. Zero sends none.
+	// FencingToken is needed for a protected key. Zero: no token.
 	FencingToken hlc.Token
 	// Binding ties the request to one store. Zero: any store may apply it.
 	Binding Binding
@@ -195,7 +204,7 @@ type DelOptions struct {
 	Urgent bool
 }
 
-// GetOptions refines a Get.
+// GetOptions configures a GetWith.
 type GetOptions struct {
 	// Binding ties the request to one store. Zero: any store may answer.
 	Binding Binding
@@ -203,26 +212,27 @@ type GetOptions struct {
 	Urgent bool
 }
 
-// Entry is what a key holds.
+// Entry is the content of a key.
 type Entry struct {
 	// Exists is false for a missing key; the other fields are then zero.
 	Exists bool
-	Value  []byte
+	// Value is a copy of its own.
+	Value []byte
 	// Version rises with every Set of the key. It is the zero Timestamp if the
 	// store sent none.
 	Version hlc.Timestamp
 }
 
 // Set sets key to value and returns the new version, which is greater than every
-// version that the store issued before. For an empty key the store answers
+// version that the store issued before. For an empty key the error matches
 // ErrKeyLengthZero.
 //
-// A store that refuses the request because this node's clock is ahead is asked a second
-// time, with a timestamp by the store's clock: see [SkewError].
+// If the store refuses the request because this node's clock is ahead, Set repeats it once,
+// with a timestamp from the store's clock: see [SkewError].
 //
-// Where the Condition is not met it returns the version that stood in the way
-// and an error that matches ErrConditionFailed. An error that matches
-// ErrOutcomeUnknown means that the value may have been set, or may yet be.
+// If the Condition is not met, Set returns the present version of the key and an error that
+// matches ErrConditionFailed. An error that matches ErrOutcomeUnknown means that the value
+// may have been set, or may yet be.
 func (c *Client) Set(ctx context.Context, key string, value []byte, options SetOptions) (hlc.Timestamp, error) {
 	timestamp, err := c.tick()
 	if err != nil {
@@ -258,7 +268,7 @@ func (c *Client) Get(ctx context.Context, key string) (Entry, error) {
 }
 
 // GetWith is Get with options. With a Binding the error matches ErrOtherStore if another
-// store is there, and ErrNotSent if the connection of the binding is over.
+// store answers, and ErrNotSent if the connection of the binding is over.
 func (c *Client) GetWith(ctx context.Context, key string, options GetOptions) (Entry, error) {
 	answer, err := c.do(ctx, Request{
 		Payload: resp3.AppendCommand(nil, protocol.VerbGet, key),
@@ -278,7 +288,7 @@ func (c *Client) GetWith(ctx context.Context, key string, options GetOptions) (E
 	}
 }
 
-// Del deletes a key and reports whether it was there.
+// Del deletes a key and reports whether it existed.
 //
 // Deleting a protected key deletes its protection too: a write with an old
 // token is accepted afterwards. Set the key to an empty value to keep it.
@@ -287,8 +297,8 @@ func (c *Client) Del(ctx context.Context, key string, options DelOptions) (delet
 	return c.delete(ctx, protocol.VerbDel, key, payload, options)
 }
 
-// VDel deletes a key if it holds value, and reports whether it was there. If it
-// holds another value the error matches ErrConditionFailed.
+// VDel deletes a key if it holds value, and reports whether it existed. If it holds another
+// value, the error matches ErrConditionFailed.
 func (c *Client) VDel(ctx context.Context, key string, value []byte, options DelOptions) (deleted bool, err error) {
 	return c.delete(ctx, protocol.VerbVDel, key, appendVDel(nil, key, value), options)
 }
@@ -317,16 +327,16 @@ func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, o
 func (c *Client) keyNotify(ctx context.Context, key string, options ...string) error {
 	arguments := append([]string{protocol.VerbKeyNotify, key}, options...)
 	answer, err := c.do(ctx, Request{Payload: resp3.AppendCommand(nil, arguments...)})
-	// ":0" answers a STOP of what was not watched and, at some stores, a
-	// repeated KEYNOTIFY. Either way things are as they should be.
+	// ":0" answers a STOP for a key that was not watched and, at some stores, a repeated
+	// KEYNOTIFY. Both are a success.
 	if err == nil && !answer.is(resp3.Simple, "OK") && !answer.isInteger(0) {
 		err = answer.unexpected()
 	}
 	return operationError(protocol.VerbKeyNotify, key, err)
 }
 
-// do sends a request, bounded in time, and reads the reply. A request whose timestamp the
-// store refused is sent again, once, with another: the first changed nothing, and the
+// do sends a request, bounded in time, and reads the reply. If the store refuses the
+// timestamp, it repeats the request once with another: the first changed nothing, and the
 // second is a new request.
 func (c *Client) do(ctx context.Context, request Request) (answer, error) {
 	if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > c.timeout {
@@ -353,7 +363,7 @@ func (c *Client) exchange(ctx context.Context, request Request) (answer, error) 
 	answer, err := c.read(reply)
 	if err != nil {
 		err = c.explainSkew(request, answer.version, err)
-		answer.version = hlc.Timestamp{} // of no value; it may be the store's clock
+		answer.version = hlc.Timestamp{} // a refusal has no version; this may be the store's clock
 	}
 	return answer, err
 }
@@ -361,7 +371,7 @@ func (c *Client) exchange(ctx context.Context, request Request) (answer, error) 
 func (c *Client) read(reply Reply) (answer, error) {
 	value, err := resp3.DecodeValue(reply.Payload)
 	if err != nil {
-		// Something answered, so the request arrived; what it did is anyone's guess.
+		// The request arrived, but nothing says what it did.
 		return answer{}, unknown(fmt.Errorf("%w: %w", ErrBadReply, err))
 	}
 	c.answeredBy(reply.Store)
@@ -379,7 +389,7 @@ func (c *Client) read(reply Reply) (answer, error) {
 	return answer, nil
 }
 
-// answer is a reply that was understood.
+// answer is a decoded reply.
 type answer struct {
 	value   resp3.Value
 	version hlc.Timestamp
@@ -397,7 +407,7 @@ func (a answer) unexpected() error {
 	return unknown(fmt.Errorf("%w: %v", ErrBadReply, a.value.Kind))
 }
 
-// maxOverhead is how many bytes a command has beside its key and its value.
+// maxOverhead is how many bytes a command has at most in addition to its key and value.
 const maxOverhead = 100
 
 func appendSet(dst []byte, key string, value []byte, options SetOptions) ([]byte, error) {
@@ -443,49 +453,64 @@ func tokenText(token hlc.Token) string {
 	return token.String()
 }
 
-// operationError adds what was attempted. It keeps nil nil.
+// operationError adds the verb and the key to an error. It returns nil for nil.
 func operationError(verb, key string, err error) error {
 	return operr.New("transport: "+verb, key, err)
 }
 
-// isRefusal reports whether the other side understood and said no, so that
-// repeating the request would change nothing.
+// isRefusal reports whether the store or the broker refused the request, so that a
+// repetition would be refused too.
 func isRefusal(err error) bool {
 	var refused *RefusedError
 	var rejected *RejectedError
 	return (errors.As(err, &refused) || errors.As(err, &rejected)) && !errors.Is(err, ErrOutcomeUnknown)
 }
 
-// Ignored is why a message that came in was of no use. A [Conn] reports what it sees
-// of that with [Events.Ignored].
-type Ignored uint8
+// IgnoreReason is why a client ignored a message that arrived. A [Conn] reports those that
+// it ignores with [Events.Ignored].
+type IgnoreReason uint8
 
 const (
-	// UnexpectedReply: nobody waits for a reply with this correlation data. It
-	// came too late, or twice, or it was never asked for.
-	UnexpectedReply Ignored = iota
-	// ForeignNotification: it tells another client of a change.
+	// UnexpectedReply: no request waits for a reply with this correlation data. The reply
+	// came too late or twice, or was forged.
+	UnexpectedReply IgnoreReason = iota
+	// ForeignNotification: a notification for another client.
 	ForeignNotification
-	// MalformedNotification: its topic or its payload is not that of a
-	// notification.
+	// MalformedNotification: a notification whose topic or payload cannot be read.
 	MalformedNotification
-	// ForeignMessage: it came on a topic that this client never subscribed to.
+	// ForeignMessage: a message on a topic that this client never subscribed to.
 	ForeignMessage
 
-	ignoredKinds = iota
+	ignoreReasons = iota
 )
 
-// Stats counts what a client ignored since it was made. Each of them is harmless by
-// itself; many of them are a sign of a network or a broker in trouble, or of somebody
-// who tries to deceive.
-type Stats struct {
-	UnexpectedReplies      uint64 // replies that came too late, or twice, or were never asked for
-	ForeignNotifications   uint64 // notifications for other clients
-	MalformedNotifications uint64 // notifications whose topic or payload could not be read
-	ForeignMessages        uint64 // messages on topics that this client never subscribed to
+// String returns the reason in words, such as "unexpected reply".
+func (r IgnoreReason) String() string {
+	return nameOf(int(r), "IgnoreReason", "unexpected reply", "foreign notification", "malformed notification", "foreign message")
 }
 
-// Stats returns the counts as they are now.
+// MarshalText returns what String does, for logs. It never fails.
+func (r IgnoreReason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// nameOf returns the name of a constant, or its type and number if it has none.
+func nameOf(value int, kind string, names ...string) string {
+	if value < 0 || value >= len(names) {
+		return fmt.Sprintf("%s(%d)", kind, value)
+	}
+	return names[value]
+}
+
+// Stats counts the messages that a client ignored since it was made. Each of them is
+// harmless by itself. Many are a sign of trouble in the network or the broker, or of
+// messages that another client forges.
+type Stats struct {
+	UnexpectedReplies      uint64 // see UnexpectedReply
+	ForeignNotifications   uint64 // see ForeignNotification
+	MalformedNotifications uint64 // see MalformedNotification
+	ForeignMessages        uint64 // see ForeignMessage
+}
+
+// Stats returns the present counts.
 func (c *Client) Stats() Stats {
 	return Stats{
 		UnexpectedReplies:      c.ignored[UnexpectedReply].Load(),
@@ -495,11 +520,11 @@ func (c *Client) Stats() Stats {
 	}
 }
 
-// counts has one for each kind of Ignored.
-type counts [ignoredKinds]atomic.Uint64
+// counts has one counter for each IgnoreReason.
+type counts [ignoreReasons]atomic.Uint64
 
-// ignore counts a message that was of no use.
-func (c *Client) ignore(why Ignored) {
+// ignore counts an ignored message.
+func (c *Client) ignore(why IgnoreReason) {
 	if int(why) < len(c.ignored) {
 		c.ignored[why].Add(1)
 	}

@@ -8,33 +8,33 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 )
 
-// agreementMillis is how far ahead of a version a clock may be that agrees with the store's.
-// It must be much less than maxSkew: another client may push versions that far ahead, and
-// a clock that is wrong would seem right after each of them.
+// agreementMillis is how far ahead of the latest version the node's clock may be to count as
+// right. It must be much less than maxSkew: another client may push versions that far ahead,
+// and a wrong clock would seem right after each of them.
 const agreementMillis = int64(5 * time.Second / time.Millisecond)
 
-// maxSkewMillis is maxSkew as timestamps count it.
+// maxSkewMillis is maxSkew in milliseconds, the unit of timestamps.
 const maxSkewMillis = int64(maxSkew / time.Millisecond)
 
-// A clock is the hybrid logical clock of a client (docs/protocol.md §3), on the wall clock of its
-// node, which may be wrong and may step. It is not an [hlc.Clock], which never goes back: a
-// client that had been an hour ahead for a moment would be refused for an hour. Versions
-// come from the store, and their order with them, so a client's own timestamps may go back
-// whenever a correction asks for it.
+// clock is the hybrid logical clock of a client (docs/protocol.md §3), on the wall clock of
+// its node, which may be wrong and may step. It is not an [hlc.Clock], which never goes back:
+// the store would refuse a client that was an hour ahead for a moment for an hour. The
+// order of writes is the order of the store's versions, so the timestamps of a client may
+// go back for a correction.
 //
-// It reads no clock: local is what the node's wall clock shows, in milliseconds since the
-// Unix epoch, and not negative. It is not safe for concurrent use.
+// It does not read the wall clock: local is what that shows, in milliseconds since the Unix
+// epoch, and not negative. It is not safe for concurrent use.
 type clock struct {
-	last   hlc.Timestamp // the latest that was issued or merged; has only a node before
-	seen   int64         // the wall clock of the latest version; 0 before the first
-	offset int64         // what the store's clock asks us to add to ours; never positive
+	last   hlc.Timestamp // the latest timestamp issued or merged; only a node before the first
+	seen   int64         // the wall time of the latest version; 0 before the first
+	offset int64         // added to the node's clock to go by the store's; never positive
 }
 
 // newClock returns the clock of a node. The error says why the client id cannot be a node id.
 func newClock(node string) (clock, error) {
 	first, err := hlc.Parse("0:0:" + node)
 	if err != nil {
-		return clock{}, fmt.Errorf("transport: the client id does not serve as the node id of a clock: %w", err)
+		return clock{}, fmt.Errorf("transport: the client id cannot be the node id of a clock: %w", err)
 	}
 	return clock{last: first}, nil
 }
@@ -49,8 +49,8 @@ func (c *clock) tick(local int64) (hlc.Timestamp, error) {
 	return next, nil
 }
 
-// observe merges what the store says: a version, or its clock. What is more than maxSkew
-// ahead of this node's clock does not move the clock, and the error is an
+// observe merges a version, or the store's clock. A timestamp more than maxSkew ahead of
+// this node's clock does not move the clock, and the error is an
 // [*hlc.SkewError]. After any other error the version was not merged, which does no harm.
 func (c *clock) observe(version hlc.Timestamp, local int64) error {
 	c.seen = version.Wall
@@ -197,11 +197,11 @@ func (c *Client) adapt(err error) bool {
 	}
 	c.mu.Lock()
 	adapted := c.clock.adapt(skew.Refused, store, wallMillis(skew.Local))
-	before := c.ahead
+	before := c.nodeAhead
 	if adapted && c.clock.offset != 0 {
-		c.ahead = skew
+		c.nodeAhead = skew
 	}
-	after := c.ahead
+	after := c.nodeAhead
 	c.mu.Unlock()
 	if before == nil && after != nil {
 		c.logger.Warn("this node's clock is ahead of the store's; until it is not, requests go by the store's clock", "error", skew)
@@ -225,10 +225,10 @@ func (c *Client) Skew() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.drift != nil:
-		return c.drift
-	case c.ahead != nil:
-		return c.ahead
+	case c.storeAhead != nil:
+		return c.storeAhead
+	case c.nodeAhead != nil:
+		return c.nodeAhead
 	}
 	return nil
 }
@@ -251,20 +251,20 @@ func (c *Client) observe(version hlc.Timestamp) {
 	local := wallMillis(c.now()) // without the lock: it is the user's function
 	c.mu.Lock()
 	err := c.clock.observe(version, local)
-	drift := asDrift(err)
-	before, ahead := c.drift, c.ahead
-	c.drift = drift
+	tooFar := asSkew(err)
+	before, ahead := c.storeAhead, c.nodeAhead
+	c.storeAhead = tooFar
 	if c.clock.offset == 0 {
-		c.ahead = nil
+		c.nodeAhead = nil
 	}
-	agree := drift == nil && before != nil || ahead != nil && c.ahead == nil
+	agree := tooFar == nil && before != nil || ahead != nil && c.nodeAhead == nil
 	c.mu.Unlock()
 	switch {
-	case drift != nil && before == nil:
-		c.logger.Warn("the store's versions and this node's clock disagree", "error", drift)
-	case drift == nil && agree:
+	case tooFar != nil && before == nil:
+		c.logger.Warn("the store's versions and this node's clock disagree", "error", tooFar)
+	case tooFar == nil && agree:
 		c.logger.Warn("the store's versions and this node's clock agree again")
-	case err != nil && drift == nil:
+	case err != nil && tooFar == nil:
 		c.logger.Debug("a version does not move this node's clock", "error", err)
 	}
 }
@@ -272,11 +272,11 @@ func (c *Client) observe(version hlc.Timestamp) {
 // wallMillis returns what a wall clock shows as timestamps count it.
 func wallMillis(now time.Time) int64 { return max(now.UnixMilli(), 0) }
 
-func asDrift(err error) *hlc.SkewError {
+func asSkew(err error) *hlc.SkewError {
 	if err == nil {
 		return nil // as nearly always
 	}
-	var drift *hlc.SkewError
-	errors.As(err, &drift)
-	return drift
+	var skew *hlc.SkewError
+	errors.As(err, &skew)
+	return skew
 }

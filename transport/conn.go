@@ -6,65 +6,62 @@ import (
 	"time"
 )
 
-// Conn is a connection to a state store: the seam between what the library says
-// and how it travels. [Dial] gives a Client one that speaks MQTT; package
-// transporttest has one that reaches a store in the same process, with which
-// everything above can be tested in virtual time.
+// Conn is a connection to a state store: the seam between the requests of the library and
+// the network. [Dial] gives a Client one that uses MQTT; package transporttest has one to a
+// store in the same process, with which the packages above can be tested in virtual
+// time.
 //
 // An implementation is safe for concurrent use.
 type Conn interface {
-	// ClientID returns the name by which the store knows this client.
+	// ClientID returns the client id, by which the store knows this client.
 	ClientID() string
 
-	// Start sets who hears of events and begins their delivery. The Client calls
-	// it once, before anything else; a connection that is already up reports
-	// that at once.
+	// Start begins the delivery of events. The Client calls it once, before any other
+	// method; a connection that is already up calls Up at once.
 	Start(Events)
 
-	// RoundTrip sends a request once and waits for its reply. While the
-	// connection is down it waits for it to come up; it never sends after ctx
-	// has ended. It does not retry.
+	// RoundTrip sends a request once and waits for its reply. While there is no
+	// connection it waits for one; it never sends after ctx has ended. It does not retry.
 	//
-	// Every error says whether the request may have been applied: one that
-	// matches [ErrOutcomeUnknown] means that it was or may have been sent,
-	// any other that the store never acted on it. A request that waits for
-	// its reply while the connection drops fails at once.
+	// Every error says whether the request may have been applied: one that matches
+	// [ErrOutcomeUnknown] means that it was or may have been sent, any other that the
+	// store did not act on it. A request that waits for its reply fails at once when the
+	// connection is lost.
 	RoundTrip(ctx context.Context, request Request) (Reply, error)
 
-	// Close ends the connection and returns when nothing of it is left.
-	// Pending requests fail with [ErrClosed].
+	// Close ends the connection and returns when its goroutines have ended. Pending
+	// requests fail with [ErrClosed].
 	Close() error
 }
 
-// Prober is a [Conn] that can find out whether its connection still works.
+// Prober is a [Conn] that can check whether its connection still works.
 type Prober interface {
 	Conn
 
-	// Probe asks the other end of the present connection for a sign of life, and replaces
-	// the connection if nothing arrives within that time. It returns at once, and does
-	// nothing while there is no connection or an earlier Probe is under way.
+	// Probe asks the other end for an answer, and replaces the connection if nothing
+	// arrives within that time. It returns at once, and does nothing while there is no
+	// connection or an earlier Probe is under way.
 	Probe(within time.Duration)
 }
 
-// Events is what a Conn reports. The functions must not block: they run where
-// the connection reads.
+// Events are the functions that a Conn calls. They must not block: they run in the goroutine
+// that reads from the connection.
 type Events struct {
-	// Up: requests and notifications can travel. The store remembers no
-	// watches from before.
+	// Up: there is a connection. The store has forgotten the watches of the one before.
 	Up func()
-	// Down: the connection is lost; it will be tried again.
+	// Down: the connection is lost; the Conn connects again.
 	Down func()
-	// Ended: there will be no more connections, for this reason. A Conn that ends only
+	// Ended: there will be no more connections, because of cause. A Conn that ends only
 	// with Close need not call it.
 	Ended func(cause error)
-	// Notify: the store told of a change.
+	// Notify: a notification of a change arrived.
 	Notify func(Notification)
-	// Ignored: a message came in that was of no use. A Conn that cannot tell need
-	// not call it.
-	Ignored func(Ignored)
+	// Ignored: a message arrived that the Conn ignored. A Conn that ignores none need not
+	// call it.
+	Ignored func(IgnoreReason)
 }
 
-// Request is one request on its way out.
+// Request is one request to the store.
 type Request struct {
 	// Payload is the RESP3 command. The Conn does not keep it after RoundTrip
 	// has returned.
@@ -72,12 +69,12 @@ type Request struct {
 	// Timestamp and FencingToken are the user properties __ts and __ft; empty
 	// means that the request has none.
 	Timestamp, FencingToken string
-	// Binding says which store may apply the request, and no other.
+	// Binding names the one store that may apply the request.
 	Binding Binding
-	// Persist asks the store to keep what is set on disk, by the user property
+	// Persist asks the store to keep the key on disk, with the user property
 	// aio-persistence.
 	Persist bool
-	// Urgent requests leave in order among themselves, and before all others that wait.
+	// Urgent requests leave before all others that wait, in order among themselves.
 	Urgent bool
 }
 
@@ -85,18 +82,18 @@ type Request struct {
 // store that replaced it does not apply the request. The zero Binding ties it to none.
 type Binding struct {
 	// Store is the identity of the store, as [Client.Store] returns it. Another store
-	// refuses the request with [ErrOtherStore]. It is empty for a store without an
-	// identity, such as those deployed today.
+	// refuses the request with [ErrOtherStore]. Empty: the store has no identity, like
+	// those deployed today.
 	Store string
-	// Connection, if not nil, is what [Client.Lost] or [Client.Unbroken] returned: the
-	// request leaves over that connection, and before the channel is closed, or not at all
+	// Connection, if not nil, is a channel from [Client.Lost] or [Client.Unbroken]: the
+	// request leaves over that connection, before the channel is closed, or not at all
 	// (ErrNotSent).
 	Connection <-chan struct{}
 }
 
 // Err returns nil while a request with this binding may be sent, and an error that matches
-// ErrNotSent once its connection is lost. A Conn calls it when it has chosen the connection
-// over which to send.
+// ErrNotSent when its connection is lost. A Conn calls it after it has chosen the connection
+// for the request.
 func (b Binding) Err() error {
 	if b.Connection != nil && isClosed(b.Connection) {
 		return notSent(errBoundConnection)
@@ -104,23 +101,23 @@ func (b Binding) Err() error {
 	return nil
 }
 
-var errBoundConnection = errors.New("the connection that it is bound to was lost")
+var errBoundConnection = errors.New("the connection to which the request is bound was lost")
 
-// Reply is the store's answer as it came in.
+// Reply is the store's answer, not yet decoded.
 type Reply struct {
 	Payload []byte
-	// Timestamp is the user property __ts, empty when the reply has none.
+	// Timestamp is the user property __ts, or empty if the reply has none.
 	Timestamp string
 	// Store is the user property tenure-store: the identity of the store that answered,
-	// empty when the reply has none.
+	// or empty if the reply has none.
 	Store string
 }
 
-// Notification is a change that the store told of, as it came in.
+// Notification is a store's message about a change of a key, not yet decoded.
 type Notification struct {
 	Key       string
 	Payload   []byte
 	Timestamp string
-	// Store is the user property tenure-store, empty when there is none.
+	// Store is the user property tenure-store, or empty if there is none.
 	Store string
 }

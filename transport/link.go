@@ -477,9 +477,9 @@ func (l *link) answer(m *message) bool {
 	return true
 }
 
-func (l *link) ignore(why Ignored, m *message) {
+func (l *link) ignore(why IgnoreReason, m *message) {
 	l.events.Ignored(why)
-	l.logger.Debug("ignored a message", "topic", string(m.topic))
+	l.logger.Debug("ignored a message", "reason", why, "topic", string(m.topic))
 }
 
 // probe starts a goroutine that closes the connection if the broker does not answer a

@@ -1,50 +1,56 @@
 package transport
 
-import "sync"
+import (
+	"log/slog"
+	"sync"
+)
 
-// ConnectionState says whether requests can travel.
+// ConnectionState says whether a client has a connection.
 type ConnectionState int
 
 const (
-	// Connecting: there is no connection, and it is being tried, for the first time
+	// Connecting: there is no connection. The client tries to connect, for the first time
 	// or again.
 	Connecting ConnectionState = iota
-	// Connected: requests travel.
+	// Connected: there is a connection.
 	Connected
 	// Ended: there is no connection, and there will be none.
 	Ended
 )
 
-// String returns the state's name.
+// String returns the state in words, such as "connected".
 func (s ConnectionState) String() string {
-	switch s {
-	case Connecting:
-		return "connecting"
-	case Connected:
-		return "connected"
-	case Ended:
-		return "ended"
-	}
-	return "unknown"
+	return nameOf(int(s), "ConnectionState", "connecting", "connected", "ended")
 }
 
-// ConnectionStatus is a client's connection at one moment. It may have changed by the
-// time it is looked at.
+// MarshalText returns what String does, for logs. It never fails.
+func (s ConnectionState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// ConnectionStatus describes a client's connection at one moment.
 type ConnectionStatus struct {
+	// State says whether there is a connection.
 	State ConnectionState
-	// Broker is the address of the present connection or of the latest attempt;
-	// empty before the first, and where there is no broker.
+	// Broker is the address of the present connection or of the latest attempt. Empty:
+	// there was no attempt, or the Conn has no broker.
 	Broker string
-	// Connections is how many there have been. Where it rises by more than one from
-	// one status to the next, losses between them were not shown.
+	// Connections counts the connections so far. If it rises by more than one from one
+	// status to the next, the client lost connections in between.
 	Connections int
 	// Err says why there is no connection: how it was lost, why the latest attempt
-	// failed, or what ended it for good. Nil while Connected.
+	// failed, or why there will be none. Nil while Connected.
 	Err error
 }
 
-// Connection returns the present status of the connection. It may be called at any
-// time, from any goroutine, and does not block.
+// LogValue returns the fields as a group, with the error as text.
+func (s ConnectionStatus) LogValue() slog.Value {
+	fields := []slog.Attr{slog.String("state", s.State.String()), slog.String("broker", s.Broker), slog.Int("connections", s.Connections)}
+	if s.Err != nil {
+		fields = append(fields, slog.String("error", s.Err.Error()))
+	}
+	return slog.GroupValue(fields...)
+}
+
+// Connection returns the present status of the connection. It does not block.
 func (c *Client) Connection() ConnectionStatus {
 	if conn, ok := c.conn.(interface{ status() ConnectionStatus }); ok {
 		return conn.status()
@@ -61,8 +67,8 @@ func (c *Client) Connection() ConnectionStatus {
 	return status
 }
 
-// Lost returns a channel that is closed when the present connection is lost, or given
-// up for another. While there is no connection the channel is closed already.
+// Lost returns a channel that is closed when the present connection is lost or replaced.
+// While there is no connection, the channel is closed already.
 func (c *Client) Lost() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -351,4 +352,20 @@ func TestARequestUnderWayLearnsWhyTheBrokerEndedTheConnection(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+func TestConstantsAndStatusAreWordsInLogs(t *testing.T) {
+	var log strings.Builder
+	logger := slog.New(slog.NewJSONHandler(&log, nil))
+	logger.Info("m",
+		"state", Connected, "wrong", ConnectionState(-1), "reason", ForeignNotification, "none", IgnoreReason(200), "condition", IfMissing, "other", Condition(9),
+		"status", ConnectionStatus{State: Connecting, Broker: "mqtt://a:1", Connections: 2, Err: errors.New("why")}, "zero", ConnectionStatus{})
+	for _, want := range []string{
+		`"state":"connected"`, `"wrong":"ConnectionState(-1)"`, `"reason":"foreign notification"`, `"none":"IgnoreReason(200)"`, `"condition":"IfMissing"`, `"other":"Condition(9)"`,
+		`"status":{"state":"connecting","broker":"mqtt://a:1","connections":2,"error":"why"}`, `"zero":{"state":"connecting","broker":"","connections":0}`,
+	} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%s is not in %s", want, log.String())
+		}
+	}
 }

@@ -9,9 +9,9 @@ import (
 )
 
 // Store returns the identity of the store that answered last, and a channel that is
-// closed when another store answers. A store has a new identity when it starts without the
-// data of an earlier one, and what the earlier one granted is void then. A request with a
-// [Binding] to the identity is refused by any other store.
+// closed when another store answers. A store that starts without the data of an earlier one
+// has a new identity, and the leases that the earlier one granted are void. Any other store
+// refuses a request with a [Binding] to the identity.
 //
 // Stores deployed today have no identity: it is empty. Before the first answer identity is
 // empty and replaced is nil.
@@ -45,16 +45,16 @@ func (c *Client) answeredBy(identity string) {
 	}
 	c.store, c.replaced = identity, make(chan struct{})
 	if known || again {
-		c.newEraLocked() // the store that answers now knows of no watch
+		c.newEraLocked() // this store has no watches of ours
 	}
 	c.mu.Unlock()
 	if known {
-		c.logger.Warn("another store answers: what the one before granted is void", "before", before, "now", identity)
+		c.logger.Warn("another store answers: the leases of the earlier one are void", "before", before, "now", identity)
 	}
 }
 
-// unanswered notes that the broker knows no store. The next one that answers may have
-// been started since, and forgotten all watches.
+// unanswered notes that no store is connected to the broker, if err says so. The next store
+// that answers may have restarted in between, and forgotten all watches.
 func (c *Client) unanswered(err error) {
 	if !errors.Is(err, ErrNoStore) {
 		return
@@ -65,9 +65,9 @@ func (c *Client) unanswered(err error) {
 	c.breakLocked()
 }
 
-// Unbroken returns a channel that is closed once the store may have been replaced by one
-// that shows no identity: when the present connection is lost, as with [Client.Lost], or a
-// request met no store (ErrNoStore). It stays closed until there is a connection, and a
+// Unbroken returns a channel that is closed when the store may have been replaced by one
+// without an identity: when the present connection is lost, as with [Client.Lost], or when
+// a request met no store (ErrNoStore). It stays closed until there is a connection and a
 // store answers over it.
 func (c *Client) Unbroken() <-chan struct{} {
 	c.mu.Lock()
@@ -81,8 +81,8 @@ func (c *Client) breakLocked() {
 	}
 }
 
-// suspectStore asks the store for its identity if a notification names another than the
-// latest reply. A notification alone is a hint: it may be forged or late.
+// suspectStore asks the store for its identity if a notification has another one than the
+// latest reply. A notification alone proves nothing: it may be forged or late.
 func (c *Client) suspectStore(notification Notification) {
 	c.mu.Lock()
 	ask := c.replaced != nil && notification.Store != c.store && notification.Store != "" && !c.asking

@@ -16,13 +16,13 @@ import (
 type Change struct {
 	Entry
 	// Missed says that changes may have been lost before this one, because the
-	// connection was down in between, or the store had forgotten the watch. The Entry
-	// itself was read afterwards.
+	// connection was lost or the store had forgotten the watch. The Entry was read after
+	// that.
 	Missed bool
 }
 
-// Watch follows one key. Any number of watches may follow the same key; each
-// is closed by its owner.
+// Watch reports the changes of one key. Any number of watches may have the same key; each is
+// to be closed. Its methods are safe for concurrent use.
 type Watch struct {
 	client  *Client
 	key     string
@@ -32,27 +32,26 @@ type Watch struct {
 	// Guarded by the client's lock.
 	ended  bool
 	err    error
-	fresh  bool // has not received its first Change yet
+	fresh  bool // it has not got its first Change yet
 	missed bool // the next Change comes after a gap
 }
 
-// Changes returns the channel on which changes arrive; the first is the key's
-// present state. A reader that is slow sees the latest change only and delays
-// nobody. The channel is closed when the watch ends.
+// Changes returns the channel of changes; the first is the key's present state. A slow
+// reader gets only the latest change, and delays no other reader. The channel is closed when
+// the watch ends.
 //
-// A change is a hint that came over a network: it may be late. Read the key to
-// know what it holds now.
+// A change may be late. Read the key to know its present value.
 func (w *Watch) Changes() <-chan Change { return w.changes }
 
-// Err returns why Changes was closed: nil while it is open and after Close, the
-// store's refusal, or ErrClosed.
+// Err returns why the channel of Changes was closed: nil while it is open and after Close,
+// the store's refusal, or ErrClosed.
 func (w *Watch) Err() error {
 	w.client.mu.Lock()
 	defer w.client.mu.Unlock()
 	return w.err
 }
 
-// Close ends the watch. It does not wait for the store to be told.
+// Close ends the watch. It returns before the store knows that.
 func (w *Watch) Close() {
 	w.client.mu.Lock()
 	defer w.client.mu.Unlock()
@@ -70,8 +69,8 @@ func (w *Watch) endLocked(err error) {
 	})
 }
 
-// offerLocked replaces a change that was not read yet. The client's lock makes
-// it the only sender, so after the old change is out there is room.
+// offerLocked replaces a change that was not read yet. The client's lock makes it the only
+// sender, so there is room once the old change is out.
 func (w *Watch) offerLocked(change Change) {
 	if w.ended {
 		return
@@ -86,17 +85,16 @@ func (w *Watch) offerLocked(change Change) {
 	w.changes <- change
 }
 
-// Watch begins to follow a key. It returns at once; the first Change arrives
-// when the store has registered the watch and the key was read, which takes
-// until the connection is up.
+// Watch starts to watch a key. It returns at once; the first Change arrives when there is a
+// connection, the store has registered the watch, and the key was read.
 //
-// The watch is registered again and the key read again, by itself, after a lost
-// connection, when another store answers, and when a store answers again after ErrNoStore.
-// Where the client could not notice another store, it does so every minute: if the store
-// has no identity (see Client.Store), or has answered nothing for that long. So no restart
-// silences a watch for longer than that.
+// The client registers the watch and reads the key again after a lost connection, when
+// another store answers, and when a store answers again after ErrNoStore. If it could not
+// notice another store, it does so every minute: when the store has no identity (see
+// [Client.Store]), or has answered nothing for that long. So a restart of the store
+// interrupts a watch for a minute at most.
 //
-// It fails only once the client is closed. A refusal by the store ends the
+// The error is ErrClosed after Close, and nil otherwise. A refusal by the store ends the
 // watch: see Err.
 func (c *Client) Watch(key string) (*Watch, error) {
 	c.mu.Lock()
@@ -126,7 +124,7 @@ func (c *Client) Watch(key string) (*Watch, error) {
 	return watch, nil
 }
 
-// up, down and notify are the events of the connection.
+// up, down and notify handle the events of the connection.
 
 func (c *Client) up() {
 	c.mu.Lock()
@@ -140,7 +138,7 @@ func (c *Client) up() {
 	c.newEraLocked()
 }
 
-// newEraLocked makes all watches be registered again.
+// newEraLocked has all watches registered again.
 func (c *Client) newEraLocked() {
 	c.era++
 	for _, registered := range c.watched {
@@ -172,9 +170,8 @@ func (c *Client) notify(notification Notification) {
 	}
 }
 
-// readNotification understands both spellings of a delete and drops everything
-// else that it does not understand: a notification is a hint, and a waiter that
-// misses one still has its timer.
+// readNotification accepts both spellings of a delete, and ignores a notification that it
+// cannot read: every waiter also has a timer.
 func (c *Client) readNotification(notification Notification) (Change, bool) {
 	var room [4][]byte
 	words, err := resp3.DecodeArray(room[:0], notification.Payload)
@@ -202,9 +199,9 @@ func (c *Client) readNotification(notification Notification) (Change, bool) {
 	return change, true
 }
 
-// registration keeps one key registered at the store for as long as somebody
-// watches it. One goroutine for each key makes KEYNOTIFY and STOP of that key
-// follow one another, and lets no key wait for another.
+// registration keeps one key registered at the store while there are watches of it. One
+// goroutine for each key keeps KEYNOTIFY and STOP of that key in order, and lets no key wait
+// for another.
 type registration struct {
 	client *Client
 	key    string
@@ -213,17 +210,17 @@ type registration struct {
 	// Guarded by the client's lock.
 	watches map[*Watch]struct{}
 	heard   uint64 // notifications so far
-	known   seen   // what the watches got last
+	known   seen   // the latest state that the watches got
 
 	// Owned by run.
-	tried    uint64        // the last connection on which KEYNOTIFY was sent
-	done     uint64        // the last era in which it is known to have worked; 0: none
+	tried    uint64        // the last connection over which KEYNOTIFY was sent
+	done     uint64        // the last era in which KEYNOTIFY is known to have worked; 0: none
 	begun    time.Time     // when KEYNOTIFY was last sent
-	refresh  time.Duration // how long after that it is sent again, if need be
-	failures int           // of requests, in a row
+	refresh  time.Duration // how long after that it is sent again, if needed
+	failures int           // failed requests in a row
 }
 
-// seen tells one state of a key from another.
+// seen identifies a state of a key.
 type seen struct {
 	exists  bool
 	version hlc.Timestamp
@@ -237,11 +234,11 @@ func stateOf(entry Entry) seen {
 }
 
 const (
-	// refreshEvery is how often a registration is repeated where another store would not
-	// be noticed, less a tenth at random.
+	// refreshEvery is how often a registration is repeated if the client could not notice
+	// another store, less up to a tenth at random.
 	refreshEvery = time.Minute
 	// leastRepeat is the least time between two registrations over one connection, so
-	// that stores which take turns cause no hot loop.
+	// that two stores that answer in turns cause no hot loop.
 	leastRepeat = time.Second
 )
 
@@ -261,8 +258,8 @@ func (r *registration) offerLocked(change Change, freshOnly bool) {
 	}
 }
 
-// run brings the store's idea of who watches into line with ours, whenever one
-// of them changed or may have, until no watch is left or the client is closed.
+// run registers and unregisters the key at the store, as the watches and the store change,
+// until no watch is left or the client is closed.
 func (r *registration) run(ctx context.Context) {
 	timer := time.NewTimer(refreshEvery)
 	defer timer.Stop()
@@ -285,30 +282,30 @@ func (r *registration) run(ctx context.Context) {
 	}
 }
 
-// untilRefresh returns how long the store may be believed to remember the registration. As
-// long as a store with an identity answers anything, another one would be noticed.
+// untilRefresh returns how long the registration can be expected to stand. While a store
+// with an identity answers any request, the client would notice another store.
 func (r *registration) untilRefresh() time.Duration {
 	c := r.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.connection == 0 || r.begun.IsZero() {
-		return refreshEvery // the next connection wakes it
+		return refreshEvery // the next connection wakes run
 	}
 	since := r.begun
 	if c.store != "" && c.answered.After(since) {
 		since = c.answered
 	}
 	// A store that keeps its data, and so its identity, over a restart forgets its watches
-	// all the same: an answer says that it is there, and not for ever that it remembers.
+	// nevertheless. So an answer stands for the registration only for a while.
 	return max(min(r.refresh-time.Since(since), mostTrust*r.refresh-time.Since(r.begun)), 0)
 }
 
-// mostTrust is for how many times refresh the answers of a store may stand for the
-// repetition of a registration.
+// mostTrust is for how many times refresh the store's answers may replace the repetition of
+// a registration.
 const mostTrust = 10
 
-// step does what is needed now. It returns when to try again, if something
-// failed, and whether the registration is over.
+// step sends the requests that are needed now. If one failed, retry is when to try again.
+// finished reports that the registration is over.
 func (r *registration) step(ctx context.Context) (retry time.Duration, finished bool) {
 	c := r.client
 	due := r.untilRefresh() == 0
@@ -320,7 +317,7 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 		fresh = fresh || watch.fresh
 	}
 	if !wanted && (connection == 0 || r.tried != connection) {
-		// The store knows of no watch on this connection.
+		// The store has no watch of this key for this connection.
 		delete(c.watched, r.key)
 		c.mu.Unlock()
 		return 0, true
@@ -335,7 +332,7 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 			return r.retryDelay(), false
 		}
 		r.tried, r.done, r.failures = 0, 0, 0
-		r.wakeUp() // look again: a watch may have begun meanwhile
+		r.wakeUp() // a watch may have begun meanwhile
 		return 0, false
 	case r.done != era || due:
 		if again := leastRepeat - time.Since(r.begun); r.tried == connection && r.done != 0 && again > 0 {
@@ -358,10 +355,10 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 	return 0, false
 }
 
-// read gets the key and passes on what it holds. If a notification arrived while
-// the GET was under way, that is at least as recent, and what was read is
-// dropped: no watch may be left with the older of two states. With onlyNews what the
-// watches have got already is dropped too, and what they have not got follows a gap.
+// read gets the key and passes its state on to the watches. If a notification arrived during
+// the GET, its state is at least as recent, and read drops its own: no watch may end with
+// the older of two states. With onlyNews, read drops a state that the watches have already,
+// and marks another one as coming after a gap.
 func (r *registration) read(ctx context.Context, freshOnly, onlyNews bool) (retry time.Duration) {
 	c := r.client
 	c.mu.Lock()
@@ -369,7 +366,7 @@ func (r *registration) read(ctx context.Context, freshOnly, onlyNews bool) (retr
 	c.mu.Unlock()
 	entry, err := c.Get(ctx, r.key)
 	if err != nil {
-		r.done = 0 // read again, and to be safe register again
+		r.done = 0 // register and read again
 		return r.failed(err)
 	}
 	r.failures = 0
@@ -388,8 +385,7 @@ func (r *registration) read(ctx context.Context, freshOnly, onlyNews bool) (retr
 	return 0
 }
 
-// markGap notes that a watch which followed the key earlier may have missed something
-// since.
+// markGap notes that watches that have got a state before may have missed changes since.
 func (r *registration) markGap() {
 	r.client.mu.Lock()
 	defer r.client.mu.Unlock()
@@ -402,8 +398,7 @@ func (r *registration) markGapLocked() {
 	}
 }
 
-// failed ends the watches where the store refused and says when to try again
-// otherwise.
+// failed ends the watches if the store refused, and returns when to try again otherwise.
 func (r *registration) failed(err error) time.Duration {
 	if isRefusal(err) {
 		r.endAll(err)
@@ -422,9 +417,9 @@ func (r *registration) endAll(err error) {
 	r.wakeUp()
 }
 
-// retryDelay spreads the repetitions of many clients that failed together, and doubles
-// with each failure in a row, up to half a minute. A store that answers again ends it (see
-// newEraLocked).
+// retryDelay returns how long to wait after a failure: at random, to spread the repetitions
+// of many clients that failed together, and twice as long after each failure in a row, up to
+// half a minute. A store that answers again ends the wait (see newEraLocked).
 func (r *registration) retryDelay() time.Duration {
 	delay := 200*time.Millisecond + random.Duration(300*time.Millisecond)
 	delay <<= min(r.failures, 6)

@@ -41,7 +41,7 @@ func (s *overTransport) Connect(t testing.TB, clientID string) statestoretest.Cl
 		Notify: func(n transport.Notification) {
 			c.notified <- statestoretest.Notification{Key: n.Key, Payload: n.Payload, Version: n.Timestamp}
 		},
-		Ignored: func(why transport.Ignored) { t.Errorf("%s: ignored a message: %v", clientID, why) },
+		Ignored: func(why transport.IgnoreReason) { t.Errorf("%s: ignored a message: %v", clientID, why) },
 	})
 	t.Cleanup(func() { _ = conn.Close() })
 	return c
