@@ -160,10 +160,10 @@ func TestAppendStopsWhenThereIsEnough(t *testing.T) {
 		t.Errorf("%d wakes, want 1", l.wakes.Load())
 	}
 	out, more := s.Append(l, []byte("before"), 8)
-	if want := "before\x30\x04\x00\x01a1\x30\x04\x00\x01a2"; string(out) != want || !more {
+	if want := "before\x30\x05\x00\x01a\x001\x30\x05\x00\x01a\x002"; string(out) != want || !more {
 		t.Errorf("%q, %t; want %q and more", out, more, want)
 	}
-	if out, more = s.Append(l, nil, 0); string(out) != "\x30\x04\x00\x01a3" || more {
+	if out, more = s.Append(l, nil, 0); string(out) != "\x30\x05\x00\x01a\x003" || more {
 		t.Errorf("then %q, %t; want the third and no more", out, more)
 	}
 	publish(t, b, message("a", "4", 0))
