@@ -62,7 +62,7 @@ func TestMessagesOfQoS0BeyondTheRoomOfAConnectionAreDropped(t *testing.T) {
 	deaf.SubscribeAll("t")
 	reader.SubscribeAll("t")
 	message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
-	for i := 0; s.Usage().DroppedMessages["connection full"] == 0; i++ {
+	for i := 0; s.Stats().DroppedMessages["connection full"] == 0; i++ {
 		publisher.Send(message)
 		reader.Next()
 		if got := s.Usage().OutgoingBytes; got > 2*limit {
@@ -78,10 +78,10 @@ func TestMessagesOfQoS0BeyondTheRoomOfAConnectionAreDropped(t *testing.T) {
 	_ = deaf.Conn.Close()
 	isAway(t, s, 2)
 	nothingWaits(t, s)
-	before := s.Usage().DroppedMessages["connection full"]
+	before := s.Stats().DroppedMessages["connection full"]
 	publisher.Send(message)
 	reader.Next()
-	if got := s.Usage().DroppedMessages["connection full"]; got != before {
+	if got := s.Stats().DroppedMessages["connection full"]; got != before {
 		t.Errorf("%d messages were dropped for a client that is gone", got-before)
 	}
 }
@@ -94,7 +94,7 @@ func TestAClientThatDoesNotReadLeavesRoomForOthers(t *testing.T) {
 	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
 	deaf.SubscribeAll("t")
 	message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
-	for i := 0; s.Usage().DroppedMessages["connection full"] == 0; i++ {
+	for i := 0; s.Stats().DroppedMessages["connection full"] == 0; i++ {
 		publisher.Send(message)
 		publisher.Write([]byte{0xc0, 0})
 		publisher.Read()
@@ -121,7 +121,7 @@ func TestASessionHasRoomForSoManyMessages(t *testing.T) {
 		name   string
 		limits server.Limits
 		fit    int
-		why    string
+		why    server.MessageDropReason
 	}{
 		{"messages", server.Limits{SessionMessages: 5}, 5, "session full"},
 		{"bytes", server.Limits{SessionBytes: 5 * size}, 4, "session full"},
@@ -142,7 +142,7 @@ func TestASessionHasRoomForSoManyMessages(t *testing.T) {
 			isAway(t, s, 1)
 			publisher.MustPublish("t", payloads[1:]...)
 			usage := s.Usage()
-			if got := usage.DroppedMessages[test.why]; usage.WaitingMessages != int64(test.fit) || got != uint64(8-test.fit) || usage.WaitingBytes < int64(test.fit*size) {
+			if got := s.Stats().DroppedMessages[test.why]; usage.WaitingMessages != int64(test.fit) || got != uint64(8-test.fit) || usage.WaitingBytes < int64(test.fit*size) {
 				t.Errorf("%+v", usage)
 			}
 			other := testsupport.ConnectPacket{ID: "other"}.Connect(t, address)
@@ -313,7 +313,7 @@ func TestRetainedMessagesHaveBoundsAndHandling(t *testing.T) {
 	if got := old.Read(); string(got) != "\x40\x02\x00\x03" {
 		t.Errorf("PUBACK %x", got)
 	}
-	if got := s.Usage(); got.RetainedMessages != 3 || got.DroppedMessages["not retained"] != 3 {
+	if got := s.Usage(); got.RetainedMessages != 3 || s.Stats().DroppedMessages["not retained"] != 3 {
 		t.Errorf("%+v", got)
 	}
 	c := testsupport.ConnectPacket{ID: "p"}.Connect(t, address)

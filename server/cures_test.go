@@ -539,7 +539,7 @@ func TestASubscriberThatDoesNotReadIsOwedALimitedNumberOfMessages(t *testing.T) 
 		messages, size int
 		limits         server.Limits
 		most           int // that wait, besides those in the sockets
-		why            string
+		why            server.MessageDropReason
 	}{
 		{"QoS 0", 0, 3000, 32 << 10, server.Limits{}, (8 << 20) / (32 << 10), "connection full"},
 		{"QoS 0, with a limit", 0, 3000, 32 << 10, server.Limits{OutgoingBytes: 1 << 20}, (1 << 20) / (32 << 10), "connection full"},
@@ -564,9 +564,9 @@ func TestASubscriberThatDoesNotReadIsOwedALimitedNumberOfMessages(t *testing.T) 
 			if usage.OutgoingBytes > int64(test.most*test.size) || usage.WaitingMessages > int64(test.most) {
 				t.Errorf("%d bytes, and %d messages of QoS 1, wait; want those of %d messages at most", usage.OutgoingBytes, usage.WaitingMessages, test.most)
 			}
-			dropped := int(usage.DroppedMessages[test.why])
+			dropped := int(s.Stats().DroppedMessages[test.why])
 			if dropped == 0 {
-				t.Errorf("nothing was dropped: %v", usage.DroppedMessages)
+				t.Errorf("nothing was dropped: %v", s.Stats().DroppedMessages)
 			}
 			_ = reader.Conn.SetDeadline(time.Now().Add(testsupport.Patience))
 			// Each of the others arrives, and where it must be acknowledged there is room again.

@@ -265,7 +265,7 @@ func TestAMessageThatWaitedSaysHowLongItIsStillGood(t *testing.T) {
 	for payload, expiry := range map[string]uint32{"short": 1, "long": 100} {
 		publisher.Publish(rawmqtt.Message{Topic: "t", Payload: []byte(payload), Properties: rawmqtt.Body{wire.MessageExpiry}.Uint32(expiry)})
 	}
-	testsupport.Eventually(t, "the short one has expired", func() bool { return s.Usage().DroppedMessages["expired"] == 1 })
+	testsupport.Eventually(t, "the short one has expired", func() bool { return s.Stats().DroppedMessages["expired"] == 1 })
 	if got := login.Connect(t, address).MustReceive("long")[0]; got.Expiry < 60 || got.Expiry > 99 {
 		t.Errorf("it is good for %d s", got.Expiry)
 	}
@@ -325,7 +325,7 @@ func TestATakeOverLosesNothingThatWaits(t *testing.T) {
 		}
 	}
 	await.Receive(told)
-	if got := s.Usage().DroppedMessages; got["session full"]+got["no receiver"] != 0 {
+	if got := s.Stats().DroppedMessages; got["session full"]+got["no receiver"] != 0 {
 		t.Errorf("dropped: %v", got)
 	}
 }

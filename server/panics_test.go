@@ -179,7 +179,7 @@ func TestAPanicAboutAReceiverEndsItsConnectionAndNotThatOfThePublisher(t *testin
 	if got := s.Stats().Panics; got != 3 {
 		t.Errorf("%d panics", got)
 	}
-	if got := s.Usage().DroppedMessages["not readable"]; got != dropped {
+	if got := s.Stats().DroppedMessages["not readable"]; got != dropped {
 		t.Errorf("%d messages were not readable", got)
 	}
 }

@@ -41,6 +41,34 @@ const (
 	RefusedRules           RefusalReason = "the server does not admit what CONNECT asks for"
 )
 
+// MessageDropReason is why an ordinary message did not reach a subscriber. The publisher is
+// not told.
+type MessageDropReason string
+
+// The reasons why a message is dropped.
+const (
+	// MessageConnectionFull: it has QoS 0, and as much waits for the connection as
+	// Limits.OutgoingBytes or Limits.AllOutgoingBytes allow.
+	MessageConnectionFull MessageDropReason = "connection full"
+	// MessageSessionFull: it has QoS 1, and as much waits in the session as
+	// Limits.SessionMessages or Limits.SessionBytes allow.
+	MessageSessionFull MessageDropReason = "session full"
+	// MessageSessionsFull: it has QoS 1, and as much waits in all sessions as
+	// Limits.AllSessionBytes allows.
+	MessageSessionsFull MessageDropReason = "sessions full"
+	// MessageExpired: its Message Expiry Interval was over before it could be sent.
+	MessageExpired MessageDropReason = "expired"
+	// MessageTooLarge: it is larger than the Maximum Packet Size of the subscriber.
+	MessageTooLarge MessageDropReason = "too large"
+	// MessageNotReadable: the subscriber may not read the topic.
+	MessageNotReadable MessageDropReason = "not readable"
+	// MessageNoReceiver: no member of a shared subscription could take it.
+	MessageNoReceiver MessageDropReason = "no receiver"
+	// MessageNotRetained: as much is retained as Limits.RetainedMessages or
+	// Limits.RetainedBytes allow.
+	MessageNotRetained MessageDropReason = "not retained"
+)
+
 // Stats counts what happened since the server was made.
 type Stats struct {
 	// Connected is how many clients are connected now.
@@ -50,6 +78,9 @@ type Stats struct {
 	Requests uint64
 	// Dropped is how many were not given to the store, by reason.
 	Dropped map[DropReason]uint64
+	// DroppedMessages is how many ordinary messages did not reach a subscriber, counted for
+	// each subscriber, by reason.
+	DroppedMessages map[MessageDropReason]uint64
 	// AppliedWills is how many requests that clients left as their Wills were
 	// given to the store when their connections ended. They are counted in
 	// Requests too, refusals included.
@@ -84,15 +115,11 @@ type Usage struct {
 	// RetainedMessages have RetainedBytes.
 	RetainedMessages int
 	RetainedBytes    int64
-	// DroppedMessages is how many ordinary messages did not reach a subscriber, by the
-	// reason, since the server was made.
-	DroppedMessages map[string]uint64
 }
 
 // Usage returns what the server holds now. It is cheap to call.
 func (s *Server) Usage() Usage {
 	messages := s.messages.Usage()
-	dropped := messages.Dropped
 	return Usage{
 		Store:             s.engine.Usage(),
 		Sessions:          messages.Sessions,
@@ -104,27 +131,28 @@ func (s *Server) Usage() Usage {
 		ArrivingBytes:     s.incoming.Used(),
 		RetainedMessages:  messages.RetainedMessages,
 		RetainedBytes:     messages.RetainedBytes,
-		DroppedMessages: map[string]uint64{
-			"connection full": dropped.LinkFull,
-			"session full":    dropped.SessionFull,
-			"sessions full":   dropped.TotalFull,
-			"expired":         dropped.Expired,
-			"too large":       dropped.TooLarge,
-			"not readable":    dropped.Forbidden,
-			"no receiver":     dropped.Absent,
-			"not retained":    dropped.NotRetained,
-		},
 	}
 }
 
 // Stats returns the counts as they are now.
 func (s *Server) Stats() Stats {
+	dropped := s.messages.Usage().Dropped
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stats := s.stats
 	stats.Connected = len(s.connections)
 	stats.Dropped = maps.Clone(s.stats.Dropped)
 	stats.Refused = maps.Clone(s.stats.Refused)
+	stats.DroppedMessages = map[MessageDropReason]uint64{
+		MessageConnectionFull: dropped.LinkFull,
+		MessageSessionFull:    dropped.SessionFull,
+		MessageSessionsFull:   dropped.TotalFull,
+		MessageExpired:        dropped.Expired,
+		MessageTooLarge:       dropped.TooLarge,
+		MessageNotReadable:    dropped.Forbidden,
+		MessageNoReceiver:     dropped.Absent,
+		MessageNotRetained:    dropped.NotRetained,
+	}
 	return stats
 }
 

@@ -114,12 +114,10 @@ func TestTheLogReportsUsageAndDropsAtIntervals(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var task sync.WaitGroup
 		task.Go(func() {
-			reportUsage(ctx, logger, func() server.Usage {
+			reportUsage(ctx, logger, func() server.Usage { return usage }, func() server.Stats {
 				mu.Lock()
 				defer mu.Unlock()
-				u := usage
-				u.DroppedMessages = map[string]uint64{"session full": dropped, "expired": 7}
-				return u
+				return server.Stats{DroppedMessages: map[server.MessageDropReason]uint64{server.MessageSessionFull: dropped, server.MessageExpired: 7}}
 			})
 		})
 		check := func(messages, held int, what string) {
@@ -158,7 +156,7 @@ func TestEachReasonAndFlagOfDropsExists(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	reasons := s.Usage().DroppedMessages
+	reasons := s.Stats().DroppedMessages
 	for reason, flags := range dropFlags {
 		if _, ok := reasons[reason]; !ok {
 			t.Errorf("the server does not know the reason %q", reason)

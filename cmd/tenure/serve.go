@@ -136,7 +136,7 @@ func (s *serveSettings) run(cmd *cobra.Command) error {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	var tasks sync.WaitGroup
 	tasks.Go(func() { process.reloadOnHangup(ctx, reloads) })
-	tasks.Go(func() { reportUsage(ctx, s.Logger, listening.Usage) })
+	tasks.Go(func() { reportUsage(ctx, s.Logger, listening.Usage, listening.Stats) })
 	tasks.Go(func() { memory.Release(ctx, func() int64 { return heldBy(listening.Usage()) }) })
 	if s.MaxMemory > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		// Near this limit the collector works harder. The limit leaves room beyond the

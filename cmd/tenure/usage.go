@@ -21,27 +21,27 @@ const (
 )
 
 // dropFlags gives the flags that raise the limit behind a reason to drop messages.
-var dropFlags = map[string]string{
-	"connection full": "--max-outgoing-bytes, --max-all-outgoing-bytes",
-	"session full":    "--max-session-bytes, --max-session-messages",
-	"sessions full":   "--max-all-session-bytes",
-	"not retained":    "--max-retained, --max-retained-bytes",
+var dropFlags = map[server.MessageDropReason]string{
+	server.MessageConnectionFull: "--max-outgoing-bytes, --max-all-outgoing-bytes",
+	server.MessageSessionFull:    "--max-session-bytes, --max-session-messages",
+	server.MessageSessionsFull:   "--max-all-session-bytes",
+	server.MessageNotRetained:    "--max-retained, --max-retained-bytes",
 }
 
 // reportUsage logs what a server holds and which messages it dropped because of a limit,
 // until ctx ends.
-func reportUsage(ctx context.Context, logger *slog.Logger, usage func() server.Usage) {
+func reportUsage(ctx context.Context, logger *slog.Logger, usage func() server.Usage, stats func() server.Stats) {
 	holds, drops := time.NewTicker(usageInterval), time.NewTicker(dropInterval)
 	defer holds.Stop()
 	defer drops.Stop()
-	reported := make(map[string]uint64)
+	reported := make(map[server.MessageDropReason]uint64)
 	for {
 		select {
 		case <-ctx.Done():
-			reportDrops(logger, usage(), reported)
+			reportDrops(logger, stats(), reported)
 			return
 		case <-drops.C:
-			reportDrops(logger, usage(), reported)
+			reportDrops(logger, stats(), reported)
 		case <-holds.C:
 			if logger.Enabled(ctx, slog.LevelInfo) {
 				reportHeld(logger, usage())
@@ -51,10 +51,10 @@ func reportUsage(ctx context.Context, logger *slog.Logger, usage func() server.U
 }
 
 // reportDrops logs the drops that are not in reported yet, and adds them.
-func reportDrops(logger *slog.Logger, u server.Usage, reported map[string]uint64) {
+func reportDrops(logger *slog.Logger, s server.Stats, reported map[server.MessageDropReason]uint64) {
 	for reason, flags := range dropFlags {
-		if dropped := u.DroppedMessages[reason]; dropped > reported[reason] {
-			logger.Warn("messages were dropped: "+reason, "messages", dropped-reported[reason], "flag", flags)
+		if dropped := s.DroppedMessages[reason]; dropped > reported[reason] {
+			logger.Warn("messages were dropped: "+string(reason), "messages", dropped-reported[reason], "flag", flags)
 			reported[reason] = dropped
 		}
 	}
