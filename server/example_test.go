@@ -2,8 +2,13 @@ package server_test
 
 import (
 	"context"
+	"crypto/tls"
+	"encoding/pem"
 	"fmt"
 	"log"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
@@ -37,4 +42,55 @@ func Example() {
 	// Output:
 	// world
 	// <nil>
+}
+
+// A client trusts the authority in a file, and is given two addresses: it uses what
+// answers.
+func Example_overTLS() {
+	certified := httptest.NewTLSServer(nil) // for the sake of its certificate
+	defer certified.Close()
+	folder, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(folder)
+	caFile := filepath.Join(folder, "ca.pem")
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certified.Certificate().Raw})
+	if err := os.WriteFile(caFile, authority, 0o600); err != nil {
+		log.Fatal(err)
+	}
+
+	s, err := server.New(server.Options{Addr: "127.0.0.1:0", TLS: &tls.Config{Certificates: certified.TLS.Certificates}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+
+	addresses := "mqtts://127.0.0.1:1,mqtts://" + s.Addr().String() // nobody listens at the first
+	client, err := transport.Dial(ctx, addresses, transport.Options{
+		ClientID: "gateway-a",
+		TLS:      transport.TLSOptions{CAFile: caFile},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := client.Set(ctx, "recipe", []byte("42"), transport.SetOptions{}); err != nil {
+		log.Fatal(err)
+	}
+	status := client.Connection()
+	fmt.Println(status.State, status.Broker == "mqtts://"+s.Addr().String())
+
+	if err := client.Close(); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(client.Connection().State)
+	stop()
+	if err := <-served; err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// connected true
+	// ended
 }

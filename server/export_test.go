@@ -5,9 +5,8 @@ import (
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 
-	"github.com/tenurelock/tenure/server/internal/pubsub"
-
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
 )
 

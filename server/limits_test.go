@@ -1,15 +1,23 @@
 package server_test
 
 import (
+	"bufio"
+	"bytes"
 	"fmt"
+	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -125,6 +133,410 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 		if s, err := server.New(options); err == nil {
 			_ = s.Close()
 			t.Errorf("%s was accepted", fmt.Sprintf("%+v", options))
+		}
+	}
+}
+
+// nothingWaits waits until all room for connections is free.
+func nothingWaits(t *testing.T, s *server.Server) {
+	t.Helper()
+	testsupport.Eventually(t, "the room is free", func() bool { return s.Usage().OutgoingBytes == 0 })
+}
+
+const large = 64 << 10 // some of it fills the buffers on the way
+
+func TestAClientThatFallsBehindOnNotificationsIsSentAwayAndItsRoomIsFree(t *testing.T) {
+	const limit = 4 * large
+	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
+	deaf, writer := testsupport.DialRaw(t, address, "deaf"), testsupport.DialRaw(t, address, "writer")
+	reader := testsupport.WatchKey(t, address, "k")
+	(&testsupport.Messenger{RawClient: deaf}).ShrinkReadBuffer()
+	deaf.Do("KEYNOTIFY", "k")
+	value := strings.Repeat("x", large)
+	for i := 0; s.Stats().SlowReaders == 0; i++ {
+		if got := writer.Do("SET", "k", value); got != "+OK\r\n" {
+			t.Fatalf("write %d: %q", i, got)
+		}
+		reader.NextNotification()
+		if got := s.Usage().OutgoingBytes; got > 2*limit {
+			t.Fatalf("%d bytes wait", got)
+		}
+		if i > 1000 {
+			t.Fatal("after 64 MB that were not read, the client is still connected")
+		}
+	}
+	isAway(t, s, 2)
+	nothingWaits(t, s)
+	if got := s.Stats().SlowReaders; got != 1 {
+		t.Errorf("%d slow readers", got)
+	}
+	reader.MustBeSilent()
+}
+
+// A message of QoS 0 that does not fit is dropped, its client stays, and there is room again
+// when it has gone.
+func TestMessagesOfQoS0BeyondTheRoomOfAConnectionAreDropped(t *testing.T) {
+	const limit = 4 * large
+	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
+	deaf := testsupport.ConnectPacket{ID: "deaf"}.Connect(t, address).ShrinkReadBuffer()
+	publisher, reader := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address), testsupport.ConnectPacket{ID: "reader"}.Connect(t, address)
+	deaf.SubscribeAll("t")
+	reader.SubscribeAll("t")
+	message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
+	for i := 0; s.Stats().DroppedMessages["connection full"] == 0; i++ {
+		publisher.Send(message)
+		reader.Next()
+		if got := s.Usage().OutgoingBytes; got > 2*limit {
+			t.Fatalf("%d bytes wait", got)
+		}
+		if i > 1000 {
+			t.Fatal("nothing is dropped")
+		}
+	}
+	if got := s.Stats(); got.Connected != 3 {
+		t.Errorf("%+v", got)
+	}
+	_ = deaf.Conn.Close()
+	isAway(t, s, 2)
+	nothingWaits(t, s)
+	before := s.Stats().DroppedMessages["connection full"]
+	publisher.Send(message)
+	reader.Next()
+	if got := s.Stats().DroppedMessages["connection full"]; got != before {
+		t.Errorf("%d messages were dropped for a client that is gone", got-before)
+	}
+}
+
+// Each may have as much as is left for all others.
+func TestAClientThatDoesNotReadLeavesRoomForOthers(t *testing.T) {
+	const all = 8 * large
+	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{AllOutgoingBytes: all}})
+	deaf := testsupport.ConnectPacket{ID: "deaf"}.Connect(t, address).ShrinkReadBuffer()
+	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
+	deaf.SubscribeAll("t")
+	message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
+	for i := 0; s.Stats().DroppedMessages["connection full"] == 0; i++ {
+		publisher.Send(message)
+		publisher.Write([]byte{0xc0, 0})
+		publisher.Read()
+		if i > 1000 {
+			t.Fatal("nothing is dropped")
+		}
+	}
+	if got := s.Usage().OutgoingBytes; got > all/2 {
+		t.Errorf("one connection has %d bytes of %d", got, all)
+	}
+	reader := testsupport.ConnectPacket{ID: "reader"}.Connect(t, address)
+	reader.SubscribeAll("u")
+	message.Topic = "u"
+	publisher.Send(message)
+	if got := reader.Next(); len(got.Payload) != large {
+		t.Errorf("%d bytes came", len(got.Payload))
+	}
+}
+
+// What fits waits for a client that is away, in its order. The rest is dropped, and counted.
+func TestASessionHasRoomForSoManyMessages(t *testing.T) {
+	const size = 20_000 // more than what is assured
+	for _, test := range []struct {
+		name   string
+		limits server.Limits
+		fit    int
+		why    server.MessageDropReason
+	}{
+		{"messages", server.Limits{SessionMessages: 5}, 5, "session full"},
+		{"bytes", server.Limits{SessionBytes: 5 * size}, 4, "session full"},
+		{"bytes of all", server.Limits{AllSessionBytes: 10 * size}, 4, "sessions full"}, // half of them
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			address, s := testsupport.StartServer(t, server.Options{Limits: test.limits})
+			login := testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: 600, Properties: rawmqtt.Body{wire.ReceiveMaximum}.Uint16(2)}
+			c, publisher := login.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
+			c.SubscribeAll("t")
+			var payloads []string
+			for _, number := range testsupport.Numbered(8) {
+				payloads = append(payloads, number+strings.Repeat("x", size-len(number)))
+			}
+			publisher.MustPublish("t", payloads[0])
+			sent := c.Next() // and not acknowledged
+			_ = c.Conn.Close()
+			isAway(t, s, 1)
+			publisher.MustPublish("t", payloads[1:]...)
+			usage := s.Usage()
+			if got := s.Stats().DroppedMessages[test.why]; usage.WaitingMessages != int64(test.fit) || got != uint64(8-test.fit) || usage.WaitingBytes < int64(test.fit*size) {
+				t.Errorf("%+v", usage)
+			}
+			other := testsupport.ConnectPacket{ID: "other"}.Connect(t, address)
+			other.SubscribeAll("t")                 // has room of its own
+			publisher.MustPublish("t", payloads[7]) // which fits there only
+			other.MustReceive(payloads[7])
+			c = login.Connect(t, address)
+			for i, h := range c.MustReceive(payloads[:test.fit]...) {
+				if h.Dup != (i == 0) || i == 0 && h.ID != sent.ID {
+					t.Errorf("message %d: dup %v, packet identifier %d", i, h.Dup, h.ID)
+				}
+			}
+			testsupport.Eventually(t, "the acknowledgements are read", func() bool { return s.Usage().WaitingMessages == 0 })
+			_ = c.Conn.Close()
+			isAway(t, s, 2)
+			publisher.MustPublish("t", payloads[0])
+			other.MustReceive(payloads[0])
+			testsupport.Eventually(t, "one waits", func() bool { return s.Usage().WaitingMessages == 1 })
+			login.Resume = false // which ends the session
+			login.Connect(t, address)
+			if usage := s.Usage(); usage.WaitingMessages != 0 || usage.WaitingBytes != 0 || usage.Subscriptions != 1 {
+				t.Errorf("after the session: %+v", usage)
+			}
+		})
+	}
+}
+
+func TestAClientMayHaveAThousandSubscriptionsUnlessOptionsSayOtherwise(t *testing.T) {
+	for _, test := range []struct {
+		limit, most int
+		old         bool
+		code        byte
+	}{{0, 1000, false, 0x97}, {0, 1000, true, 0x80}, {7, 7, false, 0x97}} {
+		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
+			address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{Subscriptions: test.limit}})
+			c := testsupport.ConnectPacket{ID: "p", Old: test.old}.Connect(t, address)
+			for _, filters := range slices.Collect(slices.Chunk(testsupport.Numbered(test.most), 100)) {
+				c.SubscribeAll(filters...)
+			}
+			mustGet := func(want byte, filter string) {
+				t.Helper()
+				if codes := c.Filter(1, 0, filter); codes[0] != want {
+					t.Errorf("SUBACK %#x for %q, want %#x", codes[0], filter, want)
+				}
+			}
+			if codes := c.Filter(1, 0, "more", "00000", "$share/g/more"); !bytes.Equal(codes, []byte{test.code, 1, test.code}) {
+				t.Errorf("SUBACK %x", codes)
+			}
+			if got := s.Usage().Subscriptions; got != test.most {
+				t.Errorf("%d subscriptions", got)
+			}
+			testsupport.ConnectPacket{ID: "q"}.Connect(t, address).SubscribeAll("more") // each client has its own
+			body := rawmqtt.Body(nil).Uint16(9)
+			if !test.old {
+				body = body.Properties(nil)
+			}
+			c.Write(rawmqtt.Packet(wire.Unsubscribe, 2, body.Text("00000")))
+			c.Read()
+			mustGet(1, "more")
+			mustGet(test.code, "00000")
+		})
+	}
+}
+
+// The session of one client too many ends with its connection, which is served like any.
+func TestAUserHasSoManySessionsThatAreKept(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: testsupport.Rules{}, Limits: server.Limits{SessionsPerUser: 2}})
+	login := func(id, user string) testsupport.ConnectPacket {
+		return testsupport.ConnectPacket{ID: id, User: user, Resume: true, Expiry: 600}
+	}
+	var ids []string
+	var clients []*testsupport.Messenger
+	for i := range 4 { // connected clients are not limited
+		ids = append(ids, fmt.Sprint("c", i))
+		c := login(ids[i], "alice").Connect(t, address)
+		c.SubscribeAll("t")
+		clients = append(clients, c)
+	}
+	for i, c := range clients {
+		if i%2 == 0 {
+			c.Disconnect()
+		} else {
+			_ = c.Conn.Close()
+		}
+		isAway(t, s, len(clients)-i-1)
+	}
+	bob := login("b", "bob").Connect(t, address)
+	bob.SubscribeAll("t")
+	bob.Disconnect()
+	isAway(t, s, 0)
+	if got := s.Usage(); got.Sessions != 3 || got.Subscriptions != 3 {
+		t.Errorf("kept: %+v", got)
+	}
+	if !login("b", "bob").Connect(t, address).Present {
+		t.Error("the session of another user was not kept")
+	}
+	for i, id := range ids {
+		if got := login(id, "alice").Connect(t, address).Present; got != (i < 2) {
+			t.Errorf("the session of client %d is present: %v", i, got)
+		}
+	}
+	isAway(t, s, 5)
+	// A session that was taken up again, or has ended, makes room.
+	testsupport.ConnectPacket{ID: "c0", User: "alice"}.Connect(t, address).Disconnect()
+	isAway(t, s, 4)
+	c := login("c4", "alice").Connect(t, address)
+	c.Disconnect()
+	isAway(t, s, 4)
+	if !login("c4", "alice").Connect(t, address).Present {
+		t.Error("there was no room")
+	}
+}
+
+func TestAServerRetainsNothingUnlessOptionsSaySo(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{})
+	unavailable := []byte{wire.RetainAvailable, 0}
+	_, connack := testsupport.ConnectPacket{ID: "p"}.TryConnect(t, address)
+	if !bytes.Contains(connack, unavailable) {
+		t.Errorf("CONNACK %x", connack)
+	}
+	for _, old := range []bool{false, true} {
+		c := testsupport.ConnectPacket{ID: "p", Old: old}.Connect(t, address)
+		c.Send(rawmqtt.Message{Topic: "t", Payload: []byte("x"), Retain: true})
+		if code := c.MustBeClosed(); code != 0x9a && !(old && code <= 0) {
+			t.Errorf("MQTT 3.1.1: %v, DISCONNECT %#x", old, code)
+		}
+		will := willOf("t", 0)
+		will.Retain = true
+		want := byte(0x9a)
+		if old {
+			want, will.Properties = 5, nil
+		}
+		if _, connack := (testsupport.ConnectPacket{ID: "p", Old: old, Will: will}).TryConnect(t, address); connack == nil || codeOf(connack) != want {
+			t.Errorf("MQTT 3.1.1: %v, CONNACK %x for a retained Will", old, connack)
+		}
+	}
+	if got := s.Usage().RetainedMessages; got != 0 {
+		t.Errorf("%d messages are retained", got)
+	}
+	retaining := testsupport.Start(t, server.Options{Retain: true})
+	if _, connack := (testsupport.ConnectPacket{ID: "p"}).TryConnect(t, retaining); bytes.Contains(connack, unavailable) {
+		t.Errorf("a server that retains says CONNACK %x", connack)
+	}
+}
+
+func TestRetainedMessagesHaveBoundsAndHandling(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{Retain: true, Limits: server.Limits{RetainedMessages: 3, RetainedBytes: 4000}})
+	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
+	retain := func(want byte, topic, payload string, properties ...byte) {
+		t.Helper()
+		got := publisher.Publish(rawmqtt.Message{Topic: topic, Payload: []byte(payload), Retain: true, Properties: properties})
+		if got == 0x10 { // no subscriber
+			got = 0
+		}
+		if got != want {
+			t.Errorf("PUBACK %#x for %q, want %#x", got, topic, want)
+		}
+	}
+	retain(0, "a/1", "one", rawmqtt.Body(nil).User("u", "v")...)
+	retain(0, "a/2", "two")
+	retain(0, "b", "three", rawmqtt.Body{wire.MessageExpiry}.Uint32(100)...)
+	retain(0x97, "c", "one over")
+	retain(0, "b", "four", rawmqtt.Body{wire.MessageExpiry}.Uint32(100)...)
+	retain(0x97, "a/2", strings.Repeat("x", 4000)) // and nothing is left of what it replaces
+	retain(0, "a/2", "two")
+	old := testsupport.ConnectPacket{ID: "old", Old: true}.Connect(t, address)
+	old.Send(rawmqtt.Message{Topic: "c", QoS: 1, ID: 3, Retain: true, Payload: []byte("x")})
+	if got := old.Read(); string(got) != "\x40\x02\x00\x03" {
+		t.Errorf("PUBACK %x", got)
+	}
+	if got := s.Usage(); got.RetainedMessages != 3 || s.Stats().DroppedMessages["not retained"] != 3 {
+		t.Errorf("%+v", got)
+	}
+	c := testsupport.ConnectPacket{ID: "p"}.Connect(t, address)
+	c.SubscribeAll("end")
+	hear := func(options byte, filter string, want ...string) {
+		t.Helper()
+		c.Filter(options, 0, filter)
+		publisher.MustPublish("end", "the end")
+		for _, h := range c.MustReceive(append(want, "the end")...) {
+			if h.Retain != (h.Topic != "end") {
+				t.Errorf("%+v", h)
+			}
+			if h.Topic == "b" && (h.Expiry > 100 || h.Expiry < 60) {
+				t.Errorf("good for %d s", h.Expiry)
+			}
+		}
+	}
+	hear(1, "a/+", "one", "two")
+	hear(1, "a/+", "one", "two")           // asked again
+	hear(1|testsupport.RetainIfNew, "a/+") // not new
+	hear(0|testsupport.RetainIfNew, "#", "one", "two", "four")
+	hear(1|testsupport.RetainNever, "b")
+	hear(1, "$share/g/b")
+	c.Unsubscribe("#")
+	c.Unsubscribe("a/+")
+	retain(0, "a/1", "")
+	hear(1, "a/#", "two")
+	if got := s.Usage().RetainedMessages; got != 2 {
+		t.Errorf("%d messages are retained", got)
+	}
+}
+
+func TestARetainedMessageThatHasExpiredComesNoMore(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{Retain: true, Limits: server.Limits{RetainedMessages: 1}})
+	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
+	publisher.Publish(rawmqtt.Message{Topic: "t", Retain: true, Payload: []byte("x"), Properties: rawmqtt.Body{wire.MessageExpiry}.Uint32(1)})
+	testsupport.Eventually(t, "it is freed", func() bool { return s.Usage().RetainedMessages == 0 && s.Usage().RetainedBytes == 0 })
+	c := testsupport.ConnectPacket{ID: "p"}.Connect(t, address)
+	c.SubscribeAll("t", "z")
+	publisher.MustPublish("z", "the end")
+	c.MustReceive("the end")
+}
+
+// Watches of all clients have a bound that one client cannot take up.
+func TestAllWatchesHaveABound(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{Store: statestore.Options{MaxWatches: 1000, MaxAllWatchBytes: 100_000, MaxWatchBytes: 100_000}})
+	greedy, modest := testsupport.DialRaw(t, address, "greedy"), testsupport.DialRaw(t, address, "modest")
+	n := 0
+	for ; greedy.Do("KEYNOTIFY", fmt.Sprint("k", n)) == "+OK\r\n"; n++ {
+		if n > 1000 {
+			t.Fatal("there is no bound")
+		}
+	}
+	if got := s.Usage().Store; got.Watches != n || got.WatchBytes > 100_000 {
+		t.Errorf("%d watches: %+v", n, got)
+	}
+	_ = greedy.Conn.Close()
+	isAway(t, s, 1)
+	if got := modest.Do("KEYNOTIFY", "k"); got != "+OK\r\n" {
+		t.Errorf("after the client is gone: %q", got)
+	}
+	if got := s.Usage().Store.Watches; got != 1 {
+		t.Errorf("%d watches", got)
+	}
+}
+
+// codeOf returns the return code or reason code in a CONNACK.
+func codeOf(connack []byte) byte {
+	_, header, _ := frame.Size(connack)
+	return connack[header+1]
+}
+
+// A client that once sent a large message, and is idle since, costs no more than others.
+func TestInvariant56AnIdleConnectionDoesNotKeepItsLatestMessage(t *testing.T) {
+	const clients, size = 32, 1 << 20
+	address := testsupport.Start(t, server.Options{})
+	packet := append(rawmqtt.Message{Topic: "nobody", Payload: make([]byte, size-100)}.Packet(), rawmqtt.Packet(wire.Pingreq, 0, nil)...)
+	before := int64(testsupport.HeapInUse())
+	for i := range clients {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		_ = conn.SetDeadline(time.Now().Add(testsupport.Patience))
+		in := bufio.NewReaderSize(conn, 16)
+		for _, packet := range [][]byte{rawmqtt.Login{ClientID: "idle-" + strconv.Itoa(i), KeepAlive: 60}.Packet(), packet} {
+			if _, err := conn.Write(packet); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := rawmqtt.Read(in, 1<<10); err != nil { // CONNACK, PINGRESP
+				t.Fatal(err)
+			}
+		}
+	}
+	for end := time.Now().Add(testsupport.Patience); ; time.Sleep(10 * time.Millisecond) {
+		kept := int64(testsupport.HeapInUse()) - before
+		if kept < clients*size/4 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d idle clients keep %d KiB each", clients, kept/clients/1024)
 		}
 	}
 }

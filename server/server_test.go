@@ -2,15 +2,28 @@ package server_test
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
+	"os"
+	"regexp"
 	"runtime"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -149,5 +162,271 @@ func TestGarbageHarmsNobodyElse(t *testing.T) {
 		if got := string(p.Next().Payload); got != "-ERR syntax error\r\n" {
 			t.Errorf("payload %d, %q: %q", i, payload, got)
 		}
+	}
+}
+
+// troubled is a listener whose Accept fails when it is told to.
+type troubled struct {
+	net.Listener
+	calls   atomic.Int64
+	trouble func(call int64) error
+}
+
+func (l *troubled) Accept() (net.Conn, error) {
+	if err := l.trouble(l.calls.Add(1)); err != nil {
+		return nil, err
+	}
+	return l.Listener.Accept()
+}
+
+// serveTroubled serves with a troubled listener, and returns how that ended.
+func serveTroubled(t *testing.T, trouble func(call int64) error) (l *troubled, s *server.Server, stop func(), served <-chan error) {
+	t.Helper()
+	l = &troubled{Listener: testsupport.Listen(t), trouble: trouble}
+	s, err := server.New(server.Options{Listener: l})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	end := make(chan error, 1)
+	go func() { end <- s.Serve(ctx) }()
+	return l, s, cancel, end
+}
+
+func acceptError(err error) error {
+	return &net.OpError{Op: "accept", Net: "tcp", Err: err}
+}
+
+func TestAFailureToAcceptDoesNotEndTheServer(t *testing.T) {
+	for _, failure := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ECONNABORTED, syscall.EINTR, errors.New("unheard of")} {
+		t.Run(failure.Error(), func(t *testing.T) {
+			_, s, stop, served := serveTroubled(t, func(call int64) error {
+				if call%2 == 1 { // before the first connection, and between any two
+					return acceptError(failure)
+				}
+				return nil
+			})
+			for range 3 {
+				p := testsupport.Connect(t, s.Addr().String(), "p", nil)
+				p.MustGet("k", "")
+			}
+			stop()
+			testsupport.MustReturn(t, served, nil)
+		})
+	}
+}
+
+// A server that cannot have new connections any more must not look as if it served.
+func TestAFatalFailureToAcceptEndsServeWithIt(t *testing.T) {
+	before := runtime.NumGoroutine()
+	fatal := acceptError(net.ErrClosed)
+	var failed atomic.Bool
+	l, s, _, served := serveTroubled(t, func(int64) error {
+		if failed.Load() {
+			return fatal
+		}
+		return nil
+	})
+	p := testsupport.Connect(t, s.Addr().String(), "p", nil)
+	p.MustGet("k", "")
+	failed.Store(true)
+	testsupport.DialTCP(t, s.Addr().String()) // ends the Accept that is under way
+	select {
+	case err := <-served:
+		if err != fatal && !errors.Is(err, fatal) {
+			t.Errorf("Serve: %v, want %v", err, fatal)
+		}
+	case <-time.After(testsupport.Patience):
+		t.Fatalf("Serve does not return, after %d calls of Accept", l.calls.Load())
+	}
+	p.MustBeDisconnected(testsupport.ReasonShuttingDown)
+	p.MustBeGone()
+	testsupport.MustEndGoroutines(t, before)
+}
+
+// Where every Accept fails, and at once, the server must leave the machine alone.
+func TestAcceptIsNotRepeatedInABusyLoop(t *testing.T) {
+	began := time.Now()
+	l, _, stop, served := serveTroubled(t, func(int64) error { return acceptError(syscall.EMFILE) })
+	testsupport.Eventually(t, "Accept is called again", func() bool { return l.calls.Load() >= 5 })
+	stop()
+	testsupport.MustReturn(t, served, nil)
+	// An upper limit only: whatever the machine does, there is a pause in between.
+	calls, elapsed := l.calls.Load(), time.Since(began)
+	if limit := int64(elapsed/(10*time.Millisecond)) + 2; calls > limit {
+		t.Errorf("%d calls of Accept in %v", calls, elapsed)
+	}
+}
+
+// patiently is a listener whose connections never time out: what ends does so for
+// another reason.
+type patiently struct{ net.Listener }
+
+func (l patiently) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return undated{conn}, nil
+}
+
+type undated struct{ net.Conn }
+
+func (undated) SetDeadline(time.Time) error { return nil }
+
+func (undated) SetReadDeadline(time.Time) error { return nil }
+
+func (undated) SetWriteDeadline(time.Time) error { return nil }
+
+func TestShutdownReturnsUnderHalfOpenAndLeavingConnections(t *testing.T) {
+	const each = 100
+	for range 3 {
+		before := runtime.NumGoroutine()
+		s, err := server.New(server.Options{Listener: patiently{testsupport.Listen(t)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(ctx) }()
+		address := s.Addr().String()
+		var conns []net.Conn
+		for i := range each {
+			conns = append(conns, testsupport.DialTCP(t, address)) // says nothing
+			half := testsupport.DialTCP(t, address)
+			packet := testsupport.EncodeConnect(t, "half", nil)
+			testsupport.Send(t, half, string(packet[:1+i%(len(packet)-1)]))
+			conns = append(conns, half)
+		}
+		leaving := make([]*testsupport.PacketClient, each)
+		for i := range leaving {
+			leaving[i] = testsupport.DialPacketClient(t, address, fmt.Sprint("leaving-", i), nil)
+			conns = append(conns, leaving[i].Conn)
+		}
+		testsupport.Eventually(t, "all are accepted", func() bool { return s.Sockets() == 3*each })
+		var group sync.WaitGroup
+		begin := make(chan struct{})
+		for i, c := range leaving {
+			group.Go(func() {
+				await.Receive(begin)
+				if i%2 == 0 {
+					_, _ = c.Conn.Write([]byte{packets.DISCONNECT << 4, 0})
+				} else {
+					_ = c.Conn.Close()
+				}
+			})
+		}
+		group.Go(func() { await.Receive(begin); stop() })
+		close(begin)
+		testsupport.MustReturn(t, served, nil)
+		await.Done(group.Wait)
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+		if left := s.Sockets(); left > 0 {
+			t.Errorf("%d connections are left", left)
+		}
+		testsupport.MustEndGoroutines(t, before)
+	}
+}
+
+// Few clients show the reason in a DISCONNECT, so the log of the server has it too.
+func TestTheLogSaysForWhatAClientWasDisconnected(t *testing.T) {
+	for name, test := range map[string]struct {
+		packet []byte
+		reason string
+	}{
+		"a retained message": {
+			rawmqtt.Message{Topic: "t", QoS: 1, ID: 7, Retain: true}.Packet(),
+			"this server retains no messages: publish without the retain flag, or start the server with --retain (Options.Retain)",
+		},
+		"QoS 2": {
+			rawmqtt.Message{Topic: "t", QoS: 2, ID: 7}.Packet(),
+			"this server has no QoS 2: publish with QoS 1",
+		},
+		"a filter with too many levels": {
+			rawmqtt.SubscribeTo(7, 0, strings.Repeat("a/", 70)),
+			"SUBSCRIBE: a topic filter has more than 64 levels (MQTT reason code 0x8F)",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log := new(testsupport.LogBuffer)
+			address := testsupport.Start(t, server.Options{Logger: slog.New(slog.NewTextHandler(log, nil))})
+			c := testsupport.DialRaw(t, address, "c")
+			c.Write(test.packet)
+			if _, err := io.ReadAll(c.Input); err != nil {
+				t.Fatal(err)
+			}
+			want := `level=WARN msg="ended a connection for what its client sent" client=c remote=` + c.Conn.LocalAddr().String() + ` reason="` + test.reason + `"`
+			testsupport.Eventually(t, "the log has: "+want, func() bool { return strings.Contains(log.String(), want) })
+		})
+	}
+}
+
+func TestTheLogSaysThatAClientSpeaksTLSWhereThereIsNone(t *testing.T) {
+	log := new(testsupport.LogBuffer)
+	address := testsupport.Start(t, server.Options{Logger: slog.New(slog.NewTextHandler(log, nil))})
+	if conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}); err == nil {
+		_ = conn.Close()
+		t.Fatal("there is TLS")
+	}
+	testsupport.Eventually(t, "the log says it", func() bool {
+		return strings.Contains(log.String(), `reason="CONNECT: its flags are reserved: the client speaks TLS to an address that has none (MQTT reason code 0x81)"`)
+	})
+}
+
+// SUBACK has no more than a code for each filter.
+func TestTheLogSaysWhyASubscriptionIsRefused(t *testing.T) {
+	log := new(testsupport.LogBuffer)
+	address := testsupport.Start(t, server.Options{Limits: server.Limits{Subscriptions: 2}, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	c := testsupport.DialRaw(t, address, "c") // and one to its response topic
+	for _, test := range []struct{ filter, reason string }{
+		{"$SYS/#", "nothing is published on topics that begin with $"},
+		{"clients/other/response", "the client may not read these topics"},
+		{"$share/g/#", "the client may not read every topic that the shared filter matches: a/# matches a too, # and + match clients/, and topics that begin with $ are not published"},
+		{"a", ""},
+		{"b", "the client has as many subscriptions as it may have: Options.Limits.Subscriptions, --max-subscriptions"},
+	} {
+		c.Write(rawmqtt.SubscribeTo(7, 0, test.filter))
+		c.Read()
+		want := `level=WARN msg="refused a subscription" client=c remote=` + c.Conn.LocalAddr().String() + ` filter=` + test.filter + ` reason="` + test.reason + `"`
+		if logged := strings.Contains(log.String(), want); logged != (test.reason != "") {
+			t.Errorf("%s: the log is %s\nwant %s", test.filter, log.String(), want)
+		}
+	}
+}
+
+func TestTheLogSaysWhichLimitsFollowFromMaxMemory(t *testing.T) {
+	log := new(testsupport.LogBuffer)
+	testsupport.Start(t, server.Options{MaxMemory: 64 << 20, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	testsupport.Eventually(t, "the log has the limits", func() bool {
+		return strings.Contains(log.String(), "msg=limits memory=67108864 clients=102 ") &&
+			strings.Contains(log.String(), " keys=16384 key-bytes=16777216 ")
+	})
+}
+
+// A program that embeds a server inherits these modules. The command line, metrics and
+// whatever else only the command tenure needs belong to the module cmd/tenure.
+func TestTheModuleRequiresOnlyWhatAServerNeeds(t *testing.T) {
+	allowed := []string{
+		"github.com/cenkalti/backoff/v4",  // the attached store's retries
+		"github.com/eclipse/paho.golang",  // the attached store's connection
+		"github.com/mochi-mqtt/server/v2", // the broker
+		"github.com/tenurelock/tenure",    // the rules of the store
+		"go.yaml.in/yaml/v3",              // the file of users and rules
+		"golang.org/x/crypto",             // bcrypt, for their passwords
+	}
+	text, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var required []string
+	for _, match := range regexp.MustCompile(`(?m)^(?:require |\t)(\S+) v\S+$`).FindAllStringSubmatch(string(text), -1) {
+		required = append(required, match[1]) // lines that end with "// indirect" do not match
+	}
+	slices.Sort(required)
+	if !slices.Equal(required, allowed) {
+		t.Errorf("go.mod requires\n%q, want\n%q", required, allowed)
 	}
 }

@@ -100,3 +100,13 @@ func (c *transportClient) Drop() {
 	again := testsupport.Connect(c.t, c.store.Address, c.conn.ClientID(), nil)
 	_ = again.Paho.Disconnect(&paho.Disconnect{})
 }
+
+// No code of ours is on the client's side: the requests are written by plain paho.
+func TestTheServerFollowsTheProtocolOverMQTT(t *testing.T) {
+	t.Parallel() // most of it is waiting for keys to expire
+	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
+		s := new(testsupport.Store)
+		s.Address = testsupport.Start(t, server.Options{Store: options.Store, Dialect: options.Dialect, Authorizer: s})
+		check(t, s)
+	})
+}

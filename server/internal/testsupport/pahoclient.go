@@ -335,3 +335,15 @@ func (p *PahoClient) MustBeNotified(event ...string) {
 		p.T.Errorf("%s: notified of %q, want %q", p.ID, got, want)
 	}
 }
+
+// ConnectStuck returns a peer "p" that watches "k" and reads nothing more.
+func ConnectStuck(t *testing.T, address string) *PahoClient {
+	t.Helper()
+	few := uint16(1) // messages that paho keeps for a handler that is busy
+	stuck := Connect(t, address, "p", func(c *paho.Connect) { c.Properties.ReceiveMaximum = &few })
+	stuck.Do("KEYNOTIFY", "k")
+	block := make(chan struct{})
+	t.Cleanup(func() { close(block) })
+	stuck.Paho.AddOnPublishReceived(func(paho.PublishReceived) (bool, error) { await.Receive(block); return true, nil })
+	return stuck
+}

@@ -62,3 +62,12 @@ func MustEndGoroutines(t *testing.T, before int) {
 		time.Sleep(time.Millisecond)
 	}
 }
+
+// HeapInUse collects garbage and returns how many bytes of the heap are in use.
+func HeapInUse() uint64 {
+	var stats runtime.MemStats
+	runtime.GC()
+	runtime.GC() // a sync.Pool keeps its content for one collection more
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}

@@ -2,14 +2,17 @@ package server_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -431,5 +434,157 @@ func TestAFailureToAcceptForWantOfDescriptorsNamesTheCureAtABoundedRate(t *testi
 	text := log.String()
 	if lines := strings.Count(text, "cannot accept"); lines > 25 || runtime.GOOS != "windows" && !strings.Contains(text, "ulimit -n") {
 		t.Errorf("%d lines of %d failures: %s", lines, calls.Load(), text)
+	}
+}
+
+// timed tells whether a read of the connection could last for ever.
+type timed struct {
+	net.Conn
+	limit   atomic.Pointer[time.Time]
+	forever chan<- bool
+	first   sync.Once
+}
+
+func (c *timed) SetDeadline(limit time.Time) error {
+	c.limit.Store(&limit)
+	return c.Conn.SetDeadline(limit)
+}
+
+func (c *timed) SetReadDeadline(limit time.Time) error {
+	c.limit.Store(&limit)
+	return c.Conn.SetReadDeadline(limit)
+}
+
+func (c *timed) Read(to []byte) (int, error) {
+	c.first.Do(func() { limit := c.limit.Load(); c.forever <- limit == nil || limit.IsZero() })
+	return c.Conn.Read(to)
+}
+
+type timing struct {
+	net.Listener
+	forever chan<- bool
+}
+
+func (l timing) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &timed{Conn: conn, forever: l.forever}, nil
+}
+
+func TestTheServerDoesNotWaitForEverForACONNECT(t *testing.T) {
+	forever := make(chan bool, 1)
+	s, err := server.New(server.Options{Listener: timing{testsupport.Listen(t), forever}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+	testsupport.DialTCP(t, s.Addr().String())
+	select {
+	case is := <-forever:
+		if is {
+			t.Error("the first read has no deadline")
+		}
+	case <-time.After(testsupport.Patience):
+		t.Error("nothing is read")
+	}
+	stop()
+	testsupport.MustReturn(t, served, nil)
+}
+
+func TestAStormOfConnectionsThatComeToNothingHarmsNobody(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{})
+	p := testsupport.Connect(t, address, "p", nil)
+	before := runtime.NumGoroutine()
+	hello := testsupport.EncodeConnect(t, "storm", nil)
+	var group sync.WaitGroup
+	for i := range 8 {
+		group.Go(func() {
+			for j := range 100 {
+				conn, err := net.Dial("tcp", address)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				// All of them say less than a client says, and "storm" is many.
+				_, _ = conn.Write(hello[:(i*100+j)%(len(hello)+1)])
+				_ = conn.(*net.TCPConn).SetLinger(0) // leaves no TIME_WAIT behind
+				_ = conn.Close()
+			}
+		})
+	}
+	for i := range 50 {
+		p.MustGet(fmt.Sprint(i), "")
+	}
+	await.Done(group.Wait)
+	testsupport.Eventually(t, "the storm is over", func() bool { return s.Sockets() == 1 })
+	testsupport.MustEndGoroutines(t, before)
+	if got := s.Stats().Connected; got != 1 {
+		t.Errorf("%d clients are connected", got)
+	}
+	p.MustGet("k", "")
+}
+
+func TestAnOversizeCONNECTIsNotAllocated(t *testing.T) {
+	address := testsupport.Start(t, server.Options{})
+	p := testsupport.Connect(t, address, "p", nil)
+	allocated := func() uint64 {
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return stats.TotalAlloc
+	}
+	for before, i := allocated(), 1; i <= 50; i++ {
+		conn := testsupport.DialTCP(t, address)
+		testsupport.Send(t, conn, "\x10\xff\xff\xff\x7f\x00\x04MQTT\x05") // 256 MB, it says
+		if answer, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("the server waits for all of it")
+		} else if !bytes.HasPrefix(answer, []byte{0x20}) || !bytes.Contains(answer, []byte("at most 8192 are taken")) {
+			t.Errorf("it is answered by %q (%v)", answer, err)
+		}
+		// Half of one: far from what they announce, and far above what they cost.
+		if got := allocated() - before; got > 128<<20 {
+			t.Fatalf("%d connections that announced 256 MB made the process allocate %d MB", i, got>>20)
+		}
+	}
+	p.MustGet("k", "")
+}
+
+func TestTheMaximumPacketSizeHoldsForCONNECT(t *testing.T) {
+	const limit = 4096
+	address := testsupport.Start(t, server.Options{MaxPacketSize: limit})
+	of := func(size int) []byte {
+		packet := testsupport.EncodeConnect(t, "p", func(c *packets.Connect) {
+			c.Properties.User = []packets.User{{Key: "padding"}}
+		})
+		packet = testsupport.EncodeConnect(t, "p", func(c *packets.Connect) {
+			// Two more, in the lengths of the packet and of its properties.
+			c.Properties.User = []packets.User{{Key: "padding", Value: strings.Repeat("x", size-len(packet)-2)}}
+		})
+		if len(packet) != size {
+			t.Fatalf("made a CONNECT of %d bytes instead of %d", len(packet), size)
+		}
+		return packet
+	}
+	for _, test := range []struct {
+		size     int
+		accepted bool
+	}{{limit, true}, {limit + 8, false}, {2 * limit, false}} {
+		conn := testsupport.DialTCP(t, address)
+		testsupport.Send(t, conn, string(of(test.size)))
+		got, err := packets.ReadPacket(conn)
+		if err != nil {
+			t.Errorf("a CONNECT of %d bytes: %v", test.size, err)
+			continue
+		}
+		want := byte(packets.ConnackSuccess)
+		if !test.accepted {
+			want = packets.ConnackPacketTooLarge
+		}
+		if connack, ok := got.Content.(*packets.Connack); !ok || connack.ReasonCode != want {
+			t.Errorf("a CONNECT of %d bytes: %v", test.size, got)
+		}
 	}
 }

@@ -302,7 +302,7 @@ func TestACrowdLosesNoReplyAndLeavesNothingBehind(t *testing.T) {
 	mustBeEmpty(t, s)
 	goroutines := runtime.NumGoroutine()
 	var heap [3]uint64
-	heap[0] = live()
+	heap[0] = testsupport.HeapInUse()
 	for i, w := range []crowd{first, second} {
 		w.come(t, address, s)
 		mustBeEmpty(t, s)
@@ -310,7 +310,7 @@ func TestACrowdLosesNoReplyAndLeavesNothingBehind(t *testing.T) {
 		w.mustHaveNoWatches(t, address)
 		mustBeEmpty(t, s)
 		testsupport.MustEndGoroutines(t, goroutines)
-		heap[i+1] = live()
+		heap[i+1] = testsupport.HeapInUse()
 	}
 	t.Logf("heap: %d KiB before, %d KiB after the first crowd, %d KiB after the second; %d requests; dropped %v",
 		heap[0]>>10, heap[1]>>10, heap[2]>>10, s.Stats().Requests, s.Stats().Dropped)
@@ -323,15 +323,6 @@ func TestACrowdLosesNoReplyAndLeavesNothingBehind(t *testing.T) {
 	if heap[2] > heap[1]+growth {
 		t.Errorf("the second crowd left %d KiB", (heap[2]-heap[1])>>10)
 	}
-}
-
-// live returns how many bytes are in use.
-func live() uint64 {
-	var stats runtime.MemStats
-	runtime.GC()
-	runtime.GC() // pools keep things for one more
-	runtime.ReadMemStats(&stats)
-	return stats.HeapAlloc
 }
 
 // mustBeEmpty waits until the server knows of no client any more.

@@ -1,7 +1,11 @@
-package server_test
+package integration_test
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
+	"io"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +13,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
@@ -94,21 +99,9 @@ func TestWatchesEndWithTheirConnection(t *testing.T) {
 	}
 }
 
-// connectStuck returns a peer "p" that watches "k" and reads nothing more.
-func connectStuck(t *testing.T, address string) *testsupport.PahoClient {
-	t.Helper()
-	few := uint16(1) // messages that paho keeps for a handler that is busy
-	stuck := testsupport.Connect(t, address, "p", func(c *paho.Connect) { c.Properties.ReceiveMaximum = &few })
-	stuck.Do("KEYNOTIFY", "k")
-	block := make(chan struct{})
-	t.Cleanup(func() { close(block) })
-	stuck.Paho.AddOnPublishReceived(func(paho.PublishReceived) (bool, error) { await.Receive(block); return true, nil })
-	return stuck
-}
-
 func TestAWatcherThatDoesNotReadDelaysNobodyAndIsSentAway(t *testing.T) {
 	address := testsupport.Start(t, server.Options{MaxPacketSize: 1 << 20})
-	stuck, writer := connectStuck(t, address), testsupport.Connect(t, address, "writer", nil)
+	stuck, writer := testsupport.ConnectStuck(t, address), testsupport.Connect(t, address, "writer", nil)
 	value := strings.Repeat("x", 64<<10) // fills every buffer on the way soon
 	deadline := time.Now().Add(testsupport.Patience)
 	for i := 0; ; i++ {
@@ -156,5 +149,89 @@ func TestNotificationsOfAKeyComeInTheStoresOrder(t *testing.T) {
 	}
 	for range writers {
 		await.Receive(done)
+	}
+}
+
+func TestANotificationDoesNotWaitForTheEndOfABurstOfRequests(t *testing.T) {
+	g := newGate()
+	address := testsupport.Start(t, server.Options{Authorizer: g})
+	c, other := testsupport.DialRaw(t, address, "p"), testsupport.DialRaw(t, address, "other")
+	c.Do("KEYNOTIFY", "k")
+	c.Write(testsupport.PacketOf(t, c.Request("GET", "a")), testsupport.PacketOf(t, c.Request("GET", "gate")))
+	await.Receive(g.entered)
+	other.Do("SET", "k", "v")
+	// What was held back leaves before it.
+	if got := c.ReadReply().CorrelationData; string(got) != fmt.Sprintf("%016d", c.Sent-1) {
+		t.Errorf("the reply to %q came", got)
+	}
+	notification, _ := frame.ParsePublish(c.Read())
+	if !strings.HasPrefix(string(notification.Topic), testsupport.ReservedPrefix) {
+		t.Errorf("a message came on %q", notification.Topic)
+	}
+	close(g.opened)
+	c.ReadReply()
+}
+
+// The goroutine that applies requests may have the processor for longer than it takes to
+// fill an outbox.
+func TestAWatcherThatReadsIsNotTakenForSlowDuringABurstOfRequests(t *testing.T) {
+	const requests = 20_000
+	processors := runtime.GOMAXPROCS(1)
+	defer runtime.GOMAXPROCS(processors)
+	address := testsupport.Start(t, server.Options{Limits: server.Limits{OutgoingBytes: 256 << 10}})
+	watcher, c := testsupport.DialRaw(t, address, "watcher"), testsupport.DialRaw(t, address, "p")
+	watcher.Do("KEYNOTIFY", "k")
+	var burst []byte
+	for range requests {
+		burst = append(burst, testsupport.PacketOf(t, c.Request("SET", "k", "v"))...)
+	}
+	go func() { _, _ = c.Conn.Write(burst) }()
+	go func() { _, _ = io.Copy(io.Discard, c.Conn) }()
+	for range requests {
+		if notification, ok := frame.ParsePublish(watcher.Read()); !ok || !bytes.Contains(notification.Payload, []byte("NOTIFY")) {
+			t.Fatalf("read %q", notification.Payload)
+		}
+	}
+}
+
+func TestANotificationLargerThanItsClientTakesIsLeftOut(t *testing.T) {
+	const limit = 300
+	address, s := testsupport.StartServer(t, server.Options{})
+	watcher, other := testsupport.ConnectRaw(t, testsupport.DialTCP(t, address), "p", 60, string(binary.BigEndian.AppendUint32([]byte{0x27}, limit))), testsupport.DialRaw(t, address, "other")
+	watcher.Do("KEYNOTIFY", "k")
+	for _, value := range []string{"first", strings.Repeat("v", limit), "last"} {
+		other.Do("SET", "k", value)
+	}
+	for _, want := range []string{"first", "last"} {
+		if got, ok := frame.ParsePublish(watcher.Read()); !ok || !bytes.Contains(got.Payload, []byte(want)) {
+			t.Errorf("read %q, want the notification of %q", got.Payload, want)
+		}
+	}
+	testsupport.Eventually(t, "no room is taken any more", func() bool { return s.Usage().OutgoingBytes == 0 })
+}
+
+// It will connect again then, and read again. What it would believe after a gap is not
+// true any more.
+func TestAWatcherThatFallsBehindIsSentAwayBeforeItMissesANotification(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{MaxPacketSize: 1 << 20})
+	watcher, other := testsupport.DialRaw(t, address, "watcher"), testsupport.DialRaw(t, address, "other")
+	watcher.Do("KEYNOTIFY", "k")
+	padding := strings.Repeat("v", 16<<10)
+	written := 0
+	for ; s.Stats().SlowReaders == 0; written++ {
+		if written > 5000 { // the sockets hold a few megabytes, and the server 2,000 notifications
+			t.Error("it is not sent away")
+			break
+		}
+		other.Do("SET", "k", fmt.Sprintf("%d %s", written, padding))
+	}
+	for number := 0; number < written; number++ {
+		packet, err := watcher.TryRead()
+		if err != nil {
+			break // and what is to come is lost with the connection
+		}
+		if notification, ok := frame.ParsePublish(packet); packet[0] == 0x30 && (!ok || !bytes.Contains(notification.Payload, fmt.Appendf(nil, "\n%d v", number))) {
+			t.Fatalf("read %.50q, want notification %d", notification.Payload, number)
+		}
 	}
 }

@@ -3,10 +3,14 @@ package server_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/wire"
@@ -14,6 +18,7 @@ import (
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 // willOf returns an ordinary Will with a delay in seconds.
@@ -270,6 +275,240 @@ func TestAServerThatStopsPublishesNoOrdinaryWill(t *testing.T) {
 		}
 		if packet[0]>>4 == wire.Publish {
 			t.Errorf("got %q", packet)
+		}
+	}
+}
+
+// A client that comes back while its old connection is still there was never away.
+func TestATakeOverKeepsTheSessionOfAUserThatHasAsManyAsItMay(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, Limits: server.Limits{SessionsPerUser: 1}})
+	away := testsupport.Connect(t, address, "away", testsupport.KeepSession(true))
+	_ = away.Conn.Close()
+	testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
+	before := testsupport.Connect(t, address, "p", testsupport.KeepSession(true))
+	before.Subscribe("factory/x")
+	chat := testsupport.Connect(t, address, "chat", nil)
+	p, err := testsupport.TryConnect(t, address, "p", testsupport.KeepSession(false)) // and before is still open
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !p.Connack.SessionPresent {
+		t.Error("the session is gone")
+	}
+	if _, err := chat.Publish(&paho.Publish{Topic: "factory/x", QoS: 1, Payload: []byte("x")}); err != nil {
+		t.Errorf("the subscription is gone: %v", err)
+	}
+}
+
+func TestInvariant23ARequestThatIsDeliveredAgainIsAppliedOnce(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		first func(*paho.Connect)
+		again func(*paho.Connect) // nil: over the same connection
+		once  bool
+	}{
+		{"over the same connection", nil, nil, true},
+		{"after a reconnect to the same session", testsupport.KeepSession(true), testsupport.KeepSession(false), true},
+		{"after a reconnect without a session", nil, nil, false},
+		{"after a reconnect that began a new session", testsupport.KeepSession(true), testsupport.KeepSession(true), false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			address := testsupport.Start(t, server.Options{})
+			p := testsupport.Connect(t, address, "p", test.first)
+			request := p.Request("SET", "k", "v", "NX")
+			deliver := func() string {
+				t.Helper()
+				if _, err := p.Publish(request); err != nil {
+					t.Fatal(err)
+				}
+				reply := p.Next()
+				return string(reply.Payload) + reply.Properties.User.Get("__ts")
+			}
+			first := deliver()
+			p.Do("DEL", "k")
+			if test.name != "over the same connection" {
+				_ = p.Paho.Disconnect(&paho.Disconnect{})
+				p = testsupport.Connect(t, address, "p", test.again)
+			}
+			if second := deliver(); (second == first) != test.once {
+				t.Errorf("the first reply was %q, the second %q", first, second)
+			}
+			if test.once {
+				p.MustGet("k", "")
+			} else {
+				p.MustGet("k", "v")
+			}
+		})
+	}
+}
+
+// slowly is an Authorizer that takes its time over one key.
+type slowly struct{ took chan time.Duration }
+
+func (s slowly) Authorize(_ access.Identity, _ statestore.Verb, key string) bool {
+	if key == "slow" {
+		began := time.Now()
+		time.Sleep(1100 * time.Millisecond)
+		s.took <- time.Since(began)
+	}
+	return true
+}
+
+func TestARequestWhoseMessageExpiryPassedIsNotApplied(t *testing.T) {
+	authorizer := slowly{make(chan time.Duration, 2)}
+	address, s := testsupport.StartServer(t, server.Options{Authorizer: authorizer})
+	p := testsupport.Connect(t, address, "p", nil)
+	short, long := uint32(1), uint32(600)
+	request := p.Request("SET", "slow", "v")
+	request.Properties.MessageExpiry = &short
+	ack, err := p.Publish(request)
+	if err == nil || ack == nil || ack.Properties == nil || ack.Properties.ReasonString != "the request had expired" {
+		t.Errorf("PUBACK %+v, %v", ack, err)
+	}
+	await.Receive(authorizer.took)
+	if got := s.Stats().Dropped[server.DroppedExpired]; got != 1 {
+		t.Errorf("%d expired requests are counted", got)
+	}
+	p.Do("SET", "quick", "v") // and no reply to the first comes before this one
+	request = p.Request("SET", "slow", "w")
+	request.Properties.MessageExpiry = &long
+	if _, err := p.Publish(request); err != nil {
+		t.Fatal(err)
+	}
+	if reply := p.Next(); string(reply.Payload) != "+OK\r\n" {
+		t.Errorf("a request in time: %q", reply.Payload)
+	}
+}
+
+// As many requests are remembered as a client may have unacknowledged. Its Will, which is
+// never delivered again, must not take the place of one of them.
+func TestInvariant23ARequestThatIsDeliveredAgainAfterAWillIsAppliedOnce(t *testing.T) {
+	const remembered = 4
+	address, s := testsupport.StartServer(t, server.Options{Store: statestore.Options{DedupWindow: remembered}})
+	will := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
+	will.Session = 600
+	p := will.Connect(t, address, "p")
+	var first *packets.Publish
+	for i := range remembered { // all of them unacknowledged, as far as the client knows
+		request := p.Request(i, nil, "SET", fmt.Sprint("k", i), "v", "NX")
+		if i == 0 {
+			first = request
+		}
+		if err := p.Send(request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testsupport.Eventually(t, "all are applied", func() bool { return s.Stats().Requests == remembered })
+	_ = p.Conn.Close()
+	testsupport.Eventually(t, "the Will is applied", func() bool { return s.Stats().AppliedWills == 1 })
+	other := testsupport.Connect(t, address, "other", nil)
+	other.Do("DEL", "k0")
+	p = will.Connect(t, address, "p")
+	first.Duplicate = true
+	if err := p.Send(first); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.ReadReplies(0, testsupport.Exchange{Want: "+OK\r\n"}); err != nil {
+		t.Error(err)
+	}
+	other.MustGet("k0", "")
+}
+
+func TestATakeOverEndsTheOldConnectionBeforeTheNewOneIsUsable(t *testing.T) {
+	address := testsupport.Start(t, server.Options{})
+	for range 50 {
+		old := testsupport.Connect(t, address, "p", nil)
+		old.Do("KEYNOTIFY", "k")
+		present := testsupport.Connect(t, address, "p", nil)
+		old.MustBeDisconnected(testsupport.ReasonTakenOver)
+		if got := present.Do("KEYNOTIFY", "k"); got != "+OK\r\n" {
+			t.Fatalf("the new connection: %q", got)
+		}
+		present.Do("SET", "k", "v")
+		present.NextNotification() // its watch was not ended by the end of the old one
+		if len(old.Notified) > 0 {
+			t.Error("the old connection was notified")
+		}
+		_ = present.Paho.Disconnect(&paho.Disconnect{})
+	}
+}
+
+func TestAStuckConnectionCanBeTakenOver(t *testing.T) {
+	address := testsupport.Start(t, server.Options{})
+	testsupport.ConnectStuck(t, address)
+	writer := testsupport.Connect(t, address, "writer", nil)
+	value := strings.Repeat("x", 256<<10)
+	for range 100 { // more than sockets hold
+		writer.Do("SET", "k", value)
+	}
+	present := testsupport.Connect(t, address, "p", nil)
+	present.MustBeSilent()
+}
+
+func TestSimultaneousConnectionsOfOneNameLeaveExactlyOne(t *testing.T) {
+	address := testsupport.Start(t, server.Options{})
+	for range 5 {
+		const attempts = 50
+		peers := make([]*testsupport.PahoClient, attempts)
+		var group sync.WaitGroup
+		for i := range attempts {
+			group.Go(func() {
+				// One that loses may be sent away before or after its CONNACK.
+				if p, err := testsupport.TryConnect(t, address, "p", nil); err == nil {
+					peers[i] = p
+				}
+			})
+		}
+		await.Done(group.Wait)
+		var alive []*testsupport.PahoClient
+		for _, p := range peers {
+			if p != nil && !testsupport.IsDone(p.Paho.Done()) {
+				if _, err := p.TrySubscribe(p.ReplyTo); err == nil {
+					alive = append(alive, p)
+				}
+			}
+		}
+		if len(alive) != 1 {
+			t.Fatalf("%d connections of one name are alive", len(alive))
+		}
+		alive[0].MustGet("k", "")
+		last := testsupport.Connect(t, address, "p", nil)
+		alive[0].MustBeDisconnected(testsupport.ReasonTakenOver)
+		last.MustGet("k", "")
+	}
+}
+
+func TestAReceiveMaximumDoesNotStallReplies(t *testing.T) {
+	address := testsupport.Start(t, server.Options{})
+	for _, maximum := range []uint16{1, 10} {
+		p := testsupport.Connect(t, address, fmt.Sprintf("p%d", maximum), func(c *paho.Connect) { c.Properties.ReceiveMaximum = &maximum })
+		p.Subscribe("chatter/#")
+		chatterer := testsupport.Connect(t, address, "chatterer", nil)
+		var group sync.WaitGroup
+		group.Go(func() {
+			for i := range 200 {
+				message := &paho.Publish{QoS: 1, Topic: fmt.Sprintf("chatter/%d", i), Payload: []byte("x")}
+				if _, err := chatterer.Publish(message); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		for i := range 200 {
+			if _, err := p.Publish(p.Request("SET", fmt.Sprint(i), "v")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		await.Done(group.Wait)
+		replies, chatter := 0, 0
+		for replies+chatter < 400 {
+			if p.Next().Topic == p.ReplyTo {
+				replies++
+			} else {
+				chatter++
+			}
+		}
+		if replies != 200 {
+			t.Errorf("receive maximum %d: %d replies, %d other messages", maximum, replies, chatter)
 		}
 	}
 }

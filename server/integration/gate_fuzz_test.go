@@ -1,13 +1,12 @@
-package server_test
+package integration_test
 
 import (
 	"bytes"
 	"slices"
 	"testing"
 
-	broker "github.com/mochi-mqtt/server/v2/packets"
-
 	"github.com/eclipse/paho.golang/packets"
+	broker "github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/frame"
 	packetgate "github.com/tenurelock/tenure/internal/gate"

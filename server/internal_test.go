@@ -1,0 +1,559 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"math"
+	"math/big"
+	"net"
+	"net/netip"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/server/internal/quota"
+	"github.com/tenurelock/tenure/server/internal/turns"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+func TestANegativeLimitIsRefusedByItsName(t *testing.T) {
+	limits := reflect.TypeFor[Limits]()
+	for field := range limits.NumField() {
+		var o Options
+		reflect.ValueOf(&o.Limits).Elem().Field(field).SetInt(-1)
+		name := "Options.Limits." + limits.Field(field).Name + " "
+		if err := o.complete(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s-1: %v", name, err)
+		}
+	}
+	for name, o := range map[string]Options{
+		"Options.MaxMemory ":  {MaxMemory: -1},
+		"Options.MaxClients ": {MaxClients: -1},
+	} {
+		if err := o.complete(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s-1: %v", name, err)
+		}
+	}
+}
+
+func TestTooLittleMemoryIsRefused(t *testing.T) {
+	for memory, ok := range map[int64]bool{1: false, 32<<20 - 1: false, 32 << 20: true} {
+		o := Options{MaxMemory: memory}
+		if err := o.complete(); (err == nil) != ok || !ok && !strings.Contains(err.Error(), "Options.MaxMemory") {
+			t.Errorf("MaxMemory %d: %v", memory, err)
+		}
+	}
+}
+
+func TestLimitsFollowFromMaxMemory(t *testing.T) {
+	const mebibyte = 1 << 20
+	for name, test := range map[string]struct {
+		memory int64
+		clients,
+		keys int
+		keyBytes, outgoing, allOutgoing, session, allSessions, watches, subscriptions, retained int64
+	}{
+		"no limit": {0, 10_000, 0, 0, 8 * mebibyte, 256 * mebibyte, 4 * mebibyte, 256 * mebibyte, 256 * mebibyte, 256 * mebibyte, 64 * mebibyte},
+		"32 MiB": {32 * mebibyte, 51, 8 << 10, 8 * mebibyte, 4 * mebibyte, 4 * mebibyte, 4 * mebibyte, 4 * mebibyte, 4 * mebibyte,
+			2 * mebibyte, 2 * mebibyte},
+		"64 MiB": {64 * mebibyte, 102, 16 << 10, 16 * mebibyte, 8 * mebibyte, 8 * mebibyte, 4 * mebibyte, 8 * mebibyte, 8 * mebibyte,
+			4 * mebibyte, 4 * mebibyte},
+		"512 MiB": {512 * mebibyte, 819, 128 << 10, 128 * mebibyte, 8 * mebibyte, 64 * mebibyte, 4 * mebibyte, 64 * mebibyte, 64 * mebibyte,
+			32 * mebibyte, 32 * mebibyte},
+		"8 GiB": {8 << 30, 10_000, 2 << 20, 2 << 30, 8 * mebibyte, 256 * mebibyte, 4 * mebibyte, 256 * mebibyte, 256 * mebibyte,
+			256 * mebibyte, 64 * mebibyte},
+		"all that can be said": {math.MaxInt64, 10_000, math.MaxInt32, math.MaxInt64 / 4, 8 * mebibyte, 256 * mebibyte, 4 * mebibyte, 256 * mebibyte,
+			256 * mebibyte, 256 * mebibyte, 64 * mebibyte},
+	} {
+		o := Options{MaxMemory: test.memory}
+		if err := o.complete(); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for what, got := range map[string][2]int64{
+			"MaxClients":              {int64(o.MaxClients), int64(test.clients)},
+			"Store.MaxKeys":           {int64(o.Store.MaxKeys), int64(test.keys)},
+			"Store.MaxBytes":          {o.Store.MaxBytes, test.keyBytes},
+			"OutgoingBytes":           {o.Limits.OutgoingBytes, test.outgoing},
+			"AllOutgoingBytes":        {o.Limits.AllOutgoingBytes, test.allOutgoing},
+			"SessionBytes":            {o.Limits.SessionBytes, test.session},
+			"AllSessionBytes":         {o.Limits.AllSessionBytes, test.allSessions},
+			"SessionMessages":         {int64(o.Limits.SessionMessages), 10_000},
+			"Subscriptions":           {int64(o.Limits.Subscriptions), 1000},
+			"AllSubscriptionBytes":    {o.Limits.AllSubscriptionBytes, test.subscriptions},
+			"SessionsPerUser":         {int64(o.Limits.SessionsPerUser), 100},
+			"RetainedMessages":        {int64(o.Limits.RetainedMessages), 10_000},
+			"RetainedBytes":           {o.Limits.RetainedBytes, test.retained},
+			"Store.MaxAllWatchBytes":  {o.Store.MaxAllWatchBytes, test.watches},
+			"Store.MaxWatchBytes":     {o.Store.MaxWatchBytes, min(4*mebibyte, test.watches)},
+			"Store.MaxWatches":        {int64(o.Store.MaxWatches), 10_000},
+			"Store.DedupWindow":       {int64(o.Store.DedupWindow), statestore.DefaultDedupWindow},
+			"MaxPacketSize unchanged": {int64(o.MaxPacketSize), mebibyte},
+		} {
+			if got[0] != got[1] {
+				t.Errorf("%s: %s is %d, want %d", name, what, got[0], got[1])
+			}
+		}
+	}
+}
+
+func TestALimitThatIsSetIsTakenAsItIs(t *testing.T) {
+	set := Options{
+		MaxMemory:  64 << 20,
+		MaxClients: 7,
+		Store: statestore.Options{
+			MaxKeys: 8, MaxBytes: 1 << 40, MaxWatches: 9, MaxWatchBytes: 10, MaxAllWatchBytes: 11, DedupWindow: 12,
+		},
+	}
+	limits := reflect.ValueOf(&set.Limits).Elem()
+	for field := range limits.NumField() {
+		limits.Field(field).SetInt(int64(100 + field))
+	}
+	got := set
+	if err := got.complete(); err != nil {
+		t.Fatal(err)
+	}
+	if got.Limits != set.Limits || got.MaxClients != set.MaxClients || !reflect.DeepEqual(got.Store, set.Store) {
+		t.Errorf("of\n%+v\nthis was made:\n%+v", set, got)
+	}
+}
+
+func TestManyRememberedRequestsLeaveRoomForAClient(t *testing.T) {
+	o := Options{MaxMemory: 32 << 20, Store: statestore.Options{DedupWindow: 1<<16 - 1}}
+	if err := o.complete(); err != nil || o.MaxClients != 1 {
+		t.Errorf("%d clients, %v", o.MaxClients, err)
+	}
+}
+
+func TestANumberOfRememberedRequestsThatMakesNoSenseIsRefused(t *testing.T) {
+	for _, remembered := range []int{-1, -384, math.MinInt, 1 << 16, math.MaxInt} {
+		s, err := New(Options{Addr: "127.0.0.1:0", MaxMemory: 64 << 20, Store: statestore.Options{DedupWindow: remembered}})
+		if err == nil {
+			_ = s.Close()
+			t.Errorf("%d was accepted", remembered)
+		}
+	}
+}
+
+func noneEntered(string) bool { return false }
+
+// The next connection may not be admitted, so it has no claim until it has made one.
+func TestAClaimDoesNotPassToTheConnectionThatWaits(t *testing.T) {
+	n := newClientIDs()
+	release, err := n.lock(t.Context(), "p", "alice")
+	if err != nil || !n.claim("p", noneEntered) {
+		t.Fatalf("the client id is not free: %v", err)
+	}
+	if !n.collides("70", noneEntered) {
+		t.Error("the claim is not seen")
+	}
+	turn, err := n.queue("p", "alice")
+	if err != nil || turn == nil {
+		t.Fatalf("the next connection does not wait: %v", err)
+	}
+	release()
+	if !await.Receive(turn) {
+		t.Fatal("the turn of the next connection does not come")
+	}
+	if n.collides("70", noneEntered) {
+		t.Error("the claim of a connection outlives it")
+	}
+	n.unlock("p")
+	if len(n.locked) != 0 {
+		t.Error("the client id is taken by no connection")
+	}
+}
+
+func TestAClientIdIsTakenByOneConnectionAtATime(t *testing.T) {
+	n := newClientIDs()
+	var inside, got, gaveUp atomic.Int64
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for j := range 500 {
+				// Some give up when their turn is about to come.
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration((i+j)%5)*10*time.Microsecond)
+				release, err := n.lock(ctx, "p", "alice")
+				cancel()
+				if err != nil {
+					gaveUp.Add(1)
+					continue
+				}
+				if inside.Add(1) != 1 {
+					t.Error("two connections have taken one client id")
+				}
+				got.Add(1)
+				time.Sleep(time.Microsecond)
+				inside.Add(-1)
+				release()
+			}
+		})
+	}
+	await.Done(all.Wait)
+	if got.Load() == 0 || gaveUp.Load() == 0 {
+		t.Errorf("%d took it, %d gave up: nothing is tested", got.Load(), gaveUp.Load())
+	}
+	if len(n.locked) != 0 {
+		t.Error("the client id is taken by no connection")
+	}
+}
+
+func TestACrowdThatArrivesTogetherIsAcceptedInPortions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newAuthLimiter(2, 0)
+		here := netip.MustParsePrefix("127.0.0.1/32")
+		arrive := func() *pendingAuth {
+			t.Helper()
+			v, oldest, err := d.add(here, func() {})
+			if oldest != nil || err != nil {
+				t.Fatalf("%v is dropped, %v", oldest, err)
+			}
+			return v
+		}
+		first := arrive()
+		time.Sleep(arrivalGrace / 4)
+		if wait := d.wait(); wait != 0 {
+			t.Errorf("while there is room the next waits %v", wait)
+		}
+		second := arrive()
+		if wait := d.wait(); wait != arrivalGrace*3/4 {
+			t.Errorf("the next waits %v for the first to have its time", wait)
+		}
+		first.done()
+		if wait := d.wait(); wait != 0 {
+			t.Errorf("after one has left the next waits %v", wait)
+		}
+		arrive().protect()
+		if wait := d.wait(); wait != arrivalGrace {
+			t.Errorf("the next waits %v for the second", wait)
+		}
+		time.Sleep(arrivalGrace)
+		third, oldest, err := d.add(here, func() {})
+		if d.total != 2 || oldest != second || err != nil {
+			t.Errorf("%d are there; %v is dropped, %v", d.total, oldest, err)
+		}
+		third.protect()
+		if _, oldest, err := d.add(here, func() {}); oldest != nil || err == nil {
+			t.Errorf("where all have sent a CONNECT %v is dropped, %v", oldest, err)
+		}
+		time.Sleep(authenticationTimeout)
+		synctest.Wait()
+		if third.ctx.Err() == nil {
+			t.Error("its time is not over")
+		}
+		if !third.done() || third.done() || second.done() {
+			t.Error("leaving reports something else than what happened")
+		}
+	})
+}
+
+func TestWhatCountsAsOneAddress(t *testing.T) {
+	for _, test := range []struct{ address, want string }{
+		{"192.0.2.1", "192.0.2.1/32"},
+		{"::ffff:192.0.2.1", "192.0.2.1/32"},
+		{"2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"},
+		{"fe80::1%eth0", "fe80::/64"},
+		{"::1", "::1/128"},
+	} {
+		ip := netip.MustParseAddr(test.address)
+		if got := sourceOf(net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, 1))); got.String() != test.want {
+			t.Errorf("%s counts as %v, want %s", test.address, got, test.want)
+		}
+	}
+	if got := sourceOf(&net.UnixAddr{}); got != (netip.Prefix{}) {
+		t.Errorf("a socket of Unix counts as %v", got)
+	}
+}
+
+func TestAnAddressHasABoundOfItsOwnUnlessItIsThisMachine(t *testing.T) {
+	here, there := netip.MustParsePrefix("127.0.0.1/32"), netip.MustParsePrefix("192.0.2.1/32")
+	for _, test := range []struct{ most, mostOf, here, there int }{
+		{256, 0, 256, 64},
+		{32, 0, 32, 32},
+		{256, 5, 5, 5},
+	} {
+		d := newAuthLimiter(test.most, test.mostOf)
+		if d.limitOf(here) != test.here || d.limitOf(there) != test.there {
+			t.Errorf("%+v: %d here, %d there", test, d.limitOf(here), d.limitOf(there))
+		}
+	}
+}
+
+// postOf returns a post that lets one write at a time, and outboxes of it that write so.
+func postOf(writes ...func()) (*writeLimiter, []*outbox) {
+	p := &writeLimiter{normal: 1, allowed: 1}
+	outboxes := make([]*outbox, len(writes))
+	for i, write := range writes {
+		outboxes[i] = newOutbox(1<<20, quota.New(1<<30), p)
+		outboxes[i].begin(write)
+	}
+	return p, outboxes
+}
+
+func TestOutboxesWriteOneAfterAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var now, most, written int
+		var mu sync.Mutex
+		writes := make([]func(), 50)
+		for i := range writes {
+			writes[i] = func() {
+				mu.Lock()
+				now++
+				most = max(most, now)
+				mu.Unlock()
+				time.Sleep(stuckAfter / 20)
+				mu.Lock()
+				now--
+				written++
+				mu.Unlock()
+			}
+		}
+		_, outboxes := postOf(writes...)
+		for _, o := range outboxes {
+			o.Wake()
+		}
+		for _, o := range outboxes[1:] {
+			o.Wake() // before it was let write: once is enough
+		}
+		time.Sleep(time.Minute)
+		for _, o := range outboxes {
+			o.close()
+		}
+		if written != len(writes) || most != 1 {
+			t.Errorf("%d of %d were written, up to %d at a time", written, len(writes), most)
+		}
+	})
+}
+
+func TestAnOutboxThatIsWokenWhileItWritesWritesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var written atomic.Int32
+		_, outboxes := postOf(func() {
+			time.Sleep(time.Millisecond)
+			written.Add(1)
+		})
+		outboxes[0].Wake()
+		synctest.Wait()
+		outboxes[0].Wake()
+		outboxes[0].Wake()
+		time.Sleep(time.Minute)
+		outboxes[0].close()
+		if got := written.Load(); got != 2 {
+			t.Errorf("it wrote %d times", got)
+		}
+	})
+}
+
+// A thousand that wait for their clients cost others some tens of milliseconds, not ten each.
+func TestWritesThatAreStuckHoldUpOthersForMomentsOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const each = 500
+		release := make(chan struct{})
+		var reached sync.WaitGroup
+		var writes []func()
+		for range each {
+			reached.Add(1)
+			writes = append(writes, func() { _, _ = await.Next(release) }, func() { reached.Done() })
+		}
+		began := time.Now()
+		p, outboxes := postOf(writes...)
+		for _, o := range outboxes {
+			o.Wake()
+		}
+		await.Done(reached.Wait)
+		if took := time.Since(began); took > 30*stuckAfter {
+			t.Errorf("the last one that could write waited %v", took)
+		}
+		close(release)
+		for _, o := range outboxes {
+			o.close()
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.writing != 0 || len(p.waiting) != 0 {
+			t.Errorf("%d write, and %d wait", p.writing, len(p.waiting))
+		}
+	})
+}
+
+func TestAnOutboxThatIsClosedWhileItWaitsHoldsUpNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var written atomic.Bool
+		p, outboxes := postOf(func() { _, _ = await.Next(release) }, func() {}, func() { written.Store(true) })
+		for _, o := range outboxes {
+			o.Wake()
+		}
+		outboxes[1].close()
+		close(release)
+		synctest.Wait()
+		if !written.Load() {
+			t.Error("the next one has not written")
+		}
+		for _, o := range []*outbox{outboxes[0], outboxes[2]} {
+			o.close()
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.writing != 0 {
+			t.Errorf("%d are still taken to write", p.writing)
+		}
+	})
+}
+
+// The engine delivers with its lock held: who waits for one client, holds up all. TLS
+// would say farewell to that client first, and wait five seconds for it to read that.
+func TestInvariant38AClientThatIsSentAwayForReadingTooLittleHoldsUpNobody(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer far.Close()
+		socket := tls.Server(near, &tls.Config{
+			Certificates:           []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+			SessionTicketsDisabled: true, // which the client would have to read
+		})
+		shaken := make(chan error)
+		go func() { shaken <- tls.Client(far, &tls.Config{InsecureSkipVerify: true}).Handshake() }()
+		if err := socket.Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		if err := await.Receive(shaken); err != nil {
+			t.Fatal(err)
+		}
+		conn := newConnection(socket, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), quota.New(1<<30), newWriteLimiter())
+		s := &Server{connections: map[string]*connection{"slow": conn}}
+		began := time.Now()
+		for range 1<<20/int(envelope.NotificationCost(new(statestore.Change))) + 1 {
+			s.deliver(statestore.Notification{Client: "slow", Change: new(statestore.Change)})
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("it took %v", took)
+		}
+		if !conn.closed.Load() {
+			t.Error("the client is still connected")
+		}
+		if _, err := socket.Write([]byte("x")); err == nil {
+			t.Error("its socket is still open")
+		}
+	})
+}
+
+// A client that is told of a change and has no room for that is disconnected. It must not
+// be others that take the room.
+func TestInvariant57ClientsThatDoNotReadLeaveRoomForTheNotificationsOfOthers(t *testing.T) {
+	all := quota.New(1 << 20)
+	for range 1000 { // each takes as much as it gets, in pieces of all sizes
+		deaf := newOutbox(64<<10, all, newWriteLimiter())
+		for size := 64 << 10; size > 0; size /= 2 {
+			for deaf.Reserve(size) {
+			}
+		}
+	}
+	reads := newOutbox(64<<10, all, newWriteLimiter())
+	for range 10 {
+		if queued, _ := reads.push(&sharedNotification{Change: &statestore.Change{Key: "key", Value: string(make([]byte, 100))}}); !queued {
+			t.Fatalf("a client that reads has no room for a notification; %d of %d bytes are taken", all.Used(), 1<<20)
+		}
+	}
+	reads.close()
+	if used := reads.used; used != 0 {
+		t.Errorf("%d bytes stay", used)
+	}
+}
+
+// What a client can send without pause is answered in turns: else 200 clients that send
+// PINGREQ take the processors from all others.
+func TestInvariant57AllThatIsAnsweredIsAnsweredInTurns(t *testing.T) {
+	for _, test := range []struct {
+		name           string
+		version        byte
+		packet, answer string
+	}{
+		{"PINGREQ", 5, "\xc0\x00", "\xd0\x00"},
+		{"PINGREQ of 3.1.1", 4, "\xc0\x00", "\xd0\x00"},
+		{"PUBREC", 5, "\x50\x02\x01\x02", "\x62\x03\x01\x02\x92"},
+		{"PUBREL", 5, "\x62\x02\x01\x02", "\x70\x03\x01\x02\x92"},
+		{"PUBREL of 3.1.1", 4, "\x62\x02\x01\x02", "\x70\x02\x01\x02"},
+		{"PUBCOMP", 5, "\x70\x02\x01\x02", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			out := new(sink)
+			conn := newConnection(out, &Options{MaxPacketSize: 1 << 20}, turns.New(1), quota.New(1<<30), newWriteLimiter())
+			in := conn.inbound
+			in.version, in.client = test.version, new(mqtt.Client)
+			if !in.take([]byte(test.packet)) {
+				t.Fatal("it goes on to mochi, which has no turns")
+			}
+			in.pause()
+			if got := out.String(); got != test.answer {
+				t.Errorf("the answer is %x, want %x", got, test.answer)
+			}
+		})
+	}
+}
+
+// sink is a connection to which one only writes.
+type sink struct {
+	net.Conn
+	bytes.Buffer
+}
+
+func (s *sink) Read(p []byte) (int, error) { return s.Buffer.Read(p) }
+
+func (s *sink) Write(p []byte) (int, error) { return s.Buffer.Write(p) }
+
+func (s *sink) SetReadDeadline(time.Time) error { return nil }
+
+func (s *sink) SetWriteDeadline(time.Time) error { return nil }
+
+// A goroutine holds answers back in its turn. If it waited there for another goroutine that writes to
+// a client that does not read, all other clients would wait for that client too.
+func TestAnswersAreHeldBackWhileAWriteIsStuck(t *testing.T) {
+	near, far := net.Pipe()
+	defer far.Close()
+	conn := newConnection(near, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), quota.New(1<<30), newWriteLimiter())
+	stuck := make(chan error, 1)
+	go func() {
+		_, err := conn.Write([]byte("nobody reads this"))
+		stuck <- err
+	}()
+	for conn.writing.TryLock() { // until the write is under way
+		conn.writing.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	held := make(chan int, 1)
+	go func() { held <- conn.holdBack(func(held []byte) []byte { return append(held, "answer"...) }) }()
+	if got := await.Receive(held); got != len("answer") {
+		t.Errorf("%d bytes are held back", got)
+	}
+	select {
+	case err := <-stuck:
+		t.Errorf("the write was not stuck: %v", err)
+	default:
+	}
+	_ = conn.Close()
+	if err := await.Receive(stuck); err == nil {
+		t.Error("the write reached a client that reads nothing")
+	}
+}
