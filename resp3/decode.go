@@ -8,15 +8,15 @@ import (
 	"strconv"
 )
 
-// ErrMalformed is what errors.Is finds in every error of [DecodeArray] and
-// [DecodeValue]. The errors themselves are of type [*SyntaxError].
+// ErrMalformed matches every error of [DecodeArray] and [DecodeValue]. The errors are of type
+// [*SyntaxError].
 var ErrMalformed = errors.New("resp3: malformed payload")
 
-// A SyntaxError says where and why a payload is not what it should be. It holds
-// nothing of the payload, so it may be logged whoever sent that.
+// A SyntaxError says where and why a payload is malformed. It has no part of the payload, so
+// it is safe to log.
 type SyntaxError struct {
-	Offset int    // of the first byte that is wrong or missing, from the start of the payload
-	Reason string // for people; not to be parsed
+	Offset int    // offset of the first wrong or missing byte in the payload
+	Reason string // for humans; programs should not parse it
 }
 
 // Error returns the reason and the offset.
@@ -29,7 +29,7 @@ func (e *SyntaxError) Is(target error) bool {
 	return target == ErrMalformed
 }
 
-// Kind is the type of a [Value]. The zero Kind is none of them.
+// Kind is the type of a [Value]. The zero Kind is not a type of RESP3.
 type Kind uint8
 
 // The kinds of replies.
@@ -41,7 +41,7 @@ const (
 	Null                    // nothing: the key is missing
 )
 
-// String returns the name of the kind in lower case, for messages.
+// String returns the name of the kind in lower case.
 func (k Kind) String() string {
 	switch k {
 	case Simple:
@@ -62,9 +62,9 @@ func (k Kind) String() string {
 type Value struct {
 	Kind Kind
 
-	// Text is the content of a Simple, Error or Bulk, without type byte, length
-	// and line ends, and not nil even if it is empty. It is a slice of the payload,
-	// of which appending to it changes nothing.
+	// Text is the content of a Simple, Error or Bulk, without type byte, length and line
+	// ends. It is not nil, even if it is empty. It is a slice of the payload; appending to
+	// it does not change the payload.
 	Text []byte
 
 	// Integer is the number of an Integer.
@@ -74,13 +74,12 @@ type Value struct {
 // minBulk is the length of the shortest bulk string, "$0\r\n\r\n".
 const minBulk = 6
 
-// DecodeValue decodes a reply, which must be the whole of payload. An array is no
-// reply, and an error here.
+// DecodeValue decodes a reply, which must be the whole of payload. It returns an error for an
+// array, which is not a reply.
 //
-// Beside the one spelling of each value it accepts what deployed stores send in two
-// cases (docs/protocol.md §2.3): an error whose CR LF is missing at the end of the
-// payload, and "-1" in place of ":-1", which yields an Integer. Both at once are "-1"
-// alone.
+// It accepts two more spellings, because deployed stores send them (docs/protocol.md §2.3):
+// an error without its CR LF at the end of the payload, and "-1" for ":-1", which is an
+// Integer. Both together are "-1" without CR LF.
 //
 // The Text of the result is a slice of payload. The error is a [*SyntaxError].
 func DecodeValue(payload []byte) (Value, error) {
@@ -117,7 +116,7 @@ func DecodeValue(payload []byte) (Value, error) {
 		value.Kind = Bulk
 		value.Text, err = d.bulk()
 	case '*':
-		err = syntaxError(0, "an array where a reply is wanted")
+		err = syntaxError(0, "an array instead of a reply")
 	default:
 		err = syntaxError(0, "unknown type")
 	}
@@ -130,23 +129,24 @@ func DecodeValue(payload []byte) (Value, error) {
 	return value, nil
 }
 
-// DecodeArray decodes an array of bulk strings, such as a request or a notification,
-// which must be the whole of payload. It appends the elements to dst and returns the
-// extended slice, as append does: pass nil, or buffer[:0] to use a buffer again. On
-// error it returns dst as it was, though elements beyond its length may be overwritten.
+// DecodeArray decodes an array of bulk strings, such as a request or a notification, which
+// must be the whole of payload. It appends the elements to dst and returns the extended
+// slice, as append does: pass nil, or buffer[:0] to reuse a buffer. On error it returns dst
+// with its length and elements unchanged, but may have overwritten the elements beyond its
+// length.
 //
-// An array may be empty. Null, an array, or any other type among the elements is an
-// error, as is a null array, "*-1\r\n".
+// An array may be empty. It returns an error for elements of any other type, null included,
+// and for a null array, "*-1\r\n".
 //
-// The elements are slices of payload and never nil; appending to one changes neither
-// payload nor another element. The error is a [*SyntaxError].
+// The elements are slices of payload and never nil; appending to one changes neither payload
+// nor another element. The error is a [*SyntaxError].
 func DecodeArray(dst [][]byte, payload []byte) ([][]byte, error) {
 	d := decoder{payload: payload}
 	if len(payload) == 0 {
 		return dst, syntaxError(0, "empty payload")
 	}
 	if payload[0] != '*' {
-		return dst, syntaxError(0, "no array where one is wanted")
+		return dst, syntaxError(0, "no array")
 	}
 	d.offset++
 	start := d.offset
@@ -154,7 +154,7 @@ func DecodeArray(dst [][]byte, payload []byte) ([][]byte, error) {
 	if err != nil {
 		return dst, err
 	}
-	// Nothing is allocated for elements that the payload has no room for.
+	// Do not allocate for more elements than the payload can have.
 	if count > d.remaining()/minBulk {
 		return dst, syntaxError(start, "more elements than the payload can hold")
 	}
@@ -172,8 +172,8 @@ func DecodeArray(dst [][]byte, payload []byte) ([][]byte, error) {
 	return elements, nil
 }
 
-// A decoder reads a payload from front to back. Its methods start at offset, and on
-// success leave it behind what they have read.
+// A decoder reads a payload from front to back. Its methods read at offset, and on success
+// move offset past what they read.
 type decoder struct {
 	payload []byte
 	offset  int
@@ -187,7 +187,7 @@ func (d *decoder) remaining() int {
 	return len(d.payload) - d.offset
 }
 
-// end refuses whatever follows the value.
+// end returns an error for bytes after the value.
 func (d *decoder) end() error {
 	if d.remaining() > 0 {
 		return syntaxError(d.offset, "bytes after the end of the value")
@@ -198,14 +198,14 @@ func (d *decoder) end() error {
 // lineEnd reads CR LF.
 func (d *decoder) lineEnd() error {
 	if d.remaining() < 2 || d.payload[d.offset] != '\r' || d.payload[d.offset+1] != '\n' {
-		return syntaxError(d.offset, "no CR LF where one is wanted")
+		return syntaxError(d.offset, "no CR LF")
 	}
 	d.offset += 2
 	return nil
 }
 
-// take returns the next n bytes. They must be there. The capacity ends with them, so
-// that appending to the result cannot write over what follows.
+// take returns the next n bytes, which must exist. The capacity of the result is n, so that
+// appending to it does not overwrite the payload.
 func (d *decoder) take(n int) []byte {
 	end := d.offset + n
 	taken := d.payload[d.offset:end:end]
@@ -225,7 +225,7 @@ func (d *decoder) text() []byte {
 // bulk reads a bulk string that is not null.
 func (d *decoder) bulk() ([]byte, error) {
 	if d.remaining() == 0 || d.payload[d.offset] != '$' {
-		return nil, syntaxError(d.offset, "no bulk string where one is wanted")
+		return nil, syntaxError(d.offset, "no bulk string")
 	}
 	d.offset++
 	start := d.offset
@@ -240,8 +240,8 @@ func (d *decoder) bulk() ([]byte, error) {
 	return data, d.lineEnd()
 }
 
-// length reads the length of an array or a bulk string and the end of its line. The
-// result is not above the length of the payload, so sums and products with it are safe.
+// length reads the length of an array or a bulk string and the end of its line. The result is
+// at most the length of the payload, so that sums and products with it do not overflow.
 func (d *decoder) length() (int, error) {
 	if d.remaining() > 0 && d.payload[d.offset] == '-' {
 		return 0, syntaxError(d.offset, "negative length")
@@ -260,7 +260,7 @@ func (d *decoder) integer() (int64, error) {
 	negative := d.remaining() > 0 && d.payload[d.offset] == '-'
 	if negative {
 		d.offset++
-		limit++ // two's complement has one more below zero
+		limit++ // the lowest int64 is -2^63
 	}
 	n, err := d.digits(limit, "integer beyond 64 bits")
 	if err != nil {
@@ -275,14 +275,14 @@ func (d *decoder) integer() (int64, error) {
 	return int64(n), d.lineEnd()
 }
 
-// digits reads a decimal number without sign or leading zeros. One above limit is an
-// error with the reason excess; limit must be below 2^64-9.
+// digits reads a decimal number without sign or leading zeros. For a number above limit it
+// returns an error with the reason excess; limit must be below 2^64-9.
 func (d *decoder) digits(limit uint64, excess string) (uint64, error) {
 	start := d.offset
 	var n uint64
 	for ; d.remaining() > 0; d.offset++ {
 		digit := uint64(d.payload[d.offset] - '0')
-		if digit > 9 { // bytes below '0' have wrapped around
+		if digit > 9 { // or a byte below '0', which wrapped around
 			break
 		}
 		if d.offset > start && n == 0 {
@@ -294,7 +294,7 @@ func (d *decoder) digits(limit uint64, excess string) (uint64, error) {
 		n = n*10 + digit
 	}
 	if d.offset == start {
-		return 0, syntaxError(start, "no decimal number where one is wanted")
+		return 0, syntaxError(start, "no decimal number")
 	}
 	return n, nil
 }

@@ -267,7 +267,7 @@ func checkSyntaxError(t *testing.T, err error, offset int, reason string) {
 
 func TestSyntaxErrorNamesReasonAndOffset(t *testing.T) {
 	_, err := DecodeValue([]byte(":secret\r\n"))
-	if want := "resp3: malformed payload: no decimal number where one is wanted at byte 1"; err == nil || err.Error() != want {
+	if want := "resp3: malformed payload: no decimal number at byte 1"; err == nil || err.Error() != want {
 		t.Errorf("error %q; want %q", err, want)
 	}
 }

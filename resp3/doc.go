@@ -30,31 +30,29 @@
 //
 // # What is accepted
 //
-// There is one spelling for each value, and the decoders accept no other: a number
-// has no plus sign, no leading zero, and is not "-0"; lines end in CR LF; lengths are
-// exact; nothing follows the value. Two spellings that deployed stores use are the
-// exceptions, see [DecodeValue]. So what was decoded encodes to the same bytes.
+// Each value has one spelling, and the decoders accept no other: a number has no plus sign
+// and no leading zero, and is not "-0"; lines end in CR LF; lengths are exact; nothing
+// follows the value. So a decoded value encodes to the same bytes. The exceptions are two
+// spellings of deployed stores, see [DecodeValue].
 //
-// The decoders are made for payloads from strangers. No input makes them panic, they
-// do not recurse, and what they allocate is bounded by a constant times the length of
-// the input, whatever lengths the input claims. [DecodeValue] does not allocate at
-// all, nor does [DecodeArray] where the slice it is given has room; only an error does,
-// and the same little for any input.
+// The decoders are safe for input from untrusted peers. No input makes them panic, they do
+// not recurse, and they allocate at most a constant times the length of the input, whatever
+// lengths the input claims. [DecodeValue] does not allocate, and neither does [DecodeArray]
+// if dst has room. Only an error is allocated, with the same small size for any input.
 //
 // # What it does not do
 //
-//   - It does not copy. What is decoded are slices of the input: they keep it in
-//     memory, and change when it changes. Copy what outlives the payload.
-//   - It does not know commands. Whether an array is a request that makes sense is for
-//     the caller to say, the number of its elements included.
-//   - It is no general RESP3 codec: there are no maps, doubles, pushes or nested
-//     arrays, and no decoding from a stream, since MQTT delivers payloads whole.
+//   - It does not copy. Decoded texts are slices of the input: they keep it in memory, and
+//     change when it changes. Copy what must outlive the payload.
+//   - It does not know commands. The caller checks whether an array is a valid request,
+//     including the number of its elements.
+//   - It is not a general RESP3 codec: there are no maps, doubles, pushes or nested arrays,
+//     and no decoding from a stream, because MQTT delivers whole payloads.
 //
 // # Errors
 //
-// There is one: [SyntaxError], which [ErrMalformed] matches. Another attempt with the
-// same payload has the same result. An error reply of the store is not an error of
-// this package but a [Value] of the kind [Error].
+// The only error is [*SyntaxError], which matches [ErrMalformed]. An error reply of the store
+// is not an error of this package but a [Value] of the kind [Error].
 //
-// All functions may be called concurrently, on different destinations.
+// All functions are safe for concurrent use with different destinations.
 package resp3

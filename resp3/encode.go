@@ -16,8 +16,8 @@ func AppendArray(dst []byte, length int) []byte {
 	return append(dst, "\r\n"...)
 }
 
-// AppendBulk appends data as a bulk string, "$N\r\n<data>\r\n". Data may be empty and
-// may hold any bytes. A nil slice is an empty bulk string: see [AppendNull] for null.
+// AppendBulk appends data as a bulk string, "$N\r\n<data>\r\n". Data may be empty and may
+// have any bytes. A nil slice becomes an empty bulk string; for null use [AppendNull].
 func AppendBulk[T ~string | ~[]byte](dst []byte, data T) []byte {
 	dst = append(dst, '$')
 	dst = strconv.AppendInt(dst, int64(len(data)), 10)
@@ -31,8 +31,8 @@ func AppendNull(dst []byte) []byte {
 	return append(dst, "$-1\r\n"...)
 }
 
-// AppendSimple appends text as a simple string, "+text\r\n". Each CR and LF in text
-// becomes a space, since the first of them would end the line.
+// AppendSimple appends text as a simple string, "+text\r\n". Each CR and LF in text becomes a
+// space, because it would end the line.
 func AppendSimple(dst []byte, text string) []byte {
 	return appendLine(dst, '+', text)
 }
@@ -40,8 +40,8 @@ func AppendSimple(dst []byte, text string) []byte {
 // AppendError appends text as an error, "-text\r\n". The text begins with a code, as in
 // "ERR syntax error". Each CR and LF in text becomes a space.
 //
-// The text "1" would not come back: "-1\r\n" is the documented spelling of the integer
-// -1 (see [DecodeValue]), which a server sends with AppendError where it has to.
+// Do not append the text "1": "-1\r\n" is the documented spelling of the integer -1, and
+// [DecodeValue] returns an Integer for it.
 func AppendError(dst []byte, text string) []byte {
 	return appendLine(dst, '-', text)
 }
@@ -66,9 +66,8 @@ func AppendInteger(dst []byte, n int64) []byte {
 	return append(dst, "\r\n"...)
 }
 
-// AppendCommand appends the arguments as an array of bulk strings: a whole request,
-// verb first. It suits arguments that are strings; [AppendArray] and [AppendBulk] do the
-// same for a mix of strings and byte slices.
+// AppendCommand appends the arguments as an array of bulk strings: a whole request with the
+// verb first. If some arguments are byte slices, use [AppendArray] and [AppendBulk].
 func AppendCommand(dst []byte, arguments ...string) []byte {
 	dst = AppendArray(dst, len(arguments))
 	for _, argument := range arguments {

@@ -1,7 +1,6 @@
-// Package engine runs a [statestore.Store] on the real clock: one lock around
-// the state machine, one timer for the next expiry, and notifications handed
-// out in the store's order. The server and the in-process connection of the
-// tests are two ways of reaching the same engine.
+// Package engine runs a [statestore.Store] on the real clock. An [Engine] has a lock around
+// the store, a timer for the next expiry, and delivers notifications in the order of the
+// store. The server and the in-process connection of tests both use it.
 package engine
 
 import (
@@ -18,19 +17,18 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// expireBatch bounds how long one expiry run holds the lock while many keys fall due
-// at once: for about a millisecond. Smaller batches would be interrupted more often
-// than they are worth, each time for as long as others are quicker to take the lock.
+// expireBatch is how many keys expire while the lock is held: for about a millisecond.
+// Smaller batches would lose more time to waiting for the lock than they save others.
 const expireBatch = 256
 
-// disconnectBatch is how many watches are freed while the lock is held: for some tens of
+// disconnectBatch is how many watches are removed while the lock is held: for some tens of
 // microseconds.
 const disconnectBatch = 64
 
 // Engine is a store with a clock. It is safe for concurrent use.
 type Engine struct {
 	deliver func(statestore.Notification)
-	wakeAll func([]statestore.Notification) // nil: nothing
+	wakeAll func([]statestore.Notification) // may be nil
 	started time.Time
 	wake    chan struct{}
 	system  atomic.Pointer[func() time.Time] // nil: time.Now
@@ -38,32 +36,31 @@ type Engine struct {
 	mu     sync.Mutex
 	store  *statestore.Store
 	wall   wall
-	filing time.Duration // the expiry that Run sleeps towards; valid while armed
-	armed  bool
+	next  time.Duration // the expiry that Run waits for; valid while armed
+	armed bool
 }
 
-// New returns an engine over store, which must not be used directly any more.
+// New returns an engine that owns store: the caller must not use the store from now on.
 //
-// The engine calls deliver for each notification, one at a time, with its lock
-// held, so that each client sees the changes of a key in the order in which the
-// store made them. It must therefore only hand over: never block, never call
-// the engine.
+// The engine calls deliver for each notification, one at a time, with its lock held, so that
+// each client sees the changes of a key in the order of the store. So deliver must only queue
+// the notification: it must not block and must not call the engine.
 func New(store *statestore.Store, deliver func(statestore.Notification)) *Engine {
 	e := &Engine{deliver: deliver, started: time.Now(), wake: make(chan struct{}, 1), store: store}
 	e.wall.at(e.started, 0)
 	return e
 }
 
-// AfterDelivery makes the engine call wake with the notifications of each change after it
-// has delivered them, without its lock: to wake a goroutine for each of a thousand watchers
-// takes several times as long as to queue a notification for each. wake may be called by
-// several goroutines at once, and when later changes have been delivered already. Call
-// AfterDelivery before the engine is used.
+// AfterDelivery makes the engine call wake with the notifications of each change, after it
+// delivered them and without its lock: waking the goroutines of a thousand watchers takes
+// several times as long as queueing their notifications. wake may be called by several
+// goroutines at once, and after later changes were delivered. Call AfterDelivery before any
+// other method.
 func (e *Engine) AfterDelivery(wake func([]statestore.Notification)) { e.wakeAll = wake }
 
-// SetSystemClock makes now the system's clock from here on; nil, like at first, is time.Now.
-// The store's time of day is slewed towards it, see [wall]. now is called without a lock,
-// and by several goroutines at once.
+// SetSystemClock makes now the system's clock from now on; nil means time.Now, the default.
+// The engine slews the store's time of day towards it, see [wall]. now is called by several
+// goroutines at once, without a lock.
 func (e *Engine) SetSystemClock(now func() time.Time) {
 	if now == nil {
 		e.system.Store(nil)
@@ -72,15 +69,15 @@ func (e *Engine) SetSystemClock(now func() time.Time) {
 	e.system.Store(&now)
 }
 
-// Apply performs a command now.
+// Apply applies a command and returns the reply.
 func (e *Engine) Apply(command statestore.Command) statestore.Reply {
 	return e.ApplyThen(command, nil)
 }
 
-// ApplyThen performs a command now and, unless then is nil, calls it with the reply
-// before any notification of the command and before any other command, so that a record
-// of what happened is in the store's order. Like deliver it is called with the lock held
-// and must only hand over.
+// ApplyThen applies a command and returns the reply. Unless then is nil, it calls then with
+// the reply before it delivers the notifications and before it applies another command, so
+// that a log of the commands is in the store's order. Like deliver, then is called with the
+// lock held and must not block.
 func (e *Engine) ApplyThen(command statestore.Command, then func(statestore.Reply)) statestore.Reply {
 	reply, notifications := e.applyThen(command, then)
 	e.delivered(notifications)
@@ -99,7 +96,7 @@ func (e *Engine) applyThen(command statestore.Command, then func(statestore.Repl
 	for _, notification := range notifications {
 		e.deliver(notification)
 	}
-	if next, ok := e.store.NextExpiry(); ok && (!e.armed || next < e.filing) {
+	if next, ok := e.store.NextExpiry(); ok && (!e.armed || next < e.next) {
 		select {
 		case e.wake <- struct{}{}:
 		default:
@@ -108,20 +105,20 @@ func (e *Engine) applyThen(command statestore.Command, then func(statestore.Repl
 	return reply, notifications
 }
 
-// delivered is called without the lock.
+// delivered calls wakeAll. It is called without the lock.
 func (e *Engine) delivered(notifications []statestore.Notification) {
 	if e.wakeAll != nil && len(notifications) > 0 {
 		e.wakeAll(notifications)
 	}
 }
 
-// Disconnect drops the watches of a client whose connection ended. It may take a while; others
-// get the lock in between. Until it returns no request of the client may come, so the
-// client's next connection must wait for it.
+// Disconnect drops the watches of a client whose connection ended. It releases the lock now
+// and then, so that other clients need not wait for long. The client's next connection must
+// not send requests before Disconnect returns.
 func (e *Engine) Disconnect(client string) {
 	for e.disconnectSome(client) {
-		// A goroutine that waits for the lock was woken and is not yet running: without
-		// this the next slice would take the lock again.
+		// Let a goroutine run that waits for the lock: otherwise the next step would take
+		// the lock again first.
 		runtime.Gosched()
 	}
 }
@@ -133,8 +130,8 @@ func (e *Engine) disconnectSome(client string) (more bool) {
 	return e.store.DisconnectSome(client, disconnectBatch)
 }
 
-// EndSession drops all that is kept for a client whose MQTT session ended. What Disconnect says
-// holds here too.
+// EndSession drops the watches and the recorded requests of a client whose MQTT session
+// ended. Like Disconnect, it must return before the client's next connection sends requests.
 func (e *Engine) EndSession(client string) {
 	e.Disconnect(client)
 	e.mu.Lock()
@@ -151,26 +148,26 @@ func (e *Engine) Usage() statestore.Usage {
 	return e.store.Usage()
 }
 
-// InDoubt is the value of a panic while the store was changed: it may hold half a change.
-// Who recovers from panics must let this one end the process.
+// InDoubt is the value of a panic that occurred while the store was changed: the change may
+// be half done. A program that recovers from panics must let this one end the process.
 type InDoubt struct {
-	Value any    // of the first panic
-	Stack []byte // where that was
+	Value any    // the value of the first panic
+	Stack []byte // the stack of the first panic
 }
 
-// Error says what happened, with the stack.
+// Error returns the value and the stack of the first panic.
 func (d *InDoubt) Error() string {
 	return fmt.Sprintf("the state of the store is in doubt after a panic: %v\n%s", d.Value, d.Stack)
 }
 
-// inDoubt is deferred where the store is changed.
+// inDoubt is deferred in each method that uses the store. It panics again with an InDoubt.
 func inDoubt() {
 	if value := recover(); value != nil {
 		panic(&InDoubt{Value: value, Stack: debug.Stack()})
 	}
 }
 
-// Begin tells the store that requests can reach it from now on.
+// Begin starts the hold-off of the store: requests can reach it from now on.
 func (e *Engine) Begin() {
 	system := e.systemTime()
 	e.mu.Lock()
@@ -180,21 +177,21 @@ func (e *Engine) Begin() {
 }
 
 // Identity returns the identity of the store.
-func (e *Engine) Identity() string { return e.store.Identity() } // it never changes
+func (e *Engine) Identity() string { return e.store.Identity() } // without the lock: it never changes
 
-// NewIdentity returns an identity for a store that starts without what an earlier one
-// knew: 16 random bytes in lower-case hex.
+// NewIdentity returns a new identity for a store without the data of an earlier one: 16
+// random bytes in lower-case hex.
 func NewIdentity() string {
 	var random [16]byte
 	_, _ = rand.Read(random[:]) // never fails, says its documentation
 	return hex.EncodeToString(random[:])
 }
 
-// Elapsed returns the time on the clock by which requests expire.
+// Elapsed returns the time on the clock of statestore.Request.Expires.
 func (e *Engine) Elapsed() time.Duration { return time.Since(e.started) }
 
-// Run removes keys as their time comes, until ctx ends. Without it keys still
-// end in time for every request, but nobody is notified.
+// Run removes keys as they expire, until ctx ends. Without Run expired keys do not exist for
+// requests either, but their watchers get no notification.
 func (e *Engine) Run(ctx context.Context) {
 	timer := time.NewTimer(1)
 	defer timer.Stop()
@@ -213,8 +210,8 @@ func (e *Engine) Run(ctx context.Context) {
 	}
 }
 
-// expire removes what is due and returns the time until the next expiry. Between
-// two batches others get the lock, and the end of ctx is noticed.
+// expire removes the expired keys and returns the time until the next expiry. Between two
+// batches it releases the lock and checks ctx.
 func (e *Engine) expire(ctx context.Context) (wait time.Duration, ok bool) {
 	for more := true; more && ctx.Err() == nil; {
 		var notifications []statestore.Notification
@@ -234,12 +231,12 @@ func (e *Engine) expireSome() (notifications []statestore.Notification, more boo
 	for _, notification := range notifications {
 		e.deliver(notification)
 	}
-	e.filing, e.armed = e.store.NextExpiry()
-	return notifications, more, max(e.filing-now.Elapsed, 0), e.armed
+	e.next, e.armed = e.store.NextExpiry()
+	return notifications, more, max(e.next-now.Elapsed, 0), e.armed
 }
 
-// systemTime reads the system's clock for nowLocked. It is called before the lock is taken,
-// because the clock may be a test's function.
+// systemTime reads the system's clock for nowLocked. It is called without the lock, because
+// the clock may be a user's function.
 func (e *Engine) systemTime() time.Time {
 	if system := e.system.Load(); system != nil {
 		return (*system)()
@@ -247,9 +244,9 @@ func (e *Engine) systemTime() time.Time {
 	return time.Now()
 }
 
-// nowLocked reads both of the store's clocks. Since of a monotonic reading does not
-// step with the wall clock. system is older than that by the wait for the lock, which the
-// slew evens out.
+// nowLocked returns the time on both clocks of the store. Elapsed is monotonic: it does not
+// step with the wall clock. system was read earlier, before the wait for the lock; the slew
+// evens out the difference.
 func (e *Engine) nowLocked(system time.Time) statestore.Instant {
 	elapsed := e.Elapsed()
 	return statestore.Instant{WallMillis: e.wall.at(system, elapsed), Elapsed: elapsed}

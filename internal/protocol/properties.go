@@ -2,29 +2,28 @@ package protocol
 
 // User properties of requests, replies and notifications.
 const (
-	// PropertyTimestamp carries a hybrid logical clock: the sender's in a SET
-	// request, the value's version in a reply or a notification.
+	// PropertyTimestamp carries a hybrid logical timestamp: the sender's in a request, the
+	// version of the value in a reply or a notification.
 	PropertyTimestamp = "__ts"
 	// PropertyFencingToken carries the fencing token of a protected write.
 	PropertyFencingToken = "__ft"
-	// PropertyPersistence, with the value "true" on a SET, asks the store to keep the key
-	// on disk.
+	// PropertyPersistence with the value "true" asks the store to keep the key of a SET on
+	// disk.
 	PropertyPersistence = "aio-persistence"
-	// PropertySourceID repeats the client id. Nobody checks it, so nobody may
-	// rely on it.
+	// PropertySourceID repeats the client id. No broker checks it, so it proves nothing.
 	PropertySourceID = "__srcId"
-	// PropertyProtocolVersion says which version of the protocol is spoken.
+	// PropertyProtocolVersion is the version of the protocol.
 	PropertyProtocolVersion = "__protVer"
 	// PropertyPartition routes requests to one of the store's partitions.
 	PropertyPartition = "$partition"
-	// PropertyStatus and PropertyStatusMessage say how the invocation went, as
-	// opposed to the command: 200 even for a refusal, 400 and above when the
-	// request never reached the store's rules.
+	// PropertyStatus and PropertyStatusMessage are the result of the invocation, not of
+	// the command: 200 even for a refusal, 400 and above if the store could not evaluate
+	// the request.
 	PropertyStatus        = "__stat"
 	PropertyStatusMessage = "__stMsg"
-	// PropertyStore names the data of a store: the store sends it with each reply and
-	// notification, and refuses a request that carries another. It is an extension of
-	// ours; other stores and clients ignore it.
+	// PropertyStore names the data of a store. The store sends it with each reply and
+	// notification, and refuses a request that names another. It is an extension of this
+	// project: other stores and clients ignore it.
 	PropertyStore = "tenure-store"
 )
 

@@ -1,10 +1,12 @@
 package protocol
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
-// Refusal is the text of an error reply, without its "-ERR " prefix. It is an
-// error itself, so that one spelling serves the store, which sends it, and the
-// client, whose callers branch on it with errors.Is.
+// Refusal is the text of an error reply without its "-ERR " prefix. It is an error, so that
+// the store sends it and the client's callers compare with it by errors.Is.
 type Refusal string
 
 // Error returns the text as the store sends it.
@@ -26,38 +28,24 @@ const (
 	KeyLengthZero           Refusal = "the key length is zero"
 )
 
-// Refusals of a store in strict mode, which is an extension of ours: the protocol
-// lists no text for what it forbids.
+// Refusals of a store in strict mode, which is an extension of this project.
 const (
 	FencingTokenNeverIssued Refusal = "the request fencing token is above every version that this store has issued"
 	LockRule                Refusal = "a key under a lock prefix needs an expiry (PX), a value that begins with the client id and a colon, and no fencing token; release it with VDEL"
 )
 
-// OtherStore refuses a request whose PropertyStore is not the identity of the store. It
-// is an extension of ours.
+// OtherStore refuses a request whose PropertyStore is not the identity of the store. It is an
+// extension of this project.
 const OtherStore Refusal = "the request names another store"
 
-// fencingTokenLowerAsPublished is a second spelling of FencingTokenLower that
-// the public description of the protocol contains.
+// fencingTokenLowerAsPublished is a second spelling of FencingTokenLower in the published
+// description of the protocol.
 const fencingTokenLowerAsPublished = "the request fencing token is a lower version that the fencing token protecting the resource"
 
-var refusals = map[string]Refusal{
-	string(TimestampTooFarAhead):    TimestampTooFarAhead,
-	string(FencingTokenRequired):    FencingTokenRequired,
-	string(FencingTokenTooFarAhead): FencingTokenTooFarAhead,
-	string(FencingTokenLower):       FencingTokenLower,
-	fencingTokenLowerAsPublished:    FencingTokenLower,
-	string(QuotaExceeded):           QuotaExceeded,
-	string(SyntaxError):             SyntaxError,
-	string(NotAuthorized):           NotAuthorized,
-	string(UnknownCommand):          UnknownCommand,
-	string(WrongNumberOfArguments):  WrongNumberOfArguments,
-	string(MissingTimestamp):        MissingTimestamp,
-	string(MalformedTimestamp):      MalformedTimestamp,
-	string(KeyLengthZero):           KeyLengthZero,
-	string(FencingTokenNeverIssued): FencingTokenNeverIssued,
-	string(LockRule):                LockRule,
-	string(OtherStore):              OtherStore,
+var refusals = []Refusal{
+	TimestampTooFarAhead, FencingTokenRequired, FencingTokenTooFarAhead, FencingTokenLower, QuotaExceeded, SyntaxError,
+	NotAuthorized, UnknownCommand, WrongNumberOfArguments, MissingTimestamp, MalformedTimestamp, KeyLengthZero,
+	FencingTokenNeverIssued, LockRule, OtherStore,
 }
 
 const (
@@ -66,8 +54,7 @@ const (
 	errorPrefixKeyNotify = "ERR: "
 )
 
-// ErrorText returns the text of an error reply without its prefix, in any of
-// the forms that stores send.
+// ErrorText returns the text of an error reply without any of the prefixes that stores send.
 func ErrorText(reply string) string {
 	for _, prefix := range []string{errorPrefixKeyNotify, errorPrefix} {
 		if text, ok := strings.CutPrefix(reply, prefix); ok {
@@ -77,16 +64,19 @@ func ErrorText(reply string) string {
 	return reply
 }
 
-// RefusalFor returns the refusal with this text, and false for a text that the
-// protocol does not list.
+// RefusalFor returns the refusal with this text, and false for any other text.
 func RefusalFor(text string) (Refusal, bool) {
-	refusal, ok := refusals[text]
-	return refusal, ok
+	if text == fencingTokenLowerAsPublished {
+		return FencingTokenLower, true
+	}
+	if !slices.Contains(refusals, Refusal(text)) {
+		return "", false
+	}
+	return Refusal(text), true
 }
 
-// Line returns the refusal as the text of an error reply.
+// Line returns the text of the error reply.
 func (r Refusal) Line() string { return errorPrefix + string(r) }
 
-// KeyNotifyLine returns the refusal as the documented dialect writes it in
-// reply to KEYNOTIFY.
+// KeyNotifyLine returns the text of the error reply to KEYNOTIFY in the documented dialect.
 func (r Refusal) KeyNotifyLine() string { return errorPrefixKeyNotify + string(r) }

@@ -57,8 +57,8 @@ func TestRefusalFor(t *testing.T) {
 			}
 		})
 	}
-	if len(distinct) != 15 || len(refusals) != len(tests) {
-		t.Errorf("there are %d refusals in %d spellings; the protocol has 12 in 13, strict mode adds 2, and the store's identity 1", len(distinct), len(refusals))
+	if len(distinct) != 15 || len(refusals) != len(distinct) {
+		t.Errorf("the table has %d refusals of %d; the protocol has 12, strict mode adds 2, and the store's identity 1", len(distinct), len(refusals))
 	}
 }
 

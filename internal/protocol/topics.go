@@ -1,9 +1,8 @@
-// Package protocol holds what both ends of the wire must spell alike: topics,
-// property names, verbs, and the texts of the store's refusals.
+// Package protocol has the constants of the state store protocol that client and store
+// share: topics, property names, verbs, and the texts of the store's refusals.
 //
-// It is internal because a program never needs these: a client speaks through
-// package transport, a store through package statestore. The source of every
-// constant is the published description of the state store protocol.
+// It is internal because programs do not need it: a client uses package transport, and a
+// store package statestore. The constants are those of docs/protocol.md.
 package protocol
 
 import (
@@ -11,20 +10,20 @@ import (
 	"strings"
 )
 
-// Service is the identifier that every topic of the store carries.
+// Service is the identifier in every topic of the store.
 const Service = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
 
-// InvokeTopic is the system topic to which every request is published. The
-// store alone reads it.
+// InvokeTopic is the topic to which clients publish all requests. Only the store may
+// subscribe to it.
 const InvokeTopic = Service + "/command/invoke"
 
-// ReservedPrefix begins every topic below which only the store publishes. A
-// request that names such a topic for its reply is an attempt to forge a
-// notification: the store disconnects its sender.
+// ReservedPrefix is the prefix of the topics to which only the store may publish. A request
+// with such a response topic is an attempt to forge a notification: the store disconnects
+// the sender.
 const ReservedPrefix = "clients/" + Service
 
-// FailBackSuffix follows the name of an election in the key at which a preferred node asks
-// for the lead.
+// FailBackSuffix is the suffix of the key at which a preferred node asks for the lead; the
+// name of the election comes before it.
 const FailBackSuffix = "/bid"
 
 const notifyInfix = "/command/notify/"
@@ -34,22 +33,19 @@ func ResponseTopic(clientID string) string {
 	return "clients/" + clientID + "/services/statestore/_any_/command/invoke/response"
 }
 
-// NotifyTopic returns the topic of the notifications about key for a client.
-// Both names travel as upper-case Base16 (RFC 4648), since they may hold bytes
-// that a topic may not.
+// NotifyTopic returns the topic of the notifications about key for a client. Both names are
+// in upper-case Base16 (RFC 4648), because they may have bytes that a topic cannot have.
 func NotifyTopic(clientID, key string) string {
 	return notifyPrefix(clientID) + upperHex(key)
 }
 
-// NotifyFilter returns the subscription that covers every key a client watches.
+// NotifyFilter returns the topic filter for the notifications about all keys of a client.
 func NotifyFilter(clientID string) string {
 	return notifyPrefix(clientID) + "+"
 }
 
-// ParseNotifyTopic returns the client and the key that a notification topic
-// names, and false for any other topic. Lower-case digits are refused: the
-// protocol writes upper case only, and one spelling for each key keeps two
-// topics from meaning the same.
+// ParseNotifyTopic returns the client and the key of a notification topic, and false for any
+// other topic. It accepts upper-case digits only, so that each key has one topic.
 func ParseNotifyTopic(topic string) (clientID, key string, ok bool) {
 	rest, ok := strings.CutPrefix(topic, ReservedPrefix+"/")
 	if !ok {
