@@ -33,9 +33,9 @@ type Engine struct {
 	wake    chan struct{}
 	system  atomic.Pointer[func() time.Time] // nil: time.Now
 
-	mu     sync.Mutex
-	store  *statestore.Store
-	wall   wall
+	mu    sync.Mutex
+	store *statestore.Store
+	wall  wall
 	next  time.Duration // the expiry that Run waits for; valid while armed
 	armed bool
 }
