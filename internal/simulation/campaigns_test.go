@@ -8,57 +8,80 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// course is where an elector stands.
-type course struct {
-	began, ended time.Duration // of the latest term
-	leads        bool
-}
+// course is when the latest term of an elector began and ended.
+type course struct{ began, ended time.Duration }
 
-// phase follows the terms of an elector, those included that end before their function
-// starts. Whatever ended a short one, a hold-off follows.
-func (c *checker) phase(p *process, phase election.Phase) {
+// phase follows the terms of an elector, also those that end before their function starts.
+// A hold-off must follow a short term, whatever ended it.
+func (c *checker) phase(p *process, t election.Transition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now, at := c.sim.elapsed(), c.phases[p]
-	if at == nil {
-		at = &course{ended: -hour}
-		c.phases[p] = at
+	at, latest := t.At.Sub(c.sim.began), c.courses[p]
+	if latest == nil {
+		latest = &course{ended: -hour}
+		c.courses[p] = latest
 	}
-	switch phase {
+	switch t.Phase {
 	case election.Claiming:
 		const short, least = ttl - time.Second, holdOff * 8 / 10
-		if at.ended-at.began < short && now-at.ended < least {
-			c.violationLocked("%s leads again %v after a term of %v", p.name, now-at.ended, at.ended-at.began)
+		if latest.ended-latest.began < short && at-latest.ended < least {
+			c.violationLocked("%s leads again %v after a term of %v", p.name, at-latest.ended, latest.ended-latest.began)
 		}
-		at.began = now
-	case election.Active:
-		at.leads = true
-	case election.Draining:
-		at.leads = false
+		latest.began = at
 	case election.Released:
-		at.leads, at.ended = false, now
+		latest.ended = at
 	}
 }
 
-// campaignEnded judges why a campaign ended.
+// campaignEnded checks why a campaign ended.
 func (c *checker) campaignEnded(p *process, err error) {
 	if p.ctx.Err() == nil && !errors.Is(err, transport.ErrClosed) && !errors.Is(err, transport.ErrSessionTakenOver) {
 		c.violation("%s ended its campaign: %v", p.name, err)
 	}
 }
 
-// mustNotLead looks whether an elector has stopped leading once its health check has told
-// that it is not fit.
+// mustNotLead checks that an elector has stopped leading when its health check fails.
 func (c *checker) mustNotLead(p *process, lasts time.Duration) {
 	const noticed = ttl/3 + ttl/3 + time.Second // HealthEvery and HealthTimeout
 	if lasts <= noticed {
 		return
 	}
 	time.AfterFunc(noticed, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if at := c.phases[p]; at != nil && at.leads && p.ctx.Err() == nil && p.node.ill.Load() > 0 {
-			c.violationLocked("%s leads, and is ill", p.name)
+		status, elects := p.status()
+		if elects && status.Phase == election.Active && p.ctx.Err() == nil && p.node.unhealthy.Load() > 0 {
+			c.violation("%s leads, and is unhealthy: %v", p.name, status)
 		}
 	})
+}
+
+// checkStatus checks that the parts of a status belong together.
+func (c *checker) checkStatus(p *process) {
+	status, elects := p.status()
+	if !elects {
+		return
+	}
+	inTerm, leads := !status.Token.IsZero(), status.Phase == election.Claiming || status.Phase == election.Active
+	if inTerm != (leads || status.Phase == election.Draining || status.Phase == election.Released) ||
+		inTerm && status.Term == 0 || leads && status.Cause != nil || leads && !status.HoldOffUntil.IsZero() {
+		c.violation("%s: the status contradicts itself: %v", p.name, status)
+	}
+}
+
+// statuses checks at the end of the hour that each elector which waits for a leader knows
+// it. Where notifications are lost, it may not.
+func (c *checker) statuses() {
+	if c.sim.noNotifications {
+		return
+	}
+	leader := c.leader()
+	for _, n := range c.sim.nodes {
+		p := n.current()
+		status, elects := p.status()
+		if !elects || leader == nil || status.Phase != election.Standby || status.Cause != nil || p.ctx.Err() != nil {
+			continue
+		}
+		if status.Leader != leader.id {
+			c.violation("%s: %v, and %s leads", p.name, status, leader.id)
+		}
+	}
 }

@@ -62,7 +62,7 @@ type checker struct {
 	versions map[hlc.Timestamp]string // of all stores
 	grants   map[hlc.Timestamp]string // the identity of the store that gave each version
 	refused  map[string]bool          // values whose SET met another holder
-	robbed   map[string]bool          // values that a client deleted that was not their holder
+	deleted  map[string]bool          // values that a client deleted that was not their holder
 	tokens   map[string]string        // the token of each value, as writes carry it
 	fenced   map[string]bool          // tokens that were refused as older
 	written  string                   // what the protected key holds
@@ -74,7 +74,7 @@ type checker struct {
 	owners   map[string]*holding      // by value
 	firsts   map[string]bool          // values with which processes began
 
-	phases map[*process]*course // of electors
+	courses map[*process]*course // of electors
 
 	leftAlone bool     // by the last fault
 	final     *holding // who leads after it
@@ -103,7 +103,7 @@ func newChecker(s *simulation) *checker {
 		versions: make(map[hlc.Timestamp]string),
 		grants:   make(map[hlc.Timestamp]string),
 		refused:  make(map[string]bool),
-		robbed:   make(map[string]bool),
+		deleted:  make(map[string]bool),
 		tokens:   make(map[string]string),
 		fenced:   make(map[string]bool),
 		numbers:  make(map[string]int),
@@ -111,7 +111,7 @@ func newChecker(s *simulation) *checker {
 		latest:   make(map[*process]string),
 		owners:   make(map[string]*holding),
 		firsts:   make(map[string]bool),
-		phases:   make(map[*process]*course),
+		courses:  make(map[*process]*course),
 	}
 }
 
@@ -193,8 +193,8 @@ func (c *checker) lockAppliedLocked(a transporttest.Applied) {
 		c.refused[value] = true
 	case a.Reply.Outcome == statestore.Deleted:
 		switch {
-		case a.Client == vandal:
-			c.robbed[c.value] = true
+		case a.Client == rogue:
+			c.deleted[c.value] = true
 		case a.Command.Verb != statestore.VerbVDel || value != c.value:
 			c.violationLocked("%s deleted the lease of %s", a.Client, c.nameLocked(c.value))
 		}
@@ -208,7 +208,7 @@ func (c *checker) dataAppliedLocked(a transporttest.Applied) {
 	if c.sim.tracing && a.Command.Verb == statestore.VerbSet {
 		c.sim.tracef("store: SET %q by %s: %v %v", a.Command.Value, a.Client, a.Reply.Outcome, a.Reply.Err)
 	}
-	if a.Client == vandal {
+	if a.Client == rogue {
 		if a.Reply.Outcome == statestore.OK {
 			c.writer, _ = hlc.ParseToken(text)
 			c.written = string(a.Command.Value)
@@ -257,7 +257,7 @@ func (c *checker) judgeLocked() {
 }
 
 func (c *checker) judgeOneLocked(h *holding) {
-	if c.robbed[h.value] {
+	if c.deleted[h.value] {
 		return // nobody can know until the next renewal
 	}
 	now := c.sim.elapsed()
@@ -282,7 +282,7 @@ func (c *checker) judgeOneLocked(h *holding) {
 func (c *checker) begin(p *process, tenure *lease.Tenure) *holding {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h := &holding{process: p, tenure: tenure, lost: p.client.Lost(), name: p.name + " (over at once)", jumps: p.node.clock.jumping.Load()}
+	h := &holding{process: p, tenure: tenure, lost: p.client.Lost(), name: p.name + " (over at once)", jumps: p.node.clock.jumps.Load()}
 	c.tenures = append(c.tenures, h)
 	p.work.Go(func() { c.watch(h) })
 	token, err := tenure.Token()
@@ -349,16 +349,16 @@ func (c *checker) watch(h *holding) {
 		holds = h.releasing.Load() || h.process.node.elects
 	case is(lease.ErrLost):
 		name = "lost"
-		holds = c.refused[h.value] || c.robbed[h.value] || replaced
+		holds = c.refused[h.value] || c.deleted[h.value] || replaced
 	case is(lease.ErrDeleted):
 		name = "deleted"
-		holds = c.robbed[h.value] || replaced
+		holds = c.deleted[h.value] || replaced
 	case is(lease.ErrStoreReplaced):
 		name = "store replaced"
 		holds = c.sim.stores > 1 // a late reply of the store before may say so, too
 	case is(lease.ErrConnectionLost):
 		name = "connection lost"
-		holds = c.sim.instant || h.process.node.hasty
+		holds = c.sim.instant || h.process.node.fragile
 	case is(lease.ErrFencedOut):
 		name = "fenced out"
 		holds = c.fenced[h.token.String()]
@@ -366,7 +366,7 @@ func (c *checker) watch(h *holding) {
 		name = "deadline passed"
 		// Its owner hears of it while the token is good still, unless the clock jumped,
 		// and may have released at once.
-		holds = left > 0 || errors.Is(over, lease.ErrReleased) || h.jumps != h.process.node.clock.jumping.Load()
+		holds = left > 0 || errors.Is(over, lease.ErrReleased) || h.jumps != h.process.node.clock.jumps.Load()
 	case is(transport.ErrClosed):
 		name = "closed"
 		holds = h.process.ctx.Err() != nil
@@ -445,7 +445,7 @@ func (c *checker) leadingLocked() *holding {
 	c.judgeLocked()
 	for _, h := range c.valid {
 		// A renewal may have put back what was deleted.
-		if h.store == c.store && (!c.robbed[h.value] || c.value == h.value) {
+		if h.store == c.store && (!c.deleted[h.value] || c.value == h.value) {
 			return h
 		}
 	}
@@ -468,6 +468,9 @@ const tooMany = 50
 // sample looks at everything once a second.
 func (c *checker) sample() {
 	now := c.sim.elapsed()
+	for _, n := range c.sim.nodes {
+		c.checkStatus(n.current())
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for p, n := range c.bursts {
@@ -498,6 +501,7 @@ func (c *checker) sample() {
 type sent struct {
 	key, verb, value, token string
 	late                    *holding // a tenure that ended with its connection before
+	second                  bool     // by the second client
 }
 
 // sending looks at a request before it leaves.
@@ -577,7 +581,9 @@ func (c *checker) answered(p *process, s sent, reply transport.Reply, err error)
 	if s.late != nil && !errors.Is(err, transport.ErrNotSent) {
 		c.violation("%s sent %s of %s over another connection than that with which it ended", p.name, s.verb, s.late.name)
 	}
-	c.metStore(p, reply)
+	if !s.second {
+		c.metStore(p, reply)
+	}
 	text := strings.TrimPrefix(string(reply.Payload), ":") // in one dialect and not in the other
 	refused := s.key == lockKey && s.verb == "SET" && (err != nil || strings.HasPrefix(text, "-1"))
 	fenced := s.key == dataKey && s.verb == "SET" && strings.Contains(string(reply.Payload), "lower version")

@@ -14,37 +14,240 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-// weather is how likely each harm is to a message, and how long one is held.
-type weather struct {
+// fault is one row of a table of faults.
+type fault struct {
+	weight int // how often it happens, in comparison with the other rows
+	name   string
+	gentle bool                   // it must not cost a leader its lease
+	in     func(*simulation) bool // the hours in which it happens; nil: all
+	begin  func(hit)
+	end    func(hit) // called after hit.lasts; nil: the fault ends in another way
+}
+
+// hit is one fault that happens.
+type hit struct {
+	*simulation
+	node   *node         // the node that it happens to; some faults happen to all
+	lasts  time.Duration // how long it lasts, if it does not end by itself
+	amount time.Duration // at random, from -40 s to 40 s
+}
+
+var faults = []fault{
+	// The network.
+	{weight: 2, name: "poor network", begin: func(h hit) { h.node.setNetwork(poor, h.lasts) }},
+	{weight: 2, name: "terrible network", begin: func(h hit) { h.node.setNetwork(terrible, h.lasts) }},
+	{weight: 2, name: "slow network", begin: func(h hit) { h.node.setNetwork(slow, h.lasts) }},
+	{
+		weight: 2, name: "cut",
+		begin: func(h hit) { h.node.current().cut() },
+		end:   func(h hit) { h.node.current().reconnect() },
+	},
+	{weight: 3, name: "cut for a moment", begin: func(h hit) {
+		process := h.node.current()
+		process.cut()
+		time.AfterFunc(h.amount.Abs()/100, process.reconnect)
+	}},
+	{weight: 2, name: "half-open connection", gentle: true, begin: func(h hit) { h.node.current().conn.Freeze() }},
+	{
+		weight: 1, name: "half-open connection of the second client", gentle: true,
+		begin: func(h hit) {
+			if p := h.node.current(); h.node.twoClients {
+				p.writerConn.Freeze()
+				// The keep-alive notices at last. (A lease has its own connection probed.)
+				time.AfterFunc(h.lasts, func() { p.writerConn.Cut(); p.reconnect() })
+			}
+		},
+	},
+	{
+		weight: 1, name: "no notifications",
+		begin: func(h hit) { h.node.silence(true) },
+		end:   func(h hit) { h.node.silence(false) },
+	},
+	{weight: 1, name: "forged notifications", gentle: true, begin: func(h hit) {
+		h.forge(h.node.current().conn)
+		h.forge(h.onlooker.conn)
+	}},
+	{
+		weight: 2, name: "rejected in front of the store",
+		begin: func(h hit) { h.node.rejected.Add(1) },
+		end:   func(h hit) { h.node.rejected.Add(-1) },
+	},
+
+	// The machine and its clocks.
+	{weight: 1, name: "suspended", begin: func(h hit) { h.node.suspend(h.lasts, h.amount.Abs()) }},
+	{weight: 1, name: "steady clock jumps", begin: func(h hit) { h.node.jump(h.amount.Abs()) }},
+	{weight: 1, name: "wall clock off by seconds", gentle: true, begin: func(h hit) { h.node.stepWall(h.amount) }},
+	{
+		weight: 2, name: "wall clock off by hours", gentle: true,
+		begin: func(h hit) { h.node.stepWall(h.amount * 300) },
+		end:   func(h hit) { h.node.stepWall(h.amount / 2) },
+	},
+
+	// The process and its functions.
+	{
+		weight: 1, name: "crash",
+		begin: func(h hit) { h.node.crash() },
+		end:   func(h hit) { h.node.start() },
+	},
+	{
+		weight: 1, name: "close",
+		begin: func(h hit) { h.node.leave(h.node.current()) },
+		end:   func(h hit) { h.node.start() },
+	},
+	{weight: 1, name: "another process takes its client id", begin: func(h hit) { h.node.start() }},
+	{
+		weight: 1, name: "unhealthy",
+		begin: func(h hit) { h.node.turnUnhealthy(h.lasts) },
+		end:   func(h hit) { h.node.unhealthy.Add(-1) },
+	},
+	{weight: 1, name: "resigns", begin: func(h hit) { h.node.current().resign() }},
+	{
+		weight: 2, name: "callbacks block",
+		begin: func(h hit) { h.node.blocking.Add(1) },
+		end:   func(h hit) { h.node.blocking.Add(-1) },
+	},
+
+	// The store.
+	{
+		weight: 1, name: "wall clock of the store off by hours", gentle: true,
+		begin: func(h hit) { h.stepWall(h.amount * 300) },
+		end:   func(h hit) { h.stepWall(0) },
+	},
+	{
+		weight: 1, name: "not authorized",
+		begin: func(h hit) { h.node.denied.Add(1) },
+		end:   func(h hit) { h.node.denied.Add(-1) },
+	},
+	{
+		weight: 1, name: "the store is restarted",
+		in:    func(s *simulation) bool { return s.restarts },
+		begin: func(h hit) { h.restart() },
+	},
+	{
+		weight: 1, name: "another client deletes the key of the lease",
+		in:    func(s *simulation) bool { return s.deletes },
+		begin: func(h hit) { h.requestAsRogue(resp3.AppendCommand(nil, "DEL", lockKey), "") },
+	},
+	{
+		weight: 1, name: "another client writes the protected key under a token from the future",
+		in: func(s *simulation) bool { return s.futureTokens },
+		begin: func(h hit) {
+			token := fmt.Sprintf("%d:0:%s", time.Now().Add(h.amount.Abs()/2).UnixMilli(), rogue)
+			h.requestAsRogue(resp3.AppendCommand(nil, "SET", dataKey, "0 "+rogue), token)
+		},
+	},
+}
+
+// lastFaults are what can happen to the leader when all else is calm. A row without begin
+// leaves it alone.
+var lastFaults = []fault{
+	{weight: 1, name: "crashes for good", begin: func(h hit) { h.node.crash() }},
+	{weight: 1, name: "cut off for good", begin: func(h hit) { h.node.current().cut() }},
+	{weight: 1, name: "resigns for the last time", begin: func(h hit) { h.node.current().resign() }},
+	{weight: 1, name: "left alone"},
+}
+
+// draw returns a row of a table, each as often as its weight says.
+func draw(random *rand.Rand, table []fault) fault {
+	total := 0
+	for _, f := range table {
+		total += f.weight
+	}
+	at := random.IntN(total)
+	for _, f := range table {
+		if at -= f.weight; at < 0 {
+			return f
+		}
+	}
+	panic("unreachable")
+}
+
+// injectFaults lets one fault after another happen until it is nearly calm.
+func (s *simulation) injectFaults() {
+	table := slices.DeleteFunc(slices.Clone(faults), func(f fault) bool {
+		return s.gentle && !f.gentle || f.in != nil && !f.in(s)
+	})
+	for {
+		pause := time.Duration(s.random.Int64N(int64(50 * time.Second)))
+		if s.gentle {
+			pause += ttl // one dead connection costs no lease; two may
+		}
+		h := hit{simulation: s, lasts: time.Second + time.Duration(s.random.Int64N(int64(45*time.Second)))}
+		if s.random.IntN(12) == 0 {
+			h.lasts *= 5 // minutes
+		}
+		if s.elapsed()+pause+h.lasts >= calmAt-2*time.Second {
+			return
+		}
+		time.Sleep(pause)
+		h.node = s.target()
+		h.amount = time.Duration(s.random.Int64N(int64(80*time.Second))) - 40*time.Second
+		f := draw(s.random, table)
+		s.tracef("%s: %s, for %v, by %v", h.node.id, f.name, h.lasts, h.amount)
+		s.mu.Lock()
+		s.faults++
+		s.mu.Unlock()
+		f.begin(h)
+		if f.end != nil {
+			time.AfterFunc(h.lasts, func() { f.end(h) })
+		}
+	}
+}
+
+// target prefers the leader: faults of other nodes show little.
+func (s *simulation) target() *node {
+	n := s.nodes[s.random.IntN(len(s.nodes))]
+	if leader := s.checker.leader(); leader != nil && s.random.IntN(2) == 0 {
+		return leader
+	}
+	return n
+}
+
+// lastFault takes the leader away, in one way or another, or leaves it alone.
+func (s *simulation) lastFault() {
+	leader := s.checker.leader()
+	if leader == nil {
+		return // which the checker has noted
+	}
+	f := draw(s.random, lastFaults)
+	s.tracef("%s: %s", leader.id, f.name)
+	s.checker.last(f.begin == nil)
+	if f.begin != nil {
+		f.begin(hit{simulation: s, node: leader})
+	}
+}
+
+// network is how likely each fault is for a message, and how long one is held.
+type network struct {
 	lose, hold, repeat, cut float64
 	longest                 time.Duration
 }
 
 var (
-	fair  = weather{lose: 0.002, hold: 0.002, repeat: 0.01, cut: 0.0005, longest: 20 * time.Second}
-	rough = weather{lose: 0.10, hold: 0.10, repeat: 0.10, cut: 0.01, longest: 20 * time.Second}
-	slow  = weather{lose: 0.01, hold: 0.7, repeat: 0.05, longest: 2 * requestTimeout}
-	storm = weather{lose: 0.30, hold: 0.25, repeat: 0.20, cut: 0.05, longest: 4 * time.Minute}
+	good     = network{lose: 0.002, hold: 0.002, repeat: 0.01, cut: 0.0005, longest: 20 * time.Second}
+	poor     = network{lose: 0.10, hold: 0.10, repeat: 0.10, cut: 0.01, longest: 20 * time.Second}
+	slow     = network{lose: 0.01, hold: 0.7, repeat: 0.05, longest: 2 * requestTimeout}
+	terrible = network{lose: 0.30, hold: 0.25, repeat: 0.20, cut: 0.05, longest: 4 * time.Minute}
 )
 
-// dice are thrown for one kind of message of a node: requests of one verb about one key,
-// or notifications of one key. Each kind has its own, so that two messages which leave at
-// the same instant get the same fates whichever comes first.
+// dice are the random numbers for one kind of event on a node: requests of one verb about
+// one key, notifications of one key, or calls of one function. Each kind has its own, so
+// that of two events at the same instant each has the same fault whichever comes first.
 type dice struct{ *rand.Rand }
 
 // diceLocked returns the dice of a kind.
 func (n *node) diceLocked(kind string) dice {
-	thrown, ok := n.dice[kind]
+	d, ok := n.dice[kind]
 	if !ok {
 		hash := fnv.New64a()
 		_, _ = hash.Write([]byte(kind)) // never fails, says its documentation
-		thrown = dice{rand.New(rand.NewPCG(n.seed, hash.Sum64()))}
-		n.dice[kind] = thrown
+		d = dice{rand.New(rand.NewPCG(n.seed, hash.Sum64()))}
+		n.dice[kind] = d
 	}
-	return thrown
+	return d
 }
 
-// kindOf names the verb and the key of a request.
+// kindOf returns the verb and the key of a request.
 func kindOf(request transport.Request) string {
 	words, err := resp3.DecodeArray(nil, request.Payload)
 	if err != nil || len(words) < 2 {
@@ -59,9 +262,9 @@ func (d dice) latency() time.Duration {
 	return 100*time.Microsecond + time.Duration(d.Int64N(int64(5*time.Millisecond)))
 }
 
-// holdLocked draws for how long a message is held: until it is calm at the latest.
-func (n *node) holdLocked(d dice) time.Duration {
-	longest := min(n.weather.longest, calmAt-time.Second-n.sim.elapsed())
+// beforeCalm returns a random duration that is over when it is calm.
+func (d dice) beforeCalm(s *simulation, longest time.Duration) time.Duration {
+	longest = min(longest, calmAt-time.Second-s.elapsed())
 	if longest <= 0 {
 		return 0
 	}
@@ -70,207 +273,109 @@ func (n *node) holdLocked(d dice) time.Duration {
 
 func (d dice) chance(p float64) bool { return d.Float64() < p }
 
-// fate decides what becomes of a request and of its reply, each for itself.
-func (n *node) fate(request transport.Request) transporttest.Fault {
+// requestFault returns the faults of a request and of its reply.
+func (n *node) requestFault(request transport.Request) transporttest.Fault {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	d := n.diceLocked(kindOf(request))
 	fault := transporttest.Fault{HoldRequest: d.latency(), HoldReply: d.latency()}
-	w := n.weather
-	if w == (weather{}) {
+	net := n.network
+	if net == (network{}) {
 		return fault
 	}
 	before := fault
-	fault.LoseRequest, fault.LoseReply = d.chance(w.lose), d.chance(w.lose)
-	fault.CutBefore, fault.CutAfter = d.chance(w.cut), d.chance(w.cut)
-	fault.Repeat, fault.RepeatReply = d.chance(w.repeat), d.chance(w.repeat)
+	fault.LoseRequest, fault.LoseReply = d.chance(net.lose), d.chance(net.lose)
+	fault.CutBefore, fault.CutAfter = d.chance(net.cut), d.chance(net.cut)
+	fault.Repeat, fault.RepeatReply = d.chance(net.repeat), d.chance(net.repeat)
 	if fault.Repeat {
-		fault.RepeatAfter = d.latency() + n.holdLocked(d)
+		fault.RepeatAfter = d.latency() + d.beforeCalm(n.sim, net.longest)
 	}
-	if d.chance(w.hold) {
-		fault.HoldRequest += n.holdLocked(d)
+	if d.chance(net.hold) {
+		fault.HoldRequest += d.beforeCalm(n.sim, net.longest)
 	}
-	if d.chance(w.hold) {
-		fault.HoldReply += n.holdLocked(d)
+	if d.chance(net.hold) {
+		fault.HoldReply += d.beforeCalm(n.sim, net.longest)
 	}
 	if fault.CutBefore || fault.CutAfter {
-		// Somebody must connect again; a real client does it by itself.
+		// A real client connects again by itself.
 		at := fault.HoldRequest + time.Duration(d.Int64N(int64(8*time.Second)))
 		if process := n.process; process != nil {
 			time.AfterFunc(at, process.reconnect)
 		}
 	}
 	if n.sim.tracing && fault != (transporttest.Fault{HoldRequest: before.HoldRequest, HoldReply: before.HoldReply}) {
-		n.sim.tracef("%s: fate of %s: %s", n.id, kindOf(request), describe(fault))
+		n.sim.tracef("%s: fault of %s: %s", n.id, kindOf(request), describe(fault))
 	}
 	return fault
 }
 
 func describe(f transporttest.Fault) string {
 	text := fmt.Sprintf("request after %v, reply after %v", f.HoldRequest.Round(time.Millisecond), f.HoldReply.Round(time.Millisecond))
-	for _, harm := range []struct {
-		done bool
-		name string
+	for _, part := range []struct {
+		happens bool
+		name    string
 	}{
 		{f.LoseRequest, "request lost"}, {f.LoseReply, "reply lost"}, {f.CutBefore, "cut before"}, {f.CutAfter, "cut after"},
 		{f.Repeat, fmt.Sprintf("repeated after %v", f.RepeatAfter.Round(time.Millisecond))}, {f.RepeatReply, "reply repeated"},
 	} {
-		if harm.done {
-			text += ", " + harm.name
+		if part.happens {
+			text += ", " + part.name
 		}
 	}
 	return text
 }
 
-// hint decides what becomes of a notification.
-func (n *node) hint(notification transport.Notification) transporttest.NotificationFault {
+// notificationFault returns the faults of a notification.
+func (n *node) notificationFault(notification transport.Notification) transporttest.NotificationFault {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	d := n.diceLocked("NOTIFY " + notification.Key)
 	fault := transporttest.NotificationFault{Hold: d.latency()}
-	w := n.weather
-	if w == (weather{}) {
+	net := n.network
+	if net == (network{}) {
 		return fault
 	}
-	fault.Lose, fault.Repeat = d.chance(w.lose), d.chance(w.repeat)
+	fault.Lose, fault.Repeat = d.chance(net.lose), d.chance(net.repeat)
 	if fault.Repeat {
-		fault.RepeatAfter = d.latency() + n.holdLocked(d)
+		fault.RepeatAfter = d.latency() + d.beforeCalm(n.sim, net.longest)
 	}
-	if d.chance(w.hold) {
-		fault.Hold += n.holdLocked(d)
+	if d.chance(net.hold) {
+		fault.Hold += d.beforeCalm(n.sim, net.longest)
 	}
 	return fault
 }
 
-// makeTrouble does one harm after another until it is nearly calm.
-func (s *simulation) makeTrouble() {
-	for {
-		pause := time.Duration(s.random.Int64N(int64(50 * time.Second)))
-		if s.gentle {
-			pause += ttl // one dead connection costs no lease; two may
-		}
-		lasts := time.Second + time.Duration(s.random.Int64N(int64(45*time.Second)))
-		if s.random.IntN(12) == 0 {
-			lasts *= 5 // minutes
-		}
-		if s.elapsed()+pause+lasts >= calmAt-2*time.Second {
-			return
-		}
-		time.Sleep(pause)
-		s.harm(s.victim(), lasts)
+// block sleeps for a while within a function of the program, now and then. The program does
+// not look at a context meanwhile. In a gentle hour it does not happen: a health check that
+// blocks costs the lease.
+func (n *node) block(function string) {
+	if n.sim.gentle {
+		return
+	}
+	n.mu.Lock()
+	d, p := n.diceLocked("block "+function), 0.02
+	if n.blocking.Load() > 0 {
+		p = 0.6
+	}
+	lasts := time.Duration(0)
+	if d.chance(p) {
+		lasts = d.beforeCalm(n.sim, 3*ttl)
+	}
+	n.mu.Unlock()
+	if lasts > 0 {
+		n.sim.tracef("%s: %s blocks for %v", n.id, function, lasts)
+		time.Sleep(lasts)
 	}
 }
 
-// victim prefers the leader: harm to others shows little.
-func (s *simulation) victim() *node {
-	n := s.nodes[s.random.IntN(len(s.nodes))]
-	if leader := s.checker.leader(); leader != nil && s.random.IntN(2) == 0 {
-		return leader
-	}
-	return n
-}
+// rogue is the id of a client that does what it should not.
+const rogue = "rogue"
 
-// fault is one kind of harm. In some hours there are only gentle ones, which must not cost
-// a leader its lease.
-type fault struct {
-	name   string
-	weight int
-	gentle bool
-	// do harms a node, for as long as lasts where the harm ends by itself. amount is at
-	// random too.
-	do func(s *simulation, n *node, lasts, amount time.Duration)
-}
-
-var faults = []fault{
-	{"rough weather", 2, false, func(_ *simulation, n *node, lasts, _ time.Duration) { n.setWeather(rough, lasts) }},
-	{"storm", 2, false, func(_ *simulation, n *node, lasts, _ time.Duration) { n.setWeather(storm, lasts) }},
-	{"slow weather", 2, false, func(_ *simulation, n *node, lasts, _ time.Duration) { n.setWeather(slow, lasts) }},
-	{"cut", 2, false, func(_ *simulation, n *node, lasts, _ time.Duration) { n.cut(lasts) }},
-	{"cut for a moment", 3, false, func(_ *simulation, n *node, _, amount time.Duration) { n.cut(amount.Abs() / 100) }},
-	{"half-open connection", 2, true, func(_ *simulation, n *node, _, _ time.Duration) { n.current().conn.Freeze() }},
-	{"no notifications", 1, false, func(_ *simulation, n *node, lasts, _ time.Duration) {
-		n.silence(true)
-		time.AfterFunc(lasts, func() { n.silence(false) })
-	}},
-	{"suspended", 1, false, func(_ *simulation, n *node, lasts, amount time.Duration) { n.suspend(lasts, amount.Abs()) }},
-	{"steady clock jumps", 1, false, func(_ *simulation, n *node, _, amount time.Duration) { n.jump(amount.Abs()) }},
-	{"wall clock off by seconds", 1, true, func(_ *simulation, n *node, _, amount time.Duration) { n.stepWall(amount) }},
-	{"wall clock off by hours", 2, true, func(_ *simulation, n *node, lasts, amount time.Duration) {
-		n.stepWall(amount * 300)
-		time.AfterFunc(lasts, func() { n.stepWall(amount / 2) })
-	}},
-	{"wall clock of the store off by hours", 1, true, func(s *simulation, _ *node, lasts, amount time.Duration) {
-		s.stepWall(amount * 300)
-		time.AfterFunc(lasts, func() { s.stepWall(0) })
-	}},
-	{"crash", 1, false, func(_ *simulation, n *node, lasts, _ time.Duration) {
-		n.crash()
-		time.AfterFunc(lasts, n.start)
-	}},
-	{"close", 1, false, func(_ *simulation, n *node, lasts, _ time.Duration) {
-		n.leave(n.current())
-		time.AfterFunc(lasts, n.start)
-	}},
-	{"another process takes its name", 1, false, func(_ *simulation, n *node, _, _ time.Duration) { n.start() }},
-	{"forged notifications", 1, true, func(s *simulation, n *node, _, _ time.Duration) { s.forge(n.current().conn); s.forge(s.onlooker.conn) }},
-	{"not authorized", 1, false, func(_ *simulation, n *node, lasts, _ time.Duration) {
-		n.denied.Add(1)
-		time.AfterFunc(lasts, func() { n.denied.Add(-1) })
-	}},
-	{"rejected in front of the store", 2, false, func(_ *simulation, n *node, lasts, _ time.Duration) {
-		n.rejected.Add(1)
-		time.AfterFunc(lasts, func() { n.rejected.Add(-1) })
-	}},
-	{"unhealthy", 1, false, func(_ *simulation, n *node, lasts, _ time.Duration) { n.fallIll(lasts) }},
-	{"gives up the lease", 1, false, func(_ *simulation, n *node, _, _ time.Duration) { n.current().giveUp() }},
-	{"the key of the lease is deleted", 1, false, func(s *simulation, n *node, _, _ time.Duration) {
-		if s.foreign {
-			s.vandalize(resp3.AppendCommand(nil, "DEL", lockKey), "")
-		}
-	}},
-	{"a token from the future on the protected key", 1, false, func(s *simulation, n *node, _, amount time.Duration) {
-		if s.poisons {
-			token := time.Now().Add(amount.Abs() / 2).UnixMilli()
-			s.vandalize(resp3.AppendCommand(nil, "SET", dataKey, "0 "+vandal), fmt.Sprintf("%d:0:%s", token, vandal))
-		}
-	}},
-	{"the store is restarted", 1, false, func(s *simulation, _ *node, _, _ time.Duration) {
-		if s.restarts {
-			s.restart()
-		}
-	}},
-}
-
-// gentleFaults are those that must not cost a leader its lease.
-func gentleFaults() []fault {
-	return slices.DeleteFunc(slices.Clone(faults), func(f fault) bool { return !f.gentle })
-}
-
-// harm does one harm, to a node or to what all of them use.
-func (s *simulation) harm(n *node, lasts time.Duration) {
-	s.mu.Lock()
-	s.faults++
-	s.mu.Unlock()
-	total := 0
-	for _, f := range s.possible {
-		total += f.weight
-	}
-	at := s.random.IntN(total)
-	amount := time.Duration(s.random.Int64N(int64(80*time.Second))) - 40*time.Second
-	for _, f := range s.possible {
-		if at -= f.weight; at < 0 {
-			s.tracef("%s: %s, for %v, by %v", n.id, f.name, lasts, amount)
-			f.do(s, n, lasts, amount)
-			return
-		}
-	}
-}
-
-// vandalize sends a request of a client that does what it should not.
-func (s *simulation) vandalize(payload []byte, token string) {
-	conn := s.store.Connect(vandal)
+// requestAsRogue sends a request of that client.
+func (s *simulation) requestAsRogue(payload []byte, token string) {
+	conn := s.store.Connect(rogue)
 	_, _ = conn.RoundTrip(context.Background(), transport.Request{
-		Payload: payload, Timestamp: fmt.Sprintf("%d:0:%s", time.Now().UnixMilli(), vandal), FencingToken: token,
+		Payload: payload, Timestamp: fmt.Sprintf("%d:0:%s", time.Now().UnixMilli(), rogue), FencingToken: token,
 	})
 	_ = conn.Close()
 }
@@ -281,14 +386,14 @@ func (s *simulation) stepWall(by time.Duration) {
 }
 
 // restart puts an empty store in the place of the present one. Each process connects again
-// in its own time.
+// after a time of its own.
 func (s *simulation) restart() {
 	options := s.nextStore()
 	options.HoldOff = s.holdOff
 	s.tracef("the store is restarted, with a hold-off of %v", s.holdOff)
 	restart := s.store.Restart
 	if !s.anonymous && s.random.IntN(2) == 0 {
-		restart = s.store.Replace // as one that is attached to a broker, which stays
+		restart = s.store.Replace // as with a store that is attached to a broker: connections stay
 	}
 	if err := restart(options); err != nil {
 		panic(err)
@@ -299,24 +404,21 @@ func (s *simulation) restart() {
 	time.AfterFunc(time.Second, s.onlooker.conn.Restore)
 }
 
-// authorized is the store's rule: who is denied may do nothing.
+// authorized is the access rule of the store: a node that is denied may do nothing.
 func (s *simulation) authorized(client string, _ statestore.Verb, _ string) bool {
 	for _, n := range s.nodes {
-		if n.id == client {
+		if client == n.id || client == n.writerID() {
 			return n.denied.Load() == 0
 		}
 	}
 	return true
 }
 
-// vandal deletes what is not its own.
-const vandal = "vandal"
-
-// forge tells a client of a change that never happened.
+// forge notifies a client of a change that never happened.
 func (s *simulation) forge(conn *transporttest.Conn) {
 	payload := resp3.AppendCommand(nil, "NOTIFY", "DELETE")
 	if s.random.IntN(2) == 0 {
-		payload = resp3.AppendCommand(nil, "NOTIFY", "SET", "VALUE", "nobody:0")
+		payload = resp3.AppendCommand(nil, "NOTIFY", "SET", "VALUE", "forger:0")
 	}
 	wall := time.Now().Add(time.Duration(s.random.Int64N(int64(20*time.Minute))) - 10*time.Minute)
 	for range 1 + s.random.IntN(5) {
@@ -328,42 +430,19 @@ func (s *simulation) forge(conn *transporttest.Conn) {
 	}
 }
 
-// becalm ends all faults. Notifications may stay away: they are hints.
-func (s *simulation) becalm() {
+// endFaults makes it calm. Notifications may stay away: they are hints.
+func (s *simulation) endFaults() {
 	s.tracef("calm")
 	s.mu.Lock()
 	s.calm = true
 	s.mu.Unlock()
 	for _, n := range s.nodes {
 		n.mu.Lock()
-		n.weather = weather{}
+		n.network = network{}
 		n.mu.Unlock()
-		n.silence(s.stayQuiet)
+		n.silence(s.noNotifications)
 		n.current().reconnect()
 		n.stepWall(time.Duration(s.random.Int64N(int64(40*time.Second))) - 20*time.Second)
 	}
 	s.stepWall(0)
-}
-
-// lastFault takes the leader away, in one way or another, or leaves it alone.
-func (s *simulation) lastFault() {
-	leader := s.checker.leader()
-	if leader == nil {
-		return // which the checker has noted
-	}
-	kind := s.random.IntN(4)
-	s.checker.last(kind == 3)
-	switch kind {
-	case 0:
-		s.tracef("%s: crashes for good", leader.id)
-		leader.crash()
-	case 1:
-		s.tracef("%s: cut off for good", leader.id)
-		leader.current().conn.Cut()
-	case 2:
-		s.tracef("%s: told to give up the lease, the last time", leader.id)
-		leader.current().giveUp()
-	case 3:
-		s.tracef("%s: left alone", leader.id)
-	}
 }

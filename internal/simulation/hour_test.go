@@ -70,23 +70,23 @@ type simulation struct {
 	checker *checker
 	tracing bool
 
-	random    *rand.Rand // of the main goroutine
-	strict    bool       // the store's mode
-	possible  []fault    // what can go wrong in this hour
-	gentle    bool       // no lease may be lost in it
-	poisons   bool       // a vandal puts tokens from the future on the protected key at times
-	onlooker  *onlooker
-	foreign   bool          // a vandal deletes the key of the lease at times
-	instant   bool          // a lost connection frees the lease
-	restarts  bool          // the store is restarted at times, without its data
-	anonymous bool          // it has no identity
-	holdOff   time.Duration // of a store that was restarted
-	stayQuiet bool          // notifications do not come back when it is calm
+	random   *rand.Rand // of the main goroutine
+	onlooker *onlooker
+	stores   int // how many there were so far
 
-	stores int // there were so far
+	// What the seed decides about the whole hour.
+	gentle          bool          // only gentle faults happen
+	strict          bool          // the store is strict
+	anonymous       bool          // the store has no identity
+	restarts        bool          // the store is restarted at times, without its data
+	holdOff         time.Duration // of a store that was restarted
+	instant         bool          // a lost connection releases the lease
+	deletes         bool          // the rogue client deletes the key of the lease at times
+	futureTokens    bool          // the rogue client writes under tokens from the future at times
+	noNotifications bool          // there are none any more when it is calm
 
 	mu     sync.Mutex
-	calm   bool // no faults any more, and nobody gives up the lease
+	calm   bool // there are no faults any more, and no leader resigns
 	faults int
 	trace  []string
 }
@@ -131,14 +131,11 @@ func Run(t *testing.T, seed uint64, tracing bool) Result {
 
 // run goes through the hour. When it returns, nothing of the nodes is left.
 func (s *simulation) run(seed uint64) {
-	s.foreign = s.random.IntN(8) == 0
-	s.stayQuiet = s.random.IntN(2) == 0
+	s.deletes = s.random.IntN(8) == 0
+	s.noNotifications = s.random.IntN(2) == 0
 	s.instant = s.random.IntN(3) == 0
-	s.poisons = s.random.IntN(4) == 0
-	s.possible, s.gentle = faults, s.random.IntN(4) == 0
-	if s.gentle {
-		s.possible = gentleFaults()
-	}
+	s.futureTokens = s.random.IntN(4) == 0
+	s.gentle = s.random.IntN(4) == 0
 	ranked := s.random.IntN(3) == 0
 	s.restarts = s.random.IntN(2) == 0
 	if s.restarts && s.random.IntN(2) == 0 {
@@ -150,9 +147,10 @@ func (s *simulation) run(seed uint64) {
 	for i := range 3 + s.random.IntN(3) {
 		n := newNode(s, string(rune('a'+i)), rand.New(rand.NewPCG(seed, uint64(2+i))))
 		if !s.gentle {
-			n.usual, n.weather = fair, fair
+			n.usual, n.network = good, good
 		}
-		n.hasty = s.random.IntN(4) == 0
+		n.fragile = s.random.IntN(4) == 0
+		n.twoClients = s.random.IntN(3) == 0
 		if wild {
 			n.clock.rate = 0.93 + 0.14*s.random.Float64()
 		}
@@ -176,13 +174,14 @@ func (s *simulation) run(seed uint64) {
 		s.sample(sampling)
 	}()
 
-	s.makeTrouble()
+	s.injectFaults()
 	s.sleepUntil(calmAt)
-	s.becalm()
+	s.endFaults()
 	s.sleepUntil(lastAt)
 	s.lastFault()
 	s.sleepUntil(hour)
 
+	s.checker.statuses()
 	close(sampling)
 	await.Receive(sampler)
 	s.checker.shown(s.onlooker.stop())

@@ -20,61 +20,60 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-// clock is the steady clock of one machine: at its own rate, and counting the time of a
-// suspend that was none to anybody else.
+// clock is the steady clock of one machine. It has its own rate, and counts the time of
+// suspends, which does not pass elsewhere.
 type clock struct {
-	origin  time.Time
-	offset  time.Duration
-	rate    float64
-	jumped  atomic.Int64
-	jumping atomic.Int64 // how often
+	origin time.Time
+	offset time.Duration
+	rate   float64
+	jumped atomic.Int64
+	jumps  atomic.Int64 // how often
 }
 
 func (c *clock) now() time.Duration {
 	return c.offset + time.Duration(float64(time.Since(c.origin))*c.rate) + time.Duration(c.jumped.Load())
 }
 
-// node is one machine: its clocks, its network, and one process at a time that is alive,
-// beside those that another took the name from.
+// node is one machine: its clocks, its network, and one process at a time, beside processes
+// that lost their client id to a later one.
 type node struct {
 	sim        *simulation
 	id         string
 	seed       uint64
-	hasty      bool // ends its tenures when the connection drops
+	fragile    bool // its tenures end when the connection drops
 	rank       int  // of its elector
 	elects     bool // uses an Elector; otherwise a Lease
+	twoClients bool // writes through a second client
 	clock      clock
 	wallOffset atomic.Int64
-	denied     atomic.Int64 // how many faults make the store refuse it everything
-	rejected   atomic.Int64 // how many faults reject its requests in front of the store
-	ill        atomic.Int64 // how many faults make it unfit to lead
+
+	// How many faults of each kind there are at the moment.
+	denied    atomic.Int64 // the store refuses all its requests
+	rejected  atomic.Int64 // something in front of the store rejects some of its requests
+	unhealthy atomic.Int64 // its health check fails
+	blocking  atomic.Int64 // functions of its program block often
 
 	mu        sync.Mutex
 	random    *rand.Rand // for what the node's main goroutine does
 	dice      map[string]dice
-	weather   weather
-	usual     weather       // what it is when no fault makes it worse
+	network   network
+	usual     network       // when no fault makes it worse
 	quiet     int           // how many faults keep notifications away
 	suspended chan struct{} // closed when the machine wakes; nil while it is awake
 	process   *process
 	processes []*process // all there were
 }
 
-// cut ends the node's connection, which is made again when lasts is over.
-func (n *node) cut(lasts time.Duration) {
-	process := n.current()
-	process.conn.Cut()
-	time.AfterFunc(lasts, process.reconnect)
-}
+// writerID is the client id of the second client.
+func (n *node) writerID() string { return n.id + "-writer" }
 
 // stepWall makes the node's wall clock differ from true time.
 func (n *node) stepWall(by time.Duration) { n.wallOffset.Store(int64(by)) }
 
-// fallIll makes the node unfit to lead for some time.
-func (n *node) fallIll(lasts time.Duration) {
-	n.ill.Add(1)
+// turnUnhealthy makes the health check fail. It lasts for some time.
+func (n *node) turnUnhealthy(lasts time.Duration) {
+	n.unhealthy.Add(1)
 	n.sim.checker.mustNotLead(n.current(), lasts)
-	time.AfterFunc(lasts, func() { n.ill.Add(-1) })
 }
 
 func newNode(s *simulation, id string, random *rand.Rand) *node {
@@ -106,14 +105,14 @@ func (n *node) current() *process {
 	return n.process
 }
 
-func (n *node) setWeather(w weather, lasts time.Duration) {
+func (n *node) setNetwork(net network, lasts time.Duration) {
 	n.mu.Lock()
-	n.weather = w
+	n.network = net
 	n.mu.Unlock()
 	time.AfterFunc(lasts, func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.weather = n.usual
+		n.network = n.usual
 	})
 }
 
@@ -130,12 +129,12 @@ func (n *node) silence(on bool) {
 }
 
 func (n *node) jump(by time.Duration) {
-	n.clock.jumping.Add(1)
+	n.clock.jumps.Add(1)
 	n.clock.jumped.Add(int64(by))
 }
 
-// suspend stops the machine: no process on it sends anything, or learns of an answer. Its
-// clock shows more than that, as if it had lasted longer.
+// suspend stops the machine: no process on it sends anything or gets a reply. Its clock
+// shows more than that time when it wakes, as if the suspend had lasted longer.
 func (n *node) suspend(lasts, beyond time.Duration) {
 	n.mu.Lock()
 	if n.suspended != nil {
@@ -155,7 +154,7 @@ func (n *node) suspend(lasts, beyond time.Duration) {
 	})
 }
 
-// start begins a process. One that is alive on the machine loses its name to it.
+// start starts a process. A process that runs on the machine loses its client id to it.
 func (n *node) start() {
 	n.mu.Lock()
 	old := n.process
@@ -163,34 +162,43 @@ func (n *node) start() {
 	n.mu.Unlock()
 	p := &process{node: n, number: number, dead: make(chan struct{}), name: fmt.Sprintf("%s%d", n.id, number)}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
-	p.conn = n.sim.store.Connect(n.id)
-	p.conn.SetFault(n.fate)
-	p.conn.SetNotificationFault(n.hint)
+	p.conn = n.connect(n.id)
+	p.writerConn = p.conn
+	if n.twoClients {
+		p.writerConn = n.connect(n.writerID())
+	}
 	n.mu.Lock()
 	p.conn.Silence(n.quiet > 0)
 	n.process = p
 	n.processes = append(n.processes, p)
 	n.mu.Unlock()
 	n.sim.tracef("%s: starts", p.name)
-	client, err := transport.NewClient(&link{p.conn, p}, transport.ClientOptions{Now: n.wall})
-	if err != nil {
-		panic(err)
+	p.client = p.newClient(p.conn)
+	p.writer = p.client
+	if n.twoClients {
+		p.writer = p.newClient(p.writerConn)
 	}
-	p.client = client
 	p.work.Go(p.run)
 	if old != nil {
-		// It may live on for a while without a name.
+		// It may run on for a while without its client id.
 		time.AfterFunc(n.draw(30*time.Second), func() { n.leave(old) })
 	}
 }
 
-// crash ends the process as SIGKILL does: nothing leaves any more, and whatever it
-// believed nobody acts on.
+func (n *node) connect(id string) *transporttest.Conn {
+	conn := n.sim.store.Connect(id)
+	conn.SetFault(n.requestFault)
+	conn.SetNotificationFault(n.notificationFault)
+	return conn
+}
+
+// crash ends the process as SIGKILL does: nothing leaves any more, and nothing acts on
+// what the process believed.
 func (n *node) crash() {
 	p := n.current()
 	p.once.Do(func() {
 		close(p.dead)
-		p.conn.Cut()
+		p.cut()
 		n.sim.checker.forget(p)
 		p.end(errCrashed)
 	})
@@ -200,12 +208,11 @@ func (n *node) crash() {
 func (n *node) leave(p *process) {
 	p.once.Do(func() {
 		close(p.dead)
-		p.closing.Store(true)
 		p.end(errLeft)
 	})
 }
 
-// stop ends all that is left on the node, and waits for it.
+// stop ends all processes of the node, and waits for that.
 func (n *node) stop() {
 	n.leave(n.current())
 	n.mu.Lock()
@@ -218,37 +225,50 @@ func (n *node) stop() {
 }
 
 var (
-	errCrashed = errors.New("crashed")
-	errLeft    = errors.New("left")
-	errGaveUp  = errors.New("gave up")
-	errIll     = errors.New("ill")
+	errCrashed   = errors.New("crashed")
+	errLeft      = errors.New("left")
+	errResigned  = errors.New("resigned")
+	errUnhealthy = errors.New("unhealthy")
 )
 
-// process is one run of a program on a node.
+// process is one run of a program on a node. Without a second client the writer is the
+// client, and the connections are the same, too.
 type process struct {
-	node   *node
-	number int
-	name   string
-	conn   *transporttest.Conn
-	client *transport.Client
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	node             *node
+	number           int
+	name             string
+	conn, writerConn *transporttest.Conn
+	client, writer   *transport.Client
+	ctx              context.Context
+	cancel           context.CancelCauseFunc
 
-	once    sync.Once
-	dead    chan struct{} // closed when it is on its way out
-	closing atomic.Bool
-	work    sync.WaitGroup
-	ending  sync.WaitGroup
+	once   sync.Once
+	dead   chan struct{} // closed when the end begins
+	work   sync.WaitGroup
+	ending sync.WaitGroup
 
-	mu     sync.Mutex
-	resign func() // gives up the lease
+	mu      sync.Mutex
+	resigns func()            // ends the present tenure; nil: there is none
+	elector *election.Elector // nil if the node uses a Lease
 }
 
-// end closes the client while the program still uses it, as programs do.
+func (p *process) newClient(conn *transporttest.Conn) *transport.Client {
+	client, err := transport.NewClient(&link{conn, p}, transport.ClientOptions{Now: p.node.wall})
+	if err != nil {
+		panic(err)
+	}
+	return client
+}
+
+// end closes the clients while the program still uses them, as programs do.
 func (p *process) end(cause error) {
 	p.ending.Go(func() {
 		p.cancel(cause)
-		if err := p.client.Close(); err != nil {
+		err := p.client.Close()
+		if p.writer != p.client {
+			err = errors.Join(err, p.writer.Close())
+		}
+		if err != nil {
 			p.node.sim.checker.violation("%s: close: %v", p.name, err)
 		}
 		await.Done(p.work.Wait)
@@ -256,27 +276,45 @@ func (p *process) end(cause error) {
 	})
 }
 
+func (p *process) cut() {
+	p.conn.Cut()
+	p.writerConn.Cut()
+}
+
 func (p *process) reconnect() {
 	select {
 	case <-p.dead:
 	default:
 		p.conn.Restore()
+		p.writerConn.Restore()
 	}
 }
 
 func (p *process) setResign(resign func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.resign = resign
+	p.resigns = resign
 }
 
-func (p *process) giveUp() {
+// resign ends the present tenure, if there is one.
+func (p *process) resign() {
 	p.mu.Lock()
-	resign := p.resign
+	resign := p.resigns
 	p.mu.Unlock()
 	if resign != nil {
 		resign()
 	}
+}
+
+// status returns the status of the process's elector, and whether it has one.
+func (p *process) status() (status election.Status, elects bool) {
+	p.mu.Lock()
+	elector := p.elector
+	p.mu.Unlock()
+	if elector == nil {
+		return election.Status{}, false
+	}
+	return elector.Status(), true
 }
 
 // awake waits while the machine is suspended.
@@ -296,12 +334,12 @@ func (p *process) awake() {
 func (p *process) leaseOptions() lease.Options {
 	return lease.Options{
 		TTL: ttl, Margin: margin, Jitter: jitter, Clock: p.node.clock.now,
-		InstantFailover: p.node.sim.instant, EndOnDisconnect: p.node.hasty,
+		InstantFailover: p.node.sim.instant, EndOnDisconnect: p.node.fragile,
 	}
 }
 
 // endsWithConnection reports whether the node's tenures end with their connection.
-func (n *node) endsWithConnection() bool { return n.sim.instant || n.hasty }
+func (n *node) endsWithConnection() bool { return n.sim.instant || n.fragile }
 
 func isClosed(signal <-chan struct{}) bool {
 	select {
@@ -339,29 +377,28 @@ func (p *process) hold() {
 		}
 		h := p.node.sim.checker.begin(p, tenure)
 		p.node.sim.checker.fresh(h)
-		guard := fencing.NewGuard(p.client, tenure)
+		guard := fencing.NewGuard(p.writer, tenure)
 		ctx, cancel := context.WithCancelCause(p.ctx)
 		unlink := context.AfterFunc(tenure.Context(), func() { cancel(tenure.Err()) })
-		var bored *time.Timer
+		var resigns *time.Timer
 		if p.node.happens(0.7) {
-			bored = time.AfterFunc(p.node.draw(5*time.Minute), func() {
+			resigns = time.AfterFunc(p.node.draw(5*time.Minute), func() {
 				if !p.node.sim.isCalm() {
-					cancel(errGaveUp)
+					cancel(errResigned)
 				}
 			})
 		}
-		p.setResign(func() { cancel(errGaveUp) })
+		p.setResign(func() { cancel(errResigned) })
 		if _, err := guard.Claim(ctx, dataKey); err == nil {
 			p.count(ctx, guard)
 		} else {
-			p.node.sim.tracef("%s: claim: %v", p.name, err)
-			// Nobody leads without a claim.
+			p.node.sim.tracef("%s: claim: %v", p.name, err) // it does not lead without a claim
 		}
 		p.setResign(nil)
 		cancel(nil)
 		unlink()
-		if bored != nil {
-			bored.Stop()
+		if resigns != nil {
+			resigns.Stop()
 		}
 		p.release(h, tenure)
 		sleep.For(p.ctx, p.node.draw(3*time.Second))
@@ -400,28 +437,42 @@ func (p *process) elect() {
 		TTL: ttl, Lease: leaseOptions, Claim: []string{dataKey}, HoldOff: holdOff, Rank: p.node.rank, RankDelay: rankDelay,
 	}
 	options.Health = func(context.Context) error {
-		if p.node.ill.Load() > 0 {
-			return errIll
+		if p.node.unhealthy.Load() > 0 {
+			return errUnhealthy
 		}
+		p.node.block("the health check")
+		return nil
+	}
+	options.Standby = func(ctx context.Context) error {
+		sleep.For(ctx, hour)
+		p.node.block("the standby function")
 		return nil
 	}
 	options.Observer = func(t election.Transition) {
-		p.node.sim.tracef("%s: %v, %v", p.name, t.Phase, t.Cause)
-		p.node.sim.checker.phase(p, t.Phase)
+		p.node.sim.tracef("%s: %v", p.name, t)
+		p.node.sim.checker.phase(p, t)
+		p.node.block("the observer")
 	}
 	e, err := election.New(p.client, lockKey, options)
 	if err != nil {
 		panic(err)
 	}
+	p.mu.Lock()
+	p.elector = e
+	p.mu.Unlock()
 	for p.ctx.Err() == nil {
 		err := e.Run(p.ctx, func(ctx context.Context, term *election.Term) error {
 			p.setResign(term.Resign)
 			defer p.setResign(nil)
 			p.node.sim.checker.begin(p, term.Tenure())
 			if p.node.happens(0.1) && !p.node.sim.isCalm() {
-				return errGaveUp
+				return errResigned
 			}
-			p.count(ctx, term.Guard())
+			guard := term.Guard()
+			if p.node.twoClients {
+				guard = fencing.NewGuard(p.writer, term.Tenure())
+			}
+			p.count(ctx, guard)
 			return nil
 		})
 		p.node.sim.tracef("%s: campaign ended: %v", p.name, err)
@@ -444,8 +495,8 @@ func (p *process) count(ctx context.Context, guard *fencing.Guard) {
 		sleep.For(ctx, wait)
 	}
 	if !p.node.sim.isCalm() && p.node.happens(0.3) {
-		sleep.For(p.ctx, p.node.draw(15*time.Second)) // winds up
-		p.write(ctx, guard, number+1)                 // what nobody may see any more once another counts
+		sleep.For(p.ctx, p.node.draw(15*time.Second)) // it returns late
+		p.write(ctx, guard, number+1)                 // refused if another node counts
 	}
 }
 
@@ -454,7 +505,7 @@ func (p *process) read(ctx context.Context) (number int, ok bool) {
 	for ctx.Err() == nil {
 		p.awake()
 		attempt, cancel := context.WithTimeout(ctx, 2*time.Second)
-		entry, err := p.client.Get(attempt, dataKey)
+		entry, err := p.writer.Get(attempt, dataKey)
 		cancel()
 		if err == nil {
 			text, _, _ := strings.Cut(string(entry.Value), " ")
@@ -466,11 +517,11 @@ func (p *process) read(ctx context.Context) (number int, ok bool) {
 	return 0, false
 }
 
-// write writes one number until it is known to be there.
+// write writes one number until the store has confirmed it.
 func (p *process) write(ctx context.Context, guard *fencing.Guard, number int) (ok bool) {
 	for {
 		p.awake()
-		// A write that was begun is finished even if ctx ends.
+		// A write goes on if ctx ends.
 		attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		_, err := guard.Set(attempt, dataKey, fmt.Appendf(nil, "%d %s", number, p.name))
 		cancel()
@@ -487,8 +538,8 @@ func (p *process) write(ctx context.Context, guard *fencing.Guard, number int) (
 	}
 }
 
-// link is a process's end of the connection. A process that stands still sends nothing and
-// learns nothing, whatever has become of the time it allowed for that.
+// link is a process's end of a connection. A process on a suspended machine sends nothing and
+// gets nothing, also when the timeout of a request has passed.
 type link struct {
 	*transporttest.Conn
 	process *process
@@ -498,33 +549,50 @@ type link struct {
 func (l *link) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
 	l.process.awake()
 	sent := l.process.node.sim.checker.sending(l.process, request)
-	reply, err := l.reject(ctx, request)
+	sent.second = l.Conn != l.process.conn
+	reply, err := l.rejectSome(ctx, request)
 	l.process.awake()
 	l.process.node.sim.checker.answered(l.process, sent, reply, err)
 	return reply, err
 }
 
-// reject makes a request, unless something in front of the store rejects it: for good, or
-// for a reason that leaves open whether it was applied.
-func (l *link) reject(ctx context.Context, request transport.Request) (transport.Reply, error) {
+// rejection is how something in front of the store rejects a request.
+type rejection struct {
+	percent int
+	code    int
+	applied bool // the store gets the request all the same
+	unknown bool // the client does not know whether it does
+}
+
+var rejections = []rejection{
+	{percent: 30, code: 0x97}, // quota exceeded
+	{percent: 20, code: 503, unknown: true},
+	{percent: 20, code: 500, applied: true, unknown: true},
+}
+
+// rejectSome makes a request, unless a fault rejects it.
+func (l *link) rejectSome(ctx context.Context, request transport.Request) (transport.Reply, error) {
 	n := l.process.node
 	if n.rejected.Load() == 0 {
 		return l.Conn.RoundTrip(ctx, request)
 	}
 	n.mu.Lock()
-	d := n.diceLocked("reject " + kindOf(request))
-	chance := d.Float64()
+	at := n.diceLocked("reject " + kindOf(request)).IntN(100)
 	n.mu.Unlock()
-	switch {
-	case chance < 0.3: // over quota
-		return transport.Reply{}, &transport.RejectedError{Code: 0x97}
-	case chance < 0.5:
-		return transport.Reply{}, fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, &transport.RejectedError{Code: 503})
-	case chance < 0.7:
-		if _, err := l.Conn.RoundTrip(ctx, request); err != nil {
-			return transport.Reply{}, err
+	for _, r := range rejections {
+		if at -= r.percent; at >= 0 {
+			continue
 		}
-		return transport.Reply{}, fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, &transport.RejectedError{Code: 500})
+		if r.applied {
+			if _, err := l.Conn.RoundTrip(ctx, request); err != nil {
+				return transport.Reply{}, err
+			}
+		}
+		err := error(&transport.RejectedError{Code: r.code})
+		if r.unknown {
+			err = fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err)
+		}
+		return transport.Reply{}, err
 	}
 	return l.Conn.RoundTrip(ctx, request)
 }
