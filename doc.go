@@ -1,30 +1,36 @@
 // Package tenure is an overview of the module; it exports nothing.
 //
 // Tenure gives distributed programs leases, fencing tokens and active/standby
-// failover over MQTT 5. Begin with the package that does the most for you:
+// failover over MQTT 5. Begin with the package that does most for you:
 //
 //   - [github.com/tenurelock/tenure/election]: one node of several leads; another
-//     takes over when it dies, is cut off, or hands over.
+//     takes over when it crashes, is cut off, or hands over.
 //   - [github.com/tenurelock/tenure/lease]: one process at a time holds a name.
 //   - [github.com/tenurelock/tenure/fencing]: writes that carry the holder's token,
-//     so that one who no longer holds cannot write.
-//   - [github.com/tenurelock/tenure/transport]: the client of the state store on
-//     which these rest, and [github.com/tenurelock/tenure/transport/transporttest],
-//     with which programs built on them are tested in virtual time.
+//     so that a former holder cannot write.
+//   - [github.com/tenurelock/tenure/transport]: the client of the state store that
+//     the others use, and [github.com/tenurelock/tenure/transport/transporttest],
+//     with which a program tests them in virtual time.
 //
 // The module github.com/tenurelock/tenure/server has the store itself, behind a
-// broker of its own; package statestore has its rules.
+// broker of its own or attached to another broker; package statestore has its rules.
 //
 // # Errors
 //
-// One vocabulary serves the whole library. Sentinels are tested with errors.Is,
-// facts are had with errors.As.
+// One vocabulary serves the whole library. Test sentinels with errors.Is, and get
+// facts with errors.As.
 //
 //	question                            answer
 //	did the store act on my request?    transport.ErrOutcomeUnknown: perhaps; any other error: no
 //	what did the store say?             *transport.RefusedError, or its sentinels: transport.ErrNotAuthorized, …
-//	who has the lease?                  *lease.HeldError
+//	which process holds the lease?      *lease.HeldError
 //	why did my tenure end?              context.Cause: lease.ErrReleased, ErrLost, ErrDeadlinePassed, ErrFencedOut, …
-//	why did my term end?                the same, and election.ErrResigned, election.ErrReturned
+//	why did my term end?                the same, and election.ErrResigned, election.ErrReturned, …
 //	can this client still succeed?      transport.ErrClosed, transport.ErrSessionTakenOver: no
+//
+// # Documents
+//
+// In the repository, docs/protocol.md is the norm of the wire, docs/invariants.md lists
+// what must always hold with the tests that hold it, and docs/design.md shows how the
+// packages work together.
 package tenure

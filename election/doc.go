@@ -127,4 +127,9 @@
 //
 // If the tenure ended first and something else followed, as when a frozen process wakes and
 // its function returns, the cause is why the tenure ended.
+//
+// # Documents
+//
+// docs/leases.md shows how to choose the options, docs/invariants.md 25 to 29 and 50 say what must
+// always hold, and docs/failover.md shows a pair that fails over.
 package election

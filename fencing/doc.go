@@ -92,4 +92,9 @@
 // ErrFencingTokenTooFarAhead and transport.ErrOtherStore, with the refusal as the cause, and
 // after no other error. It never repeats a write with another token. [*StaleTokenError] has
 // the facts of a refusal by a Checker, [*transport.RefusedError] of one by the store.
+//
+// # Documents
+//
+// docs/protocol.md §4 has the rules by which the store compares tokens, docs/invariants.md 11 to 17
+// what must always hold.
 package fencing

@@ -110,4 +110,9 @@
 // Values of the store's key are "<holder>:<nonce>", with a nonce for each
 // acquisition, so that what an earlier tenure left on the wire cannot touch a
 // later one.
+//
+// # Documents
+//
+// docs/leases.md shows how to choose the options. docs/invariants.md 1 to 29 and 47 to 54 say what must
+// always hold, and name the tests.
 package lease

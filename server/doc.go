@@ -158,4 +158,9 @@
 // that reads the connection drops the watches whose notifications nobody read
 // (attachedSession). Attached.Serve connects, again and again (Attached.connect), and
 // waits for all of them.
+//
+// # Documents
+//
+// docs/server.md shows how to run it, docs/security.md what it defends against, and docs/design.md
+// its goroutines and locks.
 package server

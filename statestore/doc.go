@@ -26,4 +26,8 @@
 // [Command.Deny]. It keeps nothing on disk.
 //
 // A [Store] is not safe for concurrent use.
+//
+// # Documents
+//
+// docs/protocol.md is the norm of this package. It has the order of the checks in §4.4.
 package statestore

@@ -98,4 +98,9 @@
 // OnConnectionChange has one. Close ends all of them, and those started with [Client.Go],
 // and waits. A broker that hangs delays Close by a second or two; a function of yours, by
 // as long as it runs.
+//
+// # Documents
+//
+// docs/protocol.md is the norm of what a client sends and receives, docs/connections.md shows how to
+// reach a broker, and docs/design.md has the path of a request through the packages.
 package transport
