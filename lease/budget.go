@@ -8,35 +8,33 @@ import (
 	"time"
 )
 
-// Budget is what a set of options means when something fails: how long, at worst,
-// nobody holds the lease, and how much can go wrong before it is lost. All of it
-// supposes a store that answers, at least one process that waits, and clocks that
-// differ in rate by less than Margin is of TTL; a round trip to the store comes on top.
+// Budget says what a set of options means when something fails: how long, at worst, the
+// lease has no holder, and how much can go wrong before a holder loses it. It supposes a
+// store that answers, at least one process that waits, and clocks that drift apart by less
+// than Margin in a TTL. A round trip to the store comes on top.
 type Budget struct {
-	// TTL is that of the options.
+	// TTL is the TTL of the options.
 	TTL time.Duration
-	// Crash is how long after its holder died the lease is free and taken, at the
-	// latest: the holder renewed at the last moment, and every notification is lost.
-	// With InstantFailover, where the broker honours it, it is a round trip or two
-	// instead; this is then what still holds without.
+	// Crash is the longest time from the death of a holder to its successor: the holder
+	// renewed at the last moment, and every notification is lost. With InstantFailover, if
+	// the broker honours it, the time is a round trip or two.
 	Crash time.Duration
-	// CutOff is the same for a holder that is alive and lost its network.
+	// CutOff is the same for a holder that lives and lost its network.
 	CutOff time.Duration
-	// Unheld is how long of that no holder works: from the end of the tenure's context,
-	// GracePeriod and Margin ahead of the expiry at the store, to the successor.
+	// Unheld is the part of CutOff in which no holder works: from the end of the tenure's
+	// context, GracePeriod and Margin before the expiry at the store, to the successor.
 	Unheld time.Duration
-	// HandOver is how long after a release the lease is taken, if the waiters hear of
-	// it.
+	// HandOver is the longest time from a release to the next holder, if the waiters get
+	// the notification.
 	HandOver time.Duration
-	// HandOverUnheard is the same if the notification of the release is lost.
+	// HandOverUnheard is the same if the notification is lost.
 	HandOverUnheard time.Duration
-	// Renewals is how many attempts to renew are made between one success and the
-	// end of the tenure's context, if each of them goes without an answer for the
-	// whole RequestTimeout; all but one of them may fail.
+	// Renewals is how many attempts to renew fit between one that succeeds and the end of
+	// the tenure's context, if each takes the whole RequestTimeout. All but one may fail.
 	Renewals int
 }
 
-// Budget works out what the options mean for failover. The error is that of New.
+// Budget works out what the options mean for failover. The error is the error of New.
 func (o Options) Budget() (Budget, error) {
 	if err := o.complete("any"); err != nil {
 		return Budget{}, fmt.Errorf("lease: %w", err)
@@ -44,7 +42,7 @@ func (o Options) Budget() (Budget, error) {
 	return o.budget(), nil
 }
 
-// Budget is that of the options which the lease was made with.
+// Budget returns the budget of the lease's options.
 func (l *Lease) Budget() Budget { return l.options.budget() }
 
 func (o *Options) budget() Budget {
@@ -54,8 +52,8 @@ func (o *Options) budget() Budget {
 		CutOff:          o.TTL + o.Jitter + o.AcquireDelay,
 		HandOver:        min(o.Jitter, releaseJitter) + o.AcquireDelay,
 		HandOverUnheard: o.TTL + o.Jitter + o.AcquireDelay,
-		// The deadline counts from when the last renewal left, the store's TTL from
-		// when it arrived, which is within RequestTimeout if the holder heard of it.
+		// The deadline counts from when the last renewal left, and the store's TTL from when
+		// it arrived, at most RequestTimeout later.
 		Unheld: o.RequestTimeout + o.GracePeriod + o.Margin + o.Jitter + o.AcquireDelay,
 	}
 	backoff, last := o.retryBackoff(0), o.TTL-o.Margin-o.GracePeriod-o.RequestTimeout

@@ -2,25 +2,24 @@ package lease
 
 import "time"
 
-// Clock returns the time since an origin of its own. A tenure measures itself
-// with it. It must never go back, must go on while the machine is suspended, and
-// may differ in rate from the store's clock by less than Margin is of TTL.
-// It must be safe for concurrent use and must not block.
+// Clock returns the time since some fixed moment. Tenures measure their deadlines with it.
+// It must never go back, and must go on while the machine is suspended. In a TTL it may
+// gain or lose less than Margin against the store's clock. It must be safe for concurrent
+// use and must not block.
 type Clock func() time.Duration
 
-// MonotonicClock returns a Clock that counts from now, on Go's monotonic time. It
-// stands still while a Linux machine is suspended, so it is no substitute for
-// SystemClock; it follows virtual time, so inside a testing/synctest bubble it is
-// the one to use.
+// MonotonicClock returns a Clock that counts from now, on Go's monotonic time. Use it in a
+// testing/synctest bubble, where it follows virtual time. It is no substitute for
+// SystemClock, because it stands still while a Linux machine is suspended.
 func MonotonicClock() Clock {
 	origin := time.Now()
 	return func() time.Duration { return time.Since(origin) }
 }
 
-// steadier returns the larger of monotonic and wall time elapsed: where no clock
-// counts suspended time, the wall clock shows it, and a step of the wall clock
-// forward ends a tenure early rather than late.
-func steadier(origin time.Time) time.Duration {
+// elapsedSince returns the larger of the monotonic and the wall time since origin. The wall
+// time includes suspended time. A step of the wall clock forward ends a tenure early, which
+// is safe.
+func elapsedSince(origin time.Time) time.Duration {
 	now := time.Now()
 	return max(now.Sub(origin), now.Round(0).Sub(origin.Round(0)))
 }

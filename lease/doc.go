@@ -1,9 +1,9 @@
-// Package lease holds a name in the state store for one process at a time.
+// Package lease lets one process at a time hold a name in the state store.
 //
-// A [Lease] is a name and its settings. [Lease.Acquire] waits until nobody holds
-// the name and returns a [Tenure]: one uninterrupted holding, kept alive by
-// renewals until it is released or lost. A tenure ends exactly once, never comes
-// back, and carries one fencing token from beginning to end.
+// A [Lease] is a name and its settings. [Lease.Acquire] waits until the name is free and
+// returns a [Tenure]: one uninterrupted holding, kept alive by renewals until it is released
+// or lost. A tenure ends exactly once, never comes back, and has one fencing token from
+// beginning to end.
 //
 //	l, err := lease.New(client, "press-7/active", lease.Options{TTL: 2 * time.Second})
 //	…
@@ -14,102 +14,101 @@
 //
 // # What is guaranteed, and what is not
 //
-// The store never lets two values hold one name. What a process believes can be
-// older than what the store knows, so a tenure judges itself, on the safe side:
-// its deadline counts from before its last accepted request left, ends a margin
-// before the store's, and is checked inside every call of [Tenure.Token] and
-// [Tenure.Remaining], on a clock that goes on while the machine is suspended.
+// The store never lets two values hold one name. What a process knows can be older than
+// what the store knows, so a tenure judges itself, on the safe side. Its deadline counts
+// from before its last accepted request left and comes a margin before the store's. Each
+// call of [Tenure.Token] and [Tenure.Remaining] checks it, on a clock that goes on while the
+// machine is suspended.
 //
-// A process that is stopped between such a check and the action that follows can
-// still act too late. No lease can prevent that. Give the action the tenure's
-// token and let the resource refuse old ones: package fencing does it.
+// A process that is stopped between such a check and the action that follows can still act
+// too late. No lease can prevent that. Give the action the tenure's token and let the
+// resource refuse old ones: package fencing does it.
 //
 // # What keeps a lease from being acquired
 //
-//	what                                        TryAcquire            Acquire
-//	another has it                              a *HeldError          waits
-//	no connection, no answer                    repeats it            repeats it
+//	reason                                      TryAcquire            Acquire
+//	another holder has it                       a *HeldError          waits
+//	no connection, no answer                    repeats the request   repeats the request
 //	a refusal that can pass: not authorized,    the error             waits, with a backoff, and
-//	a quota, a clock, a broker that is busy, …                        tells Options.OnWaiting
+//	a quota, a clock, a busy broker, …                                calls Options.OnWaiting
 //	a request that makes no sense or is too     the error             the error
 //	large; a client closed or taken over
 //
-// If its context ends, the error of Acquire says why it still waited, and names the last
-// known holder.
+// If the context ends first, the error of Acquire says why it still waited, and names the
+// last known holder.
 //
 // # How a tenure ends
 //
-//	cause (errors.Is)             meaning                              who recovers, how
-//	ErrReleased                   Release was called                   nobody needs to
+//	cause (errors.Is)             meaning                              what to do
+//	ErrReleased                   Release was called                   nothing
 //	ErrLost                       the store has another holder         acquire again
-//	ErrDeadlinePassed             no renewal came through in time      acquire again; the cause has the last failure
-//	ErrFencedOut                  a write's token was refused          acquire again
+//	ErrDeadlinePassed             no renewal succeeded in time         acquire again; the text has the last failure
+//	ErrFencedOut                  the token of a write was refused     acquire again
 //	ErrDeleted                    the store's key is gone              find out why; acquire again
 //	ErrStoreReplaced              another store answers, such as one   acquire again; nothing that was
 //	                              that was restarted without its data  claimed is protected any more
 //	ErrConnectionLost             the connection dropped, and an       acquire again
-//	                              option says that this is the end
-//	transport.ErrClosed           the client was closed                the program is ending
-//	transport.ErrSessionTakenOver another process has our client id    the operator: give each its own
+//	                              option makes that the end
+//	transport.ErrClosed           the client was closed                nothing: the program is ending
+//	transport.ErrSessionTakenOver another process has our client id    give each process its own client id
 //
-// A deletion is noticed by a notification, which is a hint: the store is asked before
-// anything ends. If it is lost, and nobody took the lease meanwhile, the next renewal
-// puts the key back and the tenure goes on.
+// A deletion is noticed by a notification. Notifications are hints, so the store is asked
+// before anything ends. If the notification is lost, and no other process acquires the lease
+// meanwhile, the next renewal sets the key again and the tenure goes on.
 //
 // # When the store is restarted
 //
-// A store that lost its data knows neither the lease nor the fences of the keys that
-// were written under its token. So a tenure never outlives the data of the store that
-// granted it. Our stores have an identity, which is new whenever a store starts without
-// what an earlier one knew. Every request on behalf of a tenure names that identity,
-// another store refuses the request, and the first reply of another store ends the tenure.
-// Stores deployed today have no identity: with them a tenure reads its key once on each
-// new connection before it renews.
+// A store that lost its data knows neither the lease nor the fences of the keys that were
+// written under its token. So a tenure never outlives the data of the store that granted it.
+// Our stores have an identity, which is new whenever a store starts without the data of an
+// earlier one. Every request on behalf of a tenure names that identity, another store refuses
+// the request, and the first reply of another store ends the tenure. Stores deployed today
+// have no identity: with them, a tenure reads its key once on each new connection before it
+// renews.
 //
-// The new store may grant the lease while the holder of the old one has not noticed yet.
-// A hold-off (statestore.Options.HoldOff, tenure serve --hold-off) of the longest TTL in
-// use keeps it from that.
+// The new store may grant the lease before the holder at the old one has noticed. A hold-off
+// (statestore.Options.HoldOff, tenure serve --hold-off) of the longest TTL in use prevents
+// that.
 //
 // # In time
 //
-//	send of the last accepted request                     expiry at the store, at the earliest
+//	the last accepted request leaves                      expiry at the store, at the earliest
 //	│                                                                    │
 //	├─ RenewEvery ─┬─ retries ─ … ─┬────── GracePeriod ───┬── Margin ────┤
 //	               renewal         Context ends           deadline: Token refuses
 //
-// The margin must be more than the two clocks can drift apart within a TTL. What a set
-// of options means for failover is worked out by [Options.Budget].
+// The margin must be more than the two clocks can drift apart within a TTL. [Options.Budget]
+// works out what a set of options means for failover.
 //
-// A request that is not answered within RequestTimeout makes the client's connection
-// suspect: the broker has half of that again, and at least 100 ms, for a sign of life, and
-// then the client connects anew, and the renewal goes over the new connection. So a
-// half-open connection costs a tenure one timeout, whatever the keep-alive, unless the
-// tenure ends with its connection.
+// After a request that is not answered within RequestTimeout, the client doubts its
+// connection: the broker has half of RequestTimeout more, and at least 100 ms, for a sign of
+// life. Then the client connects anew, and the renewal goes over the new connection. So a
+// half-open connection costs a tenure one timeout, whatever the keep-alive, unless the tenure
+// ends with its connection.
 //
 // # Instant failover
 //
-// After a crash the next holder waits for the TTL, since nobody else can know that the
-// holder is dead. The broker can: it sees the connection end. With
-// [Options.InstantFailover] the connection carries an MQTT Will that releases the lease,
-// and the successor holds it a round trip or two after the process was killed.
+// After a crash the next holder waits for the TTL, because no other process can know that the
+// holder is dead. The broker can: it sees the connection end. With [Options.InstantFailover]
+// the connection has an MQTT Will that releases the lease, and the successor holds it a round
+// trip or two after the process was killed.
 //
-// For that the lease needs a connection of its own making: Acquire replaces the
-// client's connection once for each tenure, and requests of others on that client that
-// are under way then end with an unknown outcome. A tenure ends at once when the
-// connection drops, since the broker then gives the lease away.
+// The Will needs a new connection: Acquire replaces the client's connection once for each
+// tenure, and other requests of that client that are under way then end with an unknown
+// outcome. A tenure ends as soon as the connection drops, because the broker then releases
+// the lease.
 //
-// That is a promise less than without it. If only the broker's end of a connection is
-// cut, by a proxy between them or because somebody connects with the same client id, the
-// lease is given away at once, and the holder learns of it when it next hears nothing
-// for an answer: at the latest at its deadline. Guarded writes are refused in that time
-// as ever; for actions that cannot be fenced, leave the option off. A store or a broker
-// that does not honour such a Will leaves the TTL to decide.
+// This promises less than a lease without it. If only the broker's end of a connection is
+// cut, by a proxy between them or by another client with the same client id, the lease is
+// released at once. The holder notices when it next gets no answer, at the latest at its
+// deadline. Guarded writes are refused in that time as ever. For actions that cannot be
+// fenced, leave the option off. If the store or the broker does not honour such a Will, the
+// TTL decides.
 //
 // # Values
 //
-// Values of the store's key are "<holder>:<nonce>", with a nonce for each
-// acquisition, so that what an earlier tenure left on the wire cannot touch a
-// later one.
+// The value of the key is "<holder>:<nonce>", with a new nonce for each attempt to acquire.
+// So a request of an earlier tenure that arrives late cannot touch a later one.
 //
 // # Documents
 //

@@ -11,42 +11,42 @@ import (
 // Why a tenure ended. Test context.Cause of its context, or an error of
 // [Tenure.Token], with errors.Is.
 var (
-	// ErrReleased: its owner released it.
+	// ErrReleased: Release was called.
 	ErrReleased = errors.New("released")
 	// ErrLost: the store has another holder.
 	ErrLost = errors.New("another holder has the lease")
 	// ErrDeadlinePassed: no renewal succeeded in time.
 	ErrDeadlinePassed = errors.New("the deadline passed without a renewal")
-	// ErrFencedOut: a protected resource refused the token, as a rule because it has
-	// seen a newer one.
+	// ErrFencedOut: a protected resource refused the token, usually because it has seen a
+	// newer one.
 	ErrFencedOut = errors.New("fenced out: the token was refused")
-	// ErrDeleted: the store's key is gone, though nobody here released it. Somebody
-	// deleted it, or it expired before its time.
+	// ErrDeleted: the store's key is gone, and this process did not release it. Another
+	// client deleted it, or it expired early.
 	ErrDeleted = errors.New("the lease was deleted from the store")
-	// ErrStoreReplaced: another store answers than the one that granted the lease, such
-	// as one that was restarted without its data. It knows neither the lease nor the
-	// fences of the keys that were written under its token.
+	// ErrStoreReplaced: the store that answers is not the one that granted the lease. It may
+	// have been restarted without its data. It knows neither the lease nor the fences of the
+	// keys that were written under its token.
 	ErrStoreReplaced = errors.New("the store was replaced by one that does not know the lease")
 	// ErrConnectionLost: the connection dropped, and Options.EndOnDisconnect or
-	// Options.InstantFailover makes that the end.
+	// Options.InstantFailover ends the tenure with it.
 	ErrConnectionLost = errors.New("the connection was lost")
 )
 
-// ErrHeld is what a [*HeldError] matches.
+// ErrHeld matches a [*HeldError].
 var ErrHeld = errors.New("held by another")
 
 // HeldError says that a lease could not be acquired because it is held, or because the
-// store has just started and grants none yet (statestore.Options.HoldOff).
+// store has just started and grants no lease yet (statestore.Options.HoldOff).
 type HeldError struct {
 	// Lease is the name of the lease.
 	Lease string
-	// Holder is the holder a moment ago. It is not Held if the holder is not known any
-	// more, or if there was none and the store grants no lease yet.
+	// Holder is the holder a moment ago. Held is false if the holder is not known, or if the
+	// store grants no lease yet.
 	Holder Holder
 }
 
-// unknownHolder says why a lease was not granted where no holder is known.
-const unknownHolder = "another had it a moment ago, or the store has just started and grants no lease yet (its hold-off)"
+// unknownHolder says why a lease was not granted if no holder is known.
+const unknownHolder = "another holder had it a moment ago, or the store has just started and grants no lease yet (its hold-off)"
 
 // Error names the lease and its holder.
 func (e *HeldError) Error() string { return fmt.Sprintf("lease: %q: %s", e.Lease, e.text()) }
@@ -62,8 +62,8 @@ func (e *HeldError) text() string {
 // Is matches ErrHeld.
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 
-// isPermanent reports whether Acquire has nothing to wait for: the client is finished, or the
-// program that made the request must change.
+// isPermanent reports whether it is of no use to wait after err: the client is closed or
+// taken over, or the program must change.
 func isPermanent(err error) bool {
 	var rejected *transport.RejectedError
 	if isTerminal(err) || errors.As(err, &rejected) && errors.Is(rejected, transport.ErrPacketTooLarge) {
@@ -81,13 +81,14 @@ func isPermanent(err error) bool {
 	return false
 }
 
-// isTerminal reports whether no request of this client can succeed any more.
+// isTerminal reports whether err is that the client is closed or taken over, so that no
+// request of it can succeed any more.
 func isTerminal(err error) bool {
 	return errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrSessionTakenOver)
 }
 
-// isRefusal reports whether the store or the broker answered, and the answer was
-// no. Quota is not counted: room may come.
+// isRefusal reports whether err is a refusal by the store or the broker, other than for a
+// quota, which may have room later.
 func isRefusal(err error) bool {
 	var refused *transport.RefusedError
 	var rejected *transport.RejectedError

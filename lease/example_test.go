@@ -53,7 +53,7 @@ func Example() {
 	fmt.Println(context.Cause(tenure.Context()))
 	// Output:
 	// held by gateway-a
-	// lease: tenure of "press-7/active" ended: released
+	// lease: tenure of "press-7/active": released
 }
 
 func ExampleLease_TryAcquire() {

@@ -16,9 +16,8 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// Lease is a name in the store and the settings under which this process holds
-// it. What it acquires is in the tenures that it returns, and nothing of them is in the
-// Lease. It is safe for concurrent use.
+// Lease is a name in the store and the settings under which this process holds it. It has
+// no state of its own: what it acquires is a Tenure. It is safe for concurrent use.
 type Lease struct {
 	client  *transport.Client
 	name    string
@@ -26,8 +25,8 @@ type Lease struct {
 	last    atomic.Pointer[Holder] // what LastHolder returns; nil: not known
 }
 
-// New returns a lease on name, which is the key in the store. The error says
-// which option makes no sense and which values would do.
+// New returns a lease on name, which is the key in the store. The error says which option
+// makes no sense and which values would do.
 func New(client *transport.Client, name string, options Options) (*Lease, error) {
 	if name == "" {
 		return nil, errors.New("lease: the name is empty")
@@ -81,10 +80,9 @@ func (h Holder) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("name", h.Name), slog.String("value", h.Value), slog.String("version", h.Version.String()))
 }
 
-// LastHolder returns the holder of which this Lease heard last while it waited, observed or
-// asked. It does not ask the store, so the answer may be old, and a notification may have
-// been forged: it is for display. It is the zero Holder if the lease was free, if nothing
-// was heard yet, or if this Lease acquired the lease since.
+// LastHolder returns the holder that an answer or a notification named last. It does not ask
+// the store, so it may be old or forged: it is for display. It is the zero Holder if the
+// lease was free, if no holder was named yet, or if this Lease acquired the lease since.
 func (l *Lease) LastHolder() Holder {
 	if last := l.last.Load(); last != nil {
 		return *last
@@ -92,7 +90,7 @@ func (l *Lease) LastHolder() Holder {
 	return Holder{}
 }
 
-// heard returns the holder that an entry names, and keeps it for LastHolder.
+// heard returns the holder that an entry names, and notes it for LastHolder.
 func (l *Lease) heard(entry transport.Entry) Holder {
 	holder := holderOf(entry)
 	l.last.Store(&holder)
@@ -111,7 +109,7 @@ func holderOf(entry transport.Entry) Holder {
 	return Holder{Held: true, Name: name, Value: value, Version: entry.Version}
 }
 
-// Holder asks the store who holds the lease at this moment.
+// Holder asks the store which holder the lease has at this moment.
 func (l *Lease) Holder(ctx context.Context) (Holder, error) {
 	entry, err := l.client.Get(ctx, l.name)
 	if err != nil {

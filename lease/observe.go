@@ -11,14 +11,14 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// Observe returns the holder of the lease and then each change of holder, until ctx ends
-// or the client is finished. Renewals are not changes; a tenure of the same holder that
-// follows another is. A consumer that is slow sees the latest holder only.
+// Observe yields the holder of the lease and then each change of holder, until ctx ends or
+// the client is closed or taken over. A renewal is not a change. A new tenure of the same
+// holder is one. A slow consumer sees only the latest holder.
 //
-// When the store cannot be asked, it returns the last known holder with an error, once for
-// each kind of error, and goes on asking. The next answer is then returned even if the
-// holder is the same. An error that matches transport.ErrClosed or ErrSessionTakenOver is
-// the last. The end of ctx ends the sequence without an error.
+// If the store does not answer, Observe yields the last known holder with an error, once for
+// each kind of error, and goes on asking. It then yields the next answer even if the holder
+// is the same. An error that matches transport.ErrClosed or ErrSessionTakenOver is the last.
+// The end of ctx ends the sequence without an error.
 //
 // Every holder comes from an answer of the store. A notification only says when to ask,
 // because it may be old or forged. If notifications are lost, a change shows within a TTL.
@@ -43,7 +43,7 @@ func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 			case <-ctx.Done():
 				return
 			case <-replaced:
-				o.next = time.Now() // what was known is about another store
+				o.next = time.Now() // the known holder is the holder at another store
 			case <-next.C:
 			case change, open := <-o.key.Changes():
 				o.hear(change.Entry, open)
@@ -63,17 +63,17 @@ type observation struct {
 	key   *keywatch.Watch
 
 	known   Holder
-	heard   bool         // known was an answer
-	failure string       // the class of the error that was shown last; "" if an answer came since
+	heard   bool         // known is an answer
+	failure string       // the class of the latest error yielded; "" if an answer came since
 	asked   time.Time    // when the store was asked last
 	next    time.Time    // when to ask again
 	backoff retryBackoff // between questions without an answer
 }
 
-// ask asks the store, and reports whether to go on.
+// ask asks the store, and returns whether to go on.
 func (o *observation) ask(ctx context.Context) bool {
 	l := o.lease
-	_ = o.key.Start() // before the answer, so that no change falls between the two
+	_ = o.key.Start() // before the question, so that no change is missed
 	o.asked = time.Now()
 	attempt, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
 	entry, err := l.client.Get(attempt, l.name)
@@ -100,13 +100,13 @@ func (o *observation) ask(ctx context.Context) bool {
 	return o.yield(holder, nil)
 }
 
-// hear takes a notification for what it is: a reason to ask, if it says something new.
-// While the store does not answer it is none, or a flood of them would defeat the backoff.
+// hear makes the next question come soon if a notification shows another holder. While the
+// store does not answer it does not, or a flood of notifications would defeat the backoff.
 func (o *observation) hear(entry transport.Entry, open bool) {
 	switch {
 	case !open && isTerminal(o.key.Ended()):
-		o.next = time.Now() // the answer will say so
-	case !open: // no watch is granted, for now
+		o.next = time.Now() // the answer says that the client is closed
+	case !open: // the store grants no watch for now
 	case o.failure == "" && o.differs(holderOf(entry)):
 		if at := o.asked.Add(o.lease.options.RetryAfter); at.Before(o.next) {
 			o.next = at

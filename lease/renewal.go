@@ -10,9 +10,9 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// maintain does what the tenure's schedule asks for until the tenure is over. It is the
-// tenure's only goroutine. The client starts it and waits for it; client ends when the
-// client is closed.
+// maintain does what the tenure's schedule asks for, until the tenure is over. It is the
+// tenure's only goroutine. The client starts it, and waits for it when it is closed; then
+// the context client ends.
 func (t *Tenure) maintain(client context.Context) {
 	defer close(t.idle)
 	defer t.closeWill()
@@ -38,7 +38,7 @@ func (t *Tenure) maintain(client context.Context) {
 			case <-timer.C:
 			case change, open := <-key.Changes():
 				if !open {
-					t.lease.options.Logger.Warn("cannot watch the key of the lease; that it was deleted will be noticed late or never",
+					t.lease.options.Logger.Warn("the key of the lease cannot be watched; its deletion will be noticed late or never",
 						"lease", t.lease.name, "error", key.Ended())
 				} else if !t.isOurs(change.Entry) {
 					e = event{kind: doubted}
@@ -80,7 +80,9 @@ func (t *Tenure) renew(until time.Duration) event {
 	defer cancel()
 	t.mu.Lock()
 	t.cancelRenewal = cancel
-	t.applyLocked(t.schedule) // renewals may have been stopped since the decision
+	if t.schedule.stopped { // since the schedule asked for the renewal
+		cancel()
+	}
 	t.mu.Unlock()
 	binding, err := t.Bind(ctx, t.lease.client)
 	bound, sent := err == nil, t.lease.options.Clock()

@@ -14,9 +14,9 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// Tenure is one uninterrupted holding of a lease. It renews itself until it is
-// released or lost, ends exactly once, and never comes back. It is safe for
-// concurrent use. Only Bind and Release wait for the network.
+// Tenure is one uninterrupted holding of a lease. It renews itself until it is released or
+// lost, ends exactly once, and never comes back. It is safe for concurrent use. Only Bind
+// and Release wait for the network.
 type Tenure struct {
 	*attempt
 	token hlc.Token
@@ -31,12 +31,12 @@ type Tenure struct {
 
 	mu            sync.Mutex
 	schedule      schedule
-	sent          time.Duration      // on the lease's clock: when the latest request for the lease left
+	sent          time.Duration      // when the latest request for the lease left, on the lease's clock
 	freed         bool               // the store is known to hold nothing of this tenure
 	cancelRenewal context.CancelFunc // of the renewal under way; nil if there is none
 
-	// confirmed has, for each client, the connection over which the store last said that it
-	// has this tenure. It is for stores without an identity.
+	// confirmed is, for each client, the connection over which the store last said that it
+	// has this tenure. Only stores without an identity need it.
 	confirmed map[*transport.Client]<-chan struct{}
 }
 
@@ -66,7 +66,8 @@ func (a *attempt) begin(token hlc.Token, sent time.Duration) (*Tenure, error) {
 // Name returns the name of the lease.
 func (t *Tenure) Name() string { return t.lease.name }
 
-// String returns the name of the lease, the token and what remains, or why the tenure ended.
+// String returns the name of the lease and the token, and the remaining time or why the
+// tenure ended.
 func (t *Tenure) String() string {
 	if t == nil {
 		return "<nil>"
@@ -78,17 +79,15 @@ func (t *Tenure) String() string {
 	return fmt.Sprintf("%s, token %v, %v remaining", t.lease.name, t.token, left)
 }
 
-// LogValue is String, so that logs show words.
+// LogValue is String.
 func (t *Tenure) LogValue() slog.Value { return slog.StringValue(t.String()) }
 
-// Context returns a context for the work that this tenure allows. It ends when
-// the tenure ends, and Options.GracePeriod before the deadline if renewals fail;
-// context.Cause says why.
+// Context returns a context for the work that this tenure allows. It ends when the tenure
+// ends, or Options.GracePeriod before the deadline if renewals fail. context.Cause says why.
 func (t *Tenure) Context() context.Context { return t.ctx }
 
 // TokenContext returns a context for requests that carry the token. It ends when Token
-// begins to refuse, which is later than Context by up to Options.GracePeriod; context.Cause
-// says why.
+// begins to refuse, up to Options.GracePeriod after Context. context.Cause says why.
 func (t *Tenure) TokenContext() context.Context { return t.tokenCtx }
 
 // Done is closed when Context ends.
@@ -97,15 +96,13 @@ func (t *Tenure) Done() <-chan struct{} { return t.ctx.Done() }
 // Err returns nil while Context is alive and then the cause of its end.
 func (t *Tenure) Err() error { return context.Cause(t.ctx) }
 
-// Token returns the fencing token: the version that the store gave to the
-// request which acquired the lease. It stays the same through all renewals, is
-// greater than every token of earlier tenures and smaller than those of later
-// ones.
+// Token returns the fencing token: the version that the store gave to the request which
+// acquired the lease. Renewals do not change it. It is greater than the tokens of all
+// earlier tenures and smaller than those of all later ones.
 //
-// Once the tenure is over Token returns an error instead, which says why. That
-// is decided inside the call, on the lease's clock: a process that was stopped
-// or suspended past the deadline cannot get a token, whatever its goroutines
-// have had time to notice.
+// Once the tenure is over, Token returns an error that says why. It looks at the lease's
+// clock in each call, so a process that was stopped or suspended past the deadline cannot
+// get a token, even if none of its other goroutines has run since.
 func (t *Tenure) Token() (hlc.Token, error) {
 	if _, err := t.remaining(); err != nil {
 		return hlc.Token{}, operr.New("lease: token of", t.lease.name, err)
@@ -113,16 +110,15 @@ func (t *Tenure) Token() (hlc.Token, error) {
 	return t.token, nil
 }
 
-// Remaining returns how long the tenure lasts if no further renewal succeeds;
-// zero once it is over.
+// Remaining returns how long the tenure lasts if no further renewal succeeds. It is zero
+// once the tenure is over.
 func (t *Tenure) Remaining() time.Duration {
 	left, _ := t.remaining()
 	return left
 }
 
-// Deadline returns the time of day at which the tenure is over if no further
-// renewal succeeds. It is for people; Remaining does not depend on the time of
-// day.
+// Deadline returns the time of day at which the tenure is over if no further renewal
+// succeeds. It is for display: a step of the wall clock changes it, and not Remaining.
 func (t *Tenure) Deadline() time.Time { return time.Now().Add(t.Remaining()) }
 
 func (t *Tenure) remaining() (time.Duration, error) {
@@ -136,14 +132,14 @@ func (t *Tenure) remaining() (time.Duration, error) {
 	return t.schedule.deadline - now, nil
 }
 
-// note tells the schedule of an event.
+// note reports an event to the schedule.
 func (t *Tenure) note(e event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.applyLocked(t.schedule.after(t.lease.options.Clock(), t.withSignals(e)))
 }
 
-// step tells the schedule of an event and returns what to do next.
+// step reports an event to the schedule and returns what to do next.
 func (t *Tenure) step(e event) action {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,8 +148,8 @@ func (t *Tenure) step(e event) action {
 	return next
 }
 
-// withSignals returns e, or the end of the tenure if the store was replaced or the
-// connection lost and e does not end it already.
+// withSignals returns e, or the end of the tenure if e does not end it already and the store
+// was replaced or the connection lost.
 func (t *Tenure) withSignals(e event) event {
 	switch {
 	case e.kind == ended:
@@ -171,41 +167,27 @@ func (t *Tenure) applyLocked(s schedule) {
 	t.schedule = s
 	switch {
 	case s.cause != nil && before.cause == nil:
-		err := &endedError{t.lease.name, s.cause}
+		err := operr.New("lease: tenure of", t.lease.name, s.cause)
 		t.cancelToken(err)
 		t.cancel(err)
 	case s.warned != nil && before.warned == nil:
-		t.cancel(&endedError{t.lease.name, s.warned})
+		t.cancel(operr.New("lease: tenure of", t.lease.name, s.warned))
 	}
 	if s.stopped && t.cancelRenewal != nil {
 		t.cancelRenewal()
 	}
 }
 
-// end makes the tenure over, unless it was.
+// end ends the tenure, unless it has ended.
 func (t *Tenure) end(cause error) { t.note(event{kind: ended, err: cause}) }
 
-// endedError is what the contexts of a tenure end with. Its text is seldom asked for.
-type endedError struct {
-	lease string
-	cause error
-}
+// FencedOut ends the tenure at once, because a protected resource refused its token, usually
+// because it has seen a newer one. A program that meets such a refusal calls FencedOut and
+// retries nothing: there is another holder. evidence becomes part of the cause, which is
+// ErrStoreReplaced if evidence matches transport.ErrOtherStore, and ErrFencedOut otherwise.
+func (t *Tenure) FencedOut(evidence error) { t.end(refusedBy(evidence)) }
 
-func (e *endedError) Error() string {
-	return fmt.Sprintf("lease: tenure of %q ended: %v", e.lease, e.cause)
-}
-func (e *endedError) Unwrap() error { return e.cause }
-
-// FencedOut ends the tenure at once, because a protected resource refused its
-// token, as a rule in favour of a newer one. A program that sees such a refusal calls it
-// and retries nothing: another holder has been elected. evidence becomes part of the
-// cause, which is ErrStoreReplaced if evidence matches transport.ErrOtherStore, and
-// ErrFencedOut otherwise.
-func (t *Tenure) FencedOut(evidence error) {
-	t.end(refusedBy(evidence))
-}
-
-// refusedBy returns the cause of a tenure whose request was refused for good with evidence.
+// refusedBy returns the cause of the end of a tenure whose token or store was refused.
 func refusedBy(evidence error) error {
 	if errors.Is(evidence, transport.ErrOtherStore) {
 		return fmt.Errorf("%w: %w", ErrStoreReplaced, evidence)
@@ -213,18 +195,18 @@ func refusedBy(evidence error) error {
 	return fmt.Errorf("%w: %w", ErrFencedOut, evidence)
 }
 
-// Bind returns what ties a request of client, made on behalf of this tenure, to the store
-// that granted it. Another store, such as one that was restarted without its data, then
+// Bind returns what ties a request of client on behalf of this tenure to the store that
+// granted the tenure. Another store, such as one that was restarted without its data,
 // refuses the request.
 //
-// A store deployed today has no identity. The request is then tied to the present
-// connection of client instead, and once for each connection, and again after a request
-// met no store (transport.ErrNoStore), Bind asks the store whether it still has this
-// tenure, which ends if it does not. A request of the client that holds the lease is tied
-// to its connection where the tenure ends with that.
+// Stores deployed today have no identity. With them, the request is tied to the present
+// connection of client. Once for each connection, and again after a request met no store
+// (transport.ErrNoStore), Bind asks the store whether it still has this tenure, and ends the
+// tenure if it does not. If the tenure ends with its connection, a request of the client
+// that holds the lease is tied to that connection too.
 //
-// The error is why the tenure ended, or why the store could not be asked. Bind waits no
-// longer than ctx lasts.
+// The error is why the tenure ended, or why the store could not be asked. Bind returns at
+// the latest when ctx ends.
 func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.Binding, error) {
 	binding := transport.Binding{Store: t.store, Connection: t.lost}
 	if t.store != "" || t.lost != nil && client == t.lease.client {
@@ -240,7 +222,7 @@ func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.
 		}
 		ask := binding
 		if isClosed(ask.Connection) {
-			ask.Connection = nil // there is none: wait for the next, and ask again over that
+			ask.Connection = nil // wait for the next connection, and ask again over that
 		}
 		if err := t.ask(ctx, client, ask); err != nil {
 			if errors.Is(err, transport.ErrNotSent) && !errors.Is(err, transport.ErrNoStore) &&
@@ -261,8 +243,8 @@ func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.
 	}
 }
 
-// ask asks the store whether it holds this tenure, and ends the tenure if it does not.
-// The error says why that is not known, or is the cause of the end.
+// ask asks the store whether it has this tenure, and ends the tenure if it does not. The
+// error says why that is not known, or is the cause of the end.
 func (t *Tenure) ask(ctx context.Context, client *transport.Client, binding transport.Binding) error {
 	entry, err := t.lease.get(ctx, client, binding)
 	switch {
@@ -279,19 +261,18 @@ func (t *Tenure) ask(ctx context.Context, client *transport.Client, binding tran
 	return over
 }
 
-// StopRenewing lets the tenure run out: it goes on until its deadline, and
-// Release may still end it earlier. It bounds the time that winding up may take.
+// StopRenewing lets the tenure run out: it lasts until its deadline, unless Release ends it
+// earlier. It bounds the time in which work must stop.
 func (t *Tenure) StopRenewing() { t.note(event{kind: stopped}) }
 
-// Release ends the tenure and frees the lease at the store, so that the next
-// holder need not wait for the TTL. Stop the work first: from the call on the
-// token is refused.
+// Release ends the tenure and frees the lease at the store, so that the next holder does not
+// wait for the TTL. Stop the work first: Token refuses from the call on.
 //
-// Requests are repeated until the answer is known, ctx ends, or the TTL is over
-// anyway, which counts as released. A nil error means that nothing of this tenure is left in the store, so
-// releasing a tenure that was lost, or releasing twice, is no error. Otherwise
-// the lease frees itself when the TTL ends, or another Release may try again.
-// Once Release has returned, no request of this tenure is sent.
+// Requests are repeated until the outcome is known, ctx ends, or the TTL is over. A nil
+// error means that the store holds nothing of this tenure, so it is no error to release a
+// tenure that was lost, or to release twice. After an error the lease frees itself when the
+// TTL ends, and Release may be called again. Once Release has returned, no request of this
+// tenure is sent.
 func (t *Tenure) Release(ctx context.Context) error {
 	t.end(ErrReleased)
 	select {
@@ -301,7 +282,7 @@ func (t *Tenure) Release(ctx context.Context) error {
 		return t.releaseError(context.Cause(ctx))
 	}
 	select {
-	case <-t.idle: // a renewal under way was cancelled; nothing follows it
+	case <-t.idle: // a renewal under way was cancelled, and no other follows
 	case <-ctx.Done():
 		return t.releaseError(context.Cause(ctx))
 	}
@@ -310,8 +291,8 @@ func (t *Tenure) Release(ctx context.Context) error {
 		return nil
 	}
 	if t.will != nil && isClosed(t.lost) {
-		// Nothing of a tenure that ends with its connection is sent over the next one.
-		return t.releaseError(fmt.Errorf("%w, and the broker releases the lease by the Will of that", ErrConnectionLost))
+		// A tenure that ends with its connection sends nothing over the next one.
+		return t.releaseError(fmt.Errorf("%w, and the Will of that connection releases the lease", ErrConnectionLost))
 	}
 	if err := t.lease.free(ctx, t.value, t.binding(), left); err != nil && t.leftAtStore() > 0 {
 		return t.releaseError(err)
@@ -322,18 +303,18 @@ func (t *Tenure) Release(ctx context.Context) error {
 	return nil
 }
 
-// leftAtStore returns how long the store may keep something of this tenure: until
-// the TTL of its latest request is over, by the slower of the two clocks.
+// leftAtStore returns how long the store may still have this tenure: until the TTL of its
+// latest request is over, by the slower of the two clocks.
 func (t *Tenure) leftAtStore() time.Duration {
 	now := t.lease.options.Clock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	// That the client of a guard met another store says nothing of the one that this
-	// lease's client asks.
+	// If the client of a guard met another store, this lease's client may still be connected
+	// to the store that has the tenure.
 	if t.freed || errors.Is(t.schedule.cause, ErrLost) || errors.Is(t.schedule.cause, ErrStoreReplaced) && isClosed(t.replaced) {
 		return 0
 	}
-	// The latest request may have reached the store as late as its sender waited for it.
+	// The latest request may have reached the store at any time until its timeout.
 	return t.sent + t.lease.options.RequestTimeout + t.lease.options.TTL + t.lease.options.Margin - now
 }
 
