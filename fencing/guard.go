@@ -204,4 +204,9 @@ func tokenRefused(err error) bool {
 		errors.Is(err, transport.ErrFencingTokenTooFarAhead)
 }
 
-func guardError(name, key string, err error) error { return operr.New("fencing: "+name, key, err) }
+func guardError(name, key string, err error) error {
+	if err == nil {
+		return nil // before the names are joined, which allocates
+	}
+	return operr.New("fencing: "+name, key, err)
+}

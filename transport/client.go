@@ -455,6 +455,9 @@ func tokenText(token hlc.Token) string {
 
 // operationError adds the verb and the key to an error. It returns nil for nil.
 func operationError(verb, key string, err error) error {
+	if err == nil {
+		return nil // before the names are joined, which allocates
+	}
 	return operr.New("transport: "+verb, key, err)
 }
 
