@@ -32,8 +32,9 @@ func attachCommand() *cobra.Command {
 	attach := &cobra.Command{
 		Use:   "attach URL",
 		Short: "Run a state store on an MQTT broker that runs already, until interrupted",
-		Long: `Run a state store as a client of the MQTT 5 broker at a URL, mqtt://host:1883 or
-mqtts://host:8883 for TLS, until SIGINT or SIGTERM.
+		Long: `Run a state store as a client of the MQTT 5 broker at a URL, until SIGINT or
+SIGTERM. The URL is mqtt://host:1883, or mqtts://host:8883 for TLS, or
+ws://host/mqtt or wss://host/mqtt for WebSocket.
 
 The store does not learn which user sent a request, so users and rules are the
 broker's; docs/attach.md says which it needs. One broker has one store: the
