@@ -458,6 +458,9 @@ func operationError(verb, key string, err error) error {
 	if err == nil {
 		return nil // before the names are joined, which allocates
 	}
+	if err == nil {
+		return nil // without building the name of the operation
+	}
 	return operr.New("transport: "+verb, key, err)
 }
 
