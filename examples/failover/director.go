@@ -8,37 +8,26 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/transport"
 )
 
-const (
-	// patience is how long, beyond a TTL, anything may take before the run is
-	// given up.
-	patience = 10 * time.Second
-	// resignLimit and killSlack are what the project promises of a hand-over and,
-	// beyond the TTL, of a failover; instantLimit of one that does not wait for the TTL.
-	resignLimit  = 50 * time.Millisecond
-	killSlack    = 200 * time.Millisecond
-	instantLimit = 200 * time.Millisecond
-)
+// patience is how long, beyond a TTL, each step may take before the run fails.
+const patience = 10 * time.Second
 
-// director runs the pair and plays the faults. One goroutine, that of direct,
-// does everything.
+// director runs the pair and causes the faults. The goroutine of direct does everything.
 type director struct {
 	settings
 	out    io.Writer
 	began  time.Time
-	client *transport.Client // looks at the store for itself
+	client *transport.Client // reads the store itself
 	fenced *transport.Watch  // of the protected key
 	plain  *transport.Watch  // of the control
 	events chan event
 	nodes  map[string]*process
-	active string // the node that leads, as far as its events tell; empty if none
+	active string // the node that leads, by its own events; empty if none
 	woken  string // the node that was frozen, once it was woken
 	lateOf string // the node whose late write was answered
 	ending string // the node that was killed, or "all" at the end
@@ -46,7 +35,7 @@ type director struct {
 	result *result
 }
 
-// direct plays the whole piece.
+// direct runs the pair through all steps.
 func direct(ctx context.Context, s settings, out io.Writer) (*result, error) {
 	s.run = time.Now().Format("150405.000000") // keys of its own
 	dialling, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer in %v", patience))
@@ -89,14 +78,12 @@ func direct(ctx context.Context, s settings, out io.Writer) (*result, error) {
 			return nil, err
 		}
 	}
-	acts := []func(context.Context) error{d.firstLeader, d.kill, d.freeze, d.resign, d.restartForInstantFailover, d.killInstantly, d.finish}
 	if !s.freeze {
-		acts = slices.Delete(acts, 2, 3)
 		d.result.woke = false
-		fmt.Fprint(out, "No node is frozen, so no write comes late: the checks of that are left out.\n\n")
+		fmt.Fprint(out, "No node is frozen, so no write comes late: the checks of late writes are left out.\n\n")
 	}
-	for _, act := range acts {
-		if err := act(ctx); err != nil {
+	for _, step := range d.steps() {
+		if err := step(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -113,7 +100,7 @@ func (d *director) start(name string) error {
 
 // stopAll stops the standby first, so that it does not take over.
 func (d *director) stopAll(ctx context.Context) {
-	d.ending = everybody
+	d.ending = allNodes
 	for _, standby := range []bool{true, false} {
 		for name, p := range d.nodes {
 			if standby == (name != d.active) {
@@ -123,16 +110,10 @@ func (d *director) stopAll(ctx context.Context) {
 	}
 }
 
-const everybody = "all"
-
-// undisturbed lets a leader count before something happens to it. The moment is
-// random, so that faults meet it anywhere between two renewals.
-func (d *director) undisturbed(ctx context.Context) error {
-	return d.pause(ctx, d.ttl/2+rand.N(d.ttl/2))
-}
+const allNodes = "all"
 
 func (d *director) awaitLeader(ctx context.Context) (leader string, err error) {
-	err = d.await(ctx, "somebody to lead", func() bool { return d.active != "" })
+	err = d.await(ctx, "a leader", func() bool { return d.active != "" })
 	return d.active, err
 }
 
@@ -143,106 +124,7 @@ func (d *director) firstLeader(ctx context.Context) error {
 	return d.undisturbed(ctx)
 }
 
-// kill ends the active node with SIGKILL: the other leads when the TTL has passed.
-func (d *director) kill(ctx context.Context) error {
-	return d.killActive(ctx, "killed (SIGKILL)", d.ttl+killSlack)
-}
-
-// killInstantly does the same to nodes whose connection carries a Will that releases
-// the lease.
-func (d *director) killInstantly(ctx context.Context) error {
-	return d.killActive(ctx, "killed, instant failover", instantLimit)
-}
-
-// killActive ends the active node with SIGKILL, and starts it again once the other
-// leads.
-func (d *director) killActive(ctx context.Context, name string, limit time.Duration) error {
-	victim, err := d.awaitLeader(ctx)
-	if err != nil {
-		return err
-	}
-	d.ending = victim
-	fault := d.result.begin(name, limit, time.Now())
-	d.say("", "SIGKILL to %s, which leads", victim)
-	if err := d.nodes[victim].kill(); err != nil {
-		return err
-	}
-	if err := d.awaitSuccessor(ctx, victim, fault); err != nil {
-		return err
-	}
-	// The other may lead before it is known here that the victim has ended.
-	if err := d.await(ctx, "the end of "+victim, func() bool { return d.ending == "" }); err != nil {
-		return err
-	}
-	d.say("", "%s is started again", victim)
-	if err := d.start(victim); err != nil {
-		return err
-	}
-	return d.undisturbed(ctx)
-}
-
-// freeze stops the active node until the other leads, then wakes it.
-func (d *director) freeze(ctx context.Context) error {
-	victim, err := d.awaitLeader(ctx)
-	if err != nil {
-		return err
-	}
-	fault := d.result.begin("frozen (SIGSTOP)", d.ttl+killSlack, time.Now())
-	d.say("", "SIGSTOP to %s, which leads and does not notice", victim)
-	if err := d.nodes[victim].freeze(); err != nil {
-		return err
-	}
-	if err := d.awaitSuccessor(ctx, victim, fault); err != nil {
-		return err
-	}
-	if err := d.undisturbed(ctx); err != nil {
-		return err
-	}
-	d.woken = victim
-	d.say("", "SIGCONT to %s, which goes on where it stopped", victim)
-	if err := d.nodes[victim].wake(); err != nil {
-		return err
-	}
-	if err := d.await(ctx, victim+" to write late", func() bool { return d.lateOf == victim }); err != nil {
-		return err
-	}
-	return d.undisturbed(ctx)
-}
-
-// resign asks the active node to hand over. The clock starts when it stops.
-func (d *director) resign(ctx context.Context) error {
-	former, err := d.awaitLeader(ctx)
-	if err != nil {
-		return err
-	}
-	fault := d.result.begin("resigned", resignLimit, time.Time{})
-	d.say("", "%s is asked to resign", former)
-	if err := d.nodes[former].resign(); err != nil {
-		return err
-	}
-	if err := d.awaitSuccessor(ctx, former, fault); err != nil {
-		return err
-	}
-	return d.undisturbed(ctx)
-}
-
-// restartForInstantFailover ends both nodes and starts them with another option.
-func (d *director) restartForInstantFailover(ctx context.Context) error {
-	d.say("", "both are restarted, with instant failover")
-	d.stopAll(ctx)
-	d.ending, d.active, d.instant = "", "", true
-	for name := range d.nodes {
-		if err := d.start(name); err != nil {
-			return err
-		}
-	}
-	if _, err := d.awaitLeader(ctx); err != nil {
-		return err
-	}
-	return d.undisturbed(ctx)
-}
-
-// finish compares what the nodes said with what the store holds.
+// finish compares the events of the nodes with what the store holds.
 func (d *director) finish(ctx context.Context) error {
 	running := 0
 	for _, p := range d.nodes {
@@ -283,7 +165,7 @@ func (d *director) pause(ctx context.Context, length time.Duration) error {
 	return d.listen(ctx, timer.C, func() { over = true }, func() bool { return over })
 }
 
-// await takes in events until done.
+// await handles events until done.
 func (d *director) await(ctx context.Context, what string, done func() bool) error {
 	limit := time.NewTimer(d.ttl + patience)
 	defer limit.Stop()
@@ -294,7 +176,7 @@ func (d *director) await(ctx context.Context, what string, done func() bool) err
 	return errors.Join(err, late)
 }
 
-// listen takes in events until done, and calls expired when the timer fires.
+// listen handles events until done, and calls expired when the timer fires.
 func (d *director) listen(ctx context.Context, timer <-chan time.Time, expired func(), done func() bool) error {
 	for !done() {
 		select {
@@ -318,18 +200,17 @@ func (d *director) listen(ctx context.Context, timer <-chan time.Time, expired f
 
 var errInterrupted = errors.New("interrupted")
 
-// heard takes in what a node says.
+// heard handles an event of a node.
 func (d *director) heard(e event) {
 	switch {
 	case e.Kind == kindWrite && e.Control:
-		// The successor may have written over it before the store told of it.
+		// The successor may have written over it before its notification was sent.
 		if e.Outcome == accepted {
 			d.result.control.saw(e.Version, e.Token)
 		}
 	case e.Kind == kindWrite:
-		// A busy machine can cost a node its lease while nobody has followed yet;
-		// the store rightly takes its late write. Only the woken one has a successor
-		// for certain.
+		// On a busy machine a node can lose its lease before it has a successor. Then the
+		// store rightly accepts its late write. Only the woken node certainly has a successor.
 		e.Late = e.Late && e.Node == d.woken
 		d.result.wrote(e)
 		if e.Late {
@@ -340,7 +221,7 @@ func (d *director) heard(e event) {
 		}
 	case e.Kind == kindExit:
 		switch d.ending {
-		case everybody:
+		case allNodes:
 		case e.Node:
 			d.ending = ""
 		default:
@@ -359,7 +240,7 @@ func (d *director) heard(e event) {
 	}
 }
 
-// saw takes in what the store says by itself.
+// saw handles a notification of the store.
 func saw(h history, change transport.Change) {
 	var c counter
 	if json.Unmarshal(change.Value, &c) == nil {
@@ -367,10 +248,10 @@ func saw(h history, change transport.Change) {
 	}
 }
 
-// say adds a line to the timeline.
-func (d *director) say(who, format string, arguments ...any) {
-	if who == "" {
-		who = "──▶"
+// say adds a line to the timeline, of a node or, with an empty name, of the director.
+func (d *director) say(node, format string, arguments ...any) {
+	if node == "" {
+		node = "──▶"
 	}
-	fmt.Fprintf(d.out, "%7.3f s  %-7s %s\n", time.Since(d.began).Seconds(), who, fmt.Sprintf(format, arguments...))
+	fmt.Fprintf(d.out, "%7.3f s  %-7s %s\n", time.Since(d.began).Seconds(), node, fmt.Sprintf(format, arguments...))
 }

@@ -4,22 +4,21 @@
 //
 //	go run ./examples/failover
 //
-// It starts a state store and two node processes that campaign for one lease.
-// The active node counts up a protected key every 20 ms. Then it kills the
-// active node, freezes the next one until the standby leads and wakes it again,
-// and asks the third to resign. At last it restarts both with instant failover and
-// kills the active one again. While that goes on it prints what happens, at
-// the end how long each fault left the pair without an active node, and whether
-// everything held: above all, that the store accepted no write of a node that no
-// longer led. Its exit status is 1 if anything did not.
+// It starts a state store and two node processes that campaign for one lease. The active
+// node counts up a protected key every 20 ms. Then the program kills the active node;
+// freezes the next one, and wakes it when the other node leads; and asks the third to
+// resign. At last it restarts both with instant failover, and kills the active node again.
+// Meanwhile it prints what happens. At the end it prints how long each fault left the pair
+// without an active node, and whether all checks passed: above all, that the store accepted
+// no write of a node that no longer led. Its exit status is 1 if a check failed.
 //
-// Windows cannot freeze a process. There that fault is left out, and with it the late
-// write, which is what shows that the store refuses a node that no longer leads: for that
-// use another system. --freeze=false leaves it out anywhere.
+// Windows cannot freeze a process. There this fault is left out, and with it the late write,
+// which shows that the store refuses a node that no longer leads: use another system for
+// that. --freeze=false leaves the fault out on any system.
 //
-// With --broker the nodes use a store that is there already: that of tenure serve, or one
-// that tenure attach has attached to any MQTT 5 broker. With --repeat 20 it
-// does all of it twenty times and reports the median and the worst of each fault.
+// With --broker the nodes use a store that runs already: the one of tenure serve, or one
+// that tenure attach has attached to any MQTT 5 broker. With --repeat 20 the program does
+// everything twenty times, and prints the median and the worst of each fault.
 package main
 
 import (
@@ -36,7 +35,7 @@ import (
 	"github.com/tenurelock/tenure/server"
 )
 
-// settings are what the command line says.
+// settings are the flags.
 type settings struct {
 	broker  string
 	ttl     time.Duration
@@ -111,8 +110,7 @@ type report interface {
 	write(io.Writer) error
 }
 
-// conclude prints a report in the form that was asked for, and fails if a check
-// did.
+// conclude prints a report as text or JSON, and fails if a check failed.
 func conclude(s settings, r report) error {
 	var err error
 	if s.json {
@@ -126,7 +124,7 @@ func conclude(s settings, r report) error {
 	return err
 }
 
-// repeat runs the piece several times, with a line for each run in place of its
+// repeat runs all steps several times, and prints a line for each run in place of its
 // timeline.
 func repeat(ctx context.Context, s settings, progress io.Writer) error {
 	total := &summary{TTL: s.ttl}

@@ -36,7 +36,7 @@ func leaseKey(run string) string   { return "failover/" + run + "/active" }
 func counterKey(run string) string { return "failover/" + run + "/counter" }
 func controlKey(run string) string { return "failover/" + run + "/control" } // written without a token
 
-// node is one of the pair: it campaigns, and counts while it leads.
+// node is one node of the pair: it campaigns, and counts while it leads.
 type node struct {
 	settings
 	client *transport.Client
@@ -107,11 +107,11 @@ func (n *node) lead(ctx context.Context, term *election.Term) error {
 		}
 		version, err := term.Guard().Set(ctx, counterKey(n.run), value)
 		n.report(event{Token: token, Version: version, Count: next}, err)
-		_, _ = n.writeControl(ctx, value) // what becomes of it the director sees in the store
+		_, _ = n.writeControl(ctx, value) // the director sees the outcome in the store
 		if err == nil {
 			count++
 		} else if ctx.Err() == nil {
-			// Whether it was written or not, the store knows.
+			// Only the store knows whether the write was applied.
 			if count, err = n.readCount(ctx); err != nil && ctx.Err() == nil {
 				return err
 			}
@@ -119,7 +119,7 @@ func (n *node) lead(ctx context.Context, term *election.Term) error {
 		select {
 		case <-ctx.Done():
 			if errors.Is(context.Cause(ctx), lease.ErrDeadlinePassed) {
-				// Show who keeps a node out that goes on: first the guard …
+				// This node lost its lease. Show what stops its late writes: first the guard …
 				version, err := term.Guard().Set(context.WithoutCancel(ctx), counterKey(n.run), value)
 				n.report(event{Token: token, Version: version, Count: next}, err)
 				// … then, for a write that had passed the guard, the store.
@@ -131,9 +131,9 @@ func (n *node) lead(ctx context.Context, term *election.Term) error {
 	}
 }
 
-// writeLate does what a node does that was stopped between its last look at the
-// lease and its write: it sends the write past the guard, with the token it had.
-// Only the store can refuse it now.
+// writeLate acts as a node that was stopped between its last check of the lease and its
+// write: it sends the write past the guard, with the token that it had. Only the store can
+// refuse it now.
 func (n *node) writeLate(token hlc.Token, value []byte, count int) {
 	ctx, cancel := context.WithTimeout(context.Background(), n.ttl)
 	defer cancel()
@@ -143,8 +143,8 @@ func (n *node) writeLate(token hlc.Token, value []byte, count int) {
 	n.report(event{Token: token, Version: version, Count: count, Late: true}, err)
 }
 
-// writeControl writes to the control what goes to the protected key, as a program would
-// that knows no fencing.
+// writeControl writes the value of the protected key to the control, as a program without
+// fencing would.
 func (n *node) writeControl(ctx context.Context, value []byte) (hlc.Timestamp, error) {
 	return n.client.Set(ctx, controlKey(n.run), value, transport.SetOptions{})
 }
@@ -186,7 +186,7 @@ func text(err error) string {
 const (
 	kindPhase = "phase"
 	kindWrite = "write"
-	kindExit  = "exit" // said by the process that ran it
+	kindExit  = "exit" // sent by the director's process
 
 	accepted       = "accepted"
 	refusedByGuard = "refused by the guard"

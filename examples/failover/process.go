@@ -21,7 +21,7 @@ type process struct {
 	exited chan struct{} // closed when it has ended and all its events were taken
 }
 
-// startProcess runs this program again as a node, whose events go to events.
+// startProcess runs this program again as a node, and sends the events of the node to events.
 func startProcess(s settings, name string, events chan<- event) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -53,7 +53,7 @@ func startProcess(s settings, name string, events chan<- event) (*process, error
 				events <- e
 			}
 		}
-		_ = cmd.Wait() // if it was not our doing, it said why on standard error
+		_ = cmd.Wait() // a node that failed has written why to standard error
 		events <- event{At: time.Now(), Node: name, Kind: kindExit}
 	}()
 	return p, nil
@@ -73,11 +73,11 @@ func (p *process) resign() error {
 	return err
 }
 
-// stop lets the node end by itself, kills it if it does not, and takes in its last
-// words meanwhile.
+// stop asks the node to end, kills it if it does not, and handles its last events
+// meanwhile.
 func (p *process) stop(ctx context.Context, events <-chan event, heard func(event)) {
 	_ = p.stdin.Close()
-	_ = p.wake() // fails if it has ended, which is as well
+	_ = p.wake() // fails if the node has ended
 	patience := time.NewTimer(5 * time.Second)
 	defer patience.Stop()
 	interrupted := ctx.Done()
