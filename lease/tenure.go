@@ -122,9 +122,9 @@ func (t *Tenure) Remaining() time.Duration {
 func (t *Tenure) Deadline() time.Time { return time.Now().Add(t.Remaining()) }
 
 func (t *Tenure) remaining() (time.Duration, error) {
+	now := t.lease.options.Clock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now := t.lease.options.Clock()
 	t.applyLocked(t.schedule.after(now, t.withSignals(event{})))
 	if t.schedule.cause != nil {
 		return 0, t.schedule.cause
@@ -134,16 +134,18 @@ func (t *Tenure) remaining() (time.Duration, error) {
 
 // note reports an event to the schedule.
 func (t *Tenure) note(e event) {
+	now := t.lease.options.Clock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.applyLocked(t.schedule.after(t.lease.options.Clock(), t.withSignals(e)))
+	t.applyLocked(t.schedule.after(now, t.withSignals(e)))
 }
 
 // step reports an event to the schedule and returns what to do next.
 func (t *Tenure) step(e event) action {
+	now := t.lease.options.Clock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s, next := t.schedule.next(t.lease.options.Clock(), t.withSignals(e))
+	s, next := t.schedule.next(now, t.withSignals(e))
 	t.applyLocked(s)
 	return next
 }
