@@ -211,7 +211,7 @@ func TestTheAcquireDelayEndsWithItsContextAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestALookThatFailsIsRepeatedAndARefusedOneIsNot(t *testing.T) {
+func TestAnUnansweredReadIsRepeatedAndARefusedOneIsNot(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{AcquireDelay: acquireDelay})
 		n.scripted("GET", func(number int64) transporttest.Fault {

@@ -15,7 +15,7 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-func TestATenureThatEndsOnDisconnectEndsBeforeAnybodyCanAskForItsToken(t *testing.T) {
+func TestATenureThatEndsOnDisconnectRefusesItsTokenAtOnce(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		options lease.Options
@@ -46,7 +46,7 @@ func TestATenureThatEndsOnDisconnectEndsBeforeAnybodyCanAskForItsToken(t *testin
 	}
 }
 
-func TestTheContextEndsWithTheConnectionWithoutAnybodyAsking(t *testing.T) {
+func TestTheContextEndsWithTheConnectionWithoutACallOfToken(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{EndOnDisconnect: true})
 		tenure := n.mustAcquire(t)
@@ -112,7 +112,7 @@ func TestInstantFailoverDoesNotWaitForTheTTL(t *testing.T) {
 	}
 }
 
-func TestAWillFreesNobodyElsesTenure(t *testing.T) {
+func TestAWillFreesNoOtherTenure(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		options := lease.Options{InstantFailover: true}
 		a, b := newNode(t, store, "node-a", options), newNode(t, store, "node-b", options)
@@ -129,7 +129,7 @@ func TestAWillFreesNobodyElsesTenure(t *testing.T) {
 	})
 }
 
-func TestAWaiterWhoseConnectionIsLostLeavesAnotherWill(t *testing.T) {
+func TestAWaiterSetsAnotherWillAfterALostConnection(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		options := lease.Options{InstantFailover: true}
 		a, b := newNode(t, store, "node-a", options), newNode(t, store, "node-b", options)
@@ -159,7 +159,7 @@ func TestAWaiterWhoseConnectionIsLostLeavesAnotherWill(t *testing.T) {
 	})
 }
 
-func TestAnAcquisitionWhoseConnectionIsCutLeavesNothingBehind(t *testing.T) {
+func TestAnAcquisitionThatLosesItsConnectionLeavesNothingBehind(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		fault transporttest.Fault
@@ -235,7 +235,7 @@ func TestAHeldLeaseCostsTryAcquireNoNewConnection(t *testing.T) {
 	})
 }
 
-func TestInstantFailoverSupposesThatTheDeadlineComesBeforeTheBrokerLosesPatience(t *testing.T) {
+func TestInstantFailoverNeedsADeadlineBeforeTheBrokersTimeout(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		silence time.Duration
@@ -270,7 +270,7 @@ func TestInstantFailoverSupposesThatTheDeadlineComesBeforeTheBrokerLosesPatience
 
 // The connection dies at each time between two renewals, once with a store that has an
 // identity and once with one that is asked over each new connection.
-func TestInvariant52ATenureOutlivesAConnectionThatDiesWithoutAWord(t *testing.T) {
+func TestInvariant52ATenureOutlivesAHalfOpenConnection(t *testing.T) {
 	for name, hidden := range map[string]bool{"a store with an identity": false, "a store without": true} {
 		t.Run(name, func(t *testing.T) {
 			for after := time.Duration(0); after < ttl; after += ttl / 40 {
@@ -299,7 +299,7 @@ func TestInvariant52ATenureOutlivesAConnectionThatDiesWithoutAWord(t *testing.T)
 	}
 }
 
-func TestInvariant52AcquiringAndReleasingOutlastAConnectionThatDiesWithoutAWord(t *testing.T) {
+func TestInvariant52AcquiringAndReleasingOutlastAHalfOpenConnection(t *testing.T) {
 	for name, options := range map[string]lease.Options{
 		"at once":       {},
 		"acquire delay": {AcquireDelay: 100 * time.Millisecond},

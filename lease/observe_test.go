@@ -55,7 +55,7 @@ func observe(ctx context.Context, l *lease.Lease, errs map[string]error) *observ
 	return o
 }
 
-func TestInvariant26ForgedNotificationsShowAnObserverNothing(t *testing.T) {
+func TestInvariant26AnObserverIgnoresForgedNotifications(t *testing.T) {
 	forged := func(words ...string) transport.Notification {
 		return transport.Notification{
 			Key:       name,
@@ -151,7 +151,7 @@ func TestObserveAsksAgainWithABackoffWhileItFails(t *testing.T) {
 	})
 }
 
-func TestObserveEndsWithItsContextAndWithAClientThatIsFinished(t *testing.T) {
+func TestObserveEndsWithItsContextOrItsClient(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		end    func(store *transporttest.Store, client *transport.Client, cancel func())
@@ -204,7 +204,7 @@ func TestObserveAsksForAWatchAgainThatWasRefused(t *testing.T) {
 }
 
 // Each way to hear of a holder is enough.
-func TestLastHolderIsTheHolderThatWasHeardOfLast(t *testing.T) {
+func TestLastHolderIsTheHolderNamedLast(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		hear func(ctx context.Context, n node)

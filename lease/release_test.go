@@ -111,7 +111,7 @@ func TestReleaseObeysItsContextWhileARenewalHangs(t *testing.T) {
 	})
 }
 
-func TestInvariant20ReleasingALostTenureFreesNobodyElse(t *testing.T) {
+func TestInvariant20ReleasingALostTenureFreesNoOtherHolder(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
 		old := a.mustAcquire(t)
@@ -160,7 +160,7 @@ func TestReleaseWithoutAConnectionSaysThatTheLeaseFreesItself(t *testing.T) {
 	})
 }
 
-func TestReleaseWaitsForNobodyOnceTheTTLIsOver(t *testing.T) {
+func TestReleaseDoesNotWaitOnceTheTTLIsOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{})
 		tenure := n.mustAcquire(t)
@@ -182,7 +182,7 @@ func TestReleaseWaitsForNobodyOnceTheTTLIsOver(t *testing.T) {
 	})
 }
 
-func TestTheTokenIsRefusedFromTheCallOfReleaseOn(t *testing.T) {
+func TestTheTokenIsRefusedAsSoonAsReleaseIsCalled(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{})
 		tenure := n.mustAcquire(t)

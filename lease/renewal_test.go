@@ -15,7 +15,7 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-func TestTheRenewalsOfManyLeasesAreSpreadFromTheFirstOn(t *testing.T) {
+func TestTheRenewalsOfManyLeasesAreSpreadFromTheBeginning(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{})
 		const leases, slices = 500, 10

@@ -128,7 +128,7 @@ func TestATenureSurvivesAConnectionAndAStoreThatKeepItsKey(t *testing.T) {
 
 // The look and the renewal must go over one connection: another one may lead to a store
 // that has lost the key since.
-func TestInvariant47ARenewalIsNotSentOverAConnectionThatWasNotLookedAt(t *testing.T) {
+func TestInvariant47ARenewalIsNotSentOverAnUnconfirmedConnection(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		store.HideIdentity(true)
 		// Between the look and the renewal the tenure reads its clock.
@@ -268,7 +268,7 @@ func TestAWaiterThatFirstAsksDuringHoldOffGetsTheLeaseSoonAfter(t *testing.T) {
 
 // The versions of a restarted store may be below those of the one before, with clocks
 // that differ by less than a minute: the old holder must not fence the new one out.
-func TestInvariant47AGrantOfTheStoreBeforeIsNotTakenForOneOfThisStore(t *testing.T) {
+func TestInvariant47AGrantByAnEarlierStoreIsNotTakenForOneByThisStore(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{})
 		if _, err := n.client.Get(t.Context(), name); err != nil {
@@ -304,7 +304,7 @@ func TestInvariant47AGrantOfTheStoreBeforeIsNotTakenForOneOfThisStore(t *testing
 
 // The first request that a waiter sends to a restarted store is bound to the one before.
 // That it is refused for this is no obstacle: the next one can be granted.
-func TestAWaiterGoesOnAtOnceWithTheStoreThatTookThePlace(t *testing.T) {
+func TestAWaiterGoesOnAtOnceWithANewStore(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		var heard told
 		n := newNode(t, store, "node-a", lease.Options{OnWaiting: heard.hear})
@@ -338,7 +338,7 @@ func TestAWaiterGoesOnAtOnceWithTheStoreThatTookThePlace(t *testing.T) {
 
 // Whoever looks for the holder while a new store grants nothing must not look for ever:
 // there is none.
-func TestARefusalInAHoldOffDoesNotClaimThatSomebodyHoldsTheLease(t *testing.T) {
+func TestARefusalInAHoldOffDoesNotSayThatTheLeaseIsHeld(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		if err := store.Restart(statestore.Options{HoldOff: time.Hour}); err != nil {
 			t.Fatal(err)

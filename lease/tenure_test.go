@@ -311,7 +311,7 @@ func TestInvariant48ATenureOutlivesStepsOfAnHourOnEitherSide(t *testing.T) {
 	}
 }
 
-func TestATenureWhoseKeyIsDeletedEndsAtOnce(t *testing.T) {
+func TestATenureEndsAtOnceWhenItsKeyIsDeleted(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		meet func(*testing.T, *transport.Client) // somebody meddles with the key
@@ -384,7 +384,7 @@ func TestATenureWithoutAWatchSendsNothingButItsRenewals(t *testing.T) {
 	})
 }
 
-func TestATenureOnAStoreThatGrantsNoWatchIsRenewedAllTheSame(t *testing.T) {
+func TestATenureIsRenewedAlsoIfTheStoreGrantsNoWatch(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		store.Authorize(allButWatches)
 		n := newNode(t, store, "node-a", lease.Options{})

@@ -78,7 +78,7 @@ func TestInvariant50AcquireOutlastsWhatCanPassWithoutAHotLoop(t *testing.T) {
 	}
 }
 
-func TestAcquireReturnsAtOnceWhatWaitingCannotMend(t *testing.T) {
+func TestAcquireReturnsPermanentErrorsAtOnce(t *testing.T) {
 	for _, test := range []struct {
 		obstacle, want error
 	}{
@@ -108,7 +108,7 @@ func TestAcquireReturnsAtOnceWhatWaitingCannotMend(t *testing.T) {
 	}
 }
 
-func TestAnAcquireThatIsGivenUpSaysWhyItWaitedAndWhoHeldTheLease(t *testing.T) {
+func TestAnAcquireThatIsGivenUpNamesTheReasonAndTheHolder(t *testing.T) {
 	tired := errors.New("tired of waiting")
 	for _, test := range []struct {
 		name     string
@@ -180,7 +180,7 @@ func TestAnAcquireThatIsGivenUpSaysWhyItWaitedAndWhoHeldTheLease(t *testing.T) {
 	}
 }
 
-func TestOnWaitingIsToldWhenAnObstacleIsGoneAndTheHolderIsWaitedFor(t *testing.T) {
+func TestOnWaitingGetsNilWhenOnlyTheHolderIsWaitedFor(t *testing.T) {
 	for _, acquireDelay := range []time.Duration{0, acquireDelay} {
 		inBubble(t, func(t *testing.T, store *transporttest.Store) {
 			newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
@@ -260,7 +260,7 @@ func TestAWatchThatWasRefusedIsAskedForAgain(t *testing.T) {
 	})
 }
 
-func TestOnWaitingIsToldThatAConnectionForInstantFailoverIsMissing(t *testing.T) {
+func TestOnWaitingGetsAMissingConnectionForInstantFailover(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		var waiting told
 		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true, OnWaiting: waiting.hear})
@@ -275,7 +275,7 @@ func TestOnWaitingIsToldThatAConnectionForInstantFailoverIsMissing(t *testing.T)
 	})
 }
 
-func TestAcquireBeginsAnewAlthoughWhatItLeftCannotBeFreed(t *testing.T) {
+func TestAcquireBeginsAnewEvenIfItCannotFreeItsEarlierAttempt(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
 		store.Authorize(func(_ string, verb statestore.Verb, _ string) bool { return verb != statestore.VerbVDel })
