@@ -60,7 +60,7 @@ func (c *clock) observe(version hlc.Timestamp, local int64) error {
 	wall := c.physical(local)
 	if version.Wall-wall > maxSkewMillis {
 		if c.offset != 0 {
-			return nil // the node's own clock is further ahead still
+			return nil // the node's own clock is even further ahead
 		}
 		physical := time.UnixMilli(wall).UTC()
 		return &hlc.SkewError{
@@ -75,9 +75,9 @@ func (c *clock) observe(version hlc.Timestamp, local int64) error {
 	return err
 }
 
-// adapt makes the clock go by the store's from here on, after the store refused a timestamp
-// as too far ahead. store is what the store's clock showed, in milliseconds since the Unix
-// epoch, or negative if the refusal did not say; then the latest version takes its place. It
+// adapt makes the clock go by the store's from now on, after the store refused a timestamp as
+// too far ahead. store is the time of the store's clock in milliseconds since the Unix epoch,
+// or negative if the refusal did not contain it; then the latest version takes its place. It
 // reports whether the store is likely to accept the next timestamp.
 func (c *clock) adapt(refused hlc.Timestamp, store, local int64) bool {
 	if store < 0 {
@@ -86,16 +86,16 @@ func (c *clock) adapt(refused hlc.Timestamp, store, local int64) bool {
 		}
 	}
 	if store >= refused.Wall {
-		return false // that cannot be why
+		return false // this cannot be the reason for the refusal
 	}
 	c.offset = min(store-local, 0)
 	c.last = hlc.Timestamp{Node: c.last.Node}
 	return true
 }
 
-// physical returns the time by which the clock goes. Where that is behind the last
-// timestamp by more than maxSkew, because the node's clock was set back, the clock begins
-// anew: the store would refuse timestamps that far ahead.
+// physical returns the wall time for the next timestamp. If that is more than maxSkew behind
+// the last timestamp, because the node's clock was set back, the clock starts again: the
+// store would refuse timestamps that far ahead.
 func (c *clock) physical(local int64) int64 {
 	wall := max(local+c.offset, 0)
 	if c.last.Wall-wall > maxSkewMillis {
@@ -107,16 +107,16 @@ func (c *clock) physical(local int64) int64 {
 // maxSkew is how far ahead of its own clock a store accepts a timestamp (docs/protocol.md §3.4).
 const maxSkew = time.Minute
 
-// SkewError is the store's refusal of a request because of a clock, with what this
-// node knows of it. It wraps the [*RefusedError], and so matches
-// [ErrTimestampTooFarAhead] or [ErrFencingTokenTooFarAhead].
+// SkewError is the store's refusal of a request because of a clock, with the readings of the
+// clocks. It wraps the [*RefusedError], and so matches [ErrTimestampTooFarAhead] or
+// [ErrFencingTokenTooFarAhead].
 //
-// A client whose own clock is ahead adapts: its requests go by the store's clock from then
-// on, as the refusal tells it, or by the latest version that the client has seen, and the
-// refused one is repeated at once. So [Client.Set] returns this error only if the client
-// knows nothing of the store's time, or if the store refuses the repetition too. While the
-// client goes by the store's clock [Client.Skew] returns it. A fencing token is not the
-// client's to change, and a request that was refused for it is not repeated.
+// A client adapts if the clock of its node is ahead: from then on its requests go by the
+// store's clock, which the refusal contains, or else by the latest version that the client has
+// seen, and it repeats the refused request at once. So [Client.Set] returns this error only if
+// the client knows nothing of the store's time, or if the store refuses the repetition too.
+// While the client goes by the store's clock, [Client.Skew] returns the error. A client cannot
+// change a fencing token, so it does not repeat a request that was refused for its token.
 //
 // The reverse, a store whose versions are ahead of this node's clock, is no error of a
 // request: see [Client.Skew].
@@ -126,10 +126,10 @@ type SkewError struct {
 	Token bool
 	// Refused is the timestamp that was too far ahead: by more than a minute.
 	Refused hlc.Timestamp
-	// Local is what this node's clock showed when the refusal came, UTC.
+	// Local is the time of this node's clock when the refusal arrived, UTC.
 	Local time.Time
-	// Store is what the store's clock showed when it refused, UTC, in whole milliseconds.
-	// It is zero if the store did not tell.
+	// Store is the time of the store's clock when it refused, UTC, in whole milliseconds.
+	// It is zero if the refusal did not contain it.
 	Store time.Time
 
 	cause error
@@ -143,14 +143,14 @@ func (e *SkewError) Error() string {
 			"synchronize the clocks of the store and of the node where the token came from: %v",
 			e.Refused, e.lead(refused, maxSkew), max(refused.Sub(e.Local), 0).Truncate(time.Millisecond), e.cause)
 	}
-	// What was refused may be ahead of this node's clock, or behind it.
+	// The refused timestamp may be ahead of this node's clock, or behind it.
 	least := max(maxSkew-refused.Sub(e.Local), 0)
 	return fmt.Sprintf("this node's clock, which reads %s, is %s: synchronize the clock of this node: %v",
 		e.Local.Format(time.RFC3339Nano), e.lead(e.Local, least), e.cause)
 }
 
-// lead says how far a moment is ahead of the store's clock, or how far at least if that
-// clock is not known.
+// lead says how far a moment is ahead of the store's clock, or how far at least if the time of
+// that clock is not known.
 func (e *SkewError) lead(moment time.Time, least time.Duration) string {
 	if e.Store.IsZero() {
 		return fmt.Sprintf("more than %v ahead of the store's clock", least.Truncate(time.Second))
@@ -162,8 +162,8 @@ func (e *SkewError) lead(moment time.Time, least time.Duration) string {
 // Unwrap returns the refusal.
 func (e *SkewError) Unwrap() error { return e.cause }
 
-// explainSkew adds to a refusal what this node knows of the clocks. store is what the
-// store's clock showed, or zero.
+// explainSkew adds the readings of the clocks to a refusal because of a clock. store is the
+// time of the store's clock, or zero.
 func (c *Client) explainSkew(request Request, store hlc.Timestamp, err error) error {
 	skew := &SkewError{Local: c.now().UTC(), cause: err}
 	text := request.Timestamp
@@ -176,7 +176,7 @@ func (c *Client) explainSkew(request Request, store hlc.Timestamp, err error) er
 	}
 	var unreadable error
 	if skew.Refused, unreadable = hlc.Parse(text); unreadable != nil {
-		return err // the store speaks of a timestamp that was not sent
+		return err // the refusal is about a timestamp that was not sent
 	}
 	if !store.IsZero() {
 		skew.Store = time.UnixMilli(store.Wall).UTC()
@@ -184,8 +184,8 @@ func (c *Client) explainSkew(request Request, store hlc.Timestamp, err error) er
 	return skew
 }
 
-// adapt makes the client go by the store's clock, if err says that the store refused the
-// client's timestamp. It reports whether the request is worth repeating.
+// adapt makes requests go by the store's clock if err says that the store refused the
+// client's timestamp. It reports whether the store is likely to accept a repetition.
 func (c *Client) adapt(err error) bool {
 	var skew *SkewError
 	if !errors.As(err, &skew) || skew.Token {
@@ -204,21 +204,20 @@ func (c *Client) adapt(err error) bool {
 	after := c.nodeAhead
 	c.mu.Unlock()
 	if before == nil && after != nil {
-		c.logger.Warn("this node's clock is ahead of the store's; until it is not, requests go by the store's clock", "error", skew)
+		c.logger.Warn("this node's clock is ahead of the store's; requests go by the store's clock until that changes", "error", skew)
 	}
 	return adapted
 }
 
-// Skew returns nil while this node's clock and the store's agree, as far as the client has
-// seen.
+// Skew returns nil while this node's clock and the store's agree, as far as the client knows.
 //
 // It returns an [*hlc.SkewError] while the latest version that this client has seen
 // is more than a minute ahead of this node's clock. Such a version is returned to callers
 // like any other, but does not move the client's own clock.
 //
 // It returns a [*SkewError], the latest refusal, while the client goes by the store's clock
-// because this node's is more than a minute ahead of it. That ends with the first version
-// that is no more than a minute behind this node's clock.
+// because this node's clock is more than a minute ahead. That ends with the first version
+// that is no more than five seconds behind this node's clock.
 //
 // The error says which clock is ahead, by how much, and what to do.
 func (c *Client) Skew() error {
@@ -235,7 +234,7 @@ func (c *Client) Skew() error {
 
 // tick returns the timestamp of a request.
 func (c *Client) tick() (string, error) {
-	local := wallMillis(c.now()) // without the lock: it is the user's function
+	local := wallMillis(c.now()) // without the lock: now is a function of the user
 	c.mu.Lock()
 	timestamp, err := c.clock.tick(local)
 	c.mu.Unlock()
@@ -245,10 +244,10 @@ func (c *Client) tick() (string, error) {
 	return timestamp.String(), nil
 }
 
-// observe feeds a version to the client's clock. A version too far ahead is data like
-// any other; it only must not drag our clock along.
+// observe feeds a version to the client's clock. A version too far ahead does not move the
+// clock; callers get it like any other.
 func (c *Client) observe(version hlc.Timestamp) {
-	local := wallMillis(c.now()) // without the lock: it is the user's function
+	local := wallMillis(c.now()) // without the lock: now is a function of the user
 	c.mu.Lock()
 	err := c.clock.observe(version, local)
 	tooFar := asSkew(err)
@@ -269,12 +268,12 @@ func (c *Client) observe(version hlc.Timestamp) {
 	}
 }
 
-// wallMillis returns what a wall clock shows as timestamps count it.
+// wallMillis returns a wall time in milliseconds since the Unix epoch, the unit of timestamps.
 func wallMillis(now time.Time) int64 { return max(now.UnixMilli(), 0) }
 
 func asSkew(err error) *hlc.SkewError {
 	if err == nil {
-		return nil // as nearly always
+		return nil // the usual case
 	}
 	var skew *hlc.SkewError
 	errors.As(err, &skew)

@@ -9,30 +9,30 @@ import (
 	"github.com/tenurelock/tenure/internal/mqttnet"
 )
 
-// TLSOptions configures the encryption of addresses that begin with mqtts or wss. The
-// zero value trusts the authorities of the operating system, and shows no certificate.
+// TLSOptions configures the encryption for addresses that begin with mqtts or wss. The zero
+// value trusts the authorities of the operating system and presents no certificate.
 //
-// Files are PEM, and read again for each connection: a file that was replaced counts
-// from the next connection on. Replace the certificate and its key so that no reader
-// finds one without the other, as with a directory behind a symbolic link; until they
-// fit again, attempts to connect fail and are repeated.
+// The files are in PEM. The client reads them again for each connection, so a replaced file
+// is in use from the next connection on. Replace a certificate and its key at the same
+// moment, for example with a directory behind a symbolic link: while they do not match,
+// attempts to connect fail, and the client repeats them.
 type TLSOptions struct {
 	// CAFile holds the certificates of the authorities to trust, instead of those of
 	// the operating system.
 	CAFile string
-	// CertFile and KeyFile are what this client shows: a certificate, followed by
-	// those between it and the authority, and its private key. Both or neither.
+	// CertFile holds the certificate that the client presents, followed by the intermediate
+	// ones, and KeyFile its private key. Set both or neither.
 	CertFile, KeyFile string
-	// KeyPasswordFile holds the password of an encrypted KeyFile; a newline at its end
-	// is not part of it. The key must be in PKCS #8, as "openssl pkcs8 -topk8" writes it.
+	// KeyPasswordFile holds the password of an encrypted KeyFile. A newline at its end is
+	// not part of the password. The key must be in PKCS #8, as "openssl pkcs8 -topk8"
+	// writes it.
 	KeyPasswordFile string
-	// ServerName is the name that the broker's certificate must be for. Default: the
-	// host of the address.
+	// ServerName is the name that the broker's certificate must contain. Default: the host
+	// of the address.
 	ServerName string
-	// Config is what to begin with, where the fields above do not suffice; they
-	// replace what they correspond to. It must not be changed afterwards. Default: the
-	// zero value. Where its CipherSuites is nil, TLS 1.2 is limited to suites with ECDHE
-	// and AEAD.
+	// Config is the base, for settings that have no field here; the fields above replace
+	// the corresponding ones. It must not be changed afterwards. If its CipherSuites is
+	// nil, TLS 1.2 is limited to suites with ECDHE and AEAD. Default: the zero value.
 	Config *tls.Config
 }
 
@@ -47,13 +47,13 @@ func (o *Options) tlsConfig(server *url.URL) (*tls.Config, error) {
 	return config, nil
 }
 
-// secrets is what the next CONNECT packet says of who we are.
+// secrets are the credentials for the next CONNECT packet.
 type secrets struct {
 	password []byte
 	token    []byte
 }
 
-// secrets reads the files that hold them.
+// secrets reads the files with credentials.
 func (o *Options) secrets() (s secrets, err error) {
 	s.password = o.Password
 	if o.PasswordFile != "" {
@@ -69,18 +69,18 @@ func (o *Options) secrets() (s secrets, err error) {
 	return s, nil
 }
 
-// check rejects what excludes each other, and reads each file once, so that a wrong
-// name is told at the start.
+// checkCredentials rejects options that exclude each other, and reads each file once, so
+// that Dial reports a wrong name at once.
 func (o *Options) checkCredentials(servers []*url.URL) error {
 	switch {
 	case len(o.Password) > 0 && o.PasswordFile != "":
 		return errors.New("transport: Options.Password and PasswordFile exclude each other: set one")
 	case o.TokenFile != "" && (o.Username != "" || len(o.Password) > 0 || o.PasswordFile != ""):
-		return errors.New("transport: Options.TokenFile and Username or a password exclude each other: a client has one way to say who it is")
+		return errors.New("transport: Options.TokenFile and Username or a password exclude each other: a client authenticates in one way")
 	case (o.TLS.CertFile == "") != (o.TLS.KeyFile == ""):
 		return errors.New("transport: Options.TLS needs CertFile and KeyFile together: set both or neither")
 	case o.TLS.KeyPasswordFile != "" && o.TLS.KeyFile == "":
-		return errors.New("transport: Options.TLS.KeyPasswordFile is for a KeyFile, and there is none")
+		return errors.New("transport: Options.TLS.KeyPasswordFile is set without KeyFile: set both or neither")
 	case len(o.Password) > mqttnet.MaxSecret:
 		return fmt.Errorf("transport: Options.Password has %d bytes, and MQTT carries at most %d", len(o.Password), mqttnet.MaxSecret)
 	}
@@ -100,15 +100,15 @@ func (o *Options) checkCredentials(servers []*url.URL) error {
 	return nil
 }
 
-// warnOfPlainText says where a secret can be read by whoever sees the packets. That may be
-// meant so, in a network of its own.
+// warnOfPlainText warns if a password or a token would be readable on the network. That may
+// be intended, in a network of its own.
 func (o *Options) warnOfPlainText(servers []*url.URL) {
 	if len(o.Password) == 0 && o.PasswordFile == "" && o.TokenFile == "" {
 		return
 	}
 	for _, server := range servers {
 		if !mqttnet.IsEncrypted(server) {
-			o.Logger.Warn("the connection is not encrypted, and shows the password or the token to whoever listens: write mqtts or wss", "broker", server.Host)
+			o.Logger.Warn("the connection is not encrypted, so the network can read the password or the token: write mqtts or wss", "broker", server.Host)
 		}
 	}
 }

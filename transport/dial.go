@@ -18,41 +18,41 @@ import (
 
 // Options configures Dial. The zero value connects under a random client id.
 type Options struct {
-	// ClientID is the MQTT client id: the name by which the store knows this
-	// process, and by default the name of the holder of its leases. It must be
-	// unique on the broker and may not hold "/", "+", "#" or control
-	// characters, since topics contain it. Default: host name and a random
-	// number.
+	// ClientID is the MQTT client id. The store knows the client by it, and by default it
+	// is the holder's name in leases. It must be unique on the broker. It must not contain
+	// "/", "+", "#" or control characters, because topics contain it. Default: the host
+	// name and a random number.
 	ClientID string
-	// KeepAlive is how often an idle connection is checked; whole seconds. A
-	// half-open link is noticed after one to two of them, or as soon as a lease misses an
-	// answer (see Client.Probe).
-	// Default 5 s.
+	// KeepAlive is how often an idle connection is checked, in whole seconds. The client
+	// notices a half-open connection after one to two keep-alives, or as soon as a request
+	// of a lease times out (see Client.Probe). Default 5 s.
 	KeepAlive time.Duration
-	// ReconnectMin and ReconnectMax bound the exponential backoff between
-	// attempts to connect. Default 50 ms and 2 s.
+	// ReconnectMin and ReconnectMax bound the exponential backoff between attempts to
+	// connect. Default 50 ms and 2 s.
 	ReconnectMin, ReconnectMax time.Duration
-	// Username and Password authenticate at the broker; empty sends none.
+	// Username and Password authenticate the client. Empty: not sent.
 	Username string
 	Password []byte
-	// PasswordFile holds the password, in place of Password; a newline at its end is
-	// not part of it. It is read for each connection, so that it may be replaced.
+	// PasswordFile holds the password, in place of Password. A newline at its end is not
+	// part of the password. The client reads it for each connection, so it may be
+	// replaced.
 	PasswordFile string
-	// TokenFile holds the token of a Kubernetes service account, which the broker
-	// takes by MQTT's enhanced authentication, method K8S-SAT, in place of a user name
-	// and a password. It is read for each connection, and shown anew when it changes
-	// while one lasts. Keep it, like a password, to encrypted addresses: of others, Logger
-	// gets a warning.
+	// TokenFile holds the token of a Kubernetes service account, for MQTT's enhanced
+	// authentication with the method K8S-SAT, in place of a username and a password. The
+	// client reads it for each connection, and authenticates again when the file changes
+	// during a connection. Use it, like a password, with encrypted addresses only: for
+	// others, Logger gets a warning.
 	TokenFile string
-	// TLS says whom to trust and what to show at addresses that encrypt.
+	// TLS configures the encryption for addresses that begin with mqtts or wss.
 	TLS TLSOptions
 
 	// MaxPacketSize bounds each MQTT packet from the broker in bytes, and with it the values
-	// that this client can read: from 1 KiB to 256 MiB. The broker is told, and is to send
-	// nothing larger: a store answers a Get of such a value with an error, and leaves out
-	// notifications of it. A packet that is larger all the same ends the connection before
-	// any memory is set aside for it, with an error that matches ErrPacketTooLarge.
-	// Default 2 MiB, twice what our server takes from a client.
+	// that this client can read: from 1 KiB to 256 MiB. The client announces it, so the
+	// broker should send nothing larger: a store answers a Get of a larger value with an
+	// error, and sends no notification of it. If a larger packet arrives nevertheless, the
+	// client ends the connection before it allocates memory for the packet, with an error
+	// that matches ErrPacketTooLarge. Default 2 MiB, twice the limit of our server for
+	// packets from a client.
 	MaxPacketSize int
 
 	// Dialer opens the connection to address, the host and port of a broker; network is
@@ -63,11 +63,11 @@ type Options struct {
 	// client. Default: the zero net.Dialer.
 	Dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// OnConnectionChange, if not nil, is told of each change of the connection, from
-	// one goroutine, in order. The connection does not wait for it: while it runs,
-	// newer changes replace older ones, so that it is always told the latest, but not
-	// each (see ConnectionStatus.Connections). Close waits until it was told of Ended;
-	// it may not call Close.
+	// OnConnectionChange, if not nil, is called after each change of the connection, in
+	// order, from one goroutine. The client does not wait for it: changes that happen while
+	// it runs replace each other, so the next call has the latest status, and some statuses
+	// are skipped (see ConnectionStatus.Connections). Close waits for the call with Ended,
+	// so the function must not call Close.
 	OnConnectionChange func(ConnectionStatus)
 
 	// ClientOptions configures the Client on top of the connection.
@@ -80,7 +80,7 @@ const (
 	defaultReconnectMax = 2 * time.Second
 
 	defaultMaxPacketSize = 2 << 20
-	// minMaxPacketSize leaves room for what a broker says to any client.
+	// minMaxPacketSize leaves room for the packets that a broker sends to any client.
 	minMaxPacketSize = 1 << 10
 	// maxMaxPacketSize is the size of the largest packet there can be [MQTT-2.1.4].
 	maxMaxPacketSize = 1<<28 - 1 + 5
@@ -94,22 +94,21 @@ const (
 //	ws://host/path     WebSocket; port 80 if none is given
 //	wss://host/path    WebSocket over TLS; port 443 if none is given
 //
-// or several, with commas between them. Each attempt to connect, and so the first after a
-// loss, goes to the one after that of the last, in a circle; where nobody answers, it takes
-// up to ten seconds. All must lead to the same state store: each of two stores would grant
-// the same lease.
+// or several, separated by commas. Each attempt to connect goes to the address after the
+// latest one, in a circle, and takes up to ten seconds if there is no answer. All addresses
+// must lead to the same state store: two stores would grant the same lease twice.
 //
-// ctx bounds the first connection only. If it ends first, the error tells why the last
-// attempt failed. Dial fails at once where an option makes no sense or a file cannot be
-// read, and, with a *ConnectError, when every broker in turn has refused the
-// credentials, the client id or the protocol version.
+// ctx bounds the first connection only. If it ends first, the error contains why the last
+// attempt failed. Dial fails at once if an option makes no sense or a file cannot be read,
+// and, with a [*ConnectError], after each broker in turn has refused the credentials, the
+// client id or the protocol version.
 //
-// After the first connection no refusal ends the client: it goes on trying, with pauses of
-// up to ReconnectMax, since a refusal of what was taken before passes. Requests that wait
-// meanwhile fail, when their context ends, with an error that matches ErrNotSent and holds
-// the *ConnectError of the last attempt; Client.Connection and OnConnectionChange show it
-// too. Only Close ends the client then, and another that takes over its client id
-// (ErrSessionTakenOver).
+// After the first connection no refusal ends the client. It goes on trying, with pauses of up
+// to ReconnectMax, because a broker that accepted the client before is expected to accept it
+// again. Requests that wait meanwhile fail, when their context ends, with an error that
+// matches ErrNotSent and wraps the *ConnectError of the last attempt; [Client.Connection] and
+// OnConnectionChange show it too. From then on only Close ends the client, or another client
+// that takes over its client id (ErrSessionTakenOver).
 func Dial(ctx context.Context, address string, options Options) (*Client, error) {
 	conn, err := newConn(address, &options)
 	if err != nil {
@@ -185,10 +184,10 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// badClientID says what is wrong with a client id, if anything is.
+// badClientID returns what is wrong with a client id, or an empty string.
 func badClientID(id string) string {
 	if strings.ContainsAny(id, "/+#") || strings.ContainsFunc(id, isControl) {
-		return "holds a character that topics give a meaning to: one of / + # or a control character"
+		return "contains a character with a meaning in topics: one of / + # or a control character"
 	}
 	return ""
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/tenurelock/tenure/internal/mqttnet"
 )
 
-// FromEnv returns an address and options for Dial, from the environment variables that
-// workloads of Azure IoT Operations are given:
+// FromEnv returns an address and options for [Dial], from the environment variables that
+// Azure IoT Operations sets for workloads:
 //
 //	AIO_BROKER_HOSTNAME        host name of the broker; required
 //	AIO_BROKER_TCP_PORT        its port; default 8883
@@ -30,24 +30,24 @@ import (
 //	AIO_MQTT_KEEP_ALIVE        Options.KeepAlive, in seconds; default 60
 //	AIO_SAT_FILE               Options.TokenFile
 //
-// One that is empty counts as not set. The keep-alive bounds how soon a link that is cut
-// without a word is noticed, and which lease can have instant failover; it is not 5 s, as
-// the zero value of Options has it, because deployments count on 60.
+// An empty variable counts as not set. The keep-alive decides how soon the client notices a
+// half-open connection, and which leases can have instant failover. Its default is not the 5
+// s of Options, because deployments rely on 60.
 //
 // Warning: a broker ends the older of two connections with one client id. If another
-// library connects with AIO_MQTT_CLIENT_ID too, in this process or another, and takes the
-// client id over, this client ends for good with ErrSessionTakenOver. Use
-// [FromEnvWithSuffix] beside an SDK of Azure IoT Operations.
+// library also connects with AIO_MQTT_CLIENT_ID, in this process or another, and takes the
+// client id over, this client ends with ErrSessionTakenOver. Use [FromEnvWithSuffix] beside
+// an SDK of Azure IoT Operations.
 //
-// The error tells of everything that is wrong, a line for each, with the variable and
-// what to do. It is nil if and only if the rest can be used.
+// The error names everything that is wrong, in a line each, with the variable and what to
+// do. The address and the options are usable if and only if it is nil.
 func FromEnv() (address string, options Options, err error) { return FromEnvWithSuffix("") }
 
-// FromEnvWithSuffix is [FromEnv] with a suffix to the client id, such as "-lease", for a
-// process in which another library connects with AIO_MQTT_CLIENT_ID. To the store and to
-// the broker's access rules these are two clients: allow the second name too. Without
-// AIO_MQTT_CLIENT_ID the suffix has no effect, because the client id is then random. The
-// error also names a suffix that cannot be part of a client id.
+// FromEnvWithSuffix is [FromEnv] with a suffix for the client id, such as "-lease", for a
+// process in which another library connects with AIO_MQTT_CLIENT_ID. To the store and the
+// broker's access rules these are two clients: allow the second name too. Without
+// AIO_MQTT_CLIENT_ID the client id is random, and the suffix has no effect. The error also
+// reports a suffix that cannot be part of a client id.
 func FromEnvWithSuffix(suffix string) (address string, options Options, err error) {
 	var e environment
 	host := e.text("AIO_BROKER_HOSTNAME")
@@ -106,7 +106,7 @@ func FromEnvWithSuffix(suffix string) (address string, options Options, err erro
 	return address, options, nil
 }
 
-// environment reads variables and gathers what is wrong with them.
+// environment reads variables and collects what is wrong with them.
 type environment struct {
 	problems []error
 }
@@ -141,7 +141,7 @@ func (e *environment) truth(name string, otherwise bool) bool {
 	return truth
 }
 
-// file returns the name of a file, which must be readable now.
+// file returns the name of a file and checks that the file can be read.
 func (e *environment) file(name string) string {
 	path := e.text(name)
 	if path == "" {
@@ -156,7 +156,7 @@ func (e *environment) file(name string) string {
 	return path
 }
 
-// fileVariables names the variables of the options that are files.
+// fileVariables maps the options that name files to their variables.
 var fileVariables = map[string]string{
 	"PasswordFile":    "AIO_MQTT_PASSWORD_FILE",
 	"TokenFile":       "AIO_SAT_FILE",
@@ -166,7 +166,7 @@ var fileVariables = map[string]string{
 	"KeyPasswordFile": "AIO_TLS_KEY_PASSWORD_FILE",
 }
 
-// use looks whether the files hold what they are for.
+// use checks the content of the files.
 func (e *environment) use(options Options, server *url.URL) {
 	var bad *mqttnet.FileError
 	if err := options.checkCredentials([]*url.URL{server}); errors.As(err, &bad) {

@@ -87,9 +87,9 @@ func TestASuffixKeepsTheClientIDApartFromThatOfAnotherLibrary(t *testing.T) {
 		{"a suffix", "gateway-a", "-lease", "gateway-a-lease", ""},
 		{"none", "gateway-a", "", "gateway-a", ""},
 		{"no client id, which is then random", "", "-lease", "", ""},
-		{"a suffix that topics cannot hold, and no client id", "", "#", "", `AIO_MQTT_CLIENT_ID gets the suffix "#", which holds a character`},
-		{"a suffix that topics cannot hold", "gateway-a", "/lease", "", `AIO_MQTT_CLIENT_ID gets the suffix "/lease", which holds a character`},
-		{"a client id that topics cannot hold", "a/b", "-lease", "", `AIO_MQTT_CLIENT_ID is "a/b", which holds a character`},
+		{"a suffix that topics cannot hold, and no client id", "", "#", "", `AIO_MQTT_CLIENT_ID gets the suffix "#", which contains a character`},
+		{"a suffix that topics cannot hold", "gateway-a", "/lease", "", `AIO_MQTT_CLIENT_ID gets the suffix "/lease", which contains a character`},
+		{"a client id that topics cannot hold", "a/b", "-lease", "", `AIO_MQTT_CLIENT_ID is "a/b", which contains a character`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			environmentOf(t, map[string]string{"AIO_BROKER_HOSTNAME": "broker", "AIO_MQTT_CLIENT_ID": test.id})
@@ -128,7 +128,7 @@ func TestWhatIsWrongInTheEnvironmentIsNamedWithItsCure(t *testing.T) {
 		{"neither true nor false", map[string]string{"AIO_MQTT_USE_TLS": "maybe"}, []string{`AIO_MQTT_USE_TLS is "maybe"; give true or false`}},
 		{"no keep-alive", map[string]string{"AIO_MQTT_KEEP_ALIVE": "0"}, []string{`AIO_MQTT_KEEP_ALIVE is "0"; give a whole number`}},
 		{"a keep-alive with a unit", map[string]string{"AIO_MQTT_KEEP_ALIVE": "60s"}, []string{`AIO_MQTT_KEEP_ALIVE is "60s"; give a whole number`}},
-		{"a client id that topics cannot hold", map[string]string{"AIO_MQTT_CLIENT_ID": "a/b"}, []string{`AIO_MQTT_CLIENT_ID is "a/b", which holds a character`}},
+		{"a client id that topics cannot hold", map[string]string{"AIO_MQTT_CLIENT_ID": "a/b"}, []string{`AIO_MQTT_CLIENT_ID is "a/b", which contains a character`}},
 		{"a token and a user", map[string]string{"AIO_SAT_FILE": file, "AIO_MQTT_USERNAME": "user"}, []string{"AIO_SAT_FILE and AIO_MQTT_USERNAME are both set; leave one"}},
 		{"a token and a password", map[string]string{"AIO_SAT_FILE": file, "AIO_MQTT_PASSWORD_FILE": file},
 			[]string{"AIO_SAT_FILE and AIO_MQTT_PASSWORD_FILE are both set", "AIO_MQTT_PASSWORD_FILE is set without AIO_MQTT_USERNAME"}},

@@ -518,21 +518,21 @@ func (l *link) showToken(file string) {
 	_, _ = l.authentication.packet(packets.AuthReauthenticate).Packet().WriteTo(l.net)
 }
 
-// usable returns why no request could travel to a broker that sets such conditions. It
-// would end the connection with the first one [MQTT-3.2.2-11], again and again.
+// usable returns why the conditions in a broker's CONNACK allow no request, or nil. Such a
+// broker would end each connection at the first request [MQTT-3.2.2-11].
 func usable(connack *paho.Connack) error {
 	conditions := connack.Properties
 	switch {
 	case conditions == nil:
 	case conditions.MaximumQoS != nil && *conditions.MaximumQoS == 0:
-		return errors.New("the broker takes nothing with QoS 1, as requests have: let it (Maximum QoS)")
+		return errors.New("the broker does not accept QoS 1, which requests have: raise its Maximum QoS")
 	case conditions.ReceiveMaximum != nil && *conditions.ReceiveMaximum == 0:
 		return errors.New("the broker announces a Receive Maximum of 0, which MQTT forbids")
 	}
 	return nil
 }
 
-// maxPacket returns how many bytes a packet may have for the broker [MQTT-3.2.2-15].
+// maxPacket returns the broker's limit for the bytes of one packet [MQTT-3.2.2-15].
 func maxPacket(connack *paho.Connack) int {
 	if connack.Properties == nil || connack.Properties.MaximumPacketSize == nil {
 		return math.MaxInt32 // MQTT's own limit is lower
@@ -540,8 +540,8 @@ func maxPacket(connack *paho.Connack) int {
 	return int(min(*connack.Properties.MaximumPacketSize, math.MaxInt32))
 }
 
-// receiveMaximumOf returns how many requests the broker takes before it has acknowledged
-// the first of them [MQTT-3.3.4-7].
+// receiveMaximumOf returns the broker's limit for requests that it has not acknowledged
+// [MQTT-3.3.4-7].
 func receiveMaximumOf(connack *paho.Connack) int {
 	if connack.Properties == nil || connack.Properties.ReceiveMaximum == nil {
 		return math.MaxUint16
@@ -549,8 +549,8 @@ func receiveMaximumOf(connack *paho.Connack) int {
 	return int(*connack.Properties.ReceiveMaximum)
 }
 
-// pinger is paho's, but for a broker that wants a longer keep-alive than we do, or none:
-// it may, and a dead connection is to be noticed all the same.
+// pinger is paho's, except that a broker cannot make the keep-alive longer than the client
+// asked for: the client would notice a dead connection later.
 type pinger struct {
 	*paho.DefaultPinger
 	keepAlive uint16

@@ -100,15 +100,14 @@ func (c *mqttConn) Close() error {
 	return nil
 }
 
-// terminate makes cause the end of the connection, for good, unless it had
-// ended before.
+// terminate ends the connection permanently with cause, unless it has ended before.
 func (c *mqttConn) terminate(cause error) {
 	if c.setCause(cause) && c.events.Ended != nil {
 		c.events.Ended(cause)
 	}
 }
 
-// setCause reports whether the connection had not ended before.
+// setCause ends the connection, and reports false if it has ended before.
 func (c *mqttConn) setCause(cause error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,8 +143,8 @@ func (c *mqttConn) awaitFirst(ctx context.Context) error {
 	return waitedInVain(context.Cause(ctx), c.last)
 }
 
-// run connects, again and again, until ctx ends, or every broker has refused the first
-// connection for good.
+// run connects, again and again, until ctx ends or every broker has permanently refused the
+// first connection.
 func (c *mqttConn) run(ctx context.Context) {
 	policy := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(c.options.ReconnectMin),
@@ -358,7 +357,7 @@ func (c *mqttConn) failed(err error) {
 	c.changedLocked(Connecting, err)
 }
 
-// established makes a connection the present one, unless it was lost already.
+// established makes l the present connection, unless it is lost already.
 func (c *mqttConn) established(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -439,7 +438,7 @@ func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error
 	}
 	switch waiting, sent := l.abandon(e); {
 	case !waiting:
-		<-e.done // it came at the same moment
+		<-e.done // the reply came at the same moment
 		return e.result.reply, e.result.err
 	case !sent:
 		return Reply{}, notSent(context.Cause(ctx))
@@ -447,19 +446,19 @@ func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error
 	return Reply{}, unknown(l.explainSilence(e, context.Cause(ctx)))
 }
 
-// post hands an exchange to a connection that is ready and to whose broker one more
-// request may be under way [MQTT-4.9.0-2].
+// post adds an exchange to the queue of a connection, when there is one and its broker takes
+// one more request [MQTT-4.9.0-2].
 func (c *mqttConn) post(e *exchange) (*link, error) {
 	for {
 		if err := e.request.Binding.Err(); err != nil {
-			return nil, err // rather than wait for a connection that cannot be the right one
+			return nil, err // no later connection can be the right one
 		}
 		l, err := c.awaitLink(e.ctx)
 		if err != nil {
 			return nil, err
 		}
-		// Again: l may be the next connection. That is ready only after the channel of the
-		// lost one is closed, so this check misses nothing.
+		// Check again, because l may be the next connection. The channel of the lost one was
+		// closed before that was ready, so this check misses nothing.
 		if err := e.request.Binding.Err(); err != nil {
 			return nil, err
 		}
@@ -498,8 +497,8 @@ func (c *mqttConn) awaitLink(ctx context.Context) (*link, error) {
 	}
 }
 
-// waitedInVain returns the end of a wait for a connection: why there was none comes first, if
-// that is known.
+// waitedInVain returns the error of a wait for a connection that ended because of end. It
+// begins with why there was no connection, if that is known.
 func waitedInVain(end, why error) error {
 	if why == nil {
 		return end

@@ -11,17 +11,17 @@ import (
 	"github.com/tenurelock/tenure/internal/mqttnet"
 )
 
-// methodServiceAccount is the Authentication Method under which brokers in Kubernetes
-// take a service account's token.
+// methodServiceAccount is the Authentication Method of brokers in Kubernetes for the token of
+// a service account.
 const methodServiceAccount = "K8S-SAT"
 
-// tokenCheck is how often the token file is looked at. Kubernetes replaces a token
-// when a fifth of its time is left, which is two minutes or more.
+// tokenCheck is how often the client reads the token file. Kubernetes replaces a token when a
+// fifth of its lifetime is left, which is two minutes or more.
 const tokenCheck = 10 * time.Second
 
-// authentication shows one connection's token to the broker. Without a token it still
-// is paho's AuthHandler: paho v0.23.0 panics without one, when a broker says in CONNACK
-// that there was an authentication.
+// authentication is paho's AuthHandler for the token of one connection. A connection without
+// a token has one too: paho v0.23.0 panics without it, when a broker says in CONNACK that
+// there was an authentication.
 type authentication struct {
 	mu    sync.Mutex
 	token []byte
@@ -29,14 +29,13 @@ type authentication struct {
 
 var _ paho.Auther = (*authentication)(nil)
 
-// Authenticate answers a broker that asks for more, with the same again: the method
-// has one step.
+// Authenticate answers a broker that asks for more with the same token again: the method has
+// one step.
 func (a *authentication) Authenticate(*paho.Auth) *paho.Auth {
 	return a.packet(packets.AuthContinueAuthentication)
 }
 
-// Authenticated is of no interest: a broker that does not take a token ends the
-// connection.
+// Authenticated does nothing: a broker that refuses a token ends the connection.
 func (a *authentication) Authenticated() {}
 
 func (a *authentication) packet(reason byte) *paho.Auth {
@@ -45,7 +44,7 @@ func (a *authentication) packet(reason byte) *paho.Auth {
 	return &paho.Auth{ReasonCode: reason, Properties: &paho.AuthProperties{AuthMethod: methodServiceAccount, AuthData: a.token}}
 }
 
-// replace reports whether the token is another one than before.
+// replace stores a token and reports whether it differs from the one before.
 func (a *authentication) replace(token []byte) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -6,24 +6,24 @@ import (
 	"sync"
 )
 
-// window counts the requests that may be under way at the same time: from when they are
-// about to be sent until the broker acknowledges them [MQTT-4.9.0-2]. A few slots are
-// kept for urgent requests, which take each free slot first; within each kind requests
-// take their turns in order.
+// window limits the requests that are under way at the same time: from just before they are
+// sent until the broker acknowledges them [MQTT-4.9.0-2]. A few slots are reserved for urgent
+// requests, which also take each free slot first. Within each kind, requests take their turns
+// in order.
 type window struct {
 	size     int // slots in all
 	reserved int // of them for urgent requests
 
 	mu       sync.Mutex
 	used     int
-	urgent   []chan struct{} // of the requests that wait, in order; closed when one gets a slot
+	urgent   []chan struct{} // one for each waiting request, in order; closed when it gets a slot
 	ordinary []chan struct{} // likewise
 }
 
 const (
-	// One slot in reservedShare is kept for urgent requests: none of fewer slots than that.
+	// One slot in reservedShare is reserved for urgent requests; none if there are fewer.
 	reservedShare = 8
-	// maxReserved is how many slots are kept at most.
+	// maxReserved is how many slots are reserved at most.
 	maxReserved = 16
 )
 
@@ -59,11 +59,11 @@ func (w *window) acquire(ctx context.Context, down <-chan struct{}, urgent bool)
 		*line = slices.Delete(*line, at, at+1)
 		return false
 	}
-	w.freeLocked() // it got the slot at the same moment
+	w.freeLocked() // the request got the slot at the same moment
 	return false
 }
 
-// free lets another request have a slot.
+// free returns a slot, which another request may take.
 func (w *window) free() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -271,7 +271,7 @@ func TestDialSaysWhyItFailed(t *testing.T) {
 	broker := testsupport.StartBroker(t, &testsupport.PasswordBroker{})
 	_, err = transport.Dial(t.Context(), "mqtt://"+broker, transport.Options{Username: "u", Password: []byte("wrong")})
 	var refused *transport.ConnectError
-	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "check user name and password") {
+	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "check the username") {
 		t.Errorf("bad credentials: %v, want a ConnectError at once", err)
 	}
 }

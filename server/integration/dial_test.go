@@ -88,7 +88,7 @@ func TestInvariant50WrongCredentialsEndDialAtOnceAndNoClientThatWasConnected(t *
 		before := through.Accepted.Load()
 		_, err := transport.Dial(t.Context(), address, options) // no end but its own
 		var refused *transport.ConnectError
-		if !errors.As(err, &refused) || !strings.Contains(err.Error(), "check user name and password") {
+		if !errors.As(err, &refused) || !strings.Contains(err.Error(), "check the username") {
 			t.Errorf("%s: %v, want a *ConnectError", name, err)
 		}
 		if attempts := through.Accepted.Load() - before; attempts != 1 {
