@@ -18,17 +18,18 @@ import (
 	"github.com/tenurelock/tenure/server/internal/semaphore"
 )
 
-// authenticate decides who a client is, and tells one that is not admitted. It waits for
-// other clients, and holds nothing that a client could wait for.
+// authenticate returns the identity of a client. If the client is not admitted, it sends CONNACK
+// with the reason and returns an error. It may wait for checks of other clients, and holds
+// nothing that another client could wait for.
 func (s *Server) authenticate(cl *mqtt.Client, conn *connection, pk packets.Packet) (who access.Identity, err error) {
 	credentials := credentialsOf(cl, conn, pk)
 	if s.options.Authenticator == nil && !credentials.Certified {
-		credentials.User = "" // nobody has checked it
+		credentials.User = "" // it is not authenticated
 	}
 	if s.options.Authenticator != nil {
 		why, err := s.check(conn.pendingAuth, credentials)
 		if why == RefusedUnauthenticated {
-			return who, err // it is closed, and counted by the listener
+			return who, err // the connection is closed, and the listener counts it
 		}
 		if err != nil {
 			code := packets.ErrBadUsernameOrPassword
@@ -39,14 +40,14 @@ func (s *Server) authenticate(cl *mqtt.Client, conn *connection, pk packets.Pack
 		}
 	}
 	if !conn.pendingAuth.done() {
-		return who, net.ErrClosed // for a newer one; the listener counts it
+		return who, net.ErrClosed // dropped for a newer one; the listener counts it
 	}
 	conn.authenticated = true
 	return access.Identity{Client: cl.ID, User: credentials.User}, nil
 }
 
-// check asks the Authenticator. It is asked for a few clients at once, whatever it does:
-// the processors are there for clients that are connected.
+// check calls the Authenticator, for a few clients at a time: the processors are needed for clients
+// that are connected.
 func (s *Server) check(v *pendingAuth, credentials access.Credentials) (RefusalReason, error) {
 	if quick, ok := s.options.Authenticator.(access.QuickAuthenticator); ok {
 		if known, err := quick.AuthenticateQuickly(credentials); known {
@@ -64,18 +65,18 @@ func (s *Server) check(v *pendingAuth, credentials access.Credentials) (RefusalR
 		return RefusedSlow, err
 	}
 	err = func() error {
-		defer release() // after a panic too, or its place is lost for all clients
+		defer release() // even after a panic, or all clients would lose the place
 		return s.options.Authenticator.Authenticate(credentials)
 	}()
-	// The clock is asked too: on a busy machine the context ends later than its deadline.
+	// The clock decides too: on a busy machine the context ends later than its deadline.
 	if deadline, _ := v.ctx.Deadline(); err == nil && (v.ctx.Err() != nil || !time.Now().Before(deadline)) {
 		return RefusedSlow, context.DeadlineExceeded
 	}
 	return RefusedCredentials, err
 }
 
-// refuse tells a client that it is not admitted, counts that, and returns the code. Its
-// connection ends either way.
+// refuse sends CONNACK with the code to a client that is not admitted, counts that, and returns
+// the code. mochi ends the connection.
 func (s *Server) refuse(cl *mqtt.Client, why RefusalReason, code packets.Code, attributes ...any) error {
 	s.countRefused(why)
 	s.refusals.Log(append([]any{"client", logs.Name(cl.ID), "remote", cl.Net.Remote}, attributes...)...)
@@ -87,7 +88,7 @@ func (s *Server) refuse(cl *mqtt.Client, why RefusalReason, code packets.Code, a
 	return code
 }
 
-// oldRefusal returns what stands for a code in versions before MQTT 5, which have five.
+// oldRefusal returns the nearest of the five codes of CONNACK before MQTT 5.
 func oldRefusal(code packets.Code) packets.Code {
 	switch code.Code {
 	case packets.ErrServerBusy.Code, packets.ErrQuotaExceeded.Code:
@@ -98,10 +99,11 @@ func oldRefusal(code packets.Code) packets.Code {
 	return packets.Err3NotAuthorized
 }
 
-// takeName waits until the client id of a connection is not that of another one which is
-// being established. It tells a client that waits in vain.
+// lockClientID locks the client id of a connection, and waits while another connection with the
+// same client id is being established. If that takes too long, it sends CONNACK with the reason
+// and returns an error.
 func (s *Server) lockClientID(who access.Identity, cl *mqtt.Client, conn *connection) error {
-	if refused := s.checkUser(who); refused != nil { // before it waits: it would in vain
+	if refused := s.checkUser(who); refused != nil { // before it waits for nothing
 		return s.refuse(cl, RefusedRules, *refused, "user", logs.Name(who.User), "reason", logs.Text(refused.Reason))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.clientIDs.timeout)
@@ -118,17 +120,17 @@ func (s *Server) lockClientID(who access.Identity, cl *mqtt.Client, conn *connec
 	return s.refuse(cl, RefusedTurn, *refusal(packets.ErrServerBusy, err.Error()+": try again later"), "user", logs.Name(who.User), "error", logs.Error(err))
 }
 
-// checkUser refuses a client whose id is that of another user's.
+// checkUser refuses a client id that another user has.
 func (s *Server) checkUser(who access.Identity) *packets.Code {
 	if existing, known := s.mochi.Clients.Get(who.Client); known && userOf(existing) != who.User {
-		// Its session, and what is published for it, are another's.
+		// The session, and the messages in it, belong to the other user.
 		return refusal(packets.ErrNotAuthorized, "this client id is in use by another user")
 	}
 	return nil
 }
 
-// admit decides whether a client may connect, and notes who it is. The connection has taken
-// the client id.
+// admit returns why a client may not connect, or nil. It stores the identity and the Will with the
+// connection, which has locked the client id.
 func (s *Server) admit(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
 	if refused := s.checkUser(who); refused != nil {
 		return refused
@@ -147,13 +149,14 @@ func (s *Server) admit(who access.Identity, cl *mqtt.Client, conn *connection, p
 	return nil
 }
 
-// admitWill decides about the Will in a CONNECT, if there is one.
+// admitWill returns why the Will in a CONNECT is refused, or nil, and stores the Will with the
+// connection.
 func (s *Server) admitWill(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
 	if pk.Connect.WillFlag && pk.Connect.WillTopic == protocol.InvokeTopic {
 		return s.setWillRequest(who, cl, conn, pk)
 	}
 	if pk.Connect.WillFlag && !s.mayLeaveWill(who, pk.Connect.WillTopic) {
-		// By the time the Will is due, there is no client that could be told.
+		// When the Will is due, the client can no longer be told.
 		return refusal(packets.ErrNotAuthorized, fmt.Sprintf("a Will may not be published to %q, which belongs to the state store or to another client", pk.Connect.WillTopic))
 	}
 	if pk.Connect.WillFlag && pk.Connect.WillRetain && !s.options.Retain {
@@ -172,7 +175,7 @@ func refusal(code packets.Code, reason string) *packets.Code {
 	return &packets.Code{Code: code.Code, Reason: reason}
 }
 
-// credentialsOf collects what a connection says and proves of itself.
+// credentialsOf returns the credentials in a CONNECT, and in the certificate of its connection.
 func credentialsOf(cl *mqtt.Client, conn *connection, pk packets.Packet) access.Credentials {
 	credentials := access.Credentials{
 		Client:   cl.ID,
@@ -180,7 +183,7 @@ func credentialsOf(cl *mqtt.Client, conn *connection, pk packets.Packet) access.
 		Password: pk.Connect.Password,
 	}
 	if secure, ok := conn.Conn.(*tls.Conn); ok {
-		// The handshake is over: CONNECT came through it.
+		// The handshake is over, since CONNECT has arrived.
 		if chains := secure.ConnectionState().VerifiedChains; len(chains) > 0 {
 			credentials.User, credentials.Certified = chains[0][0].Subject.String(), true
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/envelope"
 )
 
-// nameTimeout bounds how long a connection waits for an earlier one of its client.
+// clientIDTimeout bounds how long a connection waits for an earlier one of its client.
 const clientIDTimeout = 5 * time.Second
 
 var (
@@ -18,13 +18,14 @@ var (
 	errIDTimedOut   = errors.New("an earlier connection of this client was not established, or not ended, in time")
 )
 
-// names lets connections of one client id be established one after the other. A connection
-// takes its client id first, which may have to wait. Then it claims the id, which does not
-// wait, and fails if another client is known that would own the same topics. Both last until
-// the connection is entered as a client, or has ended.
+// clientIDs has a lock for each client id, so that connections of one client are established
+// one after the other. A connection locks its client id, and may have to wait for that. Then it
+// claims the id, which does not wait, and fails if the server knows another client that would
+// own the same topics. Lock and claim last until mochi has added the client, or the
+// connection has ended.
 //
-// Client ids that would own the same topics do not wait for each other: else a client that
-// connects again and again could keep a different one waiting.
+// A lock excludes no other client id, even one that would own the same topics: otherwise a client
+// that connects again and again could make another one wait.
 type clientIDs struct {
 	timeout time.Duration // of a connection that waits
 
@@ -32,71 +33,71 @@ type clientIDs struct {
 	locked map[string]*lockedID // by client id
 }
 
-// takenName is a client id that a connection has taken. It is guarded by names.mu.
+// lockedID is a client id that a connection has locked. It is guarded by clientIDs.mu.
 type lockedID struct {
-	user    string // of the connection, and of the one that waits
+	user    string // of the connection, and of the one that waits for the lock
 	claimed bool
-	next    chan bool // gets one value: whether its turn has come; nil: no connection waits
+	next    chan bool // receives once, true if the waiting connection has the lock; nil: none waits
 }
 
 func newClientIDs() *clientIDs {
 	return &clientIDs{timeout: clientIDTimeout, locked: make(map[string]*lockedID)}
 }
 
-// take waits until no other connection has the client id, and returns the function that
-// gives the id back. It returns an error if ctx ends before, and for all but the latest of
-// the connections that wait: where a link fails and comes back, only the latest has a client
-// at its other end, and any other would be taken over at once. So a client has one connection
-// that waits, however many it opens. The connection of another user does not wait, and takes
-// no place.
-func (n *clientIDs) lock(ctx context.Context, client, user string) (release func(), err error) {
-	release = func() { n.unlock(client) }
-	turn, err := n.queue(client, user)
+// lock waits until no other connection has the client id, and returns the function that
+// unlocks it. It returns an error if ctx ends before, and for all but the latest of the
+// connections that wait: when a link fails and comes back, only the latest connection has a client at
+// its other end, and any other would be taken over at once. So at most one connection of a
+// client waits, however many it opens. A connection of another user gets an error at once.
+func (n *clientIDs) lock(ctx context.Context, client, user string) (unlock func(), err error) {
+	unlock = func() { n.unlock(client) }
+	granted, err := n.queue(client, user)
 	if err != nil {
 		return nil, err
 	}
-	if turn == nil {
-		return release, nil
+	if granted == nil {
+		return unlock, nil
 	}
 	select {
-	case came := <-turn:
-		if !came {
+	case locked := <-granted:
+		if !locked {
 			return nil, errNewerWaits
 		}
-		return release, nil
+		return unlock, nil
 	case <-ctx.Done():
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if name := n.locked[client]; name != nil && name.next == turn {
-		name.next = nil
-	} else if came := <-turn; came { // at the same time; the value is there
+	if id := n.locked[client]; id != nil && id.next == granted {
+		id.next = nil
+	} else if locked := <-granted; locked { // at the same time; the value is there
 		n.pass(client)
 	}
 	return nil, errIDTimedOut
 }
 
-// queue returns nil if the client id is the caller's now, and otherwise where to wait for it.
-func (n *clientIDs) queue(client, user string) (turn chan bool, err error) {
+// queue returns nil if the caller has the lock now, and otherwise a channel that receives true
+// when it has, or false if a newer connection waits in its place.
+func (n *clientIDs) queue(client, user string) (granted chan bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	name := n.locked[client]
+	id := n.locked[client]
 	switch {
-	case name == nil:
+	case id == nil:
 		n.locked[client] = &lockedID{user: user}
 		return nil, nil
-	case name.user != user:
+	case id.user != user:
 		return nil, errOtherUsersID
-	case name.next != nil:
-		name.next <- false
+	case id.next != nil:
+		id.next <- false
 	}
-	name.next = make(chan bool, 1) // the one value never waits to be received
-	return name.next, nil
+	id.next = make(chan bool, 1) // so that sending its one value never blocks
+	return id.next, nil
 }
 
-// tryTake is take for a caller that must not wait. It reports false if the client id is
-// taken.
-func (n *clientIDs) tryLock(client, user string) (release func(), ok bool) {
+// tryLock is lock for a caller that must not wait. It reports false if the client id is
+// locked.
+func (n *clientIDs) tryLock(client, user string) (unlock func(), ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.locked[client] != nil {
@@ -112,53 +113,53 @@ func (n *clientIDs) unlock(client string) {
 	n.pass(client)
 }
 
-// pass gives a client id to the connection that waits for it, if one does. It is called with
-// mu locked.
+// pass hands the lock on a client id to the connection that waits for it, if there is one. It is
+// called with mu locked.
 func (n *clientIDs) pass(client string) {
-	name := n.locked[client]
-	if name.next == nil {
+	id := n.locked[client]
+	if id.next == nil {
 		delete(n.locked, client)
 		return
 	}
-	name.next <- true
-	name.next, name.claimed = nil, false
+	id.next <- true
+	id.next, id.claimed = nil, false
 }
 
-// claim notes that the client of an id that the caller has taken will be entered, unless
-// that collides with another client that is claimed or entered. So of two clients that
-// connect at once and would own the same topics, one is refused. entered must not wait.
-func (n *clientIDs) claim(client string, entered func(client string) bool) bool {
+// claim reports whether no other client that would own the same topics has claimed its id or
+// has a session, and if so claims the id, which the caller has locked. So of two such clients
+// that connect at once, one is refused. hasSession must not wait.
+func (n *clientIDs) claim(client string, hasSession func(client string) bool) bool {
 	rivals := rivals(client)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.inUse(rivals, entered) {
+	if n.inUse(rivals, hasSession) {
 		return false
 	}
 	n.locked[client].claimed = true
 	return true
 }
 
-// collides reports what a claim would find.
-func (n *clientIDs) collides(client string, entered func(client string) bool) bool {
+// collides reports whether a claim would fail.
+func (n *clientIDs) collides(client string, hasSession func(client string) bool) bool {
 	rivals := rivals(client)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.inUse(rivals, entered)
+	return n.inUse(rivals, hasSession)
 }
 
-// inUse reports whether one of some clients is claimed or entered. It is called with mu
-// locked: a client is entered before its claim ends.
-func (n *clientIDs) inUse(clients []string, entered func(client string) bool) bool {
+// inUse reports whether one of some clients has claimed its id or has a session. It is called with
+// mu locked; mochi has added a client before its claim ends.
+func (n *clientIDs) inUse(clients []string, hasSession func(client string) bool) bool {
 	for _, client := range clients {
-		if name := n.locked[client]; name != nil && name.claimed || entered(client) {
+		if name := n.locked[client]; name != nil && name.claimed || hasSession(client) {
 			return true
 		}
 	}
 	return false
 }
 
-// rivals returns the client ids that would own a level below clients/ which is this
-// client's too: the id of one is the upper-case hex of the id of the other.
+// rivals returns the client ids that would own a level below clients/ that this client owns
+// too: the id of one is the upper-case hex of the id of the other.
 func rivals(client string) []string {
 	rivals := []string{envelope.HexLevel(client)}
 	if name, isHex := envelope.FromHexLevel(client); isHex {

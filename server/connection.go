@@ -22,43 +22,46 @@ import (
 	"github.com/tenurelock/tenure/server/internal/turns"
 )
 
-// connection is a client's socket with what we know about it. The broker sees it
-// as a net.Conn, and its hooks find it in the client again.
+// connection is the socket of a client with its state. mochi uses it as a net.Conn; the hook
+// finds it in Client.Net.Conn.
 type connection struct {
 	net.Conn
-	gate         *gate.Gate // checks what the client sends; the reading goroutine's
-	input        io.Reader  // of Conn: what the gate lets through and inbound leaves
-	inbound      *inbound
-	outbox       *outbox
-	incoming     *quota.Quota    // of all connections; nil: no limit
-	incomingUsed int64           // of it; the reading goroutine's
-	readTurn     *turns.Place    // of the reading goroutine
-	writeTurn    *turns.Place    // of the goroutine that writes what waits
-	session      *pubsub.Session // set when it is established, before anything can be sent
+	outbox   *outbox
+	incoming *quota.Quota    // room for large packets, of all connections; nil: no limit
+	session  *pubsub.Session // set when it is established, before anything can be sent
+	over     chan struct{}   // closed when mochi is done with the connection
 
-	watched       string                // the key of the latest notification; of the goroutine that writes what waits
-	notifyTopic   string                // the topic of its notifications; likewise
-	notifications []*sharedNotification // that are written now; of the goroutine that writes what waits
-	over          chan struct{}         // closed when the broker has forgotten the connection
+	// Of the goroutine that reads the connection.
+	gate           *gate.Gate // checks what the client sends
+	input          io.Reader  // Conn without the packets that the gate refuses or inbound takes
+	inbound        *inbound
+	readTurn       *turns.Place
+	incomingUsed   int64         // of incoming
+	pendingAuth    *pendingAuth  // set before anything is read
+	authenticated  bool          // its client
+	will           *request      // to apply when the connection ends; nil: none
+	ordinaryWill   *ordinaryWill // to publish when the connection ends; nil: none
+	receiveMaximum uint16        // of the client
+	reserved       string        // the response topic of the latest request
+	lastByte       byte          // that mochi read
+	fault          error         // why the server ends the connection, if the client has sent something forbidden
+	silenceAllowed time.Duration // how long the client may be silent
+	shortened      bool          // the client asked for a longer session
 
-	pendingAuth    *pendingAuth              // until it has authenticated; set before anything else happens
-	authenticated  bool                      // it has authenticated; the reading goroutine's
-	identity       access.Identity           // set at CONNECT, before anything else happens
-	will           *request                  // the request to apply when the connection ends, if any; the reading goroutine's
-	ordinaryWill   *ordinaryWill             // the ordinary Will, if any; the reading goroutine's
-	receiveMaximum uint16                    // the client's Receive Maximum; the reading goroutine's
-	reserved       string                    // the response topic of the latest request; the reading goroutine's
-	lastByte       byte                      // that the broker read; the reading goroutine's
-	fault          error                     // what the client sent, if that is why the server ends the connection; the reading goroutine's
-	silenceAllowed time.Duration             // how long the client may be silent; the reading goroutine's
-	shortened      bool                      // the client asked for a longer session; the reading goroutine's
-	sessionEnded   atomic.Bool               // with the connection
-	disconnected   atomic.Bool               // the broker said so
-	replaced       atomic.Bool               // the next connection of the client waits for the end of this one
-	farewell       atomic.Pointer[time.Time] // by when the last words must be out, once they are due
+	// Of the goroutine that writes what waits for the client.
+	writeTurn     *turns.Place
+	watched       string                // the key of the latest notification
+	notifyTopic   string                // the topic of its notifications
+	notifications []*sharedNotification // that are written now
 
-	stuck  atomic.Bool // a write took too long
-	closed atomic.Bool
+	identity access.Identity // set at CONNECT, constant from then on
+
+	sessionEnded atomic.Bool               // with the connection
+	disconnected atomic.Bool               // mochi has called OnDisconnect
+	replaced     atomic.Bool               // the next connection of the client waits for the end of this one
+	farewell     atomic.Pointer[time.Time] // the deadline of the last write, once the connection is to end
+	stuck        atomic.Bool               // a write took too long
+	closed       atomic.Bool
 
 	// writing is held during a write, and only for that: it keeps writes in order, as the
 	// socket itself does.
@@ -67,24 +70,24 @@ type connection struct {
 	// holding guards held. It is not held during a write: a goroutine in a turn must not wait for
 	// a client that does not read.
 	holding sync.Mutex
-	held    []byte // to be written first
+	held    []byte // whole packets, to be written before anything else
 
 	mu         sync.Mutex
-	cancelWait func() // ends the wait for the client id, if any
-	unlock     func() // gives back the client id, while the connection has taken it
-	cleanUp    func() // undoes what the server noted of the connection, if anything
+	cancelWait func() // ends the wait for the lock on the client id; nil: it does not wait
+	unlock     func() // unlocks the client id; nil: it is not locked
+	cleanUp    func() // ends what the server keeps for the connection; nil: nothing
 }
 
-// newConnection returns a connection of a server. A packet of more than
+// newConnection returns the connection of a socket. A packet of more than
 // Options.MaxPacketSize bytes ends it.
-func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing *quota.Quota, post *writeLimiter) *connection {
+func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing *quota.Quota, writers *writeLimiter) *connection {
 	most := int(min(options.MaxPacketSize, math.MaxInt32)) // MQTT's own limit is lower
 	limits := gate.DefaultLimits()
 	limits.FirstPacket = min(limits.FirstPacket, most)
 	c := &connection{
 		Conn:      socket,
 		gate:      gate.New(gate.FromClient, limits),
-		outbox:    newOutbox(options.Limits.OutgoingBytes, outgoing, post),
+		outbox:    newOutbox(options.Limits.OutgoingBytes, outgoing, writers),
 		readTurn:  all.NewPlace(),
 		writeTurn: all.NewPlace(),
 		over:      make(chan struct{}),
@@ -101,8 +104,8 @@ func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing
 	return c
 }
 
-// check is the gate's, in a turn: to look through a large packet takes as long as to handle
-// some hundred small ones. The turn ends in pause.
+// check checks a packet in a turn: a large one takes as long to check as some hundred small ones
+// take to handle. The turn ends in inbound.pause.
 func (c *connection) check(packet []byte) error {
 	c.readTurn.Begin()
 	return c.gate.Check(packet)
@@ -110,8 +113,8 @@ func (c *connection) check(packet []byte) error {
 
 var errNoRoom = wire.Refuse(packets.ErrQuotaExceeded.Code, "large packets take up all the room that there is for them")
 
-// makeRoom takes room for a large packet that arrives, or gives it back. Like outgoing
-// messages, those of one client may have no more than is left for all others.
+// reserveIncoming takes room for a large packet that arrives, or gives it back if bytes is
+// negative. It returns errNoRoom if the client may have no more.
 func (c *connection) reserveIncoming(bytes int) error {
 	more := int64(bytes)
 	if c.incoming == nil {
@@ -120,8 +123,8 @@ func (c *connection) reserveIncoming(bytes int) error {
 	switch {
 	case more <= 0:
 		c.incoming.Release(-more)
-	// The new packet does not count as the client's own yet: a limit of two of the largest packets
-	// admits two.
+	// The new packet does not count as the client's own yet, so that a limit of two of the largest
+	// packets admits two of them.
 	case !c.incoming.Take(c.incomingUsed-more, more, 0):
 		return errNoRoom
 	}
@@ -129,8 +132,8 @@ func (c *connection) reserveIncoming(bytes int) error {
 	return nil
 }
 
-// Read notes the last byte, which may be all that a DISCONNECT says (see reasonOf). Where a
-// packet is refused, the client is told why, and the connection ends.
+// Read notes the last byte, which may be the reason code of a DISCONNECT (see reasonOf). If a
+// packet is refused, it tells the client why and ends the connection.
 func (c *connection) Read(p []byte) (int, error) {
 	n, err := c.input.Read(p)
 	if n > 0 {
@@ -142,8 +145,7 @@ func (c *connection) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// refuse ends the connection if the client has sent what it may not, and does nothing if
-// err is another one.
+// refuse ends the connection if err means that the client has sent something forbidden.
 func (c *connection) refuse(err error) {
 	farewell, refused := c.gate.AppendFarewell(nil, err)
 	if !refused {
@@ -160,9 +162,8 @@ func (c *connection) refuse(err error) {
 	_ = c.Close()
 }
 
-// failedHandshake reports whether err is the end of a TLS handshake that one of the two
-// sides refused: a client with another authority or without TLS. One that only
-// leaves is not meant.
+// failedHandshake reports whether err means that one side has refused the TLS handshake, because
+// the client has another authority or no TLS. A client that only disconnects does not count.
 func (c *connection) failedHandshake(err error) bool {
 	encrypted, ok := c.Conn.(*tls.Conn)
 	if !ok || encrypted.ConnectionState().HandshakeComplete || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -172,25 +173,25 @@ func (c *connection) failedHandshake(err error) bool {
 	return !errors.As(err, &socket) || socket.Op == "remote error" || socket.Op == "local error"
 }
 
-// Close ends the connection. What is held back is lost, and no request of it is applied
-// any more but for one that is.
+// Close ends the connection. Packets that are held back are lost. No more requests of the
+// connection are applied, except for one that is being applied now.
 func (c *connection) Close() error {
 	c.end()
 	return c.Conn.Close()
 }
 
-// abort is Close without TLS's farewell, which may take five seconds where the client does
-// not read.
+// abort is Close without TLS's close_notify, which may take five seconds if the client does not
+// read.
 func (c *connection) abort() {
 	c.end()
 	socket := c.Conn
 	if encrypted, ok := socket.(*tls.Conn); ok {
 		socket = encrypted.NetConn()
 	}
-	_ = socket.Close() // it ends either way
+	_ = socket.Close() // the connection is over even if this fails
 }
 
-// end ends the waits of a connection that is closed.
+// end ends what a closed connection waits for.
 func (c *connection) end() {
 	c.closed.Store(true)
 	c.pendingAuth.cancelWait()
@@ -202,8 +203,8 @@ func (c *connection) end() {
 	}
 }
 
-// SetDeadline limits reads only: the broker calls it with one and a half keep-alives
-// whenever it has read a packet. For writes see Write.
+// SetDeadline limits reads only: mochi calls it with one and a half keep-alives whenever it has
+// read a packet. For writes see Write.
 func (c *connection) SetDeadline(t time.Time) error {
 	c.silenceAllowed = 0
 	if !t.IsZero() {
@@ -212,20 +213,20 @@ func (c *connection) SetDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// extendDeadline is for packets that the broker does not read.
+// extendDeadline does the same for packets that mochi does not read.
 func (c *connection) extendDeadline() {
 	if c.silenceAllowed > 0 {
 		_ = c.Conn.SetReadDeadline(time.Now().Add(c.silenceAllowed)) // fails on a closed connection, as the read will
 	}
 }
 
-// SetWriteDeadline limits the write under way, if any, and all that follow.
+// SetWriteDeadline limits the present write, if any, and all that follow.
 func (c *connection) SetWriteDeadline(t time.Time) error {
 	c.farewell.Store(&t)
 	return c.Conn.SetWriteDeadline(t)
 }
 
-// Write writes a whole packet, after what is held back.
+// Write writes a whole packet, after those that are held back.
 func (c *connection) Write(p []byte) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -236,17 +237,17 @@ func (c *connection) Write(p []byte) (int, error) {
 }
 
 const (
-	// heldRoom is the room for what is held back.
+	// heldRoom is the usual room for packets that are held back, in bytes.
 	heldRoom = 32 << 10
-	// heldEnough is how much is not held back any longer.
+	// heldEnough is how many bytes are written without waiting for more.
 	heldEnough = heldRoom / 2
 )
 
-// heldRooms are arrays of heldRoom bytes: idle connections need none.
+// heldRooms has arrays for connections that hold packets back. Idle ones need none.
 var heldRooms = sync.Pool{New: func() any { return new([heldRoom]byte) }}
 
-// holdBack lets encode append whole packets to what will be written next, and returns how
-// many bytes that added. It writes nothing, and waits for no write: see flush.
+// holdBack lets encode append whole packets to those that will be written next, and returns how
+// many bytes it added. It does not write, and does not wait for a write: see flush.
 func (c *connection) holdBack(encode func(held []byte) []byte) (added int) {
 	c.holding.Lock()
 	defer c.holding.Unlock()
@@ -258,14 +259,14 @@ func (c *connection) holdBack(encode func(held []byte) []byte) (added int) {
 	return len(c.held) - before
 }
 
-// flush writes what is held back.
+// flush writes the packets that are held back.
 func (c *connection) flush() {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	_ = c.writeHeld() // has closed the connection if it failed
+	_ = c.writeHeld() // if it fails, it closes the connection
 }
 
-// writeHeld is called with writing locked.
+// writeHeld is flush for a caller that has locked writing.
 func (c *connection) writeHeld() error {
 	c.holding.Lock()
 	held := c.held
@@ -281,8 +282,8 @@ func (c *connection) writeHeld() error {
 	return err
 }
 
-// write gives up, and ends the connection, after writeTimeout. It is called with writing
-// locked.
+// write writes, and closes the connection if that takes longer than writeTimeout. It is called
+// with writing locked.
 func (c *connection) write(p []byte) (int, error) {
 	deadline := time.Now().Add(writeTimeout)
 	if farewell := c.farewell.Load(); farewell != nil && farewell.Before(deadline) {
@@ -299,7 +300,8 @@ func (c *connection) write(p []byte) (int, error) {
 	return n, err
 }
 
-// wait notes how to end the wait for the client id, or ends it if the connection is closed.
+// waitForID notes how to end the wait for the client id, and ends it at once if the connection is
+// closed.
 func (c *connection) waitForID(giveUp func()) {
 	c.mu.Lock()
 	c.cancelWait = giveUp
@@ -309,21 +311,21 @@ func (c *connection) waitForID(giveUp func()) {
 	}
 }
 
-// hold notes that the connection has taken its client id, and waits no more.
+// idLocked notes that the connection has locked its client id.
 func (c *connection) idLocked(release func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.unlock, c.cancelWait = release, nil
 }
 
-// establish notes what to do when the connection is over.
+// onOver notes what to do when the connection is over.
 func (c *connection) onOver(forget func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cleanUp = forget
 }
 
-// letGo gives the client id back, if the connection has taken it.
+// unlockID unlocks the client id, if the connection has locked it.
 func (c *connection) unlockID() {
 	c.mu.Lock()
 	release := c.unlock
@@ -334,8 +336,7 @@ func (c *connection) unlockID() {
 	}
 }
 
-// finish is called when the broker is done with the connection, however far that
-// had come.
+// finish is called when mochi is done with the connection, established or not.
 func (c *connection) finish() {
 	c.mu.Lock()
 	forget := c.cleanUp
@@ -343,8 +344,8 @@ func (c *connection) finish() {
 	if forget != nil {
 		forget()
 	}
-	c.unlockID()                                // not before: the next of the name must not be forgotten
-	_ = c.reserveIncoming(-int(c.incomingUsed)) // nothing is read any more
+	c.unlockID()                                // after cleanUp, which must not end what the next connection of the client keeps
+	_ = c.reserveIncoming(-int(c.incomingUsed)) // nothing more is read
 	c.outbox.close()
 	close(c.over)
 }

@@ -149,7 +149,7 @@
 //
 // Locks are taken in this order, and never across I/O: that of the engine, Server.mu, outbox.mu. A
 // client id that a connection has taken (Server.names) is no lock: it lasts as long as the connection
-// takes to be established. names.mu is held for a moment, and only mochi's list of clients is read under it. Those of package pubsub are its own: it calls only the outbox with
+// takes to be established. clientIDs.mu is held for a moment, and only mochi's list of clients is read under it. Those of package pubsub are its own: it calls only the outbox with
 // one held. connection.writing is held for a write, and only connection.holding is taken under it.
 //
 // An attached store has one connection. The goroutine of paho that hands out messages

@@ -10,17 +10,17 @@ import (
 	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
-// hook is where the broker asks us. It is the only hook: the broker lets one
-// permissive hook overrule all others.
+// hook is what mochi calls. It is the only hook, since mochi v2.7.9 lets one permissive hook
+// overrule all others.
 type hook struct {
 	mqtt.HookBase
 	server *Server
 }
 
-// ID names the hook in the broker.
+// ID implements mqtt.Hook.
 func (h *hook) ID() string { return "tenure" }
 
-// Provides lists the calls that the broker should make.
+// Provides tells mochi which methods to call.
 func (h *hook) Provides(call byte) bool {
 	return bytes.Contains([]byte{
 		mqtt.OnConnect,
@@ -43,16 +43,17 @@ func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 	if err != nil {
 		return err
 	}
-	// Not before: a client that only says a name must not keep others waiting for it. And
-	// not in OnSessionEstablish: whose the client id is may not change after it was looked at.
+	// Not earlier: a client that has not authenticated must not make others wait for a client id.
+	// Not in OnSessionEstablish: the owner of the client id must not change once it was
+	// checked.
 	if err := h.server.lockClientID(who, cl, conn); err != nil {
 		return err
 	}
 	if conn.closed.Load() {
-		return net.ErrClosed // and takes nothing over
+		return net.ErrClosed // so that it takes no session over
 	}
 	if refused := h.server.admit(who, cl, conn, pk); refused != nil {
-		conn.unlockID() // not after the answer, which may have to wait for its reader
+		conn.unlockID() // before the answer, which may have to wait for the client
 		return h.server.refuse(cl, RefusedRules, *refused, "user", logs.Name(who.User), "reason", logs.Text(refused.Reason))
 	}
 	limitKeepAlive(cl)
@@ -71,12 +72,12 @@ func limitKeepAlive(cl *mqtt.Client) {
 	}
 }
 
-// OnConnectAuthenticate has nothing left to decide.
+// OnConnectAuthenticate admits every client: OnConnect has decided already.
 func (h *hook) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { return true }
 
-// OnSessionEstablish comes before the broker looks for an earlier connection of
-// the same client. The broker's own take-over leaves both connected for a while
-// and may lose the new one; so the old one is sent away here, and its end awaited.
+// OnSessionEstablish comes before mochi looks for an earlier connection of the same client.
+// mochi v2.7.9: its own take-over leaves both connected for a while and may lose the new one.
+// So this method ends the old one, and waits for its end.
 func (h *hook) OnSessionEstablish(cl *mqtt.Client, pk packets.Packet) {
 	conn, ok := cl.Net.Conn.(*connection)
 	if !ok {
@@ -90,13 +91,12 @@ func (h *hook) OnSessionEstablish(cl *mqtt.Client, pk packets.Packet) {
 			h.server.takeOver(old, oldConn)
 		}
 	}
-	// The broker may have forgotten an earlier connection, whose end still forgets what
-	// the store keeps for its client.
+	// mochi may be done with an earlier connection for which endConnection has not returned yet.
 	h.server.mu.Lock()
 	ending := h.server.connections[cl.ID]
 	h.server.mu.Unlock()
 	if ending != nil {
-		_ = ending.Close() // it ends either way
+		_ = ending.Close() // the connection is over even if this fails
 		<-ending.over
 	}
 	if pk.Connect.Clean {
@@ -108,8 +108,8 @@ func (h *hook) OnSessionEstablish(cl *mqtt.Client, pk packets.Packet) {
 	h.server.enter(cl, conn)
 }
 
-// OnSessionEstablished comes after CONNACK; by now the client can be found by the
-// next connection of the same name.
+// OnSessionEstablished comes after CONNACK. From now on the next connection with the same
+// client id finds this one.
 func (h *hook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
 	if conn, ok := cl.Net.Conn.(*connection); ok {
 		conn.unlockID()
@@ -118,9 +118,9 @@ func (h *hook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
 }
 
 // OnDisconnect applies or publishes the Will, and notes whether the session ends with the
-// connection. It is called by the goroutine that read the connection,
-// after the last packet and before another connection of the name is established. There
-// is no error after a normal DISCONNECT, and always one otherwise.
+// connection. The goroutine that reads the connection calls it, after the last packet and
+// before another connection with the client id is established. err is nil after a normal
+// DISCONNECT, and never otherwise.
 func (h *hook) OnDisconnect(cl *mqtt.Client, err error, expire bool) {
 	if conn, ok := cl.Net.Conn.(*connection); ok {
 		if err != nil {
@@ -132,9 +132,9 @@ func (h *hook) OnDisconnect(cl *mqtt.Client, err error, expire bool) {
 	}
 }
 
-// OnPacketEncode completes CONNACK with the limits of the server. It also keeps the reason
-// strings of CONNACK and DISCONNECT for clients that ask for no problem information: mochi
-// would leave them out, and the standard allows them there [MQTT-3.1.2-29].
+// OnPacketEncode adds the limits of the server to CONNACK. It also keeps the reason strings of
+// CONNACK and DISCONNECT for clients that ask for no problem information: mochi v2.7.9 would
+// leave them out, and the standard allows them there [MQTT-3.1.2-29].
 func (h *hook) OnPacketEncode(cl *mqtt.Client, pk packets.Packet) packets.Packet {
 	switch pk.FixedHeader.Type {
 	case packets.Connack:
@@ -152,8 +152,8 @@ func (h *hook) OnPacketEncode(cl *mqtt.Client, pk packets.Packet) packets.Packet
 	return pk
 }
 
-// OnPacketRead makes the broker tell every DISCONNECT from a normal one, after which there is
-// no Will [MQTT-3.14.4-3]; by itself it does so for one reason code only.
+// OnPacketRead makes mochi treat every DISCONNECT but a normal one as a reason for the Will
+// [MQTT-3.14.4-3]. mochi v2.7.9 by itself does so for one reason code only.
 func (h *hook) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
 	if pk.FixedHeader.Type == packets.Disconnect {
 		changeSession(cl, &pk)
@@ -164,9 +164,9 @@ func (h *hook) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet,
 	return pk, nil
 }
 
-// reasonOf returns the reason code of a DISCONNECT. The broker does not read it where
-// no properties follow; it is then the last byte of the connection, since a client sends
-// nothing after a DISCONNECT [MQTT-3.14.4-1].
+// reasonOf returns the reason code of a DISCONNECT. mochi v2.7.9 does not read it if no
+// properties follow. Then it is the last byte of the connection, since a client sends nothing
+// after a DISCONNECT [MQTT-3.14.4-1].
 func reasonOf(cl *mqtt.Client, pk packets.Packet) byte {
 	conn, ok := cl.Net.Conn.(*connection)
 	if ok && cl.Properties.ProtocolVersion >= 5 && pk.FixedHeader.Remaining == 1 {

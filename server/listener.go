@@ -15,9 +15,9 @@ import (
 	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
-// listener accepts connections for the broker. The broker's own would end
-// silently at the first error of Accept, wait for ever for a CONNECT, and hang
-// in Close on connections that never sent one.
+// listener accepts connections for mochi. mochi v2.7.9: its own listeners end silently at the
+// first error of Accept, wait forever for a CONNECT, and hang in Close if a connection has not
+// sent one.
 type listener struct {
 	socket  net.Listener
 	logger  *slog.Logger
@@ -26,11 +26,11 @@ type listener struct {
 	sockets int                     // how many there may be; 0: no limit
 	refused func(why RefusalReason) // counts a connection
 	connect func(net.Conn) *connection
-	recover func(*connection, any) // what a panic in the handling of a connection comes to
+	recover func(*connection, any) // handles a panic of the goroutine that reads a connection
 
 	refusals *logs.Limiter // connections that are closed before CONNECT
 	failures *logs.Limiter // of Accept
-	faults   *logs.Limiter // connections that end for what their clients sent
+	faults   *logs.Limiter // connections that end because of what their clients sent
 
 	stopping chan struct{}
 	handlers sync.WaitGroup // one for each connection, and one for Serve
@@ -62,12 +62,12 @@ func newListener(socket net.Listener, options *Options, refused func(RefusalReas
 	}
 }
 
-// acceptPause is how long to wait after a failure to accept, such as too many
-// open files, before the next try.
+// acceptPause is how long to wait after Accept has failed, for example because too many files
+// are open.
 const acceptPause = 50 * time.Millisecond
 
-// Serve accepts connections until stopAccepting. The broker calls it in a
-// goroutine; establish returns when all of the connection is over.
+// Serve accepts connections until stopAccepting. mochi calls it in a goroutine. establish
+// returns when mochi is done with a connection.
 func (l *listener) Serve(establish listeners.EstablishFn) {
 	if !l.track(nil) {
 		return
@@ -119,7 +119,7 @@ func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 		return
 	}
 	conn := l.connect(socket)
-	visitor, oldest, err := l.auth.add(sourceOf(socket.RemoteAddr()), conn.abort)
+	pending, oldest, err := l.auth.add(sourceOf(socket.RemoteAddr()), conn.abort)
 	if oldest != nil {
 		oldest.drop()
 	}
@@ -127,19 +127,19 @@ func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 		l.refuse(socket, RefusedUnauthenticated, "hint", unauthenticatedHint)
 		return
 	}
-	conn.pendingAuth = visitor
+	conn.pendingAuth = pending
 	if !l.track(conn) {
-		visitor.done()
+		pending.done()
 		_ = socket.Close()
 		return
 	}
-	// The broker extends the deadline with each packet, from CONNECT on.
-	_ = conn.SetDeadline(visitor.since.Add(l.auth.timeout))
+	// From CONNECT on, mochi extends the deadline with each packet.
+	_ = conn.SetDeadline(pending.since.Add(l.auth.timeout))
 	go func() {
 		defer l.handlers.Done()
 		err := l.establish(establish, conn)
-		if !visitor.done() && !conn.authenticated {
-			// For another that came later. It is counted here, where its end cannot be missed.
+		if !pending.done() && !conn.authenticated {
+			// It was dropped for a newer one. It is counted here, which every connection reaches.
 			l.countRefused(conn.RemoteAddr(), RefusedUnauthenticated, "hint", unauthenticatedHint)
 		}
 		conn.finish()
@@ -155,8 +155,8 @@ func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 	}()
 }
 
-// establish returns when all of the connection is over. A panic in its handling ends this
-// connection only.
+// establish handles a connection and returns when that is over. A panic ends this connection
+// only.
 func (l *listener) establish(establish listeners.EstablishFn, conn *connection) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -167,17 +167,17 @@ func (l *listener) establish(establish listeners.EstablishFn, conn *connection) 
 	return establish(l.ID(), conn)
 }
 
-// isFull reports whether there are as many connections as there may be descriptors.
+// isFull reports whether as many connections are open as descriptors allow.
 func (l *listener) isFull() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.sockets > 0 && len(l.connections) >= l.sockets
 }
 
-// refuse closes a connection about which nothing is known.
+// refuse closes a connection that was just accepted.
 func (l *listener) refuse(socket net.Conn, why RefusalReason, attributes ...any) {
 	if encrypted, ok := socket.(*tls.Conn); ok {
-		socket = encrypted.NetConn() // there is no handshake to take back
+		socket = encrypted.NetConn() // without an alert of TLS, which could block
 	}
 	_ = socket.Close()
 	l.countRefused(socket.RemoteAddr(), why, attributes...)
@@ -188,8 +188,8 @@ func (l *listener) countRefused(remote net.Addr, why RefusalReason, attributes .
 	l.refusals.Log(append([]any{"reason", string(why), "remote", remote.String()}, attributes...)...)
 }
 
-// track registers a goroutine, for a connection or for Serve, unless the
-// listener is stopping.
+// track registers a goroutine, for a connection or for Serve. It reports false if the listener
+// is stopping.
 func (l *listener) track(conn *connection) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -203,7 +203,7 @@ func (l *listener) track(conn *connection) bool {
 	return true
 }
 
-// stopAccepting closes the socket and leaves connections alone.
+// stopAccepting closes the socket. The connections stay open.
 func (l *listener) stopAccepting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -214,7 +214,7 @@ func (l *listener) stopAccepting() {
 	}
 }
 
-// stop closes everything and returns when nothing is left.
+// stop closes the socket and all connections, and returns when their goroutines have ended.
 func (l *listener) stop() {
 	l.stopAccepting()
 	l.mu.Lock()
@@ -228,12 +228,12 @@ func (l *listener) stop() {
 	l.faults.Close()
 }
 
-// The rest is what the broker asks of a listener.
+// The rest implements listeners.Listener.
 
 func (l *listener) ID() string              { return "tcp" }
 func (l *listener) Address() string         { return l.socket.Addr().String() }
 func (l *listener) Protocol() string        { return l.socket.Addr().Network() }
 func (l *listener) Init(*slog.Logger) error { return nil }
 
-// Close is called by the broker's Close, after stop.
+// Close is called by mochi's Close, after stop.
 func (l *listener) Close(listeners.CloseFn) { l.stop() }

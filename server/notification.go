@@ -12,8 +12,8 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// news is a change that clients are told of. What is the same for all of them is encoded once,
-// by the first that is told.
+// sharedNotification is a change of which several clients may be notified. The parts that are the
+// same for all clients are encoded once, when the first notification is written.
 type sharedNotification struct {
 	*statestore.Change
 	encode     sync.Once
@@ -21,8 +21,8 @@ type sharedNotification struct {
 	payload    []byte
 }
 
-// deliver queues a notification for its client: straight to its connection, whether or not
-// it subscribed to their topic. The engine calls it with its lock held: it must not block.
+// deliver queues a notification for the connection of its client, whether or not the client has
+// subscribed to the topic. The engine calls it with its lock held, so it must not block.
 func (s *Server) deliver(notification statestore.Notification) {
 	conn := s.connectionOf(notification.Client)
 	if conn == nil {
@@ -31,17 +31,17 @@ func (s *Server) deliver(notification statestore.Notification) {
 	if s.latest == nil || s.latest.Change != notification.Change {
 		s.latest = &sharedNotification{Change: notification.Change}
 	}
-	queued, crowded := conn.outbox.push(s.latest)
+	queued, backlogged := conn.outbox.push(s.latest)
 	if !queued {
-		conn.abort() // forget, called when that has taken effect, says why
+		conn.abort() // endConnection, which follows, logs the reason
 	}
-	if crowded {
+	if backlogged {
 		s.backlogged.Store(true)
 	}
 }
 
-// wake makes the goroutines write that have notifications to write. The engine calls it
-// without its lock, after deliver.
+// wake wakes the goroutines that write these notifications. The engine calls it without its lock,
+// after deliver.
 func (s *Server) wake(notifications []statestore.Notification) {
 	for _, notification := range notifications {
 		if conn := s.connectionOf(notification.Client); conn != nil {
@@ -50,19 +50,19 @@ func (s *Server) wake(notifications []statestore.Notification) {
 	}
 }
 
-// writesAtOnce is how often what waits in a session is written before others may write.
+// writesAtOnce is how many writes of messages a connection may make before others may write.
 const writesAtOnce = 8
 
-// writeWaiting writes what waits for a client: notifications, those that came together in
-// one write, and the messages of its session. It takes turns like those who send: a thousand
-// clients that are told of one change must not delay the requests of others.
+// writeWaiting writes what waits for a client: notifications, as many as possible in one write,
+// and then the messages of its session. It takes turns with the goroutines that handle
+// requests: notifying a thousand clients of one change must not delay the requests of others.
 func (s *Server) writeWaiting(cl *mqtt.Client, conn *connection) {
 	defer s.recoverIn(conn)
 	defer conn.writeTurn.End()
 	conn.notifications = conn.outbox.take(conn.notifications)
 	for _, notification := range conn.notifications {
 		if conn.closed.Load() {
-			return // a thousand long ones take their time, and the end of the connection waits for this
+			return // the end of the connection waits for this, and a thousand long ones take long
 		}
 		conn.writeTurn.Begin()
 		s.notify(cl, conn, notification)
@@ -72,15 +72,15 @@ func (s *Server) writeWaiting(cl *mqtt.Client, conn *connection) {
 	conn.flush()
 }
 
-// writeMessages writes what waits in the session of a client. The session may ask an
-// Authorizer, so its packets are gathered without a lock of the connection.
+// writeMessages writes the messages that wait in the session of a client. It gathers the packets
+// without a lock of the connection, because the session may call an Authorizer.
 func (s *Server) writeMessages(conn *connection) {
 	room := heldRooms.Get().(*[heldRoom]byte)
 	defer heldRooms.Put(room)
 	more := true
 	for n := 0; more && !conn.closed.Load(); n++ {
 		if n == writesAtOnce {
-			conn.outbox.Wake() // the others first
+			conn.outbox.Wake() // goes on when the others have written
 			return
 		}
 		conn.writeTurn.Begin()
@@ -95,17 +95,18 @@ func (s *Server) writeMessages(conn *connection) {
 	}
 }
 
-// keptTopic is how long a topic is at most that a connection keeps for the next notification.
+// keptTopic is the longest topic that a connection keeps for the next notification, in bytes.
 const keptTopic = 4096
 
-// notify holds a notification back, with QoS 0, and writes when that is enough.
+// notify adds a notification, with QoS 0, to the packets that are held back, and writes when these
+// are enough.
 func (s *Server) notify(cl *mqtt.Client, conn *connection, notification *sharedNotification) {
-	defer conn.outbox.Release(int(envelope.NotificationCost(notification.Change))) // not before: it waited until then
+	defer conn.outbox.Release(int(envelope.NotificationCost(notification.Change))) // only now: until here it waited
 	if conn.notifyTopic == "" || conn.watched != notification.Key {
 		conn.watched, conn.notifyTopic = notification.Key, protocol.NotifyTopic(cl.ID, notification.Key)
 	}
 	if len(conn.notifyTopic) > keptTopic {
-		defer func() { conn.watched, conn.notifyTopic = "", "" }() // it would stay while the client is idle
+		defer func() { conn.watched, conn.notifyTopic = "", "" }() // an idle client must not keep it
 	}
 	notification.encode.Do(func() { s.encode(notification) })
 	message := frame.Forward{MQTT5: true, Topic: conn.notifyTopic, Properties: notification.properties, Payload: notification.payload}
@@ -128,9 +129,9 @@ func (s *Server) notify(cl *mqtt.Client, conn *connection, notification *sharedN
 	}
 }
 
-// encode encodes what is the same for all clients that are told of a change.
+// encode encodes the parts of a notification that are the same for all clients.
 func (s *Server) encode(notification *sharedNotification) {
-	notification.properties, _ = propertiesOf(&frame.Message{ // they are short
+	notification.properties, _ = propertiesOf(&frame.Message{ // which are short enough
 		ContentType: protocol.ContentType,
 		User: []frame.UserProperty{
 			{Name: protocol.PropertyTimestamp, Value: notification.Version.String()},

@@ -8,75 +8,77 @@ import (
 	"github.com/tenurelock/tenure/server/internal/quota"
 )
 
-// keptRoom is for how many notifications an outbox keeps room.
-const spareQueue = 1024
+// maxSpareQueue is the longest queue, in notifications, that an outbox keeps for reuse.
+const maxSpareQueue = 1024
 
-// outbox is what other clients, and the store, have for one connection: a queue of
-// notifications, and the room for ordinary messages, whose queue is in the client's session.
-// A goroutine writes both, so that who sends never waits for who reads.
+// outbox is what waits to be written to one connection on behalf of the store and of other
+// clients: a queue of notifications, and the room for ordinary messages, whose queue is in the
+// client's session. A goroutine writes both, so a publisher never waits for a subscriber.
 //
-// A client that falls behind by more than the limit of its connection is disconnected if a
-// notification does not fit: it will connect again, watch again and read again, and so miss
-// nothing, whereas dropping a notification would leave it with a state that is no longer
-// true. An ordinary message of QoS 0 that does not fit is dropped.
+// If a notification does not fit, because the client reads too slowly, the client is
+// disconnected: it will connect again, watch again and read again, and so miss nothing. Dropping
+// the notification would leave the client with an outdated state. An ordinary message of QoS 0
+// that does not fit is dropped.
 type outbox struct {
 	limit   int64         // bytes
 	all     *quota.Quota  // of all connections
-	limiter *writeLimiter // says when to write
+	limiter *writeLimiter // permits to write
 	wake    chan struct{}
 	done    chan struct{}
 	task    sync.WaitGroup
 
-	mu             sync.Mutex
-	write          func() // nil: not begun
-	started        bool
-	pending        bool   // post is to say when to write
-	permitted      bool   // it has, and the goroutine has not done so
-	round          uint64 // of post, in which that was
-	again          bool   // something came while the goroutine was writing
-	closed         bool
-	overflowedOnce bool // has been, once
-	queue          []*sharedNotification
-	used           int64 // of limit
+	mu         sync.Mutex
+	write      func() // nil: begin has not been called
+	started    bool
+	pending    bool   // the limiter was asked, and has not permitted to write yet
+	permitted  bool   // the limiter has, and the goroutine has not finished
+	round      uint64 // of the limiter, in which it has
+	again      bool   // there is something to write that the goroutine may not see
+	closed     bool
+	overflowed bool // push has failed
+	queue      []*sharedNotification
+	used       int64 // bytes of limit
 }
 
 var _ pubsub.Link = (*outbox)(nil)
 
-func newOutbox(limit int64, all *quota.Quota, post *writeLimiter) *outbox {
-	return &outbox{limit: limit, all: all, limiter: post, wake: make(chan struct{}, 1), done: make(chan struct{})}
+func newOutbox(limit int64, all *quota.Quota, limiter *writeLimiter) *outbox {
+	return &outbox{limit: limit, all: all, limiter: limiter, wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// begin says how to write what waits. The goroutine that does so starts with the first Wake.
+// begin sets the function that writes what waits. The goroutine that calls it starts with the
+// first Wake.
 func (o *outbox) begin(write func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.write = write
 }
 
-// push queues a notification, to be written after Wake. It reports false when there is no
-// room, and says when the room begins to be scarce.
-func (o *outbox) push(notification *sharedNotification) (queued, crowded bool) {
+// push queues a notification, to be written after Wake. It reports whether there was room, and
+// whether more than half of the connection's room is taken.
+func (o *outbox) push(notification *sharedNotification) (queued, backlogged bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
 		return true, false
 	}
 	if !o.reserveLocked(envelope.NotificationCost(notification.Change)) {
-		o.overflowedOnce = true
+		o.overflowed = true
 		return false, true
 	}
 	o.queue = append(o.queue, notification)
 	return true, o.used > o.limit/2
 }
 
-// Wake makes the goroutine write what waits, as soon as post lets it.
+// Wake makes the goroutine write what waits, as soon as the writeLimiter permits.
 func (o *outbox) Wake() {
 	if o.markPending() {
 		o.limiter.enqueue(o)
 	}
 }
 
-// wakes reports whether to ask post.
+// markPending notes that there is something to write, and reports whether the writeLimiter has to be
+// asked: not if it was asked already, or if the goroutine is writing and will look again.
 func (o *outbox) markPending() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -84,7 +86,7 @@ func (o *outbox) markPending() bool {
 	case o.closed || o.write == nil || o.pending:
 		return false
 	case o.permitted:
-		o.again = true // what was queued last may not have been seen
+		o.again = true // the goroutine may not see what was queued last
 		return false
 	}
 	if !o.started {
@@ -95,8 +97,8 @@ func (o *outbox) markPending() bool {
 	return true
 }
 
-// permit makes the goroutine write what waits. It reports false if the outbox is closed.
-// Otherwise post is told when that is done.
+// permit makes the goroutine write what waits, and then call writeLimiter.done. It reports false
+// if the outbox is closed.
 func (o *outbox) permit(round uint64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -105,7 +107,7 @@ func (o *outbox) permit(round uint64) bool {
 		return false
 	}
 	o.permitted, o.round = true, round
-	o.wake <- struct{}{} // has room: it is permitted once until it has written
+	o.wake <- struct{}{} // does not block: there is one permission at a time
 	return true
 }
 
@@ -116,14 +118,15 @@ func (o *outbox) run() {
 			return
 		case <-o.wake:
 		}
-		o.write() // does not change once the goroutine runs
+		o.write() // constant once the goroutine runs
 		if o.writeDone() {
 			o.limiter.enqueue(o)
 		}
 	}
 }
 
-// written tells post that the goroutine has written, and reports whether there may be more.
+// writeDone tells the writeLimiter that the goroutine has written, and reports whether there may be
+// more to write.
 func (o *outbox) writeDone() (more bool) {
 	o.mu.Lock()
 	round := o.round
@@ -134,20 +137,17 @@ func (o *outbox) writeDone() (more bool) {
 	return more
 }
 
-// Reserve takes room, and reports false if there is not as much.
+// Reserve takes room, and reports false if there is not enough.
 func (o *outbox) Reserve(bytes int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return !o.closed && o.reserveLocked(int64(bytes))
 }
 
-// assured is how many bytes a connection may have waiting whatever others have: a few
-// notifications. Who reads is not to be disconnected because others do not.
+// assured is how many bytes may wait for a connection whatever waits for others: a few
+// notifications. A client that reads must not be disconnected because others do not.
 const assured = 8 << 10
 
-// reserveLocked lets a connection have no more than is left for all others together:
-// else a few that do not read would take all of it. However many do that, each other one
-// has what is assured.
 func (o *outbox) reserveLocked(bytes int64) bool {
 	if o.used+bytes > o.limit || !o.all.Take(o.used, bytes, assured) {
 		return false
@@ -156,7 +156,7 @@ func (o *outbox) reserveLocked(bytes int64) bool {
 	return true
 }
 
-// Release gives room back.
+// Release gives room back that Reserve or push took.
 func (o *outbox) Release(bytes int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -165,25 +165,26 @@ func (o *outbox) Release(bytes int) {
 
 func (o *outbox) releaseLocked(bytes int64) {
 	if o.closed {
-		return // close has given back all
+		return // close has released all
 	}
 	o.used -= bytes
 	o.all.Release(bytes)
 }
 
-// overflowed reports whether a push ever failed.
-func (o *outbox) overflowed() bool {
+// hasOverflowed reports whether push has ever failed.
+func (o *outbox) hasOverflowed() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.overflowedOnce
+	return o.overflowed
 }
 
-// take returns the notifications that wait, and queues from now on in the room of those that
-// were written. They keep what they have reserved until they are given to written.
+// take returns the notifications that wait. The caller must Release the room of each when it has
+// written it. From now on the outbox queues in the slice written, which the caller has
+// finished with.
 func (o *outbox) take(written []*sharedNotification) []*sharedNotification {
 	clear(written)
-	if cap(written) > spareQueue {
-		written = nil // it was a burst
+	if cap(written) > maxSpareQueue {
+		written = nil // left from a burst
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -192,8 +193,8 @@ func (o *outbox) take(written []*sharedNotification) []*sharedNotification {
 	return taken
 }
 
-// close ends the goroutine and waits for it. The socket must be closed before,
-// so that a write under way returns.
+// close ends the goroutine and waits for it. The socket must have been closed, so that a present
+// write returns.
 func (o *outbox) close() {
 	o.mu.Lock()
 	o.releaseLocked(o.used)
@@ -202,7 +203,7 @@ func (o *outbox) close() {
 	o.mu.Unlock()
 	o.task.Wait()
 	o.mu.Lock()
-	permitted := o.permitted // and the goroutine ended instead
+	permitted := o.permitted // but the goroutine ended before it wrote
 	o.mu.Unlock()
 	if permitted {
 		o.writeDone()

@@ -9,23 +9,23 @@ import (
 	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
-// errPanicked is why a connection ended whose handling panicked.
+// errPanicked is the error of a connection whose goroutine panicked.
 var errPanicked = errors.New("the server panicked while it handled the connection")
 
-// maxStack is how much of a stack is logged, in bytes.
+// maxStack bounds how much of a stack is logged, in bytes.
 const maxStack = 8 << 10
 
-// recoverIn is deferred by the goroutines of a connection other than the one that reads it.
+// recoverIn is deferred by each goroutine of a connection but the one that reads it.
 func (s *Server) recoverIn(conn *connection) {
 	if value := recover(); value != nil {
 		s.handlePanic(conn, value)
 	}
 }
 
-// handleReadingPanic is handlePanic for the goroutine that reads a connection, when that has
-// unwound. It also does what comes where a connection is lost: the Will.
+// handleReadingPanic is handlePanic for the goroutine that reads a connection, after its stack is
+// unwound. It also applies or publishes the Will, since the connection is lost.
 func (s *Server) handleReadingPanic(conn *connection, value any) {
-	conn.readTurn.End() // of the turn in which that was
+	conn.readTurn.End() // it may have panicked in a turn
 	s.handlePanic(conn, value)
 	cl := conn.inbound.client
 	if cl == nil || conn.disconnected.Load() {
@@ -37,16 +37,16 @@ func (s *Server) handleReadingPanic(conn *connection, value any) {
 	s.publishOrDelayWill(cl, conn, endsWithConnection(cl))
 }
 
-// handlePanic ends a connection whose handling panicked. Others go on, because what they
-// share is not in doubt: it is changed under locks, by code that panicked elsewhere. Only
-// the store is not trusted with that, since a half-applied request would be a wrong answer
-// for all. So a panic in it goes on, and ends the process.
+// handlePanic ends a connection whose goroutine panicked. Other connections go on: the state that
+// they share is changed under locks, by code that did not panic. A panic in the store is
+// different, since a request may be half applied and all later answers wrong: notePanic passes it
+// on, and it ends the process.
 func (s *Server) handlePanic(conn *connection, value any) {
 	s.notePanic(value, "remote", conn.RemoteAddr().String())
 	conn.abort()
 }
 
-// notePanic counts and logs a panic, but lets one in the store go on.
+// notePanic counts and logs a panic. It panics again if the panic was in the store.
 func (s *Server) notePanic(value any, attributes ...any) {
 	if _, ok := value.(*engine.InDoubt); ok {
 		panic(value)
@@ -56,12 +56,12 @@ func (s *Server) notePanic(value any, attributes ...any) {
 	s.panics.Log(append(attributes, "panic", fmt.Sprint(value), "stack", string(stack[:min(len(stack), maxStack)]))...)
 }
 
-// mayReceive is mayRead for a message that another client has published. If the rules panic,
-// they do so because of the receiver: its connection ends, and not that of the publisher,
-// whose goroutine this is. The receiver does not get the message.
+// mayReceive is mayRead for a message that another client has published, in the goroutine of the
+// publisher. If the rules panic, the receiver is the cause: mayReceive ends the connection of the
+// receiver, not of the publisher, and the receiver does not get the message.
 func (s *Server) mayReceive(conn *connection, topic string) (may bool) {
 	if s.topics == nil {
-		return s.mayRead(conn.identity, topic) // all of it is code of the server
+		return s.mayRead(conn.identity, topic) // calls no code of the program
 	}
 	defer func() {
 		if value := recover(); value != nil {

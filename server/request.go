@@ -19,8 +19,7 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// request is a message to the state store, whichever way it came. It is part of the
-// packet that brought it.
+// request is a message to the state store: a PUBLISH or a Will. It shares the bytes of its packet.
 type request struct {
 	qos                     byte
 	retain                  bool
@@ -33,16 +32,15 @@ type request struct {
 	isWill                  bool
 }
 
-// handle applies a request and returns its reply. What is not a request in the sense of
-// the protocol is dropped: nothing is applied, and the fault goes into the
-// acknowledgement.
+// handle applies a request and returns the message with its reply. If the message is not a request
+// by the rules of the protocol, handle drops it and returns what to say in the acknowledgement.
 func (s *Server) handle(cl *mqtt.Client, conn *connection, r request) (frame.Message, *packets.Code) {
 	dropped := s.checkRequest(conn.identity, cl, r)
 	if dropped == "" {
 		dropped = s.reserve(conn, r.responseTopic)
 	}
 	if dropped != "" {
-		conn.readTurn.End() // the client may be sent away, which waits for it
+		conn.readTurn.End() // drop may disconnect the client, and wait for that
 		return frame.Message{}, s.drop(cl, dropped)
 	}
 	reply, fault := s.apply(cl, conn, r)
@@ -52,7 +50,7 @@ func (s *Server) handle(cl *mqtt.Client, conn *connection, r request) (frame.Mes
 	return s.answer(cl, r, reply), nil
 }
 
-// apply gives a request to the store that checkRequest found nothing wrong with.
+// apply applies a request that checkRequest has passed.
 func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (statestore.Reply, *packets.Code) {
 	start := time.Now()
 	command := s.parse(cl, r)
@@ -61,8 +59,8 @@ func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (statestore
 	}
 	reply := s.engine.Apply(command)
 	if s.backlogged.Swap(false) {
-		// Requests that come together are applied faster than the goroutines that write to
-		// watchers get their turn: let them have it, or a client seems slow that is not.
+		// A burst of requests is applied faster than the goroutines that write to watchers are
+		// scheduled. Let them run, or a client seems slow that is not.
 		conn.readTurn.End()
 		runtime.Gosched()
 		conn.readTurn.Begin()
@@ -71,13 +69,13 @@ func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (statestore
 		return reply, s.drop(cl, DroppedExpired)
 	}
 	s.count(func(stats *Stats) { stats.Requests++ })
-	if s.logger.Enabled(context.Background(), slog.LevelDebug) { // or what is not logged costs allocations
+	if s.logger.Enabled(context.Background(), slog.LevelDebug) { // else the attributes would be allocated for nothing
 		s.logger.Debug("request", "client", logs.Name(cl.ID), "took", time.Since(start))
 	}
 	return reply, nil
 }
 
-// read reads the command in a request that arrives now.
+// parse parses the command in a request that arrives now.
 func (s *Server) parse(cl *mqtt.Client, r request) statestore.Command {
 	asked := statestore.Request{
 		Client:       cl.ID,
@@ -94,8 +92,7 @@ func (s *Server) parse(cl *mqtt.Client, r request) statestore.Command {
 	return statestore.Parse(asked)
 }
 
-// checkRequest judges the message around a request: why it must be dropped, if it
-// must.
+// checkRequest returns why the message must be dropped, or "" if it is a request.
 func (s *Server) checkRequest(who access.Identity, cl *mqtt.Client, r request) DropReason {
 	if cl.Properties.ProtocolVersion < 5 {
 		return DroppedOldProtocol
@@ -107,9 +104,9 @@ func (s *Server) checkRequest(who access.Identity, cl *mqtt.Client, r request) D
 	return dropped
 }
 
-// reserve keeps the response topic of a request for the store's replies until the session
-// ends, and returns why the request must be dropped, if it must. It is called by the
-// goroutine that reads the connection.
+// reserve reserves the response topic of a request for the store's replies until the session
+// ends. It returns why the request must be dropped, or "". The goroutine that reads the
+// connection calls it.
 func (s *Server) reserve(conn *connection, topic string) DropReason {
 	if conn.reserved == topic {
 		return "" // as for nearly all requests
@@ -121,9 +118,8 @@ func (s *Server) reserve(conn *connection, topic string) DropReason {
 	return ""
 }
 
-// drop counts and logs a request that is dropped, and returns what to tell its
-// sender. A sender that wanted to be answered where only the store speaks is sent
-// away (docs/protocol.md §1.2).
+// drop counts and logs a request that is dropped, and returns what to say in its acknowledgement.
+// It disconnects a client whose response topic belongs to the store (docs/protocol.md §1.2).
 func (s *Server) drop(cl *mqtt.Client, why DropReason) *packets.Code {
 	s.count(func(stats *Stats) { stats.Dropped[why]++ })
 	s.drops.Log("client", logs.Name(cl.ID), "remote", cl.Net.Remote, "reason", string(why))
@@ -133,7 +129,7 @@ func (s *Server) drop(cl *mqtt.Client, why DropReason) *packets.Code {
 	return refusal(codeOf(why), string(why))
 }
 
-// codeOf returns the reason code that goes with the reason, in PUBACK and in CONNACK.
+// codeOf returns the reason code for a reason, in PUBACK and in CONNACK.
 func codeOf(why DropReason) packets.Code {
 	switch why {
 	case DroppedForbiddenTopic, DroppedForeignTopic:
@@ -146,12 +142,12 @@ func codeOf(why DropReason) packets.Code {
 	return packets.ErrImplementationSpecificError
 }
 
-// tooLargeForClient takes the place of a reply that is larger than its client takes. It is
-// not among the refusals of the protocol: clients get its text.
+// tooLargeForClient replaces a reply that is larger than its client takes. It is not one of the
+// refusals of the protocol: clients get its text.
 const tooLargeForClient protocol.Refusal = "the reply is larger than the client takes"
 
-// answer returns the message that carries a reply to a client. Where a value makes it larger
-// than the client takes, it returns a refusal instead, so that the client need not wait.
+// answer returns the message with a reply to a client. If a value makes it larger than the client
+// takes, answer returns a refusal instead, so that the client need not wait for nothing.
 func (s *Server) answer(cl *mqtt.Client, r request, reply statestore.Reply) frame.Message {
 	message := s.message(r, reply)
 	if reply.Outcome != statestore.Found || !isTooLarge(cl, &message) {
@@ -160,14 +156,14 @@ func (s *Server) answer(cl *mqtt.Client, r request, reply statestore.Reply) fram
 	return s.message(r, statestore.Reply{Verb: reply.Verb, Err: tooLargeForClient})
 }
 
-// isTooLarge reports whether a client has said that it takes no message as large.
+// isTooLarge reports whether a message exceeds the Maximum Packet Size of a client.
 func isTooLarge(cl *mqtt.Client, message *frame.Message) bool {
 	limit := cl.Properties.Props.MaximumPacketSize
 	return limit > 0 && uint64(message.Size()) > uint64(limit)
 }
 
-// message returns the message that carries a reply. It has QoS 0: a client that misses it
-// asks again.
+// message returns the message with a reply. It has QoS 0: a client that misses it repeats its
+// request.
 func (s *Server) message(r request, reply statestore.Reply) frame.Message {
 	message := frame.Message{
 		Topic:           r.responseTopic,
@@ -187,30 +183,29 @@ func (s *Server) message(r request, reply statestore.Reply) frame.Message {
 	return message
 }
 
-// publishReply sends a reply to a topic that other clients may read. yield is called now and
-// then, where that is a long work.
+// publishReply publishes a reply on a topic that other clients may read. It calls yield now and
+// then if that takes long.
 func (s *Server) publishReply(message *frame.Message, yield func()) {
 	properties, ok := propertiesOf(message)
 	if !ok {
 		s.logger.Debug("a reply was not delivered", "error", frame.ErrTooLong)
 		return
 	}
-	_, _ = s.messages.PublishInTurns(&pubsub.Message{ // which fails for retained messages only
+	_, _ = s.messages.PublishInTurns(&pubsub.Message{ // fails for retained messages only
 		Topic:      message.Topic,
 		Properties: properties,
 		Payload:    message.Payload,
 	}, yield)
 }
 
-// identified returns a message with the identifiers of the subscriptions that it goes to
+// identified returns a message with the identifiers of the subscriptions that match it
 // [MQTT-3.3.4-3].
 func identified(message *frame.Message, identifiers []int) *frame.Forward {
-	properties, _ := propertiesOf(message) // one that is too long is too long to be written
+	properties, _ := propertiesOf(message) // if they are too long, so is the packet, which fails later
 	return &frame.Forward{MQTT5: true, Topic: message.Topic, Identifiers: identifiers, Properties: properties, Payload: message.Payload}
 }
 
-// propertiesOf returns the properties of a message as they lie on the wire, and reports
-// false if it is too long.
+// propertiesOf returns the encoded properties of a message. It reports false if they are too long.
 func propertiesOf(message *frame.Message) ([]byte, bool) {
 	bare := *message
 	bare.Payload = nil

@@ -8,14 +8,14 @@ import (
 	"github.com/tenurelock/tenure/server/internal/envelope"
 )
 
-// maxResponseTopics is how many response topics of each client are reserved. A client
-// has one, or one for each of its libraries.
+// maxResponseTopics bounds how many response topics are reserved for each client. A client has
+// one, or one for each of its libraries.
 const maxResponseTopics = 64
 
-// responseTopics knows on which topics below clients/ the store answers, so that no
-// client publishes there in the store's place. It keeps a hash of each topic and not its
-// text, which a client can make 65,535 bytes long: of two topics with the same hash, which
-// no client can search for without the seed, one would be reserved in vain.
+// responseTopics has the topics below clients/ on which the store answers, so that no client
+// publishes a forged reply there. It stores a hash of each topic instead of its text, which a
+// client can make 65,535 bytes long. If two topics have the same hash, both are reserved; a
+// client that does not know the seed cannot search for such a pair.
 //
 // It is safe for concurrent use.
 type responseTopics struct {
@@ -27,7 +27,7 @@ type responseTopics struct {
 
 // reservedTopics are the response topics of a session, as hashes.
 type reservedTopics struct {
-	will     uint64 // of the present Will, or of the last; 0: none
+	will     uint64 // of the present Will or the last one; 0: none
 	requests []uint64
 }
 
@@ -39,8 +39,7 @@ func newResponseTopics() *responseTopics {
 	return &responseTopics{seed: maphash.MakeSeed(), sessions: make(map[string]*reservedTopics)}
 }
 
-// reserve notes the response topic of a request. It reports false if the client has too
-// many.
+// reserve reserves the response topic of a request. It reports false if the client has too many.
 func (t *responseTopics) reserve(client, topic string) bool {
 	if !needsReservation(topic) {
 		return true
@@ -50,7 +49,7 @@ func (t *responseTopics) reserve(client, topic string) bool {
 	defer t.mu.Unlock()
 	session := t.sessionLocked(client)
 	if slices.Contains(session.requests, hash) {
-		return true // the hash of the Will does not count: the next Will replaces it
+		return true // a topic of the Will does not count, since the next Will replaces it
 	}
 	if len(session.requests) >= maxResponseTopics {
 		return false
@@ -59,7 +58,7 @@ func (t *responseTopics) reserve(client, topic string) bool {
 	return true
 }
 
-// reserveForWill notes the response topic of a Will, in place of the one before.
+// reserveForWill reserves the response topic of a Will, in place of the topic of the Will before.
 func (t *responseTopics) reserveForWill(client, topic string) {
 	if !needsReservation(topic) {
 		return
@@ -79,14 +78,14 @@ func (t *responseTopics) sessionLocked(client string) *reservedTopics {
 	return session
 }
 
-// release forgets a client whose session ended.
+// release removes the topics of a client whose session has ended.
 func (t *responseTopics) release(client string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.sessions, client)
 }
 
-// reserved reports whether a topic is one on which the store answers a client.
+// reserved reports whether a topic is reserved for replies to a client.
 func (t *responseTopics) reserved(client, topic string) bool {
 	hash := maphash.String(t.seed, topic)
 	t.mu.Lock()
@@ -94,8 +93,8 @@ func (t *responseTopics) reserved(client, topic string) bool {
 	return t.sessions[client].has(hash)
 }
 
-// needsReservation reports whether a response topic must be remembered: an ordinary topic
-// is open to all, as the rules say, and a recommended one is reserved anyway.
+// needsReservation reports whether a response topic must be stored: ordinary topics are open to
+// others by the rules, and recommended ones are reserved for every client.
 func needsReservation(topic string) bool {
 	_, rest, ok := envelope.SplitClientTopic(topic)
 	return ok && !envelope.IsRecommended(rest)

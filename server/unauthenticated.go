@@ -11,41 +11,42 @@ import (
 )
 
 const (
-	// authenticationTimeout bounds the time from accepting a connection to the end of its
-	// authentication: TLS handshake, CONNECT, and the comparison of its password.
+	// authenticationTimeout bounds the time from accepting a connection until its client has
+	// authenticated: TLS handshake, CONNECT, and the check of its password.
 	authenticationTimeout = 5 * time.Second
-	// arrivalGrace is how long a connection has at least to send its CONNECT before one
-	// that is newer takes its place. Until then new ones wait to be accepted: a crowd that
-	// arrives together would otherwise drive itself out.
+	// arrivalGrace is how long each connection may take to send its CONNECT before it is
+	// dropped for a newer one. Until then, new ones wait to be accepted. Otherwise many clients
+	// that connect at once would drop each other.
 	arrivalGrace = 500 * time.Millisecond
 )
 
-// door bounds the connections that have not authenticated. Where there are too many, the
-// oldest of those that have not sent a CONNECT is dropped for the new one. A connection
-// whose password is being compared or waits for that is not dropped: it has done its part,
-// and a bound of its own (see Server.checks), which is half of the one here.
+// authLimiter bounds the connections that have not authenticated. If there are too many, the
+// oldest of those without a CONNECT is dropped for the new one. A connection whose password is
+// being checked, or waits for that, is not dropped: Server.checks bounds these, at half of the
+// bound here.
 type authLimiter struct {
-	max, maxPerSource int           // in all, and of one source
-	timeout           time.Duration // from accepting to the end of authentication
-	freed             chan struct{} // room for one: a visitor left
+	max, maxPerSource int           // of all connections, and of one source
+	timeout           time.Duration // from accepting until the client has authenticated
+	freed             chan struct{} // has an item after a connection was removed
 
 	mu        sync.Mutex
 	total     int
 	perSource map[netip.Prefix]int
-	droppable list.List // of *visitor, oldest first: those that may be dropped
+	droppable list.List // of *pendingAuth, oldest first: those that may be dropped
 }
 
-// visitor is a connection that has not authenticated. A nil visitor is none.
+// pendingAuth is a connection that has not authenticated. Its methods accept nil, which stands
+// for no connection.
 type pendingAuth struct {
 	limiter *authLimiter
 	source  netip.Prefix
 	since   time.Time
 	drop    func()          // ends the connection
-	ctx     context.Context // ends with the connection or with the patience of the door
+	ctx     context.Context // ends with the connection or after authLimiter.timeout
 	cancel  context.CancelFunc
 
-	// Guarded by door.mu.
-	element *list.Element // in waiting; nil: it may not be dropped
+	// Guarded by authLimiter.mu.
+	element *list.Element // in droppable; nil: it may not be dropped
 	gone    bool
 }
 
@@ -53,15 +54,15 @@ func newAuthLimiter(most, mostOf int) *authLimiter {
 	return &authLimiter{max: most, maxPerSource: mostOf, timeout: authenticationTimeout, freed: make(chan struct{}, 1), perSource: make(map[netip.Prefix]int)}
 }
 
-// crowdCure is what to do where it is not an attack.
+// unauthenticatedHint is what an operator can do unless it is an attack.
 const unauthenticatedHint = "raise Options.MaxUnauthenticated, --max-unauthenticated, or MaxUnauthenticatedPerAddress, if so many clients connect at once"
 
-// errDoor says why a connection is not let in, or not any more.
+// errUnauthenticated is why a connection is refused or dropped.
 var errUnauthenticated = errors.New("too many connections have not authenticated")
 
-// arrive admits a connection that was accepted now. It returns the visitor that must be
-// dropped for it, if any. There is none to drop where all others wait for their passwords to be
-// compared: then the new one is refused.
+// add adds a connection that was accepted now. It returns the oldest one if that must be
+// dropped for it. If all others wait for a check of their passwords, none can be dropped: then it
+// returns errUnauthenticated.
 func (d *authLimiter) add(source netip.Prefix, drop func()) (v, oldest *pendingAuth, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -80,8 +81,8 @@ func (d *authLimiter) add(source netip.Prefix, drop func()) (v, oldest *pendingA
 	return d.addLocked(source, drop), oldest, nil
 }
 
-// bound returns how many visitors a source may have. Without an option there is no bound of
-// its own for this machine: a proxy on it speaks for many.
+// limitOf returns how many of the connections may come from a source. By default this machine may
+// have all of them, since a proxy on it connects for many clients.
 func (d *authLimiter) limitOf(source netip.Prefix) int {
 	switch {
 	case d.maxPerSource > 0:
@@ -101,7 +102,6 @@ func (d *authLimiter) oldestLocked(fits func(*pendingAuth) bool) *pendingAuth {
 	return nil
 }
 
-// admit and remove are called with mu locked.
 func (d *authLimiter) addLocked(source netip.Prefix, drop func()) *pendingAuth {
 	v := &pendingAuth{limiter: d, source: source, since: time.Now(), drop: drop}
 	v.ctx, v.cancel = context.WithDeadline(context.Background(), v.since.Add(d.timeout))
@@ -131,8 +131,8 @@ func (d *authLimiter) removeLocked(v *pendingAuth) {
 	}
 }
 
-// wait returns how long no connection should be accepted: until the oldest has had its
-// grace. It is 0 while there is room.
+// wait returns for how long no connection should be accepted: until the oldest has had its
+// arrivalGrace. It is 0 while there is room.
 func (d *authLimiter) wait() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -142,7 +142,7 @@ func (d *authLimiter) wait() time.Duration {
 	return max(0, arrivalGrace-time.Since(d.droppable.Front().Value.(*pendingAuth).since))
 }
 
-// hold keeps a visitor from being dropped, since its password is about to be compared. It
+// protect keeps a connection from being dropped, since its password is about to be checked. It
 // reports false if it was dropped before.
 func (v *pendingAuth) protect() bool {
 	v.limiter.mu.Lock()
@@ -157,8 +157,8 @@ func (v *pendingAuth) protect() bool {
 	return true
 }
 
-// leave is called when a connection has authenticated, and when it ends. It reports false
-// if the connection was dropped or has ended.
+// done is called when a connection has authenticated, and when it ends. It reports false if the
+// connection was dropped or has ended before.
 func (v *pendingAuth) done() bool {
 	if v == nil {
 		return false
@@ -170,16 +170,15 @@ func (v *pendingAuth) done() bool {
 	return !gone
 }
 
-// end ends the waits of a connection that is closed.
+// cancelWait ends the wait for a check, because the connection is closed.
 func (v *pendingAuth) cancelWait() {
 	if v != nil {
 		v.cancel()
 	}
 }
 
-// sourceOf returns the network that counts as one source of connections: an address of
-// IPv4, or 64 bits of IPv6, which is what one site has at least. All that has no such
-// address is one source.
+// sourceOf returns the network that counts as one source of connections: an IPv4 address, or 64
+// bits of IPv6, which is the least that one site has. All other addresses are one source.
 func sourceOf(address net.Addr) netip.Prefix {
 	tcp, ok := address.(*net.TCPAddr)
 	if !ok {

@@ -18,10 +18,9 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// keepWill keeps the Will in a CONNECT that is a request with the connection, and takes
-// it away from the broker, which would publish it to whoever listens inside. It refuses
-// a Will that could never be applied: when its time comes there is nobody left who could
-// be told what it lacks.
+// setWillRequest stores a Will that is a request with its connection, and removes it from mochi,
+// which would publish it. It refuses a Will that could never be applied: when it is due, its
+// client can no longer be told what is wrong.
 func (s *Server) setWillRequest(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
 	properties := pk.Connect.WillProperties
 	will := request{
@@ -53,8 +52,8 @@ func userProperty(properties packets.Properties, name string) *string {
 	return nil
 }
 
-// checkWill judges a Will as the request that it is to be. What depends on the moment
-// (authorization, the clock, fencing) is judged in the moment in which it is applied.
+// checkWill checks a Will as a request, except for what can change (authorization, the clock,
+// fencing), which is checked when the Will is applied.
 func (s *Server) checkWill(who access.Identity, cl *mqtt.Client, will request, delay uint32) *packets.Code {
 	if why := s.checkRequest(who, cl, will); why != "" {
 		return refusal(codeOf(why), string(why))
@@ -80,44 +79,44 @@ func (s *Server) checkWill(who access.Identity, cl *mqtt.Client, will request, d
 	return nil
 }
 
-// applyWill applies the request that a client left as its Will: now, in its name and
-// with its rights, as if it had sent it as its last. It must be called once, by the
-// goroutine that read the connection, when nothing else is left to read.
+// applyWill applies the request that a client set as its Will, as if the client had sent it last:
+// with its client id and its rights. The goroutine that reads the connection calls it once, when
+// it has read everything else.
 //
-// When the server stops, no Wills are applied. The clients live; and a lease that is
-// released then would be granted, by a store that will have forgotten it in a moment, to
-// some other client that is still to be sent away.
+// When the server stops, no Wills are applied. The clients are alive, and a lease that is
+// released then would be granted to a client that is disconnected next, by a store that
+// forgets it a moment later.
 func (s *Server) applyWill(cl *mqtt.Client, conn *connection) {
 	will := conn.will
 	if will == nil || s.stopping.Load() {
 		return
 	}
-	conn.will = nil                    // if it panics, it is not tried again
-	conn.reserved = will.responseTopic // for the Will, since CONNECT
+	conn.will = nil                    // once, even if this panics
+	conn.reserved = will.responseTopic // reserved at CONNECT
 	message, fault := s.handle(cl, conn, *will)
 	conn.readTurn.End()
 	if fault != nil {
 		return // counted and logged, as for any request
 	}
-	if !envelope.IsClientTopic(message.Topic) { // the only reader there is gone
+	if !envelope.IsClientTopic(message.Topic) { // the only client that could read it there is gone
 		s.publishReply(&message, nil)
 	}
 	s.count(func(stats *Stats) { stats.AppliedWills++ })
 	s.logger.Debug("applied a Will", "client", logs.Name(cl.ID))
 }
 
-// testament is an ordinary Will: a message to be published when the connection ends without
-// a normal DISCONNECT.
+// ordinaryWill is a Will that is no request: a message to be published when the connection ends
+// without a normal DISCONNECT.
 type ordinaryWill struct {
 	message pubsub.Message
-	expiry  uint32 // the Message Expiry Interval, which counts from when it is published
+	expiry  uint32 // the Message Expiry Interval in seconds, from when the Will is published
 	delay   time.Duration
 	who     access.Identity
-	due     time.Time // while it waits for the client to come back
+	due     time.Time // when the delay is over
 }
 
-// keepTestament keeps the ordinary Will in a CONNECT with the connection, and takes it away
-// from mochi, which has no subscribers to publish it to.
+// setOrdinaryWill stores an ordinary Will with its connection, and removes it from mochi, which has
+// no subscribers.
 func (s *Server) setOrdinaryWill(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) {
 	properties := pk.Connect.WillProperties
 	conn.ordinaryWill = &ordinaryWill{
@@ -136,8 +135,7 @@ func (s *Server) setOrdinaryWill(who access.Identity, cl *mqtt.Client, conn *con
 	cl.Properties.Will = mqtt.Will{}
 }
 
-// willProperties returns the properties of a Will that are published, as they lie on the
-// wire.
+// willProperties returns the encoded properties with which a Will is published.
 func willProperties(p packets.Properties) []byte {
 	var wired []byte
 	text := func(identifier byte, values ...string) {
@@ -164,8 +162,8 @@ func willProperties(p packets.Properties) []byte {
 	return wired
 }
 
-// leaveTestament publishes the Will of a connection that ended, or lets it wait for its
-// delay if the session is kept: if the client comes back before, it is not published
+// publishOrDelayWill publishes the Will of a connection that ended. If it has a delay and the
+// session is kept, it waits: if the client comes back in time, it is not published
 // [MQTT-3.1.3-9]. It is called like applyWill. When the server stops, no Wills are published.
 func (s *Server) publishOrDelayWill(cl *mqtt.Client, conn *connection, sessionEnds bool) {
 	will := conn.ordinaryWill
@@ -183,12 +181,11 @@ func (s *Server) publishOrDelayWill(cl *mqtt.Client, conn *connection, sessionEn
 	s.delayedWills[cl.ID] = will
 }
 
-// testamentPatience is how long a Will that is due waits for a connection of its client that
-// is being established. Connections that fail one after the other must not put it off for
-// ever.
+// delayedWillTimeout is how long a Will that is due waits while a connection of its client is
+// being established. Connections that fail one after the other must not delay it forever.
 const delayedWillTimeout = 10 * time.Second
 
-// publishTestaments publishes the Wills whose delay is over.
+// publishDueWills publishes the Wills whose delay is over.
 func (s *Server) publishDueWills(now time.Time) {
 	var due []access.Identity
 	s.mu.Lock()
@@ -203,11 +200,10 @@ func (s *Server) publishDueWills(now time.Time) {
 	}
 }
 
-// publishDueTestament publishes the Will of a client, if it is still due: the client may
-// have come back while the Wills of others were published. While it has the lock on the
-// client id, no connection of the client is established; so a client that has its CONNACK
-// is not called gone afterwards [MQTT-3.1.3-9]. Only without the lock, after
-// testamentPatience, can a client come back between the look and the message.
+// publishDueWill publishes the Will of a client if it is still due: the client may have come back
+// while the Wills of others were published. While the client id is locked, no connection of the
+// client is established, so no Will is published after a CONNACK [MQTT-3.1.3-9]. Only without
+// the lock, after delayedWillTimeout, can a client come back between the check and the message.
 func (s *Server) publishDueWill(who access.Identity, now time.Time) {
 	release, locked := s.clientIDs.tryLock(who.Client, who.User)
 	if locked {
@@ -218,7 +214,7 @@ func (s *Server) publishDueWill(who access.Identity, now time.Time) {
 	}
 }
 
-// takeDueTestament is takeTestament for a Will that is due, and whose client is not connected.
+// takeDueWill is takeDelayedWill for a Will that is due and whose client is not connected.
 func (s *Server) takeDueWill(client string, now time.Time, locked bool) *ordinaryWill {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,7 +229,7 @@ func (s *Server) takeDueWill(client string, now time.Time, locked bool) *ordinar
 	return will
 }
 
-// takeTestament returns the Will of a client that waits, which does so no longer, or nil.
+// takeDelayedWill removes and returns the Will of a client that waits for its delay, or nil.
 func (s *Server) takeDelayedWill(client string) *ordinaryWill {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,9 +238,9 @@ func (s *Server) takeDelayedWill(client string) *ordinaryWill {
 	return will
 }
 
-// publishTestament publishes a Will, unless its client may not publish to the topic any more:
-// rules change, and so may who owns a topic below clients/. It is called by goroutines of
-// other clients and of the server, to which a panic of the rules must do no harm.
+// publishOrdinaryWill publishes a Will if its client may still publish to the topic: rules change,
+// and so may the owner of a topic below clients/. Goroutines of other clients and of the server call
+// it, so it recovers from a panic of the rules.
 func (s *Server) publishOrdinaryWill(will *ordinaryWill) {
 	defer func() {
 		if value := recover(); value != nil {

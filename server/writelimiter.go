@@ -6,40 +6,40 @@ import (
 	"time"
 )
 
-// stuckAfter is for how long none of those that may write has to be done before they are
-// taken to wait for their clients.
+// stuckAfter is how long none of the outboxes that may write has finished before they count as
+// stuck, waiting for their clients.
 const stuckAfter = 10 * time.Millisecond
 
-// post lets few outboxes write at a time, in the order in which they have asked. A change
-// that a thousand clients watch would otherwise make a thousand goroutines runnable at once,
-// and a request that comes then would wait for all of them. What is queued for an outbox
-// while it waits leaves in the same write.
+// writeLimiter lets a few outboxes write at a time, in the order in which they asked. Otherwise a
+// change that a thousand clients watch would make a thousand goroutines runnable at once, and
+// a request that comes then would wait for all of them. What is queued for an outbox while it
+// waits leaves in the same write.
 //
-// A client that does not read can hold up a write for as long as writeTimeout. So if none is
-// done for a while, those that write are not counted any more, and others are let write in
-// their place: twice as many each time, until they move on.
+// A client that does not read can block a write for as long as writeTimeout. So if no write ends
+// for stuckAfter, the present ones no longer count, and others may write: twice as many each
+// time, until writes end again.
 //
 // It is safe for concurrent use, and has no goroutine.
 type writeLimiter struct {
-	normal int // that write at a time
+	normal int // how many may write at a time, unless some are stuck
 
 	mu      sync.Mutex
-	waiting []*outbox // the first first; each is in it once at most
-	writing int       // how many were let write in this round, and are not done
-	allowed int       // how many may, now
-	round   uint64    // counts how often those that write were given up
-	latest  time.Time // when one was let write, or was done
+	waiting []*outbox // in the order in which they asked; each at most once
+	writing int       // how many have begun to write in this round and not finished
+	allowed int       // how many may write now
+	round   uint64    // counts how often the outboxes that write were declared stuck
+	latest  time.Time // when one began to write or finished
 	timer   *time.Timer
 	timed   bool // timer is running
 }
 
-// newPost leaves a processor to those that ask: see turns.New.
+// newWriteLimiter leaves one processor for requests: see turns.New.
 func newWriteLimiter() *writeLimiter {
 	most := max(runtime.GOMAXPROCS(0)-1, 1)
 	return &writeLimiter{normal: most, allowed: most}
 }
 
-// ask makes an outbox wait until it may write, and calls its permit then.
+// enqueue calls permit of an outbox when that may write.
 func (p *writeLimiter) enqueue(o *outbox) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,7 +47,7 @@ func (p *writeLimiter) enqueue(o *outbox) {
 	p.permitLocked()
 }
 
-// done says that one that was permitted to write in a round has written.
+// done is called when an outbox that was permitted to write in a round has written.
 func (p *writeLimiter) done(round uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,11 +83,11 @@ func (p *writeLimiter) permitLocked() {
 	p.timer.Reset(stuckAfter)
 }
 
-// mostAllowed is how many outboxes may be taken to be stuck at once.
+// mostAllowed bounds how many outboxes may write at once.
 const mostAllowed = 1024
 
-// relieve gives up those that write if none was done for a while. Where they move on, fewer
-// may write from now on.
+// relieve declares the outboxes that write stuck if none has finished for stuckAfter. Otherwise
+// fewer may write from now on.
 func (p *writeLimiter) relieve() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
