@@ -8,13 +8,12 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// Noon is the time of day at which a [Machine] begins: that of the example in the
-// protocol's section on versions.
-const Noon = 1696374425000
+// noon is the time of day at which a machine begins: the time in the example of
+// docs/protocol.md §3.
+const noon = 1696374425000
 
-// Machine is a [Store] that is nothing but a state machine, on clocks that stand
-// still until they are told to go on.
-type Machine struct {
+// machine is a [Store] that calls the state machine directly. Its clocks move only in Pass.
+type machine struct {
 	store   *statestore.Store
 	dialect statestore.Dialect
 	now     statestore.Instant
@@ -22,27 +21,27 @@ type Machine struct {
 	sent    int
 }
 
-// NewMachine returns a state machine. It fails the test if the options make no
-// sense.
-func NewMachine(t testing.TB, options Options) *Machine {
+// NewMachine returns a Store that calls the state machine directly, on a clock that moves only
+// in Pass. It fails the test for invalid options.
+func NewMachine(t testing.TB, options Options) Store {
 	t.Helper()
 	store, err := statestore.New(options.Store)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Machine{
+	return &machine{
 		store:   store,
 		dialect: options.Dialect,
-		now:     statestore.Instant{WallMillis: Noon, Elapsed: time.Hour},
+		now:     statestore.Instant{WallMillis: noon, Elapsed: time.Hour},
 		clients: make(map[string]*machineClient),
 	}
 }
 
 // WallMillis implements Store.
-func (m *Machine) WallMillis() int64 { return m.now.WallMillis }
+func (m *machine) WallMillis() int64 { return m.now.WallMillis }
 
-// Pass implements Store. Keys expire as their time comes, in its order.
-func (m *Machine) Pass(d time.Duration) {
+// Pass implements Store. Keys expire one after the other, each at its deadline.
+func (m *machine) Pass(d time.Duration) {
 	end := m.now.Elapsed + d
 	for {
 		next, ok := m.store.NextExpiry()
@@ -56,12 +55,12 @@ func (m *Machine) Pass(d time.Duration) {
 	m.advance(end - m.now.Elapsed)
 }
 
-func (m *Machine) advance(d time.Duration) {
+func (m *machine) advance(d time.Duration) {
 	m.now.Elapsed += d
 	m.now.WallMillis += d.Milliseconds()
 }
 
-func (m *Machine) deliver(notifications []statestore.Notification) {
+func (m *machine) deliver(notifications []statestore.Notification) {
 	for _, n := range notifications {
 		client := m.clients[n.Client]
 		client.received = append(client.received, Notification{
@@ -73,14 +72,14 @@ func (m *Machine) deliver(notifications []statestore.Notification) {
 }
 
 // Connect implements Store.
-func (m *Machine) Connect(_ testing.TB, clientID string) Client {
+func (m *machine) Connect(_ testing.TB, clientID string) Client {
 	client := &machineClient{machine: m, id: clientID}
 	m.clients[clientID] = client
 	return client
 }
 
 type machineClient struct {
-	machine  *Machine
+	machine  *machine
 	id       string
 	received []Notification
 }

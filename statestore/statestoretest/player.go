@@ -18,7 +18,7 @@ type player struct {
 	clients  map[string]Client
 	versions map[string]string // by the names that the script gives them
 	reply    *Reply            // to the last request, until it was compared
-	wall     int64             // the store's time of day when the script last let time go by
+	wall     int64             // the store's time of day after the last pass
 }
 
 func newPlayer(t testing.TB, store Store) *player {
@@ -27,8 +27,8 @@ func newPlayer(t testing.TB, store Store) *player {
 	return p
 }
 
-// play runs steps and reports what differs. The error is ErrUnsupported if the
-// store cannot be sent what the script says.
+// play runs steps and reports differences. It returns ErrUnsupported if the client cannot send
+// a request of the script.
 func (p *player) play(steps []step) error {
 	for i, s := range steps {
 		if p.reply != nil && s.kind != stepReply && s.kind != stepComment {
@@ -43,7 +43,7 @@ func (p *player) play(steps []step) error {
 			p.reply = &reply
 		case stepReply:
 			p.compareReply(s)
-			// What the request caused must be there before anything else happens.
+			// The notifications of the request must arrive before the next step.
 			p.compareNotifications(notificationsAfter(steps[i+1:]))
 		case stepPass:
 			p.pass(s.pass)
@@ -56,15 +56,14 @@ func (p *player) play(steps []step) error {
 	return nil
 }
 
-// pass lets time go by. Timestamps are relative to the time of day after that, since
-// real time does not stand still between a request and what is expected of it.
+// pass waits. From then on timestamps are relative to the time of day after the wait, because
+// real time goes on between a request and its expected reply.
 func (p *player) pass(d time.Duration) {
 	p.store.Pass(d)
 	p.wall = p.store.WallMillis()
 }
 
-// notificationsAfter returns the notifications that a script expects before its
-// next step.
+// notificationsAfter returns the notifications that a script expects before its next step.
 func notificationsAfter(steps []step) []step {
 	var wanted []step
 	for _, s := range steps {
@@ -104,7 +103,7 @@ func (p *player) request(s step) Request {
 	return request
 }
 
-// stamp returns the text of a timestamp as a script writes it.
+// stamp returns the text of a timestamp for the notation of a script.
 func (p *player) stamp(s step, written string) *string {
 	text := written
 	switch {
@@ -128,7 +127,7 @@ func (p *player) stamp(s step, written string) *string {
 	return &text
 }
 
-// relative turns +30s:5:CLIENT into a timestamp.
+// relative converts +30s:5:CLIENT to a timestamp.
 func (p *player) relative(s step, written string) string {
 	ahead, rest, _ := strings.Cut(written, ":")
 	d, err := time.ParseDuration(ahead)
@@ -152,8 +151,8 @@ func (p *player) compareReply(s step) {
 	p.compareVersion(s, reply.Version)
 }
 
-// compareVersion compares a version with what the script says of it, and names it if
-// its name is new.
+// compareVersion compares a version with the script, and records it under its name if the name
+// is new.
 func (p *player) compareVersion(s step, got string) {
 	p.t.Helper()
 	fail := func(want string) {
@@ -195,16 +194,15 @@ func (p *player) compareVersion(s step, got string) {
 	}
 }
 
-// isNow reports whether a version is the store's time of day. That goes on while a
-// script is played, except in bubbles.
+// isNow reports whether a version is the store's time of day. Outside of bubbles the time of
+// day goes on while a script runs.
 func (p *player) isNow(version string) bool {
 	const slack = 1000
 	v, err := hlc.Parse(version)
 	return err == nil && v.Counter == 0 && v.Wall >= p.wall-slack && v.Wall <= p.store.WallMillis()+slack
 }
 
-// compareVersions returns the order of two versions. What is no version is below
-// every version.
+// compareVersions returns the order of two versions. A malformed text is below every version.
 func compareVersions(a, b string) int {
 	x, _ := hlc.Parse(a)
 	y, _ := hlc.Parse(b)

@@ -21,8 +21,8 @@ type step struct {
 	store   string        // of a request; empty: not given
 	denied  bool          // of a request
 	version string        // of an expectation, without the @; empty: not given
-	literal string        // what a trace says that a named version is
-	pass    time.Duration // how long
+	literal string        // the value of a named version in a trace
+	pass    time.Duration // the time of a pass
 }
 
 type stepKind uint8
@@ -36,7 +36,7 @@ const (
 	stepDrop
 )
 
-// parseScript reads a script. The error names the line.
+// parseScript parses a script. The error has the number of the line.
 func parseScript(script string) ([]step, error) {
 	var steps []step
 	for i, text := range strings.Split(strings.TrimRight(script, "\n"), "\n") {
@@ -132,7 +132,7 @@ func splitWords(line string) ([]word, error) {
 			line = line[len(literal):]
 			continue
 		}
-		// ts="…" keeps its quotes: they tell a text from a notation.
+		// ts="…" keeps its quotes: they mark a literal text.
 		end := strings.IndexByte(line, ' ')
 		if at := strings.Index(line, `="`); at >= 0 && (end < 0 || at < end) {
 			literal, err := strconv.QuotedPrefix(line[at+1:])

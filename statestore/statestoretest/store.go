@@ -8,7 +8,7 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// Options is how a row wants its store to be.
+// Options are the options of the store that a row needs.
 type Options struct {
 	Store   statestore.Options
 	Dialect statestore.Dialect
@@ -18,47 +18,45 @@ type Options struct {
 type Store interface {
 	// Connect connects a client. It fails the test if it cannot.
 	Connect(t testing.TB, clientID string) Client
-	// Pass lets time go by, on the store's clocks and everybody's.
+	// Pass lets d pass, on all clocks.
 	Pass(d time.Duration)
-	// WallMillis reads the store's time of day, in milliseconds since the Unix
-	// epoch.
+	// WallMillis returns the store's time of day in milliseconds since the Unix epoch.
 	WallMillis() int64
 }
 
 // Client is a client's connection to a store under test.
 type Client interface {
-	// Do sends a request and returns its reply. ErrUnsupported says that this way
-	// to the store cannot carry such a request; its row is skipped then.
+	// Do sends a request and returns its reply. It returns ErrUnsupported if this client
+	// cannot send such a request; the row is skipped then.
 	Do(Request) (Reply, error)
-	// Notifications returns what has arrived since the last call, in order. The
-	// store has made at least wanted of them; an implementation whose
-	// notifications travel waits for as many, and must not wait for more.
+	// Notifications returns the notifications since the last call, in order. The store
+	// has sent at least wanted of them. An implementation with a network between waits
+	// for that many, and must not wait for more.
 	Notifications(wanted int) []Notification
-	// Drop ends the connection, as a broken network does, and returns when the
-	// store knows.
+	// Drop ends the connection, as a network failure does, and returns when the store
+	// has processed that.
 	Drop()
 }
 
-// ErrUnsupported is returned by a Client that cannot send a request as it is.
-var ErrUnsupported = errors.New("statestoretest: this request cannot be sent this way")
+// ErrUnsupported is the error of a Client that cannot send a request as the row has it.
+var ErrUnsupported = errors.New("statestoretest: this client cannot send such a request")
 
-// Request is a request as it is sent.
+// Request is a request of a client.
 type Request struct {
 	Payload []byte
-	// Timestamp and FencingToken are the user properties __ts and __ft; nil
-	// means absent.
+	// Timestamp and FencingToken are the user properties __ts and __ft; nil means absent.
 	Timestamp, FencingToken *string
-	// Correlation is the correlation data, or empty where any will do.
+	// Correlation is the correlation data; empty means any.
 	Correlation string
 	// Store is the user property tenure-store; empty means absent.
 	Store string
-	// Denied asks for a store at which this client is not authorized.
+	// Denied says that the store must not authorize this request.
 	Denied bool
 }
 
-// Texts returns timestamp and token as the library's clients send them, to whom an empty
-// text means none. ErrUnsupported says that the request cannot be sent so: it has an empty
-// one, or chooses its correlation data.
+// Texts returns timestamp and token for the clients of this library, for which an empty text
+// means none. It returns ErrUnsupported for a request that they cannot send: one with an empty
+// timestamp or token, or with correlation data of its own.
 func (r Request) Texts() (timestamp, fencingToken string, err error) {
 	for _, property := range []struct {
 		from *string
@@ -77,14 +75,14 @@ func (r Request) Texts() (timestamp, fencingToken string, err error) {
 	return timestamp, fencingToken, nil
 }
 
-// Reply is what came back.
+// Reply is the store's reply to a request.
 type Reply struct {
 	Payload []byte
-	// Version is the user property __ts, empty when there is none.
+	// Version is the user property __ts; empty means absent.
 	Version string
 }
 
-// Notification is what came without being asked for.
+// Notification is a notification of the store about a key.
 type Notification struct {
 	Key     string
 	Payload []byte

@@ -16,16 +16,15 @@ var files embed.FS
 
 // row is one rule of the protocol.
 type row struct {
-	section  string // of the protocol's description
+	section  string // of docs/protocol.md
 	sentence string
 	options  Options
 	steps    []step
 }
 
-// Run runs the table as subtests that are named for section and sentence. For each
-// row it calls with, which makes a new store that is as the options say and calls
-// check on it once, in a bubble of its own time if it likes. A row that cannot be
-// sent this way is skipped, and says so.
+// Run runs each row of the table as a subtest. For each row it calls with, which makes a new
+// store with the options and calls check once with it; with may do so in a testing/synctest
+// bubble. Run skips rows whose requests the clients of the store cannot send.
 func Run(t *testing.T, with func(t *testing.T, options Options, check func(*testing.T, Store))) {
 	t.Helper()
 	rows, err := loadRows()
@@ -75,8 +74,8 @@ func loadRows() ([]row, error) {
 	return rows, nil
 }
 
-// parseRows reads a file of rows: "== section | sentence", perhaps "-- options", and
-// the script. What stands before the first row is a comment.
+// parseRows parses a file of rows: "== section | sentence", optionally "-- options", and the
+// script. Text before the first row is a comment.
 func parseRows(text string) ([]row, error) {
 	var rows []row
 	for _, part := range strings.Split("\n"+text, "\n== ")[1:] {
@@ -101,13 +100,13 @@ func parseRows(text string) ([]row, error) {
 	return rows, nil
 }
 
-// parse reads a row's options.
+// parse parses a row's options.
 func (o *Options) parse(text string) error {
 	numbers := map[string]*int{
 		"max-keys":    &o.Store.MaxKeys,
 		"max-value":   &o.Store.MaxValue,
 		"max-watches": &o.Store.MaxWatches,
-		"remembered":  &o.Store.DedupWindow,
+		"dedupWindow": &o.Store.DedupWindow,
 	}
 	for _, option := range strings.Fields(text) {
 		name, value, _ := strings.Cut(option, "=")

@@ -7,10 +7,9 @@ import (
 	"testing"
 )
 
-// Trace runs a script and returns it with what the store said in place of what was
-// expected: each reply and each notification, with its version. A version keeps the
-// name that the script gave it, as in "@token=1696374425000:1:StateStore". The error
-// says which line cannot be read or sent.
+// Trace runs a script and returns it with the actual replies and notifications, with their
+// versions. Named versions have the name too, as in "@token=1696374425000:1:StateStore". It
+// returns an error with the number of a line that is malformed or cannot be sent.
 func Trace(t testing.TB, store Store, script string) (string, error) {
 	steps, err := parseScript(script)
 	if err != nil {
@@ -34,7 +33,7 @@ type tracer struct {
 func (r *tracer) trace(s step, rest []step) error {
 	switch s.kind {
 	case stepReply, stepNotification:
-		return nil // made anew
+		return nil // the trace has the actual ones
 	}
 	r.out.WriteString(s.text + "\n")
 	switch s.kind {
@@ -69,7 +68,7 @@ func (r *tracer) trace(s step, rest []step) error {
 	return nil
 }
 
-// isName tells a name that a person wrote from a version that a trace contains.
+// isName reports whether text is a name, and not a version as in a trace.
 func isName(version string) bool {
 	return version != "" && version != "now" && !strings.ContainsAny(version[:1], ">*-+") && !strings.Contains(version, ":")
 }
@@ -82,7 +81,7 @@ func (r *tracer) say(text, name, version string) {
 	r.out.WriteString("\n")
 }
 
-// traceText keeps a trace printable.
+// traceText returns text in printable characters.
 func traceText(text string) string {
 	if quoted := strconv.Quote(text); quoted != `"`+text+`"` {
 		return quoted
