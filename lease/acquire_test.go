@@ -166,7 +166,7 @@ func TestInvariant19AnAcquisitionOfUnknownOutcomeIsResolved(t *testing.T) {
 			}
 			time.Sleep(ttl)
 			if holder, err := a.Holder(t.Context()); err != nil || holder.Held {
-				t.Errorf("somebody holds: %+v, %v", holder, err)
+				t.Errorf("it is held: %+v, %v", holder, err)
 			}
 		})
 	})
@@ -192,7 +192,7 @@ func TestInvariant19ARequestThatCameLateIsResolvedWhenTheCallerGivesUpWaiting(t 
 		}
 		time.Sleep(200 * time.Millisecond)
 		if held, err := holder.Holder(t.Context()); err != nil || held.Held {
-			t.Errorf("after it was given up: %+v, %v; want nobody", held, err)
+			t.Errorf("after it was given up: %+v, %v; want no holder", held, err)
 		}
 	})
 }
@@ -300,8 +300,8 @@ func TestAcquireEndsWhenTheClientIsTakenOver(t *testing.T) {
 	})
 }
 
-// The watch of a waiter is registered anew now and then, and the key read. That shows a
-// renewal which may be old.
+// The client registers each watch again now and then, and reads the key. The renewal that it
+// reads may be old.
 func TestInvariant25ARefreshedWatchDoesNotPutOffAWaiterThatHearsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		holder, waiting := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
@@ -309,7 +309,7 @@ func TestInvariant25ARefreshedWatchDoesNotPutOffAWaiterThatHearsNothing(t *testi
 		holder.mustAcquire(t)
 		acquired := acquireInBackground(t.Context(), t, waiting)
 		time.Sleep(10 * ttl)
-		// The holder dies some time before the watch is registered anew and the key read.
+		// The holder dies some time before the watch is registered again.
 		var died time.Time
 		registered := make(chan struct{})
 		waiting.scripted("KEYNOTIFY", func(number int64) transporttest.Fault {
@@ -328,15 +328,14 @@ func TestInvariant25ARefreshedWatchDoesNotPutOffAWaiterThatHearsNothing(t *testi
 	})
 }
 
-// There is nothing left to release the lease with, so the error must say that it may be
-// held.
+// A closed client cannot release the lease, so the error must say that it may be held.
 func TestInvariant19CloseBeforeATenureBeginsLeavesNoSilentHolder(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{Clock: nil})
 		if _, err := n.client.Get(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
-		// The second look at the clock follows the reply.
+		// The second call of the clock follows the reply.
 		looks, steady := 0, lease.MonotonicClock()
 		l, err := lease.New(n.client, name, lease.Options{TTL: ttl, Clock: func() time.Duration {
 			if looks++; looks == 2 {

@@ -62,7 +62,7 @@ func TestAWaiterWithAnAcquireDelayLeavesTheLeaseToOneWithout(t *testing.T) {
 					time.Sleep(5 * ttl)
 					cancel()
 					if err := await.Receive(late); !errors.Is(err, context.Canceled) {
-						t.Errorf("the polite one: %v, want to have waited", err)
+						t.Errorf("the waiter with the delay: %v, want Canceled", err)
 					}
 					if got := tries(); got > 0 && !silence {
 						t.Errorf("it tried %d times, although it was told that the lease was taken", got)

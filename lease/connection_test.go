@@ -32,7 +32,7 @@ func TestATenureThatEndsOnDisconnectRefusesItsTokenAtOnce(t *testing.T) {
 				time.Sleep(5 * ttl)
 				mustToken(t, tenure)
 				n.conn.Cut()
-				// No goroutine has had a chance to run.
+				// No other goroutine has run since.
 				if _, err := tenure.Token(); errors.Is(err, lease.ErrConnectionLost) != test.ends {
 					t.Errorf("Token: %v; is it over: %t", err, test.ends)
 				}
@@ -249,7 +249,7 @@ func TestInstantFailoverNeedsADeadlineBeforeTheBrokersTimeout(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				conn := deafTo{store.Connect("node-a"), test.silence, test.refused}
+				conn := silenceConn{store.Connect("node-a"), test.silence, test.refused}
 				client, err := transport.NewClient(conn, transport.ClientOptions{})
 				if err != nil {
 					t.Fatal(err)
@@ -382,7 +382,7 @@ func TestWhatALeaseSendsIsUrgent(t *testing.T) {
 	})
 }
 
-// A request that its caller gave up is no reason to doubt the connection.
+// A request that its caller cancelled is no reason to doubt the connection.
 func TestACancelledAcquisitionProbesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "a", lease.Options{})
@@ -405,8 +405,8 @@ func TestACancelledAcquisitionProbesNothing(t *testing.T) {
 	})
 }
 
-// A tenure that ends with its connection has no use for another one, so a connection that
-// only stalls must not be given up while it may still save the tenure.
+// A tenure that ends with its connection cannot use another one. So a connection that only
+// stalls is kept as long as it may still save the tenure.
 func TestInvariant52ATenureThatEndsWithItsConnectionOutlastsAStall(t *testing.T) {
 	for kind, options := range map[string]lease.Options{"EndOnDisconnect": {EndOnDisconnect: true}, "InstantFailover": {InstantFailover: true}} {
 		t.Run(kind, func(t *testing.T) {

@@ -63,8 +63,8 @@ func inBubble(t *testing.T, test func(t *testing.T, store *transporttest.Store))
 	synctest.Test(t, func(t *testing.T) { test(t, transporttest.Start(t)) })
 }
 
-// scripted makes decide, given the number of the request from 1 on, choose the
-// fate of each request with the verb from now on. It returns how many there were.
+// scripted makes decide choose the fault of each request with the verb from now on, by its
+// number, from 1. The function that it returns counts them.
 func (n node) scripted(verb string, decide func(number int64) transporttest.Fault) (count func() int64) {
 	var number atomic.Int64
 	n.conn.SetFault(func(request transport.Request) transporttest.Fault {
@@ -76,7 +76,7 @@ func (n node) scripted(verb string, decide func(number int64) transporttest.Faul
 	return number.Load
 }
 
-// always and harmless are fates for scripted.
+// always and harmless are arguments of scripted.
 
 func always(fault transporttest.Fault) func(int64) transporttest.Fault {
 	return func(int64) transporttest.Fault { return fault }
@@ -84,8 +84,8 @@ func always(fault transporttest.Fault) func(int64) transporttest.Fault {
 
 var harmless = always(transporttest.Fault{})
 
-// skewed is a clock on virtual time that can jump, as it does when a machine was
-// suspended: no timer has fired and no goroutine has run.
+// skewed is a clock on virtual time that can jump, as after a suspend: no timer has fired
+// and no goroutine has run.
 type skewed struct{ by atomic.Int64 }
 
 func (s *skewed) jump(by time.Duration) { s.by.Add(int64(by)) }
@@ -95,7 +95,7 @@ func (s *skewed) clock() lease.Clock {
 	return func() time.Duration { return steady() + time.Duration(s.by.Load()) }
 }
 
-// acquireInBackground starts an Acquire and returns where its tenure arrives.
+// acquireInBackground starts an Acquire and returns the channel that gets its tenure.
 func acquireInBackground(ctx context.Context, t *testing.T, n node) <-chan *lease.Tenure {
 	t.Helper()
 	acquired := make(chan *lease.Tenure, 1)
@@ -109,7 +109,7 @@ func acquireInBackground(ctx context.Context, t *testing.T, n node) <-chan *leas
 	return acquired
 }
 
-// allButWatches allows everything but to watch.
+// allButWatches allows all commands but KEYNOTIFY.
 func allButWatches(_ string, verb statestore.Verb, _ string) bool {
 	return verb != statestore.VerbKeyNotify
 }
@@ -123,40 +123,40 @@ func mustToken(t *testing.T, tenure *lease.Tenure) hlc.Token {
 	return token
 }
 
-// grumpy is a connection whose requests can come to nothing, with any error.
-type grumpy struct {
+// failingConn is a connection whose requests can fail with any error.
+type failingConn struct {
 	*transporttest.Conn
 
 	mu    sync.Mutex
-	mood  func(transport.Request) error // nil: content
-	asked int                           // while it had a mood
+	fail  func(transport.Request) error // nil: requests reach the store
+	asked int                           // requests since fail was set, watches apart
 }
 
-func (g *grumpy) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
-	g.mu.Lock()
-	mood := g.mood
-	if mood != nil && !strings.Contains(string(request.Payload), "KEYNOTIFY") {
-		g.asked++
+func (c *failingConn) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+	c.mu.Lock()
+	fail := c.fail
+	if fail != nil && !strings.Contains(string(request.Payload), "KEYNOTIFY") {
+		c.asked++
 	}
-	g.mu.Unlock()
-	if mood != nil {
-		if err := mood(request); err != nil {
+	c.mu.Unlock()
+	if fail != nil {
+		if err := fail(request); err != nil {
 			return transport.Reply{}, err
 		}
 	}
-	return g.Conn.RoundTrip(ctx, request)
+	return c.Conn.RoundTrip(ctx, request)
 }
 
-func (g *grumpy) set(mood func(transport.Request) error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.mood, g.asked = mood, 0
+func (c *failingConn) set(fail func(transport.Request) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fail, c.asked = fail, 0
 }
 
-func (g *grumpy) count() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.asked
+func (c *failingConn) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.asked
 }
 
 func failing(err error) func(transport.Request) error {
@@ -165,27 +165,27 @@ func failing(err error) func(transport.Request) error {
 
 func refusal(sentinel error) error { return &transport.RefusedError{Text: sentinel.Error()} }
 
-// told is what a program heard through Options.OnWaiting.
-type told struct {
+// waitingCauses collects what Options.OnWaiting gets.
+type waitingCauses struct {
 	mu     sync.Mutex
 	causes []error
 }
 
-func (w *told) hear(cause error) {
+func (w *waitingCauses) hear(cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.causes = append(w.causes, cause)
 }
 
-func (w *told) all() []error {
+func (w *waitingCauses) all() []error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.causes
 }
 
-func newGrumpy(t *testing.T, store *transporttest.Store, id string, options lease.Options) (*lease.Lease, *transport.Client, *grumpy) {
+func newFailing(t *testing.T, store *transporttest.Store, id string, options lease.Options) (*lease.Lease, *transport.Client, *failingConn) {
 	t.Helper()
-	conn := &grumpy{Conn: store.Connect(id)}
+	conn := &failingConn{Conn: store.Connect(id)}
 	client, err := transport.NewClient(conn, transport.ClientOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -211,8 +211,8 @@ func awaitEnd(t *testing.T, tenure *lease.Tenure) {
 	}
 }
 
-// stalling is a connection on which nothing arrives for a while, and then all that was sent
-// does, as TCP does after lost packets. Probe does what the MQTT connection does.
+// stalling is a connection on which nothing arrives for a while, and then everything does, as
+// TCP does after lost packets. Its Probe does what the Probe of the MQTT connection does.
 type stalling struct {
 	*transporttest.Conn
 	until atomic.Int64
@@ -230,7 +230,7 @@ func (s *stalling) Probe(within time.Duration) {
 	})
 }
 
-// forger is a connection that also delivers notifications which no store sent.
+// forger is a connection that also delivers forged notifications.
 type forger struct {
 	*transporttest.Conn
 	events transport.Events
@@ -241,7 +241,7 @@ func (f *forger) Start(events transport.Events) {
 	f.Conn.Start(events)
 }
 
-// forge delivers a notification about the lease, in the words of the protocol.
+// forge delivers a notification about the lease.
 func (f *forger) forge(words ...string) {
 	f.events.Notify(transport.Notification{
 		Key:       name,
@@ -264,8 +264,8 @@ func (n node) counted(a, b string) (countA, countB func() int64) {
 	return numberA.Load, numberB.Load
 }
 
-// hangRenewal returns when a renewal has left the tenure, and keeps it from
-// reaching the store until send is closed.
+// hangRenewal returns when the tenure has sent a renewal. The renewal reaches the store when
+// send is closed.
 func hangRenewal(n node) (send chan<- struct{}) {
 	sending, hold := make(chan struct{}), make(chan struct{})
 	n.scripted("SET", func(number int64) transporttest.Fault {
@@ -279,19 +279,19 @@ func hangRenewal(n node) (send chan<- struct{}) {
 	return hold
 }
 
-// deafTo is a Conn whose broker declares silent connections dead.
-type deafTo struct {
+// silenceConn is a Conn to a broker that declares a connection dead after some silence.
+type silenceConn struct {
 	*transporttest.Conn
 	silence time.Duration
 	err     error
 }
 
-func (c deafTo) SetWill(ctx context.Context, will transport.Request) (<-chan struct{}, time.Duration, error) {
+func (c silenceConn) SetWill(ctx context.Context, will transport.Request) (<-chan struct{}, time.Duration, error) {
 	lost, _, err := c.Conn.SetWill(ctx, will)
 	return lost, c.silence, errors.Join(err, c.err)
 }
 
-// A wallClock is a machine's wall clock that can be stepped.
+// wallClock is the wall clock of a machine, which can be stepped.
 type wallClock struct{ off atomic.Int64 }
 
 func (w *wallClock) set(off time.Duration) { w.off.Store(int64(off)) }

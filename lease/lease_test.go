@@ -85,7 +85,7 @@ func TestAnErrorNamesTheLeaseOnce(t *testing.T) {
 		store.Authorize(nil)
 		n.conn.Cut()
 		for _, options := range []lease.Options{{}, {AcquireDelay: time.Second}, {InstantFailover: true}} {
-			l, _, conn := newGrumpy(t, store, "node-c", options)
+			l, _, conn := newFailing(t, store, "node-c", options)
 			conn.set(failing(&transport.RefusedError{Text: "not authorized"}))
 			ctx, cancel := context.WithTimeout(t.Context(), ttl)
 			_, err := l.Acquire(ctx)

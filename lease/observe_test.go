@@ -19,7 +19,7 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-// observed is what one Observe has shown.
+// observed collects what one Observe yields.
 type observed struct {
 	mu    sync.Mutex
 	shown []string // names of holders, "-" for none, or errors
@@ -32,7 +32,7 @@ func (o *observed) String() string {
 	return fmt.Sprint(o.shown)
 }
 
-// observe follows a lease until ctx ends. errs gives errors their names.
+// observe observes a lease until ctx ends. errs has names for errors.
 func observe(ctx context.Context, l *lease.Lease, errs map[string]error) *observed {
 	o := &observed{ended: make(chan struct{})}
 	go func() {
@@ -101,7 +101,7 @@ func TestInvariant26AnObserverIgnoresForgedNotifications(t *testing.T) {
 func TestObserveReportsEachKindOfErrorOnceAndGoesOn(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
-		l, client, conn := newGrumpy(t, store, "observer", lease.Options{})
+		l, client, conn := newFailing(t, store, "observer", lease.Options{})
 		o := observe(t.Context(), l, map[string]error{
 			"refused": transport.ErrNotAuthorized, "silent": transport.ErrOutcomeUnknown, "closed": transport.ErrClosed,
 		})
@@ -125,7 +125,7 @@ func TestObserveReportsEachKindOfErrorOnceAndGoesOn(t *testing.T) {
 
 func TestObserveAsksAgainWithABackoffWhileItFails(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		l, _, conn := newGrumpy(t, store, "observer", lease.Options{})
+		l, _, conn := newFailing(t, store, "observer", lease.Options{})
 		conn.set(func(request transport.Request) error {
 			if strings.Contains(string(request.Payload), "GET") {
 				return transport.ErrOutcomeUnknown
@@ -203,7 +203,7 @@ func TestObserveAsksForAWatchAgainThatWasRefused(t *testing.T) {
 	})
 }
 
-// Each way to hear of a holder is enough.
+// Each way to learn the holder is enough.
 func TestLastHolderIsTheHolderNamedLast(t *testing.T) {
 	for _, test := range []struct {
 		name string

@@ -20,7 +20,7 @@ func TestABudgetOfNonsenseIsRefused(t *testing.T) {
 	}
 }
 
-// budgets are the options under which the promises of a Budget are tried.
+// budgets are the options with which the promises of a Budget are tested.
 var budgets = []struct {
 	name string
 	lease.Options

@@ -71,8 +71,8 @@ func TestInvariant5ARenewalAnsweredAfterTheProcessStoodStillRevivesNothing(t *te
 		tenure := n.mustAcquire(t)
 		renewed := n.scripted("SET", func(number int64) transporttest.Fault {
 			if number == 1 {
-				// Past the deadline of the tenure, but not past the one that the
-				// renewal, counted from its sending, would set.
+				// Past the deadline of the tenure, and not past the deadline that the
+				// renewal would set, which counts from its sending.
 				stop.jump(3 * ttl / 4)
 			}
 			return transporttest.Fault{}
@@ -123,7 +123,7 @@ func TestInvariant6ARefusedRenewalEndsTheTenureAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{NoWatch: true}) // or a notification would be quicker
 		tenure := n.mustAcquire(t)
-		// Somebody takes the lease away by force.
+		// An operator takes the lease away.
 		operator, _ := store.Client(t, "operator", transport.ClientOptions{})
 		if _, err := operator.Set(t.Context(), name, []byte("operator:1"), transport.SetOptions{}); err != nil {
 			t.Fatal(err)
@@ -226,7 +226,7 @@ func TestARenewalThatIsDueWhenTheTenureStopsRenewingIsNotSent(t *testing.T) {
 			renewals.Add(1)
 			return transporttest.Fault{}
 		})
-		// It asks whether this is true, and meanwhile the renewal falls due.
+		// The tenure asks the store about this, and meanwhile the renewal falls due.
 		n.conn.Forge(transport.Notification{Key: name, Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n"), Timestamp: "1:0:StateStore"})
 		time.Sleep(ttl / 9)
 		tenure.StopRenewing()

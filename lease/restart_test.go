@@ -17,7 +17,7 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-// settings are those under which a tenure meets a store that was restarted.
+// settings are the options with which a tenure meets a restarted store.
 var settings = []struct {
 	name    string
 	options lease.Options
@@ -28,8 +28,8 @@ var settings = []struct {
 	{"with instant failover", lease.Options{InstantFailover: true}},
 }
 
-// A renewal that reached the empty store would put the key back, and the tenure would go
-// on without the fences of the keys that it had claimed.
+// A renewal that reached the empty store would set the key again, and the tenure would go on
+// without the fences of the keys that it had claimed.
 func TestInvariant47ATenureEndsWithTheDataOfItsStore(t *testing.T) {
 	for _, identity := range []struct {
 		name   string
@@ -72,7 +72,7 @@ func TestInvariant47ATenureEndsWithTheDataOfItsStore(t *testing.T) {
 	}
 }
 
-// The reply of any other request shows that another store is there: no goroutine of the
+// The reply to any other request shows that another store answers. No goroutine of the
 // tenure has to run first.
 func TestInvariant47ATokenIsRefusedAsSoonAsAnotherStoreAnswers(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
@@ -114,7 +114,7 @@ func TestATenureSurvivesAConnectionAndAStoreThatKeepItsKey(t *testing.T) {
 			if err := tenure.Err(); err != nil {
 				t.Errorf("identity hidden %v: it ended: %v", hidden, err)
 			}
-			// Once for each new connection, and once more where it waited for that.
+			// Once for each new connection, and once more if it waited for the connection.
 			least, most := int64(0), int64(0)
 			if hidden {
 				least, most = 3, 6
@@ -126,12 +126,12 @@ func TestATenureSurvivesAConnectionAndAStoreThatKeepItsKey(t *testing.T) {
 	}
 }
 
-// The look and the renewal must go over one connection: another one may lead to a store
-// that has lost the key since.
+// The question and the renewal must go over one connection: another connection may lead to
+// a store that has lost the key.
 func TestInvariant47ARenewalIsNotSentOverAnUnconfirmedConnection(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		store.HideIdentity(true)
-		// Between the look and the renewal the tenure reads its clock.
+		// Between the question and the renewal the tenure reads its clock.
 		var looked, restarted atomic.Bool
 		var n node
 		steady := lease.MonotonicClock()
@@ -160,8 +160,8 @@ func TestInvariant47ARenewalIsNotSentOverAnUnconfirmedConnection(t *testing.T) {
 	})
 }
 
-// The connection is lost between the decision to renew and the request, and the next one is
-// there at once.
+// The connection is lost between the decision to renew and the request, and the next one
+// follows at once.
 func TestInvariant53ATenureThatEndsWithItsConnectionSendsNothingOnTheNext(t *testing.T) {
 	for _, options := range []lease.Options{{InstantFailover: true}, {EndOnDisconnect: true}} {
 		inBubble(t, func(t *testing.T, store *transporttest.Store) {
@@ -224,7 +224,7 @@ func TestInvariant53ReleaseSendsNothingAfterTheConnectionOfTheWill(t *testing.T)
 	})
 }
 
-// A store that was restarted without its data lets the holders of the one before run out.
+// A store that was restarted without its data lets the earlier store's holders run out.
 func TestInvariant47NoLeaseIsGrantedDuringHoldOffAndWaitersGetItAfter(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{})
@@ -248,8 +248,7 @@ func TestInvariant47NoLeaseIsGrantedDuringHoldOffAndWaitersGetItAfter(t *testing
 	})
 }
 
-// A store in hold-off refuses without a holder that could be waited for, and says nothing
-// when it ends.
+// A store in hold-off names no holder to wait for, and does not notify when the hold-off ends.
 func TestAWaiterThatFirstAsksDuringHoldOffGetsTheLeaseSoonAfter(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		const hold = ttl / 2
@@ -266,8 +265,8 @@ func TestAWaiterThatFirstAsksDuringHoldOffGetsTheLeaseSoonAfter(t *testing.T) {
 	})
 }
 
-// The versions of a restarted store may be below those of the one before, with clocks
-// that differ by less than a minute: the old holder must not fence the new one out.
+// The versions of a restarted store may be below those of the earlier store, if their clocks
+// differ by less than a minute. The old holder must not fence the new one out.
 func TestInvariant47AGrantByAnEarlierStoreIsNotTakenForOneByThisStore(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{})
@@ -302,11 +301,11 @@ func TestInvariant47AGrantByAnEarlierStoreIsNotTakenForOneByThisStore(t *testing
 	})
 }
 
-// The first request that a waiter sends to a restarted store is bound to the one before.
-// That it is refused for this is no obstacle: the next one can be granted.
+// The first request that a waiter sends to a restarted store is bound to the earlier store and
+// refused. The next one can be granted.
 func TestAWaiterGoesOnAtOnceWithANewStore(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		var heard told
+		var heard waitingCauses
 		n := newNode(t, store, "node-a", lease.Options{OnWaiting: heard.hear})
 		if _, err := n.client.Get(t.Context(), "anything"); err != nil { // it knows the store
 			t.Fatal(err)
@@ -336,8 +335,7 @@ func TestAWaiterGoesOnAtOnceWithANewStore(t *testing.T) {
 	})
 }
 
-// Whoever looks for the holder while a new store grants nothing must not look for ever:
-// there is none.
+// There is no holder during the hold-off of a new store, so an operator must not search for one.
 func TestARefusalInAHoldOffDoesNotSayThatTheLeaseIsHeld(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		if err := store.Restart(statestore.Options{HoldOff: time.Hour}); err != nil {
@@ -351,7 +349,7 @@ func TestARefusalInAHoldOffDoesNotSayThatTheLeaseIsHeld(t *testing.T) {
 		_, waited := n.Acquire(ctx)
 		for _, err := range []error{err, waited} {
 			if !errors.Is(err, lease.ErrHeld) || !strings.Contains(err.Error(), "hold-off") || strings.Contains(err.Error(), "held by") {
-				t.Errorf("the error %q, want one that tells of the hold-off, and of no holder", err)
+				t.Errorf("the error %q, want one that names the hold-off and no holder", err)
 			}
 		}
 		if len(told) != 1 || !strings.Contains(told[0].Error(), "hold-off") {

@@ -24,7 +24,7 @@ func TestInvariant1DeadlineCountsFromTheSendingOfTheRequest(t *testing.T) {
 		if got, want := tenure.Remaining(), ttl-200*time.Millisecond-slow; got != want {
 			t.Errorf("after a reply that took %v: remaining %v, want %v", slow, got, want)
 		}
-		// The same for renewals, of which there are several in the next seconds.
+		// The same for renewals: several follow in the next seconds.
 		limit := tenure.Remaining()
 		for range 5000 {
 			time.Sleep(time.Millisecond)
@@ -245,9 +245,9 @@ func TestADeletionBeforeTheWatchBeginsIsFound(t *testing.T) {
 	})
 }
 
-// Whatever the wall clocks of the store and of the holder do, the tenure goes on, its token
-// is good for fenced keys, and when it is released another node acquires the lease at once,
-// with a greater token.
+// Whatever the wall clocks of the store and the holder do, the tenure goes on and its token
+// is accepted for fenced keys. After its release another node acquires the lease at once, with
+// a greater token.
 func TestInvariant48ATenureOutlivesStepsOfAnHourOnEitherSide(t *testing.T) {
 	const hour, year = time.Hour, 8760 * time.Hour
 	for _, test := range []struct {
@@ -314,7 +314,7 @@ func TestInvariant48ATenureOutlivesStepsOfAnHourOnEitherSide(t *testing.T) {
 func TestATenureEndsAtOnceWhenItsKeyIsDeleted(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		meet func(*testing.T, *transport.Client) // somebody meddles with the key
+		meet func(*testing.T, *transport.Client) // another client changes the key
 		want error
 	}{
 		{"deleted", func(t *testing.T, other *transport.Client) {

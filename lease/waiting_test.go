@@ -42,9 +42,9 @@ func TestInvariant50AcquireOutlastsWhatCanPassWithoutAHotLoop(t *testing.T) {
 		for _, options := range []lease.Options{{}, {AcquireDelay: acquireDelay}, {EndOnDisconnect: true}, {InstantFailover: true}} {
 			t.Run(fmt.Sprintf("%s, %v %v %v", test.name, options.AcquireDelay, options.EndOnDisconnect, options.InstantFailover), func(t *testing.T) {
 				inBubble(t, func(t *testing.T, store *transporttest.Store) {
-					var waiting told
+					var waiting waitingCauses
 					options.OnWaiting = waiting.hear
-					l, _, conn := newGrumpy(t, store, "node-a", options)
+					l, _, conn := newFailing(t, store, "node-a", options)
 					conn.set(failing(test.obstacle))
 					acquired := make(chan error, 1)
 					go func() {
@@ -95,7 +95,7 @@ func TestAcquireReturnsPermanentErrorsAtOnce(t *testing.T) {
 	} {
 		for _, options := range []lease.Options{{}, {AcquireDelay: acquireDelay}} {
 			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				l, _, conn := newGrumpy(t, store, "node-a", options)
+				l, _, conn := newFailing(t, store, "node-a", options)
 				conn.set(failing(test.obstacle))
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
@@ -136,7 +136,7 @@ func TestAnAcquireThatIsGivenUpNamesTheReasonAndTheHolder(t *testing.T) {
 					if test.held {
 						newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
 					}
-					l, _, conn := newGrumpy(t, store, "node-b", lease.Options{AcquireDelay: acquireDelay})
+					l, _, conn := newFailing(t, store, "node-b", lease.Options{AcquireDelay: acquireDelay})
 					ctx, cancel := context.WithCancelCause(t.Context())
 					defer cancel(nil)
 					failed := make(chan error, 1)
@@ -184,8 +184,8 @@ func TestOnWaitingGetsNilWhenOnlyTheHolderIsWaitedFor(t *testing.T) {
 	for _, acquireDelay := range []time.Duration{0, acquireDelay} {
 		inBubble(t, func(t *testing.T, store *transporttest.Store) {
 			newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
-			var waiting told
-			l, _, conn := newGrumpy(t, store, "node-b", lease.Options{OnWaiting: waiting.hear, AcquireDelay: acquireDelay})
+			var waiting waitingCauses
+			l, _, conn := newFailing(t, store, "node-b", lease.Options{OnWaiting: waiting.hear, AcquireDelay: acquireDelay})
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan struct{})
 			go func() {
@@ -262,7 +262,7 @@ func TestAWatchThatWasRefusedIsAskedForAgain(t *testing.T) {
 
 func TestOnWaitingGetsAMissingConnectionForInstantFailover(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		var waiting told
+		var waiting waitingCauses
 		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true, OnWaiting: waiting.hear})
 		n.conn.Cut()
 		acquired := acquireInBackground(t.Context(), t, n)
@@ -296,7 +296,7 @@ func TestAcquireBeginsAnewEvenIfItCannotFreeItsEarlierAttempt(t *testing.T) {
 func TestAReleaseWakesAWaiterThatWasRefusedOnAConnectionBefore(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		tenure := newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
-		l, _, conn := newGrumpy(t, store, "node-b", lease.Options{EndOnDisconnect: true})
+		l, _, conn := newFailing(t, store, "node-b", lease.Options{EndOnDisconnect: true})
 		conn.set(failing(refusal(transport.ErrNotAuthorized)))
 		acquired := make(chan error, 1)
 		go func() {

@@ -1,11 +1,10 @@
-// Package await lets tests wait with a bound. A test that hangs then fails within
-// [Patience], with the stacks of all goroutines, rather than when the whole test binary
-// runs out of time.
+// Package await has waits with a bound, for tests. A test that hangs fails within
+// [Patience] with the stacks of all goroutines, and not when the test binary times out.
 //
-// The functions need no testing.T, so that any goroutine of a test can use them: what does
-// not come is a panic. In a testing/synctest bubble, where waiting costs no real time, they
-// wait for [VirtualPatience]. A test in the root of the repository refuses waits in tests
-// that have no bound.
+// The functions panic when the bound is reached. They need no testing.T, so any goroutine of
+// a test can use them. In a testing/synctest bubble, where waiting costs no real time, the
+// bound is [VirtualPatience]. A test in the root of the repository refuses waits without a
+// bound in tests.
 package await
 
 import (
@@ -16,20 +15,20 @@ import (
 )
 
 const (
-	// Patience is how long something may take that a test waits for. It is much longer
-	// than anything takes on a machine that is busy with other things.
+	// Patience is the longest wait. It is much longer than anything in the tests takes on a
+	// busy machine.
 	Patience = 60 * time.Second
-	// VirtualPatience is the same on the clock of a synctest bubble.
+	// VirtualPatience is the longest wait on the clock of a synctest bubble.
 	VirtualPatience = 24 * time.Hour
 )
 
-// Receive returns what comes from a channel, or the zero value if it is closed.
+// Receive receives from a channel. It returns the zero value if the channel is closed.
 func Receive[T any](from <-chan T) T {
 	value, _ := Next(from)
 	return value
 }
 
-// Next is Receive that also reports whether the channel is still open.
+// Next receives from a channel, and reports whether the channel is open.
 func Next[T any](from <-chan T) (value T, open bool) {
 	bound := time.NewTimer(patience())
 	defer bound.Stop()
@@ -42,12 +41,12 @@ func Next[T any](from <-chan T) (value T, open bool) {
 	panic("unreachable")
 }
 
-// Done calls wait, such as the Wait of a sync.WaitGroup, and returns when that does.
+// Done calls wait, such as the Wait of a sync.WaitGroup, and returns when wait returns.
 func Done(wait func()) {
 	Result(func() struct{} { wait(); return struct{}{} })
 }
 
-// Result calls wait, such as the Wait of an exec.Cmd, and returns what that does.
+// Result calls wait, such as the Wait of an exec.Cmd, and returns its result.
 func Result[T any](wait func() T) T {
 	returned := make(chan T, 1)
 	go func() { returned <- wait() }()
@@ -62,7 +61,7 @@ func Result[T any](wait func() T) T {
 	panic("unreachable")
 }
 
-// patience is the bound that belongs to the clock here. A bubble's begins in the year 2000.
+// patience returns the bound for the present clock. The clock of a bubble begins in 2000.
 func patience() time.Duration {
 	if time.Now().Year() < 2020 {
 		return VirtualPatience
@@ -70,7 +69,7 @@ func patience() time.Duration {
 	return Patience
 }
 
-// giveUp shows where every goroutine is, and panics.
+// giveUp prints the stacks of all goroutines and panics.
 func giveUp(what string) {
 	stacks := make([]byte, 1<<20)
 	fmt.Fprintf(os.Stderr, "await: %s in %v; all goroutines:\n\n%s\n", what, patience(), stacks[:runtime.Stack(stacks, true)])
