@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Whoever embeds a lease in a gateway audits what it brings along. The server and
-// the examples are modules of their own for that reason.
+// A team that embeds a lease in a gateway audits its dependencies. So the server, the
+// command and the examples are modules of their own.
 func TestTheModuleImportsThreeOthersTestsIncluded(t *testing.T) {
 	allowed := []string{"github.com/cenkalti/backoff/v4", "github.com/eclipse/paho.golang", "golang.org/x/sync"}
 	list := exec.Command("go", "list", "-deps", "-test", "-f", "{{with .Module}}{{.Path}}{{end}}", "./...")

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// A test that waits for what never comes held up everything for ten minutes. Package
-// internal/await has the waits that end. Examples are exempt: they show what a program does,
-// and what they wait for has come.
+// A test that waits without a bound can block a run for ten minutes. Package internal/await
+// has waits that end. Examples are exempt: they show what a program does, and they wait only
+// for what has happened already.
 func TestInvariant61NoTestWaitsWithoutABound(t *testing.T) {
 	checked := 0
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
@@ -25,7 +25,7 @@ func TestInvariant61NoTestWaitsWithoutABound(t *testing.T) {
 			return err
 		}
 		for _, wait := range unboundedWaits(file) {
-			t.Errorf("%v: %s", files.Position(wait.at), wait.cure)
+			t.Errorf("%v: %s", files.Position(wait.at), wait.remedy)
 		}
 		checked++
 		return nil
@@ -39,8 +39,8 @@ func TestInvariant61NoTestWaitsWithoutABound(t *testing.T) {
 }
 
 type unboundedWait struct {
-	at   token.Pos
-	cure string
+	at     token.Pos
+	remedy string
 }
 
 // unboundedWaits returns the receives outside of a select, the selects that no timer or
@@ -73,8 +73,8 @@ func unboundedWaits(file *ast.File) (found []unboundedWait) {
 	return found
 }
 
-// isBounded reports whether a select has a case that comes by itself, and notes what the
-// cases receive.
+// isBounded reports whether a select has a case that ends it without the code under test. It
+// adds the receives of its cases to inSelect.
 func isBounded(n *ast.SelectStmt, inSelect map[ast.Node]bool) bool {
 	bounded := false
 	for _, clause := range n.Body.List {
