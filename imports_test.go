@@ -133,3 +133,25 @@ func TestImportsOfInternalPackagesByOtherModulesAreListed(t *testing.T) {
 		}
 	}
 }
+
+// The list of files shows where to look only while it is short.
+func TestRoomsHaveFewFiles(t *testing.T) {
+	design, err := os.ReadFile("docs/design.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for room := range ranks(t) {
+		limit := 36
+		if module, _, _ := strings.Cut(room, "/"); slices.Contains([]string{"server", "cmd", "examples"}, module) {
+			limit = 40
+		}
+		files, err := filepath.Glob(filepath.Join(filepath.FromSlash(room), "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		isException := regexp.MustCompile("(?m)^\\| `" + regexp.QuoteMeta(room) + "` \\| \\d+ \\|").Match(design)
+		if len(files) >= limit && !isException {
+			t.Errorf("%s has %d Go files, and is no exception of docs/design.md", room, len(files))
+		}
+	}
+}
