@@ -1,0 +1,244 @@
+package servertest_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/servertest"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// both runs a test with sockets, and in memory in virtual time.
+func both(t *testing.T, test func(t *testing.T, s *servertest.Server)) {
+	t.Run("TCP", func(t *testing.T) { test(t, servertest.New(t)) })
+	t.Run("in memory", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			test(t, servertest.NewWithOptions(t, servertest.Options{InMemory: true}))
+		})
+	})
+}
+
+func mustSet(t *testing.T, client *transport.Client, key string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for ctx.Err() == nil {
+		_, err := client.Set(ctx, key, []byte("v"), transport.SetOptions{})
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, transport.ErrOutcomeUnknown) && !errors.Is(err, transport.ErrNotSent) {
+			t.Fatalf("Set: %v", err)
+		}
+	}
+	t.Fatal("Set: no connection")
+}
+
+func exists(t *testing.T, client *transport.Client, key string) bool {
+	t.Helper()
+	entry, err := client.Get(t.Context(), key)
+	if err != nil {
+		t.Fatalf("Get: %v", err)
+	}
+	return entry.Exists
+}
+
+func TestAServerAnswersItsClientsUntilTheTestEnds(t *testing.T) {
+	both(t, func(t *testing.T, s *servertest.Server) {
+		mustSet(t, s.Client(t, "a"), "k")
+		if !exists(t, s.Client(t, "b"), "k") {
+			t.Error("another client does not see the key")
+		}
+		if got := s.Server().Stats().Requests; got != 2 {
+			t.Errorf("the server counts %d requests", got)
+		}
+	})
+}
+
+func TestOptionsReachTheServer(t *testing.T) {
+	certified := httptest.NewTLSServer(nil)
+	defer certified.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(certified.Certificate())
+	s := servertest.NewWithOptions(t, servertest.Options{Server: server.Options{
+		Addr:  "nowhere",
+		TLS:   &tls.Config{Certificates: certified.TLS.Certificates},
+		Store: statestore.Options{MaxKeys: 1},
+	}})
+	client := s.Dial(t, transport.Options{TLS: transport.TLSOptions{Config: &tls.Config{RootCAs: roots}}})
+	mustSet(t, client, "k")
+	if _, err := client.Set(t.Context(), "another", nil, transport.SetOptions{}); !errors.Is(err, transport.ErrQuotaExceeded) {
+		t.Errorf("a second key: %v", err)
+	}
+}
+
+func TestCutClosesConnectionsAndAcceptsNewOnes(t *testing.T) {
+	both(t, func(t *testing.T, s *servertest.Server) {
+		client := s.Client(t, "a")
+		mustSet(t, client, "k")
+		s.Cut()
+		mustSet(t, client, "k")
+		if got := client.Connection().Connections; got != 2 {
+			t.Errorf("the client had %d connections, want 2", got)
+		}
+	})
+}
+
+func TestDownRefusesConnectionsUntilUp(t *testing.T) {
+	both(t, func(t *testing.T, s *servertest.Server) {
+		client := s.Client(t, "a")
+		mustSet(t, client, "before")
+		s.Down()
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		for ctx.Err() == nil {
+			if _, err := client.Set(ctx, "during", nil, transport.SetOptions{}); err == nil {
+				t.Fatal("Set succeeds while the server is down")
+			}
+		}
+		if _, err := transport.Dial(ctx, s.URL, transport.Options{Dialer: s.DialContext}); err == nil {
+			t.Fatal("Dial succeeds while the server is down")
+		}
+		s.Up()
+		mustSet(t, client, "after")
+		if !exists(t, client, "before") {
+			t.Error("the server forgot a key")
+		}
+	})
+}
+
+func TestWhatIsSentWhileTheNetworkIsFrozenArrivesAfterThaw(t *testing.T) {
+	both(t, func(t *testing.T, s *servertest.Server) {
+		client, leaving := s.Client(t, "a"), s.Client(t, "b")
+		mustSet(t, client, "before")
+		requests := s.Server().Stats().Requests
+		s.Freeze()
+		_ = leaving.Close()
+		result := make(chan error, 1)
+		go func() {
+			_, err := client.Set(t.Context(), "k", nil, transport.SetOptions{})
+			result <- err
+		}()
+		select {
+		case err := <-result:
+			t.Fatalf("Set returns %v while the network is frozen", err)
+		case <-time.After(300 * time.Millisecond):
+		}
+		if got := s.Server().Stats(); got.Requests != requests || got.Connected != 2 {
+			t.Errorf("the server has %d clients and received %d requests", got.Connected, got.Requests-requests)
+		}
+		if got := client.Connection().State; got != transport.Connected {
+			t.Errorf("the client is %v", got)
+		}
+		s.Thaw()
+		if err := await.Receive(result); err != nil {
+			t.Errorf("after Thaw: %v", err)
+		}
+		if got := client.Connection().Connections; got != 1 {
+			t.Errorf("the client had %d connections, want 1", got)
+		}
+		for end := time.Now().Add(20 * time.Second); s.Server().Stats().Connected != 1; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the server does not notice the end of a connection")
+			}
+		}
+	})
+}
+
+func TestAConnectionThatStaysFrozenIsLostForBothSides(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.NewWithOptions(t, servertest.Options{InMemory: true})
+		client := s.Client(t, "a")
+		mustSet(t, client, "k")
+		s.Freeze()
+		time.Sleep(time.Minute)
+		if got := client.Connection(); got.State == transport.Connected {
+			t.Errorf("the client: %v", got)
+		}
+		if got := s.Server().Stats().Connected; got != 0 {
+			t.Errorf("the server has %d clients", got)
+		}
+		s.Thaw()
+		mustSet(t, client, "k")
+	})
+}
+
+func TestRestartForgetsEverythingAndKeepsTheAddress(t *testing.T) {
+	both(t, func(t *testing.T, s *servertest.Server) {
+		client := s.Client(t, "a")
+		mustSet(t, client, "k")
+		url, former := s.URL, s.Server()
+		s.Restart()
+		if s.URL != url || s.Server() == former {
+			t.Error("it is another address, or the same server")
+		}
+		mustSet(t, client, "another")
+		if exists(t, client, "k") {
+			t.Error("the server still has a key")
+		}
+	})
+}
+
+func TestAServerCanBeRestartedWhileItIsFrozen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.NewWithOptions(t, servertest.Options{InMemory: true})
+		client := s.Client(t, "a")
+		mustSet(t, client, "k")
+		s.Freeze()
+		s.Restart()
+		if got := client.Connection().State; got != transport.Connected {
+			t.Errorf("the client is %v", got)
+		}
+		s.Thaw()
+		mustSet(t, client, "k")
+	})
+}
+
+func TestALeaseIsHeldForAnHourOfVirtualTimeAndThenTakenOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.NewWithOptions(t, servertest.Options{InMemory: true})
+		options := lease.Options{TTL: 10 * time.Second, Clock: lease.MonotonicClock()}
+		acquire := func(id string) *lease.Tenure {
+			l, err := lease.New(s.Client(t, id), "press-7/active", options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			defer cancel()
+			tenure, err := l.Acquire(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return tenure
+		}
+		first := acquire("node-a")
+		time.Sleep(time.Hour)
+		if err := first.Context().Err(); err != nil {
+			t.Fatalf("after an hour: %v", context.Cause(first.Context()))
+		}
+		began := time.Now()
+		s.Down() // for longer than the TTL
+		time.Sleep(time.Minute)
+		s.Up()
+		second := acquire("node-b")
+		if first.Context().Err() == nil {
+			t.Error("two nodes hold the lease")
+		}
+		if took := time.Since(began); took > 2*time.Minute {
+			t.Errorf("the lease was taken over after %v", took)
+		}
+		if err := second.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
