@@ -65,10 +65,13 @@ func (c *checker) checkStatus(p *process) {
 		inTerm && status.Term == 0 || leads && status.Cause != nil || leads && !status.HoldOffUntil.IsZero() {
 		c.violation("%s: the status contradicts itself: %v", p.name, status)
 	}
+	if status.Phase == election.Active && !p.leads.Load() && time.Since(status.Since) > ttl {
+		c.violation("%s holds the lease for its observer only: %v", p.name, status)
+	}
 }
 
 // statuses checks at the end of the hour that each elector which waits for a leader knows
-// it. Where notifications are lost, it may not.
+// its name. A node without notifications may not: a refusal does not say which node leads.
 func (c *checker) statuses() {
 	if c.sim.noNotifications {
 		return
@@ -76,8 +79,11 @@ func (c *checker) statuses() {
 	leader := c.leader()
 	for _, n := range c.sim.nodes {
 		p := n.current()
+		n.mu.Lock()
+		watchEnded := n.watchEnded
+		n.mu.Unlock()
 		status, elects := p.status()
-		if !elects || leader == nil || status.Phase != election.Standby || status.Cause != nil || p.ctx.Err() != nil {
+		if watchEnded || !elects || leader == nil || status.Phase != election.Standby || status.Cause != nil || p.ctx.Err() != nil {
 			continue
 		}
 		if status.Leader != leader.id {

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tenurelock/tenure/resp3"
@@ -289,6 +290,9 @@ func (n *node) requestFault(request transport.Request) transporttest.Fault {
 	fault.Repeat, fault.RepeatReply = d.chance(net.repeat), d.chance(net.repeat)
 	if fault.Repeat {
 		fault.RepeatAfter = d.latency() + d.beforeCalm(n.sim, net.longest)
+		// If a KEYNOTIFY STOP arrives a second time so late that the store has forgotten the
+		// first, it ends the next watch.
+		n.watchEnded = n.watchEnded || strings.HasPrefix(kindOf(request), "KEYNOTIFY")
 	}
 	if d.chance(net.hold) {
 		fault.HoldRequest += d.beforeCalm(n.sim, net.longest)

@@ -62,6 +62,8 @@ type node struct {
 	suspended chan struct{} // closed when the machine wakes; nil while it is awake
 	process   *process
 	processes []*process // all there were
+
+	watchEnded bool // notifications may stay away for good
 }
 
 // writerID is the client id of the second client.
@@ -250,6 +252,8 @@ type process struct {
 	mu      sync.Mutex
 	resigns func()            // ends the present tenure; nil: there is none
 	elector *election.Elector // nil if the node uses a Lease
+
+	leads atomic.Bool // the function of the elector runs
 }
 
 func (p *process) newClient(conn *transporttest.Conn) *transport.Client {
@@ -462,6 +466,8 @@ func (p *process) elect() {
 	p.mu.Unlock()
 	for p.ctx.Err() == nil {
 		err := e.Run(p.ctx, func(ctx context.Context, term *election.Term) error {
+			p.leads.Store(true)
+			defer p.leads.Store(false)
 			p.setResign(term.Resign)
 			defer p.setResign(nil)
 			p.node.sim.checker.begin(p, term.Tenure())
