@@ -17,31 +17,34 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-// checker knows what the store did, in its order, and what each tenure says of itself, and
-// compares the two by true time, which is that of the bubble. It asks
+// checker knows what the store did, in its order, and what each tenure reports, and compares
+// the two by true time, which is the time of the bubble. The numbers are those of
+// docs/invariants.md. It checks
 //
 //   - each tenure, whenever the store applied something to the lease, when a tenure begins
-//     and every second: does it call itself valid while, or until after, the store does not
-//     hold its value? Values are unique, so no two tenures can pass at once (invariants 1
-//     to 6, 22);
-//   - each tenure, when the store was restarted without its data: does it renew at a store
-//     that did not grant it, write there, or go on after that store has answered? With a
-//     hold-off: does the new store grant the lease while it calls itself valid (47)?
-//   - each write to the protected key: is its token the one token of a tenure, not older
-//     than the last, and is the first of a tenure one that changes nothing, as a claim does
-//     (11 to 14, 17);
-//   - each acquisition: is most of its time left (10), or, if it failed, is nothing left in
-//     the store that its error does not tell of (19);
-//   - each request: does it belong to a tenure that was released (18), and do many go out at
-//     once (28);
-//   - each campaign: does it end for what cannot pass only, and does a hold-off follow each
-//     short term (50); does a node that is not fit lead;
+//     and every second: it must not call itself valid while, or until after, the store does
+//     not hold its value. Values are unique, so no two tenures can pass at once (invariants
+//     1 to 6, 22);
+//   - each tenure, when the store was restarted without its data: it must not renew at a
+//     store that did not grant it, write there, or go on after that store has answered. With
+//     a hold-off the new store must not grant the lease while an old tenure calls itself
+//     valid (47);
+//   - each write to the protected key: its token is the one token of a tenure and not older
+//     than the last, and the first write of a tenure changes nothing, as a claim does (11 to
+//     14, 17);
+//   - each acquisition: most of its time is left (10), or, if it failed, nothing is left in
+//     the store but what its error reports (19);
+//   - each request: it does not belong to a tenure that was released (18), and not many go
+//     out at once (28);
+//   - each campaign: only an error that cannot pass ends it, and a hold-off follows each
+//     short term (50). An unhealthy node does not lead, an observer does not keep the lease
+//     (45), and a status does not contradict itself;
 //   - each leader in an hour of gentle faults, such as half-open connections and wall clocks
-//     that step by hours: does it keep its lease (48, 49, 52);
-//   - each tenure that ends with its connection: is anything of it sent over the next (53);
-//   - an onlooker that gets forged notifications: does it show the holder at the end (26, 51);
-//   - each end: does its cause agree with what happened, and does it stay the same (9);
-//   - the calm at the end of the hour: does somebody lead, in time, and stay (25).
+//     that step by hours: it keeps its lease (48, 49, 52);
+//   - each tenure that ends with its connection: nothing of it is sent over the next (53);
+//   - an onlooker that gets forged notifications: it shows the holder at the end (26, 51);
+//   - each end: its cause agrees with what happened, and stays the same (9);
+//   - the calm at the end of the hour: a node leads, in time, and stays the leader (25).
 //
 // It is called with the store's lock held, so it asks the store nothing.
 type checker struct {
@@ -52,9 +55,9 @@ type checker struct {
 	requests   int
 	ends       map[string]int
 	tenures    []*holding
-	valid      []*holding // those that may be valid still
+	valid      []*holding // those that may still be valid
 
-	// The store, as the tap told.
+	// The store, from its tap.
 	store    string                   // its identity: what follows is about this one
 	value    string                   // of the lease's key; empty when it is free
 	expires  time.Duration            // when value goes, on the simulation's time
@@ -62,10 +65,10 @@ type checker struct {
 	versions map[hlc.Timestamp]string // of all stores
 	grants   map[hlc.Timestamp]string // the identity of the store that gave each version
 	refused  map[string]bool          // values whose SET met another holder
-	deleted  map[string]bool          // values that a client deleted that was not their holder
+	deleted  map[string]bool          // values that the rogue client deleted
 	tokens   map[string]string        // the token of each value, as writes carry it
 	fenced   map[string]bool          // tokens that were refused as older
-	written  string                   // what the protected key holds
+	written  string                   // the value of the protected key
 	writer   hlc.Token                // and its token
 	began    hlc.Token                // the highest token with which a tenure began
 	numbers  map[string]int           // of values, for the trace
@@ -77,23 +80,23 @@ type checker struct {
 	courses map[*process]*course // of electors
 
 	leftAlone bool     // by the last fault
-	final     *holding // who leads after it
+	final     *holding // the leader after it
 }
 
-// holding is a tenure, and what the checker knows of it.
+// holding is a tenure, and what the checker knows about it.
 type holding struct {
 	process   *process
 	tenure    *lease.Tenure
 	value     string
 	name      string
 	token     hlc.Token
-	store     string          // the identity of the one that granted it
-	jumps     int64           // of its machine's clock when it began
-	lost      <-chan struct{} // closed when the connection is over on which it began
+	store     string          // the identity of the store that granted it
+	jumps     int64           // of its machine's clock, when the tenure began
+	lost      <-chan struct{} // closed when the connection on which it began is lost
 	releasing atomic.Bool
 	released  atomic.Bool
 	cause     error
-	forgotten bool // its process was killed: nobody acts on it
+	forgotten bool // its process was killed: nothing acts on it
 }
 
 func newChecker(s *simulation) *checker {
@@ -129,10 +132,10 @@ func (c *checker) violationLocked(format string, arguments ...any) {
 	}
 }
 
-// nameLocked is what a value is called in the trace: values are random.
+// nameLocked returns the name of a value in the trace: values are random.
 func (c *checker) nameLocked(value string) string {
 	if value == "" {
-		return "nobody"
+		return "no tenure"
 	}
 	holder, _, found := strings.Cut(value, ":")
 	if !found {
@@ -184,7 +187,7 @@ func (c *checker) lockAppliedLocked(a transporttest.Applied) {
 		c.highest = a.Reply.Version
 		c.value, c.expires = value, now+a.Command.Lifetime
 		c.versions[a.Reply.Version], c.grants[a.Reply.Version] = value, a.Store
-		// The first request of a client is not bound to a store, since it knows none.
+		// The first request of a client is not bound to a store: the client knows none.
 		first := a.Request.Binding.Store == "" && c.firsts[value] && !c.sim.anonymous
 		if h := c.owners[value]; h != nil && h.store != a.Store && !first {
 			c.violationLocked("%s was renewed at a store that did not grant it", h.name)
@@ -200,7 +203,7 @@ func (c *checker) lockAppliedLocked(a transporttest.Applied) {
 		}
 		c.value = ""
 	}
-	c.judgeLocked()
+	c.checkLocked()
 }
 
 func (c *checker) dataAppliedLocked(a transporttest.Applied) {
@@ -241,8 +244,8 @@ func (c *checker) dataAppliedLocked(a transporttest.Applied) {
 	c.writer, c.written = token, string(a.Command.Value)
 }
 
-// judgeLocked asks every tenure whether it is valid, and the store whether it may be.
-func (c *checker) judgeLocked() {
+// checkLocked asks every tenure whether it is valid, and checks that it may be.
+func (c *checker) checkLocked() {
 	still := c.valid[:0]
 	for _, h := range c.valid {
 		if !h.forgotten && h.tenure.Remaining() > 0 {
@@ -252,13 +255,13 @@ func (c *checker) judgeLocked() {
 	clear(c.valid[len(still):])
 	c.valid = still
 	for _, h := range c.valid {
-		c.judgeOneLocked(h)
+		c.checkOneLocked(h)
 	}
 }
 
-func (c *checker) judgeOneLocked(h *holding) {
+func (c *checker) checkOneLocked(h *holding) {
 	if c.deleted[h.value] {
-		return // nobody can know until the next renewal
+		return // the tenure cannot know until its next renewal
 	}
 	now := c.sim.elapsed()
 	if h.store != c.store {
@@ -278,7 +281,7 @@ func (c *checker) judgeOneLocked(h *holding) {
 	}
 }
 
-// begin takes note of a tenure as soon as its owner has it.
+// begin notes a tenure as soon as its owner has it.
 func (c *checker) begin(p *process, tenure *lease.Tenure) *holding {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -305,22 +308,22 @@ func (c *checker) begin(p *process, tenure *lease.Tenure) *holding {
 		c.began = token
 	}
 	c.valid = append(c.valid, h)
-	c.judgeLocked()
+	c.checkLocked()
 	return h
 }
 
-// fresh looks at a tenure that Acquire has just returned: is a useful part of it left (10)?
+// fresh checks that a useful part is left of a tenure that Acquire has just returned (10).
 func (c *checker) fresh(h *holding) {
 	if _, err := h.tenure.Token(); err != nil {
-		return // it lost its name, or its client, at this very moment
+		return // it lost its client id, or its client was closed, at this very moment
 	}
 	if left := h.tenure.Remaining(); left < ttl-margin-requestTimeout {
 		c.violation("%s was acquired with %v left", h.name, left)
 	}
 }
 
-// failed looks at an acquisition that failed. It must not hold the lease, unless its error
-// says that it may, and then frees it (19).
+// failed checks an acquisition that failed. It must not hold the lease, unless its error says
+// that it may; then it is released (19).
 func (c *checker) failed(p *process, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -330,7 +333,7 @@ func (c *checker) failed(p *process, err error) {
 	}
 }
 
-// watch sees a tenure end.
+// watch waits for the end of a tenure and checks its cause.
 func (c *checker) watch(h *holding) {
 	await.Receive(h.tenure.Context().Done())
 	left := h.tenure.Remaining()
@@ -355,7 +358,7 @@ func (c *checker) watch(h *holding) {
 		holds = c.deleted[h.value] || replaced
 	case is(lease.ErrStoreReplaced):
 		name = "store replaced"
-		holds = c.sim.stores > 1 // a late reply of the store before may say so, too
+		holds = c.sim.stores > 1 // a late reply of the earlier store may say so, too
 	case is(lease.ErrConnectionLost):
 		name = "connection lost"
 		holds = c.sim.instant || h.process.node.fragile
@@ -364,8 +367,8 @@ func (c *checker) watch(h *holding) {
 		holds = c.fenced[h.token.String()]
 	case is(lease.ErrDeadlinePassed):
 		name = "deadline passed"
-		// Its owner hears of it while the token is good still, unless the clock jumped,
-		// and may have released at once.
+		// The context ends while the token is still valid, unless the clock jumped, and the
+		// owner may have released at once.
 		holds = left > 0 || errors.Is(over, lease.ErrReleased) || h.jumps != h.process.node.clock.jumps.Load()
 	case is(transport.ErrClosed):
 		name = "closed"
@@ -383,8 +386,8 @@ func (c *checker) watch(h *holding) {
 	}
 }
 
-// wasLost reports whether a tenure that ended so was lost. Some ends are intended: with its
-// connection, by its owner, or because another process took the name.
+// wasLost reports whether a tenure that ended in this way was lost. Some ends are intended:
+// with the connection, by the owner, or because another process took the client id.
 func (h *holding) wasLost(end string) bool {
 	switch end {
 	case "released", "closed", "taken over":
@@ -393,7 +396,7 @@ func (h *holding) wasLost(end string) bool {
 	return !h.process.node.endsWithConnection() && !h.forgotten
 }
 
-// shown judges what an onlooker shows at last.
+// shown checks what an onlooker shows at the end.
 func (c *checker) shown(holder lease.Holder) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -406,7 +409,7 @@ func (c *checker) shown(holder lease.Holder) {
 	}
 }
 
-// forget takes note that a process was killed.
+// forget notes that a process was killed.
 func (c *checker) forget(p *process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -417,7 +420,7 @@ func (c *checker) forget(p *process) {
 	}
 }
 
-// finish looks once more at all tenures, when all processes are gone.
+// finish checks all tenures once more, when all processes are gone.
 func (c *checker) finish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -431,7 +434,7 @@ func (c *checker) finish() {
 	}
 }
 
-// leader returns whose tenure is valid, nil if nobody's is.
+// leader returns the node with a valid tenure, nil if there is none.
 func (c *checker) leader() *node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -442,7 +445,7 @@ func (c *checker) leader() *node {
 }
 
 func (c *checker) leadingLocked() *holding {
-	c.judgeLocked()
+	c.checkLocked()
 	for _, h := range c.valid {
 		// A renewal may have put back what was deleted.
 		if h.store == c.store && (!c.deleted[h.value] || c.value == h.value) {
@@ -452,7 +455,7 @@ func (c *checker) leadingLocked() *holding {
 	return nil
 }
 
-// last takes note that the last fault has happened, and whether the leader stays.
+// last notes that the last fault has happened, and whether the leader stays.
 func (c *checker) last(leftAlone bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -465,7 +468,7 @@ func (c *checker) last(leftAlone bool) {
 // tooMany requests of one process in a second are a hot loop.
 const tooMany = 50
 
-// sample looks at everything once a second.
+// sample checks everything once a second.
 func (c *checker) sample() {
 	now := c.sim.elapsed()
 	for _, n := range c.sim.nodes {
@@ -484,11 +487,11 @@ func (c *checker) sample() {
 	case now < calmAt+calmWithin:
 	case now < lastAt:
 		if leading == nil {
-			c.violationLocked("nobody leads %v after the last fault", now-calmAt)
+			c.violationLocked("no node leads %v after the last fault", now-calmAt)
 		}
 	case now >= lastAt+lastWithin || c.leftAlone:
 		if leading == nil {
-			c.violationLocked("nobody leads %v after the leader went", now-lastAt)
+			c.violationLocked("no node leads %v after the leader went", now-lastAt)
 		} else if c.final == nil {
 			c.final = leading
 		} else if leading != c.final {
@@ -504,7 +507,7 @@ type sent struct {
 	second                  bool     // by the second client
 }
 
-// sending looks at a request before it leaves.
+// sending checks a request before it leaves.
 func (c *checker) sending(p *process, request transport.Request) sent {
 	var room [8][]byte
 	words, err := resp3.DecodeArray(room[:0], request.Payload)
@@ -537,8 +540,8 @@ func (c *checker) sending(p *process, request transport.Request) sent {
 	return s
 }
 
-// metStore looks whether the tenures of a process that has heard from a store are those of
-// that store.
+// metStore checks, when a process has a reply of a store, that its tenures are of that store or
+// end.
 func (c *checker) metStore(p *process, reply transport.Reply) {
 	if reply.Store == "" {
 		return
@@ -552,7 +555,7 @@ func (c *checker) metStore(p *process, reply transport.Reply) {
 	}
 }
 
-// mustEndLocked looks in a moment whether a tenure is over, as it has to be.
+// mustEndLocked checks, a moment later, that a tenure is over.
 func (c *checker) mustEndLocked(h *holding, why string) {
 	time.AfterFunc(time.Microsecond, func() {
 		c.mu.Lock()
@@ -563,8 +566,8 @@ func (c *checker) mustEndLocked(h *holding, why string) {
 	})
 }
 
-// answered looks at a reply after its process has it. What was refused is over at once,
-// and so is what belongs to a client that lost its name.
+// answered checks a reply after its process has it. A tenure that was refused is over at
+// once, and so is a tenure of a client that lost its client id.
 func (c *checker) answered(p *process, s sent, reply transport.Reply, err error) {
 	if c.sim.tracing && s.key == lockKey && s.verb != "KEYNOTIFY" {
 		text := strings.TrimSpace(string(reply.Payload))
@@ -584,7 +587,7 @@ func (c *checker) answered(p *process, s sent, reply transport.Reply, err error)
 	if !s.second {
 		c.metStore(p, reply)
 	}
-	text := strings.TrimPrefix(string(reply.Payload), ":") // in one dialect and not in the other
+	text := strings.TrimPrefix(string(reply.Payload), ":") // one dialect has the colon
 	refused := s.key == lockKey && s.verb == "SET" && (err != nil || strings.HasPrefix(text, "-1"))
 	fenced := s.key == dataKey && s.verb == "SET" && strings.Contains(string(reply.Payload), "lower version")
 	if !refused && !fenced {

@@ -1,40 +1,40 @@
 // Package simulation lets a few nodes contend for a lease for an hour of virtual time,
-// under faults that follow a seed, and judges what they believe by what the store did.
+// under faults that follow a seed, and checks what they believe against what the store did.
 //
 //	go test ./internal/simulation               # some hundred seeds; -short: a few
 //	go test ./internal/simulation -seeds 5000   # so many
 //	go test ./internal/simulation -v -seed 17   # this one, with its trace
 //
-// What runs is the real thing: transport.Client, lease, fencing and election over
-// package transporttest, three to five nodes with clocks of their own. What goes wrong is in
-// faults.go, what must hold all the same in checker.go.
+// The code under test is the real one: transport.Client, lease, fencing and election over
+// package transporttest. Three to five nodes run, with clocks of their own. The faults are
+// the tables in faults_test.go; what must hold is in checker_test.go and campaigns_test.go.
 //
 // # The hour
 //
 //	0 ─────────────── faults, one every half minute or so ─────────────── calm ── last ── end
 //	                                                          57 min ─────┘        │
-//	                                      somebody must lead by calmWithin         │
+//	                                        a node must lead by calmWithin         │
 //	                   the leader crashes, is cut off or resigns: 58 min ──────────┘
-//	                   somebody must lead by TTL + Jitter (+ slack), and nobody else until the end
+//	                   a node must lead by TTL + Jitter (+ slack), and no other node until the end
 //
 // # Replay
 //
-// All that is random follows the seed: the faults and the nodes by generators of their own,
-// the library's jitter by internal/random, the pauses of package backoff by the global
-// generator of math/rand. Each message takes a time of its own, to the nanosecond, so that
-// hardly two events share an instant, and its fate from dice of its kind, so that it does
-// not matter which of two messages of one instant leaves first. For what is left the test
-// runs on one processor, with the garbage collector off while a seed runs.
+// All that is random follows the seed. The faults and the nodes have generators of their
+// own, the library's jitter comes from internal/random, and the pauses of package backoff
+// from the global generator of math/rand. Each message takes a time of its own, to the
+// nanosecond, so that hardly two events share an instant. Its faults come from dice of its
+// kind, so it does not matter which of two messages of one instant leaves first. For the
+// rest, the test runs on one processor, with the garbage collector off while a seed runs.
 // TestASeedReplays counts how many seeds repeat their trace, but for the order within an
 // instant.
 //
-// What nobody can steer: the runtime interrupts a goroutine that has had the processor for
-// ten milliseconds of real time, which on a machine that is overloaded may be at any
-// moment; of several goroutines that are ready at that instant another goes first then. A
-// select of which two cases are ready, and timers that end at the same instant, choose by
-// chance too. So a few seeds in a hundred replay only when run again, on a machine with
-// nothing else to do hardly any. The race detector shuffles goroutines on purpose: what it
-// finds need not replay.
+// Three things cannot be steered. The runtime interrupts a goroutine that has had the
+// processor for ten milliseconds of real time, which can happen at any moment on a machine
+// that is overloaded; then another of the goroutines that are ready goes first. A select
+// with two cases that are ready chooses at random. So do timers that end at the same
+// instant. So a few seeds in a hundred replay only in a second run, on an idle machine
+// hardly any. The race detector shuffles goroutines on purpose: what it finds need not
+// replay.
 //
-// The nonces of tenures are random for real; in a trace they have numbers.
+// The nonces of tenures are always random; in a trace they have numbers.
 package simulation

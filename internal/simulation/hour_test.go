@@ -20,10 +20,10 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-// What the nodes contend for, and with what settings.
+// The keys, and the settings of the nodes.
 const (
 	lockKey = "press-7/active"
-	dataKey = "press-7/count" // protected; nobody deletes it and it has no TTL
+	dataKey = "press-7/count" // protected; no client deletes it and it has no TTL
 
 	ttl    = 10 * time.Second
 	margin = time.Second // of TTL: clocks may differ in rate by less than a tenth
@@ -42,8 +42,8 @@ const (
 	lastAt  = 58 * time.Minute // the leader goes
 	sampled = time.Second
 
-	// settle is what it takes until every pause that began under faults is over: the
-	// longest hold-off of an elector is the longest of them.
+	// settle is how long pauses that began under faults can last. The longest is the longest
+	// hold-off of an elector.
 	settle     = 9*holdOff + holdOff + requestTimeout + 2*rankDelay
 	calmWithin = settle + ttl + jitter
 	// slack is for the messages themselves.
@@ -51,9 +51,9 @@ const (
 	lastWithin = ttl + jitter + 2*rankDelay + slack
 )
 
-// Result is what became of one seed.
+// Result is the result of one seed.
 type Result struct {
-	// Violations says what must not happen and did.
+	// Violations are the promises that were broken.
 	Violations []string
 	// Trace is what happened, if it was asked for.
 	Trace []string
@@ -91,9 +91,9 @@ type simulation struct {
 	trace  []string
 }
 
-// Run simulates one seed, and keeps a trace if tracing is true; it changes nothing else. It
-// must not run beside another, since some of what it seeds is there once in a process. A
-// goroutine that is left when the hour is over makes the test fail.
+// Run simulates one seed, and keeps a trace if tracing is true. Tracing changes nothing else.
+// Two calls must not overlap, because a process has some of the generators once. A goroutine
+// that is left when the hour is over makes the test fail.
 func Run(t *testing.T, seed uint64, tracing bool) Result {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	runtime.GC()
@@ -104,7 +104,7 @@ func Run(t *testing.T, seed uint64, tracing bool) Result {
 	var result Result
 	synctest.Test(t, func(t *testing.T) {
 		s := &simulation{began: time.Now(), tracing: tracing, random: rand.New(rand.NewPCG(seed, 1))}
-		// A strict store keeps more promises than are asked for here, and must break none.
+		// A strict store makes more promises than are checked here, and must break none.
 		s.strict = s.random.IntN(4) == 0
 		store, err := transporttest.NewStore(s.nextStore())
 		if err != nil {
@@ -116,7 +116,7 @@ func Run(t *testing.T, seed uint64, tracing bool) Result {
 		s.checker = newChecker(s)
 		store.Tap(s.checker.applied)
 		s.run(seed)
-		store.Close() // and wait for the requests that are still on their way
+		store.Close() // which waits for requests that are under way
 		result = Result{
 			Violations: s.checker.violations,
 			Trace:      s.trace,
@@ -129,7 +129,7 @@ func Run(t *testing.T, seed uint64, tracing bool) Result {
 	return result
 }
 
-// run goes through the hour. When it returns, nothing of the nodes is left.
+// run goes through the hour. When it returns, all processes have ended.
 func (s *simulation) run(seed uint64) {
 	s.deletes = s.random.IntN(8) == 0
 	s.noNotifications = s.random.IntN(2) == 0
@@ -157,7 +157,7 @@ func (s *simulation) run(seed uint64) {
 		if ranked {
 			n.rank = n.random.IntN(3)
 		}
-		// Both kinds of user are there in every seed.
+		// Each seed has at least one Elector and one Lease.
 		n.elects = i == 0 || i > 1 && s.random.IntN(2) == 0
 		s.nodes = append(s.nodes, n)
 		s.tracef("%s: rate %.4f, elects %v", n.id, n.clock.rate, n.elects)
@@ -191,7 +191,7 @@ func (s *simulation) run(seed uint64) {
 	s.checker.finish()
 }
 
-// onlooker observes the lease, and shows the holder that it saw last.
+// onlooker observes the lease, and shows the latest holder.
 type onlooker struct {
 	conn   *transporttest.Conn
 	client *transport.Client
@@ -222,7 +222,7 @@ func (s *simulation) lookOn() *onlooker {
 	return o
 }
 
-// stop returns what was shown last.
+// stop returns the holder that was shown last.
 func (o *onlooker) stop() lease.Holder {
 	o.cancel()
 	await.Receive(o.done)
@@ -230,17 +230,17 @@ func (o *onlooker) stop() lease.Holder {
 	return o.shown
 }
 
-// nextStore returns the options of another store. That its versions carry a name of their
-// own tells the checker where they are from.
+// nextStore returns the options of another store. Its versions carry a name of its own, by
+// which the checker knows where they are from.
 func (s *simulation) nextStore() statestore.Options {
 	s.stores++
 	return statestore.Options{Strict: s.strict, Node: fmt.Sprintf("Store%d", s.stores)}
 }
 
-// sample looks at all tenures every second or so.
+// sample has everything checked every second or so.
 func (s *simulation) sample(stop <-chan struct{}) {
 	for {
-		// Never at an instant of anything else.
+		// Never at the instant of another event.
 		timer := time.NewTimer(sampled - 7919*time.Nanosecond)
 		select {
 		case <-stop:
@@ -266,7 +266,7 @@ func (s *simulation) isCalm() bool {
 	return s.calm
 }
 
-// tracef notes an event. Who says it comes first.
+// tracef notes an event. The text begins with the node, the process or the client.
 func (s *simulation) tracef(format string, arguments ...any) {
 	if !s.tracing {
 		return

@@ -16,8 +16,8 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-// The simulation gives each message a time of its own, which would spread the tries of a
-// crowd even if the library did not.
+// The simulation gives each message a time of its own. That would spread the tries of many
+// waiters even if the library did not.
 func TestInvariant28WaitersSpreadTheirTriesAfterARelease(t *testing.T) {
 	const waiters = 20
 	synctest.Test(t, func(t *testing.T) {
@@ -70,12 +70,12 @@ func TestInvariant28WaitersSpreadTheirTriesAfterARelease(t *testing.T) {
 	})
 }
 
-// The simulation meets this now and then only: somebody must delete the key, another take
-// it, and the holder hear of neither.
+// The simulation reaches this only now and then: the key is deleted, another client takes the
+// lease, and the holder gets no notification of either.
 func TestInvariant6ARefusedRenewalEndsATenureThatHearsNoNotification(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := transporttest.Start(t)
-		client, conn := store.Client(t, "robbed", transport.ClientOptions{})
+		client, conn := store.Client(t, "holder", transport.ClientOptions{})
 		l, err := lease.New(client, lockKey, lease.Options{TTL: ttl, Margin: margin, Clock: lease.MonotonicClock()})
 		if err != nil {
 			t.Fatal(err)
@@ -84,7 +84,7 @@ func TestInvariant6ARefusedRenewalEndsATenureThatHearsNoNotification(t *testing.
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(ttl) // what it watches, it watches by now
+		time.Sleep(ttl) // its watch is registered by now
 		conn.Silence(true)
 		other, _ := store.Client(t, "other", transport.ClientOptions{})
 		if _, err := other.Set(t.Context(), lockKey, []byte("other:1"), transport.SetOptions{}); err != nil {

@@ -58,8 +58,8 @@ func TestNodesKeepTheirPromisesUnderRandomFaults(t *testing.T) {
 }
 
 // TestASeedReplays repeats some seeds until a trace comes twice, but for the order of events
-// of one instant. Nearly always the second is like the first; what keeps it from that at
-// times, the package comment tells.
+// of one instant. Nearly always the second is like the first. The package comment says why
+// not always.
 func TestASeedReplays(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector shuffles goroutines on purpose")
@@ -69,7 +69,7 @@ func TestASeedReplays(t *testing.T) {
 	}
 	trace := func(seed uint64) []string {
 		events := Run(t, seed, true).Trace
-		slices.Sort(events) // the time stands first in a line
+		slices.Sort(events) // a line begins with the time
 		return events
 	}
 	count, atOnce := max(*seeds/10, 5), 0
@@ -88,7 +88,7 @@ func TestASeedReplays(t *testing.T) {
 	t.Logf("%d of %d seeds replayed at once", atOnce, count)
 }
 
-// parting tells where two traces differ first.
+// parting describes where two traces differ first.
 func parting(a, b []string) string {
 	for i := range min(len(a), len(b)) {
 		if a[i] != b[i] {
