@@ -130,7 +130,7 @@ func TestMissingRepeatedAndMalformedTokensAreToldApart(t *testing.T) {
 		{"one without a node", []string{"1:0:"}, hlc.ErrMalformed, false},
 		{"one with a sign", []string{"-1:0:n"}, hlc.ErrMalformed, false},
 		{"one with space around it", []string{" 1:0:n"}, hlc.ErrMalformed, false},
-		{"one whose node may have changed", []string{"1:0:\u00fc"}, hlc.ErrMalformed, true},
+		{"one with a node that may have changed", []string{"1:0:\u00fc"}, hlc.ErrMalformed, true},
 		{"one that is too long", []string{"1:0:" + strings.Repeat("n", 1024)}, hlc.ErrMalformed, false},
 	} {
 		for _, carrier := range carriers {

@@ -407,7 +407,7 @@ func TestWritesAreInTheOrderOfTheirTokensWhateverHappens(t *testing.T) {
 					}
 					disk = token
 					if chance(4) == 0 {
-						return errors.New("it was stored, but nobody knows")
+						return errors.New("it was stored, but without a reply")
 					}
 					return nil
 				}})

@@ -205,8 +205,8 @@ func TestAGuardWritesUntilTheDeadline(t *testing.T) {
 	}
 }
 
-// A guard says "held" only before the deadline, however long its answer took, and
-// whatever the timers of this process believe.
+// A guard returns a result only before the deadline, even if the reply took long and the timers
+// of this process are late.
 func TestInvariant1WhatIsReadIsNotReturnedAfterTheTenure(t *testing.T) {
 	for _, test := range []struct {
 		method string

@@ -16,9 +16,9 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-// A store that was restarted without its data knows no fence, so it would take any
-// request of a tenure that the store before it granted. The guard's request is the first
-// after the restart: nothing else can tell the node about it.
+// A store that was restarted without its data has no fences, so it would accept any request of
+// a tenure that the store before it granted. The guard's request is the first after the
+// restart: the node cannot learn of the restart earlier.
 func TestInvariant47NoGuardedRequestReachesAStoreThatDidNotGrantTheTenure(t *testing.T) {
 	for _, identity := range []struct {
 		name   string
@@ -194,8 +194,8 @@ func TestInvariant47AGuardOfAnotherClientAsksThoughTheTenureEndsWithItsConnectio
 	}
 }
 
-// An attached store may be restarted while the connections to its broker last. A request that
-// met no store is all that tells of it where the store has no identity.
+// An attached store may be restarted while the connections to its broker last. If the store has
+// no identity, only a request that met no store shows that.
 func TestInvariant47ATenureIsConfirmedAfterARequestMetNoStore(t *testing.T) {
 	for name, noWatch := range map[string]bool{"as usual": false, "without a watch": true} {
 		t.Run(name, func(t *testing.T) {

@@ -455,7 +455,7 @@ func TestAnUpdateWaitsForItsTurnNoLongerThanItMay(t *testing.T) {
 		await.Done(all.Wait)
 		present.mustHold(t, key, "")
 		if turns, _ := guard.Kept(); turns != 0 {
-			t.Errorf("the guard keeps %d turns that nobody uses", turns)
+			t.Errorf("the guard keeps %d unused turns", turns)
 		}
 	})
 }

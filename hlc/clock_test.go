@@ -13,7 +13,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 )
 
-// A testTime is a physical clock that stands still unless it is told to move.
+// A testTime is a physical clock that moves only when a test sets it.
 type testTime struct{ ms atomic.Int64 }
 
 func (p *testTime) now() time.Time { return time.UnixMilli(p.ms.Load()) }
@@ -292,8 +292,8 @@ func TestClockOverflowChangesNothing(t *testing.T) {
 	}
 }
 
-// Invariant 43: no lock is held across a user's callback. This one uses the clock
-// that called it, and would wait for itself for ever.
+// Invariant 43: no lock is held across a user's callback. This callback uses the clock that
+// called it, and would deadlock.
 func TestInvariant43NoLockIsHeldWhilePhysicalTimeIsRead(t *testing.T) {
 	var clock *Clock
 	clock, err := NewClock("a", ClockOptions{Now: func() time.Time {

@@ -16,27 +16,26 @@ func TestTheStateMachineFollowsTheProtocol(t *testing.T) {
 	})
 }
 
-var update = flag.Bool("update", false, "write the traces in testdata anew, for a person to read the difference")
+var update = flag.Bool("update", false, "write the traces in testdata anew; read the difference")
 
-// Each file in testdata tells a story: what clients send, what time does, and
-// everything that the store says.
-func TestStoriesAreToldAsTheyWere(t *testing.T) {
+// Each file in testdata is a trace: requests, waits, and all that the store replies and notifies.
+func TestTheTracesAreAsRecorded(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(paths) == 0 {
-		t.Fatalf("no stories: %v", err)
+		t.Fatalf("no traces: %v", err)
 	}
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
-			told, err := os.ReadFile(path)
+			recorded, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
 			}
 			store := statestoretest.NewMachine(t, statestoretest.Options{})
-			trace, err := statestoretest.Trace(t, store, string(told))
+			trace, err := statestoretest.Trace(t, store, string(recorded))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if trace == string(told) {
+			if trace == string(recorded) {
 				return
 			}
 			if *update {
@@ -45,17 +44,17 @@ func TestStoriesAreToldAsTheyWere(t *testing.T) {
 				}
 				return
 			}
-			t.Errorf("the trace differs (go test ./statestore -update writes it anew):\n%s", difference(string(told), trace))
+			t.Errorf("the trace differs (go test ./statestore -update writes it anew):\n%s", difference(string(recorded), trace))
 		})
 	}
 }
 
 // difference returns the first lines that differ.
-func difference(told, trace string) string {
-	a, b := strings.Split(told, "\n"), strings.Split(trace, "\n")
+func difference(recorded, trace string) string {
+	a, b := strings.Split(recorded, "\n"), strings.Split(trace, "\n")
 	for i := range min(len(a), len(b)) {
 		if a[i] != b[i] {
-			return "told: " + a[i] + "\nnow:  " + b[i]
+			return "recorded: " + a[i] + "\nnow:      " + b[i]
 		}
 	}
 	return "one of them ends early"

@@ -47,8 +47,8 @@ func Example() {
 	// b SET: "+OK\r\n" 1696374425000:5:StateStore
 }
 
-// A watcher hears that a lease ran out when somebody calls Expire, at the time that
-// NextExpiry says.
+// The caller calls Expire at the time of NextExpiry, and delivers the notifications of the
+// expired leases.
 func ExampleStore_Expire() {
 	store, err := statestore.New(statestore.Options{})
 	if err != nil {

@@ -28,7 +28,7 @@ func TestInvariant31LifetimeToTheNanosecond(t *testing.T) {
 		{"a renewal without PX clears it", []string{"SET k v NEX PX 1000", "SET k v NEX"}, 0},
 		{"a key that had none gets one", []string{"SET k v", "SET k v PX 1000"}, time.Second},
 		{"cleared and set again", []string{"SET k v PX 1000", "SET k v", "SET k v PX 300"}, 300 * time.Millisecond},
-		{"DEL forgets it", []string{"SET k v PX 1000", "DEL k", "SET k v"}, 0},
+		{"DEL drops it", []string{"SET k v PX 1000", "DEL k", "SET k v"}, 0},
 		{"GET does not move it", []string{"SET k v PX 1000", "GET k"}, 600 * time.Millisecond},
 		{"a refused NX does not move it", []string{"SET k v PX 1000", "SET k v NX PX 5000"}, 600 * time.Millisecond},
 		{"a refused NEX does not move it", []string{"SET k v PX 1000", "SET k w NEX PX 5000"}, 600 * time.Millisecond},
@@ -199,8 +199,8 @@ func TestExpireGoesByDeadlineAfterRenewals(t *testing.T) {
 	w.wantLines("Expire", w.lines(notified), deleteLine("c", "plain", plain), deleteLine("c", "renewed", renewed))
 }
 
-// NextExpiry may be early but never late: whoever sleeps until then and calls Expire
-// removes each key at its instant, after any history.
+// NextExpiry may be early but never late: a caller that sleeps until then and calls Expire
+// removes each key at its deadline.
 func TestNextExpiryIsNeverLate(t *testing.T) {
 	random := rand.New(rand.NewPCG(31, 7))
 	w := newWorld(t, Options{})
@@ -295,9 +295,9 @@ func TestTimesAtWhichNothingExpiresAreForgotten(t *testing.T) {
 	}
 }
 
-// Expire runs on whole milliseconds, keys need not: one is told within a millisecond
-// after its time, and gone for every request at its time.
-func TestAKeyIsToldWithinAMillisecondAfterItsTime(t *testing.T) {
+// Expire runs on whole milliseconds, deadlines need not be: the notification comes within a
+// millisecond after the deadline, but no request finds the key after the deadline.
+func TestAKeyIsNotifiedWithinAMillisecondAfterItsDeadline(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.pass(300 * time.Microsecond)
 	w.set(ask("SET k v PX 1"))
@@ -307,7 +307,7 @@ func TestAKeyIsToldWithinAMillisecondAfterItsTime(t *testing.T) {
 	}
 	w.pass(time.Millisecond)
 	if notified, _ := w.store.Expire(w.now, 10); w.store.Usage().Keys != 1 {
-		t.Errorf("the key was told early: %v", notified)
+		t.Errorf("the notification was early: %v", notified)
 	}
 	w.want(ask("GET k"), "$-1\r\n")
 }

@@ -160,7 +160,7 @@ func (r *race) apply(m modelRequest) {
 	touched := r.model.refused(r.now, m) == ""
 	before := len(r.model.keys)
 	answer, lines := r.send(sent)
-	lines, err := r.model.announce(r.now, lines, m.key)
+	lines, err := r.model.expire(r.now, lines, m.key)
 	if err != nil {
 		r.fatalf("%v", err)
 	}
@@ -194,7 +194,7 @@ func (r *race) expire(limit int) {
 	r.tb.Helper()
 	r.trace = append(r.trace, fmt.Sprint("expire ", limit))
 	expired, more := r.store.Expire(r.now, limit)
-	rest, err := r.model.announce(r.now, r.lines(expired), "")
+	rest, err := r.model.expire(r.now, r.lines(expired), "")
 	if err != nil || len(rest) > 0 {
 		r.fatalf("Expire: %v; notifications that do not belong: %q", err, rest)
 	}
@@ -202,11 +202,11 @@ func (r *race) expire(limit int) {
 		return
 	}
 	for _, k := range r.model.keys {
-		if k.told(r.now) && len(r.model.notify(k, true)) > 0 {
+		if k.removed(r.now) && len(r.model.notify(k, true)) > 0 {
 			r.fatalf("Expire is done and %q was not announced", k.name)
 		}
 	}
-	r.model.keys = slices.DeleteFunc(r.model.keys, func(k modelKey) bool { return k.told(r.now) })
+	r.model.keys = slices.DeleteFunc(r.model.keys, func(k modelKey) bool { return k.removed(r.now) })
 	// A key that is gone since less than a millisecond may have made room for another.
 	if live, _ := r.model.live(r.now); r.store.Usage().Keys < live || r.store.Usage().Keys > len(r.model.keys) {
 		r.fatalf("Expire is done and there are %d keys; want %d to %d", r.store.Usage().Keys, live, len(r.model.keys))

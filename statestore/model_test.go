@@ -102,9 +102,8 @@ func (m *model) find(now Instant, name string) *modelKey {
 
 func (k modelKey) gone(now Instant) bool { return k.deadline != 0 && k.deadline <= now.Elapsed }
 
-// told reports whether Expire must have removed the key: it runs on whole
-// milliseconds.
-func (k modelKey) told(now Instant) bool {
+// removed reports whether Expire must have removed the key: it runs on whole milliseconds.
+func (k modelKey) removed(now Instant) bool {
 	return k.gone(now) && k.tick() <= now.Elapsed.Truncate(time.Millisecond)
 }
 
@@ -169,8 +168,8 @@ func (m *model) refused(now Instant, r modelRequest) string {
 	return ""
 }
 
-// apply returns the answer to a request and the lines that it causes by itself; those
-// of keys whose time has passed are not among them.
+// apply returns the reply to a request and the notifications that it causes itself, without
+// those of expired keys.
 func (m *model) apply(now Instant, r modelRequest) (answer string, lines []string) {
 	if text := m.refused(now, r); text != "" {
 		return refusalAt(text, now.WallMillis), nil
@@ -257,11 +256,10 @@ func (m *model) set(now Instant, r modelRequest, k *modelKey) (answer string, li
 	return "+OK\r\n@" + version.String(), m.notify(next, false)
 }
 
-// announce takes the lines of keys whose time has passed out of the front of lines,
-// drops those keys, and returns the other lines. Among the keys the first may be the
-// one that the request was about; the others go by deadline. What is wrong with the
-// lines is the error.
-func (m *model) announce(now Instant, lines []string, about string) (rest []string, err error) {
+// expire removes the keys whose notifications are at the front of lines, and returns the other
+// lines. The first of the keys may be the key of the request; the others are in the order of
+// their deadlines. The error says what is wrong with the lines.
+func (m *model) expire(now Instant, lines []string, about string) (rest []string, err error) {
 	var last time.Duration
 	for len(lines) > 0 {
 		found := false
@@ -285,7 +283,7 @@ func (m *model) announce(now Instant, lines []string, about string) (rest []stri
 		}
 	}
 	for _, k := range m.keys {
-		if k.told(now) && k.tick() < last && len(m.notify(k, true)) > 0 {
+		if k.removed(now) && k.tick() < last && len(m.notify(k, true)) > 0 {
 			err = fmt.Errorf("key %q, due at %v, is left after one that was due at %v", k.name, k.deadline, last)
 		}
 	}

@@ -114,9 +114,8 @@ func TestInvariant38RenewalNeverFailsForQuota(t *testing.T) {
 	w.want(ask("SET k valu").fencedBy(lock), refusal(textQuota))
 }
 
-// A key whose time has passed is gone for every command: it takes up no room, also
-// where Expire has not removed it yet.
-func TestKeysWhoseTimeHasPassedTakeUpNoRoom(t *testing.T) {
+// An expired key does not count towards the limits, even if Expire has not removed it yet.
+func TestExpiredKeysDoNotCount(t *testing.T) {
 	for name, options := range map[string]Options{"keys": {MaxKeys: 3}, "bytes": {MaxBytes: 6}} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, options)

@@ -78,9 +78,9 @@ func TestInvariant23CorrelationDataOfAnyLengthIsTold(t *testing.T) {
 	}
 }
 
-// Invariant 23: exactly the last requests are remembered, also of a client that uses
-// correlation data again, and of one whose connection broke meanwhile.
-func TestInvariant23TheLastRequestsAreRemembered(t *testing.T) {
+// Invariant 23: the store recognizes redeliveries of exactly the last requests, even if a client
+// reuses correlation data or loses its connection meanwhile.
+func TestInvariant23TheLastRequestsAreRecognized(t *testing.T) {
 	const remembered = 4
 	for name, middle := range map[string]func(*world){
 		"others": func(w *world) { w.deliver("c", "other", "SET", "k", "v") },

@@ -187,7 +187,7 @@ func TestKeysAndValuesMayHoldAnyBytes(t *testing.T) {
 	}
 }
 
-// A replaced value must stay as it was for whoever still writes it to the network.
+// A replaced value must not change while a caller may still write it to the network.
 func TestValueThatWasHandedOutNeverChanges(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.set(ask("SET k first"))

@@ -73,7 +73,7 @@ func (s *strictRun) applied(key, value, client string, reply Reply, command Comm
 	s.tb.Helper()
 	version := reply.Version.String()
 	fence := s.fences[key]
-	// A reply that was remembered tells of what was applied before.
+	// The reply to a redelivery has an earlier version.
 	if s.last == "" || s.compare(version, s.last) > 0 {
 		s.last = version
 		if !fence.IsZero() && (!command.token.present || command.token.value.Compare(fence) < 0) {

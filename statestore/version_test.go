@@ -93,7 +93,7 @@ func TestInvariant36VersionsRise(t *testing.T) {
 	}
 }
 
-// Invariant 11: tokens of successive tenures strictly rise, whoever acquires.
+// Invariant 11: tokens of successive tenures strictly rise, whichever client acquires.
 func TestInvariant11TokensOfSuccessiveTenuresRise(t *testing.T) {
 	w := newWorld(t, Options{})
 	first := w.set(ask("SET lock a NEX PX 1000").as("a"))
@@ -173,8 +173,8 @@ func TestInvariant49TokenThatTheStoreIssuedIsNeverTooFarAhead(t *testing.T) {
 	w.want(ask("SET k v").at("1696374425000:0:c"), refusalAt(textTimestampAhead, w.now.WallMillis))
 }
 
-// A refusal for a clock tells the store's clock, as well as a timestamp can.
-func TestRefusalForAClockTellsTheStoresClock(t *testing.T) {
+// The refusal of a timestamp as too far ahead has the store's clock as its version.
+func TestRefusalForAClockHasTheStoresClock(t *testing.T) {
 	w := newWorld(t, Options{Node: "press-7"})
 	w.set(ask("SET k v").at("1696374485000:0:n")) // takes the versions a minute along, not the clock
 	w.want(ask("GET k").at("1696374485001:0:n"), "-ERR "+textTimestampAhead+"\r\n@1696374425000:0:press-7")

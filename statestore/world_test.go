@@ -10,10 +10,10 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 )
 
-// noon is the time at which every world begins: the one of the example in docs/protocol.md §3.3.
+// noon is the time at which a world begins: the time in the example of docs/protocol.md §3.3.
 const noon = 1696374425000
 
-// A world is a store and the two clocks that it is told.
+// A world is a store and its two clocks.
 type world struct {
 	tb      testing.TB
 	store   *Store
@@ -30,7 +30,7 @@ func newWorld(tb testing.TB, options Options) *world {
 	return &world{tb: tb, store: store, now: Instant{WallMillis: noon, Elapsed: time.Hour}}
 }
 
-// pass lets time go by on both clocks.
+// pass lets d pass on both clocks.
 func (w *world) pass(d time.Duration) {
 	w.now.Elapsed += d
 	w.now.WallMillis += d.Milliseconds()
@@ -214,8 +214,8 @@ func (w *world) compare(a, b string) int {
 // refusal returns the answer for one of the texts of docs/protocol.md §2.4, at noon.
 func refusal(text string) string { return refusalAt(text, noon) }
 
-// refusalAt does the same for a store whose clock shows wall: a refusal for a clock
-// tells it.
+// refusalAt does the same for a store whose clock reads wall: some refusals have that as their
+// version.
 func refusalAt(text string, wall int64) string {
 	answer := "-ERR " + text + "\r\n"
 	if text == textTimestampAhead || text == textTokenAhead {

@@ -87,7 +87,7 @@ func (b *bench) apply(client string, words ...string) statestore.Reply {
 	return reply
 }
 
-// wait lets virtual time go by, and everybody do what is due.
+// wait lets virtual time pass, and all goroutines run.
 func wait(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -224,7 +224,7 @@ func TestManyExpiriesAtOnce(t *testing.T) {
 	})
 }
 
-// "Without Run keys still end in time for every request, but nobody is notified."
+// "Without Run expired keys do not exist for requests either, but their watchers get no notification."
 func TestKeysExpireForRequestsWithoutRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -433,8 +433,8 @@ func TestInvariant48AStepOfTheSystemsClockIsNoStepOfTheStores(t *testing.T) {
 	})
 }
 
-// Invariant 43: no lock is held while the system's clock is read. This clock asks the
-// engine for something, and would wait for itself for ever.
+// Invariant 43: no lock is held while the system's clock is read. This clock calls the engine,
+// and would deadlock.
 func TestInvariant43NoLockIsHeldWhileTheSystemsClockIsRead(t *testing.T) {
 	b := newBench(t)
 	b.engine.SetSystemClock(func() time.Time { b.engine.Disconnect("c"); return time.Now() })

@@ -103,10 +103,10 @@ func parseRows(text string) ([]row, error) {
 // parse parses a row's options.
 func (o *Options) parse(text string) error {
 	numbers := map[string]*int{
-		"max-keys":    &o.Store.MaxKeys,
-		"max-value":   &o.Store.MaxValue,
-		"max-watches": &o.Store.MaxWatches,
-		"dedupWindow": &o.Store.DedupWindow,
+		"max-keys":     &o.Store.MaxKeys,
+		"max-value":    &o.Store.MaxValue,
+		"max-watches":  &o.Store.MaxWatches,
+		"dedup-window": &o.Store.DedupWindow,
 	}
 	for _, option := range strings.Fields(text) {
 		name, value, _ := strings.Cut(option, "=")
