@@ -29,7 +29,7 @@ type pipeBroker struct {
 	conn  net.Conn // the latest
 	seen  []string // what came in, but for subscriptions and pings
 	hosts []string // that were dialled
-	down  bool     // nobody answers the dial
+	down  bool     // dialling fails
 	left  []byte   // reason codes of DISCONNECT that came in
 	tasks sync.WaitGroup
 }

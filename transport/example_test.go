@@ -83,7 +83,7 @@ func ExampleWill() {
 
 	ctx := context.Background()
 	// The will comes first: from the Set on, nothing can happen without it. The value
-	// must be one that nobody sets again.
+	// must be one that is never set again.
 	will, err := client.SetWill(ctx, "present", []byte("gateway-a:1"))
 	if err != nil {
 		log.Fatal(err)

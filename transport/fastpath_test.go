@@ -187,7 +187,7 @@ func TestAReaderOfNotificationsThatIsSlowDoesNotDelayReplies(t *testing.T) {
 			return false
 		}}
 		client := mustDialTo(t, b, options)
-		if _, err := client.Watch("k"); err != nil { // and nobody reads what it brings
+		if _, err := client.Watch("k"); err != nil { // its changes are never read
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -430,7 +430,7 @@ func TestABrokersReasonInAPUBACKReachesTheCaller(t *testing.T) {
 			t.Errorf("the refused one: %v", got.err)
 		}
 		if got := await.Receive(outcomes["k2"]); !errors.Is(got.err, ErrNoStore) || !errors.Is(got.err, ErrNotSent) {
-			t.Errorf("the one that nobody reads: %v", got.err)
+			t.Errorf("the one without a subscriber: %v", got.err)
 		}
 	})
 }
@@ -509,7 +509,7 @@ func TestInvariant44NothingIsKeptOfWhereAPacketLay(t *testing.T) {
 	}
 }
 
-// Conn.RoundTrip promises it: who asked may use the memory for another request.
+// Conn.RoundTrip promises it: a caller may reuse the memory of the payload.
 func TestWhatIsSentIsWhatWasAskedThoughTheCallerHasLeft(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
 		reads := make(chan struct{})

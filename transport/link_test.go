@@ -17,7 +17,7 @@ import (
 	"github.com/tenurelock/tenure/internal/mqttnet"
 )
 
-// newTestLink returns a connection that is ready, as far as those who send can tell.
+// newTestLink returns a connection that is ready, with no network below it.
 func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 	t.Helper()
 	servers, err := mqttnet.ParseAddresses("mqtt://192.0.2.1")

@@ -109,7 +109,7 @@ func TestAProbeOfAMomentGivesTheBrokerATenthOfASecond(t *testing.T) {
 	})
 }
 
-// The PINGREQ is not written, since a packet is being written that nobody reads.
+// The PINGREQ is not written, because the broker does not read the packet before it.
 func TestAProbeDoesNotWaitForAPacketThatIsStuck(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
 		block := make(chan struct{})

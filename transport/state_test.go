@@ -283,7 +283,7 @@ func TestSilenceOfABrokerThatTookTheRequestSaysThatNoStoreAnswers(t *testing.T) 
 		client := mustDialTo(t, b, Options{})
 		_, err := client.Get(t.Context(), "k")
 		if !errors.Is(err, ErrNoStore) || !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("nobody answers: %v", err)
+			t.Errorf("no answer: %v", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)

@@ -105,7 +105,7 @@ func TestAGapIsToldEvenToAReaderThatIsSlow(t *testing.T) {
 		w.mustSee(quick, "1", true)
 		w.set("2")
 		w.mustSee(quick, "2", false)
-		w.mustSee(slow, "2", true) // the change that told of the gap was replaced
+		w.mustSee(slow, "2", true) // the change that showed the gap was replaced
 	})
 }
 
@@ -145,7 +145,7 @@ func TestTheLastWatchToCloseStopsTheNotifications(t *testing.T) {
 		synctest.Wait()
 		w.set("1")
 		if stops.Load() != 0 {
-			t.Error("STOP was sent while somebody watched")
+			t.Error("STOP was sent while there was a watch")
 		}
 		w.mustSee(second, "1", false)
 		second.Close()

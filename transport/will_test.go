@@ -50,7 +50,7 @@ func TestAConnectionIsReplacedForAWillAndAfterItWasGivenUp(t *testing.T) {
 		t.Error("a will waits, and the connection without is to stay")
 	}
 	if _, known := conn.abandon(will); known {
-		t.Error("nobody knows what became of it")
+		t.Error("its result is known")
 	}
 	if !conn.outdated(will) {
 		t.Error("the connection with the will is to stay")
@@ -60,7 +60,7 @@ func TestAConnectionIsReplacedForAWillAndAfterItWasGivenUp(t *testing.T) {
 	}
 	conn.concluded(will, willResult{})
 	if len(will.result) != 0 {
-		t.Error("nobody takes it, and it is said to stand")
+		t.Error("no connection has it, and its result says so")
 	}
 	if len(conn.replace) != 1 {
 		t.Error("the connection is not told")

@@ -64,7 +64,7 @@ func TestAWriteThatMakesNoProgressEndsTheConnection(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				conn, far := piped(nil)
 				began := time.Now()
-				send(conn) // and nobody reads
+				send(conn) // and the other end does not read
 				if took := time.Since(began); took != time.Minute {
 					t.Errorf("it took %v", took)
 				}

@@ -14,45 +14,42 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// Fault is what the wire does to one request and its reply. The zero Fault does
-// nothing. Several faults of one message come together: a request can be held for
-// minutes, be applied, and have its reply lost.
+// Fault is what happens to one request and its reply. The zero Fault does nothing. The fields
+// can be combined: a request can be held for minutes, be applied, and have its reply lost.
 //
-// A request that is held back is applied when its time comes, even if its sender has
-// given up and the connection is gone: so do packets that a broker or a network kept.
-// A reply, held or not, arrives over the connection that the request left by, or not
-// at all. Messages that are held for different times overtake one another: to reorder
-// two, hold the first for longer than the second.
+// A held request reaches the store when its time is over, even if its sender has given up and
+// the connection is gone, like a packet that a broker or a network kept. A reply arrives over
+// the connection of its request or not at all. Messages that are held for different times
+// overtake each other: to reorder two, hold the first for longer than the second.
 type Fault struct {
-	// LoseRequest and LoseReply drop the message; the sender waits in vain.
+	// LoseRequest and LoseReply drop the message; the sender gets no reply.
 	LoseRequest, LoseReply bool
-	// NoStore makes the broker say that it knows no store; the request is not applied.
+	// NoStore makes the broker answer that there is no store; the request is not applied.
 	NoStore bool
-	// CutBefore and CutAfter cut the connection before the store gets the request,
-	// which is then never applied, or after the store has applied it and before the
-	// reply leaves. To the sender both look the same. They act as Conn.Cut does, when
-	// the request arrives.
+	// CutBefore cuts the connection, as Conn.Cut does, before the store gets the request,
+	// which is then never applied. CutAfter cuts it after the store has applied the
+	// request and before the reply is sent. To the sender both look the same.
 	CutBefore, CutAfter bool
-	// Repeat delivers the request twice, as a redelivery does: with the same
-	// correlation data, and only while the client's session lasts. The reply to the
-	// second is dropped. RepeatAfter is how much later the second comes.
+	// Repeat delivers the request twice, like a redelivery: with the same correlation
+	// data, and only while the client's session lasts. The second reply is dropped.
+	// RepeatAfter is the time between the two.
 	Repeat      bool
 	RepeatAfter time.Duration
 	// RepeatReply delivers the reply twice.
 	RepeatReply bool
-	// HoldRequest and HoldReply delay it.
+	// HoldRequest and HoldReply delay the message.
 	HoldRequest, HoldReply time.Duration
 }
 
-// NotificationFault is what the wire does to one notification. The zero
-// NotificationFault does nothing.
+// NotificationFault is what happens to one notification. The zero NotificationFault does
+// nothing.
 type NotificationFault struct {
-	// Lose drops it.
+	// Lose drops the notification.
 	Lose bool
-	// Repeat delivers it twice, the second time after RepeatAfter.
+	// Repeat delivers the notification twice, the second time after RepeatAfter.
 	Repeat      bool
 	RepeatAfter time.Duration
-	// Hold delays it, so that later ones overtake it. It does not arrive if the
+	// Hold delays the notification, so that later ones overtake it. It is lost if the
 	// connection is cut meanwhile.
 	Hold time.Duration
 }
@@ -117,17 +114,16 @@ func (c *Conn) Start(events transport.Events) {
 	c.pump.Go(c.deliver)
 }
 
-// SetFault lets decide choose the fate of each request from now on; nil ends
-// all faults. It is called from the goroutine that makes the request.
+// SetFault makes decide choose the Fault of each request from now on; nil ends all faults.
+// decide is called from the goroutine that makes the request.
 func (c *Conn) SetFault(decide func(transport.Request) Fault) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.fault = decide
 }
 
-// SetNotificationFault lets decide choose the fate of each notification from now on;
-// nil ends these faults. It is called for one notification at a time, in the store's
-// order.
+// SetNotificationFault makes decide choose the fault of each notification from now on; nil
+// ends these faults. decide is called for one notification at a time, in the store's order.
 func (c *Conn) SetNotificationFault(decide func(transport.Notification) NotificationFault) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,17 +145,17 @@ func (c *Conn) Silence(on bool) {
 	c.silent = on
 }
 
-// Cut ends the connection: requests under way fail as unknown, the store
-// forgets what the client watched, and nothing passes until Restore.
+// Cut ends the connection: requests under way fail with ErrOutcomeUnknown, the store forgets
+// the client's watches, and nothing arrives until Restore.
 func (c *Conn) Cut() {
 	c.cut(nil)
 }
 
-// cut ends the connection, without a farewell, if line is its present one, or nil.
+// cut ends the connection, without a DISCONNECT, if line is the present one or nil.
 func (c *Conn) cut(line chan struct{}) { c.leave(line, false) }
 
-// leave ends the connection if line is its present one, or nil, and reports whether it
-// did. Without a farewell its will is executed.
+// leave ends the connection if line is the present one or nil, and reports whether it did.
+// farewell stands for DISCONNECT: without one, the Will is executed.
 func (c *Conn) leave(line chan struct{}, farewell bool) (left bool) {
 	c.mu.Lock()
 	if c.line == nil || c.ended != nil || line != nil && line != c.line {
@@ -186,9 +182,8 @@ func (c *Conn) leave(line chan struct{}, farewell bool) (left bool) {
 }
 
 // Freeze makes the present connection half-open: both ends stay connected, and nothing
-// arrives any more, neither requests, which are never applied, nor replies and
-// notifications. It ends with Cut, or when [Conn.Probe] gives the connection up. The next
-// connection works.
+// arrives any more. Requests are never applied. It ends with Cut, or when [Conn.Probe] ends
+// the connection. The next connection works.
 func (c *Conn) Freeze() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,11 +199,11 @@ func (c *Conn) isFrozen(line chan struct{}) bool {
 
 var _ transport.Prober = (*Conn)(nil)
 
-// reconnectAfter is how long a connection that Probe gave up takes to be replaced.
+// reconnectAfter is the time between the end of a connection by Probe and the next one.
 const reconnectAfter = 50 * time.Millisecond
 
-// Probe implements transport.Prober: a connection that Freeze made half-open is cut after
-// within, and replaced a moment later. Any other shows a sign of life at once.
+// Probe implements transport.Prober: it cuts a connection that Freeze made half-open after
+// within, and replaces it a moment later. Any other connection answers at once.
 func (c *Conn) Probe(within time.Duration) {
 	c.mu.Lock()
 	line := c.line
@@ -230,8 +225,7 @@ func (c *Conn) Probe(within time.Duration) {
 // Restore connects again after Cut.
 func (c *Conn) Restore() { c.connect(nil) }
 
-// connect returns the new connection, or nil if there is one already or will be none
-// any more.
+// connect returns the new connection, or nil if there is one already or the Conn has ended.
 func (c *Conn) connect(will *transport.Request) (line chan struct{}) {
 	c.mu.Lock()
 	if c.line != nil || c.ended != nil {
@@ -256,8 +250,8 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// end makes cause the end of the connection, for good, unless it had ended
-// before. By then the client's session may be that of another connection.
+// end ends the connection permanently with cause, unless it has ended before. By then
+// another connection may have the client's session.
 func (c *Conn) end(cause error) {
 	c.leave(nil, errors.Is(cause, transport.ErrClosed))
 	c.mu.Lock()
@@ -285,7 +279,7 @@ func (c *Conn) RoundTrip(ctx context.Context, request transport.Request) (transp
 	}
 	line, decide, err := c.awaitLine(ctx)
 	if err == nil {
-		err = request.Binding.Err() // again: it may have waited for the next connection
+		err = request.Binding.Err() // again, because this may be the next connection
 	}
 	if err != nil {
 		return transport.Reply{}, err
@@ -322,10 +316,10 @@ func (c *Conn) RoundTrip(ctx context.Context, request transport.Request) (transp
 	}
 }
 
-// outlasts reports whether the request may be applied after its sender has left.
+// outlasts reports whether the store may apply the request after RoundTrip has returned.
 func (f *Fault) outlasts() bool { return f.HoldRequest > 0 || f.Repeat && f.RepeatAfter > 0 }
 
-// exchange is a request that was sent, and its sender.
+// exchange is a request that was sent, and the RoundTrip that waits for its reply.
 type exchange struct {
 	asked       *engine.Engine // the store to which it was sent
 	request     transport.Request
@@ -333,10 +327,10 @@ type exchange struct {
 	fault       Fault
 	line        chan struct{} // the connection it was sent over
 	arrived     chan transport.Reply
-	left        chan struct{} // closed when the sender waits no more
+	left        chan struct{} // closed when RoundTrip returns
 }
 
-// after runs do when d is over; at once, before it returns, if d is zero.
+// after calls do after d. If d is zero it calls do before it returns.
 func (c *Conn) after(d time.Duration, do func()) {
 	if d <= 0 {
 		do()
@@ -348,7 +342,7 @@ func (c *Conn) after(d time.Duration, do func()) {
 	})
 }
 
-// arrive is what happens when a request has reached the store's end of the wire.
+// arrive handles a request at the store's end of the connection.
 func (c *Conn) arrive(e *exchange) {
 	if c.isFrozen(e.line) {
 		return
@@ -383,11 +377,12 @@ func (c *Conn) arrive(e *exchange) {
 	})
 }
 
-// answer delivers a reply, to nobody if the sender has left or was answered.
+// answer delivers a reply. It reports the reply as ignored if RoundTrip has returned or got one
+// before.
 func (c *Conn) answer(e *exchange, reply transport.Reply) {
 	select {
 	case <-e.line:
-		return // it left with the connection
+		return // lost with the connection
 	default:
 	}
 	if c.isFrozen(e.line) {
@@ -470,11 +465,11 @@ func (c *Conn) awaitLine(ctx context.Context) (line chan struct{}, decide func(t
 	}
 }
 
-// notice is a notification on its way.
+// notice is a notification that has not arrived yet.
 type notice struct {
 	change  statestore.Notification
 	line    chan struct{} // the connection it travels over
-	ready   bool          // its fate was decided, and message is what arrives
+	ready   bool          // its fault was chosen, and message is what arrives
 	message transport.Notification
 }
 
@@ -486,8 +481,8 @@ func (c *Conn) enqueue(change statestore.Notification) {
 	}
 }
 
-// enqueueLocked drops what came over another connection than the present one, or over one
-// that is half-open.
+// enqueueLocked drops a notification over a connection that is not the present one, or is
+// half-open.
 func (c *Conn) enqueueLocked(arriving notice) {
 	if arriving.line == nil || arriving.line != c.line || arriving.line == c.frozen {
 		return
@@ -519,7 +514,7 @@ func (c *Conn) deliver() {
 	}
 }
 
-// release decides what becomes of a notification and reports whether it arrives now.
+// release applies the fault of a notification and reports whether the notification arrives now.
 func (c *Conn) release(next *notice, decide func(transport.Notification) NotificationFault) bool {
 	next.ready, next.message = true, c.store.encode(next.change)
 	if decide == nil {
@@ -539,7 +534,7 @@ func (c *Conn) release(next *notice, decide func(transport.Notification) Notific
 	return true
 }
 
-// requeue lets a notification arrive when d is over, after what has come till then.
+// requeue adds a notification to the queue after d.
 func (c *Conn) requeue(arriving notice, d time.Duration) {
 	c.after(d, func() {
 		c.mu.Lock()

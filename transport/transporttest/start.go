@@ -7,7 +7,7 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// Start returns a store that ends with the test.
+// Start returns a store with default options that ends with the test.
 func Start(t testing.TB) *Store {
 	t.Helper()
 	store, err := NewStore(statestore.Options{})
@@ -18,8 +18,8 @@ func Start(t testing.TB) *Store {
 	return store
 }
 
-// Client returns a client of the store, and its connection for doing it harm. Both
-// end with the test.
+// Client returns a client of the store, and its connection, for the faults. Both end with
+// the test.
 func (s *Store) Client(t testing.TB, clientID string, options transport.ClientOptions) (*transport.Client, *Conn) {
 	t.Helper()
 	conn := s.Connect(clientID)

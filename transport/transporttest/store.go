@@ -20,7 +20,7 @@ type Store struct {
 
 	mu      sync.Mutex
 	engine  *engine.Engine
-	halt    context.CancelFunc // ends what engine runs
+	halt    context.CancelFunc // ends engine.Run
 	conns   map[string]*Conn   // by client id
 	dialect statestore.Dialect
 	allow   func(client string, verb statestore.Verb, key string) bool // nil: everything
@@ -33,32 +33,30 @@ type Store struct {
 
 // Applied is one request that reached the store, and what the store did with it.
 type Applied struct {
-	// At is when. It is the store's own clock, and virtual time in a bubble.
+	// At is the time at which the store applied the request; virtual time in a bubble.
 	At time.Time
 	// Client is the MQTT client id of the sender.
 	Client string
-	// Command is the request as the store read it, and Request as it was sent. Their
-	// bytes are valid during the call only.
+	// Command is the decoded request, and Request the one that was sent. Their bytes are
+	// valid during the call only.
 	Command statestore.Command
 	Request transport.Request
-	// Reply is the answer, which may be a refusal. Whether it reaches the sender is
-	// another matter.
+	// Reply is the answer, which may be a refusal. A Fault may keep it from arriving.
 	Reply statestore.Reply
-	// Store is the identity of the store that got the request. It may have been started
+	// Store is the identity of the store that got the request. That store may have started
 	// after the request was sent (see Store.Restart).
 	Store string
-	// Again says that the request had been delivered before: the store remembers the
-	// reply of a command that changes something, and does not apply it again.
+	// Again says that the request was delivered before: the store remembers the reply of a
+	// command that changes something, and does not apply it again.
 	Again bool
 }
 
-// Tap lets tap see all that the store does from now on, in the store's order: the
-// truth, against which to judge what clients believe. A key whose time passes is no
-// command and not reported; the SET tells when that will be. Nil ends it.
+// Tap makes the store call tap after each request from now on, in the store's order; nil ends
+// that. A test can compare it with what the clients believe. The expiry of a key is not
+// reported: the SET has its TTL.
 //
-// It is called one at a time while the store stands still for everybody. So it must
-// not block, nor send a request or wait for somebody who does; it may ask a
-// tenure for its token.
+// Calls do not overlap, and the store applies no other request meanwhile. So tap must not
+// block, send a request or wait for a goroutine that does; it may call Tenure.Token.
 func (s *Store) Tap(tap func(Applied)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +74,7 @@ func NewStore(options statestore.Options) (*Store, error) {
 	return s, nil
 }
 
-// start puts an empty store in the place of the present one.
+// start replaces the present store by an empty one.
 func (s *Store) start(options statestore.Options) error {
 	if options.Identity == "" {
 		options.Identity = engine.NewIdentity()
@@ -98,10 +96,11 @@ func (s *Store) start(options statestore.Options) error {
 	return nil
 }
 
-// Restart starts an empty store in the place of the present one, with a new identity unless
-// options name one, and cuts all connections until [Conn.Restore], as a server in memory
-// does that is started again. Requests that a Fault holds reach the new store if it shows
-// its identity, and are lost otherwise, as they are with a broker that ends.
+// Restart replaces the present store by an empty one, with a new identity unless options
+// contain one, and cuts all connections until [Conn.Restore], like the restart of a server
+// in memory. Requests that a Fault holds reach the new store if it shows its identity, and
+// are lost otherwise, like those of a broker that ends. The error says which option makes no
+// sense.
 func (s *Store) Restart(options statestore.Options) error {
 	if err := s.Replace(options); err != nil {
 		return err
@@ -115,19 +114,19 @@ func (s *Store) Restart(options statestore.Options) error {
 	return nil
 }
 
-// Replace is Restart without the cut: all connections stay, as they do when a store that is
-// attached to a broker is started again.
+// Replace is Restart without the cut: all connections stay, like those to a broker whose
+// attached store restarts.
 func (s *Store) Replace(options statestore.Options) error { return s.start(options) }
 
 // HideIdentity makes the store behave, while on is true, like those deployed today, which
-// have no identity: it sends none and ignores the one that a request names.
+// have no identity: it sends none and ignores those in requests.
 func (s *Store) HideIdentity(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hidden = on
 }
 
-// present returns the engine, and the identity that it shows.
+// present returns the present engine and the identity that the store shows, which may be empty.
 func (s *Store) present() (running *engine.Engine, identity string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,14 +136,14 @@ func (s *Store) present() (running *engine.Engine, identity string) {
 	return s.engine, identity
 }
 
-// Close stops the store and waits for messages still on their way.
+// Close stops the store and waits until all held messages have arrived.
 func (s *Store) Close() {
 	s.stop()
 	s.tasks.Wait()
 }
 
-// Connect returns a connection for a client. As over MQTT, a connection that
-// already has this client id ends with ErrSessionTakenOver.
+// Connect returns a connection for a client. As over MQTT, an earlier connection with this
+// client id ends with ErrSessionTakenOver.
 func (s *Store) Connect(clientID string) *Conn {
 	c := newConn(s, clientID)
 	s.mu.Lock()
@@ -157,12 +156,12 @@ func (s *Store) Connect(clientID string) *Conn {
 	return c
 }
 
-// SetWall makes now the wall clock of the store's machine from here on, so that a test can
-// step it; nil, like at first, is time.Now. The store's own time of day does not step but
-// is slewed: while the machine's clock is behind, it loses half a second each second (an
-// hour in two hours); while it is ahead, it gains a tenth of the difference each second, or
-// half a second if that is more (an hour in a minute and a half). now is called by several
-// goroutines at once and must not block.
+// SetWall makes now the wall clock of the store's machine from now on, so that a test can step
+// it; nil, the default, is time.Now. The store's own time of day does not step but is slewed:
+// while the machine's clock is behind, it loses half a second each second (an hour in two
+// hours); while that is ahead, it gains a tenth of the difference each second, or half a
+// second if that is more (an hour in a minute and a half). Several goroutines call now at
+// the same time. It must not block.
 func (s *Store) SetWall(now func() time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,22 +169,22 @@ func (s *Store) SetWall(now func() time.Time) {
 	s.engine.SetSystemClock(now)
 }
 
-// Speak makes the store write what differs between dialects in this one from now on.
+// Speak makes the store write its replies in this dialect from now on.
 func (s *Store) Speak(dialect statestore.Dialect) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dialect = dialect
 }
 
-// Authorize lets allow decide which requests are authorized from now on; nil allows
-// all. It is called by several goroutines at once.
+// Authorize makes allow decide which requests are authorized from now on; nil allows all.
+// Several goroutines call it at the same time.
 func (s *Store) Authorize(allow func(client string, verb statestore.Verb, key string) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.allow = allow
 }
 
-// apply performs what came from a client as request.
+// apply applies a request. received is its decoded form.
 func (s *Store) apply(received statestore.Request, request transport.Request, again bool) transport.Reply {
 	running, identity := s.present()
 	if identity == "" {
@@ -223,7 +222,7 @@ func (s *Store) apply(received statestore.Request, request transport.Request, ag
 	return result
 }
 
-// encode writes a notification as it goes over the wire.
+// encode returns a notification in its wire format.
 func (s *Store) encode(notification statestore.Notification) transport.Notification {
 	_, identity := s.present()
 	s.mu.Lock()
@@ -237,7 +236,7 @@ func (s *Store) encode(notification statestore.Notification) transport.Notificat
 	}
 }
 
-// deliver is called with the engine's lock held: it only hands over.
+// deliver queues a notification. It is called with the engine's lock held, so it must not block.
 func (s *Store) deliver(notification statestore.Notification) {
 	s.mu.Lock()
 	c := s.conns[notification.Client]

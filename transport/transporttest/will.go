@@ -10,9 +10,9 @@ import (
 
 var _ transport.WillConn = (*Conn)(nil)
 
-// SetWill implements transport.WillConn. The store applies the will when the
-// connection is cut or taken over, before Cut returns; it does not when the connection
-// is closed or replaced. A silent connection is never taken for lost.
+// SetWill implements transport.WillConn. The store applies the Will when the connection is
+// cut or taken over, before Cut returns, and not when the connection is closed or replaced.
+// A silent connection never counts as lost.
 func (c *Conn) SetWill(ctx context.Context, will transport.Request) (lost <-chan struct{}, silence time.Duration, err error) {
 	will.Payload = bytes.Clone(will.Payload)
 	for {
@@ -21,7 +21,7 @@ func (c *Conn) SetWill(ctx context.Context, will transport.Request) (lost <-chan
 			return nil, 0, err
 		}
 		if !c.leave(line, true) {
-			continue // it was cut at the same moment, and is not for us to restore
+			continue // it was cut at the same moment, and the test restores it
 		}
 		if line := c.connect(&will); line != nil {
 			return line, 0, nil
@@ -29,15 +29,15 @@ func (c *Conn) SetWill(ctx context.Context, will transport.Request) (lost <-chan
 	}
 }
 
-// IgnoreWills makes the broker drop wills while on is true, as one does that does not
-// know what to do with them.
+// IgnoreWills makes the broker accept Wills and never publish them while on is true, as some
+// brokers do.
 func (c *Conn) IgnoreWills(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ignoreWills = on
 }
 
-// execute applies a will.
+// execute applies a Will.
 func (c *Conn) execute(will *transport.Request) {
 	c.apply(&exchange{request: *will, correlation: c.correlation()}, false)
 }
