@@ -354,6 +354,36 @@ func TestDocsLeadToFilesThatExist(t *testing.T) {
 	}
 }
 
+// Names of Go and flags of the command that a document has in backquotes are in the code.
+// Decisions and the changelog may name what is gone.
+func TestDocsNameWhatTheCodeHas(t *testing.T) {
+	var documented []document
+	words := make(map[string]bool)
+	word := regexp.MustCompile(`[A-Za-z_][\w-]*`)
+	for _, document := range documents(t) {
+		switch {
+		case path.Ext(document.path) == ".go":
+			for _, word := range word.FindAllString(document.text, -1) {
+				words[word] = true
+			}
+		case path.Ext(document.path) == ".md" && !strings.HasPrefix(document.path, "docs/adr/") && document.path != "CHANGELOG.md":
+			documented = append(documented, document)
+		}
+	}
+	inBackquotes := regexp.MustCompile("`(?:[A-Za-z]+\\.)+([A-Z]\\w+)`|`--([a-z-]+)[^`]*`")
+	checked := 0
+	for _, document := range documented {
+		for _, name := range inBackquotes.FindAllStringSubmatch(document.text, -1) {
+			if checked++; !words[name[1]+name[2]] {
+				t.Errorf("%s names %s, which the code does not have", document.path, name[0])
+			}
+		}
+	}
+	if checked < 50 {
+		t.Errorf("only %d names were checked", checked)
+	}
+}
+
 func TestDocsShowTheProgramOfTheReadmeAsItIs(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
