@@ -82,7 +82,7 @@ func TestATokenArrivesAsItWasSent(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoTokenIsNotSent(t *testing.T) {
+func TestAnInvalidTokenIsNotSent(t *testing.T) {
 	for _, test := range []struct {
 		token  hlc.Token
 		want   error
@@ -114,7 +114,7 @@ func TestWhatIsNoTokenIsNotSent(t *testing.T) {
 // causes are the ways in which reading a token can fail: no error matches two.
 var causes = []error{fencing.ErrMissingToken, fencing.ErrRepeatedToken, hlc.ErrMalformed}
 
-func TestMissingRepeatedAndMalformedTokensAreToldApart(t *testing.T) {
+func TestMissingRepeatedAndMalformedTokensHaveDifferentErrors(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		texts  []string

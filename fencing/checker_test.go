@@ -112,7 +112,7 @@ func TestTheErrorForAStaleTokenNamesTheResourceOnceAndTheTokens(t *testing.T) {
 	}
 }
 
-func TestACheckerRefusesWhatIsNoToken(t *testing.T) {
+func TestACheckerRefusesAnInvalidToken(t *testing.T) {
 	for _, door := range doors {
 		for _, test := range []struct {
 			token hlc.Token
@@ -135,7 +135,7 @@ func TestACheckerRefusesWhatIsNoToken(t *testing.T) {
 	}
 }
 
-func TestNewCheckerRefusesNonsense(t *testing.T) {
+func TestNewCheckerRefusesInvalidOptions(t *testing.T) {
 	for _, test := range []struct {
 		name, resource string
 		highest        hlc.Token
@@ -187,7 +187,7 @@ func TestPersistIsGivenTheContextOfTheWrite(t *testing.T) {
 
 // A token that could not be made durable may be durable all the same. What a restart
 // would refuse is refused at once.
-func TestWhatMayBeDurableIsNotUndercut(t *testing.T) {
+func TestATokenThatMayBeDurableKeepsLowerOnesOut(t *testing.T) {
 	for _, door := range doors {
 		for _, panics := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, panic %v", door.name, panics), func(t *testing.T) {

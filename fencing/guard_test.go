@@ -90,7 +90,7 @@ func TestInvariant12WritersOfOneTenureDoNotFenceEachOtherOut(t *testing.T) {
 	})
 }
 
-func TestClearKeepsTheFenceAndDelForgetsIt(t *testing.T) {
+func TestClearKeepsTheFenceAndDelDropsIt(t *testing.T) {
 	inBubble(t, func(t *testing.T, former, present node, stale *fakeTenure, guard *fencing.Guard) {
 		late := func() error {
 			_, err := former.Set(t.Context(), key, []byte("old"), transport.SetOptions{FencingToken: stale.token})

@@ -35,7 +35,7 @@ func TestTheSortableTextHasOneWidth(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoTokenHasNoSortableText(t *testing.T) {
+func TestAnInvalidTokenHasNoSortableText(t *testing.T) {
 	for _, test := range []struct {
 		token hlc.Token
 		want  error

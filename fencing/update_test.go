@@ -480,7 +480,7 @@ func TestInvariant17AnUpdateThatMeetsANewerTokenEndsTheTenure(t *testing.T) {
 }
 
 // A tenure may touch more keys than there is memory.
-func TestAGuardRemembersNoMoreThanItMust(t *testing.T) {
+func TestTheStateOfAGuardIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		guard, _ := newNode(t, transporttest.Start(t), "node-a").lead(t)
 		for i := range fencing.MaxClaims + 100 {

@@ -49,7 +49,7 @@ func mustUpdate(t *testing.T, clock *Clock, remote Timestamp) Timestamp {
 	return timestamp
 }
 
-func TestNewClockRefusesNonsense(t *testing.T) {
+func TestNewClockRefusesInvalidOptions(t *testing.T) {
 	tests := []struct {
 		name    string
 		node    string

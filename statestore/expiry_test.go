@@ -280,7 +280,7 @@ func TestExpiryOfManyRenewalsTakesOneSlot(t *testing.T) {
 
 // A client that sets and clears expiries must not fill the store with times at which
 // nothing happens.
-func TestTimesAtWhichNothingExpiresAreForgotten(t *testing.T) {
+func TestTicksWithoutKeysAreRemoved(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.set(ask("SET stays v PX 1"))
 	for i := range 20_000 {

@@ -150,7 +150,7 @@ func TestExpiredKeysDoNotCount(t *testing.T) {
 	}
 }
 
-func TestAKeyThatIsGoneSinceLessThanAMillisecondTakesUpNoRoom(t *testing.T) {
+func TestAKeyThatExpiredLessThanAMillisecondAgoDoesNotCount(t *testing.T) {
 	w := newWorld(t, Options{MaxKeys: 2})
 	w.pass(300 * time.Microsecond)
 	w.set(ask("SET k v PX 2"))

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestTheSumOfAStringIsThatOfItsBytes(t *testing.T) {
+func TestTheChecksumOfAStringEqualsTheChecksumOfItsBytes(t *testing.T) {
 	for _, text := range []string{"", "\x00", "1696374425000:0:CLIENT", "\xff\x00 any bytes"} {
 		for _, sum := range []uint32{0, 1, 1<<32 - 1} {
 			if got, want := updateSum(sum, text), crc32.Update(sum, castagnoli, []byte(text)); got != want {
@@ -52,7 +52,7 @@ func (w *world) deliver(client, correlation string, words ...string) (reply Repl
 }
 
 // Invariant 23: neither the length of correlation data nor where two of them differ matters.
-func TestInvariant23CorrelationDataOfAnyLengthIsTold(t *testing.T) {
+func TestInvariant23CorrelationDataOfAnyLengthIsDistinguished(t *testing.T) {
 	long := strings.Repeat("x", 1<<16-2)
 	all := []string{"\x00", "\x00\x00", "a", "a\x00", long, long + "x", long + "y", "y" + long}
 	for _, length := range []int{15, 16, 17, 36} {
@@ -131,7 +131,7 @@ func TestARequestThatReusesCorrelationDataIsAsNewAsAnyOther(t *testing.T) {
 
 // A watch ends with the connection, so a KEYNOTIFY that comes again registers again; what
 // else comes again does not.
-func TestAKeyNotifyThatComesAgainOnTheNextConnectionRegisters(t *testing.T) {
+func TestAKeyNotifyRedeliveredOnTheNextConnectionRegisters(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.deliver("c", "watch", "KEYNOTIFY", "k")
 	set, notified := w.deliver("c", "set", "SET", "k", "v")
@@ -149,7 +149,7 @@ func TestAKeyNotifyThatComesAgainOnTheNextConnectionRegisters(t *testing.T) {
 }
 
 // What is remembered of one client has a bound in bytes, whatever it sends.
-func TestLongCorrelationDataTakesUpNoMemory(t *testing.T) {
+func TestLongCorrelationDataTakesNoMemory(t *testing.T) {
 	w := newWorld(t, Options{})
 	correlation := strings.Repeat("x", 1<<16-9)
 	var before, after runtime.MemStats

@@ -188,7 +188,7 @@ func TestKeysAndValuesMayHoldAnyBytes(t *testing.T) {
 }
 
 // A replaced value must not change while a caller may still write it to the network.
-func TestValueThatWasHandedOutNeverChanges(t *testing.T) {
+func TestAReturnedValueNeverChanges(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.set(ask("SET k first"))
 	w.want(ask("KEYNOTIFY k"), "+OK\r\n")

@@ -149,7 +149,7 @@ func TestEndedWatchesTakeNoMemory(t *testing.T) {
 }
 
 // From the first slice on a client is not notified, and what is left of it disturbs no other.
-func TestAClientIsForgottenAtOnceAndFreedInSlices(t *testing.T) {
+func TestADisconnectedClientIsRemovedAtOnceAndFreedInSteps(t *testing.T) {
 	w := newWorld(t, Options{})
 	const keys = 10
 	for i := range keys {

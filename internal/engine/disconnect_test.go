@@ -42,7 +42,7 @@ func TestDisconnectFreesAllThatAClientHad(t *testing.T) {
 }
 
 // A client with many watches does not keep the lock while it is forgotten.
-func TestOthersAreServedWhileAClientIsForgotten(t *testing.T) {
+func TestOtherClientsAreServedWhileAClientDisconnects(t *testing.T) {
 	e := newEngine(t)
 	const watches, tries = 20_000, 100
 	for range tries {
@@ -67,7 +67,7 @@ func TestOthersAreServedWhileAClientIsForgotten(t *testing.T) {
 
 // Clients that leave and come back at the same time end up with the watches that they began
 // last.
-func TestClientsAreForgottenAtTheSameTime(t *testing.T) {
+func TestClientsDisconnectAtTheSameTime(t *testing.T) {
 	e := newEngine(t)
 	const clients, rounds, watches = 4, 20, 3 * disconnectBatch
 	var tasks sync.WaitGroup

@@ -378,7 +378,7 @@ func TestNotificationsComeInOrderUnderConcurrency(t *testing.T) {
 	})
 }
 
-func TestThenIsCalledBeforeAnybodyHearsOfTheCommand(t *testing.T) {
+func TestThenIsCalledBeforeTheNotificationsOfTheCommand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.apply("watcher", "KEYNOTIFY", "k")

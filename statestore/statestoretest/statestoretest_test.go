@@ -17,7 +17,7 @@ func (r *recorder) Errorf(format string, args ...any) {
 	r.failures = append(r.failures, fmt.Sprintf(format, args...))
 }
 
-func TestAScriptThatIsNotTrueFails(t *testing.T) {
+func TestAWrongScriptFails(t *testing.T) {
 	for _, test := range []struct{ name, script, want string }{
 		{"all true", "a KEYNOTIFY k\n= +OK @-\na SET k v\n= +OK @v\n! a k SET VALUE v @v\na GET k\n= \"$ v\" @v", ""},
 		{"another reply", "a GET k\n= $-1\na DEL k\n= :1", `line 4: the reply is ":0"; want ":1"`},
