@@ -44,11 +44,11 @@ func newClientIDs() *clientIDs {
 	return &clientIDs{timeout: clientIDTimeout, locked: make(map[string]*lockedID)}
 }
 
-// lock waits until no other connection has the client id, and returns the function that
-// unlocks it. It returns an error if ctx ends before, and for all but the latest of the
-// connections that wait: when a link fails and comes back, only the latest connection has a client at
-// its other end, and any other would be taken over at once. So at most one connection of a
-// client waits, however many it opens. A connection of another user gets an error at once.
+// lock waits until no other connection has the client id, and returns the function that unlocks
+// it. It returns an error if ctx ends before, and for all but the latest of the connections that
+// wait: when a link fails and comes back, only the latest connection has a client at its other
+// end, and any other would be taken over at once. So at most one connection of a client waits,
+// however many it opens. A connection of another user gets an error at once.
 func (n *clientIDs) lock(ctx context.Context, client, user string) (unlock func(), err error) {
 	unlock = func() { n.unlock(client) }
 	granted, err := n.queue(client, user)

@@ -1,48 +1,47 @@
-// Package server is a state store behind MQTT 5: an embedded broker with the
-// store inside, in one process and on one port.
+// Package server is a state store behind MQTT 5: an embedded broker with the store inside, in
+// one process and on one port.
 //
 //	s, err := server.New(server.Options{Addr: "127.0.0.1:1883"})
 //	…
 //	err = s.Serve(ctx) // until ctx ends
 //
-// Any MQTT 5 client can use it; the state store protocol is answered on its
-// system topic, and everything else is an ordinary broker. It knows clients by
-// their connections and never by what a message says of its sender.
+// Any MQTT 5 client can use it. It answers the state store protocol on its system topic, and is
+// an ordinary broker for everything else. It identifies clients by their connections, never by
+// what a message says of its sender.
 //
-// Where there is a broker already, Attach makes the store a client of it instead. Such a
-// store cannot know who asks; docs/attach.md says what follows from that, and what to tell
-// the broker. What follows here is about the server with its own broker.
+// If there is a broker already, package attach makes the store a client of that broker. Such a
+// store cannot verify which client sent a request; docs/attach.md says what follows. The rest of
+// this text is about the server with its own broker.
 //
-// # Who is who
+// # Topics
 //
-// A client has its own topics below clients/, under its client id or the upper-case
-// hex of that. It alone subscribes there, and the store answers it there and on no other
-// client's topics. Others may publish there, so that applications can answer each
-// other, except to
+// Each client has its own topics below clients/, under its client id or the upper-case hex of its
+// client id. Only this client can subscribe there, and the store answers it there and on no topic
+// of another client. Other clients may publish there, so that applications can answer each other,
+// except to
 //
-//   - the response topics of the store: the recommended one of every client, with all
-//     below clients/{id}/services/statestore, at any time; and each that a client has used in
-//     a request or in its Will, until its session ends (64 at most: a request that names
-//     one more is dropped);
-//   - all below clients/statestore, where the store notifies;
-//   - what an access.TopicAuthorizer forbids.
+//   - the response topics of the store: the recommended one of every client, and all topics
+//     below clients/{id}/services/statestore, at any time; and each topic that a client has used
+//     in a request or in its Will, until its session ends (at most 64: a request that names
+//     another one is dropped);
+//   - all topics below clients/statestore, where the store publishes notifications;
+//   - topics that an access.TopicAuthorizer forbids.
 //
-// Only the store publishes to these, so no client can forge a reply or a notification.
-// Nothing below clients/ is retained, and a Will there must be on a topic of its own
-// client.
+// Only the store publishes to these, so no client can forge a reply or a notification. Nothing
+// below clients/ is retained, and a Will below clients/ must be on a topic of its own client.
 //
-// A client whose id is the upper-case hex of the id of another that is connected, or whose
-// session is kept, would have topics in common with that, and is refused at CONNECT
-// (0x85); so is the other one if it comes second.
+// Two clients would own the same topics if the id of one is the upper-case hex of the id of the
+// other. While one of them is connected or has a session, the server refuses the other at
+// CONNECT (0x85).
 //
-// A subscription with a wildcard is granted, and delivers what its client may read. A
-// shared one, $share/{group}/{filter}, is refused (0x87) unless its client may read all
-// that the filter matches: what it may not read would be lost for the other members of the
-// group. So is one to topics that begin with $: nothing is published there, and
-// Server.Stats has this server's figures.
+// A subscription with a wildcard is granted, and delivers what its client may read. A shared one,
+// $share/{group}/{filter}, is refused (0x87) unless its client may read every topic that the
+// filter matches: the other members of the group would lose the messages that it may not read. A
+// subscription to topics that begin with $ is refused too: nothing is published there.
+// Server.Stats has the figures of this server.
 //
-// Package access decides who may connect (Options.Authenticator) and what they may do
-// (Options.Authorizer). With TLS the subject of a client certificate is the user.
+// Package access decides which clients may connect (Options.Authenticator) and what they may do
+// (Options.Authorizer). With TLS, the subject of a client certificate is the user name.
 //
 // # What fails, and how
 //
@@ -51,116 +50,104 @@
 //	response topic, has no correlation data     PUBACK, QoS 2 ends the connection (0x9B)
 //	wants its reply on a topic of another       refused in its PUBACK (0x87)
 //	wants its reply on a 65th topic             refused in its PUBACK (0x97)
-//	wants its reply where the store speaks      answered with a DISCONNECT (0x87)
+//	wants its reply on a topic of the store     answered with a DISCONNECT (0x87)
 //	comes over MQTT 3.1.1                       answered by closing the connection
 //	has a message expiry that passed            refused in its PUBACK
 //
 // # Wills
 //
-// A Will is refused at CONNECT where its client may not publish, and dropped if that is so
-// when it is due. One on the system topic is a request that its client leaves behind: with
-// VDEL it releases a lease the moment the connection of the holder ends. It must be a valid
-// request already (MQTT 5, QoS 1, not retained, response topic, correlation data, a
-// well-formed command, __ts for a SET) with a Will Delay Interval of 0; otherwise CONNACK
-// refuses the connection and names what is missing.
+// A Will is refused at CONNECT if its client may not publish it, and dropped if that is so when
+// it is due. A Will on the system topic is a request: with VDEL it releases a lease the moment
+// its holder disconnects. It must be a valid request at CONNECT (MQTT 5, QoS 1, not retained,
+// response topic, correlation data, a well-formed command, __ts for a SET) with a Will Delay
+// Interval of 0; otherwise CONNACK refuses the connection and names what is missing.
 //
-// It is applied as the last request of its connection: after all others that the server
-// read, before another connection of the same client id is established, and by the same
-// rules. So the client's rights, its fencing token and the age of its timestamp are
-// judged then and not at CONNECT, a Message Expiry Interval counts from then, and a Will
-// with the correlation data of an earlier request of its session and the same content is
-// a redelivery, which does nothing: it needs correlation data of its own. The reply goes
-// to the response topic, where another client may read it.
+// It is applied as the last request of its connection: after all others that the server read,
+// before another connection of the same client id is established, and by the same rules. So the
+// rights of the client, its fencing token and the age of its timestamp are checked then and not
+// at CONNECT, a Message Expiry Interval counts from then, and a Will with the correlation data
+// of an earlier request of its session and the same content is a redelivery, which does
+// nothing: it needs correlation data of its own. The reply goes to the response topic, where
+// another client may read it.
 //
 //	the connection ends by                              the Will is
 //	DISCONNECT with reason 0x00                         dropped
-//	DISCONNECT with another reason, 0x04 among them     applied
-//	a closed socket or the keep-alive running out       applied
+//	DISCONNECT with another reason, such as 0x04        applied
+//	a closed socket or the end of the keep-alive        applied
 //	the server's own decision: a protocol error, a      applied
 //	take-over, a client that does not read
 //	the end of Serve                                    dropped
 //	no CONNACK that could be sent                       dropped
 //
-// A holder that is cut off believes in its lease until its own deadline. A client that
-// leaves such a Will therefore needs a keep-alive that is not shorter than the lease's
-// TTL: the server ends a silent connection after one and a half of them.
+// A holder that is cut off believes in its lease until its own deadline. So a client with such a
+// Will needs a keep-alive that is not shorter than the TTL of the lease: the server ends a
+// silent connection after one and a half keep-alives.
 //
-// At the end of Serve the clients are alive, and a lease that was given free would be
-// granted to one of those who are sent away next, by a store that is gone a moment later.
-// MQTT lets a server that stops keep its Wills back, and ordinary ones are kept back too.
+// When Serve ends, the clients are alive. A lease that was released then would be granted to
+// another client that is disconnected next, by a store that forgets it a moment later. MQTT
+// allows a server that stops to publish no Wills, and ordinary Wills are not published either.
 //
-// An ordinary Will is published when its connection ends, or when its Will Delay Interval is over
-// or the session ends, if the client has not come back before.
+// An ordinary Will is published when its connection ends. With a Will Delay Interval it is
+// published when the delay is over or the session ends, unless the client comes back before.
 //
 // # Before authentication
 //
-// A connection has 5 s from when it was accepted until its client has authenticated. What it
-// can cost until then has bounds:
+// A connection has 5 s from when it was accepted until its client has authenticated. What it can
+// use until then has bounds:
 //
 //	more than MaxUnauthenticated connections     the oldest without a CONNECT is closed for a
 //	(256), or 64 of one remote address           new one, after half a second at the earliest
-//	more passwords to compare than               the others wait, in turns by remote address; what an
+//	more password checks than                    the others wait, in turns by remote address; what an
 //	PasswordChecks (half of the processors)      access.QuickAuthenticator knows does not wait
 //	more that wait than half of the above        CONNACK 0x89 Server busy; 3 in MQTT 3
 //	more sockets than file descriptors, less     the connection is closed; the log names the
 //	a reserve of 64                              limit and how to raise it
 //
-// A client that gives up while its password waits is noticed when its 5 s are over, not
-// before: nothing reads its socket meanwhile. A comparison that has begun is not interrupted.
-// A client id is taken after authentication.
+// If a client disconnects while its password waits for a check, the server notices when the 5 s
+// are over, and not before: nothing reads the socket meanwhile. A check that has begun is not
+// interrupted. A client id is locked after authentication.
 //
-// Connections of one client are established one after the other. One of them waits for that, 5 s
-// at most: the latest. The others get CONNACK 0x89 Server busy, or 3 in MQTT 3.
+// Connections of one client are established one after the other. Only the latest of them waits for
+// that, at most 5 s. The others get CONNACK 0x89 Server busy, or 3 in MQTT 3.
 //
-// A keep-alive of more than 5 minutes becomes 5 minutes, and none becomes 1; CONNACK says so. A
-// client of MQTT 3 cannot be told, and keeps its own, up to 43,690 s.
+// A keep-alive of more than 5 minutes becomes 5 minutes, and none becomes 1 minute; CONNACK says
+// so. A client of MQTT 3 cannot be told, and keeps its own, up to 43,690 s.
 //
-// Warnings that clients can repeat are logged ten times and then once a second, with the
-// number of those left out. Names in the log are cut to 64 bytes. Logger must not wait for
-// its reader: what it waits for waits with it. "tenure serve" has a bounded queue for that.
+// Warnings that clients can repeat are logged ten times and then once a second, with the number
+// of lines left out. Names in the log are cut to 64 bytes. Logger must not block: whatever logs
+// waits for it. "tenure serve" has a bounded queue for that.
 //
 // # After authentication
 //
 // What clients can make the server hold is bounded in bytes: see Limits, which Options.MaxMemory
 // derives from one number, and Server.Usage. docs/security.md has all bounds in one table, with
-// what a client is told that passes one.
+// what the server answers beyond each.
 //
-// A panic while a packet of a client is handled, for example in an Authorizer, ends that
+// A panic while the server handles a packet of a client, for example in an Authorizer, ends that
 // connection, is logged with its stack, and counted (Stats.Panics). A panic inside the store
-// ends the process, for the store may hold half a change.
+// ends the process, because the store may hold half a change.
 //
 // # What it does not do
 //
-// The store is in memory: a restart begins empty, and a redelivery from before is new.
-// The message expiry counts from when the server read a request: how long it lay in
-// the buffers of a stopped machine nobody knows.
+// The store is in memory: a restart begins empty, and a redelivery from before is new. The
+// message expiry counts from when the server read a request: the server cannot know how long it
+// lay in the buffers of a machine that was stopped.
 //
-// # Who runs what
+// # Goroutines and locks
 //
-// mochi, which has the life of connections and nothing else (docs/adr/0010), has two goroutines
-// for each. One reads, through a frame.Filter: the gate checks each packet, and inbound handles
-// those that publish and subscribe, in turns (package turns) that no client can keep to
-// itself. So a request is applied and answered by the goroutine that read it, and a client
-// that does not read its replies delays only itself. The other has nothing to do. A third,
-// started when there is something to write, writes what others have for the client: notifications
-// (outbox) and messages (package pubsub), a few of them at a time (post). One goroutine removes keys as they expire, one
-// ends sessions (expireSessions), and one publishes delayed Wills. Serve starts all of them and
-// returns when they have ended.
+// mochi handles the life of connections and nothing else (docs/adr/0010). It has two goroutines
+// for each connection. One reads, through a frame.Filter: the gate checks each packet, and
+// inbound handles those that publish and subscribe, in turns (package turns) so that no client
+// can monopolise the processors. So the goroutine that reads a request applies and answers it,
+// and a client that does not read its replies delays only itself. The other one stays idle. A
+// third, which starts when there is something to write, writes notifications (outbox) and
+// messages (package pubsub) to the client; writeLimiter lets a few of these write at a time. One
+// goroutine removes keys as they expire, one ends sessions (expireSessions), and one publishes
+// delayed Wills (publishDelayedWills). Serve starts all of them and returns when they have ended.
 //
-// Locks are taken in this order, and never across I/O: that of the engine, Server.mu, outbox.mu. A
-// client id that a connection has taken (Server.names) is no lock: it lasts as long as the connection
-// takes to be established. clientIDs.mu is held for a moment, and only mochi's list of clients is read under it. Those of package pubsub are its own: it calls only the outbox with
-// one held. connection.writing is held for a write, and only connection.holding is taken under it.
-//
-// An attached store has one connection. The goroutine of paho that hands out messages
-// applies requests, answers them, and listens to other stores (attachedLink.received); a
-// second sends the notifications to all clients, in order (attachedLink.notify); the one
-// that reads the connection drops the watches whose notifications nobody read
-// (attachedSession). Attached.Serve connects, again and again (Attached.connect), and
-// waits for all of them.
-//
-// # Documents
-//
-// docs/server.md shows how to run it, docs/security.md what it defends against, and docs/design.md
-// its goroutines and locks.
+// Locks are taken in this order, and never held across I/O: the lock of the engine, Server.mu,
+// outbox.mu. A lock on a client id (clientIDs) is no mutex: it is held as long as a connection
+// takes to be established. clientIDs.mu is held for a moment, and only mochi's list of clients is
+// read under it. Package pubsub has its own locks, and calls only the outbox while it holds
+// one. connection.writing is held for a write, and only connection.holding is taken under it.
 package server

@@ -15,35 +15,35 @@ import (
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 )
 
-// inbound handles the packets of a client, but for the first and the last: they come from
-// the gate, and never reach mochi, which has only CONNECT and DISCONNECT. The answers to all
-// that was read at once leave in one write.
+// inbound handles all packets of a client except CONNECT, DISCONNECT and AUTH, which mochi handles.
+// It takes them from the gate. The answers to all packets that one read returned leave in one
+// write.
 //
 // A client that sends without pause must not slow down others, so its packets are handled in
 // turns (see package turns), and nothing is written in a turn.
 //
-// All of it belongs to the goroutine that reads the connection.
+// It belongs to the goroutine that reads the connection.
 type inbound struct {
 	conn    *connection
 	server  *Server
 	client  *mqtt.Client // nil until its session is established
 	version byte         // of MQTT
 
-	publish                        *frame.Publish // the latest, with what refers to its packet; the gate's
+	publish                        *frame.Publish // the latest; shares the bytes of its packet, belongs to the gate
 	topic                          string         // the response topic of the latest request
 	timestamp, fencingToken, store string         // properties of the latest request
 
-	taken bool // a packet, since the last pause
+	taken bool // it has handled a packet since the last pause
 	held  int  // bytes that wait to be written
 }
 
-// start makes inbound take the packets of a client whose session is established.
+// start makes inbound handle the packets of a client whose session is established.
 func (in *inbound) start(s *Server, cl *mqtt.Client) {
 	in.server, in.client, in.version = s, cl, cl.Properties.ProtocolVersion
 }
 
-// take handles a packet if it is one of its own, and reports whether it was. The packet is
-// overwritten afterwards.
+// take handles a packet, or reports false if it is for mochi. The bytes of the packet are
+// overwritten later.
 func (in *inbound) take(packet []byte) bool {
 	if in.client == nil {
 		return false
@@ -67,9 +67,9 @@ func (in *inbound) take(packet []byte) bool {
 	}
 	in.taken = true
 	if in.conn.closed.Load() {
-		return true // no request is applied any more, and no answer would arrive
+		return true // no more requests are applied, and no answer would arrive
 	}
-	in.conn.readTurn.Begin() // ends in pause, or before something else is written
+	in.conn.readTurn.Begin() // ends in pause, or before anything is written
 	handle(in, packet)
 	if in.held >= heldEnough || in.conn.readTurn.Spent() {
 		in.pause()
@@ -77,20 +77,21 @@ func (in *inbound) take(packet []byte) bool {
 	return true
 }
 
-// pause ends the turn and lets the answers go, before the client is waited for or mochi
-// reads on. It also gives the client time for the next packet, as mochi does for its own.
+// pause ends the turn and writes the answers, before the goroutine waits for the client or mochi
+// goes on to read. It also extends the deadline for the next packet, as mochi does for its
+// packets.
 func (in *inbound) pause() {
 	in.conn.readTurn.End()
 	if !in.taken {
 		return
 	}
 	in.taken, in.held = false, 0
-	*in.publish = frame.Publish{} // or it would keep its packet, of 1 MiB maybe, while the client is idle
+	*in.publish = frame.Publish{} // or an idle client would keep its packet, of 1 MiB perhaps
 	in.conn.flush()
 	in.conn.extendDeadline()
 }
 
-// yield lets others have their turns, where one packet asks for more than a turn's work.
+// yield ends the turn and waits for the next one, if a single packet takes longer than a turn.
 func (in *inbound) yield() {
 	if in.conn.readTurn.Spent() {
 		in.conn.readTurn.End()
@@ -106,7 +107,7 @@ func (in *inbound) handlePublish([]byte) {
 	isRequest := string(p.Topic) == protocol.InvokeTopic
 	switch {
 	case p.QoS > 1:
-		// CONNACK has said that there is no QoS 2 [MQTT-3.2.2-11].
+		// CONNACK has announced a Maximum QoS of 1 [MQTT-3.2.2-11].
 		if isRequest {
 			in.server.drop(in.client, DroppedQoS)
 		}
@@ -148,8 +149,8 @@ func (in *inbound) handleRequest() {
 	in.acknowledge(packets.CodeSuccess)
 }
 
-// reply sends a reply to where the request wanted it. Below clients/ that is the client itself
-// and no other can read it, so nothing that other clients do can delay it.
+// reply sends a reply to the response topic. Below clients/ only the client itself can read it,
+// so it is written directly, and nothing that other clients do can delay it.
 func (in *inbound) reply(message *frame.Message) {
 	if !envelope.IsClientTopic(message.Topic) {
 		in.server.publishReply(message, in.yield)
@@ -176,13 +177,13 @@ func (in *inbound) reply(message *frame.Message) {
 	})
 }
 
-// handleMessage passes an ordinary message on.
+// handleMessage publishes an ordinary message.
 func (in *inbound) handleMessage() {
 	p, s := in.publish, in.server
 	topic := string(p.Topic)
 	switch {
 	case p.Retain && !s.options.Retain:
-		// CONNACK has said so; a client of an earlier version can be told by nothing else.
+		// CONNACK has announced it. A client of an earlier version can be told in no other way.
 		in.disconnect(*refusal(packets.ErrRetainNotSupported, noneRetained))
 		return
 	case p.Retain && envelope.IsClientTopic(topic):
@@ -217,8 +218,9 @@ func (in *inbound) handleMessage() {
 	}
 }
 
-// refuse tells a client that its message was not passed on, if it waits for an
-// acknowledgement. Before MQTT 5 that cannot say so, and the connection ends.
+// refuse acknowledges a message with a reason code for not publishing it. Before MQTT 5,
+// acknowledgements have no reason codes, so refuse ends the connection. A message of QoS 0 has no
+// acknowledgement.
 func (in *inbound) refuse(code packets.Code, reason string) {
 	switch {
 	case in.publish.QoS == 0:
@@ -229,7 +231,7 @@ func (in *inbound) refuse(code packets.Code, reason string) {
 	}
 }
 
-// acknowledge holds a PUBACK back, unless the message wants none.
+// acknowledge adds a PUBACK to the packets that are held back, unless the message has QoS 0.
 func (in *inbound) acknowledge(code packets.Code) {
 	id := in.publish.PacketID
 	if in.publish.QoS == 0 {
@@ -250,20 +252,19 @@ func (in *inbound) acknowledge(code packets.Code) {
 	})
 }
 
-// disconnect sends the client away for the packet that is handled.
+// disconnect disconnects the client because of the present packet.
 func (in *inbound) disconnect(code packets.Code) {
 	in.conn.fault = code
-	in.conn.readTurn.End() // what follows waits for the client
+	in.conn.readTurn.End() // the rest waits for the client
 	in.server.disconnect(in.client, code)
 }
 
-// handlePing answers a PINGREQ. They cost as much as requests, and so have to wait for their
-// turns as well.
+// handlePing answers a PINGREQ. It costs as much as a request, so it waits for a turn too.
 func (in *inbound) handlePing([]byte) {
 	in.held += in.conn.holdBack(func(held []byte) []byte { return append(held, wire.Pingresp<<4, 0) })
 }
 
-// handleQoS2 is for the acknowledgements of messages with QoS 2, of which there are none.
+// handleQoS2 answers an acknowledgement of a message with QoS 2: there is no such message.
 func (in *inbound) handleQoS2(packet []byte) {
 	var ack frame.Puback
 	if ack.Decode(packet, in.version, &noLimits) != nil {
@@ -279,7 +280,7 @@ func (in *inbound) handleQoS2(packet []byte) {
 		return
 	}
 	in.held += in.conn.holdBack(func(held []byte) []byte {
-		if in.version < wire.Version5 { // which had no way to say that there is no such message
+		if in.version < wire.Version5 { // which have no reason code for an unknown message
 			return append(held, answer, 2, byte(ack.PacketID>>8), byte(ack.PacketID))
 		}
 		return append(held, answer, 3, byte(ack.PacketID>>8), byte(ack.PacketID), packets.ErrPacketIdentifierNotFound.Code)
@@ -310,7 +311,7 @@ func (in *inbound) handleSubscribe(packet []byte) {
 		in.server.refusedSubscriptions.Log("client", logs.Name(in.client.ID), "remote", in.client.Net.Remote,
 			"filter", logs.Name(filter.Topic), "reason", whyNotSubscribed(filter.Topic, code))
 		if in.version < wire.Version5 {
-			codes[i] = packets.ErrUnspecifiedError.Code // 0x80, the only one that there was
+			codes[i] = packets.ErrUnspecifiedError.Code // 0x80, the only one that they have
 		}
 	}
 	in.held += in.conn.holdBack(func(held []byte) []byte {
@@ -337,7 +338,7 @@ func subscriptionTo(filter frame.Subscription, identifier int) pubsub.Subscripti
 	}
 }
 
-// subscribe adds a subscription, and returns what SUBACK says of it.
+// subscribe adds a subscription. It returns whether it existed, and the reason code for SUBACK.
 func (in *inbound) subscribe(asked pubsub.Subscription) (existed bool, code packets.Code) {
 	if !in.server.maySubscribe(in.conn.identity, asked.Filter) {
 		return false, packets.ErrNotAuthorized
@@ -354,7 +355,7 @@ func (in *inbound) subscribe(asked pubsub.Subscription) (existed bool, code pack
 	return false, packets.ErrUnspecifiedError
 }
 
-// whyNotSubscribed says in words what the code of SUBACK stands for.
+// whyNotSubscribed returns the reason for a code of SUBACK, for the log.
 func whyNotSubscribed(filter string, code packets.Code) string {
 	_, _, shared := wire.Share(filter)
 	switch {
@@ -386,14 +387,14 @@ func (in *inbound) handleUnsubscribe(packet []byte) {
 	})
 }
 
-// keep copies a user property to where it is kept, and returns that, or nil if it is not
-// there.
+// copyProperty copies a user property to where, and returns where, or nil if the message does not
+// have it.
 func copyProperty(where *string, p *frame.Publish, name string) *string {
 	value, ok := p.User(name)
 	if !ok {
 		return nil
 	}
-	if *where != string(value) { // as the identity of the store nearly always is
+	if *where != string(value) { // nearly always equal for the identity of the store
 		*where = string(value)
 	}
 	return where

@@ -9,21 +9,21 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// Limits bounds what clients can make a server hold, besides what Options.Store bounds. A
-// field that is 0 has its default, or what follows from Options.MaxMemory. What is over a
-// limit is refused with the reason code of the standard where it has one; a message that
-// does not fit is dropped, and counted in Usage.
+// Limits bounds what clients can make a server hold, besides what Options.Store bounds. A field
+// that is 0 has its default, or what Options.MaxMemory allows. Over a limit the server refuses,
+// with the reason code of the standard if there is one; a message that does not fit is dropped,
+// and counted in Stats.DroppedMessages. All sizes are in bytes.
 type Limits struct {
 	// OutgoingBytes bounds what waits to be written to one connection: notifications, and
-	// messages of QoS 0. A client that falls further behind on notifications is
-	// disconnected. Default 8 MiB.
+	// messages of QoS 0. A client for which a notification does not fit is disconnected.
+	// Default 8 MiB.
 	OutgoingBytes int64
 	// AllOutgoingBytes bounds the same for all connections together. One may have at most
 	// as much as is left for all others, and 8 KiB in any case. Default 256 MiB.
 	AllOutgoingBytes int64
-	// AllArrivingBytes bounds the room for packets that have begun to arrive, of all
-	// connections, beyond 4 KiB for each. One may have at most as much as is left for all
-	// others, and is disconnected if it needs more. Default 256 MiB, and no less than two of the largest packets.
+	// AllArrivingBytes bounds the room for packets of all connections that have begun to arrive,
+	// beyond 4 KiB for each. One connection may have at most as much as is left for all others,
+	// and is closed if it needs more. Default 256 MiB, and at least two of the largest packets.
 	AllArrivingBytes int64
 	// SessionBytes and SessionMessages bound the messages of QoS 1 that wait for one client,
 	// connected or not, until it acknowledges them. Default 4 MiB and 10,000.
@@ -40,9 +40,9 @@ type Limits struct {
 	// much as is left for all others, and 16 KiB in any case, like AllSessionBytes.
 	// Default 256 MiB.
 	AllSubscriptionBytes int64
-	// SessionsPerUser bounds how many sessions are kept for the clients of one user that
-	// are not connected. The session of one more ends with its connection. Clients without a
-	// user count as one user. Default 100.
+	// SessionsPerUser bounds how many sessions are kept for clients of one user that are not
+	// connected. For one client more, the session ends with the connection. Clients without a
+	// user name count as one user. Default 100.
 	SessionsPerUser int
 	// RetainedMessages and RetainedBytes bound the retained messages, where Options.Retain
 	// allows them. Default 10,000 and 64 MiB.
@@ -51,22 +51,22 @@ type Limits struct {
 }
 
 const (
-	// leastMemory is the smallest Options.MaxMemory: with less there would be no room for a
-	// handful of packets.
+	// leastMemory is the smallest Options.MaxMemory: less has no room even for a few packets.
 	leastMemory = 32 << 20
-	// clientMemory is about what a connected client costs in buffers and stacks.
+	// clientMemory is about how much memory the buffers and stacks of a connected client take.
 	clientMemory = 48 << 10
-	// rememberedMemory is what a remembered request costs, see package statestore.
-	rememberedMemory = 128
+	// dedupEntryMemory is how much an entry of the store's deduplication window takes, see
+	// package statestore.
+	dedupEntryMemory = 128
 )
 
-// completeLimits fills in what is 0: from MaxMemory, or with defaults.
+// completeLimits sets the limits that are 0, from MaxMemory or to their defaults.
 //
-// Of MaxMemory, a quarter is for keys and values, and an eighth each for what waits for
-// connections, for what waits in sessions, for watches, and for clients with what is
-// remembered of their requests, and a sixteenth each for subscriptions, for retained
-// messages and for packets that arrive. The rest is for what a byte of these costs
-// besides, and for what each client is assured beyond a limit that others have taken up.
+// Of MaxMemory, a quarter is for keys and values. An eighth each is for what waits for
+// connections, for what waits in sessions, for watches, and for clients with their
+// deduplication windows. A sixteenth each is for subscriptions, for retained messages and for
+// packets that arrive. The rest is for overhead, and for what each client is assured even if
+// others have reached a limit.
 func (o *Options) completeLimits() error {
 	l := &o.Limits
 	for _, limit := range []struct {
@@ -115,21 +115,20 @@ func (o *Options) completeLimits() error {
 	limits.Fill(&l.SessionsPerUser, 100)
 	limits.Fill(&l.RetainedMessages, messages.RetainedMessages)
 	limits.Fill(&l.RetainedBytes, share(16, messages.RetainedBytes))
-	remembered := int64(min(max(o.Store.DedupWindow, 0), math.MaxUint16)) // others are refused later
-	limits.Fill(&o.MaxClients, int(max(1, share(8*(clientMemory+remembered*rememberedMemory), limits.Clients))))
+	window := int64(min(max(o.Store.DedupWindow, 0), math.MaxUint16)) // complete refuses others
+	limits.Fill(&o.MaxClients, int(max(1, share(8*(clientMemory+window*dedupEntryMemory), limits.Clients))))
 	limits.FillWatches(&o.Store, share(8, limits.AllWatchBytes))
 	return nil
 }
 
-// bounds returns all limits in the form of attributes of a line in the log. Where 0 is
-// possible, it means no limit.
+// bounds returns all limits as attributes of a log line. 0 means no limit.
 func (o *Options) bounds() []any {
 	l := &o.Limits
 	return []any{
 		"memory", o.MaxMemory, "clients", o.MaxClients,
 		"keys", o.Store.MaxKeys, "key-bytes", o.Store.MaxBytes,
 		"watches", o.Store.MaxWatches, "watch-bytes", o.Store.MaxWatchBytes, "all-watch-bytes", o.Store.MaxAllWatchBytes,
-		"remembered", o.Store.DedupWindow,
+		"dedup-window", o.Store.DedupWindow,
 		"outgoing-bytes", l.OutgoingBytes, "all-outgoing-bytes", l.AllOutgoingBytes,
 		"all-arriving-bytes", l.AllArrivingBytes,
 		"session-messages", l.SessionMessages, "session-bytes", l.SessionBytes, "all-session-bytes", l.AllSessionBytes,
@@ -139,7 +138,7 @@ func (o *Options) bounds() []any {
 	}
 }
 
-// messageLimits returns the limits of the broker.
+// messageLimits returns the limits for package pubsub.
 func (o *Options) messageLimits() pubsub.Limits {
 	limits := pubsub.Limits{
 		Subscriptions:     o.Limits.Subscriptions,

@@ -16,10 +16,9 @@ import (
 
 // Options configures a Server. The zero value is a store for this machine alone.
 type Options struct {
-	// Addr is the TCP address to listen on; port 0 takes a free one. Default
-	// DefaultAddr. An address that other machines can reach needs TLS and
-	// somebody who checks who connects: an Authenticator, or client
-	// certificates that TLS requires.
+	// Addr is the TCP address to listen on; port 0 takes a free one. Default DefaultAddr. An
+	// address that other machines can reach needs TLS and authentication: an Authenticator,
+	// or client certificates that TLS requires.
 	Addr string
 	// Listener, if not nil, accepts the connections in place of a socket on Addr: a
 	// socket that systemd opened, a Unix socket, or connections in memory. The server
@@ -27,42 +26,40 @@ type Options struct {
 	// Authenticator like Addr, unless it is a Unix socket or a TCP socket that only this
 	// machine can reach.
 	Listener net.Listener
-	// AllowInsecure lets Addr be reachable without that. Whoever can reach it
-	// can then use the store under any name.
+	// AllowInsecure allows Addr without TLS and authentication. Then everything that can reach
+	// it can use the store, under any client id.
 	AllowInsecure bool
-	// TLS encrypts connections; nil does not. Where a client shows a
-	// certificate that TLS has verified, the subject of that is its user name.
-	// Where CipherSuites is nil, TLS 1.2 is limited to suites with ECDHE and AEAD;
-	// where it is not, and in what GetConfigForClient returns, the choice is yours.
-	// The server uses a copy, so changes after New have no effect.
+	// TLS encrypts connections; nil does not. If a client has a certificate that TLS has
+	// verified, the subject of the certificate is its user name. If CipherSuites is nil, TLS
+	// 1.2 is limited to suites with ECDHE and AEAD; a configuration that GetConfigForClient
+	// returns is used as it is. The server uses a copy, so changes after New have no effect.
 	TLS *tls.Config
 
-	// Authenticator decides who may connect; nil admits everybody whom TLS
-	// does. A server asks an access.QuickAuthenticator first for what it knows at
-	// once, and calls Authenticate of any for PasswordChecks clients at a time.
+	// Authenticator decides which clients may connect; nil admits every client that TLS admits.
+	// If it is an access.QuickAuthenticator, the server calls AuthenticateQuickly first. It calls
+	// Authenticate for PasswordChecks clients at a time.
 	Authenticator access.Authenticator
-	// PasswordChecks is how many calls of Authenticate may run at once. Others wait,
-	// in fair turns by remote address; where too many wait, a client is told that the
-	// server is busy. Default half of the processors that Go uses, and at least 1.
+	// PasswordChecks is how many calls of Authenticate may run at once. Other clients wait, in
+	// fair turns by remote address. If too many wait, CONNACK says that the server is busy.
+	// Default half of the processors that Go uses, and at least 1.
 	PasswordChecks int
-	// MaxUnauthenticated bounds how many connections may be open that have not
-	// authenticated yet. Each has 5 s for that, from when it was accepted, its TLS
-	// handshake included. Where there are more, the oldest without a CONNECT is closed
-	// for the new one. Half as many may wait for PasswordChecks. Default 256, or less
-	// where the process may have few open files.
+	// MaxUnauthenticated bounds how many open connections have not authenticated yet. Each has
+	// 5 s for that, from when it was accepted, including the TLS handshake. If there are more, the
+	// oldest without a CONNECT is closed for the new one. Half as many may wait for
+	// PasswordChecks. Default 256, or less if the process may have few open files.
 	MaxUnauthenticated int
-	// MaxUnauthenticatedPerAddress is the same for one remote address: one of IPv4, or
-	// 64 bits of IPv6. Default 64; and MaxUnauthenticated for connections from this
-	// machine, where a proxy may speak for many.
+	// MaxUnauthenticatedPerAddress is the same for one remote address: an IPv4 address, or 64
+	// bits of IPv6. Default 64, and MaxUnauthenticated for connections from this machine, where
+	// a proxy may connect for many clients.
 	MaxUnauthenticatedPerAddress int
-	// Authorizer decides who may use which key; default access.AllowKeys. If
-	// it is an access.TopicAuthorizer too, it decides about the broker's
-	// ordinary topics as well.
+	// Authorizer decides which client may use which key. Default access.AllowKeys. If it is an
+	// access.TopicAuthorizer too, it also decides about ordinary topics.
 	Authorizer access.Authorizer
 
-	// Store limits the store, and makes it strict. The zero value does neither, but for
-	// watches: where a limit of watches is 0, a client may have 10,000 (MaxWatches) that
-	// take up 4 MiB (MaxWatchBytes), and all clients 256 MiB (MaxAllWatchBytes). A server announces Store.DedupWindow as its Receive Maximum.
+	// Store limits the store, and makes it strict. The zero value does neither, except for
+	// watches: a limit of watches that is 0 gets a default, 10,000 for each client (MaxWatches)
+	// that take up 4 MiB (MaxWatchBytes), and 256 MiB for all clients (MaxAllWatchBytes). The
+	// server announces Store.DedupWindow as its Receive Maximum.
 	Store statestore.Options
 	// Dialect chooses how the server writes replies that differ between the
 	// published protocol and what is deployed.
@@ -73,29 +70,29 @@ type Options struct {
 	// Retain allows retained messages. Without it CONNACK says that there are none, and a
 	// client that publishes one is disconnected with that reason.
 	Retain bool
-	// MaxClients bounds how many clients may be connected or have a session
-	// that is kept for them. Default 10,000.
+	// MaxClients bounds how many clients may be connected or have a session that is kept while
+	// they are away. Default 10,000.
 	MaxClients int
 	// Limits bounds what clients can make the server hold.
 	Limits Limits
-	// MaxMemory, in bytes, is what a server should get by with: limits that are not set
-	// follow from it, those of Store and MaxClients included. It is no promise, since Go
-	// itself and bursts of large packets need memory too: see docs/security.md. 0 leaves
-	// each limit at its default, and keys and values without one.
+	// MaxMemory, in bytes, is how much memory the server should use: limits that are 0 are derived
+	// from it, including those of Store and MaxClients. It is no guarantee, since Go itself and
+	// bursts of large packets need memory too: see docs/security.md. If it is 0, each limit has
+	// its default, and keys and values have no limit.
 	MaxMemory int64
 	// Logger receives what happens; nil keeps silent.
 	Logger *slog.Logger
 }
 
 const (
-	// DefaultAddr is where a server listens if nothing else is said.
+	// DefaultAddr is the default of Options.Addr.
 	DefaultAddr = "127.0.0.1:1883"
 
 	defaultMaxUnauthenticated           = 256
 	defaultMaxUnauthenticatedPerAddress = 64
 )
 
-// complete fills in defaults and rejects nonsense.
+// complete sets defaults, and returns an error for options that make no sense.
 func (o *Options) complete() error {
 	if o.Listener != nil {
 		o.Addr = o.Listener.Addr().String()
@@ -127,7 +124,7 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// completeDoor is about connections that have not authenticated.
+// completeAuthentication is complete for the options about connections that have not authenticated.
 func (o *Options) completeAuthentication() error {
 	switch {
 	case o.PasswordChecks < 0:
@@ -147,8 +144,8 @@ func (o *Options) completeAuthentication() error {
 	return nil
 }
 
-// ErrInsecure is what errors.Is finds in the error of New where other machines could
-// reach a server without TLS or without authentication.
+// ErrInsecure is what errors.Is finds in the error of New if other machines could reach the
+// server without TLS or without authentication.
 var ErrInsecure = errors.New("not secure")
 
 func (o *Options) mustBeSecure() error {
@@ -157,7 +154,7 @@ func (o *Options) mustBeSecure() error {
 	case o.TLS == nil:
 		return fmt.Errorf("%w: other machines can reach %s and there is no TLS", ErrInsecure, o.Addr)
 	case o.Authenticator == nil && !certified:
-		return fmt.Errorf("%w: other machines can reach %s and nobody checks who connects", ErrInsecure, o.Addr)
+		return fmt.Errorf("%w: other machines can reach %s and clients are not authenticated", ErrInsecure, o.Addr)
 	}
 	return nil
 }
@@ -170,8 +167,8 @@ func (o *Options) isLocal() bool {
 	return isLoopback(o.Addr)
 }
 
-// isLoopback reports whether only this machine can reach an address. An address
-// that cannot be read is left for net.Listen to refuse.
+// isLoopback reports whether only this machine can reach an address. It returns true for an
+// address that it cannot parse, which net.Listen will refuse.
 func isLoopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil || host == "localhost" {

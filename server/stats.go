@@ -26,11 +26,11 @@ const (
 	DroppedOldProtocol   DropReason = "a request needs MQTT 5"
 )
 
-// Refused is why a connection was refused.
+// RefusalReason is why a connection was refused.
 type RefusalReason string
 
-// Why connections are refused. CONNACK tells the client as much as it may know; where
-// there was no CONNECT the connection is closed.
+// The reasons why a connection is refused. CONNACK tells the client no more than it may know. A
+// connection that has not sent a CONNECT is closed.
 const (
 	RefusedCredentials     RefusalReason = "the credentials are not good"
 	RefusedBusy            RefusalReason = "too many passwords wait to be compared"
@@ -73,46 +73,46 @@ const (
 type Stats struct {
 	// Connected is how many clients are connected now.
 	Connected int
-	// Requests is how many requests the store has answered, refusals and
-	// repetitions included.
+	// Requests is how many requests the store has answered, including those that it refused and
+	// redeliveries.
 	Requests uint64
-	// Dropped is how many were not given to the store, by reason.
+	// Dropped is how many requests were not given to the store, by reason.
 	Dropped map[DropReason]uint64
 	// DroppedMessages is how many ordinary messages did not reach a subscriber, counted for
 	// each subscriber, by reason.
 	DroppedMessages map[MessageDropReason]uint64
-	// AppliedWills is how many requests that clients left as their Wills were
-	// given to the store when their connections ended. They are counted in
-	// Requests too, refusals included.
+	// AppliedWills is how many Wills that are requests were given to the store. Requests counts
+	// them too.
 	AppliedWills uint64
-	// RefusedConnections is how many connections were refused, at CONNECT or
-	// before: credentials, limits, Wills.
+	// RefusedConnections is how many connections were refused, at CONNECT or before, and Refused
+	// how many by reason.
 	RefusedConnections uint64
-	// Refused is the same by reason.
-	Refused map[RefusalReason]uint64
-	// SlowReaders is how many clients were disconnected because they did not
-	// read what was written to them, notifications or anything else.
+	Refused            map[RefusalReason]uint64
+	// SlowReaders is how many clients were disconnected because they did not read fast enough.
 	SlowReaders uint64
-	// Panics is how often the server recovered from a panic: it ended the connection that it
-	// handled or was to send a message to, or gave up publishing a Will. Each is a fault of
-	// the server, or of a function that it was given.
+	// Panics is how often the server recovered from a panic by ending a connection, or by not
+	// publishing a Will. Each is a bug of the server, or of an Authenticator or Authorizer.
 	Panics uint64
 }
 
-// Usage is what a server holds now for its clients.
+// Usage is what a server holds now for its clients. See Limits for how bytes are counted.
 type Usage struct {
+	// Store is what the store holds: keys, values, watches.
 	Store statestore.Usage
-	// Sessions, connected or kept, and their Subscriptions, which take up
-	// SubscriptionBytes.
-	Sessions, Subscriptions int
-	SubscriptionBytes       int64
-	// WaitingMessages of QoS 1 wait in sessions, and have WaitingBytes.
+	// Sessions is how many clients are connected or have a session that is kept.
+	Sessions int
+	// Subscriptions is how many subscriptions these have, and SubscriptionBytes what they take
+	// up.
+	Subscriptions     int
+	SubscriptionBytes int64
+	// WaitingMessages is how many messages of QoS 1 wait in sessions, and WaitingBytes their
+	// size.
 	WaitingMessages, WaitingBytes int64
-	// OutgoingBytes wait to be written to connections, besides these.
+	// OutgoingBytes is what else waits to be written to connections.
 	OutgoingBytes int64
-	// ArrivingBytes is the room for large packets that are not complete.
+	// ArrivingBytes is the room taken for large packets that are not complete.
 	ArrivingBytes int64
-	// RetainedMessages have RetainedBytes.
+	// RetainedMessages is how many messages are retained, and RetainedBytes their size.
 	RetainedMessages int
 	RetainedBytes    int64
 }
@@ -163,7 +163,7 @@ func (s *Server) countRefused(why RefusalReason) {
 	})
 }
 
-// count changes the counts.
+// count changes the statistics.
 func (s *Server) count(change func(*Stats)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -43,9 +43,9 @@ func (s *Server) mayBeAnswered(who access.Identity, topic string) bool {
 	return s.mayUse(who, topic)
 }
 
-// mayLeaveWill reports whether a client may have a Will on a topic: below clients/ only on its own
-// topics, and on none of those that are recommended for the store's replies. It is called at CONNECT, so
-// that the client can be told; mayPublishWill is called when the Will is due.
+// mayLeaveWill reports whether a client may have a Will on a topic: below clients/ only on its
+// own topics, and on none of those that are recommended for the store's replies. It is called at
+// CONNECT, so that the client can be told; mayPublishWill is called when the Will is due.
 func (s *Server) mayLeaveWill(who access.Identity, topic string) bool {
 	if !envelope.IsClientTopic(topic) {
 		return s.mayUse(who, topic)

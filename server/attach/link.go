@@ -34,8 +34,8 @@ const (
 	stepTimeout = 5 * time.Second
 	// defaultReceiveMaximum is how many requests the broker may send before they are
 	// acknowledged: as many as MQTT can say. mosquitto 2.0.11 goes by it whatever its own
-	// max_inflight_messages says, queues max_queued_messages beyond, and throws away the rest. What is in
-	// flight waits in the broker and the socket, not in memory of this process.
+	// max_inflight_messages says, queues max_queued_messages beyond, and throws away the rest.
+	// What is in flight waits in the broker and the socket, not in memory of this process.
 	defaultReceiveMaximum = math.MaxUint16
 	// propertiesRoom is what the properties of a message of ours take up at most, but
 	// for topics and correlation data.

@@ -139,7 +139,8 @@ type Stats struct {
 }
 
 // New returns a store for an MQTT 5 broker at a URL, with the schemes of transport.Dial:
-// mqtt://host:1883, mqtts://host:8883 for TLS, ws://host/path or wss://host/path. It does not connect; Serve does. The error says which option makes no sense.
+// mqtt://host:1883, mqtts://host:8883 for TLS, ws://host/path or wss://host/path. It does not
+// connect; Serve does. The error says which option makes no sense.
 //
 // docs/attach.md says what the broker has to be configured for, and what such a store cannot
 // know.

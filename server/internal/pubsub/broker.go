@@ -17,17 +17,17 @@ type Limits struct {
 	Subscriptions int
 	// SubscriptionBytes is what the subscriptions of all clients may take up. One counts for
 	// twice the length of its filter and 768 bytes. One client may take at most as much as is
-	// left for all others, and 16 KiB in any case: so clients with few subscriptions may pass it by 16 KiB
-	// each.
+	// left for all others, and 16 KiB in any case: so clients with few subscriptions may pass it
+	// by 16 KiB each.
 	SubscriptionBytes int64
 	// SessionMessages is how many QoS 1 messages may wait for one client, those included
 	// that it has not acknowledged.
 	SessionMessages int
 	// SessionBytes is how many bytes these may have.
 	SessionBytes int64
-	// TotalBytes is how many bytes the waiting QoS 1 messages of all sessions may have. A
-	// message that waits in several sessions counts in each. One session may take at most as
-	// much as is left for all others, and 16 KiB in any case: so sessions with few messages may pass it by
+	// TotalBytes is how many bytes the waiting QoS 1 messages of all sessions may have. A message
+	// that waits in several sessions counts in each. One session may take at most as much as is
+	// left for all others, and 16 KiB in any case: so sessions with few messages may pass it by
 	// 16 KiB each.
 	TotalBytes int64
 	// RetainedMessages is how many retained messages there may be, up to some 100,000. With 0

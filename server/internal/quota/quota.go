@@ -14,9 +14,9 @@ type Quota struct {
 func New(limit int64) *Quota { return &Quota{limit: limit} }
 
 // Take takes room for a client that has own bytes of it already, and reports false, taking
-// nothing, if the client may not have as many more. A client may have at most as much as is
-// left for all others, and assured bytes in any case: however many clients take what they can
-// get, each other client can have as much. Clients that have no more than what is assured may pass the
+// nothing, if the client may not have as many more. A client may have at most as much as is left
+// for all others, and assured bytes in any case: however many clients take what they can get,
+// each other client can have as much. Clients that have no more than what is assured may pass the
 // limit together.
 func (q *Quota) Take(own, bytes, assured int64) bool {
 	left := q.limit - q.used.Add(bytes) // first, since others take at the same time
