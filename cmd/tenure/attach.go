@@ -46,18 +46,11 @@ the broker would then lose requests when so many clients send at once. The log
 says so. That takes about 0.1 s and at most 15 s; requests are answered
 afterwards.
 
-The store is in memory: after a restart it knows no key, no lease and no fence.
-Tenures that it granted end as soon as their holders notice. --hold-off keeps a
-store that has just started from granting leases until they must have noticed:
-give it the longest TTL in use.
-
+` + memoryHelp + `
 The files of --tls-cert and --tls-key are read again for each connection.
 Neither SIGHUP nor closing the terminal stops a store.
 
---strict closes gaps that the protocol leaves open: the fence of a protected
-key survives its deletion and expiry, a fencing token that was never issued is
-refused, and keys under a --lock-prefix need an expiry and a value that begins
-with the client id and a colon.`,
+` + strictHelp,
 		Example: `  tenure attach mqtt://localhost:1883
   tenure attach mqtt://localhost:1883 --hold-off 10s   # the longest TTL of the leases in use
   tenure attach mqtts://broker:8883 --username store --password-file secret

@@ -19,6 +19,18 @@ type storeFlags struct {
 	verbose bool
 }
 
+const (
+	memoryHelp = `The store is in memory: after a restart it knows no key, no lease and no fence.
+Tenures that it granted end as soon as their holders notice. --hold-off keeps a
+store that has just started from granting leases until they must have noticed:
+give it the longest TTL in use.
+`
+	strictHelp = `--strict closes gaps that the protocol leaves open: the fence of a protected
+key survives its deletion and expiry, a fencing token that was never issued is
+refused, and keys under a --lock-prefix need an expiry and a value that begins
+with the client id and a colon.`
+)
+
 // register adds the flags. noLimit is what the zero of --max-keys and --max-bytes means.
 func (s *storeFlags) register(flags *pflag.FlagSet, noLimit string) {
 	flags.BoolVar(&s.Strict, "strict", false, "refuse requests that weaken fences, see above")
@@ -28,7 +40,7 @@ func (s *storeFlags) register(flags *pflag.FlagSet, noLimit string) {
 	byteSizeFlag(flags, &s.MaxBytes, "max-bytes", "how many bytes keys and values may have together; 0 means "+noLimit)
 	flags.IntVar(&s.MaxValue, "max-value", 0, "how many bytes a value may have; 0 means only the limit of packets applies")
 	flags.IntVar(&s.MaxWatches, "max-watches", 10_000, "how many keys a client may watch")
-	flags.IntVar(&s.DedupWindow, "dedup-window", statestore.DefaultDedupWindow, "how many of its last requests are kept for each client, so that none is applied twice; also how many it may send at once")
+	flags.IntVar(&s.DedupWindow, "dedup-window", statestore.DefaultDedupWindow, "how many of its last requests are kept for each client, so that none is applied twice")
 	flags.Var(&s.dialect, "dialect", "how to write replies where deployed stores differ from their documentation: deployed or documented")
 	flags.BoolVar(&s.verbose, "verbose", false, "log every request and connection")
 }

@@ -40,11 +40,7 @@ func serveCommand() *cobra.Command {
 		Long: `Run an MQTT 5 broker with a state store inside, until SIGINT or SIGTERM.
 Where a broker runs already, use "tenure attach" instead.
 
-The store is in memory: after a restart it knows no key, no lease and no fence.
-Tenures that it granted end as soon as their holders notice. --hold-off keeps a
-store that has just started from granting leases until they must have noticed:
-give it the longest TTL in use.
-
+` + memoryHelp + `
 An address that other machines can reach needs TLS (--tls-cert, --tls-key) and
 authentication: users and rules (--auth), or client certificates (--client-ca),
 whose subject is then the user. --insecure lifts both requirements. A warning
@@ -58,10 +54,7 @@ hold; --verbose logs them at the start, and the usage once a minute. A limit
 given by its own flag is not derived. When messages are dropped because of a
 limit, a warning names its flag.
 
---strict closes gaps that the protocol leaves open: the fence of a protected
-key survives its deletion and expiry, a fencing token that was never issued is
-refused, and keys under a --lock-prefix need an expiry and a value that begins
-with the client id and a colon.`,
+` + strictHelp,
 		Example: `  tenure serve
   tenure serve --addr 127.0.0.1:0          # any free port; the first line says which
   tenure serve --hold-off 10s              # the longest TTL of the leases in use
@@ -75,6 +68,7 @@ with the client id and a colon.`,
 	explainFlags(serve, explainServeFlag)
 	flags := serve.Flags()
 	settings.store.register(flags, "as --max-memory allows, or no limit")
+	flags.Lookup("dedup-window").Usage += "; also how many it may send at once"
 	flags.StringVar(&settings.Addr, "addr", server.DefaultAddr, "TCP address to listen on; port 0 takes a free one")
 	settings.certificate.register(flags, "file with the server's certificate and its chain, in PEM")
 	flags.StringVar(&settings.clientCA, "client-ca", "", "file with the authorities whose client certificates are accepted, in PEM; without --auth every client needs one")
