@@ -109,6 +109,9 @@ func TestInvariant10AProcessThatStoodStillDuringItsAcquisitionAsksAgain(t *testi
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		var stop skewed
 		n := newNode(t, store, "node-a", lease.Options{Clock: stop.clock()})
+		if _, err := n.Holder(t.Context()); err != nil { // the client knows its store, or would ask again for that
+			t.Fatal(err)
+		}
 		requests := n.scripted("SET", func(number int64) transporttest.Fault {
 			if number == 1 {
 				stop.jump(ttl) // between the sending and the reply, unseen by any timer
