@@ -3,7 +3,6 @@ package examples_test
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -12,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/servertest"
 )
 
 // A program is one of the examples, built, and the server that it uses.
@@ -23,19 +22,6 @@ type program struct {
 
 func build(t *testing.T, name string) program {
 	t.Helper()
-	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := await.Receive(served); err != nil {
-			t.Error(err)
-		}
-	})
 	path := filepath.Join(t.TempDir(), name)
 	if runtime.GOOS == "windows" {
 		path += ".exe"
@@ -43,7 +29,7 @@ func build(t *testing.T, name string) program {
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./"+name).CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	return program{t, path, fmt.Sprint("mqtt://", s.Addr())}
+	return program{t, path, servertest.New(t).URL}
 }
 
 // start runs the program and returns the lines that it writes. A program that fails, or runs
