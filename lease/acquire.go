@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/operr"
-	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -59,59 +57,11 @@ func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 // It says why the latest request failed, and matches the sentinel of a refusal. It matches
 // transport.ErrOutcomeUnknown if the lease may have been acquired.
 func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
-	var w *waiter
-	defer func() {
-		if w != nil {
-			w.close()
-		}
-	}()
-	reason := &waitReason{lease: l}
-	backoff := l.options.retryBackoff(l.options.Jitter) // after refusals
-	tenure, err := l.acquire(ctx, reason, func(a *attempt) (*Tenure, error) {
-		if w == nil && l.options.AcquireDelay > 0 {
-			var err error
-			if w, err = l.newWaiter(reason, hlc.Timestamp{}); err != nil {
-				return nil, err
-			}
-		}
-		for wait := l.options.AcquireDelay > 0; ; wait = true {
-			var tenure *Tenure
-			var version hlc.Timestamp
-			var err error
-			if wait {
-				err = w.untilTry(ctx, a.lost)
-			}
-			if err == nil {
-				tenure, version, err = a.try(ctx)
-			}
-			held := errors.Is(err, transport.ErrConditionFailed)
-			if err == nil || !held && (ctx.Err() != nil || errors.Is(err, errReconnected) || isPermanent(err)) {
-				return tenure, err
-			}
-			switch {
-			case held && version.IsZero(): // no version, so no holder: the store is in its hold-off
-				reason.failed(&HeldError{Lease: l.name})
-			case held:
-				reason.isHeld()
-				backoff.reset()
-			case reason.failed(err):
-				l.options.Logger.Warn("the lease cannot be acquired for now", "lease", l.name, "error", err)
-			}
-			if w == nil {
-				if w, err = l.newWaiter(reason, version); err != nil {
-					return nil, err
-				}
-			}
-			if held {
-				w.polling = w.polling || version.IsZero() // the store does not notify when its hold-off ends
-				w.held(version)
-			} else {
-				w.backOff(backoff.next(random.Fraction()))
-			}
-		}
-	})
+	w := l.newWaiter()
+	defer w.close()
+	tenure, err := l.acquire(ctx, w.reason, func(a *attempt) (*Tenure, error) { return w.acquire(ctx, a) })
 	if err != nil && ctx.Err() != nil && !isPermanent(err) {
-		err = reason.gaveUp(ctx, err)
+		err = w.reason.gaveUp(ctx, err)
 	}
 	return tenure, l.acquireError(err)
 }

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -25,32 +26,36 @@ import (
 // long for another waiter to take it, then try. The look comes when a try would have come,
 // so AcquireDelay is added to every delay once, never more.
 type waiter struct {
-	lease  *Lease
-	reason *waitReason
-	key    *keywatch.Watch
-	timer  *time.Timer
+	lease   *Lease
+	reason  *waitReason
+	key     *keywatch.Watch
+	timer   *time.Timer
+	backoff retryBackoff // after refusals
 
+	started    bool          // the key is watched; a lease that is free costs no watch
 	seen       hlc.Timestamp // the holder's latest version known
 	hinted     bool          // a notification said that the lease is free
 	polling    bool          // notifications are not to be relied on
 	backingOff bool          // the timer runs to a try that no notification may hasten
 }
 
-func (l *Lease) newWaiter(reason *waitReason, seen hlc.Timestamp) (*waiter, error) {
-	w := &waiter{
-		lease:  l,
-		reason: reason,
-		key:    keywatch.New(l.client, l.name, l.options.TTL), // the reason for a refusal may pass
-		timer:  time.NewTimer(l.expiry()),
-		seen:   seen,
+func (l *Lease) newWaiter() *waiter {
+	return &waiter{
+		lease:   l,
+		reason:  &waitReason{lease: l},
+		key:     keywatch.New(l.client, l.name, l.options.TTL), // the reason for a refusal may pass
+		timer:   time.NewTimer(0),
+		backoff: l.options.retryBackoff(l.options.Jitter),
 	}
-	if err := w.key.Start(); err != nil {
-		return nil, operr.Inner(err)
+}
+
+// start watches the key, the first time that it is called. seen is the holder's version.
+func (w *waiter) start(seen hlc.Timestamp) error {
+	if w.started {
+		return nil
 	}
-	if l.options.AcquireDelay > 0 {
-		w.timer.Reset(1) // at once: the store has not been asked yet
-	}
-	return w, nil
+	w.started, w.seen = true, seen
+	return operr.Inner(w.key.Start())
 }
 
 func (w *waiter) close() {
@@ -60,6 +65,50 @@ func (w *waiter) close() {
 
 // expiry is the time to wait for a holder that may have renewed just now.
 func (l *Lease) expiry() time.Duration { return l.options.TTL + random.Duration(l.options.Jitter) }
+
+// acquire tries until it holds the lease, until waiting is of no use, or until ctx or the
+// attempt ends.
+func (w *waiter) acquire(ctx context.Context, a *attempt) (*Tenure, error) {
+	delayed := w.lease.options.AcquireDelay > 0
+	if delayed {
+		if err := w.start(hlc.Timestamp{}); err != nil {
+			return nil, err
+		}
+	}
+	for wait := delayed; ; wait = true {
+		var tenure *Tenure
+		var version hlc.Timestamp
+		var err error
+		if wait {
+			err = w.untilTry(ctx, a.lost)
+		}
+		if err == nil {
+			tenure, version, err = a.try(ctx)
+		}
+		held := errors.Is(err, transport.ErrConditionFailed)
+		if err == nil || !held && (ctx.Err() != nil || errors.Is(err, errReconnected) || isPermanent(err)) {
+			return tenure, err
+		}
+		if closed := w.start(version); closed != nil {
+			return nil, closed
+		}
+		switch {
+		case held && version.IsZero(): // no version, so no holder: the store is in its hold-off
+			w.reason.failed(&HeldError{Lease: w.lease.name})
+			w.polling = true // the store does not notify when its hold-off ends
+			w.held(version)
+		case held:
+			w.reason.isHeld()
+			w.backoff.reset()
+			w.held(version)
+		default:
+			if w.reason.failed(err) {
+				w.lease.options.Logger.Warn("the lease cannot be acquired for now", "lease", w.lease.name, "error", err)
+			}
+			w.backOff(w.backoff.next(random.Fraction()))
+		}
+	}
+}
 
 // untilTry returns when it is time to try and AcquireDelay has passed. The errors are those
 // of wait and delay.
