@@ -16,6 +16,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/lease"
 )
 
 var update = flag.Bool("update", false, "write the lists of tests in docs/invariants.md")
@@ -396,5 +399,19 @@ func TestDocsShowTheProgramOfTheReadmeAsItIs(t *testing.T) {
 	_, program, _ := strings.Cut(string(source), "package main\n")
 	if !strings.Contains(string(readme), "```go\npackage main\n"+program+"```\n") {
 		t.Error("README.md does not show examples/election/main.go")
+	}
+}
+
+func TestDocsShowTheBudgetOfALease(t *testing.T) {
+	document, err := os.ReadFile("docs/leases.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	budget, err := lease.Options{TTL: 2 * time.Second}.Budget()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "```\n" + strings.TrimSpace(budget.String()) + "\n```\n"; !strings.Contains(string(document), want) {
+		t.Errorf("docs/leases.md does not show\n%s", want)
 	}
 }
