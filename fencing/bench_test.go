@@ -12,9 +12,9 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-// What a guard costs beside a bare client, and an update of a key that is claimed
-// beside one of a key that is not. The store is in this process, so a request costs
-// next to nothing: over a network count the requests.
+// BenchmarkGuard compares a guard with a client, and the update of a claimed key with the
+// update of another. The store is in this process, so requests are cheap: over a network the
+// number of requests counts.
 func BenchmarkGuard(b *testing.B) {
 	client, _ := transporttest.Start(b).Client(b, "node-a", transport.ClientOptions{})
 	l, err := lease.New(client, "press-7/active", lease.Options{})
@@ -43,7 +43,7 @@ func BenchmarkGuard(b *testing.B) {
 		{"Get", func(ctx context.Context, _ int) error { _, err := guard.Get(ctx, key); return err }},
 		{"Update, claimed", func(ctx context.Context, _ int) error { _, err := guard.Update(ctx, key, keep); return err }},
 		{"Update, not claimed", func(ctx context.Context, i int) error {
-			_, err := guard.Update(ctx, strconv.Itoa(i%10_000), keep) // more than are remembered
+			_, err := guard.Update(ctx, strconv.Itoa(i%10_000), keep) // more keys than the cache of claims has
 			return err
 		}},
 	} {

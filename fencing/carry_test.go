@@ -15,14 +15,14 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 )
 
-// carrier is a way in which a token travels: it puts a token and returns all that is
-// there then, or reads what the texts say.
+// carrier is a way to send a token. put sets a token and returns all texts of the header or
+// property afterwards; take parses such texts.
 type carrier struct {
 	name string
 	put  func(hlc.Token) (texts []string, err error)
 	take func(texts []string) (hlc.Token, error)
 
-	unset []string // what is there after a put that failed
+	unset []string // the texts after a put that failed
 }
 
 var carriers = []carrier{
@@ -111,7 +111,7 @@ func TestAnInvalidTokenIsNotSent(t *testing.T) {
 	}
 }
 
-// causes are the ways in which reading a token can fail: no error matches two.
+// causes are the reasons why parsing a token can fail: no error matches two.
 var causes = []error{fencing.ErrMissingToken, fencing.ErrRepeatedToken, hlc.ErrMalformed}
 
 func TestMissingRepeatedAndMalformedTokensHaveDifferentErrors(t *testing.T) {

@@ -32,7 +32,7 @@ func newChecker(t *testing.T, options fencing.CheckerOptions) *fencing.Checker {
 	return checker
 }
 
-// doors are the two ways through a checker.
+// doors are the two methods that admit a token.
 var doors = []struct {
 	name string
 	pass func(ctx context.Context, c *fencing.Checker, token hlc.Token) error
@@ -185,8 +185,8 @@ func TestPersistIsGivenTheContextOfTheWrite(t *testing.T) {
 	}
 }
 
-// A token that could not be made durable may be durable all the same. What a restart
-// would refuse is refused at once.
+// A token may be durable even if Persist returned an error. The checker refuses at once what a
+// restarted checker would refuse.
 func TestATokenThatMayBeDurableKeepsLowerOnesOut(t *testing.T) {
 	for _, door := range doors {
 		for _, panics := range []bool{false, true} {
@@ -327,7 +327,7 @@ func TestANewerWriteWaitsForAnOlderOneThatRuns(t *testing.T) {
 	})
 }
 
-// What was not stale when it came may be when its turn comes.
+// A token may become stale while its write waits for its turn.
 func TestAWriteThatWaitedIsComparedAgain(t *testing.T) {
 	for _, door := range doors {
 		synctest.Test(t, func(t *testing.T) {
@@ -380,8 +380,8 @@ func TestAWriteThatFailsOrPanicsLeavesTheCheckerFree(t *testing.T) {
 	})
 }
 
-// Many writers, slow and failing disks, crashes between storing and answering, and
-// restarts: what was written is in the order of the tokens, over all of it.
+// With many writers, slow and failing disks, crashes after storing and before returning, and
+// restarts, all writes are in the order of their tokens.
 func TestWritesAreInTheOrderOfTheirTokensWhateverHappens(t *testing.T) {
 	for seed := range uint64(50) {
 		synctest.Test(t, func(t *testing.T) {

@@ -37,7 +37,7 @@ func TestAGuardWhoseTenureIsOverSendsNothing(t *testing.T) {
 						t.Fatal(err)
 					}
 					end.end(t, tenure)
-					synctest.Wait() // what the tenure itself had under way is over
+					synctest.Wait() // the requests of the tenure itself are over
 					sent := a.countAll()
 					if err := method.call(t.Context(), guard); !errors.Is(err, end.want) {
 						t.Errorf("%v, want %v", err, end.want)
@@ -95,8 +95,8 @@ func TestInvariant21ARequestDoesNotOutlastItsTenure(t *testing.T) {
 	}
 }
 
-// timed is a connection that notes until when each request under a token may last. Over
-// MQTT that becomes the message's expiry.
+// timed is a connection that reports how long each request with a token may last. Over MQTT
+// that becomes the message expiry.
 type timed struct {
 	*transporttest.Conn
 	left func(time.Duration)
@@ -110,7 +110,7 @@ func (c timed) RoundTrip(ctx context.Context, request transport.Request) (transp
 	return c.Conn.RoundTrip(ctx, request)
 }
 
-// A broker may keep a request for longer than its sender lives.
+// A broker may keep a request for longer than the lease of its sender lasts.
 func TestInvariant21ARequestUnderATokenExpiresWithTheTenure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var longest time.Duration
@@ -134,8 +134,8 @@ func TestInvariant21ARequestUnderATokenExpiresWithTheTenure(t *testing.T) {
 	})
 }
 
-// A request that waits for a connection would otherwise leave when that is back, after
-// the release was given up.
+// Otherwise a request that waits for a connection would leave with the next connection, after
+// the release timed out.
 func TestInvariant18NothingIsSentOnceTheTenureWasEnded(t *testing.T) {
 	for _, method := range methods {
 		for _, end := range []struct {
@@ -175,8 +175,8 @@ func TestInvariant18NothingIsSentOnceTheTenureWasEnded(t *testing.T) {
 	}
 }
 
-// Before the deadline a tenure may give notice. What the owner has to write then is
-// still written.
+// A tenure may announce its end before the deadline. In the time until then the guard still
+// writes.
 func TestAGuardWritesUntilTheDeadline(t *testing.T) {
 	for _, method := range methods {
 		t.Run(method.name, func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestInvariant1WhatIsReadIsNotReturnedAfterTheTenure(t *testing.T) {
 					}
 					return transporttest.Fault{HoldReply: time.Second}
 				})
-				// As after a suspend: the timers have a minute left, the clock has none.
+				// As after a suspend: the deadline has passed, but the timers have a minute left.
 				time.AfterFunc(test.end, func() { stale.FencedOut(lease.ErrDeadlinePassed) })
 				i := slices.IndexFunc(methods, func(m guardMethod) bool { return m.name == test.method })
 				if err := methods[i].call(t.Context(), fencing.NewGuard(former.Client, stale)); !errors.Is(err, lease.ErrDeadlinePassed) {

@@ -8,13 +8,13 @@ import (
 	"path/filepath"
 )
 
-// renameDurably gives a file a name that another may have: when it returns nil the name
-// is on the disk.
+// renameDurably renames a file and replaces the file of that name, if any. When it returns nil
+// the new name is on the disk.
 func renameDurably(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
 	}
-	// The name is in the directory, which has to reach the disk too.
+	// The name is a part of the directory: sync that too.
 	dir, err := os.Open(filepath.Dir(to))
 	if err != nil {
 		return err

@@ -14,8 +14,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 )
 
-// A file that several processes write, one after the other: its highest token stands
-// in a file beside it.
+// Several processes write a file, one after the other. The highest token is in a second file.
 func ExampleChecker() {
 	dir, err := os.MkdirTemp("", "press-7")
 	if err != nil {
@@ -69,21 +68,21 @@ func ExampleChecker() {
 	// the file holds 43
 }
 
-// storeToken makes a token durable: when it returns nil the file holds the token, and
-// whenever the power fails before the file holds this token or the last one, whole.
+// storeToken stores a token durably: when it returns nil the file has the token. If the power
+// fails before, the file has this token or the last one, complete.
 func storeToken(path string, token hlc.Token) error {
 	text, err := token.MarshalText()
 	if err != nil {
 		return err
 	}
-	// A new file takes the place of the old, since overwriting could leave half of
-	// each. A fixed name will do, as Persist is called for one token at a time, and
-	// what a crash left behind is overwritten.
+	// Replace the file: overwriting it could leave a mix of both tokens. The name of the
+	// temporary file is fixed, because Persist is called for one token at a time, and
+	// overwriting what a crash left does no harm.
 	temporary := path + ".new"
 	if err := writeDurably(temporary, text); err != nil {
 		return err
 	}
-	return renameDurably(temporary, path) // which each system does in its own way
+	return renameDurably(temporary, path) // differs between operating systems
 }
 
 func writeDurably(path string, text []byte) error {
@@ -97,8 +96,9 @@ func writeDurably(path string, text []byte) error {
 	return errors.Join(file.Sync(), file.Close())
 }
 
-// loadToken returns what storeToken stored last: the zero token if there was nothing.
-// A file that holds anything else is an error, not a reason to begin anew.
+// loadToken returns the token that storeToken stored last, and the zero token if there is no
+// file. It returns an error for a file with anything else: to start without a token would
+// admit former tenures.
 func loadToken(path string) (token hlc.Token, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -134,7 +134,7 @@ func TestATokenInAFileSurvivesWhatTheFileSurvives(t *testing.T) {
 		if err := open().Admit(t.Context(), at(wall)); err != nil {
 			t.Errorf("%d: %v", wall, err)
 		}
-		// A crash while the next token was stored leaves a part of it.
+		// A crash during storeToken leaves a part of the next token.
 		if err := os.WriteFile(fence+".new", []byte("99999:0:Sta")[:2*wall], 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -8,8 +8,8 @@ import (
 
 var moveFileEx = syscall.NewLazyDLL("kernel32.dll").NewProc("MoveFileExW")
 
-// renameDurably gives a file a name that another may have: when it returns nil the name
-// is on the disk. Windows syncs no directories; it has this flag instead.
+// renameDurably renames a file and replaces the file of that name, if any. When it returns nil
+// the new name is on the disk. Windows cannot sync a directory; it has this flag instead.
 func renameDurably(from, to string) error {
 	const replaceExisting, writeThrough = 0x1, 0x8
 	oldName, err := syscall.UTF16PtrFromString(from)

@@ -13,14 +13,14 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 )
 
-// execer is what the example needs of a *sql.DB, *sql.Conn or *sql.Tx.
+// execer is implemented by *sql.DB, *sql.Conn and *sql.Tx.
 type execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// updateSetpoint is the point of the example. The row compares the token by itself,
-// in the statement that writes: no moment lies between the check and the write, no
-// lock is held, and any number of programs may do it.
+// updateSetpoint is the core of the example. The statement that writes the row also compares
+// the token: there is no gap between the check and the write, no lock, and no limit to the
+// number of programs.
 func updateSetpoint(ctx context.Context, db execer, token hlc.Token, id, value string) error {
 	fence, err := fencing.SortableText(token)
 	if err != nil {
@@ -36,17 +36,17 @@ func updateSetpoint(ctx context.Context, db execer, token hlc.Token, id, value s
 	if err != nil {
 		return fmt.Errorf("update setpoint %q: %w", id, err)
 	}
-	if changed == 0 { // the row exists, so its fence was above ours
+	if changed == 0 { // the row exists, so its fence is higher
 		return fmt.Errorf("update setpoint %q: %w", id, &fencing.StaleTokenError{Resource: id, Token: token})
 	}
 	return nil
 }
 
-// A database row that compares tokens by itself, as text. The row was created with
+// A row of a database compares tokens as text. The row was created with
 //
 //	INSERT INTO setpoints (id, value, fence) VALUES ('press-7', '', '')
 //
-// since the empty text is below every token.
+// because the empty text is below every token.
 func ExampleSortableText() {
 	ctx := context.Background()
 	db := &setpoints{rows: map[string]*setpoint{"press-7": {}}} // in a program: sql.Open
@@ -78,8 +78,8 @@ func ExampleSortableText() {
 	// the row holds 43, fence 0000001696374425000:00000000000000000010:StateStore
 }
 
-// setpoints stands in for a database: a table with the columns id, value and fence
-// that knows one statement, and compares texts as bytes.
+// setpoints is a fake database: a table with the columns id, value and fence, for one statement,
+// that compares texts as bytes.
 type setpoints struct {
 	mu   sync.Mutex
 	rows map[string]*setpoint

@@ -37,7 +37,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	guard := fencing.NewGuard(client, tenure)
-	if _, err := guard.Claim(ctx, "press-7/setpoint"); err != nil { // first shut others out
+	if _, err := guard.Claim(ctx, "press-7/setpoint"); err != nil { // first shut out former leaders
 		log.Fatal(err)
 	}
 	if _, err := guard.Set(ctx, "press-7/setpoint", []byte("42")); err != nil { // then act
@@ -60,7 +60,7 @@ func Example() {
 	// the key holds 42
 }
 
-// A counter that each leader goes on with.
+// Each leader continues the counter.
 func ExampleGuard_Update() {
 	store, err := transporttest.NewStore(statestore.Options{})
 	if err != nil {

@@ -5,7 +5,7 @@ const (
 	MaxClaims    = maxClaims
 )
 
-// Kept returns for how many keys the guard holds a turn and a claim.
+// Kept returns the number of keys for which the guard has a turn and a claim.
 func (g *Guard) Kept() (turns, claims int) {
 	g.turns.mu.Lock()
 	defer g.turns.mu.Unlock()

@@ -25,7 +25,7 @@ func TestTheTableOfMethodsIsComplete(t *testing.T) {
 	}
 	guard := reflect.TypeFor[*fencing.Guard]()
 	for i := range guard.NumMethod() {
-		if name := guard.Method(i).Name; name != "Kept" { // which is of the tests
+		if name := guard.Method(i).Name; name != "Kept" { // declared by the tests
 			exist = append(exist, name)
 		}
 	}
@@ -112,7 +112,7 @@ func TestClearKeepsTheFenceAndDelDropsIt(t *testing.T) {
 		if deleted, err := guard.Del(t.Context(), key); err != nil || deleted {
 			t.Errorf("Del of a missing key: %v, %v", deleted, err)
 		}
-		// Invariant 15: this is the hole of the default mode, as documented.
+		// Invariant 15: this is the documented hole of the default mode.
 		if err := late(); err != nil {
 			t.Errorf("after Del: %v; the documentation says that the fence is gone", err)
 		}
@@ -122,7 +122,7 @@ func TestClearKeepsTheFenceAndDelDropsIt(t *testing.T) {
 	})
 }
 
-// The packages below name the key in their errors too.
+// The errors of transport name the key too.
 func TestAnErrorOfAGuardNamesTheKeyOnce(t *testing.T) {
 	for _, failure := range []struct {
 		name string

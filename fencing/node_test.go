@@ -57,7 +57,7 @@ func (n node) mustHold(t *testing.T, key, want string) {
 	}
 }
 
-// count returns a counter of the requests from now on that are as they should be.
+// count returns a counter of the requests from now on for which these returns true.
 func (n node) count(these func(transport.Request) bool) *atomic.Int64 {
 	counter := new(atomic.Int64)
 	n.conn.SetFault(func(request transport.Request) transporttest.Fault {
@@ -69,8 +69,8 @@ func (n node) count(these func(transport.Request) bool) *atomic.Int64 {
 	return counter
 }
 
-// countAll returns a counter of the requests from now on, but for those about watches:
-// a tenure watches its own key.
+// countAll returns a counter of the requests from now on, except those about watches: a tenure
+// watches its own key.
 func (n node) countAll() *atomic.Int64 {
 	return n.count(func(request transport.Request) bool { return !bytes.Contains(request.Payload, []byte("KEYNOTIFY")) })
 }
@@ -112,8 +112,8 @@ func (f *fakeTenure) ended() error {
 	return nil
 }
 
-// inBubble runs a test in virtual time with two nodes, of which the second leads
-// and the first did so before.
+// inBubble runs a test in virtual time with two nodes: the second leads, and the first led
+// before.
 func inBubble(t *testing.T, test func(t *testing.T, former, present node, stale *fakeTenure, guard *fencing.Guard)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -138,7 +138,7 @@ type guardMethod struct {
 	call   func(ctx context.Context, g *fencing.Guard) error
 }
 
-// methods are all that a guard can do.
+// methods are all methods of a guard.
 var methods = []guardMethod{
 	{"Get", false, func(ctx context.Context, g *fencing.Guard) error { _, err := g.Get(ctx, key); return err }},
 	{"Set", true, func(ctx context.Context, g *fencing.Guard) error {

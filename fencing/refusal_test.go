@@ -34,7 +34,7 @@ func TestInvariants13And17AFormerLeadersWriteIsRefusedAndEndsItsTenure(t *testin
 					t.Errorf("error %v, want ErrStaleToken", err)
 				}
 				if !errors.Is(stale.ended(), transport.ErrFencingTokenLower) {
-					t.Errorf("the tenure was told %v, want the refusal", stale.ended())
+					t.Errorf("the tenure ended with %v, want the refusal", stale.ended())
 				}
 				if got := requests.Load(); got != 1 {
 					t.Errorf("%d requests with a token, want 1: nothing is retried with another", got)
@@ -48,8 +48,7 @@ func TestInvariants13And17AFormerLeadersWriteIsRefusedAndEndsItsTenure(t *testin
 	}
 }
 
-// The token of a tenure that another store granted, or this one before it lost what
-// it knew.
+// The tenure was granted by another store, or by this store before it lost its data.
 func TestInvariant17ATokenThatTheStoreCannotHaveIssuedEndsTheTenure(t *testing.T) {
 	for _, refusal := range []struct {
 		name  string
@@ -74,7 +73,7 @@ func TestInvariant17ATokenThatTheStoreCannotHaveIssuedEndsTheTenure(t *testing.T
 						t.Errorf("error %v, want %v", err, refusal.want)
 					}
 					if !errors.Is(foreign.ended(), refusal.want) {
-						t.Errorf("the tenure was told %v, want the refusal", foreign.ended())
+						t.Errorf("the tenure ended with %v, want the refusal", foreign.ended())
 					}
 					if got := requests.Load(); got != 1 {
 						t.Errorf("%d requests with a token, want 1: nothing is retried with another", got)
@@ -85,8 +84,8 @@ func TestInvariant17ATokenThatTheStoreCannotHaveIssuedEndsTheTenure(t *testing.T
 	}
 }
 
-// One request meets a newer token: the tenure is over, and with it what its other
-// guards have under way or would begin.
+// One request meets a newer token: that ends the tenure, and cancels the requests of its other
+// guards.
 func TestInvariant17ARefusedTokenEndsTheTenureEverywhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := transporttest.Start(t)
@@ -113,7 +112,7 @@ func TestInvariant17ARefusedTokenEndsTheTenureEverywhere(t *testing.T) {
 		if err := await.Receive(underWay); !errors.Is(err, lease.ErrFencedOut) || !errors.Is(err, transport.ErrOutcomeUnknown) || time.Since(began) != 0 {
 			t.Errorf("what was under way ended with %v after %v, want ErrFencedOut and ErrOutcomeUnknown at once", err, time.Since(began))
 		}
-		synctest.Wait() // the tenure has taken back the watch of its key
+		synctest.Wait() // the tenure has ended the watch of its key
 		sent.Store(0)
 		for _, method := range methods {
 			for _, guard := range []*fencing.Guard{guard, other} {
@@ -129,7 +128,7 @@ func TestInvariant17ARefusedTokenEndsTheTenureEverywhere(t *testing.T) {
 	})
 }
 
-// forgetful is a connection on which tokens get lost.
+// forgetful is a connection that loses the tokens of requests.
 type forgetful struct{ transport.Conn }
 
 func (f forgetful) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {

@@ -84,8 +84,8 @@ func TestInvariant47AClaimSetsNothingInAStoreThatItDidNotRead(t *testing.T) {
 	})
 }
 
-// The connection is lost between the reading of a claim and the setting, and the next one
-// is there at once.
+// The connection is lost between the read and the write of a claim, and the next one is up at
+// once.
 func TestAClaimIsRepeatedOverTheNextConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := transporttest.Start(t)
@@ -114,7 +114,7 @@ func TestAClaimIsRepeatedOverTheNextConnection(t *testing.T) {
 	})
 }
 
-// isClaiming reports whether a claim that has read its key is what looks at the clock.
+// isClaiming reports whether a claim that has read its key is the caller.
 func isClaiming() bool {
 	var callers [8]uintptr
 	frames := runtime.CallersFrames(callers[:runtime.Callers(3, callers[:])])
@@ -129,7 +129,7 @@ func isClaiming() bool {
 	}
 }
 
-// The guard need not go over the client that holds the lease.
+// The guard may have another client than the lease.
 func TestInvariant47AGuardOfAnotherClientMeetsTheRestartToo(t *testing.T) {
 	for _, hidden := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestInvariant47ATenureIsConfirmedAfterARequestMetNoStore(t *testing.T) {
 	}
 }
 
-// The guard's client asks another store than the lease's.
+// The guard's client is connected to another store than the lease's.
 func TestInvariant19ReleaseFreesTheLeaseThoughAGuardMetAnotherStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, other := newNode(t, transporttest.Start(t), "node-a"), newNode(t, transporttest.Start(t), "other")
@@ -266,7 +266,7 @@ func TestATenureAndAClaimOutlastAMomentWithoutAStore(t *testing.T) {
 	}
 }
 
-// A connection that is lost is no reason to refuse a write.
+// A lost connection is no reason to refuse a write.
 func TestAGuardWritesOverTheNextConnectionOnceTheTenureIsConfirmed(t *testing.T) {
 	for _, hidden := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

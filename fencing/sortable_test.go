@@ -50,7 +50,7 @@ func TestAnInvalidTokenHasNoSortableText(t *testing.T) {
 	}
 }
 
-// agree reports whether two texts are in the order of their tokens.
+// agree checks that two texts are in the order of their tokens.
 func agree(t *testing.T, a, b hlc.Token) {
 	t.Helper()
 	textA, textB := sortable(t, a), sortable(t, b)

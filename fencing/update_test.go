@@ -22,14 +22,13 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-// increment counts up the number that a key holds.
+// increment adds one to the number in a key.
 func increment(old transport.Entry) ([]byte, error) {
 	n, _ := strconv.Atoi(string(old.Value)) // an empty value is zero
 	return strconv.AppendInt(nil, int64(n+1), 10), nil
 }
 
-// trace lists the requests from now on that concern key, as "GET", "SET NEX" (a
-// claim's) and so on.
+// trace lists the requests for key from now on, as "GET", "SET NEX" (of a claim) and so on.
 func (n node) trace() (list func() []string) {
 	var mu sync.Mutex
 	var requests []string
@@ -99,8 +98,8 @@ func TestUpdatesOfDifferentKeysDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// Each update renews what the wait is measured by: the tenure, not its TTL at the
-// time when the waiting began.
+// An update waits for its turn as long as the tenure lasts, not only for the time that remained
+// when it began to wait.
 func TestUpdatesMayWaitForLongerThanTheTTLWhileTheTenureIsRenewed(t *testing.T) {
 	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, guard *fencing.Guard) {
 		var all sync.WaitGroup
@@ -473,13 +472,13 @@ func TestInvariant17AnUpdateThatMeetsANewerTokenEndsTheTenure(t *testing.T) {
 			return increment(old)
 		})
 		if !errors.Is(err, fencing.ErrStaleToken) || !errors.Is(stale.ended(), fencing.ErrStaleToken) {
-			t.Errorf("error %v, the tenure was told %v; want ErrStaleToken", err, stale.ended())
+			t.Errorf("error %v, the tenure ended with %v; want ErrStaleToken", err, stale.ended())
 		}
 		present.mustHold(t, key, "41")
 	})
 }
 
-// A tenure may touch more keys than there is memory.
+// A tenure may write any number of keys.
 func TestTheStateOfAGuardIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		guard, _ := newNode(t, transporttest.Start(t), "node-a").lead(t)

@@ -391,9 +391,9 @@ func TestConcurrentUseYieldsUniqueAscendingTimestamps(t *testing.T) {
 	}
 }
 
-// The purpose of it all (HLC section 3): an event that causes another has the
-// smaller timestamp, none is behind its node's physical time, and none is ahead of
-// the fastest physical clock among the nodes.
+// The guarantees of the algorithm (HLC section 3): an event that causes another has the lower
+// timestamp, no timestamp is behind its node's physical time, and none is ahead of the fastest
+// physical clock of all nodes.
 func TestCauseHasSmallerTimestampThanEffect(t *testing.T) {
 	const seed, nodes, events = 1, 5, 20_000
 	random := rand.New(rand.NewPCG(seed, seed))

@@ -8,8 +8,8 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 )
 
-// noon stands in for the physical clock, so that the examples print the same
-// every time. Programs leave ClockOptions.Now nil.
+// noon is the physical clock of the examples, so that their output is always the same. Programs
+// leave ClockOptions.Now nil.
 func noon() time.Time {
 	return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 }

@@ -331,7 +331,7 @@ func TestInvariant39CounterOverflowIsAnErrorAndChangesNothing(t *testing.T) {
 }
 
 // Invariant 41: one bad peer moves the clock by at most the skew limit, and it
-// recovers. A counter near the end would otherwise stop it for as long.
+// recovers. A counter near the end of its range would otherwise stop it until then.
 func TestInvariant41HugeRemoteCounterIsNotAdopted(t *testing.T) {
 	tests := []struct {
 		name   string

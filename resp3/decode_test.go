@@ -11,8 +11,7 @@ import (
 	"testing"
 )
 
-// The requests that docs/protocol.md §2.1 quotes as published, and the notifications of
-// section 5.
+// The published requests in docs/protocol.md §2.1, and the notifications in section 5.
 var arraySamples = []struct {
 	name    string
 	payload string
@@ -272,7 +271,7 @@ func TestSyntaxErrorNamesReasonAndOffset(t *testing.T) {
 	}
 }
 
-// A request that is cut off, at whatever byte, is never taken for another one.
+// A request that is cut off at any byte is refused.
 func TestEveryPrefixOfAnArrayIsRefused(t *testing.T) {
 	for _, sample := range arraySamples {
 		for n := range len(sample.payload) {
@@ -496,7 +495,7 @@ func FuzzDecodeValue(f *testing.F) {
 	})
 }
 
-// checkFuzzError checks what holds for every error.
+// checkFuzzError checks the properties of every error.
 func checkFuzzError(t *testing.T, payload []byte, err error) {
 	t.Helper()
 	var syntax *SyntaxError
@@ -508,8 +507,8 @@ func checkFuzzError(t *testing.T, payload []byte, err error) {
 	}
 }
 
-// checkAliases checks that the results are parts of payload: that they change with
-// it, and that their capacity does not reach beyond their length. It spoils payload.
+// checkAliases checks that the results are slices of payload: they change with it, and their
+// capacity is their length. It overwrites payload.
 func checkAliases(t *testing.T, payload []byte, results ...[]byte) {
 	t.Helper()
 	before := make([][]byte, len(results))

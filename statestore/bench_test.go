@@ -11,8 +11,8 @@ import (
 // Benchmarks run over as many keys as a very large site has leases.
 const benchmarkKeys = 1_000_000
 
-// stride visits the keys in an order that caches cannot guess. It has no divisor in
-// common with their number, so it visits all of them.
+// stride visits the keys in an order that caches cannot predict. It has no common divisor with
+// the number of keys, so it visits all of them.
 const stride = 611_953
 
 var benchmarkTimestamp = "001696374425000:00000:gateway-a"
@@ -23,8 +23,8 @@ func renewal(i int) []byte {
 	return []byte(payload("SET", benchmarkKey(i), "gateway-a/0123456789", "NEX", "PX", "60000"))
 }
 
-// benchmarkStore returns a store with a lease under each key, all of which end a
-// minute after the Instant.
+// benchmarkStore returns a store with a lease at each key. All leases end a minute after the
+// Instant.
 func benchmarkStore(b *testing.B, keys int) (*Store, Instant) {
 	b.Helper()
 	w := newWorld(b, Options{})
@@ -75,8 +75,8 @@ func benchmarkKeysOf(b *testing.B, keys int, want Outcome, payload []byte, corre
 
 func BenchmarkRenew(b *testing.B) { benchmarkRequests(b, OK, renewal(0), nil) }
 
-// BenchmarkRenewDedup is what a server does: each request has correlation data, and
-// the reply to it is remembered.
+// BenchmarkRenewDedup measures renewals as in a server: each request has correlation data, and
+// the store records the reply.
 func BenchmarkRenewDedup(b *testing.B) {
 	correlations := make([][]byte, 2*DefaultDedupWindow)
 	for i := range correlations {
@@ -89,8 +89,8 @@ func BenchmarkGet(b *testing.B) {
 	benchmarkRequests(b, Found, []byte(payload("GET", benchmarkKey(0))), nil)
 }
 
-// BenchmarkMapLookup is for comparison: what the machine needs to find one of a million
-// keys in a map, and to look at what is stored there.
+// BenchmarkMapLookup is for comparison: it finds one of a million keys in a map and reads the
+// entry.
 func BenchmarkMapLookup(b *testing.B) {
 	entries := make(map[string]*entry, benchmarkKeys)
 	for i := range benchmarkKeys {
@@ -133,8 +133,7 @@ func BenchmarkExpire(b *testing.B) {
 	b.ReportMetric(float64(worst.Microseconds())/1000, "ms-worst-batch")
 }
 
-// BenchmarkMemory measures what a key with an expiry takes up beyond the bytes of key
-// and value.
+// BenchmarkMemory measures the memory of a key with an expiry beyond the bytes of key and value.
 func BenchmarkMemory(b *testing.B) {
 	for range b.N {
 		var before, after runtime.MemStats

@@ -61,7 +61,7 @@ func TestNumberOfArguments(t *testing.T) {
 		{"SET", textArguments},
 		{"SET k", textArguments},
 		{"SET k v", ""},
-		{"SET k v PX", textSyntax}, // there may be options: what they are decides
+		{"SET k v PX", textSyntax}, // the number of arguments is valid: the option is not
 		{"SET k v NX PX 5 more", textSyntax},
 		{"GET", textArguments},
 		{"GET k", ""},

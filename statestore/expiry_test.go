@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Invariant 31: a key never expires early, and at its instant it is gone.
+// Invariant 31: a key never expires early, and does not exist from its deadline on.
 func TestInvariant31LifetimeToTheNanosecond(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -82,8 +82,8 @@ func TestInvariant31LifetimeToTheNanosecond(t *testing.T) {
 	}
 }
 
-// Each request at the instant of expiry finds no key; before its own effect the
-// expiry is notified, once.
+// A request at the deadline finds no key. The notification of the expiry comes once, before the
+// notification of the request.
 func TestExpiryFoundByRequest(t *testing.T) {
 	const reset = "1696374426000:0:StateStore"
 	tests := []struct {
@@ -122,7 +122,7 @@ func TestExpiryFoundByRequest(t *testing.T) {
 	}
 }
 
-// What is refused before the key is looked at removes nothing; Expire will.
+// A request that is refused before the store looks up the key removes no key; Expire does.
 func TestRefusedRequestLeavesExpiryToOthers(t *testing.T) {
 	w := newWorld(t, Options{})
 	version := w.set(ask("SET k v PX 1000"))
@@ -134,7 +134,7 @@ func TestRefusedRequestLeavesExpiryToOthers(t *testing.T) {
 	w.wantLines("Expire", w.lines(left), deleteLine("c", "k", version))
 }
 
-// Invariant 4: steps of the wall clock move no deadline.
+// Invariant 4: a step of the wall clock does not move a deadline.
 func TestInvariant4WallClockStepsDoNotMoveExpiry(t *testing.T) {
 	for name, step := range map[string]int64{"back": -3600_000, "ahead": 3600_000, "to 1970": -noon} {
 		t.Run(name, func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestInvariant4WallClockStepsDoNotMoveExpiry(t *testing.T) {
 	}
 }
 
-// Expire removes what is due, by deadline, in batches of the limit.
+// Expire removes expired keys by deadline, in batches of the limit.
 func TestExpireInBatches(t *testing.T) {
 	w := newWorld(t, Options{})
 	var want []string
@@ -175,7 +175,7 @@ func TestExpireInBatches(t *testing.T) {
 	}
 	second, more := w.store.Expire(w.now, 3)
 	w.wantLines("the second batch", w.lines(second), want[2:]...)
-	if !more { // the limit was reached: only another call can tell
+	if !more { // the limit was reached: only another call can find out
 		t.Error("after the second batch more is false")
 	}
 	third, more := w.store.Expire(w.now, 3)
@@ -185,8 +185,8 @@ func TestExpireInBatches(t *testing.T) {
 	}
 }
 
-// A renewal leaves the key where it was filed. When several fall due at once they
-// still go in the order of their real deadlines.
+// A renewal leaves the key in the list of its old deadline. Keys that expire together still go
+// in the order of their deadlines.
 func TestExpireGoesByDeadlineAfterRenewals(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.set(ask("SET renewed v NEX PX 10"))
@@ -246,7 +246,7 @@ func TestNextExpiryIsNeverLate(t *testing.T) {
 			t.Fatalf("there are %d keys; want %d", got, len(deadlines))
 		}
 	}
-	// Asleep until the next expiry, again and again, nothing is left in the end.
+	// Expire at each NextExpiry removes all keys in the end.
 	var slept []time.Duration
 	for next, ok := w.store.NextExpiry(); ok; next, ok = w.store.NextExpiry() {
 		w.now.Elapsed = next
@@ -278,8 +278,7 @@ func TestExpiryOfManyRenewalsTakesOneSlot(t *testing.T) {
 	}
 }
 
-// A client that sets and clears expiries must not fill the store with times at which
-// nothing happens.
+// A client that sets and clears expiries must not fill the store with ticks without keys.
 func TestTicksWithoutKeysAreRemoved(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.set(ask("SET stays v PX 1"))

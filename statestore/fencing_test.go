@@ -66,8 +66,8 @@ func TestInvariant16TokenNineIsOlderThanTen(t *testing.T) {
 	w.want(ask("SET k w").fencedBy("9:0:n"), refusal(textTokenLower))
 }
 
-// The token that a sequence of SETs leaves is found by what it refuses: of two probes
-// that differ in the node alone the older must fail, the other succeed.
+// The token that a sequence of SETs leaves shows in what the store refuses: of two requests whose
+// tokens differ only in the node, the lower one must fail and the other succeed.
 func TestTokenThatIsKept(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -115,8 +115,8 @@ func TestReadingAndWatchingNeedNoToken(t *testing.T) {
 	}
 }
 
-// Invariant 15's hole: in the default mode the fence goes away with the key, and a
-// holder from long ago can write again.
+// The hole of invariant 15: in the default mode the store drops the fence with the key, and a
+// former holder can write again.
 func TestInvariant15HoleOfDefaultMode(t *testing.T) {
 	tests := []struct {
 		name string
@@ -160,8 +160,8 @@ func TestVersionOfLockFencesOffThePreviousHolder(t *testing.T) {
 	w.set(ask("SET k more-b").as("b").fencedBy(second)) // a renewal does not change the token
 }
 
-// The text of a token may lie in a buffer that the network layer uses again. What the
-// store keeps must not change with it.
+// The text of a token may be in a buffer that the network layer reuses. The token that the store
+// keeps must not change with it.
 func TestTokenDoesNotAliasTheMessage(t *testing.T) {
 	w := newWorld(t, Options{})
 	buffer := []byte("1696374425000:0:CLIENT 10:0:mmm")

@@ -13,8 +13,8 @@ import (
 	"github.com/tenurelock/tenure/resp3"
 )
 
-// A program is bytes that drive a store and its model side by side. A program that
-// ends is continued with zeros to the end of its step.
+// A program is a sequence of bytes that drives a store and its model side by side. After its end
+// zeros follow to the end of its last step.
 type program struct{ rest []byte }
 
 func (p *program) next() int {
@@ -97,7 +97,7 @@ func (p *program) request(step int, now Instant, latest modelStamp) modelRequest
 	return r
 }
 
-// A race is a store beside its model.
+// A race is a store and its model.
 type race struct {
 	*world
 	model model
@@ -125,7 +125,7 @@ func (r *race) run(p program) {
 			client := programClients[p.next()%3]
 			r.trace = append(r.trace, "disconnect "+client)
 			r.model.disconnect(client)
-			for r.store.DisconnectSome(client, 1) { // others go on between the slices
+			for r.store.DisconnectSome(client, 1) { // other requests come between the steps
 				if m := p.request(stepSet+p.next()%9, r.now, r.last); m.client != client {
 					r.apply(m)
 				}
@@ -207,14 +207,14 @@ func (r *race) expire(limit int) {
 		}
 	}
 	r.model.keys = slices.DeleteFunc(r.model.keys, func(k modelKey) bool { return k.removed(r.now) })
-	// A key that is gone since less than a millisecond may have made room for another.
+	// A key that expired less than a millisecond ago may have made room for another.
 	if live, _ := r.model.live(r.now); r.store.Usage().Keys < live || r.store.Usage().Keys > len(r.model.keys) {
 		r.fatalf("Expire is done and there are %d keys; want %d to %d", r.store.Usage().Keys, live, len(r.model.keys))
 	}
 }
 
-// raw sends any bytes. What makes a request goes to a store of its own, since the
-// model cannot read it; what makes none is refused by this one and changes nothing.
+// raw sends any bytes. A valid request goes to a store of its own, because the model cannot parse
+// it. This store must refuse any other and not change.
 func (r *race) raw(payload []byte) {
 	r.tb.Helper()
 	r.trace = append(r.trace, fmt.Sprintf("raw %q", payload))
@@ -228,7 +228,7 @@ func (r *race) raw(payload []byte) {
 	}
 }
 
-// check compares what can be seen from outside at any time.
+// check compares what a caller can see of both.
 func (r *race) check() {
 	r.tb.Helper()
 	live, _ := r.model.live(r.now)
@@ -245,7 +245,7 @@ func (r *race) check() {
 
 var programOptions = []Options{{}, {MaxKeys: 2}, {MaxBytes: 8}, {MaxKeys: 3, MaxBytes: 16}}
 
-// Invariants 13, 31, 36 and 44 against the model: whatever clients send and clocks do.
+// Invariants 13, 31, 36 and 44 against the model, for any requests and times.
 func FuzzApply(f *testing.F) {
 	random := rand.New(rand.NewPCG(44, 1))
 	for range 100 {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A store that starts empty cannot know what the one before it granted.
+// A store that starts empty does not know the leases of the store before it.
 func TestInvariant47AStoreGrantsNoLeaseDuringHoldOff(t *testing.T) {
 	const hold = 10 * time.Second
 	for _, test := range []struct {
@@ -56,7 +56,7 @@ func TestInvariant47HoldOffCountsFromBegin(t *testing.T) {
 	}
 }
 
-// A key that exists is known, so hold-off does not concern it.
+// Hold-off does not apply to a key that exists.
 func TestHoldOffLetsAHolderRenew(t *testing.T) {
 	w := newWorld(t, Options{HoldOff: time.Minute})
 	w.now.Elapsed = 0
@@ -73,7 +73,7 @@ func TestNegativeHoldOffIsRefused(t *testing.T) {
 	}
 }
 
-// cutVersion takes an answer of send apart.
+// cutVersion splits a reply of send.
 func cutVersion(answer string) (payload, version string) {
 	payload, version, _ = strings.Cut(answer, "@")
 	return payload, version

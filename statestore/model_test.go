@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A model is the protocol once more, written to be obvious: lists, linear scans, and
-// keys that count as gone from their deadline on. It shares no code with the store.
+// A model is a second implementation of the protocol, as simple as possible: lists, linear scans,
+// and keys that do not exist from their deadline on. It shares no code with the store.
 type model struct {
 	options Options
 	clock   modelStamp

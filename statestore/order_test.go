@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A fault is one thing wrong with a request that is otherwise in order.
+// A fault is one defect in a request that is otherwise valid.
 type fault struct {
 	name  string
 	check int // its position in docs/protocol.md §4.4's order of checks
@@ -16,7 +16,7 @@ type fault struct {
 	answer  string
 }
 
-// A faulty is a request on its way to be broken, and what is done to it last.
+// A faulty is a request to which faults are applied.
 type faulty struct {
 	request
 	few   bool // cut after the key
@@ -47,8 +47,8 @@ var faults = []fault{
 	{"over quota", 11, "quota", func(f *faulty) { f.short = Options{MaxBytes: 10} }, refusal(textQuota)},
 }
 
-// send meets the world of the faults: key k holds "held" until a second from now,
-// protected by the token 10:0:n.
+// send sends the request in the world of the faults: key k has the value "held" for a second, and
+// the token 10:0:n protects it.
 func (f *faulty) send(t *testing.T, inflict ...func(*faulty)) (*world, string, []string) {
 	t.Helper()
 	f.request = ask("SET k longer-value").fencedBy("10:0:n").at("1696374425000:0:CLIENT")
@@ -80,8 +80,8 @@ func TestRequestWithoutFaultIsApplied(t *testing.T) {
 func TestInvariant13RefusalChangesNothing(t *testing.T) {
 	for _, fault := range faults {
 		t.Run(fault.name, func(t *testing.T) {
-			// What a key is made of cannot be looked at without touching it, so each
-			// part is looked at in a world of its own.
+			// Checking one property of a key changes the key, so each property is checked
+			// in a world of its own.
 			for name, look := range map[string]func(*world){
 				"value and version": func(w *world) { w.want(ask("GET k"), "$4\r\nheld\r\n@"+held) },
 				"expiry is not earlier": func(w *world) {
@@ -150,7 +150,7 @@ func TestOrderOfChecks(t *testing.T) {
 	}
 }
 
-// The faults above are those of a SET; these are pairs that only other requests have.
+// The faults above are of a SET; these pairs occur in other requests only.
 func TestOrderOfChecksOfOtherRequests(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -182,7 +182,7 @@ func TestOrderOfChecksOfOtherRequests(t *testing.T) {
 	}
 }
 
-// An empty user property is there, and malformed; an absent one is not there.
+// An empty user property is present and malformed.
 func TestEmptyStampIsMalformed(t *testing.T) {
 	empty, good := "", "1696374425000:0:CLIENT"
 	for name, incoming := range map[string]Request{

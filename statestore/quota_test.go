@@ -34,8 +34,8 @@ func TestMaxKeys(t *testing.T) {
 	full("a")
 }
 
-// MaxBytes counts the lengths of keys and values, and nothing else, through every
-// way in which they change. Each step ends in a store with room for as many bytes.
+// MaxBytes counts the lengths of keys and values and nothing else, after every kind of change. Each
+// step ends in a store with room for that many bytes.
 func TestMaxBytesAccounting(t *testing.T) {
 	const limit = 100
 	steps := []struct {
@@ -66,7 +66,7 @@ func TestMaxBytesAccounting(t *testing.T) {
 	w := newWorld(t, Options{MaxBytes: limit})
 	for _, step := range steps {
 		step.do(w)
-		// A probe that fills the store to the last byte goes in, one byte more does not.
+		// A SET that fills the store to the last byte succeeds, one byte more does not.
 		probe := func(length int) request {
 			return request{words: []string{"SET", "p", string(make([]byte, length))}, ts: "1:0:n"}
 		}
@@ -80,8 +80,8 @@ func TestMaxBytesAccounting(t *testing.T) {
 	}
 }
 
-// Invariant 38: a renewal never fails for quota, nor does anything else that does not
-// make the store larger, however full it is.
+// Invariant 38: a renewal never fails for quota, and neither does any other request that does not
+// make the store larger.
 func TestInvariant38RenewalNeverFailsForQuota(t *testing.T) {
 	w := newWorld(t, Options{})
 	lock := w.set(ask("SET lock holder NEX PX 1000"))
@@ -128,7 +128,7 @@ func TestExpiredKeysDoNotCount(t *testing.T) {
 			w.want(ask("SET d v"), refusal(textQuota))
 			w.pass(999 * time.Millisecond)
 
-			// One has passed: it goes, and its watchers hear of it first.
+			// One key has expired: the store removes it, and notifies its watchers first.
 			answer, notified := w.send(ask("SET d v"))
 			if answer != "+OK\r\n@1696374425999:1:StateStore" {
 				t.Fatalf("got %q", answer)

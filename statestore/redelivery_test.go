@@ -42,7 +42,7 @@ func TestARenewalAllocatesLittle(t *testing.T) {
 	}
 }
 
-// deliver sends a request that may come again.
+// deliver sends a request that may be delivered again.
 func (w *world) deliver(client, correlation string, words ...string) (reply Reply, notified int) {
 	ts := "1:0:n"
 	reply, notifications := w.store.Apply(w.now, Parse(Request{
@@ -51,14 +51,14 @@ func (w *world) deliver(client, correlation string, words ...string) (reply Repl
 	return reply, len(notifications)
 }
 
-// Invariant 23: neither the length of correlation data nor where two of them differ matters.
+// Invariant 23: the store distinguishes correlation data of any length, whichever byte differs.
 func TestInvariant23CorrelationDataOfAnyLengthIsDistinguished(t *testing.T) {
 	long := strings.Repeat("x", 1<<16-2)
 	all := []string{"\x00", "\x00\x00", "a", "a\x00", long, long + "x", long + "y", "y" + long}
 	for _, length := range []int{15, 16, 17, 36} {
 		all = append(all, strings.Repeat("x", length), strings.Repeat("x", length-1)+"y", "y"+strings.Repeat("x", length-1))
 	}
-	sum := sha256.Sum256([]byte(long)) // as data it is not what stands for the long one
+	sum := sha256.Sum256([]byte(long)) // as data it differs from the hash of the long one
 	all = append(all, string(sum[:16]))
 	w := newWorld(t, Options{})
 	replies := make(map[string]Reply)
@@ -115,7 +115,7 @@ func TestInvariant23TheLastRequestsAreRecognized(t *testing.T) {
 	}
 }
 
-// The reuse of correlation data makes its request the latest, not its place in the ring.
+// A request that reuses correlation data is the latest, and stays as long as any other.
 func TestARequestThatReusesCorrelationDataIsAsNewAsAnyOther(t *testing.T) {
 	w := newWorld(t, Options{DedupWindow: 3})
 	for _, correlation := range []string{"1", "2", "3"} {
@@ -129,8 +129,8 @@ func TestARequestThatReusesCorrelationDataIsAsNewAsAnyOther(t *testing.T) {
 	}
 }
 
-// A watch ends with the connection, so a KEYNOTIFY that comes again registers again; what
-// else comes again does not.
+// A watch ends with the connection, so a redelivered KEYNOTIFY registers again. Other redelivered
+// requests are not applied again.
 func TestAKeyNotifyRedeliveredOnTheNextConnectionRegisters(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.deliver("c", "watch", "KEYNOTIFY", "k")
@@ -148,7 +148,7 @@ func TestAKeyNotifyRedeliveredOnTheNextConnectionRegisters(t *testing.T) {
 	}
 }
 
-// What is remembered of one client has a bound in bytes, whatever it sends.
+// The memory for the requests of one client is bounded, whatever it sends.
 func TestLongCorrelationDataTakesNoMemory(t *testing.T) {
 	w := newWorld(t, Options{})
 	correlation := strings.Repeat("x", 1<<16-9)

@@ -154,8 +154,8 @@ func TestSkew(t *testing.T) {
 	}
 }
 
-// Invariant 49: a token that the store issued is never too far ahead for it, whatever
-// its clock does. One that it did not issue still is.
+// Invariant 49: a token that the store issued is never too far ahead for it, even if its clock is
+// set back. A token that it did not issue can be.
 func TestInvariant49TokenThatTheStoreIssuedIsNeverTooFarAhead(t *testing.T) {
 	w := newWorld(t, Options{})
 	token := w.set(ask("SET lock a NEX PX 10000").as("a"))

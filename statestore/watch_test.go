@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// docs/protocol.md §5.2: what one request makes the store say to a client that watches key k.
+// docs/protocol.md §5.2: the notifications of one request for a client that watches key k.
 func TestNotifications(t *testing.T) {
 	const stored = "1696374425000:1:StateStore" // of "SET k v"
 	const next = "1696374425000:2:StateStore"
@@ -61,7 +61,7 @@ func TestNotificationsInBothDialects(t *testing.T) {
 	}
 }
 
-// Watchers hear of a change in the order in which they began, each once.
+// Watchers are notified once each, in the order of their registration.
 func TestEveryWatcherIsNotifiedOnceInOrder(t *testing.T) {
 	w := newWorld(t, Options{})
 	for _, client := range []string{"z", "a", "m", "z", "a"} { // again changes nothing
@@ -95,7 +95,7 @@ func TestStopEndsTheWatchOfOneClientAndKey(t *testing.T) {
 	w.wantLines("SET l", notified, setLine("a", "l", "v", "1696374425000:2:StateStore"), setLine("b", "l", "v", "1696374425000:2:StateStore"))
 }
 
-// A notification that was handed out stays what it was while watchers come and go.
+// A returned notification does not change while watchers come and go.
 func TestNotificationsDoNotChangeWithTheWatchers(t *testing.T) {
 	w := newWorld(t, Options{})
 	for _, client := range []string{"a", "b", "c"} {
@@ -131,7 +131,7 @@ func TestDisconnectDropsEveryWatchOfOneClient(t *testing.T) {
 	w.wantLines("SET k", notified, setLine("gone", "k", "v", "1696374425000:4:StateStore"))
 }
 
-// Watches that ended leave nothing behind.
+// Ended watches take no memory.
 func TestEndedWatchesTakeNoMemory(t *testing.T) {
 	w := newWorld(t, Options{})
 	for _, client := range []string{"a", "b"} {
@@ -148,7 +148,7 @@ func TestEndedWatchesTakeNoMemory(t *testing.T) {
 	w.checkWatches()
 }
 
-// From the first slice on a client is not notified, and what is left of it disturbs no other.
+// From the first step on a client is not notified, and its remaining watches do not affect others.
 func TestADisconnectedClientIsRemovedAtOnceAndFreedInSteps(t *testing.T) {
 	w := newWorld(t, Options{})
 	const keys = 10
@@ -177,8 +177,7 @@ func TestADisconnectedClientIsRemovedAtOnceAndFreedInSteps(t *testing.T) {
 	}
 }
 
-// However many watches of a key end, the others are notified in the order in which they
-// began.
+// However many watches of a key end, the others are notified in the order of their registration.
 func TestTheOrderOfWatchersSurvivesThoseThatLeave(t *testing.T) {
 	w := newWorld(t, Options{})
 	var left []string
@@ -205,7 +204,7 @@ func TestTheOrderOfWatchersSurvivesThoseThatLeave(t *testing.T) {
 }
 
 func TestWatchesAreBoundedInBytes(t *testing.T) {
-	long := strings.Repeat("l", assuredWatchBytes) // so that nothing of this is assured
+	long := strings.Repeat("l", assuredWatchBytes) // more than the assured bytes
 	const cost = assuredWatchBytes + watchCost
 	for name, test := range map[string]struct {
 		options    Options
@@ -239,7 +238,7 @@ func TestWatchesAreBoundedInBytes(t *testing.T) {
 	}
 }
 
-// A client that may not watch cannot follow a lock. It must not be others that take the room.
+// A client that cannot watch cannot follow a lock. Other clients must not use up the room.
 func TestInvariant57WatchesOfSomeClientsLeaveRoomForThoseOfOthers(t *testing.T) {
 	const total = 1 << 20
 	w := newWorld(t, Options{MaxAllWatchBytes: total})

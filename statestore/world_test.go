@@ -93,7 +93,7 @@ func (w *world) sendPayload(r request, payload string) (answer string, notificat
 		command = command.Deny()
 	}
 	reply, sent := w.store.Apply(w.now, command)
-	// The network layer may use the packet again as soon as it is answered.
+	// The network layer may reuse the packet after the reply.
 	for i := range incoming.Payload {
 		incoming.Payload[i] = '#'
 	}
@@ -131,7 +131,7 @@ func (w *world) want(r request, answer string) {
 	}
 }
 
-// checkWatches compares all that the store notes of watches.
+// checkWatches checks the consistency of the lists of watches.
 func (w *world) checkWatches() {
 	w.tb.Helper()
 	of, count, bytes := &w.store.watches, 0, int64(0)
@@ -224,7 +224,7 @@ func refusalAt(text string, wall int64) string {
 	return answer
 }
 
-// The texts of docs/protocol.md §2.4, spelt out once more: the tests compare wire bytes.
+// The texts of docs/protocol.md §2.4, spelled out: the tests compare bytes on the wire.
 const (
 	textTimestampAhead = "the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized"
 	textTokenRequired  = "a fencing token is required for this request"

@@ -12,9 +12,9 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// BenchmarkPause measures how long a request waits while many keys fall due at once: of
-// a million keys, a hundred thousand. It reports the longest request, in milliseconds,
-// and how late the last of the keys was notified.
+// BenchmarkPause measures how long a request waits while a hundred thousand of a million keys
+// expire at once. It reports the longest request in milliseconds, and how late the last
+// notification was.
 func BenchmarkPause(b *testing.B) {
 	const kept, due = 900_000, 100_000
 	for range b.N {
@@ -56,7 +56,7 @@ func BenchmarkPause(b *testing.B) {
 			}
 			return worst, requests
 		}
-		// What the machine does to requests while nothing falls due, for comparison.
+		// For comparison: the same while no key expires.
 		time.Sleep(time.Until(moment.Add(-700 * time.Millisecond)))
 		idle, _ := renewUntil(moment.Add(-200 * time.Millisecond))
 		time.Sleep(time.Until(moment.Add(-50 * time.Millisecond)))
@@ -73,8 +73,8 @@ func BenchmarkPause(b *testing.B) {
 	}
 }
 
-// BenchmarkDisconnect measures how long a request waits while a client is forgotten that has
-// a million watches.
+// BenchmarkDisconnect measures how long a request waits while a client with a million watches
+// disconnects.
 func BenchmarkDisconnect(b *testing.B) {
 	const watches = 1_000_000
 	for range b.N {
@@ -116,8 +116,8 @@ func BenchmarkDisconnect(b *testing.B) {
 	}
 }
 
-// BenchmarkHotKey measures a SET of a key that a thousand clients watch. What delivers
-// finds the client and queues the notification, as a server does.
+// BenchmarkHotKey measures a SET of a key that a thousand clients watch. deliver finds the client
+// and queues the notification, as in a server.
 func BenchmarkHotKey(b *testing.B) {
 	const watchers = 1000
 	store, err := statestore.New(statestore.Options{})

@@ -14,8 +14,8 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// What is delivered under the lock is announced once more without it, of a SET and of an
-// expiry alike.
+// The notifications that were delivered under the lock are passed on once more without it, both
+// of a SET and of an expiry.
 func TestEachDeliveryIsFollowedByAWakeUpWithoutTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, err := statestore.New(statestore.Options{})

@@ -41,7 +41,7 @@ func TestDisconnectFreesAllThatAClientHad(t *testing.T) {
 	}
 }
 
-// A client with many watches does not keep the lock while it is forgotten.
+// The disconnect of a client with many watches does not keep the lock.
 func TestOtherClientsAreServedWhileAClientDisconnects(t *testing.T) {
 	e := newEngine(t)
 	const watches, tries = 20_000, 100
@@ -51,7 +51,7 @@ func TestOtherClientsAreServedWhileAClientDisconnects(t *testing.T) {
 		}
 		var task sync.WaitGroup
 		task.Go(func() { e.Disconnect("gone") })
-		between := 0 // how often the work was seen half done
+		between := 0 // how often the disconnect was half done
 		for left := watches; left > 0; {
 			if left = e.Usage().Watches; left > 0 && left < watches {
 				between++
@@ -65,8 +65,7 @@ func TestOtherClientsAreServedWhileAClientDisconnects(t *testing.T) {
 	t.Errorf("in %d tries no other got the lock three times while %d watches were dropped", tries, watches)
 }
 
-// Clients that leave and come back at the same time end up with the watches that they began
-// last.
+// Clients that disconnect and reconnect at the same time end up with their latest watches.
 func TestClientsDisconnectAtTheSameTime(t *testing.T) {
 	e := newEngine(t)
 	const clients, rounds, watches = 4, 20, 3 * disconnectBatch

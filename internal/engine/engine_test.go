@@ -16,7 +16,7 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// A delivery is a notification and when it came.
+// A delivery is a notification and its time.
 type delivery struct {
 	after time.Duration // since the bench was made
 	statestore.Notification
@@ -30,7 +30,7 @@ func (d delivery) String() string {
 	return fmt.Sprint(d.after, " ", d.Client, " ", d.Key, " ", what)
 }
 
-// A bench is an engine that runs in a bubble of virtual time, and what it delivers.
+// A bench is an engine in a bubble of virtual time, and its deliveries.
 type bench struct {
 	t       *testing.T
 	engine  *Engine
@@ -58,7 +58,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// run starts the engine. It ends with the test at the latest, and must.
+// run starts the engine. It must end with the test at the latest.
 func (b *bench) run() {
 	ctx, stop := context.WithCancel(b.t.Context())
 	b.stop = stop
@@ -93,7 +93,7 @@ func wait(d time.Duration) {
 	synctest.Wait()
 }
 
-// want compares what was delivered since the last time.
+// want compares the deliveries since the last call.
 func (b *bench) want(want ...string) {
 	b.t.Helper()
 	synctest.Wait()
@@ -147,7 +147,7 @@ func TestEachExpiryInTurn(t *testing.T) {
 	})
 }
 
-// The engine sleeps towards the first expiry; an earlier one that is set later wakes it.
+// The engine sleeps until the first expiry; a SET with an earlier one wakes it.
 func TestEarlierExpiryWakesTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -196,7 +196,7 @@ func TestExpiryThatWasClearedIsNotNotified(t *testing.T) {
 	})
 }
 
-// More keys than one batch fall due at once: all go at that instant.
+// More keys than one batch expire at once: all are removed at that instant.
 func TestManyExpiriesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const keys = 5*expireBatch + 1
@@ -240,7 +240,7 @@ func TestKeysExpireForRequestsWithoutRun(t *testing.T) {
 	})
 }
 
-// A key that was set before Run began is not forgotten, nor one that fell due before.
+// Run also removes keys that were set, or expired, before it began.
 func TestRunFindsWhatWasSetBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -272,7 +272,7 @@ func TestRunReturnsOnCancel(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			// A goroutine that is left would make the bubble panic.
+			// A leaked goroutine would make the bubble panic.
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t)
 				b.run()
@@ -282,7 +282,7 @@ func TestRunReturnsOnCancel(t *testing.T) {
 				if took := time.Since(began); took != 0 {
 					t.Errorf("Run returned after %v", took)
 				}
-				b.apply("w", "KEYNOTIFY", "k") // the engine can still be asked
+				b.apply("w", "KEYNOTIFY", "k") // the engine still applies commands
 				wait(2 * time.Hour)
 				b.want()
 			})

@@ -80,8 +80,8 @@ func (r register) apply(o operation) (register, bool) {
 	return r, ok
 }
 
-// isLinearizable reports whether the operations can have happened one after the other, each
-// between its call and its answer.
+// isLinearizable reports whether the operations can have been applied one after the other, each
+// between its call and its reply.
 func isLinearizable(history []operation) bool {
 	type state struct {
 		done     uint64
@@ -138,8 +138,8 @@ func randomOperation(random *rand.Rand) (o operation) {
 	return o
 }
 
-// Invariant 30: what concurrent clients are answered is what one client after the other
-// could have been answered, whatever its condition, lifetime and token.
+// Invariant 30: the replies to concurrent clients are possible replies to one client after the
+// other, for all conditions, lifetimes and tokens.
 func TestInvariant30HistoriesAreLinearizable(t *testing.T) {
 	const rounds, clients, requests = 300, 4, 8
 	for seed := range uint64(rounds) {

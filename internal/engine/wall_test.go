@@ -8,9 +8,9 @@ import (
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// Invariant 48: a step of the system's clock is no step of the store's. Each row is what
-// the system's clock is off by from one moment on, and what the store's time of day is
-// off by at some moments after that.
+// Invariant 48: a step of the system's clock is not a step of the store's. Each row is the error
+// of the system's clock from one moment on, and the error of the store's time of day at later
+// moments.
 func TestInvariant48WallFollowsTheMonotonicClockAndIsSlewedTowardsTheSystems(t *testing.T) {
 	const year = 365 * 24 * time.Hour
 	type step struct {
@@ -33,7 +33,7 @@ func TestInvariant48WallFollowsTheMonotonicClockAndIsSlewedTowardsTheSystems(t *
 		{"a step of an hour forward", []step{
 			{time.Minute, time.Hour, 0, 0},
 			{time.Minute + 1*time.Second, time.Hour, 300 * time.Second, 360 * time.Second}, // a tenth at most
-			{time.Minute + 41*time.Second, time.Hour, 59 * time.Minute, time.Hour},         // clients are not refused any more
+			{time.Minute + 41*time.Second, time.Hour, 59 * time.Minute, time.Hour},         // the store no longer refuses clients
 			{time.Minute + 68*time.Second, time.Hour, time.Hour - 3950*time.Millisecond, time.Hour - 3850*time.Millisecond},
 			{time.Minute + 77*time.Second, time.Hour, time.Hour, time.Hour},
 		}},
@@ -83,7 +83,7 @@ func TestInvariant48WallFollowsTheMonotonicClockAndIsSlewedTowardsTheSystems(t *
 	}
 }
 
-// It never goes back, nor faster than it may.
+// It never goes back, and never goes faster than the limit.
 func TestWallNeverGoesBack(t *testing.T) {
 	random := rand.New(rand.NewPCG(48, 1))
 	for range 50 {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// docs/protocol.md §2.4: the twelve texts, and the second spelling of one, spelt out once more.
+// docs/protocol.md §2.4: the twelve texts, and the second spelling of one, spelled out.
 func TestRefusalFor(t *testing.T) {
 	tests := []struct {
 		text string

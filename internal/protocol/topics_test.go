@@ -10,7 +10,7 @@ const (
 	reserved = "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
 )
 
-// docs/protocol.md §1.2 and §5.1, spelt out once more.
+// docs/protocol.md §1.2 and §5.1, spelled out.
 func TestTopics(t *testing.T) {
 	tests := []struct {
 		name string
@@ -33,8 +33,8 @@ func TestTopics(t *testing.T) {
 	}
 }
 
-// A reply that went to the reserved prefix could forge a notification, so every topic
-// of a notification must lie there, and no topic of a reply.
+// A reply to the reserved prefix could forge a notification, so every topic of a notification
+// must be below the prefix, and no topic of a reply.
 func TestOnlyNotificationsLieBelowTheReservedPrefix(t *testing.T) {
 	if !strings.HasPrefix(NotifyTopic("c", "k"), ReservedPrefix) || !strings.HasPrefix(NotifyFilter("c"), ReservedPrefix) {
 		t.Error("notifications are not below the reserved prefix")
@@ -98,7 +98,7 @@ func TestParseNotifyTopicRefuses(t *testing.T) {
 	}
 }
 
-// Each topic means one client and key, and each client and key one topic.
+// Each topic has one client and key, and each client and key one topic.
 func FuzzParseNotifyTopic(f *testing.F) {
 	f.Add(NotifyTopic("client-id1", "SOMEKEY"))
 	f.Add(NotifyFilter("client-id1"))

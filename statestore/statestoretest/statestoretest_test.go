@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A recorder is a test that notes failures instead of failing.
+// A recorder is a testing.TB that records failures.
 type recorder struct {
 	testing.TB
 	failures []string
@@ -76,7 +76,7 @@ func TestAScriptThatCannotBeReadSaysWhere(t *testing.T) {
 	}
 }
 
-// A trace is itself a script that is true, so it can be told again.
+// A trace is itself a script, and its trace is the same.
 func TestATraceIsAScript(t *testing.T) {
 	script := "a KEYNOTIFY \"\\x00\"\na SET \"\\x00\" \"\" PX 5\n= +OK @first\na SET l v ft=@first\npass 5ms\ndrop a\na GET \"\\x00\"\n"
 	trace, err := Trace(t, NewMachine(t, Options{}), script)
