@@ -16,7 +16,7 @@ var (
 	disconnectProperties = wire.SetOf(wire.SessionExpiry, wire.ReasonString, wire.UserProperty, wire.ServerReference)           // [MQTT-3.14.2.2]
 )
 
-// clientsLeaving are the reason codes of a DISCONNECT from a client [MQTT-3.14.2-1].
+// clientsLeaving are the reason codes for a DISCONNECT from a client [MQTT-3.14.2-1].
 const clientsLeaving = "\x00\x04\x80\x81\x82\x83\x90\x93\x94\x95\x96\x97\x98\x99"
 
 // ackCodes are the reason codes of each acknowledgement from a client [MQTT-3.4.2-1,
@@ -28,8 +28,8 @@ var ackCodes = [...]string{
 	wire.Pubcomp: "\x00\x92",
 }
 
-// checkCode returns what is wrong with a reason code, or nil. Those of a server are not
-// judged.
+// checkCode returns what is wrong with a reason code, or nil. It accepts any code from a
+// server.
 func (g *Gate) checkCode(code byte, codes string) *Refusal {
 	if g.side == FromServer || strings.IndexByte(codes, code) >= 0 {
 		return nil
@@ -92,8 +92,8 @@ func (g *Gate) checkCodes(kind byte, in wire.Reader) *Refusal {
 	return nil
 }
 
-// checkAuth checks an AUTH from a server. What it says is for the client to judge, which
-// knows the method that it asked for.
+// checkAuth checks the form of an AUTH from a server. The client checks the content, because
+// it knows the authentication method.
 func (g *Gate) checkAuth(in wire.Reader) *Refusal {
 	if len(in) == 0 {
 		return nil

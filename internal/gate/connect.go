@@ -26,11 +26,11 @@ var (
 		wire.ResponseTopic, wire.CorrelationData, wire.UserProperty) // [MQTT-3.1.3.2]
 )
 
-// tlsHandshake is the first byte of a TLS connection [RFC 8446, 5.1], and of a CONNECT with
-// reserved flags.
+// tlsHandshake is the first byte of a TLS connection [RFC 8446, 5.1]. As MQTT it begins a
+// CONNECT with reserved flags.
 const tlsHandshake = 0x16
 
-// checkConnect checks a CONNECT. If it is too large it may be incomplete.
+// checkConnect checks a CONNECT, which may be incomplete if it is too large.
 func (g *Gate) checkConnect(packet []byte, size, header int) *Refusal {
 	if packet[0]&0x0f != 0 {
 		if packet[0] == tlsHandshake {
@@ -95,8 +95,8 @@ func (g *Gate) checkConnect(packet []byte, size, header int) *Refusal {
 
 func errShort() *Refusal { return wire.Refuse(wire.Malformed, "it is too short") }
 
-// readVersion reads the name and the version of the protocol, and notes which it is as soon
-// as the answer depends on it.
+// readVersion reads the name and the version of the protocol. It notes the version before it
+// can fail, because the form of the answer depends on it.
 func (g *Gate) readVersion(in *wire.Reader) *Refusal {
 	name, ok := in.Binary()
 	if !ok {

@@ -1,37 +1,35 @@
-// Package gate checks the MQTT packets of a connection, each of them completely, before
-// any other part of the program sees them.
+// Package gate checks every MQTT packet of a connection completely, before any other part
+// of the program sees it.
 //
-// The libraries behind it, mochi on a server and paho in a client, were written for peers
-// that mean well: there are short packets at which they read beyond a buffer, allocate
-// gigabytes or end the process. Nothing of that can happen with what a [Gate] has let
-// through: packets that are, byte for byte, what the standard says, in an order that it
-// allows, and within [Limits]. A Gate stands in the stream where [frame.Filter] reads.
+// The MQTT libraries of this program, mochi v2.7.9 on the server and paho v0.23.0 in the
+// client, were written for well-behaved peers: some short packets make them read beyond a
+// buffer, allocate gigabytes or end the process. A [Gate] lets through only packets that
+// follow the standard byte for byte, in an order that it allows, and within [Limits], so
+// none of that can happen. A [frame.Filter] calls the Gate with each packet of a connection.
 //
-// A Gate does not decide what a client may do, nor whether the server supports it: QoS 2,
-// retained messages and rights are for the parts behind.
+// A Gate does not decide what a client may do, nor what the server supports: other packages
+// handle QoS 2, retained messages and access rules.
 //
-// The reason codes that a server sends are not judged: there are brokers, such as mochi
-// v2.7.9 with 0x01 in a PUBACK, that say what the standard does not list, and no client
-// takes harm from it.
+// A Gate accepts any reason code from a server: mochi v2.7.9, with 0x01 in a PUBACK, and
+// other brokers send codes that the standard does not list, and they harm no client.
 //
 // # What ends a connection
 //
-// Whatever is refused ends the connection, also where the standard would allow to answer
-// with a reason code in a PUBACK or SUBACK and to go on: a peer whose packets are wrong, or
-// beyond all reason, has a fault that will not go away. The reason codes are those of the
-// standard where it names one. Otherwise:
+// Every refusal ends the connection, even where the standard allows an answer with a reason
+// code in a PUBACK or SUBACK: a peer that sends wrong or unreasonable packets will send more
+// of them. If the standard names a reason code, the Gate uses that. Otherwise:
 //
 //	0x81 malformed packet     lengths, strings, flags, properties that the packet cannot have
 //	0x82 protocol error       values and packets that are well-formed, and not allowed
 //	0x84 unsupported version  another protocol than MQTT 3.1, 3.1.1 or 5
 //	0x85 client identifier    none, where MQTT 3.1.1 needs one
-//	0x8C authentication       a CONNECT that asks for an authentication method: there is none
+//	0x8C authentication       a CONNECT with an authentication method: the server has none
 //	0x8F filter invalid       wildcards in the wrong place, $share without a name; over a limit
 //	0x90 topic name invalid   a topic name with wildcards; over a limit
-//	0x94 topic alias          any: no end of ours allows one
+//	0x94 topic alias          any: neither client nor server allows one
 //	0x95 packet too large     a first packet over its limit
 //	0x97 quota exceeded       too many filters or user properties in a packet
-//	0x99 payload format       a payload or Will that is said to be UTF-8, and is not
+//	0x99 payload format       a payload or Will that is marked as UTF-8, and is not
 //
 // References in brackets, such as [MQTT-1.5.5], are statements of the MQTT 5.0 standard.
 package gate
@@ -44,7 +42,8 @@ import (
 )
 
 type (
-	// Limits bounds what a packet may hold that the standard allows. See [DefaultLimits].
+	// Limits bounds what a packet may contain, below what the standard allows. See
+	// [DefaultLimits].
 	Limits = wire.Limits
 	// Refusal is the error for a packet that a Gate does not let through.
 	Refusal = wire.Refusal
@@ -62,7 +61,7 @@ func DefaultLimits() Limits {
 	}
 }
 
-// Side is the end of a connection from which packets come.
+// Side is the end of a connection that sends the packets.
 type Side int
 
 const (
@@ -72,16 +71,16 @@ const (
 	FromServer
 )
 
-// Gate checks the packets that come from one side of one connection, in order. It serves
-// one goroutine.
+// Gate checks the packets from one side of one connection, in order. It is not safe for
+// concurrent use.
 type Gate struct {
 	side    Side
 	limits  Limits
 	version byte // of MQTT; 0: not known yet
 	begun   bool // the first packet was let through
-	over    bool // DISCONNECT was
+	over    bool // a DISCONNECT was let through
 
-	// Of the CONNECT.
+	// From the CONNECT.
 	expiry  bool   // the session outlives the connection
 	maximum uint32 // bytes of a packet that the client takes; 0: any number
 
@@ -98,21 +97,21 @@ func New(side Side, limits Limits) *Gate {
 	return g
 }
 
-// Version returns the version of MQTT, as CONNECT names it: 5 for MQTT 5, 4 for MQTT
-// 3.1.1, 3 for MQTT 3.1. Before CONNECT it is 0, and afterwards it may be any where the
-// CONNECT was refused.
+// Version returns the version of MQTT, as in CONNECT: 5 for MQTT 5, 4 for MQTT 3.1.1, 3 for
+// MQTT 3.1. Before CONNECT it is 0. After a refused CONNECT it may be any number.
 func (g *Gate) Version() byte { return g.version }
 
-// Publish returns the PUBLISH that Check let through last, taken apart, so that this need not
-// be done twice. It is part of that packet, and good until the next call of Check.
+// Publish returns the decoded form of the latest PUBLISH that Check let through, so that
+// callers need not decode it again. Its slices are parts of that packet. It is valid until
+// the next call of Check.
 func (g *Gate) Publish() *frame.Publish { return &g.publish }
 
-// Check checks the next packet, which must be complete. Of that it keeps what Publish
-// returns, and nothing else. Its error is nil or a [*Refusal]; after that every packet is
-// refused, with the same error.
+// Check checks the next packet, which must be complete. It keeps only what Publish returns.
+// The error is nil or a [*Refusal]; after a Refusal, every packet is refused with the same
+// error.
 //
-// The first packet from a client may be incomplete if it is over Limits.FirstPacket, which
-// is the error then.
+// The first packet from a client may be incomplete if it is larger than Limits.FirstPacket,
+// for which it is refused.
 func (g *Gate) Check(packet []byte) error {
 	if g.refused == nil {
 		if g.refused = g.check(packet); g.refused == nil {
@@ -241,13 +240,13 @@ func (g *Gate) readProperties(properties *wire.Properties, in *wire.Reader, allo
 	}
 }
 
-// accept is for properties of which nothing is to be noted.
+// accept accepts a property and notes nothing.
 func accept(*wire.Property) *Refusal { return nil }
 
 // AppendFarewell appends the packet that tells the peer why its connection ends: a
-// DISCONNECT, or a CONNACK where none was sent yet. err is what Check returned, or what a
-// [frame.Filter] did. It appends nothing if the peer's version of MQTT has no such packet.
-// It reports false, and appends nothing, if err is not about a packet.
+// DISCONNECT, or a CONNACK if none was sent yet. err is the error of Check or of a
+// [frame.Filter]. It appends nothing if the peer's version of MQTT has no such packet. It
+// reports false, and appends nothing, if err is not about a packet.
 func (g *Gate) AppendFarewell(dst []byte, err error) (packet []byte, refused bool) {
 	refusal := refusalIn(err)
 	if refusal == nil {
@@ -269,7 +268,7 @@ func (g *Gate) AppendFarewell(dst []byte, err error) (packet []byte, refused boo
 	return packet, true
 }
 
-// refusalIn returns the refusal that ends a connection with this error, or nil.
+// refusalIn returns the refusal for an error, or nil if the error is not about a packet.
 func refusalIn(err error) *Refusal {
 	var refusal *Refusal
 	var tooLarge *frame.TooLargeError

@@ -1,14 +1,14 @@
-// Package secure says which TLS both ends of a connection speak: TLS 1.3, and of TLS 1.2
-// only the cipher suites with forward secrecy (ECDHE) and authenticated encryption (AEAD).
-// TLS 1.2 also has suites in CBC mode, which Go offers by default for peers of long ago;
-// their padding has been a way to decrypt what was sent, again and again.
+// Package secure restricts TLS on both ends of a connection: to TLS 1.3, and in TLS 1.2 to
+// the cipher suites with forward secrecy (ECDHE) and authenticated encryption (AEAD). TLS
+// 1.2 also has suites in CBC mode, which Go offers by default for old peers; attacks on
+// their padding have decrypted connections several times.
 package secure
 
 import "crypto/tls"
 
-// Restrict sets what a configuration leaves open: TLS 1.2 as the lowest version, and the
-// suites of TLS 1.2. What is set already stays as it is; TLS 1.3 has only suites that are
-// AEAD. It changes config, so give it a clone of what belongs to others.
+// Restrict sets MinVersion to TLS 1.2 and CipherSuites to the suites of TLS 1.2, where config
+// leaves them unset. TLS 1.3 has only suites with AEAD. It changes config: pass a clone of
+// one that you share.
 func Restrict(config *tls.Config) {
 	if config.MinVersion == 0 {
 		config.MinVersion = tls.VersionTLS12

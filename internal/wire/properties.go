@@ -35,16 +35,16 @@ const (
 	properties = 0x2b // identifiers are below
 )
 
-// kind is how the value of a property is written, and what it may be.
+// kind is the encoding of a property's value, and its range.
 type kind byte
 
 const (
 	unknown  kind = iota
 	flag          // a byte, 0 or 1
 	short         // a two byte integer
-	positive      // one that is not 0
+	positive      // a two byte integer that is not 0
 	long          // a four byte integer
-	size          // one that is not 0
+	size          // a four byte integer that is not 0
 	variable      // a variable byte integer that is not 0
 	text
 	binaryData
@@ -81,7 +81,7 @@ var kinds = [properties]kind{
 	SharedSubscriptionAvailable: flag,
 }
 
-// names are those of the standard.
+// names are the standard's names of the properties.
 var names = [properties]string{
 	PayloadFormat:               "Payload Format Indicator",
 	MessageExpiry:               "Message Expiry Interval",
@@ -129,7 +129,7 @@ func (s PropertySet) Has(identifier byte) bool {
 	return identifier < properties && s&(1<<identifier) != 0
 }
 
-// Property is one property as it lies in a buffer.
+// Property is one property. Its slices are parts of the buffer.
 type Property struct {
 	Identifier byte
 	Number     uint32 // its value, if that is a number
@@ -137,9 +137,9 @@ type Property struct {
 	Value      []byte // any other value
 }
 
-// Properties reads the properties of a packet one by one, and refuses what is wrong with
-// them: a property that the packet cannot have, that is there twice, or whose value is not
-// what the standard says. The zero value has none; see Begin.
+// Properties reads the properties of a packet one by one. It refuses a property that the
+// packet cannot have, one that stands there twice, and one with a value that the standard
+// does not allow. The zero value has no properties; see Begin.
 type Properties struct {
 	Seen PropertySet // since Begin
 
@@ -151,9 +151,9 @@ type Properties struct {
 	size    int // and the bytes of them
 }
 
-// Begin reads the length of the properties that in begins with, and makes Next return
-// those. It leaves in behind them. User properties that were read before still count for
-// the limits.
+// Begin reads the length of the properties at the beginning of in, makes Next return them,
+// and moves in behind them. User properties that were read before still count for the
+// limits.
 func (p *Properties) Begin(in *Reader, allowed, many PropertySet, limits *Limits) *Refusal {
 	length, ok := in.Variable()
 	if !ok || length > len(*in) {
@@ -164,10 +164,10 @@ func (p *Properties) Begin(in *Reader, allowed, many PropertySet, limits *Limits
 	return nil
 }
 
-// All returns what is left to be read, as it lies in the packet.
+// All returns the unread properties, as a part of the packet.
 func (p *Properties) All() []byte { return p.in }
 
-// Next reads the next property. It reports false when there is none, or a wrong one.
+// Next reads the next property. It reports false when there is none left or the next is wrong.
 func (p *Properties) Next(property *Property) (bool, *Refusal) {
 	if len(p.in) == 0 {
 		return false, nil
@@ -225,8 +225,8 @@ func (p *Properties) Next(property *Property) (bool, *Refusal) {
 	return true, nil
 }
 
-// PropertyLength returns how many bytes the first of these properties has. They are known
-// to be well-formed, and there is one.
+// PropertyLength returns the length in bytes of the first property in in, which must be
+// well-formed.
 func PropertyLength(in []byte) int {
 	switch kinds[in[0]] {
 	case flag:

@@ -35,9 +35,9 @@ const (
 // MaxHeader is the length of the longest fixed header.
 const MaxHeader = 5
 
-// Size returns how long the packet is that b begins with, and how much of that is its
-// fixed header. It reports false while too little of it is there to tell, and for ever
-// if b cannot be the beginning of a packet (see [Broken]).
+// Size returns the length of the packet at the beginning of b, and the length of its fixed
+// header. It reports false while b is too short to tell, and always if b cannot be the
+// beginning of a packet (see [Broken]).
 func Size(b []byte) (size, header int, ok bool) {
 	if len(b) == 0 {
 		return 0, 0, false
@@ -51,15 +51,15 @@ func Size(b []byte) (size, header int, ok bool) {
 	return header + remaining, header, true
 }
 
-// Broken reports whether b cannot be the beginning of a packet: its length has more than
-// four bytes, or more than it needs [MQTT-1.5.5-1].
+// Broken reports whether b cannot be the beginning of a packet, because its length has more
+// than four bytes or more than it needs [MQTT-1.5.5-1].
 func Broken(b []byte) bool {
 	if _, _, ok := Size(b); ok || len(b) < 2 {
 		return false
 	}
 	for _, digit := range b[1:min(len(b), MaxHeader)] {
 		if digit < 0x80 {
-			return true // it is complete, and yet no length
+			return true // the length is complete, and invalid
 		}
 	}
 	return len(b) >= MaxHeader
@@ -81,8 +81,9 @@ func ShowsVersion(b []byte) bool {
 	return ok && len(in) > 0
 }
 
-// Reader is what is left to be read of a buffer. What it returns is a part of that. A
-// method that reports false has read nothing, or too little was there.
+// Reader is the unread part of a buffer. The slices that its methods return are parts of the
+// buffer. A method that reports false found too little or an invalid value, and has read
+// nothing of it.
 type Reader []byte
 
 // Byte reads a byte.
@@ -144,7 +145,7 @@ func (r *Reader) Binary() ([]byte, bool) {
 	return value, true
 }
 
-// Text reads a string as it must be: UTF-8 without surrogates and without U+0000
+// Text reads a string, which must be UTF-8 without surrogates and without U+0000
 // [MQTT-1.5.4-1, MQTT-1.5.4-2].
 func (r *Reader) Text() ([]byte, bool) {
 	value, ok := r.Binary()

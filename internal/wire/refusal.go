@@ -4,8 +4,8 @@ import "fmt"
 
 // Reason codes for what is wrong with a packet [MQTT-2.4].
 const (
-	Malformed            = 0x81 // it cannot be parsed
-	ProtocolError        = 0x82 // it can, but says what is not allowed
+	Malformed            = 0x81 // the packet cannot be parsed
+	ProtocolError        = 0x82 // it can be parsed, and is not allowed
 	UnsupportedVersion   = 0x84
 	InvalidClientID      = 0x85
 	BadAuthentication    = 0x8c // bad authentication method
@@ -17,12 +17,12 @@ const (
 	InvalidPayloadFormat = 0x99
 )
 
-// Refusal is the error for a packet that breaks a rule of MQTT, or a limit of this end.
-// The connection that brought it is to be ended.
+// Refusal is the error for a packet that breaks a rule of MQTT or a limit of the receiver.
+// The receiver ends the connection.
 type Refusal struct {
 	// Code is the MQTT 5 reason code, for a DISCONNECT or a CONNACK.
 	Code byte
-	// Reason says in words what is wrong. It holds nothing of the packet but numbers.
+	// Reason says in words what is wrong. It contains no text from the packet, only numbers.
 	Reason string
 }
 
@@ -31,7 +31,7 @@ func (r *Refusal) Error() string {
 	return fmt.Sprintf("%s (MQTT reason code 0x%02X)", r.Reason, r.Code)
 }
 
-// Refuse returns a Refusal with a reason as fmt.Sprintf makes it.
+// Refuse returns a Refusal with a reason that it formats like fmt.Sprintf.
 func Refuse(code byte, format string, values ...any) *Refusal {
 	return &Refusal{Code: code, Reason: fmt.Sprintf(format, values...)}
 }

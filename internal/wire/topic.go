@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Limits bounds what a packet may hold that the standard allows. 0 is no limit.
+// Limits bounds what a packet may contain, below what the standard allows. 0 is no limit.
 type Limits struct {
 	// TopicLevels and TopicLength bound each topic name and topic filter; the length is in
 	// bytes. A name over a limit is refused with 0x90, a filter with 0x8F.
@@ -17,7 +17,7 @@ type Limits struct {
 	// UserPropertyBytes their names and values together. More are refused with 0x97. The
 	// properties of a Will count with those of its CONNECT.
 	UserProperties, UserPropertyBytes int
-	// FirstPacket bounds the CONNECT, in bytes. A longer one is refused with 0x95.
+	// FirstPacket bounds the CONNECT, in bytes. A larger one is refused with 0x95.
 	FirstPacket int
 }
 
@@ -41,12 +41,12 @@ func CheckTopic(topic []byte, limits *Limits) *Refusal {
 
 var slash = []byte{'/'}
 
-// sharePrefix begins a shared subscription, in whatever case: there are brokers, such as
-// the one in package server, that take $SHARE for it too.
+// sharePrefix begins a shared subscription, in upper or lower case: some brokers, such as
+// mochi v2.7.9, accept $SHARE too.
 const sharePrefix = "$share"
 
-// Share takes the filter of a shared subscription apart: $share/{name}/{filter}. It
-// reports false for another filter. Its parts may be malformed (see CheckFilter).
+// Share splits the filter of a shared subscription, $share/{name}/{filter}. It reports false
+// for other filters. The parts may be malformed (see CheckFilter).
 func Share[T string | []byte](filter T) (name, rest T, ok bool) {
 	if len(filter) < len(sharePrefix) || !strings.EqualFold(string(filter[:len(sharePrefix)]), sharePrefix) {
 		return name, rest, false
