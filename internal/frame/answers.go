@@ -12,10 +12,10 @@ func AppendDisconnect(dst []byte, code byte, reason string) []byte {
 	return appendReason(append(dst, wire.Disconnect<<4), []byte{code}, reason)
 }
 
-// AppendConnack appends a CONNACK that refuses the connection, to a client of any version
-// of MQTT. The reason in words is for MQTT 5 only. It appends nothing for a reason code
-// that an earlier version cannot express: there, such a connection just ends
-// [MQTT 3.1.1, 4.8].
+// AppendConnack appends a CONNACK that refuses the connection of a client with any version of
+// MQTT. Only MQTT 5 gets the reason in words. It appends nothing for a reason code that an
+// earlier version does not have: the server then only closes the connection [MQTT 3.1.1,
+// 4.8].
 func AppendConnack(dst []byte, version, code byte, reason string) []byte {
 	if version >= wire.Version5 {
 		return appendReason(append(dst, wire.Connack<<4), []byte{0, code}, reason)
@@ -31,11 +31,10 @@ func AppendConnack(dst []byte, version, code byte, reason string) []byte {
 	return append(dst, wire.Connack<<4, 2, 0, code)
 }
 
-// maxReason is how much of a reason is written.
+// maxReason is the largest length of a reason in bytes; longer ones are cut.
 const maxReason = 256
 
-// appendReason appends the rest of a packet that ends with a Reason String as its only
-// property.
+// appendReason appends the rest of a packet with a Reason String as its only property.
 func appendReason(dst, head []byte, reason string) []byte {
 	reason = reason[:min(len(reason), maxReason)]
 	properties := optional(len(reason))
@@ -55,13 +54,13 @@ func AppendPubackReason(dst []byte, packetID uint16, code byte, reason string) [
 	return appendReason(append(dst, wire.Puback<<4), append(head, code), reason)
 }
 
-// AppendSuback appends a SUBACK, with a reason code for each topic filter: before MQTT 5 that
-// is the QoS that is granted, or 0x80.
+// AppendSuback appends a SUBACK, with a reason code for each topic filter: before MQTT 5, the
+// granted QoS or 0x80.
 func AppendSuback(dst []byte, version byte, packetID uint16, codes []byte) []byte {
 	return appendCodes(append(dst, wire.Suback<<4), version, packetID, codes)
 }
 
-// AppendUnsuback appends an UNSUBACK. Codes, one for each topic filter, are for MQTT 5 only.
+// AppendUnsuback appends an UNSUBACK. Only MQTT 5 gets the codes, one for each topic filter.
 func AppendUnsuback(dst []byte, version byte, packetID uint16, codes []byte) []byte {
 	if version < wire.Version5 {
 		codes = nil

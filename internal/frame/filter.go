@@ -10,62 +10,61 @@ import (
 )
 
 const (
-	// leastBuffer is how much room a Filter begins with. Most connections are idle.
+	// leastBuffer is the size of the first buffer. Most connections are idle.
 	leastBuffer = 512
-	// bufferSize is how much a Filter reads at once where much arrives, and the room that
-	// it keeps. Requests and replies of leases have some 300 bytes.
+	// bufferSize is the size of the buffer of a busy connection. Requests and replies of
+	// leases have some 300 bytes.
 	bufferSize = 4096
-	// piece is how much of a large packet a Filter reads at once: the system call takes some
-	// ten microseconds for as much, in which no other goroutine has the processor.
+	// piece is how much of a large packet a Filter reads at once. The system call takes some
+	// ten microseconds for that, in which no other goroutine has the processor.
 	piece = 64 << 10
 )
 
-// Filter is a reader of a connection that checks each packet and takes some out. What it
-// passes on are whole packets that were checked. It serves one goroutine.
+// Filter reads from a connection, checks each packet and takes some out. Read returns the
+// others, whole and checked. It is not safe for concurrent use.
 //
-// It holds one packet at a time. Its buffer grows with what has arrived, not by what a
-// header promises, and a large one is given up before the Filter waits for the next packet.
+// It holds one packet at a time. Its buffer grows with the bytes that arrived, not with the
+// length in a header, and shrinks before the Filter waits for the packet after a large one.
 type Filter struct {
 	source  io.Reader
 	options FilterOptions
 
 	buffer     []byte // nil until the first Read
-	start, end int    // what is in it and has not been read
-	passing    int    // how much is left of the packet that is passed on, all of it in the buffer
+	start, end int    // the unread part of it
+	passing    int    // bytes of the present packet that Read has not returned; all are in the buffer
 	begun      bool   // the first packet was checked
-	err        error  // the end of reading; what is in the buffer comes first
-	room       int    // bytes for which Room was asked
+	err        error  // ends the reading, after the bytes in the buffer
+	room       int    // bytes that Room has granted
 }
 
 // FilterOptions configures a Filter. The zero value passes all packets on.
 type FilterOptions struct {
-	// Limit is how many bytes a packet may have; 0: as many as MQTT allows. A larger one
-	// ends the reading with a [TooLargeError] as soon as its header is there.
+	// Limit is the largest size of a packet in bytes; 0: MQTT's own limit. A larger packet
+	// ends the reading with a [TooLargeError] as soon as its header has arrived.
 	Limit int
-	// First, if not 0, is that limit for the first packet, a CONNECT.
+	// First, if not 0, is the limit for the first packet, a CONNECT.
 	First int
-	// Check, if not nil, is called with each packet before anything else is done with it.
-	// Its error ends the reading.
+	// Check, if not nil, is called with each packet first. Its error ends the reading.
 	//
-	// If there is a limit for the first packet and it is too large, Check gets the beginning
-	// of it: as much as there is, and enough to tell the version of MQTT. Its error then
-	// stands for the TooLargeError.
+	// If the first packet is larger than First, Check gets the beginning of it, which is
+	// long enough to contain the version of MQTT. Its error then replaces the
+	// TooLargeError.
 	Check func(packet []byte) error
-	// Take, if not nil, is offered each packet. Those for which it returns true are left
-	// out. A packet is good until Take returns.
+	// Take, if not nil, is called with each packet. Read does not return those for which it
+	// reports true. A packet is valid until Take returns.
 	Take func(packet []byte) bool
-	// Pause, if not nil, is called before the Filter waits for more, before it passes on a
-	// packet that was not taken, and at the end: what Take has held back is to be sent
-	// then.
+	// Pause, if not nil, is called before the Filter waits for more bytes, before Read
+	// returns a packet, and at the end. Take may hold answers back until then.
 	Pause func()
-	// Room, if not nil, is asked before the buffer grows beyond what a Filter keeps for small
-	// packets, with how many bytes that is. Its error ends the reading. It is told with a
-	// negative number when the room is given up: at the end of the reading, at the latest.
+	// Room, if not nil, is called before the buffer grows beyond the size for small packets,
+	// with the number of bytes. Its error ends the reading. It is called with a negative
+	// number when the buffer shrinks, and at the end of the reading at the latest.
 	Room func(bytes int) error
 }
 
-// NewFilter returns a reader of source. What is not MQTT ends the reading with [ErrHeader].
-// What is left of a packet that source did not deliver to its end is not passed on.
+// NewFilter returns a Filter that reads from source. A malformed length ends the reading with
+// [ErrHeader]. Read does not return the beginning of a packet that source did not deliver
+// completely.
 func NewFilter(source io.Reader, options FilterOptions) *Filter {
 	if options.Pause == nil {
 		options.Pause = func() {}
@@ -73,15 +72,15 @@ func NewFilter(source io.Reader, options FilterOptions) *Filter {
 	return &Filter{source: source, options: options}
 }
 
-// ErrHeader is the end of reading where a Filter meets what is no header of a packet: its
-// length has more than four bytes, or more than it needs [MQTT-1.5.5-1]. There are readers
-// that go on where it has a fifth byte, and allocate 4 GiB.
+// ErrHeader is the error for a packet with a malformed length, of more than four bytes or of
+// more than it needs [MQTT-1.5.5-1]. paho v0.23.0 reads a fifth byte and allocates up to 4
+// GiB.
 var ErrHeader = errors.New("what comes is not MQTT: the length of a packet is malformed")
 
-// TooLargeError is the end of reading where a packet has more bytes than a Filter lets
-// through.
+// TooLargeError is the error for a packet that is larger than the limit of a Filter.
 type TooLargeError struct {
-	// Size is how many bytes the packet has, by its header, and Limit how many it may have.
+	// Size is the size of the packet in bytes, from its header, and Limit the largest size
+	// allowed.
 	Size, Limit int
 }
 
@@ -90,7 +89,7 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("a packet of %d bytes, where at most %d are taken", e.Size, e.Limit)
 }
 
-// Read reads what is not taken. It never reads beyond the end of a packet.
+// Read returns the packets that Take did not take. It never reads beyond the end of a packet.
 func (f *Filter) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -106,8 +105,8 @@ func (f *Filter) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// next deals with the packet at the front of the buffer, and reports false if more of it
-// is needed or the reading has ended.
+// next handles the packet at the front of the buffer. It reports false if the packet is not
+// complete or the reading has ended.
 func (f *Filter) next() bool {
 	front := f.buffer[f.start:f.end]
 	size, _, ok := wire.Size(front)
@@ -140,7 +139,7 @@ func (f *Filter) next() bool {
 	return true
 }
 
-// limit returns how many bytes the next packet may have; 0: any number.
+// limit returns the largest size of the next packet in bytes; 0: any.
 func (f *Filter) limit() int {
 	if f.begun || f.options.First == 0 || f.options.Limit > 0 && f.options.Limit < f.options.First {
 		return f.options.Limit
@@ -148,8 +147,8 @@ func (f *Filter) limit() int {
 	return f.options.First
 }
 
-// tooLarge ends the reading at a packet that is too large, unless more of it is needed to
-// say so. It returns false, as next does then.
+// tooLarge ends the reading at a packet that is too large, unless Check needs more of it
+// first. It returns false, the result of next in both cases.
 func (f *Filter) tooLarge(front []byte, size, limit int) bool {
 	var err error = &TooLargeError{Size: size, Limit: limit}
 	if !f.begun && f.options.First > 0 && f.options.Check != nil {
@@ -164,15 +163,14 @@ func (f *Filter) tooLarge(front []byte, size, limit int) bool {
 	return false
 }
 
-// fail ends the reading. Nothing that is in the buffer is passed on any more.
+// fail ends the reading. Read returns nothing more from the buffer.
 func (f *Filter) fail(err error) {
 	f.options.Pause()
 	f.buffer, f.start, f.end, f.err = nil, 0, 0, err
 	_ = f.take(0)
 }
 
-// take makes it known that the buffer is to have so many bytes. The error is one of Room, which
-// refuses nothing that is given up.
+// take calls Room for a buffer of length bytes. It fails only if the buffer grows.
 func (f *Filter) take(length int) error {
 	more := max(0, length-bufferSize) - f.room
 	if f.options.Room == nil || more == 0 {
@@ -185,11 +183,10 @@ func (f *Filter) take(length int) error {
 	return nil
 }
 
-// fill reads more, or learns that there is no more, which it reports from then on with
-// false.
+// fill reads more bytes. It reports false when there are no more.
 func (f *Filter) fill() bool {
 	if f.err != nil {
-		f.options.Pause() // the last packets may have come with it
+		f.options.Pause() // the last packets may have arrived with the error
 		return false
 	}
 	f.options.Pause()
@@ -198,8 +195,8 @@ func (f *Filter) fill() bool {
 		return false
 	}
 	if len(f.buffer) > bufferSize {
-		// Where more is there already, Read does not wait: without this the goroutine would go
-		// on until it is preempted, after 10 ms, and so would each of a hundred others.
+		// Read does not wait if more bytes have arrived already. Without this the goroutine
+		// would run until the runtime preempts it after 10 ms, and so would a hundred others.
 		runtime.Gosched()
 	}
 	n, err := f.source.Read(f.buffer[f.end:min(len(f.buffer), f.end+piece)])
@@ -210,8 +207,7 @@ func (f *Filter) fill() bool {
 	return true
 }
 
-// makeRoom moves what is in the buffer to its front, and sees to it that there is room
-// behind.
+// makeRoom moves the unread bytes to the front of the buffer, and grows or shrinks it.
 func (f *Filter) makeRoom() error {
 	kept := f.buffer[f.start:f.end]
 	length := len(f.buffer)
@@ -219,7 +215,7 @@ func (f *Filter) makeRoom() error {
 	case length < leastBuffer:
 		length = leastBuffer
 	case length < bufferSize && f.end == length:
-		length *= 2 // as much has come as there was room for
+		length *= 2 // the latest read filled it
 	case len(kept) == length:
 		size, _, _ := wire.Size(kept)
 		length = min(2*length, max(size, bufferSize))

@@ -6,36 +6,35 @@ import (
 	"github.com/tenurelock/tenure/internal/wire"
 )
 
-// Forward is a PUBLISH packet that a server passes on: what the publisher wrote, and what
-// the subscriber asked for. It keeps the properties as they came, without reading them.
+// Forward is a PUBLISH packet that a server forwards to a subscriber. It contains the
+// publisher's properties, which it does not decode.
 type Forward struct {
-	// MQTT5 chooses the form of the packet: MQTT 5, or 3.1.1, which has no properties.
+	// MQTT5 chooses the version of the packet: MQTT 5, or 3.1.1, which has no properties.
 	MQTT5     bool
 	Topic     string
 	QoS       byte
 	PacketID  uint16 // must not be 0 where QoS is not
 	Duplicate bool   // must not be set where QoS is 0
 	Retain    bool
-	// Expires says that MessageExpiry, in seconds, is sent, 0 included.
+	// Expires says that the packet has MessageExpiry, in seconds, even if that is 0.
 	Expires       bool
 	MessageExpiry uint32
 	// Identifiers are those of the subscriptions that the message matched, each from 1 to
 	// 268,435,455.
 	Identifiers []int
-	// Properties are further properties as they lie on the wire, without their length. A
-	// Message Expiry Interval and Subscription Identifiers must not be among them.
+	// Properties are the other properties in their encoded form, without their length. They
+	// must not contain a Message Expiry Interval or Subscription Identifiers.
 	Properties []byte
 	Payload    []byte
 }
 
-// Size returns how many bytes Append would add. It is right also for a packet that is
-// too long.
+// Size returns how many bytes Append would add, even if the packet is too long.
 func (f *Forward) Size() int {
 	_, remaining := f.lengths()
 	return 1 + variableLength(remaining) + remaining
 }
 
-// lengths returns how many bytes the properties have, and how many follow the fixed
+// lengths returns the length of the properties, and the length of the packet after its fixed
 // header.
 func (f *Forward) lengths() (properties, remaining int) {
 	remaining = 2 + len(f.Topic) + len(f.Payload)
@@ -55,8 +54,7 @@ func (f *Forward) lengths() (properties, remaining int) {
 	return properties, remaining + variableLength(properties) + properties
 }
 
-// Append appends the packet to dst. On error, which is ErrTooLong, dst is returned as it
-// was.
+// Append appends the packet to dst. The error is ErrTooLong; dst is then returned unchanged.
 func (f *Forward) Append(dst []byte) ([]byte, error) {
 	properties, remaining := f.lengths()
 	if remaining > maxRemaining || len(f.Topic) > maxString {

@@ -6,29 +6,29 @@ import (
 	"github.com/tenurelock/tenure/internal/wire"
 )
 
-// Puback is a PUBACK packet as it lies in a buffer, like [Publish].
+// Puback is a decoded PUBACK packet. Like [Publish], it shares the memory of the packet.
 type Puback struct {
 	PacketID uint16
 	// ReasonCode is 0 for success [MQTT-3.4.2.1].
 	ReasonCode byte
-	// ReasonString is the peer's own text, if it sent one.
+	// ReasonString is the peer's text, or empty.
 	ReasonString []byte
 }
 
-// ParsePuback takes a complete PUBACK packet apart: one of MQTT 5, or one of an earlier
-// version, which is a short one of MQTT 5. It reports false for one that Decode refuses.
+// ParsePuback decodes a complete PUBACK packet of any version of MQTT: that of an earlier
+// version is a short one of MQTT 5. It reports false for one that Decode refuses.
 func ParsePuback(packet []byte) (Puback, bool) {
 	var ack Puback
 	ok := len(packet) > 0 && Type(packet) == wire.Puback && ack.Decode(packet, wire.Version5, &noLimits) == nil
 	return ack, ok
 }
 
-// ackProperties are those that an acknowledgement can have [MQTT-3.4.2.2].
+// ackProperties are the properties that an acknowledgement can have [MQTT-3.4.2.2].
 var ackProperties = wire.SetOf(wire.ReasonString, wire.UserProperty)
 
-// Decode takes a complete acknowledgement of any version of MQTT apart: a PUBACK, or one of
-// PUBREC, PUBREL and PUBCOMP, which have the same form. It returns what is wrong with it, or
-// nil. It does not judge the reason code.
+// Decode decodes a complete acknowledgement of any version of MQTT: a PUBACK, or a PUBREC,
+// PUBREL or PUBCOMP, which have the same form. It returns what is wrong with the packet, or
+// nil. It accepts any reason code.
 func (ack *Puback) Decode(packet []byte, version byte, limits *wire.Limits) *wire.Refusal {
 	*ack = Puback{}
 	if len(packet) == 0 || Type(packet) < wire.Puback || Type(packet) > wire.Pubcomp {

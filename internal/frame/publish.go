@@ -14,17 +14,17 @@ const (
 	qosShift      = 1
 	qosMask       = 0x03
 
-	// maxString is how long a string or binary data can be [MQTT-1.5.4, MQTT-1.5.6].
+	// maxString is the largest length of a string or binary data [MQTT-1.5.4, MQTT-1.5.6].
 	maxString = 1<<16 - 1
-	// maxRemaining is how much can follow the fixed header [MQTT-1.5.5].
+	// maxRemaining is the largest length of a packet after its fixed header [MQTT-1.5.5].
 	maxRemaining = 1<<28 - 1
 )
 
 // Type returns the type of a packet, such as wire.Publish. The packet must not be empty.
 func Type(packet []byte) byte { return packet[0] >> 4 }
 
-// Publish is a PUBLISH packet as it lies in a buffer: its slices are parts of that, and
-// good for as long as that is not overwritten.
+// Publish is a decoded PUBLISH packet. Its slices are parts of the buffer that held the
+// packet, and valid until the buffer is overwritten.
 type Publish struct {
 	QoS             byte
 	Duplicate       bool
@@ -36,22 +36,22 @@ type Publish struct {
 	ResponseTopic   []byte
 	CorrelationData []byte
 	Payload         []byte
-	// Identified says that it has a subscription identifier: one at least.
+	// Identified says that it has at least one subscription identifier.
 	Identified bool
 
 	properties []byte // known to be well-formed
 }
 
-// publishProperties are those that a PUBLISH can have [MQTT-3.3.2.3].
+// publishProperties are the properties that a PUBLISH can have [MQTT-3.3.2.3].
 var publishProperties = wire.SetOf(wire.PayloadFormat, wire.MessageExpiry, wire.ContentType, wire.ResponseTopic,
 	wire.CorrelationData, wire.SubscriptionIdentifier, wire.TopicAlias, wire.UserProperty)
 
-// publishMany are those of them that it can have more than once.
+// publishMany are the properties that it can have more than once.
 var publishMany = wire.SetOf(wire.SubscriptionIdentifier, wire.UserProperty)
 
-// ParsePublish takes a complete PUBLISH packet of MQTT 5 apart. It reports false for one
-// that Decode refuses, and for one that has a subscription identifier, for which requests
-// and replies have no use.
+// ParsePublish decodes a complete PUBLISH packet of MQTT 5. It reports false for one that
+// Decode refuses, and for one with a subscription identifier, which requests and replies do
+// not have.
 func ParsePublish(packet []byte) (Publish, bool) {
 	var p Publish
 	ok := p.Decode(packet, wire.Version5, &noLimits) == nil && !p.Identified
@@ -196,7 +196,7 @@ func packetID(in *wire.Reader) (uint16, *wire.Refusal) {
 	return id, nil
 }
 
-// Message is a PUBLISH packet to be written. What is empty is left out.
+// Message is a PUBLISH packet to be written. Append leaves empty properties out.
 type Message struct {
 	Topic           string
 	QoS             byte
@@ -215,17 +215,16 @@ type UserProperty struct {
 }
 
 // ErrTooLong is the error for a string of more than 65,535 bytes, or a packet of more
-// than 268,435,455: MQTT cannot express it.
+// than 268,435,455: MQTT cannot encode it.
 var ErrTooLong = errors.New("too long for an MQTT packet")
 
-// Size returns how many bytes Append would add. It is right also for a message that is
-// too long.
+// Size returns how many bytes Append would add, even if the message is too long.
 func (m *Message) Size() int {
 	_, remaining := m.lengths()
 	return 1 + variableLength(remaining) + remaining
 }
 
-// lengths returns how many bytes the properties have, and how many follow the fixed
+// lengths returns the length of the properties, and the length of the packet after its fixed
 // header.
 func (m *Message) lengths() (properties, remaining int) {
 	properties = optional(len(m.ContentType)) + optional(len(m.ResponseTopic)) + optional(len(m.CorrelationData))
@@ -261,8 +260,7 @@ func (m *Message) tooLong() bool {
 		len(m.ResponseTopic) > maxString || len(m.CorrelationData) > maxString
 }
 
-// Append appends the packet to dst. On error, which is ErrTooLong, dst is returned as
-// it was.
+// Append appends the packet to dst. The error is ErrTooLong; dst is then returned unchanged.
 func (m *Message) Append(dst []byte) ([]byte, error) {
 	properties, remaining := m.lengths()
 	if remaining > maxRemaining || m.tooLong() {
@@ -308,7 +306,7 @@ func variableLength(value int) int {
 	return length
 }
 
-// Size returns how long the packet is that b begins with, and how much of that is its
-// fixed header. It reports false while too little of it is there to tell, and for ever
-// if b cannot be the beginning of a packet: the header is five bytes long at most.
+// Size returns the length of the packet at the beginning of b, and the length of its fixed
+// header. It reports false while b is too short to tell, and always if b cannot be the
+// beginning of a packet.
 func Size(b []byte) (size, header int, ok bool) { return wire.Size(b) }

@@ -2,21 +2,21 @@ package frame
 
 import "github.com/tenurelock/tenure/internal/wire"
 
-// Subscribe is a SUBSCRIBE packet. Its strings are copies.
+// Subscribe is a decoded SUBSCRIBE packet. Its strings are copies.
 type Subscribe struct {
 	PacketID uint16
 	// Identifier is the subscription identifier for all of its filters; 0: none.
 	Identifier int
-	// Filters are in the order of the packet; there is one at least.
+	// Filters are in the order of the packet. There is at least one.
 	Filters []Subscription
 }
 
-// Subscription is what a SUBSCRIBE says about one topic filter. Of the options, versions
-// of MQTT before 5 have QoS only.
+// Subscription is one topic filter of a SUBSCRIBE, with its options. Versions of MQTT before 5
+// have the QoS only.
 type Subscription struct {
 	Topic             string // the topic filter
-	QoS               byte   // the highest of messages to be delivered: 0, 1 or 2
-	NoLocal           bool   // not what the same client publishes
+	QoS               byte   // the highest QoS of delivered messages: 0, 1 or 2
+	NoLocal           bool   // no messages from the same client
 	RetainAsPublished bool
 	// RetainHandling says when retained messages are delivered: 0 always, 1 if the
 	// subscription is a new one, 2 never.
@@ -39,8 +39,8 @@ var (
 	userProperties        = wire.SetOf(wire.UserProperty)
 )
 
-// Decode takes a complete SUBSCRIBE packet of any version of MQTT apart. It returns what
-// is wrong with it, or nil. It allocates for no more filters than limits allow.
+// Decode decodes a complete SUBSCRIBE packet of any version of MQTT. It returns what is wrong
+// with the packet, or nil. It allocates for no more filters than limits allow.
 func (s *Subscribe) Decode(packet []byte, version byte, limits *wire.Limits) *wire.Refusal {
 	*s = Subscribe{}
 	in, refusal := subscriptionBody(packet, wire.Subscribe)
@@ -101,15 +101,15 @@ func checkOptions(filter []byte, options, version byte) *wire.Refusal {
 	return nil
 }
 
-// Unsubscribe is an UNSUBSCRIBE packet. Its strings are copies.
+// Unsubscribe is a decoded UNSUBSCRIBE packet. Its strings are copies.
 type Unsubscribe struct {
 	PacketID uint16
-	// Filters are in the order of the packet; there is one at least.
+	// Filters are in the order of the packet. There is at least one.
 	Filters []string
 }
 
-// Decode takes a complete UNSUBSCRIBE packet of any version of MQTT apart. It returns what
-// is wrong with it, or nil. It allocates for no more filters than limits allow.
+// Decode decodes a complete UNSUBSCRIBE packet of any version of MQTT. It returns what is
+// wrong with the packet, or nil. It allocates for no more filters than limits allow.
 func (u *Unsubscribe) Decode(packet []byte, version byte, limits *wire.Limits) *wire.Refusal {
 	*u = Unsubscribe{}
 	in, refusal := subscriptionBody(packet, wire.Unsubscribe)
@@ -137,7 +137,7 @@ func (u *Unsubscribe) Decode(packet []byte, version byte, limits *wire.Limits) *
 	return nil
 }
 
-// subscriptionBody returns what follows the fixed header of a SUBSCRIBE or UNSUBSCRIBE.
+// subscriptionBody returns a SUBSCRIBE or UNSUBSCRIBE without its fixed header.
 func subscriptionBody(packet []byte, kind byte) (wire.Reader, *wire.Refusal) {
 	in, refusal := body(packet, kind)
 	if refusal == nil && packet[0]&0x0f != 2 {
@@ -164,7 +164,7 @@ func subscriptionProperties(in *wire.Reader, allowed wire.PropertySet, limits *w
 	}
 }
 
-// topicFilter reads a topic filter of a packet, after so many others.
+// topicFilter reads a topic filter of a packet. others is how many came before it.
 func topicFilter(in *wire.Reader, others int, limits *wire.Limits) ([]byte, *wire.Refusal) {
 	if limits.Filters > 0 && others >= limits.Filters {
 		return nil, wire.Refuse(wire.QuotaExceeded, "it has more than %d topic filters", limits.Filters)

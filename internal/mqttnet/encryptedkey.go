@@ -16,14 +16,13 @@ import (
 	"hash"
 )
 
-// The standard library does not decrypt private keys. What follows is PKCS #8 with
-// PBES2, PBKDF2 and AES in CBC mode (RFC 8018), which is what openssl has written for
-// many years.
+// The standard library does not decrypt private keys. This file decrypts PKCS #8 with PBES2,
+// PBKDF2 and AES in CBC mode (RFC 8018), which is what openssl has written for many years.
 
 const (
 	encryptedKeyType = "ENCRYPTED PRIVATE KEY"
 	keyType          = "PRIVATE KEY"
-	// maxIterations bounds the time that a key file can cost, to about a second. OpenSSL uses 2,048.
+	// maxIterations bounds the time to read a key file, to about a second. OpenSSL uses 2,048.
 	maxIterations = 1 << 20
 )
 
@@ -64,11 +63,12 @@ type pbkdf2Parameters struct {
 
 func isEncryptedKey(text []byte) bool {
 	block, _ := pem.Decode(text)
-	return block != nil && (block.Type == encryptedKeyType || isEncryptedTheOldWay(block))
+	return block != nil && (block.Type == encryptedKeyType || isEncryptedByPEM(block))
 }
 
-// isEncryptedTheOldWay: by the PEM format itself, with one round of MD5.
-func isEncryptedTheOldWay(block *pem.Block) bool { return block.Headers["DEK-Info"] != "" }
+// isEncryptedByPEM reports whether the PEM format itself encrypts the key, with one round of
+// MD5.
+func isEncryptedByPEM(block *pem.Block) bool { return block.Headers["DEK-Info"] != "" }
 
 const convertKey = `convert it with "openssl pkcs8 -topk8 -v2 aes-256-cbc"`
 
@@ -78,8 +78,8 @@ func decryptKey(text, password []byte) ([]byte, error) {
 	switch {
 	case block == nil:
 		return nil, errors.New("it holds no private key in PEM")
-	case isEncryptedTheOldWay(block):
-		return nil, errors.New("it is encrypted in a way that is no longer safe; " + convertKey)
+	case isEncryptedByPEM(block):
+		return nil, errors.New("its encryption is no longer safe; " + convertKey)
 	case block.Type != encryptedKeyType:
 		return nil, errors.New("it is not encrypted, and a password is given for it")
 	}
@@ -92,7 +92,7 @@ func decryptKey(text, password []byte) ([]byte, error) {
 	}
 	plain := make([]byte, len(data))
 	decrypt.CryptBlocks(plain, data)
-	// The padding [RFC 8018, 6.1.1], and then the DER of the key, tell a wrong password.
+	// A wrong password shows in the padding [RFC 8018, 6.1.1] or in the DER of the key.
 	padding := int(plain[len(plain)-1])
 	if padding < 1 || padding > aes.BlockSize || !bytes.HasSuffix(plain, bytes.Repeat([]byte{byte(padding)}, padding)) {
 		return nil, errWrongKeyPassword
@@ -107,21 +107,21 @@ func decryptKey(text, password []byte) ([]byte, error) {
 
 var errWrongKeyPassword = errors.New("the password of the private key is wrong")
 
-// readEncryptedKey returns what decrypts the data.
+// readEncryptedKey returns the encrypted data and the cipher that decrypts it.
 func readEncryptedKey(der, password []byte) (decrypt cipher.BlockMode, data []byte, err error) {
 	var key encryptedKey
 	if _, err := asn1.Unmarshal(der, &key); err != nil {
 		return nil, nil, fmt.Errorf("not an encrypted private key: %w", err)
 	}
 	if !key.Algorithm.Algorithm.Equal(oidPBES2) {
-		return nil, nil, fmt.Errorf("encrypted with %v, which is not known here", key.Algorithm.Algorithm)
+		return nil, nil, fmt.Errorf("encrypted with %v, which is not supported", key.Algorithm.Algorithm)
 	}
 	var scheme pbes2
 	if _, err := asn1.Unmarshal(key.Algorithm.Parameters.FullBytes, &scheme); err != nil {
 		return nil, nil, fmt.Errorf("not an encrypted private key: %w", err)
 	}
 	if !scheme.Derivation.Algorithm.Equal(oidPBKDF2) {
-		return nil, nil, fmt.Errorf("its password is used by %v, which is not known here", scheme.Derivation.Algorithm)
+		return nil, nil, fmt.Errorf("its key derivation is %v, which is not supported", scheme.Derivation.Algorithm)
 	}
 	var derivation pbkdf2Parameters
 	if _, err := asn1.Unmarshal(scheme.Derivation.Parameters.FullBytes, &derivation); err != nil {
@@ -129,14 +129,14 @@ func readEncryptedKey(der, password []byte) (decrypt cipher.BlockMode, data []by
 	}
 	newHash, known := keyHashes[derivation.Hash.Algorithm.String()]
 	if !known {
-		return nil, nil, fmt.Errorf("its password is hashed with %v, which is not known here", derivation.Hash.Algorithm)
+		return nil, nil, fmt.Errorf("its password is hashed with %v, which is not supported", derivation.Hash.Algorithm)
 	}
 	length, known := keyCiphers[scheme.Cipher.Algorithm.String()]
 	if !known {
-		return nil, nil, fmt.Errorf("encrypted with %v, which is not known here", scheme.Cipher.Algorithm)
+		return nil, nil, fmt.Errorf("encrypted with %v, which is not supported", scheme.Cipher.Algorithm)
 	}
 	if derivation.Iterations < 1 || derivation.Iterations > maxIterations {
-		return nil, nil, fmt.Errorf("its password takes %d iterations, and 1 to %d are done here", derivation.Iterations, maxIterations)
+		return nil, nil, fmt.Errorf("its password takes %d iterations, and 1 to %d are supported", derivation.Iterations, maxIterations)
 	}
 	var vector []byte
 	if _, err := asn1.Unmarshal(scheme.Cipher.Parameters.FullBytes, &vector); err != nil || len(vector) != aes.BlockSize {

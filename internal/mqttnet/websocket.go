@@ -20,23 +20,23 @@ import (
 	"time"
 )
 
-// webSocket carries a stream of bytes in the binary messages of a WebSocket (RFC 6455),
-// as MQTT asks for [MQTT-6.0.0-1]. It is the client's end, without extensions.
+// webSocket is a net.Conn over the binary messages of a WebSocket (RFC 6455), as MQTT
+// requires [MQTT-6.0.0-1]. It is the client's end, without extensions.
 //
-// As with any net.Conn one goroutine at a time may read. Close ends the connection
-// without a WebSocket's farewell: MQTT has its own.
+// One goroutine at a time may read. Close ends the connection without the closing handshake
+// of a WebSocket: MQTT has DISCONNECT.
 type webSocket struct {
 	net.Conn
 	limited      *io.LimitedReader // of Conn
 	reader       *bufio.Reader     // of limited
 	writeTimeout time.Duration
 
-	// Of the reading goroutine.
-	left       uint64 // of the present frame's payload
-	fragmented bool   // the present message goes on in the next frame
-	failure    error  // once reading is over
+	// Used by the reading goroutine only.
+	left       uint64 // unread bytes of the present frame's payload
+	fragmented bool   // the present message continues in the next frame
+	failure    error  // why the reading ended
 
-	mu    sync.Mutex // one frame after the other; guards frame
+	mu    sync.Mutex // held while a frame is written; guards frame
 	frame []byte
 }
 
@@ -54,8 +54,8 @@ const (
 	maxHandshake      = 1 << 14 // bytes of the server's answer to the handshake
 )
 
-// openWebSocket makes a WebSocket of a connection. If it returns an error, conn is still
-// to be closed.
+// openWebSocket performs the handshake of a WebSocket over conn. After an error, the caller
+// closes conn.
 func openWebSocket(ctx context.Context, conn net.Conn, server *url.URL, writeTimeout time.Duration) (*webSocket, error) {
 	limited := &io.LimitedReader{R: conn, N: maxHandshake}
 	w := &webSocket{Conn: conn, limited: limited, reader: bufio.NewReader(limited), writeTimeout: writeTimeout}
@@ -99,7 +99,7 @@ func (w *webSocket) handshake(server *url.URL) error {
 	case !strings.EqualFold(header.Get("Upgrade"), "websocket") || !holdsToken(header.Values("Connection"), "upgrade"):
 		return errors.New("the server does not upgrade the connection")
 	case subtle.ConstantTimeCompare([]byte(accepted), []byte(acceptKey(key))) == 0:
-		return errors.New("the server's answer is to another request")
+		return errors.New("the server's answer is for another request")
 	case protocol != "mqtt" && protocol != "":
 		return fmt.Errorf("the server speaks %.100q, not mqtt", protocol)
 	case header.Get("Sec-WebSocket-Extensions") != "":
@@ -108,7 +108,7 @@ func (w *webSocket) handshake(server *url.URL) error {
 	return nil
 }
 
-// acceptKey is what a server answers to a key [RFC 6455, 4.2.2].
+// acceptKey returns the server's answer to a key [RFC 6455, 4.2.2].
 func acceptKey(key string) string {
 	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
 	return base64.StdEncoding.EncodeToString(sum[:])
@@ -125,7 +125,7 @@ func holdsToken(values []string, token string) bool {
 	return false
 }
 
-// Read returns what binary messages hold, and io.EOF after the server's farewell.
+// Read returns the content of binary messages, and io.EOF after the server's close frame.
 func (w *webSocket) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -145,7 +145,7 @@ func (w *webSocket) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// nextFrame reads the header of the next frame, or all of it if it is a control frame.
+// nextFrame reads the header of the next frame, or all of a control frame.
 func (w *webSocket) nextFrame() error {
 	w.limited.N = math.MaxInt64
 	var header [2]byte
@@ -179,12 +179,12 @@ func (w *webSocket) nextFrame() error {
 		w.fragmented, w.left = !final, length
 		return nil
 	}
-	// Extensions and reserved bits are in the opcode here, too. Text is not MQTT
+	// A frame with an extension or reserved bits ends here too. Text is not MQTT
 	// [MQTT-6.0.0-1].
 	return fmt.Errorf("websocket: a frame of kind 0x%X, where binary data is expected", opcode)
 }
 
-// control handles a frame that may stand between those of a message.
+// control handles a control frame, which may come between the frames of a message.
 func (w *webSocket) control(opcode byte, length int) error {
 	payload := make([]byte, length)
 	if _, err := io.ReadFull(w.reader, payload); err != nil {
@@ -206,8 +206,8 @@ func (w *webSocket) control(opcode byte, length int) error {
 	return nil
 }
 
-// reply writes a control frame from the goroutine that reads. The deadline may be an old
-// one, of the last packet.
+// reply writes a control frame from the reading goroutine. It sets a deadline, because the
+// latest one is for another packet.
 func (w *webSocket) reply(opcode byte, payload []byte) error {
 	_ = w.SetWriteDeadline(time.Now().Add(w.writeTimeout)) // on a closed connection, the write fails
 	_, err := w.write(opcode, payload)
@@ -229,7 +229,7 @@ func (w *webSocket) write(opcode byte, p []byte) (int, error) {
 	return len(p), nil
 }
 
-// appendFrame appends a final, masked frame, which is what clients send [RFC 6455, 5.1].
+// appendFrame appends a final, masked frame, as clients send them [RFC 6455, 5.1].
 func appendFrame(frame []byte, opcode byte, mask [4]byte, payload []byte) []byte {
 	frame = append(frame, frameFinal|opcode)
 	switch length := len(payload); {

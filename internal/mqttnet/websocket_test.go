@@ -156,7 +156,7 @@ func TestAWebSocketHandshakeThatIsNotAnsweredRightFails(t *testing.T) {
 		{"not HTTP", 0, "220 mail", `"220 mail"`},
 		{"no upgrade", 1, "Upgrade: h2c", "does not upgrade"},
 		{"no connection to upgrade", 2, "Connection: close", "does not upgrade"},
-		{"the key of another", 3, "Sec-WebSocket-Accept: x", "to another request"},
+		{"the key of another", 3, "Sec-WebSocket-Accept: x", "for another request"},
 		{"another protocol", 4, "Sec-WebSocket-Protocol: amqp", `speaks "amqp"`},
 		{"an extension", 5, "Sec-WebSocket-Extensions: permessage-deflate", "extension"},
 		{"an answer without an end", 5, "X: " + strings.Repeat("x", maxHandshake), "EOF"},
