@@ -45,16 +45,13 @@ type HeldError struct {
 	Holder Holder
 }
 
-// unknownHolder says why a lease was not granted if no holder is known.
-const unknownHolder = "another holder had it a moment ago, or the store has just started and grants no lease yet (its hold-off)"
-
 // Error names the lease and its holder.
 func (e *HeldError) Error() string { return fmt.Sprintf("lease: %q: %s", e.Lease, e.text()) }
 
 // text is Error without the name of the lease, for errors that have it.
 func (e *HeldError) text() string {
 	if !e.Holder.Held {
-		return "not granted: " + unknownHolder
+		return "not granted: another holder had it a moment ago, or the store has just started and grants no lease yet (its hold-off)"
 	}
 	return fmt.Sprintf("held by %q", e.Holder.Name)
 }
@@ -180,7 +177,7 @@ func classOf(err error) string {
 			return class.Error()
 		}
 	}
-	return "another"
+	return "other"
 }
 
 // asNotSent turns the error of a GET into the error of the request that should have followed

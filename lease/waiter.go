@@ -13,7 +13,7 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// waiter decides when an Acquire should try again.
+// waiter is one Acquire. It decides when to try again.
 //
 // Notifications only wake it: a deletion means "try now", a renewal "not before another
 // TTL". Beside them a timer runs to the latest time at which the lease can expire if its
