@@ -49,6 +49,22 @@ func (e *Elector) refreshEvery() time.Duration { return e.options.TTL / 3 }
 
 func (e *Elector) requestTimeout() time.Duration { return e.options.TTL / 6 }
 
+// startFailBack asks for the lead until stop is called or ctx ends. Neither waits for the
+// deletion of the request, so that a term can start before that.
+func (r *run) startFailBack(ctx context.Context) (stop context.CancelFunc) {
+	ctx, stop = context.WithCancel(ctx)
+	if r.options.FailBackAfter == 0 {
+		return stop
+	}
+	before, ended := r.failBackEnded, make(chan struct{})
+	r.failBackEnded = ended
+	r.tasks.Go(func() {
+		defer close(ended)
+		r.requestFailBack(ctx, before)
+	})
+	return stop
+}
+
 // requestFailBack keeps a request in the store, once ctx has lasted for FailBackAfter, and
 // deletes it when ctx ends. It starts when the call before it has ended: the deletion by
 // that one must not delete the new request. While the node could not get the lease even if

@@ -1,8 +1,13 @@
 package election
 
 import (
+	"context"
 	"log/slog"
 	"sync"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/lease"
 )
 
 // observerQueue calls the observer with each transition, one at a time and in order. A
@@ -62,5 +67,44 @@ func (q *observerQueue) deliver() {
 			q.logger.Error("the observer failed", "error", err)
 		}
 		close(next.delivered)
+	}
+}
+
+// enter sets the phase and queues it for the observer. It does not wait for the observer:
+// the channel is closed when that has returned.
+func (r *run) enter(phase Phase, token hlc.Token, cause error) (delivered <-chan struct{}) {
+	transition := Transition{Phase: phase, At: time.Now(), Token: token, Cause: cause}
+	r.setPhase(transition)
+	return r.observer.add(transition)
+}
+
+// standBy enters Standby and waits for the observer as long as it takes. No other node
+// waits for this one then.
+func (r *run) standBy(cause error) { <-r.enter(Standby, hlc.Token{}, cause) }
+
+// enterAndWait enters a phase that comes before the leader function, and waits for the
+// observer. The error says why the term cannot go on.
+func (r *run) enterAndWait(ctx context.Context, tenure *lease.Tenure, phase Phase, token hlc.Token) error {
+	return awaitObserver(ctx, r.enter(phase, token, nil), tenure)
+}
+
+// awaitObserver waits until the observer has returned, but no longer than the tenure lasts
+// without a renewal, or until ctx ends: the other nodes wait for this one to lead, or to
+// release the lease.
+func awaitObserver(ctx context.Context, delivered <-chan struct{}, tenure *lease.Tenure) error {
+	select {
+	case <-delivered:
+		return nil
+	default:
+	}
+	patience := time.NewTimer(tenure.Remaining())
+	defer patience.Stop()
+	select {
+	case <-delivered:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-patience.C:
+		return errObserverRuns
 	}
 }

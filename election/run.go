@@ -175,22 +175,6 @@ func (r *run) onWaiting(cause error) {
 	r.enter(Standby, hlc.Token{}, cause)
 }
 
-// startFailBack asks for the lead until stop is called or ctx ends. Neither waits for the
-// deletion of the request, so that a term can start before that.
-func (r *run) startFailBack(ctx context.Context) (stop context.CancelFunc) {
-	ctx, stop = context.WithCancel(ctx)
-	if r.options.FailBackAfter == 0 {
-		return stop
-	}
-	before, ended := r.failBackEnded, make(chan struct{})
-	r.failBackEnded = ended
-	r.tasks.Go(func() {
-		defer close(ended)
-		r.requestFailBack(ctx, before)
-	})
-	return stop
-}
-
 // serve goes through one term, from the acquired tenure to its release. It
 // reports whether the tenure was taken from this node, rather than given up, and
 // returns the error of lead, after why the tenure ended if that came first.
@@ -334,44 +318,5 @@ func (r *run) release(ctx context.Context, tenure *lease.Tenure, token hlc.Token
 	case <-overdue.C:
 		r.options.Logger.Error("the observer does not return; this node stays out until it does", "election", tenure.Name())
 		<-delivered
-	}
-}
-
-// enter sets the phase and queues it for the observer. It does not wait for the observer:
-// the channel is closed when that has returned.
-func (r *run) enter(phase Phase, token hlc.Token, cause error) (delivered <-chan struct{}) {
-	transition := Transition{Phase: phase, At: time.Now(), Token: token, Cause: cause}
-	r.setPhase(transition)
-	return r.observer.add(transition)
-}
-
-// standBy enters Standby and waits for the observer as long as it takes. No other node
-// waits for this one then.
-func (r *run) standBy(cause error) { <-r.enter(Standby, hlc.Token{}, cause) }
-
-// enterAndWait enters a phase that comes before the leader function, and waits for the
-// observer. The error says why the term cannot go on.
-func (r *run) enterAndWait(ctx context.Context, tenure *lease.Tenure, phase Phase, token hlc.Token) error {
-	return awaitObserver(ctx, r.enter(phase, token, nil), tenure)
-}
-
-// awaitObserver waits until the observer has returned, but no longer than the tenure lasts
-// without a renewal, or until ctx ends: the other nodes wait for this one to lead, or to
-// release the lease.
-func awaitObserver(ctx context.Context, delivered <-chan struct{}, tenure *lease.Tenure) error {
-	select {
-	case <-delivered:
-		return nil
-	default:
-	}
-	patience := time.NewTimer(tenure.Remaining())
-	defer patience.Stop()
-	select {
-	case <-delivered:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-patience.C:
-		return errObserverRuns
 	}
 }

@@ -17,8 +17,8 @@ type Status struct {
 	// Since is when the phase began or, within Standby, when Cause changed.
 	Since time.Time
 	// Term counts the terms of this Elector: it is the number of the present term, or of
-	// the latest one if there is none now. A term counts from the moment in which the node
-	// has the lease. Zero: there was none yet.
+	// the latest one if there is none now. A term counts as soon as the node has the lease,
+	// although Phase is Standby until Options.Standby has returned. Zero: there was none yet.
 	Term int
 	// Token is the fencing token of the term from Claiming to Released; otherwise zero.
 	Token hlc.Token

@@ -31,9 +31,9 @@ type Tenure interface {
 	Bind(ctx context.Context, client *transport.Client) (transport.Binding, error)
 }
 
-// ErrLeaseKey: the key is the lease's own, or the key of the bids of its election. With a
-// fence on it the store would refuse all renewals, those of later holders too. Protect the
-// keys that the holder writes.
+// ErrLeaseKey: the key is the lease's own, or the key of its election's fail-back requests.
+// With a fence on it the store would refuse all renewals, those of later holders too. Protect
+// the keys that the holder writes.
 var ErrLeaseKey = errors.New("the key belongs to the lease itself and cannot be protected by its token; protect the keys that the holder writes")
 
 // Guard reads and writes keys of the store with the token of one tenure. It is safe for
@@ -58,8 +58,8 @@ var ErrLeaseKey = errors.New("the key belongs to the lease itself and cannot be 
 // confirms the tenure on each new connection before it sends the first request over it: a
 // store that still has the key of the lease has not lost its data.
 //
-// The lease's own key, and the key of its election's bids, can be read but neither written
-// nor claimed: the error matches ErrLeaseKey.
+// The lease's own key, and the key of its election's fail-back requests, can be read but
+// neither written nor claimed: the error matches ErrLeaseKey.
 type Guard struct {
 	client *transport.Client
 	tenure Tenure
