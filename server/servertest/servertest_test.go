@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"net"
 	"net/http/httptest"
 	"testing"
 	"testing/synctest"
@@ -117,9 +118,26 @@ func TestDownRefusesConnectionsUntilUp(t *testing.T) {
 	})
 }
 
+// connectRaw returns an MQTT connection that sends nothing by itself, not even DISCONNECT.
+func connectRaw(t *testing.T, s *servertest.Server) net.Conn {
+	t.Helper()
+	conn, err := s.DialContext(t.Context(), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := conn.Write([]byte("\x10\x0e\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x01b")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := conn.Read(make([]byte, 256)); n == 0 {
+		t.Fatalf("no CONNACK: %v", err)
+	}
+	return conn
+}
+
 func TestWhatIsSentWhileTheNetworkIsFrozenArrivesAfterThaw(t *testing.T) {
 	both(t, func(t *testing.T, s *servertest.Server) {
-		client, leaving := s.Client(t, "a"), s.Client(t, "b")
+		client, leaving := s.Client(t, "a"), connectRaw(t, s)
 		mustSet(t, client, "before")
 		requests := s.Server().Stats().Requests
 		s.Freeze()
