@@ -2,23 +2,20 @@ package integration_test
 
 import (
 	"bufio"
-	"context"
 	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/server/servertest"
 )
 
 func TestOnlyPacketsOfItsOwnKeepAClientConnected(t *testing.T) {
 	const keepAlive, patience = 10, 15 * time.Second
 	synctest.Test(t, func(t *testing.T) {
-		dial, stop := startInMemory(t)
-		c := testsupport.ConnectRaw(t, dial(), "p", keepAlive, "")
+		c := testsupport.ConnectRaw(t, startInMemory(t), "p", keepAlive, "")
 		_ = c.Conn.SetDeadline(time.Time{})
 		for range 10 {
 			time.Sleep(patience - time.Second)
@@ -33,27 +30,18 @@ func TestOnlyPacketsOfItsOwnKeepAClientConnected(t *testing.T) {
 		if silent := time.Since(last); silent != patience {
 			t.Errorf("the client was given up after %v, want %v", silent, patience)
 		}
-		stop()
 	})
 }
 
-// startInMemory runs a server that clients reach without sockets.
-func startInMemory(t *testing.T) (dial func() net.Conn, stop func()) {
+// startInMemory runs a server in memory, and returns a connection to it.
+func startInMemory(t *testing.T) net.Conn {
 	t.Helper()
-	pipes := newPipes()
-	s, err := server.New(server.Options{Listener: pipes})
+	s := servertest.NewWithOptions(t, servertest.Options{InMemory: true})
+	conn, err := s.DialContext(t.Context(), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	served := make(chan error)
-	go func() { served <- s.Serve(ctx) }()
-	return pipes.dial, func() {
-		cancel()
-		if err := await.Receive(served); err != nil {
-			t.Error(err)
-		}
-	}
+	return conn
 }
 
 // What mochi never sees counts too: messages, acknowledgements and subscriptions.
@@ -72,8 +60,7 @@ func TestEveryPacketOfAClientKeepsItConnected(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				dial, stop := startInMemory(t)
-				conn := dial()
+				conn := startInMemory(t)
 				_ = conn.SetDeadline(time.Now().Add(patience))
 				c := &testsupport.Messenger{RawClient: &testsupport.RawClient{T: t, ID: "p", Conn: conn, Input: bufio.NewReader(conn)}}
 				c.Write(testsupport.ConnectPacket{ID: "p", KeepAlive: keepAlive}.Packet())
@@ -94,38 +81,7 @@ func TestEveryPacketOfAClientKeepsItConnected(t *testing.T) {
 				if silent := time.Since(last); silent != patience {
 					t.Errorf("the client was given up after %v, want %v", silent, patience)
 				}
-				stop()
 			})
 		})
 	}
 }
-
-// pipes is a listener in memory.
-type pipes struct {
-	accepted chan net.Conn
-	closed   chan struct{}
-}
-
-func newPipes() *pipes { return &pipes{make(chan net.Conn), make(chan struct{})} }
-
-func (p *pipes) dial() net.Conn {
-	here, there := net.Pipe()
-	p.accepted <- there
-	return here
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case conn := <-p.accepted:
-		return conn, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error {
-	close(p.closed)
-	return nil
-}
-
-func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }

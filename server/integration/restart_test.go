@@ -9,17 +9,17 @@ import (
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/server/servertest"
 	"github.com/tenurelock/tenure/transport"
 )
 
 // Before the store had an identity, every renewal of a tenure that watches nothing put its
 // key back at the restarted server, and the previous holder's token was good again.
 func TestInvariant47OverMQTTATenureEndsWithTheServerThatGrantedIt(t *testing.T) {
-	first, stop := testsupport.StartStoppable(t)
-	through := testsupport.NewProxy(t, first)
+	s := servertest.New(t)
 	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
 	defer cancel()
-	client := testsupport.Dial(t, through.Address(), transport.Options{ClientID: "node-a"})
+	client := s.Client(t, "node-a")
 	l, err := lease.New(client, "press-7/active", lease.Options{TTL: 2 * time.Second, NoWatch: true})
 	if err != nil {
 		t.Fatal(err)
@@ -33,13 +33,7 @@ func TestInvariant47OverMQTTATenureEndsWithTheServerThatGrantedIt(t *testing.T) 
 		if _, err := guard.Claim(ctx, "press-7/setpoint"); err != nil {
 			t.Fatal(err)
 		}
-		through.Refuse(true)
-		stop()
-		through.Cut()
-		next, stopNext := testsupport.StartStoppable(t)
-		stop = stopNext
-		through.Target.Store(&next)
-		through.Refuse(false)
+		s.Restart()
 		_, err = guard.Set(ctx, "press-7/setpoint", []byte("stale"))
 		for errors.Is(err, transport.ErrOutcomeUnknown) { // it left before the connection was lost
 			_, err = guard.Set(ctx, "press-7/setpoint", []byte("stale"))
@@ -55,7 +49,7 @@ func TestInvariant47OverMQTTATenureEndsWithTheServerThatGrantedIt(t *testing.T) 
 		case <-ctx.Done():
 			t.Fatal("the tenure goes on")
 		}
-		witness := testsupport.Dial(t, next, transport.Options{})
+		witness := s.Client(t, "")
 		for _, key := range []string{"press-7/active", "press-7/setpoint"} {
 			if entry, err := witness.Get(ctx, key); err != nil || entry.Exists {
 				t.Errorf("the restarted server holds %q: %+v, %v", key, entry, err)
