@@ -103,6 +103,6 @@ func isBounded(n *ast.SelectStmt, inSelect map[ast.Node]bool) bool {
 
 // isTestCode reports whether a file is a test or a helper that only tests use.
 func isTestCode(path string) bool {
-	return strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, ".go") &&
-		strings.HasPrefix(filepath.ToSlash(path), "server/internal/testsupport/")
+	return strings.HasSuffix(path, "_test.go") || filepath.Ext(path) == ".go" &&
+		filepath.ToSlash(filepath.Dir(path)) == "server/internal/testsupport"
 }

@@ -13,12 +13,11 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/transport"
 )
 
 func TestAttachSaysWhenItAnswersAndASecondStoreEnds(t *testing.T) {
-	path, url := build(t), "mqtt://"+mosquitto.Start(t, "").Address
+	path, url := build(t), "mqtt://"+startMosquitto(t, "")
 	cmd := exec.Command(path, "attach", url)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -81,8 +80,8 @@ func TestAttachOverTLSShowsItsCertificateAndTrustsOnlyTheGivenAuthority(t *testi
 	if err := os.WriteFile(trusted, authorities, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	address := mosquitto.Start(t, fmt.Sprintf("cafile %s\ncertfile %s\nkeyfile %s\nrequire_certificate true\nuse_identity_as_username true\n",
-		trusted, certificate, key)).Address
+	address := startMosquitto(t, fmt.Sprintf("cafile %s\ncertfile %s\nkeyfile %s\nrequire_certificate true\nuse_identity_as_username true\n",
+		trusted, certificate, key))
 	url := "mqtts://" + address
 	path := build(t)
 

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -25,7 +24,7 @@ func TestAStoreSurvivesSIGHUPAndAClosedLog(t *testing.T) {
 	}{
 		{"a broker with a store inside", func(*testing.T) []string { return []string{"serve", "--addr", "127.0.0.1:0"} }, "listening on "},
 		{"an attached store", func(t *testing.T) []string {
-			return []string{"attach", "--probe-messages", "0", "mqtt://" + mosquitto.Start(t, "").Address}
+			return []string{"attach", "--probe-messages", "0", "mqtt://" + startMosquitto(t, "")}
 		}, "attached to "},
 	} {
 		t.Run(test.name, func(t *testing.T) {

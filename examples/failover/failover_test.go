@@ -15,7 +15,6 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server/attach"
 )
 
@@ -36,7 +35,7 @@ func TestThePairSurvivesEachFaultAndTheStoreAcceptsNoStaleWrite(t *testing.T) {
 // The store is a client of a broker that knows nothing of stores; it is that broker which
 // notices that a node was killed.
 func TestThePairSurvivesEachFaultOnABrokerToWhichAStoreIsAttached(t *testing.T) {
-	address := "mqtt://" + mosquitto.Start(t, "").Address
+	address := "mqtt://" + startMosquitto(t)
 	store, err := attach.New(address, attach.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -198,7 +197,7 @@ func TestBadCommandLinesAreRefusedWithTheCause(t *testing.T) {
 }
 
 func TestABrokerWithoutAStoreIsToldWithTheCure(t *testing.T) {
-	address := "mqtt://" + mosquitto.Start(t, "").Address
+	address := "mqtt://" + startMosquitto(t)
 	out, err := exec.Command(build(t), "--broker", address).CombinedOutput()
 	want := "no state store answers on this broker; run one there: tenure attach " + address
 	if err == nil || !strings.Contains(string(out), want) {

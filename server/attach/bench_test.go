@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server/attach"
+	"github.com/tenurelock/tenure/server/internal/testsupport/mosquitto"
 	"github.com/tenurelock/tenure/transport"
 )
 

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/server/internal/testsupport/mosquitto"
 )
 
 // logged collects what a store logs.

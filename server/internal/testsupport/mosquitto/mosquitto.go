@@ -1,4 +1,4 @@
-// Package mosquitto runs the broker of that name for tests: one that nobody here wrote.
+// Package mosquitto runs the broker mosquitto for tests.
 package mosquitto
 
 import (
@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 // Recommended are the settings that docs/attach.md asks for.
@@ -28,10 +30,9 @@ const (
 	attempts = 5
 )
 
-// Broker is a running mosquitto. Its methods are those of one goroutine, that of the
-// test.
+// Broker is a running mosquitto. Its methods are for the goroutine of the test.
 type Broker struct {
-	// Address is where it listens, without TLS unless the settings say so.
+	// Address is its host and port.
 	Address string
 
 	t       testing.TB
@@ -41,14 +42,14 @@ type Broker struct {
 	ended   chan struct{} // closed when command has
 }
 
-// Start runs mosquitto on a free port of this machine until the test ends, with the
-// Recommended settings, anonymous clients, and more settings, which may change those.
-// Where mosquitto is missing the test is skipped, or fails if CI is true.
+// Start runs mosquitto on a free port of this machine until the test ends. It has the
+// Recommended settings and admits anonymous clients; more settings may change that. Where
+// mosquitto is missing the test is skipped, or fails if CI is true.
 func Start(t testing.TB, more string) *Broker {
 	t.Helper()
 	path, err := exec.LookPath("mosquitto")
 	if err != nil {
-		path, err = exec.LookPath("/usr/sbin/mosquitto") // not in everybody's PATH
+		path, err = exec.LookPath("/usr/sbin/mosquitto") // which not every PATH has
 	}
 	if err != nil {
 		Lacking(t, "mosquitto is not installed: apt-get install mosquitto")
@@ -57,8 +58,8 @@ func Start(t testing.TB, more string) *Broker {
 	for range attempts {
 		b.Address = FreeAddress(t)
 		_, port, _ := net.SplitHostPort(b.Address)
-		// Started as root, mosquitto gives its rights away, and then cannot read the
-		// directory of a test.
+		// Started as root, mosquitto changes its user, and then cannot read the directory of
+		// a test.
 		config := fmt.Sprintf("user root\nlistener %s 127.0.0.1\nallow_anonymous true\n%s%s", port, Recommended, more)
 		if err := os.WriteFile(b.config, []byte(config), 0o600); err != nil {
 			t.Fatal(err)
@@ -83,7 +84,7 @@ func Lacking(t testing.TB, what string) {
 	t.Skip("SKIPPED: nothing was tested here. " + what)
 }
 
-// FreeAddress returns an address of this machine at which nobody listens now.
+// FreeAddress returns an address of this machine on which no process listens now.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -94,7 +95,7 @@ func FreeAddress(t testing.TB) string {
 	return listener.Addr().String()
 }
 
-// Run starts a broker again that was stopped or killed, and returns when it listens.
+// Run starts a stopped or killed broker again and returns when it listens.
 func (b *Broker) Run() {
 	b.t.Helper()
 	var log string
@@ -106,8 +107,8 @@ func (b *Broker) Run() {
 	b.t.Fatalf("mosquitto does not listen:\n%s", log)
 }
 
-// try starts the broker once. It returns what the broker said if it ended, since the port
-// was taken, say, or did not listen in time.
+// try starts the broker once. If the broker ends, for example because its port is taken, or does
+// not listen in time, try returns its output.
 func (b *Broker) try(end time.Time) (log string) {
 	b.t.Helper()
 	said := new(output)
@@ -122,8 +123,8 @@ func (b *Broker) try(end time.Time) (log string) {
 	}()
 	b.command, b.ended = command, ended
 	for {
-		// Who connects to the port may meet somebody else. This is its last line before
-		// it begins.
+		// A connection to the port could reach another process. This is the last line before
+		// the broker begins.
 		if strings.Contains(said.String(), " running\n") {
 			return ""
 		}
@@ -139,15 +140,15 @@ func (b *Broker) try(end time.Time) (log string) {
 	}
 }
 
-// Kill ends the broker, and with it all connections, without a farewell.
+// Kill ends the broker and all its connections at once.
 func (b *Broker) Kill() { b.end(syscall.SIGKILL) }
 
-// Stop lets the broker end by itself: it publishes Wills and saves what it is to keep.
+// Stop lets the broker shut down: it publishes Wills and saves its data.
 func (b *Broker) Stop() { b.end(syscall.SIGTERM) }
 
 func (b *Broker) end(signal syscall.Signal) {
 	_ = b.command.Process.Signal(signal) // fails if it has ended, which is as well
-	<-b.ended
+	await.Receive(b.ended)
 }
 
 // output collects what the broker prints.
