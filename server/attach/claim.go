@@ -13,26 +13,26 @@ import (
 )
 
 const (
-	// slackness is how much later than after one and a half keep-alives a broker may give
-	// a silent client up: mosquitto 2.0 looks every five seconds.
-	slackness = 10 * time.Second
-	// probeTimeout is how long an answer to a request may take where somebody reads
-	// requests, who need not be a store.
+	// keepAliveDelay is how much later than one and a half keep-alives a broker may disconnect a
+	// silent client: mosquitto 2.0 checks every five seconds.
+	keepAliveDelay = 10 * time.Second
+	// probeTimeout is how long a reply to a request may take, if a client subscribes to requests,
+	// which need not be a store.
 	probeTimeout = time.Second
-	// objectionTimeout is how long one who claimed before us has to say so.
+	// objectionTimeout is how long a store that claimed earlier may take to object.
 	objectionTimeout = 200 * time.Millisecond
 )
 
-// silenceTimeout is how long one waits for a store that a retained message speaks of and
-// that does not answer. It must exceed the time after which the broker gives such a store
-// up: before that, it may still be sent requests.
+// silenceTimeout is how long to wait for a store that a retained message names and that does not
+// answer. It must be longer than the broker takes to disconnect such a store: until then the
+// broker may send it requests.
 func silenceTimeout(keepAlive uint16) time.Duration {
-	return 2*time.Duration(keepAlive)*time.Second + slackness
+	return 2*time.Duration(keepAlive)*time.Second + keepAliveDelay
 }
 
 func (l *link) says(word string) string { return word + " " + l.store.instance }
 
-// begin makes sure that no other store answers, and subscribes to requests.
+// begin makes sure that no other store answers requests, and subscribes to them.
 func (l *link) begin(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -61,9 +61,9 @@ func (l *link) begin(ctx context.Context) error {
 		return err
 	}
 	if !survived {
-		// The broker was started anew: all clients were disconnected, and their watches
-		// end with their connections.
-		l.store.clients.forgetWatches()
+		// The broker was restarted: all clients were disconnected, and their watches end with
+		// their connections.
+		l.store.clients.endWatches()
 		l.store.queue.clear()
 	}
 	if !l.store.begun {
@@ -74,7 +74,8 @@ func (l *link) begin(ctx context.Context) error {
 	return err
 }
 
-// probe asks whether anybody answers a request: any store, attached or not, of any make.
+// probe sends a request, and returns ErrAnotherStore if it is answered: by any store, attached or
+// part of the broker, of any maker.
 func (l *link) probe(ctx context.Context) error {
 	replyTo := protocol.ResponseTopic(l.clientID)
 	if err := l.subscribe(ctx, paho.SubscribeOptions{Topic: replyTo, QoS: 1}); err != nil {
@@ -108,15 +109,15 @@ func (l *link) probe(ctx context.Context) error {
 	case <-ctx.Done():
 		return errConnectionLost
 	case <-patience.C:
-		return nil // somebody listens to requests, and does not answer them
+		return nil // a client subscribes to requests and does not answer them
 	}
 }
 
-// mayWrite finds out whether the broker lets us write to clients. It would not say so of
-// replies, which have QoS 0.
+// mayWrite returns an error if the broker does not let the store publish to clients. The broker
+// would drop replies silently, since they have QoS 0.
 func (l *link) mayWrite(ctx context.Context) error {
-	nobody := l.clientID + "-nobody"
-	for _, topic := range []string{protocol.ResponseTopic(nobody), protocol.NotifyTopic(nobody, "")} {
+	absent := l.clientID + "-absent"
+	for _, topic := range []string{protocol.ResponseTopic(absent), protocol.NotifyTopic(absent, "")} {
 		if _, err := l.publish(ctx, &paho.Publish{QoS: 1, Topic: topic}); err != nil {
 			return err
 		}
@@ -124,7 +125,7 @@ func (l *link) mayWrite(ctx context.Context) error {
 	return nil
 }
 
-// claim returns nil once it is ours to be the store.
+// claim announces that this store wants to answer requests, and returns nil when it may.
 func (l *link) claim(ctx context.Context) error {
 	if err := l.subscribe(ctx, paho.SubscribeOptions{Topic: presenceTopic, QoS: 1}); err != nil {
 		return err
@@ -161,22 +162,22 @@ func (l *link) claim(ctx context.Context) error {
 			return errConnectionLost
 		case <-echo.C:
 			if stage == claiming {
-				return finalError{fmt.Errorf("the broker does not send us what we publish on %s: its rules must let a store read and write that topic", presenceTopic)}
+				return finalError{fmt.Errorf("the broker does not send the store what it publishes on %s: its rules must let a store read and write that topic", presenceTopic)}
 			}
 		case <-patience.C:
-			l.store.logger.Warn("a store that was on this broker is silent; taking its place")
+			l.store.logger.Warn("the store that answered on this broker before is silent; taking over")
 			return nil
 		}
 	}
 }
 
-// announce says something on presenceTopic.
+// announce publishes a word of this store on presenceTopic.
 func (l *link) announce(ctx context.Context, word string) error {
 	_, err := l.publish(ctx, &paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte(l.says(word))})
 	return err
 }
 
-// publish sends with QoS 1 and reports whether there was somebody to send it to.
+// publish sends a message with QoS 1 and reports whether it had a subscriber.
 func (l *link) publish(ctx context.Context, message *paho.Publish) (readers bool, err error) {
 	ack, err := l.client.Publish(ctx, message)
 	switch {

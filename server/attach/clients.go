@@ -14,29 +14,29 @@ import (
 )
 
 const (
-	// settledAfter is how long after its first request a client has to be heard of again to be a
-	// settled one.
+	// settledAfter is how long after its first request a client must send another one to count as
+	// settled.
 	settledAfter = time.Minute
-	// idleAfter is how long a settled client must have been silent for another to take its
+	// idleAfter is how long a settled client must have been silent before another may take its
 	// place.
 	idleAfter = 10 * time.Minute
 )
 
-// clientLRU is the clients that an attached store has heard of. The broker does not say which of
-// them are gone, nor which of them are real: a single publisher can claim any number of names. So
-// it keeps two lists. A client is new at first, and settled once it is heard of
-// again after settledAfter. For one client too many the new one is forgotten that was
-// silent for longest, never a settled one: a flood of new names replaces itself only. At
-// least a quarter of the places are kept for new clients. A client becomes
-// settled in a full list only in place of one that is idle.
+// clientLRU remembers the clients that have sent requests. The broker does not say which of them
+// are gone or real: a single publisher can claim any number of client ids. So there are two
+// lists. A client is new at first, and settled if it sends another request after settledAfter. To
+// make room for one client more, clientLRU removes the new client that has been silent for
+// longest, never a settled one: a flood of new ids replaces only itself. At least a quarter of
+// the places are for new clients. When the list of settled clients is full, a client becomes
+// settled only in place of one that is idle.
 //
-// It is safe for concurrent use, and may call the engine with its lock held: the engine must never
+// It is safe for concurrent use. It calls the engine with its lock held, so the engine must never
 // call it.
 type clientLRU struct {
 	engine *engine.Engine
 	limit  int
 	now    func() time.Time
-	count  atomic.Uint64 // of KEYNOTIFYs and notifications, which are thereby in order
+	count  atomic.Uint64 // numbers KEYNOTIFYs and notifications in order
 
 	mu      sync.Mutex
 	fresh   *list.List               // the new ones; the latest is in front
@@ -46,9 +46,9 @@ type clientLRU struct {
 
 type clientEntry struct {
 	client  string
-	watched uint64    // when its last KEYNOTIFY was applied, by count; 0: never
-	first   time.Time // when it was heard of first
-	last    time.Time // when it was heard of last
+	watched uint64    // the number of its last KEYNOTIFY; 0: none
+	first   time.Time // of its first request
+	last    time.Time // of its last request
 	settled bool      // which list it is in
 }
 
@@ -56,8 +56,8 @@ func newClientLRU(engine *engine.Engine, limit int) *clientLRU {
 	return &clientLRU{engine: engine, limit: limit, now: time.Now, fresh: list.New(), settled: list.New(), clients: make(map[string]*list.Element)}
 }
 
-// apply applies a command that its client has just sent. For one client more than there
-// may be, it forgets another.
+// apply applies a command that its client has just sent. If there are too many clients, it removes
+// another one.
 func (c *clientLRU) apply(command statestore.Command) statestore.Reply {
 	c.mu.Lock()
 	entry := c.heardLocked(command.Client)
@@ -98,8 +98,8 @@ func (c *clientLRU) heardLocked(client string) *clientEntry {
 	return entry
 }
 
-// settleLocked reports whether there is room for one settled client more, and makes it if
-// that costs only an idle one.
+// settleLocked reports whether there is room for one more settled client. To make room, it removes
+// an idle one.
 func (c *clientLRU) settleLocked(now time.Time) bool {
 	most := c.limit - max(1, c.limit/4)
 	if c.settled.Len() < most {
@@ -119,9 +119,9 @@ func (c *clientLRU) forgetLocked(from *list.List, element *list.Element) {
 	c.engine.EndSession(client)
 }
 
-// unread ends the watch to which a notification belongs that nobody reads, unless the
-// client has sent a KEYNOTIFY since: then it has come back, and may have subscribed after
-// the broker looked. It reports whether it did.
+// unread ends the watch of a notification that had no subscriber, and reports whether it did. It
+// does not if the client has sent a KEYNOTIFY since: then the client has come back, and may have
+// subscribed after the broker looked.
 func (c *clientLRU) unread(notification pendingNotification) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,8 +136,8 @@ func (c *clientLRU) unread(notification pendingNotification) bool {
 	return reply.Outcome == statestore.OK
 }
 
-// forgetWatches ends all watches.
-func (c *clientLRU) forgetWatches() {
+// endWatches ends all watches.
+func (c *clientLRU) endWatches() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for client := range c.clients {

@@ -27,27 +27,27 @@ const (
 	writeTimeout = 5 * time.Second
 	// farewellTimeout bounds the end of a connection to a broker that may not be reading.
 	farewellTimeout = time.Second
-	// requestedKeepAlive, in seconds: the broker gives a store up, and says so to the
-	// next, after one and a half of them, or when it gets around to it.
+	// requestedKeepAlive, in seconds: the broker disconnects a silent store, and publishes its
+	// Will to the next one, after one and a half of them, or when it next checks.
 	requestedKeepAlive = 5
 	// stepTimeout bounds each exchange with the broker.
 	stepTimeout = 5 * time.Second
-	// defaultReceiveMaximum is how many requests the broker may send before they are
-	// acknowledged: as many as MQTT can say. mosquitto 2.0.11 goes by it whatever its own
-	// max_inflight_messages says, queues max_queued_messages beyond, and throws away the rest.
-	// What is in flight waits in the broker and the socket, not in memory of this process.
+	// defaultReceiveMaximum is how many requests may be in flight: as many as MQTT allows.
+	// mosquitto 2.0.11 obeys it whatever its max_inflight_messages is, queues max_queued_messages
+	// more, and drops the rest. Requests in flight wait in the broker and in the socket, not in
+	// the memory of this process.
 	defaultReceiveMaximum = math.MaxUint16
-	// propertiesRoom is what the properties of a message of ours take up at most, but
-	// for topics and correlation data.
+	// propertiesRoom bounds the properties of a message of the store, without topics and
+	// correlation data, in bytes.
 	propertiesRoom = 512
-	// leastPacket is how large a packet the broker must take: messages of ours that no
-	// client has a part in are smaller.
+	// leastPacket is how large a packet the broker must accept, in bytes: messages of the store
+	// without text of clients are smaller.
 	leastPacket = 1024
 )
 
 var (
 	errConnectionLost = errors.New("the connection was lost")
-	errOvertaken      = fmt.Errorf("%w, or begins to at this moment, or has while this one was away", ErrAnotherStore)
+	errOvertaken      = fmt.Errorf("%w, begins to at this moment, or has begun to while this one was away", ErrAnotherStore)
 )
 
 // link is one connection of an attached store.
@@ -58,18 +58,18 @@ type link struct {
 	probing    *queueProbe
 	ctx        context.Context // ends with the connection
 	clientID   string
-	maxPacket  int           // of the broker; 0: any
+	maxPacket  int           // of the broker; 0: no limit
 	keepAlive  uint16        // that counts for stores on the broker
-	answered   chan struct{} // holds one item once a message came to our own topic: an answer to our probe, or see drain
-	changed    chan struct{} // holds one item after presence may have changed
-	superseded chan struct{} // closed when presence says that we yield
+	answered   chan struct{} // has an item after a message to the store's own response topic: see probe and drain
+	changed    chan struct{} // has an item after presence may have changed
+	superseded chan struct{} // closed when this store has yielded to another
 
 	mu       sync.Mutex
 	presence presence
-	claims   bool // we have said so on this connection
+	claims   bool // announced on this connection
 }
 
-// connect makes one connection and serves it until it is lost or ctx ends. The error is
+// connect makes one connection and answers requests until it is lost or ctx ends. The error is
 // never nil.
 func (s *Store) connect(ctx context.Context) error {
 	attempt, cancel := context.WithTimeout(ctx, connectTimeout)
@@ -139,7 +139,7 @@ func (l *link) connectPacket() *paho.Connect {
 	receiveMaximum := l.store.receiveMaximum
 	return &paho.Connect{
 		ClientID:     l.clientID,
-		CleanStart:   true, // requests that wait for a store that is gone are too old when it is back
+		CleanStart:   true, // requests that waited while the store was away are too old
 		KeepAlive:    requestedKeepAlive,
 		Username:     l.store.options.Username,
 		UsernameFlag: l.store.options.Username != "",
@@ -160,13 +160,14 @@ func (l *link) connectPacket() *paho.Connect {
 	}
 }
 
-// accept takes note of the broker's conditions.
+// accept stores the limits in the broker's CONNACK. It returns an error if a store cannot work
+// with them.
 func (l *link) accept(conditions *paho.ConnackProperties) error {
 	if conditions == nil {
 		return nil
 	}
 	if !conditions.RetainAvailable {
-		return errors.New("the broker keeps no retained messages, by which stores find each other")
+		return errors.New("the broker keeps no retained messages, which stores need to find each other")
 	}
 	if conditions.MaximumPacketSize != nil {
 		l.maxPacket = int(min(*conditions.MaximumPacketSize, math.MaxInt32)) // MQTT's own limit is lower
@@ -178,12 +179,12 @@ func (l *link) accept(conditions *paho.ConnackProperties) error {
 		l.keepAlive = *conditions.ServerKeepAlive
 	}
 	if l.keepAlive == 0 {
-		return errors.New("the broker turns the keep-alive off, by which it finds out that a store is gone")
+		return errors.New("the broker turns off the keep-alive, which it needs to notice that a store is gone")
 	}
 	return nil
 }
 
-// connackError judges whether it helps to connect again.
+// connackError returns an error that is final if another attempt to connect cannot help.
 func connackError(connack *paho.Connack, err error) error {
 	if connack == nil {
 		return err
@@ -191,8 +192,8 @@ func connackError(connack *paho.Connack, err error) error {
 	return refused(connack.ReasonCode, fmt.Errorf("the broker refuses the connection (MQTT reason code 0x%02X): %w", connack.ReasonCode, err))
 }
 
-// refused makes an error final unless the reason code says that it may go better later.
-// CONNACK, PUBACK and SUBACK share those that they have in common.
+// refused makes an error final unless the reason code means that a later attempt may succeed.
+// CONNACK, PUBACK and SUBACK use the same codes for the same reasons.
 func refused(code byte, err error) error {
 	switch code {
 	case packets.ConnackUnspecifiedError, packets.ConnackImplementationSpecificError, packets.ConnackServerUnavailable,
@@ -202,7 +203,7 @@ func refused(code byte, err error) error {
 	return finalError{err}
 }
 
-// received is called by one goroutine of paho for each message, in order.
+// received handles a message. One goroutine of paho calls it for each message, in order.
 func (l *link) received(event paho.PublishReceived) (bool, error) {
 	switch message := event.Packet; message.Topic {
 	case protocol.InvokeTopic:
@@ -236,7 +237,7 @@ func (l *link) heard(text string, replayed bool) {
 	case reaction == yield:
 		close(l.superseded)
 	case reaction == insist:
-		// With QoS 0, since nothing may be waited for here.
+		// With QoS 0, because this goroutine must not wait for a PUBACK.
 		l.send(&paho.Publish{Topic: presenceTopic, Retain: true, Payload: []byte(l.says(insists))})
 	}
 	signalOne(l.changed)
@@ -249,7 +250,7 @@ func signalOne(to chan<- struct{}) {
 	}
 }
 
-// send sends with QoS 0, and reports false if the message is too large.
+// send sends a message with QoS 0. It reports false if the message is too large for the broker.
 func (l *link) send(message *paho.Publish) bool {
 	if l.tooLarge(message) {
 		return false
@@ -260,7 +261,7 @@ func (l *link) send(message *paho.Publish) bool {
 	return true
 }
 
-// tooLarge reports, and counts, what the broker would answer by disconnecting us.
+// tooLarge reports whether a message is larger than the broker takes, and counts that.
 func (l *link) tooLarge(message *paho.Publish) bool {
 	size := len(message.Topic) + len(message.Payload) + propertiesRoom
 	if message.Properties != nil {
@@ -269,7 +270,7 @@ func (l *link) tooLarge(message *paho.Publish) bool {
 	if l.maxPacket == 0 || size <= l.maxPacket {
 		return false
 	}
-	// By that estimate only: what is near the limit is measured.
+	// That is an estimate. Measure a message that is near the limit.
 	exact, err := message.Packet().WriteTo(io.Discard)
 	if err == nil && exact <= int64(l.maxPacket) {
 		return false
@@ -279,8 +280,8 @@ func (l *link) tooLarge(message *paho.Publish) bool {
 	return true
 }
 
-// leave says farewell, if the connection is still there, and returns when it is not. What
-// was requested until then is answered; who asks later is told that there is no store.
+// leave ends the connection, and returns when it has ended. Requests until then are answered. The
+// broker tells the senders of later ones that there is no subscriber.
 func (l *link) leave(conn *mqttnet.Conn) {
 	guard := time.AfterFunc(farewellTimeout, conn.Abort)
 	defer guard.Stop()
@@ -297,9 +298,9 @@ func (l *link) leave(conn *mqttnet.Conn) {
 	said := l.claims && l.presence.retained()
 	l.mu.Unlock()
 	if answering && (err != nil || !l.drain(farewell)) {
-		// The next store begins when it hears that this one is gone, and must not while
-		// this one may still grant something: let the broker say it, by the Will, when no
-		// answer can follow any more.
+		// The next store begins when it is told that this one is gone, and must not begin while
+		// this one may still grant a lease. So let the broker publish the Will, after which no
+		// reply can follow.
 		_ = conn.Close()
 		<-l.client.Done()
 		return
@@ -311,14 +312,14 @@ func (l *link) leave(conn *mqttnet.Conn) {
 	<-l.client.Done()
 }
 
-// drain reports whether all requests are answered that the broker sent before. It sends
-// itself a message, which comes after them.
+// drain waits until the requests that the broker has sent are answered, and reports whether they
+// are. It sends the store a message, which arrives after them.
 func (l *link) drain(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, farewellTimeout/2)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
 	select {
-	case <-l.answered: // an answer to the probe that came late
+	case <-l.answered: // a late answer to the probe
 	default:
 	}
 	if _, err := l.publish(ctx, &paho.Publish{QoS: 1, Topic: protocol.ResponseTopic(l.clientID)}); err != nil {

@@ -151,7 +151,8 @@ func TestALongCorrelationIsRecognisedAndAnsweredWhole(t *testing.T) {
 	}
 }
 
-// What docs/attach.md says that a client can do in the name of another, with the rules that are there.
+// What docs/attach.md says that a client can do in the name of another, with the rules that are
+// there.
 func TestAClientInTheNameOfAnotherDoesWhatTheDocumentSays(t *testing.T) {
 	broker := startGuardedMosquitto(t, unchanged)
 	attachAlone(t, broker.Address, attach.Options{Username: "store", Password: []byte("secret"), ProbeMessages: -1, Store: statestore.Options{DedupWindow: 4}})

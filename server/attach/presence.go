@@ -6,43 +6,44 @@ import (
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
-// presenceTopic is where attached stores see each other. It is the store's, as all topics
-// below protocol.Service are. Every message on it is retained, and the broker's order of
-// them is the same for all, which decides who was first.
+// presenceTopic is the topic on which attached stores find each other. It belongs to the store, like
+// all topics below protocol.Service. Every message on it is retained, and the broker sends all
+// messages to every store in the same order, which decides which store was first.
 const presenceTopic = protocol.Service + "/store/presence"
 
-// What stores say on presenceTopic, followed by a space and the name of the instance.
+// The words on presenceTopic, each followed by a space and the name of the instance.
 const (
-	saysClaims  = "claims"  // I want to be the store, if nobody else is
-	saysFirst   = "first"   // I claimed before you
-	saysAnswers = "answers" // I am the store
-	saysGone    = "gone"    // I am not any more; also the Will
+	saysClaims  = "claims"  // this store wants to answer requests, if no other one does
+	saysFirst   = "first"   // this store claimed earlier
+	saysAnswers = "answers" // this store answers requests
+	saysGone    = "gone"    // this store no longer does; also the Will
 )
 
-// presence is what an attached store knows of others on its broker, over one connection.
-// It is told of every message on presenceTopic, in order, and says what to do about it.
-// It is not safe for concurrent use.
+// presence is what an attached store knows about other stores on its broker, for one connection.
+// hear takes every message on presenceTopic, in order, and returns how to react. It is not safe
+// for concurrent use.
 type presence struct {
 	me    string
 	stage stage
-	// silent is another of whom a retained message says that it is there, and which
-	// has not said so itself since; or empty.
+	// silent is another store that answers or claims by a retained message, and has sent
+	// nothing since; or empty.
 	silent string
-	// survived: the broker has published our Will, so it outlived our last connection.
+	// survived: the broker has published this store's Will, so it ran on when the last
+	// connection was lost.
 	survived bool
-	// vacant: we gave way to one that is gone. Nobody is there who would replace our
-	// claim.
+	// vacant: this store has yielded to one that is gone, so no other message will replace its
+	// retained claim.
 	vacant bool
-	// memory is what earlier connections left.
+	// memory is what earlier connections learnt.
 	memory presenceMemory
 }
 
-// presenceMemory is what a store keeps of presenceTopic from one connection to the next.
+// presenceMemory is what a store remembers about presenceTopic from one connection to the next.
 type presenceMemory struct {
-	// served: we have been the store.
+	// served: this store has answered requests.
 	served bool
-	// predecessor is of whom a retained message spoke before we were, or empty. A broker
-	// that crashed may speak of that one again.
+	// predecessor is the store in the retained message before this one served, or empty. A
+	// broker that crashed may send that message again.
 	predecessor string
 }
 
@@ -50,52 +51,53 @@ type presenceMemory struct {
 type stage uint8
 
 const (
-	claiming  stage = iota // our claim has not come back to us
-	claimed                // it has, and none was before it
-	answering              // we are the store
-	yielded                // we gave way, for good
+	claiming  stage = iota // the broker has not sent this store its own claim yet
+	claimed                // it has, and no other store was first
+	answering              // this store answers requests
+	yielded                // another store does; this one has given up
 )
 
-// reaction is what to do about a message on presenceTopic.
+// reaction is how to react to a message on presenceTopic.
 type reaction uint8
 
 const (
 	ignore reaction = iota
-	// insist: say again that we are the store, or will be, since another asks, or has
-	// replaced our retained message by its own.
+	// insist: announce again that this store answers or will answer, since another store asks
+	// or has replaced the retained message.
 	insist
-	// yield: another was first, or has taken over while we were silent.
+	// yield: another store was first, or has taken over while this one was disconnected.
 	yield
 )
 
-// hear takes in a message. replayed is true for the one that the broker had retained.
+// hear takes a message and returns how to react. replayed is true for the one that the broker had
+// retained.
 func (p *presence) hear(text string, replayed bool) reaction {
-	word, who, ok := strings.Cut(text, " ")
+	word, instance, ok := strings.Cut(text, " ")
 	switch {
 	case !ok || p.stage == yielded:
-		return ignore // or deleted, or not a store's
-	case who == p.me:
+		return ignore // empty, or not from a store
+	case instance == p.me:
 		if word == saysClaims && p.stage == claiming && !replayed {
 			p.stage = claimed
 		}
 		p.survived = p.survived || replayed && word == saysGone
-	case replayed && p.memory.served && who != p.memory.predecessor && (word == saysAnswers || word == saysGone):
-		// It was the store while we were away. What we hold is older than what it held,
-		// even if it is gone by now.
+	case replayed && p.memory.served && instance != p.memory.predecessor && (word == saysAnswers || word == saysGone):
+		// It answered requests while this store was disconnected. The data of this store is
+		// older, even if the other one is gone by now.
 		p.stage, p.vacant = yielded, word == saysGone
 		return yield
 	case replayed:
 		if !p.memory.served {
-			p.memory.predecessor = who
+			p.memory.predecessor = instance
 		}
 		if word != saysGone {
-			p.silent = who
+			p.silent = instance
 		}
 	case word == saysAnswers, word == saysFirst && p.stage != answering, word == saysClaims && p.stage == claiming:
 		p.stage = yielded
 		return yield
 	default:
-		if word == saysGone && who == p.silent {
+		if word == saysGone && instance == p.silent {
 			p.silent = ""
 		}
 		if p.stage == answering || p.free() {
@@ -105,7 +107,7 @@ func (p *presence) hear(text string, replayed bool) reaction {
 	return ignore
 }
 
-// insists is what to say when one insists.
+// insists returns the word to announce for the reaction insist.
 func (p *presence) insists() string {
 	if p.stage == answering {
 		return saysAnswers
@@ -113,15 +115,15 @@ func (p *presence) insists() string {
 	return saysFirst
 }
 
-// free reports whether the store is ours to be: nobody was before us who is still there.
-// It is not certain before whoever claimed earlier had time to say so: another may have
-// replaced the retained message of that.
+// free reports whether this store may answer requests: no store that was first is still there.
+// This is certain only after objectionTimeout: a newer claim may have replaced the retained
+// message of a store that was first.
 func (p *presence) free() bool { return p.stage == claimed && p.silent == "" }
 
-// retained reports whether what we have said may be what the broker retains.
+// retained reports whether the broker may retain a message of this store.
 func (p *presence) retained() bool { return p.stage != yielded || p.vacant }
 
-// answer makes us the store, unless we gave way.
+// answer notes that this store answers requests. It reports false if it has yielded.
 func (p *presence) answer() bool {
 	if p.stage == yielded {
 		return false

@@ -12,27 +12,27 @@ import (
 
 const (
 	defaultProbeMessages = 5000
-	// maxProbeMessages bounds what a probe may send: about 20 MB.
+	// maxProbeMessages bounds Options.ProbeMessages: a probe sends at most about 20 MB.
 	maxProbeMessages = 60_000
 	// probeMessageSize is about the size of a request with its properties, since a broker
 	// may bound its queues in bytes.
 	probeMessageSize = 256
-	// queueProbeTime bounds a whole probe, and queueProbeQuiet how long one waits for the next
-	// of its messages.
+	// queueProbeTime bounds each part of a probe, and queueProbeQuiet the wait for the next of its
+	// messages.
 	queueProbeTime  = 5 * time.Second
 	queueProbeQuiet = 500 * time.Millisecond
-	// queueHint is what a person at the broker can do.
+	// queueHint is what an operator of the broker can do.
 	queueHint = "raise the limits of the broker: in mosquitto.conf set_tcp_nodelay true, max_inflight_messages 0 and max_queued_messages 10000, see docs/attach.md"
 )
 
-// queueProbe finds out how many messages the broker keeps for this store. It sends a burst to
-// a topic of the store's own, and does not acknowledge what comes back before the whole
-// burst is sent. A broker reads the packets of one connection in order, so it has to keep the whole
-// burst, as it has to when so many clients ask at once.
+// queueProbe finds out how many messages the broker queues for this store. It sends a burst to a
+// topic of the store's own, and acknowledges what comes back only when the whole burst is sent. A
+// broker reads the packets of one connection in order, so it has to queue the whole burst, as it
+// must when so many clients send at once.
 type queueProbe struct {
 	topic    string
 	arrived  atomic.Int64
-	received chan struct{} // holds one item after one has arrived
+	received chan struct{} // has an item after a message has arrived
 }
 
 // count counts a message of the probe.
@@ -41,7 +41,7 @@ func (p *queueProbe) count() {
 	signalOne(p.received)
 }
 
-// await waits until so many have arrived, or none arrives any more.
+// await waits until want messages have arrived, or no more arrive.
 func (p *queueProbe) await(ctx context.Context, want int64) {
 	quiet := time.NewTimer(queueProbeQuiet)
 	defer quiet.Stop()
@@ -57,14 +57,15 @@ func (p *queueProbe) await(ctx context.Context, want int64) {
 	}
 }
 
-// probeQueue warns if the broker would lose requests, or if it cannot be known. It is made once
-// for each store, before that reads requests, which the burst could push out.
+// probeQueue logs a warning if the broker would lose requests, or if that cannot be found out. It
+// does so once for each store, before the store subscribes to requests, which the burst could
+// displace.
 func (l *link) probeQueue(ctx context.Context) {
 	want := l.store.options.ProbeMessages
 	if want < 0 || l.store.probed {
 		return
 	}
-	l.store.probed = true // even if the broker closes the connection because of it
+	l.store.probed = true // once, even if the broker closes the connection because of it
 	log := l.store.logger
 	log.Info("probing the broker with a burst of messages; the store answers requests afterwards", "messages", want)
 	sent, arrived, err := l.burst(ctx, want)
@@ -80,8 +81,8 @@ func (l *link) probeQueue(ctx context.Context) {
 	}
 }
 
-// burst sends up to want messages, and returns how many it sent and how many of them came back.
-// The error says why the burst is smaller than wanted.
+// burst sends up to want messages, and returns how many it sent and how many of them came back. The
+// error says why it sent fewer, or cannot tell how many came back.
 func (l *link) burst(ctx context.Context, want int) (sent, arrived int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queueProbeTime)
 	defer cancel()
@@ -91,19 +92,19 @@ func (l *link) burst(ctx context.Context, want int) (sent, arrived int64, err er
 		return 0, 0, err
 	}
 	defer func() {
-		// Without it the broker forgets the subscription with the connection.
+		// If this fails, the subscription ends with the connection.
 		farewell, cancel := context.WithTimeout(l.ctx, stepTimeout)
 		defer cancel()
 		_, _ = l.client.Unsubscribe(farewell, &paho.Unsubscribe{Topics: []string{p.topic}})
 	}()
-	expiry := uint32(2 * queueProbeTime / time.Second) // what nobody fetched does not stay
+	expiry := uint32(2 * queueProbeTime / time.Second) // so that no message stays in the broker
 	message := func() *paho.Publish {
 		return &paho.Publish{
 			QoS: 1, Topic: p.topic, Payload: make([]byte, probeMessageSize),
 			Properties: &paho.PublishProperties{MessageExpiry: &expiry},
 		}
 	}
-	// One alone, first: some brokers lose it without a word where the store may not read.
+	// First a single message: some brokers drop it silently if the store may not read the topic.
 	if _, err := l.publish(ctx, message()); err != nil {
 		return 0, 0, err
 	}
@@ -128,14 +129,14 @@ func (l *link) burst(ctx context.Context, want int) (sent, arrived int64, err er
 	return sent, arrived, err
 }
 
-// withhold lets acknowledgements of messages with a topic wait for release.
+// withhold makes acknowledgements of messages on a topic wait for release.
 func (s *session) withhold(topic string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.withheldTopic = topic
 }
 
-// release sends the acknowledgements that were withheld, in order, and withholds no more.
+// release sends the withheld acknowledgements, in order, and ends withhold.
 func (s *session) release() {
 	for {
 		s.mu.Lock()
@@ -148,7 +149,7 @@ func (s *session) release() {
 		}
 		s.mu.Unlock()
 		for _, message := range batch {
-			_ = s.State.Ack(message) // fails with the connection, which is noticed elsewhere
+			_ = s.State.Ack(message) // if it fails, so does the connection
 		}
 	}
 }

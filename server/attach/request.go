@@ -14,8 +14,8 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// handle applies a request and answers it, or drops it. It is called for one request
-// after the other, in the order in which the broker sent them.
+// handle applies a request and answers it, or drops it. It is called for one request at a time, in
+// the order in which the broker sent them.
 func (l *link) handle(message *paho.Publish) {
 	properties := message.Properties
 	if properties == nil {
@@ -46,8 +46,8 @@ func (l *link) handle(message *paho.Publish) {
 	}
 	command := statestore.Parse(request)
 	if command.Verb == statestore.VerbKeyNotify {
-		// A watch may have ended since the first delivery without its client's doing,
-		// and applied twice it does no harm: it is not to be recognised.
+		// Apply it again even if it is a redelivery: its watch may have ended since, and applying
+		// it twice does no harm.
 		request.Correlation = nil
 		command = statestore.Parse(request)
 	}
@@ -64,11 +64,11 @@ func (l *link) handle(message *paho.Publish) {
 // their clients as they like, and a request may name any.
 const maxClientID = 256
 
-// senderOf returns the client that a request says it is from. The broker does not tell.
-// The response topic names it, as clients/{id}/… or clients/{upper-case hex of id}/…:
-// whoever uses a name that is not its own there does not get the reply, if the broker's
-// rules are as docs/attach.md has them. __srcId, which nobody checks, only tells which
-// of the two forms is meant, and may not contradict.
+// senderOf returns the client that sent a request, by its response topic: clients/{id}/… or
+// clients/{upper-case hex of id}/…. The broker does not say which client it is. A client that names
+// the topic of another does not get the reply, if the broker has the rules of docs/attach.md.
+// The property __srcId, which the broker does not check, only tells which of the two forms it
+// is; a contradiction drops the request.
 func senderOf(properties *paho.PublishProperties) (client string, ok bool) {
 	rest, below := strings.CutPrefix(properties.ResponseTopic, envelope.ClientTopics)
 	level, _, found := strings.Cut(rest, "/")
@@ -92,17 +92,17 @@ func userProperty(properties paho.UserProperties, name string) *string {
 	return nil
 }
 
-// replyTooLarge is the answer in place of one that the broker would not take. It is not
-// among the refusals of the protocol: clients get its text.
+// replyTooLarge replaces a reply that is larger than the broker takes. It is not one of the refusals
+// of the protocol: clients get its text.
 const replyTooLarge protocol.Refusal = "the reply is larger than the broker takes"
 
-// reply sends a reply with QoS 0, as Server does: nothing waits for it here, nor does
-// the broker hold anything up for a client that does not read.
+// reply sends a reply with QoS 0, as server.Server does: neither the store nor the broker waits
+// for a client that does not read.
 func (l *link) reply(request *paho.PublishProperties, reply statestore.Reply) {
 	if l.send(l.response(request, reply)) || reply.Outcome != statestore.Found {
 		return
 	}
-	// Only a value makes a reply large. Its reader is told, rather than left to wait.
+	// Only a value makes a reply large. Tell the client, so that it need not wait for nothing.
 	l.send(l.response(request, statestore.Reply{Verb: reply.Verb, Err: replyTooLarge}))
 }
 
@@ -126,9 +126,8 @@ func (l *link) response(request *paho.PublishProperties, reply statestore.Reply)
 	return response
 }
 
-// notify sends notifications as they come, one after the other, until the connection
-// ends. It does not wait for acknowledgements, except where the broker allows no more to
-// be outstanding.
+// notify sends the queued notifications in order, until the connection ends. It does not wait for
+// acknowledgements, unless the broker allows no more messages in flight.
 func (l *link) notify() {
 	for {
 		notification, ok := l.store.queue.take()
@@ -141,7 +140,7 @@ func (l *link) notify() {
 			continue
 		}
 		message := &paho.Publish{
-			QoS:     1, // so that the broker says whether anybody reads it
+			QoS:     1, // so that the broker says whether there is a subscriber
 			Topic:   protocol.NotifyTopic(notification.Client, notification.Key),
 			Payload: notification.Append(nil, l.store.options.Dialect),
 			Properties: &paho.PublishProperties{
@@ -167,10 +166,10 @@ func (l *link) notify() {
 	}
 }
 
-// unread ends a watch whose client is gone.
+// unread ends the watch of a notification that had no subscriber.
 func (s *Store) unread(notification pendingNotification) {
 	if s.clients.unread(notification) {
 		s.count(func(stats *Stats) { stats.DroppedWatches++ })
-		s.logger.Debug("nobody reads the notifications of a watch; dropped it", "client", logs.Name(notification.Client))
+		s.logger.Debug("a notification had no subscriber; ended the watch", "client", logs.Name(notification.Client))
 	}
 }

@@ -9,29 +9,29 @@ import (
 	"github.com/eclipse/paho.golang/paho/session/state"
 )
 
-// session is paho's session state, observed: only here the acknowledgement of
-// a message can be seen that was sent without waiting for it. There is one for each
-// connection, so that nothing outlives it.
+// session is the session state of paho, which sees every acknowledgement. paho v0.23.0 has no
+// other way to see the acknowledgement of a message for which the sender does not wait. Each
+// connection has its own, so that nothing outlives it.
 type session struct {
 	*state.State
-	unread func(pendingNotification) // nobody subscribes to its topic
+	unread func(pendingNotification) // called for a notification without a subscriber
 
-	mu     sync.Mutex
-	unsure map[uint16]pendingNotification // sent and not acknowledged, by packet id
-	// withheld are messages with withheldTopic that wait to be acknowledged, see queueProbe.
+	mu             sync.Mutex
+	unacknowledged map[uint16]pendingNotification // by packet id
+	// withheld are messages on withheldTopic that wait to be acknowledged, see queueProbe.
 	withheldTopic string // empty: none is withheld
 	withheld      []*packets.Publish
 }
 
-// notificationKey is the key of a context's value, by which AddToSession learns what a
-// packet is about.
+// notificationKey is the key of the context's value that tells AddToSession which notification a
+// packet carries.
 type notificationKey struct{}
 
 func newSession(unread func(pendingNotification)) *session {
-	return &session{State: state.NewInMemory(), unread: unread, unsure: make(map[uint16]pendingNotification)}
+	return &session{State: state.NewInMemory(), unread: unread, unacknowledged: make(map[uint16]pendingNotification)}
 }
 
-// AddToSession notes which notification got which packet id.
+// AddToSession notes the notification of a packet id.
 func (s *session) AddToSession(ctx context.Context, packet pahosession.Packet, response chan<- packets.ControlPacket) error {
 	if err := s.State.AddToSession(ctx, packet, response); err != nil {
 		return err
@@ -39,18 +39,18 @@ func (s *session) AddToSession(ctx context.Context, packet pahosession.Packet, r
 	publish, isPublish := packet.(*packets.Publish)
 	if notification, ok := ctx.Value(notificationKey{}).(pendingNotification); ok && isPublish {
 		s.mu.Lock()
-		s.unsure[publish.PacketID] = notification
+		s.unacknowledged[publish.PacketID] = notification
 		s.mu.Unlock()
 	}
 	return nil
 }
 
-// PacketReceived looks at acknowledgements.
+// PacketReceived calls unread for a notification that had no subscriber.
 func (s *session) PacketReceived(packet *packets.ControlPacket, publishes chan<- *packets.Publish) error {
 	if ack, ok := packet.Content.(*packets.Puback); ok {
 		s.mu.Lock()
-		notification, known := s.unsure[ack.PacketID]
-		delete(s.unsure, ack.PacketID)
+		notification, known := s.unacknowledged[ack.PacketID]
+		delete(s.unacknowledged, ack.PacketID)
 		s.mu.Unlock()
 		if known && ack.ReasonCode == packets.PubackNoMatchingSubscribers {
 			s.unread(notification)
