@@ -81,7 +81,7 @@ func TestInvariant23CorrelationDataOfAnyLengthIsDistinguished(t *testing.T) {
 // Invariant 23: the store recognizes redeliveries of exactly the last requests, even if a client
 // reuses correlation data or loses its connection meanwhile.
 func TestInvariant23TheLastRequestsAreRecognized(t *testing.T) {
-	const remembered = 4
+	const window = 4
 	for name, middle := range map[string]func(*world){
 		"others": func(w *world) { w.deliver("c", "other", "SET", "k", "v") },
 		"the same data with other content": func(w *world) {
@@ -96,10 +96,10 @@ func TestInvariant23TheLastRequestsAreRecognized(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, Options{DedupWindow: remembered})
+			w := newWorld(t, Options{DedupWindow: window})
 			w.deliver("c", "before", "SET", "k", "v")
 			middle(w)
-			var first [remembered]Reply
+			var first [window]Reply
 			for i := range first {
 				first[i], _ = w.deliver("c", strconv.Itoa(i), "SET", "k", "v")
 			}
@@ -108,8 +108,8 @@ func TestInvariant23TheLastRequestsAreRecognized(t *testing.T) {
 					t.Errorf("request %d delivered again: %v; the first time %v", i, again, first[i])
 				}
 			}
-			if got := w.store.Usage().DedupEntries; got != remembered {
-				t.Errorf("%d are remembered; want %d", got, remembered)
+			if got := w.store.Usage().DedupEntries; got != window {
+				t.Errorf("the window has %d requests; want %d", got, window)
 			}
 		})
 	}

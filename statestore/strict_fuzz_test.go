@@ -117,15 +117,15 @@ func (s *strictRun) invariants() {
 		}
 	}
 	s.checkWatches()
-	remembered := 0
+	recorded := 0
 	for client, session := range s.store.sessions.byClient {
-		remembered += len(session.ring)
+		recorded += len(session.ring)
 		if len(session.ring) > strictOptions.DedupWindow || len(session.positions) > len(session.ring) {
-			s.tb.Fatalf("of %q are remembered %d replies, %d of them to be found", client, len(session.ring), len(session.positions))
+			s.tb.Fatalf("the window of %q has %d replies and %d positions", client, len(session.ring), len(session.positions))
 		}
 	}
-	if usage := s.store.Usage(); usage.DedupEntries != remembered || usage.Keys+usage.Fences != keys || usage.Bytes != bytes {
-		s.tb.Fatalf("the usage is %+v; %d requests are remembered", usage, remembered)
+	if usage := s.store.Usage(); usage.DedupEntries != recorded || usage.Keys+usage.Fences != keys || usage.Bytes != bytes {
+		s.tb.Fatalf("the usage is %+v; %d requests are recorded", usage, recorded)
 	}
 }
 

@@ -31,7 +31,7 @@ func TestUsageIsWhatTheStoreHolds(t *testing.T) {
 	for i := range DefaultDedupWindow + 1 {
 		w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("DEL", "k")), Correlation: fmt.Append(nil, i)}))
 	}
-	want("what is remembered", Usage{Bytes: 3, Fences: 1, Watches: 1, WatchBytes: 3 + watchCost,
+	want("a full window", Usage{Bytes: 3, Fences: 1, Watches: 1, WatchBytes: 3 + watchCost,
 		DedupEntries: DefaultDedupWindow, DedupBytes: DefaultDedupWindow * dedupEntryBytes})
 	w.store.EndSession("c")
 	want("after the session", Usage{Bytes: 3, Fences: 1})
