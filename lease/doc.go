@@ -27,7 +27,7 @@
 // # What keeps a lease from being acquired
 //
 //	reason                                      TryAcquire            Acquire
-//	another holder has it                       a *HeldError          waits
+//	another holder has it                       *HeldError (ErrHeld)  waits
 //	no connection, no answer                    repeats the request   repeats the request
 //	a refusal that can pass: not authorized,    the error             waits, with a backoff, and
 //	a quota, a clock, a busy broker, …                                calls Options.OnWaiting

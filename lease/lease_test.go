@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -104,4 +106,24 @@ func TestALeaseNeedsAName(t *testing.T) {
 			t.Error("an empty name was accepted")
 		}
 	})
+}
+
+func TestThePackageCommentListsEverySentinel(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("errors.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sentinels := regexp.MustCompile(`(?m)^(?:var|\t)\s*(Err\w+) +=`).FindAllSubmatch(source, -1)
+	if len(sentinels) < 8 {
+		t.Errorf("only %d sentinels were found", len(sentinels))
+	}
+	for _, sentinel := range sentinels {
+		if !regexp.MustCompile(`\b` + string(sentinel[1]) + `\b`).Match(doc) {
+			t.Errorf("doc.go does not mention %s", sentinel[1])
+		}
+	}
 }
