@@ -6,6 +6,8 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"net"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -570,4 +572,26 @@ func TestInvariant42CloseWhileTheBrokerNoLongerReadsLeavesNothing(t *testing.T) 
 			testsupport.MustEndGoroutines(t, before)
 		})
 	}
+}
+
+func TestADialerConnectsThroughAUnixSocket(t *testing.T) {
+	directory, err := os.MkdirTemp("", "tenure") // t.TempDir may be longer than the name of a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(directory) })
+	listener, err := net.Listen("unix", filepath.Join(directory, "mqtt.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := testsupport.Start(t, server.Options{Listener: listener})
+	client := testsupport.Dial(t, "broker.invalid:1883", transport.Options{
+		Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+	})
+	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	testsupport.MustHold(t, client, "k", "v")
 }
