@@ -23,10 +23,10 @@ type Status struct {
 	// Token is the fencing token of the term from Claiming to Released; otherwise zero.
 	Token hlc.Token
 	// Leader is the name under which the lease is held, as far as this node knows: its
-	// own name while its tenure lasts, otherwise the name that it last heard from the
-	// store. It is empty if no node holds the lease or the holder is not known. A node
-	// asks the store only while it campaigns; for a view that is up to date in each
-	// phase, follow [Elector.Leaders].
+	// own name while its tenure lasts, and while it campaigns the name that it heard last
+	// from the store. That name can be out of date if notifications are lost. Leader is
+	// empty if no node holds the lease, if the holder is not known, or if this node does
+	// not campaign. For a view that is up to date in each phase, follow [Elector.Leaders].
 	Leader string
 	// Cause is why this node does not lead, as in Transition.Cause. In Stopped it is what
 	// Run returned. Nil in Claiming and Active, in Standby if another node leads or is
