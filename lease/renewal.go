@@ -16,6 +16,9 @@ import (
 func (t *Tenure) maintain(client context.Context) {
 	defer close(t.idle)
 	defer t.closeWill()
+	if isClosed(t.tokenCtx.Done()) {
+		return // released before this goroutine ran: it needs no timer
+	}
 	key := keywatch.New(t.lease.client, t.lease.name, 0)
 	defer key.Close()
 	timer := time.NewTimer(t.lease.options.TTL)
