@@ -61,7 +61,7 @@ func TestAClientReadsItsOwnTopicsAndNoOthers(t *testing.T) {
 				t.Errorf("client %q may be answered on %q: %v", test.client, test.topic, got)
 			}
 			if test.topic == "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/x" {
-				return // nothing is ever published there, so anybody may listen
+				return // nothing is ever published there, so every client may subscribe
 			}
 			if got := p.MaySubscribe(test.topic); got != test.own {
 				t.Errorf("client %q may subscribe to %q: %v", test.client, test.topic, got)
@@ -359,7 +359,7 @@ func TestTheSubjectOfAClientCertificateIsTheUser(t *testing.T) {
 		{"none where one is required", tls.RequireAndVerifyClientCert, nil, "-", false},
 		{"none where one may be given", tls.VerifyClientCertIfGiven, nil, "", false},
 		{"one of another authority", tls.RequireAndVerifyClientCert, []tls.Certificate{other.Issue(subject)}, "-", false},
-		{"one that nobody has verified", tls.RequestClientCert, []tls.Certificate{other.Issue(subject)}, "", false},
+		{"one that was not verified", tls.RequestClientCert, []tls.Certificate{other.Issue(subject)}, "", false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			authenticator := testsupport.Credentials{Came: make(chan access.Credentials, 1)}
@@ -381,7 +381,7 @@ func TestTheSubjectOfAClientCertificateIsTheUser(t *testing.T) {
 	}
 }
 
-func TestWhoIsNotAdmittedLearnsNothing(t *testing.T) {
+func TestARefusedClientLearnsNothing(t *testing.T) {
 	authenticator := testsupport.Credentials{Came: make(chan access.Credentials, 1), Refuse: errors.New("no such user: mallory")}
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator})
 	p, err := testsupport.TryConnect(t, address, "p", testsupport.As("mallory"))
@@ -399,8 +399,8 @@ func TestWhoIsNotAdmittedLearnsNothing(t *testing.T) {
 	}
 }
 
-// Without anybody to check it a user name is only what somebody says.
-func TestAUserNameThatNobodyCheckedIsNone(t *testing.T) {
+// Without an Authenticator a user name is only a claim of its client.
+func TestAnUncheckedUserNameIsIgnored(t *testing.T) {
 	var user string
 	authorizer := onlyKeys(func(who access.Identity) { user = who.User })
 	p := testsupport.Connect(t, testsupport.Start(t, server.Options{Authorizer: authorizer}), "p", testsupport.As("admin"))

@@ -256,7 +256,7 @@ func TestADisconnectMakesNoSessionLongerThanAnHour(t *testing.T) {
 	testsupport.Eventually(t, "the session ends", func() bool { s.EndSessions(time.Now().Add(time.Hour + 2*time.Second)); return !known() })
 }
 
-// turnstile is an Authenticator that admits everybody, one at a time, when it is told to.
+// turnstile is an Authenticator that admits every client, one at a time, when it is opened.
 type turnstile struct{ reached, open chan struct{} }
 
 func (s turnstile) Authenticate(access.Credentials) error {
@@ -265,11 +265,11 @@ func (s turnstile) Authenticate(access.Credentials) error {
 	return nil
 }
 
-func TestAClientIdThatSomebodyGetsMeanwhileIsNotTakenOverByAnotherUser(t *testing.T) {
+func TestAClientIDThatAnotherUserGotDuringALoginIsNotTakenOver(t *testing.T) {
 	reached, open := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	address := testsupport.Start(t, server.Options{Authenticator: testsupport.Rules{}, Authorizer: testsupport.Rules{Topic: func(who access.Identity, _ string, _ bool) bool {
-		if who.User == "slow" { // it is being admitted; nobody has its name yet
+		if who.User == "slow" { // it is being admitted; its client id is still free
 			once.Do(func() { close(reached); await.Receive(open) })
 		}
 		return true

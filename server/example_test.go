@@ -68,7 +68,7 @@ func Example_overTLS() {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
 
-	addresses := "mqtts://127.0.0.1:1,mqtts://" + s.Addr().String() // nobody listens at the first
+	addresses := "mqtts://127.0.0.1:1,mqtts://" + s.Addr().String() // nothing listens at the first
 	client, err := transport.Dial(ctx, addresses, transport.Options{
 		ClientID: "gateway-a",
 		TLS:      transport.TLSOptions{CAFile: caFile},

@@ -110,7 +110,7 @@ func TestLimitsFollowFromMaxMemory(t *testing.T) {
 	}
 }
 
-func TestALimitThatIsSetIsTakenAsItIs(t *testing.T) {
+func TestAnExplicitLimitIsNotChanged(t *testing.T) {
 	set := Options{
 		MaxMemory:  64 << 20,
 		MaxClients: 7,
@@ -131,14 +131,14 @@ func TestALimitThatIsSetIsTakenAsItIs(t *testing.T) {
 	}
 }
 
-func TestManyRememberedRequestsLeaveRoomForAClient(t *testing.T) {
+func TestALargeDedupWindowLeavesRoomForAClient(t *testing.T) {
 	o := Options{MaxMemory: 32 << 20, Store: statestore.Options{DedupWindow: 1<<16 - 1}}
 	if err := o.complete(); err != nil || o.MaxClients != 1 {
 		t.Errorf("%d clients, %v", o.MaxClients, err)
 	}
 }
 
-func TestANumberOfRememberedRequestsThatMakesNoSenseIsRefused(t *testing.T) {
+func TestAnInvalidDedupWindowIsRefused(t *testing.T) {
 	for _, remembered := range []int{-1, -384, math.MinInt, 1 << 16, math.MaxInt} {
 		s, err := New(Options{Addr: "127.0.0.1:0", MaxMemory: 64 << 20, Store: statestore.Options{DedupWindow: remembered}})
 		if err == nil {
@@ -177,7 +177,7 @@ func TestAClaimDoesNotPassToTheConnectionThatWaits(t *testing.T) {
 	}
 }
 
-func TestAClientIdIsTakenByOneConnectionAtATime(t *testing.T) {
+func TestOneConnectionAtATimeHasAClientID(t *testing.T) {
 	n := newClientIDs()
 	var inside, got, gaveUp atomic.Int64
 	var all sync.WaitGroup
@@ -211,7 +211,7 @@ func TestAClientIdIsTakenByOneConnectionAtATime(t *testing.T) {
 	}
 }
 
-func TestACrowdThatArrivesTogetherIsAcceptedInPortions(t *testing.T) {
+func TestABurstOfConnectionsIsAcceptedInPortions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newAuthLimiter(2, 0)
 		here := netip.MustParsePrefix("127.0.0.1/32")
@@ -414,9 +414,9 @@ func TestAnOutboxThatIsClosedWhileItWaitsHoldsUpNone(t *testing.T) {
 	})
 }
 
-// The engine delivers with its lock held: who waits for one client, holds up all. TLS
-// would say farewell to that client first, and wait five seconds for it to read that.
-func TestInvariant38AClientThatIsSentAwayForReadingTooLittleHoldsUpNobody(t *testing.T) {
+// The engine delivers with its lock held, so a wait for one client delays all. Closing a TLS
+// connection sends an alert first, and waits up to five seconds for the client to read it.
+func TestInvariant38DisconnectingASlowReaderDelaysNoOtherClient(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -535,7 +535,7 @@ func TestAnswersAreHeldBackWhileAWriteIsStuck(t *testing.T) {
 	conn := newConnection(near, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), quota.New(1<<30), newWriteLimiter())
 	stuck := make(chan error, 1)
 	go func() {
-		_, err := conn.Write([]byte("nobody reads this"))
+		_, err := conn.Write([]byte("no one reads this"))
 		stuck <- err
 	}()
 	for conn.writing.TryLock() { // until the write is under way

@@ -58,7 +58,7 @@ func connectWhenThereIsRoom(t *testing.T, address, id string) {
 	t.Errorf("%q: %v", id, err)
 }
 
-func TestTheReceiveMaximumIsHowManyRequestsAreRemembered(t *testing.T) {
+func TestTheReceiveMaximumIsTheDedupWindow(t *testing.T) {
 	for _, remembered := range []int{0, 7} {
 		p := testsupport.Connect(t, testsupport.Start(t, server.Options{Store: statestore.Options{DedupWindow: remembered}}), "p", nil)
 		want := uint16(remembered)
@@ -145,7 +145,7 @@ func nothingWaits(t *testing.T, s *server.Server) {
 
 const large = 64 << 10 // some of it fills the buffers on the way
 
-func TestAClientThatFallsBehindOnNotificationsIsSentAwayAndItsRoomIsFree(t *testing.T) {
+func TestAClientThatFallsBehindOnNotificationsIsDisconnectedAndFreesItsRoom(t *testing.T) {
 	const limit = 4 * large
 	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
 	deaf, writer := testsupport.DialRaw(t, address, "deaf"), testsupport.DialRaw(t, address, "writer")
@@ -236,7 +236,7 @@ func TestAClientThatDoesNotReadLeavesRoomForOthers(t *testing.T) {
 }
 
 // What fits waits for a client that is away, in its order. The rest is dropped, and counted.
-func TestASessionHasRoomForSoManyMessages(t *testing.T) {
+func TestASessionHoldsALimitedNumberOfMessages(t *testing.T) {
 	const size = 20_000 // more than what is assured
 	for _, test := range []struct {
 		name   string
@@ -329,7 +329,7 @@ func TestAClientMayHaveAThousandSubscriptionsUnlessOptionsSayOtherwise(t *testin
 }
 
 // The session of one client too many ends with its connection, which is served like any.
-func TestAUserHasSoManySessionsThatAreKept(t *testing.T) {
+func TestAUserHasALimitedNumberOfKeptSessions(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: testsupport.Rules{}, Limits: server.Limits{SessionsPerUser: 2}})
 	login := func(id, user string) testsupport.ConnectPacket {
 		return testsupport.ConnectPacket{ID: id, User: user, Resume: true, Expiry: 600}
@@ -385,10 +385,12 @@ func TestAServerRetainsNothingUnlessOptionsSaySo(t *testing.T) {
 		t.Errorf("CONNACK %x", connack)
 	}
 	for _, old := range []bool{false, true} {
-		c := testsupport.ConnectPacket{ID: "p", Old: old}.Connect(t, address)
-		c.Send(rawmqtt.Message{Topic: "t", Payload: []byte("x"), Retain: true})
-		if code := c.MustBeClosed(); code != 0x9a && !(old && code <= 0) {
-			t.Errorf("MQTT 3.1.1: %v, DISCONNECT %#x", old, code)
+		for _, qos := range []byte{0, 1} {
+			c := testsupport.ConnectPacket{ID: "p", Old: old}.Connect(t, address)
+			c.Send(rawmqtt.Message{Topic: "t", QoS: qos, Payload: []byte("x"), Retain: true})
+			if code := c.MustBeClosed(); code != 0x9a && !(old && code <= 0) {
+				t.Errorf("MQTT 3.1.1: %v, QoS %d, DISCONNECT %#x", old, qos, code)
+			}
 		}
 		will := willOf("t", 0)
 		will.Retain = true
@@ -467,7 +469,7 @@ func TestRetainedMessagesHaveBoundsAndHandling(t *testing.T) {
 	}
 }
 
-func TestARetainedMessageThatHasExpiredComesNoMore(t *testing.T) {
+func TestAnExpiredRetainedMessageIsNotDelivered(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Retain: true, Limits: server.Limits{RetainedMessages: 1}})
 	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
 	publisher.Publish(rawmqtt.Message{Topic: "t", Retain: true, Payload: []byte("x"), Properties: rawmqtt.Body{wire.MessageExpiry}.Uint32(1)})

@@ -196,7 +196,7 @@ func (w crowd) lie(address string, number int, done <-chan struct{}) {
 		if err != nil {
 			continue
 		}
-		// All at once: who waits for a CONNACK behind a crowd is no flood.
+		// All in one write: a client that waits for its CONNACK among many others is no flood.
 		c := &testsupport.PacketClient{ID: id, Conn: conn, ReplyTo: "clients/" + id + "/response"}
 		flood, _ := testsupport.Encode(testsupport.NewConnect(id, nil))
 		for n := range 100 {
@@ -284,7 +284,7 @@ func (w crowd) come(t *testing.T, address string, s *server.Server) {
 	}
 }
 
-func TestACrowdLosesNoReplyAndLeavesNothingBehind(t *testing.T) {
+func TestManyClientsLoseNoReplyAndLeaveNothingBehind(t *testing.T) {
 	first := crowd{name: "first", connections: 1000, takeOvers: 20, stuck: 20, liars: 10}
 	second := crowd{name: "second", connections: 300, takeOvers: 20, stuck: 5, liars: 5}
 	if testsupport.UnderRace || testing.Short() {

@@ -168,7 +168,7 @@ func TestTheWillOfAClientOfAnOlderMQTTComesWhenItsRequestEndsTheConnection(t *te
 
 // The broker decodes a packet in place: whatever is kept of it and not copied keeps
 // all of it.
-func TestWhatIsKeptOfARequestDoesNotKeepThePacket(t *testing.T) {
+func TestAStoredValueDoesNotRetainItsPacket(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	c := testsupport.DialPacketClient(t, address, "p", nil)
 	const requests, padding = 200, 60 << 10
@@ -203,7 +203,7 @@ func TestWhatIsKeptOfARequestDoesNotKeepThePacket(t *testing.T) {
 	}
 }
 
-func TestASubscriberThatDoesNotReadIsOwedALimitedNumberOfMessages(t *testing.T) {
+func TestALimitedNumberOfMessagesWaitsForASubscriberThatDoesNotRead(t *testing.T) {
 	for _, test := range []struct {
 		name           string
 		qos            byte
@@ -263,7 +263,7 @@ func TestASubscriberThatDoesNotReadIsOwedALimitedNumberOfMessages(t *testing.T) 
 
 // Properties
 
-func TestUserPropertiesArriveWhereNoProblemInformationIsWanted(t *testing.T) {
+func TestUserPropertiesArriveWithoutRequestProblemInformation(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	few := uint16(10)
 	p := testsupport.Connect(t, address, "p", func(c *paho.Connect) {
@@ -305,7 +305,7 @@ func TestUserPropertiesArriveWhereNoProblemInformationIsWanted(t *testing.T) {
 	must("a message", p.Next(), "said")
 }
 
-func TestAMessageIsGivenNoExpiryThatItsSenderDidNotGive(t *testing.T) {
+func TestTheBrokerAddsNoMessageExpiry(t *testing.T) {
 	address := testsupport.Start(t, server.Options{Retain: true})
 	p, q := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "q", nil)
 	q.Subscribe("factory/news")
@@ -359,7 +359,7 @@ func overhear(t *testing.T, s *server.Server) *eavesdropper {
 	return e
 }
 
-// eavesdropper is a connection of nobody.
+// eavesdropper is a subscriber without a connection.
 type eavesdropper struct {
 	session *pubsub.Session
 	woken   chan struct{}
@@ -478,7 +478,7 @@ func TestNothingIsRetainedOnTheStoresTopics(t *testing.T) {
 
 // A reply with QoS 1 would have to wait for the reader of another connection, which
 // the broker does with a lock in its hand.
-func TestARequesterIsNotDelayedByAReaderOfItsRepliesThatIsStuck(t *testing.T) {
+func TestAStuckReaderOfItsRepliesDoesNotDelayARequester(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	stuck := testsupport.DialPacketClient(t, address, "stuck", func(conn *net.TCPConn) { _ = conn.SetReadBuffer(4096) })
 	if err := stuck.Subscribe("factory/answers", 1); err != nil {
@@ -499,8 +499,8 @@ func TestARequesterIsNotDelayedByAReaderOfItsRepliesThatIsStuck(t *testing.T) {
 // Sessions
 
 // The broker waits for a client that does not read when it publishes to it with QoS 1,
-// be it a message or the Will of somebody who is being taken over.
-func TestASubscriberThatDoesNotReadHoldsUpATakeOverForSecondsAtMost(t *testing.T) {
+// whether it publishes a message or the Will of a client that is being taken over.
+func TestAStuckSubscriberDelaysATakeOverForSecondsAtMost(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	stuck := testsupport.DialPacketClient(t, address, "stuck", nil)
 	if err := stuck.Subscribe("factory/#", 1); err != nil {
@@ -508,7 +508,7 @@ func TestASubscriberThatDoesNotReadHoldsUpATakeOverForSecondsAtMost(t *testing.T
 	}
 	chat := testsupport.Connect(t, address, "chat", nil)
 	testsupport.Connect(t, address, "p", withWill("factory/p/gone", "gone"))
-	for range 800 { // with QoS 0, which waits for nobody, until every buffer on the way is full
+	for range 800 { // with QoS 0, which does not wait, until every buffer on the way is full
 		if _, err := chat.Publish(&paho.Publish{Topic: "factory/x", Payload: []byte(strings.Repeat("x", 32<<10))}); err != nil {
 			t.Fatal(err)
 		}
@@ -531,7 +531,7 @@ func TestASessionIsKeptForAnHourAtMost(t *testing.T) {
 	}
 }
 
-func TestASessionThatRanOutLeavesNoSubscriptions(t *testing.T) {
+func TestAnExpiredSessionLeavesNoSubscriptions(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	p := testsupport.Connect(t, address, "p", func(c *paho.Connect) { second := uint32(1); c.Properties.SessionExpiryInterval = &second })
 	p.Subscribe("factory/#")
@@ -550,9 +550,9 @@ func TestASessionThatRanOutLeavesNoSubscriptions(t *testing.T) {
 	}
 }
 
-// The broker forgets to forget a client that it could not send a CONNACK: such clients
-// would count until nobody else may connect.
-func TestAClientThatIsGoneBeforeItsCONNACKIsForgotten(t *testing.T) {
+// mochi v2.7.9 keeps a client to which it could not send a CONNACK. Such clients would count
+// against MaxClients until no other could connect.
+func TestAClientLostBeforeItsCONNACKIsForgotten(t *testing.T) {
 	turnstile := turnstile{make(chan struct{}), make(chan struct{})}
 	address, s := testsupport.StartServer(t, server.Options{MaxClients: 3, Authenticator: turnstile})
 	for i := range 5 {
@@ -571,7 +571,7 @@ func TestAClientThatIsGoneBeforeItsCONNACKIsForgotten(t *testing.T) {
 }
 
 // A session that is to be kept is none of those.
-func TestASessionSurvivesAConnectionThatIsGoneBeforeItsCONNACK(t *testing.T) {
+func TestASessionSurvivesAConnectionLostBeforeItsCONNACK(t *testing.T) {
 	kept := uint32(600)
 	for _, test := range []struct {
 		name      string

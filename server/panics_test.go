@@ -97,7 +97,7 @@ func TestAPanicEndsTheConnectionThatCausedItAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestAPanicAboutAWillIsCountedOnceAndLeavesTheClientIDFree(t *testing.T) {
+func TestAPanicInAWillIsCountedOnceAndFreesTheClientID(t *testing.T) {
 	authorizer := fragile(broken())
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
 	for n := range 5 {
@@ -134,7 +134,7 @@ func TestAnAuthenticatorThatPanicsTakesNoPlaceOfOthers(t *testing.T) {
 
 // The rules about one receiver are asked by the goroutine of a publisher, which must not pay
 // for them.
-func TestAPanicAboutAReceiverEndsItsConnectionAndNotThatOfThePublisher(t *testing.T) {
+func TestAPanicInADeliveryEndsTheConnectionOfTheReceiverOnly(t *testing.T) {
 	on := new(atomic.Bool)
 	authorizer := fragile(on)
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
@@ -186,7 +186,7 @@ func TestAPanicAboutAReceiverEndsItsConnectionAndNotThatOfThePublisher(t *testin
 
 // A Will that waits is published by a goroutine of the server, or of whichever connection
 // ends the session.
-func TestAPanicAboutAWillThatWaitedHarmsNothing(t *testing.T) {
+func TestAPanicInADelayedWillHarmsNothing(t *testing.T) {
 	for name, end := range map[string]func(*testing.T, string){
 		"when it is due": func(*testing.T, string) {},
 		"when the session ends": func(t *testing.T, address string) {

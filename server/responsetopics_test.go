@@ -93,7 +93,7 @@ func TestTheRulesDecideWhetherAClientPublishesBelowTheNameOfAnother(t *testing.T
 
 // No client publishes in the store's place, neither the victim's neighbour nor one whose
 // name looks like the victim's in hexadecimal digits, twice, nor the victim.
-func TestTheStoreAloneSpeaksWhereItAnswersAndNotifies(t *testing.T) {
+func TestOnlyTheStorePublishesRepliesAndNotifications(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	always := append(testsupport.RecommendedResponseTopics("p"), testsupport.RecommendedResponseTopics("70")...)
 	always = append(always, testsupport.RecommendedResponseTopics("6a")...) // the plain form of a name that is no hex of the protocol
@@ -314,14 +314,4 @@ func TestAResponseTopicStaysReservedWhenTheWillThatHadItIsReplaced(t *testing.T)
 	if stranger.MayPublish("clients/p/response") {
 		t.Error("a reply to a request of this session can be forged")
 	}
-}
-
-func TestNothingIsRetainedUnlessOptionsSaySo(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{})
-	c := testsupport.DialRaw(t, address, "p")
-	c.Write(testsupport.Packet(0x33, testsupport.Text("factory"), []byte{0, 9, 0}, []byte("x")))
-	if farewell := c.Read(); farewell[0] != 0xe0 || farewell[2] != packets.DisconnectRetainNotSupported {
-		t.Errorf("read %x, want DISCONNECT: retain not supported", farewell)
-	}
-	mustRetainNothing(t, s)
 }

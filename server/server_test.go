@@ -137,7 +137,7 @@ func TestInvariant42ShutdownIsCleanUnderEveryKindOfClient(t *testing.T) {
 	testsupport.MustEndGoroutines(t, before)
 }
 
-func TestGarbageHarmsNobodyElse(t *testing.T) {
+func TestGarbageHarmsNoOtherClient(t *testing.T) {
 	address := testsupport.Start(t, server.Options{MaxPacketSize: 64 << 10})
 	p := testsupport.Connect(t, address, "p", nil)
 	for i, nonsense := range []string{
@@ -332,7 +332,7 @@ func TestShutdownReturnsUnderHalfOpenAndLeavingConnections(t *testing.T) {
 }
 
 // Few clients show the reason in a DISCONNECT, so the log of the server has it too.
-func TestTheLogSaysForWhatAClientWasDisconnected(t *testing.T) {
+func TestTheLogSaysWhyAClientWasDisconnected(t *testing.T) {
 	for name, test := range map[string]struct {
 		packet []byte
 		reason string

@@ -38,7 +38,7 @@ func pass(s *server.Server, seconds uint32) {
 	s.PublishDueWills(time.Now().Add(time.Duration(seconds) * time.Second))
 }
 
-func TestAnOrdinaryWillIsPublishedWhenItShould(t *testing.T) {
+func TestAnOrdinaryWillIsPublishedAfterItsDelay(t *testing.T) {
 	const long = 600
 	type ending = func(*testing.T, string, *server.Server, *testsupport.Messenger)
 	back := func(h testsupport.ConnectPacket) ending {
@@ -169,7 +169,7 @@ func TestAWillThatWaitsIsAuthorizedAgain(t *testing.T) {
 }
 
 // A client that is back is not to be called gone because the Wills of others took long.
-func TestAWillThatIsDueIsNotPublishedWhenItsClientCameBackMeanwhile(t *testing.T) {
+func TestADueWillIsNotPublishedIfItsClientCameBack(t *testing.T) {
 	var armed atomic.Bool
 	blocked, goOn := make(chan string, 1), make(chan struct{})
 	authorizer := testsupport.Rules{Topic: func(_ access.Identity, topic string, write bool) bool {
@@ -199,7 +199,7 @@ func TestAWillThatIsDueIsNotPublishedWhenItsClientCameBackMeanwhile(t *testing.T
 }
 
 // The end of a session may take long: what its client did not acknowledge is offered to others.
-func TestAWillThatIsDueDoesNotWaitForTheEndsOfSessions(t *testing.T) {
+func TestADueWillDoesNotWaitForExpiringSessions(t *testing.T) {
 	var armed atomic.Bool
 	blocked, goOn := make(chan string, 1), make(chan struct{})
 	authorizer := testsupport.Rules{Topic: func(who access.Identity, topic string, write bool) bool {
@@ -226,7 +226,7 @@ func TestAWillThatIsDueDoesNotWaitForTheEndsOfSessions(t *testing.T) {
 	listener.MustReceive("gone")
 }
 
-func TestAWillThatIsDueWaitsForAConnectionThatIsBeingEstablished(t *testing.T) {
+func TestADueWillWaitsWhileItsClientConnects(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
 	listener.SubscribeAll("#")

@@ -135,7 +135,7 @@ func fromElsewhere(t testing.TB) elsewhere {
 }
 
 // Invariant 58: passwords keep no other client out.
-func TestPasswordsAreComparedAFewAtATimeAndWhatIsKnownDoesNotWait(t *testing.T) {
+func TestAFewPasswordsAreComparedAtATimeAndKnownOnesDoNotWait(t *testing.T) {
 	authenticator := newUnhurried()
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 2})
 	var callers []*caller
@@ -203,7 +203,7 @@ func TestLoginsTakeTurnsByRemoteAddress(t *testing.T) {
 	}
 }
 
-func TestALoginThatFindsNoPlaceIsToldThatTheServerIsBusy(t *testing.T) {
+func TestALoginWithoutAPlaceIsRefusedAsServerBusy(t *testing.T) {
 	authenticator := newUnhurried()
 	defer close(authenticator.goOn)
 	elsewhere := fromElsewhere(t)
@@ -265,7 +265,7 @@ func TestTheOldestConnectionWithoutCONNECTIsClosedForANewOne(t *testing.T) {
 }
 
 // Invariant 58: connections of one address keep no other address out.
-func TestAnAddressThatIsFullDrivesOutItsOwnConnectionsOnly(t *testing.T) {
+func TestAFullAddressReplacesItsOwnConnectionsOnly(t *testing.T) {
 	elsewhere := fromElsewhere(t)
 	address, s := testsupport.StartServer(t, server.Options{Listener: elsewhere, MaxUnauthenticated: 10, MaxUnauthenticatedPerAddress: 2})
 	var silent []net.Conn
@@ -280,7 +280,7 @@ func TestAnAddressThatIsFullDrivesOutItsOwnConnectionsOnly(t *testing.T) {
 	}
 }
 
-// Who drives out others must not drive out those that have sent their CONNECT.
+// A new connection must not replace one that has sent its CONNECT.
 func TestAConnectionWhosePasswordIsComparedIsNotClosedForANewOne(t *testing.T) {
 	authenticator := newUnhurried()
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 1, MaxUnauthenticated: 4})
@@ -303,7 +303,7 @@ func TestTheTimeToAuthenticateIsBounded(t *testing.T) {
 		address, s := testsupport.StartServer(t, server.Options{}, func(s *server.Server) { s.SetAuthenticationTimeout(100 * time.Millisecond) })
 		conn := testsupport.DialTCP(t, address)
 		mustBeClosed(t, conn)
-		testsupport.Eventually(t, "nobody is left", func() bool { all, _ := s.Unauthenticated(); return all == 0 })
+		testsupport.Eventually(t, "no connection is left", func() bool { all, _ := s.Unauthenticated(); return all == 0 })
 	})
 	t.Run("while the password waits", func(t *testing.T) {
 		authenticator := newUnhurried()
@@ -422,7 +422,7 @@ func TestAClientOfMQTT3IsRefusedWithACodeOfMQTT3(t *testing.T) {
 	}
 }
 
-func TestAFailureToAcceptForWantOfDescriptorsNamesTheCureAtABoundedRate(t *testing.T) {
+func TestRunningOutOfDescriptorsIsLoggedWithItsCureAtABoundedRate(t *testing.T) {
 	log := new(testsupport.LogBuffer)
 	var calls atomic.Int64
 	failing := &troubled{Listener: testsupport.Listen(t), trouble: func(call int64) error {
@@ -473,7 +473,7 @@ func (l timing) Accept() (net.Conn, error) {
 	return &timed{Conn: conn, forever: l.forever}, nil
 }
 
-func TestTheServerDoesNotWaitForEverForACONNECT(t *testing.T) {
+func TestTheServerWaitsForACONNECTForALimitedTime(t *testing.T) {
 	forever := make(chan bool, 1)
 	s, err := server.New(server.Options{Listener: timing{testsupport.Listen(t), forever}})
 	if err != nil {
@@ -495,7 +495,7 @@ func TestTheServerDoesNotWaitForEverForACONNECT(t *testing.T) {
 	testsupport.MustReturn(t, served, nil)
 }
 
-func TestAStormOfConnectionsThatComeToNothingHarmsNobody(t *testing.T) {
+func TestAStormOfBrokenConnectionsHarmsNoClient(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	p := testsupport.Connect(t, address, "p", nil)
 	before := runtime.NumGoroutine()

@@ -22,9 +22,8 @@ import (
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
-// Here is what the library is measured against: an exchange of messages as somebody would
-// write it with the two MQTT libraries under ours and nothing else (stock), the same with
-// all that our messages carry (alike), and the same bytes with no MQTT at all (raw).
+// The library is measured against an exchange of messages by plain paho and plain mochi (stock),
+// the same with all properties that our messages have (alike), and the same bytes without MQTT (raw).
 
 // What a SET of the benchmarks says, and what the store answers.
 const (
@@ -89,7 +88,7 @@ func (s *stockBroker) Provides(call byte) bool {
 	return call == mqtt.OnConnectAuthenticate || call == mqtt.OnACLCheck || call == mqtt.OnPublish
 }
 
-// OnConnectAuthenticate admits everybody.
+// OnConnectAuthenticate admits every client.
 func (s *stockBroker) OnConnectAuthenticate(*mqtt.Client, mqttpackets.Packet) bool { return true }
 
 // OnACLCheck allows everything.
@@ -355,7 +354,7 @@ func (m *meter) perOperation(t testing.TB, operation func(context.Context, int) 
 }
 
 // The echo would be no measure if it said less than what it is compared with.
-func TestTheEchoThatIsAlikeAsksAsMuchAsASet(t *testing.T) {
+func TestTheStockAlikeEchoTransfersAsMuchAsASet(t *testing.T) {
 	var ofSet, ofEcho meter
 	set := &speed{client: dialSpeed(t, startMetered(t, &ofSet))}
 	echo := dialStockBroker(t, startStockBroker(t, ofEcho.wrap).address)

@@ -150,7 +150,7 @@ func (s *speed) set(ctx context.Context, worker int) error {
 	return err
 }
 
-// guardSet writes in the name of a tenure, whose renewals go on meanwhile.
+// guardSet writes with the token of a tenure that is renewed meanwhile.
 func (s *speed) guardSet(b *testing.B) func(context.Context, int) error {
 	b.Helper()
 	l, err := lease.New(s.client, "press-7/active", lease.Options{})
@@ -192,7 +192,7 @@ func (s *speed) leasePair(b *testing.B, options lease.Options) func(context.Cont
 	}
 }
 
-// heldLeases is how many leases a client holds whose renewals are measured.
+// heldLeases is the number of leases of the client that measures renewals.
 const heldLeases = 1000
 
 // renewals holds leases over one connection and lets all of them renew as often as the
@@ -215,8 +215,8 @@ func newRenewals(b *testing.B, options lease.Options) *renewals {
 	r := &renewals{leases: make([]*lease.Lease, heldLeases), reached: make(chan struct{}, 1), watched: !options.NoWatch}
 	r.client = dialSpeed(b, testsupport.Start(b, server.Options{
 		Authorizer: r,
-		// Its Receive Maximum, lest the leases wait for each other. And paho says
-		// something on standard output when such a wait is cancelled.
+		// The Receive Maximum, so that the leases do not wait for each other. paho v0.23.0
+		// also prints to standard output when such a wait is cancelled.
 		Store: statestore.Options{DedupWindow: 2 * heldLeases},
 	}))
 	for i := range r.leases {
@@ -339,7 +339,7 @@ func calibrate(b *testing.B, row row, inFlight int, long time.Duration) int {
 }
 
 // time starts the benchmark's timer for some operations, and returns how long they took.
-// They begin without garbage, so that nobody pays for what another left.
+// They begin after a garbage collection, so that none pays for the garbage of another.
 func (r row) time(b *testing.B, operations, inFlight int) time.Duration {
 	b.Helper()
 	end := func() error { return nil }

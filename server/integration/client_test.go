@@ -191,7 +191,7 @@ func TestInvariant27AfterAReconnectWatchesAreRegisteredAndReadAgain(t *testing.T
 	}
 	through.Refuse(true)
 	through.Cut()
-	set("2") // nobody is told
+	set("2") // without a notification
 	through.Refuse(false)
 	if change := next(); string(change.Value) != "2" || !change.Missed {
 		t.Errorf("after the reconnect: %+v, want the value 2 and Missed", change)
@@ -255,17 +255,17 @@ func TestTheClientOutlivesAServerThatStopsAndStarts(t *testing.T) {
 }
 
 func TestDialSaysWhyItFailed(t *testing.T) {
-	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	unused, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := nobody.Addr().String()
-	_ = nobody.Close()
+	address := unused.Addr().String()
+	_ = unused.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	_, err = transport.Dial(ctx, "mqtt://"+address, transport.Options{})
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "connection refused") {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("nothing listens: %v", err)
 	}
 
 	broker := testsupport.StartBroker(t, &testsupport.PasswordBroker{})
@@ -276,7 +276,7 @@ func TestDialSaysWhyItFailed(t *testing.T) {
 	}
 }
 
-func TestABrokerWithoutAStoreIsToldByName(t *testing.T) {
+func TestTheErrorNamesABrokerWithoutAStore(t *testing.T) {
 	client := testsupport.Dial(t, testsupport.StartBroker(t, &testsupport.PasswordBroker{Puback: 0x10}), transport.Options{Username: "u", Password: []byte("right")})
 	if _, err := client.Get(t.Context(), "k"); !errors.Is(err, transport.ErrNoStore) || errors.Is(err, transport.ErrOutcomeUnknown) {
 		t.Errorf("Get: %v, want ErrNoStore", err)

@@ -85,7 +85,7 @@ func TestInvariant50WrongCredentialsEndDialAtOnceAndNoClientThatWasConnected(t *
 	for name, options := range map[string]transport.Options{
 		"a wrong password":         {Username: "gateway", Password: []byte("wrong")},
 		"a wrong password in file": {Username: "gateway", PasswordFile: file},
-		"nobody":                   {},
+		"none":                     {},
 	} {
 		before := through.Accepted.Load()
 		_, err := transport.Dial(t.Context(), address, options) // no end but its own
@@ -193,7 +193,7 @@ func (h *tokens) mustHaveSeen(t *testing.T, want string) {
 	}
 }
 
-func TestATokenOfAServiceAccountIsShownAndShownAnewWhenItChanges(t *testing.T) {
+func TestAServiceAccountTokenIsSentAgainWhenItChanges(t *testing.T) {
 	t.Parallel() // the file is looked at every ten seconds
 	// The server itself knows no tokens.
 	broker := &tokens{broker: mqtt.New(&mqtt.Options{Logger: testsupport.Discard}), shown: make(chan string, 10), valid: "one"}
@@ -257,7 +257,7 @@ func (h *moody) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet
 	return pk, nil
 }
 
-func TestTheBrokersReasonsCanBeToldApart(t *testing.T) {
+func TestReasonsOfTheBrokerCanBeDistinguished(t *testing.T) {
 	connect := func(code packets.Code) moody { return moody{connack: code} }
 	disconnect := func(code packets.Code) moody { return moody{disconnect: code} }
 	for _, test := range []struct {
@@ -292,7 +292,7 @@ func TestTheBrokersReasonsCanBeToldApart(t *testing.T) {
 	}
 }
 
-func TestTheReasonsOfAcknowledgementsCanBeToldApart(t *testing.T) {
+func TestReasonsOfAcknowledgementsCanBeDistinguished(t *testing.T) {
 	for code, want := range map[byte]error{
 		0x10: transport.ErrNoStore, 0x87: transport.ErrNotAuthorized, 0x95: transport.ErrPacketTooLarge, 0x97: transport.ErrQuotaExceeded,
 	} {
@@ -351,7 +351,7 @@ func TestRequestsUnderWayFailAsUnknownWhenTheConnectionDrops(t *testing.T) {
 	}
 }
 
-func TestMosquittoWithoutAStoreIsToldByName(t *testing.T) {
+func TestTheErrorNamesMosquittoWithoutAStore(t *testing.T) {
 	client := testsupport.Dial(t, mosquitto.Start(t, "").Address, transport.Options{})
 	_, err := client.Get(t.Context(), "k")
 	if !errors.Is(err, transport.ErrNoStore) || errors.Is(err, transport.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "no state store answers on this broker") {
@@ -359,8 +359,8 @@ func TestMosquittoWithoutAStoreIsToldByName(t *testing.T) {
 	}
 }
 
-func TestTheSilenceOfABrokerWithoutAStoreIsToldByName(t *testing.T) {
-	// It acknowledges what nobody has subscribed to with plain success.
+func TestTheErrorNamesASilentBrokerWithoutAStore(t *testing.T) {
+	// It acknowledges a message without subscribers with success.
 	address := testsupport.StartBroker(t, &testsupport.PasswordBroker{})
 	client := testsupport.Dial(t, address, transport.Options{
 		Username: "u", Password: []byte("right"),
@@ -372,7 +372,7 @@ func TestTheSilenceOfABrokerWithoutAStoreIsToldByName(t *testing.T) {
 	}
 }
 
-func TestTheStateOfAConnectionIsToldAndCanBeAsked(t *testing.T) {
+func TestTheStateOfAConnectionIsReportedAndCanBeRead(t *testing.T) {
 	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{}))
 	told := make(chan transport.ConnectionStatus, 1000)
 	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
@@ -442,7 +442,7 @@ func startHung(t *testing.T) (address string, taken <-chan struct{}) {
 	return listener.Addr().String(), signal
 }
 
-func TestInvariant42DialThatIsGivenUpWhileAnythingHangsLeavesNothing(t *testing.T) {
+func TestInvariant42DialThatIsCancelledWhileSomethingHangsLeavesNothing(t *testing.T) {
 	for _, scheme := range []string{"mqtt", "mqtts", "ws", "wss"} {
 		t.Run(scheme, func(t *testing.T) {
 			address, taken := startHung(t)
@@ -467,7 +467,7 @@ func TestInvariant42DialThatIsGivenUpWhileAnythingHangsLeavesNothing(t *testing.
 	}
 }
 
-func TestInvariant42CloseWhileAnythingHangsLeavesNothing(t *testing.T) {
+func TestInvariant42CloseWhileSomethingHangsLeavesNothing(t *testing.T) {
 	ca := testsupport.NewAuthority(t)
 	config := &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
 	plain, encrypted := testsupport.Start(t, server.Options{}), testsupport.Start(t, server.Options{TLS: config})
@@ -551,7 +551,7 @@ func TestInvariant42CloseWhileTheBrokerNoLongerReadsLeavesNothing(t *testing.T) 
 					failed <- err
 				}()
 			}
-			time.Sleep(100 * time.Millisecond) // nobody can see that a write is stuck
+			time.Sleep(100 * time.Millisecond) // no state shows that a write is stuck
 			closed := make(chan error, 1)
 			go func() { closed <- client.Close() }()
 			select {

@@ -211,7 +211,7 @@ func TestTheClientSpeaksTLS(t *testing.T) {
 		{"with a wrong ServerName", "mqtts://" + address, transport.TLSOptions{CAFile: caFile, ServerName: "broker.example"}, "broker.example"},
 		{"with another authority", "mqtts://" + address, transport.TLSOptions{CAFile: otherCA}, "unknown authority"},
 		{"with the authorities of this machine", "mqtts://" + address, transport.TLSOptions{}, "unknown authority"},
-		{"to nobody who speaks it", "mqtts://" + testsupport.Start(t, server.Options{}), transport.TLSOptions{CAFile: caFile}, "TLS: "},
+		{"to a server without TLS", "mqtts://" + testsupport.Start(t, server.Options{}), transport.TLSOptions{CAFile: caFile}, "TLS: "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.want == "" {
@@ -263,7 +263,7 @@ func TestTheClientShowsACertificateWhoseKeyMayBeEncrypted(t *testing.T) {
 	}
 }
 
-func TestAServerThatWantsACertificateIsQuotedToWhoShowsNone(t *testing.T) {
+func TestTheErrorWithoutACertificateQuotesTheServer(t *testing.T) {
 	ca := testsupport.NewAuthority(t)
 	address := testsupport.Start(t, server.Options{TLS: &tls.Config{
 		Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})},
@@ -397,7 +397,7 @@ func (p *streamProxy) cut() {
 	p.conns = nil
 }
 
-// stop lets nobody in any more.
+// stop refuses new connections.
 func (p *streamProxy) stop() {
 	_ = p.listener.Close()
 	p.cut()
@@ -467,7 +467,7 @@ func TestTheClientSpeaksWebSocket(t *testing.T) {
 	}
 }
 
-func TestAServerThatSpeaksHTTPAndNoWebSocketIsQuoted(t *testing.T) {
+func TestTheErrorQuotesAServerWithoutWebSocket(t *testing.T) {
 	// A broker's plain port, asked for a WebSocket, hangs up; a web server says why not.
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -62,7 +62,7 @@ func TestInvariant13OverMQTTALateWriteOverwritesTheControlAndNotTheFencedKey(t *
 	}
 }
 
-// A link that is half-open tells nobody: packets vanish, and both ends stay connected.
+// A half-open link gives no sign: packets vanish, and both ends stay connected.
 func TestInvariant8OverAHalfOpenLinkALeaderGivesUpBeforeAnotherLeads(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	through := testsupport.NewProxy(t, address)
@@ -88,7 +88,7 @@ func TestInvariant8OverAHalfOpenLinkALeaderGivesUpBeforeAnotherLeads(t *testing.
 }
 
 // The store keeps its keys in memory: when it stops, the lease is gone with all else.
-func TestInvariant11OverABrokerThatStopsAndStartsSomebodyLeadsWithANewerToken(t *testing.T) {
+func TestInvariant11AfterABrokerRestartANodeLeadsWithANewerToken(t *testing.T) {
 	first, stop := testsupport.StartStoppable(t)
 	through := testsupport.NewProxy(t, first)
 	nodes := []*testsupport.Candidate{
@@ -102,7 +102,7 @@ func TestInvariant11OverABrokerThatStopsAndStartsSomebodyLeadsWithANewerToken(t 
 		case term := <-nodes[1].Leads:
 			return term
 		case <-time.After(testsupport.Patience):
-			t.Fatal("nobody leads")
+			t.Fatal("no node leads")
 			return nil
 		}
 	}

@@ -14,27 +14,27 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// A strange store is one that nobody here wrote: plain paho behind a broker that knows
-// nothing of the protocol, which lets it send whatever a test likes.
-type strangeStore struct {
+// foreignStore is another implementation of a store: plain paho behind a broker that knows nothing
+// of the protocol, so that a test can send anything.
+type foreignStore struct {
 	t *testing.T
 	*testsupport.PahoClient
 }
 
-func newStrangeStore(t *testing.T) (store strangeStore, client *transport.Client) {
+func newForeignStore(t *testing.T) (store foreignStore, client *transport.Client) {
 	t.Helper()
 	address := testsupport.StartBroker(t, &testsupport.PasswordBroker{})
 	right := func(c *paho.Connect) {
 		c.UsernameFlag, c.Username, c.PasswordFlag, c.Password = true, "u", true, []byte("right")
 	}
-	store = strangeStore{t, testsupport.Connect(t, address, "store", right)}
+	store = foreignStore{t, testsupport.Connect(t, address, "store", right)}
 	store.Subscribe(testsupport.InvokeTopic)
 	client = testsupport.Dial(t, address, transport.Options{ClientID: "p", Username: "u", Password: []byte("right")})
 	return store, client
 }
 
 // say publishes a message.
-func (s strangeStore) say(topic, payload string, correlation []byte, qos byte, properties ...string) {
+func (s foreignStore) say(topic, payload string, correlation []byte, qos byte, properties ...string) {
 	s.t.Helper()
 	message := &paho.Publish{QoS: qos, Topic: topic, Payload: []byte(payload), Properties: &paho.PublishProperties{CorrelationData: correlation}}
 	for i := 0; i+1 < len(properties); i += 2 {
@@ -46,7 +46,7 @@ func (s strangeStore) say(topic, payload string, correlation []byte, qos byte, p
 }
 
 // get lets the client read a key while the store answers with what reply sends.
-func (s strangeStore) get(client *transport.Client, reply func(request *paho.Publish)) (transport.Entry, error) {
+func (s foreignStore) get(client *transport.Client, reply func(request *paho.Publish)) (transport.Entry, error) {
 	s.t.Helper()
 	type result struct {
 		entry transport.Entry
@@ -62,8 +62,8 @@ func (s strangeStore) get(client *transport.Client, reply func(request *paho.Pub
 	return got.entry, got.err
 }
 
-func TestTheClientUnderstandsStoresThatNobodyHereWrote(t *testing.T) {
-	store, client := newStrangeStore(t)
+func TestTheClientUnderstandsForeignStores(t *testing.T) {
+	store, client := newForeignStore(t)
 	for _, test := range []struct {
 		name       string
 		payload    string
@@ -96,7 +96,7 @@ func TestTheClientUnderstandsStoresThatNobodyHereWrote(t *testing.T) {
 			}},
 		{"a status that is no number", "$-1\r\n", 1, []string{"__stat", "fine"},
 			func(e transport.Entry, err error) bool { return err == nil && !e.Exists }},
-		{"an error text that nobody knows", "-ERR the moon is full", 1, nil,
+		{"an unknown error text", "-ERR the moon is full", 1, nil,
 			func(_ transport.Entry, err error) bool {
 				var refused *transport.RefusedError
 				return errors.As(err, &refused) && refused.Text == "the moon is full"
@@ -118,9 +118,9 @@ func TestTheClientUnderstandsStoresThatNobodyHereWrote(t *testing.T) {
 	}
 }
 
-// Invariants 5 and 26: what nobody asked for changes nothing, and is counted.
-func TestTheClientIgnoresAndCountsWhatItDidNotAskFor(t *testing.T) {
-	store, client := newStrangeStore(t)
+// Invariants 5 and 26: an unexpected message changes nothing, and is counted.
+func TestTheClientIgnoresAndCountsUnexpectedMessages(t *testing.T) {
+	store, client := newForeignStore(t)
 	watch, err := client.Watch("k")
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func TestTheClientIgnoresAndCountsWhatItDidNotAskFor(t *testing.T) {
 		store.say(testsupport.NotifyTopic[:len(testsupport.NotifyTopic)-2]+"zz", "*", nil, 1)                                  // a key that is not hex
 		store.say(testsupport.NotifyTopic, "*1\r\n$6\r\nNOTIFY\r\n", nil, 1)                                                   // a payload without an event
 		store.say(testsupport.NotifyTopic, string(testsupport.Command("NOTIFY", "SET", "VALUE")), nil, 1)                      // and without a value
-		store.say(testsupport.NotifyTopic, string(testsupport.Command("NOTIFY", "EXPIRE")), nil, 1)                            // an event that nobody knows
+		store.say(testsupport.NotifyTopic, string(testsupport.Command("NOTIFY", "EXPIRE")), nil, 1)                            // an unknown event
 		store.say(testsupport.NotifyTopic, string(testsupport.Command("NOTIFY", "DEL", "k")), nil, 1)                          // and one with too much
 		store.say(testsupport.ReservedPrefix+"/70/command/notify/6C", string(testsupport.Command("NOTIFY", "DELETE")), nil, 1) // a key that is not watched
 		store.say(reply, "$5\r\nright\r\n", request.Properties.CorrelationData, 1)
@@ -163,7 +163,7 @@ func TestTheClientIgnoresAndCountsWhatItDidNotAskFor(t *testing.T) {
 	}
 }
 
-// deceiver is the hook of a broker that delivers what nobody subscribed to.
+// deceiver is the hook of a broker that delivers messages without a subscription.
 type deceiver struct {
 	testsupport.PasswordBroker
 	connected chan *mqtt.Client

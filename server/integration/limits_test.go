@@ -56,7 +56,7 @@ func TestTheClientKeepsToTheReceiveMaximumOfTheServer(t *testing.T) {
 	}
 }
 
-func TestAWatchThatNobodyReadsDelaysNoReply(t *testing.T) {
+func TestAnUnreadWatchDelaysNoReply(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	client, other := testsupport.Dial(t, address, transport.Options{}), testsupport.Dial(t, address, transport.Options{})
 	if _, err := client.Watch("k"); err != nil {

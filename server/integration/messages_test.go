@@ -191,7 +191,7 @@ func TestAMessageReachesEachSubscriberAsItAsked(t *testing.T) {
 	}
 }
 
-func TestAPublisherIsToldWhenNoClientSubscribes(t *testing.T) {
+func TestAPublisherLearnsThatNoClientSubscribes(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	publisher, subscriber := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address), testsupport.ConnectPacket{ID: "subscriber"}.Connect(t, address)
 	old := testsupport.ConnectPacket{ID: "old", Old: true}.Connect(t, address)
@@ -210,7 +210,7 @@ func TestAPublisherIsToldWhenNoClientSubscribes(t *testing.T) {
 	}
 }
 
-func TestARepliesSubscriptionIdentifiersAreThoseOfItsClient(t *testing.T) {
+func TestAReplyHasTheSubscriptionIdentifiersOfItsClient(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	c := testsupport.ConnectPacket{ID: "p"}.Connect(t, address)
 	c.Filter(1, 7, "clients/p/response")
@@ -255,7 +255,7 @@ func TestASharedSubscriptionGivesEachMessageToOneMember(t *testing.T) {
 	}
 }
 
-func TestAMessageThatWaitedSaysHowLongItIsStillGood(t *testing.T) {
+func TestADelayedMessageHasItsRemainingExpiry(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	login := testsupport.ConnectPacket{ID: "subscriber", Resume: true, Expiry: 600}
 	c, publisher := login.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)

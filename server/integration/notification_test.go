@@ -99,7 +99,7 @@ func TestWatchesEndWithTheirConnection(t *testing.T) {
 	}
 }
 
-func TestAWatcherThatDoesNotReadDelaysNobodyAndIsSentAway(t *testing.T) {
+func TestAWatcherThatDoesNotReadDelaysNoClientAndIsDisconnected(t *testing.T) {
 	address := testsupport.Start(t, server.Options{MaxPacketSize: 1 << 20})
 	stuck, writer := testsupport.ConnectStuck(t, address), testsupport.Connect(t, address, "writer", nil)
 	value := strings.Repeat("x", 64<<10) // fills every buffer on the way soon
@@ -114,7 +114,7 @@ func TestAWatcherThatDoesNotReadDelaysNobodyAndIsSentAway(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("after %d notifications of %d bytes that nobody read the watcher is still connected", i, len(value))
+			t.Fatalf("after %d notifications of %d bytes that were not read the watcher is still connected", i, len(value))
 		}
 	}
 }
@@ -212,7 +212,7 @@ func TestANotificationLargerThanItsClientTakesIsLeftOut(t *testing.T) {
 
 // It will connect again then, and read again. What it would believe after a gap is not
 // true any more.
-func TestAWatcherThatFallsBehindIsSentAwayBeforeItMissesANotification(t *testing.T) {
+func TestAWatcherThatFallsBehindIsDisconnectedBeforeItMissesANotification(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{MaxPacketSize: 1 << 20})
 	watcher, other := testsupport.DialRaw(t, address, "watcher"), testsupport.DialRaw(t, address, "other")
 	watcher.Do("KEYNOTIFY", "k")

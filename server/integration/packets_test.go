@@ -86,7 +86,7 @@ func TestEachPacketGetsAsManyAnswersAsItShould(t *testing.T) {
 		}), wants: 2},
 		{name: "said to be a duplicate", packet: flags(0x3a), wants: 2},
 		{name: "the hex form of the response topic, unread", packet: change(get, func(m *frame.Message) { m.ResponseTopic = "clients/70/response" }), wants: 1},
-		{name: "a topic that somebody else reads too", packet: change(get, func(m *frame.Message) { m.ResponseTopic = "both" }), wants: 2},
+		{name: "a topic to which another client subscribes too", packet: change(get, func(m *frame.Message) { m.ResponseTopic = "both" }), wants: 2},
 		{name: "a topic with a subscription identifier", packet: change(get, func(m *frame.Message) { m.ResponseTopic = "identified" }), wants: 2},
 		{name: "a reply that is too large", packet: plain("GET", "large"), wants: 2, limit: 300},
 		{name: "a reply that is a byte too large", packet: plain(get...), wants: 1, limit: 169},
@@ -153,7 +153,7 @@ func TestEachPacketGetsAsManyAnswersAsItShould(t *testing.T) {
 }
 
 // mochi v2.7.9 reads beyond the end of this SUBSCRIBE, which ends the process.
-func TestEightBytesEndNoMoreThanTheConnectionThatBroughtThem(t *testing.T) {
+func TestAMalformedPacketEndsItsOwnConnectionOnly(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	other := testsupport.DialRaw(t, address, "other")
 	other.Do("SET", "k", "v")
@@ -168,7 +168,7 @@ func TestEightBytesEndNoMoreThanTheConnectionThatBroughtThem(t *testing.T) {
 
 }
 
-func TestWhatAConnectionEndsWithSaysWhy(t *testing.T) {
+func TestADISCONNECTSaysWhy(t *testing.T) {
 	address := testsupport.Start(t, server.Options{MaxPacketSize: 64 << 10})
 	filters := strings.Repeat(string(testsupport.Text("a"))+"\x00", 101)
 	levels := strings.Repeat("a/", 512)
@@ -196,7 +196,7 @@ func TestWhatAConnectionEndsWithSaysWhy(t *testing.T) {
 	}
 }
 
-func TestAConnectThatIsRefusedIsAnsweredInItsOwnVersion(t *testing.T) {
+func TestARefusedCONNECTIsAnsweredInItsOwnVersion(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	for _, test := range []struct {
 		name, packet, want string

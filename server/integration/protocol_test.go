@@ -262,7 +262,7 @@ func TestARequestThatNamesTheStoresTopicsForItsReplyEndsTheConnection(t *testing
 	}
 }
 
-func TestAReplyGoesToWhoeverReadsTheResponseTopic(t *testing.T) {
+func TestAReplyGoesToEverySubscriberOfTheResponseTopic(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	requester, reader := testsupport.Connect(t, address, "requester", nil), testsupport.Connect(t, address, "reader", nil)
 	reader.Subscribe("elsewhere/answers")

@@ -138,7 +138,7 @@ func TestWhatIsNotMQTTEndsTheConnectionAfterTheRequestsBeforeIt(t *testing.T) {
 	}
 }
 
-func TestAClientThatIsSentAwayGetsTheAnswersToWhatItSentBefore(t *testing.T) {
+func TestADisconnectedClientGetsTheRepliesToItsEarlierRequests(t *testing.T) {
 	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{}), "p")
 	c.Write(testsupport.PacketOf(t, c.Request("SET", "k", "v")), testsupport.Packet(0x34, testsupport.Text("factory"), []byte{0, 9, 0}))
 	if got := string(c.ReadReply().Payload); got != "+OK\r\n" {
@@ -173,7 +173,7 @@ func TestARequestMayComeWithItsCONNECTButNotBeforeIt(t *testing.T) {
 	}
 }
 
-// gate is an Authorizer that lets nobody through for one key until it is opened.
+// gate is an Authorizer that blocks requests for one key until it is opened.
 type gate struct{ entered, opened chan struct{} }
 
 func newGate() *gate { return &gate{make(chan struct{}), make(chan struct{})} }
@@ -226,7 +226,7 @@ func TestNothingIsAppliedForAConnectionThatWasClosed(t *testing.T) {
 
 }
 
-func TestAClientThatDoesNotReadItsRepliesIsGivenUpAndHarmsNobody(t *testing.T) {
+func TestAClientThatDoesNotReadItsRepliesIsDisconnectedAndHarmsNoOther(t *testing.T) {
 	t.Parallel() // it is given up after seconds
 	address, s := testsupport.StartServer(t, server.Options{})
 	other, slow := testsupport.DialRaw(t, address, "other"), testsupport.DialRaw(t, address, "slow")
@@ -255,7 +255,7 @@ func TestAClientThatDoesNotReadItsRepliesIsGivenUpAndHarmsNobody(t *testing.T) {
 }
 
 // Requests lie where the ones before them lay.
-func TestInvariant44NothingIsKeptOfWhereARequestLay(t *testing.T) {
+func TestInvariant44NoReferenceToTheBufferOfARequestIsKept(t *testing.T) {
 	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{}), "p")
 	const token = "5:0:nodeAAAA"
 	set := func(key, value, token string) frame.Message {
@@ -316,7 +316,7 @@ func TestAReplyHasTheIdentifierOfItsSubscription(t *testing.T) {
 	}
 }
 
-func TestARepliesReadersAreThoseOfTheMoment(t *testing.T) {
+func TestAReplyGoesToTheSubscribersAtThatMoment(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	c, reader := testsupport.DialRaw(t, address, "p"), testsupport.DialRaw(t, address, "reader")
 	const topic = "elsewhere/answers"
@@ -335,7 +335,7 @@ func TestARepliesReadersAreThoseOfTheMoment(t *testing.T) {
 		}
 		c.ReadAll(packets, false)
 	}
-	check("nobody")
+	check("none")
 	c.Subscribe(topic)
 	check("the requester", c)
 	check("the requester, once more", c)
@@ -348,7 +348,7 @@ func TestARepliesReadersAreThoseOfTheMoment(t *testing.T) {
 	_ = reader.Conn.Close()
 	check("the requester, the reader being gone", c)
 	c.Unsubscribe(topic)
-	check("nobody again")
+	check("none again")
 }
 
 func TestADISCONNECTAfterRequestsIsUnderstood(t *testing.T) {

@@ -239,7 +239,7 @@ func TestProtocol1OurWillHasAllThatARequestHas(t *testing.T) {
 	b.mustSee("CONNECT", "DISCONNECT 0x0", "CONNECT+Will", "DISCONNECT 0x0", "CONNECT+Will")
 }
 
-func TestAClientWhoseWillIsRefusedGoesOnWithout(t *testing.T) {
+func TestAClientWithARefusedWillGoesOnWithoutIt(t *testing.T) {
 	const with, without, farewell = "CONNECT+Will", "CONNECT", "DISCONNECT 0x0"
 	for _, test := range []struct {
 		name    string
@@ -257,7 +257,7 @@ func TestAClientWhoseWillIsRefusedGoesOnWithout(t *testing.T) {
 		{"not: the network was down", []byte{hangUp, hangUp, hangUp, hangUp}, 0, nil, []string{with, without, with, without, with}},
 		{"not: the network was down at times", []byte{hangUp, 0, hangUp, hangUp, hangUp, 0}, 0, nil,
 			[]string{with, without, farewell, with, without, with, without, farewell, with}},
-		{"not: nobody else was taken either", []byte{hangUp, 0x87, hangUp, 0}, 0, nil, []string{with, without, without, with}},
+		{"not: no other Will was accepted either", []byte{hangUp, 0x87, hangUp, 0}, 0, nil, []string{with, without, without, with}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			codes := append([]byte{0}, test.codes...) // the first is for Dial
@@ -301,7 +301,7 @@ func TestOurServersRefusalOfAWillSaysWhy(t *testing.T) {
 	}
 }
 
-// Nobody knows of such a will, so it must not stay behind.
+// No code has a reference to such a Will, so it must not stay behind.
 func TestAWillThatIsCancelledLeavesNoWill(t *testing.T) {
 	arrived, answer := make(chan bool, 1), make(chan bool)
 	b := newScripted(t, func(connect *packets.Connect) byte {
@@ -327,7 +327,7 @@ func TestAWillThatIsCancelledLeavesNoWill(t *testing.T) {
 	}
 }
 
-func TestAWillThatNoPacketCanHoldIsRefusedHere(t *testing.T) {
+func TestTheClientRefusesAWillThatIsTooLargeForAPacket(t *testing.T) {
 	const most = 1<<16 - 1 // bytes [MQTT-1.5.6]
 	overhead := len(testsupport.Command("VDEL", "k", strings.Repeat("v", most-100))) - (most - 100)
 	b := newScripted(t, acceptAll)
@@ -346,8 +346,8 @@ func TestAWillThatNoPacketCanHoldIsRefusedHere(t *testing.T) {
 	}
 }
 
-// Whoever wants a will again and again, because the connection drops again and again,
-// must not make the client hammer the broker.
+// A program that sets a Will again after each loss of the connection must not make the client
+// connect in a fast loop.
 func TestAWillDoesNotShortenThePauseBetweenConnections(t *testing.T) {
 	b := newScripted(t, acceptAll)
 	client := testsupport.Dial(t, b.address, transport.Options{ReconnectMin: time.Hour})

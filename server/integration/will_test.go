@@ -67,7 +67,7 @@ func TestOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
 			client, will := testsupport.DialWithWill(t, testsupport.NewProxy(t, address))
 			test.end(t, client, will)
 			testsupport.MustBeLost(t, will.Lost())
-			// Whoever connects under the same name comes after the end of the other.
+			// The next connection with this client id is admitted after the end of this one.
 			if err := client.Close(); err != nil {
 				t.Error(err)
 			}
