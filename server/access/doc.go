@@ -1,9 +1,9 @@
-// Package access says who may connect to the store's server, and what each of them
-// may do.
+// Package access says which clients may connect to the server of the store, and what each of
+// them may do.
 //
-// Two small interfaces decide: an [Authenticator] when a client connects, an
-// [Authorizer] for each request. [AllowKeys] is the Authorizer of a server that was
-// given none. [File] is both, from a YAML file:
+// Two small interfaces decide: an [Authenticator] when a client connects, an [Authorizer] for
+// each request. [AllowKeys] is the default Authorizer of a server. [File] is both, from a YAML
+// file:
 //
 //	rules, err := access.Open("access.yaml")
 //	…
@@ -25,63 +25,61 @@
 //	    publish:   ["factory/press-7/*"]
 //	    subscribe: ["factory/*"]
 //
-// A user is somebody who may connect: with the password of which there is the
-// bcrypt hash, as "tenure password" prints it, or with a client certificate that TLS
-// has verified. Without a hash only the certificate is left; without either nobody
-// comes in, nor without a name. Clients are the MQTT client ids that the user may
-// have, any if they are left out. Leases know their holders by the client id, and a
-// client id that no client uses is free for any user who may have it; and a client keeps
-// out another whose id is the upper-case hex of its own, or the reverse. So write them
-// where users do not trust each other.
+// A user may connect with a password, of which the file has the bcrypt hash as "tenure password"
+// prints it, or with a client certificate that TLS has verified. A user without a hash needs
+// a certificate, and a client without a user name is not admitted. Clients are the MQTT client
+// ids that the user may have; if they are left out, any. Leases identify their holders by
+// client id. A client id that is not in use is free for any user that may have it, and a client
+// keeps out another one whose id is the upper-case hex of its own, or the reverse. So list the
+// client ids if users do not trust each other.
 //
-// A rule is for all users whose name one of its globs matches. Rules only allow,
-// and what several of them allow adds up; the order does not matter.
+// A rule applies to all users whose name matches one of its globs. Rules only allow, and a user
+// may do what any rule allows; the order does not matter.
 //
 //	read       keys for GET and KEYNOTIFY
 //	write      keys for SET, DEL and VDEL; reading is not included
 //	publish    topics to publish to, and to be answered on
 //	subscribe  topics to receive, and filters to subscribe to
 //
-// What no rule allows to do with a key is refused. With topics it is the same once
-// any rule has publish or subscribe; a file that has neither is about keys alone and
-// leaves the topics open to everybody. The store's own topics, and a client's own
-// topics below clients/, need no rule. An application that answers another one publishes to
-// clients/{id of the other}/…, and needs a rule: publish: ["clients/*/services/press/*"],
-// for example. No rule lets a client publish where the store answers.
+// An access to a key that no rule allows is refused. So is an access to a topic, if any rule has
+// publish or subscribe; a file that has neither is about keys only, and allows all topics to every
+// user. The topics of the store, and a client's own topics below clients/, need no rule. An
+// application that answers another one publishes to clients/{id of the other}/…, and needs a
+// rule such as publish: ["clients/*/services/press/*"]. No rule lets a client publish where the
+// store answers.
 //
-// In a glob, * is any run of bytes, also of slashes and also none, ? is one byte,
-// and everything else is itself, + and # of MQTT included: a topic glob with one of
-// these is refused. The glob factory/* covers the filter factory/#, except for the
-// topic factory itself, and not the filter +/press-7. A subscription with a wildcard is
-// granted and delivers what its user may read; one that is shared ($share/group/filter) is
-// refused unless a glob covers all of its filter, since what its user may not read would
-// be lost for the other members of the group: for $share/press/factory/# it takes the globs
-// factory and factory/*, since factory/# matches factory too. Write globs that begin with *
-// in quotes. A key that is not text can be written as !!binary, in base64.
+// In a glob, * matches any bytes, including slashes, or none; ? matches one byte; all other bytes
+// match themselves. That includes + and # of MQTT, so a topic glob with one of these is
+// refused. The glob factory/* covers the filter factory/#, except for the topic factory itself,
+// and does not cover the filter +/press-7. A subscription with a wildcard is granted and
+// delivers what its user may read. A shared one ($share/group/filter) is refused unless the
+// globs cover its filter, since the other members of the group would lose what its user may
+// not read: $share/press/factory/# needs the globs factory and factory/*, since factory/#
+// matches factory too. Write globs that begin with * in quotes. A key that is not text can be
+// written as !!binary, in base64.
 //
-// A field that is unknown, or a list that is empty, is an error and not ignored. So
-// is a hash of a cost beyond 16, which would take seconds for each connection.
+// An unknown field and an empty list are errors. So is a hash with a cost beyond 16, which would
+// take seconds for each connection.
 //
 // # What it does not do
 //
-//   - It does not close connections. After a Reload a user that was removed stays
-//     connected and every request is refused; watches that it began, and topics in a
-//     file without topic rules, go on until the connection ends. Passwords, client
-//     ids and certificates are looked at when a client connects and not again.
+//   - It does not close connections. After a Reload, a client of a removed user stays connected
+//     and every request is refused; its watches, and its topics if the file has no topic
+//     rules, go on until the connection ends. Passwords, client ids and certificates are
+//     checked only when a client connects.
 //   - It does not count or delay wrong passwords. Each costs one bcrypt comparison,
 //     some 50 ms of a processor at cost 10. Package server runs few of them at once. The
-//     latest good password of a user is remembered until the file is read again, so
-//     that clients that come back cost none.
+//     latest correct password of a user is remembered until the file is read again, so
+//     that clients that come back need no comparison.
 //   - It does not verify certificates. TLS does; Credentials.Certified says so.
-//   - It does not hide who is a user if the file mixes costs: a stranger is kept
-//     as long as the costliest user, and a cheaper user is told sooner.
-//   - It does not encrypt. Over a connection without TLS anybody on the way can
-//     read the passwords.
+//   - It does not hide which users exist if the file mixes costs: for an unknown user the check
+//     takes as long as for the highest cost, and for a user with a lower cost less.
+//   - It does not encrypt. Without TLS, passwords can be read on the network.
 //
 // # Errors
 //
 //	from           meaning                              who recovers, how
-//	Open, Parse    the file cannot be read or is wrong  the operator: the error names the place and the cure
+//	Open, Parse    the file cannot be read or is wrong  the operator: the error names the place and the remedy
 //	Reload         the same; the old rules stay         the operator, without hurry
 //	Authenticate   the client is not admitted           the log has the reason; the client gets none
 package access

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// document is the file as it is written. Lists of globs are nodes, because one that
-// is empty must be told from one that is left out. Elements of lists are pointers,
-// because the decoder drops elements that are null from other lists.
+// document is the file as it is written. Lists of globs are nodes, to distinguish an empty list
+// from one that is left out. Elements of lists are pointers, because the decoder drops null
+// elements from other lists.
 type document struct {
 	Users []*userEntry `yaml:"users"`
 	Rules []*ruleEntry `yaml:"rules"`
@@ -33,7 +33,7 @@ type ruleEntry struct {
 	Subscribe yaml.Node `yaml:"subscribe"`
 }
 
-// fieldsOf is what can be written where the decoder wanted one of these types.
+// fieldsOf describes what the decoder expected, by the name of its type.
 var fieldsOf = map[string]string{
 	"access.document":  "users, rules",
 	"access.userEntry": "name, password, clients",
@@ -100,7 +100,7 @@ func (e *userEntry) user() (u *user, cost int, err error) {
 	return u, cost, err
 }
 
-// addTo gives to all users that the rule is for what it allows.
+// addTo adds what the rule allows to each user that it applies to.
 func (e *ruleEntry) addTo(p *policy) error {
 	var users globs
 	var allowed user
@@ -122,7 +122,7 @@ func (e *ruleEntry) addTo(p *policy) error {
 		*list.globs = read
 	}
 	if users == nil {
-		return errors.New("it is for nobody: list names or globs under \"users\"; \"*\" is everybody")
+		return errors.New("it applies to no user: list names or globs under \"users\"; \"*\" is every user")
 	}
 	if allowed.read == nil && allowed.write == nil && allowed.publish == nil && allowed.subscribe == nil {
 		return errors.New("it allows nothing: add read, write, publish or subscribe, or remove the rule")
@@ -144,8 +144,8 @@ func (e *ruleEntry) addTo(p *policy) error {
 	return nil
 }
 
-// checkTopics refuses the wildcards of MQTT. Taken for themselves they would allow
-// to subscribe to that filter, and then no message that comes by it.
+// checkTopics refuses the wildcards of MQTT. As ordinary bytes they would allow a subscription to
+// that filter, and none of the messages that match it.
 func checkTopics(topics globs) error {
 	for _, g := range topics {
 		if strings.ContainsAny(string(g), "+#") {
@@ -155,8 +155,8 @@ func checkTopics(topics globs) error {
 	return nil
 }
 
-// readGlobs returns nil for a list that is left out. An empty list is an error:
-// who writes "clients: []" means none, and must not get any.
+// readGlobs returns nil for a list that is left out. An empty list is an error: "clients: []" is
+// meant as none, and must not mean any.
 func readGlobs(field string, node *yaml.Node) (globs, error) {
 	if node.IsZero() {
 		return nil, nil
@@ -178,7 +178,7 @@ func readGlobs(field string, node *yaml.Node) (globs, error) {
 	return read, nil
 }
 
-// explain puts an error of the decoder in terms of the file.
+// explain words an error of the decoder in terms of the file.
 func explain(err error) error {
 	var mistakes *yaml.TypeError
 	if !errors.As(err, &mistakes) {
@@ -195,7 +195,7 @@ func explain(err error) error {
 	return errors.New(strings.Join(lines, "; "))
 }
 
-// explainLine puts what belongs there in the place of the name of a Go type.
+// explainLine replaces the name of a Go type by what belongs there.
 func explainLine(line string) string {
 	if field, where, ok := strings.Cut(line, " not found in type "); ok {
 		return field + " is unknown; there are " + fieldsOf[where]

@@ -11,16 +11,15 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// File is users and rules from a YAML file. It is an Authenticator, an Authorizer,
-// a TopicAuthorizer and a FilterAuthorizer. Its methods are safe for concurrent use; each call is
-// decided by one version of the file. The zero File admits nobody and allows
-// nothing.
+// File has users and rules from a YAML file. It is a QuickAuthenticator, a TopicAuthorizer and a
+// FilterAuthorizer. Its methods are safe for concurrent use; each call follows one version of
+// the file. The zero File admits no client and allows nothing.
 type File struct {
 	path   string
 	policy atomic.Pointer[policy]
 
-	// reading guards no field. It puts one Reload behind the other, file and all:
-	// otherwise one that read an older version could be the last to store it.
+	// reading is held by Reload while it reads the file. Otherwise, of two calls the one that
+	// read an older version could be the last to store it.
 	reading sync.Mutex
 }
 
@@ -31,8 +30,7 @@ var (
 	_ FilterAuthorizer   = (*File)(nil)
 )
 
-// Open reads a file. The error names the file, the user or rule that is wrong, and
-// what to do about it.
+// Open reads a file. The error names the file, the wrong user or rule, and what to do about it.
 func Open(path string) (*File, error) {
 	f := &File{path: path}
 	if err := f.Reload(); err != nil {
@@ -41,8 +39,8 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-// Parse returns the users and rules of a text that has the form of a file. Such a
-// File cannot be reloaded. Errors are those of Open, without a file name.
+// Parse returns the users and rules in a text with the form of a file. Such a File cannot be
+// reloaded. It returns the same errors as Open, without a file name.
 func Parse(text []byte) (*File, error) {
 	p, err := parse(text)
 	if err != nil {
@@ -53,11 +51,10 @@ func Parse(text []byte) (*File, error) {
 	return f, nil
 }
 
-// Reload reads the file again. From its return on, every decision follows the new
-// users and rules; if it fails, those in force stay in force. It does not end
-// connections: see the package comment for what a removed user can still do.
-// Replace the file by renaming a new one over it, so that half a file is never
-// read.
+// Reload reads the file again. When it has returned nil, every decision follows the new users and
+// rules; if it fails, the old ones stay in force. It does not end connections: the package
+// comment says what a removed user can still do. To change the file, rename a new one over it,
+// so that Reload never reads half a file.
 func (f *File) Reload() error {
 	f.reading.Lock()
 	defer f.reading.Unlock()
@@ -76,20 +73,19 @@ func (f *File) Reload() error {
 	return nil
 }
 
-// Authenticate admits a client that comes with a user's password or certificate,
-// under one of the client ids that the user may have. It does not say which users
-// there are by how long it takes, as long as all hashes in the file have one cost.
-// The error has the names of client and user, cut to what a log shows of names, and the
-// reason, never the password.
+// Authenticate admits a client with a user's password or certificate and one of the client ids
+// that the user may have. Its duration does not reveal which users exist, provided that all
+// hashes in the file have the same cost. The error has the names of client and user, cut to the
+// length that logs show, and the reason, never the password.
 //
-// The latest good password of each user is remembered until the file is read again, as
-// an HMAC under a key that is in memory only: a client that comes back costs no comparison.
+// The latest correct password of each user is remembered until the file is read again, as an HMAC
+// under a key that is in memory only, so that a client that comes back needs no comparison.
 func (f *File) Authenticate(c Credentials) error {
 	return explainRefusal(c, f.inForce().authenticate(c))
 }
 
-// AuthenticateQuickly is Authenticate for what needs no comparison: certificates,
-// passwords that are remembered, and those that cannot be right.
+// AuthenticateQuickly is Authenticate for credentials that need no comparison: certificates,
+// remembered passwords, and passwords that cannot be correct.
 func (f *File) AuthenticateQuickly(c Credentials) (known bool, err error) {
 	known, err = f.inForce().authenticateQuickly(c)
 	return known, explainRefusal(c, err)
@@ -102,26 +98,25 @@ func explainRefusal(c Credentials, err error) error {
 	return fmt.Errorf("access: client %q, user %q: %w", logs.Name(c.Client), logs.Name(c.User), err)
 }
 
-// Authorize reports whether a rule allows a user to read a key (GET, KEYNOTIFY) or
-// to write it (SET, DEL, VDEL). What no rule allows is refused, as is everything
-// to somebody who is not, or no longer, a user of the file. It does not allocate.
+// Authorize reports whether a rule allows a user to read a key (GET, KEYNOTIFY) or to write it
+// (SET, DEL, VDEL). A name that is not, or no longer, a user of the file may do nothing. It does
+// not allocate.
 func (f *File) Authorize(who Identity, verb statestore.Verb, key string) bool {
 	return f.inForce().authorize(who.User, verb, key)
 }
 
-// AuthorizeTopic reports whether a rule allows a user to publish to a topic (write),
-// or to subscribe to a filter and be sent what comes on a topic. A shared
-// subscription counts as one to its filter. If no rule of the file is about
-// topics, all of them are allowed to everybody. It does not allocate.
+// AuthorizeTopic reports whether a rule allows a user to publish to a topic (write), or to
+// subscribe to a filter or receive messages on a topic. A shared subscription counts as one to
+// its filter. If no rule of the file is about topics, all topics are allowed. It does not
+// allocate.
 func (f *File) AuthorizeTopic(who Identity, topic string, write bool) bool {
 	return f.inForce().authorizeTopic(who.User, topic, write)
 }
 
-// AuthorizeFilter reports whether the rules allow a user to be sent what comes on every
-// topic that a filter matches. A single glob must allow all of them: factory/* allows
-// factory/+/state and factory/a/#, and allows factory/# only together with factory, which
-// that filter matches too. If no rule of the file is about topics, all filters are allowed
-// to everybody.
+// AuthorizeFilter reports whether the rules allow a user to read every topic that a filter
+// matches. A single glob must allow all of them: factory/* allows factory/+/state and
+// factory/a/#, and allows factory/# only together with factory, which that filter matches too. If
+// no rule of the file is about topics, all filters are allowed.
 func (f *File) AuthorizeFilter(who Identity, filter string) bool {
 	return f.inForce().authorizeFilter(who.User, filter)
 }
@@ -130,5 +125,5 @@ func (f *File) inForce() *policy {
 	if p := f.policy.Load(); p != nil {
 		return p
 	}
-	return nobody
+	return noPolicy
 }

@@ -5,25 +5,25 @@ import (
 	"strings"
 )
 
-// glob is a pattern of bytes: * matches any run of them, also none and also of
-// slashes and newlines; ? matches exactly one; everything else matches itself.
+// glob is a pattern of bytes: * matches any bytes, including slashes and newlines, or none; ?
+// matches exactly one; every other byte matches itself.
 type glob string
 
 // match reports whether the pattern matches all of text.
 func (g glob) match(text string) bool { return g.matchBut(text, "") }
 
-// covers reports whether the pattern matches every topic that a filter of MQTT matches,
-// but for the topic above a # at its end. No pattern for topics has + or #, so these are
-// taken by a star only, which would take anything in their place. It may report false
-// where many patterns cover a filter only together, or ? does.
+// covers reports whether the pattern matches every topic that an MQTT filter matches, except for the
+// topic above a # at its end. No pattern for topics has + or #, so only a star can match them,
+// and the star would match anything in their place. It may report false if the filter is
+// covered by several patterns together, or by means of ?.
 func (g glob) covers(filter string) bool { return g.matchBut(filter, "+#") }
 
-// matchBut is match where ? stands for none of the bytes in but. It remembers only the
-// last star: whatever an earlier star could take instead, the last can take too.
-// So the time is at most the product of both lengths, whoever chose the text.
+// matchBut is match with a ? that matches none of the bytes in but. It backtracks to the last star
+// only: whatever an earlier star could match instead, the last one can match too. So its time
+// is at most the product of both lengths, for any text.
 func (g glob) matchBut(text, but string) bool {
 	const none = -1
-	star, resume := none, 0 // the last star, and where in text what follows it was tried
+	star, resume := none, 0 // the last star, and where in text matching resumes after it
 	p, t := 0, 0
 	for t < len(text) {
 		switch {
@@ -36,7 +36,7 @@ func (g glob) matchBut(text, but string) bool {
 			p++
 			t++
 		case star != none:
-			resume++ // the star takes one byte more
+			resume++ // the star matches one byte more
 			p, t = star, resume
 		default:
 			return false
@@ -48,7 +48,7 @@ func (g glob) matchBut(text, but string) bool {
 	return p == len(g)
 }
 
-// globs match what one of them matches.
+// globs matches a text if one of its globs does.
 type globs []glob
 
 func (gs globs) match(text string) bool {
@@ -60,7 +60,7 @@ func (gs globs) match(text string) bool {
 	return false
 }
 
-// cover reports whether every topic that a filter of MQTT matches is matched.
+// cover reports whether the globs match every topic that an MQTT filter matches.
 func (gs globs) cover(filter string) bool {
 	if above, ok := strings.CutSuffix(filter, "/#"); ok && !gs.cover(above) {
 		return false // a/# matches the topic a too
@@ -68,7 +68,7 @@ func (gs globs) cover(filter string) bool {
 	return slices.ContainsFunc(gs, func(g glob) bool { return g.covers(filter) })
 }
 
-// with returns gs and more, without repetitions.
+// with returns gs and more, without duplicates.
 func (gs globs) with(more globs) globs {
 	for _, g := range more {
 		if !slices.Contains(gs, g) {

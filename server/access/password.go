@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	// maxPassword is how many bytes of a password bcrypt reads. Comparing would
-	// ignore the rest in silence, so that a longer one is refused here.
+	// maxPassword is how many bytes of a password bcrypt reads. It would silently ignore the
+	// rest, so a longer one is refused.
 	maxPassword = 72
-	// maxCost bounds the hashes of a file: at this cost checking one password
-	// takes seconds, and each step above doubles it.
+	// maxCost bounds the cost of hashes in a file: checking one password at this cost takes
+	// seconds, and each step above doubles the time.
 	maxCost = 16
 
 	hashCure = "put there what the command \"tenure password\" prints"
 )
 
-// wholeHash is narrower than bcrypt.Cost, which also accepts a hash that lost its
-// last character or has something pasted behind it, and that no password matches.
+// wholeHash is stricter than bcrypt.Cost, which also accepts a hash without its last character or
+// with text after it, which no password matches.
 var wholeHash = regexp.MustCompile(`^\$2[aby]\$[0-9]{2}\$[./A-Za-z0-9]{53}$`)
 
-// checkHash returns the cost of a hash. Its errors do not repeat the hash, which
-// may be a password that somebody wrote there.
+// checkHash returns the cost of a hash. Its errors do not quote the hash, which may be a password
+// written there by mistake.
 func checkHash(hash string) (cost int, err error) {
 	cost, err = bcrypt.Cost([]byte(hash))
 	if err != nil || !wholeHash.MatchString(hash) {
@@ -41,15 +41,15 @@ func checkHash(hash string) (cost int, err error) {
 	return cost, nil
 }
 
-// dummyHash is a hash of which nobody knows a password, to spend on an unknown
-// user the time that a known one takes.
+// dummyHash is a hash of a random password. Comparing with it makes the check of an unknown user as
+// slow as the check of a known one.
 func dummyHash(cost int) []byte {
 	digits := strconv.Itoa(100 + cost)[1:]
 	return []byte("$2a$" + digits + "$" + "N0body.Kn0ws.Any.Passw" + "0rd.That.This.Is.The.Hash.0f...")
 }
 
-// checkForm refuses a password that no user has. It depends on the password alone: the
-// time tells nothing about who is a user.
+// checkForm refuses a password that no user can have. It depends on the password alone, so its
+// duration does not reveal which users exist.
 func checkForm(password []byte) error {
 	switch {
 	case len(password) == 0:
@@ -60,8 +60,8 @@ func checkForm(password []byte) error {
 	return nil
 }
 
-// checkPassword compares a password of good form with the hash of a user, or with dummy
-// where there is no such user or hash.
+// checkPassword compares a password that checkForm has passed with the hash of a user, or with dummy
+// if there is no such user or hash.
 func checkPassword(u *user, password, dummy []byte) error {
 	hash := dummy
 	if u != nil && u.hash != nil {
@@ -79,8 +79,8 @@ func checkPassword(u *user, password, dummy []byte) error {
 	return nil
 }
 
-// A mark stands for a user with a password. Nothing can be learned from it without the
-// key of its policy, which is random and in memory only.
+// A mark identifies a pair of user and password. It reveals nothing without the key of its
+// policy, which is random and in memory only.
 type mark [sha256.Size]byte
 
 // newMarkKey returns the key of a policy.
@@ -93,7 +93,7 @@ func newMarkKey() []byte {
 // markOf returns the mark of a user and a password.
 func markOf(key []byte, name string, password []byte) (m mark) {
 	mac := hmac.New(sha256.New, key)
-	var length [8]byte // so that no end of a name is the begin of a password
+	var length [8]byte // so that the end of a name cannot pass for the beginning of a password
 	binary.BigEndian.PutUint64(length[:], uint64(len(name)))
 	mac.Write(length[:])
 	mac.Write([]byte(name))
@@ -102,7 +102,7 @@ func markOf(key []byte, name string, password []byte) (m mark) {
 	return m
 }
 
-// remembers reports whether the latest good password of a user had this mark.
+// remembers reports whether the latest correct password of a user had this mark.
 func (u *user) remembers(m mark) bool {
 	if u == nil {
 		return false

@@ -8,31 +8,30 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// policy is what a file says, put in the order in which it is asked. It does not
-// change, but for the passwords that it remembers: a new policy knows none.
+// policy is the content of a file in the form in which decisions need it. It is constant, except for
+// the passwords that it remembers: a new policy remembers none.
 type policy struct {
 	users  map[string]*user
 	key    []byte // of marks
-	dummy  []byte // compared where a user has no hash, or is none
-	topics bool   // some rule is about topics; if none is, the file leaves them alone
+	dummy  []byte // compared if a user has no hash or does not exist
+	topics bool   // a rule is about topics; otherwise all topics are allowed
 }
 
-// user is one user with what all rules that match it allow together.
+// user is one user, with everything that the rules allow it.
 type user struct {
-	hash    []byte // nil: comes with a certificate or not at all
+	hash    []byte // nil: the user needs a certificate
 	clients globs  // nil: any
 
 	read, write, publish, subscribe globs
 
-	// good is the mark of the password that was last found to be right. One for each
-	// user of the file is all that can be remembered.
+	// good is the mark of the latest correct password.
 	good atomic.Pointer[mark]
 }
 
-// nobody is the policy of a File that was never read.
-var nobody = &policy{dummy: dummyHash(4), key: newMarkKey(), topics: true}
+// noPolicy is the policy of a zero File.
+var noPolicy = &policy{dummy: dummyHash(4), key: newMarkKey(), topics: true}
 
-// authenticateQuickly decides about all but a password that must be compared.
+// authenticateQuickly decides about everything but a password that must be compared.
 func (p *policy) authenticateQuickly(c Credentials) (known bool, err error) {
 	if c.User == "" {
 		return true, errors.New("anonymous: give the client a user name or a client certificate")
@@ -42,9 +41,9 @@ func (p *policy) authenticateQuickly(c Credentials) (known bool, err error) {
 		if err := checkForm(c.Password); err != nil {
 			return true, err
 		}
-		m := markOf(p.key, c.User, c.Password) // for a stranger too
-		// A good password with a client id that is not good takes as long as a wrong one:
-		// the time would otherwise tell that the password is right.
+		m := markOf(p.key, c.User, c.Password) // for an unknown user too
+		// A correct password with a wrong client id takes as long as a wrong password.
+		// Otherwise the duration would reveal that the password is correct.
 		if !u.remembers(m) || p.admit(u, c) != nil {
 			return false, nil
 		}
@@ -65,8 +64,8 @@ func (p *policy) authenticate(c Credentials) error {
 	return p.admit(u, c)
 }
 
-// admit decides about a client whose password or certificate is good. It is quicker than
-// a password: asked first, it would tell users from strangers.
+// admit checks the client id of a client whose password or certificate is correct. It is faster
+// than the check of a password: called first, it would reveal which users exist.
 func (p *policy) admit(u *user, c Credentials) error {
 	switch {
 	case u == nil:

@@ -9,17 +9,17 @@ import (
 )
 
 const (
-	// Burst is how many lines a Limiter writes one after the other.
+	// Burst is how many lines a Limiter writes at once.
 	Burst = 10
 	// Interval is how often it writes a line after that.
 	Interval = time.Second
 )
 
-// Limiter writes one kind of line to a log: Burst lines at once, then one in each Interval.
-// That one has the attributes of the latest line, and says how many were left out since the
-// one before. Nothing is left out without being counted: the rest is written by Close.
+// Limiter writes one kind of line to a log: Burst lines at once, then one in each Interval. That
+// one has the attributes of the latest line, and says how many were left out since the line
+// before. Close writes the count of the rest.
 //
-// Methods are safe for concurrent use. They never wait for the log with a lock held.
+// Its methods are safe for concurrent use. They do not hold a lock while they write to the log.
 type Limiter struct {
 	logger  *slog.Logger
 	level   slog.Level
@@ -28,20 +28,20 @@ type Limiter struct {
 	mu      sync.Mutex
 	credit  int       // lines that may be written now
 	earned  time.Time // when the credit last grew
-	left    int       // lines that wait to be counted
+	left    int       // lines left out since the last written one
 	latest  []any     // the attributes of the last of them
 	timer   *time.Timer
-	pending sync.WaitGroup // one while the timer runs or its function does
+	pending sync.WaitGroup // 1 while the timer or its function runs
 	closed  bool
 }
 
-// NewLimiter returns a Limiter for a message. It must be closed.
+// NewLimiter returns a Limiter for a message. The caller must close it.
 func NewLimiter(logger *slog.Logger, level slog.Level, message string) *Limiter {
 	return &Limiter{logger: logger, level: level, message: message, credit: Burst, earned: time.Now()}
 }
 
-// Log writes the message with attributes, or counts it. It keeps the attributes until they
-// are written. After Close it does nothing.
+// Log writes the message with attributes, or counts it. It retains the attributes until they are
+// written. After Close it does nothing.
 func (l *Limiter) Log(attributes ...any) {
 	if !l.logger.Enabled(context.Background(), l.level) {
 		return
@@ -51,7 +51,7 @@ func (l *Limiter) Log(attributes ...any) {
 	}
 }
 
-// admit reports whether a line may be written now; otherwise it is counted.
+// admit reports whether a line may be written now; otherwise it counts the line.
 func (l *Limiter) admit(attributes []any) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,12 +67,12 @@ func (l *Limiter) admit(attributes []any) bool {
 	l.latest = attributes
 	if l.left == 1 {
 		l.pending.Add(1)
-		l.timer = time.AfterFunc(time.Until(l.earned.Add(Interval)), l.tell)
+		l.timer = time.AfterFunc(time.Until(l.earned.Add(Interval)), l.report)
 	}
 	return false
 }
 
-// earn adds the credit of the time that has passed. It is called with mu locked.
+// earn adds the credit for the time that has passed. It is called with mu locked.
 func (l *Limiter) earn() {
 	now := time.Now()
 	grown := int(min(now.Sub(l.earned)/Interval, Burst))
@@ -83,8 +83,8 @@ func (l *Limiter) earn() {
 	l.earned = l.earned.Add(time.Duration(grown) * Interval)
 }
 
-// tell writes one line for all that are counted.
-func (l *Limiter) tell() {
+// report writes one line for all that were left out.
+func (l *Limiter) report() {
 	defer l.pending.Done()
 	l.mu.Lock()
 	l.earn()
@@ -105,14 +105,14 @@ func (l *Limiter) write(left int, attributes []any) {
 	l.logger.Log(context.Background(), l.level, l.message, attributes...)
 }
 
-// Close writes what is counted, and returns when no line is being written any more.
+// Close writes the last count, and returns when no goroutine of the Limiter writes any more.
 func (l *Limiter) Close() {
 	l.mu.Lock()
 	l.closed = true
 	timer := l.timer
 	l.mu.Unlock()
 	if timer != nil && timer.Stop() {
-		l.tell()
+		l.report()
 	}
 	l.pending.Wait()
 }

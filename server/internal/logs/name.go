@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// MaxName is how many bytes of a name a log shows.
+	// MaxName is how many bytes of a Name a log shows.
 	MaxName = 64
-	// MaxText is how many bytes of a reason a log shows.
+	// MaxText is how many bytes of a Text a log shows.
 	MaxText = 512
 )
 
-// Name is a name that a client chose: a client id, a user, a key, a topic. Its text in a
-// log has at most MaxName of its bytes. Use it as the value of an attribute: the work is
-// done only if the line is logged. Conversions from string are free.
+// Name is a name that a client chose: a client id, a user, a key, a topic. A log shows at most
+// MaxName of its bytes. Use it as the value of an attribute: it is formatted only if the line
+// is logged, and conversions from string are free.
 type Name string
 
 var _ slog.LogValuer = Name("")
@@ -28,7 +28,7 @@ func (n Name) LogValue() slog.Value { return slog.StringValue(n.String()) }
 // String returns the name as a log shows it.
 func (n Name) String() string { return shorten(string(n), MaxName) }
 
-// Text is Name for an error or another reason: it shows MaxText bytes.
+// Text is like Name, for an error or another reason. A log shows MaxText bytes.
 type Text string
 
 var _ slog.LogValuer = Text("")
@@ -39,7 +39,7 @@ func (t Text) LogValue() slog.Value { return slog.StringValue(t.String()) }
 // String returns the text as a log shows it.
 func (t Text) String() string { return shorten(string(t), MaxText) }
 
-// Error returns the Text of an error; an empty one for nil.
+// Error returns the Text of an error, or an empty one for nil.
 func Error(err error) Text {
 	if err == nil {
 		return ""
@@ -47,14 +47,14 @@ func Error(err error) Text {
 	return Text(err.Error())
 }
 
-// shorten returns at most limit bytes of a text, with the length of what was cut. Control
-// characters, line ends and bytes that are not UTF-8 are escaped as in Go, so that no log
-// can be forged with them. Quotes stay: a handler that needs to escapes them itself.
+// shorten returns at most limit bytes of a text, with the number of bytes cut. Control characters,
+// line ends and bytes that are not UTF-8 are escaped as in Go, so that a client cannot forge
+// lines of a log. Quotes stay, since handlers escape them.
 func shorten(text string, limit int) string {
 	whole := text
 	if len(text) > limit {
 		cut := limit
-		for i := 1; i < utf8.UTFMax && cut-i >= 0; i++ { // not through a character
+		for i := 1; i < utf8.UTFMax && cut-i >= 0; i++ { // not inside a character
 			if utf8.RuneStart(text[cut]) {
 				break
 			}

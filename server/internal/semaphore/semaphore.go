@@ -1,10 +1,9 @@
 // Package semaphore has a counting semaphore that is fair among sources.
 //
-// What a server must do before it knows a client, such as comparing a password, is work
-// that anyone can ask for. A [Fair] bounds how much of it runs at the same time, how many
-// wait for it, and how many of these come from one source. Sources take turns: a client
-// waits for at most one turn of each other source for each turn of its own source, however
-// many a source has waiting.
+// Any client can make a server do the work that comes before authentication, such as comparing a
+// password. A [Fair] bounds how much of this work runs at the same time, how many callers wait
+// for it, and how many of these come from one source. Sources take turns: for each turn of its own
+// source, a caller waits for at most one turn of each other source, however many callers these have.
 //
 //	release, err := semaphore.Acquire(ctx, source)
 //	if err != nil {
@@ -12,8 +11,8 @@
 //	}
 //	defer release()
 //
-// It does not interrupt what runs. A source is what the caller takes for one, such as the
-// network that an address belongs to.
+// It does not interrupt callers. The caller decides what a source is, for example the network of
+// an address.
 package semaphore
 
 import (
@@ -22,11 +21,11 @@ import (
 	"sync"
 )
 
-// ErrFull says that too many wait already.
+// ErrFull is the error of Acquire if too many callers wait.
 var ErrFull = errors.New("too many wait already")
 
-// Fair is described in the package comment. S names a source. Its methods are safe for
-// concurrent use. It has no goroutines.
+// Fair is a semaphore as the package comment describes it. S identifies a source. Its methods are
+// safe for concurrent use. It has no goroutines.
 type Fair[S comparable] struct {
 	running, waiting int // bounds
 	each             func(S) int
@@ -35,21 +34,21 @@ type Fair[S comparable] struct {
 	busy    int
 	waits   int
 	queues  map[S]*queue
-	sources []S // those with a queue, in the order of their turns
+	sources []S // with waiting callers, in the order of their turns
 }
 
-// queue is what waits of one source, in the order in which it came. It is never empty.
+// queue has the waiting callers of one source, in order. It is never empty.
 type queue struct{ turns []chan struct{} }
 
-// New returns a Fair that running callers may hold at once, at least 1. At most waiting more
-// may wait for it, and of one source at most each(source).
+// New returns a Fair that as many callers may hold at once as running says, at least 1. As many more
+// may wait for it as waiting says, of which each(source) bounds those of one source.
 func New[S comparable](running, waiting int, each func(source S) int) *Fair[S] {
 	return &Fair[S]{running: max(1, running), waiting: waiting, each: each, queues: make(map[S]*queue)}
 }
 
-// Acquire waits until it is the caller's turn, and returns a function that ends the turn; only
-// its first call has an effect. Acquire returns ErrFull at once where too many wait, and the
-// cause of ctx if that ends before the turn has come.
+// Acquire waits for the caller's turn, and returns a function that ends the turn; only its first
+// call has an effect. Acquire returns ErrFull at once if too many callers wait, and the cause
+// of ctx if ctx ends before the turn.
 func (f *Fair[S]) Acquire(ctx context.Context, source S) (release func(), err error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -63,7 +62,7 @@ func (f *Fair[S]) Acquire(ctx context.Context, source S) (release func(), err er
 	}
 	select {
 	case <-turn:
-		if ctx.Err() != nil { // both had come
+		if ctx.Err() != nil { // both happened
 			f.next()
 			return nil, context.Cause(ctx)
 		}
@@ -71,13 +70,13 @@ func (f *Fair[S]) Acquire(ctx context.Context, source S) (release func(), err er
 		if f.giveUp(source, turn) {
 			return nil, context.Cause(ctx)
 		}
-		f.next() // the turn came at the same time
+		f.next() // the turn began at the same time
 		return nil, context.Cause(ctx)
 	}
 	return sync.OnceFunc(f.next), nil
 }
 
-// queue takes a place, or returns nil if it is the caller's turn already.
+// queue queues the caller, or returns nil if it is the caller's turn already.
 func (f *Fair[S]) queue(source S) (turn chan struct{}, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -104,7 +103,7 @@ func (f *Fair[S]) queue(source S) (turn chan struct{}, err error) {
 	return turn, nil
 }
 
-// next ends a turn and begins that of the source that has waited longest for one.
+// next ends a turn, and begins a turn of the source that has waited longest for one.
 func (f *Fair[S]) next() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,7 +125,7 @@ func (f *Fair[S]) next() {
 	close(turn)
 }
 
-// giveUp takes back a place, and reports false if its turn has come already.
+// giveUp removes a caller from its queue. It reports false if the turn has begun already.
 func (f *Fair[S]) giveUp(source S, turn chan struct{}) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -154,7 +153,7 @@ func (f *Fair[S]) giveUp(source S, turn chan struct{}) bool {
 	return false
 }
 
-// Waiting returns how many wait.
+// Waiting returns how many callers wait.
 func (f *Fair[S]) Waiting() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,10 +1,10 @@
 // Package turns shares the processors fairly among connections.
 //
-// A server has one goroutine for each connection, and Go's scheduler shares the
-// processors among goroutines: a goroutine that always has something to do runs until it
-// is preempted, after 10 ms. Two hundred connections that send without pause make every
-// other wait for a second. So a goroutine takes a turn before it processes what it has
-// read, and ends the turn before it waits for its client or writes to it:
+// A server has one goroutine for each connection. Go's scheduler lets a goroutine that always has
+// something to do run until it is preempted, after 10 ms. So two hundred connections that send
+// without pause make each other connection wait for a second. With this package, a goroutine
+// takes a turn before it processes what it has read, and ends the turn before it waits for its
+// client or writes to it:
 //
 //	all := turns.New(0)     // one for the server
 //	place := all.NewPlace() // one for each connection
@@ -13,7 +13,7 @@
 //		place.Begin() // waits for a turn; in a turn it does nothing
 //		process(packet)
 //		if place.Spent() {
-//			place.End() // others first; the next Begin waits
+//			place.End() // let others run; the next Begin waits
 //			flush()
 //		}
 //	}
@@ -22,32 +22,32 @@
 //
 // # Order
 //
-// Turns are shared by time, not by number: this is start-time fair queueing. Each place
-// has a mark on a scale of time used. A turn of 50 µs moves the mark by 50 µs, and the
-// waiting place with the lowest mark is next. A place that was idle falls behind the
-// others on that scale, so it goes first when it comes back. Its credit has a bound: its
-// mark is raised to one [Budget] below the mark at which turns of the others begin now.
+// Turns are shared by time, not by number: this is start-time fair queueing. Each place has a mark,
+// the time that it has used. A turn of 50 µs raises the mark by 50 µs, and the waiting place
+// with the lowest mark is next. The mark of an idle place falls behind the others, so the place
+// goes first when it comes back. This credit has a bound: the mark is raised to at least one
+// [Budget] below the mark at which turns of the others begin now.
 //
-// So a client that asks now and then waits for the turns that are under way, and for
-// little else, however many others ask without pause. Those share equally what is left.
-// The credit must be a whole budget. Places that ask without pause move in step, so for
-// the length of a round their marks say "nothing new": without credit, the second request
-// of a round would wait for its end.
+// So a client that sends a request now and then waits for the present turns, and for little
+// else, however many others send without pause. Those share the rest equally. The credit must
+// be a whole budget: places that are always busy advance together, so during a round their
+// marks do not change, and without credit the second request of a round would wait for its
+// end.
 //
 // # Bounds
 //
-// A waiting place is overtaken only by places whose mark is lower, and each turn raises a
-// mark. Between two turns of a place, each other place gets no more time than the place
-// had in its own last turn, one budget of credit, and one more turn. A new place has no
-// credit, so that a client gains nothing with new connections. A turn counts for four budgets at most,
-// however long it took: the operating system may have stopped it.
+// A waiting place is overtaken only by places whose mark is lower, and each turn raises a mark.
+// Between two turns of a place, each other place gets no more time than the place had in its own
+// last turn, one budget of credit, and one more turn. A new place has no credit, so that a client
+// gains nothing with new connections. A turn counts for four budgets at most, however long it
+// took: the operating system may have stopped it.
 //
 // # What it does not do
 //
-// A turn is not taken away: it ends when its goroutine says so. What waits inside a turn
-// (for a socket, or for a lock that another client can hold) makes all wait. If that goes
-// on for 10 ms, for example in a function of the embedding program, one more turn is given
-// until such a turn has ended.
+// A turn is not interrupted: it ends when its goroutine calls End. A goroutine that blocks in a turn
+// (on a socket, or on a lock that another client can hold) blocks all others. If that takes 10
+// ms, for example in a function of the embedding program, one additional turn is given until
+// such a turn has ended.
 package turns
 
 import (
@@ -57,15 +57,15 @@ import (
 	"time"
 )
 
-// Budget is how long a turn may last before [Place.Spent] reports it: some tens of
-// requests. A shorter one costs throughput, since what was answered leaves at the end of
-// each turn. A longer one delays each other connection by as much.
+// Budget is how long a turn should last, enough for some tens of requests: after that time
+// [Place.Spent] returns true. A shorter one costs throughput, since replies are written at the
+// end of each turn. A longer one delays each other connection by as much.
 const Budget = 200 * time.Microsecond
 
-// charge is the most that a turn counts for.
+// charge is the longest time that a turn counts for.
 const charge = 4 * Budget
 
-// stall is for how long no turn may be given before one more is.
+// stall is how long no turn was given before an additional one is.
 const stall = 10 * time.Millisecond
 
 // Turns gives turns to places. It is safe for concurrent use, and has no goroutine.
@@ -76,20 +76,20 @@ type Turns struct {
 	free    int           // turns that are not given
 	now     time.Duration // the mark at which the latest turn began
 	waiting queue         // empty while there are free turns
-	arrived uint64        // how many ever waited
+	arrived uint64        // counts the places that have waited
 	given   time.Duration // when the latest turn was given, since the epoch
-	extra   int           // turns that were given because others stall
+	extra   int           // additional turns
 }
 
-// New returns turns of which n are given at a time. 0 or less means one fewer than the
-// processors that Go uses now, and at least one.
+// New returns Turns that gives n turns at a time. 0 or less means one fewer than the processors
+// that Go uses now, and at least one.
 //
-// That leaves a processor to look at the network: while there is always a goroutine to
-// run, Go's scheduler looks for packets only every 10 ms. On two processors, under two
+// That leaves one processor for the network: while there is always a goroutine to run, Go's
+// scheduler polls the network only every 10 ms. On two processors, under two
 // hundred connections that send without pause, another client's request took 8 to 14 ms at
-// p99 with one turn at a time, 12 to 150 ms with two, and 70 to 160 ms without turns. What
-// is processed outside of turns (reading and writing) keeps the last processor busy: eight
-// such connections get the same throughput either way, two hundred a fifth less.
+// p99 with one turn at a time, 12 to 150 ms with two, and 70 to 160 ms without turns. The work
+// outside of turns (reading and writing) keeps the last processor busy: eight such connections
+// get the same throughput either way, two hundred get a fifth less.
 func New(n int) *Turns {
 	if n <= 0 {
 		n = max(runtime.GOMAXPROCS(0)-1, 1)
@@ -97,13 +97,13 @@ func New(n int) *Turns {
 	return &Turns{epoch: time.Now(), free: n}
 }
 
-// Place is where a connection waits for its turns. It belongs to one goroutine at a time:
-// the one that processes what the connection sends. A place outside of a turn holds
-// nothing and needs no closing.
+// Place is the place of a connection in the queue for turns. It belongs to one goroutine at a time,
+// the one that processes what the connection sends. Outside of a turn it holds nothing. It
+// needs no closing.
 type Place struct {
 	turns *Turns
-	turn  chan struct{} // the turn, when it was waited for; nil until then
-	timer *time.Timer   // while it is waited for; nil until then
+	turn  chan struct{} // receives the turn; nil before the first wait
+	timer *time.Timer   // of wait; nil before the first wait
 	in    bool
 	begun time.Duration // since the epoch; valid in a turn
 
@@ -120,7 +120,7 @@ func (t *Turns) NewPlace() *Place {
 	return &Place{turns: t, mark: t.now}
 }
 
-// Begin begins a turn, and waits for it if others come first. In a turn it does nothing.
+// Begin begins a turn, and waits for it if other places come first. In a turn it does nothing.
 func (p *Place) Begin() {
 	if p.in {
 		return
@@ -152,25 +152,24 @@ func (p *Place) wait() {
 	}
 }
 
-// Spent reports whether the turn has lasted for its [Budget] and should end. Outside of a
-// turn it reports false.
+// Spent reports whether the turn has lasted for [Budget] and should end. Outside of a turn it
+// reports false.
 func (p *Place) Spent() bool {
 	return p.in && time.Since(p.turns.epoch)-p.begun >= Budget
 }
 
-// End ends the turn, and gives it to the next place that waits. Outside of a turn it does
-// nothing.
+// End ends the turn, and gives it to the next waiting place. Outside of a turn it does nothing.
 func (p *Place) End() {
 	if !p.in {
 		return
 	}
 	p.in = false
-	// At least a nanosecond, so that the mark rises even where the clock is coarse.
+	// At least a nanosecond, so that the mark rises even if the clock is coarse.
 	used := max(min(time.Since(p.turns.epoch)-p.begun, charge), 1)
 	p.turns.end(p, used)
 }
 
-// begin gives a turn to a place, or makes it wait and reports false.
+// begin gives a turn to a place. If there is none, it queues the place and reports false.
 func (t *Turns) begin(p *Place, now time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -190,12 +189,12 @@ func (t *Turns) begin(p *Place, now time.Duration) bool {
 	return false
 }
 
-// end counts a turn, and hands it on.
+// end charges a turn to its place, and gives it to the next place.
 func (t *Turns) end(p *Place, used time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p.mark += used
-	// The clock is read again: a turn that stalled when relieve looked has stalled now.
+	// Read the clock again: a turn that had stalled when relieve ran must count as stalled here.
 	switch {
 	case t.extra > 0 && time.Since(t.epoch)-p.given >= stall:
 		t.extra--
@@ -206,7 +205,7 @@ func (t *Turns) end(p *Place, used time.Duration) {
 	}
 }
 
-// relieve gives one more turn if none was given for a while.
+// relieve gives an additional turn if none was given for stall.
 func (t *Turns) relieve() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
