@@ -94,3 +94,14 @@ func ExampleMerge() {
 	fmt.Println(version, err)
 	// Output: 1696374425000:1:StateStore <nil>
 }
+
+// The version of the write that grants a lease becomes its fencing token. The conversion makes
+// that explicit: the version of another value does not compile as a token.
+func ExampleToken() {
+	granted := hlc.Timestamp{Wall: 1696374425000, Counter: 1, Node: "StateStore"}
+	token := hlc.Token(granted)
+
+	later, err := hlc.ParseToken("1696374427000:0:StateStore")
+	fmt.Println(token, token.Compare(later) < 0, err)
+	// Output: 1696374425000:1:StateStore true <nil>
+}

@@ -41,21 +41,15 @@ const (
 	Null                    // nothing: the key is missing
 )
 
-// String returns the name of the kind in lower case.
+var kindNames = [...]string{Simple: "simple string", Error: "error", Integer: "integer", Bulk: "bulk string", Null: "null"}
+
+// String returns the name of the kind in lower case, or a text such as "Kind(9)" for a value
+// that is not a kind.
 func (k Kind) String() string {
-	switch k {
-	case Simple:
-		return "simple string"
-	case Error:
-		return "error"
-	case Integer:
-		return "integer"
-	case Bulk:
-		return "bulk string"
-	case Null:
-		return "null"
+	if k == 0 || int(k) >= len(kindNames) {
+		return "Kind(" + strconv.Itoa(int(k)) + ")"
 	}
-	return "Kind(" + strconv.Itoa(int(k)) + ")"
+	return kindNames[k]
 }
 
 // A Value is a decoded reply.
