@@ -500,24 +500,6 @@ func (l *link) probe(within time.Duration) {
 	})
 }
 
-// showToken authenticates the connection anew if the token in the file has changed
-// [MQTT-4.12.1]. It does not wait for the answer: requests go on, and a broker that refuses
-// the token ends the connection. If the file cannot be read, the old token stays in use
-// until the next look; it is still good for some time.
-func (l *link) showToken(file string) {
-	token, err := mqttnet.ReadSecret(file)
-	if err != nil {
-		l.logger.Warn("cannot read the token file", "error", err)
-		return
-	}
-	if !l.authentication.replace(token) {
-		return
-	}
-	l.logger.Debug("the token has changed: authenticating anew")
-	// An error ends the connection, which its reader reports.
-	_, _ = l.authentication.packet(packets.AuthReauthenticate).Packet().WriteTo(l.net)
-}
-
 // usable returns why the conditions in a broker's CONNACK allow no request, or nil. Such a
 // broker would end each connection at the first request [MQTT-3.2.2-11].
 func usable(connack *paho.Connack) error {

@@ -23,7 +23,7 @@ const (
 	// leaveTimeout is how long requests under way have to finish before a connection
 	// is replaced.
 	leaveTimeout = time.Second
-	// stableAfter is how long a connection must last for the backoff to begin anew. A
+	// stableAfter is how long a connection must last for the backoff to start again. A
 	// broker that accepts and hangs up must not be hammered.
 	stableAfter = 5 * time.Second
 )

@@ -55,20 +55,20 @@ func (a *authentication) replace(token []byte) bool {
 	return true
 }
 
-// showToken authenticates the connection anew if the token file has changed
-// [MQTT-4.12.1]. It does not wait for the answer: requests go on, and a broker that does
-// not take the token ends the connection. A file that cannot be read is left alone until
-// the next look; the old token is still good for some time.
-func (c *mqttConn) showToken(conn *mqttnet.Conn, authentication *authentication) {
-	token, err := mqttnet.ReadSecret(c.options.TokenFile)
+// showToken authenticates the connection again if the token in the file has changed
+// [MQTT-4.12.1]. It does not wait for the answer: requests go on, and a broker that refuses
+// the token ends the connection. If the file cannot be read, the old token stays in use
+// until the next look; it is still good for some time.
+func (l *link) showToken(file string) {
+	token, err := mqttnet.ReadSecret(file)
 	if err != nil {
-		c.logger.Warn("cannot read the token file", "error", err)
+		l.logger.Warn("cannot read the token file", "error", err)
 		return
 	}
-	if !authentication.replace(token) {
+	if !l.authentication.replace(token) {
 		return
 	}
-	c.logger.Debug("the token has changed: authenticating anew")
+	l.logger.Debug("the token has changed: authenticating again")
 	// An error ends the connection, which its reader reports.
-	_, _ = authentication.packet(packets.AuthReauthenticate).Packet().WriteTo(conn)
+	_, _ = l.authentication.packet(packets.AuthReauthenticate).Packet().WriteTo(l.net)
 }
