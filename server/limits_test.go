@@ -14,7 +14,6 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
@@ -505,7 +504,7 @@ func TestAllWatchesHaveABound(t *testing.T) {
 
 // codeOf returns the return code or reason code in a CONNACK.
 func codeOf(connack []byte) byte {
-	_, header, _ := frame.Size(connack)
+	_, header, _ := wire.Size(connack)
 	return connack[header+1]
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -397,7 +398,7 @@ func (e *eavesdropper) until(t *testing.T, topic string, each func(frame.Publish
 			var packet []byte
 			packet, more = e.session.Append(e, nil, 1)
 			for len(packet) > 0 {
-				size, _, _ := frame.Size(packet)
+				size, _, _ := wire.Size(packet)
 				message, _ := frame.ParsePublish(packet[:size])
 				e.heard = append(e.heard, message)
 				if message.QoS > 0 {

@@ -54,7 +54,7 @@ func divide(stream []byte, limit, first int, takes func([]byte) bool) (taken [][
 		if !begun && first > 0 && (limit == 0 || first < limit) {
 			most = first
 		}
-		size, _, ok := Size(stream)
+		size, _, ok := wire.Size(stream)
 		switch {
 		case wire.Broken(stream):
 			return taken, passed, ErrHeader

@@ -305,8 +305,3 @@ func variableLength(value int) int {
 	}
 	return length
 }
-
-// Size returns the length of the packet at the beginning of b, and the length of its fixed
-// header. It reports false while b is too short to tell, and always if b cannot be the
-// beginning of a packet.
-func Size(b []byte) (size, header int, ok bool) { return wire.Size(b) }

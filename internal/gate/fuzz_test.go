@@ -41,7 +41,7 @@ func FuzzCheck(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if size, _, ok := frame.Size(packet); !ok || size != len(packet) {
+		if size, _, ok := wire.Size(packet); !ok || size != len(packet) {
 			t.Fatalf("%d bytes are let through; the header says %d", len(packet), size)
 		}
 		checkParsed(t, packet, g.Version())
@@ -70,7 +70,7 @@ func checkParsed(t *testing.T, packet []byte, version byte) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, header, _ := frame.Size(forwarded)
+		_, header, _ := wire.Size(forwarded)
 		body := forwarded[header : header+2+len(p.Topic)]
 		forwarded = append(wire.AppendVariable([]byte{0x30}, len(body)+1+len(properties)+len(p.Payload)), body...)
 		forwarded = append(append(append(forwarded, byte(len(properties))), properties...), p.Payload...)

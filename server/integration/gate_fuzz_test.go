@@ -135,7 +135,7 @@ func compareWithPaho(t *testing.T, packet []byte) {
 
 func compareWithMochi(t *testing.T, packet []byte, version byte) {
 	t.Helper()
-	_, header, _ := frame.Size(packet)
+	_, header, _ := wire.Size(packet)
 	theirs := broker.Packet{ProtocolVersion: version}
 	if err := theirs.FixedHeader.Decode(packet[0]); err != nil {
 		t.Fatalf("mochi cannot read its header: %v", err)

@@ -79,7 +79,7 @@ func read(t *testing.T, raw []byte) decoded {
 
 func body(t *testing.T, raw []byte) []byte {
 	t.Helper()
-	size, header, ok := frame.Size(raw)
+	size, header, ok := wire.Size(raw)
 	if !ok || size != len(raw) {
 		t.Fatalf("the header says %d bytes, and there are %d", size, len(raw))
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/wire"
 )
 
 // DialTCP returns a connection that Patience bounds and the end of the test closes.
@@ -92,7 +93,7 @@ func (c *RawClient) TryRead() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	size, _, _ := frame.Size(header)
+	size, _, _ := wire.Size(header)
 	packet := make([]byte, size)
 	_, err = io.ReadFull(c.Input, packet)
 	return packet, err
