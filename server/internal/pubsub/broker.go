@@ -37,7 +37,7 @@ type Limits struct {
 	RetainedBytes int64
 }
 
-// DefaultLimits returns the limits of a server that is told no others.
+// DefaultLimits returns the default limits of a server.
 func DefaultLimits() Limits {
 	return Limits{
 		Subscriptions:     1000,
@@ -50,35 +50,35 @@ func DefaultLimits() Limits {
 	}
 }
 
-// overhead is what a message costs besides its bytes, where it waits or is retained.
+// overhead is what a message that waits or is retained costs besides its bytes.
 const overhead = 256
 
-// assured is how many bytes of messages may wait in a session, and how many its subscriptions
-// may take up, whatever others have: a few messages and some twenty subscriptions. Without it,
-// sessions that never acknowledge would take the room of all others.
+// assured is how many bytes of messages may wait in a session, and how many bytes its
+// subscriptions may take up, whatever other sessions have: a few messages and some twenty
+// subscriptions. Without it, sessions that never acknowledge would take the room of all others.
 const assured = 16 << 10
 
-// Message is a message to be passed on. It must not be changed once it is published: all
-// subscribers share it.
+// Message is a message to publish. It must not be changed once it is published: all subscribers
+// share it.
 type Message struct {
 	Topic  string
 	QoS    byte // 0 or 1
 	Retain bool
-	// Properties are the MQTT 5 properties to pass on, as they lie on the wire, without
-	// their length, the Message Expiry Interval, Subscription Identifiers and Topic Alias.
+	// Properties are the encoded MQTT 5 properties, without their length, the Message Expiry
+	// Interval, Subscription Identifiers and Topic Alias.
 	Properties []byte
 	Payload    []byte
-	// Expires is when the message is not to be sent any more; the zero time is never. What
-	// is left until then is sent as its Message Expiry Interval [MQTT-3.3.2-6].
+	// Expires is when the message expires; the zero time means never. The time that remains
+	// is sent as its Message Expiry Interval [MQTT-3.3.2-6].
 	Expires time.Time
 	// Publisher is the client id of the publisher, for No Local.
 	Publisher string
-	// Borrowed says that Properties and Payload belong to the caller once Publish has returned.
-	// If the message is kept, Publish copies them before.
+	// Borrowed: Properties and Payload belong to the caller again when Publish has returned. If
+	// the message waits or is retained, Publish copies them.
 	Borrowed bool
 }
 
-// own copies what is borrowed.
+// own copies Properties and Payload if they are borrowed.
 func (m *Message) own() {
 	if m.Borrowed {
 		m.Properties, m.Payload, m.Borrowed = bytes.Clone(m.Properties), bytes.Clone(m.Payload), false
@@ -91,7 +91,7 @@ func (m *Message) size() int64 {
 
 func (m *Message) isOver(now time.Time) bool { return !m.Expires.IsZero() && !now.Before(m.Expires) }
 
-// Broker passes messages on. Make it with [New].
+// Broker delivers messages. Use [New].
 type Broker struct {
 	limits   Limits
 	tree     tree
@@ -102,13 +102,13 @@ type Broker struct {
 	dropped      dropped
 
 	began      time.Time
-	sweepAfter atomic.Int64 // nanoseconds after began; not before then is sweepSome to do anything
+	sweepAfter atomic.Int64 // nanoseconds after began; before that, sweepSome does nothing
 
 	mu       sync.Mutex
 	sessions map[string]*Session
 	order    []*Session // the same
-	made     uint64     // how many there have been
-	swept    int        // the place in order of the session that was swept last
+	made     uint64     // counts all sessions that were made
+	swept    int        // index in order of the session that was swept last
 	subCount atomic.Int64
 	subBytes *quota.Quota
 }
@@ -128,7 +128,7 @@ func New(limits Limits) *Broker {
 	return b
 }
 
-// Session returns the session of a client, and makes one if there is none.
+// Session returns the session of a client, and creates it if there is none.
 func (b *Broker) Session(client string) *Session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,7 +150,7 @@ func (b *Broker) Find(client string) (s *Session, ok bool) {
 	return s, ok
 }
 
-// leave forgets a session.
+// leave removes a session.
 func (b *Broker) leave(s *Session) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,21 +165,20 @@ func (b *Broker) leave(s *Session) {
 	b.order = b.order[:last]
 }
 
-// ErrNotRetained is the error for a message that was to be retained and is over the limit
-// of messages or bytes. It is passed on all the same.
+// ErrNotRetained is the error for a message that is not retained because of
+// Limits.RetainedMessages or Limits.RetainedBytes. Its subscribers still get it.
 var ErrNotRetained = errors.New("too many or too large messages are retained")
 
-// Publish queues a message for all clients with a subscription that matches, and reports
-// whether there are any. It never waits for one of them. With Retain it also retains the
-// message, or removes the retained one if the payload is empty. The error is nil or
-// ErrNotRetained.
+// Publish queues a message for all clients with a matching subscription, and reports whether there
+// are any. It never waits for a subscriber. With Retain it also retains the message, or removes
+// the retained one if the payload is empty. The error is nil or ErrNotRetained.
 func (b *Broker) Publish(m *Message) (matched bool, err error) {
 	return b.PublishInTurns(m, nil)
 }
 
-// PublishInTurns is Publish for a caller that shares a processor. A message may match a
-// million subscriptions: pause is called again and again, with no lock held, at least every
-// few hundred steps of a search.
+// PublishInTurns is Publish for a caller that shares its processor. A message may match a million
+// subscriptions, so it calls pause repeatedly, with no lock held, at least every few hundred
+// steps of a search.
 func (b *Broker) PublishInTurns(m *Message, pause func()) (matched bool, err error) {
 	steps := &steps{pause: pause}
 	if m.Retain && b.retained != nil {
@@ -218,7 +217,7 @@ func (b *Broker) PublishInTurns(m *Message, pause func()) (matched bool, err err
 	return matched, err
 }
 
-// form is how one session gets a message.
+// form is how a message is delivered to one session.
 type form struct {
 	qos         byte
 	retain      bool
@@ -226,8 +225,8 @@ type form struct {
 	group       *group // nil: not by a shared subscription
 }
 
-// combine makes one of all subscriptions of a session that match [MQTT-3.3.4]. It reports
-// false if all of them are not for messages of the client itself.
+// combine combines the matching subscriptions of a session into one form [MQTT-3.3.4]. It reports
+// false if No Local excludes the message from all of them.
 func combine(m *Message, subs []*subscription) (f form, ok bool) {
 	own := m.Publisher == subs[0].session.client
 	for i, sub := range subs {
@@ -237,7 +236,7 @@ func combine(m *Message, subs []*subscription) (f form, ok bool) {
 		f.qos = max(f.qos, sub.QoS)
 		f.retain = f.retain || m.Retain && sub.RetainAsPublished
 		if len(f.identifiers) == 0 {
-			f.identifiers = slices.Clip(sub.identifiers) // shared; it grows in a copy
+			f.identifiers = slices.Clip(sub.identifiers) // shared; append copies it
 		} else {
 			f.identifiers = append(f.identifiers, sub.identifiers...)
 		}
@@ -247,20 +246,20 @@ func combine(m *Message, subs []*subscription) (f form, ok bool) {
 	return f, ok
 }
 
-// What share does at most for one message: a group may have ten thousand members, and a
-// message may be for a thousand groups.
+// The bounds of share for one message: a group may have ten thousand members, and a message may
+// be for a thousand groups.
 const (
-	lookedAt      = 256 // members, whether they are connected
+	lookedAt      = 256 // members that are checked for a connection
 	triedHere     = 32  // connected members
 	triedAway     = 16  // other members
-	groupInASlice = 16  // members that are taken out of the group under one lock
+	groupInASlice = 16  // members that are read under one lock
 )
 
-// share gives a message to one member of a group, in turn. It prefers those that are
-// connected, may read it and have room, and then takes any that may read it and has room for
-// when it is back. It looks for one among the next members only, as many as the constants
-// above say: if none of these can take the message, it is dropped. The message after it
-// begins with the next member. share reports false if there are no members.
+// share gives a message to one member of a group, in turn. It prefers members that are connected,
+// may read it and have room, and then takes one that is not connected, may read it and has room.
+// It tries only as many of the next members as the constants above say: if none of these can take
+// the message, it is dropped. The next message begins with the next member. share reports false
+// if there are no members.
 func (b *Broker) share(m *Message, g *group, steps *steps) bool {
 	from := int(g.next.Add(1) % (1 << 30))
 	last := absent
@@ -309,9 +308,9 @@ func (b *Broker) share(m *Message, g *group, steps *steps) bool {
 	return true
 }
 
-// Sweep frees what waits or is retained and has expired. It takes some microseconds for
-// each session with messages that expire, so call it every few seconds at most. Without it,
-// such messages are freed when they are due to be sent or when a limit is met.
+// Sweep frees expired messages that wait or are retained. It takes some microseconds for each
+// session with messages that expire, so call it every few seconds at most. Without it, such
+// messages are freed when they would be sent or when a limit is reached.
 func (b *Broker) Sweep() {
 	b.mu.Lock()
 	all := slices.Clone(b.order)
@@ -326,11 +325,11 @@ func (b *Broker) Sweep() {
 	}
 }
 
-// someInterval is how long sweepSome does nothing again.
+// someInterval is the shortest time between two runs of sweepSome.
 const someInterval = 100 * time.Millisecond
 
-// sweepSome is Sweep for some of the sessions, the next ones in turn. It reports false if it
-// does nothing because it was called a moment ago.
+// sweepSome is Sweep for some of the sessions, the next ones in turn. It does nothing and reports
+// false within someInterval of its last run.
 func (b *Broker) sweepSome() bool {
 	now := time.Now()
 	due, since := b.sweepAfter.Load(), int64(now.Sub(b.began))

@@ -8,33 +8,32 @@ import (
 	"github.com/tenurelock/tenure/internal/frame"
 )
 
-// Link is a connection as its session sees it. The methods must not block and must not call
-// this package. Its type must be comparable, such as a pointer.
+// Link is a connection as its session uses it. Its methods must not block and must not call this
+// package. Its type must be comparable, such as a pointer.
 type Link interface {
-	// Wake says that there is something to send: the goroutine that writes to the connection
-	// is to call Session.Append until that reports that there is no more. Wake is not called
-	// again before.
+	// Wake means that there is something to send: the goroutine that writes to the connection
+	// must call Session.Append until that reports no more. Until then, Wake is not called
+	// again.
 	Wake()
-	// Reserve takes room for a QoS 0 message in what the connection may have waiting, and
-	// reports false if there is not as much. It is called with a lock of the session held.
+	// Reserve takes room for a QoS 0 message that waits for the connection, and reports false
+	// if there is not enough. It is called with a lock of the session held.
 	Reserve(bytes int) bool
-	// Release gives such room back. It is called with a lock of the session held.
+	// Release gives the room back. It is called with a lock of the session held.
 	Release(bytes int)
 }
 
-// Receiver is a connection and what its client can take.
+// Receiver is a connection with the limits of its client.
 type Receiver struct {
 	Link  Link
 	MQTT5 bool // else 3.1.1
-	// ReceiveMaximum is how many QoS 1 messages the client takes without acknowledgement; 0
-	// is 65,535.
+	// ReceiveMaximum is how many QoS 1 messages may be in flight; 0 means 65,535.
 	ReceiveMaximum uint16
-	// MaximumPacketSize is in bytes; 0 is no maximum.
+	// MaximumPacketSize is in bytes; 0 means no maximum.
 	MaximumPacketSize uint32
-	// MayRead reports whether the client may read a topic; nil is always. It is asked when a
-	// message is queued, and once more before it is sent on a later connection. It stays with
-	// the session until the next Attach. It is called without locks, by goroutines of other
-	// clients too.
+	// MayRead reports whether the client may read a topic; nil means any. It is called when a
+	// message is queued, and once more before the message is sent on a later connection. The
+	// session uses it until the next Attach. It is called without locks, also by goroutines of
+	// other clients.
 	MayRead func(topic string) bool
 }
 
@@ -43,8 +42,8 @@ type waiting struct {
 	message *Message
 	form
 	size       int64
-	number     uint64 // rises with each message of the session
-	asked      uint64 // the epoch in which the receiver was asked
+	number     uint64 // increases with each message of the session
+	asked      uint64 // the epoch in which MayRead was called
 	packetID   uint16 // 0: not sent
 	sentIn     uint64 // the epoch in which it was sent; 0: in none
 	isGone     bool   // no longer in the list
@@ -83,7 +82,7 @@ func (l *list) remove(w *waiting) {
 	l.length--
 }
 
-// queue has what waits for a client.
+// queue has the messages that wait for a client.
 type queue struct {
 	mu       sync.Mutex
 	receiver Receiver // of the latest connection
@@ -98,16 +97,16 @@ type queue struct {
 	lasting  list   // QoS 1: sent ones, and from unsent on those that are not sent in this epoch
 	unsent   *waiting
 	bytes    int64               // of lasting
-	inFlight map[uint16]*waiting // those of lasting with a packet id
-	sent     int                 // those of inFlight that were sent in this epoch
+	inFlight map[uint16]*waiting // the messages of lasting with a packet id
+	sent     int                 // how many of inFlight were sent in this epoch
 	packetID uint16              // the latest
 
 	earliest time.Time // nothing expires before; zero: nothing expires
 	sweepAt  time.Time // not to be swept before
 }
 
-// Attach makes a connection the one that gets the messages of the session, in place of the
-// one before. QoS 1 messages that were not acknowledged are sent again.
+// Attach makes the session send its messages to a connection, in place of the one before. QoS 1
+// messages that were not acknowledged are sent again.
 func (s *Session) Attach(r Receiver) {
 	s.mu.Lock()
 	if s.closed {
@@ -126,7 +125,8 @@ func (s *Session) Attach(r Receiver) {
 	}
 }
 
-// Detach says that a connection is over. It has no effect if another one was attached since.
+// Detach ends the use of a connection, which is over. It has no effect if another one was attached
+// since.
 func (s *Session) Detach(link Link) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +144,7 @@ func (s *Session) isConnected() bool {
 	return r != nil && r.connected
 }
 
-// dropFleeting drops what a connection that is over has not sent of QoS 0.
+// dropFleeting drops the QoS 0 messages that a connection did not send before it ended.
 func (q *queue) dropFleeting() {
 	if q.link != nil && q.reserved > 0 {
 		q.link.Release(q.reserved)
@@ -152,7 +152,7 @@ func (q *queue) dropFleeting() {
 	q.fleeting, q.reserved = list{}, 0
 }
 
-// close drops everything, and returns the first of the QoS 1 messages that were left.
+// close drops all messages, and returns the first of the remaining QoS 1 messages.
 func (s *Session) close() (left *waiting) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +166,7 @@ func (s *Session) close() (left *waiting) {
 	return left
 }
 
-// toWake returns the link if there is something to send of which it does not know.
+// toWake returns the link if it has to be woken, or nil.
 func (q *queue) toWake() Link {
 	if q.link == nil || q.awake || q.due() == nil {
 		return nil
@@ -175,7 +175,7 @@ func (q *queue) toWake() Link {
 	return q.link
 }
 
-// due returns the message that is to be sent next, if any can be sent.
+// due returns the next message to send, or nil if none can be sent now.
 func (q *queue) due() *waiting {
 	next := q.unsent
 	if q.sent >= q.window() {
@@ -194,9 +194,9 @@ func (q *queue) window() int {
 	return int(q.receiver.ReceiveMaximum)
 }
 
-// offer queues a message in one of its forms, or counts why not. With connected, it is only
-// for a session that is connected. Of a shared subscription it counts nothing, since another
-// member may take it.
+// offer queues a message in one of its forms, or counts why it is dropped. With connected, it
+// does so only if the session is connected. For a shared subscription it counts nothing, since
+// another member may take the message.
 func (s *Session) offer(m *Message, f form, connected bool) (result outcome) {
 	return s.offerIf(m, f, connected, nil)
 }
@@ -280,7 +280,7 @@ func (s *Session) putLasting(w *waiting) outcome {
 	return queued
 }
 
-// take takes a message off its list.
+// take removes a message from its list.
 func (s *Session) take(w *waiting) {
 	if w.qos == 0 {
 		s.fleeting.remove(w)
@@ -308,11 +308,11 @@ func (s *Session) drop(w *waiting, why outcome) {
 	s.broker.dropped.count(why)
 }
 
-// sweepInterval is how long a session is not swept again. A sweep goes through everything
-// that waits, on behalf of the publisher that met the limit.
+// sweepInterval is the shortest time between two sweeps of a session. A sweep visits all waiting
+// messages, at the expense of the publisher that reached the limit.
 const sweepInterval = time.Second
 
-// sweep frees what expired.
+// sweep frees expired messages.
 func (s *Session) sweep(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -327,7 +327,7 @@ func (s *Session) sweepLocked(now time.Time) {
 	for w := s.lasting.first; w != nil; {
 		next, at := w.next, w.message.Expires
 		switch {
-		case at.IsZero() || w.packetID != 0: // what was sent is to be sent again [MQTT-4.4.0-1]
+		case at.IsZero() || w.packetID != 0: // a message that was sent must be sent again [MQTT-4.4.0-1]
 		case !now.Before(at):
 			s.drop(w, expired)
 		case s.earliest.IsZero() || at.Before(s.earliest):
@@ -369,8 +369,7 @@ func (s *Session) Append(link Link, dst []byte, enough int) (out []byte, more bo
 	}
 }
 
-// next takes the message that is to be sent next. With enough it only looks whether there is
-// one.
+// next takes the next message to send. With enough it only reports whether there is one.
 func (s *Session) next(link Link, enough bool) (packet frame.Forward, ok, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -415,8 +414,8 @@ func (s *Session) next(link Link, enough bool) (packet frame.Forward, ok, more b
 	return packet, false, false
 }
 
-// ask asks whether the receiver may read a message that was queued for the one before. It
-// gives up the lock meanwhile.
+// ask calls MayRead for a message that was queued for an earlier connection. It releases the lock
+// meanwhile.
 func (s *Session) ask(w *waiting) {
 	epoch := s.epoch
 	allowed := s.askUnlocked(s.receiver.MayRead, w.message.Topic)
@@ -429,14 +428,15 @@ func (s *Session) ask(w *waiting) {
 	}
 }
 
-// askUnlocked is called with the lock held, and returns with it, even by a panic.
+// askUnlocked calls MayRead without the lock. It is called with the lock held, and holds it again
+// when it returns or panics.
 func (s *Session) askUnlocked(mayRead func(topic string) bool, topic string) bool {
 	s.mu.Unlock()
 	defer s.mu.Lock()
 	return mayRead == nil || mayRead(topic)
 }
 
-// maxPacket is the greatest size of an MQTT packet [MQTT-2.1.4].
+// maxPacket is the largest size of an MQTT packet [MQTT-2.1.4].
 const maxPacket = 1 + 4 + 1<<28 - 1
 
 func (s *Session) packet(w *waiting, now time.Time) frame.Forward {
@@ -459,8 +459,8 @@ func (s *Session) packet(w *waiting, now time.Time) frame.Forward {
 	return packet
 }
 
-// newPacketID returns a packet id that is not in use. There is one: fewer messages than the
-// window are in flight.
+// newPacketID returns an unused packet id. There is one, since fewer messages are in flight than
+// there are ids.
 func (q *queue) newPacketID() uint16 {
 	if q.inFlight == nil {
 		q.inFlight = make(map[uint16]*waiting)

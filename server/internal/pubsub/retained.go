@@ -11,8 +11,8 @@ import (
 
 // retained has the retained messages.
 type retained struct {
-	messages int   // how many there may be,
-	most     int64 // and of how many bytes
+	messages int   // the most messages
+	most     int64 // the most bytes
 
 	mu       sync.RWMutex
 	byTopic  map[string]*kept
@@ -25,11 +25,11 @@ type retained struct {
 type kept struct {
 	message *Message
 	size    int64
-	at      int // its place in expiring; -1: it does not expire
+	at      int // its index in expiring; -1: it does not expire
 }
 
-// set retains a message in place of the one with its topic, or removes that if the payload
-// is empty. On ErrNotRetained the old one is removed as well: it is out of date.
+// set retains a message in place of the one with its topic, or removes that one if the payload is
+// empty. If it returns ErrNotRetained, it has removed the old one too, which is outdated.
 func (r *retained) set(m *Message) error {
 	for {
 		done, err := r.trySet(m, time.Now())
@@ -39,7 +39,7 @@ func (r *retained) set(m *Message) error {
 	}
 }
 
-// trySet is set. It reports false if it made room and is to be called again.
+// trySet is set. It reports false if it has freed expired messages and must be called again.
 func (r *retained) trySet(m *Message, now time.Time) (done bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,24 +87,24 @@ func (r *retained) remove(k *kept) {
 	if k.at >= 0 {
 		heap.Remove(&r.expiring, k.at)
 	}
-	if len(r.inOrder) == 0 { // what they grew to is freed
+	if len(r.inOrder) == 0 { // free the memory of their largest size
 		r.byTopic, r.inOrder, r.expiring = make(map[string]*kept), nil, nil
 	}
 }
 
-// place returns where in the order a topic is, or would be.
+// place returns the index of a topic in the order, or the index at which it would be.
 func (r *retained) place(topic string) int {
 	return sort.Search(len(r.inOrder), func(i int) bool { return r.inOrder[i].message.Topic >= topic })
 }
 
-// sweep frees some messages that expired, and reports whether there were any.
+// sweep frees some expired messages, and reports whether there were any.
 func (r *retained) sweep(now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.sweepLocked(now)
 }
 
-// sweepLocked removes at most a few: each moves what is behind it.
+// sweepLocked removes a few messages at most: each removal moves all messages behind it.
 func (r *retained) sweepLocked(now time.Time) (any bool) {
 	for range 8 {
 		if len(r.expiring) == 0 || !r.expiring[0].message.isOver(now) {
@@ -122,7 +122,7 @@ func (r *retained) usage() (messages int, bytes int64) {
 	return len(r.inOrder), r.bytes
 }
 
-// isCurrent reports whether a message is the one that is retained with its topic.
+// isCurrent reports whether a message is still retained.
 func (r *retained) isCurrent(m *Message) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -130,7 +130,7 @@ func (r *retained) isCurrent(m *Message) bool {
 	return k != nil && k.message == m
 }
 
-// each calls use with each message that matches a filter, without the lock.
+// each calls use for each message that matches a filter, without the lock.
 func (r *retained) each(filter string, steps *steps, use func(*Message)) {
 	if !isWildcard(filter) {
 		r.mu.RLock()
@@ -154,8 +154,8 @@ func (r *retained) each(filter string, steps *steps, use func(*Message)) {
 	}
 }
 
-// some appends messages that match a filter, and whose topics begin with prefix and come
-// after one. It takes a bounded number of steps, and returns where it stopped.
+// some appends messages that match a filter, with topics that begin with prefix and come after a
+// given one. It takes a bounded number of steps, and returns where it stopped.
 func (r *retained) some(filter, prefix, after string, found []*Message) (_ []*Message, last string, more bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -177,9 +177,8 @@ func (r *retained) some(filter, prefix, after string, found []*Message) (_ []*Me
 	return found, after, true
 }
 
-// SendRetained queues the retained messages that match a subscription, as its Retain
-// Handling says; existed is what Subscribe reported. For a shared subscription there are
-// none [MQTT-4.8.2].
+// SendRetained queues the retained messages that match a subscription, according to its Retain
+// Handling; existed is what Subscribe returned. A shared subscription gets none [MQTT-4.8.2].
 func (s *Session) SendRetained(asked Subscription, existed bool, pause func()) {
 	r := s.broker.retained
 	if r == nil || isShared(asked.Filter) || asked.RetainHandling > 1 || asked.RetainHandling == 1 && existed {
@@ -194,8 +193,8 @@ func (s *Session) SendRetained(asked Subscription, existed bool, pause func()) {
 			return
 		}
 		f.qos = min(m.QoS, asked.QoS, 1)
-		// A message that was published since went to the subscription, and must not be
-		// followed by one that is older.
+		// The subscription has already got a message that was published since, and must not get an
+		// older one after it.
 		s.offerIf(m, f, false, func() bool { return r.isCurrent(m) })
 	})
 }

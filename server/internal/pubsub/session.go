@@ -9,33 +9,33 @@ import (
 	"time"
 )
 
-// Subscription is what a client asks for with one filter.
+// Subscription is one filter of a SUBSCRIBE with its options.
 type Subscription struct {
-	Filter            string // as in SUBSCRIBE, with $share/{group}/ if it is shared
-	QoS               byte   // the most that is granted; 2 is as 1
-	NoLocal           bool   // not for messages of the client itself
+	Filter            string // with $share/{group}/ if it is shared
+	QoS               byte   // the highest that is granted; 2 means 1
+	NoLocal           bool   // excludes messages of the client itself
 	RetainAsPublished bool
 	RetainHandling    byte // 0, 1 or 2 [MQTT-3.8.3.1]
 	Identifier        int  // 0: none
 }
 
-// subscription is a Subscription of a session. It is never changed, except at, entry and
-// group, which tree.mu guards.
+// subscription is a Subscription of a session. It is constant, except for at, entry and group, which
+// tree.mu guards.
 type subscription struct {
 	Subscription
 	session          *Session
-	number           uint64 // within the session; the same if it replaces another
+	number           uint64 // unique in the session; a replacement has the number of the one before
 	groupName, plain string // of Filter
 	identifiers      []int  // none or one
 
 	entry *entry
 	group *group // nil: not shared
-	at    int    // its place in the list of entry or group
+	at    int    // its index in the list of entry or group
 
-	wildAt int // its place in Session.wild, which Session.filters guards
+	wildAt int // its index in Session.wild, which Session.filters guards
 }
 
-// list returns the list that the subscription is in.
+// list returns the list of entry or group.
 func (sub *subscription) list() []*subscription {
 	if sub.group != nil {
 		return sub.group.members
@@ -43,24 +43,24 @@ func (sub *subscription) list() []*subscription {
 	return sub.entry.plain
 }
 
-// Session has the subscriptions of a client and the messages that wait for it. It is made
-// by [Broker.Session], and lives until End. Afterwards its methods have no effect.
+// Session has the subscriptions of a client and the messages that wait for it. [Broker.Session]
+// creates it. After End its methods have no effect.
 type Session struct {
 	broker *Broker
 	client string
 	id     uint64 // among all sessions
-	at     int    // its place in Broker.order, which Broker.mu guards
+	at     int    // its index in Broker.order, which Broker.mu guards
 
 	reader atomic.Pointer[reader] // nil: never attached
 
 	changing sync.Mutex // held by Subscribe, Unsubscribe and End
 	isOver   bool       // guarded by changing, as are
-	made     uint64     // how many subscriptions there have been
-	bytesOf  int64      // what those that there are take up
+	made     uint64     // counts all subscriptions that were made
+	bytesOf  int64      // what the present subscriptions take up
 
 	filters       sync.Mutex
 	subscriptions map[string]*subscription // by key
-	wild          []*subscription          // those that are plain and have a wildcard
+	wild          []*subscription          // the ones that are not shared and have a wildcard
 	asked         string                   // the latest topic of Matches, if wild is not empty,
 	answer        []int                    // and the answer to it
 	matched       bool
@@ -68,14 +68,14 @@ type Session struct {
 	queue
 }
 
-// reader is what is asked before a message is queued.
+// reader decides which topics the session may read.
 type reader struct {
-	mayRead   func(topic string) bool // nil: everything
+	mayRead   func(topic string) bool // nil: any
 	connected bool
 	epoch     uint64
 }
 
-// compare puts those of the same session, and those of the same filter, side by side.
+// compare orders subscriptions by session, and then by filter.
 func (sub *subscription) compare(other *subscription) int {
 	if sub.session == other.session {
 		return cmp.Compare(sub.number, other.number)
@@ -85,16 +85,17 @@ func (sub *subscription) compare(other *subscription) int {
 
 // Errors of Subscribe.
 var (
-	// ErrTooManySubscriptions: the client has as many as it may, or there is no room for
-	// more; 0x97 Quota exceeded.
+	// ErrTooManySubscriptions: Limits.Subscriptions or Limits.SubscriptionBytes is reached;
+	// 0x97 Quota exceeded.
 	ErrTooManySubscriptions = errors.New("too many subscriptions")
-	// ErrFilter: no filter, or a shared one without a group; 0x8F Topic Filter invalid.
+	// ErrFilter: the filter is not valid, or a shared one without a group; 0x8F Topic Filter
+	// invalid.
 	ErrFilter = errors.New("the topic filter is not valid")
 	// ErrSessionOver: End was called.
 	ErrSessionOver = errors.New("the session is over")
 )
 
-// Subscribe adds a subscription, or replaces that with the same filter, and reports whether
+// Subscribe adds a subscription, or replaces the one with the same filter, and reports whether
 // there was one. The error is ErrTooManySubscriptions, ErrFilter or ErrSessionOver.
 func (s *Session) Subscribe(asked Subscription) (existed bool, err error) {
 	sub := &subscription{Subscription: asked, session: s}
@@ -113,7 +114,7 @@ func (s *Session) Subscribe(asked Subscription) (existed bool, err error) {
 	if s.isOver {
 		return false, ErrSessionOver
 	}
-	before := s.subscriptions[name] // only changing lets it change
+	before := s.subscriptions[name] // constant while changing is held
 	if before == nil && len(s.subscriptions) >= s.broker.limits.Subscriptions {
 		return false, ErrTooManySubscriptions
 	}
@@ -149,12 +150,12 @@ func (s *Session) Subscribe(asked Subscription) (existed bool, err error) {
 	return before != nil, nil
 }
 
-// size is about what a subscription takes up: its filter and its group, here and in the
-// tree, and what refers to them.
+// size is about how many bytes a subscription takes: its filter and its group, here and in the tree,
+// with the pointers to them.
 func (sub *subscription) size() int64 { return 768 + 2*int64(len(sub.Filter)) }
 
-// reserve takes room for a subscription, and reports false if there is not as much. It is
-// called with changing held.
+// reserve takes room for a subscription, and reports false if there is not enough. It is called with
+// changing held.
 func (s *Session) reserve(bytes int64) bool {
 	if !s.broker.subBytes.Take(s.bytesOf, bytes, assured) {
 		return false
@@ -163,8 +164,8 @@ func (s *Session) reserve(bytes int64) bool {
 	return true
 }
 
-// Unsubscribe removes the subscription with a filter, and reports whether there was one.
-// What waits stays.
+// Unsubscribe removes the subscription with a filter, and reports whether there was one. Messages
+// that wait stay.
 func (s *Session) Unsubscribe(filter string) (existed bool) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -191,10 +192,11 @@ func (s *Session) Unsubscribe(filter string) (existed bool) {
 	return true
 }
 
-// Matches reports whether a plain subscription of the session matches a topic, and returns
-// the identifiers of all that do. The caller must not change them. It is for messages that
-// go straight to the client. With a filter without wildcards, or the same topic as before,
-// it takes one step. Else it takes one for each filter with a wildcard that the client has.
+// Matches reports whether a subscription of the session that is not shared matches a topic, and
+// returns the identifiers of all that do. The caller must not change them. It is for messages
+// that the server writes directly to the client. For a topic that is also a filter, or the same
+// topic as before, it takes one step. Otherwise it takes one for each filter with a wildcard that
+// the client has.
 func (s *Session) Matches(topic string) (identifiers []int, ok bool) {
 	s.filters.Lock()
 	defer s.filters.Unlock()
@@ -217,10 +219,10 @@ func (s *Session) Matches(topic string) (identifiers []int, ok bool) {
 	return identifiers, ok
 }
 
-// End ends the session: its subscriptions and its messages are gone, and the broker makes a
-// new session when it is asked for the client. What the client did not acknowledge of a
-// shared subscription goes to other members. Only the first call has an effect. It may take
-// some tens of milliseconds, and lets other goroutines go before it again and again.
+// End ends the session: it deletes the subscriptions and the messages, and Broker.Session will
+// create a new session for the client. Messages of a shared subscription that the client has not
+// acknowledged go to other members. Only the first call has an effect. It may take some tens of
+// milliseconds, and releases its locks repeatedly for other goroutines.
 func (s *Session) End() { s.end(runtime.Gosched) }
 
 func (s *Session) end(pause func()) {
@@ -233,7 +235,7 @@ func (s *Session) end(pause func()) {
 	s.subscriptions, s.wild, s.asked = nil, nil, ""
 	s.filters.Unlock()
 	for _, sub := range subs {
-		s.broker.tree.remove(sub) // each by itself: others must get in between
+		s.broker.tree.remove(sub) // one at a time, so that others can take the lock in between
 		s.broker.subCount.Add(-1)
 		s.broker.subBytes.Release(sub.size())
 	}

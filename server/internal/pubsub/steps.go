@@ -1,7 +1,7 @@
 package pubsub
 
-// steps counts the steps of what one packet asks for. There can be a million of them, so
-// after some it calls pause, with no lock held: others are to get in between.
+// steps counts the steps that one packet takes. There can be a million of them, so after some it
+// calls pause, with no lock held, to let others run.
 type steps struct {
 	pause func() // nil: never
 	taken int    // since the last pause
@@ -17,5 +17,5 @@ func (s *steps) add(n int) {
 	}
 }
 
-// offerSteps is what it counts to offer a message to a session.
+// offerSteps is how many steps it counts for offering a message to a session.
 const offerSteps = 16

@@ -6,14 +6,14 @@ import (
 	"github.com/tenurelock/tenure/internal/wire"
 )
 
-// cut cuts the first level off what is left of a topic or a filter, and reports whether
-// another level follows.
+// cut splits off the first level of the rest of a topic or filter, and reports whether another
+// level follows.
 func cut(rest string) (level, tail string, more bool) { return strings.Cut(rest, "/") }
 
 // isWildcard reports whether a filter has a wildcard.
 func isWildcard(filter string) bool { return strings.ContainsAny(filter, "+#") }
 
-// isValid reports whether a filter has its wildcards where they may be [MQTT-4.7.1].
+// isValid reports whether a filter has wildcards only where they are allowed [MQTT-4.7.1].
 func isValid(filter string) bool {
 	for rest, more := filter, filter != ""; more; {
 		var level string
@@ -33,8 +33,7 @@ func match(filter, topic string) bool {
 	return matchRest(filter, true, topic, true)
 }
 
-// matchRest is match for what is left of a filter and of a topic. Nothing is left of the one
-// for which more is false.
+// matchRest is match for the rest of a filter and of a topic. If more is false, there is no rest.
 func matchRest(filter string, moreFilter bool, topic string, moreTopic bool) bool {
 	for moreFilter {
 		var want, level string
@@ -53,7 +52,7 @@ func matchRest(filter string, moreFilter bool, topic string, moreTopic bool) boo
 	return !moreTopic
 }
 
-// skip returns what is left of a filter after some levels.
+// skip returns the rest of a filter after some levels.
 func skip(filter string, levels int) (rest string, more bool) {
 	rest, more = filter, true
 	for range levels {

@@ -8,18 +8,17 @@ import (
 )
 
 const (
-	// bucketSize is how many filters a node keeps as a plain list. With more it gets
-	// children, and with half of that it is a list again. So a filter costs a few nodes,
-	// however many levels it has.
+	// bucketSize is how many filters a node stores as a plain list. With more it gets children,
+	// and with half of that it becomes a list again. So a filter takes few nodes, however many
+	// levels it has.
 	bucketSize = 16
-	// sliceSize is how many steps are done in one go under a lock.
+	// sliceSize is how many steps a search takes before it releases its lock.
 	sliceSize = 512
 )
 
-// tree has the subscriptions of all sessions by their filters: those without a wildcard in
-// a map, the others in a tree with a level of the filter on each edge. A topic meets a node
-// on one way only, so a search visits each node once at most, however many filters there
-// are with however many wildcards.
+// tree has the subscriptions of all sessions by their filters: those without a wildcard in a map,
+// the others in a tree with a level of the filter on each edge. There is one path to each node,
+// so a search visits each node at most once, however many filters and wildcards there are.
 type tree struct {
 	mu    sync.RWMutex
 	exact map[string]*entry
@@ -38,13 +37,12 @@ func (e *entry) isEmpty() bool { return len(e.plain) == 0 && len(e.groups) == 0 
 // group has the members of a shared subscription of one filter.
 type group struct {
 	members []*subscription // guarded by tree.mu
-	next    atomic.Uint32   // its turn is next
+	next    atomic.Uint32   // index of the member that is next
 }
 
-// node is a place in the tree. Below it are the filters that begin with the levels on the
-// way to it.
+// node is a node of the tree. It has the filters that begin with the levels on the path to it.
 type node struct {
-	count  int // of the filters here and below
+	count  int // of the filters in this node and below
 	isLeaf bool
 	bucket []item // of a leaf
 
@@ -55,7 +53,7 @@ type node struct {
 	children  map[string]*node
 }
 
-// item is a filter below a leaf: what is left of it there.
+// item is a filter in a leaf: the rest of the filter below it.
 type item struct {
 	rest string
 	more bool
@@ -89,8 +87,7 @@ func (t *tree) find(filter string) *entry {
 	return nil
 }
 
-// add adds a subscription, or puts it in the place of the one that the session had with the
-// same filter.
+// add adds a subscription, or replaces the one that the session has with the same filter.
 func (t *tree) add(sub, before *subscription) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -182,7 +179,7 @@ func (n *node) add(i item) {
 	}
 }
 
-// place puts a filter into a node with children.
+// place adds a filter to a node with children.
 func (n *node) place(i item) {
 	if !i.more {
 		n.end = i.of
@@ -211,8 +208,8 @@ func (n *node) place(i item) {
 	below.add(item{rest: rest, more: more, of: i.of})
 }
 
-// remove removes an entry that is below a node, to which depth levels lead. A search may
-// still be on its way to the nodes that fall away: they keep what they have.
+// remove removes an entry below a node at some depth. A search may still hold nodes that are
+// removed, so they stay as they are.
 func (n *node) remove(e *entry, rest string, more bool, depth int) {
 	n.count--
 	if n.isLeaf {
@@ -253,7 +250,7 @@ func (n *node) remove(e *entry, rest string, more bool, depth int) {
 	}
 }
 
-// gather returns all entries at and below a node but one.
+// gather returns all entries in and below a node, except one.
 func (n *node) gather(items []item, but *entry) []item {
 	if n == nil {
 		return items
@@ -276,9 +273,9 @@ func (n *node) gather(items []item, but *entry) []item {
 	return items
 }
 
-// slice is a search under the lock of a tree, which it gives up and takes again after some
-// steps. What changes meanwhile may be found or not. What does not change is found: nodes
-// and entries that fall away keep what they have.
+// slice is a search under the lock of a tree, which it releases and takes again after some steps.
+// It may find or miss subscriptions that are added or removed meanwhile. It finds all others,
+// since removed nodes and entries stay as they are.
 type slice struct {
 	mu    *sync.RWMutex
 	steps int // in all
@@ -297,8 +294,8 @@ func (s *slice) step(steps int) {
 	s.mu.RLock()
 }
 
-// collect appends the plain subscriptions and the groups whose filters match a topic. A
-// subscription can be among them twice.
+// collect appends the subscriptions and the groups with filters that match a topic. It may append a
+// subscription twice.
 func (t *tree) collect(topic string, subs []*subscription, groups []*group, steps *steps) ([]*subscription, []*group) {
 	search := slice{mu: &t.mu, of: steps}
 	t.mu.RLock()
@@ -312,7 +309,8 @@ func (t *tree) collect(topic string, subs []*subscription, groups []*group, step
 		entries = t.search(&search, topic, entries)
 	}
 	for _, e := range entries {
-		// Backwards: the last takes the place of one that leaves, and is then already seen.
+		// Backwards: when one is removed, the last one, which was visited already, takes its
+		// place.
 		for i := len(e.plain) - 1; i >= 0; i-- {
 			if i < len(e.plain) {
 				subs = append(subs, e.plain[i])
@@ -327,7 +325,7 @@ func (t *tree) collect(topic string, subs []*subscription, groups []*group, step
 	return subs, groups
 }
 
-// search appends the entries with a wildcard that match a topic.
+// search appends the entries of filters with a wildcard that match a topic.
 func (t *tree) search(search *slice, topic string, entries []*entry) []*entry {
 	type place struct {
 		n    *node
@@ -373,8 +371,8 @@ func (t *tree) search(search *slice, topic string, entries []*entry) []*entry {
 	return entries
 }
 
-// candidates appends the members of a group that come after some others, counted from the
-// one with number from, until to is full. It returns how many members there are in all.
+// candidates appends the members of a group, from the one that is after places behind index from,
+// until to is full. It returns how many members the group has.
 func (t *tree) candidates(g *group, from, after int, to []*subscription) ([]*subscription, int) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

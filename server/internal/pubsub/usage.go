@@ -2,21 +2,21 @@ package pubsub
 
 import "sync/atomic"
 
-// Usage is what a [Broker] holds, and what it had to drop.
+// Usage is what a [Broker] holds, and how many messages it has dropped.
 type Usage struct {
 	Sessions          int
 	Subscriptions     int
 	SubscriptionBytes int64 // as Limits.SubscriptionBytes counts them
 	WaitingMessages   int64 // QoS 1, of all sessions
 	WaitingBytes      int64
-	// RetainedMessages and RetainedBytes count what has expired until it is freed.
+	// RetainedMessages and RetainedBytes include expired messages until they are freed.
 	RetainedMessages int
 	RetainedBytes    int64
 	Dropped          Dropped
 }
 
-// Dropped is how many messages did not reach a subscriber, counted for each subscriber, by
-// the reason, since the broker was made.
+// Dropped is how many messages did not reach a subscriber since the broker was made, counted for
+// each subscriber, by reason.
 type Dropped struct {
 	LinkFull    uint64 // QoS 0, and the outgoing queue of the connection is full
 	SessionFull uint64 // QoS 1, over Limits.SessionMessages or Limits.SessionBytes
@@ -24,11 +24,11 @@ type Dropped struct {
 	Expired     uint64 // the Message Expiry Interval was over
 	TooLarge    uint64 // larger than the Maximum Packet Size of the receiver
 	Forbidden   uint64 // the receiver may not read the topic
-	Absent      uint64 // for a group without any member that could take it
+	Absent      uint64 // no member of a group could take it
 	NotRetained uint64 // over Limits.RetainedMessages or Limits.RetainedBytes
 }
 
-// outcome is what became of a message that was offered to a session.
+// outcome is the result of offering a message to a session.
 type outcome int
 
 const (
