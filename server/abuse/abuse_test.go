@@ -7,9 +7,11 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
-// The processes of an attack are this test again.
+// The test binary runs itself as the processes of an attack.
 func TestMain(m *testing.M) {
 	if done, code := runTask(); done {
 		os.Exit(code)
@@ -18,10 +20,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The short version of `make abuse`: it asserts what must hold on any machine. Times depend
-// on what else runs, and are logged.
+// The short version of `make abuse`. It asserts what must hold on any machine, and logs times, which
+// depend on the load of the machine.
 func TestAServerOutlivesItsAttackersAndFreesTheirMemory(t *testing.T) {
-	if underRace {
+	if testsupport.UnderRace {
 		t.Skip("the server is a process of its own, which the race detector does not see")
 	}
 	if testing.Short() {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// An attack is a program against a server that runs.
+// An attack is a program that misuses a running server.
 type attack struct {
 	// name is a few words, and what a sentence with the attacker as its subject.
 	name, what string
@@ -40,7 +40,7 @@ type attack struct {
 	run func(ctx context.Context, t *target) error
 }
 
-// attacks returns all of them, in the order of the table.
+// attacks returns all attacks, in the order of the table.
 func attacks() []attack {
 	return slices.Concat(packetAttacks, loginAttacks, subscriptionAttacks, memoryAttacks, fillAttacks, fairnessAttacks, nameAttacks, combinedAttacks)
 }
@@ -65,7 +65,7 @@ func (a attack) completed() attack {
 	return a
 }
 
-// Users that a server with users knows.
+// The users of a server with passwords.
 const (
 	healthyUser     = "healthy"
 	healthyPassword = "the password of the healthy client"

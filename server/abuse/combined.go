@@ -17,29 +17,20 @@ import (
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
-// Attacks that put together what each may be done by itself.
+// Attacks that combine allowed actions.
 var combinedAttacks = []attack{{
 	name:   "idle after 1 MiB",
-	what:   "publishes one message of 1 MiB that nobody reads on each of 300 connections, and keeps these open.",
-	memory: 384, // 256 MiB for packets that arrive, and what they become
-	run: func(ctx context.Context, t *target) error {
-		peers := t.logins(ctx, t.n(300, 100), named("idle-"))
-		defer hangUp(peers...)
-		packet := rawmqtt.Message{Topic: "nobody", Payload: make([]byte, 1<<20-100)}.Packet()
-		crowd(len(peers), 4, func(i int) { _ = peers[i].send(packet) })
-		return sleepFor(ctx, t.duration)
-	},
+	what:   "publishes one message of 1 MiB without a subscriber on each of 300 connections, and keeps these open.",
+	memory: 384, // 256 MiB for incoming packets, and the messages in them
+	run:    sendAndHold(300, 100, largePublish),
 }, {
 	name:   "packets without their last byte",
 	what:   "sends all but the last byte of a message of 1 MiB on each of 500 connections, and keeps these open.",
-	memory: 384, // 256 MiB for packets that arrive, and what they become
-	run: func(ctx context.Context, t *target) error {
-		peers := t.logins(ctx, t.n(500, 100), named("half-"))
-		defer hangUp(peers...)
-		packet := rawmqtt.Message{Topic: "nobody", Payload: make([]byte, 1<<20-100)}.Packet()
-		crowd(len(peers), 4, func(i int) { _ = peers[i].send(packet[:len(packet)-1]) })
-		return sleepFor(ctx, t.duration)
-	},
+	memory: 384, // 256 MiB for incoming packets, and the messages in them
+	run: sendAndHold(500, 100, func() []byte {
+		packet := largePublish()
+		return packet[:len(packet)-1]
+	}),
 }, {
 	name:   "deaf crowd and a watcher",
 	what:   "has 80 clients subscribe and not read, and publishes messages of all sizes to them, while another client watches a key and reads.",
@@ -134,55 +125,21 @@ var combinedAttacks = []attack{{
 	name: "pings",
 	what: "sends PINGREQ on 200 connections as fast as it can.",
 	p99:  20 * time.Millisecond,
-	run: func(ctx context.Context, t *target) error {
-		peers := t.logins(ctx, t.n(200, 50), named("ping-"))
-		defer hangUp(peers...)
-		ctx, cancel := t.lasting(ctx)
-		defer cancel()
-		pings := bytes.Repeat([]byte{wire.Pingreq << 4, 0}, 2000)
-		for _, p := range peers {
-			p.drain()
-		}
-		crowd(len(peers), len(peers), func(i int) {
-			for ctx.Err() == nil && peers[i].send(pings) == nil {
-			}
-		})
-		return nil
-	},
+	run:  keepSending(200, 50, func() []byte { return bytes.Repeat([]byte{wire.Pingreq << 4, 0}, 2000) }),
 }, {
 	name:   "text of 1 MiB",
-	what:   "publishes messages of 1 MiB that are said to be UTF-8, on 100 connections.",
+	what:   "publishes messages of 1 MiB with a payload format of UTF-8, on 100 connections.",
 	p99:    20 * time.Millisecond,
-	memory: 384, // 256 MiB for packets that arrive, and what they become
-	run: func(ctx context.Context, t *target) error {
-		peers := t.logins(ctx, t.n(100, 30), named("text-"))
-		defer hangUp(peers...)
-		ctx, cancel := t.lasting(ctx)
-		defer cancel()
-		packet := rawmqtt.Message{Topic: "nobody", Properties: rawmqtt.Body(nil).Byte(wire.PayloadFormat).Byte(1),
+	memory: 384, // 256 MiB for incoming packets, and the messages in them
+	run: keepSending(100, 30, func() []byte {
+		return rawmqtt.Message{Topic: "unread", Properties: rawmqtt.Body(nil).Byte(wire.PayloadFormat).Byte(1),
 			Payload: bytes.Repeat([]byte("\u00e4"), 1<<19-100)}.Packet()
-		crowd(len(peers), len(peers), func(i int) {
-			for ctx.Err() == nil && peers[i].send(packet) == nil {
-			}
-		})
-		return nil
-	},
+	}),
 }, {
 	name:   "bytes of 1 MiB",
 	what:   "publishes messages of 1 MiB on 100 connections.",
-	memory: 384, // 256 MiB for packets that arrive, and what they become
-	run: func(ctx context.Context, t *target) error {
-		peers := t.logins(ctx, t.n(100, 30), named("bytes-"))
-		defer hangUp(peers...)
-		ctx, cancel := t.lasting(ctx)
-		defer cancel()
-		packet := rawmqtt.Message{Topic: "nobody", Payload: make([]byte, 1<<20-100)}.Packet()
-		crowd(len(peers), len(peers), func(i int) {
-			for ctx.Err() == nil && peers[i].send(packet) == nil {
-			}
-		})
-		return nil
-	},
+	memory: 384, // 256 MiB for incoming packets, and the messages in them
+	run:    keepSending(100, 30, largePublish),
 }, {
 	name:   "watches of all",
 	what:   "fills the room for watches with 70 clients of one user; another user then watches a key.",
@@ -225,6 +182,43 @@ var combinedAttacks = []attack{{
 		return nil
 	},
 }}
+
+// largePublish returns a message of 1 MiB to which no client subscribes.
+func largePublish() []byte {
+	return rawmqtt.Message{Topic: "unread", Payload: make([]byte, 1<<20-100)}.Packet()
+}
+
+// sendAndHold returns an attack that sends data once on each of many connections, or of few in a
+// test, and keeps them open.
+func sendAndHold(many, few int, data func() []byte) func(context.Context, *target) error {
+	return func(ctx context.Context, t *target) error {
+		peers := t.logins(ctx, t.n(many, few), named("hold-"))
+		defer hangUp(peers...)
+		packet := data()
+		crowd(len(peers), 4, func(i int) { _ = peers[i].send(packet) })
+		return sleepFor(ctx, t.duration)
+	}
+}
+
+// keepSending returns an attack that sends data on many connections, or on few in a test, as fast
+// as it can.
+func keepSending(many, few int, data func() []byte) func(context.Context, *target) error {
+	return func(ctx context.Context, t *target) error {
+		peers := t.logins(ctx, t.n(many, few), named("send-"))
+		defer hangUp(peers...)
+		ctx, cancel := t.lasting(ctx)
+		defer cancel()
+		packet := data()
+		for _, p := range peers {
+			p.drain()
+		}
+		crowd(len(peers), len(peers), func(i int) {
+			for ctx.Err() == nil && peers[i].send(packet) == nil {
+			}
+		})
+		return nil
+	}
+}
 
 func malloryIf(t *target) string {
 	if t.users {

@@ -10,7 +10,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
-// Attacks by clients that do what they may, and too much of it.
+// Attacks by clients that use what is allowed to excess.
 var fairnessAttacks = []attack{{
 	name:  "200 pipelines",
 	what:  "sends requests on 200 connections as fast as it gets answers, with 100 of each on the way.",

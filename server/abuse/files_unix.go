@@ -4,7 +4,7 @@ package main
 
 import "strconv"
 
-// withFewFiles returns how to run a program that may have so many file descriptors.
+// withFewFiles returns a command that runs a program with a limit of file descriptors.
 func withFewFiles(files int, program string, arguments []string) (string, []string, error) {
 	script := "ulimit -n " + strconv.Itoa(files) + ` && exec "$0" "$@"`
 	return "/bin/sh", append([]string{"-c", script, program}, arguments...), nil

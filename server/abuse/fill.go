@@ -13,8 +13,8 @@ import (
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
-// fillAttacks make a server hold as much as it will of everything at once, in the forms that
-// cost it most beside the bytes that it counts.
+// fillAttacks make a server hold as much as its limits allow of everything at once, in the forms
+// that cost it most beyond the bytes that it counts.
 var fillAttacks = []attack{{
 	name: "everything at once",
 	what: "fills a server with 128 MiB (--max-memory) with small keys, watches, long filters, small messages that wait in sessions, " +

@@ -34,7 +34,7 @@ const (
 	maxPending = 500
 )
 
-// A phase is what the healthy client noticed in one part of a run.
+// A phase is what the healthy client measured in one part of a run.
 type phase struct {
 	Renewals, Failed int
 	P50, P99, Max    time.Duration
@@ -54,8 +54,8 @@ type healthyClient struct {
 	phase phase
 }
 
-// beHealthy connects, says so with a line, and answers each line of standard input with
-// the phase that it ends. It returns when standard input ends.
+// beHealthy connects and prints a line. Each line of standard input ends a phase, and beHealthy
+// prints that phase. It returns when standard input ends.
 func beHealthy(t task) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -175,7 +175,7 @@ var loginAttacks = []attack{{
 }}
 
 // holdSilent opens connections, sends a few bytes on each, and holds them until ctx ends.
-// What the server closes is opened again.
+// It replaces each connection that the server closes.
 func (t *target) holdSilent(ctx context.Context, n int, opening []byte) {
 	crowd(n, n, func(int) {
 		for ctx.Err() == nil {
@@ -195,7 +195,7 @@ func (t *target) holdSilent(ctx context.Context, n int, opening []byte) {
 	})
 }
 
-// admits is a breach if a login does not succeed in a time.
+// admits returns a breach if a login does not succeed in time.
 func (t *target) admits(ctx context.Context, login rawmqtt.Login, within time.Duration) error {
 	begin := time.Now()
 	var err error

@@ -9,8 +9,8 @@
 // holds a lease and renews another every few milliseconds; and the attacker. All of it is on
 // loopback and bounded in time, connections and memory.
 //
-// On a machine with few cores the attacker takes processor time from the server as no remote
-// attacker does. It is held to one core for that reason.
+// On a machine with few cores a local attacker takes processor time from the server, which a remote
+// one cannot. So the attacker uses one core.
 package main
 
 import (
@@ -105,14 +105,14 @@ func build(ctx context.Context, folder string) (string, error) {
 	return path, nil
 }
 
-// errBreach marks the error of an attack that got what a limit should have kept from it.
+// errBreach marks the error of an attack that passed a limit of the server.
 var errBreach = errors.New("limit passed")
 
 func breach(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errBreach}, args...)...)
 }
 
-// defaults of a full run and a short one.
+// Defaults of a full run and of a short one.
 const (
 	fullDuration  = 8 * time.Second
 	shortDuration = time.Second

@@ -10,7 +10,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
-// Attacks that make the server hold as much as it will.
+// Attacks that make the server hold as much as its limits allow.
 var memoryAttacks = []attack{{
 	name:   "outgoing queues",
 	what:   "has 20 clients subscribe and not read, and publishes 64 MiB in messages of 64 KiB to each.",
@@ -176,8 +176,8 @@ var memoryAttacks = []attack{{
 	},
 }}
 
-// flood publishes messages of so many bytes in turn to several topics, on one connection.
-// The server may refuse them, or end the connection: it is opened again.
+// flood publishes messages of a size to several topics in turn, on one connection. If the server
+// ends the connection, flood opens another.
 func (t *target) flood(ctx context.Context, each, size, topics int, topic func(int) string) {
 	payload := make([]byte, size)
 	sent, tries := 0, 0

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// Lines of /proc/{pid}/status: what a process has now, and what it had at most.
+// Lines of /proc/{pid}/status: the present resident memory and its peak.
 const (
 	resident = "VmRSS:"
 	peak     = "VmHWM:"
 )
 
-// memoryOf returns so many bytes of a process, or 0 if there is no such process.
+// memoryOf returns a value of a process in bytes, or 0 if there is no such process.
 func memoryOf(pid int, line string) int64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

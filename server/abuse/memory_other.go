@@ -7,6 +7,5 @@ const (
 	peak     = "peak"
 )
 
-// memoryOf returns 0: only Linux says how much memory another process has in a way that
-// needs no other program.
+// memoryOf returns 0: only Linux reports the memory of another process without another program.
 func memoryOf(int, string) int64 { return 0 }

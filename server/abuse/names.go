@@ -10,7 +10,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
-// Attacks on what belongs to others.
+// Attacks on the names and topics of other clients.
 var nameAttacks = []attack{{
 	name:  "colliding client ids",
 	what:  "logs in as \"p\", whose hex is the client id of another user, \"70\".",

@@ -12,7 +12,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
-// Packets that are wrong, or larger than anything needs.
+// Malformed packets, and packets larger than any client needs.
 var packetAttacks = []attack{{
 	name:  "no options byte",
 	what:  "sends a SUBSCRIBE whose filter has no options byte.",

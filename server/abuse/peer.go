@@ -35,7 +35,7 @@ const (
 	maxRead = 2 << 20
 )
 
-// n returns how many there are of something.
+// n returns full, or short in a short run.
 func (t *target) n(full, short int) int {
 	if t.short {
 		return short
@@ -43,8 +43,7 @@ func (t *target) n(full, short int) int {
 	return full
 }
 
-// within returns a limit of time. Short attacks run in tests, where a machine that is busy
-// must not pass it.
+// within returns a time limit. Short attacks run in tests, where even a busy machine must keep to it.
 func (t *target) within(limit time.Duration) time.Duration {
 	if t.short {
 		return 4 * limit
@@ -52,13 +51,12 @@ func (t *target) within(limit time.Duration) time.Duration {
 	return limit
 }
 
-// lasting returns a context that ends when the attack has gone on for its duration.
+// lasting returns a context that ends after the duration of the attack.
 func (t *target) lasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, t.duration)
 }
 
-// dial opens a connection. Closing it throws away what is not sent, and leaves no port that
-// has to wait.
+// dial opens a connection. Closing it discards unsent data and leaves no port in TIME_WAIT.
 func (t *target) dial(ctx context.Context) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: readWithin}
 	conn, err := dialer.DialContext(ctx, "tcp", t.address)
@@ -82,7 +80,7 @@ type peer struct {
 	counter uint64
 }
 
-// errRefused is the error of login where the server says no.
+// errRefused is the error of a login that the server refuses.
 var errRefused = errors.New("the login is refused")
 
 // login logs in as mallory, if the server has users and the login names none.
@@ -114,7 +112,7 @@ func (t *target) login(ctx context.Context, login rawmqtt.Login) (*peer, error) 
 	return p, nil
 }
 
-// logins logs in n times at once, and returns those that succeed.
+// logins logs in n clients at once and returns those that succeed.
 func (t *target) logins(ctx context.Context, n int, login func(i int) rawmqtt.Login) []*peer {
 	var mu sync.Mutex
 	var peers []*peer
@@ -141,7 +139,7 @@ func hangUp(peers ...*peer) {
 	}
 }
 
-// send writes, in a bounded time.
+// send writes data within a bound.
 func (p *peer) send(packets ...[]byte) error {
 	_ = p.SetWriteDeadline(time.Now().Add(writeWithin))
 	for _, packet := range packets {
@@ -152,7 +150,7 @@ func (p *peer) send(packets ...[]byte) error {
 	return nil
 }
 
-// read reads one packet, in a bounded time.
+// read reads one packet within a bound.
 func (p *peer) read() (first byte, body []byte, err error) {
 	_ = p.SetReadDeadline(time.Now().Add(readWithin))
 	return rawmqtt.Read(p.in, maxRead)
@@ -197,8 +195,8 @@ func (p *peer) acknowledged() (code byte, err error) {
 	return body[2], nil
 }
 
-// drain reads and forgets, in a goroutine, until the connection ends. The function that it
-// returns waits for that.
+// drain reads and discards, in a goroutine, until the connection ends. The returned function waits
+// for that.
 func (p *peer) drain() (wait func()) {
 	_ = p.SetReadDeadline(time.Time{})
 	done := make(chan struct{})

@@ -42,7 +42,7 @@ const (
 	patience = 20 * time.Second
 )
 
-// complete fills in what all attacks share.
+// complete sets the defaults of an attack.
 func (r *runner) complete(ctx context.Context) error {
 	if r.duration == 0 {
 		r.duration = fullDuration
@@ -132,8 +132,8 @@ func (r *runner) run(ctx context.Context, a attack) (*row, error) {
 	return row, ctx.Err()
 }
 
-// aftermath measures the healthy client after an attack. One that is not served at once has
-// patience to be: the machine may be busy with other things.
+// aftermath measures the healthy client after an attack. It repeats the measurement for a while if
+// the client is not served at once, since the machine may be busy.
 func (r *runner) aftermath(ctx context.Context, s *serverProcess, h *healthyProcess) (p phase, err error) {
 	for begin := time.Now(); ; {
 		_ = sleep(ctx, r.measure())
@@ -146,7 +146,7 @@ func (r *runner) aftermath(ctx context.Context, s *serverProcess, h *healthyProc
 	}
 }
 
-// attack runs the attacker until it ends. One that does not end is killed, which is an
+// attack runs the attacker until it ends. It kills an attacker that does not end and returns an
 // error.
 func (r *runner) attack(ctx context.Context, a attack, s *serverProcess) (outcome, error) {
 	limit := 4*r.duration + 20*time.Second
@@ -170,9 +170,8 @@ func (r *runner) attack(ctx context.Context, a attack, s *serverProcess) (outcom
 	return o, nil
 }
 
-// awaitMemory waits until the server has given back what it took, for freedWithin at most,
-// and returns what it has and how long that took. It returns zeros where memory cannot be
-// measured.
+// awaitMemory waits, for freedWithin at most, until the server has freed the memory of an attack.
+// It returns the memory then and the time that it took, or zeros where memory cannot be measured.
 func (r *runner) awaitMemory(ctx context.Context, s *serverProcess, before int64, over time.Time) (now int64, took time.Duration) {
 	for {
 		now = memoryOf(s.cmd.Process.Pid, resident)
@@ -284,7 +283,7 @@ func (r *runner) startServer(ctx context.Context, a attack, folder string) (*ser
 	return s, nil
 }
 
-// stop ends the server, and kills it where it does not end.
+// stop ends the server, and kills it if it does not end.
 func (s *serverProcess) stop() {
 	if s.cmd.Process.Signal(os.Interrupt) == nil { // Windows knows no such signal
 		select {
@@ -300,7 +299,7 @@ func (s *serverProcess) stop() {
 	}
 }
 
-// death says why the server has ended, or nothing while it lives.
+// death returns why the server has ended, or "" while it runs.
 func (s *serverProcess) death() string {
 	select {
 	case <-s.ended:
@@ -403,7 +402,7 @@ func (h *healthyProcess) stop() {
 	}
 }
 
-// sleep pauses, but not past the end of ctx.
+// sleep waits for a duration or for the end of ctx.
 func sleep(ctx context.Context, d time.Duration) error {
 	pause := time.NewTimer(d)
 	defer pause.Stop()

@@ -15,7 +15,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
-// Attacks on what is kept of subscriptions, watches and retained messages.
+// Attacks on the memory of subscriptions, watches and retained messages.
 var subscriptionAttacks = []attack{{
 	name:  "retained messages",
 	what:  "sets and clears retained messages on four connections, while four more subscribe to everything again and again.",
@@ -222,8 +222,7 @@ func matching(topic string) []string {
 	return filters[:min(len(filters), 192)]
 }
 
-// sleepFor is sleep for an attack that has nothing more to do: the end of ctx is not its
-// fault.
+// sleepFor is sleep for an attack that has nothing more to do. The end of ctx is no error.
 func sleepFor(ctx context.Context, d time.Duration) error {
 	_ = sleep(ctx, d)
 	return nil

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A row is what an attack did.
+// A row is the result of an attack.
 type row struct {
 	attack                          attack
 	before, during, after           phase
@@ -21,7 +21,7 @@ type row struct {
 	lethal                          []string // those of them that are not about time
 }
 
-// judge says which limits hold.
+// judge returns which limits hold.
 func (w *row) judge(r *runner) {
 	harm := func(format string, args ...any) {
 		text := fmt.Sprintf(format, args...)
@@ -117,7 +117,7 @@ func mebibytes(bytes int64) string {
 	return fmt.Sprintf("%.0f", float64(bytes)/(1<<20))
 }
 
-// cell makes a text fit into a cell of a table in Markdown.
+// cell escapes a text for a cell of a Markdown table.
 func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "\n", " ").Replace(text)
 }

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// taskVariable holds, as JSON, what a process that this command has started is to do.
+// taskVariable is the environment variable with the task of a child process, as JSON.
 const taskVariable = "TENURE_ABUSE_TASK"
 
 // A task is what a child process does.
 type task struct {
-	Healthy bool   // be the healthy client; else the attacker
+	Healthy bool   // run the healthy client; else the attacker
 	Attack  string // its name
 	Address string // of the server, host:port
 	Users   bool   // the server checks passwords
@@ -26,11 +26,11 @@ type task struct {
 
 // An outcome is what the attacker reports.
 type outcome struct {
-	Breach string // what it got that it should not have got
-	Error  string // why it could not attack
+	Breach string // which limit it passed
+	Error  string // why the attack could not run
 }
 
-// runTask does what the environment says, if it says anything. The code is for os.Exit.
+// runTask runs the task in the environment, if there is one. The code is for os.Exit.
 func runTask() (done bool, code int) {
 	text, ok := os.LookupEnv(taskVariable)
 	if !ok {
