@@ -117,12 +117,8 @@ func nodeFault(node string) string {
 	return ""
 }
 
-// Append appends the text form of t, without padding, to dst and returns the extended
-// slice.
-//
-// It does not check t: the zero value becomes "0:0:", which [Parse] refuses.
-// [Timestamp.MarshalText] checks.
-func (t Timestamp) Append(dst []byte) []byte {
+// appendText appends the text of String to dst.
+func (t Timestamp) appendText(dst []byte) []byte {
 	dst = strconv.AppendInt(dst, t.Wall, 10)
 	dst = append(dst, ':')
 	dst = strconv.AppendUint(dst, t.Counter, 10)
@@ -130,14 +126,15 @@ func (t Timestamp) Append(dst []byte) []byte {
 	return append(dst, t.Node...)
 }
 
-// String returns the text form of t, as [Timestamp.Append] writes it.
+// String returns the text form of t, without padding. It does not check t: for the zero value
+// it returns "0:0:", which [Parse] refuses. [Timestamp.MarshalText] checks.
 func (t Timestamp) String() string {
 	var room [64]byte // for the usual node ids
-	return string(t.Append(room[:0]))
+	return string(t.appendText(room[:0]))
 }
 
 // MarshalText implements [encoding.TextMarshaler]. The zero value becomes the empty
-// text, every other value the text of [Timestamp.Append]. For a timestamp that is not
+// text, every other value the text of [Timestamp.String]. For a timestamp that is not
 // well-formed it returns an error that matches [ErrMalformed].
 func (t Timestamp) MarshalText() ([]byte, error) {
 	if t.IsZero() {
@@ -149,7 +146,7 @@ func (t Timestamp) MarshalText() ([]byte, error) {
 	if fault := nodeFault(t.Node); fault != "" {
 		return nil, malformed(t.String(), "node "+fault)
 	}
-	return t.Append(nil), nil
+	return t.appendText(nil), nil
 }
 
 // UnmarshalText implements [encoding.TextUnmarshaler]. It sets t to the zero value for
