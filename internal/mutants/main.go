@@ -94,6 +94,6 @@ func run(ctx context.Context, folder, only string, checkOnly bool) error {
 	if counts[want] < total {
 		return fmt.Errorf("%d of %d mutants are not %s", total-counts[want], total, want)
 	}
-	fmt.Printf("%d mutants, all %s\n", total, want)
+	fmt.Printf("%d of %d mutants are %s\n", total, total, want)
 	return nil
 }
