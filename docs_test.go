@@ -47,7 +47,7 @@ func documents(t *testing.T) (found []document) {
 			return nil
 		}
 		switch filepath.Ext(name) {
-		case ".go", ".md", "":
+		case ".go", ".md", ".txt", "":
 		default:
 			return nil
 		}
