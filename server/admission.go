@@ -21,7 +21,7 @@ import (
 // authenticate returns the identity of a client. If the client is not admitted, it sends CONNACK
 // with the reason and returns an error. It may wait for checks of other clients, and holds
 // nothing that another client could wait for.
-func (s *Server) authenticate(cl *mqtt.Client, conn *connection, pk packets.Packet) (who access.Identity, err error) {
+func (s *Server) authenticate(cl *mqtt.Client, conn *connection, pk packets.Packet) (identity access.Identity, err error) {
 	credentials := credentialsOf(cl, conn, pk)
 	if s.options.Authenticator == nil && !credentials.Certified {
 		credentials.User = "" // it is not authenticated
@@ -29,18 +29,18 @@ func (s *Server) authenticate(cl *mqtt.Client, conn *connection, pk packets.Pack
 	if s.options.Authenticator != nil {
 		why, err := s.check(conn.pendingAuth, credentials)
 		if why == RefusedUnauthenticated {
-			return who, err // the connection is closed, and the listener counts it
+			return identity, err // the connection is closed, and the listener counts it
 		}
 		if err != nil {
 			code := packets.ErrBadUsernameOrPassword
 			if why != RefusedCredentials {
 				code = *refusal(packets.ErrServerBusy, "too many clients connect: try again later")
 			}
-			return who, s.refuse(cl, why, code, "user", logs.Name(credentials.User), "error", logs.Error(err))
+			return identity, s.refuse(cl, why, code, "user", logs.Name(credentials.User), "error", logs.Error(err))
 		}
 	}
 	if !conn.pendingAuth.done() {
-		return who, net.ErrClosed // dropped for a newer one; the listener counts it
+		return identity, net.ErrClosed // dropped for a newer one; the listener counts it
 	}
 	conn.authenticated = true
 	return access.Identity{Client: cl.ID, User: credentials.User}, nil
@@ -102,14 +102,14 @@ func oldRefusal(code packets.Code) packets.Code {
 // lockClientID locks the client id of a connection, and waits while another connection with the
 // same client id is being established. If that takes too long, it sends CONNACK with the reason
 // and returns an error.
-func (s *Server) lockClientID(who access.Identity, cl *mqtt.Client, conn *connection) error {
-	if refused := s.checkUser(who); refused != nil { // before it waits for nothing
-		return s.refuse(cl, RefusedRules, *refused, "user", logs.Name(who.User), "reason", logs.Text(refused.Reason))
+func (s *Server) lockClientID(identity access.Identity, cl *mqtt.Client, conn *connection) error {
+	if refused := s.checkUser(identity); refused != nil { // before it waits for nothing
+		return s.refuse(cl, RefusedRules, *refused, "user", logs.Name(identity.User), "reason", logs.Text(refused.Reason))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.clientIDs.timeout)
 	defer cancel()
 	conn.waitForID(cancel)
-	release, err := s.clientIDs.lock(ctx, cl.ID, who.User)
+	release, err := s.clientIDs.lock(ctx, cl.ID, identity.User)
 	switch {
 	case err == nil:
 		conn.idLocked(release)
@@ -117,12 +117,12 @@ func (s *Server) lockClientID(who access.Identity, cl *mqtt.Client, conn *connec
 	case conn.closed.Load():
 		return net.ErrClosed
 	}
-	return s.refuse(cl, RefusedTurn, *refusal(packets.ErrServerBusy, err.Error()+": try again later"), "user", logs.Name(who.User), "error", logs.Error(err))
+	return s.refuse(cl, RefusedTurn, *refusal(packets.ErrServerBusy, err.Error()+": try again later"), "user", logs.Name(identity.User), "error", logs.Error(err))
 }
 
 // checkUser refuses a client id that another user has.
-func (s *Server) checkUser(who access.Identity) *packets.Code {
-	if existing, known := s.mochi.Clients.Get(who.Client); known && userOf(existing) != who.User {
+func (s *Server) checkUser(identity access.Identity) *packets.Code {
+	if existing, known := s.mochi.Clients.Get(identity.Client); known && userOf(existing) != identity.User {
 		// The session, and the messages in it, belong to the other user.
 		return refusal(packets.ErrNotAuthorized, "this client id is in use by another user")
 	}
@@ -131,8 +131,8 @@ func (s *Server) checkUser(who access.Identity) *packets.Code {
 
 // admit returns why a client may not connect, or nil. It stores the identity and the Will with the
 // connection, which has locked the client id.
-func (s *Server) admit(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
-	if refused := s.checkUser(who); refused != nil {
+func (s *Server) admit(identity access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
+	if refused := s.checkUser(identity); refused != nil {
 		return refused
 	}
 	if !s.clientIDs.claim(cl.ID, s.hasSession) {
@@ -142,20 +142,20 @@ func (s *Server) admit(who access.Identity, cl *mqtt.Client, conn *connection, p
 	if !s.hasSession(cl.ID) && s.mochi.Clients.Len() >= s.options.MaxClients {
 		return refusal(packets.ErrQuotaExceeded, fmt.Sprintf("the server has its %d clients, connected or with a session that is kept; Options.MaxClients, --max-clients or --max-memory allows more", s.options.MaxClients))
 	}
-	if refused := s.admitWill(who, cl, conn, pk); refused != nil {
+	if refused := s.admitWill(identity, cl, conn, pk); refused != nil {
 		return refused
 	}
-	conn.identity = who
+	conn.identity = identity
 	return nil
 }
 
 // admitWill returns why the Will in a CONNECT is refused, or nil, and stores the Will with the
 // connection.
-func (s *Server) admitWill(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
+func (s *Server) admitWill(identity access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
 	if pk.Connect.WillFlag && pk.Connect.WillTopic == protocol.InvokeTopic {
-		return s.setWillRequest(who, cl, conn, pk)
+		return s.setWillRequest(identity, cl, conn, pk)
 	}
-	if pk.Connect.WillFlag && !s.mayLeaveWill(who, pk.Connect.WillTopic) {
+	if pk.Connect.WillFlag && !s.mayLeaveWill(identity, pk.Connect.WillTopic) {
 		// When the Will is due, the client can no longer be told.
 		return refusal(packets.ErrNotAuthorized, fmt.Sprintf("a Will may not be published to %q, which belongs to the state store or to another client", pk.Connect.WillTopic))
 	}
@@ -166,7 +166,7 @@ func (s *Server) admitWill(who access.Identity, cl *mqtt.Client, conn *connectio
 		return refusal(packets.ErrNotAuthorized, notRetained)
 	}
 	if pk.Connect.WillFlag {
-		s.setOrdinaryWill(who, cl, conn, pk)
+		s.setOrdinaryWill(identity, cl, conn, pk)
 	}
 	return nil
 }

@@ -33,28 +33,28 @@ func (h *hook) Provides(call byte) bool {
 	}, []byte{call})
 }
 
-// OnConnect decides who may connect.
+// OnConnect decides whether a client may connect.
 func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 	conn, ok := cl.Net.Conn.(*connection)
 	if !ok {
 		return packets.ErrNotAuthorized
 	}
-	who, err := h.server.authenticate(cl, conn, pk)
+	identity, err := h.server.authenticate(cl, conn, pk)
 	if err != nil {
 		return err
 	}
 	// Not earlier: a client that has not authenticated must not make others wait for a client id.
 	// Not in OnSessionEstablish: the owner of the client id must not change once it was
 	// checked.
-	if err := h.server.lockClientID(who, cl, conn); err != nil {
+	if err := h.server.lockClientID(identity, cl, conn); err != nil {
 		return err
 	}
 	if conn.closed.Load() {
 		return net.ErrClosed // so that it takes no session over
 	}
-	if refused := h.server.admit(who, cl, conn, pk); refused != nil {
+	if refused := h.server.admit(identity, cl, conn, pk); refused != nil {
 		conn.unlockID() // before the answer, which may have to wait for the client
-		return h.server.refuse(cl, RefusedRules, *refused, "user", logs.Name(who.User), "reason", logs.Text(refused.Reason))
+		return h.server.refuse(cl, RefusedRules, *refused, "user", logs.Name(identity.User), "reason", logs.Text(refused.Reason))
 	}
 	limitKeepAlive(cl)
 	return nil

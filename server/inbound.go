@@ -37,7 +37,7 @@ type inbound struct {
 	held  int  // bytes that wait to be written
 }
 
-// start makes inbound handle the packets of a client whose session is established.
+// start makes inbound handle packets, now that the session of the client is established.
 func (in *inbound) start(s *Server, cl *mqtt.Client) {
 	in.server, in.client, in.version = s, cl, cl.Properties.ProtocolVersion
 }

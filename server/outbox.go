@@ -12,7 +12,7 @@ import (
 const maxSpareQueue = 1024
 
 // outbox is what waits to be written to one connection on behalf of the store and of other
-// clients: a queue of notifications, and the room for ordinary messages, whose queue is in the
+// clients: a queue of notifications, and the room for ordinary messages, which are queued in the
 // client's session. A goroutine writes both, so a publisher never waits for a subscriber.
 //
 // If a notification does not fit, because the client reads too slowly, the client is

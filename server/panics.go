@@ -9,7 +9,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
-// errPanicked is the error of a connection whose goroutine panicked.
+// errPanicked is the error of a connection that ended because its goroutine panicked.
 var errPanicked = errors.New("the server panicked while it handled the connection")
 
 // maxStack bounds how much of a stack is logged, in bytes.
@@ -37,10 +37,10 @@ func (s *Server) handleReadingPanic(conn *connection, value any) {
 	s.publishOrDelayWill(cl, conn, endsWithConnection(cl))
 }
 
-// handlePanic ends a connection whose goroutine panicked. Other connections go on: the state that
-// they share is changed under locks, by code that did not panic. A panic in the store is
-// different, since a request may be half applied and all later answers wrong: notePanic passes it
-// on, and it ends the process.
+// handlePanic ends the connection of a goroutine that panicked. Other connections go on: the
+// state that they share is changed under locks, by code that did not panic. A panic in the store
+// is different, since a request may be half applied and all later answers wrong: notePanic passes
+// it on, and it ends the process.
 func (s *Server) handlePanic(conn *connection, value any) {
 	s.notePanic(value, "remote", conn.RemoteAddr().String())
 	conn.abort()

@@ -93,12 +93,12 @@ func (s *Server) parse(cl *mqtt.Client, r request) statestore.Command {
 }
 
 // checkRequest returns why the message must be dropped, or "" if it is a request.
-func (s *Server) checkRequest(who access.Identity, cl *mqtt.Client, r request) DropReason {
+func (s *Server) checkRequest(identity access.Identity, cl *mqtt.Client, r request) DropReason {
 	if cl.Properties.ProtocolVersion < 5 {
 		return DroppedOldProtocol
 	}
 	dropped := envelope.Check(r.retain, r.qos, r.responseTopic, r.correlation)
-	if dropped == "" && !s.mayBeAnswered(who, r.responseTopic) {
+	if dropped == "" && !s.mayBeAnswered(identity, r.responseTopic) {
 		return DroppedForeignTopic
 	}
 	return dropped
@@ -119,7 +119,7 @@ func (s *Server) reserve(conn *connection, topic string) DropReason {
 }
 
 // drop counts and logs a request that is dropped, and returns what to say in its acknowledgement.
-// It disconnects a client whose response topic belongs to the store (docs/protocol.md §1.2).
+// It disconnects the client if the response topic belongs to the store (docs/protocol.md §1.2).
 func (s *Server) drop(cl *mqtt.Client, why DropReason) *packets.Code {
 	s.count(func(stats *Stats) { stats.Dropped[why]++ })
 	s.drops.Log("client", logs.Name(cl.ID), "remote", cl.Net.Remote, "reason", string(why))

@@ -78,7 +78,7 @@ func (t *responseTopics) sessionLocked(client string) *reservedTopics {
 	return session
 }
 
-// release removes the topics of a client whose session has ended.
+// release removes the topics of a client when its session has ended.
 func (t *responseTopics) release(client string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

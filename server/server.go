@@ -273,7 +273,7 @@ func (s *Server) disconnect(cl *mqtt.Client, reason packets.Code) {
 	_ = cl.Net.Conn.Close()
 }
 
-// takeOver ends a connection whose client has opened another one, and returns when it is over.
+// takeOver ends a connection because its client has opened another one, and returns when it is over.
 //
 // A client that leaves and comes back at once has often sent a DISCONNECT that the server has
 // yet to read. Closing the connection at once would lose it, and apply a Will that the client

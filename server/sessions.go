@@ -228,15 +228,15 @@ func newKeptSessions() keptSessions {
 }
 
 // add counts a session. It reports false if its user has limit of them.
-func (k *keptSessions) add(who access.Identity, limit int) bool {
-	if _, ok := k.user[who.Client]; ok {
+func (k *keptSessions) add(identity access.Identity, limit int) bool {
+	if _, ok := k.user[identity.Client]; ok {
 		return true
 	}
-	if k.count[who.User] >= limit {
+	if k.count[identity.User] >= limit {
 		return false
 	}
-	k.user[who.Client] = who.User
-	k.count[who.User]++
+	k.user[identity.Client] = identity.User
+	k.count[identity.User]++
 	return true
 }
 

@@ -16,15 +16,15 @@ import (
 // mayPublish reports whether a client may publish an ordinary message to a topic. Below clients/,
 // applications answer each other, so a client may publish to the topics of another, except
 // those on which the store answers.
-func (s *Server) mayPublish(who access.Identity, topic string) bool {
+func (s *Server) mayPublish(identity access.Identity, topic string) bool {
 	if !envelope.IsClientTopic(topic) {
-		return s.mayUse(who, topic)
+		return s.mayUse(identity, topic)
 	}
 	level, rest, ok := envelope.SplitClientTopic(topic)
 	if !ok || envelope.IsRecommended(rest) || s.isAnswered(level, topic) {
 		return false
 	}
-	return owns(who.Client, topic) || s.topics == nil || s.topics.AuthorizeTopic(who, topic, true)
+	return owns(identity.Client, topic) || s.topics == nil || s.topics.AuthorizeTopic(identity, topic, true)
 }
 
 // isAnswered reports whether the store answers on a topic below clients/{level}. The level is the
@@ -36,77 +36,77 @@ func (s *Server) isAnswered(level, topic string) bool {
 
 // mayBeAnswered reports whether a client may name a topic as its response topic: below clients/ only
 // its own, or the store would publish for the client where the client itself may not.
-func (s *Server) mayBeAnswered(who access.Identity, topic string) bool {
+func (s *Server) mayBeAnswered(identity access.Identity, topic string) bool {
 	if envelope.IsClientTopic(topic) {
-		return owns(who.Client, topic)
+		return owns(identity.Client, topic)
 	}
-	return s.mayUse(who, topic)
+	return s.mayUse(identity, topic)
 }
 
 // mayLeaveWill reports whether a client may have a Will on a topic: below clients/ only on its
 // own topics, and on none of those that are recommended for the store's replies. It is called at
 // CONNECT, so that the client can be told; mayPublishWill is called when the Will is due.
-func (s *Server) mayLeaveWill(who access.Identity, topic string) bool {
+func (s *Server) mayLeaveWill(identity access.Identity, topic string) bool {
 	if !envelope.IsClientTopic(topic) {
-		return s.mayUse(who, topic)
+		return s.mayUse(identity, topic)
 	}
 	_, rest, _ := envelope.SplitClientTopic(topic)
-	return owns(who.Client, topic) && !envelope.IsRecommended(rest)
+	return owns(identity.Client, topic) && !envelope.IsRecommended(rest)
 }
 
 // mayPublishWill reports whether the Will of a client may be published now. The rules, the response
 // topics and the owner of the topic may have changed since CONNECT: a Will with a delay can be
 // due after the session of its client has ended, when another client owns the level.
-func (s *Server) mayPublishWill(who access.Identity, topic string) bool {
-	if envelope.IsClientTopic(topic) && s.collides(who.Client) {
+func (s *Server) mayPublishWill(identity access.Identity, topic string) bool {
+	if envelope.IsClientTopic(topic) && s.collides(identity.Client) {
 		return false
 	}
-	return s.mayLeaveWill(who, topic) && s.mayPublish(who, topic)
+	return s.mayLeaveWill(identity, topic) && s.mayPublish(identity, topic)
 }
 
 // mayUse reports whether a client may publish to a topic outside of clients/, or name it as its
 // response topic.
-func (s *Server) mayUse(who access.Identity, topic string) bool {
+func (s *Server) mayUse(identity access.Identity, topic string) bool {
 	if strings.HasPrefix(topic, "$") || envelope.IsBelow(topic, protocol.Service) {
 		return false
 	}
-	return s.topics == nil || s.topics.AuthorizeTopic(who, topic, true)
+	return s.topics == nil || s.topics.AuthorizeTopic(identity, topic, true)
 }
 
 // maySubscribe reports whether a client may subscribe to a filter. It is called at SUBSCRIBE, and
 // mayRead for each message. A filter with a wildcard that also matches topics which the client
 // may not read is granted, and delivers no messages on these. A shared one is refused: messages
 // that mayRead withholds from its client would be lost for the other members of the group.
-func (s *Server) maySubscribe(who access.Identity, filter string) bool {
+func (s *Server) maySubscribe(identity access.Identity, filter string) bool {
 	// MQTT has $share in lower case. Libraries take it in any, so a filter that only looks like
 	// a shared one is judged as one.
 	if _, shared, ok := wire.Share(filter); ok {
-		return s.mayShare(who, shared)
+		return s.mayShare(identity, shared)
 	}
 	first, rest, _ := strings.Cut(filter, "/")
 	second, _, _ := strings.Cut(rest, "/")
 	switch {
 	case !hasWildcard(filter):
-		return s.mayRead(who, filter)
+		return s.mayRead(identity, filter)
 	case strings.HasPrefix(filter, "$"):
 		return false // as in mayRead
 	case envelope.IsBelow(filter, protocol.ReservedPrefix):
-		return isNotified(who, filter)
+		return isNotified(identity, filter)
 	case first+"/" == envelope.ClientTopics && second != "+" && second != "#":
-		return owns(who.Client, filter)
+		return owns(identity.Client, filter)
 	}
 	return true
 }
 
 // mayShare reports whether a client may join a group with a shared filter: only if it may read every
 // topic that the filter matches.
-func (s *Server) mayShare(who access.Identity, filter string) bool {
+func (s *Server) mayShare(identity access.Identity, filter string) bool {
 	switch {
 	case filter == "" || strings.HasPrefix(filter, "$"): // a group in a group among them
 		return false
 	case !hasWildcard(filter):
-		return s.mayRead(who, filter)
-	case owns(who.Client, filter):
+		return s.mayRead(identity, filter)
+	case owns(identity.Client, filter):
 		return true // it owns the level, and so all topics below it
 	case reaches(filter, strings.TrimSuffix(envelope.ClientTopics, "/")) || reaches(filter, protocol.Service):
 		return false
@@ -114,27 +114,27 @@ func (s *Server) mayShare(who access.Identity, filter string) bool {
 		return true
 	}
 	filters, ok := s.topics.(access.FilterAuthorizer)
-	return ok && filters.AuthorizeFilter(who, filter)
+	return ok && filters.AuthorizeFilter(identity, filter)
 }
 
 // mayRead reports whether a client may receive messages on a topic, or subscribe to that topic
 // alone. No messages are published on topics that begin with $.
-func (s *Server) mayRead(who access.Identity, topic string) bool {
+func (s *Server) mayRead(identity access.Identity, topic string) bool {
 	switch {
 	case topic == protocol.InvokeTopic || strings.HasPrefix(topic, "$"):
 		return false
 	case envelope.IsBelow(topic, protocol.ReservedPrefix):
-		return isNotified(who, topic)
+		return isNotified(identity, topic)
 	case envelope.IsClientTopic(topic):
-		return owns(who.Client, topic)
+		return owns(identity.Client, topic)
 	}
-	return s.topics == nil || s.topics.AuthorizeTopic(who, topic, false)
+	return s.topics == nil || s.topics.AuthorizeTopic(identity, topic, false)
 }
 
 // isNotified reports whether the store notifies a client on a topic below the reserved prefix, or on
 // all topics that a filter there matches.
-func isNotified(who access.Identity, filter string) bool {
-	return strings.HasPrefix(filter, strings.TrimSuffix(protocol.NotifyFilter(who.Client), "+"))
+func isNotified(identity access.Identity, filter string) bool {
+	return strings.HasPrefix(filter, strings.TrimSuffix(protocol.NotifyFilter(identity.Client), "+"))
 }
 
 func hasWildcard(filter string) bool { return strings.ContainsAny(filter, "+#") }

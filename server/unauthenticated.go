@@ -21,7 +21,7 @@ const (
 )
 
 // authLimiter bounds the connections that have not authenticated. If there are too many, the
-// oldest of those without a CONNECT is dropped for the new one. A connection whose password is
+// oldest of those without a CONNECT is dropped for the new one. A connection with a password that is
 // being checked, or waits for that, is not dropped: Server.checks bounds these, at half of the
 // bound here.
 type authLimiter struct {

@@ -21,7 +21,7 @@ import (
 // setWillRequest stores a Will that is a request with its connection, and removes it from mochi,
 // which would publish it. It refuses a Will that could never be applied: when it is due, its
 // client can no longer be told what is wrong.
-func (s *Server) setWillRequest(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
+func (s *Server) setWillRequest(identity access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
 	properties := pk.Connect.WillProperties
 	will := request{
 		qos:           pk.Connect.WillQos,
@@ -35,7 +35,7 @@ func (s *Server) setWillRequest(who access.Identity, cl *mqtt.Client, conn *conn
 		payload:       pk.Connect.WillPayload,
 		isWill:        true,
 	}
-	if refused := s.checkWill(who, cl, will, pk.Connect.WillProperties.WillDelayInterval); refused != nil {
+	if refused := s.checkWill(identity, cl, will, pk.Connect.WillProperties.WillDelayInterval); refused != nil {
 		return refusal(*refused, "a Will for the state store must be a valid request: "+refused.Reason)
 	}
 	conn.will, cl.Properties.Will = &will, mqtt.Will{}
@@ -54,8 +54,8 @@ func userProperty(properties packets.Properties, name string) *string {
 
 // checkWill checks a Will as a request, except for what can change (authorization, the clock,
 // fencing), which is checked when the Will is applied.
-func (s *Server) checkWill(who access.Identity, cl *mqtt.Client, will request, delay uint32) *packets.Code {
-	if why := s.checkRequest(who, cl, will); why != "" {
+func (s *Server) checkWill(identity access.Identity, cl *mqtt.Client, will request, delay uint32) *packets.Code {
+	if why := s.checkRequest(identity, cl, will); why != "" {
 		return refusal(codeOf(why), string(why))
 	}
 	if delay > 0 {
@@ -108,16 +108,16 @@ func (s *Server) applyWill(cl *mqtt.Client, conn *connection) {
 // ordinaryWill is a Will that is no request: a message to be published when the connection ends
 // without a normal DISCONNECT.
 type ordinaryWill struct {
-	message pubsub.Message
-	expiry  uint32 // the Message Expiry Interval in seconds, from when the Will is published
-	delay   time.Duration
-	who     access.Identity
-	due     time.Time // when the delay is over
+	message  pubsub.Message
+	expiry   uint32 // the Message Expiry Interval in seconds, from when the Will is published
+	delay    time.Duration
+	identity access.Identity
+	due      time.Time // when the delay is over
 }
 
 // setOrdinaryWill stores an ordinary Will with its connection, and removes it from mochi, which has
 // no subscribers.
-func (s *Server) setOrdinaryWill(who access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) {
+func (s *Server) setOrdinaryWill(identity access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) {
 	properties := pk.Connect.WillProperties
 	conn.ordinaryWill = &ordinaryWill{
 		message: pubsub.Message{
@@ -128,9 +128,9 @@ func (s *Server) setOrdinaryWill(who access.Identity, cl *mqtt.Client, conn *con
 			Payload:    pk.Connect.WillPayload,
 			Publisher:  cl.ID,
 		},
-		expiry: properties.MessageExpiryInterval,
-		delay:  time.Duration(properties.WillDelayInterval) * time.Second,
-		who:    who,
+		expiry:   properties.MessageExpiryInterval,
+		delay:    time.Duration(properties.WillDelayInterval) * time.Second,
+		identity: identity,
 	}
 	cl.Properties.Will = mqtt.Will{}
 }
@@ -191,12 +191,12 @@ func (s *Server) publishDueWills(now time.Time) {
 	s.mu.Lock()
 	for _, will := range s.delayedWills {
 		if !now.Before(will.due) {
-			due = append(due, will.who)
+			due = append(due, will.identity)
 		}
 	}
 	s.mu.Unlock()
-	for _, who := range due {
-		s.publishDueWill(who, now)
+	for _, identity := range due {
+		s.publishDueWill(identity, now)
 	}
 }
 
@@ -204,17 +204,17 @@ func (s *Server) publishDueWills(now time.Time) {
 // while the Wills of others were published. While the client id is locked, no connection of the
 // client is established, so no Will is published after a CONNACK [MQTT-3.1.3-9]. Only without
 // the lock, after delayedWillTimeout, can a client come back between the check and the message.
-func (s *Server) publishDueWill(who access.Identity, now time.Time) {
-	release, locked := s.clientIDs.tryLock(who.Client, who.User)
+func (s *Server) publishDueWill(identity access.Identity, now time.Time) {
+	release, locked := s.clientIDs.tryLock(identity.Client, identity.User)
 	if locked {
 		defer release()
 	}
-	if will := s.takeDueWill(who.Client, now, locked); will != nil {
+	if will := s.takeDueWill(identity.Client, now, locked); will != nil {
 		s.publishOrdinaryWill(will)
 	}
 }
 
-// takeDueWill is takeDelayedWill for a Will that is due and whose client is not connected.
+// takeDueWill is takeDelayedWill if the Will is due and its client is not connected.
 func (s *Server) takeDueWill(client string, now time.Time, locked bool) *ordinaryWill {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,11 +244,11 @@ func (s *Server) takeDelayedWill(client string) *ordinaryWill {
 func (s *Server) publishOrdinaryWill(will *ordinaryWill) {
 	defer func() {
 		if value := recover(); value != nil {
-			s.notePanic(value, "client", logs.Name(will.who.Client))
+			s.notePanic(value, "client", logs.Name(will.identity.Client))
 		}
 	}()
-	if !s.mayPublishWill(will.who, will.message.Topic) {
-		s.logger.Debug("a Will was not published", "client", logs.Name(will.who.Client), "topic", logs.Name(will.message.Topic))
+	if !s.mayPublishWill(will.identity, will.message.Topic) {
+		s.logger.Debug("a Will was not published", "client", logs.Name(will.identity.Client), "topic", logs.Name(will.message.Topic))
 		return
 	}
 	message := will.message
@@ -256,6 +256,6 @@ func (s *Server) publishOrdinaryWill(will *ordinaryWill) {
 		message.Expires = time.Now().Add(time.Duration(will.expiry) * time.Second)
 	}
 	if _, err := s.messages.Publish(&message); err != nil {
-		s.logger.Debug("a Will was not retained", "client", logs.Name(will.who.Client), "error", logs.Error(err))
+		s.logger.Debug("a Will was not retained", "client", logs.Name(will.identity.Client), "error", logs.Error(err))
 	}
 }

@@ -11,8 +11,7 @@ type Credentials struct {
 	User string
 	// Password is the password of CONNECT. An Authenticator must not retain it.
 	Password []byte
-	// Certified says that TLS has verified a client certificate whose subject is
-	// User.
+	// Certified: TLS has verified a client certificate, and User is its subject.
 	Certified bool
 }
 

@@ -7,7 +7,7 @@ import "github.com/tenurelock/tenure/statestore"
 type Authorizer interface {
 	// Authorize reports whether a client may apply a command to a key. A key is any bytes, not
 	// always valid UTF-8.
-	Authorize(who Identity, verb statestore.Verb, key string) bool
+	Authorize(identity Identity, verb statestore.Verb, key string) bool
 }
 
 // TopicAuthorizer is an optional interface of an Authorizer. It decides about ordinary topics,
@@ -20,7 +20,7 @@ type TopicAuthorizer interface {
 	// a topic and receive messages on it. For a filter with a wildcard it is not called at
 	// SUBSCRIBE but for the topic of each message; for shared subscriptions see
 	// FilterAuthorizer.
-	AuthorizeTopic(who Identity, topic string, write bool) bool
+	AuthorizeTopic(identity Identity, topic string, write bool) bool
 }
 
 // FilterAuthorizer is an optional interface of a TopicAuthorizer. It decides about shared
@@ -32,7 +32,7 @@ type FilterAuthorizer interface {
 	// AuthorizeFilter reports whether AuthorizeTopic allows a client to read every topic that a
 	// filter matches. The filter has + or #, and no $share. If that cannot be decided, it
 	// returns false.
-	AuthorizeFilter(who Identity, filter string) bool
+	AuthorizeFilter(identity Identity, filter string) bool
 }
 
 // AllowKeys is the default Authorizer: every client may use every key.

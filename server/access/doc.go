@@ -29,12 +29,12 @@
 // prints it, or with a client certificate that TLS has verified. A user without a hash needs
 // a certificate, and a client without a user name is not admitted. Clients are the MQTT client
 // ids that the user may have; if they are left out, any. Leases identify their holders by
-// client id. A client id that is not in use is free for any user that may have it, and a client
-// keeps out another one whose id is the upper-case hex of its own, or the reverse. So list the
+// client id. A client id that is not in use is free for any user that may have it. Of two clients,
+// one with the upper-case hex of the id of the other, only one can connect. So list the
 // client ids if users do not trust each other.
 //
-// A rule applies to all users whose name matches one of its globs. Rules only allow, and a user
-// may do what any rule allows; the order does not matter.
+// A rule applies to all users with a name that matches one of its globs. Rules only allow, and a
+// user may do what any rule allows; the order does not matter.
 //
 //	read       keys for GET and KEYNOTIFY
 //	write      keys for SET, DEL and VDEL; reading is not included
@@ -78,7 +78,7 @@
 //
 // # Errors
 //
-//	from           meaning                              who recovers, how
+//	from           meaning                              recovery
 //	Open, Parse    the file cannot be read or is wrong  the operator: the error names the place and the remedy
 //	Reload         the same; the old rules stay         the operator, without hurry
 //	Authenticate   the client is not admitted           the log has the reason; the client gets none

@@ -58,13 +58,13 @@ func parse(text []byte) (*policy, error) {
 
 func (d *document) policy() (*policy, error) {
 	if len(d.Users) == 0 {
-		return nil, errors.New("no users: list under \"users\" who may connect")
+		return nil, errors.New("no users: list under \"users\" the users that may connect")
 	}
 	p := &policy{users: make(map[string]*user, len(d.Users)), key: newMarkKey()}
 	highest := bcrypt.MinCost
 	for i, entry := range d.Users {
 		if entry == nil || entry.Name == "" {
-			return nil, fmt.Errorf("user %d of the list has no name: write \"name\", that of CONNECT or the subject of the certificate", i+1)
+			return nil, fmt.Errorf("user %d of the list has no name: write \"name\", the user name of CONNECT or the subject of the certificate", i+1)
 		}
 		if p.users[entry.Name] != nil {
 			return nil, fmt.Errorf("user %q is there twice: remove one, or rename it", entry.Name)

@@ -18,7 +18,7 @@ func TestParseRefusesWhatItCannotMeanAndNamesTheCure(t *testing.T) {
 		name, text string
 		want       []string
 	}{
-		{"nothing at all", "", []string{"no users", "who may connect"}},
+		{"nothing at all", "", []string{"no users", "that may connect"}},
 		{"rules without users", "rules:\n  - {users: [a], read: [k]}\n", []string{"no users"}},
 		{"an empty list of users", "users: []\n", []string{"no users"}},
 		{"an unknown section", a + "roles: []\n", []string{"line 3: field roles is unknown", "users, rules"}},

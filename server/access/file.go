@@ -101,24 +101,24 @@ func explainRefusal(c Credentials, err error) error {
 // Authorize reports whether a rule allows a user to read a key (GET, KEYNOTIFY) or to write it
 // (SET, DEL, VDEL). A name that is not, or no longer, a user of the file may do nothing. It does
 // not allocate.
-func (f *File) Authorize(who Identity, verb statestore.Verb, key string) bool {
-	return f.inForce().authorize(who.User, verb, key)
+func (f *File) Authorize(identity Identity, verb statestore.Verb, key string) bool {
+	return f.inForce().authorize(identity.User, verb, key)
 }
 
 // AuthorizeTopic reports whether a rule allows a user to publish to a topic (write), or to
 // subscribe to a filter or receive messages on a topic. A shared subscription counts as one to
 // its filter. If no rule of the file is about topics, all topics are allowed. It does not
 // allocate.
-func (f *File) AuthorizeTopic(who Identity, topic string, write bool) bool {
-	return f.inForce().authorizeTopic(who.User, topic, write)
+func (f *File) AuthorizeTopic(identity Identity, topic string, write bool) bool {
+	return f.inForce().authorizeTopic(identity.User, topic, write)
 }
 
 // AuthorizeFilter reports whether the rules allow a user to read every topic that a filter
 // matches. A single glob must allow all of them: factory/* allows factory/+/state and
 // factory/a/#, and allows factory/# only together with factory, which that filter matches too. If
 // no rule of the file is about topics, all filters are allowed.
-func (f *File) AuthorizeFilter(who Identity, filter string) bool {
-	return f.inForce().authorizeFilter(who.User, filter)
+func (f *File) AuthorizeFilter(identity Identity, filter string) bool {
+	return f.inForce().authorizeFilter(identity.User, filter)
 }
 
 func (f *File) inForce() *policy {

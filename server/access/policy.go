@@ -64,7 +64,7 @@ func (p *policy) authenticate(c Credentials) error {
 	return p.admit(u, c)
 }
 
-// admit checks the client id of a client whose password or certificate is correct. It is faster
+// admit checks the client id, after the password or the certificate. It is faster
 // than the check of a password: called first, it would reveal which users exist.
 func (p *policy) admit(u *user, c Credentials) error {
 	switch {

@@ -5,7 +5,7 @@
 //	…
 //	err = store.Serve(ctx) // until ctx ends
 //
-// Such a store learns who sent a request from the response topic only, so the broker's rules
+// Such a store learns the sender of a request from its response topic only, so the broker's rules
 // have to keep clients apart; docs/attach.md says which rules these are, and what an attached
 // store cannot do. One broker has one store at a time: before a store answers, it makes sure
 // that no other one does, and it stops with ErrAnotherStore if one begins to.
@@ -15,6 +15,6 @@
 // A store has one connection. The goroutine of paho that hands out messages applies requests,
 // answers them, and listens to other stores (link.received). A second one sends the
 // notifications to all clients, in order (link.notify). The one that reads the connection
-// drops the watches whose notifications no client reads (session). Store.Serve connects,
+// ends a watch when its notification had no subscriber (session). Store.Serve connects,
 // again and again (Store.connect), and waits for all of them.
 package attach

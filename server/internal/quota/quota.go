@@ -1,5 +1,5 @@
-// Package quota shares a bounded room among clients, so that those who do not read, or never
-// acknowledge, cannot take all of it.
+// Package quota shares a bounded room among clients, so that clients that do not read, or
+// never acknowledge, cannot take all of it.
 package quota
 
 import "sync/atomic"

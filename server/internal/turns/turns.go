@@ -36,7 +36,7 @@
 //
 // # Bounds
 //
-// A waiting place is overtaken only by places whose mark is lower, and each turn raises a mark.
+// Only a place with a lower mark overtakes a waiting place, and each turn raises a mark.
 // Between two turns of a place, each other place gets no more time than the place had in its own
 // last turn, one budget of credit, and one more turn. A new place has no credit, so that a client
 // gains nothing with new connections. A turn counts for four budgets at most, however long it
