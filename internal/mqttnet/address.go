@@ -85,7 +85,11 @@ func parse(address string) (*url.URL, error) {
 		return nil, fmt.Errorf("broker address %q: %s", address, addressForm)
 	}
 	if host := server.Hostname(); strings.Contains(host, ":") {
-		if _, err := netip.ParseAddr(host); err != nil { // a second colon, without brackets
+		_, wrong := netip.ParseAddr(host) // a second colon, without brackets
+		if wrong == nil {
+			_, wrong = url.Parse(server.String()) // a zone that no URL can contain
+		}
+		if wrong != nil {
 			return nil, fmt.Errorf("broker address %q: %q is no host; %s", address, host, addressForm)
 		}
 	}

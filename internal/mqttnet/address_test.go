@@ -28,6 +28,7 @@ func TestParseAddress(t *testing.T) {
 		{"no host", "mqtt://:1883", "", "write it like mqtt://host:1883"},
 		{"a port that is none", "mqtt://broker:port", "", "write it like mqtt://host:1883"},
 		{"a host with a colon", "mqtt://::", "", "is no host"},
+		{"a zone that a URL cannot contain", "mqtt://[::%25\xcb]", "", "is no host"},
 		{"a path", "mqtt://broker/topic", "", "only host and port"},
 		{"a query", "mqtt://broker?a=b", "", "only host and port"},
 		{"credentials", "mqtt://user:secret@broker", "", "credentials are options"},
