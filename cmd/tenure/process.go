@@ -36,7 +36,7 @@ func startProcess(cmd *cobra.Command, level slog.Level) (p *process, stop func()
 		logger:  slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})),
 		hangups: make(chan os.Signal, 1),
 	}
-	// A process whose terminal was closed goes on. Its log may have no reader then: with
+	// The process goes on after its terminal closed. Its log may have no reader then: with
 	// SIGPIPE ignored, a line that cannot be written is lost and does not end the process.
 	signal.Ignore(syscall.SIGPIPE)
 	signal.Notify(p.hangups, syscall.SIGHUP)

@@ -42,8 +42,8 @@ Where a broker runs already, use "tenure attach" instead.
 
 ` + memoryHelp + `
 An address that other machines can reach needs TLS (--tls-cert, --tls-key) and
-authentication: users and rules (--auth), or client certificates (--client-ca),
-whose subject is then the user. --insecure lifts both requirements. A warning
+authentication: users and rules (--auth), or client certificates (--client-ca);
+the subject of a certificate is then the user. --insecure lifts both requirements. A warning
 says so if other users of the machine may read the file of --auth. On SIGHUP
 the users, the rules and the certificate are read again; if a file is invalid,
 its previous content stays in force. Neither SIGHUP nor closing the terminal
@@ -71,7 +71,7 @@ limit, a warning names its flag.
 	flags.Lookup("dedup-window").Usage += "; also how many it may send at once"
 	flags.StringVar(&settings.Addr, "addr", server.DefaultAddr, "TCP address to listen on; port 0 takes a free one")
 	settings.certificate.register(flags, "file with the server's certificate and its chain, in PEM")
-	flags.StringVar(&settings.clientCA, "client-ca", "", "file with the authorities whose client certificates are accepted, in PEM; without --auth every client needs one")
+	flags.StringVar(&settings.clientCA, "client-ca", "", "file with the authorities that issue the accepted client certificates, in PEM; without --auth every client needs one")
 	flags.StringVar(&settings.auth, "auth", "", "file with users and rules, in YAML; \"tenure password\" makes the hashes for it")
 	flags.BoolVar(&settings.AllowInsecure, "insecure", false, "let other machines reach the server without TLS or without authentication")
 	byteSizeFlag(flags, &settings.MaxMemory, "max-memory", "how much memory the server should use at most, like 512MiB; limits that are not given are derived from it; 0 means no limit")
