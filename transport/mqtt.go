@@ -32,9 +32,8 @@ const (
 //
 // One goroutine, run, connects, sends, and connects again; it ends with Close.
 //
-// It drives paho's Client itself rather than through autopaho, which has no way
-// to send without waiting for the PUBACK, and none to give up when another
-// connection takes the client id over.
+// It uses paho's Client rather than autopaho (paho v0.23.0), which cannot send without
+// waiting for the PUBACK, and cannot stop when another connection takes the client id over.
 type mqttConn struct {
 	servers []*url.URL
 	options Options
@@ -62,7 +61,7 @@ type mqttConn struct {
 }
 
 func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
-	c := &mqttConn{
+	return &mqttConn{
 		servers: servers,
 		options: options,
 		logger:  options.Logger.With("client", options.ClientID),
@@ -70,7 +69,6 @@ func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
 		ended:   make(chan struct{}),
 		replace: make(chan struct{}, 1),
 	}
-	return c
 }
 
 func (c *mqttConn) ClientID() string { return c.options.ClientID }
