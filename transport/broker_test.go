@@ -137,8 +137,8 @@ func (b *pipeBroker) serve(conn net.Conn) bool {
 	return true
 }
 
-// bufferedPipe lets a broker write while its client writes too, as a socket does. On a
-// bare pipe each would wait for the other to read.
+// bufferedPipe lets a broker write while its client writes, as with a socket. Over a bare
+// pipe each would wait for the other to read.
 type bufferedPipe struct {
 	net.Conn
 	queue  chan []byte
@@ -188,7 +188,7 @@ func send[P any](conn net.Conn, kind byte, fill func(P)) {
 	_, _ = conn.Write(encoded.Bytes())
 }
 
-// reply answers a request as a store would that has no keys.
+// reply answers a request like a store without keys.
 func reply(conn net.Conn, request *packets.Publish) {
 	send(conn, packets.PUBLISH, func(p *packets.Publish) {
 		p.Topic = request.Properties.ResponseTopic
@@ -240,7 +240,8 @@ func (b *pipeBroker) present() net.Conn {
 	return b.conn
 }
 
-// mustHaveSeen fails unless this is all that came in, once nothing more happens by itself.
+// mustHaveSeen fails unless exactly these packets arrived, after all goroutines of the bubble
+// are blocked.
 func (b *pipeBroker) mustHaveSeen(want ...string) {
 	b.t.Helper()
 	synctest.Wait()

@@ -12,8 +12,8 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// scripted is a Conn that answers with what a test says: replies that our own
-// store never sends.
+// scripted is a Conn with a reply that the test chooses, such as one that our store never
+// sends.
 type scripted struct {
 	reply    transport.Reply
 	sent     transport.Request
@@ -136,7 +136,7 @@ func TestInvariant40AVersionAheadOfOurClockIsDataAndMovesTheClockNoFurtherThanTh
 	if err != nil || sent.Wall > time.Now().Add(time.Minute).UnixMilli() {
 		t.Errorf("the client sends %v, %v", sent, err)
 	}
-	// One that is ahead within the limit does move it, past itself.
+	// A version ahead within the limit moves the clock past it.
 	near := hlc.Timestamp{Wall: time.Now().Add(30 * time.Second).UnixMilli(), Counter: 7, Node: "StateStore"}
 	conn.reply.Timestamp = near.String()
 	_, _ = client.Get(t.Context(), "k")
@@ -146,7 +146,7 @@ func TestInvariant40AVersionAheadOfOurClockIsDataAndMovesTheClockNoFurtherThanTh
 	}
 }
 
-// A clock that is wrong is reported as what it is: which, by how much, what to do.
+// The error names the wrong clock, by how much it is wrong, and what to do.
 func TestARefusalForAClockSaysWhichClockAndByHowMuch(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	conn := &scripted{}
@@ -186,7 +186,7 @@ func TestARefusalForAClockSaysWhichClockAndByHowMuch(t *testing.T) {
 			}
 		})
 	}
-	// A store that speaks of a token which was not sent is quoted, and no more.
+	// A refusal about a token that was not sent is only quoted.
 	_, err = client.Del(t.Context(), "k", transport.DelOptions{})
 	var skew *transport.SkewError
 	if !errors.Is(err, transport.ErrFencingTokenTooFarAhead) || errors.As(err, &skew) {

@@ -48,7 +48,7 @@ func TestInvariant48ClockOfAClient(t *testing.T) {
 		{"a version at the end of time does not", []step{{sees: &hlc.Timestamp{Wall: math.MaxInt64, Node: "s"}, drift: math.MaxInt64 - noon, want: stamp(0, 0)}}},
 		{"a counter that is too large does not", []step{{sees: version(0, math.MaxUint64), want: stamp(0, 0)}}},
 		{"a step back of a minute is bridged", []step{{local: minute, want: stamp(minute, 0)}, {local: 0, want: stamp(minute, 1)}}},
-		{"a step back of more begins anew", []step{{local: minute + 1, want: stamp(minute+1, 0)}, {local: 0, want: stamp(0, 0)}}},
+		{"a step back of more starts again", []step{{local: minute + 1, want: stamp(minute+1, 0)}, {local: 0, want: stamp(0, 0)}}},
 		{"also if a version comes first", []step{{local: hour, want: stamp(hour, 0)}, {sees: version(0, 5), want: stamp(0, 7)}}},
 		{"a version that was merged is no further ahead", []step{{local: hour, sees: version(hour+minute, 9), want: stamp(hour+minute, 11)}, {local: 0, want: stamp(0, 0)}}},
 		{"a refusal makes it go by the store's clock", []step{
@@ -66,8 +66,8 @@ func TestInvariant48ClockOfAClient(t *testing.T) {
 		{"until its own clock will do", []step{
 			{local: hour, want: stamp(hour, 0)},
 			{local: hour, refuses: shows(0), want: stamp(0, 0)},
-			// Behind is no harm. Another client may have pushed the version by as much as a
-			// minute, so that the clock must agree with it more closely.
+			// A clock that is behind does no harm. Another client may have pushed the version by
+			// up to a minute, so the clock must agree with it more closely.
 			{local: 5*second + 1, sees: version(0, 0), want: stamp(5*second-hour+1, 0)},
 			{local: 5 * second, sees: version(0, 0), want: stamp(5*second, 1)},
 		}},

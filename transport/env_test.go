@@ -107,7 +107,7 @@ func TestASuffixKeepsTheClientIDApartFromThatOfAnotherLibrary(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongInTheEnvironmentIsNamedWithItsCure(t *testing.T) {
+func TestAnErrorInTheEnvironmentNamesTheVariableAndTheRemedy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("content"), 0o600); err != nil {
 		t.Fatal(err)

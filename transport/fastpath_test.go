@@ -58,7 +58,7 @@ func newQuietBroker(receiveMaximum uint16) *quietBroker {
 	return b
 }
 
-// received returns the requests that have come in, once nothing more happens by itself.
+// received returns the requests that arrived, after all goroutines of the bubble are blocked.
 func (b *quietBroker) received() []*packets.Publish {
 	synctest.Wait()
 	b.mu.Lock()
@@ -289,7 +289,7 @@ func TestAFullBatchIsNotTheLast(t *testing.T) {
 	}
 }
 
-func TestARequestThatMQTTCannotExpressIsNotSentAndHoldsUpNobody(t *testing.T) {
+func TestARequestThatMQTTCannotEncodeIsNotSentAndDelaysNoOther(t *testing.T) {
 	conn, l := newTestLink(t, 2)
 	tooLong := newExchange(t.Context(), Request{FencingToken: strings.Repeat("x", 1<<16)})
 	other := newExchange(t.Context(), Request{})
@@ -307,7 +307,7 @@ func TestARequestThatMQTTCannotExpressIsNotSentAndHoldsUpNobody(t *testing.T) {
 			t.Errorf("%v, want ErrNotSent and ErrTooLong", got.err)
 		}
 	default:
-		t.Error("its caller is told nothing")
+		t.Error("its caller gets no result")
 	}
 	if l.slots.inUse() != 1 || len(l.pending) != 1 || len(s.unacked) != 1 || len(s.packets) == 0 {
 		t.Errorf("%d slots are in use, %d exchanges wait, %d are unacknowledged; want the other one alone", l.slots.inUse(), len(l.pending), len(s.unacked))
@@ -362,7 +362,7 @@ func TestARequestHasThePropertiesThatTheProtocolAsksFor(t *testing.T) {
 	})
 }
 
-// docs/protocol.md §1.4: a SET asks for persistence by a user property, and says nothing otherwise.
+// docs/protocol.md §1.4: a SET asks for persistence with a user property, which it otherwise lacks.
 func TestASetThatAsksForPersistenceSaysSo(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
 		b := newQuietBroker(2)
@@ -457,7 +457,7 @@ func TestAReplyNeedsTheWholeCorrelationOfItsRequest(t *testing.T) {
 	})
 }
 
-func TestInvariant44NothingIsKeptOfWhereAPacketLay(t *testing.T) {
+func TestInvariant44TheFastPathKeepsNoPartOfAPacketsBuffer(t *testing.T) {
 	conn, l := newTestLink(t, 10)
 	var notifications []Notification
 	l.events.Notify = func(n Notification) { notifications = append(notifications, n) }
@@ -510,7 +510,7 @@ func TestInvariant44NothingIsKeptOfWhereAPacketLay(t *testing.T) {
 }
 
 // Conn.RoundTrip promises it: a caller may reuse the memory of the payload.
-func TestWhatIsSentIsWhatWasAskedThoughTheCallerHasLeft(t *testing.T) {
+func TestACallerMayReuseThePayloadAfterItLeft(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
 		reads := make(chan struct{})
 		var payloads [][]byte

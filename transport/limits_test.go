@@ -19,7 +19,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 )
 
-// conditions returns an answer to CONNECT with what fill says; all else is the broker's.
+// conditions returns an answer to CONNECT with the properties that fill sets.
 func conditions(fill func(*packets.Properties)) func(net.Conn, *packets.ControlPacket) bool {
 	return func(conn net.Conn, packet *packets.ControlPacket) bool {
 		if packet.Type != packets.CONNECT {
@@ -30,7 +30,7 @@ func conditions(fill func(*packets.Properties)) func(net.Conn, *packets.ControlP
 	}
 }
 
-func TestABrokerThatTakesNoRequestsIsNotConnectedTo(t *testing.T) {
+func TestAClientDoesNotUseABrokerThatTakesNoRequests(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		fill func(*packets.Properties)
@@ -89,7 +89,7 @@ func TestABrokersShortKeepAliveIsObeyed(t *testing.T) {
 
 // paho v0.23.0 takes the first of these packets for one with 4 GiB of properties, and
 // panics where an int has 32 bits.
-func TestABrokerThatSendsWhatIsNotMQTTIsLeftAndToldWhy(t *testing.T) {
+func TestAMalformedPacketFromTheBrokerEndsTheConnectionWithAReason(t *testing.T) {
 	for _, test := range []struct {
 		name, packet string
 		code         byte
@@ -135,7 +135,7 @@ func TestABrokerThatSendsWhatIsNotMQTTIsLeftAndToldWhy(t *testing.T) {
 	}
 }
 
-// allocated returns how many bytes do and what it sets off allocate.
+// allocated returns how many bytes the process allocates during do.
 func allocated(do func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -144,7 +144,7 @@ func allocated(do func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// longest begins a packet of the length that a header can tell at most, 256 MiB.
+// longest returns the header of a packet of the largest length, 256 MiB.
 func longest(kind byte) []byte { return []byte{kind << 4, 0xff, 0xff, 0xff, 0x7f} }
 
 // enough is more than a few connections need, and far less than the longest packet.
@@ -189,8 +189,8 @@ func TestInvariant44AHeaderMakesAClientAllocateNothing(t *testing.T) {
 	})
 }
 
-// The length of a packet has four bytes at most. paho takes more, allocates what they say,
-// and panics where an int has 32 bits.
+// The length of a packet has four bytes at most. paho v0.23.0 reads more, allocates that
+// many bytes, and panics where an int has 32 bits.
 func TestInvariant44AHeaderThatIsTooLongMakesAClientAllocateNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
 		b := &pipeBroker{}

@@ -206,7 +206,7 @@ func TestAWindowTakesTurnsInOrderAndUrgentOnesFirst(t *testing.T) {
 	})
 }
 
-func TestAWindowLosesNoSlotToARequestThatGivesUpInTheMomentOfItsTurn(t *testing.T) {
+func TestAWindowLosesNoSlotToARequestThatGivesUpAsItsTurnComes(t *testing.T) {
 	w := newWindow(1)
 	for range 20 {
 		w.acquire(t.Context(), nil, true)

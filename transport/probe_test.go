@@ -16,7 +16,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 )
 
-// silent is a broker that does not answer what keeps names, from when mute is set.
+// silent returns a broker that, once mute is set, answers only the packets in answers.
 func silent(mute *atomic.Bool, answers ...byte) *pipeBroker {
 	return &pipeBroker{answer: func(_ net.Conn, packet *packets.ControlPacket) bool {
 		if packet.Type == packets.CONNECT {
@@ -92,7 +92,7 @@ func TestAProbedConnectionStaysIfAnythingArrives(t *testing.T) {
 	}
 }
 
-func TestAProbeOfAMomentGivesTheBrokerATenthOfASecond(t *testing.T) {
+func TestAProbeGivesTheBrokerATenthOfASecondAtLeast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mute atomic.Bool
 		b := silent(&mute)

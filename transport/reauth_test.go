@@ -50,7 +50,7 @@ func TestATokenThatChangesIsShownOnceAndWithoutANewConnection(t *testing.T) {
 	})
 }
 
-func TestATokenThatIsNotTakenAnewIsReadAgainForTheNextConnection(t *testing.T) {
+func TestATokenThatTheBrokerRefusesIsReadAgainForTheNextConnection(t *testing.T) {
 	path, write := secretFile(t, "one")
 	synctest.Test(t, func(t *testing.T) {
 		b := &pipeBroker{}
@@ -94,7 +94,7 @@ func TestABrokerThatAsksForTheTokenAgainGetsIt(t *testing.T) {
 	})
 }
 
-func TestInvariant44AnAuthenticationThatNobodyAskedForDoesNoHarm(t *testing.T) {
+func TestInvariant44AnUnrequestedAuthenticationDoesNoHarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &pipeBroker{}
 		b.answer = func(conn net.Conn, packet *packets.ControlPacket) bool {

@@ -24,8 +24,8 @@ func (w *wallClock) step(by time.Duration) { w.off.Add(int64(by)) }
 
 func (w *wallClock) now() time.Time { return time.Now().Add(time.Duration(w.off.Load())) }
 
-// terse is a connection to a store that sends no __ts with a refusal, as those of others
-// do not.
+// terse is a connection to a store that sends no __ts with a refusal, like stores of other
+// makers.
 type terse struct{ *transporttest.Conn }
 
 func (c terse) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
@@ -47,8 +47,8 @@ type clockBench struct {
 	requests, refused int
 }
 
-// overClocks runs a test against a store that tells its clock when it refuses for a clock,
-// and against one that does not.
+// overClocks runs a test with a store that sends its time when it refuses a request for a
+// clock, and with one that does not.
 func overClocks(t *testing.T, test func(b *clockBench)) {
 	for _, tells := range []bool{true, false} {
 		t.Run(fmt.Sprintf("the store tells its clock: %v", tells), func(t *testing.T) {
@@ -79,7 +79,7 @@ func overClocks(t *testing.T, test func(b *clockBench)) {
 	}
 }
 
-// mustSet sets a key and checks that the store refused so many requests meanwhile.
+// mustSet sets a key and checks how many requests the store refused meanwhile.
 func (b *clockBench) mustSet(what string, refused int) {
 	b.t.Helper()
 	before := b.refused
@@ -118,8 +118,7 @@ func TestInvariant48AClientWhoseClockStepsForwardAndBackKeepsSettingKeys(t *test
 	})
 }
 
-// Its own clock may have been ahead for a moment, in which nothing was sent to the store
-// that it could have refused.
+// The node's clock was ahead for a moment, in which the client sent no request.
 func TestInvariant48AStepThatTheStoreNeverSawLeavesNothingBehind(t *testing.T) {
 	overClocks(t, func(b *clockBench) {
 		b.conn.Cut()
@@ -203,8 +202,8 @@ func TestATokenThatIsTooFarAheadIsNotSentAgain(t *testing.T) {
 	})
 }
 
-// receding is a store that refuses whatever it is sent, and whose clock goes back by five
-// minutes with each request.
+// receding is a store that refuses every request. Its clock goes back by five minutes with
+// each.
 type receding struct {
 	scripted
 	clock time.Time
@@ -244,8 +243,8 @@ func TestARequestIsRepeatedOnceForAClock(t *testing.T) {
 	}
 }
 
-// The caller's bound is one for both requests.
-func TestARepetitionForAClockTakesNoMoreTime(t *testing.T) {
+// Both requests together have the caller's deadline.
+func TestARepetitionForAClockKeepsTheCallersDeadline(t *testing.T) {
 	overClocks(t, func(b *clockBench) {
 		b.mustSet("a version", 0)
 		b.clock.step(time.Hour)
@@ -260,8 +259,8 @@ func TestARepetitionForAClockTakesNoMoreTime(t *testing.T) {
 	})
 }
 
-// Invariant 43: no lock is held while the user's clock is read. This one asks the client
-// for something, and would wait for itself for ever.
+// Invariant 43: no lock is held while the user's clock is read. This clock calls the client,
+// and with a lock held would wait for itself for ever.
 func TestInvariant43NoLockIsHeldWhileTheNodesClockIsRead(t *testing.T) {
 	var client atomic.Pointer[transport.Client]
 	conn := &scripted{}

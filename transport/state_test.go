@@ -153,7 +153,7 @@ func describe(status ConnectionStatus) string {
 	return fmt.Sprintf("%v %d %t", status.State, status.Connections, status.Err == nil)
 }
 
-func TestEachChangeOfTheConnectionIsToldInOrder(t *testing.T) {
+func TestChangesOfTheConnectionAreReportedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
 		b := &pipeBroker{}
@@ -179,7 +179,7 @@ func TestEachChangeOfTheConnectionIsToldInOrder(t *testing.T) {
 		if err := client.Close(); err != nil {
 			t.Fatal(err)
 		}
-		// No wait here: Close is over when the last was told.
+		// No wait here: Close returns after the call with the last status.
 		told = slices.Compact(told) // a broker that is down may be met more than once
 		if want := []string{"connected 1 true", "connecting 1 false", "connected 2 true", "ended 2 false"}; !slices.Equal(told, want) {
 			t.Errorf("told %q\nwant %q", told, want)
@@ -190,7 +190,7 @@ func TestEachChangeOfTheConnectionIsToldInOrder(t *testing.T) {
 	})
 }
 
-func TestAFunctionThatIsToldOfTheConnectionDoesNotHoldItUp(t *testing.T) {
+func TestOnConnectionChangeDoesNotDelayTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		var told []string

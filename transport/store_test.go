@@ -90,7 +90,7 @@ func TestInvariant53ARequestThatIsBoundToAConnectionIsNotSentOverTheNext(t *test
 	})
 }
 
-// A notification is a hint: a forged identity makes the client ask, and nothing more.
+// A notification is a hint: a forged identity makes the client ask the store, and no more.
 func TestInvariant26AForgedIdentityReplacesNoStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := transporttest.Start(t)

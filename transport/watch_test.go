@@ -82,7 +82,7 @@ func TestAWatchBeginsWithThePresentState(t *testing.T) {
 	})
 }
 
-func TestAReaderThatIsSlowSeesTheLatestChange(t *testing.T) {
+func TestASlowReaderSeesTheLatestChange(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		slow, quick := w.watch(), w.watch()
 		w.mustSee(quick, "", false)
@@ -94,7 +94,7 @@ func TestAReaderThatIsSlowSeesTheLatestChange(t *testing.T) {
 	})
 }
 
-func TestAGapIsToldEvenToAReaderThatIsSlow(t *testing.T) {
+func TestASlowReaderStillSeesAGap(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		slow, quick := w.watch(), w.watch()
 		w.mustSee(quick, "", false)
@@ -153,7 +153,7 @@ func TestTheLastWatchToCloseStopsTheNotifications(t *testing.T) {
 		if got := stops.Load(); got != 1 {
 			t.Errorf("STOP was sent %d times", got)
 		}
-		w.mustSee(w.watch(), "1", false) // and it can begin anew
+		w.mustSee(w.watch(), "1", false) // and a watch can begin again
 	})
 }
 
@@ -310,7 +310,7 @@ func TestInvariant51AWatchOfAClientThatAsksNothingIsSilentForAMinuteAtMost(t *te
 	}
 }
 
-func TestARegistrationThatIsRepeatedTellsOfNoChangeWhereThereIsNone(t *testing.T) {
+func TestARepeatedRegistrationReportsNoChangeIfThereIsNone(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		w.store.HideIdentity(true)
 		missing, err := w.client.Watch("missing")
@@ -352,8 +352,8 @@ func TestWatchesCostNoTrafficWhereAnotherStoreWouldBeNoticed(t *testing.T) {
 		if got := repeated.Load(); got > 0 {
 			t.Errorf("%d registrations are repeated, though the store answers twice a minute", got)
 		}
-		// Each of them now and then all the same: a store that was restarted with its data
-		// has the same identity, and knows no watches.
+		// Each is repeated now and then nevertheless: a store that restarts with its data has
+		// the same identity, and no watches.
 		time.Sleep(time.Hour)
 		if got := repeated.Load(); got < 5000 || got > 10_000 {
 			t.Errorf("%d registrations are repeated in an hour of silence, want each of 1,000 every ten minutes or sooner", got)
@@ -361,7 +361,7 @@ func TestWatchesCostNoTrafficWhereAnotherStoreWouldBeNoticed(t *testing.T) {
 	})
 }
 
-// Two stores answer in turn, and no request knows which.
+// Two stores answer in turn.
 func TestStoresThatTakeTurnsCauseNoHotLoop(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		w.watch()
@@ -379,7 +379,7 @@ func TestStoresThatTakeTurnsCauseNoHotLoop(t *testing.T) {
 	})
 }
 
-func TestWatchesThatFindNoStoreAskEverMoreSeldom(t *testing.T) {
+func TestWatchesWithoutAStoreRetryLessAndLessOften(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		away := true
 		asked := w.counted("KEYNOTIFY", func() transporttest.Fault { return transporttest.Fault{NoStore: away} })
@@ -418,9 +418,9 @@ func TestAWatchThatMayNotBeRegisteredAgainEndsWithTheReason(t *testing.T) {
 	})
 }
 
-// A store with the same identity that forgot its watches: a durable restart, or an attached
-// store that lost its broker for a moment, while the client asked nothing.
-func TestInvariant51AWatchHearsAgainAfterAStoreKeptItsIdentityAndForgotTheWatch(t *testing.T) {
+// A store with the same identity forgets its watches in a restart with its data, or when an
+// attached store loses its broker for a moment, while the client sends nothing.
+func TestInvariant51AWatchRecoversWhenAStoreWithTheSameIdentityForgotIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := transporttest.Start(t)
 		if err := store.Replace(statestore.Options{Identity: "same"}); err != nil {

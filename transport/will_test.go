@@ -31,7 +31,7 @@ func TestAWillThatCannotBeWrittenIsGivenUp(t *testing.T) {
 	}
 }
 
-// Its caller leaves at the moment in which it is known to stand.
+// The caller leaves at the moment in which the connection has the Will.
 func TestAWillThatStandsIsNotGivenUp(t *testing.T) {
 	conn, will := withWill()
 	lost := make(chan struct{})
@@ -63,6 +63,6 @@ func TestAConnectionIsReplacedForAWillAndAfterItWasGivenUp(t *testing.T) {
 		t.Error("no connection has it, and its result says so")
 	}
 	if len(conn.replace) != 1 {
-		t.Error("the connection is not told")
+		t.Error("serve is not woken up")
 	}
 }

@@ -135,7 +135,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-func TestAFilterTakesPacketsAndPassesOnOnlyWhatWasChecked(t *testing.T) {
+func TestAFilterPassesOnOnlyCheckedPackets(t *testing.T) {
 	m := request()
 	publish, _ := m.Append(nil)
 	puback := AppendPuback(nil, 7)

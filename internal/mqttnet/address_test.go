@@ -76,8 +76,8 @@ func TestAnAddressMayBeAListAndEachOfItMustBeRight(t *testing.T) {
 	}
 }
 
-// Whatever a list of addresses is, each that is accepted can be dialled: it has a scheme
-// that is spoken, a host and a port, and is accepted again as it is shown.
+// Each accepted address can be dialled: it has a known scheme, a host and a port, and its
+// String is accepted again.
 func FuzzAddresses(f *testing.F) {
 	for _, list := range []string{
 		"mqtt://broker:1884", "mqtts://a, wss://b/mqtt?a=b", "tcp://[::1]", "tls://[fe80::1%25eth0]:1", "mqtt://user:secret@broker", "ws://broker/#1", ",", "mqtt://a,",

@@ -79,7 +79,7 @@ func TestAPrivateKeyThatCannotBeDecryptedSaysWhy(t *testing.T) {
 	}
 }
 
-// Files come from elsewhere. Whatever a key is, reading it ends, and what it yields is PEM.
+// Reading any file ends, and the result is PEM.
 func FuzzEncryptedKey(f *testing.F) {
 	for _, name := range []string{"aes-256-cbc.pem", "aes-128-cbc-sha1.pem", "des3.pem", "scrypt.pem", "proc-type.pem"} {
 		f.Add(readTestKey(f, name))

@@ -34,14 +34,14 @@ func frameOf(first byte, payload string) string {
 	return string(header) + payload
 }
 
-// endOf returns a WebSocket that reads this, and what it writes.
+// endOf returns a WebSocket that reads from stream, and the buffer that it writes to.
 func endOf(stream io.Reader) (*webSocket, *bytes.Buffer) {
 	written := new(bytes.Buffer)
 	limited := &io.LimitedReader{R: stream, N: math.MaxInt64}
 	return &webSocket{Conn: recorded{Buffer: written}, limited: limited, reader: bufio.NewReader(limited)}, written
 }
 
-// recorded is a connection to which one can write.
+// recorded is a connection that writes to a buffer.
 type recorded struct {
 	net.Conn
 	*bytes.Buffer
@@ -228,7 +228,7 @@ func TestAWebSocketHandshakeEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// Whatever comes in, reading yields no more than came, and ends.
+// Reading any stream ends, and yields no more bytes than the stream has.
 func FuzzWebSocketRead(f *testing.F) {
 	f.Add([]byte(frameOf(0x02, "a") + frameOf(0x89, "ping") + frameOf(0x80, "b") + frameOf(0x88, "\x03\xE8bye")))
 	f.Add([]byte(frameOf(0x82, strings.Repeat("l", 126))))
@@ -241,8 +241,8 @@ func FuzzWebSocketRead(f *testing.F) {
 	})
 }
 
-// A frame of a WebSocket may be longer than any memory; its bytes are passed on as they
-// come.
+// A frame of a WebSocket may be longer than any memory. Read returns its bytes as they
+// arrive.
 func TestInvariant44TheLengthOfAWebSocketFrameAllocatesNothing(t *testing.T) {
 	for name, header := range map[string]string{
 		"a message":         "\x82\x7f\xff\xff\xff\xff\xff\xff\xff\xff",

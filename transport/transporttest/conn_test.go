@@ -184,7 +184,7 @@ func TestACutBeforeOrAfterTheStoreEndsTheConnectionAtThatMoment(t *testing.T) {
 			}
 			conn.SetFault(nil)
 			if _, err := client.Get(t.Context(), "k"); !errors.Is(err, transport.ErrNotSent) {
-				t.Errorf("%+v: then %v, want ErrNotSent: nobody restored the connection", fault, err)
+				t.Errorf("%+v: then %v, want ErrNotSent: the connection was not restored", fault, err)
 			}
 			conn.Restore()
 			if _, err := client.Get(t.Context(), "k"); err != nil {
@@ -244,7 +244,7 @@ func sets(t *testing.T, values []string, fates map[string]transporttest.Fault) (
 	return applied
 }
 
-func TestHeldRequestsAreOvertakenAndTheTapTellsTheStoresOrder(t *testing.T) {
+func TestHeldRequestsAreOvertakenAndTheTapShowsTheStoresOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		applied := sets(t, []string{"first", "second", "third"}, map[string]transporttest.Fault{
@@ -267,7 +267,7 @@ func TestHeldRequestsAreOvertakenAndTheTapTellsTheStoresOrder(t *testing.T) {
 	})
 }
 
-func TestALateRedeliveryIsAppliedOnceAndTheTapTellsItApart(t *testing.T) {
+func TestALateRedeliveryIsAppliedOnceAndTheTapMarksIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		applied := sets(t, []string{"first", "second"}, map[string]transporttest.Fault{
 			"first": {Repeat: true, RepeatAfter: time.Minute},
@@ -447,7 +447,7 @@ func TestNothingArrivesOverAFrozenConnectionUntilAProbeGivesItUp(t *testing.T) {
 		client.Probe(time.Second) // on one that works
 		time.Sleep(2 * time.Second)
 		lost := client.Lost()
-		// The reply is on its way when the connection dies.
+		// The connection is lost before the reply arrives.
 		conn.SetFault(func(transport.Request) transporttest.Fault {
 			return transporttest.Fault{HoldReply: 100 * time.Millisecond}
 		})

@@ -141,7 +141,7 @@ func TestAWillWithoutAConnectionWaitsForItsContext(t *testing.T) {
 	})
 }
 
-// plain is a Conn that knows no wills.
+// plain is a Conn that is no WillConn.
 type plain struct{ transport.Conn }
 
 func TestAConnThatKnowsNoWillsSaysSo(t *testing.T) {
@@ -157,7 +157,7 @@ func TestAConnThatKnowsNoWillsSaysSo(t *testing.T) {
 	})
 }
 
-func TestLostTellsOfThePresentConnection(t *testing.T) {
+func TestLostIsAboutThePresentConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, conn := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
 		isOver := func(lost <-chan struct{}) bool {
