@@ -256,15 +256,6 @@ func TestADisconnectMakesNoSessionLongerThanAnHour(t *testing.T) {
 	testsupport.Eventually(t, "the session ends", func() bool { s.EndSessions(time.Now().Add(time.Hour + 2*time.Second)); return !known() })
 }
 
-// turnstile is an Authenticator that admits every client, one at a time, when it is opened.
-type turnstile struct{ reached, open chan struct{} }
-
-func (s turnstile) Authenticate(access.Credentials) error {
-	s.reached <- struct{}{}
-	await.Receive(s.open)
-	return nil
-}
-
 func TestAClientIDThatAnotherUserGotDuringALoginIsNotTakenOver(t *testing.T) {
 	reached, open := make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -278,7 +269,7 @@ func TestAClientIDThatAnotherUserGotDuringALoginIsNotTakenOver(t *testing.T) {
 	try := func(user string) {
 		p, err := testsupport.TryConnect(t, address, "p", func(c *paho.Connect) {
 			testsupport.As(user)(c)
-			withWill("factory/p/gone", "gone")(c)
+			testsupport.WithWill("factory/p/gone", "gone")(c)
 		})
 		if err != nil {
 			p = nil
@@ -376,18 +367,18 @@ func TestAClientThatIsNotEnteredLeavesItsNameToOthers(t *testing.T) {
 func TestOfConnectionsOfOneClientTheLatestWaits(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, MaxUnauthenticated: 1000})
 	release := s.LockClientID("p", "")
-	latest := call(t, address, "p", "", nil)
+	latest := testsupport.StartLogin(t, address, "p", "", nil)
 	testsupport.Eventually(t, "a connection waits", func() bool { return s.Waits("p") })
 	for range 10 {
-		newer := call(t, address, "p", "", nil)
-		if code := latest.answer(t); code != packets.ConnackServerBusy {
+		newer := testsupport.StartLogin(t, address, "p", "", nil)
+		if code := latest.ReasonCode(t); code != packets.ConnackServerBusy {
 			t.Errorf("an older one gets %#x", code)
 		}
-		mustBeClosed(t, latest)
+		testsupport.MustBeClosed(t, latest)
 		latest = newer
 	}
 	release()
-	if code := latest.answer(t); code != packets.ConnackSuccess {
+	if code := latest.ReasonCode(t); code != packets.ConnackSuccess {
 		t.Errorf("the latest gets %#x", code)
 	}
 	testsupport.Eventually(t, "no client id is taken", func() bool { return s.LockedClientIDs() == 0 })
@@ -400,7 +391,7 @@ func TestOneClientCannotHaveManyConnectionsByWaiting(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, MaxUnauthenticated: 1000})
 	release := s.LockClientID("p", "")
 	for range 200 {
-		call(t, address, "p", "", nil)
+		testsupport.StartLogin(t, address, "p", "", nil)
 	}
 	testsupport.Eventually(t, "one connection is left", func() bool { return s.Sockets() == 1 && s.Stats().RefusedConnections == 199 })
 	release()
@@ -410,7 +401,7 @@ func TestOneClientCannotHaveManyConnectionsByWaiting(t *testing.T) {
 func TestAConnectionDoesNotWaitForItsClientIdWithoutEnd(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard}, func(s *server.Server) { s.SetClientIDTimeout(50 * time.Millisecond) })
 	release := s.LockClientID("p", "")
-	if code := call(t, address, "p", "", nil).answer(t); code != packets.ConnackServerBusy {
+	if code := testsupport.StartLogin(t, address, "p", "", nil).ReasonCode(t); code != packets.ConnackServerBusy {
 		t.Errorf("MQTT 5: %#x", code)
 	}
 	old := testsupport.DialTCP(t, address)
@@ -423,7 +414,7 @@ func TestAConnectionDoesNotWaitForItsClientIdWithoutEnd(t *testing.T) {
 		t.Error("a connection that was refused still waits")
 	}
 	release()
-	if code := call(t, address, "p", "", nil).answer(t); code != packets.ConnackSuccess {
+	if code := testsupport.StartLogin(t, address, "p", "", nil).ReasonCode(t); code != packets.ConnackSuccess {
 		t.Errorf("afterwards: %#x", code)
 	}
 }
@@ -440,7 +431,7 @@ func TestAConnectionThatIsClosedWaitsForNoClientId(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
 	s.LockClientID("p", "") // and never gives it back
-	call(t, s.Addr().String(), "p", "", nil)
+	testsupport.StartLogin(t, s.Addr().String(), "p", "", nil)
 	testsupport.Eventually(t, "a connection waits", func() bool { return s.Waits("p") })
 	stop()
 	if err := await.Receive(served); err != nil {
@@ -452,18 +443,18 @@ func TestAConnectionThatIsClosedWaitsForNoClientId(t *testing.T) {
 func TestAConnectionDoesNotWaitForTheClientIdOfAnotherUser(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, Authenticator: testsupport.Rules{}})
 	release := s.LockClientID("p", "alice")
-	waits := call(t, address, "p", "alice", nil)
+	waits := testsupport.StartLogin(t, address, "p", "alice", nil)
 	testsupport.Eventually(t, "a connection waits", func() bool { return s.Waits("p") })
-	if code := call(t, address, "p", "bob", nil).answer(t); code != packets.ConnackServerBusy { // she is not known yet
+	if code := testsupport.StartLogin(t, address, "p", "bob", nil).ReasonCode(t); code != packets.ConnackServerBusy { // she is not known yet
 		t.Errorf("another user's connection gets %#x", code)
 	}
 	release()
-	if code := waits.answer(t); code != packets.ConnackSuccess {
+	if code := waits.ReasonCode(t); code != packets.ConnackSuccess {
 		t.Fatalf("the user's own gets %#x", code)
 	}
 	testsupport.Eventually(t, "no client id is taken", func() bool { return s.LockedClientIDs() == 0 })
 	defer s.LockClientID("p", "bob")() // the user's client is known, so that this one waits for nothing either
-	if code := call(t, address, "p", "bob", nil).answer(t); code != packets.ConnackNotAuthorized {
+	if code := testsupport.StartLogin(t, address, "p", "bob", nil).ReasonCode(t); code != packets.ConnackNotAuthorized {
 		t.Errorf("another user's connection gets %#x", code)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// What follows lets tests see and disturb what a user of the package cannot.
+// These methods give tests access to internals.
 
-// Broker returns the embedded broker.
+// Mochi returns the embedded broker.
 func (s *Server) Mochi() *mqtt.Server { return s.mochi }
 
 // MaySubscribe reports whether a client may subscribe to a filter.
@@ -25,7 +25,7 @@ func (s *Server) MayPublishWill(who access.Identity, topic string) bool {
 	return s.mayPublishWill(who, topic)
 }
 
-// TakeName is what a connection does while it is established.
+// LockClientID locks a client id like a connection that is established.
 func (s *Server) LockClientID(client, user string) (release func()) {
 	release, ok := s.clientIDs.tryLock(client, user)
 	if !ok {
@@ -34,7 +34,7 @@ func (s *Server) LockClientID(client, user string) (release func()) {
 	return release
 }
 
-// ClaimName is what a connection does that has taken its client id and is admitted.
+// ClaimClientID claims a locked client id like a connection that is admitted.
 func (s *Server) ClaimClientID(client string) bool { return s.clientIDs.claim(client, s.hasSession) }
 
 // Waits reports whether a connection waits for a client id.
@@ -45,17 +45,17 @@ func (s *Server) Waits(client string) bool {
 	return name != nil && name.next != nil
 }
 
-// TakenNames returns how many client ids are taken.
+// LockedClientIDs returns how many client ids are locked.
 func (s *Server) LockedClientIDs() int {
 	s.clientIDs.mu.Lock()
 	defer s.clientIDs.mu.Unlock()
 	return len(s.clientIDs.locked)
 }
 
-// PatienceForNames changes how long a connection waits for its client id; before Serve.
+// SetClientIDTimeout sets how long a connection waits for its client id. Call it before Serve.
 func (s *Server) SetClientIDTimeout(patience time.Duration) { s.clientIDs.timeout = patience }
 
-// EndSessions ends the sessions that have run out by now.
+// EndSessions ends the sessions that have expired by now.
 func (s *Server) EndSessions(now time.Time) { s.endSessions(now) }
 
 // PanicInStore makes the store panic while it is changed.
@@ -63,31 +63,31 @@ func (s *Server) PanicInStore(value any) {
 	s.engine.ApplyThen(statestore.Parse(statestore.Request{Client: "p", Correlation: []byte("x"), Payload: []byte("*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n")}), func(statestore.Reply) { panic(value) })
 }
 
-// PublishTestaments publishes the ordinary Wills whose delay is over by now.
+// PublishDueWills publishes the ordinary Wills that are due by now.
 func (s *Server) PublishDueWills(now time.Time) { s.publishDueWills(now) }
 
-// Messages returns what passes ordinary messages on.
+// Messages returns the broker of ordinary messages.
 func (s *Server) Messages() *pubsub.Broker { return s.messages }
 
-// ResponseTopics returns of how many sessions response topics are reserved.
+// ResponseTopics returns the number of sessions with reserved response topics.
 func (s *Server) ResponseTopics() int {
 	s.responseTopics.mu.Lock()
 	defer s.responseTopics.mu.Unlock()
 	return len(s.responseTopics.sessions)
 }
 
-// Sockets returns how many connections the listener knows, CONNECT or not.
+// Sockets returns the number of open connections, before and after CONNECT.
 func (s *Server) Sockets() int {
 	s.listener.mu.Lock()
 	defer s.listener.mu.Unlock()
 	return len(s.listener.connections)
 }
 
-// HurryAtTheDoor changes how long a connection has to authenticate; before Serve.
+// SetAuthenticationTimeout sets how long a connection has to authenticate. Call it before Serve.
 func (s *Server) SetAuthenticationTimeout(patience time.Duration) { s.listener.auth.timeout = patience }
 
-// AtTheDoor returns how many connections have not authenticated, and how many of them wait
-// for a password to be compared.
+// Unauthenticated returns the number of connections that have not authenticated, and how many of
+// them wait for the comparison of a password.
 func (s *Server) Unauthenticated() (all, waiting int) {
 	s.listener.auth.mu.Lock()
 	defer s.listener.auth.mu.Unlock()

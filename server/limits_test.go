@@ -164,7 +164,7 @@ func TestAClientThatFallsBehindOnNotificationsIsDisconnectedAndFreesItsRoom(t *t
 			t.Fatal("after 64 MB that were not read, the client is still connected")
 		}
 	}
-	isAway(t, s, 2)
+	testsupport.MustHaveClients(t, s, 2)
 	nothingWaits(t, s)
 	if got := s.Stats().SlowReaders; got != 1 {
 		t.Errorf("%d slow readers", got)
@@ -196,7 +196,7 @@ func TestMessagesOfQoS0BeyondTheRoomOfAConnectionAreDropped(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	_ = deaf.Conn.Close()
-	isAway(t, s, 2)
+	testsupport.MustHaveClients(t, s, 2)
 	nothingWaits(t, s)
 	before := s.Stats().DroppedMessages["connection full"]
 	publisher.Send(message)
@@ -259,7 +259,7 @@ func TestASessionHoldsALimitedNumberOfMessages(t *testing.T) {
 			publisher.MustPublish("t", payloads[0])
 			sent := c.Next() // and not acknowledged
 			_ = c.Conn.Close()
-			isAway(t, s, 1)
+			testsupport.MustHaveClients(t, s, 1)
 			publisher.MustPublish("t", payloads[1:]...)
 			usage := s.Usage()
 			if got := s.Stats().DroppedMessages[test.why]; usage.WaitingMessages != int64(test.fit) || got != uint64(8-test.fit) || usage.WaitingBytes < int64(test.fit*size) {
@@ -277,7 +277,7 @@ func TestASessionHoldsALimitedNumberOfMessages(t *testing.T) {
 			}
 			testsupport.Eventually(t, "the acknowledgements are read", func() bool { return s.Usage().WaitingMessages == 0 })
 			_ = c.Conn.Close()
-			isAway(t, s, 2)
+			testsupport.MustHaveClients(t, s, 2)
 			publisher.MustPublish("t", payloads[0])
 			other.MustReceive(payloads[0])
 			testsupport.Eventually(t, "one waits", func() bool { return s.Usage().WaitingMessages == 1 })
@@ -347,12 +347,12 @@ func TestAUserHasALimitedNumberOfKeptSessions(t *testing.T) {
 		} else {
 			_ = c.Conn.Close()
 		}
-		isAway(t, s, len(clients)-i-1)
+		testsupport.MustHaveClients(t, s, len(clients)-i-1)
 	}
 	bob := login("b", "bob").Connect(t, address)
 	bob.SubscribeAll("t")
 	bob.Disconnect()
-	isAway(t, s, 0)
+	testsupport.MustHaveClients(t, s, 0)
 	if got := s.Usage(); got.Sessions != 3 || got.Subscriptions != 3 {
 		t.Errorf("kept: %+v", got)
 	}
@@ -364,13 +364,13 @@ func TestAUserHasALimitedNumberOfKeptSessions(t *testing.T) {
 			t.Errorf("the session of client %d is present: %v", i, got)
 		}
 	}
-	isAway(t, s, 5)
+	testsupport.MustHaveClients(t, s, 5)
 	// A session that was taken up again, or has ended, makes room.
 	testsupport.ConnectPacket{ID: "c0", User: "alice"}.Connect(t, address).Disconnect()
-	isAway(t, s, 4)
+	testsupport.MustHaveClients(t, s, 4)
 	c := login("c4", "alice").Connect(t, address)
 	c.Disconnect()
-	isAway(t, s, 4)
+	testsupport.MustHaveClients(t, s, 4)
 	if !login("c4", "alice").Connect(t, address).Present {
 		t.Error("there was no room")
 	}
@@ -391,7 +391,7 @@ func TestAServerRetainsNothingUnlessOptionsSaySo(t *testing.T) {
 				t.Errorf("MQTT 3.1.1: %v, QoS %d, DISCONNECT %#x", old, qos, code)
 			}
 		}
-		will := willOf("t", 0)
+		will := testsupport.OrdinaryWill("t", 0)
 		will.Retain = true
 		want := byte(0x9a)
 		if old {
@@ -493,7 +493,7 @@ func TestAllWatchesHaveABound(t *testing.T) {
 		t.Errorf("%d watches: %+v", n, got)
 	}
 	_ = greedy.Conn.Close()
-	isAway(t, s, 1)
+	testsupport.MustHaveClients(t, s, 1)
 	if got := modest.Do("KEYNOTIFY", "k"); got != "+OK\r\n" {
 		t.Errorf("after the client is gone: %q", got)
 	}

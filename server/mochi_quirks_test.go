@@ -25,24 +25,15 @@ import (
 // it. Each test below fails without its workaround. Other workarounds are tested with the behaviour
 // that they are for.
 
-// Wills
-
-// withWill gives a peer a Will.
-func withWill(topic, payload string) func(*paho.Connect) {
-	return func(c *paho.Connect) {
-		c.WillMessage = &paho.WillMessage{Topic: topic, Payload: []byte(payload), QoS: 1}
-	}
-}
-
 // A holder of a lock is declared dead by its Will. A Will that came late would declare
 // the successor dead.
 func TestTheWillOfATakenOverConnectionComesOnceAndBeforeTheNewOneActs(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	observer := testsupport.Connect(t, address, "observer", nil)
 	observer.Subscribe("factory/p/#")
-	old := testsupport.Connect(t, address, "p", withWill("factory/p/gone", "end of 0"))
+	old := testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", "end of 0"))
 	for i := range 50 {
-		present := testsupport.Connect(t, address, "p", withWill("factory/p/gone", fmt.Sprintf("end of %d", i+1)))
+		present := testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", fmt.Sprintf("end of %d", i+1)))
 		present.Send("factory/p/news", fmt.Sprintf("begin of %d", i+1))
 		old.MustBeDisconnected(testsupport.ReasonTakenOver)
 		observer.MustReceive(fmt.Sprintf("end of %d", i))
@@ -50,19 +41,9 @@ func TestTheWillOfATakenOverConnectionComesOnceAndBeforeTheNewOneActs(t *testing
 		old = present
 	}
 	_ = old.Paho.Disconnect(&paho.Disconnect{})
-	mustBeConnected(t, s, 1) // a take-over might close the socket before the DISCONNECT was read
+	testsupport.MustHaveClients(t, s, 1) // a take-over might close the socket before the DISCONNECT was read
 	testsupport.Connect(t, address, "p", nil).Send("factory/p/news", "last")
 	observer.MustReceive("last")
-}
-
-// mustBeConnected waits until the server knows of as many clients.
-func mustBeConnected(t *testing.T, s *server.Server, clients int) {
-	t.Helper()
-	for deadline := time.Now().Add(testsupport.Patience); s.Stats().Connected != clients; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d clients are connected, want %d", s.Stats().Connected, clients)
-		}
-	}
 }
 
 // The broker forgets a Will if it notices the end of the connection while it is
@@ -139,7 +120,7 @@ func TestAWillComesOnceHoweverTheConnectionEndsButNotAfterADisconnect(t *testing
 			address, s := testsupport.StartServer(t, server.Options{})
 			observer := testsupport.Connect(t, address, "observer", nil)
 			observer.Subscribe("factory/p/#")
-			p := testsupport.Connect(t, address, "p", withWill("factory/p/gone", "gone"))
+			p := testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", "gone"))
 			test.end(p)
 			if test.will {
 				observer.MustReceive("gone")
@@ -164,8 +145,6 @@ func TestTheWillOfAClientOfAnOlderMQTTComesWhenItsRequestEndsTheConnection(t *te
 	testsupport.Send(t, conn, fmt.Sprintf("\x32%c\x00%c%s\x00\x07", len(testsupport.InvokeTopic)+4, len(testsupport.InvokeTopic), testsupport.InvokeTopic))
 	observer.MustReceive("gone")
 }
-
-// Memory
 
 // The broker decodes a packet in place: whatever is kept of it and not copied keeps
 // all of it.
@@ -262,8 +241,6 @@ func TestALimitedNumberOfMessagesWaitsForASubscriberThatDoesNotRead(t *testing.T
 	}
 }
 
-// Properties
-
 func TestUserPropertiesArriveWithoutRequestProblemInformation(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	few := uint16(10)
@@ -345,8 +322,6 @@ func TestTheBrokerAddsNoMessageExpiry(t *testing.T) {
 	}
 }
 
-// Requests
-
 // overhear subscribes inside the server, where no rule about topics applies. It hears up to
 // 4 MiB.
 func overhear(t *testing.T, s *server.Server) *eavesdropper {
@@ -410,14 +385,6 @@ func (e *eavesdropper) until(t *testing.T, topic string, each func(frame.Publish
 	}
 }
 
-// mustRetainNothing is for a server that may.
-func mustRetainNothing(t *testing.T, s *server.Server) {
-	t.Helper()
-	if got := s.Usage().RetainedMessages; got > 0 {
-		t.Errorf("%d messages are retained", got)
-	}
-}
-
 // Several walls stand between a request and a subscriber; this looks behind the first.
 func TestNoRequestIsPublishedOrRetainedWhateverItLacks(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Retain: true})
@@ -450,7 +417,7 @@ func TestNoRequestIsPublishedOrRetainedWhateverItLacks(t *testing.T) {
 			t.Errorf("a request was published: %q, QoS %d, retain %v", message.Payload, message.QoS, message.Retain)
 		}
 	})
-	mustRetainNothing(t, s)
+	testsupport.MustRetainNothing(t, s)
 }
 
 // The store's own messages are not the clients' to retain: neither by a Will nor by a
@@ -474,7 +441,7 @@ func TestNothingIsRetainedOnTheStoresTopics(t *testing.T) {
 	late.Subscribe("#")
 	late.Subscribe(testsupport.ReservedPrefix + "/70/command/notify/+")
 	late.MustBeSilent()
-	mustRetainNothing(t, s)
+	testsupport.MustRetainNothing(t, s)
 }
 
 // A reply with QoS 1 would have to wait for the reader of another connection, which
@@ -497,8 +464,6 @@ func TestAStuckReaderOfItsRepliesDoesNotDelayARequester(t *testing.T) {
 	p.MustGet("nothing", "")
 }
 
-// Sessions
-
 // The broker waits for a client that does not read when it publishes to it with QoS 1,
 // whether it publishes a message or the Will of a client that is being taken over.
 func TestAStuckSubscriberDelaysATakeOverForSecondsAtMost(t *testing.T) {
@@ -508,7 +473,7 @@ func TestAStuckSubscriberDelaysATakeOverForSecondsAtMost(t *testing.T) {
 		t.Fatal(err)
 	}
 	chat := testsupport.Connect(t, address, "chat", nil)
-	testsupport.Connect(t, address, "p", withWill("factory/p/gone", "gone"))
+	testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", "gone"))
 	for range 800 { // with QoS 0, which does not wait, until every buffer on the way is full
 		if _, err := chat.Publish(&paho.Publish{Topic: "factory/x", Payload: []byte(strings.Repeat("x", 32<<10))}); err != nil {
 			t.Fatal(err)
@@ -554,16 +519,16 @@ func TestAnExpiredSessionLeavesNoSubscriptions(t *testing.T) {
 // mochi v2.7.9 keeps a client to which it could not send a CONNACK. Such clients would count
 // against MaxClients until no other could connect.
 func TestAClientLostBeforeItsCONNACKIsForgotten(t *testing.T) {
-	turnstile := turnstile{make(chan struct{}), make(chan struct{})}
+	turnstile := testsupport.Turnstile{Reached: make(chan struct{}), Open: make(chan struct{})}
 	address, s := testsupport.StartServer(t, server.Options{MaxClients: 3, Authenticator: turnstile})
 	for i := range 5 {
 		conn := testsupport.DialTCP(t, address)
 		testsupport.Send(t, conn, string(testsupport.EncodeConnect(t, fmt.Sprint("p-", i), nil)))
-		await.Receive(turnstile.reached)
+		await.Receive(turnstile.Reached)
 		_ = conn.(*net.TCPConn).SetLinger(0)
 		_ = conn.Close()
 		time.Sleep(10 * time.Millisecond) // where the reset comes too late nothing is tested, and nothing fails
-		turnstile.open <- struct{}{}
+		turnstile.Open <- struct{}{}
 		testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
 		if left := s.Mochi().Clients.Len(); left > 0 {
 			t.Fatalf("%d clients are left of %d that connected and went", left, i+1)
@@ -585,12 +550,12 @@ func TestASessionSurvivesAConnectionLostBeforeItsCONNACK(t *testing.T) {
 		})), "\x82\x0f\x00\x07\x00\x00\x09factory/x\x01"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			turnstile := turnstile{make(chan struct{}), make(chan struct{})}
+			turnstile := testsupport.Turnstile{Reached: make(chan struct{}), Open: make(chan struct{})}
 			address, s := testsupport.StartServer(t, server.Options{Authenticator: turnstile})
 			conn := testsupport.DialTCP(t, address)
 			testsupport.Send(t, conn, test.hello)
-			await.Receive(turnstile.reached)
-			turnstile.open <- struct{}{}
+			await.Receive(turnstile.Reached)
+			turnstile.Open <- struct{}{}
 			testsupport.Send(t, conn, test.subscribe)
 			subscribers := func() int { return s.Usage().Subscriptions }
 			testsupport.Eventually(t, "it subscribes", func() bool { return subscribers() == 1 })
@@ -598,11 +563,11 @@ func TestASessionSurvivesAConnectionLostBeforeItsCONNACK(t *testing.T) {
 			testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
 			conn = testsupport.DialTCP(t, address)
 			testsupport.Send(t, conn, test.hello)
-			await.Receive(turnstile.reached)
+			await.Receive(turnstile.Reached)
 			_ = conn.(*net.TCPConn).SetLinger(0)
 			_ = conn.Close()
 			time.Sleep(10 * time.Millisecond)
-			turnstile.open <- struct{}{}
+			turnstile.Open <- struct{}{}
 			testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
 			if clients, left := s.Mochi().Clients.Len(), subscribers(); clients != 1 || left != 1 {
 				t.Errorf("%d clients with %d subscriptions are left of one session", clients, left)

@@ -165,24 +165,10 @@ func TestGarbageHarmsNoOtherClient(t *testing.T) {
 	}
 }
 
-// troubled is a listener whose Accept fails when it is told to.
-type troubled struct {
-	net.Listener
-	calls   atomic.Int64
-	trouble func(call int64) error
-}
-
-func (l *troubled) Accept() (net.Conn, error) {
-	if err := l.trouble(l.calls.Add(1)); err != nil {
-		return nil, err
-	}
-	return l.Listener.Accept()
-}
-
 // serveTroubled serves with a troubled listener, and returns how that ended.
-func serveTroubled(t *testing.T, trouble func(call int64) error) (l *troubled, s *server.Server, stop func(), served <-chan error) {
+func serveTroubled(t *testing.T, trouble func(call int64) error) (l *testsupport.FailingListener, s *server.Server, stop func(), served <-chan error) {
 	t.Helper()
-	l = &troubled{Listener: testsupport.Listen(t), trouble: trouble}
+	l = &testsupport.FailingListener{Listener: testsupport.Listen(t), Failure: trouble}
 	s, err := server.New(server.Options{Listener: l})
 	if err != nil {
 		t.Fatal(err)
@@ -194,16 +180,12 @@ func serveTroubled(t *testing.T, trouble func(call int64) error) (l *troubled, s
 	return l, s, cancel, end
 }
 
-func acceptError(err error) error {
-	return &net.OpError{Op: "accept", Net: "tcp", Err: err}
-}
-
 func TestAFailureToAcceptDoesNotEndTheServer(t *testing.T) {
 	for _, failure := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ECONNABORTED, syscall.EINTR, errors.New("unheard of")} {
 		t.Run(failure.Error(), func(t *testing.T) {
 			_, s, stop, served := serveTroubled(t, func(call int64) error {
 				if call%2 == 1 { // before the first connection, and between any two
-					return acceptError(failure)
+					return testsupport.AcceptError(failure)
 				}
 				return nil
 			})
@@ -220,7 +202,7 @@ func TestAFailureToAcceptDoesNotEndTheServer(t *testing.T) {
 // A server that cannot have new connections any more must not look as if it served.
 func TestAFatalFailureToAcceptEndsServeWithIt(t *testing.T) {
 	before := runtime.NumGoroutine()
-	fatal := acceptError(net.ErrClosed)
+	fatal := testsupport.AcceptError(net.ErrClosed)
 	var failed atomic.Bool
 	l, s, _, served := serveTroubled(t, func(int64) error {
 		if failed.Load() {
@@ -238,7 +220,7 @@ func TestAFatalFailureToAcceptEndsServeWithIt(t *testing.T) {
 			t.Errorf("Serve: %v, want %v", err, fatal)
 		}
 	case <-time.After(testsupport.Patience):
-		t.Fatalf("Serve does not return, after %d calls of Accept", l.calls.Load())
+		t.Fatalf("Serve does not return, after %d calls of Accept", l.Calls.Load())
 	}
 	p.MustBeDisconnected(testsupport.ReasonShuttingDown)
 	p.MustBeGone()
@@ -248,12 +230,12 @@ func TestAFatalFailureToAcceptEndsServeWithIt(t *testing.T) {
 // Where every Accept fails, and at once, the server must leave the machine alone.
 func TestAcceptIsNotRepeatedInABusyLoop(t *testing.T) {
 	began := time.Now()
-	l, _, stop, served := serveTroubled(t, func(int64) error { return acceptError(syscall.EMFILE) })
-	testsupport.Eventually(t, "Accept is called again", func() bool { return l.calls.Load() >= 5 })
+	l, _, stop, served := serveTroubled(t, func(int64) error { return testsupport.AcceptError(syscall.EMFILE) })
+	testsupport.Eventually(t, "Accept is called again", func() bool { return l.Calls.Load() >= 5 })
 	stop()
 	testsupport.MustReturn(t, served, nil)
 	// An upper limit only: whatever the machine does, there is a pause in between.
-	calls, elapsed := l.calls.Load(), time.Since(began)
+	calls, elapsed := l.Calls.Load(), time.Since(began)
 	if limit := int64(elapsed/(10*time.Millisecond)) + 2; calls > limit {
 		t.Errorf("%d calls of Accept in %v", calls, elapsed)
 	}

@@ -21,18 +21,6 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// willOf returns an ordinary Will with a delay in seconds.
-func willOf(topic string, delay uint32, properties ...byte) *rawmqtt.Message {
-	list := append(rawmqtt.Body{wire.WillDelay}.Uint32(delay), properties...)
-	return &rawmqtt.Message{Topic: topic, QoS: 1, Payload: []byte("gone"), Properties: list}
-}
-
-// isAway waits until only so many clients are connected.
-func isAway(t *testing.T, s *server.Server, left int) {
-	t.Helper()
-	testsupport.Eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == left })
-}
-
 // pass lets the delay of a Will be over.
 func pass(s *server.Server, seconds uint32) {
 	s.PublishDueWills(time.Now().Add(time.Duration(seconds) * time.Second))
@@ -44,20 +32,20 @@ func TestAnOrdinaryWillIsPublishedAfterItsDelay(t *testing.T) {
 	back := func(h testsupport.ConnectPacket) ending {
 		return func(t *testing.T, address string, s *server.Server, c *testsupport.Messenger) {
 			_ = c.Conn.Close()
-			isAway(t, s, 1)
+			testsupport.MustHaveClients(t, s, 1)
 			h.ID = "p"
 			h.Connect(t, address)
 		}
 	}
 	lost := func(t *testing.T, _ string, s *server.Server, c *testsupport.Messenger) {
 		_ = c.Conn.Close()
-		isAway(t, s, 1)
+		testsupport.MustHaveClients(t, s, 1)
 	}
 	says := func(packet ...byte) ending {
 		return func(t *testing.T, _ string, s *server.Server, c *testsupport.Messenger) {
 			c.Write(packet)
 			c.MustBeClosed()
-			isAway(t, s, 1)
+			testsupport.MustHaveClients(t, s, 1)
 		}
 	}
 	for _, test := range []struct {
@@ -91,7 +79,7 @@ func TestAnOrdinaryWillIsPublishedAfterItsDelay(t *testing.T) {
 			address, s := testsupport.StartServer(t, server.Options{})
 			listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
 			listener.SubscribeAll("#")
-			c := testsupport.ConnectPacket{ID: "p", Expiry: test.expiry, Will: willOf("factory/p", test.delay)}.Connect(t, address)
+			c := testsupport.ConnectPacket{ID: "p", Expiry: test.expiry, Will: testsupport.OrdinaryWill("factory/p", test.delay)}.Connect(t, address)
 			test.end(t, address, s, c)
 			pass(s, long)
 			if test.want {
@@ -115,7 +103,7 @@ func TestAWillBringsItsPropertiesAndExpiry(t *testing.T) {
 			address := testsupport.Start(t, server.Options{Retain: true})
 			listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
 			listener.Filter(1|testsupport.RetainAsPublished, 5, "#")
-			will := willOf("factory/p", delay, append(properties, rawmqtt.Body{wire.MessageExpiry}.Uint32(50)...)...)
+			will := testsupport.OrdinaryWill("factory/p", delay, append(properties, rawmqtt.Body{wire.MessageExpiry}.Uint32(50)...)...)
 			will.Retain = true
 			c := testsupport.ConnectPacket{ID: "p", Expiry: 600, Will: will}.Connect(t, address)
 			_ = c.Conn.Close()
@@ -151,11 +139,11 @@ func TestAWillThatWaitsIsAuthorizedAgain(t *testing.T) {
 				return !write || !closed.Load()
 			}}
 			address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
-			c := testsupport.ConnectPacket{ID: "p", User: "u", Resume: true, Expiry: 600, Will: willOf(test.topic, 600)}.Connect(t, address)
+			c := testsupport.ConnectPacket{ID: "p", User: "u", Resume: true, Expiry: 600, Will: testsupport.OrdinaryWill(test.topic, 600)}.Connect(t, address)
 			c.SubscribeAll("z", "factory/p", "clients/p/response")
 			test.change(c, &closed)
 			_ = c.Conn.Close()
-			isAway(t, s, 0)
+			testsupport.MustHaveClients(t, s, 0)
 			pass(s, 600)
 			closed.Store(false)
 			testsupport.ConnectPacket{ID: "sender", User: "u"}.Connect(t, address).MustPublish("z", "the end")
@@ -183,9 +171,9 @@ func TestADueWillIsNotPublishedIfItsClientCameBack(t *testing.T) {
 	listener := testsupport.ConnectPacket{ID: "listener", User: "u"}.Connect(t, address)
 	listener.SubscribeAll("#")
 	for _, id := range []string{"a", "b"} {
-		_ = testsupport.ConnectPacket{ID: id, User: "u", Expiry: 600, Will: willOf(id, 600)}.Connect(t, address).Conn.Close()
+		_ = testsupport.ConnectPacket{ID: id, User: "u", Expiry: 600, Will: testsupport.OrdinaryWill(id, 600)}.Connect(t, address).Conn.Close()
 	}
-	isAway(t, s, 1)
+	testsupport.MustHaveClients(t, s, 1)
 	armed.Store(true)
 	var publishing sync.WaitGroup
 	publishing.Go(func() { pass(s, 600) })
@@ -216,13 +204,13 @@ func TestADueWillDoesNotWaitForExpiringSessions(t *testing.T) {
 	leaves := testsupport.ConnectPacket{ID: "leaves", User: "u", Expiry: 1}.Connect(t, address)
 	leaves.SubscribeAll("$share/g/t")
 	_ = leaves.Conn.Close()
-	isAway(t, s, 1)
+	testsupport.MustHaveClients(t, s, 1)
 	listener.MustPublish("t", "left over")
 	stays := testsupport.ConnectPacket{ID: "stays", User: "u"}.Connect(t, address)
 	stays.SubscribeAll("$share/g/t")
 	armed.Store(true)
 	_ = await.Receive(blocked) // the session ends
-	_ = testsupport.ConnectPacket{ID: "p", User: "u", Expiry: 600, Will: willOf("will", 1)}.Connect(t, address).Conn.Close()
+	_ = testsupport.ConnectPacket{ID: "p", User: "u", Expiry: 600, Will: testsupport.OrdinaryWill("will", 1)}.Connect(t, address).Conn.Close()
 	listener.MustReceive("gone")
 }
 
@@ -230,19 +218,19 @@ func TestADueWillWaitsWhileItsClientConnects(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
 	listener.SubscribeAll("#")
-	_ = testsupport.ConnectPacket{ID: "p", Expiry: 600, Will: willOf("factory/p", 600)}.Connect(t, address).Conn.Close()
-	isAway(t, s, 1)
+	_ = testsupport.ConnectPacket{ID: "p", Expiry: 600, Will: testsupport.OrdinaryWill("factory/p", 600)}.Connect(t, address).Conn.Close()
+	testsupport.MustHaveClients(t, s, 1)
 	arrived := s.LockClientID("p", "")
 	pass(s, 600)
 	arrived()
-	p := testsupport.ConnectPacket{ID: "p", Expiry: 600, Resume: true, Will: willOf("factory/p", 600)}.Connect(t, address)
+	p := testsupport.ConnectPacket{ID: "p", Expiry: 600, Resume: true, Will: testsupport.OrdinaryWill("factory/p", 600)}.Connect(t, address)
 	sender := testsupport.ConnectPacket{ID: "sender"}.Connect(t, address)
 	sender.MustPublish("z", "the end")
 	listener.MustReceive("the end")
 
 	// Connections that fail one after the other do not put it off for long.
 	_ = p.Conn.Close()
-	isAway(t, s, 2)
+	testsupport.MustHaveClients(t, s, 2)
 	defer s.LockClientID("p", "")()
 	pass(s, 660)
 	listener.MustReceive("gone")
@@ -260,11 +248,11 @@ func TestAServerThatStopsPublishesNoOrdinaryWill(t *testing.T) {
 	address := s.Addr().String()
 	listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
 	listener.SubscribeAll("#")
-	waits := testsupport.ConnectPacket{ID: "waits", Expiry: 600, Will: willOf("a", 600)}.Connect(t, address)
+	waits := testsupport.ConnectPacket{ID: "waits", Expiry: 600, Will: testsupport.OrdinaryWill("a", 600)}.Connect(t, address)
 	_ = waits.Conn.Close()
-	isAway(t, s, 1)
+	testsupport.MustHaveClients(t, s, 1)
 	for i := range 10 {
-		testsupport.ConnectPacket{ID: fmt.Sprint("c", i), Expiry: 600, Will: willOf("b", 0)}.Connect(t, address)
+		testsupport.ConnectPacket{ID: fmt.Sprint("c", i), Expiry: 600, Will: testsupport.OrdinaryWill("b", 0)}.Connect(t, address)
 	}
 	stop()
 	testsupport.MustReturn(t, served, nil)

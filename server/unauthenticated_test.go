@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -59,56 +58,6 @@ func (a *unhurried) Authenticate(c access.Credentials) error {
 	return nil
 }
 
-// A caller is a connection that has sent a CONNECT.
-type caller struct {
-	net.Conn
-	in *bufio.Reader
-}
-
-// call sends a CONNECT, and does not wait for CONNACK.
-func call(t testing.TB, address, id, user string, change func(*packets.Connect)) *caller {
-	t.Helper()
-	conn := testsupport.DialTCP(t, address)
-	testsupport.Send(t, conn, string(testsupport.EncodeConnect(t, id, func(c *packets.Connect) {
-		c.Username, c.UsernameFlag, c.Password, c.PasswordFlag = user, user != "", []byte("secret"), user != ""
-		if change != nil {
-			change(c)
-		}
-	})))
-	return &caller{conn, bufio.NewReader(conn)}
-}
-
-// answer returns the reason code of CONNACK.
-func (c *caller) answer(t testing.TB) byte {
-	t.Helper()
-	packet, err := packets.ReadPacket(c.in)
-	if err != nil {
-		t.Fatalf("no CONNACK: %v", err)
-	}
-	return packet.Content.(*packets.Connack).ReasonCode
-}
-
-func mustBeClosed(t testing.TB, conn net.Conn) {
-	t.Helper()
-	if n, err := conn.Read(make([]byte, 1)); err == nil || isTimeout(err) {
-		t.Errorf("the connection is still open: %d bytes, %v", n, err)
-	}
-}
-
-func isTimeout(err error) bool {
-	var timeout net.Error
-	return errors.As(err, &timeout) && timeout.Timeout()
-}
-
-func mustBeOpen(t testing.TB, conn net.Conn) {
-	t.Helper()
-	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-	if _, err := conn.Read(make([]byte, 1)); !isTimeout(err) {
-		t.Errorf("the connection is not open any more: %v", err)
-	}
-	_ = conn.SetReadDeadline(time.Now().Add(testsupport.Patience))
-}
-
 // elsewhere makes connections come from the addresses that are said, one after the other.
 type elsewhere struct {
 	net.Listener
@@ -138,16 +87,16 @@ func fromElsewhere(t testing.TB) elsewhere {
 func TestAFewPasswordsAreComparedAtATimeAndKnownOnesDoNotWait(t *testing.T) {
 	authenticator := newUnhurried()
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 2})
-	var callers []*caller
+	var callers []*testsupport.Login
 	for i := range 20 {
-		callers = append(callers, call(t, address, fmt.Sprint("p-", i), "p", nil))
+		callers = append(callers, testsupport.StartLogin(t, address, fmt.Sprint("p-", i), "p", nil))
 	}
 	testsupport.Eventually(t, "18 wait", func() bool { _, waiting := s.Unauthenticated(); return waiting == 18 })
 	p := testsupport.Connect(t, address, "known", func(c *paho.Connect) { c.Username, c.UsernameFlag = "known", true })
 	p.MustGet("k", "")
 	close(authenticator.goOn)
 	for _, c := range callers {
-		if code := c.answer(t); code != 0 {
+		if code := c.ReasonCode(t); code != 0 {
 			t.Errorf("refused with %#x", code)
 		}
 	}
@@ -164,7 +113,7 @@ func TestALoginThatIsUnderWayDoesNotKeepItsClientIDFromOthers(t *testing.T) {
 	authenticator := newUnhurried()
 	defer close(authenticator.goOn)
 	address := testsupport.Start(t, server.Options{Authenticator: authenticator, PasswordChecks: 2})
-	call(t, address, "victim", "mallory", nil)
+	testsupport.StartLogin(t, address, "victim", "mallory", nil)
 	if user := await.Receive(authenticator.began); user != "mallory" {
 		t.Fatal(user)
 	}
@@ -181,7 +130,7 @@ func TestLoginsTakeTurnsByRemoteAddress(t *testing.T) {
 		testsupport.Eventually(t, fmt.Sprint(n, " wait"), func() bool { _, waiting := s.Unauthenticated(); return waiting == n })
 	}
 	elsewhere.from <- "192.0.2.1"
-	call(t, address, "first", "first", nil)
+	testsupport.StartLogin(t, address, "first", "first", nil)
 	if user := await.Receive(authenticator.began); user != "first" {
 		t.Fatal(user)
 	}
@@ -190,7 +139,7 @@ func TestLoginsTakeTurnsByRemoteAddress(t *testing.T) {
 		{"2001:db8:0:1::1", "six-1"}, {"2001:db8:0:1::2", "six-2"}, {"192.0.2.2", "healthy"},
 	} {
 		elsewhere.from <- visit.source
-		call(t, address, visit.user, visit.user, nil)
+		testsupport.StartLogin(t, address, visit.user, visit.user, nil)
 		waits(i + 1)
 	}
 	close(authenticator.goOn)
@@ -210,7 +159,7 @@ func TestALoginWithoutAPlaceIsRefusedAsServerBusy(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Listener: elsewhere, Authenticator: authenticator, PasswordChecks: 1, MaxUnauthenticated: 6, MaxUnauthenticatedPerAddress: 4})
 	for i, source := range []string{"192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2"} {
 		elsewhere.from <- source
-		call(t, address, fmt.Sprint("p-", i), "p", nil)
+		testsupport.StartLogin(t, address, fmt.Sprint("p-", i), "p", nil)
 		if i == 0 {
 			await.Receive(authenticator.began)
 			continue
@@ -222,7 +171,7 @@ func TestALoginWithoutAPlaceIsRefusedAsServerBusy(t *testing.T) {
 		{"as many as may wait in all", "192.0.2.3"},
 	} {
 		elsewhere.from <- test.source
-		if got := call(t, address, "late", "p", nil).answer(t); got != 0x89 {
+		if got := testsupport.StartLogin(t, address, "late", "p", nil).ReasonCode(t); got != 0x89 {
 			t.Errorf("%s: %#x", test.name, got)
 		}
 	}
@@ -247,9 +196,9 @@ func TestTheOldestConnectionWithoutCONNECTIsClosedForANewOne(t *testing.T) {
 		testsupport.Eventually(t, "it is accepted", func() bool { all, _ := s.Unauthenticated(); return all == i+1 })
 	}
 	q := testsupport.Connect(t, address, "q", nil)
-	mustBeClosed(t, silent[0])
-	mustBeOpen(t, silent[1])
-	mustBeOpen(t, silent[2])
+	testsupport.MustBeClosed(t, silent[0])
+	testsupport.MustBeOpen(t, silent[1])
+	testsupport.MustBeOpen(t, silent[2])
 	p.MustGet("k", "")
 	q.MustGet("k", "")
 	if got := s.Stats(); got.Refused[server.RefusedUnauthenticated] != 1 || got.RefusedConnections != 1 {
@@ -274,9 +223,9 @@ func TestAFullAddressReplacesItsOwnConnectionsOnly(t *testing.T) {
 		silent = append(silent, testsupport.DialTCP(t, address))
 		testsupport.Eventually(t, "it is accepted", func() bool { return s.Sockets()+int(s.Stats().RefusedConnections) == i+1 })
 	}
-	mustBeClosed(t, silent[1])
+	testsupport.MustBeClosed(t, silent[1])
 	for _, i := range []int{0, 2, 3} {
-		mustBeOpen(t, silent[i])
+		testsupport.MustBeOpen(t, silent[i])
 	}
 }
 
@@ -284,7 +233,7 @@ func TestAFullAddressReplacesItsOwnConnectionsOnly(t *testing.T) {
 func TestAConnectionWhosePasswordIsComparedIsNotClosedForANewOne(t *testing.T) {
 	authenticator := newUnhurried()
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 1, MaxUnauthenticated: 4})
-	callers := []*caller{call(t, address, "a", "a", nil), call(t, address, "b", "b", nil)}
+	callers := []*testsupport.Login{testsupport.StartLogin(t, address, "a", "a", nil), testsupport.StartLogin(t, address, "b", "b", nil)}
 	testsupport.Eventually(t, "one waits", func() bool { _, waiting := s.Unauthenticated(); return waiting == 1 && authenticator.now.Load() == 1 })
 	for i := range 5 {
 		testsupport.DialTCP(t, address)
@@ -292,7 +241,7 @@ func TestAConnectionWhosePasswordIsComparedIsNotClosedForANewOne(t *testing.T) {
 	}
 	close(authenticator.goOn)
 	for _, c := range callers {
-		if code := c.answer(t); code != 0 {
+		if code := c.ReasonCode(t); code != 0 {
 			t.Errorf("refused with %#x", code)
 		}
 	}
@@ -302,20 +251,20 @@ func TestTheTimeToAuthenticateIsBounded(t *testing.T) {
 	t.Run("without CONNECT", func(t *testing.T) {
 		address, s := testsupport.StartServer(t, server.Options{}, func(s *server.Server) { s.SetAuthenticationTimeout(100 * time.Millisecond) })
 		conn := testsupport.DialTCP(t, address)
-		mustBeClosed(t, conn)
+		testsupport.MustBeClosed(t, conn)
 		testsupport.Eventually(t, "no connection is left", func() bool { all, _ := s.Unauthenticated(); return all == 0 })
 	})
 	t.Run("while the password waits", func(t *testing.T) {
 		authenticator := newUnhurried()
 		address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 1}, func(s *server.Server) { s.SetAuthenticationTimeout(time.Second) })
-		first := call(t, address, "a", "a", nil)
+		first := testsupport.StartLogin(t, address, "a", "a", nil)
 		await.Receive(authenticator.began)
-		waits := call(t, address, "b", "b", nil)
-		if code := waits.answer(t); code != 0x89 {
+		waits := testsupport.StartLogin(t, address, "b", "b", nil)
+		if code := waits.ReasonCode(t); code != 0x89 {
 			t.Errorf("the one that waits is told %#x", code)
 		}
 		close(authenticator.goOn)
-		if code := first.answer(t); code != 0x89 {
+		if code := first.ReasonCode(t); code != 0x89 {
 			t.Errorf("the one that came to be compared, too slowly, is told %#x", code)
 		}
 		if got := s.Stats(); got.Refused[server.RefusedSlow] != 2 || got.Connected != 0 || len(authenticator.began) != 0 {
@@ -337,7 +286,7 @@ func TestShutdownSkipsPasswordsThatWait(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
 	for i := range 10 {
-		call(t, s.Addr().String(), fmt.Sprint(i), "p", nil)
+		testsupport.StartLogin(t, s.Addr().String(), fmt.Sprint(i), "p", nil)
 	}
 	testsupport.Eventually(t, "9 wait", func() bool { _, waiting := s.Unauthenticated(); return waiting == 9 })
 	stop()
@@ -425,9 +374,9 @@ func TestAClientOfMQTT3IsRefusedWithACodeOfMQTT3(t *testing.T) {
 func TestRunningOutOfDescriptorsIsLoggedWithItsCureAtABoundedRate(t *testing.T) {
 	log := new(testsupport.LogBuffer)
 	var calls atomic.Int64
-	failing := &troubled{Listener: testsupport.Listen(t), trouble: func(call int64) error {
+	failing := &testsupport.FailingListener{Listener: testsupport.Listen(t), Failure: func(call int64) error {
 		calls.Store(call)
-		return acceptError(syscall.EMFILE)
+		return testsupport.AcceptError(syscall.EMFILE)
 	}}
 	testsupport.Start(t, server.Options{Listener: failing, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	testsupport.Eventually(t, "it fails often", func() bool { return calls.Load() > 30 && strings.Contains(log.String(), "omitted=") })

@@ -404,7 +404,7 @@ func TestAWillThatIsARequestIsNotPublished(t *testing.T) {
 			t.Errorf("the spy received %v", message)
 		}
 	}
-	mustRetainNothing(t, s)
+	testsupport.MustRetainNothing(t, s)
 }
 
 // The clients of a server that stops are alive. What their Wills released would go to one

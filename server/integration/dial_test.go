@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,7 +19,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
-	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/server/internal/testsupport/mosquitto"
@@ -42,16 +40,6 @@ func TestOfSeveralAddressesOneThatWorksIsFoundAtFirstAndAfterALoss(t *testing.T)
 		t.Errorf("%+v", status)
 	}
 	mustWork(t, client)
-}
-
-// passwords admits one user, with a password that may change.
-type passwords struct{ present atomic.Value }
-
-func (p *passwords) Authenticate(who access.Credentials) error {
-	if who.User != "gateway" || string(who.Password) != p.present.Load() {
-		return errors.New("not this one")
-	}
-	return nil
 }
 
 func TestAPasswordMayComeFromAFileThatIsReplaced(t *testing.T) {

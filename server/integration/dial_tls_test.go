@@ -2,28 +2,20 @@ package integration_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/pbkdf2"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
-	"encoding/pem"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
-
-	"github.com/mochi-mqtt/server/v2/listeners"
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
@@ -31,41 +23,6 @@ import (
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
-
-// folder writes files for a client to read, until the test ends.
-type folder struct {
-	t    *testing.T
-	path string
-}
-
-func newFolder(t *testing.T) folder { return folder{t: t, path: t.TempDir()} }
-
-// write replaces a file as a whole, and returns its path.
-func (f folder) write(name string, content []byte) (path string) {
-	f.t.Helper()
-	path = filepath.Join(f.path, name)
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		f.t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		f.t.Fatal(err)
-	}
-	return path
-}
-
-// writePair writes a certificate and its key; with a password, the key is encrypted.
-func (f folder) writePair(pair tls.Certificate, password string) (certificate, key string) {
-	f.t.Helper()
-	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	kind := "PRIVATE KEY"
-	if password != "" {
-		kind, der = "ENCRYPTED PRIVATE KEY", encrypt(f.t, der, password)
-	}
-	return f.write("cert.pem", testsupport.PEM(pair)), f.write("key.pem", pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
-}
 
 // encrypt makes what "openssl pkcs8 -topk8 -v2 aes-256-cbc" makes of a key [RFC 8018].
 func encrypt(t *testing.T, der []byte, password string) []byte {
@@ -112,81 +69,6 @@ func encrypt(t *testing.T, der []byte, password string) []byte {
 		t.Fatal(err)
 	}
 	return text
-}
-
-// tryDial is transport.Dial, within patience.
-func tryDial(t *testing.T, addresses string, options transport.Options) (*transport.Client, error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
-	defer cancel()
-	client, err := transport.Dial(ctx, addresses, options)
-	if err == nil {
-		t.Cleanup(func() {
-			if err := client.Close(); err != nil {
-				t.Errorf("Close: %v", err)
-			}
-		})
-	}
-	return client, err
-}
-
-func mustDial(t *testing.T, addresses string, options transport.Options) *transport.Client {
-	t.Helper()
-	client, err := tryDial(t, addresses, options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
-}
-
-// whyNot returns what Dial says of its first attempt, which must fail.
-func whyNot(t *testing.T, addresses string, options transport.Options) error {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
-	defer cancel()
-	options.OnConnectionChange = func(transport.ConnectionStatus) { cancel() }
-	client, err := transport.Dial(ctx, addresses, options)
-	if err == nil {
-		_ = client.Close()
-		t.Fatalf("%s: connected", addresses)
-	}
-	return err
-}
-
-// mustWork fails unless requests travel both ways, large ones too.
-func mustWork(t *testing.T, client *transport.Client) {
-	t.Helper()
-	value := bytes.Repeat([]byte("large"), 50_000)
-	if _, err := client.Set(t.Context(), "k", value, transport.SetOptions{}); err != nil {
-		t.Fatalf("Set: %v", err)
-	}
-	if entry, err := client.Get(t.Context(), "k"); err != nil || !bytes.Equal(entry.Value, value) {
-		t.Fatalf("Get: %d bytes, %v", len(entry.Value), err)
-	}
-}
-
-// awaitStatus waits until the status of a client is as wanted.
-func awaitStatus(t *testing.T, client *transport.Client, what string, wanted func(transport.ConnectionStatus) bool) transport.ConnectionStatus {
-	t.Helper()
-	deadline := time.Now().Add(testsupport.Patience)
-	for {
-		status := client.Connection()
-		if wanted(status) {
-			return status
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not so: %+v", what, status)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
-// mustReconnect waits for one more connection than there were.
-func mustReconnect(t *testing.T, client *transport.Client, before int) transport.ConnectionStatus {
-	t.Helper()
-	return awaitStatus(t, client, "connected anew", func(status transport.ConnectionStatus) bool {
-		return status.State == transport.Connected && status.Connections > before
-	})
 }
 
 func TestTheClientSpeaksTLS(t *testing.T) {
@@ -317,123 +199,6 @@ func TestCertificatesThatAreReplacedCountFromTheNextConnection(t *testing.T) {
 		t.Errorf("the server sees %+v", who)
 	}
 	mustWork(t, client)
-}
-
-// streamProxy passes bytes on, whatever they mean.
-type streamProxy struct {
-	listener net.Listener
-	target   string
-	tasks    sync.WaitGroup
-	gate     sync.RWMutex // while a test holds it, nothing more is read from clients
-
-	mu    sync.Mutex
-	conns []net.Conn
-}
-
-func newStreamProxy(t *testing.T, target string) *streamProxy {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &streamProxy{listener: listener, target: target}
-	p.tasks.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			p.tasks.Go(func() { _ = p.join(conn) })
-		}
-	})
-	t.Cleanup(func() { p.stop(); await.Done(p.tasks.Wait) })
-	return p
-}
-
-func (p *streamProxy) address() string { return p.listener.Addr().String() }
-
-// join connects a connection with the target, until one of them ends.
-func (p *streamProxy) join(conn net.Conn) error {
-	defer conn.Close()
-	target, err := net.Dial("tcp", p.target)
-	if err != nil {
-		return err
-	}
-	defer target.Close()
-	p.mu.Lock()
-	p.conns = append(p.conns, conn, target)
-	p.mu.Unlock()
-	answered := make(chan struct{})
-	go func() {
-		defer close(answered)
-		_, _ = io.Copy(conn, target)
-		_ = conn.Close()
-	}()
-	_, err = io.Copy(target, gated{Conn: conn, gate: &p.gate})
-	_ = target.Close()
-	await.Receive(answered)
-	return err
-}
-
-type gated struct {
-	net.Conn
-	gate *sync.RWMutex
-}
-
-func (g gated) Read(p []byte) (int, error) {
-	n, err := g.Conn.Read(p)
-	g.gate.RLock() // waits as long as a test holds it
-	defer g.gate.RUnlock()
-	return n, err
-}
-
-// cut ends all connections.
-func (p *streamProxy) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, conn := range p.conns {
-		_ = conn.Close()
-	}
-	p.conns = nil
-}
-
-// stop refuses new connections.
-func (p *streamProxy) stop() {
-	_ = p.listener.Close()
-	p.cut()
-}
-
-// startWebSocket puts the WebSocket listener of another project, which brokers use, in
-// front of a server, until the test ends.
-func startWebSocket(t *testing.T, target string, config *tls.Config) (address string) {
-	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address = free.Addr().String()
-	_ = free.Close() // the listener wants an address, and has no way to be given a socket
-	front := listeners.NewWebsocket(listeners.Config{ID: "websocket", Address: address, TLSConfig: config})
-	if err := front.Init(testsupport.Discard); err != nil {
-		t.Fatal(err)
-	}
-	p := &streamProxy{target: target}
-	var tasks sync.WaitGroup
-	tasks.Go(func() {
-		front.Serve(func(_ string, conn net.Conn) error {
-			p.tasks.Add(1)
-			defer p.tasks.Done()
-			_ = p.join(conn)
-			return nil
-		})
-	})
-	t.Cleanup(func() {
-		p.cut()
-		front.Close(func(string) {})
-		await.Done(tasks.Wait)
-		await.Done(p.tasks.Wait)
-	})
-	return address
 }
 
 func TestTheClientSpeaksWebSocket(t *testing.T) {

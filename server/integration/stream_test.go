@@ -21,9 +21,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/server"
-	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
-	"github.com/tenurelock/tenure/statestore"
 )
 
 func TestRequestsThatComeTogetherAreAnsweredInTheirOrder(t *testing.T) {
@@ -171,19 +169,6 @@ func TestARequestMayComeWithItsCONNECTButNotBeforeIt(t *testing.T) {
 	if got := c.Do("GET", "k"); got != "$1\r\nv\r\n" {
 		t.Errorf("k holds %q", got)
 	}
-}
-
-// gate is an Authorizer that blocks requests for one key until it is opened.
-type gate struct{ entered, opened chan struct{} }
-
-func newGate() *gate { return &gate{make(chan struct{}), make(chan struct{})} }
-
-func (g *gate) Authorize(_ access.Identity, _ statestore.Verb, key string) bool {
-	if key == "gate" {
-		close(g.entered)
-		await.Receive(g.opened)
-	}
-	return true
 }
 
 func TestALargeReplyDoesNotWaitForTheEndOfABurstOfRequests(t *testing.T) {

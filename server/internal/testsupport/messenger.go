@@ -304,3 +304,9 @@ func Numbered(n int) (payloads []string) {
 	}
 	return payloads
 }
+
+// OrdinaryWill returns a Will that is no request. delay is in seconds; properties are encoded.
+func OrdinaryWill(topic string, delay uint32, properties ...byte) *rawmqtt.Message {
+	list := append(rawmqtt.Body{wire.WillDelay}.Uint32(delay), properties...)
+	return &rawmqtt.Message{Topic: topic, QoS: 1, Payload: []byte("gone"), Properties: list}
+}

@@ -336,7 +336,7 @@ func (p *PahoClient) MustBeNotified(event ...string) {
 	}
 }
 
-// ConnectStuck returns a peer "p" that watches "k" and reads nothing more.
+// ConnectStuck returns a client "p" that watches key "k" and then reads nothing more.
 func ConnectStuck(t *testing.T, address string) *PahoClient {
 	t.Helper()
 	few := uint16(1) // messages that paho keeps for a handler that is busy
@@ -346,4 +346,11 @@ func ConnectStuck(t *testing.T, address string) *PahoClient {
 	t.Cleanup(func() { close(block) })
 	stuck.Paho.AddOnPublishReceived(func(paho.PublishReceived) (bool, error) { await.Receive(block); return true, nil })
 	return stuck
+}
+
+// WithWill makes a client connect with an ordinary Will.
+func WithWill(topic, payload string) func(*paho.Connect) {
+	return func(c *paho.Connect) {
+		c.WillMessage = &paho.WillMessage{Topic: topic, Payload: []byte(payload), QoS: 1}
+	}
 }

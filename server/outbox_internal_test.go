@@ -1,0 +1,291 @@
+package server
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"math/big"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/server/internal/quota"
+	"github.com/tenurelock/tenure/server/internal/turns"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// postOf returns a post that lets one write at a time, and outboxes of it that write so.
+func postOf(writes ...func()) (*writeLimiter, []*outbox) {
+	p := &writeLimiter{normal: 1, allowed: 1}
+	outboxes := make([]*outbox, len(writes))
+	for i, write := range writes {
+		outboxes[i] = newOutbox(1<<20, quota.New(1<<30), p)
+		outboxes[i].begin(write)
+	}
+	return p, outboxes
+}
+
+func TestOutboxesWriteOneAfterAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var now, most, written int
+		var mu sync.Mutex
+		writes := make([]func(), 50)
+		for i := range writes {
+			writes[i] = func() {
+				mu.Lock()
+				now++
+				most = max(most, now)
+				mu.Unlock()
+				time.Sleep(stuckAfter / 20)
+				mu.Lock()
+				now--
+				written++
+				mu.Unlock()
+			}
+		}
+		_, outboxes := postOf(writes...)
+		for _, o := range outboxes {
+			o.Wake()
+		}
+		for _, o := range outboxes[1:] {
+			o.Wake() // before it was let write: once is enough
+		}
+		time.Sleep(time.Minute)
+		for _, o := range outboxes {
+			o.close()
+		}
+		if written != len(writes) || most != 1 {
+			t.Errorf("%d of %d were written, up to %d at a time", written, len(writes), most)
+		}
+	})
+}
+
+func TestAnOutboxThatIsWokenWhileItWritesWritesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var written atomic.Int32
+		_, outboxes := postOf(func() {
+			time.Sleep(time.Millisecond)
+			written.Add(1)
+		})
+		outboxes[0].Wake()
+		synctest.Wait()
+		outboxes[0].Wake()
+		outboxes[0].Wake()
+		time.Sleep(time.Minute)
+		outboxes[0].close()
+		if got := written.Load(); got != 2 {
+			t.Errorf("it wrote %d times", got)
+		}
+	})
+}
+
+// A thousand that wait for their clients cost others some tens of milliseconds, not ten each.
+func TestWritesThatAreStuckHoldUpOthersForMomentsOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const each = 500
+		release := make(chan struct{})
+		var reached sync.WaitGroup
+		var writes []func()
+		for range each {
+			reached.Add(1)
+			writes = append(writes, func() { _, _ = await.Next(release) }, func() { reached.Done() })
+		}
+		began := time.Now()
+		p, outboxes := postOf(writes...)
+		for _, o := range outboxes {
+			o.Wake()
+		}
+		await.Done(reached.Wait)
+		if took := time.Since(began); took > 30*stuckAfter {
+			t.Errorf("the last one that could write waited %v", took)
+		}
+		close(release)
+		for _, o := range outboxes {
+			o.close()
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.writing != 0 || len(p.waiting) != 0 {
+			t.Errorf("%d write, and %d wait", p.writing, len(p.waiting))
+		}
+	})
+}
+
+func TestAnOutboxThatIsClosedWhileItWaitsHoldsUpNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var written atomic.Bool
+		p, outboxes := postOf(func() { _, _ = await.Next(release) }, func() {}, func() { written.Store(true) })
+		for _, o := range outboxes {
+			o.Wake()
+		}
+		outboxes[1].close()
+		close(release)
+		synctest.Wait()
+		if !written.Load() {
+			t.Error("the next one has not written")
+		}
+		for _, o := range []*outbox{outboxes[0], outboxes[2]} {
+			o.close()
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.writing != 0 {
+			t.Errorf("%d are still taken to write", p.writing)
+		}
+	})
+}
+
+// The engine delivers with its lock held, so a wait for one client delays all. Closing a TLS
+// connection sends an alert first, and waits up to five seconds for the client to read it.
+func TestInvariant38DisconnectingASlowReaderDelaysNoOtherClient(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer far.Close()
+		socket := tls.Server(near, &tls.Config{
+			Certificates:           []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+			SessionTicketsDisabled: true, // which the client would have to read
+		})
+		shaken := make(chan error)
+		go func() { shaken <- tls.Client(far, &tls.Config{InsecureSkipVerify: true}).Handshake() }()
+		if err := socket.Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		if err := await.Receive(shaken); err != nil {
+			t.Fatal(err)
+		}
+		conn := newConnection(socket, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), quota.New(1<<30), newWriteLimiter())
+		s := &Server{connections: map[string]*connection{"slow": conn}}
+		began := time.Now()
+		for range 1<<20/int(envelope.NotificationCost(new(statestore.Change))) + 1 {
+			s.deliver(statestore.Notification{Client: "slow", Change: new(statestore.Change)})
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("it took %v", took)
+		}
+		if !conn.closed.Load() {
+			t.Error("the client is still connected")
+		}
+		if _, err := socket.Write([]byte("x")); err == nil {
+			t.Error("its socket is still open")
+		}
+	})
+}
+
+// A client that is told of a change and has no room for that is disconnected. It must not
+// be others that take the room.
+func TestInvariant57ClientsThatDoNotReadLeaveRoomForTheNotificationsOfOthers(t *testing.T) {
+	all := quota.New(1 << 20)
+	for range 1000 { // each takes as much as it gets, in pieces of all sizes
+		deaf := newOutbox(64<<10, all, newWriteLimiter())
+		for size := 64 << 10; size > 0; size /= 2 {
+			for deaf.Reserve(size) {
+			}
+		}
+	}
+	reads := newOutbox(64<<10, all, newWriteLimiter())
+	for range 10 {
+		if queued, _ := reads.push(&sharedNotification{Change: &statestore.Change{Key: "key", Value: string(make([]byte, 100))}}); !queued {
+			t.Fatalf("a client that reads has no room for a notification; %d of %d bytes are taken", all.Used(), 1<<20)
+		}
+	}
+	reads.close()
+	if used := reads.used; used != 0 {
+		t.Errorf("%d bytes stay", used)
+	}
+}
+
+// What a client can send without pause is answered in turns: else 200 clients that send
+// PINGREQ take the processors from all others.
+func TestInvariant57AllThatIsAnsweredIsAnsweredInTurns(t *testing.T) {
+	for _, test := range []struct {
+		name           string
+		version        byte
+		packet, answer string
+	}{
+		{"PINGREQ", 5, "\xc0\x00", "\xd0\x00"},
+		{"PINGREQ of 3.1.1", 4, "\xc0\x00", "\xd0\x00"},
+		{"PUBREC", 5, "\x50\x02\x01\x02", "\x62\x03\x01\x02\x92"},
+		{"PUBREL", 5, "\x62\x02\x01\x02", "\x70\x03\x01\x02\x92"},
+		{"PUBREL of 3.1.1", 4, "\x62\x02\x01\x02", "\x70\x02\x01\x02"},
+		{"PUBCOMP", 5, "\x70\x02\x01\x02", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			out := new(sink)
+			conn := newConnection(out, &Options{MaxPacketSize: 1 << 20}, turns.New(1), quota.New(1<<30), newWriteLimiter())
+			in := conn.inbound
+			in.version, in.client = test.version, new(mqtt.Client)
+			if !in.take([]byte(test.packet)) {
+				t.Fatal("it goes on to mochi, which has no turns")
+			}
+			in.pause()
+			if got := out.String(); got != test.answer {
+				t.Errorf("the answer is %x, want %x", got, test.answer)
+			}
+		})
+	}
+}
+
+// sink is a connection to which one only writes.
+type sink struct {
+	net.Conn
+	bytes.Buffer
+}
+
+func (s *sink) Read(p []byte) (int, error) { return s.Buffer.Read(p) }
+
+func (s *sink) Write(p []byte) (int, error) { return s.Buffer.Write(p) }
+
+func (s *sink) SetReadDeadline(time.Time) error { return nil }
+
+func (s *sink) SetWriteDeadline(time.Time) error { return nil }
+
+// A goroutine holds answers back in its turn. If it waited there for another goroutine that writes to
+// a client that does not read, all other clients would wait for that client too.
+func TestAnswersAreHeldBackWhileAWriteIsStuck(t *testing.T) {
+	near, far := net.Pipe()
+	defer far.Close()
+	conn := newConnection(near, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), quota.New(1<<30), newWriteLimiter())
+	stuck := make(chan error, 1)
+	go func() {
+		_, err := conn.Write([]byte("no one reads this"))
+		stuck <- err
+	}()
+	for conn.writing.TryLock() { // until the write is under way
+		conn.writing.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	held := make(chan int, 1)
+	go func() { held <- conn.holdBack(func(held []byte) []byte { return append(held, "answer"...) }) }()
+	if got := await.Receive(held); got != len("answer") {
+		t.Errorf("%d bytes are held back", got)
+	}
+	select {
+	case err := <-stuck:
+		t.Errorf("the write was not stuck: %v", err)
+	default:
+	}
+	_ = conn.Close()
+	if err := await.Receive(stuck); err == nil {
+		t.Error("the write reached a client that reads nothing")
+	}
+}
