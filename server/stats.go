@@ -13,17 +13,19 @@ type DropReason = envelope.DropReason
 
 // The reasons why a request is dropped.
 const (
-	DroppedRetained       = envelope.DroppedRetained
-	DroppedQoS            = envelope.DroppedQoS
-	DroppedNoResponse     = envelope.DroppedNoResponse
-	DroppedNoCorrelation  = envelope.DroppedNoCorrelation
-	DroppedForbiddenTopic = envelope.DroppedForbiddenTopic
-	DroppedInvalidTopic   = envelope.DroppedInvalidTopic
-	DroppedForeignTopic   = envelope.DroppedForeignTopic
-	DroppedExpired        = envelope.DroppedExpired
+	DroppedRetained       = envelope.DroppedRetained       // it is retained
+	DroppedQoS            = envelope.DroppedQoS            // its QoS is not 1
+	DroppedNoResponse     = envelope.DroppedNoResponse     // it has no response topic
+	DroppedNoCorrelation  = envelope.DroppedNoCorrelation  // it has no correlation data
+	DroppedForbiddenTopic = envelope.DroppedForbiddenTopic // its response topic belongs to the store
+	DroppedInvalidTopic   = envelope.DroppedInvalidTopic   // its response topic has a wildcard or begins with $
+	DroppedForeignTopic   = envelope.DroppedForeignTopic   // its response topic belongs to another client
+	DroppedExpired        = envelope.DroppedExpired        // its Message Expiry Interval was over
 
+	// DroppedTooManyTopics: the client has used 64 other response topics in its session.
 	DroppedTooManyTopics DropReason = "this client has used 64 response topics below clients/ in its session already; let it use one for all requests"
-	DroppedOldProtocol   DropReason = "a request needs MQTT 5"
+	// DroppedOldProtocol: the client uses an MQTT version before 5.
+	DroppedOldProtocol DropReason = "a request needs MQTT 5"
 )
 
 // RefusalReason is why a connection was refused.
@@ -32,13 +34,13 @@ type RefusalReason string
 // The reasons why a connection is refused. CONNACK tells the client no more than it may know. A
 // connection that has not sent a CONNECT is closed.
 const (
-	RefusedCredentials     RefusalReason = "the credentials are not good"
-	RefusedBusy            RefusalReason = "too many passwords wait to be compared"
-	RefusedSlow            RefusalReason = "its password could not be compared in time"
-	RefusedUnauthenticated RefusalReason = "too many connections have not authenticated"
-	RefusedTurn            RefusalReason = "another connection of its client was being established"
+	RefusedCredentials     RefusalReason = "wrong credentials"                           // Authenticator has refused the client
+	RefusedBusy            RefusalReason = "too many password checks wait"               // too many clients wait for Authenticator
+	RefusedSlow            RefusalReason = "the password could not be checked in time"   // Authenticator has not decided within 5 s after the connection was accepted
+	RefusedUnauthenticated RefusalReason = "too many connections have not authenticated" // see Options.MaxUnauthenticated
+	RefusedTurn            RefusalReason = "another connection of the client was being established"
 	RefusedDescriptors     RefusalReason = "too many files and sockets are open"
-	RefusedRules           RefusalReason = "the server does not admit what CONNECT asks for"
+	RefusedRules           RefusalReason = "CONNECT was refused" // client id, Will, or a limit; CONNACK has the reason
 )
 
 // MessageDropReason is why an ordinary message did not reach a subscriber. The publisher is

@@ -73,15 +73,16 @@ type DropReason = envelope.DropReason
 
 // The reasons why a request is dropped.
 const (
-	DroppedRetained       = envelope.DroppedRetained
-	DroppedQoS            = envelope.DroppedQoS
-	DroppedNoResponse     = envelope.DroppedNoResponse
-	DroppedNoCorrelation  = envelope.DroppedNoCorrelation
-	DroppedForbiddenTopic = envelope.DroppedForbiddenTopic
-	DroppedInvalidTopic   = envelope.DroppedInvalidTopic
-	DroppedForeignTopic   = envelope.DroppedForeignTopic
-	DroppedExpired        = envelope.DroppedExpired
+	DroppedRetained       = envelope.DroppedRetained       // it is retained
+	DroppedQoS            = envelope.DroppedQoS            // its QoS is not 1
+	DroppedNoResponse     = envelope.DroppedNoResponse     // it has no response topic
+	DroppedNoCorrelation  = envelope.DroppedNoCorrelation  // it has no correlation data
+	DroppedForbiddenTopic = envelope.DroppedForbiddenTopic // its response topic belongs to the store
+	DroppedInvalidTopic   = envelope.DroppedInvalidTopic   // its response topic has a wildcard or begins with $
+	DroppedForeignTopic   = envelope.DroppedForeignTopic   // its response topic belongs to another client
+	DroppedExpired        = envelope.DroppedExpired        // its Message Expiry Interval was over
 
+	// DroppedLongClient: the response topic names a client id of more than 256 bytes.
 	DroppedLongClient DropReason = "the client id has more than 256 bytes"
 )
 
