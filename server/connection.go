@@ -59,7 +59,7 @@ type connection struct {
 	sessionEnded atomic.Bool               // with the connection
 	disconnected atomic.Bool               // mochi has called OnDisconnect
 	replaced     atomic.Bool               // the next connection of the client waits for the end of this one
-	farewell     atomic.Pointer[time.Time] // the deadline of the last write, once the connection is to end
+	lastWriteBy  atomic.Pointer[time.Time] // the deadline of the last write, once the connection is to end
 	stuck        atomic.Bool               // a write took too long
 	closed       atomic.Bool
 
@@ -147,7 +147,7 @@ func (c *connection) Read(p []byte) (int, error) {
 
 // refuse ends the connection if err means that the client has sent something forbidden.
 func (c *connection) refuse(err error) {
-	farewell, refused := c.gate.AppendFarewell(nil, err)
+	answer, refused := c.gate.AppendRefusal(nil, err)
 	if !refused {
 		if c.failedHandshake(err) {
 			c.fault = err
@@ -155,9 +155,9 @@ func (c *connection) refuse(err error) {
 		return
 	}
 	c.fault = err
-	if len(farewell) > 0 {
-		_ = c.SetWriteDeadline(time.Now().Add(farewellTimeout)) // if it fails, so does the write
-		_, _ = c.Write(farewell)                                // the connection ends either way
+	if len(answer) > 0 {
+		_ = c.SetWriteDeadline(time.Now().Add(disconnectTimeout)) // if it fails, so does the write
+		_, _ = c.Write(answer)                                    // the connection ends either way
 	}
 	_ = c.Close()
 }
@@ -222,7 +222,7 @@ func (c *connection) extendDeadline() {
 
 // SetWriteDeadline limits the present write, if any, and all that follow.
 func (c *connection) SetWriteDeadline(t time.Time) error {
-	c.farewell.Store(&t)
+	c.lastWriteBy.Store(&t)
 	return c.Conn.SetWriteDeadline(t)
 }
 
@@ -286,13 +286,13 @@ func (c *connection) writeHeld() error {
 // with writing locked.
 func (c *connection) write(p []byte) (int, error) {
 	deadline := time.Now().Add(writeTimeout)
-	if farewell := c.farewell.Load(); farewell != nil && farewell.Before(deadline) {
-		deadline = *farewell
+	if last := c.lastWriteBy.Load(); last != nil && last.Before(deadline) {
+		deadline = *last
 	}
 	_ = c.Conn.SetWriteDeadline(deadline) // fails on a closed connection, as the write will
 	n, err := c.Conn.Write(p)
 	if err != nil {
-		if errors.Is(err, os.ErrDeadlineExceeded) && c.farewell.Load() == nil {
+		if errors.Is(err, os.ErrDeadlineExceeded) && c.lastWriteBy.Load() == nil {
 			c.stuck.Store(true)
 		}
 		_ = c.Close()

@@ -31,8 +31,8 @@ const (
 	// writeTimeout bounds how long a write may wait for a client that does not read, once the
 	// buffers of the sockets are full.
 	writeTimeout = 5 * time.Second
-	// farewellTimeout bounds a DISCONNECT to a client that may not be reading.
-	farewellTimeout = time.Second
+	// disconnectTimeout bounds a DISCONNECT to a client that may not be reading.
+	disconnectTimeout = time.Second
 	// takeOverTimeout is how long a connection may take to deliver its DISCONNECT when its
 	// client has opened another one.
 	takeOverTimeout = 50 * time.Millisecond
@@ -247,22 +247,22 @@ func (s *Server) closeLogs() {
 func (s *Server) shutdown() {
 	s.stopping.Store(true)
 	s.listener.stopAccepting()
-	var farewells sync.WaitGroup
+	var disconnects sync.WaitGroup
 	for _, cl := range s.mochi.Clients.GetAll() {
-		farewells.Go(func() { s.disconnect(cl, packets.ErrServerShuttingDown) })
+		disconnects.Go(func() { s.disconnect(cl, packets.ErrServerShuttingDown) })
 	}
-	farewells.Wait()
+	disconnects.Wait()
 	s.listener.stop()
 	_ = s.mochi.Close() // always returns nil
 }
 
 // disconnect sends DISCONNECT with a reason and closes the connection. It waits for a client
-// that does not read for farewellTimeout at most.
+// that does not read for disconnectTimeout at most.
 func (s *Server) disconnect(cl *mqtt.Client, reason packets.Code) {
 	if cl.Net.Conn == nil {
 		return
 	}
-	_ = cl.Net.Conn.SetWriteDeadline(time.Now().Add(farewellTimeout))
+	_ = cl.Net.Conn.SetWriteDeadline(time.Now().Add(disconnectTimeout))
 	_ = cl.WritePacket(packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: packets.Disconnect},
 		ReasonCode:  reason.Code,
@@ -280,12 +280,12 @@ func (s *Server) disconnect(cl *mqtt.Client, reason packets.Code) {
 // has withdrawn.
 func (s *Server) takeOver(old *mqtt.Client, conn *connection) {
 	conn.replaced.Store(true)
-	farewell := time.NewTimer(takeOverTimeout)
-	defer farewell.Stop()
+	timeout := time.NewTimer(takeOverTimeout)
+	defer timeout.Stop()
 	select {
 	case <-conn.over:
 		return
-	case <-farewell.C:
+	case <-timeout.C:
 	}
 	s.disconnect(old, packets.ErrSessionTakenOver)
 	<-conn.over

@@ -35,7 +35,7 @@ func FuzzCheck(f *testing.F) {
 		if !bytes.Equal(packet, kept) {
 			t.Fatal("the packet is changed")
 		}
-		if farewell, refused := g.AppendFarewell(nil, err); refused != (err != nil) || len(farewell) > 400 {
+		if farewell, refused := g.AppendRefusal(nil, err); refused != (err != nil) || len(farewell) > 400 {
 			t.Errorf("%v: a farewell of %d bytes, %t", err, len(farewell), refused)
 		}
 		if err != nil {

@@ -243,11 +243,11 @@ func (g *Gate) readProperties(properties *wire.Properties, in *wire.Reader, allo
 // accept accepts a property and notes nothing.
 func accept(*wire.Property) *Refusal { return nil }
 
-// AppendFarewell appends the packet that tells the peer why its connection ends: a
+// AppendRefusal appends the packet that tells the peer why its connection ends: a
 // DISCONNECT, or a CONNACK if none was sent yet. err is the error of Check or of a
 // [frame.Filter]. It appends nothing if the peer's version of MQTT has no such packet. It
 // reports false, and appends nothing, if err is not about a packet.
-func (g *Gate) AppendFarewell(dst []byte, err error) (packet []byte, refused bool) {
+func (g *Gate) AppendRefusal(dst []byte, err error) (packet []byte, refused bool) {
 	refusal := refusalIn(err)
 	if refusal == nil {
 		return dst, false

@@ -375,7 +375,7 @@ func TestAFarewellSaysWhyInThePeersVersion(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := open(t, test.side, 0, limits, test.before...)
-			farewell, refused := g.AppendFarewell([]byte("before"), g.Check([]byte(test.packet)))
+			farewell, refused := g.AppendRefusal([]byte("before"), g.Check([]byte(test.packet)))
 			if !refused || string(farewell) != "before"+test.want {
 				t.Errorf("%q, %t\nwant %q", farewell, refused, "before"+test.want)
 			}
@@ -383,11 +383,11 @@ func TestAFarewellSaysWhyInThePeersVersion(t *testing.T) {
 	}
 	g := open(t, gate.FromClient, 0, limits, connect5)
 	for want, err := range map[byte]error{0x95: &frame.TooLargeError{Size: 9, Limit: 8}, 0x81: frame.ErrHeader} {
-		if farewell, refused := g.AppendFarewell(nil, err); !refused || len(farewell) < 3 || farewell[2] != want {
+		if farewell, refused := g.AppendRefusal(nil, err); !refused || len(farewell) < 3 || farewell[2] != want {
 			t.Errorf("%v: %x, %t", err, farewell, refused)
 		}
 	}
-	if farewell, refused := g.AppendFarewell(nil, errors.New("the connection was cut")); refused || len(farewell) > 0 {
+	if farewell, refused := g.AppendRefusal(nil, errors.New("the connection was cut")); refused || len(farewell) > 0 {
 		t.Errorf("to no refusal: %x, %t", farewell, refused)
 	}
 }

@@ -156,7 +156,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 // MQTT's rules, and tells the broker, unless that takes long: the connection is over
 // either way. For any other err it does nothing. Only the reading goroutine may call it.
 func (c *Conn) refuse(err error) {
-	farewell, refused := c.gate.AppendFarewell(nil, err)
+	farewell, refused := c.gate.AppendRefusal(nil, err)
 	if !refused {
 		return
 	}

@@ -21,7 +21,7 @@ const (
 	// seconds, and each step above doubles the time.
 	maxCost = 16
 
-	hashCure = "put there what the command \"tenure password\" prints"
+	hashHint = "put there what the command \"tenure password\" prints"
 )
 
 // wholeHash is stricter than bcrypt.Cost, which also accepts a hash without its last character or
@@ -33,10 +33,10 @@ var wholeHash = regexp.MustCompile(`^\$2[aby]\$[0-9]{2}\$[./A-Za-z0-9]{53}$`)
 func checkHash(hash string) (cost int, err error) {
 	cost, err = bcrypt.Cost([]byte(hash))
 	if err != nil || !wholeHash.MatchString(hash) {
-		return 0, errors.New("password is not a bcrypt hash: " + hashCure)
+		return 0, errors.New("password is not a bcrypt hash: " + hashHint)
 	}
 	if cost > maxCost {
-		return 0, fmt.Errorf("the password's hash has cost %d, with which each connection would take too long; at most %d: %s", cost, maxCost, hashCure)
+		return 0, fmt.Errorf("the password's hash has cost %d, with which each connection would take too long; at most %d: %s", cost, maxCost, hashHint)
 	}
 	return cost, nil
 }

@@ -101,14 +101,14 @@ func (l *link) probe(ctx context.Context) error {
 	if err != nil || !readers {
 		return err
 	}
-	patience := time.NewTimer(probeTimeout)
-	defer patience.Stop()
+	timeout := time.NewTimer(probeTimeout)
+	defer timeout.Stop()
 	select {
 	case <-l.answered:
 		return finalError{fmt.Errorf("%w; stop that one first, or this one is not needed", ErrAnotherStore)}
 	case <-ctx.Done():
 		return errConnectionLost
-	case <-patience.C:
+	case <-timeout.C:
 		return nil // a client subscribes to requests and does not answer them
 	}
 }
@@ -138,8 +138,8 @@ func (l *link) claim(ctx context.Context) error {
 	}
 	echo := time.NewTimer(stepTimeout)
 	defer echo.Stop()
-	patience := time.NewTimer(l.store.silence(l.keepAlive))
-	defer patience.Stop()
+	timeout := time.NewTimer(l.store.silence(l.keepAlive))
+	defer timeout.Stop()
 	var undisputed <-chan time.Time // receives when every objection to our claim would have come; nil: not claimed yet
 	certain := false
 	for {
@@ -164,7 +164,7 @@ func (l *link) claim(ctx context.Context) error {
 			if stage == claiming {
 				return finalError{fmt.Errorf("the broker does not send the store what it publishes on %s: its rules must let a store read and write that topic", presenceTopic)}
 			}
-		case <-patience.C:
+		case <-timeout.C:
 			l.store.logger.Warn("the store that answered on this broker before is silent; taking over")
 			return nil
 		}

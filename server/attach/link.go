@@ -25,8 +25,8 @@ const (
 	// writeTimeout bounds how long the broker may leave what is written to it unread, once the
 	// sockets on the way are full.
 	writeTimeout = 5 * time.Second
-	// farewellTimeout bounds the end of a connection to a broker that may not be reading.
-	farewellTimeout = time.Second
+	// leaveTimeout bounds the end of a connection to a broker that may not be reading.
+	leaveTimeout = time.Second
 	// requestedKeepAlive, in seconds: the broker disconnects a silent store, and publishes its
 	// Will to the next one, after one and a half of them, or when it next checks.
 	requestedKeepAlive = 5
@@ -283,21 +283,21 @@ func (l *link) tooLarge(message *paho.Publish) bool {
 // leave ends the connection, and returns when it has ended. Requests until then are answered. The
 // broker tells the senders of later ones that there is no subscriber.
 func (l *link) leave(conn *mqttnet.Conn) {
-	guard := time.AfterFunc(farewellTimeout, conn.Abort)
+	guard := time.AfterFunc(leaveTimeout, conn.Abort)
 	defer guard.Stop()
 	select {
 	case <-l.client.Done():
 		return
 	default:
 	}
-	farewell, cancel := context.WithTimeout(context.Background(), farewellTimeout)
+	leaving, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
-	_, err := l.client.Unsubscribe(farewell, &paho.Unsubscribe{Topics: []string{protocol.InvokeTopic}})
+	_, err := l.client.Unsubscribe(leaving, &paho.Unsubscribe{Topics: []string{protocol.InvokeTopic}})
 	l.mu.Lock()
 	answering := l.presence.stage == answering
 	said := l.claims && l.presence.retained()
 	l.mu.Unlock()
-	if answering && (err != nil || !l.drain(farewell)) {
+	if answering && (err != nil || !l.drain(leaving)) {
 		// The next store begins when it is told that this one is gone, and must not begin while
 		// this one may still grant a lease. So let the broker publish the Will, after which no
 		// reply can follow.
@@ -306,7 +306,7 @@ func (l *link) leave(conn *mqttnet.Conn) {
 		return
 	}
 	if said {
-		_ = l.announce(farewell, saysGone)
+		_ = l.announce(leaving, saysGone)
 	}
 	_ = l.client.Disconnect(&paho.Disconnect{})
 	<-l.client.Done()
@@ -315,7 +315,7 @@ func (l *link) leave(conn *mqttnet.Conn) {
 // drain waits until the requests that the broker has sent are answered, and reports whether they
 // are. It sends the store a message, which arrives after them.
 func (l *link) drain(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, farewellTimeout/2)
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout/2)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
 	select {

@@ -93,9 +93,9 @@ func (l *link) burst(ctx context.Context, want int) (sent, arrived int64, err er
 	}
 	defer func() {
 		// If this fails, the subscription ends with the connection.
-		farewell, cancel := context.WithTimeout(l.ctx, stepTimeout)
+		leaving, cancel := context.WithTimeout(l.ctx, stepTimeout)
 		defer cancel()
-		_, _ = l.client.Unsubscribe(farewell, &paho.Unsubscribe{Topics: []string{p.topic}})
+		_, _ = l.client.Unsubscribe(leaving, &paho.Unsubscribe{Topics: []string{p.topic}})
 	}()
 	expiry := uint32(2 * queueProbeTime / time.Second) // so that no message stays in the broker
 	message := func() *paho.Publish {
