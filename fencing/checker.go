@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/operr"
@@ -74,11 +74,10 @@ type CheckerOptions struct {
 type Checker struct {
 	resource string
 	persist  func(context.Context, hlc.Token) error
-	turn     chan struct{} // holds an item while a call compares, persists or writes
 
-	mu      sync.Mutex
-	durable hlc.Token // the highest token that is known to be durable; at most floor
-	floor   hlc.Token // the lowest token that is admitted
+	turn    chan struct{}             // holds an item while a call compares, persists or writes
+	durable atomic.Pointer[hlc.Token] // the highest token that is known to be durable; at most floor
+	floor   atomic.Pointer[hlc.Token] // the lowest token that is admitted; changes in turns only
 }
 
 // NewChecker returns a checker of a resource. The name of the resource appears in errors. It
@@ -93,23 +92,16 @@ func NewChecker(resource string, options CheckerOptions) (*Checker, error) {
 	if options.Persist == nil {
 		options.Persist = func(context.Context, hlc.Token) error { return nil }
 	}
-	return &Checker{
-		resource: resource,
-		persist:  options.Persist,
-		turn:     make(chan struct{}, 1),
-		durable:  options.Highest,
-		floor:    options.Highest,
-	}, nil
+	c := &Checker{resource: resource, persist: options.Persist, turn: make(chan struct{}, 1)}
+	c.durable.Store(&options.Highest)
+	c.floor.Store(&options.Highest)
+	return c, nil
 }
 
 // Highest returns the highest token that is known to be durable: the higher of
 // CheckerOptions.Highest and the last token that Persist stored. Zero means none. It never
 // goes back.
-func (c *Checker) Highest() hlc.Token {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.durable
-}
+func (c *Checker) Highest() hlc.Token { return *c.durable.Load() }
 
 // Do admits a write and runs it. Meanwhile the checker runs no other write and admits no
 // token, so writes happen in the order of their tokens: when a write with a higher token
@@ -177,15 +169,19 @@ func (c *Checker) enter(ctx context.Context, token hlc.Token) error {
 			c.leave()
 		}
 	}()
-	durable, err := c.raise(token)
-	if err != nil {
+	if err := c.stale(token); err != nil { // it can be by now
 		return err
 	}
-	if !durable {
+	if *c.durable.Load() != token {
+		// The floor rises before Persist: even if Persist fails, it may have stored the token,
+		// and a restarted checker would begin with it. And because the token exists, the
+		// tenures before it are over.
+		highest := token // a copy, so that token stays on the stack
+		c.floor.Store(&highest)
 		if err := c.persist(ctx, token); err != nil {
 			return fmt.Errorf("token %v may not be durable: %w", token, err)
 		}
-		c.confirm(token)
+		c.durable.Store(&highest)
 	}
 	admitted = true
 	return nil
@@ -194,36 +190,8 @@ func (c *Checker) enter(ctx context.Context, token hlc.Token) error {
 func (c *Checker) leave() { <-c.turn }
 
 func (c *Checker) stale(token hlc.Token) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.staleLocked(token)
-}
-
-func (c *Checker) staleLocked(token hlc.Token) error {
-	if token.Compare(c.floor) < 0 {
-		return &StaleTokenError{Resource: c.resource, Token: token, Highest: c.floor}
+	if floor := *c.floor.Load(); token.Compare(floor) < 0 {
+		return &StaleTokenError{Resource: c.resource, Token: token, Highest: floor}
 	}
 	return nil
-}
-
-// raise makes token the lowest that is admitted, unless it is stale, and reports whether it
-// is known to be durable.
-//
-// The checker raises the floor before it calls Persist: even if Persist fails, it may have
-// stored the token, and a restarted checker would begin with it. And because the token
-// exists, the tenures before it are over. So lower tokens are refused even if Persist fails.
-func (c *Checker) raise(token hlc.Token) (durable bool, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.staleLocked(token); err != nil {
-		return false, err
-	}
-	c.floor = token
-	return c.durable == token, nil
-}
-
-func (c *Checker) confirm(token hlc.Token) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.durable = token
 }

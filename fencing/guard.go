@@ -93,20 +93,23 @@ func (g *Guard) Get(ctx context.Context, key string) (entry transport.Entry, err
 }
 
 // Set sets a key, protects it with the tenure's token, and returns its new version.
-func (g *Guard) Set(ctx context.Context, key string, value []byte) (version hlc.Timestamp, err error) {
-	err = g.write(ctx, "set", key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
-		version, err = g.client.Set(ctx, key, value, transport.SetOptions{FencingToken: token, Binding: binding})
-		return err
-	})
-	return version, err
+func (g *Guard) Set(ctx context.Context, key string, value []byte) (hlc.Timestamp, error) {
+	return g.set(ctx, "set", key, value)
 }
 
 // Clear sets a key to the empty value, and protects it with the tenure's token as Set does.
 func (g *Guard) Clear(ctx context.Context, key string) error {
-	return g.write(ctx, "clear", key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
-		_, err := g.client.Set(ctx, key, nil, transport.SetOptions{FencingToken: token, Binding: binding})
+	_, err := g.set(ctx, "clear", key, nil)
+	return err
+}
+
+// set sets a key in an operation with the given name.
+func (g *Guard) set(ctx context.Context, name, key string, value []byte) (version hlc.Timestamp, err error) {
+	err = g.write(ctx, name, key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
+		version, err = g.client.Set(ctx, key, value, transport.SetOptions{FencingToken: token, Binding: binding})
 		return err
 	})
+	return version, err
 }
 
 // Del deletes a key and reports whether it existed.

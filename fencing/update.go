@@ -57,11 +57,7 @@ func (g *Guard) Update(ctx context.Context, key string, update func(old transpor
 	if err != nil {
 		return hlc.Timestamp{}, guardError("update", key, err)
 	}
-	err = g.write(ctx, "update", key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
-		version, err = g.client.Set(ctx, key, value, transport.SetOptions{FencingToken: token, Binding: binding})
-		return err
-	})
-	return version, err
+	return g.set(ctx, "update", key, value)
 }
 
 // awaitTurn waits for the turn of an update until ctx or the tenure ends. The tenure may be

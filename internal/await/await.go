@@ -30,15 +30,7 @@ func Receive[T any](from <-chan T) T {
 
 // Next receives from a channel, and reports whether the channel is open.
 func Next[T any](from <-chan T) (value T, open bool) {
-	bound := time.NewTimer(patience())
-	defer bound.Stop()
-	select {
-	case value, open = <-from:
-		return value, open
-	case <-bound.C:
-	}
-	giveUp("nothing came from the channel")
-	panic("unreachable")
+	return next(from, "nothing came from the channel")
 }
 
 // Done calls wait, such as the Wait of a sync.WaitGroup, and returns when wait returns.
@@ -50,28 +42,26 @@ func Done(wait func()) {
 func Result[T any](wait func() T) T {
 	returned := make(chan T, 1)
 	go func() { returned <- wait() }()
-	bound := time.NewTimer(patience())
+	result, _ := next(returned, "the function did not return")
+	return result
+}
+
+// next receives from a channel. If the bound is reached it prints the stacks of all
+// goroutines and panics with failure.
+func next[T any](from <-chan T, failure string) (value T, open bool) {
+	patience := Patience
+	if time.Now().Year() < 2020 { // the clock of a bubble begins in 2000
+		patience = VirtualPatience
+	}
+	bound := time.NewTimer(patience)
 	defer bound.Stop()
 	select {
-	case result := <-returned:
-		return result
+	case value, open = <-from:
+		return value, open
 	case <-bound.C:
 	}
-	giveUp("the function did not return")
-	panic("unreachable")
-}
-
-// patience returns the bound for the present clock. The clock of a bubble begins in 2000.
-func patience() time.Duration {
-	if time.Now().Year() < 2020 {
-		return VirtualPatience
-	}
-	return Patience
-}
-
-// giveUp prints the stacks of all goroutines and panics.
-func giveUp(what string) {
 	stacks := make([]byte, 1<<20)
-	fmt.Fprintf(os.Stderr, "await: %s in %v; all goroutines:\n\n%s\n", what, patience(), stacks[:runtime.Stack(stacks, true)])
-	panic(fmt.Sprintf("await: %s in %v", what, patience()))
+	failure = fmt.Sprintf("await: %s in %v", failure, patience)
+	fmt.Fprintf(os.Stderr, "%s; all goroutines:\n\n%s\n", failure, stacks[:runtime.Stack(stacks, true)])
+	panic(failure)
 }
