@@ -291,7 +291,9 @@ func TestManyClientsLoseNoReplyAndLeaveNothingBehind(t *testing.T) {
 		// The race detector needs several times as long for each of them.
 		first.connections, second.connections = 250, 100
 	}
-	address, s := testsupport.StartServer(t, server.Options{})
+	// On a busy machine a login of many at once may take longer than the default bounds allow.
+	address, s := testsupport.StartServer(t, server.Options{MaxUnauthenticated: 4096},
+		func(s *server.Server) { s.SetAuthenticationTimeout(testsupport.Patience) })
 	probe, err := testsupport.TryDialPacketClient(address, "probe", nil) // what the server starts late is started now
 	if err != nil {
 		t.Fatal(err)
