@@ -21,17 +21,7 @@ func TestAttachSaysWhenItAnswersAndASecondStoreEnds(t *testing.T) {
 	cmd := exec.Command(path, "attach", url)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(stdout)
-	if !lines.Scan() || lines.Text() != "attached to "+url {
-		t.Fatalf("first line %q; standard error: %s", lines.Text(), stderr.String())
-	}
+	_, lines := launch(t, cmd, "attached to "+url)
 	client, err := transport.Dial(t.Context(), url, transport.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -100,20 +90,7 @@ func TestAttachOverTLSShowsItsCertificateAndTrustsOnlyTheGivenAuthority(t *testi
 	_ = await.Result(refused.Wait)
 
 	cmd := exec.Command(path, "attach", url, "--tls-ca", certificate, "--tls-cert", storeCertificate, "--tls-key", storeKey)
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		_ = await.Result(cmd.Wait)
-	})
-	if lines := bufio.NewScanner(stdout); !lines.Scan() || lines.Text() != "attached to "+url {
-		t.Fatalf("first line %q", lines.Text())
-	}
+	launch(t, cmd, "attached to "+url)
 	pair, err := tls.LoadX509KeyPair(clientCertificate, clientKey)
 	if err != nil {
 		t.Fatal(err)

@@ -31,27 +31,15 @@ func TestAStoreSurvivesSIGHUPAndAClosedLog(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*patience) // for the whole test
 			defer cancel()
 			cmd := exec.CommandContext(ctx, path, test.arguments(t)...)
-			stdout, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
 			stderr, err := cmd.StderrPipe()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := cmd.Start(); err != nil {
+			stdout, err := cmd.StdoutPipe()
+			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() {
-				_ = cmd.Process.Kill() // if it still runs
-				_ = await.Result(cmd.Wait)
-			})
-			lines := bufio.NewScanner(stdout)
-			lines.Scan()
-			address, ok := strings.CutPrefix(lines.Text(), test.ready)
-			if !ok {
-				t.Fatalf("first line %q", lines.Text())
-			}
+			address, _ := start(t, cmd, stdout, test.ready)
 			hangUp := func() {
 				t.Helper()
 				if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {

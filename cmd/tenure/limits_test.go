@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -47,25 +45,17 @@ func startVerbose(t *testing.T, arguments ...string) (stop func() string) {
 	cmd := exec.Command(build(t), append([]string{"serve", "--addr", "127.0.0.1:0", "--verbose"}, arguments...)...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	_, stdout := launch(t, cmd, "listening on ")
 	stop = sync.OnceValue(func() string {
 		_ = cmd.Process.Signal(os.Interrupt)
-		_, _ = io.Copy(io.Discard, stdout)
+		for stdout.Scan() {
+		}
 		if err := await.Result(cmd.Wait); err != nil {
 			t.Errorf("%v; standard error: %s", err, stderr.String())
 		}
 		return stderr.String()
 	})
 	t.Cleanup(func() { stop() })
-	if lines := bufio.NewScanner(stdout); !lines.Scan() || !strings.HasPrefix(lines.Text(), "listening on ") {
-		t.Fatalf("first line %q; standard error: %s", lines.Text(), stop())
-	}
 	return stop
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -30,6 +31,36 @@ func build(t *testing.T) string {
 	return path
 }
 
+// launch starts a command and returns its first line of output without ready, with which that
+// must begin, and the lines that follow. The process ends with the test.
+func launch(t *testing.T, cmd *exec.Cmd, ready string) (address string, stdout *bufio.Scanner) {
+	t.Helper()
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return start(t, cmd, pipe, ready)
+}
+
+// start is launch for a test that has the pipe of standard output.
+func start(t *testing.T, cmd *exec.Cmd, pipe io.Reader, ready string) (address string, stdout *bufio.Scanner) {
+	t.Helper()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // if it still runs
+		_ = await.Result(cmd.Wait)
+	})
+	stdout = bufio.NewScanner(pipe)
+	stdout.Scan()
+	address, ok := strings.CutPrefix(stdout.Text(), ready)
+	if !ok {
+		t.Fatalf("first line %q", stdout.Text())
+	}
+	return address, stdout
+}
+
 func TestServeSaysWhereItListensAndStopsOnASignal(t *testing.T) {
 	path := build(t)
 	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
@@ -37,21 +68,7 @@ func TestServeSaysWhereItListensAndStopsOnASignal(t *testing.T) {
 			cmd := exec.Command(path, "serve", "--addr", "127.0.0.1:0")
 			var stderr strings.Builder
 			cmd.Stderr = &stderr
-			stdout, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			lines := bufio.NewScanner(stdout)
-			if !lines.Scan() {
-				t.Fatalf("no output; standard error: %s", stderr.String())
-			}
-			address, ok := strings.CutPrefix(lines.Text(), "listening on ")
-			if !ok {
-				t.Fatalf("first line %q", lines.Text())
-			}
+			address, lines := launch(t, cmd, "listening on ")
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			client, err := transport.Dial(ctx, address, transport.Options{})
@@ -83,23 +100,7 @@ func warnsOfMemoryOnly(log string) bool {
 
 func TestAStoreThatStartsWithHoldOffGrantsNoLeaseAtFirst(t *testing.T) {
 	cmd := exec.Command(build(t), "serve", "--addr", "127.0.0.1:0", "--hold-off", "1h")
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		_ = await.Result(cmd.Wait)
-	}()
-	lines := bufio.NewScanner(stdout)
-	lines.Scan()
-	address, ok := strings.CutPrefix(lines.Text(), "listening on ")
-	if !ok {
-		t.Fatalf("first line %q", lines.Text())
-	}
+	address, _ := launch(t, cmd, "listening on ")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	client, err := transport.Dial(ctx, address, transport.Options{})

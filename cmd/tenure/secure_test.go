@@ -26,8 +26,6 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 	"golang.org/x/crypto/bcrypt"
-
-	"github.com/tenurelock/tenure/internal/await"
 )
 
 const (
@@ -147,28 +145,12 @@ type serveProcess struct {
 func startServe(t *testing.T, flags ...string) *serveProcess {
 	t.Helper()
 	p := &serveProcess{t: t, cmd: exec.Command(build(t), append([]string{"serve", "--addr", "127.0.0.1:0"}, flags...)...)}
-	stdout, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = p.cmd.Process.Signal(os.Interrupt)
-		_ = await.Result(p.cmd.Wait)
-	})
-	lines := bufio.NewScanner(stdout)
-	lines.Scan()
-	address, ok := strings.CutPrefix(lines.Text(), "listening on mqtts://")
-	if !ok {
-		t.Fatalf("first line %q", lines.Text())
-	}
-	p.address, p.log = address, bufio.NewScanner(stderr)
+	p.address, _ = launch(t, p.cmd, "listening on mqtts://")
+	p.log = bufio.NewScanner(stderr)
 	return p
 }
 

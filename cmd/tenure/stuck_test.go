@@ -19,38 +19,17 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// launch starts a server with a pipe as its log, and returns its address.
-func launch(t *testing.T, cmd *exec.Cmd) (address string, stderr io.ReadCloser) {
-	t.Helper()
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if stderr, err = cmd.StderrPipe(); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // if it still runs
-		_ = await.Result(cmd.Wait)
-	})
-	lines := bufio.NewScanner(stdout)
-	lines.Scan()
-	address, ok := strings.CutPrefix(lines.Text(), "listening on ")
-	if !ok {
-		t.Fatalf("first line %q", lines.Text())
-	}
-	return address, stderr
-}
-
 // The log is a pipe that is open but not read: a write to it blocks once it holds 64 KiB.
 func TestAnUnreadLogBlocksNeitherRequestsNorTheEnd(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience) // for the whole test
 	defer cancel()
 	cmd := exec.CommandContext(ctx, build(t), "serve", "--addr", "127.0.0.1:0", "--verbose")
-	address, _ := launch(t, cmd)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stderr.Close()
+	address, _ := launch(t, cmd, "listening on ")
 	client, err := transport.Dial(ctx, address, transport.Options{ClientID: strings.Repeat("x", 60)})
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +54,11 @@ func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 	defer cancel()
 	const limit, reserve = 200, 64
 	cmd := exec.CommandContext(ctx, "sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" serve --addr 127.0.0.1:0`, limit), build(t))
-	address, stderr := launch(t, cmd)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, _ := launch(t, cmd, "listening on ")
 	var log syncLines
 	go log.read(stderr)
 	client, err := transport.Dial(ctx, address, transport.Options{})
