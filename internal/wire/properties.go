@@ -51,65 +51,38 @@ const (
 	pair // two strings
 )
 
-var kinds = [properties]kind{
-	PayloadFormat:               flag,
-	MessageExpiry:               long,
-	ContentType:                 text,
-	ResponseTopic:               text,
-	CorrelationData:             binaryData,
-	SubscriptionIdentifier:      variable,
-	SessionExpiry:               long,
-	AssignedClientID:            text,
-	ServerKeepAlive:             short,
-	AuthenticationMethod:        text,
-	AuthenticationData:          binaryData,
-	RequestProblemInformation:   flag,
-	WillDelay:                   long,
-	RequestResponseInformation:  flag,
-	ResponseInformation:         text,
-	ServerReference:             text,
-	ReasonString:                text,
-	ReceiveMaximum:              positive,
-	TopicAliasMaximum:           short,
-	TopicAlias:                  short,
-	MaximumQoS:                  flag,
-	RetainAvailable:             flag,
-	UserProperty:                pair,
-	MaximumPacketSize:           size,
-	WildcardsAvailable:          flag,
-	SubscriptionIDsAvailable:    flag,
-	SharedSubscriptionAvailable: flag,
-}
-
-// names are the standard's names of the properties.
-var names = [properties]string{
-	PayloadFormat:               "Payload Format Indicator",
-	MessageExpiry:               "Message Expiry Interval",
-	ContentType:                 "Content Type",
-	ResponseTopic:               "Response Topic",
-	CorrelationData:             "Correlation Data",
-	SubscriptionIdentifier:      "Subscription Identifier",
-	SessionExpiry:               "Session Expiry Interval",
-	AssignedClientID:            "Assigned Client Identifier",
-	ServerKeepAlive:             "Server Keep Alive",
-	AuthenticationMethod:        "Authentication Method",
-	AuthenticationData:          "Authentication Data",
-	RequestProblemInformation:   "Request Problem Information",
-	WillDelay:                   "Will Delay Interval",
-	RequestResponseInformation:  "Request Response Information",
-	ResponseInformation:         "Response Information",
-	ServerReference:             "Server Reference",
-	ReasonString:                "Reason String",
-	ReceiveMaximum:              "Receive Maximum",
-	TopicAliasMaximum:           "Topic Alias Maximum",
-	TopicAlias:                  "Topic Alias",
-	MaximumQoS:                  "Maximum QoS",
-	RetainAvailable:             "Retain Available",
-	UserProperty:                "User Property",
-	MaximumPacketSize:           "Maximum Packet Size",
-	WildcardsAvailable:          "Wildcard Subscription Available",
-	SubscriptionIDsAvailable:    "Subscription Identifier Available",
-	SharedSubscriptionAvailable: "Shared Subscription Available",
+// known are the properties of the standard, with its names for them.
+var known = [properties]struct {
+	kind kind
+	name string
+}{
+	PayloadFormat:               {flag, "Payload Format Indicator"},
+	MessageExpiry:               {long, "Message Expiry Interval"},
+	ContentType:                 {text, "Content Type"},
+	ResponseTopic:               {text, "Response Topic"},
+	CorrelationData:             {binaryData, "Correlation Data"},
+	SubscriptionIdentifier:      {variable, "Subscription Identifier"},
+	SessionExpiry:               {long, "Session Expiry Interval"},
+	AssignedClientID:            {text, "Assigned Client Identifier"},
+	ServerKeepAlive:             {short, "Server Keep Alive"},
+	AuthenticationMethod:        {text, "Authentication Method"},
+	AuthenticationData:          {binaryData, "Authentication Data"},
+	RequestProblemInformation:   {flag, "Request Problem Information"},
+	WillDelay:                   {long, "Will Delay Interval"},
+	RequestResponseInformation:  {flag, "Request Response Information"},
+	ResponseInformation:         {text, "Response Information"},
+	ServerReference:             {text, "Server Reference"},
+	ReasonString:                {text, "Reason String"},
+	ReceiveMaximum:              {positive, "Receive Maximum"},
+	TopicAliasMaximum:           {short, "Topic Alias Maximum"},
+	TopicAlias:                  {short, "Topic Alias"},
+	MaximumQoS:                  {flag, "Maximum QoS"},
+	RetainAvailable:             {flag, "Retain Available"},
+	UserProperty:                {pair, "User Property"},
+	MaximumPacketSize:           {size, "Maximum Packet Size"},
+	WildcardsAvailable:          {flag, "Wildcard Subscription Available"},
+	SubscriptionIDsAvailable:    {flag, "Subscription Identifier Available"},
+	SharedSubscriptionAvailable: {flag, "Shared Subscription Available"},
 }
 
 // PropertySet is a set of properties by their identifiers.
@@ -175,17 +148,17 @@ func (p *Properties) Next(property *Property) (bool, *Refusal) {
 	identifier := p.in[0]
 	p.in = p.in[1:]
 	switch {
-	case identifier >= properties || kinds[identifier] == unknown:
+	case identifier >= properties || known[identifier].kind == unknown:
 		return false, Refuse(Malformed, "there is no property 0x%02X", identifier) // [MQTT-2.2.2.2]
 	case !p.allowed.Has(identifier):
-		return false, Refuse(Malformed, "it cannot have a %s", names[identifier]) // [MQTT-2.2.2.2]
+		return false, Refuse(Malformed, "it cannot have a %s", known[identifier].name) // [MQTT-2.2.2.2]
 	case p.Seen.Has(identifier) && !p.many.Has(identifier):
-		return false, Refuse(ProtocolError, "it has more than one %s", names[identifier])
+		return false, Refuse(ProtocolError, "it has more than one %s", known[identifier].name)
 	}
 	p.Seen |= 1 << identifier
 	property.Identifier = identifier
 	ok, inRange := true, true
-	switch kinds[identifier] {
+	switch kind := known[identifier].kind; kind {
 	case flag:
 		var value byte
 		value, ok = p.in.Byte()
@@ -193,10 +166,10 @@ func (p *Properties) Next(property *Property) (bool, *Refusal) {
 	case short, positive:
 		var value uint16
 		value, ok = p.in.Uint16()
-		property.Number, inRange = uint32(value), value > 0 || kinds[identifier] == short
+		property.Number, inRange = uint32(value), value > 0 || kind == short
 	case long, size:
 		property.Number, ok = p.in.Uint32()
-		inRange = property.Number > 0 || kinds[identifier] == long
+		inRange = property.Number > 0 || kind == long
 	case variable:
 		var value int
 		value, ok = p.in.Variable()
@@ -214,9 +187,9 @@ func (p *Properties) Next(property *Property) (bool, *Refusal) {
 	}
 	switch {
 	case !ok:
-		return false, Refuse(Malformed, "its %s is malformed", names[identifier])
+		return false, Refuse(Malformed, "its %s is malformed", known[identifier].name)
 	case !inRange:
-		return false, Refuse(ProtocolError, "its %s cannot be %d", names[identifier], property.Number)
+		return false, Refuse(ProtocolError, "its %s cannot be %d", known[identifier].name, property.Number)
 	case over(p.users, p.limits.UserProperties):
 		return false, Refuse(QuotaExceeded, "it has more than %d user properties", p.limits.UserProperties)
 	case over(p.size, p.limits.UserPropertyBytes):
@@ -228,7 +201,7 @@ func (p *Properties) Next(property *Property) (bool, *Refusal) {
 // PropertyLength returns the length in bytes of the first property in in, which must be
 // well-formed.
 func PropertyLength(in []byte) int {
-	switch kinds[in[0]] {
+	switch known[in[0]].kind {
 	case flag:
 		return 1 + 1
 	case short, positive:
