@@ -87,8 +87,7 @@ func (e *Engine) ApplyThen(command statestore.Command, then func(statestore.Repl
 func (e *Engine) applyThen(command statestore.Command, then func(statestore.Reply)) (statestore.Reply, []statestore.Notification) {
 	system := e.systemTime()
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	defer inDoubt()
+	defer e.unlock()
 	reply, notifications := e.store.Apply(e.nowLocked(system), command)
 	if then != nil {
 		then(reply)
@@ -125,8 +124,7 @@ func (e *Engine) Disconnect(client string) {
 
 func (e *Engine) disconnectSome(client string) (more bool) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	defer inDoubt()
+	defer e.unlock()
 	return e.store.DisconnectSome(client, disconnectBatch)
 }
 
@@ -135,16 +133,14 @@ func (e *Engine) disconnectSome(client string) (more bool) {
 func (e *Engine) EndSession(client string) {
 	e.Disconnect(client)
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	defer inDoubt()
+	defer e.unlock()
 	e.store.EndSession(client)
 }
 
 // Usage returns what the store holds now.
 func (e *Engine) Usage() statestore.Usage {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	defer inDoubt()
+	defer e.unlock()
 	return e.store.Usage()
 }
 
@@ -160,9 +156,11 @@ func (d *InDoubt) Error() string {
 	return fmt.Sprintf("the state of the store is in doubt after a panic: %v\n%s", d.Value, d.Stack)
 }
 
-// inDoubt is deferred in each method that uses the store. It panics again with an InDoubt.
-func inDoubt() {
-	if value := recover(); value != nil {
+// unlock is deferred in each method that uses the store. It panics again with an InDoubt.
+func (e *Engine) unlock() {
+	value := recover()
+	e.mu.Unlock()
+	if value != nil {
 		panic(&InDoubt{Value: value, Stack: debug.Stack()})
 	}
 }
@@ -171,8 +169,7 @@ func inDoubt() {
 func (e *Engine) Begin() {
 	system := e.systemTime()
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	defer inDoubt()
+	defer e.unlock()
 	e.store.Begin(e.nowLocked(system))
 }
 
@@ -224,8 +221,7 @@ func (e *Engine) expire(ctx context.Context) (wait time.Duration, ok bool) {
 func (e *Engine) expireSome() (notifications []statestore.Notification, more bool, wait time.Duration, ok bool) {
 	system := e.systemTime()
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	defer inDoubt()
+	defer e.unlock()
 	now := e.nowLocked(system)
 	notifications, more = e.store.Expire(now, expireBatch)
 	for _, notification := range notifications {
