@@ -114,13 +114,9 @@ func (c *Clock) Now() (Timestamp, error) {
 // clock is unchanged, and remote may still be used as data.
 func (c *Clock) Update(remote Timestamp) (Timestamp, error) {
 	wall := c.physical()
-	if ahead := interval(wall, remote.Wall); ahead > c.maxSkew {
-		return Timestamp{}, &SkewError{
-			Remote:   remote,
-			Physical: time.UnixMilli(wall).UTC(),
-			Ahead:    ahead,
-			Limit:    c.maxSkew,
-		}
+	physical := time.UnixMilli(wall).UTC()
+	if ahead := time.UnixMilli(remote.Wall).Sub(physical); ahead > c.maxSkew { // Sub saturates
+		return Timestamp{}, &SkewError{Remote: remote, Physical: physical, Ahead: ahead, Limit: c.maxSkew}
 	}
 
 	c.mu.Lock()
@@ -136,19 +132,6 @@ func (c *Clock) Update(remote Timestamp) (Timestamp, error) {
 // physical reads the physical clock, in milliseconds since the Unix epoch.
 func (c *Clock) physical() int64 {
 	return max(c.now().UnixMilli(), 0)
-}
-
-// interval returns the time from one wall clock to another: zero if to is not after from,
-// and at most the largest Duration.
-func interval(from, to int64) time.Duration {
-	const longest = math.MaxInt64 / int64(time.Millisecond)
-	if to <= from {
-		return 0
-	}
-	if to-from > longest { // no overflow: from, a physical clock, is not negative
-		return math.MaxInt64
-	}
-	return time.Duration(to-from) * time.Millisecond
 }
 
 // ErrCounterOverflow matches the errors of [Tick], [Merge] and the methods of [Clock]
