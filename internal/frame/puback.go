@@ -56,21 +56,16 @@ func (ack *Puback) Decode(packet []byte, version byte, limits *wire.Limits) *wir
 		return nil
 	}
 	var properties wire.Properties
-	if refusal := properties.Begin(&in, ackProperties, userProperties, limits); refusal != nil {
-		return refusal
-	}
-	if len(in) > 0 {
-		return wire.Refuse(wire.Malformed, "it is longer than its properties")
-	}
-	for {
-		var property wire.Property
-		if more, refusal := properties.Next(&property); !more {
-			return refusal
-		}
+	refusal = properties.Each(&in, ackProperties, userProperties, limits, func(property wire.Property) *wire.Refusal {
 		if property.Identifier == wire.ReasonString {
 			ack.ReasonString = property.Value
 		}
+		return nil
+	})
+	if refusal == nil && len(in) > 0 {
+		return wire.Refuse(wire.Malformed, "it is longer than its properties")
 	}
+	return refusal
 }
 
 // AppendPuback appends a PUBACK that says success, in its short form [MQTT-3.4.2.1].

@@ -150,18 +150,13 @@ func subscriptionBody(packet []byte, kind byte) (wire.Reader, *wire.Refusal) {
 // its subscription identifier, or 0.
 func subscriptionProperties(in *wire.Reader, allowed wire.PropertySet, limits *wire.Limits) (identifier int, refusal *wire.Refusal) {
 	var properties wire.Properties
-	if refusal := properties.Begin(in, allowed, userProperties, limits); refusal != nil {
-		return 0, refusal
-	}
-	for {
-		var property wire.Property
-		if more, refusal := properties.Next(&property); !more {
-			return identifier, refusal
-		}
+	refusal = properties.Each(in, allowed, userProperties, limits, func(property wire.Property) *wire.Refusal {
 		if property.Identifier == wire.SubscriptionIdentifier {
 			identifier = int(property.Number)
 		}
-	}
+		return nil
+	})
+	return identifier, refusal
 }
 
 // topicFilter reads a topic filter of a packet. others is how many came before it.

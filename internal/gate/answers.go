@@ -37,7 +37,7 @@ func (g *Gate) checkCode(code byte, codes string) *Refusal {
 	return wire.Refuse(wire.ProtocolError, "it cannot have the reason code 0x%02X", code)
 }
 
-func (g *Gate) checkConnack(in wire.Reader) *Refusal {
+func (g *Gate) checkConnack(in *wire.Reader) *Refusal {
 	flags, _ := in.Byte()
 	code, ok := in.Byte()
 	switch {
@@ -48,26 +48,18 @@ func (g *Gate) checkConnack(in wire.Reader) *Refusal {
 	case flags == 1 && code != 0:
 		return wire.Refuse(wire.ProtocolError, "it refuses the connection, and has a session") // [MQTT-3.2.2-6]
 	}
-	if g.version >= wire.Version5 {
-		if len(in) == 0 && code > 0 && code <= 5 { // the return codes of MQTT 3.1.1
-			return wire.Refuse(wire.UnsupportedVersion, "the server answers as MQTT 3.1.1 does: it does not know MQTT 5")
-		}
-		var properties wire.Properties
-		if refusal := g.readProperties(&properties, &in, connackProperties, accept); refusal != nil {
-			return refusal
-		}
-	}
-	if len(in) > 0 {
-		return errLong()
-	}
 	g.begun = true
-	return nil
+	if g.version < wire.Version5 {
+		return nil
+	}
+	if len(*in) == 0 && code > 0 && code <= 5 { // the return codes of MQTT 3.1.1
+		return wire.Refuse(wire.UnsupportedVersion, "the server answers as MQTT 3.1.1 does: it does not know MQTT 5")
+	}
+	return g.checkProperties(in, connackProperties, nil)
 }
 
-func errLong() *Refusal { return wire.Refuse(wire.Malformed, "something comes after its end") }
-
 // checkCodes checks a SUBACK or UNSUBACK.
-func (g *Gate) checkCodes(kind byte, in wire.Reader) *Refusal {
+func (g *Gate) checkCodes(kind byte, in *wire.Reader) *Refusal {
 	id, ok := in.Uint16()
 	switch {
 	case !ok:
@@ -76,68 +68,39 @@ func (g *Gate) checkCodes(kind byte, in wire.Reader) *Refusal {
 		return wire.Refuse(wire.ProtocolError, "its packet identifier is 0") // [MQTT-2.2.1-3]
 	}
 	if g.version >= wire.Version5 {
-		var properties wire.Properties
-		if refusal := g.readProperties(&properties, &in, codesProperties, accept); refusal != nil {
+		if refusal := g.checkProperties(in, codesProperties, nil); refusal != nil {
 			return refusal
 		}
 	} else if kind == wire.Unsuback {
-		if len(in) > 0 {
-			return errLong()
-		}
 		return nil
 	}
-	if len(in) == 0 {
+	if len(*in) == 0 {
 		return wire.Refuse(wire.Malformed, "it has no reason code") // [MQTT-3.9.3-1, MQTT-3.11.3-1]
 	}
+	*in = nil // any reason codes
 	return nil
 }
 
 // checkAuth checks the form of an AUTH from a server. The client checks the content, because
 // it knows the authentication method.
-func (g *Gate) checkAuth(in wire.Reader) *Refusal {
-	if len(in) == 0 {
+func (g *Gate) checkAuth(in *wire.Reader) *Refusal {
+	_, _ = in.Byte() // the reason code
+	if len(*in) == 0 {
 		return nil
 	}
-	_, _ = in.Byte() // the reason code
-	if len(in) > 0 {
-		var properties wire.Properties
-		if refusal := g.readProperties(&properties, &in, authProperties, accept); refusal != nil {
-			return refusal
-		}
-	}
-	if len(in) > 0 {
-		return errLong()
-	}
-	return nil
+	return g.checkProperties(in, authProperties, nil)
 }
 
-func (g *Gate) checkDisconnect(in wire.Reader) *Refusal {
-	if len(in) == 0 {
-		g.over = true
+func (g *Gate) checkDisconnect(in *wire.Reader) *Refusal {
+	g.over = true
+	if len(*in) == 0 || g.version < wire.Version5 {
 		return nil
-	}
-	if g.version < wire.Version5 {
-		return errLong()
 	}
 	code, _ := in.Byte()
-	if refusal := g.checkCode(code, clientsLeaving); refusal != nil {
+	if refusal := g.checkCode(code, clientsLeaving); refusal != nil || len(*in) == 0 {
 		return refusal
 	}
-	if len(in) > 0 {
-		if refusal := g.checkDisconnectProperties(&in); refusal != nil {
-			return refusal
-		}
-	}
-	if len(in) > 0 {
-		return errLong()
-	}
-	g.over = true
-	return nil
-}
-
-func (g *Gate) checkDisconnectProperties(in *wire.Reader) *Refusal {
-	var properties wire.Properties
-	return g.readProperties(&properties, in, disconnectProperties, func(property *wire.Property) *Refusal {
+	return g.checkProperties(in, disconnectProperties, func(property wire.Property) *Refusal {
 		switch {
 		case property.Identifier == wire.SessionExpiry && g.side == FromServer:
 			return wire.Refuse(wire.ProtocolError, "a server does not send a Session Expiry Interval") // [MQTT-3.14.2-2]

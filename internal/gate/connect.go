@@ -132,7 +132,7 @@ func (g *Gate) checkConnectFlags(flags byte) *Refusal {
 }
 
 func (g *Gate) readConnectProperties(properties *wire.Properties, in *wire.Reader) *Refusal {
-	refusal := g.readProperties(properties, in, connectProperties, func(property *wire.Property) *Refusal {
+	refusal := properties.Each(in, connectProperties, onlyUser, &g.limits, func(property wire.Property) *Refusal {
 		switch property.Identifier {
 		case wire.SessionExpiry:
 			g.expiry = property.Number > 0
@@ -155,7 +155,7 @@ func (g *Gate) readConnectProperties(properties *wire.Properties, in *wire.Reade
 func (g *Gate) checkWill(properties *wire.Properties, in *wire.Reader) *Refusal {
 	text := false
 	if g.version >= wire.Version5 {
-		refusal := g.readProperties(properties, in, willProperties, func(property *wire.Property) *Refusal {
+		refusal := properties.Each(in, willProperties, onlyUser, &g.limits, func(property wire.Property) *Refusal {
 			switch property.Identifier {
 			case wire.PayloadFormat:
 				text = property.Number == 1

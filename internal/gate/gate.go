@@ -162,20 +162,21 @@ func (g *Gate) check(packet []byte) *Refusal {
 		return errFlags() // [MQTT-2.1.3-1]
 	}
 	in := wire.Reader(packet[header:])
+	var refusal *Refusal
 	switch kind {
 	case wire.Connack:
-		return g.checkConnack(in)
+		refusal = g.checkConnack(&in)
 	case wire.Suback, wire.Unsuback:
-		return g.checkCodes(kind, in)
+		refusal = g.checkCodes(kind, &in)
 	case wire.Disconnect:
-		return g.checkDisconnect(in)
+		refusal = g.checkDisconnect(&in)
 	case wire.Auth:
-		return g.checkAuth(in)
+		refusal = g.checkAuth(&in)
 	}
-	if len(in) > 0 { // PINGREQ or PINGRESP
-		return wire.Refuse(wire.Malformed, "it is longer than its header")
+	if refusal == nil && len(in) > 0 {
+		return wire.Refuse(wire.Malformed, "something comes after its end")
 	}
-	return nil
+	return refusal
 }
 
 func errLength() *Refusal {
@@ -223,25 +224,12 @@ func (g *Gate) checkPublish(packet []byte) *Refusal {
 
 var onlyUser = wire.SetOf(wire.UserProperty)
 
-// readProperties reads and checks the properties at the beginning of in, and calls each for
-// every one.
-func (g *Gate) readProperties(properties *wire.Properties, in *wire.Reader, allowed wire.PropertySet, each func(*wire.Property) *Refusal) *Refusal {
-	if refusal := properties.Begin(in, allowed, onlyUser, &g.limits); refusal != nil {
-		return refusal
-	}
-	for {
-		var property wire.Property
-		if more, refusal := properties.Next(&property); !more {
-			return refusal
-		}
-		if refusal := each(&property); refusal != nil {
-			return refusal
-		}
-	}
+// checkProperties checks the properties of a packet, which must be all that is left of it. do
+// may be nil.
+func (g *Gate) checkProperties(in *wire.Reader, allowed wire.PropertySet, do func(wire.Property) *Refusal) *Refusal {
+	var properties wire.Properties
+	return properties.Each(in, allowed, onlyUser, &g.limits, do)
 }
-
-// accept accepts a property and notes nothing.
-func accept(*wire.Property) *Refusal { return nil }
 
 // AppendRefusal appends the packet that tells the peer why its connection ends: a
 // DISCONNECT, or a CONNACK if none was sent yet. err is the error of Check or of a

@@ -137,6 +137,26 @@ func (p *Properties) Begin(in *Reader, allowed, many PropertySet, limits *Limits
 	return nil
 }
 
+// Each begins with the properties at the beginning of in, as Begin does, and calls do, unless
+// it is nil, for every one. It returns the refusal of Begin, Next or do.
+func (p *Properties) Each(in *Reader, allowed, many PropertySet, limits *Limits, do func(Property) *Refusal) *Refusal {
+	if refusal := p.Begin(in, allowed, many, limits); refusal != nil {
+		return refusal
+	}
+	for {
+		var property Property
+		if more, refusal := p.Next(&property); !more {
+			return refusal
+		}
+		if do == nil {
+			continue
+		}
+		if refusal := do(property); refusal != nil {
+			return refusal
+		}
+	}
+}
+
 // All returns the unread properties, as a part of the packet.
 func (p *Properties) All() []byte { return p.in }
 
