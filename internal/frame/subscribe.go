@@ -34,26 +34,17 @@ const (
 )
 
 var (
-	subscribeProperties   = wire.SetOf(wire.SubscriptionIdentifier, wire.UserProperty)
-	unsubscribeProperties = wire.SetOf(wire.UserProperty)
-	userProperties        = wire.SetOf(wire.UserProperty)
+	subscribeProperties = wire.SetOf(wire.SubscriptionIdentifier, wire.UserProperty)
+	userProperties      = wire.SetOf(wire.UserProperty)
 )
 
 // Decode decodes a complete SUBSCRIBE packet of any version of MQTT. It returns what is wrong
 // with the packet, or nil. It allocates for no more filters than limits allow.
 func (s *Subscribe) Decode(packet []byte, version byte, limits *wire.Limits) *wire.Refusal {
 	*s = Subscribe{}
-	in, refusal := subscriptionBody(packet, wire.Subscribe)
+	in, refusal := s.decodeHeader(packet, wire.Subscribe, version, subscribeProperties, limits)
 	if refusal != nil {
 		return refusal
-	}
-	if s.PacketID, refusal = packetID(&in); refusal != nil {
-		return refusal
-	}
-	if version >= wire.Version5 {
-		if s.Identifier, refusal = subscriptionProperties(&in, subscribeProperties, limits); refusal != nil {
-			return refusal
-		}
 	}
 	for len(in) > 0 {
 		filter, refusal := topicFilter(&in, len(s.Filters), limits)
@@ -74,9 +65,6 @@ func (s *Subscribe) Decode(packet []byte, version byte, limits *wire.Limits) *wi
 			RetainAsPublished: options&retainAsPublished != 0,
 			RetainHandling:    options >> retainHandlingShift & retainHandlingMask,
 		})
-	}
-	if len(s.Filters) == 0 {
-		return wire.Refuse(wire.ProtocolError, "it has no topic filter") // [MQTT-3.8.3-2]
 	}
 	return nil
 }
@@ -112,18 +100,12 @@ type Unsubscribe struct {
 // wrong with the packet, or nil. It allocates for no more filters than limits allow.
 func (u *Unsubscribe) Decode(packet []byte, version byte, limits *wire.Limits) *wire.Refusal {
 	*u = Unsubscribe{}
-	in, refusal := subscriptionBody(packet, wire.Unsubscribe)
+	var s Subscribe
+	in, refusal := s.decodeHeader(packet, wire.Unsubscribe, version, userProperties, limits)
 	if refusal != nil {
 		return refusal
 	}
-	if u.PacketID, refusal = packetID(&in); refusal != nil {
-		return refusal
-	}
-	if version >= wire.Version5 {
-		if _, refusal := subscriptionProperties(&in, unsubscribeProperties, limits); refusal != nil {
-			return refusal
-		}
-	}
+	u.PacketID = s.PacketID
 	for len(in) > 0 {
 		filter, refusal := topicFilter(&in, len(u.Filters), limits)
 		if refusal != nil {
@@ -131,32 +113,33 @@ func (u *Unsubscribe) Decode(packet []byte, version byte, limits *wire.Limits) *
 		}
 		u.Filters = append(u.Filters, string(filter))
 	}
-	if len(u.Filters) == 0 {
-		return wire.Refuse(wire.ProtocolError, "it has no topic filter") // [MQTT-3.10.3-2]
-	}
 	return nil
 }
 
-// subscriptionBody returns a SUBSCRIBE or UNSUBSCRIBE without its fixed header.
-func subscriptionBody(packet []byte, kind byte) (wire.Reader, *wire.Refusal) {
-	in, refusal := body(packet, kind)
-	if refusal == nil && packet[0]&0x0f != 2 {
+// decodeHeader decodes a SUBSCRIBE or UNSUBSCRIBE up to its topic filters, and returns these.
+func (s *Subscribe) decodeHeader(packet []byte, kind, version byte, allowed wire.PropertySet, limits *wire.Limits) (in wire.Reader, refusal *wire.Refusal) {
+	if in, refusal = body(packet, kind); refusal != nil {
+		return nil, refusal
+	}
+	if packet[0]&0x0f != 2 {
 		return nil, wire.Refuse(wire.Malformed, "its flags are reserved") // [MQTT-3.8.1-1, MQTT-3.10.1-1]
 	}
+	if s.PacketID, refusal = packetID(&in); refusal != nil {
+		return nil, refusal
+	}
+	if version >= wire.Version5 {
+		var properties wire.Properties
+		refusal = properties.Each(&in, allowed, userProperties, limits, func(property wire.Property) *wire.Refusal {
+			if property.Identifier == wire.SubscriptionIdentifier {
+				s.Identifier = int(property.Number)
+			}
+			return nil
+		})
+	}
+	if refusal == nil && len(in) == 0 {
+		return nil, wire.Refuse(wire.ProtocolError, "it has no topic filter") // [MQTT-3.8.3-2, MQTT-3.10.3-2]
+	}
 	return in, refusal
-}
-
-// subscriptionProperties reads the properties of a SUBSCRIBE or UNSUBSCRIBE, and returns
-// its subscription identifier, or 0.
-func subscriptionProperties(in *wire.Reader, allowed wire.PropertySet, limits *wire.Limits) (identifier int, refusal *wire.Refusal) {
-	var properties wire.Properties
-	refusal = properties.Each(in, allowed, userProperties, limits, func(property wire.Property) *wire.Refusal {
-		if property.Identifier == wire.SubscriptionIdentifier {
-			identifier = int(property.Number)
-		}
-		return nil
-	})
-	return identifier, refusal
 }
 
 // topicFilter reads a topic filter of a packet. others is how many came before it.

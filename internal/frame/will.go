@@ -1,10 +1,9 @@
 package frame
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
+	"slices"
 
 	"github.com/tenurelock/tenure/internal/wire"
 )
@@ -21,7 +20,7 @@ func (p WillProperties) AddTo(connect []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("complete the Will: %w", err)
 	}
-	added := []byte{}
+	var added []byte
 	for _, property := range []struct {
 		id    byte
 		value string
@@ -30,21 +29,17 @@ func (p WillProperties) AddTo(connect []byte) ([]byte, error) {
 		{wire.ResponseTopic, p.ResponseTopic},
 		{wire.CorrelationData, p.CorrelationData},
 	} {
-		if len(property.value) > math.MaxUint16 {
+		if len(property.value) > maxString {
 			return nil, fmt.Errorf("complete the Will: property 0x%02X has %d bytes", property.id, len(property.value))
 		}
 		added = appendString(append(added, property.id), property.value)
 	}
-	body := append([]byte(nil), before...)
-	body = binary.AppendUvarint(body, uint64(len(properties)+len(added)))
-	body = append(body, properties...)
-	body = append(body, added...)
-	body = append(body, after...)
+	length := wire.AppendVariable(nil, len(properties)+len(added))
+	body := slices.Concat(before, length, properties, added, after)
 	if len(body) > maxRemaining {
 		return nil, fmt.Errorf("complete the Will: the CONNECT packet has %d bytes", len(body))
 	}
-	// MQTT's variable byte integer is Go's, within the range checked above.
-	return append(binary.AppendUvarint([]byte{wire.Connect << 4}, uint64(len(body))), body...), nil
+	return append(wire.AppendVariable([]byte{wire.Connect << 4}, len(body)), body...), nil
 }
 
 // splitWill cuts the body of a CONNECT packet into what is before the length of the Will's
@@ -58,30 +53,20 @@ func splitWill(connect []byte) (before, properties, after []byte, err error) {
 		return nil, nil, nil, errors.New("not a CONNECT packet")
 	}
 	body := []byte(in)
+	var own, will wire.Properties
 	_, named := in.Binary() // protocol name
 	_, versioned := in.Byte()
 	flags, flagged := in.Byte()
 	_, kept := in.Uint16() // keep alive
-	_, ok := counted(&in)  // properties
+	refusal := own.Begin(&in, 0, 0, nil)
 	_, identified := in.Binary()
 	const hasWill = 0x04
-	if !named || !versioned || !flagged || !kept || !ok || !identified || flags&hasWill == 0 {
+	if !named || !versioned || !flagged || !kept || refusal != nil || !identified || flags&hasWill == 0 {
 		return nil, nil, nil, errors.New("the CONNECT packet has none")
 	}
 	before = body[:len(body)-len(in)]
-	if properties, ok = counted(&in); !ok {
+	if will.Begin(&in, 0, 0, nil) != nil {
 		return nil, nil, nil, errors.New("its properties are cut short")
 	}
-	return before, properties, in, nil
-}
-
-// counted reads properties, which begin with their length as a variable byte integer.
-func counted(in *wire.Reader) ([]byte, bool) {
-	length, ok := in.Variable()
-	if !ok || length > len(*in) {
-		return nil, false
-	}
-	properties := (*in)[:length]
-	*in = (*in)[length:]
-	return properties, true
+	return before, will.All(), in, nil
 }
