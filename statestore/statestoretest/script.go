@@ -87,17 +87,13 @@ func parseExpectation(s step, words []word) (step, error) {
 }
 
 func parseRequest(s step, words []word) (step, error) {
+	properties := map[string]*string{"ts=": &s.ts, "ft=": &s.ft, "corr=": &s.corr, "store=": &s.store}
 	for _, w := range words {
-		name, value, found := strings.Cut(w.text, "=")
+		end := strings.Index(w.text, "=") + 1
+		property := properties[w.text[:end]]
 		switch {
-		case !w.quoted && found && name == "ts":
-			s.ts = value
-		case !w.quoted && found && name == "ft":
-			s.ft = value
-		case !w.quoted && found && name == "corr":
-			s.corr = value
-		case !w.quoted && found && name == "store":
-			s.store = value
+		case !w.quoted && property != nil:
+			*property = w.text[end:]
 		case !w.quoted && w.text == "denied":
 			s.denied = true
 		default:
