@@ -64,11 +64,16 @@ func ranks(t *testing.T) map[string]int {
 		t.Fatal(err)
 	}
 	ranks := make(map[string]int)
+	last := 0
 	for _, row := range regexp.MustCompile("(?m)^\\| (\\d+) \\| `([^`]+)` \\| [^|]+ \\|$").FindAllStringSubmatch(string(content), -1) {
 		if _, twice := ranks[row[2]]; twice {
 			t.Errorf("CONTRIBUTING.md ranks %s twice", row[2])
 		}
 		ranks[row[2]], _ = strconv.Atoi(row[1])
+		if ranks[row[2]] < last {
+			t.Errorf("CONTRIBUTING.md ranks %s after rooms of a higher rank", row[2])
+		}
+		last = ranks[row[2]]
 	}
 	return ranks
 }
