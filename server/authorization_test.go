@@ -20,8 +20,8 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// Below clients/ a client reads its own topics, in both spellings, and no others; and it
-// publishes to those of all clients on which the store never answers.
+// Below clients/ a client may subscribe only to its own topics, in both spellings. It may publish to
+// the topics of all clients, except where the store replies.
 func TestAClientReadsItsOwnTopicsAndNoOthers(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	for _, test := range []struct {
@@ -86,7 +86,7 @@ func TestAWildcardNeverDeliversWhatItsClientMayNotRead(t *testing.T) {
 	p.Do("KEYNOTIFY", "k")
 	p.Do("SET", "k", "secret")
 	p.NextNotification()
-	// What arrives at the spy after its own message was sent after all that.
+	// A message that arrives at the spy after its own message was sent after the others.
 	spy.MayPublish("last")
 	for message := spy.Next(); message.Topic != "last"; message = spy.Next() {
 		t.Errorf("the spy received %v", message)
@@ -96,7 +96,7 @@ func TestAWildcardNeverDeliversWhatItsClientMayNotRead(t *testing.T) {
 	}
 }
 
-// onlyTopics is an Authorizer that knows nothing of filters.
+// onlyTopics is an Authorizer that decides about topics and not about filters.
 type onlyTopics struct{ access.TopicAuthorizer }
 
 func (onlyTopics) Authorize(access.Identity, statestore.Verb, string) bool { return true }
@@ -174,7 +174,7 @@ rules: [{users: [alice], subscribe: ["factory/*", "news"]}]
 	}
 }
 
-// What a client may not read is not lost for a group, since the client is not a member.
+// A client that may not read a topic is no member of the group, so the group loses no message.
 func TestASpyTakesNoMessagesFromAGroup(t *testing.T) {
 	authorizer := testsupport.Rules{Topic: func(who access.Identity, topic string, write bool) bool { return write || who.User == "worker" }}
 	address := testsupport.Start(t, server.Options{Authenticator: authorizer, Authorizer: onlyTopics{authorizer}})
@@ -194,7 +194,7 @@ func TestASpyTakesNoMessagesFromAGroup(t *testing.T) {
 	spy.MustBeSilent()
 }
 
-// Nothing is published on topics that begin with $, and a subscription says so.
+// The server publishes nothing on topics that begin with $, so it refuses subscriptions to them.
 func TestSysTopicsAreRefused(t *testing.T) {
 	p := testsupport.Connect(t, testsupport.Start(t, server.Options{}), "p", nil)
 	for _, filter := range []string{"$SYS/#", "$SYS/broker/clients/connected", "$sys/+", "$other"} {
@@ -229,8 +229,8 @@ func TestAWillIsJudgedLikeAPublish(t *testing.T) {
 	}
 }
 
-// The broker resolves an alias after it has asked whether the client may publish to the
-// topic, so there are none.
+// mochi v2.7.9 checks the right to publish before it resolves a topic alias, so the server allows no
+// aliases.
 func TestATopicAliasDoesNotHideATopic(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	p, other := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "other", nil)
@@ -417,7 +417,7 @@ func (o onlyKeys) Authorize(who access.Identity, _ statestore.Verb, _ string) bo
 	return true
 }
 
-// placed is a listener with an address of its own.
+// placed is a listener with a given address.
 type placed struct{ network, address string }
 
 func (p placed) Network() string { return p.network }

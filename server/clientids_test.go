@@ -19,7 +19,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
-// keeping asks for a session that outlives its connection.
+// keeping makes a client connect with a session that outlives its connection.
 func keeping(seconds uint32) func(*paho.Connect) {
 	return func(c *paho.Connect) { c.CleanStart, c.Properties.SessionExpiryInterval = false, &seconds }
 }
@@ -45,8 +45,8 @@ func mustCollide(t *testing.T, address, id string, change func(*paho.Connect)) {
 	}
 }
 
-// Of two clients that would own the same level below clients/, only one is known to the
-// server, so no client reads what is for another and no client shuts another out.
+// Two client ids can name the same level below clients/. The server admits one of them at a time, so
+// that neither reads the messages of the other.
 func TestALevelBelongsToTheClientThatConnectedFirst(t *testing.T) {
 	for _, names := range [][2]string{
 		{"p", "70"},
@@ -106,7 +106,7 @@ func TestNamesThatShareNoLevelDoNotCollide(t *testing.T) {
 	mustCollide(t, address, strings.Repeat("p", 2000), nil)
 }
 
-// The question whether a name is free and the entry of the client are one step.
+// Checking that a client id is free and locking it are one step.
 func TestOfCollidingClientsThatConnectAtOnceOneIsAdmitted(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	names := []string{"p", "70", "3730"}
@@ -136,7 +136,7 @@ func TestOfCollidingClientsThatConnectAtOnceOneIsAdmitted(t *testing.T) {
 	}
 }
 
-// A client of MQTT 3.1.1 gets the code of its own version.
+// A client of MQTT 3.1.1 gets a return code of its version.
 func TestARefusalOfMQTT311HasACodeOfThatVersion(t *testing.T) {
 	address := testsupport.Start(t, server.Options{Authenticator: testsupport.Rules{}})
 	testsupport.Connect(t, address, "p", testsupport.As("alice"))
@@ -170,8 +170,8 @@ func TestARefusalOfMQTT311HasACodeOfThatVersion(t *testing.T) {
 	}
 }
 
-// What a Will may do is decided again when it is due: since CONNECT the rules may have
-// changed, its topic may have become a response topic, and its level may have another owner.
+// The server checks a Will again when it is due. Since CONNECT the rules may have changed, its topic
+// may have become a response topic, and another client may own its level.
 func TestAWillIsJudgedByWhatHoldsWhenItIsDue(t *testing.T) {
 	var closed atomic.Bool
 	authorizer := testsupport.Rules{Topic: func(access.Identity, string, bool) bool { return !closed.Load() }}
@@ -203,8 +203,7 @@ func TestAWillIsJudgedByWhatHoldsWhenItIsDue(t *testing.T) {
 	mustBe("under other rules", map[string]bool{"factory/x": false})
 }
 
-// A session that has run out ends unless its client is about to take it over; neither the
-// end nor the take-over waits for the other.
+// An expired session ends unless its client is taking it over. Neither waits for the other.
 func TestASessionDoesNotEndWhileItsClientComesBack(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	p := testsupport.Connect(t, address, "p", keeping(60))
@@ -229,7 +228,7 @@ func TestASessionDoesNotEndWhileItsClientComesBack(t *testing.T) {
 	}
 }
 
-// The broker's own expiry is not atomic with a client that comes back, so it does nothing.
+// The session expiry of mochi v2.7.9 races with a client that comes back, so the server disables it.
 func TestTheBrokerEndsNoSession(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	testsupport.Connect(t, address, "p", keeping(60))
@@ -239,7 +238,7 @@ func TestTheBrokerEndsNoSession(t *testing.T) {
 	}
 }
 
-// The longest session is an hour, whatever the client says when it leaves.
+// A session lasts an hour at most, also if the DISCONNECT asks for more.
 func TestADisconnectMakesNoSessionLongerThanAnHour(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	p := testsupport.Connect(t, address, "p", keeping(60))
@@ -296,8 +295,8 @@ func TestAClientIDThatAnotherUserGotDuringALoginIsNotTakenOver(t *testing.T) {
 	}
 }
 
-// Not even where one id can be had from the other by hex: only ids of which one is the hex of the
-// other are kept apart, and that is decided without waiting.
+// It does not wait either if one id is the hex of the other. Such ids are kept apart, but the server
+// decides that without waiting.
 func TestAClientDoesNotWaitForAnotherClientId(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	for _, other := range []string{"3730", "70", "p2"} { // the hex of the hex of "p", and the hex, which is not admitted yet
@@ -310,8 +309,8 @@ func TestAClientDoesNotWaitForAnotherClientId(t *testing.T) {
 	}
 }
 
-// From the moment in which the question whether a name is free was answered, until the client is
-// entered or its connection has ended.
+// A client id is locked from the check that it is free until the connection is established or has
+// ended.
 func TestAClientThatIsAdmittedIsThereForOthersBeforeItIsEntered(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	for _, names := range [][2]string{{"70", "p"}, {"p", "70"}} {
@@ -333,7 +332,7 @@ func TestAClientThatIsAdmittedIsThereForOthersBeforeItIsEntered(t *testing.T) {
 	}
 }
 
-// Whatever kept the client from being entered: a refusal after the claim, or a panic.
+// The client may be refused after the claim, or its connection may panic.
 func TestAClientThatIsNotEnteredLeavesItsNameToOthers(t *testing.T) {
 	authorizer := testsupport.Rules{Topic: func(_ access.Identity, topic string, _ bool) bool {
 		if topic == "panic" {
@@ -363,7 +362,7 @@ func TestAClientThatIsNotEnteredLeavesItsNameToOthers(t *testing.T) {
 	}
 }
 
-// The latest is the one with a client at its other end, if a link fails and comes back.
+// After a link has failed and come back, only the latest connection has a client at its other end.
 func TestOfConnectionsOfOneClientTheLatestWaits(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, MaxUnauthenticated: 1000})
 	release := s.LockClientID("p", "")
@@ -419,7 +418,7 @@ func TestAConnectionDoesNotWaitForItsClientIdWithoutEnd(t *testing.T) {
 	}
 }
 
-// So a server that stops does not wait either.
+// For this reason a server that stops does not wait for it either.
 func TestAConnectionThatIsClosedWaitsForNoClientId(t *testing.T) {
 	s, err := server.New(server.Options{Addr: "127.0.0.1:0", Logger: testsupport.Discard})
 	if err != nil {
@@ -439,7 +438,7 @@ func TestAConnectionThatIsClosedWaitsForNoClientId(t *testing.T) {
 	}
 }
 
-// Or it could drive out the connection of the user with whose client id it comes.
+// Otherwise it could close the connection of another user with that client id.
 func TestAConnectionDoesNotWaitForTheClientIdOfAnotherUser(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, Authenticator: testsupport.Rules{}})
 	release := s.LockClientID("p", "alice")

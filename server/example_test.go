@@ -44,10 +44,9 @@ func Example() {
 	// <nil>
 }
 
-// A client trusts the authority in a file, and is given two addresses: it uses what
-// answers.
+// A client that trusts the authority in a file gets two addresses, and uses the one that answers.
 func Example_overTLS() {
-	certified := httptest.NewTLSServer(nil) // for the sake of its certificate
+	certified := httptest.NewTLSServer(nil) // it brings a certificate
 	defer certified.Close()
 	folder, err := os.MkdirTemp("", "example")
 	if err != nil {

@@ -44,8 +44,7 @@ func TestAServerTakesAsManyClientsAsItMay(t *testing.T) {
 	connectWhenThereIsRoom(t, address, "c")
 }
 
-// connectWhenThereIsRoom repeats: the server hears of a DISCONNECT after its sender
-// is gone.
+// connectWhenThereIsRoom retries, since the server reads a DISCONNECT after its client is gone.
 func connectWhenThereIsRoom(t *testing.T, address, id string) {
 	t.Helper()
 	var err error
@@ -136,7 +135,7 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 	}
 }
 
-// nothingWaits waits until all room for connections is free.
+// nothingWaits waits until no data waits for any connection.
 func nothingWaits(t *testing.T, s *server.Server) {
 	t.Helper()
 	testsupport.Eventually(t, "the room is free", func() bool { return s.Usage().OutgoingBytes == 0 })
@@ -172,8 +171,8 @@ func TestAClientThatFallsBehindOnNotificationsIsDisconnectedAndFreesItsRoom(t *t
 	reader.MustBeSilent()
 }
 
-// A message of QoS 0 that does not fit is dropped, its client stays, and there is room again
-// when it has gone.
+// A message of QoS 0 that does not fit is dropped. Its client stays connected, and its room is free
+// again when the client is gone.
 func TestMessagesOfQoS0BeyondTheRoomOfAConnectionAreDropped(t *testing.T) {
 	const limit = 4 * large
 	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
@@ -206,7 +205,7 @@ func TestMessagesOfQoS0BeyondTheRoomOfAConnectionAreDropped(t *testing.T) {
 	}
 }
 
-// Each may have as much as is left for all others.
+// One client may take only a part of the room that is left for all others.
 func TestAClientThatDoesNotReadLeavesRoomForOthers(t *testing.T) {
 	const all = 8 * large
 	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{AllOutgoingBytes: all}})
@@ -234,7 +233,8 @@ func TestAClientThatDoesNotReadLeavesRoomForOthers(t *testing.T) {
 	}
 }
 
-// What fits waits for a client that is away, in its order. The rest is dropped, and counted.
+// Messages that fit wait, in order, for a client that is not connected. The others are dropped and
+// counted.
 func TestASessionHoldsALimitedNumberOfMessages(t *testing.T) {
 	const size = 20_000 // more than what is assured
 	for _, test := range []struct {
@@ -327,7 +327,7 @@ func TestAClientMayHaveAThousandSubscriptionsUnlessOptionsSayOtherwise(t *testin
 	}
 }
 
-// The session of one client too many ends with its connection, which is served like any.
+// A client beyond the limit is served, but its session ends with its connection.
 func TestAUserHasALimitedNumberOfKeptSessions(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: testsupport.Rules{}, Limits: server.Limits{SessionsPerUser: 2}})
 	login := func(id, user string) testsupport.ConnectPacket {
@@ -479,7 +479,7 @@ func TestAnExpiredRetainedMessageIsNotDelivered(t *testing.T) {
 	c.MustReceive("the end")
 }
 
-// Watches of all clients have a bound that one client cannot take up.
+// The watches of all clients have a bound that one client cannot use up.
 func TestAllWatchesHaveABound(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Store: statestore.Options{MaxWatches: 1000, MaxAllWatchBytes: 100_000, MaxWatchBytes: 100_000}})
 	greedy, modest := testsupport.DialRaw(t, address, "greedy"), testsupport.DialRaw(t, address, "modest")
@@ -508,7 +508,7 @@ func codeOf(connack []byte) byte {
 	return connack[header+1]
 }
 
-// A client that once sent a large message, and is idle since, costs no more than others.
+// A client that once sent a large message and has been idle since costs no more than others.
 func TestInvariant56AnIdleConnectionDoesNotKeepItsLatestMessage(t *testing.T) {
 	const clients, size = 32, 1 << 20
 	address := testsupport.Start(t, server.Options{})

@@ -20,7 +20,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
-// crowd is what comes upon the server at once.
+// crowd is a number of clients of several kinds that connect at once.
 type crowd struct {
 	name                                 string // part of all client ids and keys
 	connections, takeOvers, stuck, liars int
@@ -56,7 +56,7 @@ func work(c *testsupport.PacketClient, first, end int) error {
 	return nil
 }
 
-// behave is the life of a good client.
+// behave runs a well-behaved client.
 func (w crowd) behave(address string, number int) error {
 	c, err := testsupport.TryDialPacketClient(address, fmt.Sprintf("%s-good-%d", w.name, number), nil)
 	if err != nil {
@@ -72,8 +72,8 @@ func (w crowd) behave(address string, number int) error {
 	return nil
 }
 
-// beTakenOver is the life of a client whose second connection comes while the first
-// waits for replies. What the first did not get the second asks for again.
+// beTakenOver runs a client that connects again while its first connection waits for replies. The
+// second connection sends those requests again.
 func (w crowd) beTakenOver(address string, number int) error {
 	id := fmt.Sprintf("%s-twice-%d", w.name, number)
 	old, err := testsupport.TryDialPacketClient(address, id, nil)
@@ -145,7 +145,7 @@ func (w crowd) heat(address string, enough func() bool) error {
 	return c.Disconnect()
 }
 
-// lie sends garbage of all kinds until done. What the server makes of it is its affair.
+// lie sends malformed and incomplete requests until done, and ignores the replies.
 func (w crowd) lie(address string, number int, done <-chan struct{}) {
 	random := rand.New(rand.NewPCG(42, uint64(number)))
 	noise := func(most int) []byte {
@@ -232,7 +232,7 @@ func (w crowd) lie(address string, number int, done <-chan struct{}) {
 	}
 }
 
-// come lets a crowd come and go, and returns when nothing of it is left on its side.
+// come runs the clients of a crowd, and returns when all have ended.
 func (w crowd) come(t *testing.T, address string, s *server.Server) {
 	t.Helper()
 	sentAway := s.Stats().SlowReaders
@@ -316,8 +316,8 @@ func TestManyClientsLoseNoReplyAndLeaveNothingBehind(t *testing.T) {
 	}
 	t.Logf("heap: %d KiB before, %d KiB after the first crowd, %d KiB after the second; %d requests; dropped %v",
 		heap[0]>>10, heap[1]>>10, heap[2]>>10, s.Stats().Requests, s.Stats().Dropped)
-	// Maps and pools stay as large as the first crowd made them. Nothing in them says
-	// that a second one, all of whose names are new, may add to that.
+	// Maps and pools keep their size after the first crowd. A second crowd with new client ids must
+	// not add to that.
 	const tables, growth = 16 << 20, 2 << 20
 	if heap[1] > heap[0]+tables {
 		t.Errorf("the first crowd left %d KiB", (heap[1]-heap[0])>>10)
@@ -327,7 +327,7 @@ func TestManyClientsLoseNoReplyAndLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// mustBeEmpty waits until the server knows of no client any more.
+// mustBeEmpty waits until the server has no client.
 func mustBeEmpty(t *testing.T, s *server.Server) {
 	t.Helper()
 	testsupport.Eventually(t, "the server knows of no client", func() bool {
@@ -338,8 +338,8 @@ func mustBeEmpty(t *testing.T, s *server.Server) {
 	}
 }
 
-// mustHaveNoWatches asks for each of those that watched whether it still does. They
-// ask without a clean start, which would end a watch that was left.
+// mustHaveNoWatches checks for each former watcher that its watch has ended. It connects without
+// Clean Start, which would itself end a watch that was left.
 func (w crowd) mustHaveNoWatches(t *testing.T, address string) {
 	t.Helper()
 	for i := range w.stuck {

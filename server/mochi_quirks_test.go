@@ -25,8 +25,7 @@ import (
 // it. Each test below fails without its workaround. Other workarounds are tested with the behaviour
 // that they are for.
 
-// A holder of a lock is declared dead by its Will. A Will that came late would declare
-// the successor dead.
+// A Will declares the holder of a lock dead. A late Will would declare its successor dead.
 func TestTheWillOfATakenOverConnectionComesOnceAndBeforeTheNewOneActs(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	observer := testsupport.Connect(t, address, "observer", nil)
@@ -46,8 +45,7 @@ func TestTheWillOfATakenOverConnectionComesOnceAndBeforeTheNewOneActs(t *testing
 	observer.MustReceive("last")
 }
 
-// The broker forgets a Will if it notices the end of the connection while it is
-// handling a packet instead of while it is waiting for one.
+// mochi v2.7.9 drops a Will if the connection ends while it handles a packet.
 func TestTheWillOfABusyConnectionSurvivesATakeOver(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	observer := testsupport.Connect(t, address, "observer", nil)
@@ -146,8 +144,7 @@ func TestTheWillOfAClientOfAnOlderMQTTComesWhenItsRequestEndsTheConnection(t *te
 	observer.MustReceive("gone")
 }
 
-// The broker decodes a packet in place: whatever is kept of it and not copied keeps
-// all of it.
+// mochi v2.7.9 decodes a packet in place, so a part of it that is kept without a copy keeps all of it.
 func TestAStoredValueDoesNotRetainItsPacket(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	c := testsupport.DialPacketClient(t, address, "p", nil)
@@ -245,8 +242,8 @@ func TestUserPropertiesArriveWithoutRequestProblemInformation(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	few := uint16(10)
 	p := testsupport.Connect(t, address, "p", func(c *paho.Connect) {
-		// With any properties paho says 0 unless it is told otherwise, and deployed
-		// clients do not tell it.
+		// paho v0.23.0 sends Request Problem Information 0 with any CONNECT properties unless
+		// it is set, and deployed clients do not set it.
 		c.Properties = &paho.ConnectProperties{ReceiveMaximum: &few}
 	})
 	must := func(what string, message *paho.Publish, names ...string) {
@@ -275,7 +272,7 @@ func TestUserPropertiesArriveWithoutRequestProblemInformation(t *testing.T) {
 		t.Fatal(err)
 	}
 	must("a reply elsewhere", p.Next(), "__ts", "__stat", "__protVer", "tenure-store")
-	// What another client says is not the broker's to shorten either.
+	// The expiry that a client sets is not shortened either.
 	p.Subscribe("factory/news")
 	testsupport.Connect(t, address, "q", nil).SendMessage(&paho.Publish{QoS: 1, Topic: "factory/news", Properties: &paho.PublishProperties{
 		User: paho.UserProperties{{Key: "said", Value: "so"}},
@@ -307,13 +304,13 @@ func TestTheBrokerAddsNoMessageExpiry(t *testing.T) {
 			if test.expiry == nil && got != nil {
 				t.Errorf("%s: it expires after %d s", test.name, *got)
 			}
-			// What is left of it: the time that it lay here is taken off.
+			// The rest of it: the time in the server is subtracted.
 			if test.expiry != nil && (got == nil || *got > given || *got < given-uint32(testsupport.Patience.Seconds())) {
 				t.Errorf("%s: expiry %v, want %d", test.name, got, given)
 			}
 		}
 	}
-	// The store answers when it answers.
+	// Replies of the store have no expiry.
 	if _, err := p.Publish(p.Request("GET", "k")); err != nil {
 		t.Fatal(err)
 	}
@@ -322,8 +319,7 @@ func TestTheBrokerAddsNoMessageExpiry(t *testing.T) {
 	}
 }
 
-// overhear subscribes inside the server, where no rule about topics applies. It hears up to
-// 4 MiB.
+// overhear subscribes inside the server, past the rules about topics. It receives up to 4 MiB.
 func overhear(t *testing.T, s *server.Server) *eavesdropper {
 	t.Helper()
 	e := &eavesdropper{woken: make(chan struct{}, 1), session: s.Messages().Session("eavesdropper")}
@@ -352,7 +348,7 @@ func (e *eavesdropper) Wake() {
 func (*eavesdropper) Reserve(int) bool { return true }
 func (*eavesdropper) Release(int)      {}
 
-// until calls each with all messages before the first on a topic.
+// until calls each with all messages until the first on a topic.
 func (e *eavesdropper) until(t *testing.T, topic string, each func(frame.Publish)) {
 	t.Helper()
 	for {
@@ -385,7 +381,7 @@ func (e *eavesdropper) until(t *testing.T, topic string, each func(frame.Publish
 	}
 }
 
-// Several walls stand between a request and a subscriber; this looks behind the first.
+// Several checks keep a request from subscribers. This test looks behind the first.
 func TestNoRequestIsPublishedOrRetainedWhateverItLacks(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Retain: true})
 	heard := overhear(t, s)
@@ -420,8 +416,7 @@ func TestNoRequestIsPublishedOrRetainedWhateverItLacks(t *testing.T) {
 	testsupport.MustRetainNothing(t, s)
 }
 
-// The store's own messages are not the clients' to retain: neither by a Will nor by a
-// publish.
+// Clients may not retain messages on the topics of the store, neither by a publish nor by a Will.
 func TestNothingIsRetainedOnTheStoresTopics(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Retain: true})
 	p := testsupport.Connect(t, address, "p", nil)
@@ -444,8 +439,8 @@ func TestNothingIsRetainedOnTheStoresTopics(t *testing.T) {
 	testsupport.MustRetainNothing(t, s)
 }
 
-// A reply with QoS 1 would have to wait for the reader of another connection, which
-// the broker does with a lock in its hand.
+// A reply with QoS 1 would wait for the reader of another connection, and mochi v2.7.9 holds a lock
+// during that wait.
 func TestAStuckReaderOfItsRepliesDoesNotDelayARequester(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	stuck := testsupport.DialPacketClient(t, address, "stuck", func(conn *net.TCPConn) { _ = conn.SetReadBuffer(4096) })
@@ -536,7 +531,7 @@ func TestAClientLostBeforeItsCONNACKIsForgotten(t *testing.T) {
 	}
 }
 
-// A session that is to be kept is none of those.
+// A kept session must survive that.
 func TestASessionSurvivesAConnectionLostBeforeItsCONNACK(t *testing.T) {
 	kept := uint32(600)
 	for _, test := range []struct {

@@ -18,8 +18,8 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// fragile are rules that, while they are told to, panic about the key and the topic boom, and
-// about what the client "victim" reads on the topic aching.
+// fragile returns rules that panic while on is true: for the key "boom", the topic "boom", and reads of
+// the topic "aching" by the client "victim".
 func fragile(on *atomic.Bool) testsupport.Rules {
 	return testsupport.Rules{
 		Key: func(_ access.Identity, _ statestore.Verb, key string) bool {
@@ -43,8 +43,8 @@ func broken() *atomic.Bool {
 	return on
 }
 
-// Each panic ends one connection. Nothing that connections share stays locked or taken: there
-// are more panics than turns and places.
+// Each panic ends one connection, and nothing shared stays locked or taken: there are more panics than
+// turns and places.
 // Invariant 55: no sequence of bytes from one connection affects anything beyond it.
 func TestAPanicEndsTheConnectionThatCausedItAndNothingElse(t *testing.T) {
 	const often = 15 // more than are logged at once
@@ -132,8 +132,7 @@ func TestAnAuthenticatorThatPanicsTakesNoPlaceOfOthers(t *testing.T) {
 	testsupport.Eventually(t, "the panics are counted", func() bool { return s.Stats().Panics == 5 })
 }
 
-// The rules about one receiver are asked by the goroutine of a publisher, which must not pay
-// for them.
+// The goroutine of the publisher evaluates the rules about a receiver, and must survive their panic.
 func TestAPanicInADeliveryEndsTheConnectionOfTheReceiverOnly(t *testing.T) {
 	on := new(atomic.Bool)
 	authorizer := fragile(on)
@@ -184,8 +183,7 @@ func TestAPanicInADeliveryEndsTheConnectionOfTheReceiverOnly(t *testing.T) {
 	}
 }
 
-// A Will that waits is published by a goroutine of the server, or of whichever connection
-// ends the session.
+// A goroutine of the server publishes a delayed Will, or the connection that ends the session.
 func TestAPanicInADelayedWillHarmsNothing(t *testing.T) {
 	for name, end := range map[string]func(*testing.T, string){
 		"when it is due": func(*testing.T, string) {},
@@ -222,7 +220,7 @@ func TestAPanicInADelayedWillHarmsNothing(t *testing.T) {
 	}
 }
 
-// A store that was left in the middle of a change must not go on. A child process shows it.
+// A store that panicked during a change must not go on. The test runs it in a child process.
 func TestAPanicInTheStoreEndsTheProcess(t *testing.T) {
 	const variable = "TENURE_TEST_PANIC_IN_STORE"
 	for _, where := range []string{"a request", "a delivery", "a Will"} {
@@ -248,7 +246,7 @@ func TestAPanicInTheStoreEndsTheProcess(t *testing.T) {
 	}
 }
 
-// breakStore makes the store panic. The rules are where a test can get at it.
+// breakStore makes the store panic.
 func breakStore(t *testing.T, where string) {
 	var s *server.Server
 	on := new(atomic.Bool)

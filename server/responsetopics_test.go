@@ -49,7 +49,7 @@ func TestTwoApplicationsAnswerEachOther(t *testing.T) {
 	}
 }
 
-// A stranger may publish to a client's topics, and only the client may read them.
+// Every client may publish to the topics of a client, and only that client may read them.
 func TestOthersPublishBelowAClientsNameAndDoNotReadThere(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	stranger := testsupport.Connect(t, address, "stranger", nil)
@@ -66,7 +66,7 @@ func TestOthersPublishBelowAClientsNameAndDoNotReadThere(t *testing.T) {
 	}
 }
 
-// The rules may say more about the topics of others, and nothing about a client's own.
+// Rules can restrict the topics of other clients, but not the own topics of a client.
 func TestTheRulesDecideWhetherAClientPublishesBelowTheNameOfAnother(t *testing.T) {
 	authorizer := testsupport.Rules{Topic: func(who access.Identity, topic string, write bool) bool {
 		return write && who.User == "executor" && strings.HasSuffix(topic, "/rpc")
@@ -91,8 +91,8 @@ func TestTheRulesDecideWhetherAClientPublishesBelowTheNameOfAnother(t *testing.T
 	}
 }
 
-// No client publishes in the store's place, neither the victim's neighbour nor one whose
-// name looks like the victim's in hexadecimal digits, twice, nor the victim.
+// No client may publish where the store replies and notifies: neither another client, nor one with a
+// client id that is the hex of the hex of the victim's, nor the victim.
 func TestOnlyTheStorePublishesRepliesAndNotifications(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	always := append(testsupport.RecommendedResponseTopics("p"), testsupport.RecommendedResponseTopics("70")...)
@@ -143,7 +143,7 @@ func TestOnlyTheStorePublishesRepliesAndNotifications(t *testing.T) {
 	p.MustBeSilent()
 }
 
-// A response topic belongs to the store as long as the session of its client.
+// A response topic is reserved for the store until the session of its client ends.
 func TestAResponseTopicIsReservedUntilTheSessionOfItsClientEnds(t *testing.T) {
 	keep := uint32(600)
 	for _, test := range []struct {
@@ -252,7 +252,7 @@ func TestNothingBelowClientsIsRetained(t *testing.T) {
 	}
 }
 
-// A Will that could never be published is refused while its client can be told.
+// A Will that could never be published is refused at CONNECT, where its client learns it.
 func TestNoWillForgesAReplyOfTheStore(t *testing.T) {
 	address := testsupport.Start(t, server.Options{Retain: true})
 	for _, test := range []struct {
@@ -290,7 +290,7 @@ func TestTheResponseTopicOfAWillIsReserved(t *testing.T) {
 		t.Error("a reply to the Will can be forged")
 	}
 	c.Reset()
-	// The next Will takes its place: a session that is kept does not gather them.
+	// The next Will replaces it: a kept session does not collect them.
 	second := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
 	second.Session, second.Response, second.Correlation = 600, "clients/p/other", "another"
 	second.Connect(t, address, "p")
@@ -299,7 +299,7 @@ func TestTheResponseTopicOfAWillIsReserved(t *testing.T) {
 	}
 }
 
-// A topic that a Will reserved, too, is still one of the requests when the Will changes.
+// A topic that both a Will and requests reserved stays reserved when the Will changes.
 func TestAResponseTopicStaysReservedWhenTheWillThatHadItIsReplaced(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	stranger := testsupport.Connect(t, address, "stranger", nil)

@@ -84,7 +84,6 @@ func TestCloseFreesTheAddressOfAServerThatWasNotServed(t *testing.T) {
 	_ = again.Close()
 }
 
-// TestInvariant42 shuts a server down under every kind of client.
 func TestInvariant42ShutdownIsCleanUnderEveryKindOfClient(t *testing.T) {
 	before := runtime.NumGoroutine()
 	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
@@ -165,7 +164,7 @@ func TestGarbageHarmsNoOtherClient(t *testing.T) {
 	}
 }
 
-// serveTroubled serves with a troubled listener, and returns how that ended.
+// serveTroubled runs a server on a failing listener. served receives the result of Serve.
 func serveTroubled(t *testing.T, trouble func(call int64) error) (l *testsupport.FailingListener, s *server.Server, stop func(), served <-chan error) {
 	t.Helper()
 	l = &testsupport.FailingListener{Listener: testsupport.Listen(t), Failure: trouble}
@@ -199,7 +198,7 @@ func TestAFailureToAcceptDoesNotEndTheServer(t *testing.T) {
 	}
 }
 
-// A server that cannot have new connections any more must not look as if it served.
+// A server that cannot accept connections any more must not look as if it were serving.
 func TestAFatalFailureToAcceptEndsServeWithIt(t *testing.T) {
 	before := runtime.NumGoroutine()
 	fatal := testsupport.AcceptError(net.ErrClosed)
@@ -227,22 +226,21 @@ func TestAFatalFailureToAcceptEndsServeWithIt(t *testing.T) {
 	testsupport.MustEndGoroutines(t, before)
 }
 
-// Where every Accept fails, and at once, the server must leave the machine alone.
+// If every Accept fails at once, the server must not use up a processor.
 func TestAcceptIsNotRepeatedInABusyLoop(t *testing.T) {
 	began := time.Now()
 	l, _, stop, served := serveTroubled(t, func(int64) error { return testsupport.AcceptError(syscall.EMFILE) })
 	testsupport.Eventually(t, "Accept is called again", func() bool { return l.Calls.Load() >= 5 })
 	stop()
 	testsupport.MustReturn(t, served, nil)
-	// An upper limit only: whatever the machine does, there is a pause in between.
+	// Only an upper bound: on any machine there is a pause between two calls.
 	calls, elapsed := l.Calls.Load(), time.Since(began)
 	if limit := int64(elapsed/(10*time.Millisecond)) + 2; calls > limit {
 		t.Errorf("%d calls of Accept in %v", calls, elapsed)
 	}
 }
 
-// patiently is a listener whose connections never time out: what ends does so for
-// another reason.
+// patiently is a listener with connections that never time out.
 type patiently struct{ net.Listener }
 
 func (l patiently) Accept() (net.Conn, error) {
@@ -358,7 +356,7 @@ func TestTheLogSaysThatAClientSpeaksTLSWhereThereIsNone(t *testing.T) {
 	})
 }
 
-// SUBACK has no more than a code for each filter.
+// SUBACK has only a code for each filter, so the log has the reason.
 func TestTheLogSaysWhyASubscriptionIsRefused(t *testing.T) {
 	log := new(testsupport.LogBuffer)
 	address := testsupport.Start(t, server.Options{Limits: server.Limits{Subscriptions: 2}, Logger: slog.New(slog.NewTextHandler(log, nil))})

@@ -21,7 +21,7 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// pass lets the delay of a Will be over.
+// pass publishes the Wills that are due after some seconds.
 func pass(s *server.Server, seconds uint32) {
 	s.PublishDueWills(time.Now().Add(time.Duration(seconds) * time.Second))
 }
@@ -108,7 +108,7 @@ func TestAWillBringsItsPropertiesAndExpiry(t *testing.T) {
 			c := testsupport.ConnectPacket{ID: "p", Expiry: 600, Will: will}.Connect(t, address)
 			_ = c.Conn.Close()
 			got := listener.MustReceive("gone")[0]
-			// The expiry counts from when it is published.
+			// The expiry counts from the time of publication.
 			if got.Topic != "factory/p" || got.QoS != 1 || !got.Retain || got.Expiry != 50 || got.Properties != string(properties) || len(got.Identifiers) != 1 {
 				t.Errorf("%+v", got)
 			}
@@ -121,7 +121,7 @@ func TestAWillBringsItsPropertiesAndExpiry(t *testing.T) {
 	}
 }
 
-// What the rules allow counts when the Will is due. The client finds out when it is back.
+// The rules at the time when the Will is due decide.
 func TestAWillThatWaitsIsAuthorizedAgain(t *testing.T) {
 	for _, test := range []struct {
 		name, topic string
@@ -156,7 +156,8 @@ func TestAWillThatWaitsIsAuthorizedAgain(t *testing.T) {
 	}
 }
 
-// A client that is back is not to be called gone because the Wills of others took long.
+// Wills of other clients may take long. A client that came back meanwhile must not get its Will
+// published.
 func TestADueWillIsNotPublishedIfItsClientCameBack(t *testing.T) {
 	var armed atomic.Bool
 	blocked, goOn := make(chan string, 1), make(chan struct{})
@@ -186,7 +187,7 @@ func TestADueWillIsNotPublishedIfItsClientCameBack(t *testing.T) {
 	listener.MustReceive("the end")
 }
 
-// The end of a session may take long: what its client did not acknowledge is offered to others.
+// The end of a session may take long, since its unacknowledged messages go to other group members.
 func TestADueWillDoesNotWaitForExpiringSessions(t *testing.T) {
 	var armed atomic.Bool
 	blocked, goOn := make(chan string, 1), make(chan struct{})
@@ -228,7 +229,7 @@ func TestADueWillWaitsWhileItsClientConnects(t *testing.T) {
 	sender.MustPublish("z", "the end")
 	listener.MustReceive("the end")
 
-	// Connections that fail one after the other do not put it off for long.
+	// Connections that fail one after another do not delay it for long.
 	_ = p.Conn.Close()
 	testsupport.MustHaveClients(t, s, 2)
 	defer s.LockClientID("p", "")()
@@ -236,7 +237,7 @@ func TestADueWillWaitsWhileItsClientConnects(t *testing.T) {
 	listener.MustReceive("gone")
 }
 
-// When a server stops, no Will comes, whether it waits or its client is connected.
+// When a server stops, it publishes neither delayed Wills nor those of connected clients.
 func TestAServerThatStopsPublishesNoOrdinaryWill(t *testing.T) {
 	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
 	if err != nil {
@@ -267,7 +268,7 @@ func TestAServerThatStopsPublishesNoOrdinaryWill(t *testing.T) {
 	}
 }
 
-// A client that comes back while its old connection is still there was never away.
+// A client that takes over its own connection was never disconnected.
 func TestATakeOverKeepsTheSessionOfAUserThatHasAsManyAsItMay(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, Limits: server.Limits{SessionsPerUser: 1}})
 	away := testsupport.Connect(t, address, "away", testsupport.KeepSession(true))
@@ -330,7 +331,7 @@ func TestInvariant23ARequestThatIsDeliveredAgainIsAppliedOnce(t *testing.T) {
 	}
 }
 
-// slowly is an Authorizer that takes its time over one key.
+// slowly is an Authorizer that takes long for one key.
 type slowly struct{ took chan time.Duration }
 
 func (s slowly) Authorize(_ access.Identity, _ statestore.Verb, key string) bool {
@@ -441,7 +442,7 @@ func TestSimultaneousConnectionsOfOneNameLeaveExactlyOne(t *testing.T) {
 		var group sync.WaitGroup
 		for i := range attempts {
 			group.Go(func() {
-				// One that loses may be sent away before or after its CONNACK.
+				// A connection that loses may be closed before or after its CONNACK.
 				if p, err := testsupport.TryConnect(t, address, "p", nil); err == nil {
 					peers[i] = p
 				}

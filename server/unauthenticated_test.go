@@ -26,8 +26,8 @@ import (
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
-// unhurried is an Authenticator that waits, for each user but "known", until the test lets it
-// go on. It refuses the user "mallory".
+// unhurried is an Authenticator that waits for the test with each user except "known". It refuses the
+// user "mallory".
 type unhurried struct {
 	began chan string // users
 	goOn  chan struct{}
@@ -58,7 +58,7 @@ func (a *unhurried) Authenticate(c access.Credentials) error {
 	return nil
 }
 
-// elsewhere makes connections come from the addresses that are said, one after the other.
+// elsewhere is a listener that gives its connections remote addresses from a channel.
 type elsewhere struct {
 	net.Listener
 	from chan string
@@ -273,7 +273,7 @@ func TestTheTimeToAuthenticateIsBounded(t *testing.T) {
 	})
 }
 
-// A server that stops does not wait until passwords have been compared that wait.
+// A server that stops does not wait for passwords that have not been compared.
 func TestShutdownSkipsPasswordsThatWait(t *testing.T) {
 	authenticator := newUnhurried()
 	s, err := server.New(server.Options{Addr: "127.0.0.1:0", Authenticator: authenticator, PasswordChecks: 1})
@@ -335,8 +335,8 @@ func TestAKeepAliveIsAtMostFiveMinutes(t *testing.T) {
 	}
 }
 
-// A client of MQTT 3 cannot be told another keep-alive. The broker would wait for 2.6 hours
-// after 50,000 seconds: it computes with 16 bits.
+// The CONNACK of MQTT 3 has no keep-alive. mochi v2.7.9 computes the timeout with 16 bits and would
+// wait for 2.6 hours with a keep-alive of 50,000 seconds.
 func TestAClientOfMQTT3KeepsItsKeepAlive(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	for _, asked := range []uint16{0, 1, 600, 50_000, 65_535} {
@@ -386,7 +386,7 @@ func TestRunningOutOfDescriptorsIsLoggedWithItsCureAtABoundedRate(t *testing.T) 
 	}
 }
 
-// timed tells whether a read of the connection could last for ever.
+// timed reports a read of the connection without a deadline.
 type timed struct {
 	net.Conn
 	limit   atomic.Pointer[time.Time]
@@ -458,7 +458,7 @@ func TestAStormOfBrokenConnectionsHarmsNoClient(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				// All of them say less than a client says, and "storm" is many.
+				// Each sends less than a CONNECT, and "storm" is many of them.
 				_, _ = conn.Write(hello[:(i*100+j)%(len(hello)+1)])
 				_ = conn.(*net.TCPConn).SetLinger(0) // leaves no TIME_WAIT behind
 				_ = conn.Close()
@@ -493,7 +493,7 @@ func TestAnOversizeCONNECTIsNotAllocated(t *testing.T) {
 		} else if !bytes.HasPrefix(answer, []byte{0x20}) || !bytes.Contains(answer, []byte("at most 8192 are taken")) {
 			t.Errorf("it is answered by %q (%v)", answer, err)
 		}
-		// Half of one: far from what they announce, and far above what they cost.
+		// Half of one: far below the announced size, and far above the real cost.
 		if got := allocated() - before; got > 128<<20 {
 			t.Fatalf("%d connections that announced 256 MB made the process allocate %d MB", i, got>>20)
 		}
@@ -509,7 +509,7 @@ func TestTheMaximumPacketSizeHoldsForCONNECT(t *testing.T) {
 			c.Properties.User = []packets.User{{Key: "padding"}}
 		})
 		packet = testsupport.EncodeConnect(t, "p", func(c *packets.Connect) {
-			// Two more, in the lengths of the packet and of its properties.
+			// Two bytes more, in the lengths of the packet and of its properties.
 			c.Properties.User = []packets.User{{Key: "padding", Value: strings.Repeat("x", size-len(packet)-2)}}
 		})
 		if len(packet) != size {

@@ -57,8 +57,8 @@ func TestAWillThatIsARequestIsAppliedOnceHoweverTheConnectionEndsButNotAfterADis
 			watcher := testsupport.WatchKey(t, address, "lock")
 			w := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
 			if strings.HasPrefix(test.name, "keep-alive") {
-				// Its own expiry counts from when it is applied, as that of any Will counts from
-				// when it is published.
+				// The Message Expiry of a Will counts from its publication, so here from the time
+				// when it is applied.
 				w.KeepAlive, w.Expiry = 1, 1
 			}
 			c := w.Connect(t, address, "p")
@@ -107,7 +107,7 @@ func TestTheWillOfATakenOverConnectionIsAppliedBeforeTheNewOneActs(t *testing.T)
 	}
 }
 
-// Each connection applies its Will while the next of its name waits for it.
+// Each connection applies its Will while the next one with its client id waits.
 func TestSimultaneousTakeOversWithWillsComeToAnEnd(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	var group sync.WaitGroup
@@ -115,7 +115,7 @@ func TestSimultaneousTakeOversWithWillsComeToAnEnd(t *testing.T) {
 	for i := range clients {
 		group.Go(func() {
 			w := testsupport.RequestWill("p", "VDEL", "lock", fmt.Sprint("p:", i))
-			// One that is taken over may never get so far.
+			// A connection may be taken over before that.
 			if c, err := w.TryConnect(t, address, "p"); err == nil {
 				_ = c.Do(0, nil, testsupport.Exchange{Words: []string{"SET", "lock", fmt.Sprint("p:", i), "NEX"}, Want: "+OK\r\n"})
 				c.Reset()
@@ -156,7 +156,7 @@ func TestAWillIsAppliedAfterAllThatItsClientSent(t *testing.T) {
 	}
 }
 
-// The store judges a Will when it is applied, and its reply goes where a reply goes.
+// The store checks a Will when it applies it, and the reply goes to the response topic.
 func TestAWillIsJudgedAndAnsweredLikeARequest(t *testing.T) {
 	const late = "-ERR the request fencing token is a lower version than the fencing token protecting the resource\r\n"
 	now := func(shift time.Duration) string { return fmt.Sprintf("%d:0:p", time.Now().Add(shift).UnixMilli()) }
@@ -244,7 +244,7 @@ func TestInvariant23AWillThatRepeatsARequestIsNotAppliedAgain(t *testing.T) {
 	}
 }
 
-// Rights that were lost since CONNECT are lost for the Will.
+// A client that lost rights since CONNECT lost them for its Will too.
 func TestAWillIsAppliedWithTheRightsThatItsClientHasThen(t *testing.T) {
 	for _, test := range []struct {
 		name             string
@@ -407,8 +407,8 @@ func TestAWillThatIsARequestIsNotPublished(t *testing.T) {
 	testsupport.MustRetainNothing(t, s)
 }
 
-// The clients of a server that stops are alive. What their Wills released would go to one
-// of those that are still connected, for the moment that this store still exists.
+// The clients of a server that stops are alive. A lease that their Wills released could go to a client
+// that is still connected, in a store that is about to end.
 func TestNoWillIsAppliedWhenTheServerStops(t *testing.T) {
 	for range 20 {
 		s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
@@ -434,7 +434,7 @@ func TestNoWillIsAppliedWhenTheServerStops(t *testing.T) {
 	}
 }
 
-// The server closes such a connection without a word.
+// The server closes such a connection without a DISCONNECT.
 func TestTheWillOfAClientThatDoesNotReadIsAppliedWhenItIsDisconnected(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	c := testsupport.RequestWill("p", "DEL", "lock").Connect(t, address, "p")

@@ -25,7 +25,7 @@ import (
 // The library is measured against an exchange of messages by plain paho and plain mochi (stock),
 // the same with all properties that our messages have (alike), and the same bytes without MQTT (raw).
 
-// What a SET of the benchmarks says, and what the store answers.
+// The SET of the benchmarks, and its reply.
 const (
 	speedClient    = "speed"
 	speedKey       = "press-7/setpoint-000"
@@ -71,7 +71,7 @@ func startStockBroker(t testing.TB, wrap func(net.Listener) net.Listener) *stock
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// Close may deadlock with a client that leaves at the same time.
+		// mochi v2.7.9: Close may deadlock with a client that disconnects at the same time.
 		for end := time.Now().Add(testsupport.Patience); s.broker.Clients.Len() > 1 && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
@@ -181,7 +181,7 @@ func (c *stockClient) received(event paho.PublishReceived) (bool, error) {
 	return true, nil
 }
 
-// ask sends a request with nothing but what it takes to be answered.
+// ask sends a request with only the properties that a reply needs.
 func (c *stockClient) ask(ctx context.Context, _ int) error {
 	return c.exchange(ctx, &paho.PublishProperties{ResponseTopic: echoTopic})
 }
@@ -353,7 +353,7 @@ func (m *meter) perOperation(t testing.TB, operation func(context.Context, int) 
 	return int(m.read.Load()-read) / operations, int(m.written.Load()-written) / operations
 }
 
-// The echo would be no measure if it said less than what it is compared with.
+// The echo is a measure only if it transfers as much as the operation that it is compared with.
 func TestTheStockAlikeEchoTransfersAsMuchAsASet(t *testing.T) {
 	var ofSet, ofEcho meter
 	set := &speed{client: dialSpeed(t, startMetered(t, &ofSet))}

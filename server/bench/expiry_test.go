@@ -10,8 +10,8 @@ import (
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
-// BenchmarkExpiryNotification measures how long after its time the expiry of a key
-// is told to a watcher, over MQTT: in milliseconds, on average and at worst.
+// BenchmarkExpiryNotification measures how long after the expiry of a key a watcher is notified, over
+// MQTT: in milliseconds, on average and at worst.
 func BenchmarkExpiryNotification(b *testing.B) {
 	address := testsupport.Start(b, server.Options{})
 	p := testsupport.Connect(b, address, "p", nil)
@@ -25,7 +25,7 @@ func BenchmarkExpiryNotification(b *testing.B) {
 		p.Do("SET", key, "v", "PX", strconv.FormatInt(px.Milliseconds(), 10))
 		p.NextNotification() // of the SET
 		p.NextNotification() // of its end
-		// The store applied the SET after it was sent, so this is rather too much.
+		// The store applied the SET after it was sent, so this is an upper bound.
 		late := time.Since(sent) - px
 		sum += late
 		worst = max(worst, late)

@@ -98,8 +98,7 @@ func newIdle(b *testing.B, connections int, connect func(id string) (leave func(
 	return measured{after.heap - before.heap, after.goroutines - before.goroutines}
 }
 
-// settled measures when what was only lent has been given back: pools let go of it at the
-// second collection.
+// settled measures after two garbage collections, which empty the pools.
 func settled() measured {
 	runtime.GC()
 	runtime.GC()

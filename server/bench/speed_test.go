@@ -62,9 +62,8 @@ func BenchmarkAlone(b *testing.B) {
 	references{}.bench(b, "LeasePair", row{run: workers(ours.leasePair(b, lease.Options{}))}, 1, 64)
 }
 
-// wanted is how many times as fast as stock an operation is meant to be, by requests in
-// flight, and wantedAllocations how often it may allocate for each echo that it is compared
-// with, over both sides.
+// wanted is the target for x-stock, by requests in flight. wantedAllocations is the target for the
+// allocations of client and server together, for each echo of the comparison.
 var wanted = map[int]float64{1: 2, 64: 4}
 
 const wantedAllocations = 20
@@ -197,7 +196,7 @@ const heldLeases = 1000
 
 // renewals holds leases over one connection and lets all of them renew as often as the
 // connection carries: each has at most one renewal under way, and begins the next a
-// millisecond after the last. They are tenures as any, but for that.
+// millisecond after the last. Apart from that they are ordinary tenures.
 type renewals struct {
 	client *transport.Client
 	leases []*lease.Lease
@@ -228,7 +227,7 @@ func newRenewals(b *testing.B, options lease.Options) *renewals {
 	return r
 }
 
-// Authorize is where the server shows each request.
+// Authorize counts the requests that arrive at the server.
 func (r *renewals) Authorize(_ access.Identity, verb statestore.Verb, _ string) bool {
 	switch {
 	case verb == statestore.VerbGet:

@@ -24,7 +24,7 @@ func BenchmarkSpeedTLS(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	// Where writes are not safe for concurrent use, paho's users must see to that.
+	// paho v0.23.0 needs a connection with writes that are safe for concurrent use.
 	echo := dialStock(b, packets.NewThreadSafeConn(conn), stockConnect(speedClient))
 	stock := echoes(echo)
 	stock.bench(b, "Stock", row{run: workers(echo.ask)}, 1, 64)

@@ -16,7 +16,7 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// onlyCBC is what a peer of long ago speaks: TLS 1.2 without authenticated encryption.
+// onlyCBC limits a configuration to TLS 1.2 without authenticated encryption, like an old peer.
 func onlyCBC(config *tls.Config) *tls.Config {
 	config.MaxVersion = tls.VersionTLS12
 	config.CipherSuites = []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA, tls.TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA}
@@ -59,7 +59,7 @@ func TestTheServerRefusesCipherSuitesWithoutAuthenticatedEncryption(t *testing.T
 	}
 }
 
-// listenCBC is a broker that speaks only CBC. It sends what it made of each handshake.
+// listenCBC runs a broker that accepts CBC only. It sends the result of each handshake.
 func listenCBC(t *testing.T, ca *testsupport.Authority) (address string, handshakes <-chan error) {
 	t.Helper()
 	socket, err := net.Listen("tcp", "127.0.0.1:0")

@@ -70,7 +70,7 @@ func TestTheClientGetsEachOutcomeOfTheStore(t *testing.T) {
 	}
 }
 
-// A store of ours keeps all keys alike, and takes a SET that asks for more.
+// Our stores keep all keys alike, and accept a SET with Persist.
 func TestASetThatAsksForPersistenceIsTakenByEveryStoreOfOurs(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -117,7 +117,7 @@ func TestARequestUnderWayFailsAtOnceAsUnknownWhenTheConnectionDrops(t *testing.T
 	through.Cut()
 	select {
 	case err := <-failed:
-		// The answer may have slipped through as the hold ended.
+		// The reply may have passed when the hold ended.
 		if err != nil && !errors.Is(err, transport.ErrOutcomeUnknown) {
 			t.Errorf("after %v: %v, want ErrOutcomeUnknown", time.Since(began), err)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// The store's clock travels with its refusal, whichever way the store is reached.
+// A refusal of the store carries its time, over each kind of broker.
 func TestInvariant48AClientWhoseClockIsAheadLeadsOverEachBroker(t *testing.T) {
 	for name, address := range map[string]func(t *testing.T) string{
 		"our server": func(t *testing.T) string { return testsupport.Start(t, server.Options{}) },

@@ -21,7 +21,7 @@ func TestTheProtocolTravelsUnchangedThroughOurClient(t *testing.T) {
 	})
 }
 
-// overTransport is a server that is reached as the library's clients reach it.
+// overTransport makes the server a statestoretest.Store for clients of package transport.
 type overTransport struct {
 	testsupport.Store
 }
@@ -72,8 +72,7 @@ func (c *transportClient) Do(request statestoretest.Request) (statestoretest.Rep
 	return statestoretest.Reply{Payload: reply.Payload, Version: reply.Timestamp}, nil
 }
 
-// Notifications waits for those that must come, and then takes what else is there, as
-// mqttClient does.
+// Notifications is like that of testsupport.MQTTClient.
 func (c *transportClient) Notifications(wanted int) []statestoretest.Notification {
 	c.t.Helper()
 	var received []statestoretest.Notification
@@ -101,7 +100,7 @@ func (c *transportClient) Drop() {
 	_ = again.Paho.Disconnect(&paho.Disconnect{})
 }
 
-// No code of ours is on the client's side: the requests are written by plain paho.
+// The client is plain paho, without code of this repository.
 func TestTheServerFollowsTheProtocolOverMQTT(t *testing.T) {
 	t.Parallel() // most of it is waiting for keys to expire
 	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {

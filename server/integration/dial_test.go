@@ -216,7 +216,7 @@ func TestAServiceAccountTokenIsSentAgainWhenItChanges(t *testing.T) {
 	mustWork(t, client)
 }
 
-// moody answers with reason codes.
+// moody is a hook of mochi that refuses with reason codes.
 type moody struct {
 	testsupport.AllowAll
 	broker     *mqtt.Server
@@ -404,7 +404,7 @@ func TestTheStateOfAConnectionIsReportedAndCanBeRead(t *testing.T) {
 	}
 }
 
-// startHung runs a listener that takes connections and never says a word.
+// startHung runs a listener that accepts connections and sends nothing.
 func startHung(t *testing.T) (address string, taken <-chan struct{}) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -521,7 +521,7 @@ func TestInvariant42CloseWhileTheBrokerNoLongerReadsLeavesNothing(t *testing.T) 
 				target = startWebSocket(t, target, test.tls)
 			}
 			through := newStreamProxy(t, target)
-			// A write must not be given up before Close.
+			// A write must not time out before Close.
 			options := transport.Options{KeepAlive: time.Hour, ClientOptions: transport.ClientOptions{RequestTimeout: time.Hour}}
 			if test.server != nil || test.tls != nil {
 				options.TLS.CAFile = caFile

@@ -233,7 +233,7 @@ func TestTheClientSpeaksWebSocket(t *testing.T) {
 }
 
 func TestTheErrorQuotesAServerWithoutWebSocket(t *testing.T) {
-	// A broker's plain port, asked for a WebSocket, hangs up; a web server says why not.
+	// The plain port of a broker closes a WebSocket handshake; a web server replies with an error.
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -24,8 +24,8 @@ func TestInvariant13OverMQTTALateWriteOverwritesTheControlAndNotTheFencedKey(t *
 	former := old.MustLead(t)
 	testsupport.TokenOf(t, former)
 	through.Hold(testsupport.ToServer)
-	// The client gives the silent connection up. Another one would end it at the server, and
-	// with it what is still on its way.
+	// The client abandons the silent connection. A new connection would end it at the server too,
+	// with the requests that are under way.
 	through.Refuse(true)
 	late := make(chan error, 2)
 	go func() {
@@ -87,7 +87,7 @@ func TestInvariant8OverAHalfOpenLinkALeaderGivesUpBeforeAnotherLeads(t *testing.
 	}
 }
 
-// The store keeps its keys in memory: when it stops, the lease is gone with all else.
+// The store keeps its keys in memory, so the lease is gone when it stops.
 func TestInvariant11AfterABrokerRestartANodeLeadsWithANewerToken(t *testing.T) {
 	first, stop := testsupport.StartStoppable(t)
 	through := testsupport.NewProxy(t, first)

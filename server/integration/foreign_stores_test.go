@@ -45,7 +45,7 @@ func (s foreignStore) say(topic, payload string, correlation []byte, qos byte, p
 	}
 }
 
-// get lets the client read a key while the store answers with what reply sends.
+// get makes the client read a key while the store replies with what reply sends.
 func (s foreignStore) get(client *transport.Client, reply func(request *paho.Publish)) (transport.Entry, error) {
 	s.t.Helper()
 	type result struct {
@@ -153,7 +153,7 @@ func TestTheClientIgnoresAndCountsUnexpectedMessages(t *testing.T) {
 	if err != nil || string(entry.Value) != "right" {
 		t.Errorf("%q, %v", entry.Value, err)
 	}
-	// What comes after all that has been seen, so has all that.
+	// When the client has seen a later message, it has seen all those.
 	store.say(testsupport.NotifyTopic, string(testsupport.Command("NOTIFY", "SET", "VALUE", "new")), nil, 1)
 	if change := await.Receive(watch.Changes()); string(change.Value) != "new" || change.Missed {
 		t.Errorf("the watch shows %q, missed %v", change.Value, change.Missed)

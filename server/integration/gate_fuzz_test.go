@@ -17,7 +17,7 @@ import (
 // FuzzGate shows that the decoders of paho and mochi read whatever the gate lets through,
 // without a panic, and that they find the same in it as we do.
 //
-// Known faults of theirs that the gate cannot take away:
+// Known bugs of the decoders that the gate cannot prevent:
 //   - mochi v2.7.9 does not read the reason code of a DISCONNECT or AUTH without
 //     properties (see reasonOf).
 //   - mochi refuses an empty Will and an empty password, which MQTT allows: such a client
@@ -73,7 +73,7 @@ func FuzzGate(f *testing.F) {
 	})
 }
 
-// published is what the decoders are compared by.
+// published is a decoded PUBLISH, in a form that the decoders can be compared by.
 type published struct {
 	topic, response, contentType string
 	correlation, payload         []byte

@@ -14,7 +14,7 @@ import (
 )
 
 // The keep-alive would notice the dead connections when their leases are over. They die at
-// different times after the begin. The lease is long enough for a machine that is busy.
+// different times. The lease is long enough for a busy machine.
 func TestInvariant52ATenureOutlivesAHalfOpenTCPConnection(t *testing.T) {
 	t.Parallel() // it waits nearly all the time
 	const ttl = 10 * time.Second

@@ -25,7 +25,7 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// folder writes files for a client to read, until the test ends.
+// folder is a directory with files for a client. It is removed when the test ends.
 type folder struct {
 	t    *testing.T
 	path string
@@ -85,7 +85,7 @@ func mustDial(t *testing.T, addresses string, options transport.Options) *transp
 	return client
 }
 
-// whyNot returns what Dial says of its first attempt, which must fail.
+// whyNot returns the error of the first attempt of Dial, which must fail.
 func whyNot(t *testing.T, addresses string, options transport.Options) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
@@ -135,7 +135,7 @@ func mustReconnect(t *testing.T, client *transport.Client, before int) transport
 	})
 }
 
-// streamProxy passes bytes on, whatever they mean.
+// streamProxy is a proxy of bytes, which need not be MQTT.
 type streamProxy struct {
 	listener net.Listener
 	target   string
@@ -219,8 +219,7 @@ func (p *streamProxy) stop() {
 	p.cut()
 }
 
-// startWebSocket puts the WebSocket listener of another project, which brokers use, in
-// front of a server, until the test ends.
+// startWebSocket runs the WebSocket listener of mochi in front of a server until the test ends.
 func startWebSocket(t *testing.T, target string, config *tls.Config) (address string) {
 	t.Helper()
 	free, err := net.Listen("tcp", "127.0.0.1:0")

@@ -44,7 +44,7 @@ func startInMemory(t *testing.T) net.Conn {
 	return conn
 }
 
-// What mochi never sees counts too: messages, acknowledgements and subscriptions.
+// Packets that the server handles without mochi count too: messages, acknowledgements, subscriptions.
 func TestEveryPacketOfAClientKeepsItConnected(t *testing.T) {
 	const keepAlive, patience = 10, 15 * time.Second
 	for name, say := range map[string]func(*testsupport.Messenger){

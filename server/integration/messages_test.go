@@ -26,7 +26,7 @@ func TestTheReceiveMaximumOfASubscriberIsHonoured(t *testing.T) {
 			t.Errorf("message %d is %q", i, got)
 		}
 	}
-	// A message of QoS 0 does not count, and comes where the others wait.
+	// A message of QoS 0 does not count, and arrives while the others wait.
 	publisher.Send(rawmqtt.Message{Topic: "t", Payload: []byte("QoS 0")})
 	if got := subscriber.Next(); got.Payload != "QoS 0" {
 		t.Errorf("beyond the Receive Maximum came %+v", got)
@@ -289,7 +289,7 @@ func TestAClientOfMQTT311PublishesToOthersOfBothVersions(t *testing.T) {
 	}
 }
 
-// A message that waits is the new connection's: the old one does not get it any more.
+// A waiting message goes to the new connection and not to the old one.
 func TestATakeOverLosesNothingThatWaits(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	login := testsupport.ConnectPacket{ID: "subscriber", Resume: true, Expiry: 600, Properties: rawmqtt.Body{wire.ReceiveMaximum}.Uint16(5)}

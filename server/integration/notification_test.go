@@ -18,8 +18,6 @@ import (
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
-// for client p and key k
-
 func TestExactlyOneNotificationArrivesSubscribedOrNot(t *testing.T) {
 	for _, subscribed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("subscribed %v", subscribed), func(t *testing.T) {
@@ -108,8 +106,8 @@ func TestAWatcherThatDoesNotReadDelaysNoClientAndIsDisconnected(t *testing.T) {
 		if got := writer.Do("SET", "k", value); got != "+OK\r\n" {
 			t.Fatalf("write %d: %q", i, got)
 		}
-		// Its own reading goroutine waits too, so ask the socket: writing to a
-		// connection that the server closed fails in the end.
+		// The reading goroutine of paho waits too, so use the socket: in the end a write to a
+		// connection that the server closed fails.
 		if _, err := stuck.Conn.Write([]byte{0xc0, 0}); err != nil { // PINGREQ
 			break
 		}
@@ -160,7 +158,7 @@ func TestANotificationDoesNotWaitForTheEndOfABurstOfRequests(t *testing.T) {
 	c.Write(testsupport.PacketOf(t, c.Request("GET", "a")), testsupport.PacketOf(t, c.Request("GET", "gate")))
 	await.Receive(g.entered)
 	other.Do("SET", "k", "v")
-	// What was held back leaves before it.
+	// Notifications that were held back are sent first.
 	if got := c.ReadReply().CorrelationData; string(got) != fmt.Sprintf("%016d", c.Sent-1) {
 		t.Errorf("the reply to %q came", got)
 	}
@@ -210,8 +208,7 @@ func TestANotificationLargerThanItsClientTakesIsLeftOut(t *testing.T) {
 	testsupport.Eventually(t, "no room is taken any more", func() bool { return s.Usage().OutgoingBytes == 0 })
 }
 
-// It will connect again then, and read again. What it would believe after a gap is not
-// true any more.
+// It then connects and reads again. After a gap its view of the key would be wrong.
 func TestAWatcherThatFallsBehindIsDisconnectedBeforeItMissesANotification(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{MaxPacketSize: 1 << 20})
 	watcher, other := testsupport.DialRaw(t, address, "watcher"), testsupport.DialRaw(t, address, "other")

@@ -26,9 +26,8 @@ func (d denied) Authorize(_ access.Identity, _ statestore.Verb, key string) bool
 // What follows a PUBLISH's fixed header of two bytes, the topic and the identifier.
 const propertiesAt = 3 + 2 + len(testsupport.InvokeTopic) + 2
 
-// Each request is answered once, in the form that it asks for, or refused in the way that the
-// standard has for it; and the server goes on. What the replies say is tested by the
-// conformance tests.
+// Each request gets one reply, in the form that it asks for, or the refusal that the standard defines,
+// and the server goes on. The conformance tests check the content of the replies.
 func TestEachPacketGetsAsManyAnswersAsItShould(t *testing.T) {
 	change := func(words []string, change func(*frame.Message)) func(*testsupport.RawClient) []byte {
 		return func(c *testsupport.RawClient) []byte {

@@ -112,7 +112,7 @@ func TestProtocol1ARequestThatLacksSomethingIsDroppedAndCounted(t *testing.T) {
 	}
 }
 
-// docs/protocol.md §1.1: QoS 1 only. CONNACK has said so; paho would not send it.
+// docs/protocol.md §1.1: QoS 1 only. CONNACK announces that, and paho would not send QoS 2.
 func TestProtocol1ARequestWithQoS2EndsTheConnection(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	p, other := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "other", nil)
@@ -306,7 +306,7 @@ func TestTheStoresTopicsAreItsOwn(t *testing.T) {
 		t.Errorf("a forged notification: %+v, %v", ack, err)
 	}
 	p.MustBeSilent()
-	// What arrives at the spy after its own message was sent after all that.
+	// A message that arrives at the spy after its own message was sent after the others.
 	if _, err := spy.Publish(&paho.Publish{QoS: 1, Topic: "last", Payload: []byte("x")}); err != nil {
 		t.Fatal(err)
 	}
@@ -405,8 +405,7 @@ func TestTimestampsOfTheWireReachTheStore(t *testing.T) {
 	}
 }
 
-// The identifiers of subscriptions count for the Maximum Packet Size of a client, too
-// [MQTT-3.1.2-24].
+// Subscription Identifiers count towards the Maximum Packet Size of a client [MQTT-3.1.2-24].
 func TestAReplyWithSubscriptionIdentifiersIsNotLargerThanItsClientTakes(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	size := 0

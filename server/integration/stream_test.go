@@ -56,7 +56,7 @@ func TestRequestsThatComeTogetherAreAnsweredInTheirOrder(t *testing.T) {
 
 }
 
-// [MQTT-4.6.0-2]: how many requests must be remembered rests on it.
+// [MQTT-4.6.0-2]. The size of the dedup window depends on it.
 func TestAcknowledgementsLeaveInTheOrderOfWhatTheyAcknowledge(t *testing.T) {
 	const messages, size = 600, 32 << 10 // more than the sockets hold
 	address := testsupport.Start(t, server.Options{Limits: server.Limits{OutgoingBytes: 2 * messages * size}})
@@ -185,8 +185,8 @@ func TestALargeReplyDoesNotWaitForTheEndOfABurstOfRequests(t *testing.T) {
 	c.ReadReply()
 }
 
-// The new connection of a client waits for the old one to be over; what that had read
-// by then and not applied is lost, as if it had not been sent.
+// The new connection of a client waits for the end of the old one. Requests that the old one had read
+// and not applied are lost, as if they had not been sent.
 func TestNothingIsAppliedForAConnectionThatWasClosed(t *testing.T) {
 	g := newGate()
 	address := testsupport.Start(t, server.Options{Authorizer: g})
@@ -195,7 +195,7 @@ func TestNothingIsAppliedForAConnectionThatWasClosed(t *testing.T) {
 	await.Receive(g.entered)
 	established := make(chan *testsupport.RawClient)
 	go func() { established <- testsupport.DialRaw(t, address, "p") }()
-	for { // the old one is told to go
+	for { // until the old one is disconnected
 		packet, err := old.TryRead()
 		if err != nil {
 			break
@@ -233,13 +233,13 @@ func TestAClientThatDoesNotReadItsRepliesIsDisconnectedAndHarmsNoOther(t *testin
 		asked++
 	}
 	await.Receive(ended)
-	// The sockets hold a few megabytes, and the server hardly more.
+	// The socket buffers hold a few megabytes, and the server little more.
 	if served := s.Stats().Requests - before - asked; served > 64<<20/size {
 		t.Errorf("%d replies of %d bytes each were made for a client that did not read", served, size)
 	}
 }
 
-// Requests lie where the ones before them lay.
+// The buffer of a request is reused for the next one.
 func TestInvariant44NoReferenceToTheBufferOfARequestIsKept(t *testing.T) {
 	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{}), "p")
 	const token = "5:0:nodeAAAA"
@@ -377,7 +377,7 @@ func TestADISCONNECTAfterRequestsIsUnderstood(t *testing.T) {
 	}
 }
 
-// What a SET costs is in the way of every renewal.
+// Every renewal is a SET, so its cost matters.
 func TestTheServersSideOfASETAllocatesLittle(t *testing.T) {
 	if testsupport.UnderRace {
 		t.Skip("the race detector allocates")
@@ -403,8 +403,8 @@ func TestTheServersSideOfASETAllocatesLittle(t *testing.T) {
 	}
 }
 
-// An acknowledgement that goes through the broker, as of a request whose reply its client
-// does not take, comes after what is held back of the requests before it.
+// An acknowledgement that mochi sends, for example for a request with a reply that is too large for its
+// client, comes after the held-back replies to earlier requests.
 func TestAcknowledgementsThroughTheBrokerOvertakeNothing(t *testing.T) {
 	const limit = 300
 	address := testsupport.Start(t, server.Options{})
@@ -424,7 +424,7 @@ func TestAcknowledgementsThroughTheBrokerOvertakeNothing(t *testing.T) {
 	}
 }
 
-// corked keeps what is written until the test lets it go.
+// corked holds written data back until the test releases it.
 type corked struct {
 	net.Conn
 	corked bool
@@ -438,7 +438,7 @@ func (c *corked) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// The end of a stream of TLS 1.2 is read together with the last packet.
+// With TLS 1.2 the end of the stream is read together with the last packet.
 func TestARequestThatComesWithTheEndOfATLSStreamIsAnsweredAndItsTurnEnds(t *testing.T) {
 	ca := testsupport.NewAuthority(t)
 	address, _ := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, TLS: &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}})

@@ -22,9 +22,8 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// scripted is a broker that knows just enough of MQTT for one client to connect, and does
-// with each CONNECT what a test wants. It serves a connection when that before is over,
-// so that what it saw is in order.
+// scripted is a broker for one client that does with each CONNECT what a test wants. It serves one
+// connection after the other, so that its record is in order.
 type scripted struct {
 	t       *testing.T
 	address string
@@ -37,7 +36,7 @@ type scripted struct {
 	will []byte   // the latest CONNECT with a Will, as it came in
 }
 
-// hangUp is not a reason code: it ends the connection without a word.
+// hangUp is not a reason code: it closes the connection without a packet.
 const hangUp = 0xFF
 
 func newScripted(t *testing.T, decide func(connect *packets.Connect) (code byte)) *scripted {
@@ -139,7 +138,7 @@ func (b *scripted) latestWill() []byte {
 	return b.will
 }
 
-// mustSee waits until as much has come in, and fails unless it is this.
+// mustSee waits for as many events, and fails unless they are these.
 func (b *scripted) mustSee(want ...string) {
 	b.t.Helper()
 	var seen []string

@@ -95,7 +95,7 @@ func TestRequestsUnderWayMayFinishBeforeTheConnectionIsReplaced(t *testing.T) {
 		_, err := client.SetWill(t.Context(), "other", nil)
 		replaced <- err
 	}()
-	// Too early for either; were the connection dropped, the request would fail.
+	// Too early for both: if the connection were closed, the request would fail.
 	select {
 	case err := <-answered:
 		t.Errorf("the request: %v", err)
