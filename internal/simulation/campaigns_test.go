@@ -79,11 +79,8 @@ func (c *checker) statuses() {
 	leader := c.leader()
 	for _, n := range c.sim.nodes {
 		p := n.current()
-		n.mu.Lock()
-		watchEnded := n.watchEnded
-		n.mu.Unlock()
 		status, elects := p.status()
-		if watchEnded || !elects || leader == nil || status.Phase != election.Standby || status.Cause != nil || p.ctx.Err() != nil {
+		if !elects || leader == nil || status.Phase != election.Standby || status.Cause != nil || p.ctx.Err() != nil {
 			continue
 		}
 		if status.Leader != leader.id {

@@ -1,14 +1,15 @@
 package simulation
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -280,6 +281,14 @@ func (n *node) requestFault(request transport.Request) transporttest.Fault {
 	defer n.mu.Unlock()
 	d := n.diceLocked(kindOf(request))
 	fault := transporttest.Fault{HoldRequest: d.latency(), HoldReply: d.latency()}
+	// A STOP that came after the next KEYNOTIFY of its key would end that watch. MQTT rules
+	// that out: one connection keeps the order of its packets, our client resends none over
+	// the next, and a broker before the store resends in the original order, so that the
+	// KEYNOTIFY follows the STOP again [MQTT-4.4.0-1, 4.6.0-5].
+	stop := bytes.HasSuffix(request.Payload, []byte("\r\n"+protocol.OptionStop+"\r\n"))
+	if stop {
+		fault.HoldRequest = 0
+	}
 	net := n.network
 	if net == (network{}) {
 		return fault
@@ -288,13 +297,10 @@ func (n *node) requestFault(request transport.Request) transporttest.Fault {
 	fault.LoseRequest, fault.LoseReply = d.chance(net.lose), d.chance(net.lose)
 	fault.CutBefore, fault.CutAfter = d.chance(net.cut), d.chance(net.cut)
 	fault.Repeat, fault.RepeatReply = d.chance(net.repeat), d.chance(net.repeat)
-	if fault.Repeat {
+	if fault.Repeat && !stop {
 		fault.RepeatAfter = d.latency() + d.beforeCalm(n.sim, net.longest)
-		// If a KEYNOTIFY STOP arrives a second time so late that the store has forgotten the
-		// first, it ends the next watch.
-		n.watchEnded = n.watchEnded || strings.HasPrefix(kindOf(request), "KEYNOTIFY")
 	}
-	if d.chance(net.hold) {
+	if d.chance(net.hold) && !stop {
 		fault.HoldRequest += d.beforeCalm(n.sim, net.longest)
 	}
 	if d.chance(net.hold) {

@@ -62,8 +62,6 @@ type node struct {
 	suspended chan struct{} // closed when the machine wakes; nil while it is awake
 	process   *process
 	processes []*process // all there were
-
-	watchEnded bool // notifications may stay away for good
 }
 
 // writerID is the client id of the second client.
