@@ -27,11 +27,8 @@ func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 	if !errors.Is(err, transport.ErrConditionFailed) {
 		return tenure, l.acquireError(err)
 	}
-	entry, unread := l.client.Get(ctx, l.name)
-	held := &HeldError{Lease: l.name} // also if the holder cannot be read
-	if unread == nil {
-		held.Holder = l.heard(entry)
-	}
+	held := &HeldError{Lease: l.name}
+	held.Holder, _ = l.Holder(ctx) // not Held if it cannot be read
 	if errors.Is(err, transport.ErrOutcomeUnknown) {
 		return nil, l.acquireError(&gaveUpError{cause: transport.ErrOutcomeUnknown, held: held})
 	}
@@ -75,36 +72,24 @@ func (l *Lease) acquireError(err error) error {
 type waitReason struct {
 	lease    *Lease
 	err      error  // of the latest request; nil if the store answered it
-	reported string // the class of the err that Options.OnWaiting got last; "" for nil
+	reported string // the class of err, which Options.OnWaiting got
 	held     bool   // another holder has the lease
 	holder   Holder // not Held if it is not known
 }
 
-// failed notes why a request failed, and returns whether that is another class of error than
-// before.
+// failed notes why a request failed, or with nil that the store answered it. It returns
+// whether that is another class of error than before.
 func (r *waitReason) failed(err error) (changed bool) {
 	if r == nil {
 		return false
 	}
-	r.err = err
-	return r.report(classOf(err))
-}
-
-// answered notes that the store answered.
-func (r *waitReason) answered() {
-	r.err = nil
-	r.report("")
-}
-
-func (r *waitReason) report(class string) (changed bool) {
-	if class == r.reported {
-		return false
+	class := classOf(err)
+	changed = class != r.reported
+	r.err, r.reported = err, class
+	if changed && r.lease.options.OnWaiting != nil {
+		r.lease.options.OnWaiting(err)
 	}
-	r.reported = class
-	if r.lease.options.OnWaiting != nil {
-		r.lease.options.OnWaiting(r.err)
-	}
-	return true
+	return changed
 }
 
 // heard notes what the key holds.
@@ -118,7 +103,7 @@ func (r *waitReason) isHeld() {
 		r.holder = Holder{} // the refusal does not name it
 	}
 	r.held = true
-	r.answered()
+	r.failed(nil)
 }
 
 // gaveUp returns the error of an Acquire whose ctx ended. err is the error of its latest attempt.

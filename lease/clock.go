@@ -16,10 +16,12 @@ func MonotonicClock() Clock {
 	return func() time.Duration { return time.Since(origin) }
 }
 
-// elapsedSince returns the larger of the monotonic and the wall time since origin. The wall
-// time includes suspended time. A step of the wall clock forward ends a tenure early, which
-// is safe.
-func elapsedSince(origin time.Time) time.Duration {
+var processStart = time.Now()
+
+// sinceStart returns the larger of the monotonic and the wall time since the program started.
+// The wall time includes suspended time. A step of it forward ends a tenure early, which is
+// safe.
+func sinceStart() time.Duration {
 	now := time.Now()
-	return max(now.Sub(origin), now.Round(0).Sub(origin.Round(0)))
+	return max(now.Sub(processStart), now.Round(0).Sub(processStart.Round(0)))
 }

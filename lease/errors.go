@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/tenurelock/tenure/transport"
 )
@@ -67,16 +68,11 @@ func isPermanent(err error) bool {
 		return true
 	}
 	var refused *transport.RefusedError
-	if !errors.As(err, &refused) {
-		return false
-	}
-	switch errors.Unwrap(refused) {
-	case transport.ErrSyntax, transport.ErrUnknownCommand, transport.ErrWrongNumberOfArguments, transport.ErrKeyLengthZero,
-		transport.ErrMissingTimestamp, transport.ErrMalformedTimestamp, transport.ErrLockRule:
-		return true
-	}
-	return false
+	return errors.As(err, &refused) && slices.Contains(permanentRefusals, errors.Unwrap(refused))
 }
+
+var permanentRefusals = []error{transport.ErrSyntax, transport.ErrUnknownCommand, transport.ErrWrongNumberOfArguments,
+	transport.ErrKeyLengthZero, transport.ErrMissingTimestamp, transport.ErrMalformedTimestamp, transport.ErrLockRule}
 
 // isTerminal reports whether err is that the client is closed or taken over, so that no
 // request of it can succeed any more.
@@ -153,13 +149,15 @@ func (r *requestError) Is(target error) bool {
 func (r *requestError) As(target any) bool { return errors.As(r.error, target) }
 
 // classOf returns the same text for errors that differ in a number or a name only, so that
-// one cause is reported once and not for each attempt.
+// one cause is reported once and not for each attempt. The class of nil is "".
 func classOf(err error) string {
 	var refused *transport.RefusedError
 	var rejected *transport.RejectedError
 	var connect *transport.ConnectError
 	var disconnect *transport.DisconnectError
 	switch {
+	case err == nil:
+		return ""
 	case errors.As(err, &refused):
 		if errors.Unwrap(refused) == nil {
 			return "refused with an unknown text"

@@ -49,6 +49,7 @@ func TestJSONLogsShowWords(t *testing.T) {
 			{&lease.HeldError{}, `"lease: \"\": not granted: `},
 			{n.Budget(), `"crash":"2.2s"`},
 			{lease.Budget{}, `"unanswered_renewals":"0"`},
+			{lease.Options{TTL: ttl, NoWatch: true, OnWaiting: func(error) {}}, `{"TTL":"2s","Margin":"0s",`},
 		} {
 			var line bytes.Buffer
 			slog.New(slog.NewJSONHandler(&line, nil)).Info("it", "value", test.value)

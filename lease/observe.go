@@ -29,15 +29,17 @@ func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 			lease:   l,
 			yield:   yield,
 			key:     keywatch.New(l.client, l.name, 0),
+			failure: "not asked yet",
 			backoff: l.options.retryBackoff(l.options.Jitter),
 		}
 		defer o.key.Close()
-		if !o.ask(ctx) {
-			return
-		}
-		next := time.NewTimer(max(time.Until(o.next), 1))
+		next := time.NewTimer(l.options.TTL)
 		defer next.Stop()
 		for {
+			if !time.Now().Before(o.next) && !o.ask(ctx) {
+				return
+			}
+			next.Reset(max(time.Until(o.next), 1))
 			_, replaced := l.client.Store()
 			select {
 			case <-ctx.Done():
@@ -48,10 +50,6 @@ func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 			case change, open := <-o.key.Changes():
 				o.hear(change.Entry, open)
 			}
-			if !time.Now().Before(o.next) && !o.ask(ctx) {
-				return
-			}
-			next.Reset(max(time.Until(o.next), 1))
 		}
 	}
 }
@@ -62,11 +60,10 @@ type observation struct {
 	yield func(Holder, error) bool
 	key   *keywatch.Watch
 
-	known   Holder
-	heard   bool         // known is an answer
+	known   Holder       // by the latest answer
 	failure string       // the class of the latest error yielded; "" if an answer came since
 	asked   time.Time    // when the store was asked last
-	next    time.Time    // when to ask again
+	next    time.Time    // when to ask next; zero: now
 	backoff retryBackoff // between questions without an answer
 }
 
@@ -93,10 +90,10 @@ func (o *observation) ask(ctx context.Context) bool {
 	o.backoff.reset()
 	o.next = o.asked.Add(l.options.TTL)
 	holder := l.heard(entry)
-	if o.heard && o.failure == "" && !o.differs(holder) {
+	if o.failure == "" && !o.differs(holder) {
 		return true // a renewal
 	}
-	o.known, o.heard, o.failure = holder, true, ""
+	o.known, o.failure = holder, ""
 	return o.yield(holder, nil)
 }
 

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"time"
@@ -90,44 +91,25 @@ const (
 // complete fills in the defaults. The error says which option makes no sense and which
 // values would do.
 func (o *Options) complete(clientID string) error {
-	if o.TTL == 0 {
-		o.TTL = defaultTTL
-	}
+	o.TTL = cmp.Or(o.TTL, defaultTTL)
 	if o.TTL < MinTTL || o.TTL > MaxTTL || o.TTL%time.Millisecond != 0 {
 		return fmt.Errorf("TTL %v must be whole milliseconds, at least %v, and at most %v", o.TTL, MinTTL, MaxTTL)
 	}
-	for _, duration := range []struct {
-		name   string
-		value  *time.Duration
-		ifZero time.Duration
-	}{
-		{"Margin", &o.Margin, o.TTL / 10},
-		{"GracePeriod", &o.GracePeriod, o.TTL / 10},
-		{"RenewEvery", &o.RenewEvery, o.TTL / 3},
-		{"RequestTimeout", &o.RequestTimeout, o.TTL / 6},
-		{"RetryAfter", &o.RetryAfter, o.TTL / 50},
-		{"Jitter", &o.Jitter, o.TTL / 10},
-		{"AcquireDelay", &o.AcquireDelay, 0},
-	} {
+	for _, duration := range o.durations() {
 		switch value := *duration.value; {
 		case value < 0:
 			return fmt.Errorf("%s %v is negative", duration.name, value)
 		case value > MaxTTL:
 			return fmt.Errorf("%s %v is longer than %v", duration.name, value, MaxTTL)
-		case value == 0:
-			*duration.value = duration.ifZero
 		}
+		*duration.value = cmp.Or(*duration.value, duration.ifZero)
 	}
-	if o.Holder == "" {
-		o.Holder = clientID
-	}
+	o.Holder = cmp.Or(o.Holder, clientID)
 	o.EndOnDisconnect = o.EndOnDisconnect || o.InstantFailover
 	if o.Clock == nil {
 		o.Clock = SystemClock
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	// A renewal whose reply is lost must leave room for another.
 	needed := o.RenewEvery + o.RequestTimeout + o.RetryAfter + o.RequestTimeout
 	if available := o.TTL - o.Margin - o.GracePeriod; needed > available {
@@ -138,6 +120,35 @@ func (o *Options) complete(clientID string) error {
 			o.TTL, o.Margin, o.GracePeriod, available, needed+o.Margin+o.GracePeriod, max(available-(needed-o.RenewEvery), 0))
 	}
 	return nil
+}
+
+type duration struct {
+	name   string
+	value  *time.Duration
+	ifZero time.Duration
+}
+
+// durations are all durations but TTL.
+func (o *Options) durations() []duration {
+	return []duration{
+		{"Margin", &o.Margin, o.TTL / 10},
+		{"GracePeriod", &o.GracePeriod, o.TTL / 10},
+		{"RenewEvery", &o.RenewEvery, o.TTL / 3},
+		{"RequestTimeout", &o.RequestTimeout, o.TTL / 6},
+		{"RetryAfter", &o.RetryAfter, o.TTL / 50},
+		{"Jitter", &o.Jitter, o.TTL / 10},
+		{"AcquireDelay", &o.AcquireDelay, 0},
+	}
+}
+
+// LogValue is the options as a group, without the functions and the Logger.
+func (o Options) LogValue() slog.Value {
+	group := []slog.Attr{slog.String("TTL", o.TTL.String())}
+	for _, duration := range o.durations() {
+		group = append(group, slog.String(duration.name, duration.value.String()))
+	}
+	return slog.GroupValue(append(group, slog.String("Holder", o.Holder), slog.Bool("EndOnDisconnect", o.EndOnDisconnect),
+		slog.Bool("InstantFailover", o.InstantFailover), slog.Bool("NoWatch", o.NoWatch))...)
 }
 
 // probe is how long the broker has for a sign of life after a request was not answered.

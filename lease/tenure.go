@@ -51,7 +51,7 @@ func (a *attempt) begin(token hlc.Token, sent time.Duration) (*Tenure, error) {
 		schedule:  newSchedule(&l.options, sent, random.Fraction()),
 		sent:      sent,
 	}
-	if a.store == "" && !isClosed(a.connection) {
+	if a.store == "" {
 		t.confirmed = map[*transport.Client]<-chan struct{}{l.client: a.connection}
 	}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
@@ -121,23 +121,19 @@ func (t *Tenure) Remaining() time.Duration {
 // succeeds. It is for display: a step of the wall clock changes it, and not Remaining.
 func (t *Tenure) Deadline() time.Time { return time.Now().Add(t.Remaining()) }
 
-func (t *Tenure) remaining() (time.Duration, error) {
-	now := t.lease.options.Clock()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.applyLocked(t.schedule.after(now, t.withSignals(event{})))
-	if t.schedule.cause != nil {
-		return 0, t.schedule.cause
-	}
-	return t.schedule.deadline - now, nil
-}
+func (t *Tenure) remaining() (time.Duration, error) { return t.note(event{}) }
 
-// note reports an event to the schedule.
-func (t *Tenure) note(e event) {
+// note reports an event to the schedule. It returns how long the tenure lasts if no further
+// renewal succeeds, or why it is over.
+func (t *Tenure) note(e event) (left time.Duration, cause error) {
 	now := t.lease.options.Clock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.applyLocked(t.schedule.after(now, t.withSignals(e)))
+	if t.schedule.cause != nil {
+		return 0, t.schedule.cause
+	}
+	return t.schedule.deadline - now, nil
 }
 
 // step reports an event to the schedule and returns what to do next.
@@ -181,7 +177,7 @@ func (t *Tenure) applyLocked(s schedule) {
 }
 
 // end ends the tenure, unless it has ended.
-func (t *Tenure) end(cause error) { t.note(event{kind: ended, err: cause}) }
+func (t *Tenure) end(cause error) { _, _ = t.note(event{kind: ended, err: cause}) }
 
 // FencedOut ends the tenure at once, because a protected resource refused its token, usually
 // because it has seen a newer one. A program that meets such a refusal calls FencedOut and
@@ -237,9 +233,6 @@ func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.
 			continue
 		}
 		t.mu.Lock()
-		if t.confirmed == nil {
-			t.confirmed = make(map[*transport.Client]<-chan struct{})
-		}
 		t.confirmed[client] = ask.Connection
 		t.mu.Unlock()
 	}
@@ -265,7 +258,7 @@ func (t *Tenure) ask(ctx context.Context, client *transport.Client, binding tran
 
 // StopRenewing lets the tenure run out: it lasts until its deadline, unless Release ends it
 // earlier. It bounds the time in which work must stop.
-func (t *Tenure) StopRenewing() { t.note(event{kind: stopped}) }
+func (t *Tenure) StopRenewing() { _, _ = t.note(event{kind: stopped}) }
 
 // Release ends the tenure and frees the lease at the store, so that the next holder does not
 // wait for the TTL. Stop the work first: Token refuses from the call on.

@@ -105,7 +105,9 @@ func (w *waiter) acquire(ctx context.Context, a *attempt) (*Tenure, error) {
 			if w.reason.failed(err) {
 				w.lease.options.Logger.Warn("the lease cannot be acquired for now", "lease", w.lease.name, "error", err)
 			}
-			w.backOff(w.backoff.next(random.Fraction()))
+			// No notification says when the store would no longer refuse.
+			w.backingOff = true
+			w.timer.Reset(w.backoff.next(random.Fraction()))
 		}
 	}
 }
@@ -166,13 +168,6 @@ func (w *waiter) wait(ctx context.Context, lost <-chan struct{}) error {
 	}
 }
 
-// backOff makes the next try come after d, whatever notifications say: the store refuses,
-// and does not notify when it would not refuse any more.
-func (w *waiter) backOff(d time.Duration) {
-	w.backingOff = true
-	w.timer.Reset(d)
-}
-
 // delay lets other waiters take the lease first, for AcquireDelay, and returns whether it is
 // still free. The error is one for which waiting is of no use.
 func (w *waiter) delay(ctx context.Context, lost <-chan struct{}) (free bool, err error) {
@@ -231,7 +226,7 @@ func (w *waiter) read(ctx context.Context) (transport.Entry, error) {
 		case err == nil:
 			w.reason.heard(entry)
 			if entry.Exists { // else a try may still be refused
-				w.reason.answered()
+				w.reason.failed(nil)
 			}
 			return entry, nil
 		case isRefusal(err), isTerminal(err):
