@@ -21,12 +21,3 @@ func call(name string, function func() error) <-chan error {
 	}()
 	return returned
 }
-
-// What a PanicError calls the functions.
-const (
-	leaderFunction   = "the leader function"
-	healthFunction   = "the health check"
-	standbyFunction  = "the standby function"
-	observerFunction = "the observer"
-	waitingFunction  = "Options.Lease.OnWaiting"
-)

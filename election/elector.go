@@ -1,6 +1,7 @@
 package election
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -51,7 +52,7 @@ func New(client *transport.Client, name string, options Options) (*Elector, erro
 		if next == nil {
 			return
 		}
-		if err := <-call(waitingFunction, func() error { next(cause); return nil }); err != nil {
+		if err := <-call("Options.Lease.OnWaiting", func() error { next(cause); return nil }); err != nil {
 			e.options.Logger.Error("Options.Lease.OnWaiting failed", "error", err)
 		}
 	}
@@ -85,26 +86,28 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 		return ErrRunning
 	}
 	defer func() { e.stopped(err) }()
-	r := &run{Elector: e, lead: lead, monitor: newMonitor(&e.options), failBackEnded: make(chan struct{})}
-	close(r.failBackEnded)
+	ended := make(chan struct{})
+	close(ended)
+	r := &run{Elector: e, lead: lead, standby: standby{done: ended}, failBackEnded: ended}
+	r.monitor = monitor{options: &e.options, changed: make(chan struct{})}
 	r.observer = observerQueue{observer: e.options.Observer, logger: e.options.Logger, tasks: &r.tasks}
 	e.onWaiting = r.onWaiting
 	defer r.tasks.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// The end of the client ends Run during hold-off too.
-	unlinked := make(chan struct{})
+	r.tasks.Add(1)
 	if !e.client.Go(func(client context.Context) {
-		defer close(unlinked)
+		defer r.tasks.Done()
 		select {
 		case <-client.Done():
 			cancel(fmt.Errorf("election: %q: %w", e.lease.Name(), context.Cause(client)))
 		case <-ctx.Done():
 		}
 	}) {
+		r.tasks.Done()
 		return fmt.Errorf("election: %q: %w", e.lease.Name(), transport.ErrClosed)
 	}
-	r.tasks.Go(func() { <-unlinked })
 	r.tasks.Go(func() { r.monitor.run(ctx) })
 	return r.loop(ctx)
 }
@@ -125,10 +128,7 @@ func (e *Elector) setTerm(term *Term) {
 
 // holderName is the name under which this node holds the lease.
 func (e *Elector) holderName() string {
-	if name := e.options.Lease.Holder; name != "" {
-		return name
-	}
-	return e.client.ClientID()
+	return cmp.Or(e.options.Lease.Holder, e.client.ClientID())
 }
 
 // Resign ends the present term, as [Term.Resign] does, and reports whether there

@@ -3,7 +3,6 @@ package election
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -14,11 +13,7 @@ import (
 // unhealthy periods. What this node does in a healthy period, campaigning or leading, runs
 // under the context of the period.
 type monitor struct {
-	check    func(context.Context) error
-	every    time.Duration
-	timeout  time.Duration
-	failures int // in a row, that end a healthy period
-	logger   *slog.Logger
+	options *Options
 
 	mu      sync.Mutex
 	period  context.Context         // the present healthy period; nil while there is none
@@ -28,24 +23,13 @@ type monitor struct {
 	changed chan struct{}           // closed when period begins or ends, and at the first result
 }
 
-// newMonitor returns a monitor. Its method run does the checks.
-func newMonitor(options *Options) *monitor {
-	return &monitor{
-		check:    options.Health,
-		every:    options.HealthEvery,
-		timeout:  options.HealthTimeout,
-		failures: options.HealthFailures,
-		logger:   options.Logger,
-		changed:  make(chan struct{}),
-	}
-}
-
-// await returns the present healthy period: a context that ends with a cause which matches
-// ErrUnhealthy. If there is none it waits for the next, and calls waiting once with the
-// reason when that is known. The error is the cause of ctx's end.
+// await returns the present healthy period: a context that ends with ctx, which is that of
+// run, or with a cause which matches ErrUnhealthy. If there is none it waits for the next,
+// and calls waiting once with the reason when that is known. The error is the cause of ctx's
+// end.
 func (m *monitor) await(ctx context.Context, waiting func(cause error)) (context.Context, error) {
-	if m.check == nil {
-		return context.Background(), nil // healthy for ever
+	if m.options.Health == nil {
+		return ctx, nil // healthy for ever
 	}
 	reported := false
 	for {
@@ -69,62 +53,61 @@ func (m *monitor) await(ctx context.Context, waiting func(cause error)) (context
 
 // run checks until ctx ends and the last check has returned.
 func (m *monitor) run(ctx context.Context) {
-	if m.check == nil {
+	if m.options.Health == nil {
 		return
 	}
-	for {
+	m.checkOnce(ctx)
+	for sleep.For(ctx, m.options.HealthEvery) {
 		m.checkOnce(ctx)
-		if !sleep.For(ctx, m.every) {
-			return
-		}
 	}
 }
 
 // checkOnce calls the check and reports the result, or a failure each time that the timeout
 // passes. It returns when the check has returned, so that two calls do not overlap.
 func (m *monitor) checkOnce(ctx context.Context) {
-	bounded, cancel := context.WithTimeout(ctx, m.timeout)
+	timeout := m.options.HealthTimeout
+	bounded, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	returned := call(healthFunction, func() error { return m.check(bounded) })
-	overdue := time.NewTimer(m.timeout)
+	returned := call("the health check", func() error { return m.options.Health(bounded) })
+	overdue := time.NewTimer(timeout)
 	defer overdue.Stop()
 	for late := false; ; {
 		select {
 		case err := <-returned:
 			// The result of a late check is about the past.
 			if !late && ctx.Err() == nil {
-				m.report(err)
+				m.report(ctx, err)
 			}
 			return
 		case <-overdue.C:
 			if ctx.Err() != nil {
-				m.logger.Error("Run has to end, and waits for the health check, which does not return")
+				m.options.Logger.Error("Run has to end, and waits for the health check, which does not return")
 			} else {
-				m.report(fmt.Errorf("the health check has not returned in %v: %w", m.timeout, context.DeadlineExceeded))
+				m.report(ctx, fmt.Errorf("the health check has not returned in %v: %w", timeout, context.DeadlineExceeded))
 			}
 			late = true
-			overdue.Reset(m.timeout)
+			overdue.Reset(timeout)
 		}
 	}
 }
 
 // report takes the result of one check: a period may begin or end.
-func (m *monitor) report(err error) {
+func (m *monitor) report(ctx context.Context, err error) {
 	if err != nil { // deferred, because the end of a period must not wait for a logger
-		defer m.logger.Warn("the health check failed", "error", err)
+		defer m.options.Logger.Warn("the health check failed", "error", err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err == nil {
 		m.failed, m.cause = 0, nil
 		if m.period == nil {
-			m.period, m.end = context.WithCancelCause(context.Background())
+			m.period, m.end = context.WithCancelCause(ctx)
 			m.changeLocked()
 		}
 		return
 	}
 	m.failed++
-	if m.period != nil && m.failed < m.failures {
+	if m.period != nil && m.failed < m.options.HealthFailures {
 		return
 	}
 	known := m.cause != nil

@@ -63,7 +63,7 @@ func (q *observerQueue) deliver() {
 		q.queue = q.queue[1:]
 		q.mu.Unlock()
 		// call runs the observer in a goroutine of its own: the observer could end this one.
-		if err := <-call(observerFunction, func() error { q.observer(next.Transition); return nil }); err != nil {
+		if err := <-call("the observer", func() error { q.observer(next.Transition); return nil }); err != nil {
 			q.logger.Error("the observer failed", "error", err)
 		}
 		close(next.delivered)
@@ -88,23 +88,7 @@ func (r *run) enterAndWait(ctx context.Context, tenure *lease.Tenure, phase Phas
 	return awaitObserver(ctx, r.enter(phase, token, nil), tenure)
 }
 
-// awaitObserver waits until the observer has returned, but no longer than the tenure lasts
-// without a renewal, or until ctx ends: the other nodes wait for this one to lead, or to
-// release the lease.
+// awaitObserver waits until the observer has returned. For errors see awaitInTenure.
 func awaitObserver(ctx context.Context, delivered <-chan struct{}, tenure *lease.Tenure) error {
-	select {
-	case <-delivered:
-		return nil
-	default:
-	}
-	patience := time.NewTimer(tenure.Remaining())
-	defer patience.Stop()
-	select {
-	case <-delivered:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-patience.C:
-		return errObserverRuns
-	}
+	return awaitInTenure(ctx, delivered, tenure, errObserverRuns)
 }

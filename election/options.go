@@ -1,10 +1,12 @@
 package election
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/tenurelock/tenure/lease"
@@ -115,9 +117,7 @@ func (o *Options) complete() error {
 	if o.Lease.AcquireDelay != 0 {
 		return fmt.Errorf("Options.Lease.AcquireDelay is %v; set Options.Rank and Options.RankDelay instead", o.Lease.AcquireDelay)
 	}
-	if o.TTL == 0 {
-		o.TTL = defaultTTL
-	}
+	o.TTL = cmp.Or(o.TTL, defaultTTL)
 	for _, duration := range []struct {
 		name    string
 		value   *time.Duration
@@ -132,9 +132,7 @@ func (o *Options) complete() error {
 		if *duration.value < 0 {
 			return fmt.Errorf("%s %v is negative; 0 means the default", duration.name, *duration.value)
 		}
-		if *duration.value == 0 {
-			*duration.value = duration.ifUnset
-		}
+		*duration.value = cmp.Or(*duration.value, duration.ifUnset)
 	}
 	if o.HealthFailures < 0 {
 		return fmt.Errorf("Options.HealthFailures %d is negative; 0 means 1", o.HealthFailures)
@@ -146,14 +144,10 @@ func (o *Options) complete() error {
 	if o.RankDelay > 0 && time.Duration(o.Rank) > math.MaxInt64/o.RankDelay {
 		return fmt.Errorf("rank %d × Options.RankDelay %v is longer than a time.Duration can be; ranks are small numbers", o.Rank, o.RankDelay)
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.Lease.TTL = o.TTL
 	o.Lease.AcquireDelay = time.Duration(o.Rank) * o.RankDelay
-	if o.Lease.Logger == nil {
-		o.Lease.Logger = o.Logger
-	}
-	o.Claim = append([]string(nil), o.Claim...)
+	o.Lease.Logger = cmp.Or(o.Lease.Logger, o.Logger)
+	o.Claim = slices.Clone(o.Claim)
 	return nil
 }

@@ -68,14 +68,7 @@ type Transition struct {
 
 // String returns the phase, the token and the cause in one line.
 func (t Transition) String() string {
-	text := t.Phase.String()
-	if !t.Token.IsZero() {
-		text += ", token " + t.Token.String()
-	}
-	if t.Cause != nil {
-		text += ": " + t.Cause.Error()
-	}
-	return text
+	return Status{Phase: t.Phase, Token: t.Token, Cause: t.Cause}.String()
 }
 
 // LogValue returns a group with the keys phase and at and, unless they are zero, token and

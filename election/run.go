@@ -20,7 +20,7 @@ import (
 type run struct {
 	*Elector
 	lead     func(context.Context, *Term) error
-	monitor  *monitor
+	monitor  monitor
 	tasks    sync.WaitGroup // what Run waits for
 	observer observerQueue
 	standby  standby // the latest
@@ -39,18 +39,16 @@ func (r *run) loop(ctx context.Context) error {
 	)
 	rest := r.afterCrash(ctx) // how long to stay out before the next campaign
 	for ctx.Err() == nil {
-		healthy, release, err := r.awaitHealth(ctx)
+		healthy, err := r.monitor.await(ctx, r.standBy)
 		if err != nil {
 			return err
 		}
 		if !r.stayOut(healthy, rest) {
-			release()
 			continue // and stay out for as long again once it is healthy
 		}
 		rest = 0
 		t, err := r.campaign(healthy)
 		interrupted := healthy.Err() != nil
-		release()
 		switch {
 		case t.acquired && r.options.OneShot:
 			return err
@@ -111,18 +109,6 @@ func (r *run) afterCrash(ctx context.Context) time.Duration {
 	return r.options.TTL + r.options.HoldOff
 }
 
-// awaitHealth waits until the node is healthy, and returns a context that ends with ctx or
-// when the node becomes unhealthy. The error is the cause of ctx's end.
-func (r *run) awaitHealth(ctx context.Context) (healthy context.Context, release func(), err error) {
-	period, err := r.monitor.await(ctx, r.standBy)
-	if err != nil {
-		return nil, nil, err
-	}
-	healthy, cancel := context.WithCancelCause(ctx)
-	unlink := context.AfterFunc(period, func() { cancel(context.Cause(period)) })
-	return healthy, func() { unlink(); cancel(nil) }, nil
-}
-
 // stayOut waits for the standby function of an earlier campaign, and then for
 // rest. It reports false as soon as ctx ends.
 func (r *run) stayOut(ctx context.Context, rest time.Duration) bool {
@@ -147,7 +133,7 @@ func (r *run) stayOut(ctx context.Context, rest time.Duration) bool {
 func (r *run) campaign(ctx context.Context) (o outcome, err error) {
 	r.standBy(nil)
 	r.standby = r.startStandby(ctx)
-	r.tasks.Go(r.standby.wait)
+	r.tasks.Go(func() { <-r.standby.done })
 	defer r.standby.stop()
 	r.blocked.Store(false)
 	stopFailBack := r.startFailBack(ctx)
@@ -223,7 +209,7 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 			}
 		})
 	}
-	returned, hasReturned := call(leaderFunction, func() error { return r.lead(ctx, term) }), false
+	returned, hasReturned := call("the leader function", func() error { return r.lead(ctx, term) }), false
 	select {
 	case err = <-returned:
 		hasReturned = true

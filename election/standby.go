@@ -8,20 +8,22 @@ import (
 	"github.com/tenurelock/tenure/lease"
 )
 
-// standby is one call of Options.Standby. The zero standby has returned.
+// standby is one call of Options.Standby.
 type standby struct {
-	cancel context.CancelFunc
-	done   chan struct{} // closed when the function has returned; nil if it was not called
+	stop context.CancelFunc // ends the context of the function
+	done chan struct{}      // closed when the function has returned
 }
 
-// startStandby calls Options.Standby, if there is one. The caller must call stop and wait.
+// startStandby calls Options.Standby, if there is one. The caller must call stop and wait
+// for done.
 func (e *Elector) startStandby(ctx context.Context) standby {
-	if e.options.Standby == nil {
-		return standby{}
-	}
 	ctx, cancel := context.WithCancel(ctx)
-	s := standby{cancel: cancel, done: make(chan struct{})}
-	returned := call(standbyFunction, func() error { return e.options.Standby(ctx) })
+	s := standby{stop: cancel, done: make(chan struct{})}
+	if e.options.Standby == nil {
+		close(s.done)
+		return s
+	}
+	returned := call("the standby function", func() error { return e.options.Standby(ctx) })
 	go func() {
 		defer close(s.done)
 		err := <-returned
@@ -35,25 +37,8 @@ func (e *Elector) startStandby(ctx context.Context) standby {
 	return s
 }
 
-// stop ends the context of the function.
-func (s standby) stop() {
-	if s.cancel != nil {
-		s.cancel()
-	}
-}
-
-// wait waits until the function has returned.
-func (s standby) wait() {
-	if s.done != nil {
-		<-s.done
-	}
-}
-
 // returned reports whether the function has returned.
 func (s standby) returned() bool {
-	if s.done == nil {
-		return true
-	}
 	select {
 	case <-s.done:
 		return true
@@ -64,20 +49,31 @@ func (s standby) returned() bool {
 
 // finish stops the function and waits for it before a term starts. ctx ends with the tenure.
 // The error says why the term cannot start.
-//
-// The tenure is renewed meanwhile, so the wait is bounded: a node that neither leads nor
-// releases the lease would be worse than a dead one.
 func (s standby) finish(ctx context.Context, tenure *lease.Tenure) error {
 	s.stop()
-	if !s.returned() {
-		patience := time.NewTimer(tenure.Remaining())
-		defer patience.Stop()
-		select {
-		case <-s.done:
-		case <-ctx.Done():
-		case <-patience.C:
-			return errStandbyRuns
-		}
+	if err := awaitInTenure(ctx, s.done, tenure, errStandbyRuns); err != nil {
+		return err
 	}
 	return context.Cause(ctx)
+}
+
+// awaitInTenure waits for a function of the program until ctx ends, but no longer than the
+// tenure lasts without a renewal: then it returns late. The other nodes wait for this one,
+// which renews the tenure, to lead or to release the lease.
+func awaitInTenure(ctx context.Context, done <-chan struct{}, tenure *lease.Tenure, late error) error {
+	select {
+	case <-done:
+		return nil
+	default:
+	}
+	patience := time.NewTimer(tenure.Remaining())
+	defer patience.Stop()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-patience.C:
+		return late
+	}
 }
