@@ -133,7 +133,6 @@ func (r *run) stayOut(ctx context.Context, rest time.Duration) bool {
 func (r *run) campaign(ctx context.Context) (o outcome, err error) {
 	r.standBy(nil)
 	r.standby = r.startStandby(ctx)
-	r.tasks.Go(func() { <-r.standby.done })
 	defer r.standby.stop()
 	r.blocked.Store(false)
 	stopFailBack := r.startFailBack(ctx)

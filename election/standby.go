@@ -14,26 +14,25 @@ type standby struct {
 	done chan struct{}      // closed when the function has returned
 }
 
-// startStandby calls Options.Standby, if there is one. The caller must call stop and wait
-// for done.
-func (e *Elector) startStandby(ctx context.Context) standby {
+// startStandby calls Options.Standby, if there is one. The caller must call stop.
+func (r *run) startStandby(ctx context.Context) standby {
 	ctx, cancel := context.WithCancel(ctx)
 	s := standby{stop: cancel, done: make(chan struct{})}
-	if e.options.Standby == nil {
+	if r.options.Standby == nil {
 		close(s.done)
 		return s
 	}
-	returned := call("the standby function", func() error { return e.options.Standby(ctx) })
-	go func() {
+	returned := call("the standby function", func() error { return r.options.Standby(ctx) })
+	r.tasks.Go(func() {
 		defer close(s.done)
 		err := <-returned
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			return // it returned because its context ended
 		}
 		if err != nil {
-			e.options.Logger.Error("the standby function failed", "election", e.lease.Name(), "error", err)
+			r.options.Logger.Error("the standby function failed", "election", r.lease.Name(), "error", err)
 		}
-	}()
+	})
 	return s
 }
 
