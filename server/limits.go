@@ -73,7 +73,8 @@ func (o *Options) completeLimits() error {
 		name  string
 		value int64
 	}{
-		{"MaxMemory", o.MaxMemory}, {"MaxClients", int64(o.MaxClients)},
+		{"MaxMemory", o.MaxMemory}, {"MaxClients", int64(o.MaxClients)}, {"PasswordChecks", int64(o.PasswordChecks)},
+		{"MaxUnauthenticated", int64(o.MaxUnauthenticated)}, {"MaxUnauthenticatedPerAddress", int64(o.MaxUnauthenticatedPerAddress)},
 		{"Limits.OutgoingBytes", l.OutgoingBytes}, {"Limits.AllOutgoingBytes", l.AllOutgoingBytes},
 		{"Limits.AllArrivingBytes", l.AllArrivingBytes},
 		{"Limits.SessionBytes", l.SessionBytes}, {"Limits.SessionMessages", int64(l.SessionMessages)},
@@ -83,7 +84,7 @@ func (o *Options) completeLimits() error {
 		{"Limits.RetainedMessages", int64(l.RetainedMessages)}, {"Limits.RetainedBytes", l.RetainedBytes},
 	} {
 		if limit.value < 0 {
-			return fmt.Errorf("%s %d is negative; 0 means the default", "Options."+limit.name, limit.value)
+			return fmt.Errorf("Options.%s %d is negative; 0 means the default", limit.name, limit.value)
 		}
 	}
 	if o.MaxMemory > 0 && o.MaxMemory < leastMemory {

@@ -100,15 +100,12 @@ func (o *Options) complete() error {
 	if o.Addr == "" {
 		o.Addr = DefaultAddr
 	}
-	if o.MaxPacketSize == 0 {
-		o.MaxPacketSize = limits.PacketSize
-	}
+	limits.Fill(&o.MaxPacketSize, limits.PacketSize)
 	if err := o.completeLimits(); err != nil {
 		return err
 	}
-	if err := o.completeAuthentication(); err != nil {
-		return err
-	}
+	limits.Fill(&o.PasswordChecks, max(1, runtime.GOMAXPROCS(0)/2))
+	limits.Fill(&o.MaxUnauthenticated, defaultMaxUnauthenticated)
 	if o.Store.DedupWindow > 1<<16-1 {
 		return fmt.Errorf("Options.Store.DedupWindow %d is above 65535, the largest Receive Maximum of MQTT", o.Store.DedupWindow)
 	}
@@ -120,26 +117,6 @@ func (o *Options) complete() error {
 	}
 	if !o.AllowInsecure && !o.isLocal() {
 		return o.mustBeSecure()
-	}
-	return nil
-}
-
-// completeAuthentication is complete for the options about connections that have not authenticated.
-func (o *Options) completeAuthentication() error {
-	switch {
-	case o.PasswordChecks < 0:
-		return fmt.Errorf("Options.PasswordChecks %d is negative; 0 means half of the processors", o.PasswordChecks)
-	case o.MaxUnauthenticated < 0:
-		return fmt.Errorf("Options.MaxUnauthenticated %d is negative; 0 means %d", o.MaxUnauthenticated, defaultMaxUnauthenticated)
-	case o.MaxUnauthenticatedPerAddress < 0:
-		return fmt.Errorf("Options.MaxUnauthenticatedPerAddress %d is negative; 0 means %d, or no bound of its own for this machine",
-			o.MaxUnauthenticatedPerAddress, defaultMaxUnauthenticatedPerAddress)
-	}
-	if o.PasswordChecks == 0 {
-		o.PasswordChecks = max(1, runtime.GOMAXPROCS(0)/2)
-	}
-	if o.MaxUnauthenticated == 0 {
-		o.MaxUnauthenticated = defaultMaxUnauthenticated
 	}
 	return nil
 }
