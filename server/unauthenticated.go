@@ -94,8 +94,8 @@ func (d *authLimiter) limitOf(source netip.Prefix) int {
 }
 
 func (d *authLimiter) oldestLocked(fits func(*pendingAuth) bool) *pendingAuth {
-	for place := d.droppable.Front(); place != nil; place = place.Next() {
-		if v := place.Value.(*pendingAuth); fits(v) {
+	for e := d.droppable.Front(); e != nil; e = e.Next() {
+		if v := e.Value.(*pendingAuth); fits(v) {
 			return v
 		}
 	}
