@@ -14,8 +14,9 @@ type exchange struct {
 	request     Request
 	correlation correlation
 
-	done   chan struct{} // closed by the goroutine that took the exchange out of link.pending
-	result result        // set before
+	done  chan struct{} // closed by the goroutine that took the exchange out of link.pending
+	reply Reply         // set before, like err
+	err   error
 
 	// Guarded by link.mu.
 	sent     bool // it may have reached the broker
@@ -31,11 +32,6 @@ func (id *correlation) choose() {
 	_, _ = rand.Read(id[:]) // never fails, says its documentation
 }
 
-type result struct {
-	reply Reply
-	err   error
-}
-
 func newExchange(ctx context.Context, request Request) *exchange {
 	e := &exchange{ctx: ctx, request: request, done: make(chan struct{})}
 	e.correlation.choose()
@@ -44,8 +40,8 @@ func newExchange(ctx context.Context, request Request) *exchange {
 
 // end gives an exchange its result. Only the goroutine that took it out of link.pending may
 // call it.
-func (e *exchange) end(outcome result) {
-	e.result = outcome
+func (e *exchange) end(reply Reply, err error) {
+	e.reply, e.err = reply, err
 	close(e.done)
 }
 
@@ -86,16 +82,16 @@ type message struct {
 // reply turns a status of 400 or more into an error. After 408 and 5xx it is not known
 // whether the request was applied; after any other it was not. A reply without a status
 // counts as a success.
-func (m *message) reply(store string) result {
+func (m *message) reply(store string) (Reply, error) {
 	status, err := strconv.Atoi(string(m.status))
 	if err != nil || status < 400 {
-		return result{reply: Reply{Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: store}}
+		return Reply{Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: store}, nil
 	}
 	rejected := &RejectedError{Code: status, Reason: string(m.statusMessage)}
 	if status == statusTimeout || status >= statusServerError {
-		return result{err: unknown(rejected)}
+		return Reply{}, unknown(rejected)
 	}
-	return result{err: rejected}
+	return Reply{}, rejected
 }
 
 // Statuses of a reply, as in HTTP.

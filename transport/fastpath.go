@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"context"
+	"fmt"
 	"runtime"
 
 	"github.com/tenurelock/tenure/internal/frame"
@@ -36,7 +38,10 @@ func newFastPath(l *link) *fastPath {
 
 // send writes the queued requests; those that were queued together leave in one write.
 func (f *fastPath) send() {
-	if f.link.underWay() > 1 {
+	f.link.mu.Lock()
+	underWay := len(f.link.pending)
+	f.link.mu.Unlock()
+	if underWay > 1 {
 		// Replies that arrived together have woken as many callers: let them queue their
 		// next requests first.
 		runtime.Gosched()
@@ -61,19 +66,52 @@ func (f *fastPath) encode() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(f.packets) < maxBatch {
-		e := l.nextLocked(&f.message)
+		e := l.popLocked()
 		if e == nil {
 			return
 		}
-		f.message.PacketID = f.nextIDLocked()
-		packets, err := f.message.Append(f.packets)
-		if err != nil {
-			l.failLocked(e, notSent(err))
+		if l.pending[e.correlation] == nil {
+			continue // its slot is free again
+		}
+		if err := f.appendLocked(e); err != nil {
+			l.failLocked(e, err)
 			continue
 		}
-		f.packets = packets
-		f.unacked[f.message.PacketID] = e.correlation
+		e.sent = true
 	}
+}
+
+// appendLocked adds the packet of a request to those to be written. The error says why there
+// can be none.
+func (f *fastPath) appendLocked(e *exchange) error {
+	if e.ctx.Err() != nil {
+		return notSent(context.Cause(e.ctx))
+	}
+	l, id := f.link, f.nextIDLocked()
+	f.message = frame.Message{
+		Topic:           protocol.InvokeTopic,
+		QoS:             1,
+		PacketID:        id,
+		MessageExpiry:   messageExpiry(e.ctx),
+		ContentType:     protocol.ContentType,
+		ResponseTopic:   l.replies,
+		CorrelationData: e.correlation[:],
+		User:            requestProperties(f.message.User[:0], l.clientID, e.request),
+		Payload:         e.request.Payload,
+	}
+	// paho does not check this, and the broker would end the connection [MQTT-3.2.2-15].
+	if size := f.message.Size(); size > l.maxPacket {
+		return &RejectedError{
+			Code:   codePacketTooLarge,
+			Reason: fmt.Sprintf("the request makes a packet of %d bytes, and the broker takes at most %d", size, l.maxPacket),
+		}
+	}
+	packets, err := f.message.Append(f.packets)
+	if err != nil {
+		return notSent(err)
+	}
+	f.packets, f.unacked[id] = packets, e.correlation
+	return nil
 }
 
 // nextIDLocked returns a packet id that is not in use. There is one: a link has no more
@@ -113,11 +151,11 @@ func (f *fastPath) take(packet []byte) bool {
 // acknowledged reports whether a PUBACK is for a request.
 func (f *fastPath) acknowledged(ack frame.Puback) bool {
 	f.link.mu.Lock()
+	defer f.link.mu.Unlock()
 	id, ok := f.unacked[ack.PacketID]
 	delete(f.unacked, ack.PacketID)
-	f.link.mu.Unlock()
 	if ok {
-		f.link.acknowledged(id, ack.ReasonCode, string(ack.ReasonString))
+		f.link.acknowledgedLocked(id, ack)
 	}
 	return ok
 }

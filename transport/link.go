@@ -202,38 +202,8 @@ func (l *link) enqueue(e *exchange) bool {
 	} else {
 		l.queue.push(e)
 	}
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	signal(l.wake)
 	return true
-}
-
-// underWay returns how many requests wait for a reply.
-func (l *link) underWay() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.pending)
-}
-
-// nextLocked takes the next request whose caller still waits out of the queues, writes its
-// packet into m, and counts it as sent. It returns nil when the queues are empty.
-func (l *link) nextLocked(m *frame.Message) *exchange {
-	for {
-		e := l.popLocked()
-		switch {
-		case e == nil:
-			return nil
-		case l.pending[e.correlation] == nil:
-			continue // its slot is free again
-		}
-		if err := l.fill(m, e); err != nil {
-			l.failLocked(e, err)
-			continue
-		}
-		e.sent = true
-		return e
-	}
 }
 
 // popLocked returns the next request, urgent ones first, or nil if the queues are empty.
@@ -248,32 +218,7 @@ func (l *link) popLocked() *exchange {
 func (l *link) failLocked(e *exchange, err error) {
 	l.takeLocked(e.correlation)
 	l.slots.free()
-	e.end(result{err: err})
-}
-
-// fill makes m the packet of a request. The error says why there can be none.
-func (l *link) fill(m *frame.Message, e *exchange) error {
-	if e.ctx.Err() != nil {
-		return notSent(context.Cause(e.ctx))
-	}
-	*m = frame.Message{
-		Topic:           protocol.InvokeTopic,
-		QoS:             1,
-		MessageExpiry:   messageExpiry(e.ctx),
-		ContentType:     protocol.ContentType,
-		ResponseTopic:   l.replies,
-		CorrelationData: e.correlation[:],
-		User:            requestProperties(m.User[:0], l.clientID, e.request),
-		Payload:         e.request.Payload,
-	}
-	// paho does not check this, and the broker would end the connection [MQTT-3.2.2-15].
-	if size := m.Size(); size > l.maxPacket {
-		return &RejectedError{
-			Code:   codePacketTooLarge,
-			Reason: fmt.Sprintf("the request makes a packet of %d bytes, and the broker takes at most %d", size, l.maxPacket),
-		}
-	}
-	return nil
+	e.end(Reply{}, err)
 }
 
 // requestProperties appends the user properties of a request.
@@ -308,13 +253,7 @@ func messageExpiry(ctx context.Context) uint32 {
 	return uint32(min(max(seconds, 1), math.MaxUint32))
 }
 
-// take removes a request that still waits, and returns nil if there is none.
-func (l *link) take(id correlation) *exchange {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.takeLocked(id)
-}
-
+// takeLocked removes a request that still waits, and returns nil if there is none.
 func (l *link) takeLocked(id correlation) *exchange {
 	e := l.pending[id]
 	delete(l.pending, id)
@@ -324,34 +263,33 @@ func (l *link) takeLocked(id correlation) *exchange {
 
 func (l *link) signalQuietLocked() {
 	if l.leaving && len(l.pending) == 0 {
-		select {
-		case l.quiet <- struct{}{}:
-		default:
-		}
+		signal(l.quiet)
 	}
 }
 
-// abandon takes back a request whose caller gives up. It reports whether the request still
-// waited, and whether it was sent.
-func (l *link) abandon(e *exchange) (waiting, sent bool) {
+// signal puts an item into a channel that has room for one, if there is none.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// abandon takes back a request whose caller gives up because of cause, and returns the
+// error for the caller: nil if the exchange has ended meanwhile.
+func (l *link) abandon(e *exchange, cause error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	waiting = l.takeLocked(e.correlation) != nil
-	if waiting && !e.sent {
+	switch {
+	case l.takeLocked(e.correlation) == nil:
+		return nil
+	case !e.sent:
 		l.slots.free()
+		return notSent(cause)
+	case e.accepted && !l.answered && errors.Is(cause, context.DeadlineExceeded):
+		cause = fmt.Errorf("%w: the broker took the request, but it seems that %w", cause, ErrNoStore)
 	}
-	return waiting, e.sent
-}
-
-// explainSilence adds to cause, for which a request ended without a reply, what the link
-// knows of the reason.
-func (l *link) explainSilence(e *exchange, cause error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if e.accepted && !l.answered && errors.Is(cause, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: the broker took the request, but it seems that %w", cause, ErrNoStore)
-	}
-	return cause
+	return unknown(cause)
 }
 
 // leave lets nothing new be sent.
@@ -380,42 +318,35 @@ func (l *link) drop(cause error) bool {
 	for id, e := range l.pending {
 		delete(l.pending, id)
 		if e.sent {
-			e.end(result{err: unknown(cause)})
+			e.end(Reply{}, unknown(cause))
 		} else {
-			e.end(result{err: notSent(cause)})
+			e.end(Reply{}, notSent(cause))
 		}
 	}
 	l.urgent, l.queue = queue{}, queue{}
 	return true
 }
 
-// acknowledged handles the PUBACK of a request. A bad one says that the broker has not
+// acknowledgedLocked handles the PUBACK of a request. A bad one says that the broker has not
 // passed the request on.
-func (l *link) acknowledged(id correlation, code byte, reason string) {
+func (l *link) acknowledgedLocked(id correlation, ack frame.Puback) {
 	const failure = 0x80 // [MQTT-4.13.1]: codes from here on are errors
 	l.slots.free()
+	e := l.pending[id]
 	var err error
 	switch {
-	case code == packets.PubackNoMatchingSubscribers:
+	case e == nil:
+		return
+	case ack.ReasonCode == packets.PubackNoMatchingSubscribers:
 		err = notSent(ErrNoStore)
-	case code >= failure:
-		err = &RejectedError{Code: int(code), Reason: reason}
+	case ack.ReasonCode >= failure:
+		err = &RejectedError{Code: int(ack.ReasonCode), Reason: string(ack.ReasonString)}
 	default:
-		l.accept(id)
+		e.accepted = true
 		return
 	}
-	if e := l.take(id); e != nil {
-		e.end(result{err: err})
-	}
-}
-
-// accept notes that the broker took a request.
-func (l *link) accept(id correlation) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if e := l.pending[id]; e != nil {
-		e.accepted = true
-	}
+	l.takeLocked(id)
+	e.end(Reply{}, err)
 }
 
 // received handles a PUBLISH that paho has read: the fast path leaves to it those with QoS

@@ -431,17 +431,13 @@ func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error
 	}
 	select {
 	case <-e.done:
-		return e.result.reply, e.result.err
 	case <-ctx.Done():
-	}
-	switch waiting, sent := l.abandon(e); {
-	case !waiting:
+		if err := l.abandon(e, context.Cause(ctx)); err != nil {
+			return Reply{}, err
+		}
 		<-e.done // the reply came at the same moment
-		return e.result.reply, e.result.err
-	case !sent:
-		return Reply{}, notSent(context.Cause(ctx))
 	}
-	return Reply{}, unknown(l.explainSilence(e, context.Cause(ctx)))
+	return e.reply, e.err
 }
 
 // post adds an exchange to the queue of a connection, when there is one and its broker takes

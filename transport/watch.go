@@ -243,10 +243,7 @@ const (
 )
 
 func (r *registration) wakeUp() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	signal(r.wake)
 }
 
 func (r *registration) offerLocked(change Change, freshOnly bool) {

@@ -179,10 +179,7 @@ func (c *mqttConn) SetWill(ctx context.Context, request Request) (lost <-chan st
 
 // wakeUp makes serve check whether its connection is still the right one.
 func (c *mqttConn) wakeUp() {
-	select {
-	case c.replace <- struct{}{}:
-	default:
-	}
+	signal(c.replace)
 }
 
 // nextWill returns the Will that waits for a connection, or nil.
