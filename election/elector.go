@@ -23,14 +23,13 @@ type Elector struct {
 	options Options
 
 	mu          sync.Mutex
-	running     bool
 	term        *Term         // while Active or Draining
 	tenure      *lease.Tenure // of the term, from its acquisition to its release
 	campaigning bool          // waits for the lease, and so hears of its holder
 	status      Status        // all but the Leader
 
+	running   atomic.Bool
 	onWaiting func(cause error) // of the present Run; only its goroutine uses it
-	blocked   atomic.Bool       // something other than a leader keeps this node from the lease
 }
 
 // New returns an elector that campaigns for name, which is a key in the store.
@@ -78,11 +77,7 @@ func New(client *transport.Client, name string, options Options) (*Elector, erro
 // When Run returns, neither lead nor a function of the Options is running. The lease is
 // released and the fail-back request deleted, if the store could be reached.
 func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *Term) error) (err error) {
-	e.mu.Lock()
-	running := e.running
-	e.running = true
-	e.mu.Unlock()
-	if running {
+	if !e.running.CompareAndSwap(false, true) {
 		return ErrRunning
 	}
 	defer func() { e.stopped(err) }()
@@ -114,9 +109,9 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 
 // stopped notes that Run returns, and what.
 func (e *Elector) stopped(err error) {
+	defer e.running.Store(false)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.running = false
 	e.status = Status{Phase: Stopped, Since: time.Now(), Term: e.status.Term, Cause: err}
 }
 

@@ -77,7 +77,7 @@ func (e *Elector) requestFailBack(ctx context.Context, before <-chan struct{}) {
 	own := failBackRequest{clientID: e.client.ClientID(), rank: e.options.Rank}
 	defer e.withdrawRequest(context.WithoutCancel(ctx), own)
 	for {
-		if !e.blocked.Load() {
+		if e.Status().Cause == nil {
 			if err := e.placeRequest(ctx, own); err != nil && ctx.Err() == nil {
 				e.options.Logger.Warn("the fail-back request could not be written", "election", e.lease.Name(), "error", err)
 			}

@@ -134,7 +134,6 @@ func (r *run) campaign(ctx context.Context) (o outcome, err error) {
 	r.standBy(nil)
 	r.standby = r.startStandby(ctx)
 	defer r.standby.stop()
-	r.blocked.Store(false)
 	stopFailBack := r.startFailBack(ctx)
 	r.setTenure(nil, true)
 	tenure, err := r.lease.Acquire(ctx)
@@ -156,7 +155,6 @@ func (r *run) campaign(ctx context.Context) (o outcome, err error) {
 // onWaiting is called by Acquire with what keeps the node from the lease, other than
 // another leader. It does not wait for the observer, because Acquire waits for it.
 func (r *run) onWaiting(cause error) {
-	r.blocked.Store(cause != nil)
 	r.enter(Standby, hlc.Token{}, cause)
 }
 

@@ -14,7 +14,7 @@ import (
 // tenure's only goroutine. The client starts it, and waits for it when it is closed; then
 // the context client ends.
 func (t *Tenure) maintain(client context.Context) {
-	defer close(t.idle)
+	defer func() { t.idle <- struct{}{} }()
 	defer t.closeWill()
 	if isClosed(t.tokenCtx.Done()) {
 		return // released before this goroutine ran: it needs no timer

@@ -26,8 +26,7 @@ type Tenure struct {
 
 	tokenCtx    context.Context // ends when the tenure is over
 	cancelToken context.CancelCauseFunc
-	idle        chan struct{} // closed when maintain has returned
-	releasing   chan struct{} // holds one item while a Release is under way
+	idle        chan struct{} // holds one item once maintain has returned, but while a Release is under way
 
 	mu            sync.Mutex
 	schedule      schedule
@@ -44,12 +43,11 @@ type Tenure struct {
 func (a *attempt) begin(token hlc.Token, sent time.Duration) (*Tenure, error) {
 	l := a.lease
 	t := &Tenure{
-		attempt:   a,
-		token:     token,
-		idle:      make(chan struct{}),
-		releasing: make(chan struct{}, 1),
-		schedule:  newSchedule(&l.options, sent, random.Fraction()),
-		sent:      sent,
+		attempt:  a,
+		token:    token,
+		idle:     make(chan struct{}, 1),
+		schedule: newSchedule(&l.options, sent, random.Fraction()),
+		sent:     sent,
 	}
 	if a.store == "" {
 		t.confirmed = map[*transport.Client]<-chan struct{}{l.client: a.connection}
@@ -271,13 +269,8 @@ func (t *Tenure) StopRenewing() { _, _ = t.note(event{kind: stopped}) }
 func (t *Tenure) Release(ctx context.Context) error {
 	t.end(ErrReleased)
 	select {
-	case t.releasing <- struct{}{}:
-		defer func() { <-t.releasing }()
-	case <-ctx.Done():
-		return t.releaseError(context.Cause(ctx))
-	}
-	select {
 	case <-t.idle: // a renewal under way was cancelled, and no other follows
+		defer func() { t.idle <- struct{}{} }()
 	case <-ctx.Done():
 		return t.releaseError(context.Cause(ctx))
 	}

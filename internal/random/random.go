@@ -11,18 +11,19 @@ import (
 
 var (
 	mu     sync.Mutex
-	seeded *rand.Rand // nil outside of simulations: draws are unpredictable
+	source = rand.New(unpredictable{}) // but in simulations
 )
+
+type unpredictable struct{}
+
+func (unpredictable) Uint64() uint64 { return rand.Uint64() }
 
 // Fraction returns a number of at least zero and less than one. It is safe for concurrent
 // use.
 func Fraction() float64 {
 	mu.Lock()
 	defer mu.Unlock()
-	if seeded != nil {
-		return seeded.Float64()
-	}
-	return rand.Float64()
+	return source.Float64()
 }
 
 // Duration returns a duration of at least zero and less than limit. It returns zero if
@@ -33,20 +34,17 @@ func Duration(limit time.Duration) time.Duration {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if seeded != nil {
-		return time.Duration(seeded.Int64N(int64(limit)))
-	}
-	return rand.N(limit)
+	return time.Duration(source.Int64N(int64(limit)))
 }
 
 // Seed makes every draw in this process follow from seed until stop is called. It is for
 // tests that do not run in parallel.
 func Seed(seed uint64) (stop func()) {
-	set := func(source *rand.Rand) {
+	set := func(s rand.Source) {
 		mu.Lock()
 		defer mu.Unlock()
-		seeded = source
+		source = rand.New(s)
 	}
-	set(rand.New(rand.NewPCG(seed, 0)))
-	return func() { set(nil) }
+	set(rand.NewPCG(seed, 0))
+	return func() { set(unpredictable{}) }
 }
