@@ -85,7 +85,6 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 	close(ended)
 	r := &run{Elector: e, lead: lead, standby: standby{done: ended}, failBackEnded: ended}
 	r.monitor = monitor{options: &e.options, changed: make(chan struct{})}
-	r.observer = observerQueue{observer: e.options.Observer, logger: e.options.Logger, tasks: &r.tasks}
 	e.onWaiting = r.onWaiting
 	defer r.tasks.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -39,15 +39,11 @@ func parseFailBackRequest(entry transport.Entry) (r failBackRequest, ok bool) {
 
 func (e *Elector) failBackKey() string { return e.lease.Name() + protocol.FailBackSuffix }
 
-// holdDown is how long a leader leads before it hands over to a better rank.
-func (e *Elector) holdDown() time.Duration { return max(e.options.FailBackAfter, e.options.TTL) }
-
-// The request is refreshed and retried as often as the lease by default, so that one lost
-// refresh does not lose it.
+// requestTimeout bounds each request of the election itself. Like refreshEvery it is the
+// lease's default, so that one lost refresh does not lose the fail-back request.
+func (e *Elector) requestTimeout() time.Duration { return e.options.TTL / 6 }
 
 func (e *Elector) refreshEvery() time.Duration { return e.options.TTL / 3 }
-
-func (e *Elector) requestTimeout() time.Duration { return e.options.TTL / 6 }
 
 // startFailBack asks for the lead until stop is called or ctx ends. Neither waits for the
 // deletion of the request, so that a term can start before that.
@@ -132,7 +128,7 @@ func (e *Elector) withdrawRequest(ctx context.Context, own failBackRequest) {
 // A notification only says when to read the key. In case notifications are lost, it reads
 // the key once in a TTL, which is as long as a request stands.
 func (e *Elector) awaitFailBack(ctx context.Context) *YieldError {
-	if !sleep.For(ctx, e.holdDown()) {
+	if !sleep.For(ctx, max(e.options.FailBackAfter, e.options.TTL)) {
 		return nil
 	}
 	key := keywatch.New(e.client, e.failBackKey(), 0)

@@ -2,7 +2,6 @@ package election
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -10,13 +9,9 @@ import (
 	"github.com/tenurelock/tenure/lease"
 )
 
-// observerQueue calls the observer with each transition, one at a time and in order. A
-// goroutine does that while any are queued. One goroutine adds.
+// observerQueue has the transitions that the observer gets, one at a time and in order. A
+// goroutine of Run calls the observer while any are queued. One goroutine adds.
 type observerQueue struct {
-	observer func(Transition)
-	logger   *slog.Logger
-	tasks    *sync.WaitGroup // of Run, which waits for the goroutine
-
 	mu         sync.Mutex
 	queue      []queuedTransition // the observer has not got them yet
 	delivering bool               // the goroutine runs
@@ -27,15 +22,16 @@ type queuedTransition struct {
 	delivered chan struct{} // closed when the observer has returned
 }
 
-// add queues a transition and returns at once. The channel is closed when the observer has
+// add queues a transition for the observer and returns at once. The channel is closed when the observer has
 // returned. A Standby replaces a Standby at the end of the queue, so the queue stays
 // short however often the cause changes while the observer is slow.
-func (q *observerQueue) add(transition Transition) (delivered <-chan struct{}) {
+func (r *run) add(transition Transition) (delivered <-chan struct{}) {
 	next := queuedTransition{transition, make(chan struct{})}
-	if q.observer == nil {
+	if r.options.Observer == nil {
 		close(next.delivered)
 		return next.delivered
 	}
+	q := &r.observer
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if last := len(q.queue) - 1; last >= 0 && transition.Phase == Standby && q.queue[last].Phase == Standby {
@@ -45,14 +41,14 @@ func (q *observerQueue) add(transition Transition) (delivered <-chan struct{}) {
 	q.queue = append(q.queue, next)
 	if !q.delivering {
 		q.delivering = true
-		q.tasks.Go(q.deliver)
+		r.tasks.Go(r.deliver)
 	}
 	return next.delivered
 }
 
 // deliver empties the queue. A panic in the observer is logged.
-func (q *observerQueue) deliver() {
-	for {
+func (r *run) deliver() {
+	for q := &r.observer; ; {
 		q.mu.Lock()
 		if len(q.queue) == 0 {
 			q.delivering = false
@@ -63,8 +59,8 @@ func (q *observerQueue) deliver() {
 		q.queue = q.queue[1:]
 		q.mu.Unlock()
 		// call runs the observer in a goroutine of its own: the observer could end this one.
-		if err := <-call("the observer", func() error { q.observer(next.Transition); return nil }); err != nil {
-			q.logger.Error("the observer failed", "error", err)
+		if err := <-call("the observer", func() error { r.options.Observer(next.Transition); return nil }); err != nil {
+			r.options.Logger.Error("the observer failed", "error", err)
 		}
 		close(next.delivered)
 	}
@@ -75,7 +71,7 @@ func (q *observerQueue) deliver() {
 func (r *run) enter(phase Phase, token hlc.Token, cause error) (delivered <-chan struct{}) {
 	transition := Transition{Phase: phase, At: time.Now(), Token: token, Cause: cause}
 	r.setPhase(transition)
-	return r.observer.add(transition)
+	return r.add(transition)
 }
 
 // standBy enters Standby and waits for the observer as long as it takes. No other node

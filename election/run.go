@@ -54,8 +54,6 @@ func (r *run) loop(ctx context.Context) error {
 			return err
 		case isTerminal(t.ended): // there will be no other term
 			return fmt.Errorf("election: %w", t.ended)
-		case !t.acquired && isTerminal(err):
-			return fmt.Errorf("election: %w", err)
 		case !t.acquired && interrupted:
 			continue
 		case !t.acquired:
@@ -83,7 +81,7 @@ type outcome struct {
 	acquired bool          // it got the lease; the rest is about the term that followed
 	lasted   time.Duration // from the acquisition to the release
 	taken    bool          // the lease was taken from this node, rather than given up
-	ended    error         // why the tenure ended before it was released; nil if it did not
+	ended    error         // why the tenure ended before its release, or why there was none
 }
 
 // isTerminal reports whether no request of this client can succeed any more.
@@ -140,7 +138,7 @@ func (r *run) campaign(ctx context.Context) (o outcome, err error) {
 	r.setTenure(tenure, false)
 	stopFailBack()
 	if err != nil {
-		return outcome{}, err
+		return outcome{ended: err}, err
 	}
 	defer r.setTenure(nil, false)
 	began := time.Now()

@@ -28,14 +28,14 @@ var ErrRepeatedToken = errors.New("more than one fencing token")
 // on the way: it has a comma, or characters other than visible ASCII. The header is
 // then unchanged.
 func SetHeader(header interface{ Set(name, value string) }, token hlc.Token) error {
-	text, err := token.String(), validate(token)
-	if err == nil && strings.ContainsFunc(token.Node, unsafeInHeader) {
-		err = unsafeNode(text)
+	err := validate(token)
+	if err == nil {
+		err = checkInHeader(token)
 	}
 	if err != nil {
 		return fmt.Errorf("fencing: set header %s: %w", HeaderName, err)
 	}
-	header.Set(HeaderName, text)
+	header.Set(HeaderName, token.String())
 	return nil
 }
 
@@ -53,8 +53,8 @@ func TokenFromHeader(header interface{ Values(name string) []string }) (hlc.Toke
 		values = strings.Split(values[0], ",")
 	}
 	token, err := onlyToken(values)
-	if err == nil && strings.ContainsFunc(token.Node, unsafeInHeader) {
-		err = unsafeNode(values[0])
+	if err == nil {
+		err = checkInHeader(token)
 	}
 	if err != nil {
 		return hlc.Token{}, fmt.Errorf("fencing: header %s: %w", HeaderName, err)
@@ -62,13 +62,14 @@ func TokenFromHeader(header interface{ Values(name string) []string }) (hlc.Toke
 	return token, nil
 }
 
-// unsafeInHeader reports whether a character of a field value may be changed or
-// misread on the way: spaces are trimmed, a comma separates the values of joined
-// fields, and characters beyond ASCII have no agreed meaning (RFC 9110, section 5.5).
-func unsafeInHeader(r rune) bool { return r <= ' ' || r > '~' || r == ',' }
-
-func unsafeNode(text string) error {
-	return fmt.Errorf("%w %.64q: the node has characters that are not safe in a header", hlc.ErrMalformed, text)
+// checkInHeader refuses a node with characters that may be changed or misread on the way:
+// spaces are trimmed, a comma separates the values of joined fields, and characters beyond
+// ASCII have no agreed meaning (RFC 9110, section 5.5).
+func checkInHeader(token hlc.Token) error {
+	if strings.ContainsFunc(token.Node, func(r rune) bool { return r <= ' ' || r > '~' || r == ',' }) {
+		return fmt.Errorf("%w %.64q: the node has characters that are not safe in a header", hlc.ErrMalformed, token.String())
+	}
+	return nil
 }
 
 // UserProperty returns the MQTT 5 user property that carries token: its name, which is
