@@ -59,9 +59,8 @@
 //
 // # Preferred nodes
 //
-// A candidate of rank n waits n × RankDelay for better ranks before it takes a lease that
-// is free. The store knows nothing of ranks: they decide which node leads, never whether
-// two do.
+// A candidate of rank n waits n × RankDelay for better ranks before it takes a lease that is
+// free. The store knows nothing of ranks: they decide which node leads, never whether two do.
 //
 // With FailBackAfter a preferred node also gets the lead back from a worse one. That needs
 // no more of the store than the lease does:
@@ -78,12 +77,11 @@
 //     it out while the other node takes over. If notifications are lost, it sees the
 //     request within a TTL.
 //
-// Both waits hold the lead down: however often a preferred node crashes, fails or
-// becomes unhealthy, a node leads for FailBackAfter before it hands over to another one.
-// A node that crashed as the leader and comes back before its old lease expired stays out,
-// so that another node takes the lease. If the store has access rules, they must allow the
-// candidates to read, set and delete the key of the request. Otherwise there is no
-// fail-back, and all else works.
+// Both waits hold the lead down: however often a preferred node crashes, fails or becomes
+// unhealthy, a node leads for FailBackAfter before it hands over to another one. A node that
+// crashed as the leader and comes back before its old lease expired stays out, so that another
+// node takes the lease. If the store has access rules, they must allow the candidates to read,
+// set and delete the key of the request. Otherwise there is no fail-back, and all else works.
 //
 // Ranks do not promise that the best node leads. A free lease goes to the first node that
 // reaches the store. A preferred node that is cut off, slow, or without notifications for

@@ -62,10 +62,9 @@ func New(client *transport.Client, name string, options Options) (*Elector, erro
 	return e, nil
 }
 
-// Run campaigns, and calls lead whenever this node leads, until ctx ends. Calls
-// of lead do not overlap. lead must return when its context ends. If it returns earlier,
-// the term is over; its error, or its panic as a *PanicError, is part of the cause that the
-// Observer gets.
+// Run campaigns, and calls lead whenever this node leads, until ctx ends. Calls of lead do not
+// overlap. lead must return when its context ends. If it returns earlier, the term is over; its
+// error, or its panic as a *PanicError, is part of the cause that the Observer gets.
 //
 // Run returns the cause of ctx's end; an error that matches transport.ErrClosed or
 // ErrSessionTakenOver if the client is finished; or ErrRunning if it is running already. No
@@ -125,8 +124,7 @@ func (e *Elector) holderName() string {
 	return cmp.Or(e.options.Lease.Holder, e.client.ClientID())
 }
 
-// Resign ends the present term, as [Term.Resign] does, and reports whether there
-// was one.
+// Resign ends the present term, as [Term.Resign] does, and reports whether there was one.
 func (e *Elector) Resign() bool {
 	e.mu.Lock()
 	term := e.term

@@ -12,9 +12,8 @@ import (
 	"github.com/tenurelock/tenure/lease"
 )
 
-// Options configures an Elector. The zero value is safe; every duration that is
-// zero takes its default. All candidates of one name should have the same
-// options, but for Rank.
+// Options configures an Elector. The zero value is safe; every duration that is zero takes its
+// default. All candidates of one name should have the same options, but for Rank.
 type Options struct {
 	// TTL is how long the store keeps the lease after the last renewal: how long the
 	// others wait after a crash of the leader. See lease.Options.TTL. Default 10 s.
@@ -24,27 +23,24 @@ type Options struct {
 	// called in addition to the Observer, which gets the same causes; a panic in it is
 	// logged. If Lease.Logger is nil, the Logger below is used.
 	Lease lease.Options
-	// Claim lists keys that a new leader protects with its token before its
-	// function starts, so that no write of its predecessor can follow. The key of the
-	// lease is not allowed.
+	// Claim lists keys that a new leader protects with its token before its function starts, so
+	// that no write of its predecessor can follow. The key of the lease is not allowed.
 	Claim []string
-	// HoldOff is how long a node stays out after it ended its own term (it
-	// resigned, was unhealthy or handed over, or its function returned or failed),
-	// so that another node gets its turn. A node also stays out after any term shorter
-	// than TTL, because what ended that term may end the next one too, and after a
-	// campaign that failed. HoldOff counts from when nothing else keeps the node out,
-	// such as bad health. It doubles, up to eightfold, while terms are shorter than TTL
-	// or campaigns fail. Default TTL/2.
+	// HoldOff is how long a node stays out after it ended its own term (it resigned, was
+	// unhealthy or handed over, or its function returned or failed), so that another node gets
+	// its turn. A node also stays out after any term shorter than TTL, because what ended that
+	// term may end the next one too, and after a campaign that failed. HoldOff counts from when
+	// nothing else keeps the node out, such as bad health. It doubles, up to eightfold, while
+	// terms are shorter than TTL or campaigns fail. Default TTL/2.
 	HoldOff time.Duration
 	// OneShot makes Run return after one term, even if that was over before its
 	// function could start.
 	OneShot bool
 
-	// Standby, if set, runs while this node campaigns, to keep it ready: to fill
-	// a cache, say. Its context ends when this node has the lease, when it becomes
-	// unhealthy, or with Run's context; then Standby must return. It may return
-	// earlier, and is not called again before the next campaign. Its error or
-	// panic is logged and has no other effect.
+	// Standby, if set, runs while this node campaigns, to keep it ready: to fill a cache, say.
+	// Its context ends when this node has the lease, when it becomes unhealthy, or with Run's
+	// context; then Standby must return. It may return earlier, and is not called again before
+	// the next campaign. Its error or panic is logged and has no other effect.
 	//
 	// The term starts when Standby has returned, so a slow return costs time without a
 	// leader. If it takes longer than a tenure lasts without renewal, the lease is
@@ -52,10 +48,9 @@ type Options struct {
 	// returned, and for HoldOff more.
 	Standby func(ctx context.Context) error
 
-	// Health, if set, returns nil if this node can lead, and otherwise why not. It is
-	// called before the first campaign, and then all the time while Run runs, never
-	// twice at once. An unhealthy node does not campaign, and hands over if it leads. A
-	// panic counts as an error.
+	// Health, if set, returns nil if this node can lead, and otherwise why not. It is called
+	// before the first campaign, and then all the time while Run runs, never twice at once. An
+	// unhealthy node does not campaign, and hands over if it leads. A panic counts as an error.
 	//
 	// Its context ends after HealthTimeout and with Run's context. It should return then:
 	// Run waits for it, though only after the lease was released.
@@ -78,24 +73,22 @@ type Options struct {
 	// Lease.Jitter lets the better rank win even if notifications are lost; with much
 	// less than that, the network decides. Default TTL/8.
 	RankDelay time.Duration
-	// FailBackAfter is how long this node waits, healthy without a break, before it asks
-	// a leader of a worse rank to hand over. Zero: it never asks. It is the hold-down
-	// too: a leader does not hand over to a better rank before it has led for as long
-	// itself, and for TTL at least. A node that crashed as the leader, and finds its
-	// lease still in the store when it starts, stays out for TTL + HoldOff, so that
-	// another node takes the lease.
+	// FailBackAfter is how long this node waits, healthy without a break, before it asks a
+	// leader of a worse rank to hand over. Zero: it never asks. It is the hold-down too: a
+	// leader does not hand over to a better rank before it has led for as long itself, and for
+	// TTL at least. A node that crashed as the leader, and finds its lease still in the store
+	// when it starts, stays out for TTL + HoldOff, so that another node takes the lease.
 	FailBackAfter time.Duration
 
 	// Observer, if set, gets each change of phase, one at a time, in order. Run
 	// waits for it; renewals do not. A panic in it is logged.
 	//
 	// While this node holds the lease, Run waits for the Observer no longer than the tenure
-	// lasts without renewal. If that passes before the term's function has started, the
-	// lease is released, with ErrNotReady as the cause, and the node stays out until the
-	// Observer has returned, and for HoldOff more. If it passes in Draining, the lease is
-	// released and the next campaign waits for the Observer. Of several Standbys that come
-	// while the Observer is busy it gets the latest only. Run waits for it before it
-	// returns.
+	// lasts without renewal. If that passes before the term's function has started, the lease
+	// is released, with ErrNotReady as the cause, and the node stays out until the Observer has
+	// returned, and for HoldOff more. If it passes in Draining, the lease is released and the
+	// next campaign waits for the Observer. Of several Standbys that come while the Observer is
+	// busy it gets the latest only. Run waits for it before it returns.
 	Observer func(Transition)
 	// Logger receives what cannot be returned to a caller; nil keeps silent. Its handler
 	// must not block: while it blocks, the lease can be lost.

@@ -12,10 +12,9 @@ import (
 type Phase uint8
 
 const (
-	// Standby: the node waits for the lease, or stays out of the campaign. If something
-	// other than another leader keeps it from the lease, Transition.Cause says what.
-	// When that is over another Standby follows, without a cause, unless the node gets
-	// the lease at once.
+	// Standby: the node waits for the lease, or stays out of the campaign. If something other
+	// than another leader keeps it from the lease, Transition.Cause says what. When that is
+	// over another Standby follows, without a cause, unless the node gets the lease at once.
 	Standby Phase = iota
 	// Claiming: the node has the lease and protects Options.Claim with its token.
 	// Left out if there is nothing to claim.
@@ -54,15 +53,13 @@ type Transition struct {
 	Token hlc.Token
 	// Cause is why this node does not lead; nil in Claiming and Active.
 	//
-	// In Draining and Released it is why the term is over: why the tenure ended, if that
-	// came first; else the cause of the function's context, the function's error, or what
-	// went wrong before the function could start. What went wrong in releasing is joined
-	// to it.
+	// In Draining and Released it is why the term is over: why the tenure ended, if that came
+	// first; else the cause of the function's context, the function's error, or what went wrong
+	// before the function could start. What went wrong in releasing is joined to it.
 	//
-	// In Standby it is why the node stays out (ErrUnhealthy, ErrNotReady or ErrCrashed),
-	// or what keeps it from the lease (errors of package transport, such as
-	// ErrNotAuthorized, ErrNotSent or ErrOutcomeUnknown); nil if another node leads or is
-	// about to.
+	// In Standby it is why the node stays out (ErrUnhealthy, ErrNotReady or ErrCrashed), or
+	// what keeps it from the lease (errors of package transport, such as ErrNotAuthorized,
+	// ErrNotSent or ErrOutcomeUnknown); nil if another node leads or is about to.
 	Cause error
 }
 

@@ -37,10 +37,9 @@ type Status struct {
 	HoldOffUntil time.Time
 }
 
-// Status returns what this Elector does at the moment: one consistent snapshot, never a mix
-// of two phases. It does not wait for the store, the Observer or any other function, and is
-// safe for concurrent use, also within the functions of the Options. The Observer can lag
-// behind it.
+// Status returns what this Elector does at the moment: one consistent snapshot, never a mix of
+// two phases. It does not wait for the store, the Observer or any other function, and is safe
+// for concurrent use, also within the functions of the Options. The Observer can lag behind it.
 func (e *Elector) Status() Status {
 	e.mu.Lock()
 	defer e.mu.Unlock()

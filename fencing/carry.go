@@ -23,10 +23,9 @@ var ErrRepeatedToken = errors.New("more than one fencing token")
 // SetHeader sets the header field [HeaderName] of an HTTP request to token, and
 // replaces the values it has. header is an http.Header, or anything with its Set.
 //
-// It returns an error that matches ErrMissingToken for the zero token, and one that
-// matches hlc.ErrMalformed for a malformed token or for one whose node id could change
-// on the way: it has a comma, or characters other than visible ASCII. The header is
-// then unchanged.
+// It returns an error that matches ErrMissingToken for the zero token, and one that matches
+// hlc.ErrMalformed for a malformed token or for one whose node id could change on the way: it
+// has a comma, or characters other than visible ASCII. The header is then unchanged.
 func SetHeader(header interface{ Set(name, value string) }, token hlc.Token) error {
 	err := validate(token)
 	if err == nil {
@@ -42,11 +41,10 @@ func SetHeader(header interface{ Set(name, value string) }, token hlc.Token) err
 // TokenFromHeader returns the token in the header field [HeaderName]. header is an
 // http.Header, or anything with its Values.
 //
-// It returns an error that matches ErrMissingToken if there is no token,
-// ErrRepeatedToken if there are several (in several fields, or joined with commas as
-// proxies do), and hlc.ErrMalformed if the text is not a token or could have changed
-// on the way, see SetHeader. Refuse the write then: with status 428 for a missing
-// token, and 400 otherwise.
+// It returns an error that matches ErrMissingToken if there is no token, ErrRepeatedToken if
+// there are several (in several fields, or joined with commas as proxies do), and
+// hlc.ErrMalformed if the text is not a token or could have changed on the way, see SetHeader.
+// Refuse the write then: with status 428 for a missing token, and 400 otherwise.
 func TokenFromHeader(header interface{ Values(name string) []string }) (hlc.Token, error) {
 	values := header.Values(HeaderName)
 	if len(values) == 1 {
@@ -89,9 +87,8 @@ func UserProperty(token hlc.Token) (name, value string, err error) {
 // the values of all its user properties with the name [UserPropertyName], which MQTT
 // libraries return by name; paho does so with UserProperties.GetAll.
 //
-// It returns an error that matches ErrMissingToken if there is no value,
-// ErrRepeatedToken if there are several, and hlc.ErrMalformed if the value is not a
-// token. Refuse the write then.
+// It returns an error that matches ErrMissingToken if there is no value, ErrRepeatedToken if
+// there are several, and hlc.ErrMalformed if the value is not a token. Refuse the write then.
 func TokenFromUserProperties(values []string) (hlc.Token, error) {
 	token, err := onlyToken(values)
 	if err != nil {

@@ -57,9 +57,8 @@ type CheckerOptions struct {
 	// survive everything that the resource survives. It should return when ctx ends,
 	// because other writers wait for it. It must not use the checker.
 	//
-	// Nil stores nothing: after a restart the checker admits every token until the first
-	// higher one. That is right if a restart also clears the resource, and wrong for a
-	// file.
+	// Nil stores nothing: after a restart the checker admits every token until the first higher
+	// one. That is right if a restart also clears the resource, and wrong for a file.
 	Persist func(ctx context.Context, token hlc.Token) error
 }
 

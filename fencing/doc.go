@@ -1,10 +1,9 @@
 // Package fencing keeps a former leader from writing.
 //
-// A lease says which process may act. But a process can check its lease, stop for longer
-// than the lease lasts, and then act on the old answer. A fencing token closes that gap at
-// the resource: each tenure has a token, later tenures have higher tokens, each write carries
-// the token of its tenure, and the resource refuses a token that is lower than one it has
-// seen.
+// A lease says which process may act. But a process can check its lease, stop for longer than
+// the lease lasts, and then act on the old answer. A fencing token closes that gap at the
+// resource: each tenure has a token, later tenures have higher tokens, each write carries the
+// token of its tenure, and the resource refuses a token that is lower than one it has seen.
 //
 // # Which to use
 //

@@ -20,14 +20,12 @@ type Tenure interface {
 	Token() (hlc.Token, error)
 	// Remaining returns how long the token is still valid if nothing extends the tenure.
 	Remaining() time.Duration
-	// TokenContext returns a context that ends, with its cause, when the token becomes
-	// invalid.
+	// TokenContext returns a context that ends, with its cause, when the token becomes invalid.
 	TokenContext() context.Context
 	// FencedOut ends the tenure because its token was refused; evidence is the refusal.
 	FencedOut(evidence error)
-	// Bind returns what binds a request of client to the store that granted the tenure.
-	// It may send a request to the store first. After an error the caller must not send
-	// its request.
+	// Bind returns what binds a request of client to the store that granted the tenure. It may
+	// send a request to the store first. After an error the caller must not send its request.
 	Bind(ctx context.Context, client *transport.Client) (transport.Binding, error)
 }
 
@@ -37,8 +35,7 @@ type Tenure interface {
 var ErrLeaseKey = errors.New("the key belongs to the lease itself and cannot be protected by its token; protect the keys that the holder writes")
 
 // Guard reads and writes keys of the store with the token of one tenure. It is safe for
-// concurrent use: the writers of one tenure have the same token and never fence each other
-// out.
+// concurrent use: the writers of one tenure have the same token and never fence each other out.
 //
 // Once the tenure is over each method sends nothing and returns the tenure's error. While it
 // lasts, no method waits for a connection or a reply longer than the tenure's remaining time

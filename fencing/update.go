@@ -32,11 +32,10 @@ import (
 //
 // # When the outcome is unknown
 //
-// An error that matches transport.ErrOutcomeUnknown means that the value may have been set,
-// or may be set yet. Update does not try again, because an update such as adding one to a
-// counter must not be applied twice. Any other error means that nothing was set. If it
-// occurred before the write, for example because a read got no reply, it matches
-// transport.ErrNotSent.
+// An error that matches transport.ErrOutcomeUnknown means that the value may have been set, or
+// may be set yet. Update does not try again, because an update such as adding one to a counter
+// must not be applied twice. Any other error means that nothing was set. If it occurred before
+// the write, for example because a read got no reply, it matches transport.ErrNotSent.
 //
 // What to do then depends on the value. If the caller can recognize its own update, for
 // example by an id in the value, it calls Update again and checks the entry. If applying the

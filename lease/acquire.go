@@ -36,10 +36,9 @@ func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 }
 
 // Acquire waits until the lease is free and acquires it. It also waits while something else
-// keeps it from acquiring that can pass: no connection, a store that does not answer, a
-// refusal (transport.ErrNotAuthorized, ErrQuotaExceeded, a clock that is wrong, …).
-// Options.OnWaiting gets such a reason. Like TryAcquire, it frees what it may have acquired
-// when it fails.
+// keeps it from acquiring that can pass: no connection, a store that does not answer, a refusal
+// (transport.ErrNotAuthorized, ErrQuotaExceeded, a clock that is wrong, …). Options.OnWaiting
+// gets such a reason. Like TryAcquire, it frees what it may have acquired when it fails.
 //
 // It returns when it holds the lease, when ctx ends, or when waiting is of no use: the
 // client is closed or was taken over (transport.ErrClosed, ErrSessionTakenOver), or the

@@ -187,9 +187,8 @@ func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestam
 			return nil, version, errReconnected
 		}
 		if now, _ := l.client.Store(); errors.Is(err, transport.ErrOtherStore) && now != a.store && !replaced {
-			// The request was bound to the store before, and the attempt holds nothing
-			// there. The client knows the present store now, so the next request is bound
-			// to that.
+			// The request was bound to the store before, and the attempt holds nothing there.
+			// The client knows the present store now, so the next request is bound to that.
 			replaced = true
 			continue
 		}

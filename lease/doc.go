@@ -62,9 +62,8 @@
 // written under its token. So a tenure never outlives the data of the store that granted it.
 // Our stores have an identity, which is new whenever a store starts without the data of an
 // earlier one. Every request on behalf of a tenure names that identity, another store refuses
-// the request, and the first reply of another store ends the tenure. Stores deployed today
-// have no identity: with them, a tenure reads its key once on each new connection before it
-// renews.
+// the request, and the first reply of another store ends the tenure. Stores deployed today have
+// no identity: with them, a tenure reads its key once on each new connection before it renews.
 //
 // The new store may grant the lease before the holder at the old one has noticed. A hold-off
 // (statestore.Options.HoldOff, tenure serve --hold-off) of the longest TTL in use prevents
@@ -98,12 +97,11 @@
 // outcome. A tenure ends as soon as the connection drops, because the broker then releases
 // the lease.
 //
-// This promises less than a lease without it. If only the broker's end of a connection is
-// cut, by a proxy between them or by another client with the same client id, the lease is
-// released at once. The holder notices when it next gets no answer, at the latest at its
-// deadline. Guarded writes are refused in that time as ever. For actions that cannot be
-// fenced, leave the option off. If the store or the broker does not honour such a Will, the
-// TTL decides.
+// This promises less than a lease without it. If only the broker's end of a connection is cut,
+// by a proxy between them or by another client with the same client id, the lease is released
+// at once. The holder notices when it next gets no answer, at the latest at its deadline.
+// Guarded writes are refused in that time as ever. For actions that cannot be fenced, leave the
+// option off. If the store or the broker does not honour such a Will, the TTL decides.
 //
 // # Values
 //

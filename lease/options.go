@@ -10,9 +10,8 @@ import (
 // Options configures a Lease. The zero value is safe: a duration that is zero takes its
 // default, which is a share of TTL for most of them.
 type Options struct {
-	// TTL is how long the store keeps the lease after the last renewal: the
-	// longest time without a holder after a crash. Whole milliseconds, from MinTTL
-	// to MaxTTL. Default 10 s.
+	// TTL is how long the store keeps the lease after the last renewal: the longest time
+	// without a holder after a crash. Whole milliseconds, from MinTTL to MaxTTL. Default 10 s.
 	TTL time.Duration
 	// Margin is how much earlier than the store a tenure considers itself over.
 	// It absorbs the difference in rate of the two clocks and the time between
@@ -35,12 +34,11 @@ type Options struct {
 	// can expire, so that waiters do not try all at once. It is also how often a waiter
 	// tries while notifications do not arrive. Default TTL/10.
 	Jitter time.Duration
-	// AcquireDelay is how long Acquire lets other waiters go first each time it finds
-	// the lease free, the first time included: it looks with a GET, waits for
-	// AcquireDelay, and only then tries. If no other process waits, a crash is followed
-	// by TTL + Jitter + AcquireDelay without a holder, at worst. The store does not
-	// enforce the delay: a waiter with a shorter one, or a call of TryAcquire, does not
-	// wait for it. Default 0.
+	// AcquireDelay is how long Acquire lets other waiters go first each time it finds the lease
+	// free, the first time included: it looks with a GET, waits for AcquireDelay, and only then
+	// tries. If no other process waits, a crash is followed by TTL + Jitter + AcquireDelay
+	// without a holder, at worst. The store does not enforce the delay: a waiter with a shorter
+	// one, or a call of TryAcquire, does not wait for it. Default 0.
 	AcquireDelay time.Duration
 	// Holder is the name of the holder that other processes see. Two processes with one
 	// name still exclude each other. Default: the MQTT client id.

@@ -10,9 +10,8 @@ import (
 )
 
 // schedule decides what a tenure does, and when it is over. It is a value without clock,
-// goroutine, channel or lock: next is a pure function of the time, the schedule and an
-// event. So one goroutine can drive one tenure or thousands. All times are those of the
-// lease's clock.
+// goroutine, channel or lock: next is a pure function of the time, the schedule and an event.
+// So one goroutine can drive one tenure or thousands. All times are those of the lease's clock.
 type schedule struct {
 	options *Options
 

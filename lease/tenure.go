@@ -261,11 +261,10 @@ func (t *Tenure) StopRenewing() { _, _ = t.note(event{kind: stopped}) }
 // Release ends the tenure and frees the lease at the store, so that the next holder does not
 // wait for the TTL. Stop the work first: Token refuses from the call on.
 //
-// Requests are repeated until the outcome is known, ctx ends, or the TTL is over. A nil
-// error means that the store holds nothing of this tenure, so it is no error to release a
-// tenure that was lost, or to release twice. After an error the lease frees itself when the
-// TTL ends, and Release may be called again. Once Release has returned, no request of this
-// tenure is sent.
+// Requests are repeated until the outcome is known, ctx ends, or the TTL is over. A nil error
+// means that the store holds nothing of this tenure, so it is no error to release a tenure that
+// was lost, or to release twice. After an error the lease frees itself when the TTL ends, and
+// Release may be called again. Once Release has returned, no request of this tenure is sent.
 func (t *Tenure) Release(ctx context.Context) error {
 	t.end(ErrReleased)
 	select {

@@ -15,12 +15,11 @@ import (
 
 // waiter is one Acquire. It decides when to try again.
 //
-// Notifications only wake it: a deletion means "try now", a renewal "not before another
-// TTL". Beside them a timer runs to the latest time at which the lease can expire if its
-// holder has died. When the timer has fired and a try shows a renewal that no notification
-// reported, the waiter polls: it tries every Jitter, until a notification comes again. So a
-// loss of all notifications costs at most Jitter, and no request is spent on polling while
-// they arrive.
+// Notifications only wake it: a deletion means "try now", a renewal "not before another TTL".
+// Beside them a timer runs to the latest time at which the lease can expire if its holder has
+// died. When the timer has fired and a try shows a renewal that no notification reported, the
+// waiter polls: it tries every Jitter, until a notification comes again. So a loss of all
+// notifications costs at most Jitter, and no request is spent on polling while they arrive.
 //
 // With AcquireDelay, "try" becomes: look with a GET, and if the lease is free, wait that
 // long for another waiter to take it, then try. The look comes when a try would have come,

@@ -18,8 +18,7 @@ type unpredictable struct{}
 
 func (unpredictable) Uint64() uint64 { return rand.Uint64() }
 
-// Fraction returns a number of at least zero and less than one. It is safe for concurrent
-// use.
+// Fraction returns a number of at least zero and less than one. It is safe for concurrent use.
 func Fraction() float64 {
 	mu.Lock()
 	defer mu.Unlock()
