@@ -81,10 +81,5 @@ func (r *run) standBy(cause error) { <-r.enter(Standby, hlc.Token{}, cause) }
 // enterAndWait enters a phase that comes before the leader function, and waits for the
 // observer. The error says why the term cannot go on.
 func (r *run) enterAndWait(ctx context.Context, tenure *lease.Tenure, phase Phase, token hlc.Token) error {
-	return awaitObserver(ctx, r.enter(phase, token, nil), tenure)
-}
-
-// awaitObserver waits until the observer has returned. For errors see awaitInTenure.
-func awaitObserver(ctx context.Context, delivered <-chan struct{}, tenure *lease.Tenure) error {
-	return awaitInTenure(ctx, delivered, tenure, errObserverRuns)
+	return awaitInTenure(ctx, r.enter(phase, token, nil), tenure, errObserverRuns)
 }

@@ -110,7 +110,9 @@ func (r *run) afterCrash(ctx context.Context) time.Duration {
 // stayOut waits for the standby function of an earlier campaign, and then for
 // rest. It reports false as soon as ctx ends.
 func (r *run) stayOut(ctx context.Context, rest time.Duration) bool {
-	if !r.standby.returned() {
+	select {
+	case <-r.standby.done:
+	default:
 		r.standBy(errStandbyRuns)
 		select {
 		case <-ctx.Done():
@@ -224,7 +226,7 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 		err = r.drain(tenure, returned)
 	}
 	// If the observer is late, the lease is released all the same: the others wait for it.
-	_ = awaitObserver(context.WithoutCancel(ctx), delivered, tenure)
+	_ = awaitInTenure(context.WithoutCancel(ctx), delivered, tenure, errObserverRuns)
 	r.release(ctx, tenure, token, cause)
 	if taken {
 		err = errors.Join(cause, err)

@@ -36,16 +36,6 @@ func (r *run) startStandby(ctx context.Context) standby {
 	return s
 }
 
-// returned reports whether the function has returned.
-func (s standby) returned() bool {
-	select {
-	case <-s.done:
-		return true
-	default:
-		return false
-	}
-}
-
 // finish stops the function and waits for it before a term starts. ctx ends with the tenure.
 // The error says why the term cannot start.
 func (s standby) finish(ctx context.Context, tenure *lease.Tenure) error {

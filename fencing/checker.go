@@ -123,11 +123,7 @@ func (c *Checker) Highest() hlc.Token { return *c.durable.Load() }
 //
 // Neither write nor Persist may use the checker: they would deadlock.
 func (c *Checker) Do(ctx context.Context, token hlc.Token, write func() error) error {
-	if err := c.enter(ctx, token); err != nil {
-		return operr.New("fencing: write to", c.resource, fmt.Errorf("%w: %w", ErrNotAdmitted, err))
-	}
-	defer c.leave()
-	return operr.New("fencing: write to", c.resource, write())
+	return c.run(ctx, "fencing: write to", token, write)
 }
 
 // Admit is the first half of Do, for writes that are not a function call. It returns nil if
@@ -139,15 +135,24 @@ func (c *Checker) Do(ctx context.Context, token hlc.Token, write func() error) e
 // it can (see [SortableText]). Admit alone is enough only if a late write of a former tenure
 // does no harm.
 func (c *Checker) Admit(ctx context.Context, token hlc.Token) error {
-	if err := c.enter(ctx, token); err != nil {
-		return operr.New("fencing: admit to", c.resource, fmt.Errorf("%w: %w", ErrNotAdmitted, err))
-	}
-	c.leave()
-	return nil
+	return c.run(ctx, "fencing: admit to", token, func() error { return nil })
 }
 
-// enter admits a token and takes the turn, unless it returns an error.
-func (c *Checker) enter(ctx context.Context, token hlc.Token) error {
+// run admits a token and runs a write in one turn.
+func (c *Checker) run(ctx context.Context, operation string, token hlc.Token, write func() error) error {
+	err := c.takeTurn(ctx, token)
+	if err == nil {
+		defer c.leave()
+		err = c.admit(ctx, token)
+	}
+	if err != nil {
+		return operr.New(operation, c.resource, fmt.Errorf("%w: %w", ErrNotAdmitted, err))
+	}
+	return operr.New(operation, c.resource, write())
+}
+
+// takeTurn waits for the turn of a write, if its token can be admitted.
+func (c *Checker) takeTurn(ctx context.Context, token hlc.Token) error {
 	if err := validate(token); err != nil {
 		return err // a malformed token must not become the highest
 	}
@@ -159,15 +164,14 @@ func (c *Checker) enter(ctx context.Context, token hlc.Token) error {
 	}
 	select {
 	case c.turn <- struct{}{}:
+		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	admitted := false
-	defer func() { // also if Persist panics
-		if !admitted {
-			c.leave()
-		}
-	}()
+}
+
+// admit makes token the lowest that is admitted, and durable.
+func (c *Checker) admit(ctx context.Context, token hlc.Token) error {
 	if err := c.stale(token); err != nil { // it can be by now
 		return err
 	}
@@ -182,7 +186,6 @@ func (c *Checker) enter(ctx context.Context, token hlc.Token) error {
 		}
 		c.durable.Store(&highest)
 	}
-	admitted = true
 	return nil
 }
 

@@ -184,10 +184,5 @@ func asNotSent(err error) error {
 	if !errors.Is(err, transport.ErrOutcomeUnknown) {
 		return err
 	}
-	for _, terminal := range []error{transport.ErrClosed, transport.ErrSessionTakenOver} {
-		if errors.Is(err, terminal) {
-			return fmt.Errorf("%w: %w", transport.ErrNotSent, terminal)
-		}
-	}
-	return fmt.Errorf("%w: %v", transport.ErrNotSent, err)
+	return fmt.Errorf("%w: %w", transport.ErrNotSent, &requestError{error: err, unknown: true})
 }
