@@ -63,7 +63,8 @@ func dialTo(t *testing.T, b *pipeBroker, addresses string, options Options) (*Cl
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	return client, conn.awaitFirst(ctx)
+	_, err = conn.awaitLink(ctx)
+	return client, err
 }
 
 func mustDialTo(t *testing.T, b *pipeBroker, options Options) *Client {

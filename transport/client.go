@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,7 +56,7 @@ type Client struct {
 	watched    map[string]*registration
 	lost       chan struct{} // closed when the present connection is over
 	unbroken   chan struct{} // closed when lost is, and when no store took a request
-	hasWill    bool          // a Will is in use
+	will       *Will         // the one in use; nil: none
 	clock      clock
 	storeAhead *hlc.SkewError // of the latest version, if it was too far ahead of the node's clock
 	store      string         // the identity of the store that answered last
@@ -70,18 +71,14 @@ type Client struct {
 // NewClient returns a client that sends its requests over conn and closes conn with Close.
 // The error says which option makes no sense; conn is then still the caller's.
 func NewClient(conn Conn, options ClientOptions) (*Client, error) {
-	if options.RequestTimeout == 0 {
-		options.RequestTimeout = DefaultRequestTimeout
-	}
+	options.RequestTimeout = cmp.Or(options.RequestTimeout, DefaultRequestTimeout)
 	if options.RequestTimeout < 0 {
 		return nil, fmt.Errorf("transport: RequestTimeout %v is negative; 0 means %v", options.RequestTimeout, DefaultRequestTimeout)
 	}
 	if options.Now == nil {
 		options.Now = time.Now
 	}
-	if options.Logger == nil {
-		options.Logger = slog.New(slog.DiscardHandler)
-	}
+	options.Logger = cmp.Or(options.Logger, slog.New(slog.DiscardHandler))
 	// A client id may contain a colon. A node id may not: it separates the parts of a timestamp.
 	node := strings.ReplaceAll(conn.ClientID(), ":", "_")
 	clock, err := newClock(node)
@@ -457,9 +454,6 @@ func tokenText(token hlc.Token) string {
 func operationError(verb, key string, err error) error {
 	if err == nil {
 		return nil // before the names are joined, which allocates
-	}
-	if err == nil {
-		return nil // without building the name of the operation
 	}
 	return operr.New("transport: "+verb, key, err)
 }

@@ -49,10 +49,10 @@ func (c *clock) tick(local int64) (hlc.Timestamp, error) {
 	return next, nil
 }
 
-// observe merges a version, or the store's clock. A timestamp more than maxSkew ahead of
-// this node's clock does not move the clock, and the error is an
-// [*hlc.SkewError]. After any other error the version was not merged, which does no harm.
-func (c *clock) observe(version hlc.Timestamp, local int64) error {
+// observe merges a version, or the store's clock. One that is more than maxSkew ahead of this
+// node's clock does not move the clock, and tooFar says so. After an error the version was not
+// merged, which does no harm.
+func (c *clock) observe(version hlc.Timestamp, local int64) (tooFar *hlc.SkewError, err error) {
 	c.seen = version.Wall
 	if local-version.Wall <= agreementMillis {
 		c.offset = 0 // the node's clock is right again
@@ -60,7 +60,7 @@ func (c *clock) observe(version hlc.Timestamp, local int64) error {
 	wall := c.physical(local)
 	if version.Wall-wall > maxSkewMillis {
 		if c.offset != 0 {
-			return nil // the node's own clock is even further ahead
+			return nil, nil // the node's own clock is even further ahead
 		}
 		physical := time.UnixMilli(wall).UTC()
 		return &hlc.SkewError{
@@ -68,11 +68,10 @@ func (c *clock) observe(version hlc.Timestamp, local int64) error {
 			Physical: physical,
 			Ahead:    time.UnixMilli(version.Wall).Sub(physical), // or the largest Duration
 			Limit:    maxSkew,
-		}
+		}, nil
 	}
-	next, err := hlc.Merge(c.last, version, wall)
-	c.last = next
-	return err
+	c.last, err = hlc.Merge(c.last, version, wall)
+	return nil, err
 }
 
 // adapt makes the clock go by the store's from now on, after the store refused a timestamp as
@@ -249,8 +248,7 @@ func (c *Client) tick() (string, error) {
 func (c *Client) observe(version hlc.Timestamp) {
 	local := wallMillis(c.now()) // without the lock: now is a function of the user
 	c.mu.Lock()
-	err := c.clock.observe(version, local)
-	tooFar := asSkew(err)
+	tooFar, err := c.clock.observe(version, local)
 	before, ahead := c.storeAhead, c.nodeAhead
 	c.storeAhead = tooFar
 	if c.clock.offset == 0 {
@@ -263,19 +261,10 @@ func (c *Client) observe(version hlc.Timestamp) {
 		c.logger.Warn("the store's versions and this node's clock disagree", "error", tooFar)
 	case tooFar == nil && agree:
 		c.logger.Warn("the store's versions and this node's clock agree again")
-	case err != nil && tooFar == nil:
+	case err != nil:
 		c.logger.Debug("a version does not move this node's clock", "error", err)
 	}
 }
 
 // wallMillis returns a wall time in milliseconds since the Unix epoch, the unit of timestamps.
 func wallMillis(now time.Time) int64 { return max(now.UnixMilli(), 0) }
-
-func asSkew(err error) *hlc.SkewError {
-	if err == nil {
-		return nil // the usual case
-	}
-	var skew *hlc.SkewError
-	errors.As(err, &skew)
-	return skew
-}

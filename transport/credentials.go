@@ -36,8 +36,6 @@ type TLSOptions struct {
 	Config *tls.Config
 }
 
-func (o TLSOptions) isZero() bool { return o == TLSOptions{} }
-
 // tlsConfig reads the files of the TLS options, for a connection to server.
 func (o *Options) tlsConfig(server *url.URL) (*tls.Config, error) {
 	config, err := mqttnet.TLS(o.TLS).ClientConfig(server)
@@ -47,26 +45,21 @@ func (o *Options) tlsConfig(server *url.URL) (*tls.Config, error) {
 	return config, nil
 }
 
-// secrets are the credentials for the next CONNECT packet.
-type secrets struct {
-	password []byte
-	token    []byte
-}
-
-// secrets reads the files with credentials.
-func (o *Options) secrets() (s secrets, err error) {
-	s.password = o.Password
+// secrets returns the password and the token for the next CONNECT packet, from the files if the
+// options name files.
+func (o *Options) secrets() (password, token []byte, err error) {
+	password = o.Password
 	if o.PasswordFile != "" {
-		if s.password, err = mqttnet.ReadSecret(o.PasswordFile); err != nil {
-			return secrets{}, &mqttnet.FileError{Option: "PasswordFile", Err: err}
+		if password, err = mqttnet.ReadSecret(o.PasswordFile); err != nil {
+			return nil, nil, &mqttnet.FileError{Option: "PasswordFile", Err: err}
 		}
 	}
 	if o.TokenFile != "" {
-		if s.token, err = mqttnet.ReadSecret(o.TokenFile); err != nil {
-			return secrets{}, &mqttnet.FileError{Option: "TokenFile", Err: err}
+		if token, err = mqttnet.ReadSecret(o.TokenFile); err != nil {
+			return nil, nil, &mqttnet.FileError{Option: "TokenFile", Err: err}
 		}
 	}
-	return s, nil
+	return password, token, nil
 }
 
 // checkCredentials rejects options that exclude each other, and reads each file once, so
@@ -84,7 +77,7 @@ func (o *Options) checkCredentials(servers []*url.URL) error {
 	case len(o.Password) > mqttnet.MaxSecret:
 		return fmt.Errorf("transport: Options.Password has %d bytes, and MQTT carries at most %d", len(o.Password), mqttnet.MaxSecret)
 	}
-	if _, err := o.secrets(); err != nil {
+	if _, _, err := o.secrets(); err != nil {
 		return fmt.Errorf("transport: Options.%w", err)
 	}
 	for _, server := range servers {
@@ -93,7 +86,7 @@ func (o *Options) checkCredentials(servers []*url.URL) error {
 			if _, err := o.tlsConfig(server); err != nil {
 				return fmt.Errorf("transport: Options.%w", err)
 			}
-		case !o.TLS.isZero():
+		case o.TLS != TLSOptions{}:
 			return fmt.Errorf("transport: Options.TLS is set, and %s does not encrypt: write mqtts or wss", server.Redacted())
 		}
 	}

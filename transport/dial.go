@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,7 +119,7 @@ func Dial(ctx context.Context, address string, options Options) (*Client, error)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	if err := conn.awaitFirst(ctx); err != nil {
+	if _, err := conn.awaitLink(ctx); err != nil {
 		return nil, fmt.Errorf("transport: dial %s: %w", address, errors.Join(err, client.Close()))
 	}
 	return client, nil
@@ -157,30 +158,20 @@ func (o *Options) complete() error {
 	if bad := badClientID(o.ClientID); bad != "" {
 		return fmt.Errorf("transport: Options.ClientID %q %s", o.ClientID, bad)
 	}
-	if o.KeepAlive == 0 {
-		o.KeepAlive = defaultKeepAlive
-	}
+	o.KeepAlive = cmp.Or(o.KeepAlive, defaultKeepAlive)
 	if o.KeepAlive < time.Second || o.KeepAlive%time.Second != 0 || o.KeepAlive > math.MaxUint16*time.Second {
 		return fmt.Errorf("transport: Options.KeepAlive %v is not a whole number of seconds from 1 to %d", o.KeepAlive, math.MaxUint16)
 	}
-	if o.ReconnectMin == 0 {
-		o.ReconnectMin = defaultReconnectMin
-	}
-	if o.ReconnectMax == 0 {
-		o.ReconnectMax = max(defaultReconnectMax, o.ReconnectMin)
-	}
+	o.ReconnectMin = cmp.Or(o.ReconnectMin, defaultReconnectMin)
+	o.ReconnectMax = cmp.Or(o.ReconnectMax, max(defaultReconnectMax, o.ReconnectMin))
 	if o.ReconnectMin < 0 || o.ReconnectMax < o.ReconnectMin {
 		return fmt.Errorf("transport: Options.ReconnectMin %v and ReconnectMax %v must be positive and in this order", o.ReconnectMin, o.ReconnectMax)
 	}
-	if o.MaxPacketSize == 0 {
-		o.MaxPacketSize = defaultMaxPacketSize
-	}
+	o.MaxPacketSize = cmp.Or(o.MaxPacketSize, defaultMaxPacketSize)
 	if o.MaxPacketSize < minMaxPacketSize || o.MaxPacketSize > maxMaxPacketSize {
 		return fmt.Errorf("transport: Options.MaxPacketSize %d is not from %d to %d; 0 means %d", o.MaxPacketSize, minMaxPacketSize, maxMaxPacketSize, defaultMaxPacketSize)
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	return nil
 }
 

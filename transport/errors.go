@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/protocol"
 )
@@ -106,10 +105,15 @@ func (e *RejectedError) Error() string {
 	if e.Code < 0x100 {
 		text = fmt.Sprintf("rejected by the broker (MQTT reason code 0x%02X)", e.Code)
 	}
-	if e.Reason != "" {
-		text += ": " + e.Reason
+	return withReason(text, e.Reason)
+}
+
+// withReason adds the broker's text, if there is one.
+func withReason(text, reason string) string {
+	if reason == "" {
+		return text
 	}
-	return text
+	return text + ": " + reason
 }
 
 // Is matches ErrNotAuthorized, ErrQuotaExceeded and ErrPacketTooLarge, so that a program can
@@ -128,11 +132,7 @@ type DisconnectError struct {
 
 // Error names the code and the reason.
 func (e *DisconnectError) Error() string {
-	text := fmt.Sprintf("the broker ended the connection (MQTT reason code 0x%02X)", e.Code)
-	if e.Reason != "" {
-		text += ": " + e.Reason
-	}
-	return text
+	return withReason(fmt.Sprintf("the broker ended the connection (MQTT reason code 0x%02X)", e.Code), e.Reason)
 }
 
 // Is matches ErrNotAuthorized, ErrQuotaExceeded, ErrPacketTooLarge and ErrServerBusy.
@@ -163,10 +163,7 @@ func (e *ConnectError) Error() string {
 	case packets.ConnackInvalidClientID:
 		text += "; choose another client id"
 	}
-	if e.Reason != "" {
-		text += ": " + e.Reason
-	}
-	return text
+	return withReason(text, e.Reason)
 }
 
 // Is matches ErrNotAuthorized, ErrQuotaExceeded, ErrPacketTooLarge and ErrServerBusy.
@@ -182,23 +179,6 @@ func (e *ConnectError) permanent() bool {
 		return true
 	}
 	return false
-}
-
-// temporary reports whether the refusal has nothing to do with the CONNECT packet.
-func (e *ConnectError) temporary() bool {
-	switch e.Code {
-	case packets.ConnackServerUnavailable, packets.ConnackServerBusy, packets.ConnackConnectionRateExceeded:
-		return true
-	}
-	return false
-}
-
-func refusedConnect(connack *paho.Connack) *ConnectError {
-	refused := &ConnectError{Code: connack.ReasonCode}
-	if connack.Properties != nil {
-		refused.Reason = connack.Properties.ReasonString
-	}
-	return refused
 }
 
 // isReason reports whether an MQTT reason code has the meaning of a sentinel.

@@ -109,7 +109,6 @@ func (l *link) handshake(ctx context.Context, connect *paho.Connect, lost func(*
 	if err != nil {
 		return connack, cmp.Or(l.closeCause(), err)
 	}
-	l.silence = silence(connect.KeepAlive, connack)
 	return connack, nil
 }
 
@@ -129,9 +128,31 @@ func (s *session) ConnectionLost(disconnect *packets.Disconnect) error {
 	return s.State.ConnectionLost(disconnect)
 }
 
-// setLimits adopts the limits in the broker's CONNACK.
-func (l *link) setLimits(connack *paho.Connack) {
-	l.maxPacket, l.slots = maxPacket(connack), newWindow(receiveMaximumOf(connack))
+// adopt makes the conditions in the broker's CONNACK those of the link. The error says why they
+// allow no request: such a broker would end each connection at the first one [MQTT-3.2.2-11].
+func (l *link) adopt(conditions *paho.ConnackProperties, keepAlive uint16) error {
+	receive := valueOr(conditions.ReceiveMaximum, math.MaxUint16) // [MQTT-3.3.4-7]
+	switch {
+	case valueOr(conditions.MaximumQoS, 1) == 0:
+		return errors.New("the broker does not accept QoS 1, which requests have: raise its Maximum QoS")
+	case receive == 0:
+		return errors.New("the broker announces a Receive Maximum of 0, which MQTT forbids")
+	}
+	l.slots = newWindow(int(receive))
+	// MQTT's own limit is lower than that of an int [MQTT-3.2.2-15].
+	l.maxPacket = int(min(valueOr(conditions.MaximumPacketSize, math.MaxInt32), math.MaxInt32))
+	// One and a half times the keep-alive [MQTT-3.1.2-22], which some brokers round down to
+	// whole seconds.
+	l.silence = time.Duration(valueOr(conditions.ServerKeepAlive, keepAlive)) * 3 / 2 * time.Second
+	return nil
+}
+
+// valueOr returns what p points to, or otherwise if it is nil.
+func valueOr[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
 }
 
 // subscribe asks for replies and notifications, and repeats that until the broker grants
@@ -352,16 +373,16 @@ func (l *link) acknowledgedLocked(id correlation, ack frame.Puback) {
 // received handles a PUBLISH that paho has read: the fast path leaves to it those with QoS
 // 1, which paho acknowledges.
 func (l *link) received(event paho.PublishReceived) (bool, error) {
-	publish := event.Packet
-	m := message{topic: []byte(publish.Topic), payload: publish.Payload}
-	if properties := publish.Properties; properties != nil {
-		m.correlation = properties.CorrelationData
-		m.timestamp = []byte(properties.User.Get(protocol.PropertyTimestamp))
-		m.status = []byte(properties.User.Get(protocol.PropertyStatus))
-		m.statusMessage = []byte(properties.User.Get(protocol.PropertyStatusMessage))
-		m.store = []byte(properties.User.Get(protocol.PropertyStore))
-	}
-	l.deliver(&m)
+	publish, user := event.Packet, event.Packet.Properties.User
+	l.deliver(&message{
+		topic:         []byte(publish.Topic),
+		correlation:   publish.Properties.CorrelationData,
+		payload:       publish.Payload,
+		timestamp:     []byte(user.Get(protocol.PropertyTimestamp)),
+		status:        []byte(user.Get(protocol.PropertyStatus)),
+		statusMessage: []byte(user.Get(protocol.PropertyStatusMessage)),
+		store:         []byte(user.Get(protocol.PropertyStore)),
+	})
 	return true, nil
 }
 
@@ -429,37 +450,6 @@ func (l *link) probe(within time.Duration) {
 		defer l.mu.Unlock()
 		l.probing = false
 	})
-}
-
-// usable returns why the conditions in a broker's CONNACK allow no request, or nil. Such a
-// broker would end each connection at the first request [MQTT-3.2.2-11].
-func usable(connack *paho.Connack) error {
-	conditions := connack.Properties
-	switch {
-	case conditions == nil:
-	case conditions.MaximumQoS != nil && *conditions.MaximumQoS == 0:
-		return errors.New("the broker does not accept QoS 1, which requests have: raise its Maximum QoS")
-	case conditions.ReceiveMaximum != nil && *conditions.ReceiveMaximum == 0:
-		return errors.New("the broker announces a Receive Maximum of 0, which MQTT forbids")
-	}
-	return nil
-}
-
-// maxPacket returns the broker's limit for the bytes of one packet [MQTT-3.2.2-15].
-func maxPacket(connack *paho.Connack) int {
-	if connack.Properties == nil || connack.Properties.MaximumPacketSize == nil {
-		return math.MaxInt32 // MQTT's own limit is lower
-	}
-	return int(min(*connack.Properties.MaximumPacketSize, math.MaxInt32))
-}
-
-// receiveMaximumOf returns the broker's limit for requests that it has not acknowledged
-// [MQTT-3.3.4-7].
-func receiveMaximumOf(connack *paho.Connack) int {
-	if connack.Properties == nil || connack.Properties.ReceiveMaximum == nil {
-		return math.MaxUint16
-	}
-	return int(*connack.Properties.ReceiveMaximum)
 }
 
 // pinger is paho's, except that a broker cannot make the keep-alive longer than the client

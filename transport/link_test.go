@@ -131,12 +131,13 @@ func TestWhatABrokerDoesNotLimitMQTTDoes(t *testing.T) {
 		receiveMaximum int
 		maxPacket      int
 	}{
-		"no properties": {nil, math.MaxUint16, math.MaxInt32},
-		"no limits":     {&paho.ConnackProperties{}, math.MaxUint16, math.MaxInt32},
-		"limits":        {&paho.ConnackProperties{ReceiveMaximum: &few, MaximumPacketSize: &many}, 3, math.MaxInt32},
+		"no limits": {&paho.ConnackProperties{}, math.MaxUint16, math.MaxInt32},
+		"limits":    {&paho.ConnackProperties{ReceiveMaximum: &few, MaximumPacketSize: &many}, 3, math.MaxInt32},
 	} {
 		l := newLink("a", Events{}, nil, nil)
-		l.setLimits(&paho.Connack{Properties: test.properties})
+		if err := l.adopt(test.properties, 0); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 		if l.slots.size != test.receiveMaximum || l.maxPacket != test.maxPacket {
 			t.Errorf("%s: %d requests, packets of %d bytes; want %d and %d", name, l.slots.size, l.maxPacket, test.receiveMaximum, test.maxPacket)
 		}

@@ -39,10 +39,10 @@ type mqttConn struct {
 	options Options
 	logger  *slog.Logger
 	events  Events
-	stop    context.CancelFunc
-	stopped chan struct{} // closed when run has ended; nil before Start
 
-	statusNotifier *statusNotifier // nil without Options.OnConnectionChange
+	life  context.Context // ends, with the reason, once there will be no more connections
+	end   context.CancelCauseFunc
+	tasks sync.WaitGroup // run, and report if there is an Options.OnConnectionChange
 
 	// Used by the goroutine run only.
 	turn     int // index of the server to connect to
@@ -51,94 +51,60 @@ type mqttConn struct {
 	mu     sync.Mutex
 	link   *link         // the present connection; nil while there is none
 	ready  chan struct{} // closed while link is set
-	ended  chan struct{} // closed once there will be no more connections
-	cause  error         // why; set before ended is closed
 	last   error         // why the last attempt to connect failed
 	will   *pendingWill  // for the next connection; nil: none
 	latest ConnectionStatus
 
+	changed chan struct{} // holds one item when report has not seen latest yet
 	replace chan struct{} // holds one item when the present connection may have to be replaced
 }
 
 func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
-	return &mqttConn{
+	c := &mqttConn{
 		servers: servers,
 		options: options,
 		logger:  options.Logger.With("client", options.ClientID),
 		ready:   make(chan struct{}),
-		ended:   make(chan struct{}),
+		changed: make(chan struct{}, 1),
 		replace: make(chan struct{}, 1),
 	}
+	c.life, c.end = context.WithCancelCause(context.Background())
+	return c
 }
 
 func (c *mqttConn) ClientID() string { return c.options.ClientID }
 
 // Start implements Conn.
 func (c *mqttConn) Start(events Events) {
-	ctx, stop := context.WithCancel(context.Background())
-	c.events, c.stop, c.stopped = events, stop, make(chan struct{})
-	if c.options.OnConnectionChange != nil {
-		c.statusNotifier = newStatusNotifier(c.options.OnConnectionChange)
+	c.events = events
+	if call := c.options.OnConnectionChange; call != nil {
+		c.tasks.Go(func() { c.report(call) })
 	}
-	go func() {
-		defer close(c.stopped)
-		c.run(ctx)
-	}()
+	c.tasks.Go(func() { c.run(c.life) })
 }
 
 // Close implements Conn.
 func (c *mqttConn) Close() error {
 	c.terminate(ErrClosed)
-	if c.stopped != nil {
-		<-c.stopped
-	}
-	if c.statusNotifier != nil {
-		<-c.statusNotifier.done
-	}
+	c.tasks.Wait()
 	return nil
 }
 
 // terminate ends the connection permanently with cause, unless it has ended before.
 func (c *mqttConn) terminate(cause error) {
-	if c.setCause(cause) && c.events.Ended != nil {
+	c.mu.Lock()
+	first := c.life.Err() == nil
+	if first {
+		c.end(cause)
+		if c.link != nil {
+			c.dropLocked(c.link, cause)
+		}
+		c.changedLocked(Ended, cause)
+	}
+	c.mu.Unlock()
+	if first && c.events.Ended != nil {
 		c.events.Ended(cause)
 	}
-}
-
-// setCause ends the connection, and reports false if it has ended before.
-func (c *mqttConn) setCause(cause error) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.cause != nil {
-		return false
-	}
-	c.cause = cause
-	close(c.ended)
-	if c.link != nil {
-		c.dropLocked(c.link, cause)
-	}
-	c.changedLocked(Ended, cause)
-	if c.stop != nil {
-		c.stop()
-	}
-	return true
-}
-
-// awaitFirst waits until the first connection is ready.
-func (c *mqttConn) awaitFirst(ctx context.Context) error {
-	c.mu.Lock()
-	ready := c.ready
-	c.mu.Unlock()
-	select {
-	case <-ready:
-		return nil
-	case <-c.ended:
-		return c.cause
-	case <-ctx.Done():
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return waitedInVain(context.Cause(ctx), c.last)
 }
 
 // run connects, again and again, until ctx ends or every broker has permanently refused the
@@ -188,7 +154,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	c.trying()
 	refusals := c.refusals
 	c.refusals = 0 // unless this attempt is refused too
-	secrets, err := c.options.secrets()
+	password, token, err := c.options.secrets()
 	if err != nil {
 		return false, err
 	}
@@ -196,9 +162,10 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	packet, will := c.connectPacket(secrets), c.nextWill()
-	carried := will.toCarry()
-	if carried != nil {
+	packet, will := c.connectPacket(password, token), c.nextWill()
+	var carried *pendingWill
+	if will != nil && !will.unanswered {
+		carried = will
 		carried.write(packet, conn)
 	}
 	l := newLink(c.options.ClientID, c.events, c.logger, conn)
@@ -218,10 +185,9 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 		c.lost(l, nil)
 		l.probes.Wait() // none begins on a link that is down
 	}()
-	if err := usable(connack); err != nil {
+	if err := l.adopt(connack.Properties, packet.KeepAlive); err != nil {
 		return false, err
 	}
-	l.setLimits(connack)
 	if err := l.subscribe(ctx, c.failed); err != nil {
 		return false, err
 	}
@@ -321,7 +287,7 @@ func (c *mqttConn) isPermanent(will *pendingWill, err error) bool {
 	return c.status().Connections == 0
 }
 
-func (c *mqttConn) connectPacket(secrets secrets) *paho.Connect {
+func (c *mqttConn) connectPacket(password, token []byte) *paho.Connect {
 	receive, largest := uint16(receiveMaximum), uint32(c.options.MaxPacketSize)
 	connect := &paho.Connect{
 		ClientID:   c.options.ClientID,
@@ -337,11 +303,11 @@ func (c *mqttConn) connectPacket(secrets secrets) *paho.Connect {
 	if c.options.Username != "" {
 		connect.UsernameFlag, connect.Username = true, c.options.Username
 	}
-	if len(secrets.password) > 0 {
-		connect.PasswordFlag, connect.Password = true, secrets.password
+	if len(password) > 0 {
+		connect.PasswordFlag, connect.Password = true, password
 	}
-	if len(secrets.token) > 0 {
-		connect.Properties.AuthMethod, connect.Properties.AuthData = methodServiceAccount, secrets.token
+	if len(token) > 0 {
+		connect.Properties.AuthMethod, connect.Properties.AuthData = methodServiceAccount, token
 	}
 	return connect
 }
@@ -359,7 +325,7 @@ func (c *mqttConn) failed(err error) {
 func (c *mqttConn) established(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cause != nil || isClosed(l.down) {
+	if c.life.Err() != nil || isClosed(l.down) {
 		return false
 	}
 	c.link, c.last = l, nil
@@ -375,11 +341,7 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	}
 	cause := errConnectionLost
 	if disconnect != nil {
-		ended := &DisconnectError{Code: disconnect.ReasonCode}
-		if disconnect.Properties != nil {
-			ended.Reason = disconnect.Properties.ReasonString
-		}
-		cause = fmt.Errorf("%w: %w", cause, ended)
+		cause = fmt.Errorf("%w: %w", cause, &DisconnectError{disconnect.ReasonCode, disconnect.Properties.ReasonString})
 		c.logger.Warn("disconnected by the broker", "error", cause)
 	}
 	if why := l.closeCause(); why != nil && !isClosed(l.down) {
@@ -449,7 +411,7 @@ func (c *mqttConn) post(e *exchange) (*link, error) {
 		}
 		l, err := c.awaitLink(e.ctx)
 		if err != nil {
-			return nil, err
+			return nil, notSent(err)
 		}
 		// Check again, because l may be the next connection. The channel of the lost one was
 		// closed before that was ready, so this check misses nothing.
@@ -469,35 +431,29 @@ func (c *mqttConn) post(e *exchange) (*link, error) {
 	}
 }
 
-// awaitLink waits for a connection that is ready.
+// awaitLink waits for a connection that is ready. The error begins with why there was none, if
+// that is known.
 func (c *mqttConn) awaitLink(ctx context.Context) (*link, error) {
 	for {
 		c.mu.Lock()
-		l, ready, cause, last := c.link, c.ready, c.cause, c.last
+		l, ready, last := c.link, c.ready, c.last
 		c.mu.Unlock()
 		switch {
-		case cause != nil:
-			return nil, notSent(cause)
+		case c.life.Err() != nil:
+			return nil, context.Cause(c.life)
+		case ctx.Err() != nil && last != nil:
+			return nil, fmt.Errorf("%w (%w)", last, context.Cause(ctx))
 		case ctx.Err() != nil:
-			return nil, notSent(waitedInVain(context.Cause(ctx), last))
+			return nil, context.Cause(ctx)
 		case isClosed(ready):
 			return l, nil
 		}
 		select {
 		case <-ready:
-		case <-c.ended:
+		case <-c.life.Done():
 		case <-ctx.Done():
 		}
 	}
-}
-
-// waitedInVain returns the error of a wait for a connection that ended because of end. It
-// begins with why there was no connection, if that is known.
-func waitedInVain(end, why error) error {
-	if why == nil {
-		return end
-	}
-	return fmt.Errorf("%w (%w)", why, end)
 }
 
 func isClosed(signal <-chan struct{}) bool {

@@ -1,9 +1,6 @@
 package transport
 
-import (
-	"log/slog"
-	"sync"
-)
+import "log/slog"
 
 // ConnectionState says whether a client has a connection.
 type ConnectionState int
@@ -82,55 +79,6 @@ var alreadyLost = func() chan struct{} {
 	return closed
 }()
 
-// statusNotifier calls a function with each new status, in a goroutine of its own: notify
-// never waits for the function. A status that the function had no time for is replaced by
-// the next one.
-type statusNotifier struct {
-	call func(ConnectionStatus)
-	done chan struct{} // closed after the call with the last status
-
-	mu      sync.Mutex
-	changed sync.Cond
-	latest  ConnectionStatus
-	pending bool // latest was not passed on yet
-}
-
-// newStatusNotifier starts the goroutine, which ends after the first status that is Ended.
-func newStatusNotifier(call func(ConnectionStatus)) *statusNotifier {
-	n := &statusNotifier{call: call, done: make(chan struct{})}
-	n.changed.L = &n.mu
-	go n.run()
-	return n
-}
-
-func (n *statusNotifier) run() {
-	defer close(n.done)
-	for {
-		status := n.next()
-		n.call(status)
-		if status.State == Ended {
-			return
-		}
-	}
-}
-
-func (n *statusNotifier) next() ConnectionStatus {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for !n.pending {
-		n.changed.Wait()
-	}
-	n.pending = false
-	return n.latest
-}
-
-func (n *statusNotifier) notify(status ConnectionStatus) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.latest, n.pending = status, true
-	n.changed.Signal()
-}
-
 // status is what Client.Connection returns.
 func (c *mqttConn) status() ConnectionStatus {
 	c.mu.Lock()
@@ -147,7 +95,23 @@ func (c *mqttConn) changedLocked(state ConnectionState, err error) {
 		c.latest.Connections++
 	}
 	c.latest.State, c.latest.Err = state, err
-	if c.statusNotifier != nil {
-		c.statusNotifier.notify(c.latest)
+	signal(c.changed)
+}
+
+// report calls call with each new status until the last one, which is Ended. A status that
+// call had no time for is replaced by the next one.
+func (c *mqttConn) report(call func(ConnectionStatus)) {
+	for range c.changed {
+		c.mu.Lock()
+		select {
+		case <-c.changed: // latest contains that change too
+		default:
+		}
+		status := c.latest
+		c.mu.Unlock()
+		call(status)
+		if status.State == Ended {
+			return
+		}
 	}
 }

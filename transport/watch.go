@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"hash/maphash"
-	"sync"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -27,7 +26,6 @@ type Watch struct {
 	client  *Client
 	key     string
 	changes chan Change
-	once    sync.Once
 
 	// Guarded by the client's lock.
 	ended  bool
@@ -63,10 +61,10 @@ func (w *Watch) Close() {
 }
 
 func (w *Watch) endLocked(err error) {
-	w.once.Do(func() {
+	if !w.ended {
 		w.ended, w.err = true, err
 		close(w.changes)
-	})
+	}
 }
 
 // offerLocked replaces a change that was not read yet. The client's lock makes it the only

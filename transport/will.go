@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
@@ -48,7 +47,6 @@ type Will struct {
 	client  *Client
 	lost    <-chan struct{}
 	silence time.Duration
-	once    sync.Once
 }
 
 // Lost is closed when the connection that has the Will is over. From then on the store may
@@ -63,11 +61,11 @@ func (w *Will) Silence() time.Duration { return w.silence }
 // one stays with the connection, which does no harm if the value that it deletes is not used
 // again.
 func (w *Will) Close() {
-	w.once.Do(func() {
-		w.client.mu.Lock()
-		defer w.client.mu.Unlock()
-		w.client.hasWill = false
-	})
+	w.client.mu.Lock()
+	defer w.client.mu.Unlock()
+	if w.client.will == w {
+		w.client.will = nil
+	}
 }
 
 // SetWill makes the store delete key, if it holds value, as soon as the broker loses this
@@ -97,14 +95,16 @@ func (c *Client) SetWill(ctx context.Context, key string, value []byte) (*Will, 
 	if !ok {
 		return nil, operationError(setWill, key, ErrNoWill)
 	}
+	will := &Will{client: c}
 	c.mu.Lock()
-	taken := c.hasWill
-	c.hasWill = true
+	taken := c.will != nil
+	if !taken {
+		c.will = will
+	}
 	c.mu.Unlock()
 	if taken {
 		return nil, operationError(setWill, key, ErrWillInUse)
 	}
-	will := &Will{client: c}
 	var err error
 	will.lost, will.silence, err = conn.SetWill(ctx, Request{Payload: appendVDel(nil, key, value)})
 	if err != nil {
@@ -166,8 +166,8 @@ func (c *mqttConn) SetWill(ctx context.Context, request Request) (lost <-chan st
 	select {
 	case r := <-will.result:
 		return r.lost, r.silence, r.err
-	case <-c.ended:
-		err = c.cause
+	case <-c.life.Done():
+		err = context.Cause(c.life)
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
@@ -189,15 +189,6 @@ func (c *mqttConn) nextWill() *pendingWill {
 	return c.will
 }
 
-// toCarry returns the Will if the next connection is to have it, and nil if not, or if there
-// is none.
-func (w *pendingWill) toCarry() *pendingWill {
-	if w != nil && w.unanswered {
-		return nil
-	}
-	return w
-}
-
 // concluded reports the result of a Will to its caller. No further connection has it.
 func (c *mqttConn) concluded(will *pendingWill, result willResult) {
 	c.mu.Lock()
@@ -217,8 +208,8 @@ func (c *mqttConn) notConnected(waits, carried *pendingWill, incomplete error, c
 		err = fmt.Errorf("%w: %w", ErrNoWill, incomplete)
 		c.concluded(carried, willResult{err: err})
 	case connack != nil:
-		refused := refusedConnect(connack)
-		if !refused.temporary() {
+		refused := &ConnectError{Code: connack.ReasonCode, Reason: connack.Properties.ReasonString}
+		if !errors.Is(refused, ErrServerBusy) { // which has nothing to do with the Will
 			c.concluded(carried, willResult{err: refused})
 		}
 		return refused
@@ -287,14 +278,4 @@ func (w *pendingWill) write(connect *paho.Connect, conn *mqttnet.Conn) {
 		ResponseTopic:   protocol.ResponseTopic(connect.ClientID),
 		CorrelationData: string(id[:]),
 	}.AddTo)
-}
-
-// silence returns how long the broker waits before it takes a silent connection for lost:
-// one and a half times the keep-alive [MQTT-3.1.2-22], which the broker may have set. Some
-// brokers round that down to whole seconds.
-func silence(keepAlive uint16, connack *paho.Connack) time.Duration {
-	if connack.Properties != nil && connack.Properties.ServerKeepAlive != nil {
-		keepAlive = *connack.Properties.ServerKeepAlive
-	}
-	return (time.Duration(keepAlive) * 3 / 2) * time.Second
 }
