@@ -89,20 +89,7 @@ func NewClock(node string, options ClockOptions) (*Clock, error) {
 // Now returns the timestamp of a local event, or of a message to send. It is greater than
 // every timestamp that Now or Update returned or merged before. On error, which matches
 // [ErrCounterOverflow], the clock is unchanged.
-func (c *Clock) Now() (Timestamp, error) {
-	wall := c.physical()
-
-	// Another goroutine may have moved the clock past wall by now. That does no harm:
-	// the rule takes the later of the two and increments the counter.
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	next, err := Tick(c.last, wall)
-	if err != nil {
-		return Timestamp{}, err
-	}
-	c.last = next
-	return next, nil
-}
+func (c *Clock) Now() (Timestamp, error) { return c.Update(Timestamp{}) }
 
 // Update merges a timestamp that came from another node, and returns the timestamp of its
 // receipt: greater than remote and than every timestamp that this clock returned before.
@@ -113,12 +100,14 @@ func (c *Clock) Now() (Timestamp, error) {
 // [ErrCounterOverflow] for a counter that is too large, as [Merge] describes. On error the
 // clock is unchanged, and remote may still be used as data.
 func (c *Clock) Update(remote Timestamp) (Timestamp, error) {
-	wall := c.physical()
+	wall := max(c.now().UnixMilli(), 0)
 	physical := time.UnixMilli(wall).UTC()
 	if ahead := time.UnixMilli(remote.Wall).Sub(physical); ahead > c.maxSkew { // Sub saturates
 		return Timestamp{}, &SkewError{Remote: remote, Physical: physical, Ahead: ahead, Limit: c.maxSkew}
 	}
 
+	// Another goroutine may have moved the clock past wall by now. That does no harm:
+	// the rule takes the later of the two and increments the counter.
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	next, err := Merge(c.last, remote, wall)
@@ -127,11 +116,6 @@ func (c *Clock) Update(remote Timestamp) (Timestamp, error) {
 	}
 	c.last = next
 	return next, nil
-}
-
-// physical reads the physical clock, in milliseconds since the Unix epoch.
-func (c *Clock) physical() int64 {
-	return max(c.now().UnixMilli(), 0)
 }
 
 // ErrCounterOverflow matches the errors of [Tick], [Merge] and the methods of [Clock]
