@@ -56,12 +56,10 @@ const (
 
 // ErrorText returns the text of an error reply without any of the prefixes that stores send.
 func ErrorText(reply string) string {
-	for _, prefix := range []string{errorPrefixKeyNotify, errorPrefix} {
-		if text, ok := strings.CutPrefix(reply, prefix); ok {
-			return text
-		}
+	if text, ok := strings.CutPrefix(reply, errorPrefixKeyNotify); ok {
+		return text
 	}
-	return reply
+	return strings.TrimPrefix(reply, errorPrefix)
 }
 
 // RefusalFor returns the refusal with this text, and false for any other text.

@@ -47,21 +47,11 @@ func NotifyFilter(clientID string) string {
 // ParseNotifyTopic returns the client and the key of a notification topic, and false for any
 // other topic. It accepts upper-case digits only, so that each key has one topic.
 func ParseNotifyTopic(topic string) (clientID, key string, ok bool) {
-	rest, ok := strings.CutPrefix(topic, ReservedPrefix+"/")
-	if !ok {
-		return "", "", false
-	}
-	client, rest, ok := strings.Cut(rest, "/")
-	if !ok {
-		return "", "", false
-	}
-	name, ok := strings.CutPrefix("/"+rest, notifyInfix)
-	if !ok {
-		return "", "", false
-	}
+	rest, ours := strings.CutPrefix(topic, ReservedPrefix+"/")
+	client, name, found := strings.Cut(rest, notifyInfix)
 	clientID, okClient := fromUpperHex(client)
 	key, okKey := fromUpperHex(name)
-	if !okClient || !okKey {
+	if !ours || !found || !okClient || !okKey {
 		return "", "", false
 	}
 	return clientID, key, true
