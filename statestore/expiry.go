@@ -12,10 +12,11 @@ func (e *entry) due(now Instant) bool { return e.next != nil && now.Elapsed >= e
 // Expire again. The limit keeps each call short when many keys expire at once.
 func (s *Store) Expire(now Instant, limit int) (notifications []Notification, more bool) {
 	for ; limit > 0; limit-- {
-		earliest := s.expiries.earliest(now)
-		if earliest == nil {
+		first, ok := s.expiries.first()
+		if !ok || first.time() > now.Elapsed {
 			return notifications, false
 		}
+		earliest := s.expiries.lists[first]
 		if earliest.filed < tickOf(earliest.deadline) {
 			s.expiries.refile(earliest) // even if it is due: keys with earlier deadlines go first
 		} else {
@@ -81,8 +82,6 @@ func tickOf(deadline time.Duration) tick {
 const latestTick = time.Duration(1<<63-1) / time.Millisecond * time.Millisecond
 
 func (t tick) time() time.Duration { return time.Duration(t) * time.Millisecond }
-
-func newExpiries() expiries { return expiries{lists: make(map[tick]*entry)} }
 
 func (x *expiries) schedule(e *entry, deadline time.Duration) {
 	e.deadline = deadline
@@ -153,14 +152,6 @@ func (x *expiries) first() (tick, bool) {
 		heap.Pop(&x.ticks)
 	}
 	return 0, false
-}
-
-// earliest returns an entry of the earliest list if the time of that list has come, or nil.
-func (x *expiries) earliest(now Instant) *entry {
-	if first, ok := x.first(); ok && first.time() <= now.Elapsed {
-		return x.lists[first]
-	}
-	return nil
 }
 
 // tickHeap implements heap.Interface.

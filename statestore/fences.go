@@ -1,19 +1,12 @@
 package statestore
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
-
-// token returns the fencing token that protects a key, or zero if none does.
-func (s *Store) token(current *entry, key string) hlc.Token {
-	if current != nil {
-		return current.token
-	}
-	return s.fences[key] // empty unless the store is strict
-}
 
 // checkToken applies the fencing rule: a write to a protected key needs a token that is
 // equal to the key's or higher.
@@ -24,7 +17,10 @@ func (s *Store) checkToken(current *entry, command *Command) protocol.Refusal {
 	if s.options.Strict && command.token.present && s.neverIssued(command.token.value) {
 		return protocol.FencingTokenNeverIssued
 	}
-	protection := s.token(current, command.Key)
+	protection := s.fences[command.Key] // zero unless the store is strict
+	if current != nil {
+		protection = current.token
+	}
 	switch {
 	case protection.IsZero():
 		return ""
@@ -82,26 +78,16 @@ func (s *Store) checkLock(command *Command) protocol.Refusal {
 	if !command.writes() || !s.isLock(command.Key) {
 		return ""
 	}
-	if command.token.present {
+	own := strings.HasPrefix(string(command.Value), command.Client+":")
+	allowed := command.Verb == VerbSet && command.Lifetime > 0 || command.Verb == VerbVDel
+	if command.token.present || !own || !allowed {
 		return protocol.LockRule
 	}
-	own := strings.HasPrefix(string(command.Value), command.Client+":")
-	switch {
-	case command.Verb == VerbSet && own && command.Lifetime > 0:
-		return ""
-	case command.Verb == VerbVDel && own:
-		return ""
-	}
-	return protocol.LockRule
+	return ""
 }
 
 func (s *Store) isLock(key string) bool {
-	for _, prefix := range s.options.LockPrefixes {
-		if strings.HasPrefix(key, prefix) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.options.LockPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }
 
 func (c *Command) writes() bool {

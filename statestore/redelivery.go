@@ -116,10 +116,6 @@ type dedupEntry struct {
 	err        error
 }
 
-func newSessions(window int, node string) sessions {
-	return sessions{window: window, node: node, byClient: make(map[string]*session)}
-}
-
 // needsDedup reports whether a redelivery of a command must not be applied again. A GET may
 // be: it changes nothing, and its reply has a value that would need much memory.
 func needsDedup(command *Command) bool {

@@ -129,9 +129,9 @@ func New(options Options) (*Store, error) {
 		options:  options,
 		clock:    clock,
 		entries:  make(map[string]*entry),
-		expiries: newExpiries(),
-		watches:  newWatches(),
-		sessions: newSessions(options.DedupWindow, options.Node),
+		expiries: expiries{lists: make(map[tick]*entry)},
+		watches:  watches{byKey: make(map[string]*watched), byClient: make(map[string]*watcher)},
+		sessions: sessions{window: options.DedupWindow, node: options.Node, byClient: make(map[string]*session)},
 		fences:   make(map[string]hlc.Token),
 	}, nil
 }

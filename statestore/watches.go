@@ -63,10 +63,6 @@ type watch struct {
 
 func (x *watch) bytes() int64 { return int64(len(x.watched.key)) + watchCost }
 
-func newWatches() watches {
-	return watches{byKey: make(map[string]*watched), byClient: make(map[string]*watcher)}
-}
-
 // add begins a watch, and reports whether the limits allow it.
 func (w *watches) add(client, key string, options *Options) bool {
 	by := w.byClient[client]
