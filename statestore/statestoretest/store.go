@@ -58,21 +58,20 @@ type Request struct {
 // means none. It returns ErrUnsupported for a request that they cannot send: one with an empty
 // timestamp or token, or with correlation data of its own.
 func (r Request) Texts() (timestamp, fencingToken string, err error) {
-	for _, property := range []struct {
-		from *string
-		to   *string
-	}{{r.Timestamp, &timestamp}, {r.FencingToken, &fencingToken}} {
-		if property.from == nil {
-			continue
-		}
-		if *property.to = *property.from; *property.from == "" {
-			return "", "", ErrUnsupported
-		}
-	}
 	if r.Correlation != "" {
-		return "", "", ErrUnsupported
+		err = ErrUnsupported
 	}
-	return timestamp, fencingToken, nil
+	text := func(property *string) string {
+		if property == nil {
+			return ""
+		}
+		if *property == "" {
+			err = ErrUnsupported
+		}
+		return *property
+	}
+	timestamp, fencingToken = text(r.Timestamp), text(r.FencingToken)
+	return timestamp, fencingToken, err
 }
 
 // Reply is the store's reply to a request.
