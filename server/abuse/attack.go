@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -52,15 +53,9 @@ const (
 )
 
 func (a attack) completed() attack {
-	if a.p99 == 0 {
-		a.p99 = defaultP99
-	}
-	if a.memory == 0 {
-		a.memory = defaultMemory
-	}
-	if a.log == 0 {
-		a.log = defaultLog
-	}
+	a.p99 = cmp.Or(a.p99, defaultP99)
+	a.memory = cmp.Or(a.memory, defaultMemory)
+	a.log = cmp.Or(a.log, defaultLog)
 	a.users = a.users || a.costly || a.rules != ""
 	return a
 }

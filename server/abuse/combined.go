@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -42,12 +43,14 @@ var combinedAttacks = []attack{{
 	what:   "has 200 clients join 1,000 groups each for one topic, with no room for messages, and publishes there on 20 connections.",
 	memory: 1024,
 	run: func(ctx context.Context, t *target) error {
-		topic := "g"
-		peers := t.subscribers(ctx, t.n(200, 30), func(i int) string { return "$share/" + strconv.Itoa(i) + "/" + topic })
-		defer hangUp(peers...)
+		groups := make([]string, 1_000)
+		for i := range groups {
+			groups[i] = fmt.Sprintf("$share/%d/g", i)
+		}
+		peers := t.subscribers(ctx, t.n(200, 30), 1, func(*peer) []string { return groups })
 		crowd(len(peers), len(peers), func(i int) { _, _ = peers[i].subscribe(1, "fill"); peers[i].drain() })
 		t.flood(ctx, 8, 1<<20-100, 1, func(int) string { return "fill" })
-		return t.publishOn(ctx, 20, topic)
+		return t.publishOn(ctx, 20, "g")
 	},
 }, {
 	name:   "overlapping filters",
@@ -55,10 +58,11 @@ var combinedAttacks = []attack{{
 	memory: 1024,
 	run: func(ctx context.Context, t *target) error {
 		topic := "a/b/c/d/e/f/g/h/i/j"
-		filters := overlapping(topic)
-		peers := t.subscribers(ctx, t.n(300, 30), func(i int) string { return filters[i] })
-		defer hangUp(peers...)
-		for _, p := range peers {
+		var filters []string
+		for mask := range 1_000 {
+			filters = append(filters, withWildcards(topic, mask+1))
+		}
+		for _, p := range t.subscribers(ctx, t.n(300, 30), 1, func(*peer) []string { return filters }) {
 			p.drain()
 		}
 		return t.publishOn(ctx, 20, topic)
@@ -69,18 +73,12 @@ var combinedAttacks = []attack{{
 	memory: 384, // 256 MiB for subscriptions, and the packets that ask for them
 	run: func(ctx context.Context, t *target) error {
 		long := strings.Repeat("f", 1000)
-		peers := t.subscribers(ctx, t.n(300, 30), nil)
-		defer hangUp(peers...)
-		crowd(len(peers), 8, func(i int) {
-			for from := 0; from < 1000; from += 100 {
-				var some []string
-				for k := range 100 {
-					some = append(some, fmt.Sprint(i, "-", from+k, long))
-				}
-				if _, err := peers[i].subscribe(0, some...); err != nil {
-					return
-				}
+		t.subscribers(ctx, t.n(300, 30), 0, func(p *peer) []string {
+			filters := make([]string, 1_000)
+			for i := range filters {
+				filters[i] = fmt.Sprint(p.id, "-", i, long)
 			}
+			return filters
 		})
 		return sleepFor(ctx, t.duration)
 	},
@@ -91,27 +89,16 @@ var combinedAttacks = []attack{{
 	serve: []string{"--max-clients", "20"},
 	run: func(ctx context.Context, t *target) error {
 		var open atomic.Int64
-		n := t.n(2000, 300)
 		var conns sync.WaitGroup
-		for range n {
-			conn, err := t.dial(ctx)
+		for range t.n(2000, 300) {
+			p, err := t.connect(ctx, rawmqtt.Login{ClientID: "one"})
 			if err != nil {
 				return err
 			}
-			defer conn.Close()
-			if _, err := conn.Write(rawmqtt.Login{ClientID: "one", User: malloryIf(t), Password: passwordIf(t)}.Packet()); err != nil {
-				return err
-			}
 			conns.Go(func() {
-				_ = conn.SetReadDeadline(time.Now().Add(t.duration))
-				buffer := make([]byte, 512)
-				for {
-					if _, err := conn.Read(buffer); err != nil {
-						if errors.Is(err, os.ErrDeadlineExceeded) {
-							open.Add(1)
-						}
-						return
-					}
+				_ = p.SetReadDeadline(time.Now().Add(t.duration))
+				if _, err := io.Copy(io.Discard, p.in); errors.Is(err, os.ErrDeadlineExceeded) {
+					open.Add(1)
 				}
 			})
 		}
@@ -147,10 +134,7 @@ var combinedAttacks = []attack{{
 	users:  true,
 	memory: 512,
 	run: func(ctx context.Context, t *target) error {
-		peers := t.logins(ctx, 70, named("watch-"))
-		defer hangUp(peers...)
-		crowd(len(peers), 8, func(i int) {
-			p := peers[i]
+		t.each(ctx, 70, 8, "watch-", func(p *peer) {
 			for size := 1<<20 - 400; size > 0; size /= 2 {
 				for k := range 4 {
 					key := strings.Repeat("k", size) + strconv.Itoa(k) + p.id
@@ -165,7 +149,6 @@ var combinedAttacks = []attack{{
 		if err != nil {
 			return err
 		}
-		defer hangUp(victim)
 		if _, err := victim.subscribe(0, protocol.ResponseTopic("victim")); err != nil {
 			return err
 		}
@@ -192,10 +175,8 @@ func largePublish() []byte {
 // test, and keeps them open.
 func sendAndHold(many, few int, data func() []byte) func(context.Context, *target) error {
 	return func(ctx context.Context, t *target) error {
-		peers := t.logins(ctx, t.n(many, few), named("hold-"))
-		defer hangUp(peers...)
 		packet := data()
-		crowd(len(peers), 4, func(i int) { _ = peers[i].send(packet) })
+		t.each(ctx, t.n(many, few), 4, "hold-", func(p *peer) { _ = p.send(packet) })
 		return sleepFor(ctx, t.duration)
 	}
 }
@@ -204,155 +185,94 @@ func sendAndHold(many, few int, data func() []byte) func(context.Context, *targe
 // as it can.
 func keepSending(many, few int, data func() []byte) func(context.Context, *target) error {
 	return func(ctx context.Context, t *target) error {
-		peers := t.logins(ctx, t.n(many, few), named("send-"))
-		defer hangUp(peers...)
-		ctx, cancel := t.lasting(ctx)
-		defer cancel()
 		packet := data()
-		for _, p := range peers {
+		n := t.n(many, few)
+		t.each(ctx, n, n, "send-", func(p *peer) {
 			p.drain()
-		}
-		crowd(len(peers), len(peers), func(i int) {
-			for ctx.Err() == nil && peers[i].send(packet) == nil {
+			for lasting := t.lasting(ctx); lasting.Err() == nil && p.send(packet) == nil; {
 			}
 		})
 		return nil
 	}
 }
 
-func malloryIf(t *target) string {
-	if t.users {
-		return malloryUser
-	}
-	return ""
-}
-
-func passwordIf(t *target) string {
-	if t.users {
-		return malloryPassword
-	}
-	return ""
-}
-
-// overlapping returns 1,000 filters that match a topic of ten levels.
-func overlapping(topic string) []string {
-	var filters []string
+// withWildcards returns a filter that is a topic with + for each level whose bit is in mask.
+func withWildcards(topic string, mask int) string {
 	levels := strings.Split(topic, "/")
-	for mask := 1; mask <= 1000; mask++ {
-		filter := append([]string(nil), levels...)
-		for i := range filter {
-			if mask>>i&1 != 0 {
-				filter[i] = "+"
-			}
+	for i := range levels {
+		if mask>>i&1 != 0 {
+			levels[i] = "+"
 		}
-		filters = append(filters, strings.Join(filter, "/"))
 	}
-	return filters
+	return strings.Join(levels, "/")
 }
 
-// subscribers logs in clients that never acknowledge, with 1,000 filters each.
-func (t *target) subscribers(ctx context.Context, n int, filter func(int) string) []*peer {
+// subscribers logs in clients that never acknowledge, and subscribe to many filters.
+func (t *target) subscribers(ctx context.Context, n int, options byte, filters func(p *peer) []string) []*peer {
 	peers := t.logins(ctx, n, func(i int) rawmqtt.Login {
 		return rawmqtt.Login{ClientID: "s-" + strconv.Itoa(i), Properties: rawmqtt.Body(nil).Byte(wire.ReceiveMaximum).Uint16(1)}
 	})
-	if filter == nil {
-		return peers
-	}
-	crowd(len(peers), 8, func(i int) {
-		for from := 0; from < 990; from += 90 {
-			var some []string
-			for k := range 90 {
-				some = append(some, filter(from+k))
-			}
-			if _, err := peers[i].subscribe(1, some...); err != nil {
-				return
-			}
-		}
-	})
+	crowd(len(peers), 8, func(i int) { peers[i].subscribeAll(options, filters(peers[i])) })
 	return peers
 }
 
 // publishOn publishes small messages with QoS 1 on n connections, two unanswered on each.
 func (t *target) publishOn(ctx context.Context, n int, topic string) error {
-	peers := t.logins(ctx, n, named("publisher-"))
-	defer hangUp(peers...)
-	ctx, cancel := t.lasting(ctx)
-	defer cancel()
-	crowd(len(peers), len(peers), func(i int) {
-		_ = peers[i].pipeline(ctx, 0, 2, func(k int) []byte {
-			return rawmqtt.Message{Topic: topic, QoS: 1, ID: uint16(k%8 + 1), Payload: []byte("x")}.Packet()
-		})
+	t.each(ctx, n, n, "publisher-", func(p *peer) {
+		_ = p.messages(t.lasting(ctx), 0, 2, func(int) rawmqtt.Message { return rawmqtt.Message{Topic: topic, Payload: []byte("x")} })
 	})
 	return nil
 }
 
 func starveWatcher(ctx context.Context, t *target) error {
-	ctx, cancel := t.lasting(ctx)
-	defer cancel()
-	var all sync.WaitGroup
-	defer all.Wait()
-	for i := range t.n(80, 80) { // deaf clients, which come back when they are disconnected
-		all.Go(func() {
-			for ctx.Err() == nil {
-				p, err := t.login(ctx, rawmqtt.Login{ClientID: "deaf-" + strconv.Itoa(i)})
-				if err != nil {
-					_ = sleep(ctx, 100*time.Millisecond)
-					continue
-				}
-				_, _ = p.subscribe(0, "deaf")
-				_ = sleep(ctx, time.Duration(4500+10*i)*time.Millisecond)
-				hangUp(p)
-			}
-		})
-	}
-	all.Go(func() {
-		for ctx.Err() == nil {
-			p, err := t.login(ctx, rawmqtt.Login{ClientID: "loud"})
-			if err != nil {
-				continue
-			}
-			for err == nil && ctx.Err() == nil {
-				for size := 1 << 19; size > 0 && err == nil; size /= 2 {
-					err = p.send(rawmqtt.Message{Topic: "deaf", Payload: make([]byte, size)}.Packet())
-				}
-				_ = sleep(ctx, 20*time.Millisecond)
-			}
-			hangUp(p)
-		}
-	})
 	writer, err := t.login(ctx, rawmqtt.Login{ClientID: "writer"})
 	if err != nil {
 		return err
 	}
-	defer hangUp(writer)
-	ends, told := 0, 0
+	ctx = t.lasting(ctx)
+	var all sync.WaitGroup
+	for i := range 80 { // deaf clients, which come back when they are disconnected
+		all.Go(func() {
+			t.again(ctx, rawmqtt.Login{ClientID: "deaf-" + strconv.Itoa(i)}, func(p *peer) {
+				_, _ = p.subscribe(0, "deaf")
+				sleep(ctx, time.Duration(4500+10*i)*time.Millisecond)
+			})
+		})
+	}
+	all.Go(func() {
+		t.again(ctx, rawmqtt.Login{ClientID: "loud"}, func(p *peer) {
+			var err error
+			for err == nil && ctx.Err() == nil {
+				for size := 1 << 19; size > 0 && err == nil; size /= 2 {
+					err = p.send(rawmqtt.Message{Topic: "deaf", Payload: make([]byte, size)}.Packet())
+				}
+				sleep(ctx, 20*time.Millisecond)
+			}
+		})
+	})
 	all.Go(func() {
 		writer.drain()
 		for i := 0; ctx.Err() == nil; i++ {
 			_ = writer.send(writer.request(uint16(i%100+1), protocol.VerbSet, "watched", strconv.Itoa(i)))
-			_ = sleep(ctx, 50*time.Millisecond)
+			sleep(ctx, 50*time.Millisecond)
 		}
 	})
-	for ctx.Err() == nil {
-		p, err := t.login(ctx, rawmqtt.Login{ClientID: "watcher"})
-		if err != nil {
-			continue
-		}
-		err = p.send(p.request(1, protocol.VerbKeyNotify, "watched"))
+	ends, notified := 0, 0
+	t.again(ctx, rawmqtt.Login{ClientID: "watcher"}, func(p *peer) {
+		err := p.send(p.request(1, protocol.VerbKeyNotify, "watched"))
 		for err == nil && ctx.Err() == nil {
 			var first byte
 			if first, _, err = p.read(); first>>4 == wire.Publish {
-				told++
+				notified++
 			}
 		}
-		hangUp(p)
 		if ctx.Err() == nil {
 			ends++
 		}
-	}
-	cancel()
+	})
+	all.Wait()
 	if ends > 0 {
-		return breach("the watcher, which reads, was disconnected %d times, and notified %d times", ends, told)
+		return breach("the watcher, which reads, was disconnected %d times, and notified %d times", ends, notified)
 	}
 	return nil
 }

@@ -25,65 +25,52 @@ var fillAttacks = []attack{{
 	p99:    200 * time.Millisecond, // a server that is full collects often
 	run: func(ctx context.Context, t *target) error {
 		var fillers sync.WaitGroup
-		var all []*peer
-		defer func() { hangUp(all...) }()
 		fill := func(n int, prefix string, do func(p *peer)) {
-			peers := t.logins(ctx, n, named(prefix))
-			all = append(all, peers...)
-			for _, p := range peers {
+			for _, p := range t.logins(ctx, n, named(prefix)) {
 				fillers.Go(func() { do(p) })
 			}
 		}
 		bounded, cancel := context.WithTimeout(ctx, 2*t.duration+10*time.Second)
 		defer cancel()
-		requests := func(p *peer, n int, command func(i int) []string) {
-			_ = p.pipeline(bounded, n, 100, func(i int) []byte { return p.request(uint16(i%200+1), command(i)...) })
-		}
 		// They expire within the time in which memory must come back.
 		fill(2, "keys-", func(p *peer) {
-			requests(p, 20_000, func(i int) []string {
+			_ = p.requests(bounded, 20_000, 100, func(i int) []string {
 				return []string{protocol.VerbSet, fmt.Sprint(p.id, "-", i), strings.Repeat("v", i%900), "PX", strconv.Itoa(8_000 + i/8)}
 			})
 		})
 		fill(4, "watches-", func(p *peer) {
-			requests(p, 11_000, func(i int) []string { return []string{protocol.VerbKeyNotify, fmt.Sprint(p.id, "-", i)} })
+			_ = p.requests(bounded, 11_000, 100, func(i int) []string { return []string{protocol.VerbKeyNotify, fmt.Sprint(p.id, "-", i)} })
 		})
 		fill(8, "filters-", func(p *peer) {
-			for i := range 20 {
-				filters := make([]string, 50)
-				for n := range filters {
-					filters[n] = fmt.Sprint(p.id, "/+/", i, "/", n, strings.Repeat("/l", 50), strings.Repeat("f", 850))
-				}
-				if _, err := p.subscribe(0, filters...); err != nil {
-					return
-				}
+			filters := make([]string, 1_000)
+			for i := range filters {
+				filters[i] = fmt.Sprint(p.id, "/+/", i/50, "/", i%50, strings.Repeat("/l", 50), strings.Repeat("f", 850))
 			}
+			p.subscribeAll(0, filters)
 		})
 		fill(16, "session-", func(p *peer) { _, _ = p.subscribe(1, "session/"+p.id) })
 		fill(8, "outgoing-", func(p *peer) { _, _ = p.subscribe(0, "outgoing/"+p.id) })
 		fill(1, "retainer-", func(p *peer) {
 			expiry := rawmqtt.Body(nil).Byte(wire.MessageExpiry).Uint32(10)
-			_ = p.pipeline(bounded, 10_000, 16, func(i int) []byte {
-				return rawmqtt.Message{Topic: "retained/" + strconv.Itoa(i), QoS: 1, ID: uint16(i%32 + 1), Retain: true, Properties: expiry,
-					Payload: make([]byte, 500)}.Packet()
+			_ = p.messages(bounded, 10_000, 16, func(i int) rawmqtt.Message {
+				return rawmqtt.Message{Topic: "retained/" + strconv.Itoa(i), Retain: true, Properties: expiry, Payload: make([]byte, 500)}
 			})
 		})
 		fillers.Wait()
 		fill(2, "sender-", func(p *peer) {
-			_ = p.pipeline(bounded, 60_000, 200, func(i int) []byte {
-				return rawmqtt.Message{Topic: "session/session-" + strconv.Itoa(i%16), QoS: 1, ID: uint16(i%400 + 1)}.Packet()
+			_ = p.messages(bounded, 60_000, 200, func(i int) rawmqtt.Message {
+				return rawmqtt.Message{Topic: "session/session-" + strconv.Itoa(i%16)}
 			})
 		})
 		fill(1, "publisher-", func(p *peer) {
-			_ = p.pipeline(bounded, 1_000, 16, func(i int) []byte {
-				return rawmqtt.Message{Topic: "outgoing/outgoing-" + strconv.Itoa(i%8), QoS: 1, ID: uint16(i%400 + 1), Payload: make([]byte, 64<<10)}.Packet()
+			_ = p.messages(bounded, 1_000, 16, func(i int) rawmqtt.Message {
+				return rawmqtt.Message{Topic: "outgoing/outgoing-" + strconv.Itoa(i%8), Payload: make([]byte, 64<<10)}
 			})
 		})
 		fillers.Wait()
 		// The client ids that are left.
-		endless := rawmqtt.Message{Topic: "endless", Payload: make([]byte, 1<<20-100)}.Packet()
-		fill(200, "endless-", func(p *peer) { _ = p.send(endless[:len(endless)-1]) })
-		fillers.Wait()
+		endless := largePublish()
+		t.each(ctx, 200, 200, "endless-", func(p *peer) { _ = p.send(endless[:len(endless)-1]) })
 		return sleepFor(ctx, t.duration/2)
 	},
 }}

@@ -17,10 +17,7 @@ var memoryAttacks = []attack{{
 	limit:  "8 MiB for each connection",
 	memory: 20*8 + 64,
 	run: func(ctx context.Context, t *target) error {
-		n := t.n(20, 5)
-		peers := t.logins(ctx, n, named("deaf-"))
-		defer hangUp(peers...)
-		crowd(len(peers), len(peers), func(i int) { _, _ = peers[i].subscribe(1, "queue/"+peers[i].id) })
+		peers := t.each(ctx, t.n(20, 5), 20, "deaf-", func(p *peer) { _, _ = p.subscribe(1, "queue/"+p.id) })
 		t.flood(ctx, t.n(1024, 256), 64<<10, len(peers), func(i int) string { return "queue/" + peers[i].id })
 		return sleepFor(ctx, t.duration/4)
 	},
@@ -30,22 +27,15 @@ var memoryAttacks = []attack{{
 	limit:  "8 MiB for each connection",
 	memory: 20*8 + 64,
 	run: func(ctx context.Context, t *target) error {
-		peers := t.logins(ctx, t.n(20, 5), named("deaf-"))
-		defer hangUp(peers...)
-		crowd(len(peers), len(peers), func(i int) {
-			_ = peers[i].send(peers[i].request(1, protocol.VerbKeyNotify, "deaf"))
-		})
+		t.each(ctx, t.n(20, 5), 20, "deaf-", func(p *peer) { _ = p.send(p.request(1, protocol.VerbKeyNotify, "deaf")) })
 		writer, err := t.login(ctx, rawmqtt.Login{ClientID: "writer"})
 		if err != nil {
 			return err
 		}
-		defer hangUp(writer)
-		ctx, cancel := t.lasting(ctx)
-		defer cancel()
 		value := make([]byte, 64<<10)
-		_ = writer.pipeline(ctx, 0, 4, func(i int) []byte {
+		_ = writer.requests(t.lasting(ctx), 0, 4, func(i int) []string {
 			binary.BigEndian.PutUint64(value, uint64(i))
-			return writer.request(uint16(i%8+1), protocol.VerbSet, "deaf", string(value))
+			return []string{protocol.VerbSet, "deaf", string(value)}
 		})
 		return nil
 	},
@@ -59,18 +49,15 @@ var memoryAttacks = []attack{{
 		if err != nil {
 			return err
 		}
-		defer hangUp(writer)
 		if err := writer.send(writer.request(1, protocol.VerbSet, "large", string(make([]byte, 256<<10)))); err != nil {
 			return err
 		}
 		if _, err := writer.acknowledged(); err != nil {
 			return err
 		}
-		peers := t.logins(ctx, t.n(20, 5), named("deaf-"))
-		defer hangUp(peers...)
-		crowd(len(peers), len(peers), func(i int) {
+		t.each(ctx, t.n(20, 5), 20, "deaf-", func(p *peer) {
 			for n := range 500 {
-				if peers[i].send(peers[i].request(uint16(n+1), protocol.VerbGet, "large")) != nil {
+				if p.send(p.request(uint16(n+1), protocol.VerbGet, "large")) != nil {
 					return
 				}
 			}
@@ -84,16 +71,15 @@ var memoryAttacks = []attack{{
 	memory: 2*20*4 + 64, // the collector comes when it has doubled
 	run: func(ctx context.Context, t *target) error {
 		n := t.n(20, 5)
-		session := func(i int, resume bool, expiry uint32) rawmqtt.Login {
-			return rawmqtt.Login{ClientID: "offline-" + strconv.Itoa(i), Resume: resume, Expiry: expiry}
-		}
-		peers := t.logins(ctx, n, func(i int) rawmqtt.Login { return session(i, false, 3600) })
+		peers := t.logins(ctx, n, func(i int) rawmqtt.Login {
+			return rawmqtt.Login{ClientID: "offline-" + strconv.Itoa(i), Expiry: 3600}
+		})
 		crowd(len(peers), len(peers), func(i int) { _, _ = peers[i].subscribe(1, "queue/"+peers[i].id) })
 		hangUp(peers...)
 		t.flood(ctx, t.n(256, 128), 64<<10, len(peers), func(i int) string { return "queue/" + peers[i].id })
 		_ = sleepFor(ctx, t.duration/4)
 		// They leave for good: now the memory is to come back.
-		hangUp(t.logins(ctx, n, func(i int) rawmqtt.Login { return session(i, false, 0) })...)
+		hangUp(t.logins(ctx, n, named("offline-"))...)
 		return nil
 	},
 }, {
@@ -112,9 +98,7 @@ var memoryAttacks = []attack{{
 				hangUp(p)
 			}
 		})
-		if err := sleepFor(ctx, time.Second); err != nil { // until the server has seen that all are gone
-			return err
-		}
+		sleep(ctx, time.Second) // until the server has seen that all are gone
 		kept := 0
 		for i := range n {
 			l := login(i)
@@ -134,21 +118,17 @@ var memoryAttacks = []attack{{
 		return nil
 	},
 }, {
-	name:  "large correlation data",
-	what:  "sends 1,000 requests with correlation data of 60,000 bytes on each of ten connections: the store remembers requests.",
-	limit: "",
+	name: "large correlation data",
+	what: "sends 1,000 requests with correlation data of 60,000 bytes on each of ten connections: the store remembers requests.",
 	run: func(ctx context.Context, t *target) error {
-		peers := t.logins(ctx, t.n(10, 3), named("correlation-"))
-		defer hangUp(peers...)
 		bounded, cancel := context.WithTimeout(ctx, 2*t.duration)
 		defer cancel()
 		n := t.n(1_000, 500)
-		crowd(len(peers), len(peers), func(i int) {
-			p := peers[i]
+		t.each(ctx, t.n(10, 3), 10, "correlation-", func(p *peer) {
 			data := make([]byte, 60_000)
-			_ = p.pipeline(bounded, n, 4, func(i int) []byte {
+			_ = p.pipeline(bounded, n, 4, func(i int, id uint16) []byte {
 				binary.BigEndian.PutUint64(data, uint64(i))
-				return p.requestWith(uint16(i%8+1), string(data), protocol.VerbSet, "correlation", "value")
+				return p.requestWith(id, string(data), protocol.VerbSet, "correlation", "value")
 			})
 		})
 		return sleepFor(ctx, t.duration/4)
@@ -156,7 +136,6 @@ var memoryAttacks = []attack{{
 }, {
 	name:   "large values",
 	what:   "sets 2,000 keys to values of 64 KiB and deletes them.",
-	limit:  "",
 	memory: 2_000/16 + 192,
 	run: func(ctx context.Context, t *target) error {
 		n := t.n(2_000, 500)
@@ -164,13 +143,12 @@ var memoryAttacks = []attack{{
 		if err != nil {
 			return err
 		}
-		defer hangUp(p)
 		value := string(make([]byte, 64<<10))
-		_ = p.pipeline(ctx, 2*n, 4, func(i int) []byte {
+		_ = p.requests(ctx, 2*n, 4, func(i int) []string {
 			if i < n {
-				return p.request(uint16(i%8+1), protocol.VerbSet, "value-"+strconv.Itoa(i), value)
+				return []string{protocol.VerbSet, "value-" + strconv.Itoa(i), value}
 			}
-			return p.request(uint16(i%8+1), protocol.VerbDel, "value-"+strconv.Itoa(i-n))
+			return []string{protocol.VerbDel, "value-" + strconv.Itoa(i-n)}
 		})
 		return nil
 	},
@@ -189,9 +167,9 @@ func (t *target) flood(ctx context.Context, each, size, topics int, topic func(i
 		}
 		bounded, cancel := context.WithTimeout(ctx, 2*t.duration)
 		from := sent
-		err = p.pipeline(bounded, each*topics-from, 8, func(i int) []byte {
+		err = p.messages(bounded, each*topics-from, 8, func(i int) rawmqtt.Message {
 			sent++
-			return rawmqtt.Message{Topic: topic((from + i) % topics), QoS: 1, ID: uint16(i%16 + 1), Payload: payload}.Packet()
+			return rawmqtt.Message{Topic: topic((from + i) % topics), Payload: payload}
 		})
 		over := bounded.Err() != nil
 		cancel()

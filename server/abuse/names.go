@@ -21,14 +21,10 @@ var nameAttacks = []attack{{
 		if err != nil {
 			return err
 		}
-		defer hangUp(victim)
 		if _, err := victim.subscribe(1, protocol.ResponseTopic("70")); err != nil {
 			return err
 		}
-		attacker, err := t.login(ctx, rawmqtt.Login{ClientID: "p"})
-		if err == nil {
-			defer hangUp(attacker)
-		}
+		_, err = t.login(ctx, rawmqtt.Login{ClientID: "p"})
 		if err := victim.send(victim.request(1, protocol.VerbGet, "key")); err != nil {
 			return breach("the victim lost its connection: %v", err)
 		}
@@ -52,7 +48,6 @@ var nameAttacks = []attack{{
 		if err != nil {
 			return err
 		}
-		defer hangUp(worker)
 		shared := "$share/workers/secret/#"
 		if code, err := worker.subscribe(0, shared); err != nil {
 			return err
@@ -66,7 +61,6 @@ var nameAttacks = []attack{{
 		if err != nil {
 			return err
 		}
-		defer hangUp(thief)
 		granted := ""
 		for _, filter := range []string{"$share/workers/secret/#", "$SHARE/workers/secret/#", "$Share/workers/+/jobs", "$share/workers/#", "$sHaRe/other/secret/jobs"} {
 			code, err := thief.subscribe(0, filter)
@@ -75,7 +69,6 @@ var nameAttacks = []attack{{
 				if thief, err = t.login(ctx, rawmqtt.Login{ClientID: "thief"}); err != nil {
 					return err
 				}
-				defer hangUp(thief)
 			case !refused(code):
 				granted += " " + filter
 			}
@@ -84,7 +77,6 @@ var nameAttacks = []attack{{
 		if err != nil {
 			return err
 		}
-		defer hangUp(publisher)
 		const messages = 100
 		for range messages {
 			if code, err := publisher.publish(rawmqtt.Message{Topic: "secret/jobs", Payload: []byte("job")}); err != nil || refused(code) {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/protocol"
@@ -22,7 +22,6 @@ var packetAttacks = []attack{{
 		if err != nil {
 			return err
 		}
-		defer hangUp(p)
 		if err := p.send([]byte{0x82, 6, 0, 1, 0, 0, 1, 'a'}); err != nil {
 			return err
 		}
@@ -37,8 +36,7 @@ var packetAttacks = []attack{{
 	what:  "opens connections and sends random bytes, on half of them after a login.",
 	limit: "connections end",
 	run: func(ctx context.Context, t *target) error {
-		ctx, cancel := t.lasting(ctx)
-		defer cancel()
+		ctx = t.lasting(ctx)
 		crowd(t.n(16, 8), 16, func(worker int) {
 			random := rand.NewChaCha8([32]byte{byte(worker)})
 			garbage := make([]byte, 512)
@@ -87,24 +85,16 @@ var packetAttacks = []attack{{
 		return t.refusesMessages(ctx, rawmqtt.Message{Topic: strings.Repeat("/", 65_000)})
 	},
 }, {
-	name:  "dropped requests",
-	what:  "sends requests without a response topic, on four connections, as fast as it gets answers.",
-	limit: "",
+	name: "dropped requests",
+	what: "sends requests without a response topic, on four connections, as fast as it gets answers.",
 	run: func(ctx context.Context, t *target) error {
-		ctx, cancel := t.lasting(ctx)
-		defer cancel()
+		ctx = t.lasting(ctx)
 		crowd(4, 4, func(worker int) {
-			for ctx.Err() == nil {
-				p, err := t.login(ctx, named("dropped-")(worker))
-				if err != nil {
-					_ = sleep(ctx, 50*time.Millisecond)
-					continue
-				}
-				_ = p.pipeline(ctx, 0, 50, func(i int) []byte {
-					return rawmqtt.Message{Topic: protocol.InvokeTopic, QoS: 1, ID: uint16(i%100 + 1), Payload: []byte("*1\r\n$1\r\nX\r\n")}.Packet()
+			t.again(ctx, named("dropped-")(worker), func(p *peer) {
+				_ = p.messages(ctx, 0, 50, func(int) rawmqtt.Message {
+					return rawmqtt.Message{Topic: protocol.InvokeTopic, Payload: []byte("*1\r\n$1\r\nX\r\n")}
 				})
-				hangUp(p)
-			}
+			})
 		})
 		return nil
 	},
@@ -114,8 +104,7 @@ var packetAttacks = []attack{{
 // duration, while another client has subscribed to everything. It is a breach if one is
 // accepted.
 func (t *target) refusesMessages(ctx context.Context, m rawmqtt.Message) error {
-	ctx, cancel := t.lasting(ctx)
-	defer cancel()
+	ctx = t.lasting(ctx)
 	reader, err := t.login(ctx, rawmqtt.Login{ClientID: "reader"})
 	if err != nil {
 		return err
@@ -123,35 +112,23 @@ func (t *target) refusesMessages(ctx context.Context, m rawmqtt.Message) error {
 	if _, err := reader.subscribe(0, "#"); err != nil {
 		return err
 	}
-	wait := reader.drain()
-	defer wait()
-	defer hangUp(reader)
-	var mu sync.Mutex
-	accepted, sent := 0, 0
+	reader.drain()
+	var accepted, sent atomic.Int64
 	crowd(4, 4, func(worker int) {
-		for ctx.Err() == nil {
-			p, err := t.login(ctx, named("publisher-")(worker))
-			if err != nil {
-				_ = sleep(ctx, 50*time.Millisecond)
-				continue
-			}
-			for ctx.Err() == nil {
-				code, err := p.publish(m)
-				mu.Lock()
-				sent++
+		t.again(ctx, named("publisher-")(worker), func(p *peer) {
+			var err error
+			for err == nil && ctx.Err() == nil {
+				var code byte
+				code, err = p.publish(m)
+				sent.Add(1)
 				if err == nil && !refused(code) {
-					accepted++
-				}
-				mu.Unlock()
-				if err != nil {
-					break
+					accepted.Add(1)
 				}
 			}
-			hangUp(p)
-		}
+		})
 	})
-	if accepted > 0 {
-		return breach("%d of %d are accepted", accepted, sent)
+	if accepted.Load() > 0 {
+		return breach("%d of %d are accepted", accepted.Load(), sent.Load())
 	}
 	return nil
 }

@@ -2,12 +2,14 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -24,6 +26,10 @@ type target struct {
 	users    bool // it checks passwords
 	short    bool
 	duration time.Duration
+
+	// open has the peers that were not hung up: the garbage collector would end the
+	// connection of one that its attack no longer uses.
+	open sync.Map
 }
 
 const (
@@ -52,8 +58,10 @@ func (t *target) within(limit time.Duration) time.Duration {
 }
 
 // lasting returns a context that ends after the duration of the attack.
-func (t *target) lasting(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, t.duration)
+func (t *target) lasting(ctx context.Context) context.Context {
+	lasting, cancel := context.WithTimeout(ctx, t.duration)
+	context.AfterFunc(lasting, cancel)
+	return lasting
 }
 
 // dial opens a connection. Closing it discards unsent data and leaves no port in TIME_WAIT.
@@ -73,6 +81,7 @@ func (t *target) dial(ctx context.Context) (net.Conn, error) {
 // A peer is a connection that has logged in. One goroutine may write while another reads.
 type peer struct {
 	net.Conn
+	target  *target
 	in      *bufio.Reader
 	id      string
 	present bool   // the server had a session
@@ -83,21 +92,29 @@ type peer struct {
 // errRefused is the error of a login that the server refuses.
 var errRefused = errors.New("the login is refused")
 
-// login logs in as mallory, if the server has users and the login names none.
-func (t *target) login(ctx context.Context, login rawmqtt.Login) (*peer, error) {
+// connect sends a CONNECT, as mallory if the server has users and the login names none.
+func (t *target) connect(ctx context.Context, login rawmqtt.Login) (*peer, error) {
 	if t.users && login.User == "" {
 		login.User, login.Password = malloryUser, malloryPassword
 	}
-	if login.KeepAlive == 0 {
-		login.KeepAlive = 60
-	}
+	login.KeepAlive = cmp.Or(login.KeepAlive, 60)
 	conn, err := t.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
-	p := &peer{Conn: conn, in: bufio.NewReader(conn), id: login.ClientID}
+	p := &peer{Conn: conn, target: t, in: bufio.NewReader(conn), id: login.ClientID}
+	t.open.Store(p, nil)
 	if err := p.send(login.Packet()); err != nil {
-		_ = conn.Close()
+		hangUp(p)
+		return nil, err
+	}
+	return p, nil
+}
+
+// login logs in with connect.
+func (t *target) login(ctx context.Context, login rawmqtt.Login) (*peer, error) {
+	p, err := t.connect(ctx, login)
+	if err != nil {
 		return nil, err
 	}
 	first, body, err := p.read()
@@ -105,7 +122,7 @@ func (t *target) login(ctx context.Context, login rawmqtt.Login) (*peer, error) 
 		err = fmt.Errorf("%w: %x %x", errRefused, first, body[:min(len(body), 8)])
 	}
 	if err != nil {
-		_ = conn.Close()
+		hangUp(p)
 		return nil, err
 	}
 	p.present, p.connack = body[0]&1 != 0, body
@@ -133,21 +150,42 @@ func named(prefix string) func(int) rawmqtt.Login {
 	return func(i int) rawmqtt.Login { return rawmqtt.Login{ClientID: prefix + strconv.Itoa(i)} }
 }
 
+// each logs in n clients whose ids begin with a prefix, and then calls do with each of them,
+// together at a time.
+func (t *target) each(ctx context.Context, n, together int, prefix string, do func(p *peer)) []*peer {
+	peers := t.logins(ctx, n, named(prefix))
+	crowd(len(peers), together, func(i int) { do(peers[i]) })
+	return peers
+}
+
+// again logs in, calls do and hangs up, again and again until ctx ends, which ends the
+// connection.
+func (t *target) again(ctx context.Context, login rawmqtt.Login, do func(p *peer)) {
+	for ctx.Err() == nil {
+		p, err := t.login(ctx, login)
+		if err != nil {
+			sleep(ctx, 50*time.Millisecond)
+			continue
+		}
+		stop := context.AfterFunc(ctx, func() { hangUp(p) })
+		do(p)
+		stop()
+		hangUp(p)
+	}
+}
+
 func hangUp(peers ...*peer) {
 	for _, p := range peers {
+		p.target.open.Delete(p)
 		_ = p.Close()
 	}
 }
 
 // send writes data within a bound.
-func (p *peer) send(packets ...[]byte) error {
+func (p *peer) send(data []byte) error {
 	_ = p.SetWriteDeadline(time.Now().Add(writeWithin))
-	for _, packet := range packets {
-		if _, err := p.Write(packet); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err := p.Write(data)
+	return err
 }
 
 // read reads one packet within a bound.
@@ -195,16 +233,19 @@ func (p *peer) acknowledged() (code byte, err error) {
 	return body[2], nil
 }
 
-// drain reads and discards, in a goroutine, until the connection ends. The returned function waits
-// for that.
-func (p *peer) drain() (wait func()) {
+// subscribeAll subscribes to any number of filters, and stops at the first error.
+func (p *peer) subscribeAll(options byte, filters []string) {
+	for some := range slices.Chunk(filters, 90) {
+		if _, err := p.subscribe(options, some...); err != nil {
+			return
+		}
+	}
+}
+
+// drain reads and discards, in a goroutine that ends with the connection.
+func (p *peer) drain() {
 	_ = p.SetReadDeadline(time.Time{})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = io.Copy(io.Discard, p.in)
-	}()
-	return func() { <-done }
+	go func() { _, _ = io.Copy(io.Discard, p.in) }()
 }
 
 // request returns the packet of a request to the store, with correlation data of its own.
@@ -229,9 +270,24 @@ func (p *peer) requestWith(id uint16, correlation string, command ...string) []b
 	}.Packet()
 }
 
-// pipeline sends n requests, or until ctx ends if n is 0, with window of them unanswered at
-// most. The server announces how many it takes, which is more than the windows here.
-func (p *peer) pipeline(ctx context.Context, n, window int, next func(i int) []byte) error {
+// requests sends requests to the store with pipeline.
+func (p *peer) requests(ctx context.Context, n, window int, command func(i int) []string) error {
+	return p.pipeline(ctx, n, window, func(i int, id uint16) []byte { return p.request(id, command(i)...) })
+}
+
+// messages publishes messages with QoS 1 with pipeline.
+func (p *peer) messages(ctx context.Context, n, window int, message func(i int) rawmqtt.Message) error {
+	return p.pipeline(ctx, n, window, func(i int, id uint16) []byte {
+		m := message(i)
+		m.QoS, m.ID = 1, id
+		return m.Packet()
+	})
+}
+
+// pipeline sends n packets that a PUBACK answers, or until ctx ends if n is 0, with window of
+// them unanswered at most. The server announces how many it takes, which is more than the
+// windows here. next returns the packet i with a packet identifier.
+func (p *peer) pipeline(ctx context.Context, n, window int, next func(i int, id uint16) []byte) error {
 	slots := make(chan struct{}, window)
 	failed := make(chan error, 1)
 	go func() { // ends with the connection, at the latest
@@ -267,7 +323,7 @@ func (p *peer) pipeline(ctx context.Context, n, window int, next func(i int) []b
 			}
 		}
 		_ = p.SetWriteDeadline(time.Now().Add(writeWithin))
-		if _, err := out.Write(next(i)); err != nil {
+		if _, err := out.Write(next(i, uint16(i%(2*window)+1))); err != nil {
 			return err
 		}
 	}

@@ -1,18 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
@@ -97,12 +92,12 @@ func (r *runner) run(ctx context.Context, a attack) (*row, error) {
 	}
 	defer h.stop()
 	row := &row{attack: a}
-	_ = sleep(ctx, r.measure()/3) // what a connection costs at first is no one's attack
+	sleep(ctx, r.measure()/3) // what a connection costs at first is no one's attack
 	if _, err := h.next(); err != nil {
 		return nil, err
 	}
 	for try := 1; ; try++ {
-		_ = sleep(ctx, r.measure())
+		sleep(ctx, r.measure())
 		if row.before, err = h.next(); err != nil {
 			return nil, err
 		}
@@ -116,7 +111,7 @@ func (r *runner) run(ctx context.Context, a attack) (*row, error) {
 	if row.outcome, err = r.attack(ctx, a, s); err != nil {
 		return nil, err
 	}
-	_ = sleep(ctx, r.measure()-time.Since(begin)) // what a short attack did may show later
+	sleep(ctx, r.measure()-time.Since(begin)) // what a short attack did may show later
 	if row.during, err = h.next(); err != nil {
 		return nil, err
 	}
@@ -136,7 +131,7 @@ func (r *runner) run(ctx context.Context, a attack) (*row, error) {
 // the client is not served at once, since the machine may be busy.
 func (r *runner) aftermath(ctx context.Context, s *serverProcess, h *healthyProcess) (p phase, err error) {
 	for begin := time.Now(); ; {
-		_ = sleep(ctx, r.measure())
+		sleep(ctx, r.measure())
 		if p, err = h.next(); err != nil || p.Renewals > p.Failed {
 			return p, err
 		}
@@ -176,241 +171,21 @@ func (r *runner) awaitMemory(ctx context.Context, s *serverProcess, before int64
 	for {
 		now = memoryOf(s.cmd.Process.Pid, resident)
 		took = time.Since(over)
-		if now == 0 || before == 0 || now <= r.allowed(before) || took >= freedWithin || s.death() != "" {
+		if now == 0 || before == 0 || now <= r.allowed(before) || took >= freedWithin || s.death() != "" || ctx.Err() != nil {
 			return now, took
 		}
-		if sleep(ctx, 100*time.Millisecond) != nil {
-			return now, took
-		}
+		sleep(ctx, 100*time.Millisecond)
 	}
 }
 
 // allowed is how many bytes the server may have after an attack.
 func (r *runner) allowed(before int64) int64 { return before*3/2 + r.slack }
 
-// childCommand returns a command that runs this program again for a task.
-func childCommand(ctx context.Context, t task) (*exec.Cmd, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	text, err := json.Marshal(t)
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.CommandContext(ctx, self)
-	cmd.Env = append(os.Environ(), taskVariable+"="+string(text))
-	cmd.WaitDelay = time.Second
-	return cmd, nil
-}
-
-// A serverProcess is `tenure serve`.
-type serverProcess struct {
-	cmd     *exec.Cmd
-	address string // host:port
-	log     string // path
-	ended   chan struct{}
-}
-
-func (r *runner) startServer(ctx context.Context, a attack, folder string) (*serverProcess, error) {
-	arguments := []string{"serve", "--addr", "127.0.0.1:0"}
-	for _, flag := range a.serve {
-		name, optional := strings.CutPrefix(flag, "?")
-		if !optional || strings.Contains(r.flags, strings.SplitN(name, "=", 2)[0]+" ") {
-			arguments = append(arguments, name)
-		}
-	}
-	if a.users {
-		hashes := r.cheap
-		if a.costly {
-			hashes = r.costly
-		}
-		rules := a.rules
-		if rules == "" {
-			rules = `  - {users: ["*"], read: ["*"], write: ["*"]}` + "\n"
-		}
-		text := fmt.Sprintf("users:\n  - {name: %s, password: %s}\n  - {name: %s, password: %s}\nrules:\n%s",
-			healthyUser, hashes.healthy, malloryUser, hashes.mallory, rules)
-		path := filepath.Join(folder, "users.yaml")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			return nil, err
-		}
-		arguments = append(arguments, "--auth", path)
-	}
-	s := &serverProcess{log: filepath.Join(folder, "log"), ended: make(chan struct{})}
-	log, err := os.Create(s.log)
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	program := r.tenure
-	if a.files > 0 {
-		if program, arguments, err = withFewFiles(a.files, program, arguments); err != nil {
-			return nil, err
-		}
-	}
-	s.cmd = exec.CommandContext(ctx, program, arguments...)
-	s.cmd.Stderr = log
-	s.cmd.WaitDelay = time.Second
-	stdout, err := s.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := s.cmd.Start(); err != nil {
-		return nil, err
-	}
-	lines := bufio.NewReader(stdout)
-	first := make(chan string, 1)
-	go func() { // ends with the process, for which it waits
-		defer close(s.ended)
-		line, _ := lines.ReadString('\n')
-		first <- line
-		_, _ = io.Copy(io.Discard, lines)
-		_ = s.cmd.Wait()
-	}()
-	var line string
-	select {
-	case line = <-first:
-	case <-time.After(patience):
-	}
-	_, address, ok := strings.Cut(strings.TrimSpace(line), "://")
-	if _, _, err := net.SplitHostPort(address); !ok || err != nil {
-		s.stop()
-		text, _ := os.ReadFile(s.log)
-		return nil, fmt.Errorf("the server did not start; it said %q\n%s", line, text)
-	}
-	s.address = address
-	return s, nil
-}
-
-// stop ends the server, and kills it if it does not end.
-func (s *serverProcess) stop() {
-	if s.cmd.Process.Signal(os.Interrupt) == nil { // Windows knows no such signal
-		select {
-		case <-s.ended:
-			return
-		case <-time.After(5 * time.Second):
-		}
-	}
-	_ = s.cmd.Process.Kill()
-	select {
-	case <-s.ended:
-	case <-time.After(patience):
-	}
-}
-
-// death returns why the server has ended, or "" while it runs.
-func (s *serverProcess) death() string {
-	select {
-	case <-s.ended:
-	default:
-		return ""
-	}
-	log, err := os.Open(s.log)
-	if err != nil {
-		return "ended"
-	}
-	defer log.Close()
-	lines := bufio.NewScanner(log)
-	for lines.Scan() {
-		for _, sign := range []string{"panic:", "fatal error:", "runtime: out of memory", "SIGSEGV"} {
-			if strings.HasPrefix(lines.Text(), sign) || strings.HasPrefix(lines.Text(), "["+sign) {
-				return cut(lines.Text(), 80)
-			}
-		}
-	}
-	return s.cmd.ProcessState.String()
-}
-
-func (s *serverProcess) logSize() int64 {
-	info, err := os.Stat(s.log)
-	if err != nil {
-		return 0
-	}
-	return info.Size()
-}
-
-// A healthyProcess is the healthy client.
-type healthyProcess struct {
-	cmd    *exec.Cmd
-	in     io.WriteCloser
-	pipe   *os.File
-	out    *bufio.Reader // of pipe
-	errors *bytes.Buffer
-	waited chan struct{}
-}
-
-func (r *runner) startHealthy(ctx context.Context, a attack, s *serverProcess) (*healthyProcess, error) {
-	cmd, err := childCommand(ctx, task{Healthy: true, Address: s.address, Users: a.users, Short: r.short})
-	if err != nil {
-		return nil, err
-	}
-	h := &healthyProcess{cmd: cmd, errors: new(bytes.Buffer), waited: make(chan struct{})}
-	cmd.Stderr = h.errors
-	if h.in, err = cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	// A pipe of our own: Wait closes the one of StdoutPipe before all is read.
-	out, write, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	cmd.Stdout, h.pipe, h.out = write, out, bufio.NewReader(out)
-	err = cmd.Start()
-	_ = write.Close()
-	if err != nil {
-		_ = out.Close()
-		return nil, err
-	}
-	go func() {
-		defer close(h.waited)
-		_ = cmd.Wait()
-	}()
-	_ = h.pipe.SetReadDeadline(time.Now().Add(patience)) // fails where pipes have none: the dial is bounded too
-	if line, err := h.out.ReadString('\n'); strings.TrimSpace(line) != "ready" {
-		h.stop()
-		return nil, fmt.Errorf("the healthy client did not start: %w\n%s", err, h.errors)
-	}
-	return h, nil
-}
-
-// next ends a phase of the healthy client and returns it.
-func (h *healthyProcess) next() (p phase, err error) {
-	if _, err := io.WriteString(h.in, "next\n"); err != nil {
-		return p, fmt.Errorf("the healthy client has ended: %w", err)
-	}
-	_ = h.pipe.SetReadDeadline(time.Now().Add(patience))
-	line, err := h.out.ReadBytes('\n')
-	if err != nil {
-		return p, fmt.Errorf("the healthy client has ended: %w", err)
-	}
-	return p, json.Unmarshal(line, &p)
-}
-
-func (h *healthyProcess) stop() {
-	_ = h.in.Close()
-	defer h.pipe.Close()
-	select {
-	case <-h.waited:
-		return
-	case <-time.After(5 * time.Second):
-	}
-	_ = h.cmd.Process.Kill()
-	select {
-	case <-h.waited:
-	case <-time.After(patience):
-	}
-}
-
 // sleep waits for a duration or for the end of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
-	pause := time.NewTimer(d)
-	defer pause.Stop()
+func sleep(ctx context.Context, d time.Duration) {
 	select {
-	case <-pause.C:
-		return nil
+	case <-time.After(d):
 	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

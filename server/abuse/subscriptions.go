@@ -19,56 +19,48 @@ import (
 var subscriptionAttacks = []attack{{
 	name:  "retained messages",
 	what:  "sets and clears retained messages on four connections, while four more subscribe to everything again and again.",
-	limit: "",
 	serve: []string{"?--retain"},
 	run: func(ctx context.Context, t *target) error {
-		ctx, cancel := t.lasting(ctx)
-		defer cancel()
+		ctx = t.lasting(ctx)
 		crowd(8, 8, func(worker int) {
-			for ctx.Err() == nil {
-				login := named("retain-")(worker)
-				// Room for SUBACK and not for a message: what is looked up need not be sent.
-				login.Properties = rawmqtt.Body(nil).Byte(wire.MaximumPacketSize).Uint32(16)
-				p, err := t.login(ctx, login)
-				if err != nil {
-					_ = sleep(ctx, 50*time.Millisecond)
-					continue
-				}
-				wait := p.drain()
-				stop := context.AfterFunc(ctx, func() { hangUp(p) })
-				burst := subscriptionsToAll
-				if worker < 4 {
-					topic := "retained-" + strconv.Itoa(worker)
-					burst = settingAndClearing(topic)
-					// A tree of topics keeps the place of one that has a subscription.
-					err = p.send(rawmqtt.SubscribeTo(1, 0, topic))
-				}
+			login := named("retain-")(worker)
+			// Room for SUBACK and not for a message: what is looked up need not be sent.
+			login.Properties = rawmqtt.Body(nil).Byte(wire.MaximumPacketSize).Uint32(16)
+			// SUBSCRIBE packets for which a server looks up all retained messages.
+			burst := bytes.Repeat(rawmqtt.SubscribeTo(1, 0, "#", "+", "#", "+", "#", "+", "#", "+"), 50)
+			opening := burst
+			if worker < 4 {
+				topic := "retained-" + strconv.Itoa(worker)
+				// A tree of topics keeps the place of one that has a subscription.
+				opening = rawmqtt.SubscribeTo(1, 0, topic)
+				set := rawmqtt.Message{Topic: topic, Retain: true, Payload: []byte("set")}.Packet()
+				clearing := rawmqtt.Message{Topic: topic, Retain: true}.Packet()
+				burst = bytes.Repeat(slices.Concat(set, clearing), 200)
+			}
+			t.again(ctx, login, func(p *peer) {
+				p.drain()
+				err := p.send(opening)
 				for err == nil {
 					err = p.send(burst)
 				}
-				stop()
-				hangUp(p)
-				wait()
-			}
+			})
 		})
 		return nil
 	},
 }, {
 	name:   "many retained messages",
 	what:   "sets 2,000 retained messages of 64 KiB, each on a topic of its own, and clears them.",
-	limit:  "",
 	serve:  []string{"?--retain"},
 	memory: 2*64 + 64, // 64 MiB may be retained, and the collector comes when it has doubled
 	run: func(ctx context.Context, t *target) error {
 		n := t.n(2_000, 500)
-		payload := make([]byte, 64<<10)
-		for _, payload := range [][]byte{payload, nil} {
+		for _, payload := range [][]byte{make([]byte, 64<<10), nil} {
 			p, err := t.login(ctx, rawmqtt.Login{ClientID: "retainer"})
 			if err != nil {
 				return err
 			}
-			_ = p.pipeline(ctx, n, 8, func(i int) []byte { // the server may refuse it
-				return rawmqtt.Message{Topic: "retained/" + strconv.Itoa(i), QoS: 1, ID: uint16(i%16 + 1), Retain: true, Payload: payload}.Packet()
+			_ = p.messages(ctx, n, 8, func(i int) rawmqtt.Message { // the server may refuse it
+				return rawmqtt.Message{Topic: "retained/" + strconv.Itoa(i), Retain: true, Payload: payload}
 			})
 			hangUp(p)
 		}
@@ -94,40 +86,28 @@ var subscriptionAttacks = []attack{{
 		return t.refusesFilters(ctx, filters...)
 	},
 }, {
-	name:  "wildcard filters",
-	what:  "logs in 100 clients that subscribe to 192 filters each, all of which match the healthy client's replies.",
-	limit: "",
+	name: "wildcard filters",
+	what: "logs in 100 clients that subscribe to 192 filters each, all of which match the healthy client's replies.",
 	run: func(ctx context.Context, t *target) error {
 		filters := matching(protocol.ResponseTopic("healthy"))
-		peers := t.logins(ctx, t.n(100, 20), named("wild-"))
-		defer hangUp(peers...)
-		crowd(len(peers), len(peers), func(i int) {
-			for some := range slices.Chunk(filters, 64) {
-				if _, err := peers[i].subscribe(1, some...); err != nil {
-					return
-				}
-			}
-		})
-		for _, p := range peers {
-			p.drain() // ends with the process
+		for _, p := range t.each(ctx, t.n(100, 20), 100, "wild-", func(p *peer) { p.subscribeAll(1, filters) }) {
+			p.drain()
 		}
 		return sleepFor(ctx, t.duration)
 	},
 }, {
 	name:   "a million watches",
 	what:   "watches a million keys on one connection, and hangs up.",
-	limit:  "",
 	memory: 128,
 	run: func(ctx context.Context, t *target) error {
 		p, err := t.login(ctx, rawmqtt.Login{ClientID: "watcher"})
 		if err != nil {
 			return err
 		}
-		defer hangUp(p)
 		bounded, cancel := context.WithTimeout(ctx, 3*t.duration)
 		defer cancel()
-		err = p.pipeline(bounded, t.n(1_000_000, 50_000), 200, func(i int) []byte {
-			return p.request(uint16(i%400+1), protocol.VerbKeyNotify, "watched-"+strconv.Itoa(i))
+		err = p.requests(bounded, t.n(1_000_000, 50_000), 200, func(i int) []string {
+			return []string{protocol.VerbKeyNotify, "watched-" + strconv.Itoa(i)}
 		})
 		hangUp(p)
 		if err != nil {
@@ -137,28 +117,16 @@ var subscriptionAttacks = []attack{{
 	},
 }}
 
-// subscriptionsToAll are SUBSCRIBE packets for which a server looks up all retained messages.
-var subscriptionsToAll = bytes.Repeat(rawmqtt.SubscribeTo(1, 0, "#", "+", "#", "+", "#", "+", "#", "+"), 50)
-
-// settingAndClearing returns packets that set and clear a retained message, again and again.
-func settingAndClearing(topic string) []byte {
-	set := rawmqtt.Message{Topic: topic, Retain: true, Payload: []byte("set")}.Packet()
-	clearing := rawmqtt.Message{Topic: topic, Retain: true}.Packet()
-	return bytes.Repeat(slices.Concat(set, clearing), 200)
-}
-
 // refusesFilters subscribes, again and again for the duration, and then unsubscribes by
 // hanging up. Meanwhile another client subscribes: what a server knows of the readers of a
 // topic is then out of date, for all clients. It is a breach if the server grants it all, or
 // keeps the other waiting.
 func (t *target) refusesFilters(ctx context.Context, filters ...string) error {
-	ctx, cancel := t.lasting(ctx)
-	defer cancel()
+	ctx = t.lasting(ctx)
 	other, err := t.login(ctx, rawmqtt.Login{ClientID: "other"})
 	if err != nil {
 		return err
 	}
-	defer hangUp(other)
 	var longest time.Duration
 	var others sync.WaitGroup
 	others.Go(func() {
@@ -169,14 +137,14 @@ func (t *target) refusesFilters(ctx context.Context, filters ...string) error {
 			if err != nil {
 				return
 			}
-			_ = sleep(ctx, 5*time.Millisecond)
+			sleep(ctx, 5*time.Millisecond)
 		}
 	})
 	granted, sent := 0, 0
 	for i := 0; ctx.Err() == nil; i++ {
 		p, err := t.login(ctx, rawmqtt.Login{ClientID: fmt.Sprint("filters-", i)})
 		if err != nil {
-			_ = sleep(ctx, 50*time.Millisecond)
+			sleep(ctx, 50*time.Millisecond)
 			continue
 		}
 		code, err := p.subscribe(0, filters...)
@@ -185,7 +153,7 @@ func (t *target) refusesFilters(ctx context.Context, filters ...string) error {
 			granted++
 		}
 		hangUp(p)
-		_ = sleep(ctx, 5*time.Millisecond)
+		sleep(ctx, 5*time.Millisecond)
 	}
 	others.Wait()
 	waited := ""
@@ -201,22 +169,16 @@ func (t *target) refusesFilters(ctx context.Context, filters ...string) error {
 // matching returns the filters with wildcards that match a topic below clients/ and that any
 // client is granted: the second level, the client's, is always +.
 func matching(topic string) []string {
-	levels := strings.Split(topic, "/")
+	last := strings.Count(topic, "/")
 	var filters []string
-	for mask := range 1 << len(levels) {
+	for mask := range 2 << last {
 		if mask&2 == 0 {
 			continue
 		}
-		filter := append([]string(nil), levels...)
-		for i := range filter {
-			if mask>>i&1 != 0 {
-				filter[i] = "+"
-			}
-		}
-		filters = append(filters, strings.Join(filter, "/"))
-		if mask>>(len(levels)-1) == 0 { // the last level once, in place of both its forms
-			filter[len(filter)-1] = "#"
-			filters = append(filters, strings.Join(filter, "/"))
+		filter := withWildcards(topic, mask)
+		filters = append(filters, filter)
+		if mask>>last == 0 { // the last level once, in place of both its forms
+			filters = append(filters, filter[:strings.LastIndex(filter, "/")]+"/#")
 		}
 	}
 	return filters[:min(len(filters), 192)]
@@ -224,6 +186,6 @@ func matching(topic string) []string {
 
 // sleepFor is sleep for an attack that has nothing more to do. The end of ctx is no error.
 func sleepFor(ctx context.Context, d time.Duration) error {
-	_ = sleep(ctx, d)
+	sleep(ctx, d)
 	return nil
 }

@@ -43,6 +43,14 @@ func (g *Generator) oneIn(n int) bool { return g.random.IntN(n) == 0 }
 // wildly is oneIn on wild connections, and false on others.
 func (g *Generator) wildly(n int) bool { return g.wild && g.oneIn(n) }
 
+// maybe appends more to properties once in n times.
+func (g *Generator) maybe(n int, properties, more rawmqtt.Body) rawmqtt.Body {
+	if g.oneIn(n) {
+		return append(properties, more...)
+	}
+	return properties
+}
+
 func pick[T any](g *Generator, from ...T) T { return from[g.random.IntN(len(from))] }
 
 // Chance returns a number from 0 to n-1, for what else the user of a generator decides.
@@ -71,28 +79,15 @@ func (g *Generator) Login() []byte {
 		}
 		will = will.Properties(g.willProperties()).Text(topic).Text(string(g.command()))
 	}
-	var properties rawmqtt.Body
-	if g.oneIn(2) {
-		properties = properties.Byte(wire.SessionExpiry).Uint32(pick[uint32](g, 0, 1, 1, 3600, 1<<32-1))
-	}
-	if g.oneIn(3) {
-		properties = properties.Byte(wire.ReceiveMaximum).Uint16(pick[uint16](g, 1, 2, 100, 65535))
-	}
-	if g.oneIn(4) {
-		properties = properties.Byte(wire.MaximumPacketSize).Uint32(pick[uint32](g, 1, 50, 400, 1<<20))
-	}
-	if g.oneIn(6) {
-		properties = properties.Byte(wire.TopicAliasMaximum).Uint16(10)
-	}
-	if g.oneIn(6) {
-		properties = properties.Byte(wire.RequestProblemInformation).Byte(pick[byte](g, 0, 1))
-	}
+	properties := g.maybe(2, nil, rawmqtt.Body{wire.SessionExpiry}.Uint32(pick[uint32](g, 0, 1, 1, 3600, 1<<32-1)))
+	properties = g.maybe(3, properties, rawmqtt.Body{wire.ReceiveMaximum}.Uint16(pick[uint16](g, 1, 2, 100, 65535)))
+	properties = g.maybe(4, properties, rawmqtt.Body{wire.MaximumPacketSize}.Uint32(pick[uint32](g, 1, 50, 400, 1<<20)))
+	properties = g.maybe(6, properties, rawmqtt.Body{wire.TopicAliasMaximum}.Uint16(10))
+	properties = g.maybe(6, properties, rawmqtt.Body{wire.RequestProblemInformation}.Byte(pick[byte](g, 0, 1)))
 	if g.wildly(20) {
 		properties = properties.Byte(wire.AuthenticationMethod).Text("K8S-SAT").Byte(wire.AuthenticationData).Text("data")
 	}
-	if g.oneIn(6) {
-		properties = properties.User("k", "v")
-	}
+	properties = g.maybe(6, properties, rawmqtt.Body(nil).User("k", "v"))
 	version := byte(5)
 	if g.wildly(15) {
 		version = pick[byte](g, 3, 4, 6, 0x84)
@@ -112,8 +107,6 @@ func (g *Generator) Login() []byte {
 	body = body.Byte(flags).Uint16(pick[uint16](g, 0, 1, 60, 65535))
 	if version == 5 || version == 6 {
 		body = body.Properties(properties)
-	} else if flags&0x04 != 0 && len(will) > 0 {
-		flags = body[len(body)-3]
 	}
 	body = append(body.Text(g.id), will...)
 	if withUser {
@@ -162,7 +155,7 @@ func (g *Generator) valid() []byte {
 	case n < 97:
 		return g.Login()
 	case n < 98:
-		return rawmqtt.Packet(wire.Auth, 0, rawmqtt.Body(nil).Byte(0x19).Properties(rawmqtt.Body(nil).Byte(wire.AuthenticationMethod).Text("K8S-SAT")))
+		return rawmqtt.Packet(wire.Auth, 0, rawmqtt.Body(nil).Byte(0x19).Properties(rawmqtt.Body{wire.AuthenticationMethod}.Text("K8S-SAT")))
 	default: // what only a server sends
 		return rawmqtt.Packet(pick[byte](g, 0, wire.Connack, wire.Suback, wire.Unsuback, wire.Pingresp), byte(g.random.IntN(16)),
 			rawmqtt.Body(nil).Uint16(g.packetID()).Properties(nil).Byte(0))
@@ -281,30 +274,17 @@ func (g *Generator) requestProperties() rawmqtt.Body {
 	if !g.oneIn(20) {
 		properties = properties.Byte(wire.CorrelationData).Text(pick(g, "0123456789abcdef", "0123456789abcdeg", strconv.Itoa(g.random.IntN(1_000)), strings.Repeat("c", 3_000)))
 	}
-	if g.oneIn(3) {
-		properties = properties.User(protocol.PropertyTimestamp, g.timestamp())
-	}
-	if g.oneIn(5) {
-		properties = properties.User(protocol.PropertyFencingToken, g.timestamp())
-	}
-	if g.oneIn(10) {
-		properties = properties.User(protocol.PropertyStore, "another")
-	}
+	properties = g.maybe(3, properties, rawmqtt.Body(nil).User(protocol.PropertyTimestamp, g.timestamp()))
+	properties = g.maybe(5, properties, rawmqtt.Body(nil).User(protocol.PropertyFencingToken, g.timestamp()))
+	properties = g.maybe(10, properties, rawmqtt.Body(nil).User(protocol.PropertyStore, "another"))
 	return append(properties, g.messageProperties()...)
 }
 
 // messageProperties returns some of the properties that any message may have.
 func (g *Generator) messageProperties() rawmqtt.Body {
-	var properties rawmqtt.Body
-	if g.oneIn(4) {
-		properties = properties.Byte(wire.MessageExpiry).Uint32(pick[uint32](g, 0, 1, 10, 1<<32-1))
-	}
-	if g.oneIn(4) {
-		properties = properties.Byte(wire.ContentType).Text("application/octet-stream")
-	}
-	if g.oneIn(8) {
-		properties = properties.Byte(wire.PayloadFormat).Byte(pick[byte](g, 0, 1))
-	}
+	properties := g.maybe(4, nil, rawmqtt.Body{wire.MessageExpiry}.Uint32(pick[uint32](g, 0, 1, 10, 1<<32-1)))
+	properties = g.maybe(4, properties, rawmqtt.Body{wire.ContentType}.Text("application/octet-stream"))
+	properties = g.maybe(8, properties, rawmqtt.Body{wire.PayloadFormat}.Byte(pick[byte](g, 0, 1)))
 	if g.oneIn(8) {
 		for range pick(g, 1, 2, 30, 64, 65, 200) {
 			properties = properties.User("name", "value")
@@ -315,9 +295,7 @@ func (g *Generator) messageProperties() rawmqtt.Body {
 
 func (g *Generator) willProperties() rawmqtt.Body {
 	properties := g.requestProperties()
-	if g.oneIn(3) {
-		properties = properties.Byte(wire.WillDelay).Uint32(pick[uint32](g, 0, 1, 60))
-	}
+	properties = g.maybe(3, properties, rawmqtt.Body{wire.WillDelay}.Uint32(pick[uint32](g, 0, 1, 60)))
 	return properties
 }
 
@@ -359,13 +337,8 @@ func (g *Generator) publish() []byte {
 
 func (g *Generator) subscribe() []byte {
 	body := rawmqtt.Body(nil).Uint16(g.packetID())
-	var properties rawmqtt.Body
-	if g.oneIn(4) {
-		properties = properties.Byte(wire.SubscriptionIdentifier).Variable(g.subscriptionIdentifier())
-	}
-	if g.oneIn(6) {
-		properties = properties.User("k", "v")
-	}
+	properties := g.maybe(4, nil, rawmqtt.Body{wire.SubscriptionIdentifier}.Variable(g.subscriptionIdentifier()))
+	properties = g.maybe(6, properties, rawmqtt.Body(nil).User("k", "v"))
 	body = body.Properties(properties)
 	n := pick(g, 1, 1, 1, 2, 3, 50, 101)
 	if g.wildly(10) {
@@ -428,7 +401,7 @@ func (g *Generator) disconnect() []byte {
 		return rawmqtt.Packet(wire.Disconnect, 0, nil)
 	}
 	return rawmqtt.Packet(wire.Disconnect, 0, rawmqtt.Body(nil).Byte(pick[byte](g, 0, 4, 0x81, 1)).
-		Properties(rawmqtt.Body(nil).Byte(wire.SessionExpiry).Uint32(pick[uint32](g, 0, 1, 3600, 1<<32-1))))
+		Properties(rawmqtt.Body{wire.SessionExpiry}.Uint32(pick[uint32](g, 0, 1, 3600, 1<<32-1))))
 }
 
 // damaged does to a packet what a broken or hostile client does. Most of it leaves a packet
