@@ -5,10 +5,11 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/election"
+	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// course is when the latest term of an elector began and ended.
+// course is when the latest term of an elector began, with the lease, and ended.
 type course struct{ began, ended time.Duration }
 
 // phase follows the terms of an elector, also those that end before their function starts.
@@ -27,7 +28,7 @@ func (c *checker) phase(p *process, t election.Transition) {
 		if latest.ended-latest.began < short && at-latest.ended < least {
 			c.violationLocked("%s leads again %v after a term of %v", p.name, at-latest.ended, latest.ended-latest.began)
 		}
-		latest.began = at
+		latest.began = c.given[hlc.Timestamp(t.Token)]
 	case election.Released:
 		latest.ended = at
 	}

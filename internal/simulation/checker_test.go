@@ -58,24 +58,25 @@ type checker struct {
 	valid      []*holding // those that may still be valid
 
 	// The store, from its tap.
-	store    string                   // its identity: what follows is about this one
-	value    string                   // of the lease's key; empty when it is free
-	expires  time.Duration            // when value goes, on the simulation's time
-	highest  hlc.Timestamp            // of all versions of the lease's key
-	versions map[hlc.Timestamp]string // of all stores
-	grants   map[hlc.Timestamp]string // the identity of the store that gave each version
-	refused  map[string]bool          // values whose SET met another holder
-	deleted  map[string]bool          // values that the rogue client deleted
-	tokens   map[string]string        // the token of each value, as writes carry it
-	fenced   map[string]bool          // tokens that were refused as older
-	written  string                   // the value of the protected key
-	writer   hlc.Token                // and its token
-	began    hlc.Token                // the highest token with which a tenure began
-	numbers  map[string]int           // of values, for the trace
-	bursts   map[*process]int         // requests in the present second
-	latest   map[*process]string      // the value that each sent last
-	owners   map[string]*holding      // by value
-	firsts   map[string]bool          // values with which processes began
+	store    string                          // its identity: what follows is about this one
+	value    string                          // of the lease's key; empty when it is free
+	expires  time.Duration                   // when value goes, on the simulation's time
+	highest  hlc.Timestamp                   // of all versions of the lease's key
+	versions map[hlc.Timestamp]string        // of all stores
+	grants   map[hlc.Timestamp]string        // the identity of the store that gave each version
+	given    map[hlc.Timestamp]time.Duration // when
+	refused  map[string]bool                 // values whose SET met another holder
+	deleted  map[string]bool                 // values that the rogue client deleted
+	tokens   map[string]string               // the token of each value, as writes carry it
+	fenced   map[string]bool                 // tokens that were refused as older
+	written  string                          // the value of the protected key
+	writer   hlc.Token                       // and its token
+	began    hlc.Token                       // the highest token with which a tenure began
+	numbers  map[string]int                  // of values, for the trace
+	bursts   map[*process]int                // requests in the present second
+	latest   map[*process]string             // the value that each sent last
+	owners   map[string]*holding             // by value
+	firsts   map[string]bool                 // values with which processes began
 
 	courses map[*process]*course // of electors
 
@@ -105,6 +106,7 @@ func newChecker(s *simulation) *checker {
 		ends:     make(map[string]int),
 		versions: make(map[hlc.Timestamp]string),
 		grants:   make(map[hlc.Timestamp]string),
+		given:    make(map[hlc.Timestamp]time.Duration),
 		refused:  make(map[string]bool),
 		deleted:  make(map[string]bool),
 		tokens:   make(map[string]string),
@@ -187,6 +189,7 @@ func (c *checker) lockAppliedLocked(a transporttest.Applied) {
 		c.highest = a.Reply.Version
 		c.value, c.expires = value, now+a.Command.Lifetime
 		c.versions[a.Reply.Version], c.grants[a.Reply.Version] = value, a.Store
+		c.given[a.Reply.Version] = now
 		// The first request of a client is not bound to a store: the client knows none.
 		first := a.Request.Binding.Store == "" && c.firsts[value] && !c.sim.anonymous
 		if h := c.owners[value]; h != nil && h.store != a.Store && !first {
