@@ -44,8 +44,8 @@ type Prober interface {
 	Probe(within time.Duration)
 }
 
-// Events are the functions that a Conn calls. They must not block: they run in the goroutine
-// that reads from the connection.
+// Events are the functions that a Conn calls; the Client sets all of them. They do not block,
+// because they run in the goroutine that reads from the connection.
 type Events struct {
 	// Up: there is a connection. The store has forgotten the watches of the one before.
 	Up func()

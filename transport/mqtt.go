@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -258,12 +257,9 @@ func (c *mqttConn) trying() {
 
 // dial opens a connection to server and adds TLS and WebSocket where its address asks.
 func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqttnet.Conn, error) {
-	var config *tls.Config
-	if mqttnet.IsEncrypted(server) {
-		var err error
-		if config, err = c.options.tlsConfig(server); err != nil {
-			return nil, err
-		}
+	config, err := c.options.tlsConfig(server)
+	if err != nil {
+		return nil, err
 	}
 	return mqttnet.Dial(ctx, server, config, mqttnet.Options{
 		MaxPacket:    c.options.MaxPacketSize,

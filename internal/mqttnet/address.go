@@ -39,7 +39,7 @@ const addressForm = "write it like mqtt://host:1883, mqtts://host:8883, ws://hos
 func ParseAddresses(list string) ([]*url.URL, error) {
 	var servers []*url.URL
 	for address := range strings.SplitSeq(list, ",") {
-		server, err := parse(strings.TrimSpace(address))
+		server, err := ParseAddress(strings.TrimSpace(address))
 		if err != nil {
 			return nil, withoutCredentials(list, err)
 		}
@@ -51,7 +51,7 @@ func ParseAddresses(list string) ([]*url.URL, error) {
 // withoutCredentials replaces an error that might quote a password in text. Nothing can
 // cut the password out: a "/", "#" or comma in it splits the text in the wrong place.
 func withoutCredentials(text string, err error) error {
-	if strings.Contains(text, "@") {
+	if err != nil && strings.Contains(text, "@") {
 		return errCredentials
 	}
 	return err
@@ -64,10 +64,7 @@ var errCredentials = errors.New("broker address: remove the @ and the text befor
 // credentials, which do not belong in one.
 func ParseAddress(address string) (*url.URL, error) {
 	server, err := parse(address)
-	if err != nil {
-		return nil, withoutCredentials(address, err)
-	}
-	return server, nil
+	return server, withoutCredentials(address, err)
 }
 
 // parse may quote a password in its error.

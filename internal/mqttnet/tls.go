@@ -2,6 +2,7 @@ package mqttnet
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -36,17 +37,9 @@ func (e *FileError) Unwrap() error { return e.Err }
 // ClientConfig reads the files and returns the configuration for one connection to server.
 // The error for a file is a [*FileError].
 func (o TLS) ClientConfig(server *url.URL) (*tls.Config, error) {
-	config := o.Config.Clone()
-	if config == nil {
-		config = &tls.Config{}
-	}
+	config := cmp.Or(o.Config.Clone(), &tls.Config{})
 	secure.Restrict(config)
-	if o.ServerName != "" {
-		config.ServerName = o.ServerName
-	}
-	if config.ServerName == "" {
-		config.ServerName = server.Hostname()
-	}
+	config.ServerName = cmp.Or(o.ServerName, config.ServerName, server.Hostname())
 	if o.CAFile != "" {
 		pool, err := ReadCertPool(o.CAFile)
 		if err != nil {

@@ -156,15 +156,9 @@ func (w *webSocket) nextFrame() error {
 	if length&frameMasked != 0 {
 		return errors.New("websocket: the server masks its frames")
 	}
-	var extended [8]byte
-	switch length {
-	case 126:
-		if _, err := io.ReadFull(w.reader, extended[6:]); err != nil {
-			return err
-		}
-		length = binary.BigEndian.Uint64(extended[:])
-	case 127:
-		if _, err := io.ReadFull(w.reader, extended[:]); err != nil {
+	if length >= 126 { // it is in the next two bytes, or eight
+		var extended [8]byte
+		if _, err := io.ReadFull(w.reader, extended[6*(127-length):]); err != nil {
 			return err
 		}
 		length = binary.BigEndian.Uint64(extended[:])

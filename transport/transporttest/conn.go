@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/engine"
@@ -63,25 +64,24 @@ type Conn struct {
 
 	queued chan struct{} // signals that queue is not empty
 
+	life     context.Context // ends, with the reason, once there will be no more connections
+	finish   context.CancelCauseFunc
+	pump     sync.WaitGroup
+	requests atomic.Uint64 // so far
+
 	mu       sync.Mutex
 	events   transport.Events
-	started  bool
 	line     chan struct{} // closed when the present connection is cut; nil while cut
 	restored chan struct{} // closed when line is set
-	ended    error
 	fault    func(transport.Request) Fault
 	hint     func(transport.Notification) NotificationFault
 	queue    []notice
 	silent   bool
-	requests uint64             // so far
 	will     *transport.Request // of the present connection; nil if it has none
 	frozen   chan struct{}      // the connection that Freeze made half-open, if any
 	probed   chan struct{}      // the connection that a Probe is under way on, if any
 
 	ignoreWills bool
-
-	finished chan struct{} // closed by Close
-	pump     sync.WaitGroup
 }
 
 var _ transport.Conn = (*Conn)(nil)
@@ -93,8 +93,9 @@ func newConn(store *Store, clientID string) *Conn {
 		queued:   make(chan struct{}, 1),
 		line:     make(chan struct{}),
 		restored: make(chan struct{}),
-		finished: make(chan struct{}),
+		events:   transport.Events{Up: func() {}, Down: func() {}, Ended: func(error) {}}, // until Start
 	}
+	c.life, c.finish = context.WithCancelCause(context.Background())
 	close(c.restored)
 	return c
 }
@@ -105,7 +106,7 @@ func (c *Conn) ClientID() string { return c.clientID }
 // Start implements transport.Conn.
 func (c *Conn) Start(events transport.Events) {
 	c.mu.Lock()
-	c.events, c.started = events, true
+	c.events = events
 	up := c.line != nil
 	c.mu.Unlock()
 	if up {
@@ -147,18 +148,13 @@ func (c *Conn) Silence(on bool) {
 
 // Cut ends the connection: requests under way fail with ErrOutcomeUnknown, the store forgets
 // the client's watches, and nothing arrives until Restore.
-func (c *Conn) Cut() {
-	c.cut(nil)
-}
-
-// cut ends the connection, without a DISCONNECT, if line is the present one or nil.
-func (c *Conn) cut(line chan struct{}) { c.leave(line, false) }
+func (c *Conn) Cut() { c.leave(nil, false) }
 
 // leave ends the connection if line is the present one or nil, and reports whether it did.
 // farewell stands for DISCONNECT: without one, the Will is executed.
 func (c *Conn) leave(line chan struct{}, farewell bool) (left bool) {
 	c.mu.Lock()
-	if c.line == nil || c.ended != nil || line != nil && line != c.line {
+	if c.line == nil || c.life.Err() != nil || line != nil && line != c.line {
 		c.mu.Unlock()
 		return false
 	}
@@ -168,16 +164,14 @@ func (c *Conn) leave(line chan struct{}, farewell bool) (left bool) {
 	if c.will = nil; farewell || c.ignoreWills {
 		will = nil
 	}
-	events, started := c.events, c.started
+	down := c.events.Down
 	c.mu.Unlock()
 	running, _ := c.store.present()
 	running.Disconnect(c.clientID)
 	if will != nil {
-		c.execute(will)
+		c.apply(&exchange{request: *will, correlation: c.correlation()}, false)
 	}
-	if started {
-		events.Down()
-	}
+	down()
 	return true
 }
 
@@ -228,18 +222,16 @@ func (c *Conn) Restore() { c.connect(nil) }
 // connect returns the new connection, or nil if there is one already or the Conn has ended.
 func (c *Conn) connect(will *transport.Request) (line chan struct{}) {
 	c.mu.Lock()
-	if c.line != nil || c.ended != nil {
+	if c.line != nil || c.life.Err() != nil {
 		c.mu.Unlock()
 		return nil
 	}
 	line = make(chan struct{})
 	c.line, c.will = line, will
 	close(c.restored)
-	events, started := c.events, c.started
+	up := c.events.Up
 	c.mu.Unlock()
-	if started {
-		events.Up()
-	}
+	up()
 	return line
 }
 
@@ -255,17 +247,12 @@ func (c *Conn) Close() error {
 func (c *Conn) end(cause error) {
 	c.leave(nil, errors.Is(cause, transport.ErrClosed))
 	c.mu.Lock()
-	first := c.ended == nil
-	if first {
-		c.ended = cause
-		close(c.finished)
-	}
+	first := c.life.Err() == nil
+	c.finish(cause)
 	ended := c.events.Ended
 	c.mu.Unlock()
-	if first && ended != nil {
-		ended(cause)
-	}
 	if first {
+		ended(cause)
 		running, _ := c.store.present()
 		running.EndSession(c.clientID)
 	}
@@ -348,7 +335,7 @@ func (c *Conn) arrive(e *exchange) {
 		return
 	}
 	if e.fault.CutBefore {
-		c.cut(e.line)
+		c.leave(e.line, false)
 		return
 	}
 	if e.fault.LoseRequest || c.isLost(e) {
@@ -357,13 +344,13 @@ func (c *Conn) arrive(e *exchange) {
 	reply := c.apply(e, false)
 	if e.fault.Repeat {
 		c.after(e.fault.RepeatAfter, func() {
-			if !c.isOver() && !c.isLost(e) {
+			if c.life.Err() == nil && !c.isLost(e) { // else the session or the request is over
 				c.apply(e, true)
 			}
 		})
 	}
 	if e.fault.CutAfter {
-		c.cut(e.line)
+		c.leave(e.line, false)
 		return
 	}
 	if e.fault.LoseReply {
@@ -400,9 +387,7 @@ func (c *Conn) answer(e *exchange, reply transport.Reply) {
 	c.mu.Lock()
 	ignored := c.events.Ignored
 	c.mu.Unlock()
-	if ignored != nil {
-		ignored(transport.UnexpectedReply)
-	}
+	ignored(transport.UnexpectedReply)
 }
 
 // isLost reports whether a request was lost with the store to which it was sent.
@@ -411,19 +396,9 @@ func (c *Conn) isLost(e *exchange) bool {
 	return identity == "" && e.asked != running
 }
 
-// isOver reports whether the client's session has ended.
-func (c *Conn) isOver() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.ended != nil
-}
-
 // correlation returns the correlation data of the next request.
 func (c *Conn) correlation() []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.requests++
-	return binary.BigEndian.AppendUint64(make([]byte, 8), c.requests)
+	return binary.BigEndian.AppendUint64(make([]byte, 8), c.requests.Add(1))
 }
 
 func (c *Conn) apply(e *exchange, again bool) transport.Reply {
@@ -447,11 +422,11 @@ func property(text string) *string {
 func (c *Conn) awaitLine(ctx context.Context) (line chan struct{}, decide func(transport.Request) Fault, err error) {
 	for {
 		c.mu.Lock()
-		line, restored, ended, decide := c.line, c.restored, c.ended, c.fault
+		line, restored, decide := c.line, c.restored, c.fault
 		c.mu.Unlock()
 		switch {
-		case ended != nil:
-			return nil, nil, fmt.Errorf("%w: %w", transport.ErrNotSent, ended)
+		case c.life.Err() != nil:
+			return nil, nil, fmt.Errorf("%w: %w", transport.ErrNotSent, context.Cause(c.life))
 		case ctx.Err() != nil:
 			return nil, nil, fmt.Errorf("%w: %w", transport.ErrNotSent, context.Cause(ctx))
 		case line != nil:
@@ -459,7 +434,7 @@ func (c *Conn) awaitLine(ctx context.Context) (line chan struct{}, decide func(t
 		}
 		select {
 		case <-restored:
-		case <-c.finished:
+		case <-c.life.Done():
 		case <-ctx.Done():
 		}
 	}
@@ -498,7 +473,7 @@ func (c *Conn) enqueueLocked(arriving notice) {
 func (c *Conn) deliver() {
 	for {
 		select {
-		case <-c.finished:
+		case <-c.life.Done():
 			return
 		case <-c.queued:
 		}

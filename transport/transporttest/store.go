@@ -67,15 +67,16 @@ func (s *Store) Tap(tap func(Applied)) {
 func NewStore(options statestore.Options) (*Store, error) {
 	s := &Store{conns: make(map[string]*Conn)}
 	s.life, s.stop = context.WithCancel(context.Background())
-	if err := s.start(options); err != nil {
+	if err := s.Replace(options); err != nil {
 		s.stop()
 		return nil, err
 	}
 	return s, nil
 }
 
-// start replaces the present store by an empty one.
-func (s *Store) start(options statestore.Options) error {
+// Replace is Restart without the cut: all connections stay, like those to a broker whose
+// attached store restarts.
+func (s *Store) Replace(options statestore.Options) error {
 	if options.Identity == "" {
 		options.Identity = engine.NewIdentity()
 	}
@@ -113,10 +114,6 @@ func (s *Store) Restart(options statestore.Options) error {
 	}
 	return nil
 }
-
-// Replace is Restart without the cut: all connections stay, like those to a broker whose
-// attached store restarts.
-func (s *Store) Replace(options statestore.Options) error { return s.start(options) }
 
 // HideIdentity makes the store behave, while on is true, like those deployed today, which
 // have no identity: it sends none and ignores those in requests.

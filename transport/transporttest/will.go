@@ -36,8 +36,3 @@ func (c *Conn) IgnoreWills(on bool) {
 	defer c.mu.Unlock()
 	c.ignoreWills = on
 }
-
-// execute applies a Will.
-func (c *Conn) execute(will *transport.Request) {
-	c.apply(&exchange{request: *will, correlation: c.correlation()}, false)
-}
