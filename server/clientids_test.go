@@ -366,18 +366,18 @@ func TestAClientThatIsNotEnteredLeavesItsNameToOthers(t *testing.T) {
 func TestOfConnectionsOfOneClientTheLatestWaits(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, MaxUnauthenticated: 1000})
 	release := s.LockClientID("p", "")
-	latest := testsupport.StartLogin(t, address, "p", "", nil)
+	latest := testsupport.StartLogin(t, address, "p", "")
 	testsupport.Eventually(t, "a connection waits", func() bool { return s.Waits("p") })
 	for range 10 {
-		newer := testsupport.StartLogin(t, address, "p", "", nil)
-		if code := latest.ReasonCode(t); code != packets.ConnackServerBusy {
+		newer := testsupport.StartLogin(t, address, "p", "")
+		if code := latest.ReasonCode(); code != packets.ConnackServerBusy {
 			t.Errorf("an older one gets %#x", code)
 		}
-		testsupport.MustBeClosed(t, latest)
+		testsupport.MustBeClosed(t, latest.Conn)
 		latest = newer
 	}
 	release()
-	if code := latest.ReasonCode(t); code != packets.ConnackSuccess {
+	if code := latest.ReasonCode(); code != packets.ConnackSuccess {
 		t.Errorf("the latest gets %#x", code)
 	}
 	testsupport.Eventually(t, "no client id is taken", func() bool { return s.LockedClientIDs() == 0 })
@@ -390,7 +390,7 @@ func TestOneClientCannotHaveManyConnectionsByWaiting(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, MaxUnauthenticated: 1000})
 	release := s.LockClientID("p", "")
 	for range 200 {
-		testsupport.StartLogin(t, address, "p", "", nil)
+		testsupport.StartLogin(t, address, "p", "")
 	}
 	testsupport.Eventually(t, "one connection is left", func() bool { return s.Sockets() == 1 && s.Stats().RefusedConnections == 199 })
 	release()
@@ -400,7 +400,7 @@ func TestOneClientCannotHaveManyConnectionsByWaiting(t *testing.T) {
 func TestAConnectionDoesNotWaitForItsClientIdWithoutEnd(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard}, func(s *server.Server) { s.SetClientIDTimeout(50 * time.Millisecond) })
 	release := s.LockClientID("p", "")
-	if code := testsupport.StartLogin(t, address, "p", "", nil).ReasonCode(t); code != packets.ConnackServerBusy {
+	if code := testsupport.StartLogin(t, address, "p", "").ReasonCode(); code != packets.ConnackServerBusy {
 		t.Errorf("MQTT 5: %#x", code)
 	}
 	old := testsupport.DialTCP(t, address)
@@ -413,7 +413,7 @@ func TestAConnectionDoesNotWaitForItsClientIdWithoutEnd(t *testing.T) {
 		t.Error("a connection that was refused still waits")
 	}
 	release()
-	if code := testsupport.StartLogin(t, address, "p", "", nil).ReasonCode(t); code != packets.ConnackSuccess {
+	if code := testsupport.StartLogin(t, address, "p", "").ReasonCode(); code != packets.ConnackSuccess {
 		t.Errorf("afterwards: %#x", code)
 	}
 }
@@ -430,7 +430,7 @@ func TestAConnectionThatIsClosedWaitsForNoClientId(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
 	s.LockClientID("p", "") // and never gives it back
-	testsupport.StartLogin(t, s.Addr().String(), "p", "", nil)
+	testsupport.StartLogin(t, s.Addr().String(), "p", "")
 	testsupport.Eventually(t, "a connection waits", func() bool { return s.Waits("p") })
 	stop()
 	if err := await.Receive(served); err != nil {
@@ -442,18 +442,18 @@ func TestAConnectionThatIsClosedWaitsForNoClientId(t *testing.T) {
 func TestAConnectionDoesNotWaitForTheClientIdOfAnotherUser(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, Authenticator: testsupport.Rules{}})
 	release := s.LockClientID("p", "alice")
-	waits := testsupport.StartLogin(t, address, "p", "alice", nil)
+	waits := testsupport.StartLogin(t, address, "p", "alice")
 	testsupport.Eventually(t, "a connection waits", func() bool { return s.Waits("p") })
-	if code := testsupport.StartLogin(t, address, "p", "bob", nil).ReasonCode(t); code != packets.ConnackServerBusy { // she is not known yet
+	if code := testsupport.StartLogin(t, address, "p", "bob").ReasonCode(); code != packets.ConnackServerBusy { // she is not known yet
 		t.Errorf("another user's connection gets %#x", code)
 	}
 	release()
-	if code := waits.ReasonCode(t); code != packets.ConnackSuccess {
+	if code := waits.ReasonCode(); code != packets.ConnackSuccess {
 		t.Fatalf("the user's own gets %#x", code)
 	}
 	testsupport.Eventually(t, "no client id is taken", func() bool { return s.LockedClientIDs() == 0 })
 	defer s.LockClientID("p", "bob")() // the user's client is known, so that this one waits for nothing either
-	if code := testsupport.StartLogin(t, address, "p", "bob", nil).ReasonCode(t); code != packets.ConnackNotAuthorized {
+	if code := testsupport.StartLogin(t, address, "p", "bob").ReasonCode(); code != packets.ConnackNotAuthorized {
 		t.Errorf("another user's connection gets %#x", code)
 	}
 }

@@ -148,7 +148,7 @@ func TestAClientThatFallsBehindOnNotificationsIsDisconnectedAndFreesItsRoom(t *t
 	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
 	deaf, writer := testsupport.DialRaw(t, address, "deaf"), testsupport.DialRaw(t, address, "writer")
 	reader := testsupport.WatchKey(t, address, "k")
-	(&testsupport.Messenger{RawClient: deaf}).ShrinkReadBuffer()
+	deaf.ShrinkReadBuffer()
 	deaf.Do("KEYNOTIFY", "k")
 	value := strings.Repeat("x", large)
 	for i := 0; s.Stats().SlowReaders == 0; i++ {
@@ -334,7 +334,7 @@ func TestAUserHasALimitedNumberOfKeptSessions(t *testing.T) {
 		return testsupport.ConnectPacket{ID: id, User: user, Resume: true, Expiry: 600}
 	}
 	var ids []string
-	var clients []*testsupport.Messenger
+	var clients []*testsupport.RawClient
 	for i := range 4 { // connected clients are not limited
 		ids = append(ids, fmt.Sprint("c", i))
 		c := login(ids[i], "alice").Connect(t, address)

@@ -168,8 +168,8 @@ func (w crowd) lie(address string, number int, done <-chan struct{}) {
 				continue
 			}
 			c := &testsupport.PacketClient{ID: id, Conn: conn, ReplyTo: "clients/" + id + "/response"}
-			hello, _ := testsupport.Encode(testsupport.NewConnect(id, nil))
-			switch request, _ := testsupport.Encode(c.Request(round, nil, "GET", "k")); random.IntN(5) {
+			hello := testsupport.Encode(testsupport.NewConnect(id, nil))
+			switch request := testsupport.Encode(c.Request(round, nil, "GET", "k")); random.IntN(5) {
 			case 0:
 				_, _ = conn.Write(noise(4096))
 			case 1:
@@ -198,7 +198,7 @@ func (w crowd) lie(address string, number int, done <-chan struct{}) {
 		}
 		// All in one write: a client that waits for its CONNACK among many others is no flood.
 		c := &testsupport.PacketClient{ID: id, Conn: conn, ReplyTo: "clients/" + id + "/response"}
-		flood, _ := testsupport.Encode(testsupport.NewConnect(id, nil))
+		flood := testsupport.Encode(testsupport.NewConnect(id, nil))
 		for n := range 100 {
 			request := c.Request(n, nil, "SET", "lie", "v", "NX", "PX", "1")
 			switch random.IntN(8) {
@@ -221,7 +221,7 @@ func (w crowd) lie(address string, number int, done <-chan struct{}) {
 					request.Properties.ResponseTopic = testsupport.InvokeTopic // which ends the connection
 				}
 			}
-			data, _ := testsupport.Encode(request)
+			data := testsupport.Encode(request)
 			flood = append(flood, data...)
 		}
 		_, _ = conn.Write(flood)

@@ -60,7 +60,7 @@ func TestTheWillOfABusyConnectionSurvivesATakeOver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		get := testsupport.MustEncode(t, busy.Request(0, nil, "GET", "k"))
+		get := testsupport.Encode(busy.Request(0, nil, "GET", "k"))
 		reading := make(chan struct{})
 		var group sync.WaitGroup
 		group.Go(func() {
@@ -103,11 +103,11 @@ func TestAWillComesOnceHoweverTheConnectionEndsButNotAfterADisconnect(t *testing
 	}{
 		{"closed", func(p *testsupport.PahoClient) { _ = p.Conn.Close() }, true},
 		{"reset", func(p *testsupport.PahoClient) { _ = p.Conn.(*net.TCPConn).SetLinger(0); _ = p.Conn.Close() }, true},
-		{"a second CONNECT", raw(testsupport.MustEncode(t, again)), true},
+		{"a second CONNECT", raw(testsupport.Encode(again)), true},
 		{"a malformed packet", raw([]byte("\x30\x02\xff\xff")), true},
 		{"a packet that is too large", raw([]byte("\x30\xff\xff\xff\x7f")), true},
-		{"a publish with QoS 2", raw(testsupport.MustEncode(t, exactlyTwo)), true},
-		{"a forbidden response topic", raw(testsupport.MustEncode(t, forbidden)), true},
+		{"a publish with QoS 2", raw(testsupport.Encode(exactlyTwo)), true},
+		{"a forbidden response topic", raw(testsupport.Encode(forbidden)), true},
 		{"DISCONNECT with Will", func(p *testsupport.PahoClient) { _ = p.Paho.Disconnect(&paho.Disconnect{ReasonCode: 4}) }, true},
 		{"DISCONNECT with Will and no properties", raw([]byte("\xe0\x01\x04")), true},
 		{"DISCONNECT for an error", raw([]byte("\xe0\x02\x82\x00")), true},
@@ -518,7 +518,7 @@ func TestAClientLostBeforeItsCONNACKIsForgotten(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{MaxClients: 3, Authenticator: turnstile})
 	for i := range 5 {
 		conn := testsupport.DialTCP(t, address)
-		testsupport.Send(t, conn, string(testsupport.EncodeConnect(t, fmt.Sprint("p-", i), nil)))
+		testsupport.Send(t, conn, string(testsupport.EncodeConnect(fmt.Sprint("p-", i), nil)))
 		await.Receive(turnstile.Reached)
 		_ = conn.(*net.TCPConn).SetLinger(0)
 		_ = conn.Close()
@@ -540,7 +540,7 @@ func TestASessionSurvivesAConnectionLostBeforeItsCONNACK(t *testing.T) {
 		subscribe string
 	}{
 		{"MQTT 3.1.1", "\x10\x0d\x00\x04MQTT\x04\x00\x00\x3c\x00\x01p", "\x82\x0e\x00\x07\x00\x09factory/x\x01"},
-		{"MQTT 5", string(testsupport.EncodeConnect(t, "p", func(c *packets.Connect) {
+		{"MQTT 5", string(testsupport.EncodeConnect("p", func(c *packets.Connect) {
 			c.CleanStart, c.Properties.SessionExpiryInterval = false, &kept
 		})), "\x82\x0f\x00\x07\x00\x00\x09factory/x\x01"},
 	} {

@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
@@ -61,7 +60,7 @@ func TestAPanicEndsTheConnectionThatCausedItAndNothingElse(t *testing.T) {
 			var log testsupport.LogBuffer
 			authorizer := fragile(broken())
 			address, s := testsupport.StartServer(t, server.Options{
-				Authenticator: authorizer, Authorizer: authorizer, Logger: slog.New(slog.NewTextHandler(&log, nil)), Store: statestore.Options{Identity: "s"},
+				Authenticator: authorizer, Authorizer: authorizer, Logger: log.Logger(), Store: statestore.Options{Identity: "s"},
 			})
 			other := testsupport.WatchKey(t, address, "left")
 			for n := range often {
@@ -137,7 +136,7 @@ func TestAPanicInADeliveryEndsTheConnectionOfTheReceiverOnly(t *testing.T) {
 	on := new(atomic.Bool)
 	authorizer := fragile(on)
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
-	others := []*testsupport.Messenger{testsupport.ConnectPacket{ID: "a", User: "u"}.Connect(t, address), nil}
+	others := []*testsupport.RawClient{testsupport.ConnectPacket{ID: "a", User: "u"}.Connect(t, address), nil}
 	victim := testsupport.ConnectPacket{ID: "victim", User: "u", Resume: true, Expiry: 600}
 	c := victim.Connect(t, address)
 	others[1] = testsupport.ConnectPacket{ID: "z", User: "u"}.Connect(t, address)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"regexp"
@@ -275,7 +274,7 @@ func TestShutdownReturnsUnderHalfOpenAndLeavingConnections(t *testing.T) {
 		for i := range each {
 			conns = append(conns, testsupport.DialTCP(t, address)) // says nothing
 			half := testsupport.DialTCP(t, address)
-			packet := testsupport.EncodeConnect(t, "half", nil)
+			packet := testsupport.EncodeConnect("half", nil)
 			testsupport.Send(t, half, string(packet[:1+i%(len(packet)-1)]))
 			conns = append(conns, half)
 		}
@@ -332,7 +331,7 @@ func TestTheLogSaysWhyAClientWasDisconnected(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			log := new(testsupport.LogBuffer)
-			address := testsupport.Start(t, server.Options{Logger: slog.New(slog.NewTextHandler(log, nil))})
+			address := testsupport.Start(t, server.Options{Logger: log.Logger()})
 			c := testsupport.DialRaw(t, address, "c")
 			c.Write(test.packet)
 			if _, err := io.ReadAll(c.Input); err != nil {
@@ -346,7 +345,7 @@ func TestTheLogSaysWhyAClientWasDisconnected(t *testing.T) {
 
 func TestTheLogSaysThatAClientSpeaksTLSWhereThereIsNone(t *testing.T) {
 	log := new(testsupport.LogBuffer)
-	address := testsupport.Start(t, server.Options{Logger: slog.New(slog.NewTextHandler(log, nil))})
+	address := testsupport.Start(t, server.Options{Logger: log.Logger()})
 	if conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}); err == nil {
 		_ = conn.Close()
 		t.Fatal("there is TLS")
@@ -359,7 +358,7 @@ func TestTheLogSaysThatAClientSpeaksTLSWhereThereIsNone(t *testing.T) {
 // SUBACK has only a code for each filter, so the log has the reason.
 func TestTheLogSaysWhyASubscriptionIsRefused(t *testing.T) {
 	log := new(testsupport.LogBuffer)
-	address := testsupport.Start(t, server.Options{Limits: server.Limits{Subscriptions: 2}, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	address := testsupport.Start(t, server.Options{Limits: server.Limits{Subscriptions: 2}, Logger: log.Logger()})
 	c := testsupport.DialRaw(t, address, "c") // and one to its response topic
 	for _, test := range []struct{ filter, reason string }{
 		{"$SYS/#", "nothing is published on topics that begin with $"},
@@ -379,7 +378,7 @@ func TestTheLogSaysWhyASubscriptionIsRefused(t *testing.T) {
 
 func TestTheLogSaysWhichLimitsFollowFromMaxMemory(t *testing.T) {
 	log := new(testsupport.LogBuffer)
-	testsupport.Start(t, server.Options{MaxMemory: 64 << 20, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	testsupport.Start(t, server.Options{MaxMemory: 64 << 20, Logger: log.Logger()})
 	testsupport.Eventually(t, "the log has the limits", func() bool {
 		return strings.Contains(log.String(), "msg=limits memory=67108864 clients=102 ") &&
 			strings.Contains(log.String(), " keys=16384 key-bytes=16777216 ")

@@ -28,21 +28,21 @@ func pass(s *server.Server, seconds uint32) {
 
 func TestAnOrdinaryWillIsPublishedAfterItsDelay(t *testing.T) {
 	const long = 600
-	type ending = func(*testing.T, string, *server.Server, *testsupport.Messenger)
+	type ending = func(*testing.T, string, *server.Server, *testsupport.RawClient)
 	back := func(h testsupport.ConnectPacket) ending {
-		return func(t *testing.T, address string, s *server.Server, c *testsupport.Messenger) {
+		return func(t *testing.T, address string, s *server.Server, c *testsupport.RawClient) {
 			_ = c.Conn.Close()
 			testsupport.MustHaveClients(t, s, 1)
 			h.ID = "p"
 			h.Connect(t, address)
 		}
 	}
-	lost := func(t *testing.T, _ string, s *server.Server, c *testsupport.Messenger) {
+	lost := func(t *testing.T, _ string, s *server.Server, c *testsupport.RawClient) {
 		_ = c.Conn.Close()
 		testsupport.MustHaveClients(t, s, 1)
 	}
 	says := func(packet ...byte) ending {
-		return func(t *testing.T, _ string, s *server.Server, c *testsupport.Messenger) {
+		return func(t *testing.T, _ string, s *server.Server, c *testsupport.RawClient) {
 			c.Write(packet)
 			c.MustBeClosed()
 			testsupport.MustHaveClients(t, s, 1)
@@ -68,10 +68,10 @@ func TestAnOrdinaryWillIsPublishedAfterItsDelay(t *testing.T) {
 		{"after a DISCONNECT with Will and a delay", long, long, says(0xe0, 1, 4), true},
 		{"after a DISCONNECT that ends the session", 2 * long, long, says(0xe0, 7, 4, 5, wire.SessionExpiry, 0, 0, 0, 0), true},
 		{"when the server sends the client away", 0, long, says(rawmqtt.Message{Topic: "t", Retain: true}.Packet()...), true},
-		{"when the client is taken over", 0, long, func(t *testing.T, address string, _ *server.Server, _ *testsupport.Messenger) {
+		{"when the client is taken over", 0, long, func(t *testing.T, address string, _ *server.Server, _ *testsupport.RawClient) {
 			testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: long}.Connect(t, address)
 		}, true},
-		{"not when it is taken over and has a delay", long, long, func(t *testing.T, address string, _ *server.Server, _ *testsupport.Messenger) {
+		{"not when it is taken over and has a delay", long, long, func(t *testing.T, address string, _ *server.Server, _ *testsupport.RawClient) {
 			testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: long}.Connect(t, address)
 		}, false},
 	} {
@@ -125,13 +125,13 @@ func TestAWillBringsItsPropertiesAndExpiry(t *testing.T) {
 func TestAWillThatWaitsIsAuthorizedAgain(t *testing.T) {
 	for _, test := range []struct {
 		name, topic string
-		change      func(c *testsupport.Messenger, closed *atomic.Bool)
+		change      func(c *testsupport.RawClient, closed *atomic.Bool)
 		want        bool
 	}{
-		{"by the same rules", "factory/p", func(*testsupport.Messenger, *atomic.Bool) {}, true},
-		{"by other rules", "factory/p", func(_ *testsupport.Messenger, closed *atomic.Bool) { closed.Store(true) }, false},
-		{"on a topic of its own", "clients/p/response", func(*testsupport.Messenger, *atomic.Bool) {}, true},
-		{"where the store answers by now", "clients/p/response", func(c *testsupport.Messenger, _ *atomic.Bool) { c.Do("GET", "k") }, false},
+		{"by the same rules", "factory/p", func(*testsupport.RawClient, *atomic.Bool) {}, true},
+		{"by other rules", "factory/p", func(_ *testsupport.RawClient, closed *atomic.Bool) { closed.Store(true) }, false},
+		{"on a topic of its own", "clients/p/response", func(*testsupport.RawClient, *atomic.Bool) {}, true},
+		{"where the store answers by now", "clients/p/response", func(c *testsupport.RawClient, _ *atomic.Bool) { c.Do("GET", "k") }, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var closed atomic.Bool

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"runtime"
@@ -87,16 +86,16 @@ func fromElsewhere(t testing.TB) elsewhere {
 func TestAFewPasswordsAreComparedAtATimeAndKnownOnesDoNotWait(t *testing.T) {
 	authenticator := newUnhurried()
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 2})
-	var callers []*testsupport.Login
+	var callers []*testsupport.RawClient
 	for i := range 20 {
-		callers = append(callers, testsupport.StartLogin(t, address, fmt.Sprint("p-", i), "p", nil))
+		callers = append(callers, testsupport.StartLogin(t, address, fmt.Sprint("p-", i), "p"))
 	}
 	testsupport.Eventually(t, "18 wait", func() bool { _, waiting := s.Unauthenticated(); return waiting == 18 })
 	p := testsupport.Connect(t, address, "known", func(c *paho.Connect) { c.Username, c.UsernameFlag = "known", true })
 	p.MustGet("k", "")
 	close(authenticator.goOn)
 	for _, c := range callers {
-		if code := c.ReasonCode(t); code != 0 {
+		if code := c.ReasonCode(); code != 0 {
 			t.Errorf("refused with %#x", code)
 		}
 	}
@@ -113,7 +112,7 @@ func TestALoginThatIsUnderWayDoesNotKeepItsClientIDFromOthers(t *testing.T) {
 	authenticator := newUnhurried()
 	defer close(authenticator.goOn)
 	address := testsupport.Start(t, server.Options{Authenticator: authenticator, PasswordChecks: 2})
-	testsupport.StartLogin(t, address, "victim", "mallory", nil)
+	testsupport.StartLogin(t, address, "victim", "mallory")
 	if user := await.Receive(authenticator.began); user != "mallory" {
 		t.Fatal(user)
 	}
@@ -130,7 +129,7 @@ func TestLoginsTakeTurnsByRemoteAddress(t *testing.T) {
 		testsupport.Eventually(t, fmt.Sprint(n, " wait"), func() bool { _, waiting := s.Unauthenticated(); return waiting == n })
 	}
 	elsewhere.from <- "192.0.2.1"
-	testsupport.StartLogin(t, address, "first", "first", nil)
+	testsupport.StartLogin(t, address, "first", "first")
 	if user := await.Receive(authenticator.began); user != "first" {
 		t.Fatal(user)
 	}
@@ -139,7 +138,7 @@ func TestLoginsTakeTurnsByRemoteAddress(t *testing.T) {
 		{"2001:db8:0:1::1", "six-1"}, {"2001:db8:0:1::2", "six-2"}, {"192.0.2.2", "healthy"},
 	} {
 		elsewhere.from <- visit.source
-		testsupport.StartLogin(t, address, visit.user, visit.user, nil)
+		testsupport.StartLogin(t, address, visit.user, visit.user)
 		waits(i + 1)
 	}
 	close(authenticator.goOn)
@@ -159,7 +158,7 @@ func TestALoginWithoutAPlaceIsRefusedAsServerBusy(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Listener: elsewhere, Authenticator: authenticator, PasswordChecks: 1, MaxUnauthenticated: 6, MaxUnauthenticatedPerAddress: 4})
 	for i, source := range []string{"192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2"} {
 		elsewhere.from <- source
-		testsupport.StartLogin(t, address, fmt.Sprint("p-", i), "p", nil)
+		testsupport.StartLogin(t, address, fmt.Sprint("p-", i), "p")
 		if i == 0 {
 			await.Receive(authenticator.began)
 			continue
@@ -171,7 +170,7 @@ func TestALoginWithoutAPlaceIsRefusedAsServerBusy(t *testing.T) {
 		{"as many as may wait in all", "192.0.2.3"},
 	} {
 		elsewhere.from <- test.source
-		if got := testsupport.StartLogin(t, address, "late", "p", nil).ReasonCode(t); got != 0x89 {
+		if got := testsupport.StartLogin(t, address, "late", "p").ReasonCode(); got != 0x89 {
 			t.Errorf("%s: %#x", test.name, got)
 		}
 	}
@@ -233,7 +232,7 @@ func TestAFullAddressReplacesItsOwnConnectionsOnly(t *testing.T) {
 func TestAConnectionWhosePasswordIsComparedIsNotClosedForANewOne(t *testing.T) {
 	authenticator := newUnhurried()
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 1, MaxUnauthenticated: 4})
-	callers := []*testsupport.Login{testsupport.StartLogin(t, address, "a", "a", nil), testsupport.StartLogin(t, address, "b", "b", nil)}
+	callers := []*testsupport.RawClient{testsupport.StartLogin(t, address, "a", "a"), testsupport.StartLogin(t, address, "b", "b")}
 	testsupport.Eventually(t, "one waits", func() bool { _, waiting := s.Unauthenticated(); return waiting == 1 && authenticator.now.Load() == 1 })
 	for i := range 5 {
 		testsupport.DialTCP(t, address)
@@ -241,7 +240,7 @@ func TestAConnectionWhosePasswordIsComparedIsNotClosedForANewOne(t *testing.T) {
 	}
 	close(authenticator.goOn)
 	for _, c := range callers {
-		if code := c.ReasonCode(t); code != 0 {
+		if code := c.ReasonCode(); code != 0 {
 			t.Errorf("refused with %#x", code)
 		}
 	}
@@ -257,14 +256,14 @@ func TestTheTimeToAuthenticateIsBounded(t *testing.T) {
 	t.Run("while the password waits", func(t *testing.T) {
 		authenticator := newUnhurried()
 		address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 1}, func(s *server.Server) { s.SetAuthenticationTimeout(time.Second) })
-		first := testsupport.StartLogin(t, address, "a", "a", nil)
+		first := testsupport.StartLogin(t, address, "a", "a")
 		await.Receive(authenticator.began)
-		waits := testsupport.StartLogin(t, address, "b", "b", nil)
-		if code := waits.ReasonCode(t); code != 0x89 {
+		waits := testsupport.StartLogin(t, address, "b", "b")
+		if code := waits.ReasonCode(); code != 0x89 {
 			t.Errorf("the one that waits is told %#x", code)
 		}
 		close(authenticator.goOn)
-		if code := first.ReasonCode(t); code != 0x89 {
+		if code := first.ReasonCode(); code != 0x89 {
 			t.Errorf("the one that came to be compared, too slowly, is told %#x", code)
 		}
 		if got := s.Stats(); got.Refused[server.RefusedSlow] != 2 || got.Connected != 0 || len(authenticator.began) != 0 {
@@ -286,7 +285,7 @@ func TestShutdownSkipsPasswordsThatWait(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
 	for i := range 10 {
-		testsupport.StartLogin(t, s.Addr().String(), fmt.Sprint(i), "p", nil)
+		testsupport.StartLogin(t, s.Addr().String(), fmt.Sprint(i), "p")
 	}
 	testsupport.Eventually(t, "9 wait", func() bool { _, waiting := s.Unauthenticated(); return waiting == 9 })
 	stop()
@@ -305,7 +304,7 @@ func TestRefusedLoginsDoNotFillTheLog(t *testing.T) {
 	log := new(testsupport.LogBuffer)
 	address, s := testsupport.StartServer(t, server.Options{
 		Authenticator: testsupport.Credentials{Came: make(chan access.Credentials, 300), Refuse: errors.New("x" + strings.Repeat("\n\x00", 30_000))},
-		Logger:        slog.New(slog.NewTextHandler(log, nil)),
+		Logger:        log.Logger(),
 	})
 	long := strings.Repeat("\"\u202e", 900) // twice, about as much as fits into a CONNECT
 	for range 300 {
@@ -378,7 +377,7 @@ func TestRunningOutOfDescriptorsIsLoggedWithItsCureAtABoundedRate(t *testing.T) 
 		calls.Store(call)
 		return testsupport.AcceptError(syscall.EMFILE)
 	}}
-	testsupport.Start(t, server.Options{Listener: failing, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	testsupport.Start(t, server.Options{Listener: failing, Logger: log.Logger()})
 	testsupport.Eventually(t, "it fails often", func() bool { return calls.Load() > 30 && strings.Contains(log.String(), "omitted=") })
 	text := log.String()
 	if lines := strings.Count(text, "cannot accept"); lines > 25 || runtime.GOOS != "windows" && !strings.Contains(text, "ulimit -n") {
@@ -448,7 +447,7 @@ func TestAStormOfBrokenConnectionsHarmsNoClient(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	p := testsupport.Connect(t, address, "p", nil)
 	before := runtime.NumGoroutine()
-	hello := testsupport.EncodeConnect(t, "storm", nil)
+	hello := testsupport.EncodeConnect("storm", nil)
 	var group sync.WaitGroup
 	for i := range 8 {
 		group.Go(func() {
@@ -505,10 +504,10 @@ func TestTheMaximumPacketSizeHoldsForCONNECT(t *testing.T) {
 	const limit = 4096
 	address := testsupport.Start(t, server.Options{MaxPacketSize: limit})
 	of := func(size int) []byte {
-		packet := testsupport.EncodeConnect(t, "p", func(c *packets.Connect) {
+		packet := testsupport.EncodeConnect("p", func(c *packets.Connect) {
 			c.Properties.User = []packets.User{{Key: "padding"}}
 		})
-		packet = testsupport.EncodeConnect(t, "p", func(c *packets.Connect) {
+		packet = testsupport.EncodeConnect("p", func(c *packets.Connect) {
 			// Two bytes more, in the lengths of the packet and of its properties.
 			c.Properties.User = []packets.User{{Key: "padding", Value: strings.Repeat("x", size-len(packet)-2)}}
 		})

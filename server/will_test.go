@@ -370,7 +370,7 @@ func TestAWillThatIsNotAValidRequestIsRefusedAtConnectAndNeverApplied(t *testing
 func TestProtocol1AWillOfAnMQTT311ClientIsNoRequest(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	w := testsupport.RequestWill("p", "DEL", "k")
-	w.Version = 4
+	w.Old = true
 	conn := testsupport.DialTCP(t, address)
 	testsupport.Send(t, conn, w.Packet("p"))
 	connack := make([]byte, 4)

@@ -121,8 +121,8 @@ func TestANewClientFindsRoomAmongSettledOnesAndReplacesIdleOnes(t *testing.T) {
 }
 
 func TestANameBeyondItsBoundIsDroppedAndLoggedShort(t *testing.T) {
-	broker, log := mosquitto.Start(t, ""), new(logged)
-	store := attachAlone(t, broker.Address, attach.Options{ProbeMessages: -1, Logger: log.logger()})
+	broker, log := mosquitto.Start(t, ""), new(testsupport.LogBuffer)
+	store := attachAlone(t, broker.Address, attach.Options{ProbeMessages: -1, Logger: log.Logger()})
 	p := testsupport.Connect(t, broker.Address, "p", nil)
 	mustPublish(t, p, inTheNameOf(strings.Repeat("n", 256), p.Request("GET", "k")))
 	mustPublish(t, p, inTheNameOf(strings.Repeat("n", 257), p.Request("GET", "k")))
@@ -210,8 +210,8 @@ func TestWhoReadsTheRepliesToANameWithASlash(t *testing.T) {
 }
 
 func TestIdsThatAreUserNamesTieClientsAndLetTheStoreWork(t *testing.T) {
-	broker, log := startGuardedMosquitto(t, unchanged, "use_username_as_clientid true\nallow_anonymous false\n"), new(logged)
-	attachAlone(t, broker.Address, attach.Options{Username: "store", Password: []byte("secret"), Logger: log.logger()})
+	broker, log := startGuardedMosquitto(t, unchanged, "use_username_as_clientid true\nallow_anonymous false\n"), new(testsupport.LogBuffer)
+	attachAlone(t, broker.Address, attach.Options{Username: "store", Password: []byte("secret"), Logger: log.Logger()})
 	if got := log.String(); strings.Contains(got, "cannot tell") || strings.Contains(got, losesRequests) {
 		t.Errorf("logged %q", got)
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"runtime"
 	"strings"
@@ -52,7 +51,7 @@ func TestInvariant44AHeaderMakesAnAttachedStoreAllocateNothing(t *testing.T) {
 	log := new(testsupport.LogBuffer)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	testsupport.StartAttaching(t, listener.Addr().String(), attach.Options{Logger: slog.New(slog.NewTextHandler(log, nil))})
+	testsupport.StartAttaching(t, listener.Addr().String(), attach.Options{Logger: log.Logger()})
 	for range 3 {
 		select {
 		case code := <-farewells:

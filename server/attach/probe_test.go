@@ -2,35 +2,13 @@ package attach_test
 
 import (
 	"fmt"
-	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/server/internal/testsupport/mosquitto"
 )
-
-// logged collects what a store logs.
-type logged struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 const losesRequests = "loses requests when many clients send at once"
 
@@ -52,8 +30,8 @@ func TestAStoreWarnsOfABrokerThatLosesABurst(t *testing.T) {
 		{"a window that makes up for the queue", defaults, 0, 20_000, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			broker, log := mosquitto.Start(t, test.settings), new(logged)
-			store, err := attach.New("mqtt://"+broker.Address, attach.Options{ProbeMessages: test.messages, Logger: log.logger()})
+			broker, log := mosquitto.Start(t, test.settings), new(testsupport.LogBuffer)
+			store, err := attach.New("mqtt://"+broker.Address, attach.Options{ProbeMessages: test.messages, Logger: log.Logger()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,8 +61,8 @@ func TestAStoreThatMayNotProbeSaysSoAndAnswers(t *testing.T) {
 		{"it may", unchanged, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			broker, log := startGuardedMosquitto(t, test.change), new(logged)
-			attachAlone(t, broker.Address, attach.Options{Username: "store", Password: []byte("secret"), Logger: log.logger()})
+			broker, log := startGuardedMosquitto(t, test.change), new(testsupport.LogBuffer)
+			attachAlone(t, broker.Address, attach.Options{Username: "store", Password: []byte("secret"), Logger: log.Logger()})
 			if got := log.String(); strings.Contains(got, "cannot tell") != (test.want != "") || !strings.Contains(got, test.want) {
 				t.Errorf("logged %q, want %q", got, test.want)
 			}

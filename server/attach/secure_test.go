@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"crypto/x509/pkix"
 	"fmt"
-	"log/slog"
 	"net"
 	"path/filepath"
 	"strings"
@@ -24,7 +23,7 @@ func TestAStoreAttachesOverTLSToABrokerThatProvesWhoItIs(t *testing.T) {
 		port, filepath.Join(dir, "ca.pem"), filepath.Join(dir, "broker.pem"), filepath.Join(dir, "broker.key.pem")))
 	begin := func(config *tls.Config) (*testsupport.Attachment, *testsupport.LogBuffer) {
 		log := new(testsupport.LogBuffer)
-		store, err := attach.New("mqtts://"+address, attach.Options{TLS: config, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		store, err := attach.New("mqtts://"+address, attach.Options{TLS: config, Logger: log.Logger()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -179,11 +179,7 @@ func connectBare(address, id string) (leave func() error, err error) {
 // converse sends a packet and takes the answer to it, which is small enough to come in one
 // piece.
 func converse(socket int, packet packets.Packet, answer byte) error {
-	data, err := testsupport.Encode(packet)
-	if err != nil {
-		return err
-	}
-	if _, err := syscall.Write(socket, data); err != nil {
+	if _, err := syscall.Write(socket, testsupport.Encode(packet)); err != nil {
 		return err
 	}
 	var received [256]byte

@@ -1,7 +1,6 @@
 package integration_test
 
 import (
-	"bufio"
 	"net"
 	"testing"
 	"testing/synctest"
@@ -47,12 +46,12 @@ func startInMemory(t *testing.T) net.Conn {
 // Packets that the server handles without mochi count too: messages, acknowledgements, subscriptions.
 func TestEveryPacketOfAClientKeepsItConnected(t *testing.T) {
 	const keepAlive, patience = 10, 15 * time.Second
-	for name, say := range map[string]func(*testsupport.Messenger){
-		"messages of QoS 0": func(c *testsupport.Messenger) { c.Send(rawmqtt.Message{Topic: "t"}) },
-		"messages of QoS 1": func(c *testsupport.Messenger) { c.Publish(rawmqtt.Message{Topic: "t"}) },
-		"acknowledgements":  func(c *testsupport.Messenger) { c.Ack(testsupport.Message{ID: 77}) },
-		"subscriptions":     func(c *testsupport.Messenger) { c.SubscribeAll("t") },
-		"unsubscriptions": func(c *testsupport.Messenger) {
+	for name, say := range map[string]func(*testsupport.RawClient){
+		"messages of QoS 0": func(c *testsupport.RawClient) { c.Send(rawmqtt.Message{Topic: "t"}) },
+		"messages of QoS 1": func(c *testsupport.RawClient) { c.Publish(rawmqtt.Message{Topic: "t"}) },
+		"acknowledgements":  func(c *testsupport.RawClient) { c.Ack(testsupport.Message{ID: 77}) },
+		"subscriptions":     func(c *testsupport.RawClient) { c.SubscribeAll("t") },
+		"unsubscriptions": func(c *testsupport.RawClient) {
 			c.Write(testsupport.Packet(0xa2, []byte{0, 9, 0}, testsupport.Text("u")))
 			c.Read()
 		},
@@ -62,8 +61,7 @@ func TestEveryPacketOfAClientKeepsItConnected(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				conn := startInMemory(t)
 				_ = conn.SetDeadline(time.Now().Add(patience))
-				c := &testsupport.Messenger{RawClient: &testsupport.RawClient{T: t, ID: "p", Conn: conn, Input: bufio.NewReader(conn)}}
-				c.Write(testsupport.ConnectPacket{ID: "p", KeepAlive: keepAlive}.Packet())
+				c := testsupport.ConnectPacket{ID: "p", KeepAlive: keepAlive}.Start(t, conn)
 				c.Read()
 				_ = conn.SetDeadline(time.Time{})
 				last := time.Now()

@@ -39,16 +39,16 @@ func TestTheReceiveMaximumOfASubscriberIsHonoured(t *testing.T) {
 
 // What was sent before comes with DUP and its packet identifier, what was not comes without.
 func TestWhatIsNotAcknowledgedComesAgainInItsOrder(t *testing.T) {
-	for name, leave := range map[string]func(*testsupport.Messenger, func() *testsupport.Messenger) *testsupport.Messenger{
-		"after a lost connection": func(c *testsupport.Messenger, join func() *testsupport.Messenger) *testsupport.Messenger {
+	for name, leave := range map[string]func(*testsupport.RawClient, func() *testsupport.RawClient) *testsupport.RawClient{
+		"after a lost connection": func(c *testsupport.RawClient, join func() *testsupport.RawClient) *testsupport.RawClient {
 			_ = c.Conn.Close()
 			return join()
 		},
-		"after a DISCONNECT": func(c *testsupport.Messenger, join func() *testsupport.Messenger) *testsupport.Messenger {
+		"after a DISCONNECT": func(c *testsupport.RawClient, join func() *testsupport.RawClient) *testsupport.RawClient {
 			c.Disconnect()
 			return join()
 		},
-		"after a take-over": func(_ *testsupport.Messenger, join func() *testsupport.Messenger) *testsupport.Messenger {
+		"after a take-over": func(_ *testsupport.RawClient, join func() *testsupport.RawClient) *testsupport.RawClient {
 			return join()
 		},
 	} {
@@ -84,7 +84,7 @@ func TestWhatIsNotAcknowledgedComesAgainInItsOrder(t *testing.T) {
 				if got := c.Read(); got[0] != 0xd0 {
 					t.Fatalf("%x", got)
 				}
-				c = leave(c, func() *testsupport.Messenger { return login.Connect(t, address) })
+				c = leave(c, func() *testsupport.RawClient { return login.Connect(t, address) })
 				if !c.Present {
 					t.Error("the session is not present")
 				}
@@ -228,7 +228,7 @@ func TestAReplyHasTheSubscriptionIdentifiersOfItsClient(t *testing.T) {
 
 func TestASharedSubscriptionGivesEachMessageToOneMember(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
-	members := []*testsupport.Messenger{testsupport.ConnectPacket{ID: "a"}.Connect(t, address), testsupport.ConnectPacket{ID: "b", Old: true}.Connect(t, address)}
+	members := []*testsupport.RawClient{testsupport.ConnectPacket{ID: "a"}.Connect(t, address), testsupport.ConnectPacket{ID: "b", Old: true}.Connect(t, address)}
 	alone, publisher := testsupport.ConnectPacket{ID: "c"}.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
 	for _, c := range members {
 		c.SubscribeAll("$share/g/t", "end")
@@ -274,7 +274,7 @@ func TestADelayedMessageHasItsRemainingExpiry(t *testing.T) {
 func TestAClientOfMQTT311PublishesToOthersOfBothVersions(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	publisher := testsupport.ConnectPacket{ID: "publisher", Old: true}.Connect(t, address)
-	for _, c := range []*testsupport.Messenger{testsupport.ConnectPacket{ID: "five"}.Connect(t, address), testsupport.ConnectPacket{ID: "three", Old: true}.Connect(t, address)} {
+	for _, c := range []*testsupport.RawClient{testsupport.ConnectPacket{ID: "five"}.Connect(t, address), testsupport.ConnectPacket{ID: "three", Old: true}.Connect(t, address)} {
 		c.SubscribeAll("t/" + c.ID)
 		publisher.Send(rawmqtt.Message{Topic: "t/" + c.ID, Payload: []byte("QoS 0")})
 		publisher.Send(rawmqtt.Message{Topic: "t/" + c.ID, QoS: 1, ID: 3, Payload: []byte("QoS 1")})

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -84,7 +83,7 @@ func TestProtocol1ARequestThatLacksSomethingIsDroppedAndCounted(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var log testsupport.LogBuffer
-			address, s := testsupport.StartServer(t, server.Options{Retain: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			address, s := testsupport.StartServer(t, server.Options{Retain: true, Logger: log.Logger()})
 			p, spy := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "spy", nil)
 			spy.Subscribe("#")
 			request := p.Request("SET", "k", "v")

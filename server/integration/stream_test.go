@@ -446,7 +446,7 @@ func TestARequestThatComesWithTheEndOfATLSStreamIsAnsweredAndItsTurnEnds(t *test
 		socket := &corked{Conn: testsupport.DialTCP(t, address)}
 		conn := tls.Client(socket, &tls.Config{RootCAs: ca.Pool, ServerName: "127.0.0.1", MaxVersion: tls.VersionTLS12})
 		in := bufio.NewReader(conn)
-		testsupport.Send(t, conn, string(testsupport.EncodeConnect(t, id, nil)))
+		testsupport.Send(t, conn, string(testsupport.EncodeConnect(id, nil)))
 		if _, err := packets.ReadPacket(in); err != nil {
 			t.Fatal(err)
 		}

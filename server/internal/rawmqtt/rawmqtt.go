@@ -120,6 +120,7 @@ type Message struct {
 	Retain     bool
 	Properties Body
 	Payload    []byte
+	MQTT3      bool // leave out the properties, as MQTT 3.1.1 does
 }
 
 // Packet returns the PUBLISH packet.
@@ -128,7 +129,10 @@ func (m Message) Packet() []byte {
 	if m.QoS > 0 {
 		body = body.Uint16(m.ID)
 	}
-	body = append(body.Properties(m.Properties), m.Payload...)
+	if !m.MQTT3 {
+		body = body.Properties(m.Properties)
+	}
+	body = append(body, m.Payload...)
 	flags := m.QoS << 1
 	if m.Retain {
 		flags |= 1

@@ -74,11 +74,6 @@ func (a *Attachment) MustBeReady() {
 // Result waits until Serve has returned, and returns its error.
 func (a *Attachment) Result() error {
 	a.t.Helper()
-	select {
-	case <-a.ended:
-		return a.err
-	case <-time.After(Patience):
-		a.t.Fatal("Serve does not return")
-		return nil
-	}
+	receive(a.t, a.ended, "Serve does not return")
+	return a.err
 }

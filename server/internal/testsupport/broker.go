@@ -1,7 +1,6 @@
 package testsupport
 
 import (
-	"net"
 	"testing"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
@@ -63,10 +62,7 @@ func ServeBroker(t *testing.T, broker *mqtt.Server, hook mqtt.Hook) (address str
 	if err := broker.AddHook(hook, nil); err != nil {
 		t.Fatal(err)
 	}
-	socket, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	socket := Listen(t)
 	if err := broker.AddListener(listeners.NewNet("tcp", socket)); err != nil {
 		t.Fatal(err)
 	}

@@ -74,13 +74,7 @@ func (c *Candidate) write(ctx context.Context, term *election.Term, value string
 // MustLead waits until the candidate leads.
 func (c *Candidate) MustLead(t *testing.T) *election.Term {
 	t.Helper()
-	select {
-	case term := <-c.Leads:
-		return term
-	case <-time.After(Patience):
-		t.Fatalf("%s never leads", c.Name)
-		return nil
-	}
+	return receive(t, c.Leads, c.Name+" never leads")
 }
 
 // TokenOf returns the fencing token of a term.

@@ -36,13 +36,9 @@ func MustHold(t *testing.T, client *transport.Client, key, want string) {
 // DialWithWill returns a client behind a proxy that has set a key, and has a Will that deletes it.
 func DialWithWill(t *testing.T, through *Proxy) (*transport.Client, *transport.Will) {
 	t.Helper()
+	client := Dial(t, through.Address(), transport.Options{ClientID: "node-a"})
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
-	client, err := transport.Dial(ctx, "mqtt://"+through.Address(), transport.Options{ClientID: "node-a"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
 	if _, err := client.Set(ctx, "k", []byte("mine"), transport.SetOptions{}); err != nil {
 		t.Fatal(err)
 	}

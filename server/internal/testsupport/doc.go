@@ -3,7 +3,7 @@
 //
 //   - Dial returns a client of package transport.
 //   - PahoClient is plain paho: what another application would use.
-//   - RawClient and Messenger write and read packets as bytes, in any order and however malformed.
+//   - RawClient writes and reads packets as bytes, in any order and however malformed.
 //   - PacketClient uses a codec and no goroutine, so that a test can have thousands of them.
 //
 // Each helper fails the test when something goes wrong, unless its name begins with Try, and

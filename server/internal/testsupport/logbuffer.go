@@ -1,6 +1,7 @@
 package testsupport
 
 import (
+	"log/slog"
 	"strings"
 	"sync"
 )
@@ -24,3 +25,6 @@ func (b *LogBuffer) String() string {
 	defer b.mu.Unlock()
 	return b.text.String()
 }
+
+// Logger returns a logger that writes to the buffer.
+func (b *LogBuffer) Logger() *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }

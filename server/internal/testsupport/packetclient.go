@@ -24,13 +24,8 @@ type PacketClient struct {
 }
 
 // EncodeConnect encodes NewConnect.
-func EncodeConnect(t testing.TB, id string, change func(*packets.Connect)) []byte {
-	t.Helper()
-	data, err := Encode(NewConnect(id, change))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
+func EncodeConnect(id string, change func(*packets.Connect)) []byte {
+	return Encode(NewConnect(id, change))
 }
 
 // NewConnect returns a CONNECT packet. change, which may be nil, alters it.
@@ -45,11 +40,13 @@ func NewConnect(id string, change func(*packets.Connect)) *packets.Connect {
 	return connect
 }
 
-// Encode encodes a packet.
-func Encode(packet packets.Packet) ([]byte, error) {
+// Encode encodes a packet. It panics if the codec cannot.
+func Encode(packet packets.Packet) []byte {
 	var buffer bytes.Buffer
-	_, err := packet.WriteTo(&buffer)
-	return buffer.Bytes(), err
+	if _, err := packet.WriteTo(&buffer); err != nil {
+		panic(err)
+	}
+	return buffer.Bytes()
 }
 
 // TryDialPacketClient connects a client. change, which may be nil, alters its socket before
@@ -100,11 +97,7 @@ func (c *PacketClient) ExtendDeadline() { _ = c.Conn.SetDeadline(time.Now().Add(
 
 // Send writes a packet.
 func (c *PacketClient) Send(packet packets.Packet) error {
-	data, err := Encode(packet)
-	if err != nil {
-		return err
-	}
-	_, err = c.Conn.Write(data)
+	_, err := c.Conn.Write(Encode(packet))
 	return err
 }
 
@@ -175,13 +168,11 @@ func (c *PacketClient) Do(first int, change func(*packets.Publish), exchanges ..
 // SendRequests sends requests numbered from first, in one write.
 func (c *PacketClient) SendRequests(first int, change func(*packets.Publish), exchanges ...Exchange) error {
 	c.ExtendDeadline()
-	var buffer bytes.Buffer
+	var requests []byte
 	for i, d := range exchanges {
-		if _, err := c.Request(first+i, change, d.Words...).WriteTo(&buffer); err != nil {
-			return err
-		}
+		requests = append(requests, Encode(c.Request(first+i, change, d.Words...))...)
 	}
-	_, err := c.Conn.Write(buffer.Bytes())
+	_, err := c.Conn.Write(requests)
 	return err
 }
 
@@ -250,16 +241,6 @@ func DialPacketClient(t testing.TB, address, id string, change func(*net.TCPConn
 	}
 	t.Cleanup(func() { _ = c.Conn.Close() })
 	return c
-}
-
-// MustEncode is Encode for a packet that can be encoded.
-func MustEncode(t testing.TB, packet packets.Packet) []byte {
-	t.Helper()
-	data, err := Encode(packet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
 }
 
 // MustDo sends the request number n and fails unless want is the reply.

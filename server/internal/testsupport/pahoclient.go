@@ -14,30 +14,6 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 )
 
-// Send publishes to an ordinary topic.
-func (p *PahoClient) Send(topic, payload string) {
-	p.T.Helper()
-	if _, err := p.Publish(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte(payload)}); err != nil {
-		p.T.Fatalf("%s: %s: %v", p.ID, topic, err)
-	}
-}
-
-// MustReceive fails unless the next message has this payload.
-func (p *PahoClient) MustReceive(payload string) {
-	p.T.Helper()
-	if got := p.Next(); string(got.Payload) != payload {
-		p.T.Fatalf("%s: received %q on %s, want %q", p.ID, got.Payload, got.Topic, payload)
-	}
-}
-
-// SendMessage publishes a message that must be accepted.
-func (p *PahoClient) SendMessage(message *paho.Publish) {
-	p.T.Helper()
-	if _, err := p.Publish(message); err != nil {
-		p.T.Fatal(err)
-	}
-}
-
 // PahoClient is an MQTT client without code of this repository: plain paho, and what it
 // received. Its methods are for the goroutine of the test.
 type PahoClient struct {
@@ -176,6 +152,28 @@ func (p *PahoClient) Publish(message *paho.Publish) (*paho.PublishResponse, erro
 	return p.Paho.Publish(ctx, message)
 }
 
+// Send publishes to an ordinary topic.
+func (p *PahoClient) Send(topic, payload string) {
+	p.T.Helper()
+	p.SendMessage(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte(payload)})
+}
+
+// MustReceive fails unless the next message has this payload.
+func (p *PahoClient) MustReceive(payload string) {
+	p.T.Helper()
+	if got := p.Next(); string(got.Payload) != payload {
+		p.T.Fatalf("%s: received %q on %s, want %q", p.ID, got.Payload, got.Topic, payload)
+	}
+}
+
+// SendMessage publishes a message that must be accepted.
+func (p *PahoClient) SendMessage(message *paho.Publish) {
+	p.T.Helper()
+	if _, err := p.Publish(message); err != nil {
+		p.T.Fatalf("%s: publish to %q: %v", p.ID, message.Topic, err)
+	}
+}
+
 // Next returns the next message that is no notification.
 func (p *PahoClient) Next() *paho.Publish { p.T.Helper(); return p.take(p.Received) }
 
@@ -184,13 +182,7 @@ func (p *PahoClient) NextNotification() *paho.Publish { p.T.Helper(); return p.t
 
 func (p *PahoClient) take(from <-chan *paho.Publish) *paho.Publish {
 	p.T.Helper()
-	select {
-	case message := <-from:
-		return message
-	case <-time.After(Patience):
-		p.T.Fatalf("%s: nothing arrives", p.ID)
-		return nil
-	}
+	return receive(p.T, from, p.ID+": nothing arrives")
 }
 
 // Do sends a request and returns the payload of its reply, which must be the next
@@ -232,26 +224,18 @@ func (p *PahoClient) MustBeSilent() {
 // MustBeGone waits for the end of the connection, with or without a reason.
 func (p *PahoClient) MustBeGone() {
 	p.T.Helper()
-	select {
-	case <-p.Paho.Done():
-	case <-time.After(Patience):
-		p.T.Errorf("%s: still connected", p.ID)
-	}
+	receive(p.T, p.Paho.Done(), p.ID+": still connected")
 }
 
 // MustBeDisconnected waits for a DISCONNECT with this reason code and returns its reason string.
 func (p *PahoClient) MustBeDisconnected(code byte) (reason string) {
 	p.T.Helper()
-	select {
-	case got := <-p.disconnected:
-		if got.ReasonCode != code {
-			p.T.Errorf("%s: disconnected with %#x, want %#x", p.ID, got.ReasonCode, code)
-		}
-		if got.Properties != nil {
-			reason = got.Properties.ReasonString
-		}
-	case <-time.After(Patience):
-		p.T.Errorf("%s: still connected", p.ID)
+	got := receive(p.T, p.disconnected, p.ID+": still connected")
+	if got.ReasonCode != code {
+		p.T.Errorf("%s: disconnected with %#x, want %#x", p.ID, got.ReasonCode, code)
+	}
+	if got.Properties != nil {
+		reason = got.Properties.ReasonString
 	}
 	return reason
 }
@@ -259,15 +243,16 @@ func (p *PahoClient) MustBeDisconnected(code byte) (reason string) {
 // MayPublish reports whether the broker accepts a message on a topic.
 func (p *PahoClient) MayPublish(topic string) bool {
 	p.T.Helper()
-	ack, err := p.Publish(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte("x")})
-	switch {
-	case err == nil:
-		return true
-	case ack != nil && ack.ReasonCode == packets.PubackNotAuthorized:
-		return false
+	return p.may(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte("x")})
+}
+
+func (p *PahoClient) may(message *paho.Publish) bool {
+	p.T.Helper()
+	ack, err := p.Publish(message)
+	if err != nil && (ack == nil || ack.ReasonCode != packets.PubackNotAuthorized) {
+		p.T.Fatalf("%s: publish %v: %+v, %v", p.ID, message, ack, err)
 	}
-	p.T.Fatalf("%s: publish to %q: %+v, %v", p.ID, topic, ack, err)
-	return false
+	return err == nil
 }
 
 // MaySubscribe reports whether the broker grants a subscription.
@@ -285,11 +270,7 @@ func (p *PahoClient) MayBeAnswered(topic string) bool {
 	p.T.Helper()
 	request := p.Request("GET", "k")
 	request.Properties.ResponseTopic = topic
-	ack, err := p.Publish(request)
-	if err != nil && (ack == nil || ack.ReasonCode != packets.PubackNotAuthorized) {
-		p.T.Fatalf("%s: answer on %q: %+v, %v", p.ID, topic, ack, err)
-	}
-	return err == nil
+	return p.may(request)
 }
 
 // As makes a client connect with a user name and a password.
@@ -314,7 +295,7 @@ func KeepSession(clean bool) func(*paho.Connect) {
 func (p *PahoClient) Answer(payload string) {
 	p.T.Helper()
 	request := p.Next()
-	if _, err := p.Publish(&paho.Publish{
+	p.SendMessage(&paho.Publish{
 		QoS:     1,
 		Topic:   request.Properties.ResponseTopic,
 		Payload: []byte(payload),
@@ -323,9 +304,7 @@ func (p *PahoClient) Answer(payload string) {
 			ContentType:     "application/json",
 			User:            paho.UserProperties{{Key: "__stat", Value: "200"}},
 		},
-	}); err != nil {
-		p.T.Fatalf("%s answers on %q: %v", p.ID, request.Properties.ResponseTopic, err)
-	}
+	})
 }
 
 // MustBeNotified fails unless the next notification reports this event.
@@ -353,4 +332,14 @@ func WithWill(topic, payload string) func(*paho.Connect) {
 	return func(c *paho.Connect) {
 		c.WillMessage = &paho.WillMessage{Topic: topic, Payload: []byte(payload), QoS: 1}
 	}
+}
+
+// WatchKey connects a client that is notified about key.
+func WatchKey(t *testing.T, address, key string) *PahoClient {
+	t.Helper()
+	p := Connect(t, address, "watcher", nil)
+	if got := p.Do("KEYNOTIFY", key); got != "+OK\r\n" {
+		t.Fatal(got)
+	}
+	return p
 }

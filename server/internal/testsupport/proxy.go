@@ -2,15 +2,13 @@ package testsupport
 
 import (
 	"bufio"
-	"encoding/binary"
-	"fmt"
-	"io"
 	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
 // Proxy is a TCP proxy between clients and a server. It delays or drops whole MQTT packets, so
@@ -41,15 +39,11 @@ const (
 // NewProxy runs a proxy to the server at target until the test ends.
 func NewProxy(t *testing.T, target string) *Proxy {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &Proxy{listener: listener, conns: make(map[net.Conn]struct{}), deaf: make(map[net.Conn]struct{})}
+	p := &Proxy{listener: Listen(t), conns: make(map[net.Conn]struct{}), deaf: make(map[net.Conn]struct{})}
 	p.Target.Store(&target)
 	p.tasks.Go(p.serve)
 	t.Cleanup(func() {
-		_ = listener.Close()
+		_ = p.listener.Close()
 		p.Release(ToServer)
 		p.Release(ToClient)
 		p.Cut()
@@ -136,21 +130,11 @@ func (p *Proxy) write(to, from net.Conn, way Direction, packets <-chan []byte) {
 
 // ReadPacket returns the next packet as it was sent [MQTT-2.1].
 func ReadPacket(from *bufio.Reader) ([]byte, error) {
-	first, err := from.ReadByte()
+	first, body, err := rawmqtt.Read(from, 256<<20)
 	if err != nil {
 		return nil, err
 	}
-	length, err := binary.ReadUvarint(from) // MQTT's variable byte integer is the same
-	if err != nil {
-		return nil, err
-	}
-	if length > 256<<20 {
-		return nil, fmt.Errorf("no MQTT packet is %d bytes long", length)
-	}
-	packet := binary.AppendUvarint([]byte{first}, length)
-	body := make([]byte, length)
-	_, err = io.ReadFull(from, body)
-	return append(packet, body...), err
+	return rawmqtt.Packet(first>>4, first, body), nil
 }
 
 // wait returns when a packet may pass.

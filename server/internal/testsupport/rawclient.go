@@ -15,37 +15,8 @@ import (
 
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/wire"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
-
-// DialTCP returns a connection that Patience bounds and the end of the test closes.
-func DialTCP(t testing.TB, address string) net.Conn {
-	t.Helper()
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(Patience))
-	return conn
-}
-
-// Send writes data to a connection.
-func Send(t testing.TB, conn net.Conn, data string) {
-	t.Helper()
-	if _, err := io.WriteString(conn, data); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// MustDisconnect fails unless the next packet is a DISCONNECT with this reason, and the last.
-func (c *RawClient) MustDisconnect(code byte, reason string) {
-	c.T.Helper()
-	rest, err := io.ReadAll(c.Input)
-	want := string(frame.AppendDisconnect(nil, code, reason))
-	if err != nil || string(rest) != want {
-		c.T.Errorf("%s: %q, %v\nwant %q", c.ID, rest, err, want)
-	}
-}
 
 // RawClient is an MQTT client that writes and reads packets as bytes. Its methods are for the
 // goroutine of the test.
@@ -56,6 +27,9 @@ type RawClient struct {
 	Input *bufio.Reader
 	Sent  uint16 // the latest packet identifier
 	Stamp string // the __ts of its requests
+
+	Present bool // the CONNACK said: session present
+	old     bool // MQTT 3.1.1
 }
 
 // ConnectRaw returns a client that is subscribed to its response topic. keepAlive is in
@@ -64,10 +38,9 @@ func ConnectRaw(t testing.TB, conn net.Conn, id string, keepAlive byte, properti
 	t.Helper()
 	t.Cleanup(func() { _ = conn.Close() })
 	_ = conn.SetDeadline(time.Now().Add(Patience))
-	c := &RawClient{T: t, ID: id, Conn: conn, Input: bufio.NewReader(conn), Stamp: InAMinute()}
-	c.Write(Packet(0x10, Text("MQTT"), []byte{5, 2, 0, keepAlive, byte(len(properties))}, []byte(properties), Text(id)))
-	if ack := c.Read(); ack[0] != 0x20 || ack[3] != 0 {
-		t.Fatalf("CONNACK %x", ack)
+	c := ConnectPacket{ID: id, KeepAlive: uint16(keepAlive), Properties: rawmqtt.Body(properties)}.Start(t, conn)
+	if code := c.ReasonCode(); code != 0 {
+		t.Fatalf("CONNACK %#x", code)
 	}
 	c.Subscribe(c.Topic())
 	return c
@@ -84,20 +57,18 @@ func (c *RawClient) Write(packets ...[]byte) {
 	}
 }
 
-// TryRead returns the next packet, or why there is none.
-func (c *RawClient) TryRead() ([]byte, error) {
-	header, err := c.Input.Peek(2)
-	for n := 2; err == nil && header[n-1] >= 0x80; n++ {
-		header, err = c.Input.Peek(n + 1)
+// ReasonCode waits for the CONNACK and returns its reason code.
+func (c *RawClient) ReasonCode() byte {
+	c.T.Helper()
+	packet := c.Read()
+	if packet[0] != 0x20 {
+		c.T.Fatalf("%s: got %x, want a CONNACK", c.ID, packet)
 	}
-	if err != nil {
-		return nil, err
-	}
-	size, _, _ := wire.Size(header)
-	packet := make([]byte, size)
-	_, err = io.ReadFull(c.Input, packet)
-	return packet, err
+	return packet[3]
 }
+
+// TryRead returns the next packet, or why there is none.
+func (c *RawClient) TryRead() ([]byte, error) { return ReadPacket(c.Input) }
 
 // Read returns the next packet.
 func (c *RawClient) Read() []byte {
@@ -119,6 +90,16 @@ func (c *RawClient) ReadReply() frame.Publish {
 	return reply
 }
 
+// MustDisconnect fails unless the next packet is a DISCONNECT with this reason, and the last.
+func (c *RawClient) MustDisconnect(code byte, reason string) {
+	c.T.Helper()
+	rest, err := io.ReadAll(c.Input)
+	want := string(frame.AppendDisconnect(nil, code, reason))
+	if err != nil || string(rest) != want {
+		c.T.Errorf("%s: %q, %v\nwant %q", c.ID, rest, err, want)
+	}
+}
+
 // Subscribe subscribes with QoS 1, which must be granted.
 func (c *RawClient) Subscribe(topic string) {
 	c.Change(Packet(0x82, []byte{0, 9, 0}, Text(topic), []byte{1}))
@@ -138,22 +119,23 @@ func (c *RawClient) Change(request []byte) {
 
 // Packet returns a packet with this first byte and this body.
 func Packet(first byte, parts ...[]byte) []byte {
-	body := bytes.Join(parts, nil)
-	return append(binary.AppendUvarint([]byte{first}, uint64(len(body))), body...)
+	return rawmqtt.Packet(first>>4, first, bytes.Join(parts, nil))
 }
 
 // Text encodes a string with its length.
-func Text(s string) []byte { return append(binary.BigEndian.AppendUint16(nil, uint16(len(s))), s...) }
+func Text(s string) []byte { return rawmqtt.Body(nil).Text(s) }
+
+func (c *RawClient) nextID() uint16 {
+	c.Sent = max(1, c.Sent+1)
+	return c.Sent
+}
 
 // Request returns the next request to the store.
 func (c *RawClient) Request(words ...string) frame.Message {
-	if c.Sent++; c.Sent == 0 {
-		c.Sent = 1
-	}
 	return frame.Message{
 		Topic:           InvokeTopic,
 		QoS:             1,
-		PacketID:        c.Sent,
+		PacketID:        c.nextID(),
 		ResponseTopic:   c.Topic(),
 		CorrelationData: fmt.Appendf(nil, "%016d", c.Sent),
 		User:            []frame.UserProperty{{Name: "__ts", Value: c.Stamp}},
@@ -209,4 +191,202 @@ func (c *RawClient) ReadAll(wants int, ends bool) (packets [][]byte) {
 	}
 	slices.SortFunc(packets, bytes.Compare)
 	return packets
+}
+
+// ShrinkReadBuffer makes the socket buffer of the client small, so that it holds few unread
+// bytes.
+func (c *RawClient) ShrinkReadBuffer() *RawClient {
+	_ = c.Conn.(*net.TCPConn).SetReadBuffer(4 << 10) // more time is needed if it fails
+	return c
+}
+
+// Options of a subscription.
+const (
+	NoLocal           = 0x04
+	RetainAsPublished = 0x08
+	RetainIfNew       = 0x10
+	RetainNever       = 0x20
+)
+
+// Filter subscribes to filters and returns the reason codes. Identifier 0 stands for none.
+func (c *RawClient) Filter(options byte, identifier int, filters ...string) (codes []byte) {
+	c.T.Helper()
+	body := rawmqtt.Body(nil).Uint16(9)
+	if !c.old {
+		var properties rawmqtt.Body
+		if identifier > 0 {
+			properties = properties.Byte(wire.SubscriptionIdentifier).Variable(identifier)
+		}
+		body = body.Properties(properties)
+	}
+	for _, filter := range filters {
+		body = body.Text(filter).Byte(options)
+	}
+	c.Write(rawmqtt.Packet(wire.Subscribe, 2, body))
+	ack := c.Read()
+	if ack[0] != 0x90 || len(ack) < len(filters) {
+		c.T.Fatalf("%s: got %x, want a SUBACK", c.ID, ack)
+	}
+	return ack[len(ack)-len(filters):]
+}
+
+// SubscribeAll subscribes to filters with QoS 1, which must be granted.
+func (c *RawClient) SubscribeAll(filters ...string) {
+	c.T.Helper()
+	if codes := c.Filter(1, 0, filters...); slices.Max(codes) > 1 {
+		c.T.Fatalf("%s: SUBACK %x for %q", c.ID, codes, filters)
+	}
+}
+
+// Send writes a PUBLISH packet.
+func (c *RawClient) Send(m rawmqtt.Message) {
+	c.T.Helper()
+	if m.QoS > 0 && m.ID == 0 {
+		m.ID = c.nextID()
+	}
+	m.MQTT3 = c.old
+	c.Write(m.Packet())
+}
+
+// Publish sends a message with QoS 1, and returns the reason code of its PUBACK, which must
+// be the next packet.
+func (c *RawClient) Publish(m rawmqtt.Message) (code byte) {
+	c.T.Helper()
+	m.QoS = 1
+	c.Send(m)
+	ack := c.Read()
+	if ack[0] != 0x40 {
+		c.T.Fatalf("%s: got %x, want a PUBACK", c.ID, ack)
+	}
+	if len(ack) > 4 {
+		code = ack[4]
+	}
+	return code
+}
+
+// MustPublish publishes payloads with QoS 1, which must be accepted.
+func (c *RawClient) MustPublish(topic string, payloads ...string) {
+	c.T.Helper()
+	for _, payload := range payloads {
+		if code := c.Publish(rawmqtt.Message{Topic: topic, Payload: []byte(payload)}); code >= 0x80 {
+			c.T.Fatalf("%s: PUBACK %#x for %q", c.ID, code, payload)
+		}
+	}
+}
+
+// Message is a received message.
+type Message struct {
+	Topic, Payload string
+	QoS            byte
+	Dup, Retain    bool
+	ID             uint16
+	Identifiers    []int
+	Expiry         uint32
+	Properties     string // all other properties, encoded
+}
+
+// Next returns the next message, which must be the next packet.
+func (c *RawClient) Next() Message {
+	c.T.Helper()
+	packet := c.Read()
+	if packet[0]>>4 != wire.Publish {
+		c.T.Fatalf("%s: got %x, want a message", c.ID, packet)
+	}
+	h := Message{QoS: packet[0] >> 1 & 3, Dup: packet[0]&8 != 0, Retain: packet[0]&1 != 0}
+	_, n := binary.Uvarint(packet[1:]) // MQTT's length
+	in := packet[1+n:]
+	cut := func(n int) (part []byte) { part, in = in[:n], in[n:]; return part }
+	number := func() int {
+		value, n := binary.Uvarint(in)
+		cut(n)
+		return int(value)
+	}
+	text := func() string { return string(cut(int(binary.BigEndian.Uint16(cut(2))))) }
+	h.Topic = text()
+	if h.QoS > 0 {
+		h.ID = binary.BigEndian.Uint16(cut(2))
+	}
+	if !c.old {
+		length := number()
+		for end := len(in) - length; len(in) > end; {
+			before := in
+			switch cut(1)[0] {
+			case wire.PayloadFormat:
+				cut(1)
+			case wire.MessageExpiry:
+				h.Expiry = binary.BigEndian.Uint32(cut(4))
+				continue
+			case wire.SubscriptionIdentifier:
+				h.Identifiers = append(h.Identifiers, number())
+				continue
+			case wire.UserProperty:
+				text()
+				text()
+			default:
+				text()
+			}
+			h.Properties += string(before[:len(before)-len(in)])
+		}
+	}
+	h.Payload = string(in)
+	return h
+}
+
+// Ack sends the PUBACK of a message.
+func (c *RawClient) Ack(h Message) {
+	c.T.Helper()
+	c.Write(rawmqtt.Packet(wire.Puback, 0, rawmqtt.Body(nil).Uint16(h.ID)))
+}
+
+// MustReceive reads messages, which must have these payloads, acknowledges and returns them.
+func (c *RawClient) MustReceive(payloads ...string) (all []Message) {
+	c.T.Helper()
+	for _, want := range payloads {
+		h := c.Next()
+		if h.Payload != want {
+			c.T.Fatalf("%s: received %.80q, want %.80q", c.ID, h.Payload, want)
+		}
+		if h.QoS > 0 {
+			c.Ack(h)
+		}
+		all = append(all, h)
+	}
+	return all
+}
+
+// MustBeClosed reads until the connection ends, and returns the reason code of the DISCONNECT, or
+// -1 if there was none.
+func (c *RawClient) MustBeClosed() (code int) {
+	c.T.Helper()
+	_ = c.Conn.SetReadDeadline(time.Now().Add(Patience))
+	for code = -1; ; {
+		packet, err := c.TryRead()
+		if err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				c.T.Errorf("%s: still connected", c.ID)
+			}
+			return code
+		}
+		if packet[0] == 0xe0 {
+			code = 0
+			if len(packet) > 2 {
+				code = int(packet[2])
+			}
+		}
+	}
+}
+
+// Disconnect sends DISCONNECT and waits until the server closes the connection.
+func (c *RawClient) Disconnect() {
+	c.T.Helper()
+	c.Write([]byte{0xe0, 0})
+	c.MustBeClosed()
+}
+
+// Numbered returns n payloads: "00000", "00001", …
+func Numbered(n int) (payloads []string) {
+	for i := range n {
+		payloads = append(payloads, fmt.Sprintf("%05d", i))
+	}
+	return payloads
 }

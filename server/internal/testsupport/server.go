@@ -4,25 +4,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"sync"
 	"testing"
-	"time"
 
-	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 )
 
 // MustReturn waits until Serve has returned want.
-func MustReturn(t *testing.T, served <-chan error, want error) {
+func MustReturn(t testing.TB, served <-chan error, want error) {
 	t.Helper()
-	select {
-	case err := <-served:
-		if !errors.Is(err, want) {
-			t.Errorf("Serve: %v, want %v", err, want)
-		}
-	case <-time.After(Patience):
-		t.Fatal("Serve does not return")
+	if err := receive(t, served, "Serve does not return"); !errors.Is(err, want) {
+		t.Errorf("Serve: %v, want %v", err, want)
 	}
+}
+
+// serve serves until stop is called or the test ends. stop may be called repeatedly.
+func serve(t testing.TB, s *server.Server) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		MustReturn(t, served, nil)
+	})
+	t.Cleanup(stop)
+	return stop
 }
 
 // StartStoppable runs a server on a free port. stop shuts it down and waits for the end of
@@ -33,30 +40,7 @@ func StartStoppable(t *testing.T) (address string, stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(ctx) }()
-	stop = func() {
-		if cancel(); served != nil {
-			if err := await.Receive(served); err != nil {
-				t.Errorf("Serve: %v", err)
-			}
-			served = nil
-		}
-	}
-	t.Cleanup(stop)
-	return s.Addr().String(), stop
-}
-
-// Listen returns a TCP listener on a free port of this machine. It is closed when the test ends.
-func Listen(t testing.TB) net.Listener {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	return listener
+	return s.Addr().String(), serve(t, s)
 }
 
 // Start runs a server on a free port until the test ends. Serve must return no error.
@@ -79,20 +63,7 @@ func StartServer(t testing.TB, options server.Options, before ...func(*server.Se
 	for _, change := range before {
 		change(s)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		select {
-		case err := <-served:
-			if err != nil {
-				t.Errorf("Serve: %v", err)
-			}
-		case <-time.After(Patience):
-			t.Error("Serve did not return")
-		}
-	})
+	serve(t, s)
 	return s.Addr().String(), s
 }
 

@@ -9,11 +9,18 @@ import (
 // MustBeLost waits for the channel that a connection closes when it is lost.
 func MustBeLost(t *testing.T, lost <-chan struct{}) {
 	t.Helper()
+	receive(t, lost, "the loss of the connection is not noticed")
+}
+
+// receive returns what comes from a channel, and fails the test if nothing does within Patience.
+func receive[T any](t testing.TB, from <-chan T, failure string) (value T) {
+	t.Helper()
 	select {
-	case <-lost:
+	case value = <-from:
 	case <-time.After(Patience):
-		t.Fatal("the loss of the connection is not noticed")
+		t.Fatal(failure)
 	}
+	return value
 }
 
 // SettleGoroutines waits until the number of goroutines stays the same, so that a test can

@@ -2,19 +2,18 @@
 package mosquitto
 
 import (
-	"bytes"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 // Recommended are the settings that docs/attach.md asks for.
@@ -87,10 +86,7 @@ func Lacking(t testing.TB, what string) {
 // FreeAddress returns an address of this machine on which no process listens now.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := testsupport.Listen(t)
 	defer listener.Close()
 	return listener.Addr().String()
 }
@@ -111,7 +107,7 @@ func (b *Broker) Run() {
 // not listen in time, try returns its output.
 func (b *Broker) try(end time.Time) (log string) {
 	b.t.Helper()
-	said := new(output)
+	said := new(testsupport.LogBuffer)
 	command, ended := exec.Command(b.path, "-c", b.config), make(chan struct{})
 	command.Stderr, command.Stdout = said, said
 	if err := command.Start(); err != nil {
@@ -149,22 +145,4 @@ func (b *Broker) Stop() { b.end(syscall.SIGTERM) }
 func (b *Broker) end(signal syscall.Signal) {
 	_ = b.command.Process.Signal(signal) // fails if it has ended, which is as well
 	await.Receive(b.ended)
-}
-
-// output collects what the broker prints.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }
