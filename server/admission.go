@@ -112,7 +112,7 @@ func (s *Server) lockClientID(identity access.Identity, cl *mqtt.Client, conn *c
 	release, err := s.clientIDs.lock(ctx, cl.ID, identity.User)
 	switch {
 	case err == nil:
-		conn.idLocked(release)
+		conn.unlock = release
 		return nil
 	case conn.closed.Load():
 		return net.ErrClosed
@@ -152,22 +152,20 @@ func (s *Server) admit(identity access.Identity, cl *mqtt.Client, conn *connecti
 // admitWill returns why the Will in a CONNECT is refused, or nil, and stores the Will with the
 // connection.
 func (s *Server) admitWill(identity access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
-	if pk.Connect.WillFlag && pk.Connect.WillTopic == protocol.InvokeTopic {
+	topic, retain := pk.Connect.WillTopic, pk.Connect.WillRetain
+	switch {
+	case !pk.Connect.WillFlag:
+		return nil
+	case topic == protocol.InvokeTopic:
 		return s.setWillRequest(identity, cl, conn, pk)
-	}
-	if pk.Connect.WillFlag && !s.mayLeaveWill(identity, pk.Connect.WillTopic) {
-		// When the Will is due, the client can no longer be told.
-		return refusal(packets.ErrNotAuthorized, fmt.Sprintf("a Will may not be published to %q, which belongs to the state store or to another client", pk.Connect.WillTopic))
-	}
-	if pk.Connect.WillFlag && pk.Connect.WillRetain && !s.options.Retain {
+	case !s.mayLeaveWill(identity, topic): // when the Will is due, the client can no longer be told
+		return refusal(packets.ErrNotAuthorized, fmt.Sprintf("a Will may not be published to %q, which belongs to the state store or to another client", topic))
+	case retain && !s.options.Retain:
 		return refusal(packets.ErrRetainNotSupported, noneRetained)
-	}
-	if pk.Connect.WillFlag && pk.Connect.WillRetain && envelope.IsClientTopic(pk.Connect.WillTopic) {
+	case retain && envelope.IsClientTopic(topic):
 		return refusal(packets.ErrNotAuthorized, notRetained)
 	}
-	if pk.Connect.WillFlag {
-		s.setOrdinaryWill(identity, cl, conn, pk)
-	}
+	s.setOrdinaryWill(identity, cl, conn, pk)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -47,6 +48,8 @@ type connection struct {
 	fault          error         // why the server ends the connection, if the client has sent something forbidden
 	silenceAllowed time.Duration // how long the client may be silent
 	shortened      bool          // the client asked for a longer session
+	unlock         func()        // unlocks the client id; nil: it is not locked
+	cleanUp        func()        // ends what the server keeps for the connection; nil: nothing
 
 	// Of the goroutine that writes what waits for the client.
 	writeTurn     *turns.Place
@@ -72,10 +75,7 @@ type connection struct {
 	holding sync.Mutex
 	held    []byte // whole packets, to be written before anything else
 
-	mu         sync.Mutex
-	cancelWait func() // ends the wait for the lock on the client id; nil: it does not wait
-	unlock     func() // unlocks the client id; nil: it is not locked
-	cleanUp    func() // ends what the server keeps for the connection; nil: nothing
+	cancelWait atomic.Pointer[context.CancelFunc] // ends the wait for the lock on the client id; nil: it has not waited
 }
 
 // newConnection returns the connection of a socket. A packet of more than
@@ -195,11 +195,8 @@ func (c *connection) abort() {
 func (c *connection) end() {
 	c.closed.Store(true)
 	c.pendingAuth.cancelWait()
-	c.mu.Lock()
-	giveUp := c.cancelWait
-	c.mu.Unlock()
-	if giveUp != nil {
-		giveUp()
+	if cancel := c.cancelWait.Load(); cancel != nil {
+		(*cancel)()
 	}
 }
 
@@ -302,47 +299,25 @@ func (c *connection) write(p []byte) (int, error) {
 
 // waitForID notes how to end the wait for the client id, and ends it at once if the connection is
 // closed.
-func (c *connection) waitForID(giveUp func()) {
-	c.mu.Lock()
-	c.cancelWait = giveUp
-	c.mu.Unlock()
+func (c *connection) waitForID(cancel context.CancelFunc) {
+	c.cancelWait.Store(&cancel)
 	if c.closed.Load() {
-		giveUp()
+		cancel()
 	}
-}
-
-// idLocked notes that the connection has locked its client id.
-func (c *connection) idLocked(release func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.unlock, c.cancelWait = release, nil
-}
-
-// onOver notes what to do when the connection is over.
-func (c *connection) onOver(forget func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.cleanUp = forget
 }
 
 // unlockID unlocks the client id, if the connection has locked it.
 func (c *connection) unlockID() {
-	c.mu.Lock()
-	release := c.unlock
-	c.unlock = nil
-	c.mu.Unlock()
-	if release != nil {
-		release()
+	if c.unlock != nil {
+		c.unlock()
+		c.unlock = nil
 	}
 }
 
 // finish is called when mochi is done with the connection, established or not.
 func (c *connection) finish() {
-	c.mu.Lock()
-	forget := c.cleanUp
-	c.mu.Unlock()
-	if forget != nil {
-		forget()
+	if c.cleanUp != nil {
+		c.cleanUp()
 	}
 	c.unlockID()                                // after cleanUp, which must not end what the next connection of the client keeps
 	_ = c.reserveIncoming(-int(c.incomingUsed)) // nothing more is read

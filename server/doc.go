@@ -142,8 +142,8 @@
 // and a client that does not read its replies delays only itself. The other one stays idle. A
 // third, which starts when there is something to write, writes notifications (outbox) and
 // messages (package pubsub) to the client; writeLimiter lets a few of these write at a time. One
-// goroutine removes keys as they expire, one ends sessions (expireSessions), and one publishes
-// delayed Wills (publishDelayedWills). Serve starts all of them and returns when they have ended.
+// goroutine removes keys as they expire, one ends sessions (endSessions), and one publishes
+// delayed Wills (publishDueWills). Serve starts all of them and returns when they have ended.
 //
 // Locks are taken in this order, and never held across I/O: the lock of the engine, Server.mu,
 // outbox.mu. A lock on a client id (clientIDs) is no mutex: it is held as long as a connection

@@ -85,17 +85,14 @@ func (h *hook) OnSessionEstablish(cl *mqtt.Client, pk packets.Packet) {
 	}
 	conn.receiveMaximum = pk.Properties.ReceiveMaximum
 	conn.shortened = limitSession(cl)
-	conn.onOver(func() { h.server.endConnection(cl.ID, conn) })
+	conn.cleanUp = func() { h.server.endConnection(cl.ID, conn) }
 	if old, ok := h.server.mochi.Clients.Get(cl.ID); ok {
 		if oldConn, ok := old.Net.Conn.(*connection); ok {
 			h.server.takeOver(old, oldConn)
 		}
 	}
 	// mochi may be done with an earlier connection for which endConnection has not returned yet.
-	h.server.mu.Lock()
-	ending := h.server.connections[cl.ID]
-	h.server.mu.Unlock()
-	if ending != nil {
+	if ending := h.server.connectionOf(cl.ID); ending != nil {
 		_ = ending.Close() // the connection is over even if this fails
 		<-ending.over
 	}

@@ -211,8 +211,8 @@ func (s *Server) serve(ctx context.Context) error {
 	expiry, stopExpiry := context.WithCancel(context.Background())
 	var tasks sync.WaitGroup
 	tasks.Go(func() { s.engine.Run(expiry) })
-	tasks.Go(func() { s.expireSessions(expiry) })
-	tasks.Go(func() { s.publishDelayedWills(expiry) })
+	tasks.Go(func() { eachSecond(expiry, s.endSessions) })
+	tasks.Go(func() { eachSecond(expiry, s.publishDueWills) }) // of its own, because ending many sessions takes long
 	s.engine.Begin()
 	if err := s.mochi.Serve(); err != nil {
 		s.listener.stop()

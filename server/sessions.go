@@ -145,19 +145,6 @@ func changeSession(cl *mqtt.Client, pk *packets.Packet) {
 	}
 }
 
-// expireSessions ends sessions and frees messages that have expired, about once a second,
-// until ctx ends.
-func (s *Server) expireSessions(ctx context.Context) {
-	eachSecond(ctx, func(now time.Time) {
-		s.endSessions(now)
-		s.messages.Sweep()
-	})
-}
-
-// publishDelayedWills publishes the Wills whose delay is over, until ctx ends. It has a
-// goroutine of its own, because ending many sessions takes long.
-func (s *Server) publishDelayedWills(ctx context.Context) { eachSecond(ctx, s.publishDueWills) }
-
 // eachSecond calls do about once a second, until ctx ends.
 func eachSecond(ctx context.Context, do func(now time.Time)) {
 	ticker := time.NewTicker(time.Second)
@@ -172,7 +159,7 @@ func eachSecond(ctx context.Context, do func(now time.Time)) {
 	}
 }
 
-// endSessions ends the sessions that have expired by now.
+// endSessions ends the sessions, and frees the messages, that have expired by now.
 func (s *Server) endSessions(now time.Time) {
 	for _, cl := range s.mochi.Clients.GetAll() {
 		conn, ok := cl.Net.Conn.(*connection)
@@ -187,6 +174,7 @@ func (s *Server) endSessions(now time.Time) {
 			s.expire(cl)
 		}
 	}
+	s.messages.Sweep()
 }
 
 // expire ends a session, unless a connection of its client is being established. That may

@@ -158,11 +158,7 @@ func (b *Broker) leave(s *Session) {
 		return
 	}
 	delete(b.sessions, s.client)
-	last := len(b.order) - 1
-	b.order[s.at] = b.order[last]
-	b.order[s.at].at = s.at
-	b.order[last] = nil
-	b.order = b.order[:last]
+	b.order = removeAt(b.order, s.at, func(s *Session) *int { return &s.at })
 }
 
 // ErrNotRetained is the error for a message that is not retained because of

@@ -56,8 +56,10 @@ type list struct {
 	length      int
 }
 
-func (l *list) push(w *waiting) {
-	w.prev = l.last
+// push appends a message and numbers it by a counter.
+func (l *list) push(w *waiting, counter *uint64) {
+	*counter++
+	w.number, w.prev = *counter, l.last
 	if l.last != nil {
 		l.last.next = w
 	} else {
@@ -118,11 +120,7 @@ func (s *Session) Attach(r Receiver) {
 	s.epoch++
 	s.sent, s.unsent, s.awake = 0, s.lasting.first, false
 	s.reader.Store(&reader{mayRead: r.MayRead, connected: true, epoch: s.epoch})
-	wake := s.toWake()
-	s.mu.Unlock()
-	if wake != nil {
-		wake.Wake()
-	}
+	s.unlockAndWake()
 }
 
 // Detach ends the use of a connection, which is over. It has no effect if another one was attached
@@ -166,13 +164,14 @@ func (s *Session) close() (left *waiting) {
 	return left
 }
 
-// toWake returns the link if it has to be woken, or nil.
-func (q *queue) toWake() Link {
-	if q.link == nil || q.awake || q.due() == nil {
-		return nil
+// unlockAndWake releases mu, and wakes the link if that has something to send.
+func (q *queue) unlockAndWake() {
+	link, wake := q.link, q.link != nil && !q.awake && q.due() != nil
+	q.awake = q.awake || wake
+	q.mu.Unlock()
+	if wake {
+		link.Wake()
 	}
-	q.awake = true
-	return q.link
 }
 
 // due returns the next message to send, or nil if none can be sent now.
@@ -237,18 +236,12 @@ func (s *Session) put(m *Message, f form, asked uint64, connected bool, still fu
 			return linkFull
 		}
 		s.reserved += int(w.size)
-		s.queued++
-		w.number = s.queued
-		s.fleeting.push(w)
+		s.fleeting.push(w, &s.queued)
 	} else if full := s.putLasting(w); full != queued {
 		s.mu.Unlock()
 		return full
 	}
-	wake := s.toWake()
-	s.mu.Unlock()
-	if wake != nil {
-		wake.Wake()
-	}
+	s.unlockAndWake()
 	return queued
 }
 
@@ -268,9 +261,7 @@ func (s *Session) putLasting(w *waiting) outcome {
 	}
 	s.broker.waiting.Add(1)
 	s.bytes += w.size
-	s.queued++
-	w.number = s.queued
-	s.lasting.push(w)
+	s.lasting.push(w, &s.queued)
 	if s.unsent == nil {
 		s.unsent = w
 	}
@@ -341,15 +332,10 @@ func (s *Session) sweepLocked(now time.Time) {
 // are not in use.
 func (s *Session) Acknowledge(packetID uint16) {
 	s.mu.Lock()
-	var wake Link
 	if w := s.inFlight[packetID]; w != nil {
 		s.take(w)
-		wake = s.toWake()
 	}
-	s.mu.Unlock()
-	if wake != nil {
-		wake.Wake()
-	}
+	s.unlockAndWake()
 }
 
 // Append appends packets that are to be sent now to dst, until they have enough bytes. The

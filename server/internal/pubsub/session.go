@@ -115,15 +115,14 @@ func (s *Session) Subscribe(asked Subscription) (existed bool, err error) {
 		return false, ErrSessionOver
 	}
 	before := s.subscriptions[name] // constant while changing is held
-	if before == nil && len(s.subscriptions) >= s.broker.limits.Subscriptions {
-		return false, ErrTooManySubscriptions
-	}
-	if before != nil {
+	switch {
+	case before != nil:
 		sub.number = before.number
-	} else {
-		if !s.reserve(sub.size()) {
-			return false, ErrTooManySubscriptions
-		}
+	case len(s.subscriptions) >= s.broker.limits.Subscriptions || !s.broker.subBytes.Take(s.bytesOf, sub.size(), assured):
+		return false, ErrTooManySubscriptions
+	default:
+		s.broker.subCount.Add(1)
+		s.bytesOf += sub.size()
 		s.made++
 		sub.number = s.made
 	}
@@ -144,9 +143,6 @@ func (s *Session) Subscribe(asked Subscription) (existed bool, err error) {
 		sub.wildAt = len(s.wild)
 		s.wild = append(s.wild, sub)
 	}
-	if before == nil {
-		s.broker.subCount.Add(1)
-	}
 	return before != nil, nil
 }
 
@@ -154,14 +150,11 @@ func (s *Session) Subscribe(asked Subscription) (existed bool, err error) {
 // with the pointers to them.
 func (sub *subscription) size() int64 { return 768 + 2*int64(len(sub.Filter)) }
 
-// reserve takes room for a subscription, and reports false if there is not enough. It is called with
-// changing held.
-func (s *Session) reserve(bytes int64) bool {
-	if !s.broker.subBytes.Take(s.bytesOf, bytes, assured) {
-		return false
-	}
-	s.bytesOf += bytes
-	return true
+// unsubscribe removes a subscription from what the sessions share.
+func (b *Broker) unsubscribe(sub *subscription) {
+	b.tree.remove(sub)
+	b.subCount.Add(-1)
+	b.subBytes.Release(sub.size())
 }
 
 // Unsubscribe removes the subscription with a filter, and reports whether there was one. Messages
@@ -174,22 +167,26 @@ func (s *Session) Unsubscribe(filter string) (existed bool) {
 	if sub == nil {
 		return false
 	}
-	s.broker.tree.remove(sub)
-	s.broker.subCount.Add(-1)
-	s.broker.subBytes.Release(sub.size())
+	s.broker.unsubscribe(sub)
 	s.bytesOf -= sub.size()
 	s.filters.Lock()
 	defer s.filters.Unlock()
 	delete(s.subscriptions, name)
 	s.asked = ""
 	if sub.groupName == "" && isWildcard(sub.plain) {
-		last := len(s.wild) - 1
-		s.wild[sub.wildAt] = s.wild[last]
-		s.wild[sub.wildAt].wildAt = sub.wildAt
-		s.wild[last] = nil
-		s.wild = s.wild[:last]
+		s.wild = removeAt(s.wild, sub.wildAt, func(sub *subscription) *int { return &sub.wildAt })
 	}
 	return true
+}
+
+// removeAt removes an element of a list. The last one takes its place; index returns where an
+// element keeps its index.
+func removeAt[T any](list []*T, at int, index func(*T) *int) []*T {
+	last := len(list) - 1
+	list[at] = list[last]
+	*index(list[at]) = at
+	list[last] = nil
+	return list[:last]
 }
 
 // Matches reports whether a subscription of the session that is not shared matches a topic, and
@@ -235,9 +232,7 @@ func (s *Session) end(pause func()) {
 	s.subscriptions, s.wild, s.asked = nil, nil, ""
 	s.filters.Unlock()
 	for _, sub := range subs {
-		s.broker.tree.remove(sub) // one at a time, so that others can take the lock in between
-		s.broker.subCount.Add(-1)
-		s.broker.subBytes.Release(sub.size())
+		s.broker.unsubscribe(sub) // one at a time, so that others can take the lock of the tree in between
 	}
 	s.changing.Unlock()
 	now, steps := time.Now(), &steps{pause: pause}

@@ -32,8 +32,6 @@ type entry struct {
 	groups map[string]*group
 }
 
-func (e *entry) isEmpty() bool { return len(e.plain) == 0 && len(e.groups) == 0 }
-
 // group has the members of a shared subscription of one filter.
 type group struct {
 	members []*subscription // guarded by tree.mu
@@ -130,18 +128,14 @@ func (t *tree) add(sub, before *subscription) {
 func (t *tree) remove(sub *subscription) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	list := sub.list()
-	last := len(list) - 1
-	list[sub.at] = list[last]
-	list[sub.at].at = sub.at
-	list[last] = nil
+	rest := removeAt(sub.list(), sub.at, func(sub *subscription) *int { return &sub.at })
 	e := sub.entry
 	if sub.group == nil {
-		e.plain = list[:last]
-	} else if sub.group.members = list[:last]; last == 0 {
+		e.plain = rest
+	} else if sub.group.members = rest; len(rest) == 0 {
 		delete(e.groups, sub.groupName)
 	}
-	if !e.isEmpty() {
+	if len(e.plain)+len(e.groups) > 0 {
 		return
 	}
 	if isWildcard(e.filter) {
