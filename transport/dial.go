@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/mqttnet"
-	"github.com/tenurelock/tenure/internal/testhook"
 )
 
 // Options configures Dial. The zero value connects under a random client id.
@@ -123,10 +122,6 @@ func Dial(ctx context.Context, address string, options Options) (*Client, error)
 		return nil, fmt.Errorf("transport: dial %s: %w", address, errors.Join(err, client.Close()))
 	}
 	return client, nil
-}
-
-func init() {
-	testhook.NewConn = func(address string, options Options) (Conn, error) { return newConn(address, &options) }
 }
 
 // newConn returns a connection that does nothing until Start. The error says what is wrong
