@@ -31,10 +31,10 @@
 // starts goes straight to Released. Options.Standby runs in Standby and must return before
 // the term starts.
 //
-// A function that does not return cannot keep other nodes from leading. While this node
-// holds the lease, Run waits for Options.Standby and Options.Observer no longer than the
-// tenure lasts without a renewal, and then releases the lease. It waits for the leader
-// function as long as that takes, but lets the tenure run out.
+// A function that does not return cannot keep other nodes from leading. While this node holds
+// the lease, Run waits for Options.Standby and Options.Observer no longer than the tenure lasts
+// without a renewal, and then releases it. It waits for the leader function, but lets the
+// tenure run out.
 //
 // # Refusals
 //
@@ -48,14 +48,12 @@
 //
 // # Health
 //
-// Options.Health is called on a schedule of its own, never twice at once, and for
-// the first time before the first campaign. After a failure (an error, a panic, or
-// HealthTimeout passing) the node is unhealthy until the next success. An unhealthy node
-// neither leads nor campaigns: a leader drains and hands over with one request, a standby
-// stops campaigning. A leader that is healthy again stays out for HoldOff more, so that a
-// node which is healthy only while it does nothing leaves others their turn.
-//
-// A check that does not return delays nothing but the end of Run.
+// Options.Health is called before the first campaign and then on a schedule of its own. After a
+// failure (an error, a panic, or HealthTimeout passing) the node is unhealthy until the next
+// success. It then neither leads nor campaigns: a leader drains and hands over with one
+// request. A leader that is healthy again stays out for HoldOff more, so that a node which is
+// healthy only while it does nothing leaves others their turn. A check that does not return
+// delays nothing but the end of Run.
 //
 // # Preferred nodes
 //
@@ -65,23 +63,21 @@
 // With FailBackAfter a preferred node also gets the lead back from a worse one. That needs
 // no more of the store than the lease does:
 //
-//   - A node that has waited for FailBackAfter, healthy without a break, asks for the lead:
-//     it sets the key "<name>/bid" to "<client id>:<rank>", with the lease's TTL. It
-//     refreshes this fail-back request while it waits, and deletes it when it leads, ends
-//     or becomes unhealthy. It need not know which node leads. It leaves the request of a
-//     better rank alone. While something other than a leader keeps it from the lease, it
-//     does not ask.
-//   - A leader of a rank other than 0 watches that key once it has led for
-//     FailBackAfter, and for TTL at least. A request of a better rank, confirmed by a
-//     GET, ends its term with a [*YieldError]. Then its hold-off and its rank keep
-//     it out while the other node takes over. If notifications are lost, it sees the
-//     request within a TTL.
+//   - A node that has waited for FailBackAfter, healthy without a break, asks for the lead: it
+//     sets the key "<name>/bid" to "<client id>:<rank>", with the lease's TTL. It refreshes
+//     this fail-back request while it waits, and deletes it when it leads, ends or becomes
+//     unhealthy. It need not know which node leads. It leaves the request of a better rank
+//     alone. While something other than a leader keeps it from the lease, it does not ask.
+//   - A leader of a rank other than 0 watches that key once it has led for FailBackAfter, and
+//     for TTL at least. A request of a better rank, confirmed by a GET, ends its term with a
+//     [*YieldError]. Then its hold-off and its rank keep it out while the other node takes
+//     over. If notifications are lost, it sees the request within a TTL.
 //
 // Both waits hold the lead down: however often a preferred node crashes, fails or becomes
-// unhealthy, a node leads for FailBackAfter before it hands over to another one. A node that
-// crashed as the leader and comes back before its old lease expired stays out, so that another
-// node takes the lease. If the store has access rules, they must allow the candidates to read,
-// set and delete the key of the request. Otherwise there is no fail-back, and all else works.
+// unhealthy, a node leads for FailBackAfter before it hands over, and a node that crashed as
+// the leader stays out at first (see Options.FailBackAfter). If the store has access rules,
+// they must allow the candidates to read, set and delete the key of the request. Otherwise
+// there is no fail-back, and all else works.
 //
 // Ranks do not promise that the best node leads. A free lease goes to the first node that
 // reaches the store. A preferred node that is cut off, slow, or without notifications for
@@ -92,11 +88,11 @@
 //
 // # What is guaranteed, and what is not
 //
-// With a live store and a dead leader some candidate leads within TTL and jitter,
-// and the delay of its rank; after a clean hand-over within a round trip or two
-// and that delay. Two nodes can believe that they lead at the same time only if
-// one of them stands still, or its clock is wrong, by more than the lease's margin between
-// a check and the action. Writes through [Term.Guard] are safe even then.
+// With a live store and a dead leader some candidate leads within TTL and jitter, and the delay
+// of its rank; after a clean hand-over within a round trip or two and that delay. Two nodes can
+// believe that they lead at the same time only if one of them stands still, or its clock is
+// wrong, by more than the lease's margin between a check and the action. Writes through
+// [Term.Guard] are safe even then.
 //
 // # When something fails
 //

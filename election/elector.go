@@ -79,7 +79,10 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 	if !e.running.CompareAndSwap(false, true) {
 		return ErrRunning
 	}
-	defer func() { e.stopped(err) }()
+	defer func() {
+		e.set(func() { e.status = Status{Phase: Stopped, Since: time.Now(), Term: e.status.Term, Cause: err} })
+		e.running.Store(false)
+	}()
 	ended := make(chan struct{})
 	close(ended)
 	r := &run{Elector: e, lead: lead, standby: standby{done: ended}, failBackEnded: ended}
@@ -105,18 +108,11 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 	return r.loop(ctx)
 }
 
-// stopped notes that Run returns, and what.
-func (e *Elector) stopped(err error) {
-	defer e.running.Store(false)
+// set changes fields that mu guards.
+func (e *Elector) set(change func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.status = Status{Phase: Stopped, Since: time.Now(), Term: e.status.Term, Cause: err}
-}
-
-func (e *Elector) setTerm(term *Term) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.term = term
+	change()
 }
 
 // holderName is the name under which this node holds the lease.

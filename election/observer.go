@@ -70,7 +70,9 @@ func (r *run) deliver() {
 // the channel is closed when that has returned.
 func (r *run) enter(phase Phase, token hlc.Token, cause error) (delivered <-chan struct{}) {
 	transition := Transition{Phase: phase, At: time.Now(), Token: token, Cause: cause}
-	r.setPhase(transition)
+	r.set(func() {
+		r.status = Status{Phase: phase, Since: transition.At, Term: r.status.Term, Token: token, Cause: cause}
+	})
 	return r.add(transition)
 }
 

@@ -123,8 +123,8 @@ func (r *run) stayOut(ctx context.Context, rest time.Duration) bool {
 	if rest <= 0 {
 		return ctx.Err() == nil
 	}
-	r.setHoldOff(time.Now().Add(rest))
-	defer r.setHoldOff(time.Time{})
+	r.set(func() { r.status.HoldOffUntil = time.Now().Add(rest) })
+	defer r.set(func() { r.status.HoldOffUntil = time.Time{} })
 	return sleep.For(ctx, rest)
 }
 
@@ -182,8 +182,8 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 	}
 	active := err == nil
 	if active {
-		r.setTerm(term)
-		defer r.setTerm(nil)
+		r.set(func() { r.term = term })
+		defer r.set(func() { r.term = nil })
 		err = r.enterAndWait(ctx, tenure, Active, token)
 	}
 	if err == nil { // the observer may have taken long, too

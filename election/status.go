@@ -53,18 +53,6 @@ func (e *Elector) Status() Status {
 	return status
 }
 
-func (e *Elector) setPhase(t Transition) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.status = Status{Phase: t.Phase, Since: t.At, Term: e.status.Term, Token: t.Token, Cause: t.Cause}
-}
-
-func (e *Elector) setHoldOff(until time.Time) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.status.HoldOffUntil = until
-}
-
 // setTenure notes the tenure of a new term, or with nil that there is none, and whether this
 // node waits for one.
 func (e *Elector) setTenure(tenure *lease.Tenure, campaigning bool) {

@@ -87,10 +87,9 @@
 //	ErrRepeatedToken                         there are several tokens                  correct the writer, or the proxy between
 //	hlc.ErrMalformed                         the text is not a token                   correct the writer
 //
-// A Guard ends its tenure after ErrStaleToken, ErrFencingTokenNeverIssued,
-// ErrFencingTokenTooFarAhead and transport.ErrOtherStore, with the refusal as the cause, and
-// after no other error. It never repeats a write with another token. [*StaleTokenError] has
-// the facts of a refusal by a Checker, [*transport.RefusedError] of one by the store.
+// [Guard] says which of them end its tenure, with the refusal as the cause. It never repeats a
+// write with another token. [*StaleTokenError] has the facts of a refusal by a Checker,
+// [*transport.RefusedError] of one by the store.
 //
 // # Documents
 //
