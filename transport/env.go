@@ -50,16 +50,16 @@ func FromEnv() (address string, options Options, err error) { return FromEnvWith
 // reports a suffix that cannot be part of a client id.
 func FromEnvWithSuffix(suffix string) (address string, options Options, err error) {
 	var e environment
-	host := e.text("AIO_BROKER_HOSTNAME")
+	host := os.Getenv("AIO_BROKER_HOSTNAME")
 	if host == "" {
 		e.wrong("AIO_BROKER_HOSTNAME", "is not set; it names the host of the broker")
 	}
 	port := e.number("AIO_BROKER_TCP_PORT", 8883, math.MaxUint16)
 	encrypted := e.truth("AIO_MQTT_USE_TLS", true)
 	options = Options{
-		ClientID:     e.text("AIO_MQTT_CLIENT_ID"),
+		ClientID:     os.Getenv("AIO_MQTT_CLIENT_ID"),
 		KeepAlive:    time.Duration(e.number("AIO_MQTT_KEEP_ALIVE", 60, math.MaxUint16)) * time.Second,
-		Username:     e.text("AIO_MQTT_USERNAME"),
+		Username:     os.Getenv("AIO_MQTT_USERNAME"),
 		PasswordFile: e.file("AIO_MQTT_PASSWORD_FILE"),
 		TokenFile:    e.file("AIO_SAT_FILE"),
 		TLS: TLSOptions{
@@ -87,7 +87,7 @@ func FromEnvWithSuffix(suffix string) (address string, options Options, err erro
 		address = "mqtts://"
 	} else {
 		for _, name := range []string{"AIO_TLS_CA_FILE", "AIO_TLS_CERT_FILE", "AIO_TLS_KEY_FILE", "AIO_TLS_KEY_PASSWORD_FILE"} {
-			if e.text(name) != "" {
+			if os.Getenv(name) != "" {
 				e.wrong(name, "is set, and AIO_MQTT_USE_TLS is false; leave one of them away")
 			}
 		}
@@ -115,10 +115,8 @@ func (e *environment) wrong(name, format string, arguments ...any) {
 	e.problems = append(e.problems, fmt.Errorf("%s %w", name, fmt.Errorf(format, arguments...)))
 }
 
-func (e *environment) text(name string) string { return os.Getenv(name) }
-
 func (e *environment) number(name string, otherwise, most int) int {
-	text := e.text(name)
+	text := os.Getenv(name)
 	if text == "" {
 		return otherwise
 	}
@@ -130,7 +128,7 @@ func (e *environment) number(name string, otherwise, most int) int {
 }
 
 func (e *environment) truth(name string, otherwise bool) bool {
-	text := e.text(name)
+	text := os.Getenv(name)
 	if text == "" {
 		return otherwise
 	}
@@ -143,7 +141,7 @@ func (e *environment) truth(name string, otherwise bool) bool {
 
 // file returns the name of a file and checks that the file can be read.
 func (e *environment) file(name string) string {
-	path := e.text(name)
+	path := os.Getenv(name)
 	if path == "" {
 		return ""
 	}
@@ -175,13 +173,13 @@ func (e *environment) use(options Options, server *url.URL) {
 }
 
 func (e *environment) exclude(one, other string) {
-	if e.text(one) != "" && e.text(other) != "" {
+	if os.Getenv(one) != "" && os.Getenv(other) != "" {
 		e.wrong(one, "and %s are both set; leave one of them away", other)
 	}
 }
 
 func (e *environment) needs(name, other string) {
-	if e.text(name) != "" && e.text(other) == "" {
+	if os.Getenv(name) != "" && os.Getenv(other) == "" {
 		e.wrong(name, "is set without %s; set that too, or leave it away", other)
 	}
 }

@@ -28,27 +28,23 @@ func (c *Client) Store() (identity string, replaced <-chan struct{}) {
 func (c *Client) answeredBy(identity string) {
 	now := time.Now()
 	c.mu.Lock()
-	known, before, again := c.replaced != nil, c.store, c.storeless
+	before, first, again := c.store, c.replaced == nil, c.storeless
+	another := !first && before != identity
 	c.answered, c.storeless = now, false
 	if again && c.connection != 0 {
 		c.unbroken = make(chan struct{})
 	}
-	if known && before == identity {
-		if again {
-			c.newEraLocked()
-		}
-		c.mu.Unlock()
-		return
-	}
-	if known {
+	if another {
 		close(c.replaced)
 	}
-	c.store, c.replaced = identity, make(chan struct{})
-	if known || again {
-		c.newEraLocked() // this store has no watches of ours
+	if first || another {
+		c.store, c.replaced = identity, make(chan struct{})
+	}
+	if another || again {
+		c.newEraLocked() // this store may have no watches of ours
 	}
 	c.mu.Unlock()
-	if known {
+	if another {
 		c.logger.Warn("another store answers: the leases of the earlier one are void", "before", before, "now", identity)
 	}
 }

@@ -334,7 +334,9 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 			return again, false
 		}
 		if r.done != era {
-			r.markGap()
+			c.mu.Lock()
+			r.markGapLocked()
+			c.mu.Unlock()
 		}
 		r.tried, r.begun = connection, time.Now()
 		if err := c.keyNotify(ctx, r.key); err != nil {
@@ -380,13 +382,7 @@ func (r *registration) read(ctx context.Context, freshOnly, onlyNews bool) (retr
 	return 0
 }
 
-// markGap notes that watches that have got a state before may have missed changes since.
-func (r *registration) markGap() {
-	r.client.mu.Lock()
-	defer r.client.mu.Unlock()
-	r.markGapLocked()
-}
-
+// markGapLocked notes that watches that have got a state before may have missed changes since.
 func (r *registration) markGapLocked() {
 	for watch := range r.watches {
 		watch.missed = !watch.fresh

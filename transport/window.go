@@ -72,20 +72,15 @@ func (w *window) free() {
 
 func (w *window) freeLocked() {
 	w.used = max(w.used-1, 0) // a broker may acknowledge what was not sent
-	w.admitLocked()
+	w.admitLocked(&w.urgent, w.size)
+	w.admitLocked(&w.ordinary, w.size-w.reserved)
 }
 
-func (w *window) admitLocked() {
-	for len(w.urgent) > 0 && w.used < w.size {
-		w.admitFirstLocked(&w.urgent)
+// admitLocked gives slots to the requests that wait in line, while fewer than room are in use.
+func (w *window) admitLocked(line *[]chan struct{}, room int) {
+	for len(*line) > 0 && w.used < room {
+		close((*line)[0])
+		*line = slices.Delete(*line, 0, 1)
+		w.used++
 	}
-	for len(w.ordinary) > 0 && w.used < w.size-w.reserved {
-		w.admitFirstLocked(&w.ordinary)
-	}
-}
-
-func (w *window) admitFirstLocked(line *[]chan struct{}) {
-	close((*line)[0])
-	*line = slices.Delete(*line, 0, 1)
-	w.used++
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/engine"
@@ -72,6 +73,17 @@ func NewStore(options statestore.Options) (*Store, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// Start returns a store with default options that ends with the test.
+func Start(t testing.TB) *Store {
+	t.Helper()
+	store, err := NewStore(statestore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	return store
 }
 
 // Replace is Restart without the cut: all connections stay, like those to a broker whose
@@ -151,6 +163,23 @@ func (s *Store) Connect(clientID string) *Conn {
 		old.end(transport.ErrSessionTakenOver)
 	}
 	return c
+}
+
+// Client returns a client of the store, and its connection, for the faults. Both end with
+// the test.
+func (s *Store) Client(t testing.TB, clientID string, options transport.ClientOptions) (*transport.Client, *Conn) {
+	t.Helper()
+	conn := s.Connect(clientID)
+	client, err := transport.NewClient(conn, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := client.Close(); err != nil {
+			t.Errorf("close client %q: %v", clientID, err)
+		}
+	})
+	return client, conn
 }
 
 // SetWall makes now the wall clock of the store's machine from now on, so that a test can step
