@@ -27,11 +27,8 @@ func (r failBackRequest) String() string { return r.clientID + ":" + strconv.Ito
 func parseFailBackRequest(entry transport.Entry) (r failBackRequest, ok bool) {
 	value := string(entry.Value)
 	colon := strings.LastIndexByte(value, ':')
-	if !entry.Exists || colon < 0 {
-		return failBackRequest{}, false
-	}
 	rank, err := strconv.Atoi(value[colon+1:])
-	if err != nil || rank < 0 {
+	if !entry.Exists || colon < 0 || err != nil || rank < 0 {
 		return failBackRequest{}, false
 	}
 	return failBackRequest{clientID: value[:colon], rank: rank}, true

@@ -26,10 +26,7 @@ func (r *run) startStandby(ctx context.Context) standby {
 	r.tasks.Go(func() {
 		defer close(s.done)
 		err := <-returned
-		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-			return // it returned because its context ended
-		}
-		if err != nil {
+		if stopped := ctx.Err() != nil && errors.Is(err, context.Canceled); err != nil && !stopped {
 			r.options.Logger.Error("the standby function failed", "election", r.lease.Name(), "error", err)
 		}
 	})

@@ -58,10 +58,9 @@
 //   - Writes through [Checker.Do] run in the order of their tokens, also over restarts if
 //     Persist stores tokens durably. After [Checker.Admit] alone they may not: between the
 //     admission and the write there is time for a newer write.
-//   - Equal tokens are not ordered. The writers of one tenure have to agree among
-//     themselves; [Guard.Update] orders updates through the same guard. A write of unknown
-//     outcome may take effect after later writes of the same tenure, but not after a claim
-//     of the next.
+//   - Equal tokens are not ordered. The writers of one tenure have to agree among themselves;
+//     [Guard.Update] orders updates through the same guard. A write of unknown outcome may take
+//     effect after later writes of the same tenure, but not after a claim of the next.
 //   - Writes that bypass guards and checkers are not ordered. The store requires a token
 //     for a protected key, but neither the store nor a Checker can recognize a forged
 //     token. (A strict store refuses tokens that it has not issued.) Authenticate writers.

@@ -50,10 +50,9 @@ var ErrLeaseKey = errors.New("the key belongs to the lease itself and cannot be 
 // a request do not end the tenure.
 //
 // Each request is bound to the store that granted the tenure (Tenure.Bind), so claimed keys
-// stay claimed: a store that was restarted without its data refuses the next write. A store
-// without an identity, as most deployed ones, cannot do that. With such a store the guard
-// confirms the tenure on each new connection before it sends the first request over it: a
-// store that still has the key of the lease has not lost its data.
+// stay claimed: a store that was restarted without its data refuses the next write. With a
+// store without an identity, as most deployed ones, the guard confirms the tenure on each new
+// connection before its first request: a store that has the lease's key has not lost its data.
 //
 // The lease's own key, and the key of its election's fail-back requests, can be read but
 // neither written nor claimed: the error matches ErrLeaseKey.
