@@ -74,7 +74,7 @@ type checker struct {
 	began    hlc.Token                       // the highest token with which a tenure began
 	numbers  map[string]int                  // of values, for the trace
 	bursts   map[*process]int                // requests in the present second
-	latest   map[*process]string             // the value that each sent last
+	latest   map[*process]string             // the value that each sent last in a SET
 	owners   map[string]*holding             // by value
 	firsts   map[string]bool                 // values with which processes began
 
@@ -530,6 +530,9 @@ func (c *checker) sending(p *process, request transport.Request) sent {
 	}
 	if c.sim.tracing {
 		c.sim.tracef("%s: sends %s of %s", p.name, s.verb, c.nameLocked(s.value))
+	}
+	if s.verb == "VDEL" {
+		return s // it may free what an earlier acquisition left, while the next is under way
 	}
 	if _, known := c.latest[p]; !known {
 		c.firsts[s.value] = true
