@@ -135,10 +135,9 @@ func (c *Client) Go(task func(ctx context.Context)) bool {
 }
 
 // Probe sends a PINGREQ and, if nothing arrives within that time, ends the connection:
-// requests under way then fail with ErrOutcomeUnknown, and the client connects again. Call
-// it when a request was not answered in time. A half-open connection then costs one
-// request timeout rather than one to two keep-alives. The broker has at least 100 ms to
-// answer, even if within is less.
+// requests under way then fail with ErrOutcomeUnknown, and the client connects again. Called
+// when a request was not answered in time, it makes a half-open connection cost one request
+// timeout rather than one to two keep-alives. The broker has at least 100 ms to answer.
 //
 // It returns at once. It does nothing while there is no connection, while an earlier Probe
 // is under way, or if the Conn is no [Prober].

@@ -17,10 +17,9 @@ const agreementMillis = int64(5 * time.Second / time.Millisecond)
 const maxSkewMillis = int64(maxSkew / time.Millisecond)
 
 // clock is the hybrid logical clock of a client (docs/protocol.md §3), on the wall clock of
-// its node, which may be wrong and may step. It is not an [hlc.Clock], which never goes back:
-// the store would refuse a client that was an hour ahead for a moment for an hour. The
-// order of writes is the order of the store's versions, so the timestamps of a client may
-// go back for a correction.
+// its node, which may be wrong and may step. An [hlc.Clock] never goes back: after a moment an
+// hour ahead, the store would refuse it for an hour. This one may, because the order of writes is
+// that of the store's versions.
 //
 // It does not read the wall clock: local is what that shows, in milliseconds since the Unix
 // epoch, and not negative. It is not safe for concurrent use.
@@ -112,13 +111,13 @@ const maxSkew = time.Minute
 //
 // A client adapts if the clock of its node is ahead: from then on its requests go by the
 // store's clock, which the refusal contains, or else by the latest version that the client has
-// seen, and it repeats the refused request at once. So [Client.Set] returns this error only if
-// the client knows nothing of the store's time, or if the store refuses the repetition too.
-// While the client goes by the store's clock, [Client.Skew] returns the error. A client cannot
-// change a fencing token, so it does not repeat a request that was refused for its token.
+// seen, and it repeats the refused request at once, within the same context. So [Client.Set]
+// returns this error only if the client knows nothing of the store's time, or if the store refuses
+// the repetition too. A client cannot change a fencing token, so it does not repeat a request that
+// was refused for its token.
 //
-// The reverse, a store whose versions are ahead of this node's clock, is no error of a
-// request: see [Client.Skew].
+// While the client goes by the store's clock, [Client.Skew] returns this error. It also reports
+// the reverse, a store whose versions are ahead of this node's clock, which is no error of a request.
 type SkewError struct {
 	// Token is true when the fencing token was too far ahead, false when the
 	// request's own timestamp was.
@@ -210,15 +209,12 @@ func (c *Client) adapt(err error) bool {
 
 // Skew returns nil while this node's clock and the store's agree, as far as the client knows.
 //
-// It returns an [*hlc.SkewError] while the latest version that this client has seen
-// is more than a minute ahead of this node's clock. Such a version is returned to callers
-// like any other, but does not move the client's own clock.
+// It returns an [*hlc.SkewError] while the latest version that this client has seen is more
+// than a minute ahead of this node's clock. Such a version does not move the client's clock.
 //
 // It returns a [*SkewError], the latest refusal, while the client goes by the store's clock
 // because this node's clock is more than a minute ahead. That ends with the first version
 // that is no more than five seconds behind this node's clock.
-//
-// The error says which clock is ahead, by how much, and what to do.
 func (c *Client) Skew() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -47,12 +47,11 @@ type Options struct {
 	TLS TLSOptions
 
 	// MaxPacketSize bounds each MQTT packet from the broker in bytes, and with it the values
-	// that this client can read: from 1 KiB to 256 MiB. The client announces it, so the
-	// broker should send nothing larger: a store answers a Get of a larger value with an
-	// error, and sends no notification of it. If a larger packet arrives nevertheless, the
-	// client ends the connection before it allocates memory for the packet, with an error
-	// that matches ErrPacketTooLarge. Default 2 MiB, twice the limit of our server for
-	// packets from a client.
+	// that this client can read: from 1 KiB to 256 MiB. The client announces it: a store
+	// answers a Get of a larger value with an error, and sends no notification of it. If a
+	// larger packet arrives nevertheless, the client allocates no memory for it and ends the
+	// connection, with an error that matches ErrPacketTooLarge. Default 2 MiB, twice the
+	// limit of our server for packets from a client.
 	MaxPacketSize int
 
 	// Dialer opens the connection to address, the host and port of a broker; network is
@@ -103,12 +102,11 @@ const (
 // and, with a [*ConnectError], after each broker in turn has refused the credentials, the
 // client id or the protocol version.
 //
-// After the first connection no refusal ends the client. It goes on trying, with pauses of up
-// to ReconnectMax, because a broker that accepted the client before is expected to accept it
-// again. Requests that wait meanwhile fail, when their context ends, with an error that
+// After the first connection only Close ends the client, or another client that takes over its
+// client id (ErrSessionTakenOver). After a refusal it goes on trying, with pauses of up to
+// ReconnectMax. Requests that wait meanwhile fail, when their context ends, with an error that
 // matches ErrNotSent and wraps the *ConnectError of the last attempt; [Client.Connection] and
-// OnConnectionChange show it too. From then on only Close ends the client, or another client
-// that takes over its client id (ErrSessionTakenOver).
+// OnConnectionChange show it too.
 func Dial(ctx context.Context, address string, options Options) (*Client, error) {
 	conn, err := newConn(address, &options)
 	if err != nil {

@@ -22,31 +22,28 @@
 //	})
 //
 // The client reads files with passwords, tokens, certificates and authorities again for each
-// connection, so they can be replaced. When the token of a Kubernetes service account
-// changes, the client also authenticates the present connection again. [FromEnv] reads all
-// of that from the variables that Azure IoT Operations sets for workloads. If another
-// library in the process uses them too, call [FromEnvWithSuffix], because a client id has
-// one connection at a time. [Client.Connection] and Options.OnConnectionChange show the
-// state of the connection. Options.Dialer connects through a proxy or to a Unix socket.
+// connection, so they can be replaced; it also authenticates a connection again when the token
+// of a Kubernetes service account changes. [FromEnv] reads all of that from the variables that
+// Azure IoT Operations sets for workloads, [FromEnvWithSuffix] beside another library that uses
+// them: a client id has one connection at a time. [Client.Connection] and
+// Options.OnConnectionChange show the state of the connection.
 //
-// All requests of a client share one connection and leave in order, except that the requests
-// of leases leave first (SetOptions.Urgent). They cannot overtake a packet that is being
-// written: a value of a megabyte on a slow line delays the renewal behind it, and if nothing
-// arrives meanwhile, the client may take the connection for dead. Give large values a client
-// of their own, with its own client id, if the largest takes longer to send than the
-// RequestTimeout of a lease (by default a sixth of its TTL).
+// All requests of a client share one connection and leave in order, those of leases first
+// (SetOptions.Urgent). They cannot overtake a packet that is being written: a value of a megabyte
+// on a slow line delays the renewal behind it, and if nothing arrives meanwhile, the client may
+// take the connection for dead. Give large values a client of their own, with its own client id,
+// if the largest takes longer to send than the RequestTimeout of a lease (by default a sixth of
+// its TTL).
 //
-// [Client.Probe] checks whether a silent connection still works. Leases call it when one of
-// their requests times out, so that a half-open connection costs a timeout and not the
-// lease.
+// [Client.Probe] checks whether a silent connection still works. Leases call it when a request
+// times out, so that a half-open connection costs a timeout and not the lease.
 //
 // # What is guaranteed, and what is not
 //
 // A request is sent at most once. One that waits for a connection is sent within its context
-// or never; one that waits for its reply fails at once when the connection is lost. No queue
-// outlives its caller. Without a reply, the client cannot know whether the store applied the
-// request, and the error says so. The client does not repeat it: the caller knows whether
-// that would do harm.
+// or never; one that waits for its reply fails at once when the connection is lost. Without a
+// reply, the client cannot know whether the store applied the request, and the error says so. The
+// client does not repeat it: the caller knows whether that would do harm.
 //
 // [Client.SetWill] gives the broker a Will: a request that the broker makes in the client's
 // name when it loses the client. Whether that happens depends on the broker and the store.
@@ -57,12 +54,10 @@
 // # Clocks
 //
 // The wall clock of a node orders its requests and decides nothing else. It may step by
-// hours, in either direction. A clock that is behind does no harm. The store refuses a client
-// whose clock is more than a minute ahead once. From then on the client goes by the store's
-// clock, which the refusal contains, or else by the latest version that it has seen. It repeats
-// the refused request within the caller's context, and the caller gets the second reply.
-// When the node's clock is right again, the client goes by that. [Client.Skew] reports both
-// kinds of disagreement to the operator.
+// hours, in either direction. A clock that is behind does no harm. If it is more than a minute
+// ahead, the store refuses one request. The client repeats that, and goes by the store's clock
+// until the node's is right again: see [SkewError]. [Client.Skew] reports both kinds of
+// disagreement to the operator.
 //
 // # Errors
 //

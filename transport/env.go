@@ -31,8 +31,7 @@ import (
 //	AIO_SAT_FILE               Options.TokenFile
 //
 // An empty variable counts as not set. The keep-alive decides how soon the client notices a
-// half-open connection, and which leases can have instant failover. Its default is not the 5
-// s of Options, because deployments rely on 60.
+// half-open connection, and which leases can have instant failover: deployments rely on 60.
 //
 // Warning: a broker ends the older of two connections with one client id. If another
 // library also connects with AIO_MQTT_CLIENT_ID, in this process or another, and takes the

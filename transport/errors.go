@@ -154,9 +154,9 @@ func (e *ConnectError) Error() string {
 		text += "; check the username, the password and the broker's rules for this client id"
 	case packets.ConnackBadAuthenticationMethod:
 		text += "; it does not know the method " + methodServiceAccount + ": authenticate without a token"
-	case codeServerUnavailable, codeServerBusy, codeRateExceeded:
+	case packets.ConnackServerUnavailable, packets.ConnackServerBusy, packets.ConnackConnectionRateExceeded:
 		text += "; it is busy"
-	case codeQuotaExceeded:
+	case packets.ConnackQuotaExceeded:
 		text += "; one of its quotas is used up"
 	case packets.ConnackUnsupportedProtocolVersion:
 		text += "; it must speak MQTT 5"
@@ -181,30 +181,21 @@ func (e *ConnectError) permanent() bool {
 	return false
 }
 
-// isReason reports whether an MQTT reason code has the meaning of a sentinel.
+// isReason reports whether an MQTT reason code has the meaning of a sentinel. It is the same in
+// all packets [MQTT-2.4].
 func isReason(code int, target error) bool {
 	switch code {
-	case codeNotAuthorized:
+	case packets.ConnackNotAuthorized:
 		return target == ErrNotAuthorized
-	case codePacketTooLarge:
+	case packets.ConnackPacketTooLarge:
 		return target == ErrPacketTooLarge
-	case codeQuotaExceeded:
+	case packets.ConnackQuotaExceeded:
 		return target == ErrQuotaExceeded
-	case codeServerUnavailable, codeServerBusy, codeRateExceeded:
+	case packets.ConnackServerUnavailable, packets.ConnackServerBusy, packets.ConnackConnectionRateExceeded:
 		return target == ErrServerBusy
 	}
 	return false
 }
-
-// Reason codes, which have the same meaning in all packets [MQTT-2.4].
-const (
-	codeNotAuthorized     = 0x87
-	codeServerUnavailable = 0x88
-	codeServerBusy        = 0x89
-	codePacketTooLarge    = 0x95
-	codeQuotaExceeded     = 0x97
-	codeRateExceeded      = 0x9F
-)
 
 // notSent says that a request was not sent because of cause.
 func notSent(cause error) error { return fmt.Errorf("%w: %w", ErrNotSent, cause) }

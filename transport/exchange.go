@@ -83,19 +83,14 @@ type message struct {
 // whether the request was applied; after any other it was not. A reply without a status
 // counts as a success.
 func (m *message) reply(store string) (Reply, error) {
+	const timeout, serverError = 408, 500 // as in HTTP
 	status, err := strconv.Atoi(string(m.status))
 	if err != nil || status < 400 {
 		return Reply{Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: store}, nil
 	}
 	rejected := &RejectedError{Code: status, Reason: string(m.statusMessage)}
-	if status == statusTimeout || status >= statusServerError {
+	if status == timeout || status >= serverError {
 		return Reply{}, unknown(rejected)
 	}
 	return Reply{}, rejected
 }
-
-// Statuses of a reply, as in HTTP.
-const (
-	statusTimeout     = 408
-	statusServerError = 500 // and above
-)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"runtime"
 
+	"github.com/eclipse/paho.golang/packets"
+
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/wire"
@@ -102,15 +104,15 @@ func (f *fastPath) appendLocked(e *exchange) error {
 	// paho does not check this, and the broker would end the connection [MQTT-3.2.2-15].
 	if size := f.message.Size(); size > l.maxPacket {
 		return &RejectedError{
-			Code:   codePacketTooLarge,
+			Code:   packets.ConnackPacketTooLarge,
 			Reason: fmt.Sprintf("the request makes a packet of %d bytes, and the broker takes at most %d", size, l.maxPacket),
 		}
 	}
-	packets, err := f.message.Append(f.packets)
+	batch, err := f.message.Append(f.packets)
 	if err != nil {
 		return notSent(err)
 	}
-	f.packets, f.unacked[id] = packets, e.correlation
+	f.packets, f.unacked[id] = batch, e.correlation
 	return nil
 }
 

@@ -177,7 +177,7 @@ func TestInvariant44AHeaderMakesAClientAllocateNothing(t *testing.T) {
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if !bytes.Equal(b.left, []byte{codePacketTooLarge}) {
+		if !bytes.Equal(b.left, []byte{packets.ConnackPacketTooLarge}) {
 			t.Errorf("it leaves with the reason codes %#x", b.left)
 		}
 		mu.Lock()

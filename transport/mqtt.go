@@ -131,17 +131,15 @@ func (c *mqttConn) run(ctx context.Context) {
 			c.terminate(err)
 			return
 		}
-		if !replaced {
-			c.turn = (c.turn + 1) % len(c.servers)
-		}
 		if time.Since(began) > stableAfter {
 			policy.Reset()
 		}
-		if replaced {
-			pause.Reset(0)
-		} else {
-			pause.Reset(policy.NextBackOff())
+		var wait time.Duration
+		if !replaced {
+			c.turn = (c.turn + 1) % len(c.servers)
+			wait = policy.NextBackOff()
 		}
+		pause.Reset(wait)
 	}
 }
 
@@ -271,10 +269,9 @@ func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqttnet.Conn, er
 // isPermanent reports whether an attempt to connect, with will waiting for a connection or
 // nil, failed because of a refusal that the next attempt would meet again.
 //
-// Only the first connection can be refused permanently: then the program was set up
-// wrongly and must be told. A broker that accepted this client once refuses it for reasons that
-// pass: a directory that is down, access rules that are being replaced, files that
-// change. Ending the client for them would end every election that runs on it.
+// Only the first connection can be refused permanently: then the setup is wrong. A broker that
+// accepted this client once refuses it for reasons that pass: a directory that is down, access
+// rules or files that change. Ending the client for them would end its elections.
 func (c *mqttConn) isPermanent(will *pendingWill, err error) bool {
 	var refused *ConnectError
 	if will != nil || !errors.As(err, &refused) || !refused.permanent() {

@@ -59,7 +59,7 @@ func TestATokenThatTheBrokerRefusesIsReadAgainForTheNextConnection(t *testing.T)
 				return false
 			}
 			write("three")
-			send(conn, packets.DISCONNECT, func(p *packets.Disconnect) { p.ReasonCode = codeNotAuthorized })
+			send(conn, packets.DISCONNECT, func(p *packets.Disconnect) { p.ReasonCode = packets.ConnackNotAuthorized })
 			return true
 		}
 		client := mustDialTo(t, b, Options{TokenFile: path})

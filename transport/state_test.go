@@ -342,7 +342,7 @@ func TestARequestUnderWayLearnsWhyTheBrokerEndedTheConnection(t *testing.T) {
 				return false
 			}
 			send(conn, packets.DISCONNECT, func(p *packets.Disconnect) {
-				p.ReasonCode, p.Properties.ReasonString = codePacketTooLarge, "too large for me"
+				p.ReasonCode, p.Properties.ReasonString = packets.ConnackPacketTooLarge, "too large for me"
 			})
 			return true
 		}}

@@ -173,19 +173,18 @@ func (c *Client) notify(notification Notification) {
 func (c *Client) readNotification(notification Notification) (Change, bool) {
 	var room [4][]byte
 	words, err := resp3.DecodeArray(room[:0], notification.Payload)
-	if err != nil || len(words) < 2 || string(words[0]) != protocol.NotifyWord {
-		c.ignore(MalformedNotification)
-		c.logger.Debug("ignored a malformed notification", "key", notification.Key)
-		return Change{}, false
+	event := ""
+	if err == nil && len(words) >= 2 && string(words[0]) == protocol.NotifyWord {
+		event = string(words[1])
 	}
 	var change Change
-	switch event := string(words[1]); {
+	switch {
 	case event == protocol.NotifySet && len(words) == 4 && string(words[2]) == protocol.NotifyValue:
 		change.Exists, change.Value = true, words[3]
 	case (event == protocol.NotifyDelete || event == protocol.NotifyDel) && len(words) == 2:
 	default:
 		c.ignore(MalformedNotification)
-		c.logger.Debug("ignored an unknown notification", "key", notification.Key)
+		c.logger.Debug("ignored a malformed notification", "key", notification.Key)
 		return Change{}, false
 	}
 	if version, err := hlc.Parse(notification.Timestamp); err == nil {

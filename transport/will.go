@@ -57,9 +57,8 @@ func (w *Will) Lost() <-chan struct{} { return w.lost }
 // for lost. Zero means for ever.
 func (w *Will) Silence() time.Duration { return w.silence }
 
-// Close lets the client set another Will. Until then, or until the client is closed, this
-// one stays with the connection, which does no harm if the value that it deletes is not used
-// again.
+// Close lets the client set another Will. Until then this one stays with the connection, which
+// does no harm if the value that it deletes is not used again.
 func (w *Will) Close() {
 	w.client.mu.Lock()
 	defer w.client.mu.Unlock()
@@ -69,10 +68,9 @@ func (w *Will) Close() {
 }
 
 // SetWill makes the store delete key, if it holds value, as soon as the broker loses this
-// client without a DISCONNECT: because the process died, or its network. For that it
-// replaces the client's connection. Requests under way have a second to finish, others
-// wait for the new connection, and watches are registered again by themselves. It
-// returns when the new connection can be used.
+// client without a DISCONNECT: because the process died, or its network. It replaces the
+// client's connection, and returns when the new one can be used. Requests under way have a second
+// to finish, others wait, and watches are registered again.
 //
 // Set the key after SetWill has returned, not before, and to a value that it never had:
 // the loss of a connection that is still being made executes the Will too.
@@ -81,11 +79,10 @@ func (w *Will) Close() {
 // client has one Will at a time; a second SetWill fails with ErrWillInUse until the first
 // Will is closed.
 //
-// While the broker is away or busy, SetWill goes on trying, until ctx ends. An error means
-// that there is no Will, and that the client goes on without: ErrNoWill if the Conn is no
-// [WillConn], if key and value are more than the 65,000 bytes or so that MQTT allows, or if
-// the broker closes connections with the Will, and not those without it; a
-// [*ConnectError] if the broker refuses, for whatever reason; the cause of the end of ctx;
+// While the broker is away or busy, SetWill goes on trying until ctx ends. After an error the
+// client goes on without a Will. The error is ErrNoWill if the Conn is no [WillConn], if key and
+// value are more than the 65,000 bytes or so that MQTT allows, or if the broker closes only
+// connections with the Will; a [*ConnectError] if the broker refuses the Will; the cause of ctx;
 // ErrClosed or ErrSessionTakenOver.
 //
 // A client cannot find out whether the broker passes on the properties that a store needs,
