@@ -127,14 +127,11 @@ var ErrCounterOverflow = errors.New("hlc: counter overflow")
 // maxRemoteCounter is the lowest remote counter that [Merge] does not adopt. The limit is
 // this package's own: neither the paper nor the protocol has one.
 //
-// Without it a peer could send the current millisecond, or one within the skew limit, with
-// a counter of 2^64-2. The merge would succeed, and then every event of the receiver would
-// fail until its physical clock had passed that millisecond. With it, a receiver that
-// adopted a counter has at least 2^63-1 events left, more than any node can issue in the
-// time.
-//
-// Meanwhile the receiver issues counters above the limit, and its own peers do not adopt
-// those. That costs them the update of a clock and nothing else, so a refused merge is no
+// Without it a peer could send a millisecond within the skew limit with a counter of 2^64-2.
+// After the merge, every event of the receiver would fail until its physical clock had passed
+// that millisecond. With it, a receiver has at least 2^63-1 events left, more than any node
+// can issue in the time. Its peers do not adopt the counters above the limit that it issues
+// meanwhile. That costs them the update of a clock and nothing else, so a refused merge is no
 // reason to drop the message that brought the timestamp.
 const maxRemoteCounter uint64 = 1 << 63
 

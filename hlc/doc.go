@@ -20,9 +20,11 @@
 //	version, err := hlc.Parse(reply)         // what the peer sent back
 //	_, err = clock.Update(version)           // later events are ordered after it
 //
-// A program that keeps the last timestamp elsewhere, such as a replicated state machine,
-// or whose clock must be able to go back, uses the rules themselves: [Tick] and [Merge]
-// are functions of the last timestamp and the time, and read no clock.
+// A program that keeps the last timestamp elsewhere, or whose clock must be able to go
+// back, uses the rules themselves: [Tick] and [Merge] are functions of the last timestamp
+// and the time, and read no clock. Both clocks of this library do. The state store is a
+// pure function of its commands and the time that its caller passes, and checks the skew
+// of tokens too. A client's clock goes back, as described below.
 //
 // The rules are those of Kulkarni et al., "Logical Physical Clocks" (2014), cited below
 // as HLC. The text form and the skew limit of one minute are those of the state store
@@ -38,13 +40,12 @@
 //   - Timestamps are unique only if node ids are. Two clocks with the same id can issue
 //     the same timestamp.
 //   - A Clock lives in memory. After a restart it begins at physical time, which may be
-//     below what the node issued before. A node that must not go back over restarts has
-//     to store a bound and start above it.
+//     below what the node issued before. A node that must not go back stores a bound and
+//     starts above it.
 //   - A Clock never goes back. A node whose physical clock was an hour ahead for a
 //     moment issues timestamps that are an hour ahead until an hour has passed, and
-//     peers may refuse them. A client of package transport therefore has a clock of its
-//     own with the same rules: the store orders the versions, so a client's clock may
-//     go back.
+//     peers may refuse them. The clock of a client of package transport goes back to
+//     the store's time then: the store orders the versions, not the client.
 //   - Nothing here authenticates a timestamp. A peer may send any. The limits of Clock
 //     bound the damage, as [Merge] and [ErrSkew] describe.
 //

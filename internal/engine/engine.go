@@ -17,13 +17,14 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// expireBatch is how many keys expire while the lock is held: for about a millisecond.
-// Smaller batches would lose more time to waiting for the lock than they save others.
-const expireBatch = 256
-
-// disconnectBatch is how many watches are removed while the lock is held: for some tens of
-// microseconds.
-const disconnectBatch = 64
+const (
+	// expireBatch is how many keys expire while the lock is held: for about a millisecond.
+	// Smaller batches would lose more time to waiting for the lock than they save others.
+	expireBatch = 256
+	// disconnectBatch is how many watches are removed while the lock is held: for some tens
+	// of microseconds.
+	disconnectBatch = 64
+)
 
 // Engine is a store with a clock. It is safe for concurrent use.
 type Engine struct {
@@ -51,11 +52,10 @@ func New(store *statestore.Store, deliver func(statestore.Notification)) *Engine
 	return e
 }
 
-// AfterDelivery makes the engine call wake with the notifications of each change, after it
-// delivered them and without its lock: waking the goroutines of a thousand watchers takes
-// several times as long as queueing their notifications. wake may be called by several
-// goroutines at once, and after later changes were delivered. Call AfterDelivery before any
-// other method.
+// AfterDelivery makes the engine call wake with the notifications of each change after their
+// delivery, without its lock: waking the goroutines of a thousand watchers takes several
+// times as long as queueing their notifications. Several goroutines may call wake at once,
+// and after later changes were delivered. Call AfterDelivery before any other method.
 func (e *Engine) AfterDelivery(wake func([]statestore.Notification)) { e.wakeAll = wake }
 
 // SetSystemClock makes now the system's clock from now on; nil means time.Now, the default.
@@ -70,9 +70,7 @@ func (e *Engine) SetSystemClock(now func() time.Time) {
 }
 
 // Apply applies a command and returns the reply.
-func (e *Engine) Apply(command statestore.Command) statestore.Reply {
-	return e.ApplyThen(command, nil)
-}
+func (e *Engine) Apply(command statestore.Command) statestore.Reply { return e.ApplyThen(command, nil) }
 
 // ApplyThen applies a command and returns the reply. Unless then is nil, it calls then with
 // the reply before it delivers the notifications and before it applies another command, so
@@ -116,9 +114,7 @@ func (e *Engine) delivered(notifications []statestore.Notification) {
 // not send requests before Disconnect returns.
 func (e *Engine) Disconnect(client string) {
 	for e.disconnectSome(client) {
-		// Let a goroutine run that waits for the lock: otherwise the next step would take
-		// the lock again first.
-		runtime.Gosched()
+		runtime.Gosched() // or the next step would take the lock before those that wait for it
 	}
 }
 

@@ -6,14 +6,13 @@ import (
 )
 
 const (
-	// slewRate is how much the store's time of day gains or loses for each unit of time
-	// while the difference to the system's clock is small.
+	// slewRate is what the store's time of day gains or loses for each unit of time while
+	// the difference to the system's clock is small.
 	slewRate = 0.5
 	// catchUp is the time constant of catching up with a clock that is far ahead: each
 	// second gains a tenth of the difference.
 	catchUp = 10 * time.Second
-	// farAhead is the lead of the system's clock above which a tenth of the lead each
-	// second is more than slewRate.
+	// farAhead is the lead of the system's clock above which catchUp gains more than slewRate.
 	farAhead = time.Duration(slewRate * float64(catchUp))
 )
 
@@ -21,21 +20,19 @@ const (
 // monotonic clock from then on, slewed towards the system's clock. So a step of the system's
 // clock is not a step of the store's.
 //
-// After a step back by an hour, the store's clock would be an hour behind all its clients,
-// and the store would refuse their requests as too far ahead. Our clients adapt to such a
-// store. Other clients deployed today do not, and lose their leases. So the time of day never
-// goes back: while the system's clock is behind, it loses at most half a second each second.
-// If the step was a mistake, there are two minutes to correct it before the store refuses any
-// client. If it corrected a clock that had been ahead, the clients are behind the store
-// meanwhile, and the store never refuses a timestamp that is behind.
+// After a step back by an hour, the store would refuse its clients as an hour ahead. Our
+// clients adapt to such a store; other clients deployed today do not, and lose their leases.
+// So the time of day never goes back: while the system's clock is behind, it loses at most
+// half a second each second. If the step was a mistake, there are two minutes to correct it
+// before the store refuses any client. If it corrected a clock that had been ahead, the
+// clients are behind the store meanwhile, which never refuses a timestamp that is behind.
 //
 // Steps forward are larger. A gateway without a battery-backed clock starts its store years
-// behind, and gets the time from the network a minute later. From then on the store refuses
-// each client that does not adapt until it has caught up. So the time of day gains a tenth of
-// the difference each second if that is more than half a second: it catches up by an hour in
-// a minute and a half, and by fifty years in five minutes. A step of a few seconds that is
-// reversed at once hardly moves it. (If the monotonic clock stops while the machine is
-// suspended, waking up is a step forward.)
+// behind, and gets the time from the network a minute later. Then the store refuses clients
+// that do not adapt until it has caught up. So the time of day gains a tenth of the
+// difference each second if that is more than half a second: an hour in a minute and a half,
+// fifty years in five minutes. A step of a few seconds that is reversed at once hardly moves
+// it. (If the monotonic clock stops during suspend, waking up is a step forward.)
 //
 // The zero value is ready for use. It is not safe for concurrent use.
 type wall struct {
@@ -61,16 +58,16 @@ func (w *wall) at(system time.Time, elapsed time.Duration) int64 {
 }
 
 // slew returns by how much a clock moves, in addition to the time that passed, to approach a
-// clock that is ahead of it, or behind it if ahead is negative. Many short steps add up to
-// the same as one long step, so the result does not depend on how often the time is read.
+// clock that is ahead of it, or behind it if ahead is negative. The result does not depend on
+// how often the time is read: many short steps add up to one long step.
 func slew(ahead, passed time.Duration) time.Duration {
+	steady := func(d time.Duration) time.Duration { return time.Duration(float64(d) * slewRate) }
 	if ahead <= 0 {
-		return max(ahead, -steadySlew(passed))
+		return max(ahead, -steady(passed))
 	}
 	left := ahead
 	if ahead > farAhead {
-		// A lead that shrinks by a tenth of itself each second falls exponentially, down to
-		// farAhead.
+		// The lead falls exponentially, down to farAhead.
 		phase := time.Duration(float64(catchUp) * math.Log(float64(ahead)/float64(farAhead)))
 		if passed < phase {
 			left = time.Duration(float64(ahead) * math.Exp(-float64(passed)/float64(catchUp)))
@@ -78,10 +75,5 @@ func slew(ahead, passed time.Duration) time.Duration {
 		}
 		left, passed = farAhead, passed-phase
 	}
-	return ahead - max(left-steadySlew(passed), 0)
-}
-
-// steadySlew returns the gain or loss at slewRate while some time passes.
-func steadySlew(passed time.Duration) time.Duration {
-	return time.Duration(float64(passed) * slewRate)
+	return ahead - max(left-steady(passed), 0)
 }
