@@ -56,11 +56,10 @@ func (s *Store) NextExpiry() (time.Duration, bool) {
 //
 // In a heap of a million keys, taking one out costs a microsecond, nearly all of it waiting
 // for memory. Here the heap holds milliseconds, each with a list of its keys: adding and
-// removing a key is O(1), and keys that expire together are in one list.
+// removing a key is O(1).
 //
-// Most leases are renewed many times before they expire, and each renewal moves the deadline
-// back. So a key with a later deadline stays in its list until the time of that list comes,
-// and then moves to the list of its deadline.
+// Most leases are renewed many times before they expire. So a key with a later deadline stays
+// in its list until the time of that list comes, and then moves to the list of its deadline.
 type expiries struct {
 	lists map[tick]*entry // the first entry of each circular list
 	ticks tickHeap        // of the lists, and of some lists that are gone

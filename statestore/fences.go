@@ -38,7 +38,7 @@ func (s *Store) neverIssued(token hlc.Token) bool {
 }
 
 // higherToken returns the higher of a key's token and the command's. It clones the node of
-// the command's, which is a part of a message whose buffer the network layer may reuse.
+// the latter, which is a part of a message whose buffer may be reused.
 func higherToken(protection hlc.Token, command *Command) hlc.Token {
 	if !command.token.present || command.token.value.Compare(protection) <= 0 {
 		return protection
@@ -70,10 +70,9 @@ func (s *Store) takeFence(key string) hlc.Token {
 	return fence
 }
 
-// checkLock applies the rule for keys under lock prefixes: a client that sets one has its
-// client id in the value, cannot hold the key forever, and cannot act for another client. A
-// write with a fencing token is refused: the holder renews without a token, so a fence would
-// keep it out.
+// checkLock applies the rule for keys under lock prefixes: a client that writes one has its
+// client id in the value, and cannot hold the key forever. A fencing token is refused: the
+// holder renews without one, so a fence would keep it out.
 func (s *Store) checkLock(command *Command) protocol.Refusal {
 	if !command.writes() || !s.isLock(command.Key) {
 		return ""

@@ -11,11 +11,9 @@ import (
 // DefaultDedupWindow is the default of Options.DedupWindow.
 const DefaultDedupWindow = 256
 
-// identity distinguishes a redelivery from a new request. A redelivery has the correlation
-// data of the first delivery and is the same message byte for byte. A different message with
-// the same correlation data comes from a client that does not make its correlation data
-// unique. The reply to the other request would be wrong: nothing that this one asks for was
-// done.
+// identity distinguishes a redelivery from a new request. A redelivery is the same message
+// byte for byte. A different message with the same correlation data comes from a client that
+// does not make its correlation data unique, and must not get the reply to the other request.
 type identity struct {
 	correlation correlation
 	sum         uint32 // of the content
@@ -27,10 +25,9 @@ type identity struct {
 // ones.
 //
 // Up to 16 bytes, which our clients send, are kept as they are. Longer data is replaced by
-// the first half of its SHA-256, without a secret key, so that replicas agree. The store
-// takes two requests for one only if they have the same client, the same hash and the same
-// checksum of their contents. A client needs about 2^64 attempts to make two such requests,
-// and harms only itself.
+// the first half of its SHA-256, without a secret key, so that replicas agree. A client needs
+// about 2^64 attempts to make two requests of the same hash and checksum, and harms only
+// itself.
 type correlation struct {
 	kind uint8 // 0: none; 1 to 16: the length of data; hashed
 	data [16]byte
@@ -78,14 +75,12 @@ func updateSum(sum uint32, text string) uint32 {
 // sessions keeps the last requests of each client with their replies, so that a redelivery
 // is not applied again and gets the same reply.
 //
-// The size of the window follows from MQTT: only requests without an acknowledgement are
-// delivered again, acknowledgements are in the order of the requests [MQTT-4.6.0-2], and at
-// most Receive Maximum requests are unacknowledged. So the last Receive Maximum requests are
-// enough, for as long as the client's session lasts.
+// MQTT delivers only requests without an acknowledgement again, acknowledges requests in
+// their order [MQTT-4.6.0-2], and leaves at most Receive Maximum of them unacknowledged. So
+// the last Receive Maximum requests are enough, for as long as the client's session lasts.
 //
 // All entries have the same size, so the window and the number of clients bound the memory.
-// There is no limit for all clients together: a client that used it up would make the
-// requests of all others fail.
+// There is no limit for all clients together: one client could use it up for all.
 type sessions struct {
 	window   int
 	node     string // of the versions in all replies

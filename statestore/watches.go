@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// watchCost is the memory that a watch counts for besides the length of its key: about what
-// it takes in the maps and lists.
-const watchCost = 256
-
-// assuredWatchBytes is the memory that the watches of a client may use whatever others
-// watch: about sixty keys. Without it, a few clients with as many watches as they can have
-// would keep all others from watching a lock.
-const assuredWatchBytes = 16 << 10
+const (
+	// watchCost is the memory that a watch counts for besides the length of its key: about
+	// what it takes in the maps and lists.
+	watchCost = 256
+	// assuredWatchBytes is the memory that the watches of a client may use whatever others
+	// watch: about sixty keys. Without it, a few clients could keep all others from
+	// watching a lock.
+	assuredWatchBytes = 16 << 10
+)
 
 // watches holds all watches. The watchers of a key are in the order of their registration,
 // so that the same commands always notify in the same order.
 //
-// The time of an operation does not depend on the number of watches: a client with a million
-// watches or a key with ten thousand watchers does not slow down others. So a watch that
-// ends leaves a gap in the list of its key, and a client that disconnects is marked at once
-// and removed from the lists step by step (see sweep).
+// The time of an operation does not depend on the number of watches of a client or of a key.
+// So a watch that ends leaves a gap in the list of its key, and a client that disconnects is
+// marked at once and removed from the lists step by step (see sweep).
 type watches struct {
 	byKey    map[string]*watched
 	byClient map[string]*watcher
@@ -36,8 +36,8 @@ type watched struct {
 	gaps     int
 }
 
-// registration is a watch in the list of its key. It has the watcher too, so that notify
-// need not read the watch from memory.
+// registration is a watch in the list of its key, with the watcher, so that notify need not
+// read the watch from memory.
 type registration struct {
 	watcher *watcher
 	watch   *watch
@@ -166,8 +166,7 @@ func (w *watches) take(x *watch) {
 	}
 }
 
-// compact closes the gaps. Before it runs again at least as many watches must end as are
-// left, so its cost for each of them is small.
+// compact closes the gaps. It runs again only after as many watches have ended as are left.
 func (of *watched) compact() {
 	left := make([]registration, 0, len(of.watchers)-of.gaps)
 	for _, r := range of.watchers {

@@ -15,16 +15,16 @@ const (
 	// bufferSize is the size of the buffer of a busy connection. Requests and replies of
 	// leases have some 300 bytes.
 	bufferSize = 4096
-	// piece is how much of a large packet a Filter reads at once. The system call takes some
-	// ten microseconds for that, in which no other goroutine has the processor.
+	// piece is how much of a large packet a Filter reads at once: the system call keeps the
+	// processor for some ten microseconds.
 	piece = 64 << 10
 )
 
 // Filter reads from a connection, checks each packet and takes some out. Read returns the
 // others, whole and checked. It is not safe for concurrent use.
 //
-// It holds one packet at a time. Its buffer grows with the bytes that arrived, not with the
-// length in a header, and shrinks before the Filter waits for the packet after a large one.
+// Its buffer grows with the bytes that arrived, not with the length in a header, and shrinks
+// before the Filter waits for the packet after a large one.
 type Filter struct {
 	source  io.Reader
 	options FilterOptions
@@ -185,18 +185,17 @@ func (f *Filter) take(length int) error {
 
 // fill reads more bytes. It reports false when there are no more.
 func (f *Filter) fill() bool {
+	f.options.Pause() // also at the end: the last packets may have arrived with the error
 	if f.err != nil {
-		f.options.Pause() // the last packets may have arrived with the error
 		return false
 	}
-	f.options.Pause()
 	if err := f.makeRoom(); err != nil {
 		f.fail(err)
 		return false
 	}
 	if len(f.buffer) > bufferSize {
-		// Read does not wait if more bytes have arrived already. Without this the goroutine
-		// would run until the runtime preempts it after 10 ms, and so would a hundred others.
+		// Read does not wait if more bytes have arrived already: without this the goroutine
+		// would run until the runtime preempts it after 10 ms.
 		runtime.Gosched()
 	}
 	n, err := f.source.Read(f.buffer[f.end:min(len(f.buffer), f.end+piece)])
