@@ -63,7 +63,7 @@ type connection struct {
 	disconnected atomic.Bool               // mochi has called OnDisconnect
 	replaced     atomic.Bool               // the next connection of the client waits for the end of this one
 	lastWriteBy  atomic.Pointer[time.Time] // the deadline of the last write, once the connection is to end
-	stuck        atomic.Bool               // a write took too long
+	slow         atomic.Bool               // a write took too long, or a notification did not fit
 	closed       atomic.Bool
 
 	// writing is held during a write, and only for that: it keeps writes in order, as the
@@ -290,7 +290,7 @@ func (c *connection) write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if err != nil {
 		if errors.Is(err, os.ErrDeadlineExceeded) && c.lastWriteBy.Load() == nil {
-			c.stuck.Store(true)
+			c.slow.Store(true)
 		}
 		_ = c.Close()
 	}

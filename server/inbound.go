@@ -157,13 +157,13 @@ func (in *inbound) reply(message *frame.Message) {
 		return
 	}
 	identifiers, subscribed := in.conn.session.Matches(message.Topic)
-	if !subscribed || isTooLarge(in.client, message) { // [MQTT-3.1.2-24]
+	if !subscribed || isTooLarge(in.client, message.Size()) { // [MQTT-3.1.2-24]
 		return
 	}
 	appendTo := message.Append
 	if len(identifiers) > 0 {
 		forward := identified(message, identifiers)
-		if limit := in.client.Properties.Props.MaximumPacketSize; limit > 0 && uint64(forward.Size()) > uint64(limit) {
+		if isTooLarge(in.client, forward.Size()) {
 			return // the identifiers make it too large
 		}
 		appendTo = forward.Append
@@ -245,7 +245,7 @@ func (in *inbound) acknowledge(code packets.Code) {
 			return frame.AppendPubackReason(held, id, code.Code, "")
 		}
 		full := frame.AppendPubackReason(held, id, code.Code, code.Reason)
-		if limit := in.client.Properties.Props.MaximumPacketSize; limit == 0 || uint64(len(full)-len(held)) <= uint64(limit) {
+		if !isTooLarge(in.client, len(full)-len(held)) {
 			return full
 		}
 		return frame.AppendPubackReason(held, id, code.Code, "") // [MQTT-3.4.2-2]

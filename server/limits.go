@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -91,9 +92,7 @@ func (o *Options) completeLimits() error {
 		return fmt.Errorf("Options.MaxMemory of %d bytes is below %d (%d MiB), the least with which a server can work; 0 means no limit",
 			o.MaxMemory, int64(leastMemory), leastMemory>>20)
 	}
-	if o.Store.DedupWindow == 0 {
-		o.Store.DedupWindow = statestore.DefaultDedupWindow
-	}
+	o.Store.DedupWindow = cmp.Or(o.Store.DedupWindow, statestore.DefaultDedupWindow)
 	share := func(parts, standard int64) int64 {
 		if o.MaxMemory == 0 {
 			return standard
@@ -101,23 +100,23 @@ func (o *Options) completeLimits() error {
 		return min(o.MaxMemory/parts, standard)
 	}
 	if o.MaxMemory > 0 {
-		limits.Fill(&o.Store.MaxBytes, o.MaxMemory/4)
-		limits.Fill(&o.Store.MaxKeys, int(min(o.MaxMemory/4/1024, math.MaxInt32))) // a key costs some hundred bytes besides its own
+		o.Store.MaxBytes = cmp.Or(o.Store.MaxBytes, o.MaxMemory/4)
+		o.Store.MaxKeys = cmp.Or(o.Store.MaxKeys, int(min(o.MaxMemory/4/1024, math.MaxInt32))) // a key costs some hundred bytes besides its own
 	}
-	limits.Fill(&l.AllOutgoingBytes, share(8, 256<<20))
-	limits.Fill(&l.OutgoingBytes, min(8<<20, l.AllOutgoingBytes))
-	limits.Fill(&l.AllArrivingBytes, max(share(16, 256<<20), 2*int64(o.MaxPacketSize)))
+	l.AllOutgoingBytes = cmp.Or(l.AllOutgoingBytes, share(8, 256<<20))
+	l.OutgoingBytes = cmp.Or(l.OutgoingBytes, min(8<<20, l.AllOutgoingBytes))
+	l.AllArrivingBytes = cmp.Or(l.AllArrivingBytes, max(share(16, 256<<20), 2*int64(o.MaxPacketSize)))
 	messages := pubsub.DefaultLimits()
-	limits.Fill(&l.AllSessionBytes, share(8, messages.TotalBytes))
-	limits.Fill(&l.SessionBytes, min(messages.SessionBytes, l.AllSessionBytes))
-	limits.Fill(&l.SessionMessages, messages.SessionMessages)
-	limits.Fill(&l.Subscriptions, messages.Subscriptions)
-	limits.Fill(&l.AllSubscriptionBytes, share(16, messages.SubscriptionBytes))
-	limits.Fill(&l.SessionsPerUser, 100)
-	limits.Fill(&l.RetainedMessages, messages.RetainedMessages)
-	limits.Fill(&l.RetainedBytes, share(16, messages.RetainedBytes))
+	l.AllSessionBytes = cmp.Or(l.AllSessionBytes, share(8, messages.TotalBytes))
+	l.SessionBytes = cmp.Or(l.SessionBytes, min(messages.SessionBytes, l.AllSessionBytes))
+	l.SessionMessages = cmp.Or(l.SessionMessages, messages.SessionMessages)
+	l.Subscriptions = cmp.Or(l.Subscriptions, messages.Subscriptions)
+	l.AllSubscriptionBytes = cmp.Or(l.AllSubscriptionBytes, share(16, messages.SubscriptionBytes))
+	l.SessionsPerUser = cmp.Or(l.SessionsPerUser, 100)
+	l.RetainedMessages = cmp.Or(l.RetainedMessages, messages.RetainedMessages)
+	l.RetainedBytes = cmp.Or(l.RetainedBytes, share(16, messages.RetainedBytes))
 	window := int64(min(max(o.Store.DedupWindow, 0), math.MaxUint16)) // complete refuses others
-	limits.Fill(&o.MaxClients, int(max(1, share(8*(clientMemory+window*dedupEntryMemory), limits.Clients))))
+	o.MaxClients = cmp.Or(o.MaxClients, int(max(1, share(8*(clientMemory+window*dedupEntryMemory), limits.Clients))))
 	limits.FillWatches(&o.Store, share(8, limits.AllWatchBytes))
 	return nil
 }

@@ -73,15 +73,9 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 		return
 	}
 	defer l.handlers.Done()
-	pause := time.NewTimer(0)
-	defer pause.Stop()
 	for {
 		if wait := l.auth.wait(); wait > 0 {
-			pause.Reset(wait)
-			select {
-			case <-pause.C:
-			case <-l.auth.freed:
-			case <-l.stopping:
+			if !l.pause(wait, l.auth.freed) {
 				return
 			}
 			continue
@@ -103,14 +97,24 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 				attributes = append(attributes, "hint", descriptors.Hint)
 			}
 			l.failures.Log(attributes...)
-			pause.Reset(acceptPause)
-			select {
-			case <-pause.C:
-			case <-l.stopping:
+			if !l.pause(acceptPause, nil) {
 				return
 			}
 		}
 	}
+}
+
+// pause waits for a time, or until end receives. It returns false if the listener is stopping.
+func (l *listener) pause(wait time.Duration, end <-chan struct{}) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-end:
+	case <-l.stopping:
+		return false
+	}
+	return true
 }
 
 func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {

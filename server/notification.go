@@ -33,6 +33,7 @@ func (s *Server) deliver(notification statestore.Notification) {
 	}
 	queued, backlogged := conn.outbox.push(s.latest)
 	if !queued {
+		conn.slow.Store(true)
 		conn.abort() // endConnection, which follows, logs the reason
 	}
 	if backlogged {
@@ -110,7 +111,7 @@ func (s *Server) notify(cl *mqtt.Client, conn *connection, notification *sharedN
 	}
 	notification.encode.Do(func() { s.encode(notification) })
 	message := frame.Forward{MQTT5: true, Topic: conn.notifyTopic, Properties: notification.properties, Payload: notification.payload}
-	if limit := cl.Properties.Props.MaximumPacketSize; limit > 0 && uint64(message.Size()) > uint64(limit) {
+	if isTooLarge(cl, message.Size()) {
 		s.logger.Debug("a notification is larger than its client takes", "client", logs.Name(cl.ID), "bytes", message.Size())
 		return
 	}

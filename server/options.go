@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -97,15 +98,13 @@ func (o *Options) complete() error {
 	if o.Listener != nil {
 		o.Addr = o.Listener.Addr().String()
 	}
-	if o.Addr == "" {
-		o.Addr = DefaultAddr
-	}
-	limits.Fill(&o.MaxPacketSize, limits.PacketSize)
+	o.Addr = cmp.Or(o.Addr, DefaultAddr)
+	o.MaxPacketSize = cmp.Or(o.MaxPacketSize, limits.PacketSize)
 	if err := o.completeLimits(); err != nil {
 		return err
 	}
-	limits.Fill(&o.PasswordChecks, max(1, runtime.GOMAXPROCS(0)/2))
-	limits.Fill(&o.MaxUnauthenticated, defaultMaxUnauthenticated)
+	o.PasswordChecks = cmp.Or(o.PasswordChecks, max(1, runtime.GOMAXPROCS(0)/2))
+	o.MaxUnauthenticated = cmp.Or(o.MaxUnauthenticated, defaultMaxUnauthenticated)
 	if o.Store.DedupWindow > 1<<16-1 {
 		return fmt.Errorf("Options.Store.DedupWindow %d is above 65535, the largest Receive Maximum of MQTT", o.Store.DedupWindow)
 	}

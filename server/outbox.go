@@ -27,17 +27,16 @@ type outbox struct {
 	done    chan struct{}
 	task    sync.WaitGroup
 
-	mu         sync.Mutex
-	write      func() // nil: begin has not been called
-	started    bool
-	pending    bool   // the limiter was asked, and has not permitted to write yet
-	permitted  bool   // the limiter has, and the goroutine has not finished
-	round      uint64 // of the limiter, in which it has
-	again      bool   // there is something to write that the goroutine may not see
-	closed     bool
-	overflowed bool // push has failed
-	queue      []*sharedNotification
-	used       int64 // bytes of limit
+	mu        sync.Mutex
+	write     func() // nil: begin has not been called
+	started   bool
+	pending   bool   // the limiter was asked, and has not permitted to write yet
+	permitted bool   // the limiter has, and the goroutine has not finished
+	round     uint64 // of the limiter, in which it has
+	again     bool   // there is something to write that the goroutine may not see
+	closed    bool
+	queue     []*sharedNotification
+	used      int64 // bytes of limit
 }
 
 var _ pubsub.Link = (*outbox)(nil)
@@ -63,7 +62,6 @@ func (o *outbox) push(notification *sharedNotification) (queued, backlogged bool
 		return true, false
 	}
 	if !o.reserveLocked(envelope.NotificationCost(notification.Change)) {
-		o.overflowed = true
 		return false, true
 	}
 	o.queue = append(o.queue, notification)
@@ -169,13 +167,6 @@ func (o *outbox) releaseLocked(bytes int64) {
 	}
 	o.used -= bytes
 	o.all.Release(bytes)
-}
-
-// hasOverflowed reports whether push has ever failed.
-func (o *outbox) hasOverflowed() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.overflowed
 }
 
 // take returns the notifications that wait. The caller must Release the room of each when it has

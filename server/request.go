@@ -150,16 +150,16 @@ const tooLargeForClient protocol.Refusal = "the reply is larger than the client 
 // takes, answer returns a refusal instead, so that the client need not wait for nothing.
 func (s *Server) answer(cl *mqtt.Client, r request, reply statestore.Reply) frame.Message {
 	message := s.message(r, reply)
-	if reply.Outcome != statestore.Found || !isTooLarge(cl, &message) {
+	if reply.Outcome != statestore.Found || !isTooLarge(cl, message.Size()) {
 		return message
 	}
 	return s.message(r, statestore.Reply{Verb: reply.Verb, Err: tooLargeForClient})
 }
 
-// isTooLarge reports whether a message exceeds the Maximum Packet Size of a client.
-func isTooLarge(cl *mqtt.Client, message *frame.Message) bool {
+// isTooLarge reports whether a packet of some bytes exceeds the Maximum Packet Size of a client.
+func isTooLarge(cl *mqtt.Client, size int) bool {
 	limit := cl.Properties.Props.MaximumPacketSize
-	return limit > 0 && uint64(message.Size()) > uint64(limit)
+	return limit > 0 && uint64(size) > uint64(limit)
 }
 
 // message returns the message with a reply. It has QoS 0: a client that misses it repeats its

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -27,7 +28,6 @@ import (
 )
 
 const (
-
 	// writeTimeout bounds how long a write may wait for a client that does not read, once the
 	// buffers of the sockets are full.
 	writeTimeout = 5 * time.Second
@@ -98,9 +98,7 @@ func New(options Options) (*Server, error) {
 	if err := options.complete(); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
-	if options.Store.Identity == "" {
-		options.Store.Identity = engine.NewIdentity() // it begins empty, so it is another store
-	}
+	options.Store.Identity = cmp.Or(options.Store.Identity, engine.NewIdentity()) // it begins empty, so it is another store
 	store, err := statestore.New(options.Store)
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)

@@ -17,7 +17,7 @@ import (
 // endConnection ends what the server keeps for a connection, and its session if that is not
 // kept. No other connection of the client is established before it returns.
 func (s *Server) endConnection(clientID string, conn *connection) {
-	slow := conn.outbox.hasOverflowed() || conn.stuck.Load()
+	slow := conn.slow.Load()
 	if !conn.disconnected.Load() {
 		// mochi v2.7.9: it does not remove a client that it could not send a CONNACK.
 		cl, ok := s.mochi.Clients.Get(clientID)

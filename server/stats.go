@@ -4,6 +4,7 @@ import (
 	"maps"
 
 	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -146,14 +147,14 @@ func (s *Server) Stats() Stats {
 	stats.Dropped = maps.Clone(s.stats.Dropped)
 	stats.Refused = maps.Clone(s.stats.Refused)
 	stats.DroppedMessages = map[MessageDropReason]uint64{
-		MessageConnectionFull: dropped.LinkFull,
-		MessageSessionFull:    dropped.SessionFull,
-		MessageSessionsFull:   dropped.TotalFull,
-		MessageExpired:        dropped.Expired,
-		MessageTooLarge:       dropped.TooLarge,
-		MessageNotReadable:    dropped.Forbidden,
-		MessageNoReceiver:     dropped.Absent,
-		MessageNotRetained:    dropped.NotRetained,
+		MessageConnectionFull: dropped[pubsub.LinkFull],
+		MessageSessionFull:    dropped[pubsub.SessionFull],
+		MessageSessionsFull:   dropped[pubsub.TotalFull],
+		MessageExpired:        dropped[pubsub.Expired],
+		MessageTooLarge:       dropped[pubsub.TooLarge],
+		MessageNotReadable:    dropped[pubsub.Forbidden],
+		MessageNoReceiver:     dropped[pubsub.Absent],
+		MessageNotRetained:    dropped[pubsub.NotRetained],
 	}
 	return stats
 }

@@ -52,12 +52,7 @@ func (g glob) matchBut(text, but string) bool {
 type globs []glob
 
 func (gs globs) match(text string) bool {
-	for _, g := range gs {
-		if g.match(text) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(gs, func(g glob) bool { return g.match(text) })
 }
 
 // cover reports whether the globs match every topic that an MQTT filter matches.

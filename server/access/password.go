@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strconv"
 
 	"golang.org/x/crypto/bcrypt"
 )
@@ -44,8 +43,7 @@ func checkHash(hash string) (cost int, err error) {
 // dummyHash is a hash of a random password. Comparing with it makes the check of an unknown user as
 // slow as the check of a known one.
 func dummyHash(cost int) []byte {
-	digits := strconv.Itoa(100 + cost)[1:]
-	return []byte("$2a$" + digits + "$" + "N0body.Kn0ws.Any.Passw" + "0rd.That.This.Is.The.Hash.0f...")
+	return fmt.Appendf(nil, "$2a$%02d$%s%s", cost, "N0body.Kn0ws.Any.Passw", "0rd.That.This.Is.The.Hash.0f...")
 }
 
 // checkForm refuses a password that no user can have. It depends on the password alone, so its

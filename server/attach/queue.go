@@ -27,25 +27,24 @@ type notificationQueue struct {
 	mu      sync.Mutex
 	waiting []pendingNotification
 	bytes   int64 // of waiting
-	lost    uint64
 }
 
 func newNotificationQueue() *notificationQueue {
 	return &notificationQueue{wake: make(chan struct{}, 1)}
 }
 
-// push queues a notification, or drops it if too many wait.
-func (q *notificationQueue) push(notification pendingNotification) {
+// push queues a notification. It reports false if too many wait, and drops it then.
+func (q *notificationQueue) push(notification pendingNotification) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	cost := envelope.NotificationCost(notification.Change)
 	if len(q.waiting) >= maxQueued || q.bytes+cost > maxQueuedBytes {
-		q.lost++
-		return
+		return false
 	}
 	q.bytes += cost
 	q.waiting = append(q.waiting, notification)
 	signalOne(q.wake)
+	return true
 }
 
 // take removes the oldest notification.
@@ -61,13 +60,6 @@ func (q *notificationQueue) take() (pendingNotification, bool) {
 	q.waiting[0] = pendingNotification{}
 	q.waiting = q.waiting[1:]
 	return first, true
-}
-
-// overflow returns how many were dropped.
-func (q *notificationQueue) overflow() uint64 {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.lost
 }
 
 // clear removes all.

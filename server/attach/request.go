@@ -2,7 +2,6 @@ package attach
 
 import (
 	"context"
-	"encoding/hex"
 	"strings"
 	"time"
 
@@ -23,10 +22,11 @@ func (l *link) handle(message *paho.Publish) {
 	}
 	dropped := envelope.Check(message.Retain, message.QoS, properties.ResponseTopic, properties.CorrelationData)
 	client, known := senderOf(properties)
-	if dropped == "" && !known {
+	switch {
+	case dropped != "":
+	case !known:
 		dropped = DroppedForeignTopic
-	}
-	if dropped == "" && len(client) > maxClientID {
+	case len(client) > maxClientID:
 		dropped = DroppedLongClient
 	}
 	if dropped != "" {
@@ -79,7 +79,7 @@ func senderOf(properties *paho.PublishProperties) (client string, ok bool) {
 	case source == "" || source == level:
 		return level, true
 	}
-	return source, level == strings.ToUpper(hex.EncodeToString([]byte(source)))
+	return source, level == envelope.HexLevel(source)
 }
 
 // userProperty returns the first user property of a name, or nil.

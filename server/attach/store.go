@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/limits"
 	"github.com/tenurelock/tenure/server/internal/logs"
@@ -111,7 +113,7 @@ type Store struct {
 	connected      atomic.Bool
 
 	mu    sync.Mutex
-	stats Stats // but Attached, Clients and LostNotifications
+	stats Stats // but Attached and Clients
 }
 
 // Stats counts what happened since the store was made.
@@ -161,22 +163,20 @@ func New(broker string, options Options) (*Store, error) {
 	if options.MaxClients < 0 {
 		return nil, fmt.Errorf("attach: Options.MaxClients %d is negative; 0 means %d", options.MaxClients, limits.Clients)
 	}
-	limits.Fill(&options.MaxClients, limits.Clients)
-	limits.Fill(&options.MaxPacketSize, limits.PacketSize)
+	options.MaxClients = cmp.Or(options.MaxClients, limits.Clients)
+	options.MaxPacketSize = cmp.Or(options.MaxPacketSize, limits.PacketSize)
 	if options.MaxPacketSize < leastPacket {
 		return nil, fmt.Errorf("attach: Options.MaxPacketSize %d is below %d; 0 means %d", options.MaxPacketSize, leastPacket, limits.PacketSize)
 	}
 	if options.ProbeMessages > maxProbeMessages {
 		return nil, fmt.Errorf("attach: Options.ProbeMessages %d is above %d; 0 means %d, and a negative number none", options.ProbeMessages, maxProbeMessages, defaultProbeMessages)
 	}
-	limits.Fill(&options.ProbeMessages, defaultProbeMessages)
+	options.ProbeMessages = cmp.Or(options.ProbeMessages, defaultProbeMessages)
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
 	limits.FillWatches(&options.Store, limits.AllWatchBytes)
-	if options.Store.Identity == "" {
-		options.Store.Identity = engine.NewIdentity() // it begins empty, so it is another store
-	}
+	options.Store.Identity = cmp.Or(options.Store.Identity, engine.NewIdentity()) // it begins empty, so it is another store
 	store, err := statestore.New(options.Store)
 	if err != nil {
 		return nil, fmt.Errorf("attach: %w", err)
@@ -220,7 +220,6 @@ func (s *Store) Stats() Stats {
 	s.mu.Unlock()
 	stats.Attached = s.connected.Load()
 	stats.Clients = s.clients.size()
-	stats.LostNotifications = s.queue.overflow()
 	return stats
 }
 
@@ -237,7 +236,9 @@ func (s *Store) drop(client string, why DropReason) {
 
 // deliver queues a notification. The engine calls it with its lock held.
 func (s *Store) deliver(notification statestore.Notification) {
-	s.queue.push(pendingNotification{Notification: notification, queued: s.clients.count.Add(1)})
+	if !s.queue.push(pendingNotification{Notification: notification, queued: s.clients.count.Add(1)}) {
+		s.count(func(stats *Stats) { stats.LostNotifications++ })
+	}
 }
 
 const (
@@ -293,13 +294,7 @@ func (s *Store) serve(ctx context.Context) error {
 			policy.Reset()
 		}
 		s.logger.Warn("not attached; will try again", "broker", s.broker.Host, "error", err)
-		pause := time.NewTimer(policy.NextBackOff())
-		select {
-		case <-ctx.Done():
-		case <-pause.C:
-		}
-		pause.Stop()
-		if ctx.Err() != nil {
+		if !sleep.For(ctx, policy.NextBackOff()) {
 			return nil
 		}
 	}

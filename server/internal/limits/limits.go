@@ -2,7 +2,11 @@
 // document them, each in its Options.
 package limits
 
-import "github.com/tenurelock/tenure/statestore"
+import (
+	"cmp"
+
+	"github.com/tenurelock/tenure/statestore"
+)
 
 // What both allow by default.
 const (
@@ -14,17 +18,10 @@ const (
 	watchBytes = 4 << 20 // bytes that these take up
 )
 
-// Fill sets a limit that is 0 to its default.
-func Fill[T int | int64 | uint32](limit *T, standard T) {
-	if *limit == 0 {
-		*limit = standard
-	}
-}
-
 // FillWatches sets the limits of watches that are 0 to their defaults. all is the default for
 // the watches of all clients together, in bytes.
 func FillWatches(o *statestore.Options, all int64) {
-	Fill(&o.MaxWatches, watches)
-	Fill(&o.MaxAllWatchBytes, all)
-	Fill(&o.MaxWatchBytes, min(watchBytes, o.MaxAllWatchBytes))
+	o.MaxWatches = cmp.Or(o.MaxWatches, watches)
+	o.MaxAllWatchBytes = cmp.Or(o.MaxAllWatchBytes, all)
+	o.MaxWatchBytes = cmp.Or(o.MaxWatchBytes, min(watchBytes, o.MaxAllWatchBytes))
 }

@@ -180,7 +180,7 @@ func (b *Broker) PublishInTurns(m *Message, pause func()) (matched bool, err err
 	if m.Retain && b.retained != nil {
 		m.own()
 		if err = b.retained.set(m); err != nil {
-			b.dropped.notRetained.Add(1)
+			b.dropped.count(NotRetained)
 		}
 	}
 	var roomForSubs [8]*subscription
@@ -258,8 +258,8 @@ const (
 // if there are no members.
 func (b *Broker) share(m *Message, g *group, steps *steps) bool {
 	from := int(g.next.Add(1) % (1 << 30))
-	last := absent
-	offer := func(sub *subscription, connected bool) outcome {
+	last := Absent
+	offer := func(sub *subscription, connected bool) Reason {
 		steps.add(offerSteps)
 		outcome := sub.session.offer(m, form{
 			qos:         min(m.QoS, sub.QoS),
@@ -267,7 +267,7 @@ func (b *Broker) share(m *Message, g *group, steps *steps) bool {
 			identifiers: sub.identifiers,
 			group:       g,
 		}, connected)
-		if outcome != absent {
+		if outcome != Absent {
 			last = outcome
 		}
 		return outcome
@@ -282,7 +282,7 @@ func (b *Broker) share(m *Message, g *group, steps *steps) bool {
 		}
 		for _, sub := range members {
 			steps.add(1)
-			outcome := absent
+			outcome := Absent
 			if sub.session.isConnected() {
 				outcome = offer(sub, true)
 				here++
@@ -290,7 +290,7 @@ func (b *Broker) share(m *Message, g *group, steps *steps) bool {
 			switch {
 			case outcome == queued:
 				return true
-			case outcome == absent && min(m.QoS, sub.QoS) > 0 && len(away) < triedAway:
+			case outcome == Absent && min(m.QoS, sub.QoS) > 0 && len(away) < triedAway:
 				away = append(away, sub)
 			}
 		}

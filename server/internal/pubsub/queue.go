@@ -196,44 +196,44 @@ func (q *queue) window() int {
 // offer queues a message in one of its forms, or counts why it is dropped. With connected, it
 // does so only if the session is connected. For a shared subscription it counts nothing, since
 // another member may take the message.
-func (s *Session) offer(m *Message, f form, connected bool) (result outcome) {
+func (s *Session) offer(m *Message, f form, connected bool) (result Reason) {
 	return s.offerIf(m, f, connected, nil)
 }
 
-func (s *Session) offerIf(m *Message, f form, connected bool, still func() bool) (result outcome) {
+func (s *Session) offerIf(m *Message, f form, connected bool, still func() bool) (result Reason) {
 	r := s.reader.Load()
 	if r == nil {
 		r = &reader{}
 	}
 	if !r.connected && (connected || f.qos == 0) {
-		return absent
+		return Absent
 	}
 	if r.mayRead != nil && !r.mayRead(m.Topic) {
-		result = forbidden
+		result = Forbidden
 	} else {
 		result = s.put(m, f, r.epoch, connected, still)
-		if result == totalFull && s.broker.sweepSome() {
+		if result == TotalFull && s.broker.sweepSome() {
 			result = s.put(m, f, r.epoch, connected, still)
 		}
 	}
-	if result != queued && result != absent && f.group == nil {
+	if result != queued && result != Absent && f.group == nil {
 		s.broker.dropped.count(result)
 	}
 	return result
 }
 
 // put queues a message if there is room.
-func (s *Session) put(m *Message, f form, asked uint64, connected bool, still func() bool) outcome {
+func (s *Session) put(m *Message, f form, asked uint64, connected bool, still func() bool) Reason {
 	w := &waiting{message: m, form: f, asked: asked, size: m.size() + 8*int64(len(f.identifiers))}
 	s.mu.Lock()
 	if s.closed || s.link == nil && (connected || f.qos == 0) || still != nil && !still() {
 		s.mu.Unlock()
-		return absent
+		return Absent
 	}
 	if f.qos == 0 {
 		if !s.link.Reserve(int(w.size)) {
 			s.mu.Unlock()
-			return linkFull
+			return LinkFull
 		}
 		s.reserved += int(w.size)
 		s.fleeting.push(w, &s.queued)
@@ -245,7 +245,7 @@ func (s *Session) put(m *Message, f form, asked uint64, connected bool, still fu
 	return queued
 }
 
-func (s *Session) putLasting(w *waiting) outcome {
+func (s *Session) putLasting(w *waiting) Reason {
 	limits := &s.broker.limits
 	isFull := func() bool {
 		return s.lasting.length >= limits.SessionMessages || s.bytes+w.size > limits.SessionBytes
@@ -253,11 +253,11 @@ func (s *Session) putLasting(w *waiting) outcome {
 	if isFull() {
 		s.sweepLocked(time.Now())
 		if isFull() {
-			return sessionFull
+			return SessionFull
 		}
 	}
 	if !s.broker.waitingBytes.Take(s.bytes, w.size, assured) {
-		return totalFull
+		return TotalFull
 	}
 	s.broker.waiting.Add(1)
 	s.bytes += w.size
@@ -294,7 +294,7 @@ func (s *Session) take(w *waiting) {
 	}
 }
 
-func (s *Session) drop(w *waiting, why outcome) {
+func (s *Session) drop(w *waiting, why Reason) {
 	s.take(w)
 	s.broker.dropped.count(why)
 }
@@ -320,7 +320,7 @@ func (s *Session) sweepLocked(now time.Time) {
 		switch {
 		case at.IsZero() || w.packetID != 0: // a message that was sent must be sent again [MQTT-4.4.0-1]
 		case !now.Before(at):
-			s.drop(w, expired)
+			s.drop(w, Expired)
 		case s.earliest.IsZero() || at.Before(s.earliest):
 			s.earliest = at
 		}
@@ -374,13 +374,13 @@ func (s *Session) next(link Link, enough bool) (packet frame.Forward, ok, more b
 		}
 		now := time.Now()
 		if w.packetID == 0 && w.message.isOver(now) {
-			s.drop(w, expired)
+			s.drop(w, Expired)
 			continue
 		}
 		packet = s.packet(w, now)
 		if size := packet.Size(); size > maxPacket || len(packet.Topic) > math.MaxUint16 ||
 			s.receiver.MaximumPacketSize > 0 && uint64(size) > uint64(s.receiver.MaximumPacketSize) {
-			s.drop(w, tooLarge)
+			s.drop(w, TooLarge)
 			continue
 		}
 		if w.qos == 0 {
@@ -410,7 +410,7 @@ func (s *Session) ask(w *waiting) {
 	case allowed:
 		w.asked = epoch
 	default:
-		s.drop(w, forbidden)
+		s.drop(w, Forbidden)
 	}
 }
 

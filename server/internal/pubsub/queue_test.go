@@ -181,10 +181,10 @@ func TestWhatIsOverALimitIsDroppedAndCounted(t *testing.T) {
 		count  func(Dropped) uint64
 		fit    int
 	}{
-		"messages":      {Limits{SessionMessages: 3}, 1, func(d Dropped) uint64 { return d.SessionFull }, 3},
-		"bytes":         {Limits{SessionBytes: 3*size + 1}, 1, func(d Dropped) uint64 { return d.SessionFull }, 3},
-		"bytes in all":  {Limits{TotalBytes: 6 * size}, 1, func(d Dropped) uint64 { return d.TotalFull }, 3},
-		"the link":      {Limits{}, 0, func(d Dropped) uint64 { return d.LinkFull }, (1 << 20) / int(size)},
+		"messages":      {Limits{SessionMessages: 3}, 1, func(d Dropped) uint64 { return d[SessionFull] }, 3},
+		"bytes":         {Limits{SessionBytes: 3*size + 1}, 1, func(d Dropped) uint64 { return d[SessionFull] }, 3},
+		"bytes in all":  {Limits{TotalBytes: 6 * size}, 1, func(d Dropped) uint64 { return d[TotalFull] }, 3},
+		"the link":      {Limits{}, 0, func(d Dropped) uint64 { return d[LinkFull] }, (1 << 20) / int(size)},
 		"without limit": {Limits{}, 1, func(d Dropped) uint64 { return 2 }, 10},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestWhatIsOverALimitIsDroppedAndCounted(t *testing.T) {
 				}
 			}
 			d := b.Usage().Dropped
-			if sum := d.SessionFull + d.TotalFull + d.LinkFull; name != "without limit" && (test.count(d) != 4 || sum != 4) {
+			if sum := d[SessionFull] + d[TotalFull] + d[LinkFull]; name != "without limit" && (test.count(d) != 4 || sum != 4) {
 				t.Errorf("%+v, want 4", d)
 			}
 			s.End()
@@ -351,7 +351,7 @@ func TestAMessageLargerThanItsReceiverTakesIsDropped(t *testing.T) {
 	subscribe(t, s, Subscription{Filter: "a", QoS: 1})
 	publish(t, b, message("a", "1234", 0), message("a", "12345", 0), message("a", "12", 1), message("a", "123", 1))
 	checkReceived(t, s, l, "1234:0 12:1")
-	if usage := b.Usage(); usage.Dropped.TooLarge != 2 || usage.WaitingMessages != 1 {
+	if usage := b.Usage(); usage.Dropped[TooLarge] != 2 || usage.WaitingMessages != 1 {
 		t.Errorf("%+v", usage)
 	}
 }
@@ -371,7 +371,7 @@ func TestTheReceiverIsAskedBeforeEachDelivery(t *testing.T) {
 	l = newLink()
 	s.Attach(Receiver{Link: l, MQTT5: true, MayRead: reads("bc")})
 	checkReceived(t, s, l, "2:1D 5:1")
-	if d := b.Usage().Dropped; d.Forbidden != 4 {
+	if d := b.Usage().Dropped; d[Forbidden] != 4 {
 		t.Errorf("%+v", d)
 	}
 }
@@ -396,7 +396,7 @@ func TestAMessageExpiresWhileItWaits(t *testing.T) {
 				t.Errorf("%d s are left, want 4", left)
 			}
 		}
-		if d := b.Usage().Dropped; d.Expired != 2 {
+		if d := b.Usage().Dropped; d[Expired] != 2 {
 			t.Errorf("%+v", d)
 		}
 		time.Sleep(time.Hour)
@@ -429,7 +429,7 @@ func TestWhatExpiredMakesRoom(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			publish(t, b, message("a", "y"+payload[1:], 1))
-			if usage := b.Usage(); usage.WaitingMessages != 1 || usage.Dropped.Expired != 2 || usage.Dropped.SessionFull+usage.Dropped.TotalFull != 1 {
+			if usage := b.Usage(); usage.WaitingMessages != 1 || usage.Dropped[Expired] != 2 || usage.Dropped[SessionFull]+usage.Dropped[TotalFull] != 1 {
 				t.Errorf("%s: %+v", name, usage)
 			}
 			if all := receive(t, s, attach(s)); len(all) != 1 || all[0].Payload[0] != 'y' {

@@ -85,7 +85,7 @@ func TestRetainedMessagesHaveALimit(t *testing.T) {
 			}
 		}
 		_, _ = retain(t, b, "a", ""), retain(t, b, "c", "")
-		if d := b.Usage().Dropped.NotRetained; d == 0 {
+		if d := b.Usage().Dropped[NotRetained]; d == 0 {
 			t.Error("it is not counted")
 		}
 		checkEmpty(t, b)

@@ -240,9 +240,9 @@ func (s *Session) end(pause func()) {
 		switch {
 		case w.group == nil:
 		case w.message.isOver(now):
-			s.broker.dropped.count(expired)
+			s.broker.dropped.count(Expired)
 		case !s.broker.share(w.message, w.group, steps):
-			s.broker.dropped.count(absent)
+			s.broker.dropped.count(Absent)
 		}
 	}
 }

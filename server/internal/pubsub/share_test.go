@@ -50,7 +50,7 @@ func TestASharedSubscriptionPrefersMembersThatCanTakeTheMessage(t *testing.T) {
 	checkReceived(t, good, l, "")
 	checkReceived(t, offline, attach(offline), "3:1 4:1")
 	publish(t, b, message("a", "5", 1)) // all are full
-	if d := b.Usage().Dropped; d.SessionFull+d.Forbidden+d.Absent != 1 {
+	if d := b.Usage().Dropped; d[SessionFull]+d[Forbidden]+d[Absent] != 1 {
 		t.Errorf("%+v, want one dropped", d)
 	}
 }
@@ -67,7 +67,7 @@ func TestWhatAMemberDidNotAcknowledgeGoesToAnotherWhenItsSessionEnds(t *testing.
 	leaving.End()
 	checkReceived(t, staying, attach(staying), "1:1 2:1")
 	staying.End()
-	if d := b.Usage().Dropped; d.Absent != 2 {
+	if d := b.Usage().Dropped; d[Absent] != 2 {
 		t.Errorf("%+v, want two without a member", d)
 	}
 	if matched, _ := b.Publish(message("a", "3", 1)); matched {
@@ -108,7 +108,7 @@ func TestInvariant57AMessageIsOfferedToSomeMembersOfAGroup(t *testing.T) {
 			if len(asked) != members {
 				t.Errorf("%d of %d members had a turn", len(asked), members)
 			}
-			if dropped := b.Usage().Dropped; dropped.Forbidden != members {
+			if dropped := b.Usage().Dropped; dropped[Forbidden] != members {
 				t.Errorf("%+v, want %d forbidden", dropped, members)
 			}
 		})
@@ -145,7 +145,7 @@ func TestInvariant57RoomIsNotSoughtForEachMessage(t *testing.T) {
 			}
 			time.Sleep(200 * time.Millisecond)
 		}
-		if dropped := b.Usage().Dropped; dropped.TotalFull != 6*1000 {
+		if dropped := b.Usage().Dropped; dropped[TotalFull] != 6*1000 {
 			t.Errorf("%+v", dropped)
 		}
 	})

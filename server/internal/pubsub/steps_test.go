@@ -90,7 +90,7 @@ func TestInvariant57TheEndOfASessionDoesNotKeepAProcessor(t *testing.T) {
 	if least := messages * triedHere * offerSteps / sliceSize; pauses < least {
 		t.Errorf("%d pauses, want at least %d", pauses, least)
 	}
-	if dropped := b.Usage().Dropped; dropped.Forbidden != messages {
+	if dropped := b.Usage().Dropped; dropped[Forbidden] != messages {
 		t.Errorf("%+v, want %d forbidden", dropped, messages)
 	}
 }

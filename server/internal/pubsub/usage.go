@@ -17,56 +17,40 @@ type Usage struct {
 
 // Dropped is how many messages did not reach a subscriber since the broker was made, counted for
 // each subscriber, by reason.
-type Dropped struct {
-	LinkFull    uint64 // QoS 0, and the outgoing queue of the connection is full
-	SessionFull uint64 // QoS 1, over Limits.SessionMessages or Limits.SessionBytes
-	TotalFull   uint64 // QoS 1, over Limits.TotalBytes
-	Expired     uint64 // the Message Expiry Interval was over
-	TooLarge    uint64 // larger than the Maximum Packet Size of the receiver
-	Forbidden   uint64 // the receiver may not read the topic
-	Absent      uint64 // no member of a group could take it
-	NotRetained uint64 // over Limits.RetainedMessages or Limits.RetainedBytes
-}
+type Dropped [reasons]uint64
 
-// outcome is the result of offering a message to a session.
-type outcome int
+// Reason is why a message did not reach a subscriber.
+type Reason int
 
 const (
-	absent outcome = iota // the session is over, or not connected and the message is QoS 0
-	queued
-	linkFull
-	sessionFull
-	totalFull
-	expired
-	tooLarge
-	forbidden
+	// Absent: no member of a group could take it. Of a session it means that the session is over,
+	// or not connected and the message has QoS 0.
+	Absent      Reason = iota
+	LinkFull           // QoS 0, and the outgoing queue of the connection is full
+	SessionFull        // QoS 1, over Limits.SessionMessages or Limits.SessionBytes
+	TotalFull          // QoS 1, over Limits.TotalBytes
+	Expired            // the Message Expiry Interval was over
+	TooLarge           // larger than the Maximum Packet Size of the receiver
+	Forbidden          // the receiver may not read the topic
+	NotRetained        // over Limits.RetainedMessages or Limits.RetainedBytes
+	reasons
+	queued // none: the message waits for the session
 )
 
-type dropped struct {
-	by          [forbidden + 1]atomic.Uint64
-	notRetained atomic.Uint64
-}
+type dropped [reasons]atomic.Uint64
 
-func (d *dropped) count(why outcome) { d.by[why].Add(1) }
+func (d *dropped) count(why Reason) { d[why].Add(1) }
 
 // Usage returns what the broker holds now.
 func (b *Broker) Usage() Usage {
-	by := &b.dropped.by
 	usage := Usage{
 		Subscriptions:     int(b.subCount.Load()),
 		SubscriptionBytes: b.subBytes.Used(),
 		WaitingMessages:   b.waiting.Load(),
 		WaitingBytes:      b.waitingBytes.Used(),
-		Dropped: Dropped{
-			LinkFull:    by[linkFull].Load(),
-			SessionFull: by[sessionFull].Load(),
-			TotalFull:   by[totalFull].Load(),
-			Expired:     by[expired].Load(),
-			TooLarge:    by[tooLarge].Load(),
-			Forbidden:   by[forbidden].Load(),
-			Absent:      by[absent].Load(),
-			NotRetained: b.dropped.notRetained.Load(),
-		},
+	}
+	for why := range reasons {
+		usage.Dropped[why] = b.dropped[why].Load()
 	}
 	b.mu.Lock()
 	usage.Sessions = len(b.sessions)

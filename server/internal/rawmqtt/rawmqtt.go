@@ -51,6 +51,13 @@ func (b Body) Text(text string) Body { return append(b.Uint16(uint16(len(text)))
 // Properties appends a list of properties after its length.
 func (b Body) Properties(list Body) Body { return append(b.Variable(len(list)), list...) }
 
+func (b Body) propertiesUnless(mqtt3 bool, list Body) Body {
+	if mqtt3 {
+		return b
+	}
+	return b.Properties(list)
+}
+
 // User appends a user property.
 func (b Body) User(name, value string) Body { return b.Byte(wire.UserProperty).Text(name).Text(value) }
 
@@ -74,13 +81,23 @@ type Login struct {
 	Expiry uint32
 	// Properties follow those that the fields above make.
 	Properties Body
+	// Will is nil for none.
+	Will *Message
+	// MQTT3 leaves out all properties, as MQTT 3.1.1 does.
+	MQTT3 bool
 }
 
 // Packet returns the CONNECT packet.
 func (l Login) Packet() []byte {
-	var flags byte
+	version, flags := byte(5), byte(0)
+	if l.MQTT3 {
+		version = 4
+	}
 	if !l.Resume {
 		flags |= 0x02
+	}
+	if l.Will != nil {
+		flags |= 0x04 | l.Will.QoS<<3 | retainFlag(l.Will.Retain)<<5
 	}
 	if l.User != "" {
 		flags |= 0x80
@@ -93,7 +110,10 @@ func (l Login) Packet() []byte {
 		properties = properties.Byte(wire.SessionExpiry).Uint32(l.Expiry)
 	}
 	properties = append(properties, l.Properties...)
-	body := Body(nil).Text("MQTT").Byte(5).Byte(flags).Uint16(l.KeepAlive).Properties(properties).Text(l.ClientID)
+	body := Body(nil).Text("MQTT").Byte(version).Byte(flags).Uint16(l.KeepAlive).propertiesUnless(l.MQTT3, properties).Text(l.ClientID)
+	if w := l.Will; w != nil {
+		body = body.propertiesUnless(l.MQTT3, w.Properties).Text(w.Topic).Text(string(w.Payload))
+	}
 	if l.User != "" {
 		body = body.Text(l.User)
 	}
@@ -129,15 +149,15 @@ func (m Message) Packet() []byte {
 	if m.QoS > 0 {
 		body = body.Uint16(m.ID)
 	}
-	if !m.MQTT3 {
-		body = body.Properties(m.Properties)
+	body = append(body.propertiesUnless(m.MQTT3, m.Properties), m.Payload...)
+	return Packet(wire.Publish, m.QoS<<1|retainFlag(m.Retain), body)
+}
+
+func retainFlag(retain bool) byte {
+	if retain {
+		return 1
 	}
-	body = append(body, m.Payload...)
-	flags := m.QoS << 1
-	if m.Retain {
-		flags |= 1
-	}
-	return Packet(wire.Publish, flags, body)
+	return 0
 }
 
 // ErrTooLarge is the error of Read for a packet that is longer than its limit.

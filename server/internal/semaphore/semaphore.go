@@ -18,6 +18,7 @@ package semaphore
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 )
 
@@ -33,17 +34,14 @@ type Fair[S comparable] struct {
 	mu      sync.Mutex
 	busy    int
 	waits   int
-	queues  map[S]*queue
-	sources []S // with waiting callers, in the order of their turns
+	queues  map[S][]chan struct{} // the waiting callers of each source, in order; none is empty
+	sources []S                   // with waiting callers, in the order of their turns
 }
-
-// queue has the waiting callers of one source, in order. It is never empty.
-type queue struct{ turns []chan struct{} }
 
 // New returns a Fair that as many callers may hold at once as running says, at least 1. As many more
 // may wait for it as waiting says, of which each(source) bounds those of one source.
 func New[S comparable](running, waiting int, each func(source S) int) *Fair[S] {
-	return &Fair[S]{running: max(1, running), waiting: waiting, each: each, queues: make(map[S]*queue)}
+	return &Fair[S]{running: max(1, running), waiting: waiting, each: each, queues: make(map[S][]chan struct{})}
 }
 
 // Acquire waits for the caller's turn, and returns a function that ends the turn; only its first
@@ -62,15 +60,13 @@ func (f *Fair[S]) Acquire(ctx context.Context, source S) (release func(), err er
 	}
 	select {
 	case <-turn:
-		if ctx.Err() != nil { // both happened
-			f.next()
-			return nil, context.Cause(ctx)
-		}
 	case <-ctx.Done():
 		if f.giveUp(source, turn) {
 			return nil, context.Cause(ctx)
 		}
-		f.next() // the turn began at the same time
+	}
+	if ctx.Err() != nil { // the turn began at the same time
+		f.next()
 		return nil, context.Cause(ctx)
 	}
 	return sync.OnceFunc(f.next), nil
@@ -84,21 +80,15 @@ func (f *Fair[S]) queue(source S) (turn chan struct{}, err error) {
 		f.busy++
 		return nil, nil
 	}
-	q := f.queues[source]
-	waits := 0
-	if q != nil {
-		waits = len(q.turns)
-	}
+	waits := len(f.queues[source])
 	if f.waits >= f.waiting || waits >= f.each(source) {
 		return nil, ErrFull
 	}
-	if q == nil {
-		q = new(queue)
-		f.queues[source] = q
+	if waits == 0 {
 		f.sources = append(f.sources, source)
 	}
 	turn = make(chan struct{})
-	q.turns = append(q.turns, turn)
+	f.queues[source] = append(f.queues[source], turn)
 	f.waits++
 	return turn, nil
 }
@@ -113,13 +103,8 @@ func (f *Fair[S]) next() {
 	}
 	source := f.sources[0]
 	f.sources = f.sources[1:]
-	q := f.queues[source]
-	turn := q.turns[0]
-	q.turns = q.turns[1:]
-	f.waits--
-	if len(q.turns) == 0 {
-		delete(f.queues, source)
-	} else {
+	turn := f.queues[source][0]
+	if f.removeLocked(source, 0) > 0 {
 		f.sources = append(f.sources, source)
 	}
 	close(turn)
@@ -129,28 +114,25 @@ func (f *Fair[S]) next() {
 func (f *Fair[S]) giveUp(source S, turn chan struct{}) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	q := f.queues[source]
-	if q == nil {
+	at := slices.Index(f.queues[source], turn)
+	if at < 0 {
 		return false
 	}
-	for i := range q.turns {
-		if q.turns[i] != turn {
-			continue
-		}
-		q.turns = append(q.turns[:i], q.turns[i+1:]...)
-		f.waits--
-		if len(q.turns) == 0 {
-			delete(f.queues, source)
-			for i := range f.sources {
-				if f.sources[i] == source {
-					f.sources = append(f.sources[:i], f.sources[i+1:]...)
-					break
-				}
-			}
-		}
-		return true
+	if f.removeLocked(source, at) == 0 {
+		f.sources = slices.DeleteFunc(f.sources, func(other S) bool { return other == source })
 	}
-	return false
+	return true
+}
+
+// removeLocked removes a caller from the queue of its source, and returns how many remain there.
+func (f *Fair[S]) removeLocked(source S, at int) (left int) {
+	f.waits--
+	queue := slices.Delete(f.queues[source], at, at+1)
+	f.queues[source] = queue
+	if len(queue) == 0 {
+		delete(f.queues, source)
+	}
+	return len(queue)
 }
 
 // Waiting returns how many callers wait.

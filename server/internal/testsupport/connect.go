@@ -28,37 +28,14 @@ type ConnectPacket struct {
 
 // Packet encodes the packet.
 func (h ConnectPacket) Packet() []byte {
-	version, flags := byte(5), byte(0)
-	if h.Old {
-		version = 4
-	}
-	if !h.Resume {
-		flags |= 0x02
+	login := rawmqtt.Login{
+		ClientID: h.ID, User: h.User, KeepAlive: cmp.Or(h.KeepAlive, 600), Resume: h.Resume, Expiry: h.Expiry,
+		Properties: h.Properties, Will: h.Will, MQTT3: h.Old,
 	}
 	if h.User != "" {
-		flags |= 0xc0
+		login.Password = "secret"
 	}
-	if w := h.Will; w != nil {
-		flags |= 0x04 | w.QoS<<3
-		if w.Retain {
-			flags |= 0x20
-		}
-	}
-	body := rawmqtt.Body(nil).Text("MQTT").Byte(version).Byte(flags).Uint16(cmp.Or(h.KeepAlive, 600))
-	if !h.Old {
-		body = body.Properties(append(rawmqtt.Body{wire.SessionExpiry}.Uint32(h.Expiry), h.Properties...))
-	}
-	body = body.Text(h.ID)
-	if h.Will != nil {
-		if !h.Old {
-			body = body.Properties(h.Will.Properties)
-		}
-		body = body.Text(h.Will.Topic).Text(string(h.Will.Payload))
-	}
-	if h.User != "" {
-		body = body.Text(h.User).Text("secret")
-	}
-	return rawmqtt.Packet(wire.Connect, 0, body)
+	return login.Packet()
 }
 
 // Start sends the packet, and does not wait for the CONNACK.
