@@ -2,9 +2,8 @@ package election
 
 import "runtime/debug"
 
-// call runs a function of the program in a goroutine. The goroutine ends with one item on
-// the returned channel, even if the function panics or ends its goroutine. A *PanicError
-// calls the function by name.
+// call runs a function of the program, which a *PanicError calls by name, in a goroutine. That
+// ends with one item on the returned channel, even if the function panics or ends its goroutine.
 func call(name string, function func() error) <-chan error {
 	returned := make(chan error, 1)
 	go func() {

@@ -27,9 +27,8 @@
 // The tenure is not renewed in Draining: the function has until the deadline to return.
 // After that the guard refuses its writes, and another node may lead.
 //
-// Claiming is left out if Options.Claim is empty. A term that fails before the function
-// starts goes straight to Released. Options.Standby runs in Standby and must return before
-// the term starts.
+// Claiming is left out if Options.Claim is empty. A term that fails before the function starts
+// goes straight to Released. Options.Standby must return before the term starts.
 //
 // A function that does not return cannot keep other nodes from leading. While this node holds
 // the lease, Run waits for Options.Standby and Options.Observer no longer than the tenure lasts

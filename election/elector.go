@@ -136,9 +136,8 @@ func (e *Elector) Resign() bool {
 // answers at once, from what the node knows. For errors see [lease.Lease.Holder].
 func (e *Elector) Leader(ctx context.Context) (lease.Holder, error) { return e.lease.Holder(ctx) }
 
-// Leaders returns the leader and then each change of leader, with an error where the store
-// cannot be asked, until ctx ends or the client is finished; see [lease.Lease.Observe]. It
-// does not need Run.
+// Leaders returns the leader and then each change of leader, also without Run, with an error
+// where the store cannot be asked, until ctx or the client ends; see [lease.Lease.Observe].
 func (e *Elector) Leaders(ctx context.Context) iter.Seq2[lease.Holder, error] {
 	return e.lease.Observe(ctx)
 }

@@ -104,8 +104,7 @@ func (e *Elector) placeRequest(ctx context.Context, own failBackRequest) error {
 	return set(transport.Always)
 }
 
-// withdrawRequest deletes the request of this node. If that fails, the request expires
-// within a TTL.
+// withdrawRequest deletes the request of this node, or lets it expire if that fails.
 func (e *Elector) withdrawRequest(ctx context.Context, own failBackRequest) {
 	ctx, cancel := context.WithTimeout(ctx, e.options.TTL)
 	defer cancel()

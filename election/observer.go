@@ -76,8 +76,7 @@ func (r *run) enter(phase Phase, token hlc.Token, cause error) (delivered <-chan
 	return r.add(transition)
 }
 
-// standBy enters Standby and waits for the observer as long as it takes. No other node
-// waits for this one then.
+// standBy enters Standby and waits for the observer: no other node waits for this one then.
 func (r *run) standBy(cause error) { <-r.enter(Standby, hlc.Token{}, cause) }
 
 // enterAndWait enters a phase that comes before the leader function, and waits for the

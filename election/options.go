@@ -33,8 +33,7 @@ type Options struct {
 	// nothing else keeps the node out, such as bad health. It doubles, up to eightfold, while
 	// terms are shorter than TTL or campaigns fail. Default TTL/2.
 	HoldOff time.Duration
-	// OneShot makes Run return after one term, even if that was over before its
-	// function could start.
+	// OneShot makes Run return after one term, also after one whose function could not start.
 	OneShot bool
 
 	// Standby, if set, runs while this node campaigns, to keep it ready: to fill a cache, say.
@@ -55,9 +54,8 @@ type Options struct {
 	// Its context ends after HealthTimeout and with Run's context. It should return then:
 	// Run waits for it, though only after the lease was released.
 	Health func(ctx context.Context) error
-	// HealthEvery is the pause from the end of one call of Health to the next.
-	// Default TTL/3, so that with the default HealthTimeout an unhealthy leader is
-	// found sooner than a dead one.
+	// HealthEvery is the pause from the end of one call of Health to the next. Default TTL/3, so
+	// that with the default HealthTimeout an unhealthy leader is found sooner than a dead one.
 	HealthEvery time.Duration
 	// HealthTimeout is how long Health may take before that counts as a failure,
 	// and as another one each time that it passes again. Default TTL/3.
@@ -101,8 +99,7 @@ const (
 	maxHoldOff = 8
 )
 
-// complete fills in the defaults, and says which option makes no sense and which
-// values would do.
+// complete fills in the defaults, or says which option makes no sense and which values would do.
 func (o *Options) complete() error {
 	if o.Lease.TTL != 0 {
 		return fmt.Errorf("Options.Lease.TTL is %v; set Options.TTL instead", o.Lease.TTL)

@@ -68,8 +68,7 @@ func (t Transition) String() string {
 	return Status{Phase: t.Phase, Token: t.Token, Cause: t.Cause}.String()
 }
 
-// LogValue returns a group with the keys phase and at and, unless they are zero, token and
-// cause.
+// LogValue returns a group with the keys phase and at, and token and cause unless they are zero.
 func (t Transition) LogValue() slog.Value {
 	return logGroup(t.Phase, "at", t.At, t.Token, t.Cause)
 }

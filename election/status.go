@@ -32,8 +32,7 @@ type Status struct {
 	// Run returned. Nil in Claiming and Active, in Standby if another node leads or is
 	// about to, and before the first Run.
 	Cause error
-	// HoldOffUntil is when the hold-off is over that keeps this node from campaigning;
-	// zero if none does.
+	// HoldOffUntil is when the hold-off ends that keeps this node from campaigning; zero: none.
 	HoldOffUntil time.Time
 }
 
@@ -53,8 +52,7 @@ func (e *Elector) Status() Status {
 	return status
 }
 
-// setTenure notes the tenure of a new term, or with nil that there is none, and whether this
-// node waits for one.
+// setTenure notes the tenure of a new term, or nil, and whether this node waits for one.
 func (e *Elector) setTenure(tenure *lease.Tenure, campaigning bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -16,24 +16,20 @@ var (
 	// over. The writer must end it with lease.Tenure.FencedOut, and must not try again.
 	// The store's refusal is the same error, so that one test serves guards and checkers.
 	ErrStaleToken = transport.ErrFencingTokenLower
-	// ErrMissingToken: a write has no token where one is needed. The store's refusal is
-	// the same error.
+	// ErrMissingToken: a write lacks the token it needs. The store refuses with the same error.
 	ErrMissingToken = transport.ErrFencingTokenRequired
-	// ErrNotAdmitted: a Checker did not admit a write, and did not run it. Other errors
-	// in the chain say why.
+	// ErrNotAdmitted: a Checker did not run a write. Other errors in the chain say why.
 	ErrNotAdmitted = errors.New("not admitted")
 )
 
-// StaleTokenError says that a resource refused a token because it has seen a higher one.
-// It matches ErrStaleToken.
+// StaleTokenError says that a resource has seen a higher token. It matches ErrStaleToken.
 type StaleTokenError struct {
 	Resource string
 	Token    hlc.Token // the refused token
 	Highest  hlc.Token // the highest token that the resource has seen; zero if unknown
 }
 
-// Error returns the tokens. It does not name the resource, which the errors of a Checker
-// that wrap it do.
+// Error returns the tokens. The errors of a Checker that wrap it name the resource.
 func (e *StaleTokenError) Error() string {
 	if e.Highest.IsZero() {
 		return fmt.Sprintf("the token %v is stale: a newer one was seen", e.Token)
@@ -44,8 +40,7 @@ func (e *StaleTokenError) Error() string {
 // Unwrap returns ErrStaleToken.
 func (e *StaleTokenError) Unwrap() error { return ErrStaleToken }
 
-// CheckerOptions are the settings of a Checker. The zero value keeps the highest token in
-// memory only.
+// CheckerOptions configures a Checker. The zero value keeps the highest token in memory only.
 type CheckerOptions struct {
 	// Highest is the token that Persist stored last, before the process began; zero if it
 	// stored none. Without it, a restarted checker admits tokens of former tenures.
@@ -98,8 +93,7 @@ func NewChecker(resource string, options CheckerOptions) (*Checker, error) {
 }
 
 // Highest returns the highest token that is known to be durable: the higher of
-// CheckerOptions.Highest and the last token that Persist stored. Zero means none. It never
-// goes back.
+// CheckerOptions.Highest and the last that Persist stored. It never goes back. Zero: none.
 func (c *Checker) Highest() hlc.Token { return *c.durable.Load() }
 
 // Do admits a write and runs it. Meanwhile the checker runs no other write and admits no
@@ -107,8 +101,7 @@ func (c *Checker) Highest() hlc.Token { return *c.durable.Load() }
 // runs, writes with lower tokens are over, and none follows.
 //
 // Do waits for its turn until ctx ends. It does not pass ctx to write. While write runs all
-// other writes wait, even those with a higher token, because it may still take effect: give
-// it a timeout.
+// other writes wait, because it may still take effect: give it a timeout.
 //
 // If write returns an error, Do returns it wrapped, and the token stays admitted. If write
 // panics, so does Do, and the next write gets its turn. An error that matches ErrNotAdmitted

@@ -43,8 +43,7 @@ func (g *Guard) Claim(ctx context.Context, key string) (entry transport.Entry, e
 }
 
 const (
-	// claimAttempts is how many requests may get no reply before a claim has used up the
-	// tenure's remaining time.
+	// claimAttempts is how many requests without a reply use up the remaining time of a tenure.
 	claimAttempts = 4
 	// claimPause separates the attempts of a claim whose requests fail at once.
 	claimPause = 20 * time.Millisecond
@@ -104,8 +103,7 @@ const claimsAtOnce = 16
 // claimed, and only this tenure can change them until a later tenure claims them.
 //
 // After the first error ClaimAll cancels the claims that are under way, starts no other, and
-// returns the error without entries. The keys that were claimed by then stay protected with
-// this tenure's token.
+// returns the error without entries. The keys claimed by then keep this tenure's token.
 func (g *Guard) ClaimAll(ctx context.Context, keys ...string) (map[string]transport.Entry, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(claimsAtOnce)

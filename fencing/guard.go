@@ -164,9 +164,8 @@ func (g *Guard) do(ctx context.Context, name, key string, request operation) err
 	return guardError(name, key, err)
 }
 
-// bound binds the operation to the store and runs it. If the connection of the binding was
-// lost before a request was sent, it binds the operation to the next connection and runs it
-// again, while the tenure lasts.
+// bound binds the operation to the store and runs it. If the connection of the binding was lost
+// before a request was sent, it does so again over the next one, while the tenure lasts.
 func (g *Guard) bound(ctx context.Context, token hlc.Token, request operation) error {
 	for {
 		binding, err := g.tenure.Bind(ctx, g.client)

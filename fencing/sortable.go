@@ -6,9 +6,8 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 )
 
-// SortableText returns a text of the token for resources that compare bytes, such as
-// databases: the texts have the same order, byte by byte, as the tokens. (In the usual text
-// 10 comes before 9.)
+// SortableText returns a text of the token for resources that compare bytes, such as databases:
+// texts have the order of their tokens, byte by byte. (In the usual text 10 comes before 9.)
 //
 // The numbers are padded with zeros to their greatest widths, 19 and 20 digits, as in
 // "0000001696374425000:00000000000000000000:StateStore": 41 bytes and the node id, at most

@@ -95,15 +95,13 @@ func (g *Guard) readClaimed(ctx context.Context, key string) (transport.Entry, e
 		if err == nil && entry.Exists {
 			return entry, nil
 		}
-		// Either the read failed, and Claim tries again, or another client deleted the key
-		// and with it the token.
+		// Either the read failed, and Claim tries again, or the key was deleted, and its token.
 	}
 	return g.Claim(ctx, key)
 }
 
 // notSetError is the error of an update that ended before its write. It does not match
-// ErrOutcomeUnknown, even if the outcome of an earlier request of the update is unknown:
-// nothing was set.
+// ErrOutcomeUnknown, whatever became of the earlier requests of the update: nothing was set.
 type notSetError struct{ cause error }
 
 func (e notSetError) Error() string { return fmt.Sprintf("nothing was set: %v", e.cause) }
@@ -118,8 +116,7 @@ func (e notSetError) Is(target error) bool {
 	return errors.Is(e.cause, target)
 }
 
-// As finds typed errors in the cause. There is no Unwrap, with which errors.Is would find
-// ErrOutcomeUnknown.
+// As finds typed errors in the cause. With Unwrap errors.Is would find ErrOutcomeUnknown.
 func (e notSetError) As(target any) bool { return errors.As(e.cause, target) }
 
 // turns is a mutex for each key. It has an entry for a key only while a goroutine has the

@@ -23,9 +23,8 @@ type attempt struct {
 	will   *transport.Will // deletes the key when the connection is lost; nil if nothing does
 	reason *waitReason     // notes what keeps the attempt from success; may be nil
 
-	// As they were when the latest request was about to leave: the identity of the store,
-	// a channel that is closed when another store answers, and one that is closed when the
-	// connection is lost.
+	// As they were when the latest request was about to leave: the identity of the store, and
+	// the channels that are closed when another store answers and when the connection is lost.
 	store                string
 	replaced, connection <-chan struct{}
 

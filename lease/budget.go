@@ -24,8 +24,7 @@ type Budget struct {
 	// Unheld is the part of CutOff in which no holder works: from the end of the tenure's
 	// context, GracePeriod and Margin before the expiry at the store, to the successor.
 	Unheld time.Duration
-	// HandOver is the longest time from a release to the next holder, if the waiters get
-	// the notification.
+	// HandOver is the longest time from a release to the next holder if waiters are notified.
 	HandOver time.Duration
 	// HandOverUnheard is the same if the notification is lost.
 	HandOverUnheard time.Duration

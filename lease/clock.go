@@ -19,8 +19,7 @@ func MonotonicClock() Clock {
 var processStart = time.Now()
 
 // sinceStart returns the larger of the monotonic and the wall time since the program started.
-// The wall time includes suspended time. A step of it forward ends a tenure early, which is
-// safe.
+// Wall time includes suspended time. A step of it forward ends a tenure early, which is safe.
 func sinceStart() time.Duration {
 	now := time.Now()
 	return max(now.Sub(processStart), now.Round(0).Sub(processStart.Round(0)))

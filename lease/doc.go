@@ -1,9 +1,8 @@
 // Package lease lets one process at a time hold a name in the state store.
 //
-// A [Lease] is a name and its settings. [Lease.Acquire] waits until the name is free and
-// returns a [Tenure]: one uninterrupted holding, kept alive by renewals until it is released
-// or lost. A tenure ends exactly once, never comes back, and has one fencing token from
-// beginning to end.
+// A [Lease] is a name and its settings. [Lease.Acquire] waits until the name is free and returns
+// a [Tenure]: one uninterrupted holding, kept alive by renewals until it is released or lost. A
+// tenure ends exactly once, never comes back, and has one fencing token.
 //
 //	l, err := lease.New(client, "press-7/active", lease.Options{TTL: 2 * time.Second})
 //	…
@@ -14,11 +13,10 @@
 //
 // # What is guaranteed, and what is not
 //
-// The store never lets two values hold one name. What a process knows can be older than
-// what the store knows, so a tenure judges itself, on the safe side. Its deadline counts
-// from before its last accepted request left and comes a margin before the store's. Each
-// call of [Tenure.Token] and [Tenure.Remaining] checks it, on a clock that goes on while the
-// machine is suspended.
+// The store never lets two values hold one name. What a process knows can be older than what the
+// store knows, so a tenure judges itself, on the safe side. Its deadline counts from before its
+// last accepted request left and comes a margin before the store's. Each call of [Tenure.Token]
+// and [Tenure.Remaining] checks it, on a clock that goes on while the machine is suspended.
 //
 // A process that is stopped between such a check and the action that follows can still act
 // too late. No lease can prevent that. Give the action the tenure's token and let the
@@ -34,8 +32,7 @@
 //	a request that makes no sense or is too     the error             the error
 //	large; a client closed or taken over
 //
-// If the context ends first, the error of Acquire says why it still waited, and names the
-// last known holder.
+// If the context ends first, the error of Acquire says why it waited, and the last known holder.
 //
 // # How a tenure ends
 //
@@ -66,8 +63,7 @@
 // no identity: with them, a tenure reads its key once on each new connection before it renews.
 //
 // The new store may grant the lease before the holder at the old one has noticed. A hold-off
-// (statestore.Options.HoldOff, tenure serve --hold-off) of the longest TTL in use prevents
-// that.
+// (statestore.Options.HoldOff, tenure serve --hold-off) of the longest TTL in use prevents it.
 //
 // # In time
 //
@@ -79,11 +75,10 @@
 // The margin must be more than the two clocks can drift apart within a TTL. [Options.Budget]
 // works out what a set of options means for failover.
 //
-// After a request that is not answered within RequestTimeout, the client doubts its
-// connection: the broker has half of RequestTimeout more, and at least 100 ms, for a sign of
-// life. Then the client connects anew, and the renewal goes over the new connection. So a
-// half-open connection costs a tenure one timeout, whatever the keep-alive, unless the tenure
-// ends with its connection.
+// After a request that is not answered within RequestTimeout, the client doubts its connection:
+// the broker has half of RequestTimeout more, and at least 100 ms, for a sign of life. Then the
+// client connects anew, and the renewal goes over the new connection. So a half-open connection
+// costs one timeout, whatever the keep-alive, unless the tenure ends with its connection.
 //
 // # Instant failover
 //
@@ -93,9 +88,8 @@
 // trip or two after the process was killed.
 //
 // The Will needs a new connection: Acquire replaces the client's connection once for each
-// tenure, and other requests of that client that are under way then end with an unknown
-// outcome. A tenure ends as soon as the connection drops, because the broker then releases
-// the lease.
+// tenure, and other requests of that client that are under way then end with an unknown outcome.
+// As the broker releases the lease when the connection drops, the tenure ends then.
 //
 // This promises less than a lease without it. If only the broker's end of a connection is cut,
 // by a proxy between them or by another client with the same client id, the lease is released

@@ -18,8 +18,7 @@ var (
 	ErrLost = errors.New("another holder has the lease")
 	// ErrDeadlinePassed: no renewal succeeded in time.
 	ErrDeadlinePassed = errors.New("the deadline passed without a renewal")
-	// ErrFencedOut: a protected resource refused the token, usually because it has seen a
-	// newer one.
+	// ErrFencedOut: a protected resource refused the token. Usually it has seen a newer one.
 	ErrFencedOut = errors.New("fenced out: the token was refused")
 	// ErrDeleted: the store's key is gone, and this process did not release it. Another
 	// client deleted it, or it expired early.
@@ -74,8 +73,7 @@ func isPermanent(err error) bool {
 var permanentRefusals = []error{transport.ErrSyntax, transport.ErrUnknownCommand, transport.ErrWrongNumberOfArguments,
 	transport.ErrKeyLengthZero, transport.ErrMissingTimestamp, transport.ErrMalformedTimestamp, transport.ErrLockRule}
 
-// isTerminal reports whether err is that the client is closed or taken over, so that no
-// request of it can succeed any more.
+// isTerminal reports whether the client is closed or taken over: no request of it can succeed.
 func isTerminal(err error) bool {
 	return errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrSessionTakenOver)
 }
@@ -128,9 +126,8 @@ func (g *gaveUpError) Unwrap() []error {
 	return causes
 }
 
-// requestError is the error of one request within the error of an acquisition. It does not
-// match what is true of the request alone: that the request timed out, or that its outcome
-// is unknown.
+// requestError is the error of one request within the error of an acquisition. It does not match
+// what is true of that request alone: that it timed out, or that its outcome is unknown.
 type requestError struct {
 	error
 	unknown bool // it is not known whether the lease was acquired

@@ -57,8 +57,7 @@ type Holder struct {
 	Held bool
 	// Name is the holder's name.
 	Name string
-	// Value is the value of the lease's key. It differs between two tenures, those of
-	// one holder too.
+	// Value is the value of the lease's key. No two tenures have the same, even of one holder.
 	Value string
 	// Version is that of the latest renewal. It is not a fencing token.
 	Version hlc.Timestamp

@@ -17,9 +17,8 @@ type Options struct {
 	// It absorbs the difference in rate of the two clocks and the time between
 	// a check of the token and the action. Default TTL/10.
 	Margin time.Duration
-	// GracePeriod is how long before its deadline a tenure's context ends when
-	// renewals fail, so that work can stop in time. The token remains usable
-	// until the deadline. Default TTL/10.
+	// GracePeriod is how long before its deadline a tenure's context ends when renewals fail, so
+	// that work can stop in time. The token remains usable until the deadline. Default TTL/10.
 	GracePeriod time.Duration
 	// RenewEvery is the time from one renewal to the next; up to a tenth is
 	// taken off at random, so that many leases spread. Default TTL/3.
@@ -66,8 +65,7 @@ type Options struct {
 	OnWaiting func(cause error)
 	// Clock measures tenures. Default SystemClock.
 	Clock Clock
-	// Logger gets what no caller can get. Renewals wait for its handler, so that must not
-	// block. Default: no logs.
+	// Logger gets what no caller can get; renewals wait for its handler. Default: no logs.
 	Logger *slog.Logger
 }
 
@@ -75,8 +73,7 @@ type Options struct {
 // schedulers, not by the store.
 const MinTTL = 50 * time.Millisecond
 
-// MaxTTL is the longest TTL, and the longest other duration in Options. Sums of longer ones
-// could overflow a time.Duration.
+// MaxTTL is the longest duration in Options. Sums of longer ones could overflow a time.Duration.
 const MaxTTL = 10 * 365 * 24 * time.Hour
 
 const (
@@ -86,8 +83,7 @@ const (
 	releaseJitter = 10 * time.Millisecond
 )
 
-// complete fills in the defaults. The error says which option makes no sense and which
-// values would do.
+// complete fills in the defaults, or says which option makes no sense and which values would do.
 func (o *Options) complete(clientID string) error {
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
 	if o.TTL < MinTTL || o.TTL > MaxTTL || o.TTL%time.Millisecond != 0 {
@@ -153,8 +149,7 @@ func (o Options) LogValue() slog.Value {
 func (o *Options) probe() time.Duration {
 	timeout := o.RequestTimeout / 2
 	if o.EndOnDisconnect {
-		// No other connection can save the tenure, and this one may: give it up only when
-		// it is too late for that.
+		// No other connection can save the tenure: give this one up only when it is too late.
 		timeout = max(timeout, o.TTL-o.Margin-o.GracePeriod-o.RenewEvery-o.RequestTimeout)
 	}
 	return timeout

@@ -10,9 +10,8 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// maintain does what the tenure's schedule asks for, until the tenure is over. It is the
-// tenure's only goroutine. The client starts it, and waits for it when it is closed; then
-// the context client ends.
+// maintain is the tenure's only goroutine. It does what the schedule asks for, until the tenure
+// is over. When the client is closed, it ends the context client and waits for maintain.
 func (t *Tenure) maintain(client context.Context) {
 	defer func() { t.idle <- struct{}{} }()
 	defer t.closeWill()
@@ -67,9 +66,8 @@ func (t *Tenure) until(at time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(t.tokenCtx, at-t.lease.options.Clock())
 }
 
-// confirm asks the store whether the key still has this tenure's value, because a
-// notification that says otherwise is a hint: it may be late or forged. If there is no
-// answer, the next renewal finds out.
+// confirm asks the store whether the key still has this tenure's value: a notification that says
+// otherwise may be late or forged. If there is no answer, the next renewal finds out.
 func (t *Tenure) confirm(until time.Duration) event {
 	ctx, cancel := t.until(until)
 	defer cancel()

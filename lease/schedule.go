@@ -68,8 +68,7 @@ const (
 )
 
 // newSchedule returns the schedule of a tenure that was acquired by a request which left at
-// sent. random is at least 0 and less than 1; it spreads the first renewals of many leases
-// that are acquired together.
+// sent. random, from 0 to below 1, spreads the first renewals of leases acquired together.
 func newSchedule(options *Options, sent time.Duration, random float64) schedule {
 	s := schedule{
 		options:  options,

@@ -64,8 +64,7 @@ func (a *attempt) begin(token hlc.Token, sent time.Duration) (*Tenure, error) {
 // Name returns the name of the lease.
 func (t *Tenure) Name() string { return t.lease.name }
 
-// String returns the name of the lease and the token, and the remaining time or why the
-// tenure ended.
+// String returns the lease's name and the token, and the remaining time or why the tenure ended.
 func (t *Tenure) String() string {
 	if t == nil {
 		return "<nil>"
@@ -108,8 +107,7 @@ func (t *Tenure) Token() (hlc.Token, error) {
 	return t.token, nil
 }
 
-// Remaining returns how long the tenure lasts if no further renewal succeeds. It is zero
-// once the tenure is over.
+// Remaining returns how long the tenure lasts if no further renewal succeeds; zero: it is over.
 func (t *Tenure) Remaining() time.Duration {
 	left, _ := t.remaining()
 	return left
@@ -144,8 +142,7 @@ func (t *Tenure) step(e event) action {
 	return next
 }
 
-// withSignals returns e, or the end of the tenure if e does not end it already and the store
-// was replaced or the connection lost.
+// withSignals returns e, or what ends the tenure before it: another store, or a lost connection.
 func (t *Tenure) withSignals(e event) event {
 	switch {
 	case e.kind == ended:
@@ -191,9 +188,8 @@ func refusedBy(evidence error) error {
 	return fmt.Errorf("%w: %w", ErrFencedOut, evidence)
 }
 
-// Bind returns what ties a request of client on behalf of this tenure to the store that
-// granted the tenure. Another store, such as one that was restarted without its data,
-// refuses the request.
+// Bind returns what ties a request of client on behalf of this tenure to the store that granted
+// it. Another store, such as one that was restarted without its data, refuses the request.
 //
 // Stores deployed today have no identity. With them, the request is tied to the present
 // connection of client. Once for each connection, and again after a request met no store
@@ -201,8 +197,7 @@ func refusedBy(evidence error) error {
 // tenure if it does not. If the tenure ends with its connection, a request of the client
 // that holds the lease is tied to that connection too.
 //
-// The error is why the tenure ended, or why the store could not be asked. Bind returns at
-// the latest when ctx ends.
+// The error is why the tenure ended, why the store could not be asked, or the end of ctx.
 func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.Binding, error) {
 	binding := transport.Binding{Store: t.store, Connection: t.lost}
 	if t.store != "" || t.lost != nil && client == t.lease.client {

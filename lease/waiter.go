@@ -65,8 +65,7 @@ func (w *waiter) close() {
 // expiry is the time to wait for a holder that may have renewed just now.
 func (l *Lease) expiry() time.Duration { return l.options.TTL + random.Duration(l.options.Jitter) }
 
-// acquire tries until it holds the lease, until waiting is of no use, or until ctx or the
-// attempt ends.
+// acquire tries until it holds the lease, waiting is of no use, or ctx or the attempt ends.
 func (w *waiter) acquire(ctx context.Context, a *attempt) (*Tenure, error) {
 	delayed := w.lease.options.AcquireDelay > 0
 	if delayed {
@@ -206,8 +205,7 @@ func (w *waiter) delay(ctx context.Context, lost <-chan struct{}) (free bool, er
 	}
 }
 
-// isFree returns whether the lease is free at this moment. If it is not, the timer runs to
-// the next look.
+// isFree returns whether the lease is free now. If not, the timer runs to the next look.
 func (w *waiter) isFree(ctx context.Context) (bool, error) {
 	entry, err := w.read(ctx)
 	if err == nil && entry.Exists {

@@ -1,10 +1,9 @@
 // Package await has waits with a bound, for tests. A test that hangs fails within
 // [Patience] with the stacks of all goroutines, and not when the test binary times out.
 //
-// The functions panic when the bound is reached. They need no testing.T, so any goroutine of
-// a test can use them. In a testing/synctest bubble, where waiting costs no real time, the
-// bound is [VirtualPatience]. A test in the root of the repository refuses waits without a
-// bound in tests.
+// The functions panic when the bound is reached. They need no testing.T, so any goroutine of a
+// test can use them. In a testing/synctest bubble, where waiting costs no real time, the bound
+// is [VirtualPatience]. A test in the root of the repository refuses unbounded waits in tests.
 package await
 
 import (
@@ -15,8 +14,7 @@ import (
 )
 
 const (
-	// Patience is the longest wait. It is much longer than anything in the tests takes on a
-	// busy machine.
+	// Patience is the longest wait: much longer than anything takes on a busy machine.
 	Patience = 60 * time.Second
 	// VirtualPatience is the longest wait on the clock of a synctest bubble.
 	VirtualPatience = 24 * time.Hour

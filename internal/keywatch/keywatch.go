@@ -1,8 +1,7 @@
 // Package keywatch watches a key for a loop that also reads the key on a timer.
 //
-// Notifications only make such a loop faster, because they can be lost and the store can
-// refuse to send them. While it refuses, the channel of changes is nil and the timer alone
-// wakes the loop.
+// Notifications only make such a loop faster: they can be lost, and the store can refuse to send
+// them. While it refuses, the channel of changes is nil and the timer alone wakes the loop.
 package keywatch
 
 import (
