@@ -20,8 +20,7 @@ type attack struct {
 	users, costly bool
 	// rules are rules of the file with users, in YAML; none allows everything.
 	rules string
-	// serve are more flags for `tenure serve`. One that begins with a question mark is
-	// left out where the server does not know it.
+	// serve are more flags for `tenure serve`.
 	serve []string
 	// files is how many file descriptors the server may have; 0: no limit.
 	files int

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"sync"
@@ -96,10 +95,7 @@ func beHealthy(t task) error {
 			return err
 		}
 	}
-	if err := lines.Err(); err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	return nil
+	return lines.Err()
 }
 
 // hold keeps the lease and counts its losses, until ctx ends.

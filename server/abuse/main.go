@@ -65,15 +65,18 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(scratch)
+	if *duration == 0 {
+		*duration = fullDuration
+		if *short {
+			*duration = shortDuration
+		}
+	}
 	if *tenure == "" {
 		if *tenure, err = build(ctx, scratch); err != nil {
 			return err
 		}
 	}
 	r := runner{tenure: *tenure, scratch: scratch, short: *short, duration: *duration, slack: *slack << 20}
-	if err := r.complete(ctx); err != nil {
-		return err
-	}
 	failed := 0
 	writeHeader(os.Stdout, &r)
 	for _, a := range attacks() {

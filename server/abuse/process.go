@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/crypto/bcrypt"
 )
 
 // A process is a child process that prints lines.
@@ -98,26 +101,10 @@ type serverProcess struct {
 }
 
 func (r *runner) startServer(ctx context.Context, a attack, folder string) (*serverProcess, error) {
-	arguments := []string{"serve", "--addr", "127.0.0.1:0"}
-	for _, flag := range a.serve {
-		name, optional := strings.CutPrefix(flag, "?")
-		if !optional || strings.Contains(r.flags, strings.SplitN(name, "=", 2)[0]+" ") {
-			arguments = append(arguments, name)
-		}
-	}
+	arguments := append([]string{"serve", "--addr", "127.0.0.1:0"}, a.serve...)
 	if a.users {
-		hashes := r.cheap
-		if a.costly {
-			hashes = r.costly
-		}
-		rules := a.rules
-		if rules == "" {
-			rules = `  - {users: ["*"], read: ["*"], write: ["*"]}` + "\n"
-		}
-		text := fmt.Sprintf("users:\n  - {name: %s, password: %s}\n  - {name: %s, password: %s}\nrules:\n%s",
-			healthyUser, hashes.healthy, malloryUser, hashes.mallory, rules)
 		path := filepath.Join(folder, "users.yaml")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		if err := a.writeUsers(path); err != nil {
 			return nil, err
 		}
 		arguments = append(arguments, "--auth", path)
@@ -151,6 +138,24 @@ func (r *runner) startServer(ctx context.Context, a attack, folder string) (*ser
 		return nil, fmt.Errorf("the server did not start; it said %q\n%s", line, text)
 	}
 	return s, nil
+}
+
+// writeUsers writes the file with the users and the rules.
+func (a attack) writeUsers(path string) error {
+	cost := bcrypt.MinCost
+	if a.costly {
+		cost = bcrypt.DefaultCost
+	}
+	text := "users:\n"
+	for user, password := range map[string]string{healthyUser: healthyPassword, malloryUser: malloryPassword} {
+		hash, err := bcrypt.GenerateFromPassword([]byte(password), cost)
+		if err != nil {
+			return err
+		}
+		text += fmt.Sprintf("  - {name: %s, password: %s}\n", user, hash)
+	}
+	text += "rules:\n" + cmp.Or(a.rules, `  - {users: ["*"], read: ["*"], write: ["*"]}`+"\n")
+	return os.WriteFile(path, []byte(text), 0o600)
 }
 
 func (s *serverProcess) stop() {

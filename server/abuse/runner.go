@@ -7,10 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"time"
-
-	"golang.org/x/crypto/bcrypt"
 )
 
 // A runner runs attacks, one at a time or several side by side.
@@ -19,13 +16,8 @@ type runner struct {
 	scratch  string // a folder for files
 	short    bool
 	duration time.Duration
-	slack    int64  // bytes that may stay beyond 1.5 times what was there before
-	flags    string // what `tenure serve --help` prints
-
-	cheap, costly credentials // hashes of the passwords
+	slack    int64 // bytes that may stay beyond 1.5 times what was there before
 }
-
-type credentials struct{ healthy, mallory string }
 
 const (
 	// freedWithin is how long the server may take to give memory back.
@@ -36,35 +28,6 @@ const (
 	// patience bounds the start and the stop of a process.
 	patience = 20 * time.Second
 )
-
-// complete sets the defaults of an attack.
-func (r *runner) complete(ctx context.Context) error {
-	if r.duration == 0 {
-		r.duration = fullDuration
-		if r.short {
-			r.duration = shortDuration
-		}
-	}
-	out, err := exec.CommandContext(ctx, r.tenure, "serve", "--help").CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%s serve --help: %w\n%s", r.tenure, err, out)
-	}
-	r.flags = string(out)
-	if r.cheap, err = hash(bcrypt.MinCost); err != nil {
-		return err
-	}
-	r.costly, err = hash(bcrypt.DefaultCost)
-	return err
-}
-
-func hash(cost int) (c credentials, err error) {
-	healthy, err := bcrypt.GenerateFromPassword([]byte(healthyPassword), cost)
-	if err != nil {
-		return c, err
-	}
-	mallory, err := bcrypt.GenerateFromPassword([]byte(malloryPassword), cost)
-	return credentials{string(healthy), string(mallory)}, err
-}
 
 // measure is how long the healthy client is measured before an attack, and after it.
 func (r *runner) measure() time.Duration {

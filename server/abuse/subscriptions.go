@@ -19,7 +19,7 @@ import (
 var subscriptionAttacks = []attack{{
 	name:  "retained messages",
 	what:  "sets and clears retained messages on four connections, while four more subscribe to everything again and again.",
-	serve: []string{"?--retain"},
+	serve: []string{"--retain"},
 	run: func(ctx context.Context, t *target) error {
 		ctx = t.lasting(ctx)
 		crowd(8, 8, func(worker int) {
@@ -50,7 +50,7 @@ var subscriptionAttacks = []attack{{
 }, {
 	name:   "many retained messages",
 	what:   "sets 2,000 retained messages of 64 KiB, each on a topic of its own, and clears them.",
-	serve:  []string{"?--retain"},
+	serve:  []string{"--retain"},
 	memory: 2*64 + 64, // 64 MiB may be retained, and the collector comes when it has doubled
 	run: func(ctx context.Context, t *target) error {
 		n := t.n(2_000, 500)
