@@ -98,12 +98,9 @@ func errShort() *Refusal { return wire.Refuse(wire.Malformed, "it is too short")
 // readVersion reads the name and the version of the protocol. It notes the version before it
 // can fail, because the form of the answer depends on it.
 func (g *Gate) readVersion(in *wire.Reader) *Refusal {
-	name, ok := in.Binary()
-	if !ok {
-		return errShort()
-	}
+	name, named := in.Binary()
 	version, ok := in.Byte()
-	if !ok {
+	if !named || !ok {
 		return errShort()
 	}
 	if string(name) != "MQTT" && string(name) != "MQIsdp" {

@@ -110,17 +110,15 @@ func (p *player) stamp(s step, written string) *string {
 	case written == "" || written == "none":
 		return nil
 	case written[0] == '"':
-		unquoted, err := strconv.Unquote(written)
-		if err != nil {
+		var err error
+		if text, err = strconv.Unquote(written); err != nil {
 			p.t.Fatalf("line %d: %s: %v", s.line, written, err)
 		}
-		text = unquoted
 	case written[0] == '@':
-		named, ok := p.versions[written[1:]]
-		if !ok {
+		var known bool
+		if text, known = p.versions[written[1:]]; !known {
 			p.t.Fatalf("line %d: no version is called %q", s.line, written[1:])
 		}
-		text = named
 	case written[0] == '+' || written[0] == '-':
 		text = p.relative(s, written)
 	}
