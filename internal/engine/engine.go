@@ -32,7 +32,7 @@ type Engine struct {
 	wakeAll func([]statestore.Notification) // may be nil
 	started time.Time
 	wake    chan struct{}
-	system  atomic.Pointer[func() time.Time] // nil: time.Now
+	system  atomic.Pointer[func() time.Time]
 
 	mu    sync.Mutex
 	store *statestore.Store
@@ -48,6 +48,7 @@ type Engine struct {
 // the notification: it must not block and must not call the engine.
 func New(store *statestore.Store, deliver func(statestore.Notification)) *Engine {
 	e := &Engine{deliver: deliver, started: time.Now(), wake: make(chan struct{}, 1), store: store}
+	e.SetSystemClock(nil)
 	e.wall.at(e.started, 0)
 	return e
 }
@@ -63,8 +64,7 @@ func (e *Engine) AfterDelivery(wake func([]statestore.Notification)) { e.wakeAll
 // goroutines at once, without a lock.
 func (e *Engine) SetSystemClock(now func() time.Time) {
 	if now == nil {
-		e.system.Store(nil)
-		return
+		now = time.Now
 	}
 	e.system.Store(&now)
 }
@@ -229,12 +229,7 @@ func (e *Engine) expireSome() (notifications []statestore.Notification, more boo
 
 // systemTime reads the system's clock for nowLocked. It is called without the lock, because
 // the clock may be a user's function.
-func (e *Engine) systemTime() time.Time {
-	if system := e.system.Load(); system != nil {
-		return (*system)()
-	}
-	return time.Now()
-}
+func (e *Engine) systemTime() time.Time { return (*e.system.Load())() }
 
 // nowLocked returns the time on both clocks of the store. Elapsed is monotonic: it does not
 // step with the wall clock. system was read earlier, before the wait for the lock; the slew
