@@ -171,7 +171,7 @@ func TestInvariant53ATenureThatEndsWithItsConnectionSendsNothingOnTheNext(t *tes
 			renewing, steady := make(chan struct{}, 1), lease.MonotonicClock()
 			options.Clock = func() time.Duration {
 				// Tenure.renew reads the clock last before the request leaves.
-				if acquired.Load() && isRenewing() && !cut.Swap(true) {
+				if acquired.Load() && calledBy(".renew") && !cut.Swap(true) {
 					n.conn.Cut()
 					n.conn.Restore()
 					renewing <- struct{}{}
@@ -199,13 +199,46 @@ func TestInvariant53ATenureThatEndsWithItsConnectionSendsNothingOnTheNext(t *tes
 	}
 }
 
-// isRenewing reports whether Tenure.renew itself, and not a function that it calls, called
-// the clock that called isRenewing.
-func isRenewing() bool {
+// calledBy reports whether the clock that calls it was called by a method of this name, and not
+// by a function that the method calls.
+func calledBy(method string) bool {
 	var caller [1]uintptr
 	runtime.Callers(3, caller[:])
 	frame, _ := runtime.CallersFrames(caller[:]).Next()
-	return strings.HasSuffix(frame.Function, ".renew")
+	return strings.HasSuffix(frame.Function, method)
+}
+
+// The connection of the Will is lost between the decision to ask for the lease and the request.
+// On the next connection nothing would delete the key if the process crashed there.
+func TestInvariant53AnAcquisitionIsNotSentOnTheConnectionAfterItsWill(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		var cut atomic.Bool
+		var n node
+		steady := lease.MonotonicClock()
+		n = newNode(t, store, "node-a", lease.Options{InstantFailover: true, Clock: func() time.Duration {
+			// attempt.try reads the clock last before the request leaves.
+			if calledBy(".try") && !cut.Swap(true) {
+				n.conn.Cut()
+				n.conn.Restore()
+			}
+			return steady()
+		}})
+		if _, err := n.Holder(t.Context()); err != nil { // with the reply the client knows the store
+			t.Fatal(err)
+		}
+		sets, deletes := n.counted("SET", "VDEL")
+		tenure := n.mustAcquire(t)
+		if !cut.Load() {
+			t.Fatal("the connection was not cut")
+		}
+		if sets() != 1 || deletes() != 0 {
+			t.Errorf("%d SET and %d VDEL were sent, want the SET of an attempt with another Will alone", sets(), deletes())
+		}
+		n.conn.Cut()
+		if _, err := tenure.Token(); !errors.Is(err, lease.ErrConnectionLost) {
+			t.Errorf("Token: %v, want ErrConnectionLost", err)
+		}
+	})
 }
 
 func TestInvariant53ReleaseSendsNothingAfterTheConnectionOfTheWill(t *testing.T) {

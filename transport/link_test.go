@@ -88,6 +88,36 @@ func TestAConnectionThatLeavesOrIsLostTakesNoMoreRequests(t *testing.T) {
 	}
 }
 
+// The request waits for a connection when its own is found to be lost, and then comes too late for it.
+func TestInvariant53ABoundRequestIsNotQueuedForTheNextConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn, first := newTestLink(t, 1)
+		conn.lost(first, nil)
+		connection := make(chan struct{})
+		bound := Request{Binding: Binding{Connection: connection}}
+		posted := make(chan error, 1)
+		go func() {
+			_, err := conn.post(newExchange(t.Context(), bound))
+			posted <- err
+		}()
+		synctest.Wait()
+		close(connection)
+		_, next := newTestLink(t, 1)
+		if !conn.established(next) {
+			t.Fatal("not established")
+		}
+		if err := await.Receive(posted); !errors.Is(err, ErrNotSent) || len(next.pending) > 0 {
+			t.Errorf("while it waits: %v, want ErrNotSent", err)
+		}
+		conn.lost(next, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := conn.post(newExchange(ctx, bound)); !errors.Is(err, errBoundConnection) {
+			t.Errorf("later: %v, want the reason without a wait for the next connection", err)
+		}
+	})
+}
+
 func TestAQueueIsFirstInFirstOutAndDoesNotGrowWithWhatWentThrough(t *testing.T) {
 	var q queue
 	pushed, popped := make(map[*exchange]int), 0

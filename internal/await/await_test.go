@@ -28,6 +28,7 @@ func TestWhatComesIsReturned(t *testing.T) {
 	}
 }
 
+// Invariant 61: no test waits without a bound.
 func TestAWaitInVainPanicsAtItsBound(t *testing.T) {
 	for name, wait := range map[string]func(){
 		"Receive": func() { await.Receive(make(chan struct{})) },
