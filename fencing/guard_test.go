@@ -13,6 +13,7 @@ import (
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -126,14 +127,20 @@ func TestClearKeepsTheFenceAndDelDropsIt(t *testing.T) {
 func TestAnErrorOfAGuardNamesTheKeyOnce(t *testing.T) {
 	for _, failure := range []struct {
 		name string
-		fail func(store *transporttest.Store, conn *transporttest.Conn)
+		fail func(store *transporttest.Store, conn *transporttest.Conn, tenure *fakeTenure)
 		want error
 	}{
-		{"not sent", func(_ *transporttest.Store, conn *transporttest.Conn) { conn.Cut() }, transport.ErrNotSent},
-		{"no reply", func(_ *transporttest.Store, conn *transporttest.Conn) {
+		{"not sent", func(_ *transporttest.Store, conn *transporttest.Conn, _ *fakeTenure) { conn.Cut() }, transport.ErrNotSent},
+		{"no reply", func(_ *transporttest.Store, conn *transporttest.Conn, _ *fakeTenure) {
 			conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{LoseReply: true} })
 		}, context.DeadlineExceeded},
-		{"refused", func(store *transporttest.Store, _ *transporttest.Conn) {
+		{"no reply, and the tenure ends", func(_ *transporttest.Store, conn *transporttest.Conn, tenure *fakeTenure) {
+			conn.SetFault(func(transport.Request) transporttest.Fault {
+				tenure.FencedOut(lease.ErrLost)
+				return transporttest.Fault{LoseReply: true}
+			})
+		}, context.DeadlineExceeded},
+		{"refused", func(store *transporttest.Store, _ *transporttest.Conn, _ *fakeTenure) {
 			store.Authorize(func(string, statestore.Verb, string) bool { return false })
 		}, transport.ErrNotAuthorized},
 	} {
@@ -143,7 +150,7 @@ func TestAnErrorOfAGuardNamesTheKeyOnce(t *testing.T) {
 					store := transporttest.Start(t)
 					client, conn := store.Client(t, "node-a", transport.ClientOptions{})
 					tenure := &fakeTenure{token: hlc.Token{Wall: 1, Node: "StateStore"}, left: ttl}
-					failure.fail(store, conn)
+					failure.fail(store, conn, tenure)
 					ctx, cancel := context.WithTimeout(t.Context(), 10*ttl)
 					defer cancel()
 					err := method.call(ctx, fencing.NewGuard(client, tenure))
