@@ -68,6 +68,58 @@ func TestRunEndsWithItsContextOrItsClient(t *testing.T) {
 	}
 }
 
+// slowToEnd is a Conn whose requests fail for good before it reports its end.
+type slowToEnd struct {
+	*transporttest.Conn
+	report <-chan struct{}
+}
+
+func (c slowToEnd) Start(events transport.Events) {
+	ended := events.Ended
+	events.Ended = func(cause error) {
+		await.Receive(c.report)
+		ended(cause)
+	}
+	c.Conn.Start(events)
+}
+
+// A request may fail before the client reports its end.
+func TestRunEndsWhenARequestFailsForGood(t *testing.T) {
+	for _, state := range []string{"it leads", "it waits"} {
+		t.Run(state, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := transporttest.Start(t)
+				ending, report := &candidate{conn: store.Connect("node-a")}, make(chan struct{})
+				client, err := transport.NewClient(slowToEnd{ending.conn, report}, transport.ClientOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer client.Close()
+				defer close(report)
+				ending.client = client
+				ending.elect(t, election.Options{HoldOff: time.Hour})
+				other := newCandidate(t, store, "node-b", election.Options{})
+				if state == "it waits" {
+					runBoth(t, other, ending)
+				} else {
+					runBoth(t, ending, other)
+				}
+				go store.Connect("node-a") // takes over
+				time.Sleep(3 * ttl)
+				select {
+				case err := <-ending.result:
+					if !errors.Is(err, transport.ErrSessionTakenOver) {
+						t.Errorf("Run returned %v, want ErrSessionTakenOver", err)
+					}
+				default:
+					t.Error("Run goes on with a client that cannot send")
+				}
+				_, _ = other.stop(), ending.stop()
+			})
+		})
+	}
+}
+
 func TestRunRunsOnceAtATime(t *testing.T) {
 	inBubble(t, election.Options{}, func(t *testing.T, first, _ *candidate) {
 		first.run(t, serve)
