@@ -1,7 +1,9 @@
 package server_test
 
 import (
+	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -107,6 +109,65 @@ func TestAPanicInAWillIsCountedOnceAndFreesTheClientID(t *testing.T) {
 		if got := s.Stats().Panics; got != uint64(n)+1 {
 			t.Errorf("after %d connections, %d panics", n+1, got)
 		}
+	}
+}
+
+// The Will is applied by the goroutine that recovered from the panic of the request.
+func TestAPanicInAWillAfterThatOfARequestEndsOnlyItsConnection(t *testing.T) {
+	authorizer := fragile(broken())
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
+	other := testsupport.Connect(t, address, "other", testsupport.As("u"))
+	for n := range 5 {
+		will := testsupport.RequestWill("victim", "DEL", "boom")
+		will.User = "u"
+		c := will.Connect(t, address, "victim")
+		c.WriteString(string(will.Request("DEL", "boom")))
+		testsupport.Eventually(t, "both panics are counted", func() bool { return s.Stats().Panics == 2*uint64(n+1) })
+		testsupport.Eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == 1 })
+	}
+	other.MustGet("k", "")
+}
+
+// fragileListener returns connections that panic when the server writes the text to them.
+type fragileListener struct {
+	net.Listener
+	text string
+}
+
+func (l fragileListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return fragileConn{conn, l.text}, err
+}
+
+type fragileConn struct {
+	net.Conn
+	text string
+}
+
+func (c fragileConn) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte(c.text)) {
+		panic("the connection is broken")
+	}
+	return c.Conn.Write(p)
+}
+
+// A goroutine of the receiver's connection writes notifications.
+func TestAPanicInTheGoroutineThatWritesEndsItsConnectionOnly(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{Listener: fragileListener{testsupport.Listen(t), "the text"}})
+	other := testsupport.Connect(t, address, "other", nil)
+	for n := range 5 {
+		victim := testsupport.WatchKey(t, address, "k")
+		if got := other.Do("SET", "k", fmt.Sprint("the text ", n)); got != "+OK\r\n" {
+			t.Fatal(got)
+		}
+		victim.MustBeGone()
+		testsupport.Eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == 1 })
+		if got := s.Stats().Panics; got != uint64(n)+1 {
+			t.Errorf("after %d connections, %d panics", n+1, got)
+		}
+	}
+	if got := s.Usage().Store.Watches; got != 0 {
+		t.Errorf("%d watches are left", got)
 	}
 }
 

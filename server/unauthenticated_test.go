@@ -187,7 +187,22 @@ func TestALoginWithoutAPlaceIsRefusedAsServerBusy(t *testing.T) {
 }
 
 func TestTheOldestConnectionWithoutCONNECTIsClosedForANewOne(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{MaxUnauthenticated: 3})
+	for name, from := range map[string]func(int) string{
+		"all from this machine":     func(int) string { return "127.0.0.1" },
+		"each from another address": func(i int) string { return fmt.Sprint("192.0.2.", i) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			elsewhere := fromElsewhere(t)
+			for i := range 100 { // more than connect
+				elsewhere.from <- from(i)
+			}
+			mustCloseTheOldestForANewOne(t, elsewhere)
+		})
+	}
+}
+
+func mustCloseTheOldestForANewOne(t *testing.T, listener net.Listener) {
+	address, s := testsupport.StartServer(t, server.Options{Listener: listener, MaxUnauthenticated: 3})
 	p := testsupport.Connect(t, address, "p", nil)
 	var silent []net.Conn
 	for i := range 3 {
