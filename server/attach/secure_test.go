@@ -64,3 +64,25 @@ func TestAStoreAttachesOverTLSToABrokerThatProvesWhoItIs(t *testing.T) {
 		return err == nil && string(entry.Value) == "v"
 	})
 }
+
+func TestAStoreAttachesOverWebSocket(t *testing.T) {
+	address := mosquitto.FreeAddress(t)
+	_, port, _ := net.SplitHostPort(address)
+	broker := mosquitto.Start(t, fmt.Sprintf("listener %s 127.0.0.1\nprotocol websockets\n", port))
+	store, err := attach.New("ws://"+address+"/mqtt", attach.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := testsupport.ServeAttached(t, store)
+	a.MustBeReady()
+	client := testsupport.Dial(t, broker.Address, transport.Options{})
+	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	broker.Kill()
+	broker.Run()
+	testsupport.Eventually(t, "the store is back with its keys", func() bool {
+		entry, err := client.Get(t.Context(), "k")
+		return err == nil && string(entry.Value) == "v"
+	})
+}
