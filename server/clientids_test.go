@@ -92,7 +92,7 @@ func TestALevelBelongsToTheClientThatConnectedFirst(t *testing.T) {
 	}
 }
 
-func TestNamesThatShareNoLevelDoNotCollide(t *testing.T) {
+func TestClientIDsThatShareNoLevelDoNotCollide(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	for _, id := range []string{"p", "3730", "71", "7", "0", "6a", "j", "6B", "K", "FF", "7070", "node-1", "", ""} { // "": the server chooses
 		if _, err := testsupport.TryConnect(t, address, id, nil); err != nil {
@@ -311,7 +311,7 @@ func TestAClientDoesNotWaitForAnotherClientId(t *testing.T) {
 
 // A client id is locked from the check that it is free until the connection is established or has
 // ended.
-func TestAClientThatIsAdmittedIsThereForOthersBeforeItIsEntered(t *testing.T) {
+func TestAnAdmittedClientExcludesOthersBeforeItIsEstablished(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	for _, names := range [][2]string{{"70", "p"}, {"p", "70"}} {
 		release := s.LockClientID(names[0], "")
@@ -333,7 +333,7 @@ func TestAClientThatIsAdmittedIsThereForOthersBeforeItIsEntered(t *testing.T) {
 }
 
 // The client may be refused after the claim, or its connection may panic.
-func TestAClientThatIsNotEnteredLeavesItsNameToOthers(t *testing.T) {
+func TestAClientThatIsNotEstablishedLeavesItsIDToOthers(t *testing.T) {
 	authorizer := testsupport.Rules{Topic: func(_ access.Identity, topic string, _ bool) bool {
 		if topic == "panic" {
 			panic("the rules fail")

@@ -28,7 +28,7 @@ import (
 type connection struct {
 	net.Conn
 	outbox   *outbox
-	incoming *quota.Quota    // room for large packets, of all connections; nil: no limit
+	incoming *quota.Quota    // room for large packets, of all connections
 	session  *pubsub.Session // set when it is established, before anything can be sent
 	over     chan struct{}   // closed when mochi is done with the connection
 
@@ -80,7 +80,7 @@ type connection struct {
 
 // newConnection returns the connection of a socket. A packet of more than
 // Options.MaxPacketSize bytes ends it.
-func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing *quota.Quota, writers *writeLimiter) *connection {
+func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing, incoming *quota.Quota, writers *writeLimiter) *connection {
 	most := int(min(options.MaxPacketSize, math.MaxInt32)) // MQTT's own limit is lower
 	limits := gate.DefaultLimits()
 	limits.FirstPacket = min(limits.FirstPacket, most)
@@ -88,6 +88,7 @@ func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing
 		Conn:      socket,
 		gate:      gate.New(gate.FromClient, limits),
 		outbox:    newOutbox(options.Limits.OutgoingBytes, outgoing, writers),
+		incoming:  incoming,
 		readTurn:  all.NewPlace(),
 		writeTurn: all.NewPlace(),
 		over:      make(chan struct{}),
@@ -117,9 +118,6 @@ var errNoRoom = wire.Refuse(packets.ErrQuotaExceeded.Code, "large packets take u
 // negative. It returns errNoRoom if the client may have no more.
 func (c *connection) reserveIncoming(bytes int) error {
 	more := int64(bytes)
-	if c.incoming == nil {
-		return nil
-	}
 	switch {
 	case more <= 0:
 		c.incoming.Release(-more)
@@ -184,11 +182,15 @@ func (c *connection) Close() error {
 // read.
 func (c *connection) abort() {
 	c.end()
-	socket := c.Conn
-	if encrypted, ok := socket.(*tls.Conn); ok {
-		socket = encrypted.NetConn()
+	closeSocket(c.Conn)
+}
+
+// closeSocket closes a connection without an alert of TLS, which could block.
+func closeSocket(conn net.Conn) {
+	if encrypted, ok := conn.(*tls.Conn); ok {
+		conn = encrypted.NetConn()
 	}
-	_ = socket.Close() // the connection is over even if this fails
+	_ = conn.Close() // the connection is over even if this fails
 }
 
 // end ends what a closed connection waits for.

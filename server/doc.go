@@ -135,19 +135,14 @@
 //
 // # Goroutines and locks
 //
-// mochi handles the life of connections and nothing else (docs/adr/0010). It has two goroutines
-// for each connection. One reads, through a frame.Filter: the gate checks each packet, and
-// inbound handles those that publish and subscribe, in turns (package turns) so that no client
-// can monopolise the processors. So the goroutine that reads a request applies and answers it,
-// and a client that does not read its replies delays only itself. The other one stays idle. A
-// third, which starts when there is something to write, writes notifications (outbox) and
-// messages (package pubsub) to the client; writeLimiter lets a few of these write at a time. One
-// goroutine removes keys as they expire, one ends sessions (endSessions), and one publishes
-// delayed Wills (publishDueWills). Serve starts all of them and returns when they have ended.
+// mochi handles the life of connections and nothing else (docs/adr/0010). The goroutine that
+// reads a connection checks each packet (gate, in a frame.Filter), and applies and answers it
+// (inbound), in turns (package turns) so that no client can monopolise the processors. Another one
+// writes notifications (outbox) and messages (package pubsub) to the client; writeLimiter lets a
+// few of these write at a time. A third goroutine, of mochi, stays idle. docs/design.md lists all
+// goroutines of the server with their ends, and the order of its locks.
 //
-// Locks are taken in this order, and never held across I/O: the lock of the engine, Server.mu,
-// outbox.mu. A lock on a client id (clientIDs) is no mutex: it is held as long as a connection
-// takes to be established. clientIDs.mu is held for a moment, and only mochi's list of clients is
-// read under it. Package pubsub has its own locks, and calls only the outbox while it holds
-// one. connection.writing is held for a write, and only connection.holding is taken under it.
+// Two kinds of locks are not in that order: clientIDs.mu is held for a moment, and only mochi's
+// list of clients is read under it; connection.writing is held for a write, and only
+// connection.holding is taken under it.
 package server

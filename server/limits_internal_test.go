@@ -136,16 +136,16 @@ func TestAnInvalidDedupWindowIsRefused(t *testing.T) {
 	}
 }
 
-func noneEntered(string) bool { return false }
+func noSession(string) bool { return false }
 
 // The next connection may not be admitted, so it has no claim until it has made one.
 func TestAClaimDoesNotPassToTheConnectionThatWaits(t *testing.T) {
 	n := newClientIDs()
 	release, err := n.lock(t.Context(), "p", "alice")
-	if err != nil || !n.claim("p", noneEntered) {
+	if err != nil || !n.claim("p", noSession) {
 		t.Fatalf("the client id is not free: %v", err)
 	}
-	if !n.collides("70", noneEntered) {
+	if !n.collides("70", noSession) {
 		t.Error("the claim is not seen")
 	}
 	turn, err := n.queue("p", "alice")
@@ -156,7 +156,7 @@ func TestAClaimDoesNotPassToTheConnectionThatWaits(t *testing.T) {
 	if !await.Receive(turn) {
 		t.Fatal("the turn of the next connection does not come")
 	}
-	if n.collides("70", noneEntered) {
+	if n.collides("70", noSession) {
 		t.Error("the claim of a connection outlives it")
 	}
 	n.unlock("p")

@@ -178,8 +178,8 @@ func TestMessagesOfQoS0BeyondTheRoomOfAConnectionAreDropped(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
 	deaf := testsupport.ConnectPacket{ID: "deaf"}.Connect(t, address).ShrinkReadBuffer()
 	publisher, reader := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address), testsupport.ConnectPacket{ID: "reader"}.Connect(t, address)
-	deaf.SubscribeAll("t")
-	reader.SubscribeAll("t")
+	deaf.Subscribe("t")
+	reader.Subscribe("t")
 	message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
 	for i := 0; s.Stats().DroppedMessages["connection full"] == 0; i++ {
 		publisher.Send(message)
@@ -211,7 +211,7 @@ func TestAClientThatDoesNotReadLeavesRoomForOthers(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{AllOutgoingBytes: all}})
 	deaf := testsupport.ConnectPacket{ID: "deaf"}.Connect(t, address).ShrinkReadBuffer()
 	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-	deaf.SubscribeAll("t")
+	deaf.Subscribe("t")
 	message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
 	for i := 0; s.Stats().DroppedMessages["connection full"] == 0; i++ {
 		publisher.Send(message)
@@ -225,7 +225,7 @@ func TestAClientThatDoesNotReadLeavesRoomForOthers(t *testing.T) {
 		t.Errorf("one connection has %d bytes of %d", got, all)
 	}
 	reader := testsupport.ConnectPacket{ID: "reader"}.Connect(t, address)
-	reader.SubscribeAll("u")
+	reader.Subscribe("u")
 	message.Topic = "u"
 	publisher.Send(message)
 	if got := reader.Next(); len(got.Payload) != large {
@@ -251,7 +251,7 @@ func TestASessionHoldsALimitedNumberOfMessages(t *testing.T) {
 			address, s := testsupport.StartServer(t, server.Options{Limits: test.limits})
 			login := testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: 600, Properties: rawmqtt.Body{wire.ReceiveMaximum}.Uint16(2)}
 			c, publisher := login.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-			c.SubscribeAll("t")
+			c.Subscribe("t")
 			var payloads []string
 			for _, number := range testsupport.Numbered(8) {
 				payloads = append(payloads, number+strings.Repeat("x", size-len(number)))
@@ -266,7 +266,7 @@ func TestASessionHoldsALimitedNumberOfMessages(t *testing.T) {
 				t.Errorf("%+v", usage)
 			}
 			other := testsupport.ConnectPacket{ID: "other"}.Connect(t, address)
-			other.SubscribeAll("t")                 // has room of its own
+			other.Subscribe("t")                    // has room of its own
 			publisher.MustPublish("t", payloads[7]) // which fits there only
 			other.MustReceive(payloads[7])
 			c = login.Connect(t, address)
@@ -300,7 +300,7 @@ func TestAClientMayHaveAThousandSubscriptionsUnlessOptionsSayOtherwise(t *testin
 			address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{Subscriptions: test.limit}})
 			c := testsupport.ConnectPacket{ID: "p", Old: test.old}.Connect(t, address)
 			for _, filters := range slices.Collect(slices.Chunk(testsupport.Numbered(test.most), 100)) {
-				c.SubscribeAll(filters...)
+				c.Subscribe(filters...)
 			}
 			mustGet := func(want byte, filter string) {
 				t.Helper()
@@ -314,7 +314,7 @@ func TestAClientMayHaveAThousandSubscriptionsUnlessOptionsSayOtherwise(t *testin
 			if got := s.Usage().Subscriptions; got != test.most {
 				t.Errorf("%d subscriptions", got)
 			}
-			testsupport.ConnectPacket{ID: "q"}.Connect(t, address).SubscribeAll("more") // each client has its own
+			testsupport.ConnectPacket{ID: "q"}.Connect(t, address).Subscribe("more") // each client has its own
 			body := rawmqtt.Body(nil).Uint16(9)
 			if !test.old {
 				body = body.Properties(nil)
@@ -338,7 +338,7 @@ func TestAUserHasALimitedNumberOfKeptSessions(t *testing.T) {
 	for i := range 4 { // connected clients are not limited
 		ids = append(ids, fmt.Sprint("c", i))
 		c := login(ids[i], "alice").Connect(t, address)
-		c.SubscribeAll("t")
+		c.Subscribe("t")
 		clients = append(clients, c)
 	}
 	for i, c := range clients {
@@ -350,7 +350,7 @@ func TestAUserHasALimitedNumberOfKeptSessions(t *testing.T) {
 		testsupport.MustHaveClients(t, s, len(clients)-i-1)
 	}
 	bob := login("b", "bob").Connect(t, address)
-	bob.SubscribeAll("t")
+	bob.Subscribe("t")
 	bob.Disconnect()
 	testsupport.MustHaveClients(t, s, 0)
 	if got := s.Usage(); got.Sessions != 3 || got.Subscriptions != 3 {
@@ -439,7 +439,7 @@ func TestRetainedMessagesHaveBoundsAndHandling(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	c := testsupport.ConnectPacket{ID: "p"}.Connect(t, address)
-	c.SubscribeAll("end")
+	c.Subscribe("end")
 	hear := func(options byte, filter string, want ...string) {
 		t.Helper()
 		c.Filter(options, 0, filter)
@@ -474,7 +474,7 @@ func TestAnExpiredRetainedMessageIsNotDelivered(t *testing.T) {
 	publisher.Publish(rawmqtt.Message{Topic: "t", Retain: true, Payload: []byte("x"), Properties: rawmqtt.Body{wire.MessageExpiry}.Uint32(1)})
 	testsupport.Eventually(t, "it is freed", func() bool { return s.Usage().RetainedMessages == 0 && s.Usage().RetainedBytes == 0 })
 	c := testsupport.ConnectPacket{ID: "p"}.Connect(t, address)
-	c.SubscribeAll("t", "z")
+	c.Subscribe("t", "z")
 	publisher.MustPublish("z", "the end")
 	c.MustReceive("the end")
 }

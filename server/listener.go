@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -180,10 +179,7 @@ func (l *listener) isFull() bool {
 
 // refuse closes a connection that was just accepted.
 func (l *listener) refuse(socket net.Conn, why RefusalReason, attributes ...any) {
-	if encrypted, ok := socket.(*tls.Conn); ok {
-		socket = encrypted.NetConn() // without an alert of TLS, which could block
-	}
-	_ = socket.Close()
+	closeSocket(socket)
 	l.countRefused(socket.RemoteAddr(), why, attributes...)
 }
 

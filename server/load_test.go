@@ -20,8 +20,8 @@ import (
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
-// crowd is a number of clients of several kinds that connect at once.
-type crowd struct {
+// load is a number of clients of several kinds that connect at once.
+type load struct {
 	name                                 string // part of all client ids and keys
 	connections, takeOvers, stuck, liars int
 }
@@ -57,7 +57,7 @@ func work(c *testsupport.PacketClient, first, end int) error {
 }
 
 // behave runs a well-behaved client.
-func (w crowd) behave(address string, number int) error {
+func (w load) behave(address string, number int) error {
 	c, err := testsupport.TryDialPacketClient(address, fmt.Sprintf("%s-good-%d", w.name, number), nil)
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (w crowd) behave(address string, number int) error {
 
 // beTakenOver runs a client that connects again while its first connection waits for replies. The
 // second connection sends those requests again.
-func (w crowd) beTakenOver(address string, number int) error {
+func (w load) beTakenOver(address string, number int) error {
 	id := fmt.Sprintf("%s-twice-%d", w.name, number)
 	old, err := testsupport.TryDialPacketClient(address, id, nil)
 	if err != nil {
@@ -111,7 +111,7 @@ func (w crowd) beTakenOver(address string, number int) error {
 }
 
 // beStuck returns a client that watches a key and then reads nothing more.
-func (w crowd) beStuck(address string, number int) (*testsupport.PacketClient, error) {
+func (w load) beStuck(address string, number int) (*testsupport.PacketClient, error) {
 	c, err := testsupport.TryDialPacketClient(address, fmt.Sprintf("%s-stuck-%d", w.name, number), func(conn *net.TCPConn) {
 		if number%2 == 0 {
 			_ = conn.SetReadBuffer(4096) // and half of them leave much in their sockets
@@ -123,10 +123,10 @@ func (w crowd) beStuck(address string, number int) (*testsupport.PacketClient, e
 	return c, c.Do(0, nil, testsupport.Exchange{Words: []string{"KEYNOTIFY", w.hotKey()}, Want: "+OK\r\n"})
 }
 
-func (w crowd) hotKey() string { return "hot/" + w.name }
+func (w load) hotKey() string { return "hot/" + w.name }
 
 // heat writes the key that the stuck ones watch, until enough is true.
-func (w crowd) heat(address string, enough func() bool) error {
+func (w load) heat(address string, enough func() bool) error {
 	c, err := testsupport.TryDialPacketClient(address, w.name+"-writer", nil)
 	if err != nil {
 		return err
@@ -146,7 +146,7 @@ func (w crowd) heat(address string, enough func() bool) error {
 }
 
 // lie sends malformed and incomplete requests until done, and ignores the replies.
-func (w crowd) lie(address string, number int, done <-chan struct{}) {
+func (w load) lie(address string, number int, done <-chan struct{}) {
 	random := rand.New(rand.NewPCG(42, uint64(number)))
 	noise := func(most int) []byte {
 		data := make([]byte, 1+random.IntN(most))
@@ -232,8 +232,8 @@ func (w crowd) lie(address string, number int, done <-chan struct{}) {
 	}
 }
 
-// come runs the clients of a crowd, and returns when all have ended.
-func (w crowd) come(t *testing.T, address string, s *server.Server) {
+// run runs the clients of a load, and returns when all have ended.
+func (w load) run(t *testing.T, address string, s *server.Server) {
 	t.Helper()
 	sentAway := s.Stats().SlowReaders
 	var stuck []*testsupport.PacketClient
@@ -285,8 +285,8 @@ func (w crowd) come(t *testing.T, address string, s *server.Server) {
 }
 
 func TestManyClientsLoseNoReplyAndLeaveNothingBehind(t *testing.T) {
-	first := crowd{name: "first", connections: 1000, takeOvers: 20, stuck: 20, liars: 10}
-	second := crowd{name: "second", connections: 300, takeOvers: 20, stuck: 5, liars: 5}
+	first := load{name: "first", connections: 1000, takeOvers: 20, stuck: 20, liars: 10}
+	second := load{name: "second", connections: 300, takeOvers: 20, stuck: 5, liars: 5}
 	if testsupport.UnderRace || testing.Short() {
 		// The race detector needs several times as long for each of them.
 		first.connections, second.connections = 250, 100
@@ -305,8 +305,8 @@ func TestManyClientsLoseNoReplyAndLeaveNothingBehind(t *testing.T) {
 	goroutines := runtime.NumGoroutine()
 	var heap [3]uint64
 	heap[0] = testsupport.HeapInUse()
-	for i, w := range []crowd{first, second} {
-		w.come(t, address, s)
+	for i, w := range []load{first, second} {
+		w.run(t, address, s)
 		mustBeEmpty(t, s)
 		testsupport.MustEndGoroutines(t, goroutines)
 		w.mustHaveNoWatches(t, address)
@@ -314,16 +314,16 @@ func TestManyClientsLoseNoReplyAndLeaveNothingBehind(t *testing.T) {
 		testsupport.MustEndGoroutines(t, goroutines)
 		heap[i+1] = testsupport.HeapInUse()
 	}
-	t.Logf("heap: %d KiB before, %d KiB after the first crowd, %d KiB after the second; %d requests; dropped %v",
+	t.Logf("heap: %d KiB before, %d KiB after the first load, %d KiB after the second; %d requests; dropped %v",
 		heap[0]>>10, heap[1]>>10, heap[2]>>10, s.Stats().Requests, s.Stats().Dropped)
-	// Maps and pools keep their size after the first crowd. A second crowd with new client ids must
+	// Maps and pools keep their size after the first load. A second load with new client ids must
 	// not add to that.
 	const tables, growth = 16 << 20, 2 << 20
 	if heap[1] > heap[0]+tables {
-		t.Errorf("the first crowd left %d KiB", (heap[1]-heap[0])>>10)
+		t.Errorf("the first load left %d KiB", (heap[1]-heap[0])>>10)
 	}
 	if heap[2] > heap[1]+growth {
-		t.Errorf("the second crowd left %d KiB", (heap[2]-heap[1])>>10)
+		t.Errorf("the second load left %d KiB", (heap[2]-heap[1])>>10)
 	}
 }
 
@@ -340,7 +340,7 @@ func mustBeEmpty(t *testing.T, s *server.Server) {
 
 // mustHaveNoWatches checks for each former watcher that its watch has ended. It connects without
 // Clean Start, which would itself end a watch that was left.
-func (w crowd) mustHaveNoWatches(t *testing.T, address string) {
+func (w load) mustHaveNoWatches(t *testing.T, address string) {
 	t.Helper()
 	for i := range w.stuck {
 		id := fmt.Sprintf("%s-stuck-%d", w.name, i)

@@ -173,7 +173,7 @@ func TestInvariant38DisconnectingASlowReaderDelaysNoOtherClient(t *testing.T) {
 		if err := await.Receive(shaken); err != nil {
 			t.Fatal(err)
 		}
-		conn := newConnection(socket, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), quota.New(1<<30), newWriteLimiter())
+		conn := newConnection(socket, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), quota.New(1<<30), quota.New(1<<30), newWriteLimiter())
 		s := &Server{connections: map[string]*connection{"slow": conn}}
 		began := time.Now()
 		for range 1<<20/int(envelope.NotificationCost(new(statestore.Change))) + 1 {
@@ -231,7 +231,7 @@ func TestInvariant57AllThatIsAnsweredIsAnsweredInTurns(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			out := new(sink)
-			conn := newConnection(out, &Options{MaxPacketSize: 1 << 20}, turns.New(1), quota.New(1<<30), newWriteLimiter())
+			conn := newConnection(out, &Options{MaxPacketSize: 1 << 20}, turns.New(1), quota.New(1<<30), quota.New(1<<30), newWriteLimiter())
 			in := conn.inbound
 			in.version, in.client = test.version, new(mqtt.Client)
 			if !in.take([]byte(test.packet)) {
@@ -264,7 +264,7 @@ func (s *sink) SetWriteDeadline(time.Time) error { return nil }
 func TestAnswersAreHeldBackWhileAWriteIsStuck(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()
-	conn := newConnection(near, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), quota.New(1<<30), newWriteLimiter())
+	conn := newConnection(near, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), quota.New(1<<30), quota.New(1<<30), newWriteLimiter())
 	stuck := make(chan error, 1)
 	go func() {
 		_, err := conn.Write([]byte("no one reads this"))

@@ -202,9 +202,9 @@ func TestAPanicInADeliveryEndsTheConnectionOfTheReceiverOnly(t *testing.T) {
 	c := victim.Connect(t, address)
 	others[1] = testsupport.ConnectPacket{ID: "z", User: "u"}.Connect(t, address)
 	publisher := testsupport.ConnectPacket{ID: "publisher", User: "u"}.Connect(t, address)
-	c.SubscribeAll("+")
+	c.Subscribe("+")
 	for _, other := range others {
-		other.SubscribeAll("+")
+		other.Subscribe("+")
 	}
 	on.Store(true)
 	publisher.MustPublish("aching", "while it is connected")
@@ -329,7 +329,7 @@ func breakStore(t *testing.T, where string) {
 	will.User = "u"
 	c := will.Connect(t, address, "p")
 	listener := testsupport.ConnectPacket{ID: "listener", User: "u"}.Connect(t, address)
-	listener.SubscribeAll("+")
+	listener.Subscribe("+")
 	on.Store(true)
 	switch where {
 	case "a request":

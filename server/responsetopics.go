@@ -31,10 +31,6 @@ type reservedTopics struct {
 	requests []uint64
 }
 
-func (r *reservedTopics) has(hash uint64) bool {
-	return r != nil && (r.will == hash || slices.Contains(r.requests, hash))
-}
-
 func newResponseTopics() *responseTopics {
 	return &responseTopics{seed: maphash.MakeSeed(), sessions: make(map[string]*reservedTopics)}
 }
@@ -90,7 +86,8 @@ func (t *responseTopics) reserved(client, topic string) bool {
 	hash := maphash.String(t.seed, topic)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.sessions[client].has(hash)
+	session := t.sessions[client]
+	return session != nil && (session.will == hash || slices.Contains(session.requests, hash))
 }
 
 // needsReservation reports whether a response topic must be stored: ordinary topics are open to

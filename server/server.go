@@ -136,9 +136,7 @@ func New(options Options) (*Server, error) {
 	s.listener = newListener(socket, &options, s.countRefused)
 	processors, writers := turns.New(0), newWriteLimiter()
 	s.listener.connect = func(socket net.Conn) *connection {
-		conn := newConnection(socket, &s.options, processors, s.outgoing, writers)
-		conn.incoming = s.incoming
-		return conn
+		return newConnection(socket, &s.options, processors, s.outgoing, s.incoming, writers)
 	}
 	s.listener.recover = s.handleReadingPanic
 	// At most half of the unauthenticated connections may wait for a check, so that there is

@@ -78,7 +78,7 @@ func TestAnOrdinaryWillIsPublishedAfterItsDelay(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			address, s := testsupport.StartServer(t, server.Options{})
 			listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
-			listener.SubscribeAll("#")
+			listener.Subscribe("#")
 			c := testsupport.ConnectPacket{ID: "p", Expiry: test.expiry, Will: testsupport.OrdinaryWill("factory/p", test.delay)}.Connect(t, address)
 			test.end(t, address, s, c)
 			pass(s, long)
@@ -113,7 +113,7 @@ func TestAWillBringsItsPropertiesAndExpiry(t *testing.T) {
 				t.Errorf("%+v", got)
 			}
 			late := testsupport.ConnectPacket{ID: "late", Old: true}.Connect(t, address)
-			late.SubscribeAll("factory/+")
+			late.Subscribe("factory/+")
 			if got := late.MustReceive("gone")[0]; !got.Retain || got.Properties != "" {
 				t.Errorf("retained: %+v", got)
 			}
@@ -140,7 +140,7 @@ func TestAWillThatWaitsIsAuthorizedAgain(t *testing.T) {
 			}}
 			address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
 			c := testsupport.ConnectPacket{ID: "p", User: "u", Resume: true, Expiry: 600, Will: testsupport.OrdinaryWill(test.topic, 600)}.Connect(t, address)
-			c.SubscribeAll("z", "factory/p", "clients/p/response")
+			c.Subscribe("z", "factory/p", "clients/p/response")
 			test.change(c, &closed)
 			_ = c.Conn.Close()
 			testsupport.MustHaveClients(t, s, 0)
@@ -170,7 +170,7 @@ func TestADueWillIsNotPublishedIfItsClientCameBack(t *testing.T) {
 	}}
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
 	listener := testsupport.ConnectPacket{ID: "listener", User: "u"}.Connect(t, address)
-	listener.SubscribeAll("#")
+	listener.Subscribe("#")
 	for _, id := range []string{"a", "b"} {
 		_ = testsupport.ConnectPacket{ID: id, User: "u", Expiry: 600, Will: testsupport.OrdinaryWill(id, 600)}.Connect(t, address).Conn.Close()
 	}
@@ -201,14 +201,14 @@ func TestADueWillDoesNotWaitForExpiringSessions(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
 	defer close(goOn)
 	listener := testsupport.ConnectPacket{ID: "listener", User: "u"}.Connect(t, address)
-	listener.SubscribeAll("will")
+	listener.Subscribe("will")
 	leaves := testsupport.ConnectPacket{ID: "leaves", User: "u", Expiry: 1}.Connect(t, address)
-	leaves.SubscribeAll("$share/g/t")
+	leaves.Subscribe("$share/g/t")
 	_ = leaves.Conn.Close()
 	testsupport.MustHaveClients(t, s, 1)
 	listener.MustPublish("t", "left over")
 	stays := testsupport.ConnectPacket{ID: "stays", User: "u"}.Connect(t, address)
-	stays.SubscribeAll("$share/g/t")
+	stays.Subscribe("$share/g/t")
 	armed.Store(true)
 	_ = await.Receive(blocked) // the session ends
 	_ = testsupport.ConnectPacket{ID: "p", User: "u", Expiry: 600, Will: testsupport.OrdinaryWill("will", 1)}.Connect(t, address).Conn.Close()
@@ -218,7 +218,7 @@ func TestADueWillDoesNotWaitForExpiringSessions(t *testing.T) {
 func TestADueWillWaitsWhileItsClientConnects(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
-	listener.SubscribeAll("#")
+	listener.Subscribe("#")
 	_ = testsupport.ConnectPacket{ID: "p", Expiry: 600, Will: testsupport.OrdinaryWill("factory/p", 600)}.Connect(t, address).Conn.Close()
 	testsupport.MustHaveClients(t, s, 1)
 	arrived := s.LockClientID("p", "")
@@ -248,7 +248,7 @@ func TestAServerThatStopsPublishesNoOrdinaryWill(t *testing.T) {
 	go func() { served <- s.Serve(ctx) }()
 	address := s.Addr().String()
 	listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
-	listener.SubscribeAll("#")
+	listener.Subscribe("#")
 	waits := testsupport.ConnectPacket{ID: "waits", Expiry: 600, Will: testsupport.OrdinaryWill("a", 600)}.Connect(t, address)
 	_ = waits.Conn.Close()
 	testsupport.MustHaveClients(t, s, 1)

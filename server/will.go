@@ -83,9 +83,7 @@ func (s *Server) checkWill(identity access.Identity, cl *mqtt.Client, will reque
 // with its client id and its rights. The goroutine that reads the connection calls it once, when
 // it has read everything else.
 //
-// When the server stops, no Wills are applied. The clients are alive, and a lease that is
-// released then would be granted to a client that is disconnected next, by a store that
-// forgets it a moment later.
+// When the server stops, no Wills are applied: the package comment says why.
 func (s *Server) applyWill(cl *mqtt.Client, conn *connection) {
 	will := conn.will
 	if will == nil || s.stopping.Load() {

@@ -24,13 +24,12 @@ type writeLimiter struct {
 	normal int // how many may write at a time, unless some are stuck
 
 	mu      sync.Mutex
-	waiting []*outbox // in the order in which they asked; each at most once
-	writing int       // how many have begun to write in this round and not finished
-	allowed int       // how many may write now
-	round   uint64    // counts how often the outboxes that write were declared stuck
-	latest  time.Time // when one began to write or finished
-	timer   *time.Timer
-	timed   bool // timer is running
+	waiting []*outbox   // in the order in which they asked; each at most once
+	writing int         // how many have begun to write in this round and not finished
+	allowed int         // how many may write now
+	round   uint64      // counts how often the outboxes that write were declared stuck
+	latest  time.Time   // when one began to write or finished
+	timer   *time.Timer // calls relieve; nil: it is not running
 }
 
 // newWriteLimiter leaves one processor for requests: see turns.New.
@@ -70,17 +69,9 @@ func (p *writeLimiter) permitLocked() {
 	}
 	if len(p.waiting) == 0 {
 		p.waiting = nil
-		return
-	}
-	if p.timed {
-		return
-	}
-	p.timed = true
-	if p.timer == nil {
+	} else if p.timer == nil {
 		p.timer = time.AfterFunc(stuckAfter, p.relieve)
-		return
 	}
-	p.timer.Reset(stuckAfter)
 }
 
 // mostAllowed bounds how many outboxes may write at once.
@@ -91,7 +82,7 @@ const mostAllowed = 1024
 func (p *writeLimiter) relieve() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.timed = false
+	p.timer = nil
 	if len(p.waiting) == 0 {
 		p.allowed = p.normal
 		return

@@ -10,7 +10,7 @@ import (
 // letMeIn is the hash, of the lowest cost, of the password "let me in".
 const letMeIn = "$2a$04$zK0Fn7VZxzgQcXtO8vlANuDqj15Dqsb5wzdlSlgS8JEClFYkYiayW"
 
-func TestParseRefusesWhatItCannotMeanAndNamesTheCure(t *testing.T) {
+func TestParseRefusesWhatItCannotMeanAndNamesTheRemedy(t *testing.T) {
 	const a = "users:\n  - name: a\n"
 	rule := func(text string) string { return a + "rules:\n  - {users: [a], read: [k]}\n  - " + text + "\n" }
 	password := func(hash string) string { return a + "    password: \"" + hash + "\"\n" }

@@ -44,7 +44,7 @@ type overBroker struct {
 
 func (s *overBroker) Connect(t testing.TB, clientID string) statestoretest.Client {
 	if clientID == s.dropped && s.changes {
-		// Its watch ends with the first notification that nobody reads. Before that has
+		// Its watch ends with the first notification that no client reads. Before that has
 		// come back it could be read again.
 		testsupport.Eventually(t, "the watch of "+clientID+" ends", func() bool { return s.store.Stats().DroppedWatches == 1 })
 		s.dropped = ""
@@ -61,7 +61,7 @@ type brokerClient struct {
 
 func (c *brokerClient) Do(request statestoretest.Request) (statestoretest.Reply, error) {
 	if request.Denied {
-		return statestoretest.Reply{}, fmt.Errorf("%w: an attached store does not know who asks, so it authorizes nobody: that is the broker's task", statestoretest.ErrUnsupported)
+		return statestoretest.Reply{}, fmt.Errorf("%w: an attached store does not know which client asks, so it authorizes none: that is the broker's task", statestoretest.ErrUnsupported)
 	}
 	c.over.changes = true
 	return c.MQTTClient.Do(request)
@@ -154,7 +154,7 @@ func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
 	}
 }
 
-func TestAWatchEndsWhenNobodyReadsItsNotifications(t *testing.T) {
+func TestAWatchEndsWhenNoClientReadsItsNotifications(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	a := testsupport.Attach(t, broker.Address, attach.Options{})
 	writer := testsupport.Connect(t, broker.Address, "writer", nil)
@@ -178,7 +178,7 @@ func TestAWatchEndsWhenNobodyReadsItsNotifications(t *testing.T) {
 	again := testsupport.Connect(t, broker.Address, "node-a", nil)
 	again.Subscribe(filter)
 	writer.Do("SET", "k", "3") // watched no more
-	writer.Do("SET", "l", "1") // nobody has found out
+	writer.Do("SET", "l", "1") // no client has found out
 	if got := testsupport.NotifiedKey(t, "node-a", again.NextNotification().Topic); got != "l" {
 		t.Errorf("notified of %q", got)
 	}
@@ -270,8 +270,8 @@ func TestOfStoresThatBeginAtTheSameMomentAtMostOneAnswers(t *testing.T) {
 	}
 }
 
-// Stores of another make know nothing of presenceTopic; and not everybody who reads
-// requests is a store.
+// Stores of another make do not know presenceTopic, and a client that reads requests need not be a
+// store.
 func TestAStoreThatAnswersAlreadyIsRecognisedWhateverItsMake(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	monitor := testsupport.Connect(t, broker.Address, "monitor", nil)
@@ -314,8 +314,7 @@ func TestAStoreThatStopsSaysSo(t *testing.T) {
 	}
 }
 
-// The broker was told of a store by somebody who is not there any more, and does not say
-// that it is gone.
+// A client that is gone has announced a store, and the broker does not say that the store is gone.
 func TestAStoreThatIsSilentIsWaitedForAndThenReplaced(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	ghost := testsupport.Connect(t, broker.Address, "ghost", nil)
@@ -426,7 +425,7 @@ func TestAnElectionGoesOnOverARestartOfTheBroker(t *testing.T) {
 		case term := <-nodes[1].Leads:
 			return term
 		case <-time.After(testsupport.Patience):
-			t.Fatal("nobody leads")
+			t.Fatal("no candidate leads")
 			return nil
 		}
 	}
@@ -518,7 +517,7 @@ func TestAStoreHoldsItsPlaceAgainstAClaimAndGivesItUpToASuccessor(t *testing.T) 
 	}
 	request := other.Request("GET", "k")
 	if ack, err := other.Publish(request); err != nil || ack.ReasonCode != 0x10 {
-		t.Errorf("a request after that: %v, %v; want nobody to read it", ack, err)
+		t.Errorf("a request after that: %v, %v; want no subscriber", ack, err)
 	}
 }
 

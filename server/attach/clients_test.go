@@ -42,7 +42,7 @@ func change(a *Store, key string) (queued []pendingNotification) {
 	}
 }
 
-// The broker says that nobody reads a notification; meanwhile the client has come back,
+// The broker says that a notification has no subscriber; meanwhile the client has come back,
 // subscribed, and asked to be notified.
 func TestAWatchThatWasRenewedOutlivesWhatIsSaidOfTheOldOne(t *testing.T) {
 	a := attachedTo(t, Options{})
@@ -151,7 +151,7 @@ func TestAStoreThatHasGivenWayLooksAtNoMoreRequests(t *testing.T) {
 
 func TestAStoreTriesAgainOnlyWhereThatMayHelp(t *testing.T) {
 	for code, again := range map[byte]bool{
-		0x80: true, 0x83: true, 0x88: true, 0x89: true, 0x97: true, 0x9F: true, // busy, over quota, or who knows
+		0x80: true, 0x83: true, 0x88: true, 0x89: true, 0x97: true, 0x9F: true, // busy, over quota, or unknown
 		0x84: false, 0x86: false, 0x87: false, 0x8A: false, 0x90: false, 0x9A: false,
 	} {
 		cause := errors.New("cause")

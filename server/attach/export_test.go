@@ -14,7 +14,7 @@ func LargestPacket(size uint32) (int, error) {
 	return l.maxPacket, err
 }
 
-// Alone lets a store that is not served yet believe that nobody will object to it.
+// Alone lets a store that is not served yet believe that no store will object to it.
 func (s *Store) Alone() { s.objectionWait = 0 }
 
 // Narrow lets a store that is not served yet announce another Receive Maximum.

@@ -108,22 +108,27 @@ func (l *link) reply(request *paho.PublishProperties, reply statestore.Reply) {
 
 func (l *link) response(request *paho.PublishProperties, reply statestore.Reply) *paho.Publish {
 	response := &paho.Publish{
-		Topic:   request.ResponseTopic,
-		Payload: reply.Append(nil, l.store.options.Dialect),
-		Properties: &paho.PublishProperties{
-			CorrelationData: request.CorrelationData,
-			ContentType:     protocol.ContentType,
-			User: paho.UserProperties{
-				{Key: protocol.PropertyStatus, Value: protocol.StatusOK},
-				{Key: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-				{Key: protocol.PropertyStore, Value: l.store.engine.Identity()},
-			},
-		},
+		Topic:      request.ResponseTopic,
+		Payload:    reply.Append(nil, l.store.options.Dialect),
+		Properties: l.properties(protocol.PropertyStatus, protocol.StatusOK),
 	}
+	response.Properties.CorrelationData = request.CorrelationData
 	if !reply.Version.IsZero() {
 		response.Properties.User.Add(protocol.PropertyTimestamp, reply.Version.String())
 	}
 	return response
+}
+
+// properties returns the properties of each message of the store, with one user property more.
+func (l *link) properties(name, value string) *paho.PublishProperties {
+	return &paho.PublishProperties{
+		ContentType: protocol.ContentType,
+		User: paho.UserProperties{
+			{Key: name, Value: value},
+			{Key: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+			{Key: protocol.PropertyStore, Value: l.store.engine.Identity()},
+		},
+	}
 }
 
 // notify sends the queued notifications in order, until the connection ends. It does not wait for
@@ -140,17 +145,10 @@ func (l *link) notify() {
 			continue
 		}
 		message := &paho.Publish{
-			QoS:     1, // so that the broker says whether there is a subscriber
-			Topic:   protocol.NotifyTopic(notification.Client, notification.Key),
-			Payload: notification.Append(nil, l.store.options.Dialect),
-			Properties: &paho.PublishProperties{
-				ContentType: protocol.ContentType,
-				User: paho.UserProperties{
-					{Key: protocol.PropertyTimestamp, Value: notification.Version.String()},
-					{Key: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-					{Key: protocol.PropertyStore, Value: l.store.engine.Identity()},
-				},
-			},
+			QoS:        1, // so that the broker says whether there is a subscriber
+			Topic:      protocol.NotifyTopic(notification.Client, notification.Key),
+			Payload:    notification.Append(nil, l.store.options.Dialect),
+			Properties: l.properties(protocol.PropertyTimestamp, notification.Version.String()),
 		}
 		if l.tooLarge(message) {
 			continue

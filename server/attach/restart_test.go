@@ -103,7 +103,7 @@ func TestALeaseEndsWhileTheBrokerIsAwayAndItsHolderKnows(t *testing.T) {
 		t.Fatal(err)
 	}
 	broker.Kill()
-	testsupport.MustBeLost(t, tenure.Context().Done()) // a moment earlier, for those who work under it
+	testsupport.MustBeLost(t, tenure.Context().Done()) // a moment earlier, for what runs under it
 	testsupport.Eventually(t, "the token ends", func() bool {
 		_, err := tenure.Token()
 		return errors.Is(err, lease.ErrDeadlinePassed)

@@ -13,8 +13,8 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// The store has to know who asks and where it answers; of a Will it learns that from what
-// the broker publishes only.
+// The store must know which client asks and where it answers. Of a Will it learns both only from
+// what the broker publishes.
 func TestABrokerPublishesOurWillAsAWholeRequest(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	testsupport.Attach(t, broker.Address, attach.Options{})
@@ -135,8 +135,8 @@ func TestAWillThatComesLateDoesNotDeleteWhatIsThereNow(t *testing.T) {
 	testsupport.MustHold(t, observer, "k", "of the next")
 }
 
-// The connection of the former is half-open; somebody else connects under its name, or it
-// does so itself. The broker ends the old connection and publishes its Will before it
+// The old connection is half-open. Another client connects with the same client id, or the same one
+// does. The broker ends the old connection and publishes its Will before it
 // reads from the new one.
 func TestAWillIsAppliedBeforeTheNextConnectionOfItsClientIsRead(t *testing.T) {
 	broker := mosquitto.Start(t, "")

@@ -50,7 +50,7 @@ func TestEveryPacketOfAClientKeepsItConnected(t *testing.T) {
 		"messages of QoS 0": func(c *testsupport.RawClient) { c.Send(rawmqtt.Message{Topic: "t"}) },
 		"messages of QoS 1": func(c *testsupport.RawClient) { c.Publish(rawmqtt.Message{Topic: "t"}) },
 		"acknowledgements":  func(c *testsupport.RawClient) { c.Ack(testsupport.Message{ID: 77}) },
-		"subscriptions":     func(c *testsupport.RawClient) { c.SubscribeAll("t") },
+		"subscriptions":     func(c *testsupport.RawClient) { c.Subscribe("t") },
 		"unsubscriptions": func(c *testsupport.RawClient) {
 			c.Write(testsupport.Packet(0xa2, []byte{0, 9, 0}, testsupport.Text("u")))
 			c.Read()
@@ -65,7 +65,7 @@ func TestEveryPacketOfAClientKeepsItConnected(t *testing.T) {
 				c.Read()
 				_ = conn.SetDeadline(time.Time{})
 				last := time.Now()
-				c.SubscribeAll("news")
+				c.Subscribe("news")
 				for range 5 {
 					if say != nil {
 						time.Sleep(patience - time.Second)

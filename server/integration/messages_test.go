@@ -17,7 +17,7 @@ func TestTheReceiveMaximumOfASubscriberIsHonoured(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	subscriber := testsupport.ConnectPacket{ID: "subscriber", Properties: rawmqtt.Body{wire.ReceiveMaximum}.Uint16(3)}.Connect(t, address)
 	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-	subscriber.SubscribeAll("t")
+	subscriber.Subscribe("t")
 	publisher.MustPublish("t", testsupport.Numbered(10)...)
 	var waiting []testsupport.Message
 	for i := range 3 {
@@ -62,7 +62,7 @@ func TestWhatIsNotAcknowledgedComesAgainInItsOrder(t *testing.T) {
 				}
 				c := login.Connect(t, address)
 				publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-				c.SubscribeAll("t")
+				c.Subscribe("t")
 				if old {
 					publisher.MustPublish("t", testsupport.Numbered(most)...) // it takes all there are
 				} else {
@@ -164,7 +164,7 @@ func TestAMessageReachesEachSubscriberAsItAsked(t *testing.T) {
 					t.Fatalf("SUBACK %x for %q", codes, sub.filter)
 				}
 			}
-			c.SubscribeAll("z")
+			c.Subscribe("z")
 			if test.self {
 				test.message.QoS = 0 // or the PUBACK would come in between
 				if len(test.want) == 1 {
@@ -199,7 +199,7 @@ func TestAPublisherLearnsThatNoClientSubscribes(t *testing.T) {
 		filter string
 		code   byte
 	}{{"other", 0x10}, {"t", 0}} {
-		subscriber.SubscribeAll(step.filter)
+		subscriber.Subscribe(step.filter)
 		if got := publisher.Publish(rawmqtt.Message{Topic: "t"}); got != step.code {
 			t.Errorf("PUBACK %#x with a subscription to %q, want %#x", got, step.filter, step.code)
 		}
@@ -231,9 +231,9 @@ func TestASharedSubscriptionGivesEachMessageToOneMember(t *testing.T) {
 	members := []*testsupport.RawClient{testsupport.ConnectPacket{ID: "a"}.Connect(t, address), testsupport.ConnectPacket{ID: "b", Old: true}.Connect(t, address)}
 	alone, publisher := testsupport.ConnectPacket{ID: "c"}.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
 	for _, c := range members {
-		c.SubscribeAll("$share/g/t", "end")
+		c.Subscribe("$share/g/t", "end")
 	}
-	alone.SubscribeAll("t")
+	alone.Subscribe("t")
 	const messages = 20
 	publisher.MustPublish("t", testsupport.Numbered(messages)...)
 	publisher.MustPublish("end", "end")
@@ -259,7 +259,7 @@ func TestADelayedMessageHasItsRemainingExpiry(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	login := testsupport.ConnectPacket{ID: "subscriber", Resume: true, Expiry: 600}
 	c, publisher := login.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-	c.SubscribeAll("t")
+	c.Subscribe("t")
 	c.Disconnect()
 	testsupport.Eventually(t, "it is away", func() bool { return s.Stats().Connected == 1 })
 	for payload, expiry := range map[string]uint32{"short": 1, "long": 100} {
@@ -275,7 +275,7 @@ func TestAClientOfMQTT311PublishesToOthersOfBothVersions(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	publisher := testsupport.ConnectPacket{ID: "publisher", Old: true}.Connect(t, address)
 	for _, c := range []*testsupport.RawClient{testsupport.ConnectPacket{ID: "five"}.Connect(t, address), testsupport.ConnectPacket{ID: "three", Old: true}.Connect(t, address)} {
-		c.SubscribeAll("t/" + c.ID)
+		c.Subscribe("t/" + c.ID)
 		publisher.Send(rawmqtt.Message{Topic: "t/" + c.ID, Payload: []byte("QoS 0")})
 		publisher.Send(rawmqtt.Message{Topic: "t/" + c.ID, QoS: 1, ID: 3, Payload: []byte("QoS 1")})
 		if got := publisher.Read(); string(got) != "\x40\x02\x00\x03" {
@@ -294,7 +294,7 @@ func TestATakeOverLosesNothingThatWaits(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	login := testsupport.ConnectPacket{ID: "subscriber", Resume: true, Expiry: 600, Properties: rawmqtt.Body{wire.ReceiveMaximum}.Uint16(5)}
 	c, publisher := login.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-	c.SubscribeAll("t")
+	c.Subscribe("t")
 	const messages = 300
 	told := make(chan struct{})
 	go func() {

@@ -16,9 +16,7 @@ type Limits struct {
 	// Subscriptions is how many one client may have.
 	Subscriptions int
 	// SubscriptionBytes is what the subscriptions of all clients may take up. One counts for
-	// twice the length of its filter and 768 bytes. One client may take at most as much as is
-	// left for all others, and 16 KiB in any case: so clients with few subscriptions may pass it
-	// by 16 KiB each.
+	// twice the length of its filter and 768 bytes. Sessions share it like TotalBytes.
 	SubscriptionBytes int64
 	// SessionMessages is how many QoS 1 messages may wait for one client, those included
 	// that it has not acknowledged.
@@ -202,7 +200,7 @@ func (b *Broker) PublishInTurns(m *Message, pause func()) (matched bool, err err
 		}
 		if c, ok := combine(m, subs[:n]); ok {
 			matched = true
-			s.offer(m, c, false)
+			s.offer(m, c, false, nil)
 		}
 		steps.add(offerSteps)
 		subs = subs[n:]
@@ -266,7 +264,7 @@ func (b *Broker) share(m *Message, g *group, steps *steps) bool {
 			retain:      m.Retain && sub.RetainAsPublished,
 			identifiers: sub.identifiers,
 			group:       g,
-		}, connected)
+		}, connected, nil)
 		if outcome != Absent {
 			last = outcome
 		}

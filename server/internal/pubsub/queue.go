@@ -194,13 +194,9 @@ func (q *queue) window() int {
 }
 
 // offer queues a message in one of its forms, or counts why it is dropped. With connected, it
-// does so only if the session is connected. For a shared subscription it counts nothing, since
-// another member may take the message.
-func (s *Session) offer(m *Message, f form, connected bool) (result Reason) {
-	return s.offerIf(m, f, connected, nil)
-}
-
-func (s *Session) offerIf(m *Message, f form, connected bool, still func() bool) (result Reason) {
+// does so only if the session is connected. If still, which may be nil, returns false, it does
+// nothing. For a shared subscription it counts nothing, since another member may take the message.
+func (s *Session) offer(m *Message, f form, connected bool, still func() bool) (result Reason) {
 	r := s.reader.Load()
 	if r == nil {
 		r = &reader{}

@@ -195,7 +195,7 @@ func (s *Session) SendRetained(asked Subscription, existed bool, pause func()) {
 		f.qos = min(m.QoS, asked.QoS, 1)
 		// The subscription has already got a message that was published since, and must not get an
 		// older one after it.
-		s.offerIf(m, f, false, func() bool { return r.isCurrent(m) })
+		s.offer(m, f, false, func() bool { return r.isCurrent(m) })
 	})
 }
 

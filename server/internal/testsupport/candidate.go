@@ -54,7 +54,9 @@ func Campaign(t *testing.T, name, address string, keepAlive time.Duration) *Cand
 }
 
 func (c *Candidate) lead(ctx context.Context, term *election.Term) error {
-	if err := c.write(ctx, term, c.Name); err != nil {
+	_, fenced := term.Guard().Set(ctx, FencedKey, []byte(c.Name))
+	_, control := c.Client.Set(ctx, ControlKey, []byte(c.Name), transport.SetOptions{})
+	if err := errors.Join(fenced, control); err != nil {
 		return err
 	}
 	select {
@@ -63,12 +65,6 @@ func (c *Candidate) lead(ctx context.Context, term *election.Term) error {
 	}
 	await.Receive(ctx.Done())
 	return nil
-}
-
-func (c *Candidate) write(ctx context.Context, term *election.Term, value string) error {
-	_, fenced := term.Guard().Set(ctx, FencedKey, []byte(value))
-	_, control := c.Client.Set(ctx, ControlKey, []byte(value), transport.SetOptions{})
-	return errors.Join(fenced, control)
 }
 
 // MustLead waits until the candidate leads.

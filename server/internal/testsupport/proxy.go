@@ -20,10 +20,9 @@ type Proxy struct {
 	tasks    sync.WaitGroup
 
 	mu      sync.Mutex
-	conns   map[net.Conn]struct{}
+	conns   map[net.Conn]bool         // true: all its packets are dropped
 	holding [directions]chan struct{} // while not nil, packets are held back until it is closed
 	held    [directions]int           // packets that wait for that now
-	deaf    map[net.Conn]struct{}     // connections of which all packets are dropped
 	refuse  bool
 }
 
@@ -39,7 +38,7 @@ const (
 // NewProxy runs a proxy to the server at target until the test ends.
 func NewProxy(t *testing.T, target string) *Proxy {
 	t.Helper()
-	p := &Proxy{listener: Listen(t), conns: make(map[net.Conn]struct{}), deaf: make(map[net.Conn]struct{})}
+	p := &Proxy{listener: Listen(t), conns: make(map[net.Conn]bool)}
 	p.Target.Store(&target)
 	p.tasks.Go(p.serve)
 	t.Cleanup(func() {
@@ -82,7 +81,7 @@ func (p *Proxy) keep(conns ...net.Conn) bool {
 		return false
 	}
 	for _, conn := range conns {
-		p.conns[conn] = struct{}{}
+		p.conns[conn] = false
 	}
 	return true
 }
@@ -153,8 +152,7 @@ func (p *Proxy) wait(way Direction) {
 func (p *Proxy) isDeaf(conn net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, deaf := p.deaf[conn]
-	return deaf
+	return p.conns[conn]
 }
 
 // Swallow makes the present connections half-open: both ends stay connected, and the proxy drops
@@ -163,7 +161,7 @@ func (p *Proxy) Swallow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for conn := range p.conns {
-		p.deaf[conn] = struct{}{}
+		p.conns[conn] = true
 	}
 }
 

@@ -100,11 +100,6 @@ func (c *RawClient) MustDisconnect(code byte, reason string) {
 	}
 }
 
-// Subscribe subscribes with QoS 1, which must be granted.
-func (c *RawClient) Subscribe(topic string) {
-	c.Change(Packet(0x82, []byte{0, 9, 0}, Text(topic), []byte{1}))
-}
-
 // Unsubscribe ends a subscription.
 func (c *RawClient) Unsubscribe(topic string) { c.Change(Packet(0xa2, []byte{0, 9, 0}, Text(topic))) }
 
@@ -230,8 +225,8 @@ func (c *RawClient) Filter(options byte, identifier int, filters ...string) (cod
 	return ack[len(ack)-len(filters):]
 }
 
-// SubscribeAll subscribes to filters with QoS 1, which must be granted.
-func (c *RawClient) SubscribeAll(filters ...string) {
+// Subscribe subscribes to filters with QoS 1, which must be granted.
+func (c *RawClient) Subscribe(filters ...string) {
 	c.T.Helper()
 	if codes := c.Filter(1, 0, filters...); slices.Max(codes) > 1 {
 		c.T.Fatalf("%s: SUBACK %x for %q", c.ID, codes, filters)

@@ -58,7 +58,7 @@ func watchOf(p *testsupport.PahoClient, key string) {
 	p.Do("KEYNOTIFY", key)
 }
 
-func TestAFloodOfNamesForgetsNoSettledClient(t *testing.T) {
+func TestAFloodOfClientIDsForgetsNoSettledClient(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	store, advance := clocked(t, broker.Address, attach.Options{MaxClients: 8})
 	node, flooder := testsupport.Connect(t, broker.Address, "node", nil), testsupport.Connect(t, broker.Address, "flooder", nil)
@@ -209,7 +209,7 @@ func TestWhoReadsTheRepliesToANameWithASlash(t *testing.T) {
 	}
 }
 
-func TestIdsThatAreUserNamesTieClientsAndLetTheStoreWork(t *testing.T) {
+func TestClientIDsThatAreUserNamesTieClientsAndLetTheStoreWork(t *testing.T) {
 	broker, log := startGuardedMosquitto(t, unchanged, "use_username_as_clientid true\nallow_anonymous false\n"), new(testsupport.LogBuffer)
 	attachAlone(t, broker.Address, attach.Options{Username: "store", Password: []byte("secret"), Logger: log.Logger()})
 	if got := log.String(); strings.Contains(got, "cannot tell") || strings.Contains(got, losesRequests) {
