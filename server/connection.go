@@ -121,9 +121,10 @@ func (c *connection) reserveIncoming(bytes int) error {
 	switch {
 	case more <= 0:
 		c.incoming.Release(-more)
-	// The new packet does not count as the client's own yet, so that a limit of two of the largest
-	// packets admits two of them.
-	case !c.incoming.Take(c.incomingUsed-more, more, 0):
+	// The new room does not count as the client's own yet, so that a limit of two of the largest
+	// packets admits two of them. So a client without other room asks for 0 bytes of its own. It
+	// must not get them when nothing is left, so less than that is assured.
+	case !c.incoming.Take(c.incomingUsed-more, more, -1):
 		return errNoRoom
 	}
 	c.incomingUsed += more

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server/internal/quota"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -277,5 +278,26 @@ func TestAnAddressHasABoundOfItsOwnUnlessItIsThisMachine(t *testing.T) {
 		if d.limitOf(here) != test.here || d.limitOf(there) != test.there {
 			t.Errorf("%+v: %d here, %d there", test, d.limitOf(here), d.limitOf(there))
 		}
+	}
+}
+
+func TestNoLargePacketGetsRoomWhereNoneIsLeft(t *testing.T) {
+	all := quota.New(2)
+	connections := []*connection{{incoming: all}, {incoming: all}, {incoming: all}}
+	for i, want := range []error{nil, nil, errNoRoom} {
+		if got := connections[i].reserveIncoming(1); got != want {
+			t.Errorf("packet %d, where there is room for two: %v, want %v", i, got, want)
+		}
+	}
+	if got := connections[0].reserveIncoming(1); got != errNoRoom {
+		t.Errorf("a packet that grows: %v, want %v", got, errNoRoom)
+	}
+	for _, c := range connections {
+		if err := c.reserveIncoming(-int(c.incomingUsed)); err != nil {
+			t.Errorf("giving room back: %v", err)
+		}
+	}
+	if got := all.Used(); got != 0 {
+		t.Errorf("%d bytes stay", got)
 	}
 }
