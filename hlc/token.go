@@ -34,7 +34,7 @@ func (t Token) MarshalText() ([]byte, error) { return Timestamp(t).MarshalText()
 func (t *Token) UnmarshalText(text []byte) error { return (*Timestamp)(t).UnmarshalText(text) }
 
 // Compare returns -1 if t is lower than u, +1 if it is higher, and 0 if they are
-// equal. The order is that of [Timestamp.Compare]: later tenures have higher tokens.
+// equal, in the order of [Timestamp.Compare]: later tenures have higher tokens.
 func (t Token) Compare(u Token) int { return Timestamp(t).Compare(Timestamp(u)) }
 
 // IsZero reports whether t is the zero value, which means "no token".

@@ -15,8 +15,8 @@ type Puback struct {
 	ReasonString []byte
 }
 
-// ParsePuback decodes a complete PUBACK packet of any version of MQTT: that of an earlier
-// version is a short one of MQTT 5. It reports false for one that Decode refuses.
+// ParsePuback decodes a complete PUBACK packet of any version of MQTT: before MQTT 5 it has
+// the short form of MQTT 5. It reports false for one that Decode refuses.
 func ParsePuback(packet []byte) (Puback, bool) {
 	var ack Puback
 	ok := len(packet) > 0 && Type(packet) == wire.Puback && ack.Decode(packet, wire.Version5, &noLimits) == nil

@@ -60,8 +60,8 @@ func ParsePublish(packet []byte) (Publish, bool) {
 
 var noLimits wire.Limits
 
-// Decode takes a complete PUBLISH packet of any version of MQTT apart. It returns what is
-// wrong with it, or nil. A topic alias is always wrong: no end of ours allows one.
+// Decode decodes a complete PUBLISH packet of any version of MQTT. It returns what is wrong
+// with the packet, or nil. It refuses any topic alias: neither client nor server allows one.
 func (p *Publish) Decode(packet []byte, version byte, limits *wire.Limits) *wire.Refusal {
 	*p = Publish{}
 	in, refusal := body(packet, wire.Publish)
@@ -103,8 +103,8 @@ func (p *Publish) Decode(packet []byte, version byte, limits *wire.Limits) *wire
 	return nil
 }
 
-// readProperties judges the properties, and notes those that exist once. It reports whether
-// the payload is said to be text.
+// readProperties checks the properties and stores those that can occur only once. It reports
+// whether the payload is marked as UTF-8.
 func (p *Publish) readProperties(in *wire.Reader, limits *wire.Limits) (text bool, refusal *wire.Refusal) {
 	var properties wire.Properties
 	if refusal := properties.Begin(in, publishProperties, publishMany, limits); refusal != nil {

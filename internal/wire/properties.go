@@ -111,17 +111,17 @@ type Property struct {
 }
 
 // Properties reads the properties of a packet one by one. It refuses a property that the
-// packet cannot have, one that stands there twice, and one with a value that the standard
-// does not allow. The zero value has no properties; see Begin.
+// packet cannot have or cannot repeat, and one with a value that the standard does not allow.
+// The zero value has no properties; see Begin.
 type Properties struct {
 	Seen PropertySet // since Begin
 
 	in      Reader
 	allowed PropertySet
-	many    PropertySet // of those, what may be there more than once
+	many    PropertySet // those that may occur more than once
 	limits  *Limits
-	users   int // user properties, also from before Begin,
-	size    int // and the bytes of them
+	users   int // the number of user properties, also from before Begin
+	size    int // their length in bytes
 }
 
 // Begin reads the length of the properties at the beginning of in, makes Next return them,

@@ -55,7 +55,7 @@ func (r *runner) run(ctx context.Context, a attack) (*row, error) {
 	}
 	defer h.stop()
 	row := &row{attack: a}
-	sleep(ctx, r.measure()/3) // what a connection costs at first is no one's attack
+	sleep(ctx, r.measure()/3) // without what its first connections cost
 	if _, err := h.next(); err != nil {
 		return nil, err
 	}
