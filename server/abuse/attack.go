@@ -9,7 +9,7 @@ import (
 
 // An attack is a program that misuses a running server.
 type attack struct {
-	// name is a few words, and what a sentence with the attacker as its subject.
+	// name is a few words. what is a sentence with the attacker as its subject.
 	name, what string
 	// limit says what must hold beyond what always must: the server lives, the healthy
 	// client keeps its lease, and the memory comes back.
@@ -36,7 +36,7 @@ type attack struct {
 
 	// run attacks and returns when it is over, or soon after ctx has ended. Connections
 	// that it leaves open end with the process. An error that matches errBreach says that
-	// the attack got what it should not have got, any other that it could not be made.
+	// the attack passed a limit; any other says that it could not run.
 	run func(ctx context.Context, t *target) error
 }
 

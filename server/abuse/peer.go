@@ -33,7 +33,7 @@ type target struct {
 }
 
 const (
-	// writeWithin bounds each write: a server may stop to read.
+	// writeWithin bounds each write: a server may stop reading.
 	writeWithin = 10 * time.Second
 	// readWithin bounds each read that waits for an answer.
 	readWithin = 20 * time.Second
@@ -330,7 +330,7 @@ func (p *peer) pipeline(ctx context.Context, n, window int, next func(i int, id 
 	if err := out.Flush(); err != nil {
 		return err
 	}
-	// All are answered when every slot is free.
+	// Every packet is answered when every slot is free.
 	for range window {
 		select {
 		case slots <- struct{}{}:

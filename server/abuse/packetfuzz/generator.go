@@ -404,8 +404,8 @@ func (g *Generator) disconnect() []byte {
 		Properties(rawmqtt.Body{wire.SessionExpiry}.Uint32(pick[uint32](g, 0, 1, 3600, 1<<32-1))))
 }
 
-// damaged does to a packet what a broken or hostile client does. Most of it leaves a packet
-// whose header is right, so that what is wrong is found where the fields are read.
+// damaged changes a packet as a broken or hostile client would. Most changes leave a correct
+// header, so that the code that reads the fields finds the fault.
 func (g *Generator) damaged(packet []byte) []byte {
 	if len(packet) < 2 {
 		return packet // it was damaged already
