@@ -19,10 +19,9 @@ var (
 )
 
 // clientIDs has a lock for each client id, so that connections of one client are established
-// one after the other. A connection locks its client id, and may have to wait for that. Then it
-// claims the id, which does not wait, and fails if the server knows another client that would
-// own the same topics. Lock and claim last until mochi has added the client, or the
-// connection has ended.
+// one after the other. A connection locks its client id, for which it may wait, and then claims it,
+// which fails if the server knows another client that would own the same topics. Lock and claim
+// last until mochi has added the client, or the connection has ended.
 //
 // A lock excludes no other client id, even one that would own the same topics: otherwise a client
 // that connects again and again could make another one wait.

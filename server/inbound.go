@@ -15,14 +15,10 @@ import (
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 )
 
-// inbound handles all packets of a client except CONNECT, DISCONNECT and AUTH, which mochi handles.
-// It takes them from the gate. The answers to all packets that one read returned leave in one
-// write.
-//
-// A client that sends without pause must not slow down others, so its packets are handled in
-// turns (see package turns), and nothing is written in a turn.
-//
-// It belongs to the goroutine that reads the connection.
+// inbound handles all packets of a client except CONNECT, DISCONNECT and AUTH, which mochi handles,
+// in turns (see package turns), so that a client that sends without pause does not slow down others.
+// Nothing is written in a turn. The answers to all packets that one read returned leave in one
+// write. It belongs to the goroutine that reads the connection.
 type inbound struct {
 	conn    *connection
 	server  *Server

@@ -55,8 +55,8 @@ func (s *Server) wake(notifications []statestore.Notification) {
 const writesAtOnce = 8
 
 // writeWaiting writes what waits for a client: notifications, as many as possible in one write,
-// and then the messages of its session. It takes turns with the goroutines that handle
-// requests: notifying a thousand clients of one change must not delay the requests of others.
+// and then the messages of its session. It does so in turns: notifying a thousand clients of one
+// change must not delay the requests of others.
 func (s *Server) writeWaiting(cl *mqtt.Client, conn *connection) {
 	defer s.recoverIn(conn)
 	defer conn.writeTurn.End()

@@ -15,10 +15,9 @@ const maxSpareQueue = 1024
 // clients: a queue of notifications, and the room for ordinary messages, which are queued in the
 // client's session. A goroutine writes both, so a publisher never waits for a subscriber.
 //
-// If a notification does not fit, because the client reads too slowly, the client is
-// disconnected: it will connect again, watch again and read again, and so miss nothing. Dropping
-// the notification would leave the client with an outdated state. An ordinary message of QoS 0
-// that does not fit is dropped.
+// A client that reads too slowly for a notification to fit is disconnected: it connects, watches and
+// reads again, and so misses nothing. If the notification were dropped, the client would keep an
+// outdated state. An ordinary message of QoS 0 that does not fit is dropped.
 type outbox struct {
 	limit   int64         // bytes
 	all     *quota.Quota  // of all connections

@@ -37,10 +37,9 @@ func (s *Server) handleReadingPanic(conn *connection, value any) {
 	s.publishOrDelayWill(cl, conn, endsWithConnection(cl))
 }
 
-// handlePanic ends the connection of a goroutine that panicked. Other connections go on: the
-// state that they share is changed under locks, by code that did not panic. A panic in the store
-// is different, since a request may be half applied and all later answers wrong: notePanic passes
-// it on, and it ends the process.
+// handlePanic ends the connection of a goroutine that panicked. Other connections go on, since the
+// state that they share is intact. After a panic in the store a request may be half applied and all
+// later answers wrong: notePanic passes it on, and it ends the process.
 func (s *Server) handlePanic(conn *connection, value any) {
 	s.notePanic(value, "remote", conn.RemoteAddr().String())
 	conn.abort()
@@ -57,8 +56,7 @@ func (s *Server) notePanic(value any, attributes ...any) {
 }
 
 // mayReceive is mayRead for a message that another client has published, in the goroutine of the
-// publisher. If the rules panic, the receiver is the cause: mayReceive ends the connection of the
-// receiver, not of the publisher, and the receiver does not get the message.
+// publisher. If the rules panic, it ends the connection of the receiver, which is the cause.
 func (s *Server) mayReceive(conn *connection, topic string) (may bool) {
 	if s.topics == nil {
 		return s.mayRead(conn.identity, topic) // calls no code of the program

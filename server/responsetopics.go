@@ -13,11 +13,9 @@ import (
 const maxResponseTopics = 64
 
 // responseTopics has the topics below clients/ on which the store answers, so that no client
-// publishes a forged reply there. It stores a hash of each topic instead of its text, which a
-// client can make 65,535 bytes long. If two topics have the same hash, both are reserved; a
-// client that does not know the seed cannot search for such a pair.
-//
-// It is safe for concurrent use.
+// publishes a forged reply there. It stores hashes instead of topics, which can be 65,535 bytes
+// long. Two topics with one hash are both reserved; a client, which does not know the seed, cannot
+// search for such a pair. It is safe for concurrent use.
 type responseTopics struct {
 	seed maphash.Seed
 

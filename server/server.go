@@ -45,10 +45,9 @@ const (
 	// maxKeepAlive bounds, in seconds, the keep-alive of a client of MQTT 5. CONNACK tells the
 	// client.
 	maxKeepAlive = 300
-	// maxOldKeepAlive is the same for clients of older versions, which CONNACK cannot tell. mochi
-	// v2.7.9 waits for one and a half keep-alives and counts them in 16 bits, so this is the
-	// longest. A shorter one would end connections of clients that keep to what they announced.
-	// TCP detects by itself that a machine is gone.
+	// maxOldKeepAlive is the same for clients of older versions, which CONNACK cannot tell: with
+	// less, it would end connections of clients that keep to what they announced. It is the longest
+	// for mochi v2.7.9, which counts one and a half keep-alives in 16 bits.
 	maxOldKeepAlive = 43_690
 )
 
@@ -271,9 +270,8 @@ func (s *Server) disconnect(cl *mqtt.Client, reason packets.Code) {
 
 // takeOver ends a connection because its client has opened another one, and returns when it is over.
 //
-// A client that leaves and comes back at once has often sent a DISCONNECT that the server has
-// yet to read. Closing the connection at once would lose it, and apply a Will that the client
-// has withdrawn.
+// A client that leaves and comes back at once has often sent a DISCONNECT that is not read yet.
+// Closing the connection at once would lose it, and apply a Will that the client has withdrawn.
 func (s *Server) takeOver(old *mqtt.Client, conn *connection) {
 	conn.replaced.Store(true)
 	timeout := time.NewTimer(takeOverTimeout)

@@ -119,10 +119,9 @@ func endsWithConnection(cl *mqtt.Client) bool {
 	return cl.Properties.Props.SessionExpiryInterval == 0
 }
 
-// What follows ends the sessions of clients that stayed away too long. mochi v2.7.9 would do
-// that too, but it first lists the sessions that have expired and removes them later, by their
-// client ids. A client that comes back in between would be removed instead, and another user
-// could take its client id while it is connected. So mochi is told that no session expires.
+// What follows ends the sessions of clients that stayed away too long. mochi v2.7.9 lists the
+// expired sessions first and removes them later, by client id: it would also remove a client that
+// came back in between, and another user could take its id. So mochi is told that none expires.
 
 // limitSession bounds the Session Expiry Interval that a client asks for at CONNECT, before
 // mochi adds the client. It reports whether the client gets a shorter one.
@@ -177,10 +176,9 @@ func (s *Server) endSessions(now time.Time) {
 	s.messages.Sweep()
 }
 
-// expire ends a session, unless a connection of its client is being established. That may
-// take seconds, so expire does not wait: the client resumes the session, or the next round
-// finds it again. Until the session has ended, no client is admitted that would own the same
-// topics.
+// expire ends a session. It does not wait while a connection of its client is being established: the
+// client resumes the session, or the next round finds it again. Until the session has ended, no
+// client is admitted that would own the same topics.
 func (s *Server) expire(cl *mqtt.Client) {
 	release, ok := s.clientIDs.tryLock(cl.ID, userOf(cl))
 	if !ok {

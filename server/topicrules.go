@@ -44,8 +44,7 @@ func (s *Server) mayBeAnswered(identity access.Identity, topic string) bool {
 }
 
 // mayLeaveWill reports whether a client may have a Will on a topic: below clients/ only on its
-// own topics, and on none of those that are recommended for the store's replies. It is called at
-// CONNECT, so that the client can be told; mayPublishWill is called when the Will is due.
+// own topics, and on none that is recommended for the store's replies. It is called at CONNECT.
 func (s *Server) mayLeaveWill(identity access.Identity, topic string) bool {
 	if !envelope.IsClientTopic(topic) {
 		return s.mayUse(identity, topic)
@@ -54,9 +53,8 @@ func (s *Server) mayLeaveWill(identity access.Identity, topic string) bool {
 	return owns(identity.Client, topic) && !envelope.IsRecommended(rest)
 }
 
-// mayPublishWill reports whether the Will of a client may be published now. The rules, the response
-// topics and the owner of the topic may have changed since CONNECT: a Will with a delay can be
-// due after the session of its client has ended, when another client owns the level.
+// mayPublishWill reports whether the Will of a client, which is due, may be published. Rules and
+// response topics may have changed since CONNECT, and another client may own the topic by now.
 func (s *Server) mayPublishWill(identity access.Identity, topic string) bool {
 	if envelope.IsClientTopic(topic) && s.collides(identity.Client) {
 		return false

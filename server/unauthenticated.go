@@ -14,16 +14,14 @@ const (
 	// authenticationTimeout bounds the time from accepting a connection until its client has
 	// authenticated: TLS handshake, CONNECT, and the check of its password.
 	authenticationTimeout = 5 * time.Second
-	// arrivalGrace is how long each connection may take to send its CONNECT before it is
-	// dropped for a newer one. Until then, new ones wait to be accepted. Otherwise many clients
-	// that connect at once would drop each other.
+	// arrivalGrace is how long each connection may take to send its CONNECT before it is dropped for
+	// a newer one, which waits. Otherwise many clients that connect at once would drop each other.
 	arrivalGrace = 500 * time.Millisecond
 )
 
 // authLimiter bounds the connections that have not authenticated. If there are too many, the
-// oldest of those without a CONNECT is dropped for the new one. A connection with a password that is
-// being checked, or waits for that, is not dropped: Server.checks bounds these, at half of the
-// bound here.
+// oldest of those without a CONNECT is dropped for the new one. Those with a password that is being
+// checked, or waits for that, are not dropped: Server.checks bounds them at half of the bound here.
 type authLimiter struct {
 	max, maxPerSource int           // of all connections, and of one source
 	timeout           time.Duration // from accepting until the client has authenticated

@@ -198,10 +198,9 @@ func (s *Server) publishDueWills(now time.Time) {
 	}
 }
 
-// publishDueWill publishes the Will of a client if it is still due: the client may have come back
-// while the Wills of others were published. While the client id is locked, no connection of the
-// client is established, so no Will is published after a CONNACK [MQTT-3.1.3-9]. Only without
-// the lock, after delayedWillTimeout, can a client come back between the check and the message.
+// publishDueWill publishes the Will of a client if it is still due. While the client id is locked, no
+// connection of the client is established, so no Will is published after a CONNACK [MQTT-3.1.3-9].
+// Only without the lock, after delayedWillTimeout, can a client come back between check and message.
 func (s *Server) publishDueWill(identity access.Identity, now time.Time) {
 	release, locked := s.clientIDs.tryLock(identity.Client, identity.User)
 	if locked {
@@ -236,9 +235,8 @@ func (s *Server) takeDelayedWill(client string) *ordinaryWill {
 	return will
 }
 
-// publishOrdinaryWill publishes a Will if its client may still publish to the topic: rules change,
-// and so may the owner of a topic below clients/. Goroutines of other clients and of the server call
-// it, so it recovers from a panic of the rules.
+// publishOrdinaryWill publishes a Will if its client may still publish to the topic. Goroutines of
+// other clients and of the server call it, so it recovers from a panic of the rules.
 func (s *Server) publishOrdinaryWill(will *ordinaryWill) {
 	defer func() {
 		if value := recover(); value != nil {

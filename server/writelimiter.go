@@ -11,13 +11,12 @@ import (
 const stuckAfter = 10 * time.Millisecond
 
 // writeLimiter lets a few outboxes write at a time, in the order in which they asked. Otherwise a
-// change that a thousand clients watch would make a thousand goroutines runnable at once, and
-// a request that comes then would wait for all of them. What is queued for an outbox while it
-// waits leaves in the same write.
+// change that a thousand clients watch would make a thousand goroutines runnable at once, for all
+// of which a request would wait. What is queued for a waiting outbox leaves in the same write.
 //
-// A client that does not read can block a write for as long as writeTimeout. So if no write ends
-// for stuckAfter, the present ones no longer count, and others may write: twice as many each
-// time, until writes end again.
+// A client that does not read can block a write for writeTimeout. So if no write ends for
+// stuckAfter, the present ones no longer count: twice as many may write each time, until writes end
+// again.
 //
 // It is safe for concurrent use, and has no goroutine.
 type writeLimiter struct {

@@ -23,12 +23,11 @@ const (
 )
 
 // clientLRU remembers the clients that have sent requests. The broker does not say which of them
-// are gone or real: a single publisher can claim any number of client ids. So there are two
-// lists. A client is new at first, and settled if it sends another request after settledAfter. To
-// make room for one client more, clientLRU removes the new client that has been silent for
-// longest, never a settled one: a flood of new ids replaces only itself. At least a quarter of
-// the places are for new clients. When the list of settled clients is full, a client becomes
-// settled only in place of one that is idle.
+// are gone or real: one publisher can claim any number of client ids. So a client is new at first,
+// and settled if it sends another request after settledAfter. One client too many replaces the new
+// client that has been silent for longest: a flood of new ids replaces only itself. At least a
+// quarter of the places are for new clients; when the others are full, a client becomes settled
+// only in place of one that is idle.
 //
 // It is safe for concurrent use. It calls the engine with its lock held, so the engine must never
 // call it.

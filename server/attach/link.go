@@ -32,13 +32,11 @@ const (
 	requestedKeepAlive = 5
 	// stepTimeout bounds each exchange with the broker.
 	stepTimeout = 5 * time.Second
-	// defaultReceiveMaximum is how many requests may be in flight: as many as MQTT allows.
-	// mosquitto 2.0.11 obeys it whatever its max_inflight_messages is, queues max_queued_messages
-	// more, and drops the rest. Requests in flight wait in the broker and in the socket, not in
-	// the memory of this process.
+	// defaultReceiveMaximum is how many requests may be in flight: as many as MQTT allows. They wait
+	// in the broker and in the socket. mosquitto 2.0.11 obeys it whatever its max_inflight_messages
+	// is, queues max_queued_messages more, and drops the rest.
 	defaultReceiveMaximum = math.MaxUint16
-	// propertiesRoom bounds the properties of a message of the store, without topics and
-	// correlation data, in bytes.
+	// propertiesRoom bounds the other properties of a message of the store, in bytes.
 	propertiesRoom = 512
 	// leastPacket is how large a packet the broker must accept, in bytes: messages of the store
 	// without text of clients are smaller.
@@ -280,8 +278,7 @@ func (l *link) tooLarge(message *paho.Publish) bool {
 	return true
 }
 
-// leave ends the connection, and returns when it has ended. Requests until then are answered. The
-// broker tells the senders of later ones that there is no subscriber.
+// leave ends the connection, and returns when it has ended. Requests until then are answered.
 func (l *link) leave(conn *mqttnet.Conn) {
 	guard := time.AfterFunc(leaveTimeout, conn.Abort)
 	defer guard.Stop()
@@ -298,9 +295,8 @@ func (l *link) leave(conn *mqttnet.Conn) {
 	said := l.claims && l.presence.retained()
 	l.mu.Unlock()
 	if answering && (err != nil || !l.drain(leaving)) {
-		// The next store begins when it is told that this one is gone, and must not begin while
-		// this one may still grant a lease. So let the broker publish the Will, after which no
-		// reply can follow.
+		// The next store must not begin while this one may still grant a lease. So let the broker
+		// publish the Will, after which no reply can follow.
 		_ = conn.Close()
 		<-l.client.Done()
 		return

@@ -9,9 +9,8 @@ import (
 	"github.com/eclipse/paho.golang/paho/session/state"
 )
 
-// session is the session state of paho, which sees every acknowledgement. paho v0.23.0 has no
-// other way to see the acknowledgement of a message for which the sender does not wait. Each
-// connection has its own, so that nothing outlives it.
+// session is the session state of paho. paho v0.23.0 has no other way to see the acknowledgement of
+// a message for which the sender does not wait. Each connection has its own.
 type session struct {
 	*state.State
 	unread func(pendingNotification) // called for a notification without a subscriber

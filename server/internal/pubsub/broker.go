@@ -24,9 +24,8 @@ type Limits struct {
 	// SessionBytes is how many bytes these may have.
 	SessionBytes int64
 	// TotalBytes is how many bytes the waiting QoS 1 messages of all sessions may have. A message
-	// that waits in several sessions counts in each. One session may take at most as much as is
-	// left for all others, and 16 KiB in any case: so sessions with few messages may pass it by
-	// 16 KiB each.
+	// counts in each session. One session may take at most as much as is left for all others, and
+	// 16 KiB in any case, by which sessions with few messages may pass it.
 	TotalBytes int64
 	// RetainedMessages is how many retained messages there may be, up to some 100,000. With 0
 	// they are off: the flag of a message has no effect.
@@ -51,9 +50,8 @@ func DefaultLimits() Limits {
 // overhead is what a message that waits or is retained costs besides its bytes.
 const overhead = 256
 
-// assured is how many bytes of messages may wait in a session, and how many bytes its
-// subscriptions may take up, whatever other sessions have: a few messages and some twenty
-// subscriptions. Without it, sessions that never acknowledge would take the room of all others.
+// assured is how many bytes of messages may wait in a session, and how many its subscriptions may
+// take up, whatever other sessions have: a few messages, and some twenty subscriptions.
 const assured = 16 << 10
 
 // Message is a message to publish. It must not be changed once it is published: all subscribers
@@ -170,9 +168,8 @@ func (b *Broker) Publish(m *Message) (matched bool, err error) {
 	return b.PublishInTurns(m, nil)
 }
 
-// PublishInTurns is Publish for a caller that shares its processor. A message may match a million
-// subscriptions, so it calls pause repeatedly, with no lock held, at least every few hundred
-// steps of a search.
+// PublishInTurns is Publish for a caller that shares its processor: a message may match a million
+// subscriptions. Every few hundred steps of a search it calls pause, with no lock held.
 func (b *Broker) PublishInTurns(m *Message, pause func()) (matched bool, err error) {
 	steps := &steps{pause: pause}
 	if m.Retain && b.retained != nil {

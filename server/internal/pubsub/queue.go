@@ -334,10 +334,9 @@ func (s *Session) Acknowledge(packetID uint16) {
 	s.unlockAndWake()
 }
 
-// Append appends packets that are to be sent now to dst, until they have enough bytes. The
-// last one may go beyond enough, and one is appended in any case. If more is true there is more
-// to send: the caller must call it again, since the link is not woken for that. It appends
-// nothing if link is not the one that is attached.
+// Append appends packets that are to be sent now to dst, at least one, until they have enough
+// bytes. If more is true, the caller must call it again, since the link is not woken for what is
+// left. It appends nothing if link is not the one that is attached.
 func (s *Session) Append(link Link, dst []byte, enough int) (out []byte, more bool) {
 	out = dst
 	for {

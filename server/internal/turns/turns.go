@@ -28,11 +28,10 @@
 // goes first when it comes back. This credit has a bound: the mark is raised to at least one
 // [Budget] below the mark at which turns of the others begin now.
 //
-// So a client that sends a request now and then waits for the present turns, and for little
-// else, however many others send without pause. Those share the rest equally. The credit must
-// be a whole budget: places that are always busy advance together, so during a round their
-// marks do not change, and without credit the second request of a round would wait for its
-// end.
+// So a client that sends a request now and then waits for little but the present turns, however
+// many others send without pause. Those share the rest equally. The credit must be a whole budget:
+// busy places advance together, in rounds, and without credit the second request of a round
+// would wait for its end.
 //
 // # Bounds
 //
