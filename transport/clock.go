@@ -13,8 +13,11 @@ import (
 // and a wrong clock would seem right after each of them.
 const agreementMillis = int64(5 * time.Second / time.Millisecond)
 
-// maxSkewMillis is maxSkew in milliseconds, the unit of timestamps.
-const maxSkewMillis = int64(maxSkew / time.Millisecond)
+// maxSkew is how far ahead of its own clock a store accepts a timestamp (docs/protocol.md §3.4).
+const (
+	maxSkew       = time.Minute
+	maxSkewMillis = int64(maxSkew / time.Millisecond)
+)
 
 // clock is the hybrid logical clock of a client (docs/protocol.md §3), on the wall clock of
 // its node, which may be wrong and may step. An [hlc.Clock] never goes back: after a moment an
@@ -101,9 +104,6 @@ func (c *clock) physical(local int64) int64 {
 	}
 	return wall
 }
-
-// maxSkew is how far ahead of its own clock a store accepts a timestamp (docs/protocol.md §3.4).
-const maxSkew = time.Minute
 
 // SkewError is the store's refusal of a request because of a clock, with the readings of the
 // clocks. It wraps the [*RefusedError], and so matches [ErrTimestampTooFarAhead] or

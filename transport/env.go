@@ -33,10 +33,9 @@ import (
 // An empty variable counts as not set. The keep-alive decides how soon the client notices a
 // half-open connection, and which leases can have instant failover: deployments rely on 60.
 //
-// Warning: a broker ends the older of two connections with one client id. If another
-// library also connects with AIO_MQTT_CLIENT_ID, in this process or another, and takes the
-// client id over, this client ends with ErrSessionTakenOver. Use [FromEnvWithSuffix] beside
-// an SDK of Azure IoT Operations.
+// Warning: a broker ends the older of two connections with one client id. If another library
+// connects with AIO_MQTT_CLIENT_ID too, this client ends with ErrSessionTakenOver. Use
+// [FromEnvWithSuffix] beside an SDK of Azure IoT Operations.
 //
 // The error names everything that is wrong, in a line each, with the variable and what to
 // do. The address and the options are usable if and only if it is nil.

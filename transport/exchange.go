@@ -74,9 +74,9 @@ func (q *queue) pop() *exchange {
 // message is a PUBLISH that arrived, read by paho or by the fast path. Its slices may be
 // overwritten after link.deliver returns.
 type message struct {
-	topic, correlation, payload      []byte
-	timestamp, status, statusMessage []byte // user properties, empty where there is none
-	store                            []byte // likewise
+	topic, correlation, payload []byte
+	// User properties, empty where there is none.
+	timestamp, status, statusMessage, store []byte
 }
 
 // reply turns a status of 400 or more into an error. After 408 and 5xx it is not known

@@ -275,7 +275,7 @@ func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqttnet.Conn, er
 func (c *mqttConn) isPermanent(will *pendingWill, err error) bool {
 	var refused *ConnectError
 	if will != nil || !errors.As(err, &refused) || !refused.permanent() {
-		return false // the will may be the reason, even if it was not carried: its fate comes first
+		return false // the Will may be the reason: an attempt without it comes first
 	}
 	return c.status().Connections == 0
 }

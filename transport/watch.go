@@ -87,10 +87,9 @@ func (w *Watch) offerLocked(change Change) {
 // connection, the store has registered the watch, and the key was read.
 //
 // The client registers the watch and reads the key again after a lost connection, when
-// another store answers, and when a store answers again after ErrNoStore. If it could not
-// notice another store, it does so every minute: when the store has no identity (see
-// [Client.Store]), or has answered nothing for that long. So a restart of the store
-// interrupts a watch for a minute at most.
+// another store answers, and when a store answers again after ErrNoStore. It does so every minute
+// if the store has no identity (see [Client.Store]) or answers nothing, because it could not notice
+// another store then. So a restart of the store interrupts a watch for a minute at most.
 //
 // The error is ErrClosed after Close, and nil otherwise. A refusal by the store ends the
 // watch: see Err.
@@ -121,8 +120,6 @@ func (c *Client) Watch(key string) (*Watch, error) {
 	registered.wakeUp()
 	return watch, nil
 }
-
-// up, down and notify handle the events of the connection.
 
 func (c *Client) up() {
 	c.mu.Lock()

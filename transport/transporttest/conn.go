@@ -18,18 +18,16 @@ import (
 // Fault is what happens to one request and its reply. The zero Fault does nothing. The fields
 // can be combined: a request can be held for minutes, be applied, and have its reply lost.
 //
-// A held request reaches the store when its time is over, even if its sender has given up and
-// the connection is gone, like a packet that a broker or a network kept. A reply arrives over
-// the connection of its request or not at all. Messages that are held for different times
-// overtake each other: to reorder two, hold the first for longer than the second.
+// A held request reaches the store even if its sender has given up and the connection is gone,
+// like a packet that a broker kept. A reply arrives over the connection of its request or not at
+// all. Messages that are held for different times overtake each other.
 type Fault struct {
 	// LoseRequest and LoseReply drop the message; the sender gets no reply.
 	LoseRequest, LoseReply bool
 	// NoStore makes the broker answer that there is no store; the request is not applied.
 	NoStore bool
-	// CutBefore cuts the connection, as Conn.Cut does, before the store gets the request,
-	// which is then never applied. CutAfter cuts it after the store has applied the
-	// request and before the reply is sent. To the sender both look the same.
+	// CutBefore cuts the connection, as Conn.Cut does, before the store gets the request;
+	// CutAfter, after it has applied it and before it replies. The sender sees no difference.
 	CutBefore, CutAfter bool
 	// Repeat delivers the request twice, like a redelivery: with the same correlation
 	// data, and only while the client's session lasts. The second reply is dropped.

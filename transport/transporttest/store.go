@@ -112,8 +112,7 @@ func (s *Store) Replace(options statestore.Options) error {
 // Restart replaces the present store by an empty one, with a new identity unless options
 // contain one, and cuts all connections until [Conn.Restore], like the restart of a server
 // in memory. Requests that a Fault holds reach the new store if it shows its identity, and
-// are lost otherwise, like those of a broker that ends. The error says which option makes no
-// sense.
+// are lost otherwise. The error says which option makes no sense.
 func (s *Store) Restart(options statestore.Options) error {
 	if err := s.Replace(options); err != nil {
 		return err
@@ -183,11 +182,10 @@ func (s *Store) Client(t testing.TB, clientID string, options transport.ClientOp
 }
 
 // SetWall makes now the wall clock of the store's machine from now on, so that a test can step
-// it; nil, the default, is time.Now. The store's own time of day does not step but is slewed:
-// while the machine's clock is behind, it loses half a second each second (an hour in two
-// hours); while that is ahead, it gains a tenth of the difference each second, or half a
-// second if that is more (an hour in a minute and a half). Several goroutines call now at
-// the same time. It must not block.
+// it; nil, the default, is time.Now. The store's own time of day is slewed: while the machine's
+// clock is behind, it loses half a second each second; while that is ahead, it gains a tenth of
+// the difference each second, or half a second if that is more (an hour in a minute and a half).
+// Several goroutines call now at the same time. It must not block.
 func (s *Store) SetWall(now func() time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
