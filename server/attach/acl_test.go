@@ -131,7 +131,7 @@ func TestAStoreThatTheBrokerRefusesSaysWhatItNeeds(t *testing.T) {
 		user, password string
 		want           string
 	}{
-		{"another password", unchanged, "store", "other", "the broker refuses the connection (MQTT reason code 0x"},
+		{"another password", unchanged, "store", "other", "check the username, the password and the broker's rules"},
 		{"no user", unchanged, "", "", presenceTopic + " (MQTT reason code 0x87): its rules must let a store write there"},
 		{"a store that may not write to clients", without("topic write clients/#\n"), "store", secret,
 			"refuses a message to clients/"},

@@ -16,6 +16,7 @@ import (
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
@@ -101,7 +102,10 @@ func (s *Store) connect(ctx context.Context) error {
 	})
 	connack, err := l.client.Connect(attempt, l.connectPacket())
 	if err != nil {
-		return connackError(connack, cmp.Or(conn.CloseCause(), err))
+		if connack != nil {
+			return refused(connack.ReasonCode, &transport.ConnectError{Code: connack.ReasonCode, Reason: connack.Properties.ReasonString})
+		}
+		return cmp.Or(conn.CloseCause(), err)
 	}
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
@@ -180,14 +184,6 @@ func (l *link) accept(conditions *paho.ConnackProperties) error {
 		return errors.New("the broker turns off the keep-alive, which it needs to notice that a store is gone")
 	}
 	return nil
-}
-
-// connackError returns an error that is final if another attempt to connect cannot help.
-func connackError(connack *paho.Connack, err error) error {
-	if connack == nil {
-		return err
-	}
-	return refused(connack.ReasonCode, fmt.Errorf("the broker refuses the connection (MQTT reason code 0x%02X): %w", connack.ReasonCode, err))
 }
 
 // refused makes an error final unless the reason code means that a later attempt may succeed.
