@@ -43,11 +43,11 @@ Where a broker runs already, use "tenure attach" instead.
 ` + memoryHelp + `
 An address that other machines can reach needs TLS (--tls-cert, --tls-key) and
 authentication: users and rules (--auth), or client certificates (--client-ca);
-the subject of a certificate is then the user. --insecure lifts both requirements. A warning
-says so if other users of the machine may read the file of --auth. On SIGHUP
-the users, the rules and the certificate are read again; if a file is invalid,
-its previous content stays in force. Neither SIGHUP nor closing the terminal
-stops a server.
+the subject of a certificate is then the user. --insecure lifts both
+requirements. If other users of the machine may read the file of --auth, a
+warning says so. On SIGHUP the users, the rules and the certificate are read
+again; if a file is invalid, its previous content stays in force. Neither SIGHUP
+nor closing the terminal stops a server.
 
 --max-memory derives limits for everything that clients can make the server
 hold; --verbose logs them at the start, and the usage once a minute. A limit
@@ -62,7 +62,7 @@ limit, a warning names its flag.
   tenure serve --max-memory 512MiB
   tenure serve --addr :8883 --tls-cert server.pem --tls-key server.key --auth users.yaml
   tenure serve --strict --lock-prefix locks/`,
-		Args: cobra.NoArgs,
+		Args: noURL,
 		RunE: func(cmd *cobra.Command, _ []string) error { return settings.run(cmd) },
 	}
 	explainFlags(serve, explainServeFlag)
@@ -92,6 +92,14 @@ limit, a warning names its flag.
 	flags.IntVar(&settings.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", 0, "the same for one remote address; 0 means 64, and no separate limit for this machine")
 	flags.Uint32Var(&settings.MaxPacketSize, "max-packet-size", 1<<20, "largest MQTT packet in bytes")
 	return serve
+}
+
+// noURL refuses arguments, and names the command that takes a URL.
+func noURL(cmd *cobra.Command, arguments []string) error {
+	if len(arguments) > 0 {
+		return fmt.Errorf("%s takes no argument %q; to run the store on a broker that runs already: tenure attach URL", cmd.Name(), arguments[0])
+	}
+	return nil
 }
 
 func (s *serveSettings) run(cmd *cobra.Command) error {
