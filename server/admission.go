@@ -159,7 +159,7 @@ func (s *Server) admitWill(identity access.Identity, cl *mqtt.Client, conn *conn
 	case topic == protocol.InvokeTopic:
 		return s.setWillRequest(identity, cl, conn, pk)
 	case !s.mayLeaveWill(identity, topic): // when the Will is due, the client can no longer be told
-		return refusal(packets.ErrNotAuthorized, fmt.Sprintf("a Will may not be published to %q, which belongs to the state store or to another client", topic))
+		return refusal(packets.ErrNotAuthorized, fmt.Sprintf("a Will may not be published to %q, which belongs to the state store of this server or to another client", topic))
 	case retain && !s.options.Retain:
 		return refusal(packets.ErrRetainNotSupported, noneRetained)
 	case retain && envelope.IsClientTopic(topic):

@@ -46,9 +46,9 @@
 // # What fails, and how
 //
 //	a request that …                            is dropped, counted in Stats, logged, and
-//	has not QoS 1, is retained, names no        refused in its PUBACK, with the reason; QoS 0 has no
-//	response topic, has no correlation data     PUBACK, QoS 2 ends the connection (0x9B)
-//	wants its reply on a topic of another       refused in its PUBACK (0x87)
+//	is not of QoS 1, is retained, has no        refused in its PUBACK, with the reason; QoS 0 has no
+//	response topic or no correlation data       PUBACK, QoS 2 ends the connection (0x9B)
+//	wants its reply on another client's topic   refused in its PUBACK (0x87)
 //	wants its reply on a 65th topic             refused in its PUBACK (0x97)
 //	wants its reply on a topic of the store     answered with a DISCONNECT (0x87)
 //	comes over MQTT 3.1.1                       answered by closing the connection
