@@ -120,7 +120,7 @@ func (e *environment) number(name string, otherwise, most int) int {
 	}
 	number, err := strconv.Atoi(text)
 	if err != nil || number < 1 || number > most {
-		e.wrong(name, "is %q; give a whole number from 1 to %d, or leave it away for %d", text, most, otherwise)
+		e.wrong(name, "is %q; give a whole number from 1 to %d, or leave it unset for %d", text, most, otherwise)
 	}
 	return number
 }
@@ -132,7 +132,7 @@ func (e *environment) truth(name string, otherwise bool) bool {
 	}
 	truth, err := strconv.ParseBool(text)
 	if err != nil {
-		e.wrong(name, "is %q; give true or false, or leave it away for %t", text, otherwise)
+		e.wrong(name, "is %q; give true or false, or leave it unset for %t", text, otherwise)
 	}
 	return truth
 }
@@ -178,6 +178,6 @@ func (e *environment) exclude(one, other string) {
 
 func (e *environment) needs(name, other string) {
 	if os.Getenv(name) != "" && os.Getenv(other) == "" {
-		e.wrong(name, "is set without %s; set that too, or leave it away", other)
+		e.wrong(name, "is set without %s; set that too, or leave it unset", other)
 	}
 }

@@ -135,5 +135,5 @@ func ExampleFromEnv() {
 	// Output:
 	// mqtts://aio-broker:8883 gateway-a 10s
 	// gateway-a-lease <nil>
-	// transport: environment: AIO_BROKER_TCP_PORT is "mqtts"; give a whole number from 1 to 65535, or leave it away for 8883
+	// transport: environment: AIO_BROKER_TCP_PORT is "mqtts"; give a whole number from 1 to 65535, or leave it unset for 8883
 }
