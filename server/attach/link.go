@@ -16,8 +16,8 @@ import (
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/internal/envelope"
-	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/transport"
 )
 
 const (
