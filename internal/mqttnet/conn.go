@@ -6,9 +6,11 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/frame"
@@ -81,6 +83,9 @@ func wrapConn(ctx context.Context, socket net.Conn, server *url.URL, config *tls
 	if scheme.encrypted {
 		encrypted := tls.Client(socket, config)
 		if err := encrypted.HandshakeContext(ctx); err != nil {
+			if hungUp(err) {
+				return nil, fmt.Errorf("TLS: %w; perhaps this port is not for TLS", err)
+			}
 			return nil, fmt.Errorf("TLS: %w", err)
 		}
 		conn = encrypted
@@ -90,6 +95,10 @@ func wrapConn(ctx context.Context, socket net.Conn, server *url.URL, config *tls
 	}
 	return conn, nil
 }
+
+// hungUp reports whether the other end closed the connection, as brokers do with a client that
+// does not speak the protocol of the port.
+func hungUp(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) }
 
 func newConn(conn, socket net.Conn, maxPacket int, writeTimeout time.Duration) *Conn {
 	c := &Conn{
@@ -148,6 +157,14 @@ func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.reader.Read(p)
 	if err != nil && c.CloseCause() == nil {
 		c.refuse(err)
+	}
+	if c.arrivals.Load() == 0 && hungUp(err) {
+		err = fmt.Errorf("the broker closed the connection before it answered: %w", err)
+		switch c.Conn.(type) {
+		case *tls.Conn, *webSocket:
+		default:
+			err = fmt.Errorf("%w; perhaps this port is for TLS or WebSocket", err)
+		}
 	}
 	return n, err
 }

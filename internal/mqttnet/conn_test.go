@@ -1,9 +1,11 @@
 package mqttnet
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,6 +53,40 @@ func TestAPacketThatCannotBeCompletedEndsTheConnectionAndSaysWhy(t *testing.T) {
 	}
 	if got := conn.Incomplete(); got != why {
 		t.Errorf("Incomplete: %v, want %v", got, why)
+	}
+}
+
+func TestABrokerThatHangsUpAtOnceSuggestsAnotherPort(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		for {
+			far, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = far.Read(make([]byte, 4096))
+			_ = far.Close()
+		}
+	}()
+	for scheme, want := range map[string]string{"mqtt": "for TLS or WebSocket", "mqtts": "not for TLS"} {
+		address, err := ParseAddress(scheme + "://" + listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := Dial(t.Context(), address, &tls.Config{ServerName: "broker"}, Options{WriteTimeout: time.Minute})
+		if err == nil {
+			_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
+			conn.Send([]byte("connect"))
+			_, err = conn.Read(make([]byte, 1))
+			_ = conn.Close()
+		}
+		if err == nil || !errors.Is(err, io.EOF) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want it to contain %q", scheme, err, want)
+		}
 	}
 }
 
