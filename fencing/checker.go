@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/operr"
+	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -139,9 +139,9 @@ func (c *Checker) run(ctx context.Context, operation string, token hlc.Token, wr
 		err = c.admit(ctx, token)
 	}
 	if err != nil {
-		return operr.New(operation, c.resource, fmt.Errorf("%w: %w", ErrNotAdmitted, err))
+		return operror.New(operation, c.resource, fmt.Errorf("%w: %w", ErrNotAdmitted, err))
 	}
-	return operr.New(operation, c.resource, write())
+	return operror.New(operation, c.resource, write())
 }
 
 // takeTurn waits for the turn of a write, if its token can be admitted.

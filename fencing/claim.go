@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/operr"
+	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -54,7 +54,7 @@ func (g *Guard) claim(ctx context.Context, key string, token hlc.Token, binding 
 	timeout := g.tenure.Remaining() / claimAttempts
 	for {
 		entry, err := g.claimOnce(ctx, timeout, key, token, binding)
-		err = operr.Inner(err)
+		err = operror.Inner(err)
 		_, over := g.token()
 		unanswered := errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrNotSent)
 		switch {

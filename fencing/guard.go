@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/operr"
+	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -172,7 +172,7 @@ func (g *Guard) bound(ctx context.Context, token hlc.Token, request operation) e
 		if err != nil {
 			return err
 		}
-		err = operr.Inner(request(ctx, token, binding)) // guardError names the key
+		err = operror.Inner(request(ctx, token, binding)) // guardError names the key
 		if !errors.Is(err, transport.ErrNotSent) || binding.Err() == nil || ctx.Err() != nil {
 			return err
 		}
@@ -206,5 +206,5 @@ func guardError(name, key string, err error) error {
 	if err == nil {
 		return nil // before the names are joined, which allocates
 	}
-	return operr.New("fencing: "+name, key, err)
+	return operror.New("fencing: "+name, key, err)
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/operr"
+	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -50,7 +50,7 @@ func (g *Guard) Update(ctx context.Context, key string, update func(old transpor
 	defer done()
 	old, err := g.readClaimed(ctx, key)
 	if err != nil {
-		return hlc.Timestamp{}, guardError("update", key, notSetError{operr.Inner(err)})
+		return hlc.Timestamp{}, guardError("update", key, notSetError{operror.Inner(err)})
 	}
 	value, err := update(old)
 	if err != nil {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/tenurelock/tenure/internal/operr"
+	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -63,7 +63,7 @@ func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 }
 
 func (l *Lease) acquireError(err error) error {
-	return operr.New("lease: acquire", l.name, err)
+	return operror.New("lease: acquire", l.name, err)
 }
 
 // waitReason is why one Acquire still waits: the error of the latest request, and the last

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/operr"
+	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
@@ -108,7 +108,7 @@ func (a *attempt) setWill(ctx context.Context) (will *transport.Will, err error)
 	go func() {
 		defer close(done)
 		will, err = client.SetWill(ctx, a.lease.name, []byte(a.value))
-		err = operr.Inner(err)
+		err = operror.Inner(err)
 	}()
 	timeout := time.NewTimer(a.lease.options.RequestTimeout)
 	defer timeout.Stop()

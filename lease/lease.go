@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/operr"
+	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
@@ -112,7 +112,7 @@ func holderOf(entry transport.Entry) Holder {
 func (l *Lease) Holder(ctx context.Context) (Holder, error) {
 	entry, err := l.client.Get(ctx, l.name)
 	if err != nil {
-		return Holder{}, operr.New("lease: holder of", l.name, operr.Inner(err))
+		return Holder{}, operror.New("lease: holder of", l.name, operror.Inner(err))
 	}
 	return l.heard(entry), nil
 }
@@ -146,7 +146,7 @@ func (l *Lease) answered(client *transport.Client, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		client.Probe(l.options.probe())
 	}
-	return operr.Inner(err)
+	return operror.Inner(err)
 }
 
 // abandon frees, in the background, what an attempt may have acquired.

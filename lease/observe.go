@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/keywatch"
-	"github.com/tenurelock/tenure/internal/operr"
+	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -85,7 +85,7 @@ func (o *observation) ask(ctx context.Context) bool {
 			return true
 		}
 		o.failure = class
-		return o.yield(o.known, operr.New("lease: observe", l.name, operr.Inner(err))) && !isTerminal(err)
+		return o.yield(o.known, operror.New("lease: observe", l.name, operror.Inner(err))) && !isTerminal(err)
 	}
 	o.backoff.reset()
 	o.next = o.asked.Add(l.options.TTL)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/operr"
+	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -102,7 +102,7 @@ func (t *Tenure) Err() error { return context.Cause(t.ctx) }
 // get a token, even if none of its other goroutines has run since.
 func (t *Tenure) Token() (hlc.Token, error) {
 	if _, err := t.remaining(); err != nil {
-		return hlc.Token{}, operr.New("lease: token of", t.lease.name, err)
+		return hlc.Token{}, operror.New("lease: token of", t.lease.name, err)
 	}
 	return t.token, nil
 }
@@ -160,11 +160,11 @@ func (t *Tenure) applyLocked(s schedule) {
 	t.schedule = s
 	switch {
 	case s.cause != nil && before.cause == nil:
-		err := operr.New("lease: tenure of", t.lease.name, s.cause)
+		err := operror.New("lease: tenure of", t.lease.name, s.cause)
 		t.cancelToken(err)
 		t.cancel(err)
 	case s.warned != nil && before.warned == nil:
-		t.cancel(operr.New("lease: tenure of", t.lease.name, s.warned))
+		t.cancel(operror.New("lease: tenure of", t.lease.name, s.warned))
 	}
 	if s.stopped && t.cancelRenewal != nil {
 		t.cancelRenewal()
@@ -301,5 +301,5 @@ func (t *Tenure) leftAtStore() time.Duration {
 }
 
 func (t *Tenure) releaseError(err error) error {
-	return operr.New("lease: release", t.lease.name, fmt.Errorf("%w; it frees itself within %v", err, t.leftAtStore()))
+	return operror.New("lease: release", t.lease.name, fmt.Errorf("%w; it frees itself within %v", err, t.leftAtStore()))
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/keywatch"
-	"github.com/tenurelock/tenure/internal/operr"
+	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
@@ -54,7 +54,7 @@ func (w *waiter) start(seen hlc.Timestamp) error {
 		return nil
 	}
 	w.started, w.seen = true, seen
-	return operr.Inner(w.key.Start())
+	return operror.Inner(w.key.Start())
 }
 
 func (w *waiter) close() {

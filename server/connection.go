@@ -18,9 +18,9 @@ import (
 	"github.com/tenurelock/tenure/internal/gate"
 	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
-	"github.com/tenurelock/tenure/server/internal/quota"
-	"github.com/tenurelock/tenure/server/internal/turns"
+	"github.com/tenurelock/tenure/server/internal/sharedquota"
 )
 
 // connection is the socket of a client with its state. mochi uses it as a net.Conn; the hook
@@ -28,15 +28,15 @@ import (
 type connection struct {
 	net.Conn
 	outbox   *outbox
-	incoming *quota.Quota    // room for large packets, of all connections
-	session  *pubsub.Session // set when it is established, before anything can be sent
-	over     chan struct{}   // closed when mochi is done with the connection
+	incoming *sharedquota.Quota // room for large packets, of all connections
+	session  *pubsub.Session    // set when it is established, before anything can be sent
+	over     chan struct{}      // closed when mochi is done with the connection
 
 	// Of the goroutine that reads the connection.
 	gate           *gate.Gate // checks what the client sends
 	input          io.Reader  // Conn without the packets that the gate refuses or inbound takes
 	inbound        *inbound
-	readTurn       *turns.Place
+	readTurn       *fairqueue.Place
 	incomingUsed   int64         // of incoming
 	pendingAuth    *pendingAuth  // set before anything is read
 	authenticated  bool          // its client
@@ -52,7 +52,7 @@ type connection struct {
 	cleanUp        func()        // ends what the server keeps for the connection; nil: nothing
 
 	// Of the goroutine that writes what waits for the client.
-	writeTurn     *turns.Place
+	writeTurn     *fairqueue.Place
 	watched       string                // the key of the latest notification
 	notifyTopic   string                // the topic of its notifications
 	notifications []*sharedNotification // that are written now
@@ -80,7 +80,7 @@ type connection struct {
 
 // newConnection returns the connection of a socket. A packet of more than
 // Options.MaxPacketSize bytes ends it.
-func newConnection(socket net.Conn, options *Options, all *turns.Turns, outgoing, incoming *quota.Quota, writers *writeLimiter) *connection {
+func newConnection(socket net.Conn, options *Options, all *fairqueue.Scheduler, outgoing, incoming *sharedquota.Quota, writers *writeLimiter) *connection {
 	most := int(min(options.MaxPacketSize, math.MaxInt32)) // MQTT's own limit is lower
 	limits := gate.DefaultLimits()
 	limits.FirstPacket = min(limits.FirstPacket, most)

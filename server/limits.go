@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/tenurelock/tenure/server/internal/limits"
+	"github.com/tenurelock/tenure/server/internal/defaults"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -116,8 +116,8 @@ func (o *Options) completeLimits() error {
 	l.RetainedMessages = cmp.Or(l.RetainedMessages, messages.RetainedMessages)
 	l.RetainedBytes = cmp.Or(l.RetainedBytes, share(16, messages.RetainedBytes))
 	window := int64(min(max(o.Store.DedupWindow, 0), math.MaxUint16)) // complete refuses others
-	o.MaxClients = cmp.Or(o.MaxClients, int(max(1, share(8*(clientMemory+window*dedupEntryMemory), limits.Clients))))
-	limits.FillWatches(&o.Store, share(8, limits.AllWatchBytes))
+	o.MaxClients = cmp.Or(o.MaxClients, int(max(1, share(8*(clientMemory+window*dedupEntryMemory), defaults.Clients))))
+	defaults.FillWatches(&o.Store, share(8, defaults.AllWatchBytes))
 	return nil
 }
 

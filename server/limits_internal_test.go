@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/server/internal/quota"
+	"github.com/tenurelock/tenure/server/internal/sharedquota"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -282,7 +282,7 @@ func TestAnAddressHasABoundOfItsOwnUnlessItIsThisMachine(t *testing.T) {
 }
 
 func TestNoLargePacketGetsRoomWhereNoneIsLeft(t *testing.T) {
-	all := quota.New(2)
+	all := sharedquota.New(2)
 	connections := []*connection{{incoming: all}, {incoming: all}, {incoming: all}}
 	for i, want := range []error{nil, nil, errNoRoom} {
 		if got := connections[i].reserveIncoming(1); got != want {

@@ -11,7 +11,7 @@ import (
 	"runtime"
 
 	"github.com/tenurelock/tenure/server/access"
-	"github.com/tenurelock/tenure/server/internal/limits"
+	"github.com/tenurelock/tenure/server/internal/defaults"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -99,7 +99,7 @@ func (o *Options) complete() error {
 		o.Addr = o.Listener.Addr().String()
 	}
 	o.Addr = cmp.Or(o.Addr, DefaultAddr)
-	o.MaxPacketSize = cmp.Or(o.MaxPacketSize, limits.PacketSize)
+	o.MaxPacketSize = cmp.Or(o.MaxPacketSize, defaults.PacketSize)
 	if err := o.completeLimits(); err != nil {
 		return err
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
-	"github.com/tenurelock/tenure/server/internal/quota"
+	"github.com/tenurelock/tenure/server/internal/sharedquota"
 )
 
 // maxSpareQueue is the longest queue, in notifications, that an outbox keeps for reuse.
@@ -19,9 +19,9 @@ const maxSpareQueue = 1024
 // reads again, and so misses nothing. If the notification were dropped, the client would keep an
 // outdated state. An ordinary message of QoS 0 that does not fit is dropped.
 type outbox struct {
-	limit   int64         // bytes
-	all     *quota.Quota  // of all connections
-	limiter *writeLimiter // permits to write
+	limit   int64              // bytes
+	all     *sharedquota.Quota // of all connections
+	limiter *writeLimiter      // permits to write
 	wake    chan struct{}
 	done    chan struct{}
 	task    sync.WaitGroup
@@ -40,7 +40,7 @@ type outbox struct {
 
 var _ pubsub.Link = (*outbox)(nil)
 
-func newOutbox(limit int64, all *quota.Quota, limiter *writeLimiter) *outbox {
+func newOutbox(limit int64, all *sharedquota.Quota, limiter *writeLimiter) *outbox {
 	return &outbox{limit: limit, all: all, limiter: limiter, wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
 

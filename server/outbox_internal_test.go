@@ -19,8 +19,8 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server/internal/envelope"
-	"github.com/tenurelock/tenure/server/internal/quota"
-	"github.com/tenurelock/tenure/server/internal/turns"
+	"github.com/tenurelock/tenure/server/internal/fairqueue"
+	"github.com/tenurelock/tenure/server/internal/sharedquota"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -29,7 +29,7 @@ func postOf(writes ...func()) (*writeLimiter, []*outbox) {
 	p := &writeLimiter{normal: 1, allowed: 1}
 	outboxes := make([]*outbox, len(writes))
 	for i, write := range writes {
-		outboxes[i] = newOutbox(1<<20, quota.New(1<<30), p)
+		outboxes[i] = newOutbox(1<<20, sharedquota.New(1<<30), p)
 		outboxes[i].begin(write)
 	}
 	return p, outboxes
@@ -173,7 +173,7 @@ func TestInvariant38DisconnectingASlowReaderDelaysNoOtherClient(t *testing.T) {
 		if err := await.Receive(shaken); err != nil {
 			t.Fatal(err)
 		}
-		conn := newConnection(socket, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), quota.New(1<<30), quota.New(1<<30), newWriteLimiter())
+		conn := newConnection(socket, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, fairqueue.New(1), sharedquota.New(1<<30), sharedquota.New(1<<30), newWriteLimiter())
 		s := &Server{connections: map[string]*connection{"slow": conn}}
 		began := time.Now()
 		for range 1<<20/int(envelope.NotificationCost(new(statestore.Change))) + 1 {
@@ -194,7 +194,7 @@ func TestInvariant38DisconnectingASlowReaderDelaysNoOtherClient(t *testing.T) {
 // A client that is told of a change and has no room for that is disconnected. It must not
 // be others that take the room.
 func TestInvariant57ClientsThatDoNotReadLeaveRoomForTheNotificationsOfOthers(t *testing.T) {
-	all := quota.New(1 << 20)
+	all := sharedquota.New(1 << 20)
 	for range 1000 { // each takes as much as it gets, in pieces of all sizes
 		deaf := newOutbox(64<<10, all, newWriteLimiter())
 		for size := 64 << 10; size > 0; size /= 2 {
@@ -231,7 +231,7 @@ func TestInvariant57AllThatIsAnsweredIsAnsweredInTurns(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			out := new(sink)
-			conn := newConnection(out, &Options{MaxPacketSize: 1 << 20}, turns.New(1), quota.New(1<<30), quota.New(1<<30), newWriteLimiter())
+			conn := newConnection(out, &Options{MaxPacketSize: 1 << 20}, fairqueue.New(1), sharedquota.New(1<<30), sharedquota.New(1<<30), newWriteLimiter())
 			in := conn.inbound
 			in.version, in.client = test.version, new(mqtt.Client)
 			if !in.take([]byte(test.packet)) {
@@ -264,7 +264,7 @@ func (s *sink) SetWriteDeadline(time.Time) error { return nil }
 func TestAnswersAreHeldBackWhileAWriteIsStuck(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()
-	conn := newConnection(near, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, turns.New(1), quota.New(1<<30), quota.New(1<<30), newWriteLimiter())
+	conn := newConnection(near, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, fairqueue.New(1), sharedquota.New(1<<30), sharedquota.New(1<<30), newWriteLimiter())
 	stuck := make(chan error, 1)
 	go func() {
 		_, err := conn.Write([]byte("no one reads this"))

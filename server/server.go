@@ -17,13 +17,13 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/engine"
-	"github.com/tenurelock/tenure/internal/secure"
+	"github.com/tenurelock/tenure/internal/tlspolicy"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
-	"github.com/tenurelock/tenure/server/internal/quota"
 	"github.com/tenurelock/tenure/server/internal/semaphore"
-	"github.com/tenurelock/tenure/server/internal/turns"
+	"github.com/tenurelock/tenure/server/internal/sharedquota"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -59,8 +59,8 @@ type Server struct {
 	mochi    *mqtt.Server
 	listener *listener
 	messages *pubsub.Broker         // passes ordinary messages on
-	outgoing *quota.Quota           // what waits to be written to all connections
-	incoming *quota.Quota           // large packets that are not complete, of all connections
+	outgoing *sharedquota.Quota     // what waits to be written to all connections
+	incoming *sharedquota.Quota     // large packets that are not complete, of all connections
 	topics   access.TopicAuthorizer // nil: ordinary topics are open to all
 	// responseTopics are topics to which only the store may publish.
 	responseTopics *responseTopics
@@ -110,7 +110,7 @@ func New(options Options) (*Server, error) {
 	}
 	if options.TLS != nil {
 		config := options.TLS.Clone()
-		secure.Restrict(config)
+		tlspolicy.Restrict(config)
 		socket = tls.NewListener(socket, config) // the handshake comes with the first read
 	}
 	s := &Server{
@@ -121,8 +121,8 @@ func New(options Options) (*Server, error) {
 		stats:                Stats{Dropped: make(map[DropReason]uint64), Refused: make(map[RefusalReason]uint64)},
 		responseTopics:       newResponseTopics(),
 		messages:             pubsub.New(options.messageLimits()),
-		outgoing:             quota.New(options.Limits.AllOutgoingBytes),
-		incoming:             quota.New(options.Limits.AllArrivingBytes),
+		outgoing:             sharedquota.New(options.Limits.AllOutgoingBytes),
+		incoming:             sharedquota.New(options.Limits.AllArrivingBytes),
 		delayedWills:         make(map[string]*ordinaryWill),
 		sessions:             newKeptSessions(),
 		notKept:              logs.NewLimiter(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
@@ -133,7 +133,7 @@ func New(options Options) (*Server, error) {
 		slow:                 logs.NewLimiter(options.Logger, slog.LevelWarn, "disconnected a client that did not read what was written to it"),
 	}
 	s.listener = newListener(socket, &options, s.countRefused)
-	processors, writers := turns.New(0), newWriteLimiter()
+	processors, writers := fairqueue.New(0), newWriteLimiter()
 	s.listener.connect = func(socket net.Conn) *connection {
 		return newConnection(socket, &s.options, processors, s.outgoing, s.incoming, writers)
 	}

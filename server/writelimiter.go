@@ -31,7 +31,7 @@ type writeLimiter struct {
 	timer   *time.Timer // calls relieve; nil: it is not running
 }
 
-// newWriteLimiter leaves one processor for requests: see turns.New.
+// newWriteLimiter leaves one processor for requests: see fairqueue.New.
 func newWriteLimiter() *writeLimiter {
 	most := max(runtime.GOMAXPROCS(0)-1, 1)
 	return &writeLimiter{normal: most, allowed: most}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/operr"
+	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
 )
@@ -454,7 +454,7 @@ func operationError(verb, key string, err error) error {
 	if err == nil {
 		return nil // before the names are joined, which allocates
 	}
-	return operr.New("transport: "+verb, key, err)
+	return operror.New("transport: "+verb, key, err)
 }
 
 // isRefusal reports whether the store or the broker refused the request, so that a

@@ -9,7 +9,7 @@ import (
 	"net/url"
 	"os"
 
-	"github.com/tenurelock/tenure/internal/secure"
+	"github.com/tenurelock/tenure/internal/tlspolicy"
 )
 
 // TLS configures the encryption of a connection to a broker. Package transport documents
@@ -38,7 +38,7 @@ func (e *FileError) Unwrap() error { return e.Err }
 // The error for a file is a [*FileError].
 func (o TLS) ClientConfig(server *url.URL) (*tls.Config, error) {
 	config := cmp.Or(o.Config.Clone(), &tls.Config{})
-	secure.Restrict(config)
+	tlspolicy.Restrict(config)
 	config.ServerName = cmp.Or(o.ServerName, config.ServerName, server.Hostname())
 	if o.CAFile != "" {
 		pool, err := ReadCertPool(o.CAFile)

@@ -20,8 +20,8 @@ import (
 	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/sleep"
+	"github.com/tenurelock/tenure/server/internal/defaults"
 	"github.com/tenurelock/tenure/server/internal/envelope"
-	"github.com/tenurelock/tenure/server/internal/limits"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -161,12 +161,12 @@ func New(broker string, options Options) (*Store, error) {
 		return nil, fmt.Errorf("attach: Options.TLS is set, and %s does not encrypt: write mqtts or wss", address)
 	}
 	if options.MaxClients < 0 {
-		return nil, fmt.Errorf("attach: Options.MaxClients %d is negative; 0 means %d", options.MaxClients, limits.Clients)
+		return nil, fmt.Errorf("attach: Options.MaxClients %d is negative; 0 means %d", options.MaxClients, defaults.Clients)
 	}
-	options.MaxClients = cmp.Or(options.MaxClients, limits.Clients)
-	options.MaxPacketSize = cmp.Or(options.MaxPacketSize, limits.PacketSize)
+	options.MaxClients = cmp.Or(options.MaxClients, defaults.Clients)
+	options.MaxPacketSize = cmp.Or(options.MaxPacketSize, defaults.PacketSize)
 	if options.MaxPacketSize < leastPacket {
-		return nil, fmt.Errorf("attach: Options.MaxPacketSize %d is below %d; 0 means %d", options.MaxPacketSize, leastPacket, limits.PacketSize)
+		return nil, fmt.Errorf("attach: Options.MaxPacketSize %d is below %d; 0 means %d", options.MaxPacketSize, leastPacket, defaults.PacketSize)
 	}
 	if options.ProbeMessages > maxProbeMessages {
 		return nil, fmt.Errorf("attach: Options.ProbeMessages %d is above %d; 0 means %d, and a negative number none", options.ProbeMessages, maxProbeMessages, defaultProbeMessages)
@@ -175,7 +175,7 @@ func New(broker string, options Options) (*Store, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	limits.FillWatches(&options.Store, limits.AllWatchBytes)
+	defaults.FillWatches(&options.Store, defaults.AllWatchBytes)
 	options.Store.Identity = cmp.Or(options.Store.Identity, engine.NewIdentity()) // it begins empty, so it is another store
 	store, err := statestore.New(options.Store)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tenurelock/tenure/server/internal/quota"
+	"github.com/tenurelock/tenure/server/internal/sharedquota"
 )
 
 // Limits bounds what clients can make a [Broker] hold. See [DefaultLimits].
@@ -94,7 +94,7 @@ type Broker struct {
 	retained *retained // nil: off
 
 	waiting      atomic.Int64 // QoS 1 messages
-	waitingBytes *quota.Quota
+	waitingBytes *sharedquota.Quota
 	dropped      dropped
 
 	began      time.Time
@@ -106,7 +106,7 @@ type Broker struct {
 	made     uint64     // counts all sessions that were made
 	swept    int        // index in order of the session that was swept last
 	subCount atomic.Int64
-	subBytes *quota.Quota
+	subBytes *sharedquota.Quota
 }
 
 // New returns a broker without sessions. What has a limit of 0 is refused.
@@ -115,8 +115,8 @@ func New(limits Limits) *Broker {
 		limits:       limits,
 		began:        time.Now(),
 		sessions:     make(map[string]*Session),
-		waitingBytes: quota.New(limits.TotalBytes),
-		subBytes:     quota.New(limits.SubscriptionBytes),
+		waitingBytes: sharedquota.New(limits.TotalBytes),
+		subBytes:     sharedquota.New(limits.SubscriptionBytes),
 	}
 	if limits.RetainedMessages > 0 {
 		b.retained = &retained{messages: b.limits.RetainedMessages, most: b.limits.RetainedBytes, byTopic: make(map[string]*kept)}

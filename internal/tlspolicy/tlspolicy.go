@@ -1,8 +1,8 @@
-// Package secure restricts TLS on both ends of a connection: to TLS 1.3, and in TLS 1.2 to
+// Package tlspolicy restricts TLS on both ends of a connection: to TLS 1.3, and in TLS 1.2 to
 // the cipher suites with forward secrecy (ECDHE) and authenticated encryption (AEAD). TLS
 // 1.2 also has suites in CBC mode, which Go offers by default for old peers; attacks on
 // their padding have decrypted connections several times.
-package secure
+package tlspolicy
 
 import "crypto/tls"
 

@@ -1,6 +1,6 @@
-// Package limits has the limits that the server and the attached store have in common. Both
-// document them, each in its Options.
-package limits
+// Package defaults has the default limits of the server and the attached store. Each documents
+// them in its Options.
+package defaults
 
 import (
 	"cmp"
@@ -8,7 +8,7 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// What both allow by default.
+// Defaults of both.
 const (
 	PacketSize    = 1 << 20 // bytes of a packet
 	Clients       = 10_000

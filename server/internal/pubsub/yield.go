@@ -1,7 +1,7 @@
 package pubsub
 
-// steps counts the steps that one packet takes. There can be a million of them, so after some it
-// calls pause, with no lock held, to let others run.
+// steps counts the steps that one packet takes. There can be a million of them, so after
+// sliceSize steps it calls pause, with no lock held, to let other connections run.
 type steps struct {
 	pause func() // nil: never
 	taken int    // since the last pause

@@ -1,11 +1,11 @@
-package quota_test
+package sharedquota_test
 
 import (
 	"sync"
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/server/internal/quota"
+	"github.com/tenurelock/tenure/server/internal/sharedquota"
 )
 
 func TestAClientHasAtMostAsMuchAsIsLeftForAllOthers(t *testing.T) {
@@ -24,7 +24,7 @@ func TestAClientHasAtMostAsMuchAsIsLeftForAllOthers(t *testing.T) {
 		{"what is assured, where nothing is left", 100, 0, 5, true},
 		{"more than what is assured, where nothing is left", 100, 1, 5, false},
 	} {
-		q := quota.New(limit)
+		q := sharedquota.New(limit)
 		for range test.taken {
 			q.Take(0, 1, limit)
 		}
@@ -47,7 +47,7 @@ func TestAClientHasAtMostAsMuchAsIsLeftForAllOthers(t *testing.T) {
 
 func TestClientsThatTakeAtTheSameTimeStayWithinTheLimit(t *testing.T) {
 	const limit = 1 << 20
-	q := quota.New(limit)
+	q := sharedquota.New(limit)
 	var clients sync.WaitGroup
 	for range 8 {
 		clients.Go(func() {

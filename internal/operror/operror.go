@@ -1,7 +1,7 @@
-// Package operr has the error that names a failed operation and the key or lease that it
+// Package operror has the error that names a failed operation and the key or lease that it
 // was about. A package that adds such a name to the error of another package takes the
 // inner error first, so that the text has the name once.
-package operr
+package operror
 
 import "fmt"
 

@@ -1,10 +1,10 @@
-// Package quota shares a bounded room among clients, so that clients that do not read, or
-// never acknowledge, cannot take all of it.
-package quota
+// Package sharedquota divides a bounded number of bytes among clients, so that clients that do
+// not read, or never acknowledge, cannot take all of them.
+package sharedquota
 
 import "sync/atomic"
 
-// Quota is room in bytes that clients share. Its methods are safe for concurrent use. Use New.
+// Quota is a number of bytes that clients share. Its methods are safe for concurrent use. Use New.
 type Quota struct {
 	limit int64
 	used  atomic.Int64

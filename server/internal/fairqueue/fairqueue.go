@@ -1,4 +1,4 @@
-// Package turns shares the processors fairly among connections.
+// Package fairqueue shares the processors fairly among connections.
 //
 // A server has one goroutine for each connection. Go's scheduler lets a goroutine that always has
 // something to do run until it is preempted, after 10 ms. So two hundred connections that send
@@ -6,8 +6,8 @@
 // takes a turn before it processes what it has read, and ends the turn before it waits for its
 // client or writes to it:
 //
-//	all := turns.New(0)     // one for the server
-//	place := all.NewPlace() // one for each connection
+//	scheduler := fairqueue.New(0)   // one for the server
+//	place := scheduler.NewPlace() // one for each connection
 //
 //	for each packet in what was read {
 //		place.Begin() // waits for a turn; in a turn it does nothing
@@ -47,7 +47,7 @@
 // (on a socket, or on a lock that another client can hold) blocks all others. If that takes 10
 // ms, for example in a function of the embedding program, one additional turn is given until
 // such a turn has ended.
-package turns
+package fairqueue
 
 import (
 	"container/heap"
@@ -67,8 +67,8 @@ const charge = 4 * Budget
 // stall is how long no turn was given before an additional one is.
 const stall = 10 * time.Millisecond
 
-// Turns gives turns to places. It is safe for concurrent use, and has no goroutine.
-type Turns struct {
+// Scheduler gives turns to places. It is safe for concurrent use, and has no goroutine.
+type Scheduler struct {
 	epoch time.Time
 
 	mu      sync.Mutex
@@ -80,7 +80,7 @@ type Turns struct {
 	extra   int           // additional turns
 }
 
-// New returns Turns that gives n turns at a time. 0 or less means one fewer than the processors
+// New returns a Scheduler that gives n turns at a time. 0 or less means one fewer than the processors
 // that Go uses now, and at least one.
 //
 // That leaves one processor for the network: while there is always a goroutine to run, Go's
@@ -89,34 +89,34 @@ type Turns struct {
 // p99 with one turn at a time, 12 to 150 ms with two, and 70 to 160 ms without turns. The work
 // outside of turns (reading and writing) keeps the last processor busy: eight such connections
 // get the same throughput either way, two hundred get a fifth less.
-func New(n int) *Turns {
+func New(n int) *Scheduler {
 	if n <= 0 {
 		n = max(runtime.GOMAXPROCS(0)-1, 1)
 	}
-	return &Turns{epoch: time.Now(), free: n}
+	return &Scheduler{epoch: time.Now(), free: n}
 }
 
 // Place is the place of a connection in the queue for turns. It belongs to one goroutine at a time,
 // the one that processes what the connection sends. Outside of a turn it holds nothing. It
 // needs no closing.
 type Place struct {
-	turns *Turns
-	turn  chan struct{} // receives the turn; nil before the first wait
-	timer *time.Timer   // of wait; nil before the first wait
-	in    bool
-	begun time.Duration // since the epoch; valid in a turn
+	scheduler *Scheduler
+	turn      chan struct{} // receives the turn; nil before the first wait
+	timer     *time.Timer   // of wait; nil before the first wait
+	in        bool
+	begun     time.Duration // since the epoch; valid in a turn
 
-	// Guarded by Turns.mu.
+	// Guarded by Scheduler.mu.
 	mark    time.Duration
 	arrival uint64        // orders equal marks
 	given   time.Duration // when the turn was, since the epoch
 }
 
 // NewPlace returns the place of a new connection.
-func (t *Turns) NewPlace() *Place {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return &Place{turns: t, mark: t.now}
+func (s *Scheduler) NewPlace() *Place {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &Place{scheduler: s, mark: s.now}
 }
 
 // Begin begins a turn, and waits for it if other places come first. In a turn it does nothing.
@@ -124,10 +124,10 @@ func (p *Place) Begin() {
 	if p.in {
 		return
 	}
-	now := time.Since(p.turns.epoch)
-	if !p.turns.begin(p, now) {
+	now := time.Since(p.scheduler.epoch)
+	if !p.scheduler.begin(p, now) {
 		p.wait()
-		now = time.Since(p.turns.epoch)
+		now = time.Since(p.scheduler.epoch)
 	}
 	p.in, p.begun = true, now
 }
@@ -145,7 +145,7 @@ func (p *Place) wait() {
 		case <-p.turn:
 			return
 		case <-p.timer.C:
-			p.turns.relieve()
+			p.scheduler.relieve()
 			p.timer.Reset(stall)
 		}
 	}
@@ -154,7 +154,7 @@ func (p *Place) wait() {
 // Spent reports whether the turn has lasted for [Budget] and should end. Outside of a turn it
 // reports false.
 func (p *Place) Spent() bool {
-	return p.in && time.Since(p.turns.epoch)-p.begun >= Budget
+	return p.in && time.Since(p.scheduler.epoch)-p.begun >= Budget
 }
 
 // End ends the turn, and gives it to the next waiting place. Outside of a turn it does nothing.
@@ -164,62 +164,62 @@ func (p *Place) End() {
 	}
 	p.in = false
 	// At least a nanosecond, so that the mark rises even if the clock is coarse.
-	used := max(min(time.Since(p.turns.epoch)-p.begun, charge), 1)
-	p.turns.end(p, used)
+	used := max(min(time.Since(p.scheduler.epoch)-p.begun, charge), 1)
+	p.scheduler.end(p, used)
 }
 
 // begin gives a turn to a place. If there is none, it queues the place and reports false.
-func (t *Turns) begin(p *Place, now time.Duration) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	p.mark = max(p.mark, t.now-Budget)
-	if t.free > 0 {
-		t.free--
-		t.now = max(t.now, p.mark)
-		p.given, t.given = now, now
+func (s *Scheduler) begin(p *Place, now time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.mark = max(p.mark, s.now-Budget)
+	if s.free > 0 {
+		s.free--
+		s.now = max(s.now, p.mark)
+		p.given, s.given = now, now
 		return true
 	}
 	if p.turn == nil {
 		p.turn = make(chan struct{}, 1)
 	}
-	t.arrived++
-	p.arrival = t.arrived
-	heap.Push(&t.waiting, p)
+	s.arrived++
+	p.arrival = s.arrived
+	heap.Push(&s.waiting, p)
 	return false
 }
 
 // end charges a turn to its place, and gives it to the next place.
-func (t *Turns) end(p *Place, used time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (s *Scheduler) end(p *Place, used time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	p.mark += used
 	// Read the clock again: a turn that had stalled when relieve ran must count as stalled here.
 	switch {
-	case t.extra > 0 && time.Since(t.epoch)-p.given >= stall:
-		t.extra--
-	case len(t.waiting) == 0:
-		t.free++
+	case s.extra > 0 && time.Since(s.epoch)-p.given >= stall:
+		s.extra--
+	case len(s.waiting) == 0:
+		s.free++
 	default:
-		t.giveLocked()
+		s.giveLocked()
 	}
 }
 
 // relieve gives an additional turn if none was given for stall.
-func (t *Turns) relieve() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.waiting) > 0 && time.Since(t.epoch)-t.given >= stall {
-		t.extra++
-		t.giveLocked()
+func (s *Scheduler) relieve() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.waiting) > 0 && time.Since(s.epoch)-s.given >= stall {
+		s.extra++
+		s.giveLocked()
 	}
 }
 
 // giveLocked gives a turn to the next place.
-func (t *Turns) giveLocked() {
-	next := heap.Pop(&t.waiting).(*Place)
-	t.now = max(t.now, next.mark)
-	next.given = time.Since(t.epoch)
-	t.given = next.given
+func (s *Scheduler) giveLocked() {
+	next := heap.Pop(&s.waiting).(*Place)
+	s.now = max(s.now, next.mark)
+	next.given = time.Since(s.epoch)
+	s.given = next.given
 	next.turn <- struct{}{} // has room: a place waits for one turn
 }
 

@@ -1,4 +1,4 @@
-package secure_test
+package tlspolicy_test
 
 import (
 	"crypto/tls"
@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tenurelock/tenure/internal/secure"
+	"github.com/tenurelock/tenure/internal/tlspolicy"
 )
 
 func TestRestrictLeavesSuitesWithECDHEAndAEADOnly(t *testing.T) {
 	var config tls.Config
-	secure.Restrict(&config)
+	tlspolicy.Restrict(&config)
 	if config.MinVersion != tls.VersionTLS12 || len(config.CipherSuites) == 0 {
 		t.Fatalf("TLS %#x with %d suites", config.MinVersion, len(config.CipherSuites))
 	}
@@ -26,7 +26,7 @@ func TestRestrictLeavesSuitesWithECDHEAndAEADOnly(t *testing.T) {
 func TestRestrictKeepsWhatIsSet(t *testing.T) {
 	chosen := []uint16{tls.TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA}
 	config := tls.Config{MinVersion: tls.VersionTLS13, CipherSuites: chosen}
-	secure.Restrict(&config)
+	tlspolicy.Restrict(&config)
 	if config.MinVersion != tls.VersionTLS13 || !slices.Equal(config.CipherSuites, chosen) {
 		t.Errorf("TLS %#x with %v", config.MinVersion, config.CipherSuites)
 	}
