@@ -70,8 +70,7 @@ type connection struct {
 	// socket itself does.
 	writing sync.Mutex
 
-	// holding guards held. It is not held during a write: a goroutine in a turn must not wait for
-	// a client that does not read.
+	// holding guards held. It is not held during a write, for which a turn must not wait.
 	holding sync.Mutex
 	held    []byte // whole packets, to be written before anything else
 
@@ -105,8 +104,7 @@ func newConnection(socket net.Conn, options *Options, all *fairqueue.Scheduler, 
 	return c
 }
 
-// check checks a packet in a turn: a large one takes as long to check as some hundred small ones
-// take to handle. The turn ends in inbound.pause.
+// check checks a packet in a turn, since a large one takes long. The turn ends in inbound.pause.
 func (c *connection) check(packet []byte) error {
 	c.readTurn.Begin()
 	return c.gate.Check(packet)
@@ -203,8 +201,7 @@ func (c *connection) end() {
 	}
 }
 
-// SetDeadline limits reads only: mochi calls it with one and a half keep-alives whenever it has
-// read a packet. For writes see Write.
+// SetDeadline limits reads only: mochi calls it with one and a half keep-alives after each packet.
 func (c *connection) SetDeadline(t time.Time) error {
 	c.silenceAllowed = 0
 	if !t.IsZero() {

@@ -14,9 +14,8 @@ import (
 	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
-// listener accepts connections for mochi. mochi v2.7.9: its own listeners end silently at the
-// first error of Accept, wait forever for a CONNECT, and hang in Close if a connection has not
-// sent one.
+// listener accepts connections for mochi. mochi v2.7.9: its own listeners end silently at the first
+// error of Accept, and wait forever for a CONNECT, even in Close.
 type listener struct {
 	socket  net.Listener
 	logger  *slog.Logger

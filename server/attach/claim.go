@@ -16,16 +16,14 @@ const (
 	// keepAliveDelay is how much later than one and a half keep-alives a broker may disconnect a
 	// silent client: mosquitto 2.0 checks every five seconds.
 	keepAliveDelay = 10 * time.Second
-	// probeTimeout is how long a reply to a request may take, if a client subscribes to requests,
-	// which need not be a store.
+	// probeTimeout is how long a client that subscribes to requests, perhaps a store, may take to reply.
 	probeTimeout = time.Second
 	// objectionTimeout is how long a store that claimed earlier may take to object.
 	objectionTimeout = 200 * time.Millisecond
 )
 
 // silenceTimeout is how long to wait for a store that a retained message names and that does not
-// answer. It must be longer than the broker takes to disconnect such a store: until then the
-// broker may send it requests.
+// answer: longer than the broker takes to disconnect it, and may send it requests.
 func silenceTimeout(keepAlive uint16) time.Duration {
 	return 2*time.Duration(keepAlive)*time.Second + keepAliveDelay
 }
@@ -61,8 +59,7 @@ func (l *link) begin(ctx context.Context) error {
 		return err
 	}
 	if !survived {
-		// The broker was restarted: all clients were disconnected, and their watches end with
-		// their connections.
+		// The broker was restarted, which ended all connections and with them the watches.
 		l.store.clients.endWatches()
 		l.store.queue.clear()
 	}

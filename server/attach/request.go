@@ -60,8 +60,7 @@ func (l *link) handle(message *paho.Publish) {
 	l.reply(properties, reply)
 }
 
-// maxClientID bounds the client ids that a store remembers, in bytes. Brokers bound those of
-// their clients as they like, and a request may name any.
+// maxClientID bounds the client ids that a store remembers, in bytes: a request may name any.
 const maxClientID = 256
 
 // senderOf returns the client that sent a request, by its response topic: clients/{id}/… or
@@ -131,8 +130,8 @@ func (l *link) properties(name, value string) *paho.PublishProperties {
 	}
 }
 
-// notify sends the queued notifications in order, until the connection ends. It does not wait for
-// acknowledgements, unless the broker allows no more messages in flight.
+// notify sends the queued notifications in order, until the connection ends. It waits for
+// acknowledgements only if the broker allows no more messages in flight.
 func (l *link) notify() {
 	for {
 		notification, ok := l.store.queue.take()

@@ -47,24 +47,21 @@ type Options struct {
 	// Dialect chooses how the store writes replies that differ between the published
 	// protocol and what is deployed.
 	Dialect statestore.Dialect
-	// MaxPacketSize bounds each MQTT packet from the broker in bytes, and with it each key
-	// and value; at least 1,024. The store announces it, and the broker passes on no request
-	// that is larger: its sender gets no answer. Default 1 MiB, like
-	// server.Options.MaxPacketSize.
+	// MaxPacketSize bounds each MQTT packet from the broker in bytes, and with it each key and
+	// value; at least 1,024. The store announces it, and the broker passes on no larger request:
+	// its sender gets no answer. Default 1 MiB, like server.Options.MaxPacketSize.
 	MaxPacketSize uint32
-	// MaxClients bounds for how many clients the store remembers requests and watches. For
-	// one more, it forgets another: of those that have sent nothing since their first
-	// minute, the one that has been silent for longest. A client that sends something every
-	// ten minutes is never forgotten, whatever names other clients claim, once it has been
-	// heard a minute after its first request; at most three quarters of MaxClients are such.
-	// Default 10,000.
+	// MaxClients bounds for how many clients the store remembers requests and watches. One more
+	// replaces another: of those that have sent nothing since their first minute, the one that
+	// has been silent for longest. A client that sends something every ten minutes is never
+	// forgotten, whatever client ids others claim, once it has been heard a minute after its first
+	// request; at most three quarters of MaxClients are such. Default 10,000.
 	MaxClients int
-	// ProbeMessages is how many messages the store sends to itself, once, before it answers
-	// for the first time, to find out whether the broker loses requests when so many clients
-	// send at once. Logger gets a warning if it does, or if that cannot be found out. The
-	// messages have QoS 1 and 256 bytes, and a topic below clients/ and the store's own client
-	// id; the probe ends after fifteen seconds at the latest. Default 5,000, at most 60,000; a
-	// negative number means none.
+	// ProbeMessages is how many messages the store sends to itself, once, before it answers for
+	// the first time, to find out whether the broker loses requests when so many clients send at
+	// once. Logger gets a warning if it does, or if that cannot be found out. The messages have
+	// QoS 1, 256 bytes and a topic below clients/{the store's client id}; the probe takes fifteen
+	// seconds at most. Default 5,000, at most 60,000; a negative number means none.
 	ProbeMessages int
 	// Logger receives what happens; nil keeps silent.
 	Logger *slog.Logger
@@ -120,13 +117,11 @@ type Store struct {
 type Stats struct {
 	// Attached is whether the store answers now.
 	Attached bool
-	// Attachments is how many times it began to: once, and after each loss of the
-	// connection.
+	// Attachments is how many times it began to: once, and after each loss of the connection.
 	Attachments uint64
 	// Clients is how many clients the store remembers.
 	Clients int
-	// Requests is how many requests the store has answered, refusals and repetitions
-	// included.
+	// Requests is how many requests the store has answered, refusals and repetitions included.
 	Requests uint64
 	// Dropped is how many requests were not given to the store, by reason.
 	Dropped map[DropReason]uint64
@@ -136,8 +131,7 @@ type Stats struct {
 	// LostNotifications is how many notifications were not sent because too many waited for
 	// the broker.
 	LostNotifications uint64
-	// Oversized is how many messages were not sent because they were larger than the broker
-	// takes.
+	// Oversized is how many messages were not sent because they exceed what the broker takes.
 	Oversized uint64
 }
 
@@ -244,8 +238,7 @@ func (s *Store) deliver(notification statestore.Notification) {
 const (
 	reattachMin = 100 * time.Millisecond
 	reattachMax = 5 * time.Second
-	// stableAfter is how long a connection must have lasted for the pauses to start short
-	// again.
+	// stableAfter is how long a connection must have lasted for the pauses to start short again.
 	stableAfter = 10 * time.Second
 )
 

@@ -67,9 +67,8 @@ func (c *MQTTClient) Do(request statestoretest.Request) (statestoretest.Reply, e
 	return statestoretest.Reply{Payload: reply.Payload, Version: reply.Properties.User.Get("__ts")}, nil
 }
 
-// Notifications waits for the wanted notifications and returns those that have come. It sends a
-// request after them: the server writes an unwanted notification before the reply to this request,
-// or the next call finds it.
+// Notifications waits for the wanted notifications and returns those that have come. An unwanted one
+// comes before the reply to a request that it sends after them, or the next call finds it.
 func (c *MQTTClient) Notifications(wanted int) []statestoretest.Notification {
 	c.Peer.T.Helper()
 	var received []*paho.Publish
@@ -107,8 +106,7 @@ func NotifiedKey(t testing.TB, id, topic string) string {
 func (c *MQTTClient) Drop() {
 	_ = c.Peer.Conn.Close()
 	c.Peer.MustBeGone()
-	// The store has noticed when the next connection of the name is established;
-	// until then the old one may be notified.
+	// Until the next connection of the client is established, the old one may be notified.
 	again := Connect(c.Peer.T, c.Store.Address, c.Peer.ID, func(connect *paho.Connect) { connect.CleanStart = false })
 	_ = again.Paho.Disconnect(&paho.Disconnect{})
 }

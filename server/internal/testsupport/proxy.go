@@ -86,9 +86,8 @@ func (p *Proxy) keep(conns ...net.Conn) bool {
 	return true
 }
 
-// pass copies packets from one side to the other. Packets to the server are read even while
-// they are held, so that they outlive the connection of their client. Packets to the client that
-// are held wait unread.
+// pass copies packets from one side to the other. Packets to the server are read even while they are
+// held, so that they outlive the connection of their client; those to the client wait unread.
 func (p *Proxy) pass(to, from net.Conn, way Direction) {
 	room := 0
 	if way == ToServer {

@@ -127,12 +127,13 @@ func (c *RawClient) nextID() uint16 {
 
 // Request returns the next request to the store.
 func (c *RawClient) Request(words ...string) frame.Message {
+	id := c.nextID()
 	return frame.Message{
 		Topic:           InvokeTopic,
 		QoS:             1,
-		PacketID:        c.nextID(),
+		PacketID:        id,
 		ResponseTopic:   c.Topic(),
-		CorrelationData: fmt.Appendf(nil, "%016d", c.Sent),
+		CorrelationData: fmt.Appendf(nil, "%016d", id),
 		User:            []frame.UserProperty{{Name: "__ts", Value: c.Stamp}},
 		Payload:         Command(words...),
 	}
