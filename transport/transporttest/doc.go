@@ -14,10 +14,10 @@
 // client believed.
 //
 //	synctest.Test(t, func(t *testing.T) {
-//		store, _ := transporttest.NewStore(statestore.Options{})
-//		defer store.Close()
-//		client, _ := transport.NewClient(store.Connect("node-a"), transport.ClientOptions{})
-//		defer client.Close()
+//		store := transporttest.Start(t)
+//		client, conn := store.Client(t, "node-a", transport.ClientOptions{})
+//		…
+//		conn.Cut()
 //		…
 //	})
 //
