@@ -163,7 +163,7 @@ func New(broker string, options Options) (*Store, error) {
 		return nil, fmt.Errorf("attach: Options.MaxPacketSize %d is below %d; 0 means %d", options.MaxPacketSize, leastPacket, defaults.PacketSize)
 	}
 	if options.ProbeMessages > maxProbeMessages {
-		return nil, fmt.Errorf("attach: Options.ProbeMessages %d is above %d; 0 means %d, and a negative number none", options.ProbeMessages, maxProbeMessages, defaultProbeMessages)
+		return nil, fmt.Errorf("attach: Options.ProbeMessages %d is above %d", options.ProbeMessages, maxProbeMessages)
 	}
 	options.ProbeMessages = cmp.Or(options.ProbeMessages, defaultProbeMessages)
 	if options.Logger == nil {
