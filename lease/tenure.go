@@ -258,7 +258,7 @@ func (t *Tenure) StopRenewing() { _, _ = t.note(event{kind: stopped}) }
 //
 // Requests are repeated until the outcome is known, ctx ends, or the TTL is over. A nil error
 // means that the store holds nothing of this tenure, so it is no error to release a tenure that
-// was lost, or to release twice. After an error the lease frees itself when the TTL ends, and
+// was lost, or to release twice. After an error the lease expires when the TTL ends, and
 // Release may be called again. Once Release has returned, no request of this tenure is sent.
 func (t *Tenure) Release(ctx context.Context) error {
 	t.end(ErrReleased)
@@ -301,5 +301,5 @@ func (t *Tenure) leftAtStore() time.Duration {
 }
 
 func (t *Tenure) releaseError(err error) error {
-	return operror.New("lease: release", t.lease.name, fmt.Errorf("%w; it frees itself within %v", err, t.leftAtStore()))
+	return operror.New("lease: release", t.lease.name, fmt.Errorf("%w; it expires within %v", err, t.leftAtStore()))
 }
