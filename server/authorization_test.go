@@ -456,6 +456,7 @@ func TestAnAddressThatOthersCanReachNeedsTLSAndAuthentication(t *testing.T) {
 		{"a listener on loopback", server.Options{Addr: "0.0.0.0:0", Listener: placed{"tcp", "127.0.0.1:1883"}}, true},
 		{"a listener on all interfaces", server.Options{Addr: "127.0.0.1:0", Listener: placed{"tcp", "[::]:1883"}}, false},
 		{"a Unix socket", server.Options{Listener: placed{"unix", "/run/tenure.sock"}}, true},
+		{"a listener with an address that is no host and port", server.Options{Listener: placed{"tcp", "tcp://0.tcp.example.org:12345"}}, false},
 		{"a listener on an unknown network", server.Options{Listener: placed{"overlay", "here"}}, false},
 		{"a listener on an unknown network, explicitly", server.Options{Listener: placed{"overlay", "here"}, AllowInsecure: true}, true},
 	} {

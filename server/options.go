@@ -135,12 +135,15 @@ func (o *Options) mustBeSecure() error {
 	return nil
 }
 
-// isLocal reports whether only this machine can reach the server.
+// isLocal reports whether only this machine can reach the server. It returns false for a Listener
+// with an address that it cannot parse, which may be the public end of a tunnel.
 func (o *Options) isLocal() bool {
-	if o.Listener != nil && o.Listener.Addr().Network() != "tcp" {
-		return o.Listener.Addr().Network() == "unix"
+	if o.Listener == nil {
+		return isLoopback(o.Addr)
 	}
-	return isLoopback(o.Addr)
+	network := o.Listener.Addr().Network()
+	_, _, err := net.SplitHostPort(o.Addr)
+	return network == "unix" || network == "tcp" && err == nil && isLoopback(o.Addr)
 }
 
 // isLoopback reports whether only this machine can reach an address. It returns true for an
