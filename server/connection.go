@@ -170,6 +170,17 @@ func (c *connection) failedHandshake(err error) bool {
 	return !errors.As(err, &socket) || socket.Op == "remote error" || socket.Op == "local error"
 }
 
+// RemoteAddr never returns nil, unlike that of some connections of Options.Listener.
+func (c *connection) RemoteAddr() net.Addr { return remoteOf(c.Conn) }
+
+// remoteOf returns the remote address of a connection, or one without a name if it has none.
+func remoteOf(conn net.Conn) net.Addr {
+	if remote := conn.RemoteAddr(); remote != nil {
+		return remote
+	}
+	return new(net.IPAddr)
+}
+
 // Close ends the connection. Packets that are held back are lost. No more requests of the
 // connection are applied, except for one that is being applied now.
 func (c *connection) Close() error {

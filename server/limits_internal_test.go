@@ -262,8 +262,13 @@ func TestWhatCountsAsOneAddress(t *testing.T) {
 			t.Errorf("%s counts as %v, want %s", test.address, got, test.want)
 		}
 	}
-	if got := sourceOf(&net.UnixAddr{}); got != (netip.Prefix{}) {
-		t.Errorf("a socket of Unix counts as %v", got)
+	if got := sourceOf(&net.UnixAddr{}); !got.Addr().IsLoopback() {
+		t.Errorf("a Unix socket counts as %v, which is not this machine", got)
+	}
+	for _, other := range []net.Addr{nil, &net.IPAddr{}} {
+		if got := sourceOf(other); got != (netip.Prefix{}) {
+			t.Errorf("%v counts as %v", other, got)
+		}
 	}
 }
 

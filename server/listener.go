@@ -121,7 +121,7 @@ func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 		return
 	}
 	conn := l.connect(socket)
-	pending, oldest, err := l.auth.add(sourceOf(socket.RemoteAddr()), conn.abort)
+	pending, oldest, err := l.auth.add(sourceOf(conn.RemoteAddr()), conn.abort)
 	if oldest != nil {
 		oldest.drop()
 	}
@@ -146,13 +146,13 @@ func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 		}
 		conn.finish()
 		if conn.fault != nil {
-			l.faults.Log("client", logs.Name(conn.identity.Client), "remote", socket.RemoteAddr().String(), "reason", logs.Error(conn.fault))
+			l.faults.Log("client", logs.Name(conn.identity.Client), "remote", conn.RemoteAddr().String(), "reason", logs.Error(conn.fault))
 		}
 		l.mu.Lock()
 		delete(l.connections, conn)
 		l.mu.Unlock()
 		if l.logger.Enabled(context.Background(), slog.LevelDebug) {
-			l.logger.Debug("connection ended", "remote", socket.RemoteAddr().String(), "error", logs.Error(err))
+			l.logger.Debug("connection ended", "remote", conn.RemoteAddr().String(), "error", logs.Error(err))
 		}
 	}()
 }
@@ -179,7 +179,7 @@ func (l *listener) isFull() bool {
 // refuse closes a connection that was just accepted.
 func (l *listener) refuse(socket net.Conn, why RefusalReason, attributes ...any) {
 	closeSocket(socket)
-	l.countRefused(socket.RemoteAddr(), why, attributes...)
+	l.countRefused(remoteOf(socket), why, attributes...)
 }
 
 func (l *listener) countRefused(remote net.Addr, why RefusalReason, attributes ...any) {

@@ -128,6 +128,22 @@ func TestAPanicInAWillAfterThatOfARequestEndsOnlyItsConnection(t *testing.T) {
 	other.MustGet("k", "")
 }
 
+// nowhere is a listener with connections that have no remote address, as net.Conn allows.
+type nowhere struct{ net.Listener }
+
+func (l nowhere) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return distant{conn, nil}, err
+}
+
+func TestAConnectionWithoutRemoteAddressIsServedAndRefused(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{Listener: nowhere{testsupport.Listen(t)}, MaxUnauthenticated: 1})
+	testsupport.DialTCP(t, address)
+	testsupport.DialTCP(t, address)
+	testsupport.Eventually(t, "the first is dropped for the second", func() bool { return s.Stats().RefusedConnections == 1 })
+	testsupport.Connect(t, address, "c", nil).MustGet("k", "")
+}
+
 // fragileListener returns connections that panic when the server writes the text to them.
 type fragileListener struct {
 	net.Listener

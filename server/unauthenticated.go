@@ -176,8 +176,12 @@ func (v *pendingAuth) cancelWait() {
 }
 
 // sourceOf returns the network that counts as one source of connections: an IPv4 address, or 64
-// bits of IPv6, which is the least that one site has. All other addresses are one source.
+// bits of IPv6, which is the least that one site has. A Unix socket is this machine. All other
+// addresses are one source.
 func sourceOf(address net.Addr) netip.Prefix {
+	if _, ok := address.(*net.UnixAddr); ok {
+		return netip.PrefixFrom(netip.IPv6Loopback(), 128)
+	}
 	tcp, ok := address.(*net.TCPAddr)
 	if !ok {
 		return netip.Prefix{}
