@@ -45,8 +45,8 @@ because bcrypt reads no more.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s\n", hash)
-			return nil
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", hash)
+			return err
 		},
 	}
 	password.Flags().IntVar(&cost, "cost", bcrypt.DefaultCost, fmt.Sprintf("how much work each guess of the password takes, %d to %d; give all users of a file the same", bcrypt.MinCost, maxCost))

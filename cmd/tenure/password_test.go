@@ -53,6 +53,20 @@ func TestTheUserOfAPrintedHashIsAdmitted(t *testing.T) {
 	}
 }
 
+func TestAHashThatCannotBePrintedIsAnError(t *testing.T) {
+	command := passwordCommand()
+	command.SilenceUsage, command.SilenceErrors = true, true
+	command.SetIn(strings.NewReader("let me in\n"))
+	full := errors.New("the disk is full")
+	reader, writer := io.Pipe()
+	reader.CloseWithError(full)
+	command.SetOut(writer)
+	command.SetArgs([]string{"--cost", "4"})
+	if err := command.Execute(); !errors.Is(err, full) {
+		t.Errorf("Execute: %v, want %v", err, full)
+	}
+}
+
 func TestPasswordUsesTheGivenCost(t *testing.T) {
 	for _, test := range []struct {
 		name      string
