@@ -41,9 +41,9 @@
 // Run, because most of these pass. The Observer gets a Standby with the cause, and the node
 // asks again with a backoff (see package lease). When the node only waits for the leader
 // again, the Observer gets a Standby without a cause. A refusal that looks permanent, such
-// as that of a request which the store does not understand, does not end Run either: the
-// campaign fails, and the next one follows after HoldOff, which doubles up to eightfold.
-// So watch Transition.Cause, Status or [Elector.Leaders], rather than the end of Run.
+// as a syntax error, does not end Run either: the campaign fails, and the next one follows
+// after HoldOff, which doubles up to eightfold. So watch Transition.Cause, Status or
+// [Elector.Leaders], rather than the end of Run.
 //
 // # Health
 //

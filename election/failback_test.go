@@ -244,7 +244,7 @@ func TestAFailBackRequestIsDeletedWhenItsNodeLeadsEndsOrBecomesUnhealthy(t *test
 	}
 }
 
-func TestAnUnhealthyNodeStartsItsHoldDownAnew(t *testing.T) {
+func TestAnUnhealthyNodeRestartsItsHoldDown(t *testing.T) {
 	var health fitness
 	pair(t, election.Options{}, election.Options{FailBackAfter: failBackAfter, Health: health.check, HealthEvery: every}, func(t *testing.T, leader, preferred *candidate) {
 		runBoth(t, leader, preferred)

@@ -28,7 +28,7 @@ type monitor struct {
 // waiting once with the reason when that is known. The error is the cause of ctx's end.
 func (m *monitor) await(ctx context.Context, waiting func(cause error)) (context.Context, error) {
 	if m.options.Health == nil {
-		return ctx, nil // healthy for ever
+		return ctx, nil // healthy forever
 	}
 	reported := false
 	for {

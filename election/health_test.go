@@ -327,7 +327,7 @@ func TestInvariant29ANodeWhoseHealthFlapsLeavesOthersTheirTurn(t *testing.T) {
 	})
 }
 
-func TestAHoldOffBeginsAnewAfterAnUnhealthySpell(t *testing.T) {
+func TestAHoldOffRestartsAfterAnUnhealthySpell(t *testing.T) {
 	const holdOff = 4 * ttl
 	var health fitness
 	pair(t, election.Options{Health: health.check, HealthEvery: every, HoldOff: holdOff}, election.Options{}, func(t *testing.T, first, _ *candidate) {

@@ -45,16 +45,16 @@ func TestInvariant45AnObserverThatIsSlowOrPanicsHarmsNothing(t *testing.T) {
 	}
 }
 
-// stuck is an observer that blocks in one phase until it is let go.
+// stuck is an observer that blocks in one phase until the test unblocks it.
 type stuck struct {
 	in      election.Phase
-	letGo   chan struct{}
+	unblock chan struct{}
 	blocked atomic.Bool  // it is, or was
 	running atomic.Int64 // calls
 	overlap atomic.Bool  // of calls
 }
 
-func newStuck(in election.Phase) *stuck { return &stuck{in: in, letGo: make(chan struct{})} }
+func newStuck(in election.Phase) *stuck { return &stuck{in: in, unblock: make(chan struct{})} }
 
 func (s *stuck) observe(transition election.Transition) {
 	if s.running.Add(1) > 1 {
@@ -63,7 +63,7 @@ func (s *stuck) observe(transition election.Transition) {
 	defer s.running.Add(-1)
 	if transition.Phase == s.in {
 		s.blocked.Store(true)
-		await.Receive(s.letGo)
+		await.Receive(s.unblock)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestInvariant45AnObserverThatBlocksDoesNotKeepTheLease(t *testing.T) {
 					_ = second.stop()
 					time.Sleep(20 * ttl)
 					first.mustBeFree(t)
-					close(observer.letGo)
+					close(observer.unblock)
 					if test.in != election.Standby {
 						time.Sleep(ttl / 4) // half of the hold-off
 						first.mustBeFree(t)
@@ -153,7 +153,7 @@ func TestInvariant42RunReleasesTheLeaseAndThenWaitsForTheObserver(t *testing.T) 
 					t.Errorf("%v: Run returned %v before the observer", in, err)
 				default:
 				}
-				close(observer.letGo)
+				close(observer.unblock)
 				if err := await.Receive(first.result); !errors.Is(err, context.Canceled) {
 					t.Errorf("%v: Run returned %v", in, err)
 				}
@@ -171,10 +171,10 @@ func TestASlowObserverGetsOnlyTheLatestCauseOfStandby(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := transporttest.Start(t)
 		var first atomic.Bool
-		letGo := make(chan struct{})
+		unblock := make(chan struct{})
 		c := newStubborn(t, store, "node-a", election.Options{Observer: func(transition election.Transition) {
 			if transition.Phase == election.Standby && transition.Cause != nil && first.CompareAndSwap(false, true) {
-				await.Receive(letGo)
+				await.Receive(unblock)
 			}
 		}})
 		c.run(t, serve)
@@ -188,7 +188,7 @@ func TestASlowObserverGetsOnlyTheLatestCauseOfStandby(t *testing.T) {
 			c.refuse(transport.ErrFencingTokenRequired)
 			time.Sleep(ttl)
 		}
-		close(letGo)
+		close(unblock)
 		synctest.Wait()
 		if _, count := c.last(election.Standby); count > 4 {
 			t.Errorf("%d Standbys", count)
@@ -202,10 +202,10 @@ func TestASlowObserverGetsOnlyTheLatestCauseOfStandby(t *testing.T) {
 
 func TestInvariant42RunWaitsForAnObserverOfStandby(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		letGo := make(chan struct{})
+		unblock := make(chan struct{})
 		c := newStubborn(t, transporttest.Start(t), "node-a", election.Options{Observer: func(transition election.Transition) {
 			if transition.Cause != nil {
-				await.Receive(letGo)
+				await.Receive(unblock)
 			}
 		}})
 		c.refuse(transport.ErrNotAuthorized)
@@ -218,7 +218,7 @@ func TestInvariant42RunWaitsForAnObserverOfStandby(t *testing.T) {
 			t.Errorf("Run returned %v before the observer", err)
 		default:
 		}
-		close(letGo)
+		close(unblock)
 		await.Receive(c.result)
 	})
 }

@@ -33,7 +33,7 @@ type Options struct {
 	// nothing else keeps the node out, such as bad health. It doubles, up to eightfold, while
 	// terms are shorter than TTL or campaigns fail. Default TTL/2.
 	HoldOff time.Duration
-	// OneShot makes Run return after one term, also after one whose function could not start.
+	// OneShot makes Run return after one term, even if its function could not start.
 	OneShot bool
 
 	// Standby, if set, runs while this node campaigns, to keep it ready: to fill a cache, say.

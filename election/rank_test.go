@@ -120,7 +120,7 @@ func TestANodeThatCrashedAsTheLeaderStaysOutForTTLAndHoldOff(t *testing.T) {
 					t.Errorf("it stands by because of %v, want ErrCrashed", standby.Cause)
 				}
 				time.Sleep(3 * ttl)
-				// Nobody else wanted it.
+				// No other node wanted it.
 				if active, terms := again.last(election.Active); terms != 1 || active.At.Sub(began) != ttl+ttl/2 {
 					t.Errorf("it led %d times, after %v, want TTL + HoldOff", terms, active.At.Sub(began))
 				}

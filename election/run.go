@@ -225,7 +225,7 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 	if !hasReturned {
 		err = r.drain(tenure, returned)
 	}
-	// If the observer is late, the lease is released all the same: the others wait for it.
+	// If the observer is late, the lease is released anyway: the others wait for it.
 	_ = awaitInTenure(context.WithoutCancel(ctx), delivered, tenure, errObserverRuns)
 	r.release(ctx, tenure, token, cause)
 	if taken {

@@ -84,7 +84,7 @@ func (c slowToEnd) Start(events transport.Events) {
 }
 
 // A request may fail before the client reports its end.
-func TestRunEndsWhenARequestFailsForGood(t *testing.T) {
+func TestRunEndsWhenARequestFailsPermanently(t *testing.T) {
 	for _, state := range []string{"it leads", "it waits"} {
 		t.Run(state, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -149,7 +149,7 @@ func (c *Checker) takeTurn(ctx context.Context, token hlc.Token) error {
 	if err := validate(token); err != nil {
 		return err // a malformed token must not become the highest
 	}
-	if err := c.stale(token); err != nil { // there is no use in waiting: it stays stale
+	if err := c.stale(token); err != nil { // waiting is useless: it stays stale
 		return err
 	}
 	if ctx.Err() != nil {

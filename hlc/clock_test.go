@@ -226,7 +226,7 @@ func TestInvariant40SkewIsRefusedAndChangesNothing(t *testing.T) {
 	}
 }
 
-func TestSkewErrorSaysWhoIsAheadAndWhatToDo(t *testing.T) {
+func TestSkewErrorSaysWhichClockIsAheadAndWhatToDo(t *testing.T) {
 	err := &SkewError{
 		Remote:   Timestamp{1696374545000, 0, "gateway-b"},
 		Physical: time.UnixMilli(1696374425000).UTC(),

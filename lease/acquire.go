@@ -15,7 +15,7 @@ import (
 // been sent once. If ctx ends first, the error matches transport.ErrOutcomeUnknown, and the
 // client tries in the background to free what may have been acquired.
 func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
-	if l.options.InstantFailover { // spare the client a new connection that would be of no use
+	if l.options.InstantFailover { // spare the client a new connection that would be useless
 		if holder, err := l.Holder(ctx); err == nil && holder.Held {
 			return nil, &HeldError{Lease: l.name, Holder: holder}
 		}
@@ -40,7 +40,7 @@ func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 // (transport.ErrNotAuthorized, ErrQuotaExceeded, a clock that is wrong, …). Options.OnWaiting
 // gets such a reason. Like TryAcquire, it frees what it may have acquired when it fails.
 //
-// It returns when it holds the lease, when ctx ends, or when waiting is of no use: the
+// It returns when it holds the lease, when ctx ends, or when waiting is useless: the
 // client is closed or was taken over (transport.ErrClosed, ErrSessionTakenOver), or the
 // program must change. The program must change if the request is too large or makes no
 // sense to the store (transport.ErrPacketTooLarge, ErrSyntax, ErrUnknownCommand,

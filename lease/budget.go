@@ -19,7 +19,7 @@ type Budget struct {
 	// renewed at the last moment, and every notification is lost. With InstantFailover, if
 	// the broker honours it, the time is a round trip or two.
 	Crash time.Duration
-	// CutOff is the same for a holder that lives and lost its network.
+	// CutOff is the same for a holder that runs on without a network.
 	CutOff time.Duration
 	// Unheld is the part of CutOff in which no holder works: from the end of the tenure's
 	// context, GracePeriod and Margin before the expiry at the store, to the successor.

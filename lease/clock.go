@@ -9,7 +9,7 @@ import "time"
 type Clock func() time.Duration
 
 // MonotonicClock returns a Clock that counts from now, on Go's monotonic time. Use it in a
-// testing/synctest bubble, where it follows virtual time. It is no substitute for
+// testing/synctest bubble, where it follows virtual time. It is not a substitute for
 // SystemClock, because it stands still while a Linux machine is suspended.
 func MonotonicClock() Clock {
 	origin := time.Now()

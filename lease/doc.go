@@ -77,7 +77,7 @@
 //
 // After a request that is not answered within RequestTimeout, the client doubts its connection:
 // the broker has half of RequestTimeout more, and at least 100 ms, for a sign of life. Then the
-// client connects anew, and the renewal goes over the new connection. So a half-open connection
+// client connects again, and the renewal goes over the new connection. So a half-open connection
 // costs one timeout, whatever the keep-alive, unless the tenure ends with its connection.
 //
 // # Instant failover
@@ -94,7 +94,7 @@
 // This promises less than a lease without it. If only the broker's end of a connection is cut,
 // by a proxy between them or by another client with the same client id, the lease is released
 // at once. The holder notices when it next gets no answer, at the latest at its deadline.
-// Guarded writes are refused in that time as ever. For actions that cannot be fenced, leave the
+// Guarded writes are refused meanwhile. For actions that cannot be fenced, leave the
 // option off. If the store or the broker does not honour such a Will, the TTL decides.
 //
 // # Values

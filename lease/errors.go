@@ -59,7 +59,7 @@ func (e *HeldError) text() string {
 // Is matches ErrHeld.
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 
-// isPermanent reports whether it is of no use to wait after err: the client is closed or
+// isPermanent reports whether waiting is useless after err: the client is closed or
 // taken over, or the program must change.
 func isPermanent(err error) bool {
 	var rejected *transport.RejectedError

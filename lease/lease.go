@@ -159,7 +159,7 @@ func (l *Lease) abandon(value string, binding transport.Binding) {
 }
 
 // free deletes the key if it holds value, and repeats that while the outcome is unknown,
-// until ctx ends. The error is nil once the store holds value no more: at the latest after
+// until ctx ends. The error is nil once the store no longer holds value: at the latest after
 // within, which is how long it keeps the value anyway, or when another store answers.
 func (l *Lease) free(ctx context.Context, value string, binding transport.Binding, within time.Duration) error {
 	backoff, end := l.options.retryBackoff(0), time.Now().Add(within)

@@ -257,8 +257,8 @@ func (t *Tenure) StopRenewing() { _, _ = t.note(event{kind: stopped}) }
 // wait for the TTL. Stop the work first: Token refuses from the call on.
 //
 // Requests are repeated until the outcome is known, ctx ends, or the TTL is over. A nil error
-// means that the store holds nothing of this tenure, so it is no error to release a tenure that
-// was lost, or to release twice. After an error the lease expires when the TTL ends, and
+// means that the store holds nothing of this tenure, so it is not an error to release a tenure
+// that was lost, or to release twice. After an error the lease expires when the TTL ends, and
 // Release may be called again. Once Release has returned, no request of this tenure is sent.
 func (t *Tenure) Release(ctx context.Context) error {
 	t.end(ErrReleased)

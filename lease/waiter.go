@@ -65,7 +65,7 @@ func (w *waiter) close() {
 // expiry is the time to wait for a holder that may have renewed just now.
 func (l *Lease) expiry() time.Duration { return l.options.TTL + random.Duration(l.options.Jitter) }
 
-// acquire tries until it holds the lease, waiting is of no use, or ctx or the attempt ends.
+// acquire tries until it holds the lease, waiting is useless, or ctx or the attempt ends.
 func (w *waiter) acquire(ctx context.Context, a *attempt) (*Tenure, error) {
 	delayed := w.lease.options.AcquireDelay > 0
 	if delayed {
@@ -148,7 +148,7 @@ func (w *waiter) wait(ctx context.Context, lost <-chan struct{}) error {
 				w.polling = true
 				tryIn = random.Duration(w.lease.options.Jitter)
 			case change.Exists && change.Missed && w.polling:
-				// It was read, so it is no sign that notifications arrive, and the renewal
+				// It was read, so it does not show that notifications arrive, and the renewal
 				// that it shows may be old: the next try is not put off.
 				w.seen = change.Version
 				continue
@@ -167,7 +167,7 @@ func (w *waiter) wait(ctx context.Context, lost <-chan struct{}) error {
 }
 
 // delay lets other waiters take the lease first, for AcquireDelay, and returns whether it is
-// still free. The error is one for which waiting is of no use.
+// still free. The error is one after which waiting is useless.
 func (w *waiter) delay(ctx context.Context, lost <-chan struct{}) (free bool, err error) {
 	if w.lease.options.AcquireDelay == 0 {
 		return true, nil

@@ -275,7 +275,7 @@ func TestOnWaitingGetsAMissingConnectionForInstantFailover(t *testing.T) {
 	})
 }
 
-func TestAcquireBeginsAnewEvenIfItCannotFreeItsEarlierAttempt(t *testing.T) {
+func TestAcquireStartsAgainEvenIfItCannotFreeItsEarlierAttempt(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
 		store.Authorize(func(_ string, verb statestore.Verb, _ string) bool { return verb != statestore.VerbVDel })

@@ -16,7 +16,7 @@ import (
 )
 
 // inbound handles all packets of a client except CONNECT, DISCONNECT and AUTH, which mochi handles,
-// in turns (see package turns), so that a client that sends without pause does not slow down others.
+// in turns (see package fairqueue), so that a client that sends without pause does not slow down others.
 // Nothing is written in a turn. The answers to all packets that one read returned leave in one
 // write. It belongs to the goroutine that reads the connection.
 type inbound struct {

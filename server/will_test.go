@@ -367,7 +367,7 @@ func TestAWillThatIsNotAValidRequestIsRefusedAtConnectAndNeverApplied(t *testing
 }
 
 // docs/protocol.md §1.1: MQTT 5 only.
-func TestProtocol1AWillOfAnMQTT311ClientIsNoRequest(t *testing.T) {
+func TestProtocol1AWillOfAnMQTT311ClientIsNotARequest(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	w := testsupport.RequestWill("p", "DEL", "k")
 	w.Old = true

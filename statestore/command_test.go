@@ -40,7 +40,7 @@ func TestVerbsInEitherCase(t *testing.T) {
 	}
 }
 
-func TestWordsThatAreNoVerbs(t *testing.T) {
+func TestWordsThatAreNotVerbs(t *testing.T) {
 	for _, word := range []string{
 		"", " ", "SET ", " SET", "SE", "SETT", "SET\x00", "INCR", "KEYNOTIFYX", "NOTIFY", "STOP", "NX",
 		"\u017fet", // U+017F, whose upper case is an S
@@ -221,7 +221,7 @@ func TestKeyNotifyOptions(t *testing.T) {
 		{options: "GET STOP GET", fault: true},
 		{options: "START", fault: true},
 		{options: "NX", fault: true},
-		{options: "\u017ftop", fault: true}, // see TestWordsThatAreNoVerbs
+		{options: "\u017ftop", fault: true}, // see TestWordsThatAreNotVerbs
 		{options: " ", fault: true},
 	}
 	for _, test := range tests {

@@ -136,7 +136,7 @@ func New(options Options) (*Store, error) {
 	}, nil
 }
 
-// Begin starts Options.HoldOff anew. If requests can reach the store only some time after
+// Begin restarts Options.HoldOff. If requests can reach the store only some time after
 // its start, call Begin at that time: until then an earlier store may grant leases.
 func (s *Store) Begin(now Instant) { s.began = now.Elapsed }
 

@@ -140,7 +140,7 @@ func (c *Client) Go(task func(ctx context.Context)) bool {
 // timeout rather than one to two keep-alives. The broker has at least 100 ms to answer.
 //
 // It returns at once. It does nothing while there is no connection, while an earlier Probe
-// is under way, or if the Conn is no [Prober].
+// is under way, or if the Conn is not a [Prober].
 func (c *Client) Probe(within time.Duration) {
 	if prober, ok := c.conn.(Prober); ok {
 		prober.Probe(within)

@@ -291,7 +291,7 @@ func TestASetThatMakesNoSenseIsNotSent(t *testing.T) {
 	}
 }
 
-func TestRejectionsSayWhoRejected(t *testing.T) {
+func TestRejectionsSayWhatRejected(t *testing.T) {
 	for _, test := range []struct {
 		err  *transport.RejectedError
 		want string

@@ -117,7 +117,7 @@ func (c *clock) physical(local int64) int64 {
 // was refused for its token.
 //
 // While the client goes by the store's clock, [Client.Skew] returns this error. It also reports
-// the reverse, a store whose versions are ahead of this node's clock, which is no error of a request.
+// the reverse, a store whose versions are ahead of this node's clock, which is not an error of a request.
 type SkewError struct {
 	// Token is true when the fencing token was too far ahead, false when the
 	// request's own timestamp was.

@@ -79,7 +79,7 @@
 //	ErrWillInUse, ErrNoWill            the connection has no such Will         the program: one client for each Will
 //	ErrSessionTakenOver, ErrClosed     the client has ended                    dial again, with a client id of its own
 //
-// A version that is ahead of this node's clock is no error: the caller gets it, and
+// A version that is ahead of this node's clock is not an error: the caller gets it, and
 // [Client.Skew] reports it. Messages that the client cannot use, such as replies that came
 // twice, are ignored and counted: see [Client.Stats].
 //

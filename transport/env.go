@@ -166,7 +166,7 @@ var fileVariables = map[string]string{
 func (e *environment) use(options Options, server *url.URL) {
 	var bad *mqttnet.FileError
 	if err := options.checkCredentials([]*url.URL{server}); errors.As(err, &bad) {
-		e.wrong(fileVariables[bad.Option], "names a file that is of no use: %w; replace the file, or correct the name", bad.Err)
+		e.wrong(fileVariables[bad.Option], "names a file that cannot be used: %w; replace the file, or correct the name", bad.Err)
 	}
 }
 

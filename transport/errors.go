@@ -21,7 +21,7 @@ var (
 	// was connected once.
 	ErrClosed = errors.New("the client is closed")
 	// ErrSessionTakenOver: another connection uses the same client id. The client ends: two
-	// clients with one id would disconnect each other for ever. Give each process a client
+	// clients with one id would disconnect each other forever. Give each process a client
 	// id of its own, and within a process each library that connects; see
 	// [FromEnvWithSuffix].
 	ErrSessionTakenOver = errors.New("another connection took over this client id; give each process, and each library in it that connects, its own")

@@ -134,7 +134,7 @@ func TestInvariant48AStepThatTheStoreNeverSawLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-func TestInvariant48AClientWhoseClockIsAheadForGoodSetsKeysAfterOneRefusal(t *testing.T) {
+func TestInvariant48AClientWhoseClockStaysAheadSetsKeysAfterOneRefusal(t *testing.T) {
 	overClocks(t, func(b *clockBench) {
 		other, _ := b.store.Client(b.t, "node-b", transport.ClientOptions{})
 		if _, err := other.Set(b.t.Context(), "k", nil, transport.SetOptions{}); err != nil {

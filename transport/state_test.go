@@ -20,7 +20,7 @@ import (
 
 func always(code byte) func() byte { return func() byte { return code } }
 
-func TestARefusalForGoodEndsDialAtOnce(t *testing.T) {
+func TestAPermanentRefusalEndsDialAtOnce(t *testing.T) {
 	path, _ := secretFile(t, "one")
 	for _, test := range []struct {
 		name    string

@@ -37,7 +37,7 @@ type WillConn interface {
 	// after a loss, the next connections have no Will. Only one call may be under way.
 	//
 	// lost is closed when the connection is over. silence is the least time that the
-	// broker waits before it takes a silent connection for lost; zero means for ever.
+	// broker waits before it takes a silent connection for lost; zero means forever.
 	SetWill(ctx context.Context, will Request) (lost <-chan struct{}, silence time.Duration, err error)
 }
 
@@ -54,7 +54,7 @@ type Will struct {
 func (w *Will) Lost() <-chan struct{} { return w.lost }
 
 // Silence returns the least time that the broker waits before it takes a silent connection
-// for lost. Zero means for ever.
+// for lost. Zero means forever.
 func (w *Will) Silence() time.Duration { return w.silence }
 
 // Close lets the client set another Will. Until then this one stays with the connection, which
@@ -80,7 +80,7 @@ func (w *Will) Close() {
 // Will is closed.
 //
 // While the broker is away or busy, SetWill goes on trying until ctx ends. After an error the
-// client goes on without a Will. The error is ErrNoWill if the Conn is no [WillConn], if key and
+// client goes on without a Will. The error is ErrNoWill if the Conn is not a [WillConn], if key and
 // value are more than the 65,000 bytes or so that MQTT allows, or if the broker closes only
 // connections with the Will; a [*ConnectError] if the broker refuses the Will; the cause of ctx;
 // ErrClosed or ErrSessionTakenOver.

@@ -196,7 +196,7 @@ func TestBadCommandLinesAreRefusedWithTheCause(t *testing.T) {
 	}
 }
 
-func TestABrokerWithoutAStoreIsToldWithTheCure(t *testing.T) {
+func TestABrokerWithoutAStoreIsReportedWithTheCure(t *testing.T) {
 	address := "mqtt://" + startMosquitto(t)
 	out, err := exec.Command(build(t), "--broker", address).CombinedOutput()
 	want := "no state store answers on this broker; run one there: tenure attach " + address
@@ -241,7 +241,7 @@ func TestTheChecksFindWhatIsWrong(t *testing.T) {
 			r.highest.Version, r.highest.Count = at(30), 30
 			r.wrote(event{Kind: kindWrite, Outcome: unknown, Token: under(30), Count: 31})
 		}, ""},
-		{"a write that nobody made is there", func(r *result) { r.highest.Version, r.highest.Count = at(30), 30 },
+		{"a write that no node made is there", func(r *result) { r.highest.Version, r.highest.Count = at(30), 30 },
 			"the store holds the last accepted write"},
 		{"an accepted write is gone", func(r *result) { r.wrote(write(32, 30)) }, "the store holds the last accepted write"},
 	} {

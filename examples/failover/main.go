@@ -7,7 +7,7 @@
 // It starts a state store and two node processes that campaign for one lease. The active
 // node counts up a protected key every 20 ms. Then the program kills the active node;
 // freezes the next one, and wakes it when the other node leads; and asks the third to
-// resign. At last it restarts both with instant failover, and kills the active node again.
+// resign. Finally it restarts both with instant failover, and kills the active node again.
 // Meanwhile it prints what happens. At the end it prints how long each fault left the pair
 // without an active node, and whether all checks passed: above all, that the store accepted
 // no write of a node that no longer led. Its exit status is 1 if a check failed.
@@ -45,7 +45,7 @@ type settings struct {
 	freeze  bool
 	node    string // set in a node process: its name
 	instant bool   // set in a node process that leaves a Will
-	run     string // tells the keys of one run from those of another
+	run     string // distinguishes the keys of this run
 }
 
 func main() {

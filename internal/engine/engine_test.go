@@ -404,7 +404,7 @@ func TestThenIsCalledBeforeTheNotificationsOfTheCommand(t *testing.T) {
 // Invariant 48: while the system's clock is an hour back, for two minutes, the store
 // serves the clients that did not step along as before. Two minutes after a step of an
 // hour forward it agrees with the system's clock.
-func TestInvariant48AStepOfTheSystemsClockIsNoStepOfTheStores(t *testing.T) {
+func TestInvariant48AStepOfTheSystemsClockIsNotAStepOfTheStores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		var off time.Duration

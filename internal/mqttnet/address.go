@@ -87,7 +87,7 @@ func parse(address string) (*url.URL, error) {
 			_, wrong = url.Parse(server.String()) // a zone that no URL can contain
 		}
 		if wrong != nil {
-			return nil, fmt.Errorf("broker address %q: %q is no host; %s", address, host, addressForm)
+			return nil, fmt.Errorf("broker address %q: %q is not a host; %s", address, host, addressForm)
 		}
 	}
 	if server.User != nil {

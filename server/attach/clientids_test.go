@@ -188,7 +188,7 @@ func TestAClientInTheNameOfAnotherDoesWhatTheDocumentSays(t *testing.T) {
 	})
 }
 
-func TestWhoReadsTheRepliesToANameWithASlash(t *testing.T) {
+func TestWhichClientsReadTheRepliesToANameWithASlash(t *testing.T) {
 	broker := startGuardedMosquitto(t, unchanged)
 	attachAlone(t, broker.Address, attach.Options{Username: "store", Password: []byte("secret"), ProbeMessages: -1})
 	reader := testsupport.Connect(t, broker.Address, "a", nil)

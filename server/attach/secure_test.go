@@ -15,7 +15,7 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-func TestAStoreAttachesOverTLSToABrokerThatProvesWhoItIs(t *testing.T) {
+func TestAStoreAttachesOverTLSToABrokerThatProvesItsIdentity(t *testing.T) {
 	trusted, dir, address := testsupport.NewAuthority(t), t.TempDir(), mosquitto.FreeAddress(t)
 	trusted.Write(dir, trusted.Issue(pkix.Name{CommonName: "broker"}))
 	_, port, _ := net.SplitHostPort(address)

@@ -126,7 +126,7 @@ func TestASecondConnectionOfOneNameTakesOver(t *testing.T) {
 	})
 }
 
-func TestClosingAConnectionThatWasTakenOverHarmsNotTheOneThatTookOver(t *testing.T) {
+func TestClosingAConnectionThatWasTakenOverDoesNotHarmTheNewOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := transporttest.Start(t)
 		first, _ := store.Client(t, "twin", transport.ClientOptions{})

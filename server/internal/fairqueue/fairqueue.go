@@ -6,7 +6,7 @@
 // takes a turn before it processes what it has read, and ends the turn before it waits for its
 // client or writes to it:
 //
-//	scheduler := fairqueue.New(0)   // one for the server
+//	scheduler := fairqueue.New(0) // one for the server
 //	place := scheduler.NewPlace() // one for each connection
 //
 //	for each packet in what was read {
