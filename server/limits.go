@@ -85,7 +85,7 @@ func (o *Options) completeLimits() error {
 		{"Limits.RetainedMessages", int64(l.RetainedMessages)}, {"Limits.RetainedBytes", l.RetainedBytes},
 	} {
 		if limit.value < 0 {
-			return fmt.Errorf("Options.%s %d is negative; 0 means the default", limit.name, limit.value)
+			return fmt.Errorf("%s %d is negative; 0 means the default", "Options."+limit.name, limit.value)
 		}
 	}
 	if o.MaxMemory > 0 && o.MaxMemory < leastMemory {
