@@ -504,7 +504,7 @@ func TestAnOversizeCONNECTIsNotAllocated(t *testing.T) {
 		testsupport.Send(t, conn, "\x10\xff\xff\xff\x7f\x00\x04MQTT\x05") // 256 MB, it says
 		if answer, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatal("the server waits for all of it")
-		} else if !bytes.HasPrefix(answer, []byte{0x20}) || !bytes.Contains(answer, []byte("at most 8192 are taken")) {
+		} else if !bytes.HasPrefix(answer, []byte{0x20}) || !bytes.Contains(answer, []byte("at most 8192 are accepted")) {
 			t.Errorf("it is answered by %q (%v)", answer, err)
 		}
 		// Half of one: far below the announced size, and far above the real cost.

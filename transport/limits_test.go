@@ -97,7 +97,7 @@ func TestAMalformedPacketFromTheBrokerEndsTheConnectionWithAReason(t *testing.T)
 	}{
 		{"a property length of five bytes in PUBLISH", "\x30\x09\x00\x01a\x80\x80\x80\x80\x0fx", 0x81, "PUBLISH: the length of the properties is malformed"},
 		{"a property length of five bytes in DISCONNECT", "\xe0\x06\x00\x80\x80\x80\x80\x0f", 0x81, "DISCONNECT: the length of the properties is malformed"},
-		{"another CONNACK", "\x20\x03\x00\x00\x00", 0x82, "CONNACK: there was one"},
+		{"another CONNACK", "\x20\x03\x00\x00\x00", 0x82, "CONNACK: there was one already"},
 		{"a topic alias", "\x30\x07\x00\x01a\x03\x23\x00\x01", 0x94, "PUBLISH: it has a topic alias"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -76,7 +76,7 @@ func run(ctx context.Context, s settings) error {
 		return fmt.Errorf("unexpected argument %q; see --help", flag.Arg(0))
 	}
 	if s.freeze && !canFreeze {
-		return errors.New("this system cannot freeze a process; leave --freeze away")
+		return errors.New("this system cannot freeze a process; remove --freeze")
 	}
 	if s.node != "" {
 		return runNode(ctx, s, os.Stdin, os.Stdout)

@@ -75,7 +75,7 @@ func NewFilter(source io.Reader, options FilterOptions) *Filter {
 // ErrHeader is the error for a packet with a malformed length, of more than four bytes or of
 // more than it needs [MQTT-1.5.5-1]. paho v0.23.0 reads a fifth byte and allocates up to 4
 // GiB.
-var ErrHeader = errors.New("what comes is not MQTT: the length of a packet is malformed")
+var ErrHeader = errors.New("the data is not MQTT: the length of a packet is malformed")
 
 // TooLargeError is the error for a packet that is larger than the limit of a Filter.
 type TooLargeError struct {
@@ -86,7 +86,7 @@ type TooLargeError struct {
 
 // Error names both sizes.
 func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("a packet of %d bytes, where at most %d are taken", e.Size, e.Limit)
+	return fmt.Sprintf("a packet of %d bytes, and at most %d are accepted", e.Size, e.Limit)
 }
 
 // Read returns the packets that Take did not take. It never reads beyond the end of a packet.

@@ -240,7 +240,7 @@ func TestInvariant44AFilterEndsAtTheHeaderOfAPacketThatIsTooLarge(t *testing.T) 
 	filter := NewFilter(io.MultiReader(bytes.NewReader(publish), bytes.NewReader([]byte{0x30, 0xff, 0xff, 0xff, 0x7f})),
 		FilterOptions{Limit: len(publish), Take: func([]byte) bool { taken++; return true }})
 	n, err := filter.Read(make([]byte, 10))
-	const want = "a packet of 268435460 bytes, where at most"
+	const want = "a packet of 268435460 bytes, and at most"
 	if n != 0 || taken != 1 || err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%d packets are taken and %d bytes passed on (%v); want one, none, and %q", taken, n, err, want)
 	}

@@ -98,7 +98,7 @@ func (p *Publish) Decode(packet []byte, version byte, limits *wire.Limits) *wire
 	}
 	p.Payload = in
 	if text && !utf8.Valid(p.Payload) {
-		return wire.Refuse(wire.InvalidPayloadFormat, "its payload is said to be UTF-8, and is not") // [MQTT-3.3.2.3.2]
+		return wire.Refuse(wire.InvalidPayloadFormat, "its payload is marked as UTF-8, and is not") // [MQTT-3.3.2.3.2]
 	}
 	return nil
 }

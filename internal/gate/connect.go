@@ -43,7 +43,7 @@ func (g *Gate) checkConnect(packet []byte, size, header int) *Refusal {
 		return refusal
 	}
 	if limit := g.limits.FirstPacket; limit > 0 && size > limit {
-		return wire.Refuse(wire.PacketTooLarge, "it has %d bytes, where at most %d are taken", size, limit)
+		return wire.Refuse(wire.PacketTooLarge, "it has %d bytes, and at most %d are accepted", size, limit)
 	}
 	if size != len(packet) {
 		return errLength()
@@ -111,7 +111,7 @@ func (g *Gate) readVersion(in *wire.Reader) *Refusal {
 		string(name) == "MQIsdp" && version == wire.Version31 {
 		return nil
 	}
-	return wire.Refuse(wire.UnsupportedVersion, "the versions of MQTT here are 3.1, 3.1.1 and 5") // [MQTT-3.1.2-2]
+	return wire.Refuse(wire.UnsupportedVersion, "only MQTT 3.1, 3.1.1 and 5 are supported") // [MQTT-3.1.2-2]
 }
 
 func (g *Gate) checkConnectFlags(flags byte) *Refusal {
@@ -142,7 +142,7 @@ func (g *Gate) readConnectProperties(properties *wire.Properties, in *wire.Reade
 	case refusal != nil:
 		return refusal
 	case properties.Seen.Has(wire.AuthenticationMethod):
-		return wire.Refuse(wire.BadAuthentication, "there are no authentication methods here") // [MQTT-4.12.0-1]
+		return wire.Refuse(wire.BadAuthentication, "this server has no authentication methods") // [MQTT-4.12.0-1]
 	case properties.Seen.Has(wire.AuthenticationData):
 		return wire.Refuse(wire.ProtocolError, "it has Authentication Data, and no method") // [MQTT-3.1.2.11.10]
 	}
@@ -179,7 +179,7 @@ func (g *Gate) checkWill(properties *wire.Properties, in *wire.Reader) *Refusal 
 		return wire.Refuse(wire.Malformed, "the payload of its Will is malformed")
 	}
 	if text && !utf8.Valid(payload) {
-		return wire.Refuse(wire.InvalidPayloadFormat, "the payload of its Will is said to be UTF-8, and is not") // [MQTT-3.1.3.2.3]
+		return wire.Refuse(wire.InvalidPayloadFormat, "the payload of its Will is marked as UTF-8, and is not") // [MQTT-3.1.3.2.3]
 	}
 	return nil
 }

@@ -195,9 +195,9 @@ func (g *Gate) checkTurn(kind byte) *Refusal {
 	case sent&(1<<kind) == 0:
 		return wire.Refuse(wire.ProtocolError, "it does not come from this side of a connection") // [MQTT-2.1.2]
 	case !g.begun && kind != first && !(kind == wire.Auth && g.side == FromServer): // [MQTT-4.12.0-2]
-		return wire.Refuse(wire.ProtocolError, "the first packet is to be %s", names[first]) // [MQTT-3.1.0-1, MQTT-3.2.0-1]
+		return wire.Refuse(wire.ProtocolError, "the first packet must be %s", names[first]) // [MQTT-3.1.0-1, MQTT-3.2.0-1]
 	case g.begun && kind == first:
-		return wire.Refuse(wire.ProtocolError, "there was one") // [MQTT-3.1.0-2, MQTT-3.2.0-2]
+		return wire.Refuse(wire.ProtocolError, "there was one already") // [MQTT-3.1.0-2, MQTT-3.2.0-2]
 	case g.over:
 		return wire.Refuse(wire.ProtocolError, "it comes after DISCONNECT") // [MQTT-3.14.4-1]
 	case g.side == FromServer && g.version < wire.Version5 && (kind == wire.Disconnect || kind == wire.Auth):

@@ -361,7 +361,7 @@ func TestAFarewellSaysWhyInThePeersVersion(t *testing.T) {
 		{"before CONNACK", gate.FromClient, nil, packet(0x10, start(5, 3), properties(), text("c")),
 			packet(0x20, "\x00\x81", properties("\x1f", text("CONNECT: its reserved flag is set")))},
 		{"a version that is not known", gate.FromClient, nil, packet(0x10, start(6, 2)),
-			packet(0x20, "\x00\x84", properties("\x1f", text("CONNECT: the versions of MQTT here are 3.1, 3.1.1 and 5")))},
+			packet(0x20, "\x00\x84", properties("\x1f", text("CONNECT: only MQTT 3.1, 3.1.1 and 5 are supported")))},
 		{"an old version", gate.FromClient, nil, packet(0x10, start(2, 2)), "\x20\x02\x00\x01"},
 		{"a client id of MQTT 3.1.1", gate.FromClient, nil, packet(0x10, start(4, 0), text("")), "\x20\x02\x00\x02"},
 		{"a malformed CONNECT of MQTT 3.1.1", gate.FromClient, nil, packet(0x10, start(4, 1), text("")), ""},
@@ -371,7 +371,7 @@ func TestAFarewellSaysWhyInThePeersVersion(t *testing.T) {
 		{"to a client that takes small packets only", gate.FromClient, []string{small}, packet(0xc1), "\xe0\x02\x81\x00"},
 		{"MQTT 3.1.1", gate.FromClient, []string{connect311}, packet(0xc1), ""},
 		{"to a server", gate.FromServer, nil, packet(0xd0),
-			packet(0xe0, "\x82", properties("\x1f", text("PINGRESP: the first packet is to be CONNACK")))},
+			packet(0xe0, "\x82", properties("\x1f", text("PINGRESP: the first packet must be CONNACK")))},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := open(t, test.side, 0, limits, test.before...)

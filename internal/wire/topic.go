@@ -32,7 +32,7 @@ func CheckTopic(topic []byte, limits *Limits) *Refusal {
 	case bytes.IndexByte(topic, '+') >= 0 || bytes.IndexByte(topic, '#') >= 0:
 		return Refuse(InvalidTopic, "a topic name has a wildcard") // [MQTT-3.3.2-2]
 	case over(len(topic), limits.TopicLength):
-		return Refuse(InvalidTopic, "a topic name has %d bytes, where at most %d are taken", len(topic), limits.TopicLength)
+		return Refuse(InvalidTopic, "a topic name has %d bytes, and at most %d are accepted", len(topic), limits.TopicLength)
 	case limits.TopicLevels > 0 && bytes.Count(topic, slash) >= limits.TopicLevels:
 		return Refuse(InvalidTopic, "a topic name has more than %d levels", limits.TopicLevels)
 	}
@@ -75,7 +75,7 @@ func CheckFilter(filter []byte, limits *Limits) *Refusal {
 		return Refuse(InvalidFilter, "a topic filter is empty") // [MQTT-4.7.3-1]
 	}
 	if over(len(filter), limits.TopicLength) {
-		return Refuse(InvalidFilter, "a topic filter has %d bytes, where at most %d are taken", len(filter), limits.TopicLength)
+		return Refuse(InvalidFilter, "a topic filter has %d bytes, and at most %d are accepted", len(filter), limits.TopicLength)
 	}
 	if name, rest, ok := Share(filter); ok {
 		if len(name) == 0 || bytes.ContainsAny(name, "+#") {

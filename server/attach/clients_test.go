@@ -119,8 +119,8 @@ func TestASilentStoreIsWaitedForUntilTheBrokerHasGivenItUp(t *testing.T) {
 	}
 }
 
-// The broker may have sent requests before it knows that the store reads them no more.
-func TestAStoreThatHasGivenWayLooksAtNoMoreRequests(t *testing.T) {
+// The broker may have sent requests before it knows that the store no longer reads them.
+func TestAStoreThatHasYieldedAppliesNoMoreRequests(t *testing.T) {
 	a := attachedTo(t, Options{})
 	l := &link{
 		store:      a,
@@ -134,7 +134,7 @@ func TestAStoreThatHasGivenWayLooksAtNoMoreRequests(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	looked := func() uint64 { return a.Stats().Dropped[DroppedQoS] } // for want of a connection to answer by
+	looked := func() uint64 { return a.Stats().Dropped[DroppedQoS] } // counted in any case: there is no connection to answer on
 	if arrives(protocol.InvokeTopic, ""); looked() != 1 {
 		t.Fatalf("%+v", a.Stats())
 	}
@@ -145,7 +145,7 @@ func TestAStoreThatHasGivenWayLooksAtNoMoreRequests(t *testing.T) {
 	select {
 	case <-l.superseded:
 	default:
-		t.Error("it does not give way")
+		t.Error("it does not yield")
 	}
 }
 

@@ -181,8 +181,8 @@ func TestADISCONNECTSaysWhy(t *testing.T) {
 		{"a filter of 513 levels", testsupport.Packet(0x82, []byte{0, 9, 0}, testsupport.Text(levels), []byte{0}), 0x8f, "SUBSCRIBE: a topic filter has more than 64 levels"},
 		{"a topic name of 513 levels", testsupport.Packet(0x30, testsupport.Text(levels), []byte{0}), 0x90, "PUBLISH: a topic name has more than 64 levels"},
 		{"AUTH", testsupport.Packet(0xf0, []byte{0x19, 0}), 0x82, "AUTH: it does not come from this side of a connection"},
-		{"a length that is malformed", []byte{0xc0, 0x80, 0x00}, 0x81, "what comes is not MQTT: the length of a packet is malformed"},
-		{"a header of 64 KiB and more", []byte{0x30, 0x80, 0x80, 0x04}, 0x95, "a packet of 65540 bytes, where at most 65536 are taken"},
+		{"a length that is malformed", []byte{0xc0, 0x80, 0x00}, 0x81, "the data is not MQTT: the length of a packet is malformed"},
+		{"a header of 64 KiB and more", []byte{0x30, 0x80, 0x80, 0x04}, 0x95, "a packet of 65540 bytes, and at most 65536 are accepted"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := testsupport.DialRaw(t, address, "c")
