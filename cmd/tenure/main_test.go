@@ -143,7 +143,7 @@ func TestServeRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 		{"lock prefixes without --strict", []string{"serve", "--addr", "127.0.0.1:0", "--lock-prefix", "locks/"}, "--lock-prefix needs --strict"},
 		{"an unknown flag", []string{"serve", "--adr", "x"}, "unknown flag: --adr"},
 		{"an unknown command", []string{"sreve"}, `unknown command "sreve"`},
-		{"an argument", []string{"serve", "mqtt://localhost"}, "tenure attach URL"},
+		{"a URL with credentials", []string{"serve", "mqtt://store:secret-word@localhost"}, "tenure attach URL"},
 		{"the flag for what attach does", []string{"serve", "--attach", "mqtt://localhost"}, "unknown flag: --attach; attach is a command of its own: tenure attach URL"},
 		{"a flag that moved to attach", []string{"serve", "--attach-ca", "ca.pem"}, "tenure attach URL has it, as --tls-ca"},
 		{"a flag that was renamed", []string{"serve", "--remembered", "9"}, "it is --dedup-window now"},
@@ -154,6 +154,9 @@ func TestServeRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 			out, err := cmd.CombinedOutput()
 			if err == nil || cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), test.want) {
 				t.Errorf("%v, want exit status 1 and %q in\n%s", err, test.want, out)
+			}
+			if strings.Contains(string(out), "secret-word") {
+				t.Errorf("it repeats a password:\n%s", out)
 			}
 		})
 	}

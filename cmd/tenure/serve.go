@@ -94,10 +94,11 @@ limit, a warning names its flag.
 	return serve
 }
 
-// noURL refuses arguments, and names the command that takes a URL.
+// noURL refuses arguments, and names the command that takes a URL. It does not quote the argument,
+// which may contain a password.
 func noURL(cmd *cobra.Command, arguments []string) error {
 	if len(arguments) > 0 {
-		return fmt.Errorf("%s takes no argument %q; to run the store on a broker that runs already: tenure attach URL", cmd.Name(), arguments[0])
+		return fmt.Errorf("%s takes no arguments; to run the store on a broker that runs already: tenure attach URL", cmd.Name())
 	}
 	return nil
 }
