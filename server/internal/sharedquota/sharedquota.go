@@ -19,12 +19,15 @@ func New(limit int64) *Quota { return &Quota{limit: limit} }
 // each other client can have as much. Clients that have no more than what is assured may pass the
 // limit together.
 func (q *Quota) Take(own, bytes, assured int64) bool {
-	left := q.limit - q.used.Add(bytes) // first, since others take at the same time
-	if own+bytes > max(assured, left) {
-		q.used.Add(-bytes)
-		return false
+	for {
+		used := q.used.Load()
+		if own+bytes > max(assured, q.limit-used-bytes) {
+			return false
+		}
+		if q.used.CompareAndSwap(used, used+bytes) {
+			return true
+		}
 	}
-	return true
 }
 
 // Release gives room back.

@@ -2,6 +2,7 @@ package sharedquota_test
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/await"
@@ -43,6 +44,29 @@ func TestAClientHasAtMostAsMuchAsIsLeftForAllOthers(t *testing.T) {
 			t.Errorf("%s: %d bytes stay", test.name, got)
 		}
 	}
+}
+
+func TestARefusedClientTakesNoRoomFromAnother(t *testing.T) {
+	q := sharedquota.New(1000)
+	q.Take(0, 400, 0)
+	var ended atomic.Bool
+	var refused sync.WaitGroup
+	began := make(chan struct{})
+	refused.Go(func() {
+		for close(began); !ended.Load(); {
+			q.Take(400, 400, 0)
+		}
+	})
+	await.Receive(began)
+	for range 1_000_000 {
+		if !q.Take(0, 200, 0) {
+			t.Error("a client got no room beside a refused one")
+			break
+		}
+		q.Release(200)
+	}
+	ended.Store(true)
+	await.Done(refused.Wait)
 }
 
 func TestClientsThatTakeAtTheSameTimeStayWithinTheLimit(t *testing.T) {
