@@ -2,11 +2,8 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
-	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -15,89 +12,7 @@ import (
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
-	"github.com/tenurelock/tenure/server/internal/semaphore"
 )
-
-// authenticate returns the identity of a client. If the client is not admitted, it sends CONNACK
-// with the reason and returns an error. It may wait for checks of other clients, and holds
-// nothing that another client could wait for.
-func (s *Server) authenticate(cl *mqtt.Client, conn *connection, pk packets.Packet) (identity access.Identity, err error) {
-	credentials := credentialsOf(cl, conn, pk)
-	if s.options.Authenticator == nil && !credentials.Certified {
-		credentials.User = "" // it is not authenticated
-	}
-	if s.options.Authenticator != nil {
-		why, err := s.check(conn.pendingAuth, credentials)
-		if why == RefusedUnauthenticated {
-			return identity, err // the connection is closed, and the listener counts it
-		}
-		if err != nil {
-			code := packets.ErrBadUsernameOrPassword
-			if why != RefusedCredentials {
-				code = *refusal(packets.ErrServerBusy, "too many clients connect: try again later")
-			}
-			return identity, s.refuse(cl, why, code, "user", logs.Name(credentials.User), "error", logs.Error(err))
-		}
-	}
-	if !conn.pendingAuth.done() {
-		return identity, net.ErrClosed // dropped for a newer one; the listener counts it
-	}
-	conn.authenticated = true
-	return access.Identity{Client: cl.ID, User: credentials.User}, nil
-}
-
-// check calls the Authenticator, for a few clients at a time: the processors are needed for clients
-// that are connected.
-func (s *Server) check(v *pendingAuth, credentials access.Credentials) (RefusalReason, error) {
-	if quick, ok := s.options.Authenticator.(access.QuickAuthenticator); ok {
-		if known, err := quick.AuthenticateQuickly(credentials); known {
-			return RefusedCredentials, err
-		}
-	}
-	if !v.protect() {
-		return RefusedUnauthenticated, errUnauthenticated
-	}
-	release, err := s.checks.Acquire(v.ctx, v.source)
-	switch {
-	case errors.Is(err, semaphore.ErrFull):
-		return RefusedBusy, err
-	case err != nil:
-		return RefusedSlow, err
-	}
-	err = func() error {
-		defer release() // even after a panic, or all clients would lose the place
-		return s.options.Authenticator.Authenticate(credentials)
-	}()
-	// The clock decides too: on a busy machine the context ends later than its deadline.
-	if deadline, _ := v.ctx.Deadline(); err == nil && (v.ctx.Err() != nil || !time.Now().Before(deadline)) {
-		return RefusedSlow, context.DeadlineExceeded
-	}
-	return RefusedCredentials, err
-}
-
-// refuse sends CONNACK with the code to a client that is not admitted, counts that, and returns
-// the code. mochi ends the connection.
-func (s *Server) refuse(cl *mqtt.Client, why RefusalReason, code packets.Code, attributes ...any) error {
-	s.countRefused(why)
-	s.refusals.Log(append([]any{"client", logs.Name(cl.ID), "remote", cl.Net.Remote}, attributes...)...)
-	answer := code
-	if cl.Properties.ProtocolVersion < 5 {
-		answer = oldRefusal(code)
-	}
-	_ = s.mochi.SendConnack(cl, answer, false, nil)
-	return code
-}
-
-// oldRefusal returns the nearest of the five codes of CONNACK before MQTT 5.
-func oldRefusal(code packets.Code) packets.Code {
-	switch code.Code {
-	case packets.ErrServerBusy.Code, packets.ErrQuotaExceeded.Code:
-		return packets.Err3ServerUnavailable
-	case packets.ErrClientIdentifierNotValid.Code:
-		return packets.Err3ClientIdentifierNotValid
-	}
-	return packets.Err3NotAuthorized
-}
 
 // lockClientID locks the client id of a connection, and waits while another connection with the
 // same client id is being established. If that takes too long, it sends CONNACK with the reason
@@ -173,26 +88,26 @@ func refusal(code packets.Code, reason string) *packets.Code {
 	return &packets.Code{Code: code.Code, Reason: reason}
 }
 
-// credentialsOf returns the credentials in a CONNECT, and in the certificate of its connection.
-func credentialsOf(cl *mqtt.Client, conn *connection, pk packets.Packet) access.Credentials {
-	credentials := access.Credentials{
-		Client:   cl.ID,
-		User:     string(pk.Connect.Username),
-		Password: pk.Connect.Password,
+// refuse sends CONNACK with the code to a client that is not admitted, counts that, and returns
+// the code. mochi ends the connection.
+func (s *Server) refuse(cl *mqtt.Client, why RefusalReason, code packets.Code, attributes ...any) error {
+	s.countRefused(why)
+	s.refusals.Log(append([]any{"client", logs.Name(cl.ID), "remote", cl.Net.Remote}, attributes...)...)
+	answer := code
+	if cl.Properties.ProtocolVersion < 5 {
+		answer = oldRefusal(code)
 	}
-	if secure, ok := conn.Conn.(*tls.Conn); ok {
-		// The handshake is over, since CONNECT has arrived.
-		if chains := secure.ConnectionState().VerifiedChains; len(chains) > 0 {
-			credentials.User, credentials.Certified = chains[0][0].Subject.String(), true
-		}
-	}
-	return credentials
+	_ = s.mochi.SendConnack(cl, answer, false, nil)
+	return code
 }
 
-// userOf returns the user of a client that is connected or has a session.
-func userOf(cl *mqtt.Client) string {
-	if conn, ok := cl.Net.Conn.(*connection); ok {
-		return conn.identity.User
+// oldRefusal returns the nearest of the five codes of CONNACK before MQTT 5.
+func oldRefusal(code packets.Code) packets.Code {
+	switch code.Code {
+	case packets.ErrServerBusy.Code, packets.ErrQuotaExceeded.Code:
+		return packets.Err3ServerUnavailable
+	case packets.ErrClientIdentifierNotValid.Code:
+		return packets.Err3ClientIdentifierNotValid
 	}
-	return ""
+	return packets.Err3NotAuthorized
 }

@@ -148,7 +148,7 @@ rules: [{users: [alice], subscribe: ["factory/*", "news"]}]
 		{"$share/group/#", false, false, false},
 		{"", false, false, false},
 	} {
-		who := access.Identity{Client: "p", User: "alice"}
+		identity := access.Identity{Client: "p", User: "alice"}
 		for name, rule := range map[string]struct {
 			authorizer access.Authorizer
 			want       bool
@@ -157,11 +157,11 @@ rules: [{users: [alice], subscribe: ["factory/*", "news"]}]
 		} {
 			_, s := testsupport.StartServer(t, server.Options{Authorizer: rule.authorizer})
 			for _, share := range []string{"$share", "$SHARE", "$sHaRe"} {
-				if got := s.MaySubscribe(who, share+"/group/"+test.filter); got != rule.want {
+				if got := s.MaySubscribe(identity, share+"/group/"+test.filter); got != rule.want {
 					t.Errorf("%s: %s/group/%s: %v", name, share, test.filter, got)
 				}
 			}
-			if rule.want && !s.MaySubscribe(who, test.filter) {
+			if rule.want && !s.MaySubscribe(identity, test.filter) {
 				t.Errorf("%s: %s is granted only where it is shared", name, test.filter)
 			}
 		}
@@ -176,7 +176,9 @@ rules: [{users: [alice], subscribe: ["factory/*", "news"]}]
 
 // A client that may not read a topic is no member of the group, so the group loses no message.
 func TestASpyTakesNoMessagesFromAGroup(t *testing.T) {
-	authorizer := testsupport.Rules{Topic: func(who access.Identity, topic string, write bool) bool { return write || who.User == "worker" }}
+	authorizer := testsupport.Rules{Topic: func(identity access.Identity, topic string, write bool) bool {
+		return write || identity.User == "worker"
+	}}
 	address := testsupport.Start(t, server.Options{Authenticator: authorizer, Authorizer: onlyTopics{authorizer}})
 	worker, spy := testsupport.Connect(t, address, "w", testsupport.As("worker")), testsupport.Connect(t, address, "spy", testsupport.As("spy"))
 	worker.Subscribe("$share/group/jobs/a")
@@ -245,8 +247,8 @@ func TestATopicAliasDoesNotHideATopic(t *testing.T) {
 
 func TestTheAuthorizerIsAskedForEachRequest(t *testing.T) {
 	var asked []string
-	authorizer := testsupport.Rules{Key: func(who access.Identity, verb statestore.Verb, key string) bool {
-		asked = append(asked, fmt.Sprint(who.Client, " ", who.User, " ", verb, " ", key))
+	authorizer := testsupport.Rules{Key: func(identity access.Identity, verb statestore.Verb, key string) bool {
+		asked = append(asked, fmt.Sprint(identity.Client, " ", identity.User, " ", verb, " ", key))
 		return key != "forbidden"
 	}}
 	p := testsupport.Connect(t, testsupport.Start(t, server.Options{Authenticator: authorizer, Authorizer: authorizer}), "p", testsupport.As("alice"))
@@ -270,8 +272,8 @@ func TestTheAuthorizerIsAskedForEachRequest(t *testing.T) {
 }
 
 func TestTopicsElsewhereAreAllowedUnlessTheRulesSayOtherwise(t *testing.T) {
-	authorizer := testsupport.Rules{Topic: func(who access.Identity, topic string, write bool) bool {
-		return strings.HasPrefix(topic, who.User+"/") || !write && topic == "news"
+	authorizer := testsupport.Rules{Topic: func(identity access.Identity, topic string, write bool) bool {
+		return strings.HasPrefix(topic, identity.User+"/") || !write && topic == "news"
 	}}
 	p := testsupport.Connect(t, testsupport.Start(t, server.Options{Authenticator: authorizer, Authorizer: authorizer}), "p", testsupport.As("alice"))
 	for _, test := range []struct {
@@ -402,7 +404,7 @@ func TestARefusedClientLearnsNothing(t *testing.T) {
 // Without an Authenticator a user name is only a claim of its client.
 func TestAnUncheckedUserNameIsIgnored(t *testing.T) {
 	var user string
-	authorizer := onlyKeys(func(who access.Identity) { user = who.User })
+	authorizer := onlyKeys(func(identity access.Identity) { user = identity.User })
 	p := testsupport.Connect(t, testsupport.Start(t, server.Options{Authorizer: authorizer}), "p", testsupport.As("admin"))
 	p.Do("GET", "k")
 	if user != "" {
@@ -410,10 +412,10 @@ func TestAnUncheckedUserNameIsIgnored(t *testing.T) {
 	}
 }
 
-type onlyKeys func(who access.Identity)
+type onlyKeys func(identity access.Identity)
 
-func (o onlyKeys) Authorize(who access.Identity, _ statestore.Verb, _ string) bool {
-	o(who)
+func (o onlyKeys) Authorize(identity access.Identity, _ statestore.Verb, _ string) bool {
+	o(identity)
 	return true
 }
 

@@ -176,11 +176,11 @@ func TestAWillIsJudgedByWhatHoldsWhenItIsDue(t *testing.T) {
 	var closed atomic.Bool
 	authorizer := testsupport.Rules{Topic: func(access.Identity, string, bool) bool { return !closed.Load() }}
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
-	who := access.Identity{Client: "p", User: "alice"}
+	identity := access.Identity{Client: "p", User: "alice"}
 	mustBe := func(when string, want map[string]bool) {
 		t.Helper()
 		for topic, may := range want {
-			if got := s.MayPublishWill(who, topic); got != may {
+			if got := s.MayPublishWill(identity, topic); got != may {
 				t.Errorf("%s, a Will may be published to %q: %v", when, topic, got)
 			}
 		}
@@ -258,8 +258,8 @@ func TestADisconnectMakesNoSessionLongerThanAnHour(t *testing.T) {
 func TestAClientIDThatAnotherUserGotDuringALoginIsNotTakenOver(t *testing.T) {
 	reached, open := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	address := testsupport.Start(t, server.Options{Authenticator: testsupport.Rules{}, Authorizer: testsupport.Rules{Topic: func(who access.Identity, _ string, _ bool) bool {
-		if who.User == "slow" { // it is being admitted; its client id is still free
+	address := testsupport.Start(t, server.Options{Authenticator: testsupport.Rules{}, Authorizer: testsupport.Rules{Topic: func(identity access.Identity, _ string, _ bool) bool {
+		if identity.User == "slow" { // it is being admitted; its client id is still free
 			once.Do(func() { close(reached); await.Receive(open) })
 		}
 		return true
@@ -291,7 +291,7 @@ func TestAClientIDThatAnotherUserGotDuringALoginIsNotTakenOver(t *testing.T) {
 		early = await.Receive(admitted)
 	}
 	if (early == nil) == (late == nil) {
-		t.Errorf("of two users who want one client id one must get it: got %v and %v", early != nil, late != nil)
+		t.Errorf("of two users that want one client id one must get it: got %v and %v", early != nil, late != nil)
 	}
 }
 
@@ -444,7 +444,7 @@ func TestAConnectionDoesNotWaitForTheClientIdOfAnotherUser(t *testing.T) {
 	release := s.LockClientID("p", "alice")
 	waits := testsupport.StartLogin(t, address, "p", "alice")
 	testsupport.Eventually(t, "a connection waits", func() bool { return s.Waits("p") })
-	if code := testsupport.StartLogin(t, address, "p", "bob").ReasonCode(); code != packets.ConnackServerBusy { // she is not known yet
+	if code := testsupport.StartLogin(t, address, "p", "bob").ReasonCode(); code != packets.ConnackServerBusy { // alice has no session yet
 		t.Errorf("another user's connection gets %#x", code)
 	}
 	release()

@@ -16,13 +16,13 @@ import (
 func (s *Server) Mochi() *mqtt.Server { return s.mochi }
 
 // MaySubscribe reports whether a client may subscribe to a filter.
-func (s *Server) MaySubscribe(who access.Identity, filter string) bool {
-	return s.maySubscribe(who, filter)
+func (s *Server) MaySubscribe(identity access.Identity, filter string) bool {
+	return s.maySubscribe(identity, filter)
 }
 
 // MayPublishWill reports whether a Will may be published now.
-func (s *Server) MayPublishWill(who access.Identity, topic string) bool {
-	return s.mayPublishWill(who, topic)
+func (s *Server) MayPublishWill(identity access.Identity, topic string) bool {
+	return s.mayPublishWill(identity, topic)
 }
 
 // LockClientID locks a client id like a connection that is established.

@@ -128,11 +128,11 @@ func TestALargeDedupWindowLeavesRoomForAClient(t *testing.T) {
 }
 
 func TestAnInvalidDedupWindowIsRefused(t *testing.T) {
-	for _, remembered := range []int{-1, -384, math.MinInt, 1 << 16, math.MaxInt} {
-		s, err := New(Options{Addr: "127.0.0.1:0", MaxMemory: 64 << 20, Store: statestore.Options{DedupWindow: remembered}})
+	for _, window := range []int{-1, -384, math.MinInt, 1 << 16, math.MaxInt} {
+		s, err := New(Options{Addr: "127.0.0.1:0", MaxMemory: 64 << 20, Store: statestore.Options{DedupWindow: window}})
 		if err == nil {
 			_ = s.Close()
-			t.Errorf("%d was accepted", remembered)
+			t.Errorf("%d was accepted", window)
 		}
 	}
 }

@@ -57,14 +57,14 @@ func connectWhenThereIsRoom(t *testing.T, address, id string) {
 }
 
 func TestTheReceiveMaximumIsTheDedupWindow(t *testing.T) {
-	for _, remembered := range []int{0, 7} {
-		p := testsupport.Connect(t, testsupport.Start(t, server.Options{Store: statestore.Options{DedupWindow: remembered}}), "p", nil)
-		want := uint16(remembered)
-		if remembered == 0 {
+	for _, window := range []int{0, 7} {
+		p := testsupport.Connect(t, testsupport.Start(t, server.Options{Store: statestore.Options{DedupWindow: window}}), "p", nil)
+		want := uint16(window)
+		if window == 0 {
 			want = statestore.DefaultDedupWindow
 		}
 		if got := p.Connack.Properties.ReceiveMaximum; got == nil || *got != want {
-			t.Errorf("remembered %d: the Receive Maximum is %v", remembered, got)
+			t.Errorf("window %d: the Receive Maximum is %v", window, got)
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 type listener struct {
 	socket  net.Listener
 	logger  *slog.Logger
-	failed  chan error              // why no connections are accepted any more; room for one
+	failed  chan error              // why connections are no longer accepted; room for one
 	auth    *authLimiter            // bounds those that have not authenticated
 	sockets int                     // how many there may be; 0: no limit
 	refused func(why RefusalReason) // counts a connection

@@ -29,8 +29,8 @@ func fragile(on *atomic.Bool) testsupport.Rules {
 			}
 			return true
 		},
-		Topic: func(who access.Identity, topic string, write bool) bool {
-			if on.Load() && (topic == "boom" && write || topic == "aching" && !write && who.Client == "victim") {
+		Topic: func(identity access.Identity, topic string, write bool) bool {
+			if on.Load() && (topic == "boom" && write || topic == "aching" && !write && identity.Client == "victim") {
 				panic("the rules are broken")
 			}
 			return true

@@ -68,15 +68,15 @@ func TestOthersPublishBelowAClientsNameAndDoNotReadThere(t *testing.T) {
 
 // Rules can restrict the topics of other clients, but not the own topics of a client.
 func TestTheRulesDecideWhetherAClientPublishesBelowTheNameOfAnother(t *testing.T) {
-	authorizer := testsupport.Rules{Topic: func(who access.Identity, topic string, write bool) bool {
-		return write && who.User == "executor" && strings.HasSuffix(topic, "/rpc")
+	authorizer := testsupport.Rules{Topic: func(identity access.Identity, topic string, write bool) bool {
+		return write && identity.User == "executor" && strings.HasSuffix(topic, "/rpc")
 	}}
 	address := testsupport.Start(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
 	executor, stranger := testsupport.Connect(t, address, "e", testsupport.As("executor")), testsupport.Connect(t, address, "s", testsupport.As("stranger"))
 	for _, test := range []struct {
-		who   *testsupport.PahoClient
-		topic string
-		want  bool
+		client *testsupport.PahoClient
+		topic  string
+		want   bool
 	}{
 		{executor, "clients/p/rpc", true},
 		{executor, "clients/p/other", false},
@@ -85,8 +85,8 @@ func TestTheRulesDecideWhetherAClientPublishesBelowTheNameOfAnother(t *testing.T
 		{stranger, "clients/p/rpc", false},
 		{stranger, "clients/s/other", true},
 	} {
-		if got := test.who.MayPublish(test.topic); got != test.want {
-			t.Errorf("%s may publish to %q: %v", test.who.ID, test.topic, got)
+		if got := test.client.MayPublish(test.topic); got != test.want {
+			t.Errorf("%s may publish to %q: %v", test.client.ID, test.topic, got)
 		}
 	}
 }
@@ -106,16 +106,16 @@ func TestOnlyTheStorePublishesRepliesAndNotifications(t *testing.T) {
 	)
 	inUse := []string{"clients/p/response", "clients/70/answers"}
 	stranger, namesake := testsupport.Connect(t, address, "stranger", nil), testsupport.Connect(t, address, "3730", nil)
-	mustBe := func(when string, want bool, topics []string, who ...*testsupport.PahoClient) {
+	mustBe := func(when string, want bool, topics []string, clients ...*testsupport.PahoClient) {
 		t.Helper()
 		for _, topic := range topics {
-			for _, p := range who {
+			for _, p := range clients {
 				if got := p.MayPublish(topic); got != want {
 					t.Errorf("%s, %q may publish to %q: %v", when, p.ID, topic, got)
 				}
 			}
 		}
-		for _, p := range who {
+		for _, p := range clients {
 			p.MayPublish("factory/last") // the broker delivers after PUBACK; now it has delivered the rest
 		}
 	}

@@ -135,7 +135,7 @@ func TestAWillThatWaitsIsAuthorizedAgain(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var closed atomic.Bool
-			authorizer := testsupport.Rules{Topic: func(who access.Identity, topic string, write bool) bool {
+			authorizer := testsupport.Rules{Topic: func(identity access.Identity, topic string, write bool) bool {
 				return !write || !closed.Load()
 			}}
 			address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
@@ -191,8 +191,8 @@ func TestADueWillIsNotPublishedIfItsClientCameBack(t *testing.T) {
 func TestADueWillDoesNotWaitForExpiringSessions(t *testing.T) {
 	var armed atomic.Bool
 	blocked, goOn := make(chan string, 1), make(chan struct{})
-	authorizer := testsupport.Rules{Topic: func(who access.Identity, topic string, write bool) bool {
-		if !write && topic == "t" && who.Client == "stays" && armed.CompareAndSwap(true, false) {
+	authorizer := testsupport.Rules{Topic: func(identity access.Identity, topic string, write bool) bool {
+		if !write && topic == "t" && identity.Client == "stays" && armed.CompareAndSwap(true, false) {
 			blocked <- topic
 			await.Receive(goOn)
 		}
@@ -372,13 +372,13 @@ func TestARequestWhoseMessageExpiryPassedIsNotApplied(t *testing.T) {
 // As many requests are remembered as a client may have unacknowledged. Its Will, which is
 // never delivered again, must not take the place of one of them.
 func TestInvariant23ARequestThatIsDeliveredAgainAfterAWillIsAppliedOnce(t *testing.T) {
-	const remembered = 4
-	address, s := testsupport.StartServer(t, server.Options{Store: statestore.Options{DedupWindow: remembered}})
+	const window = 4
+	address, s := testsupport.StartServer(t, server.Options{Store: statestore.Options{DedupWindow: window}})
 	will := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
 	will.Session = 600
 	p := will.Connect(t, address, "p")
 	var first *packets.Publish
-	for i := range remembered { // all of them unacknowledged, as far as the client knows
+	for i := range window { // all of them unacknowledged, as far as the client knows
 		request := p.Request(i, nil, "SET", fmt.Sprint("k", i), "v", "NX")
 		if i == 0 {
 			first = request
@@ -387,7 +387,7 @@ func TestInvariant23ARequestThatIsDeliveredAgainAfterAWillIsAppliedOnce(t *testi
 			t.Fatal(err)
 		}
 	}
-	testsupport.Eventually(t, "all are applied", func() bool { return s.Stats().Requests == remembered })
+	testsupport.Eventually(t, "all are applied", func() bool { return s.Stats().Requests == window })
 	_ = p.Conn.Close()
 	testsupport.Eventually(t, "the Will is applied", func() bool { return s.Stats().AppliedWills == 1 })
 	other := testsupport.Connect(t, address, "other", nil)

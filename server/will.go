@@ -103,7 +103,7 @@ func (s *Server) applyWill(cl *mqtt.Client, conn *connection) {
 	s.logger.Debug("applied a Will", "client", logs.Name(cl.ID))
 }
 
-// ordinaryWill is a Will that is no request: a message to be published when the connection ends
+// ordinaryWill is a Will that is not a request: a message to be published when the connection ends
 // without a normal DISCONNECT.
 type ordinaryWill struct {
 	message  pubsub.Message

@@ -260,15 +260,15 @@ func TestAWillIsAppliedWithTheRightsThatItsClientHasThen(t *testing.T) {
 			var lostKeys, lostTopics atomic.Bool
 			asked := make(chan string, 100)
 			authorizer := testsupport.Rules{
-				Key: func(who access.Identity, verb statestore.Verb, key string) bool {
-					if who.Client != "p" {
+				Key: func(identity access.Identity, verb statestore.Verb, key string) bool {
+					if identity.Client != "p" {
 						return true
 					}
-					asked <- fmt.Sprint(who.User, " ", verb, " ", key)
+					asked <- fmt.Sprint(identity.User, " ", verb, " ", key)
 					return !lostKeys.Load()
 				},
-				Topic: func(who access.Identity, topic string, _ bool) bool {
-					return who.Client != "p" || !lostTopics.Load()
+				Topic: func(identity access.Identity, topic string, _ bool) bool {
+					return identity.Client != "p" || !lostTopics.Load()
 				},
 			}
 			var log testsupport.LogBuffer

@@ -66,10 +66,10 @@ func (p *program) request(step int, now Instant, latest modelStamp) modelRequest
 	case stepWatch, stepStop:
 		r.verb, r.stop = "KEYNOTIFY", step == stepStop
 	}
-	who := p.next()
-	r.client, r.key = programClients[who%3], programKeys[who/3%4]
-	r.value = programValues[who/12%4]
-	r.denied = who > 250
+	sender := p.next()
+	r.client, r.key = programClients[sender%3], programKeys[sender/3%4]
+	r.value = programValues[sender/12%4]
+	r.denied = sender > 250
 	what := p.next()
 	r.condition = []string{"", "NX", "NEX"}[what%3]
 	r.px = programPX[what/3%5]

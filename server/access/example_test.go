@@ -27,9 +27,9 @@ rules:
 	fmt.Println(rules.Authenticate(access.Credentials{
 		Client: "gateway-a-1", User: "gateway-a", Password: []byte("let me out"),
 	}))
-	who := access.Identity{Client: "gateway-a-1", User: "gateway-a"}
-	fmt.Println(rules.Authorize(who, statestore.VerbGet, "press-7/active"))
-	fmt.Println(rules.Authorize(who, statestore.VerbSet, "press-7/active"))
+	identity := access.Identity{Client: "gateway-a-1", User: "gateway-a"}
+	fmt.Println(rules.Authorize(identity, statestore.VerbGet, "press-7/active"))
+	fmt.Println(rules.Authorize(identity, statestore.VerbSet, "press-7/active"))
 	// Output:
 	// <nil>
 	// access: client "gateway-a-1", user "gateway-a": wrong password

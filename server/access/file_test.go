@@ -264,10 +264,10 @@ func TestOneRuleAboutTopicsClosesAllOthers(t *testing.T) {
 
 func TestTheZeroFileAllowsNothing(t *testing.T) {
 	var f File
-	who := Identity{Client: "a", User: "a"}
+	identity := Identity{Client: "a", User: "a"}
 	if f.Authenticate(Credentials{Client: "a", User: "a", Password: []byte("x")}) == nil ||
 		f.Authenticate(Credentials{Client: "a", User: "a", Certified: true}) == nil ||
-		f.Authorize(who, statestore.VerbGet, "k") || f.AuthorizeTopic(who, "t", false) || f.AuthorizeFilter(who, "#") {
+		f.Authorize(identity, statestore.VerbGet, "k") || f.AuthorizeTopic(identity, "t", false) || f.AuthorizeFilter(identity, "#") {
 		t.Error("it does")
 	}
 	if err := f.Reload(); err == nil || !strings.Contains(err.Error(), "use Open") {
@@ -312,11 +312,11 @@ func TestReload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	who := Identity{Client: "gateway-a", User: "gateway-a"}
+	identity := Identity{Client: "gateway-a", User: "gateway-a"}
 	credentials := Credentials{Client: "gateway-a", User: "gateway-a", Password: []byte("let me in")}
 	admitted := func() bool {
 		authenticated := f.Authenticate(credentials) == nil
-		if f.Authorize(who, statestore.VerbGet, "press-7/active") != authenticated || f.AuthorizeTopic(who, "factory/x", true) != authenticated {
+		if f.Authorize(identity, statestore.VerbGet, "press-7/active") != authenticated || f.AuthorizeTopic(identity, "factory/x", true) != authenticated {
 			t.Error("keys, topics and connecting are of different versions")
 		}
 		return authenticated
@@ -365,7 +365,7 @@ func TestReloadBesideDecisions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	who := Identity{Client: "gateway-a", User: "gateway-a"}
+	identity := Identity{Client: "gateway-a", User: "gateway-a"}
 	var group sync.WaitGroup
 	defer await.Done(group.Wait)
 	for range 2 {
@@ -379,7 +379,7 @@ func TestReloadBesideDecisions(t *testing.T) {
 	}
 	group.Go(func() {
 		for range 2000 {
-			if !f.Authorize(who, statestore.VerbSet, "press-7/active") || !f.AuthorizeTopic(who, "factory/x", true) {
+			if !f.Authorize(identity, statestore.VerbSet, "press-7/active") || !f.AuthorizeTopic(identity, "factory/x", true) {
 				t.Error("refused between two versions that both allow it")
 				return
 			}
@@ -396,10 +396,10 @@ func TestReloadBesideDecisions(t *testing.T) {
 
 func TestDecisionsDoNotAllocate(t *testing.T) {
 	f := mustParse(t, plant)
-	who := Identity{Client: "gateway-a", User: "gateway-a"}
+	identity := Identity{Client: "gateway-a", User: "gateway-a"}
 	if n := testing.AllocsPerRun(100, func() {
-		f.Authorize(who, statestore.VerbGet, "oven/1")
-		f.AuthorizeTopic(who, "$share/workers/factory/#", false)
+		f.Authorize(identity, statestore.VerbGet, "oven/1")
+		f.AuthorizeTopic(identity, "$share/workers/factory/#", false)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -407,7 +407,7 @@ func TestDecisionsDoNotAllocate(t *testing.T) {
 
 func BenchmarkAuthorize(b *testing.B) {
 	f := mustParse(b, plant)
-	who := Identity{Client: "gateway-a", User: "gateway-a"}
+	identity := Identity{Client: "gateway-a", User: "gateway-a"}
 	for _, bench := range []struct {
 		name, key string
 		want      bool
@@ -418,7 +418,7 @@ func BenchmarkAuthorize(b *testing.B) {
 		b.Run(bench.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if f.Authorize(who, statestore.VerbGet, bench.key) != bench.want {
+				if f.Authorize(identity, statestore.VerbGet, bench.key) != bench.want {
 					b.Fatal(!bench.want)
 				}
 			}

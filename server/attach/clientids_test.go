@@ -217,7 +217,7 @@ func TestClientIDsThatAreUserNamesTieClientsAndLetTheStoreWork(t *testing.T) {
 	}
 	honest := testsupport.Connect(t, broker.Address, "press", testsupport.As("press"))
 	honest.Do("SET", "k", "v")
-	// Whatever it calls itself, it is press to the broker, and reads nothing of node.
+	// Under any id it is press to the broker, and reads nothing of node.
 	liar := testsupport.Connect(t, broker.Address, "node", testsupport.As("press"))
 	honest.MustBeGone()
 	mustPublish(t, liar, liar.Request("GET", "k"))

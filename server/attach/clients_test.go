@@ -29,7 +29,7 @@ func attachedTo(t *testing.T, options Options) *Store {
 	return a
 }
 
-// change makes the store notify whoever watches a key, and returns what it queues.
+// change makes the store notify the clients that watch a key, and returns what it queues.
 func change(a *Store, key string) (queued []pendingNotification) {
 	ts := "0:0:writer"
 	a.clients.apply(statestore.Parse(statestore.Request{Client: "writer", Payload: resp3.AppendCommand(nil, "SET", key, "v"), Timestamp: &ts}))

@@ -86,7 +86,7 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 	}
 }
 
-// Nobody can renew while the broker is away, and the store lets time pass all the same.
+// No holder can renew while the broker is away, and the store lets time pass all the same.
 func TestALeaseEndsWhileTheBrokerIsAwayAndItsHolderKnows(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	a := testsupport.Attach(t, broker.Address, attach.Options{})

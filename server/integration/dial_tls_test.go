@@ -127,8 +127,8 @@ func TestTheClientShowsACertificateWhoseKeyMayBeEncrypted(t *testing.T) {
 				options.KeyPasswordFile = files.write("password", []byte(password+"\n"))
 			}
 			mustWork(t, mustDial(t, "mqtts://"+address, transport.Options{TLS: options}))
-			if who := await.Receive(authenticator.Came); who.User != "CN=press-7" || !who.Certified {
-				t.Errorf("the server sees %+v", who)
+			if credentials := await.Receive(authenticator.Came); credentials.User != "CN=press-7" || !credentials.Certified {
+				t.Errorf("the server sees %+v", credentials)
 			}
 			if password == "" {
 				return
@@ -183,8 +183,8 @@ func TestCertificatesThatAreReplacedCountFromTheNextConnection(t *testing.T) {
 	options := transport.TLSOptions{CAFile: files.write("ca.pem", first.PEM())}
 	options.CertFile, options.KeyFile = files.writePair(first.Issue(pkix.Name{CommonName: "first"}), "")
 	client := mustDial(t, "mqtts://"+through.address(), transport.Options{TLS: options})
-	if who := await.Receive(authenticator.Came); who.User != "CN=first" {
-		t.Errorf("the server sees %+v", who)
+	if credentials := await.Receive(authenticator.Came); credentials.User != "CN=first" {
+		t.Errorf("the server sees %+v", credentials)
 	}
 
 	present.Store(second)
@@ -195,8 +195,8 @@ func TestCertificatesThatAreReplacedCountFromTheNextConnection(t *testing.T) {
 	files.write("ca.pem", second.PEM())
 	files.writePair(second.Issue(pkix.Name{CommonName: "second"}), "")
 	mustReconnect(t, client, status.Connections)
-	if who := await.Receive(authenticator.Came); who.User != "CN=second" {
-		t.Errorf("the server sees %+v", who)
+	if credentials := await.Receive(authenticator.Came); credentials.User != "CN=second" {
+		t.Errorf("the server sees %+v", credentials)
 	}
 	mustWork(t, client)
 }

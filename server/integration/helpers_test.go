@@ -254,8 +254,8 @@ func startWebSocket(t *testing.T, target string, config *tls.Config) (address st
 // passwords admits one user, with a password that may change.
 type passwords struct{ present atomic.Value }
 
-func (p *passwords) Authenticate(who access.Credentials) error {
-	if who.User != "gateway" || string(who.Password) != p.present.Load() {
+func (p *passwords) Authenticate(credentials access.Credentials) error {
+	if credentials.User != "gateway" || string(credentials.Password) != p.present.Load() {
 		return errors.New("not this one")
 	}
 	return nil

@@ -7,7 +7,7 @@
 // Between the server and its clients is a network that a test can disturb:
 //
 //   - Cut closes all connections. Clients connect again, and see what a broken connection means:
-//     requests with an unknown outcome, and watches that are registered anew.
+//     requests with an unknown outcome, and watches that are registered again.
 //   - Down cuts, and refuses connections until Up.
 //   - Freeze makes all connections half-open: they stay, and nothing passes until Thaw. A client
 //     cannot tell such a connection from a slow one until its keep-alive is over.

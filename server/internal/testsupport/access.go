@@ -9,21 +9,21 @@ import (
 // Rules is an Authorizer made of two functions; a nil function allows everything. As an
 // Authenticator it admits every user name.
 type Rules struct {
-	Key   func(who access.Identity, verb statestore.Verb, key string) bool
-	Topic func(who access.Identity, topic string, write bool) bool
+	Key   func(identity access.Identity, verb statestore.Verb, key string) bool
+	Topic func(identity access.Identity, topic string, write bool) bool
 }
 
 // Authenticate implements access.Authenticator.
 func (Rules) Authenticate(access.Credentials) error { return nil }
 
 // Authorize implements access.Authorizer.
-func (r Rules) Authorize(who access.Identity, verb statestore.Verb, key string) bool {
-	return r.Key == nil || r.Key(who, verb, key)
+func (r Rules) Authorize(identity access.Identity, verb statestore.Verb, key string) bool {
+	return r.Key == nil || r.Key(identity, verb, key)
 }
 
 // AuthorizeTopic implements access.TopicAuthorizer.
-func (r Rules) AuthorizeTopic(who access.Identity, topic string, write bool) bool {
-	return r.Topic == nil || r.Topic(who, topic, write)
+func (r Rules) AuthorizeTopic(identity access.Identity, topic string, write bool) bool {
+	return r.Topic == nil || r.Topic(identity, topic, write)
 }
 
 // Credentials is an Authenticator that passes on what it is given, and then admits the client

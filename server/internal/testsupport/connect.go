@@ -71,7 +71,7 @@ func (h ConnectPacket) Connect(t testing.TB, address string) *RawClient {
 	return c
 }
 
-// OrdinaryWill returns a Will that is no request. delay is in seconds; properties are encoded.
+// OrdinaryWill returns a Will that is not a request. delay is in seconds; properties are encoded.
 func OrdinaryWill(topic string, delay uint32, properties ...byte) *rawmqtt.Message {
 	list := append(rawmqtt.Body{wire.WillDelay}.Uint32(delay), properties...)
 	return &rawmqtt.Message{Topic: topic, QoS: 1, Payload: []byte("gone"), Properties: list}

@@ -174,7 +174,7 @@ func (p *PahoClient) SendMessage(message *paho.Publish) {
 	}
 }
 
-// Next returns the next message that is no notification.
+// Next returns the next message that is not a notification.
 func (p *PahoClient) Next() *paho.Publish { p.T.Helper(); return p.take(p.Received) }
 
 // NextNotification returns the next notification that arrives.

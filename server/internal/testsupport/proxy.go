@@ -62,7 +62,7 @@ func (p *Proxy) serve() {
 		}
 		p.Accepted.Add(1)
 		server, err := net.Dial("tcp", *p.Target.Load())
-		if err != nil || !p.keep(client, server) {
+		if err != nil || !p.track(client, server) {
 			_ = client.Close()
 			if server != nil {
 				_ = server.Close()
@@ -74,7 +74,7 @@ func (p *Proxy) serve() {
 	}
 }
 
-func (p *Proxy) keep(conns ...net.Conn) bool {
+func (p *Proxy) track(conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.refuse {
