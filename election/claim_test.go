@@ -79,7 +79,7 @@ func TestInvariant28AKeyThatCannotBeClaimedCausesNoHotLoop(t *testing.T) {
 	})
 }
 
-// A claim of the lease's own name took away its expiry and fenced its renewals for good.
+// A claim of the lease's own name took away its expiry and fenced its renewals permanently.
 func TestInvariant54TheKeyOfTheElectionCannotBeClaimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})

@@ -68,7 +68,7 @@ func TestRunEndsWithItsContextOrItsClient(t *testing.T) {
 	}
 }
 
-// slowToEnd is a Conn whose requests fail for good before it reports its end.
+// slowToEnd is a Conn whose requests fail permanently before it reports its end.
 type slowToEnd struct {
 	*transporttest.Conn
 	report <-chan struct{}
@@ -241,7 +241,7 @@ func TestNonsensicalOptionsAreRefused(t *testing.T) {
 			{"a negative number of failures", election.Options{HealthFailures: -1}, "HealthFailures"},
 			{"a negative rank", election.Options{Rank: -1}, "the best rank is 0"},
 			{"a negative delay", election.Options{RankDelay: -1}, "RankDelay"},
-			{"a rank that would wait for ever", election.Options{Rank: 1 << 30, RankDelay: 10000 * time.Hour}, "small numbers"},
+			{"a rank that would wait forever", election.Options{Rank: 1 << 30, RankDelay: 10000 * time.Hour}, "small numbers"},
 			{"a negative hold-down", election.Options{FailBackAfter: -1}, "FailBackAfter"},
 			{"a negative TTL", election.Options{TTL: -ttl, Rank: 1}, "TTL -2s"},
 			{"a lease that could not be held", election.Options{TTL: ttl, Lease: lease.Options{RenewEvery: ttl}}, "RenewEvery"},

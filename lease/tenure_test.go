@@ -260,7 +260,7 @@ func TestInvariant48ATenureOutlivesStepsOfAnHourOnEitherSide(t *testing.T) {
 		{"the store's clock is set right from years behind", []time.Duration{0, 20 * year}, []time.Duration{20 * year, 20 * year}},
 		{"the holder's clock steps forward and back", []time.Duration{0, 0, 0}, []time.Duration{0, hour, 0}},
 		{"the holder's clock steps back and forward", []time.Duration{0, 0, 0}, []time.Duration{0, -hour, 0}},
-		{"the holder's clock is ahead for good", []time.Duration{0, 0, 0}, []time.Duration{hour, hour, 2 * hour}},
+		{"the holder's clock stays ahead", []time.Duration{0, 0, 0}, []time.Duration{hour, hour, 2 * hour}},
 		{"both step, apart", []time.Duration{0, hour, -hour, 0}, []time.Duration{0, -hour, hour, 0}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -24,8 +24,8 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// postOf returns a post that lets one write at a time, and outboxes of it that write so.
-func postOf(writes ...func()) (*writeLimiter, []*outbox) {
+// limiterOf returns a writeLimiter that lets one outbox write at a time, and outboxes that call writes.
+func limiterOf(writes ...func()) (*writeLimiter, []*outbox) {
 	p := &writeLimiter{normal: 1, allowed: 1}
 	outboxes := make([]*outbox, len(writes))
 	for i, write := range writes {
@@ -53,7 +53,7 @@ func TestOutboxesWriteOneAfterAnother(t *testing.T) {
 				mu.Unlock()
 			}
 		}
-		_, outboxes := postOf(writes...)
+		_, outboxes := limiterOf(writes...)
 		for _, o := range outboxes {
 			o.Wake()
 		}
@@ -73,7 +73,7 @@ func TestOutboxesWriteOneAfterAnother(t *testing.T) {
 func TestAnOutboxThatIsWokenWhileItWritesWritesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var written atomic.Int32
-		_, outboxes := postOf(func() {
+		_, outboxes := limiterOf(func() {
 			time.Sleep(time.Millisecond)
 			written.Add(1)
 		})
@@ -101,7 +101,7 @@ func TestWritesThatAreStuckHoldUpOthersForMomentsOnly(t *testing.T) {
 			writes = append(writes, func() { _, _ = await.Next(release) }, func() { reached.Done() })
 		}
 		began := time.Now()
-		p, outboxes := postOf(writes...)
+		p, outboxes := limiterOf(writes...)
 		for _, o := range outboxes {
 			o.Wake()
 		}
@@ -125,7 +125,7 @@ func TestAnOutboxThatIsClosedWhileItWaitsHoldsUpNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		var written atomic.Bool
-		p, outboxes := postOf(func() { _, _ = await.Next(release) }, func() {}, func() { written.Store(true) })
+		p, outboxes := limiterOf(func() { _, _ = await.Next(release) }, func() {}, func() { written.Store(true) })
 		for _, o := range outboxes {
 			o.Wake()
 		}
@@ -191,8 +191,8 @@ func TestInvariant38DisconnectingASlowReaderDelaysNoOtherClient(t *testing.T) {
 	})
 }
 
-// A client that is told of a change and has no room for that is disconnected. It must not
-// be others that take the room.
+// A client for which a notification does not fit is disconnected. Other clients must not be able
+// to take the room that it needs.
 func TestInvariant57ClientsThatDoNotReadLeaveRoomForTheNotificationsOfOthers(t *testing.T) {
 	all := sharedquota.New(1 << 20)
 	for range 1000 { // each takes as much as it gets, in pieces of all sizes
@@ -245,7 +245,7 @@ func TestInvariant57AllThatIsAnsweredIsAnsweredInTurns(t *testing.T) {
 	}
 }
 
-// sink is a connection to which one only writes.
+// sink is a connection that records what is written to it.
 type sink struct {
 	net.Conn
 	bytes.Buffer

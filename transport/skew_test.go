@@ -260,7 +260,7 @@ func TestARepetitionForAClockKeepsTheCallersDeadline(t *testing.T) {
 }
 
 // Invariant 43: no lock is held while the user's clock is read. This clock calls the client,
-// and with a lock held would wait for itself for ever.
+// and with a lock held would deadlock.
 func TestInvariant43NoLockIsHeldWhileTheNodesClockIsRead(t *testing.T) {
 	var client atomic.Pointer[transport.Client]
 	conn := &scripted{}

@@ -143,8 +143,8 @@ var faults = []fault{
 // lastFaults are what can happen to the leader when all else is calm. A row without begin
 // leaves it alone.
 var lastFaults = []fault{
-	{weight: 1, name: "crashes for good", begin: func(h hit) { h.node.crash() }},
-	{weight: 1, name: "cut off for good", begin: func(h hit) { h.node.current().cut() }},
+	{weight: 1, name: "crashes and stays down", begin: func(h hit) { h.node.crash() }},
+	{weight: 1, name: "cut off until the end", begin: func(h hit) { h.node.current().cut() }},
 	{weight: 1, name: "resigns for the last time", begin: func(h hit) { h.node.current().resign() }},
 	{weight: 1, name: "left alone"},
 }

@@ -48,7 +48,7 @@ var combinedAttacks = []attack{{
 			groups[i] = fmt.Sprintf("$share/%d/g", i)
 		}
 		peers := t.subscribers(ctx, t.n(200, 30), 1, func(*peer) []string { return groups })
-		crowd(len(peers), len(peers), func(i int) { _, _ = peers[i].subscribe(1, "fill"); peers[i].drain() })
+		concurrently(len(peers), len(peers), func(i int) { _, _ = peers[i].subscribe(1, "fill"); peers[i].drain() })
 		t.flood(ctx, 8, 1<<20-100, 1, func(int) string { return "fill" })
 		return t.publishOn(ctx, 20, "g")
 	},
@@ -212,7 +212,7 @@ func (t *target) subscribers(ctx context.Context, n int, options byte, filters f
 	peers := t.logins(ctx, n, func(i int) rawmqtt.Login {
 		return rawmqtt.Login{ClientID: "s-" + strconv.Itoa(i), Properties: rawmqtt.Body(nil).Byte(wire.ReceiveMaximum).Uint16(1)}
 	})
-	crowd(len(peers), 8, func(i int) { peers[i].subscribeAll(options, filters(peers[i])) })
+	concurrently(len(peers), 8, func(i int) { peers[i].subscribeAll(options, filters(peers[i])) })
 	return peers
 }
 

@@ -23,7 +23,7 @@ var loginAttacks = []attack{{
 	run: func(ctx context.Context, t *target) error {
 		ctx = t.lasting(ctx)
 		var tries atomic.Int64
-		crowd(8, 8, func(worker int) {
+		concurrently(8, 8, func(worker int) {
 			for ctx.Err() == nil {
 				p, err := t.login(ctx, rawmqtt.Login{ClientID: "guess-" + strconv.FormatInt(tries.Add(1), 10), User: healthyUser, Password: "wrong"})
 				if err == nil {
@@ -73,7 +73,7 @@ var loginAttacks = []attack{{
 		packet := rawmqtt.Login{ClientID: strings.Repeat("slow", 100)}.Packet()
 		within := min(7*time.Second, t.duration)
 		var open atomic.Int64
-		crowd(t.n(100, 20), 100, func(int) {
+		concurrently(t.n(100, 20), 100, func(int) {
 			conn, err := t.dial(ctx)
 			if err != nil {
 				return
@@ -105,7 +105,7 @@ var loginAttacks = []attack{{
 	users: true,
 	run: func(ctx context.Context, t *target) error {
 		long := strings.Repeat("\x01", 65_000) // a log writes each byte as four
-		crowd(t.n(300, 100), 4, func(i int) {
+		concurrently(t.n(300, 100), 4, func(i int) {
 			name := strconv.Itoa(i)
 			_, _ = t.login(ctx, rawmqtt.Login{ClientID: name + strings.Repeat("\u0080", 32_000), User: long[len(name):] + name, Password: "wrong"})
 			// Small enough for a first packet of 8 KiB:
@@ -118,7 +118,7 @@ var loginAttacks = []attack{{
 	what: "connects, logs in and hangs up as fast as it can, with 16 connections at a time.",
 	run: func(ctx context.Context, t *target) error {
 		ctx = t.lasting(ctx)
-		crowd(16, 16, func(worker int) {
+		concurrently(16, 16, func(worker int) {
 			for i := 0; ctx.Err() == nil; i++ {
 				if p, err := t.login(ctx, rawmqtt.Login{ClientID: fmt.Sprintf("churn-%d-%d", worker, i)}); err == nil {
 					hangUp(p)
@@ -171,7 +171,7 @@ var loginAttacks = []attack{{
 // holdSilent opens connections, sends a few bytes on each, and holds them until ctx ends.
 // It replaces each connection that the server closes.
 func (t *target) holdSilent(ctx context.Context, n int, opening []byte) {
-	crowd(n, n, func(int) {
+	concurrently(n, n, func(int) {
 		for ctx.Err() == nil {
 			conn, err := t.dial(ctx)
 			if err != nil {

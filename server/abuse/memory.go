@@ -74,11 +74,11 @@ var memoryAttacks = []attack{{
 		peers := t.logins(ctx, n, func(i int) rawmqtt.Login {
 			return rawmqtt.Login{ClientID: "offline-" + strconv.Itoa(i), Expiry: 3600}
 		})
-		crowd(len(peers), len(peers), func(i int) { _, _ = peers[i].subscribe(1, "queue/"+peers[i].id) })
+		concurrently(len(peers), len(peers), func(i int) { _, _ = peers[i].subscribe(1, "queue/"+peers[i].id) })
 		hangUp(peers...)
 		t.flood(ctx, t.n(256, 128), 64<<10, len(peers), func(i int) string { return "queue/" + peers[i].id })
 		_ = sleepFor(ctx, t.duration/4)
-		// They leave for good: now the memory is to come back.
+		// They end their sessions: the memory must come back.
 		hangUp(t.logins(ctx, n, named("offline-"))...)
 		return nil
 	},
@@ -92,7 +92,7 @@ var memoryAttacks = []attack{{
 		login := func(i int) rawmqtt.Login {
 			return rawmqtt.Login{ClientID: "session-" + strconv.Itoa(i), Resume: true, Expiry: 3600}
 		}
-		crowd(n, 8, func(i int) {
+		concurrently(n, 8, func(i int) {
 			if p, err := t.login(ctx, login(i)); err == nil {
 				_, _ = p.subscribe(1, "session/"+p.id)
 				hangUp(p)

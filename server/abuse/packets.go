@@ -37,7 +37,7 @@ var packetAttacks = []attack{{
 	limit: "connections end",
 	run: func(ctx context.Context, t *target) error {
 		ctx = t.lasting(ctx)
-		crowd(t.n(16, 8), 16, func(worker int) {
+		concurrently(t.n(16, 8), 16, func(worker int) {
 			random := rand.NewChaCha8([32]byte{byte(worker)})
 			garbage := make([]byte, 512)
 			for i := 0; ctx.Err() == nil; i++ {
@@ -89,7 +89,7 @@ var packetAttacks = []attack{{
 	what: "sends requests without a response topic, on four connections, as fast as it gets answers.",
 	run: func(ctx context.Context, t *target) error {
 		ctx = t.lasting(ctx)
-		crowd(4, 4, func(worker int) {
+		concurrently(4, 4, func(worker int) {
 			t.again(ctx, named("dropped-")(worker), func(p *peer) {
 				_ = p.messages(ctx, 0, 50, func(int) rawmqtt.Message {
 					return rawmqtt.Message{Topic: protocol.InvokeTopic, Payload: []byte("*1\r\n$1\r\nX\r\n")}
@@ -114,7 +114,7 @@ func (t *target) refusesMessages(ctx context.Context, m rawmqtt.Message) error {
 	}
 	reader.drain()
 	var accepted, sent atomic.Int64
-	crowd(4, 4, func(worker int) {
+	concurrently(4, 4, func(worker int) {
 		t.again(ctx, named("publisher-")(worker), func(p *peer) {
 			var err error
 			for err == nil && ctx.Err() == nil {

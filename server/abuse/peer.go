@@ -133,7 +133,7 @@ func (t *target) login(ctx context.Context, login rawmqtt.Login) (*peer, error) 
 func (t *target) logins(ctx context.Context, n int, login func(i int) rawmqtt.Login) []*peer {
 	var mu sync.Mutex
 	var peers []*peer
-	crowd(n, 32, func(i int) {
+	concurrently(n, 32, func(i int) {
 		p, err := t.login(ctx, login(i))
 		if err != nil {
 			return
@@ -154,7 +154,7 @@ func named(prefix string) func(int) rawmqtt.Login {
 // together at a time.
 func (t *target) each(ctx context.Context, n, together int, prefix string, do func(p *peer)) []*peer {
 	peers := t.logins(ctx, n, named(prefix))
-	crowd(len(peers), together, func(i int) { do(peers[i]) })
+	concurrently(len(peers), together, func(i int) { do(peers[i]) })
 	return peers
 }
 
@@ -343,8 +343,8 @@ func (p *peer) pipeline(ctx context.Context, n, window int, next func(i int, id 
 	return nil
 }
 
-// crowd calls do for 0 to n-1, several at once, and waits for all.
-func crowd(n, together int, do func(i int)) {
+// concurrently calls do for 0 to n-1, several at once, and waits for all.
+func concurrently(n, together int, do func(i int)) {
 	next := make(chan int)
 	var workers sync.WaitGroup
 	for range min(n, together) {

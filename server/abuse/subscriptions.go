@@ -22,7 +22,7 @@ var subscriptionAttacks = []attack{{
 	serve: []string{"--retain"},
 	run: func(ctx context.Context, t *target) error {
 		ctx = t.lasting(ctx)
-		crowd(8, 8, func(worker int) {
+		concurrently(8, 8, func(worker int) {
 			login := named("retain-")(worker)
 			// Room for SUBACK and not for a message: what is looked up need not be sent.
 			login.Properties = rawmqtt.Body(nil).Byte(wire.MaximumPacketSize).Uint32(16)

@@ -84,7 +84,7 @@ func TestAFloodOfClientIDsForgetsNoSettledClient(t *testing.T) {
 	}
 }
 
-// Settled names do not fill the store for good: three quarters of the places, until they are idle.
+// Settled names do not fill the store: they take three quarters of the places, until they are idle.
 func TestANewClientFindsRoomAmongSettledOnesAndReplacesIdleOnes(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	store, advance := clocked(t, broker.Address, attach.Options{MaxClients: 4})
