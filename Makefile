@@ -53,7 +53,7 @@ fuzz: ## Run each fuzz target for FUZZTIME (default 10s)
 	done
 
 .PHONY: fuzz-server
-fuzz-server: ## Send packets that are nearly right to a server under the race detector; DURATION=10m, SEED=1 replays
+fuzz-server: ## Send almost valid packets to a server under the race detector; DURATION=10m, SEED=1 replays
 	go test -race -count=1 -timeout 0 -v ./server/abuse/packetfuzz -args -packetfuzz.duration $(DURATION) -packetfuzz.seed $(SEED)
 
 .PHONY: bench

@@ -30,7 +30,7 @@ var (
 
 const workers = 8
 
-// Packets that are nearly right, on several connections at a time. The server runs in this
+// Packets that are almost valid, on several connections at a time. The server runs in this
 // process: a panic that it does not recover ends the test, and the race detector sees it.
 // What the packets do depends on how the connections meet, so a seed repeats the packets and
 // not their order between connections.
