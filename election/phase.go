@@ -46,6 +46,7 @@ func (p Phase) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
 // Transition is a change of phase.
 type Transition struct {
+	// Phase is the phase that began.
 	Phase Phase
 	// At is when the phase began.
 	At time.Time

@@ -13,6 +13,7 @@ import (
 // gives no right to act: between the moment and the action the term may end. To act, use
 // [Term.Guard] or [Term.Token].
 type Status struct {
+	// Phase is what the node does now.
 	Phase Phase
 	// Since is when the phase began or, within Standby, when Cause changed.
 	Since time.Time

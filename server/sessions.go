@@ -129,7 +129,7 @@ func limitSession(cl *mqtt.Client) (shortened bool) {
 	props := &cl.Properties.Props
 	shortened = props.SessionExpiryInterval > maxSessionExpiry
 	props.SessionExpiryInterval = min(props.SessionExpiryInterval, maxSessionExpiry)
-	props.SessionExpiryIntervalFlag = false // mochi takes its own maximum, which is never reached
+	props.SessionExpiryIntervalFlag = false // mochi v2.7.9 then takes its own maximum, which is never reached
 	return shortened
 }
 

@@ -80,10 +80,16 @@ type Request struct {
 // Command is a parsed request. If the request was malformed the command has a refusal,
 // with which [Store.Apply] replies.
 type Command struct {
-	Client    string
-	Verb      Verb
-	Key       string
-	Value     []byte // aliases the request's payload
+	// Client is the client id of Request.Client.
+	Client string
+	// Verb is what the command does; VerbUnknown if that could not be parsed.
+	Verb Verb
+	// Key is the key; any bytes, and empty only in a refused command.
+	Key string
+	// Value is the value of a SET, or the one that a VDEL deletes. It aliases the request's
+	// payload.
+	Value []byte
+	// Condition says when a SET applies.
 	Condition Condition
 	// Lifetime is the time from the SET to the expiry of the key; zero means that the
 	// key does not expire.

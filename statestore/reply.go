@@ -60,7 +60,9 @@ func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil 
 
 // Reply is the store's reply to one command.
 type Reply struct {
-	Verb    Verb
+	// Verb is the verb of the command, on which the form of the reply depends.
+	Verb Verb
+	// Outcome is what the store did.
 	Outcome Outcome
 	// Value is the value that a GET found.
 	Value string
@@ -105,6 +107,7 @@ func (r Reply) Append(dst []byte, dialect Dialect) []byte {
 
 // Notification is the message for one client about a change of a key that it watches.
 type Notification struct {
+	// Client is the client id of the watcher.
 	Client string
 	// Change is shared by the notifications of all watchers of the key, so that a caller
 	// can encode it once for all of them.
@@ -113,6 +116,7 @@ type Notification struct {
 
 // Change is a change of a key. It must not be modified.
 type Change struct {
+	// Key is the key that changed; any bytes.
 	Key string
 	// Deleted says that the key was removed: by DEL, VDEL or its expiry.
 	Deleted bool

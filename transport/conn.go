@@ -102,6 +102,7 @@ var errBoundConnection = errors.New("the connection to which the request is boun
 
 // Reply is the store's answer, not yet decoded.
 type Reply struct {
+	// Payload is the RESP3 value.
 	Payload []byte
 	// Timestamp is the user property __ts, or empty if the reply has none.
 	Timestamp string
@@ -112,8 +113,12 @@ type Reply struct {
 
 // Notification is a store's message about a change of a key, not yet decoded.
 type Notification struct {
-	Key       string
-	Payload   []byte
+	// Key is the key that changed; any bytes.
+	Key string
+	// Payload is the RESP3 array, such as NOTIFY SET VALUE and the value.
+	Payload []byte
+	// Timestamp is the user property __ts, the version after the change; empty if there is
+	// none.
 	Timestamp string
 	// Store is the user property tenure-store, or empty if there is none.
 	Store string

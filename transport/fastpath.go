@@ -101,7 +101,7 @@ func (f *fastPath) appendLocked(e *exchange) error {
 		User:            requestProperties(f.message.User[:0], l.clientID, e.request),
 		Payload:         e.request.Payload,
 	}
-	// paho does not check this, and the broker would end the connection [MQTT-3.2.2-15].
+	// paho v0.23.0 does not check this, and the broker would end the connection [MQTT-3.2.2-15].
 	if size := f.message.Size(); size > l.maxPacket {
 		return &RejectedError{
 			Code:   packets.ConnackPacketTooLarge,
