@@ -3,10 +3,12 @@ package examples_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -97,6 +99,70 @@ func TestTheLeaseLetsOneProcessWorkAtATime(t *testing.T) {
 	until(t, b, "holder=gateway-a")
 	until(t, a, "done")
 	until(t, b, "done")
+}
+
+func TestAnExampleThatReachesNoBrokerFailsInTime(t *testing.T) {
+	for name, bound := range map[string]string{"election": "--for", "lease": "--wait"} {
+		t.Run(name, func(t *testing.T) {
+			path := build(t, name).path
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			out, err := exec.CommandContext(ctx, path, "--broker", "mqtt://127.0.0.1:1", bound, "1s").CombinedOutput()
+			if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+				t.Errorf("%v, want exit status 1:\n%s", err, out)
+			}
+		})
+	}
+}
+
+// This is how systemd and Kubernetes stop a program. Its lease must not wait for the TTL.
+func TestALeaderAndAHolderReleaseTheLeaseOnSIGTERM(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows has no SIGTERM for other processes")
+	}
+	for _, test := range []struct {
+		name, flag, holds string
+		key               string
+		code              int
+	}{
+		{"election", "--for", "leading", "press-7/active", 0},
+		{"lease", "--work", "working", "press-7/calibration", 1}, // the job was not done
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := servertest.New(t)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			command := exec.CommandContext(ctx, build(t, test.name).path, "--broker", s.URL, test.flag, "1h")
+			out, err := command.StdoutPipe()
+			if err == nil {
+				err = command.Start()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := make(chan string, 1000)
+			go func() {
+				defer close(lines)
+				for scanner := bufio.NewScanner(out); scanner.Scan(); {
+					lines <- scanner.Text()
+				}
+			}()
+			until(t, lines, test.holds)
+			if err := command.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			for open := true; open; {
+				_, open = await.Next(lines)
+			}
+			_ = await.Result(command.Wait)
+			if code := command.ProcessState.ExitCode(); code != test.code {
+				t.Errorf("exit status %d, want %d", code, test.code)
+			}
+			if entry, err := s.Client(t, "").Get(ctx, test.key); err != nil || entry.Exists {
+				t.Errorf("the lease was not released: %v, %v", entry, err)
+			}
+		})
+	}
 }
 
 func TestTheGuardAndTheStoreRefuseALateWrite(t *testing.T) {

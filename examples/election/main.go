@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/tenurelock/tenure/election"
@@ -24,13 +25,12 @@ func main() {
 	duration := flag.Duration("for", time.Hour, "how long to take part")
 	flag.Parse()
 
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, *duration)
 	defer cancel()
 	logger := slog.New(slog.NewTextHandler(os.Stdout, nil)).With("node", *name)
-	err := run(ctx, *broker, *name, logger)
-	if err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+	if err := run(ctx, *broker, *name, logger); err != nil {
 		logger.Error("the node failed", "error", err)
 		os.Exit(1)
 	}
@@ -55,7 +55,7 @@ func run(ctx context.Context, broker, name string, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	return elector.Run(ctx, func(ctx context.Context, term *election.Term) error {
+	err = elector.Run(ctx, func(ctx context.Context, term *election.Term) error {
 		// This node leads until ctx ends. The guard adds the term's token to each write: once
 		// another node has claimed the key, the store refuses the write.
 		if _, err := term.Guard().Set(ctx, "press-7/setpoint", []byte("42")); err != nil {
@@ -65,4 +65,8 @@ func run(ctx context.Context, broker, name string, logger *slog.Logger) error {
 		<-ctx.Done()
 		return nil
 	})
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return nil // the time is up, or a signal came
+	}
+	return err
 }

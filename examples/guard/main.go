@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/tenurelock/tenure/fencing"
@@ -27,7 +29,9 @@ func main() {
 	broker := flag.String("broker", "mqtt://localhost:1883", "address of the broker")
 	flag.Parse()
 
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	logger := slog.New(slog.NewTextHandler(os.Stdout, nil))
 	if err := run(ctx, *broker, logger); err != nil {

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/tenurelock/tenure/lease"
@@ -21,11 +22,11 @@ import (
 func main() {
 	broker := flag.String("broker", "mqtt://localhost:1883", "address of the broker")
 	name := flag.String("name", "gateway-a", "name of this process, which no other process has")
-	wait := flag.Duration("wait", time.Minute, "how long to wait for the lease")
+	wait := flag.Duration("wait", time.Minute, "how long to wait for the broker and the lease")
 	work := flag.Duration("work", 10*time.Second, "how long the job takes")
 	flag.Parse()
 
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	logger := slog.New(slog.NewTextHandler(os.Stdout, nil)).With("process", *name)
 	if err := run(ctx, *broker, *name, *wait, *work, logger); err != nil {
@@ -35,7 +36,9 @@ func main() {
 }
 
 func run(ctx context.Context, broker, name string, wait, work time.Duration, logger *slog.Logger) error {
-	client, err := transport.Dial(ctx, broker, transport.Options{
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	client, err := transport.Dial(waiting, broker, transport.Options{
 		ClientID:      name,
 		ClientOptions: transport.ClientOptions{Logger: logger},
 	})
@@ -48,12 +51,10 @@ func run(ctx context.Context, broker, name string, wait, work time.Duration, log
 	if err != nil {
 		return err
 	}
-	tenure, err := l.TryAcquire(ctx)
+	tenure, err := l.TryAcquire(waiting)
 	if held := (*lease.HeldError)(nil); errors.As(err, &held) {
 		logger.Info("waiting", "holder", held.Holder.Name)
-		waiting, cancel := context.WithTimeout(ctx, wait)
 		tenure, err = l.Acquire(waiting)
-		cancel()
 	}
 	if err != nil {
 		return err
@@ -67,12 +68,16 @@ func run(ctx context.Context, broker, name string, wait, work time.Duration, log
 		}
 	}()
 
+	// The tenure's context does not end with ctx: a signal has to stop the job too.
+	working, cancel := context.WithCancel(tenure.Context())
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
 	logger.Info("working")
-	if err := job(tenure.Context(), work); err != nil {
+	if err := job(working, work); err != nil {
 		return err
 	}
 	logger.Info("done")
-	return ctx.Err()
+	return nil
 }
 
 // job stands for the work. It must stop when ctx ends, because then another process may have
