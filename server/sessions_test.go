@@ -59,7 +59,7 @@ func TestAnOrdinaryWillIsPublishedAfterItsDelay(t *testing.T) {
 		{"after its delay", 1, long, lost, true},
 		{"not before its delay", long + 1, long, lost, false},
 		{"not when the client is back", long, long, back(testsupport.ConnectPacket{Resume: true, Expiry: long}), false},
-		{"when the client begins anew", 2 * long, long, back(testsupport.ConnectPacket{Expiry: long}), true},
+		{"when the client begins a new session", 2 * long, long, back(testsupport.ConnectPacket{Expiry: long}), true},
 		{"when the session ends with the connection", 2 * long, 0, lost, true},
 		{"when the session ends before the delay", 2 * long, 1, lost, true},
 		{"not after a DISCONNECT", 0, long, says(0xe0, 0), false},

@@ -16,7 +16,7 @@ func TestTheStateMachineFollowsTheProtocol(t *testing.T) {
 	})
 }
 
-var update = flag.Bool("update", false, "write the traces in testdata anew; read the difference")
+var update = flag.Bool("update", false, "rewrite the traces in testdata; read the difference")
 
 // Each file in testdata is a trace: requests, waits, and all that the store replies and notifies.
 func TestTheTracesAreAsRecorded(t *testing.T) {
@@ -44,7 +44,7 @@ func TestTheTracesAreAsRecorded(t *testing.T) {
 				}
 				return
 			}
-			t.Errorf("the trace differs (go test ./statestore -update writes it anew):\n%s", difference(string(recorded), trace))
+			t.Errorf("the trace differs (go test ./statestore -update rewrites it):\n%s", difference(string(recorded), trace))
 		})
 	}
 }

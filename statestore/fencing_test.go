@@ -133,7 +133,7 @@ func TestInvariant15HoleOfDefaultMode(t *testing.T) {
 			w.set(ask("SET k v PX 1000").fencedBy("10:0:n"))
 			test.end(w)
 			w.set(ask("SET k stale").fencedBy("9:0:n"))
-			w.want(ask("SET k w").fencedBy("8:0:n"), refusal(textTokenLower)) // fenced anew, by the older token
+			w.want(ask("SET k w").fencedBy("8:0:n"), refusal(textTokenLower)) // fenced again, by the older token
 		})
 		t.Run(test.name+", then no token", func(t *testing.T) {
 			w := newWorld(t, Options{})

@@ -53,7 +53,7 @@ func TestParseRefusesWhatItCannotMeanAndNamesTheRemedy(t *testing.T) {
 		{"clients with nothing among them", a + "    clients: [x, ~]\n", []string{`user "a"`, "clients has an empty glob"}},
 		{"clients that are no list", a + "    clients: a\n", []string{`user "a"`, "clients: line 3: !!str `a` does not belong here: write a list, such as"}},
 		{"a rule that is nothing", rule(""), []string{"rule 2 of the list", "applies to no user"}},
-		{"a rule for nobody", rule("{read: [k]}"), []string{"rule 2 of the list", "applies to no user", "is every user"}},
+		{"a rule for no user", rule("{read: [k]}"), []string{"rule 2 of the list", "applies to no user", "is every user"}},
 		{"a rule for an empty list", rule("{users: [], read: [k]}"), []string{"rule 2 of the list", "users is an empty list"}},
 		{"a rule that allows nothing", rule("{users: [a]}"), []string{"rule 2 of the list", "allows nothing", "add read"}},
 		{"a rule with an empty list", rule("{users: [a], read: [k], publish: []}"), []string{"rule 2 of the list", "publish is an empty list"}},
@@ -87,7 +87,7 @@ func TestParseAccepts(t *testing.T) {
 	const a = "users:\n  - name: a\n"
 	for _, test := range []struct{ name, text string }{
 		{"users without rules", a},
-		{"a rule that is for nobody yet", a + "rules:\n  - {users: [b], read: [k]}\n"},
+		{"a rule that applies to no user yet", a + "rules:\n  - {users: [b], read: [k]}\n"},
 		{"the hash of htpasswd", a + "    password: $2y$10" + letMeIn[6:] + "\n"},
 		{"the hash of OpenBSD", a + "    password: $2b$10" + letMeIn[6:] + "\n"},
 		{"the highest cost", a + "    password: $2b$16" + letMeIn[6:] + "\n"},

@@ -82,7 +82,7 @@ func TestAuthenticate(t *testing.T) {
 		{"the hash for the password", Credentials{Client: "gateway-a", User: "gateway-a", Password: []byte(letMeIn)}, "wrong password"},
 		{"a user without a hash, with a password", Credentials{Client: "press-7", User: "CN=press-7,O=Plant", Password: []byte("let me in")}, "no verified client certificate"},
 		{"a user without a hash, with nothing", Credentials{Client: "press-7", User: "CN=press-7,O=Plant"}, "nor a verified client certificate"},
-		{"nobody", Credentials{Client: "gateway-a", Password: []byte("let me in")}, "user name or a client certificate"},
+		{"no user name", Credentials{Client: "gateway-a", Password: []byte("let me in")}, "user name or a client certificate"},
 		{"a certificate without a subject", Credentials{Client: "gateway-a", Certified: true}, "user name or a client certificate"},
 		{"a stranger", Credentials{Client: "gateway-a", User: "gateway-z", Password: []byte("let me in")}, "no such user"},
 		{"a stranger with a certificate", Credentials{Client: "gateway-a", User: "CN=x", Certified: true}, "not among the users"},
@@ -195,7 +195,7 @@ func TestAuthorize(t *testing.T) {
 		{"a user no rule is for", "*", get, "press-7/active", false},
 		{"a stranger whose name a glob of a rule matches", "gateway-c", get, "press-7/active", false},
 		{"a stranger", "z", get, "k", false},
-		{"nobody", "", get, "k", false},
+		{"no user name", "", get, "k", false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := f.Authorize(Identity{Client: "c", User: test.user}, test.verb, test.key); got != test.want {
@@ -232,7 +232,7 @@ func TestAuthorizeTopic(t *testing.T) {
 		{"a user with rules for keys alone", "auditor", "factory/line-1", subscribe, false},
 		{"a user no rule is for", "*", "factory/line-1", subscribe, false},
 		{"a stranger whose name a glob of a rule matches", "gateway-c", "factory/line-1", publish, false},
-		{"nobody", "", "factory/line-1", publish, false},
+		{"no user name", "", "factory/line-1", publish, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := f.AuthorizeTopic(Identity{Client: "c", User: test.user}, test.topic, test.write); got != test.want {

@@ -130,7 +130,7 @@ func awaitStatus(t *testing.T, client *transport.Client, what string, wanted fun
 // mustReconnect waits for one more connection than there were.
 func mustReconnect(t *testing.T, client *transport.Client, before int) transport.ConnectionStatus {
 	t.Helper()
-	return awaitStatus(t, client, "connected anew", func(status transport.ConnectionStatus) bool {
+	return awaitStatus(t, client, "connected again", func(status transport.ConnectionStatus) bool {
 		return status.State == transport.Connected && status.Connections > before
 	})
 }
