@@ -162,7 +162,7 @@ func newMochi(options Options) *mqtt.Server {
 	capabilities := mqtt.NewDefaultServerCapabilities()
 	capabilities.MaximumQos = 1
 	capabilities.MaximumPacketSize = options.MaxPacketSize
-	// The store recognises as many redeliveries as a client may have in flight.
+	// The store recognizes as many redeliveries as a client may have in flight.
 	capabilities.ReceiveMaximum = uint16(options.Store.DedupWindow)
 	capabilities.TopicAliasMaximum = 0          // the gate refuses topic aliases
 	capabilities.MaximumClientWritesPending = 1 // mochi queues nothing: it passes no messages on

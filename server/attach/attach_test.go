@@ -21,7 +21,7 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// presenceTopic is spelt out: stores of several versions must agree on it.
+// presenceTopic is spelled out: stores of several versions must agree on it.
 const presenceTopic = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/store/presence"
 
 func TestAnAttachedStoreFollowsTheProtocol(t *testing.T) {
@@ -272,7 +272,7 @@ func TestOfStoresThatBeginAtTheSameMomentAtMostOneAnswers(t *testing.T) {
 
 // Stores of another make do not know presenceTopic, and a client that reads requests need not be a
 // store.
-func TestAStoreThatAnswersAlreadyIsRecognisedWhateverItsMake(t *testing.T) {
+func TestAStoreThatAnswersAlreadyIsRecognizedWhateverItsMake(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	monitor := testsupport.Connect(t, broker.Address, "monitor", nil)
 	monitor.Subscribe(testsupport.InvokeTopic)

@@ -135,7 +135,7 @@ func TestANameBeyondItsBoundIsDroppedAndLoggedShort(t *testing.T) {
 	}
 }
 
-func TestALongCorrelationIsRecognisedAndAnsweredWhole(t *testing.T) {
+func TestALongCorrelationIsRecognizedAndAnsweredWhole(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	attachAlone(t, broker.Address, attach.Options{ProbeMessages: -1})
 	p := testsupport.Connect(t, broker.Address, "p", nil)
