@@ -3,6 +3,7 @@ package lease
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -55,15 +56,29 @@ func (o *Options) budget() Budget {
 		// it arrived, at most RequestTimeout later.
 		Unheld: o.RequestTimeout + o.GracePeriod + o.Margin + o.Jitter + o.AcquireDelay,
 	}
+	b.Renewals = int(min(o.renewals(), math.MaxInt))
+	return b
+}
+
+// renewals counts the attempts of Budget.Renewals. In a long TTL there can be more than an int
+// of 32 bits holds.
+func (o *Options) renewals() int64 {
+	count := int64(0)
 	backoff, last := o.retryBackoff(0), o.TTL-o.Margin-o.GracePeriod-o.RequestTimeout
-	for at := o.RenewEvery; at <= last; b.Renewals++ {
+	for at := o.RenewEvery; at <= last; count++ {
+		if backoff.interval == backoff.longest { // the pause grows no more: take equal steps at once
+			steady := backoff
+			step := o.RequestTimeout + steady.next(1)
+			steps := (last - at) / step
+			count, at = count+int64(steps), at+steps*step
+		}
 		answered := at + o.RequestTimeout
 		at = answered + backoff.next(1)
 		if answered < last { // see schedule.after
 			at = min(at, last)
 		}
 	}
-	return b
+	return count
 }
 
 // rows are the lines of a budget: what happens, its name in logs, and the limit.
