@@ -108,19 +108,9 @@ func (o *Options) complete() error {
 		return fmt.Errorf("Options.Lease.AcquireDelay is %v; set Options.Rank and Options.RankDelay instead", o.Lease.AcquireDelay)
 	}
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
-	for _, duration := range []struct {
-		name    string
-		value   *time.Duration
-		ifUnset time.Duration
-	}{
-		{"Options.HoldOff", &o.HoldOff, o.TTL / 2},
-		{"Options.HealthEvery", &o.HealthEvery, o.TTL / 3},
-		{"Options.HealthTimeout", &o.HealthTimeout, o.TTL / 3},
-		{"Options.RankDelay", &o.RankDelay, o.TTL / 8},
-		{"Options.FailBackAfter", &o.FailBackAfter, 0},
-	} {
+	for _, duration := range o.durations() {
 		if *duration.value < 0 {
-			return fmt.Errorf("%s %v is negative; 0 means the default", duration.name, *duration.value)
+			return fmt.Errorf("Options.%s %v is negative; 0 means the default", duration.name, *duration.value)
 		}
 		*duration.value = cmp.Or(*duration.value, duration.ifUnset)
 	}
@@ -140,4 +130,31 @@ func (o *Options) complete() error {
 	o.Lease.Logger = cmp.Or(o.Lease.Logger, o.Logger)
 	o.Claim = slices.Clone(o.Claim)
 	return nil
+}
+
+type duration struct {
+	name    string
+	value   *time.Duration
+	ifUnset time.Duration
+}
+
+// durations are all durations but TTL.
+func (o *Options) durations() []duration {
+	return []duration{
+		{"HoldOff", &o.HoldOff, o.TTL / 2},
+		{"HealthEvery", &o.HealthEvery, o.TTL / 3},
+		{"HealthTimeout", &o.HealthTimeout, o.TTL / 3},
+		{"RankDelay", &o.RankDelay, o.TTL / 8},
+		{"FailBackAfter", &o.FailBackAfter, 0},
+	}
+}
+
+// LogValue returns the options as a group, without the functions and the Logger.
+func (o Options) LogValue() slog.Value {
+	group := []slog.Attr{slog.String("TTL", o.TTL.String())}
+	for _, duration := range o.durations() {
+		group = append(group, slog.String(duration.name, duration.value.String()))
+	}
+	return slog.GroupValue(append(group, slog.Any("Lease", o.Lease), slog.Any("Claim", o.Claim), slog.Bool("OneShot", o.OneShot),
+		slog.Int("HealthFailures", o.HealthFailures), slog.Int("Rank", o.Rank))...)
 }

@@ -247,3 +247,20 @@ func TestLogsAndJSONShowWords(t *testing.T) {
 		}
 	}
 }
+
+func TestLogsShowOptionsWithoutTheirFunctions(t *testing.T) {
+	options := election.Options{
+		TTL: 2 * time.Second, Rank: 1, Claim: []string{"press-7/setpoint"}, Lease: lease.Options{OnWaiting: func(error) {}},
+		Standby: func(context.Context) error { return nil }, Health: func(context.Context) error { return nil },
+		Observer: func(election.Transition) {}, Logger: slog.Default(),
+	}
+	var log bytes.Buffer
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("", "options", options)
+	for _, want := range []string{
+		`"options":{"TTL":"2s","HoldOff":"0s",`, `"Lease":{"TTL":"0s",`, `"Claim":["press-7/setpoint"]`, `"HealthFailures":0`, `"Rank":1`,
+	} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%s is not in %s", want, &log)
+		}
+	}
+}
