@@ -54,6 +54,8 @@ type Limits struct {
 const (
 	// leastMemory is the smallest Options.MaxMemory: less has no room even for a few packets.
 	leastMemory = 32 << 20
+	// leastPacket is the smallest Options.MaxPacketSize.
+	leastPacket = 1024
 	// clientMemory is about how much memory the buffers and stacks of a connected client take.
 	clientMemory = 48 << 10
 	// dedupEntryMemory is how much an entry of the store's deduplication window takes, see

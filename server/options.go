@@ -66,7 +66,8 @@ type Options struct {
 	// published protocol and what is deployed.
 	Dialect statestore.Dialect
 	// MaxPacketSize bounds each MQTT packet in bytes, and with it each key and
-	// value. Default 1 MiB.
+	// value. At least 1,024: less has no room for the packets that every client needs.
+	// Default 1 MiB.
 	MaxPacketSize uint32
 	// Retain allows retained messages. Without it CONNACK says that there are none, and a
 	// client that publishes one is disconnected with that reason.
@@ -100,6 +101,9 @@ func (o *Options) complete() error {
 	}
 	o.Addr = cmp.Or(o.Addr, DefaultAddr)
 	o.MaxPacketSize = cmp.Or(o.MaxPacketSize, defaults.PacketSize)
+	if o.MaxPacketSize < leastPacket {
+		return fmt.Errorf("Options.MaxPacketSize %d is below %d; 0 means %d", o.MaxPacketSize, leastPacket, defaults.PacketSize)
+	}
 	if err := o.completeLimits(); err != nil {
 		return err
 	}
