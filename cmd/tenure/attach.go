@@ -88,7 +88,7 @@ func (s *attachSettings) run(cmd *cobra.Command, url string) error {
 	options.Logger = process.logger
 	store, err := attach.New(url, options)
 	if err != nil {
-		return err
+		return nameFlag(err)
 	}
 	ctx, cancel := context.WithCancel(cmd.Context())
 	var tasks sync.WaitGroup

@@ -80,10 +80,13 @@ func TestLimitsWithoutEffectAreRefused(t *testing.T) {
 		arguments []string
 		want      string
 	}{
-		{[]string{"--addr", "127.0.0.1:0", "--max-memory", "1MiB"}, "MaxMemory of 1048576 bytes is below 33554432"},
+		{[]string{"--addr", "127.0.0.1:0", "--max-memory", "1MiB"}, "--max-memory of 1048576 bytes is below 33554432"},
 		{[]string{"--max-memory", "512MB"}, "like 536870912, 512MiB or 2GiB"},
 		{[]string{"--max-bytes", "-1"}, "cannot be negative"},
-		{[]string{"--addr", "127.0.0.1:0", "--max-subscriptions", "-1"}, "Limits.Subscriptions -1 is negative"},
+		{[]string{"--addr", "127.0.0.1:0", "--max-subscriptions", "-1"}, "server: --max-subscriptions -1 is negative"},
+		{[]string{"--addr", "127.0.0.1:0", "--max-clients", "-1"}, "server: --max-clients -1 is negative"},
+		{[]string{"--addr", "127.0.0.1:0", "--max-unauthenticated-per-address", "-1"}, "server: --max-unauthenticated-per-address -1 is negative"},
+		{[]string{"--addr", "127.0.0.1:0", "--max-packet-size", "5"}, "server: --max-packet-size 5 is below 1024"},
 		{[]string{"--max-retained", "1"}, "--max-retained limits retained messages; give --retain too"},
 		{[]string{"--max-retained-bytes", "1"}, "give --retain too"},
 	} {
@@ -155,6 +158,15 @@ func TestEachReasonAndFlagOfDropsExists(t *testing.T) {
 			if serveCommand().Flags().Lookup(strings.TrimPrefix(flag, "--")) == nil {
 				t.Errorf("there is no flag %s", flag)
 			}
+		}
+	}
+}
+
+func TestEachFlagOfAnOptionExists(t *testing.T) {
+	for option, flag := range optionFlags {
+		name := strings.TrimPrefix(flag, "--")
+		if serveCommand().Flags().Lookup(name) == nil && attachCommand().Flags().Lookup(name) == nil {
+			t.Errorf("%s: there is no flag %s", option, flag)
 		}
 	}
 }

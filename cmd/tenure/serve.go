@@ -90,7 +90,7 @@ limit, a warning names its flag.
 	flags.IntVar(&settings.PasswordChecks, "password-checks", 0, "how many passwords are checked at once; others wait, in turns by address; 0 means half of the processors")
 	flags.IntVar(&settings.MaxUnauthenticated, "max-unauthenticated", 256, "how many open connections may be unauthenticated; a new one closes the oldest; each has 5s")
 	flags.IntVar(&settings.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", 0, "the same for one remote address; 0 means 64, and no separate limit for this machine")
-	flags.Uint32Var(&settings.MaxPacketSize, "max-packet-size", 1<<20, "largest MQTT packet in bytes")
+	flags.Uint32Var(&settings.MaxPacketSize, "max-packet-size", 1<<20, "largest MQTT packet in bytes; at least 1024")
 	return serve
 }
 
@@ -128,7 +128,7 @@ func (s *serveSettings) run(cmd *cobra.Command) error {
 	case errors.Is(err, server.ErrInsecure):
 		return fmt.Errorf("%w; give --tls-cert and --tls-key with --auth or --client-ca, or say --insecure", err)
 	case err != nil:
-		return err
+		return nameFlag(err)
 	}
 	scheme := "mqtt"
 	if s.TLS != nil {
