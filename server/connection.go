@@ -46,7 +46,7 @@ type connection struct {
 	reserved       string        // the response topic of the latest request
 	lastByte       byte          // that mochi read
 	fault          error         // why the server ends the connection, if the client has sent something forbidden
-	silenceAllowed time.Duration // how long the client may be silent
+	silenceAllowed time.Duration // one and a half keep-alives; zero before the client is admitted
 	shortened      bool          // the client asked for a longer session
 	unlock         func()        // unlocks the client id; nil: it is not locked
 	cleanUp        func()        // ends what the server keeps for the connection; nil: nothing
@@ -212,20 +212,20 @@ func (c *connection) end() {
 	}
 }
 
-// SetDeadline limits reads only: mochi calls it with one and a half keep-alives after each packet.
+// SetDeadline limits reads only. mochi v2.7.9 calls it before each packet that it reads, with
+// one and a half keep-alives rounded down to whole seconds. With a keep-alive of one second,
+// that would leave no time for a client that sends a PINGREQ each second [MQTT-3.1.2-22].
 func (c *connection) SetDeadline(t time.Time) error {
-	c.silenceAllowed = 0
-	if !t.IsZero() {
-		c.silenceAllowed = time.Until(t)
+	if c.silenceAllowed > 0 {
+		t = time.Now().Add(c.silenceAllowed)
 	}
 	return c.Conn.SetReadDeadline(t)
 }
 
-// extendDeadline does the same for packets that mochi does not read.
+// extendDeadline does the same for packets that mochi does not read. They come after the client
+// is admitted.
 func (c *connection) extendDeadline() {
-	if c.silenceAllowed > 0 {
-		_ = c.Conn.SetReadDeadline(time.Now().Add(c.silenceAllowed)) // fails on a closed connection, as the read will
-	}
+	_ = c.Conn.SetReadDeadline(time.Now().Add(c.silenceAllowed)) // fails on a closed connection, as the read will
 }
 
 // SetWriteDeadline limits the present write, if any, and all that follow.

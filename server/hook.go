@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"net"
+	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -57,6 +58,7 @@ func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 		return h.server.refuse(cl, RefusedRules, *refused, "user", logs.Name(identity.User), "reason", logs.Text(refused.Reason))
 	}
 	limitKeepAlive(cl)
+	conn.silenceAllowed = time.Duration(cl.State.Keepalive) * time.Second * 3 / 2
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"fmt"
 	"net"
 	"testing"
 	"testing/synctest"
@@ -30,6 +31,33 @@ func TestOnlyPacketsOfItsOwnKeepAClientConnected(t *testing.T) {
 			t.Errorf("the client was given up after %v, want %v", silent, patience)
 		}
 	})
+}
+
+// A client may send its PINGREQ as late as one keep-alive after its latest packet.
+func TestASilentClientHasOneAndAHalfKeepAlives(t *testing.T) {
+	for keepAlive := range byte(4) {
+		keepAlive++
+		t.Run(fmt.Sprint(keepAlive), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := testsupport.ConnectRaw(t, startInMemory(t), "p", keepAlive, "")
+				_ = c.Conn.SetDeadline(time.Time{})
+				for range 3 {
+					time.Sleep(time.Duration(keepAlive) * time.Second)
+					c.Write([]byte{0xc0, 0})
+					if answer, err := c.TryRead(); err != nil || answer[0] != 0xd0 {
+						t.Fatalf("a PINGREQ after one keep-alive: % x, %v", answer, err)
+					}
+				}
+				last := time.Now()
+				if _, err := c.TryRead(); err == nil {
+					t.Error("something came")
+				}
+				if silent, patience := time.Since(last), time.Duration(keepAlive)*time.Second*3/2; silent != patience {
+					t.Errorf("the client was given up after %v, want %v", silent, patience)
+				}
+			})
+		})
+	}
 }
 
 // startInMemory runs a server in memory, and returns a connection to it.
