@@ -27,6 +27,8 @@ type Candidate struct {
 	Name   string
 	Client *transport.Client
 	Leads  chan *election.Term
+	// Withdraw ends the campaign and the term, if there is one. It does not wait for that.
+	Withdraw context.CancelFunc
 }
 
 // Campaign runs a candidate until the test ends.
@@ -41,11 +43,12 @@ func Campaign(t *testing.T, name, address string, keepAlive time.Duration) *Cand
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, withdraw := context.WithCancel(context.Background())
+	c.Withdraw = withdraw
 	ended := make(chan error, 1)
 	go func() { ended <- elector.Run(ctx, c.lead) }()
 	t.Cleanup(func() {
-		stop()
+		withdraw()
 		if err := await.Receive(ended); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: Run: %v", name, err)
 		}
