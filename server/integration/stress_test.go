@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,6 +50,7 @@ type stressNode struct {
 	proxy   *testsupport.Proxy
 	client  *transport.Client
 	instant bool // the broker may release its lease before it knows
+	delayed atomic.Bool
 }
 
 type stressHolder struct {
@@ -64,7 +66,7 @@ func (s *stress) node(id string) *stressNode {
 	return n
 }
 
-// hold writes until ctx ends, and looks whether an older write overwrote one of its own.
+// hold writes for a while, or until ctx ends, and looks whether an older write overwrote one of its own.
 func (s *stress) hold(ctx context.Context, n *stressNode, tenure *lease.Tenure) {
 	token, err := tenure.Token()
 	if err != nil {
@@ -72,13 +74,12 @@ func (s *stress) hold(ctx context.Context, n *stressNode, tenure *lease.Tenure) 
 	}
 	holder := &stressHolder{n, tenure, token}
 	s.begin(holder)
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond+rand.N(stressTTL))
-	defer cancel()
+	until := time.Now().Add(20*time.Millisecond + rand.N(stressTTL))
 	guard := fencing.NewGuard(n.client, tenure)
 	if _, err := guard.Claim(ctx, stressKey); err != nil {
 		return
 	}
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && (n.delayed.Load() || time.Now().Before(until)) { // a delayed client believes in its tenure to its end
 		if version, err := guard.Set(ctx, stressKey, []byte(token.String())); err == nil {
 			s.wrote(version, token)
 			s.checkOthers(holder)
@@ -227,6 +228,8 @@ func (s *stress) some() time.Duration {
 // the lease. No client learns anything from its silent connection.
 func (s *stress) delayWrites() {
 	late := s.latest()
+	late.node.delayed.Store(true)
+	defer late.node.delayed.Store(false)
 	proxy := late.node.proxy
 	proxy.Hold(testsupport.ToClient)
 	proxy.Hold(testsupport.ToServer)
