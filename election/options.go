@@ -110,7 +110,7 @@ func (o *Options) complete() error {
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
 	for _, duration := range o.durations() {
 		if *duration.value < 0 {
-			return fmt.Errorf("Options.%s %v is negative; 0 means the default", duration.name, *duration.value)
+			return fmt.Errorf("%s %v is negative; 0 means the default", "Options."+duration.name, *duration.value)
 		}
 		*duration.value = cmp.Or(*duration.value, duration.ifUnset)
 	}
