@@ -57,6 +57,11 @@ func TestNodesKeepTheirPromisesUnderRandomFaults(t *testing.T) {
 	}
 }
 
+// maxCourses is how many runs of one seed may all differ. A callback that is given up at the
+// instant at which a request is due is a fork: the request is sent or not. So an hour with
+// such callbacks has a few courses, and one of them soon comes twice.
+const maxCourses = 8
+
 // TestASeedReplays repeats some seeds until a trace comes twice, but for the order of events
 // of one instant. Nearly always the second is like the first. The package comment says why
 // not always.
@@ -80,9 +85,14 @@ func TestASeedReplays(t *testing.T) {
 			continue
 		}
 		t.Logf("seed %d parts: %s", *first+i, parting(once, again))
-		third := trace(*first + i)
-		if !slices.Equal(third, once) && !slices.Equal(third, again) {
-			t.Errorf("seed %d took three courses in three runs", *first+i)
+		courses := [][]string{once, again}
+		for repeated := false; !repeated; {
+			next := trace(*first + i)
+			repeated = slices.ContainsFunc(courses, func(course []string) bool { return slices.Equal(course, next) })
+			if courses = append(courses, next); !repeated && len(courses) == maxCourses {
+				t.Errorf("seed %d took %d courses in %d runs", *first+i, maxCourses, maxCourses)
+				break
+			}
 		}
 	}
 	t.Logf("%d of %d seeds replayed at once", atOnce, count)
