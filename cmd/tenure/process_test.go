@@ -3,14 +3,12 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"net"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -54,13 +52,9 @@ func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 	defer cancel()
 	const limit, reserve = 200, 64
 	cmd := exec.CommandContext(ctx, "sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" serve --addr 127.0.0.1:0`, limit), build(t))
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	var log lockedBuffer
+	cmd.Stderr = &log
 	address, _ := launch(t, cmd, "listening on ")
-	var log syncLines
-	go log.read(stderr)
 	client, err := transport.Dial(ctx, address, transport.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -93,12 +87,12 @@ func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 	if _, err := client.Set(ctx, "k", []byte("v"), transport.SetOptions{}); err != nil {
 		t.Errorf("a client that was connected before: %v", err)
 	}
-	for deadline := time.Now().Add(patience); !strings.Contains(log.text(), "omitted="); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); !strings.Contains(log.String(), "omitted="); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			break
 		}
 	}
-	text := log.text()
+	text := log.String()
 	for _, want := range []string{"too many files and sockets are open", "limit=136", "ulimit -n", "LimitNOFILE", "remote=127.0.0.1:", "omitted="} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in the log:\n%s", want, text)
@@ -115,24 +109,4 @@ func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 		t.Fatalf("after the connections closed: %v", err)
 	}
 	_ = again.Close()
-}
-
-// syncLines collects a log while the process writes it.
-type syncLines struct {
-	mu    sync.Mutex
-	lines strings.Builder
-}
-
-func (l *syncLines) read(from io.Reader) {
-	for lines := bufio.NewScanner(from); lines.Scan(); {
-		l.mu.Lock()
-		fmt.Fprintln(&l.lines, lines.Text())
-		l.mu.Unlock()
-	}
-}
-
-func (l *syncLines) text() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.lines.String()
 }
