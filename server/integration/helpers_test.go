@@ -242,6 +242,13 @@ func startWebSocket(t *testing.T, target string, config *tls.Config) (address st
 			return nil
 		})
 	})
+	testsupport.Eventually(t, "the WebSocket front listens", func() bool { // Serve begins to listen, not Init
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
 	t.Cleanup(func() {
 		p.cut()
 		front.Close(func(string) {})

@@ -120,7 +120,11 @@ func (p *Proxy) write(to, from net.Conn, way Direction, packets <-chan []byte) {
 		}
 		if _, err := to.Write(packet); err != nil {
 			broken = true
-			_ = from.Close() // which ends the reading
+			if way == ToServer {
+				_ = from.Close() // which ends the reading
+			}
+			// A client that is gone ends its own reading. Its packets to the server must
+			// outlive it, so the connection to the server stays until they are written.
 		}
 	}
 	_ = from.Close()
