@@ -1,0 +1,25 @@
+package statestore
+
+// Record is one piece of the state of a store, as a journal keeps it: a key, the fence of a
+// key that is gone, a remembered reply, the identity of the data, or the bound of the
+// versions. ID says what the record is about; the state has at most one record for each ID.
+// A Value of nil says that the piece is gone. Both are at most a few bytes longer than what
+// clients sent, and an ID has at most 1,100 bytes.
+//
+// Only this package knows what the bytes mean. They must not be modified.
+type Record struct {
+	ID, Value []byte
+}
+
+// Group is what a journal must keep whole or not at all: the records that one command
+// changed, in order. If an ID comes twice, the later record counts.
+type Group []Record
+
+// Effects are what a command or an expiry causes besides its reply.
+type Effects struct {
+	// Notifications are to be delivered in this order, after Records are durable.
+	Notifications []Notification
+	// Records are what a journal must keep before the reply and the notifications leave.
+	// Empty unless Options.Journaled: then nothing changed that must survive a restart.
+	Records Group
+}
