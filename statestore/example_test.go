@@ -15,13 +15,13 @@ func send(store *statestore.Store, now statestore.Instant, client, timestamp str
 		Payload:   resp3.AppendCommand(nil, words...),
 		Timestamp: &timestamp,
 	})
-	reply, notifications := store.Apply(now, command)
+	reply, effects := store.Apply(now, command)
 	fmt.Printf("%s %s: %q", client, words[0], reply.Append(nil, statestore.Deployed))
 	if !reply.Version.IsZero() {
 		fmt.Print(" ", reply.Version)
 	}
 	fmt.Println()
-	return notifications
+	return effects.Notifications
 }
 
 // One client takes a lock, another is refused, and the first releases it.
@@ -63,9 +63,9 @@ func ExampleStore_Expire() {
 	fmt.Println("next expiry:", next)
 	for _, at := range []time.Duration{next - time.Nanosecond, next} {
 		now.Elapsed = at
-		notifications, more := store.Expire(now, 100)
+		effects, more := store.Expire(now, 100)
 		fmt.Println("at", at, "keys:", store.Usage().Keys, "more:", more)
-		for _, n := range notifications {
+		for _, n := range effects.Notifications {
 			fmt.Printf("to %s about %s: %q %s\n", n.Client, n.Key, n.Append(nil, statestore.Deployed), n.Version)
 		}
 	}

@@ -8,40 +8,47 @@ import (
 func (e *entry) due(now Instant) bool { return e.next != nil && now.Elapsed >= e.deadline }
 
 // Expire removes up to limit expired keys and returns their notifications, in the order of
-// the deadlines to the millisecond. more says that there may be further expired keys: call
-// Expire again. The limit keeps each call short when many keys expire at once.
-func (s *Store) Expire(now Instant, limit int) (notifications []Notification, more bool) {
+// the deadlines to the millisecond, and the records to keep. more says that there may be
+// further expired keys: call Expire again. The limit keeps each call short when many keys
+// expire at once.
+func (s *Store) Expire(now Instant, limit int) (effects Effects, more bool) {
+	more = s.expire(now, limit, &effects)
+	return effects, more
+}
+
+func (s *Store) expire(now Instant, limit int, effects *Effects) (more bool) {
 	for ; limit > 0; limit-- {
 		first, ok := s.expiries.first()
 		if !ok || first.time() > now.Elapsed {
-			return notifications, false
+			return false
 		}
 		earliest := s.expiries.lists[first]
 		if earliest.filed < tickOf(earliest.deadline) {
 			s.expiries.refile(earliest) // even if it is due: keys with earlier deadlines go first
 		} else {
-			notifications = s.remove(notifications, earliest)
+			s.remove(earliest, effects)
 		}
 	}
-	return notifications, true
+	return true
 }
 
 // expireOne removes one expired key. Unlike Expire it is exact to the nanosecond: it also
 // finds keys that expired within the current millisecond.
-func (s *Store) expireOne(now Instant) (notifications []Notification, found bool) {
-	if notifications, found = s.Expire(now, 1); found {
-		return notifications, true
+func (s *Store) expireOne(now Instant, effects *Effects) (found bool) {
+	if s.expire(now, 1, effects) {
+		return true
 	}
 	first := s.expiries.lists[tickOf(now.Elapsed)]
 	for e := first; e != nil; {
 		if e.due(now) {
-			return s.remove(nil, e), true
+			s.remove(e, effects)
+			return true
 		}
 		if e = e.next; e == first {
 			break
 		}
 	}
-	return nil, false
+	return false
 }
 
 // NextExpiry returns the time, on Instant.Elapsed, at which to call Expire again, and false

@@ -51,7 +51,7 @@ func TestInvariant31LifetimeToTheNanosecond(t *testing.T) {
 		present := func(w *world) {
 			w.tb.Helper()
 			notified, more := w.store.Expire(w.now, 10)
-			if len(notified) != 0 || more || w.store.Usage().Keys != 1 {
+			if len(notified.Notifications) != 0 || more || w.store.Usage().Keys != 1 {
 				w.tb.Errorf("Expire left %d keys, more is %t", w.store.Usage().Keys, more)
 			}
 			if answer, _ := w.send(ask("GET k")); answer[:4] != "$1\r\n" {
@@ -117,7 +117,7 @@ func TestExpiryFoundByRequest(t *testing.T) {
 			_, notified = w.send(ask("GET k"))
 			w.wantLines("the next request", notified)
 			left, _ := w.store.Expire(w.now, 10)
-			w.wantLines("Expire", w.lines(left))
+			w.wantLines("Expire", w.lines(left.Notifications))
 		})
 	}
 }
@@ -131,7 +131,7 @@ func TestRefusedRequestLeavesExpiryToOthers(t *testing.T) {
 	_, notified := w.send(ask("SET k v").at("-"))
 	w.wantLines("the refused SET", notified)
 	left, _ := w.store.Expire(w.now, 10)
-	w.wantLines("Expire", w.lines(left), deleteLine("c", "k", version))
+	w.wantLines("Expire", w.lines(left.Notifications), deleteLine("c", "k", version))
 }
 
 // Invariant 4: a step of the wall clock does not move a deadline.
@@ -169,17 +169,17 @@ func TestExpireInBatches(t *testing.T) {
 	}
 	w.pass(1004 * time.Millisecond)
 	first, more := w.store.Expire(w.now, 2)
-	w.wantLines("the first batch", w.lines(first), want[:2]...)
+	w.wantLines("the first batch", w.lines(first.Notifications), want[:2]...)
 	if !more || w.store.Usage().Keys != 5 {
 		t.Errorf("after the first batch more is %t, with %d keys; want more, with 5", more, w.store.Usage().Keys)
 	}
 	second, more := w.store.Expire(w.now, 3)
-	w.wantLines("the second batch", w.lines(second), want[2:]...)
+	w.wantLines("the second batch", w.lines(second.Notifications), want[2:]...)
 	if !more { // the limit was reached: only another call can find out
 		t.Error("after the second batch more is false")
 	}
 	third, more := w.store.Expire(w.now, 3)
-	w.wantLines("the third batch", w.lines(third))
+	w.wantLines("the third batch", w.lines(third.Notifications))
 	if more || w.store.Usage().Keys != 2 {
 		t.Errorf("after the third batch more is %t, with %d keys; want 2", more, w.store.Usage().Keys)
 	}
@@ -196,7 +196,7 @@ func TestExpireGoesByDeadlineAfterRenewals(t *testing.T) {
 	w.want(ask("KEYNOTIFY plain"), "+OK\r\n")
 	w.pass(60 * time.Millisecond)
 	notified, _ := w.store.Expire(w.now, 10)
-	w.wantLines("Expire", w.lines(notified), deleteLine("c", "plain", plain), deleteLine("c", "renewed", renewed))
+	w.wantLines("Expire", w.lines(notified.Notifications), deleteLine("c", "plain", plain), deleteLine("c", "renewed", renewed))
 }
 
 // NextExpiry may be early but never late: a caller that sleeps until then and calls Expire

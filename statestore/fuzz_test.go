@@ -194,7 +194,7 @@ func (r *race) expire(limit int) {
 	r.tb.Helper()
 	r.trace = append(r.trace, fmt.Sprint("expire ", limit))
 	expired, more := r.store.Expire(r.now, limit)
-	rest, err := r.model.expire(r.now, r.lines(expired), "")
+	rest, err := r.model.expire(r.now, r.lines(expired.Notifications), "")
 	if err != nil || len(rest) > 0 {
 		r.fatalf("Expire: %v; notifications that do not belong: %q", err, rest)
 	}
@@ -294,7 +294,7 @@ func FuzzParse(f *testing.F) {
 		w := newWorld(t, Options{MaxKeys: 1})
 		w.set(ask("SET SETKEY2 ABC PX 1").fencedBy("1:0:n"))
 		reply, notified := w.store.Apply(w.now, command)
-		if command.Err() != nil && (reply.Outcome != Refused || len(notified) > 0 || w.store.Usage().Keys != 1) {
+		if command.Err() != nil && (reply.Outcome != Refused || len(notified.Notifications) > 0 || w.store.Usage().Keys != 1) {
 			t.Errorf("%q was refused by Parse and applied as %v", payload, reply.Outcome)
 		}
 		for _, dialect := range []Dialect{Deployed, Documented} {

@@ -11,15 +11,24 @@ type Record struct {
 	ID, Value []byte
 }
 
-// Group is what a journal must keep whole or not at all: the records that one command
-// changed, in order. If an ID comes twice, the later record counts.
+// Group is what a journal must keep whole or not at all, in order: the records that one
+// command changed, or one key that expired. It has at most MaxGroup records. If an ID comes
+// twice, the later record counts.
 type Group []Record
+
+// MaxGroup is the largest number of records in a Group.
+const MaxGroup = 64
 
 // Effects are what a command or an expiry causes besides its reply.
 type Effects struct {
-	// Notifications are to be delivered in this order, after Records are durable.
+	// Notifications are to be delivered in this order, after Groups are durable.
 	Notifications []Notification
-	// Records are what a journal must keep before the reply and the notifications leave.
-	// Empty unless Options.Journaled: then nothing changed that must survive a restart.
-	Records Group
+	// Groups are what a journal must keep, in this order, before the reply and the
+	// notifications leave. The group of the command itself is the last; before it come
+	// those of keys that had expired. Empty unless Options.Journaled: then nothing changed
+	// that must survive a restart.
+	Groups []Group
+	// Keys are the keys that Groups are about. Until Groups are durable, no reply about one
+	// of them may leave.
+	Keys []string
 }

@@ -48,7 +48,7 @@ func (w *world) deliver(client, correlation string, words ...string) (reply Repl
 	reply, notifications := w.store.Apply(w.now, Parse(Request{
 		Client: client, Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte(correlation),
 	}))
-	return reply, len(notifications)
+	return reply, len(notifications.Notifications)
 }
 
 // Invariant 23: the store distinguishes correlation data of any length, whichever byte differs.

@@ -203,7 +203,7 @@ func TestAReturnedValueNeverChanges(t *testing.T) {
 	if got := string(found.Append(nil, Deployed)); got != "$5\r\nfirst\r\n" {
 		t.Errorf("the reply became %q", got)
 	}
-	w.wantLines("SET", w.lines(notified), setLine("c", "k", "other", "1696374425000:2:StateStore"))
+	w.wantLines("SET", w.lines(notified.Notifications), setLine("c", "k", "other", "1696374425000:2:StateStore"))
 }
 
 func TestReplyIsAppended(t *testing.T) {

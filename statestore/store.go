@@ -58,6 +58,11 @@ type Options struct {
 	// Maximum that the server announces. A request takes about 128 bytes of memory.
 	DedupWindow int
 
+	// Journaled says that a journal keeps the data of the store: the store then returns the
+	// records that change, see Effects and Restored. False: it returns none, and its data
+	// ends with it.
+	Journaled bool
+
 	// Strict closes holes in the protocol: the store then refuses requests that other
 	// stores accept. It keeps the fence of a protected key after DEL, VDEL and expiry, and
 	// never drops it, because the oldest token could write then; the fence counts towards
@@ -143,9 +148,9 @@ func (s *Store) Begin(now Instant) { s.began = now.Elapsed }
 // Identity returns Options.Identity.
 func (s *Store) Identity() string { return s.options.Identity }
 
-// Apply applies one command. It returns the reply, and the notifications that the command
-// causes in the order in which to deliver them. A refused command changes nothing: neither
-// value, expiry, version nor token.
+// Apply applies one command. It returns the reply, and what the command causes besides: the
+// notifications in the order in which to deliver them, and the records to keep. A refused
+// command changes nothing: neither value, expiry, version nor token.
 //
 // An expired key does not exist for any command, whether or not Expire has removed it. If
 // Apply removes it, the notification of its expiry comes first.
@@ -153,28 +158,29 @@ func (s *Store) Identity() string { return s.options.Identity }
 // A redelivery within Options.DedupWindow gets the reply of the first delivery and changes
 // nothing. A command after its Request.Expires changes nothing and has the outcome Expired.
 // Both checks come after the refusal of a command for another store.
-func (s *Store) Apply(now Instant, command Command) (Reply, []Notification) {
+func (s *Store) Apply(now Instant, command Command) (Reply, Effects) {
 	if command.store != nil && s.options.Identity != "" && *command.store != s.options.Identity {
-		return Reply{Verb: command.Verb, Err: protocol.OtherStore}, nil
+		return Reply{Verb: command.Verb, Err: protocol.OtherStore}, Effects{}
 	}
 	if command.expires != 0 && now.Elapsed >= command.expires {
-		return Reply{Verb: command.Verb, Outcome: Expired}, nil
+		return Reply{Verb: command.Verb, Outcome: Expired}, Effects{}
 	}
-	if !needsDedup(&command) {
-		return s.apply(now, &command)
+	dedup := needsDedup(&command)
+	if dedup {
+		if reply, redelivered := s.sessions.lookup(&command); redelivered {
+			return reply, Effects{}
+		}
 	}
-	if reply, redelivered := s.sessions.lookup(&command); redelivered {
-		return reply, nil
-	}
-	reply, notifications := s.apply(now, &command)
-	if !command.last {
+	var effects Effects
+	reply := s.apply(now, &command, &effects)
+	if dedup && !command.last {
 		s.sessions.record(&command, reply)
 	}
-	return reply, notifications
+	return reply, effects
 }
 
 // apply applies a command that was not applied before.
-func (s *Store) apply(now Instant, command *Command) (Reply, []Notification) {
+func (s *Store) apply(now Instant, command *Command, effects *Effects) Reply {
 	reply := Reply{Verb: command.Verb}
 	refusal := command.refusal
 	if refusal == "" {
@@ -189,21 +195,20 @@ func (s *Store) apply(now Instant, command *Command) (Reply, []Notification) {
 			// From the store's clock, the sender sees which clock is wrong and by how much.
 			reply.Version = hlc.Timestamp{Wall: max(now.WallMillis, 0), Node: s.options.Node}
 		}
-		return reply, nil
+		return reply
 	}
-	var notifications []Notification
 	current := s.entries[command.Key]
 	if current != nil && current.due(now) {
-		notifications = s.remove(notifications, current)
+		s.remove(current, effects)
 		current = nil
 	}
 	if refusal := s.checkToken(current, command); refusal != "" {
 		reply.Err = refusal
-		return reply, notifications
+		return reply
 	}
 	switch command.Verb {
 	case VerbSet:
-		return s.set(now, reply, notifications, current, command)
+		s.set(now, &reply, current, command, effects)
 	case VerbGet:
 		if current == nil {
 			reply.Outcome = Missing
@@ -224,7 +229,7 @@ func (s *Store) apply(now Instant, command *Command) (Reply, []Notification) {
 			if !current.token.IsZero() {
 				current.token = higherToken(current.token, command)
 			}
-			notifications = s.remove(notifications, current)
+			s.remove(current, effects)
 		}
 	case VerbKeyNotify:
 		switch {
@@ -236,28 +241,26 @@ func (s *Store) apply(now Instant, command *Command) (Reply, []Notification) {
 			reply.Outcome = OK
 		}
 	}
-	return reply, notifications
+	return reply
 }
 
-func (s *Store) set(now Instant, reply Reply, notifications []Notification, current *entry, command *Command) (Reply, []Notification) {
+func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command, effects *Effects) {
 	if current != nil {
 		refused := command.Condition == IfMissing ||
 			command.Condition == IfMissingOrEqual && current.value != string(command.Value)
 		if refused {
 			reply.Outcome, reply.Version = ConditionFailed, current.version
-			return reply, notifications
+			return
 		}
 	} else if command.Condition != Always && command.Lifetime > 0 && now.Elapsed-s.began < s.options.HoldOff {
 		reply.Outcome = ConditionFailed // without a version: the store does not know the holder
-		return reply, notifications
+		return
 	}
 	for s.overQuota(current, command) {
 		// Expired keys do not count, whether or not Expire has removed them.
-		expired, found := s.expireOne(now)
-		notifications = append(notifications, expired...)
-		if !found {
+		if !s.expireOne(now, effects) {
 			reply.Err = protocol.QuotaExceeded
-			return reply, notifications
+			return
 		}
 	}
 	version, err := hlc.Merge(s.clock, command.timestamp.value, now.WallMillis)
@@ -265,7 +268,7 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 		// Merge fails only for a counter near the end of its range, which no correct
 		// clock sends.
 		reply.Err = protocol.MalformedTimestamp
-		return reply, notifications
+		return
 	}
 	s.clock = version
 	if current == nil {
@@ -286,7 +289,7 @@ func (s *Store) set(now Instant, reply Reply, notifications []Notification, curr
 		s.expiries.cancel(current)
 	}
 	reply.Outcome, reply.Version = OK, version
-	return reply, s.watches.notify(notifications, Change{Key: current.key, Value: current.value, Version: version})
+	s.watches.notify(effects, Change{Key: current.key, Value: current.value, Version: version})
 }
 
 // checkStamps checks __ts and __ft without regard to the key. It accepts a token that this
@@ -315,13 +318,13 @@ func (s *Store) checkStamps(now Instant, command *Command) protocol.Refusal {
 	return ""
 }
 
-// remove deletes an entry and appends the notifications of its removal.
-func (s *Store) remove(notifications []Notification, gone *entry) []Notification {
+// remove deletes an entry and adds the notifications of its removal.
+func (s *Store) remove(gone *entry, effects *Effects) {
 	s.expiries.cancel(gone)
 	delete(s.entries, gone.key)
 	s.bytes -= gone.size()
 	s.keepFence(gone.key, gone.token)
-	return s.watches.notify(notifications, Change{Key: gone.key, Deleted: true, Version: gone.version})
+	s.watches.notify(effects, Change{Key: gone.key, Deleted: true, Version: gone.version})
 }
 
 // Disconnect drops all watches of a client. Call it when the client's connection ends:
@@ -343,10 +346,12 @@ func (s *Store) DisconnectSome(client string, limit int) (more bool) {
 
 // EndSession drops the watches of a client and its window of requests. Call it when the
 // client's MQTT session ends, with the connection or later: after that MQTT does not deliver
-// requests of the session again.
-func (s *Store) EndSession(client string) {
+// requests of the session again. It returns the records of the window, which are gone. A
+// group has some of them: they need not be gone at once.
+func (s *Store) EndSession(client string) []Group {
 	s.Disconnect(client)
 	s.sessions.end(client)
+	return nil
 }
 
 func saturatingAdd(a, b time.Duration) time.Duration {

@@ -60,8 +60,8 @@ func (s *strictRun) step(p *program) {
 	}
 	reply, _ := s.store.Apply(s.now, Parse(incoming))
 	again, notified := s.store.Apply(s.now, Parse(incoming))
-	if verb != "GET" && (again.Outcome != reply.Outcome || again.Version != reply.Version || again.Err != reply.Err || len(notified) > 0) {
-		s.tb.Fatalf("%q delivered again: %v, %v; the first time %v", words, again, notified, reply)
+	if verb != "GET" && (again.Outcome != reply.Outcome || again.Version != reply.Version || again.Err != reply.Err || len(notified.Notifications) > 0) {
+		s.tb.Fatalf("%q delivered again: %v, %v; the first time %v", words, again, notified.Notifications, reply)
 	}
 	if reply.Outcome == OK && verb == "SET" {
 		s.applied(key, value, client, reply, Parse(incoming))

@@ -76,7 +76,7 @@ func TestEveryWatcherIsNotifiedOnceInOrder(t *testing.T) {
 	w.want(ask("KEYNOTIFY k").as("z"), "+OK\r\n") // last now
 	w.pass(time.Second)
 	expired, _ := w.store.Expire(w.now, 1)
-	w.wantLines("Expire", w.lines(expired), deleteLine("a", "k", first), deleteLine("m", "k", first), deleteLine("z", "k", first))
+	w.wantLines("Expire", w.lines(expired.Notifications), deleteLine("a", "k", first), deleteLine("m", "k", first), deleteLine("z", "k", first))
 	if _, notified = w.send(ask("SET k v")); len(notified) != 3 { // watches outlive the key
 		t.Errorf("after the expiry SET notifies %q", notified)
 	}
@@ -106,7 +106,7 @@ func TestNotificationsDoNotChangeWithTheWatchers(t *testing.T) {
 	w.store.Disconnect("a")
 	w.want(ask("KEYNOTIFY k").as("d"), "+OK\r\n")
 	const version = "1696374425000:1:StateStore"
-	w.wantLines("SET", w.lines(notified), setLine("a", "k", "v", version), setLine("b", "k", "v", version), setLine("c", "k", "v", version))
+	w.wantLines("SET", w.lines(notified.Notifications), setLine("a", "k", "v", version), setLine("b", "k", "v", version), setLine("c", "k", "v", version))
 }
 
 // docs/protocol.md §5.4: registrations end with the client's connection.

@@ -178,22 +178,22 @@ func (of *watched) compact() {
 	of.watchers, of.gaps = left, 0
 }
 
-// notify appends a notification of a change for each watcher of its key.
-func (w *watches) notify(to []Notification, change Change) []Notification {
+// notify adds a notification of a change for each watcher of its key.
+func (w *watches) notify(effects *Effects, change Change) {
 	if len(w.byKey) == 0 {
-		return to // without a lookup: most stores have few watchers
+		return // without a lookup: most stores have few watchers
 	}
 	of := w.byKey[change.Key]
 	if of == nil {
-		return to
+		return
 	}
 	shared := new(Change) // &change would allocate even if no client watches the key
 	*shared = change
-	to = slices.Grow(to, len(of.watchers)-of.gaps)
+	to := slices.Grow(effects.Notifications, len(of.watchers)-of.gaps)
 	for _, r := range of.watchers {
 		if r.watcher != nil && !r.watcher.gone {
 			to = append(to, Notification{Client: r.watcher.client, Change: shared})
 		}
 	}
-	return to
+	effects.Notifications = to
 }

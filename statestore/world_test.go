@@ -101,7 +101,7 @@ func (w *world) sendPayload(r request, payload string) (answer string, notificat
 	if !reply.Version.IsZero() {
 		answer += "@" + reply.Version.String()
 	}
-	return answer, w.lines(sent)
+	return answer, w.lines(sent.Notifications)
 }
 
 // lines returns one line for each notification: the client, the key, the bytes of the

@@ -86,7 +86,8 @@ func (e *Engine) applyThen(command statestore.Command, then func(statestore.Repl
 	system := e.systemTime()
 	e.mu.Lock()
 	defer e.unlock()
-	reply, notifications := e.store.Apply(e.nowLocked(system), command)
+	reply, effects := e.store.Apply(e.nowLocked(system), command)
+	notifications := effects.Notifications
 	if then != nil {
 		then(reply)
 	}
@@ -219,7 +220,8 @@ func (e *Engine) expireSome() (notifications []statestore.Notification, more boo
 	e.mu.Lock()
 	defer e.unlock()
 	now := e.nowLocked(system)
-	notifications, more = e.store.Expire(now, expireBatch)
+	effects, more := e.store.Expire(now, expireBatch)
+	notifications = effects.Notifications
 	for _, notification := range notifications {
 		e.deliver(notification)
 	}

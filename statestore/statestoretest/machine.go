@@ -49,8 +49,8 @@ func (m *machine) Pass(d time.Duration) {
 			break
 		}
 		m.advance(max(next-m.now.Elapsed, 0))
-		notifications, _ := m.store.Expire(m.now, 1)
-		m.deliver(notifications)
+		effects, _ := m.store.Expire(m.now, 1)
+		m.deliver(effects.Notifications)
 	}
 	m.advance(end - m.now.Elapsed)
 }
@@ -105,8 +105,8 @@ func (c *machineClient) Do(request Request) (Reply, error) {
 	if request.Denied {
 		command = command.Deny()
 	}
-	reply, notifications := m.store.Apply(m.now, command)
-	m.deliver(notifications)
+	reply, effects := m.store.Apply(m.now, command)
+	m.deliver(effects.Notifications)
 	answer := Reply{Payload: reply.Append(nil, m.dialect)}
 	if !reply.Version.IsZero() {
 		answer.Version = reply.Version.String()
