@@ -205,7 +205,7 @@ func (s *Server) Close() error {
 func (s *Server) serve(ctx context.Context) error {
 	expiry, stopExpiry := context.WithCancel(context.Background())
 	var tasks sync.WaitGroup
-	tasks.Go(func() { s.engine.Run(expiry) })
+	tasks.Go(func() { _ = s.engine.Run(expiry) }) // no error without a journal
 	tasks.Go(func() { eachSecond(expiry, s.endSessions) })
 	tasks.Go(func() { eachSecond(expiry, s.publishDueWills) }) // of its own, because ending many sessions takes long
 	s.engine.Begin()

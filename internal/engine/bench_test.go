@@ -31,7 +31,8 @@ func BenchmarkPause(b *testing.B) {
 
 		apply := func(words ...string) statestore.Reply {
 			ts := "0:0:client"
-			return e.Apply(statestore.Parse(statestore.Request{Client: "client", Payload: resp3.AppendCommand(nil, words...), Timestamp: &ts}))
+			reply, _ := e.Apply(statestore.Parse(statestore.Request{Client: "client", Payload: resp3.AppendCommand(nil, words...), Timestamp: &ts}))
+			return reply
 		}
 		for i := range kept {
 			apply("SET", fmt.Sprint("kept-", i), "value", "PX", "3600000")

@@ -20,7 +20,8 @@ func newEngine(t *testing.T) *Engine {
 }
 
 func watch(e *Engine, client, key string) statestore.Reply {
-	return e.Apply(statestore.Parse(statestore.Request{Client: client, Payload: resp3.AppendCommand(nil, "KEYNOTIFY", key)}))
+	reply, _ := e.Apply(statestore.Parse(statestore.Request{Client: client, Payload: resp3.AppendCommand(nil, "KEYNOTIFY", key)}))
+	return reply
 }
 
 func TestDisconnectFreesAllThatAClientHad(t *testing.T) {

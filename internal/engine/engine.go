@@ -1,6 +1,8 @@
 // Package engine runs a [statestore.Store] on the real clock. An [Engine] has a lock around
 // the store, a timer for the next expiry, and delivers notifications in the order of the
-// store. The server and the in-process connection of tests both use it.
+// store. With a [statestore.Journal] it commits what changed, and holds back replies and
+// notifications until what they show is committed. The server and the in-process connection
+// of tests both use it.
 package engine
 
 import (
@@ -34,11 +36,25 @@ type Engine struct {
 	wake    chan struct{}
 	system  atomic.Pointer[func() time.Time]
 
+	// Of a store with a journal; nil or zero otherwise.
+	journal statestore.Journal
+	commit  chan struct{} // signals that open is not empty
+	ended   chan struct{} // closed with failure
+	waiting atomic.Int64  // how much waits for a commit, see maxWaiting
+
 	mu    sync.Mutex
 	store *statestore.Store
 	wall  wall
 	next  time.Duration // the expiry that Run waits for; valid while armed
 	armed bool
+
+	// Of a store with a journal; nil or zero otherwise.
+	open       *batch        // what the next commit makes durable; never nil
+	committing *batch        // from its commit until all that rests on it has left; may be nil
+	order      uint64        // how much was held so far
+	freed      chan struct{} // closed, and replaced, when waiting falls below maxWaiting
+	sealed     bool          // no more commands are applied
+	failure    error         // why nothing leaves any more
 }
 
 // New returns an engine that owns store: the caller must not use the store from now on.
@@ -69,30 +85,24 @@ func (e *Engine) SetSystemClock(now func() time.Time) {
 	e.system.Store(&now)
 }
 
-// Apply applies a command and returns the reply.
-func (e *Engine) Apply(command statestore.Command) statestore.Reply { return e.ApplyThen(command, nil) }
-
-// ApplyThen applies a command and returns the reply. Unless then is nil, it calls then with
-// the reply before it delivers the notifications and before it applies another command, so
-// that a log of the commands is in the store's order. Like deliver, then is called with the
-// lock held and must not block.
-func (e *Engine) ApplyThen(command statestore.Command, then func(statestore.Reply)) statestore.Reply {
-	reply, notifications := e.applyThen(command, then)
+// submit applies a command, see Submit and ApplyThen.
+func (e *Engine) submit(command statestore.Command, then, done func(statestore.Reply)) (statestore.Reply, bool) {
+	reply, notifications, now := e.apply(command, then, done)
 	e.delivered(notifications)
-	return reply
+	return reply, now
 }
 
-func (e *Engine) applyThen(command statestore.Command, then func(statestore.Reply)) (statestore.Reply, []statestore.Notification) {
+func (e *Engine) apply(command statestore.Command, then, done func(statestore.Reply)) (reply statestore.Reply, notifications []statestore.Notification, now bool) {
 	system := e.systemTime()
 	e.mu.Lock()
 	defer e.unlock()
-	reply, effects := e.store.Apply(e.nowLocked(system), command)
-	notifications := effects.Notifications
-	if then != nil {
-		then(reply)
-	}
-	for _, notification := range notifications {
-		e.deliver(notification)
+	if e.journal == nil {
+		var effects statestore.Effects
+		reply, effects = e.store.Apply(e.nowLocked(system), command)
+		notifications, now = effects.Notifications, true
+		e.leaveNowLocked(reply, notifications, then)
+	} else {
+		reply, notifications, now = e.applyLocked(e.nowLocked(system), command, then, done)
 	}
 	if next, ok := e.store.NextExpiry(); ok && (!e.armed || next < e.next) {
 		select {
@@ -100,7 +110,16 @@ func (e *Engine) applyThen(command statestore.Command, then func(statestore.Repl
 		default:
 		}
 	}
-	return reply, notifications
+	return reply, notifications, now
+}
+
+func (e *Engine) leaveNowLocked(reply statestore.Reply, notifications []statestore.Notification, then func(statestore.Reply)) {
+	if then != nil {
+		then(reply)
+	}
+	for _, notification := range notifications {
+		e.deliver(notification)
+	}
 }
 
 // delivered calls wakeAll. It is called without the lock.
@@ -122,6 +141,7 @@ func (e *Engine) Disconnect(client string) {
 func (e *Engine) disconnectSome(client string) (more bool) {
 	e.mu.Lock()
 	defer e.unlock()
+	e.forgetHeldLocked(client)
 	return e.store.DisconnectSome(client, disconnectBatch)
 }
 
@@ -131,7 +151,10 @@ func (e *Engine) EndSession(client string) {
 	e.Disconnect(client)
 	e.mu.Lock()
 	defer e.unlock()
-	e.store.EndSession(client)
+	groups := e.store.EndSession(client)
+	if e.journal != nil && e.failure == nil && !e.sealed {
+		e.addLocked(groups, nil)
+	}
 }
 
 // Usage returns what the store holds now.
@@ -156,10 +179,16 @@ func (d *InDoubt) Error() string {
 // unlock is deferred in each method that uses the store. It panics again with an InDoubt.
 func (e *Engine) unlock() {
 	value := recover()
-	e.mu.Unlock()
-	if value != nil {
-		panic(&InDoubt{Value: value, Stack: debug.Stack()})
+	if value == nil {
+		e.mu.Unlock()
+		return
 	}
+	doubt := &InDoubt{Value: value, Stack: debug.Stack()}
+	if e.journal != nil {
+		e.failLocked(doubt) // what is half done must not be committed
+	}
+	e.mu.Unlock()
+	panic(doubt)
 }
 
 // Begin starts the hold-off of the store: requests can reach it from now on.
@@ -184,9 +213,8 @@ func NewIdentity() string {
 // Elapsed returns the time on the clock of statestore.Request.Expires.
 func (e *Engine) Elapsed() time.Duration { return time.Since(e.started) }
 
-// Run removes keys as they expire, until ctx ends. Without Run expired keys do not exist for
-// requests either, but their watchers get no notification.
-func (e *Engine) Run(ctx context.Context) {
+// runExpiry removes keys as they expire, until ctx ends.
+func (e *Engine) runExpiry(ctx context.Context) {
 	timer := time.NewTimer(1)
 	defer timer.Stop()
 	for {
@@ -207,7 +235,7 @@ func (e *Engine) Run(ctx context.Context) {
 // expire removes the expired keys and returns the time until the next expiry. Between two
 // batches it releases the lock and checks ctx.
 func (e *Engine) expire(ctx context.Context) (wait time.Duration, ok bool) {
-	for more := true; more && ctx.Err() == nil; {
+	for more := true; more && e.Room(ctx) == nil && ctx.Err() == nil; {
 		var notifications []statestore.Notification
 		notifications, more, wait, ok = e.expireSome()
 		e.delivered(notifications)
@@ -220,10 +248,19 @@ func (e *Engine) expireSome() (notifications []statestore.Notification, more boo
 	e.mu.Lock()
 	defer e.unlock()
 	now := e.nowLocked(system)
+	if e.failure != nil || e.sealed {
+		return nil, false, 0, false
+	}
 	effects, more := e.store.Expire(now, expireBatch)
-	notifications = effects.Notifications
-	for _, notification := range notifications {
-		e.deliver(notification)
+	switch {
+	case e.journal == nil:
+		notifications = effects.Notifications
+		e.leaveNowLocked(statestore.Reply{}, notifications, nil)
+	case len(effects.Groups) > 0:
+		e.addLocked(effects.Groups, effects.Keys)
+		if len(effects.Notifications) > 0 {
+			e.holdLocked(e.open, held{notifications: effects.Notifications})
+		}
 	}
 	e.next, e.armed = e.store.NextExpiry()
 	return notifications, more, max(e.next-now.Elapsed, 0), e.armed

@@ -78,9 +78,12 @@ func (b *bench) end() {
 func (b *bench) apply(client string, words ...string) statestore.Reply {
 	b.t.Helper()
 	ts := hlc.Timestamp{Wall: time.Now().UnixMilli(), Node: client}.String()
-	reply := b.engine.Apply(statestore.Parse(statestore.Request{
+	reply, err := b.engine.Apply(statestore.Parse(statestore.Request{
 		Client: client, Payload: resp3.AppendCommand(nil, words...), Timestamp: &ts,
 	}))
+	if err != nil {
+		b.t.Errorf("%q: %v", words, err)
+	}
 	if reply.Outcome == statestore.Refused {
 		b.t.Errorf("%q: %v", words, reply.Err)
 	}
@@ -384,7 +387,7 @@ func TestThenIsCalledBeforeTheNotificationsOfTheCommand(t *testing.T) {
 		b.apply("watcher", "KEYNOTIFY", "k")
 		var outcomes []statestore.Outcome
 		ts := hlc.Timestamp{Wall: time.Now().UnixMilli(), Node: "writer"}.String()
-		reply := b.engine.ApplyThen(statestore.Parse(statestore.Request{
+		reply, _ := b.engine.ApplyThen(statestore.Parse(statestore.Request{
 			Client: "writer", Payload: resp3.AppendCommand(nil, "SET", "k", "v"), Timestamp: &ts,
 		}), func(reply statestore.Reply) {
 			b.mu.Lock()

@@ -162,7 +162,7 @@ func TestInvariant30HistoriesAreLinearizable(t *testing.T) {
 							request.FencingToken = &token
 						}
 						o.called = order.Add(1)
-						o.reply = b.engine.Apply(statestore.Parse(request))
+						o.reply, _ = b.engine.Apply(statestore.Parse(request))
 						o.answer = order.Add(1)
 						histories[client] = append(histories[client], o)
 						time.Sleep(time.Duration(random.IntN(3)) * time.Millisecond)

@@ -260,7 +260,7 @@ func (s *Store) Serve(ctx context.Context) error {
 func (s *Store) serve(ctx context.Context) error {
 	expiry, stopExpiry := context.WithCancel(context.Background())
 	var tasks sync.WaitGroup
-	tasks.Go(func() { s.engine.Run(expiry) })
+	tasks.Go(func() { _ = s.engine.Run(expiry) }) // no error without a journal
 	defer func() {
 		stopExpiry()
 		tasks.Wait()

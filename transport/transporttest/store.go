@@ -105,7 +105,7 @@ func (s *Store) Replace(options statestore.Options) error {
 	started.SetSystemClock(s.wall)
 	ctx, halt := context.WithCancel(s.life)
 	s.engine, s.halt = started, halt
-	s.tasks.Go(func() { started.Run(ctx) })
+	s.tasks.Go(func() { _ = started.Run(ctx) }) // no error without a journal
 	return nil
 }
 
@@ -221,7 +221,7 @@ func (s *Store) apply(received statestore.Request, request transport.Request, ag
 	if allow != nil && !allow(command.Client, command.Verb, command.Key) {
 		command = command.Deny()
 	}
-	reply := running.ApplyThen(command, func(reply statestore.Reply) {
+	reply, _ := running.ApplyThen(command, func(reply statestore.Reply) {
 		s.mu.Lock()
 		tap := s.tap
 		s.mu.Unlock()

@@ -1,0 +1,61 @@
+package engine
+
+import (
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// batch is what one commit makes durable, and what leaves after it.
+type batch struct {
+	groups []statestore.Group
+	size   int64               // of the groups, see maxWaiting
+	keys   map[string]struct{} // which the groups change
+	bound  hlc.Timestamp       // of the versions, after the last group
+	held   []held              // in the order of the store
+	gone   map[string]uint64   // clients that disconnected, see held.order
+
+	committed bool // the journal has the groups, and held is leaving
+}
+
+// held is a reply with its notifications that waits for a commit.
+type held struct {
+	order         uint64 // of all that was held; a client that disconnected later gets no notification
+	notifications []statestore.Notification
+	reply         statestore.Reply
+	then, done    func(statestore.Reply) // may be nil
+	late          bool                   // held when its batch was committed already
+}
+
+const (
+	// groupBytes and heldBytes stand for the memory of a group and of what is held, besides
+	// the bytes of records. They count towards maxWaiting.
+	groupBytes, recordBytes, heldBytes, notificationBytes = 64, 64, 160, 24
+	// maxWaiting is how much may wait for a commit before Room makes its callers wait.
+	maxWaiting = 8 << 20
+	// leaveBatch is how many notifications and replies leave while the lock is held, see
+	// expireBatch.
+	leaveBatch = 256
+)
+
+// size returns the memory that counts towards maxWaiting.
+func (h *held) size() int64 {
+	return heldBytes + notificationBytes*int64(len(h.notifications))
+}
+
+func sizeOf(group statestore.Group) int64 {
+	size := int64(groupBytes)
+	for _, record := range group {
+		size += recordBytes + int64(len(record.ID)) + int64(len(record.Value))
+	}
+	return size
+}
+
+func newBatch() *batch { return &batch{keys: make(map[string]struct{})} }
+
+// isEmpty reports whether there is nothing to commit. Then nothing is held either.
+func (b *batch) isEmpty() bool { return len(b.groups) == 0 }
+
+func (b *batch) changes(key string) bool {
+	_, ok := b.keys[key]
+	return ok
+}

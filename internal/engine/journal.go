@@ -1,0 +1,442 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/failpoint"
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// ErrStopped is why an engine with a journal no longer answers after Run has returned nil.
+var ErrStopped = errors.New("the store has stopped")
+
+// stopTimeout is how long the last commits may take after the context of Run has ended. A
+// journal on a network may be cut off from it then.
+const stopTimeout = 10 * time.Second
+
+// Open returns an engine on the records of journal: it loads them, and makes the identity of
+// the data and the bound of the versions durable. A nil journal means none: the engine keeps
+// the store in memory, as with [New], which documents deliver.
+//
+// Open sets options.Journaled. If options.Identity is empty, data without an identity gets a
+// new one. The engine asks the journal for its standing with its lock held; the journal must
+// not call the engine. It does not close the journal: its owner does, after Run has returned.
+//
+// The error says which option makes no sense, which record cannot be restored, or why the
+// journal failed; it is the cause of ctx if that ended. Nothing was answered then.
+func Open(ctx context.Context, options statestore.Options, journal statestore.Journal, deliver func(statestore.Notification)) (*Engine, error) {
+	options.Journaled = journal != nil
+	if options.Identity == "" {
+		options.Identity = NewIdentity()
+	}
+	store, err := statestore.New(options)
+	if err != nil {
+		return nil, err
+	}
+	e := New(store, deliver)
+	if journal == nil {
+		return e, nil
+	}
+	err = journal.Load(ctx, func(record statestore.Record) error {
+		failpoint.Hit(failpoint.DuringLoad)
+		return store.Restore(record)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load the journal: %w", err)
+	}
+	if first := store.Restored(e.nowLocked(e.systemTime())); len(first) > 0 {
+		if err := journal.Commit(ctx, []statestore.Group{first}); err != nil {
+			return nil, fmt.Errorf("commit the first batch: %w", err)
+		}
+	}
+	store.Committed(store.Bound())
+	e.journal = journal
+	e.commit = make(chan struct{}, 1)
+	e.ended = make(chan struct{})
+	e.freed = make(chan struct{})
+	e.open = newBatch()
+	return e, nil
+}
+
+// Submit applies a command. If now is true the reply may leave at once; done is never called
+// then. Otherwise the reply rests on changes that are not committed, and reply is empty: done
+// gets it after the commit, once, from the goroutine of Run, without a lock. done must not
+// block. If that commit fails, or Run has returned, done is never called.
+//
+// A caller that submits commands without waiting for their replies must call [Engine.Room] before.
+func (e *Engine) Submit(command statestore.Command, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
+	return e.submit(command, nil, done)
+}
+
+// Apply applies a command, waits until its reply may leave, and returns it. With a journal,
+// Run must be running, and the error, which wraps the failure that Run returns or ErrStopped,
+// says that there will be no reply; the command may have been applied. Without a journal the
+// error is nil.
+func (e *Engine) Apply(command statestore.Command) (statestore.Reply, error) {
+	return e.ApplyThen(command, nil)
+}
+
+// ApplyThen is Apply. Unless then is nil, it is called with the reply once that may leave, before the
+// notifications of the command are delivered. Like deliver, then is called with the lock held
+// and must not block. All calls for commands of the same key are in the store's order; without
+// a journal, all calls are, and no other command is applied meanwhile.
+func (e *Engine) ApplyThen(command statestore.Command, then func(statestore.Reply)) (statestore.Reply, error) {
+	if e.journal == nil {
+		reply, _ := e.submit(command, then, nil)
+		return reply, nil
+	}
+	return e.applyAndWait(command, then)
+}
+
+func (e *Engine) applyAndWait(command statestore.Command, then func(statestore.Reply)) (statestore.Reply, error) {
+	left := make(chan statestore.Reply, 1)
+	reply, now := e.submit(command, then, func(reply statestore.Reply) { left <- reply })
+	if now {
+		return reply, nil
+	}
+	select {
+	case reply = <-left:
+		return reply, nil
+	case <-e.ended:
+	}
+	select {
+	case reply = <-left: // it left before the end
+		return reply, nil
+	default:
+		return statestore.Reply{}, fmt.Errorf("engine: no reply: %w", e.whyEnded())
+	}
+}
+
+// Room waits while too much waits for a commit. It returns an error when ctx ends or the
+// engine answers nothing any more. The caller holds no lock that the functions which the
+// engine calls may need. Without a journal it returns nil at once.
+func (e *Engine) Room(ctx context.Context) error {
+	for e.journal != nil && e.waiting.Load() >= maxWaiting {
+		e.mu.Lock()
+		freed := e.freed // closed after e.waiting has fallen
+		e.mu.Unlock()
+		if e.waiting.Load() < maxWaiting {
+			break
+		}
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-e.ended:
+			return fmt.Errorf("engine: no room: %w", e.whyEnded())
+		}
+	}
+	return nil
+}
+
+// applyLocked applies a command of a store with a journal, see Submit. Its notifications, if
+// they leave at once, are returned for AfterDelivery.
+func (e *Engine) applyLocked(now statestore.Instant, command statestore.Command, then, done func(statestore.Reply)) (statestore.Reply, []statestore.Notification, bool) {
+	if e.failure != nil || e.sealed {
+		return statestore.Reply{}, nil, false
+	}
+	reply, effects := e.store.Apply(now, command)
+	failpoint.Hit(failpoint.AfterApply)
+	rests := e.restsLocked(&command, reply)
+	if len(effects.Groups) > 0 {
+		e.addLocked(effects.Groups, effects.Keys)
+		rests = e.open
+	}
+	if reply.Outcome == statestore.OK {
+		// The bound of the versions moves while much of it is left, so no reply waits for it.
+		e.addGroupLocked(e.store.Reserve(now))
+	}
+	if rests != nil {
+		e.holdLocked(rests, held{reply: reply, notifications: effects.Notifications, then: then, done: done})
+		return statestore.Reply{}, nil, false
+	}
+	// After the command was applied: if this process still has its standing now, no other one
+	// had changed the store when the command read it.
+	if !e.standsLocked() {
+		return statestore.Reply{}, nil, false
+	}
+	e.leaveNowLocked(reply, effects.Notifications, then)
+	return reply, effects.Notifications, true
+}
+
+// restsLocked returns the batch on which the reply to a command without own records rests:
+// the last one with something that the reply shows. It returns nil if all that is committed.
+func (e *Engine) restsLocked(command *statestore.Command, reply statestore.Reply) *batch {
+	for _, b := range []*batch{e.open, e.committing} { // the later first
+		switch {
+		case b == nil || b.isEmpty():
+		case errors.Is(reply.Err, protocol.QuotaExceeded):
+			return b // it depends on all keys
+		case b.changes(command.Key):
+			return b
+		}
+	}
+	return nil
+}
+
+// standsLocked asks the journal whether this process may answer from memory. If not, the
+// engine answers nothing any more: another process may.
+func (e *Engine) standsLocked() bool {
+	if err := e.journal.Standing(); err != nil {
+		e.failLocked(fmt.Errorf("this process may no longer answer: %w", err))
+		return false
+	}
+	return true
+}
+
+// addLocked adds groups that change keys to the open batch.
+func (e *Engine) addLocked(groups []statestore.Group, keys []string) {
+	for _, key := range keys {
+		e.open.keys[key] = struct{}{}
+	}
+	for _, group := range groups {
+		e.addGroupLocked(group)
+	}
+}
+
+// addGroupLocked adds a group, unless it is empty, to the open batch.
+func (e *Engine) addGroupLocked(group statestore.Group) {
+	if len(group) == 0 {
+		return
+	}
+	e.open.groups = append(e.open.groups, group)
+	size := sizeOf(group)
+	e.open.size += size
+	e.waiting.Add(size)
+	select {
+	case e.commit <- struct{}{}:
+	default:
+	}
+}
+
+// holdLocked keeps what leaves after the commit of b.
+func (e *Engine) holdLocked(b *batch, h held) {
+	e.order++
+	h.order, h.late = e.order, b.committed
+	b.held = append(b.held, h)
+	e.waiting.Add(h.size())
+}
+
+// forgetHeldLocked makes the notifications that wait for a commit not reach a client that has
+// disconnected: its next connection watches nothing.
+func (e *Engine) forgetHeldLocked(client string) {
+	for _, b := range []*batch{e.open, e.committing} {
+		if b == nil || len(b.held) == 0 {
+			continue
+		}
+		if b.gone == nil {
+			b.gone = make(map[string]uint64)
+		}
+		b.gone[client] = e.order
+	}
+}
+
+// failLocked makes the engine answer nothing from now on, and Run return err.
+func (e *Engine) failLocked(err error) {
+	if e.failure == nil {
+		e.failure = err
+		close(e.ended)
+	}
+}
+
+func (e *Engine) whyEnded() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.failure
+}
+
+// Run removes keys as they expire, and commits what changed, until ctx ends. Without a journal
+// it returns nil then. Without Run expired keys do not exist for requests either, but their
+// watchers get no notification.
+//
+// With a journal, Run is called once. When ctx ends it takes no more commands, commits what
+// was applied, with the exact clock as the bound of the versions, and returns nil. If a commit
+// fails, or the journal has lost its standing, it returns an error with the reason: nothing of
+// that batch or later was answered or notified, and nothing will be.
+func (e *Engine) Run(ctx context.Context) error {
+	if e.journal == nil {
+		e.runExpiry(ctx)
+		return nil
+	}
+	expiring, stop := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	tasks.Go(func() { e.runExpiry(expiring) })
+	err := e.runCommits(ctx)
+	stop()
+	tasks.Wait()
+	return err
+}
+
+func (e *Engine) runCommits(ctx context.Context) error {
+	commits, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	finished := make(chan struct{})
+	var tasks sync.WaitGroup
+	tasks.Go(func() { cancelAfter(ctx, stopTimeout, cancel, finished) })
+	defer tasks.Wait()
+	defer close(finished)
+	for stopping := false; ; {
+		select {
+		case <-e.commit:
+		case <-ctx.Done():
+			stopping = true
+			e.seal()
+		case <-e.ended:
+			return e.whyEnded()
+		}
+		if err := e.commitOpen(commits); err != nil {
+			return err
+		}
+		if stopping {
+			e.end(ErrStopped)
+			return nil
+		}
+	}
+}
+
+// cancelAfter calls cancel when ctx has ended and timeout has passed, unless finished is closed.
+func cancelAfter(ctx context.Context, timeout time.Duration, cancel context.CancelCauseFunc, finished chan struct{}) {
+	defer cancel(nil)
+	select {
+	case <-finished:
+		return
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-finished:
+	case <-timer.C:
+		cancel(fmt.Errorf("the last commit took longer than %v", timeout))
+	}
+}
+
+// seal makes the exact clock the bound of the versions, and refuses commands from now on:
+// their versions would be above it.
+func (e *Engine) seal() {
+	e.mu.Lock()
+	defer e.unlock()
+	if e.failure == nil && !e.sealed {
+		e.addGroupLocked(e.store.Seal())
+		e.sealed = true
+	}
+}
+
+// end frees the callers that wait for replies.
+func (e *Engine) end(why error) {
+	e.mu.Lock()
+	defer e.unlock()
+	e.failLocked(why)
+}
+
+// commitOpen commits the open batch, if there is anything in it, and lets leave what rests on it.
+func (e *Engine) commitOpen(ctx context.Context) error {
+	b := e.takeOpen()
+	if b == nil {
+		return e.whyEnded()
+	}
+	failpoint.Hit(failpoint.BeforeCommit)
+	if err := e.journal.Commit(ctx, b.groups); err != nil {
+		e.end(fmt.Errorf("commit: %w", err))
+		return e.whyEnded()
+	}
+	failpoint.Hit(failpoint.AfterCommit)
+	e.committed(b)
+	for {
+		leaving, err := e.leaveSome(b)
+		if err != nil || leaving == nil {
+			return err
+		}
+		for _, h := range leaving {
+			e.delivered(h.notifications)
+		}
+		for _, h := range leaving {
+			if h.done != nil {
+				failpoint.Hit(failpoint.BeforeReply)
+				h.done(h.reply)
+			}
+		}
+	}
+}
+
+// takeOpen begins the commit of the open batch: the groups that come now form the next one. It
+// returns nil if there is nothing to commit, or the engine has failed.
+func (e *Engine) takeOpen() *batch {
+	e.mu.Lock()
+	defer e.unlock()
+	if e.failure != nil || e.open.isEmpty() {
+		return nil
+	}
+	e.committing, e.open = e.open, newBatch()
+	e.committing.bound = e.store.Bound()
+	return e.committing
+}
+
+// committed notes that the journal has the groups of b. Its keys are kept until all that rests on
+// it has left: a renewal that is answered at once must not overtake an earlier notification.
+func (e *Engine) committed(b *batch) {
+	e.mu.Lock()
+	defer e.unlock()
+	e.store.Committed(b.bound)
+	b.committed, b.groups = true, nil
+	e.freeLocked(b.size)
+}
+
+// leaveSome delivers the next notifications of b, and returns what has them, for the rest to be
+// done without the lock. If nothing is left, it ends the batch and returns nil.
+//
+// What was held before the commit leaves without another look at the journal's standing. The
+// journal has committed the batch, so this process was the one that may answer then, and what
+// the reply shows was the state then: the commit is between the request and the reply. What
+// was held later could have been read after another process took over.
+func (e *Engine) leaveSome(b *batch) ([]held, error) {
+	e.mu.Lock()
+	defer e.unlock()
+	if e.failure != nil {
+		return nil, e.failure
+	}
+	if len(b.held) == 0 {
+		e.committing = nil
+		return nil, nil
+	}
+	count, notifications := 0, 0
+	for ; count < len(b.held) && count+notifications < leaveBatch; count++ {
+		notifications += len(b.held[count].notifications)
+	}
+	leaving := b.held[:count:count]
+	b.held = b.held[count:]
+	if leaving[count-1].late && !e.standsLocked() {
+		return nil, e.failure
+	}
+	size := int64(0)
+	for i := range leaving {
+		e.leaveLocked(b, &leaving[i])
+		size += leaving[i].size()
+	}
+	e.freeLocked(size)
+	return leaving, nil
+}
+
+func (e *Engine) leaveLocked(b *batch, h *held) {
+	if h.then != nil {
+		h.then(h.reply)
+	}
+	for _, notification := range h.notifications {
+		if h.order > b.gone[notification.Client] {
+			failpoint.Hit(failpoint.BeforeNotification)
+			e.deliver(notification)
+		}
+	}
+}
+
+// freeLocked notes that less waits for a commit.
+func (e *Engine) freeLocked(size int64) {
+	if left := e.waiting.Add(-size); left < maxWaiting && left+size >= maxWaiting {
+		close(e.freed)
+		e.freed = make(chan struct{})
+	}
+}
