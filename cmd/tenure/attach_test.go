@@ -18,7 +18,7 @@ import (
 
 func TestAttachSaysWhenItAnswersAndASecondStoreEnds(t *testing.T) {
 	path, url := build(t), "mqtt://"+startMosquitto(t, "")
-	cmd := exec.Command(path, "attach", url)
+	cmd := exec.Command(path, "attach", "--memory", url)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	_, lines := launch(t, cmd, "attached to "+url)
@@ -30,7 +30,7 @@ func TestAttachSaysWhenItAnswersAndASecondStoreEnds(t *testing.T) {
 	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
 		t.Error(err)
 	}
-	out, err := exec.Command(path, "attach", url).CombinedOutput()
+	out, err := exec.Command(path, "attach", "--memory", url).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "another state store answers on this broker") {
 		t.Errorf("a second store: %v, said\n%s", err, out)
 	}
@@ -75,7 +75,7 @@ func TestAttachOverTLSShowsItsCertificateAndTrustsOnlyTheGivenAuthority(t *testi
 	url := "mqtts://" + address
 	path := build(t)
 
-	refused := exec.Command(path, "attach", url, "--tls-ca", otherCertificate, "--tls-cert", storeCertificate, "--tls-key", storeKey)
+	refused := exec.Command(path, "attach", "--memory", url, "--tls-ca", otherCertificate, "--tls-cert", storeCertificate, "--tls-key", storeKey)
 	log, err := refused.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func TestAttachOverTLSShowsItsCertificateAndTrustsOnlyTheGivenAuthority(t *testi
 	_ = refused.Process.Kill()
 	_ = await.Result(refused.Wait)
 
-	cmd := exec.Command(path, "attach", url, "--tls-ca", certificate, "--tls-cert", storeCertificate, "--tls-key", storeKey)
+	cmd := exec.Command(path, "attach", "--memory", url, "--tls-ca", certificate, "--tls-cert", storeCertificate, "--tls-key", storeKey)
 	launch(t, cmd, "attached to "+url)
 	pair, err := tls.LoadX509KeyPair(clientCertificate, clientKey)
 	if err != nil {

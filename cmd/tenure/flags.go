@@ -17,6 +17,7 @@ import (
 type storeFlags struct {
 	statestore.Options
 	dialect dialect
+	memory  bool
 	verbose bool
 }
 
@@ -34,6 +35,7 @@ with the client id and a colon.`
 
 // register adds the flags. noLimit is what the zero of --max-keys and --max-bytes means.
 func (s *storeFlags) register(flags *pflag.FlagSet, noLimit string) {
+	flags.BoolVar(&s.memory, "memory", false, "keep the data in memory: a restart forgets every key, lease and fence")
 	flags.BoolVar(&s.Strict, "strict", false, "refuse requests that weaken fences, see above")
 	flags.StringSliceVar(&s.LockPrefixes, "lock-prefix", nil, "prefix of the keys that are locks, with --strict; may be repeated")
 	flags.DurationVar(&s.HoldOff, "hold-off", 0, "how long the store grants no lease after its start, so that leases of the previous store expire first; give it the longest TTL in use")

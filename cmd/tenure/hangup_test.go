@@ -22,9 +22,9 @@ func TestAStoreSurvivesSIGHUPAndAClosedLog(t *testing.T) {
 		arguments func(t *testing.T) []string
 		ready     string // the beginning of its first line, before an address
 	}{
-		{"a broker with a store inside", func(*testing.T) []string { return []string{"serve", "--addr", "127.0.0.1:0"} }, "listening on "},
+		{"a broker with a store inside", func(*testing.T) []string { return []string{"serve", "--memory", "--addr", "127.0.0.1:0"} }, "listening on "},
 		{"an attached store", func(t *testing.T) []string {
-			return []string{"attach", "--probe-messages", "0", "mqtt://" + startMosquitto(t, "")}
+			return []string{"attach", "--memory", "--probe-messages", "0", "mqtt://" + startMosquitto(t, "")}
 		}, "attached to "},
 	} {
 		t.Run(test.name, func(t *testing.T) {

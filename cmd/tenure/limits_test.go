@@ -42,7 +42,7 @@ func TestANumberOfBytesMayHaveAUnit(t *testing.T) {
 // startVerbose starts tenure serve with --verbose. stop ends it and returns its log.
 func startVerbose(t *testing.T, arguments ...string) (stop func() string) {
 	t.Helper()
-	cmd := exec.Command(build(t), append([]string{"serve", "--addr", "127.0.0.1:0", "--verbose"}, arguments...)...)
+	cmd := exec.Command(build(t), append([]string{"serve", "--memory", "--addr", "127.0.0.1:0", "--verbose"}, arguments...)...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	_, stdout := launch(t, cmd, "listening on ")
@@ -90,7 +90,7 @@ func TestLimitsWithoutEffectAreRefused(t *testing.T) {
 		{[]string{"--max-retained", "1"}, "--max-retained limits retained messages; give --retain too"},
 		{[]string{"--max-retained-bytes", "1"}, "give --retain too"},
 	} {
-		out, err := exec.Command(path, append([]string{"serve"}, test.arguments...)...).CombinedOutput()
+		out, err := exec.Command(path, append([]string{"serve", "--memory"}, test.arguments...)...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), test.want) {
 			t.Errorf("%q: %v, want %q in\n%s", test.arguments, err, test.want, out)
 		}

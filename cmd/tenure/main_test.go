@@ -65,7 +65,7 @@ func TestServeSaysWhereItListensAndStopsOnASignal(t *testing.T) {
 	path := build(t)
 	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 		t.Run(signal.String(), func(t *testing.T) {
-			cmd := exec.Command(path, "serve", "--addr", "127.0.0.1:0")
+			cmd := exec.Command(path, "serve", "--memory", "--addr", "127.0.0.1:0")
 			var stderr strings.Builder
 			cmd.Stderr = &stderr
 			address, lines := launch(t, cmd, "listening on ")
@@ -99,7 +99,7 @@ func warnsOfMemoryOnly(log string) bool {
 }
 
 func TestAStoreThatStartsWithHoldOffGrantsNoLeaseAtFirst(t *testing.T) {
-	cmd := exec.Command(build(t), "serve", "--addr", "127.0.0.1:0", "--hold-off", "1h")
+	cmd := exec.Command(build(t), "serve", "--memory", "--addr", "127.0.0.1:0", "--hold-off", "1h")
 	address, _ := launch(t, cmd, "listening on ")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -132,11 +132,11 @@ func TestServeRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 		arguments []string
 		want      string
 	}{
-		{"a port that is taken", []string{"serve", "--addr", taken.Addr().String()}, "choose another with --addr"},
+		{"a port that is taken", []string{"serve", "--memory", "--addr", taken.Addr().String()}, "choose another with --addr"},
 		{"a dialect that does not exist", []string{"serve", "--dialect", "klingon"}, "choose deployed or documented"},
 		{"a negative hold-off", []string{"serve", "--hold-off", "-1s"}, "0 means none"},
-		{"a negative limit", []string{"serve", "--addr", "127.0.0.1:0", "--max-keys", "-1"}, "0 means no limit"},
-		{"an address that others can reach", []string{"serve", "--addr", "0.0.0.0:0"}, "or say --insecure"},
+		{"a negative limit", []string{"serve", "--memory", "--addr", "127.0.0.1:0", "--max-keys", "-1"}, "0 means no limit"},
+		{"an address that others can reach", []string{"serve", "--memory", "--addr", "0.0.0.0:0"}, "or say --insecure"},
 		{"a certificate without its key", []string{"serve", "--tls-cert", "server.pem"}, "needs both --tls-cert and --tls-key"},
 		{"a certificate that is not there", []string{"serve", "--tls-cert", "no.pem", "--tls-key", "no.key"}, "no.pem"},
 		{"users that are not there", []string{"serve", "--auth", "no.yaml"}, "no.yaml"},
@@ -194,7 +194,7 @@ func TestServeAndAttachShareOnlyTheFlagsOfTheStore(t *testing.T) {
 		}
 	})
 	want := []string{"dedup-window", "dialect", "hold-off", "lock-prefix", "max-bytes", "max-clients", "max-keys", "max-value", "max-watches",
-		"strict", "tls-cert", "tls-key", "tls-key-password-file", "verbose"}
+		"memory", "strict", "tls-cert", "tls-key", "tls-key-password-file", "verbose"}
 	if !slices.Equal(shared, want) {
 		t.Errorf("shared: %q, want %q", shared, want)
 	}

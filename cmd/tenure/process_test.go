@@ -21,7 +21,7 @@ import (
 func TestAnUnreadLogBlocksNeitherRequestsNorTheEnd(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience) // for the whole test
 	defer cancel()
-	cmd := exec.CommandContext(ctx, build(t), "serve", "--addr", "127.0.0.1:0", "--verbose")
+	cmd := exec.CommandContext(ctx, build(t), "serve", "--memory", "--addr", "127.0.0.1:0", "--verbose")
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	const limit, reserve = 200, 64
-	cmd := exec.CommandContext(ctx, "sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" serve --addr 127.0.0.1:0`, limit), build(t))
+	cmd := exec.CommandContext(ctx, "sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" serve --memory --addr 127.0.0.1:0`, limit), build(t))
 	var log lockedBuffer
 	cmd.Stderr = &log
 	address, _ := launch(t, cmd, "listening on ")

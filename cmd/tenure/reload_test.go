@@ -144,7 +144,7 @@ type serveProcess struct {
 
 func startServe(t *testing.T, flags ...string) *serveProcess {
 	t.Helper()
-	p := &serveProcess{t: t, cmd: exec.Command(build(t), append([]string{"serve", "--addr", "127.0.0.1:0"}, flags...)...)}
+	p := &serveProcess{t: t, cmd: exec.Command(build(t), append([]string{"serve", "--memory", "--addr", "127.0.0.1:0"}, flags...)...)}
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -101,7 +101,7 @@ type serverProcess struct {
 }
 
 func (r *runner) startServer(ctx context.Context, a attack, folder string) (*serverProcess, error) {
-	arguments := append([]string{"serve", "--addr", "127.0.0.1:0"}, a.serve...)
+	arguments := append([]string{"serve", "--memory", "--addr", "127.0.0.1:0"}, a.serve...)
 	if a.users {
 		path := filepath.Join(folder, "users.yaml")
 		if err := a.writeUsers(path); err != nil {
