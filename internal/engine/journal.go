@@ -73,6 +73,11 @@ func (e *Engine) Submit(command statestore.Command, done func(statestore.Reply))
 	return e.submit(command, nil, done)
 }
 
+// SubmitThen is Submit with the function that ApplyThen has.
+func (e *Engine) SubmitThen(command statestore.Command, then, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
+	return e.submit(command, then, done)
+}
+
 // Apply applies a command, waits until its reply may leave, and returns it. With a journal,
 // Run must be running, and the error, which wraps the failure that Run returns or ErrStopped,
 // says that there will be no reply; the command may have been applied. Without a journal the

@@ -80,6 +80,7 @@ type Conn struct {
 	probed   chan struct{}      // the connection that a Probe is under way on, if any
 
 	ignoreWills bool
+	wanted      bool // Restore was called while the store was down
 }
 
 var _ transport.Conn = (*Conn)(nil)
@@ -152,6 +153,9 @@ func (c *Conn) Cut() { c.leave(nil, false) }
 // farewell stands for DISCONNECT: without one, the Will is executed.
 func (c *Conn) leave(line chan struct{}, farewell bool) (left bool) {
 	c.mu.Lock()
+	if line == nil {
+		c.wanted = false
+	}
 	if c.line == nil || c.life.Err() != nil || line != nil && line != c.line {
 		c.mu.Unlock()
 		return false
@@ -167,7 +171,7 @@ func (c *Conn) leave(line chan struct{}, farewell bool) (left bool) {
 	running, _ := c.store.present()
 	running.Disconnect(c.clientID)
 	if will != nil {
-		c.apply(&exchange{request: *will, correlation: c.correlation()}, false)
+		c.apply(&exchange{request: *will, correlation: c.correlation()}, false, dropReply)
 	}
 	down()
 	return true
@@ -214,13 +218,27 @@ func (c *Conn) Probe(within time.Duration) {
 	})
 }
 
-// Restore connects again after Cut.
+// Restore connects again after Cut; while the store is down after a crash, as soon as it is up
+// again.
 func (c *Conn) Restore() { c.connect(nil) }
 
-// connect returns the new connection, or nil if there is one already or the Conn has ended.
+// recover connects again after a crash of the store, if Restore was called meanwhile.
+func (c *Conn) recover() {
+	c.mu.Lock()
+	wanted := c.wanted
+	c.wanted = false
+	c.mu.Unlock()
+	if wanted {
+		c.connect(nil)
+	}
+}
+
+// connect returns the new connection, or nil if there is one already, the store is down or the
+// Conn has ended.
 func (c *Conn) connect(will *transport.Request) (line chan struct{}) {
 	c.mu.Lock()
-	if c.line != nil || c.life.Err() != nil {
+	c.wanted = c.store.isDown()
+	if c.wanted || c.line != nil || c.life.Err() != nil {
 		c.mu.Unlock()
 		return nil
 	}
@@ -303,6 +321,9 @@ func (c *Conn) RoundTrip(ctx context.Context, request transport.Request) (transp
 		fault = decide(request)
 	}
 	asked, _ := c.store.present()
+	if err := asked.Room(ctx); err != nil {
+		return transport.Reply{}, fmt.Errorf("%w: %w", transport.ErrNotSent, err)
+	}
 	if fault.NoStore {
 		return transport.Reply{}, fmt.Errorf("%w: %w", transport.ErrNotSent, transport.ErrNoStore)
 	}
@@ -368,11 +389,15 @@ func (c *Conn) arrive(e *exchange) {
 	if e.fault.LoseRequest || c.isLost(e) {
 		return
 	}
-	reply := c.apply(e, false)
+	c.apply(e, false, func(reply transport.Reply) { c.applied(e, reply) })
+}
+
+// applied handles a reply at the store's end of the connection.
+func (c *Conn) applied(e *exchange, reply transport.Reply) {
 	if e.fault.Repeat {
 		c.after(e.fault.RepeatAfter, func() {
 			if c.life.Err() == nil && !c.isLost(e) { // else the session or the request is over
-				c.apply(e, true)
+				c.apply(e, true, dropReply)
 			}
 		})
 	}
@@ -428,15 +453,17 @@ func (c *Conn) correlation() []byte {
 	return binary.BigEndian.AppendUint64(make([]byte, 8), c.requests.Add(1))
 }
 
-func (c *Conn) apply(e *exchange, again bool) transport.Reply {
-	return c.store.apply(statestore.Request{
+func dropReply(transport.Reply) {}
+
+func (c *Conn) apply(e *exchange, again bool, done func(transport.Reply)) {
+	c.store.apply(statestore.Request{
 		Client:       c.clientID,
 		Payload:      e.request.Payload,
 		Correlation:  e.correlation,
 		Timestamp:    property(e.request.Timestamp),
 		FencingToken: property(e.request.FencingToken),
 		Store:        property(e.request.Binding.Store),
-	}, e.request, again)
+	}, e.request, again, done)
 }
 
 func property(text string) *string {

@@ -13,15 +13,21 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// Store is a state store in this process. It is safe for concurrent use.
+// Store is a state store in this process. It is safe for concurrent use, but Restart, Replace,
+// Crash and Recover are called one at a time.
 type Store struct {
-	life  context.Context // ends with Close
-	stop  context.CancelFunc
-	tasks sync.WaitGroup
+	life    context.Context // ends with Close
+	stop    context.CancelFunc
+	tasks   sync.WaitGroup
+	journal *Journal // nil: the store is in memory only
 
 	mu      sync.Mutex
-	engine  *engine.Engine
+	engine  *engine.Engine     // that of the last life, while the store is down
 	halt    context.CancelFunc // ends engine.Run
+	down    bool               // after a crash
+	options statestore.Options // of the present engine
+	mount   *mount             // of the present engine; nil without a journal
+	halted  chan struct{}      // closed when engine.Run has returned
 	conns   map[string]*Conn   // by client id
 	dialect statestore.Dialect
 	allow   func(client string, verb statestore.Verb, key string) bool // nil: everything
@@ -56,6 +62,10 @@ type Applied struct {
 // that. A test can compare it with what the clients believe. The expiry of a key is not
 // reported: the SET has its TTL.
 //
+// A durable store calls tap when the reply may leave, after the commit. So requests that a
+// crash undid are not reported, and neither are those that it kept and did not answer:
+// Journal.Records has them. The order is the store's for each key.
+//
 // Calls do not overlap, and the store applies no other request meanwhile. So tap must not
 // block, send a request or wait for a goroutine that does; it may call Tenure.Token.
 func (s *Store) Tap(tap func(Applied)) {
@@ -65,10 +75,15 @@ func (s *Store) Tap(tap func(Applied)) {
 }
 
 // NewStore starts a store. Close it when done.
-func NewStore(options statestore.Options) (*Store, error) {
-	s := &Store{conns: make(map[string]*Conn)}
+func NewStore(options statestore.Options) (*Store, error) { return NewDurableStore(options, nil) }
+
+// NewDurableStore starts a store that keeps its data in journal, and has the data that is
+// there. Its replies and notifications wait for commits. Another store on the same journal is
+// deposed. A nil journal means none. Close the store when done.
+func NewDurableStore(options statestore.Options, journal *Journal) (*Store, error) {
+	s := &Store{conns: make(map[string]*Conn), journal: journal}
 	s.life, s.stop = context.WithCancel(context.Background())
-	if err := s.Replace(options); err != nil {
+	if err := s.start(options); err != nil {
 		s.stop()
 		return nil, err
 	}
@@ -86,44 +101,156 @@ func Start(t testing.TB) *Store {
 	return store
 }
 
-// Replace is Restart without the cut: all connections stay, like those to a broker whose
-// attached store restarts.
-func (s *Store) Replace(options statestore.Options) error {
-	if options.Identity == "" {
+// StartDurable returns a store with default options on journal that ends with the test.
+func StartDurable(t testing.TB, journal *Journal) *Store {
+	t.Helper()
+	store, err := NewDurableStore(statestore.Options{}, journal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	return store
+}
+
+// start makes a new engine the present one. The former one, if any, was halted, or will be.
+func (s *Store) start(options statestore.Options) error {
+	if options.Identity == "" && s.journal == nil {
 		options.Identity = engine.NewIdentity()
 	}
-	machine, err := statestore.New(options)
+	var (
+		mounted *mount
+		journal statestore.Journal
+	)
+	if s.journal != nil {
+		mounted = s.journal.open()
+		journal = mounted
+	}
+	started, err := engine.Open(s.life, options, journal, s.deliver)
 	if err != nil {
 		return err
 	}
+	ctx, halt := context.WithCancel(s.life)
+	halted := make(chan struct{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.halt != nil {
 		s.halt()
 	}
-	started := engine.New(machine, s.deliver)
 	started.SetSystemClock(s.wall)
-	ctx, halt := context.WithCancel(s.life)
-	s.engine, s.halt = started, halt
-	s.tasks.Go(func() { _ = started.Run(ctx) }) // no error without a journal
+	if journal != nil {
+		started.Begin()
+	}
+	s.engine, s.halt, s.options, s.mount, s.halted, s.down = started, halt, options, mounted, halted, false
+	s.tasks.Go(func() {
+		err := started.Run(ctx)
+		close(halted)
+		if err != nil {
+			s.fail(started)
+		}
+	})
 	return nil
+}
+
+// Replace is Restart without the cut: all connections stay, like those to a broker whose
+// attached store restarts.
+func (s *Store) Replace(options statestore.Options) error {
+	if s.journal != nil {
+		if _, err := statestore.New(options); err != nil {
+			return err
+		}
+		s.kill(0)
+		s.journal.erase()
+	}
+	return s.start(options)
 }
 
 // Restart replaces the present store by an empty one, with a new identity unless options
 // contain one, and cuts all connections until [Conn.Restore], like the restart of a server
-// in memory. Requests that a Fault holds reach the new store if it shows its identity, and
-// are lost otherwise. The error says which option makes no sense.
+// in memory, or of one whose journal was lost: a durable store erases its Journal. Requests
+// that a Fault holds reach the new store if it shows its identity, and are lost otherwise. The
+// error says which option makes no sense.
 func (s *Store) Restart(options statestore.Options) error {
 	if err := s.Replace(options); err != nil {
+		return err
+	}
+	s.cutAll(false)
+	return nil
+}
+
+// Crash ends a durable store at once, like SIGKILL of its process: what was not committed is
+// lost, except for the first keep groups of what the last commit would have made durable. It
+// cuts all connections, and no Will is applied: a Will waits at the server, which is dead.
+// Requests are not answered until Recover. Without a journal, Crash panics: use Restart.
+func (s *Store) Crash(keep int) {
+	if s.journal == nil {
+		panic("transporttest: Crash of a store without a Journal")
+	}
+	s.mu.Lock()
+	s.down = true
+	s.mu.Unlock()
+	s.cutAll(true)
+	s.kill(keep)
+}
+
+// kill ends a durable store without its last commit, apart from keep groups.
+func (s *Store) kill(keep int) {
+	s.mu.Lock()
+	mounted, halt, halted := s.mount, s.halt, s.halted
+	s.mu.Unlock()
+	mounted.crash(keep)
+	halt()
+	<-halted
+}
+
+// fail cuts the connections to a store that has ended because its journal failed.
+func (s *Store) fail(failed *engine.Engine) {
+	s.mu.Lock()
+	present := s.engine == failed && !s.down
+	if present {
+		s.down = true
+	}
+	s.mu.Unlock()
+	if present {
+		s.cutAll(true)
+	}
+}
+
+// Recover starts a durable store again after a crash, with the data of its journal and the same
+// options: the identity, the fences and the leases are there, and each lease has its whole
+// lifetime again. Connections that were restored meanwhile come up, the others with
+// [Conn.Restore]. Requests that a Fault holds reach the store. The error says why the journal
+// cannot be loaded.
+func (s *Store) Recover() error {
+	s.mu.Lock()
+	options := s.options
+	s.mu.Unlock()
+	if err := s.start(options); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	conns := slices.Collect(maps.Values(s.conns))
 	s.mu.Unlock()
 	for _, conn := range conns {
-		conn.Cut()
+		conn.recover()
 	}
 	return nil
+}
+
+// cutAll cuts all connections. A dead server applies no Wills.
+func (s *Store) cutAll(dead bool) {
+	s.mu.Lock()
+	conns := slices.Collect(maps.Values(s.conns))
+	s.mu.Unlock()
+	for _, conn := range conns {
+		conn.leave(nil, dead)
+	}
+}
+
+// isDown reports whether the store has crashed and was not recovered.
+func (s *Store) isDown() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.down
 }
 
 // HideIdentity makes the store behave, while on is true, like those deployed today, which
@@ -157,9 +284,14 @@ func (s *Store) Connect(clientID string) *Conn {
 	s.mu.Lock()
 	old := s.conns[clientID]
 	s.conns[clientID] = c
+	down := s.down
 	s.mu.Unlock()
 	if old != nil {
 		old.end(transport.ErrSessionTakenOver)
+	}
+	if down {
+		c.Cut()
+		c.Restore() // once the store is up
 	}
 	return c
 }
@@ -208,8 +340,10 @@ func (s *Store) Authorize(allow func(client string, verb statestore.Verb, key st
 	s.allow = allow
 }
 
-// apply applies a request. received is its decoded form.
-func (s *Store) apply(received statestore.Request, request transport.Request, again bool) transport.Reply {
+// apply applies a request. received is its decoded form. It calls done with the reply: before it
+// returns, or in a goroutine after the commit on which the reply rests. If the store crashes
+// before, there is no reply.
+func (s *Store) apply(received statestore.Request, request transport.Request, again bool, done func(transport.Reply)) {
 	running, identity := s.present()
 	if identity == "" {
 		received.Store = nil
@@ -221,7 +355,14 @@ func (s *Store) apply(received statestore.Request, request transport.Request, ag
 	if allow != nil && !allow(command.Client, command.Verb, command.Key) {
 		command = command.Deny()
 	}
-	reply, _ := running.ApplyThen(command, func(reply statestore.Reply) {
+	answer := func(reply statestore.Reply) {
+		result := transport.Reply{Payload: reply.Append(nil, dialect), Store: identity}
+		if !reply.Version.IsZero() {
+			result.Timestamp = reply.Version.String()
+		}
+		done(result)
+	}
+	reply, now := running.SubmitThen(command, func(reply statestore.Reply) {
 		s.mu.Lock()
 		tap := s.tap
 		s.mu.Unlock()
@@ -238,12 +379,12 @@ func (s *Store) apply(received statestore.Request, request transport.Request, ag
 				Again:   again,
 			})
 		}
+	}, func(reply statestore.Reply) {
+		s.tasks.Go(func() { answer(reply) }) // a fault may make it wait, and commits must not
 	})
-	result := transport.Reply{Payload: reply.Append(nil, dialect), Store: identity}
-	if !reply.Version.IsZero() {
-		result.Timestamp = reply.Version.String()
+	if now {
+		answer(reply)
 	}
-	return result
 }
 
 // encode returns a notification in its wire format.
