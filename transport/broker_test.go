@@ -218,6 +218,20 @@ func (b *pipeBroker) saw(what string) {
 	b.seen = append(b.seen, what)
 }
 
+// dialled returns the hosts that were dialled.
+func (b *pipeBroker) dialled() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.hosts)
+}
+
+// latestHost returns the host that was dialled last.
+func (b *pipeBroker) latestHost() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.hosts[len(b.hosts)-1]
+}
+
 // count returns how much came in.
 func (b *pipeBroker) count() int {
 	b.mu.Lock()

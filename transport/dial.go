@@ -97,6 +97,11 @@ const (
 // latest one, in a circle, and takes up to ten seconds if there is no answer. All addresses
 // must lead to the same state store: two stores would grant the same lease twice.
 //
+// A broker may send its clients to another server, as a standby of our server does
+// (ErrUseAnotherServer). The client then goes on at once: to the address that the broker refers
+// to, if it is in the list, else to the next one. After each address has done so, it pauses. It
+// never connects to an address that is not in the list.
+//
 // ctx bounds the first connection only. If it ends first, the error contains why the last
 // attempt failed. Dial fails at once if an option makes no sense or a file cannot be read,
 // and, with a [*ConnectError], after each broker in turn has refused the credentials, the

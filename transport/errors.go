@@ -38,6 +38,10 @@ var (
 	// ErrServerBusy: the broker is overloaded, and refused a connection or ended one. The
 	// client goes on trying; requests that wait meanwhile fail with this error.
 	ErrServerBusy = errors.New("the broker is busy")
+	// ErrUseAnotherServer: the broker sends its clients to another server: it stands by, or
+	// has moved. The client goes on to its next address at once, and after a pause when
+	// all of them do so.
+	ErrUseAnotherServer = errors.New("the broker refers to another server")
 	// ErrBadReply: the reply cannot be read, or does not fit the request.
 	ErrBadReply = errors.New("unexpected reply")
 	// ErrConditionFailed: the condition of a conditional Set or VDel was not met;
@@ -128,14 +132,19 @@ type DisconnectError struct {
 	Code byte
 	// Reason is the broker's text, or empty.
 	Reason string
+	// ServerReference names the server that the broker refers to, or is empty. The client
+	// follows it only to one of its own addresses.
+	ServerReference string
 }
 
-// Error names the code and the reason.
+// Error names the code, the server that the broker refers to, and the reason.
 func (e *DisconnectError) Error() string {
-	return withReason(fmt.Sprintf("the broker ended the connection (MQTT reason code 0x%02X)", e.Code), e.Reason)
+	text := fmt.Sprintf("the broker ended the connection (MQTT reason code 0x%02X)", e.Code)
+	return withReason(text+referral(e.Code, e.ServerReference), e.Reason)
 }
 
-// Is matches ErrNotAuthorized, ErrQuotaExceeded, ErrPacketTooLarge and ErrServerBusy.
+// Is matches ErrNotAuthorized, ErrQuotaExceeded, ErrPacketTooLarge, ErrServerBusy and
+// ErrUseAnotherServer.
 func (e *DisconnectError) Is(target error) bool { return isReason(int(e.Code), target) }
 
 // ConnectError is the broker's refusal of a connection.
@@ -144,6 +153,9 @@ type ConnectError struct {
 	Code byte
 	// Reason is the broker's text, or empty.
 	Reason string
+	// ServerReference names the server that the broker refers to, or is empty. The client
+	// follows it only to one of its own addresses.
+	ServerReference string
 }
 
 // Error names the code and, for a known one, what to do about it.
@@ -163,10 +175,35 @@ func (e *ConnectError) Error() string {
 	case packets.ConnackInvalidClientID:
 		text += "; choose another client id"
 	}
-	return withReason(text, e.Reason)
+	return withReason(text+referral(e.Code, e.ServerReference), e.Reason)
 }
 
-// Is matches ErrNotAuthorized, ErrQuotaExceeded, ErrPacketTooLarge and ErrServerBusy.
+// referral names the server that a broker refers to, after a reason code that says so.
+func referral(code byte, reference string) string {
+	switch {
+	case !isReason(int(code), ErrUseAnotherServer):
+		return ""
+	case reference == "":
+		return "; it refers to another server"
+	}
+	return fmt.Sprintf("; it refers to another server, %q", reference)
+}
+
+// serverReference returns the server that a broker refers to in err, or an empty string.
+func serverReference(err error) string {
+	var refused *ConnectError
+	var ended *DisconnectError
+	switch {
+	case errors.As(err, &refused):
+		return refused.ServerReference
+	case errors.As(err, &ended):
+		return ended.ServerReference
+	}
+	return ""
+}
+
+// Is matches ErrNotAuthorized, ErrQuotaExceeded, ErrPacketTooLarge, ErrServerBusy and
+// ErrUseAnotherServer.
 func (e *ConnectError) Is(target error) bool { return isReason(int(e.Code), target) }
 
 // permanent reports whether a broker that never accepted this client is likely to refuse
@@ -193,6 +230,8 @@ func isReason(code int, target error) bool {
 		return target == ErrQuotaExceeded
 	case packets.ConnackServerUnavailable, packets.ConnackServerBusy, packets.ConnackConnectionRateExceeded:
 		return target == ErrServerBusy
+	case packets.ConnackUseAnotherServer, packets.ConnackServerMoved:
+		return target == ErrUseAnotherServer
 	}
 	return false
 }

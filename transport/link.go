@@ -53,7 +53,9 @@ type link struct {
 	authentication *authentication
 	abort          *time.Timer // ends the connection by force; stopped until it is to end
 
-	down      chan struct{} // closed when the connection is lost
+	down      chan struct{}   // closed when the connection is lost
+	life      context.Context // ends then, too
+	end       context.CancelFunc
 	wake      chan struct{} // holds one item when the queues may not be empty
 	quiet     chan struct{} // holds one item once nothing is pending on a link that is leaving
 	slots     *window       // has one in use for each request that the broker has not acknowledged
@@ -70,6 +72,7 @@ type link struct {
 	leaving  bool  // nothing new may be sent
 	answered bool  // a reply has come
 	probing  bool  // a probe is under way
+	cause    error // why the connection was lost; nil until then
 }
 
 // newLink returns the link over conn, which only tests leave nil.
@@ -87,6 +90,7 @@ func newLink(clientID string, events Events, logger *slog.Logger, conn *mqttnet.
 		abort:    time.AfterFunc(time.Hour, conn.Abort),
 	}
 	l.abort.Stop()
+	l.life, l.end = context.WithCancel(context.Background())
 	return l
 }
 
@@ -174,9 +178,11 @@ func (l *link) subscribe(ctx context.Context, refused func(error)) error {
 		case <-pause.C:
 		}
 		attempt, cancel := context.WithTimeout(ctx, subscribeTimeout)
+		stop := context.AfterFunc(l.life, cancel) // paho v0.23.0 goes on waiting for the SUBACK
 		suback, err := l.client.Subscribe(attempt, subscriptions)
+		stop()
 		cancel()
-		if err == nil {
+		if err == nil || isClosed(l.down) {
 			return nil
 		}
 		if suback == nil { // no answer: begin with a new connection
@@ -336,6 +342,8 @@ func (l *link) drop(cause error) bool {
 		return false
 	}
 	close(l.down)
+	l.end()
+	l.cause = cause
 	for id, e := range l.pending {
 		delete(l.pending, id)
 		if e.sent {
@@ -346,6 +354,13 @@ func (l *link) drop(cause error) bool {
 	}
 	l.urgent, l.queue = queue{}, queue{}
 	return true
+}
+
+// lossCause returns why the connection was lost, or nil if it is not.
+func (l *link) lossCause() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cause
 }
 
 // acknowledgedLocked handles the PUBACK of a request. A bad one says that the broker has not

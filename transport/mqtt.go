@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +35,6 @@ const (
 // It uses paho's Client rather than autopaho (paho v0.23.0), which cannot send without
 // waiting for the PUBACK, and cannot stop when another connection takes the client id over.
 type mqttConn struct {
-	servers []*url.URL
 	options Options
 	logger  *slog.Logger
 	events  Events
@@ -44,8 +44,9 @@ type mqttConn struct {
 	tasks sync.WaitGroup // run, and report if there is an Options.OnConnectionChange
 
 	// Used by the goroutine run only.
-	turn     int // index of the server to connect to
-	refusals int // permanent refusals in a row, before the first connection
+	servers  *mqttnet.Rotation // its server is that of the present attempt or connection
+	refusals int               // permanent refusals in a row, before the first connection
+	referral error             // what sent the client from the latest server to another one; nil: nothing
 
 	mu     sync.Mutex
 	link   *link         // the present connection; nil while there is none
@@ -60,7 +61,7 @@ type mqttConn struct {
 
 func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
 	c := &mqttConn{
-		servers: servers,
+		servers: mqttnet.NewRotation(servers),
 		options: options,
 		logger:  options.Logger.With("client", options.ClientID),
 		ready:   make(chan struct{}),
@@ -127,20 +128,43 @@ func (c *mqttConn) run(ctx context.Context) {
 		if err != nil {
 			c.failed(err)
 		}
-		if c.refusals >= len(c.servers) {
+		if c.refusals >= c.servers.Len() {
 			c.terminate(err)
 			return
 		}
 		if time.Since(began) > stableAfter {
 			policy.Reset()
+			c.servers.Rest()
 		}
 		var wait time.Duration
-		if !replaced {
-			c.turn = (c.turn + 1) % len(c.servers)
+		if !replaced && !c.moveOn() {
 			wait = policy.NextBackOff()
 		}
 		pause.Reset(wait)
 	}
+}
+
+// moveOn goes to the server for the next attempt. It reports true if that needs no pause: the
+// latest server sent the client to another one, which has not done so itself since the latest
+// pause. So a client finds the active one among several at once, and those that all stand by
+// are not hammered.
+func (c *mqttConn) moveOn() (atOnce bool) {
+	if c.referral == nil {
+		c.servers.Next()
+		return false
+	}
+	from, reference := c.servers.Server().Host, serverReference(c.referral)
+	atOnce, known := c.servers.Follow(reference)
+	log := c.logger.With("broker", from, "refers to", reference)
+	if reference != "" && !known {
+		log.Warn("the broker refers to a server that is none of this client's addresses; add it there if clients are to use it")
+	}
+	if atOnce {
+		log.Info("the broker refers to another server; going on to the next address", "next", c.servers.Server().Host)
+	} else {
+		log.Warn("each address refers to another server; trying again after a pause")
+	}
+	return atOnce
 }
 
 // connect makes one connection and serves it until it is lost, or given up because it is
@@ -150,7 +174,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	defer cancel()
 	c.trying()
 	refusals := c.refusals
-	c.refusals = 0 // unless this attempt is refused too
+	c.refusals, c.referral = 0, nil // unless this attempt is refused too
 	password, token, err := c.options.secrets()
 	if err != nil {
 		return false, err
@@ -175,12 +199,18 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 		if c.isPermanent(will, err) {
 			c.refusals = refusals + 1
 		}
+		if errors.Is(err, ErrUseAnotherServer) {
+			c.referral = err
+		}
 		return false, err
 	}
 	defer func() { // whether the connection was lost or is to end now
 		l.disconnect()
 		c.lost(l, nil)
 		l.probes.Wait() // none begins on a link that is down
+		if cause := l.lossCause(); errors.Is(cause, ErrUseAnotherServer) {
+			c.referral = cause
+		}
 	}()
 	if err := l.adopt(connack.Properties, packet.KeepAlive); err != nil {
 		return false, err
@@ -194,7 +224,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	c.events.Up()
 	defer c.events.Down()
 	if !c.established(l) {
-		return false, l.closeCause()
+		return false, cmp.Or(l.closeCause(), l.lossCause())
 	}
 	c.logger.Debug("connected", "broker", c.server().Host)
 	defer c.logger.Debug("disconnected", "broker", c.server().Host)
@@ -244,7 +274,7 @@ func (c *mqttConn) serve(ctx context.Context, l *link, will *pendingWill, send f
 }
 
 // server returns the broker of the present attempt or connection. Only run may call it.
-func (c *mqttConn) server() *url.URL { return c.servers[c.turn] }
+func (c *mqttConn) server() *url.URL { return c.servers.Server() }
 
 // trying notes which broker the next attempt goes to.
 func (c *mqttConn) trying() {
@@ -307,7 +337,11 @@ func (c *mqttConn) connectPacket(password, token []byte) *paho.Connect {
 
 // failed notes why there is no connection.
 func (c *mqttConn) failed(err error) {
-	c.logger.Warn("cannot connect", "broker", c.server().Host, "error", err)
+	level := slog.LevelWarn
+	if errors.Is(err, ErrUseAnotherServer) {
+		level = slog.LevelInfo // the other servers may accept the client
+	}
+	c.logger.Log(context.Background(), level, "cannot connect", "broker", c.server().Host, "error", err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = err
@@ -334,7 +368,7 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	}
 	cause := errConnectionLost
 	if disconnect != nil {
-		cause = fmt.Errorf("%w: %w", cause, &DisconnectError{disconnect.ReasonCode, disconnect.Properties.ReasonString})
+		cause = fmt.Errorf("%w: %w", cause, &DisconnectError{disconnect.ReasonCode, disconnect.Properties.ReasonString, disconnect.Properties.ServerReference})
 		c.logger.Warn("disconnected by the broker", "error", cause)
 	}
 	if why := l.closeCause(); why != nil && !isClosed(l.down) {

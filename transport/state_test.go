@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -144,6 +145,187 @@ func TestOfSeveralBrokersEachMustRefuseForDialToFail(t *testing.T) {
 		b := &pipeBroker{answer: refuse(0, next)}
 		if _, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{}); !errors.Is(err, ErrNotAuthorized) || len(codes) > 0 {
 			t.Errorf("%v, before %d more answers", err, len(codes))
+		}
+	})
+}
+
+// standbys is what a test lets several brokers say: each host that it names stands by.
+type standbys struct {
+	mu    sync.Mutex
+	refer map[string]string // the Server Reference of each that stands by, perhaps empty
+	codes []byte            // of the refusals, in turns
+	count int
+}
+
+// set makes exactly these hosts stand by.
+func (s *standbys) set(refer map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refer = refer
+}
+
+// says returns whether a host stands by, and then how it refuses.
+func (s *standbys) says(host string) (standby bool, code byte, reference string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	reference, standby = s.refer[host]
+	s.count++
+	return standby, s.codes[s.count%len(s.codes)], reference
+}
+
+// refuseConnect answers the CONNECTs to hosts that stand by.
+func (s *standbys) refuseConnect(b *pipeBroker) func(net.Conn, *packets.ControlPacket) bool {
+	return func(conn net.Conn, packet *packets.ControlPacket) bool {
+		if _, ok := packet.Content.(*packets.Connect); !ok {
+			return false
+		}
+		standby, code, reference := s.says(b.latestHost())
+		if standby {
+			send(conn, packets.CONNACK, func(p *packets.Connack) {
+				p.ReasonCode, p.Properties.ServerReference = code, reference
+			})
+		}
+		return standby
+	}
+}
+
+// disconnectLater accepts connections to hosts that stand by, and then ends them.
+func (s *standbys) disconnectLater(b *pipeBroker) func(net.Conn, *packets.ControlPacket) bool {
+	return func(conn net.Conn, packet *packets.ControlPacket) bool {
+		if _, ok := packet.Content.(*packets.Subscribe); !ok {
+			return false
+		}
+		standby, code, reference := s.says(b.latestHost())
+		if standby {
+			send(conn, packets.DISCONNECT, func(p *packets.Disconnect) {
+				p.ReasonCode, p.Properties.ServerReference = code, reference
+			})
+		}
+		return standby
+	}
+}
+
+func TestAClientFindsTheActiveServerAmongStandbysAtOnce(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		refer map[string]string // of those that stand by
+		want  []string          // the hosts that are dialled
+	}{
+		{"the next one", map[string]string{"a": ""}, []string{"a", "b"}},
+		{"after all the others", map[string]string{"a": "", "b": ""}, []string{"a", "b", "c"}},
+		{"the one that the first refers to", map[string]string{"a": "c:1883", "b": ""}, []string{"a", "c"}},
+		{"in spite of a reference that is out of date", map[string]string{"a": "b", "b": "a"}, []string{"a", "b", "c"}},
+		{"in spite of a foreign reference", map[string]string{"a": "attacker:1883"}, []string{"a", "b"}},
+	} {
+		for _, code := range []byte{packets.ConnackUseAnotherServer, packets.ConnackServerMoved} {
+			for _, way := range []string{"CONNACK", "DISCONNECT"} {
+				t.Run(fmt.Sprintf("%s, %s 0x%X", test.name, way, code), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						s := &standbys{refer: test.refer, codes: []byte{code}}
+						b := &pipeBroker{}
+						b.answer = s.refuseConnect(b)
+						if way == "DISCONNECT" {
+							b.answer = s.disconnectLater(b)
+						}
+						began := time.Now()
+						client, err := dialTo(t, b, "mqtt://a,mqtt://b,mqtt://c", Options{})
+						if err != nil {
+							t.Fatal(err)
+						}
+						if took := time.Since(began); took > 0 {
+							t.Errorf("it takes %v", took)
+						}
+						if hosts := b.dialled(); !slices.Equal(hosts, test.want) {
+							t.Errorf("dialled %q, want %q", hosts, test.want)
+						}
+						if got := client.Connection(); got.State != Connected || got.Broker != "mqtt://"+test.want[len(test.want)-1]+":1883" {
+							t.Errorf("%+v", got)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+func TestInvariant50StandbysThatReferToEachOtherCauseNoHotLoop(t *testing.T) {
+	for _, addresses := range []string{"mqtt://a", "mqtt://a,mqtt://b", "mqtt://a,mqtt://b,mqtt://c"} {
+		for _, way := range []string{"CONNACK", "DISCONNECT"} {
+			t.Run(addresses+" "+way, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := &standbys{codes: []byte{packets.ConnackUseAnotherServer, packets.ConnackServerMoved}}
+					b := &pipeBroker{}
+					b.answer = s.refuseConnect(b)
+					if way == "DISCONNECT" {
+						b.answer = s.disconnectLater(b)
+					}
+					client, err := dialTo(t, b, addresses, Options{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					s.set(map[string]string{"a": "b", "b": "c", "c": "a"})
+					b.cut()
+					time.Sleep(time.Minute)
+					before := len(b.dialled())
+					time.Sleep(time.Hour)
+					// A pause is 1 s at least, half of the default ReconnectMax.
+					servers := strings.Count(addresses, "mqtt:")
+					if attempts := len(b.dialled()) - before; attempts < 1000*servers || attempts > 3600*servers {
+						t.Errorf("%d attempts at %d servers in an hour", attempts, servers)
+					}
+					if got := client.Connection(); got.State != Connecting || !errors.Is(got.Err, ErrUseAnotherServer) || !strings.Contains(got.Err.Error(), "it refers to another server, ") {
+						t.Errorf("%+v", got)
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+					defer cancel()
+					if _, err := client.Get(ctx, "k"); !errors.Is(err, ErrUseAnotherServer) || errors.Is(err, ErrClosed) {
+						t.Errorf("Get: %v", err)
+					}
+					s.set(nil)
+					time.Sleep(10 * time.Second)
+					if got := client.Connection(); got.State != Connected {
+						t.Errorf("when they are active again: %+v", got)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestAServerThatStandsByAfterAnHourIsLeftAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &standbys{refer: map[string]string{"a": ""}, codes: []byte{packets.ConnackUseAnotherServer}}
+		b := &pipeBroker{}
+		b.answer = s.refuseConnect(b)
+		client, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		s.set(map[string]string{"b": "mqtt://a:1883"})
+		send(b.present(), packets.DISCONNECT, func(p *packets.Disconnect) { p.ReasonCode = packets.ConnackUseAnotherServer })
+		synctest.Wait()
+		if got := client.Connection(); got.State != Connected || got.Broker != "mqtt://a:1883" {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestAStandbyDecidesNothingAboutAWill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &standbys{codes: []byte{packets.ConnackUseAnotherServer}}
+		b := &pipeBroker{}
+		b.answer = s.refuseConnect(b)
+		client, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.set(map[string]string{"a": ""})
+		if _, err := client.SetWill(t.Context(), "k", []byte("v")); err != nil {
+			t.Errorf("SetWill: %v", err)
+		}
+		if got := client.Connection(); got.Broker != "mqtt://b:1883" {
+			t.Errorf("%+v", got)
 		}
 	})
 }
@@ -314,13 +496,14 @@ func TestSilenceOfABrokerThatAcknowledgesNothingSaysNothingOfAStore(t *testing.T
 }
 
 func TestTheBrokersReasonsAreTyped(t *testing.T) {
-	sentinels := []error{ErrNotAuthorized, ErrServerBusy, ErrPacketTooLarge, ErrQuotaExceeded}
+	sentinels := []error{ErrNotAuthorized, ErrServerBusy, ErrPacketTooLarge, ErrQuotaExceeded, ErrUseAnotherServer}
 	for _, test := range []struct {
 		code byte
 		want error // among the sentinels; nil: none
 	}{
 		{0x80, nil}, {0x87, ErrNotAuthorized}, {0x88, ErrServerBusy}, {0x89, ErrServerBusy}, {0x8B, nil},
-		{0x95, ErrPacketTooLarge}, {0x97, ErrQuotaExceeded}, {0x9F, ErrServerBusy},
+		{0x95, ErrPacketTooLarge}, {0x97, ErrQuotaExceeded},
+		{0x9C, ErrUseAnotherServer}, {0x9D, ErrUseAnotherServer}, {0x9F, ErrServerBusy},
 	} {
 		for _, err := range []error{&ConnectError{Code: test.code}, &DisconnectError{Code: test.code, Reason: "why"}, &RejectedError{Code: int(test.code)}} {
 			for _, sentinel := range sentinels {

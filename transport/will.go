@@ -79,7 +79,7 @@ func (w *Will) Close() {
 // client has one Will at a time; a second SetWill fails with ErrWillInUse until the first
 // Will is closed.
 //
-// While the broker is away or busy, SetWill goes on trying until ctx ends. After an error the
+// While the broker is away or busy or sends clients elsewhere, SetWill goes on trying until ctx ends. After an error the
 // client goes on without a Will. The error is ErrNoWill if the Conn is not a [WillConn], if key and
 // value are more than the 65,000 bytes or so that MQTT allows, or if the broker closes only
 // connections with the Will; a [*ConnectError] if the broker refuses the Will; the cause of ctx;
@@ -197,16 +197,16 @@ func (c *mqttConn) concluded(will *pendingWill, result willResult) {
 }
 
 // notConnected returns why an attempt to connect failed that carried a Will, or none, and
-// decides about the Will that waits, if any. A failure of the network or a busy broker
-// decides nothing.
+// decides about the Will that waits, if any. A failure of the network, a busy broker or one
+// that sends clients elsewhere decides nothing.
 func (c *mqttConn) notConnected(waits, carried *pendingWill, incomplete error, connack *paho.Connack, err error) error {
 	switch {
 	case incomplete != nil:
 		err = fmt.Errorf("%w: %w", ErrNoWill, incomplete)
 		c.concluded(carried, willResult{err: err})
 	case connack != nil:
-		refused := &ConnectError{Code: connack.ReasonCode, Reason: connack.Properties.ReasonString}
-		if !errors.Is(refused, ErrServerBusy) { // which has nothing to do with the Will
+		refused := &ConnectError{Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference}
+		if !errors.Is(refused, ErrServerBusy) && !errors.Is(refused, ErrUseAnotherServer) { // these have nothing to do with the Will
 			c.concluded(carried, willResult{err: refused})
 		}
 		return refused

@@ -1,0 +1,81 @@
+package mqttnet
+
+import (
+	"net/url"
+	"strings"
+)
+
+// Rotation decides which of several servers a client connects to next. It is not safe for
+// concurrent use.
+type Rotation struct {
+	servers []*url.URL
+	turn    int
+	// refused has the servers that sent this client to another one since the latest pause.
+	refused []bool
+}
+
+// NewRotation returns a rotation that begins with the first of servers, addresses from
+// [ParseAddresses].
+func NewRotation(servers []*url.URL) *Rotation {
+	return &Rotation{servers: servers, refused: make([]bool, len(servers))}
+}
+
+// Server returns the present server.
+func (r *Rotation) Server() *url.URL { return r.servers[r.turn] }
+
+// Len returns the number of servers.
+func (r *Rotation) Len() int { return len(r.servers) }
+
+// Next goes to the next server in the circle, for an attempt after a pause.
+func (r *Rotation) Next() {
+	r.turn = (r.turn + 1) % len(r.servers)
+	r.Rest()
+}
+
+// Rest notes that there was a pause, so each server may be asked again.
+func (r *Rotation) Rest() { clear(r.refused) }
+
+// Follow goes on from the present server, which sends its clients to another one, as a standby
+// does. reference is its Server Reference, or empty [MQTT-4.13.2]. The next server is the one
+// that reference names, else the next in the circle; one that sent the client on since the
+// latest pause is left out. atOnce reports whether there is such a server: if not, all of them
+// refuse the client, and the next attempt needs a pause.
+//
+// The reference comes from a server that has not proved that it may name another one: over
+// plain TCP anything could have written it. So it only chooses among the servers of the
+// program and never adds one. known reports whether it named one of them.
+func (r *Rotation) Follow(reference string) (atOnce, known bool) {
+	r.refused[r.turn] = true
+	named, known := r.named(reference)
+	if known && !r.refused[named] {
+		r.turn = named
+		return true, true
+	}
+	for range r.servers {
+		r.turn = (r.turn + 1) % len(r.servers)
+		if !r.refused[r.turn] {
+			return true, known
+		}
+	}
+	r.Next()
+	return false, known
+}
+
+// named returns the first server that a Server Reference names. A reference is a list with
+// spaces in between. The items are host:port, or a host alone, which means any port; a scheme
+// before them, as in an address, is ignored, because the address of the program decides about
+// encryption.
+func (r *Rotation) named(reference string) (server int, known bool) {
+	for item := range strings.FieldsSeq(reference) {
+		if _, after, found := strings.Cut(item, "://"); found {
+			item = after
+		}
+		item = strings.TrimSuffix(item, "/")
+		for i, server := range r.servers {
+			if strings.EqualFold(item, server.Host) || strings.EqualFold(strings.Trim(item, "[]"), server.Hostname()) {
+				return i, true
+			}
+		}
+	}
+	return 0, false
+}
