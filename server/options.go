@@ -62,6 +62,15 @@ type Options struct {
 	// that take up 4 MiB (MaxWatchBytes), and 256 MiB for all clients (MaxAllWatchBytes). The
 	// server announces Store.DedupWindow as its Receive Maximum.
 	Store statestore.Options
+	// Journal keeps the data of the store, so that it survives a restart: keys with their
+	// versions and tokens, fences, and the replies to the requests that a client may deliver
+	// again. A reply or a notification leaves when what it shows is in the journal. nil keeps
+	// everything in memory, and a restart begins empty.
+	//
+	// The data keeps its identity: Store.Identity is only for data without one. Store.HoldOff
+	// counts only for a start without data. The program that opened the journal closes it, after
+	// Serve has returned. It must not use it in another way.
+	Journal statestore.Journal
 	// Dialect chooses how the server writes replies that differ between the
 	// published protocol and what is deployed.
 	Dialect statestore.Dialect

@@ -57,7 +57,14 @@ func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (statestore
 	if command.Err() == nil && !s.options.Authorizer.Authorize(conn.identity, command.Verb, command.Key) {
 		command = command.Deny()
 	}
-	reply, _ := s.engine.Apply(command) // no error without a journal
+	if s.options.Journal != nil {
+		conn.readTurn.End() // the reply may wait for a commit
+	}
+	reply, err := s.engine.Apply(command)
+	if err != nil {
+		return reply, refusal(packets.ErrImplementationSpecificError, "the store has stopped")
+	}
+	conn.readTurn.Begin()
 	if s.backlogged.Swap(false) {
 		// A burst of requests is applied faster than the goroutines that write to watchers are
 		// scheduled. Let them run, or a client seems slow that is not.

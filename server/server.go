@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -24,7 +23,6 @@ import (
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/semaphore"
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
-	"github.com/tenurelock/tenure/statestore"
 )
 
 const (
@@ -89,29 +87,24 @@ type Server struct {
 	sessions     keptSessions             // of clients that are away
 }
 
-// New returns a server that listens already, so that Addr returns its address. Serve accepts
-// connections. A server that is not served must be closed. The error says which option makes
-// no sense, or why the server cannot listen; errors.Is finds ErrInsecure in it if the options
-// would let other machines connect without TLS or without authentication.
-func New(options Options) (*Server, error) {
+// New is Open with a context that does not end.
+func New(options Options) (*Server, error) { return Open(context.Background(), options) }
+
+// Open returns a server that listens already, so that Addr returns its address. Serve accepts
+// connections. A server that is not served must be closed.
+//
+// With Options.Journal, Open loads the data first, which may take seconds for each million keys;
+// the log says how far it is. The server listens only after that, so that a client meanwhile goes
+// on to another address at once. Open stops loading when ctx ends, and returns the cause. After
+// Open, ctx has no effect.
+//
+// The error says which option makes no sense, why the journal cannot be loaded, or why the
+// server cannot listen; errors.Is finds ErrInsecure in it if the options would let other machines
+// connect without TLS or without authentication. Then the journal cannot be used again, except
+// for its Close.
+func Open(ctx context.Context, options Options) (*Server, error) {
 	if err := options.complete(); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
-	}
-	options.Store.Identity = cmp.Or(options.Store.Identity, engine.NewIdentity()) // it begins empty, so it is another store
-	store, err := statestore.New(options.Store)
-	if err != nil {
-		return nil, fmt.Errorf("server: %w", err)
-	}
-	socket := options.Listener
-	if socket == nil {
-		if socket, err = net.Listen("tcp", options.Addr); err != nil {
-			return nil, fmt.Errorf("server: %w", err)
-		}
-	}
-	if options.TLS != nil {
-		config := options.TLS.Clone()
-		tlspolicy.Restrict(config)
-		socket = tls.NewListener(socket, config) // the handshake comes with the first read
 	}
 	s := &Server{
 		options:              options,
@@ -132,6 +125,15 @@ func New(options Options) (*Server, error) {
 		drops:                logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
 		slow:                 logs.NewLimiter(options.Logger, slog.LevelWarn, "disconnected a client that did not read what was written to it"),
 	}
+	var err error
+	if s.engine, err = engine.Open(ctx, options.Store, logs.Loading(options.Journal, options.Logger), s.deliver); err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	s.engine.AfterDelivery(s.wake)
+	socket, err := options.listen()
+	if err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
 	s.listener = newListener(socket, &options, s.countRefused)
 	processors, writers := fairqueue.New(0), newWriteLimiter()
 	s.listener.connect = func(socket net.Conn) *connection {
@@ -145,8 +147,6 @@ func New(options Options) (*Server, error) {
 		return max(1, auth.limitOf(source)/2)
 	})
 	s.topics, _ = options.Authorizer.(access.TopicAuthorizer)
-	s.engine = engine.New(store, s.deliver)
-	s.engine.AfterDelivery(s.wake)
 	s.mochi = newMochi(options)
 	if err := s.mochi.AddHook(&hook{server: s}, nil); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
@@ -155,6 +155,22 @@ func New(options Options) (*Server, error) {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	return s, nil
+}
+
+// listen returns the socket on which a server with these options listens.
+func (o *Options) listen() (socket net.Listener, err error) {
+	socket = o.Listener
+	if socket == nil {
+		if socket, err = net.Listen("tcp", o.Addr); err != nil {
+			return nil, err
+		}
+	}
+	if o.TLS != nil {
+		config := o.TLS.Clone()
+		tlspolicy.Restrict(config)
+		socket = tls.NewListener(socket, config) // the handshake comes with the first read
+	}
+	return socket, nil
 }
 
 // newMochi configures mochi, which handles the life of connections and nothing else.
@@ -185,8 +201,13 @@ func (s *Server) Addr() net.Addr { return s.listener.socket.Addr() }
 
 // Serve accepts connections until ctx ends. Then it disconnects all clients, with the reason
 // "server shutting down", and returns nil when no goroutine of the server is left. Another
-// error means that the server can no longer accept connections; it is closed then too. A
-// server can be served once.
+// error means that the server can no longer accept connections, or that its journal has failed;
+// it is closed then too. A server can be served once.
+//
+// After a failure of the journal no client gets a reply or a notification any more. All that
+// clients were told is in the journal; what they were not told may be in it or not.
+//
+// Serve does not close Options.Journal. The program does, after Serve has returned.
 func (s *Server) Serve(ctx context.Context) error {
 	err := fmt.Errorf("server: already served or closed")
 	s.once.Do(func() { err = s.serve(ctx) })
@@ -205,7 +226,8 @@ func (s *Server) Close() error {
 func (s *Server) serve(ctx context.Context) error {
 	expiry, stopExpiry := context.WithCancel(context.Background())
 	var tasks sync.WaitGroup
-	tasks.Go(func() { _ = s.engine.Run(expiry) }) // no error without a journal
+	stored := make(chan error, 1)
+	tasks.Go(func() { stored <- s.engine.Run(expiry) })
 	tasks.Go(func() { eachSecond(expiry, s.endSessions) })
 	tasks.Go(func() { eachSecond(expiry, s.publishDueWills) }) // of its own, because ending many sessions takes long
 	s.engine.Begin()
@@ -221,13 +243,25 @@ func (s *Server) serve(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case failure = <-s.listener.failed:
+	case err := <-stored: // it ends by itself only if the journal fails
+		failure = journalFailed(err)
 	}
 	s.shutdown()
-	stopExpiry()
+	stopExpiry() // only now, so that what was applied until the end is committed
 	tasks.Wait()
+	if failure == nil {
+		if err := <-stored; err != nil {
+			failure = journalFailed(err)
+		}
+	}
 	s.closeLogs()
 	s.logger.Info("stopped")
 	return failure
+}
+
+// journalFailed returns the error of Serve after a failure of the journal.
+func journalFailed(err error) error {
+	return fmt.Errorf("server: the journal failed, so the server has stopped; all that clients were told is kept: mend the cause and start again: %w", err)
 }
 
 // closeLogs logs how often lines were left out. It is called when no connection is left.
@@ -237,7 +271,8 @@ func (s *Server) closeLogs() {
 	}
 }
 
-// shutdown disconnects all clients and closes mochi. mochi v2.7.9: Close can deadlock with a
+// shutdown disconnects all clients and closes mochi. They get "server shutting down" after a
+// failure of the journal too: DISCONNECT has no "server unavailable", which is for CONNACK. mochi v2.7.9: Close can deadlock with a
 // client that disconnects at the same time, so it is called when no client is left.
 func (s *Server) shutdown() {
 	s.stopping.Store(true)
