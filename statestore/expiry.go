@@ -26,7 +26,7 @@ func (s *Store) expire(now Instant, limit int, effects *Effects) (more bool) {
 		if earliest.filed < tickOf(earliest.deadline) {
 			s.expiries.refile(earliest) // even if it is due: keys with earlier deadlines go first
 		} else {
-			s.remove(earliest, effects)
+			s.expired(earliest, effects)
 		}
 	}
 	return true
@@ -41,7 +41,7 @@ func (s *Store) expireOne(now Instant, effects *Effects) (found bool) {
 	first := s.expiries.lists[tickOf(now.Elapsed)]
 	for e := first; e != nil; {
 		if e.due(now) {
-			s.remove(e, effects)
+			s.expired(e, effects)
 			return true
 		}
 		if e = e.next; e == first {

@@ -34,7 +34,7 @@ func (s *Store) checkToken(current *entry, command *Command) protocol.Refusal {
 
 // neverIssued reports whether a token is above every version that this store has issued.
 func (s *Store) neverIssued(token hlc.Token) bool {
-	return hlc.Timestamp(token).Compare(s.clock) > 0
+	return hlc.Timestamp(token).Compare(s.versions.clock) > 0
 }
 
 // higherToken returns the higher of a key's token and the command's. It clones the node of

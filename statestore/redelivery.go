@@ -1,11 +1,14 @@
 package statestore
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"hash/crc32"
+	"iter"
+	"slices"
 	"strings"
 
-	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/protocol"
 )
 
 // DefaultDedupWindow is the default of Options.DedupWindow.
@@ -83,7 +86,6 @@ func updateSum(sum uint32, text string) uint32 {
 // There is no limit for all clients together: one client could use it up for all.
 type sessions struct {
 	window   int
-	node     string // of the versions in all replies
 	byClient map[string]*session
 	count    int // of the entries of all sessions
 }
@@ -97,6 +99,9 @@ type session struct {
 	ring       []dedupEntry
 	next       int    // position of the oldest entry once the ring is full
 	connection uint32 // how many connections of the session have ended
+	slots      uint32 // all slots are below it
+	sequence   uint64 // of the latest request
+	restored   bool   // from records
 }
 
 // dedupEntry is a request and its reply, without Value.
@@ -105,11 +110,20 @@ type dedupEntry struct {
 	connection uint32 // session.connection when the request was applied
 	verb       Verb
 	outcome    Outcome
-	versioned  bool
-	wall       int64
-	counter    uint64
-	err        error
+	refusal    uint8 // protocol.Refusal.Number; 0: none
+	records    recordState
+	slot       uint32 // of the record
+	version    stamp
 }
+
+// recordState is what a journal has under the slot of an entry.
+type recordState uint8
+
+const (
+	noRecord    recordState = iota
+	otherRecord             // of an earlier request, which this one replaced in the ring
+	ownRecord
+)
 
 // needsDedup reports whether a redelivery of a command must not be applied again. A GET may
 // be: it changes nothing, and its reply has a value that would need much memory.
@@ -132,45 +146,60 @@ func (s *sessions) lookup(command *Command) (Reply, bool) {
 	if first.sum != command.identity.sum || first.verb == VerbKeyNotify && first.connection != session.connection {
 		return Reply{}, false
 	}
-	reply := Reply{Verb: first.verb, Outcome: first.outcome, Err: first.err}
-	if first.versioned {
-		reply.Version = hlc.Timestamp{Wall: first.wall, Counter: first.counter, Node: s.node}
+	reply := Reply{Verb: first.verb, Outcome: first.outcome, Version: first.version.timestamp()}
+	if refusal, refused := protocol.RefusalNumber(first.refusal); refused {
+		reply.Err = refusal
 	}
 	return reply, true
 }
 
 // record keeps the reply to a command, in place of the client's oldest if the window is full.
-func (s *sessions) record(command *Command, reply Reply) {
+// version is that of the reply. journaled says that a journal keeps it too: then the caller
+// needs the entry and its sequence for the record.
+func (s *sessions) record(command *Command, reply *Reply, version stamp, journaled bool) (*dedupEntry, uint64) {
 	current := s.byClient[command.Client]
 	if current == nil {
 		current = &session{positions: make(map[correlation]uint32)}
 		s.byClient[strings.Clone(command.Client)] = current
 	}
+	current.sequence++
 	entry := dedupEntry{
 		identity:   command.identity,
 		connection: current.connection,
 		verb:       reply.Verb,
 		outcome:    reply.Outcome,
-		versioned:  !reply.Version.IsZero(),
-		wall:       reply.Version.Wall,
-		counter:    reply.Version.Counter,
-		err:        reply.Err,
+		version:    version,
+	}
+	if refusal, refused := reply.Err.(protocol.Refusal); refused {
+		entry.refusal = refusal.Number()
 	}
 	position := len(current.ring)
 	if position < s.window {
+		entry.slot = current.slots
+		current.slots++
 		current.ring = append(current.ring, entry)
 		s.count++
 	} else {
 		position = current.next
-		current.next = (position + 1) % s.window
-		if oldest := current.ring[position].correlation; current.positions[oldest] == uint32(position) {
-			delete(current.positions, oldest)
+		current.next = (position + 1) % len(current.ring)
+		oldest := &current.ring[position]
+		if current.positions[oldest.correlation] == uint32(position) {
+			delete(current.positions, oldest.correlation)
 		}
-		current.ring[position] = entry
+		entry.slot = oldest.slot
+		if oldest.records != noRecord {
+			entry.records = otherRecord
+		}
+		*oldest = entry
 	}
 	// An older request with the same correlation data may be in the ring: lookup no longer
 	// finds it.
 	current.positions[entry.correlation] = uint32(position)
+	kept := &current.ring[position]
+	if journaled {
+		kept.records = ownRecord
+	}
+	return kept, current.sequence
 }
 
 // disconnect records the end of a connection of the client, see lookup.
@@ -180,9 +209,74 @@ func (s *sessions) disconnect(client string) {
 	}
 }
 
-func (s *sessions) end(client string) {
-	if session := s.byClient[client]; session != nil {
-		s.count -= len(session.ring)
-		delete(s.byClient, client)
+// end forgets a client, and returns the groups that remove its records.
+func (s *sessions) end(client string) (groups []Group) {
+	session := s.byClient[client]
+	if session == nil {
+		return nil
+	}
+	var group Group
+	for i := range session.ring {
+		if session.ring[i].records == noRecord {
+			continue
+		}
+		group = append(group, Item{Kind: KindReply, Client: client, slot: session.ring[i].slot}.gone())
+		if len(group) == MaxGroup {
+			groups, group = append(groups, group), nil
+		}
+	}
+	if len(group) > 0 {
+		groups = append(groups, group)
+	}
+	s.count -= len(session.ring)
+	delete(s.byClient, client)
+	return groups
+}
+
+// restore adds a client with the replies that a journal had. There may be more than the window
+// has now: they stay until later requests take their places.
+func (s *sessions) restore(client string, replies []restoredReply) error {
+	slices.SortStableFunc(replies, func(a, b restoredReply) int { return cmp.Compare(a.sequence, b.sequence) })
+	current := &session{
+		positions: make(map[correlation]uint32, len(replies)),
+		ring:      make([]dedupEntry, 0, len(replies)),
+		sequence:  replies[len(replies)-1].sequence,
+		restored:  true,
+	}
+	taken := make(map[uint32]bool, len(replies))
+	for i := range replies {
+		reply := &replies[i].dedupEntry
+		if taken[reply.slot] || i > 0 && replies[i].sequence == replies[i-1].sequence {
+			return corrupt("two have the slot %d or the sequence %d", reply.slot, replies[i].sequence)
+		}
+		taken[reply.slot] = true
+		current.slots = max(current.slots, reply.slot+1)
+		current.positions[reply.correlation] = uint32(len(current.ring))
+		current.ring = append(current.ring, *reply)
+	}
+	s.byClient[client] = current
+	s.count += len(current.ring)
+	return nil
+}
+
+// item returns what a record says about an entry of the client.
+func (e *dedupEntry) item(client string, sequence uint64) Item {
+	return Item{
+		Kind: KindReply, Client: client, Sequence: sequence, Verb: e.verb, Outcome: e.outcome,
+		Version: e.version.timestamp(), slot: e.slot, request: e.identity,
+	}
+}
+
+// snapshot returns the records of a client's entries. The oldest entry is the first; the
+// latest has the sequence of the session.
+func (x *session) snapshot(client string) iter.Seq[Record] {
+	return func(yield func(Record) bool) {
+		for i := range x.ring {
+			entry := &x.ring[(x.next+i)%len(x.ring)]
+			sequence := x.sequence - uint64(len(x.ring)-1-i)
+			if entry.records == ownRecord && !yield(entry.item(client, sequence).Record()) {
+				return
+			}
+		}
 	}
 }

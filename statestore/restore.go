@@ -1,41 +1,198 @@
 package statestore
 
 import (
+	"fmt"
 	"iter"
+	"slices"
 
 	"github.com/tenurelock/tenure/hlc"
 )
 
-// Restore takes one record of an earlier store. Call it for each record that the journal
-// loads, in any order, before any other method, and then Restored.
-func (s *Store) Restore(record Record) error { return nil }
+// restoring is what a store knows of the records of an earlier one.
+type restoring struct {
+	identity, bound bool     // were there
+	data            bool     // any record was there
+	expiring        []*entry // their lifetimes have not begun again
+	replies         map[string][]restoredReply
+}
 
-// Restored ends the loading: also of a journal without records. It returns the first group to
+// Restore takes one record of an earlier store. Call it for each record that a journal loads,
+// in any order, before any other method, and then call Restored. Limits do not apply: a store
+// with lower ones than the earlier store keeps what is there.
+//
+// The error matches ErrCorrupt or ErrNewerFormat, or says that the data needs Options.Strict.
+// The store must not be used after an error. Restore does not keep the bytes of the record.
+func (s *Store) Restore(record Record) error {
+	item, err := record.Decode()
+	if err == nil {
+		err = s.restore(&item)
+		if err != nil {
+			err = fmt.Errorf("statestore: record %.64q: %w", record.ID, err)
+		}
+	}
+	return err
+}
+
+type restoredReply struct {
+	sequence uint64
+	dedupEntry
+}
+
+func (s *Store) restore(item *Item) error {
+	from := &s.restoring
+	from.data = true
+	twice := false
+	switch item.Kind {
+	case KindKey, KindFence:
+		_, fenced := s.fences[item.Key]
+		if twice = fenced || s.entries[item.Key] != nil; twice {
+			break
+		}
+		item.Token.Node = *s.nodes.intern(item.Token.Node)
+		if item.Kind == KindFence {
+			if !s.options.Strict {
+				return fmt.Errorf("it is the fence of the deleted key %.64q, which a strict store keeps and others would forget: "+
+					"start the store with Options.Strict (the flag --strict)", item.Key)
+			}
+			s.keepFence(item.Key, item.Token)
+			break
+		}
+		e := &entry{key: item.Key, value: item.Value, version: s.nodes.stamp(item.Version), token: item.Token, lifetime: item.Lifetime}
+		s.entries[e.key] = e
+		s.bytes += e.size()
+		if e.lifetime > 0 {
+			from.expiring = append(from.expiring, e)
+		}
+	case KindReply:
+		if from.replies == nil {
+			from.replies = make(map[string][]restoredReply)
+		}
+		from.replies[item.Client] = append(from.replies[item.Client], restoredReply{item.Sequence, dedupEntry{
+			identity: item.request, verb: item.Verb, outcome: item.Outcome,
+			records: ownRecord, slot: item.slot, version: s.nodes.stamp(item.Version),
+		}})
+	case KindIdentity:
+		twice, from.identity = from.identity, true
+		s.options.Identity, s.holding = item.Identity, item.HoldOff
+	case KindBound:
+		twice, from.bound = from.bound, true
+		s.versions.clock.Wall, s.versions.clock.Counter = item.Version.Wall, item.Version.Counter
+	}
+	if twice {
+		return corrupt("it comes twice")
+	}
+	return nil
+}
+
+// Restored ends the loading, also of a journal without records. It returns the first group to
 // keep: the identity and the bound of the versions. Until it is durable, no reply may leave.
-func (s *Store) Restored(now Instant) Group { return nil }
+//
+// Keys with a lifetime get a new version, above every version that was issued, because they may
+// have been renewed without a record. Their whole lifetimes begin with Begin, or with the first
+// command. If there were records, Options.Identity is that of the data from now on, and there is
+// a hold-off only if that of the earlier store was not over.
+//
+// The error matches ErrCorrupt; the store must not be used then.
+func (s *Store) Restored(now Instant) (Group, error) {
+	from := s.restoring
+	s.restoring = restoring{expiring: from.expiring}
+	bound := s.versions.clock
+	switch {
+	case !from.data:
+		s.holding = true
+	case !from.identity:
+		return nil, fmt.Errorf("statestore: %w", corrupt("it has no identity"))
+	case !from.bound:
+		return nil, fmt.Errorf("statestore: %w", corrupt("it has no bound of the versions"))
+	case !s.holding:
+		s.options.HoldOff = 0
+	}
+	s.holding = s.holding && s.options.HoldOff > 0
+	for _, e := range s.entries {
+		if above(e.version.timestamp(), bound) {
+			return nil, fmt.Errorf("statestore: %w", corrupt("the version %v of key %.64q is above the bound %v", e.version.timestamp(), e.key, bound))
+		}
+	}
+	for _, e := range from.expiring {
+		version, err := hlc.Tick(s.versions.clock, now.WallMillis)
+		if err != nil {
+			return nil, fmt.Errorf("statestore: %w", corrupt("no version is left above the bound %v", bound))
+		}
+		s.versions.clock, e.version = version, s.nodes.stamp(version)
+	}
+	for client, replies := range from.replies {
+		if err := s.sessions.restore(client, replies); err != nil {
+			return nil, fmt.Errorf("statestore: the replies to client %.64q: %w", client, err)
+		}
+	}
+	s.versions.move(now)
+	if !s.options.Journaled {
+		return nil, nil
+	}
+	return Group{s.identityRecord(), s.versions.record()}, nil
+}
 
-// RestoredClients returns the clients whose remembered replies were restored, in order. Their
-// sessions have not ended; a client that does not come back needs EndSession, or its replies
-// stay for ever.
-func (s *Store) RestoredClients() []string { return nil }
+// beginLifetimes gives each restored key its whole lifetime from now on.
+func (s *Store) beginLifetimes(now Instant) {
+	for _, e := range s.restoring.expiring {
+		s.expiries.schedule(e, saturatingAdd(now.Elapsed, e.lifetime))
+	}
+	s.restoring.expiring = nil
+}
 
-// Reserve moves the bound of the versions ahead when little is left of it, and returns the
-// group to keep. It returns nil if enough is left, which takes a few nanoseconds: call it after
-// each Apply. No reply and no notification waits for the group.
-func (s *Store) Reserve(now Instant) Group { return nil }
+// RestoredClients returns the clients that have remembered replies from before Restored, in
+// order. A client that does not come back needs EndSession, or a journal has its replies for
+// ever.
+func (s *Store) RestoredClients() []string {
+	var clients []string
+	for client, session := range s.sessions.byClient {
+		if session.restored {
+			clients = append(clients, client)
+		}
+	}
+	slices.Sort(clients)
+	return clients
+}
 
-// Bound returns the bound of the versions as the groups have it that the store returned so far.
-func (s *Store) Bound() hlc.Timestamp { return hlc.Timestamp{} }
+// Snapshot returns the records of the store, in any order: what a journal has that kept all
+// groups, except for replies that a later one replaced. The store must not change meanwhile.
+func (s *Store) Snapshot() iter.Seq[Record] {
+	return func(yield func(Record) bool) {
+		if !yield(s.identityRecord()) || !yield(s.versions.record()) {
+			return
+		}
+		for key := range s.entries {
+			if !yield(s.keyRecord(key)) {
+				return
+			}
+		}
+		for key := range s.fences {
+			if !yield(s.keyRecord(key)) {
+				return
+			}
+		}
+		for client, session := range s.sessions.byClient {
+			for record := range session.snapshot(client) {
+				if !yield(record) {
+					return
+				}
+			}
+		}
+	}
+}
 
-// Committed says that the groups are durable that the store had returned when Bound returned
-// bound. Until then each SET whose version is above the bound that is durable has a record of
-// its own, a renewal too.
-func (s *Store) Committed(bound hlc.Timestamp) {}
+func (s *Store) identityRecord() Record {
+	return Item{Kind: KindIdentity, Identity: s.options.Identity, HoldOff: s.holding}.Record()
+}
 
-// Seal returns the last group of a store that stops: the exact clock as the bound, so that the
-// next store does not start ahead. Empty if the bound is exact already.
-func (s *Store) Seal() Group { return nil }
-
-// Snapshot returns all records of the store, in any order: what a journal has that kept every
-// group. The store must not change meanwhile.
-func (s *Store) Snapshot() iter.Seq[Record] { return func(func(Record) bool) {} }
+// keyRecord returns what a journal must have about a key: its value, its fence if the store
+// keeps one, or that it is gone.
+func (s *Store) keyRecord(key string) Record {
+	if e := s.entries[key]; e != nil {
+		return Item{Kind: KindKey, Key: key, Value: e.value, Version: e.version.timestamp(), Token: e.token, Lifetime: e.lifetime}.Record()
+	}
+	if fence, fenced := s.fences[key]; fenced {
+		return Item{Kind: KindFence, Key: key, Token: fence}.Record()
+	}
+	return Item{Kind: KindKey, Key: key}.gone()
+}

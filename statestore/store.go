@@ -77,21 +77,28 @@ type Options struct {
 // Store is the set of keys. It is not safe for concurrent use.
 type Store struct {
 	options  Options
-	clock    hlc.Timestamp // the latest version issued
+	versions versions
+	nodes    nodes
 	began    time.Duration // on Instant.Elapsed: when the hold-off began
+	holding  bool          // the record of the identity says that the hold-off is not over
 	entries  map[string]*entry
 	expiries expiries
 	bytes    int64
 	watches  watches
 	sessions sessions
 	fences   map[string]hlc.Token // of keys that are gone, in a strict store
+
+	restoring restoring
 }
 
 type entry struct {
 	key     string
 	value   string
-	version hlc.Timestamp
+	version stamp
 	token   hlc.Token // zero: the key is not protected
+	// lifetime is what a journal has; zero: the key does not expire. The lifetimes of
+	// renewals are not longer.
+	lifetime time.Duration
 
 	// Of a key that expires; next is nil otherwise.
 	deadline       time.Duration // on Instant.Elapsed
@@ -132,20 +139,25 @@ func New(options Options) (*Store, error) {
 	}
 	return &Store{
 		options:  options,
-		clock:    clock,
+		versions: versions{clock: clock},
+		nodes:    nodes{own: &clock.Node},
 		entries:  make(map[string]*entry),
 		expiries: expiries{lists: make(map[tick]*entry)},
 		watches:  watches{byKey: make(map[string]*watched), byClient: make(map[string]*watcher)},
-		sessions: sessions{window: options.DedupWindow, node: options.Node, byClient: make(map[string]*session)},
+		sessions: sessions{window: options.DedupWindow, byClient: make(map[string]*session)},
 		fences:   make(map[string]hlc.Token),
 	}, nil
 }
 
-// Begin restarts Options.HoldOff. If requests can reach the store only some time after
-// its start, call Begin at that time: until then an earlier store may grant leases.
-func (s *Store) Begin(now Instant) { s.began = now.Elapsed }
+// Begin restarts Options.HoldOff, and begins the lifetimes of restored keys. If requests can
+// reach the store only some time after its start, call Begin at that time: until then an earlier
+// store may grant leases, and no holder can renew its own.
+func (s *Store) Begin(now Instant) {
+	s.began = now.Elapsed
+	s.beginLifetimes(now)
+}
 
-// Identity returns Options.Identity.
+// Identity returns Options.Identity, or the identity of the data that was restored.
 func (s *Store) Identity() string { return s.options.Identity }
 
 // Apply applies one command. It returns the reply, and what the command causes besides: the
@@ -158,7 +170,14 @@ func (s *Store) Identity() string { return s.options.Identity }
 // A redelivery within Options.DedupWindow gets the reply of the first delivery and changes
 // nothing. A command after its Request.Expires changes nothing and has the outcome Expired.
 // Both checks come after the refusal of a command for another store.
+//
+// The store remembers the replies to all commands for redeliveries. Of those replies, records
+// have the ones to commands with a group of their own. Other commands are judged anew after a
+// restart: they changed nothing that survived it.
 func (s *Store) Apply(now Instant, command Command) (Reply, Effects) {
+	if s.restoring.expiring != nil {
+		s.beginLifetimes(now)
+	}
 	if command.store != nil && s.options.Identity != "" && *command.store != s.options.Identity {
 		return Reply{Verb: command.Verb, Err: protocol.OtherStore}, Effects{}
 	}
@@ -172,16 +191,44 @@ func (s *Store) Apply(now Instant, command Command) (Reply, Effects) {
 		}
 	}
 	var effects Effects
-	reply := s.apply(now, &command, &effects)
+	reply, changed := s.apply(now, &command, &effects)
+	var group Group
+	if s.options.Journaled {
+		group = s.group(now, &command, &reply, changed)
+	}
 	if dedup && !command.last {
-		s.sessions.record(&command, reply)
+		entry, sequence := s.sessions.record(&command, &reply, s.nodes.stamp(reply.Version), group != nil)
+		if group != nil {
+			group = append(group, entry.item(command.Client, sequence).Record())
+		}
+	}
+	if group != nil {
+		effects.Groups = append(effects.Groups, group)
+		effects.Keys = append(effects.Keys, command.Key)
 	}
 	return reply, effects
 }
 
-// apply applies a command that was not applied before.
-func (s *Store) apply(now Instant, command *Command, effects *Effects) Reply {
-	reply := Reply{Verb: command.Verb}
+// group returns the records of a command that was applied; nil if it needs none. changed says
+// that its key changed.
+func (s *Store) group(now Instant, command *Command, reply *Reply, changed bool) (group Group) {
+	const room = 3 // the key, the bound, and the reply
+	if changed {
+		group = append(make(Group, 0, room), s.keyRecord(command.Key))
+	}
+	if v := &s.versions; command.Verb == VerbSet && reply.Outcome == OK && above(reply.Version, v.committed) {
+		if above(reply.Version, v.bound) {
+			v.move(now)
+		}
+		group = append(group, v.record())
+	}
+	return group
+}
+
+// apply applies a command that was not applied before. It reports whether the record of its
+// key changed.
+func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Reply, changed bool) {
+	reply.Verb = command.Verb
 	refusal := command.refusal
 	if refusal == "" {
 		refusal = s.checkLock(command)
@@ -195,25 +242,25 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) Reply {
 			// From the store's clock, the sender sees which clock is wrong and by how much.
 			reply.Version = hlc.Timestamp{Wall: max(now.WallMillis, 0), Node: s.options.Node}
 		}
-		return reply
+		return reply, false
 	}
 	current := s.entries[command.Key]
 	if current != nil && current.due(now) {
-		s.remove(current, effects)
+		s.expired(current, effects)
 		current = nil
 	}
 	if refusal := s.checkToken(current, command); refusal != "" {
 		reply.Err = refusal
-		return reply
+		return reply, false
 	}
 	switch command.Verb {
 	case VerbSet:
-		s.set(now, &reply, current, command, effects)
+		changed = s.set(now, &reply, current, command, effects)
 	case VerbGet:
 		if current == nil {
 			reply.Outcome = Missing
 		} else {
-			reply.Outcome, reply.Value, reply.Version = Found, current.value, current.version
+			reply.Outcome, reply.Value, reply.Version = Found, current.value, current.version.timestamp()
 		}
 	case VerbDel, VerbVDel:
 		switch {
@@ -221,15 +268,17 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) Reply {
 			reply.Outcome = NothingThere
 			if fence, fenced := s.fences[command.Key]; fenced {
 				s.fences[command.Key] = higherToken(fence, command)
+				changed = s.fences[command.Key] != fence
 			}
 		case command.Verb == VerbVDel && current.value != string(command.Value):
 			reply.Outcome = ConditionFailed
 		default:
-			reply.Outcome, reply.Version = Deleted, current.version
+			reply.Outcome, reply.Version = Deleted, current.version.timestamp()
 			if !current.token.IsZero() {
 				current.token = higherToken(current.token, command)
 			}
 			s.remove(current, effects)
+			changed = true
 		}
 	case VerbKeyNotify:
 		switch {
@@ -241,48 +290,62 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) Reply {
 			reply.Outcome = OK
 		}
 	}
-	return reply
+	return reply, changed
 }
 
-func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command, effects *Effects) {
+// set applies a SET. It reports whether the record of the key changed. A renewal changes the
+// version and the deadline only: a record with the same lifetime or a longer one is as good,
+// because at the start of a store each key gets its whole lifetime again, and a new version.
+func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command, effects *Effects) (changed bool) {
 	if current != nil {
 		refused := command.Condition == IfMissing ||
 			command.Condition == IfMissingOrEqual && current.value != string(command.Value)
 		if refused {
-			reply.Outcome, reply.Version = ConditionFailed, current.version
-			return
+			reply.Outcome, reply.Version = ConditionFailed, current.version.timestamp()
+			return false
 		}
 	} else if command.Condition != Always && command.Lifetime > 0 && now.Elapsed-s.began < s.options.HoldOff {
 		reply.Outcome = ConditionFailed // without a version: the store does not know the holder
-		return
+		return false
 	}
 	for s.overQuota(current, command) {
 		// Expired keys do not count, whether or not Expire has removed them.
 		if !s.expireOne(now, effects) {
 			reply.Err = protocol.QuotaExceeded
-			return
+			return false
 		}
 	}
-	version, err := hlc.Merge(s.clock, command.timestamp.value, now.WallMillis)
+	version, err := hlc.Merge(s.versions.clock, command.timestamp.value, now.WallMillis)
 	if err != nil {
 		// Merge fails only for a counter near the end of its range, which no correct
 		// clock sends.
 		reply.Err = protocol.MalformedTimestamp
-		return
+		return false
 	}
-	s.clock = version
+	s.versions.clock = version
 	if current == nil {
+		changed = true
 		current = &entry{key: command.Key, token: s.takeFence(command.Key)}
 		s.entries[command.Key] = current
 	} else {
 		s.bytes -= current.size()
 	}
 	if current.value != string(command.Value) {
+		changed = true
 		current.value = string(command.Value)
 	}
 	s.bytes += current.size()
-	current.version = version
-	current.token = higherToken(current.token, command)
+	current.version = s.nodes.stamp(version)
+	if token := higherToken(current.token, command); token != current.token {
+		changed = true
+		current.token = token
+	}
+	if command.Lifetime == 0 || current.lifetime == 0 || command.Lifetime > current.lifetime {
+		changed = true
+	}
+	if changed {
+		current.lifetime = command.Lifetime
+	}
 	if command.Lifetime > 0 {
 		s.expiries.schedule(current, saturatingAdd(now.Elapsed, command.Lifetime))
 	} else {
@@ -290,6 +353,7 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 	}
 	reply.Outcome, reply.Version = OK, version
 	s.watches.notify(effects, Change{Key: current.key, Value: current.value, Version: version})
+	return changed
 }
 
 // checkStamps checks __ts and __ft without regard to the key. It accepts a token that this
@@ -324,7 +388,16 @@ func (s *Store) remove(gone *entry, effects *Effects) {
 	delete(s.entries, gone.key)
 	s.bytes -= gone.size()
 	s.keepFence(gone.key, gone.token)
-	s.watches.notify(effects, Change{Key: gone.key, Deleted: true, Version: gone.version})
+	s.watches.notify(effects, Change{Key: gone.key, Deleted: true, Version: gone.version.timestamp()})
+}
+
+// expired removes an entry whose time is over, by a group of its own.
+func (s *Store) expired(gone *entry, effects *Effects) {
+	s.remove(gone, effects)
+	if s.options.Journaled {
+		effects.Groups = append(effects.Groups, Group{s.keyRecord(gone.key)})
+		effects.Keys = append(effects.Keys, gone.key)
+	}
 }
 
 // Disconnect drops all watches of a client. Call it when the client's connection ends:
@@ -350,11 +423,14 @@ func (s *Store) DisconnectSome(client string, limit int) (more bool) {
 // group has some of them: they need not be gone at once.
 func (s *Store) EndSession(client string) []Group {
 	s.Disconnect(client)
-	s.sessions.end(client)
-	return nil
+	groups := s.sessions.end(client)
+	if !s.options.Journaled {
+		return nil
+	}
+	return groups
 }
 
-func saturatingAdd(a, b time.Duration) time.Duration {
+func saturatingAdd[T ~int64](a, b T) T {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
 	}

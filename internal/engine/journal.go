@@ -49,7 +49,11 @@ func Open(ctx context.Context, options statestore.Options, journal statestore.Jo
 	if err != nil {
 		return nil, fmt.Errorf("load the journal: %w", err)
 	}
-	if first := store.Restored(e.nowLocked(e.systemTime())); len(first) > 0 {
+	first, err := store.Restored(e.nowLocked(e.systemTime()))
+	if err != nil {
+		return nil, fmt.Errorf("load the journal: %w", err)
+	}
+	if len(first) > 0 {
 		if err := journal.Commit(ctx, []statestore.Group{first}); err != nil {
 			return nil, fmt.Errorf("commit the first batch: %w", err)
 		}

@@ -73,6 +73,18 @@ func RefusalFor(text string) (Refusal, bool) {
 	return Refusal(text), true
 }
 
+// Number returns a number from 1 for each refusal of this package, so that a store can remember
+// it in a byte, and 0 for any other. It may change with each version of this package.
+func (r Refusal) Number() uint8 { return uint8(slices.Index(refusals, r) + 1) }
+
+// RefusalNumber returns the refusal with this Number, and false if there is none.
+func RefusalNumber(n uint8) (Refusal, bool) {
+	if n == 0 || int(n) > len(refusals) {
+		return "", false
+	}
+	return refusals[n-1], true
+}
+
 // Line returns the text of the error reply.
 func (r Refusal) Line() string { return errorPrefix + string(r) }
 

@@ -1,0 +1,103 @@
+package statestore
+
+import (
+	"cmp"
+	"math"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+)
+
+const (
+	// boundAhead is how far the bound of the versions is moved ahead in time, when fewer than
+	// boundLeft are left. So a store whose leases renew keeps one record in 20 seconds.
+	boundAhead = 30 * time.Second
+	boundLeft  = 10 * time.Second
+	// boundCounters is how far the bound is moved ahead in the counter, when fewer than half
+	// of them are left.
+	boundCounters = 1 << 20
+)
+
+// versions is the clock of a store, and the bound that a journal has of it. After a crash the
+// clock starts at the bound, so no version is issued twice, whatever the wall clock does.
+//
+// A bound has no node: it covers the timestamps of all nodes with its wall clock and counter.
+type versions struct {
+	clock     hlc.Timestamp // the latest version issued
+	bound     hlc.Timestamp // in the groups that were returned
+	committed hlc.Timestamp // in the groups that are known to be durable
+	moved     hlc.Timestamp // the clock when the bound was last moved
+}
+
+// above reports whether a version is above a bound.
+func above(version, bound hlc.Timestamp) bool {
+	return cmp.Or(cmp.Compare(version.Wall, bound.Wall), cmp.Compare(version.Counter, bound.Counter)) > 0
+}
+
+// move moves the bound ahead of the clock.
+func (v *versions) move(now Instant) {
+	v.moved = v.clock
+	wall := max(now.WallMillis, 0)
+	if v.clock.Wall > wall+boundLeft.Milliseconds() {
+		// The versions are ahead of the wall clock: after a crash, after a request from a
+		// client whose clock is ahead, or after a step back. They must not run away from it,
+		// however often the store starts: clients refuse versions that are too far ahead.
+		v.bound = hlc.Timestamp{Wall: v.clock.Wall, Counter: v.clock.Counter + min(boundCounters, math.MaxUint64-v.clock.Counter)}
+		return
+	}
+	v.bound = hlc.Timestamp{Wall: saturatingAdd(wall, boundAhead.Milliseconds())}
+}
+
+// short reports whether little is left of the bound. It needs no move while no version is
+// issued, so that a store at rest writes nothing.
+func (v *versions) short(now Instant) bool {
+	if v.clock == v.moved {
+		return false
+	}
+	return v.bound.Wall < saturatingAdd(max(now.WallMillis, 0), boundLeft.Milliseconds()) ||
+		v.bound.Wall == v.clock.Wall && v.bound.Counter-v.clock.Counter < boundCounters/2
+}
+
+func (v *versions) record() Record { return Item{Kind: KindBound, Version: v.bound}.Record() }
+
+// Reserve moves the bound of the versions ahead when little is left of it, and returns the
+// group to keep. It returns nil if enough is left, which takes some nanoseconds: call it after
+// each Apply. No reply and no notification has to wait for the group.
+//
+// It also returns the group which says that Options.HoldOff is over.
+func (s *Store) Reserve(now Instant) Group {
+	if !s.options.Journaled {
+		return nil
+	}
+	var group Group
+	if s.versions.short(now) {
+		s.versions.move(now)
+		group = append(group, s.versions.record())
+	}
+	if s.holding && now.Elapsed-s.began >= s.options.HoldOff {
+		s.holding = false
+		group = append(group, s.identityRecord())
+	}
+	return group
+}
+
+// Bound returns the bound of the versions that the latest groups have. It is to be passed to
+// Committed later.
+func (s *Store) Bound() hlc.Timestamp { return s.versions.bound }
+
+// Committed says that all groups are durable that the store had returned when Bound returned
+// bound. Call it after each commit. A version that leaves must not be above the bound that is
+// durable: until Committed says that it is not, each SET returns a group, even if it is a
+// renewal.
+func (s *Store) Committed(bound hlc.Timestamp) { s.versions.committed = bound }
+
+// Seal returns the last group of a store that stops: the exact clock as the bound, so that the
+// versions of the next store start where these end. It is empty if the bound is exact already.
+func (s *Store) Seal() Group {
+	exact := hlc.Timestamp{Wall: s.versions.clock.Wall, Counter: s.versions.clock.Counter}
+	if !s.options.Journaled || s.versions.bound == exact {
+		return nil
+	}
+	s.versions.bound, s.versions.committed = exact, exact
+	return Group{s.versions.record()}
+}

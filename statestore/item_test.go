@@ -1,0 +1,238 @@
+package statestore
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"hash/crc32"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+)
+
+// goldenItems are items of each kind with their bytes. The bytes must never change: stores of
+// earlier versions wrote them.
+var goldenItems = []struct {
+	name      string
+	item      Item
+	id, value string // in hex
+}{
+	{
+		"a key",
+		Item{Kind: KindKey, Key: "k", Value: "v", Version: hlc.Timestamp{Wall: noon, Counter: 1, Node: "StateStore"}},
+		"6b6b", "01010000018af7cb85a80000000000000001000a537461746553746f72650000000000000000007662539e3e",
+	},
+	{
+		"a key with everything",
+		Item{
+			Kind: KindKey, Key: "\x00\xff", Value: "\x00\r\n", Version: hlc.Timestamp{Wall: 1, Counter: math.MaxUint64, Node: "é"},
+			Token: hlc.Token{Wall: math.MaxInt64, Node: "n"}, Lifetime: 1500 * time.Millisecond,
+		},
+		"6b00ff", "01010000000000000001ffffffffffffffff0002c3a9017fffffffffffffff000000000000000000016e0000000059682f00000d0aa3357d7e",
+	},
+	{"a fence", Item{Kind: KindFence, Key: "k", Token: hlc.Token{Wall: 2, Counter: 3, Node: "n"}}, "6b6b", "01020000000000000002000000000000000300016eb4679ac3"},
+	{
+		"a reply",
+		Item{
+			Kind: KindReply, Client: "c", Sequence: 7, Verb: VerbSet, Outcome: OK, Version: hlc.Timestamp{Wall: 4, Counter: 5, Node: "n"},
+			slot: 258, request: identity{correlation: correlate([]byte("0123456789")), sum: 0xdeadbeef},
+		},
+		"726300000102", "0103000000000000000701010a30313233343536373839000000000000deadbeef010000000000000004000000000000000500016e7ba5ecee",
+	},
+	{
+		"a reply without a version",
+		Item{
+			Kind: KindReply, Client: "", Sequence: 1, Verb: VerbDel, Outcome: NothingThere,
+			request: identity{correlation: correlate([]byte(strings.Repeat("x", 17)))},
+		},
+		"7200000000", "010300000000000000010306ffd04fd59f3d9a1fd424c47874ae1dab0d0000000000497277f3",
+	},
+	{"the identity", Item{Kind: KindIdentity, Identity: "the data", HoldOff: true}, "69", "0104017468652064617461122dfcd7"},
+	{"no identity", Item{Kind: KindIdentity}, "69", "010400f42e3a57"},
+	{"the bound", Item{Kind: KindBound, Version: hlc.Timestamp{Wall: noon, Counter: 6}}, "62", "01050000018af7cb85a80000000000000006321dce63"},
+}
+
+func unhex(t testing.TB, text string) []byte {
+	t.Helper()
+	bytes, err := hex.DecodeString(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes
+}
+
+func TestTheFormatOfRecordsDoesNotChange(t *testing.T) {
+	for _, golden := range goldenItems {
+		t.Run(golden.name, func(t *testing.T) {
+			record := golden.item.Record()
+			if got := hex.EncodeToString(record.ID); got != golden.id {
+				t.Errorf("the ID is %s; want %s", got, golden.id)
+			}
+			if got := hex.EncodeToString(record.Value); got != golden.value {
+				t.Errorf("the value is %s; want %s", got, golden.value)
+			}
+			item, err := Record{ID: unhex(t, golden.id), Value: unhex(t, golden.value)}.Decode()
+			if err != nil || item != golden.item {
+				t.Errorf("decoded: %+v, %v; want %+v", item, err, golden.item)
+			}
+			if gone := golden.item.gone(); string(gone.ID) != string(record.ID) || gone.Value != nil {
+				t.Errorf("the record that it is gone is %q", gone)
+			}
+		})
+	}
+}
+
+// Names of any length have an ID of bounded length, and no two have the same.
+func TestIDsAreShortAndDistinct(t *testing.T) {
+	seen := make(map[string]Item)
+	long := strings.Repeat("x", maxName)
+	for _, name := range []string{"k", "K", "r", "", "\x00", "\x00\x00\x00\x00", "c\x00\x00\x00\x00", long, long + "x", long + "y", "y" + long, strings.Repeat("x", 1<<20)} {
+		items := []Item{
+			{Kind: KindReply, Client: name, Verb: VerbSet, Outcome: OK, request: identity{correlation: correlate([]byte("1"))}},
+			{Kind: KindReply, Client: name, Verb: VerbSet, Outcome: OK, request: identity{correlation: correlate([]byte("1"))}, slot: maxSlot - 1},
+		}
+		if name != "" {
+			items = append(items,
+				Item{Kind: KindKey, Key: name, Value: name, Version: hlc.Timestamp{Wall: 1, Node: "n"}, Token: hlc.Token{Wall: 1, Node: strings.Repeat("n", 900)}})
+		}
+		for _, item := range items {
+			record := item.Record()
+			if len(record.ID) > 1100 {
+				t.Errorf("the ID of a name with %d bytes has %d", len(name), len(record.ID))
+			}
+			if other, known := seen[string(record.ID)]; known {
+				t.Errorf("%v %.20q and %v %.20q have the same ID", item.Kind, name, other.Kind, other.Key+other.Client)
+			}
+			seen[string(record.ID)] = item
+			if cap(record.ID) > len(record.ID) {
+				t.Error("appending to the ID would overwrite the value")
+			}
+			if got, err := record.Decode(); err != nil || got != item {
+				t.Errorf("%v %.20q: decoded another item, %v", item.Kind, name, err)
+			}
+		}
+	}
+	fence, key := Item{Kind: KindFence, Key: "k", Token: hlc.Token{Node: "n"}}, Item{Kind: KindKey, Key: "k"}
+	if string(fence.gone().ID) != string(key.gone().ID) {
+		t.Error("a key and its fence must have the same ID: one takes the place of the other")
+	}
+}
+
+// sign replaces the checksum of a value.
+func sign(id, value []byte) Record {
+	fields := value[:len(value)-sumSize]
+	sum := crc32.Update(crc32.Checksum(id, castagnoli), castagnoli, fields)
+	return Record{ID: id, Value: binary.BigEndian.AppendUint32(fields[:len(fields):len(fields)], sum)}
+}
+
+func TestDecodeRefusesWhatNoStoreWrites(t *testing.T) {
+	key := func(change func(id, value []byte) ([]byte, []byte)) Record {
+		record := Item{Kind: KindKey, Key: "key", Value: "value", Version: hlc.Timestamp{Wall: 1, Node: "n"}, Token: hlc.Token{Wall: 2, Node: "m"}}.Record()
+		return sign(change(record.ID, record.Value))
+	}
+	at := func(i int, b byte) func(id, value []byte) ([]byte, []byte) {
+		return func(id, value []byte) ([]byte, []byte) { value[i] = b; return id, value }
+	}
+	reply := func(change func(*Item)) Record {
+		item := goldenItems[3].item
+		change(&item)
+		return item.Record()
+	}
+	long := Item{Kind: KindKey, Key: strings.Repeat("k", 2000), Version: hlc.Timestamp{Wall: 1, Node: "n"}}.Record()
+	tests := []struct {
+		name   string
+		record Record
+		cause  string
+		is     error
+	}{
+		{"no value", Record{ID: []byte("kk")}, "has 0 bytes", ErrCorrupt},
+		{"a short value", Record{ID: []byte("kk"), Value: []byte("12345")}, "has 5 bytes", ErrCorrupt},
+		{"no ID", sign(nil, append([]byte{format, byte(KindBound)}, make([]byte, 20)...)), "does not belong to the ID", ErrCorrupt},
+		{"the ID of another key", Record{ID: []byte("kother"), Value: key(at(0, format)).Value}, "wrong checksum", ErrCorrupt},
+		{"a newer format", key(at(0, format+1)), "has format 2, this version reads up to 1", ErrNewerFormat},
+		{"format 0", key(at(0, 0)), "format 0 does not exist", ErrCorrupt},
+		{"an unknown kind", key(at(1, 9)), "Kind(9)", ErrCorrupt},
+		{"another kind", key(at(1, byte(KindBound))), "does not belong to the ID", ErrCorrupt},
+		{"a negative wall clock", key(at(2, 0x80)), "negative", ErrCorrupt},
+		{"a node that is longer than the value", key(at(18, 0xff)), "missing", ErrCorrupt},
+		{"a node with a colon", key(at(20, ':')), "malformed", ErrCorrupt},
+		{"a flag that is none", key(at(21, 2)), "neither 0 nor 1", ErrCorrupt},
+		{"an empty key", key(func(_, value []byte) ([]byte, []byte) { return []byte("k"), value }), "empty", ErrCorrupt},
+		{"a long key as it is", key(func(_, value []byte) ([]byte, []byte) { return append([]byte("k"), make([]byte, maxName+1)...), value }), "too long", ErrCorrupt},
+		{"a short name with a hash", key(func(_, value []byte) ([]byte, []byte) { return append([]byte("K"), make([]byte, 32)...), value }), "wrong", ErrCorrupt},
+		{"the hash of another name", sign(append([]byte("K"), make([]byte, 32)...), long.Value), "not the hash", ErrCorrupt},
+		{"bytes after the end", sign([]byte("b"), append([]byte{format, byte(KindBound)}, make([]byte, 21)...)), "after the end", ErrCorrupt},
+		{"a bound that is cut short", sign([]byte("b"), append([]byte{format, byte(KindBound)}, make([]byte, 19)...)), "missing", ErrCorrupt},
+		{"bytes after the ID", sign([]byte("bb"), append([]byte{format, byte(KindBound)}, make([]byte, 20)...)), "after the end", ErrCorrupt},
+		{"a reply without a slot", sign([]byte("r12"), goldenItems[3].item.Record().Value), "too short", ErrCorrupt},
+		{"a slot that is too high", reply(func(i *Item) { i.slot = maxSlot }), "not one that a store remembers", ErrCorrupt},
+		{"the reply to a GET", reply(func(i *Item) { i.Verb = VerbGet }), "not one that a store remembers", ErrCorrupt},
+		{"a refusal", reply(func(i *Item) { i.Outcome = Refused }), "not one that a store remembers", ErrCorrupt},
+		{"no correlation data", reply(func(i *Item) { i.request.correlation = correlation{} }), "not one that a store remembers", ErrCorrupt},
+		{"correlation data after its end", reply(func(i *Item) { i.request.correlation.data[15] = 1 }), "not one that a store remembers", ErrCorrupt},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			item, err := test.record.Decode()
+			if !errors.Is(err, test.is) || !strings.Contains(err.Error(), test.cause) {
+				t.Errorf("Decode = %+v, %v; want an error with %q", item, err, test.cause)
+			}
+			if item != (Item{}) {
+				t.Errorf("the item is %+v beside an error", item)
+			}
+		})
+	}
+}
+
+func TestEveryFlippedBitIsFound(t *testing.T) {
+	for _, golden := range goldenItems {
+		id, value := unhex(t, golden.id), unhex(t, golden.value)
+		for _, part := range [][]byte{id, value} {
+			for i := range part {
+				for bit := range 8 {
+					part[i] ^= 1 << bit
+					if _, err := (Record{ID: id, Value: value}).Decode(); !errors.Is(err, ErrCorrupt) {
+						t.Errorf("%s: %x %x: %v", golden.name, id, value, err)
+					}
+					part[i] ^= 1 << bit
+				}
+			}
+		}
+	}
+}
+
+// Invariant 44 for records: any bytes are refused, or decode to an item whose record is the
+// same bytes; and nothing is allocated beyond a constant times their number.
+func FuzzDecodeRecord(f *testing.F) {
+	for _, golden := range goldenItems {
+		f.Add(unhex(f, golden.id), unhex(f, golden.value), true)
+	}
+	long := Item{Kind: KindKey, Key: strings.Repeat("k", 2000), Version: hlc.Timestamp{Wall: 1, Node: "n"}}.Record()
+	f.Add(long.ID, long.Value, false)
+	f.Fuzz(func(t *testing.T, id, value []byte, resign bool) {
+		record := Record{ID: id, Value: value}
+		if resign && len(value) >= sumSize { // or nearly every input would end at the checksum
+			record = sign(id, value)
+		}
+		item, err := record.Decode()
+		if err != nil {
+			if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNewerFormat) || item != (Item{}) {
+				t.Errorf("%+v, %v", item, err)
+			}
+			if len(err.Error()) > 1000 {
+				t.Errorf("the error has %d bytes", len(err.Error()))
+			}
+			return
+		}
+		if size := len(item.Key) + len(item.Value) + len(item.Client) + len(item.Identity) + len(item.Version.Node) + len(item.Token.Node); size > len(id)+len(value) {
+			t.Errorf("an item of %d bytes from %d", size, len(id)+len(value))
+		}
+		again := item.Record()
+		if string(again.ID) != string(record.ID) || string(again.Value) != string(record.Value) {
+			t.Errorf("%+v has the record %x %x; it was decoded from %x %x", item, again.ID, again.Value, record.ID, record.Value)
+		}
+	})
+}
