@@ -13,6 +13,7 @@ import (
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/semaphore"
+	"github.com/tenurelock/tenure/server/internal/unauthenticated"
 )
 
 // authenticate returns the identity of a client. If the client is not admitted, it sends CONNACK
@@ -36,7 +37,7 @@ func (s *Server) authenticate(cl *mqtt.Client, conn *connection, pk packets.Pack
 			return identity, s.refuse(cl, why, code, "user", logs.Name(credentials.User), "error", logs.Error(err))
 		}
 	}
-	if !conn.pendingAuth.done() {
+	if !conn.pendingAuth.Done() {
 		return identity, net.ErrClosed // dropped for a newer one; the listener counts it
 	}
 	conn.authenticated = true
@@ -45,16 +46,16 @@ func (s *Server) authenticate(cl *mqtt.Client, conn *connection, pk packets.Pack
 
 // check calls the Authenticator, for a few clients at a time: the processors are needed for clients
 // that are connected.
-func (s *Server) check(v *pendingAuth, credentials access.Credentials) (RefusalReason, error) {
+func (s *Server) check(v *unauthenticated.Connection, credentials access.Credentials) (RefusalReason, error) {
 	if quick, ok := s.options.Authenticator.(access.QuickAuthenticator); ok {
 		if known, err := quick.AuthenticateQuickly(credentials); known {
 			return RefusedCredentials, err
 		}
 	}
-	if !v.protect() {
-		return RefusedUnauthenticated, errUnauthenticated
+	if !v.Protect() {
+		return RefusedUnauthenticated, unauthenticated.ErrTooMany
 	}
-	release, err := s.checks.Acquire(v.ctx, v.source)
+	release, err := s.checks.Acquire(v.Context(), v.Source())
 	switch {
 	case errors.Is(err, semaphore.ErrFull):
 		return RefusedBusy, err
@@ -66,7 +67,7 @@ func (s *Server) check(v *pendingAuth, credentials access.Credentials) (RefusalR
 		return s.options.Authenticator.Authenticate(credentials)
 	}()
 	// The clock decides too: on a busy machine the context ends later than its deadline.
-	if deadline, _ := v.ctx.Deadline(); err == nil && (v.ctx.Err() != nil || !time.Now().Before(deadline)) {
+	if deadline, _ := v.Context().Deadline(); err == nil && (v.Context().Err() != nil || !time.Now().Before(deadline)) {
 		return RefusedSlow, context.DeadlineExceeded
 	}
 	return RefusedCredentials, err

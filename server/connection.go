@@ -21,6 +21,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
+	"github.com/tenurelock/tenure/server/internal/unauthenticated"
 )
 
 // connection is the socket of a client with its state. mochi uses it as a net.Conn; the hook
@@ -37,19 +38,19 @@ type connection struct {
 	input          io.Reader  // Conn without the packets that the gate refuses or inbound takes
 	inbound        *inbound
 	readTurn       *fairqueue.Place
-	incomingUsed   int64         // of incoming
-	pendingAuth    *pendingAuth  // set before anything is read
-	authenticated  bool          // its client
-	will           *request      // to apply when the connection ends; nil: none
-	ordinaryWill   *ordinaryWill // to publish when the connection ends; nil: none
-	receiveMaximum uint16        // of the client
-	reserved       string        // the response topic of the latest request
-	lastByte       byte          // that mochi read
-	fault          error         // why the server ends the connection, if the client has sent something forbidden
-	silenceAllowed time.Duration // one and a half keep-alives; zero before the client is admitted
-	shortened      bool          // the client asked for a longer session
-	unlock         func()        // unlocks the client id; nil: it is not locked
-	cleanUp        func()        // ends what the server keeps for the connection; nil: nothing
+	incomingUsed   int64                       // of incoming
+	pendingAuth    *unauthenticated.Connection // set before anything is read
+	authenticated  bool                        // its client
+	will           *request                    // to apply when the connection ends; nil: none
+	ordinaryWill   *ordinaryWill               // to publish when the connection ends; nil: none
+	receiveMaximum uint16                      // of the client
+	reserved       string                      // the response topic of the latest request
+	lastByte       byte                        // that mochi read
+	fault          error                       // why the server ends the connection, if the client has sent something forbidden
+	silenceAllowed time.Duration               // one and a half keep-alives; zero before the client is admitted
+	shortened      bool                        // the client asked for a longer session
+	unlock         func()                      // unlocks the client id; nil: it is not locked
+	cleanUp        func()                      // ends what the server keeps for the connection; nil: nothing
 
 	// Of the goroutine that writes what waits for the client.
 	writeTurn     *fairqueue.Place
@@ -206,7 +207,7 @@ func closeSocket(conn net.Conn) {
 // end ends what a closed connection waits for.
 func (c *connection) end() {
 	c.closed.Store(true)
-	c.pendingAuth.cancelWait()
+	c.pendingAuth.CancelWait()
 	if cancel := c.cancelWait.Load(); cancel != nil {
 		(*cancel)()
 	}

@@ -84,12 +84,10 @@ func (s *Server) Sockets() int {
 }
 
 // SetAuthenticationTimeout sets how long a connection has to authenticate. Call it before Serve.
-func (s *Server) SetAuthenticationTimeout(patience time.Duration) { s.listener.auth.timeout = patience }
+func (s *Server) SetAuthenticationTimeout(patience time.Duration) { s.listener.auth.Timeout = patience }
 
 // Unauthenticated returns the number of connections that have not authenticated, and how many of
 // them wait for the comparison of a password.
 func (s *Server) Unauthenticated() (all, waiting int) {
-	s.listener.auth.mu.Lock()
-	defer s.listener.auth.mu.Unlock()
-	return s.listener.auth.total, s.checks.Waiting()
+	return s.listener.auth.Len(), s.checks.Waiting()
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tenurelock/tenure/server/internal/descriptors"
 	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/server/internal/unauthenticated"
 )
 
 // listener accepts connections for mochi. mochi v2.7.9: its own listeners end silently at the first
@@ -19,10 +20,10 @@ import (
 type listener struct {
 	socket  net.Listener
 	logger  *slog.Logger
-	failed  chan error              // why connections are no longer accepted; room for one
-	auth    *authLimiter            // bounds those that have not authenticated
-	sockets int                     // how many there may be; 0: no limit
-	refused func(why RefusalReason) // counts a connection
+	failed  chan error               // why connections are no longer accepted; room for one
+	auth    *unauthenticated.Limiter // bounds those that have not authenticated
+	sockets int                      // how many there may be; 0: no limit
+	refused func(why RefusalReason)  // counts a connection
 	connect func(net.Conn) *connection
 	recover func(*connection, any) // handles a panic of the goroutine that reads a connection
 
@@ -41,14 +42,11 @@ type listener struct {
 var _ listeners.Listener = (*listener)(nil)
 
 func newListener(socket net.Listener, options *Options, refused func(RefusalReason)) *listener {
-	sockets, most := descriptors.MaxSockets(), options.MaxUnauthenticated
-	if sockets > 0 {
-		most = min(most, max(1, sockets/2)) // or they could take all descriptors
-	}
+	sockets := descriptors.MaxSockets()
 	return &listener{
 		socket:      socket,
 		logger:      options.Logger,
-		auth:        newAuthLimiter(most, options.MaxUnauthenticatedPerAddress),
+		auth:        unauthenticated.New(options.MaxUnauthenticated, options.MaxUnauthenticatedPerAddress, sockets),
 		sockets:     sockets,
 		refused:     refused,
 		refusals:    logs.NewLimiter(options.Logger, slog.LevelWarn, "closed a connection"),
@@ -72,8 +70,8 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 	}
 	defer l.handlers.Done()
 	for {
-		if wait := l.auth.wait(); wait > 0 {
-			if !l.pause(wait, l.auth.freed) {
+		if wait := l.auth.Pause(); wait > 0 {
+			if !l.pause(wait, l.auth.Freed()) {
 				return
 			}
 			continue
@@ -121,28 +119,28 @@ func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 		return
 	}
 	conn := l.connect(socket)
-	pending, oldest, err := l.auth.add(sourceOf(conn.RemoteAddr()), conn.abort)
+	pending, oldest, err := l.auth.Add(unauthenticated.SourceOf(conn.RemoteAddr()), conn.abort)
 	if oldest != nil {
-		oldest.drop()
+		oldest.Drop()
 	}
 	if err != nil {
-		l.refuse(socket, RefusedUnauthenticated, "hint", unauthenticatedHint)
+		l.refuse(socket, RefusedUnauthenticated, "hint", unauthenticated.Hint)
 		return
 	}
 	conn.pendingAuth = pending
 	if !l.track(conn) {
-		pending.done()
+		pending.Done()
 		_ = socket.Close()
 		return
 	}
 	// From CONNECT on, mochi extends the deadline with each packet.
-	_ = conn.SetDeadline(pending.since.Add(l.auth.timeout))
+	_ = conn.SetDeadline(pending.Deadline())
 	go func() {
 		defer l.handlers.Done()
 		err := l.establish(establish, conn)
-		if !pending.done() && !conn.authenticated {
+		if !pending.Done() && !conn.authenticated {
 			// It was dropped for a newer one. It is counted here, which every connection reaches.
-			l.countRefused(conn.RemoteAddr(), RefusedUnauthenticated, "hint", unauthenticatedHint)
+			l.countRefused(conn.RemoteAddr(), RefusedUnauthenticated, "hint", unauthenticated.Hint)
 		}
 		conn.finish()
 		if conn.fault != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/defaults"
+	"github.com/tenurelock/tenure/server/internal/unauthenticated"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -98,9 +99,6 @@ type Options struct {
 const (
 	// DefaultAddr is the default of Options.Addr.
 	DefaultAddr = "127.0.0.1:1883"
-
-	defaultMaxUnauthenticated           = 256
-	defaultMaxUnauthenticatedPerAddress = 64
 )
 
 // complete sets defaults, and returns an error for options that make no sense.
@@ -117,7 +115,7 @@ func (o *Options) complete() error {
 		return err
 	}
 	o.PasswordChecks = cmp.Or(o.PasswordChecks, max(1, runtime.GOMAXPROCS(0)/2))
-	o.MaxUnauthenticated = cmp.Or(o.MaxUnauthenticated, defaultMaxUnauthenticated)
+	o.MaxUnauthenticated = cmp.Or(o.MaxUnauthenticated, unauthenticated.DefaultMax)
 	if o.Store.DedupWindow > 1<<16-1 {
 		return fmt.Errorf("Options.Store.DedupWindow %d is above 65535, the largest Receive Maximum of MQTT", o.Store.DedupWindow)
 	}

@@ -143,8 +143,8 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	// At most half of the unauthenticated connections may wait for a check, so that there is
 	// always one that can be dropped for a new one.
 	auth := s.listener.auth
-	s.checks = semaphore.New(options.PasswordChecks, max(1, auth.max/2), func(source netip.Prefix) int {
-		return max(1, auth.limitOf(source)/2)
+	s.checks = semaphore.New(options.PasswordChecks, max(1, auth.Max()/2), func(source netip.Prefix) int {
+		return max(1, auth.LimitOf(source)/2)
 	})
 	s.topics, _ = options.Authorizer.(access.TopicAuthorizer)
 	s.mochi = newMochi(options)
