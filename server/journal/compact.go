@@ -1,0 +1,183 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+// A bbolt file never shrinks. It gets larger than its records when they are removed, because
+// pages stay half empty. So a copy takes its place when the file is larger than spaceFactor
+// times the live data plus spaceConstant.
+const (
+	spaceFactor   = 3
+	spaceConstant = 1 << 20
+
+	// fill is how full the pages of a copy are. Full pages would split with the next records,
+	// and the file would double.
+	fill = 0.8
+	// copyBatch is how many bytes one transaction of a copy has: it holds them in memory.
+	copyBatch = 4 << 20
+)
+
+// compactIfLarge compacts the file if it is large compared with its records. It returns an
+// error only if the journal cannot be used any more: if there is no room for the copy, the
+// file stays as it is for now.
+func (f *File) compactIfLarge(ctx context.Context) error {
+	info, err := os.Stat(f.path)
+	if err != nil {
+		return err
+	}
+	size := info.Size()
+	f.db.AllocSize = step(size)
+	if size <= int64(spaceFactor*f.totals.bytes+spaceConstant) || size < f.floor {
+		return nil
+	}
+	f.mu.Lock()
+	reading := f.readers > 0 // a backup reads the file: later
+	f.mu.Unlock()
+	if reading {
+		return nil
+	}
+	start := time.Now()
+	path := filepath.Join(f.dir, newName)
+	if err := f.copyTo(ctx, path); err != nil {
+		err = errors.Join(err, os.Remove(path))
+		if errors.Is(err, ErrDamaged) || errors.Is(err, syscall.EIO) {
+			return err
+		}
+		f.floor = size + size/2
+		if ctx.Err() == nil {
+			f.logger.Warn("journal: the file stays large: it could not be compacted", "file", f.path, "bytes", size, "error", err)
+		}
+		return nil
+	}
+	if err := f.replace(path); err != nil {
+		return err
+	}
+	info, err = os.Stat(f.path)
+	if err != nil {
+		return err
+	}
+	// Records of a few bytes need more than this bound for their page entries. A copy does not
+	// help then, so the next one waits until the file has grown.
+	f.floor = info.Size() + info.Size()/2
+	f.logger.Info("journal: compacted", "file", f.path, "before", size, "after", info.Size(), "records", f.totals.count,
+		"took", time.Since(start).Round(time.Millisecond))
+	return nil
+}
+
+// copyTo writes the records to a new file, reads that back, and syncs it.
+func (f *File) copyTo(ctx context.Context, path string) error {
+	source, err := os.Open(f.path)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	info, err := source.Stat()
+	if err != nil {
+		return err
+	}
+	s, err := openScan(source, info.Size())
+	if err != nil {
+		return err
+	}
+	return writeRecords(ctx, path, s.want, f.progress("compacting", s.want.count), func(put func(id, value []byte) error) error {
+		return s.each(ctx, put)
+	})
+}
+
+// writeRecords creates a file with the records that produce passes to its argument, in the
+// order of their identifiers, and reads it back. The totals must be as given.
+func writeRecords(ctx context.Context, path string, sums totals, step func(), produce func(put func(id, value []byte) error) error) error {
+	err := writeFile(path, func(db *bbolt.DB) (err error) {
+		if err := begin(db); err != nil {
+			return err
+		}
+		tx, err := db.Begin(true)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			if rollback := tx.Rollback(); !errors.Is(rollback, bbolt.ErrTxClosed) {
+				err = errors.Join(err, rollback)
+			}
+		}()
+		waiting := 0
+		err = produce(func(id, value []byte) error {
+			step()
+			if waiting >= copyBatch {
+				if err := tx.Commit(); err != nil {
+					return err
+				}
+				if tx, err = db.Begin(true); err != nil {
+					return err
+				}
+				waiting = 0
+			}
+			waiting += len(id) + len(value)
+			bucket := tx.Bucket(recordsBucket)
+			bucket.FillPercent = fill
+			record := own(id, value) // bbolt keeps the bytes until the commit
+			return bucket.Put(record.ID, record.Value)
+		})
+		if err != nil {
+			return err
+		}
+		if err := tx.Bucket(aboutBucket).Put(totalsEntry, sums.encode()); err != nil {
+			return err
+		}
+		return tx.Commit()
+	})
+	if err != nil {
+		return err
+	}
+	if err := verify(ctx, path); err != nil {
+		return fmt.Errorf("the copy %s: %w", path, err)
+	}
+	return nil
+}
+
+// verify reads a file from beginning to end.
+func verify(ctx context.Context, path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	s, err := openScan(file, info.Size())
+	if err != nil {
+		return err
+	}
+	if err := s.complete(); err != nil {
+		return err
+	}
+	return s.each(ctx, func([]byte, []byte) error { return nil })
+}
+
+// replace puts a synced file in the place of the journal. A crash leaves one or the other, with
+// the same records.
+func (f *File) replace(path string) error {
+	if db := f.takeDB(); db != nil {
+		if err := db.Close(); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(path, f.path); err != nil {
+		return err
+	}
+	if err := syncDirectory(f.dir); err != nil {
+		return err
+	}
+	return f.openDB()
+}

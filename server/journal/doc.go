@@ -1,0 +1,58 @@
+// Package journal keeps the state of a store in one file, so that it survives a restart, a
+// crash and a loss of power.
+//
+// [Open] takes a directory and returns a [File], which implements [statestore.Journal]. Give it
+// to the server:
+//
+//	file, err := journal.Open("/var/lib/tenure", journal.Options{Logger: logger})
+//	…
+//	defer file.Close()
+//	server, err := server.New(server.Options{Journal: file})
+//
+// # What it promises
+//
+// When Commit returns nil, the disk has the batch: the data were synced, and then the page that
+// makes them count. A crash at any point leaves the state after the last Commit that returned,
+// or the state after the one that was under way. After the first error every Commit fails: a
+// disk that failed once is not trusted again. What was committed stays in the file; a new
+// process opens it.
+//
+// One process at a time uses a directory; another one is refused with the process id of the
+// holder. The lock ends with its process, however that ends.
+//
+// Load reads the whole file and believes nothing: it checks the structure of each page, and
+// compares the number and a digest of all records with those that the last Commit wrote. A file that
+// was cut short, changed or mixed up is refused, never read in part.
+//
+// The file stays smaller than three times its live data plus 1 MiB: Commit compacts it when it
+// gets larger. That takes a few seconds for a million keys, in which nothing is committed.
+// On Windows the file is as large as the next power of two.
+//
+// # What it does not promise
+//
+// A disk that loses what it reported as synced loses acknowledged data. So does a file system
+// that is mounted without barriers. The journal is a file of one machine: it does not survive
+// the loss of the disk. Keep backups, or use a store on several machines.
+//
+// # The directory
+//
+//	tenure.db      the records, a bbolt file
+//	tenure.db.new  a copy while it is made; removed at the next start
+//	tenure.lock    the lock
+//	tenure.holder  which process has the lock, and how to ask it for a backup
+//	tenure.sock    where that process is asked
+//
+// All are readable and writable for their owner only. The file has the values of all keys.
+//
+// # Errors
+//
+//	ErrInUse      another process has the directory: stop it, or use another directory
+//	ErrDamaged    the file is not what was written: restore a backup
+//	ErrForeign    the file belongs to another program: use another directory
+//	ErrNewer      a newer version wrote the file: use that version
+//	ErrExists     restore or backup would overwrite data: use another name
+//	ErrNoData     the directory has no journal: give the directory of the store
+//	ErrClosed     the journal was closed
+//
+// Each error names the file and what to do.
+package journal

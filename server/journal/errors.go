@@ -1,0 +1,76 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+)
+
+var (
+	// ErrInUse matches an error because another process has the directory. The error says which.
+	ErrInUse = errors.New("in use")
+	// ErrDamaged matches an error because the file is not what a journal wrote: cut short,
+	// changed, or unreadable.
+	ErrDamaged = errors.New("damaged")
+	// ErrForeign matches an error because the file belongs to another program.
+	ErrForeign = errors.New("not a journal of tenure")
+	// ErrNewer matches an error because a newer version of tenure wrote the file.
+	ErrNewer = errors.New("written by a newer version of tenure")
+	// ErrExists matches an error of Backup and RestoreBackup because they would overwrite data.
+	ErrExists = errors.New("it exists already")
+	// ErrNoData matches an error because the directory has no journal.
+	ErrNoData = errors.New("no data")
+	// ErrClosed matches an error of a journal that was closed.
+	ErrClosed = errors.New("the journal is closed")
+)
+
+// damaged returns an error that matches ErrDamaged.
+func damaged(format string, arguments ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrDamaged}, arguments...)...)
+}
+
+// advice returns what an operator can do about err; empty if nothing is known.
+func advice(err error) string {
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return "free space on the disk, or raise the quota, and start again; what was acknowledged is kept"
+	case errors.Is(err, syscall.EFBIG):
+		return "raise the limit on the size of files, and start again; what was acknowledged is kept"
+	case errors.Is(err, syscall.EROFS):
+		return "mount the disk writable, or use a directory on another one"
+	case errors.Is(err, fs.ErrPermission):
+		return "give the user that runs the store the rights to it, or use another directory"
+	case errors.Is(err, syscall.ELOOP):
+		return "a symbolic link points to itself: give a real directory"
+	case errors.Is(err, syscall.ENOTDIR):
+		return "a part of the path is a file: give a directory"
+	case errors.Is(err, syscall.EIO):
+		return "the disk reports errors: look at the log of the system, and replace the disk or restore a backup on another one"
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return "raise the limit on open files"
+	case errors.Is(err, ErrDamaged):
+		return `stop the store, see "tenure check", and restore a backup into an empty directory with "tenure restore"`
+	case errors.Is(err, ErrForeign):
+		return "use another directory"
+	case errors.Is(err, ErrNewer):
+		return "use that version or a newer one"
+	}
+	return ""
+}
+
+// about returns err with the file that it is about and what to do.
+func about(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	wrapped := fmt.Errorf("journal: %w", err)
+	var named *fs.PathError
+	if !errors.As(err, &named) || named.Path != path {
+		wrapped = fmt.Errorf("journal: %s: %w", path, err)
+	}
+	if cure := advice(err); cure != "" {
+		wrapped = fmt.Errorf("%w; %s", wrapped, cure)
+	}
+	return wrapped
+}

@@ -1,0 +1,458 @@
+package journal
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/gofrs/flock"
+	"go.etcd.io/bbolt"
+
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// The names in the directory.
+const (
+	fileName   = "tenure.db"
+	newName    = "tenure.db.new"
+	lockName   = "tenure.lock"
+	holderName = "tenure.holder"
+	socketName = "tenure.sock"
+)
+
+const (
+	maxID = 1100 // see statestore.Record
+
+	// progressInterval is how often a long load, compaction or backup logs how far it is.
+	progressInterval = 2 * time.Second
+)
+
+// Options are the options of Open. The zero value works.
+type Options struct {
+	// Logger receives what happens: how far a long load or compaction is, and why the file
+	// could not be compacted. nil keeps silent.
+	Logger *slog.Logger
+}
+
+// A File is the journal in one directory. It implements [statestore.Journal]. Backup may be
+// called by any goroutine at any time.
+type File struct {
+	dir, path string
+	logger    *slog.Logger
+	lock      *flock.Flock
+	control   *control // answers requests for backups; nil if that is not possible
+
+	// Of the goroutine that calls Load and Commit.
+	failure error  // of the first operation that failed
+	totals  totals // of what is committed
+	floor   int64  // the file is not compacted while it is smaller
+
+	mu      sync.Mutex
+	db      *bbolt.DB     // nil until the file is loaded, while it is replaced, and after Close
+	stuck   bool          // bbolt panicked: its locks may be held for ever
+	readers int           // backups that read db
+	idle    chan struct{} // closed when readers falls to 0; nil if no goroutine waits for that
+	closed  bool
+}
+
+var _ statestore.Journal = (*File)(nil)
+
+// Open opens the journal in a directory, and creates both if they do not exist. It waits for a
+// second for another process that has the directory, and then returns an error that matches
+// [ErrInUse]. Other errors match [ErrForeign], [ErrNewer] or [ErrDamaged], or are those of the
+// system. All name the file and what to do.
+//
+// Close frees the directory.
+func Open(dir string, options Options) (*File, error) {
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	if err := makeDirectory(dir); err != nil {
+		return nil, about(dir, err)
+	}
+	lock, err := acquire(context.Background(), dir, true)
+	if err != nil {
+		return nil, err
+	}
+	f := &File{
+		dir:    dir,
+		path:   filepath.Join(dir, fileName),
+		logger: options.Logger,
+		lock:   lock,
+	}
+	if err := f.prepare(); err != nil {
+		return nil, errors.Join(about(f.path, err), f.Close())
+	}
+	if err := f.listen(); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// makeDirectory creates a directory for its owner only, durably.
+func makeDirectory(dir string) error {
+	if info, err := os.Stat(dir); err == nil && info.IsDir() {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return syncDirectory(filepath.Dir(filepath.Clean(dir)))
+}
+
+// prepare removes what an interrupted compaction left, creates the file if there is none, and
+// looks whether it is a journal.
+func (f *File) prepare() error {
+	if err := os.Remove(filepath.Join(f.dir, newName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	info, err := os.Lstat(f.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return f.create()
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%w: it is not a regular file (%v)", ErrForeign, info.Mode().Type())
+	}
+	file, err := os.OpenFile(f.path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	s, err := openScan(file, info.Size())
+	if err != nil {
+		return err
+	}
+	return s.complete()
+}
+
+// complete refuses a file with a meta page that cannot be read: perhaps it was the one of the
+// last commit, and the other one is of the commit before.
+func (s *scan) complete() error {
+	if s.pages.other != nil {
+		return damaged("the last commit may be missing: %w", s.pages.other)
+	}
+	return nil
+}
+
+// create makes a file without records. A crash leaves it whole or not at all.
+func (f *File) create() error {
+	path := filepath.Join(f.dir, newName)
+	err := writeFile(path, func(db *bbolt.DB) error { return begin(db) })
+	if err != nil {
+		return errors.Join(err, os.Remove(path))
+	}
+	if err := os.Rename(path, f.path); err != nil {
+		return err
+	}
+	return syncDirectory(f.dir)
+}
+
+// writeFile creates a file that write fills, and syncs it.
+func writeFile(path string, write func(*bbolt.DB) error) error {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
+		Timeout:        lockTimeout,
+		PageSize:       pageSize,
+		NoSync:         true, // once, at the end
+		NoGrowSync:     true,
+		NoFreelistSync: true,
+		FreelistType:   bbolt.FreelistMapType,
+		NoStatistics:   true,
+	})
+	if err != nil {
+		return err
+	}
+	err = write(db)
+	if err == nil {
+		err = db.Sync()
+	}
+	return errors.Join(err, db.Close())
+}
+
+// begin writes what a file without records has.
+func begin(db *bbolt.DB) error {
+	return db.Update(func(tx *bbolt.Tx) error {
+		if _, err := tx.CreateBucket(recordsBucket); err != nil {
+			return err
+		}
+		header, err := tx.CreateBucket(aboutBucket)
+		if err != nil {
+			return err
+		}
+		return errors.Join(
+			header.Put(formatEntry, binary.BigEndian.AppendUint32(nil, format)),
+			header.Put(totalsEntry, totals{}.encode()),
+		)
+	})
+}
+
+// Load implements [statestore.Journal]. It reads the file once, from beginning to end, and
+// checks all of it. Then it compacts the file if that is due. A million keys take about a
+// second, and ctx can end it.
+func (f *File) Load(ctx context.Context, each func(statestore.Record) error) error {
+	if f.failure != nil {
+		return f.failure
+	}
+	if err := f.load(ctx, each); err != nil {
+		return f.fail(fmt.Errorf("load: %w", err))
+	}
+	return nil
+}
+
+func (f *File) load(ctx context.Context, each func(statestore.Record) error) error {
+	file, err := os.Open(f.path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	s, err := openScan(file, info.Size())
+	if err != nil {
+		return err
+	}
+	if err := s.complete(); err != nil {
+		return err
+	}
+	report := f.progress("loading", s.want.count)
+	var refused error
+	err = s.each(ctx, func(id, value []byte) error {
+		report()
+		refused = each(own(id, value))
+		return refused
+	})
+	if refused != nil {
+		return refusal{refused}
+	}
+	if err != nil {
+		return err
+	}
+	f.totals = s.want
+	if err := f.openDB(); err != nil {
+		return err
+	}
+	return f.compactIfLarge(ctx)
+}
+
+// A refusal is an error of the function that Load was given. It is not about the file.
+type refusal struct{ error }
+
+func (r refusal) Unwrap() error { return r.error }
+
+// progress returns a function that logs now and then how far a long operation is. It is called
+// once for each of count steps.
+func (f *File) progress(what string, count uint64) func() {
+	var done uint64
+	last := time.Now()
+	return func() {
+		if done++; done%1024 == 0 && time.Since(last) >= progressInterval {
+			last = time.Now()
+			f.logger.Info("journal: "+what, "file", f.path, "records", done, "of", count)
+		}
+	}
+}
+
+// openDB gives the file to bbolt. It was checked before.
+func (f *File) openDB() error {
+	info, err := os.Stat(f.path)
+	if err != nil {
+		return err
+	}
+	options := bbolt.Options{
+		Timeout:         lockTimeout,
+		PageSize:        pageSize,
+		NoFreelistSync:  true, // fewer bytes for each commit; the load reads the whole file anyway
+		FreelistType:    bbolt.FreelistMapType,
+		NoStatistics:    true,
+		InitialMmapSize: mapSize(info.Size()),
+	}
+	var db *bbolt.DB
+	err = f.guard(func() (err error) {
+		if db, err = bbolt.Open(f.path, 0o600, &options); err == nil || options.InitialMmapSize == 0 {
+			return err
+		}
+		options.InitialMmapSize = 0 // there may be a limit on addresses
+		db, err = bbolt.Open(f.path, 0o600, &options)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	db.AllocSize = step(info.Size())
+	f.mu.Lock()
+	f.db = db
+	f.mu.Unlock()
+	return nil
+}
+
+// mapSize returns how many bytes of addresses the file gets. While a backup reads, bbolt cannot
+// map more, and a commit that needs more waits. Where addresses are plenty, it never does.
+// On Windows the file becomes as large as what is mapped.
+func mapSize(size int64) int {
+	switch {
+	case runtime.GOOS == "windows":
+		return 0
+	case strconv.IntSize == 32:
+		return int(min(max(2*size, 1<<25), 1<<29))
+	}
+	return int(max(4*size, 1<<30))
+}
+
+// step returns by how many bytes a file grows at a time: each time costs a sync.
+func step(size int64) int { return int(min(max(size/16, 16<<10), 16<<20)) }
+
+// Commit implements [statestore.Journal]: it writes the batch in one transaction, and returns
+// when the disk has it. Now and then it compacts the file then, which takes seconds if there are
+// millions of records.
+func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
+	if f.failure != nil {
+		return f.failure
+	}
+	if f.db == nil {
+		if err := f.Load(ctx, func(statestore.Record) error { return nil }); err != nil {
+			return err
+		}
+	}
+	if len(batch) == 0 {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return f.fail(fmt.Errorf("commit: %w", context.Cause(ctx)))
+	}
+	sums := f.totals
+	err := f.guard(func() error {
+		return f.db.Update(func(tx *bbolt.Tx) error {
+			if err := put(tx, batch, &sums); err != nil {
+				return err
+			}
+			return tx.Bucket(aboutBucket).Put(totalsEntry, sums.encode())
+		})
+	})
+	if err != nil {
+		return f.fail(fmt.Errorf("commit: %w", err))
+	}
+	f.totals = sums
+	if err := f.compactIfLarge(ctx); err != nil {
+		return f.fail(fmt.Errorf("compact: %w", err))
+	}
+	return nil
+}
+
+// put writes the records of a batch, in order, and counts them.
+func put(tx *bbolt.Tx, batch []statestore.Group, sums *totals) error {
+	records := tx.Bucket(recordsBucket)
+	for _, group := range batch {
+		for _, record := range group {
+			if len(record.ID) == 0 || len(record.ID) > maxID {
+				return fmt.Errorf("a record has an identifier of %d bytes; 1 to %d are allowed", len(record.ID), maxID)
+			}
+			if old := records.Get(record.ID); old != nil {
+				sums.remove(record.ID, old)
+			} else if record.Value == nil {
+				continue
+			}
+			if record.Value == nil {
+				if err := records.Delete(record.ID); err != nil {
+					return err
+				}
+				continue
+			}
+			sums.add(record.ID, record.Value)
+			if err := records.Put(record.ID, record.Value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// fail makes err the failure of the journal, with the file and what to do.
+func (f *File) fail(err error) error {
+	if errors.As(err, new(refusal)) {
+		f.failure = fmt.Errorf("journal: %s: %w", f.path, err)
+	} else {
+		f.failure = about(f.path, err)
+	}
+	return f.failure
+}
+
+// guard calls operation, and returns an error instead of a panic of bbolt, or of a fault because
+// a page could not be read from the disk.
+func (f *File) guard(operation func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if reason := recover(); reason != nil {
+			f.mu.Lock()
+			f.stuck = true
+			f.mu.Unlock()
+			f.logger.Error("journal: panic", "file", f.path, "reason", reason, "stack", string(debug.Stack()))
+			err = damaged("bbolt: %v", reason)
+		}
+	}()
+	return operation()
+}
+
+// Standing implements [statestore.Journal]: no other process can take over, so it is nil.
+func (f *File) Standing() error { return nil }
+
+// Close implements [statestore.Journal]. It ends backups that are under way, and frees the
+// directory. Later calls do nothing.
+func (f *File) Close() error {
+	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
+		return nil
+	}
+	f.closed = true
+	f.mu.Unlock()
+	if f.failure == nil {
+		f.failure = about(f.path, ErrClosed)
+	}
+	var errs []error
+	if f.control != nil {
+		errs = append(errs, f.control.close())
+	}
+	if db := f.takeDB(); db != nil {
+		errs = append(errs, db.Close())
+	}
+	if err := os.Remove(filepath.Join(f.dir, holderName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	errs = append(errs, f.lock.Close())
+	return about(f.path, errors.Join(errs...))
+}
+
+// takeDB waits until no backup reads, and returns the database, which is nil from then on. It
+// is nil also if bbolt panicked: then closing it may wait for ever. The process must end soon.
+func (f *File) takeDB() *bbolt.DB {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	db := f.db
+	f.db = nil // no backup begins
+	for f.readers > 0 && !f.stuck {
+		if f.idle == nil {
+			f.idle = make(chan struct{})
+		}
+		idle := f.idle
+		f.mu.Unlock()
+		<-idle
+		f.mu.Lock()
+	}
+	if f.stuck {
+		return nil
+	}
+	return db
+}

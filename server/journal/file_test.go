@@ -1,0 +1,153 @@
+package journal_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/tenurelock/tenure/server/journal"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// open opens a journal and closes it at the end of the test.
+func open(t testing.TB, dir string) *journal.File {
+	t.Helper()
+	file, err := journal.Open(dir, journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := file.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return file
+}
+
+// load returns the records of a journal, by identifier.
+func load(t testing.TB, file *journal.File) map[string]string {
+	t.Helper()
+	found := make(map[string]string)
+	err := file.Load(t.Context(), func(record statestore.Record) error {
+		if _, twice := found[string(record.ID)]; twice {
+			t.Errorf("Load returned %q twice", record.ID)
+		}
+		found[string(record.ID)] = string(record.Value)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func commit(t testing.TB, file *journal.File, batch ...statestore.Group) {
+	t.Helper()
+	if err := file.Commit(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// record returns a record; without a value it says that the piece is gone.
+func record(id string, value ...string) statestore.Record {
+	r := statestore.Record{ID: []byte(id)}
+	if len(value) > 0 {
+		r.Value = []byte(value[0])
+	}
+	return r
+}
+
+// apply does to a model what Commit does to a journal.
+func apply(state map[string]string, batch []statestore.Group) {
+	for _, group := range batch {
+		for _, r := range group {
+			if r.Value == nil {
+				delete(state, string(r.ID))
+			} else {
+				state[string(r.ID)] = string(r.Value)
+			}
+		}
+	}
+}
+
+func wantState(t testing.TB, got, want map[string]string) {
+	t.Helper()
+	if !maps.Equal(got, want) {
+		t.Fatalf("the journal has %d records, want %d; or they differ", len(got), len(want))
+	}
+}
+
+func TestWhatWasCommittedIsLoaded(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "directory")
+	file := open(t, dir)
+	wantState(t, load(t, file), nil)
+	commit(t, file)
+	commit(t, file, statestore.Group{record("a", "1"), record("b", "2")}, statestore.Group{record("c", ""), record("a", "3")})
+	commit(t, file, statestore.Group{record("b"), record("never there")}, statestore.Group{record("\x00", string(bytes.Repeat([]byte("x"), 1<<20)))})
+	commit(t, file, statestore.Group{record("d", "4"), record("d"), record("e"), record("e", "5")})
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"a": "3", "c": "", "e": "5", "\x00": string(bytes.Repeat([]byte("x"), 1<<20))}
+	wantState(t, load(t, open(t, dir)), want)
+}
+
+// A random history, with restarts in between.
+func TestEveryStateSurvivesARestart(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	dir := t.TempDir()
+	state := make(map[string]string)
+	file := open(t, dir)
+	for round := range 60 {
+		wantState(t, load(t, file), state)
+		for range random.IntN(20) {
+			batch := randomBatch(random, round)
+			commit(t, file, batch...)
+			apply(state, batch)
+		}
+		if err := file.Close(); err != nil {
+			t.Fatal(err)
+		}
+		file = open(t, dir)
+	}
+	wantState(t, load(t, file), state)
+}
+
+func randomBatch(random *rand.Rand, scale int) (batch []statestore.Group) {
+	for range 1 + random.IntN(10) {
+		var group statestore.Group
+		for range 1 + random.IntN(5) {
+			r := record(fmt.Sprintf("key-%d", random.IntN(50+10*scale)))
+			if random.IntN(3) > 0 {
+				r.Value = make([]byte, random.IntN(300))
+				if random.IntN(50) == 0 {
+					r.Value = make([]byte, random.IntN(50_000))
+				}
+				for i := range r.Value {
+					r.Value[i] = byte(random.Uint32())
+				}
+			}
+			group = append(group, r)
+		}
+		batch = append(batch, group)
+	}
+	return batch
+}
+
+func TestASecondOpenIsRefusedWithTheHolder(t *testing.T) {
+	dir := t.TempDir()
+	file := open(t, dir)
+	_, err := journal.Open(dir, journal.Options{})
+	if want := fmt.Sprintf("journal: %s: in use by this process (%d); stop that process, or use another directory", dir, os.Getpid()); err == nil || err.Error() != want || !errors.Is(err, journal.ErrInUse) {
+		t.Errorf("the second Open has error\n%v, want\n%v", err, want)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	open(t, dir)
+}

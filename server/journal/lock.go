@@ -1,0 +1,100 @@
+package journal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gofrs/flock"
+)
+
+// lockTimeout is how long Open waits for a process that ends, such as the one before a restart.
+const (
+	lockTimeout = time.Second
+	lockRetry   = 25 * time.Millisecond
+)
+
+// A holder is what the process that has the lock says about itself. The lock alone decides;
+// what a dead process left behind is never believed.
+type holder struct {
+	PID    int    `json:"pid"`
+	Host   string `json:"host"`
+	Socket string `json:"socket,omitempty"` // where it is asked for a backup
+	Secret string `json:"secret,omitempty"` // which the question contains
+}
+
+// acquire takes the lock of a directory: alone, or together with other readers. If another
+// process has it, the error matches ErrInUse.
+func acquire(ctx context.Context, dir string, alone bool) (*flock.Flock, error) {
+	path := filepath.Join(dir, lockName)
+	lock := flock.New(path, flock.SetPermissions(0o600))
+	try := lock.TryRLockContext
+	if alone {
+		try = lock.TryLockContext
+	}
+	bounded, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
+	if _, err := try(bounded, lockRetry); err == nil {
+		return lock, nil
+	} else if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	} else if !errors.Is(err, context.DeadlineExceeded) {
+		return nil, about(path, err)
+	}
+	return nil, fmt.Errorf("journal: %s: %w by %s; stop that process, or use another directory", dir, ErrInUse, holderOf(dir))
+}
+
+// holderOf describes the process that has the lock.
+func holderOf(dir string) string {
+	found, err := readHolder(dir)
+	own, _ := os.Hostname()
+	switch {
+	case err != nil:
+		return "another process, which reads it or has just started" // it left no name
+	case found.Host != own:
+		return fmt.Sprintf("process %d on host %s", found.PID, found.Host)
+	case found.PID == os.Getpid():
+		return fmt.Sprintf("this process (%d)", found.PID)
+	case !alive(found.PID):
+		return "another process, which reads it or has just started" // the name is of a dead one
+	}
+	return fmt.Sprintf("process %d", found.PID)
+}
+
+func readHolder(dir string) (holder, error) {
+	content, err := os.ReadFile(filepath.Join(dir, holderName))
+	if err != nil {
+		return holder{}, err
+	}
+	var found holder
+	if err := json.Unmarshal(content, &found); err != nil {
+		return holder{}, err
+	}
+	if found.PID <= 0 {
+		return holder{}, errors.New("no process id")
+	}
+	return found, nil
+}
+
+// writeHolder says which process has the lock. The caller has it.
+func writeHolder(dir string, h holder) error {
+	content, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, holderName)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return about(path, err)
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return about(path, err)
+	}
+	_, err = file.Write(append(content, '\n'))
+	return about(path, errors.Join(err, file.Close()))
+}
