@@ -145,3 +145,18 @@ func BenchmarkHotKey(b *testing.B) {
 		e.Apply(statestore.Parse(set))
 	}
 }
+
+// BenchmarkRenewal measures the renewal of a lease by one client after the other, in memory.
+func BenchmarkRenewal(b *testing.B) {
+	store, err := statestore.New(statestore.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	e := New(store, func(statestore.Notification) {})
+	ts := "0:0:client"
+	command := statestore.Parse(statestore.Request{Client: "client", Payload: resp3.AppendCommand(nil, "SET", "lease", "holder", "NEX", "PX", "10000"), Timestamp: &ts})
+	b.ReportAllocs()
+	for b.Loop() {
+		e.Apply(command)
+	}
+}

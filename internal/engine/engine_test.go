@@ -43,18 +43,21 @@ type bench struct {
 }
 
 // newBench returns a bench whose engine does not run yet.
-func newBench(t *testing.T) *bench {
+func newBench(t *testing.T) *bench { return newBenchOn(t, nil) }
+
+// newBenchOn is newBench for a store with a journal.
+func newBenchOn(t *testing.T, journal statestore.Journal) *bench {
 	t.Helper()
-	store, err := statestore.New(statestore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	b := &bench{t: t, started: time.Now(), ended: make(chan struct{})}
-	b.engine = New(store, func(n statestore.Notification) {
+	var err error
+	b.engine, err = Open(t.Context(), statestore.Options{}, journal, func(n statestore.Notification) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.delivered = append(b.delivered, delivery{time.Since(b.started), n})
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	return b
 }
 
@@ -64,7 +67,9 @@ func (b *bench) run() {
 	b.stop = stop
 	go func() {
 		defer close(b.ended)
-		b.engine.Run(ctx)
+		if err := b.engine.Run(ctx); err != nil {
+			b.t.Errorf("Run: %v", err)
+		}
 	}()
 }
 

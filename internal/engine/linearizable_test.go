@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
@@ -139,18 +141,32 @@ func randomOperation(random *rand.Rand) (o operation) {
 }
 
 // Invariant 30: the replies to concurrent clients are possible replies to one client after the
-// other, for all conditions, lifetimes and tokens.
+// other, for all conditions, lifetimes and tokens; also while replies wait for a slow journal.
 func TestInvariant30HistoriesAreLinearizable(t *testing.T) {
+	t.Run("in memory", func(t *testing.T) { testHistories(t, func() statestore.Journal { return nil }) })
+	for _, latency := range []time.Duration{time.Millisecond, 5 * time.Millisecond} {
+		t.Run("with a journal that takes "+latency.String(), func(t *testing.T) {
+			testHistories(t, func() statestore.Journal {
+				slow := newDisk()
+				slow.latency = latency
+				return slow
+			})
+		})
+	}
+}
+
+func testHistories(t *testing.T, journal func() statestore.Journal) {
 	const rounds, clients, requests = 300, 4, 8
 	for seed := range uint64(rounds) {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBench(t)
+			b := newBenchOn(t, journal())
 			b.run()
 			defer b.end()
 			var order atomic.Int64
+			var tasks sync.WaitGroup
 			histories := make([][]operation, clients)
 			for client := range clients {
-				go func() {
+				tasks.Go(func() {
 					random := rand.New(rand.NewPCG(seed, uint64(client)))
 					for range requests {
 						o := randomOperation(random)
@@ -167,10 +183,9 @@ func TestInvariant30HistoriesAreLinearizable(t *testing.T) {
 						histories[client] = append(histories[client], o)
 						time.Sleep(time.Duration(random.IntN(3)) * time.Millisecond)
 					}
-				}()
+				})
 			}
-			time.Sleep(requests * 3 * time.Millisecond)
-			synctest.Wait()
+			await.Done(tasks.Wait)
 			var all []operation
 			for _, history := range histories {
 				all = append(all, history...)
