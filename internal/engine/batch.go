@@ -52,7 +52,7 @@ func sizeOf(group statestore.Group) int64 {
 
 func newBatch() *batch { return &batch{keys: make(map[string]struct{})} }
 
-// isEmpty reports whether there is nothing to commit. Then nothing is held either.
+// isEmpty reports whether an open batch has nothing to commit. Then nothing is held either.
 func (b *batch) isEmpty() bool { return len(b.groups) == 0 }
 
 func (b *batch) changes(key string) bool {

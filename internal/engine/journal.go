@@ -176,14 +176,12 @@ func (e *Engine) applyLocked(now statestore.Instant, command statestore.Command,
 // restsLocked returns the batch on which the reply to a command without own records rests:
 // the last one with something that the reply shows. It returns nil if all that is committed.
 func (e *Engine) restsLocked(command *statestore.Command, reply statestore.Reply) *batch {
-	for _, b := range []*batch{e.open, e.committing} { // the later first
-		switch {
-		case b == nil || b.isEmpty():
-		case errors.Is(reply.Err, protocol.QuotaExceeded):
-			return b // it depends on all keys
-		case b.changes(command.Key):
-			return b
-		}
+	all := errors.Is(reply.Err, protocol.QuotaExceeded) // it depends on all keys
+	switch {
+	case e.open.changes(command.Key) || all && !e.open.isEmpty():
+		return e.open
+	case e.committing != nil && (e.committing.changes(command.Key) || all):
+		return e.committing
 	}
 	return nil
 }
@@ -285,7 +283,7 @@ func (e *Engine) runCommits(ctx context.Context) error {
 	commits, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	finished := make(chan struct{})
 	var tasks sync.WaitGroup
-	tasks.Go(func() { cancelAfter(ctx, stopTimeout, cancel, finished) })
+	tasks.Go(func() { e.sealAndCancel(ctx, cancel, finished) })
 	defer tasks.Wait()
 	defer close(finished)
 	for stopping := false; ; {
@@ -307,20 +305,22 @@ func (e *Engine) runCommits(ctx context.Context) error {
 	}
 }
 
-// cancelAfter calls cancel when ctx has ended and timeout has passed, unless finished is closed.
-func cancelAfter(ctx context.Context, timeout time.Duration, cancel context.CancelCauseFunc, finished chan struct{}) {
+// sealAndCancel seals the store when ctx ends, also during a commit, and cancels the commits
+// stopTimeout later, unless finished is closed.
+func (e *Engine) sealAndCancel(ctx context.Context, cancel context.CancelCauseFunc, finished chan struct{}) {
 	defer cancel(nil)
 	select {
 	case <-finished:
 		return
 	case <-ctx.Done():
 	}
-	timer := time.NewTimer(timeout)
+	e.seal()
+	timer := time.NewTimer(stopTimeout)
 	defer timer.Stop()
 	select {
 	case <-finished:
 	case <-timer.C:
-		cancel(fmt.Errorf("the last commit took longer than %v", timeout))
+		cancel(fmt.Errorf("the last commit took longer than %v", stopTimeout))
 	}
 }
 

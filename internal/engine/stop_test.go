@@ -28,6 +28,7 @@ func TestAStoppedStoreGoesOn(t *testing.T) {
 		d.submit("first", "SET", "first", "1")
 		d.submit("second", "SET", "second", "1")
 		d.stop()
+		synctest.Wait()
 		d.submit("too late", "SET", "third", "1")
 		d.release()
 		d.want("first: ok", "second: ok")

@@ -1,0 +1,260 @@
+package transporttest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+func ExampleStore_Crash() {
+	var journal transporttest.Journal // the disk
+	store, err := transporttest.NewDurableStore(statestore.Options{}, &journal)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	conn := store.Connect("gateway-a")
+	client, err := transport.NewClient(conn, transport.ClientOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	if _, err := client.Set(context.Background(), "recipe", []byte("42"), transport.SetOptions{}); err != nil {
+		log.Fatal(err)
+	}
+
+	store.Crash(0) // SIGKILL
+	if err := store.Recover(); err != nil {
+		log.Fatal(err)
+	}
+	conn.Restore()
+	entry, err := client.Get(context.Background(), "recipe")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("after the crash: %s\n", entry.Value)
+	// Output:
+	// after the crash: 42
+}
+
+// patient requests wait for a store that is down.
+var patient = transport.ClientOptions{RequestTimeout: 2 * time.Hour}
+
+// set starts a SET of a key that is waited for in the background.
+func set(t *testing.T, client *transport.Client, key string) <-chan error {
+	t.Helper()
+	result := make(chan error, 1)
+	go func() {
+		_, err := client.Set(t.Context(), key, []byte("v"), transport.SetOptions{})
+		result <- err
+	}()
+	synctest.Wait()
+	return result
+}
+
+// What was acknowledged is there after a crash. What was under way is lost, but for the groups
+// that the torn commit kept; no caller gets an answer to it.
+func TestACrashKeepsWhatWasAcknowledged(t *testing.T) {
+	for keep := range 2 {
+		t.Run(fmt.Sprint(keep, " groups of the last commit"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var journal transporttest.Journal
+				store := transporttest.StartDurable(t, &journal)
+				client, conn := store.Client(t, "a", patient)
+				var tapped []string
+				store.Tap(func(a transporttest.Applied) {
+					if a.Command.Verb == statestore.VerbSet {
+						tapped = append(tapped, a.Command.Key)
+					}
+				})
+				if err := await.Receive(set(t, client, "acknowledged")); err != nil {
+					t.Fatal(err)
+				}
+				before, err := client.Get(t.Context(), "acknowledged")
+				if err != nil {
+					t.Fatal(err)
+				}
+				identity, _ := client.Store()
+				journal.SetLatency(time.Second)
+				underWay := set(t, client, "under way")
+				time.Sleep(time.Second - time.Nanosecond)
+				store.Crash(keep)
+				if err := await.Receive(underWay); !errors.Is(err, transport.ErrOutcomeUnknown) {
+					t.Errorf("a request under way: %v", err)
+				}
+				conn.Restore() // nothing answers yet
+				waiting := set(t, client, "waiting")
+				time.Sleep(time.Minute)
+				if len(waiting) > 0 {
+					t.Fatal("a store that is down has answered")
+				}
+				if err := store.Recover(); err != nil {
+					t.Fatal(err)
+				}
+				if err := await.Receive(waiting); err != nil {
+					t.Errorf("the request that waited: %v", err)
+				}
+				for key, want := range map[string]bool{"acknowledged": true, "under way": keep > 0, "waiting": true} {
+					if entry, err := client.Get(t.Context(), key); err != nil || entry.Exists != want {
+						t.Errorf("%s is there: %v, %v; want %v", key, entry.Exists, err, want)
+					}
+				}
+				after, err := client.Get(t.Context(), "acknowledged")
+				if err != nil || after.Version != before.Version {
+					t.Errorf("its version is %v, %v; it was %v", after.Version, err, before.Version)
+				}
+				if present, _ := client.Store(); present != identity {
+					t.Errorf("the identity is %q; it was %q", present, identity)
+				}
+				if want := []string{"acknowledged", "waiting"}; !slices.Equal(tapped, want) {
+					t.Errorf("the tap saw %q; want %q", tapped, want)
+				}
+			})
+		})
+	}
+}
+
+// A store whose commit fails ends as in a crash, and can be recovered.
+func TestAFailedCommitEndsTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var journal transporttest.Journal
+		store := transporttest.StartDurable(t, &journal)
+		client, conn := store.Client(t, "a", patient)
+		journal.Fail(0)
+		if err := await.Receive(set(t, client, "k")); !errors.Is(err, transport.ErrOutcomeUnknown) {
+			t.Errorf("the request whose commit failed: %v", err)
+		}
+		conn.Restore()
+		again := set(t, client, "again")
+		time.Sleep(time.Minute)
+		if len(again) > 0 {
+			t.Fatal("the store has answered")
+		}
+		if err := store.Recover(); err != nil {
+			t.Fatal(err)
+		}
+		if err := await.Receive(again); err != nil {
+			t.Error(err)
+		}
+		if entry, err := client.Get(t.Context(), "k"); err != nil || entry.Exists {
+			t.Errorf("%v, %v", entry, err)
+		}
+	})
+}
+
+// A dead server applies no Will.
+func TestACrashAppliesNoWill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var journal transporttest.Journal
+		store := transporttest.StartDurable(t, &journal)
+		client, conn, _ := willed(t, store)
+		if err := await.Receive(set(t, client, "k")); err != nil {
+			t.Fatal(err)
+		}
+		store.Crash(0)
+		if err := store.Recover(); err != nil {
+			t.Fatal(err)
+		}
+		conn.Restore()
+		if entry, err := client.Get(t.Context(), "k"); err != nil || !entry.Exists {
+			t.Errorf("%v, %v", entry, err)
+		}
+	})
+}
+
+// Restart loses the data, also of a durable store.
+func TestARestartErasesTheJournal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var journal transporttest.Journal
+		store := transporttest.StartDurable(t, &journal)
+		client, conn := store.Client(t, "a", patient)
+		if err := await.Receive(set(t, client, "k")); err != nil {
+			t.Fatal(err)
+		}
+		identity, _ := client.Store()
+		if err := store.Restart(statestore.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		conn.Restore()
+		entry, err := client.Get(t.Context(), "k")
+		if present, _ := client.Store(); err != nil || entry.Exists || present == identity {
+			t.Errorf("%v, %v, of the store %q; it was %q", entry, err, present, identity)
+		}
+		store.Crash(0)
+		if err := store.Recover(); err != nil {
+			t.Fatal(err)
+		}
+		conn.Restore()
+		if err := await.Receive(set(t, client, "k")); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// A second store on the journal takes over, with the data. The first one answers nothing more:
+// neither a write nor a read.
+func TestASecondStoreTakesOver(t *testing.T) {
+	for name, request := range map[string]func(context.Context, *transport.Client) error{
+		"a write": func(ctx context.Context, c *transport.Client) error {
+			_, err := c.Set(ctx, "late", nil, transport.SetOptions{})
+			return err
+		},
+		"a read": func(ctx context.Context, c *transport.Client) error {
+			_, err := c.Get(ctx, "k")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var journal transporttest.Journal
+				first := transporttest.StartDurable(t, &journal)
+				client, _ := first.Client(t, "a", patient)
+				if err := await.Receive(set(t, client, "k")); err != nil {
+					t.Fatal(err)
+				}
+				second := transporttest.StartDurable(t, &journal)
+				other, _ := second.Client(t, "b", patient)
+				entry, err := other.Get(t.Context(), "k")
+				present, _ := other.Store()
+				if identity, _ := client.Store(); err != nil || !entry.Exists || present != identity {
+					t.Errorf("the second store has %v, %v, and the identity %q; want %q", entry, err, present, identity)
+				}
+				if err := request(t.Context(), client); !errors.Is(err, transport.ErrOutcomeUnknown) {
+					t.Errorf("the first store: %v", err)
+				}
+				if entry, err := other.Get(t.Context(), "late"); err != nil || entry.Exists {
+					t.Errorf("the first store wrote: %v, %v", entry, err)
+				}
+			})
+		})
+	}
+}
+
+// A caller does not wait for a slow commit longer than its context allows.
+func TestACallerGivesUpDuringACommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var journal transporttest.Journal
+		store := transporttest.StartDurable(t, &journal)
+		client, _ := store.Client(t, "a", patient)
+		journal.SetLatency(time.Hour)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		if _, err := client.Set(ctx, "k", nil, transport.SetOptions{}); !errors.Is(err, transport.ErrOutcomeUnknown) {
+			t.Errorf("got %v", err)
+		}
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
