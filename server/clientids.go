@@ -35,6 +35,7 @@ type clientIDs struct {
 // lockedID is a client id that a connection has locked. It is guarded by clientIDs.mu.
 type lockedID struct {
 	user    string // of the connection, and of the one that waits for the lock
+	anyUser bool   // the server has locked it, and none waits: a connection of any user may
 	claimed bool
 	next    chan bool // receives once, true if the waiting connection has the lock; nil: none waits
 }
@@ -85,11 +86,12 @@ func (n *clientIDs) queue(client, user string) (granted chan bool, err error) {
 	case id == nil:
 		n.locked[client] = &lockedID{user: user}
 		return nil, nil
-	case id.user != user:
+	case id.user != user && !id.anyUser:
 		return nil, errOtherUsersID
 	case id.next != nil:
 		id.next <- false
 	}
+	id.user, id.anyUser = user, false
 	id.next = make(chan bool, 1) // so that sending its one value never blocks
 	return id.next, nil
 }
@@ -97,12 +99,21 @@ func (n *clientIDs) queue(client, user string) (granted chan bool, err error) {
 // tryLock is lock for a caller that must not wait. It reports false if the client id is
 // locked.
 func (n *clientIDs) tryLock(client, user string) (unlock func(), ok bool) {
+	return n.tryAdd(client, &lockedID{user: user})
+}
+
+// tryHold is tryLock where the user is not known.
+func (n *clientIDs) tryHold(client string) (unlock func(), ok bool) {
+	return n.tryAdd(client, &lockedID{anyUser: true})
+}
+
+func (n *clientIDs) tryAdd(client string, id *lockedID) (unlock func(), ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.locked[client] != nil {
 		return nil, false
 	}
-	n.locked[client] = &lockedID{user: user}
+	n.locked[client] = id
 	return func() { n.unlock(client) }, true
 }
 

@@ -49,6 +49,7 @@ type connection struct {
 	fault          error                       // why the server ends the connection, if the client has sent something forbidden
 	silenceAllowed time.Duration               // one and a half keep-alives; zero before the client is admitted
 	shortened      bool                        // the client asked for a longer session
+	spare          *waitingReply               // for the next request of a store with a journal; may be nil
 	unlock         func()                      // unlocks the client id; nil: it is not locked
 	cleanUp        func()                      // ends what the server keeps for the connection; nil: nothing
 
@@ -57,6 +58,7 @@ type connection struct {
 	watched       string                // the key of the latest notification
 	notifyTopic   string                // the topic of its notifications
 	notifications []*sharedNotification // that are written now
+	replies       []*waitingReply       // likewise
 
 	identity access.Identity // set at CONNECT, constant from then on
 
@@ -76,6 +78,11 @@ type connection struct {
 	held    []byte // whole packets, to be written before anything else
 
 	cancelWait atomic.Pointer[context.CancelFunc] // ends the wait for the lock on the client id; nil: it has not waited
+
+	// open ends with the connection, for what waits for a commit. Of a server with a journal; nil
+	// otherwise.
+	open     context.Context
+	endWaits context.CancelFunc
 }
 
 // newConnection returns the connection of a socket. A packet of more than
@@ -92,6 +99,9 @@ func newConnection(socket net.Conn, options *Options, all *fairqueue.Scheduler, 
 		readTurn:  all.NewPlace(),
 		writeTurn: all.NewPlace(),
 		over:      make(chan struct{}),
+	}
+	if options.Journal != nil {
+		c.open, c.endWaits = context.WithCancel(context.Background())
 	}
 	c.inbound = &inbound{conn: c, publish: c.gate.Publish()}
 	c.input = frame.NewFilter(socket, frame.FilterOptions{
@@ -211,6 +221,19 @@ func (c *connection) end() {
 	if cancel := c.cancelWait.Load(); cancel != nil {
 		(*cancel)()
 	}
+	if c.endWaits != nil {
+		c.endWaits()
+	}
+}
+
+// waitOutsideTurn lets the goroutine that reads the connection wait, and returns what wait does. What
+// is held back is written before.
+func (c *connection) waitOutsideTurn(wait func() bool) bool {
+	c.readTurn.End()
+	c.flush()
+	c.inbound.held = 0
+	defer c.readTurn.Begin()
+	return wait()
 }
 
 // SetDeadline limits reads only. mochi v2.7.9 calls it before each packet that it reads, with

@@ -88,12 +88,7 @@ func (in *inbound) pause() {
 }
 
 // yield ends the turn and waits for the next one, if a single packet takes longer than a turn.
-func (in *inbound) yield() {
-	if in.conn.readTurn.Spent() {
-		in.conn.readTurn.End()
-		in.conn.readTurn.Begin()
-	}
-}
+func (in *inbound) yield() { in.conn.readTurn.Yield() }
 
 // noLimits are for packets that the gate has checked.
 var noLimits wire.Limits
@@ -121,7 +116,7 @@ func (in *inbound) handleRequest() {
 	if in.topic != string(p.ResponseTopic) {
 		in.topic = string(p.ResponseTopic)
 	}
-	message, fault := in.server.handle(in.client, in.conn, request{
+	message, later, fault := in.server.handle(in.client, in.conn, request{
 		qos:           p.QoS,
 		retain:        p.Retain,
 		responseTopic: in.topic,
@@ -141,36 +136,19 @@ func (in *inbound) handleRequest() {
 		in.acknowledge(*fault)
 		return
 	}
-	in.reply(&message)
-	in.acknowledge(packets.CodeSuccess)
+	if !later {
+		in.reply(&message)
+	}
+	in.acknowledge(packets.CodeSuccess) // does not wait for a commit: it says that the server has the request
 }
 
-// reply sends a reply to the response topic. Below clients/ only the client itself can read it,
-// so it is written directly, and nothing that other clients do can delay it.
+// reply sends a reply to the response topic.
 func (in *inbound) reply(message *frame.Message) {
 	if !envelope.IsClientTopic(message.Topic) {
 		in.server.publishReply(message, in.yield)
 		return
 	}
-	identifiers, subscribed := in.conn.session.Matches(message.Topic)
-	if !subscribed || isTooLarge(in.client, message.Size()) { // [MQTT-3.1.2-24]
-		return
-	}
-	appendTo := message.Append
-	if len(identifiers) > 0 {
-		forward := identified(message, identifiers)
-		if isTooLarge(in.client, forward.Size()) {
-			return // the identifiers make it too large
-		}
-		appendTo = forward.Append
-	}
-	in.held += in.conn.holdBack(func(held []byte) []byte {
-		held, err := appendTo(held)
-		if err != nil {
-			in.server.logger.Debug("a reply was not delivered", "client", logs.Name(in.client.ID), "error", logs.Error(err))
-		}
-		return held
-	})
+	in.held += in.server.holdReply(in.client, in.conn, message)
 }
 
 // handleMessage publishes an ordinary message.

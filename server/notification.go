@@ -54,12 +54,13 @@ func (s *Server) wake(notifications []statestore.Notification) {
 // writesAtOnce is how many writes of messages a connection may make before others may write.
 const writesAtOnce = 8
 
-// writeWaiting writes what waits for a client: notifications, as many as possible in one write,
-// and then the messages of its session. It does so in turns: notifying a thousand clients of one
+// writeWaiting writes what waits for a client: replies and notifications, as many as possible in one
+// write, and then the messages of its session. It does so in turns: notifying a thousand clients of one
 // change must not delay the requests of others.
 func (s *Server) writeWaiting(cl *mqtt.Client, conn *connection) {
 	defer s.recoverIn(conn)
 	defer conn.writeTurn.End()
+	s.writeReplies(cl, conn)
 	conn.notifications = conn.outbox.take(conn.notifications)
 	for _, notification := range conn.notifications {
 		if conn.closed.Load() {

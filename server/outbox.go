@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"sync"
 
 	"github.com/tenurelock/tenure/server/internal/envelope"
@@ -12,8 +13,9 @@ import (
 const maxSpareQueue = 1024
 
 // outbox is what waits to be written to one connection on behalf of the store and of other
-// clients: a queue of notifications, and the room for ordinary messages, which are queued in the
-// client's session. A goroutine writes both, so a publisher never waits for a subscriber.
+// clients: a queue of notifications, a queue of replies that have waited for a commit, and the room
+// for ordinary messages, which are queued in the client's session. A goroutine writes all, so
+// neither a publisher nor a commit ever waits for a client.
 //
 // A client that reads too slowly for a notification to fit is disconnected: it connects, watches and
 // reads again, and so misses nothing. If the notification were dropped, the client would keep an
@@ -36,12 +38,19 @@ type outbox struct {
 	closed    bool
 	queue     []*sharedNotification
 	used      int64 // bytes of limit
+
+	// Of a server with a journal.
+	replies     []*waitingReply // that are committed, and wait to be written
+	promised    int             // replies that are to be written: those, and those that wait for a commit
+	uncommitted int64           // bytes of used for replies that wait for a commit
+	blocked     bool            // there was no room for a reply
+	room        chan struct{}   // has an item after there may be room again
 }
 
 var _ pubsub.Link = (*outbox)(nil)
 
 func newOutbox(limit int64, all *sharedquota.Quota, limiter *writeLimiter) *outbox {
-	return &outbox{limit: limit, all: all, limiter: limiter, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	return &outbox{limit: limit, all: all, limiter: limiter, wake: make(chan struct{}, 1), done: make(chan struct{}), room: make(chan struct{}, 1)}
 }
 
 // begin sets the function that writes what waits. The goroutine that calls it starts with the
@@ -164,8 +173,123 @@ func (o *outbox) releaseLocked(bytes int64) {
 	if o.closed {
 		return // close has released all
 	}
+	o.freeLocked(bytes)
+}
+
+func (o *outbox) freeLocked(bytes int64) {
 	o.used -= bytes
 	o.all.Release(bytes)
+	if o.blocked {
+		o.blocked = false
+		select {
+		case o.room <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// takeReply takes room for a reply that may have to wait for a commit. It reports false if there is
+// not enough, or if most replies wait already. Replies leave half of the limit to notifications, for
+// which a client without room is disconnected; but one reply has room in any case.
+func (o *outbox) takeReply(bytes int64, most int) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.promised >= most || !o.takeForReplyLocked(0, bytes) {
+		o.blocked = true
+		return false
+	}
+	o.promised++
+	return true
+}
+
+// growReply takes more room for a reply that has some.
+func (o *outbox) growReply(present, more int64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.takeForReplyLocked(present, more) {
+		o.blocked = true
+		return false
+	}
+	return true
+}
+
+// takeForReplyLocked takes more room for a reply that has some already.
+func (o *outbox) takeForReplyLocked(present, more int64) bool {
+	own := int64(assured)
+	if o.used == present { // nothing else waits
+		own = max(own, o.used+more)
+	} else if o.used+more > o.limit/2 {
+		return false
+	}
+	if o.closed || !o.all.Take(o.used, more, own) {
+		return false
+	}
+	o.used += more
+	o.uncommitted += more
+	return true
+}
+
+// waitForRoom calls take until it succeeds, whenever there may be room again. It reports false if ctx
+// ends before.
+func (o *outbox) waitForRoom(ctx context.Context, take func() bool) bool {
+	for !take() {
+		select {
+		case <-o.room:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// cancelReply gives back the room of a reply that does not wait for a commit.
+func (o *outbox) cancelReply(bytes int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.cancelReplyLocked(bytes)
+}
+
+func (o *outbox) cancelReplyLocked(bytes int64) {
+	o.promised--
+	o.uncommitted -= bytes
+	o.freeLocked(bytes) // also after close, which has kept this room
+}
+
+// pushReply queues a reply whose commit is over. It reports whether there is something to write.
+func (o *outbox) pushReply(w *waitingReply) (queued bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed || w.abandoned {
+		o.cancelReplyLocked(w.room)
+		return false
+	}
+	o.uncommitted -= w.room
+	o.replies = append(o.replies, w)
+	return true
+}
+
+// takeReplies returns the replies that wait to be written. The caller must call replyWritten for
+// each. From now on the outbox queues in the slice written, which the caller has finished with.
+func (o *outbox) takeReplies(written []*waitingReply) []*waitingReply {
+	clear(written)
+	if cap(written) > maxSpareQueue {
+		written = nil // left from a burst
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	taken := o.replies
+	o.replies = written[:0]
+	return taken
+}
+
+// replyWritten gives back the room of a reply that is written.
+func (o *outbox) replyWritten(bytes int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.closed {
+		o.promised--
+		o.freeLocked(bytes)
+	}
 }
 
 // take returns the notifications that wait. The caller must Release the room of each when it has
@@ -184,11 +308,12 @@ func (o *outbox) take(written []*sharedNotification) []*sharedNotification {
 }
 
 // close ends the goroutine and waits for it. The socket must have been closed, so that a present
-// write returns.
+// write returns. The room of replies that wait for a commit stays taken until then: the engine
+// still has them.
 func (o *outbox) close() {
 	o.mu.Lock()
-	o.releaseLocked(o.used)
-	o.closed, o.queue, o.used = true, nil, 0
+	o.releaseLocked(o.used - o.uncommitted)
+	o.closed, o.queue, o.replies = true, nil, nil
 	close(o.done)
 	o.mu.Unlock()
 	o.task.Wait()

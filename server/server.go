@@ -65,6 +65,10 @@ type Server struct {
 
 	clientIDs *clientIDs // locked while a connection is established or a session ends
 
+	// Of the goroutine that ends sessions, from Serve on.
+	began    time.Time // when the server began to answer
+	restored []string  // clients with a session in the journal, which may come back
+
 	once     sync.Once   // Serve or Close, whichever comes first
 	stopping atomic.Bool // no Will is applied from now on
 
@@ -76,6 +80,11 @@ type Server struct {
 
 	refusedSubscriptions *logs.Limiter
 	panics               *logs.Limiter
+
+	running     context.Context    // until the server stops: for Wills that wait for a commit
+	stop        context.CancelFunc // ends running
+	willReplies *outbox            // replies to Wills on topics that other clients may read
+	willTurn    *fairqueue.Place   // of the goroutine that publishes them
 
 	latest     *sharedNotification // the latest change; guarded by the engine's lock
 	backlogged atomic.Bool         // an outbox is more than half full
@@ -136,6 +145,9 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	}
 	s.listener = newListener(socket, &options, s.countRefused)
 	processors, writers := fairqueue.New(0), newWriteLimiter()
+	s.running, s.stop = context.WithCancel(context.Background())
+	s.willReplies, s.willTurn = newOutbox(options.Limits.OutgoingBytes, s.outgoing, writers), processors.NewPlace()
+	s.willReplies.begin(s.publishWillReplies)
 	s.listener.connect = func(socket net.Conn) *connection {
 		return newConnection(socket, &s.options, processors, s.outgoing, s.incoming, writers)
 	}
@@ -217,7 +229,9 @@ func (s *Server) Serve(ctx context.Context) error {
 // Close closes a server that was not served. After Serve it does nothing.
 func (s *Server) Close() error {
 	s.once.Do(func() {
+		s.stop()
 		s.listener.stop()
+		s.willReplies.close()
 		s.closeLogs()
 	})
 	return nil
@@ -228,11 +242,14 @@ func (s *Server) serve(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	stored := make(chan error, 1)
 	tasks.Go(func() { stored <- s.engine.Run(expiry) })
+	s.began, s.restored = time.Now(), s.engine.RestoredClients()
 	tasks.Go(func() { eachSecond(expiry, s.endSessions) })
 	tasks.Go(func() { eachSecond(expiry, s.publishDueWills) }) // of its own, because ending many sessions takes long
 	s.engine.Begin()
 	if err := s.mochi.Serve(); err != nil {
+		s.stop()
 		s.listener.stop()
+		s.willReplies.close()
 		stopExpiry()
 		tasks.Wait()
 		return fmt.Errorf("server: %w", err)
@@ -276,6 +293,7 @@ func (s *Server) closeLogs() {
 // client that disconnects at the same time, so it is called when no client is left.
 func (s *Server) shutdown() {
 	s.stopping.Store(true)
+	s.stop()
 	s.listener.stopAccepting()
 	var disconnects sync.WaitGroup
 	for _, cl := range s.mochi.Clients.GetAll() {
@@ -284,6 +302,7 @@ func (s *Server) shutdown() {
 	disconnects.Wait()
 	s.listener.stop()
 	_ = s.mochi.Close() // always returns nil
+	s.willReplies.close()
 }
 
 // disconnect sends DISCONNECT with a reason and closes the connection. It waits for a client

@@ -174,6 +174,46 @@ func (s *Server) endSessions(now time.Time) {
 		}
 	}
 	s.messages.Sweep()
+	s.endRestoredSessions(now)
+}
+
+// restoredKept is how long after its start a server keeps what its journal has about sessions of
+// clients that have not come back: the replies to requests that they may deliver again.
+const restoredKept = 10 * time.Minute
+
+// endRestoredSessions ends the sessions, in the store, of clients that have not come back in time
+// after the start. Nothing else is left of their sessions. It does not wait for the journal: what
+// is left, the next round ends.
+func (s *Server) endRestoredSessions(now time.Time) {
+	if len(s.restored) == 0 || now.Sub(s.began) < restoredKept {
+		return
+	}
+	var left []string
+	for i, client := range s.restored {
+		if s.engine.Room(noWait) != nil {
+			left = append(left, s.restored[i:]...)
+			break
+		}
+		if !s.endRestoredSession(client) {
+			left = append(left, client)
+		}
+	}
+	s.restored = left
+}
+
+// endRestoredSession ends the session of a client in the store, unless the client is back: then it
+// has a session, which ends as others do. It reports false while a connection of the client is
+// being established.
+func (s *Server) endRestoredSession(client string) (done bool) {
+	release, ok := s.clientIDs.tryHold(client)
+	if !ok {
+		return false
+	}
+	defer release()
+	if !s.hasSession(client) {
+		s.engine.EndSession(client)
+	}
+	return true
 }
 
 // expire ends a session. It does not wait while a connection of its client is being established: the

@@ -27,6 +27,8 @@ const (
 	DroppedTooManyTopics DropReason = "this client has used 64 response topics below clients/ in its session already; let it use one for all requests"
 	// DroppedOldProtocol: the client uses an MQTT version before 5.
 	DroppedOldProtocol DropReason = "a request needs MQTT 5"
+	// DroppedJournalSlow: it is a Will, and for 5 s too much waited for the journal.
+	DroppedJournalSlow DropReason = "the journal did not go on in time for a Will; if it stays so, look for a disk or a network that is slow"
 )
 
 // RefusalReason is why a connection was refused.

@@ -91,12 +91,12 @@ func (s *Server) applyWill(cl *mqtt.Client, conn *connection) {
 	}
 	conn.will = nil                    // once, even if this panics
 	conn.reserved = will.responseTopic // reserved at CONNECT
-	message, fault := s.handle(cl, conn, *will)
+	message, later, fault := s.handle(cl, conn, *will)
 	conn.readTurn.End()
 	if fault != nil {
 		return // counted and logged, as for any request
 	}
-	if !envelope.IsClientTopic(message.Topic) { // the only client that could read it there is gone
+	if !later && !envelope.IsClientTopic(message.Topic) { // the only client that could read it there is gone
 		s.publishReply(&message, nil)
 	}
 	s.count(func(stats *Stats) { stats.AppliedWills++ })

@@ -157,6 +157,14 @@ func (e *Engine) EndSession(client string) {
 	}
 }
 
+// RestoredClients returns the clients with remembered replies that Open has loaded and whose
+// sessions have not ended since. Those that never come back need EndSession.
+func (e *Engine) RestoredClients() []string {
+	e.mu.Lock()
+	defer e.unlock()
+	return e.store.RestoredClients()
+}
+
 // Usage returns what the store holds now.
 func (e *Engine) Usage() statestore.Usage {
 	e.mu.Lock()

@@ -68,9 +68,10 @@ func Open(ctx context.Context, options statestore.Options, journal statestore.Jo
 }
 
 // Submit applies a command. If now is true the reply may leave at once; done is never called
-// then. Otherwise the reply rests on changes that are not committed, and reply is empty: done
-// gets it after the commit, once, from the goroutine of Run, without a lock. done must not
-// block. If that commit fails, or Run has returned, done is never called.
+// then. Otherwise the reply rests on changes that are not committed: done gets it after the
+// commit, once, from the goroutine of Run, without a lock, perhaps before Submit returns. done
+// must not block. If that commit fails, or Run has returned, done is never called. The reply that
+// Submit returns then tells the caller only how much room it needs, and may not leave.
 //
 // A caller that submits commands without waiting for their replies must call [Engine.Room] before.
 func (e *Engine) Submit(command statestore.Command, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
@@ -162,7 +163,7 @@ func (e *Engine) applyLocked(now statestore.Instant, command statestore.Command,
 	}
 	if rests != nil {
 		e.holdLocked(rests, held{reply: reply, notifications: effects.Notifications, then: then, done: done})
-		return statestore.Reply{}, nil, false
+		return reply, nil, false
 	}
 	// After the command was applied: if this process still has its standing now, no other one
 	// had changed the store when the command read it.
@@ -178,6 +179,7 @@ func (e *Engine) applyLocked(now statestore.Instant, command statestore.Command,
 func (e *Engine) restsLocked(command *statestore.Command, reply statestore.Reply) *batch {
 	all := errors.Is(reply.Err, protocol.QuotaExceeded) // it depends on all keys
 	switch {
+	case reply.Outcome == statestore.Expired: // shows nothing of the store
 	case e.open.changes(command.Key) || all && !e.open.isEmpty():
 		return e.open
 	case e.committing != nil && (e.committing.changes(command.Key) || all):

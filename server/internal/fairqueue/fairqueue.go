@@ -151,6 +151,14 @@ func (p *Place) wait() {
 	}
 }
 
+// Yield ends the turn and waits for the next one, if the turn has lasted long enough.
+func (p *Place) Yield() {
+	if p.Spent() {
+		p.End()
+		p.Begin()
+	}
+}
+
 // Spent reports whether the turn has lasted for [Budget] and should end. Outside of a turn it
 // reports false.
 func (p *Place) Spent() bool {

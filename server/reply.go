@@ -1,0 +1,289 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"sync/atomic"
+	"time"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// tooLargeForClient replaces a reply that is larger than its client takes. It is not one of the
+// refusals of the protocol: clients get its text.
+const tooLargeForClient protocol.Refusal = "the reply is larger than the client takes"
+
+// answer returns the message with a reply to a client. If a value makes it larger than the client
+// takes, answer returns a refusal instead, so that the client need not wait for nothing.
+func (s *Server) answer(cl *mqtt.Client, topic string, correlation []byte, reply statestore.Reply) frame.Message {
+	message := s.message(topic, correlation, reply)
+	if reply.Outcome != statestore.Found || !isTooLarge(cl, message.Size()) {
+		return message
+	}
+	return s.message(topic, correlation, statestore.Reply{Verb: reply.Verb, Err: tooLargeForClient})
+}
+
+// isTooLarge reports whether a packet of some bytes exceeds the Maximum Packet Size of a client.
+func isTooLarge(cl *mqtt.Client, size int) bool {
+	limit := cl.Properties.Props.MaximumPacketSize
+	return limit > 0 && uint64(size) > uint64(limit)
+}
+
+// message returns the message with a reply. It has QoS 0: a client that misses it repeats its
+// request.
+func (s *Server) message(topic string, correlation []byte, reply statestore.Reply) frame.Message {
+	message := frame.Message{
+		Topic:           topic,
+		ContentType:     protocol.ContentType,
+		CorrelationData: correlation,
+		User: []frame.UserProperty{
+			{Name: protocol.PropertyStatus, Value: protocol.StatusOK},
+			{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+			{Name: protocol.PropertyStore, Value: s.engine.Identity()},
+			{Name: protocol.PropertyTimestamp, Value: reply.Version.String()},
+		},
+		Payload: reply.Append(nil, s.options.Dialect),
+	}
+	if reply.Version.IsZero() {
+		message.User = message.User[:3]
+	}
+	return message
+}
+
+// holdReply adds a reply on a topic of its client to the packets that are held back, and returns how
+// many bytes it added. Only the client itself can read the topic, so it is written directly, and
+// nothing that other clients do can delay it.
+func (s *Server) holdReply(cl *mqtt.Client, conn *connection, message *frame.Message) (added int) {
+	identifiers, subscribed := conn.session.Matches(message.Topic)
+	if !subscribed || isTooLarge(cl, message.Size()) { // [MQTT-3.1.2-24]
+		return 0
+	}
+	appendTo := message.Append
+	if len(identifiers) > 0 {
+		forward := identified(message, identifiers)
+		if isTooLarge(cl, forward.Size()) {
+			return 0 // the identifiers make it too large
+		}
+		appendTo = forward.Append
+	}
+	return conn.holdBack(func(held []byte) []byte {
+		held, err := appendTo(held)
+		if err != nil {
+			s.logger.Debug("a reply was not delivered", "client", logs.Name(cl.ID), "error", logs.Error(err))
+		}
+		return held
+	})
+}
+
+// publishReply publishes a reply on a topic that other clients may read. It calls yield now and
+// then if that takes long.
+func (s *Server) publishReply(message *frame.Message, yield func()) {
+	properties, ok := propertiesOf(message)
+	if !ok {
+		s.logger.Debug("a reply was not delivered", "error", frame.ErrTooLong)
+		return
+	}
+	_, _ = s.messages.PublishInTurns(&pubsub.Message{ // fails for retained messages only
+		Topic:      message.Topic,
+		Properties: properties,
+		Payload:    message.Payload,
+	}, yield)
+}
+
+// identified returns a message with the identifiers of the subscriptions that match it
+// [MQTT-3.3.4-3].
+func identified(message *frame.Message, identifiers []int) *frame.Forward {
+	properties, _ := propertiesOf(message) // if they are too long, so is the packet, which fails later
+	return &frame.Forward{MQTT5: true, Topic: message.Topic, Identifiers: identifiers, Properties: properties, Payload: message.Payload}
+}
+
+// propertiesOf returns the encoded properties of a message. It reports false if they are too long.
+func propertiesOf(message *frame.Message) ([]byte, bool) {
+	bare := *message
+	bare.Payload = nil
+	packet, err := bare.Append(nil)
+	if err != nil {
+		return nil, false
+	}
+	p, ok := frame.ParsePublish(packet)
+	return p.AppendForwarded(nil), ok
+}
+
+// waitingReply is a reply that waits for a commit, since it shows a change that the journal does not
+// have yet. Two goroutines add their part: the one that read the request, and the engine's after
+// the commit, in any order. The one that comes second queues the reply in the outbox.
+type waitingReply struct {
+	server *Server
+	to     *outbox
+	arrive func(statestore.Reply) // the method arrived as a value, which is allocated once
+
+	parts atomic.Int32 // how many of the two have been added
+
+	// Of the goroutine that read the request.
+	topic       string
+	correlation []byte
+	room        int64 // bytes of the outbox
+	abandoned   bool  // the connection ended before there was room
+
+	reply statestore.Reply // of the engine's goroutine
+}
+
+func (s *Server) newWaitingReply(to *outbox) *waitingReply {
+	w := &waitingReply{server: s, to: to}
+	w.arrive = w.arrived
+	return w
+}
+
+// arrived takes the reply after its commit. The engine calls it, so it must not block.
+func (w *waitingReply) arrived(reply statestore.Reply) {
+	w.server.count(func(stats *Stats) { stats.Requests++ })
+	w.reply = reply
+	w.added()
+}
+
+// address adds what the reply needs of its request, whose bytes are overwritten later.
+func (w *waitingReply) address(topic string, correlation []byte, room int64) {
+	w.topic, w.correlation, w.room = topic, bytes.Clone(correlation), room
+}
+
+// added notes that one part is complete.
+func (w *waitingReply) added() {
+	if w.parts.Add(1) == 2 && w.to.pushReply(w) {
+		w.to.Wake()
+	}
+}
+
+// waitingReplyOverhead is what a reply costs besides its texts while it waits, in bytes.
+const waitingReplyOverhead = 512
+
+// submit gives a command to a store with a journal. It reports true for later if the reply waits for
+// a commit. It then has queued the reply, or will.
+//
+// If too much waits, for this connection or for all, it waits for a commit first, outside of a
+// turn. It returns a fault if the connection or the store ends before that.
+func (s *Server) submit(cl *mqtt.Client, conn *connection, r request, command statestore.Command) (reply statestore.Reply, later bool, fault *packets.Code) {
+	if r.isWill {
+		return s.submitWill(cl, r, command)
+	}
+	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.correlation))
+	take := func() bool { return conn.outbox.takeReply(room, s.options.Store.DedupWindow) }
+	if !take() && !conn.waitOutsideTurn(func() bool { return conn.outbox.waitForRoom(conn.open, take) }) {
+		return reply, false, refusal(packets.ErrImplementationSpecificError, connectionEnded)
+	}
+	if s.engine.Room(noWait) != nil && !conn.waitOutsideTurn(func() bool { return s.engine.Room(conn.open) == nil }) {
+		conn.outbox.cancelReply(room)
+		return reply, false, refusal(packets.ErrImplementationSpecificError, storeStopped)
+	}
+	if conn.spare == nil {
+		conn.spare = s.newWaitingReply(conn.outbox)
+	}
+	waiting := conn.spare
+	reply, now := s.engine.Submit(command, waiting.arrive)
+	if now {
+		conn.outbox.cancelReply(room)
+		return reply, false, nil
+	}
+	conn.spare = nil
+	// Only now is it known how long the value is. The goroutine reads nothing more until there is
+	// room for it.
+	if value := int64(len(reply.Value)); value > 0 {
+		grow := func() bool { return conn.outbox.growReply(room, value) }
+		if grow() || conn.waitOutsideTurn(func() bool { return conn.outbox.waitForRoom(conn.open, grow) }) {
+			room += value
+		} else {
+			waiting.abandoned = true
+		}
+	}
+	waiting.address(r.responseTopic, r.correlation, room)
+	waiting.added()
+	return statestore.Reply{}, true, nil
+}
+
+const (
+	connectionEnded = "the connection ended before the store could take the request"
+	storeStopped    = "the store has stopped; it did not take the request"
+)
+
+// noWait is a context that has ended.
+var noWait = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+const (
+	// willPatience bounds how long a Will waits while too much waits for a commit. The next
+	// connection of its client waits meanwhile, and the journal may never go on.
+	willPatience = 5 * time.Second
+	// maxWillReplies bounds how many replies to Wills wait.
+	maxWillReplies = 1024
+)
+
+// submitWill is submit for a Will, whose connection has ended. Its reply can reach another client
+// only.
+func (s *Server) submitWill(cl *mqtt.Client, r request, command statestore.Command) (reply statestore.Reply, later bool, fault *packets.Code) {
+	ctx, cancel := context.WithTimeout(s.running, willPatience)
+	defer cancel()
+	if s.engine.Room(ctx) != nil {
+		return reply, false, s.drop(cl, DroppedJournalSlow)
+	}
+	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.correlation))
+	if envelope.IsClientTopic(r.responseTopic) || !s.willReplies.takeReply(room, maxWillReplies) {
+		reply, now := s.engine.Submit(command, nil)
+		return reply, !now, nil
+	}
+	waiting := s.newWaitingReply(s.willReplies)
+	reply, now := s.engine.Submit(command, waiting.arrive)
+	if now {
+		s.willReplies.cancelReply(room)
+		return reply, false, nil
+	}
+	waiting.address(r.responseTopic, r.correlation, room)
+	waiting.added()
+	return statestore.Reply{}, true, nil
+}
+
+// writeReplies adds the replies whose commits are over to the packets that are held back, and
+// writes when these are enough.
+func (s *Server) writeReplies(cl *mqtt.Client, conn *connection) {
+	conn.replies = conn.outbox.takeReplies(conn.replies)
+	held := 0
+	for _, reply := range conn.replies {
+		if conn.closed.Load() {
+			return
+		}
+		conn.writeTurn.Begin()
+		message := s.answer(cl, reply.topic, reply.correlation, reply.reply)
+		if envelope.IsClientTopic(message.Topic) {
+			held += s.holdReply(cl, conn, &message)
+		} else {
+			s.publishReply(&message, conn.writeTurn.Yield)
+		}
+		conn.outbox.replyWritten(reply.room)
+		if held >= heldEnough || conn.writeTurn.Spent() {
+			conn.writeTurn.End()
+			conn.flush()
+			held = 0
+		}
+	}
+	clear(conn.replies) // an idle client must not keep their values
+}
+
+// publishWillReplies publishes the replies to Wills whose commits are over.
+func (s *Server) publishWillReplies() {
+	defer s.willTurn.End()
+	for _, reply := range s.willReplies.takeReplies(nil) {
+		s.willTurn.Begin()
+		message := s.message(reply.topic, reply.correlation, reply.reply)
+		s.publishReply(&message, s.willTurn.Yield)
+		s.willReplies.replyWritten(reply.room)
+	}
+}
