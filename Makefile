@@ -64,6 +64,10 @@ bench: ## Run the benchmarks, with allocations
 speed: ## Compare with plain paho and mochi (three minutes), and say which targets are met
 	@go test ./server/bench -run '^$$' -bench Speed | awk -f server/bench/speed.awk
 
+.PHONY: speed-durable
+speed-durable: ## Compare a store in memory with durable ones, on the disk below $TMPDIR (five minutes): tables in Markdown
+	@go test ./server/bench -run '^$$' -bench Durability -timeout 0 | awk -f server/bench/durability.awk
+
 .PHONY: abuse
 abuse: ## Attack a server in every way we know, and print what a healthy client noticed (half an hour at most); ONLY=regexp
 	@go run ./server/abuse -only '$(ONLY)'

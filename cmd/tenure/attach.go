@@ -46,7 +46,11 @@ the broker would then lose requests when so many clients send at once. The log
 says so. That takes about 0.1 s and at most 15 s; requests are answered
 afterwards.
 
-` + memoryHelp + `
+The store is in memory: after a restart it knows no key, no lease and no fence.
+Tenures that it granted end as soon as their holders notice. --hold-off keeps it
+from granting leases until they must have noticed: give it the longest TTL in
+use.
+
 The files of --tls-cert and --tls-key are read again for each connection.
 Neither SIGHUP nor closing the terminal stops a store.
 
@@ -62,6 +66,7 @@ Neither SIGHUP nor closing the terminal stops a store.
 	explainFlags(attach, explainAttachFlag)
 	flags := attach.Flags()
 	settings.store.register(flags, "no limit")
+	flags.BoolVar(&settings.store.data.memory, "memory", true, "keep the data in memory, as an attached store always does")
 	flags.StringVar(&settings.username, "username", "", "user name at the broker")
 	flags.StringVar(&settings.passwordFile, "password-file", "", "file with the password for the broker; a newline at its end is not part of it")
 	flags.StringVar(&settings.ca, "tls-ca", "", "file with the authorities to trust for the broker's certificate, in PEM; default: the system's")
@@ -95,7 +100,7 @@ func (s *attachSettings) run(cmd *cobra.Command, url string) error {
 	tasks.Go(func() {
 		select {
 		case <-store.Ready():
-			fmt.Fprintf(cmd.OutOrStdout(), "attached to %s\n", url)
+			fmt.Fprintf(cmd.OutOrStdout(), "attached to %s with data in %s\n", url, inMemory)
 			s.store.warnOfMemory(process.logger)
 		case <-ctx.Done():
 		}

@@ -146,7 +146,7 @@ func TestAttachRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 		{"a dialect that does not exist", []string{"mqtt://localhost", "--dialect", "klingon"}, "choose deployed or documented"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			cmd := exec.Command(path, append([]string{"attach"}, test.arguments...)...)
+			cmd := exec.Command(path, append([]string{"attach", "--memory"}, test.arguments...)...)
 			out, err := cmd.CombinedOutput()
 			if err == nil || cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), test.want) || strings.Contains(string(out), "secret") {
 				t.Errorf("%v, want exit status 1 and %q in\n%s", err, test.want, out)

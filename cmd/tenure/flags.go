@@ -17,28 +17,20 @@ import (
 type storeFlags struct {
 	statestore.Options
 	dialect dialect
-	memory  bool
+	data    dataFlags
 	verbose bool
 }
 
-const (
-	memoryHelp = `The store is in memory: after a restart it knows no key, no lease and no fence.
-Tenures that it granted end as soon as their holders notice. --hold-off keeps a
-store that has just started from granting leases until they must have noticed:
-give it the longest TTL in use.
-`
-	strictHelp = `--strict closes gaps that the protocol leaves open: the fence of a protected
+const strictHelp = `--strict closes gaps that the protocol leaves open: the fence of a protected
 key survives its deletion and expiry, a fencing token that was never issued is
 refused, and keys under a --lock-prefix need an expiry and a value that begins
 with the client id and a colon.`
-)
 
 // register adds the flags. noLimit is what the zero of --max-keys and --max-bytes means.
 func (s *storeFlags) register(flags *pflag.FlagSet, noLimit string) {
-	flags.BoolVar(&s.memory, "memory", false, "keep the data in memory: a restart forgets every key, lease and fence")
 	flags.BoolVar(&s.Strict, "strict", false, "refuse requests that weaken fences, see above")
 	flags.StringSliceVar(&s.LockPrefixes, "lock-prefix", nil, "prefix of the keys that are locks, with --strict; may be repeated")
-	flags.DurationVar(&s.HoldOff, "hold-off", 0, "how long the store grants no lease after its start, so that leases of the previous store expire first; give it the longest TTL in use")
+	flags.DurationVar(&s.HoldOff, "hold-off", 0, "how long a store that starts without data grants no lease, so that leases of the previous store expire first; give it the longest TTL in use")
 	flags.IntVar(&s.MaxKeys, "max-keys", 0, "how many keys the store may hold; 0 means "+noLimit)
 	byteSizeFlag(flags, &s.MaxBytes, "max-bytes", "how many bytes keys and values may have together; 0 means "+noLimit)
 	flags.IntVar(&s.MaxValue, "max-value", 0, "how many bytes a value may have; 0 means only the limit of packets applies")
@@ -56,18 +48,21 @@ func (s *storeFlags) check() error {
 	if len(s.LockPrefixes) > 0 && !s.Strict {
 		return errors.New("--lock-prefix needs --strict")
 	}
-	return nil
+	return s.data.check()
 }
 
-// warnOfMemory logs what a store in memory does not promise.
+// warnOfMemory logs what a store does not promise, if it is in memory.
 func (s *storeFlags) warnOfMemory(logger *slog.Logger) {
+	if !s.data.memory {
+		return
+	}
 	if s.HoldOff > 0 {
 		logger.Warn("the store is in memory: a restart forgets every key, lease and fence; it grants no lease during the hold-off",
 			"hold-off", s.HoldOff)
 		return
 	}
 	logger.Warn("the store is in memory: a restart forgets every key, lease and fence, and may then grant a lease " +
-		"before its previous holder has stopped; --hold-off with the longest TTL in use prevents that")
+		"before its previous holder has stopped; --hold-off with the longest TTL in use prevents that, and so does --data")
 }
 
 // A dialect is a flag for a statestore.Dialect.

@@ -31,8 +31,8 @@ func build(t *testing.T) string {
 	return path
 }
 
-// launch starts a command and returns its first line of output without ready, with which that
-// must begin, and the lines that follow. The process ends with the test.
+// launch starts a command and returns the word that follows ready in its first line of output,
+// which must begin with ready, and the lines that follow. The process ends with the test.
 func launch(t *testing.T, cmd *exec.Cmd, ready string) (address string, stdout *bufio.Scanner) {
 	t.Helper()
 	pipe, err := cmd.StdoutPipe()
@@ -54,10 +54,11 @@ func start(t *testing.T, cmd *exec.Cmd, pipe io.Reader, ready string) (address s
 	})
 	stdout = bufio.NewScanner(pipe)
 	stdout.Scan()
-	address, ok := strings.CutPrefix(stdout.Text(), ready)
+	line, ok := strings.CutPrefix(stdout.Text(), ready)
 	if !ok {
 		t.Fatalf("first line %q", stdout.Text())
 	}
+	address, _, _ = strings.Cut(line, " ")
 	return address, stdout
 }
 
@@ -178,7 +179,7 @@ func TestHelpShowsEveryFlagAndAnExample(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range append(wants, "Examples:", "in memory", "tenure "+name+" ") {
+		for _, want := range append(wants, "--memory", "Examples:", "in memory", "tenure "+name+" ") {
 			if !strings.Contains(string(out), want) {
 				t.Errorf("%q is not in the help of %s:\n%s", want, name, out)
 			}

@@ -24,6 +24,7 @@ const (
 // for the reader of the log, and survives SIGHUP.
 type process struct {
 	logger  *slog.Logger
+	level   *slog.LevelVar // of logger
 	hangups chan os.Signal
 }
 
@@ -32,8 +33,11 @@ func startProcess(cmd *cobra.Command, level slog.Level) (p *process, stop func()
 	stdout, stderr := logwriter.New(cmd.OutOrStdout(), logQueue), logwriter.New(cmd.ErrOrStderr(), logQueue)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
+	variable := new(slog.LevelVar)
+	variable.Set(level)
 	p = &process{
-		logger:  slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})),
+		logger:  slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: variable})),
+		level:   variable,
 		hangups: make(chan os.Signal, 1),
 	}
 	// The process goes on after its terminal closed. Its log may have no reader then: with

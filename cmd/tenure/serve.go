@@ -40,7 +40,7 @@ func serveCommand() *cobra.Command {
 		Long: `Run an MQTT 5 broker with a state store inside, until SIGINT or SIGTERM.
 Where a broker runs already, use "tenure attach" instead.
 
-` + memoryHelp + `
+` + dataHelp + `
 An address that other machines can reach needs TLS (--tls-cert, --tls-key) and
 authentication: users and rules (--auth), or client certificates (--client-ca);
 the subject of a certificate is then the user. --insecure lifts both
@@ -57,7 +57,8 @@ limit, a warning names its flag.
 ` + strictHelp,
 		Example: `  tenure serve
   tenure serve --addr 127.0.0.1:0          # any free port; the first line says which
-  tenure serve --hold-off 10s              # the longest TTL of the leases in use
+  tenure serve --data /var/lib/tenure
+  tenure serve --memory --hold-off 10s     # the longest TTL of the leases in use
   tenure serve --max-keys 10000 --verbose
   tenure serve --max-memory 512MiB
   tenure serve --addr :8883 --tls-cert server.pem --tls-key server.key --auth users.yaml
@@ -68,6 +69,7 @@ limit, a warning names its flag.
 	explainFlags(serve, explainServeFlag)
 	flags := serve.Flags()
 	settings.store.register(flags, "as --max-memory allows, or no limit")
+	settings.store.data.register(flags, serveFolder)
 	flags.Lookup("dedup-window").Usage += "; also how many it may send at once"
 	flags.StringVar(&settings.Addr, "addr", server.DefaultAddr, "TCP address to listen on; port 0 takes a free one")
 	settings.certificate.register(flags, "file with the server's certificate and its chain, in PEM")
@@ -94,6 +96,9 @@ limit, a warning names its flag.
 	return serve
 }
 
+// serveFolder is where serve keeps its data by default, in the user's directory for state.
+const serveFolder = "tenure"
+
 // noURL refuses arguments, and names the command that takes a URL. It does not quote the argument,
 // which may contain a password.
 func noURL(cmd *cobra.Command, arguments []string) error {
@@ -103,7 +108,7 @@ func noURL(cmd *cobra.Command, arguments []string) error {
 	return nil
 }
 
-func (s *serveSettings) run(cmd *cobra.Command) error {
+func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	level := slog.LevelWarn
 	if s.store.verbose {
 		level = slog.LevelDebug
@@ -121,8 +126,20 @@ func (s *serveSettings) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	listening, err := server.New(s.Options)
+	data, where, err := s.store.data.open(serveFolder, process.logger)
+	if err != nil {
+		return err
+	}
+	if data != nil {
+		defer closeJournal(data, &err)
+		s.Journal = data
+	}
+	process.level.Set(min(level, slog.LevelInfo)) // a load that takes seconds says so
+	listening, err := server.Open(cmd.Context(), s.Options)
+	process.level.Set(level)
 	switch {
+	case err != nil && cmd.Context().Err() != nil:
+		return sayStopped(cmd)
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%w; choose another with --addr, or stop the program that uses it", err)
 	case errors.Is(err, server.ErrInsecure):
@@ -134,7 +151,7 @@ func (s *serveSettings) run(cmd *cobra.Command) error {
 	if s.TLS != nil {
 		scheme = "mqtts"
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "listening on %s://%s\n", scheme, listening.Addr())
+	fmt.Fprintf(cmd.OutOrStdout(), "listening on %s://%s with data in %s\n", scheme, listening.Addr(), where)
 	s.store.warnOfMemory(s.Logger)
 	ctx, cancel := context.WithCancel(cmd.Context())
 	var tasks sync.WaitGroup
@@ -153,6 +170,11 @@ func (s *serveSettings) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	return sayStopped(cmd)
+}
+
+// sayStopped ends the output of a store that was asked to stop.
+func sayStopped(cmd *cobra.Command) error {
 	fmt.Fprintln(cmd.OutOrStdout(), "stopped")
 	return nil
 }

@@ -131,6 +131,7 @@ func (r *runner) startServer(ctx context.Context, a attack, folder string) (*ser
 	}
 	line := p.line()
 	_, address, ok := strings.Cut(line, "://")
+	address, _, _ = strings.Cut(address, " ")
 	s := &serverProcess{process: p, address: address, log: path}
 	if _, _, err := net.SplitHostPort(address); !ok || err != nil {
 		s.stop()

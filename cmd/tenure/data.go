@@ -1,0 +1,114 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tenurelock/tenure/server/journal"
+)
+
+// dataFlags are the flags that say where a store keeps its data.
+type dataFlags struct {
+	dir    string
+	memory bool
+	flags  *pflag.FlagSet
+}
+
+const (
+	dataHelp = `The store keeps its keys, leases and fences on disk: it answers a request after
+the disk has what the request changed. After a restart it goes on with all of
+it, and each lease gets its whole time again. The directory is that of --data,
+or $STATE_DIRECTORY, which systemd sets, or else in the user's directory for
+state; the first line on standard output says which. One process at a time can
+use it. docs/durability.md says what is promised, and how to back up.
+
+With --memory the store is in memory: after a restart it knows no key, no lease
+and no fence. Tenures that it granted end as soon as their holders notice.
+--hold-off keeps a store that starts without data from granting leases until
+they must have noticed: give it the longest TTL in use.
+`
+	// inMemory is what the first line says in place of a directory.
+	inMemory = "memory only"
+)
+
+func (d *dataFlags) register(flags *pflag.FlagSet, folder string) {
+	d.flags = flags
+	flags.StringVar(&d.dir, "data", "", "directory for the data, made if it is missing; default: $STATE_DIRECTORY, else "+folder+" in the user's directory for state")
+	flags.BoolVar(&d.memory, "memory", false, "keep the data in memory: a restart forgets every key, lease and fence")
+}
+
+// check refuses flags that contradict each other.
+func (d *dataFlags) check() error {
+	switch {
+	case d.flags == nil: // attach
+	case d.memory && d.flags.Changed("data"):
+		return errors.New("--memory keeps nothing, and --data says where to keep it; give one of them")
+	case d.flags.Changed("data") && d.dir == "":
+		return errors.New("--data is empty; give a directory, or --memory to keep nothing")
+	}
+	return nil
+}
+
+// open opens the journal in the directory of the flags, and returns what the first line says about
+// it. Without an error, the journal is nil for a store in memory; the caller closes any other.
+func (d *dataFlags) open(folder string, logger *slog.Logger) (data *journal.File, where string, err error) {
+	if d.memory {
+		return nil, inMemory, nil
+	}
+	if where, err = d.directory(folder); err != nil {
+		return nil, "", err
+	}
+	if data, err = journal.Open(where, journal.Options{Logger: logger}); err != nil {
+		return nil, "", err
+	}
+	return data, where, nil
+}
+
+// closeJournal closes a journal, and sets err if that is the first failure.
+func closeJournal(data *journal.File, err *error) {
+	if failure := data.Close(); *err == nil {
+		*err = failure
+	}
+}
+
+// directory returns where the data is: what --data says, or the default, which is folder in a
+// directory that programs share.
+func (d *dataFlags) directory(folder string) (string, error) {
+	if d.dir != "" {
+		return filepath.Abs(d.dir)
+	}
+	if dirs := filepath.SplitList(os.Getenv("STATE_DIRECTORY")); len(dirs) > 0 && filepath.IsAbs(dirs[0]) {
+		return dirs[0], nil // of several, systemd names the first one first
+	}
+	state, err := userStateDirectory()
+	if err != nil {
+		return "", fmt.Errorf("no directory for the data: %w; give --data, or --memory to keep nothing", err)
+	}
+	return filepath.Join(state, folder), nil
+}
+
+// userStateDirectory returns where programs keep what must outlive them and is neither
+// configuration nor cache: package os knows only these two.
+func userStateDirectory() (string, error) {
+	switch runtime.GOOS {
+	case "windows":
+		return os.UserCacheDir() // %LocalAppData%
+	case "darwin", "ios":
+		return os.UserConfigDir() // ~/Library/Application Support
+	}
+	// The XDG Base Directory Specification: a relative path is to be ignored.
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return dir, nil
+	}
+	home, err := os.UserHomeDir()
+	if err == nil && !filepath.IsAbs(home) {
+		err = errors.New("$HOME is a relative path")
+	}
+	return filepath.Join(home, ".local", "state"), err
+}

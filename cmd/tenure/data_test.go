@@ -1,0 +1,264 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// A test that starts a store without --memory and without a directory of its own would write to
+// the user's. Here the default cannot be made, so that such a test fails.
+func TestMain(m *testing.M) {
+	_ = os.Unsetenv("STATE_DIRECTORY")
+	_ = os.Setenv("XDG_STATE_HOME", filepath.Join(os.DevNull, "give-a-test-its-own-directory"))
+	os.Exit(m.Run())
+}
+
+// where returns what the first line of a command says after "with data in ".
+func where(t *testing.T, cmd *exec.Cmd, ready string) string {
+	t.Helper()
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = await.Result(cmd.Wait)
+	})
+	line, err := bufio.NewReader(pipe).ReadString('\n')
+	if err != nil || !strings.HasPrefix(line, ready) {
+		t.Fatalf("first line %q, %v", line, err)
+	}
+	_, where, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " with data in ")
+	return where
+}
+
+func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
+	path := build(t)
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	state := map[string]string{"linux": in("home/.local/state"), "darwin": in("home/Library/Application Support"), "windows": in("local")}[runtime.GOOS]
+	if state == "" {
+		state = in("home/.local/state")
+	}
+	environment := []string{"HOME=" + in("home"), "LocalAppData=" + in("local"), "XDG_STATE_HOME="}
+	broker := sync.OnceValue(func() string { return startMosquitto(t, "") })
+	for _, test := range []struct {
+		name        string
+		environment []string
+		arguments   []string
+		want        string
+	}{
+		{"in memory", nil, []string{"serve", "--memory"}, "memory only"},
+		{"a directory", nil, []string{"serve", "--data", in("given")}, in("given")},
+		{"a directory, and that of systemd", []string{"STATE_DIRECTORY=" + in("systemd")}, []string{"serve", "--data", in("other")}, in("other")},
+		{"the directory of systemd", []string{"STATE_DIRECTORY=" + in("unit")}, []string{"serve"}, in("unit")},
+		{"several directories of systemd", []string{"STATE_DIRECTORY=" + in("first") + string(filepath.ListSeparator) + in("second")}, []string{"serve"}, in("first")},
+		{"the user's state", []string{"XDG_STATE_HOME=" + in("xdg")}, []string{"serve"}, filepath.Join(cmp.Or(map[string]string{"darwin": state, "windows": state}[runtime.GOOS], in("xdg")), "tenure")},
+		{"a relative path, which the specification forbids", []string{"XDG_STATE_HOME=xdg"}, []string{"serve"}, filepath.Join(state, "tenure")},
+		{"attached, in memory", nil, []string{"attach", "--memory"}, "memory only"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var ready string
+			if test.arguments[0] == "serve" {
+				test.arguments, ready = append(test.arguments, "--addr", "127.0.0.1:0"), "listening on mqtt://127.0.0.1:"
+			} else {
+				_, port, _ := strings.Cut(broker(), ":")
+				test.want = strings.ReplaceAll(test.want, "PORT", port)
+				test.arguments, ready = append(test.arguments, "--probe-messages", "0", "mqtt://"+broker()), "attached to mqtt://"+broker()
+			}
+			cmd := exec.Command(path, test.arguments...)
+			cmd.Env = append(os.Environ(), environment...)
+			cmd.Env = append(cmd.Env, test.environment...)
+			if got := where(t, cmd, ready); got != test.want {
+				t.Errorf("the data is in %q, want %q", got, test.want)
+			}
+			if test.want == inMemory {
+				return
+			}
+			info, err := os.Stat(test.want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if mode := info.Mode().Perm(); mode != 0o700 && runtime.GOOS != "windows" {
+				t.Errorf("the directory has mode %o, want 700", mode)
+			}
+		})
+	}
+}
+
+func TestAStoreRefusesADirectoryThatItCannotUseAndNamesTheCure(t *testing.T) {
+	path, dir := build(t), t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	inUse := filepath.Join(dir, "in-use")
+	holder := exec.Command(path, "serve", "--addr", "127.0.0.1:0", "--data", inUse)
+	launch(t, holder, "listening on ")
+	for _, test := range []struct {
+		name        string
+		environment []string
+		arguments   []string
+		want        string
+	}{
+		{"kept and not kept", nil, []string{"--memory", "--data", dir}, "give one of them"},
+		{"an empty name", nil, []string{"--data", ""}, "--data is empty"},
+		{"a user without a directory", []string{"HOME=", "LocalAppData=", "XDG_STATE_HOME="}, nil, "give --data, or --memory to keep nothing"},
+		{"a file", nil, []string{"--data", file}, file},
+		{"a directory in a file", nil, []string{"--data", filepath.Join(file, "below")}, filepath.Join(file, "below")},
+		{"a directory that another store uses", nil, []string{"--data", inUse}, fmt.Sprint(holder.Process.Pid)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cmd := exec.Command(path, append([]string{"serve", "--addr", "127.0.0.1:0"}, test.arguments...)...)
+			cmd.Env = append(os.Environ(), test.environment...)
+			out, err := cmd.CombinedOutput()
+			if err == nil || cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), test.want) || strings.Count(string(out), "\n") != 1 {
+				t.Errorf("%v, want exit status 1, and a line with %q, in\n%s", err, test.want, out)
+			}
+		})
+	}
+}
+
+// A durableStore is a tenure serve with its data in a directory, at an address that it keeps.
+type durableStore struct {
+	t             *testing.T
+	path, dir     string
+	address, host string
+	cmd           *exec.Cmd
+	stdout        *bufio.Scanner
+}
+
+func startDurable(t *testing.T) *durableStore {
+	t.Helper()
+	s := &durableStore{t: t, path: build(t), dir: filepath.Join(t.TempDir(), "data"), host: "127.0.0.1:0"}
+	s.start()
+	return s
+}
+
+func (s *durableStore) start(flags ...string) {
+	s.t.Helper()
+	s.cmd = exec.Command(s.path, append([]string{"serve", "--addr", s.host, "--data", s.dir}, flags...)...)
+	s.address, s.stdout = launch(s.t, s.cmd, "listening on ")
+	s.host = strings.TrimPrefix(s.address, "mqtt://")
+}
+
+// end sends a signal and waits for the end of the process.
+func (s *durableStore) end(signal os.Signal) error {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(signal); err != nil {
+		s.t.Fatal(err)
+	}
+	for s.stdout.Scan() {
+	}
+	return await.Result(s.cmd.Wait)
+}
+
+func (s *durableStore) dial(ctx context.Context) *transport.Client {
+	s.t.Helper()
+	client, err := transport.Dial(ctx, s.address, transport.Options{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func TestAValueAFenceAndALeaseSurviveTheEndOfTheServer(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		signal os.Signal
+	}{{"killed", os.Kill}, {"stopped", syscall.SIGTERM}} {
+		t.Run(test.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+			defer cancel()
+			s := startDurable(t)
+			client := s.dial(ctx)
+			version, err := client.Set(ctx, "k", []byte("v\x00\xff"), transport.SetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			active := func(client *transport.Client) *lease.Lease {
+				l, err := lease.New(client, "press-7/active", lease.Options{TTL: time.Minute})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return l
+			}
+			earlier, err := active(client).Acquire(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			old, err := earlier.Token()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := earlier.Release(ctx); err != nil {
+				t.Fatal(err)
+			}
+			tenure, err := active(client).Acquire(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			token, err := tenure.Token()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := client.Set(ctx, "setpoint", []byte("1"), transport.SetOptions{FencingToken: token}); err != nil {
+				t.Fatal(err)
+			}
+
+			if err := s.end(test.signal); (err == nil) != (test.signal == syscall.SIGTERM) {
+				t.Errorf("the server ended with %v", err)
+			}
+			s.start()
+
+			other := s.dial(ctx)
+			entry, err := other.Get(ctx, "k")
+			if err != nil || string(entry.Value) != "v\x00\xff" || entry.Version != version {
+				t.Errorf("the key is %+v, %v, want version %v", entry, err, version)
+			}
+			if _, err := other.Set(ctx, "setpoint", []byte("0"), transport.SetOptions{FencingToken: old}); !errors.Is(err, transport.ErrFencingTokenLower) {
+				t.Errorf("a write with the token of an earlier tenure: %v, want ErrFencingTokenLower", err)
+			}
+			if _, err := active(other).TryAcquire(ctx); !errors.Is(err, lease.ErrHeld) {
+				t.Errorf("the lease of a holder that lives: %v, want ErrHeld", err)
+			}
+			if later, err := other.Set(ctx, "new", nil, transport.SetOptions{}); err != nil || later.Compare(version) <= 0 {
+				t.Errorf("a later version is %v, %v, not above %v", later, err, version)
+			}
+			// The holder's own client connects again, and notices nothing else.
+			_, err = client.Set(ctx, "setpoint", []byte("2"), transport.SetOptions{FencingToken: token})
+			for errors.Is(err, transport.ErrOutcomeUnknown) && ctx.Err() == nil {
+				_, err = client.Set(ctx, "setpoint", []byte("2"), transport.SetOptions{FencingToken: token})
+			}
+			if err != nil {
+				t.Errorf("a write of the holder: %v", err)
+			}
+			if now, err := tenure.Token(); err != nil || now != token {
+				t.Errorf("the tenure has token %v, %v, want %v", now, err, token)
+			}
+			if err := tenure.Release(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
