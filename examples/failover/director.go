@@ -190,6 +190,8 @@ func (d *director) listen(ctx context.Context, timer <-chan time.Time, expired f
 			saw(d.result.control, change)
 		case <-timer:
 			expired()
+		case <-d.settings.store.ended():
+			return errors.New("the store ended by itself")
 		}
 		if d.lost != "" {
 			return fmt.Errorf("%s ended by itself", d.lost)

@@ -12,10 +12,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server/attach"
+	"github.com/tenurelock/tenure/server/servertest"
 )
 
 // build returns the path of this program, built once for a test.
@@ -29,7 +31,10 @@ func build(t *testing.T) string {
 }
 
 func TestThePairSurvivesEachFaultAndTheStoreAcceptsNoStaleWrite(t *testing.T) {
-	mustSurviveEachFault(t)
+	got := mustSurviveEachFault(t, 6, 7)
+	if killed := got.Faults[4]; !killed.KeepsLeader || killed.Gap != 0 || killed.Token != got.Faults[3].Token {
+		t.Errorf("after the store was killed: %+v; before: %+v; want the same leader", *killed, *got.Faults[3])
+	}
 }
 
 // The store is a client of a broker that knows nothing of stores; it is that broker which
@@ -50,13 +55,13 @@ func TestThePairSurvivesEachFaultOnABrokerToWhichAStoreIsAttached(t *testing.T) 
 		}
 	})
 	await.Receive(store.Ready())
-	mustSurviveEachFault(t, "--broker", address)
+	mustSurviveEachFault(t, 5, 6, "--broker", address)
 	if got := store.Stats(); got.Attachments != 1 {
 		t.Errorf("the store lost its connection: %+v", got)
 	}
 }
 
-func mustSurviveEachFault(t *testing.T, flags ...string) {
+func mustSurviveEachFault(t *testing.T, faults, checks int, flags ...string) (got result) {
 	t.Helper()
 	cmd := exec.Command(build(t), append([]string{"--ttl", "1s", "--json"}, flags...)...)
 	var timeline bytes.Buffer
@@ -65,14 +70,13 @@ func mustSurviveEachFault(t *testing.T, flags ...string) {
 	if err != nil {
 		t.Fatalf("%v\n%s\n%s", err, timeline.String(), out)
 	}
-	var got result
 	if err := json.Unmarshal(out, &got); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if got.Stale != 0 || !got.ok() || got.Lost == 0 || len(got.Checks) != 6 {
+	if got.Stale != 0 || !got.ok() || got.Lost == 0 || len(got.Checks) != checks {
 		t.Errorf("stale writes %d, checks %+v", got.Stale, got.Checks)
 	}
-	if len(got.Faults) != 5 {
+	if len(got.Faults) != faults {
 		t.Fatalf("faults %+v", got.Faults)
 	}
 	for _, f := range got.Faults {
@@ -87,6 +91,7 @@ func mustSurviveEachFault(t *testing.T, flags ...string) {
 	if !strings.Contains(timeline.String(), "SIGCONT") {
 		t.Errorf("the timeline is not on standard error:\n%s", timeline.String())
 	}
+	return got
 }
 
 // The form in which it runs where a process cannot be frozen.
@@ -102,7 +107,7 @@ func TestWithoutTheFreezeThePairSurvivesTheOtherFaults(t *testing.T) {
 	if err := json.Unmarshal(out, &got); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if got.Stale != 0 || !got.ok() || len(got.Checks) != 4 || len(got.Faults) != 4 {
+	if got.Stale != 0 || !got.ok() || len(got.Checks) != 5 || len(got.Faults) != 5 {
 		t.Errorf("stale writes %d, checks %+v, %d faults", got.Stale, got.Checks, len(got.Faults))
 	}
 	if said := timeline.String(); strings.Contains(said, "SIGSTOP") || !strings.Contains(said, "No node is frozen") {
@@ -137,11 +142,7 @@ func TestInterruptEndsTheDirectorAndItsNodes(t *testing.T) {
 }
 
 func TestANodeEndsWithItsDirector(t *testing.T) {
-	address, shutdown, err := startStore()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer shutdown()
+	address := servertest.New(t).URL
 	cmd := exec.Command(build(t), "--node", "node-a", "--run", "orphan", "--broker", address, "--ttl", "1s")
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -243,6 +244,14 @@ func TestTheChecksFindWhatIsWrong(t *testing.T) {
 		}, ""},
 		{"a write that no node made is there", func(r *result) { r.highest.Version, r.highest.Count = at(30), 30 },
 			"the store holds the last accepted write"},
+		{"a node lost the lead when the store was killed", func(r *result) {
+			r.beginStore("store killed")
+			r.drains(event{Token: under(30), At: time.Now()})
+		}, "the leader kept its lease while the store was killed"},
+		{"a node resigned after the store was killed", func(r *result) {
+			r.beginStore("store killed").over = true
+			r.drains(event{Token: under(30), At: time.Now()})
+		}, ""},
 		{"an accepted write is gone", func(r *result) { r.wrote(write(32, 30)) }, "the store holds the last accepted write"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -22,7 +22,11 @@ func (d *director) steps() []func(context.Context) error {
 	if d.settings.freeze {
 		steps = append(steps, d.freeze)
 	}
-	return append(steps, d.resign, d.restartForInstantFailover, d.killInstantly, d.finish)
+	steps = append(steps, d.resign)
+	if d.settings.store != nil {
+		steps = append(steps, d.killStore)
+	}
+	return append(steps, d.restartForInstantFailover, d.killInstantly, d.finish)
 }
 
 // undisturbed lets a leader count before something happens to it. The moment is
@@ -112,6 +116,32 @@ func (d *director) resign(ctx context.Context) error {
 		return err
 	}
 	return d.undisturbed(ctx)
+}
+
+// killStore ends the store with SIGKILL and starts it again, with the data that it left on disk.
+// The active node goes on leading.
+func (d *director) killStore(ctx context.Context) error {
+	leader, err := d.awaitLeader(ctx)
+	if err != nil {
+		return err
+	}
+	fault := d.result.beginStore("store killed, restarted")
+	d.say("", "SIGKILL to the store, while %s leads", leader)
+	killed := time.Now()
+	d.settings.store.kill()
+	if err := d.settings.store.start(); err != nil {
+		return err
+	}
+	started := time.Now()
+	if err := d.await(ctx, "the store to accept a write", func() bool { return d.result.latest.After(started) }); err != nil {
+		return err
+	}
+	d.say("", "the store goes on with its data; it accepted no write for %v", round(d.result.latest.Sub(killed)))
+	if err := d.undisturbed(ctx); err != nil {
+		return err
+	}
+	fault.over = true
+	return nil
 }
 
 // restartForInstantFailover ends both nodes and starts them with another option.

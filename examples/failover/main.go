@@ -6,8 +6,9 @@
 //
 // It starts a state store and two node processes that campaign for one lease. The active
 // node counts up a protected key every 20 ms. Then the program kills the active node;
-// freezes the next one, and wakes it when the other node leads; and asks the third to
-// resign. Finally it restarts both with instant failover, and kills the active node again.
+// freezes the next one, and wakes it when the other node leads; asks the third to resign; and
+// kills the store, whose leader goes on leading because the store keeps its data on disk.
+// Finally it restarts both with instant failover, and kills the active node again.
 // Meanwhile it prints what happens. At the end it prints how long each fault left the pair
 // without an active node, and whether all checks passed: above all, that the store accepted
 // no write of a node that no longer led. Its exit status is 1 if a check failed.
@@ -17,7 +18,7 @@
 // that. --freeze=false leaves the fault out on any system.
 //
 // With --broker the nodes use a store that runs already: the one of tenure serve, or one
-// that tenure attach has attached to any MQTT 5 broker. With --repeat 20 the program does
+// that tenure attach has attached to any MQTT 5 broker. That store is not killed. With --repeat 20 the program does
 // everything twenty times, and prints the median and the worst of each fault.
 package main
 
@@ -31,8 +32,6 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
-
-	"github.com/tenurelock/tenure/server"
 )
 
 // settings are the flags.
@@ -43,6 +42,8 @@ type settings struct {
 	verbose bool
 	repeat  int
 	freeze  bool
+	store   *store // nil with --broker
+	dir     string // set in a store process: where its data is
 	node    string // set in a node process: its name
 	instant bool   // set in a node process that leaves a Will
 	run     string // distinguishes the keys of this run
@@ -56,6 +57,7 @@ func main() {
 	flag.IntVar(&s.repeat, "repeat", 1, "run several times, and report the worst of each fault")
 	flag.BoolVar(&s.freeze, "freeze", canFreeze, "freeze a node and wake it after the other has taken over, which Windows cannot do")
 	flag.BoolVar(&s.verbose, "verbose", false, "let the nodes log to standard error")
+	flag.StringVar(&s.dir, "store", "", "run as the store, with its data in this directory (the program starts itself so)")
 	flag.StringVar(&s.node, "node", "", "run as one of the nodes (the program starts itself so)")
 	flag.BoolVar(&s.instant, "instant", false, "let a node's connection release the lease when it is lost")
 	flag.StringVar(&s.run, "run", "", "name of the run that a node belongs to")
@@ -78,6 +80,9 @@ func run(ctx context.Context, s settings) error {
 	if s.freeze && !canFreeze {
 		return errors.New("this system cannot freeze a process; remove --freeze")
 	}
+	if s.dir != "" {
+		return runStore(ctx, s.dir, s.broker, os.Stdin, os.Stdout)
+	}
 	if s.node != "" {
 		return runNode(ctx, s, os.Stdin, os.Stdout)
 	}
@@ -86,13 +91,13 @@ func run(ctx context.Context, s settings) error {
 		timeline = os.Stderr
 	}
 	if s.broker == "" {
-		address, shutdown, err := startStore()
+		store, err := newStore()
 		if err != nil {
 			return err
 		}
-		defer shutdown()
-		s.broker = address
-		fmt.Fprintf(timeline, "A state store of our own listens on %s.\n", address)
+		defer store.remove()
+		s.store, s.broker = store, store.address
+		fmt.Fprintf(timeline, "A state store of our own listens on %s, with its data on disk.\n", s.broker)
 	}
 	if s.repeat > 1 {
 		return repeat(ctx, s, timeline)
@@ -146,21 +151,4 @@ func repeat(ctx context.Context, s settings, progress io.Writer) error {
 		total.add(r)
 	}
 	return conclude(s, total)
-}
-
-// startStore runs a store in this process until shutdown is called.
-func startStore() (address string, shutdown func(), err error) {
-	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
-	if err != nil {
-		return "", nil, err
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(ctx) }()
-	return "mqtt://" + s.Addr().String(), func() {
-		stop()
-		if err := <-served; err != nil {
-			fmt.Fprintln(os.Stderr, "failover: the store failed:", err)
-		}
-	}, nil
 }

@@ -19,7 +19,9 @@ type fault struct {
 	// Gap is how long no node was active; Limit what the project promises.
 	Gap   time.Duration `json:"without_active_ns"`
 	Limit time.Duration `json:"promised_ns"`
-	// Token is the successor's.
+	// KeepsLeader: the fault is not one of a node, and the active node goes on leading.
+	KeepsLeader bool `json:"keeps_leader,omitempty"`
+	// Token is the successor's, or the leader's where KeepsLeader.
 	Token hlc.Token `json:"successor_token"`
 	// The writes from this fault to the next.
 	Accepted       int `json:"writes_accepted"`
@@ -28,6 +30,7 @@ type fault struct {
 	Unknown        int `json:"writes_of_unknown_outcome"`
 
 	since time.Time // when the last active node stopped
+	over  bool      // with KeepsLeader: what follows is not due to the fault
 }
 
 // check is something that must be true at the end.
@@ -52,6 +55,7 @@ type result struct {
 	fenced  history     // of the protected key
 	control history     // of the key that nothing protects
 	highest event       // the accepted write with the highest version
+	latest  time.Time   // when the node got the last acceptance
 	unknown []event     // writes that got no answer, as when a node ends; the store may have applied them
 }
 
@@ -92,9 +96,24 @@ func (r *result) begin(name string, limit time.Duration, since time.Time) *fault
 	return f
 }
 
+// beginStore opens the row of a fault of the store, which becomes current at once. No node is to
+// begin or end a term.
+func (r *result) beginStore(name string) *fault {
+	f := r.begin(name, 0, time.Time{})
+	f.KeepsLeader, f.Token = true, r.tokens[len(r.tokens)-1]
+	r.current = f
+	return f
+}
+
 // leads notes the beginning of a term.
 func (r *result) leads(e event) {
 	r.tokens = append(r.tokens, e.Token)
+	if r.current.KeepsLeader && !r.current.over {
+		r.current.Token = e.Token
+		if r.current.Gap == 0 {
+			r.current.Gap = e.At.Sub(r.current.since)
+		}
+	}
 	if r.current.Token.IsZero() {
 		r.current.Token = e.Token
 		if !r.current.since.IsZero() {
@@ -105,7 +124,7 @@ func (r *result) leads(e event) {
 
 // drains notes the end of a term that its node ended itself.
 func (r *result) drains(e event) {
-	if r.current.Limit > 0 && r.current.since.IsZero() {
+	if (r.current.Limit > 0 || r.current.KeepsLeader && !r.current.over) && r.current.since.IsZero() {
 		r.current.since = e.At
 	}
 }
@@ -115,6 +134,7 @@ func (r *result) wrote(e event) {
 	switch e.Outcome {
 	case accepted:
 		r.current.Accepted++
+		r.latest = e.At
 		r.fenced.saw(e.Version, e.Token)
 		if e.Version.Compare(r.highest.Version) > 0 {
 			r.highest = e
@@ -152,6 +172,11 @@ func (r *result) conclude(running int, version hlc.Timestamp, last counter) {
 		}
 		r.check("the woken node's late write was refused", refused, "%d sent past the guard", len(r.late))
 	}
+	for _, f := range r.Faults {
+		if f.KeepsLeader {
+			r.check("the leader kept its lease while the store was killed", f.since.IsZero(), "its token is %v", f.Token)
+		}
+	}
 	holds := func(e event) bool { return last.Count == e.Count && last.Token == e.Token }
 	r.check("the store holds the last accepted write",
 		version == r.highest.Version && holds(r.highest) ||
@@ -171,10 +196,10 @@ func (r *result) ok() bool {
 // write prints the result for people.
 func (r *result) write(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprint(table, "\nfault\twithout an active node\tpromised\taccepted\trefused by guard\tby store\tunknown\ttoken of the successor\n")
+	fmt.Fprint(table, "\nfault\twithout an active node\tpromised\taccepted\trefused by guard\tby store\tunknown\ttoken of the leader after it\n")
 	for _, f := range r.Faults {
 		gap, limit := "–", "–"
-		if f.Limit > 0 {
+		if f.Limit > 0 || f.KeepsLeader {
 			gap = round(f.Gap).String()
 			limit = "≤ " + f.Limit.String()
 		}
