@@ -1,0 +1,357 @@
+package statestore
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+)
+
+// texts returns a text for each record of the groups, those of one group in one line.
+func texts(t *testing.T, groups []Group) (lines []string) {
+	t.Helper()
+	for _, group := range groups {
+		var words []string
+		for _, record := range group {
+			if record.Value == nil {
+				words = append(words, "gone "+strconv.Quote(string(record.ID)))
+				continue
+			}
+			item, err := record.Decode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch item.Kind {
+			case KindKey:
+				words = append(words, fmt.Sprintf("key %s=%s %d:%d ft %d px %v", item.Key, item.Value, item.Version.Wall-noon, item.Version.Counter, item.Token.Wall, item.Lifetime))
+			case KindFence:
+				words = append(words, fmt.Sprintf("fence %s %d", item.Key, item.Token.Wall))
+			case KindReply:
+				words = append(words, fmt.Sprintf("reply %s %v %v", item.Client, item.Verb, item.Outcome))
+			case KindBound:
+				words = append(words, fmt.Sprintf("bound %d:%d", item.Version.Wall-noon, item.Version.Counter))
+			default:
+				words = append(words, fmt.Sprintf("%v %q %t", item.Kind, item.Identity, item.HoldOff))
+			}
+		}
+		lines = append(lines, strings.Join(words, ", "))
+	}
+	return lines
+}
+
+// Invariant 59: a renewal has no record. And what does have one: each command that changes a
+// value, a token, a longer lifetime, or a fence, with its reply in the same group.
+func TestInvariant59OnlyWhatARestartMustKnowHasRecords(t *testing.T) {
+	const begun = "SET lock a NEX PX 1000"
+	for _, test := range []struct {
+		name   string
+		strict bool
+		before []string // requests; a word of the form ft=5 is the token
+		wait   time.Duration
+		line   string
+		groups []string
+		keys   []string
+	}{
+		{"a new key", false, nil, 0, "SET k v", []string{"key k=v 0:1 ft 0 px 0s, reply c SET ok"}, []string{"k"}},
+		{"a new lease", false, nil, 0, begun, []string{"key lock=a 0:1 ft 0 px 1s, reply c SET ok"}, []string{"lock"}},
+		{"a renewal", false, []string{begun}, 500 * time.Millisecond, begun, nil, nil},
+		{"a renewal for a shorter time", false, []string{begun}, 0, "SET lock a NEX PX 999", nil, nil},
+		{"a renewal for longer", false, []string{begun}, 0, "SET lock a NEX PX 1001", []string{"key lock=a 0:2 ft 0 px 1.001s, reply c SET ok"}, []string{"lock"}},
+		{"the record counts, not the last renewal", false, []string{begun, "SET lock a PX 10"}, 0, begun, nil, nil},
+		{"a renewal without a condition", false, []string{begun}, 0, "SET lock a PX 1000", nil, nil},
+		{"a renewal with a lower token than the fence", false, []string{begun + " ft=5"}, 0, begun + " ft=4", nil, nil},
+		{"a renewal with the token of the fence", false, []string{begun + " ft=5"}, 0, begun + " ft=5", nil, nil},
+		{"a renewal with a higher token", false, []string{begun + " ft=5"}, 0, begun + " ft=6", []string{"key lock=a 0:2 ft 6 px 1s, reply c SET ok"}, []string{"lock"}},
+		{"a lease that becomes a value", false, []string{begun}, 0, "SET lock a", []string{"key lock=a 0:2 ft 0 px 0s, reply c SET ok"}, []string{"lock"}},
+		{"a value that becomes a lease", false, []string{"SET lock a"}, 0, begun, []string{"key lock=a 0:2 ft 0 px 1s, reply c SET ok"}, []string{"lock"}},
+		{"the same value without a lifetime", false, []string{"SET k v"}, 0, "SET k v", []string{"key k=v 0:2 ft 0 px 0s, reply c SET ok"}, []string{"k"}},
+		{"another value", false, []string{begun}, 0, "SET lock b PX 5", []string{"key lock=b 0:2 ft 0 px 5ms, reply c SET ok"}, []string{"lock"}},
+		{"a lease after its end", false, []string{begun}, time.Second, begun,
+			[]string{`gone "klock"`, "key lock=a 1000:1 ft 0 px 1s, reply c SET ok"}, []string{"lock", "lock"}},
+		{"a condition that fails", false, []string{begun}, 0, "SET lock b NEX PX 1000", nil, nil},
+		{"a token that is too low", false, []string{"SET k v ft=5"}, 0, "SET k w ft=4", nil, nil},
+		{"a read", false, []string{"SET k v"}, 0, "GET k", nil, nil},
+		{"a read after the end", false, []string{begun}, time.Second, "GET lock", []string{`gone "klock"`}, []string{"lock"}},
+		{"a refusal after the end", false, []string{"SET k v PX 5 ft=5"}, time.Second, "SET k v ft=-", []string{`gone "kk"`, "key k=v 1000:1 ft 0 px 0s, reply c SET ok"}, []string{"k", "k"}},
+		{"a watch", false, []string{"SET k v"}, 0, "KEYNOTIFY k", nil, nil},
+		{"a watch after the end", false, []string{begun}, time.Second, "KEYNOTIFY lock", []string{`gone "klock"`}, []string{"lock"}},
+		{"a removal", false, []string{"SET k v"}, 0, "DEL k", []string{`gone "kk", reply c DEL deleted`}, []string{"k"}},
+		{"a removal by value", false, []string{"SET k v"}, 0, "VDEL k v", []string{`gone "kk", reply c VDEL deleted`}, []string{"k"}},
+		{"a removal of another value", false, []string{"SET k v"}, 0, "VDEL k w", nil, nil},
+		{"a removal of nothing", false, nil, 0, "DEL k", nil, nil},
+		{"the removal of a fenced key", false, []string{"SET k v ft=5"}, 0, "DEL k ft=5", []string{`gone "kk", reply c DEL deleted`}, []string{"k"}},
+		{"strict: the removal of a fenced key", true, []string{"SET x v", "SET k v ft=5"}, 0, "DEL k ft=6", []string{"fence k 6, reply c DEL deleted"}, []string{"k"}},
+		{"strict: the expiry of a fenced key", true, []string{"SET x v", "SET k v PX 5 ft=5"}, time.Second, "GET k", []string{"fence k 5"}, []string{"k"}},
+		{"strict: a fence that rises", true, []string{"SET x v", "SET k v ft=5", "DEL k ft=5"}, 0, "DEL k ft=7", []string{"fence k 7, reply c DEL nothing there"}, []string{"k"}},
+		{"strict: a fence that stays", true, []string{"SET x v", "SET k v ft=5", "DEL k ft=5"}, 0, "DEL k ft=5", nil, nil},
+		{"strict: a fenced key again", true, []string{"SET x v", "SET k v ft=5", "DEL k ft=5"}, 0, "SET k w ft=5", []string{"key k=w 0:3 ft 5 px 0s, reply c SET ok"}, []string{"k"}},
+		{"a version above the bound", false, []string{begun}, 0, begun + " ts=31000", []string{"bound 31000:1048577, reply c SET ok"}, []string{"lock"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := make(disk).world(t, Options{Strict: test.strict})
+			w.store.Begin(w.now)
+			sent := 0
+			send := func(line string) Effects {
+				t.Helper()
+				ts := fmt.Sprintf("%d:0:c", w.now.WallMillis)
+				request := Request{Client: "c", Timestamp: &ts}
+				words := slices.DeleteFunc(strings.Split(line, " "), func(word string) bool {
+					if token, is := strings.CutPrefix(word, "ft="); is {
+						if token != "-" {
+							token += ":0:n"
+							request.FencingToken = &token
+						}
+						return true
+					}
+					if ahead, is := strings.CutPrefix(word, "ts="); is {
+						millis, _ := strconv.Atoi(ahead)
+						ts = fmt.Sprintf("%d:0:c", w.now.WallMillis+int64(millis))
+						return true
+					}
+					return false
+				})
+				request.Payload = []byte(payload(words...))
+				sent++
+				request.Correlation = []byte(strconv.Itoa(sent))
+				reply, effects := w.store.Apply(w.now, Parse(request))
+				again, none := w.store.Apply(w.now, Parse(request))
+				if words[0] != "GET" && again != reply || len(none.Groups)+len(none.Keys) > 0 {
+					t.Errorf("%s delivered again: %v, %v; the first time %v", line, again, none, reply)
+				}
+				return effects
+			}
+			for _, line := range test.before {
+				send(line)
+			}
+			w.pass(test.wait)
+			effects := send(test.line)
+			if got := texts(t, effects.Groups); !slices.Equal(got, test.groups) {
+				t.Errorf("the records are\n%q; want\n%q", got, test.groups)
+			}
+			if !slices.Equal(effects.Keys, test.keys) {
+				t.Errorf("the keys are %q; want %q", effects.Keys, test.keys)
+			}
+		})
+	}
+}
+
+// A request that makes room by removing expired keys has a group for each, so that no group is
+// larger than a journal can keep whole.
+func TestEachExpiryIsAGroupOfItsOwn(t *testing.T) {
+	const keys = 3 * MaxGroup
+	w := make(disk).world(t, Options{MaxBytes: 1000})
+	for i := range keys {
+		w.set(ask(fmt.Sprintf("SET %03d v PX 5", i)))
+	}
+	w.pass(time.Second)
+	ts := "1:0:n"
+	reply, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("SET", "k", strings.Repeat("x", 999))), Timestamp: &ts}))
+	if reply.Outcome != OK || len(effects.Groups) != keys+1 || len(effects.Keys) != keys+1 {
+		t.Fatalf("%v, %d groups, %d keys", reply, len(effects.Groups), len(effects.Keys))
+	}
+	for i, group := range effects.Groups {
+		if len(group) != 1 {
+			t.Errorf("group %d has %d records", i, len(group))
+		}
+	}
+	w.send(ask("DEL k"))
+	for i := range keys {
+		w.set(ask(fmt.Sprintf("SET %03d v PX 5", i)))
+	}
+	w.pass(time.Second)
+	for more := true; more; {
+		effects, more = w.store.Expire(w.now, 10)
+		if len(effects.Groups) > 10 || len(effects.Keys) != len(effects.Groups) {
+			t.Errorf("Expire has %d groups, %d keys", len(effects.Groups), len(effects.Keys))
+		}
+	}
+}
+
+func TestAStoreInMemoryHasNoRecords(t *testing.T) {
+	w := newWorld(t, Options{HoldOff: time.Nanosecond})
+	for i, words := range [][]string{{"SET", "k", "v", "PX", "5"}, {"SET", "l", "v"}, {"DEL", "l"}} {
+		ts := "1:0:n"
+		_, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte{byte(i), 1}}))
+		if effects.Groups != nil || effects.Keys != nil {
+			t.Errorf("%q: %v", words, effects)
+		}
+	}
+	w.pass(time.Second)
+	effects, _ := w.store.Expire(w.now, 10)
+	if effects.Groups != nil || effects.Keys != nil || w.store.EndSession("c") != nil || w.store.Reserve(w.now) != nil || w.store.Seal() != nil {
+		t.Error("a store without a journal has records")
+	}
+	if first, err := w.store.Restored(w.now); first != nil || err != nil {
+		t.Error("a store without a journal has a first group")
+	}
+}
+
+// Invariant 59: any number of leases that renew has one record in 20 seconds, and none when it
+// rests.
+func TestInvariant59RenewalsMoveTheBoundOnceInTwentySeconds(t *testing.T) {
+	d := make(disk)
+	w := d.world(t, Options{})
+	for i := range 10 {
+		_, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: renewal(i), Timestamp: &benchmarkTimestamp}))
+		d.write(effects.Groups)
+	}
+	records := 0
+	for range 600 { // 10 minutes
+		w.pass(time.Second)
+		for i := range 10 {
+			reply, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: renewal(i), Timestamp: &benchmarkTimestamp}))
+			if reply.Outcome != OK || len(effects.Groups) > 0 {
+				t.Fatalf("a renewal: %v, records %q", reply, texts(t, effects.Groups))
+			}
+		}
+		if group := w.store.Reserve(w.now); group != nil {
+			records += len(group)
+			w.store.Committed(w.store.Bound())
+		}
+	}
+	if records < 25 || records > 30 {
+		t.Errorf("%d records in ten minutes; want one in 20 seconds", records)
+	}
+	w.pass(30 * time.Second) // the leases have a minute
+	w.send(ask("GET k"))
+	if group := w.store.Reserve(w.now); len(group) > 1 {
+		t.Errorf("after the last renewal: %q", texts(t, []Group{group}))
+	}
+	for range 100 {
+		w.pass(time.Minute)
+		w.send(ask("GET k"))
+		if group := w.store.Reserve(w.now); group != nil {
+			t.Fatalf("a store at rest writes %q", texts(t, []Group{group}))
+		}
+	}
+}
+
+// A renewal whose version is above the durable bound waits for the bound, until Committed says
+// that it is durable.
+func TestAVersionAboveTheDurableBoundHasARecord(t *testing.T) {
+	d := make(disk)
+	w := d.world(t, Options{})
+	const renewal = "SET lock a NEX PX 60000"
+	groups := func(ahead int64) []string {
+		ts := fmt.Sprintf("%d:0:c", w.now.WallMillis+ahead)
+		_, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload(strings.Split(renewal, " ")...)), Timestamp: &ts}))
+		return texts(t, effects.Groups)
+	}
+	groups(0)
+	for _, step := range []struct {
+		what   string
+		ahead  int64
+		groups []string
+	}{
+		{"below the bound", 29_999, nil},
+		{"above it", 40_000, []string{"bound 40000:1048577"}},
+		{"above the durable one still", 40_000, []string{"bound 40000:1048577"}},
+		{"and above both", 50_000, []string{"bound 50000:1048577"}},
+	} {
+		if got := groups(step.ahead); !slices.Equal(got, step.groups) {
+			t.Errorf("%s: the records are %q; want %q", step.what, got, step.groups)
+		}
+	}
+	w.store.Committed(w.store.Bound())
+	if got := groups(0); got != nil {
+		t.Errorf("after the commit: %q", got)
+	}
+}
+
+// Invariant 36: versions stay near the wall clock, however often a store crashes; and never go
+// back, whatever the wall clock does.
+func TestInvariant36ManyCrashesInARow(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		step  int64 // of the wall clock between two crashes, in milliseconds
+		ahead int64 // how far the versions may be ahead of it
+	}{
+		{"at once", 0, 31_000},
+		{"after a millisecond", 1, 31_000},
+		{"after a second", 1000, 31_000},
+		{"after 15 seconds", 15_000, 31_000},
+		{"after a minute", 60_000, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			d, wall, last := make(disk), int64(noon), hlc.Timestamp{}
+			for i := range 1000 {
+				store, first, err := d.open(Options{}, Instant{WallMillis: wall})
+				if err != nil {
+					t.Fatal(err)
+				}
+				d.write([]Group{first})
+				store.Committed(store.Bound())
+				ts := fmt.Sprintf("%d:0:c", wall)
+				reply, effects := store.Apply(Instant{WallMillis: wall}, Parse(Request{Payload: []byte(payload("SET", "k", "v", "PX", "60000")), Timestamp: &ts}))
+				d.write(effects.Groups)
+				if !above(reply.Version, last) {
+					t.Fatalf("after %d crashes the version is %v; before %v", i, reply.Version, last)
+				}
+				if ahead := reply.Version.Wall - wall; ahead > test.ahead {
+					t.Fatalf("after %d crashes the versions are %d ms ahead", i, ahead)
+				}
+				last = reply.Version
+				wall += test.step
+			}
+		})
+	}
+	t.Run("the wall clock steps back ten years", func(t *testing.T) {
+		d := make(disk)
+		w := d.world(t, Options{})
+		last := w.set(ask("SET k v"))
+		for range 100 {
+			w = d.world(t, Options{})
+			w.now.WallMillis -= 10 * 365 * 86400_000
+			version := w.set(ask("SET k v"))
+			if w.compare(version, last) <= 0 {
+				t.Fatalf("the version is %v; before %v", version, last)
+			}
+			last = version
+		}
+		if w = d.world(t, Options{}); w.store.versions.clock.Wall > noon+31_000 {
+			t.Errorf("the versions ran away to %v", w.store.versions.clock)
+		}
+	})
+}
+
+// A million restored leases have versions of their own, all below the bound.
+func TestInvariant36MoreLeasesThanCounters(t *testing.T) {
+	d := make(disk)
+	w := d.world(t, Options{})
+	w.set(ask("SET lock a PX 1000"))
+	record := w.store.keyRecord("lock")
+	store, err := New(Options{Journaled: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	item, err := record.Decode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const leases = 5000
+	for i := range leases {
+		item.Key = strconv.Itoa(i)
+		if err := store.Restore(item.Record()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id, value := range d {
+		if err := store.Restore(Record{ID: []byte(id), Value: value}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := store.Restored(Instant{WallMillis: noon}); err != nil {
+		t.Fatal(err)
+	}
+	seen := make(map[stamp]bool)
+	for _, e := range store.entries {
+		if seen[e.version] || above(e.version.timestamp(), store.Bound()) {
+			t.Fatalf("the version %v comes twice or is above the bound %v", e.version.timestamp(), store.Bound())
+		}
+		seen[e.version] = true
+	}
+}

@@ -1,0 +1,705 @@
+package statestore
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+)
+
+// A disk is what a journal has.
+type disk map[string][]byte
+
+func (d disk) write(groups []Group) {
+	for _, group := range groups {
+		for _, record := range group {
+			if record.Value == nil {
+				delete(d, string(record.ID))
+			} else {
+				d[string(record.ID)] = record.Value
+			}
+		}
+	}
+}
+
+// open returns a store with the records of the disk, in an order of its own, and its first
+// group.
+func (d disk) open(options Options, now Instant) (*Store, Group, error) {
+	options.Journaled = true
+	store, err := New(options)
+	if err != nil {
+		return nil, nil, err
+	}
+	for id, value := range d {
+		if err := store.Restore(Record{ID: []byte(id), Value: value}); err != nil {
+			return nil, nil, err
+		}
+	}
+	first, err := store.Restored(now)
+	return store, first, err
+}
+
+// newDurable returns a world whose store has the records of d. Its first group is durable.
+func (d disk) world(tb testing.TB, options Options) *world {
+	tb.Helper()
+	w := &world{tb: tb, now: Instant{WallMillis: noon, Elapsed: time.Hour}}
+	store, first, err := d.open(options, w.now)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	w.store = store
+	d.write([]Group{first})
+	store.Committed(store.Bound())
+	return w
+}
+
+// describe returns a line for each piece of the state that survives a restart: all but the
+// expiry times, and the versions of keys with a lifetime.
+func describe(s *Store) map[string]string {
+	lines := map[string]string{"identity": fmt.Sprintf("%q %t", s.options.Identity, s.holding)}
+	for key, e := range s.entries {
+		version := e.version.timestamp().String()
+		if e.lifetime > 0 {
+			version = "a version"
+		}
+		lines["key "+key] = fmt.Sprintf("%q %s token %v lifetime %v", e.value, version, e.token, e.lifetime)
+	}
+	for key, fence := range s.fences {
+		lines["fence "+key] = fence.String()
+	}
+	for client, session := range s.sessions.byClient {
+		for i := range session.ring {
+			if e := &session.ring[i]; e.records == ownRecord {
+				lines[fmt.Sprintf("reply %s %d", client, e.slot)] = fmt.Sprint(e.correlation, e.sum, e.verb, e.outcome, e.version.timestamp())
+			}
+		}
+	}
+	return lines
+}
+
+// A crashRun is a store that crashes again and again, as an engine and a journal run it: replies
+// and notifications leave only after the commit that they rest on.
+type crashRun struct {
+	*world
+	random  *rand.Rand
+	options Options
+	disk    disk
+	trace   []string
+
+	open, committing batch
+	bound            hlc.Timestamp // of the batch that is being committed
+	underWay         bool
+
+	left    hlc.Timestamp // the highest version that left
+	states  []map[string]string
+	sent    int
+	latest  []delivered // requests whose replies are remembered
+	commits int
+}
+
+// A batch has groups, and after each the state that the store had then, or nil if that was
+// within a command.
+type batch struct {
+	groups []Group
+	states []map[string]string
+	held   []hlc.Timestamp
+	sent   []delivered
+	keys   map[string]bool
+}
+
+type delivered struct {
+	request Request
+	reply   Reply
+}
+
+func (r *crashRun) logf(format string, args ...any) {
+	r.trace = append(r.trace, fmt.Sprintf(format, args...))
+}
+
+func (r *crashRun) fatalf(format string, args ...any) {
+	r.tb.Helper()
+	r.tb.Fatalf("%s\nafter\n%s", fmt.Sprintf(format, args...), strings.Join(r.trace[max(len(r.trace)-60, 0):], "\n"))
+}
+
+func (r *crashRun) add(groups []Group, keys []string) {
+	for i, group := range groups {
+		if len(group) == 0 || len(group) > MaxGroup {
+			r.fatalf("a group has %d records", len(group))
+		}
+		r.open.groups = append(r.open.groups, group)
+		var state map[string]string
+		if i == len(groups)-1 {
+			state = describe(r.store)
+		}
+		r.open.states = append(r.open.states, state)
+	}
+	for _, key := range keys {
+		if r.open.keys == nil {
+			r.open.keys = make(map[string]bool)
+		}
+		r.open.keys[key] = true
+	}
+}
+
+func (r *crashRun) leave(version hlc.Timestamp) {
+	bound, err := Record{ID: []byte{idBound}, Value: r.disk[string(idBound)]}.Decode()
+	if err != nil || above(version, bound.Version) {
+		r.fatalf("version %v leaves, and the bound is %v, %v", version, bound.Version, err)
+	}
+	if above(version, r.left) {
+		r.left = version
+	}
+}
+
+// send sends a request as an engine does.
+func (r *crashRun) send(request Request, issues bool) {
+	reply, effects := r.store.Apply(r.now, Parse(request))
+	r.logf("%s %.60q at %d: %v %v, %d groups", request.Client, request.Payload, r.now.WallMillis, reply.Outcome, reply.Version, len(effects.Groups))
+	if len(effects.Keys) < len(effects.Groups) {
+		r.fatalf("%d groups about %q", len(effects.Groups), effects.Keys)
+	}
+	issued := hlc.Timestamp{}
+	if issues && reply.Err == nil && reply.Outcome != Refused {
+		issued = reply.Version
+	}
+	for _, n := range effects.Notifications {
+		if len(effects.Groups) == 0 && n.Deleted {
+			r.fatalf("the removal of %q has no record", n.Key)
+		}
+	}
+	key := Parse(request).Key
+	r.add(effects.Groups, effects.Keys)
+	remembered := delivered{request, reply}
+	switch {
+	case len(effects.Groups) > 0:
+		r.open.held = append(r.open.held, issued)
+		own := effects.Groups[len(effects.Groups)-1]
+		if _, err := own[len(own)-1].Decode(); err == nil && own[len(own)-1].ID[0] == idReply {
+			r.open.sent = append(r.open.sent, remembered)
+		}
+	case r.open.keys[key]:
+		r.open.held = append(r.open.held, issued)
+	case r.underWay && r.committing.keys[key]:
+		r.committing.held = append(r.committing.held, issued)
+	default:
+		r.leave(issued)
+	}
+	if group := r.store.Reserve(r.now); group != nil {
+		r.add([]Group{group}, nil)
+	}
+}
+
+func (r *crashRun) begin() {
+	if r.underWay || len(r.open.groups) == 0 {
+		return
+	}
+	r.underWay, r.committing, r.open = true, r.open, batch{}
+	r.bound = r.store.Bound()
+}
+
+func (r *crashRun) finish() {
+	if !r.underWay {
+		return
+	}
+	r.logf("commit of %d groups", len(r.committing.groups))
+	r.underWay = false
+	r.commits++
+	r.disk.write(r.committing.groups)
+	r.store.Committed(r.bound)
+	for _, version := range r.committing.held {
+		r.leave(version)
+	}
+	r.latest = append(r.latest, r.committing.sent...)
+	r.latest = r.latest[max(len(r.latest)-20, 0):]
+	r.states = append(r.states, r.committing.states...)
+}
+
+// crash ends the store within a commit: a prefix of its groups is durable. The next store starts
+// on another wall clock.
+func (r *crashRun) crash() {
+	r.tb.Helper()
+	kept := r.committing.groups[:0:0]
+	var state map[string]string
+	if len(r.states) > 0 {
+		state = r.states[len(r.states)-1]
+	}
+	if r.underWay {
+		n := r.random.IntN(len(r.committing.groups) + 1)
+		kept = r.committing.groups[:n]
+		if n > 0 {
+			state = r.committing.states[n-1]
+		}
+	}
+	r.disk.write(kept)
+	r.logf("crash with %d of %d groups", len(kept), len(r.committing.groups))
+	r.restart(state)
+}
+
+// stop ends the store cleanly.
+func (r *crashRun) stop() {
+	r.tb.Helper()
+	r.finish()
+	if group := r.store.Seal(); group != nil {
+		r.add([]Group{group}, nil)
+	}
+	state := describe(r.store)
+	r.begin()
+	r.finish()
+	clock := r.store.versions.clock
+	bound, err := Record{ID: []byte{idBound}, Value: r.disk[string(idBound)]}.Decode()
+	if err != nil || bound.Version != (hlc.Timestamp{Wall: clock.Wall, Counter: clock.Counter}) {
+		r.fatalf("after a clean stop at %v the bound is %v, %v", clock, bound.Version, err)
+	}
+	r.logf("stop at %v", clock)
+	r.restart(state)
+}
+
+func (r *crashRun) restart(state map[string]string) {
+	r.tb.Helper()
+	switch r.random.IntN(8) {
+	case 0: // another machine, whose clock is behind
+		r.now.WallMillis -= r.random.Int64N(3600_000)
+	case 1:
+		r.now.WallMillis -= 10 * 365 * 86400_000
+	case 2:
+		r.now.WallMillis += r.random.Int64N(100_000)
+	}
+	r.now.Elapsed = time.Duration(r.random.IntN(1000)) * time.Millisecond
+	if r.store != nil { // else it starts for the first time
+		r.latest = slices.DeleteFunc(r.latest, func(sent delivered) bool {
+			command := Parse(sent.request)
+			_, found := r.store.sessions.lookup(&command)
+			return !found // it left the window
+		})
+	}
+	fresh := len(r.disk) == 0
+	store, first, err := r.disk.open(r.options, r.now)
+	if err != nil {
+		r.fatalf("restore: %v", err)
+	}
+	r.store, r.underWay, r.open, r.committing = store, false, batch{}, batch{}
+	got := describe(store)
+	for line, was := range state {
+		if got[line] != was && line != "identity" {
+			r.fatalf("%s is %s; want %s", line, got[line], was)
+		}
+	}
+	for line := range got {
+		// The journal may have replies that left the window by one without a record.
+		if state != nil && state[line] == "" && !strings.HasPrefix(line, "reply") {
+			r.fatalf("there is %s: %s", line, got[line])
+		}
+	}
+	r.states = []map[string]string{got}
+	if !fresh && store.Identity() != "the data" {
+		r.fatalf("the identity is %q", store.Identity())
+	}
+	r.usage()
+	for _, e := range store.entries {
+		if e.lifetime > 0 && !above(e.version.timestamp(), r.left) {
+			r.fatalf("%q has version %v; %v was seen", e.key, e.version.timestamp(), r.left)
+		}
+	}
+	if above(r.left, store.versions.clock) {
+		r.fatalf("the clock is at %v; %v was seen", store.versions.clock, r.left)
+	}
+	if _, ok := store.NextExpiry(); ok {
+		r.fatalf("a lifetime begins before Begin")
+	}
+	for _, sent := range r.latest {
+		if reply, effects := r.store.Apply(r.now, Parse(sent.request)); reply != sent.reply || len(effects.Groups)+len(effects.Notifications) > 0 {
+			r.fatalf("%q delivered again: %v; the first time %v", sent.request.Payload, reply, sent.reply)
+		}
+	}
+	r.latest = nil
+	store.Begin(r.now)
+	for _, e := range store.entries {
+		if e.lifetime > 0 && (e.next == nil || e.deadline != r.now.Elapsed+e.lifetime) {
+			r.fatalf("%q ends at %v, now it is %v; its lifetime is %v", e.key, e.deadline, r.now.Elapsed, e.lifetime)
+		}
+	}
+	r.add([]Group{first}, nil)
+	r.begin()
+	if r.random.IntN(4) == 0 { // it crashes before any reply
+		r.crash()
+		return
+	}
+	r.finish()
+	if _, issued := store.Apply(r.now, Parse(Request{Client: "probe", Payload: []byte(payload("GET", "probe"))})); len(issued.Groups) > 0 {
+		r.fatalf("a GET has records")
+	}
+}
+
+func (r *crashRun) usage() {
+	r.tb.Helper()
+	want := Usage{}
+	for _, e := range r.store.entries {
+		want.Keys++
+		want.Bytes += e.size()
+	}
+	for key := range r.store.fences {
+		want.Fences++
+		want.Bytes += int64(len(key))
+	}
+	for _, session := range r.store.sessions.byClient {
+		want.DedupEntries += len(session.ring)
+	}
+	got := r.store.Usage()
+	got.Watches, got.WatchBytes, got.DedupBytes = 0, 0, 0
+	if got != want {
+		r.fatalf("the usage is %+v; want %+v", got, want)
+	}
+}
+
+func (r *crashRun) step() {
+	r.tb.Helper()
+	client := programClients[r.random.IntN(3)]
+	switch r.random.IntN(40) {
+	case 0:
+		r.crash()
+	case 1:
+		if r.random.IntN(4) == 0 {
+			r.stop()
+		}
+	case 2, 3:
+		r.begin()
+	case 4, 5, 6, 7:
+		r.begin()
+		r.finish()
+	case 8, 9:
+		r.pass(time.Duration(r.random.IntN(60)) * time.Millisecond)
+	case 10:
+		r.pass(time.Duration(r.random.IntN(15)) * time.Second)
+	case 11, 12:
+		effects, _ := r.store.Expire(r.now, 1+r.random.IntN(3))
+		r.logf("expire: %q", effects.Keys)
+		r.add(effects.Groups, effects.Keys)
+	case 13:
+		r.logf("end session %s", client)
+		r.latest = slices.DeleteFunc(r.latest, func(d delivered) bool { return d.request.Client == client })
+		for _, b := range []*batch{&r.open, &r.committing} {
+			b.sent = slices.DeleteFunc(b.sent, func(d delivered) bool { return d.request.Client == client })
+		}
+		if groups := r.store.EndSession(client); len(groups) > 0 {
+			r.add(groups, nil)
+		}
+	case 14:
+		r.store.Disconnect(client)
+	default:
+		r.sendAny(client)
+	}
+	r.usage()
+}
+
+func (r *crashRun) sendAny(client string) {
+	r.tb.Helper()
+	r.sent++
+	key := []string{"k", "l", "m", strings.Repeat("long", 500)}[r.random.IntN(4)]
+	verb := []string{"SET", "SET", "SET", "SET", "GET", "DEL", "VDEL", "KEYNOTIFY"}[r.random.IntN(8)]
+	words := []string{verb, key}
+	if verb == "SET" || verb == "VDEL" {
+		words = append(words, programValues[r.random.IntN(3)])
+	}
+	if verb == "SET" {
+		words = append(words, [][]string{nil, {"NX"}, {"NEX"}, {"NEX"}}[r.random.IntN(4)]...)
+		words = append(words, [][]string{nil, {"PX", "20"}, {"PX", "50"}, {"PX", "3000"}, {"PX", "3000"}}[r.random.IntN(5)]...)
+	}
+	ts := fmt.Sprintf("%d:0:c", max(r.now.WallMillis+[]int64{0, 0, 0, 1, -500, 20_000, 59_000}[r.random.IntN(7)], 0))
+	request := Request{Client: client, Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte(strconv.Itoa(r.sent))}
+	if token := r.left; r.random.IntN(8) == 0 && !token.IsZero() {
+		text := token.String()
+		request.FencingToken = &text
+	}
+	if r.random.IntN(30) == 0 {
+		request.Correlation = nil
+	}
+	r.send(request, verb == "SET")
+}
+
+// Invariants 36 and 37: wherever a store crashes, the next one has the state after a whole
+// number of groups, and versions above all that were seen, on any wall clock.
+func TestInvariant37AStoreRestoredAtAnyGroupEqualsTheEarlierOne(t *testing.T) {
+	for name, options := range map[string]Options{
+		"default":  {DedupWindow: 8},
+		"strict":   {DedupWindow: 8, Strict: true},
+		"limits":   {DedupWindow: 3, Strict: true, MaxKeys: 3, MaxBytes: 4000},
+		"hold-off": {DedupWindow: 8, HoldOff: time.Second},
+	} {
+		options.Identity = "the data"
+		t.Run(name, func(t *testing.T) {
+			commits := 0
+			for seed := range uint64(60) {
+				r := &crashRun{
+					world: &world{tb: t, now: Instant{WallMillis: noon}}, random: rand.New(rand.NewPCG(37, seed)),
+					options: options, disk: make(disk),
+				}
+				r.restart(nil)
+				for range 400 {
+					r.step()
+				}
+				commits += r.commits
+			}
+			if commits < 1000 {
+				t.Errorf("only %d commits", commits)
+			}
+		})
+	}
+}
+
+// filledDisk returns a disk with a record of each kind, of a strict store.
+func filledDisk(t *testing.T) disk {
+	t.Helper()
+	d := make(disk)
+	w := d.world(t, Options{Strict: true, Identity: "the data"})
+	ts := "1:0:n"
+	for i, words := range [][]string{{"SET", "k", "v"}, {"SET", "lock", "a", "NEX", "PX", "1000"}, {"SET", "fenced", "v"}, {"DEL", "fenced"}} {
+		request := Request{Client: "c", Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte(strconv.Itoa(i))}
+		if words[1] == "fenced" {
+			request.FencingToken = &ts
+		}
+		reply, effects := w.store.Apply(w.now, Parse(request))
+		if reply.Err != nil {
+			t.Fatalf("%q: %v", words, reply.Err)
+		}
+		d.write(effects.Groups)
+	}
+	return d
+}
+
+func TestRestoreRefusesWhatItCannotKeep(t *testing.T) {
+	without := func(id string) func(disk) {
+		return func(d disk) { delete(d, id) }
+	}
+	with := func(item Item) func(disk) {
+		return func(d disk) { d.write([]Group{{item.Record()}}) }
+	}
+	reply := Item{Kind: KindReply, Client: "c", Sequence: 1, Verb: VerbSet, Outcome: OK, slot: 77, request: identity{correlation: correlate([]byte("x"))}}
+	for _, test := range []struct {
+		name    string
+		options Options
+		damage  func(disk)
+		cause   string // empty: it is restored
+		is      error
+	}{
+		{"nothing wrong", Options{Strict: true}, func(disk) {}, "", nil},
+		{"another identity in the options", Options{Strict: true, Identity: "other"}, func(disk) {}, "", nil},
+		{"limits that are too low", Options{Strict: true, MaxKeys: 1, MaxBytes: 1, MaxValue: 1, DedupWindow: 1}, func(disk) {}, "", nil},
+		{"a fence, and the store is not strict", Options{}, func(disk) {}, "start the store with Options.Strict", nil},
+		{"no fence, and the store is not strict", Options{}, without("kfenced"), "", nil},
+		{"no identity", Options{Strict: true}, without("i"), "it has no identity", ErrCorrupt},
+		{"no bound", Options{Strict: true}, without("b"), "it has no bound", ErrCorrupt},
+		{"a version above the bound", Options{Strict: true}, with(Item{Kind: KindBound, Version: hlc.Timestamp{Wall: 5}}), "is above the bound", ErrCorrupt},
+		{"two replies of one sequence", Options{Strict: true}, with(reply), "the sequence 1", ErrCorrupt},
+		{"a value that is cut short", Options{Strict: true}, func(d disk) { d["kk"] = d["kk"][:9] }, "wrong checksum", ErrCorrupt},
+		{"a bound without a successor", Options{Strict: true}, with(Item{Kind: KindBound, Version: hlc.Timestamp{Wall: math.MaxInt64, Counter: math.MaxUint64}}),
+			"no version is left", ErrCorrupt},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			d := filledDisk(t)
+			test.damage(d)
+			store, _, err := d.open(test.options, Instant{WallMillis: noon})
+			switch {
+			case test.cause == "" && err != nil:
+				t.Fatal(err)
+			case test.cause == "":
+				if store.Usage().Keys != 2 || store.Identity() != "the data" {
+					t.Errorf("there are %+v, identity %q", store.Usage(), store.Identity())
+				}
+			case err == nil || !strings.Contains(err.Error(), test.cause) || test.is != nil && !errors.Is(err, test.is):
+				t.Errorf("the error is %v; want %q", err, test.cause)
+			}
+		})
+	}
+}
+
+func TestRestoreRefusesARecordThatComesTwice(t *testing.T) {
+	for id, value := range filledDisk(t) {
+		store, err := New(Options{Strict: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := store.Restore(Record{ID: []byte(id), Value: value}); err != nil {
+			t.Fatal(err)
+		}
+		err = store.Restore(Record{ID: []byte(id), Value: value})
+		if err == nil && id[0] == idReply {
+			_, err = store.Restored(Instant{})
+			if err != nil {
+				continue // for want of an identity
+			}
+		}
+		if !errors.Is(err, ErrCorrupt) {
+			t.Errorf("record %q twice: %v", id, err)
+		}
+	}
+}
+
+// A snapshot is what a journal has that kept all groups.
+func TestASnapshotRestoresTheSameStore(t *testing.T) {
+	d := filledDisk(t)
+	w := d.world(t, Options{Strict: true})
+	copied := make(disk)
+	for record := range w.store.Snapshot() {
+		if copied[string(record.ID)] != nil {
+			t.Errorf("record %q comes twice", record.ID)
+		}
+		copied[string(record.ID)] = record.Value
+	}
+	again, _, err := copied.open(Options{Strict: true}, w.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := describe(again), describe(w.store); !maps.Equal(got, want) || len(want) != 8 {
+		t.Errorf("the copy has\n%v; want\n%v", got, want)
+	}
+	for range w.store.Snapshot() {
+		break // a caller may stop early
+	}
+}
+
+// The replies of clients that do not come back must not stay for ever.
+func TestASessionThatEndsLeavesNoRecord(t *testing.T) {
+	const window = 100
+	d := make(disk)
+	w := d.world(t, Options{DedupWindow: window})
+	send := func(i int, words ...string) {
+		ts := "1:0:n"
+		reply, effects := w.store.Apply(w.now, Parse(Request{
+			Client: "c", Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte(strconv.Itoa(i)),
+		}))
+		if reply.Err != nil {
+			t.Fatal(reply.Err)
+		}
+		d.write(effects.Groups)
+	}
+	for i := range window + window/2 {
+		send(i, "SET", "k", "v") // has a record, also of its reply
+	}
+	for i := range window {
+		send(1000+i, "GET", "k")
+		send(2000+i, "VDEL", "k", "other") // replaces it in memory only
+	}
+	if got := len(d); got != window+3 {
+		t.Errorf("there are %d records; want the key, identity, bound and %d replies", got, window)
+	}
+	for _, restarted := range []bool{false, true} {
+		if restarted {
+			// The window of a store with a lower limit takes the place of the larger one.
+			w = d.world(t, Options{DedupWindow: 7})
+			if got := w.store.Usage().DedupEntries; got != window {
+				t.Errorf("%d replies are restored; want %d", got, window)
+			}
+			if got := w.store.RestoredClients(); !slices.Equal(got, []string{"c"}) {
+				t.Errorf("the restored clients are %q", got)
+			}
+			for i := range 2 * window {
+				send(5000+i, "SET", "k", "w")
+			}
+			if got := w.store.Usage().DedupEntries; got != window || len(d) != window+3 {
+				t.Errorf("%d replies, %d records; want the same as before", got, len(d))
+			}
+		} else if got := w.store.RestoredClients(); got != nil {
+			t.Errorf("the restored clients are %q", got)
+		}
+		ended := maps.Clone(d)
+		for _, group := range w.store.EndSession("c") {
+			if len(group) > MaxGroup {
+				t.Errorf("a group has %d records", len(group))
+			}
+			ended.write([]Group{group})
+		}
+		if len(ended) != 3 {
+			t.Errorf("after the session %d records are left; want the key, identity, bound", len(ended))
+		}
+		if got := w.store.RestoredClients(); got != nil || w.store.EndSession("c") != nil {
+			t.Errorf("after the session %q is restored", got)
+		}
+	}
+}
+
+// Invariant 47: hold-off is for data that was lost, and survives a crash in its middle.
+func TestInvariant47HoldOffAppliesOnlyWithoutData(t *testing.T) {
+	const hold = 10 * time.Second
+	d := make(disk)
+	granted := func(w *world) bool {
+		answer, _ := w.send(ask("SET lock a NEX PX 1000"))
+		return strings.HasPrefix(answer, "+OK")
+	}
+	reserve := func(w *world) {
+		if group := w.store.Reserve(w.now); group != nil {
+			d.write([]Group{group})
+		}
+	}
+	w := d.world(t, Options{HoldOff: hold})
+	w.store.Begin(w.now)
+	reserve(w)
+	if granted(w) {
+		t.Error("a store without data grants a lease in its hold-off")
+	}
+	w = d.world(t, Options{HoldOff: hold}) // it crashed
+	w.store.Begin(w.now)
+	if granted(w) {
+		t.Error("a store that crashed in its hold-off grants a lease")
+	}
+	w.pass(hold)
+	reserve(w)
+	w = d.world(t, Options{HoldOff: hold})
+	w.store.Begin(w.now)
+	if !granted(w) {
+		t.Error("a store with data has a hold-off")
+	}
+	fresh := make(disk).world(t, Options{})
+	if fresh.store.holding {
+		t.Error("a store without a hold-off says that it is not over")
+	}
+}
+
+// A restored key ends its whole lifetime after Begin, or after the first command.
+func TestLifetimesBeginAgain(t *testing.T) {
+	for name, begin := range map[string]func(*world){
+		"Begin":     func(w *world) { w.store.Begin(w.now) },
+		"a command": func(w *world) { w.send(ask("GET other")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := filledDisk(t).world(t, Options{Strict: true})
+			w.pass(time.Hour)
+			if effects, _ := w.store.Expire(w.now, 10); len(effects.Groups) > 0 {
+				t.Error("the key expired before its lifetime began")
+			}
+			begin(w)
+			w.pass(time.Second - 1)
+			if answer, _ := w.send(ask("GET lock")); !strings.HasPrefix(answer, "$1") {
+				t.Errorf("before the end of the lifetime: %q", answer)
+			}
+			w.pass(1)
+			w.want(ask("GET lock"), "$-1\r\n")
+		})
+	}
+}
+
+// A store with another node keeps the versions that the earlier one issued.
+func TestVersionsKeepTheirNode(t *testing.T) {
+	d := make(disk)
+	w := d.world(t, Options{Node: "first"})
+	ts := "1:0:n"
+	request := Request{Client: "c", Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts, Correlation: []byte("1")}
+	reply, effects := w.store.Apply(w.now, Parse(request))
+	d.write(effects.Groups)
+	w = d.world(t, Options{Node: "second"})
+	w.want(ask("GET k"), "$1\r\nv\r\n@"+reply.Version.String())
+	again, _ := w.store.Apply(w.now, Parse(request))
+	if again != reply || reply.Version.Node != "first" {
+		t.Errorf("delivered again: %v; the first time %v", again, reply)
+	}
+	if version := w.set(ask("SET k w")); !strings.HasSuffix(version, ":second") || w.compare(version, reply.Version.String()) <= 0 {
+		t.Errorf("the next version is %v", version)
+	}
+}
