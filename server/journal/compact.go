@@ -48,7 +48,7 @@ func (f *File) compactIfLarge(ctx context.Context) error {
 	start := time.Now()
 	path := filepath.Join(f.dir, newName)
 	if err := f.copyTo(ctx, path); err != nil {
-		err = errors.Join(err, os.Remove(path))
+		err = errors.Join(err, removeIfThere(path))
 		if errors.Is(err, ErrDamaged) || errors.Is(err, syscall.EIO) {
 			return err
 		}
@@ -58,7 +58,11 @@ func (f *File) compactIfLarge(ctx context.Context) error {
 		}
 		return nil
 	}
-	if err := f.replace(path); err != nil {
+	db := f.takeIdleDB()
+	if db == nil { // a backup has begun: later
+		return removeIfThere(path)
+	}
+	if err := f.replace(db, path); err != nil {
 		return err
 	}
 	info, err = os.Stat(f.path)
@@ -88,14 +92,14 @@ func (f *File) copyTo(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	return writeRecords(ctx, path, s.want, f.progress("compacting", s.want.count), func(put func(id, value []byte) error) error {
+	return writeRecords(ctx, path, func() totals { return s.want }, f.progress("compacting", s.want.count), func(put func(id, value []byte) error) error {
 		return s.each(ctx, put)
 	})
 }
 
-// writeRecords creates a file with the records that produce passes to its argument, in the
-// order of their identifiers, and reads it back. The totals must be as given.
-func writeRecords(ctx context.Context, path string, sums totals, step func(), produce func(put func(id, value []byte) error) error) error {
+// writeRecords creates a file with the records that produce passes to its argument, in
+// any order, and reads it back. sums is called at the end and returns their totals.
+func writeRecords(ctx context.Context, path string, sums func() totals, step func(), produce func(put func(id, value []byte) error) error) error {
 	err := writeFile(path, func(db *bbolt.DB) (err error) {
 		if err := begin(db); err != nil {
 			return err
@@ -130,7 +134,7 @@ func writeRecords(ctx context.Context, path string, sums totals, step func(), pr
 		if err != nil {
 			return err
 		}
-		if err := tx.Bucket(aboutBucket).Put(totalsEntry, sums.encode()); err != nil {
+		if err := tx.Bucket(aboutBucket).Put(totalsEntry, sums().encode()); err != nil {
 			return err
 		}
 		return tx.Commit()
@@ -167,11 +171,9 @@ func verify(ctx context.Context, path string) error {
 
 // replace puts a synced file in the place of the journal. A crash leaves one or the other, with
 // the same records.
-func (f *File) replace(path string) error {
-	if db := f.takeDB(); db != nil {
-		if err := db.Close(); err != nil {
-			return err
-		}
+func (f *File) replace(db *bbolt.DB, path string) error {
+	if err := db.Close(); err != nil { // Windows renames no file over one that is open
+		return err
 	}
 	if err := os.Rename(path, f.path); err != nil {
 		return err

@@ -51,6 +51,8 @@ func advice(err error) string {
 		return "raise the limit on open files"
 	case errors.Is(err, ErrDamaged):
 		return `stop the store, see "tenure check", and restore a backup into an empty directory with "tenure restore"`
+	case errors.Is(err, ErrExists):
+		return "use another name, or move it away first"
 	case errors.Is(err, ErrForeign):
 		return "use another directory"
 	case errors.Is(err, ErrNewer):

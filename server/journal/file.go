@@ -59,6 +59,7 @@ type File struct {
 
 	mu      sync.Mutex
 	db      *bbolt.DB     // nil until the file is loaded, while it is replaced, and after Close
+	ready   chan struct{} // closed when db is set, or the journal is closed
 	stuck   bool          // bbolt panicked: its locks may be held for ever
 	readers int           // backups that read db
 	idle    chan struct{} // closed when readers falls to 0; nil if no goroutine waits for that
@@ -80,7 +81,7 @@ func Open(dir string, options Options) (*File, error) {
 	if err := makeDirectory(dir); err != nil {
 		return nil, about(dir, err)
 	}
-	lock, err := acquire(context.Background(), dir, true)
+	lock, err := acquire(context.Background(), dir)
 	if err != nil {
 		return nil, err
 	}
@@ -89,6 +90,7 @@ func Open(dir string, options Options) (*File, error) {
 		path:   filepath.Join(dir, fileName),
 		logger: options.Logger,
 		lock:   lock,
+		ready:  make(chan struct{}),
 	}
 	if err := f.prepare(); err != nil {
 		return nil, errors.Join(about(f.path, err), f.Close())
@@ -113,7 +115,7 @@ func makeDirectory(dir string) error {
 // prepare removes what an interrupted compaction left, creates the file if there is none, and
 // looks whether it is a journal.
 func (f *File) prepare() error {
-	if err := os.Remove(filepath.Join(f.dir, newName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := removeIfThere(filepath.Join(f.dir, newName)); err != nil {
 		return err
 	}
 	info, err := os.Lstat(f.path)
@@ -146,12 +148,19 @@ func (s *scan) complete() error {
 	return nil
 }
 
+func removeIfThere(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // create makes a file without records. A crash leaves it whole or not at all.
 func (f *File) create() error {
 	path := filepath.Join(f.dir, newName)
 	err := writeFile(path, func(db *bbolt.DB) error { return begin(db) })
 	if err != nil {
-		return errors.Join(err, os.Remove(path))
+		return errors.Join(err, removeIfThere(path))
 	}
 	if err := os.Rename(path, f.path); err != nil {
 		return err
@@ -294,6 +303,7 @@ func (f *File) openDB() error {
 	db.AllocSize = step(info.Size())
 	f.mu.Lock()
 	f.db = db
+	close(f.ready)
 	f.mu.Unlock()
 	return nil
 }
@@ -417,6 +427,9 @@ func (f *File) Close() error {
 		return nil
 	}
 	f.closed = true
+	if f.db == nil {
+		close(f.ready)
+	}
 	f.mu.Unlock()
 	if f.failure == nil {
 		f.failure = about(f.path, ErrClosed)
@@ -428,10 +441,7 @@ func (f *File) Close() error {
 	if db := f.takeDB(); db != nil {
 		errs = append(errs, db.Close())
 	}
-	if err := os.Remove(filepath.Join(f.dir, holderName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		errs = append(errs, err)
-	}
-	errs = append(errs, f.lock.Close())
+	errs = append(errs, removeIfThere(filepath.Join(f.dir, holderName)), f.lock.Close())
 	return about(f.path, errors.Join(errs...))
 }
 
@@ -441,7 +451,7 @@ func (f *File) takeDB() *bbolt.DB {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	db := f.db
-	f.db = nil // no backup begins
+	f.db = nil
 	for f.readers > 0 && !f.stuck {
 		if f.idle == nil {
 			f.idle = make(chan struct{})
@@ -454,5 +464,19 @@ func (f *File) takeDB() *bbolt.DB {
 	if f.stuck {
 		return nil
 	}
+	return db
+}
+
+// takeIdleDB is takeDB, but it returns nil at once if a backup reads. Until openDB a backup
+// waits.
+func (f *File) takeIdleDB() *bbolt.DB {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.readers > 0 || f.stuck {
+		return nil
+	}
+	db := f.db
+	f.db = nil
+	f.ready = make(chan struct{})
 	return db
 }

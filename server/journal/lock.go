@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -28,18 +28,13 @@ type holder struct {
 	Secret string `json:"secret,omitempty"` // which the question contains
 }
 
-// acquire takes the lock of a directory: alone, or together with other readers. If another
-// process has it, the error matches ErrInUse.
-func acquire(ctx context.Context, dir string, alone bool) (*flock.Flock, error) {
+// acquire takes the lock of a directory. If another process has it, the error matches ErrInUse.
+func acquire(ctx context.Context, dir string) (*flock.Flock, error) {
 	path := filepath.Join(dir, lockName)
 	lock := flock.New(path, flock.SetPermissions(0o600))
-	try := lock.TryRLockContext
-	if alone {
-		try = lock.TryLockContext
-	}
 	bounded, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
-	if _, err := try(bounded, lockRetry); err == nil {
+	if _, err := lock.TryLockContext(bounded, lockRetry); err == nil {
 		return lock, nil
 	} else if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -47,6 +42,22 @@ func acquire(ctx context.Context, dir string, alone bool) (*flock.Flock, error) 
 		return nil, about(path, err)
 	}
 	return nil, fmt.Errorf("journal: %s: %w by %s; stop that process, or use another directory", dir, ErrInUse, holderOf(dir))
+}
+
+// acquireToRead takes the lock together with other readers; unlock frees it. It does not wait:
+// a process that has the lock can be asked for a copy.
+func acquireToRead(dir string) (unlock func() error, err error) {
+	path := filepath.Join(dir, lockName)
+	lock := flock.New(path, flock.SetPermissions(0o600))
+	switch locked, err := lock.TryRLock(); {
+	case errors.Is(err, syscall.EROFS):
+		return func() error { return nil }, nil // no store ran here, and none can start
+	case err != nil:
+		return nil, about(path, err)
+	case !locked:
+		return nil, fmt.Errorf("journal: %s: %w by %s", dir, ErrInUse, holderOf(dir))
+	}
+	return lock.Close, nil
 }
 
 // holderOf describes the process that has the lock.
@@ -88,7 +99,7 @@ func writeHolder(dir string, h holder) error {
 		return err
 	}
 	path := filepath.Join(dir, holderName)
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := removeIfThere(path); err != nil {
 		return about(path, err)
 	}
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)

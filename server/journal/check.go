@@ -1,0 +1,196 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// A Report says what is in a journal or a backup.
+type Report struct {
+	File      string        `json:"file"`
+	Online    bool          `json:"online"`     // a running process has the journal; this is about a copy of it
+	Bytes     int64         `json:"bytes"`      // of the file
+	FreeBytes int64         `json:"free_bytes"` // of the file, for records to come
+	LiveBytes uint64        `json:"live_bytes"` // of the records
+	Records   uint64        `json:"records"`
+	Keys      uint64        `json:"keys"`
+	Fences    uint64        `json:"fences"`   // of keys that are gone
+	Replies   uint64        `json:"replies"`  // that are remembered
+	Identity  string        `json:"identity"` // of the data; empty if no store has used the journal yet
+	Bound     hlc.Timestamp `json:"bound"`    // no version above it was issued
+	// Clean is true if no damage was found.
+	Clean bool `json:"clean"`
+}
+
+// Check reads a journal or a backup from beginning to end, and checks each page, each record,
+// and the totals. path is the directory of a store or the file of a backup. Check changes
+// nothing. If a process has the journal open, that process is asked for a copy, which needs
+// room in the directory for temporary files (TMPDIR); otherwise no store can start meanwhile.
+//
+// The error matches [ErrDamaged], [ErrForeign] or [ErrNewer] if that is what was found, with the
+// page or the record; [ErrNoData] if there is nothing; [ErrInUse] if a process has the journal
+// and cannot be asked. The report is complete if there is no error. progress gets records.
+func Check(ctx context.Context, path string, progress Progress) (Report, error) {
+	s, err := openSource(ctx, path)
+	if err != nil {
+		return Report{}, err
+	}
+	report, err := inspectFile(ctx, s.path, progress)
+	report.File, report.Online = s.name, s.online
+	return report, errors.Join(err, s.close())
+}
+
+// inspectFile reads all of a file that no process writes.
+func inspectFile(ctx context.Context, path string, progress Progress) (Report, error) {
+	report := Report{File: path}
+	file, err := os.Open(path)
+	if err != nil {
+		return report, about(path, err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return report, about(path, err)
+	}
+	report.Bytes = info.Size()
+	s, err := openScan(file, info.Size())
+	if err == nil {
+		err = s.complete()
+	}
+	if err == nil {
+		err = s.inspect(ctx, &report, progress)
+	}
+	if err == nil {
+		err = checkBolt(path)
+	}
+	if err != nil {
+		return report, about(path, err)
+	}
+	report.Clean = true
+	return report, nil
+}
+
+// inspect decodes every record.
+func (s *scan) inspect(ctx context.Context, report *Report, progress Progress) error {
+	err := s.each(ctx, func(id, value []byte) error {
+		report.Records++
+		report.LiveBytes += uint64(len(id)) + uint64(len(value))
+		if report.Records%1024 == 0 {
+			progress.call(report.Records, s.want.count)
+		}
+		item, err := statestore.Record{ID: id, Value: value}.Decode()
+		if err != nil {
+			return recordError(id, err)
+		}
+		switch item.Kind {
+		case statestore.KindKey:
+			report.Keys++
+		case statestore.KindFence:
+			report.Fences++
+		case statestore.KindReply:
+			report.Replies++
+		case statestore.KindIdentity:
+			report.Identity = item.Identity
+		case statestore.KindBound:
+			report.Bound = item.Version
+		}
+		return nil
+	})
+	report.FreeBytes = report.Bytes - int64(s.pages.used+2)*pageSize
+	return err
+}
+
+// recordError says which record cannot be decoded, and why.
+func recordError(id []byte, err error) error {
+	kind := ErrDamaged
+	if errors.Is(err, statestore.ErrNewerFormat) {
+		kind = ErrNewer
+	}
+	return fmt.Errorf("%w: record %q: %w", kind, id, err)
+}
+
+// checkBolt lets bbolt check a file that a scan has found to be sound.
+func checkBolt(path string) (err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = damaged("bbolt: %v", reason)
+		}
+	}()
+	db, err := bbolt.Open(path, 0, &bbolt.Options{Timeout: lockTimeout, ReadOnly: true, NoStatistics: true, FreelistType: bbolt.FreelistMapType})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return db.View(func(tx *bbolt.Tx) error {
+		var first error
+		for problem := range tx.Check() { // to the end, or its goroutine stays
+			if first == nil {
+				first = damaged("bbolt: %w", problem)
+			}
+		}
+		return first
+	})
+}
+
+// A source is a file to read that no process changes.
+type source struct {
+	path   string
+	name   string // for messages
+	online bool   // path is a copy
+	unlock func() error
+}
+
+func (s *source) close() error {
+	var err error
+	if s.online {
+		err = os.Remove(s.path)
+	}
+	if s.unlock != nil {
+		err = errors.Join(err, s.unlock())
+	}
+	return about(s.name, err)
+}
+
+// openSource returns the journal in the directory path, a copy of it if a process has it open,
+// or the backup path.
+func openSource(ctx context.Context, path string) (*source, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, about(path, err)
+	}
+	dir := path
+	if !info.IsDir() {
+		if filepath.Base(path) != fileName {
+			return &source{path: path, name: path}, nil
+		}
+		dir = filepath.Dir(path) // of a store, or a backup with the same name
+	}
+	file := filepath.Join(dir, fileName)
+	if _, err := os.Stat(file); err != nil {
+		return nil, noData(dir)
+	}
+	unlock, err := acquireToRead(dir)
+	if err == nil {
+		return &source{path: file, name: file, unlock: unlock}, nil
+	}
+	if !errors.Is(err, ErrInUse) {
+		return nil, err
+	}
+	copied, err := os.CreateTemp("", "tenure-*.db") // mode 0600
+	if err != nil {
+		return nil, about(os.TempDir(), err)
+	}
+	s := &source{path: copied.Name(), name: file, online: true}
+	if err := errors.Join(askForBackup(ctx, dir, copied, nil), copied.Close()); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}

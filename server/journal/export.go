@@ -1,0 +1,117 @@
+package journal
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"unicode/utf8"
+
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// An exported is a line of an export. Bytes that are valid UTF-8 are text; others are in
+// base64, in a field of their own.
+type exported struct {
+	Kind         statestore.Kind     `json:"kind"`
+	Key          *string             `json:"key,omitempty"`
+	KeyBase64    []byte              `json:"key_base64,omitempty"`
+	Value        *string             `json:"value,omitempty"`
+	ValueBase64  []byte              `json:"value_base64,omitempty"`
+	Version      string              `json:"version,omitempty"`
+	Token        string              `json:"token,omitempty"`
+	LifetimeMS   int64               `json:"lifetime_ms,omitempty"`
+	Client       *string             `json:"client,omitempty"`
+	ClientBase64 []byte              `json:"client_base64,omitempty"`
+	Sequence     uint64              `json:"sequence,omitempty"`
+	Verb         *statestore.Verb    `json:"verb,omitempty"`
+	Outcome      *statestore.Outcome `json:"outcome,omitempty"`
+	Identity     string              `json:"identity,omitempty"`
+}
+
+// Export writes all records of a journal or a backup to w, as lines of JSON in UTF-8, sorted by
+// kind. path is as for [Check], and so are the errors; lines may have been written before one.
+// progress gets records.
+//
+//	{"kind":"key","key":"press-7/active","value":"gateway-a","version":"…","token":"…","lifetime_ms":10000}
+//	{"kind":"key","key_base64":"/wA=","value":"","version":"…"}
+//	{"kind":"fence","key":"press-8/active","token":"…"}
+//	{"kind":"reply","client":"gateway-a","sequence":7,"verb":"SET","outcome":"ok","version":"…"}
+//	{"kind":"identity","identity":"…"}
+//	{"kind":"bound","version":"…"}
+//
+// A key, a value or a client id that is not valid UTF-8 is in key_base64, value_base64 or
+// client_base64, in standard base64. Versions and tokens have the text form of package hlc. A
+// key without token is not protected; one without lifetime_ms does not expire.
+func Export(ctx context.Context, path string, w io.Writer, progress Progress) (err error) {
+	s, err := openSource(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	file, err := os.Open(s.path)
+	if err != nil {
+		return about(s.name, err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return about(s.name, err)
+	}
+	scan, err := openScan(file, info.Size())
+	if err == nil {
+		err = scan.complete()
+	}
+	if err != nil {
+		return about(s.name, err)
+	}
+	return about(s.name, scan.export(ctx, w, progress))
+}
+
+func (s *scan) export(ctx context.Context, w io.Writer, progress Progress) error {
+	buffered := bufio.NewWriterSize(w, 64<<10)
+	encoder := json.NewEncoder(buffered)
+	encoder.SetEscapeHTML(false)
+	done := uint64(0)
+	err := s.each(ctx, func(id, value []byte) error {
+		if done++; done%1024 == 0 {
+			progress.call(done, s.want.count)
+		}
+		item, err := statestore.Record{ID: id, Value: value}.Decode()
+		if err != nil {
+			return recordError(id, err)
+		}
+		return encoder.Encode(exportedOf(item))
+	})
+	return errors.Join(err, buffered.Flush())
+}
+
+func exportedOf(item statestore.Item) exported {
+	out := exported{Kind: item.Kind, LifetimeMS: item.Lifetime.Milliseconds(), Identity: item.Identity}
+	if !item.Version.IsZero() {
+		out.Version = item.Version.String()
+	}
+	if !item.Token.IsZero() {
+		out.Token = item.Token.String()
+	}
+	switch item.Kind {
+	case statestore.KindKey:
+		out.Key, out.KeyBase64 = textOrBytes(item.Key)
+		out.Value, out.ValueBase64 = textOrBytes(item.Value)
+	case statestore.KindFence:
+		out.Key, out.KeyBase64 = textOrBytes(item.Key)
+	case statestore.KindReply:
+		out.Client, out.ClientBase64 = textOrBytes(item.Client)
+		out.Sequence, out.Verb, out.Outcome = item.Sequence, &item.Verb, &item.Outcome
+	}
+	return out
+}
+
+func textOrBytes(s string) (*string, []byte) {
+	if utf8.ValidString(s) {
+		return &s, nil
+	}
+	return nil, []byte(s)
+}
