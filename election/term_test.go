@@ -357,3 +357,46 @@ func TestInvariant28ALeaseThatIsLostAgainAndAgainAtOnceCausesNoHotLoop(t *testin
 		_ = first.stop()
 	})
 }
+
+// The store of the pair is killed, and is back within the margin of the lease, with its data:
+// the term goes on, and its writes pass, without a moment in which no node leads.
+func TestATermGoesOnAfterACrashOfADurableStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var journal transporttest.Journal
+		store := transporttest.StartDurable(t, &journal)
+		first, second := newCandidate(t, store, "node-a", election.Options{}), newCandidate(t, store, "node-b", election.Options{})
+		var ended atomic.Bool
+		terms := make(chan *election.Term, 2)
+		first.run(t, func(ctx context.Context, term *election.Term) error {
+			terms <- term
+			err := serve(ctx, term)
+			ended.Store(true)
+			return err
+		})
+		synctest.Wait()
+		second.run(t, serve)
+		term := await.Receive(terms)
+		guard := term.Guard()
+		for i := range 10 {
+			if _, err := guard.Set(t.Context(), key, []byte{byte(i)}); err != nil {
+				t.Fatalf("write %d: %v", i, err)
+			}
+			time.Sleep(2*ttl + ttl/7)
+			store.Crash(0)
+			time.Sleep(ttl / 4)
+			if err := store.Recover(); err != nil {
+				t.Fatal(err)
+			}
+			first.conn.Restore()
+			second.conn.Restore()
+		}
+		time.Sleep(2 * ttl)
+		if ended.Load() || len(terms) > 0 {
+			t.Error("the term ended")
+		}
+		if _, count := second.last(election.Active); count > 0 {
+			t.Error("the second node led")
+		}
+		first.mustLead(t)
+	})
+}

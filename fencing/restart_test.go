@@ -315,3 +315,43 @@ func TestInvariant54TheKeyOfTheLeaseCannotBeGuarded(t *testing.T) {
 		}
 	})
 }
+
+// The fence of a key is as durable as its value: a late write of the former leader is refused
+// after a crash of the store as before, by each method that writes.
+func TestInvariant13AFenceSurvivesACrashOfADurableStore(t *testing.T) {
+	for _, method := range writingMethods() {
+		t.Run(method.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var journal transporttest.Journal
+				store := transporttest.StartDurable(t, &journal)
+				former, present := newNode(t, store, "node-a"), newNode(t, store, "node-b")
+				_, first := former.lead(t)
+				token, err := first.Token()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := first.Release(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				guard, _ := present.lead(t)
+				if _, err := guard.Set(t.Context(), key, []byte("new")); err != nil {
+					t.Fatal(err)
+				}
+				store.Crash(0)
+				if err := store.Recover(); err != nil {
+					t.Fatal(err)
+				}
+				former.conn.Restore()
+				present.conn.Restore()
+				stale := &fakeTenure{token: token}
+				if err := method.call(t.Context(), fencing.NewGuard(former.Client, stale)); !errors.Is(err, fencing.ErrStaleToken) {
+					t.Errorf("a late write: %v; want ErrStaleToken", err)
+				}
+				present.mustHold(t, key, "new")
+				if _, err := guard.Set(t.Context(), key, []byte("newer")); err != nil {
+					t.Errorf("the present leader: %v", err)
+				}
+			})
+		})
+	}
+}

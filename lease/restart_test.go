@@ -390,3 +390,73 @@ func TestARefusalInAHoldOffDoesNotSayThatTheLeaseIsHeld(t *testing.T) {
 		}
 	})
 }
+
+// A store that kept its data in a journal keeps its identity and its leases: a tenure goes on if
+// the store is back in time. The last renewals cost no write, and are no loss: after the crash
+// the lease has its whole lifetime again.
+func TestInvariant59ATenureSurvivesACrashOfADurableStore(t *testing.T) {
+	for _, down := range []time.Duration{0, ttl / 10, ttl / 3} {
+		for _, options := range []lease.Options{{}, {NoWatch: true}} {
+			synctest.Test(t, func(t *testing.T) {
+				var journal transporttest.Journal
+				store := transporttest.StartDurable(t, &journal)
+				holder, waiter := newNode(t, store, "node-a", options), newNode(t, store, "node-b", options)
+				tenure := holder.mustAcquire(t)
+				token := mustToken(t, tenure)
+				acquired := acquireInBackground(t.Context(), t, waiter)
+				for range 20 {
+					time.Sleep(ttl + ttl/7)
+					store.Crash(0)
+					time.Sleep(down)
+					if err := store.Recover(); err != nil {
+						t.Fatal(err)
+					}
+					holder.conn.Restore()
+					waiter.conn.Restore()
+				}
+				time.Sleep(5 * ttl)
+				if err := tenure.Err(); err != nil || mustToken(t, tenure) != token {
+					t.Fatalf("down for %v at a time, the tenure ended with %v", down, err)
+				}
+				if len(acquired) > 0 {
+					t.Fatal("two nodes hold the lease")
+				}
+				if err := tenure.Release(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if next := mustToken(t, await.Receive(acquired)); next.Compare(token) <= 0 {
+					t.Errorf("the next token is %v; the former was %v", next, token)
+				}
+			})
+		}
+	}
+}
+
+// If a durable store is down for too long, the tenure ends at its deadline. The next node gets
+// the lease when its whole lifetime has passed again: the store cannot know how long the
+// holder believes that it holds.
+func TestInvariant32AfterALongCrashTheLeaseHasItsWholeLifetimeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var journal transporttest.Journal
+		store := transporttest.StartDurable(t, &journal)
+		holder, waiter := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
+		tenure := holder.mustAcquire(t)
+		token := mustToken(t, tenure)
+		acquired := acquireInBackground(t.Context(), t, waiter)
+		time.Sleep(5 * ttl)
+		store.Crash(0)
+		awaitEnd(t, tenure)
+		if err := store.Recover(); err != nil {
+			t.Fatal(err)
+		}
+		back := time.Now()
+		waiter.conn.Restore()
+		next := await.Receive(acquired)
+		if after := time.Since(back); after < ttl || after > 2*ttl {
+			t.Errorf("the lease was free %v after the store was back; want %v", after, ttl)
+		}
+		if got := mustToken(t, next); got.Compare(token) <= 0 {
+			t.Errorf("the next token is %v; the former was %v", got, token)
+		}
+	})
+}

@@ -549,6 +549,29 @@ func TestInvariant35NothingLeavesWithoutStanding(t *testing.T) {
 			t.Errorf("Run: %v", err)
 		}
 	})
+	inBubble(t, "what has not left when the standing is lost", func(t *testing.T) {
+		d := open(t, newDisk(), statestore.Options{})
+		d.apply("c", "SET", "held", "h")
+		d.hold()
+		d.submit("first", "SET", "first", "v")
+		for i := range 2 * leaveBatch {
+			d.engine.Submit(parse("c", []string{"SET", strconv.Itoa(i), "v"}), func(statestore.Reply) {
+				d.leave(strconv.Itoa(i))
+				d.disk.set(func(k *disk) { k.standing = errDeposed })
+				d.submitNow("read", "GET", "held")
+			})
+		}
+		d.commit()
+		d.want("first: ok")
+		d.commit()
+		synctest.Wait()
+		if got := len(d.left); got != leaveBatch { // those that were handed over with the first
+			t.Errorf("%d replies left; want %d", got, leaveBatch)
+		}
+		if err := d.close(); !errors.Is(err, errDeposed) {
+			t.Errorf("Run: %v", err)
+		}
+	})
 	inBubble(t, "what came after the commit", func(t *testing.T) {
 		d := open(t, newDisk(), statestore.Options{})
 		d.hold()

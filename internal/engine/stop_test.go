@@ -25,7 +25,7 @@ func TestAStoppedStoreGoesOn(t *testing.T) {
 		d := open(t, newDisk(), statestore.Options{})
 		d.apply("c", "SET", "kept", "1")
 		d.hold()
-		d.submit("first", "SET", "first", "1")
+		d.submit("first", "SET", "first", "1", "correlation~1")
 		d.submit("second", "SET", "second", "1")
 		d.stop()
 		synctest.Wait()
@@ -36,7 +36,10 @@ func TestAStoppedStoreGoesOn(t *testing.T) {
 			t.Fatalf("Run: %v", err)
 		}
 		d.submit("after the end", "GET", "kept")
-		d.engine.EndSession("c")
+		d.engine.EndSession("c") // whose reply is remembered
+		if d.engine.waiting.Load() != 0 {
+			t.Error("its records wait for a commit that never comes")
+		}
 		d.want()
 		if _, err := d.engine.Apply(parse("c", []string{"GET", "kept"})); !errors.Is(err, ErrStopped) {
 			t.Errorf("Apply: %v", err)

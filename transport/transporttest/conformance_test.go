@@ -13,9 +13,14 @@ import (
 )
 
 func TestTheStoreInThisProcessFollowsTheProtocol(t *testing.T) {
+	t.Run("in memory", func(t *testing.T) { conform(t, func() *transporttest.Journal { return nil }) })
+	t.Run("durable", func(t *testing.T) { conform(t, func() *transporttest.Journal { return new(transporttest.Journal) }) })
+}
+
+func conform(t *testing.T, journal func() *transporttest.Journal) {
 	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
 		synctest.Test(t, func(t *testing.T) {
-			store, err := transporttest.NewStore(options.Store)
+			store, err := transporttest.NewDurableStore(options.Store, journal())
 			if err != nil {
 				t.Fatal(err)
 			}

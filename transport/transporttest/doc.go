@@ -8,6 +8,7 @@
 //	the order of messages      hold the first for longer than the second
 //	a connection               Conn.Cut and Conn.Restore; Conn.Freeze makes it half-open; a second Store.Connect takes over
 //	the store                  Store.Restart with its broker, Store.Replace without; Store.HideIdentity
+//	a durable store            Store.Crash and Store.Recover; Journal.SetLatency, Journal.Fail; a second store on the Journal takes over
 //	a clock                    lease.Options.Clock, transport.ClientOptions.Now, Store.SetWall
 //
 // Store.Tap shows what the store did, and in which order, so that a test can check what each
@@ -20,6 +21,10 @@
 //		conn.Cut()
 //		…
 //	})
+//
+// A store from NewStore or Start is in memory, and a restart loses its data. NewDurableStore and
+// StartDurable give the store a Journal, which outlives it: after a crash the data, the fences
+// and the identity are there, so tenures go on if the store is back in time.
 //
 // The package is public so that programs that use Tenure can test their own failover in the
 // same way.
