@@ -31,20 +31,40 @@ func AppendConnack(dst []byte, version, code byte, reason string) []byte {
 	return append(dst, wire.Connack<<4, 2, 0, code)
 }
 
+// AppendReferral appends a CONNACK that sends a client with any version of MQTT to another
+// server. Only MQTT 5 gets the reason in words and the Server Reference, unless they are empty;
+// earlier versions are told that the server is unavailable. The reference has at most 65,535
+// bytes.
+func AppendReferral(dst []byte, version byte, reference, reason string) []byte {
+	if version < wire.Version5 {
+		return append(dst, wire.Connack<<4, 2, 0, 3)
+	}
+	return appendTexts(append(dst, wire.Connack<<4), []byte{0, wire.UseAnotherServer}, reason, reference)
+}
+
 // maxReason is the largest length of a reason in bytes; longer ones are cut.
 const maxReason = 256
 
 // appendReason appends the rest of a packet with a Reason String as its only property.
 func appendReason(dst, head []byte, reason string) []byte {
+	return appendTexts(dst, head, reason, "")
+}
+
+// appendTexts appends the rest of a packet whose only properties are a Reason String and a
+// Server Reference, unless they are empty.
+func appendTexts(dst, head []byte, reason, reference string) []byte {
 	reason = reason[:min(len(reason), maxReason)]
-	properties := optional(len(reason))
+	properties := optional(len(reason)) + optional(len(reference))
 	dst = wire.AppendVariable(dst, len(head)+variableLength(properties)+properties)
 	dst = append(dst, head...)
 	dst = wire.AppendVariable(dst, properties)
-	if reason == "" {
-		return dst
+	if reason != "" {
+		dst = appendString(append(dst, wire.ReasonString), reason)
 	}
-	return appendString(append(dst, wire.ReasonString), reason)
+	if reference != "" {
+		dst = appendString(append(dst, wire.ServerReference), reference)
+	}
+	return dst
 }
 
 // AppendPubackReason appends a PUBACK of MQTT 5 with a reason code, and with a reason in words

@@ -256,6 +256,19 @@ func (g *Gate) AppendRefusal(dst []byte, err error) (packet []byte, refused bool
 	return packet, true
 }
 
+// AppendReferral appends the CONNACK that sends the client to another server, after Check let its
+// CONNECT through. reference is the Server Reference, or empty if none is known. What does not fit
+// into the packets that the client takes is left out: first the reason in words.
+func (g *Gate) AppendReferral(dst []byte, reference, reason string) []byte {
+	for _, texts := range [][2]string{{reference, reason}, {reference, ""}} {
+		packet := frame.AppendReferral(dst, g.version, texts[0], texts[1])
+		if g.maximum == 0 || len(packet)-len(dst) <= int(min(g.maximum, 1<<30)) { // [MQTT-3.2.2-19]
+			return packet
+		}
+	}
+	return frame.AppendReferral(dst, g.version, "", "")
+}
+
 // refusalIn returns the refusal for an error, or nil if the error is not about a packet.
 func refusalIn(err error) *Refusal {
 	var refusal *Refusal

@@ -392,6 +392,32 @@ func TestAFarewellSaysWhyInThePeersVersion(t *testing.T) {
 	}
 }
 
+func TestAReferralFitsThePeer(t *testing.T) {
+	const reference, reason = "b:1883", "because"
+	sized := func(size string) string {
+		return packet(0x10, start(5, 2), properties("\x27\x00\x00\x00"+size), text("c"))
+	}
+	whole := packet(0x20, "\x00\x9c", properties("\x1f", text(reason), "\x1c", text(reference)))
+	short := packet(0x20, "\x00\x9c", properties("\x1c", text(reference)))
+	for _, test := range []struct{ name, connect, want string }{
+		{"MQTT 5", connect5, whole},
+		{"MQTT 3.1.1", connect311, "\x20\x02\x00\x03"},
+		{"room for all of it", sized(string(rune(len(whole)))), whole},
+		{"room for the reference", sized(string(rune(len(whole) - 1))), short},
+		{"room for nothing", sized(string(rune(len(short) - 1))), "\x20\x03\x00\x9c\x00"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := open(t, gate.FromClient, 0, limits, test.connect)
+			if got := g.AppendReferral([]byte("before"), reference, reason); string(got) != "before"+test.want {
+				t.Errorf("%q\nwant %q", got, "before"+test.want)
+			}
+		})
+	}
+	if got, want := open(t, gate.FromClient, 0, limits, connect5).AppendReferral(nil, "", ""), "\x20\x03\x00\x9c\x00"; string(got) != want {
+		t.Errorf("without texts %q, want %q", got, want)
+	}
+}
+
 // request is a typical request of a lease.
 func request() []byte {
 	m := frame.Message{

@@ -2,7 +2,8 @@ package wire
 
 import "fmt"
 
-// Reason codes for what is wrong with a packet [MQTT-2.4].
+// Reason codes for what is wrong with a packet, and for a server that refers to another one
+// [MQTT-2.4].
 const (
 	Malformed            = 0x81 // the packet cannot be parsed
 	ProtocolError        = 0x82 // it can be parsed, and is not allowed
@@ -15,6 +16,7 @@ const (
 	PacketTooLarge       = 0x95
 	QuotaExceeded        = 0x97
 	InvalidPayloadFormat = 0x99
+	UseAnotherServer     = 0x9c
 )
 
 // Refusal is the error for a packet that breaks a rule of MQTT or a limit of the receiver.

@@ -1,0 +1,261 @@
+// Package standby answers the clients of a server that stands by, while another server is
+// active on the same store.
+//
+//	listener, err := standby.Listen(":8883")
+//	…
+//	// until this process is active:
+//	err = standby.Serve(ctx, listener.Lend(), standby.Options{TLS: config, Active: where})
+//	// from then on, on the same socket:
+//	active, err := server.New(server.Options{Listener: listener.Lend(), TLS: config, …})
+//
+// A standby accepts no client. It answers a CONNECT with reason code 0x9C (Use another server) and
+// names the active server as Server Reference; a client of MQTT 3.1.1 or 3.1 gets 0x03 (server
+// unavailable). Package transport then goes on to its next address at once. Before the answer a
+// connection has the same bounds as an unauthenticated one of the server: in number, in time and in
+// the size of its CONNECT.
+//
+// The answer comes before any authentication, because users and passwords are not checked: a
+// client that passes TLS learns the address of the active server. Where that is a secret, leave it
+// out, or require client certificates.
+package standby
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/gate"
+	"github.com/tenurelock/tenure/internal/tlspolicy"
+	"github.com/tenurelock/tenure/server/internal/descriptors"
+	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/server/internal/unauthenticated"
+)
+
+// Options configures Serve. The zero value refers clients to no particular server.
+type Options struct {
+	// TLS encrypts connections, as it does in server.Options; nil does not. Serve uses a copy.
+	TLS *tls.Config
+	// Active returns the active server as clients should see it, host:port, or an empty string
+	// if it is unknown. Serve calls it for each client, from several goroutines at once; it must
+	// return at once. Nil: unknown. A name that is not fit for MQTT counts as unknown.
+	Active func() string
+	// MaxUnauthenticated and MaxUnauthenticatedPerAddress bound the open connections, as in
+	// server.Options, with the same defaults.
+	MaxUnauthenticated, MaxUnauthenticatedPerAddress int
+	// Logger receives what happens; nil keeps silent.
+	Logger *slog.Logger
+}
+
+const (
+	// reason is the Reason String for clients.
+	reason = "this server stands by, and another one is active"
+	// maxReference bounds a Server Reference: a host name of 253 bytes with a port is shorter.
+	maxReference = 300
+	// acceptPause is how long to wait after Accept has failed, for example because too many
+	// files are open.
+	acceptPause = 50 * time.Millisecond
+	// lingerTime is how long a client has to read the answer and to close the connection, and
+	// lingerBytes how much it may send meanwhile. Closing a socket with unread data would
+	// discard the answer.
+	lingerTime  = time.Second
+	lingerBytes = 64 << 10
+	// maxStack bounds how much of a stack is logged, in bytes.
+	maxStack = 8 << 10
+)
+
+// responder is one call of Serve.
+type responder struct {
+	options Options
+	bound   *unauthenticated.Limiter
+
+	answered *logs.Limiter // clients
+	refused  *logs.Limiter // connections that are closed without an answer
+	failures *logs.Limiter // of Accept
+	panics   *logs.Limiter
+
+	tasks sync.WaitGroup // one for each connection
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+}
+
+// Serve answers the clients that connect to socket until ctx ends. Then it closes socket and the
+// connections that have had no answer yet, and returns nil when no goroutine of it is left. Another
+// error means that the socket can no longer accept connections; it is closed then too. A loan of a
+// Listener is a socket whose Close leaves the port open.
+func Serve(ctx context.Context, socket net.Listener, options Options) error {
+	if options.Active == nil {
+		options.Active = func() string { return "" }
+	}
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	if options.TLS != nil {
+		options.TLS = options.TLS.Clone()
+		tlspolicy.Restrict(options.TLS)
+	}
+	r := &responder{
+		options:  options,
+		bound:    unauthenticated.New(cmp.Or(options.MaxUnauthenticated, unauthenticated.DefaultMax), options.MaxUnauthenticatedPerAddress, descriptors.MaxSockets()),
+		answered: logs.NewLimiter(options.Logger, slog.LevelInfo, "sent a client to the active server"),
+		refused:  logs.NewLimiter(options.Logger, slog.LevelWarn, "closed a connection"),
+		failures: logs.NewLimiter(options.Logger, slog.LevelError, "cannot accept a connection"),
+		panics:   logs.NewLimiter(options.Logger, slog.LevelError, "the standby recovered from a panic"),
+		conns:    make(map[net.Conn]struct{}),
+	}
+	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
+	err := r.accept(ctx, socket)
+	if stop() {
+		_ = socket.Close()
+	}
+	r.closeAll()
+	r.tasks.Wait()
+	for _, limiter := range []*logs.Limiter{r.answered, r.refused, r.failures, r.panics} {
+		limiter.Close()
+	}
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("standby: %w", err)
+	}
+	return nil
+}
+
+// accept accepts connections until socket is closed.
+func (r *responder) accept(ctx context.Context, socket net.Listener) error {
+	for ctx.Err() == nil {
+		if pause := r.bound.Pause(); pause > 0 {
+			r.wait(ctx, pause, r.bound.Freed())
+			continue
+		}
+		conn, err := socket.Accept()
+		switch {
+		case err == nil:
+			r.handle(conn)
+		case errors.Is(err, net.ErrClosed):
+			return err
+		default:
+			attributes := []any{"error", logs.Error(err)}
+			if descriptors.Exhausted(err) {
+				attributes = append(attributes, "hint", descriptors.Hint)
+			}
+			r.failures.Log(attributes...)
+			r.wait(ctx, acceptPause, nil)
+		}
+	}
+	return nil
+}
+
+// wait waits for a time, or until ctx ends or freed receives.
+func (r *responder) wait(ctx context.Context, pause time.Duration, freed <-chan struct{}) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-freed:
+	case <-ctx.Done():
+	}
+}
+
+// handle answers one client in a goroutine of its own, within the bounds.
+func (r *responder) handle(socket net.Conn) {
+	remote := socket.RemoteAddr()
+	if remote == nil {
+		remote = new(net.IPAddr)
+	}
+	place, oldest, err := r.bound.Add(unauthenticated.SourceOf(remote), func() { _ = socket.Close() })
+	if oldest != nil {
+		oldest.Drop()
+	}
+	if err != nil {
+		r.refused.Log("reason", logs.Error(err), "remote", remote.String(), "hint", unauthenticated.Hint)
+		_ = socket.Close()
+		return
+	}
+	_ = socket.SetDeadline(place.Deadline())
+	r.mu.Lock()
+	r.conns[socket] = struct{}{}
+	r.mu.Unlock()
+	r.tasks.Go(func() {
+		answered := false
+		defer func() {
+			if value := recover(); value != nil { // what one client sent must not end the process
+				stack := debug.Stack()
+				r.panics.Log("remote", remote.String(), "panic", fmt.Sprint(value), "stack", string(stack[:min(len(stack), maxStack)]))
+			}
+			_ = socket.Close()
+			if !place.Done() && !answered {
+				r.refused.Log("reason", logs.Error(unauthenticated.ErrTooMany), "remote", remote.String(), "hint", unauthenticated.Hint)
+			}
+			r.mu.Lock()
+			delete(r.conns, socket)
+			r.mu.Unlock()
+		}()
+		answered = r.answer(socket, remote, place)
+	})
+}
+
+// answer reads the CONNECT of a client and answers it. It reports whether it did.
+func (r *responder) answer(socket net.Conn, remote net.Addr, place *unauthenticated.Connection) (answered bool) {
+	conn := socket
+	if r.options.TLS != nil {
+		conn = tls.Server(socket, r.options.TLS) // the handshake comes with the first read
+	}
+	limits := gate.DefaultLimits()
+	check := gate.New(gate.FromClient, limits)
+	input := frame.NewFilter(conn, frame.FilterOptions{Limit: limits.FirstPacket, First: limits.FirstPacket, Check: check.Check})
+	var answer []byte
+	if _, err := input.Read(make([]byte, 1)); err != nil { // the whole packet was checked before its first byte is returned
+		var refused bool
+		if answer, refused = check.AppendRefusal(nil, err); !refused {
+			return false // no client, or one that left or could not agree about TLS
+		}
+		r.refused.Log("reason", logs.Error(err), "remote", remote.String())
+	} else {
+		active := reference(r.options.Active())
+		answer = check.AppendReferral(nil, active, reason)
+		r.answered.Log("remote", remote.String(), "active", active)
+	}
+	// The client gets the rest of its time, and a little more if there is none left.
+	end := time.Now().Add(lingerTime)
+	if deadline := place.Deadline(); deadline.Before(end) {
+		end = deadline
+	}
+	_ = socket.SetDeadline(end)
+	if _, err := conn.Write(answer); err != nil {
+		return false
+	}
+	if half, ok := conn.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+		_, _ = io.CopyN(io.Discard, socket, lingerBytes)
+	}
+	return true
+}
+
+// closeAll ends the connections.
+func (r *responder) closeAll() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for conn := range r.conns {
+		_ = conn.Close()
+	}
+}
+
+// reference returns what Options.Active returned, or an empty string if it cannot be a Server
+// Reference.
+func reference(active string) string {
+	if len(active) > maxReference || !utf8.ValidString(active) || strings.ContainsFunc(active, unicode.IsControl) {
+		return ""
+	}
+	return active
+}

@@ -1,0 +1,349 @@
+package standby_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/server/internal/testsupport/mosquitto"
+	"github.com/tenurelock/tenure/server/internal/unauthenticated"
+	"github.com/tenurelock/tenure/server/standby"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// serve answers clients at socket until the test ends or stop is called.
+func serve(t *testing.T, socket net.Listener, options standby.Options) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- standby.Serve(ctx, socket, options) }()
+	var once atomic.Bool
+	stop = func() {
+		if once.Swap(true) {
+			return
+		}
+		cancel()
+		if err := await.Receive(ended); err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// start answers clients on a free port of this machine.
+func start(t *testing.T, options standby.Options) (address string) {
+	t.Helper()
+	socket := testsupport.Listen(t)
+	serve(t, socket, options)
+	return socket.Addr().String()
+}
+
+func at(address string) func() string { return func() string { return address } }
+
+func TestOurClientGoesFromAStandbyToTheActiveServer(t *testing.T) {
+	active := testsupport.Start(t, server.Options{})
+	far := start(t, standby.Options{})
+	near := start(t, standby.Options{Active: at(active)})
+	client := testsupport.Dial(t, strings.Join([]string{near, "mqtt://" + far, "mqtt://" + active}, ","), transport.Options{})
+	if got := client.Connection(); got.Broker != "mqtt://"+active {
+		t.Errorf("%+v", got)
+	}
+	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAClientThatKnowsStandbysOnlyLearnsWhereTheActiveServerIs(t *testing.T) {
+	address := start(t, standby.Options{Active: at("b.example:8883")})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err := transport.Dial(ctx, "mqtt://"+address, transport.Options{})
+	var refused *transport.ConnectError
+	if !errors.As(err, &refused) || refused.ServerReference != "b.example:8883" || !errors.Is(err, transport.ErrUseAnotherServer) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAPlainClientIsSentToTheActiveServer(t *testing.T) {
+	for _, test := range []struct{ name, active, want string }{
+		{"known", "b.example:8883", "b.example:8883"},
+		{"unknown", "", ""},
+		{"no text", "b\xff", ""},
+		{"a control character", "b\n", ""},
+		{"too long", strings.Repeat("b", 301), ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			address := start(t, standby.Options{Active: at(test.active)})
+			p, err := testsupport.TryConnect(t, address, "a", nil)
+			if err == nil || p.Connack == nil || p.Connack.ReasonCode != packets.ConnackUseAnotherServer || p.Connack.Properties.ServerReference != test.want {
+				t.Fatalf("%v, %+v", err, p.Connack)
+			}
+			if !strings.Contains(p.Connack.Properties.ReasonString, "stands by") {
+				t.Errorf("reason %q", p.Connack.Properties.ReasonString)
+			}
+		})
+	}
+	if _, connack := (testsupport.ConnectPacket{ID: "a", Old: true}).TryConnect(t, start(t, standby.Options{Active: at("b:1")})); !bytes.Equal(connack, []byte{0x20, 2, 0, 3}) {
+		t.Errorf("MQTT 3.1.1: CONNACK %x", connack)
+	}
+}
+
+func TestMosquittosClientIsSentAway(t *testing.T) {
+	program, err := exec.LookPath("mosquitto_pub")
+	if err != nil {
+		mosquitto.Lacking(t, "install mosquitto-clients")
+	}
+	host, port, _ := net.SplitHostPort(start(t, standby.Options{Active: at("b.example:8883")}))
+	for version, want := range map[string]string{"5": "Use another server", "311": "roker unavailable"} {
+		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+		said, err := exec.CommandContext(ctx, program, "-V", version, "-h", host, "-p", port, "-t", "t", "-m", "m").CombinedOutput()
+		cancel()
+		if err == nil || !strings.Contains(string(said), want) {
+			t.Errorf("version %s: %v, %s", version, err, said)
+		}
+	}
+}
+
+func TestAStandbyHasTheTLSOfItsServer(t *testing.T) {
+	authority := testsupport.NewAuthority(t)
+	certificate := authority.Issue(pkix.Name{CommonName: "standby"})
+	config := &tls.Config{Certificates: []tls.Certificate{certificate}, ClientCAs: authority.Pool, ClientAuth: tls.RequireAndVerifyClientCert}
+	address := start(t, standby.Options{TLS: config, Active: at("b.example:8883")})
+	dir := t.TempDir()
+	authority.Write(dir, authority.Issue(pkix.Name{CommonName: "client"}))
+	ca, cert, key := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "broker.pem"), filepath.Join(dir, "broker.key.pem")
+	for _, test := range []struct {
+		name string
+		tls  transport.TLSOptions
+		sent bool // to the active server
+	}{
+		{"with a certificate", transport.TLSOptions{CAFile: ca, CertFile: cert, KeyFile: key}, true},
+		{"without one", transport.TLSOptions{CAFile: ca}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := transport.Dial(ctx, "mqtts://"+address, transport.Options{TLS: test.tls})
+			if err == nil || errors.Is(err, transport.ErrUseAnotherServer) != test.sent || strings.Contains(err.Error(), "b.example") != test.sent {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+func TestInvariant55AStandbyAnswersGarbageWithAReasonOrNotAtAll(t *testing.T) {
+	address := start(t, standby.Options{})
+	for _, test := range []struct {
+		name, sent string
+		want       string // how the answer begins
+	}{
+		{"a reserved flag", "\x10\x0e\x00\x04MQTT\x05\x03\x00\x00\x00\x00\x01c", "\x20\x27\x00\x81"},
+		{"another packet first", "\xc0\x00", ""},
+		{"a CONNECT that is too large", "\x10\xff\xff\xff\x7f\x00\x04MQTT\x05\x02\x00\x00", "\x20"},
+		{"a length that is too long", "\x10\xff\xff\xff\xff\x7f", ""},
+		{"another protocol", "GET / HTTP/1.1\r\n\r\n", ""},
+		{"TLS", "\x16\x03\x01\x00\xf8\x01\x00\x00\xf4", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			conn := testsupport.DialTCP(t, address)
+			testsupport.Send(t, conn, test.sent)
+			var answer bytes.Buffer
+			_, err := answer.ReadFrom(conn)
+			if errors.Is(err, os.ErrDeadlineExceeded) || !strings.HasPrefix(answer.String(), test.want) || test.want == "" && answer.Len() > 0 {
+				t.Errorf("answer %x, %v; want %x", answer.Bytes(), err, test.want)
+			}
+		})
+	}
+	// What comes after the CONNECT does not cost the client the answer.
+	c := testsupport.ConnectPacket{ID: "a"}.Start(t, testsupport.DialTCP(t, address))
+	c.Write(bytes.Repeat([]byte{0xc0, 0}, 10_000))
+	if connack, err := c.TryRead(); err != nil || connack[3] != packets.ConnackUseAnotherServer {
+		t.Errorf("a client that does not wait: %x, %v", connack, err)
+	}
+}
+
+// pipes is a listener in memory.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), closed: make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.conns:
+		return conn, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error   { close(p.closed); return nil }
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (p *pipes) dial() net.Conn {
+	near, far := net.Pipe()
+	p.conns <- distant{far}
+	return near
+}
+
+// distant is a connection from another machine.
+type distant struct{ net.Conn }
+
+func (distant) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1} }
+
+func TestInvariant56AClientThatSaysNothingHasAsLongAsAtTheServer(t *testing.T) {
+	for _, sent := range []string{"", "\x10", "\x10\x0e\x00\x04MQTT"} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPipes()
+			stop := serve(t, p, standby.Options{})
+			defer stop()
+			conn, began := p.dial(), time.Now()
+			testsupport.Send(t, conn, sent)
+			testsupport.MustBeClosed(t, conn)
+			if took := time.Since(began); took != unauthenticated.DefaultTimeout {
+				t.Errorf("after %q it is closed after %v", sent, took)
+			}
+		})
+	}
+}
+
+func TestInvariant56AClientThatDoesNotReadTheAnswerIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPipes()
+		stop := serve(t, p, standby.Options{})
+		conn := p.dial()
+		testsupport.Send(t, conn, string(testsupport.ConnectPacket{ID: "a"}.Packet()))
+		time.Sleep(2 * time.Second)
+		began := time.Now()
+		stop()
+		if took := time.Since(began); took > 0 {
+			t.Errorf("Serve goes on for %v", took)
+		}
+	})
+}
+
+func TestInvariant56TheNumberOfConnectionsAtAStandbyIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPipes()
+		var log testsupport.LogBuffer
+		stop := serve(t, p, standby.Options{MaxUnauthenticated: 10, MaxUnauthenticatedPerAddress: 2, Logger: log.Logger()})
+		var conns []net.Conn
+		for range 3 {
+			conns = append(conns, p.dial())
+			synctest.Wait()
+		}
+		testsupport.MustBeClosed(t, conns[0])
+		testsupport.MustBeOpen(t, conns[1])
+		testsupport.MustBeOpen(t, conns[2])
+		stop()
+		testsupport.MustBeClosed(t, conns[2])
+		if !strings.Contains(log.String(), "--max-unauthenticated") {
+			t.Errorf("the log: %s", &log)
+		}
+	})
+}
+
+func TestInvariant55AnActiveThatPanicsEndsOneConnectionOnly(t *testing.T) {
+	var calls atomic.Int32
+	address := start(t, standby.Options{Active: func() string {
+		if calls.Add(1) == 1 {
+			panic("at first")
+		}
+		return "b:1"
+	}})
+	if _, connack := (testsupport.ConnectPacket{ID: "a"}).TryConnect(t, address); connack != nil {
+		t.Errorf("CONNACK %x", connack)
+	}
+	if _, connack := (testsupport.ConnectPacket{ID: "a"}).TryConnect(t, address); len(connack) < 4 || connack[3] != packets.ConnackUseAnotherServer {
+		t.Errorf("the next one: %x", connack)
+	}
+}
+
+// A server and a standby take turns on one port while a client connects again and again: it is
+// accepted or sent away, and never finds the port closed.
+func TestAPortIsOpenWhileAStandbyBecomesActiveAndStandsByAgain(t *testing.T) {
+	socket, err := standby.Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = socket.Close() })
+	address := socket.Addr().String()
+	ctx, cancel := context.WithCancel(t.Context())
+	var dials, refused atomic.Int64
+	failed := make(chan error, 1)
+	knocking := make(chan struct{})
+	go func() {
+		defer close(knocking)
+		for ctx.Err() == nil {
+			conn, err := net.DialTimeout("tcp", address, await.Patience)
+			if err != nil {
+				if ctx.Err() == nil {
+					failed <- err
+				}
+				return
+			}
+			dials.Add(1)
+			_ = conn.SetDeadline(time.Now().Add(await.Patience))
+			_, _ = conn.Write(testsupport.ConnectPacket{ID: fmt.Sprint("knock-", dials.Load())}.Packet())
+			answer := make([]byte, 4)
+			if n, _ := conn.Read(answer); n == 4 && answer[3] == packets.ConnackUseAnotherServer {
+				refused.Add(1)
+			}
+			_ = conn.Close()
+		}
+	}()
+	client, stop := (*transport.Client)(nil), serve(t, socket.Lend(), standby.Options{})
+	for round := range 10 {
+		testsupport.Eventually(t, "a client is sent away", func() bool { defer refused.Store(0); return refused.Load() > 0 })
+		active, err := server.New(server.Options{Listener: socket.Lend()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		serving, end := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- active.Serve(serving) }()
+		if client == nil {
+			client = testsupport.Dial(t, address, transport.Options{})
+		}
+		testsupport.Eventually(t, fmt.Sprintf("the client is served in round %d", round), func() bool {
+			timely, giveUp := context.WithTimeout(ctx, await.Patience)
+			defer giveUp()
+			_, err := client.Set(timely, "k", fmt.Append(nil, round), transport.SetOptions{})
+			return err == nil // it may have noticed late that the former server is gone
+		})
+		end()
+		testsupport.MustReturn(t, ended, nil)
+		stop = serve(t, socket.Lend(), standby.Options{})
+	}
+	cancel()
+	await.Receive(knocking)
+	select {
+	case err := <-failed:
+		t.Errorf("after %d connections the port is closed: %v", dials.Load(), err)
+	default:
+	}
+	if dials.Load() < 20 {
+		t.Errorf("%d connections: nothing is tested", dials.Load())
+	}
+}
