@@ -1,7 +1,7 @@
 # Everything that .ci/run does can be done by hand here, in pieces.
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.1
-MODULES := . server cmd/tenure examples internal/mutants
+MODULES := . server cluster cmd/tenure examples internal/mutants
 FUZZTIME ?= 10s
 COUNT ?= 1
 SEEDS ?= 2000

@@ -1,0 +1,3 @@
+package cluster_test
+
+func runChild(string) int { return 0 }

@@ -1,0 +1,63 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+var (
+	// ErrDeposed is why a Journal ended that is no longer the active one in etcd.
+	ErrDeposed = errors.New("this process is no longer the active store; another may be")
+	// ErrDeadlinePassed is why a Journal ended whose process could not prove in time that it
+	// is the active one.
+	ErrDeadlinePassed = errors.New("this process could not prove in time that it is the active store")
+	// ErrClosed is why a Journal or Candidate ended that was closed.
+	ErrClosed = errors.New("closed")
+	// ErrForeignData is the error of Open when the prefix holds keys that are not of a store,
+	// or are of a newer one.
+	ErrForeignData = errors.New("the prefix holds other data")
+)
+
+// refusal returns the cure if err is an answer of etcd that no repetition changes: the request
+// had no effect. It returns "" if err can pass or leaves the outcome unknown.
+func refusal(err error) (cure string) {
+	switch {
+	case errors.Is(err, rpctypes.ErrTooManyOps):
+		return "raise --max-txn-ops of etcd, or lower Options.MaxOperations"
+	case errors.Is(err, rpctypes.ErrRequestTooLarge):
+		return "raise --max-request-bytes of etcd, or lower Options.MaxTransactionBytes"
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return "etcd's database is full: compact and defragment it, or raise --quota-backend-bytes; then disarm the alarm with etcdctl alarm disarm"
+	case errors.Is(err, rpctypes.ErrCorrupt):
+		return "etcd found that its members differ: replace the corrupt member"
+	case errors.Is(err, rpctypes.ErrPermissionDenied):
+		return "grant the user of etcd readwrite permission for the prefix"
+	case errors.Is(err, rpctypes.ErrUserEmpty), errors.Is(err, rpctypes.ErrInvalidAuthToken), errors.Is(err, rpctypes.ErrAuthFailed):
+		return "etcd requires a user: give a client certificate whose common name is that user"
+	case errors.Is(err, rpctypes.ErrDuplicateKey), errors.Is(err, rpctypes.ErrEmptyKey), status.Code(err) == codes.Unimplemented:
+		return "this is not a compatible etcd"
+	}
+	return ""
+}
+
+// explained adds the cure to a refusal.
+func explained(err error) error {
+	if cure := refusal(err); cure != "" {
+		return fmt.Errorf("%w; %s", err, cure)
+	}
+	return err
+}
+
+// gaveUp is the error of a request that was repeated until ctx ended; last is why the latest
+// attempt failed, or nil.
+func gaveUp(ctx context.Context, last error) error {
+	if last == nil || errors.Is(last, context.Canceled) {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("%w; the latest attempt: %v", context.Cause(ctx), last)
+}

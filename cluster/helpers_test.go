@@ -1,0 +1,231 @@
+package cluster_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/tenurelock/tenure/cluster"
+	"github.com/tenurelock/tenure/cluster/member"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// limit is how long a test waits for what must happen.
+const limit = 60 * time.Second
+
+// etcd is a cluster of three members in this process.
+type etcd struct {
+	members [3]*member.Member
+	options [3]member.Options
+	urls    []string // of the members' client ports
+}
+
+// shared is the etcd of the tests that do it no harm. TestMain stops it.
+var shared struct {
+	sync.Once
+	etcd *etcd
+	stop func()
+}
+
+func TestMain(m *testing.M) {
+	if child := os.Getenv("CLUSTER_TEST_CHILD"); child != "" {
+		os.Exit(runChild(child))
+	}
+	code := m.Run()
+	if shared.stop != nil {
+		shared.stop()
+	}
+	os.Exit(code)
+}
+
+func sharedEtcd(t *testing.T) *etcd {
+	t.Helper()
+	shared.Do(func() {
+		var cleanups []func()
+		shared.stop = func() {
+			for i := len(cleanups) - 1; i >= 0; i-- {
+				cleanups[i]()
+			}
+		}
+		shared.etcd = startEtcd(t, func(f func()) { cleanups = append(cleanups, f) })
+	})
+	if shared.etcd == nil {
+		t.Fatal("no etcd")
+	}
+	return shared.etcd
+}
+
+// newEtcd is an etcd for one test.
+func newEtcd(t *testing.T) *etcd {
+	t.Helper()
+	return startEtcd(t, t.Cleanup)
+}
+
+func startEtcd(t *testing.T, cleanup func(func())) *etcd {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "etcd") // the names of sockets must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	cleanup(func() { _ = os.RemoveAll(dir) })
+	e := &etcd{}
+	var peers []string
+	ports := freePorts(t, 6)
+	for i := range e.members {
+		peers = append(peers, fmt.Sprintf("m%d=http://127.0.0.1:%d", i, ports[i]))
+		e.urls = append(e.urls, fmt.Sprintf("http://127.0.0.1:%d", ports[3+i]))
+	}
+	for i := range e.members {
+		e.options[i] = member.Options{
+			Name: fmt.Sprintf("m%d", i), Cluster: strings.Join(peers, ","), Dir: filepath.Join(dir, fmt.Sprint(i)), ClientURL: e.urls[i],
+		}
+		e.start(t, i)
+	}
+	cleanup(func() {
+		var all sync.WaitGroup
+		for _, m := range e.members {
+			all.Go(m.Close)
+		}
+		await.Done(all.Wait)
+	})
+	return e
+}
+
+func (e *etcd) start(t *testing.T, i int) {
+	t.Helper()
+	m, err := member.Start(e.options[i])
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.members[i] = m
+}
+
+// leader returns the index of the member that leads.
+func (e *etcd) leader(t *testing.T) int {
+	t.Helper()
+	client := e.client(t)
+	for i, url := range e.urls {
+		status, err := client.Status(bounded(t), url)
+		if err == nil && status.Leader == status.Header.MemberId {
+			return i
+		}
+	}
+	t.Fatal("no member of etcd leads")
+	return 0
+}
+
+// client returns etcd's own client, of all members.
+func (e *etcd) client(t *testing.T) *clientv3.Client {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: e.urls, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func freePorts(t *testing.T, n int) (ports []int) {
+	t.Helper()
+	for range n {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
+	}
+	return ports
+}
+
+// bounded returns a context that ends with the test or its patience.
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// options returns the options of a candidate on e; the prefix is the test's own.
+func (e *etcd) candidateOptions(t *testing.T, name string) cluster.Options {
+	return cluster.Options{
+		Endpoints: e.urls, Prefix: t.Name(), Name: name, Address: name + ":8883", TTL: 2 * time.Second,
+		MaxOperations: 128, MaxTransactionBytes: 3 << 19,
+		Logger: slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+}
+
+type logWriter struct{ t *testing.T }
+
+func (w logWriter) Write(line []byte) (int, error) {
+	w.t.Logf("%s %s", time.Now().Format("05.000"), bytes.TrimSpace(line))
+	return len(line), nil
+}
+
+func open(t *testing.T, options cluster.Options) *cluster.Candidate {
+	t.Helper()
+	candidate, err := cluster.Open(bounded(t), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = candidate.Close() })
+	return candidate
+}
+
+func campaign(t *testing.T, candidate *cluster.Candidate) *cluster.Journal {
+	t.Helper()
+	journal, err := candidate.Campaign(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return journal
+}
+
+func load(t *testing.T, journal statestore.Journal) map[string]string {
+	t.Helper()
+	records := make(map[string]string)
+	err := journal.Load(bounded(t), func(record statestore.Record) error {
+		if _, twice := records[string(record.ID)]; twice || record.Value == nil {
+			t.Errorf("record %q was read twice, or is gone", record.ID)
+		}
+		records[string(record.ID)] = string(record.Value)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return records
+}
+
+func group(pairs ...string) (g statestore.Group) {
+	for i := 0; i < len(pairs); i += 2 {
+		record := statestore.Record{ID: []byte(pairs[i])}
+		if pairs[i+1] != gone {
+			record.Value = []byte(pairs[i+1])
+		}
+		g = append(g, record)
+	}
+	return g
+}
+
+// gone is the value with which group removes a record.
+const gone = "\x00gone"
+
+func commit(t *testing.T, journal statestore.Journal, batch ...statestore.Group) {
+	t.Helper()
+	if err := journal.Commit(bounded(t), batch); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,275 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// Journal keeps the records of a store in etcd while this process is the active one. It
+// implements [statestore.Journal]. [Candidate.Campaign] returns it.
+type Journal struct {
+	*standing
+	candidate *Candidate
+	options   *Options
+	endpoints *endpoints
+	keys      keys
+	term      string // names this time of being active; no other has the same
+	lease     clientv3.LeaseID
+	ttl       time.Duration // of the lease
+	won       int64         // the create revision of the election key
+	sequence  uint64        // of the last transaction that etcd has applied
+
+	closing sync.Once
+	closed  error // why the resignation failed; after closing
+	stop    context.CancelFunc
+	tasks   sync.WaitGroup
+}
+
+// keys are the keys of a store in etcd.
+type keys struct{ format, active, sequence, records, recordsEnd string }
+
+func newKeys(prefix string) keys {
+	return keys{prefix + "format", prefix + "active", prefix + "sequence", prefix + "r/", clientv3.GetPrefixRangeEnd(prefix + "r/")}
+}
+
+// format is the value of keys.format. Later releases that write other keys have another one.
+const format = "tenure store 1"
+
+// start begins to prove the standing.
+func (j *Journal) start() {
+	ctx, stop := context.WithCancel(context.Background())
+	j.stop = stop
+	j.tasks.Go(func() {
+		j.keep(ctx, j.ttl, j.attemptProof)
+		if err := j.why(); err != nil && !errors.Is(err, ErrClosed) {
+			j.options.Logger.Error("this process is no longer the active store", slog.Any("reason", err))
+		}
+	})
+}
+
+// attemptProof is one proof of the standing: see "What is guaranteed" in the package comment.
+func (j *Journal) attemptProof(ctx context.Context, n uint32) (p proof) {
+	ctx, cancel := context.WithTimeout(ctx, j.ttl)
+	defer cancel()
+	client, index := j.endpoints.at(n)
+	p = proof{index: index, began: j.clock()}
+	p.err = j.prove1(ctx, client)
+	if p.err != nil && ctx.Err() == nil {
+		j.endpoints.failed(index)
+	}
+	return p
+}
+
+func (j *Journal) prove1(ctx context.Context, client *clientv3.Client) error {
+	response, err := client.Get(ctx, j.keys.active, clientv3.WithKeysOnly())
+	if err != nil {
+		return err
+	}
+	if len(response.Kvs) == 0 || response.Kvs[0].CreateRevision != j.won {
+		return ErrDeposed
+	}
+	ttl, err := keepAlive(ctx, client, j.lease)
+	switch {
+	case err != nil:
+		return err
+	case ttl <= 0:
+		return fmt.Errorf("%w: its lease has expired", ErrDeposed)
+	}
+	return nil
+}
+
+// Done is closed when this process is no longer the active store, or Close was called: it must
+// not serve any more.
+func (j *Journal) Done() <-chan struct{} { return j.life.Done() }
+
+// Err returns nil while Done is not closed, and then why it was: see "How a journal ends" in
+// the package comment.
+func (j *Journal) Err() error { return j.why() }
+
+// Standing implements [statestore.Journal].
+func (j *Journal) Standing() error { return j.check() }
+
+// living returns a context that ends with ctx and with the standing.
+func (j *Journal) living(ctx context.Context) (context.Context, context.CancelFunc) {
+	living, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(j.life, func() { cancel(j.why()) })
+	return living, func() { stop(); cancel(nil) }
+}
+
+const (
+	firstPage, mostRecords = 64, 20_000 // records of a page
+	pageBytes              = 4 << 20    // is what a page is meant to have
+)
+
+// Load implements [statestore.Journal]. It reads pages of about 4 MiB. Only the active process
+// writes records and each page is read only if this process still is that one, so all pages
+// are of one state, though etcd may be compacted meanwhile.
+func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) error {
+	ctx, cancel := j.living(ctx)
+	defer cancel()
+	from, limit := j.keys.records, firstPage
+	for {
+		page, err := j.loadPage(ctx, from, limit)
+		if tooLarge(err) && limit > 1 {
+			limit = max(limit/8, 1)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read the records of %q: %w", j.options.Prefix, err)
+		}
+		size := 1
+		for _, kv := range page.Kvs {
+			if kv.ModRevision > j.won {
+				return fmt.Errorf("read the records of %q: another program has written %q; %w", j.options.Prefix, kv.Key, ErrForeignData)
+			}
+			record := statestore.Record{ID: kv.Key[len(j.keys.records):], Value: kv.Value}
+			if record.Value == nil {
+				record.Value = []byte{} // nil means that the record is gone
+			}
+			if err := each(record); err != nil {
+				return err
+			}
+			size += len(kv.Key) + len(kv.Value)
+		}
+		if !page.More || len(page.Kvs) == 0 {
+			return nil
+		}
+		from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
+		limit = max(1, min(pageBytes*len(page.Kvs)/size, 8*limit, mostRecords))
+	}
+}
+
+func (j *Journal) loadPage(ctx context.Context, from string, limit int) (page *clientv3.GetResponse, err error) {
+	err = j.endpoints.do(ctx, j.ttl, func(ctx context.Context, client *clientv3.Client) error {
+		response, err := client.Txn(ctx).
+			If(clientv3.Compare(clientv3.CreateRevision(j.keys.active), "=", j.won)).
+			Then(clientv3.OpGet(from, clientv3.WithRange(j.keys.recordsEnd), clientv3.WithLimit(int64(limit)))).
+			Commit()
+		switch {
+		case tooLarge(err):
+			return final{err}
+		case err != nil:
+			return err
+		case !response.Succeeded:
+			j.over(ErrDeposed)
+			return final{ErrDeposed}
+		}
+		page = (*clientv3.GetResponse)(response.Responses[0].GetResponseRange())
+		return nil
+	})
+	return page, err
+}
+
+// tooLarge reports whether gRPC refused an answer for its size.
+func tooLarge(err error) bool {
+	return status.Code(err) == codes.ResourceExhausted && !errors.Is(err, rpctypes.ErrNoSpace) && !errors.Is(err, rpctypes.ErrTooManyRequests)
+}
+
+// Commit implements [statestore.Journal]. A batch that is larger than a transaction of etcd
+// becomes several, between groups. The error is the cause with which the journal ended, or
+// says what etcd refused; the journal has ended then. If ctx ends first, the outcome is unknown.
+func (j *Journal) Commit(ctx context.Context, batch []statestore.Group) error {
+	ctx, cancel := j.living(ctx)
+	defer cancel()
+	for t, err := range split(batch, j.keys.records, j.options.MaxOperations, j.options.MaxTransactionBytes) {
+		if err == nil {
+			err = j.commit(ctx, t)
+		}
+		if err != nil {
+			j.over(err)
+			return err
+		}
+	}
+	return nil
+}
+
+// commit repeats one transaction until its outcome is known. It compares the sequence number,
+// so it is applied once at most, and an attempt that etcd gets late is not applied after a
+// later transaction.
+func (j *Journal) commit(ctx context.Context, t *transaction) error {
+	before, after := j.number(j.sequence), j.number(j.sequence+1)
+	conditions := []clientv3.Cmp{
+		clientv3.Compare(clientv3.CreateRevision(j.keys.active), "=", j.won),
+		clientv3.Compare(clientv3.Value(j.keys.sequence), "=", before),
+	}
+	operations := make([]clientv3.Op, 0, len(t.records)+ownOperations)
+	operations = append(operations, clientv3.OpPut(j.keys.sequence, after))
+	for _, record := range t.records {
+		key := j.keys.records + string(record.ID)
+		if record.Value == nil {
+			operations = append(operations, clientv3.OpDelete(key))
+		} else {
+			operations = append(operations, clientv3.OpPut(key, string(record.Value)))
+		}
+	}
+	err := j.endpoints.do(ctx, j.ttl/4, func(ctx context.Context, client *clientv3.Client) error {
+		response, err := client.Txn(ctx).If(conditions...).Then(operations...).
+			Else(clientv3.OpGet(j.keys.active, clientv3.WithKeysOnly()), clientv3.OpGet(j.keys.sequence)).Commit()
+		if err != nil || response.Succeeded {
+			return err
+		}
+		active := response.Responses[0].GetResponseRange().GetKvs()
+		sequence := response.Responses[1].GetResponseRange().GetKvs()
+		switch {
+		case len(active) == 0 || active[0].CreateRevision != j.won:
+			return final{ErrDeposed}
+		case len(sequence) == 1 && string(sequence[0].Value) == after:
+			return nil // an earlier attempt
+		}
+		return final{fmt.Errorf("another program has changed %q; %w", j.keys.sequence, ErrForeignData)}
+	})
+	if err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	j.sequence++
+	return nil
+}
+
+// number is the value of keys.sequence after transaction n of this term.
+func (j *Journal) number(n uint64) string { return j.term + "/" + strconv.FormatUint(n, 10) }
+
+// Close implements [statestore.Journal]. It resigns, so that another process takes over at
+// once. If etcd cannot be reached within half a TTL, the error says so, and another process
+// takes over when the lease expires. Close may be called several times.
+func (j *Journal) Close() error {
+	j.closing.Do(func() {
+		j.over(ErrClosed) // before etcd knows
+		j.stop()
+		j.tasks.Wait()
+		ctx, cancel := context.WithTimeoutCause(context.Background(), j.ttl/2, errors.New("etcd did not answer in time"))
+		defer cancel()
+		if err := revoke(ctx, j.endpoints, j.ttl/8, j.lease); err != nil {
+			j.closed = fmt.Errorf("resign: %w; another process takes over when the lease has expired, %v after its last renewal", err, j.ttl)
+		}
+		j.candidate.resigned(j)
+	})
+	return j.closed
+}
+
+// ballot is the value of the election key.
+type ballot struct {
+	Term    string `json:"term"`
+	Name    string `json:"name"`
+	Address string `json:"address"`
+}
+
+func (b ballot) encode() string {
+	value, err := json.Marshal(b)
+	if err != nil {
+		panic(err) // strings only
+	}
+	return string(value)
+}

@@ -1,0 +1,190 @@
+package member
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+// Options configure a Member. Name, Cluster and Dir are required.
+type Options struct {
+	// Name is the name of this member in Cluster.
+	Name string
+	// Cluster has the names of all members and the URLs at which they serve each other:
+	// "a=https://host-a:2380,b=https://host-b:2380,c=https://host-c:2380". It must be the same
+	// for all members of a new cluster. A member that was started once knows its cluster
+	// from its data.
+	Cluster string
+	// Join is for a new member in an existing cluster, announced with Replace. Dir is empty then.
+	Join bool
+	// Dir is where the data is kept. It is created with mode 0700.
+	Dir string
+	// PeerTLS is for the connections between members. It is required unless all URLs of
+	// Cluster have the scheme http. Both ends of a connection have certificates.
+	PeerTLS TLS
+	// ClientURL is where this member also serves other processes, such as etcdctl or stores on
+	// other machines. It is https://…, or http:// on a loopback address, which all users of
+	// the machine can open. Default: none; the own process uses a socket in Dir.
+	ClientURL string
+	// ClientTLS is for ClientURL with https. With it, clients need a certificate of its CA.
+	ClientTLS TLS
+	// Quota is how large the database may become, in bytes. Default 2 GiB.
+	Quota int64
+	// MaxRequestBytes is how large a transaction may be; see cluster.Options.MaxTransactionBytes.
+	// All members need the same. Default 4 MiB.
+	MaxRequestBytes int
+	// Heartbeat is how often the leader shows the other members that it is there, and
+	// Election how long they wait for it before they elect another; whole milliseconds, at
+	// least five times Heartbeat. All members need the same. Defaults 100 ms and 1 s.
+	Heartbeat, Election time.Duration
+	// Logger gets etcd's warnings and errors, and the rest at debug level. Default: no logs.
+	Logger *slog.Logger
+}
+
+// TLS are the names of PEM files. etcd reads certificates and keys again for each connection, so
+// they can be renewed while the member runs.
+type TLS struct{ CA, Certificate, Key string }
+
+const (
+	maxOperations   = 4096
+	defaultRequest  = 4 << 20
+	maxSocketName   = 100 // bytes; the least that systems allow is 104
+	clientSocket    = "client.sock"
+	compactionAfter = "5m"
+)
+
+// config returns etcd's configuration.
+func (o *Options) config() (*embed.Config, error) {
+	if o.Name == "" || o.Cluster == "" || o.Dir == "" {
+		return nil, errors.New("Options.Name, Options.Cluster and Options.Dir are required")
+	}
+	peers, err := o.peers()
+	if err != nil {
+		return nil, err
+	}
+	own, ok := peers[o.Name]
+	if !ok {
+		return nil, fmt.Errorf("Options.Cluster %q does not have Options.Name %q", o.Cluster, o.Name)
+	}
+	socket, err := o.socket()
+	if err != nil {
+		return nil, err
+	}
+	c := embed.NewConfig()
+	c.Name, c.Dir = o.Name, filepath.Join(o.Dir, "etcd")
+	c.InitialCluster, c.InitialClusterToken = o.Cluster, "tenure"
+	if o.Join {
+		c.ClusterState = embed.ClusterStateFlagExisting
+	}
+	c.AdvertisePeerUrls, c.ListenPeerUrls = []url.URL{own}, []url.URL{listener(own)}
+	// The advertised URL is informative; etcd demands one.
+	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{socket}, []url.URL{own}
+	if c.PeerTLSInfo, err = o.PeerTLS.info(own.Scheme == "https", "Options.PeerTLS"); err != nil {
+		return nil, err
+	}
+	if o.ClientURL != "" {
+		client, err := checkURL(o.ClientURL)
+		if err != nil {
+			return nil, fmt.Errorf("Options.ClientURL: %w", err)
+		}
+		if ip := net.ParseIP(client.Hostname()); client.Scheme == "http" && client.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			return nil, fmt.Errorf("Options.ClientURL %q would serve the network without TLS; write https and give Options.ClientTLS", o.ClientURL)
+		}
+		c.ListenClientUrls = append(c.ListenClientUrls, listener(client))
+		c.AdvertiseClientUrls = []url.URL{client}
+		if c.ClientTLSInfo, err = o.ClientTLS.info(client.Scheme == "https", "Options.ClientTLS"); err != nil {
+			return nil, err
+		}
+	}
+	heartbeat, election := cmp.Or(o.Heartbeat, 100*time.Millisecond), cmp.Or(o.Election, time.Second)
+	if heartbeat < time.Millisecond || election < 5*heartbeat || election > 50*time.Second {
+		return nil, fmt.Errorf("Options.Election %v must be at least five times Options.Heartbeat %v, and at most 50s", election, heartbeat)
+	}
+	c.TickMs, c.ElectionMs = uint(heartbeat.Milliseconds()), uint(election.Milliseconds())
+	c.QuotaBackendBytes = cmp.Or(o.Quota, 2<<30)
+	c.MaxTxnOps, c.MaxRequestBytes = maxOperations, uint(cmp.Or(o.MaxRequestBytes, defaultRequest))
+	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, compactionAfter
+	c.EnableGRPCGateway = false
+	logger := o.Logger
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(logger))
+	return c, nil
+}
+
+// socket returns the URL of the socket in Dir.
+func (o *Options) socket() (url.URL, error) {
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return url.URL{}, err
+	}
+	name := filepath.Join(dir, clientSocket)
+	if len(name) > maxSocketName {
+		return url.URL{}, fmt.Errorf("the name of the socket %q is longer than %d bytes; give a shorter directory", name, maxSocketName)
+	}
+	return url.URL{Scheme: "unix", Path: filepath.ToSlash(name)}, nil
+}
+
+// peers returns the URL of each member.
+func (o *Options) peers() (map[string]url.URL, error) {
+	peers := make(map[string]url.URL)
+	scheme := ""
+	for part := range strings.SplitSeq(o.Cluster, ",") {
+		name, address, ok := strings.Cut(strings.TrimSpace(part), "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("Options.Cluster: %q does not have the form name=https://host:2380", part)
+		}
+		u, err := checkURL(address)
+		if err != nil {
+			return nil, fmt.Errorf("Options.Cluster: %w", err)
+		}
+		if _, twice := peers[name]; twice {
+			return nil, fmt.Errorf("Options.Cluster has the name %q twice", name)
+		}
+		if scheme != "" && scheme != u.Scheme {
+			return nil, fmt.Errorf("Options.Cluster: write https for all members, or http for all: %q", o.Cluster)
+		}
+		peers[name], scheme = u, u.Scheme
+	}
+	return peers, nil
+}
+
+func checkURL(address string) (url.URL, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.User != nil {
+		return url.URL{}, fmt.Errorf("%q does not have the form https://host:2380", address)
+	}
+	return *u, nil
+}
+
+// listener returns where to listen for u: at its address if that is an IP address, else at all.
+func listener(u url.URL) url.URL {
+	if net.ParseIP(u.Hostname()) == nil && u.Hostname() != "localhost" {
+		u.Host = net.JoinHostPort("", u.Port())
+		u.Host = "0.0.0.0" + u.Host
+	}
+	return u
+}
+
+func (t TLS) info(required bool, name string) (transport.TLSInfo, error) {
+	given := t != TLS{}
+	switch {
+	case given != required:
+		return transport.TLSInfo{}, fmt.Errorf("%s is for URLs with https, and these need it", name)
+	case !given:
+		return transport.TLSInfo{}, nil
+	case t.CA == "" || t.Certificate == "" || t.Key == "":
+		return transport.TLSInfo{}, fmt.Errorf("%s needs CA, Certificate and Key", name)
+	}
+	return transport.TLSInfo{TrustedCAFile: t.CA, CertFile: t.Certificate, KeyFile: t.Key, ClientCertAuth: true}, nil
+}

@@ -1,0 +1,71 @@
+package member
+
+import (
+	"context"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// Replace takes the member name out of the cluster to which the member with the data in dir
+// belongs, and announces a new one of the same name that serves its peers at peerURL. It
+// needs the majority of the members, and that the member in dir runs on this machine under the
+// same user. If name was taken out before, it is only announced. A member that was announced
+// and has never started is announced anew.
+//
+// It returns the value of Options.Cluster with which the new member starts, with Options.Join.
+func Replace(ctx context.Context, dir, name, peerURL string) (cluster string, err error) {
+	if _, err := checkURL(peerURL); err != nil {
+		return "", fmt.Errorf("member: replace %q: %w", name, err)
+	}
+	socket, err := (&Options{Dir: dir}).socket()
+	if err != nil {
+		return "", fmt.Errorf("member: replace %q: %w", name, err)
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{socket.String()}, Logger: zap.NewNop(), Context: ctx})
+	if err != nil {
+		return "", fmt.Errorf("member: replace %q: %w", name, err)
+	}
+	defer client.Close()
+	cluster, err = replace(ctx, client, name, peerURL)
+	if err != nil {
+		return "", fmt.Errorf("member: replace %q at %s: %w", name, socket.Path, err)
+	}
+	return cluster, nil
+}
+
+func replace(ctx context.Context, client *clientv3.Client, name, peerURL string) (cluster string, err error) {
+	listed, err := client.MemberList(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, m := range listed.Members {
+		unstarted := m.Name == "" && len(m.PeerURLs) == 1 && m.PeerURLs[0] == peerURL
+		if m.Name != name && !unstarted {
+			continue
+		}
+		if m.ID == listed.Header.MemberId {
+			return "", fmt.Errorf("this is the member itself; give the directory of another one that runs")
+		}
+		if _, err := client.MemberRemove(ctx, m.ID); err != nil {
+			return "", fmt.Errorf("take the old one out: %w", err)
+		}
+	}
+	added, err := client.MemberAdd(ctx, []string{peerURL})
+	if err != nil {
+		return "", fmt.Errorf("announce the new one: %w", err)
+	}
+	for _, m := range added.Members {
+		if m.ID == added.Member.ID {
+			m.Name = name
+		}
+		for _, u := range m.PeerURLs {
+			if cluster != "" {
+				cluster += ","
+			}
+			cluster += m.Name + "=" + u
+		}
+	}
+	return cluster, nil
+}

@@ -1,0 +1,141 @@
+package cluster
+
+import (
+	"cmp"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// Options configure a Candidate. Endpoints is required.
+type Options struct {
+	// Endpoints are the URLs at which members of etcd serve clients: https://host:2379, or
+	// unix:///file for a socket. Each
+	// is one member, not a proxy or load balancer for several: see "What is guaranteed" in
+	// the package comment. One that does not answer costs a timeout, and another is asked.
+	Endpoints []string
+	// TLS is for endpoints with https. Nil trusts the certificate authorities of the system.
+	// If etcd requires users, the common name of the client certificate is the user.
+	TLS *tls.Config
+	// Prefix begins all keys. Stores with different prefixes are independent. It ends with
+	// a slash, which is added if it is missing. Default "tenure/".
+	Prefix string
+	// Name says in logs, and to the other candidates, which process this is. Default: host
+	// name and process id.
+	Name string
+	// Address is where clients reach this process when it is active, as MQTT's Server
+	// Reference: host or host:port, several of them separated by spaces. The other
+	// candidates refer clients to it. It may be empty.
+	Address string
+	// TTL is how long etcd waits for a process that ended uncleanly before another takes
+	// over. Whole seconds, from 2 s to 1 min. etcd makes it longer if it is shorter than one
+	// and a half of etcd's election timeouts. Default 4 s.
+	TTL time.Duration
+	// Margin is how much earlier than etcd this process considers itself deposed. It must be
+	// more than the two clocks can drift apart within a TTL. Default TTL/10.
+	Margin time.Duration
+	// MaxOperations is how many operations etcd allows in a transaction (--max-txn-ops). At
+	// least 65. Default 128, as in etcd.
+	MaxOperations int
+	// MaxTransactionBytes is how large etcd lets a transaction be (--max-request-bytes). At
+	// least 256 KiB, at most 64 MiB. Default 1.5 MiB, as in etcd. See [Options.MaxPacketSize].
+	MaxTransactionBytes int
+	// Clock measures deadlines. Default lease.SystemClock.
+	Clock lease.Clock
+	// Logger gets a line for each change of standing, and for each new reason why etcd
+	// cannot be used. Default: no logs.
+	Logger *slog.Logger
+}
+
+const (
+	// leastTransactionBytes leaves a packet room for two thirds of etcd's smallest useful limit.
+	leastTransactionBytes = 256 << 10
+	mostTransactionBytes  = 64 << 20
+	// groupOverhead is more than a group has besides the bytes of its packet: MaxGroup records
+	// with identifiers of 1,100 bytes, and what etcd adds to each.
+	groupOverhead = 128 << 10
+
+	maxPrefix  = 256
+	maxAddress = 1 << 10
+)
+
+// MaxPacketSize returns the largest server.Options.MaxPacketSize with which each command fits
+// into one transaction. A server with a larger one must not be given the journal: one SET could
+// end it.
+func (o Options) MaxPacketSize() uint32 {
+	return uint32(cmp.Or(o.MaxTransactionBytes, defaultTransactionBytes) - groupOverhead)
+}
+
+const (
+	defaultOperations       = 128
+	defaultTransactionBytes = 3 << 19
+)
+
+func (o *Options) setDefaults() error {
+	if len(o.Endpoints) == 0 {
+		return errors.New("Options.Endpoints is empty; name the members of etcd: https://host:2379")
+	}
+	for _, endpoint := range o.Endpoints {
+		if err := checkEndpoint(endpoint, o.TLS != nil); err != nil {
+			return err
+		}
+	}
+	o.Prefix = cmp.Or(o.Prefix, "tenure/")
+	if !strings.HasSuffix(o.Prefix, "/") {
+		o.Prefix += "/"
+	}
+	if len(o.Prefix) > maxPrefix {
+		return fmt.Errorf("Options.Prefix has %d bytes; at most %d are allowed", len(o.Prefix), maxPrefix)
+	}
+	if o.Name == "" {
+		host, _ := os.Hostname()
+		o.Name = fmt.Sprintf("%s/%d", host, os.Getpid())
+	}
+	if len(o.Name) > maxAddress || len(o.Address) > maxAddress {
+		return fmt.Errorf("Options.Name and Options.Address have at most %d bytes each", maxAddress)
+	}
+	o.TTL = cmp.Or(o.TTL, 4*time.Second)
+	if o.TTL < 2*time.Second || o.TTL > time.Minute || o.TTL%time.Second != 0 {
+		return fmt.Errorf("Options.TTL %v must be whole seconds, from 2s to 1m", o.TTL)
+	}
+	o.Margin = cmp.Or(o.Margin, o.TTL/10)
+	if o.Margin < 0 || o.Margin > o.TTL/2 {
+		return fmt.Errorf("Options.Margin %v must be from 0 to half of TTL %v; 0 means TTL/10", o.Margin, o.TTL)
+	}
+	o.MaxOperations = cmp.Or(o.MaxOperations, defaultOperations)
+	if o.MaxOperations <= statestore.MaxGroup {
+		return fmt.Errorf("Options.MaxOperations %d must be at least %d: what one command changes is one transaction; "+
+			"raise --max-txn-ops of etcd", o.MaxOperations, statestore.MaxGroup+1)
+	}
+	o.MaxTransactionBytes = cmp.Or(o.MaxTransactionBytes, defaultTransactionBytes)
+	if o.MaxTransactionBytes < leastTransactionBytes || o.MaxTransactionBytes > mostTransactionBytes {
+		return fmt.Errorf("Options.MaxTransactionBytes %d must be from %d to %d", o.MaxTransactionBytes, leastTransactionBytes, mostTransactionBytes)
+	}
+	if o.Clock == nil {
+		o.Clock = lease.SystemClock
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+func checkEndpoint(endpoint string, hasTLS bool) error {
+	u, err := url.Parse(endpoint)
+	switch {
+	case err == nil && u.Scheme == "unix" && strings.HasPrefix(u.Path, "/") && u.Host == "":
+	case err != nil || u.Host == "" || u.Port() == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https":
+		return fmt.Errorf("Options.Endpoints: %q is not the URL of a member of etcd; it has the form https://host:2379", endpoint)
+	case u.Scheme == "http" && hasTLS:
+		return fmt.Errorf("Options.Endpoints: %q would be used without TLS, but Options.TLS is given; write https", endpoint)
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// probe waits until etcd answers, and checks that it can keep the store: its version, the
+// prefix and its limits.
+func (c *Candidate) probe(ctx context.Context) error {
+	var reason string
+	var unusable error
+	err := c.endpoints.do(ctx, c.options.TTL, func(ctx context.Context, client *clientv3.Client) error {
+		err := c.probe1(ctx, client)
+		if err != nil && err.Error() != reason {
+			reason = err.Error()
+			c.options.Logger.Warn("waiting for etcd", slog.Any("reason", explained(err)))
+		}
+		return err
+	})
+	if unusable != nil {
+		return unusable
+	}
+	return err
+}
+
+func (c *Candidate) probe1(ctx context.Context, client *clientv3.Client) error {
+	endpoint := client.Endpoints()[0]
+	status, err := client.Status(ctx, endpoint)
+	if err != nil {
+		return err
+	}
+	if !isSupported(status.Version) {
+		return final{fmt.Errorf("%s has version %s, which may revoke leases early; use 3.5.13 or later", endpoint, status.Version)}
+	}
+	if err := c.probePrefix(ctx, client); err != nil {
+		return err
+	}
+	return c.probeLimits(ctx, client)
+}
+
+// isSupported reports whether a version of etcd is 3.5.13 or later.
+func isSupported(version string) bool {
+	var numbers [3]int
+	release, _, _ := strings.Cut(version, "-")
+	for i, part := range strings.SplitN(release, ".", 3) {
+		numbers[i], _ = strconv.Atoi(part)
+	}
+	major, minor, patch := numbers[0], numbers[1], numbers[2]
+	return major > 3 || major == 3 && (minor > 5 || minor == 5 && patch >= 13)
+}
+
+// probePrefix refuses a prefix that holds keys of something else.
+func (c *Candidate) probePrefix(ctx context.Context, client *clientv3.Client) error {
+	all := clientv3.WithRange(clientv3.GetPrefixRangeEnd(c.options.Prefix))
+	response, err := client.Txn(ctx).Then(
+		clientv3.OpGet(c.keys.format),
+		clientv3.OpGet(c.options.Prefix, all, clientv3.WithLimit(1), clientv3.WithKeysOnly())).Commit()
+	if err != nil {
+		return err
+	}
+	found := response.Responses[0].GetResponseRange().GetKvs()
+	some := response.Responses[1].GetResponseRange().GetKvs()
+	switch {
+	case len(found) == 0 && len(some) == 0:
+		return nil
+	case len(found) == 0:
+		return final{fmt.Errorf("%w: the prefix %q has the key %q, and no key %q; give another prefix",
+			ErrForeignData, c.options.Prefix, some[0].Key, c.keys.format)}
+	case string(found[0].Value) != format:
+		return final{fmt.Errorf("%w: %q is %q, and this release knows %q; use the release that wrote it, or give another prefix",
+			ErrForeignData, c.keys.format, found[0].Value, format)}
+	}
+	return nil
+}
+
+// probeLimits sends etcd the largest transaction that a commit may have. It changes nothing,
+// because its condition is never true.
+func (c *Candidate) probeLimits(ctx context.Context, client *clientv3.Client) error {
+	count := c.options.MaxOperations
+	length := (c.options.MaxTransactionBytes-transactionBytes)/count - operationBytes
+	deletions := make([]clientv3.Op, count)
+	for i := range deletions {
+		key := c.keys.records + strconv.Itoa(i)
+		deletions[i] = clientv3.OpDelete(key + strings.Repeat("-", max(length-len(key), 1)))
+	}
+	_, err := client.Txn(ctx).If(clientv3.Compare(clientv3.Version(c.keys.format), "<", 0)).Then(deletions...).Commit()
+	return err
+}

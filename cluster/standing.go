@@ -1,0 +1,156 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenurelock/tenure/lease"
+)
+
+// standing judges whether this process may answer from memory: until a deadline on the clock,
+// which proofs move ahead. Once it has ended it does not come back.
+type standing struct {
+	clock    lease.Clock
+	validity time.Duration // of a proof, from when it began: TTL − Margin
+	deadline atomic.Int64
+	life     context.Context // its cause is why the standing ended
+	end      context.CancelCauseFunc
+	ended    atomic.Bool // set before life ends
+}
+
+func newStanding(clock lease.Clock, validity, began time.Duration) *standing {
+	s := &standing{clock: clock, validity: validity}
+	s.deadline.Store(int64(began + validity))
+	s.life, s.end = context.WithCancelCause(context.Background())
+	return s
+}
+
+// check returns nil while this process may answer from memory.
+func (s *standing) check() error {
+	if s.ended.Load() {
+		return ErrDeposed
+	}
+	for {
+		deadline := s.deadline.Load()
+		if int64(s.clock()) < deadline {
+			return nil
+		}
+		if s.deadline.Load() == deadline { // not moved while the clock was read
+			return ErrDeadlinePassed
+		}
+	}
+}
+
+// prove moves the deadline ahead after a proof that began at began. A proof that comes after
+// the deadline proves nothing any more: check may have failed already.
+func (s *standing) prove(began time.Duration) {
+	if s.check() == nil {
+		s.deadline.Store(max(s.deadline.Load(), int64(began+s.validity)))
+	}
+}
+
+// over ends the standing. The first cause counts.
+func (s *standing) over(cause error) {
+	s.ended.Store(true)
+	s.end(cause)
+}
+
+// expired ends the standing if the deadline has passed, and reports whether it has ended; last
+// is why the latest proof failed, or nil.
+func (s *standing) expired(last error) bool {
+	if err := s.check(); err != nil {
+		if last != nil {
+			err = fmt.Errorf("%w (%v); the latest attempt: %v", err, s.validity, last)
+		}
+		s.over(err)
+		return true
+	}
+	return false
+}
+
+// why returns why the standing ended, or nil.
+func (s *standing) why() error {
+	if s.life.Err() == nil {
+		return nil
+	}
+	return context.Cause(s.life)
+}
+
+// proof is the outcome of one attempt to prove the standing.
+type proof struct {
+	attempt int
+	index   uint32 // of the endpoint
+	began   time.Duration
+	err     error
+}
+
+// keep proves the standing until ctx or the standing ends: attempt sends a proof to the n-th
+// endpoint from the preferred one and returns its outcome.
+//
+// A proof is due every TTL/8. One that is not answered until the next is due is not given up:
+// an etcd that is slow still moves the deadline. So several can be under way, each at another
+// endpoint than the one before.
+func (s *standing) keep(ctx context.Context, ttl time.Duration, attempt func(ctx context.Context, n uint32) proof) {
+	ctx, stop := context.WithCancel(ctx)
+	every, retry := ttl/8, ttl/64
+	outcomes := make(chan proof, mostProofs)
+	underWay, number, next := 0, 0, s.clock()
+	defer func() { // wait for the goroutines of the attempts
+		stop()
+		for ; underWay > 0; underWay-- {
+			<-outcomes
+		}
+	}()
+	timer := time.NewTimer(every)
+	defer timer.Stop()
+	failures, silent := uint32(0), uint32(0) // since the last success: failed; unanswered
+	var last error
+	for {
+		if s.expired(last) {
+			return
+		}
+		if now := s.clock(); now >= next && underWay < mostProofs {
+			number++
+			underWay++
+			n, skip := number, silent
+			go func() {
+				p := attempt(ctx, skip)
+				p.attempt = n
+				outcomes <- p
+			}()
+			silent++
+			next = now + every
+		}
+		timer.Reset(max(min(next, time.Duration(s.deadline.Load()))-s.clock(), time.Millisecond))
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.life.Done():
+			return
+		case <-timer.C:
+		case p := <-outcomes:
+			underWay--
+			switch {
+			case p.err == nil:
+				s.prove(p.began)
+				failures, silent, last = 0, 0, nil
+			case errors.Is(p.err, ErrDeposed):
+				s.over(p.err)
+				return
+			default:
+				last = p.err
+				failures++
+				if p.attempt == number { // nothing later is under way
+					silent = 0
+					next = min(next, s.clock()+retry*time.Duration(min(failures, 4)))
+				}
+			}
+		}
+	}
+}
+
+// mostProofs is how many proofs can be under way: as many as are due until the deadline.
+const mostProofs = 8
