@@ -63,9 +63,13 @@ type Engine struct {
 // each client sees the changes of a key in the order of the store. So deliver must only queue
 // the notification: it must not block and must not call the engine.
 func New(store *statestore.Store, deliver func(statestore.Notification)) *Engine {
+	return newOnClock(store, deliver, nil)
+}
+
+func newOnClock(store *statestore.Store, deliver func(statestore.Notification), now func() time.Time) *Engine {
 	e := &Engine{deliver: deliver, started: time.Now(), wake: make(chan struct{}, 1), store: store}
-	e.SetSystemClock(nil)
-	e.wall.at(e.started, 0)
+	e.SetSystemClock(now)
+	e.wall.at(e.systemTime(), 0)
 	return e
 }
 

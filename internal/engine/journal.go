@@ -30,6 +30,12 @@ const stopTimeout = 10 * time.Second
 // The error says which option makes no sense, which record cannot be restored, or why the
 // journal failed; it is the cause of ctx if that ended. Nothing was answered then.
 func Open(ctx context.Context, options statestore.Options, journal statestore.Journal, deliver func(statestore.Notification)) (*Engine, error) {
+	return OpenWithClock(ctx, options, journal, deliver, nil)
+}
+
+// OpenWithClock is Open on a machine whose system's clock is now, see SetSystemClock: the store
+// begins with its time. Tests use it.
+func OpenWithClock(ctx context.Context, options statestore.Options, journal statestore.Journal, deliver func(statestore.Notification), now func() time.Time) (*Engine, error) {
 	options.Journaled = journal != nil
 	if options.Identity == "" {
 		options.Identity = NewIdentity()
@@ -38,7 +44,7 @@ func Open(ctx context.Context, options statestore.Options, journal statestore.Jo
 	if err != nil {
 		return nil, err
 	}
-	e := New(store, deliver)
+	e := newOnClock(store, deliver, now)
 	if journal == nil {
 		return e, nil
 	}

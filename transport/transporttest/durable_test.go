@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -255,6 +256,30 @@ func TestACallerGivesUpDuringACommit(t *testing.T) {
 		}
 		if took := time.Since(began); took != time.Second {
 			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// A store that recovers on a machine whose clock is behind issues versions above those of the
+// one before.
+func TestVersionsRiseOnAMachineWhoseClockIsBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var journal transporttest.Journal
+		store := transporttest.StartDurable(t, &journal)
+		client, conn := store.Client(t, "a", patient)
+		var before hlc.Timestamp
+		for _, off := range []time.Duration{0, -time.Minute, time.Minute, -time.Hour} {
+			store.Crash(0)
+			store.SetWall(func() time.Time { return time.Now().Add(off) })
+			if err := store.Recover(); err != nil {
+				t.Fatal(err)
+			}
+			conn.Restore()
+			version, err := client.Set(t.Context(), "k", nil, transport.SetOptions{})
+			if err != nil || version.Compare(before) <= 0 {
+				t.Fatalf("with a clock that is off by %v: %v, %v; the version before was %v", off, version, err, before)
+			}
+			before = version
 		}
 	})
 }

@@ -125,7 +125,13 @@ func (s *Store) start(options statestore.Options) error {
 		mounted = s.journal.open()
 		journal = mounted
 	}
-	started, err := engine.Open(s.life, options, journal, s.deliver)
+	var machine func() time.Time // that of a store in memory is slewed to, see SetWall
+	if journal != nil {
+		s.mu.Lock()
+		machine = s.wall
+		s.mu.Unlock()
+	}
+	started, err := engine.OpenWithClock(s.life, options, journal, s.deliver, machine)
 	if err != nil {
 		return err
 	}
@@ -317,6 +323,7 @@ func (s *Store) Client(t testing.TB, clientID string, options transport.ClientOp
 // it; nil, the default, is time.Now. The store's own time of day is slewed: while the machine's
 // clock is behind, it loses half a second each second; while that is ahead, it gains a tenth of
 // the difference each second, or half a second if that is more (an hour in a minute and a half).
+// A durable store that recovers begins with this clock, like one that starts on another machine.
 // Several goroutines call now at the same time. It must not block.
 func (s *Store) SetWall(now func() time.Time) {
 	s.mu.Lock()
