@@ -1,6 +1,7 @@
 // Command tenure runs a state store: as part of an MQTT 5 broker of its own (serve), or as a
 // client of a broker that runs already (attach). It also hashes passwords for the users of
-// the broker (password).
+// the broker (password), and checks, backs up, restores and exports the data of a store (check,
+// backup, restore, export).
 //
 // SIGINT and SIGTERM stop it. Standard output says where the store answers, standard error
 // is the log. The exit status is 1 after an error.
@@ -37,6 +38,7 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(serveCommand(), attachCommand(), passwordCommand())
+	root.AddCommand(serveCommand(), attachCommand(), passwordCommand(),
+		checkCommand(), backupCommand(), restoreCommand(), exportCommand())
 	return root
 }

@@ -9,23 +9,22 @@ import (
 
 	"go.etcd.io/bbolt"
 
-	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/statestore"
 )
 
 // A Report says what is in a journal or a backup.
 type Report struct {
-	File      string        `json:"file"`
-	Online    bool          `json:"online"`     // a running process has the journal; this is about a copy of it
-	Bytes     int64         `json:"bytes"`      // of the file
-	FreeBytes int64         `json:"free_bytes"` // of the file, for records to come
-	LiveBytes uint64        `json:"live_bytes"` // of the records
-	Records   uint64        `json:"records"`
-	Keys      uint64        `json:"keys"`
-	Fences    uint64        `json:"fences"`   // of keys that are gone
-	Replies   uint64        `json:"replies"`  // that are remembered
-	Identity  string        `json:"identity"` // of the data; empty if no store has used the journal yet
-	Bound     hlc.Timestamp `json:"bound"`    // no version above it was issued
+	File      string `json:"file"`
+	Online    bool   `json:"online"`     // a running process has the journal; this is about a copy of it
+	Bytes     int64  `json:"bytes"`      // of the file
+	FreeBytes int64  `json:"free_bytes"` // of the file, for records to come
+	LiveBytes uint64 `json:"live_bytes"` // of the records
+	Records   uint64 `json:"records"`
+	Keys      uint64 `json:"keys"`
+	Fences    uint64 `json:"fences"`   // of keys that are gone
+	Replies   uint64 `json:"replies"`  // that are remembered
+	Identity  string `json:"identity"` // of the data; empty if no store has used the journal yet
+	Bound     string `json:"bound"`    // no version above it was issued; a time without a node
 	// Clean is true if no damage was found.
 	Clean bool `json:"clean"`
 }
@@ -100,7 +99,7 @@ func (s *scan) inspect(ctx context.Context, report *Report, progress Progress) e
 		case statestore.KindIdentity:
 			report.Identity = item.Identity
 		case statestore.KindBound:
-			report.Bound = item.Version
+			report.Bound = item.Version.String()
 		}
 		return nil
 	})

@@ -24,7 +24,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/statestore"
@@ -289,13 +291,18 @@ func fill(b *testing.B, open func(context.Context) (statestore.Journal, error), 
 		b.Fatal(err)
 	}
 	now := statestore.Instant{WallMillis: time.Now().UnixMilli()}
+	stamp := hlc.Timestamp{Wall: now.WallMillis, Node: "bench"}.String()
 	first, err := store.Restored(now)
 	if err != nil {
 		b.Fatal(err)
 	}
 	groups := []statestore.Group{first}
 	for i := range keys {
-		reply, effects := store.Apply(now, statestore.Command{Verb: statestore.VerbSet, Key: key(i), Value: fmt.Appendf(nil, "%016d", i)})
+		payload := resp3.AppendArray(nil, 3)
+		for _, argument := range []string{"SET", key(i), fmt.Sprintf("%016d", i)} {
+			payload = resp3.AppendBulk(payload, argument)
+		}
+		reply, effects := store.Apply(now, statestore.Parse(statestore.Request{Client: "bench", Payload: payload, Timestamp: &stamp}))
 		if reply.Outcome != statestore.OK {
 			b.Fatalf("key %d: %v", i, reply.Outcome)
 		}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/tenurelock/tenure/server/journal"
+)
+
+const (
+	// jsonUsage is the help of --json.
+	jsonUsage = "print the report as JSON"
+	// progressInterval is how often a terminal shows how far a command is.
+	progressInterval = 200 * time.Millisecond
+)
+
+func checkCommand() *cobra.Command {
+	var asJSON bool
+	check := &cobra.Command{
+		Use:   "check DIR",
+		Short: "Check the data of a store, and say what it holds",
+		Long: `Read the data of a store from beginning to end, and check each page, each record
+and the totals. DIR is the directory that the store names when it starts, or the
+file of a backup. Nothing is changed.
+
+While a store uses the directory, the store makes a copy for the check, in the
+directory for temporary files ($TMPDIR). Otherwise no store can start there
+until the check has ended.
+
+The exit status is 1 if the data is damaged or cannot be read. Standard error
+says why and what to do.`,
+		Example: `  tenure check /var/lib/tenure
+  tenure check /backups/tenure-monday
+  tenure check --json /var/lib/tenure | jq .keys`,
+		Args: exactly("the directory of the data, or the file of a backup"),
+		RunE: func(cmd *cobra.Command, arguments []string) error {
+			progress, done := showProgress(cmd, "checking")
+			report, err := journal.Check(cmd.Context(), arguments[0], progress)
+			done()
+			if err != nil {
+				return err
+			}
+			return printReport(cmd.OutOrStdout(), asJSON, report, report.File+" is sound")
+		},
+	}
+	check.Flags().BoolVar(&asJSON, "json", false, jsonUsage)
+	return check
+}
+
+func backupCommand() *cobra.Command {
+	var asJSON bool
+	backup := &cobra.Command{
+		Use:   "backup DIR FILE",
+		Short: "Back up the data of a store, which may be running",
+		Long: `Write a copy of the data of a store to a new file, as it was at one moment. DIR
+is the directory that the store names when it starts. If a store uses it, the
+store makes the copy, and goes on answering meanwhile; the command must run on
+the same machine, as the same user or as root.
+
+The copy is checked before it gets the name FILE, and an existing file is never
+replaced. It holds the values of all keys; only its owner may read it.`,
+		Example: `  tenure backup /var/lib/tenure /backups/tenure-$(date +%F)`,
+		Args:    exactly("the directory of the data", "the file for the backup"),
+		RunE: func(cmd *cobra.Command, arguments []string) error {
+			progress, done := showProgress(cmd, "copying")
+			report, err := journal.Backup(cmd.Context(), arguments[0], arguments[1], progress)
+			done()
+			if err != nil {
+				return err
+			}
+			return printReport(cmd.OutOrStdout(), asJSON, report, report.File+" is a sound backup")
+		},
+	}
+	backup.Flags().BoolVar(&asJSON, "json", false, jsonUsage)
+	return backup
+}
+
+func restoreCommand() *cobra.Command {
+	var asJSON bool
+	restore := &cobra.Command{
+		Use:   "restore FILE DIR",
+		Short: "Restore a backup into a directory without data",
+		Long: `Make the data of a store from the file of a backup. DIR must have no data; it is
+made if it is missing.
+
+What changed after the backup is lost, so the data gets a new identity: tenures
+that clients still have end with their next request. No version and no fencing
+token is issued again, if the clock of this machine is right within a minute.
+Leases that were granted after the backup are not in it: before you start the
+store, let the longest TTL pass since the lost store answered for the last time.`,
+		Example: `  tenure restore /backups/tenure-monday /var/lib/tenure`,
+		Args:    exactly("the file of a backup", "the directory for the data"),
+		RunE: func(cmd *cobra.Command, arguments []string) error {
+			progress, done := showProgress(cmd, "restoring")
+			report, err := journal.RestoreBackup(cmd.Context(), arguments[0], arguments[1], progress)
+			done()
+			if err != nil {
+				return err
+			}
+			return printReport(cmd.OutOrStdout(), asJSON, report, report.File+" is restored")
+		},
+	}
+	restore.Flags().BoolVar(&asJSON, "json", false, jsonUsage)
+	return restore
+}
+
+func exportCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "export DIR",
+		Short: "Print the data of a store as lines of JSON",
+		Long: `Print all records of a store to standard output, one JSON object on each line.
+DIR is the directory that the store names when it starts, or the file of a
+backup. While a store uses the directory, the store makes a copy for the export,
+as for "tenure check".
+
+The field "kind" says what a line is about: key, fence (of a key that is gone),
+reply (remembered, for requests that are delivered again), identity, or bound
+(of the versions). Keys, values and client ids that are not valid UTF-8 are in
+base64, in key_base64, value_base64 and client_base64. The output holds the
+values of all keys.`,
+		Example: `  tenure export /var/lib/tenure | jq -r 'select(.kind == "key") | .key'
+  (umask 077; tenure export /var/lib/tenure > tenure.jsonl)`,
+		Args: exactly("the directory of the data, or the file of a backup"),
+		RunE: func(cmd *cobra.Command, arguments []string) error {
+			progress, done := showProgress(cmd, "exporting")
+			defer done()
+			return journal.Export(cmd.Context(), arguments[0], cmd.OutOrStdout(), progress)
+		},
+	}
+}
+
+// exactly accepts one argument for each name, and says which is missing.
+func exactly(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, arguments []string) error {
+		switch {
+		case len(arguments) < len(names):
+			return fmt.Errorf("give %s: tenure %s", names[len(arguments)], cmd.Use)
+		case len(arguments) > len(names):
+			return fmt.Errorf("%q is one argument too many: tenure %s", arguments[len(names)], cmd.Use)
+		}
+		for i, argument := range arguments {
+			if argument == "" {
+				return fmt.Errorf("an argument is empty: give %s: tenure %s", names[i], cmd.Use)
+			}
+		}
+		return nil
+	}
+}
+
+// showProgress returns a function that shows on standard error how far a command is, if that is a
+// terminal. done ends the line; the caller calls it before it prints anything else.
+func showProgress(cmd *cobra.Command, doing string) (progress journal.Progress, done func()) {
+	stderr, ok := cmd.ErrOrStderr().(*os.File)
+	if !ok || !term.IsTerminal(int(stderr.Fd())) {
+		return nil, func() {}
+	}
+	return progressLine(stderr, doing)
+}
+
+func progressLine(w io.Writer, doing string) (progress journal.Progress, done func()) {
+	shown, next := false, time.Now().Add(progressInterval) // a short command shows nothing
+	progress = func(part, total uint64) {
+		if now := time.Now(); total > 0 && now.After(next) {
+			shown, next = true, now.Add(progressInterval)
+			fmt.Fprintf(w, "\r%s: %d%% ", doing, min(100, uint64(100*float64(part)/float64(total))))
+		}
+	}
+	return progress, func() {
+		if shown {
+			fmt.Fprintf(w, "\r%*s\r", len(doing)+len(": 100% "), "")
+		}
+	}
+}
+
+// printReport prints what is in a journal or a backup.
+func printReport(w io.Writer, asJSON bool, report journal.Report, headline string) error {
+	if asJSON {
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(report)
+	}
+	if report.Online {
+		headline += " (the running store made a copy)"
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, err := fmt.Fprintln(w, headline)
+	for _, row := range []struct {
+		name  string
+		value any
+	}{
+		{"keys", report.Keys},
+		{"fences of keys that are gone", report.Fences},
+		{"remembered replies", report.Replies},
+		{"bytes of the file", report.Bytes},
+		{"bytes of the data", report.LiveBytes},
+		{"bytes that are free for more", report.FreeBytes},
+		{"identity of the data", report.Identity},
+		{"bound of the versions", report.Bound},
+	} {
+		_, failed := fmt.Fprintf(table, "  %s\t%v\n", row.name, row.value)
+		err = errors.Join(err, failed)
+	}
+	return errors.Join(err, table.Flush())
+}
