@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -109,4 +110,47 @@ func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 		t.Fatalf("after the connections closed: %v", err)
 	}
 	_ = again.Close()
+}
+
+// Invariant 34: here the limit on the size of files stands for a disk that is full.
+func TestInvariant34AServerThatCannotWriteItsDataEndsAndSaysWhy(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	s := &durableStore{t: t, path: build(t), dir: filepath.Join(t.TempDir(), "data"), host: "127.0.0.1:0"}
+	s.cmd = exec.CommandContext(ctx, "sh", "-c", `ulimit -f 400 && exec "$0" serve --addr 127.0.0.1:0 --data "$1"`, s.path, s.dir)
+	var stderr strings.Builder
+	s.cmd.Stderr = &stderr
+	s.address, s.stdout = launch(t, s.cmd, "listening on ")
+	client := s.dial(ctx)
+	value := []byte(strings.Repeat("v", 10_000))
+	acknowledged := 0
+	for acknowledged < 1000 {
+		requesting, cancel := context.WithTimeout(ctx, patience/10)
+		_, err := client.Set(requesting, fmt.Sprint("k", acknowledged), value, transport.SetOptions{})
+		cancel()
+		if err != nil {
+			break
+		}
+		acknowledged++
+	}
+	for s.stdout.Scan() {
+		t.Errorf("standard output has %q", s.stdout.Text())
+	}
+	err := await.Result(s.cmd.Wait)
+	lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
+	last := lines[len(lines)-1]
+	if s.cmd.ProcessState.ExitCode() != 1 || !strings.HasPrefix(last, "tenure: ") || !strings.Contains(last, s.dir) ||
+		!strings.Contains(last, "file too large") || !strings.Contains(last, "mend the cause and start again") {
+		t.Errorf("%v, want exit status 1 and the cure in the last line of\n%s", err, stderr.String())
+	}
+	if acknowledged == 0 || acknowledged == 1000 {
+		t.Fatalf("%d writes were acknowledged", acknowledged)
+	}
+	s.start()
+	client = s.dial(ctx)
+	for i := range acknowledged {
+		if entry, err := client.Get(ctx, fmt.Sprint("k", i)); err != nil || string(entry.Value) != string(value) {
+			t.Fatalf("write %d of %d, which was acknowledged: %d bytes, %v", i+1, acknowledged, len(entry.Value), err)
+		}
+	}
 }
