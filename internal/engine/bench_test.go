@@ -146,17 +146,48 @@ func BenchmarkHotKey(b *testing.B) {
 	}
 }
 
-// BenchmarkRenewal measures the renewal of a lease by one client after the other, in memory.
-func BenchmarkRenewal(b *testing.B) {
-	store, err := statestore.New(statestore.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	e := New(store, func(statestore.Notification) {})
-	ts := "0:0:client"
-	command := statestore.Parse(statestore.Request{Client: "client", Payload: resp3.AppendCommand(nil, "SET", "lease", "holder", "NEX", "PX", "10000"), Timestamp: &ts})
-	b.ReportAllocs()
-	for b.Loop() {
-		e.Apply(command)
+// nowhere is a journal that keeps nothing.
+type nowhere struct{}
+
+func (nowhere) Load(context.Context, func(statestore.Record) error) error { return nil }
+func (nowhere) Commit(context.Context, []statestore.Group) error          { return nil }
+func (nowhere) Standing() error                                           { return nil }
+func (nowhere) Close() error                                              { return nil }
+
+// BenchmarkRequest measures a request by one client after the other, in memory and with a
+// journal that costs nothing: what holding replies back costs.
+func BenchmarkRequest(b *testing.B) {
+	for _, journal := range []struct {
+		name string
+		statestore.Journal
+	}{{"memory", nil}, {"journal", nowhere{}}} {
+		for name, values := range map[string][]string{"renewal": {"holder"}, "change": {"a", "b"}} {
+			b.Run(journal.name+"/"+name, func(b *testing.B) {
+				e, err := Open(b.Context(), statestore.Options{}, journal.Journal, func(statestore.Notification) {})
+				if err != nil {
+					b.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(b.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- e.Run(ctx) }()
+				ts := "0:0:client"
+				var commands []statestore.Command
+				for _, value := range values {
+					commands = append(commands, statestore.Parse(statestore.Request{
+						Client: "client", Payload: resp3.AppendCommand(nil, "SET", "lease", value, "PX", "10000"), Timestamp: &ts,
+					}))
+				}
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					if _, err := e.Apply(commands[i%len(commands)]); err != nil {
+						b.Fatal(err)
+					}
+				}
+				stop()
+				if err := await.Receive(ended); err != nil {
+					b.Fatal(err)
+				}
+			})
+		}
 	}
 }
