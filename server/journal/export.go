@@ -20,19 +20,19 @@ type exported struct {
 	KeyBase64    []byte              `json:"key_base64,omitempty"`
 	Value        *string             `json:"value,omitempty"`
 	ValueBase64  []byte              `json:"value_base64,omitempty"`
-	Version      string              `json:"version,omitempty"`
-	Token        string              `json:"token,omitempty"`
-	LifetimeMS   int64               `json:"lifetime_ms,omitempty"`
 	Client       *string             `json:"client,omitempty"`
 	ClientBase64 []byte              `json:"client_base64,omitempty"`
 	Sequence     uint64              `json:"sequence,omitempty"`
 	Verb         *statestore.Verb    `json:"verb,omitempty"`
 	Outcome      *statestore.Outcome `json:"outcome,omitempty"`
 	Identity     string              `json:"identity,omitempty"`
+	Version      string              `json:"version,omitempty"`
+	Token        string              `json:"token,omitempty"`
+	LifetimeMS   int64               `json:"lifetime_ms,omitempty"`
 }
 
-// Export writes all records of a journal or a backup to w, as lines of JSON in UTF-8, sorted by
-// kind. path is as for [Check], and so are the errors; lines may have been written before one.
+// Export writes all records of a journal or a backup to w, as lines of JSON in UTF-8: the
+// bound, the identity, the keys and fences, the replies. path is as for [Check], and so are the errors; lines may have been written before one.
 // progress gets records.
 //
 //	{"kind":"key","key":"press-7/active","value":"gateway-a","version":"…","token":"…","lifetime_ms":10000}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -26,8 +27,30 @@ func fence(name string) statestore.Record {
 	return statestore.Item{Kind: statestore.KindFence, Key: name, Token: token}.Record()
 }
 
-func reply(client string, sequence uint64) statestore.Record {
-	return statestore.Item{Kind: statestore.KindReply, Client: client, Sequence: sequence, Verb: statestore.VerbSet, Outcome: statestore.OK, Version: version}.Record()
+// reply returns the record of a reply to client, as a store makes it.
+func reply(t testing.TB, client string) statestore.Record {
+	t.Helper()
+	store, err := statestore.New(statestore.Options{Journaled: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	timestamp := version.String()
+	store.Restored(statestore.Instant{WallMillis: version.Wall})
+	_, effects := store.Apply(statestore.Instant{WallMillis: version.Wall}, statestore.Parse(statestore.Request{
+		Client:      client,
+		Payload:     resp3.AppendCommand(nil, "SET", "key", "value"),
+		Correlation: []byte("request 1"),
+		Timestamp:   &timestamp,
+	}))
+	for _, group := range effects.Groups {
+		for _, record := range group {
+			if item, err := record.Decode(); err == nil && item.Kind == statestore.KindReply {
+				return record
+			}
+		}
+	}
+	t.Fatalf("the store remembers no reply: %q", effects.Groups)
+	panic("unreachable")
 }
 
 func identity(name string) statestore.Record {

@@ -108,7 +108,7 @@ func (s *scan) restoreTo(ctx context.Context, path string, progress Progress) er
 		}
 		bound.Node = ""
 		return errors.Join(
-			keep(statestore.Item{Kind: statestore.KindIdentity, Identity: engine.NewIdentity()}.Record()),
+			keep(statestore.Item{Kind: statestore.KindIdentity, Identity: engine.NewIdentity(), HoldOff: true}.Record()),
 			keep(statestore.Item{Kind: statestore.KindBound, Version: bound}.Record()),
 		)
 	})

@@ -1,0 +1,234 @@
+package journal_test
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"hash/crc32"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/resp3"
+	"github.com/tenurelock/tenure/server/journal"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// filled returns a directory with a closed journal that has one record of each kind, and two keys.
+func filled(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	file := open(t, dir)
+	commit(t, file, statestore.Group{identity("of the data"), bound(hlc.Timestamp{Wall: version.Wall, Counter: 9})},
+		statestore.Group{key("a", "1"), reply(t, "client")}, statestore.Group{key("b\xff", "\x00\xfe")}, statestore.Group{fence("c")})
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestCheckCountsWhatIsThere(t *testing.T) {
+	dir := filled(t)
+	report, err := journal.Check(t.Context(), dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, _ := os.Stat(filepath.Join(dir, "tenure.db"))
+	want := journal.Report{File: filepath.Join(dir, "tenure.db"), Bytes: info.Size(), FreeBytes: report.FreeBytes, LiveBytes: report.LiveBytes,
+		Records: 6, Keys: 2, Fences: 1, Replies: 1, Identity: "of the data", Bound: hlc.Timestamp{Wall: version.Wall, Counter: 9}, Clean: true}
+	if report != want || report.FreeBytes <= 0 || report.FreeBytes >= report.Bytes || report.LiveBytes < 100 || report.LiveBytes > 1000 {
+		t.Errorf("the report is\n%+v, want\n%+v", report, want)
+	}
+
+	file := open(t, dir)
+	load(t, file)
+	online, err := journal.Check(t.Context(), dir, nil)
+	want.Online, want.Bytes, want.FreeBytes = true, online.Bytes, online.FreeBytes
+	if err != nil || online != want {
+		t.Errorf("while a process has the journal, the report is\n%+v, error %v, want\n%+v", online, err, want)
+	}
+	if report, err := journal.Check(t.Context(), filepath.Join(dir, "nothing"), nil); err == nil || !strings.Contains(err.Error(), "nothing") {
+		t.Errorf("Check of a missing directory has report %+v, error %v", report, err)
+	}
+	if _, err := journal.Check(t.Context(), t.TempDir(), nil); !errors.Is(err, journal.ErrNoData) {
+		t.Errorf("Check of an empty directory has error %v", err)
+	}
+}
+
+func TestCheckFindsARecordThatNoStoreWrote(t *testing.T) {
+	dir := t.TempDir()
+	file := open(t, dir)
+	commit(t, file, statestore.Group{key("a", "1"), record("kb", "not a record")})
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	report, err := journal.Check(t.Context(), dir, nil)
+	if !errors.Is(err, journal.ErrDamaged) || !strings.Contains(err.Error(), `record "kb"`) || report.Clean {
+		t.Errorf("Check has report %+v, error %v", report, err)
+	}
+	newer := key("b", "2")
+	newer.Value[0] = 200 // the format
+	body, sum := newer.Value[:len(newer.Value)-4], newer.Value[len(newer.Value)-4:]
+	binary.BigEndian.PutUint32(sum, crc32.Checksum(slices.Concat(newer.ID, body), crc32.MakeTable(crc32.Castagnoli)))
+	file = open(t, dir)
+	commit(t, file, statestore.Group{newer})
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := journal.Check(t.Context(), dir, nil); !errors.Is(err, journal.ErrNewer) {
+		t.Errorf("Check of a record of a newer format has error %v", err)
+	}
+}
+
+func TestInvariant36ARestoredBackupIssuesNothingTwice(t *testing.T) {
+	dir := filled(t)
+	backup := filepath.Join(t.TempDir(), "backup")
+	if _, err := journal.Backup(t.Context(), dir, backup, nil); err != nil {
+		t.Fatal(err)
+	}
+	restored := filepath.Join(t.TempDir(), "restored")
+	before := time.Now()
+	report, err := journal.RestoreBackup(t.Context(), backup, restored, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Keys != 2 || report.Fences != 1 || report.Replies != 1 || report.Records != 6 || report.File != filepath.Join(restored, "tenure.db") {
+		t.Errorf("the report is %+v", report)
+	}
+	if report.Identity == "of the data" || len(report.Identity) < 16 {
+		t.Errorf("the identity is %q: it must be a new one", report.Identity)
+	}
+	// The lost store may have issued versions up to a minute ahead of its wall clock.
+	if least := before.Add(time.Minute).UnixMilli(); report.Bound.Wall < least {
+		t.Errorf("the bound is %v, below %v", report.Bound, least)
+	}
+
+	// A store on it has the keys, and begins above the bound.
+	file := open(t, restored)
+	store, err := statestore.New(statestore.Options{Journaled: true, Strict: true, Identity: "another"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	records := make(map[string]string)
+	if err := file.Load(t.Context(), func(r statestore.Record) error {
+		records[string(r.ID)] = string(r.Value)
+		return store.Restore(r)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if want := map[string]string{"a": "1", "b\xff": "\x00\xfe"}; !maps.Equal(keys(t, records), want) {
+		t.Errorf("the restored keys are %q, want %q", keys(t, records), want)
+	}
+	now := statestore.Instant{WallMillis: before.UnixMilli()}
+	store.Restored(now)
+	timestamp := hlc.Timestamp{Wall: before.UnixMilli(), Node: "client"}.String()
+	reply, _ := store.Apply(now, statestore.Parse(statestore.Request{Client: "client", Payload: resp3.AppendCommand(nil, "SET", "x", "y"), Timestamp: &timestamp}))
+	if reply.Version.Compare(report.Bound) <= 0 {
+		t.Errorf("the first version is %v, not above the bound %v", reply.Version, report.Bound)
+	}
+}
+
+// A backup that was taken while the clock was far ahead keeps its bound.
+func TestARestoredBoundNeverGoesBack(t *testing.T) {
+	dir := t.TempDir()
+	ahead := hlc.Timestamp{Wall: time.Now().Add(time.Hour).UnixMilli(), Counter: 5}
+	file := open(t, dir)
+	commit(t, file, statestore.Group{identity("x"), bound(ahead)})
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	report, err := journal.RestoreBackup(t.Context(), filepath.Join(dir, "tenure.db"), filepath.Join(t.TempDir(), "new"), nil)
+	if err != nil || report.Bound != ahead {
+		t.Errorf("the bound is %v, error %v, want %v", report.Bound, err, ahead)
+	}
+}
+
+func TestRestoreOverwritesNothing(t *testing.T) {
+	dir, other := filled(t), filled(t)
+	backup := filepath.Join(dir, "tenure.db")
+	if _, err := journal.RestoreBackup(t.Context(), backup, other, nil); !errors.Is(err, journal.ErrExists) {
+		t.Errorf("RestoreBackup to a directory with a journal has error %v", err)
+	}
+	empty := t.TempDir()
+	file := open(t, empty)
+	if _, err := journal.RestoreBackup(t.Context(), backup, empty, nil); !errors.Is(err, journal.ErrInUse) {
+		t.Errorf("RestoreBackup to a directory in use has error %v", err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestARestoreThatEndsLeavesNoData(t *testing.T) {
+	dir, fresh := filled(t), t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := journal.RestoreBackup(ctx, filepath.Join(dir, "tenure.db"), fresh, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("RestoreBackup has error %v", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(fresh, "*.db*")); len(left) > 0 {
+		t.Errorf("RestoreBackup left %q", left)
+	}
+	garbage := filepath.Join(t.TempDir(), "garbage")
+	if err := os.WriteFile(garbage, []byte(strings.Repeat("garbage", 10_000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := journal.RestoreBackup(t.Context(), garbage, fresh, nil); !errors.Is(err, journal.ErrForeign) {
+		t.Errorf("RestoreBackup of garbage has error %v", err)
+	}
+}
+
+func TestAnExportHasAllBytes(t *testing.T) {
+	var out strings.Builder
+	if err := journal.Export(t.Context(), filled(t), &out, nil); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		`{"kind":"bound","version":"1700000000000:9:"}`,
+		`{"kind":"identity","identity":"of the data"}`,
+		`{"kind":"key","key":"a","value":"1","version":"V","token":"T","lifetime_ms":10000}`,
+		`{"kind":"key","key_base64":"Yv8=","value_base64":"AP4=","version":"V","token":"T","lifetime_ms":10000}`,
+		`{"kind":"fence","key":"c","token":"T"}`,
+		`{"kind":"reply","client":"client","sequence":1,"verb":"SET","outcome":"ok","version":"1700000000000:8:StateStore"}`,
+	}
+	text := strings.NewReplacer(`"V"`, `"`+version.String()+`"`, `"T"`, `"`+token.String()+`"`)
+	if got, want := out.String(), text.Replace(strings.Join(want, "\n"))+"\n"; got != want {
+		t.Errorf("the export is\n%s, want\n%s", got, want)
+	}
+	for line := range strings.Lines(out.String()) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("not JSON: %q", line)
+		}
+	}
+}
+
+// A value that is empty is there, and text with special characters stays as it is.
+func TestAnExportTellsEmptyFromNone(t *testing.T) {
+	dir := t.TempDir()
+	file := open(t, dir)
+	commit(t, file, statestore.Group{key(" ", "<&>\u2028\n")}, statestore.Group{key("empty", "")})
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := journal.Export(t.Context(), dir, &out, nil); err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]*string)
+	for line := range strings.Lines(out.String()) {
+		var entry struct{ Key, Value *string }
+		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Key == nil || entry.Value == nil {
+			t.Fatalf("line %q: %v", line, err)
+		}
+		found[*entry.Key] = entry.Value
+	}
+	if len(found) != 2 || *found[" "] != "<&>\u2028\n" || *found["empty"] != "" {
+		t.Errorf("the export is %q", out.String())
+	}
+}
