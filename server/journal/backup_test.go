@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -53,7 +54,7 @@ func TestABackupOfARunningJournalIsOneOfItsStates(t *testing.T) {
 		report, err = journal.Backup(t.Context(), dir, backup, nil)
 	}
 	close(stop)
-	<-stopped
+	await.Next(stopped)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,11 +113,11 @@ func TestBackupsEndWithTheJournal(t *testing.T) {
 			return len(p), nil
 		}))
 	}()
-	<-begun
+	await.Next(begun)
 	if err := file.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := <-end; err != nil && !errors.Is(err, journal.ErrClosed) {
+	if err := await.Receive(end); err != nil && !errors.Is(err, journal.ErrClosed) {
 		t.Errorf("Backup has error %v", err)
 	}
 	if err := file.Backup(t.Context(), new(bytes.Buffer)); !errors.Is(err, journal.ErrClosed) {

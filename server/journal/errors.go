@@ -45,6 +45,8 @@ func advice(err error) string {
 		return "a symbolic link points to itself: give a real directory"
 	case errors.Is(err, syscall.ENOTDIR):
 		return "a part of the path is a file: give a directory"
+	case errors.Is(err, fs.ErrExist):
+		return "there is something else with that name: use another directory"
 	case errors.Is(err, syscall.EIO):
 		return "the disk reports errors: look at the log of the system, and replace the disk or restore a backup on another one"
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):

@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -103,8 +104,13 @@ func Open(dir string, options Options) (*File, error) {
 
 // makeDirectory creates a directory for its owner only, durably.
 func makeDirectory(dir string) error {
-	if info, err := os.Stat(dir); err == nil && info.IsDir() {
+	switch info, err := os.Stat(dir); {
+	case err == nil && info.IsDir():
 		return nil
+	case err == nil:
+		return syscall.ENOTDIR
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
