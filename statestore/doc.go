@@ -28,6 +28,22 @@
 //
 // A [Store] is not safe for concurrent use.
 //
+// # Data that survives
+//
+// With [Options].Journaled, [Effects] has the records that a command changed, in groups. A
+// program that commits each group before it lets the reply and the notifications leave can
+// restore the store after a crash: [Store.Restore] for each record, then [Store.Restored] and
+// [Store.Begin]. The journal may lose the last groups that it did not confirm, but must keep
+// each whole or not at all. Package engine of this repository does all that on a [Journal].
+//
+// What survives: keys with their values, tokens and lifetimes, the fences of a strict store,
+// the identity, the order of versions, and the replies to requests that changed one of these.
+// What does not: watches, which end with the connection, how much of a lifetime had passed,
+// and replies to requests that changed nothing.
+//
+// A renewal of a lease has no record. That is safe because each key gets its whole lifetime
+// again, so it outlasts the deadline of its holder.
+//
 // # Documents
 //
 // docs/protocol.md is the norm of this package. It has the order of the checks in §4.4.
