@@ -6,6 +6,7 @@ FUZZTIME ?= 10s
 COUNT ?= 1
 SEEDS ?= 2000
 FIRST ?= 1
+CRASHES ?= 500
 DURATION ?= 1m
 SEED ?= 0
 # Where gateways and their engineers run it: one vet compiles everything, tests included.
@@ -75,6 +76,10 @@ abuse: ## Attack a server in every way we know, and print what a healthy client 
 .PHONY: sim
 sim: ## Simulate SEEDS (2000) hours of nodes under faults, from seed FIRST (1) on
 	go test ./internal/simulation -v -timeout 0 -run Promises -seeds $(SEEDS) -first $(FIRST)
+
+.PHONY: crash
+crash: ## Kill a server CRASHES (500) times while clients use it, and check what they see; SEED=1 sets the choices
+	go test ./server/crashtest -count=1 -timeout 0 -v -run 'Invariant|Fault' -crash.cycles $(CRASHES) -crash.seed $(SEED)
 
 .PHONY: mutants
 mutants: ## Break each promise and invariant, one at a time: a test must notice (half an hour); ONLY=regexp

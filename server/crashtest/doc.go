@@ -1,7 +1,31 @@
 // Package crashtest kills stores while clients use them, and compares what the clients see
 // afterwards with what the stores acknowledged.
 //
+//	func TestMain(m *testing.M) {
+//		crashtest.Child(serve) // the same program is the child that is killed
+//		os.Exit(m.Run())
+//	}
+//
+//	func TestCrashes(t *testing.T) {
+//		store := &crashtest.Process{Task: crashtest.Task{Dir: t.TempDir()}}
+//		report, err := crashtest.Run(t.Context(), store, crashtest.Options{Cycles: 500})
+//		if err := errors.Join(err, report.Err()); err != nil {
+//			t.Error(err)
+//		}
+//	}
+//
+// The clients count, renew, delete, let keys expire, contend for leases, write under the tokens
+// of tenures and of former ones, watch, deliver requests again, and do everything at random
+// that the protocol has. Each [Property] says what must hold.
+//
 // A [History] is what clients saw of one key; its Check says whether the operations are
 // linearizable, by github.com/anishathalye/porcupine and the rules of a durable store: values,
 // versions, fences, conditions, lifetimes, crashes, and requests that were never answered.
+//
+// A [Fault] is a mistake that a store could make. Tests build each of them into a store and
+// see that Run finds it.
+//
+// What it does not test: the loss of power, which loses what the system has not written yet (a
+// killed process leaves that to the system), and a disk that fails. The tests of
+// server/journal do.
 package crashtest

@@ -1,0 +1,213 @@
+package crashtest
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/sleep"
+	"github.com/tenurelock/tenure/resp3"
+)
+
+// redeliveries are requests of a client that delivers them again after each crash, whether or
+// not they were answered, as MQTT allows. Each creates a key of its own, if there is none yet
+// (NX). If a crash kept the key and not the remembered reply, the second delivery fails; if it
+// kept the reply and not the key, the key is missing.
+type redeliveries struct {
+	recorder *recorder
+	clientID string
+	dial     func(ctx context.Context) (net.Conn, error)
+
+	recent []*redelivery // the latest requests, in order
+	count  int
+
+	mu    sync.Mutex
+	again int // requests that were delivered again and answered
+}
+
+// redelivery is one request.
+type redelivery struct {
+	packet   packets.Publish
+	key      string
+	answered bool
+	version  string // of the first reply
+}
+
+const mostRedelivered = 8
+
+func newRedeliveries(r *recorder, n int, dial func(ctx context.Context) (net.Conn, error)) *redeliveries {
+	return &redeliveries{recorder: r, clientID: fmt.Sprintf("again-%d", n), dial: dial}
+}
+
+// deliver sends requests until ctx ends. other reads the keys.
+func (d *redeliveries) deliver(ctx context.Context, other *session, random *rand.Rand) {
+	for ctx.Err() == nil {
+		conn, err := d.dial(ctx)
+		if err == nil {
+			d.use(ctx, conn, other, random)
+		}
+		sleep.For(ctx, time.Duration(1+random.IntN(10))*time.Millisecond)
+	}
+}
+
+func (d *redeliveries) responseTopic() string { return protocol.ResponseTopic(d.clientID) }
+
+// use delivers the recent requests again over a new connection, and then new ones, until the
+// connection or ctx ends.
+func (d *redeliveries) use(ctx context.Context, conn net.Conn, other *session, random *rand.Rand) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	defer conn.Close()
+	if d.login(conn) != nil {
+		return
+	}
+	for _, r := range d.recent {
+		r.packet.Duplicate = true
+		if d.send(conn, r) != nil || d.receive(ctx, conn, other) != nil {
+			return
+		}
+		d.mu.Lock()
+		d.again++
+		d.mu.Unlock()
+	}
+	for {
+		// One request at a time, or a few, so that crashes meet several unanswered ones.
+		n := 1 + random.IntN(4)
+		for range n {
+			if d.send(conn, d.next()) != nil {
+				return
+			}
+		}
+		for range n {
+			if d.receive(ctx, conn, other) != nil {
+				return
+			}
+		}
+		sleep.For(ctx, time.Duration(random.IntN(10))*time.Millisecond)
+	}
+}
+
+// login resumes the session: a client that asks for a new one delivers nothing again.
+func (d *redeliveries) login(conn net.Conn) error {
+	if err := conn.SetDeadline(time.Now().Add(requestTimeout)); err != nil {
+		return err
+	}
+	hour := uint32(3600)
+	connect := packets.Connect{ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: d.clientID, KeepAlive: 60,
+		Properties: &packets.Properties{SessionExpiryInterval: &hour}}
+	subscribe := packets.Subscribe{PacketID: 1, Properties: &packets.Properties{},
+		Subscriptions: []packets.SubOptions{{Topic: d.responseTopic(), QoS: 1}}}
+	for _, ask := range []struct {
+		packet io.WriterTo
+		answer byte
+	}{{&connect, packets.CONNACK}, {&subscribe, packets.SUBACK}} {
+		if _, err := ask.packet.WriteTo(conn); err != nil {
+			return err
+		}
+		answer, err := packets.ReadPacket(conn)
+		if err != nil {
+			return err
+		}
+		if answer.Type != ask.answer {
+			return fmt.Errorf("the server sent a packet of type %d, want %d", answer.Type, ask.answer)
+		}
+	}
+	return nil
+}
+
+// next returns a new request.
+func (d *redeliveries) next() *redelivery {
+	d.count++
+	key := fmt.Sprintf("%s/%d", d.clientID, d.count)
+	correlation := binary.BigEndian.AppendUint64(make([]byte, 8), uint64(d.count))
+	now := hlc.Timestamp{Wall: time.Now().UnixMilli(), Node: d.clientID}
+	r := &redelivery{key: key, packet: packets.Publish{
+		Topic:    protocol.InvokeTopic,
+		QoS:      1,
+		PacketID: uint16(2 + d.count%60_000),
+		Payload:  resp3.AppendCommand(nil, "SET", key, "here", "NX"),
+		Properties: &packets.Properties{
+			ResponseTopic:   d.responseTopic(),
+			CorrelationData: correlation,
+			User:            []packets.User{{Key: protocol.PropertyTimestamp, Value: now.String()}},
+		},
+	}}
+	if d.recent = append(d.recent, r); len(d.recent) > mostRedelivered {
+		d.recent = d.recent[1:]
+	}
+	return r
+}
+
+func (d *redeliveries) send(conn net.Conn, r *redelivery) error {
+	if err := conn.SetDeadline(time.Now().Add(requestTimeout)); err != nil {
+		return err
+	}
+	_, err := r.packet.WriteTo(conn)
+	return err
+}
+
+// receive waits for the next reply and judges it.
+func (d *redeliveries) receive(ctx context.Context, conn net.Conn, other *session) error {
+	for {
+		packet, err := packets.ReadPacket(conn)
+		if err != nil {
+			return err
+		}
+		reply, ok := packet.Content.(*packets.Publish)
+		if !ok {
+			if packet.Type == packets.DISCONNECT {
+				return errors.New("the server has disconnected")
+			}
+			continue // an acknowledgement
+		}
+		if reply.QoS > 0 {
+			acknowledge := packets.Puback{PacketID: reply.PacketID, Properties: &packets.Properties{}}
+			if _, err := acknowledge.WriteTo(conn); err != nil {
+				return err
+			}
+		}
+		for _, r := range d.recent {
+			if string(r.packet.Properties.CorrelationData) == string(reply.Properties.CorrelationData) {
+				d.judge(ctx, r, reply, other)
+			}
+		}
+		return nil
+	}
+}
+
+// judge compares a reply with what must have happened.
+func (d *redeliveries) judge(ctx context.Context, r *redelivery, reply *packets.Publish, other *session) {
+	version := ""
+	for _, property := range reply.Properties.User {
+		if property.Key == protocol.PropertyTimestamp {
+			version = property.Value
+		}
+	}
+	switch {
+	case string(reply.Payload) != "+OK\r\n":
+		d.recorder.violated(AnsweredOnce, "%s: the key is there, and the request that made it was delivered again, and answered %q", r.key, reply.Payload)
+		return
+	case r.answered && version != r.version:
+		d.recorder.violated(AnsweredOnce, "%s: the first delivery was answered with version %s, and the second with %s", r.key, r.version, version)
+		return
+	}
+	again := r.packet.Duplicate
+	r.answered, r.version = true, version
+	if !again {
+		return
+	}
+	o := other.do(ctx, Operation{Kind: Get, Key: r.key})
+	if o.Result == Absent || o.Result == Done && o.Version.String() != version {
+		d.recorder.violated(AnsweredOnce, "%v; the request that made it was delivered again and answered with version %s", o, version)
+	}
+}

@@ -1,0 +1,296 @@
+package crashtest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/sleep"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// registers are keys on which clients do everything that the protocol has, at random. Their
+// histories are checked as a whole. Each life of the store brings new keys, which are used for
+// two lives, so that each history is short and has a crash in it.
+type registers struct {
+	recorder *recorder
+	strict   bool
+	patience time.Duration // with one history
+	most     int           // operations on a key
+
+	mu          sync.Mutex
+	generations []*generation // that are used
+	count       int
+
+	checks   sync.WaitGroup
+	checking chan struct{} // a token for the one check at a time
+
+	resultsMu sync.Mutex
+	verdicts  [3]int // by Verdict
+	weight    Weight
+	thin      int // histories without a crash between two successes
+	worst     time.Duration
+}
+
+// generation is a set of keys.
+type generation struct {
+	began    time.Duration
+	base     hlc.Timestamp // an early version; tokens are just below it
+	keys     []*registerKey
+	inflight sync.WaitGroup
+	over     chan struct{} // closed when the keys are no longer used
+}
+
+// registerKey is one key, and what was done to it.
+type registerKey struct {
+	name          string
+	fenced, brief bool // some requests have tokens; some lifetimes are very short
+
+	mu         sync.Mutex
+	operations []Operation
+	begun      int
+	notified   int
+	written    map[string]time.Duration        // when the first request to write a value began
+	issued     map[hlc.Timestamp]time.Duration // when the request began that got a version
+	last       string                          // the value that was read or written last
+}
+
+const keysPerGeneration = 5
+
+func newRegisters(r *recorder, strict bool, patience time.Duration) *registers {
+	return &registers{recorder: r, strict: strict, patience: patience, most: 120, checking: make(chan struct{}, 1)}
+}
+
+// rotate adds new keys, and has the histories of the oldest ones checked.
+func (g *registers) rotate() *generation {
+	g.mu.Lock()
+	g.count++
+	fresh := &generation{began: g.recorder.now(), base: g.recorder.saw(hlc.Timestamp{}), over: make(chan struct{})}
+	for i := range keysPerGeneration {
+		fresh.keys = append(fresh.keys, &registerKey{
+			name:    fmt.Sprintf("register/%d/%d", g.count, i),
+			fenced:  i == 1 || i == 3,
+			brief:   i >= 2,
+			written: make(map[string]time.Duration),
+			issued:  make(map[hlc.Timestamp]time.Duration),
+		})
+	}
+	var old []*generation
+	g.generations = append(g.generations, fresh)
+	for len(g.generations) > 2 {
+		old, g.generations = append(old, g.generations[0]), g.generations[1:]
+	}
+	g.mu.Unlock()
+	for _, one := range old {
+		g.retire(one)
+	}
+	return fresh
+}
+
+// close has all histories checked, and waits for that. The clients have stopped.
+func (g *registers) close() {
+	g.mu.Lock()
+	old := g.generations
+	g.generations = nil
+	g.mu.Unlock()
+	for _, one := range old {
+		g.retire(one)
+	}
+	g.checks.Wait()
+}
+
+// retire checks the histories of keys that are no longer used.
+func (g *registers) retire(old *generation) {
+	close(old.over)
+	g.checks.Go(func() {
+		old.inflight.Wait() // each operation has a timeout
+		restarts := g.recorder.restartsNear(old.began)
+		for _, key := range old.keys {
+			g.check(&History{Operations: key.operations, Restarts: restarts, Strict: g.strict})
+		}
+	})
+}
+
+func (g *registers) check(h *History) {
+	g.checking <- struct{}{}
+	defer func() { <-g.checking }()
+	patience, broken := g.patience, false
+	select {
+	case <-g.recorder.broken: // the run is over, and this check need not find the same again
+		patience, broken = min(patience, time.Second), true
+	default:
+	}
+	began := time.Now()
+	verdict, weight := h.Check(patience), h.Weight()
+	took := time.Since(began)
+	if verdict == NotLinearizable || verdict == Undecided && !broken {
+		g.recorder.violated(HistoriesAreLinearizable, "the history is %v:\n%v", verdict, h)
+	}
+	g.resultsMu.Lock()
+	defer g.resultsMu.Unlock()
+	g.verdicts[verdict]++
+	g.weight.Add(weight)
+	if weight.Crashes == 0 {
+		g.thin++
+	}
+	g.worst = max(g.worst, took)
+}
+
+// choose returns a key for one operation, which must call generation.inflight.Done. It returns
+// nil if there is none now.
+func (g *registers) choose(random *rand.Rand) (*generation, *registerKey) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.generations) == 0 {
+		return nil, nil
+	}
+	of := g.generations[random.IntN(len(g.generations))]
+	key := of.keys[random.IntN(len(of.keys))]
+	of.inflight.Add(1)
+	return of, key
+}
+
+// use does random operations on the keys until ctx ends.
+func (g *registers) use(ctx context.Context, s *session, random *rand.Rand) {
+	own := 0
+	for ctx.Err() == nil {
+		sleep.For(ctx, time.Duration(random.IntN(6000))*time.Microsecond)
+		of, key := g.choose(random)
+		if key == nil {
+			continue
+		}
+		if o, ok := key.begin(g, of, s.number, &own, random); ok {
+			key.end(s.do(ctx, o))
+		}
+		of.inflight.Done()
+	}
+}
+
+// begin returns a random operation, and false if there were enough.
+func (k *registerKey) begin(g *registers, of *generation, client int, own *int, random *rand.Rand) (o Operation, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.begun >= g.most {
+		return o, false
+	}
+	k.begun++
+	o.Key = k.name
+	switch n := random.IntN(100); {
+	case n < 30:
+		o.Kind = Get
+	case n < 78:
+		o.Kind = Set
+	case n < 84:
+		o.Kind = Del
+	default:
+		o.Kind = VDel
+	}
+	*own++
+	o.Value = fmt.Sprintf("%d-%d", client, *own)
+	if o.Kind == VDel || random.IntN(3) == 0 {
+		o.Value = k.last // a renewal, perhaps another client's
+	}
+	if o.Kind == Set {
+		switch random.IntN(6) {
+		case 0, 1, 2:
+			o.Condition = transport.IfMissingOrEqual
+		case 3:
+			o.Condition = transport.IfMissing
+		}
+		switch {
+		case k.brief && random.IntN(3) > 0:
+			o.TTL = time.Duration(10+random.IntN(60)) * time.Millisecond
+		case random.IntN(3) == 0:
+			o.TTL = time.Duration(300+random.IntN(1500)) * time.Millisecond
+		}
+		if _, known := k.written[o.Value]; !known {
+			k.written[o.Value] = g.recorder.now()
+		}
+	}
+	if k.fenced && random.IntN(8) > 0 {
+		token := of.base
+		token.Wall -= int64(1 + random.IntN(4))
+		token.Node = "token"
+		o.Token = hlc.Token(token)
+		if token.Wall < 1 {
+			o.Token = hlc.Token{}
+		}
+	}
+	return o, true
+}
+
+// end adds an operation to the history.
+func (k *registerKey) end(o Operation) {
+	if o.Result == notSent || o.Result == strange {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.operations = append(k.operations, o)
+	if o.Kind == Set && o.Result == Done {
+		k.issued[o.Version] = o.Call
+	}
+	switch {
+	case o.Kind == Get && o.Result == Done:
+		k.last = o.Read
+	case o.Kind == Set && o.Result != Failed && o.Result != LowerToken && o.Result != NeedsToken:
+		k.last = o.Value
+	}
+}
+
+// watch adds the notifications about a generation of keys to their histories, until the keys
+// are no longer used or ctx ends.
+func (g *registers) watch(ctx context.Context, s *session, of *generation) {
+	var watchers sync.WaitGroup
+	for _, key := range of.keys {
+		of.inflight.Add(1)
+		watchers.Go(func() {
+			defer of.inflight.Done()
+			watch, err := s.Watch(key.name)
+			if err != nil {
+				return // the client was closed
+			}
+			defer watch.Close()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-of.over:
+					return
+				case change, open := <-watch.Changes():
+					if !open {
+						return
+					}
+					key.hear(s, change, of.began, g.most/3)
+				}
+			}
+		})
+	}
+	watchers.Wait()
+}
+
+// hear adds a notification to the history, unless there are enough.
+func (k *registerKey) hear(s *session, change transport.Change, since time.Duration, most int) {
+	o := Operation{Client: s.number, Kind: Notified, Key: k.name, Call: since, Return: s.recorder.now(),
+		Result: Absent, Version: change.Version}
+	s.recorder.saw(change.Version)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.notified++; k.notified > most {
+		return
+	}
+	// The key was not so before the request began that made it so. The shorter the time in
+	// which a notification can have arisen, the more it proves.
+	if change.Exists {
+		o.Result, o.Read = Done, string(change.Value)
+		if at, known := k.written[o.Read]; known {
+			o.Call = at
+		}
+	} else if at, known := k.issued[change.Version]; known {
+		o.Call = at
+	}
+	k.operations = append(k.operations, o)
+}

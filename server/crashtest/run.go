@@ -1,0 +1,369 @@
+package crashtest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/failpoint"
+	"github.com/tenurelock/tenure/internal/sleep"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// Life says how one life of a store ends.
+type Life struct {
+	// Point is where the store kills itself; empty: nowhere, and Kill ends its life.
+	Point failpoint.Point
+	// Pass is at which pass of the point; 1 is the first.
+	Pass int
+	// Pause is how long the store waits at the point before it kills itself. Its other
+	// goroutines go on meanwhile, so what left too early has time to arrive.
+	Pause time.Duration
+	// Slow is how long each commit takes in addition, at most.
+	Slow time.Duration
+}
+
+// A Store is what Run crashes. Start, Died and Kill are called by one goroutine, Dial by several.
+type Store interface {
+	// Start starts the store on the data of its former lives, and returns when clients can
+	// reach it. If it kills itself before that, the error is ErrDied.
+	Start(ctx context.Context, life Life) error
+	// Died returns a channel that is closed when the present life is over.
+	Died() <-chan struct{}
+	// Kill ends the present life without a warning, if it is not over, and returns when the
+	// store can do nothing any more.
+	Kill() error
+	// Dial returns a client that connects again by itself in each life. The caller closes it.
+	Dial(ctx context.Context, clientID string, options transport.ClientOptions) (*transport.Client, error)
+	// Points returns the points at which the store can kill itself.
+	Points() []failpoint.Point
+}
+
+// A RawDialer is a Store over MQTT, to which a client can deliver requests again. Run tests that
+// only with such a store.
+type RawDialer interface {
+	// DialRaw opens a connection to the present life of the store. The caller closes it.
+	DialRaw(ctx context.Context) (net.Conn, error)
+}
+
+// ErrDied is the error of Store.Start when the life was over before clients could reach the
+// store.
+var ErrDied = errors.New("the store killed itself while it started")
+
+// Options configures Run. The zero value is ready for use.
+type Options struct {
+	// Cycles is how often the store is killed; default 10.
+	Cycles int
+	// Seed makes the choices of the run, but not the order in which clients are served.
+	Seed uint64
+	// Strict says that the store is strict: see statestore.Options.
+	Strict bool
+	// TTL is the lifetime of the leases; default 2 s. It should be longer than the store takes
+	// to start.
+	TTL time.Duration
+	// Life is how long the store lives at most in a cycle; default 1 s.
+	Life time.Duration
+	// Clients is how many clients do random operations; default 6. There are eight others.
+	Clients int
+	// Patience bounds the check of one history; default 30 s. A history without a verdict is a
+	// violation.
+	Patience time.Duration
+	// Skew is how far the clock of one client is ahead of the others; default 40 s.
+	Skew time.Duration
+	// GoOn makes the run go on after a violation.
+	GoOn bool
+	// Progress, if not nil, is called after each cycle.
+	Progress func(cycle int, report *Report)
+}
+
+func (o *Options) complete() {
+	o.Cycles = cmp.Or(o.Cycles, 10)
+	o.TTL = cmp.Or(o.TTL, 2*time.Second)
+	o.Life = cmp.Or(o.Life, time.Second)
+	o.Clients = cmp.Or(o.Clients, 6)
+	o.Patience = cmp.Or(o.Patience, 30*time.Second)
+	o.Skew = cmp.Or(o.Skew, 40*time.Second)
+}
+
+const (
+	startTimeout   = time.Minute
+	auditTimeout   = 20 * time.Second
+	requestTimeout = 2 * time.Second
+
+	counterKeys = 4
+	contests    = 2
+	contenders  = 3
+	// auditedGone is how many keys that were seen gone are read after each restart.
+	auditedGone = 16
+)
+
+// Run kills the store again and again while clients use it, and checks what they see. It returns
+// at the first violation unless Options.GoOn, and when ctx ends. The error says why the run
+// itself failed; violations are in the report.
+func Run(ctx context.Context, store Store, options Options) (*Report, error) {
+	options.complete()
+	h := &harness{
+		options:  options,
+		store:    store,
+		recorder: newRecorder(),
+		random:   rand.New(rand.NewPCG(options.Seed, 1)),
+		report:   Report{Deaths: make(map[string]int), began: time.Now()},
+	}
+	h.registers = newRegisters(h.recorder, options.Strict, options.Patience)
+	h.counters = newCounters(h.recorder, counterKeys)
+	h.gone = &goneKeys{recorder: h.recorder}
+	h.renewals = &renewals{recorder: h.recorder, ttl: 2 * options.TTL}
+	for i := range contests {
+		h.contests = append(h.contests, newContest(h.recorder, i, options.TTL))
+	}
+	if raw, ok := store.(RawDialer); ok {
+		for i := range 2 {
+			h.redeliveries = append(h.redeliveries, newRedeliveries(h.recorder, i, raw.DialRaw))
+		}
+	}
+	err := h.run(ctx)
+	h.summarize()
+	return &h.report, err
+}
+
+type harness struct {
+	options  Options
+	store    Store
+	recorder *recorder
+	random   *rand.Rand // of run alone
+	report   Report
+
+	registers    *registers
+	counters     *counters
+	gone         *goneKeys
+	renewals     *renewals
+	contests     []*contest
+	redeliveries []*redeliveries // none if the store has no RawDialer
+
+	audit    *session
+	sessions []*session
+	tasks    sync.WaitGroup
+}
+
+func (h *harness) run(ctx context.Context) (err error) {
+	if err := h.start(ctx, Life{}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, h.store.Kill()) }()
+	work, stop := context.WithCancel(ctx)
+	defer h.close()
+	defer stop()
+	if err := h.dial(ctx); err != nil {
+		return err
+	}
+	h.work(work)
+	for h.report.Cycles < h.options.Cycles && ctx.Err() == nil {
+		if err := h.cycle(work); err != nil {
+			return err
+		}
+		h.report.Cycles++
+		if h.options.Progress != nil {
+			h.summarize()
+			h.options.Progress(h.report.Cycles, &h.report)
+		}
+		select {
+		case <-h.recorder.broken:
+			if !h.options.GoOn {
+				return nil
+			}
+		default:
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// close stops all clients, and waits for the checks.
+func (h *harness) close() {
+	for _, s := range h.sessions {
+		_ = s.Close() // ends its requests
+	}
+	h.tasks.Wait()
+	h.registers.close()
+}
+
+// dial makes the clients.
+func (h *harness) dial(ctx context.Context) error {
+	for i := range h.options.Clients + 8 {
+		options := transport.ClientOptions{RequestTimeout: requestTimeout}
+		if i == 0 {
+			options.Now = func() time.Time { return time.Now().Add(h.options.Skew) }
+		}
+		s, err := h.session(ctx, i, options)
+		if err != nil {
+			return err
+		}
+		h.sessions = append(h.sessions, s)
+	}
+	h.audit = h.sessions[len(h.sessions)-1]
+	return nil
+}
+
+func (h *harness) session(ctx context.Context, number int, options transport.ClientOptions) (*session, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	client, err := h.store.Dial(ctx, fmt.Sprintf("client-%d", number), options)
+	if err != nil {
+		return nil, err
+	}
+	return &session{Client: client, recorder: h.recorder, number: number}, nil
+}
+
+// work makes the clients use the store until ctx ends.
+func (h *harness) work(ctx context.Context) {
+	for i := range h.options.Clients {
+		random := h.newRandom()
+		h.tasks.Go(func() { h.registers.use(ctx, h.sessions[i], random) })
+	}
+	others := h.sessions[h.options.Clients:]
+	for i, key := range h.counters.keys {
+		writer, reader := others[i%2], others[2+i%2]
+		random, randomReads := h.newRandom(), h.newRandom()
+		h.tasks.Go(func() { h.counters.write(ctx, writer, key, random) })
+		h.tasks.Go(func() {
+			for ctx.Err() == nil {
+				h.counters.read(ctx, reader, key)
+				sleep.For(ctx, time.Duration(randomReads.IntN(20))*time.Millisecond)
+			}
+		})
+		h.tasks.Go(func() { h.counters.watch(ctx, reader, key) })
+	}
+	for i := range 2 {
+		random := h.newRandom()
+		h.tasks.Go(func() { h.gone.use(ctx, others[2+i], random) })
+	}
+	for i, s := range []*session{h.sessions[0], others[7]} {
+		random := h.newRandom()
+		h.tasks.Go(func() { h.renewals.renew(ctx, s, fmt.Sprintf("renewed/%d", i), random) })
+	}
+	for _, c := range h.contests {
+		for i := range contenders {
+			random := h.newRandom()
+			h.tasks.Go(func() { c.contend(ctx, others[4+i], random) })
+		}
+		random := h.newRandom()
+		h.tasks.Go(func() {
+			for ctx.Err() == nil {
+				c.probe(ctx, others[2])
+				c.intrude(ctx, others[3], random)
+				sleep.For(ctx, time.Duration(random.IntN(30))*time.Millisecond)
+			}
+		})
+	}
+	for _, d := range h.redeliveries {
+		random := h.newRandom()
+		h.tasks.Go(func() { d.deliver(ctx, others[3], random) })
+	}
+	h.rotate(ctx)
+}
+
+func (h *harness) newRandom() *rand.Rand {
+	return rand.New(rand.NewPCG(h.random.Uint64(), h.random.Uint64()))
+}
+
+// rotate brings new registers.
+func (h *harness) rotate(ctx context.Context) {
+	of := h.registers.rotate()
+	h.tasks.Go(func() { h.registers.watch(ctx, h.audit, of) })
+}
+
+// start starts the store, again if it kills itself meanwhile.
+func (h *harness) start(ctx context.Context, life Life) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	err := h.store.Start(ctx, life)
+	if errors.Is(err, ErrDied) && life.Point != "" {
+		h.report.Deaths[string(life.Point)]++
+		err = h.store.Start(ctx, Life{})
+	}
+	if err != nil && ctx.Err() == nil && h.report.Cycles > 0 {
+		h.recorder.violated(StartsAgain, "%v", err)
+	}
+	if err != nil {
+		return fmt.Errorf("crashtest: start the store: %w", err)
+	}
+	return nil
+}
+
+// cycle kills the store, starts it again, and compares.
+func (h *harness) cycle(ctx context.Context) error {
+	if err := h.store.Kill(); err != nil {
+		return err
+	}
+	restart := Restart{Dead: h.recorder.now()}
+	life := h.choose()
+	if err := h.start(ctx, life); err != nil {
+		return err
+	}
+	restart.Ready = h.recorder.now()
+	h.report.outages = append(h.report.outages, restart.Ready-restart.Dead)
+	h.recorder.restarted(restart)
+	for _, c := range h.contests {
+		c.restarted(restart)
+	}
+	h.rotate(ctx)
+	lasts := h.options.Life/5 + time.Duration(h.random.Int64N(int64(h.options.Life)))
+	if life.Point != "" {
+		lasts = 2 * h.options.Life
+	}
+	end := time.NewTimer(lasts)
+	defer end.Stop()
+	h.compare(ctx)
+	select {
+	case <-ctx.Done():
+	case <-end.C:
+		h.report.Deaths["at any time"]++
+	case <-h.store.Died():
+		h.report.Deaths[cmp.Or(string(life.Point), "by itself")]++
+	}
+	return nil
+}
+
+// choose returns how the next life ends.
+func (h *harness) choose() Life {
+	points := h.store.Points()
+	n := h.random.IntN(3*len(points)/2 + 1)
+	life := Life{Pause: time.Duration(h.random.IntN(10)) * time.Millisecond}
+	if h.random.IntN(3) == 0 {
+		life.Slow = time.Duration(1+h.random.IntN(20)) * time.Millisecond
+	}
+	if n >= len(points) {
+		return life
+	}
+	most := 20 // about as often as a point is passed in a second of a slow store
+	switch points[n] {
+	case failpoint.AfterApply, failpoint.BeforeReply, failpoint.BeforeNotification:
+		most = 100
+	}
+	life.Point, life.Pass = points[n], 1+h.random.IntN(most)
+	return life
+}
+
+// compare reads everything that is known to be there or to be gone. It stops early if the store
+// dies.
+func (h *harness) compare(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, auditTimeout)
+	defer cancel()
+	for _, key := range h.counters.keys {
+		if !h.counters.read(ctx, h.audit, key) {
+			return
+		}
+	}
+	for _, c := range h.contests {
+		if !c.audit(ctx, h.audit) {
+			return
+		}
+	}
+	if h.gone.audit(ctx, h.audit, auditedGone) {
+		h.report.Compared++
+	}
+}

@@ -1,0 +1,81 @@
+package crashtest_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/tenurelock/tenure/server/crashtest"
+	"github.com/tenurelock/tenure/server/journal"
+)
+
+var (
+	cycles = flag.Int("crash.cycles", 16, "how often TestCrashes kills the store")
+	seed   = flag.Uint64("crash.seed", 1, "the seed of the choices")
+)
+
+func TestMain(m *testing.M) {
+	crashtest.Child(serve)
+	flag.Parse()
+	os.Exit(m.Run())
+}
+
+// serve is the child.
+func serve(ctx context.Context, task crashtest.Task) error {
+	file, err := journal.Open(task.Dir, journal.Options{})
+	if err != nil {
+		return err
+	}
+	return errors.Join(crashtest.Serve(ctx, task, file), file.Close())
+}
+
+// Invariants 11, 13, 15, 30, 32, 33, 36, 37: a server on a file, killed again and again.
+func TestInvariants32And33And37ACrashLosesNothingThatWasAcknowledged(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes ten seconds")
+	}
+	for _, run := range []struct {
+		name   string
+		strict bool
+		cycles int
+	}{{"default", false, (*cycles + 1) / 2}, {"strict", true, *cycles / 2}} {
+		t.Run(run.name, func(t *testing.T) {
+			store := &crashtest.Process{Task: crashtest.Task{Dir: t.TempDir(), Strict: run.strict}}
+			report, err := crashtest.Run(t.Context(), store, crashtest.Options{
+				Cycles: run.cycles,
+				Seed:   *seed,
+				Strict: run.strict,
+				Progress: func(cycle int, report *crashtest.Report) {
+					if cycle%25 == 0 {
+						t.Logf("%4d crashes, %6d requests answered, %5d histories checked, %d violations", cycle, report.Answered, report.Histories, len(report.Violations))
+					}
+				},
+			})
+			if err := errors.Join(err, report.Err()); err != nil {
+				t.Error(err)
+			}
+			t.Logf("%s store, seed %d:\n\n%v", run.name, *seed, report)
+		})
+	}
+}
+
+// A check that was never seen to fail proves nothing: each fault that a journal could have is
+// built in, and found.
+func TestEachFaultIsFoundWithinAHundredCrashes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes half a minute")
+	}
+	for _, fault := range crashtest.Faults() {
+		t.Run(string(fault), func(t *testing.T) {
+			t.Parallel()
+			store := &crashtest.Process{Task: crashtest.Task{Dir: t.TempDir(), Fault: fault}}
+			report, err := crashtest.Run(t.Context(), store, crashtest.Options{Cycles: 100, Seed: *seed})
+			if len(report.Violations) == 0 {
+				t.Fatalf("it was not found in %d crashes: %v", report.Cycles, err)
+			}
+			t.Logf("found after %d crashes: %.300s", report.Cycles, report.Violations[0])
+		})
+	}
+}
