@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -62,6 +63,7 @@ type link struct {
 	answered   chan struct{} // has an item after a message to the store's own response topic: see probe and drain
 	changed    chan struct{} // has an item after presence may have changed
 	superseded chan struct{} // closed when this store has yielded to another
+	gone       chan struct{} // of a spare: has an item after a store said that it is gone; nil: this is no spare
 
 	mu       sync.Mutex
 	presence presence
@@ -69,8 +71,8 @@ type link struct {
 }
 
 // connect makes one connection and answers requests until it is lost or ctx ends. The error is
-// never nil.
-func (s *Store) connect(ctx context.Context) error {
+// nil only for a spare, which answers nothing: then no other store seems to answer any more.
+func (s *Store) connect(ctx context.Context, spare bool) error {
 	attempt, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	conn, err := mqttnet.Dial(attempt, s.broker, s.tls, mqttnet.Options{
@@ -91,6 +93,9 @@ func (s *Store) connect(ctx context.Context) error {
 		changed:    make(chan struct{}, 1),
 		superseded: make(chan struct{}),
 		presence:   presence{me: s.instance, memory: s.memory},
+	}
+	if spare {
+		l.gone = make(chan struct{}, 1)
 	}
 	l.session = newSession(s.unread)
 	l.probing = &queueProbe{topic: envelope.ClientTopics + l.clientID + "/queue-probe", received: make(chan struct{}, 1)}
@@ -121,6 +126,13 @@ func (s *Store) connect(ctx context.Context) error {
 	if err := l.accept(connack.Properties); err != nil {
 		return finalError{err}
 	}
+	if spare {
+		err := l.awaitVacancy(ctx)
+		if err != nil {
+			err = cmp.Or(conn.CloseCause(), err)
+		}
+		return err
+	}
 	if err := l.begin(ctx); err != nil {
 		return cmp.Or(conn.CloseCause(), err)
 	}
@@ -139,7 +151,7 @@ func (s *Store) connect(ctx context.Context) error {
 
 func (l *link) connectPacket() *paho.Connect {
 	receiveMaximum := l.store.receiveMaximum
-	return &paho.Connect{
+	packet := &paho.Connect{
 		ClientID:     l.clientID,
 		CleanStart:   true, // requests that waited while the store was away are too old
 		KeepAlive:    requestedKeepAlive,
@@ -160,6 +172,10 @@ func (l *link) connectPacket() *paho.Connect {
 		},
 		WillProperties: &paho.WillProperties{},
 	}
+	if l.gone != nil { // its loss says nothing about the store that answers
+		packet.WillMessage, packet.WillProperties = nil, nil
+	}
+	return packet
 }
 
 // accept stores the limits in the broker's CONNACK. It returns an error if a store cannot work
@@ -223,6 +239,12 @@ func (l *link) hasYielded() bool {
 }
 
 func (l *link) heard(text string, replayed bool) {
+	if l.gone != nil {
+		if strings.HasPrefix(text, saysGone+" ") && !replayed {
+			signalOne(l.gone)
+		}
+		return
+	}
 	l.mu.Lock()
 	reaction := l.presence.hear(text, replayed)
 	insists := l.presence.insists()

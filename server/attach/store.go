@@ -57,6 +57,12 @@ type Options struct {
 	// forgotten, whatever client ids others claim, once it has been heard a minute after its first
 	// request; at most three quarters of MaxClients are such. Default 10,000.
 	MaxClients int
+	// Wait makes the store a spare where another store answers: Serve waits until that is gone,
+	// and then answers in its place, where it would otherwise end with ErrAnotherStore. The spare
+	// begins empty: the data of the other store is gone with it, and so are the leases that it
+	// granted. So with Wait, Store.HoldOff is 10 s, the default TTL of a lease, unless it is set:
+	// give it the longest TTL in use.
+	Wait bool
 	// ProbeMessages is how many messages the store sends to itself, once, before it answers for
 	// the first time, to find out whether the broker loses requests when so many clients send at
 	// once. Logger gets a warning if it does, or if that cannot be found out. The messages have
@@ -97,13 +103,14 @@ type Store struct {
 	clients          *clientLRU
 	queue            *notificationQueue
 	drops, oversized *logs.Limiter
-	ready            chan struct{}
+	ready, waiting   chan struct{}
 	objectionWait    time.Duration                        // objectionTimeout, but for tests that know that no store objects
 	silence          func(keepAlive uint16) time.Duration // silenceTimeout, likewise
 	memory           presenceMemory                       // of Serve's goroutine
 
 	once           sync.Once
 	readyOnce      sync.Once
+	waitingOnce    sync.Once
 	receiveMaximum uint16 // defaultReceiveMaximum, but for tests
 	probed         bool   // the broker's queue; of the goroutine that connects
 	begun          bool   // it has subscribed to requests; of the goroutine that connects
@@ -169,6 +176,9 @@ func New(broker string, options Options) (*Store, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
+	if options.Wait {
+		options.Store.HoldOff = cmp.Or(options.Store.HoldOff, spareHoldOff)
+	}
 	defaults.FillWatches(&options.Store, defaults.AllWatchBytes)
 	options.Store.Identity = cmp.Or(options.Store.Identity, engine.NewIdentity()) // it begins empty, so it is another store
 	store, err := statestore.New(options.Store)
@@ -188,6 +198,7 @@ func New(broker string, options Options) (*Store, error) {
 		logger:         options.Logger,
 		queue:          newNotificationQueue(),
 		ready:          make(chan struct{}),
+		waiting:        make(chan struct{}),
 		drops:          logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
 		oversized:      logs.NewLimiter(options.Logger, slog.LevelWarn, "a message is larger than the broker takes; not sent"),
 		objectionWait:  objectionTimeout,
@@ -246,7 +257,10 @@ const (
 // broker that the store is gone, disconnects, and returns nil when no goroutine of the store
 // is left. It connects again whenever the connection is lost, and keeps the keys meanwhile.
 //
-// Another error means that it cannot go on: ErrAnotherStore, or a broker that refuses what
+// With Options.Wait, it first stands by while another store answers.
+//
+// Another error means that it cannot go on: ErrAnotherStore, also with Options.Wait if another
+// store has taken the place of this one, whose data is then void; or a broker that refuses what
 // the store needs. A store can be served once.
 func (s *Store) Serve(ctx context.Context) error {
 	err := errors.New("already served")
@@ -274,7 +288,20 @@ func (s *Store) serve(ctx context.Context) error {
 	)
 	for {
 		began := time.Now()
-		err := s.connect(ctx)
+		err := s.connect(ctx, false)
+		if s.mayWait(err) {
+			if err = s.standBy(ctx); err == nil {
+				s.logger.Warn("the other store seems to be gone, and its data with it; taking its place", "broker", s.broker.Host)
+				// With a pause: another spare may be about to answer.
+				if time.Since(began) > stableAfter {
+					policy.Reset()
+				}
+				if !sleep.For(ctx, policy.NextBackOff()) {
+					return nil
+				}
+				continue
+			}
+		}
 		var final finalError
 		switch {
 		case errors.As(err, &final):
