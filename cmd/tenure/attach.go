@@ -25,6 +25,7 @@ type attachSettings struct {
 	certificate   certificateFlags
 	probeMessages int
 	maxClients    int
+	wait          bool
 }
 
 func attachCommand() *cobra.Command {
@@ -39,6 +40,13 @@ ws://host/mqtt or wss://host/mqtt for WebSocket.
 The store does not learn which user sent a request, so users and rules are the
 broker's; docs/attach.md says which it needs. One broker has one store: the
 command ends with an error when another store answers there.
+
+With --wait it stands by in that case, as a spare, and answers when the other
+store is gone. The spare begins empty, because the data of the other store is
+gone with it: every key and fence, and every lease that it granted. Tenures end
+as soon as their holders notice. So the spare grants no lease during a hold-off:
+10 s, the default TTL of a lease, unless --hold-off gives the longest TTL in
+use. Several spares may wait; one of them answers.
 
 The first time that it connects, the store probes the broker: it sends itself
 --probe-messages messages at once, and warns if the broker loses some, because
@@ -57,6 +65,7 @@ Neither SIGHUP nor closing the terminal stops a store.
 ` + strictHelp,
 		Example: `  tenure attach mqtt://localhost:1883
   tenure attach mqtt://localhost:1883 --hold-off 10s   # the longest TTL of the leases in use
+  tenure attach mqtt://localhost:1883 --wait           # a spare for another store on the broker
   tenure attach mqtts://broker:8883 --username store --password-file secret
   tenure attach mqtts://broker:8883 --tls-ca ca.pem --tls-cert store.pem --tls-key store.key
   tenure attach mqtt://localhost:1883 --probe-messages 20000   # for so many clients; 0 for no probe`,
@@ -72,6 +81,7 @@ Neither SIGHUP nor closing the terminal stops a store.
 	flags.StringVar(&settings.ca, "tls-ca", "", "file with the authorities to trust for the broker's certificate, in PEM; default: the system's")
 	settings.certificate.register(flags, "file with the certificate to show the broker, in PEM")
 	flags.IntVar(&settings.probeMessages, "probe-messages", 5000, "how many messages the store sends itself at its start, to find out whether the broker loses requests; 0 means no probe")
+	flags.BoolVar(&settings.wait, "wait", false, "stand by while another store answers on the broker, and answer when it is gone; its data is gone with it")
 	flags.IntVar(&settings.maxClients, "max-clients", 0, "for how many clients the store remembers requests and watches; 0 means 10000")
 	return attach
 }
@@ -91,6 +101,24 @@ func (s *attachSettings) run(cmd *cobra.Command, url string) error {
 		return err
 	}
 	options.Logger = process.logger
+	for {
+		err = s.serve(cmd, process, url, options)
+		if !s.wait || !errors.Is(err, attach.ErrAnotherStore) {
+			break
+		}
+		process.logger.Warn("another store has taken the place of this one, whose data is void; standing by again, with an empty store", "reason", err)
+	}
+	if errors.Is(err, attach.ErrAnotherStore) {
+		return fmt.Errorf("%w; one broker has one store; with --wait this one stands by until the other is gone", err)
+	}
+	if err == nil {
+		fmt.Fprintln(cmd.OutOrStdout(), "stopped")
+	}
+	return err
+}
+
+// serve runs one store, until the command is interrupted or the store cannot go on.
+func (s *attachSettings) serve(cmd *cobra.Command, process *process, url string, options attach.Options) error {
 	store, err := attach.New(url, options)
 	if err != nil {
 		return nameFlag(err)
@@ -98,6 +126,12 @@ func (s *attachSettings) run(cmd *cobra.Command, url string) error {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	var tasks sync.WaitGroup
 	tasks.Go(func() {
+		select {
+		case <-store.Waiting():
+			fmt.Fprintf(cmd.OutOrStdout(), "standing by on %s\n", url)
+		case <-store.Ready():
+		case <-ctx.Done():
+		}
 		select {
 		case <-store.Ready():
 			fmt.Fprintf(cmd.OutOrStdout(), "attached to %s with data in %s\n", url, inMemory)
@@ -111,12 +145,6 @@ func (s *attachSettings) run(cmd *cobra.Command, url string) error {
 	err = store.Serve(ctx)
 	cancel()
 	tasks.Wait()
-	if errors.Is(err, attach.ErrAnotherStore) {
-		return fmt.Errorf("%w; one broker has one store", err)
-	}
-	if err == nil {
-		fmt.Fprintln(cmd.OutOrStdout(), "stopped")
-	}
 	return err
 }
 
@@ -128,6 +156,11 @@ func (s *attachSettings) options() (attach.Options, error) {
 		Dialect:       statestore.Dialect(s.store.dialect),
 		MaxClients:    s.maxClients,
 		ProbeMessages: s.probeMessages,
+		Wait:          s.wait,
+	}
+	if s.wait && options.Store.HoldOff == 0 {
+		s.store.HoldOff = attach.SpareHoldOff
+		options.Store = s.store.Options
 	}
 	if s.probeMessages < 0 {
 		return options, fmt.Errorf("--probe-messages %d is negative; 0 means no probe", s.probeMessages)

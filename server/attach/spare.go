@@ -8,15 +8,13 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 )
 
-const (
-	// spareHoldOff is the hold-off of a store with Options.Wait that has none of its own: the
-	// default TTL of a lease.
-	spareHoldOff = 10 * time.Second
-	// sparePoll is how often a spare asks whether the other store still answers. One that is
-	// attached says on presenceTopic that it is gone, or its broker does; one of another make
-	// does not.
-	sparePoll = 5 * time.Second
-)
+// SpareHoldOff is the hold-off of a store with Options.Wait that has none of its own: the default
+// TTL of a lease.
+const SpareHoldOff = 10 * time.Second
+
+// sparePoll is how often a spare asks whether the other store still answers. One that is attached
+// says on presenceTopic that it is gone, or its broker does; one of another make does not.
+const sparePoll = 5 * time.Second
 
 // Waiting returns a channel that is closed when the store stands by for the first time, because
 // another store answers: see Options.Wait.

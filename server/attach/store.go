@@ -60,7 +60,7 @@ type Options struct {
 	// Wait makes the store a spare where another store answers: Serve waits until that is gone,
 	// and then answers in its place, where it would otherwise end with ErrAnotherStore. The spare
 	// begins empty: the data of the other store is gone with it, and so are the leases that it
-	// granted. So with Wait, Store.HoldOff is 10 s, the default TTL of a lease, unless it is set:
+	// granted. So with Wait, Store.HoldOff is SpareHoldOff unless it is set:
 	// give it the longest TTL in use.
 	Wait bool
 	// ProbeMessages is how many messages the store sends to itself, once, before it answers for
@@ -177,7 +177,7 @@ func New(broker string, options Options) (*Store, error) {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
 	if options.Wait {
-		options.Store.HoldOff = cmp.Or(options.Store.HoldOff, spareHoldOff)
+		options.Store.HoldOff = cmp.Or(options.Store.HoldOff, SpareHoldOff)
 	}
 	defaults.FillWatches(&options.Store, defaults.AllWatchBytes)
 	options.Store.Identity = cmp.Or(options.Store.Identity, engine.NewIdentity()) // it begins empty, so it is another store
