@@ -41,6 +41,7 @@ type outbox struct {
 
 	// Of a server with a journal.
 	replies     []*waitingReply // that are committed, and wait to be written
+	unwritten   int             // those, and those that are being written
 	promised    int             // replies that are to be written: those, and those that wait for a commit
 	uncommitted int64           // bytes of used for replies that wait for a commit
 	blocked     bool            // there was no room for a reply
@@ -249,6 +250,18 @@ func (o *outbox) cancelReply(bytes int64) {
 	o.cancelReplyLocked(bytes)
 }
 
+// cancelUnlessBehind is cancelReply, and reports true, unless replies wait to be written whose
+// commits are over: a later reply must not overtake them.
+func (o *outbox) cancelUnlessBehind(bytes int64) (cancelled bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.unwritten > 0 {
+		return false
+	}
+	o.cancelReplyLocked(bytes)
+	return true
+}
+
 func (o *outbox) cancelReplyLocked(bytes int64) {
 	o.promised--
 	o.uncommitted -= bytes
@@ -265,6 +278,7 @@ func (o *outbox) pushReply(w *waitingReply) (queued bool) {
 	}
 	o.uncommitted -= w.room
 	o.replies = append(o.replies, w)
+	o.unwritten++
 	return true
 }
 
@@ -288,6 +302,7 @@ func (o *outbox) replyWritten(bytes int64) {
 	defer o.mu.Unlock()
 	if !o.closed {
 		o.promised--
+		o.unwritten--
 		o.freeLocked(bytes)
 	}
 }

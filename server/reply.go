@@ -187,11 +187,18 @@ func (s *Server) submit(cl *mqtt.Client, conn *connection, r request, command st
 	}
 	waiting := conn.spare
 	reply, now := s.engine.Submit(command, waiting.arrive)
-	if now {
+	switch {
+	case !now:
+	case reply.Outcome == statestore.Expired: // is not sent
 		conn.outbox.cancelReply(room)
+		return reply, false, nil
+	case conn.outbox.cancelUnlessBehind(room):
 		return reply, false, nil
 	}
 	conn.spare = nil
+	if now {
+		waiting.arrived(reply) // replies about one key leave in the order of the store
+	}
 	// Only now is it known how long the value is. The goroutine reads nothing more until there is
 	// room for it.
 	if value := int64(len(reply.Value)); value > 0 {

@@ -79,6 +79,10 @@ func (j *Journal) erase() {
 	j.records = nil
 }
 
+// Open returns the journal for a store of another kind, such as server.Options.Journal. It
+// deposes the store that has opened it before.
+func (j *Journal) Open() statestore.Journal { return j.open() }
+
 // open returns the journal for a new store, and deposes the earlier one.
 func (j *Journal) open() *mount {
 	j.mu.Lock()

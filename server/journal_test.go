@@ -1,0 +1,496 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// durable is a server with a journal that a test can hold up, crash and restart.
+type durable struct {
+	t       *testing.T
+	journal *testsupport.Journal
+	options server.Options
+	server  *server.Server
+	address string
+	cancel  context.CancelFunc
+	served  chan error // receives the error of Serve
+}
+
+func startDurable(t *testing.T, options server.Options) *durable {
+	t.Helper()
+	d := &durable{t: t, journal: new(testsupport.Journal), options: options}
+	d.start()
+	t.Cleanup(func() { d.stop() })
+	return d
+}
+
+func (d *durable) start() {
+	d.t.Helper()
+	options := d.options
+	options.Addr, options.Journal = "127.0.0.1:0", d.journal.Open()
+	s, err := server.New(options)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	d.server, d.address, d.cancel, d.served = s, s.Addr().String(), cancel, make(chan error, 1)
+	go func() { d.served <- s.Serve(ctx) }()
+}
+
+// stop stops the server and returns the error of Serve.
+func (d *durable) stop() error {
+	if d.cancel == nil {
+		return nil
+	}
+	d.cancel()
+	d.cancel = nil
+	return await.Receive(d.served)
+}
+
+func (d *durable) restart() {
+	d.t.Helper()
+	if err := d.stop(); err != nil {
+		d.t.Errorf("Serve: %v", err)
+	}
+	d.start()
+}
+
+// crash ends the server; what is not committed yet is lost. Then it starts another one.
+func (d *durable) crash() {
+	d.t.Helper()
+	d.journal.Fail(0)
+	if err := d.stop(); err != nil && !strings.Contains(err.Error(), "the journal failed") {
+		d.t.Errorf("Serve: %v", err)
+	}
+	d.start()
+}
+
+// send sends a request and waits for its PUBACK only.
+func send(p *testsupport.PahoClient, words ...string) *paho.Publish {
+	p.T.Helper()
+	request := p.Request(words...)
+	p.SendMessage(request)
+	return request
+}
+
+// mustBeAnswered fails unless the next message is the reply to a request.
+func mustBeAnswered(p *testsupport.PahoClient, request *paho.Publish, want string) {
+	p.T.Helper()
+	reply := p.Next()
+	if got := string(reply.Properties.CorrelationData); got != string(request.Properties.CorrelationData) || string(reply.Payload) != want {
+		p.T.Errorf("%s: got %q to request %q, want %q to %q", p.ID, reply.Payload, got, want, request.Properties.CorrelationData)
+	}
+}
+
+func TestInvariant33RepliesAndNotificationsLeaveAfterTheCommit(t *testing.T) {
+	d := startDurable(t, server.Options{})
+	writer := testsupport.Connect(t, d.address, "writer", nil)
+	reader := testsupport.Connect(t, d.address, "reader", nil)
+	watcher := testsupport.WatchKey(t, d.address, "k")
+	listener := testsupport.Connect(t, d.address, "listener", nil)
+	listener.Subscribe("replies/of/writer")
+	writer.Do("SET", "lease", "writer:1", "NEX", "PX", "600000")
+
+	release := d.journal.Hold()
+	defer release()
+	set := send(writer, "SET", "k", "v") // PUBACK does not wait
+	d.journal.MustBeCommitting(t)
+	open := writer.Request("SET", "k", "w") // of the next batch
+	open.Properties.ResponseTopic = "replies/of/writer"
+	writer.SendMessage(open)
+	get := send(reader, "GET", "k")
+	for range 3 {
+		if got := writer.Do("SET", "lease", "writer:1", "NEX", "PX", "600000"); got != "+OK\r\n" {
+			t.Errorf("a renewal is answered %q during a commit", got)
+		}
+		reader.MustGet("lease", "writer:1")
+	}
+	watcher.MustBeSilent()
+	listener.MustBeSilent()
+
+	release()
+	mustBeAnswered(writer, set, "+OK\r\n")
+	mustBeAnswered(reader, get, "$1\r\nw\r\n")
+	mustBeAnswered(listener, open, "+OK\r\n")
+	watcher.MustBeNotified("SET", "VALUE", "v")
+	watcher.MustBeNotified("SET", "VALUE", "w")
+	testsupport.Eventually(t, "nothing waits", func() bool { return d.server.Usage().OutgoingBytes == 0 })
+	if got := d.server.Stats().Requests; got < 10 {
+		t.Errorf("%d requests are counted", got)
+	}
+}
+
+func TestInvariant59RenewalsCauseNoCommit(t *testing.T) {
+	d := startDurable(t, server.Options{})
+	p := testsupport.Connect(t, d.address, "p", nil)
+	p.Do("SET", "lease", "p:1", "NEX", "PX", "600000")
+	before := d.journal.Attempts()
+	for range 1000 {
+		if got := p.Do("SET", "lease", "p:1", "NEX", "PX", "600000"); got != "+OK\r\n" {
+			t.Fatal(got)
+		}
+	}
+	// The bound of the versions moves every twenty seconds.
+	if commits := d.journal.Attempts() - before; commits > 5 {
+		t.Errorf("%d commits for 1,000 renewals", commits)
+	}
+	if p.Do("SET", "lease", "p:2"); d.journal.Attempts() == before {
+		t.Error("another value caused no commit: this test counts nothing")
+	}
+}
+
+func TestInvariant34AFailedCommitAnswersNothingAndEndsServe(t *testing.T) {
+	d := startDurable(t, server.Options{})
+	p := testsupport.Connect(t, d.address, "p", nil)
+	watcher := testsupport.WatchKey(t, d.address, "k")
+	p.Do("SET", "before", "v")
+	release := d.journal.Hold()
+	send(p, "SET", "k", "v")
+	send(p, "GET", "k")
+	d.journal.MustBeCommitting(t)
+	send(p, "SET", "k", "w")
+	d.journal.Fail(0)
+	release()
+
+	err := await.Receive(d.served)
+	d.cancel()
+	d.cancel = nil
+	if err == nil || !strings.Contains(err.Error(), "the journal failed") || !strings.Contains(err.Error(), "the test made the commit fail") {
+		t.Errorf("Serve: %v; want the cause", err)
+	}
+	for _, client := range []*testsupport.PahoClient{p, watcher} {
+		client.MustBeDisconnected(packets.DisconnectServerShuttingDown)
+		if len(client.Received)+len(client.Notified) > 0 {
+			t.Errorf("%s got something that is not durable", client.ID)
+		}
+	}
+	d.start()
+	p = testsupport.Connect(t, d.address, "p", nil)
+	p.MustGet("k", "")
+	p.MustGet("before", "v")
+}
+
+func TestEverythingButWatchesSurvivesARestart(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		end  func(*durable)
+	}{{"clean", (*durable).restart}, {"crash", (*durable).crash}} {
+		t.Run(test.name, func(t *testing.T) {
+			d := startDurable(t, server.Options{Store: statestore.Options{Strict: true}})
+			p := testsupport.Connect(t, d.address, "p", testsupport.KeepSession(true))
+			p.Do("SET", "value", "v")
+			p.Do("SET", "lease", "p:1", "NEX", "PX", "600000")
+			grant := p.Request("SET", "guarded", "v")
+			token := fmt.Sprintf("%d:0:p", time.Now().UnixMilli()-60_000)
+			grant.Properties.User.Add("__ft", token)
+			p.SendMessage(grant)
+			mustBeAnswered(p, grant, "+OK\r\n")
+			remove := p.Request("DEL", "guarded")
+			remove.Properties.User.Add("__ft", token)
+			p.SendMessage(remove)
+			mustBeAnswered(p, remove, ":1\r\n")
+			once := p.Request("SET", "once", "v", "NX")
+			p.SendMessage(once)
+			first := p.Next()
+			if string(first.Payload) != "+OK\r\n" {
+				t.Fatalf("%q", first.Payload)
+			}
+			read := p.Request("GET", "value")
+			p.SendMessage(read)
+			before := p.Next().Properties.User
+
+			test.end(d)
+			p.MustBeGone()
+			p = testsupport.Connect(t, d.address, "p", testsupport.KeepSession(false))
+			p.SendMessage(once) // again
+			second := p.Next()
+			if got, want := second.Properties.User.Get("__ts"), first.Properties.User.Get("__ts"); string(second.Payload) != "+OK\r\n" || got != want {
+				t.Errorf("a redelivery is answered %q with version %s, want %s", second.Payload, got, want)
+			}
+			p.SendMessage(read)
+			after := p.Next().Properties.User
+			for _, name := range []string{"__ts", "tenure-store"} {
+				if got, want := after.Get(name), before.Get(name); got != want || got == "" {
+					t.Errorf("%s is %q after the restart, was %q", name, got, want)
+				}
+			}
+			other := testsupport.Connect(t, d.address, "other", nil)
+			if got := other.Do("SET", "lease", "other:1", "NX", "PX", "600000"); got == "+OK\r\n" {
+				t.Error("a lease that is held is granted again")
+			}
+			if got := p.Do("SET", "lease", "p:1", "NEX", "PX", "600000"); got != "+OK\r\n" {
+				t.Errorf("the holder renews and gets %q", got)
+			}
+			if got := other.Do("SET", "guarded", "w"); !strings.HasPrefix(got, "-") {
+				t.Errorf("the fence of a deleted key is gone: %q", got)
+			}
+		})
+	}
+}
+
+func TestAVersionAfterACrashIsAboveAllBefore(t *testing.T) {
+	d := startDurable(t, server.Options{})
+	var latest hlc.Timestamp
+	for range 10 {
+		p := testsupport.Connect(t, d.address, "p", nil)
+		for range 3 {
+			request := p.Request("SET", "lease", "p:1", "PX", "600000")
+			p.SendMessage(request)
+			version := p.Next().Properties.User.Get("__ts")
+			now, err := hlc.Parse(version)
+			if err != nil || now.Compare(latest) <= 0 {
+				t.Fatalf("version %s after %v; %v", version, latest, err)
+			}
+			latest = now
+		}
+		d.crash()
+	}
+}
+
+// The reader of a connection waits when as many replies wait as the client may have requests in
+// flight; it reads on after the commit.
+func TestManyClientsWhoseRepliesWaitStayWithinTheBounds(t *testing.T) {
+	const each, window = 24, 8
+	clients := 1000
+	if testsupport.UnderRace {
+		clients = 200
+	}
+	d := startDurable(t, server.Options{
+		Store:  statestore.Options{DedupWindow: window},
+		Limits: server.Limits{AllOutgoingBytes: 64 << 20},
+	})
+	all := make([]*testsupport.PacketClient, clients)
+	for i := range all {
+		all[i] = testsupport.DialPacketClient(t, d.address, fmt.Sprintf("c%d", i), nil)
+	}
+	requests := make([]testsupport.Exchange, each)
+	for i := range requests {
+		requests[i] = testsupport.Exchange{Words: []string{"SET", fmt.Sprint(i), "v"}, Want: "+OK\r\n"}
+	}
+	release := d.journal.Hold()
+	defer release()
+	for _, c := range all {
+		if err := c.SendRequests(0, nil, requests...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var most int64
+	full := func() bool {
+		most = max(most, d.server.Usage().OutgoingBytes)
+		return most >= int64(clients*window*512)
+	}
+	testsupport.Eventually(t, "replies of all connections wait", full)
+	for range 20 {
+		time.Sleep(10 * time.Millisecond)
+		full()
+	}
+	if most > int64(clients*window*640) { // a reply counts for its topic and 512 bytes
+		t.Errorf("%d bytes wait for %d replies of %d clients", most, window, clients)
+	}
+	release()
+	for _, c := range all {
+		c.ExtendDeadline()
+		if err := c.ReadReplies(0, requests...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testsupport.Eventually(t, "nothing waits", func() bool { return d.server.Usage().OutgoingBytes == 0 })
+}
+
+// Long values count before they are queued: a client cannot make the server hold 256 of them.
+func TestLongRepliesThatWaitAreBounded(t *testing.T) {
+	const limit = 1 << 20
+	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
+	p := testsupport.DialPacketClient(t, d.address, "p", nil)
+	value := strings.Repeat("v", 100<<10)
+	requests := []testsupport.Exchange{{Words: []string{"SET", "k", value}, Want: "+OK\r\n"}}
+	for range 100 {
+		requests = append(requests, testsupport.Exchange{Words: []string{"GET", "k"}, Want: fmt.Sprintf("$%d\r\n%s\r\n", len(value), value)})
+	}
+	release := d.journal.Hold()
+	defer release()
+	if err := p.SendRequests(0, nil, requests...); err != nil {
+		t.Fatal(err)
+	}
+	var most int64
+	testsupport.Eventually(t, "some replies wait", func() bool { most = max(most, d.server.Usage().OutgoingBytes); return most > limit/4 })
+	other := testsupport.Connect(t, d.address, "other", nil)
+	for range 20 {
+		other.MustGet("another key", "")
+		most = max(most, d.server.Usage().OutgoingBytes)
+	}
+	if most > limit/2 {
+		t.Errorf("%d bytes wait for a client, above half of the limit of %d", most, limit)
+	}
+	release()
+	if err := p.ReadReplies(0, requests...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAReplyLargerThanTheLimitsLeavesAfterItsCommit(t *testing.T) {
+	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: 16 << 10, AllOutgoingBytes: 16 << 10}})
+	p := testsupport.Connect(t, d.address, "p", nil)
+	value := strings.Repeat("v", 100<<10)
+	release := d.journal.Hold()
+	defer release()
+	set := send(p, "SET", "k", value)
+	d.journal.MustBeCommitting(t)
+	get := p.Request("GET", "k")
+	acknowledged := make(chan error, 1)
+	go func() { _, err := p.Publish(get); acknowledged <- err }() // PUBACK waits for room
+	await.Done(func() { time.Sleep(20 * time.Millisecond) })
+	release()
+	if err := await.Receive(acknowledged); err != nil {
+		t.Fatal(err)
+	}
+	mustBeAnswered(p, set, "+OK\r\n")
+	mustBeAnswered(p, get, fmt.Sprintf("$%d\r\n%s\r\n", len(value), value))
+}
+
+func TestAClientThatDoesNotReadItsRepliesIsDisconnectedAfterTheCommit(t *testing.T) {
+	d := startDurable(t, server.Options{})
+	stuck := testsupport.DialRaw(t, d.address, "stuck").ShrinkReadBuffer()
+	release := d.journal.Hold()
+	defer release()
+	value := strings.Repeat("v", 64<<10)
+	go func() { // the server stops reading
+		stuck.Write(testsupport.PacketOf(t, stuck.Request("SET", "k", value)))
+		for range 10_000 {
+			if _, err := stuck.Conn.Write(testsupport.PacketOf(t, stuck.Request("GET", "k"))); err != nil {
+				return
+			}
+		}
+	}()
+	d.journal.MustBeCommitting(t)
+	release()
+	testsupport.Eventually(t, "the client is disconnected", func() bool { return d.server.Stats().SlowReaders == 1 })
+	testsupport.Eventually(t, "nothing waits", func() bool { return d.server.Usage().OutgoingBytes == 0 })
+	testsupport.Connect(t, d.address, "p", nil).MustGet("k", value)
+}
+
+func TestAClientThatLeavesWhileItsRepliesWaitLeavesNothingBehind(t *testing.T) {
+	d := startDurable(t, server.Options{})
+	release := d.journal.Hold()
+	defer release()
+	for range 50 {
+		p := testsupport.DialPacketClient(t, d.address, "p", nil)
+		if err := p.SendRequests(0, nil, testsupport.Exchange{Words: []string{"SET", "k", "v"}}, testsupport.Exchange{Words: []string{"GET", "k"}}); err != nil {
+			t.Fatal(err)
+		}
+		if packet, err := p.Receive(); err != nil || packet.Type != packets.PUBACK {
+			t.Fatalf("%v, %v; want PUBACK", packet, err)
+		}
+		p.Reset()
+	}
+	next := testsupport.Connect(t, d.address, "p", nil) // does not wait for the commit
+	if d.server.Usage().OutgoingBytes == 0 {
+		t.Error("replies that wait for a commit count for nothing")
+	}
+	release()
+	testsupport.Eventually(t, "nothing waits", func() bool { return d.server.Usage().OutgoingBytes == 0 })
+	next.MustGet("k", "v")
+	if len(next.Received) > 0 {
+		t.Error("a connection got a reply to its predecessor")
+	}
+}
+
+func TestAWillIsAppliedBeforeTheNextConnectionAndDoesNotWaitForACommit(t *testing.T) {
+	d := startDurable(t, server.Options{})
+	listener := testsupport.Connect(t, d.address, "listener", nil)
+	listener.Subscribe("replies/of/wills")
+	watcher := testsupport.WatchKey(t, d.address, "lock")
+	w := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
+	w.Response = "replies/of/wills"
+	c := w.Connect(t, d.address, "p")
+	c.MustDo(t, 0, "+OK\r\n", "SET", "lock", "p:1", "NEX", "PX", "600000")
+	watcher.MustBeNotified("SET", "VALUE", "p:1")
+	release := d.journal.Hold()
+	defer release()
+	c.Reset()
+	testsupport.Eventually(t, "the Will is applied", func() bool { return d.server.Stats().AppliedWills == 1 })
+	next := testsupport.Connect(t, d.address, "p", nil)
+	get := send(next, "GET", "lock")
+	listener.MustBeSilent()
+	watcher.MustBeSilent()
+	release()
+	mustBeAnswered(next, get, "$-1\r\n")
+	if got := string(listener.Next().Payload); got != ":1\r\n" {
+		t.Errorf("the reply to the Will is %q", got)
+	}
+	watcher.MustBeNotified("DELETE")
+}
+
+func TestAServerWithAJournalStopsAtAnyMoment(t *testing.T) {
+	before := runtime.NumGoroutine()
+	for round := range 15 {
+		d := startDurable(t, server.Options{})
+		d.journal.SetLatency(time.Millisecond)
+		var clients sync.WaitGroup
+		for i := range 4 {
+			clients.Go(func() {
+				c, err := testsupport.TryDialPacketClient(d.address, fmt.Sprintf("c%d", i), nil)
+				for n := 0; err == nil; n++ {
+					err = c.Do(n, nil, testsupport.Exchange{Words: []string{"SET", fmt.Sprint(i), fmt.Sprint(n)}, Want: "+OK\r\n"})
+				}
+			})
+		}
+		time.Sleep(rand.N(30 * time.Millisecond))
+		if round%2 == 0 {
+			d.journal.Fail(rand.IntN(3))
+		}
+		if err := d.stop(); err != nil && round%2 == 1 {
+			t.Errorf("Serve: %v", err)
+		}
+		await.Done(clients.Wait)
+	}
+	testsupport.MustEndGoroutines(t, before)
+}
+
+func TestLoadingEndsWithItsContext(t *testing.T) {
+	listener := testsupport.Listen(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stopped := errors.New("Ctrl-C")
+	_, err := server.Open(ctx, server.Options{Listener: listener, Journal: loadingJournal{load: func(ctx context.Context) error {
+		cancel(stopped)
+		await.Receive(ctx.Done())
+		return context.Cause(ctx)
+	}}})
+	if !errors.Is(err, stopped) {
+		t.Errorf("Open: %v, want %v", err, stopped)
+	}
+	if err := listener.Close(); err != nil {
+		t.Errorf("the listener was closed: %v", err)
+	}
+	_, err = server.New(server.Options{Addr: "127.0.0.1:0", Journal: loadingJournal{load: func(context.Context) error { return io.ErrUnexpectedEOF }}})
+	if !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("New: %v, want the error of the journal", err)
+	}
+}
+
+// loadingJournal is a journal that does no more than load.
+type loadingJournal struct {
+	statestore.Journal
+	load func(context.Context) error
+}
+
+func (j loadingJournal) Load(ctx context.Context, _ func(statestore.Record) error) error {
+	return j.load(ctx)
+}
