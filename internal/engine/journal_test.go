@@ -80,7 +80,7 @@ func (d *disk) Commit(ctx context.Context, batch []statestore.Group) error {
 	defer d.mu.Unlock()
 	d.during = false
 	if decided.err != nil {
-		batch = batch[:decided.keep]
+		batch = batch[:min(decided.keep, len(batch))]
 		d.failed = true
 	}
 	for _, group := range batch {

@@ -139,6 +139,119 @@ func TestWhateverTheMomentOfTheEndWhatWasAnsweredIsKept(t *testing.T) {
 	}
 }
 
+// Invariant 33, for all that a store can say: whatever part of the last commit a crash keeps, the
+// next store does not contradict what a reply or a notification has shown. Each write of a key
+// has a higher number than the one before.
+func TestInvariant33ACrashUndoesNothingThatWasSeen(t *testing.T) {
+	const keys, requests, seeds = 4, 60, 300
+	type sight struct {
+		number int  // the last number that was seen
+		gone   bool // it was seen to be gone after that
+	}
+	for seed := range uint64(seeds) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 59))
+			store := newDisk()
+			store.latency = time.Duration(random.IntN(3)) * time.Millisecond
+			var mu sync.Mutex
+			seen := make(map[string]sight)
+			see := func(key string, number int, gone bool) {
+				mu.Lock()
+				defer mu.Unlock()
+				seen[key] = sight{number, gone} // the replies about a key leave in the store's order
+			}
+			engine, err := Open(t.Context(), statestore.Options{}, store, func(n statestore.Notification) {
+				number, _ := strconv.Atoi(n.Value)
+				if !n.Deleted {
+					see(n.Key, number, false)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			engine.Begin()
+			ended := make(chan error, 1)
+			go func() { ended <- engine.Run(t.Context()) }()
+			written := make(map[string]int)  // the number of the last write of a key
+			mortal := make(map[string]int)   // the last write that had a lifetime, or was followed by a DEL
+			renewed := make(map[string]bool) // the writes that were renewed, or set again
+			for i := range requests {
+				key := strconv.Itoa(random.IntN(keys))
+				before := written[key]
+				words, reads := []string{"SET", key, strconv.Itoa(before + 1)}, false
+				switch random.IntN(8) {
+				case 0:
+					words = []string{"DEL", key}
+				case 1, 2:
+					words, reads = []string{"GET", key}, true
+				case 3:
+					words = []string{"KEYNOTIFY", key}
+				case 4: // a renewal, if the key is there
+					words[2] = strconv.Itoa(before)
+					words = append(words, "NEX", "PX", "5")
+					renewed[key+" "+strconv.Itoa(before)] = true
+				case 5:
+					words = append(words, "PX", strconv.Itoa(1+random.IntN(9)))
+				}
+				if words[0] == "SET" {
+					number, _ := strconv.Atoi(words[2])
+					written[key] = number
+				}
+				if words[0] == "DEL" || len(words) > 3 {
+					mortal[key] = written[key]
+				}
+				if i == requests*3/4 {
+					store.set(func(d *disk) { d.held = true })
+				}
+				answered := func(reply statestore.Reply) {
+					switch {
+					case reads && reply.Outcome == statestore.Found:
+						number, _ := strconv.Atoi(reply.Value)
+						see(key, number, false)
+					case reply.Outcome == statestore.Missing, reply.Outcome == statestore.Deleted, words[0] == "DEL" && reply.Outcome == statestore.NothingThere:
+						see(key, before, true)
+					case words[0] == "SET" && reply.Outcome == statestore.OK:
+						number, _ := strconv.Atoi(words[2])
+						see(key, number, false)
+					}
+				}
+				if reply, now := engine.Submit(parse("c", words), answered); now {
+					answered(reply)
+				}
+				time.Sleep(time.Duration(random.IntN(3)) * time.Millisecond / 2)
+			}
+			for range 2 { // the commit that is under way passes, and the next one is torn
+				engine.Submit(parse("c", []string{"SET", "other", "v"}), nil)
+				synctest.Wait()
+				if random.IntN(2) == 0 {
+					store.verdicts <- verdict{}
+					synctest.Wait()
+				}
+			}
+			engine.Submit(parse("c", []string{"SET", "other", "v"}), nil)
+			synctest.Wait()
+			store.verdicts <- verdict{random.IntN(6), errDisk}
+			if err := await.Receive(ended); !errors.Is(err, errDisk) {
+				t.Fatalf("Run: %v", err)
+			}
+			store.failed, store.held = false, false
+			again := open(t, store, statestore.Options{})
+			defer again.close()
+			for key, last := range seen {
+				reply := again.apply("c", "GET", key)
+				number, _ := strconv.Atoi(reply.Value)
+				found := reply.Outcome == statestore.Found
+				switch {
+				case found && number < last.number, found && last.gone && number == last.number && !renewed[key+" "+reply.Value]:
+					t.Errorf("seed %d: key %s has write %d; write %d was seen (gone after that: %v)", seed, key, number, last.number, last.gone)
+				case !found && !last.gone && mortal[key] < last.number:
+					t.Errorf("seed %d: key %s is gone; write %d was seen, and nothing removed it", seed, key, last.number)
+				}
+			}
+		})
+	}
+}
+
 // Room makes callers wait while too much waits for a commit, and frees them in each way.
 func TestRoomWaitsForCommits(t *testing.T) {
 	large := strings.Repeat("x", 1<<20)
