@@ -1,6 +1,9 @@
 # Everything that .ci/run does can be done by hand here, in pieces.
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.1
+# Modules outside of go.work: they need etcd, which the others must not have to download and
+# compile. They have the workspace cluster/go.work.
+APART := cluster
 MODULES := . server cluster cmd/tenure examples internal/mutants
 FUZZTIME ?= 10s
 COUNT ?= 1
@@ -11,6 +14,8 @@ DURATION ?= 1m
 SEED ?= 0
 # Where gateways and their engineers run it: one vet compiles everything, tests included.
 PLATFORMS := linux/386 linux/arm linux/arm64 windows/amd64 darwin/arm64 freebsd/amd64
+# To compile etcd takes most of a minute for each.
+APART_PLATFORMS := linux/386 linux/arm64 windows/amd64
 
 .DEFAULT_GOAL := help
 
@@ -23,18 +28,21 @@ check: ## Format, vet, lint, tidy and test: what must be green before a commit
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
 	go run ./internal/mutants -check
 	go vet work
+	@set -e; for module in $(APART); do (cd $$module && go vet ./...); done
 	@set -e; for module in $(MODULES); do \
 		echo "staticcheck and tidy in $$module"; \
 		(cd $$module && go run $(STATICCHECK) ./... && GOWORK=off go mod tidy -diff); \
 	done
 	go test work
+	@set -e; for module in $(APART); do echo "test $$module" && (cd $$module && go test ./...); done
 
 .PHONY: race
 race: ## Run all tests under the race detector; COUNT=50 repeats them
 	go test -race -count=$(COUNT) work
+	@set -e; for module in $(APART); do echo "test $$module" && (cd $$module && go test -race -count=$(COUNT) ./...); done
 
 .PHONY: test-386
-test-386: ## Run the tests, without the longest, as on a 32-bit processor
+test-386: ## Run the tests, without the longest and those with etcd, as on a 32-bit processor
 	CGO_ENABLED=0 GOARCH=386 go test -short work
 
 .PHONY: vet-platforms
@@ -43,13 +51,17 @@ vet-platforms: ## Compile and vet everything for the other platforms
 		echo "vet for $$platform"; \
 		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} GOARM=7 go vet work; \
 	done
+	@set -e; for platform in $(APART_PLATFORMS); do for module in $(APART); do \
+		echo "vet $$module for $$platform"; \
+		(cd $$module && CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go vet ./...); \
+	done; done
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (default 10s)
 	@set -e; grep -rl --include='*_test.go' '^func Fuzz' . | sort | while read -r file; do \
 		sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' "$$file" | while read -r target; do \
 			echo "$$target ($$(dirname "$$file"))"; \
-			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" </dev/null; \
+			(cd "$$(dirname "$$file")" && go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) . </dev/null); \
 		done; \
 	done
 
