@@ -113,6 +113,7 @@ func (c *contest) hold(ctx context.Context, s *session, tenure *lease.Tenure, ra
 	until := time.NewTimer(time.Duration(random.Int64N(int64(lasts))))
 	defer until.Stop()
 	for n := 1; ; n++ {
+		c.recorder.await(ctx, turnOfAll)
 		c.write(tenure.TokenContext(), guard, stamp{h.token, n})
 		c.look(h)
 		pause := time.NewTimer(time.Duration(1+random.IntN(20)) * time.Millisecond)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/failpoint"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -259,7 +260,8 @@ func Serve(ctx context.Context, task Task, journal statestore.Journal) (err erro
 	}); ok {
 		backups.Go(func() {
 			for ctx.Err() == nil {
-				_ = file.Backup(ctx, io.Discard)
+				_ = file.Backup(ctx, io.Discard) // the point in it is what matters
+				sleep.For(ctx, 20*time.Millisecond)
 			}
 		})
 	}

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -59,6 +61,8 @@ const maxViolations = 20
 type recorder struct {
 	began time.Time
 
+	turn atomic.Int32 // see turns
+
 	mu         sync.Mutex
 	violations []Violation // the first maxViolations
 	broken     chan struct{}
@@ -94,12 +98,37 @@ func (r *recorder) restarted(restart Restart) {
 	r.restarts = append(r.restarts, restart)
 }
 
+// requests returns how many requests were answered so far.
+func (r *recorder) requests() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.answered
+}
+
 // restartsNear returns the restarts that can matter to operations since a time.
 func (r *recorder) restartsNear(since time.Duration) []Restart {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	first, _ := slices.BinarySearchFunc(r.restarts, since, func(one Restart, at time.Duration) int { return cmp.Compare(one.Ready, at) })
 	return slices.Clone(r.restarts[first:])
+}
+
+// The turns. A crash forgets the renewals before it, and none of their versions. That shows
+// best if only renewals come before it, and then a client that does not know their versions.
+const (
+	turnOfAll int32 = iota
+	turnOfRenewals
+	turnOfRedeliveries
+)
+
+// await waits while it is the turn of other clients.
+func (r *recorder) await(ctx context.Context, mine int32) {
+	for ctx.Err() == nil {
+		if turn := r.turn.Load(); turn == turnOfAll || turn == mine {
+			return
+		}
+		sleep.For(ctx, time.Millisecond)
+	}
 }
 
 // saw notes a version that a client has got, and returns the highest before.
@@ -118,10 +147,12 @@ type session struct {
 	*transport.Client
 	recorder *recorder
 	number   int
+	turn     int32
 }
 
 // do sends the request that o describes, and returns o with what became of it.
 func (s *session) do(ctx context.Context, o Operation) Operation {
+	s.recorder.await(ctx, s.turn)
 	before := s.recorder.saw(hlc.Timestamp{})
 	o.Client, o.Call = s.number, s.recorder.now()
 	var err error

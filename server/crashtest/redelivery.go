@@ -40,7 +40,8 @@ type redelivery struct {
 	packet   packets.Publish
 	key      string
 	answered bool
-	version  string // of the first reply
+	version  string        // of the first reply
+	before   hlc.Timestamp // the highest version that any client had seen when it was sent first
 }
 
 const mostRedelivered = 8
@@ -52,6 +53,7 @@ func newRedeliveries(r *recorder, n int, dial func(ctx context.Context) (net.Con
 // deliver sends requests until ctx ends. other reads the keys.
 func (d *redeliveries) deliver(ctx context.Context, other *session, random *rand.Rand) {
 	for ctx.Err() == nil {
+		d.recorder.await(ctx, turnOfRedeliveries)
 		conn, err := d.dial(ctx)
 		if err == nil {
 			d.use(ctx, conn, other, random)
@@ -71,7 +73,13 @@ func (d *redeliveries) use(ctx context.Context, conn net.Conn, other *session, r
 	if d.login(conn) != nil {
 		return
 	}
-	for _, r := range d.recent {
+	// This client has no clock of its own that follows the store's. So its first request after a
+	// crash shows whether the store has forgotten versions.
+	recent := append([]*redelivery(nil), d.recent...)
+	if d.send(conn, d.next()) != nil || d.receive(ctx, conn, other) != nil {
+		return
+	}
+	for _, r := range recent {
 		r.packet.Duplicate = true
 		if d.send(conn, r) != nil || d.receive(ctx, conn, other) != nil {
 			return
@@ -81,6 +89,7 @@ func (d *redeliveries) use(ctx context.Context, conn net.Conn, other *session, r
 		d.mu.Unlock()
 	}
 	for {
+		d.recorder.await(ctx, turnOfRedeliveries)
 		// One request at a time, or a few, so that crashes meet several unanswered ones.
 		n := 1 + random.IntN(4)
 		for range n {
@@ -152,6 +161,9 @@ func (d *redeliveries) send(conn net.Conn, r *redelivery) error {
 	if err := conn.SetDeadline(time.Now().Add(requestTimeout)); err != nil {
 		return err
 	}
+	if !r.packet.Duplicate {
+		r.before = d.recorder.saw(hlc.Timestamp{})
+	}
 	_, err := r.packet.WriteTo(conn)
 	return err
 }
@@ -202,6 +214,11 @@ func (d *redeliveries) judge(ctx context.Context, r *redelivery, reply *packets.
 		return
 	}
 	again := r.packet.Duplicate
+	if parsed, err := hlc.Parse(version); err != nil || !again && parsed.Compare(r.before) <= 0 {
+		d.recorder.violated(VersionsRise, "%s got version %s, after version %v was seen: %v", r.key, version, r.before, err)
+	} else {
+		d.recorder.saw(parsed)
+	}
 	r.answered, r.version = true, version
 	if !again {
 		return

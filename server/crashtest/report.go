@@ -110,12 +110,12 @@ func (r *Report) Err() error {
 	atLeast("requests of unknown outcome", r.Unanswered, n/4)
 	atLeast("notifications", r.Notifications, n)
 	atLeast("keys that were seen gone", r.Gone, n)
-	atLeast("tenures", r.Tenures, n/4)
-	atLeast("crashes that a tenure outlived", r.Outlived, n/4)
+	atLeast("tenures", r.Tenures, n/8)
+	atLeast("crashes that a tenure outlived", r.Outlived, n/8)
 	atLeast("renewals", r.Renewals, 10*n)
 	atLeast("reads of a lease during a tenure", r.Probes, n)
 	atLeast("writes under a token", r.GuardedWrites, n)
-	atLeast("writes under an old token", r.StaleWrites, n/4)
+	atLeast("writes under an old token", r.StaleWrites, n/8)
 	if r.redelivers {
 		atLeast("requests delivered again after a crash", r.Redelivered, n)
 	}

@@ -98,6 +98,9 @@ const (
 	counterKeys = 4
 	contests    = 2
 	contenders  = 3
+	// A life that no failpoint ends lasts until so many requests were answered, or so long.
+	requestsInLife = 200
+	longestLife    = 20 * time.Second
 	// auditedGone is how many keys that were seen gone are read after each restart.
 	auditedGone = 16
 )
@@ -241,8 +244,9 @@ func (h *harness) work(ctx context.Context) {
 		random := h.newRandom()
 		h.tasks.Go(func() { h.gone.use(ctx, others[2+i], random) })
 	}
-	for i, s := range []*session{h.sessions[0], others[7]} {
+	for i, of := range []*session{h.sessions[0], others[7]} {
 		random := h.newRandom()
+		s := &session{Client: of.Client, recorder: h.recorder, number: of.number, turn: turnOfRenewals}
 		h.tasks.Go(func() { h.renewals.renew(ctx, s, fmt.Sprintf("renewed/%d", i), random) })
 	}
 	for _, c := range h.contests {
@@ -307,6 +311,11 @@ func (h *harness) cycle(ctx context.Context) error {
 	restart.Ready = h.recorder.now()
 	h.report.outages = append(h.report.outages, restart.Ready-restart.Dead)
 	h.recorder.restarted(restart)
+	if h.recorder.turn.Load() != turnOfAll {
+		h.recorder.turn.Store(turnOfRedeliveries)
+		sleep.For(ctx, turn/2)
+		h.recorder.turn.Store(turnOfAll)
+	}
 	for _, c := range h.contests {
 		c.restarted(restart)
 	}
@@ -317,16 +326,39 @@ func (h *harness) cycle(ctx context.Context) error {
 	}
 	end := time.NewTimer(lasts)
 	defer end.Stop()
+	enough := h.recorder.requests() + requestsInLife
 	h.compare(ctx)
-	select {
-	case <-ctx.Done():
-	case <-end.C:
-		h.report.Deaths["at any time"]++
-	case <-h.store.Died():
-		h.report.Deaths[cmp.Or(string(life.Point), "by itself")]++
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-h.store.Died():
+			h.report.Deaths[cmp.Or(string(life.Point), "by itself")]++
+			return nil
+		case <-end.C:
+		}
+		if h.recorder.requests() >= enough || h.recorder.now() > restart.Ready+longestLife {
+			h.end(ctx)
+			return nil
+		}
+		end.Reset(h.options.Life / 10) // the machine is busy
 	}
-	return nil
 }
+
+// end lets a life end that no failpoint ends: at any time, or while there are only renewals.
+func (h *harness) end(ctx context.Context) {
+	if len(h.redeliveries) == 0 || h.random.IntN(4) > 0 {
+		h.report.Deaths["at any time"]++
+		return
+	}
+	h.report.Deaths["while leases are renewed and nothing else"]++
+	h.recorder.turn.Store(turnOfRenewals)
+	sleep.For(ctx, turn)
+}
+
+// turn is how long it is the turn of some clients only: long enough for the requests of the others
+// to be answered.
+const turn = 60 * time.Millisecond
 
 // choose returns how the next life ends.
 func (h *harness) choose() Life {
