@@ -16,8 +16,7 @@ import (
 // pages stay half empty. So a copy takes its place when the file is larger than spaceFactor
 // times the live data plus spaceConstant.
 const (
-	spaceFactor   = 3
-	spaceConstant = 1 << 20
+	spaceFactor = 3
 
 	// fill is how full the pages of a copy are. Full pages would split with the next records,
 	// and the file would double.
@@ -25,6 +24,8 @@ const (
 	// copyBatch is how many bytes one transaction of a copy has: it holds them in memory.
 	copyBatch = 4 << 20
 )
+
+var spaceConstant int64 = 1 << 20 // smaller in a test
 
 // compactIfLarge compacts the file if it is large compared with its records. It returns an
 // error only if the journal cannot be used any more: if there is no room for the copy, the
@@ -36,7 +37,8 @@ func (f *File) compactIfLarge(ctx context.Context) error {
 	}
 	size := info.Size()
 	f.db.AllocSize = step(size)
-	if size <= int64(spaceFactor*f.totals.bytes+spaceConstant) || size < f.floor {
+	live := int64(f.totals.bytes)
+	if size <= max(spaceFactor*live+spaceConstant, int64(f.overhead*float64(live)), f.floor) {
 		return nil
 	}
 	f.mu.Lock()
@@ -52,7 +54,7 @@ func (f *File) compactIfLarge(ctx context.Context) error {
 		if errors.Is(err, ErrDamaged) || errors.Is(err, syscall.EIO) {
 			return err
 		}
-		f.floor = size + size/2
+		f.floor = size + size/2 // then it is tried again
 		if ctx.Err() == nil {
 			f.logger.Warn("journal: the file stays large: it could not be compacted", "file", f.path, "bytes", size, "error", err)
 		}
@@ -69,9 +71,12 @@ func (f *File) compactIfLarge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Records of a few bytes need more than this bound for their page entries. A copy does not
-	// help then, so the next one waits until the file has grown.
-	f.floor = info.Size() + info.Size()/2
+	f.floor, f.overhead = 0, 0
+	if info.Size() > (spaceFactor*live+spaceConstant)*2/3 {
+		// Records of less than 36 bytes, which a store does not write: their entries in the
+		// pages need more than the bound. Do not compact with each commit.
+		f.overhead = spaceFactor * float64(info.Size()) / float64(max(live, spaceConstant/16))
+	}
 	f.logger.Info("journal: compacted", "file", f.path, "before", size, "after", info.Size(), "records", f.totals.count,
 		"took", time.Since(start).Round(time.Millisecond))
 	return nil

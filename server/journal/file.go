@@ -54,9 +54,10 @@ type File struct {
 	control   *control // answers requests for backups; nil if that is not possible
 
 	// Of the goroutine that calls Load and Commit.
-	failure error  // of the first operation that failed
-	totals  totals // of what is committed
-	floor   int64  // the file is not compacted while it is smaller
+	failure  error   // of the first operation that failed
+	totals   totals  // of what is committed
+	floor    int64   // the file is not compacted while it is smaller
+	overhead float64 // nor while it is smaller than this times the live data
 
 	mu      sync.Mutex
 	db      *bbolt.DB     // nil until the file is loaded, while it is replaced, and after Close

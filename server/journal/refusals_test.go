@@ -182,7 +182,7 @@ func TestOpenRefusesWhereItCannotWrite(t *testing.T) {
 
 func TestOpenRefusesWithoutRights(t *testing.T) {
 	if os.Geteuid() == 0 || runtime.GOOS == "windows" {
-		t.Skip("this user may do everything: TestDisk runs it as another one")
+		t.Skip("this user may do everything: another test runs this one as another user")
 	}
 	testWithoutRights(t)
 }

@@ -1,0 +1,275 @@
+package journal_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/server/journal"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+func init() {
+	children["commit with a limit on the file"] = func(dir string) int {
+		signal.Ignore(syscall.SIGXFSZ)
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 64 << 10, Max: 64 << 10}); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		return commitUntilFailure(dir)
+	}
+	children["small disk"] = onASmallDisk
+}
+
+// needTool fails in CI without a tool, and skips the test elsewhere.
+func needTool(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil && os.Getenv("CI") != "" {
+		t.Fatalf("%v: install it", err)
+	} else if err != nil {
+		t.Skipf("%v: install it", err)
+	}
+	return path
+}
+
+// runChild runs a child process and returns its output and exit code.
+func runChild(t *testing.T, command *exec.Cmd) (string, int) {
+	t.Helper()
+	var out bytes.Buffer
+	command.Stdout, command.Stderr = &out, &out
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer time.AfterFunc(time.Minute, func() { _ = command.Process.Kill() }).Stop()
+	if err := command.Wait(); err != nil && !errors.As(err, new(*exec.ExitError)) {
+		t.Fatal(err)
+	}
+	return out.String(), command.ProcessState.ExitCode()
+}
+
+// wantAcknowledged opens a journal after a child has ended: it must have all batches that the
+// child acknowledged, and at most one more.
+func wantAcknowledged(t *testing.T, dir, output string) {
+	t.Helper()
+	states := historyStates()
+	acknowledged := strings.Count(output, "ack ")
+	found := load(t, open(t, dir))
+	for i := acknowledged; i <= min(acknowledged+1, historyLength); i++ {
+		if equal(found, states[i]) {
+			return
+		}
+	}
+	t.Errorf("after %d acknowledged batches the journal has the state after batch %s", acknowledged, found["last"])
+}
+
+// wantFailure checks that a child said why it ended, and what to do.
+func wantFailure(t *testing.T, output string, code int, says ...string) {
+	t.Helper()
+	_, reason, failed := strings.Cut(output, "failed: ")
+	if code != 3 || !failed {
+		t.Fatalf("the child ended with code %d and says\n%s", code, output)
+	}
+	for _, text := range append(says, "tenure.db", "journal: ") {
+		if !strings.Contains(reason, text) {
+			t.Errorf("the failure %q does not say %q", reason, text)
+		}
+	}
+}
+
+// A limit on the size of files stands for a full disk where no disk can be made.
+func TestInvariant34AFullFileEndsTheJournal(t *testing.T) {
+	dir := t.TempDir()
+	output, code := runChild(t, child("commit with a limit on the file", dir))
+	wantFailure(t, output, code, "raise the limit on the size of files", "what was acknowledged is kept")
+	if !strings.Contains(output, "ack ") {
+		t.Errorf("nothing was acknowledged before: %s", output)
+	}
+	wantAcknowledged(t, dir, output)
+}
+
+// A call that fails once ends the journal, whatever call it is.
+func TestInvariant34AFailedSystemCallEndsTheJournal(t *testing.T) {
+	strace := needTool(t, "strace")
+	for _, test := range []struct{ inject, says string }{
+		{"fdatasync:error=EIO:when=1", "replace the disk"},
+		{"fdatasync:error=EIO:when=4", "replace the disk"},
+		{"fdatasync:error=EIO:when=7", "replace the disk"},
+		{"fdatasync:error=EIO:when=8", "replace the disk"},
+		{"fdatasync:error=ENOSPC:when=9", "free space"},
+		{"pwrite64:error=EIO:when=3", "replace the disk"},
+		{"pwrite64:error=EIO:when=30", "replace the disk"},
+		{"pwrite64:error=ENOSPC:when=12", "free space"},
+		{"pwrite64:error=EDQUOT:when=40", "raise the quota"},
+		{"fsync:error=EIO:when=1", "input/output error"}, // of the directory
+		{"ftruncate:error=EIO:when=1", "input/output error"},
+		{"rename,renameat,renameat2:error=EIO:when=1", "replace the disk"},
+		{"rename,renameat,renameat2:error=EIO:when=2", "replace the disk"}, // of a compaction
+	} {
+		t.Run(test.inject, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			output, code := runChild(t, child("commit", dir, strace, "-f", "-qq", "-o", "/dev/null", "-e", "inject="+test.inject))
+			if strings.Contains(output, "Operation not permitted") && strings.Contains(output, "strace:") {
+				t.Skipf("this process may not trace another: %s", output)
+			}
+			// The writes are not the same in each run. One of the copy that a compaction makes may
+			// find no room, and nothing is lost then.
+			if roomless := strings.HasPrefix(test.inject, "pwrite64") && !strings.Contains(test.inject, "EIO"); !roomless || code != 0 {
+				wantFailure(t, output, code, test.says)
+			}
+			wantAcknowledged(t, dir, output)
+		})
+	}
+}
+
+// namespaced starts a child that may mount disks of its own, without rights of this process.
+func namespaced(command *exec.Cmd) *exec.Cmd {
+	command.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWNS | syscall.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+	}
+	return command
+}
+
+func TestInvariant34AFullDiskEndsTheJournal(t *testing.T) {
+	command := namespaced(child("small disk", t.TempDir()))
+	if err := command.Start(); err != nil {
+		t.Skipf("this process may make no user namespace: %v", err)
+	}
+	_ = command.Process.Kill()
+	_ = command.Wait()
+	output, code := runChild(t, namespaced(child("small disk", t.TempDir())))
+	if strings.Contains(output, "no disk:") {
+		t.Skip(output)
+	}
+	if code != 0 {
+		t.Fatalf("code %d: %s", code, output)
+	}
+}
+
+// onASmallDisk tests a journal on a disk of 1 MB: full, read-only, and with no room for a copy.
+// It writes what is wrong.
+func onASmallDisk(dir string) (code int) {
+	check := func(ok bool, format string, arguments ...any) {
+		if !ok {
+			fmt.Printf(format+"\n", arguments...)
+			code = 1
+		}
+	}
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m,mode=0700"); err != nil {
+		fmt.Println("no disk:", err)
+		return 0
+	}
+	ctx := context.Background()
+	data := filepath.Join(dir, "data")
+	value := strings.Repeat("x", 20_000)
+	file, err := journal.Open(data, journal.Options{})
+	check(err == nil, "Open has error %v", err)
+	acknowledged := 0
+	for err == nil && acknowledged < 1000 {
+		if err = file.Commit(ctx, []statestore.Group{{key(fmt.Sprint(acknowledged), value)}}); err == nil {
+			acknowledged++
+		}
+	}
+	check(errors.Is(err, syscall.ENOSPC) && strings.Contains(err.Error(), "free space on the disk"), "on a full disk Commit has error %v", err)
+	check(acknowledged > 10, "only %d commits fit on the disk", acknowledged)
+	check(errors.Is(file.Commit(ctx, nil), err), "a later Commit has another error")
+	check(file.Close() == nil, "Close has an error")
+
+	// The disk is full, and a start needs a few bytes.
+	filler := filepath.Join(dir, "filler")
+	_ = os.WriteFile(filler, make([]byte, 1<<20), 0o600)
+	file, err = journal.Open(data, journal.Options{})
+	if err == nil {
+		err = file.Commit(ctx, []statestore.Group{{key("one more", value)}})
+		check(file.Close() == nil, "Close has an error")
+	}
+	check(errors.Is(err, syscall.ENOSPC), "after a start on the full disk the error is %v", err)
+	_, err = journal.Open(filepath.Join(dir, "another"), journal.Options{})
+	check(errors.Is(err, syscall.ENOSPC) && strings.Contains(err.Error(), "free space"), "Open of a new journal on the full disk has error %v", err)
+	_, err = journal.Backup(ctx, data, filepath.Join(dir, "backup"), nil)
+	check(errors.Is(err, syscall.ENOSPC), "Backup to the full disk has error %v", err)
+	left, _ := filepath.Glob(filepath.Join(dir, "*backup*"))
+	hidden, _ := filepath.Glob(filepath.Join(dir, ".*backup*"))
+	check(len(left)+len(hidden) == 0, "Backup left %q %q", left, hidden)
+	check(os.Remove(filler) == nil, "the filler cannot be removed")
+
+	// Everything that was acknowledged is there, read-only too.
+	check(syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, "") == nil, "the disk cannot be made read-only")
+	_, err = journal.Open(data, journal.Options{})
+	check(errors.Is(err, syscall.EROFS) && strings.Contains(err.Error(), "mount the disk writable"), "on a read-only disk Open has error %v", err)
+	_, err = journal.Open(filepath.Join(dir, "new"), journal.Options{})
+	check(errors.Is(err, syscall.EROFS) && strings.Contains(err.Error(), "mount the disk writable"), "on a read-only disk Open of a new journal has error %v", err)
+	report, err := journal.Check(ctx, data, nil)
+	check(err == nil && int(report.Keys) >= acknowledged && int(report.Keys) <= acknowledged+1, "on a read-only disk Check has report %+v, error %v; want %d keys", report, err, acknowledged)
+	check(syscall.Mount("", dir, "", syscall.MS_REMOUNT, "size=1m") == nil, "the disk cannot be made writable")
+
+	// There is no room for a compacted copy: the journal goes on.
+	var log bytes.Buffer
+	file, err = journal.Open(data, journal.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	check(err == nil, "Open has error %v", err)
+	journal.SetSpaceConstant(1 << 10)
+	for i := range acknowledged - 12 {
+		err = errors.Join(err, file.Commit(ctx, []statestore.Group{{keyGone(fmt.Sprint(i))}}))
+	}
+	check(err == nil, "the commits have error %v", err)
+	check(strings.Contains(log.String(), "could not be compacted"), "the log does not say that there is no room:\n%s", log.String())
+	_, err = os.Stat(filepath.Join(data, "tenure.db.new"))
+	check(errors.Is(err, fs.ErrNotExist), "a part of the copy was left: %v", err)
+	check(file.Close() == nil, "Close has an error")
+	return code
+}
+
+func equal(a, b map[string]string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for id, value := range a {
+		if other, ok := b[id]; !ok || other != value {
+			return false
+		}
+	}
+	return true
+}
+
+// Where the tests run as root, that test runs as another user.
+func TestOpenRefusesWithoutRightsAsAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("TestOpenRefusesWithoutRights does it")
+	}
+	dir, err := os.MkdirTemp("", "tenure-rights-") // which another user can enter, unlike t.TempDir
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := errors.Join(os.Chmod(dir, 0o777), os.Link(os.Args[0], filepath.Join(dir, "test"))); err != nil {
+		content, err := os.ReadFile(os.Args[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "test"), content, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	command := exec.Command(filepath.Join(dir, "test"), "-test.run=^TestOpenRefusesWithoutRights$", "-test.v")
+	command.Dir = dir
+	command.Env = append(os.Environ(), "TMPDIR="+dir)
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	output, code := runChild(t, command)
+	if code != 0 || !strings.Contains(output, "--- PASS: TestOpenRefusesWithoutRights") {
+		t.Errorf("code %d:\n%s", code, output)
+	}
+}

@@ -1,0 +1,32 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+)
+
+// SetSpaceConstant makes smaller files be compacted.
+func SetSpaceConstant(size int64) { spaceConstant = size }
+
+// Scan returns the records of a file, as Load does.
+func Scan(content []byte) (map[string]string, error) {
+	s, err := openScan(bytes.NewReader(content), int64(len(content)))
+	if err == nil {
+		err = s.complete()
+	}
+	if err != nil {
+		return nil, err
+	}
+	records := make(map[string]string)
+	err = s.each(context.Background(), func(id, value []byte) error {
+		records[string(id)] = string(value)
+		return nil
+	})
+	return records, err
+}
+
+// WithoutSync makes the commits of a loaded journal fast and unsafe.
+func (f *File) WithoutSync() { f.db.NoSync, f.db.NoGrowSync = true, false }
+
+// LiveBytes returns the size of the live data.
+func (f *File) LiveBytes() int64 { return int64(f.totals.bytes) }

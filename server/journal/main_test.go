@@ -1,0 +1,113 @@
+package journal_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/tenurelock/tenure/server/journal"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// childMode is the environment variable that makes the test binary a child process.
+const childMode = "TENURE_JOURNAL_TEST_CHILD"
+
+// children are what a child process does with a directory. It returns its exit code.
+var children = map[string]func(dir string) int{"commit": commitUntilFailure}
+
+func init() {
+	if os.Getenv(childMode) != "" {
+		runtime.LockOSThread() // strace counts the calls of each thread
+	}
+}
+
+func TestMain(m *testing.M) {
+	if mode := os.Getenv(childMode); mode != "" {
+		os.Exit(children[mode](os.Args[1]))
+	}
+	os.Exit(m.Run())
+}
+
+// child returns a command that runs this binary as a child process, behind a prefix such as
+// strace.
+func child(mode, dir string, prefix ...string) *exec.Cmd {
+	words := append(prefix, os.Args[0], dir)
+	command := exec.Command(words[0], words[1:]...)
+	command.Env = append(os.Environ(), childMode+"="+mode)
+	return command
+}
+
+// historyLength is how many batches commitUntilFailure commits at most.
+const historyLength = 60
+
+// historyBatch returns the i-th batch of a history: the same in each process.
+func historyBatch(i int) (batch []statestore.Group) {
+	random := rand.New(rand.NewPCG(uint64(i), 0))
+	for range 1 + random.IntN(4) {
+		batch = append(batch, statestore.Group{
+			record(fmt.Sprintf("key-%02d", random.IntN(40)), strings.Repeat(fmt.Sprintf("%d.", i), random.IntN(400))),
+			record("last", fmt.Sprint(i)),
+		})
+	}
+	if i%5 == 0 {
+		batch = append(batch, statestore.Group{record(fmt.Sprintf("key-%02d", random.IntN(40)))})
+	}
+	if i%20 == 19 { // the file becomes large compared with what is left
+		var group statestore.Group
+		for key := range 38 {
+			group = append(group, record(fmt.Sprintf("key-%02d", key)))
+		}
+		batch = append(batch, group)
+	}
+	return batch
+}
+
+// historyStates returns the state before the first batch and after each.
+func historyStates() []map[string]string {
+	states := []map[string]string{{}}
+	for i := range historyLength {
+		state := make(map[string]string)
+		for id, value := range states[i] {
+			state[id] = value
+		}
+		apply(state, historyBatch(i))
+		states = append(states, state)
+	}
+	return states
+}
+
+// commitUntilFailure commits the history, and writes "ack i" after the i-th commit has returned
+// and "failed: reason" for one that fails. It exits with 3 then.
+func commitUntilFailure(dir string) int {
+	journal.SetSpaceConstant(32 << 10)
+	file, err := journal.Open(dir, journal.Options{})
+	if err != nil {
+		fmt.Println("failed:", err)
+		return 3
+	}
+	for i := range historyLength {
+		if err := file.Commit(context.Background(), historyBatch(i)); err != nil {
+			fmt.Println("failed:", err)
+			for range 3 {
+				if again := file.Commit(context.Background(), historyBatch(i)); !errors.Is(again, err) {
+					fmt.Println("a later commit has error", again)
+					return 4
+				}
+			}
+			_ = file.Close() // as the server does
+			return 3
+		}
+		fmt.Println("ack", i)
+	}
+	if err := file.Close(); err != nil {
+		fmt.Println("failed: close:", err)
+		return 3
+	}
+	return 0
+}
