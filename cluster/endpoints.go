@@ -70,6 +70,9 @@ func (e *endpoints) failed(index uint32) {
 	e.preferred.CompareAndSwap(index, (index+1)%uint32(len(e.clients)))
 }
 
+// answered makes the endpoint the preferred one.
+func (e *endpoints) answered(index uint32) { e.preferred.Store(index) }
+
 // final marks an error of a call that no repetition changes.
 type final struct{ error }
 

@@ -62,12 +62,15 @@ func (j *Journal) start() {
 
 // attemptProof is one proof of the standing: see "What is guaranteed" in the package comment.
 func (j *Journal) attemptProof(ctx context.Context, n uint32) (p proof) {
-	ctx, cancel := context.WithTimeout(ctx, j.ttl)
+	attempt, cancel := context.WithTimeout(ctx, j.ttl)
 	defer cancel()
 	client, index := j.endpoints.at(n)
-	p = proof{index: index, began: j.clock()}
-	p.err = j.prove1(ctx, client)
-	if p.err != nil && ctx.Err() == nil {
+	p = proof{began: j.clock()}
+	p.err = j.prove1(attempt, client)
+	switch {
+	case p.err == nil:
+		j.endpoints.answered(index)
+	case ctx.Err() == nil:
 		j.endpoints.failed(index)
 	}
 	return p

@@ -82,7 +82,6 @@ func (s *standing) why() error {
 // proof is the outcome of one attempt to prove the standing.
 type proof struct {
 	attempt int
-	index   uint32 // of the endpoint
 	began   time.Duration
 	err     error
 }

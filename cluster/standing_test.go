@@ -1,0 +1,183 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
+)
+
+const (
+	testTTL      = 4 * time.Second
+	testValidity = testTTL - testTTL/10
+)
+
+// inBubble runs f with a standing that keep maintains with attempt.
+func inBubble(t *testing.T, attempt func(ctx context.Context, s *standing, n uint32) error, f func(s *standing, stop func())) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		clock := lease.MonotonicClock()
+		s := newStanding(clock, testValidity, clock())
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.keep(ctx, testTTL, func(ctx context.Context, n uint32) proof {
+				p := proof{began: s.clock()}
+				p.err = attempt(ctx, s, n)
+				return p
+			})
+		}()
+		f(s, func() {
+			stop()
+			await.Receive(ended)
+		})
+		stop()
+		await.Receive(ended)
+	})
+}
+
+var errNoAnswer = errors.New("no answer")
+
+// takes returns an attempt that succeeds after d.
+func takes(d time.Duration) func(context.Context, *standing, uint32) error {
+	return func(ctx context.Context, _ *standing, _ uint32) error {
+		select {
+		case <-time.After(d):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func TestAStandingLastsWhileProofsComeInTime(t *testing.T) {
+	for _, d := range []time.Duration{0, time.Millisecond, testTTL / 2, testValidity - testTTL/4} {
+		inBubble(t, takes(d), func(s *standing, _ func()) {
+			for range 1000 {
+				time.Sleep(testTTL / 50)
+				if err := s.check(); err != nil {
+					t.Fatalf("with proofs that take %v: %v", d, err)
+				}
+			}
+		})
+	}
+}
+
+func TestInvariant35AStandingEndsAtItsDeadlineThoughNothingRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := lease.MonotonicClock()
+		s := newStanding(clock, testValidity, clock())
+		time.Sleep(testValidity - 1)
+		if err := s.check(); err != nil {
+			t.Errorf("before the deadline: %v", err)
+		}
+		time.Sleep(1)
+		if err := s.check(); !errors.Is(err, ErrDeadlinePassed) {
+			t.Errorf("at the deadline: %v", err)
+		}
+		s.prove(clock()) // too late
+		if err := s.check(); !errors.Is(err, ErrDeadlinePassed) {
+			t.Errorf("after a proof that came too late: %v", err)
+		}
+	})
+}
+
+// The deadline counts from before a proof was sent.
+func TestInvariant35AProofCountsFromWhenItBegan(t *testing.T) {
+	var lastBegan atomic.Int64
+	attempt := func(ctx context.Context, s *standing, _ uint32) error {
+		if began := s.clock(); began < 10*testTTL {
+			lastBegan.Store(int64(began))
+			return takes(testTTL/3)(ctx, s, 0)
+		}
+		return errNoAnswer
+	}
+	inBubble(t, attempt, func(s *standing, _ func()) {
+		await.Receive(s.life.Done())
+		began := time.Duration(lastBegan.Load())
+		if now := s.clock(); now != began+testValidity {
+			t.Errorf("the standing ended at %v; the last proof began at %v and is valid for %v", now, began, testValidity)
+		}
+		if !errors.Is(s.why(), ErrDeadlinePassed) {
+			t.Errorf("it ended with %v", s.why())
+		}
+	})
+}
+
+// While one member is silent, the next proof goes to another.
+func TestAMemberThatIsSilentCostsNoStanding(t *testing.T) {
+	attempt := func(ctx context.Context, _ *standing, n uint32) error {
+		if n%3 == 0 {
+			ctx, cancel := context.WithTimeout(ctx, testTTL)
+			defer cancel()
+			await.Receive(ctx.Done())
+			return ctx.Err()
+		}
+		return nil
+	}
+	inBubble(t, attempt, func(s *standing, _ func()) {
+		for range 1000 {
+			time.Sleep(testTTL / 50)
+			if err := s.check(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// Failures are repeated soon, and not at once.
+func TestAProofThatFailsIsRepeatedWithoutAHotLoop(t *testing.T) {
+	var attempts atomic.Int32
+	attempt := func(_ context.Context, s *standing, _ uint32) error {
+		attempts.Add(1)
+		if s.clock() > testValidity-testTTL/8 {
+			return nil
+		}
+		return errNoAnswer
+	}
+	inBubble(t, attempt, func(s *standing, _ func()) {
+		time.Sleep(testTTL)
+		if err := s.check(); err != nil {
+			t.Error(err)
+		}
+		if n := attempts.Load(); n > 64 {
+			t.Errorf("%d attempts within a TTL", n)
+		}
+	})
+}
+
+func TestAProofThatAnotherProcessIsActiveEndsTheStandingAtOnce(t *testing.T) {
+	attempt := func(context.Context, *standing, uint32) error { return ErrDeposed }
+	inBubble(t, attempt, func(s *standing, _ func()) {
+		await.Receive(s.life.Done())
+		if s.clock() != 0 || !errors.Is(s.why(), ErrDeposed) || !errors.Is(s.check(), ErrDeposed) {
+			t.Errorf("at %v: %v", s.clock(), s.why())
+		}
+	})
+}
+
+func TestKeepWaitsForProofsThatAreUnderWay(t *testing.T) {
+	var running atomic.Int32
+	attempt := func(ctx context.Context, _ *standing, _ uint32) error {
+		running.Add(1)
+		await.Receive(ctx.Done())
+		running.Add(-1)
+		return ctx.Err()
+	}
+	inBubble(t, attempt, func(s *standing, stop func()) {
+		time.Sleep(testTTL / 2)
+		if running.Load() < 2 {
+			t.Errorf("%d proofs are under way", running.Load())
+		}
+		stop()
+		if running.Load() != 0 {
+			t.Errorf("keep returned while %d proofs were under way", running.Load())
+		}
+	})
+}
