@@ -415,3 +415,29 @@ func TestDocsShowTheBudgetOfALease(t *testing.T) {
 		t.Errorf("docs/leases.md does not show\n%s", want)
 	}
 }
+
+var testNamed = regexp.MustCompile("`((?:Test|Fuzz)[A-Z][A-Za-z0-9_]*)`")
+
+// A document that says which test holds a promise must not outlive the test.
+func TestDocsNameTestsThatExist(t *testing.T) {
+	exist := make(map[string]bool)
+	for _, source := range documents(t) {
+		if strings.HasSuffix(source.path, "_test.go") {
+			for _, function := range testDeclared.FindAllStringSubmatch(source.text, -1) {
+				exist[function[1]] = true
+			}
+		}
+	}
+	for _, document := range documents(t) {
+		if !strings.HasSuffix(document.path, ".md") {
+			continue
+		}
+		for _, named := range testNamed.FindAllStringSubmatch(document.text, -1) {
+			if !exist[named[1]] {
+				t.Errorf("%s names %s, which no file of tests has", document.path, named[1])
+			}
+		}
+	}
+}
+
+var testDeclared = regexp.MustCompile(`func ((?:Test|Fuzz)[A-Z][A-Za-z0-9_]*)\(`)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -135,6 +137,27 @@ func TestAStoreRefusesADirectoryThatItCannotUseAndNamesTheCure(t *testing.T) {
 				t.Errorf("%v, want exit status 1, and a line with %q, in\n%s", err, test.want, out)
 			}
 		})
+	}
+}
+
+func TestAnInterruptWhileTheDataIsLoadedEndsTheStoreAtOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	data, err := journal.Open(dir, journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := data.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	root := command()
+	var stdout strings.Builder
+	root.SetOut(&stdout)
+	root.SetErr(io.Discard)
+	root.SetArgs([]string{"serve", "--addr", "127.0.0.1:0", "--data", dir})
+	if err := root.ExecuteContext(ctx); err != nil || stdout.String() != "stopped\n" {
+		t.Errorf("%v, said %q", err, stdout.String())
 	}
 }
 
