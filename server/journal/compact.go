@@ -145,7 +145,7 @@ func writeRecords(ctx context.Context, path string, sums func() totals, step fun
 		return tx.Commit()
 	})
 	if err != nil {
-		return err
+		return withCause(err)
 	}
 	if err := verify(ctx, path); err != nil {
 		return fmt.Errorf("the copy %s: %w", path, err)

@@ -215,18 +215,22 @@ func onASmallDisk(dir string) (code int) {
 	check(errors.Is(err, syscall.EROFS) && strings.Contains(err.Error(), "mount the disk writable"), "on a read-only disk Open of a new journal has error %v", err)
 	report, err := journal.Check(ctx, data, nil)
 	check(err == nil && int(report.Keys) >= acknowledged && int(report.Keys) <= acknowledged+1, "on a read-only disk Check has report %+v, error %v; want %d keys", report, err, acknowledged)
-	check(syscall.Mount("", dir, "", syscall.MS_REMOUNT, "size=1m") == nil, "the disk cannot be made writable")
+	check(syscall.Mount("", dir, "", syscall.MS_REMOUNT, "size=1200k") == nil, "the disk cannot be made writable")
 
 	// There is no room for a compacted copy: the journal goes on.
+	var disk syscall.Statfs_t
+	check(syscall.Statfs(dir, &disk) == nil, "the disk has no free space to ask for")
+	_ = os.WriteFile(filler, make([]byte, max(0, int64(disk.Bavail)*int64(disk.Bsize)-64<<10)), 0o600)
 	var log bytes.Buffer
 	file, err = journal.Open(data, journal.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	check(err == nil, "Open has error %v", err)
 	journal.SetSpaceConstant(1 << 10)
-	for i := range acknowledged - 12 {
+	for i := range acknowledged - 5 {
 		err = errors.Join(err, file.Commit(ctx, []statestore.Group{{keyGone(fmt.Sprint(i))}}))
 	}
 	check(err == nil, "the commits have error %v", err)
-	check(strings.Contains(log.String(), "could not be compacted"), "the log does not say that there is no room:\n%s", log.String())
+	info, _ := os.Stat(filepath.Join(data, "tenure.db"))
+	check(strings.Contains(log.String(), "could not be compacted"), "the log of a file with %d bytes, %d of them live after %d commits, does not say that there is no room:\n%s", info.Size(), file.LiveBytes(), acknowledged, log.String())
 	_, err = os.Stat(filepath.Join(data, "tenure.db.new"))
 	check(errors.Is(err, fs.ErrNotExist), "a part of the copy was left: %v", err)
 	check(file.Close() == nil, "Close has an error")

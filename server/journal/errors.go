@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"syscall"
 )
 
@@ -28,6 +29,25 @@ var (
 // damaged returns an error that matches ErrDamaged.
 func damaged(format string, arguments ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrDamaged}, arguments...)...)
+}
+
+// A cause is an error of bbolt together with the error of the system that it has only as text.
+type cause struct {
+	error
+	errno syscall.Errno
+}
+
+func (c cause) Unwrap() []error { return []error{c.error, c.errno} }
+
+// withCause adds the error of the system to an error of bbolt. bbolt v1.5.0: when the file
+// cannot grow, the error has its cause as text.
+func withCause(err error) error {
+	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, syscall.EROFS, syscall.EIO} {
+		if err != nil && !errors.Is(err, errno) && strings.HasSuffix(err.Error(), ": "+errno.Error()) {
+			return cause{err, errno}
+		}
+	}
+	return err
 }
 
 // advice returns what an operator can do about err; empty if nothing is known.

@@ -419,7 +419,7 @@ func (f *File) guard(operation func() error) (err error) {
 			err = damaged("bbolt: %v", reason)
 		}
 	}()
-	return operation()
+	return withCause(operation())
 }
 
 // Standing implements [statestore.Journal]: no other process can take over, so it is nil.
