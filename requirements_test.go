@@ -1,6 +1,7 @@
 package tenure_test
 
 import (
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -39,5 +40,29 @@ func TestTheModuleRequiresThreeOthersDirectly(t *testing.T) {
 	}
 	if got := strings.Fields(string(out)); len(got) != 3 {
 		t.Errorf("go.mod requires %q", got)
+	}
+}
+
+// The README's commands must not have to download and compile etcd: only modules outside of
+// go.work may require it.
+func TestNoModuleOfTheWorkspaceRequiresEtcd(t *testing.T) {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.GoMod}}").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	files := strings.Fields(string(out))
+	if len(files) < 4 {
+		t.Fatalf("the workspace has %q", files)
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, heavy := range []string{"go.etcd.io/etcd/", "google.golang.org/grpc"} {
+			if strings.Contains(string(content), heavy) {
+				t.Errorf("%s requires %s: leave the module out of go.work, and give it the workspace cluster/go.work", file, heavy)
+			}
+		}
 	}
 }
