@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 )
 
 func TestTheKeyOfACertificateMayBeEncrypted(t *testing.T) {
-	keys := filepath.Join("..", "..", "internal", "mqttnet", "testdata", "keys")
+	keys := filepath.Join("..", "..", "..", "internal", "mqttnet", "testdata", "keys")
 	password := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(password, []byte("secret\n"), 0o600); err != nil {
 		t.Fatal(err)

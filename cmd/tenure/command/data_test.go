@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bufio"
@@ -151,7 +151,7 @@ func TestAnInterruptWhileTheDataIsLoadedEndsTheStoreAtOnce(t *testing.T) {
 	}
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
-	root := command()
+	root := New("tenure")
 	var stdout strings.Builder
 	root.SetOut(&stdout)
 	root.SetErr(io.Discard)

@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bufio"
@@ -25,7 +25,7 @@ import (
 func build(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "tenure")
-	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", path, "..").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	return path
