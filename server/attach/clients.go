@@ -55,20 +55,37 @@ func newClientLRU(engine *engine.Engine, limit int) *clientLRU {
 	return &clientLRU{engine: engine, limit: limit, now: time.Now, fresh: list.New(), settled: list.New(), clients: make(map[string]*list.Element)}
 }
 
-// apply applies a command that its client has just sent. If there are too many clients, it removes
-// another one.
-func (c *clientLRU) apply(command statestore.Command) statestore.Reply {
+// restore remembers clients whose requests a journal has. Each may deliver its last requests again, so
+// those for which there is room count as settled.
+func (c *clientLRU) restore(clients []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	for _, client := range clients {
+		switch {
+		case len(c.clients) == c.limit:
+			c.engine.EndSession(client)
+		case c.settled.Len() < c.mostSettled():
+			c.clients[client] = c.settled.PushFront(&clientEntry{client: client, first: now, last: now, settled: true})
+		default:
+			c.clients[client] = c.fresh.PushFront(&clientEntry{client: client, first: now, last: now})
+		}
+	}
+}
+
+// submit applies a command that its client has just sent, like engine.Submit. If there are too many
+// clients, it removes another one.
+func (c *clientLRU) submit(command statestore.Command, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
 	c.mu.Lock()
 	entry := c.heardLocked(command.Client)
 	if command.Verb != statestore.VerbKeyNotify {
 		c.mu.Unlock()
-		reply, _ := c.engine.Apply(command) // no error without a journal
-		return reply
+		return c.engine.Submit(command, done)
 	}
 	defer c.mu.Unlock()
-	reply, _ := c.engine.Apply(command)
+	reply, now = c.engine.Submit(command, done)
 	entry.watched = c.count.Add(1)
-	return reply
+	return reply, now
 }
 
 func (c *clientLRU) heardLocked(client string) *clientEntry {
@@ -98,11 +115,13 @@ func (c *clientLRU) heardLocked(client string) *clientEntry {
 	return entry
 }
 
+// mostSettled is how many clients may be settled.
+func (c *clientLRU) mostSettled() int { return c.limit - max(1, c.limit/4) }
+
 // settleLocked reports whether there is room for one more settled client. To make room, it removes
 // an idle one.
 func (c *clientLRU) settleLocked(now time.Time) bool {
-	most := c.limit - max(1, c.limit/4)
-	if c.settled.Len() < most {
+	if c.settled.Len() < c.mostSettled() {
 		return true
 	}
 	oldest := c.settled.Back()
@@ -129,10 +148,10 @@ func (c *clientLRU) unread(notification pendingNotification) bool {
 	if element == nil || element.Value.(*clientEntry).watched > notification.queued {
 		return false
 	}
-	reply, _ := c.engine.Apply(statestore.Parse(statestore.Request{
+	reply, _ := c.engine.Submit(statestore.Parse(statestore.Request{
 		Client:  notification.Client,
 		Payload: resp3.AppendCommand(nil, protocol.VerbKeyNotify, notification.Key, protocol.OptionStop),
-	}))
+	}), nil) // no client gets the reply, so it need not wait for a commit
 	return reply.Outcome == statestore.OK
 }
 

@@ -62,6 +62,7 @@ type link struct {
 	keepAlive  uint16        // that counts for stores on the broker
 	answered   chan struct{} // has an item after a message to the store's own response topic: see probe and drain
 	changed    chan struct{} // has an item after presence may have changed
+	replies    *replyQueue   // that have waited for a commit
 	superseded chan struct{} // closed when this store has yielded to another
 	gone       chan struct{} // of a spare: has an item after a store said that it is gone; nil: this is no spare
 
@@ -92,6 +93,7 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 		answered:   make(chan struct{}, 1),
 		changed:    make(chan struct{}, 1),
 		superseded: make(chan struct{}),
+		replies:    newReplyQueue(linkCtx.Done()),
 		presence:   presence{me: s.instance, memory: s.memory},
 	}
 	if spare {
@@ -139,6 +141,7 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 	s.attached()
 	defer s.connected.Store(false)
 	tasks.Go(l.notify)
+	tasks.Go(l.sendReplies)
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -312,7 +315,7 @@ func (l *link) leave(conn *mqttnet.Conn) {
 	answering := l.presence.stage == answering
 	said := l.claims && l.presence.retained()
 	l.mu.Unlock()
-	if answering && (err != nil || !l.drain(leaving)) {
+	if answering && (err != nil || !l.drain(leaving) || !l.replies.flush(leaving)) {
 		// The next store must not begin while this one may still grant a lease. So let the broker
 		// publish the Will, after which no reply can follow.
 		_ = conn.Close()

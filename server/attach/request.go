@@ -51,13 +51,7 @@ func (l *link) handle(message *paho.Publish) {
 		request.Correlation = nil
 		command = statestore.Parse(request)
 	}
-	reply := l.store.clients.apply(command)
-	if reply.Outcome == statestore.Expired {
-		l.store.drop(client, DroppedExpired)
-		return
-	}
-	l.store.count(func(stats *Stats) { stats.Requests++ })
-	l.reply(properties, reply)
+	l.submit(client, properties, command)
 }
 
 // maxClientID bounds the client ids that a store remembers, in bytes: a request may name any.
@@ -89,33 +83,6 @@ func userProperty(properties paho.UserProperties, name string) *string {
 		}
 	}
 	return nil
-}
-
-// replyTooLarge replaces a reply that is larger than the broker takes. It is not one of the refusals
-// of the protocol: clients get its text.
-const replyTooLarge protocol.Refusal = "the reply is larger than the broker takes"
-
-// reply sends a reply with QoS 0, as server.Server does: neither the store nor the broker waits
-// for a client that does not read.
-func (l *link) reply(request *paho.PublishProperties, reply statestore.Reply) {
-	if l.send(l.response(request, reply)) || reply.Outcome != statestore.Found {
-		return
-	}
-	// Only a value makes a reply large. Tell the client, so that it need not wait for nothing.
-	l.send(l.response(request, statestore.Reply{Verb: reply.Verb, Err: replyTooLarge}))
-}
-
-func (l *link) response(request *paho.PublishProperties, reply statestore.Reply) *paho.Publish {
-	response := &paho.Publish{
-		Topic:      request.ResponseTopic,
-		Payload:    reply.Append(nil, l.store.options.Dialect),
-		Properties: l.properties(protocol.PropertyStatus, protocol.StatusOK),
-	}
-	response.Properties.CorrelationData = request.CorrelationData
-	if !reply.Version.IsZero() {
-		response.Properties.User.Add(protocol.PropertyTimestamp, reply.Version.String())
-	}
-	return response
 }
 
 // properties returns the properties of each message of the store, with one user property more.

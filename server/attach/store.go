@@ -57,11 +57,21 @@ type Options struct {
 	// forgotten, whatever client ids others claim, once it has been heard a minute after its first
 	// request; at most three quarters of MaxClients are such. Default 10,000.
 	MaxClients int
+	// Journal keeps the data of the store, as server.Options.Journal does: a store that starts
+	// again on its journal goes on with its keys, leases and fences, and its tenures go on. nil
+	// keeps everything in memory. The program that opened the journal closes it, after Serve has
+	// returned.
+	//
+	// All the data of a broker's clients must be in one journal. If another store has answered on
+	// the broker in between, its leases and later changes are not in this one: begin with an empty
+	// journal then, and a Store.HoldOff.
+	Journal statestore.Journal
 	// Wait makes the store a spare where another store answers: Serve waits until that is gone,
 	// and then answers in its place, where it would otherwise end with ErrAnotherStore. The spare
 	// begins empty: the data of the other store is gone with it, and so are the leases that it
-	// granted. So with Wait, Store.HoldOff is SpareHoldOff unless it is set:
-	// give it the longest TTL in use.
+	// granted. So with Wait, Store.HoldOff is SpareHoldOff unless it is set: give it the longest TTL
+	// in use. Wait excludes Journal: what a spare had kept would be older than what the other store
+	// has granted.
 	Wait bool
 	// ProbeMessages is how many messages the store sends to itself, once, before it answers for
 	// the first time, to find out whether the broker loses requests when so many clients send at
@@ -149,6 +159,13 @@ type Stats struct {
 // docs/attach.md says what the broker has to be configured for, and what such a store cannot
 // know.
 func New(broker string, options Options) (*Store, error) {
+	return Open(context.Background(), broker, options)
+}
+
+// Open is New with a context, which ends the loading of Options.Journal: that may take seconds for
+// each million keys, and the log says how far it is. After Open, ctx has no effect. If Open
+// returns an error, the journal cannot be used again, except for its Close.
+func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 	address, err := mqttnet.ParseAddress(broker)
 	if err != nil {
 		return nil, fmt.Errorf("attach: %w", err)
@@ -176,15 +193,13 @@ func New(broker string, options Options) (*Store, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
+	if options.Wait && options.Journal != nil {
+		return nil, errors.New("attach: Options.Wait needs a store without a Journal: the data that a spare had kept would be older than what the other store grants")
+	}
 	if options.Wait {
 		options.Store.HoldOff = cmp.Or(options.Store.HoldOff, SpareHoldOff)
 	}
 	defaults.FillWatches(&options.Store, defaults.AllWatchBytes)
-	options.Store.Identity = cmp.Or(options.Store.Identity, engine.NewIdentity()) // it begins empty, so it is another store
-	store, err := statestore.New(options.Store)
-	if err != nil {
-		return nil, fmt.Errorf("attach: %w", err)
-	}
 	if config == nil && len(options.Password) > 0 {
 		options.Logger.Warn("the connection is not encrypted, so the network can read the password: write mqtts or wss", "broker", address.Host)
 	}
@@ -206,8 +221,11 @@ func New(broker string, options Options) (*Store, error) {
 		receiveMaximum: defaultReceiveMaximum,
 		stats:          Stats{Dropped: make(map[DropReason]uint64)},
 	}
-	s.engine = engine.New(store, s.deliver)
+	if s.engine, err = engine.Open(ctx, options.Store, logs.Loading(options.Journal, options.Logger), s.deliver); err != nil {
+		return nil, fmt.Errorf("attach: %w", err)
+	}
 	s.clients = newClientLRU(s.engine, options.MaxClients)
+	s.clients.restore(s.engine.RestoredClients())
 	return s, nil
 }
 
@@ -272,15 +290,33 @@ func (s *Store) Serve(ctx context.Context) error {
 }
 
 func (s *Store) serve(ctx context.Context) error {
-	expiry, stopExpiry := context.WithCancel(context.Background())
-	var tasks sync.WaitGroup
-	tasks.Go(func() { _ = s.engine.Run(expiry) }) // no error without a journal
-	defer func() {
-		stopExpiry()
-		tasks.Wait()
-		s.drops.Close()
-		s.oversized.Close()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	running, stop := context.WithCancel(context.Background())
+	stored := make(chan error, 1)
+	go func() {
+		err := s.engine.Run(running)
+		if err != nil {
+			err = fmt.Errorf("the journal failed, so the store has stopped; all that clients were told is kept: mend the cause and start again: %w", err)
+			fail(err)
+		}
+		stored <- err
 	}()
+	err := s.stayAttached(ctx)
+	stop() // only now, so that what was applied until the end is committed
+	if failure := <-stored; failure != nil {
+		err = failure
+	}
+	s.drops.Close()
+	s.oversized.Close()
+	if err == nil {
+		s.logger.Info("stopped")
+	}
+	return err
+}
+
+// stayAttached connects to the broker again and again, until ctx ends or it cannot go on.
+func (s *Store) stayAttached(ctx context.Context) error {
 	policy := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(reattachMin),
 		backoff.WithMaxInterval(reattachMax),
@@ -307,7 +343,6 @@ func (s *Store) serve(ctx context.Context) error {
 		case errors.As(err, &final):
 			return final.error
 		case ctx.Err() != nil:
-			s.logger.Info("stopped")
 			return nil
 		}
 		if time.Since(began) > stableAfter {

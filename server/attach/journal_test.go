@@ -1,0 +1,240 @@
+package attach_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/fencing"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server/attach"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/server/internal/testsupport/mosquitto"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// The lease lasts longer than the test is patient, and the hold-off too: it does not apply to a store
+// that has its data.
+func TestATenureGoesOnOverARestartOfAnAttachedStoreWithAJournal(t *testing.T) {
+	broker := mosquitto.Start(t, "")
+	journal := new(testsupport.Journal)
+	options := func() attach.Options {
+		return attach.Options{Journal: journal.Open(), Store: statestore.Options{Strict: true}}
+	}
+	first := testsupport.Attach(t, broker.Address, options())
+	holder := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a"})
+	held, err := lease.New(holder, testsupport.LeaseKey, lease.Options{TTL: 3 * testsupport.Patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenure, err := held.TryAcquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := tenure.Token()
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard := fencing.NewGuard(holder, tenure)
+	if _, err := guard.Set(t.Context(), testsupport.FencedKey, []byte("before")); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := holder.Store()
+	first.Stop()
+	if err := first.Result(); err != nil {
+		t.Fatal(err)
+	}
+	again := options()
+	again.Store.HoldOff = time.Hour
+	testsupport.Attach(t, broker.Address, again)
+
+	if _, err := guard.Set(t.Context(), testsupport.FencedKey, []byte("after")); err != nil {
+		t.Errorf("the guard of the tenure: %v", err)
+	}
+	if after, _ := holder.Store(); after != before || after == "" {
+		t.Errorf("the identity is %q, was %q", after, before)
+	}
+	if got, err := tenure.Token(); err != nil || got != token {
+		t.Errorf("its token: %v, %v; want %v", got, err, token)
+	}
+	other := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-b"})
+	rival, err := lease.New(other, testsupport.LeaseKey, lease.Options{TTL: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rival.TryAcquire(t.Context()); err == nil {
+		t.Error("the lease is granted twice")
+	}
+	fresh, err := lease.New(other, "another lease", lease.Options{TTL: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fresh.TryAcquire(t.Context()); err != nil {
+		t.Errorf("a store with data holds off: %v", err)
+	}
+	if _, err := other.Set(t.Context(), testsupport.FencedKey, []byte("unfenced"), transport.SetOptions{}); err == nil {
+		t.Error("the fence is gone")
+	}
+}
+
+func send(p *testsupport.PahoClient, words ...string) *paho.Publish {
+	p.T.Helper()
+	request := p.Request(words...)
+	p.SendMessage(request)
+	return request
+}
+
+func mustBeAnswered(p *testsupport.PahoClient, request *paho.Publish, want string) {
+	p.T.Helper()
+	reply := p.Next()
+	if got := string(reply.Properties.CorrelationData); got != string(request.Properties.CorrelationData) || string(reply.Payload) != want {
+		p.T.Errorf("%s: got %q to request %q, want %q to %q", p.ID, reply.Payload, got, want, request.Properties.CorrelationData)
+	}
+}
+
+func TestInvariant33AnAttachedStoreAnswersAfterTheCommitAndOthersMeanwhile(t *testing.T) {
+	broker := mosquitto.Start(t, "")
+	journal := new(testsupport.Journal)
+	testsupport.Attach(t, broker.Address, attach.Options{Journal: journal.Open()})
+	writer := testsupport.Connect(t, broker.Address, "writer", nil)
+	holder := testsupport.Connect(t, broker.Address, "holder", nil)
+	watcher := testsupport.Connect(t, broker.Address, "watcher", nil)
+	watcher.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "watcher"))
+	watcher.Do("KEYNOTIFY", "k")
+	holder.Do("SET", "lease", "holder:1", "NEX", "PX", "600000")
+	commits := journal.Attempts()
+	release := journal.Hold()
+	defer release()
+	set := send(writer, "SET", "k", "v")
+	journal.MustBeCommitting(t)
+	for range 100 {
+		if got := holder.Do("SET", "lease", "holder:1", "NEX", "PX", "600000"); got != "+OK\r\n" {
+			t.Fatalf("a renewal is answered %q during a commit", got)
+		}
+	}
+	get := send(holder, "GET", "k")
+	writer.MustBeSilent()
+	watcher.MustBeSilent()
+	if got := journal.Attempts() - commits; got != 1 {
+		t.Errorf("%d commits, want one", got)
+	}
+	release()
+	mustBeAnswered(writer, set, "+OK\r\n")
+	mustBeAnswered(holder, get, "$1\r\nv\r\n")
+	watcher.MustBeNotified("SET", "VALUE", "v")
+}
+
+func TestAnAttachedStoreAnswersARedeliveryFromBeforeItsRestart(t *testing.T) {
+	broker := mosquitto.Start(t, "")
+	journal := new(testsupport.Journal)
+	first := testsupport.Attach(t, broker.Address, attach.Options{Journal: journal.Open(), MaxClients: 4})
+	clients := make([]*testsupport.PahoClient, 4)
+	requests := make([]*paho.Publish, 4)
+	versions := make([]string, 4)
+	for i := range clients {
+		clients[i] = testsupport.Connect(t, broker.Address, fmt.Sprintf("c%d", i), nil)
+		requests[i] = send(clients[i], "SET", fmt.Sprint(i), "v", "NX")
+		versions[i] = clients[i].Next().Properties.User.Get("__ts")
+	}
+	first.Stop()
+	if err := first.Result(); err != nil {
+		t.Fatal(err)
+	}
+	second := testsupport.Attach(t, broker.Address, attach.Options{Journal: journal.Open(), MaxClients: 4})
+	if got := second.Stats().Clients; got != 4 {
+		t.Errorf("the store remembers %d clients, want 4", got)
+	}
+	testsupport.Connect(t, broker.Address, "new", nil).Do("GET", "k") // takes the place of one
+	remembered := 0
+	for i, client := range clients {
+		client.SendMessage(requests[i])
+		reply := client.Next()
+		if string(reply.Payload) == "+OK\r\n" && reply.Properties.User.Get("__ts") == versions[i] {
+			remembered++
+		}
+	}
+	if remembered < 3 { // one is forgotten; its request fails its condition
+		t.Errorf("%d redeliveries get their replies, want 3", remembered)
+	}
+}
+
+func TestInvariant34AnAttachedStoreEndsWithItsJournalAndAnswersNothing(t *testing.T) {
+	broker := mosquitto.Start(t, "")
+	journal := new(testsupport.Journal)
+	store, err := attach.New("mqtt://"+broker.Address, attach.Options{Journal: journal.Open()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- store.Serve(t.Context()) }()
+	await.Receive(store.Ready())
+	p := testsupport.Connect(t, broker.Address, "p", nil)
+	release := journal.Hold()
+	defer release()
+	send(p, "SET", "k", "v")
+	journal.MustBeCommitting(t)
+	journal.Fail(0)
+	release()
+	if err := await.Receive(served); err == nil || !strings.Contains(err.Error(), "the journal failed") {
+		t.Errorf("Serve: %v; want the cause", err)
+	}
+	if len(p.Received) > 0 {
+		t.Error("a request is answered whose change is not in the journal")
+	}
+	testsupport.Attach(t, broker.Address, attach.Options{Journal: journal.Open()}) // at once: the other has left
+	p.MustGet("k", "")
+}
+
+// The goroutine that takes requests from the broker goes on until as much waits as may.
+func TestAnAttachedStoreWithManyRepliesWaitingGoesOnAfterTheCommit(t *testing.T) {
+	const requests = 200
+	broker := mosquitto.Start(t, "")
+	journal := new(testsupport.Journal)
+	a := testsupport.Attach(t, broker.Address, attach.Options{Journal: journal.Open()})
+	p := testsupport.Connect(t, broker.Address, "p", nil)
+	value := strings.Repeat("v", 10_000)
+	release := journal.Hold()
+	defer release()
+	var sent []*paho.Publish
+	for i := range requests {
+		words := []string{"GET", "k"}
+		if i%10 == 0 {
+			words = []string{"SET", "k", value}
+		}
+		sent = append(sent, send(p, words...))
+	}
+	if len(p.Received) > 0 {
+		t.Error("a request is answered before its commit")
+	}
+	release()
+	for i, request := range sent {
+		want := fmt.Sprintf("$%d\r\n%s\r\n", len(value), value)
+		if i%10 == 0 {
+			want = "+OK\r\n"
+		}
+		mustBeAnswered(p, request, want)
+	}
+	if got := a.Stats().Requests; got < requests {
+		t.Errorf("%d requests are counted, want %d", got, requests)
+	}
+}
+
+func TestASpareHasNoJournal(t *testing.T) {
+	if _, err := attach.New("mqtt://localhost", attach.Options{Wait: true, Journal: new(testsupport.Journal).Open()}); err == nil || !strings.Contains(err.Error(), "Journal") {
+		t.Errorf("New: %v, want an error", err)
+	}
+}
+
+func TestAnAttachedStoreLoadsUntilItsContextEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := attach.Open(ctx, "mqtt://localhost", attach.Options{Journal: new(testsupport.Journal).Open()}); err == nil {
+		t.Error("it loads after the end of its context")
+	}
+}
