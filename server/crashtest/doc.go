@@ -2,7 +2,7 @@
 // afterwards with what the stores acknowledged.
 //
 //	func TestMain(m *testing.M) {
-//		crashtest.Child(serve) // the same program is the child that is killed
+//		crashtest.Main(serve) // the same program is the child that is killed
 //		os.Exit(m.Run())
 //	}
 //

@@ -17,7 +17,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	crashtest.Child(serve)
+	crashtest.Main(serve)
 	flag.Parse()
 	os.Exit(m.Run())
 }

@@ -1,0 +1,189 @@
+package crashtest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/failpoint"
+)
+
+// Task is what a child process is told.
+type Task struct {
+	// Dir is the directory with the data.
+	Dir string
+	// Strict makes the store strict: see statestore.Options.
+	Strict bool
+	// Fault is built into the store.
+	Fault Fault
+	// Life says how the child ends.
+	Life Life
+	// Arguments are for the function that Main calls.
+	Arguments map[string]string
+}
+
+const (
+	// taskVariable is the environment variable with the Task.
+	taskVariable = "TENURE_CRASHTEST"
+	// announcement begins the line with the address of a child.
+	announcement = "listening on "
+	// killTimeout bounds how long a child may take to end after SIGKILL.
+	killTimeout = 30 * time.Second
+)
+
+// Child is a child process.
+type Child struct {
+	cmd   *exec.Cmd
+	stdin io.Closer     // the child ends when it is closed
+	ready chan string   // gets the address
+	died  chan struct{} // closed when it has ended
+	log   bytes.Buffer  // its standard error; read after died
+	task  Task
+}
+
+// Launch starts the present program again, with a task for Main. Kill the child when done.
+func Launch(task Task) (*Child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(task)
+	if err != nil {
+		return nil, err
+	}
+	c := &Child{cmd: exec.Command(self), ready: make(chan string, 1), died: make(chan struct{}), task: task}
+	c.cmd.Env = append(os.Environ(), taskVariable+"="+string(text))
+	c.cmd.Stderr = &c.log
+	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	stdout, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() { // ends with the child, for which it waits
+		defer close(c.died)
+		for lines := bufio.NewScanner(stdout); lines.Scan(); {
+			if address, ok := strings.CutPrefix(lines.Text(), announcement); ok {
+				select {
+				case c.ready <- address:
+				default: // the child says it once
+				}
+			}
+		}
+		_ = c.cmd.Wait() // the state says how it ended
+	}()
+	return c, nil
+}
+
+// Address waits until the store of the child can be reached, and returns its address, once. The error is
+// ErrDied if the child killed itself before at the point of its Life.
+func (c *Child) Address(ctx context.Context) (string, error) {
+	select {
+	case address := <-c.ready:
+		return address, nil
+	case <-c.died:
+		if c.task.Life.Point != "" && c.isKilled() {
+			return "", ErrDied
+		}
+		return "", fmt.Errorf("the child has ended: %v\n%s", c.cmd.ProcessState, c.log.String())
+	case <-ctx.Done():
+		return "", fmt.Errorf("the child did not say where it listens: %w", context.Cause(ctx))
+	}
+}
+
+// Ready returns a channel that gets the address once the store of the child can be reached. Only
+// one of Address and Ready gets it.
+func (c *Child) Ready() <-chan string { return c.ready }
+
+// Died returns a channel that is closed when the child has ended.
+func (c *Child) Died() <-chan struct{} { return c.died }
+
+// Signal sends a signal to the child.
+func (c *Child) Signal(signal os.Signal) error { return c.cmd.Process.Signal(signal) }
+
+// Kill kills the child, unless it has ended, and waits until it is dead. The error says that it
+// had ended in another way, and has what it wrote to its standard error.
+func (c *Child) Kill() error {
+	if err := c.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	_ = c.stdin.Close()
+	timer := time.NewTimer(killTimeout)
+	defer timer.Stop()
+	select {
+	case <-c.died:
+	case <-timer.C:
+		return fmt.Errorf("the child %d did not end within %v", c.cmd.Process.Pid, killTimeout)
+	}
+	if !c.isKilled() {
+		return fmt.Errorf("the child ended by itself: %v\n%s", c.cmd.ProcessState, c.log.String())
+	}
+	return nil
+}
+
+// isKilled reports whether the child was killed. Windows says so with an exit code of 1.
+func (c *Child) isKilled() bool {
+	code := c.cmd.ProcessState.ExitCode()
+	return code == -1 || code == 1 && os.PathSeparator == '\\'
+}
+
+// Main ends the process if it is a child: with status 0 when serve returns nil. Otherwise it
+// returns at once. Call it at the beginning of main or TestMain. serve has ctx until the parent
+// is gone.
+func Main(serve func(ctx context.Context, task Task) error) {
+	text := os.Getenv(taskVariable)
+	if text == "" {
+		return
+	}
+	var task Task
+	if err := json.Unmarshal([]byte(text), &task); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { // ends with the parent
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	task.arm()
+	if err := serve(ctx, task); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(3)
+	}
+	os.Exit(0)
+}
+
+// announce tells the parent that clients can reach the store.
+func (t *Task) announce(address string) { fmt.Println(announcement + address) }
+
+// arm makes the process kill itself at its point, and its commits slow.
+func (t *Task) arm() {
+	var passes atomic.Int64
+	failpoint.Set(func(at failpoint.Point) {
+		if at == failpoint.BeforeCommit && t.Life.Slow > 0 {
+			time.Sleep(rand.N(t.Life.Slow))
+		}
+		if at != t.Life.Point || passes.Add(1) != int64(t.Life.Pass) {
+			return
+		}
+		time.Sleep(t.Life.Pause)
+		if self, err := os.FindProcess(os.Getpid()); err == nil {
+			_ = self.Kill()
+		}
+		select {} // this goroutine does nothing more until the process is dead
+	})
+}
