@@ -44,7 +44,7 @@ func child(mode, dir string, prefix ...string) *exec.Cmd {
 }
 
 // historyLength is how many batches commitUntilFailure commits at most.
-const historyLength = 60
+const historyLength = 120
 
 // historyBatch returns the i-th batch of a history: the same in each process.
 func historyBatch(i int) (batch []statestore.Group) {
@@ -85,7 +85,7 @@ func historyStates() []map[string]string {
 // commitUntilFailure commits the history, and writes "ack i" after the i-th commit has returned
 // and "failed: reason" for one that fails. It exits with 3 then.
 func commitUntilFailure(dir string) int {
-	journal.SetSpaceConstant(32 << 10)
+	journal.SetSpaceConstant(48 << 10)
 	file, err := journal.Open(dir, journal.Options{})
 	if err != nil {
 		fmt.Println("failed:", err)

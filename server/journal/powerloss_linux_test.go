@@ -1,0 +1,321 @@
+package journal_test
+
+import (
+	"bufio"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/tenurelock/tenure/server/journal"
+)
+
+// A call is what a process told the system about the files in its directory.
+type call struct {
+	name     string // create, write, truncate, sync, rename, remove, syncdir, ack
+	file, to string // names in the directory
+	data     []byte
+	offset   int64
+	batches  int
+}
+
+var (
+	straceCall   = regexp.MustCompile(`^\d+ +(\w+)\((.*)\) += (-?\d+)`)
+	straceString = regexp.MustCompile(`"((?:\\x[0-9a-f]{2})*)"`)
+	stracePath   = regexp.MustCompile(`^\d+<((?:\\x[0-9a-f]{2})*)>`)
+)
+
+func unhex(t *testing.T, text string) string {
+	t.Helper()
+	raw, err := hex.DecodeString(strings.ReplaceAll(text, `\x`, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+// recordCalls runs the history in a child process and returns its calls about the journal's
+// files.
+func recordCalls(t *testing.T, dir string) (calls []call) {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "strace")
+	output, code := runChild(t, child("commit", dir, needTool(t, "strace"), "-f", "-qq", "-y", "-xx", "-s", "10000000", "-o", log, "-e",
+		"trace=openat,pwrite64,pwritev,write,writev,fdatasync,fsync,ftruncate,fallocate,rename,renameat,renameat2,unlink,unlinkat"))
+	if strings.Contains(output, "strace:") {
+		t.Skipf("this process may not trace another: %s", output)
+	}
+	if code != 0 {
+		t.Fatalf("code %d: %s", code, output)
+	}
+	file, err := os.Open(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 100<<20)
+	exists := make(map[string]bool)
+	ours := func(path string) (string, bool) {
+		name := filepath.Base(path)
+		return name, filepath.Dir(path) == dir && (name == "tenure.db" || name == "tenure.db.new")
+	}
+	begun := make(map[string]string) // by thread, calls that another thread's call interrupts in the log
+	for lines.Scan() {
+		line := lines.Text()
+		thread, _, _ := strings.Cut(line, " ")
+		if before, ok := strings.CutSuffix(line, " <unfinished ...>"); ok {
+			begun[thread] = before
+			continue
+		}
+		if _, after, ok := strings.Cut(line, " resumed>"); ok {
+			line = begun[thread] + after
+		}
+		found := straceCall.FindStringSubmatch(line)
+		if found == nil || strings.HasPrefix(found[3], "-") {
+			continue
+		}
+		name, arguments := found[1], found[2]
+		var words []string
+		for _, word := range straceString.FindAllStringSubmatch(arguments, -1) {
+			words = append(words, word[1])
+		}
+		var path string
+		if descriptor := stracePath.FindStringSubmatch(arguments); descriptor != nil {
+			path = unhex(t, descriptor[1])
+		}
+		number := func(fromEnd int) int64 {
+			parts := strings.Split(arguments, ", ")
+			n, err := strconv.ParseInt(parts[len(parts)-fromEnd], 0, 64)
+			if err != nil {
+				t.Fatalf("%.200s: %v", line, err)
+			}
+			return n
+		}
+		switch name {
+		case "openat":
+			if file, ok := ours(unhex(t, words[0])); ok && strings.Contains(arguments, "O_CREAT") && !exists[file] {
+				exists[file] = true
+				calls = append(calls, call{name: "create", file: file})
+			}
+		case "pwrite64":
+			if file, ok := ours(path); ok {
+				calls = append(calls, call{name: "write", file: file, data: []byte(unhex(t, words[0])), offset: number(1)})
+			}
+		case "ftruncate":
+			if file, ok := ours(path); ok {
+				calls = append(calls, call{name: "truncate", file: file, offset: number(1)})
+			}
+		case "fsync", "fdatasync":
+			if file, ok := ours(path); ok {
+				calls = append(calls, call{name: "sync", file: file})
+			} else if path == dir {
+				calls = append(calls, call{name: "syncdir"})
+			}
+		case "renameat", "rename", "renameat2":
+			from, ok := ours(unhex(t, words[0]))
+			to, _ := ours(unhex(t, words[1]))
+			if ok {
+				exists[from], exists[to] = false, true
+				calls = append(calls, call{name: "rename", file: from, to: to})
+			}
+		case "unlinkat", "unlink":
+			if file, ok := ours(unhex(t, words[0])); ok && exists[file] {
+				exists[file] = false
+				calls = append(calls, call{name: "remove", file: file})
+			}
+		case "write":
+			if text := unhex(t, words[0]); strings.HasPrefix(text, "ack ") {
+				n, err := strconv.Atoi(strings.TrimSpace(text[4:]))
+				if err != nil {
+					t.Fatal(err)
+				}
+				calls = append(calls, call{name: "ack", batches: n + 1})
+			} else if _, ok := ours(path); ok {
+				t.Fatalf("a call that this test does not know: %.200s", line)
+			}
+		default:
+			if _, ok := ours(path); ok {
+				t.Fatalf("a call that this test does not know: %.200s", line)
+			}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return calls
+}
+
+// A disk has what is durable, and the calls since then, of which a loss of power keeps any.
+type disk struct {
+	names   map[string]*inode // that processes see
+	durable map[string]*inode
+	pending []func(map[string]*inode) // changes of names since the directory was synced, in order
+}
+
+type inode struct {
+	durable []byte
+	pending []call // at most a sector each
+}
+
+// sector is what a disk writes whole or not at all.
+const sector = 512
+
+func (d *disk) apply(c call) {
+	change := func(how func(names map[string]*inode)) {
+		how(d.names)
+		d.pending = append(d.pending, how)
+	}
+	switch c.name {
+	case "create":
+		created := new(inode)
+		change(func(names map[string]*inode) { names[c.file] = created })
+	case "rename":
+		moved := d.names[c.file]
+		change(func(names map[string]*inode) {
+			delete(names, c.file)
+			names[c.to] = moved
+		})
+	case "remove":
+		change(func(names map[string]*inode) { delete(names, c.file) })
+	case "syncdir":
+		d.durable, d.pending = maps.Clone(d.names), nil
+	case "truncate":
+		node := d.names[c.file]
+		node.pending = append(node.pending, c)
+	case "write":
+		node := d.names[c.file]
+		for at := 0; at < len(c.data); {
+			end := min(len(c.data), at+sector-int(c.offset+int64(at))%sector)
+			node.pending = append(node.pending, call{name: "write", data: c.data[at:end], offset: c.offset + int64(at)})
+			at = end
+		}
+	case "sync":
+		node := d.names[c.file]
+		node.durable, node.pending = node.content(func() bool { return true }), nil
+	}
+}
+
+// content returns the bytes of a file if keep says which pending calls reached the disk.
+func (n *inode) content(keep func() bool) []byte {
+	content := slices.Clone(n.durable)
+	for _, c := range n.pending {
+		if !keep() {
+			continue
+		}
+		if c.name == "truncate" {
+			content = resize(content, c.offset)
+			continue
+		}
+		if end := c.offset + int64(len(c.data)); end > int64(len(content)) {
+			content = resize(content, end)
+		}
+		copy(content[c.offset:], c.data)
+	}
+	return content
+}
+
+func resize(content []byte, size int64) []byte {
+	if size <= int64(len(content)) {
+		return content[:size]
+	}
+	return append(content, make([]byte, size-int64(len(content)))...)
+}
+
+// The calls of a real process are recorded. After each, the power is lost: what was synced is on
+// the disk, and any part of the rest. The journal must open, and have exactly the state after the
+// last commit that was acknowledged or after the one that was under way.
+func TestInvariant37APowerLossKeepsABatchWholeOrNotAtAll(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes a few seconds")
+	}
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := recordCalls(t, dir)
+	states := historyStates()
+	const seed = 1
+	random := rand.New(rand.NewPCG(seed, seed))
+	d := &disk{names: make(map[string]*inode), durable: make(map[string]*inode)}
+	acknowledged, losses, opened, compactions, undone := 0, 0, 0, 0, 0
+	for i, c := range calls {
+		switch c.name {
+		case "ack":
+			acknowledged = c.batches
+		case "rename":
+			compactions++
+		}
+		d.apply(c)
+		for kept := 0; kept <= len(d.pending); kept++ { // changes of names reach the disk in order
+			names := maps.Clone(d.durable)
+			for _, change := range d.pending[:kept] {
+				change(names)
+			}
+			node := names["tenure.db"]
+			if node == nil {
+				if acknowledged > 0 {
+					t.Fatalf("after call %d the file may be gone", i)
+				}
+				continue
+			}
+			for variant, share := range []float64{0, 1, 0.5, 0.5, 0.5, 0.1, 0.1, 0.9, 0.9, 0.97, 0.97, 0.99} {
+				if variant > 0 && len(node.pending) == 0 {
+					break
+				}
+				content := node.content(func() bool { return random.Float64() < share })
+				losses++
+				found, err := scanOrOpen(t, names, content, random.IntN(200) == 0, &opened)
+				if err != nil {
+					t.Fatalf("seed %d: power is lost after call %d (%s %s) and %d acknowledged batches, with %.0f%% of %d sectors written: %v",
+						seed, i, c.name, c.file, acknowledged, 100*share, len(node.pending), err)
+				}
+				switch {
+				case equal(found, states[acknowledged]):
+					undone++
+				case acknowledged < historyLength && equal(found, states[acknowledged+1]):
+				default:
+					t.Fatalf("seed %d: power is lost after call %d (%s %s) and %d acknowledged batches: the journal has the state after batch %s",
+						seed, i, c.name, c.file, acknowledged, found["last"])
+				}
+			}
+		}
+	}
+	t.Logf("%d calls, %d compactions, %d losses of power; %d without the batch under way; %d files were opened", len(calls), compactions-1, losses, undone, opened)
+	if acknowledged != historyLength || compactions < 3 || losses < 1000 || undone == losses {
+		t.Errorf("too little happened: %d of %d batches were acknowledged", acknowledged, historyLength)
+	}
+}
+
+// scanOrOpen reads a file as Load does, or opens a journal with all files.
+func scanOrOpen(t *testing.T, names map[string]*inode, content []byte, really bool, opened *int) (map[string]string, error) {
+	t.Helper()
+	if !really {
+		return journal.Scan(content)
+	}
+	*opened++
+	dir := t.TempDir()
+	for name, node := range names {
+		if name != "tenure.db" {
+			if err := os.WriteFile(filepath.Join(dir, name), node.durable, 0o600); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "tenure.db"), content, 0o600); err != nil {
+		return nil, err
+	}
+	file := open(t, dir)
+	found := load(t, file)
+	commit(t, file, historyBatch(0)...)
+	if err := file.Close(); err != nil {
+		return nil, fmt.Errorf("close: %w", err)
+	}
+	return found, nil
+}
