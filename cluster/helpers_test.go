@@ -229,3 +229,13 @@ func commit(t *testing.T, journal statestore.Journal, batch ...statestore.Group)
 		t.Fatal(err)
 	}
 }
+
+// eventually waits until what holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %v", what, limit)
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package cluster_test
+
+import (
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/tenurelock/tenure/cluster"
+)
+
+// proxied returns a proxy for each member, and options that use them.
+func (e *etcd) proxied(t *testing.T, name string) ([]*proxy, cluster.Options) {
+	t.Helper()
+	options := e.candidateOptions(t, name)
+	options.Endpoints = nil
+	var proxies []*proxy
+	for _, url := range e.urls {
+		p := newProxy(t, url)
+		proxies = append(proxies, p)
+		options.Endpoints = append(options.Endpoints, p.url())
+	}
+	return proxies, options
+}
+
+// history returns the values that a record has had, in order.
+func (e *etcd) history(t *testing.T, id string) (values []string) {
+	t.Helper()
+	ctx := bounded(t)
+	client := e.client(t)
+	key := t.Name() + "/r/" + id
+	now, err := client.Get(ctx, key)
+	if err != nil || len(now.Kvs) != 1 {
+		t.Fatalf("%v: %v", now, err)
+	}
+	watch := client.Watch(ctx, key, clientv3.WithRev(now.Kvs[0].CreateRevision))
+	for {
+		select {
+		case answer := <-watch:
+			if err := answer.Err(); err != nil {
+				t.Fatal(err)
+			}
+			for _, event := range answer.Events {
+				values = append(values, string(event.Kv.Value))
+				if event.Kv.ModRevision == now.Kvs[0].ModRevision {
+					return values
+				}
+			}
+		case <-ctx.Done():
+			t.Fatal("the history does not end")
+		}
+	}
+}
+
+// counter commits 1, 2, 3 … to the record k.
+type counter struct {
+	journal *cluster.Journal
+	n       int
+}
+
+func (c *counter) commit(t *testing.T) {
+	t.Helper()
+	c.n++
+	value := strconv.Itoa(c.n)
+	commit(t, c.journal, group("k", value, "of "+value, value))
+}
+
+// check checks that each commit was applied once, in order.
+func (c *counter) check(t *testing.T, e *etcd) {
+	t.Helper()
+	values := e.history(t, "k")
+	for i, value := range values {
+		if value != strconv.Itoa(i+1) {
+			t.Fatalf("commit %d wrote %s", i+1, value)
+		}
+	}
+	if len(values) != c.n {
+		t.Errorf("%d commits of %d were applied", len(values), c.n)
+	}
+	records, err := e.client(t).Get(bounded(t), t.Name()+"/r/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if records.Count != int64(c.n)+1 {
+		t.Errorf("there are %d records after %d commits", records.Count, c.n)
+	}
+}
+
+// fault arms all proxies: the first at which n bytes have passed in a direction does what do says.
+func fault(proxies []*proxy, w way, n int, do func(*proxy)) {
+	var once sync.Once
+	for _, p := range proxies {
+		p.after(w, n, func() { once.Do(func() { do(p) }) })
+	}
+}
+
+func TestInvariant33ACommitWhoseConnectionBreaksAtAnyByteIsAppliedOnce(t *testing.T) {
+	e := sharedEtcd(t)
+	proxies, options := e.proxied(t, "a")
+	c := counter{journal: campaign(t, open(t, options))}
+	load(t, c.journal)
+	for _, w := range []way{toEtcd, fromEtcd} {
+		for n := 0; n < 600; n += 9 {
+			fault(proxies, w, n, (*proxy).cutLocked)
+			c.commit(t)
+		}
+	}
+	c.check(t, e)
+}
+
+func TestInvariant33ACommitThatIsStuckAtAnyByteIsAppliedOnce(t *testing.T) {
+	e := sharedEtcd(t)
+	proxies, options := e.proxied(t, "a")
+	c := counter{journal: campaign(t, open(t, options))}
+	load(t, c.journal)
+	for _, w := range []way{toEtcd, fromEtcd} {
+		for n := 0; n < 300; n += 50 {
+			fault(proxies, w, n, (*proxy).holdLocked)
+			c.commit(t)
+			c.commit(t)
+			for _, p := range proxies {
+				p.release() // what was stuck arrives after later commits
+			}
+			c.commit(t)
+		}
+	}
+	c.check(t, e)
+}
+
+// A member that was frozen applies what it has read when it goes on, though the sender has
+// given up long ago.
+func TestInvariant33ATransactionThatArrivesLateIsNotApplied(t *testing.T) {
+	e := sharedEtcd(t)
+	proxies, options := e.proxied(t, "a")
+	c := counter{journal: campaign(t, open(t, options))}
+	load(t, c.journal)
+	c.commit(t)
+	for range 3 {
+		before := make([]int, len(proxies))
+		fault(proxies, toEtcd, 0, (*proxy).holdLocked)
+		c.commit(t)
+		c.commit(t)
+		for i, p := range proxies {
+			before[i] = p.hasPassed(fromEtcd)
+			if p.isHeld() {
+				p.releaseHeld()
+				eventually(t, fmt.Sprintf("member %d answers", i), func() bool { return p.hasPassed(fromEtcd) > before[i] })
+				p.cut()
+			} else {
+				p.release()
+			}
+		}
+		c.commit(t)
+	}
+	c.check(t, e)
+}
