@@ -101,6 +101,16 @@ const (
 	DefaultAddr = "127.0.0.1:1883"
 )
 
+// Check returns the error that New would return for options that make no sense, such as
+// ErrInsecure, and nil for others. A program that opens a server later, when it becomes the active
+// one of several, can refuse them at once.
+func (o Options) Check() error {
+	if err := o.complete(); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	return nil
+}
+
 // complete sets defaults, and returns an error for options that make no sense.
 func (o *Options) complete() error {
 	if o.Listener != nil {

@@ -1,0 +1,179 @@
+package standby
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/sleep"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// Journal is the journal of a process that is active for a time. Package cluster has one.
+type Journal interface {
+	statestore.Journal
+	// Done is closed when this process must not answer any more.
+	Done() <-chan struct{}
+	// Err returns nil until Done is closed, and then why it was.
+	Err() error
+}
+
+// Store answers requests until its context ends, as *server.Server and *attach.Store do.
+type Store interface {
+	// Serve answers until ctx ends. It returns nil then, or why it had to end before. It
+	// returns when nothing of the store is left.
+	Serve(ctx context.Context) error
+}
+
+// Replica is one of several processes that share the data of a store. It stands by until it is
+// the active one, serves until it no longer is, and stands by again.
+//
+// A store is used for one time of being active, and made anew for the next: what a deposed process
+// has in memory may be more than what is in the journal, because its last changes may have been
+// refused. So it is dropped, and the next store loads what the journal has.
+type Replica struct {
+	// Listener is where clients connect. While the process stands by, it answers them as Serve
+	// does, also while a new store loads. Nil: there is nothing to answer, because the store is a
+	// client of a broker.
+	Listener *Listener
+	// Options configures the answers to clients while the process stands by.
+	Options Options
+
+	// Campaign waits until this process is the active one, and returns its journal, which the
+	// Replica closes. Its error ends Run.
+	Campaign func(ctx context.Context) (Journal, error)
+	// Open loads a journal and returns the store that serves it, on a socket that is Listener's,
+	// or nil without a Listener. After an error it has closed nothing but what it opened.
+	Open func(ctx context.Context, journal Journal, socket net.Listener) (Store, error)
+	// Passes reports whether the process stands by again after a journal has ended with this
+	// error: because another process is the active one, or because it could not tell. After any
+	// other error Run ends: the next process would meet the same. It is called with the error of
+	// Journal.Err.
+	Passes func(err error) bool
+}
+
+// rest is the least time from the end of one time of being active to the next campaign of the
+// same process: another one comes first, where there is one that can serve.
+const rest = 500 * time.Millisecond
+
+// Run stands by and serves until ctx ends. Then it returns nil, after the store has ended and the
+// journal is closed, so that another process can take over at once. Any other error says why the
+// process cannot go on. It does not close Listener. It may be called once.
+func (r *Replica) Run(ctx context.Context) error {
+	logger := r.Options.Logger
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	for {
+		err := r.term(ctx)
+		var deposed *deposedError
+		switch {
+		case !errors.As(err, &deposed):
+			return err
+		case ctx.Err() != nil:
+			return nil
+		}
+		logger.Warn("this process is no longer the active one; it drops what it has in memory and stands by", "reason", deposed.error)
+		if !sleep.For(ctx, rest) {
+			return nil
+		}
+	}
+}
+
+// deposedError is why a term ended after which the process stands by again.
+type deposedError struct{ error }
+
+func (d *deposedError) Unwrap() error { return d.error }
+
+// term stands by and serves once. It returns nil when ctx has ended, and a deposedError if the
+// process is to stand by again.
+func (r *Replica) term(ctx context.Context) (err error) {
+	stopAnswering := r.answer()
+	defer func() {
+		if failure := stopAnswering(); err == nil {
+			err = failure
+		}
+	}()
+	journal, err := r.Campaign(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	err = r.serve(ctx, journal, stopAnswering)
+	why := journal.Err() // before Close, which is a reason too
+	closed := journal.Close()
+	switch {
+	case ctx.Err() != nil && why != nil && r.Passes(why):
+		return nil // another process has taken over already
+	case why != nil && r.Passes(why):
+		return &deposedError{why}
+	case err != nil:
+		return err
+	case why != nil:
+		return why
+	}
+	return closed
+}
+
+// serve loads a journal and serves it until ctx or the journal ends.
+func (r *Replica) serve(ctx context.Context, journal Journal, stopAnswering func() error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan struct{})
+	defer func() {
+		cancel()
+		<-ended
+	}()
+	go func() {
+		defer close(ended)
+		select {
+		case <-journal.Done():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	var socket net.Listener
+	if r.Listener != nil {
+		socket = r.Listener.Lend()
+	}
+	store, err := r.Open(ctx, journal, socket)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	if err := stopAnswering(); err != nil {
+		cancel() // the store must be served to be closed
+		return errors.Join(err, store.Serve(ctx))
+	}
+	return store.Serve(ctx)
+}
+
+// answer begins to answer clients of a process that stands by. stop ends that, and returns why it
+// ended before; it may be called twice.
+func (r *Replica) answer() (stop func() error) {
+	if r.Listener == nil {
+		return func() error { return nil }
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	var err error
+	go func() {
+		defer close(ended)
+		err = Serve(ctx, r.Listener.Lend(), r.Options)
+	}()
+	return func() error {
+		cancel()
+		<-ended
+		if err != nil {
+			return fmt.Errorf("standby: clients cannot be answered: %w", err)
+		}
+		return nil
+	}
+}
