@@ -13,6 +13,22 @@
 //     cannot tell such a connection from a slow one until its keep-alive is over.
 //   - Restart stops the server and starts another at the same address. Like a server that keeps
 //     its data in memory, the new one knows no keys, leases or watches.
+//   - Crash ends the server like a power cut, until Restart.
+//
+// # A durable server
+//
+// With Options.Journal the server keeps its data in a journal that belongs to the test. It survives
+// Restart, and Crash as far as it was committed:
+//
+//	journal := new(transporttest.Journal)
+//	s := servertest.NewWithOptions(t, servertest.Options{Journal: journal})
+//	…
+//	s.Crash()
+//	s.Restart()            // leases go on
+//	s.RestartWithoutData() // leases end
+//
+// The journal can be slow (SetLatency) or fail (Fail). After Fail, Serve ends with an error, which
+// fails the test unless Crash follows.
 //
 // # Virtual time
 //

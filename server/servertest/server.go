@@ -2,6 +2,7 @@ package servertest
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 // patience bounds each wait for the server or for a connection.
@@ -17,8 +19,11 @@ const patience = 20 * time.Second
 // Options configures a Server. The zero value is a server with default options on a TCP port of
 // this machine.
 type Options struct {
-	// Server configures the server. Its Addr and Listener have no effect.
+	// Server configures the server. Its Addr and Listener have no effect. Its Journal must be nil.
 	Server server.Options
+	// Journal, if not nil, makes the server durable: it keeps its data there, in the memory of
+	// the test, and has it again after Restart. The test can make its commits slow, or fail.
+	Journal *transporttest.Journal
 	// InMemory makes connections in memory instead of sockets, for tests in a bubble of
 	// testing/synctest. Clients then reach the server through DialContext only.
 	InMemory bool
@@ -35,7 +40,7 @@ type Server struct {
 	options Options
 	network *network
 	running atomic.Pointer[server.Server]
-	stop    func() // stops the running server and waits until it has stopped
+	stop    func() error // stops the running server, waits until it has stopped, and returns the error of Serve
 }
 
 // New starts a server with default options. It ends with the test.
@@ -48,6 +53,9 @@ func New(t testing.TB) *Server {
 // with the test; an error of its Serve fails the test.
 func NewWithOptions(t testing.TB, options Options) *Server {
 	t.Helper()
+	if options.Server.Journal != nil {
+		t.Fatal("servertest: Options.Server.Journal is set, which a second server could not load again: set Options.Journal")
+	}
 	scheme := "mqtt://"
 	if options.Server.TLS != nil {
 		scheme = "mqtts://"
@@ -55,9 +63,7 @@ func NewWithOptions(t testing.TB, options Options) *Server {
 	s := &Server{t: t, options: options, network: newNetwork()}
 	t.Cleanup(func() {
 		s.network.close()
-		if s.stop != nil {
-			s.stop()
-		}
+		s.stopCleanly()
 		s.network.tasks.Wait()
 	})
 	if !options.InMemory {
@@ -76,6 +82,9 @@ func (s *Server) start() {
 	options := s.options.Server
 	options.Listener = backend
 	options.AllowInsecure = options.AllowInsecure || s.options.InMemory
+	if s.options.Journal != nil {
+		options.Journal = s.options.Journal.Open()
+	}
 	running, err := server.New(options)
 	if err != nil {
 		s.t.Fatalf("servertest: %v", err)
@@ -84,18 +93,28 @@ func (s *Server) start() {
 	served := make(chan error, 1)
 	go func() { served <- running.Serve(ctx) }()
 	s.running.Store(running)
-	s.stop = func() {
+	s.stop = func() error {
 		cancel()
 		select {
 		case err := <-served:
-			if err != nil {
-				s.t.Errorf("servertest: Serve: %v", err)
-			}
+			return err
 		case <-time.After(patience):
-			s.t.Error("servertest: Serve does not return")
+			return errors.New("it does not return")
 		}
 	}
 	s.network.connectTo(backend)
+}
+
+// stopCleanly stops the server, if one runs. It must have had no error.
+func (s *Server) stopCleanly() {
+	s.t.Helper()
+	if s.stop == nil {
+		return
+	}
+	if err := s.stop(); err != nil {
+		s.t.Errorf("servertest: Serve: %v", err)
+	}
+	s.stop = nil
 }
 
 // Server returns the running server, for its Stats and Usage. After Restart it is another one.
@@ -155,11 +174,39 @@ func (s *Server) Freeze() { s.network.freeze() }
 func (s *Server) Thaw() { s.network.thaw() }
 
 // Restart stops the server, which tells its clients so, and starts another one with the same
-// options at the same address. The new one knows no keys, leases or watches, and has another
-// identity. Connections that were frozen stay frozen, and end with Thaw.
+// options at the same address. With Options.Journal the new one has the data of the former one, and
+// its identity: tenures go on, and only watches are forgotten, which clients register again. Without,
+// it knows no keys, leases or watches, and has another identity. After Crash, Restart only starts.
+// Connections that were frozen stay frozen, and end with Thaw.
 func (s *Server) Restart() {
 	s.t.Helper()
-	s.stop()
-	s.stop = nil
+	s.stopCleanly()
 	s.start()
+}
+
+// RestartWithoutData is Restart with an empty journal, as after the loss of a disk: the new server
+// has another identity.
+func (s *Server) RestartWithoutData() {
+	s.t.Helper()
+	s.stopCleanly()
+	if s.options.Journal != nil {
+		s.options.Journal.Erase()
+	}
+	s.start()
+}
+
+// Crash ends the server like SIGKILL or a power cut: connections end, no Will is kept, and what is not
+// committed is lost. No client can connect until Restart. A server without Options.Journal loses
+// everything.
+func (s *Server) Crash() {
+	s.t.Helper()
+	if s.stop == nil {
+		return
+	}
+	if s.options.Journal != nil {
+		s.options.Journal.Fail(0)
+	}
+	s.network.cut()
+	_ = s.stop() // it fails, or not, if nothing was left to commit
+	s.stop = nil
 }

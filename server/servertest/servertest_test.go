@@ -17,6 +17,7 @@ import (
 	"github.com/tenurelock/tenure/server/servertest"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 // both runs a test with sockets, and in memory in virtual time.
@@ -219,6 +220,87 @@ func TestAServerCanBeRestartedWhileItIsFrozen(t *testing.T) {
 		}
 		s.Thaw()
 		mustSet(t, client, "k")
+	})
+}
+
+func TestALeaseOfADurableServerOutlivesACrashAndEndsWithTheData(t *testing.T) {
+	for _, inMemory := range []bool{true, false} {
+		test := func(t *testing.T) {
+			journal := new(transporttest.Journal)
+			s := servertest.NewWithOptions(t, servertest.Options{InMemory: inMemory, Journal: journal})
+			client := s.Client(t, "a")
+			l, err := lease.New(client, "press-7/active", lease.Options{Clock: lease.MonotonicClock()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			tenure, err := l.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			identity, _ := client.Store()
+			for _, end := range []func(){s.Restart, func() { s.Crash(); s.Restart() }} {
+				mustSet(t, client, "k")
+				end()
+				answers(t, client)
+				if !exists(t, client, "k") {
+					t.Error("a value is lost that was acknowledged")
+				}
+				if now, _ := client.Store(); now != identity {
+					t.Errorf("the identity is %q, was %q", now, identity)
+				}
+				if err := tenure.Context().Err(); err != nil {
+					t.Errorf("the tenure ended: %v", context.Cause(tenure.Context()))
+				}
+			}
+			s.RestartWithoutData()
+			answers(t, client)
+			if exists(t, client, "k") {
+				t.Error("the server still has a key")
+			}
+			await.Receive(tenure.Done())
+			if now, _ := client.Store(); now == identity {
+				t.Error("the identity is that of the data that is lost")
+			}
+		}
+		if inMemory {
+			t.Run("in memory", func(t *testing.T) { synctest.Test(t, test) })
+		} else {
+			t.Run("TCP", test)
+		}
+	}
+}
+
+// answers waits until the client gets a reply.
+func answers(t *testing.T, client *transport.Client) {
+	t.Helper()
+	for range 1000 {
+		if _, err := client.Get(t.Context(), "anything"); err == nil {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("the client gets no reply")
+}
+
+func TestACrashLosesWhatIsNotCommitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		journal := new(transporttest.Journal)
+		s := servertest.NewWithOptions(t, servertest.Options{InMemory: true, Journal: journal})
+		client := s.Client(t, "a")
+		mustSet(t, client, "committed")
+		journal.SetLatency(time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := client.Set(ctx, "k", []byte("v"), transport.SetOptions{}); err == nil {
+			t.Error("a request is answered before its commit")
+		}
+		s.Crash()
+		journal.SetLatency(0)
+		s.Restart()
+		answers(t, client)
+		if !exists(t, client, "committed") || exists(t, client, "k") {
+			t.Error("the server has not what was committed")
+		}
 	})
 }
 

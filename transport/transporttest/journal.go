@@ -72,8 +72,8 @@ func (j *Journal) recordsLocked() []statestore.Record {
 	return records
 }
 
-// erase drops all records.
-func (j *Journal) erase() {
+// Erase drops all records, like the loss of the disk. No store may be running on the journal.
+func (j *Journal) Erase() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.records = nil

@@ -165,7 +165,7 @@ func (s *Store) Replace(options statestore.Options) error {
 			return err
 		}
 		s.kill(0)
-		s.journal.erase()
+		s.journal.Erase()
 	}
 	return s.start(options)
 }
