@@ -44,10 +44,10 @@ const (
 // Child is a child process.
 type Child struct {
 	cmd   *exec.Cmd
-	stdin io.Closer     // the child ends when it is closed
-	ready chan string   // gets the address
-	died  chan struct{} // closed when it has ended
-	log   bytes.Buffer  // its standard error; read after died
+	stdin io.WriteCloser // gets another Life in each line; the child ends when it is closed
+	ready chan string    // gets the address
+	died  chan struct{}  // closed when it has ended
+	log   bytes.Buffer   // its standard error; read after died
 	task  Task
 }
 
@@ -112,6 +112,23 @@ func (c *Child) Ready() <-chan string { return c.ready }
 // Died returns a channel that is closed when the child has ended.
 func (c *Child) Died() <-chan struct{} { return c.died }
 
+// Arm gives the child another Life than that of its Task.
+func (c *Child) Arm(life Life) error {
+	text, err := json.Marshal(life)
+	if err != nil {
+		return err
+	}
+	c.task.Life = life
+	_, err = c.stdin.Write(append(text, '\n'))
+	return err
+}
+
+// Stop asks the child to end cleanly: the context of its function ends. Wait for Died, or Kill it.
+func (c *Child) Stop() error { return c.stdin.Close() }
+
+// Output returns what the child wrote to its standard error. Call it after Died.
+func (c *Child) Output() string { return c.log.String() }
+
 // Signal sends a signal to the child.
 func (c *Child) Signal(signal os.Signal) error { return c.cmd.Process.Signal(signal) }
 
@@ -155,11 +172,18 @@ func Main(serve func(ctx context.Context, task Task) error) {
 		os.Exit(2)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	var armed atomic.Pointer[armament]
+	armed.Store(&armament{life: task.Life})
+	failpoint.Set(func(at failpoint.Point) { armed.Load().hit(at) })
 	go func() { // ends with the parent
-		_, _ = io.Copy(io.Discard, os.Stdin)
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			next := &armament{}
+			if json.Unmarshal(lines.Bytes(), &next.life) == nil {
+				armed.Store(next)
+			}
+		}
 		cancel()
 	}()
-	task.arm()
 	if err := serve(ctx, task); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(3)
@@ -170,20 +194,22 @@ func Main(serve func(ctx context.Context, task Task) error) {
 // announce tells the parent that clients can reach the store.
 func (t *Task) announce(address string) { fmt.Println(announcement + address) }
 
-// arm makes the process kill itself at its point, and its commits slow.
-func (t *Task) arm() {
-	var passes atomic.Int64
-	failpoint.Set(func(at failpoint.Point) {
-		if at == failpoint.BeforeCommit && t.Life.Slow > 0 {
-			time.Sleep(rand.N(t.Life.Slow))
-		}
-		if at != t.Life.Point || passes.Add(1) != int64(t.Life.Pass) {
-			return
-		}
-		time.Sleep(t.Life.Pause)
-		if self, err := os.FindProcess(os.Getpid()); err == nil {
-			_ = self.Kill()
-		}
-		select {} // this goroutine does nothing more until the process is dead
-	})
+// armament makes a process kill itself at a point, and its commits slow.
+type armament struct {
+	life   Life
+	passes atomic.Int64
+}
+
+func (a *armament) hit(at failpoint.Point) {
+	if at == failpoint.BeforeCommit && a.life.Slow > 0 {
+		time.Sleep(rand.N(a.life.Slow))
+	}
+	if at != a.life.Point || a.passes.Add(1) != int64(a.life.Pass) {
+		return
+	}
+	time.Sleep(a.life.Pause)
+	if self, err := os.FindProcess(os.Getpid()); err == nil {
+		_ = self.Kill()
+	}
+	select {} // this goroutine does nothing more until the process is dead
 }

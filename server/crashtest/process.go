@@ -3,16 +3,13 @@ package crashtest
 import (
 	"context"
 	"io"
-	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/failpoint"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/statestore"
-	"github.com/tenurelock/tenure/transport"
 )
 
 // Process is a Store in a child process, which is killed with SIGKILL. Its children run the
@@ -21,8 +18,8 @@ type Process struct {
 	// Task is for each child; its Life is set by Run.
 	Task Task
 
-	child  *Child       // nil at first
-	target atomic.Value // the address of the latest child that was ready, a string
+	Target
+	child *Child // nil at first
 }
 
 // Start implements Store.
@@ -36,7 +33,7 @@ func (p *Process) Start(ctx context.Context, life Life) (err error) {
 	if err != nil {
 		return err
 	}
-	p.target.Store(address)
+	p.Point(address)
 	return nil
 }
 
@@ -49,25 +46,6 @@ func (p *Process) Kill() error {
 		return nil
 	}
 	return p.child.Kill()
-}
-
-// Dial implements Store.
-func (p *Process) Dial(ctx context.Context, clientID string, options transport.ClientOptions) (*transport.Client, error) {
-	return transport.Dial(ctx, "mqtt://store:1883", transport.Options{
-		ClientID:      clientID,
-		ReconnectMin:  5 * time.Millisecond,
-		ReconnectMax:  50 * time.Millisecond,
-		Dialer:        func(ctx context.Context, _, _ string) (net.Conn, error) { return p.DialRaw(ctx) },
-		ClientOptions: options,
-	})
-}
-
-// DialRaw implements RawDialer. Each child has a port of its own: another program may get the
-// port of a dead one.
-func (p *Process) DialRaw(ctx context.Context) (net.Conn, error) {
-	address, _ := p.target.Load().(string)
-	var dialer net.Dialer
-	return dialer.DialContext(ctx, "tcp", address)
 }
 
 // Points implements Store.

@@ -38,6 +38,8 @@ type Report struct {
 	Renewals int
 	// Redelivered counts requests that were delivered again after a crash.
 	Redelivered int
+	// Visits counts reads that were sent to a process that was deposed.
+	Visits int
 	// Took is how long the run took, Outage how long the store did not answer after a death:
 	// half of the times, and the longest.
 	Took, Outage, LongestOutage time.Duration
@@ -78,6 +80,7 @@ func (h *harness) summarize() {
 		report.Redelivered += d.again
 		d.mu.Unlock()
 	}
+	report.Visits = int(h.visited.Load())
 	report.redelivers = len(h.redeliveries) > 0
 	report.Took = time.Since(report.began)
 	if n := len(report.outages); n > 0 {
@@ -147,6 +150,9 @@ func (r *Report) String() string {
 	row("reads of a lease during a tenure", "%d", r.Probes)
 	row("writes under a token / under an old one", "%d / %d, all refused", r.GuardedWrites, r.StaleWrites)
 	row("requests delivered again after a crash", "%d", r.Redelivered)
+	if r.Visits > 0 {
+		row("reads sent to a process that was deposed", "%d", r.Visits)
+	}
 	row("**violations**", "**%d**", len(r.Violations))
 	return b.String()
 }

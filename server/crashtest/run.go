@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/failpoint"
@@ -49,6 +50,13 @@ type Store interface {
 type RawDialer interface {
 	// DialRaw opens a connection to the present life of the store. The caller closes it.
 	DialRaw(ctx context.Context) (net.Conn, error)
+}
+
+// A Former is a Store of several processes, in which one that was frozen may go on after another
+// one took over. It must not answer then.
+type Former interface {
+	// Former leads to the process that was active before the present one and was frozen.
+	Former() *Target
 }
 
 // ErrDied is the error of Store.Start when the life was over before clients could reach the
@@ -147,6 +155,8 @@ type harness struct {
 	renewals     *renewals
 	contests     []*contest
 	redeliveries []*redeliveries // none if the store has no RawDialer
+
+	visited atomic.Int64 // requests to a process that was deposed
 
 	audit    *session
 	sessions []*session
@@ -263,6 +273,9 @@ func (h *harness) work(ctx context.Context) {
 			}
 		})
 	}
+	if store, ok := h.store.(Former); ok {
+		h.tasks.Go(func() { h.visit(ctx, store.Former()) })
+	}
 	for _, d := range h.redeliveries {
 		random := h.newRandom()
 		h.tasks.Go(func() { d.deliver(ctx, others[3], random) })
@@ -272,6 +285,24 @@ func (h *harness) work(ctx context.Context) {
 
 func (h *harness) newRandom() *rand.Rand {
 	return rand.New(rand.NewPCG(h.random.Uint64(), h.random.Uint64()))
+}
+
+// visit asks a process that was deposed, again and again until ctx ends.
+func (h *harness) visit(ctx context.Context, former *Target) {
+	for ctx.Err() == nil {
+		dialling, cancel := context.WithTimeout(ctx, time.Second)
+		client, err := former.Dial(dialling, "visitor", transport.ClientOptions{RequestTimeout: 200 * time.Millisecond})
+		cancel()
+		if err == nil {
+			visitor := &session{Client: client, recorder: h.recorder, number: len(h.sessions)}
+			for _, key := range h.counters.keys {
+				h.visited.Add(1)
+				h.counters.read(ctx, visitor, key)
+			}
+			_ = client.Close()
+		}
+		sleep.For(ctx, 10*time.Millisecond)
+	}
 }
 
 // rotate brings new registers.
