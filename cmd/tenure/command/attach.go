@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
+	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -42,11 +45,11 @@ broker's; docs/attach.md says which it needs. One broker has one store: the
 command ends with an error when another store answers there.
 
 With --wait it stands by in that case, as a spare, and answers when the other
-store is gone. The spare begins empty, because the data of the other store is
-gone with it: every key and fence, and every lease that it granted. Tenures end
-as soon as their holders notice. So the spare grants no lease during a hold-off:
-10 s, the default TTL of a lease, unless --hold-off gives the longest TTL in
-use. Several spares may wait; one of them answers.
+store is gone. The spare begins empty and in memory, because the data of the
+other store is gone with it: every key and fence, and every lease that it
+granted. Tenures end as soon as their holders notice. So the spare grants no
+lease during a hold-off: 10 s, the default TTL of a lease, unless --hold-off
+gives the longest TTL in use. Several spares may wait; one of them answers.
 
 The first time that it connects, the store probes the broker: it sends itself
 --probe-messages messages at once, and warns if the broker loses some, because
@@ -54,17 +57,18 @@ the broker would then lose requests when so many clients send at once. The log
 says so. That takes about 0.1 s and at most 15 s; requests are answered
 afterwards.
 
-The store is in memory: after a restart it knows no key, no lease and no fence.
-Tenures that it granted end as soon as their holders notice. --hold-off keeps it
-from granting leases until they must have noticed: give it the longest TTL in
-use.
+` + dataHelp + `
+By default each broker has a directory of its own, named after host and port in
+the URL. If another store has answered on the broker since, its changes are not
+in the directory: begin with an empty one, and with --hold-off.
 
 The files of --tls-cert and --tls-key are read again for each connection.
 Neither SIGHUP nor closing the terminal stops a store.
 
 ` + strictHelp,
 		Example: `  tenure attach mqtt://localhost:1883
-  tenure attach mqtt://localhost:1883 --hold-off 10s   # the longest TTL of the leases in use
+  tenure attach mqtt://localhost:1883 --data /var/lib/tenure
+  tenure attach mqtt://localhost:1883 --memory --hold-off 10s   # the longest TTL of the leases in use
   tenure attach mqtt://localhost:1883 --wait           # a spare for another store on the broker
   tenure attach mqtts://broker:8883 --username store --password-file secret
   tenure attach mqtts://broker:8883 --tls-ca ca.pem --tls-cert store.pem --tls-key store.key
@@ -74,8 +78,7 @@ Neither SIGHUP nor closing the terminal stops a store.
 	}
 	explainFlags(attach, explainAttachFlag)
 	flags := attach.Flags()
-	settings.store.register(flags, "no limit")
-	flags.BoolVar(&settings.store.data.memory, "memory", true, "keep the data in memory, as an attached store always does")
+	settings.store.register(flags, "no limit", filepath.Join(attachFolder, "HOST_PORT"))
 	flags.StringVar(&settings.username, "username", "", "user name at the broker")
 	flags.StringVar(&settings.passwordFile, "password-file", "", "file with the password for the broker; a newline at its end is not part of it")
 	flags.StringVar(&settings.ca, "tls-ca", "", "file with the authorities to trust for the broker's certificate, in PEM; default: the system's")
@@ -86,7 +89,22 @@ Neither SIGHUP nor closing the terminal stops a store.
 	return attach
 }
 
-func (s *attachSettings) run(cmd *cobra.Command, url string) error {
+// attachFolder is where attach keeps its data by default, in the user's directory for state, with
+// a folder for each broker.
+var attachFolder = filepath.Join(serveFolder, "attach")
+
+// brokerFolder is where attach keeps its data for a broker by default: a store that served one
+// broker after another would show the clients of each what those of the other wrote.
+func brokerFolder(broker string) (string, error) {
+	address, err := mqttnet.ParseAddress(broker)
+	if err != nil {
+		return "", fmt.Errorf("attach: %w", err)
+	}
+	name := url.QueryEscape(strings.ToLower(address.Hostname())) + "_" + address.Port()
+	return filepath.Join(attachFolder, name+url.QueryEscape(strings.TrimSuffix(address.Path, "/"))), nil
+}
+
+func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
 	level := slog.LevelInfo // a probe that takes seconds says so
 	if s.store.verbose {
 		level = slog.LevelDebug
@@ -101,8 +119,20 @@ func (s *attachSettings) run(cmd *cobra.Command, url string) error {
 		return err
 	}
 	options.Logger = process.logger
+	folder, err := brokerFolder(broker)
+	if err != nil {
+		return err
+	}
+	data, where, err := s.store.data.open(folder, process.logger)
+	if err != nil {
+		return err
+	}
+	if data != nil {
+		defer closeJournal(data, &err)
+		options.Journal = data
+	}
 	for {
-		err = s.serve(cmd, process, url, options)
+		err = s.serve(cmd, process, broker, where, options)
 		if !s.wait || !errors.Is(err, attach.ErrAnotherStore) {
 			break
 		}
@@ -111,16 +141,20 @@ func (s *attachSettings) run(cmd *cobra.Command, url string) error {
 	if errors.Is(err, attach.ErrAnotherStore) {
 		return fmt.Errorf("%w; one broker has one store; with --wait this one stands by until the other is gone", err)
 	}
-	if err == nil {
-		fmt.Fprintln(cmd.OutOrStdout(), "stopped")
+	if err != nil {
+		return err
 	}
-	return err
+	return sayStopped(cmd)
 }
 
-// serve runs one store, until the command is interrupted or the store cannot go on.
-func (s *attachSettings) serve(cmd *cobra.Command, process *process, url string, options attach.Options) error {
-	store, err := attach.New(url, options)
-	if err != nil {
+// serve runs one store, with its data in the place that where names, until the command is
+// interrupted or the store cannot go on.
+func (s *attachSettings) serve(cmd *cobra.Command, process *process, broker, where string, options attach.Options) error {
+	store, err := attach.Open(cmd.Context(), broker, options)
+	switch {
+	case err != nil && cmd.Context().Err() != nil:
+		return nil // interrupted while the data was loaded
+	case err != nil:
 		return nameFlag(err)
 	}
 	ctx, cancel := context.WithCancel(cmd.Context())
@@ -128,13 +162,13 @@ func (s *attachSettings) serve(cmd *cobra.Command, process *process, url string,
 	tasks.Go(func() {
 		select {
 		case <-store.Waiting():
-			fmt.Fprintf(cmd.OutOrStdout(), "standing by on %s\n", url)
+			fmt.Fprintf(cmd.OutOrStdout(), "standing by on %s\n", broker)
 		case <-store.Ready():
 		case <-ctx.Done():
 		}
 		select {
 		case <-store.Ready():
-			fmt.Fprintf(cmd.OutOrStdout(), "attached to %s with data in %s\n", url, inMemory)
+			fmt.Fprintf(cmd.OutOrStdout(), "attached to %s with data in %s\n", broker, where)
 			s.store.warnOfMemory(process.logger)
 		case <-ctx.Done():
 		}
@@ -158,6 +192,10 @@ func (s *attachSettings) options() (attach.Options, error) {
 		ProbeMessages: s.probeMessages,
 		Wait:          s.wait,
 	}
+	if s.wait && s.store.data.dir != "" {
+		return options, errors.New("--wait begins without data, because what the other store has granted is not in --data; give one of them")
+	}
+	s.store.data.memory = s.store.data.memory || s.wait
 	if s.wait && options.Store.HoldOff == 0 {
 		s.store.HoldOff = attach.SpareHoldOff
 		options.Store = s.store.Options

@@ -185,11 +185,15 @@ func TestAttachRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 		{"credentials in the URL", []string{"mqtt://store:secret@localhost"}, "like mqtt://host:1883"},
 		{"a negative limit", []string{"mqtt://localhost", "--max-keys", "-1"}, "0 means no limit"},
 		{"a negative hold-off", []string{"mqtt://localhost", "--hold-off", "-1s"}, "0 means none"},
+		{"a spare with data", []string{"mqtt://localhost", "--wait", "--data", empty}, "--wait begins without data"},
 		{"a negative probe", []string{"mqtt://localhost", "--probe-messages", "-1"}, "0 means no probe"},
 		{"a dialect that does not exist", []string{"mqtt://localhost", "--dialect", "klingon"}, "choose deployed or documented"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			cmd := exec.Command(path, append([]string{"attach", "--memory"}, test.arguments...)...)
+			if !slices.Contains(test.arguments, "--data") {
+				test.arguments = append(test.arguments, "--memory")
+			}
+			cmd := exec.Command(path, append([]string{"attach"}, test.arguments...)...)
 			out, err := cmd.CombinedOutput()
 			if err == nil || cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), test.want) || strings.Contains(string(out), "secret") {
 				t.Errorf("%v, want exit status 1 and %q in\n%s", err, test.want, out)

@@ -46,7 +46,6 @@ func (d *dataFlags) register(flags *pflag.FlagSet, folder string) {
 // check refuses flags that contradict each other.
 func (d *dataFlags) check() error {
 	switch {
-	case d.flags == nil: // attach
 	case d.memory && d.flags.Changed("data"):
 		return errors.New("--memory keeps nothing, and --data says where to keep it; give one of them")
 	case d.flags.Changed("data") && d.dir == "":

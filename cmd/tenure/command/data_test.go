@@ -28,7 +28,13 @@ import (
 func TestMain(m *testing.M) {
 	_ = os.Unsetenv("STATE_DIRECTORY")
 	_ = os.Setenv("XDG_STATE_HOME", filepath.Join(os.DevNull, "give-a-test-its-own-directory"))
-	os.Exit(m.Run())
+	var err error
+	if built.dir, err = os.MkdirTemp("", "tenure-command-"); err != nil {
+		panic(err)
+	}
+	status := m.Run()
+	_ = os.RemoveAll(built.dir)
+	os.Exit(status)
 }
 
 // where returns what the first line of a command says after "with data in ".
@@ -77,6 +83,8 @@ func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 		{"the user's state", []string{"XDG_STATE_HOME=" + in("xdg")}, []string{"serve"}, filepath.Join(cmp.Or(map[string]string{"darwin": state, "windows": state}[runtime.GOOS], in("xdg")), "tenure")},
 		{"a relative path, which the specification forbids", []string{"XDG_STATE_HOME=xdg"}, []string{"serve"}, filepath.Join(state, "tenure")},
 		{"attached, in memory", nil, []string{"attach", "--memory"}, "memory only"},
+		{"attached, the directory of systemd", []string{"STATE_DIRECTORY=" + in("attached")}, []string{"attach"}, in("attached")},
+		{"attached, the user's state", nil, []string{"attach"}, filepath.Join(state, "tenure", "attach", "127.0.0.1_PORT")},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var ready string
@@ -104,6 +112,25 @@ func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 				t.Errorf("the directory has mode %o, want 700", mode)
 			}
 		})
+	}
+}
+
+func TestABrokerHasOneFolderForItsData(t *testing.T) {
+	for _, test := range []struct{ broker, want string }{
+		{"mqtt://Gateway-7.local", "gateway-7.local_1883"},
+		{"mqtts://gateway-7.local", "gateway-7.local_8883"},
+		{"mqtt://[fe80::1]:1884", "fe80%3A%3A1_1884"},
+		{"ws://host/mqtt", "host_80%2Fmqtt"},
+		{"ws://host:80/", "host_80"},
+		{"wss://host/../../etc", "host_443%2F..%2F..%2Fetc"},
+	} {
+		got, err := brokerFolder(test.broker)
+		if want := filepath.Join("tenure", "attach", test.want); err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", test.broker, got, err, want)
+		}
+	}
+	if _, err := brokerFolder("localhost"); err == nil {
+		t.Error("what is no address has a folder")
 	}
 }
 
@@ -161,10 +188,12 @@ func TestAnInterruptWhileTheDataIsLoadedEndsTheStoreAtOnce(t *testing.T) {
 	}
 }
 
-// A durableStore is a tenure serve with its data in a directory, at an address that it keeps.
+// A durableStore is a store with its data in a directory, at an address that it keeps: tenure
+// serve, or tenure attach if there is a broker.
 type durableStore struct {
 	t             *testing.T
 	path, dir     string
+	broker        string
 	address, host string
 	cmd           *exec.Cmd
 	stdout        *bufio.Scanner
@@ -179,6 +208,11 @@ func startDurable(t *testing.T) *durableStore {
 
 func (s *durableStore) start(flags ...string) {
 	s.t.Helper()
+	if s.broker != "" {
+		s.cmd = exec.Command(s.path, append([]string{"attach", s.broker, "--probe-messages", "0", "--data", s.dir}, flags...)...)
+		s.address, s.stdout = launch(s.t, s.cmd, "attached to ")
+		return
+	}
 	s.cmd = exec.Command(s.path, append([]string{"serve", "--addr", s.host, "--data", s.dir}, flags...)...)
 	s.address, s.stdout = launch(s.t, s.cmd, "listening on ")
 	s.host = strings.TrimPrefix(s.address, "mqtt://")
@@ -205,15 +239,26 @@ func (s *durableStore) dial(ctx context.Context) *transport.Client {
 	return client
 }
 
-func TestAValueAFenceAndALeaseSurviveTheEndOfTheServer(t *testing.T) {
+func TestAValueAFenceAndALeaseSurviveTheEndOfTheStore(t *testing.T) {
+	path := build(t)
 	for _, test := range []struct {
-		name   string
-		signal os.Signal
-	}{{"killed", os.Kill}, {"stopped", syscall.SIGTERM}} {
+		name     string
+		attached bool
+		signal   os.Signal
+	}{
+		{"a server, killed", false, os.Kill},
+		{"a server, stopped", false, syscall.SIGTERM},
+		{"an attached store, killed", true, os.Kill},
+		{"an attached store, stopped", true, syscall.SIGTERM},
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 			defer cancel()
-			s := startDurable(t)
+			s := &durableStore{t: t, path: path, dir: filepath.Join(t.TempDir(), "data"), host: "127.0.0.1:0"}
+			if test.attached {
+				s.broker = "mqtt://" + startMosquitto(t, "")
+			}
+			s.start()
 			client := s.dial(ctx)
 			version, err := client.Set(ctx, "k", []byte("v\x00\xff"), transport.SetOptions{})
 			if err != nil {
@@ -250,7 +295,7 @@ func TestAValueAFenceAndALeaseSurviveTheEndOfTheServer(t *testing.T) {
 			}
 
 			if err := s.end(test.signal); (err == nil) != (test.signal == syscall.SIGTERM) {
-				t.Errorf("the server ended with %v", err)
+				t.Errorf("the store ended with %v", err)
 			}
 			s.start()
 
@@ -270,7 +315,7 @@ func TestAValueAFenceAndALeaseSurviveTheEndOfTheServer(t *testing.T) {
 			}
 			// The holder's own client connects again, and notices nothing else.
 			_, err = client.Set(ctx, "setpoint", []byte("2"), transport.SetOptions{FencingToken: token})
-			for errors.Is(err, transport.ErrOutcomeUnknown) && ctx.Err() == nil {
+			for (errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrNoStore)) && ctx.Err() == nil {
 				_, err = client.Set(ctx, "setpoint", []byte("2"), transport.SetOptions{FencingToken: token})
 			}
 			if err != nil {

@@ -26,8 +26,10 @@ key survives its deletion and expiry, a fencing token that was never issued is
 refused, and keys under a --lock-prefix need an expiry and a value that begins
 with the client id and a colon.`
 
-// register adds the flags. noLimit is what the zero of --max-keys and --max-bytes means.
-func (s *storeFlags) register(flags *pflag.FlagSet, noLimit string) {
+// register adds the flags. noLimit is what the zero of --max-keys and --max-bytes means; folder is
+// where the data is by default, in the user's directory for state.
+func (s *storeFlags) register(flags *pflag.FlagSet, noLimit, folder string) {
+	s.data.register(flags, folder)
 	flags.BoolVar(&s.Strict, "strict", false, "refuse requests that weaken fences, see above")
 	flags.StringSliceVar(&s.LockPrefixes, "lock-prefix", nil, "prefix of the keys that are locks, with --strict; may be repeated")
 	flags.DurationVar(&s.HoldOff, "hold-off", 0, "how long a store that starts without data grants no lease, so that leases of the previous store expire first; give it the longest TTL in use")

@@ -9,8 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,13 +24,28 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
+// build returns the path of the command, which is built once for all tests.
 func build(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "tenure")
-	if out, err := exec.Command("go", "build", "-o", path, "..").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	built.once.Do(func() {
+		built.path = filepath.Join(built.dir, "tenure")
+		if runtime.GOOS == "windows" {
+			built.path += ".exe"
+		}
+		built.out, built.err = exec.Command("go", "build", "-o", built.path, "..").CombinedOutput()
+	})
+	if built.err != nil {
+		t.Fatalf("go build: %v\n%s", built.err, built.out)
 	}
-	return path
+	return built.path
+}
+
+var built struct {
+	dir  string // of TestMain
+	once sync.Once
+	path string
+	out  []byte
+	err  error
 }
 
 // launch starts a command and returns the word that follows ready in its first line of output,
@@ -179,7 +196,7 @@ func TestHelpShowsEveryFlagAndAnExample(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range append(wants, "--memory", "Examples:", "in memory", "tenure "+name+" ") {
+		for _, want := range append(wants, "--data", "--memory", "Examples:", "in memory", "tenure "+name+" ") {
 			if !strings.Contains(string(out), want) {
 				t.Errorf("%q is not in the help of %s:\n%s", want, name, out)
 			}
@@ -194,7 +211,7 @@ func TestServeAndAttachShareOnlyTheFlagsOfTheStore(t *testing.T) {
 			shared = append(shared, f.Name)
 		}
 	})
-	want := []string{"dedup-window", "dialect", "hold-off", "lock-prefix", "max-bytes", "max-clients", "max-keys", "max-value", "max-watches",
+	want := []string{"data", "dedup-window", "dialect", "hold-off", "lock-prefix", "max-bytes", "max-clients", "max-keys", "max-value", "max-watches",
 		"memory", "strict", "tls-cert", "tls-key", "tls-key-password-file", "verbose"}
 	if !slices.Equal(shared, want) {
 		t.Errorf("shared: %q, want %q", shared, want)

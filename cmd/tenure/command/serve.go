@@ -68,8 +68,7 @@ limit, a warning names its flag.
 	}
 	explainFlags(serve, explainServeFlag)
 	flags := serve.Flags()
-	settings.store.register(flags, "as --max-memory allows, or no limit")
-	settings.store.data.register(flags, serveFolder)
+	settings.store.register(flags, "as --max-memory allows, or no limit", serveFolder)
 	flags.Lookup("dedup-window").Usage += "; also how many it may send at once"
 	flags.StringVar(&settings.Addr, "addr", server.DefaultAddr, "TCP address to listen on; port 0 takes a free one")
 	settings.certificate.register(flags, "file with the server's certificate and its chain, in PEM")
