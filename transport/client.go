@@ -60,6 +60,7 @@ type Client struct {
 	clock      clock
 	storeAhead *hlc.SkewError // of the latest version, if it was too far ahead of the node's clock
 	store      string         // the identity of the store that answered last
+	instance   string         // the name of its process; may be empty
 	replaced   chan struct{}  // closed when another store answers; nil before the first answer
 	asking     bool           // a notification made the client ask which store answers
 	nodeAhead  *SkewError     // while requests go by the store's clock
@@ -370,7 +371,7 @@ func (c *Client) read(reply Reply) (answer, error) {
 		// The request arrived, but nothing says what it did.
 		return answer{}, unknown(fmt.Errorf("%w: %w", ErrBadReply, err))
 	}
-	c.answeredBy(reply.Store)
+	c.answeredBy(reply.Store, reply.Instance)
 	answer := answer{value: value}
 	if reply.Timestamp != "" {
 		answer.version, err = hlc.Parse(reply.Timestamp)

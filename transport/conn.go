@@ -109,6 +109,9 @@ type Reply struct {
 	// Store is the user property tenure-store: the identity of the store that answered,
 	// or empty if the reply has none.
 	Store string
+	// Instance is the user property tenure-instance: the process of the store that answered,
+	// or empty if the reply has none.
+	Instance string
 }
 
 // Notification is a store's message about a change of a key, not yet decoded.

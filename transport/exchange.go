@@ -76,17 +76,17 @@ func (q *queue) pop() *exchange {
 type message struct {
 	topic, correlation, payload []byte
 	// User properties, empty where there is none.
-	timestamp, status, statusMessage, store []byte
+	timestamp, status, statusMessage, store, instance []byte
 }
 
 // reply turns a status of 400 or more into an error. After 408 and 5xx it is not known
 // whether the request was applied; after any other it was not. A reply without a status
 // counts as a success.
-func (m *message) reply(store string) (Reply, error) {
+func (m *message) reply(store, instance string) (Reply, error) {
 	const timeout, serverError = 408, 500 // as in HTTP
 	status, err := strconv.Atoi(string(m.status))
 	if err != nil || status < 400 {
-		return Reply{Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: store}, nil
+		return Reply{Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: store, Instance: instance}, nil
 	}
 	rejected := &RejectedError{Code: status, Reason: string(m.statusMessage)}
 	if status == timeout || status >= serverError {

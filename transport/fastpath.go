@@ -144,6 +144,7 @@ func (f *fastPath) take(packet []byte) bool {
 		m.status, _ = p.User(protocol.PropertyStatus)
 		m.statusMessage, _ = p.User(protocol.PropertyStatusMessage)
 		m.store, _ = p.User(protocol.PropertyStore)
+		m.instance, _ = p.User(protocol.PropertyInstance)
 		f.link.deliver(&m)
 		return true
 	}

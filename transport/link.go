@@ -66,6 +66,7 @@ type link struct {
 
 	mu       sync.Mutex // after mqttConn.mu, where both are held
 	store    string     // the identity in the latest reply
+	instance string     // likewise
 	pending  map[correlation]*exchange
 	urgent   queue // to be sent first, except those that are no longer pending
 	queue    queue // to be sent after these, likewise
@@ -397,6 +398,7 @@ func (l *link) received(event paho.PublishReceived) (bool, error) {
 		status:        []byte(user.Get(protocol.PropertyStatus)),
 		statusMessage: []byte(user.Get(protocol.PropertyStatusMessage)),
 		store:         []byte(user.Get(protocol.PropertyStore)),
+		instance:      []byte(user.Get(protocol.PropertyInstance)),
 	})
 	return true, nil
 }
@@ -431,16 +433,19 @@ func (l *link) answer(m *message) bool {
 	l.mu.Lock()
 	l.answered = true
 	e := l.takeLocked(correlation(m.correlation))
-	// The identity of the store is the same in nearly every reply: keep one string.
+	// The names of the store are the same in nearly every reply: keep one string of each.
 	if l.store != string(m.store) {
 		l.store = string(m.store)
 	}
-	store := l.store
+	if l.instance != string(m.instance) {
+		l.instance = string(m.instance)
+	}
+	store, instance := l.store, l.instance
 	l.mu.Unlock()
 	if e == nil {
 		return false
 	}
-	e.end(m.reply(store))
+	e.end(m.reply(store, instance))
 	return true
 }
 

@@ -24,13 +24,15 @@ func (c *Client) Store() (identity string, replaced <-chan struct{}) {
 	return c.store, c.replaced
 }
 
-// answeredBy notes which store sent a reply.
-func (c *Client) answeredBy(identity string) {
+// answeredBy notes which store sent a reply. Another instance of it has the same data, and no
+// watches.
+func (c *Client) answeredBy(identity, instance string) {
 	now := time.Now()
 	c.mu.Lock()
 	before, first, again := c.store, c.replaced == nil, c.storeless
 	another := !first && before != identity
-	c.answered, c.storeless = now, false
+	restarted := !first && c.instance != instance
+	c.answered, c.storeless, c.instance = now, false, instance
 	if again && c.connection != 0 {
 		c.unbroken = make(chan struct{})
 	}
@@ -40,7 +42,7 @@ func (c *Client) answeredBy(identity string) {
 	if first || another {
 		c.store, c.replaced = identity, make(chan struct{})
 	}
-	if another || again {
+	if another || restarted || again {
 		c.newEraLocked() // this store may have no watches of ours
 	}
 	c.mu.Unlock()

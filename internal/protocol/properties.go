@@ -25,6 +25,10 @@ const (
 	// notification, and refuses a request that names another. It is an extension of this
 	// project: other stores and clients ignore it.
 	PropertyStore = "tenure-store"
+	// PropertyInstance names the process of a store that is not its clients' broker. A store that
+	// keeps its data over a restart has the same PropertyStore and another PropertyInstance: what
+	// clients watched is forgotten. It is an extension like PropertyStore.
+	PropertyInstance = "tenure-instance"
 )
 
 const (

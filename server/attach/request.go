@@ -93,6 +93,7 @@ func (l *link) properties(name, value string) *paho.PublishProperties {
 			{Key: name, Value: value},
 			{Key: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
 			{Key: protocol.PropertyStore, Value: l.store.engine.Identity()},
+			{Key: protocol.PropertyInstance, Value: l.store.instance},
 		},
 	}
 }
