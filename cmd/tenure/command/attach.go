@@ -29,10 +29,12 @@ type attachSettings struct {
 	probeMessages int
 	maxClients    int
 	wait          bool
+	replication   Replication // nil: there is none
 }
 
-func attachCommand() *cobra.Command {
-	var settings attachSettings
+// attachCommand returns the command attach, with replication unless that is nil.
+func attachCommand(replication Replication) *cobra.Command {
+	settings := attachSettings{replication: replication}
 	attach := &cobra.Command{
 		Use:   "attach URL",
 		Short: "Run a state store on an MQTT broker that runs already, until interrupted",
@@ -78,6 +80,11 @@ Neither SIGHUP nor closing the terminal stops a store.
 	}
 	explainFlags(attach, explainAttachFlag)
 	flags := attach.Flags()
+	if replication != nil {
+		attach.Long += "\n\n" + replication.Help()
+		attach.Example += "\n" + replication.Examples()
+		replication.Register(flags)
+	}
 	settings.store.register(flags, "no limit", filepath.Join(attachFolder, "HOST_PORT"))
 	flags.StringVar(&settings.username, "username", "", "user name at the broker")
 	flags.StringVar(&settings.passwordFile, "password-file", "", "file with the password for the broker; a newline at its end is not part of it")
@@ -119,6 +126,12 @@ func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
 		return err
 	}
 	options.Logger = process.logger
+	if replicated, err := isReplicated(s.replication); err != nil || replicated {
+		if err != nil {
+			return err
+		}
+		return s.serveReplicated(cmd, process, broker, options)
+	}
 	folder, err := brokerFolder(broker)
 	if err != nil {
 		return err

@@ -28,15 +28,19 @@ func Main(root *cobra.Command) {
 	}
 }
 
-// New returns the command of this name, with all that a store on one machine needs.
-func New(name string) *cobra.Command {
+// New returns the command of this name, with all that a store on one machine needs, and with
+// replication unless that is nil.
+func New(name string, replicated *Replicated) *cobra.Command {
+	if replicated == nil {
+		replicated = new(Replicated)
+	}
 	root := &cobra.Command{
 		Use:           name,
 		Short:         "Leases, fencing tokens and a state store over MQTT 5",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(serveCommand(), attachCommand(), passwordCommand(),
+	root.AddCommand(serveCommand(replicated.Serve), attachCommand(replicated.Attach), passwordCommand(),
 		checkCommand(), backupCommand(), restoreCommand(), exportCommand())
 	return root
 }

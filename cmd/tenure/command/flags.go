@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -119,16 +120,25 @@ var attachFlags = map[string]string{
 
 const dedupWindowRenamed = "it is --dedup-window now"
 
+// replicatedFlags are the flags of serve and attach that only tenure-cluster has.
+var replicatedFlags = []string{"etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "etcd-ttl", "advertise",
+	"member", "cluster", "join", "peer-ca", "peer-cert", "peer-key"}
+
+// hasReplicated is what to say about replicatedFlags.
+const hasReplicated = "the command tenure-cluster has it, which is tenure with etcd inside: go install github.com/tenurelock/tenure/cmd/tenure-cluster@latest"
+
 // explainServeFlag explains why serve does not know a flag.
 func explainServeFlag(name string) string {
 	switch now := attachFlags[name]; {
 	case name == "remembered":
 		return dedupWindowRenamed
+	case slices.Contains(replicatedFlags, name):
+		return hasReplicated
 	case name == "attach":
 		return "attach is a command of its own: tenure attach URL"
 	case now != "":
 		return "tenure attach URL has it, as " + now
-	case attachCommand().Flags().Lookup(name) != nil:
+	case attachCommand(nil).Flags().Lookup(name) != nil:
 		return "it belongs to tenure attach URL"
 	}
 	return ""
@@ -139,11 +149,13 @@ func explainAttachFlag(name string) string {
 	switch now := attachFlags[name]; {
 	case name == "remembered":
 		return dedupWindowRenamed
+	case slices.Contains(replicatedFlags, name):
+		return hasReplicated
 	case name == "attach":
 		return "give the URL alone: tenure attach URL"
 	case now != "":
 		return "it is " + now + " now"
-	case serveCommand().Flags().Lookup(name) != nil:
+	case serveCommand(nil).Flags().Lookup(name) != nil:
 		return "it belongs to the broker of tenure serve, and attach runs none; configure the broker at the URL instead"
 	}
 	return ""

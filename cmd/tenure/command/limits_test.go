@@ -173,7 +173,7 @@ func TestEachReasonAndFlagOfDropsExists(t *testing.T) {
 			t.Errorf("the server does not know the reason %q", reason)
 		}
 		for _, flag := range strings.Split(flags, ", ") {
-			if serveCommand().Flags().Lookup(strings.TrimPrefix(flag, "--")) == nil {
+			if serveCommand(nil).Flags().Lookup(strings.TrimPrefix(flag, "--")) == nil {
 				t.Errorf("there is no flag %s", flag)
 			}
 		}
@@ -183,7 +183,7 @@ func TestEachReasonAndFlagOfDropsExists(t *testing.T) {
 func TestEachFlagOfAnOptionExists(t *testing.T) {
 	for option, flag := range optionFlags {
 		name := strings.TrimPrefix(flag, "--")
-		if serveCommand().Flags().Lookup(name) == nil && attachCommand().Flags().Lookup(name) == nil {
+		if serveCommand(nil).Flags().Lookup(name) == nil && attachCommand(nil).Flags().Lookup(name) == nil {
 			t.Errorf("%s: there is no flag %s", option, flag)
 		}
 	}

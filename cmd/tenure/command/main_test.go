@@ -206,8 +206,8 @@ func TestHelpShowsEveryFlagAndAnExample(t *testing.T) {
 
 func TestServeAndAttachShareOnlyTheFlagsOfTheStore(t *testing.T) {
 	var shared []string
-	serveCommand().Flags().VisitAll(func(f *pflag.Flag) {
-		if attachCommand().Flags().Lookup(f.Name) != nil {
+	serveCommand(nil).Flags().VisitAll(func(f *pflag.Flag) {
+		if attachCommand(nil).Flags().Lookup(f.Name) != nil {
 			shared = append(shared, f.Name)
 		}
 	})

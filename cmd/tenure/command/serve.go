@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -15,7 +16,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
@@ -30,10 +30,13 @@ type serveSettings struct {
 	certificate certificateFlags
 	clientCA    string
 	auth        string
+	advertise   string
+	replication Replication // nil: there is none
 }
 
-func serveCommand() *cobra.Command {
-	var settings serveSettings
+// serveCommand returns the command serve, with replication unless that is nil.
+func serveCommand(replication Replication) *cobra.Command {
+	settings := serveSettings{replication: replication}
 	serve := &cobra.Command{
 		Use:   "serve",
 		Short: "Run an MQTT broker with a state store inside, until interrupted",
@@ -68,6 +71,12 @@ limit, a warning names its flag.
 	}
 	explainFlags(serve, explainServeFlag)
 	flags := serve.Flags()
+	if replication != nil {
+		serve.Long += "\n\n" + replication.Help()
+		serve.Example += "\n" + replication.Examples()
+		replication.Register(flags)
+		flags.StringVar(&settings.advertise, "advertise", "", "host:port at which clients reach this server; servers that stand by refer them to it; default: --addr, with the name of this machine if that is no address")
+	}
 	settings.store.register(flags, "as --max-memory allows, or no limit", serveFolder)
 	flags.Lookup("dedup-window").Usage += "; also how many it may send at once"
 	flags.StringVar(&settings.Addr, "addr", server.DefaultAddr, "TCP address to listen on; port 0 takes a free one")
@@ -125,6 +134,12 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
+	if replicated, err := isReplicated(s.replication); err != nil || replicated {
+		if err != nil {
+			return err
+		}
+		return s.serveReplicated(cmd, process, reloads)
+	}
 	data, where, err := s.store.data.open(serveFolder, process.logger)
 	if err != nil {
 		return err
@@ -133,43 +148,58 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 		defer closeJournal(data, &err)
 		s.Journal = data
 	}
-	process.level.Set(min(level, slog.LevelInfo)) // a load that takes seconds says so
-	listening, err := server.Open(cmd.Context(), s.Options)
-	process.level.Set(level)
+	listening, err := s.open(cmd.Context(), process, s.Options)
 	switch {
 	case err != nil && cmd.Context().Err() != nil:
 		return sayStopped(cmd)
-	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("%w; choose another with --addr, or stop the program that uses it", err)
-	case errors.Is(err, server.ErrInsecure):
-		return fmt.Errorf("%w; give --tls-cert and --tls-key with --auth or --client-ca, or say --insecure", err)
 	case err != nil:
-		return nameFlag(err)
+		return explainServe(err)
 	}
-	scheme := "mqtt"
-	if s.TLS != nil {
-		scheme = "mqtts"
-	}
-	fmt.Fprintf(cmd.OutOrStdout(), "listening on %s://%s with data in %s\n", scheme, listening.Addr(), where)
+	fmt.Fprintf(cmd.OutOrStdout(), "listening on %s with data in %s\n", s.url(listening.Addr()), where)
 	s.store.warnOfMemory(s.Logger)
 	ctx, cancel := context.WithCancel(cmd.Context())
 	var tasks sync.WaitGroup
 	tasks.Go(func() { process.reloadOnHangup(ctx, reloads) })
-	tasks.Go(func() { reportUsage(ctx, s.Logger, listening.Usage, listening.Stats) })
-	tasks.Go(func() { memory.Release(ctx, func() int64 { return heldBy(listening.Usage()) }) })
-	if s.MaxMemory > 0 && os.Getenv("GOMEMLIMIT") == "" {
-		// Near this limit the collector works harder. The limit leaves room beyond the
-		// memory in use, because the collector would otherwise take up to half of the
-		// processor time permanently.
-		debug.SetMemoryLimit(s.MaxMemory + min(s.MaxMemory/4, math.MaxInt64-s.MaxMemory))
-	}
-	err = listening.Serve(ctx)
+	err = (&usedServer{listening, s.Logger}).Serve(ctx)
 	cancel()
 	tasks.Wait()
 	if err != nil {
 		return err
 	}
 	return sayStopped(cmd)
+}
+
+// open opens a server, and logs how far the loading is if that takes seconds.
+func (s *serveSettings) open(ctx context.Context, process *process, options server.Options) (*server.Server, error) {
+	level := process.level.Level()
+	process.level.Set(min(level, slog.LevelInfo))
+	defer process.level.Set(level)
+	if s.MaxMemory > 0 && os.Getenv("GOMEMLIMIT") == "" {
+		// Near this limit the collector works harder. The limit leaves room beyond the
+		// memory in use, because the collector would otherwise take up to half of the
+		// processor time permanently.
+		debug.SetMemoryLimit(s.MaxMemory + min(s.MaxMemory/4, math.MaxInt64-s.MaxMemory))
+	}
+	return server.Open(ctx, options)
+}
+
+// url returns the URL of a server at an address.
+func (s *serveSettings) url(address net.Addr) string {
+	if s.TLS != nil {
+		return "mqtts://" + address.String()
+	}
+	return "mqtt://" + address.String()
+}
+
+// explainServe adds to why a server cannot run what to do about it.
+func explainServe(err error) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%w; choose another with --addr, or stop the program that uses it", err)
+	case errors.Is(err, server.ErrInsecure):
+		return fmt.Errorf("%w; give --tls-cert and --tls-key with --auth or --client-ca, or say --insecure", err)
+	}
+	return nameFlag(err)
 }
 
 // sayStopped ends the output of a store that was asked to stop.

@@ -1,0 +1,279 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/attach"
+	"github.com/tenurelock/tenure/server/standby"
+)
+
+// Replication makes several processes share the data of a store. A program that has it adds it to
+// serve and attach with [Replicated].
+type Replication interface {
+	// Register adds flags to serve, or to attach. It is called for one of them.
+	Register(flags *pflag.FlagSet)
+	// Chosen reports whether the flags ask for it. The error says which contradict each other.
+	Chosen() (bool, error)
+	// KeepsData reports whether it keeps data below the directory of --data, rather than
+	// elsewhere.
+	KeepsData() bool
+	// Start begins. ctx ends with the command.
+	Start(ctx context.Context, settings ReplicaSettings) (Candidate, error)
+	// Help is text for --help, and Examples are lines for it.
+	Help() string
+	Examples() string
+}
+
+// ReplicaSettings are what a Candidate needs.
+type ReplicaSettings struct {
+	Dir        string // of --data, if Replication.KeepsData
+	Address    string // of clients, as host:port; empty: the store is attached to a broker
+	PacketSize uint32 // of the largest packet
+	Logger     *slog.Logger
+}
+
+// Candidate is a process that may become the active one.
+type Candidate interface {
+	// Campaign waits until it is, and returns its journal.
+	Campaign(ctx context.Context) (standby.Journal, error)
+	// Active returns the address of the active one, or an empty string if it is unknown. It
+	// returns at once.
+	Active() string
+	// Passes reports whether the end of a journal means to stand by again.
+	Passes(err error) bool
+	// Where says where the data is.
+	Where() string
+	// Failed receives why the process cannot go on, at most once.
+	Failed() <-chan error
+	// Close ends it.
+	Close() error
+}
+
+// Replicated adds replication to the commands of New.
+type Replicated struct {
+	Serve, Attach Replication
+}
+
+// isReplicated reports whether the flags ask for replication, which may be nil.
+func isReplicated(replication Replication) (bool, error) {
+	if replication == nil {
+		return false, nil
+	}
+	return replication.Chosen()
+}
+
+// directoryFor returns the directory for what replication keeps, or an empty string if it keeps
+// nothing on this machine.
+func (d *dataFlags) directoryFor(replication Replication, flags *pflag.FlagSet, folder string) (string, error) {
+	switch {
+	case flags.Changed("memory") && d.memory:
+		return "", errors.New("--memory is for a store of one process; leave it out")
+	case replication.KeepsData():
+		return d.directory(folder)
+	case flags.Changed("data"):
+		return "", errors.New("--data is for data on this machine, and this store has it in etcd; leave it out")
+	}
+	return "", nil
+}
+
+// startCandidate begins a campaign, and returns a context that ends with that of cmd, or if the candidate
+// fails. stop ends the campaign and returns the first failure.
+func startCandidate(cmd *cobra.Command, replication Replication, settings ReplicaSettings) (candidate Candidate, ctx context.Context, stop func(error) error, err error) {
+	if candidate, err = replication.Start(cmd.Context(), settings); err != nil {
+		return nil, nil, nil, err
+	}
+	ctx, cancel := context.WithCancelCause(cmd.Context())
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		select {
+		case err := <-candidate.Failed():
+			cancel(err)
+		case <-ctx.Done():
+		}
+	})
+	return candidate, ctx, func(err error) error {
+		cancel(nil)
+		tasks.Wait()
+		if failure := context.Cause(ctx); failure != nil && !errors.Is(failure, context.Canceled) {
+			err = failure
+		}
+		if failure := candidate.Close(); err == nil {
+			err = failure
+		}
+		return err
+	}, nil
+}
+
+// serveReplicated stands by and serves until the command is interrupted.
+func (s *serveSettings) serveReplicated(cmd *cobra.Command, process *process, reloads []reload) error {
+	settings := ReplicaSettings{PacketSize: s.MaxPacketSize, Logger: process.logger}
+	if err := s.Check(); err != nil {
+		return explainServe(err)
+	}
+	var err error
+	if settings.Dir, err = s.store.data.directoryFor(s.replication, cmd.Flags(), serveFolder); err != nil {
+		return err
+	}
+	socket, err := standby.Listen(s.Addr)
+	if err != nil {
+		return explainServe(err)
+	}
+	defer socket.Close()
+	if settings.Address, err = s.clientAddress(socket.Addr()); err != nil {
+		return err
+	}
+	candidate, ctx, stop, err := startCandidate(cmd, s.replication, settings)
+	if err != nil {
+		return err
+	}
+	replica := &standby.Replica{
+		Listener: socket,
+		Options: standby.Options{
+			TLS: s.TLS, Active: candidate.Active, Logger: s.Logger,
+			MaxUnauthenticated: s.MaxUnauthenticated, MaxUnauthenticatedPerAddress: s.MaxUnauthenticatedPerAddress,
+		},
+		Passes: candidate.Passes,
+		Campaign: func(ctx context.Context) (standby.Journal, error) {
+			fmt.Fprintf(cmd.OutOrStdout(), "standing by on %s with data in %s\n", s.url(socket.Addr()), candidate.Where())
+			return candidate.Campaign(ctx)
+		},
+		Open: func(ctx context.Context, journal standby.Journal, socket net.Listener) (standby.Store, error) {
+			options := s.Options
+			options.Journal, options.Listener = journal, socket
+			listening, err := s.open(ctx, process, options)
+			if err != nil {
+				return nil, err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "listening on %s with data in %s\n", s.url(socket.Addr()), candidate.Where())
+			return &usedServer{listening, s.Logger}, nil
+		},
+	}
+	var tasks sync.WaitGroup
+	tasks.Go(func() { process.reloadOnHangup(ctx, reloads) })
+	err = stop(replica.Run(ctx))
+	tasks.Wait()
+	if err != nil {
+		return explainServe(err)
+	}
+	return sayStopped(cmd)
+}
+
+// clientAddress returns where other processes refer clients to: --advertise, or where the server
+// listens.
+func (s *serveSettings) clientAddress(listening net.Addr) (string, error) {
+	host, port, err := net.SplitHostPort(listening.String())
+	if err != nil {
+		return "", err
+	}
+	if s.advertise != "" {
+		if _, _, err := net.SplitHostPort(s.advertise); err != nil {
+			return "", fmt.Errorf("--advertise %q is not host:port", s.advertise)
+		}
+		return s.advertise, nil
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		if host, err = os.Hostname(); err != nil {
+			return "", fmt.Errorf("%w; give --advertise with the host and port at which clients reach this server", err)
+		}
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// usedServer is a server with the tasks that go on beside it.
+type usedServer struct {
+	*server.Server
+	logger *slog.Logger
+}
+
+// Serve serves until ctx ends.
+func (u *usedServer) Serve(ctx context.Context) error {
+	working, cancel := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	tasks.Go(func() { reportUsage(working, u.logger, u.Usage, u.Stats) })
+	tasks.Go(func() { memory.Release(working, func() int64 { return heldBy(u.Usage()) }) })
+	err := u.Server.Serve(ctx)
+	cancel()
+	tasks.Wait()
+	return err
+}
+
+// serveReplicated stands by and serves until the command is interrupted.
+func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, url string, options attach.Options) error {
+	if s.wait {
+		return errors.New("--wait is for a spare without data; the processes of a store that they share take turns without it")
+	}
+	settings := ReplicaSettings{PacketSize: options.MaxPacketSize, Logger: process.logger}
+	var err error
+	if settings.Dir, err = s.store.data.directoryFor(s.replication, cmd.Flags(), serveFolder); err != nil {
+		return err
+	}
+	candidate, ctx, stop, err := startCandidate(cmd, s.replication, settings)
+	if err != nil {
+		return err
+	}
+	replica := &standby.Replica{
+		Options: standby.Options{Logger: process.logger},
+		Passes:  candidate.Passes,
+		Campaign: func(ctx context.Context) (standby.Journal, error) {
+			fmt.Fprintf(cmd.OutOrStdout(), "standing by on %s with data in %s\n", url, candidate.Where())
+			return candidate.Campaign(ctx)
+		},
+		Open: func(ctx context.Context, journal standby.Journal, _ net.Listener) (standby.Store, error) {
+			options := options
+			options.Journal = journal
+			store, err := attach.Open(ctx, url, options)
+			if err != nil {
+				return nil, nameFlag(err)
+			}
+			return &usedStore{store, func() {
+				fmt.Fprintf(cmd.OutOrStdout(), "attached to %s with data in %s\n", url, candidate.Where())
+			}}, nil
+		},
+	}
+	var tasks sync.WaitGroup
+	tasks.Go(func() { process.reloadOnHangup(ctx, nil) })
+	err = stop(replica.Run(ctx))
+	tasks.Wait()
+	if errors.Is(err, attach.ErrAnotherStore) {
+		return fmt.Errorf("%w, which does not share the data of this one; one broker has one store", err)
+	}
+	if err != nil {
+		return err
+	}
+	return sayStopped(cmd)
+}
+
+// usedStore is an attached store with the tasks that go on beside it.
+type usedStore struct {
+	*attach.Store
+	ready func() // is called when it answers
+}
+
+// Serve serves until ctx ends.
+func (u *usedStore) Serve(ctx context.Context) error {
+	working, cancel := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		select {
+		case <-u.Ready():
+			u.ready()
+		case <-working.Done():
+		}
+	})
+	tasks.Go(func() { memory.Release(working, func() int64 { return heldByStore(u.Usage()) }) })
+	err := u.Store.Serve(ctx)
+	cancel()
+	tasks.Wait()
+	return err
+}
