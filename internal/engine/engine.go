@@ -89,20 +89,20 @@ func (e *Engine) SetSystemClock(now func() time.Time) {
 	e.system.Store(&now)
 }
 
-// submit applies a command, see Submit and ApplyThen.
-func (e *Engine) submit(command statestore.Command, then, done func(statestore.Reply)) (statestore.Reply, bool) {
+// submit applies a command, see Submit and ApplyThen. A command is large: it is copied once.
+func (e *Engine) submit(command *statestore.Command, then, done func(statestore.Reply)) (statestore.Reply, bool) {
 	reply, notifications, now := e.apply(command, then, done)
 	e.delivered(notifications)
 	return reply, now
 }
 
-func (e *Engine) apply(command statestore.Command, then, done func(statestore.Reply)) (reply statestore.Reply, notifications []statestore.Notification, now bool) {
+func (e *Engine) apply(command *statestore.Command, then, done func(statestore.Reply)) (reply statestore.Reply, notifications []statestore.Notification, now bool) {
 	system := e.systemTime()
 	e.mu.Lock()
 	defer e.unlock()
 	if e.journal == nil {
 		var effects statestore.Effects
-		reply, effects = e.store.Apply(e.nowLocked(system), command)
+		reply, effects = e.store.Apply(e.nowLocked(system), *command)
 		notifications, now = effects.Notifications, true
 		e.leaveNowLocked(reply, notifications, then)
 	} else {

@@ -81,12 +81,12 @@ func OpenWithClock(ctx context.Context, options statestore.Options, journal stat
 //
 // A caller that submits commands without waiting for their replies must call [Engine.Room] before.
 func (e *Engine) Submit(command statestore.Command, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
-	return e.submit(command, nil, done)
+	return e.submit(&command, nil, done)
 }
 
 // SubmitThen is Submit with the function that ApplyThen has.
 func (e *Engine) SubmitThen(command statestore.Command, then, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
-	return e.submit(command, then, done)
+	return e.submit(&command, then, done)
 }
 
 // Apply applies a command, waits until its reply may leave, and returns it. With a journal,
@@ -94,7 +94,11 @@ func (e *Engine) SubmitThen(command statestore.Command, then, done func(statesto
 // says that there will be no reply; the command may have been applied. Without a journal the
 // error is nil.
 func (e *Engine) Apply(command statestore.Command) (statestore.Reply, error) {
-	return e.ApplyThen(command, nil)
+	if e.journal == nil {
+		reply, _ := e.submit(&command, nil, nil)
+		return reply, nil
+	}
+	return e.applyAndWait(&command, nil)
 }
 
 // ApplyThen is Apply. Unless then is nil, it is called with the reply once that may leave, before the
@@ -103,13 +107,13 @@ func (e *Engine) Apply(command statestore.Command) (statestore.Reply, error) {
 // a journal, all calls are, and no other command is applied meanwhile.
 func (e *Engine) ApplyThen(command statestore.Command, then func(statestore.Reply)) (statestore.Reply, error) {
 	if e.journal == nil {
-		reply, _ := e.submit(command, then, nil)
+		reply, _ := e.submit(&command, then, nil)
 		return reply, nil
 	}
-	return e.applyAndWait(command, then)
+	return e.applyAndWait(&command, then)
 }
 
-func (e *Engine) applyAndWait(command statestore.Command, then func(statestore.Reply)) (statestore.Reply, error) {
+func (e *Engine) applyAndWait(command *statestore.Command, then func(statestore.Reply)) (statestore.Reply, error) {
 	left := make(chan statestore.Reply, 1)
 	reply, now := e.submit(command, then, func(reply statestore.Reply) { left <- reply })
 	if now {
@@ -152,13 +156,13 @@ func (e *Engine) Room(ctx context.Context) error {
 
 // applyLocked applies a command of a store with a journal, see Submit. Its notifications, if
 // they leave at once, are returned for AfterDelivery.
-func (e *Engine) applyLocked(now statestore.Instant, command statestore.Command, then, done func(statestore.Reply)) (statestore.Reply, []statestore.Notification, bool) {
+func (e *Engine) applyLocked(now statestore.Instant, command *statestore.Command, then, done func(statestore.Reply)) (statestore.Reply, []statestore.Notification, bool) {
 	if e.failure != nil || e.sealed {
 		return statestore.Reply{}, nil, false
 	}
-	reply, effects := e.store.Apply(now, command)
+	reply, effects := e.store.Apply(now, *command)
 	failpoint.Hit(failpoint.AfterApply)
-	rests := e.restsLocked(&command, reply)
+	rests := e.restsLocked(command, reply)
 	if len(effects.Groups) > 0 {
 		e.addLocked(effects.Groups, effects.Keys)
 		rests = e.open
