@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -67,7 +68,7 @@ func wantAcknowledged(t *testing.T, dir, output string) {
 	acknowledged := strings.Count(output, "ack ")
 	found := load(t, open(t, dir))
 	for i := acknowledged; i <= min(acknowledged+1, historyLength); i++ {
-		if equal(found, states[i]) {
+		if maps.Equal(found, states[i]) {
 			return
 		}
 	}
@@ -235,18 +236,6 @@ func onASmallDisk(dir string) (code int) {
 	check(errors.Is(err, fs.ErrNotExist), "a part of the copy was left: %v", err)
 	check(file.Close() == nil, "Close has an error")
 	return code
-}
-
-func equal(a, b map[string]string) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for id, value := range a {
-		if other, ok := b[id]; !ok || other != value {
-			return false
-		}
-	}
-	return true
 }
 
 // Where the tests run as root, that test runs as another user.

@@ -10,8 +10,17 @@ func SetSpaceConstant(size int64) { spaceConstant = size }
 
 // Scan returns the records of a file, as Load does.
 func Scan(content []byte) (map[string]string, error) {
+	return scanBytes(content, true)
+}
+
+// Salvage returns the records of a file, as RestoreBackup does.
+func Salvage(content []byte) (map[string]string, error) {
+	return scanBytes(content, false)
+}
+
+func scanBytes(content []byte, complete bool) (map[string]string, error) {
 	s, err := openScan(bytes.NewReader(content), int64(len(content)))
-	if err == nil {
+	if err == nil && complete {
 		err = s.complete()
 	}
 	if err != nil {
@@ -30,3 +39,6 @@ func (f *File) WithoutSync() { f.db.NoSync, f.db.NoGrowSync = true, false }
 
 // LiveBytes returns the size of the live data.
 func (f *File) LiveBytes() int64 { return int64(f.totals.bytes) }
+
+// CheckBolt is the check of bbolt.
+var CheckBolt = checkBolt

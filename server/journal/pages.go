@@ -45,8 +45,8 @@ type metaOf struct {
 // errNoMagic says that a meta page does not belong to any bbolt file.
 var errNoMagic = errors.New("it does not begin as one")
 
-// decodeMeta reads the meta page in page, which has at least pageHeader+metaSize bytes.
-func decodeMeta(page []byte) (metaOf, error) {
+// decodeMeta reads meta page id, 0 or 1, of which page has the first pageHeader+metaSize bytes.
+func decodeMeta(id uint64, page []byte) (metaOf, error) {
 	order := binary.NativeEndian
 	body := page[pageHeader : pageHeader+metaSize]
 	if magic := order.Uint32(body); magic != metaMagic {
@@ -56,6 +56,9 @@ func decodeMeta(page []byte) (metaOf, error) {
 	sum.Write(body[:56])
 	if sum.Sum64() != order.Uint64(body[56:]) {
 		return metaOf{}, errors.New("its checksum is wrong")
+	}
+	if order.Uint64(page) != id || order.Uint16(page[8:]) != metaPage {
+		return metaOf{}, errors.New("its head is wrong")
 	}
 	if version := order.Uint32(body[4:]); version != metaVersion {
 		return metaOf{}, fmt.Errorf("%w: bbolt format %d; this one reads %d", ErrNewer, version, metaVersion)
@@ -95,7 +98,7 @@ func openPages(r io.ReaderAt, size int64) (*pages, error) {
 		} else if err != nil {
 			return nil, err
 		} else {
-			metas[i], errs[i] = decodeMeta(page[:])
+			metas[i], errs[i] = decodeMeta(uint64(i), page[:])
 		}
 	}
 	p := &pages{r: r, size: size}

@@ -277,9 +277,9 @@ func TestInvariant37APowerLossKeepsABatchWholeOrNotAtAll(t *testing.T) {
 						seed, i, c.name, c.file, acknowledged, 100*share, len(node.pending), err)
 				}
 				switch {
-				case equal(found, states[acknowledged]):
+				case maps.Equal(found, states[acknowledged]):
 					undone++
-				case acknowledged < historyLength && equal(found, states[acknowledged+1]):
+				case acknowledged < historyLength && maps.Equal(found, states[acknowledged+1]):
 				default:
 					t.Fatalf("seed %d: power is lost after call %d (%s %s) and %d acknowledged batches: the journal has the state after batch %s",
 						seed, i, c.name, c.file, acknowledged, found["last"])
