@@ -190,48 +190,52 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 
 // grant gets a lease. If the outcome of an attempt is unknown, a lease that nothing uses expires.
 func (j *Journal) grant(ctx context.Context) (began time.Duration, err error) {
-	err = j.endpoints.do(ctx, j.options.TTL/4, func(ctx context.Context, client *clientv3.Client) error {
-		at := j.options.Clock()
-		granted, err := client.Grant(ctx, int64(j.options.TTL/time.Second))
-		if err != nil {
-			return err
-		}
-		began, j.lease, j.ttl = at, granted.ID, time.Duration(granted.TTL)*time.Second
-		return nil
+	type grant struct {
+		began time.Duration
+		lease *clientv3.LeaseGrantResponse
+	}
+	g, err := do(ctx, j.endpoints, j.options.TTL/8, func(ctx context.Context, client *clientv3.Client) (g grant, err error) {
+		g.began = j.options.Clock()
+		g.lease, err = client.Grant(ctx, int64(j.options.TTL/time.Second))
+		return g, err
 	})
-	if err == nil && j.ttl != j.options.TTL {
+	if err != nil {
+		return 0, err
+	}
+	j.lease, j.ttl = g.lease.ID, time.Duration(g.lease.TTL)*time.Second
+	if j.ttl != j.options.TTL {
 		j.options.Logger.Warn("etcd's election timeout makes the TTL of the active store longer", slog.Duration("TTL", j.ttl))
 	}
-	return began, err
+	return g.began, nil
 }
 
 // win creates the election key unless there is one, and sets won if it has.
-func (j *Journal) win(ctx context.Context) error {
-	return j.endpoints.do(ctx, j.options.TTL/4, func(ctx context.Context, client *clientv3.Client) error {
-		ballot := ballot{Term: j.term, Name: j.options.Name, Address: j.options.Address}
+func (j *Journal) win(ctx context.Context) (err error) {
+	value := ballot{Term: j.term, Name: j.options.Name, Address: j.options.Address}.encode()
+	j.won, err = do(ctx, j.endpoints, j.options.TTL/8, func(ctx context.Context, client *clientv3.Client) (won int64, err error) {
 		response, err := client.Txn(ctx).
 			If(clientv3.Compare(clientv3.CreateRevision(j.keys.active), "=", 0)).
-			Then(clientv3.OpPut(j.keys.active, ballot.encode(), clientv3.WithLease(j.lease)),
+			Then(clientv3.OpPut(j.keys.active, value, clientv3.WithLease(j.lease)),
 				clientv3.OpPut(j.keys.format, format),
 				clientv3.OpPut(j.keys.sequence, j.number(0))).
 			Else(clientv3.OpGet(j.keys.active)).Commit()
 		switch {
 		case errors.Is(err, rpctypes.ErrLeaseNotFound):
-			return final{err}
+			return 0, final{err}
 		case err != nil:
-			return err
+			return 0, err
 		case response.Succeeded:
-			j.won = response.Header.Revision
-			return nil
+			return response.Header.Revision, nil
 		}
 		// An earlier attempt may have created it.
 		for _, kv := range response.Responses[0].GetResponseRange().GetKvs() {
 			if decodeBallot(kv.Value).Term == j.term {
-				j.won = kv.CreateRevision
+				won = kv.CreateRevision
 			}
 		}
-		return nil
+		return won, nil
 	})
+	return err
 }
 
 func decodeBallot(value []byte) (b ballot) {
@@ -270,19 +274,18 @@ func (c *Candidate) observe() {
 func (c *Candidate) look(ctx context.Context) (seen observation, next int64, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.options.TTL, errors.New("etcd did not answer in time"))
 	defer cancel()
-	err = c.endpoints.do(ctx, c.options.TTL/8, func(ctx context.Context, client *clientv3.Client) error {
-		response, err := client.Get(ctx, c.keys.active)
-		if err != nil {
-			return err
-		}
-		seen, next = observation{known: true}, response.Header.Revision+1
-		for _, kv := range response.Kvs {
-			b := decodeBallot(kv.Value)
-			seen.revision, seen.active = kv.CreateRevision, Active{Name: b.Name, Address: b.Address}
-		}
-		return nil
+	response, err := do(ctx, c.endpoints, c.options.TTL/8, func(ctx context.Context, client *clientv3.Client) (*clientv3.GetResponse, error) {
+		return client.Get(ctx, c.keys.active)
 	})
-	return seen, next, err
+	if err != nil {
+		return observation{}, 0, err
+	}
+	seen = observation{known: true}
+	for _, kv := range response.Kvs {
+		b := decodeBallot(kv.Value)
+		seen.revision, seen.active = kv.CreateRevision, Active{Name: b.Name, Address: b.Address}
+	}
+	return seen, response.Header.Revision + 1, nil
 }
 
 func (c *Candidate) see(seen observation) {

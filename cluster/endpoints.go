@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,8 +11,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
-
-	"github.com/tenurelock/tenure/internal/sleep"
 )
 
 // endpoints are the members of etcd, each with a client of its own. etcd's own client with
@@ -78,41 +77,81 @@ type final struct{ error }
 
 func (f final) Unwrap() error { return f.error }
 
-// do calls call, which must be safe to repeat, until it succeeds, etcd refuses it or ctx ends.
-// An attempt has patience time at first and twice as much each time that it was too short: an
-// etcd that is slow must not be asked for ever and never be heard. An attempt that is given up
-// can still have effect later.
-func (e *endpoints) do(ctx context.Context, patience time.Duration, call func(context.Context, *clientv3.Client) error) error {
+// do calls call, which must be safe to repeat, until it succeeds, etcd refuses it or ctx ends,
+// and returns what the first successful attempt returned.
+//
+// An attempt that is not answered within patience is not given up, but another one begins at
+// the next member: etcd answers a request that came while it had no leader after 7 s only, and
+// one that is slow must not be asked again and again and never be heard. When do returns, its
+// attempts have ended, but what they sent can still have effect.
+func do[T any](ctx context.Context, e *endpoints, patience time.Duration, call func(context.Context, *clientv3.Client) (T, error)) (T, error) {
+	type outcome struct {
+		value T
+		err   error
+		index uint32
+	}
+	var none T
+	attempts, cancel := context.WithCancel(ctx)
+	outcomes := make(chan outcome, mostAttempts)
+	underWay, silent := 0, uint32(0) // silent: since the last answer
+	defer func() {
+		cancel()
+		for ; underWay > 0; underWay-- {
+			<-outcomes
+		}
+	}()
+	begin := func() {
+		client, index := e.at(silent)
+		underWay++
+		silent++
+		go func() {
+			value, err := call(attempts, client)
+			outcomes <- outcome{value, err, index}
+		}()
+	}
+	begin()
+	next := time.NewTimer(patience)
+	defer next.Stop()
 	var last error
 	pause := 25 * time.Millisecond
-	for failures := 1; ; failures++ {
-		client, index := e.at(0)
-		attempt, cancel := context.WithTimeout(ctx, patience)
-		err := call(attempt, client)
-		tooSlow := attempt.Err() != nil
-		cancel()
-		switch {
-		case err == nil:
-			return nil
-		case errors.As(err, &final{}):
-			return err
-		case refusal(err) != "":
-			return explained(err)
-		case ctx.Err() != nil:
-			if last == nil {
-				last = err
+	for failures := 0; ; {
+		select {
+		case <-ctx.Done():
+			return none, gaveUp(ctx, last)
+		case <-next.C:
+			if underWay < mostAttempts {
+				begin()
 			}
-			return gaveUp(ctx, last)
-		}
-		last = err
-		e.failed(index)
-		if tooSlow {
-			patience *= 2
-		} else if failures%len(e.clients) == 0 { // all of them, at once
-			if !sleep.For(ctx, pause/2+rand.N(pause)) {
-				return gaveUp(ctx, last)
+			next.Reset(patience)
+		case o := <-outcomes:
+			underWay--
+			switch {
+			case o.err == nil:
+				e.answered(o.index)
+				return o.value, nil
+			case errors.As(o.err, &final{}):
+				return none, o.err
+			case refusal(o.err) != "":
+				return none, explained(o.err)
+			case ctx.Err() != nil:
+				return none, gaveUp(ctx, cmp.Or(last, o.err))
 			}
-			pause = min(2*pause, time.Second/2)
+			last = o.err
+			e.failed(o.index)
+			if underWay > 0 {
+				continue // the timer begins the next one
+			}
+			silent = 0
+			if failures++; failures%len(e.clients) == 0 { // each of them has failed
+				next.Reset(pause/2 + rand.N(pause))
+				pause = min(2*pause, patience)
+				continue
+			}
+			begin()
+			next.Reset(patience)
 		}
 	}
 }
+
+// mostAttempts bounds the attempts of one request that are under way.
+const mostAttempts = 6

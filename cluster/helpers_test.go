@@ -39,9 +39,12 @@ var shared struct {
 	stop func()
 }
 
+// childMain is what a child process does. Only Unix has the signals with which tests stop one.
+var childMain func(options string) (code int)
+
 func TestMain(m *testing.M) {
 	if child := os.Getenv("CLUSTER_TEST_CHILD"); child != "" {
-		os.Exit(runChild(child))
+		os.Exit(childMain(child))
 	}
 	code := m.Run()
 	if shared.stop != nil {
@@ -239,3 +242,5 @@ func eventually(t *testing.T, what string, holds func() bool) {
 		}
 	}
 }
+
+func batchOf(pairs ...string) []statestore.Group { return []statestore.Group{group(pairs...)} }

@@ -155,25 +155,23 @@ func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) 
 	}
 }
 
-func (j *Journal) loadPage(ctx context.Context, from string, limit int) (page *clientv3.GetResponse, err error) {
-	err = j.endpoints.do(ctx, j.ttl, func(ctx context.Context, client *clientv3.Client) error {
+func (j *Journal) loadPage(ctx context.Context, from string, limit int) (*clientv3.GetResponse, error) {
+	return do(ctx, j.endpoints, j.ttl, func(ctx context.Context, client *clientv3.Client) (*clientv3.GetResponse, error) {
 		response, err := client.Txn(ctx).
 			If(clientv3.Compare(clientv3.CreateRevision(j.keys.active), "=", j.won)).
 			Then(clientv3.OpGet(from, clientv3.WithRange(j.keys.recordsEnd), clientv3.WithLimit(int64(limit)))).
 			Commit()
 		switch {
 		case tooLarge(err):
-			return final{err}
+			return nil, final{err}
 		case err != nil:
-			return err
+			return nil, err
 		case !response.Succeeded:
 			j.over(ErrDeposed)
-			return final{ErrDeposed}
+			return nil, final{ErrDeposed}
 		}
-		page = (*clientv3.GetResponse)(response.Responses[0].GetResponseRange())
-		return nil
+		return (*clientv3.GetResponse)(response.Responses[0].GetResponseRange()), nil
 	})
-	return page, err
 }
 
 // tooLarge reports whether gRPC refused an answer for its size.
@@ -183,7 +181,7 @@ func tooLarge(err error) bool {
 
 // Commit implements [statestore.Journal]. A batch that is larger than a transaction of etcd
 // becomes several, between groups. The error is the cause with which the journal ended, or
-// says what etcd refused; the journal has ended then. If ctx ends first, the outcome is unknown.
+// says what etcd refused; the journal has ended then, and the outcome is unknown.
 func (j *Journal) Commit(ctx context.Context, batch []statestore.Group) error {
 	ctx, cancel := j.living(ctx)
 	defer cancel()
@@ -195,6 +193,10 @@ func (j *Journal) Commit(ctx context.Context, batch []statestore.Group) error {
 			j.over(err)
 			return err
 		}
+	}
+	// The batch is durable. If this process was frozen meanwhile, it still answers nothing.
+	if j.expired(nil) {
+		return fmt.Errorf("the batch is durable, but %w", j.why())
 	}
 	return nil
 }
@@ -218,21 +220,21 @@ func (j *Journal) commit(ctx context.Context, t *transaction) error {
 			operations = append(operations, clientv3.OpPut(key, string(record.Value)))
 		}
 	}
-	err := j.endpoints.do(ctx, j.ttl/4, func(ctx context.Context, client *clientv3.Client) error {
+	_, err := do(ctx, j.endpoints, j.ttl/8, func(ctx context.Context, client *clientv3.Client) (*clientv3.TxnResponse, error) {
 		response, err := client.Txn(ctx).If(conditions...).Then(operations...).
 			Else(clientv3.OpGet(j.keys.active, clientv3.WithKeysOnly()), clientv3.OpGet(j.keys.sequence)).Commit()
 		if err != nil || response.Succeeded {
-			return err
+			return response, err
 		}
 		active := response.Responses[0].GetResponseRange().GetKvs()
 		sequence := response.Responses[1].GetResponseRange().GetKvs()
 		switch {
 		case len(active) == 0 || active[0].CreateRevision != j.won:
-			return final{ErrDeposed}
+			return nil, final{ErrDeposed}
 		case len(sequence) == 1 && string(sequence[0].Value) == after:
-			return nil // an earlier attempt
+			return response, nil // an earlier attempt
 		}
-		return final{fmt.Errorf("another program has changed %q; %w", j.keys.sequence, ErrForeignData)}
+		return nil, final{fmt.Errorf("another program has changed %q; %w", j.keys.sequence, ErrForeignData)}
 	})
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)

@@ -31,11 +31,12 @@ func keepAlive(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID
 
 // revoke ends a lease, and with it the key that is under it.
 func revoke(ctx context.Context, endpoints *endpoints, patience time.Duration, id clientv3.LeaseID) error {
-	return endpoints.do(ctx, patience, func(ctx context.Context, client *clientv3.Client) error {
-		_, err := client.Revoke(ctx, id)
+	_, err := do(ctx, endpoints, patience, func(ctx context.Context, client *clientv3.Client) (*clientv3.LeaseRevokeResponse, error) {
+		response, err := client.Revoke(ctx, id)
 		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			return nil
+			return nil, nil
 		}
-		return err
+		return response, err
 	})
+	return err
 }

@@ -59,8 +59,9 @@ const (
 	// leastTransactionBytes leaves a packet room for two thirds of etcd's smallest useful limit.
 	leastTransactionBytes = 256 << 10
 	mostTransactionBytes  = 64 << 20
-	// groupOverhead is more than a group has besides the bytes of its packet: MaxGroup records
-	// with identifiers of 1,100 bytes, and what etcd adds to each.
+	// groupOverhead is more than a group has besides the bytes of its packet: the client id
+	// (64 KiB), identifiers of 1,100 bytes, and what etcd adds. Groups of many records only
+	// remove some, or have short values.
 	groupOverhead = 128 << 10
 
 	maxPrefix  = 256

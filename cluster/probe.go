@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -13,19 +14,18 @@ import (
 // probe waits until etcd answers, and checks that it can keep the store: its version, the
 // prefix and its limits.
 func (c *Candidate) probe(ctx context.Context) error {
+	var mu sync.Mutex
 	var reason string
-	var unusable error
-	err := c.endpoints.do(ctx, c.options.TTL, func(ctx context.Context, client *clientv3.Client) error {
+	_, err := do(ctx, c.endpoints, c.options.TTL, func(ctx context.Context, client *clientv3.Client) (struct{}, error) {
 		err := c.probe1(ctx, client)
-		if err != nil && err.Error() != reason {
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil && ctx.Err() == nil && err.Error() != reason {
 			reason = err.Error()
 			c.options.Logger.Warn("waiting for etcd", slog.Any("reason", explained(err)))
 		}
-		return err
+		return struct{}{}, err
 	})
-	if unusable != nil {
-		return unusable
-	}
 	return err
 }
 

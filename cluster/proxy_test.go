@@ -25,12 +25,12 @@ type proxy struct {
 	tasks    sync.WaitGroup
 
 	mu      sync.Mutex
-	changed *sync.Cond
+	changed chan struct{} // closed when bytes may pass again
 	conns   map[net.Conn]bool
 	held    [2]bool
 	budget  [2]int // how many bytes pass before then is called; negative for no bound
 	then    func() // with mu held
-	closed  bool
+	closed  chan struct{}
 	deaf    map[net.Conn]bool // from which nothing more is passed
 	passed  [2]int
 }
@@ -45,8 +45,7 @@ func newProxy(t *testing.T, endpoint string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: listener, target: u.Host, conns: make(map[net.Conn]bool), deaf: make(map[net.Conn]bool), budget: [2]int{-1, -1}}
-	p.changed = sync.NewCond(&p.mu)
+	p := &proxy{listener: listener, target: u.Host, conns: make(map[net.Conn]bool), deaf: make(map[net.Conn]bool), changed: make(chan struct{}), closed: make(chan struct{}), budget: [2]int{-1, -1}}
 	p.tasks.Go(p.serve)
 	t.Cleanup(p.close)
 	return p
@@ -75,10 +74,8 @@ func (p *proxy) connect(near net.Conn) {
 		return
 	}
 	defer p.forget(near, far)
-	var both sync.WaitGroup
-	both.Go(func() { p.pass(far, near, toEtcd) })
-	both.Go(func() { p.pass(near, far, fromEtcd) })
-	both.Wait()
+	p.tasks.Go(func() { p.pass(near, far, fromEtcd) })
+	p.pass(far, near, toEtcd)
 }
 
 func (p *proxy) track(conns ...net.Conn) bool {
@@ -87,7 +84,7 @@ func (p *proxy) track(conns ...net.Conn) bool {
 	for _, conn := range conns {
 		p.conns[conn] = true
 	}
-	return !p.closed
+	return !p.isClosed()
 }
 
 func (p *proxy) forget(conns ...net.Conn) {
@@ -131,10 +128,16 @@ func (p *proxy) allow(w way, n int) int {
 	defer p.mu.Unlock()
 	for {
 		switch {
-		case p.closed:
+		case p.isClosed():
 			return 0
 		case p.held[w]:
-			p.changed.Wait()
+			changed := p.changed
+			p.mu.Unlock()
+			select {
+			case <-changed:
+			case <-p.closed:
+			}
+			p.mu.Lock()
 			continue
 		case p.budget[w] == 0:
 			p.budget[w] = -1
@@ -170,7 +173,8 @@ func (p *proxy) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.held, p.budget = [2]bool{}, [2]int{-1, -1}
-	p.changed.Broadcast()
+	close(p.changed)
+	p.changed = make(chan struct{})
 }
 
 // releaseHeld passes what was held, and nothing that the present connections send later: the
@@ -210,10 +214,18 @@ func (p *proxy) cut() {
 	p.cutLocked()
 }
 
+func (p *proxy) isClosed() bool {
+	select {
+	case <-p.closed:
+		return true
+	default:
+		return false
+	}
+}
+
 func (p *proxy) close() {
 	p.mu.Lock()
-	p.closed = true
-	p.changed.Broadcast()
+	close(p.closed)
 	p.cutLocked()
 	p.mu.Unlock()
 	_ = p.listener.Close()
