@@ -7,9 +7,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -17,15 +19,22 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/server/journal"
+	"github.com/tenurelock/tenure/server/servertest"
 	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 // durable is a server with a journal that a test can hold up, crash and restart.
 type durable struct {
 	t       *testing.T
 	journal *testsupport.Journal
+	dir     string             // of a journal on a file, in place of journal; empty: none
+	file    statestore.Journal // in dir
 	options server.Options
 	server  *server.Server
 	address string
@@ -35,16 +44,34 @@ type durable struct {
 
 func startDurable(t *testing.T, options server.Options) *durable {
 	t.Helper()
-	d := &durable{t: t, journal: new(testsupport.Journal), options: options}
+	return startDurableOn(t, "", options)
+}
+
+func startDurableOn(t *testing.T, dir string, options server.Options) *durable {
+	t.Helper()
+	d := &durable{t: t, journal: new(testsupport.Journal), dir: dir, options: options}
 	d.start()
 	t.Cleanup(func() { d.stop() })
 	return d
 }
 
+func (d *durable) open() statestore.Journal {
+	d.t.Helper()
+	if d.dir == "" {
+		return d.journal.Open()
+	}
+	file, err := journal.Open(d.dir, journal.Options{})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.file = file
+	return file
+}
+
 func (d *durable) start() {
 	d.t.Helper()
 	options := d.options
-	options.Addr, options.Journal = "127.0.0.1:0", d.journal.Open()
+	options.Addr, options.Journal = "127.0.0.1:0", d.open()
 	s, err := server.New(options)
 	if err != nil {
 		d.t.Fatal(err)
@@ -61,7 +88,11 @@ func (d *durable) stop() error {
 	}
 	d.cancel()
 	d.cancel = nil
-	return await.Receive(d.served)
+	err := await.Receive(d.served)
+	if d.file != nil {
+		err = errors.Join(err, d.file.Close())
+	}
+	return err
 }
 
 func (d *durable) restart() {
@@ -189,11 +220,16 @@ func TestInvariant34AFailedCommitAnswersNothingAndEndsServe(t *testing.T) {
 
 func TestEverythingButWatchesSurvivesARestart(t *testing.T) {
 	for _, test := range []struct {
-		name string
-		end  func(*durable)
-	}{{"clean", (*durable).restart}, {"crash", (*durable).crash}} {
+		name   string
+		onFile bool
+		end    func(*durable)
+	}{{"clean", false, (*durable).restart}, {"crash", false, (*durable).crash}, {"on a file", true, (*durable).restart}} {
 		t.Run(test.name, func(t *testing.T) {
-			d := startDurable(t, server.Options{Store: statestore.Options{Strict: true}})
+			dir := ""
+			if test.onFile {
+				dir = t.TempDir()
+			}
+			d := startDurableOn(t, dir, server.Options{Store: statestore.Options{Strict: true}})
 			p := testsupport.Connect(t, d.address, "p", testsupport.KeepSession(true))
 			p.Do("SET", "value", "v")
 			p.Do("SET", "lease", "p:1", "NEX", "PX", "600000")
@@ -493,4 +529,88 @@ type loadingJournal struct {
 
 func (j loadingJournal) Load(ctx context.Context, _ func(statestore.Record) error) error {
 	return j.load(ctx)
+}
+
+// A Will must not make the next connection of its client wait for ever. The lease runs out by itself.
+func TestAWillIsDroppedIfTheJournalTakesNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		journal := new(transporttest.Journal)
+		var log testsupport.LogBuffer
+		s := servertest.NewWithOptions(t, servertest.Options{InMemory: true, Journal: journal, Server: server.Options{Logger: log.Logger()}})
+		holder := s.Client(t, "holder")
+		l, err := lease.New(holder, "lock", lease.Options{TTL: 5 * time.Second, InstantFailover: true, Clock: lease.MonotonicClock()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		journal.SetLatency(20 * time.Second)
+		writer := s.Client(t, "writer")
+		ctx, cancel := context.WithCancel(t.Context())
+		var writes sync.WaitGroup
+		for i := range 12 { // more than may wait for a commit
+			writes.Go(func() {
+				_, _ = writer.Set(ctx, fmt.Sprint(i), make([]byte, 1_000_000), transport.SetOptions{})
+			})
+		}
+		time.Sleep(time.Second)
+		s.Cut()
+		time.Sleep(4 * time.Second)
+		if got := s.Server().Stats().Dropped[server.DroppedJournalSlow]; got != 0 {
+			t.Errorf("%d Wills are dropped after four seconds", got)
+		}
+		time.Sleep(2 * time.Second)
+		if got := s.Server().Stats(); got.Dropped[server.DroppedJournalSlow] != 1 || got.Connected != 2 {
+			t.Errorf("%d Wills are dropped, want 1; %d clients are connected again, want 2", got.Dropped[server.DroppedJournalSlow], got.Connected)
+		}
+		if !strings.Contains(log.String(), "the journal did not go on in time for a Will") {
+			t.Errorf("the log does not say so:\n%s", &log)
+		}
+		cancel()
+		await.Done(writes.Wait)
+		journal.SetLatency(0)
+		time.Sleep(time.Minute) // the commit under way ends
+	})
+}
+
+// The replies of clients that never come back must not stay in the journal for ever.
+func TestSessionsOfTheJournalEndTenMinutesAfterTheStartUnlessTheirClientsComeBack(t *testing.T) {
+	d := startDurable(t, server.Options{})
+	for _, id := range []string{"back", "gone"} {
+		p := testsupport.Connect(t, d.address, id, testsupport.KeepSession(true))
+		p.Do("SET", id, "v")
+	}
+	replies := func() (clients []string) {
+		for record := range d.journal.Records() {
+			item, err := record.Decode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if item.Kind == statestore.KindReply {
+				clients = append(clients, item.Client)
+			}
+		}
+		slices.Sort(clients)
+		return clients
+	}
+	mustBe := func(want ...string) {
+		t.Helper()
+		if got := replies(); !slices.Equal(got, want) {
+			t.Errorf("the journal has replies to %q, want %q", got, want)
+		}
+	}
+	d.crash()
+	testsupport.Connect(t, d.address, "back", testsupport.KeepSession(false))
+	release := d.server.LockClientID("gone", "") // it is about to come back
+	d.server.EndSessions(time.Now().Add(11 * time.Minute))
+	mustBe("back", "gone")
+	release()
+	d.server.EndSessions(time.Now().Add(9 * time.Minute))
+	mustBe("back", "gone")
+	d.server.EndSessions(time.Now().Add(11 * time.Minute))
+	testsupport.Eventually(t, "the session is gone", func() bool { return len(replies()) == 1 })
+	mustBe("back")
+	testsupport.Connect(t, d.address, "back", testsupport.KeepSession(true)) // a new session
+	testsupport.Eventually(t, "the other session is gone", func() bool { return len(replies()) == 0 })
 }

@@ -289,3 +289,88 @@ func TestAnswersAreHeldBackWhileAWriteIsStuck(t *testing.T) {
 		t.Error("the write reached a client that reads nothing")
 	}
 }
+
+func TestRoomForRepliesThatWaitForACommit(t *testing.T) {
+	const limit = 100 << 10
+	for _, test := range []struct {
+		name  string
+		taken int64 // by notifications of the connection
+		other int64 // by others, of a quota of 1 MiB
+		first []int64
+		bytes int64
+		want  bool
+	}{
+		{"nothing waits", 0, 0, nil, 1000, true},
+		{"nothing waits, larger than every limit", 0, 1 << 20, nil, 2 << 20, true},
+		{"as many as may wait", 0, 0, []int64{1, 1, 1, 1}, 1, false},
+		{"half of the limit", 0, 0, []int64{limit / 4}, limit / 4, true},
+		{"more than half of the limit", 0, 0, []int64{limit / 4}, limit/4 + 1, false},
+		{"behind notifications", limit/2 - 10, 0, nil, 11, false},
+		{"others have taken all, with what is assured", 0, 1 << 20, []int64{1000}, 1000, true},
+		{"others have taken all", 0, 1 << 20, []int64{1000}, 10_000, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			all := sharedquota.New(1 << 20)
+			all.Take(0, test.other, test.other)
+			o := newOutbox(limit, all, newWriteLimiter())
+			if test.taken > 0 && !o.Reserve(int(test.taken)) {
+				t.Fatal("no room for notifications")
+			}
+			for _, bytes := range test.first {
+				if !o.takeReply(bytes, 4) {
+					t.Fatal("no room for the first replies")
+				}
+			}
+			if got := o.takeReply(test.bytes, 4); got != test.want {
+				t.Errorf("room for a reply of %d bytes: %t, want %t", test.bytes, got, test.want)
+			}
+			if !test.want {
+				if o.Release(int(test.taken)); len(test.first) > 0 {
+					o.cancelReply(test.first[0])
+				}
+				if len(o.room) != 1 {
+					t.Error("nothing says that there is room again")
+				}
+				return
+			}
+			o.cancelReply(test.bytes)
+			for _, bytes := range test.first {
+				o.cancelReply(bytes)
+			}
+			if o.Release(int(test.taken)); all.Used() != test.other || o.used != 0 || o.promised != 0 || o.uncommitted != 0 {
+				t.Errorf("%d bytes are taken at the end, %+v", all.Used()-test.other, o)
+			}
+			o.close()
+		})
+	}
+}
+
+// The engine has the reply until its commit, whether or not the connection is there.
+func TestRoomOfAReplyThatWaitsIsTakenUntilItsCommit(t *testing.T) {
+	all := sharedquota.New(1 << 20)
+	o := newOutbox(1<<20, all, newWriteLimiter())
+	o.begin(func() {})
+	var waiting []*waitingReply
+	for range 3 {
+		if !o.takeReply(100, 10) {
+			t.Fatal("no room")
+		}
+		w := &waitingReply{server: &Server{}, to: o}
+		w.address("topic", nil, 100)
+		w.added()
+		waiting = append(waiting, w)
+	}
+	waiting[0].arrived(statestore.Reply{})
+	await.Done(o.close)
+	if got := all.Used(); got != 200 {
+		t.Errorf("%d bytes are taken after the end of the connection, want 200", got)
+	}
+	waiting[1].arrived(statestore.Reply{})
+	waiting[2].arrived(statestore.Reply{})
+	if got := all.Used(); got != 0 || len(o.replies) > 0 {
+		t.Errorf("%d bytes are taken after the commit, and %d replies queued", got, len(o.replies))
+	}
+	if o.takeReply(1, 10) {
+		t.Error("a closed connection has room")
+	}
+}

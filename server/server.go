@@ -65,9 +65,7 @@ type Server struct {
 
 	clientIDs *clientIDs // locked while a connection is established or a session ends
 
-	// Of the goroutine that ends sessions, from Serve on.
-	began    time.Time // when the server began to answer
-	restored []string  // clients with a session in the journal, which may come back
+	began time.Time // when the server began to answer; constant from then on
 
 	once     sync.Once   // Serve or Close, whichever comes first
 	stopping atomic.Bool // no Will is applied from now on
@@ -94,6 +92,7 @@ type Server struct {
 	stats        Stats                    // but Connected
 	delayedWills map[string]*ordinaryWill // by client id
 	sessions     keptSessions             // of clients that are away
+	restored     []string                 // clients with a session in the journal, which may come back
 }
 
 // New is Open with a context that does not end.

@@ -185,20 +185,26 @@ const restoredKept = 10 * time.Minute
 // after the start. Nothing else is left of their sessions. It does not wait for the journal: what
 // is left, the next round ends.
 func (s *Server) endRestoredSessions(now time.Time) {
-	if len(s.restored) == 0 || now.Sub(s.began) < restoredKept {
+	if now.Sub(s.began) < restoredKept {
 		return
 	}
+	s.mu.Lock()
+	clients := s.restored
+	s.restored = nil
+	s.mu.Unlock()
 	var left []string
-	for i, client := range s.restored {
+	for i, client := range clients {
 		if s.engine.Room(noWait) != nil {
-			left = append(left, s.restored[i:]...)
+			left = append(left, clients[i:]...)
 			break
 		}
 		if !s.endRestoredSession(client) {
 			left = append(left, client)
 		}
 	}
-	s.restored = left
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.restored = append(s.restored, left...)
 }
 
 // endRestoredSession ends the session of a client in the store, unless the client is back: then it
