@@ -127,10 +127,27 @@
 // connection, is logged with its stack, and counted (Stats.Panics). A panic inside the store
 // ends the process, because the store may hold half a change.
 //
+// # With a journal
+//
+// With Options.Journal the keys, versions, tokens, fences and remembered replies survive a restart;
+// docs/durability.md says what that means for leases. A reply or a notification leaves after its
+// change is in the journal, and the request is acknowledged (PUBACK) before. Requests that change
+// nothing, renewals above all, are answered at once meanwhile. Beyond these bounds the server reads no
+// more from a connection until a commit is over:
+//
+//	replies of a connection that wait            Options.Store.DedupWindow, which is the Receive
+//	                                             Maximum, and half of Limits.OutgoingBytes
+//	what waits for the journal, in all           8 MiB; a Will waits 5 s, and is dropped then
+//
+// After a failed commit nothing is answered any more, and Serve returns the error. The clients get
+// a DISCONNECT with the reason "server shutting down" (0x8B). The window of remembered replies of a
+// client that does not come back within ten minutes of the start is deleted.
+//
 // # What it does not do
 //
-// The store is in memory: a restart begins empty, and a redelivery from before is new. The
-// message expiry counts from when the server read a request: the server cannot know how long it
+// Without Options.Journal the store is in memory: a restart begins empty, and a redelivery from
+// before is new. Watches, retained messages, and sessions with their subscriptions and messages
+// are always in memory. The message expiry counts from when the server read a request: the server cannot know how long it
 // lay in the buffers of a machine that was stopped.
 //
 // # Goroutines and locks
