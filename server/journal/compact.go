@@ -47,6 +47,11 @@ func (f *File) compactIfLarge(ctx context.Context) error {
 	if reading {
 		return nil
 	}
+	return f.compact(ctx, size)
+}
+
+// compact replaces the file, which has size bytes, by a copy.
+func (f *File) compact(ctx context.Context, size int64) error {
 	start := time.Now()
 	path := filepath.Join(f.dir, newName)
 	if err := f.copyTo(ctx, path); err != nil {
@@ -67,10 +72,11 @@ func (f *File) compactIfLarge(ctx context.Context) error {
 	if err := f.replace(db, path); err != nil {
 		return err
 	}
-	info, err = os.Stat(f.path)
+	info, err := os.Stat(f.path)
 	if err != nil {
 		return err
 	}
+	live := int64(f.totals.bytes)
 	f.floor, f.overhead = 0, 0
 	if info.Size() > (spaceFactor*live+spaceConstant)*2/3 {
 		// Records of less than 36 bytes, which a store does not write: their entries in the

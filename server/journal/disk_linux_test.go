@@ -15,8 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -53,8 +53,7 @@ func runChild(t *testing.T, command *exec.Cmd) (string, int) {
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer time.AfterFunc(time.Minute, func() { _ = command.Process.Kill() }).Stop()
-	if err := command.Wait(); err != nil && !errors.As(err, new(*exec.ExitError)) {
+	if err := await.Result(command.Wait); err != nil && !errors.As(err, new(*exec.ExitError)) {
 		t.Fatal(err)
 	}
 	return out.String(), command.ProcessState.ExitCode()
@@ -151,7 +150,7 @@ func TestInvariant34AFullDiskEndsTheJournal(t *testing.T) {
 		t.Skipf("this process may make no user namespace: %v", err)
 	}
 	_ = command.Process.Kill()
-	_ = command.Wait()
+	_ = await.Result(command.Wait)
 	output, code := runChild(t, namespaced(child("small disk", t.TempDir())))
 	if strings.Contains(output, "no disk:") {
 		t.Skip(output)

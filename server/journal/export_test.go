@@ -42,3 +42,6 @@ func (f *File) LiveBytes() int64 { return int64(f.totals.bytes) }
 
 // CheckBolt is the check of bbolt.
 var CheckBolt = checkBolt
+
+// Compact compacts the file, whatever its size.
+func (f *File) Compact(ctx context.Context) error { return f.compact(ctx, 0) }

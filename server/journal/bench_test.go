@@ -1,0 +1,105 @@
+package journal_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/tenurelock/tenure/server/journal"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// fill commits n keys with values of 32 bytes.
+func fill(b *testing.B, file *journal.File, n int) {
+	b.Helper()
+	load(b, file)
+	file.WithoutSync()
+	for i := 0; i < n; {
+		var batch []statestore.Group
+		for ; len(batch) < 10_000 && i < n; i++ {
+			batch = append(batch, statestore.Group{benchmarkKey(i)})
+		}
+		commit(b, file, batch...)
+		file.WithoutSync()
+	}
+}
+
+func benchmarkKey(i int) statestore.Record {
+	return key(fmt.Sprintf("line-%d/machine-%d/active", i%100, i), "gateway-0123456789abcdef01234567")
+}
+
+// BenchmarkCommit measures a commit of so many changes of existing keys, each with the sync of
+// a real disk, in a journal of 10,000 keys.
+func BenchmarkCommit(b *testing.B) {
+	for _, size := range []int{1, 16, 64, 256} {
+		b.Run(fmt.Sprintf("groups=%d", size), func(b *testing.B) {
+			dir := b.TempDir()
+			file := open(b, dir)
+			fill(b, file, 10_000)
+			if err := file.Close(); err != nil {
+				b.Fatal(err)
+			}
+			file = open(b, dir)
+			load(b, file)
+			random := rand.New(rand.NewPCG(1, 1))
+			b.ReportAllocs()
+			for b.Loop() {
+				batch := make([]statestore.Group, size)
+				for i := range batch {
+					batch[i] = statestore.Group{benchmarkKey(random.IntN(10_000))}
+				}
+				commit(b, file, batch...)
+			}
+			b.ReportMetric(float64(b.N*size)/b.Elapsed().Seconds(), "groups/s")
+		})
+	}
+}
+
+// BenchmarkLoad measures Open and Load of so many keys.
+func BenchmarkLoad(b *testing.B) {
+	for _, n := range []int{100_000, 1_000_000} {
+		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
+			dir := b.TempDir()
+			file := open(b, dir)
+			fill(b, file, n)
+			if err := file.Close(); err != nil {
+				b.Fatal(err)
+			}
+			info, err := os.Stat(filepath.Join(dir, "tenure.db"))
+			if err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				file, err := journal.Open(dir, journal.Options{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				loaded := 0
+				if err := file.Load(b.Context(), func(statestore.Record) error { loaded++; return nil }); err != nil || loaded != n {
+					b.Fatal(loaded, err)
+				}
+				if err := file.Close(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(info.Size())/1e6, "MB")
+		})
+	}
+}
+
+// BenchmarkCompact measures how long commits wait while a journal with so many keys is compacted.
+func BenchmarkCompact(b *testing.B) {
+	for _, n := range []int{100_000, 1_000_000} {
+		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
+			file := open(b, b.TempDir())
+			fill(b, file, n)
+			for b.Loop() {
+				if err := file.Compact(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
