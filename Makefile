@@ -10,6 +10,7 @@ COUNT ?= 1
 SEEDS ?= 2000
 FIRST ?= 1
 CRASHES ?= 500
+TAKEOVERS ?= 100
 DURATION ?= 1m
 SEED ?= 0
 # Where gateways and their engineers run it: one vet compiles everything, tests included.
@@ -90,8 +91,9 @@ sim: ## Simulate SEEDS (2000) hours of nodes under faults, from seed FIRST (1) o
 	go test ./internal/simulation -v -timeout 0 -run Promises -seeds $(SEEDS) -first $(FIRST)
 
 .PHONY: crash
-crash: ## Kill a server CRASHES (500) times while clients use it, and check what they see; SEED=1 sets the choices
+crash: ## Kill stores while clients use them, and check what they see: CRASHES (500) on a file, TAKEOVERS (100) on etcd; SEED=1 sets the choices
 	go test ./server/crashtest -count=1 -timeout 0 -v -run 'Invariant|Fault' -crash.cycles $(CRASHES) -crash.seed $(SEED)
+	cd cluster && go test ./takeover -count=1 -timeout 0 -v -takeover.cycles $(TAKEOVERS) -takeover.seed $(SEED)
 
 .PHONY: mutants
 mutants: ## Break each promise and invariant, one at a time: a test must notice (half an hour); ONLY=regexp

@@ -1,0 +1,141 @@
+//go:build unix
+
+package takeover_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/cluster/member"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server/crashtest"
+)
+
+var (
+	cycles = flag.Int("takeover.cycles", 6, "how often the active store is killed, frozen or stopped")
+	seed   = flag.Uint64("takeover.seed", 1, "the seed of the choices")
+)
+
+func TestMain(m *testing.M) {
+	crashtest.Main(serve)
+	flag.Parse()
+	os.Exit(m.Run())
+}
+
+// startEtcd starts three members of etcd in this process and returns their URLs.
+func startEtcd(t *testing.T) (urls []string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "etcd") // the names of sockets must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	var peers []string
+	ports := freePorts(t, 6)
+	for i := range 3 {
+		peers = append(peers, fmt.Sprintf("m%d=http://127.0.0.1:%d", i, ports[i]))
+		urls = append(urls, fmt.Sprintf("http://127.0.0.1:%d", ports[3+i]))
+	}
+	var members [3]*member.Member
+	var starts sync.WaitGroup
+	for i := range members {
+		starts.Go(func() {
+			var err error
+			members[i], err = member.Start(member.Options{
+				Name: fmt.Sprintf("m%d", i), Cluster: strings.Join(peers, ","), Dir: filepath.Join(dir, fmt.Sprint(i)), ClientURL: urls[i],
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	await.Done(starts.Wait)
+	t.Cleanup(func() {
+		var ends sync.WaitGroup
+		for _, m := range members {
+			if m != nil {
+				ends.Go(m.Close)
+			}
+		}
+		await.Done(ends.Wait)
+	})
+	if t.Failed() {
+		t.FailNow()
+	}
+	return urls
+}
+
+func freePorts(t *testing.T, n int) (ports []int) {
+	t.Helper()
+	for range n {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
+	}
+	return ports
+}
+
+func newPair(urls []string, prefix string, fault crashtest.Fault) *pair {
+	return &pair{
+		task: crashtest.Task{
+			Fault:     fault,
+			Arguments: map[string]string{"endpoints": strings.Join(urls, ","), "prefix": prefix},
+		},
+		random: rand.New(rand.NewPCG(*seed, 3)),
+		ways:   make(map[string]int),
+	}
+}
+
+// options are those of a run: a takeover takes longer than a restart, and leases must outlast it.
+func options(n int) crashtest.Options {
+	return crashtest.Options{Cycles: n, Seed: *seed, TTL: 8 * time.Second}
+}
+
+// Invariants 11, 13, 30, 32, 33, 35, 36 and 37 on etcd.
+func TestInvariants32And33And35And37ATakeoverLosesNothingThatWasAcknowledged(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes half a minute")
+	}
+	p := newPair(startEtcd(t), "takeover/", crashtest.None)
+	o := options(*cycles)
+	o.Progress = func(cycle int, report *crashtest.Report) {
+		if cycle%10 == 0 {
+			t.Logf("%4d takeovers, %6d requests answered, %5d histories checked, %d violations", cycle, report.Answered, report.Histories, len(report.Violations))
+		}
+	}
+	report, err := crashtest.Run(t.Context(), p, o)
+	if err := errors.Join(err, p.close(), report.Err()); err != nil {
+		t.Error(err)
+	}
+	t.Logf("seed %d, the active store was %v:\n\n%v", *seed, p.ways, report)
+}
+
+func TestEachFaultOfAPairIsFoundWithinAHundredTakeovers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes a minute")
+	}
+	urls := startEtcd(t)
+	for i, fault := range []crashtest.Fault{deposedWriter, deposedReader} {
+		t.Run(string(fault), func(t *testing.T) {
+			p := newPair(urls, fmt.Sprintf("fault%d/", i), fault)
+			report, err := crashtest.Run(t.Context(), p, options(100))
+			if len(report.Violations) == 0 {
+				t.Fatalf("it was not found in %d takeovers: %v", report.Cycles, err)
+			}
+			t.Logf("found after %d takeovers %v: %.300s", report.Cycles, p.ways, report.Violations[0])
+			_ = p.close()
+		})
+	}
+}
