@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -36,7 +37,7 @@ func Example() {
 			fmt.Println(err)
 			return
 		}
-		lease := statestore.Item{Kind: statestore.KindKey, Key: "press-7/active", Value: "gateway-a"}
+		lease := statestore.Item{Kind: statestore.KindKey, Key: "press-7/active", Value: "gateway-a", Version: hlc.Timestamp{Wall: 1_700_000_000_000, Node: "store"}}
 		if err := file.Commit(ctx, []statestore.Group{{lease.Record()}}); err != nil {
 			fmt.Println(err)
 			return
@@ -68,7 +69,7 @@ func ExampleBackup() {
 		return
 	}
 	defer file.Close()
-	lease := statestore.Item{Kind: statestore.KindKey, Key: "press-7/active", Value: "gateway-a"}
+	lease := statestore.Item{Kind: statestore.KindKey, Key: "press-7/active", Value: "gateway-a", Version: hlc.Timestamp{Wall: 1_700_000_000_000, Node: "store"}}
 	if err := file.Commit(ctx, []statestore.Group{{lease.Record()}}); err != nil {
 		fmt.Println(err)
 		return
