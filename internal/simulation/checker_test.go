@@ -29,6 +29,9 @@ import (
 //     store that did not grant it, write there, or go on after that store has answered. With
 //     a hold-off the new store must not grant the lease while an old tenure calls itself
 //     valid (47);
+//   - each durable store that starts again after a crash: what it has is the last state that
+//     was acknowledged or a newer one, no key is there that was seen gone, and no token or
+//     version is lower than before (11, 33, 36, 37, 59);
 //   - each write to the protected key: its token is the one token of a tenure and not older
 //     than the last, and the first write of a tenure changes nothing, as a claim does (11 to
 //     14, 17);
@@ -69,6 +72,10 @@ type checker struct {
 	deleted  map[string]bool                 // values that the rogue client deleted
 	tokens   map[string]string               // the token of each value, as writes carry it
 	fenced   map[string]bool                 // tokens that were refused as older
+	held     string                          // the last value, also after its expiry
+	gone     map[string]bool                 // values that were seen gone
+	freeing  map[string]bool                 // values that a VDEL was sent for
+	count    hlc.Timestamp                   // the version of the protected key
 	written  string                          // the value of the protected key
 	writer   hlc.Token                       // and its token
 	began    hlc.Token                       // the highest token with which a tenure began
@@ -116,6 +123,8 @@ func newChecker(s *simulation) *checker {
 		latest:   make(map[*process]string),
 		owners:   make(map[string]*holding),
 		firsts:   make(map[string]bool),
+		gone:     make(map[string]bool),
+		freeing:  make(map[string]bool),
 		courses:  make(map[*process]*course),
 	}
 }
@@ -156,11 +165,7 @@ func (c *checker) applied(a transporttest.Applied) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.requests++
-	if a.Store != c.store {
-		c.store = a.Store // an empty one
-		c.value, c.highest = "", hlc.Timestamp{}
-		c.written, c.writer, c.began = "", hlc.Token{}, hlc.Token{}
-	}
+	c.meetLocked(a.Store)
 	if a.Again {
 		return
 	}
@@ -172,8 +177,17 @@ func (c *checker) applied(a transporttest.Applied) {
 	}
 }
 
+// meetLocked notes the identity of the store.
+func (c *checker) meetLocked(identity string) {
+	if identity != c.store {
+		c.store = identity // an empty one
+		c.value, c.held, c.highest, c.count = "", "", hlc.Timestamp{}, hlc.Timestamp{}
+		c.written, c.writer, c.began = "", hlc.Token{}, hlc.Token{}
+	}
+}
+
 func (c *checker) lockAppliedLocked(a transporttest.Applied) {
-	now := c.sim.elapsed()
+	now := a.At.Sub(c.sim.began) // its reply may leave later
 	if c.value != "" && now >= c.expires {
 		c.value = ""
 	}
@@ -187,7 +201,8 @@ func (c *checker) lockAppliedLocked(a transporttest.Applied) {
 			c.violationLocked("the store gave version %v after %v", a.Reply.Version, c.highest)
 		}
 		c.highest = a.Reply.Version
-		c.value, c.expires = value, now+a.Command.Lifetime
+		c.value, c.held, c.expires = value, value, now+a.Command.Lifetime
+		delete(c.gone, value)
 		c.versions[a.Reply.Version], c.grants[a.Reply.Version] = value, a.Store
 		c.given[a.Reply.Version] = now
 		// The first request of a client is not bound to a store: the client knows none.
@@ -197,7 +212,11 @@ func (c *checker) lockAppliedLocked(a transporttest.Applied) {
 		}
 	case a.Command.Verb == statestore.VerbSet && a.Reply.Outcome == statestore.ConditionFailed:
 		c.refused[value] = true
+	case a.Reply.Outcome == statestore.Missing,
+		a.Reply.Outcome == statestore.NothingThere && a.Command.Verb != statestore.VerbKeyNotify:
+		c.gone[c.held] = true
 	case a.Reply.Outcome == statestore.Deleted:
+		c.gone[c.held] = true
 		switch {
 		case a.Client == rogue:
 			c.deleted[c.value] = true
@@ -216,6 +235,7 @@ func (c *checker) dataAppliedLocked(a transporttest.Applied) {
 	}
 	if a.Client == rogue {
 		if a.Reply.Outcome == statestore.OK {
+			c.count = a.Reply.Version
 			c.writer, _ = hlc.ParseToken(text)
 			c.written = string(a.Command.Value)
 		}
@@ -227,6 +247,10 @@ func (c *checker) dataAppliedLocked(a transporttest.Applied) {
 	if a.Command.Verb != statestore.VerbSet || a.Reply.Outcome != statestore.OK {
 		return
 	}
+	if a.Reply.Version.Compare(c.count) <= 0 {
+		c.violationLocked("the store gave version %v of the protected key after %v", a.Reply.Version, c.count)
+	}
+	c.count = a.Reply.Version
 	token, err := hlc.ParseToken(text)
 	version := hlc.Timestamp(token)
 	value, issued := c.versions[version]
@@ -245,6 +269,93 @@ func (c *checker) dataAppliedLocked(a transporttest.Applied) {
 		c.violationLocked("%s wrote %q over %q without a claim", c.nameLocked(value), a.Command.Value, c.written)
 	}
 	c.writer, c.written = token, string(a.Command.Value)
+}
+
+// notified notes a notification that leaves the store.
+func (c *checker) notified(notification transport.Notification) {
+	words, err := resp3.DecodeArray(nil, notification.Payload)
+	if err != nil || len(words) != 2 || notification.Key != lockKey || strings.Contains(notification.Timestamp, "forger") {
+		return
+	}
+	version, err := hlc.Parse(notification.Timestamp)
+	if err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// An earlier SET of a value may be delivered late, and put it back.
+	if value, known := c.versions[version]; known && version.Compare(c.highest) == 0 && value == c.held {
+		c.gone[value] = true
+	}
+}
+
+// recovered checks the records with which a store starts again. They are what was acknowledged,
+// or what the store did last and could not say any more. The tap reports neither that nor what
+// the crash undid.
+func (c *checker) recovered(records []statestore.Record) {
+	var lock, data, identity statestore.Item
+	for _, record := range records {
+		item, err := record.Decode()
+		switch {
+		case err != nil:
+			c.violation("%v", err)
+		case item.Kind == statestore.KindIdentity:
+			identity = item
+		case item.Key == lockKey:
+			lock = item
+		case item.Key == dataKey:
+			data = item
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.meetLocked(identity.Identity)
+	c.lockRecoveredLocked(lock)
+	switch fresh := data.Version.Compare(c.count); {
+	case fresh < 0:
+		c.violationLocked("a crash lost %q of the protected key, version %v: there is %q, version %v", c.written, c.count, data.Value, data.Version)
+	case data.Token.Compare(c.writer) < 0:
+		c.violationLocked("a crash took the token of the protected key from %v back to %v", c.writer, data.Token)
+	case fresh == 0 && data.Value != c.written:
+		c.violationLocked("a crash made %q of %q", data.Value, c.written)
+	}
+	c.count, c.written, c.writer = data.Version, data.Value, data.Token
+	c.checkLocked()
+}
+
+// willFreesLocked reports whether a Will may release a value.
+func (c *checker) willFreesLocked(value string) bool {
+	for p, latest := range c.latest {
+		if latest == value {
+			return p.node.endsWithConnection()
+		}
+	}
+	return false
+}
+
+func (c *checker) lockRecoveredLocked(lock statestore.Item) {
+	now := c.sim.elapsed()
+	newer := lock.Version.Compare(c.highest) > 0
+	switch {
+	case lock.Kind != statestore.KindKey:
+		// Its removal was not acknowledged, or nothing was there.
+		if c.value != "" && now < c.expires && !c.freeing[c.value] && !c.willFreesLocked(c.value) && !c.sim.deletes {
+			c.violationLocked("a crash lost the lease of %s, which has %v left", c.nameLocked(c.value), c.expires-now)
+		}
+		c.value = ""
+		return
+	case newer:
+	case c.gone[lock.Value]:
+		c.violationLocked("the lease of %s is back, which was seen gone", c.nameLocked(lock.Value))
+	case lock.Value != c.held:
+		c.violationLocked("a crash lost the lease of %s: there is that of %s", c.nameLocked(c.held), c.nameLocked(lock.Value))
+	}
+	if newer {
+		c.highest = lock.Version
+		c.versions[lock.Version], c.grants[lock.Version] = lock.Value, c.store
+		c.given[lock.Version] = now
+	}
+	c.value, c.held, c.expires = lock.Value, lock.Value, now+lock.Lifetime
 }
 
 // checkLocked asks every tenure whether it is valid, and checks that it may be.
@@ -458,6 +569,13 @@ func (c *checker) leadingLocked() *holding {
 	return nil
 }
 
+// untilExpiry returns the time until the lease expires, if no node renews it.
+func (c *checker) untilExpiry() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.expires - c.sim.elapsed()
+}
+
 // last notes that the last fault has happened, and whether the leader stays.
 func (c *checker) last(leftAlone bool) {
 	c.mu.Lock()
@@ -468,8 +586,9 @@ func (c *checker) last(leftAlone bool) {
 	}
 }
 
-// tooMany requests of one process in a second are a hot loop.
-const tooMany = 50
+// tooMany requests of one process in a second are a hot loop. A process that works without a
+// pause sends some thirty, and each of them twice if the clock of the store's machine is behind.
+const tooMany = 100
 
 // sample checks everything once a second.
 func (c *checker) sample() {
@@ -532,6 +651,7 @@ func (c *checker) sending(p *process, request transport.Request) sent {
 		c.sim.tracef("%s: sends %s of %s", p.name, s.verb, c.nameLocked(s.value))
 	}
 	if s.verb == "VDEL" {
+		c.freeing[s.value] = true
 		return s // it may free what an earlier acquisition left, while the next is under way
 	}
 	if _, known := c.latest[p]; !known {

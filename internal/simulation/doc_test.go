@@ -9,6 +9,10 @@
 // package transporttest. Three to five nodes run, with clocks of their own. The faults are
 // the tables in faults_test.go; what must hold is in checker_test.go and campaigns_test.go.
 //
+// In the seeds with an even number the store has a journal, crashes within commits of which some
+// groups are kept, and starts again, sometimes on a machine with another clock. In the others it
+// is in memory.
+//
 // # The hour
 //
 //	0 ─────────────── faults, one every half minute or so ─────────────── calm ── last ── end

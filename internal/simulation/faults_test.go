@@ -126,6 +126,40 @@ var faults = []fault{
 		begin: func(h hit) { h.restart() },
 	},
 	{
+		weight: 3, name: "the store crashes", gentle: true,
+		in:    (*simulation).isDurable,
+		begin: func(h hit) { h.crashStore(0, h.amount.Abs()/40, false) },
+	},
+	{
+		weight: 2, name: "the store crashes and stays down",
+		in:    (*simulation).isDurable,
+		begin: func(h hit) { h.crashStore(0, h.lasts, false) },
+	},
+	{
+		weight: 3, name: "a store on another machine takes over",
+		in:    (*simulation).isDurable,
+		begin: func(h hit) { h.crashStore(0, min(h.amount.Abs()/8, h.lasts), true) },
+	},
+	{
+		weight: 3, name: "the store crashes when the lease expires",
+		in: (*simulation).isDurable,
+		begin: func(h hit) {
+			if leader := h.checker.leader(); leader != nil {
+				h.node = leader
+				process := leader.current()
+				process.cut()
+				time.AfterFunc(2*ttl, process.reconnect)
+			}
+			h.crashStore(h.checker.untilExpiry()-100*time.Millisecond, h.amount.Abs()/40, false)
+		},
+	},
+	{
+		weight: 1, name: "slow commits", gentle: true,
+		in:    (*simulation).isDurable,
+		begin: func(h hit) { h.journal.SetLatency(h.amount.Abs() / 80) },
+		end:   func(h hit) { h.journal.SetLatency(commitTime) },
+	},
+	{
 		weight: 1, name: "another client deletes the key of the lease",
 		in:    func(s *simulation) bool { return s.deletes },
 		begin: func(h hit) { h.requestAsRogue(resp3.AppendCommand(nil, "DEL", lockKey), "") },
@@ -337,6 +371,7 @@ func describe(f transporttest.Fault) string {
 
 // notificationFault returns the faults of a notification.
 func (n *node) notificationFault(notification transport.Notification) transporttest.NotificationFault {
+	n.sim.checker.notified(notification)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	d := n.diceLocked("NOTIFY " + notification.Key)
@@ -398,6 +433,8 @@ func (s *simulation) stepWall(by time.Duration) {
 // restart puts an empty store in the place of the present one. Each process connects again
 // after a time of its own.
 func (s *simulation) restart() {
+	defer s.takeStore()()
+	s.crashes++ // it need not start again
 	options := s.nextStore()
 	options.HoldOff = s.holdOff
 	s.tracef("the store is restarted, with a hold-off of %v", s.holdOff)
@@ -410,6 +447,65 @@ func (s *simulation) restart() {
 	}
 	for _, n := range s.nodes {
 		time.AfterFunc(time.Duration(s.random.Int64N(int64(5*time.Second))), n.current().reconnect)
+	}
+	time.AfterFunc(time.Second, s.onlooker.conn.Restore)
+}
+
+// isDurable reports whether the store has a journal.
+func (s *simulation) isDurable() bool { return s.journal != nil }
+
+// crashStore ends a durable store after a while, within a commit, if one is under way: some of
+// its groups are kept. The store starts again when it was down for a while; if it moves, on a
+// machine with another clock. Commits are slow in the second before, so hardly a crash finds none.
+func (h hit) crashStore(after, down time.Duration, moves bool) {
+	after = max(after, 0)
+	if h.elapsed()+after+down+3*time.Second > calmAt {
+		return // it would not be calm in time
+	}
+	time.AfterFunc(after, func() { h.journal.SetLatency(2 * time.Second) })
+	kept := h.random.IntN(4)
+	wall := h.amount * 100
+	wait := time.Duration(h.random.Int64N(int64(time.Second)))
+	delays := make([]time.Duration, len(h.nodes))
+	for i := range delays {
+		delays[i] = time.Duration(h.random.Int64N(int64(time.Second)))
+	}
+	time.AfterFunc(after+wait, func() {
+		defer h.takeStore()()
+		h.crashes++
+		crash := h.crashes
+		h.tracef("the store crashes, %d groups are kept", kept)
+		h.store.Crash(kept)
+		h.journal.SetLatency(commitTime)
+		time.AfterFunc(down, func() {
+			defer h.takeStore()()
+			if crash == h.crashes { // else it started meanwhile
+				if moves {
+					h.stepWall(wall)
+				}
+				h.recoverStore(delays)
+			}
+		})
+	})
+}
+
+// takeStore waits until no other goroutine ends or starts the store. The function that it
+// returns ends the turn of the caller. A mutex would stop the virtual time, which a commit needs.
+func (s *simulation) takeStore() (leave func()) {
+	s.storeTurn <- struct{}{}
+	return func() { <-s.storeTurn }
+}
+
+// recoverStore starts a store with the data of the one that crashed. Each process connects
+// again after its delay.
+func (s *simulation) recoverStore(delays []time.Duration) {
+	s.tracef("the store starts again")
+	s.checker.recovered(slices.Collect(s.journal.Records()))
+	if err := s.store.Recover(); err != nil {
+		panic(err)
+	}
+	for i, n := range s.nodes {
+		time.AfterFunc(delays[i], n.current().reconnect)
 	}
 	time.AfterFunc(time.Second, s.onlooker.conn.Restore)
 }

@@ -25,6 +25,8 @@ const (
 	lockKey = "press-7/active"
 	dataKey = "press-7/count" // protected; no client deletes it and it has no TTL
 
+	commitTime = 3*time.Millisecond + 137*time.Nanosecond // of a journal
+
 	ttl    = 10 * time.Second
 	margin = time.Second // of TTL: clocks may differ in rate by less than a tenth
 	jitter = time.Second
@@ -70,7 +72,8 @@ type simulation struct {
 	checker *checker
 	tracing bool
 
-	random   *rand.Rand // of the main goroutine
+	random   *rand.Rand             // of the main goroutine
+	journal  *transporttest.Journal // nil: the store is in memory
 	onlooker *onlooker
 	stores   int // how many there were so far
 
@@ -84,6 +87,9 @@ type simulation struct {
 	deletes         bool          // the rogue client deletes the key of the lease at times
 	futureTokens    bool          // the rogue client writes under tokens from the future at times
 	noNotifications bool          // there are none any more when it is calm
+
+	storeTurn chan struct{} // full while the store ends or starts
+	crashes   int           // of the store so far; guarded by storeTurn
 
 	mu     sync.Mutex
 	calm   bool // there are no faults any more, and no leader resigns
@@ -103,10 +109,14 @@ func Run(t *testing.T, seed uint64, tracing bool) Result {
 	mathrand.Seed(int64(seed))
 	var result Result
 	synctest.Test(t, func(t *testing.T) {
-		s := &simulation{began: time.Now(), tracing: tracing, random: rand.New(rand.NewPCG(seed, 1))}
+		s := &simulation{began: time.Now(), tracing: tracing, storeTurn: make(chan struct{}, 1), random: rand.New(rand.NewPCG(seed, 1))}
 		// A strict store makes more promises than are checked here, and must break none.
 		s.strict = s.random.IntN(4) == 0
-		store, err := transporttest.NewStore(s.nextStore())
+		if seed%2 == 0 {
+			s.journal = new(transporttest.Journal)
+			s.journal.SetLatency(commitTime)
+		}
+		store, err := transporttest.NewDurableStore(s.nextStore(), s.journal)
 		if err != nil {
 			t.Fatal(err)
 		}

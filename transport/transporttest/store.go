@@ -369,6 +369,7 @@ func (s *Store) apply(received statestore.Request, request transport.Request, ag
 		}
 		done(result)
 	}
+	at := time.Now()
 	reply, now := running.SubmitThen(command, func(reply statestore.Reply) {
 		s.mu.Lock()
 		tap := s.tap
@@ -377,7 +378,7 @@ func (s *Store) apply(received statestore.Request, request transport.Request, ag
 			s.tapping.Lock() // the store before a restart may still be at work
 			defer s.tapping.Unlock()
 			tap(Applied{
-				At:      time.Now(),
+				At:      at,
 				Client:  command.Client,
 				Command: command,
 				Request: request,
