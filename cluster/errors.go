@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -29,7 +30,7 @@ func refusal(err error) (cure string) {
 	switch {
 	case errors.Is(err, rpctypes.ErrTooManyOps):
 		return "raise --max-txn-ops of etcd, or lower Options.MaxOperations"
-	case errors.Is(err, rpctypes.ErrRequestTooLarge):
+	case errors.Is(err, rpctypes.ErrRequestTooLarge), tooLarge(err):
 		return "raise --max-request-bytes of etcd, or lower Options.MaxTransactionBytes"
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return "etcd's database is full: compact and defragment it, or raise --quota-backend-bytes; then disarm the alarm with etcdctl alarm disarm"
@@ -44,6 +45,14 @@ func refusal(err error) (cure string) {
 	}
 	return ""
 }
+
+// tooLarge reports whether gRPC refused a message for its size, on either side.
+func tooLarge(err error) bool {
+	return status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max")
+}
+
+// isFinal reports whether no repetition of a request would change err.
+func isFinal(err error) bool { return errors.As(err, &final{}) || refusal(err) != "" }
 
 // explained adds the cure to a refusal.
 func explained(err error) error {

@@ -10,10 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -172,11 +169,6 @@ func (j *Journal) loadPage(ctx context.Context, from string, limit int) (*client
 		}
 		return (*clientv3.GetResponse)(response.Responses[0].GetResponseRange()), nil
 	})
-}
-
-// tooLarge reports whether gRPC refused an answer for its size.
-func tooLarge(err error) bool {
-	return status.Code(err) == codes.ResourceExhausted && !errors.Is(err, rpctypes.ErrNoSpace) && !errors.Is(err, rpctypes.ErrTooManyRequests)
 }
 
 // Commit implements [statestore.Journal]. A batch that is larger than a transaction of etcd

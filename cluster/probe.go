@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -20,9 +22,9 @@ func (c *Candidate) probe(ctx context.Context) error {
 		err := c.probe1(ctx, client)
 		mu.Lock()
 		defer mu.Unlock()
-		if err != nil && ctx.Err() == nil && err.Error() != reason {
+		if err != nil && ctx.Err() == nil && !isFinal(err) && err.Error() != reason {
 			reason = err.Error()
-			c.options.Logger.Warn("waiting for etcd", slog.Any("reason", explained(err)))
+			c.options.Logger.Warn("waiting for etcd", slog.Any("reason", err))
 		}
 		return struct{}{}, err
 	})
@@ -31,9 +33,10 @@ func (c *Candidate) probe(ctx context.Context) error {
 
 func (c *Candidate) probe1(ctx context.Context, client *clientv3.Client) error {
 	endpoint := client.Endpoints()[0]
-	status, err := client.Status(ctx, endpoint)
+	// etcd's own Status opens a connection for each call, and waits while that fails.
+	status, err := pb.NewMaintenanceClient(client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
 	if err != nil {
-		return err
+		return rpctypes.Error(err)
 	}
 	if !isSupported(status.Version) {
 		return final{fmt.Errorf("%s has version %s, which may revoke leases early; use 3.5.13 or later", endpoint, status.Version)}

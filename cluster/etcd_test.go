@@ -1,0 +1,345 @@
+package cluster_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/tenurelock/tenure/cluster"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+func TestInvariant35AnActiveProcessThatIsCutOffStopsBeforeTheStandbyTakesOver(t *testing.T) {
+	e := sharedEtcd(t)
+	proxies, options := e.proxied(t, "a")
+	first := campaign(t, open(t, options))
+	load(t, first)
+	commit(t, first, group("a", "1"))
+	second := open(t, e.candidateOptions(t, "b"))
+	for _, p := range proxies {
+		p.hold()
+	}
+	took := campaign(t, second)
+	if err := first.Standing(); err == nil {
+		t.Error("both processes have standing")
+	}
+	if err := first.Commit(bounded(t), batchOf("a", "2")); err == nil {
+		t.Error("the deposed process committed")
+	}
+	if want, got := map[string]string{"a": "1"}, load(t, took); !maps.Equal(got, want) {
+		t.Errorf("the records are %q, want %q", got, want)
+	}
+	for _, p := range proxies {
+		p.release()
+	}
+	if err := first.Close(); err != nil {
+		t.Errorf("Close after the partition: %v", err)
+	}
+	commit(t, took, group("a", "3"))
+	if err := took.Standing(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A process whose clock stands still never sees its deadline. etcd refuses what it writes.
+func TestInvariant35EtcdRefusesWhatADeposedProcessWrites(t *testing.T) {
+	e := sharedEtcd(t)
+	proxies, options := e.proxied(t, "a")
+	options.Clock = func() time.Duration { return 0 }
+	first := campaign(t, open(t, options))
+	load(t, first)
+	commit(t, first, group("a", "1"))
+	for _, p := range proxies {
+		p.hold() // else it learns at once that it is deposed
+	}
+	e.expireLeaseOf(t)
+	second := campaign(t, open(t, e.candidateOptions(t, "b")))
+	load(t, second)
+	commit(t, second, group("a", "2"))
+	if err := first.Standing(); err != nil {
+		t.Fatalf("the test needs a process that believes to be active: %v", err)
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- first.Commit(t.Context(), batchOf("a", "3")) }()
+	for _, p := range proxies {
+		p.release()
+	}
+	if err := await.Receive(failed); !errors.Is(err, cluster.ErrDeposed) {
+		t.Errorf("the deposed process committed with the result %v", err)
+	}
+	await.Receive(first.Done())
+	if values := e.history(t, "a"); fmt.Sprint(values) != "[1 2]" {
+		t.Errorf("the record had the values %q", values)
+	}
+}
+
+// expireLeaseOf ends the lease under the election key of the test, as etcd does when it expires.
+func (e *etcd) expireLeaseOf(t *testing.T) {
+	t.Helper()
+	client := e.client(t)
+	response, err := client.Get(bounded(t), t.Name()+"/active")
+	if err != nil || len(response.Kvs) != 1 {
+		t.Fatalf("the election key: %v, %v", response, err)
+	}
+	if _, err := client.Revoke(bounded(t), clientv3.LeaseID(response.Kvs[0].Lease)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAnActiveProcessWhoseLeaseExpiredEndsAtOnce(t *testing.T) {
+	e := sharedEtcd(t)
+	journal := campaign(t, open(t, e.candidateOptions(t, "a")))
+	e.expireLeaseOf(t)
+	await.Receive(journal.Done())
+	if !errors.Is(journal.Err(), cluster.ErrDeposed) || journal.Standing() == nil {
+		t.Errorf("it ended with %v", journal.Err())
+	}
+}
+
+func TestCompactionAndDefragmentationDoNoHarm(t *testing.T) {
+	e := newEtcd(t)
+	candidate := open(t, e.candidateOptions(t, "a"))
+	c := counter{journal: campaign(t, candidate)}
+	load(t, c.journal)
+	client := e.client(t)
+	for range 8 {
+		c.commit(t)
+		now, err := client.Get(bounded(t), "none")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Compact(bounded(t), now.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
+			t.Fatal(err)
+		}
+		for _, url := range e.urls {
+			c.commit(t)
+			if _, err := client.Defragment(bounded(t), url); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := c.journal.Close(); err != nil {
+		t.Fatal(err)
+	}
+	next := campaign(t, candidate)
+	if records := load(t, next); len(records) != c.n+1 || records["k"] != fmt.Sprint(c.n) {
+		t.Errorf("%d records after %d commits; k is %q", len(records), c.n, records["k"])
+	}
+}
+
+// Pages are read one after the other; the data between them may be compacted.
+func TestLoadReadsManyPagesWhileEtcdIsCompacted(t *testing.T) {
+	e := newEtcd(t)
+	candidate := open(t, e.candidateOptions(t, "a"))
+	journal := campaign(t, candidate)
+	load(t, journal)
+	want := make(map[string]string)
+	var batch []statestore.Group
+	for i := range 3000 {
+		id, value := fmt.Sprintf("%d", i), strings.Repeat("v", i%100)
+		if i%300 == 0 {
+			value = strings.Repeat("large", 200_000)
+		}
+		want[id] = value
+		batch = append(batch, group(id, value))
+	}
+	commit(t, journal, batch...)
+	_ = journal.Close()
+	next := campaign(t, candidate)
+	client := e.client(t)
+	got := make(map[string]string)
+	err := next.Load(bounded(t), func(record statestore.Record) error {
+		if len(got)%500 == 0 {
+			now, err := client.Put(bounded(t), "other", "")
+			if err != nil {
+				return err
+			}
+			if _, err := client.Compact(bounded(t), now.Header.Revision); err != nil {
+				return err
+			}
+		}
+		got[string(record.ID)] = string(record.Value)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("%d records were read, want %d", len(got), len(want))
+	}
+}
+
+func TestLoadPassesTheErrorOfItsFunction(t *testing.T) {
+	e := sharedEtcd(t)
+	candidate := open(t, e.candidateOptions(t, "a"))
+	journal := campaign(t, candidate)
+	commit(t, journal, group("a", "1"))
+	_ = journal.Close()
+	want := errors.New("no")
+	if err := campaign(t, candidate).Load(bounded(t), func(statestore.Record) error { return want }); !errors.Is(err, want) {
+		t.Errorf("Load: %v", err)
+	}
+}
+
+func TestAPrefixWithOtherDataIsRefused(t *testing.T) {
+	e := sharedEtcd(t)
+	client := e.client(t)
+	for name, pairs := range map[string][2]string{
+		"a foreign key":  {"/some", "thing"},
+		"a later format": {"/format", "tenure store 2"},
+		"no format":      {"/r/record", "of a store whose format key is gone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			options := e.candidateOptions(t, "a")
+			if _, err := client.Put(bounded(t), options.Prefix+pairs[0], pairs[1]); err != nil {
+				t.Fatal(err)
+			}
+			_, err := cluster.Open(bounded(t), options)
+			if !errors.Is(err, cluster.ErrForeignData) || !strings.Contains(err.Error(), "another prefix") {
+				t.Errorf("Open: %v", err)
+			}
+		})
+	}
+}
+
+func TestAPrefixBesideAStoresKeysIsRefused(t *testing.T) {
+	e := sharedEtcd(t)
+	options := e.candidateOptions(t, "a")
+	journal := campaign(t, open(t, options))
+	commit(t, journal, group("nested/a", "1"))
+	options.Prefix += "/r/nested/"
+	if _, err := cluster.Open(bounded(t), options); !errors.Is(err, cluster.ErrForeignData) {
+		t.Errorf("Open: %v", err)
+	}
+}
+
+func TestARecordThatAnotherProgramWroteIsNoticed(t *testing.T) {
+	e := sharedEtcd(t)
+	journal := campaign(t, open(t, e.candidateOptions(t, "a")))
+	if _, err := e.client(t).Put(bounded(t), t.Name()+"/r/intruder", "x"); err != nil {
+		t.Fatal(err)
+	}
+	err := journal.Load(bounded(t), func(statestore.Record) error { return nil })
+	if !errors.Is(err, cluster.ErrForeignData) {
+		t.Errorf("Load: %v", err)
+	}
+	if _, err := e.client(t).Put(bounded(t), t.Name()+"/sequence", "x"); err != nil {
+		t.Fatal(err)
+	}
+	if err := journal.Commit(bounded(t), batchOf("a", "1")); !errors.Is(err, cluster.ErrForeignData) {
+		t.Errorf("Commit: %v", err)
+	}
+}
+
+func TestAnEtcdWithLowerLimitsIsRefusedAtTheStart(t *testing.T) {
+	e := sharedEtcd(t)
+	for name, test := range map[string]struct {
+		change func(*cluster.Options)
+		says   string
+	}{
+		"operations": {func(o *cluster.Options) { o.MaxOperations = 5000 }, "--max-txn-ops"},
+		"bytes":      {func(o *cluster.Options) { o.MaxTransactionBytes = 5 << 20 }, "--max-request-bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			options := e.candidateOptions(t, "a")
+			test.change(&options)
+			if _, err := cluster.Open(bounded(t), options); err == nil || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("Open: %v; want %s", err, test.says)
+			}
+		})
+	}
+}
+
+// The largest transactions that options allow are accepted.
+func TestTransactionsOfTheLargestSizeAreCommitted(t *testing.T) {
+	e := sharedEtcd(t)
+	options := e.candidateOptions(t, "a")
+	journal := campaign(t, open(t, options))
+	large := make([]byte, options.MaxPacketSize())
+	var batch []statestore.Group
+	for i := range 3 {
+		batch = append(batch, statestore.Group{{ID: fmt.Appendf(nil, "large %d", i), Value: large}, {ID: fmt.Appendf(nil, "reply %d", i), Value: make([]byte, 1<<16)}})
+	}
+	for i := range 1000 {
+		batch = append(batch, group(fmt.Sprintf("small %d", i), "1"))
+	}
+	commit(t, journal, batch...)
+	_, err := e.client(t).Get(bounded(t), t.Name()+"/r/small 999")
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAGroupThatIsTooLargeEndsTheJournalWithTheCure(t *testing.T) {
+	e := sharedEtcd(t)
+	journal := campaign(t, open(t, e.candidateOptions(t, "a")))
+	err := journal.Commit(bounded(t), []statestore.Group{{{ID: []byte("a"), Value: make([]byte, 2<<20)}}})
+	if err == nil || !strings.Contains(err.Error(), "MaxPacketSize") || journal.Standing() == nil {
+		t.Errorf("Commit: %v", err)
+	}
+}
+
+func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
+	valid := func() cluster.Options { return cluster.Options{Endpoints: []string{"http://127.0.0.1:2379"}} }
+	for says, change := range map[string]func(*cluster.Options){
+		"Endpoints is empty":      func(o *cluster.Options) { o.Endpoints = nil },
+		"not the URL of a member": func(o *cluster.Options) { o.Endpoints = []string{"localhost"} },
+		"without TLS":             func(o *cluster.Options) { o.TLS = &tls.Config{} },
+		"Options.Prefix":          func(o *cluster.Options) { o.Prefix = strings.Repeat("p", 300) },
+		"Options.Name":            func(o *cluster.Options) { o.Name = strings.Repeat("p", 3000) },
+		"Options.TTL":             func(o *cluster.Options) { o.TTL = 2500 * time.Millisecond },
+		"Options.Margin":          func(o *cluster.Options) { o.Margin = 3 * time.Second },
+		"Options.MaxOperations":   func(o *cluster.Options) { o.MaxOperations = statestore.MaxGroup },
+		"MaxTransactionBytes":     func(o *cluster.Options) { o.MaxTransactionBytes = 1 << 10 },
+	} {
+		options := valid()
+		change(&options)
+		if _, err := cluster.Open(bounded(t), options); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("Open: %v; want an error with %q", err, says)
+		}
+	}
+}
+
+func TestOpenWaitsForEtcdUntilItsContextEnds(t *testing.T) {
+	port := freePorts(t, 1)[0]
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+	defer cancel()
+	_, err := cluster.Open(ctx, cluster.Options{Endpoints: []string{fmt.Sprintf("http://127.0.0.1:%d", port)}})
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("Open: %v", err)
+	}
+}
+
+func TestInvariant42ClosingACandidateAtAnyMomentEndsItsCampaign(t *testing.T) {
+	e := sharedEtcd(t)
+	first := open(t, e.candidateOptions(t, "a"))
+	campaign(t, first)
+	second := open(t, e.candidateOptions(t, "b"))
+	failed := make(chan error, 1)
+	go func() {
+		_, err := second.Campaign(t.Context())
+		failed <- err
+	}()
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := await.Receive(failed); !errors.Is(err, cluster.ErrClosed) {
+		t.Errorf("Campaign: %v", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Errorf("Close of the active one: %v", err)
+	}
+	third := open(t, e.candidateOptions(t, "c"))
+	campaign(t, third) // at once: the first has resigned
+	if _, err := third.Campaign(bounded(t)); err == nil {
+		t.Error("a second Campaign got the election while the first journal is open")
+	}
+}
