@@ -129,6 +129,7 @@ func TestEachFaultOfAPairIsFoundWithinAHundredTakeovers(t *testing.T) {
 	urls := startEtcd(t)
 	for i, fault := range []crashtest.Fault{deposedWriter, deposedReader} {
 		t.Run(string(fault), func(t *testing.T) {
+			t.Parallel()
 			p := newPair(urls, fmt.Sprintf("fault%d/", i), fault)
 			report, err := crashtest.Run(t.Context(), p, options(100))
 			if len(report.Violations) == 0 {

@@ -46,15 +46,20 @@ func (v Verdict) String() string {
 
 // Check reports whether the operations on the key are linearizable: whether they can have
 // taken effect one after the other, by the rules of the protocol and of a durable store. It
-// gives up after timeout.
+// gives up after timeout, or after a step for each microsecond of it: in a synctest bubble time
+// stands still during the check.
 //
 // An operation of unknown outcome may take effect at any time after its call, or never. A key
 // with a lifetime may go away between the two times that its SET and the restarts since allow.
 func (h *History) Check(timeout time.Duration) Verdict {
 	g := &rules{restarts: h.Restarts, strict: h.Strict}
+	left := int64(timeout / time.Microsecond) // steps
 	model := porcupine.NondeterministicModel{
 		Init: func() []any { return []any{register{}} },
 		Step: func(state, input, _ any) []any {
+			if left--; left < 0 {
+				return nil // so the check ends soon, without a verdict
+			}
 			after := g.after(state.(register), input.(*Operation))
 			states := make([]any, len(after))
 			for i, r := range after {
@@ -75,10 +80,10 @@ func (h *History) Check(timeout time.Duration) Verdict {
 		}
 		operations = append(operations, porcupine.Operation{ClientId: o.Client, Input: o, Call: int64(o.Call), Return: int64(end)})
 	}
-	switch porcupine.CheckOperationsTimeout(model.ToModel(), operations, timeout) {
-	case porcupine.Ok:
+	switch result := porcupine.CheckOperationsTimeout(model.ToModel(), operations, timeout); {
+	case result == porcupine.Ok:
 		return Linearizable
-	case porcupine.Illegal:
+	case result == porcupine.Illegal && left >= 0:
 		return NotLinearizable
 	}
 	return Undecided
