@@ -174,11 +174,10 @@ func (s *Server) submit(cl *mqtt.Client, conn *connection, r request, command st
 		return s.submitWill(cl, r, command)
 	}
 	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.correlation))
-	take := func() bool { return conn.outbox.takeReply(room, s.options.Store.DedupWindow) }
-	if !take() && !conn.waitOutsideTurn(func() bool { return conn.outbox.waitForRoom(conn.open, take) }) {
+	if !conn.outbox.takeReply(room, s.options.Store.DedupWindow) && !s.waitToTake(conn, room) {
 		return reply, false, refusal(packets.ErrImplementationSpecificError, connectionEnded)
 	}
-	if s.engine.Room(noWait) != nil && !conn.waitOutsideTurn(func() bool { return s.engine.Room(conn.open) == nil }) {
+	if s.engine.Room(noWait) != nil && !s.waitForJournal(conn) {
 		conn.outbox.cancelReply(room)
 		return reply, false, refusal(packets.ErrImplementationSpecificError, storeStopped)
 	}
@@ -202,8 +201,7 @@ func (s *Server) submit(cl *mqtt.Client, conn *connection, r request, command st
 	// Only now is it known how long the value is. The goroutine reads nothing more until there is
 	// room for it.
 	if value := int64(len(reply.Value)); value > 0 {
-		grow := func() bool { return conn.outbox.growReply(room, value) }
-		if grow() || conn.waitOutsideTurn(func() bool { return conn.outbox.waitForRoom(conn.open, grow) }) {
+		if conn.outbox.growReply(room, value) || s.waitToGrow(conn, room, value) {
 			room += value
 		} else {
 			waiting.abandoned = true
@@ -212,6 +210,25 @@ func (s *Server) submit(cl *mqtt.Client, conn *connection, r request, command st
 	waiting.address(r.responseTopic, r.correlation, room)
 	waiting.added()
 	return statestore.Reply{}, true, nil
+}
+
+// What follows waits, outside of a turn, and reports false if the connection or the store ends before.
+// It is apart from submit so that a request which need not wait allocates nothing for it.
+
+func (s *Server) waitToTake(conn *connection, room int64) bool {
+	return conn.waitOutsideTurn(func() bool {
+		return conn.outbox.waitForRoom(conn.open, func() bool { return conn.outbox.takeReply(room, s.options.Store.DedupWindow) })
+	})
+}
+
+func (s *Server) waitToGrow(conn *connection, present, more int64) bool {
+	return conn.waitOutsideTurn(func() bool {
+		return conn.outbox.waitForRoom(conn.open, func() bool { return conn.outbox.growReply(present, more) })
+	})
+}
+
+func (s *Server) waitForJournal(conn *connection) bool {
+	return conn.waitOutsideTurn(func() bool { return s.engine.Room(conn.open) == nil })
 }
 
 const (

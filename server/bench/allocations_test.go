@@ -2,8 +2,11 @@ package bench_test
 
 import (
 	"testing"
+	"time"
 
+	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/transport"
 )
 
 // Unlike times, allocations are the same on any machine, busy or not.
@@ -22,5 +25,29 @@ func TestASetAllocatesLittle(t *testing.T) {
 	}
 	if got := testing.AllocsPerRun(5000, set); got > wantedAllocations {
 		t.Errorf("a Set allocates %.0f times, over both sides, want at most %d", got, wantedAllocations)
+	}
+}
+
+// A renewal waits for no commit, so a journal costs it nothing.
+func TestARenewalAllocatesAsLittleWithAJournal(t *testing.T) {
+	if testsupport.UnderRace {
+		t.Skip("the race detector allocates too")
+	}
+	renewals := func(options server.Options) float64 {
+		client := dialSpeed(t, testsupport.Start(t, options))
+		renew := func() {
+			if _, err := client.Set(t.Context(), "lease", []byte(speedValue), transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: time.Hour}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 1000 {
+			renew()
+		}
+		return testing.AllocsPerRun(5000, renew)
+	}
+	memory, durable := renewals(server.Options{}), renewals(server.Options{Journal: new(testsupport.Journal).Open()})
+	t.Logf("a renewal allocates %.0f times in memory, %.0f with a journal", memory, durable)
+	if durable > memory+1 {
+		t.Errorf("a renewal allocates %.0f times with a journal, and %.0f without", durable, memory)
 	}
 }
