@@ -3,8 +3,8 @@
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.1
 # Modules outside of go.work: they need etcd, which the others must not have to download and
 # compile. They have the workspace cluster/go.work.
-APART := cluster
-MODULES := . server cluster cmd/tenure examples internal/mutants
+APART := cluster cluster/cmd/tenure-cluster
+MODULES := . server cluster cluster/cmd/tenure-cluster cmd/tenure examples internal/mutants
 FUZZTIME ?= 10s
 COUNT ?= 1
 SEEDS ?= 2000

@@ -3,19 +3,31 @@ package member
 import (
 	"context"
 	"log/slog"
+	"slices"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
 
 // zapLogger returns a logger for etcd that writes to logger. etcd says at its level info what
-// its developers need, so that becomes debug.
-func zapLogger(logger *slog.Logger) *zap.Logger {
-	return zap.New(logCore{logger})
+// its developers need, so that becomes debug. So does everything once closing is true: etcd
+// v3.6.14 then takes its own closed sockets for errors.
+func zapLogger(logger *slog.Logger, closing *atomic.Bool) *zap.Logger {
+	return zap.New(logCore{logger, closing})
 }
 
 // logCore is a zapcore.Core on a slog.Logger.
-type logCore struct{ logger *slog.Logger }
+type logCore struct {
+	logger  *slog.Logger
+	closing *atomic.Bool
+}
+
+// usual are warnings of etcd v3.6.14 about what this package has chosen.
+var usual = []string{
+	"Running http and grpc server on single port. This is not recommended for production.", // no HTTP but for peers
+	"simple token is not cryptographically signed",                                         // no passwords
+}
 
 func slogLevel(level zapcore.Level) slog.Level {
 	switch {
@@ -32,7 +44,7 @@ func (c logCore) Enabled(level zapcore.Level) bool {
 }
 
 func (c logCore) With(fields []zapcore.Field) zapcore.Core {
-	return logCore{slog.New(c.logger.Handler().WithAttrs(attributes(fields)))}
+	return logCore{slog.New(c.logger.Handler().WithAttrs(attributes(fields))), c.closing}
 }
 
 func (c logCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -43,7 +55,11 @@ func (c logCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapc
 }
 
 func (c logCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
-	c.logger.LogAttrs(context.Background(), slogLevel(entry.Level), "etcd: "+entry.Message, attributes(fields)...)
+	level := slogLevel(entry.Level)
+	if c.closing.Load() || slices.Contains(usual, entry.Message) {
+		level = slog.LevelDebug
+	}
+	c.logger.LogAttrs(context.Background(), level, "etcd: "+entry.Message, attributes(fields)...)
 	return nil
 }
 

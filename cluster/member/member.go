@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"go.etcd.io/etcd/server/v3/embed"
 
@@ -26,6 +27,7 @@ type Member struct {
 	done    chan struct{}
 	err     error // after done is closed
 	closing sync.Once
+	ends    atomic.Bool // Close was called
 }
 
 // Start starts a member. It does not wait for the others: requests are answered once a majority
@@ -33,7 +35,8 @@ type Member struct {
 //
 // If a disk fails while the member runs, etcd logs the reason and ends the process.
 func Start(options Options) (*Member, error) {
-	config, err := options.config()
+	m := &Member{options: options, done: make(chan struct{})}
+	config, err := options.config(&m.ends)
 	if err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
@@ -44,7 +47,7 @@ func Start(options Options) (*Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("member: start etcd: %w", err)
 	}
-	m := &Member{options: options, etcd: etcd, socket: config.ListenClientUrls[0].String(), done: make(chan struct{})}
+	m.etcd, m.socket = etcd, config.ListenClientUrls[0].String()
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
 	m.tasks.Go(func() { m.watch(ctx) })
@@ -93,6 +96,7 @@ func (m *Member) Err() error {
 // resigns through this member.
 func (m *Member) Close() {
 	m.closing.Do(func() {
+		m.ends.Store(true)
 		m.stop()
 		m.tasks.Wait()
 		m.etcd.Close()

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -62,8 +63,8 @@ const (
 	compactionAfter = "5m"
 )
 
-// config returns etcd's configuration.
-func (o *Options) config() (*embed.Config, error) {
+// config returns etcd's configuration. closing is set when the member is to end.
+func (o *Options) config(closing *atomic.Bool) (*embed.Config, error) {
 	if o.Name == "" || o.Cluster == "" || o.Dir == "" {
 		return nil, errors.New("Options.Name, Options.Cluster and Options.Dir are required")
 	}
@@ -114,11 +115,12 @@ func (o *Options) config() (*embed.Config, error) {
 	c.MaxTxnOps, c.MaxRequestBytes = maxOperations, uint(cmp.Or(o.MaxRequestBytes, defaultRequest))
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, compactionAfter
 	c.EnableGRPCGateway = false
+	c.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration // only etcd's flags set it
 	logger := o.Logger
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(logger))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(logger, closing))
 	return c, nil
 }
 

@@ -2,10 +2,16 @@ package member
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/tenurelock/tenure/internal/sleep"
 )
 
 // Replace takes the member name out of the cluster to which the member with the data in dir
@@ -23,6 +29,9 @@ func Replace(ctx context.Context, dir, name, peerURL string) (cluster string, er
 	if err != nil {
 		return "", fmt.Errorf("member: replace %q: %w", name, err)
 	}
+	if _, err := os.Stat(socket.Path); err != nil {
+		return "", fmt.Errorf("member: replace %q: no member with its data in %s runs on this machine: %w", name, dir, err)
+	}
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{socket.String()}, Logger: zap.NewNop(), Context: ctx})
 	if err != nil {
 		return "", fmt.Errorf("member: replace %q: %w", name, err)
@@ -33,6 +42,17 @@ func Replace(ctx context.Context, dir, name, peerURL string) (cluster string, er
 		return "", fmt.Errorf("member: replace %q at %s: %w", name, socket.Path, err)
 	}
 	return cluster, nil
+}
+
+// untilHealthy repeats a change that etcd refuses while it has been connected to a majority for
+// less than five seconds.
+func untilHealthy(ctx context.Context, change func() error) error {
+	for {
+		err := change()
+		if !errors.Is(err, rpctypes.ErrUnhealthy) || !sleep.For(ctx, time.Second) {
+			return err
+		}
+	}
 }
 
 func replace(ctx context.Context, client *clientv3.Client, name, peerURL string) (cluster string, err error) {
@@ -48,12 +68,18 @@ func replace(ctx context.Context, client *clientv3.Client, name, peerURL string)
 		if m.ID == listed.Header.MemberId {
 			return "", fmt.Errorf("this is the member itself; give the directory of another one that runs")
 		}
-		if _, err := client.MemberRemove(ctx, m.ID); err != nil {
+		if err := untilHealthy(ctx, func() error {
+			_, err := client.MemberRemove(ctx, m.ID)
+			return err
+		}); err != nil {
 			return "", fmt.Errorf("take the old one out: %w", err)
 		}
 	}
-	added, err := client.MemberAdd(ctx, []string{peerURL})
-	if err != nil {
+	var added *clientv3.MemberAddResponse
+	if err := untilHealthy(ctx, func() (err error) {
+		added, err = client.MemberAdd(ctx, []string{peerURL})
+		return err
+	}); err != nil {
 		return "", fmt.Errorf("announce the new one: %w", err)
 	}
 	for _, m := range added.Members {

@@ -5,8 +5,10 @@ package command
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -43,4 +45,27 @@ func New(name string, replicated *Replicated) *cobra.Command {
 	root.AddCommand(serveCommand(replicated.Serve), attachCommand(replicated.Attach), passwordCommand(),
 		checkCommand(), backupCommand(), restoreCommand(), exportCommand())
 	return root
+}
+
+// Run runs a command that goes on until it is interrupted. It logs without waiting for the reader
+// of the log, and survives the end of its terminal. With verbose, the log has all levels.
+func Run(cmd *cobra.Command, verbose bool, run func(ctx context.Context, logger *slog.Logger) error) error {
+	level := slog.LevelWarn
+	if verbose {
+		level = slog.LevelDebug
+	}
+	process, stop := startProcess(cmd, level)
+	defer stop()
+	ctx, cancel := context.WithCancel(cmd.Context())
+	var tasks sync.WaitGroup
+	tasks.Go(func() { process.reloadOnHangup(ctx, nil) })
+	err := run(ctx, process.logger)
+	cancel()
+	tasks.Wait()
+	return err
+}
+
+// Directory returns where a store keeps its data: dir, or the default if that is empty.
+func Directory(dir string) (string, error) {
+	return (&dataFlags{dir: dir}).directory(serveFolder)
 }

@@ -122,10 +122,10 @@ const dedupWindowRenamed = "it is --dedup-window now"
 
 // replicatedFlags are the flags of serve and attach that only tenure-cluster has.
 var replicatedFlags = []string{"etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "etcd-ttl", "advertise",
-	"member", "cluster", "join", "peer-ca", "peer-cert", "peer-key"}
+	"member", "cluster", "join", "peer-ca", "peer-cert", "peer-key", "serve-etcd"}
 
 // hasReplicated is what to say about replicatedFlags.
-const hasReplicated = "the command tenure-cluster has it, which is tenure with etcd inside: go install github.com/tenurelock/tenure/cmd/tenure-cluster@latest"
+const hasReplicated = "the command tenure-cluster has it, which is tenure with etcd inside: go install github.com/tenurelock/tenure/cluster/cmd/tenure-cluster@latest"
 
 // explainServeFlag explains why serve does not know a flag.
 func explainServeFlag(name string) string {

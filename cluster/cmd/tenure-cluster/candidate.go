@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/tenurelock/tenure/cluster"
+	"github.com/tenurelock/tenure/cluster/member"
+	"github.com/tenurelock/tenure/cmd/tenure/command"
+	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/server/standby"
+)
+
+// waitingLog is how often the log says that etcd does not answer yet.
+const waitingLog = 10 * time.Second
+
+// candidate is a command.Candidate on etcd.
+type candidate struct {
+	options cluster.Options
+	where   string
+	member  *member.Member // of this process; nil: none
+	logger  *slog.Logger
+	failed  chan error // has room for one
+	tasks   sync.WaitGroup
+
+	mu      sync.Mutex
+	cluster *cluster.Candidate // nil until etcd has answered
+}
+
+var _ command.Candidate = (*candidate)(nil)
+
+// Campaign implements command.Candidate. It also waits for etcd to answer.
+func (c *candidate) Campaign(ctx context.Context) (standby.Journal, error) {
+	candidate, err := c.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	journal, err := candidate.Campaign(ctx)
+	if err != nil {
+		return nil, err // not a nil *Journal in an interface
+	}
+	return journal, nil
+}
+
+func (c *candidate) open(ctx context.Context) (*cluster.Candidate, error) {
+	if opened := c.opened(); opened != nil {
+		return opened, nil
+	}
+	waiting, stop := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		ticker := time.NewTicker(waitingLog)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				c.logger.Warn("etcd does not answer yet; a majority of its members must run", "data", c.where)
+			case <-waiting.Done():
+				return
+			}
+		}
+	})
+	opened, err := cluster.Open(ctx, c.options)
+	stop()
+	tasks.Wait()
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cluster = opened
+	return opened, nil
+}
+
+func (c *candidate) opened() *cluster.Candidate {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cluster
+}
+
+// Active implements command.Candidate.
+func (c *candidate) Active() string {
+	opened := c.opened()
+	if opened == nil {
+		return ""
+	}
+	active, _ := opened.Active()
+	return active.Address
+}
+
+// Passes implements command.Candidate. What etcd refuses does not pass.
+func (c *candidate) Passes(err error) bool {
+	return errors.Is(err, cluster.ErrDeposed) || errors.Is(err, cluster.ErrDeadlinePassed)
+}
+
+// Where implements command.Candidate.
+func (c *candidate) Where() string { return c.where }
+
+// Failed implements command.Candidate.
+func (c *candidate) Failed() <-chan error { return c.failed }
+
+// Close implements command.Candidate. The member ends last: the candidate resigns through it.
+func (c *candidate) Close() error {
+	var err error
+	if opened := c.opened(); opened != nil {
+		err = opened.Close()
+	}
+	if c.member != nil {
+		c.member.Close()
+	}
+	c.tasks.Wait()
+	return err
+}
+
+// tls returns the configuration for connections to etcd, or nil if no flag asks for one.
+func (e *etcdFlags) tls() (*tls.Config, error) {
+	if e.ca == "" && e.cert == "" {
+		return nil, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if e.ca != "" {
+		var err error
+		if config.RootCAs, err = mqttnet.ReadCertPool(e.ca); err != nil {
+			return nil, fmt.Errorf("--etcd-ca: %w", err)
+		}
+	}
+	if e.cert != "" {
+		read := func() (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(e.cert, e.key)
+			if err != nil {
+				return nil, fmt.Errorf("--etcd-cert, --etcd-key: %w", err)
+			}
+			return &pair, nil
+		}
+		if _, err := read(); err != nil {
+			return nil, err
+		}
+		// Certificates are replaced before they expire, so they are read for each connection.
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return read() }
+	}
+	return config, nil
+}
+
+// start starts the member with its data below a directory, and says where that is.
+func (m *memberFlags) start(dir string, logger *slog.Logger) (started *member.Member, where string, err error) {
+	// A store on one machine has its data there. This one would not read it, and begin empty.
+	if _, err := os.Stat(filepath.Join(dir, "tenure.db")); err == nil {
+		return nil, "", fmt.Errorf("%s has the data of a store on one machine, which a replicated store does not read; "+
+			"give --data with another directory, or move tenure.db away", dir)
+	}
+	where = memberDirectory(dir)
+	options := m.options(where)
+	options.Logger = logger
+	if started, err = member.Start(options); err != nil {
+		return nil, "", err
+	}
+	return started, fmt.Sprintf("member %s of etcd in %s", m.name, where), nil
+}
+
+// memberDirectory is where a member has its data, below the directory of --data.
+func memberDirectory(dir string) string { return filepath.Join(dir, "member") }

@@ -1,0 +1,365 @@
+package main_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// program is the path of the command, built once.
+var program = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "tenure-cluster")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "tenure-cluster")
+	if said, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, said)
+	}
+	return path, nil
+})
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if path, err := program(); err == nil {
+		_ = os.RemoveAll(filepath.Dir(path))
+	}
+	os.Exit(status)
+}
+
+// process is a running command.
+type process struct {
+	t         *testing.T
+	arguments []string
+	cmd       *exec.Cmd
+	lines     chan string // of standard output
+	log       *strings.Builder
+}
+
+// launch starts the command with arguments. It is killed when the test ends.
+func launch(t *testing.T, arguments ...string) *process {
+	t.Helper()
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, arguments: arguments, cmd: exec.Command(path, arguments...), lines: make(chan string, 100), log: new(strings.Builder)}
+	p.cmd.Stderr = p.log
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.lines)
+		for scanner := bufio.NewScanner(stdout); scanner.Scan(); {
+			p.lines <- scanner.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("%s:\n%s", strings.Join(arguments, " "), p.log)
+		}
+	})
+	return p
+}
+
+// mustSay waits for a line of standard output that begins with want, and fails if another one
+// comes.
+func (p *process) mustSay(want string) {
+	p.t.Helper()
+	if line, open := await.Next(p.lines); !open || !strings.HasPrefix(line, want) {
+		p.t.Fatalf("%v said %q (ended: %t), want %q", p.arguments[:3], line, !open, want)
+	}
+}
+
+func (p *process) signal(signal syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(signal); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// kill ends the process at once, if it still runs.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	for range p.lines { // until the pipe is closed
+	}
+	_ = await.Result(p.cmd.Wait)
+}
+
+// again starts a process that was killed once more.
+func (p *process) again(more ...string) *process {
+	p.t.Helper()
+	return launch(p.t, append(p.arguments, more...)...)
+}
+
+// mustStop ends the process with SIGTERM.
+func (p *process) mustStop() {
+	p.t.Helper()
+	p.signal(syscall.SIGTERM)
+	var last string
+	for line, open := await.Next(p.lines); open; line, open = await.Next(p.lines) {
+		last = line
+	}
+	if err := await.Result(p.cmd.Wait); err != nil || last != "stopped" {
+		p.t.Errorf("%v: %v, said %q; log:\n%s", p.arguments, err, last, p.log)
+	}
+}
+
+// addresses returns addresses of this machine on which no process listens now.
+func addresses(t *testing.T, n int) (free []string) {
+	t.Helper()
+	for range n {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		free = append(free, listener.Addr().String())
+	}
+	return free
+}
+
+// trio is two stores and a witness on this machine.
+type trio struct {
+	cluster string
+	peers   []string
+	clients []string // addresses of the stores
+	dirs    []string
+	stores  []*process
+	witness *process
+}
+
+// startTrio starts two stores and a witness. The first store is active.
+func startTrio(t *testing.T) *trio {
+	t.Helper()
+	free := addresses(t, 5)
+	tr := &trio{peers: free[:3], clients: free[3:]}
+	dir, err := os.MkdirTemp("", "trio") // a short name: it has sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	for i, name := range []string{"a", "b", "c"} {
+		if i > 0 {
+			tr.cluster += ","
+		}
+		tr.cluster += name + "=http://" + tr.peers[i]
+		tr.dirs = append(tr.dirs, filepath.Join(dir, name))
+	}
+	tr.witness = launch(t, "witness", "--member", "c", "--cluster", tr.cluster, "--data", tr.dirs[2])
+	tr.witness.mustSay("started member c")
+	for i, name := range []string{"a", "b"} {
+		p := launch(t, "serve", "--member", name, "--cluster", tr.cluster, "--data", tr.dirs[i], "--addr", tr.clients[i])
+		p.mustSay("standing by on mqtt://" + tr.clients[i])
+		if i == 0 {
+			p.mustSay("listening on mqtt://" + tr.clients[i])
+		}
+		tr.stores = append(tr.stores, p)
+	}
+	tr.witness.mustSay("running member c")
+	return tr
+}
+
+func (tr *trio) dial(t *testing.T, id string) *transport.Client {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	client, err := transport.Dial(ctx, "mqtt://"+tr.clients[0]+",mqtt://"+tr.clients[1], transport.Options{ClientID: id, ReconnectMax: 500 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func mustHold(t *testing.T, client *transport.Client, key, want string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	for {
+		entry, err := client.Get(ctx, key)
+		if errors.Is(err, transport.ErrOutcomeUnknown) && ctx.Err() == nil {
+			continue // the connection was lost just now
+		}
+		if err != nil || string(entry.Value) != want {
+			t.Fatalf("%s holds %q, want %q (%v)", key, entry.Value, want, err)
+		}
+		return
+	}
+}
+
+func mustSet(t *testing.T, client *transport.Client, key, value string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	for {
+		_, err := client.Set(ctx, key, []byte(value), transport.SetOptions{})
+		if errors.Is(err, transport.ErrOutcomeUnknown) && ctx.Err() == nil {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+}
+
+// The active process, with its member of etcd, is killed, frozen and stopped; each time the other
+// one takes over with all keys and leases.
+func TestInvariant47APairAndAWitnessAreOneStoreOverEveryFault(t *testing.T) {
+	tr := startTrio(t)
+	client, holder := tr.dial(t, "client"), tr.dial(t, "holder")
+	mustSet(t, client, "k", "before")
+	press, err := lease.New(holder, "press", lease.Options{TTL: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenure, err := press.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	tr.stores[0].kill()
+	tr.stores[1].mustSay("listening on ")
+	mustHold(t, client, "k", "before")
+	mustSet(t, client, "k", "after the kill")
+	tr.stores[0] = tr.stores[0].again()
+	tr.stores[0].mustSay("standing by on ")
+
+	tr.stores[1].signal(syscall.SIGSTOP)
+	tr.stores[0].mustSay("listening on ")
+	mustHold(t, client, "k", "after the kill")
+	mustSet(t, client, "k", "after the freeze")
+	tr.stores[1].signal(syscall.SIGCONT)
+	tr.stores[1].mustSay("standing by on ") // the same process, with nothing of what it had in memory
+	mustHold(t, client, "k", "after the freeze")
+
+	tr.stores[0].mustStop()
+	tr.stores[1].mustSay("listening on ")
+	mustHold(t, client, "k", "after the freeze")
+	tr.stores[0] = tr.stores[0].again()
+	tr.stores[0].mustSay("standing by on ")
+
+	tr.witness.kill()
+	mustSet(t, client, "k", "without the witness")
+	mustHold(t, client, "k", "without the witness")
+	if err := tenure.Err(); err != nil {
+		t.Errorf("the lease did not outlive all that: %v", err)
+	}
+	if err := tenure.Release(t.Context()); err != nil {
+		t.Errorf("release: %v", err)
+	}
+}
+
+func TestAStandbySendsClientsToTheActiveOne(t *testing.T) {
+	tr := startTrio(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err := transport.Dial(ctx, "mqtt://"+tr.clients[1], transport.Options{})
+	var refused *transport.ConnectError
+	if !errors.As(err, &refused) || refused.ServerReference != tr.clients[0] {
+		t.Errorf("%v, want a reference to %s", err, tr.clients[0])
+	}
+}
+
+func TestALostMemberIsReplacedByANewOne(t *testing.T) {
+	tr := startTrio(t)
+	client := tr.dial(t, "client")
+	mustSet(t, client, "k", "v")
+	tr.witness.kill()
+	if err := os.RemoveAll(tr.dirs[2]); err != nil {
+		t.Fatal(err)
+	}
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "http://" + addresses(t, 1)[0]
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	said, err := exec.CommandContext(ctx, path, "replace", "c", url, "--data", tr.dirs[0]).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	_, flags, found := strings.Cut(strings.TrimSpace(string(said)), "\n")
+	if !found || !strings.Contains(flags, "c="+url) {
+		t.Fatalf("it said %q", said)
+	}
+	next := launch(t, append(strings.Fields("witness --data "+tr.dirs[2]), strings.Fields(flags)...)...)
+	next.mustSay("started member c")
+	next.mustSay("running member c")
+	// The new one counts: with it, a majority outlives the loss of a store.
+	tr.stores[0].kill()
+	tr.stores[1].mustSay("listening on ")
+	mustHold(t, client, "k", "v")
+	// It starts again without --join.
+	next.kill()
+	next = launch(t, "witness", "--data", tr.dirs[2], "--member", "c", "--cluster", tr.cluster)
+	next.mustSay("started member c")
+	next.mustSay("running member c")
+	mustHold(t, client, "k", "v")
+}
+
+func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "tenure.db"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const members = "a=http://127.0.0.1:1,b=http://127.0.0.1:2,c=http://127.0.0.1:3"
+	for _, test := range []struct{ arguments, want string }{
+		{"serve --etcd http://127.0.0.1:1 --member a --cluster " + members, "give one of them"},
+		{"serve --cluster " + members, "--cluster needs --member"},
+		{"serve --member a", "--member needs --cluster"},
+		{"serve --member d --cluster " + members + " --data " + t.TempDir(), `does not have`},
+		{"serve --etcd-prefix p/", "--etcd-prefix needs --etcd"},
+		{"serve --member a --etcd-ca ca.pem --cluster " + members, "--etcd-ca is for --etcd"},
+		{"serve --etcd https://127.0.0.1:1 --etcd-cert cert.pem", "belong together"},
+		{"serve --etcd https://127.0.0.1:1 --etcd-ca missing.pem", "--etcd-ca"},
+		{"serve --etcd http://127.0.0.1:1 --memory", "--memory is for a store of one process"},
+		{"serve --etcd http://127.0.0.1:1 --data " + dir, "--data is for data on this machine"},
+		{"serve --etcd http://127.0.0.1:1 --max-packet-size 2000000", "--max-packet-size"},
+		{"serve --etcd http://127.0.0.1:1 --addr :0", "--insecure"},
+		{"serve --etcd http://127.0.0.1:1 --addr 127.0.0.1:0 --advertise here", "--advertise"},
+		{"serve --etcd 127.0.0.1:1 --addr 127.0.0.1:0", "https://host:2379"},
+		{"serve --etcd http://127.0.0.1:1 --addr 127.0.0.1:0 --etcd-ttl 1500ms", "whole seconds"},
+		{"serve --member a --cluster " + members + " --data " + dir, "another directory"},
+		{"attach mqtt://127.0.0.1:1 --etcd http://127.0.0.1:1 --wait", "--wait"},
+		{"attach mqtt://127.0.0.1:1 --member a", "unknown flag"},
+		{"witness", "--member"},
+		{"replace c", "give the name"},
+		{"replace c http://127.0.0.1:1 --data " + t.TempDir(), "no member with its data in"},
+	} {
+		t.Run(test.arguments, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+			defer cancel()
+			said, err := exec.CommandContext(ctx, path, strings.Fields(test.arguments)...).CombinedOutput()
+			if err == nil || !strings.Contains(string(said), test.want) {
+				t.Errorf("%v, said %q; want %q", err, said, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tenurelock/tenure/cluster/member"
+	"github.com/tenurelock/tenure/cmd/tenure/command"
+)
+
+func witnessCommand() *cobra.Command {
+	var flags memberFlags
+	var dir string
+	var verbose bool
+	witness := &cobra.Command{
+		Use:   "witness",
+		Short: "Run a member of etcd that serves no clients, until interrupted",
+		Long: `Run a member of etcd and nothing else, until SIGINT or SIGTERM. A pair of
+servers needs it as the third member: with two, the loss of one would leave no
+majority. It has all the data, and takes part in each decision, but no client
+connects to it. A small machine does, with a disk that keeps what it is told to.`,
+		Example: `  tenure-cluster witness --member c --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 \
+    --peer-ca ca.pem --peer-cert c.pem --peer-key c.key`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := flags.check(); err != nil {
+				return err
+			}
+			dir, err := command.Directory(dir)
+			if err != nil {
+				return err
+			}
+			return command.Run(cmd, verbose, func(ctx context.Context, logger *slog.Logger) error {
+				return runWitness(ctx, cmd, &flags, dir, logger)
+			})
+		},
+	}
+	flags.register(witness.Flags())
+	witness.Flags().StringVar(&dir, "data", "", "directory for the data, made if it is missing; default: $STATE_DIRECTORY, else tenure in the user's directory for state")
+	witness.Flags().BoolVar(&verbose, "verbose", false, "log what the member does")
+	return witness
+}
+
+// runWitness runs a member until ctx ends.
+func runWitness(ctx context.Context, cmd *cobra.Command, flags *memberFlags, dir string, logger *slog.Logger) error {
+	m, where, err := flags.start(dir, logger)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "started %s\n", where)
+	ready := m.Ready()
+	for {
+		select {
+		case <-ready:
+			fmt.Fprintf(cmd.OutOrStdout(), "running %s\n", where)
+			ready = nil
+		case <-m.Done():
+			m.Close()
+			return m.Err()
+		case <-ctx.Done():
+			m.Close()
+			fmt.Fprintln(cmd.OutOrStdout(), "stopped")
+			return nil
+		}
+	}
+}
+
+// replaceTimeout bounds replace: etcd may have to elect a leader first.
+const replaceTimeout = 30 * time.Second
+
+func replaceCommand() *cobra.Command {
+	var dir string
+	replace := &cobra.Command{
+		Use:   "replace NAME URL",
+		Short: "Replace a member of etcd whose machine or disk is lost",
+		Long: `Take the member NAME out of its cluster, and announce a new one of that name
+that its peers reach at URL. Run it on the machine of another member, which
+runs, with the --data of that one and as its user. A majority of the members
+must run. Replace one member after the other.
+
+It prints how to start the new member, with an empty --data. Never copy the data
+of a member, and never restore it from a backup: a member that forgot what it
+acknowledged can lose what the others rely on.`,
+		Example: `  tenure-cluster replace b https://b:2380 --data /var/lib/tenure`,
+		Args: func(_ *cobra.Command, arguments []string) error {
+			if len(arguments) != 2 {
+				return errors.New("give the name of the lost member, and the URL at which the others reach the new one: tenure-cluster replace b https://b:2380")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, arguments []string) error {
+			dir, err := command.Directory(dir)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeoutCause(cmd.Context(), replaceTimeout,
+				fmt.Errorf("etcd did not do it within %v; a majority of its members must run", replaceTimeout))
+			defer cancel()
+			members, err := member.Replace(ctx, memberDirectory(dir), arguments[0], arguments[1])
+			if err != nil && ctx.Err() != nil {
+				return fmt.Errorf("%w: %w", err, context.Cause(ctx))
+			}
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "start the new member with an empty --data and with\n--member %s --join --cluster %s\n", arguments[0], members)
+			return nil
+		},
+	}
+	replace.Flags().StringVar(&dir, "data", "", "directory of --data of a member that runs on this machine; default: $STATE_DIRECTORY, else tenure in the user's directory for state")
+	return replace
+}

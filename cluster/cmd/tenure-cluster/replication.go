@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tenurelock/tenure/cluster"
+	"github.com/tenurelock/tenure/cluster/member"
+	"github.com/tenurelock/tenure/cmd/tenure/command"
+)
+
+// replication are the flags of a store that several processes share.
+type replication struct {
+	etcd   etcdFlags
+	member *memberFlags // nil: attach, which runs no member
+}
+
+var _ command.Replication = (*replication)(nil)
+
+// Register implements command.Replication.
+func (r *replication) Register(flags *pflag.FlagSet) {
+	r.etcd.register(flags)
+	if r.member != nil {
+		r.member.register(flags)
+	}
+}
+
+// Chosen implements command.Replication.
+func (r *replication) Chosen() (bool, error) {
+	withMember := r.member != nil && r.member.name != ""
+	switch {
+	case withMember && len(r.etcd.endpoints) > 0:
+		return false, errors.New("--etcd uses an etcd that runs already, and --member runs one; give one of them")
+	case withMember:
+		if name := r.etcd.other(); name != "" {
+			return false, fmt.Errorf("--%s is for --etcd; the store uses the member of its own process", name)
+		}
+		return true, r.member.check()
+	case len(r.etcd.endpoints) > 0:
+		return true, r.etcd.check()
+	}
+	if name := r.etcd.given("etcd-"); name != "" {
+		return false, fmt.Errorf("--%s needs --etcd with the URLs of etcd", name)
+	}
+	if r.member != nil {
+		if name := r.member.given(); name != "" {
+			return false, fmt.Errorf("--%s needs --member with the name of the member", name)
+		}
+	}
+	return false, nil
+}
+
+// KeepsData implements command.Replication.
+func (r *replication) KeepsData() bool { return r.member != nil && r.member.name != "" }
+
+// Help implements command.Replication.
+func (r *replication) Help() string {
+	help := `With --etcd the data is in etcd, and any number of processes share it: one is
+active, and the others stand by. When the active one is gone, another takes over
+with all keys, leases and fences; a clean end hands over at once, any other after
+--etcd-ttl.`
+	if r.member == nil {
+		return help + " All of them attach to one broker."
+	}
+	return help + ` A process that stands by sends its clients to the
+active one, at the address of --advertise; give clients the addresses of all.
+
+With --member the process runs a member of etcd itself, with its data below
+--data, so that no other etcd is needed. All members have the same --cluster.
+A majority of them must run: three members outlive the loss of one. Where only
+two machines serve clients, "tenure-cluster witness" is the third member. The
+connections between members need TLS (--peer-ca, --peer-cert, --peer-key),
+unless --cluster has http. docs/pair.md shows it step by step.`
+}
+
+// Examples implements command.Replication.
+func (r *replication) Examples() string {
+	if r.member == nil {
+		return "  tenure-cluster attach mqtt://localhost:1883 --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem"
+	}
+	return `  tenure-cluster serve --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem
+  tenure-cluster serve --member a --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 \
+    --peer-ca ca.pem --peer-cert a.pem --peer-key a.key`
+}
+
+// Start implements command.Replication.
+func (r *replication) Start(_ context.Context, settings command.ReplicaSettings) (command.Candidate, error) {
+	options := cluster.Options{Address: settings.Address, TTL: r.etcd.ttl, Logger: settings.Logger}
+	c := &candidate{logger: settings.Logger, failed: make(chan error, 1)}
+	if r.KeepsData() {
+		m, where, err := r.member.start(settings.Dir, settings.Logger)
+		if err != nil {
+			return nil, err
+		}
+		c.member, c.where = m, where
+		options = m.Configure(options)
+		c.tasks.Go(func() {
+			<-m.Done()
+			if err := m.Err(); err != nil {
+				c.failed <- err
+			}
+		})
+	} else {
+		config, err := r.etcd.tls()
+		if err != nil {
+			return nil, err
+		}
+		options.Endpoints, options.TLS, options.Prefix = r.etcd.endpoints, config, r.etcd.prefix
+		c.where = "etcd at " + strings.Join(r.etcd.endpoints, ",")
+	}
+	c.options = options
+	if most := options.MaxPacketSize(); settings.PacketSize > most {
+		_ = c.Close()
+		return nil, fmt.Errorf("--max-packet-size %d: a transaction of etcd has room for %d bytes; choose that or less", settings.PacketSize, most)
+	}
+	return c, nil
+}
+
+// etcdFlags are the flags for an etcd that runs already.
+type etcdFlags struct {
+	flags         *pflag.FlagSet
+	endpoints     []string
+	ca, cert, key string
+	prefix        string
+	ttl           time.Duration
+}
+
+const (
+	defaultPrefix = "tenure/"
+	defaultTTL    = 4 * time.Second
+)
+
+func (e *etcdFlags) register(flags *pflag.FlagSet) {
+	e.flags = flags
+	flags.StringSliceVar(&e.endpoints, "etcd", nil, "URLs of the members of an etcd that has the data, like https://host:2379, with commas in between")
+	flags.StringVar(&e.ca, "etcd-ca", "", "file with the authorities to trust for etcd's certificates, in PEM; default: the system's")
+	flags.StringVar(&e.cert, "etcd-cert", "", "file with the certificate to show etcd, in PEM")
+	flags.StringVar(&e.key, "etcd-key", "", "file with its private key, in PEM")
+	flags.StringVar(&e.prefix, "etcd-prefix", defaultPrefix, "how all keys in etcd begin; stores with different prefixes are independent")
+	flags.DurationVar(&e.ttl, "etcd-ttl", defaultTTL, "how long after the unclean end of the active process another one takes over, in whole seconds")
+}
+
+// given returns a flag that begins with prefix and was given, or an empty string.
+func (e *etcdFlags) given(prefix string) (name string) {
+	e.flags.Visit(func(f *pflag.Flag) {
+		if strings.HasPrefix(f.Name, prefix) {
+			name = f.Name
+		}
+	})
+	return name
+}
+
+// other returns a flag that was given and has no meaning for a member of the own process.
+func (e *etcdFlags) other() (name string) {
+	for _, name := range []string{"etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix"} {
+		if e.flags.Changed(name) {
+			return name
+		}
+	}
+	return ""
+}
+
+func (e *etcdFlags) check() error {
+	if (e.cert == "") != (e.key == "") {
+		return errors.New("--etcd-cert and --etcd-key belong together")
+	}
+	return nil
+}
+
+// memberFlags are the flags of a member that serve or witness runs.
+type memberFlags struct {
+	flags         *pflag.FlagSet
+	name, cluster string
+	join          bool
+	ca, cert, key string
+	serve         string
+}
+
+func (m *memberFlags) register(flags *pflag.FlagSet) {
+	m.flags = flags
+	flags.StringVar(&m.name, "member", "", "name of the member of etcd that this process runs, one of --cluster")
+	flags.StringVar(&m.cluster, "cluster", "", "names and URLs of all members, like a=https://a:2380,b=https://b:2380,c=https://c:2380")
+	flags.BoolVar(&m.join, "join", false, "the member is new in a cluster that runs already, and \"tenure-cluster replace\" has announced it; for its first start")
+	flags.StringVar(&m.ca, "peer-ca", "", "file with the authority that issues the certificates of all members, in PEM")
+	flags.StringVar(&m.cert, "peer-cert", "", "file with the certificate of this member, for both ends of connections, in PEM")
+	flags.StringVar(&m.key, "peer-key", "", "file with its private key, in PEM")
+	flags.StringVar(&m.serve, "serve-etcd", "", "URL at which the member also serves other processes, such as attached stores, with the certificates of --peer-*")
+}
+
+// given returns a flag that was given, or an empty string.
+func (m *memberFlags) given() string {
+	for _, name := range []string{"cluster", "join", "peer-ca", "peer-cert", "peer-key", "serve-etcd"} {
+		if m.flags.Changed(name) {
+			return name
+		}
+	}
+	return ""
+}
+
+func (m *memberFlags) check() error {
+	switch {
+	case m.name == "":
+		return errors.New("give --member with the name of this member")
+	case m.cluster == "":
+		return errors.New("--member needs --cluster with the names and URLs of all members: a=https://a:2380,b=https://b:2380,c=https://c:2380")
+	}
+	return nil
+}
+
+// options returns those of the member with its data below a directory.
+func (m *memberFlags) options(dir string) member.Options {
+	files := member.TLS{CA: m.ca, Certificate: m.cert, Key: m.key}
+	options := member.Options{Name: m.name, Cluster: m.cluster, Join: m.join, Dir: dir, PeerTLS: files, ClientURL: m.serve}
+	if strings.HasPrefix(m.serve, "https:") {
+		options.ClientTLS = files
+	}
+	return options
+}
