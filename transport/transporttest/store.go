@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -234,7 +235,7 @@ func (s *Store) Recover() error {
 		return err
 	}
 	s.mu.Lock()
-	conns := slices.Collect(maps.Values(s.conns))
+	conns := s.connsLocked()
 	s.mu.Unlock()
 	for _, conn := range conns {
 		conn.recover()
@@ -245,11 +246,23 @@ func (s *Store) Recover() error {
 // cutAll cuts all connections. A dead server applies no Wills.
 func (s *Store) cutAll(dead bool) {
 	s.mu.Lock()
-	conns := slices.Collect(maps.Values(s.conns))
+	conns := s.connsLocked()
 	s.mu.Unlock()
 	for _, conn := range conns {
 		conn.leave(nil, dead)
+		if dead {
+			// Each client learns of it at a moment of its own, so that a simulation replays.
+			time.Sleep(time.Microsecond)
+		}
 	}
+}
+
+// connsLocked returns the connections in the order of their client ids, so that a simulation
+// replays.
+func (s *Store) connsLocked() []*Conn {
+	conns := slices.Collect(maps.Values(s.conns))
+	slices.SortFunc(conns, func(a, b *Conn) int { return strings.Compare(a.clientID, b.clientID) })
+	return conns
 }
 
 // isDown reports whether the store has crashed and was not recovered.
