@@ -381,6 +381,7 @@ func (e *Engine) commitOpen(ctx context.Context) error {
 				h.done(h.reply)
 			}
 		}
+		clear(leaving) // the batch lasts until all have left
 	}
 }
 

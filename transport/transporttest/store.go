@@ -136,6 +136,9 @@ func (s *Store) start(options statestore.Options) error {
 	if err != nil {
 		return err
 	}
+	if journal != nil {
+		started.Begin()
+	}
 	ctx, halt := context.WithCancel(s.life)
 	halted := make(chan struct{})
 	s.mu.Lock()
@@ -144,9 +147,6 @@ func (s *Store) start(options statestore.Options) error {
 		s.halt()
 	}
 	started.SetSystemClock(s.wall)
-	if journal != nil {
-		started.Begin()
-	}
 	s.engine, s.halt, s.options, s.mount, s.halted, s.down = started, halt, options, mounted, halted, false
 	s.tasks.Go(func() {
 		err := started.Run(ctx)
