@@ -195,8 +195,8 @@ func (s *Store) Crash(keep int) {
 	s.mu.Lock()
 	s.down = true
 	s.mu.Unlock()
-	s.cutAll(true)
 	s.kill(keep)
+	s.cutAll(true)
 }
 
 // kill ends a durable store without its last commit, apart from keep groups.
