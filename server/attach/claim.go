@@ -85,7 +85,7 @@ func (l *link) probe(ctx context.Context) error {
 		Payload: resp3.AppendCommand(nil, protocol.VerbGet, "is another store there?"),
 		Properties: &paho.PublishProperties{
 			ResponseTopic:   replyTo,
-			CorrelationData: []byte(l.store.instance), // 16 bytes
+			CorrelationData: []byte(l.store.instance[:16]),
 			ContentType:     protocol.ContentType,
 			MessageExpiry:   &expiry,
 			User: paho.UserProperties{

@@ -94,7 +94,7 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 		changed:    make(chan struct{}, 1),
 		superseded: make(chan struct{}),
 		replies:    newReplyQueue(linkCtx.Done()),
-		presence:   presence{me: s.instance, memory: s.memory},
+		presence:   presence{me: s.instance, group: s.group, memory: s.memory},
 	}
 	if spare {
 		l.gone = make(chan struct{}, 1)

@@ -24,6 +24,7 @@ const (
 // for concurrent use.
 type presence struct {
 	me    string
+	group string // how the names of stores end that share the data of this one; empty: none does
 	stage stage
 	// silent is another store that answers or claims by a retained message, and has sent
 	// nothing since; or empty.
@@ -81,6 +82,13 @@ func (p *presence) hear(text string, replayed bool) reaction {
 			p.stage = claimed
 		}
 		p.survived = p.survived || replayed && word == saysGone
+	case p.group != "" && strings.HasSuffix(instance, p.group):
+		// Their journal decides which of them answers, so this one neither yields nor waits. Only
+		// the retained message must not say that none does. One says so once, so two that both
+		// believe that they answer do not go on for ever.
+		if word == saysGone && !replayed && p.stage == answering {
+			return insist
+		}
 	case replayed && p.memory.served && instance != p.memory.predecessor && (word == saysAnswers || word == saysGone):
 		// It answered requests while this store was disconnected. The data of this store is
 		// older, even if the other one is gone by now.

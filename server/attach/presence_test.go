@@ -2,6 +2,7 @@ package attach
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 )
 
@@ -41,6 +42,39 @@ func TestWhatAStoreDoesAboutOthersOnItsBroker(t *testing.T) {
 				if replayed {
 					text = text[1:]
 				}
+				got = p.hear(text, replayed)
+			}
+			if got != test.want || p.free() != test.free {
+				t.Errorf("%d, free %v; want %d, %v", got, p.free(), test.want, test.free)
+			}
+		})
+	}
+}
+
+// The journal decides which of the stores that share it answers.
+func TestWhatAStoreDoesAboutOthersThatShareItsData(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		stage stage
+		heard []string // a message that was replayed begins with "*"
+		want  reaction // to the last
+		free  bool     // afterwards
+	}{
+		{"the one before is silent", claiming, []string{"*answers a.g", "claims me.g"}, ignore, true},
+		{"the one before insists", claiming, []string{"*answers a.g", "answers a.g", "claims me.g"}, ignore, true},
+		{"the next one claims", answering, []string{"claims b.g"}, ignore, false},
+		{"the next one answers", answering, []string{"answers b.g"}, ignore, false},
+		{"the one before is gone, and that is what is retained now", answering, []string{"gone a.g"}, insist, false},
+		{"the one before was gone while this one was away", answering, []string{"*gone a.g"}, ignore, false},
+		{"a store with other data answers", answering, []string{"answers b.h"}, yield, false},
+		{"a store with other data claims", claimed, []string{"claims b.h"}, insist, true},
+		{"a store with other data is silent", claiming, []string{"*answers b", "claims me.g"}, ignore, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := presence{me: "me.g", group: ".g", stage: test.stage, memory: presenceMemory{served: test.stage == answering}}
+			var got reaction
+			for _, text := range test.heard {
+				text, replayed := strings.CutPrefix(text, "*")
 				got = p.hear(text, replayed)
 			}
 			if got != test.want || p.free() != test.free {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
 	"errors"
@@ -66,6 +67,11 @@ type Options struct {
 	// the broker in between, its leases and later changes are not in this one: begin with an empty
 	// journal then, and a Store.HoldOff.
 	Journal statestore.Journal
+	// Shared says that several processes share Journal, of which one at a time has it, as with
+	// package cluster. Journal.Standing then says whether this process may answer. So the store
+	// does not wait for another one with the same data that is silent, and takes its place at
+	// once.
+	Shared bool
 	// Wait makes the store a spare where another store answers: Serve waits until that is gone,
 	// and then answers in its place, where it would otherwise end with ErrAnotherStore. The spare
 	// begins empty: the data of the other store is gone with it, and so are the leases that it
@@ -107,7 +113,8 @@ type Store struct {
 	options          Options
 	broker           *url.URL
 	tls              *tls.Config // of the broker; nil: not encrypted
-	instance         string
+	instance         string      // its name on presenceTopic; with Options.Shared, it ends with group
+	group            string
 	logger           *slog.Logger
 	engine           *engine.Engine
 	clients          *clientLRU
@@ -193,6 +200,9 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
+	if options.Shared && options.Journal == nil {
+		return nil, errors.New("attach: Options.Shared needs a Journal that several processes share")
+	}
 	if options.Wait && options.Journal != nil {
 		return nil, errors.New("attach: Options.Wait needs a store without a Journal: the data that a spare had kept would be older than what the other store grants")
 	}
@@ -223,6 +233,11 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 	}
 	if s.engine, err = engine.Open(ctx, options.Store, logs.Loading(options.Journal, options.Logger), s.deliver); err != nil {
 		return nil, fmt.Errorf("attach: %w", err)
+	}
+	if options.Shared {
+		name := sha256.Sum256([]byte(s.engine.Identity()))
+		s.group = "." + hex.EncodeToString(name[:4])
+		s.instance += s.group
 	}
 	s.clients = newClientLRU(s.engine, options.MaxClients)
 	s.clients.restore(s.engine.RestoredClients())

@@ -319,6 +319,96 @@ func TestALostMemberIsReplacedByANewOne(t *testing.T) {
 	mustHold(t, client, "k", "v")
 }
 
+// startMosquitto runs the broker mosquitto on a free port until the test ends, and returns its
+// address. Where mosquitto is missing the test is skipped, or fails if CI is true.
+func startMosquitto(t *testing.T) (address string) {
+	t.Helper()
+	path, err := exec.LookPath("mosquitto")
+	if err != nil {
+		path, err = exec.LookPath("/usr/sbin/mosquitto") // which not every PATH has
+	}
+	const missing = "mosquitto is not installed: apt-get install mosquitto"
+	switch {
+	case err != nil && os.Getenv("CI") == "true":
+		t.Fatal(missing)
+	case err != nil:
+		t.Skip("SKIPPED: nothing was tested here. " + missing)
+	}
+	address = addresses(t, 1)[0]
+	_, port, _ := net.SplitHostPort(address)
+	file := filepath.Join(t.TempDir(), "mosquitto.conf")
+	settings := fmt.Sprintf("user root\nlistener %s 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\nmax_inflight_messages 0\nmax_queued_messages 10000\n", port)
+	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	broker := exec.Command(path, "-c", file)
+	if err := broker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = broker.Process.Kill()
+		_ = await.Result(broker.Wait)
+	})
+	for began := time.Now(); time.Since(began) < await.Patience; time.Sleep(20 * time.Millisecond) {
+		if conn, err := net.Dial("tcp", address); err == nil {
+			_ = conn.Close()
+			return address
+		}
+	}
+	t.Fatal("mosquitto does not start")
+	return ""
+}
+
+// One process runs etcd, and two others attach their store to a broker.
+func TestAttachedStoresThatShareTheirDataTakeTurnsOnOneBroker(t *testing.T) {
+	broker := "mqtt://" + startMosquitto(t)
+	free := addresses(t, 2)
+	dir, err := os.MkdirTemp("", "etcd") // a short name: it has a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	etcd := launch(t, "witness", "--member", "c", "--cluster", "c=http://"+free[0], "--data", dir, "--serve-etcd", "http://"+free[1])
+	etcd.mustSay("started member c")
+	etcd.mustSay("running member c")
+	var stores []*process
+	for i := range 2 {
+		p := launch(t, "attach", broker, "--etcd", "http://"+free[1], "--probe-messages", "0")
+		p.mustSay("standing by on " + broker)
+		if i == 0 {
+			p.mustSay("attached to " + broker)
+		}
+		stores = append(stores, p)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	client, err := transport.Dial(ctx, broker, transport.Options{ClientID: "client"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	mustSet(t, client, "k", "before")
+
+	stores[0].kill()
+	stores[1].mustSay("attached to ")
+	mustHold(t, client, "k", "before")
+	mustSet(t, client, "k", "after the kill")
+	stores[0] = stores[0].again()
+	stores[0].mustSay("standing by on ")
+
+	stores[1].signal(syscall.SIGSTOP)
+	stores[0].mustSay("attached to ")
+	mustHold(t, client, "k", "after the kill")
+	mustSet(t, client, "k", "after the freeze")
+	stores[1].signal(syscall.SIGCONT)
+	stores[1].mustSay("standing by on ")
+	mustHold(t, client, "k", "after the freeze")
+
+	stores[0].mustStop()
+	stores[1].mustSay("attached to ")
+	mustHold(t, client, "k", "after the freeze")
+}
+
 func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 	path, err := program()
 	if err != nil {

@@ -231,7 +231,7 @@ func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, u
 		},
 		Open: func(ctx context.Context, journal standby.Journal, _ net.Listener) (standby.Store, error) {
 			options := options
-			options.Journal = journal
+			options.Journal, options.Shared = journal, true
 			store, err := attach.Open(ctx, url, options)
 			if err != nil {
 				return nil, nameFlag(err)
