@@ -354,12 +354,16 @@ func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
 	}
 	sums := f.totals
 	err := f.guard(func() error {
-		return f.db.Update(func(tx *bbolt.Tx) error {
-			if err := put(tx, batch, &sums); err != nil {
-				return err
-			}
-			return tx.Bucket(aboutBucket).Put(totalsEntry, sums.encode())
-		})
+		// Not Update: after a fault it rolls back, and reads the file again in a goroutine of its
+		// own, where the next fault would end the process without a reason (bbolt v1.5.0).
+		tx, err := f.db.Begin(true)
+		if err != nil {
+			return err
+		}
+		if err := put(tx, batch, &sums); err != nil {
+			return errors.Join(err, tx.Rollback())
+		}
+		return tx.Commit()
 	})
 	if err != nil {
 		return f.fail(fmt.Errorf("commit: %w", err))
@@ -371,7 +375,7 @@ func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
 	return nil
 }
 
-// put writes the records of a batch, in order, and counts them.
+// put writes the records of a batch, in order, and their totals.
 func put(tx *bbolt.Tx, batch []statestore.Group, sums *totals) error {
 	records := tx.Bucket(recordsBucket)
 	for _, group := range batch {
@@ -396,7 +400,7 @@ func put(tx *bbolt.Tx, batch []statestore.Group, sums *totals) error {
 			}
 		}
 	}
-	return nil
+	return tx.Bucket(aboutBucket).Put(totalsEntry, sums.encode())
 }
 
 // fail makes err the failure of the journal, with the file and what to do.

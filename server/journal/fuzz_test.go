@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -140,12 +141,27 @@ func openSound(t *testing.T, content []byte, want map[string]string) {
 	}
 	file := open(t, dir)
 	wantState(t, load(t, file), want)
-	commit(t, file, statestore.Group{record("one more", "1"), record("key-000", "2")})
+	file.WithoutSync()
+	want = maps.Clone(want)
+	for i, id := range slices.Sorted(maps.Keys(want)) { // changes on all pages
+		var batch []statestore.Group
+		switch i % 7 {
+		case 0:
+			batch = append(batch, statestore.Group{record(id)})
+		case 1:
+			batch = append(batch, statestore.Group{record(id+"x", "new")}, statestore.Group{record(id, "changed")})
+		case 2:
+			batch = append(batch, statestore.Group{record(id[:len(id)-1]+"!", "new")})
+		}
+		commit(t, file, batch...)
+		apply(want, batch)
+		if i > 40 {
+			break
+		}
+	}
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	want = maps.Clone(want)
-	want["one more"], want["key-000"] = "1", "2"
 	wantState(t, load(t, open(t, dir)), want)
 }
 

@@ -191,8 +191,10 @@ type element struct {
 
 // elements calls each for the elements of a page: their key, and the rest of them. The data
 // must follow the array of elements without a gap, as bbolt writes them; else the number of
-// elements is wrong. The keys ascend from low, which is included, to high, which is not; nil
-// means without a limit.
+// elements is wrong. The keys ascend from low to high, which is not included; nil means
+// without a limit. low is the first of them: the parent has it as the key of this page. bbolt
+// finds a page in its parent by that key when it changes the page. With another key there,
+// though it would separate the pages as well, bbolt would add the page a second time.
 func elements(name string, page, low, high []byte, each func(i int, key []byte, value []byte, flags uint32, child uint64) error) error {
 	order := binary.NativeEndian
 	flags, count := order.Uint16(page[8:]), int(order.Uint16(page[10:]))
@@ -201,6 +203,9 @@ func elements(name string, page, low, high []byte, each func(i int, key []byte, 
 	}
 	if flags == branchPage && count == 0 {
 		return damaged("%s is a branch without children", name)
+	}
+	if count == 0 && low != nil {
+		return damaged("%s is empty", name)
 	}
 	next := pageHeader + count*elementSize
 	if next > len(page) {
@@ -228,7 +233,10 @@ func elements(name string, page, low, high []byte, each func(i int, key []byte, 
 		middle := next + int(keySize)
 		end := middle + int(valueSize)
 		key, value := page[next:middle:middle], page[middle:end:end]
-		if order := bytes.Compare(key, low); order < 0 || i > 0 && order == 0 {
+		switch order := bytes.Compare(key, low); {
+		case i == 0 && low != nil && order != 0:
+			return damaged("%s begins with another key than its parent says", name)
+		case i > 0 && order <= 0:
 			return damaged("%s: entry %d is out of order", name, i)
 		}
 		if high != nil && bytes.Compare(key, high) >= 0 {
