@@ -30,6 +30,9 @@ type clock struct {
 	last   hlc.Timestamp // the latest timestamp issued or merged; only a node before the first
 	seen   int64         // the wall time of the latest version; 0 before the first
 	offset int64         // added to the node's clock to go by the store's; never positive
+
+	agreed bool  // a version ended the offset, and the store has refused no timestamp since
+	doubt  int64 // until the node's clock shows this, no version ends the offset
 }
 
 // newClock returns the clock of a node. The error says why the client id cannot be a node id.
@@ -56,8 +59,8 @@ func (c *clock) tick(local int64) (hlc.Timestamp, error) {
 // merged, which does no harm.
 func (c *clock) observe(version hlc.Timestamp, local int64) (tooFar *hlc.SkewError, err error) {
 	c.seen = version.Wall
-	if local-version.Wall <= agreementMillis {
-		c.offset = 0 // the node's clock is right again
+	if c.offset != 0 && local-version.Wall <= agreementMillis && !c.doubts(local) {
+		c.offset, c.agreed = 0, true // the node's clock is right again
 	}
 	wall := c.physical(local)
 	if version.Wall-wall > maxSkewMillis {
@@ -89,9 +92,20 @@ func (c *clock) adapt(refused hlc.Timestamp, store, local int64) bool {
 	if store >= refused.Wall {
 		return false // this cannot be the reason for the refusal
 	}
+	if c.agreed {
+		// The versions are ahead of the store's own clock, as those of a store are that started
+		// again, with its data, on a machine whose clock is behind. They say nothing for a while,
+		// or else each request would be refused once.
+		c.agreed, c.doubt = false, local+maxSkewMillis
+	}
 	c.offset = min(store-local, 0)
 	c.last = hlc.Timestamp{Node: c.last.Node}
 	return true
+}
+
+// doubts reports whether no version ends the offset. A step of the node's clock ends the doubt.
+func (c *clock) doubts(local int64) bool {
+	return local < c.doubt && local >= c.doubt-maxSkewMillis
 }
 
 // physical returns the wall time for the next timestamp. If that is more than maxSkew behind
@@ -214,7 +228,8 @@ func (c *Client) adapt(err error) bool {
 //
 // It returns a [*SkewError], the latest refusal, while the client goes by the store's clock
 // because this node's clock is more than a minute ahead. That ends with the first version
-// that is no more than five seconds behind this node's clock.
+// that is no more than five seconds behind this node's clock, or a minute later if the store
+// refuses this node's clock again after such a version.
 func (c *Client) Skew() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

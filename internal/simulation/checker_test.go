@@ -586,9 +586,8 @@ func (c *checker) last(leftAlone bool) {
 	}
 }
 
-// tooMany requests of one process in a second are a hot loop. A process that works without a
-// pause sends some thirty, and each of them twice if the clock of the store's machine is behind.
-const tooMany = 100
+// tooMany requests of one process in a second are a hot loop.
+const tooMany = 50
 
 // sample checks everything once a second.
 func (c *checker) sample() {
