@@ -18,7 +18,6 @@ import (
 
 	"github.com/tenurelock/tenure/cluster"
 	"github.com/tenurelock/tenure/cluster/member"
-	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -53,7 +52,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func sharedEtcd(t *testing.T) *etcd {
+func sharedEtcd(t testing.TB) *etcd {
 	t.Helper()
 	shared.Do(func() {
 		var cleanups []func()
@@ -71,12 +70,18 @@ func sharedEtcd(t *testing.T) *etcd {
 }
 
 // newEtcd is an etcd for one test.
-func newEtcd(t *testing.T) *etcd {
+func newEtcd(t testing.TB) *etcd {
 	t.Helper()
 	return startEtcd(t, t.Cleanup)
 }
 
-func startEtcd(t *testing.T, cleanup func(func())) *etcd {
+func startEtcd(t testing.TB, cleanup func(func())) *etcd {
+	t.Helper()
+	return startEtcdWith(t, cleanup, func(*member.Options) {})
+}
+
+// startEtcdWith changes the options of each member.
+func startEtcdWith(t testing.TB, cleanup func(func()), change func(*member.Options)) *etcd {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "etcd") // the names of sockets must be short
 	if err != nil {
@@ -94,19 +99,18 @@ func startEtcd(t *testing.T, cleanup func(func())) *etcd {
 		e.options[i] = member.Options{
 			Name: fmt.Sprintf("m%d", i), Cluster: strings.Join(peers, ","), Dir: filepath.Join(dir, fmt.Sprint(i)), ClientURL: e.urls[i],
 		}
+		change(&e.options[i])
 		e.start(t, i)
 	}
 	cleanup(func() {
-		var all sync.WaitGroup
-		for _, m := range e.members {
-			all.Go(m.Close)
+		for _, m := range e.members { // at the same time, the leader would wait 7 s for another
+			m.Close()
 		}
-		await.Done(all.Wait)
 	})
 	return e
 }
 
-func (e *etcd) start(t *testing.T, i int) {
+func (e *etcd) start(t testing.TB, i int) {
 	t.Helper()
 	m, err := member.Start(e.options[i])
 	if err != nil {
@@ -116,7 +120,7 @@ func (e *etcd) start(t *testing.T, i int) {
 }
 
 // leader returns the index of the member that leads.
-func (e *etcd) leader(t *testing.T) int {
+func (e *etcd) leader(t testing.TB) int {
 	t.Helper()
 	client := e.client(t)
 	for i, url := range e.urls {
@@ -130,7 +134,7 @@ func (e *etcd) leader(t *testing.T) int {
 }
 
 // client returns etcd's own client, of all members.
-func (e *etcd) client(t *testing.T) *clientv3.Client {
+func (e *etcd) client(t testing.TB) *clientv3.Client {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: e.urls, Logger: zap.NewNop()})
 	if err != nil {
@@ -140,7 +144,7 @@ func (e *etcd) client(t *testing.T) *clientv3.Client {
 	return client
 }
 
-func freePorts(t *testing.T, n int) (ports []int) {
+func freePorts(t testing.TB, n int) (ports []int) {
 	t.Helper()
 	for range n {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -154,15 +158,23 @@ func freePorts(t *testing.T, n int) (ports []int) {
 }
 
 // bounded returns a context that ends with the test or its patience.
-func bounded(t *testing.T) context.Context {
+func bounded(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// options returns the options of a candidate on e; the prefix is the test's own.
-func (e *etcd) candidateOptions(t *testing.T, name string) cluster.Options {
+// short returns a context for what is tried again until it ends.
+func short(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// candidateOptions returns the options of a candidate on e; the prefix is the test's own.
+func (e *etcd) candidateOptions(t testing.TB, name string) cluster.Options {
 	return cluster.Options{
 		Endpoints: e.urls, Prefix: t.Name(), Name: name, Address: name + ":8883", TTL: 2 * time.Second,
 		MaxOperations: 128, MaxTransactionBytes: 3 << 19,
@@ -170,14 +182,14 @@ func (e *etcd) candidateOptions(t *testing.T, name string) cluster.Options {
 	}
 }
 
-type logWriter struct{ t *testing.T }
+type logWriter struct{ t testing.TB }
 
 func (w logWriter) Write(line []byte) (int, error) {
 	w.t.Logf("%s %s", time.Now().Format("05.000"), bytes.TrimSpace(line))
 	return len(line), nil
 }
 
-func open(t *testing.T, options cluster.Options) *cluster.Candidate {
+func open(t testing.TB, options cluster.Options) *cluster.Candidate {
 	t.Helper()
 	candidate, err := cluster.Open(bounded(t), options)
 	if err != nil {
@@ -187,7 +199,7 @@ func open(t *testing.T, options cluster.Options) *cluster.Candidate {
 	return candidate
 }
 
-func campaign(t *testing.T, candidate *cluster.Candidate) *cluster.Journal {
+func campaign(t testing.TB, candidate *cluster.Candidate) *cluster.Journal {
 	t.Helper()
 	journal, err := candidate.Campaign(bounded(t))
 	if err != nil {
@@ -196,7 +208,7 @@ func campaign(t *testing.T, candidate *cluster.Candidate) *cluster.Journal {
 	return journal
 }
 
-func load(t *testing.T, journal statestore.Journal) map[string]string {
+func load(t testing.TB, journal statestore.Journal) map[string]string {
 	t.Helper()
 	records := make(map[string]string)
 	err := journal.Load(bounded(t), func(record statestore.Record) error {
@@ -226,7 +238,7 @@ func group(pairs ...string) (g statestore.Group) {
 // gone is the value with which group removes a record.
 const gone = "\x00gone"
 
-func commit(t *testing.T, journal statestore.Journal, batch ...statestore.Group) {
+func commit(t testing.TB, journal statestore.Journal, batch ...statestore.Group) {
 	t.Helper()
 	if err := journal.Commit(bounded(t), batch); err != nil {
 		t.Fatal(err)
@@ -234,7 +246,7 @@ func commit(t *testing.T, journal statestore.Journal, batch ...statestore.Group)
 }
 
 // eventually waits until what holds.
-func eventually(t *testing.T, what string, holds func() bool) {
+func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(limit); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -92,8 +92,8 @@ func (m *Member) Err() error {
 }
 
 // Close stops the member, within seconds. If it leads its cluster, it first hands that to
-// another member, so the others need no election. Its data stays. Close the store beside it before: it
-// resigns through this member.
+// another member, so the others need no election; it waits up to 7 s for one that can take
+// over. Its data stays. Close the store beside it before: it resigns through this member.
 func (m *Member) Close() {
 	m.closing.Do(func() {
 		m.ends.Store(true)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -37,23 +36,21 @@ func Replace(ctx context.Context, dir, name, peerURL string) (cluster string, er
 		return "", fmt.Errorf("member: replace %q: %w", name, err)
 	}
 	defer client.Close()
-	cluster, err = replace(ctx, client, name, peerURL)
-	if err != nil {
-		return "", fmt.Errorf("member: replace %q at %s: %w", name, socket.Path, err)
-	}
-	return cluster, nil
-}
-
-// untilHealthy repeats a change that etcd refuses while it has been connected to a majority for
-// less than five seconds.
-func untilHealthy(ctx context.Context, change func() error) error {
 	for {
-		err := change()
-		if !errors.Is(err, rpctypes.ErrUnhealthy) || !sleep.For(ctx, time.Second) {
-			return err
+		// A change that was under way when the leader was taken out gets no answer.
+		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
+		cluster, err = replace(attempt, client, name, peerURL)
+		cancel()
+		if err == nil {
+			return cluster, nil
+		}
+		if errors.Is(err, errItself) || !sleep.For(ctx, time.Second) {
+			return "", fmt.Errorf("member: replace %q at %s: %w", name, socket.Path, err)
 		}
 	}
 }
+
+var errItself = errors.New("this is the member itself; give the directory of another one that runs")
 
 func replace(ctx context.Context, client *clientv3.Client, name, peerURL string) (cluster string, err error) {
 	listed, err := client.MemberList(ctx)
@@ -66,20 +63,16 @@ func replace(ctx context.Context, client *clientv3.Client, name, peerURL string)
 			continue
 		}
 		if m.ID == listed.Header.MemberId {
-			return "", fmt.Errorf("this is the member itself; give the directory of another one that runs")
+			return "", errItself
 		}
-		if err := untilHealthy(ctx, func() error {
-			_, err := client.MemberRemove(ctx, m.ID)
-			return err
-		}); err != nil {
+		if _, err := client.MemberRemove(ctx, m.ID); err != nil {
 			return "", fmt.Errorf("take the old one out: %w", err)
 		}
 	}
-	var added *clientv3.MemberAddResponse
-	if err := untilHealthy(ctx, func() (err error) {
-		added, err = client.MemberAdd(ctx, []string{peerURL})
-		return err
-	}); err != nil {
+	added, err := client.MemberAdd(ctx, []string{peerURL})
+	// etcd (v3.6.14) makes the id from the URL and the time in seconds, and does not find a member
+	// whose id was taken out in the same second.
+	if err != nil {
 		return "", fmt.Errorf("announce the new one: %w", err)
 	}
 	for _, m := range added.Members {

@@ -1,0 +1,290 @@
+package member_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/cluster"
+	"github.com/tenurelock/tenure/cluster/member"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// limit is how long a test waits for what must happen.
+const limit = 60 * time.Second
+
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// tempDir returns a directory with a short name, as sockets need.
+func tempDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "member")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func freeURL(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return "http://" + listener.Addr().String()
+}
+
+// three returns the options of three members.
+func three(t *testing.T) (options [3]member.Options) {
+	t.Helper()
+	dir := tempDir(t)
+	var peers []string
+	for i := range options {
+		peers = append(peers, fmt.Sprintf("m%d=%s", i, freeURL(t)))
+	}
+	for i := range options {
+		options[i] = member.Options{Name: fmt.Sprintf("m%d", i), Cluster: strings.Join(peers, ","), Dir: filepath.Join(dir, fmt.Sprint(i))}
+	}
+	return options
+}
+
+func start(t *testing.T, options member.Options) *member.Member {
+	t.Helper()
+	m, err := member.Start(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return m
+}
+
+// startAll starts members at the same time: with fewer than the majority none is ready.
+func startAll(t *testing.T, options []member.Options) []*member.Member {
+	t.Helper()
+	var members []*member.Member
+	for _, o := range options {
+		members = append(members, start(t, o))
+	}
+	for _, m := range members {
+		await.Receive(m.Ready())
+	}
+	t.Cleanup(func() { closeAll(members) })
+	return members
+}
+
+// closeAll closes one after the other. Closed at the same time, the leader would wait 7 s for a
+// member that takes over.
+func closeAll(members []*member.Member) {
+	for _, m := range members {
+		m.Close()
+	}
+}
+
+// records returns what a store beside m has, and adds one record.
+func records(t *testing.T, m *member.Member, add string) (ids []string) {
+	t.Helper()
+	candidate, err := cluster.Open(bounded(t), m.Configure(cluster.Options{TTL: 2 * time.Second}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer candidate.Close()
+	journal, err := candidate.Campaign(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = journal.Load(bounded(t), func(record statestore.Record) error {
+		ids = append(ids, string(record.ID))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := journal.Commit(bounded(t), []statestore.Group{{{ID: []byte(add), Value: []byte("1")}}}); err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+func TestAStoreUsesTheMemberOfItsProcessOverASocketThatOthersCannotOpen(t *testing.T) {
+	options := three(t)
+	members := startAll(t, options[:])
+	for i, m := range members {
+		if ids := records(t, m, fmt.Sprint(i)); len(ids) != i {
+			t.Errorf("the store beside member %d has the records %q", i, ids)
+		}
+	}
+	info, err := os.Stat(options[0].Dir)
+	if err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory of the socket has the mode %v, %v", info.Mode(), err)
+	}
+}
+
+func TestMembersThatAreStartedAgainHaveTheirData(t *testing.T) {
+	options := three(t)
+	first := startAll(t, options[:])
+	records(t, first[0], "a")
+	closeAll(first)
+	for _, m := range first {
+		await.Receive(m.Done())
+		if m.Err() != nil {
+			t.Errorf("a member that was closed has the error %v", m.Err())
+		}
+	}
+	for i := range options {
+		options[i].Cluster = strings.Join(strings.Split(options[i].Cluster, ","), " , ") // may be written otherwise
+	}
+	second := startAll(t, options[:])
+	if ids := records(t, second[1], "b"); fmt.Sprint(ids) != "[a]" {
+		t.Errorf("the records are %q", ids)
+	}
+}
+
+func TestAMemberWhoseMachineIsLostIsReplaced(t *testing.T) {
+	options := three(t)
+	members := startAll(t, options[:])
+	records(t, members[0], "a")
+	members[2].Close() // for good
+	if err := os.RemoveAll(options[2].Dir); err != nil {
+		t.Fatal(err)
+	}
+	// With an empty directory it must not come back as if nothing had been lost.
+	if m, err := member.Start(options[2]); err == nil {
+		m.Close()
+		t.Error("a member that lost its data started as a new cluster")
+	}
+
+	address := freeURL(t)
+	if _, err := member.Replace(bounded(t), options[0].Dir, "m0", address); err == nil || !strings.Contains(err.Error(), "the member itself") {
+		t.Errorf("Replace of the member that is asked: %v", err)
+	}
+	for range 2 { // a replacement that was not started can be announced again
+		var err error
+		options[2].Cluster, err = member.Replace(bounded(t), options[0].Dir, "m2", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !strings.Contains(options[2].Cluster, "m2="+address) {
+		t.Errorf("the new cluster is %q", options[2].Cluster)
+	}
+	options[2].Join = true
+	members[2] = start(t, options[2])
+	await.Receive(members[2].Ready())
+	if ids := records(t, members[2], "b"); fmt.Sprint(ids) != "[a]" {
+		t.Errorf("the records are %q", ids)
+	}
+	// Now the cluster bears the loss of another one.
+	members[1].Close()
+	if ids := records(t, members[2], "c"); len(ids) != 2 {
+		t.Errorf("the records are %q", ids)
+	}
+}
+
+func TestAMemberThatIsTakenOutOfItsClusterEnds(t *testing.T) {
+	options := three(t)
+	members := startAll(t, options[:])
+	if _, err := member.Replace(bounded(t), options[0].Dir, "m2", freeURL(t)); err != nil {
+		t.Fatal(err)
+	}
+	await.Receive(members[2].Done())
+	if !errors.Is(members[2].Err(), member.ErrRemoved) {
+		t.Errorf("it ended with %v", members[2].Err())
+	}
+}
+
+func TestReplaceSaysThatNoMemberRunsInTheDirectory(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := member.Replace(ctx, tempDir(t), "m2", "http://127.0.0.1:1"); err == nil || !strings.Contains(err.Error(), "client.sock") {
+		t.Errorf("Replace: %v", err)
+	}
+}
+
+func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
+	const peers = "a=https://127.0.0.1:1,b=https://host-b:1"
+	files := member.TLS{CA: "ca.pem", Certificate: "a.pem", Key: "a.key"}
+	for says, change := range map[string]func(*member.Options){
+		"are required":              func(o *member.Options) { o.Name = "" },
+		"does not have Options.Nam": func(o *member.Options) { o.Name = "x" },
+		"name=https://host:2380":    func(o *member.Options) { o.Cluster = "https://host" },
+		"the form https://host:238": func(o *member.Options) { o.Cluster = "a=host" },
+		"twice":                     func(o *member.Options) { o.Cluster = peers + ",a=https://x:1" },
+		"or http for all":           func(o *member.Options) { o.Cluster = peers + ",c=http://x:1" },
+		"these need it":             func(o *member.Options) { o.PeerTLS = member.TLS{} },
+		"CA, Certificate and Key":   func(o *member.Options) { o.PeerTLS.Key = "" },
+		"would serve the network":   func(o *member.Options) { o.ClientURL = "http://0.0.0.0:2379" },
+		"Options.ClientTLS":         func(o *member.Options) { o.ClientURL = "https://127.0.0.1:2379" },
+		"Options.ClientURL":         func(o *member.Options) { o.ClientURL = "localhost" },
+		"shorter directory":         func(o *member.Options) { o.Dir = "/tmp/" + strings.Repeat("long", 30) },
+		"Options.Election":          func(o *member.Options) { o.Election = 200 * time.Millisecond },
+	} {
+		options := member.Options{Name: "a", Cluster: peers, Dir: tempDir(t), PeerTLS: files}
+		change(&options)
+		m, err := member.Start(options)
+		if err == nil {
+			m.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("Start: %v; want an error with %q", err, says)
+		}
+	}
+}
+
+// syncBuffer is a buffer for several goroutines.
+type syncBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
+}
+
+func TestEtcdIsQuietAndItsWarningsReachTheLogger(t *testing.T) {
+	options := three(t)
+	var log, debug syncBuffer
+	options[0].Logger = slog.New(slog.NewTextHandler(&log, nil))
+	options[1].Logger = slog.New(slog.NewTextHandler(&debug, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	members := startAll(t, options[:])
+	members[2].Close()
+	deadline := time.Now().Add(limit)
+	for !strings.Contains(log.String(), "level=WARN") && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for line := range strings.Lines(log.String()) {
+		if !strings.Contains(line, `msg="etcd: `) || strings.Contains(line, "level=INFO") {
+			t.Errorf("a line of etcd's log: %s", line)
+		}
+	}
+	if !strings.Contains(log.String(), "level=WARN") {
+		t.Error("the loss of a member was not logged")
+	}
+	if !strings.Contains(debug.String(), "local-member-id=") {
+		t.Error("the debug log has no attributes")
+	}
+}
