@@ -107,7 +107,7 @@ func (c *contest) hold(ctx context.Context, s *session, tenure *lease.Tenure, ra
 	}
 	guard := fencing.NewGuard(s.Client, tenure)
 	lasts := c.ttl / 8
-	if random.IntN(3) == 0 {
+	if random.IntN(4) == 0 {
 		lasts = 2 * c.ttl // to be renewed several times, also over a crash
 	}
 	until := time.NewTimer(time.Duration(random.Int64N(int64(lasts))))
@@ -127,7 +127,9 @@ func (c *contest) hold(ctx context.Context, s *session, tenure *lease.Tenure, ra
 			return
 		case <-until.C:
 			pause.Stop()
-			if random.IntN(4) == 0 { // as if the process stood still: the lease runs out
+			// As if the process stood still, the lease runs out. That is rare: each restart gives
+			// it its whole lifetime again, so it can take many crashes.
+			if random.IntN(16) == 0 {
 				tenure.StopRenewing()
 				for tenure.Err() == nil && ctx.Err() == nil {
 					c.look(h)
