@@ -67,6 +67,7 @@ const etcdTTL = 2 * time.Second
 type pair struct {
 	crashtest.Target
 	task   crashtest.Task
+	etcd   *etcd
 	random *rand.Rand
 
 	children []*crashtest.Child // that are alive, or were killed last
@@ -161,10 +162,18 @@ func (p *pair) Kill() error {
 	}
 	p.active = nil
 	p.remove(child)
+	if p.task.Fault == crashtest.None && p.random.IntN(4) == 0 && p.etcd.restart(p.random.IntN(3), time.Duration(p.random.IntN(1000))*time.Millisecond) {
+		p.count("(a member of etcd was restarted too)")
+	}
 	select {
 	case <-child.Died():
+		err := child.Kill() // says whether it ended by itself
+		if err != nil && (strings.Contains(err.Error(), cluster.ErrDeadlinePassed.Error()) || strings.Contains(err.Error(), cluster.ErrDeposed.Error())) {
+			p.count("could not prove in time that it was active")
+			return nil
+		}
 		p.count("killed itself at a step")
-		return child.Kill() // says whether it ended by itself
+		return err
 	default:
 	}
 	switch p.random.IntN(5) {

@@ -31,47 +31,80 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// startEtcd starts three members of etcd in this process and returns their URLs.
-func startEtcd(t *testing.T) (urls []string) {
+// etcd is three members in this process.
+type etcd struct {
+	urls     []string
+	options  [3]member.Options
+	restarts sync.WaitGroup
+
+	mu      sync.Mutex // held while a member is restarted
+	members [3]*member.Member
+	fault   error // of a restart
+}
+
+func startEtcd(t *testing.T) *etcd {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "etcd") // the names of sockets must be short
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	e := &etcd{}
 	var peers []string
 	ports := freePorts(t, 6)
-	for i := range 3 {
+	for i := range e.members {
 		peers = append(peers, fmt.Sprintf("m%d=http://127.0.0.1:%d", i, ports[i]))
-		urls = append(urls, fmt.Sprintf("http://127.0.0.1:%d", ports[3+i]))
+		e.urls = append(e.urls, fmt.Sprintf("http://127.0.0.1:%d", ports[3+i]))
 	}
-	var members [3]*member.Member
 	var starts sync.WaitGroup
-	for i := range members {
+	for i := range e.members {
+		e.options[i] = member.Options{
+			Name: fmt.Sprintf("m%d", i), Cluster: strings.Join(peers, ","), Dir: filepath.Join(dir, fmt.Sprint(i)), ClientURL: e.urls[i],
+		}
 		starts.Go(func() {
 			var err error
-			members[i], err = member.Start(member.Options{
-				Name: fmt.Sprintf("m%d", i), Cluster: strings.Join(peers, ","), Dir: filepath.Join(dir, fmt.Sprint(i)), ClientURL: urls[i],
-			})
-			if err != nil {
+			if e.members[i], err = member.Start(e.options[i]); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	await.Done(starts.Wait)
 	t.Cleanup(func() {
+		await.Done(e.restarts.Wait)
 		var ends sync.WaitGroup
-		for _, m := range members {
+		for _, m := range e.members {
 			if m != nil {
 				ends.Go(m.Close)
 			}
 		}
 		await.Done(ends.Wait)
+		if e.fault != nil {
+			t.Error(e.fault)
+		}
 	})
 	if t.Failed() {
 		t.FailNow()
 	}
-	return urls
+	return e
+}
+
+// restart restarts a member, unless one is being restarted. It returns at once.
+func (e *etcd) restart(i int, after time.Duration) (begun bool) {
+	if !e.mu.TryLock() {
+		return false
+	}
+	e.restarts.Go(func() {
+		defer e.mu.Unlock()
+		e.members[i].Close()
+		time.Sleep(after)
+		started, err := member.Start(e.options[i])
+		if err != nil {
+			e.members[i], e.fault = nil, err
+			return
+		}
+		e.members[i] = started
+	})
+	return true
 }
 
 func freePorts(t *testing.T, n int) (ports []int) {
@@ -87,11 +120,12 @@ func freePorts(t *testing.T, n int) (ports []int) {
 	return ports
 }
 
-func newPair(urls []string, prefix string, fault crashtest.Fault) *pair {
+func newPair(e *etcd, prefix string, fault crashtest.Fault) *pair {
 	return &pair{
+		etcd: e,
 		task: crashtest.Task{
 			Fault:     fault,
-			Arguments: map[string]string{"endpoints": strings.Join(urls, ","), "prefix": prefix},
+			Arguments: map[string]string{"endpoints": strings.Join(e.urls, ","), "prefix": prefix},
 		},
 		random: rand.New(rand.NewPCG(*seed, 3)),
 		ways:   make(map[string]int),
@@ -126,11 +160,11 @@ func TestEachFaultOfAPairIsFoundWithinAHundredTakeovers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a minute")
 	}
-	urls := startEtcd(t)
+	e := startEtcd(t)
 	for i, fault := range []crashtest.Fault{deposedWriter, deposedReader} {
 		t.Run(string(fault), func(t *testing.T) {
 			t.Parallel()
-			p := newPair(urls, fmt.Sprintf("fault%d/", i), fault)
+			p := newPair(e, fmt.Sprintf("fault%d/", i), fault)
 			report, err := crashtest.Run(t.Context(), p, options(100))
 			if len(report.Violations) == 0 {
 				t.Fatalf("it was not found in %d takeovers: %v", report.Cycles, err)
