@@ -248,15 +248,15 @@ func decodeBallot(value []byte) (b ballot) {
 // observe follows the election key until the candidate is closed. A watch wakes it early; it
 // also asks every half TTL, because a watch at a member that is frozen is silent.
 func (c *Candidate) observe() {
-	var reason string
+	unknown := false
 	for {
 		seen, next, err := c.look(c.life)
 		switch {
 		case c.life.Err() != nil:
 			return
 		case err != nil:
-			if err.Error() != reason {
-				reason = err.Error()
+			if !unknown {
+				unknown = true
 				c.options.Logger.Warn("the active store is not known: etcd does not answer", slog.Any("reason", err))
 			}
 			if !sleep.For(c.life, c.options.TTL/8) {
@@ -264,7 +264,7 @@ func (c *Candidate) observe() {
 			}
 			continue
 		}
-		reason = ""
+		unknown = false
 		c.see(seen)
 		c.await(next)
 	}

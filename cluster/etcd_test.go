@@ -1,11 +1,13 @@
 package cluster_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/tenurelock/tenure/cluster"
+	"github.com/tenurelock/tenure/cluster/member"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -133,6 +136,47 @@ func TestCompactionAndDefragmentationDoNoHarm(t *testing.T) {
 	if records := load(t, next); len(records) != c.n+1 || records["k"] != fmt.Sprint(c.n) {
 		t.Errorf("%d records after %d commits; k is %q", len(records), c.n, records["k"])
 	}
+}
+
+func TestInvariant34AnEtcdThatIsFullEndsTheJournalWithTheCure(t *testing.T) {
+	e := startEtcdWith(t, t.Cleanup, func(o *member.Options) { o.Quota = 8 << 20 })
+	candidate := open(t, e.candidateOptions(t, "a"))
+	journal := campaign(t, candidate)
+	load(t, journal)
+	var failed error
+	committed := 0
+	for ; failed == nil && committed < 100; committed++ {
+		failed = journal.Commit(bounded(t), []statestore.Group{{{ID: []byte("a"), Value: make([]byte, 1<<20)}}})
+	}
+	if failed == nil || !strings.Contains(failed.Error(), "--quota-backend-bytes") {
+		t.Fatalf("after %d commits: %v", committed, failed)
+	}
+	if journal.Standing() == nil {
+		t.Error("the process may still answer")
+	}
+	if err := journal.Close(); err != nil {
+		t.Error(err)
+	}
+	// The cure that the error names.
+	client := e.client(t)
+	now, err := client.Get(bounded(t), "none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Compact(bounded(t), now.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
+		t.Fatal(err)
+	}
+	for _, url := range e.urls {
+		if _, err := client.Defragment(bounded(t), url); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := client.AlarmDisarm(bounded(t), &clientv3.AlarmMember{}); err != nil {
+		t.Fatal(err)
+	}
+	journal = campaign(t, candidate)
+	load(t, journal)
+	commit(t, journal, group("a", "small"))
 }
 
 // Pages are read one after the other; the data between them may be compacted.
@@ -337,6 +381,11 @@ func TestInvariant42ClosingACandidateAtAnyMomentEndsItsCampaign(t *testing.T) {
 	if err := first.Close(); err != nil {
 		t.Errorf("Close of the active one: %v", err)
 	}
+	eventually(t, "no goroutine of the package is left", func() bool {
+		stacks := make([]byte, 16<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		return !bytes.Contains(stacks, []byte("/cluster.(*")) && !bytes.Contains(stacks, []byte("/cluster.do"))
+	})
 	third := open(t, e.candidateOptions(t, "c"))
 	campaign(t, third) // at once: the first has resigned
 	if _, err := third.Campaign(bounded(t)); err == nil {

@@ -219,6 +219,29 @@ func TestTheActiveStoreOutlivesTheLeaderOfEtcd(t *testing.T) {
 	c.check(t, e)
 }
 
+// A member that is frozen accepts connections and answers nothing.
+func TestTheActiveStoreOutlivesAFrozenLeaderOfEtcd(t *testing.T) {
+	n := startNodes(t, 0, 1, 2)
+	e := &etcd{urls: n.urls}
+	options := e.candidateOptions(t, "a")
+	options.TTL = 10 * time.Second
+	c := counter{journal: campaign(t, open(t, options))}
+	load(t, c.journal)
+	c.commit(t)
+	n.lead(t, 0) // which the candidate prefers
+	n.children[0].signal(syscall.SIGSTOP)
+	began := time.Now()
+	for range 10 {
+		c.commit(t)
+	}
+	t.Logf("the commits took %v", time.Since(began))
+	n.children[0].signal(syscall.SIGCONT)
+	for range 100 {
+		c.commit(t)
+	}
+	c.check(t, e)
+}
+
 func TestInvariant34TheStoreStopsWithoutAMajorityOfEtcdAndComesBack(t *testing.T) {
 	n := startNodes(t, 0, 1, 2)
 	e := &etcd{urls: n.urls}

@@ -17,19 +17,22 @@ import (
 // prefix and its limits.
 func (c *Candidate) probe(ctx context.Context) error {
 	var mu sync.Mutex
-	var reason string
+	said := make(map[string]bool) // the members have different reasons
 	_, err := do(ctx, c.endpoints, c.options.TTL, func(ctx context.Context, client *clientv3.Client) (struct{}, error) {
 		err := c.probe1(ctx, client)
 		mu.Lock()
 		defer mu.Unlock()
-		if err != nil && ctx.Err() == nil && !isFinal(err) && err.Error() != reason {
-			reason = err.Error()
+		if err != nil && ctx.Err() == nil && !isFinal(err) && !said[err.Error()] && len(said) < mostReasons {
+			said[err.Error()] = true
 			c.options.Logger.Warn("waiting for etcd", slog.Any("reason", err))
 		}
 		return struct{}{}, err
 	})
 	return err
 }
+
+// mostReasons bounds the lines that the wait for etcd writes.
+const mostReasons = 8
 
 func (c *Candidate) probe1(ctx context.Context, client *clientv3.Client) error {
 	endpoint := client.Endpoints()[0]

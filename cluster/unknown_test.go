@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/tenurelock/tenure/cluster"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 // proxied returns a proxy for each member, and options that use them.
@@ -155,4 +156,27 @@ func TestInvariant33ATransactionThatArrivesLateIsNotApplied(t *testing.T) {
 		c.commit(t)
 	}
 	c.check(t, e)
+}
+
+// The outcome of an election can be unknown as well.
+func TestAnElectionWhoseConnectionBreaksAtAnyByteIsWonOnce(t *testing.T) {
+	e := sharedEtcd(t)
+	proxies, options := e.proxied(t, "a")
+	candidate := open(t, options)
+	for _, w := range []way{toEtcd, fromEtcd} {
+		for n := 0; n < 600; n += 24 {
+			fault(proxies, w, n, (*proxy).cutLocked)
+			journal := campaign(t, candidate)
+			if err := journal.Load(bounded(t), func(statestore.Record) error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+			commit(t, journal, group(fmt.Sprint(w, n), "1"))
+			if err := journal.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if records := load(t, campaign(t, candidate)); len(records) != 2*25 {
+		t.Errorf("there are %d records after %d commits", len(records), 2*25)
+	}
 }
