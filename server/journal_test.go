@@ -381,6 +381,54 @@ func TestLongRepliesThatWaitAreBounded(t *testing.T) {
 	}
 }
 
+// All notifications of a batch leave at once. The server must not take a client for slow that could
+// not read them yet.
+func TestAWatcherThatReadsGetsAllChangesOfALongCommit(t *testing.T) {
+	const writers = 60
+	each := 250
+	if testsupport.UnderRace {
+		each = 100 // the race detector slows down writing more than queueing
+	}
+	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: 3 << 20, AllOutgoingBytes: 32 << 20}})
+	watcher := testsupport.DialPacketClient(t, d.address, "watcher", nil)
+	watcher.MustDo(t, 0, "+OK\r\n", "KEYNOTIFY", "k")
+	requests := make([]testsupport.Exchange, each)
+	for i := range requests {
+		requests[i] = testsupport.Exchange{Words: []string{"SET", "k", "v"}, Want: "+OK\r\n"}
+	}
+	release := d.journal.Hold()
+	defer release()
+	all := make([]*testsupport.PacketClient, writers)
+	for i := range all {
+		all[i] = testsupport.DialPacketClient(t, d.address, fmt.Sprintf("c%d", i), nil)
+		if err := all[i].SendRequests(0, nil, requests...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testsupport.Eventually(t, "all requests wait", func() bool { return d.server.Usage().OutgoingBytes > int64(writers*each*512) })
+	notified := make(chan error, 1)
+	go func() {
+		watcher.ExtendDeadline()
+		for range writers * each {
+			if _, err := watcher.Receive(); err != nil {
+				notified <- err
+				return
+			}
+		}
+		notified <- nil
+	}()
+	release()
+	if err := await.Receive(notified); err != nil {
+		t.Errorf("the watcher: %v; %+v", err, d.server.Stats())
+	}
+	for _, c := range all {
+		c.ExtendDeadline()
+		if err := c.ReadReplies(0, requests...); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestAReplyLargerThanTheLimitsLeavesAfterItsCommit(t *testing.T) {
 	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: 16 << 10, AllOutgoingBytes: 16 << 10}})
 	p := testsupport.Connect(t, d.address, "p", nil)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tenurelock/tenure/server/internal/defaults"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/server/internal/sharedquota"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -21,6 +22,10 @@ type Limits struct {
 	OutgoingBytes int64
 	// AllOutgoingBytes bounds the same for all connections together. One may have at most
 	// as much as is left for all others, and 8 KiB in any case. Default 256 MiB.
+	//
+	// Replies that wait for Options.Journal do not count towards OutgoingBytes and AllOutgoingBytes.
+	// They have limits of half the size of their own. The server reads nothing more from a
+	// connection that reaches them, until a commit is over.
 	AllOutgoingBytes int64
 	// AllArrivingBytes bounds the room for packets of all connections that have begun to arrive,
 	// beyond 4 KiB for each. One connection may have at most as much as is left for all others,
@@ -137,6 +142,21 @@ func (o *Options) bounds() []any {
 		"sessions-per-user", l.SessionsPerUser,
 		"subscriptions", l.Subscriptions, "all-subscription-bytes", l.AllSubscriptionBytes,
 		"retain", o.Retain, "retained", l.RetainedMessages, "retained-bytes", l.RetainedBytes,
+	}
+}
+
+// quotas are bounds that all connections share.
+type quotas struct {
+	outgoing *sharedquota.Quota // what waits to be written, but for late
+	late     *sharedquota.Quota // replies that wait for a commit, or have waited
+	incoming *sharedquota.Quota // large packets that are not complete
+}
+
+func newQuotas(limits *Limits) quotas {
+	return quotas{
+		outgoing: sharedquota.New(limits.AllOutgoingBytes),
+		late:     sharedquota.New(limits.AllOutgoingBytes / 2),
+		incoming: sharedquota.New(limits.AllArrivingBytes),
 	}
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"sync"
+	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 
@@ -37,7 +38,7 @@ func (s *Server) deliver(notification statestore.Notification) {
 		conn.abort() // endConnection, which follows, logs the reason
 	}
 	if backlogged {
-		s.backlogged.Store(true)
+		s.backlogged.Store(conn.outbox)
 	}
 }
 
@@ -47,6 +48,31 @@ func (s *Server) wake(notifications []statestore.Notification) {
 	for _, notification := range notifications {
 		if conn := s.connectionOf(notification.Client); conn != nil {
 			conn.outbox.Wake()
+		}
+	}
+}
+
+const (
+	// backlogPause is how long nothing is queued while an outbox is filling up, as often as
+	// backlogPauses if it is being written.
+	backlogPause  = time.Millisecond
+	backlogPauses = 5
+)
+
+// letWrite lets the goroutines run that write, if an outbox is filling up: all notifications of a
+// commit are queued at once, and a client seems slow that is not. The engine calls it without its
+// lock. Replies wait meanwhile, so it does not wait for a client that does not read.
+func (s *Server) letWrite() {
+	o := s.backlogged.Swap(nil)
+	if o == nil {
+		return
+	}
+	waiting := o.waiting()
+	for range backlogPauses {
+		time.Sleep(backlogPause)
+		before := waiting
+		if waiting = o.waiting(); waiting <= o.limit/4 || waiting >= before {
+			return
 		}
 	}
 }

@@ -22,7 +22,8 @@ const maxSpareQueue = 1024
 // outdated state. An ordinary message of QoS 0 that does not fit is dropped.
 type outbox struct {
 	limit   int64              // bytes
-	all     *sharedquota.Quota // of all connections
+	all     *sharedquota.Quota // quotas.outgoing
+	late    *sharedquota.Quota // quotas.late
 	limiter *writeLimiter      // permits to write
 	wake    chan struct{}
 	done    chan struct{}
@@ -39,19 +40,21 @@ type outbox struct {
 	queue     []*sharedNotification
 	used      int64 // bytes of limit
 
-	// Of a server with a journal.
-	replies     []*waitingReply // that are committed, and wait to be written
-	unwritten   int             // those, and those that are being written
-	promised    int             // replies that are to be written: those, and those that wait for a commit
-	uncommitted int64           // bytes of used for replies that wait for a commit
-	blocked     bool            // there was no room for a reply
-	room        chan struct{}   // has an item after there may be room again
+	// Of a server with a journal. The room of replies is not that of notifications: for those a
+	// client is disconnected, and it must not be because replies of others wait for a disk.
+	replies        []*waitingReply // that are committed, and wait to be written
+	unwritten      int             // those, and those that are being written
+	unwrittenBytes int64
+	promised       int // replies that are to be written: those, and those that wait for a commit
+	promisedBytes  int64
+	blocked        bool          // there was no room for a reply
+	room           chan struct{} // has an item after there may be room again
 }
 
 var _ pubsub.Link = (*outbox)(nil)
 
-func newOutbox(limit int64, all *sharedquota.Quota, limiter *writeLimiter) *outbox {
-	return &outbox{limit: limit, all: all, limiter: limiter, wake: make(chan struct{}, 1), done: make(chan struct{}), room: make(chan struct{}, 1)}
+func newOutbox(limit int64, room quotas, limiter *writeLimiter) *outbox {
+	return &outbox{limit: limit, all: room.outgoing, late: room.late, limiter: limiter, wake: make(chan struct{}, 1), done: make(chan struct{}), room: make(chan struct{}, 1)}
 }
 
 // begin sets the function that writes what waits. The goroutine that calls it starts with the
@@ -63,7 +66,7 @@ func (o *outbox) begin(write func()) {
 }
 
 // push queues a notification, to be written after Wake. It reports whether there was room, and
-// whether more than half of the connection's room is taken.
+// whether more than a quarter of the connection's room is taken.
 func (o *outbox) push(notification *sharedNotification) (queued, backlogged bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -74,7 +77,14 @@ func (o *outbox) push(notification *sharedNotification) (queued, backlogged bool
 		return false, true
 	}
 	o.queue = append(o.queue, notification)
-	return true, o.used > o.limit/2
+	return true, o.used > o.limit/4
+}
+
+// waiting returns how many bytes of the limit are taken.
+func (o *outbox) waiting() int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.used
 }
 
 // Wake makes the goroutine write what waits, as soon as the writeLimiter permits.
@@ -174,24 +184,12 @@ func (o *outbox) releaseLocked(bytes int64) {
 	if o.closed {
 		return // close has released all
 	}
-	o.freeLocked(bytes)
-}
-
-func (o *outbox) freeLocked(bytes int64) {
 	o.used -= bytes
 	o.all.Release(bytes)
-	if o.blocked {
-		o.blocked = false
-		select {
-		case o.room <- struct{}{}:
-		default:
-		}
-	}
 }
 
 // takeReply takes room for a reply that may have to wait for a commit. It reports false if there is
-// not enough, or if most replies wait already. Replies leave half of the limit to notifications, for
-// which a client without room is disconnected; but one reply has room in any case.
+// not enough, or if most replies wait already. One reply has room in any case.
 func (o *outbox) takeReply(bytes int64, most int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -217,17 +215,30 @@ func (o *outbox) growReply(present, more int64) bool {
 // takeForReplyLocked takes more room for a reply that has some already.
 func (o *outbox) takeForReplyLocked(present, more int64) bool {
 	own := int64(assured)
-	if o.used == present { // nothing else waits
-		own = max(own, o.used+more)
-	} else if o.used+more > o.limit/2 {
+	if o.promisedBytes == present { // nothing else waits
+		own = max(own, present+more)
+	} else if o.promisedBytes+more > o.limit/2 {
 		return false
 	}
-	if o.closed || !o.all.Take(o.used, more, own) {
+	if o.closed || !o.late.Take(o.promisedBytes, more, own) {
 		return false
 	}
-	o.used += more
-	o.uncommitted += more
+	o.promisedBytes += more
 	return true
+}
+
+// freeReplyLocked gives back the room of a reply.
+func (o *outbox) freeReplyLocked(bytes int64) {
+	o.promised--
+	o.promisedBytes -= bytes
+	o.late.Release(bytes)
+	if o.blocked {
+		o.blocked = false
+		select {
+		case o.room <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // waitForRoom calls take until it succeeds, whenever there may be room again. It reports false if ctx
@@ -247,7 +258,7 @@ func (o *outbox) waitForRoom(ctx context.Context, take func() bool) bool {
 func (o *outbox) cancelReply(bytes int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.cancelReplyLocked(bytes)
+	o.freeReplyLocked(bytes)
 }
 
 // cancelUnlessBehind is cancelReply, and reports true, unless replies wait to be written whose
@@ -258,14 +269,8 @@ func (o *outbox) cancelUnlessBehind(bytes int64) (cancelled bool) {
 	if o.unwritten > 0 {
 		return false
 	}
-	o.cancelReplyLocked(bytes)
+	o.freeReplyLocked(bytes)
 	return true
-}
-
-func (o *outbox) cancelReplyLocked(bytes int64) {
-	o.promised--
-	o.uncommitted -= bytes
-	o.freeLocked(bytes) // also after close, which has kept this room
 }
 
 // pushReply queues a reply whose commit is over. It reports whether there is something to write.
@@ -273,12 +278,12 @@ func (o *outbox) pushReply(w *waitingReply) (queued bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed || w.abandoned {
-		o.cancelReplyLocked(w.room)
+		o.freeReplyLocked(w.room)
 		return false
 	}
-	o.uncommitted -= w.room
 	o.replies = append(o.replies, w)
 	o.unwritten++
+	o.unwrittenBytes += w.room
 	return true
 }
 
@@ -301,9 +306,9 @@ func (o *outbox) replyWritten(bytes int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.closed {
-		o.promised--
 		o.unwritten--
-		o.freeLocked(bytes)
+		o.unwrittenBytes -= bytes
+		o.freeReplyLocked(bytes)
 	}
 }
 
@@ -327,8 +332,10 @@ func (o *outbox) take(written []*sharedNotification) []*sharedNotification {
 // still has them.
 func (o *outbox) close() {
 	o.mu.Lock()
-	o.releaseLocked(o.used - o.uncommitted)
-	o.closed, o.queue, o.replies = true, nil, nil
+	o.releaseLocked(o.used)
+	o.late.Release(o.unwrittenBytes)
+	o.promisedBytes -= o.unwrittenBytes
+	o.closed, o.queue, o.replies, o.used = true, nil, nil, 0
 	close(o.done)
 	o.mu.Unlock()
 	o.task.Wait()

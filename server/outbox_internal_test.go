@@ -29,7 +29,7 @@ func limiterOf(writes ...func()) (*writeLimiter, []*outbox) {
 	p := &writeLimiter{normal: 1, allowed: 1}
 	outboxes := make([]*outbox, len(writes))
 	for i, write := range writes {
-		outboxes[i] = newOutbox(1<<20, sharedquota.New(1<<30), p)
+		outboxes[i] = newOutbox(1<<20, newQuotas(&Limits{AllOutgoingBytes: 1 << 30}), p)
 		outboxes[i].begin(write)
 	}
 	return p, outboxes
@@ -173,7 +173,7 @@ func TestInvariant38DisconnectingASlowReaderDelaysNoOtherClient(t *testing.T) {
 		if err := await.Receive(shaken); err != nil {
 			t.Fatal(err)
 		}
-		conn := newConnection(socket, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, fairqueue.New(1), sharedquota.New(1<<30), sharedquota.New(1<<30), newWriteLimiter())
+		conn := newConnection(socket, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, fairqueue.New(1), newQuotas(&Limits{AllOutgoingBytes: 1 << 30, AllArrivingBytes: 1 << 30}), newWriteLimiter())
 		s := &Server{connections: map[string]*connection{"slow": conn}}
 		began := time.Now()
 		for range 1<<20/int(envelope.NotificationCost(new(statestore.Change))) + 1 {
@@ -196,13 +196,13 @@ func TestInvariant38DisconnectingASlowReaderDelaysNoOtherClient(t *testing.T) {
 func TestInvariant57ClientsThatDoNotReadLeaveRoomForTheNotificationsOfOthers(t *testing.T) {
 	all := sharedquota.New(1 << 20)
 	for range 1000 { // each takes as much as it gets, in pieces of all sizes
-		deaf := newOutbox(64<<10, all, newWriteLimiter())
+		deaf := newOutbox(64<<10, quotas{outgoing: all, late: all}, newWriteLimiter())
 		for size := 64 << 10; size > 0; size /= 2 {
 			for deaf.Reserve(size) {
 			}
 		}
 	}
-	reads := newOutbox(64<<10, all, newWriteLimiter())
+	reads := newOutbox(64<<10, quotas{outgoing: all, late: all}, newWriteLimiter())
 	for range 10 {
 		if queued, _ := reads.push(&sharedNotification{Change: &statestore.Change{Key: "key", Value: string(make([]byte, 100))}}); !queued {
 			t.Fatalf("a client that reads has no room for a notification; %d of %d bytes are taken", all.Used(), 1<<20)
@@ -231,7 +231,7 @@ func TestInvariant57AllThatIsAnsweredIsAnsweredInTurns(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			out := new(sink)
-			conn := newConnection(out, &Options{MaxPacketSize: 1 << 20}, fairqueue.New(1), sharedquota.New(1<<30), sharedquota.New(1<<30), newWriteLimiter())
+			conn := newConnection(out, &Options{MaxPacketSize: 1 << 20}, fairqueue.New(1), newQuotas(&Limits{AllOutgoingBytes: 1 << 30, AllArrivingBytes: 1 << 30}), newWriteLimiter())
 			in := conn.inbound
 			in.version, in.client = test.version, new(mqtt.Client)
 			if !in.take([]byte(test.packet)) {
@@ -264,7 +264,7 @@ func (s *sink) SetWriteDeadline(time.Time) error { return nil }
 func TestAnswersAreHeldBackWhileAWriteIsStuck(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()
-	conn := newConnection(near, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, fairqueue.New(1), sharedquota.New(1<<30), sharedquota.New(1<<30), newWriteLimiter())
+	conn := newConnection(near, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, fairqueue.New(1), newQuotas(&Limits{AllOutgoingBytes: 1 << 30, AllArrivingBytes: 1 << 30}), newWriteLimiter())
 	stuck := make(chan error, 1)
 	go func() {
 		_, err := conn.Write([]byte("no one reads this"))
@@ -294,28 +294,23 @@ func TestRoomForRepliesThatWaitForACommit(t *testing.T) {
 	const limit = 100 << 10
 	for _, test := range []struct {
 		name  string
-		taken int64 // by notifications of the connection
-		other int64 // by others, of a quota of 1 MiB
+		other int64 // taken by other connections, of 1 MiB
 		first []int64
 		bytes int64
 		want  bool
 	}{
-		{"nothing waits", 0, 0, nil, 1000, true},
-		{"nothing waits, larger than every limit", 0, 1 << 20, nil, 2 << 20, true},
-		{"as many as may wait", 0, 0, []int64{1, 1, 1, 1}, 1, false},
-		{"half of the limit", 0, 0, []int64{limit / 4}, limit / 4, true},
-		{"more than half of the limit", 0, 0, []int64{limit / 4}, limit/4 + 1, false},
-		{"behind notifications", limit/2 - 10, 0, nil, 11, false},
-		{"others have taken all, with what is assured", 0, 1 << 20, []int64{1000}, 1000, true},
-		{"others have taken all", 0, 1 << 20, []int64{1000}, 10_000, false},
+		{"nothing waits", 0, nil, 1000, true},
+		{"nothing waits, larger than every limit", 1 << 20, nil, 2 << 20, true},
+		{"as many as may wait", 0, []int64{1, 1, 1, 1}, 1, false},
+		{"half of the limit", 0, []int64{limit / 4}, limit / 4, true},
+		{"more than half of the limit", 0, []int64{limit / 4}, limit/4 + 1, false},
+		{"others have taken all, with what is assured", 1 << 20, []int64{1000}, 1000, true},
+		{"others have taken all", 1 << 20, []int64{1000}, 10_000, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			all := sharedquota.New(1 << 20)
 			all.Take(0, test.other, test.other)
-			o := newOutbox(limit, all, newWriteLimiter())
-			if test.taken > 0 && !o.Reserve(int(test.taken)) {
-				t.Fatal("no room for notifications")
-			}
+			o := newOutbox(limit, quotas{outgoing: all, late: all}, newWriteLimiter())
 			for _, bytes := range test.first {
 				if !o.takeReply(bytes, 4) {
 					t.Fatal("no room for the first replies")
@@ -325,10 +320,7 @@ func TestRoomForRepliesThatWaitForACommit(t *testing.T) {
 				t.Errorf("room for a reply of %d bytes: %t, want %t", test.bytes, got, test.want)
 			}
 			if !test.want {
-				if o.Release(int(test.taken)); len(test.first) > 0 {
-					o.cancelReply(test.first[0])
-				}
-				if len(o.room) != 1 {
+				if o.cancelReply(test.first[0]); len(o.room) != 1 {
 					t.Error("nothing says that there is room again")
 				}
 				return
@@ -337,18 +329,16 @@ func TestRoomForRepliesThatWaitForACommit(t *testing.T) {
 			for _, bytes := range test.first {
 				o.cancelReply(bytes)
 			}
-			if o.Release(int(test.taken)); all.Used() != test.other || o.used != 0 || o.promised != 0 || o.uncommitted != 0 {
+			if all.Used() != test.other || o.promised != 0 || o.promisedBytes != 0 {
 				t.Errorf("%d bytes are taken at the end, %+v", all.Used()-test.other, o)
 			}
-			o.close()
 		})
 	}
 }
 
 // The engine has the reply until its commit, whether or not the connection is there.
 func TestRoomOfAReplyThatWaitsIsTakenUntilItsCommit(t *testing.T) {
-	all := sharedquota.New(1 << 20)
-	o := newOutbox(1<<20, all, newWriteLimiter())
+	o := newOutbox(1<<20, newQuotas(&Limits{AllOutgoingBytes: 2 << 20}), newWriteLimiter())
 	o.begin(func() {})
 	var waiting []*waitingReply
 	for range 3 {
@@ -362,12 +352,12 @@ func TestRoomOfAReplyThatWaitsIsTakenUntilItsCommit(t *testing.T) {
 	}
 	waiting[0].arrived(statestore.Reply{})
 	await.Done(o.close)
-	if got := all.Used(); got != 200 {
+	if got := o.late.Used(); got != 200 {
 		t.Errorf("%d bytes are taken after the end of the connection, want 200", got)
 	}
 	waiting[1].arrived(statestore.Reply{})
 	waiting[2].arrived(statestore.Reply{})
-	if got := all.Used(); got != 0 || len(o.replies) > 0 {
+	if got := o.late.Used(); got != 0 || len(o.replies) > 0 {
 		t.Errorf("%d bytes are taken after the commit, and %d replies queued", got, len(o.replies))
 	}
 	if o.takeReply(1, 10) {

@@ -257,6 +257,9 @@ func (s *Server) submitWill(cl *mqtt.Client, r request, command statestore.Comma
 	ctx, cancel := context.WithTimeout(s.running, willPatience)
 	defer cancel()
 	if s.engine.Room(ctx) != nil {
+		if s.stopping.Load() {
+			return reply, false, refusal(packets.ErrServerShuttingDown, storeStopped)
+		}
 		return reply, false, s.drop(cl, DroppedJournalSlow)
 	}
 	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.correlation))

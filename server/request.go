@@ -62,7 +62,7 @@ func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (reply stat
 	} else if reply, later, fault = s.submit(cl, conn, r, command); fault != nil {
 		return reply, false, fault
 	}
-	if s.backlogged.Swap(false) {
+	if s.backlogged.Swap(nil) != nil {
 		// A burst of requests is applied faster than the goroutines that write to watchers are
 		// scheduled. Let them run, or a client seems slow that is not.
 		conn.readTurn.End()

@@ -22,7 +22,6 @@ import (
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/semaphore"
-	"github.com/tenurelock/tenure/server/internal/sharedquota"
 )
 
 const (
@@ -56,9 +55,8 @@ type Server struct {
 	engine   *engine.Engine
 	mochi    *mqtt.Server
 	listener *listener
-	messages *pubsub.Broker         // passes ordinary messages on
-	outgoing *sharedquota.Quota     // what waits to be written to all connections
-	incoming *sharedquota.Quota     // large packets that are not complete, of all connections
+	messages *pubsub.Broker // passes ordinary messages on
+	room     quotas
 	topics   access.TopicAuthorizer // nil: ordinary topics are open to all
 	// responseTopics are topics to which only the store may publish.
 	responseTopics *responseTopics
@@ -84,8 +82,8 @@ type Server struct {
 	willReplies *outbox            // replies to Wills on topics that other clients may read
 	willTurn    *fairqueue.Place   // of the goroutine that publishes them
 
-	latest     *sharedNotification // the latest change; guarded by the engine's lock
-	backlogged atomic.Bool         // an outbox is more than half full
+	latest     *sharedNotification    // the latest change; guarded by the engine's lock
+	backlogged atomic.Pointer[outbox] // the latest that was more than a quarter full; nil: none
 
 	mu           sync.Mutex
 	connections  map[string]*connection   // by client id, while established
@@ -122,8 +120,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		stats:                Stats{Dropped: make(map[DropReason]uint64), Refused: make(map[RefusalReason]uint64)},
 		responseTopics:       newResponseTopics(),
 		messages:             pubsub.New(options.messageLimits()),
-		outgoing:             sharedquota.New(options.Limits.AllOutgoingBytes),
-		incoming:             sharedquota.New(options.Limits.AllArrivingBytes),
+		room:                 newQuotas(&options.Limits),
 		delayedWills:         make(map[string]*ordinaryWill),
 		sessions:             newKeptSessions(),
 		notKept:              logs.NewLimiter(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
@@ -138,6 +135,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	s.engine.AfterDelivery(s.wake)
+	s.engine.BetweenDeliveries(s.letWrite)
 	socket, err := options.listen()
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
@@ -145,10 +143,10 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	s.listener = newListener(socket, &options, s.countRefused)
 	processors, writers := fairqueue.New(0), newWriteLimiter()
 	s.running, s.stop = context.WithCancel(context.Background())
-	s.willReplies, s.willTurn = newOutbox(options.Limits.OutgoingBytes, s.outgoing, writers), processors.NewPlace()
+	s.willReplies, s.willTurn = newOutbox(options.Limits.OutgoingBytes, s.room, writers), processors.NewPlace()
 	s.willReplies.begin(s.publishWillReplies)
 	s.listener.connect = func(socket net.Conn) *connection {
-		return newConnection(socket, &s.options, processors, s.outgoing, s.incoming, writers)
+		return newConnection(socket, &s.options, processors, s.room, writers)
 	}
 	s.listener.recover = s.handleReadingPanic
 	// At most half of the unauthenticated connections may wait for a check, so that there is

@@ -132,8 +132,8 @@ func (s *Server) Usage() Usage {
 		SubscriptionBytes: messages.SubscriptionBytes,
 		WaitingMessages:   messages.WaitingMessages,
 		WaitingBytes:      messages.WaitingBytes,
-		OutgoingBytes:     s.outgoing.Used(),
-		ArrivingBytes:     s.incoming.Used(),
+		OutgoingBytes:     s.room.outgoing.Used() + s.room.late.Used(),
+		ArrivingBytes:     s.room.incoming.Used(),
 		RetainedMessages:  messages.RetainedMessages,
 		RetainedBytes:     messages.RetainedBytes,
 	}

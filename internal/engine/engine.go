@@ -32,6 +32,7 @@ const (
 type Engine struct {
 	deliver func(statestore.Notification)
 	wakeAll func([]statestore.Notification) // may be nil
+	pause   func()                          // may be nil
 	started time.Time
 	wake    chan struct{}
 	system  atomic.Pointer[func() time.Time]
@@ -78,6 +79,11 @@ func newOnClock(store *statestore.Store, deliver func(statestore.Notification), 
 // times as long as queueing their notifications. Several goroutines may call wake at once,
 // and after later changes were delivered. Call AfterDelivery before any other method.
 func (e *Engine) AfterDelivery(wake func([]statestore.Notification)) { e.wakeAll = wake }
+
+// BetweenDeliveries makes Run call pause, without the lock, between the parts of what leaves after a
+// commit: all of it leaves at once otherwise, faster than a client can read. pause may wait for a
+// moment, but not for a client. Call BetweenDeliveries before any other method.
+func (e *Engine) BetweenDeliveries(pause func()) { e.pause = pause }
 
 // SetSystemClock makes now the system's clock from now on; nil means time.Now, the default.
 // The engine slews the store's time of day towards it, see [wall]. now is called by several

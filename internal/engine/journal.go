@@ -382,6 +382,9 @@ func (e *Engine) commitOpen(ctx context.Context) error {
 			}
 		}
 		clear(leaving) // the batch lasts until all have left
+		if e.pause != nil {
+			e.pause()
+		}
 	}
 }
 
