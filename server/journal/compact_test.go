@@ -19,6 +19,7 @@ import (
 // A week of churn, compressed: keys come and go, values change their size, the number of keys
 // grows to its tenfold each "day" and falls back, batches are small and large.
 func TestTheFileStaysSmallThroughAWeekOfChurn(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("there the file has the size of the mapping, which is a power of two")
 	}

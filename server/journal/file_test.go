@@ -99,6 +99,7 @@ func TestWhatWasCommittedIsLoaded(t *testing.T) {
 
 // A random history, with restarts in between.
 func TestEveryStateSurvivesARestart(t *testing.T) {
+	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	dir := t.TempDir()
 	state := make(map[string]string)
@@ -140,6 +141,7 @@ func randomBatch(random *rand.Rand, scale int) (batch []statestore.Group) {
 }
 
 func TestASecondOpenIsRefusedWithTheHolder(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := open(t, dir)
 	_, err := journal.Open(dir, journal.Options{})

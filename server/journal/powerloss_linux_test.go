@@ -232,6 +232,7 @@ func resize(content []byte, size int64) []byte {
 // the disk, and any part of the rest. The journal must open, and have exactly the state after the
 // last commit that was acknowledged or after the one that was under way.
 func TestInvariant37APowerLossKeepsABatchWholeOrNotAtAll(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it takes a few seconds")
 	}

@@ -219,6 +219,7 @@ func testWithoutRights(t *testing.T) {
 
 // What a process left that was killed refuses nothing.
 func TestWhatADeadProcessLeftIsRemoved(t *testing.T) {
+	t.Parallel()
 	dir := filled(t)
 	dead := exec.Command(os.Args[0], "-test.run=^$")
 	if err := dead.Run(); err != nil {
@@ -306,6 +307,7 @@ func TestABackupFromALongPath(t *testing.T) {
 
 // The process before a restart may need a moment to end.
 func TestOpenWaitsForAProcessThatEnds(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	first := open(t, dir)
 	opened := make(chan error, 1)

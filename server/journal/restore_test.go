@@ -155,6 +155,7 @@ func TestARestoredBoundNeverGoesBack(t *testing.T) {
 }
 
 func TestRestoreOverwritesNothing(t *testing.T) {
+	t.Parallel()
 	dir, other := filled(t), filled(t)
 	backup := filepath.Join(dir, "tenure.db")
 	if _, err := journal.RestoreBackup(t.Context(), backup, other, nil); !errors.Is(err, journal.ErrExists) {
