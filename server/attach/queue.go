@@ -2,6 +2,7 @@ package attach
 
 import (
 	"sync"
+	"time"
 
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/statestore"
@@ -60,6 +61,33 @@ func (q *notificationQueue) take() (pendingNotification, bool) {
 	q.waiting[0] = pendingNotification{}
 	q.waiting = q.waiting[1:]
 	return first, true
+}
+
+// queuePauses is for how many milliseconds nothing is queued while the queue is filling up and is being
+// sent.
+const queuePauses = 20
+
+// letSend lets the goroutine run that sends, if the queue is filling up: all notifications of a commit
+// are queued at once, and would be lost though the broker takes them. The engine calls it without its
+// lock. Replies wait meanwhile, so it does not wait for a broker that takes nothing.
+func (q *notificationQueue) letSend() {
+	waiting := q.length()
+	for range queuePauses {
+		if waiting <= maxQueued/4 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+		before := waiting
+		if waiting = q.length(); waiting >= before {
+			return
+		}
+	}
+}
+
+func (q *notificationQueue) length() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.waiting)
 }
 
 // clear removes all.

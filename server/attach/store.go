@@ -239,6 +239,7 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 		s.group = "." + hex.EncodeToString(name[:4])
 		s.instance += s.group
 	}
+	s.engine.BetweenDeliveries(s.queue.letSend)
 	s.clients = newClientLRU(s.engine, options.MaxClients)
 	s.clients.restore(s.engine.RestoredClients())
 	return s, nil
