@@ -2,8 +2,10 @@ package statestore
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 )
@@ -145,4 +147,69 @@ func BenchmarkMemory(b *testing.B) {
 		b.ReportMetric(float64(int64(after.HeapAlloc-before.HeapAlloc)-store.bytes)/benchmarkKeys, "bytes/key")
 		runtime.KeepAlive(store)
 	}
+}
+
+// benchmarkJournaled returns a journaled store with a lease at each key, and its records.
+func benchmarkJournaled(b *testing.B, keys int) (*Store, Instant, []Record) {
+	b.Helper()
+	now := Instant{WallMillis: noon, Elapsed: time.Hour}
+	store, err := New(Options{Journaled: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := store.Restored(now); err != nil {
+		b.Fatal(err)
+	}
+	store.Committed(store.Bound())
+	for i := range keys {
+		benchmarkApply(b, store, now, Request{Payload: renewal(i)}, OK)
+	}
+	return store, now, slices.Collect(store.Snapshot())
+}
+
+// BenchmarkRenewJournaled measures renewals in a store with a journal: they have no records.
+func BenchmarkRenewJournaled(b *testing.B) {
+	store, now, _ := benchmarkJournaled(b, 10_000)
+	payload := renewal(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		now.Elapsed += time.Microsecond
+		benchmarkApply(b, store, now, Request{Payload: payload}, OK)
+	}
+}
+
+// BenchmarkSetJournaled measures SETs with records: the key and the remembered reply.
+func BenchmarkSetJournaled(b *testing.B) {
+	store, now, _ := benchmarkJournaled(b, 10_000)
+	correlation := make([]byte, 16)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		binary.BigEndian.PutUint64(correlation, uint64(i))
+		benchmarkApply(b, store, now, Request{Payload: []byte(setPayload), Correlation: correlation}, OK)
+	}
+}
+
+var setPayload = payload("SET", benchmarkKey(1), "a value without a lifetime")
+
+// BenchmarkRestore measures the restart of a store, without its journal.
+func BenchmarkRestore(b *testing.B) {
+	const keys = 100_000
+	_, now, records := benchmarkJournaled(b, keys)
+	b.ReportAllocs()
+	for b.Loop() {
+		store, err := New(Options{Journaled: true})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, record := range records {
+			if err := store.Restore(record); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if _, err := store.Restored(now); err != nil {
+			b.Fatal(err)
+		}
+		store.Begin(now)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/keys, "ns/key")
 }

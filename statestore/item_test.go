@@ -110,6 +110,9 @@ func TestIDsAreShortAndDistinct(t *testing.T) {
 			if cap(record.ID) > len(record.ID) {
 				t.Error("appending to the ID would overwrite the value")
 			}
+			if got := testing.AllocsPerRun(1, func() { item.Record() }); got > 1 {
+				t.Errorf("the record of a name with %d bytes takes %v allocations", len(name), got)
+			}
 			if got, err := record.Decode(); err != nil || got != item {
 				t.Errorf("%v %.20q: decoded another item, %v", item.Kind, name, err)
 			}
