@@ -110,7 +110,11 @@ func TestIDsAreShortAndDistinct(t *testing.T) {
 			if cap(record.ID) > len(record.ID) {
 				t.Error("appending to the ID would overwrite the value")
 			}
-			if got := testing.AllocsPerRun(1, func() { item.Record() }); got > 1 {
+			allowed := 1.0
+			if len(name) > maxName {
+				allowed = 2 // the hash needs a copy of it
+			}
+			if got := testing.AllocsPerRun(1, func() { item.Record() }); got > allowed {
 				t.Errorf("the record of a name with %d bytes takes %v allocations", len(name), got)
 			}
 			if got, err := record.Decode(); err != nil || got != item {
