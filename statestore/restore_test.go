@@ -662,8 +662,8 @@ func TestInvariant47HoldOffAppliesOnlyWithoutData(t *testing.T) {
 	}
 }
 
-// A restored key ends its whole lifetime after Begin, or after the first command.
-func TestLifetimesBeginAgain(t *testing.T) {
+// Invariant 32: a restored key ends its whole lifetime after Begin, or after the first command.
+func TestInvariant32LifetimesBeginAgain(t *testing.T) {
 	for name, begin := range map[string]func(*world){
 		"Begin":     func(w *world) { w.store.Begin(w.now) },
 		"a command": func(w *world) { w.send(ask("GET other")) },

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
@@ -493,7 +494,7 @@ func (h hit) crashStore(after, down time.Duration, moves bool) {
 // returns ends the turn of the caller. A mutex would stop the virtual time, which a commit needs.
 func (s *simulation) takeStore() (leave func()) {
 	s.storeTurn <- struct{}{}
-	return func() { <-s.storeTurn }
+	return func() { await.Receive(s.storeTurn) }
 }
 
 // recoverStore starts a store with the data of the one that crashed. Each process connects
