@@ -179,6 +179,15 @@ func TestInvariant34AnEtcdThatIsFullEndsTheJournalWithTheCure(t *testing.T) {
 	commit(t, journal, group("a", "small"))
 }
 
+func TestAnEtcdOfItsOwnIsCompactedBeforeItIsFull(t *testing.T) {
+	e := startEtcdWith(t, t.Cleanup, func(o *member.Options) { o.Quota = 64 << 20 })
+	journal := campaign(t, open(t, e.members[0].Configure(e.candidateOptions(t, "a"))))
+	load(t, journal)
+	for range 80 {
+		commit(t, journal, statestore.Group{{ID: []byte("a"), Value: make([]byte, 1<<20)}})
+	}
+}
+
 // Pages are read one after the other; the data between them may be compacted.
 func TestLoadReadsManyPagesWhileEtcdIsCompacted(t *testing.T) {
 	e := newEtcd(t)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -28,6 +29,9 @@ type Journal struct {
 	ttl       time.Duration // of the lease
 	won       int64         // the create revision of the election key
 	sequence  uint64        // of the last transaction that etcd has applied
+
+	old        int // bytes that were written since the last compaction
+	compacting atomic.Bool
 
 	closing sync.Once
 	closed  error // why the resignation failed; after closing
@@ -212,7 +216,9 @@ func (j *Journal) commit(ctx context.Context, t *transaction) error {
 			operations = append(operations, clientv3.OpPut(key, string(record.Value)))
 		}
 	}
-	_, err := do(ctx, j.endpoints, j.ttl/8, func(ctx context.Context, client *clientv3.Client) (*clientv3.TxnResponse, error) {
+	// One that is large needs longer to arrive.
+	patience := j.ttl/8 + time.Duration(t.size)*time.Second/slowNetwork
+	response, err := do(ctx, j.endpoints, patience, func(ctx context.Context, client *clientv3.Client) (*clientv3.TxnResponse, error) {
 		response, err := client.Txn(ctx).If(conditions...).Then(operations...).
 			Else(clientv3.OpGet(j.keys.active, clientv3.WithKeysOnly()), clientv3.OpGet(j.keys.sequence)).Commit()
 		if err != nil || response.Succeeded {
@@ -232,8 +238,36 @@ func (j *Journal) commit(ctx context.Context, t *transaction) error {
 		return fmt.Errorf("etcd: %w", err)
 	}
 	j.sequence++
+	j.compactAfter(t.size, response.Header.Revision)
 	return nil
 }
+
+const (
+	// slowNetwork is how many bytes a second a network passes that is hardly good enough.
+	slowNetwork = 4 << 20
+	// oldBytes is how much may be written before the values that it replaced are compacted.
+	oldBytes = 16 << 20
+)
+
+// compactAfter begins a compaction at a revision if enough was written, and none is under way.
+func (j *Journal) compactAfter(written int, revision int64) {
+	if j.old += written; !j.options.Compact || j.old < oldBytes || !j.compacting.CompareAndSwap(false, true) {
+		return
+	}
+	j.old = 0
+	j.tasks.Go(func() {
+		defer j.compacting.Store(false)
+		ctx, cancel := context.WithTimeout(j.life, compactTimeout)
+		defer cancel()
+		client, _ := j.endpoints.at(0)
+		if _, err := client.Compact(ctx, revision); err != nil && j.life.Err() == nil {
+			j.options.Logger.Warn("compact etcd: tried again later", slog.Any("reason", err)) // as more is written
+		}
+	})
+}
+
+// compactTimeout bounds the request; etcd removes old values after its answer.
+const compactTimeout = 10 * time.Second
 
 // number is the value of keys.sequence after transaction n of this term.
 func (j *Journal) number(n uint64) string { return j.term + "/" + strconv.FormatUint(n, 10) }

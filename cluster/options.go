@@ -48,6 +48,9 @@ type Options struct {
 	// MaxTransactionBytes is how large etcd lets a transaction be (--max-request-bytes). At
 	// least 256 KiB, at most 64 MiB. Default 1.5 MiB, as in etcd. See [Options.MaxPacketSize].
 	MaxTransactionBytes int
+	// Compact says that the etcd serves this store only. Then the active process compacts it as
+	// its old values grow, and a store that is written to all day does not fill it.
+	Compact bool
 	// Clock measures deadlines. Default lease.SystemClock.
 	Clock lease.Clock
 	// Logger gets a line for each change of standing, and for each new reason why etcd

@@ -67,11 +67,12 @@ func (m *Member) watch(ctx context.Context) {
 }
 
 // Configure returns options with what a store beside this member needs: its socket as the only
-// endpoint, and its limits.
+// endpoint, its limits, and the right to compact.
 func (m *Member) Configure(options cluster.Options) cluster.Options {
 	options.Endpoints, options.TLS = []string{m.socket}, nil
 	options.MaxOperations = maxOperations
 	options.MaxTransactionBytes = int(m.etcd.Server.Cfg.MaxRequestBytes)
+	options.Compact = true
 	return options
 }
 

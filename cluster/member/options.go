@@ -41,7 +41,8 @@ type Options struct {
 	// Quota is how large the database may become, in bytes. Default 2 GiB.
 	Quota int64
 	// MaxRequestBytes is how large a transaction may be; see cluster.Options.MaxTransactionBytes.
-	// All members need the same. Default 4 MiB.
+	// All members need the same. Default 1.5 MiB, which has room for the packets of a server with
+	// its default of 1 MiB.
 	MaxRequestBytes int
 	// Heartbeat is how often the leader shows the other members that it is there, and
 	// Election how long they wait for it before they elect another; whole milliseconds, at
@@ -57,7 +58,7 @@ type TLS struct{ CA, Certificate, Key string }
 
 const (
 	maxOperations   = 4096
-	defaultRequest  = 4 << 20
+	defaultRequest  = 3 << 19
 	maxSocketName   = 100 // bytes; the least that systems allow is 104
 	clientSocket    = "client.sock"
 	compactionAfter = "5m"
@@ -113,6 +114,10 @@ func (o *Options) config(closing *atomic.Bool) (*embed.Config, error) {
 	c.TickMs, c.ElectionMs = uint(heartbeat.Milliseconds()), uint(election.Milliseconds())
 	c.QuotaBackendBytes = cmp.Or(o.Quota, 2<<30)
 	c.MaxTxnOps, c.MaxRequestBytes = maxOperations, uint(cmp.Or(o.MaxRequestBytes, defaultRequest))
+	// etcd keeps that many requests in memory and on disk for members that lag behind. Its own
+	// numbers (10,000 and 5,000) are for small requests; these are batches.
+	c.SnapshotCount, c.SnapshotCatchUpEntries = 500, 500
+	c.MaxSnapFiles, c.MaxWalFiles = 2, 2
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, compactionAfter
 	c.EnableGRPCGateway = false
 	c.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration // only etcd's flags set it
