@@ -1,6 +1,7 @@
 package statestore
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -12,6 +13,7 @@ import (
 type restoring struct {
 	identity, bound bool     // were there
 	data            bool     // any record was there
+	done            bool     // Restored was called
 	expiring        []*entry // their lifetimes have not begun again
 	replies         map[string][]restoredReply
 }
@@ -23,6 +25,9 @@ type restoring struct {
 // The error matches ErrCorrupt or ErrNewerFormat, or says that the data needs Options.Strict.
 // The store must not be used after an error. Restore does not keep the bytes of the record.
 func (s *Store) Restore(record Record) error {
+	if s.restoring.done {
+		return errors.New("statestore: Restore after Restored")
+	}
 	item, err := record.Decode()
 	if err == nil {
 		err = s.restore(&item)
@@ -95,7 +100,7 @@ func (s *Store) restore(item *Item) error {
 // The error matches ErrCorrupt; the store must not be used then.
 func (s *Store) Restored(now Instant) (Group, error) {
 	from := s.restoring
-	s.restoring = restoring{expiring: from.expiring}
+	s.restoring = restoring{expiring: from.expiring, done: true}
 	bound := s.versions.clock
 	switch {
 	case !from.data:

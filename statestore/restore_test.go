@@ -455,7 +455,7 @@ func TestInvariant37AStoreRestoredAtAnyGroupEqualsTheEarlierOne(t *testing.T) {
 }
 
 // filledDisk returns a disk with a record of each kind, of a strict store.
-func filledDisk(t *testing.T) disk {
+func filledDisk(t testing.TB) disk {
 	t.Helper()
 	d := make(disk)
 	w := d.world(t, Options{Strict: true, Identity: "the data"})
@@ -518,6 +518,69 @@ func TestRestoreRefusesWhatItCannotKeep(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Any records are refused, or give a store that works, and whose snapshot gives the same store.
+func FuzzRestore(f *testing.F) {
+	appendRecord := func(dst []byte, id, value []byte) []byte {
+		dst = append(dst, byte(len(id)), byte(len(value)))
+		return append(append(dst, id...), value...)
+	}
+	var all []byte
+	d := filledDisk(f)
+	for _, id := range slices.Sorted(maps.Keys(d)) {
+		all = appendRecord(all, []byte(id), d[id])
+	}
+	f.Add(all, true)
+	f.Add(all, false)
+	f.Fuzz(func(t *testing.T, records []byte, strict bool) {
+		store, err := New(Options{Strict: strict, Journaled: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for len(records) >= 2 {
+			id, value := int(records[0]), int(records[1])
+			if records = records[2:]; len(records) < id+value || value < sumSize {
+				break
+			}
+			if err := store.Restore(sign(records[:id], slices.Clone(records[id:id+value]))); err != nil {
+				return
+			}
+			records = records[id+value:]
+		}
+		now := Instant{WallMillis: noon}
+		if _, err := store.Restored(now); err != nil {
+			return
+		}
+		was := describe(store)
+		copied := make(disk)
+		for record := range store.Snapshot() {
+			copied[string(record.ID)] = record.Value
+		}
+		again, _, err := copied.open(Options{Strict: strict}, now)
+		if err != nil {
+			t.Fatalf("the snapshot is refused: %v", err)
+		}
+		if got := describe(again); !maps.Equal(got, was) {
+			t.Fatalf("the copy has\n%v; want\n%v", got, was)
+		}
+		r := &crashRun{world: &world{tb: t, store: store, now: now}}
+		r.usage()
+		store.Begin(now)
+		r.pass(time.Hour)
+		ts := "1:0:n"
+		for _, verb := range []string{"GET", "SET", "DEL"} {
+			words := []string{verb, "k", "v"}[:map[string]int{"GET": 2, "SET": 3, "DEL": 2}[verb]]
+			store.Apply(r.now, Parse(Request{Client: "c", Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte(verb)}))
+		}
+		for more := true; more; {
+			_, more = store.Expire(r.now, 10)
+		}
+		for _, client := range store.RestoredClients() {
+			store.EndSession(client)
+		}
+		r.usage()
+	})
 }
 
 func TestRestoreRefusesARecordThatComesTwice(t *testing.T) {
