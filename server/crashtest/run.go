@@ -83,8 +83,6 @@ type Options struct {
 	Patience time.Duration
 	// Skew is how far the clock of one client is ahead of the others; default 40 s.
 	Skew time.Duration
-	// GoOn makes the run go on after a violation.
-	GoOn bool
 	// Progress, if not nil, is called after each cycle.
 	Progress func(cycle int, report *Report)
 }
@@ -114,7 +112,7 @@ const (
 )
 
 // Run kills the store again and again while clients use it, and checks what they see. It returns
-// at the first violation unless Options.GoOn, and when ctx ends. The error says why the run
+// after the first violation, and when ctx ends. The error says why the run
 // itself failed; violations are in the report.
 func Run(ctx context.Context, store Store, options Options) (*Report, error) {
 	options.complete()
@@ -186,9 +184,7 @@ func (h *harness) run(ctx context.Context) (err error) {
 		}
 		select {
 		case <-h.recorder.broken:
-			if !h.options.GoOn {
-				return nil
-			}
+			return nil
 		default:
 		}
 	}
