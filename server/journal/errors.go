@@ -63,6 +63,8 @@ func advice(err error) string {
 		return "give the user that runs the store the rights to it, or use another directory"
 	case errors.Is(err, syscall.ELOOP):
 		return "a symbolic link points to itself: give a real directory"
+	case errors.Is(err, syscall.EISDIR):
+		return "give the file, not its directory"
 	case errors.Is(err, syscall.ENOTDIR):
 		return "a part of the path is a file: give a directory"
 	case errors.Is(err, fs.ErrExist):

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gofrs/flock"
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -307,6 +308,9 @@ func (f *File) openDB() error {
 		db, err = bbolt.Open(f.path, 0o600, &options)
 		return err
 	})
+	if errors.Is(err, bbolterrors.ErrTimeout) {
+		return fmt.Errorf("%w by a program for bbolt files; end it, and start again", ErrInUse)
+	}
 	if err != nil {
 		return err
 	}

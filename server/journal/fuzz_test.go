@@ -199,3 +199,48 @@ func TestEachChangedByteIsFoundOrDoesNotMatter(t *testing.T) {
 		t.Logf("a file of %d bytes: %d of %d changes were refused", len(test.content), refused, tried)
 	}
 }
+
+// bbolt finds a page in its parent by the page's first key. Another key that separates the pages
+// as well does no harm to reading, and its own check accepts it; a commit would add the page a
+// second time.
+func TestABranchWithAnotherKeyIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	file := open(t, dir)
+	var batch []statestore.Group
+	for i := range 500 {
+		batch = append(batch, statestore.Group{record(fmt.Sprintf("key-%04d", 10*i), strings.Repeat("x", 100))})
+	}
+	commit(t, file, batch...)
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	sound, err := os.ReadFile(filepath.Join(dir, "tenure.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	order := binary.NativeEndian
+	changed := 0
+	for at := 2 * 4096; at < len(sound); at += 4096 {
+		page := sound[at : at+4096]
+		if order.Uint16(page[8:]) != 1 || order.Uint64(page) != uint64(at/4096) { // not a branch
+			continue
+		}
+		for i := 1; i < int(order.Uint16(page[10:])); i++ {
+			element := page[16+16*i:]
+			last := order.Uint32(element) + order.Uint32(element[4:]) - 1 // of the key
+			element[last]--                                               // the 0 becomes a /
+			_, err := journal.Scan(sound)
+			element[last]++
+			if err == nil {
+				continue // an old page, which is free
+			}
+			changed++
+			if !errors.Is(err, journal.ErrDamaged) || !strings.Contains(err.Error(), "begins with another key") {
+				t.Errorf("branch %d, key %d: the error is %v", at/4096, i, err)
+			}
+		}
+	}
+	if changed < 5 {
+		t.Errorf("%d changed keys were refused; the file has more", changed)
+	}
+}

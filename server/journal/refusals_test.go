@@ -326,3 +326,28 @@ func TestOpenWaitsForAProcessThatEnds(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A tool for bbolt files locks the file, not the directory.
+func TestAFileThatAnotherProgramHasOpenIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := filled(t)
+	db, err := bbolt.Open(filepath.Join(dir, "tenure.db"), 0o600, &bbolt.Options{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := open(t, dir)
+	err = file.Load(t.Context(), func(statestore.Record) error { return nil })
+	if !errors.Is(err, journal.ErrInUse) || !strings.Contains(err.Error(), "bbolt") {
+		t.Errorf("Load has error %v", err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRestoreSaysThatADirectoryIsNoBackup(t *testing.T) {
+	dir := filled(t)
+	if _, err := journal.RestoreBackup(t.Context(), dir, filepath.Join(t.TempDir(), "new"), nil); err == nil || !strings.Contains(err.Error(), "give the file") && runtime.GOOS != "windows" {
+		t.Errorf("RestoreBackup has error %v", err)
+	}
+}
