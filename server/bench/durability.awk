@@ -24,6 +24,7 @@
 	if (part["op"] == "Renewals") {
 		leases = part["leases"]
 		renewals[mode] = sprintf("%.0f%% of a processor, %.1f commits a minute", value[name, "%CPU"], value[name, "commits/min"])
+		if (value[name, "lost"] > 0) renewals[mode] = renewals[mode] sprintf(" (%d leases were lost: the machine was busy)", value[name, "lost"])
 	}
 	if (part["op"] == "Restart") {
 		keys = part["keys"]

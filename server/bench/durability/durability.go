@@ -58,6 +58,8 @@ const (
 	heldLeases = 10_000
 	held       = 20 * time.Second
 	leaseTTL   = 10 * time.Second
+	acquirers  = 64
+	restarts   = 3
 )
 
 // Run measures, for each mode,
@@ -66,9 +68,11 @@ const (
 //     how many there are in a second, and the median and the 99th percentile of the time that one
 //     takes. As a reference, op=Fsync is a write of 4 KiB to a file and its fsync;
 //   - op=Renewals: 10,000 leases with a TTL of 10 s, held for 20 s: how much of one processor
-//     client and server take, and how often they write to the journal;
+//     client and server take, how often they write to the journal, and how many leases were lost:
+//     if any, other programs took the processor, and the other figures mean little;
 //   - op=Restart: the time from the opening of a journal with 100,000 and 1,000,000 keys to the
-//     first answer. -short leaves out the million.
+//     first answer, the median of three restarts, with the file in the cache of the system.
+//     -short leaves out the million.
 func Run(b *testing.B, modes ...Mode) {
 	b.Run("op=Fsync", fsyncs)
 	for _, inFlight := range []int{1, 16, 64, 256} {
@@ -213,15 +217,19 @@ func renewals(b *testing.B, mode Mode) {
 	for b.Loop() {
 		r, stop := start(b, mode)
 		tenures := make([]*lease.Tenure, heldLeases)
+		// Not all at once: on a busy machine those that hold already would renew too late.
 		var acquiring sync.WaitGroup
-		for i := range tenures {
+		var next atomic.Int64
+		for range acquirers {
 			acquiring.Go(func() {
-				l, err := lease.New(r.client, key(i), lease.Options{TTL: leaseTTL})
-				if err == nil {
-					tenures[i], err = l.Acquire(b.Context())
-				}
-				if err != nil {
-					b.Error(err)
+				for i := next.Add(1) - 1; i < heldLeases && !b.Failed(); i = next.Add(1) - 1 {
+					l, err := lease.New(r.client, key(int(i)), lease.Options{TTL: leaseTTL})
+					if err == nil {
+						tenures[i], err = l.Acquire(b.Context())
+					}
+					if err != nil {
+						b.Error(err)
+					}
 				}
 			})
 		}
@@ -242,11 +250,13 @@ func renewals(b *testing.B, mode Mode) {
 			commits += r.commits.commits.Load()
 		}
 		b.ReportMetric(float64(commits)/time.Since(began).Minutes(), "commits/min")
+		lost := 0
 		for _, tenure := range tenures {
-			if err := tenure.Err(); err != nil {
-				b.Fatalf("a tenure was lost: %v", err)
+			if tenure.Err() != nil {
+				lost++
 			}
 		}
+		b.ReportMetric(float64(lost), "lost")
 		stop()
 	}
 }
@@ -254,18 +264,21 @@ func renewals(b *testing.B, mode Mode) {
 func restart(b *testing.B, mode Mode, keys int) {
 	open := mode.Data(b)
 	fill(b, open, keys)
-	var longest time.Duration
+	var took []time.Duration
 	for b.Loop() {
-		began := time.Now()
-		r, stop := run(b, open)
-		entry, err := r.client.Get(b.Context(), key(keys-1))
-		longest = max(longest, time.Since(began))
-		if err != nil || len(entry.Value) == 0 {
-			b.Errorf("the last key: %+v, %v", entry, err)
+		for range restarts {
+			began := time.Now()
+			r, stop := run(b, open)
+			entry, err := r.client.Get(b.Context(), key(keys-1))
+			took = append(took, time.Since(began))
+			if err != nil || len(entry.Value) == 0 {
+				b.Errorf("the last key: %+v, %v", entry, err)
+			}
+			stop()
 		}
-		stop()
 	}
-	b.ReportMetric(longest.Seconds(), "s-to-answer")
+	slices.Sort(took)
+	b.ReportMetric(took[len(took)/2].Seconds(), "s-to-answer")
 }
 
 // batch is how many keys fill puts into one commit.
