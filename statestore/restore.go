@@ -14,6 +14,7 @@ type restoring struct {
 	identity, bound bool     // were there
 	data            bool     // any record was there
 	done            bool     // Restored was called
+	used            bool     // one that a command caused was there
 	expiring        []*entry // their lifetimes have not begun again
 	replies         map[string][]restoredReply
 }
@@ -46,6 +47,7 @@ type restoredReply struct {
 func (s *Store) restore(item *Item) error {
 	from := &s.restoring
 	from.data = true
+	from.used = from.used || item.Kind != KindIdentity && item.Kind != KindBound
 	twice := false
 	switch item.Kind {
 	case KindKey, KindFence:
@@ -112,6 +114,7 @@ func (s *Store) Restored(now Instant) (Group, error) {
 	case !s.holding:
 		s.options.HoldOff = 0
 	}
+	s.continues = from.used && !s.holding
 	s.holding = s.holding && s.options.HoldOff > 0
 	for _, e := range s.entries {
 		if above(e.version.timestamp(), bound) {
@@ -136,6 +139,11 @@ func (s *Store) Restored(now Instant) (Group, error) {
 	}
 	return Group{s.identityRecord(), s.versions.record()}, nil
 }
+
+// Continues reports whether the store goes on with the data of an earlier one, without a hold-off:
+// whether Restored found keys, fences or replies, neither from a backup nor of a store whose
+// hold-off was not over.
+func (s *Store) Continues() bool { return s.continues }
 
 // beginLifetimes gives each restored key its whole lifetime from now on.
 func (s *Store) beginLifetimes(now Instant) {

@@ -766,3 +766,26 @@ func TestVersionsKeepTheirNode(t *testing.T) {
 		t.Errorf("the next version is %v", version)
 	}
 }
+
+func TestAStoreContinuesIfItFindsDataThatWasInUse(t *testing.T) {
+	d := make(disk)
+	continues := func(options Options, want bool, when string) {
+		t.Helper()
+		w := d.world(t, options)
+		w.store.Begin(w.now)
+		if got := w.store.Continues(); got != want {
+			t.Errorf("%s: %t", when, got)
+		}
+	}
+	continues(Options{}, false, "without data")
+	continues(Options{}, false, "with an identity and a bound only")
+	w := d.world(t, Options{})
+	w.send(ask("SET k v"))
+	for record := range w.store.Snapshot() {
+		d.write([]Group{{record}})
+	}
+	continues(Options{}, true, "with a key")
+	d.write([]Group{{Item{Kind: KindIdentity, Identity: "restored", HoldOff: true}.Record()}})
+	continues(Options{}, false, "restored from a backup")
+	continues(Options{}, true, "restored, and started again")
+}

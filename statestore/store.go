@@ -76,17 +76,18 @@ type Options struct {
 
 // Store is the set of keys. It is not safe for concurrent use.
 type Store struct {
-	options  Options
-	versions versions
-	nodes    nodes
-	began    time.Duration // on Instant.Elapsed: when the hold-off began
-	holding  bool          // the record of the identity says that the hold-off is not over
-	entries  map[string]*entry
-	expiries expiries
-	bytes    int64
-	watches  watches
-	sessions sessions
-	fences   map[string]hlc.Token // of keys that are gone, in a strict store
+	options   Options
+	versions  versions
+	nodes     nodes
+	began     time.Duration // on Instant.Elapsed: when the hold-off began
+	continues bool          // see Continues
+	holding   bool          // the record of the identity says that the hold-off is not over
+	entries   map[string]*entry
+	expiries  expiries
+	bytes     int64
+	watches   watches
+	sessions  sessions
+	fences    map[string]hlc.Token // of keys that are gone, in a strict store
 
 	restoring restoring
 }

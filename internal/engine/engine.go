@@ -175,6 +175,9 @@ func (e *Engine) RestoredClients() []string {
 	return e.store.RestoredClients()
 }
 
+// Continues reports whether the store goes on with the data of an earlier one, see statestore.
+func (e *Engine) Continues() bool { return e.store.Continues() } // without the lock: it never changes
+
 // Usage returns what the store holds now.
 func (e *Engine) Usage() statestore.Usage {
 	e.mu.Lock()

@@ -50,7 +50,7 @@ func (l *link) begin(ctx context.Context) error {
 	l.store.memory = l.presence.memory
 	l.mu.Unlock()
 	if overtaken {
-		return finalError{errOvertaken}
+		return l.overtaken()
 	}
 	if err := l.mayWrite(ctx); err != nil {
 		return err
@@ -154,7 +154,7 @@ func (l *link) claim(ctx context.Context) error {
 		case <-undisputed:
 			certain = true
 		case <-l.superseded:
-			return finalError{errOvertaken}
+			return l.overtaken()
 		case <-ctx.Done():
 			return errConnectionLost
 		case <-echo.C:
@@ -168,9 +168,24 @@ func (l *link) claim(ctx context.Context) error {
 	}
 }
 
+// overtaken returns the error of a store that has yielded before it answered.
+func (l *link) overtaken() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.presence.successor != "" {
+		return finalError{fmt.Errorf("%w: its leases and changes are not in this data. Begin with an empty journal, and a hold-off of the longest TTL in use. "+
+			"If no other store has answered, remove the retained message on %s and start again", ErrStaleData, presenceTopic)}
+	}
+	return finalError{errOvertaken}
+}
+
 // announce publishes a word of this store on presenceTopic.
 func (l *link) announce(ctx context.Context, word string) error {
-	_, err := l.publish(ctx, &paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte(l.says(word))})
+	return l.announceText(ctx, l.says(word))
+}
+
+func (l *link) announceText(ctx context.Context, text string) error {
+	_, err := l.publish(ctx, &paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte(text)})
 	return err
 }
 

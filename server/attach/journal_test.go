@@ -2,6 +2,7 @@ package attach_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -237,4 +238,36 @@ func TestAnAttachedStoreLoadsUntilItsContextEnds(t *testing.T) {
 	if _, err := attach.Open(ctx, "mqtt://localhost", attach.Options{Journal: new(testsupport.Journal).Open()}); err == nil {
 		t.Error("it loads after the end of its context")
 	}
+}
+
+// Its journal lacks the leases that the other store has granted.
+func TestAStoreDoesNotGoOnWithDataThatAnotherHasMadeStale(t *testing.T) {
+	broker := mosquitto.Start(t, "")
+	journal := new(testsupport.Journal)
+	serve := func(options attach.Options) {
+		t.Helper()
+		store := testsupport.Attach(t, broker.Address, options)
+		testsupport.Connect(t, broker.Address, "p", nil).Do("SET", "k", "v")
+		store.Stop()
+		if err := store.Result(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	serve(attach.Options{})
+	for range 2 { // begins after another store, and goes on
+		serve(attach.Options{Journal: journal.Open()})
+	}
+	serve(attach.Options{}) // another one
+	for range 2 {           // the refusal does not make the data good
+		store, err := attach.New("mqtt://"+broker.Address, attach.Options{Journal: journal.Open()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := await.Result(func() error { return store.Serve(t.Context()) }); !errors.Is(err, attach.ErrStaleData) {
+			t.Fatalf("Serve: %v, want ErrStaleData", err)
+		}
+	}
+	var empty testsupport.Journal
+	serve(attach.Options{Journal: empty.Open()})
+	serve(attach.Options{Journal: empty.Open()})
 }

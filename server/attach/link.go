@@ -94,7 +94,7 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 		changed:    make(chan struct{}, 1),
 		superseded: make(chan struct{}),
 		replies:    newReplyQueue(linkCtx.Done()),
-		presence:   presence{me: s.instance, group: s.group, memory: s.memory},
+		presence:   presence{me: s.instance, group: s.group, data: s.data, continues: s.engine.Continues(), memory: s.memory},
 	}
 	if spare {
 		l.gone = make(chan struct{}, 1)
@@ -314,6 +314,7 @@ func (l *link) leave(conn *mqttnet.Conn) {
 	l.mu.Lock()
 	answering := l.presence.stage == answering
 	said := l.claims && l.presence.retained()
+	farewell := saysGone + " " + l.presence.farewell()
 	l.mu.Unlock()
 	if answering && (err != nil || !l.drain(leaving) || !l.replies.flush(leaving)) {
 		// The next store must not begin while this one may still grant a lease. So let the broker
@@ -323,7 +324,7 @@ func (l *link) leave(conn *mqttnet.Conn) {
 		return
 	}
 	if said {
-		_ = l.announce(leaving, saysGone)
+		_ = l.announceText(leaving, farewell)
 	}
 	_ = l.client.Disconnect(&paho.Disconnect{})
 	<-l.client.Done()

@@ -25,7 +25,12 @@ const (
 type presence struct {
 	me    string
 	group string // how the names of stores end that share the data of this one; empty: none does
+	data  string // how the names of stores end that have, or had, the data of this one; empty: it has no journal
 	stage stage
+	// continues: this store goes on with its data, so no other one may have answered since.
+	continues bool
+	// successor is a store with other data that has answered since, if continues; or empty.
+	successor string
 	// silent is another store that answers or claims by a retained message, and has sent
 	// nothing since; or empty.
 	silent string
@@ -94,6 +99,11 @@ func (p *presence) hear(text string, replayed bool) reaction {
 		// older, even if the other one is gone by now.
 		p.stage, p.vacant = yielded, word == saysGone
 		return yield
+	case replayed && p.continues && !p.memory.served && !strings.HasSuffix(instance, p.data) && (word == saysAnswers || word == saysGone):
+		// The same, and this store is a new process: its journal lacks the changes and the leases of
+		// the other store. Names of stores with the same data end alike.
+		p.stage, p.vacant, p.successor = yielded, word == saysGone, instance
+		return yield
 	case replayed:
 		if !p.memory.served {
 			p.memory.predecessor = instance
@@ -130,6 +140,16 @@ func (p *presence) free() bool { return p.stage == claimed && p.silent == "" }
 
 // retained reports whether the broker may retain a message of this store.
 func (p *presence) retained() bool { return p.stage != yielded || p.vacant }
+
+// farewell returns the store of which to say that it is gone when this one leaves. If another store
+// has answered since this data was used, that must stay known: or the next start with this data
+// would be taken for its continuation.
+func (p *presence) farewell() string {
+	if p.successor != "" {
+		return p.successor
+	}
+	return p.me
+}
 
 // answer notes that this store answers requests. It reports false if it has yielded.
 func (p *presence) answer() bool {

@@ -51,6 +51,36 @@ func TestWhatAStoreDoesAboutOthersOnItsBroker(t *testing.T) {
 	}
 }
 
+// A store that goes on with its data must be the last one that has answered, or one with the same data.
+func TestWhatAStoreWithDataDoesAboutOthersThatHaveAnsweredSince(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		continues bool
+		served    bool // by this process
+		heard     string
+		want      reaction
+		farewell  string
+	}{
+		{"the store before it was itself", true, false, "*gone x.d", ignore, "me.d"},
+		{"itself was killed", true, false, "*answers x.d", ignore, "me.d"},
+		{"another has answered", true, false, "*gone x.e", yield, "x.e"},
+		{"another answers", true, false, "*answers x.e", yield, "x.e"},
+		{"another in memory has answered", true, false, "*gone x", yield, "x"},
+		{"another has only claimed", true, false, "*claims x", ignore, "me.d"},
+		{"another has answered, and this one begins empty", false, false, "*gone x", ignore, "me.d"},
+		{"another has answered while it was disconnected", true, true, "*gone x", yield, "me.d"},
+		{"another is gone now", true, false, "gone x", ignore, "me.d"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := presence{me: "me.d", data: ".d", continues: test.continues, memory: presenceMemory{served: test.served}}
+			text, replayed := strings.CutPrefix(test.heard, "*")
+			if got := p.hear(text, replayed); got != test.want || p.farewell() != test.farewell {
+				t.Errorf("%d, says that %s is gone; want %d, %s", got, p.farewell(), test.want, test.farewell)
+			}
+		})
+	}
+}
+
 // The journal decides which of the stores that share it answers.
 func TestWhatAStoreDoesAboutOthersThatShareItsData(t *testing.T) {
 	for _, test := range []struct {

@@ -32,6 +32,11 @@ import (
 // Two stores would grant the same lease twice.
 var ErrAnotherStore = errors.New("another state store answers on this broker")
 
+// ErrStaleData is what errors.Is finds in the error of Store.Serve if another store, with other data,
+// has answered requests on the broker since the data in Options.Journal was in use. It may have
+// granted a lease that this store would grant again.
+var ErrStaleData = errors.New("another state store has answered on this broker since the data of this one was in use")
+
 // Options configures a Store. The zero value is right for a broker that asks for no
 // credentials.
 type Options struct {
@@ -63,9 +68,9 @@ type Options struct {
 	// keeps everything in memory. The program that opened the journal closes it, after Serve has
 	// returned.
 	//
-	// All the data of a broker's clients must be in one journal. If another store has answered on
-	// the broker in between, its leases and later changes are not in this one: begin with an empty
-	// journal then, and a Store.HoldOff.
+	// If another store has answered on the broker since the data was in use, its leases and changes
+	// are not there, and Serve ends with ErrStaleData: begin with an empty journal then, and a
+	// Store.HoldOff.
 	Journal statestore.Journal
 	// Shared says that several processes share Journal, of which one at a time has it, as with
 	// package cluster. Journal.Standing then says whether this process may answer. So the store
@@ -113,8 +118,9 @@ type Store struct {
 	options          Options
 	broker           *url.URL
 	tls              *tls.Config // of the broker; nil: not encrypted
-	instance         string      // its name on presenceTopic; with Options.Shared, it ends with group
-	group            string
+	instance         string      // its name on presenceTopic; it ends with data
+	data             string      // names the data of a journal; empty without one
+	group            string      // data, with Options.Shared; or empty
 	logger           *slog.Logger
 	engine           *engine.Engine
 	clients          *clientLRU
@@ -234,10 +240,13 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 	if s.engine, err = engine.Open(ctx, options.Store, logs.Loading(options.Journal, options.Logger), s.deliver); err != nil {
 		return nil, fmt.Errorf("attach: %w", err)
 	}
-	if options.Shared {
+	if options.Journal != nil {
 		name := sha256.Sum256([]byte(s.engine.Identity()))
-		s.group = "." + hex.EncodeToString(name[:4])
-		s.instance += s.group
+		s.data = "." + hex.EncodeToString(name[:4])
+		s.instance += s.data
+	}
+	if options.Shared {
+		s.group = s.data
 	}
 	s.engine.BetweenDeliveries(s.queue.letSend)
 	s.clients = newClientLRU(s.engine, options.MaxClients)
@@ -294,8 +303,9 @@ const (
 // With Options.Wait, it first stands by while another store answers.
 //
 // Another error means that it cannot go on: ErrAnotherStore, also with Options.Wait if another
-// store has taken the place of this one, whose data is then void; or a broker that refuses what
-// the store needs. A store can be served once.
+// store has taken the place of this one, whose data is then void; ErrStaleData; a broker that
+// refuses what the store needs; or a journal that has failed. After a failure of the journal the
+// store answers nothing; all that clients were told is in the journal. A store can be served once.
 func (s *Store) Serve(ctx context.Context) error {
 	err := errors.New("already served")
 	s.once.Do(func() { err = s.serve(ctx) })
