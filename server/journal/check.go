@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -162,6 +163,9 @@ func (s *source) close() error {
 // or the backup path.
 func openSource(ctx context.Context, path string) (*source, error) {
 	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("journal: %s: %w: it does not exist; give the directory of a durable store, or the file of a backup", path, ErrNoData)
+	}
 	if err != nil {
 		return nil, about(path, err)
 	}
