@@ -7,7 +7,17 @@ import (
 
 	"github.com/tenurelock/tenure/cluster"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/statestore/statestoretest"
 )
+
+func TestAPrefixOfEtcdIsAJournal(t *testing.T) {
+	e := sharedEtcd(t)
+	statestoretest.RunJournal(t, func(t *testing.T) func() statestore.Journal {
+		options := e.candidateOptions(t, "active")
+		return func() statestore.Journal { return campaign(t, open(t, options)) }
+	})
+}
 
 func TestAStandbyTakesOverWithWhatWasCommitted(t *testing.T) {
 	e := sharedEtcd(t)

@@ -6,6 +6,8 @@ import "context"
 // start. It knows nothing of the protocol. The store itself does no I/O; a program that gives
 // the server a journal has the server call it.
 //
+// Package statestoretest has the tests that every journal passes.
+//
 // Load, Commit and Close are called by one goroutine at a time. Standing may be called by
 // several goroutines at once, also during the others.
 type Journal interface {

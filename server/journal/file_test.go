@@ -12,6 +12,7 @@ import (
 
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/statestore/statestoretest"
 )
 
 // open opens a journal and closes it at the end of the test.
@@ -95,6 +96,14 @@ func TestWhatWasCommittedIsLoaded(t *testing.T) {
 	}
 	want := map[string]string{"a": "3", "c": "", "e": "5", "\x00": string(bytes.Repeat([]byte("x"), 1<<20))}
 	wantState(t, load(t, open(t, dir)), want)
+}
+
+func TestTheFileIsAJournal(t *testing.T) {
+	t.Parallel()
+	statestoretest.RunJournal(t, func(t *testing.T) func() statestore.Journal {
+		dir := t.TempDir()
+		return func() statestore.Journal { return open(t, dir) }
+	})
 }
 
 // A random history, with restarts in between.

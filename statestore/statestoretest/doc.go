@@ -8,6 +8,8 @@
 //		})
 //	}
 //
+// [RunJournal] checks an implementation of [statestore.Journal] in the same way.
+//
 // # Scripts
 //
 // A row is a script of requests, expected replies and notifications, and times to wait:
