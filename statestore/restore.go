@@ -128,6 +128,7 @@ func (s *Store) Restored(now Instant) (Group, error) {
 		}
 		s.versions.clock, e.version = version, s.nodes.stamp(version)
 	}
+	s.earlier = s.versions.clock
 	for client, replies := range from.replies {
 		if err := s.sessions.restore(client, replies); err != nil {
 			return nil, fmt.Errorf("statestore: the replies to client %.64q: %w", client, err)

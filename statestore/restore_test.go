@@ -725,6 +725,72 @@ func TestInvariant47HoldOffAppliesOnlyWithoutData(t *testing.T) {
 	}
 }
 
+// A restored backup has leases that their holders gave up after it, and not those that others got
+// then. So in the hold-off an old value in the data grants nothing either.
+func TestInvariant47ALeaseInABackupIsNotGrantedAgainDuringHoldOff(t *testing.T) {
+	const hold = 10 * time.Second
+	d := make(disk)
+	w := d.world(t, Options{})
+	ts := "1:0:n"
+	reply, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("SET", "lock", "a", "NEX", "PX", "10000")), Timestamp: &ts}))
+	if reply.Outcome != OK {
+		t.Fatal(reply)
+	}
+	d.write(effects.Groups)
+	d.write([]Group{{Item{Kind: KindIdentity, Identity: "restored", HoldOff: true}.Record()}})
+
+	w = d.world(t, Options{HoldOff: hold})
+	w.store.Begin(w.now)
+	for _, test := range []struct{ request, answer string }{
+		{"SET lock a NEX PX 10000", ":-1\r\n"},
+		{"SET lock a NX PX 10000", ":-1\r\n"},
+		{"SET other a PX 10000", "+OK\r\n"},
+		{"SET other a NEX PX 10000", "+OK\r\n"}, // set since, so it is this client's
+	} {
+		answer, _ := w.send(ask(test.request))
+		if payload, _ := cutVersion(answer); payload != test.answer {
+			t.Errorf("during hold-off %s: %q, want %q", test.request, answer, test.answer)
+		}
+	}
+	w.pass(hold)
+	if answer, _ := w.send(ask("SET lock a NEX PX 10000")); !strings.HasPrefix(answer, "+OK") {
+		t.Errorf("after hold-off: %q", answer)
+	}
+	w = d.world(t, Options{}) // the operator gave no hold-off
+	if answer, _ := w.send(ask("SET lock a NEX PX 10000")); !strings.HasPrefix(answer, "+OK") {
+		t.Errorf("without a hold-off: %q", answer)
+	}
+}
+
+// A request that changed nothing has no record, so a store that was restored judges a redelivery
+// anew, though it changes something then. docs/durability.md says when that can be.
+func TestARequestThatChangedNothingIsJudgedAnewAfterACrash(t *testing.T) {
+	d := make(disk)
+	w := d.world(t, Options{})
+	ts := "1:0:n"
+	apply := func(client, correlation string, words ...string) Reply {
+		reply, effects := w.store.Apply(w.now, Parse(Request{Client: client, Correlation: []byte(correlation), Timestamp: &ts, Payload: []byte(payload(words...))}))
+		d.write(effects.Groups)
+		return reply
+	}
+	if first := apply("a", "1", "DEL", "k"); first.Outcome != NothingThere {
+		t.Fatal(first)
+	}
+	if set := apply("b", "1", "SET", "k", "v"); set.Outcome != OK {
+		t.Fatal(set)
+	}
+	if again := apply("a", "1", "DEL", "k"); again.Outcome != NothingThere {
+		t.Errorf("delivered again to the same process: %v", again)
+	}
+	w = d.world(t, Options{})
+	if again := apply("b", "1", "SET", "k", "v"); again.Outcome != OK {
+		t.Errorf("delivered again after a crash: %v", again)
+	}
+	if again := apply("a", "1", "DEL", "k"); again.Outcome != Deleted {
+		t.Errorf("a request that changed nothing, delivered again after a crash: %v; the documentation says that it is judged anew", again)
+	}
+}
+
 // Invariant 32: a restored key ends its whole lifetime after Begin, or after the first command.
 func TestInvariant32LifetimesBeginAgain(t *testing.T) {
 	for name, begin := range map[string]func(*world){

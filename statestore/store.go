@@ -29,10 +29,10 @@ type Options struct {
 	// no identity and applies requests for any.
 	Identity string
 	// HoldOff is how long the store grants no lease, from Begin or zero on Instant.Elapsed:
-	// the condition of a SET with NX or NEX fails if the SET would create a key with PX, as
-	// if the key were held. A store that starts without the data of an earlier one needs at
-	// least the longest TTL in use, so that the leases of the earlier store run out first.
-	// Zero: none.
+	// the condition of a SET with PX and NX or NEX fails, as if the key were held, unless the
+	// key was set since the store began. A store that starts without the data of an earlier
+	// one, or from a backup, needs at least the longest TTL in use, so that the leases of the
+	// earlier store run out first. Zero: none.
 	HoldOff time.Duration
 	// MaxKeys limits the number of keys; 0 means no limit. The store refuses a SET that
 	// would create one more, but not one that replaces a value.
@@ -82,6 +82,7 @@ type Store struct {
 	began     time.Duration // on Instant.Elapsed: when the hold-off began
 	continues bool          // see Continues
 	holding   bool          // the record of the identity says that the hold-off is not over
+	earlier   hlc.Timestamp // restored keys have versions up to it, and later ones are above it
 	entries   map[string]*entry
 	expiries  expiries
 	bytes     int64
@@ -305,7 +306,10 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 			reply.Outcome, reply.Version = ConditionFailed, current.version.timestamp()
 			return false
 		}
-	} else if command.Condition != Always && command.Lifetime > 0 && now.Elapsed-s.began < s.options.HoldOff {
+	}
+	if command.Condition != Always && command.Lifetime > 0 && now.Elapsed-s.began < s.options.HoldOff &&
+		(current == nil || !above(current.version.timestamp(), s.earlier)) {
+		// A value from a backup says as little about the present holder as none.
 		reply.Outcome = ConditionFailed // without a version: the store does not know the holder
 		return false
 	}
