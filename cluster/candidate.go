@@ -177,7 +177,7 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 		// If the outcome is unknown, the key may still be created, but not after this.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.options.TTL/4)
 		defer cancel()
-		_ = revoke(ctx, c.endpoints, c.options.TTL/8, j.lease) // else it expires
+		_ = revoke(ctx, c.endpoints, c.options.patience(), j.lease) // else it expires
 		return nil, err
 	}
 	if err := j.check(); err != nil {
@@ -194,7 +194,7 @@ func (j *Journal) grant(ctx context.Context) (began time.Duration, err error) {
 		began time.Duration
 		lease *clientv3.LeaseGrantResponse
 	}
-	g, err := do(ctx, j.endpoints, j.options.TTL/8, func(ctx context.Context, client *clientv3.Client) (g grant, err error) {
+	g, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (g grant, err error) {
 		g.began = j.options.Clock()
 		g.lease, err = client.Grant(ctx, int64(j.options.TTL/time.Second))
 		return g, err
@@ -212,7 +212,7 @@ func (j *Journal) grant(ctx context.Context) (began time.Duration, err error) {
 // win creates the election key unless there is one, and sets won if it has.
 func (j *Journal) win(ctx context.Context) (err error) {
 	value := ballot{Term: j.term, Name: j.options.Name, Address: j.options.Address}.encode()
-	j.won, err = do(ctx, j.endpoints, j.options.TTL/8, func(ctx context.Context, client *clientv3.Client) (won int64, err error) {
+	j.won, err = do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (won int64, err error) {
 		response, err := client.Txn(ctx).
 			If(clientv3.Compare(clientv3.CreateRevision(j.keys.active), "=", 0)).
 			Then(clientv3.OpPut(j.keys.active, value, clientv3.WithLease(j.lease)),
@@ -274,7 +274,7 @@ func (c *Candidate) observe() {
 func (c *Candidate) look(ctx context.Context) (seen observation, next int64, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.options.TTL, errors.New("etcd did not answer in time"))
 	defer cancel()
-	response, err := do(ctx, c.endpoints, c.options.TTL/8, func(ctx context.Context, client *clientv3.Client) (*clientv3.GetResponse, error) {
+	response, err := do(ctx, c.endpoints, c.options.patience(), func(ctx context.Context, client *clientv3.Client) (*clientv3.GetResponse, error) {
 		return client.Get(ctx, c.keys.active)
 	})
 	if err != nil {

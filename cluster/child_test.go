@@ -54,7 +54,7 @@ func runChild(encoded string) int {
 }
 
 func (o *childOptions) run(ctx context.Context) error {
-	configured := cluster.Options{Endpoints: o.Endpoints, Prefix: o.Prefix, Name: o.Name, Address: o.Name, TTL: 2 * time.Second}
+	configured := cluster.Options{Endpoints: o.Endpoints, Prefix: o.Prefix, Name: o.Name, Address: o.Name, TTL: 4 * time.Second}
 	if o.Member != nil {
 		m, err := member.Start(*o.Member)
 		if err != nil {

@@ -81,7 +81,7 @@ func (f final) Unwrap() error { return f.error }
 // and returns what the first successful attempt returned.
 //
 // An attempt that is not answered within patience is not given up, but another one begins at
-// the next member: etcd answers a request that came while it had no leader after 7 s only, and
+// the next member, and the next after one and a half times as long: etcd answers a request that came while it had no leader after 7 s only, and
 // one that is slow must not be asked again and again and never be heard. When do returns, its
 // attempts have ended, but what they sent can still have effect.
 func do[T any](ctx context.Context, e *endpoints, patience time.Duration, call func(context.Context, *clientv3.Client) (T, error)) (T, error) {
@@ -121,6 +121,7 @@ func do[T any](ctx context.Context, e *endpoints, patience time.Duration, call f
 		case <-next.C:
 			if underWay < mostAttempts {
 				begin()
+				patience = patience * 3 / 2
 			}
 			next.Reset(patience)
 		case o := <-outcomes:

@@ -23,6 +23,7 @@ import (
 func TestInvariant35AnActiveProcessThatIsCutOffStopsBeforeTheStandbyTakesOver(t *testing.T) {
 	e := sharedEtcd(t)
 	proxies, options := e.proxied(t, "a")
+	options.TTL = 3 * time.Second
 	first := campaign(t, open(t, options))
 	load(t, first)
 	commit(t, first, group("a", "1"))
@@ -88,7 +89,7 @@ func TestInvariant35EtcdRefusesWhatADeposedProcessWrites(t *testing.T) {
 func (e *etcd) expireLeaseOf(t *testing.T) {
 	t.Helper()
 	client := e.client(t)
-	response, err := client.Get(bounded(t), t.Name()+"/active")
+	response, err := client.Get(bounded(t), prefix(t)+"active")
 	if err != nil || len(response.Kvs) != 1 {
 		t.Fatalf("the election key: %v, %v", response, err)
 	}
@@ -180,10 +181,10 @@ func TestInvariant34AnEtcdThatIsFullEndsTheJournalWithTheCure(t *testing.T) {
 }
 
 func TestAnEtcdOfItsOwnIsCompactedBeforeItIsFull(t *testing.T) {
-	e := startEtcdWith(t, t.Cleanup, func(o *member.Options) { o.Quota = 64 << 20 })
+	e := startEtcdWith(t, t.Cleanup, func(o *member.Options) { o.Quota = 48 << 20 })
 	journal := campaign(t, open(t, e.members[0].Configure(e.candidateOptions(t, "a"))))
 	load(t, journal)
-	for range 80 {
+	for range 64 {
 		commit(t, journal, statestore.Group{{ID: []byte("a"), Value: make([]byte, 1<<20)}})
 	}
 }
@@ -246,9 +247,9 @@ func TestAPrefixWithOtherDataIsRefused(t *testing.T) {
 	e := sharedEtcd(t)
 	client := e.client(t)
 	for name, pairs := range map[string][2]string{
-		"a foreign key":  {"/some", "thing"},
-		"a later format": {"/format", "tenure store 2"},
-		"no format":      {"/r/record", "of a store whose format key is gone"},
+		"a foreign key":  {"some", "thing"},
+		"a later format": {"format", "tenure store 2"},
+		"no format":      {"r/record", "of a store whose format key is gone"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			options := e.candidateOptions(t, "a")
@@ -268,7 +269,7 @@ func TestAPrefixBesideAStoresKeysIsRefused(t *testing.T) {
 	options := e.candidateOptions(t, "a")
 	journal := campaign(t, open(t, options))
 	commit(t, journal, group("nested/a", "1"))
-	options.Prefix += "/r/nested/"
+	options.Prefix += "r/nested/"
 	if _, err := cluster.Open(bounded(t), options); !errors.Is(err, cluster.ErrForeignData) {
 		t.Errorf("Open: %v", err)
 	}
@@ -277,14 +278,14 @@ func TestAPrefixBesideAStoresKeysIsRefused(t *testing.T) {
 func TestARecordThatAnotherProgramWroteIsNoticed(t *testing.T) {
 	e := sharedEtcd(t)
 	journal := campaign(t, open(t, e.candidateOptions(t, "a")))
-	if _, err := e.client(t).Put(bounded(t), t.Name()+"/r/intruder", "x"); err != nil {
+	if _, err := e.client(t).Put(bounded(t), prefix(t)+"r/intruder", "x"); err != nil {
 		t.Fatal(err)
 	}
 	err := journal.Load(bounded(t), func(statestore.Record) error { return nil })
 	if !errors.Is(err, cluster.ErrForeignData) {
 		t.Errorf("Load: %v", err)
 	}
-	if _, err := e.client(t).Put(bounded(t), t.Name()+"/sequence", "x"); err != nil {
+	if _, err := e.client(t).Put(bounded(t), prefix(t)+"sequence", "x"); err != nil {
 		t.Fatal(err)
 	}
 	if err := journal.Commit(bounded(t), batchOf("a", "1")); !errors.Is(err, cluster.ErrForeignData) {
@@ -325,7 +326,7 @@ func TestTransactionsOfTheLargestSizeAreCommitted(t *testing.T) {
 		batch = append(batch, group(fmt.Sprintf("small %d", i), "1"))
 	}
 	commit(t, journal, batch...)
-	_, err := e.client(t).Get(bounded(t), t.Name()+"/r/small 999")
+	_, err := e.client(t).Get(bounded(t), prefix(t)+"r/small 999")
 	if err != nil {
 		t.Error(err)
 	}

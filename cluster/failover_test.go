@@ -20,8 +20,8 @@ import (
 // pair starts two children on e, and returns the active one first.
 func pair(t *testing.T, e *etcd) (active, standby *child) {
 	t.Helper()
-	a := startChild(t, childOptions{Endpoints: e.urls, Prefix: t.Name(), Name: "a"})
-	b := startChild(t, childOptions{Endpoints: e.urls, Prefix: t.Name(), Name: "b"})
+	a := startChild(t, childOptions{Endpoints: e.urls, Prefix: prefix(t), Name: "a"})
+	b := startChild(t, childOptions{Endpoints: e.urls, Prefix: prefix(t), Name: "b"})
 	active = awaitActive(t, []*child{a, b})
 	if active == b {
 		a, b = b, a
@@ -56,6 +56,7 @@ func checkTakeover(t *testing.T, former, next *child) {
 }
 
 func TestInvariant35AStandbyTakesOverFromAProcessThatIsKilled(t *testing.T) {
+	t.Parallel() // they mostly wait
 	active, standby := pair(t, sharedEtcd(t))
 	active.signal(syscall.SIGKILL)
 	active.end()
@@ -63,6 +64,7 @@ func TestInvariant35AStandbyTakesOverFromAProcessThatIsKilled(t *testing.T) {
 }
 
 func TestAProcessThatIsTerminatedHandsOverAtOnce(t *testing.T) {
+	t.Parallel() // they mostly wait
 	active, standby := pair(t, sharedEtcd(t))
 	active.signal(syscall.SIGTERM)
 	active.end()
@@ -70,6 +72,7 @@ func TestAProcessThatIsTerminatedHandsOverAtOnce(t *testing.T) {
 }
 
 func TestInvariant35AProcessThatWasFrozenAnswersAndCommitsNothing(t *testing.T) {
+	t.Parallel() // they mostly wait
 	active, standby := pair(t, sharedEtcd(t))
 	active.signal(syscall.SIGSTOP)
 	awaitActive(t, []*child{standby})
@@ -171,9 +174,9 @@ func (n *nodes) activeLeader(t *testing.T) *child {
 	return active
 }
 
-// The store and the leader of etcd are one process here. When it goes on, its member takes
-// itself for the leader, and would extend the lease that the others have let expire.
+// The store and the leader of etcd are one process here, and freeze together.
 func TestInvariant35ANodeThatLedEtcdAnswersNothingAfterItWasFrozen(t *testing.T) {
+	t.Parallel() // they mostly wait
 	n := startNodes(t)
 	active := n.activeLeader(t)
 	active.signal(syscall.SIGSTOP)
@@ -186,6 +189,7 @@ func TestInvariant35ANodeThatLedEtcdAnswersNothingAfterItWasFrozen(t *testing.T)
 }
 
 func TestInvariant35ANodeThatLedEtcdIsKilled(t *testing.T) {
+	t.Parallel() // they mostly wait
 	n := startNodes(t)
 	active := n.activeLeader(t)
 	active.signal(syscall.SIGKILL)
@@ -194,6 +198,7 @@ func TestInvariant35ANodeThatLedEtcdIsKilled(t *testing.T) {
 }
 
 func TestANodeThatIsTerminatedHandsOverAtOnce(t *testing.T) {
+	t.Parallel() // they mostly wait
 	n := startNodes(t)
 	active := n.activeLeader(t)
 	active.signal(syscall.SIGTERM)
@@ -202,10 +207,10 @@ func TestANodeThatIsTerminatedHandsOverAtOnce(t *testing.T) {
 }
 
 func TestTheActiveStoreOutlivesTheLeaderOfEtcd(t *testing.T) {
+	t.Parallel() // they mostly wait
 	n := startNodes(t, 0, 1, 2)
 	e := &etcd{urls: n.urls}
 	options := e.candidateOptions(t, "a")
-	options.TTL = 10 * time.Second // the machine of the tests is busy
 	c := counter{journal: campaign(t, open(t, options))}
 	load(t, c.journal)
 	c.commit(t)
@@ -221,10 +226,10 @@ func TestTheActiveStoreOutlivesTheLeaderOfEtcd(t *testing.T) {
 
 // A member that is frozen accepts connections and answers nothing.
 func TestTheActiveStoreOutlivesAFrozenLeaderOfEtcd(t *testing.T) {
+	t.Parallel() // they mostly wait
 	n := startNodes(t, 0, 1, 2)
 	e := &etcd{urls: n.urls}
 	options := e.candidateOptions(t, "a")
-	options.TTL = 10 * time.Second
 	c := counter{journal: campaign(t, open(t, options))}
 	load(t, c.journal)
 	c.commit(t)
@@ -243,9 +248,12 @@ func TestTheActiveStoreOutlivesAFrozenLeaderOfEtcd(t *testing.T) {
 }
 
 func TestInvariant34TheStoreStopsWithoutAMajorityOfEtcdAndComesBack(t *testing.T) {
+	t.Parallel() // they mostly wait
 	n := startNodes(t, 0, 1, 2)
 	e := &etcd{urls: n.urls}
-	candidate := open(t, e.candidateOptions(t, "a"))
+	options := e.candidateOptions(t, "a")
+	options.TTL = 4 * time.Second
+	candidate := open(t, options)
 	c := counter{journal: campaign(t, candidate)}
 	load(t, c.journal)
 	c.commit(t)

@@ -98,6 +98,7 @@ func startEtcdWith(t testing.TB, cleanup func(func()), change func(*member.Optio
 	for i := range e.members {
 		e.options[i] = member.Options{
 			Name: fmt.Sprintf("m%d", i), Cluster: strings.Join(peers, ","), Dir: filepath.Join(dir, fmt.Sprint(i)), ClientURL: e.urls[i],
+			Election: 2 * time.Second, // the machine of the tests is busy
 		}
 		change(&e.options[i])
 		e.start(t, i)
@@ -176,10 +177,26 @@ func short(t testing.TB) context.Context {
 // candidateOptions returns the options of a candidate on e; the prefix is the test's own.
 func (e *etcd) candidateOptions(t testing.TB, name string) cluster.Options {
 	return cluster.Options{
-		Endpoints: e.urls, Prefix: t.Name(), Name: name, Address: name + ":8883", TTL: 2 * time.Second,
+		Endpoints: e.urls, Prefix: prefix(t), Name: name, Address: name + ":8883",
+		TTL:           20 * time.Second, // tests in which a lease expires have a shorter one
 		MaxOperations: 128, MaxTransactionBytes: 3 << 19,
 		Logger: slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
+}
+
+// prefixes has the prefix of each test. A test that is repeated gets another.
+var prefixes = struct {
+	sync.Mutex
+	of map[testing.TB]string
+}{of: make(map[testing.TB]string)}
+
+func prefix(t testing.TB) string {
+	prefixes.Lock()
+	defer prefixes.Unlock()
+	if prefixes.of[t] == "" {
+		prefixes.of[t] = fmt.Sprintf("%s/%d/", t.Name(), len(prefixes.of))
+	}
+	return prefixes.of[t]
 }
 
 type logWriter struct{ t testing.TB }

@@ -217,7 +217,7 @@ func (j *Journal) commit(ctx context.Context, t *transaction) error {
 		}
 	}
 	// One that is large needs longer to arrive.
-	patience := j.ttl/8 + time.Duration(t.size)*time.Second/slowNetwork
+	patience := j.options.patience() + time.Duration(t.size)*time.Second/slowNetwork
 	response, err := do(ctx, j.endpoints, patience, func(ctx context.Context, client *clientv3.Client) (*clientv3.TxnResponse, error) {
 		response, err := client.Txn(ctx).If(conditions...).Then(operations...).
 			Else(clientv3.OpGet(j.keys.active, clientv3.WithKeysOnly()), clientv3.OpGet(j.keys.sequence)).Commit()
@@ -282,7 +282,7 @@ func (j *Journal) Close() error {
 		j.tasks.Wait()
 		ctx, cancel := context.WithTimeoutCause(context.Background(), j.ttl/2, errors.New("etcd did not answer in time"))
 		defer cancel()
-		if err := revoke(ctx, j.endpoints, j.ttl/8, j.lease); err != nil {
+		if err := revoke(ctx, j.endpoints, j.options.patience(), j.lease); err != nil {
 			j.closed = fmt.Errorf("resign: %w; another process takes over when the lease has expired, %v after its last renewal", err, j.ttl)
 		}
 		j.candidate.resigned(j)

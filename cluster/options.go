@@ -132,6 +132,10 @@ func (o *Options) setDefaults() error {
 	return nil
 }
 
+// patience is how long a request may be silent before another member is asked: while etcd
+// elects a leader (1 to 2 s), some are asked in vain.
+func (o *Options) patience() time.Duration { return min(o.TTL/8, time.Second/2) }
+
 func checkEndpoint(endpoint string, hasTLS bool) error {
 	u, err := url.Parse(endpoint)
 	switch {
