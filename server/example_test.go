@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -42,6 +43,54 @@ func Example() {
 	// Output:
 	// world
 	// <nil>
+}
+
+// A server that keeps its data in a directory has it again after a restart. The program that opens
+// the journal closes it.
+func ExampleOpen() {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	run := func(use func(context.Context, *transport.Client)) error {
+		kept, err := journal.Open(dir, journal.Options{})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = kept.Close() }()
+		ctx, stop := context.WithCancel(context.Background())
+		defer stop()
+		s, err := server.Open(ctx, server.Options{Addr: "127.0.0.1:0", Journal: kept}) // loads the data
+		if err != nil {
+			return err
+		}
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(ctx) }()
+		client, err := transport.Dial(ctx, "mqtt://"+s.Addr().String(), transport.Options{ClientID: "gateway-a"})
+		if err != nil {
+			return err
+		}
+		use(ctx, client)
+		_ = client.Close()
+		stop()
+		return <-served // what the program answers is in the journal
+	}
+	err = run(func(ctx context.Context, client *transport.Client) {
+		_, err := client.Set(ctx, "hello", []byte("world"), transport.SetOptions{})
+		fmt.Println("set:", err)
+	})
+	fmt.Println("stopped:", err)
+	err = run(func(ctx context.Context, client *transport.Client) {
+		entry, err := client.Get(ctx, "hello")
+		fmt.Printf("after a restart: %s, %v\n", entry.Value, err)
+	})
+	fmt.Println("stopped:", err)
+	// Output:
+	// set: <nil>
+	// stopped: <nil>
+	// after a restart: world, <nil>
+	// stopped: <nil>
 }
 
 // A client that trusts the authority in a file gets two addresses, and uses the one that answers.
