@@ -81,6 +81,9 @@ func Open(dir string, options Options) (*File, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
+	if whole, err := filepath.Abs(dir); err == nil { // the process may change its directory
+		dir = whole
+	}
 	if err := makeDirectory(dir); err != nil {
 		return nil, about(dir, err)
 	}
@@ -104,20 +107,34 @@ func Open(dir string, options Options) (*File, error) {
 	return f, nil
 }
 
-// makeDirectory creates a directory for its owner only, durably.
+// makeDirectory creates a directory, and those above it, for their owner only, durably.
 func makeDirectory(dir string) error {
-	switch info, err := os.Stat(dir); {
-	case err == nil && info.IsDir():
-		return nil
-	case err == nil:
-		return syscall.ENOTDIR
-	case !errors.Is(err, fs.ErrNotExist):
-		return err
+	var missing []string
+	for path := dir; ; path = filepath.Dir(path) {
+		info, err := os.Stat(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			if missing = append(missing, path); filepath.Dir(path) == path {
+				return err // such as a drive that does not exist
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if !info.IsDir() {
+			return syscall.ENOTDIR
+		}
+		break
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	return syncDirectory(filepath.Dir(filepath.Clean(dir)))
+	for _, path := range missing {
+		if err := syncDirectory(filepath.Dir(path)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // prepare removes what an interrupted compaction left, creates the file if there is none, and
