@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/cluster"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/failpoint"
 	"github.com/tenurelock/tenure/server/crashtest"
 	"github.com/tenurelock/tenure/statestore"
@@ -250,7 +251,7 @@ func (p *pair) failed(err error) {
 
 // close kills all processes and returns what went wrong with those that were frozen.
 func (p *pair) close() error {
-	p.thaws.Wait()
+	await.Done(p.thaws.Wait)
 	for _, child := range append(p.children, p.ended...) {
 		_ = child.Signal(syscall.SIGCONT)
 		_ = child.Kill()

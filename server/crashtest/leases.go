@@ -33,7 +33,7 @@ type contest struct {
 	floor      stamp           // the highest write that is known to be done
 	won        int             // tenures
 	crashes    []time.Duration // when they were over
-	outlived   int             // crashes after which a tenure was renewed
+	outlived   int             // crashes after which a tenure was renewed or found
 	writes     int             // under a token
 	staleTries int             // writes with an old token that were refused
 	probes     int             // reads of the lease's key during a tenure
@@ -45,7 +45,7 @@ type holding struct {
 	client string
 	token  hlc.Token
 	began  time.Duration
-	// outlived is how many crashes there were when it was last seen to be renewed.
+	// outlived is how many crashes there were when the store was last seen to have it.
 	outlived int
 }
 
@@ -178,11 +178,7 @@ func (c *contest) look(h *holding) {
 	deadline := c.recorder.now() + h.tenure.Remaining()
 	c.mu.Lock()
 	others := slices.Clone(c.tenures)
-	// The deadline is less than the TTL after the latest renewal.
-	for h.outlived < len(c.crashes) && deadline > c.crashes[h.outlived]+c.ttl {
-		h.outlived++
-		c.outlived++
-	}
+	c.livesLocked(h, deadline-c.ttl) // the deadline is less than the TTL after the latest renewal
 	c.mu.Unlock()
 	for _, other := range others {
 		if other == h {
@@ -193,6 +189,14 @@ func (c *contest) look(h *holding) {
 			c.recorder.violated(OneHolder, "%s: %s holds with token %v, and %s with token %v",
 				c.name, h.client, h.token, other.client, other.token)
 		}
+	}
+}
+
+// livesLocked notes that the store had the tenure at a time: it outlived the crashes before.
+func (c *contest) livesLocked(h *holding, at time.Duration) {
+	for h.outlived < len(c.crashes) && at > c.crashes[h.outlived] {
+		h.outlived++
+		c.outlived++
 	}
 }
 
@@ -294,9 +298,11 @@ func (c *contest) probe(ctx context.Context, s *session) {
 	}
 	if o.Result == Absent || !strings.HasPrefix(o.Read, h.client+":") {
 		c.recorder.violated(LeasesLast, "%v; %s holds it for another %v", o, h.client, left)
+		return
 	}
 	c.mu.Lock()
 	c.probes++
+	c.livesLocked(h, o.Call)
 	c.mu.Unlock()
 }
 
