@@ -221,6 +221,8 @@ func TestLoadReadsManyPagesWhileEtcdIsCompacted(t *testing.T) {
 			}
 		}
 		got[string(record.ID)] = string(record.Value)
+		clear(record.ID) // the bytes belong to this function
+		clear(record.Value)
 		return nil
 	})
 	if err != nil {

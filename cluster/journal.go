@@ -135,6 +135,9 @@ func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) 
 			return fmt.Errorf("read the records of %q: %w", j.options.Prefix, err)
 		}
 		size := 1
+		if len(page.Kvs) > 0 { // each may write over the bytes
+			from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
+		}
 		for _, kv := range page.Kvs {
 			if kv.ModRevision > j.won {
 				return fmt.Errorf("read the records of %q: another program has written %q; %w", j.options.Prefix, kv.Key, ErrForeignData)
@@ -151,8 +154,8 @@ func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) 
 		if !page.More || len(page.Kvs) == 0 {
 			return nil
 		}
-		from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
-		limit = max(1, min(pageBytes*len(page.Kvs)/size, 8*limit, mostRecords))
+		fits := int64(pageBytes) * int64(len(page.Kvs)) / int64(size)
+		limit = max(1, min(int(min(fits, mostRecords)), 8*limit))
 	}
 }
 
