@@ -320,6 +320,7 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 		return 0, false
 	case !wanted:
 		if err := c.keyNotify(ctx, r.key, protocol.OptionStop); err != nil && !isRefusal(err) {
+			r.done = 0 // the store may have taken it; a watch that has begun meanwhile needs another
 			return r.retryDelay(), false
 		}
 		r.tried, r.done, r.failures = 0, 0, 0

@@ -172,6 +172,25 @@ func TestARegistrationWhoseOutcomeIsUnknownIsRepeated(t *testing.T) {
 	})
 }
 
+// The store may have taken a STOP without an answer.
+func TestInvariant51AWatchThatBeginsDuringAnUnansweredStopIsRegistered(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watching) {
+		first := w.watch()
+		w.mustSee(first, "", false)
+		w.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			return transporttest.Fault{LoseReply: strings.Contains(string(request.Payload), "STOP")}
+		})
+		first.Close()
+		synctest.Wait()
+		second := w.watch()
+		time.Sleep(20 * time.Second) // the client has given the STOP up
+		synctest.Wait()
+		w.mustSee(second, "", false)
+		w.set("1")
+		w.mustSee(second, "1", false)
+	})
+}
+
 func TestAWatchThatTheStoreRefusesEndsWithTheReason(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		watch, err := w.client.Watch("") // no key may be empty
