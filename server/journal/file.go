@@ -356,7 +356,8 @@ func mapSize(size int64) int {
 func step(size int64) int { return int(min(max(size/16, 16<<10), 16<<20)) }
 
 // Commit implements [statestore.Journal]: it writes the batch in one transaction, and returns
-// when the disk has it. Now and then it compacts the file then, which takes seconds if there are
+// when the disk has it. A write that has begun does not end with ctx: only the disk can end it.
+// Now and then it compacts the file then, which takes seconds if there are
 // millions of records.
 func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
 	if f.failure != nil {
