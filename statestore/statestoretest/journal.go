@@ -241,7 +241,7 @@ func (j *journalTest) store() {
 		now.WallMillis++
 		key := fmt.Sprint("key ", random.IntN(20))
 		words := [][]string{{"SET", key, fmt.Sprint(i)}, {"SET", key, "a", "NEX", "PX", "50"}, {"DEL", key}}[random.IntN(3)]
-		timestamp, token := fmt.Sprintf("%d:0:c", now.WallMillis), fmt.Sprintf("%d:0:c", noon)
+		timestamp, token := fmt.Sprintf("%d:0:c", now.WallMillis), fmt.Sprintf("%d:0:c", int64(noon))
 		request := statestore.Request{
 			Client: fmt.Sprint("client ", random.IntN(3)), Payload: resp3.AppendCommand(nil, words...),
 			Timestamp: &timestamp, Correlation: fmt.Append(nil, i),
