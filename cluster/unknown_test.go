@@ -139,20 +139,30 @@ func TestInvariant33ATransactionThatArrivesLateIsNotApplied(t *testing.T) {
 	c := counter{journal: campaign(t, open(t, options))}
 	load(t, c.journal)
 	c.commit(t)
-	for range 3 {
-		before := make([]int, len(proxies))
+	late := 0
+	for round := 0; late < 3; round++ {
+		if round == 20 {
+			t.Fatalf("%d transactions arrived late in %d rounds", late, round)
+		}
 		fault(proxies, toEtcd, 0, (*proxy).holdLocked)
 		c.commit(t)
 		c.commit(t)
-		for i, p := range proxies {
-			before[i] = p.hasPassed(fromEtcd)
-			if p.isHeld() {
-				p.releaseHeld()
-				eventually(t, fmt.Sprintf("member %d answers", i), func() bool { return p.hasPassed(fromEtcd) > before[i] })
-				p.cut()
-			} else {
+		for _, p := range proxies {
+			if !p.isHeld() {
 				p.release()
+				continue
 			}
+			before := p.hasPassed(fromEtcd)
+			p.releaseHeld()
+			// What was held may be no request, and have no answer.
+			for range 100 {
+				if p.hasPassed(fromEtcd) > before {
+					late++
+					break
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			p.cut()
 		}
 		c.commit(t)
 	}
