@@ -94,7 +94,8 @@ const (
 //	wss://host/path    WebSocket over TLS; port 443 if none is given
 //
 // or several, separated by commas. Each attempt to connect goes to the address after the
-// latest one, in a circle, and takes up to ten seconds if there is no answer. All addresses
+// latest one, in a circle. If there is no answer it takes up to ten seconds, or less at first
+// where there are several addresses: one second. All addresses
 // must lead to the same state store: two stores would grant the same lease twice.
 //
 // A broker may send its clients to another server, as a standby of our server does

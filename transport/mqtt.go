@@ -20,6 +20,11 @@ import (
 const (
 	// connectTimeout bounds one attempt, from the first packet to CONNACK.
 	connectTimeout = 10 * time.Second
+	// firstTimeout bounds it where there are other addresses: a server that is frozen accepts
+	// connections and does not answer, and another one may take its place meanwhile. It doubles
+	// with every second attempt that this server does not answer, up to connectTimeout, because
+	// the server may be slow.
+	firstTimeout = time.Second
 	// leaveTimeout is how long requests under way have to finish before a connection
 	// is replaced.
 	leaveTimeout = time.Second
@@ -167,12 +172,21 @@ func (c *mqttConn) moveOn() (atOnce bool) {
 	return atOnce
 }
 
+// attemptTimeout returns the bound for the next attempt.
+func (c *mqttConn) attemptTimeout() time.Duration {
+	if c.servers.Len() == 1 {
+		return connectTimeout
+	}
+	return min(connectTimeout, firstTimeout<<min(c.servers.Silence()/2, 8))
+}
+
 // connect makes one connection and serves it until it is lost, or given up because it is
 // to be replaced at once. The error says why there was no connection.
 func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
-	attempt, cancel := context.WithTimeout(ctx, connectTimeout)
+	attempt, cancel := context.WithTimeout(ctx, c.attemptTimeout())
 	defer cancel()
 	c.trying()
+	c.servers.Silent() // unless it answers
 	refusals := c.refusals
 	c.refusals, c.referral = 0, nil // unless this attempt is refused too
 	password, token, err := c.options.secrets()
@@ -194,6 +208,9 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	// Close does not wait for a write to a broker that no longer reads.
 	defer context.AfterFunc(ctx, func() { l.abort.Reset(closeTimeout) })()
 	connack, err := l.handshake(attempt, packet, func(d *packets.Disconnect) { c.lost(l, d) })
+	if connack != nil {
+		c.servers.Answered()
+	}
 	if err != nil {
 		err = c.notConnected(will, carried, conn.Incomplete(), connack, err)
 		if c.isPermanent(will, err) {
@@ -208,8 +225,12 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 		l.disconnect()
 		c.lost(l, nil)
 		l.probes.Wait() // none begins on a link that is down
-		if cause := l.lossCause(); errors.Is(cause, ErrUseAnotherServer) {
+		cause := l.lossCause()
+		if errors.Is(cause, ErrUseAnotherServer) {
 			c.referral = cause
+		}
+		if ended := (*DisconnectError)(nil); !errors.As(cause, &ended) {
+			c.servers.Silent()
 		}
 	}()
 	if err := l.adopt(connack.Properties, packet.KeepAlive); err != nil {

@@ -311,6 +311,60 @@ func TestAServerThatStandsByAfterAnHourIsLeftAtOnce(t *testing.T) {
 	})
 }
 
+// The active server freezes. The other one names it until it takes its place.
+func TestAClientDoesNotWaitForAFrozenServerThatAStandbyNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takeover = 4 * time.Second
+		s := &standbys{refer: map[string]string{"b": "a"}, codes: []byte{packets.ConnackUseAnotherServer}}
+		var frozen atomic.Bool
+		b := &pipeBroker{}
+		refuse := s.refuseConnect(b)
+		b.answer = func(conn net.Conn, packet *packets.ControlPacket) bool {
+			return frozen.Load() && b.latestHost() == "a" || refuse(conn, packet)
+		}
+		client, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		frozen.Store(true)
+		b.cut() // as after a probe
+		before := len(b.dialled())
+		time.Sleep(takeover)
+		s.set(nil)
+		time.Sleep(2*firstTimeout + defaultReconnectMax)
+		if got := client.Connection(); got.State != Connected || got.Broker != "mqtt://b:1883" {
+			t.Errorf("%+v", got)
+		}
+		asked := 0
+		for _, host := range b.dialled()[before:] {
+			if host == "a" {
+				asked++
+			}
+		}
+		if asked > 6 {
+			t.Errorf("it asks the frozen server %d times", asked)
+		}
+	})
+}
+
+func TestAttemptsThatAllTimeOutGetMoreTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const slow = 6 * time.Second // of each server
+		b := &pipeBroker{}
+		b.answer = func(_ net.Conn, packet *packets.ControlPacket) bool {
+			if _, ok := packet.Content.(*packets.Connect); ok {
+				time.Sleep(slow)
+			}
+			return false
+		}
+		began := time.Now()
+		if _, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{}); err != nil {
+			t.Fatalf("after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
 func TestAStandbyDecidesNothingAboutAWill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &standbys{codes: []byte{packets.ConnackUseAnotherServer}}

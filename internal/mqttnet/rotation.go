@@ -12,12 +12,15 @@ type Rotation struct {
 	turn    int
 	// refused has the servers that sent this client to another one since the latest pause.
 	refused []bool
+	// silent counts for each server the attempts and connections in a row that ended without a
+	// word.
+	silent []int
 }
 
 // NewRotation returns a rotation that begins with the first of servers, addresses from
 // [ParseAddresses].
 func NewRotation(servers []*url.URL) *Rotation {
-	return &Rotation{servers: servers, refused: make([]bool, len(servers))}
+	return &Rotation{servers: servers, refused: make([]bool, len(servers)), silent: make([]int, len(servers))}
 }
 
 // Server returns the present server.
@@ -35,10 +38,21 @@ func (r *Rotation) Next() {
 // Rest notes that there was a pause, so each server may be asked again.
 func (r *Rotation) Rest() { clear(r.refused) }
 
+// Silent notes that the present server did not answer, or that the connection to it was lost.
+// Until Answered, no reference of another server leads to it: a server that stands by may name
+// one that was frozen a moment ago, and to ask that costs a timeout.
+func (r *Rotation) Silent() { r.silent[r.turn]++ }
+
+// Silence returns how often in a row that was so of the present server.
+func (r *Rotation) Silence() int { return r.silent[r.turn] }
+
+// Answered notes that the present server did answer.
+func (r *Rotation) Answered() { r.silent[r.turn] = 0 }
+
 // Follow goes on from the present server, which sends its clients to another one, as a standby
 // does. reference is its Server Reference, or empty [MQTT-4.13.2]. The next server is the one
 // that reference names, else the next in the circle; one that sent the client on since the
-// latest pause is left out. atOnce reports whether there is such a server: if not, all of them
+// latest pause is left out, and so is one that is silent: such a one is next after a pause. atOnce reports whether there is such a server: if not, all of them
 // refuse the client, and the next attempt needs a pause.
 //
 // The reference comes from a server that has not proved that it may name another one: over
@@ -47,18 +61,35 @@ func (r *Rotation) Rest() { clear(r.refused) }
 func (r *Rotation) Follow(reference string) (atOnce, known bool) {
 	r.refused[r.turn] = true
 	named, known := r.named(reference)
-	if known && !r.refused[named] {
+	if known && !r.refused[named] && r.silent[named] == 0 {
 		r.turn = named
 		return true, true
 	}
 	for range r.servers {
 		r.turn = (r.turn + 1) % len(r.servers)
-		if !r.refused[r.turn] {
+		if !r.refused[r.turn] && r.silent[r.turn] == 0 {
 			return true, known
 		}
 	}
-	r.Next()
+	r.nextSilent(named, known)
+	r.Rest()
 	return false, known
+}
+
+// nextSilent goes to a silent server, because all others have refused this client: to the one that
+// is named, else to the next one. If none is silent, it goes to the next server.
+func (r *Rotation) nextSilent(named int, known bool) {
+	if known && r.silent[named] > 0 {
+		r.turn = named
+		return
+	}
+	for range r.servers {
+		r.turn = (r.turn + 1) % len(r.servers)
+		if r.silent[r.turn] > 0 {
+			return
+		}
+	}
+	r.turn = (r.turn + 1) % len(r.servers)
 }
 
 // named returns the first server that a Server Reference names. A reference is a list with

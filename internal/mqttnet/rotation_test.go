@@ -74,6 +74,58 @@ func TestARotationAsksEachServerOnceBeforeAPause(t *testing.T) {
 	}
 }
 
+func TestARotationDoesNotFollowAReferenceToASilentServer(t *testing.T) {
+	r := rotationOf(t, "mqtt://a,mqtt://b,mqtt://c")
+	r.Silent()
+	r.Next()
+	if atOnce, known := r.Follow("a"); !atOnce || !known || r.Server().Hostname() != "c" {
+		t.Errorf("b names a: goes to %v, at once: %t, known: %t", r.Server(), atOnce, known)
+	}
+	if atOnce, _ := r.Follow("a"); atOnce || r.Server().Hostname() != "a" {
+		t.Errorf("c names a: goes to %v, at once: %t; want a after a pause", r.Server(), atOnce)
+	}
+	r.Answered()
+	r.Next()
+	if atOnce, _ := r.Follow("a"); !atOnce || r.Server().Hostname() != "a" {
+		t.Errorf("b names a, which has answered: goes to %v, at once: %t", r.Server(), atOnce)
+	}
+}
+
+// One server after the other is the active one; the others refuse, and name it or none.
+func TestARotationReachesTheActiveServerWhateverWasSilentBefore(t *testing.T) {
+	hosts := []string{"a", "b", "c", "d"}
+	for _, named := range []bool{true, false} {
+		for start := range hosts {
+			for silent := range 1 << len(hosts) {
+				for active := range hosts {
+					r := rotationOf(t, "mqtt://a,mqtt://b,mqtt://c,mqtt://d")
+					for i := range hosts {
+						if silent&(1<<i) != 0 {
+							r.Silent()
+						}
+						r.Next()
+					}
+					for range start {
+						r.Next()
+					}
+					reference := ""
+					if named {
+						reference = hosts[active]
+					}
+					attempts := 0
+					for ; r.Server().Hostname() != hosts[active] && attempts < 3*len(hosts); attempts++ {
+						r.Answered()
+						r.Follow(reference)
+					}
+					if r.Server().Hostname() != hosts[active] {
+						t.Errorf("from %s, silent %04b: %s is not reached in %d attempts; named: %t", hosts[start], silent, hosts[active], attempts, named)
+					}
+				}
+			}
+		}
+	}
+}
+
 func TestARotationOfOneServerNeedsAPause(t *testing.T) {
 	r := rotationOf(t, "mqtt://a")
 	for range 2 {

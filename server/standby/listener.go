@@ -54,7 +54,7 @@ func (l *Listener) Addr() net.Addr { return l.socket.Addr() }
 
 // Lend returns the socket for one user, which returns it with Close. That leaves the socket
 // open. The next user may ask before that, and waits in Accept until then.
-func (l *Listener) Lend() net.Listener { return &loan{listener: l} }
+func (l *Listener) Lend() net.Listener { return &loan{listener: l, over: make(chan struct{})} }
 
 // Close closes the socket, and connections that no user has accepted. A loan that waits in Accept
 // gets an error.
@@ -71,7 +71,8 @@ func (l *Listener) Close() error {
 // loan is a Listener as one user has it.
 type loan struct {
 	listener *Listener
-	returned bool // guarded by Listener.mu
+	over     chan struct{} // closed with returned
+	returned bool          // guarded by Listener.mu
 }
 
 // inThePast is a deadline that interrupts Accept.
@@ -79,7 +80,11 @@ var inThePast = time.Unix(1, 0)
 
 // Accept returns the next connection. After Close it returns net.ErrClosed.
 func (l *loan) Accept() (net.Conn, error) {
-	l.listener.accepting <- struct{}{}
+	select {
+	case l.listener.accepting <- struct{}{}:
+	case <-l.over:
+		return nil, net.ErrClosed
+	}
 	defer func() { <-l.listener.accepting }()
 	for {
 		if conn, err := l.begin(); conn != nil || err != nil {
@@ -132,6 +137,7 @@ func (l *loan) Close() error {
 		return nil
 	}
 	l.returned = true
+	close(l.over)
 	// Another loan may be in Accept. It is interrupted too, and goes on waiting.
 	return l.listener.socket.SetDeadline(inThePast)
 }

@@ -100,6 +100,28 @@ func TestALoanThatWaitsLearnsThatTheSocketIsClosed(t *testing.T) {
 	}
 }
 
+func TestALoanThatWaitsForItsTurnCanBeReturned(t *testing.T) {
+	l := mustListen(t)
+	first, ended := l.Lend(), make(chan error, 2)
+	go func() { ended <- greet(first, "first") }()
+	if got := greeting(t, l); got != "first" {
+		t.Error(got)
+	}
+	second := l.Lend()
+	go func() { ended <- greet(second, "second") }()
+	_ = second.Close()
+	if err := await.Receive(ended); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+	if got := greeting(t, l); got != "first" {
+		t.Errorf("%s answers after the loan that waited was returned", got)
+	}
+	_ = first.Close()
+	if err := await.Receive(ended); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+}
+
 func TestASocketWithoutDeadlinesIsRefused(t *testing.T) {
 	if _, err := NewListener(struct{ net.Listener }{}); !errors.Is(err, errNoDeadline) {
 		t.Error(err)

@@ -106,6 +106,11 @@ func (r *Replica) term(ctx context.Context) (err error) {
 	}
 	err = r.serve(ctx, journal, stopAnswering)
 	why := journal.Err() // before Close, which is a reason too
+	if why != nil && r.Passes(why) {
+		// Close may wait for an etcd that is out of reach. Clients must not.
+		_ = stopAnswering() // it may not have been stopped yet; another call says why it failed
+		stopAnswering = r.answer()
+	}
 	closed := journal.Close()
 	switch {
 	case ctx.Err() != nil && why != nil && r.Passes(why):
