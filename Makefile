@@ -82,6 +82,10 @@ speed: ## Compare with plain paho and mochi (three minutes), and say which targe
 speed-durable: ## Compare a store in memory with durable ones, on the disk below $TMPDIR (five minutes): tables in Markdown
 	@go test ./server/bench -run '^$$' -bench Durability -timeout 0 | awk -f server/bench/durability.awk
 
+.PHONY: speed-etcd
+speed-etcd: ## The same with three members of etcd beside them
+	@(cd cluster && go test . -run '^$$' -bench Durability -timeout 0) | awk -f server/bench/durability.awk
+
 .PHONY: abuse
 abuse: ## Attack a server in every way we know, and print what a healthy client noticed (half an hour at most); ONLY=regexp
 	@go run ./server/abuse -only '$(ONLY)'

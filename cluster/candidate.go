@@ -108,6 +108,7 @@ func (c *Candidate) beginCampaign() error {
 		return errors.New("the journal of the last Campaign was not closed")
 	}
 	c.running = true
+	c.tasks.Add(1) // with the lock, so Close waits for it or it sees the end
 	return nil
 }
 
@@ -115,6 +116,7 @@ func (c *Candidate) endCampaign(journal *Journal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.running, c.journal = false, journal
+	c.tasks.Done()
 }
 
 func (c *Candidate) resigned(journal *Journal) {
@@ -316,7 +318,9 @@ func (c *Candidate) await(next int64) {
 // Close ends a Campaign that is under way, closes the journal, and ends the connections to
 // etcd. It returns the error of Journal.Close. It may be called several times.
 func (c *Candidate) Close() error {
+	c.mu.Lock()
 	c.stop(ErrClosed)
+	c.mu.Unlock()
 	c.tasks.Wait()
 	c.mu.Lock()
 	journal := c.journal

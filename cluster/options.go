@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/tlspolicy"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -22,7 +23,8 @@ type Options struct {
 	// is one member, not a proxy or load balancer for several: see "What is guaranteed" in
 	// the package comment. One that does not answer costs a timeout, and another is asked.
 	Endpoints []string
-	// TLS is for endpoints with https. Nil trusts the certificate authorities of the system.
+	// TLS is for endpoints with https. Nil trusts the certificate authorities of the system. A
+	// MinVersion or CipherSuites that is not set gets the project's rule.
 	// If etcd requires users, the common name of the client certificate is the user.
 	TLS *tls.Config
 	// Prefix begins all keys. Stores with different prefixes are independent. It ends with
@@ -122,6 +124,10 @@ func (o *Options) setDefaults() error {
 	o.MaxTransactionBytes = cmp.Or(o.MaxTransactionBytes, defaultTransactionBytes)
 	if o.MaxTransactionBytes < leastTransactionBytes || o.MaxTransactionBytes > mostTransactionBytes {
 		return fmt.Errorf("Options.MaxTransactionBytes %d must be from %d to %d", o.MaxTransactionBytes, leastTransactionBytes, mostTransactionBytes)
+	}
+	if o.TLS != nil {
+		o.TLS = o.TLS.Clone()
+		tlspolicy.Restrict(o.TLS)
 	}
 	if o.Clock == nil {
 		o.Clock = lease.SystemClock

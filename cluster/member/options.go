@@ -2,6 +2,7 @@ package member
 
 import (
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,6 +15,8 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/tenurelock/tenure/internal/tlspolicy"
 )
 
 // Options configure a Member. Name, Cluster and Dir are required.
@@ -30,7 +33,7 @@ type Options struct {
 	// Dir is where the data is kept. It is created with mode 0700.
 	Dir string
 	// PeerTLS is for the connections between members. It is required unless all URLs of
-	// Cluster have the scheme http. Both ends of a connection have certificates.
+	// Cluster are http on loopback addresses, for tests on one machine. Both ends of a connection have certificates.
 	PeerTLS TLS
 	// ClientURL is where this member also serves other processes, such as etcdctl or stores on
 	// other machines. It is https://…, or http:// on a loopback address, which all users of
@@ -98,7 +101,7 @@ func (o *Options) config(closing *atomic.Bool) (*embed.Config, error) {
 		if err != nil {
 			return nil, fmt.Errorf("Options.ClientURL: %w", err)
 		}
-		if ip := net.ParseIP(client.Hostname()); client.Scheme == "http" && client.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		if client.Scheme == "http" && !isLoopback(client) {
 			return nil, fmt.Errorf("Options.ClientURL %q would serve the network without TLS; write https and give Options.ClientTLS", o.ClientURL)
 		}
 		c.ListenClientUrls = append(c.ListenClientUrls, listener(client))
@@ -155,6 +158,9 @@ func (o *Options) peers() (map[string]url.URL, error) {
 		if err != nil {
 			return nil, fmt.Errorf("Options.Cluster: %w", err)
 		}
+		if u.Scheme == "http" && !isLoopback(u) {
+			return nil, fmt.Errorf("Options.Cluster: with %q, everything on the network could change the data; write https and give Options.PeerTLS", address)
+		}
 		if _, twice := peers[name]; twice {
 			return nil, fmt.Errorf("Options.Cluster has the name %q twice", name)
 		}
@@ -172,6 +178,11 @@ func checkURL(address string) (url.URL, error) {
 		return url.URL{}, fmt.Errorf("%q does not have the form https://host:2380", address)
 	}
 	return *u, nil
+}
+
+func isLoopback(u url.URL) bool {
+	ip := net.ParseIP(u.Hostname())
+	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // listener returns where to listen for u: at its address if that is an IP address, else at all.
@@ -193,5 +204,10 @@ func (t TLS) info(required bool, name string) (transport.TLSInfo, error) {
 	case t.CA == "" || t.Certificate == "" || t.Key == "":
 		return transport.TLSInfo{}, fmt.Errorf("%s needs CA, Certificate and Key", name)
 	}
-	return transport.TLSInfo{TrustedCAFile: t.CA, CertFile: t.Certificate, KeyFile: t.Key, ClientCertAuth: true}, nil
+	var policy tls.Config
+	tlspolicy.Restrict(&policy)
+	return transport.TLSInfo{
+		TrustedCAFile: t.CA, CertFile: t.Certificate, KeyFile: t.Key, ClientCertAuth: true,
+		MinVersion: policy.MinVersion, CipherSuites: policy.CipherSuites,
+	}, nil
 }
