@@ -54,6 +54,9 @@ type control struct {
 	cancel context.CancelFunc
 	slots  chan struct{}
 	wait   sync.WaitGroup
+
+	mu      sync.Mutex
+	backups map[net.Conn]struct{} // that are under way
 }
 
 // listen says which process has the lock, and begins to answer others. The caller has the lock.
@@ -93,7 +96,7 @@ func removeSocket(dir string) {
 const privatePrefix = "tenure-socket-"
 
 func newControl(f *File) (*control, error) {
-	c := &control{file: f, secret: rand.Text(), slots: make(chan struct{}, maxControlConns)}
+	c := &control{file: f, secret: rand.Text(), slots: make(chan struct{}, maxControlConns), backups: make(map[net.Conn]struct{})}
 	path, err := filepath.Abs(filepath.Join(f.dir, socketName))
 	if err != nil {
 		return nil, err
@@ -113,6 +116,15 @@ func newControl(f *File) (*control, error) {
 	}
 	c.wait.Go(c.accept)
 	return c, nil
+}
+
+// endBackups ends the backups that are under way. The other side sees that they are not complete.
+func (c *control) endBackups() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for conn := range c.backups {
+		_ = conn.SetDeadline(time.Unix(1, 0)) // ends a write that waits
+	}
 }
 
 // close ends what is under way, and waits for it.
@@ -178,6 +190,11 @@ func (c *control) serve(conn net.Conn) error {
 	if request.Do != controlBackup {
 		return refuse(fmt.Sprintf("unknown request %q: use the same version of tenure", request.Do))
 	}
+	defer func() {
+		c.mu.Lock()
+		delete(c.backups, conn)
+		c.mu.Unlock()
+	}()
 	begun := false
 	err := c.file.backup(c.ctx, func(size int64) (io.Writer, error) {
 		begun = true
@@ -185,6 +202,9 @@ func (c *control) serve(conn net.Conn) error {
 		if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
 			return nil, err
 		}
+		c.mu.Lock()
+		c.backups[conn] = struct{}{}
+		c.mu.Unlock()
 		return conn, writeLine(conn, controlReply{Bytes: size})
 	})
 	if err != nil && !begun {

@@ -113,7 +113,7 @@ func TestInvariant34AFailedSystemCallEndsTheJournal(t *testing.T) {
 		{"pwrite64:error=ENOSPC:when=12", "free space"},
 		{"pwrite64:error=EDQUOT:when=40", "raise the quota"},
 		{"fsync:error=EIO:when=1", "input/output error"}, // of the directory
-		{"ftruncate:error=EIO:when=1", "input/output error"},
+		{"ftruncate,?ftruncate64:error=EIO:when=1", "input/output error"},
 		{"rename,renameat,renameat2:error=EIO:when=1", "replace the disk"},
 		{"rename,renameat,renameat2:error=EIO:when=2", "replace the disk"}, // of a compaction
 	} {

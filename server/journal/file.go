@@ -347,10 +347,12 @@ func mapSize(size int64) int {
 	case runtime.GOOS == "windows":
 		return 0
 	case strconv.IntSize == 32:
-		return int(min(max(2*size, 1<<25), 1<<29))
+		return int(min(max(2*size, 1<<26), 1<<29))
 	}
 	return int(max(4*size, 1<<30))
 }
+
+const plentyOfAddresses = strconv.IntSize == 64 && runtime.GOOS != "windows"
 
 // step returns by how many bytes a file grows at a time: each time costs a sync.
 func step(size int64) int { return int(min(max(size/16, 16<<10), 16<<20)) }
@@ -375,6 +377,7 @@ func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
 		return f.fail(fmt.Errorf("commit: %w", context.Cause(ctx)))
 	}
 	sums := f.totals
+	defer f.preferCommit()()
 	err := f.guard(func() error {
 		// Not Update: after a fault it rolls back, and reads the file again in a goroutine of its
 		// own, where the next fault would end the process without a reason (bbolt v1.5.0).
@@ -395,6 +398,28 @@ func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
 		return f.fail(fmt.Errorf("compact: %w", err))
 	}
 	return nil
+}
+
+// commitPatience is how long a commit waits for backups of other processes.
+const commitPatience = 2 * time.Second
+
+// preferCommit ends backups of other processes that hold up a commit: where addresses are
+// scarce, a commit that needs more of them waits until no backup reads. The result ends that.
+func (f *File) preferCommit() (stop func()) {
+	if plentyOfAddresses || f.control == nil {
+		return func() {}
+	}
+	timer := time.AfterFunc(commitPatience, func() {
+		f.mu.Lock()
+		reading := f.readers > 0
+		f.mu.Unlock()
+		if !reading {
+			return
+		}
+		f.logger.Warn("journal: ending a backup that holds up a commit: back up again, to a faster disk", "file", f.path)
+		f.control.endBackups()
+	})
+	return func() { timer.Stop() }
 }
 
 // put writes the records of a batch, in order, and their totals.
