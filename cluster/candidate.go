@@ -128,6 +128,7 @@ func (c *Candidate) resigned(journal *Journal) {
 }
 
 func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
+	failing := false
 	for {
 		seen, changed := c.observed()
 		if !seen.known || seen.revision != 0 {
@@ -146,7 +147,10 @@ func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
 			return nil, context.Cause(ctx)
 		case err != nil && (refusal(err) != "" || errors.Is(err, ErrForeignData)):
 			return nil, err
-		case err != nil:
+		case err == nil: // another process was first
+			failing = false
+		case !failing:
+			failing = true
 			c.options.Logger.Warn("campaign for the active store: trying again", slog.Any("reason", err))
 		}
 		// The key was seen to be free and is not, or etcd does not answer. observe will see it.
