@@ -26,7 +26,8 @@ func (p Progress) call(done, total uint64) {
 
 // Backup writes a copy of the file to w, as it is after one of the commits: the last one, or
 // one that is under way. Commits go on meanwhile; only on Windows and with 32-bit addresses, a
-// commit may wait for a slow w. The file may grow until Backup ends, and is not compacted. Close of the journal ends it with an error.
+// commit may wait for a slow w. The file may grow until Backup ends, and is not compacted.
+// Close of the journal ends Backup with an error, but not a Write of w that waits.
 //
 // A program can call it by a timer, for instance. To get a backup of a running store from
 // another process, use the function [Backup].
