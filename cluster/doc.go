@@ -61,6 +61,7 @@
 // permission to read and write the range of the prefix.
 //
 // etcd keeps old values until it is compacted. Its operator has to compact it, for example with
-// --auto-compaction-mode=periodic --auto-compaction-retention=5m; members of package
-// cluster/member do. Compaction and defragmentation do no harm at any time.
+// --auto-compaction-mode=periodic --auto-compaction-retention=5m. With Options.Compact, which
+// members of package cluster/member ask for, the active process does. Compaction and
+// defragmentation do no harm at any time.
 package cluster

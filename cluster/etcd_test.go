@@ -31,7 +31,9 @@ func TestInvariant35AnActiveProcessThatIsCutOffStopsBeforeTheStandbyTakesOver(t 
 	for _, p := range proxies {
 		p.hold()
 	}
+	began := time.Now()
 	took := campaign(t, second)
+	t.Logf("the standby took over after %v", time.Since(began))
 	if err := first.Standing(); err == nil {
 		t.Error("both processes have standing")
 	}

@@ -61,7 +61,7 @@ type Options struct {
 }
 
 const (
-	// leastTransactionBytes leaves a packet room for two thirds of etcd's smallest useful limit.
+	// leastTransactionBytes leaves packets 128 KiB.
 	leastTransactionBytes = 256 << 10
 	mostTransactionBytes  = 64 << 20
 	// groupOverhead is more than a group has besides the bytes of its packet: the client id

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ func newStanding(clock lease.Clock, validity, began time.Duration) *standing {
 // check returns nil while this process may answer from memory.
 func (s *standing) check() error {
 	if s.ended.Load() {
-		return ErrDeposed
+		return cmp.Or(s.why(), ErrDeposed) // ErrDeposed at the moment at which it ends
 	}
 	for {
 		deadline := s.deadline.Load()
