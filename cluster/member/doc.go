@@ -26,4 +26,8 @@
 // the cluster and announces the new one. Then the new one starts with an empty Dir and
 // Options.Join. The cluster must have its majority all the time: replace one member after the
 // other, and wait until the new one has caught up.
+//
+// A member that finds its directory empty asks another one before it takes part in anything, and
+// ends with [ErrLostData] if that has known it before. So a supervisor that starts a member again
+// after its disk was lost does no harm.
 package member

@@ -18,11 +18,12 @@ var ErrRemoved = errors.New("member: this member was taken out of its cluster; s
 
 // Member is a running member of etcd.
 type Member struct {
-	options Options
-	etcd    *embed.Etcd
-	socket  string
+	config *embed.Config
+	socket string
+	etcd   *embed.Etcd // nil until it has begun; of the goroutine of run, and of Close after that
 
 	stop    func()
+	ready   chan struct{}
 	tasks   sync.WaitGroup
 	done    chan struct{}
 	err     error // after done is closed
@@ -33,9 +34,12 @@ type Member struct {
 // Start starts a member. It does not wait for the others: requests are answered once a majority
 // is there. The error says which option makes no sense, or why etcd does not start.
 //
+// A member without data begins when another one answers, and ends with ErrLostData if its cluster
+// has had it before.
+//
 // If a disk fails while the member runs, etcd logs the reason and ends the process.
 func Start(options Options) (*Member, error) {
-	m := &Member{options: options, done: make(chan struct{})}
+	m := &Member{ready: make(chan struct{}), done: make(chan struct{})}
 	config, err := options.config(&m.ends)
 	if err != nil {
 		return nil, fmt.Errorf("member: %w", err)
@@ -43,26 +47,61 @@ func Start(options Options) (*Member, error) {
 	if err := os.MkdirAll(options.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
-	etcd, err := embed.StartEtcd(config)
-	if err != nil {
-		return nil, fmt.Errorf("member: start etcd: %w", err)
-	}
-	m.etcd, m.socket = etcd, config.ListenClientUrls[0].String()
+	m.config, m.socket = config, config.ListenClientUrls[0].String()
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
-	m.tasks.Go(func() { m.watch(ctx) })
+	var n *newcomer
+	if others := options.others(); isNew(config, others) {
+		if n, err = newNewcomer(config, others); err != nil {
+			stop()
+			return nil, fmt.Errorf("member: %w", err)
+		}
+	} else if err := m.begin(); err != nil {
+		stop()
+		return nil, err
+	}
+	m.tasks.Go(func() { m.run(ctx, n) })
 	return m, nil
 }
 
-// watch notes why the member ended.
-func (m *Member) watch(ctx context.Context) {
+func (m *Member) begin() (err error) {
+	if m.etcd, err = embed.StartEtcd(m.config); err != nil {
+		return fmt.Errorf("member: start etcd: %w", err)
+	}
+	return nil
+}
+
+// run begins a newcomer, and notes why the member ended.
+func (m *Member) run(ctx context.Context, n *newcomer) {
 	defer close(m.done)
-	select {
-	case <-ctx.Done():
-	case err := <-m.etcd.Err():
-		m.err = fmt.Errorf("member: %w", err)
-	case <-m.etcd.Server.StopNotify():
-		m.err = ErrRemoved
+	if n != nil {
+		err := n.mayBegin(ctx)
+		n.close()
+		if err == nil {
+			err = m.begin()
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				m.err = err
+			}
+			return
+		}
+	}
+	ready := m.etcd.Server.ReadyNotify()
+	for {
+		select {
+		case <-ready:
+			close(m.ready)
+			ready = nil
+		case <-ctx.Done():
+			return
+		case err := <-m.etcd.Err():
+			m.err = fmt.Errorf("member: %w", err)
+			return
+		case <-m.etcd.Server.StopNotify():
+			m.err = ErrRemoved
+			return
+		}
 	}
 }
 
@@ -71,13 +110,13 @@ func (m *Member) watch(ctx context.Context) {
 func (m *Member) Configure(options cluster.Options) cluster.Options {
 	options.Endpoints, options.TLS = []string{m.socket}, nil
 	options.MaxOperations = maxOperations
-	options.MaxTransactionBytes = int(m.etcd.Server.Cfg.MaxRequestBytes)
+	options.MaxTransactionBytes = int(m.config.MaxRequestBytes)
 	options.Compact = true
 	return options
 }
 
 // Ready is closed when the member has found its cluster and answers.
-func (m *Member) Ready() <-chan struct{} { return m.etcd.Server.ReadyNotify() }
+func (m *Member) Ready() <-chan struct{} { return m.ready }
 
 // Done is closed when the member no longer runs.
 func (m *Member) Done() <-chan struct{} { return m.done }
@@ -100,6 +139,15 @@ func (m *Member) Close() {
 		m.ends.Store(true)
 		m.stop()
 		m.tasks.Wait()
+		if m.etcd == nil {
+			return
+		}
+		select {
+		case <-m.etcd.Server.ReadyNotify():
+		default:
+			// etcd v3.6.14: before it is ready, Close waits for its servers for ever.
+			m.etcd.Server.HardStop()
+		}
 		m.etcd.Close()
 	})
 }

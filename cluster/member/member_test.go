@@ -165,9 +165,10 @@ func TestAMemberWhoseMachineIsLostIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	// With an empty directory it must not come back as if nothing had been lost.
-	if m, err := member.Start(options[2]); err == nil {
-		m.Close()
-		t.Error("a member that lost its data started as a new cluster")
+	lost := start(t, options[2])
+	await.Receive(lost.Done())
+	if err := lost.Err(); !errors.Is(err, member.ErrLostData) {
+		t.Errorf("a member that lost its data ended with %v", err)
 	}
 
 	address := freeURL(t)
@@ -287,5 +288,46 @@ func TestEtcdIsQuietAndItsWarningsReachTheLogger(t *testing.T) {
 	}
 	if !strings.Contains(debug.String(), "local-member-id=") {
 		t.Error("the debug log has no attributes")
+	}
+}
+
+// m0 and m1 have the last record, m2 has missed it. When m0 has lost its disk, it must not decide
+// with m2 that there was no such record: not when it starts first and cannot ask, and not with
+// Join.
+func TestAMemberThatLostItsDiskTakesNoPartBeforeItIsReplaced(t *testing.T) {
+	options := three(t)
+	members := startAll(t, options[:])
+	members[2].Close()
+	records(t, members[1], "missed by m2")
+	members[0].Close()
+	members[1].Close()
+	if err := os.RemoveAll(options[0].Dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, join := range []bool{false, true} {
+		options[0].Join = join
+		lost := start(t, options[0])
+		select {
+		case <-lost.Done():
+			t.Fatalf("Join %t: it ended though it could ask none: %v", join, lost.Err())
+		case <-time.After(time.Second):
+		}
+		behind := start(t, options[2])
+		await.Receive(lost.Done())
+		if err := lost.Err(); !errors.Is(err, member.ErrLostData) {
+			t.Errorf("Join %t: the member ended with %v", join, err)
+		}
+		select {
+		case <-behind.Ready():
+			t.Errorf("Join %t: the member without data has made a majority", join)
+		default:
+		}
+		await.Done(behind.Close) // also without a majority
+	}
+	behind, whole := start(t, options[2]), start(t, options[1])
+	await.Receive(whole.Ready())
+	await.Receive(behind.Ready())
+	if ids := records(t, whole, "later"); len(ids) != 1 {
+		t.Errorf("the others have the records %q", ids)
 	}
 }

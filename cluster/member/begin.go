@@ -1,0 +1,144 @@
+package member
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+
+	"github.com/tenurelock/tenure/internal/sleep"
+)
+
+// ErrLostData is why a member ended that has no data, though its cluster knows that it had some.
+var ErrLostData = errors.New("member: the directory is empty, but the cluster has had this member before: its disk was lost, or this is another directory; " +
+	"replace the member (tenure-cluster replace), because without what it has confirmed it could make the cluster forget that")
+
+const (
+	membersPath = "/members" // where etcd lists its members for other members
+	// waitingHeader is in the answers of a member that waits for another one.
+	waitingHeader = "Tenure-Member-Waits"
+	askTimeout    = 2 * time.Second
+	askPause      = 250 * time.Millisecond
+)
+
+// isNew reports whether a member has no data, and others to ask.
+func isNew(config *embed.Config, others []string) bool {
+	return len(others) > 0 && !wal.Exist(filepath.Join(config.Dir, "member", "wal"))
+}
+
+// others returns the URLs of the other members.
+func (o *Options) others() (urls []string) {
+	peers, _ := o.peers() // config has checked them
+	for name, u := range peers {
+		if name != o.Name {
+			urls = append(urls, u.String())
+		}
+	}
+	return urls
+}
+
+// newcomer is a member without data that does not run yet. etcd counts a member without data like
+// any other. If its disk was lost, it makes a majority with one that has missed the latest
+// changes, and these are forgotten. So a newcomer first asks another member. That knows whether
+// the newcomer has run before, unless it is a newcomer itself; and without it there is no
+// majority anyway. etcd asks the others too, but goes on if they do not answer.
+type newcomer struct {
+	config *embed.Config
+	others []string
+	client *http.Client
+	server *http.Server // tells other newcomers that this is one; it has the address of the member
+	served sync.WaitGroup
+}
+
+func newNewcomer(config *embed.Config, others []string) (*newcomer, error) {
+	own := config.ListenPeerUrls[0]
+	listener, err := transport.NewListener(own.Host, own.Scheme, &config.PeerTLSInfo)
+	if err != nil {
+		return nil, err
+	}
+	carrier, err := transport.NewTransport(config.PeerTLSInfo, askTimeout)
+	if err != nil {
+		_ = listener.Close()
+		return nil, err
+	}
+	n := &newcomer{config: config, others: others, client: &http.Client{Transport: carrier, Timeout: askTimeout}}
+	n.server = &http.Server{
+		ReadTimeout: askTimeout,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set(waitingHeader, "1")
+			http.Error(w, "this member waits for another one", http.StatusServiceUnavailable)
+		}),
+	}
+	n.served.Go(func() { _ = n.server.Serve(listener) }) // until close
+	return n, nil
+}
+
+// close frees the address of the member.
+func (n *newcomer) close() {
+	_ = n.server.Close()
+	n.served.Wait()
+	n.client.CloseIdleConnections()
+}
+
+// mayBegin waits until another member has answered. It returns ErrLostData if one says that this
+// member has run before, and the cause of ctx if that ends.
+func (n *newcomer) mayBegin(ctx context.Context) error {
+	for {
+		answered := 0
+		for _, other := range n.others {
+			known, err := n.ask(ctx, other)
+			switch {
+			case known:
+				return ErrLostData
+			case err == nil:
+				answered++
+			}
+		}
+		if answered > 0 {
+			return nil
+		}
+		if !sleep.For(ctx, askPause) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// ask asks another member whether this one has run before.
+func (n *newcomer) ask(ctx context.Context, other string) (known bool, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, other+membersPath, nil)
+	if err != nil {
+		return false, err
+	}
+	response, err := n.client.Do(request)
+	if err != nil {
+		return false, err
+	}
+	defer response.Body.Close()
+	if response.Header.Get(waitingHeader) != "" && n.config.ClusterState != embed.ClusterStateFlagExisting {
+		return false, nil
+	}
+	var members []struct{ PeerURLs, ClientURLs []string }
+	if response.StatusCode != http.StatusOK {
+		return false, errors.New(response.Status)
+	}
+	if err := json.NewDecoder(http.MaxBytesReader(nil, response.Body, 1<<20)).Decode(&members); err != nil {
+		return false, fmt.Errorf("decode the members: %w", err)
+	}
+	own := n.config.AdvertisePeerUrls[0].String()
+	for _, m := range members {
+		// A member publishes the URL for clients once it runs.
+		if slices.Contains(m.PeerURLs, own) && len(m.ClientURLs) > 0 {
+			return true, nil
+		}
+	}
+	return false, nil
+}
