@@ -52,6 +52,7 @@ type mqttConn struct {
 	servers  *mqttnet.Rotation // its server is that of the present attempt or connection
 	refusals int               // permanent refusals in a row, before the first connection
 	referral error             // what sent the client from the latest server to another one; nil: nothing
+	foreign  string            // the latest server that a broker referred to and that is not followed
 
 	mu     sync.Mutex
 	link   *link         // the present connection; nil while there is none
@@ -161,13 +162,14 @@ func (c *mqttConn) moveOn() (atOnce bool) {
 	from, reference := c.servers.Server().Host, serverReference(c.referral)
 	atOnce, known := c.servers.Follow(reference)
 	log := c.logger.With("broker", from, "refers to", reference)
-	if reference != "" && !known {
+	if reference != "" && !known && reference != c.foreign {
+		c.foreign = reference
 		log.Warn("the broker refers to a server that is none of this client's addresses; add it there if clients are to use it")
 	}
 	if atOnce {
 		log.Info("the broker refers to another server; going on to the next address", "next", c.servers.Server().Host)
 	} else {
-		log.Warn("each address refers to another server; trying again after a pause")
+		log.Warn("each address refers to another server or does not answer; trying again after a pause")
 	}
 	return atOnce
 }
