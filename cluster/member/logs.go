@@ -25,8 +25,10 @@ type logCore struct {
 
 // usual are warnings of etcd v3.6.14 about what this package has chosen.
 var usual = []string{
-	"Running http and grpc server on single port. This is not recommended for production.", // no HTTP but for peers
-	"simple token is not cryptographically signed",                                         // no passwords
+	"Running http and grpc server on single port. This is not recommended for production.",               // no HTTP but for peers
+	"simple token is not cryptographically signed",                                                       // no passwords
+	"scheme is http or unix while key and cert files are present; ignoring key and cert files",           // the socket in Dir
+	"scheme is http or unix while --client-cert-auth is enabled; ignoring client cert auth for this URL", // likewise
 }
 
 func slogLevel(level zapcore.Level) slog.Level {
