@@ -120,20 +120,6 @@ func (e *etcd) start(t testing.TB, i int) {
 	e.members[i] = m
 }
 
-// leader returns the index of the member that leads.
-func (e *etcd) leader(t testing.TB) int {
-	t.Helper()
-	client := e.client(t)
-	for i, url := range e.urls {
-		status, err := client.Status(bounded(t), url)
-		if err == nil && status.Leader == status.Header.MemberId {
-			return i
-		}
-	}
-	t.Fatal("no member of etcd leads")
-	return 0
-}
-
 // client returns etcd's own client, of all members.
 func (e *etcd) client(t testing.TB) *clientv3.Client {
 	t.Helper()

@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -8,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -168,7 +170,8 @@ func TestAStoreOnAnEtcdWithTLSAndUsers(t *testing.T) {
 		t.Errorf("Open by another user: %v", err)
 	}
 	options.TLS = &tls.Config{RootCAs: options.TLS.RootCAs}
-	if _, err := cluster.Open(short(t), options); err == nil || !strings.Contains(fmt.Sprint(err), "certificate") {
+	// In TLS 1.3 a client may write before it learns why it was refused, and not learn it then.
+	if _, err := cluster.Open(short(t), options); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Open without a certificate: %v", err)
 	}
 	strangers := newAuthority(t)
