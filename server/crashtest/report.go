@@ -105,9 +105,9 @@ func (r *Report) Err() error {
 		}
 	}
 	n := r.Cycles
-	atLeast("restarts after which everything was compared", r.Compared, n/2)
+	atLeast("restarts after which everything was compared", r.Compared, n/4)
 	atLeast("histories", r.Histories, n)
-	atLeast("histories with a crash between two successes", r.Histories-r.Thin, n)
+	atLeast("histories with a crash between two successes", r.Histories-r.Thin, n/2)
 	atLeast("conditional requests that succeeded", r.Weight.Conditional, 10*n)
 	atLeast("pairs of concurrent requests", r.Weight.Concurrent, 10*n)
 	atLeast("requests of unknown outcome", r.Unanswered, n/4)
