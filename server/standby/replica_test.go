@@ -169,6 +169,20 @@ func TestTwoReplicasTakeTurnsAndOneStoreGoesOn(t *testing.T) {
 	}
 }
 
+// Without requests, nothing but the end of the journal tells the server.
+func TestAReplicaWithoutClientsStandsByWhenItsJournalEnds(t *testing.T) {
+	s := newShared()
+	var log testsupport.LogBuffer
+	a, _, _ := replicate(t, s, &log, openServer)
+	testsupport.Eventually(t, "it is active", func() bool { return s.where() == a })
+	s.depose(errDeposed)
+	testsupport.Eventually(t, "it is active again", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.terms == 2 && s.active == a
+	})
+}
+
 func TestAReplicaThatStandsByRefersClientsToTheActiveOne(t *testing.T) {
 	s := newShared()
 	var log testsupport.LogBuffer
