@@ -13,8 +13,6 @@ type batch struct {
 	bound  hlc.Timestamp       // of the versions, after the last group
 	held   []held              // in the order of the store
 	gone   map[string]uint64   // clients that disconnected, see held.order
-
-	committed bool // the journal has the groups, and held is leaving
 }
 
 // held is a reply with its notifications that waits for a commit.
@@ -23,7 +21,7 @@ type held struct {
 	notifications []statestore.Notification
 	reply         statestore.Reply
 	then, done    func(statestore.Reply) // may be nil
-	late          bool                   // held when its batch was committed already
+	late          bool                   // held after the commit of its batch had begun
 }
 
 const (

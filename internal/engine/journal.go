@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -236,7 +237,7 @@ func (e *Engine) addGroupLocked(group statestore.Group) {
 // holdLocked keeps what leaves after the commit of b.
 func (e *Engine) holdLocked(b *batch, h held) {
 	e.order++
-	h.order, h.late = e.order, b.committed
+	h.order, h.late = e.order, b == e.committing
 	b.held = append(b.held, h)
 	e.waiting.Add(h.size())
 }
@@ -407,17 +408,17 @@ func (e *Engine) committed(b *batch) {
 	e.mu.Lock()
 	defer e.unlock()
 	e.store.Committed(b.bound)
-	b.committed, b.groups = true, nil
+	b.groups = nil
 	e.freeLocked(b.size)
 }
 
 // leaveSome delivers the next notifications of b, and returns what has them, for the rest to be
 // done without the lock. If nothing is left, it ends the batch and returns nil.
 //
-// What was held before the commit leaves without another look at the journal's standing. The
-// journal has committed the batch, so this process was the one that may answer then, and what
-// the reply shows was the state then: the commit is between the request and the reply. What
-// was held later could have been read after another process took over.
+// What was held before the commit began leaves without another look at the journal's standing: the
+// commit is between the request and its reply, and proved that this process was the one that may
+// answer. What was held later was read after that, perhaps when another process had taken over: a
+// journal on a network has a batch before Commit returns.
 func (e *Engine) leaveSome(b *batch) ([]held, error) {
 	e.mu.Lock()
 	defer e.unlock()
@@ -432,11 +433,14 @@ func (e *Engine) leaveSome(b *batch) ([]held, error) {
 	for ; count < len(b.held) && count+notifications < leaveBatch; count++ {
 		notifications += len(b.held[count].notifications)
 	}
+	if b.held[count-1].late && !e.standsLocked() {
+		count = slices.IndexFunc(b.held, func(h held) bool { return h.late }) // what the commit proved still leaves
+		if count == 0 {
+			return nil, e.failure
+		}
+	}
 	leaving := b.held[:count:count]
 	b.held = b.held[count:]
-	if leaving[count-1].late && !e.standsLocked() {
-		return nil, e.failure
-	}
 	size := int64(0)
 	for i := range leaving {
 		e.leaveLocked(b, &leaving[i])

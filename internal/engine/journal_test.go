@@ -534,17 +534,33 @@ func TestInvariant35NothingLeavesWithoutStanding(t *testing.T) {
 	}
 	inBubble(t, "what a commit proved", func(t *testing.T) {
 		d := open(t, newDisk(), statestore.Options{})
+		d.apply("c", "SET", "b", "0")
 		d.hold()
+		d.submit("begin", "SET", "b", "1") // the next batch waits for this commit
 		d.submit("set", "SET", "a", "1")
 		d.submit("read", "GET", "a")
+		d.commit()
 		d.disk.set(func(k *disk) { k.standing, k.asked = errDeposed, 0 })
 		d.commit()
-		d.want("set: ok", "read: 1")
+		d.want("begin: ok", "set: ok", "read: 1")
 		if d.disk.asked != 0 {
 			t.Errorf("Standing was asked %d times", d.disk.asked)
 		}
 		d.submit("read later", "GET", "a")
 		d.want()
+		if err := d.close(); !errors.Is(err, errDeposed) {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	// A journal on a network can have the batch long before Commit returns.
+	inBubble(t, "what was read during a commit", func(t *testing.T) {
+		d := open(t, newDisk(), statestore.Options{})
+		d.hold()
+		d.submit("set", "SET", "a", "1")
+		d.submit("read", "GET", "a")
+		d.disk.set(func(k *disk) { k.standing = errDeposed })
+		d.commit()
+		d.want("set: ok")
 		if err := d.close(); !errors.Is(err, errDeposed) {
 			t.Errorf("Run: %v", err)
 		}
