@@ -35,6 +35,11 @@ func (f *File) compactIfLarge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if !os.SameFile(info, f.opened) {
+		// The directory was moved, and another store uses the new one. What is committed here, that
+		// store does not see; and a copy of its file, in its place, would lose what it commits later.
+		return errReplaced
+	}
 	size := info.Size()
 	f.db.AllocSize = step(size)
 	live := int64(f.totals.bytes)

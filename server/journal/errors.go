@@ -26,6 +26,10 @@ var (
 	ErrClosed = errors.New("the journal is closed")
 )
 
+// errReplaced is why a journal ends whose file has another one in its place.
+var errReplaced = errors.New("another file is in its place: the directory was moved or replaced while this process ran; " +
+	"stop a store before you move its data")
+
 // damaged returns an error that matches ErrDamaged.
 func damaged(format string, arguments ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrDamaged}, arguments...)...)

@@ -55,10 +55,11 @@ type File struct {
 	control   *control // answers requests for backups; nil if that is not possible
 
 	// Of the goroutine that calls Load and Commit.
-	failure  error   // of the first operation that failed
-	totals   totals  // of what is committed
-	floor    int64   // the file is not compacted while it is smaller
-	overhead float64 // nor while it is smaller than this times the live data
+	failure  error       // of the first operation that failed
+	totals   totals      // of what is committed
+	opened   os.FileInfo // of the file that db has
+	floor    int64       // the file is not compacted while it is smaller
+	overhead float64     // nor while it is smaller than this times the live data
 
 	mu      sync.Mutex
 	db      *bbolt.DB     // nil until the file is loaded, while it is replaced, and after Close
@@ -332,6 +333,7 @@ func (f *File) openDB() error {
 		return err
 	}
 	db.AllocSize = step(info.Size())
+	f.opened = info
 	f.mu.Lock()
 	f.db = db
 	close(f.ready)

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/tenurelock/tenure/server/journal"
@@ -161,4 +163,47 @@ func TestASecondOpenIsRefusedWithTheHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	open(t, dir)
+}
+
+// A directory that is moved away under a running store, and made anew, has two stores. The first one
+// must neither go on nor touch the file of the second.
+func TestAJournalEndsWhenAnotherFileIsInItsPlace(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there a directory with an open file cannot be moved")
+	}
+	dir := filepath.Join(t.TempDir(), "data")
+	first, err := journal.Open(dir, journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	load(t, first)
+	commit(t, first, statestore.Group{record("k", "first")})
+	if err := os.Rename(dir, dir+".lost"); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Commit(t.Context(), []statestore.Group{{record("k", "while there is none")}}); err == nil {
+		t.Error("it commits to a file that is no longer there")
+	}
+	_ = first.Close()
+
+	first, err = journal.Open(dir, journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	load(t, first)
+	if err := os.Rename(dir, dir+".again"); err != nil {
+		t.Fatal(err)
+	}
+	second, err := journal.Open(dir, journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	load(t, second)
+	commit(t, second, statestore.Group{record("k", "second")})
+	if err := first.Commit(t.Context(), []statestore.Group{{record("k", "first")}}); err == nil || !strings.Contains(err.Error(), "another file is in its place") {
+		t.Errorf("it commits to a file that another store does not see: %v", err)
+	}
+	_ = first.Close()
+	commit(t, second, statestore.Group{record("k", "third")})
 }
