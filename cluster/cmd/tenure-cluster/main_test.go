@@ -274,13 +274,20 @@ func TestInvariant47APairAndAWitnessAreOneStoreOverEveryFault(t *testing.T) {
 
 func TestAStandbySendsClientsToTheActiveOne(t *testing.T) {
 	tr := startTrio(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	_, err := transport.Dial(ctx, "mqtt://"+tr.clients[1], transport.Options{})
-	var refused *transport.ConnectError
-	if !errors.As(err, &refused) || refused.ServerReference != tr.clients[0] {
-		t.Errorf("%v, want a reference to %s", err, tr.clients[0])
+	var err error
+	for began := time.Now(); time.Since(began) < await.Patience; { // it may not have heard from etcd yet
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err = transport.Dial(ctx, "mqtt://"+tr.clients[1], transport.Options{})
+		cancel()
+		var refused *transport.ConnectError
+		if !errors.As(err, &refused) {
+			break
+		}
+		if refused.ServerReference == tr.clients[0] {
+			return
+		}
 	}
+	t.Errorf("%v, want a reference to %s", err, tr.clients[0])
 }
 
 func TestALostMemberIsReplacedByANewOne(t *testing.T) {
