@@ -38,7 +38,7 @@ func BenchmarkCommit(b *testing.B) {
 		b.Run(fmt.Sprintf("inflight=%d", inFlight), func(b *testing.B) {
 			options := e.candidateOptions(b, "a")
 			options.Prefix, options.Logger, options.TTL = b.Name(), nil, 20*time.Second
-			options.MaxOperations, options.MaxTransactionBytes = 4096, 4<<20
+			options.MaxOperations, options.Compact = 4096, true
 			journal := campaign(b, open(b, options))
 			load(b, journal)
 			benchmarkCommits(b, journal, inFlight)
@@ -110,11 +110,11 @@ func benchmarkGroup(i int) statestore.Group {
 // all records.
 func BenchmarkTakeover(b *testing.B) {
 	e := startEtcd(b, b.Cleanup)
-	for _, keys := range []int{1_000, 100_000} {
+	for _, keys := range []int{1_000, 100_000, 1_000_000} {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
 			options := e.candidateOptions(b, "a")
 			options.Prefix, options.Logger, options.TTL = fmt.Sprintf("takeover-%d", keys), nil, 20*time.Second
-			options.MaxOperations, options.MaxTransactionBytes = 4096, 4<<20
+			options.MaxOperations, options.Compact = 4096, true
 			candidate := open(b, options)
 			journal := campaign(b, candidate)
 			if loaded := load(b, journal); len(loaded) < keys {

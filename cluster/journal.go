@@ -114,11 +114,12 @@ func (j *Journal) living(ctx context.Context) (context.Context, context.CancelFu
 }
 
 const (
-	firstPage, mostRecords = 64, 20_000 // records of a page
-	pageBytes              = 4 << 20    // is what a page is meant to have
+	// etcd counts for each page all records that follow, so pages must not be small.
+	firstPage, mostRecords = 64, 50_000 // records of a page
+	pageBytes              = 8 << 20    // is what a page is meant to have
 )
 
-// Load implements [statestore.Journal]. It reads pages of about 4 MiB. Only the active process
+// Load implements [statestore.Journal]. It reads pages of about 8 MiB. Only the active process
 // writes records and each page is read only if this process still is that one, so all pages
 // are of one state, though etcd may be compacted meanwhile.
 func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) error {
