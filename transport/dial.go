@@ -106,7 +106,7 @@ const (
 // ctx bounds the first connection only. If it ends first, the error contains why the last
 // attempt failed. Dial fails at once if an option makes no sense or a file cannot be read,
 // and, with a [*ConnectError], after each broker in turn has refused the credentials, the
-// client id or the protocol version.
+// client id or the protocol version, except for those that send clients to another server.
 //
 // After the first connection only Close ends the client, or another client that takes over its
 // client id (ErrSessionTakenOver). After a refusal it goes on trying, with pauses of up to

@@ -51,6 +51,8 @@ type mqttConn struct {
 	// Used by the goroutine run only.
 	servers  *mqttnet.Rotation // its server is that of the present attempt or connection
 	refusals int               // permanent refusals in a row, before the first connection
+	refusal  error             // the latest of them
+	referred int               // attempts in between that a server sent to another one
 	referral error             // what sent the client from the latest server to another one; nil: nothing
 	foreign  string            // the latest server that a broker referred to and that is not followed
 
@@ -134,8 +136,8 @@ func (c *mqttConn) run(ctx context.Context) {
 		if err != nil {
 			c.failed(err)
 		}
-		if c.refusals >= c.servers.Len() {
-			c.terminate(err)
+		if c.refusals > 0 && c.refusals+c.referred >= c.servers.Len() {
+			c.terminate(c.refusal)
 			return
 		}
 		if time.Since(began) > stableAfter {
@@ -189,8 +191,8 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	defer cancel()
 	c.trying()
 	c.servers.Silent() // unless it answers
-	refusals := c.refusals
-	c.refusals, c.referral = 0, nil // unless this attempt is refused too
+	refusals, referred := c.refusals, c.referred
+	c.refusals, c.referred, c.referral = 0, 0, nil // unless this attempt is refused too
 	password, token, err := c.options.secrets()
 	if err != nil {
 		return false, err
@@ -215,11 +217,11 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	}
 	if err != nil {
 		err = c.notConnected(will, carried, conn.Incomplete(), connack, err)
-		if c.isPermanent(will, err) {
-			c.refusals = refusals + 1
-		}
-		if errors.Is(err, ErrUseAnotherServer) {
-			c.referral = err
+		switch {
+		case c.isPermanent(will, err):
+			c.refusals, c.referred, c.refusal = refusals+1, referred, err
+		case errors.Is(err, ErrUseAnotherServer):
+			c.refusals, c.referred, c.referral = refusals, referred+1, err
 		}
 		return false, err
 	}

@@ -384,6 +384,34 @@ func TestAStandbyDecidesNothingAboutAWill(t *testing.T) {
 	})
 }
 
+func TestARefusalByTheActiveServerEndsDialThoughTheOthersStandBy(t *testing.T) {
+	for _, refer := range []map[string]string{{"b": ""}, {"b": "a", "c": "a"}, {"a": "b", "c": "b"}, {"a": "c"}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &standbys{refer: refer, codes: []byte{packets.ConnackUseAnotherServer}}
+			b := &pipeBroker{}
+			standby, refuse := s.refuseConnect(b), refuse(0, always(packets.ConnackNotAuthorized))
+			b.answer = func(conn net.Conn, packet *packets.ControlPacket) bool {
+				return standby(conn, packet) || refuse(conn, packet)
+			}
+			began := time.Now()
+			_, err := dialTo(t, b, "mqtt://a,mqtt://b,mqtt://c", Options{})
+			if !errors.Is(err, ErrNotAuthorized) || time.Since(began) > time.Second {
+				t.Errorf("%v: after %v: %v", refer, time.Since(began), err)
+			}
+		})
+	}
+	// Standbys alone refuse nothing for good.
+	synctest.Test(t, func(t *testing.T) {
+		s := &standbys{refer: map[string]string{"a": "", "b": ""}, codes: []byte{packets.ConnackUseAnotherServer}}
+		b := &pipeBroker{}
+		b.answer = s.refuseConnect(b)
+		time.AfterFunc(20*time.Second, func() { s.set(nil) })
+		if _, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // describe makes a status easy to compare.
 func describe(status ConnectionStatus) string {
 	return fmt.Sprintf("%v %d %t", status.State, status.Connections, status.Err == nil)
