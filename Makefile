@@ -79,8 +79,8 @@ speed: ## Compare with plain paho and mochi (three minutes), and say which targe
 	@go test ./server/bench -run '^$$' -bench Speed | awk -f server/bench/speed.awk
 
 .PHONY: speed-durable
-speed-durable: ## Compare a store in memory with durable ones, on the disk below $TMPDIR (five minutes): tables in Markdown
-	@go test ./server/bench -run '^$$' -bench Durability -timeout 0 | awk -f server/bench/durability.awk
+speed-durable: ## Compare stores in memory, in a file and in etcd, on the disk below $TMPDIR (ten minutes): a table in Markdown
+	@cd cluster && go test . -run '^$$' -bench '^BenchmarkDurability$$' -timeout 0 | awk -f ../server/bench/durability.awk
 
 .PHONY: speed-etcd
 speed-etcd: ## The same with three members of etcd beside them
