@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,7 +24,8 @@ import (
 // serve is a child: a candidate, and the active store once it has won. It ends when it is deposed.
 func serve(ctx context.Context, task crashtest.Task) error {
 	endpoints := strings.Split(task.Arguments["endpoints"], ",")
-	candidate, err := cluster.Open(ctx, cluster.Options{Endpoints: endpoints, Prefix: task.Arguments["prefix"], TTL: etcdTTL})
+	candidate, err := cluster.Open(ctx, cluster.Options{Endpoints: endpoints, Prefix: task.Arguments["prefix"], TTL: etcdTTL,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		return err
 	}
@@ -118,7 +121,12 @@ func (p *pair) Start(ctx context.Context, life crashtest.Life) error {
 		case <-second.Died():
 			return p.died(second, life)
 		case <-ctx.Done():
-			return fmt.Errorf("no candidate became active: %w", context.Cause(ctx))
+			err := fmt.Errorf("no candidate became active: %w", context.Cause(ctx))
+			for _, child := range p.children {
+				_ = child.Kill()
+				err = fmt.Errorf("%w\n%s", err, child.Output())
+			}
+			return err
 		}
 	}
 	p.thaw()

@@ -85,6 +85,15 @@ func startEtcd(t *testing.T) *etcd {
 	if t.Failed() {
 		t.FailNow()
 	}
+	for i, m := range e.members {
+		select {
+		case <-m.Ready():
+		case <-m.Done():
+			t.Fatalf("member %d of etcd has ended: %v", i, m.Err())
+		case <-time.After(await.Patience):
+			t.Fatalf("member %d of etcd does not answer", i)
+		}
+	}
 	return e
 }
 
