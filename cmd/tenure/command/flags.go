@@ -33,7 +33,7 @@ func (s *storeFlags) register(flags *pflag.FlagSet, noLimit, folder string) {
 	s.data.register(flags, folder)
 	flags.BoolVar(&s.Strict, "strict", false, "refuse requests that weaken fences, see above")
 	flags.StringSliceVar(&s.LockPrefixes, "lock-prefix", nil, "prefix of the keys that are locks, with --strict; may be repeated")
-	flags.DurationVar(&s.HoldOff, "hold-off", 0, "how long a store that starts without data grants no lease, so that leases of the previous store expire first; give it the longest TTL in use")
+	flags.DurationVar(&s.HoldOff, "hold-off", 0, "how long a store that starts without data, or from a restored backup, grants no lease, so that leases of the previous store expire first; give it the longest TTL in use")
 	flags.IntVar(&s.MaxKeys, "max-keys", 0, "how many keys the store may hold; 0 means "+noLimit)
 	byteSizeFlag(flags, &s.MaxBytes, "max-bytes", "how many bytes keys and values may have together; 0 means "+noLimit)
 	flags.IntVar(&s.MaxValue, "max-value", 0, "how many bytes a value may have; 0 means only the limit of packets applies")

@@ -94,8 +94,9 @@ made if it is missing.
 What changed after the backup is lost, so the data gets a new identity: tenures
 that clients still have end with their next request. No version and no fencing
 token is issued again, if the clock of this machine is right within a minute.
-Leases that were granted after the backup are not in it: before you start the
-store, let the longest TTL pass since the lost store answered for the last time.`,
+Leases that were granted after the backup are not in it: start the store with
+--hold-off and the longest TTL in use, or when that has passed since the lost
+store answered for the last time.`,
 		Example: `  tenure restore /backups/tenure-monday /var/lib/tenure`,
 		Args:    exactly("the file of a backup", "the directory for the data"),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
