@@ -91,3 +91,6 @@ func (s *Server) SetAuthenticationTimeout(patience time.Duration) { s.listener.a
 func (s *Server) Unauthenticated() (all, waiting int) {
 	return s.listener.auth.Len(), s.checks.Waiting()
 }
+
+// HasRoom reports whether the store takes a change without waiting for a commit.
+func (s *Server) HasRoom() bool { return s.engine.Room(noWait) == nil }

@@ -381,6 +381,41 @@ func TestLongRepliesThatWaitAreBounded(t *testing.T) {
 	}
 }
 
+// Clients with large values fill what may wait for a commit while the disk is slow. Renewals need no
+// commit, so they are answered meanwhile.
+func TestInvariant59RenewalsAreAnsweredWhileTooMuchWaitsForACommit(t *testing.T) {
+	d := startDurable(t, server.Options{})
+	holder := testsupport.Connect(t, d.address, "holder", nil)
+	holder.Do("SET", "lease", "holder:1", "NEX", "PX", "600000")
+	value := strings.Repeat("v", 900<<10)
+	release := d.journal.Hold()
+	defer release()
+	var writers []*testsupport.PacketClient
+	for i := range 20 {
+		w := testsupport.DialPacketClient(t, d.address, fmt.Sprintf("writer%d", i), nil)
+		if err := w.SendRequests(0, nil, testsupport.Exchange{Words: []string{"SET", fmt.Sprint(i), value}}); err != nil {
+			t.Fatal(err)
+		}
+		writers = append(writers, w)
+	}
+	testsupport.Eventually(t, "too much waits for a commit", func() bool { return !d.server.HasRoom() })
+	for range 10 {
+		if got := holder.Do("SET", "lease", "holder:1", "NEX", "PX", "600000"); got != "+OK\r\n" {
+			t.Fatalf("a renewal is answered %q", got)
+		}
+		holder.MustGet("lease", "holder:1")
+	}
+	if d.server.HasRoom() {
+		t.Error("a commit has made room: this test shows nothing")
+	}
+	release()
+	for _, w := range writers {
+		if err := w.ReadReplies(0, testsupport.Exchange{Want: "+OK\r\n"}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // All notifications of a batch leave at once. The server must not take a client for slow that could
 // not read them yet.
 func TestAWatcherThatReadsGetsAllChangesOfALongCommit(t *testing.T) {

@@ -254,6 +254,13 @@ func (o *outbox) waitForRoom(ctx context.Context, take func() bool) bool {
 	return true
 }
 
+// promisedAtMost reports whether the replies that have room take up at most some bytes.
+func (o *outbox) promisedAtMost(bytes int64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.promisedBytes <= bytes
+}
+
 // cancelReply gives back the room of a reply that does not wait for a commit.
 func (o *outbox) cancelReply(bytes int64) {
 	o.mu.Lock()
