@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -28,6 +29,8 @@ const (
 	waitingHeader = "Tenure-Member-Waits"
 	askTimeout    = 2 * time.Second
 	askPause      = 250 * time.Millisecond
+	// silentAfter is how long a newcomer waits before it logs why.
+	silentAfter = 5 * time.Second
 )
 
 // isNew reports whether a member has no data, and others to ask.
@@ -54,12 +57,13 @@ func (o *Options) others() (urls []string) {
 type newcomer struct {
 	config *embed.Config
 	others []string
+	logger *slog.Logger // may be nil
 	client *http.Client
 	server *http.Server // tells other newcomers that this is one; it has the address of the member
 	served sync.WaitGroup
 }
 
-func newNewcomer(config *embed.Config, others []string) (*newcomer, error) {
+func newNewcomer(config *embed.Config, others []string, logger *slog.Logger) (*newcomer, error) {
 	own := config.ListenPeerUrls[0]
 	listener, err := transport.NewListener(own.Host, own.Scheme, &config.PeerTLSInfo)
 	if err != nil {
@@ -70,7 +74,7 @@ func newNewcomer(config *embed.Config, others []string) (*newcomer, error) {
 		_ = listener.Close()
 		return nil, err
 	}
-	n := &newcomer{config: config, others: others, client: &http.Client{Transport: carrier, Timeout: askTimeout}}
+	n := &newcomer{config: config, others: others, logger: logger, client: &http.Client{Transport: carrier, Timeout: askTimeout}}
 	n.server = &http.Server{
 		ReadTimeout: askTimeout,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -92,8 +96,10 @@ func (n *newcomer) close() {
 // mayBegin waits until another member has answered. It returns ErrLostData if one says that this
 // member has run before, and the cause of ctx if that ends.
 func (n *newcomer) mayBegin(ctx context.Context) error {
+	patience := time.After(silentAfter)
 	for {
 		answered := 0
+		var failure error
 		for _, other := range n.others {
 			known, err := n.ask(ctx, other)
 			switch {
@@ -101,10 +107,19 @@ func (n *newcomer) mayBegin(ctx context.Context) error {
 				return ErrLostData
 			case err == nil:
 				answered++
+			default:
+				failure = err
 			}
 		}
 		if answered > 0 {
 			return nil
+		}
+		select {
+		case <-patience:
+			if n.logger != nil {
+				n.logger.Warn("this member has no data yet, and begins when another member answers", "error", failure)
+			}
+		default:
 		}
 		if !sleep.For(ctx, askPause) {
 			return context.Cause(ctx)

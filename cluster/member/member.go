@@ -52,7 +52,7 @@ func Start(options Options) (*Member, error) {
 	m.stop = stop
 	var n *newcomer
 	if others := options.others(); isNew(config, others) {
-		if n, err = newNewcomer(config, others); err != nil {
+		if n, err = newNewcomer(config, others, options.Logger); err != nil {
 			stop()
 			return nil, fmt.Errorf("member: %w", err)
 		}
