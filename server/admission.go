@@ -54,6 +54,9 @@ func (s *Server) admit(identity access.Identity, cl *mqtt.Client, conn *connecti
 		return refusal(packets.ErrClientIdentifierNotValid, "another client, connected or with a session that is kept, has an id of which this one is the upper-case hex, or the reverse: "+
 			"both would own the same topics below clients/; choose another client id, or end that session")
 	}
+	if s.options.Journal != nil && len(cl.ID) > maxDurableClientID {
+		return refusal(packets.ErrClientIdentifierNotValid, fmt.Sprintf("the client id has %d bytes; a server that keeps its data takes at most %d", len(cl.ID), maxDurableClientID))
+	}
 	if !s.hasSession(cl.ID) && s.mochi.Clients.Len() >= s.options.MaxClients {
 		return refusal(packets.ErrQuotaExceeded, fmt.Sprintf("the server has its %d clients, connected or with a session that is kept; Options.MaxClients, --max-clients or --max-memory allows more", s.options.MaxClients))
 	}
@@ -63,6 +66,10 @@ func (s *Server) admit(identity access.Identity, cl *mqtt.Client, conn *connecti
 	conn.identity = identity
 	return nil
 }
+
+// maxDurableClientID bounds a client id in bytes, if there is a journal: that has it once for each
+// reply that it remembers, so long ids would fill a disk.
+const maxDurableClientID = 256
 
 // admitWill returns why the Will in a CONNECT is refused, or nil, and stores the Will with the
 // connection.

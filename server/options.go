@@ -68,6 +68,9 @@ type Options struct {
 	// again. A reply or a notification leaves when what it shows is in the journal. nil keeps
 	// everything in memory, and a restart begins empty.
 	//
+	// The journal has the client id once for each reply that it remembers. So a client with an id
+	// of more than 256 bytes is refused.
+	//
 	// The data keeps its identity: Store.Identity is only for data without one. Store.HoldOff
 	// counts only for a start without data. The program that opened the journal closes it, after
 	// Serve has returned. It must not use it in another way.
