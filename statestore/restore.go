@@ -96,8 +96,8 @@ func (s *Store) restore(item *Item) error {
 //
 // Keys with a lifetime get a new version, above every version that was issued, because they may
 // have been renewed without a record. Their whole lifetimes begin with Begin, or with the first
-// command. If there were records, Options.Identity is that of the data from now on, and there is
-// a hold-off only if that of the earlier store was not over.
+// command. If there were records, Options.Identity is that of the data from now on. If a command
+// caused any of them, there is a hold-off only if that of the earlier store was not over.
 //
 // The error matches ErrCorrupt; the store must not be used then.
 func (s *Store) Restored(now Instant) (Group, error) {
@@ -111,6 +111,8 @@ func (s *Store) Restored(now Instant) (Group, error) {
 		return nil, fmt.Errorf("statestore: %w", corrupt("it has no identity"))
 	case !from.bound:
 		return nil, fmt.Errorf("statestore: %w", corrupt("it has no bound of the versions"))
+	case !from.used:
+		s.holding = true // perhaps it began without Options.HoldOff by mistake, and granted nothing
 	case !s.holding:
 		s.options.HoldOff = 0
 	}

@@ -712,8 +712,17 @@ func TestInvariant47HoldOffAppliesOnlyWithoutData(t *testing.T) {
 	if granted(w) {
 		t.Error("a store that crashed in its hold-off grants a lease")
 	}
+	w = d.world(t, Options{}) // started without it by mistake, and ended before it had granted anything
+	w = d.world(t, Options{HoldOff: hold})
+	w.store.Begin(w.now)
+	if granted(w) {
+		t.Error("a store that had granted nothing has no hold-off")
+	}
 	w.pass(hold)
 	reserve(w)
+	ts := "1:0:n"
+	_, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts}))
+	d.write(effects.Groups)
 	w = d.world(t, Options{HoldOff: hold})
 	w.store.Begin(w.now)
 	if !granted(w) {
