@@ -85,6 +85,7 @@ func startEtcd(t *testing.T) *etcd {
 	if t.Failed() {
 		t.FailNow()
 	}
+	// Only now may children be started: see restart.
 	for i, m := range e.members {
 		select {
 		case <-m.Ready():
@@ -107,6 +108,12 @@ func (e *etcd) restart(i int, after time.Duration) (begun bool) {
 		e.members[i].Close()
 		time.Sleep(after)
 		started, err := member.Start(e.options[i])
+		// A child that is being started has the sockets of its parent for a moment, also those
+		// that were just closed.
+		for tries := 0; err != nil && tries < 20; tries++ {
+			time.Sleep(100 * time.Millisecond)
+			started, err = member.Start(e.options[i])
+		}
 		if err != nil {
 			e.members[i], e.fault = nil, err
 			return
