@@ -177,8 +177,10 @@ func openSource(ctx context.Context, path string) (*source, error) {
 		dir = filepath.Dir(path) // of a store, or a backup with the same name
 	}
 	file := filepath.Join(dir, fileName)
-	if _, err := os.Stat(file); err != nil {
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
 		return nil, noData(dir)
+	} else if err != nil {
+		return nil, about(file, err) // without the rights to the directory, the data may be there
 	}
 	unlock, err := acquireToRead(dir)
 	if err == nil {

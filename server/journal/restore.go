@@ -3,6 +3,8 @@ package journal
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -18,7 +20,7 @@ const maxSkew = time.Minute
 
 // RestoreBackup makes a journal in dir from a backup. dir must have none; it is created if it
 // does not exist. The error matches [ErrExists] if it has one, [ErrInUse] if a process uses it,
-// and the errors of [Check] if the backup is not sound.
+// [ErrNoData] if there is no backup, and the errors of [Check] if it is not sound.
 //
 // What changed after the backup is lost. So the data get a new identity, which ends the tenures
 // that clients have: a holder does not go on by data that may not know it. And the bound of the
@@ -32,19 +34,10 @@ const maxSkew = time.Minute
 //
 // progress gets records. The report is about the new journal.
 func RestoreBackup(ctx context.Context, backup, dir string, progress Progress) (report Report, err error) {
-	if err := makeDirectory(dir); err != nil {
-		return Report{}, about(dir, err)
-	}
-	lock, err := acquire(ctx, dir)
-	if err != nil {
-		return Report{}, err
-	}
-	defer func() { err = errors.Join(err, about(dir, lock.Close())) }()
-	path := filepath.Join(dir, fileName)
-	if _, err := os.Lstat(path); err == nil {
-		return Report{}, about(path, ErrExists)
-	}
 	file, err := os.Open(backup)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Report{}, fmt.Errorf("journal: %s: %w: it does not exist; give the file of a backup", backup, ErrNoData)
+	}
 	if err != nil {
 		return Report{}, about(backup, err)
 	}
@@ -56,6 +49,18 @@ func RestoreBackup(ctx context.Context, backup, dir string, progress Progress) (
 	s, err := openScan(file, info.Size())
 	if err != nil {
 		return Report{}, about(backup, err)
+	}
+	if err := makeDirectory(dir); err != nil {
+		return Report{}, about(dir, err)
+	}
+	lock, err := acquire(ctx, dir)
+	if err != nil {
+		return Report{}, err
+	}
+	defer func() { err = errors.Join(err, about(dir, lock.Close())) }()
+	path := filepath.Join(dir, fileName)
+	if _, err := os.Lstat(path); err == nil {
+		return Report{}, about(path, ErrExists)
 	}
 	created := filepath.Join(dir, newName)
 	if err := os.RemoveAll(created); err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -187,6 +188,40 @@ func TestARestoreThatEndsLeavesNoData(t *testing.T) {
 	}
 	if _, err := journal.RestoreBackup(t.Context(), garbage, fresh, nil); !errors.Is(err, journal.ErrForeign) {
 		t.Errorf("RestoreBackup of garbage has error %v", err)
+	}
+}
+
+func TestARestoreWithoutABackupMakesNothing(t *testing.T) {
+	t.Parallel()
+	parent := t.TempDir()
+	text := filepath.Join(parent, "text")
+	if err := os.WriteFile(text, []byte("hello"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for backup, want := range map[string]error{filepath.Join(parent, "missing"): journal.ErrNoData, text: journal.ErrForeign} {
+		dir := filepath.Join(parent, "data")
+		if _, err := journal.RestoreBackup(t.Context(), backup, dir, nil); !errors.Is(err, want) || !strings.Contains(err.Error(), backup) {
+			t.Errorf("RestoreBackup has error %v, want one that is %q and names %s", err, want, backup)
+		}
+		if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("RestoreBackup of %s made the directory: %v", backup, err)
+		}
+	}
+}
+
+// A user without rights to a directory must not be told that it has no data.
+func TestDataThatCannotBeSeenIsNotCalledMissing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Symlink("tenure.db", filepath.Join(dir, "tenure.db")); err != nil { // root too cannot follow it
+		t.Skip(err)
+	}
+	_, checked := journal.Check(t.Context(), dir, nil)
+	exported := journal.Export(t.Context(), dir, io.Discard, nil)
+	for name, err := range map[string]error{"Check": checked, "Export": exported} {
+		if err == nil || errors.Is(err, journal.ErrNoData) {
+			t.Errorf("%s has error %v", name, err)
+		}
 	}
 }
 
