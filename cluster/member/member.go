@@ -97,6 +97,11 @@ func (m *Member) run(ctx context.Context, n *newcomer) {
 			return
 		case err := <-m.etcd.Err():
 			m.err = fmt.Errorf("member: %w", err)
+			select {
+			case <-m.etcd.Server.StopNotify():
+				m.err = ErrRemoved // what failed is what needs a running server
+			default:
+			}
 			return
 		case <-m.etcd.Server.StopNotify():
 			m.err = ErrRemoved

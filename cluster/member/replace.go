@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -17,7 +20,8 @@ import (
 // belongs, and announces a new one of the same name that serves its peers at peerURL. It
 // needs the majority of the members, and that the member in dir runs on this machine under the
 // same user. If name was taken out before, it is only announced. A member that was announced
-// and has never started is announced anew.
+// and has never started is announced anew. A name that no member has, in a cluster that lacks none,
+// and a URL of another member are refused.
 //
 // It returns the value of Options.Cluster with which the new member starts, with Options.Join.
 func Replace(ctx context.Context, dir, name, peerURL string) (cluster string, err error) {
@@ -44,24 +48,55 @@ func Replace(ctx context.Context, dir, name, peerURL string) (cluster string, er
 		if err == nil {
 			return cluster, nil
 		}
-		if errors.Is(err, errItself) || !sleep.For(ctx, time.Second) {
+		if errors.Is(err, errItself) || errors.Is(err, errMistaken) || !sleep.For(ctx, time.Second) {
 			return "", fmt.Errorf("member: replace %q at %s: %w", name, socket.Path, err)
 		}
 	}
 }
 
-var errItself = errors.New("this is the member itself; give the directory of another one that runs")
+var (
+	errItself   = errors.New("this is the member itself; give the directory of another one that runs")
+	errMistaken = errors.New("nothing was changed")
+)
+
+// lost returns the members to take out for a new one: those with its name, and one that was
+// announced and has never started. The error matches errMistaken if the new one cannot replace any.
+func lost(members []*etcdserverpb.Member, name, peerURL string) (old []*etcdserverpb.Member, err error) {
+	var names []string
+	var unstarted []*etcdserverpb.Member
+	for _, m := range members {
+		switch {
+		case m.Name == name || m.Name == "" && slices.Contains(m.PeerURLs, peerURL):
+			old = append(old, m)
+		case m.Name == "":
+			unstarted = append(unstarted, m)
+		case slices.Contains(m.PeerURLs, peerURL):
+			return nil, fmt.Errorf("%w: member %q has %s; give the URL of the new member", errMistaken, m.Name, peerURL)
+		default:
+			names = append(names, fmt.Sprintf("%q", m.Name))
+		}
+	}
+	if len(old) == 0 && len(unstarted) == 1 {
+		old = unstarted // it was announced with another URL
+	}
+	// A cluster has an odd number of members. Where none is missing, a new one would be one more:
+	// the majority would be larger, and the loss of one member could stop the store.
+	if len(old) == 0 && len(members)%2 == 1 {
+		return nil, fmt.Errorf("%w: no member has that name; the members are %s", errMistaken, strings.Join(names, ", "))
+	}
+	return old, nil
+}
 
 func replace(ctx context.Context, client *clientv3.Client, name, peerURL string) (cluster string, err error) {
 	listed, err := client.MemberList(ctx)
 	if err != nil {
 		return "", err
 	}
-	for _, m := range listed.Members {
-		unstarted := m.Name == "" && len(m.PeerURLs) == 1 && m.PeerURLs[0] == peerURL
-		if m.Name != name && !unstarted {
-			continue
-		}
+	old, err := lost(listed.Members, name, peerURL)
+	if err != nil {
+		return "", err
+	}
+	for _, m := range old {
 		if m.ID == listed.Header.MemberId {
 			return "", errItself
 		}
