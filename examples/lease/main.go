@@ -24,18 +24,19 @@ func main() {
 	name := flag.String("name", "gateway-a", "name of this process, which no other process has")
 	wait := flag.Duration("wait", time.Minute, "how long to wait for the broker and the lease")
 	work := flag.Duration("work", 10*time.Second, "how long the job takes")
+	ttl := flag.Duration("ttl", 2*time.Second, "how long the lease outlives its holder; with a store that is taken over, 15s")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	logger := slog.New(slog.NewTextHandler(os.Stdout, nil)).With("process", *name)
-	if err := run(ctx, *broker, *name, *wait, *work, logger); err != nil {
+	if err := run(ctx, *broker, *name, *wait, *work, *ttl, logger); err != nil {
 		logger.Error("the job was not done", "error", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, broker, name string, wait, work time.Duration, logger *slog.Logger) error {
+func run(ctx context.Context, broker, name string, wait, work, ttl time.Duration, logger *slog.Logger) error {
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	client, err := transport.Dial(waiting, broker, transport.Options{
@@ -47,7 +48,7 @@ func run(ctx context.Context, broker, name string, wait, work time.Duration, log
 	}
 	defer client.Close()
 
-	l, err := lease.New(client, "press-7/calibration", lease.Options{TTL: 2 * time.Second})
+	l, err := lease.New(client, "press-7/calibration", lease.Options{TTL: ttl})
 	if err != nil {
 		return err
 	}
