@@ -712,7 +712,7 @@ func TestInvariant47HoldOffAppliesOnlyWithoutData(t *testing.T) {
 	if granted(w) {
 		t.Error("a store that crashed in its hold-off grants a lease")
 	}
-	w = d.world(t, Options{}) // started without it by mistake, and ended before it had granted anything
+	d.world(t, Options{}) // started without it by mistake, and ended before it had granted anything
 	w = d.world(t, Options{HoldOff: hold})
 	w.store.Begin(w.now)
 	if granted(w) {

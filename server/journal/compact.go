@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 )
 
 // A bbolt file never shrinks. It gets larger than its records when they are removed, because
@@ -125,7 +126,7 @@ func writeRecords(ctx context.Context, path string, sums func() totals, step fun
 			return err
 		}
 		defer func() {
-			if rollback := tx.Rollback(); !errors.Is(rollback, bbolt.ErrTxClosed) {
+			if rollback := tx.Rollback(); !errors.Is(rollback, bbolterrors.ErrTxClosed) {
 				err = errors.Join(err, rollback)
 			}
 		}()
