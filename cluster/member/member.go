@@ -98,7 +98,7 @@ func (m *Member) run(ctx context.Context, n *newcomer) {
 		case err := <-m.etcd.Err():
 			m.err = fmt.Errorf("member: %w", err)
 			select {
-			case <-m.etcd.Server.StopNotify():
+			case <-m.etcd.Server.StoppingNotify():
 				m.err = ErrRemoved // what failed is what needs a running server
 			default:
 			}

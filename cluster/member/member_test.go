@@ -208,6 +208,16 @@ func TestAMemberThatIsTakenOutOfItsClusterEnds(t *testing.T) {
 	if !errors.Is(members[2].Err(), member.ErrRemoved) {
 		t.Errorf("it ended with %v", members[2].Err())
 	}
+	members[2].Close()
+	again, err := member.Start(options[2]) // as a supervisor does, with the data that it has
+	if err == nil {
+		await.Receive(again.Done())
+		err = again.Err()
+		again.Close()
+	}
+	if !errors.Is(err, member.ErrRemoved) {
+		t.Errorf("started again, it ended with %v", err)
+	}
 }
 
 func TestReplaceSaysThatNoMemberRunsInTheDirectory(t *testing.T) {
