@@ -186,7 +186,7 @@ func copyJournal(ctx context.Context, dir string, to *os.File, progress Progress
 		return false, err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	from, err := os.Open(path)
+	from, err := openRegular(path)
 	if err != nil {
 		return false, about(path, err)
 	}

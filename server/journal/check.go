@@ -51,7 +51,7 @@ func Check(ctx context.Context, path string, progress Progress) (Report, error) 
 // inspectFile reads all of a file that no process writes.
 func inspectFile(ctx context.Context, path string, progress Progress) (Report, error) {
 	report := Report{File: path}
-	file, err := os.Open(path)
+	file, err := openRegular(path)
 	if err != nil {
 		return report, about(path, err)
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"os"
 	"unicode/utf8"
 
 	"github.com/tenurelock/tenure/statestore"
@@ -51,7 +50,7 @@ func Export(ctx context.Context, path string, w io.Writer, progress Progress) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	file, err := os.Open(s.path)
+	file, err := openRegular(s.path)
 	if err != nil {
 		return about(s.name, err)
 	}

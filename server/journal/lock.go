@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -31,6 +32,9 @@ type holder struct {
 // acquire takes the lock of a directory. If another process has it, the error matches ErrInUse.
 func acquire(ctx context.Context, dir string) (*flock.Flock, error) {
 	path := filepath.Join(dir, lockName)
+	if err := checkRegular(path); err != nil {
+		return nil, about(path, err)
+	}
 	lock := flock.New(path, flock.SetPermissions(0o600))
 	bounded, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
@@ -48,6 +52,9 @@ func acquire(ctx context.Context, dir string) (*flock.Flock, error) {
 // a process that has the lock can be asked for a copy.
 func acquireToRead(dir string) (unlock func() error, err error) {
 	path := filepath.Join(dir, lockName)
+	if err := checkRegular(path); err != nil {
+		return nil, about(path, err)
+	}
 	lock := flock.New(path, flock.SetPermissions(0o600))
 	switch locked, err := lock.TryRLock(); {
 	case errors.Is(err, syscall.EROFS):
@@ -78,7 +85,11 @@ func holderOf(dir string) string {
 }
 
 func readHolder(dir string) (holder, error) {
-	content, err := os.ReadFile(filepath.Join(dir, holderName))
+	path := filepath.Join(dir, holderName)
+	if err := checkRegular(path); err != nil {
+		return holder{}, err
+	}
+	content, err := os.ReadFile(path)
 	if err != nil {
 		return holder{}, err
 	}
@@ -108,4 +119,27 @@ func writeHolder(dir string, h holder) error {
 	}
 	_, err = file.Write(append(content, '\n'))
 	return about(path, errors.Join(err, file.Close()))
+}
+
+// checkRegular refuses what is there but is not a regular file: opening a named pipe waits for
+// another process, and no signal ends that.
+func checkRegular(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular() && !info.IsDir(): // reading a directory fails by itself
+		return fmt.Errorf("%w: it is not a regular file (%v)", ErrForeign, info.Mode().Type())
+	}
+	return nil
+}
+
+// openRegular opens a regular file to read it.
+func openRegular(path string) (*os.File, error) {
+	if err := checkRegular(path); err != nil {
+		return nil, err
+	}
+	return os.Open(path)
 }

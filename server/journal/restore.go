@@ -34,7 +34,7 @@ const maxSkew = time.Minute
 //
 // progress gets records. The report is about the new journal.
 func RestoreBackup(ctx context.Context, backup, dir string, progress Progress) (report Report, err error) {
-	file, err := os.Open(backup)
+	file, err := openRegular(backup)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Report{}, fmt.Errorf("journal: %s: %w: it does not exist; give the file of a backup", backup, ErrNoData)
 	}
