@@ -69,7 +69,8 @@ func (c *candidate) elect(t *testing.T, options election.Options) {
 	}
 }
 
-// run campaigns until the test ends or stop is called.
+// run campaigns until stop is called, at the latest at the end of the test: a release that is tried
+// again would outlast the bubble of the test.
 func (c *candidate) run(t *testing.T, lead func(context.Context, *election.Term) error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c.cancel = cancel
@@ -79,6 +80,7 @@ func (c *candidate) run(t *testing.T, lead func(context.Context, *election.Term)
 		defer close(result)
 		result <- c.Run(ctx, lead)
 	}()
+	t.Cleanup(func() { _ = c.stop() })
 }
 
 // stop ends the campaign and returns what Run returned; nil if that was read before.
