@@ -152,9 +152,9 @@ func TestWhatAPacketOfTheLargestSizeChangesFitsIntoATransaction(t *testing.T) {
 		if err := options.setDefaults(); err != nil {
 			t.Fatal(err)
 		}
-		group := statestore.Group{{ID: make([]byte, 1100), Value: make([]byte, int(options.MaxPacketSize()))}}
+		group := statestore.Group{{ID: make([]byte, statestore.MaxID), Value: make([]byte, int(options.MaxPacketSize()))}}
 		for i := range statestore.MaxGroup - 1 {
-			group = append(group, statestore.Record{ID: append(make([]byte, 1100), byte(i)), Value: make([]byte, 300)})
+			group = append(group, statestore.Record{ID: append(make([]byte, statestore.MaxID), byte(i)), Value: make([]byte, 300)})
 		}
 		for _, err := range split([]statestore.Group{group}, strings.Repeat("p", maxPrefix), options.MaxOperations, options.MaxTransactionBytes) {
 			if err != nil {

@@ -82,9 +82,8 @@ const (
 	idReply, idLongReply = 'r', 'R'
 	idIdentity, idBound  = 'i', 'b'
 
-	// maxName is the longest name that an ID has as it is. With a letter and a slot it has
-	// 1,100 bytes.
-	maxName  = 1_095
+	// maxName is the longest name that an ID has as it is, beside a letter and a slot.
+	maxName  = MaxID - 1 - slotSize
 	slotSize = 4
 	maxSlot  = 1 << 31
 	// headSize and sumSize are the bytes of each value before and after the fields.

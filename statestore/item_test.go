@@ -100,7 +100,7 @@ func TestIDsAreShortAndDistinct(t *testing.T) {
 		}
 		for _, item := range items {
 			record := item.Record()
-			if len(record.ID) > 1100 {
+			if len(record.ID) > MaxID {
 				t.Errorf("the ID of a name with %d bytes has %d", len(name), len(record.ID))
 			}
 			if other, known := seen[string(record.ID)]; known {

@@ -4,7 +4,7 @@ package statestore
 // key that is gone, a remembered reply, the identity of the data, or the bound of the
 // versions. ID says what the record is about; the state has at most one record for each ID.
 // A Value of nil says that the piece is gone. Both are at most a few bytes longer than what
-// clients sent, and an ID has at most 1,100 bytes.
+// clients sent, and an ID has 1 to MaxID bytes.
 //
 // Only this package knows what the bytes mean. They must not be modified.
 type Record struct {
@@ -15,6 +15,9 @@ type Record struct {
 // command changed, or one key that expired. It has at most MaxGroup records. If an ID comes
 // twice, the later record counts.
 type Group []Record
+
+// MaxID is the largest length of the ID of a Record, in bytes.
+const MaxID = 1_100
 
 // MaxGroup is the largest number of records in a Group.
 const MaxGroup = 64

@@ -32,12 +32,8 @@ const (
 	socketName = "tenure.sock"
 )
 
-const (
-	maxID = 1100 // see statestore.Record
-
-	// progressInterval is how often a long load, compaction or backup logs how far it is.
-	progressInterval = 2 * time.Second
-)
+// progressInterval is how often a long load or compaction logs how far it is.
+const progressInterval = 2 * time.Second
 
 // Options are the options of Open. The zero value works.
 type Options struct {
@@ -429,8 +425,8 @@ func put(tx *bbolt.Tx, batch []statestore.Group, sums *totals) error {
 	records := tx.Bucket(recordsBucket)
 	for _, group := range batch {
 		for _, record := range group {
-			if len(record.ID) == 0 || len(record.ID) > maxID {
-				return fmt.Errorf("a record has an identifier of %d bytes; 1 to %d are allowed", len(record.ID), maxID)
+			if len(record.ID) == 0 || len(record.ID) > statestore.MaxID {
+				return fmt.Errorf("a record has an identifier of %d bytes; 1 to %d are allowed", len(record.ID), statestore.MaxID)
 			}
 			if old := records.Get(record.ID); old != nil {
 				sums.remove(record.ID, old)

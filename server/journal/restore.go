@@ -14,10 +14,6 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// maxSkew is how far clients may be ahead of a store, and versions ahead of the wall clock
-// (docs/protocol.md §1.1).
-const maxSkew = time.Minute
-
 // RestoreBackup makes a journal in dir from a backup. dir must have none; it is created if it
 // does not exist. The error matches [ErrExists] if it has one, [ErrInUse] if a process uses it,
 // [ErrNoData] if there is no backup, and the errors of [Check] if it is not sound.
@@ -82,7 +78,7 @@ func RestoreBackup(ctx context.Context, backup, dir string, progress Progress) (
 
 // restoreTo writes the records to a new file, with a new identity and a higher bound.
 func (s *scan) restoreTo(ctx context.Context, path string, progress Progress) error {
-	bound := hlc.Timestamp{Wall: time.Now().Add(maxSkew).UnixMilli()}
+	bound := hlc.Timestamp{Wall: time.Now().Add(statestore.MaxSkew).UnixMilli()}
 	var sums totals
 	step := func() {
 		if sums.count%1024 == 0 {

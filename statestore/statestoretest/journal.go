@@ -15,9 +15,6 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// maxID is the length of the longest ID of a record.
-const maxID = 1_100
-
 // RunJournal checks that a journal does what [statestore.Journal] says, and that a store which
 // restarts on it has its data. It calls start in each of its subtests, for a journal that is
 // empty. The function that start returns opens that journal: first, and again each time after
@@ -152,7 +149,7 @@ func (j *journalTest) binary() {
 		every = append(every, byte(b))
 	}
 	var group statestore.Group
-	for _, id := range []string{"\x00", "\x00\x00", "\xff", "\xff\xff", "k", "k\x00", "k\xff", "kk", "k/k", string(every), strings.Repeat("x", maxID), strings.Repeat("x", maxID-1) + "y"} {
+	for _, id := range []string{"\x00", "\x00\x00", "\xff", "\xff\xff", "k", "k\x00", "k\xff", "kk", "k/k", string(every), strings.Repeat("x", statestore.MaxID), strings.Repeat("x", statestore.MaxID-1) + "y"} {
 		group = append(group, setRecord(id, string(every)))
 	}
 	j.commit(group)
