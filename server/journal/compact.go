@@ -109,7 +109,7 @@ func (f *File) copyTo(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	return writeRecords(ctx, path, func() totals { return s.want }, f.progress("compacting", s.want.count), func(put func(id, value []byte) error) error {
+	return writeRecords(ctx, path, func() totals { return s.want }, f.progress(s.want.count), func(put func(id, value []byte) error) error {
 		return s.each(ctx, put)
 	})
 }

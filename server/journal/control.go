@@ -17,16 +17,19 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/sleep"
 )
 
-// The lock of the directory and the file mapping of bbolt forbid that another process reads the
-// file of a running store. So that process asks: it connects to a Unix socket in the
+// The lock of the directory and the file mapping of bbolt keep another process from reading the
+// file of a running store. So the other process asks: it connects to a Unix socket in the
 // directory, sends a controlRequest as a line of JSON, and gets a controlReply as a line of JSON
 // and the bytes of the backup. Only processes that can read tenure.holder know the secret, on
 // systems too that let any user connect to a socket.
 const (
 	controlBackup   = "backup"
 	controlTimeout  = 10 * time.Second // for a request
+	acceptPause     = time.Second      // after a connection could not be accepted
 	controlRate     = 256 << 10        // bytes in a second; a slower reader would make the file grow
 	maxControlLine  = 4 << 10
 	maxControlConns = 4
@@ -63,14 +66,14 @@ type control struct {
 func (f *File) listen() error {
 	removeSocket(f.dir)
 	host, _ := os.Hostname() // an empty name is only less to say
-	who := holder{PID: os.Getpid(), Host: host}
+	self := holder{PID: os.Getpid(), Host: host}
 	c, err := newControl(f)
 	if err != nil {
 		f.logger.Warn("journal: a backup needs a stop of this process, because no other process can ask it", "directory", f.dir, "error", err)
 	} else {
-		who.Socket, who.Secret = c.listener.Addr().String(), c.secret
+		self.Socket, self.Secret = c.listener.Addr().String(), c.secret
 	}
-	if err := writeHolder(f.dir, who); err != nil {
+	if err := writeHolder(f.dir, self); err != nil {
 		if c != nil {
 			err = errors.Join(err, c.close())
 		}
@@ -151,11 +154,7 @@ func (c *control) accept() {
 			return
 		}
 		if err != nil { // such as too many open files
-			select {
-			case <-c.ctx.Done():
-				return
-			case <-time.After(time.Second):
-			}
+			sleep.For(c.ctx, acceptPause)
 			continue
 		}
 		select {
@@ -237,8 +236,8 @@ func readLine(r *bufio.Reader, value any) error {
 	return json.Unmarshal(line, value)
 }
 
-// askForBackup writes to w what the process that holds dir answers. done is called with each
-// part that was written.
+// askForBackup asks the process that holds dir for a backup, and writes it to w. progress gets
+// bytes.
 func askForBackup(ctx context.Context, dir string, w io.Writer, progress Progress) error {
 	found, err := readHolder(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -32,13 +32,13 @@ const (
 	socketName = "tenure.sock"
 )
 
-// progressInterval is how often a long load or compaction logs how far it is.
+// progressInterval is how often a long compaction logs how far it is.
 const progressInterval = 2 * time.Second
 
 // Options are the options of Open. The zero value works.
 type Options struct {
-	// Logger receives what happens: how far a long load or compaction is, and why the file
-	// could not be compacted. nil keeps silent.
+	// Logger receives what happens: how far a long compaction is, and why the file could not
+	// be compacted. nil keeps silent. How far Load is, its caller counts.
 	Logger *slog.Logger
 }
 
@@ -269,9 +269,7 @@ func (f *File) read(ctx context.Context, each func(statestore.Record) error) err
 	if err := s.complete(); err != nil {
 		return err
 	}
-	report := f.progress("loading", s.want.count)
 	err = s.each(ctx, func(id, value []byte) error {
-		report()
 		if err := each(own(id, value)); err != nil {
 			return refusal{err}
 		}
@@ -286,15 +284,15 @@ type refusal struct{ error }
 
 func (r refusal) Unwrap() error { return r.error }
 
-// progress returns a function that logs now and then how far a long operation is. It is called
-// once for each of count steps.
-func (f *File) progress(what string, count uint64) func() {
+// progress returns a function that logs now and then how far a compaction is. It is called once
+// for each of count records.
+func (f *File) progress(count uint64) func() {
 	var done uint64
 	last := time.Now()
 	return func() {
 		if done++; done%1024 == 0 && time.Since(last) >= progressInterval {
 			last = time.Now()
-			f.logger.Info("journal: "+what, "file", f.path, "records", done, "of", count)
+			f.logger.Info("journal: compacting", "file", f.path, "records", done, "of", count)
 		}
 	}
 }

@@ -8,11 +8,11 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// LoadingInterval is how often a line says how far a journal is loaded.
-const LoadingInterval = 2 * time.Second
+// loadingInterval is how often a line says how far a journal is loaded.
+const loadingInterval = 2 * time.Second
 
-// Loading returns a journal that logs how far it is loaded, every LoadingInterval, and at the end
-// how long that took. It returns nil for nil.
+// Loading returns a journal that logs how far it is loaded, every two seconds, and at the end how long
+// that took. It returns nil for nil.
 func Loading(journal statestore.Journal, logger *slog.Logger) statestore.Journal {
 	if journal == nil {
 		return nil
@@ -37,7 +37,7 @@ func (l *loading) Load(ctx context.Context, each func(statestore.Record) error) 
 		records++
 		bytes += int64(len(record.ID) + len(record.Value))
 		if records%countedAtOnce == 0 {
-			if now := time.Now(); now.Sub(latest) >= LoadingInterval {
+			if now := time.Now(); now.Sub(latest) >= loadingInterval {
 				latest = now
 				l.logger.Info("loading the journal", "records", records, "bytes", bytes)
 			}
