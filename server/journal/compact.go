@@ -96,19 +96,11 @@ func (f *File) compact(ctx context.Context, size int64) error {
 
 // copyTo writes the records to a new file, reads that back, and syncs it.
 func (f *File) copyTo(ctx context.Context, path string) error {
-	source, err := os.Open(f.path)
+	s, err := scanFile(f.path)
 	if err != nil {
 		return err
 	}
-	defer source.Close()
-	info, err := source.Stat()
-	if err != nil {
-		return err
-	}
-	s, err := openScan(source, info.Size())
-	if err != nil {
-		return err
-	}
+	defer s.file.Close()
 	return writeRecords(ctx, path, func() totals { return s.want }, f.progress(s.want.count), func(put func(id, value []byte) error) error {
 		return s.each(ctx, put)
 	})
@@ -167,19 +159,11 @@ func writeRecords(ctx context.Context, path string, sums func() totals, step fun
 
 // verify reads a file from beginning to end.
 func verify(ctx context.Context, path string) error {
-	file, err := os.Open(path)
+	s, err := scanFile(path)
 	if err != nil {
 		return err
 	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	s, err := openScan(file, info.Size())
-	if err != nil {
-		return err
-	}
+	defer s.file.Close()
 	if err := s.complete(); err != nil {
 		return err
 	}

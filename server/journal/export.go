@@ -31,8 +31,8 @@ type exported struct {
 }
 
 // Export writes all records of a journal or a backup to w, as lines of JSON in UTF-8: the
-// bound, the identity, the keys and fences, the replies. path is as for [Check], and so are the errors; lines may have been written before one.
-// progress gets records.
+// bound, the identity, the keys and fences, the replies. path is as for [Check], and so are the
+// errors; lines may have been written before one. progress gets records.
 //
 //	{"kind":"key","key":"press-7/active","value":"gateway-a","version":"…","token":"…","lifetime_ms":10000}
 //	{"kind":"key","key_base64":"/wA=","value":"","version":"…"}
@@ -50,20 +50,12 @@ func Export(ctx context.Context, path string, w io.Writer, progress Progress) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	file, err := openRegular(s.path)
+	scan, err := scanFile(s.path)
 	if err != nil {
 		return about(s.name, err)
 	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return about(s.name, err)
-	}
-	scan, err := openScan(file, info.Size())
-	if err == nil {
-		err = scan.complete()
-	}
-	if err != nil {
+	defer scan.file.Close()
+	if err := scan.complete(); err != nil {
 		return about(s.name, err)
 	}
 	return about(s.name, scan.export(ctx, w, progress))

@@ -161,15 +161,6 @@ func (f *File) prepare() error {
 	return s.complete()
 }
 
-// complete refuses a file with a meta page that cannot be read: perhaps it was the one of the
-// last commit, and the other one is of the commit before.
-func (s *scan) complete() error {
-	if s.pages.other != nil {
-		return damaged("the last commit may be missing: %w", s.pages.other)
-	}
-	return nil
-}
-
 func removeIfThere(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -253,19 +244,11 @@ func (f *File) load(ctx context.Context, each func(statestore.Record) error) err
 
 // read calls each for all records, and keeps their totals.
 func (f *File) read(ctx context.Context, each func(statestore.Record) error) error {
-	file, err := os.Open(f.path)
+	s, err := scanFile(f.path)
 	if err != nil {
 		return err
 	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	s, err := openScan(file, info.Size())
-	if err != nil {
-		return err
-	}
+	defer s.file.Close()
 	if err := s.complete(); err != nil {
 		return err
 	}

@@ -30,22 +30,14 @@ import (
 //
 // progress gets records. The report is about the new journal.
 func RestoreBackup(ctx context.Context, backup, dir string, progress Progress) (report Report, err error) {
-	file, err := openRegular(backup)
+	s, err := scanFile(backup)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Report{}, fmt.Errorf("journal: %s: %w: it does not exist; give the file of a backup", backup, ErrNoData)
 	}
 	if err != nil {
 		return Report{}, about(backup, err)
 	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return Report{}, about(backup, err)
-	}
-	s, err := openScan(file, info.Size())
-	if err != nil {
-		return Report{}, about(backup, err)
-	}
+	defer s.file.Close()
 	if err := makeDirectory(dir); err != nil {
 		return Report{}, about(dir, err)
 	}

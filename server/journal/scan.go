@@ -3,8 +3,10 @@ package journal
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -22,9 +24,28 @@ const format = 1
 
 // A scan reads a file from beginning to end.
 type scan struct {
+	file    *os.File // from scanFile, for the caller to close; nil otherwise
 	pages   *pages
 	want    totals // as the last commit wrote them
 	records []byte // describes the bucket of the records
+}
+
+// scanFile opens a regular file for a scan.
+func scanFile(path string) (*scan, error) {
+	file, err := openRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	s, err := openScan(file, info.Size())
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	s.file = file
+	return s, nil
 }
 
 // openScan reads what a file says about itself. The error matches ErrDamaged, ErrForeign or
@@ -71,6 +92,15 @@ func openScan(r io.ReaderAt, size int64) (*scan, error) {
 	}
 	s.want, err = decodeTotals(sums)
 	return s, err
+}
+
+// complete refuses a file with a meta page that cannot be read: perhaps it was the one of the
+// last commit, and the other one is of the commit before.
+func (s *scan) complete() error {
+	if s.pages.other != nil {
+		return damaged("the last commit may be missing: %w", s.pages.other)
+	}
+	return nil
 }
 
 // each calls do for each record, in the order of the identifiers, and returns its first error.
