@@ -21,12 +21,12 @@ func TestABurstOfConnectionsIsAcceptedInPortions(t *testing.T) {
 			return v
 		}
 		first := arrive()
-		time.Sleep(Grace / 4)
+		time.Sleep(grace / 4)
 		if wait := d.Pause(); wait != 0 {
 			t.Errorf("while there is room the next waits %v", wait)
 		}
 		second := arrive()
-		if wait := d.Pause(); wait != Grace*3/4 {
+		if wait := d.Pause(); wait != grace*3/4 {
 			t.Errorf("the next waits %v for the first to have its time", wait)
 		}
 		first.Done()
@@ -34,10 +34,10 @@ func TestABurstOfConnectionsIsAcceptedInPortions(t *testing.T) {
 			t.Errorf("after one has left the next waits %v", wait)
 		}
 		arrive().Protect()
-		if wait := d.Pause(); wait != Grace {
+		if wait := d.Pause(); wait != grace {
 			t.Errorf("the next waits %v for the second", wait)
 		}
-		time.Sleep(Grace)
+		time.Sleep(grace)
 		third, oldest, err := d.Add(here, func() {})
 		if d.Len() != 2 || oldest != second || err != nil {
 			t.Errorf("%d are there; %v is dropped, %v", d.Len(), oldest, err)
