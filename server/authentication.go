@@ -46,16 +46,16 @@ func (s *Server) authenticate(cl *mqtt.Client, conn *connection, pk packets.Pack
 
 // check calls the Authenticator, for a few clients at a time: the processors are needed for clients
 // that are connected.
-func (s *Server) check(v *unauthenticated.Connection, credentials access.Credentials) (RefusalReason, error) {
+func (s *Server) check(pending *unauthenticated.Connection, credentials access.Credentials) (RefusalReason, error) {
 	if quick, ok := s.options.Authenticator.(access.QuickAuthenticator); ok {
 		if known, err := quick.AuthenticateQuickly(credentials); known {
 			return RefusedCredentials, err
 		}
 	}
-	if !v.Protect() {
+	if !pending.Protect() {
 		return RefusedUnauthenticated, unauthenticated.ErrTooMany
 	}
-	release, err := s.checks.Acquire(v.Context(), v.Source())
+	release, err := s.checks.Acquire(pending.Context(), pending.Source())
 	switch {
 	case errors.Is(err, semaphore.ErrFull):
 		return RefusedBusy, err
@@ -67,7 +67,7 @@ func (s *Server) check(v *unauthenticated.Connection, credentials access.Credent
 		return s.options.Authenticator.Authenticate(credentials)
 	}()
 	// The clock decides too: on a busy machine the context ends later than its deadline.
-	if deadline, _ := v.Context().Deadline(); err == nil && (v.Context().Err() != nil || !time.Now().Before(deadline)) {
+	if deadline, _ := pending.Context().Deadline(); err == nil && (pending.Context().Err() != nil || !time.Now().Before(deadline)) {
 		return RefusedSlow, context.DeadlineExceeded
 	}
 	return RefusedCredentials, err

@@ -93,4 +93,4 @@ func (s *Server) Unauthenticated() (all, waiting int) {
 }
 
 // HasRoom reports whether the store takes a change without waiting for a commit.
-func (s *Server) HasRoom() bool { return s.engine.Room(noWait) == nil }
+func (s *Server) HasRoom() bool { return s.engine.HasRoom() }

@@ -178,7 +178,7 @@ func (s *Server) submit(cl *mqtt.Client, conn *connection, r request, command st
 	if !conn.outbox.takeReply(room, s.options.Store.DedupWindow) && !s.waitToTake(conn, room) {
 		return reply, false, refusal(packets.ErrImplementationSpecificError, connectionEnded)
 	}
-	if s.engine.Room(noWait) != nil && !isAssured(conn, r) && !s.waitForJournal(conn) {
+	if !s.engine.HasRoom() && !isAssured(conn, r) && !s.waitForJournal(conn) {
 		conn.outbox.cancelReply(room)
 		return reply, false, refusal(packets.ErrImplementationSpecificError, storeStopped)
 	}
@@ -251,13 +251,6 @@ const (
 	connectionEnded = "the connection ended before the store could take the request"
 	storeStopped    = "the store has stopped; it did not take the request"
 )
-
-// noWait is a context that has ended.
-var noWait = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
 
 const (
 	// willPatience bounds how long a Will waits while too much waits for a commit. The next

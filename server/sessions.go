@@ -194,7 +194,7 @@ func (s *Server) endRestoredSessions(now time.Time) {
 	s.mu.Unlock()
 	var left []string
 	for i, client := range clients {
-		if s.engine.Room(noWait) != nil {
+		if !s.engine.HasRoom() {
 			left = append(left, clients[i:]...)
 			break
 		}

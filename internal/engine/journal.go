@@ -133,15 +133,18 @@ func (e *Engine) applyAndWait(command *statestore.Command, then func(statestore.
 	}
 }
 
+// HasRoom reports whether Room returns at once, because not too much waits for a commit.
+func (e *Engine) HasRoom() bool { return e.journal == nil || e.waiting.Load() < maxWaiting }
+
 // Room waits while too much waits for a commit. It returns an error when ctx ends or the
 // engine answers nothing any more. The caller holds no lock that the functions which the
 // engine calls may need. Without a journal it returns nil at once.
 func (e *Engine) Room(ctx context.Context) error {
-	for e.journal != nil && e.waiting.Load() >= maxWaiting {
+	for !e.HasRoom() {
 		e.mu.Lock()
 		freed := e.freed // closed after e.waiting has fallen
 		e.mu.Unlock()
-		if e.waiting.Load() < maxWaiting {
+		if e.HasRoom() {
 			break
 		}
 		select {
