@@ -60,7 +60,7 @@ func (s *Server) EndSessions(now time.Time) { s.endSessions(now) }
 
 // PanicInStore makes the store panic while it is changed.
 func (s *Server) PanicInStore(value any) {
-	s.engine.ApplyThen(statestore.Parse(statestore.Request{Client: "p", Correlation: []byte("x"), Payload: []byte("*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n")}), func(statestore.Reply) { panic(value) })
+	s.engine.SubmitThen(statestore.Parse(statestore.Request{Client: "p", Correlation: []byte("x"), Payload: []byte("*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n")}), func(statestore.Reply) { panic(value) }, nil)
 }
 
 // PublishDueWills publishes the ordinary Wills that are due by now.

@@ -95,7 +95,7 @@ func (e *Engine) SetSystemClock(now func() time.Time) {
 	e.system.Store(&now)
 }
 
-// submit applies a command, see Submit and ApplyThen. A command is large: it is copied once.
+// submit applies a command, see SubmitThen. A command is large: it is copied once.
 func (e *Engine) submit(command *statestore.Command, then, done func(statestore.Reply)) (statestore.Reply, bool) {
 	reply, notifications, now := e.apply(command, then, done)
 	e.delivered(notifications)

@@ -392,7 +392,7 @@ func TestThenIsCalledBeforeTheNotificationsOfTheCommand(t *testing.T) {
 		b.apply("watcher", "KEYNOTIFY", "k")
 		var outcomes []statestore.Outcome
 		ts := hlc.Timestamp{Wall: time.Now().UnixMilli(), Node: "writer"}.String()
-		reply, _ := b.engine.ApplyThen(statestore.Parse(statestore.Request{
+		reply, _ := b.engine.SubmitThen(statestore.Parse(statestore.Request{
 			Client: "writer", Payload: resp3.AppendCommand(nil, "SET", "k", "v"), Timestamp: &ts,
 		}), func(reply statestore.Reply) {
 			b.mu.Lock()
@@ -401,7 +401,7 @@ func TestThenIsCalledBeforeTheNotificationsOfTheCommand(t *testing.T) {
 				t.Error("the watcher heard of it first")
 			}
 			outcomes = append(outcomes, reply.Outcome)
-		})
+		}, nil)
 		if !slices.Equal(outcomes, []statestore.Outcome{reply.Outcome}) {
 			t.Errorf("then got %v, the caller %v", outcomes, reply.Outcome)
 		}

@@ -85,52 +85,12 @@ func (e *Engine) Submit(command statestore.Command, done func(statestore.Reply))
 	return e.submit(&command, nil, done)
 }
 
-// SubmitThen is Submit with the function that ApplyThen has.
-func (e *Engine) SubmitThen(command statestore.Command, then, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
-	return e.submit(&command, then, done)
-}
-
-// Apply applies a command, waits until its reply may leave, and returns it. With a journal,
-// Run must be running, and the error, which wraps the failure that Run returns or ErrStopped,
-// says that there will be no reply; the command may have been applied. Without a journal the
-// error is nil.
-func (e *Engine) Apply(command statestore.Command) (statestore.Reply, error) {
-	if e.journal == nil {
-		reply, _ := e.submit(&command, nil, nil)
-		return reply, nil
-	}
-	return e.applyAndWait(&command, nil)
-}
-
-// ApplyThen is Apply. Unless then is nil, it is called with the reply once that may leave, before the
+// SubmitThen is Submit. Unless then is nil, it is called with the reply once that may leave, before the
 // notifications of the command are delivered. Like deliver, then is called with the lock held
 // and must not block. All calls for commands of the same key are in the store's order; without
 // a journal, all calls are, and no other command is applied meanwhile.
-func (e *Engine) ApplyThen(command statestore.Command, then func(statestore.Reply)) (statestore.Reply, error) {
-	if e.journal == nil {
-		reply, _ := e.submit(&command, then, nil)
-		return reply, nil
-	}
-	return e.applyAndWait(&command, then)
-}
-
-func (e *Engine) applyAndWait(command *statestore.Command, then func(statestore.Reply)) (statestore.Reply, error) {
-	left := make(chan statestore.Reply, 1)
-	reply, now := e.submit(command, then, func(reply statestore.Reply) { left <- reply })
-	if now {
-		return reply, nil
-	}
-	select {
-	case reply = <-left:
-		return reply, nil
-	case <-e.ended:
-	}
-	select {
-	case reply = <-left: // it left before the end
-		return reply, nil
-	default:
-		return statestore.Reply{}, fmt.Errorf("engine: no reply: %w", e.whyEnded())
-	}
+func (e *Engine) SubmitThen(command statestore.Command, then, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
+	return e.submit(&command, then, done)
 }
 
 // HasRoom reports whether Room returns at once, because not too much waits for a commit.
@@ -351,7 +311,7 @@ func (e *Engine) seal() {
 	}
 }
 
-// end frees the callers that wait for replies.
+// end makes the engine answer nothing from now on, and frees the callers of Room.
 func (e *Engine) end(why error) {
 	e.mu.Lock()
 	defer e.unlock()
