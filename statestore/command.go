@@ -97,13 +97,13 @@ type Command struct {
 	// Stop says that a KEYNOTIFY ends the watch instead of beginning it.
 	Stop bool
 
-	timestamp property[hlc.Timestamp]
-	token     property[hlc.Token]
-	store     *string // the only store that may apply it; nil: any
-	refusal   protocol.Refusal
-	identity  identity
-	last      bool
-	expires   time.Duration // on Instant.Elapsed; zero: never
+	timestamp   property[hlc.Timestamp]
+	token       property[hlc.Token]
+	store       *string // the only store that may apply it; nil: any
+	refusal     protocol.Refusal
+	fingerprint fingerprint
+	last        bool
+	expires     time.Duration // on Instant.Elapsed; zero: never
 }
 
 // property is a user property that should hold a timestamp or a token. Malformed text
@@ -119,13 +119,13 @@ type property[T hlc.Timestamp | hlc.Token] struct {
 // in proportion to the payload. The Value of the result aliases the payload.
 func Parse(request Request) Command {
 	command := Command{
-		Client:    request.Client,
-		timestamp: parseProperty(request.Timestamp, hlc.Parse),
-		token:     parseProperty(request.FencingToken, hlc.ParseToken),
-		store:     request.Store,
-		identity:  identify(request),
-		last:      request.Last,
-		expires:   request.Expires,
+		Client:      request.Client,
+		timestamp:   parseProperty(request.Timestamp, hlc.Parse),
+		token:       parseProperty(request.FencingToken, hlc.ParseToken),
+		store:       request.Store,
+		fingerprint: fingerprintOf(request),
+		last:        request.Last,
+		expires:     request.Expires,
 	}
 	var room [6][]byte // the longest command, SET key value NEX PX ms
 	arguments, err := resp3.DecodeArray(room[:0], request.Payload)

@@ -58,8 +58,8 @@ type Item struct {
 	Identity string        // see Options.Identity
 	HoldOff  bool          // the store has not granted a lease yet, see Options.HoldOff
 
-	slot    uint32   // of a reply, distinguishes the records of a client
-	request identity // of a reply
+	slot    uint32      // of a reply, distinguishes the records of a client
+	request fingerprint // of a reply
 }
 
 // The format of a record. An ID is a letter and a name:

@@ -38,7 +38,7 @@ var goldenItems = []struct {
 		"a reply",
 		Item{
 			Kind: KindReply, Client: "c", Sequence: 7, Verb: VerbSet, Outcome: OK, Version: hlc.Timestamp{Wall: 4, Counter: 5, Node: "n"},
-			slot: 258, request: identity{correlation: correlate([]byte("0123456789")), sum: 0xdeadbeef},
+			slot: 258, request: fingerprint{correlation: correlate([]byte("0123456789")), sum: 0xdeadbeef},
 		},
 		"726300000102", "0103000000000000000701010a30313233343536373839000000000000deadbeef010000000000000004000000000000000500016e7ba5ecee",
 	},
@@ -46,7 +46,7 @@ var goldenItems = []struct {
 		"a reply without a version",
 		Item{
 			Kind: KindReply, Client: "", Sequence: 1, Verb: VerbDel, Outcome: NothingThere,
-			request: identity{correlation: correlate([]byte(strings.Repeat("x", 17)))},
+			request: fingerprint{correlation: correlate([]byte(strings.Repeat("x", 17)))},
 		},
 		"7200000000", "010300000000000000010306ffd04fd59f3d9a1fd424c47874ae1dab0d0000000000497277f3",
 	},
@@ -91,8 +91,8 @@ func TestIDsAreShortAndDistinct(t *testing.T) {
 	long := strings.Repeat("x", maxName)
 	for _, name := range []string{"k", "K", "r", "", "\x00", "\x00\x00\x00\x00", "c\x00\x00\x00\x00", long, long + "x", long + "y", "y" + long, strings.Repeat("x", 1<<20)} {
 		items := []Item{
-			{Kind: KindReply, Client: name, Verb: VerbSet, Outcome: OK, request: identity{correlation: correlate([]byte("1"))}},
-			{Kind: KindReply, Client: name, Verb: VerbSet, Outcome: OK, request: identity{correlation: correlate([]byte("1"))}, slot: maxSlot - 1},
+			{Kind: KindReply, Client: name, Verb: VerbSet, Outcome: OK, request: fingerprint{correlation: correlate([]byte("1"))}},
+			{Kind: KindReply, Client: name, Verb: VerbSet, Outcome: OK, request: fingerprint{correlation: correlate([]byte("1"))}, slot: maxSlot - 1},
 		}
 		if name != "" {
 			items = append(items,

@@ -14,10 +14,10 @@ import (
 // DefaultDedupWindow is the default of Options.DedupWindow.
 const DefaultDedupWindow = 256
 
-// identity distinguishes a redelivery from a new request. A redelivery is the same message
+// fingerprint distinguishes a redelivery from a new request. A redelivery is the same message
 // byte for byte. A different message with the same correlation data comes from a client that
 // does not make its correlation data unique, and must not get the reply to the other request.
-type identity struct {
+type fingerprint struct {
 	correlation correlation
 	sum         uint32 // of the content
 }
@@ -51,9 +51,9 @@ func correlate(data []byte) (c correlation) {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func identify(request Request) identity {
+func fingerprintOf(request Request) fingerprint {
 	if len(request.Correlation) == 0 {
-		return identity{}
+		return fingerprint{}
 	}
 	sum := crc32.Update(0, castagnoli, request.Payload)
 	for _, property := range []*string{request.Timestamp, request.FencingToken} {
@@ -63,7 +63,7 @@ func identify(request Request) identity {
 			sum = updateSum(sum, *property)
 		}
 	}
-	return identity{correlation: correlate(request.Correlation), sum: sum}
+	return fingerprint{correlation: correlate(request.Correlation), sum: sum}
 }
 
 // updateSum is crc32.Update for a string, without converting it to a slice.
@@ -106,7 +106,7 @@ type session struct {
 
 // dedupEntry is a request and its reply, without Value.
 type dedupEntry struct {
-	identity
+	fingerprint
 	connection uint32 // session.connection when the request was applied
 	verb       Verb
 	outcome    Outcome
@@ -128,7 +128,7 @@ const (
 // needsDedup reports whether a redelivery of a command must not be applied again. A GET may
 // be: it changes nothing, and its reply has a value that would need much memory.
 func needsDedup(command *Command) bool {
-	return command.identity.correlation != correlation{} && command.Verb != VerbGet
+	return command.fingerprint.correlation != correlation{} && command.Verb != VerbGet
 }
 
 // lookup returns the reply to the first delivery of a command. It finds no KEYNOTIFY of an
@@ -138,12 +138,12 @@ func (s *sessions) lookup(command *Command) (Reply, bool) {
 	if session == nil {
 		return Reply{}, false
 	}
-	position, ok := session.positions[command.identity.correlation]
+	position, ok := session.positions[command.fingerprint.correlation]
 	if !ok {
 		return Reply{}, false
 	}
 	first := &session.ring[position]
-	if first.sum != command.identity.sum || first.verb == VerbKeyNotify && first.connection != session.connection {
+	if first.sum != command.fingerprint.sum || first.verb == VerbKeyNotify && first.connection != session.connection {
 		return Reply{}, false
 	}
 	reply := Reply{Verb: first.verb, Outcome: first.outcome, Version: first.version.timestamp()}
@@ -153,10 +153,10 @@ func (s *sessions) lookup(command *Command) (Reply, bool) {
 	return reply, true
 }
 
-// record keeps the reply to a command, in place of the client's oldest if the window is full.
+// remember keeps the reply to a command, in place of the client's oldest if the window is full.
 // version is that of the reply. journaled says that a journal keeps it too: then the caller
 // needs the entry and its sequence for the record.
-func (s *sessions) record(command *Command, reply *Reply, version stamp, journaled bool) (*dedupEntry, uint64) {
+func (s *sessions) remember(command *Command, reply *Reply, version stamp, journaled bool) (*dedupEntry, uint64) {
 	current := s.byClient[command.Client]
 	if current == nil {
 		current = &session{positions: make(map[correlation]uint32)}
@@ -164,11 +164,11 @@ func (s *sessions) record(command *Command, reply *Reply, version stamp, journal
 	}
 	current.sequence++
 	entry := dedupEntry{
-		identity:   command.identity,
-		connection: current.connection,
-		verb:       reply.Verb,
-		outcome:    reply.Outcome,
-		version:    version,
+		fingerprint: command.fingerprint,
+		connection:  current.connection,
+		verb:        reply.Verb,
+		outcome:     reply.Outcome,
+		version:     version,
 	}
 	if refusal, refused := reply.Err.(protocol.Refusal); refused {
 		entry.refusal = refusal.Number()
@@ -263,17 +263,17 @@ func (s *sessions) restore(client string, replies []restoredReply) error {
 func (e *dedupEntry) item(client string, sequence uint64) Item {
 	return Item{
 		Kind: KindReply, Client: client, Sequence: sequence, Verb: e.verb, Outcome: e.outcome,
-		Version: e.version.timestamp(), slot: e.slot, request: e.identity,
+		Version: e.version.timestamp(), slot: e.slot, request: e.fingerprint,
 	}
 }
 
 // snapshot returns the records of a client's entries. The oldest entry is the first; the
 // latest has the sequence of the session.
-func (x *session) snapshot(client string) iter.Seq[Record] {
+func (s *session) snapshot(client string) iter.Seq[Record] {
 	return func(yield func(Record) bool) {
-		for i := range x.ring {
-			entry := &x.ring[(x.next+i)%len(x.ring)]
-			sequence := x.sequence - uint64(len(x.ring)-1-i)
+		for i := range s.ring {
+			entry := &s.ring[(s.next+i)%len(s.ring)]
+			sequence := s.sequence - uint64(len(s.ring)-1-i)
 			if entry.records == ownRecord && !yield(entry.item(client, sequence).Record()) {
 				return
 			}

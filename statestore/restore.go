@@ -11,10 +11,10 @@ import (
 
 // restoring is what a store knows of the records of an earlier one.
 type restoring struct {
-	identity, bound bool     // were there
-	data            bool     // any record was there
+	identity, bound bool     // there was a record of that kind
+	data            bool     // there was a record
+	used            bool     // there was a record that a command caused
 	done            bool     // Restored was called
-	used            bool     // one that a command caused was there
 	expiring        []*entry // their lifetimes have not begun again
 	replies         map[string][]restoredReply
 }
@@ -75,7 +75,7 @@ func (s *Store) restore(item *Item) error {
 			from.replies = make(map[string][]restoredReply)
 		}
 		from.replies[item.Client] = append(from.replies[item.Client], restoredReply{item.Sequence, dedupEntry{
-			identity: item.request, verb: item.Verb, outcome: item.Outcome,
+			fingerprint: item.request, verb: item.Verb, outcome: item.Outcome,
 			records: ownRecord, slot: item.slot, version: s.nodes.stamp(item.Version),
 		}})
 	case KindIdentity:

@@ -481,7 +481,7 @@ func TestRestoreRefusesWhatItCannotKeep(t *testing.T) {
 	with := func(item Item) func(disk) {
 		return func(d disk) { d.write([]Group{{item.Record()}}) }
 	}
-	reply := Item{Kind: KindReply, Client: "c", Sequence: 1, Verb: VerbSet, Outcome: OK, slot: 77, request: identity{correlation: correlate([]byte("x"))}}
+	reply := Item{Kind: KindReply, Client: "c", Sequence: 1, Verb: VerbSet, Outcome: OK, slot: 77, request: fingerprint{correlation: correlate([]byte("x"))}}
 	for _, test := range []struct {
 		name    string
 		options Options

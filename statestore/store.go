@@ -199,7 +199,7 @@ func (s *Store) Apply(now Instant, command Command) (Reply, Effects) {
 		group = s.group(now, &command, &reply, changed)
 	}
 	if dedup && !command.last {
-		entry, sequence := s.sessions.record(&command, &reply, s.nodes.stamp(reply.Version), group != nil)
+		entry, sequence := s.sessions.remember(&command, &reply, s.nodes.stamp(reply.Version), group != nil)
 		if group != nil {
 			group = append(group, entry.item(command.Client, sequence).Record())
 		}
@@ -422,10 +422,10 @@ func (s *Store) DisconnectSome(client string, limit int) (more bool) {
 	return s.watches.sweep(limit)
 }
 
-// EndSession drops the watches of a client and its window of requests. Call it when the
-// client's MQTT session ends, with the connection or later: after that MQTT does not deliver
-// requests of the session again. It returns the records of the window, which are gone. A
-// group has some of them: they need not be gone at once.
+// EndSession drops the watches of a client and the remembered replies to its requests. Call it
+// when the client's MQTT session ends, with the connection or later: after that MQTT does not
+// deliver requests of the session again. It returns the groups that remove the records of these
+// replies. A journal may keep some of the groups and lose the others.
 func (s *Store) EndSession(client string) []Group {
 	s.Disconnect(client)
 	groups := s.sessions.end(client)

@@ -155,7 +155,7 @@ func (e *Engine) disconnectSome(client string) (more bool) {
 	return e.store.DisconnectSome(client, disconnectBatch)
 }
 
-// EndSession drops the watches and the recorded requests of a client whose MQTT session
+// EndSession drops the watches and the remembered replies of a client whose MQTT session
 // ended. Like Disconnect, it must return before the client's next connection sends requests.
 func (e *Engine) EndSession(client string) {
 	e.Disconnect(client)
@@ -212,7 +212,8 @@ func (e *Engine) unlock() {
 	panic(doubt)
 }
 
-// Begin starts the hold-off of the store: requests can reach it from now on.
+// Begin starts the hold-off of the store, and the lifetimes of the keys that Open has loaded: requests
+// can reach the store from now on.
 func (e *Engine) Begin() {
 	system := e.systemTime()
 	e.mu.Lock()
