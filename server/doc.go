@@ -147,8 +147,8 @@
 //
 // Without Options.Journal the store is in memory: a restart begins empty, and a redelivery from
 // before is new. Watches, retained messages, and sessions with their subscriptions and messages
-// are always in memory. The message expiry counts from when the server read a request: the server cannot know how long it
-// lay in the buffers of a machine that was stopped.
+// are always in memory. The message expiry counts from when the server read a request: the server
+// cannot know how long it lay in the buffers of a machine that was stopped.
 //
 // # Goroutines and locks
 //

@@ -286,8 +286,9 @@ func (s *Server) closeLogs() {
 }
 
 // shutdown disconnects all clients and closes mochi. They get "server shutting down" after a
-// failure of the journal too: DISCONNECT has no "server unavailable", which is for CONNACK. mochi v2.7.9: Close can deadlock with a
-// client that disconnects at the same time, so it is called when no client is left.
+// failure of the journal too: "server unavailable" is for CONNACK only. mochi v2.7.9: Close can
+// deadlock with a client that disconnects at the same time, so it is called when no client is
+// left.
 func (s *Server) shutdown() {
 	s.stopping.Store(true)
 	s.stop()

@@ -94,9 +94,9 @@ const (
 //	wss://host/path    WebSocket over TLS; port 443 if none is given
 //
 // or several, separated by commas. Each attempt to connect goes to the address after the
-// latest one, in a circle. If there is no answer it takes up to ten seconds, or less at first
-// where there are several addresses: one second. All addresses
-// must lead to the same state store: two stores would grant the same lease twice.
+// latest one, in a circle. An attempt without an answer takes ten seconds; where there are
+// several addresses, one second at first, and more if the server stays silent. All addresses must
+// lead to the same state store: two stores would grant the same lease twice.
 //
 // A broker may send its clients to another server, as a standby of our server does
 // (ErrUseAnotherServer). The client then goes on at once: to the address that the broker refers

@@ -79,8 +79,8 @@ func (w *Will) Close() {
 // client has one Will at a time; a second SetWill fails with ErrWillInUse until the first
 // Will is closed.
 //
-// While the broker is away or busy or sends clients elsewhere, SetWill goes on trying until ctx ends. After an error the
-// client goes on without a Will. The error is ErrNoWill if the Conn is not a [WillConn], if key and
+// While the broker is away or busy, or sends clients elsewhere, SetWill goes on trying until ctx
+// ends. After an error the client goes on without a Will. The error is ErrNoWill if the Conn is not a [WillConn], if key and
 // value are more than the 65,000 bytes or so that MQTT allows, or if the broker closes only
 // connections with the Will; a [*ConnectError] if the broker refuses the Will; the cause of ctx;
 // ErrClosed or ErrSessionTakenOver.

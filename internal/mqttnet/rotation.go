@@ -12,8 +12,8 @@ type Rotation struct {
 	turn    int
 	// refused has the servers that sent this client to another one since the latest pause.
 	refused []bool
-	// silent counts for each server the attempts and connections in a row that ended without a
-	// word.
+	// silent has, for each server, how many attempts and connections in a row ended without an
+	// answer of the server.
 	silent []int
 }
 
@@ -43,7 +43,7 @@ func (r *Rotation) Rest() { clear(r.refused) }
 // one that was frozen a moment ago, and to ask that costs a timeout.
 func (r *Rotation) Silent() { r.silent[r.turn]++ }
 
-// Silence returns how often in a row that was so of the present server.
+// Silence returns how many times Silent was called for the present server since Answered.
 func (r *Rotation) Silence() int { return r.silent[r.turn] }
 
 // Answered notes that the present server did answer.
@@ -51,9 +51,9 @@ func (r *Rotation) Answered() { r.silent[r.turn] = 0 }
 
 // Follow goes on from the present server, which sends its clients to another one, as a standby
 // does. reference is its Server Reference, or empty [MQTT-4.13.2]. The next server is the one
-// that reference names, else the next in the circle; one that sent the client on since the
-// latest pause is left out, and so is one that is silent: such a one is next after a pause. atOnce reports whether there is such a server: if not, all of them
-// refuse the client, and the next attempt needs a pause.
+// that reference names, else the next in the circle. Servers that have sent the client on since
+// the latest pause are left out, and so are silent ones. atOnce reports whether one is left: if
+// not, the next attempt needs a pause, and goes to a silent server if there is one.
 //
 // The reference comes from a server that has not proved that it may name another one: over
 // plain TCP anything could have written it. So it only chooses among the servers of the
@@ -76,7 +76,7 @@ func (r *Rotation) Follow(reference string) (atOnce, known bool) {
 	return false, known
 }
 
-// nextSilent goes to a silent server, because all others have refused this client: to the one that
+// nextSilent goes to a silent server, because all others have sent this client on: to the one that
 // is named, else to the next one. If none is silent, it goes to the next server.
 func (r *Rotation) nextSilent(named int, known bool) {
 	if known && r.silent[named] > 0 {
