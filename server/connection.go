@@ -87,15 +87,15 @@ type connection struct {
 
 // newConnection returns the connection of a socket. A packet of more than
 // Options.MaxPacketSize bytes ends it.
-func newConnection(socket net.Conn, options *Options, all *fairqueue.Scheduler, room quotas, writers *writeLimiter) *connection {
+func newConnection(socket net.Conn, options *Options, all *fairqueue.Scheduler, shared quotas, writers *writeLimiter) *connection {
 	most := int(min(options.MaxPacketSize, math.MaxInt32)) // MQTT's own limit is lower
 	limits := gate.DefaultLimits()
 	limits.FirstPacket = min(limits.FirstPacket, most)
 	c := &connection{
 		Conn:      socket,
 		gate:      gate.New(gate.FromClient, limits),
-		outbox:    newOutbox(options.Limits.OutgoingBytes, room, writers),
-		incoming:  room.incoming,
+		outbox:    newOutbox(options.Limits.OutgoingBytes, shared, writers),
+		incoming:  shared.incoming,
 		readTurn:  all.NewPlace(),
 		writeTurn: all.NewPlace(),
 		over:      make(chan struct{}),

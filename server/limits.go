@@ -147,15 +147,15 @@ func (o *Options) bounds() []any {
 
 // quotas are bounds that all connections share.
 type quotas struct {
-	outgoing *sharedquota.Quota // what waits to be written, but for late
-	late     *sharedquota.Quota // replies that wait for a commit, or have waited
+	outgoing *sharedquota.Quota // notifications and messages that wait to be written
+	replies  *sharedquota.Quota // replies that wait for a commit, or have waited for one and wait to be written
 	incoming *sharedquota.Quota // large packets that are not complete
 }
 
 func newQuotas(limits *Limits) quotas {
 	return quotas{
 		outgoing: sharedquota.New(limits.AllOutgoingBytes),
-		late:     sharedquota.New(limits.AllOutgoingBytes / 2),
+		replies:  sharedquota.New(limits.AllOutgoingBytes / 2),
 		incoming: sharedquota.New(limits.AllArrivingBytes),
 	}
 }

@@ -21,13 +21,13 @@ const maxSpareQueue = 1024
 // reads again, and so misses nothing. If the notification were dropped, the client would keep an
 // outdated state. An ordinary message of QoS 0 that does not fit is dropped.
 type outbox struct {
-	limit   int64              // bytes
-	all     *sharedquota.Quota // quotas.outgoing
-	late    *sharedquota.Quota // quotas.late
-	limiter *writeLimiter      // permits to write
-	wake    chan struct{}
-	done    chan struct{}
-	task    sync.WaitGroup
+	limit      int64              // bytes
+	all        *sharedquota.Quota // quotas.outgoing
+	allReplies *sharedquota.Quota // quotas.replies
+	limiter    *writeLimiter      // permits to write
+	wake       chan struct{}
+	done       chan struct{}
+	task       sync.WaitGroup
 
 	mu        sync.Mutex
 	write     func() // nil: begin has not been called
@@ -53,8 +53,16 @@ type outbox struct {
 
 var _ pubsub.Link = (*outbox)(nil)
 
-func newOutbox(limit int64, room quotas, limiter *writeLimiter) *outbox {
-	return &outbox{limit: limit, all: room.outgoing, late: room.late, limiter: limiter, wake: make(chan struct{}, 1), done: make(chan struct{}), room: make(chan struct{}, 1)}
+func newOutbox(limit int64, shared quotas, limiter *writeLimiter) *outbox {
+	return &outbox{
+		limit:      limit,
+		all:        shared.outgoing,
+		allReplies: shared.replies,
+		limiter:    limiter,
+		wake:       make(chan struct{}, 1),
+		done:       make(chan struct{}),
+		room:       make(chan struct{}, 1),
+	}
 }
 
 // begin sets the function that writes what waits. The goroutine that calls it starts with the
@@ -220,7 +228,7 @@ func (o *outbox) takeForReplyLocked(present, more int64) bool {
 	} else if o.promisedBytes+more > o.limit/2 {
 		return false
 	}
-	if o.closed || !o.late.Take(o.promisedBytes, more, own) {
+	if o.closed || !o.allReplies.Take(o.promisedBytes, more, own) {
 		return false
 	}
 	o.promisedBytes += more
@@ -231,7 +239,7 @@ func (o *outbox) takeForReplyLocked(present, more int64) bool {
 func (o *outbox) freeReplyLocked(bytes int64) {
 	o.promised--
 	o.promisedBytes -= bytes
-	o.late.Release(bytes)
+	o.allReplies.Release(bytes)
 	if o.blocked {
 		o.blocked = false
 		select {
@@ -340,7 +348,7 @@ func (o *outbox) take(written []*sharedNotification) []*sharedNotification {
 func (o *outbox) close() {
 	o.mu.Lock()
 	o.releaseLocked(o.used)
-	o.late.Release(o.unwrittenBytes)
+	o.allReplies.Release(o.unwrittenBytes)
 	o.promisedBytes -= o.unwrittenBytes
 	o.closed, o.queue, o.replies, o.used = true, nil, nil, 0
 	close(o.done)

@@ -196,13 +196,13 @@ func TestInvariant38DisconnectingASlowReaderDelaysNoOtherClient(t *testing.T) {
 func TestInvariant57ClientsThatDoNotReadLeaveRoomForTheNotificationsOfOthers(t *testing.T) {
 	all := sharedquota.New(1 << 20)
 	for range 1000 { // each takes as much as it gets, in pieces of all sizes
-		deaf := newOutbox(64<<10, quotas{outgoing: all, late: all}, newWriteLimiter())
+		deaf := newOutbox(64<<10, quotas{outgoing: all, replies: all}, newWriteLimiter())
 		for size := 64 << 10; size > 0; size /= 2 {
 			for deaf.Reserve(size) {
 			}
 		}
 	}
-	reads := newOutbox(64<<10, quotas{outgoing: all, late: all}, newWriteLimiter())
+	reads := newOutbox(64<<10, quotas{outgoing: all, replies: all}, newWriteLimiter())
 	for range 10 {
 		if queued, _ := reads.push(&sharedNotification{Change: &statestore.Change{Key: "key", Value: string(make([]byte, 100))}}); !queued {
 			t.Fatalf("a client that reads has no room for a notification; %d of %d bytes are taken", all.Used(), 1<<20)
@@ -310,7 +310,7 @@ func TestRoomForRepliesThatWaitForACommit(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			all := sharedquota.New(1 << 20)
 			all.Take(0, test.other, test.other)
-			o := newOutbox(limit, quotas{outgoing: all, late: all}, newWriteLimiter())
+			o := newOutbox(limit, quotas{outgoing: all, replies: all}, newWriteLimiter())
 			for _, bytes := range test.first {
 				if !o.takeReply(bytes, 4) {
 					t.Fatal("no room for the first replies")
@@ -352,12 +352,12 @@ func TestRoomOfAReplyThatWaitsIsTakenUntilItsCommit(t *testing.T) {
 	}
 	waiting[0].arrived(statestore.Reply{})
 	await.Done(o.close)
-	if got := o.late.Used(); got != 200 {
+	if got := o.allReplies.Used(); got != 200 {
 		t.Errorf("%d bytes are taken after the end of the connection, want 200", got)
 	}
 	waiting[1].arrived(statestore.Reply{})
 	waiting[2].arrived(statestore.Reply{})
-	if got := o.late.Used(); got != 0 || len(o.replies) > 0 {
+	if got := o.allReplies.Used(); got != 0 || len(o.replies) > 0 {
 		t.Errorf("%d bytes are taken after the commit, and %d replies queued", got, len(o.replies))
 	}
 	if o.takeReply(1, 10) {

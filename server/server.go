@@ -56,7 +56,7 @@ type Server struct {
 	mochi    *mqtt.Server
 	listener *listener
 	messages *pubsub.Broker // passes ordinary messages on
-	room     quotas
+	quotas   quotas
 	topics   access.TopicAuthorizer // nil: ordinary topics are open to all
 	// responseTopics are topics to which only the store may publish.
 	responseTopics *responseTopics
@@ -120,7 +120,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		stats:                Stats{Dropped: make(map[DropReason]uint64), Refused: make(map[RefusalReason]uint64)},
 		responseTopics:       newResponseTopics(),
 		messages:             pubsub.New(options.messageLimits()),
-		room:                 newQuotas(&options.Limits),
+		quotas:               newQuotas(&options.Limits),
 		delayedWills:         make(map[string]*ordinaryWill),
 		sessions:             newKeptSessions(),
 		notKept:              logs.NewLimiter(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
@@ -143,10 +143,10 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	s.listener = newListener(socket, &options, s.countRefused)
 	processors, writers := fairqueue.New(0), newWriteLimiter()
 	s.running, s.stop = context.WithCancel(context.Background())
-	s.willReplies, s.willTurn = newOutbox(options.Limits.OutgoingBytes, s.room, writers), processors.NewPlace()
+	s.willReplies, s.willTurn = newOutbox(options.Limits.OutgoingBytes, s.quotas, writers), processors.NewPlace()
 	s.willReplies.begin(s.publishWillReplies)
 	s.listener.connect = func(socket net.Conn) *connection {
-		return newConnection(socket, &s.options, processors, s.room, writers)
+		return newConnection(socket, &s.options, processors, s.quotas, writers)
 	}
 	s.listener.recover = s.handleReadingPanic
 	// At most half of the unauthenticated connections may wait for a check, so that there is

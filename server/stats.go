@@ -132,8 +132,8 @@ func (s *Server) Usage() Usage {
 		SubscriptionBytes: messages.SubscriptionBytes,
 		WaitingMessages:   messages.WaitingMessages,
 		WaitingBytes:      messages.WaitingBytes,
-		OutgoingBytes:     s.room.outgoing.Used() + s.room.late.Used(),
-		ArrivingBytes:     s.room.incoming.Used(),
+		OutgoingBytes:     s.quotas.outgoing.Used() + s.quotas.replies.Used(),
+		ArrivingBytes:     s.quotas.incoming.Used(),
 		RetainedMessages:  messages.RetainedMessages,
 		RetainedBytes:     messages.RetainedBytes,
 	}
