@@ -22,7 +22,6 @@ type Journal struct {
 	records map[string][]byte
 	current *mount // nil at first
 	latency time.Duration
-	commits int
 }
 
 var (
@@ -36,13 +35,6 @@ func (j *Journal) SetLatency(d time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.latency = d
-}
-
-// Commits returns the number of batches that were committed so far.
-func (j *Journal) Commits() int {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.commits
 }
 
 // Fail makes the commit that is under way, or else the next one, fail after its first keep
@@ -161,9 +153,6 @@ func (m *mount) Commit(ctx context.Context, batch []statestore.Group) error {
 				j.records[string(record.ID)] = bytes.Clone(record.Value)
 			}
 		}
-	}
-	if m.failure == nil {
-		j.commits++
 	}
 	return m.failure
 }
