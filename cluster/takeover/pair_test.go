@@ -112,10 +112,10 @@ func (p *pair) Start(ctx context.Context, life crashtest.Life) error {
 		select {
 		case address := <-first.Ready():
 			p.active = first
-			p.Point(address)
+			p.SetAddress(address)
 		case address := <-second.Ready():
 			p.active = second
-			p.Point(address)
+			p.SetAddress(address)
 		case <-first.Died():
 			return p.died(first, life)
 		case <-second.Died():
@@ -197,7 +197,7 @@ func (p *pair) Kill() error {
 	if err := child.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	p.former.Point(p.Address())
+	p.former.SetAddress(p.Address())
 	p.ended = append(p.ended, child)
 	return nil
 }

@@ -89,8 +89,8 @@ func Launch(task Task) (*Child, error) {
 	return c, nil
 }
 
-// Address waits until the store of the child can be reached, and returns its address, once. The error is
-// ErrDied if the child killed itself before at the point of its Life.
+// Address waits until the store of the child can be reached, and returns its address, once. The
+// error is ErrDied if the child killed itself before, at the point of its Life.
 func (c *Child) Address(ctx context.Context) (string, error) {
 	select {
 	case address := <-c.ready:

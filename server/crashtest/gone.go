@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -94,7 +95,7 @@ func (g *goneKeys) note(key string, gone bool) {
 // audit reads the keys that were seen gone most recently. It returns false if a reply is missing.
 func (g *goneKeys) audit(ctx context.Context, s *session, most int) bool {
 	g.mu.Lock()
-	recent := append([]string(nil), g.recent[max(0, len(g.recent)-most):]...)
+	recent := slices.Clone(g.recent[max(0, len(g.recent)-most):])
 	g.mu.Unlock()
 	for _, key := range recent {
 		o := s.do(ctx, Operation{Kind: Get, Key: key})

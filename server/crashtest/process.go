@@ -33,7 +33,7 @@ func (p *Process) Start(ctx context.Context, life Life) (err error) {
 	if err != nil {
 		return err
 	}
-	p.Point(address)
+	p.SetAddress(address)
 	return nil
 }
 

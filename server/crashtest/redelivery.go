@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -75,7 +76,7 @@ func (d *redeliveries) use(ctx context.Context, conn net.Conn, other *session, r
 	}
 	// This client has no clock of its own that follows the store's. So its first request after a
 	// crash shows whether the store has forgotten versions.
-	recent := append([]*redelivery(nil), d.recent...)
+	recent := slices.Clone(d.recent)
 	if d.send(conn, d.next()) != nil || d.receive(ctx, conn, other) != nil {
 		return
 	}

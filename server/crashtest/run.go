@@ -74,7 +74,7 @@ type Options struct {
 	// TTL is the lifetime of the leases; default 2 s. It should be longer than the store takes
 	// to start.
 	TTL time.Duration
-	// Life is how long the store lives at most in a cycle; default 1 s.
+	// Life is about how long the store lives in a cycle; default 1 s.
 	Life time.Duration
 	// Clients is how many clients do random operations; default 6. There are eight others.
 	Clients int
@@ -112,8 +112,8 @@ const (
 )
 
 // Run kills the store again and again while clients use it, and checks what they see. It returns
-// after the first violation, and when ctx ends. The error says why the run
-// itself failed; violations are in the report.
+// after the first violation, and when ctx ends. The error says why the run itself failed;
+// violations are in the report.
 func Run(ctx context.Context, store Store, options Options) (*Report, error) {
 	options.complete()
 	h := &harness{

@@ -10,13 +10,13 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// Target leads clients to the present life of a store, whose address changes: another program may get
-// the port of a dead one. It has the methods Dial and DialRaw of a Store. The zero value leads
+// Target leads clients to the present life of a store, whose address changes: another program may
+// get the port of a dead one. It has the methods Dial and DialRaw of a Store. The zero value leads
 // nowhere.
 type Target struct{ address atomic.Value }
 
-// Point makes clients connect to address, a host and a port, from now on.
-func (t *Target) Point(address string) { t.address.Store(address) }
+// SetAddress makes clients connect to address, a host and a port, from now on.
+func (t *Target) SetAddress(address string) { t.address.Store(address) }
 
 // Address returns the address, or "" if there is none yet.
 func (t *Target) Address() string {

@@ -311,10 +311,7 @@ func fill(b *testing.B, open func(context.Context) (statestore.Journal, error), 
 	}
 	groups := []statestore.Group{first}
 	for i := range keys {
-		payload := resp3.AppendArray(nil, 3)
-		for _, argument := range []string{"SET", key(i), fmt.Sprintf("%016d", i)} {
-			payload = resp3.AppendBulk(payload, argument)
-		}
+		payload := resp3.AppendCommand(nil, "SET", key(i), fmt.Sprintf("%016d", i))
 		reply, effects := store.Apply(now, statestore.Parse(statestore.Request{Client: "bench", Payload: payload, Timestamp: &stamp}))
 		if reply.Outcome != statestore.OK {
 			b.Fatalf("key %d: %v", i, reply.Outcome)

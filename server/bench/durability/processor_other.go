@@ -4,5 +4,5 @@ package durability
 
 import "time"
 
-// processorTime would be what this process has used so far; only Unix says so here.
+// processorTime returns 0: only on Unix does this package know what the process has used.
 func processorTime() time.Duration { return 0 }
