@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
@@ -113,23 +112,6 @@ func (d *durable) crash() {
 	d.start()
 }
 
-// send sends a request and waits for its PUBACK only.
-func send(p *testsupport.PahoClient, words ...string) *paho.Publish {
-	p.T.Helper()
-	request := p.Request(words...)
-	p.SendMessage(request)
-	return request
-}
-
-// mustBeAnswered fails unless the next message is the reply to a request.
-func mustBeAnswered(p *testsupport.PahoClient, request *paho.Publish, want string) {
-	p.T.Helper()
-	reply := p.Next()
-	if got := string(reply.Properties.CorrelationData); got != string(request.Properties.CorrelationData) || string(reply.Payload) != want {
-		p.T.Errorf("%s: got %q to request %q, want %q to %q", p.ID, reply.Payload, got, want, request.Properties.CorrelationData)
-	}
-}
-
 func TestInvariant33RepliesAndNotificationsLeaveAfterTheCommit(t *testing.T) {
 	d := startDurable(t, server.Options{})
 	writer := testsupport.Connect(t, d.address, "writer", nil)
@@ -141,12 +123,12 @@ func TestInvariant33RepliesAndNotificationsLeaveAfterTheCommit(t *testing.T) {
 
 	release := d.journal.Hold()
 	defer release()
-	set := send(writer, "SET", "k", "v") // PUBACK does not wait
+	set := writer.SendRequest("SET", "k", "v") // PUBACK does not wait
 	d.journal.MustBeCommitting(t)
 	open := writer.Request("SET", "k", "w") // of the next batch
 	open.Properties.ResponseTopic = "replies/of/writer"
 	writer.SendMessage(open)
-	get := send(reader, "GET", "k")
+	get := reader.SendRequest("GET", "k")
 	for range 3 {
 		if got := writer.Do("SET", "lease", "writer:1", "NEX", "PX", "600000"); got != "+OK\r\n" {
 			t.Errorf("a renewal is answered %q during a commit", got)
@@ -157,9 +139,9 @@ func TestInvariant33RepliesAndNotificationsLeaveAfterTheCommit(t *testing.T) {
 	listener.MustBeSilent()
 
 	release()
-	mustBeAnswered(writer, set, "+OK\r\n")
-	mustBeAnswered(reader, get, "$1\r\nw\r\n")
-	mustBeAnswered(listener, open, "+OK\r\n")
+	writer.MustBeAnswered(set, "+OK\r\n")
+	reader.MustBeAnswered(get, "$1\r\nw\r\n")
+	listener.MustBeAnswered(open, "+OK\r\n")
 	watcher.MustBeNotified("SET", "VALUE", "v")
 	watcher.MustBeNotified("SET", "VALUE", "w")
 	testsupport.Eventually(t, "nothing waits", func() bool { return d.server.Usage().OutgoingBytes == 0 })
@@ -193,10 +175,10 @@ func TestInvariant34AFailedCommitAnswersNothingAndEndsServe(t *testing.T) {
 	watcher := testsupport.WatchKey(t, d.address, "k")
 	p.Do("SET", "before", "v")
 	release := d.journal.Hold()
-	send(p, "SET", "k", "v")
-	send(p, "GET", "k")
+	p.SendRequest("SET", "k", "v")
+	p.SendRequest("GET", "k")
 	d.journal.MustBeCommitting(t)
-	send(p, "SET", "k", "w")
+	p.SendRequest("SET", "k", "w")
 	d.journal.Fail(0)
 	release()
 
@@ -237,11 +219,11 @@ func TestEverythingButWatchesSurvivesARestart(t *testing.T) {
 			token := fmt.Sprintf("%d:0:p", time.Now().UnixMilli()-60_000)
 			grant.Properties.User.Add("__ft", token)
 			p.SendMessage(grant)
-			mustBeAnswered(p, grant, "+OK\r\n")
+			p.MustBeAnswered(grant, "+OK\r\n")
 			remove := p.Request("DEL", "guarded")
 			remove.Properties.User.Add("__ft", token)
 			p.SendMessage(remove)
-			mustBeAnswered(p, remove, ":1\r\n")
+			p.MustBeAnswered(remove, ":1\r\n")
 			once := p.Request("SET", "once", "v", "NX")
 			p.SendMessage(once)
 			first := p.Next()
@@ -482,7 +464,7 @@ func TestAReplyLargerThanTheLimitsLeavesAfterItsCommit(t *testing.T) {
 	value := strings.Repeat("v", 100<<10)
 	release := d.journal.Hold()
 	defer release()
-	set := send(p, "SET", "k", value)
+	set := p.SendRequest("SET", "k", value)
 	d.journal.MustBeCommitting(t)
 	get := p.Request("GET", "k")
 	acknowledged := make(chan error, 1)
@@ -492,8 +474,8 @@ func TestAReplyLargerThanTheLimitsLeavesAfterItsCommit(t *testing.T) {
 	if err := await.Receive(acknowledged); err != nil {
 		t.Fatal(err)
 	}
-	mustBeAnswered(p, set, "+OK\r\n")
-	mustBeAnswered(p, get, fmt.Sprintf("$%d\r\n%s\r\n", len(value), value))
+	p.MustBeAnswered(set, "+OK\r\n")
+	p.MustBeAnswered(get, fmt.Sprintf("$%d\r\n%s\r\n", len(value), value))
 }
 
 func TestAClientThatDoesNotReadItsRepliesIsDisconnectedAfterTheCommit(t *testing.T) {
@@ -558,11 +540,11 @@ func TestAWillIsAppliedBeforeTheNextConnectionAndDoesNotWaitForACommit(t *testin
 	c.Reset()
 	testsupport.Eventually(t, "the Will is applied", func() bool { return d.server.Stats().AppliedWills == 1 })
 	next := testsupport.Connect(t, d.address, "p", nil)
-	get := send(next, "GET", "lock")
+	get := next.SendRequest("GET", "lock")
 	listener.MustBeSilent()
 	watcher.MustBeSilent()
 	release()
-	mustBeAnswered(next, get, "$-1\r\n")
+	next.MustBeAnswered(get, "$-1\r\n")
 	if got := string(listener.Next().Payload); got != ":1\r\n" {
 		t.Errorf("the reply to the Will is %q", got)
 	}

@@ -84,21 +84,6 @@ func TestATenureGoesOnOverARestartOfAnAttachedStoreWithAJournal(t *testing.T) {
 	}
 }
 
-func send(p *testsupport.PahoClient, words ...string) *paho.Publish {
-	p.T.Helper()
-	request := p.Request(words...)
-	p.SendMessage(request)
-	return request
-}
-
-func mustBeAnswered(p *testsupport.PahoClient, request *paho.Publish, want string) {
-	p.T.Helper()
-	reply := p.Next()
-	if got := string(reply.Properties.CorrelationData); got != string(request.Properties.CorrelationData) || string(reply.Payload) != want {
-		p.T.Errorf("%s: got %q to request %q, want %q to %q", p.ID, reply.Payload, got, want, request.Properties.CorrelationData)
-	}
-}
-
 func TestInvariant33AnAttachedStoreAnswersAfterTheCommitAndOthersMeanwhile(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	journal := new(testsupport.Journal)
@@ -112,22 +97,22 @@ func TestInvariant33AnAttachedStoreAnswersAfterTheCommitAndOthersMeanwhile(t *te
 	commits := journal.Attempts()
 	release := journal.Hold()
 	defer release()
-	set := send(writer, "SET", "k", "v")
+	set := writer.SendRequest("SET", "k", "v")
 	journal.MustBeCommitting(t)
 	for range 100 {
 		if got := holder.Do("SET", "lease", "holder:1", "NEX", "PX", "600000"); got != "+OK\r\n" {
 			t.Fatalf("a renewal is answered %q during a commit", got)
 		}
 	}
-	get := send(holder, "GET", "k")
+	get := holder.SendRequest("GET", "k")
 	writer.MustBeSilent()
 	watcher.MustBeSilent()
 	if got := journal.Attempts() - commits; got != 1 {
 		t.Errorf("%d commits, want one", got)
 	}
 	release()
-	mustBeAnswered(writer, set, "+OK\r\n")
-	mustBeAnswered(holder, get, "$1\r\nv\r\n")
+	writer.MustBeAnswered(set, "+OK\r\n")
+	holder.MustBeAnswered(get, "$1\r\nv\r\n")
 	watcher.MustBeNotified("SET", "VALUE", "v")
 }
 
@@ -140,7 +125,7 @@ func TestAnAttachedStoreAnswersARedeliveryFromBeforeItsRestart(t *testing.T) {
 	versions := make([]string, 4)
 	for i := range clients {
 		clients[i] = testsupport.Connect(t, broker.Address, fmt.Sprintf("c%d", i), nil)
-		requests[i] = send(clients[i], "SET", fmt.Sprint(i), "v", "NX")
+		requests[i] = clients[i].SendRequest("SET", fmt.Sprint(i), "v", "NX")
 		versions[i] = clients[i].Next().Properties.User.Get("__ts")
 	}
 	first.Stop()
@@ -178,7 +163,7 @@ func TestInvariant34AnAttachedStoreEndsWithItsJournalAndAnswersNothing(t *testin
 	p := testsupport.Connect(t, broker.Address, "p", nil)
 	release := journal.Hold()
 	defer release()
-	send(p, "SET", "k", "v")
+	p.SendRequest("SET", "k", "v")
 	journal.MustBeCommitting(t)
 	journal.Fail(0)
 	release()
@@ -208,7 +193,7 @@ func TestAnAttachedStoreWithManyRepliesWaitingGoesOnAfterTheCommit(t *testing.T)
 		if i%10 == 0 {
 			words = []string{"SET", "k", value}
 		}
-		sent = append(sent, send(p, words...))
+		sent = append(sent, p.SendRequest(words...))
 	}
 	if len(p.Received) > 0 {
 		t.Error("a request is answered before its commit")
@@ -219,7 +204,7 @@ func TestAnAttachedStoreWithManyRepliesWaitingGoesOnAfterTheCommit(t *testing.T)
 		if i%10 == 0 {
 			want = "+OK\r\n"
 		}
-		mustBeAnswered(p, request, want)
+		p.MustBeAnswered(request, want)
 	}
 	if got := a.Stats().Requests; got < requests {
 		t.Errorf("%d requests are counted, want %d", got, requests)

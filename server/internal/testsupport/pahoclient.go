@@ -200,6 +200,23 @@ func (p *PahoClient) Do(words ...string) string {
 	return string(reply.Payload)
 }
 
+// SendRequest sends a request and waits for its PUBACK only.
+func (p *PahoClient) SendRequest(words ...string) *paho.Publish {
+	p.T.Helper()
+	request := p.Request(words...)
+	p.SendMessage(request)
+	return request
+}
+
+// MustBeAnswered fails unless the next message is the reply to a request.
+func (p *PahoClient) MustBeAnswered(request *paho.Publish, want string) {
+	p.T.Helper()
+	reply := p.Next()
+	if got := string(reply.Properties.CorrelationData); got != string(request.Properties.CorrelationData) || string(reply.Payload) != want {
+		p.T.Errorf("%s: got %q to request %q, want %q to %q", p.ID, reply.Payload, got, want, request.Properties.CorrelationData)
+	}
+}
+
 // MustGet fails unless a GET of key returns want; the empty string stands for a missing key.
 func (p *PahoClient) MustGet(key, want string) {
 	p.T.Helper()
