@@ -13,10 +13,10 @@ import (
 )
 
 var (
-	// ErrCorrupt matches the errors of Decode and Restore for a record whose bytes are not
+	// ErrDamaged matches the errors of Decode and Restore for a record whose bytes are not
 	// those that a store wrote, and the errors of Restored for records that do not belong
 	// together.
-	ErrCorrupt = errors.New("the data is corrupt")
+	ErrDamaged = errors.New("the data is damaged")
 	// ErrNewerFormat matches the errors of Decode and Restore for a record that a newer
 	// version of this package wrote.
 	ErrNewerFormat = errors.New("a newer version wrote the data")
@@ -73,7 +73,7 @@ type Item struct {
 //
 // A value is the format, the kind, the fields, and the CRC-32C of the ID and all of these.
 // Format and checksum stay where they are in each format to come, so that a store can tell a
-// newer record from a corrupt one. Numbers are big-endian and have a fixed length, so there is
+// newer record from a damaged one. Numbers are big-endian and have a fixed length, so there is
 // one encoding of each item.
 const (
 	format = 1
@@ -183,7 +183,7 @@ func flag(set bool) byte {
 }
 
 // Decode returns what the record says. It accepts exactly the bytes that a store writes. The
-// error matches ErrCorrupt or ErrNewerFormat, says what is wrong and quotes the beginning of
+// error matches ErrDamaged or ErrNewerFormat, says what is wrong and quotes the beginning of
 // the ID. Decode does not keep the bytes, and allocates in proportion to them.
 func (r Record) Decode() (Item, error) {
 	item, err := r.decode()
@@ -195,18 +195,18 @@ func (r Record) Decode() (Item, error) {
 
 func (r Record) decode() (Item, error) {
 	if len(r.Value) < headSize+sumSize {
-		return Item{}, corrupt("the value has %d bytes", len(r.Value))
+		return Item{}, damaged("the value has %d bytes", len(r.Value))
 	}
 	fields, sum := r.Value[:len(r.Value)-sumSize], binary.BigEndian.Uint32(r.Value[len(r.Value)-sumSize:])
 	if crc32.Update(crc32.Checksum(r.ID, castagnoli), castagnoli, fields) != sum {
-		return Item{}, corrupt("wrong checksum")
+		return Item{}, damaged("wrong checksum")
 	}
 	if fields[0] > format {
 		return Item{}, fmt.Errorf("%w: it has format %d, this version reads up to %d; use the version that wrote it, or a newer one",
 			ErrNewerFormat, fields[0], format)
 	}
 	if fields[0] != format {
-		return Item{}, corrupt("format %d does not exist", fields[0])
+		return Item{}, damaged("format %d does not exist", fields[0])
 	}
 	item := Item{Kind: Kind(fields[1])}
 	rest := decoder{bytes: fields[headSize:]}
@@ -240,7 +240,7 @@ func (r Record) decode() (Item, error) {
 	case item.Kind == KindBound && letter == idBound:
 		item.Version = hlc.Timestamp{Wall: int64(rest.uint63()), Counter: rest.uint64()}
 	default:
-		return Item{}, corrupt("the value of kind %v does not belong to the ID", item.Kind)
+		return Item{}, damaged("the value of kind %v does not belong to the ID", item.Kind)
 	}
 	if (item.Kind == KindKey || item.Kind == KindFence) && item.Key == "" {
 		rest.fail("the key is empty")
@@ -249,7 +249,7 @@ func (r Record) decode() (Item, error) {
 		rest.fail("there are bytes after the end")
 	}
 	if id.fault != "" || rest.fault != "" {
-		return Item{}, corrupt("%s%s", id.fault, rest.fault)
+		return Item{}, damaged("%s%s", id.fault, rest.fault)
 	}
 	return item, nil
 }
@@ -268,8 +268,8 @@ func (i *Item) isReply() bool {
 		(i.Verb == VerbDel || i.Verb == VerbVDel) && (i.Outcome == Deleted || i.Outcome == NothingThere))
 }
 
-func corrupt(cause string, args ...any) error {
-	return fmt.Errorf("%w: "+cause+"; check the data, or restore a backup", append([]any{ErrCorrupt}, args...)...)
+func damaged(cause string, args ...any) error {
+	return fmt.Errorf("%w: "+cause+"; check the data, or restore a backup", append([]any{ErrDamaged}, args...)...)
 }
 
 // decoder takes fields from the beginning of bytes. After the first fault its results are

@@ -155,31 +155,31 @@ func TestDecodeRefusesWhatNoStoreWrites(t *testing.T) {
 		cause  string
 		is     error
 	}{
-		{"no value", Record{ID: []byte("kk")}, "has 0 bytes", ErrCorrupt},
-		{"a short value", Record{ID: []byte("kk"), Value: []byte("12345")}, "has 5 bytes", ErrCorrupt},
-		{"no ID", sign(nil, append([]byte{format, byte(KindBound)}, make([]byte, 20)...)), "does not belong to the ID", ErrCorrupt},
-		{"the ID of another key", Record{ID: []byte("kother"), Value: key(at(0, format)).Value}, "wrong checksum", ErrCorrupt},
+		{"no value", Record{ID: []byte("kk")}, "has 0 bytes", ErrDamaged},
+		{"a short value", Record{ID: []byte("kk"), Value: []byte("12345")}, "has 5 bytes", ErrDamaged},
+		{"no ID", sign(nil, append([]byte{format, byte(KindBound)}, make([]byte, 20)...)), "does not belong to the ID", ErrDamaged},
+		{"the ID of another key", Record{ID: []byte("kother"), Value: key(at(0, format)).Value}, "wrong checksum", ErrDamaged},
 		{"a newer format", key(at(0, format+1)), "has format 2, this version reads up to 1", ErrNewerFormat},
-		{"format 0", key(at(0, 0)), "format 0 does not exist", ErrCorrupt},
-		{"an unknown kind", key(at(1, 9)), "Kind(9)", ErrCorrupt},
-		{"another kind", key(at(1, byte(KindBound))), "does not belong to the ID", ErrCorrupt},
-		{"a negative wall clock", key(at(2, 0x80)), "negative", ErrCorrupt},
-		{"a node that is longer than the value", key(at(18, 0xff)), "missing", ErrCorrupt},
-		{"a node with a colon", key(at(20, ':')), "malformed", ErrCorrupt},
-		{"a flag that is none", key(at(21, 2)), "neither 0 nor 1", ErrCorrupt},
-		{"an empty key", key(func(_, value []byte) ([]byte, []byte) { return []byte("k"), value }), "empty", ErrCorrupt},
-		{"a long key as it is", key(func(_, value []byte) ([]byte, []byte) { return append([]byte("k"), make([]byte, maxName+1)...), value }), "too long", ErrCorrupt},
-		{"a short name with a hash", key(func(_, value []byte) ([]byte, []byte) { return append([]byte("K"), make([]byte, 32)...), value }), "wrong", ErrCorrupt},
-		{"the hash of another name", sign(append([]byte("K"), make([]byte, 32)...), long.Value), "not the hash", ErrCorrupt},
-		{"bytes after the end", sign([]byte("b"), append([]byte{format, byte(KindBound)}, make([]byte, 21)...)), "after the end", ErrCorrupt},
-		{"a bound that is cut short", sign([]byte("b"), append([]byte{format, byte(KindBound)}, make([]byte, 19)...)), "missing", ErrCorrupt},
-		{"bytes after the ID", sign([]byte("bb"), append([]byte{format, byte(KindBound)}, make([]byte, 20)...)), "after the end", ErrCorrupt},
-		{"a reply without a slot", sign([]byte("r12"), goldenItems[3].item.Record().Value), "too short", ErrCorrupt},
-		{"a slot that is too high", reply(func(i *Item) { i.slot = maxSlot }), "not one that a store remembers", ErrCorrupt},
-		{"the reply to a GET", reply(func(i *Item) { i.Verb = VerbGet }), "not one that a store remembers", ErrCorrupt},
-		{"a refusal", reply(func(i *Item) { i.Outcome = Refused }), "not one that a store remembers", ErrCorrupt},
-		{"no correlation data", reply(func(i *Item) { i.request.correlation = correlation{} }), "not one that a store remembers", ErrCorrupt},
-		{"correlation data after its end", reply(func(i *Item) { i.request.correlation.data[15] = 1 }), "not one that a store remembers", ErrCorrupt},
+		{"format 0", key(at(0, 0)), "format 0 does not exist", ErrDamaged},
+		{"an unknown kind", key(at(1, 9)), "Kind(9)", ErrDamaged},
+		{"another kind", key(at(1, byte(KindBound))), "does not belong to the ID", ErrDamaged},
+		{"a negative wall clock", key(at(2, 0x80)), "negative", ErrDamaged},
+		{"a node that is longer than the value", key(at(18, 0xff)), "missing", ErrDamaged},
+		{"a node with a colon", key(at(20, ':')), "malformed", ErrDamaged},
+		{"a flag that is none", key(at(21, 2)), "neither 0 nor 1", ErrDamaged},
+		{"an empty key", key(func(_, value []byte) ([]byte, []byte) { return []byte("k"), value }), "empty", ErrDamaged},
+		{"a long key as it is", key(func(_, value []byte) ([]byte, []byte) { return append([]byte("k"), make([]byte, maxName+1)...), value }), "too long", ErrDamaged},
+		{"a short name with a hash", key(func(_, value []byte) ([]byte, []byte) { return append([]byte("K"), make([]byte, 32)...), value }), "wrong", ErrDamaged},
+		{"the hash of another name", sign(append([]byte("K"), make([]byte, 32)...), long.Value), "not the hash", ErrDamaged},
+		{"bytes after the end", sign([]byte("b"), append([]byte{format, byte(KindBound)}, make([]byte, 21)...)), "after the end", ErrDamaged},
+		{"a bound that is cut short", sign([]byte("b"), append([]byte{format, byte(KindBound)}, make([]byte, 19)...)), "missing", ErrDamaged},
+		{"bytes after the ID", sign([]byte("bb"), append([]byte{format, byte(KindBound)}, make([]byte, 20)...)), "after the end", ErrDamaged},
+		{"a reply without a slot", sign([]byte("r12"), goldenItems[3].item.Record().Value), "too short", ErrDamaged},
+		{"a slot that is too high", reply(func(i *Item) { i.slot = maxSlot }), "not one that a store remembers", ErrDamaged},
+		{"the reply to a GET", reply(func(i *Item) { i.Verb = VerbGet }), "not one that a store remembers", ErrDamaged},
+		{"a refusal", reply(func(i *Item) { i.Outcome = Refused }), "not one that a store remembers", ErrDamaged},
+		{"no correlation data", reply(func(i *Item) { i.request.correlation = correlation{} }), "not one that a store remembers", ErrDamaged},
+		{"correlation data after its end", reply(func(i *Item) { i.request.correlation.data[15] = 1 }), "not one that a store remembers", ErrDamaged},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -201,7 +201,7 @@ func TestEveryFlippedBitIsFound(t *testing.T) {
 			for i := range part {
 				for bit := range 8 {
 					part[i] ^= 1 << bit
-					if _, err := (Record{ID: id, Value: value}).Decode(); !errors.Is(err, ErrCorrupt) {
+					if _, err := (Record{ID: id, Value: value}).Decode(); !errors.Is(err, ErrDamaged) {
 						t.Errorf("%s: %x %x: %v", golden.name, id, value, err)
 					}
 					part[i] ^= 1 << bit
@@ -226,7 +226,7 @@ func FuzzDecodeRecord(f *testing.F) {
 		}
 		item, err := record.Decode()
 		if err != nil {
-			if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNewerFormat) || item != (Item{}) {
+			if !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrNewerFormat) || item != (Item{}) {
 				t.Errorf("%+v, %v", item, err)
 			}
 			if len(err.Error()) > 1000 {

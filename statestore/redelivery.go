@@ -247,7 +247,7 @@ func (s *sessions) restore(client string, replies []restoredReply) error {
 	for i := range replies {
 		reply := &replies[i].dedupEntry
 		if taken[reply.slot] || i > 0 && replies[i].sequence == replies[i-1].sequence {
-			return corrupt("two have the slot %d or the sequence %d", reply.slot, replies[i].sequence)
+			return damaged("two have the slot %d or the sequence %d", reply.slot, replies[i].sequence)
 		}
 		taken[reply.slot] = true
 		current.slots = max(current.slots, reply.slot+1)

@@ -23,7 +23,7 @@ type restoring struct {
 // in any order, before any other method, and then call Restored. Limits do not apply: a store
 // with lower ones than the earlier store keeps what is there.
 //
-// The error matches ErrCorrupt or ErrNewerFormat, or says that the data needs Options.Strict.
+// The error matches ErrDamaged or ErrNewerFormat, or says that the data needs Options.Strict.
 // The store must not be used after an error. Restore does not keep the bytes of the record.
 func (s *Store) Restore(record Record) error {
 	if s.restoring.done {
@@ -86,7 +86,7 @@ func (s *Store) restore(item *Item) error {
 		s.versions.clock.Wall, s.versions.clock.Counter = item.Version.Wall, item.Version.Counter
 	}
 	if twice {
-		return corrupt("it comes twice")
+		return damaged("it comes twice")
 	}
 	return nil
 }
@@ -99,7 +99,7 @@ func (s *Store) restore(item *Item) error {
 // command. If there were records, Options.Identity is that of the data from now on. If a command
 // caused any of them, there is a hold-off only if that of the earlier store was not over.
 //
-// The error matches ErrCorrupt; the store must not be used then.
+// The error matches ErrDamaged; the store must not be used then.
 func (s *Store) Restored(now Instant) (Group, error) {
 	from := s.restoring
 	s.restoring = restoring{expiring: from.expiring, done: true}
@@ -108,9 +108,9 @@ func (s *Store) Restored(now Instant) (Group, error) {
 	case !from.data:
 		s.holding = true
 	case !from.identity:
-		return nil, fmt.Errorf("statestore: %w", corrupt("it has no identity"))
+		return nil, fmt.Errorf("statestore: %w", damaged("it has no identity"))
 	case !from.bound:
-		return nil, fmt.Errorf("statestore: %w", corrupt("it has no bound of the versions"))
+		return nil, fmt.Errorf("statestore: %w", damaged("it has no bound of the versions"))
 	case !from.used:
 		s.holding = true // perhaps it began without Options.HoldOff by mistake, and granted nothing
 	case !s.holding:
@@ -120,13 +120,13 @@ func (s *Store) Restored(now Instant) (Group, error) {
 	s.holding = s.holding && s.options.HoldOff > 0
 	for _, e := range s.entries {
 		if above(e.version.timestamp(), bound) {
-			return nil, fmt.Errorf("statestore: %w", corrupt("the version %v of key %.64q is above the bound %v", e.version.timestamp(), e.key, bound))
+			return nil, fmt.Errorf("statestore: %w", damaged("the version %v of key %.64q is above the bound %v", e.version.timestamp(), e.key, bound))
 		}
 	}
 	for _, e := range from.expiring {
 		version, err := hlc.Tick(s.versions.clock, now.WallMillis)
 		if err != nil {
-			return nil, fmt.Errorf("statestore: %w", corrupt("no version is left above the bound %v", bound))
+			return nil, fmt.Errorf("statestore: %w", damaged("no version is left above the bound %v", bound))
 		}
 		s.versions.clock, e.version = version, s.nodes.stamp(version)
 	}

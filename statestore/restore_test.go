@@ -494,13 +494,13 @@ func TestRestoreRefusesWhatItCannotKeep(t *testing.T) {
 		{"limits that are too low", Options{Strict: true, MaxKeys: 1, MaxBytes: 1, MaxValue: 1, DedupWindow: 1}, func(disk) {}, "", nil},
 		{"a fence, and the store is not strict", Options{}, func(disk) {}, "start the store with Options.Strict", nil},
 		{"no fence, and the store is not strict", Options{}, without("kfenced"), "", nil},
-		{"no identity", Options{Strict: true}, without("i"), "it has no identity", ErrCorrupt},
-		{"no bound", Options{Strict: true}, without("b"), "it has no bound", ErrCorrupt},
-		{"a version above the bound", Options{Strict: true}, with(Item{Kind: KindBound, Version: hlc.Timestamp{Wall: 5}}), "is above the bound", ErrCorrupt},
-		{"two replies of one sequence", Options{Strict: true}, with(reply), "the sequence 1", ErrCorrupt},
-		{"a value that is cut short", Options{Strict: true}, func(d disk) { d["kk"] = d["kk"][:9] }, "wrong checksum", ErrCorrupt},
+		{"no identity", Options{Strict: true}, without("i"), "it has no identity", ErrDamaged},
+		{"no bound", Options{Strict: true}, without("b"), "it has no bound", ErrDamaged},
+		{"a version above the bound", Options{Strict: true}, with(Item{Kind: KindBound, Version: hlc.Timestamp{Wall: 5}}), "is above the bound", ErrDamaged},
+		{"two replies of one sequence", Options{Strict: true}, with(reply), "the sequence 1", ErrDamaged},
+		{"a value that is cut short", Options{Strict: true}, func(d disk) { d["kk"] = d["kk"][:9] }, "wrong checksum", ErrDamaged},
 		{"a bound without a successor", Options{Strict: true}, with(Item{Kind: KindBound, Version: hlc.Timestamp{Wall: math.MaxInt64, Counter: math.MaxUint64}}),
-			"no version is left", ErrCorrupt},
+			"no version is left", ErrDamaged},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			d := filledDisk(t)
@@ -599,7 +599,7 @@ func TestRestoreRefusesARecordThatComesTwice(t *testing.T) {
 				continue // for want of an identity
 			}
 		}
-		if !errors.Is(err, ErrCorrupt) {
+		if !errors.Is(err, ErrDamaged) {
 			t.Errorf("record %q twice: %v", id, err)
 		}
 	}
