@@ -400,3 +400,34 @@ func TestATermGoesOnAfterACrashOfADurableStore(t *testing.T) {
 		first.mustLead(t)
 	})
 }
+
+// If the store is down for longer than the TTL, the term ends, and the release fails. The store
+// then has the former lease for a whole lifetime. The next campaign of the node frees it, so that
+// no node waits for that.
+func TestTheLeaseOfAFormerTermDoesNotKeepANodeFromLeading(t *testing.T) {
+	for _, rank := range []int{0, 1} {
+		synctest.Test(t, func(t *testing.T) {
+			var journal transporttest.Journal
+			store := transporttest.StartDurable(t, &journal)
+			node := newCandidate(t, store, "node-a", election.Options{Rank: rank})
+			node.run(t, serve)
+			time.Sleep(2 * ttl)
+			store.Crash(0)
+			node.conn.Restore() // when the store is up
+			time.Sleep(10 * ttl)
+			if released, _ := node.last(election.Released); !errors.Is(released.Cause, lease.ErrDeadlinePassed) || !errors.Is(released.Cause, transport.ErrNotSent) {
+				t.Errorf("released because of %v, want ErrDeadlinePassed, and ErrNotSent of the release", released.Cause)
+			}
+			back := time.Now()
+			if err := store.Recover(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * ttl)
+			active, terms := node.last(election.Active)
+			if waited := active.At.Sub(back); terms != 2 || waited > ttl*3/4 {
+				t.Errorf("rank %d: %d terms, the latest %v after the store was back", rank, terms, waited)
+			}
+			_ = node.stop()
+		})
+	}
+}

@@ -16,7 +16,7 @@ import (
 // client tries in the background to free what may have been acquired.
 func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 	if l.options.InstantFailover { // spare the client a new connection that would be useless
-		if holder, err := l.Holder(ctx); err == nil && holder.Held {
+		if holder, err := l.Holder(ctx); err == nil && holder.Held && !l.freeLeft(ctx) {
 			return nil, &HeldError{Lease: l.name, Holder: holder}
 		}
 	}

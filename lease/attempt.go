@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -39,9 +40,9 @@ var errReconnected = fmt.Errorf("the attempt ended: %w", ErrConnectionLost)
 // acquire makes attempts to acquire the lease until one does not end with its connection.
 // It frees what an attempt that failed may hold. reason may be nil.
 func (l *Lease) acquire(ctx context.Context, reason *waitReason, try func(*attempt) (*Tenure, error)) (*Tenure, error) {
-	var left time.Time // until then the store may keep what an attempt left
+	var left atomic.Int64 // attempts that the store may keep
 	orUnknown := func(err error) error {
-		if time.Now().Before(left) && !errors.Is(err, transport.ErrOutcomeUnknown) {
+		if left.Load() > 0 && !errors.Is(err, transport.ErrOutcomeUnknown) {
 			return fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err)
 		}
 		return err
@@ -61,11 +62,11 @@ func (l *Lease) acquire(ctx context.Context, reason *waitReason, try func(*attem
 			continue
 		}
 		if a.mayHold {
-			l.abandon(a.value, transport.Binding{Store: a.store})
-			left = time.Now().Add(l.options.TTL)
+			left.Add(1)
+			l.abandon(a.value, transport.Binding{Store: a.store}, func() { left.Add(-1) })
 		}
 		if again && ctx.Err() == nil {
-			continue // the store may refuse to free it, and keeps it for a TTL at most
+			continue // the store may refuse to free it, and does not keep it for ever
 		}
 		return nil, orUnknown(err)
 	}
@@ -175,6 +176,9 @@ func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestam
 				continue
 			}
 		case errors.Is(err, transport.ErrConditionFailed):
+			if l.freeLeft(ctx) {
+				continue // perhaps it was this Lease's own value
+			}
 			return nil, version, err
 		case errors.Is(err, transport.ErrOutcomeUnknown):
 			a.mayHold = true

@@ -23,6 +23,14 @@ type Lease struct {
 	name    string
 	options Options
 	last    atomic.Pointer[Holder] // what LastHolder returns; nil: not known
+	left    atomic.Pointer[left]   // what this Lease may have left in the store last; nil: nothing
+}
+
+// left is a value that could not be freed, and that the store may still have: also after its
+// lifetime, because a store that restarts with its data gives the value its whole lifetime again.
+type left struct {
+	value string
+	store string // the identity of the store; empty if it has none
 }
 
 // New returns a lease on name, which is the key in the store. The error says which option
@@ -149,20 +157,29 @@ func (l *Lease) answered(client *transport.Client, err error) error {
 	return operror.Inner(err)
 }
 
-// abandon frees, in the background, what an attempt may have acquired.
-func (l *Lease) abandon(value string, binding transport.Binding) {
+// abandon frees, in the background, what an attempt may have acquired, and then calls freed.
+func (l *Lease) abandon(value string, binding transport.Binding, freed func()) {
 	l.client.Go(func(ctx context.Context) {
 		if err := l.free(ctx, value, binding, l.options.TTL); err != nil {
 			l.options.Logger.Warn("an abandoned acquisition may hold the lease until its TTL ends", "lease", l.name, "error", err)
+			return
 		}
+		freed()
 	})
 }
 
-// free deletes the key if it holds value, and repeats that while the outcome is unknown,
-// until ctx ends. The error is nil once the store no longer holds value: at the latest after
-// within, which is how long it keeps the value anyway, or when another store answers.
-func (l *Lease) free(ctx context.Context, value string, binding transport.Binding, within time.Duration) error {
-	backoff, end := l.options.retryBackoff(0), time.Now().Add(within)
+// free deletes the key if it holds value, and repeats that while the outcome is unknown, until
+// ctx ends or within has passed, but for one RequestTimeout at least. The error is nil once the
+// store no longer holds value, or another store answers. Time alone does not show that: see left.
+// After an error the next acquisition that meets the value frees it, unless the request is bound
+// to a connection.
+func (l *Lease) free(ctx context.Context, value string, binding transport.Binding, within time.Duration) (err error) {
+	defer func() {
+		if err != nil && binding.Connection == nil {
+			l.left.Store(&left{value, binding.Store})
+		}
+	}()
+	backoff, end := l.options.retryBackoff(0), time.Now().Add(max(within, l.options.RequestTimeout))
 	for {
 		request, cancel := context.WithTimeout(ctx, min(l.options.RequestTimeout, time.Until(end)))
 		_, err := l.client.VDel(request, l.name, []byte(value), transport.DelOptions{Binding: binding, Urgent: true})
@@ -171,10 +188,15 @@ func (l *Lease) free(ctx context.Context, value string, binding transport.Bindin
 		switch {
 		case err == nil, errors.Is(err, transport.ErrConditionFailed), errors.Is(err, transport.ErrOtherStore):
 			return nil
-		case isRefusal(err), isTerminal(err), !sleep.For(ctx, min(backoff.next(random.Fraction()), time.Until(end))):
+		case isRefusal(err), isTerminal(err), !sleep.For(ctx, min(backoff.next(random.Fraction()), time.Until(end))), !time.Now().Before(end):
 			return err
-		case !time.Now().Before(end):
-			return nil
 		}
 	}
+}
+
+// freeLeft frees what this Lease may have left in the store. It reports whether there was
+// something, and the store no longer has it: then the lease may be free.
+func (l *Lease) freeLeft(ctx context.Context) bool {
+	former := l.left.Swap(nil)
+	return former != nil && l.free(ctx, former.value, transport.Binding{Store: former.store}, 0) == nil
 }

@@ -35,12 +35,16 @@ func TestReleaseIsNilOnlyWhenTheStoreHoldsNothing(t *testing.T) {
 		})
 		await.Receive(renewing)
 		time.Sleep(time.Millisecond)
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Errorf("Release: %v", err)
-			return
+		// No answer says that the lease is free, so time alone must not make it nil.
+		if err := tenure.Release(t.Context()); !errors.Is(err, transport.ErrOutcomeUnknown) {
+			t.Errorf("Release: %v, want ErrOutcomeUnknown", err)
 		}
 		if h, err := other.Holder(t.Context()); err != nil || h.Held {
-			t.Errorf("Release returned nil, and the store holds %+v, %v", h, err)
+			t.Errorf("Release no longer waits, and the store holds %+v, %v", h, err)
+		}
+		n.conn.SetFault(nil)
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Errorf("Release: %v", err)
 		}
 	})
 }
@@ -160,15 +164,15 @@ func TestReleaseWithoutAConnectionSaysThatTheLeaseFreesItself(t *testing.T) {
 	})
 }
 
-func TestReleaseDoesNotWaitOnceTheTTLIsOver(t *testing.T) {
+func TestReleaseDoesNotWaitForLongOnceTheTTLIsOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{})
 		tenure := n.mustAcquire(t)
 		n.conn.Cut()
 		await.Receive(tenure.Context().Done())
 		began := time.Now()
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Errorf("Release: %v", err)
+		if err := tenure.Release(t.Context()); !errors.Is(err, transport.ErrNotSent) {
+			t.Errorf("Release: %v, want ErrNotSent", err)
 		}
 		// GracePeriod, Margin on both sides of the TTL, and the time that the last request may
 		// have taken to reach the store.
@@ -176,8 +180,11 @@ func TestReleaseDoesNotWaitOnceTheTTLIsOver(t *testing.T) {
 			t.Errorf("it waited %v, %v were left of the TTL", waited, want)
 		}
 		began = time.Now()
-		if err := tenure.Release(t.Context()); err != nil || time.Since(began) > 0 {
-			t.Errorf("another Release: %v after %v", err, time.Since(began))
+		if err := tenure.Release(t.Context()); !errors.Is(err, transport.ErrNotSent) || time.Since(began) != ttl/6 {
+			t.Errorf("another Release: %v after %v, want ErrNotSent after RequestTimeout", err, time.Since(began))
+		}
+		if !strings.Contains(tenure.Release(t.Context()).Error(), "unless the store has restarted") {
+			t.Error("it does not say until when the store may hold the lease")
 		}
 	})
 }
@@ -216,6 +223,141 @@ func TestATenureThatIsReleasedAtOnceSparesTheStoreAWatch(t *testing.T) {
 		}
 		if got := watches(); got > 0 {
 			t.Errorf("%d tenures cost %d requests to watch", tenures, got)
+		}
+	})
+}
+
+// crashed returns a node whose tenure is over, though the store has its lease: the store was
+// down for longer than the TTL, and gives the lease its whole lifetime again.
+func crashed(t *testing.T, options lease.Options, meanwhile func(*lease.Tenure)) (node, *transporttest.Store, *lease.Tenure) {
+	t.Helper()
+	var journal transporttest.Journal
+	store := transporttest.StartDurable(t, &journal)
+	n := newNode(t, store, "node-a", options)
+	tenure := n.mustAcquire(t)
+	store.Crash(0)
+	n.conn.Restore() // when the store is up
+	meanwhile(tenure)
+	time.Sleep(5 * ttl)
+	if err := store.Recover(); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	return n, store, tenure
+}
+
+// The TTL that has passed on the local clock says nothing of a store that keeps its data.
+func TestReleaseAfterTheTTLFreesTheLeaseInAStoreThatHasRestarted(t *testing.T) {
+	for _, options := range []lease.Options{{}, {EndOnDisconnect: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			n, store, tenure := crashed(t, options, func(*lease.Tenure) {})
+			waiter := newNode(t, store, "node-b", lease.Options{})
+			acquired := acquireInBackground(t.Context(), t, waiter)
+			synctest.Wait()
+			if holder, err := n.Holder(t.Context()); err != nil || holder.Name != "node-a" {
+				t.Fatalf("the store holds %+v, %v", holder, err)
+			}
+			back := time.Now()
+			if err := tenure.Release(t.Context()); err != nil {
+				t.Errorf("Release: %v", err)
+			}
+			successor := await.Receive(acquired)
+			if waited := time.Since(back); waited > ttl/4 {
+				t.Errorf("the successor waited %v", waited)
+			}
+			if err := tenure.Release(t.Context()); err != nil {
+				t.Errorf("another Release: %v", err)
+			}
+			time.Sleep(3 * ttl)
+			mustToken(t, successor)
+		})
+	}
+}
+
+// Invariant 20: also of a tenure that Release could not free in time.
+func TestInvariant20ReleaseAfterTheTTLFreesNoOtherHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, tenure := crashed(t, lease.Options{}, func(*lease.Tenure) {})
+		successor := newNode(t, store, "node-b", lease.Options{}).mustAcquire(t)
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Errorf("Release: %v", err)
+		}
+		time.Sleep(3 * ttl)
+		mustToken(t, successor)
+	})
+}
+
+// A Release that failed while the store was down is made good by the next acquisition, which would
+// otherwise wait for the process's own lease.
+func TestAnAcquisitionFreesWhatAFailedReleaseLeft(t *testing.T) {
+	for name, options := range map[string]lease.Options{"": {}, "with AcquireDelay": {AcquireDelay: ttl / 20}} {
+		for way, acquire := range map[string]func(*lease.Lease, context.Context) (*lease.Tenure, error){
+			"Acquire": (*lease.Lease).Acquire, "TryAcquire": (*lease.Lease).TryAcquire,
+		} {
+			t.Run(way+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					n, _, former := crashed(t, options, func(tenure *lease.Tenure) {
+						if err := tenure.Release(t.Context()); !errors.Is(err, transport.ErrNotSent) {
+							t.Errorf("Release while the store is down: %v, want ErrNotSent", err)
+						}
+					})
+					deleted := n.scripted("VDEL", harmless)
+					back := time.Now()
+					tenure, err := acquire(n.Lease, t.Context())
+					if waited := time.Since(back); err != nil || waited > ttl/10 {
+						t.Fatalf("acquired after %v, error %v", waited, err)
+					}
+					if next, before := mustToken(t, tenure), former.String(); !strings.Contains(before, "ended") || deleted() != 1 {
+						t.Errorf("%d requests freed %s; the next token is %v", deleted(), before, next)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Another holder's lease costs an acquisition no further request: what was left is gone.
+func TestWhatAFailedReleaseLeftIsFreedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, store, _ := crashed(t, lease.Options{}, func(tenure *lease.Tenure) { _ = tenure.Release(t.Context()) })
+		successor := newNode(t, store, "node-b", lease.Options{}).mustAcquire(t)
+		deleted := n.scripted("VDEL", harmless)
+		for range 3 {
+			if _, err := n.TryAcquire(t.Context()); !errors.Is(err, lease.ErrHeld) {
+				t.Errorf("TryAcquire: %v", err)
+			}
+		}
+		if got := deleted(); got != 1 {
+			t.Errorf("%d requests to free it, want 1", got)
+		}
+		mustToken(t, successor)
+	})
+}
+
+// Invariant 19: what an attempt may have left stays an unknown outcome, however long ago it was: a
+// store that comes back with its data has it again.
+func TestInvariant19AnAttemptThatAStoreMayKeepIsUnknownAfterTheTTLToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var journal transporttest.Journal
+		store := transporttest.StartDurable(t, &journal)
+		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
+		n.scripted("SET", func(int64) transporttest.Fault {
+			time.AfterFunc(time.Millisecond, func() {
+				store.Crash(0) // no Will is applied
+				n.conn.Restore()
+			})
+			return transporttest.Fault{LoseReply: true}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 6*ttl)
+		defer cancel()
+		if _, err := n.Acquire(ctx); !errors.Is(err, transport.ErrOutcomeUnknown) {
+			t.Errorf("Acquire: %v, want ErrOutcomeUnknown", err)
+		}
+		if err := store.Recover(); err != nil {
+			t.Fatal(err)
+		}
+		if holder, err := n.Holder(t.Context()); err != nil || holder.Name != "node-a" {
+			t.Errorf("the store holds %+v, %v; want what the attempt left", holder, err)
 		}
 	})
 }

@@ -254,12 +254,21 @@ func (t *Tenure) ask(ctx context.Context, client *transport.Client, binding tran
 func (t *Tenure) StopRenewing() { _, _ = t.note(event{kind: stopped}) }
 
 // Release ends the tenure and frees the lease at the store, so that the next holder does not
-// wait for the TTL. Stop the work first: Token refuses from the call on.
+// wait for the TTL. Stop the work first: Token refuses from the call on. It deletes the key only
+// while that has this tenure's value, so it never frees the lease of another holder.
 //
-// Requests are repeated until the outcome is known, ctx ends, or the TTL is over. A nil error
-// means that the store holds nothing of this tenure, so it is not an error to release a tenure
-// that was lost, or to release twice. After an error the lease expires when the TTL ends, and
-// Release may be called again. Once Release has returned, no request of this tenure is sent.
+// Requests are repeated until the outcome is known, ctx ends, or the TTL is over. If that is over
+// already, Release asks once, for Options.RequestTimeout at most: a store that has restarted with
+// its data, or taken over, gives the lease its whole lifetime again.
+//
+// A nil error means that the store holds nothing of this tenure, so it is not an error to release
+// a tenure that was lost, or to release twice. After an error the store may hold the lease until
+// its TTL ends, or, if the store restarts with its data meanwhile, for a TTL after that. Release may
+// be called again, and an acquisition of the same Lease that meets what was left frees it. Other
+// than that, no request of this tenure is sent once Release has returned.
+//
+// With Options.InstantFailover, a tenure that ends with its connection sends nothing over the
+// next one: the Will of that connection releases the lease, and the error is ErrConnectionLost.
 func (t *Tenure) Release(ctx context.Context) error {
 	t.end(ErrReleased)
 	select {
@@ -268,15 +277,14 @@ func (t *Tenure) Release(ctx context.Context) error {
 	case <-ctx.Done():
 		return t.releaseError(context.Cause(ctx))
 	}
-	left := t.leftAtStore()
-	if left <= 0 {
+	if t.isGone() {
 		return nil
 	}
 	if t.will != nil && isClosed(t.lost) {
 		// A tenure that ends with its connection sends nothing over the next one.
 		return t.releaseError(fmt.Errorf("%w, and the Will of that connection releases the lease", ErrConnectionLost))
 	}
-	if err := t.lease.free(ctx, t.value, t.binding(), left); err != nil && t.leftAtStore() > 0 {
+	if err := t.lease.free(ctx, t.value, t.binding(), t.leftAtStore()); err != nil {
 		return t.releaseError(err)
 	}
 	t.mu.Lock()
@@ -285,21 +293,31 @@ func (t *Tenure) Release(ctx context.Context) error {
 	return nil
 }
 
-// leftAtStore returns how long the store may still have this tenure: until the TTL of its
-// latest request is over, by the slower of the two clocks.
-func (t *Tenure) leftAtStore() time.Duration {
-	now := t.lease.options.Clock()
+// isGone reports whether an answer has shown that the store holds nothing of this tenure.
+func (t *Tenure) isGone() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	// If the client of a guard met another store, this lease's client may still be connected
 	// to the store that has the tenure.
-	if t.freed || errors.Is(t.schedule.cause, ErrLost) || errors.Is(t.schedule.cause, ErrStoreReplaced) && isClosed(t.replaced) {
-		return 0
-	}
+	return t.freed || errors.Is(t.schedule.cause, ErrLost) || errors.Is(t.schedule.cause, ErrStoreReplaced) && isClosed(t.replaced)
+}
+
+// leftAtStore returns how long the store may still have this tenure, if it does not restart: until
+// the TTL of its latest request is over, by the slower of the two clocks.
+func (t *Tenure) leftAtStore() time.Duration {
+	now := t.lease.options.Clock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	// The latest request may have reached the store at any time until its timeout.
 	return t.sent + t.lease.options.RequestTimeout + t.lease.options.TTL + t.lease.options.Margin - now
 }
 
 func (t *Tenure) releaseError(err error) error {
-	return operror.New("lease: release", t.lease.name, fmt.Errorf("%w; it expires within %v", err, t.leftAtStore()))
+	left := t.leftAtStore()
+	if left > 0 {
+		err = fmt.Errorf("%w; it expires within %v", err, left)
+	} else {
+		err = fmt.Errorf("%w; it has expired, unless the store has restarted with its data: then it expires within %v of that", err, t.lease.options.TTL)
+	}
+	return operror.New("lease: release", t.lease.name, err)
 }

@@ -208,6 +208,9 @@ func (w *waiter) delay(ctx context.Context, lost <-chan struct{}) (free bool, er
 // isFree returns whether the lease is free now. If not, the timer runs to the next look.
 func (w *waiter) isFree(ctx context.Context) (bool, error) {
 	entry, err := w.read(ctx)
+	if err == nil && entry.Exists && w.lease.freeLeft(ctx) {
+		entry, err = w.read(ctx)
+	}
 	if err == nil && entry.Exists {
 		w.held(entry.Version)
 	}
