@@ -181,7 +181,7 @@ func (c *connection) failedHandshake(err error) bool {
 	return !errors.As(err, &socket) || socket.Op == "remote error" || socket.Op == "local error"
 }
 
-// RemoteAddr never returns nil, unlike that of some connections of Options.Listener.
+// RemoteAddr never returns nil. Some connections of Options.Listener have no address.
 func (c *connection) RemoteAddr() net.Addr { return remoteOf(c.Conn) }
 
 // remoteOf returns the remote address of a connection, or one without a name if it has none.

@@ -512,7 +512,7 @@ func codeOf(connack []byte) byte {
 func TestInvariant56AnIdleConnectionDoesNotKeepItsLatestMessage(t *testing.T) {
 	const clients, size = 32, 1 << 20
 	address := testsupport.Start(t, server.Options{})
-	packet := append(rawmqtt.Message{Topic: "nobody", Payload: make([]byte, size-100)}.Packet(), rawmqtt.Packet(wire.Pingreq, 0, nil)...)
+	packet := append(rawmqtt.Message{Topic: "unread", Payload: make([]byte, size-100)}.Packet(), rawmqtt.Packet(wire.Pingreq, 0, nil)...)
 	before := int64(testsupport.HeapInUse())
 	for i := range clients {
 		conn, err := net.Dial("tcp", address)

@@ -53,7 +53,7 @@ func TestTwoApplicationsAnswerEachOther(t *testing.T) {
 func TestOthersPublishBelowAClientsNameAndDoNotReadThere(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	stranger := testsupport.Connect(t, address, "stranger", nil)
-	for _, topic := range []string{"clients/p/rpc/x", "clients/70/rpc/x", "clients/nobody/rpc/x"} {
+	for _, topic := range []string{"clients/p/rpc/x", "clients/70/rpc/x", "clients/absent/rpc/x"} {
 		if !stranger.MayPublish(topic) {
 			t.Errorf("publish to %q is refused", topic)
 		}

@@ -260,10 +260,10 @@ func (d *director) await(ctx context.Context, what string, done func() bool) err
 	}
 }
 
-func (d *director) say(who, format string, arguments ...any) {
+func (d *director) say(name, format string, arguments ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.sayLocked(who, fmt.Sprintf(format, arguments...))
+	d.sayLocked(name, fmt.Sprintf(format, arguments...))
 }
 
 // sayLocked adds a line to the timeline.

@@ -69,7 +69,7 @@ func TestParseRefusesWhatItCannotMeanAndNamesTheRemedy(t *testing.T) {
 				t.Fatalf("accepted:\n%s", test.text)
 			}
 			if !strings.HasPrefix(err.Error(), "access: ") {
-				t.Errorf("%q does not say whose it is", err)
+				t.Errorf("%q does not name the package", err)
 			}
 			for _, want := range test.want {
 				if !strings.Contains(err.Error(), want) {

@@ -145,7 +145,7 @@ func TestRefusalsTakeAsLongAsAWrongPassword(t *testing.T) {
 	}
 	wrong := workOf("a", "a", "x")
 	if wrong != 1<<7 {
-		t.Errorf("a wrong password takes the work %d, want that of one comparison", wrong)
+		t.Errorf("a wrong password costs %d units of work, want one comparison", wrong)
 	}
 	for _, test := range []struct{ name, user, client, password string }{
 		{"a stranger", "z", "a", "x"},
@@ -155,7 +155,7 @@ func TestRefusalsTakeAsLongAsAWrongPassword(t *testing.T) {
 		{"a wrong password with another client id", "a", "z", "x"},
 	} {
 		if took := workOf(test.user, test.client, test.password); took != wrong {
-			t.Errorf("%s takes the work %d, and a wrong password %d", test.name, took, wrong)
+			t.Errorf("%s costs %d units of work, and a wrong password %d", test.name, took, wrong)
 		}
 	}
 }
@@ -263,7 +263,7 @@ func TestAFileAboutKeysAloneLeavesTopicsAlone(t *testing.T) {
 
 func TestOneRuleAboutTopicsClosesAllOthers(t *testing.T) {
 	for _, field := range []string{"publish", "subscribe"} {
-		f := mustParse(t, keysOnly+"  - users: [somebody-else]\n    "+field+": [t]\n")
+		f := mustParse(t, keysOnly+"  - users: [another]\n    "+field+": [t]\n")
 		for _, write := range []bool{true, false} {
 			if f.AuthorizeTopic(Identity{User: "gateway-a"}, "t", write) {
 				t.Errorf("%s closes nothing, write %v", field, write)
