@@ -2,11 +2,9 @@ package server
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net"
 	"sync"
-	"time"
 
 	"github.com/mochi-mqtt/server/v2/listeners"
 
@@ -58,10 +56,6 @@ func newListener(socket net.Listener, options *Options, refused func(RefusalReas
 	}
 }
 
-// acceptPause is how long to wait after Accept has failed, for example because too many files
-// are open.
-const acceptPause = 50 * time.Millisecond
-
 // Serve accepts connections until stopAccepting. mochi calls it in a goroutine. establish
 // returns when mochi is done with a connection.
 func (l *listener) Serve(establish listeners.EstablishFn) {
@@ -69,48 +63,10 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 		return
 	}
 	defer l.handlers.Done()
-	for {
-		if wait := l.auth.Pause(); wait > 0 {
-			if !l.pause(wait, l.auth.Freed()) {
-				return
-			}
-			continue
-		}
-		socket, err := l.socket.Accept()
-		switch {
-		case err == nil:
-			l.handle(socket, establish)
-		case errors.Is(err, net.ErrClosed):
-			select {
-			case <-l.stopping:
-			default:
-				l.failed <- err
-			}
-			return
-		default:
-			attributes := []any{"error", logs.Error(err)}
-			if descriptors.Exhausted(err) {
-				attributes = append(attributes, "hint", descriptors.Hint)
-			}
-			l.failures.Log(attributes...)
-			if !l.pause(acceptPause, nil) {
-				return
-			}
-		}
+	err := l.auth.Accept(l.socket, l.stopping, l.failures, func(socket net.Conn) { l.handle(socket, establish) })
+	if err != nil {
+		l.failed <- err
 	}
-}
-
-// pause waits for a time, or until end receives. It returns false if the listener is stopping.
-func (l *listener) pause(wait time.Duration, end <-chan struct{}) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-end:
-	case <-l.stopping:
-		return false
-	}
-	return true
 }
 
 func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {

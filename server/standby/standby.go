@@ -23,7 +23,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -63,9 +62,6 @@ const (
 	reason = "this server stands by, and another one is active"
 	// maxReference bounds a Server Reference: a host name of 253 bytes with a port is shorter.
 	maxReference = 300
-	// acceptPause is how long to wait after Accept has failed, for example because too many
-	// files are open.
-	acceptPause = 50 * time.Millisecond
 	// lingerTime is how long a client has to read the answer and to close the connection, and
 	// lingerBytes how much it may send meanwhile. Closing a socket with unread data would
 	// discard the answer.
@@ -116,7 +112,7 @@ func Serve(ctx context.Context, socket net.Listener, options Options) error {
 		conns:    make(map[net.Conn]struct{}),
 	}
 	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
-	err := r.accept(ctx, socket)
+	err := r.bound.Accept(socket, ctx.Done(), r.failures, r.handle)
 	if stop() {
 		_ = socket.Close()
 	}
@@ -125,46 +121,10 @@ func Serve(ctx context.Context, socket net.Listener, options Options) error {
 	for _, limiter := range []*logs.Limiter{r.answered, r.refused, r.failures, r.panics} {
 		limiter.Close()
 	}
-	if err != nil && ctx.Err() == nil {
+	if err != nil {
 		return fmt.Errorf("standby: %w", err)
 	}
 	return nil
-}
-
-// accept accepts connections until socket is closed.
-func (r *responder) accept(ctx context.Context, socket net.Listener) error {
-	for ctx.Err() == nil {
-		if pause := r.bound.Pause(); pause > 0 {
-			r.wait(ctx, pause, r.bound.Freed())
-			continue
-		}
-		conn, err := socket.Accept()
-		switch {
-		case err == nil:
-			r.handle(conn)
-		case errors.Is(err, net.ErrClosed):
-			return err
-		default:
-			attributes := []any{"error", logs.Error(err)}
-			if descriptors.Exhausted(err) {
-				attributes = append(attributes, "hint", descriptors.Hint)
-			}
-			r.failures.Log(attributes...)
-			r.wait(ctx, acceptPause, nil)
-		}
-	}
-	return nil
-}
-
-// wait waits for a time, or until ctx ends or freed receives.
-func (r *responder) wait(ctx context.Context, pause time.Duration, freed <-chan struct{}) {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-freed:
-	case <-ctx.Done():
-	}
 }
 
 // handle answers one client in a goroutine of its own, within the bounds.

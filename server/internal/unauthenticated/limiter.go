@@ -79,10 +79,6 @@ func (l *Limiter) Len() int {
 	return l.total
 }
 
-// Freed returns a channel that receives after a connection was removed. Only one goroutine may
-// use it.
-func (l *Limiter) Freed() <-chan struct{} { return l.freed }
-
 // Hint is what an operator can do unless it is an attack.
 const Hint = "raise Options.MaxUnauthenticated, --max-unauthenticated, or MaxUnauthenticatedPerAddress, if so many clients connect at once"
 
@@ -160,9 +156,9 @@ func (l *Limiter) removeLocked(c *Connection) {
 	}
 }
 
-// Pause returns for how long no connection should be accepted: until the oldest has had its
+// pause returns for how long no connection should be accepted: until the oldest has had its
 // grace. It is 0 while there is room.
-func (l *Limiter) Pause() time.Duration {
+func (l *Limiter) pause() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.total < l.max || l.droppable.Len() == 0 {

@@ -22,19 +22,19 @@ func TestABurstOfConnectionsIsAcceptedInPortions(t *testing.T) {
 		}
 		first := arrive()
 		time.Sleep(grace / 4)
-		if wait := d.Pause(); wait != 0 {
+		if wait := d.pause(); wait != 0 {
 			t.Errorf("while there is room the next waits %v", wait)
 		}
 		second := arrive()
-		if wait := d.Pause(); wait != grace*3/4 {
+		if wait := d.pause(); wait != grace*3/4 {
 			t.Errorf("the next waits %v for the first to have its time", wait)
 		}
 		first.Done()
-		if wait := d.Pause(); wait != 0 {
+		if wait := d.pause(); wait != 0 {
 			t.Errorf("after one has left the next waits %v", wait)
 		}
 		arrive().Protect()
-		if wait := d.Pause(); wait != grace {
+		if wait := d.pause(); wait != grace {
 			t.Errorf("the next waits %v for the second", wait)
 		}
 		time.Sleep(grace)
