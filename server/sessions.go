@@ -182,8 +182,7 @@ func (s *Server) endSessions(now time.Time) {
 const restoredKept = 10 * time.Minute
 
 // endRestoredSessions ends the sessions, in the store, of clients that have not come back in time
-// after the start. Nothing else is left of their sessions. It does not wait for the journal: what
-// is left, the next round ends.
+// after the start. Nothing else is left of their sessions. What is left, the next round ends.
 func (s *Server) endRestoredSessions(now time.Time) {
 	if now.Sub(s.began) < restoredKept {
 		return
@@ -193,11 +192,7 @@ func (s *Server) endRestoredSessions(now time.Time) {
 	s.restored = nil
 	s.mu.Unlock()
 	var left []string
-	for i, client := range clients {
-		if !s.engine.HasRoom() {
-			left = append(left, clients[i:]...)
-			break
-		}
+	for _, client := range clients {
 		if !s.endRestoredSession(client) {
 			left = append(left, client)
 		}

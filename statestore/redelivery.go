@@ -88,6 +88,36 @@ type sessions struct {
 	window   int
 	byClient map[string]*session
 	count    int // of the entries of all sessions
+
+	// Of a store with a journal; empty otherwise.
+	journaled bool
+	leftovers map[string]*leftover
+	removals  []*leftover // the same, in the order in which their sessions ended
+	obsolete  int         // records of all leftovers
+}
+
+// leftover is what a journal still has of the sessions of a client that have ended. Sessions can end by
+// the thousand at once, so their records are removed later, a few at a time.
+type leftover struct {
+	client   string
+	slots    []uint32 // of the records, in order
+	sequence uint64   // of the latest request
+}
+
+// The upper bits of a sequence number the session, as far as the records of an earlier session are left:
+// then a store that is restored can tell which records belong to the latest one.
+const sessionBits = 24
+
+func sessionNumber(sequence uint64) uint64 { return sequence >> (64 - sessionBits) }
+
+// firstSequence returns the sequence before that of the first request of a session, when records of
+// an earlier one are left. After 2^24 sessions whose records were never all removed, the numbers end: the
+// sessions then count as one.
+func (l *leftover) firstSequence() uint64 {
+	if next := sessionNumber(l.sequence) + 1; next < 1<<sessionBits {
+		return next << (64 - sessionBits)
+	}
+	return l.sequence
 }
 
 // dedupEntryBytes is the memory that an entry takes in its ring and in the map.
@@ -97,11 +127,12 @@ const dedupEntryBytes = 128
 type session struct {
 	positions  map[correlation]uint32 // in ring
 	ring       []dedupEntry
-	next       int    // position of the oldest entry once the ring is full
-	connection uint32 // how many connections of the session have ended
-	slots      uint32 // all slots are below it
-	sequence   uint64 // of the latest request
-	restored   bool   // from records
+	next       int       // position of the oldest entry once the ring is full
+	connection uint32    // how many connections of the session have ended
+	slots      uint32    // all slots are below it
+	sequence   uint64    // of the latest request
+	restored   bool      // from records
+	left       *leftover // of earlier sessions of the client, whose slots this one uses again; may be nil
 }
 
 // dedupEntry is a request and its reply, without Value.
@@ -160,6 +191,9 @@ func (s *sessions) remember(command *Command, reply *Reply, version stamp, journ
 	current := s.byClient[command.Client]
 	if current == nil {
 		current = &session{positions: make(map[correlation]uint32)}
+		if left := s.leftovers[command.Client]; left != nil {
+			current.left, current.sequence = left, left.firstSequence()
+		}
 		s.byClient[strings.Clone(command.Client)] = current
 	}
 	current.sequence++
@@ -198,6 +232,7 @@ func (s *sessions) remember(command *Command, reply *Reply, version stamp, journ
 	kept := &current.ring[position]
 	if journaled {
 		kept.records = ownRecord
+		s.overwrite(current.left, kept.slot)
 	}
 	return kept, current.sequence
 }
@@ -209,18 +244,71 @@ func (s *sessions) disconnect(client string) {
 	}
 }
 
-// end forgets a client, and returns the groups that remove its records.
-func (s *sessions) end(client string) (groups []Group) {
+// end forgets a client. Its records are obsolete from now on.
+func (s *sessions) end(client string) {
 	session := s.byClient[client]
 	if session == nil {
+		return
+	}
+	var slots []uint32
+	for i := range session.ring {
+		if session.ring[i].records != noRecord {
+			slots = append(slots, session.ring[i].slot)
+		}
+	}
+	s.leave(client, slots, session.sequence)
+	s.count -= len(session.ring)
+	delete(s.byClient, client)
+}
+
+// leave adds the slots of a session that has ended to what is left of its client, which it returns. It
+// returns nil if nothing is left.
+func (s *sessions) leave(client string, slots []uint32, sequence uint64) *leftover {
+	left := s.leftovers[client]
+	if !s.journaled || left == nil && len(slots) == 0 {
 		return nil
 	}
+	if left == nil {
+		left = &leftover{client: strings.Clone(client)}
+		s.leftovers[left.client] = left
+		s.removals = append(s.removals, left)
+	}
+	left.slots = append(left.slots, slots...)
+	slices.Sort(left.slots)
+	left.sequence = sequence
+	s.obsolete += len(slots)
+	return left
+}
+
+// overwrite notes that a new record takes the place of one that is left, if there is one in its slot.
+func (s *sessions) overwrite(left *leftover, slot uint32) {
+	if left == nil {
+		return
+	}
+	if at, found := slices.BinarySearch(left.slots, slot); found {
+		left.slots = slices.Delete(left.slots, at, at+1)
+		s.obsolete--
+	}
+}
+
+// removeObsolete returns the groups that remove up to limit obsolete records.
+func (s *sessions) removeObsolete(limit int) (groups []Group) {
 	var group Group
-	for i := range session.ring {
-		if session.ring[i].records == noRecord {
+	for len(s.removals) > 0 {
+		left := s.removals[0]
+		last := len(left.slots) - 1
+		if last < 0 {
+			s.removals[0], s.removals = nil, s.removals[1:]
+			delete(s.leftovers, left.client)
 			continue
 		}
-		group = append(group, Item{Kind: KindReply, Client: client, slot: session.ring[i].slot}.gone())
+		if limit <= 0 {
+			break
+		}
+		limit--
+		group = append(group, Item{Kind: KindReply, Client: left.client, slot: left.slots[last]}.gone())
+		left.slots = left.slots[:last]
+		s.obsolete--
 		if len(group) == MaxGroup {
 			groups, group = append(groups, group), nil
 		}
@@ -228,13 +316,12 @@ func (s *sessions) end(client string) (groups []Group) {
 	if len(group) > 0 {
 		groups = append(groups, group)
 	}
-	s.count -= len(session.ring)
-	delete(s.byClient, client)
 	return groups
 }
 
 // restore adds a client with the replies that a journal had. There may be more than the window
-// has now: they stay until later requests take their places.
+// has now: they stay until later requests take their places. Those of a session that had ended are
+// obsolete, if a later session has records.
 func (s *sessions) restore(client string, replies []restoredReply) error {
 	slices.SortStableFunc(replies, func(a, b restoredReply) int { return cmp.Compare(a.sequence, b.sequence) })
 	current := &session{
@@ -244,16 +331,23 @@ func (s *sessions) restore(client string, replies []restoredReply) error {
 		restored:  true,
 	}
 	taken := make(map[uint32]bool, len(replies))
+	var ended []uint32
+	var endedSequence uint64
 	for i := range replies {
 		reply := &replies[i].dedupEntry
 		if taken[reply.slot] || i > 0 && replies[i].sequence == replies[i-1].sequence {
 			return damaged("two have the slot %d or the sequence %d", reply.slot, replies[i].sequence)
 		}
 		taken[reply.slot] = true
+		if sessionNumber(replies[i].sequence) < sessionNumber(current.sequence) {
+			ended, endedSequence = append(ended, reply.slot), replies[i].sequence
+			continue
+		}
 		current.slots = max(current.slots, reply.slot+1)
 		current.positions[reply.correlation] = uint32(len(current.ring))
 		current.ring = append(current.ring, *reply)
 	}
+	current.left = s.leave(client, ended, endedSequence)
 	s.byClient[client] = current
 	s.count += len(current.ring)
 	return nil

@@ -146,8 +146,11 @@ func New(options Options) (*Store, error) {
 		entries:  make(map[string]*entry),
 		expiries: expiries{lists: make(map[tick]*entry)},
 		watches:  watches{byKey: make(map[string]*watched), byClient: make(map[string]*watcher)},
-		sessions: sessions{window: options.DedupWindow, byClient: make(map[string]*session)},
-		fences:   make(map[string]hlc.Token),
+		sessions: sessions{
+			window: options.DedupWindow, byClient: make(map[string]*session),
+			journaled: options.Journaled, leftovers: make(map[string]*leftover),
+		},
+		fences: make(map[string]hlc.Token),
 	}, nil
 }
 
@@ -424,16 +427,18 @@ func (s *Store) DisconnectSome(client string, limit int) (more bool) {
 
 // EndSession drops the watches of a client and the remembered replies to its requests. Call it
 // when the client's MQTT session ends, with the connection or later: after that MQTT does not
-// deliver requests of the session again. It returns the groups that remove the records of these
-// replies. A journal may keep some of the groups and lose the others.
-func (s *Store) EndSession(client string) []Group {
+// deliver requests of the session again. The records of these replies are obsolete then, see
+// RemoveObsolete.
+func (s *Store) EndSession(client string) {
 	s.Disconnect(client)
-	groups := s.sessions.end(client)
-	if !s.options.Journaled {
-		return nil
-	}
-	return groups
+	s.sessions.end(client)
 }
+
+// RemoveObsolete returns groups that remove up to limit records of replies whose sessions have ended, those
+// of the session that ended first before others. Usage says how many there are. They need not be removed
+// soon: until then they take room in the journal only. After a restart, the latest session of a client
+// that a journal has records of counts as not ended, and all earlier ones as ended.
+func (s *Store) RemoveObsolete(limit int) []Group { return s.sessions.removeObsolete(limit) }
 
 func saturatingAdd[T ~int64](a, b T) T {
 	if a > math.MaxInt64-b {

@@ -19,18 +19,22 @@ type Usage struct {
 	// recognized for, see Options.DedupWindow. DedupBytes is about the memory they use.
 	DedupEntries int
 	DedupBytes   int64
+	// ObsoleteRecords is how many records the journal has of sessions that have ended, see
+	// Store.RemoveObsolete. Each takes four bytes of memory, and each client with some 100 more.
+	ObsoleteRecords int
 }
 
 // Usage returns what the store holds now. The call takes constant time.
 func (s *Store) Usage() Usage {
 	return Usage{
-		Keys:         len(s.entries),
-		Fences:       len(s.fences),
-		Bytes:        s.bytes,
-		Watches:      s.watches.count,
-		WatchBytes:   s.watches.bytes,
-		DedupEntries: s.sessions.count,
-		DedupBytes:   int64(s.sessions.count) * dedupEntryBytes,
+		Keys:            len(s.entries),
+		Fences:          len(s.fences),
+		Bytes:           s.bytes,
+		Watches:         s.watches.count,
+		WatchBytes:      s.watches.bytes,
+		DedupEntries:    s.sessions.count,
+		DedupBytes:      int64(s.sessions.count) * dedupEntryBytes,
+		ObsoleteRecords: s.sessions.obsolete,
 	}
 }
 

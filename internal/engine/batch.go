@@ -12,7 +12,10 @@ type batch struct {
 	keys   map[string]struct{} // which the groups change
 	bound  hlc.Timestamp       // of the versions, after the last group
 	held   []held              // in the order of the store
-	gone   map[string]uint64   // clients that disconnected, see held.order
+	last   uint64              // the order of the last that was held when the commit ended
+	// notified has each client that a held notification is for, with the order of the last that was
+	// held when the client disconnected; 0: it has not.
+	notified map[string]uint64
 }
 
 // held is a reply with its notifications that waits for a commit.
@@ -33,6 +36,9 @@ const (
 	// leaveBatch is how many notifications and replies leave while the lock is held, see
 	// expireBatch.
 	leaveBatch = 256
+	// removeBatch is how many obsolete records a commit removes, besides as many as it has groups: with
+	// each of these comes one new record at most that is obsolete later. So they do not pile up.
+	removeBatch = 512
 )
 
 // size returns the memory that counts towards maxWaiting.
@@ -48,7 +54,9 @@ func sizeOf(group statestore.Group) int64 {
 	return size
 }
 
-func newBatch() *batch { return &batch{keys: make(map[string]struct{})} }
+func newBatch() *batch {
+	return &batch{keys: make(map[string]struct{}), notified: make(map[string]uint64)}
+}
 
 // isEmpty reports whether an open batch has nothing to commit. Then nothing is held either.
 func (b *batch) isEmpty() bool { return len(b.groups) == 0 }

@@ -82,7 +82,7 @@ func (e *Engine) AfterDelivery(wake func([]statestore.Notification)) { e.wakeAll
 
 // BetweenDeliveries makes Run call pause, without the lock, between the parts of what leaves after a
 // commit: all of it leaves at once otherwise, faster than a client can read. pause may wait for a
-// moment, but not for a client. Call BetweenDeliveries before any other method.
+// moment, but not for a client. It is not called for what was held after the commit. Call BetweenDeliveries before any other method.
 func (e *Engine) BetweenDeliveries(pause func()) { e.pause = pause }
 
 // SetSystemClock makes now the system's clock from now on; nil means time.Now, the default.
@@ -156,15 +156,14 @@ func (e *Engine) disconnectSome(client string) (more bool) {
 }
 
 // EndSession drops the watches and the remembered replies of a client whose MQTT session
-// ended. Like Disconnect, it must return before the client's next connection sends requests.
+// ended. Like Disconnect, it must return before the client's next connection sends requests. With
+// a journal, Run removes the records of the replies later, a few with each commit.
 func (e *Engine) EndSession(client string) {
 	e.Disconnect(client)
 	e.mu.Lock()
 	defer e.unlock()
-	groups := e.store.EndSession(client)
-	if e.journal != nil && e.failure == nil && !e.sealed {
-		e.addLocked(groups, nil)
-	}
+	e.store.EndSession(client)
+	e.removeObsoleteLocked()
 }
 
 // RestoredClients returns the clients with remembered replies that Open has loaded and whose

@@ -71,6 +71,7 @@ func OpenWithClock(ctx context.Context, options statestore.Options, journal stat
 	e.ended = make(chan struct{})
 	e.freed = make(chan struct{})
 	e.open = newBatch()
+	e.removeObsoleteLocked()
 	return e, nil
 }
 
@@ -191,9 +192,21 @@ func (e *Engine) addGroupLocked(group statestore.Group) {
 	size := sizeOf(group)
 	e.open.size += size
 	e.waiting.Add(size)
+	e.signalCommit()
+}
+
+// signalCommit makes Run commit soon.
+func (e *Engine) signalCommit() {
 	select {
 	case e.commit <- struct{}{}:
 	default:
+	}
+}
+
+// removeObsoleteLocked makes Run remove the records of sessions that have ended, if there are any.
+func (e *Engine) removeObsoleteLocked() {
+	if e.journal != nil && e.store.Usage().ObsoleteRecords > 0 {
+		e.signalCommit()
 	}
 }
 
@@ -202,6 +215,11 @@ func (e *Engine) holdLocked(b *batch, h held) {
 	e.order++
 	h.order, h.late = e.order, b == e.committing
 	b.held = append(b.held, h)
+	for i := range h.notifications {
+		if client := h.notifications[i].Client; b.notified[client] == 0 {
+			b.notified[client] = 0
+		}
+	}
 	e.waiting.Add(h.size())
 }
 
@@ -209,13 +227,12 @@ func (e *Engine) holdLocked(b *batch, h held) {
 // disconnected: its next connection watches nothing.
 func (e *Engine) forgetHeldLocked(client string) {
 	for _, b := range []*batch{e.open, e.committing} {
-		if b == nil || len(b.held) == 0 {
+		if b == nil {
 			continue
 		}
-		if b.gone == nil {
-			b.gone = make(map[string]uint64)
+		if _, notified := b.notified[client]; notified {
+			b.notified[client] = e.order
 		}
-		b.gone[client] = e.order
 	}
 }
 
@@ -345,8 +362,11 @@ func (e *Engine) commitOpen(ctx context.Context) error {
 				h.done(h.reply)
 			}
 		}
+		// What comes from now on for a key of the batch is held too. It comes no faster than clients send
+		// it, and must leave without a pause: or the batch would never end, and the next commit never begin.
+		burst := leaving[len(leaving)-1].order <= b.last
 		clear(leaving) // the batch lasts until all have left
-		if e.pause != nil {
+		if burst && e.pause != nil {
 			e.pause()
 		}
 	}
@@ -357,7 +377,15 @@ func (e *Engine) commitOpen(ctx context.Context) error {
 func (e *Engine) takeOpen() *batch {
 	e.mu.Lock()
 	defer e.unlock()
-	if e.failure != nil || e.open.isEmpty() {
+	if e.failure != nil {
+		return nil
+	}
+	if !e.sealed { // the next store removes what is left
+		for _, group := range e.store.RemoveObsolete(removeBatch + len(e.open.groups)) {
+			e.addGroupLocked(group) // and so Run looks for more after this commit
+		}
+	}
+	if e.open.isEmpty() {
 		return nil
 	}
 	e.committing, e.open = e.open, newBatch()
@@ -371,7 +399,7 @@ func (e *Engine) committed(b *batch) {
 	e.mu.Lock()
 	defer e.unlock()
 	e.store.Committed(b.bound)
-	b.groups = nil
+	b.groups, b.last = nil, e.order
 	e.freeLocked(b.size)
 }
 
@@ -418,7 +446,7 @@ func (e *Engine) leaveLocked(b *batch, h *held) {
 		h.then(h.reply)
 	}
 	for _, notification := range h.notifications {
-		if h.order > b.gone[notification.Client] {
+		if h.order > b.notified[notification.Client] {
 			failpoint.Hit(failpoint.BeforeNotification)
 			e.deliver(notification)
 		}
