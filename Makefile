@@ -86,10 +86,6 @@ speed: ## Compare with plain paho and mochi (three minutes), and say which targe
 speed-durable: ## Compare stores in memory, in a file and in etcd, on the disk below $TMPDIR (ten minutes): a table in Markdown
 	@cd cluster && go test . -run '^$$' -bench '^BenchmarkDurability$$' -timeout 0 | awk -f ../server/bench/durability.awk
 
-.PHONY: speed-etcd
-speed-etcd: ## The same with three members of etcd beside them
-	@(cd cluster && go test . -run '^$$' -bench Durability -timeout 0) | awk -f server/bench/durability.awk
-
 .PHONY: abuse
 abuse: ## Attack a server in every way we know, and print what a healthy client noticed (half an hour at most); ONLY=regexp
 	@go run ./server/abuse -only '$(ONLY)'
