@@ -9,4 +9,4 @@ package main
 
 import "github.com/tenurelock/tenure/cmd/tenure/command"
 
-func main() { command.Main(command.New("tenure", nil)) }
+func main() { command.Main(command.New("tenure", nil, nil)) }

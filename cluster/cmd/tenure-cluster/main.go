@@ -9,10 +9,7 @@ package main
 import "github.com/tenurelock/tenure/cmd/tenure/command"
 
 func main() {
-	root := command.New("tenure-cluster", &command.Replicated{
-		Serve:  &replication{member: new(memberFlags)},
-		Attach: new(replication),
-	})
+	root := command.New("tenure-cluster", &replication{member: new(memberFlags)}, new(replication))
 	root.AddCommand(witnessCommand(), replaceCommand())
 	command.Main(root)
 }

@@ -30,19 +30,16 @@ func Main(root *cobra.Command) {
 	}
 }
 
-// New returns the command of this name, with all that a store on one machine needs, and with
-// replication unless that is nil.
-func New(name string, replicated *Replicated) *cobra.Command {
-	if replicated == nil {
-		replicated = new(Replicated)
-	}
+// New returns the command of this name, with all that a store on one machine needs. serve and
+// attach are what replicates the stores of these two commands; nil for none.
+func New(name string, serve, attach Replication) *cobra.Command {
 	root := &cobra.Command{
 		Use:           name,
 		Short:         "Leases, fencing tokens and a state store over MQTT 5",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(serveCommand(replicated.Serve), attachCommand(replicated.Attach), passwordCommand(),
+	root.AddCommand(serveCommand(serve), attachCommand(attach), passwordCommand(),
 		checkCommand(), backupCommand(), restoreCommand(), exportCommand())
 	return root
 }

@@ -178,7 +178,7 @@ func TestAnInterruptWhileTheDataIsLoadedEndsTheStoreAtOnce(t *testing.T) {
 	}
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
-	root := New("tenure", nil)
+	root := New("tenure", nil, nil)
 	var stdout strings.Builder
 	root.SetOut(&stdout)
 	root.SetErr(io.Discard)

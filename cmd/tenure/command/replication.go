@@ -18,8 +18,8 @@ import (
 	"github.com/tenurelock/tenure/server/standby"
 )
 
-// Replication makes several processes share the data of a store. A program that has it adds it to
-// serve and attach with [Replicated].
+// Replication makes several processes share the data of a store. A program that has it gives it
+// to [New].
 type Replication interface {
 	// Register adds flags to serve, or to attach. It is called for one of them.
 	Register(flags *pflag.FlagSet)
@@ -58,11 +58,6 @@ type Candidate interface {
 	Failed() <-chan error
 	// Close ends it.
 	Close() error
-}
-
-// Replicated adds replication to the commands of New.
-type Replicated struct {
-	Serve, Attach Replication
 }
 
 // isReplicated reports whether the flags ask for replication, which may be nil.
