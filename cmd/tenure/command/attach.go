@@ -170,26 +170,45 @@ func (s *attachSettings) serve(cmd *cobra.Command, process *process, broker, whe
 	case err != nil:
 		return nameFlag(err)
 	}
-	ctx, cancel := context.WithCancel(cmd.Context())
+	monitored := &monitoredStore{
+		Store:     store,
+		onWaiting: func() { fmt.Fprintf(cmd.OutOrStdout(), "standing by on %s\n", broker) },
+		onReady: func() {
+			fmt.Fprintf(cmd.OutOrStdout(), "attached to %s with data in %s\n", broker, where)
+			s.store.warnOfMemory(process.logger)
+		},
+	}
+	// SIGHUP reloads nothing: the certificate is read for each connection anyway.
+	return process.run(cmd.Context(), nil, monitored.Serve)
+}
+
+// monitoredStore is an attached store with the tasks that go on beside it: it says when it stands
+// by and when it answers, and returns memory to the system.
+type monitoredStore struct {
+	*attach.Store
+	onWaiting func() // with attach.Options.Wait
+	onReady   func()
+}
+
+// Serve serves until ctx ends.
+func (m *monitoredStore) Serve(ctx context.Context) error {
+	working, cancel := context.WithCancel(ctx)
 	var tasks sync.WaitGroup
 	tasks.Go(func() {
 		select {
-		case <-store.Waiting():
-			fmt.Fprintf(cmd.OutOrStdout(), "standing by on %s\n", broker)
-		case <-store.Ready():
-		case <-ctx.Done():
+		case <-m.Waiting():
+			m.onWaiting()
+		case <-m.Ready():
+		case <-working.Done():
 		}
 		select {
-		case <-store.Ready():
-			fmt.Fprintf(cmd.OutOrStdout(), "attached to %s with data in %s\n", broker, where)
-			s.store.warnOfMemory(process.logger)
-		case <-ctx.Done():
+		case <-m.Ready():
+			m.onReady()
+		case <-working.Done():
 		}
 	})
-	// SIGHUP reloads nothing: the certificate is read for each connection anyway.
-	tasks.Go(func() { process.reloadOnHangup(ctx, nil) })
-	tasks.Go(func() { memory.Release(ctx, func() int64 { return heldByStore(store.Usage()) }) })
-	err = store.Serve(ctx)
+	tasks.Go(func() { memory.Release(working, func() int64 { return heldByStore(m.Usage()) }) })
+	err := m.Store.Serve(ctx)
 	cancel()
 	tasks.Wait()
 	return err

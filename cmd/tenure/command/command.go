@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -53,13 +52,7 @@ func Run(cmd *cobra.Command, verbose bool, run func(ctx context.Context, logger 
 	}
 	process, stop := startProcess(cmd, level)
 	defer stop()
-	ctx, cancel := context.WithCancel(cmd.Context())
-	var tasks sync.WaitGroup
-	tasks.Go(func() { process.reloadOnHangup(ctx, nil) })
-	err := run(ctx, process.logger)
-	cancel()
-	tasks.Wait()
-	return err
+	return process.run(cmd.Context(), nil, func(ctx context.Context) error { return run(ctx, process.logger) })
 }
 
 // Directory returns where a store keeps its data: dir, or the default if that is empty.

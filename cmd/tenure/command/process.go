@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -56,6 +57,17 @@ func startProcess(cmd *cobra.Command, level slog.Level) (p *process, stop func()
 type reload struct {
 	flag string // the flag that names the file
 	read func() error
+}
+
+// run calls work, and reads the files again on SIGHUP meanwhile. The context of work ends with ctx.
+func (p *process) run(ctx context.Context, reloads []reload, work func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	tasks.Go(func() { p.reloadOnHangup(ctx, reloads) })
+	err := work(ctx)
+	cancel()
+	tasks.Wait()
+	return err
 }
 
 // reloadOnHangup reads the files again on SIGHUP, until ctx ends.

@@ -12,8 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
-	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/standby"
 )
@@ -151,14 +149,10 @@ func (s *serveSettings) serveReplicated(cmd *cobra.Command, process *process, re
 				return nil, err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "listening on %s with data in %s\n", s.url(socket.Addr()), candidate.Where())
-			return &usedServer{listening, s.Logger}, nil
+			return &monitoredServer{listening, s.Logger}, nil
 		},
 	}
-	var tasks sync.WaitGroup
-	tasks.Go(func() { process.reloadOnHangup(ctx, reloads) })
-	err = stop(replica.Run(ctx))
-	tasks.Wait()
-	if err != nil {
+	if err := stop(process.run(ctx, reloads, replica.Run)); err != nil {
 		return explainServe(err)
 	}
 	return sayStopped(cmd)
@@ -183,24 +177,6 @@ func (s *serveSettings) clientAddress(listening net.Addr) (string, error) {
 		}
 	}
 	return net.JoinHostPort(host, port), nil
-}
-
-// usedServer is a server with the tasks that go on beside it.
-type usedServer struct {
-	*server.Server
-	logger *slog.Logger
-}
-
-// Serve serves until ctx ends.
-func (u *usedServer) Serve(ctx context.Context) error {
-	working, cancel := context.WithCancel(ctx)
-	var tasks sync.WaitGroup
-	tasks.Go(func() { reportUsage(working, u.logger, u.Usage, u.Stats) })
-	tasks.Go(func() { memory.Release(working, func() int64 { return heldBy(u.Usage()) }) })
-	err := u.Server.Serve(ctx)
-	cancel()
-	tasks.Wait()
-	return err
 }
 
 // serveReplicated stands by and serves until the command is interrupted.
@@ -231,15 +207,12 @@ func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, u
 			if err != nil {
 				return nil, nameFlag(err)
 			}
-			return &usedStore{store, func() {
+			return &monitoredStore{Store: store, onReady: func() {
 				fmt.Fprintf(cmd.OutOrStdout(), "attached to %s with data in %s\n", url, candidate.Where())
 			}}, nil
 		},
 	}
-	var tasks sync.WaitGroup
-	tasks.Go(func() { process.reloadOnHangup(ctx, nil) })
-	err = stop(replica.Run(ctx))
-	tasks.Wait()
+	err = stop(process.run(ctx, nil, replica.Run))
 	if errors.Is(err, attach.ErrAnotherStore) {
 		return fmt.Errorf("%w, which does not share the data of this one; one broker has one store", err)
 	}
@@ -247,28 +220,4 @@ func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, u
 		return err
 	}
 	return sayStopped(cmd)
-}
-
-// usedStore is an attached store with the tasks that go on beside it.
-type usedStore struct {
-	*attach.Store
-	ready func() // is called when it answers
-}
-
-// Serve serves until ctx ends.
-func (u *usedStore) Serve(ctx context.Context) error {
-	working, cancel := context.WithCancel(ctx)
-	var tasks sync.WaitGroup
-	tasks.Go(func() {
-		select {
-		case <-u.Ready():
-			u.ready()
-		case <-working.Done():
-		}
-	})
-	tasks.Go(func() { memory.Release(working, func() int64 { return heldByStore(u.Usage()) }) })
-	err := u.Store.Serve(ctx)
-	cancel()
-	tasks.Wait()
-	return err
 }

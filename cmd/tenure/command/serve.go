@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
@@ -157,16 +158,30 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "listening on %s with data in %s\n", s.url(listening.Addr()), where)
 	s.store.warnOfMemory(s.Logger)
-	ctx, cancel := context.WithCancel(cmd.Context())
-	var tasks sync.WaitGroup
-	tasks.Go(func() { process.reloadOnHangup(ctx, reloads) })
-	err = (&usedServer{listening, s.Logger}).Serve(ctx)
-	cancel()
-	tasks.Wait()
+	err = process.run(cmd.Context(), reloads, (&monitoredServer{listening, s.Logger}).Serve)
 	if err != nil {
 		return err
 	}
 	return sayStopped(cmd)
+}
+
+// monitoredServer is a server with the tasks that go on beside it: it logs the usage, and returns
+// memory to the system.
+type monitoredServer struct {
+	*server.Server
+	logger *slog.Logger
+}
+
+// Serve serves until ctx ends.
+func (m *monitoredServer) Serve(ctx context.Context) error {
+	working, cancel := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	tasks.Go(func() { reportUsage(working, m.logger, m.Usage, m.Stats) })
+	tasks.Go(func() { memory.Release(working, func() int64 { return heldBy(m.Usage()) }) })
+	err := m.Server.Serve(ctx)
+	cancel()
+	tasks.Wait()
+	return err
 }
 
 // open opens a server, and logs how far the loading is if that takes seconds.
