@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,7 +13,6 @@ import (
 	"github.com/tenurelock/tenure/cluster"
 	"github.com/tenurelock/tenure/cluster/member"
 	"github.com/tenurelock/tenure/cmd/tenure/command"
-	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/server/standby"
 )
 
@@ -117,35 +115,6 @@ func (c *candidate) Close() error {
 	}
 	c.tasks.Wait()
 	return err
-}
-
-// tls returns the configuration for connections to etcd, or nil if no flag asks for one.
-func (e *etcdFlags) tls() (*tls.Config, error) {
-	if e.ca == "" && e.cert == "" {
-		return nil, nil
-	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if e.ca != "" {
-		var err error
-		if config.RootCAs, err = mqttnet.ReadCertPool(e.ca); err != nil {
-			return nil, fmt.Errorf("--etcd-ca: %w", err)
-		}
-	}
-	if e.cert != "" {
-		read := func() (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(e.cert, e.key)
-			if err != nil {
-				return nil, fmt.Errorf("--etcd-cert, --etcd-key: %w", err)
-			}
-			return &pair, nil
-		}
-		if _, err := read(); err != nil {
-			return nil, err
-		}
-		// Certificates are replaced before they expire, so they are read for each connection.
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return read() }
-	}
-	return config, nil
 }
 
 // start starts the member with its data below a directory, and says where that is.

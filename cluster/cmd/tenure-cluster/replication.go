@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
@@ -170,6 +171,21 @@ func (e *etcdFlags) check() error {
 		return errors.New("--etcd-cert and --etcd-key belong together")
 	}
 	return nil
+}
+
+// tls returns the configuration for connections to etcd, or nil if no flag asks for one.
+func (e *etcdFlags) tls() (*tls.Config, error) {
+	var certificate func() (*tls.Certificate, error)
+	if e.cert != "" {
+		certificate = func() (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(e.cert, e.key)
+			if err != nil {
+				return nil, fmt.Errorf("--etcd-cert, --etcd-key: %w", err)
+			}
+			return &pair, nil
+		}
+	}
+	return command.ClientTLS("--etcd-ca", e.ca, certificate)
 }
 
 // memberFlags are the flags of a member that serve or witness runs.

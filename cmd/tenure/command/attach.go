@@ -244,28 +244,10 @@ func (s *attachSettings) options() (attach.Options, error) {
 			return options, fmt.Errorf("--password-file: %w", err)
 		}
 	}
-	options.TLS, err = s.tlsConfig()
-	return options, err
-}
-
-// tlsConfig returns nil if no flag of TLS is given.
-func (s *attachSettings) tlsConfig() (*tls.Config, error) {
-	if s.ca == "" && !s.certificate.given() {
-		return nil, nil
-	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if s.ca != "" {
-		var err error
-		if config.RootCAs, err = mqttnet.ReadCertPool(s.ca); err != nil {
-			return nil, fmt.Errorf("--tls-ca: %w", err)
-		}
-	}
+	var certificate func() (*tls.Certificate, error)
 	if s.certificate.given() {
-		if _, err := s.certificate.read(); err != nil {
-			return nil, err
-		}
-		// Certificates are replaced before they expire, so they are read for each connection.
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return s.certificate.read() }
+		certificate = s.certificate.read
 	}
-	return config, nil
+	options.TLS, err = ClientTLS("--tls-ca", s.ca, certificate)
+	return options, err
 }

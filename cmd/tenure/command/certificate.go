@@ -37,6 +37,31 @@ func (f *certificateFlags) read() (*tls.Certificate, error) {
 	return &pair, err
 }
 
+// ClientTLS returns the configuration for connections to a server. ca is the file with the
+// authorities to trust, and caFlag the flag that gives it, which begins the error; an empty ca means
+// those of the system. read reads the certificate to show; nil means none. It is called now, so
+// that its errors come at the start, and for each connection, because certificates are replaced
+// before they expire. ClientTLS returns nil if there is neither ca nor read.
+func ClientTLS(caFlag, ca string, read func() (*tls.Certificate, error)) (*tls.Config, error) {
+	if ca == "" && read == nil {
+		return nil, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		var err error
+		if config.RootCAs, err = mqttnet.ReadCertPool(ca); err != nil {
+			return nil, fmt.Errorf("%s: %w", caFlag, err)
+		}
+	}
+	if read != nil {
+		if _, err := read(); err != nil {
+			return nil, err
+		}
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return read() }
+	}
+	return config, nil
+}
+
 // serverCertificate is a certificate that can be read again while connections use it.
 type serverCertificate struct {
 	flags   *certificateFlags
