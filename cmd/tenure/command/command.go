@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"regexp"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/logwriter"
 )
@@ -22,7 +24,7 @@ func Main(root *cobra.Command) {
 	defer stop()
 	if err := root.ExecuteContext(ctx); err != nil {
 		stderr := logwriter.New(os.Stderr, logQueue) // its reader may have stopped
-		fmt.Fprintf(stderr, "%s: %v\n", root.Name(), err)
+		fmt.Fprintf(stderr, "%s: %s\n", root.Name(), withName(root.Name(), err.Error()))
 		stderr.Close(logFlush)
 		stop()
 		os.Exit(1)
@@ -40,8 +42,19 @@ func New(name string, serve, attach Replication) *cobra.Command {
 	}
 	root.AddCommand(serveCommand(serve), attachCommand(attach), passwordCommand(),
 		checkCommand(), backupCommand(), restoreCommand(), exportCommand())
+	for _, cmd := range root.Commands() {
+		cmd.Long, cmd.Example = withName(name, cmd.Long), withName(name, cmd.Example)
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = withName(name, f.Usage) })
+	}
 	return root
 }
+
+// named matches a command in a text: all texts are written for the program tenure.
+var named = regexp.MustCompile(`\btenure (serve|attach|password|check|backup|restore|export)\b`)
+
+// withName returns text with the commands of the program with this name. A machine may have
+// tenure-cluster only.
+func withName(name, text string) string { return named.ReplaceAllString(text, name+" $1") }
 
 // Run runs a command that goes on until it is interrupted. It logs without waiting for the reader
 // of the log, and survives the end of its terminal. With verbose, the log has all levels.

@@ -125,7 +125,7 @@ var replicatedFlags = []string{"etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd
 	"member", "cluster", "join", "peer-ca", "peer-cert", "peer-key", "serve-etcd"}
 
 // hasReplicated is what to say about replicatedFlags.
-const hasReplicated = "the command tenure-cluster has it, which is tenure with etcd inside: go install github.com/tenurelock/tenure/cluster/cmd/tenure-cluster@latest"
+const hasReplicated = "the command tenure-cluster has it, which is tenure with etcd inside; docs/pair.md says how to build it"
 
 // explainServeFlag explains why serve does not know a flag.
 func explainServeFlag(name string) string {
