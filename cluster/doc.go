@@ -32,8 +32,11 @@
 // answered only by a member that has a present leader, so each other leader comes later and
 // counts the whole TTL from then.
 //
-// The rest is etcd's: data that it acknowledged survives, and it does not revoke a lease early.
-// Releases before 3.5.13 can do so when their leader was stuck, and are refused.
+// The rest relies on etcd: data that it acknowledged survives, and it does not revoke a lease
+// early. Releases before 3.5.13 can do so when their leader was stuck, and are refused. In later
+// ones a leader that was frozen for longer than the TTL can still do so, for some milliseconds
+// after it goes on. Then two processes may answer from memory until the former one's next proof,
+// TTL/8 later at most. Only the new one can write.
 //
 // # When etcd changes its leader
 //

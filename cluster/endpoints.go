@@ -81,9 +81,10 @@ func (f final) Unwrap() error { return f.error }
 // and returns what the first successful attempt returned.
 //
 // An attempt that is not answered within patience is not given up, but another one begins at
-// the next member, and the next after one and a half times as long: etcd answers a request that came while it had no leader after 7 s only, and
-// one that is slow must not be asked again and again and never be heard. When do returns, its
-// attempts have ended, but what they sent can still have effect.
+// the next member, and the next after one and a half times as long: etcd answers a request that
+// came while it had no leader after 7 s only, and the answer of a slow member must not come after
+// the attempt was given up, time and again. When do returns, its attempts have ended, but what
+// they sent can still have effect.
 func do[T any](ctx context.Context, e *endpoints, patience time.Duration, call func(context.Context, *clientv3.Client) (T, error)) (T, error) {
 	type outcome struct {
 		value T
@@ -92,7 +93,7 @@ func do[T any](ctx context.Context, e *endpoints, patience time.Duration, call f
 	}
 	var none T
 	attempts, cancel := context.WithCancel(ctx)
-	outcomes := make(chan outcome, mostAttempts)
+	outcomes := make(chan outcome, maxAttempts)
 	underWay, silent := 0, uint32(0) // silent: since the last answer
 	defer func() {
 		cancel()
@@ -119,7 +120,7 @@ func do[T any](ctx context.Context, e *endpoints, patience time.Duration, call f
 		case <-ctx.Done():
 			return none, gaveUp(ctx, last)
 		case <-next.C:
-			if underWay < mostAttempts {
+			if underWay < maxAttempts {
 				begin()
 				patience = patience * 3 / 2
 			}
@@ -154,5 +155,5 @@ func do[T any](ctx context.Context, e *endpoints, patience time.Duration, call f
 	}
 }
 
-// mostAttempts bounds the attempts of one request that are under way.
-const mostAttempts = 6
+// maxAttempts bounds the attempts of one request that are under way.
+const maxAttempts = 6

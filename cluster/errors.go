@@ -12,12 +12,12 @@ import (
 )
 
 var (
-	// ErrDeposed is why a Journal ended that is no longer the active one in etcd.
+	// ErrDeposed ends a Journal: etcd says that its process is no longer the active one.
 	ErrDeposed = errors.New("this process is no longer the active store; another may be")
-	// ErrDeadlinePassed is why a Journal ended whose process could not prove in time that it
-	// is the active one.
+	// ErrDeadlinePassed ends a Journal: its process could not prove in time that it is the
+	// active one.
 	ErrDeadlinePassed = errors.New("this process could not prove in time that it is the active store")
-	// ErrClosed is why a Journal or Candidate ended that was closed.
+	// ErrClosed ends a Journal after its Close, and a Campaign after Candidate.Close.
 	ErrClosed = errors.New("closed")
 	// ErrForeignData is the error of Open when the prefix holds keys that are not of a store,
 	// or are of a newer one.

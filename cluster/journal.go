@@ -67,7 +67,7 @@ func (j *Journal) attemptProof(ctx context.Context, n uint32) (p proof) {
 	defer cancel()
 	client, index := j.endpoints.at(n)
 	p = proof{began: j.clock()}
-	p.err = j.prove1(attempt, client)
+	p.err = j.proveAt(attempt, client)
 	switch {
 	case p.err == nil:
 		j.endpoints.answered(index)
@@ -77,7 +77,7 @@ func (j *Journal) attemptProof(ctx context.Context, n uint32) (p proof) {
 	return p
 }
 
-func (j *Journal) prove1(ctx context.Context, client *clientv3.Client) error {
+func (j *Journal) proveAt(ctx context.Context, client *clientv3.Client) error {
 	response, err := client.Get(ctx, j.keys.active, clientv3.WithKeysOnly())
 	if err != nil {
 		return err
@@ -115,8 +115,9 @@ func (j *Journal) living(ctx context.Context) (context.Context, context.CancelFu
 
 const (
 	// etcd counts for each page all records that follow, so pages must not be small.
-	firstPage, mostRecords = 64, 50_000 // records of a page
-	pageBytes              = 8 << 20    // is what a page is meant to have
+	firstPageRecords, maxPageRecords = 64, 50_000
+	// pageBytes is the size that a page should have.
+	pageBytes = 8 << 20
 )
 
 // Load implements [statestore.Journal]. It reads pages of about 8 MiB. Only the active process
@@ -125,7 +126,7 @@ const (
 func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) error {
 	ctx, cancel := j.living(ctx)
 	defer cancel()
-	from, limit := j.keys.records, firstPage
+	from, limit := j.keys.records, firstPageRecords
 	for {
 		page, err := j.loadPage(ctx, from, limit)
 		if tooLarge(err) && limit > 1 {
@@ -156,7 +157,7 @@ func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) 
 			return nil
 		}
 		fits := int64(pageBytes) * int64(len(page.Kvs)) / int64(size)
-		limit = max(1, min(int(min(fits, mostRecords)), 8*limit))
+		limit = max(1, min(int(min(fits, maxPageRecords)), 8*limit))
 	}
 }
 
@@ -247,7 +248,7 @@ func (j *Journal) commit(ctx context.Context, t *transaction) error {
 }
 
 const (
-	// slowNetwork is how many bytes a second a network passes that is hardly good enough.
+	// slowNetwork is the rate of the slowest network that is good enough, in bytes a second.
 	slowNetwork = 4 << 20
 	// oldBytes is how much may be written before the values that it replaced are compacted.
 	oldBytes = 16 << 20

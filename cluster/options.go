@@ -19,16 +19,16 @@ import (
 // Options configure a Candidate. Endpoints is required.
 type Options struct {
 	// Endpoints are the URLs at which members of etcd serve clients: https://host:2379, or
-	// unix:///file for a socket. Each
-	// is one member, not a proxy or load balancer for several: see "What is guaranteed" in
-	// the package comment. One that does not answer costs a timeout, and another is asked.
+	// unix:///file for a socket. Each is one member, not a proxy or load balancer for several:
+	// see "What is guaranteed" in the package comment. One that does not answer costs a
+	// timeout, and another is asked.
 	Endpoints []string
 	// TLS is for endpoints with https. Nil trusts the certificate authorities of the system. A
 	// MinVersion or CipherSuites that is not set gets the project's rule.
 	// If etcd requires users, the common name of the client certificate is the user.
 	TLS *tls.Config
 	// Prefix begins all keys. Stores with different prefixes are independent. It ends with
-	// a slash, which is added if it is missing. Default "tenure/".
+	// a slash, which is added if it is missing. Default DefaultPrefix.
 	Prefix string
 	// Name says in logs, and to the other candidates, which process this is. Default: host
 	// name and process id.
@@ -39,7 +39,7 @@ type Options struct {
 	Address string
 	// TTL is how long etcd waits for a process that ended uncleanly before another takes
 	// over. Whole seconds, from 2 s to 1 min. etcd makes it longer if it is shorter than one
-	// and a half of etcd's election timeouts. Default 4 s.
+	// and a half of etcd's election timeouts. Default DefaultTTL.
 	TTL time.Duration
 	// Margin is how much earlier than etcd this process considers itself deposed. It must be
 	// more than the two clocks can drift apart within a TTL. Default TTL/10.
@@ -60,10 +60,16 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+// Defaults of Options.
 const (
-	// leastTransactionBytes leaves packets 128 KiB.
-	leastTransactionBytes = 256 << 10
-	mostTransactionBytes  = 64 << 20
+	DefaultPrefix = "tenure/"
+	DefaultTTL    = 4 * time.Second
+)
+
+const (
+	// minTransactionBytes leaves packets 128 KiB.
+	minTransactionBytes = 256 << 10
+	maxTransactionBytes = 64 << 20
 	// groupOverhead is more than a group has besides the bytes of its packet: the client id
 	// (64 KiB), identifiers of 1,100 bytes, and what etcd adds. Groups of many records only
 	// remove some, or have short values.
@@ -94,7 +100,7 @@ func (o *Options) setDefaults() error {
 			return err
 		}
 	}
-	o.Prefix = cmp.Or(o.Prefix, "tenure/")
+	o.Prefix = cmp.Or(o.Prefix, DefaultPrefix)
 	if !strings.HasSuffix(o.Prefix, "/") {
 		o.Prefix += "/"
 	}
@@ -108,7 +114,7 @@ func (o *Options) setDefaults() error {
 	if len(o.Name) > maxAddress || len(o.Address) > maxAddress {
 		return fmt.Errorf("Options.Name and Options.Address have at most %d bytes each", maxAddress)
 	}
-	o.TTL = cmp.Or(o.TTL, 4*time.Second)
+	o.TTL = cmp.Or(o.TTL, DefaultTTL)
 	if o.TTL < 2*time.Second || o.TTL > time.Minute || o.TTL%time.Second != 0 {
 		return fmt.Errorf("Options.TTL %v must be whole seconds, from 2s to 1m", o.TTL)
 	}
@@ -122,8 +128,8 @@ func (o *Options) setDefaults() error {
 			"raise --max-txn-ops of etcd", o.MaxOperations, statestore.MaxGroup+1)
 	}
 	o.MaxTransactionBytes = cmp.Or(o.MaxTransactionBytes, defaultTransactionBytes)
-	if o.MaxTransactionBytes < leastTransactionBytes || o.MaxTransactionBytes > mostTransactionBytes {
-		return fmt.Errorf("Options.MaxTransactionBytes %d must be from %d to %d", o.MaxTransactionBytes, leastTransactionBytes, mostTransactionBytes)
+	if o.MaxTransactionBytes < minTransactionBytes || o.MaxTransactionBytes > maxTransactionBytes {
+		return fmt.Errorf("Options.MaxTransactionBytes %d must be from %d to %d", o.MaxTransactionBytes, minTransactionBytes, maxTransactionBytes)
 	}
 	if o.TLS != nil {
 		o.TLS = o.TLS.Clone()

@@ -19,10 +19,10 @@ func (c *Candidate) probe(ctx context.Context) error {
 	var mu sync.Mutex
 	said := make(map[string]bool) // the members have different reasons
 	_, err := do(ctx, c.endpoints, c.options.TTL, func(ctx context.Context, client *clientv3.Client) (struct{}, error) {
-		err := c.probe1(ctx, client)
+		err := c.probeMember(ctx, client)
 		mu.Lock()
 		defer mu.Unlock()
-		if err != nil && ctx.Err() == nil && !isFinal(err) && !said[err.Error()] && len(said) < mostReasons {
+		if err != nil && ctx.Err() == nil && !isFinal(err) && !said[err.Error()] && len(said) < maxReasons {
 			said[err.Error()] = true
 			c.options.Logger.Warn("waiting for etcd", slog.Any("reason", err))
 		}
@@ -31,10 +31,10 @@ func (c *Candidate) probe(ctx context.Context) error {
 	return err
 }
 
-// mostReasons bounds the lines that the wait for etcd writes.
-const mostReasons = 8
+// maxReasons bounds the lines that the wait for etcd writes.
+const maxReasons = 8
 
-func (c *Candidate) probe1(ctx context.Context, client *clientv3.Client) error {
+func (c *Candidate) probeMember(ctx context.Context, client *clientv3.Client) error {
 	endpoint := client.Endpoints()[0]
 	// etcd's own Status opens a connection for each call, and waits while that fails.
 	status, err := pb.NewMaintenanceClient(client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})

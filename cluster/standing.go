@@ -96,7 +96,7 @@ type proof struct {
 func (s *standing) keep(ctx context.Context, ttl time.Duration, attempt func(ctx context.Context, n uint32) proof) {
 	ctx, stop := context.WithCancel(ctx)
 	every, retry := ttl/8, ttl/64
-	outcomes := make(chan proof, mostProofs)
+	outcomes := make(chan proof, maxProofs)
 	underWay, number, next := 0, 0, s.clock()
 	defer func() { // wait for the goroutines of the attempts
 		stop()
@@ -112,7 +112,7 @@ func (s *standing) keep(ctx context.Context, ttl time.Duration, attempt func(ctx
 		if s.expired(last) {
 			return
 		}
-		if now := s.clock(); now >= next && underWay < mostProofs {
+		if now := s.clock(); now >= next && underWay < maxProofs {
 			number++
 			underWay++
 			n, skip := number, silent
@@ -152,5 +152,5 @@ func (s *standing) keep(ctx context.Context, ttl time.Duration, attempt func(ctx
 	}
 }
 
-// mostProofs is how many proofs can be under way: as many as are due until the deadline.
-const mostProofs = 8
+// maxProofs is how many proofs can be under way: as many as are due until the deadline.
+const maxProofs = 8

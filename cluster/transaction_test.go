@@ -147,7 +147,7 @@ func TestAGroupThatFitsIntoNoTransactionIsAnErrorAfterThoseBeforeIt(t *testing.T
 
 // The largest command of a server with Options.MaxPacketSize fits.
 func TestWhatAPacketOfTheLargestSizeChangesFitsIntoATransaction(t *testing.T) {
-	for _, most := range []int{leastTransactionBytes, 0, mostTransactionBytes} {
+	for _, most := range []int{minTransactionBytes, 0, maxTransactionBytes} {
 		options := Options{Endpoints: []string{"http://127.0.0.1:2379"}, MaxTransactionBytes: most}
 		if err := options.setDefaults(); err != nil {
 			t.Fatal(err)

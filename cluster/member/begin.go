@@ -19,7 +19,7 @@ import (
 	"github.com/tenurelock/tenure/internal/sleep"
 )
 
-// ErrLostData is why a member ended that has no data, though its cluster knows that it had some.
+// ErrLostData ends a member that has no data, though its cluster knows that it had some.
 var ErrLostData = errors.New("member: the directory is empty, but the cluster has had this member before: its disk was lost, or this is another directory; " +
 	"replace the member (tenure-cluster replace), because without what it has confirmed it could make the cluster forget that")
 
@@ -63,7 +63,8 @@ type newcomer struct {
 	served sync.WaitGroup
 }
 
-func newNewcomer(config *embed.Config, others []string, logger *slog.Logger) (*newcomer, error) {
+// startNewcomer also answers other newcomers, at the address of the member, until close.
+func startNewcomer(config *embed.Config, others []string, logger *slog.Logger) (*newcomer, error) {
 	own := config.ListenPeerUrls[0]
 	listener, err := transport.NewListener(own.Host, own.Scheme, &config.PeerTLSInfo)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/tenurelock/tenure/cluster"
 )
 
-// ErrRemoved is why a member ended that was taken out of its cluster.
+// ErrRemoved ends a member that was taken out of its cluster.
 var ErrRemoved = errors.New("member: this member was taken out of its cluster; start it again with an empty directory and Join")
 
 // Member is a running member of etcd.
@@ -52,7 +52,7 @@ func Start(options Options) (*Member, error) {
 	m.stop = stop
 	var n *newcomer
 	if others := options.others(); isNew(config, others) {
-		if n, err = newNewcomer(config, others, options.Logger); err != nil {
+		if n, err = startNewcomer(config, others, options.Logger); err != nil {
 			stop()
 			return nil, fmt.Errorf("member: %w", err)
 		}

@@ -33,7 +33,8 @@ type Options struct {
 	// Dir is where the data is kept. It is created with mode 0700.
 	Dir string
 	// PeerTLS is for the connections between members. It is required unless all URLs of
-	// Cluster are http on loopback addresses, for tests on one machine. Both ends of a connection have certificates.
+	// Cluster are http on loopback addresses, for tests on one machine. Both ends of a connection
+	// have certificates.
 	PeerTLS TLS
 	// ClientURL is where this member also serves other processes, such as etcdctl or stores on
 	// other machines. It is https://…, or http:// on a loopback address, which all users of
@@ -185,11 +186,11 @@ func isLoopback(u url.URL) bool {
 	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// listener returns where to listen for u: at its address if that is an IP address, else at all.
+// listener returns where to listen for u: at its address if that is an IP address, else on all
+// addresses of the machine.
 func listener(u url.URL) url.URL {
 	if net.ParseIP(u.Hostname()) == nil && u.Hostname() != "localhost" {
-		u.Host = net.JoinHostPort("", u.Port())
-		u.Host = "0.0.0.0" + u.Host
+		u.Host = net.JoinHostPort("0.0.0.0", u.Port()) // net.Listen serves IPv6 there too
 	}
 	return u
 }

@@ -131,19 +131,14 @@ type etcdFlags struct {
 	ttl           time.Duration
 }
 
-const (
-	defaultPrefix = "tenure/"
-	defaultTTL    = 4 * time.Second
-)
-
 func (e *etcdFlags) register(flags *pflag.FlagSet) {
 	e.flags = flags
 	flags.StringSliceVar(&e.endpoints, "etcd", nil, "URLs of the members of an etcd that has the data, like https://host:2379, with commas in between")
 	flags.StringVar(&e.ca, "etcd-ca", "", "file with the authorities to trust for etcd's certificates, in PEM; default: the system's")
 	flags.StringVar(&e.cert, "etcd-cert", "", "file with the certificate to show etcd, in PEM")
 	flags.StringVar(&e.key, "etcd-key", "", "file with its private key, in PEM")
-	flags.StringVar(&e.prefix, "etcd-prefix", defaultPrefix, "how all keys in etcd begin; stores with different prefixes are independent")
-	flags.DurationVar(&e.ttl, "etcd-ttl", defaultTTL, "how long after the unclean end of the active process another one takes over, in whole seconds")
+	flags.StringVar(&e.prefix, "etcd-prefix", cluster.DefaultPrefix, "how all keys in etcd begin; stores with different prefixes are independent")
+	flags.DurationVar(&e.ttl, "etcd-ttl", cluster.DefaultTTL, "how long after the unclean end of the active process another one takes over, in whole seconds")
 }
 
 // given returns a flag that begins with prefix and was given, or an empty string.
