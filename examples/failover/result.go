@@ -200,8 +200,7 @@ func (r *result) write(w io.Writer) error {
 	for _, f := range r.Faults {
 		gap, limit := "–", "–"
 		if f.Limit > 0 || f.KeepsLeader {
-			gap = round(f.Gap).String()
-			limit = "≤ " + f.Limit.String()
+			gap, limit = round(f.Gap).String(), promise(f.Limit)
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%v\n",
 			f.Name, gap, limit, f.Accepted, f.RefusedByGuard, f.RefusedByStore, f.Unknown, f.Token)

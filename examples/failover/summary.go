@@ -60,7 +60,7 @@ func (s *summary) write(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprint(table, "\nfault\tmedian without an active node\tworst\tpromised\n")
 	for _, f := range s.Faults {
-		fmt.Fprintf(table, "%s\t%v\t%v\t≤ %v\n", f.Name, round(f.Median), round(f.Worst), f.Limit)
+		fmt.Fprintf(table, "%s\t%v\t%v\t%s\n", f.Name, round(f.Median), round(f.Worst), promise(f.Limit))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -68,6 +68,14 @@ func (s *summary) write(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "\n%d runs, %d writes accepted, stale writes accepted: %d, runs with a failed check: %d\n",
 		s.Runs, s.Writes, s.Stale, s.Failed)
 	return err
+}
+
+// promise is a promised time as the tables show it.
+func promise(limit time.Duration) string {
+	if limit == 0 {
+		return "0s"
+	}
+	return "≤ " + limit.String()
 }
 
 func round(d time.Duration) time.Duration { return d.Round(100 * time.Microsecond) }
