@@ -23,7 +23,7 @@ func witnessCommand() *cobra.Command {
 		Long: `Run a member of etcd and nothing else, until SIGINT or SIGTERM. A pair of
 servers needs it as the third member: with two, the loss of one would leave no
 majority. It has all the data, and takes part in each decision, but no client
-connects to it. A small machine does, with a disk that keeps what it is told to.`,
+connects to it. A small machine is enough, if its disk keeps what it confirms.`,
 		Example: `  tenure-cluster witness --member c --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 \
     --peer-ca ca.pem --peer-cert c.pem --peer-key c.key`,
 		Args: cobra.NoArgs,

@@ -76,7 +76,7 @@ With --member the process runs a member of etcd itself, with its data below
 A majority of them must run: three members outlive the loss of one. Where only
 two machines serve clients, "tenure-cluster witness" is the third member. The
 connections between members need TLS (--peer-ca, --peer-cert, --peer-key),
-unless --cluster has http. docs/pair.md shows it step by step.`
+unless the URLs of --cluster are http. docs/pair.md shows it step by step.`
 }
 
 // Examples implements command.Replication.
