@@ -132,14 +132,14 @@ func Backup(ctx context.Context, dir, file string, progress Progress) (report Re
 	}
 	defer func() {
 		if remove := os.Remove(copied.Name()); !errors.Is(remove, fs.ErrNotExist) {
-			err = errors.Join(err, remove)
+			err = together(err, about(copied.Name(), remove))
 		}
 	}()
 	online, err := copyJournal(ctx, dir, copied, progress)
 	if err == nil {
 		err = about(file, copied.Sync())
 	}
-	if err = errors.Join(err, about(file, copied.Close())); err != nil {
+	if err = together(err, about(file, copied.Close())); err != nil {
 		return Report{}, err
 	}
 	report, err = inspectFile(ctx, copied.Name(), progress)
@@ -173,7 +173,7 @@ func publish(temporary, name string) error {
 // copyJournal copies the journal in dir to a file, and reports whether a running process wrote it.
 func copyJournal(ctx context.Context, dir string, to *os.File, progress Progress) (online bool, err error) {
 	path := filepath.Join(dir, fileName)
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+	if _, err := lstatRegular(path); errors.Is(err, fs.ErrNotExist) {
 		return false, noData(dir)
 	} else if err != nil {
 		return false, about(path, err)
@@ -185,8 +185,8 @@ func copyJournal(ctx context.Context, dir string, to *os.File, progress Progress
 	if err != nil {
 		return false, err
 	}
-	defer func() { err = errors.Join(err, unlock()) }()
-	from, err := openRegular(path)
+	defer func() { err = together(err, about(dir, unlock())) }()
+	from, err := openRegular(path, os.O_RDONLY)
 	if err != nil {
 		return false, about(path, err)
 	}
@@ -196,10 +196,17 @@ func copyJournal(ctx context.Context, dir string, to *os.File, progress Progress
 		return false, about(path, err)
 	}
 	writer := &progressWriter{w: contextWriter{ctx, to}, progress: progress, total: uint64(info.Size())}
-	if _, err := io.Copy(writer, from); err != nil {
-		return false, about(path, fmt.Errorf("copy: %w", err))
+	_, err = io.Copy(writer, from)
+	return false, aboutCopy(path, to.Name(), err)
+}
+
+// aboutCopy is about for an error of a copy, with the file that has failed: the one that is read,
+// or the one that is written, of which the operating system's error has the name.
+func aboutCopy(from, to string, err error) error {
+	if named := (*fs.PathError)(nil); errors.As(err, &named) && named.Path == to {
+		return about(to, err)
 	}
-	return false, nil
+	return about(from, err)
 }
 
 // contextWriter ends with its context.

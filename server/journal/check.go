@@ -7,11 +7,17 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"go.etcd.io/bbolt"
 
 	"github.com/tenurelock/tenure/statestore"
 )
+
+// farAhead is how far ahead of the clock the bound of the versions may be without a warning. A
+// store has it half a minute ahead of its clock, and a restore a minute.
+const farAhead = 2 * time.Minute
 
 // A Report says what is in a journal or a backup.
 type Report struct {
@@ -26,6 +32,8 @@ type Report struct {
 	Replies   uint64 `json:"replies"`  // that are remembered
 	Identity  string `json:"identity"` // of the data; empty if no store has used the journal yet
 	Bound     string `json:"bound"`    // no version above it was issued; a time without a node
+	// Warnings say what is wrong beside the data, and what to do.
+	Warnings []string `json:"warnings,omitempty"`
 	// Clean is true if no damage was found.
 	Clean bool `json:"clean"`
 }
@@ -45,30 +53,24 @@ func Check(ctx context.Context, path string, progress Progress) (Report, error) 
 	}
 	report, err := inspectFile(ctx, s.path, progress)
 	report.File, report.Online = s.name, s.online
-	return report, errors.Join(err, s.close())
+	report.Warnings = append(report.Warnings, s.warnings...)
+	return report, together(err, s.close())
 }
 
 // inspectFile reads all of a file that no process writes.
 func inspectFile(ctx context.Context, path string, progress Progress) (Report, error) {
 	report := Report{File: path}
-	file, err := openRegular(path)
+	s, err := scanGiven(path)
 	if err != nil {
 		return report, about(path, err)
 	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return report, about(path, err)
-	}
-	report.Bytes = info.Size()
-	s, err := openScan(file, info.Size())
-	if err == nil {
-		err = s.complete()
-	}
+	defer s.file.Close()
+	report.Bytes = s.pages.size
+	err = s.complete()
 	if err == nil {
 		err = s.inspect(ctx, &report, progress)
 	}
-	if err == nil {
+	if err == nil && s.pages.fitsBolt() {
 		err = checkBolt(path)
 	}
 	if err != nil {
@@ -101,6 +103,10 @@ func (s *scan) inspect(ctx context.Context, report *Report, progress Progress) e
 			report.Identity = item.Identity
 		case statestore.KindBound:
 			report.Bound = item.Version.String()
+			if ahead := time.Duration(item.Version.Wall-time.Now().UnixMilli()) * time.Millisecond; ahead > farAhead {
+				report.Warnings = append(report.Warnings, fmt.Sprintf("%s: its versions are %v ahead of the clock of this machine: if this clock is wrong, set it, and restore again; "+
+					"otherwise clients refuse the versions until the clock has caught up", report.File, ahead.Round(time.Second)))
+			}
 		}
 		return nil
 	})
@@ -142,21 +148,22 @@ func checkBolt(path string) (err error) {
 
 // A source is a file to read that no process changes.
 type source struct {
-	path   string
-	name   string // for messages
-	online bool   // path is a copy
-	unlock func() error
+	path     string
+	name     string // for messages
+	online   bool   // path is a copy
+	warnings []string
+	unlock   func() error
 }
 
 func (s *source) close() error {
 	var err error
 	if s.online {
-		err = os.Remove(s.path)
+		err = about(s.path, os.Remove(s.path))
 	}
 	if s.unlock != nil {
-		err = errors.Join(err, s.unlock())
+		err = together(err, about(s.name, s.unlock()))
 	}
-	return about(s.name, err)
+	return err
 }
 
 // openSource returns the journal in the directory path, a copy of it if a process has it open,
@@ -177,14 +184,18 @@ func openSource(ctx context.Context, path string) (*source, error) {
 		dir = filepath.Dir(path) // of a store, or a backup with the same name
 	}
 	file := filepath.Join(dir, fileName)
-	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+	if _, err := lstatRegular(file); errors.Is(err, fs.ErrNotExist) {
 		return nil, noData(dir)
 	} else if err != nil {
 		return nil, about(file, err) // without the rights to the directory, the data may be there
 	}
+	warnings, unsafe := inspectRights(dir, false)
+	if unsafe != nil { // a store refuses it; to read it does no harm
+		warnings = append(warnings, strings.TrimPrefix(unsafe.Error(), "journal: "))
+	}
 	unlock, err := acquireToRead(dir)
 	if err == nil {
-		return &source{path: file, name: file, unlock: unlock}, nil
+		return &source{path: file, name: file, warnings: warnings, unlock: unlock}, nil
 	}
 	if !errors.Is(err, ErrInUse) {
 		return nil, err
@@ -193,9 +204,9 @@ func openSource(ctx context.Context, path string) (*source, error) {
 	if err != nil {
 		return nil, about(os.TempDir(), err)
 	}
-	s := &source{path: copied.Name(), name: file, online: true}
-	if err := errors.Join(askForBackup(ctx, dir, copied, nil), copied.Close()); err != nil {
-		return nil, errors.Join(err, s.close())
+	s := &source{path: copied.Name(), name: file, online: true, warnings: warnings}
+	if err := together(askForBackup(ctx, dir, copied, nil), about(copied.Name(), copied.Close())); err != nil {
+		return nil, together(err, s.close())
 	}
 	return s, nil
 }

@@ -59,9 +59,9 @@ func (f *File) compactIfLarge(ctx context.Context) error {
 // compact replaces the file, which has size bytes, by a copy.
 func (f *File) compact(ctx context.Context, size int64) error {
 	start := time.Now()
-	path := filepath.Join(f.dir, newName)
+	path := filepath.Join(f.dir.path, newName)
 	if err := f.copyTo(ctx, path); err != nil {
-		err = errors.Join(err, removeIfThere(path))
+		err = together(err, removeIfThere(path))
 		if errors.Is(err, ErrDamaged) || errors.Is(err, syscall.EIO) {
 			return err
 		}
@@ -119,7 +119,7 @@ func writeRecords(ctx context.Context, path string, sums func() totals, step fun
 		}
 		defer func() {
 			if rollback := tx.Rollback(); !errors.Is(rollback, bbolterrors.ErrTxClosed) {
-				err = errors.Join(err, rollback)
+				err = together(err, rollback)
 			}
 		}()
 		waiting := 0
@@ -179,7 +179,7 @@ func (f *File) replace(db *bbolt.DB, path string) error {
 	if err := os.Rename(path, f.path); err != nil {
 		return err
 	}
-	if err := syncDirectory(f.dir); err != nil {
+	if err := syncDirectory(f.dir.path); err != nil {
 		return err
 	}
 	return f.openDB()

@@ -64,23 +64,17 @@ type control struct {
 
 // listen says which process has the lock, and begins to answer others. The caller has the lock.
 func (f *File) listen() error {
-	removeSocket(f.dir)
+	removeSocket(f.dir.path)
 	host, _ := os.Hostname() // an empty name is only less to say
 	self := holder{PID: os.Getpid(), Host: host}
 	c, err := newControl(f)
 	if err != nil {
-		f.logger.Warn("journal: a backup needs a stop of this process, because no other process can ask it", "directory", f.dir, "error", err)
+		f.logger.Warn("journal: a backup needs a stop of this process, because no other process can ask it", "directory", f.dir.path, "error", err)
 	} else {
 		self.Socket, self.Secret = c.listener.Addr().String(), c.secret
 	}
-	if err := writeHolder(f.dir, self); err != nil {
-		if c != nil {
-			err = errors.Join(err, c.close())
-		}
-		return err
-	}
 	f.control = c
-	return nil
+	return f.dir.writeHolder(self)
 }
 
 // removeSocket removes the socket of a process that is gone.
@@ -100,7 +94,7 @@ const privatePrefix = "tenure-socket-"
 
 func newControl(f *File) (*control, error) {
 	c := &control{file: f, secret: rand.Text(), slots: make(chan struct{}, maxControlConns), backups: make(map[net.Conn]struct{})}
-	path, err := filepath.Abs(filepath.Join(f.dir, socketName))
+	path, err := filepath.Abs(filepath.Join(f.dir.path, socketName))
 	if err != nil {
 		return nil, err
 	}
@@ -110,12 +104,15 @@ func newControl(f *File) (*control, error) {
 		}
 		path = filepath.Join(c.private, socketName)
 	}
-	if c.listener, err = net.Listen("unix", path); err == nil {
-		err = os.Chmod(path, 0o600)
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err == nil {
+		// The directory may have been moved when the listener closes: removeHolder removes the socket.
+		listener.SetUnlinkOnClose(c.private != "")
+		c.listener, err = listener, os.Chmod(path, 0o600)
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if err != nil {
-		return nil, errors.Join(err, c.close())
+		return nil, together(err, c.close())
 	}
 	c.wait.Go(c.accept)
 	return c, nil
@@ -135,11 +132,11 @@ func (c *control) close() error {
 	c.cancel()
 	var err error
 	if c.listener != nil {
-		err = c.listener.Close() // removes the socket
+		err = c.listener.Close() // removes a socket with a directory of its own
 	}
 	c.wait.Wait()
 	if c.private != "" {
-		err = errors.Join(err, os.Remove(c.private))
+		err = together(err, os.Remove(c.private))
 	}
 	return err
 }
@@ -207,7 +204,7 @@ func (c *control) serve(conn net.Conn) error {
 		return conn, writeLine(conn, controlReply{Bytes: size})
 	})
 	if err != nil && !begun {
-		return errors.Join(err, refuse(err.Error()))
+		return together(err, refuse(err.Error()))
 	}
 	return err
 }
@@ -236,9 +233,9 @@ func readLine(r *bufio.Reader, value any) error {
 	return json.Unmarshal(line, value)
 }
 
-// askForBackup asks the process that holds dir for a backup, and writes it to w. progress gets
+// askForBackup asks the process that holds dir for a backup, and writes it to a file. progress gets
 // bytes.
-func askForBackup(ctx context.Context, dir string, w io.Writer, progress Progress) error {
+func askForBackup(ctx context.Context, dir string, to *os.File, progress Progress) error {
 	found, err := readHolder(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("journal: %s: %w by %s; try again when it has ended", dir, ErrInUse, holderOf(dir))
@@ -253,6 +250,9 @@ func askForBackup(ctx context.Context, dir string, w io.Writer, progress Progres
 	case found.Socket == "":
 		return fmt.Errorf("journal: %s: %w by %s, which cannot be asked, as its log says; stop it first", dir, ErrInUse, holderOf(dir))
 	}
+	if info, err := os.Lstat(found.Socket); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		return about(found.Socket, fmt.Errorf("%w: it is a symbolic link, which is not followed; stop the store, and start it again", ErrUnsafe))
+	}
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", found.Socket)
 	if err != nil {
@@ -260,9 +260,12 @@ func askForBackup(ctx context.Context, dir string, w io.Writer, progress Progres
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if err := receive(conn, found.Secret, w, progress); err != nil {
+	if err := receive(conn, found.Secret, to, progress); err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
+		}
+		if errors.As(err, new(*fs.PathError)) {
+			return about(to.Name(), err)
 		}
 		return fmt.Errorf("journal: %s: ask %s for a backup: %w", dir, holderOf(dir), err)
 	}

@@ -42,7 +42,11 @@
 //	tenure.holder  which process has the lock, and how to ask it for a backup
 //	tenure.sock    where that process is asked
 //
-// All are readable and writable for their owner only. The file has the values of all keys.
+// All are readable and writable for their owner only. The file has the values of all keys. Open
+// refuses a directory that all users may write to, or that belongs to another user, and a symbolic
+// link in place of a file: another user could put other data in place of the store's. It warns if
+// a group may write there, or if other users may read the file. The directory itself may be a
+// link.
 //
 // # Errors
 //
@@ -50,6 +54,7 @@
 //	ErrDamaged    the file is not what was written: restore a backup
 //	ErrForeign    the file belongs to another program: use another directory
 //	ErrNewer      a newer version wrote the file: use that version
+//	ErrUnsafe     other users could change the data: change the rights, or use another directory
 //	ErrExists     restore or backup would overwrite data: use another name
 //	ErrNoData     the directory has no journal: give the directory of the store
 //	ErrClosed     the journal was closed

@@ -18,6 +18,8 @@ var (
 	ErrForeign = errors.New("not a journal of tenure")
 	// ErrNewer matches an error because a newer version of tenure wrote the file.
 	ErrNewer = errors.New("written by a newer version of tenure")
+	// ErrUnsafe matches an error because other users of the machine could change the data.
+	ErrUnsafe = errors.New("not safe from other users")
 	// ErrExists matches an error of Backup and RestoreBackup because they would overwrite data.
 	ErrExists = errors.New("it exists already")
 	// ErrNoData matches an error because the directory has no journal.
@@ -29,6 +31,9 @@ var (
 // errReplaced is why a journal ends whose file has another one in its place.
 var errReplaced = errors.New("another file is in its place: the directory was moved or replaced while this process ran; " +
 	"stop a store before you move its data")
+
+// errLoaded is why a journal is not loaded a second time.
+var errLoaded = errors.New("it is in use by another store of this process; open another directory for each store")
 
 // damaged returns an error that matches ErrDamaged.
 func damaged(format string, arguments ...any) error {
@@ -54,19 +59,24 @@ func withCause(err error) error {
 	return err
 }
 
+// noRoom reports whether a disk, a quota or a limit is exhausted.
+func noRoom(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
+}
+
 // advice returns what an operator can do about err; empty if nothing is known.
 func advice(err error) string {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return "free space on the disk, or raise the quota, and start again; what was acknowledged is kept"
+		return "free space on the disk, or raise the quota, and try again"
 	case errors.Is(err, syscall.EFBIG):
-		return "raise the limit on the size of files, and start again; what was acknowledged is kept"
+		return "raise the limit on the size of files, and try again"
 	case errors.Is(err, syscall.EROFS):
 		return "mount the disk writable, or use a directory on another one"
 	case errors.Is(err, fs.ErrPermission):
-		return "give the user that runs the store the rights to it, or use another directory"
+		return "run it as the user that owns it, give this user the rights to it, or use another directory"
 	case errors.Is(err, syscall.ELOOP):
-		return "a symbolic link points to itself: give a real directory"
+		return "a symbolic link points to itself, or is not followed: give a real directory"
 	case errors.Is(err, syscall.EISDIR):
 		return "give the file, not its directory"
 	case errors.Is(err, syscall.ENOTDIR):
@@ -103,4 +113,34 @@ func about(path string, err error) error {
 		wrapped = fmt.Errorf("%w; %s", wrapped, cure)
 	}
 	return wrapped
+}
+
+// An errorList is several errors in one line.
+type errorList []error
+
+func (l errorList) Error() string {
+	var texts []string
+	for _, err := range l {
+		texts = append(texts, err.Error())
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (l errorList) Unwrap() []error { return l }
+
+// together is errors.Join with a text of one line, and without nesting one error.
+func together(errs ...error) error {
+	var list errorList
+	for _, err := range errs {
+		if err != nil {
+			list = append(list, err)
+		}
+	}
+	switch len(list) {
+	case 0:
+		return nil
+	case 1:
+		return list[0]
+	}
+	return list
 }

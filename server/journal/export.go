@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"unicode/utf8"
 
@@ -39,18 +38,20 @@ type exported struct {
 //	{"kind":"fence","key":"press-8/active","token":"…"}
 //	{"kind":"reply","client":"gateway-a","sequence":7,"verb":"SET","outcome":"ok","version":"…"}
 //	{"kind":"identity","identity":"…"}
-//	{"kind":"bound","version":"…"}
+//	{"kind":"bound","version":"1700000000000:9:"}
 //
 // A key, a value or a client id that is not valid UTF-8 is in key_base64, value_base64 or
-// client_base64, in standard base64. Versions and tokens have the text form of package hlc. A
-// key without token is not protected; one without lifetime_ms does not expire.
+// client_base64, in standard base64. Versions and tokens have the text form of package hlc. The
+// bound has no node; it is "0:0:" until the first version. A key without token is not protected; one
+// without lifetime_ms does not expire. A reply has the version that
+// it named, if it named one.
 func Export(ctx context.Context, path string, w io.Writer, progress Progress) (err error) {
 	s, err := openSource(ctx, path)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
-	scan, err := scanFile(s.path)
+	defer func() { err = together(err, s.close()) }()
+	scan, err := scanGiven(s.path)
 	if err != nil {
 		return about(s.name, err)
 	}
@@ -76,12 +77,12 @@ func (s *scan) export(ctx context.Context, w io.Writer, progress Progress) error
 		}
 		return encoder.Encode(exportedOf(item))
 	})
-	return errors.Join(err, buffered.Flush())
+	return together(err, buffered.Flush())
 }
 
 func exportedOf(item statestore.Item) exported {
 	out := exported{Kind: item.Kind, LifetimeMS: item.Lifetime.Milliseconds(), Identity: item.Identity}
-	if !item.Version.IsZero() {
+	if !item.Version.IsZero() || item.Kind == statestore.KindBound {
 		out.Version = item.Version.String()
 	}
 	if !item.Token.IsZero() {

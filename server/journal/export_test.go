@@ -45,3 +45,17 @@ var CheckBolt = checkBolt
 
 // Compact compacts the file, whatever its size.
 func (f *File) Compact(ctx context.Context) error { return f.compact(ctx, 0) }
+
+// TakeLock takes the lock of a directory while meanwhile happens, frees it, and reports whether it
+// was taken.
+func TakeLock(dir string, meanwhile func() error) (bool, error) {
+	lock, err := newLock(dir)
+	if err != nil {
+		return false, err
+	}
+	defer lock.Close()
+	return lock.take(func() (bool, error) {
+		locked, err := lock.TryLock()
+		return locked, together(err, meanwhile())
+	})
+}

@@ -13,10 +13,8 @@ import (
 	"runtime/debug"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
-	"github.com/gofrs/flock"
 	"go.etcd.io/bbolt"
 	bbolterrors "go.etcd.io/bbolt/errors"
 
@@ -45,19 +43,20 @@ type Options struct {
 // A File is the journal in one directory. It implements [statestore.Journal]. Backup may be
 // called by any goroutine at any time.
 type File struct {
-	dir, path string
-	logger    *slog.Logger
-	lock      *flock.Flock
-	control   *control // answers requests for backups; nil if that is not possible
+	dir     *directory
+	path    string
+	logger  *slog.Logger
+	control *control // answers requests for backups; nil if that is not possible
 
 	// Of the goroutine that calls Load and Commit.
-	failure  error       // of the first operation that failed
 	totals   totals      // of what is committed
 	opened   os.FileInfo // of the file that db has
 	floor    int64       // the file is not compacted while it is smaller
 	overhead float64     // nor while it is smaller than this times the live data
 
 	mu      sync.Mutex
+	loaded  bool          // Load was called
+	failure error         // of the first operation that failed
 	db      *bbolt.DB     // nil until the file is loaded, while it is replaced, and after Close
 	ready   chan struct{} // closed when db is set, or the journal is closed
 	stuck   bool          // bbolt panicked: its locks may be held for ever
@@ -70,8 +69,8 @@ var _ statestore.Journal = (*File)(nil)
 
 // Open opens the journal in a directory, and creates both if they do not exist. It waits for a
 // second for another process that has the directory, and then returns an error that matches
-// [ErrInUse]. Other errors match [ErrForeign], [ErrNewer] or [ErrDamaged], or are those of the
-// system. All name the file and what to do.
+// [ErrInUse]. Other errors match [ErrUnsafe], [ErrForeign], [ErrNewer] or [ErrDamaged], or are those
+// of the system. All name the file and what to do.
 //
 // Close frees the directory.
 func Open(dir string, options Options) (*File, error) {
@@ -81,79 +80,47 @@ func Open(dir string, options Options) (*File, error) {
 	if whole, err := filepath.Abs(dir); err == nil { // the process may change its directory
 		dir = whole
 	}
-	if err := makeDirectory(dir); err != nil {
-		return nil, about(dir, err)
-	}
-	lock, err := acquire(context.Background(), dir)
+	claimed, err := claim(context.Background(), dir, true)
 	if err != nil {
 		return nil, err
 	}
+	for _, warning := range claimed.warnings {
+		options.Logger.Warn("journal: " + warning)
+	}
 	f := &File{
-		dir:    dir,
+		dir:    claimed,
 		path:   filepath.Join(dir, fileName),
 		logger: options.Logger,
-		lock:   lock,
 		ready:  make(chan struct{}),
 	}
 	if err := f.prepare(); err != nil {
-		return nil, errors.Join(about(f.path, err), f.Close())
+		claimed.abandon()
+		return nil, about(f.path, err)
 	}
 	if err := f.listen(); err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, together(err, f.Close())
 	}
 	return f, nil
-}
-
-// makeDirectory creates a directory, and those above it, for their owner only, durably.
-func makeDirectory(dir string) error {
-	var missing []string
-	for path := dir; ; path = filepath.Dir(path) {
-		info, err := os.Stat(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			if missing = append(missing, path); filepath.Dir(path) == path {
-				return err // such as a drive that does not exist
-			}
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if !info.IsDir() {
-			return syscall.ENOTDIR
-		}
-		break
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	for _, path := range missing {
-		if err := syncDirectory(filepath.Dir(path)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // prepare removes what an interrupted compaction left, creates the file if there is none, and
 // looks whether it is a journal.
 func (f *File) prepare() error {
-	if err := removeIfThere(filepath.Join(f.dir, newName)); err != nil {
+	if err := removeIfThere(filepath.Join(f.dir.path, newName)); err != nil {
 		return err
 	}
-	info, err := os.Lstat(f.path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	file, err := openRegular(f.path, os.O_RDWR)
+	if errors.Is(err, fs.ErrNotExist) {
 		return f.create()
-	case err != nil:
-		return err
-	case !info.Mode().IsRegular():
-		return fmt.Errorf("%w: it is not a regular file (%v)", ErrForeign, info.Mode().Type())
 	}
-	file, err := os.OpenFile(f.path, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
 	s, err := openScan(file, info.Size())
 	if err != nil {
 		return err
@@ -161,29 +128,23 @@ func (f *File) prepare() error {
 	return s.complete()
 }
 
-func removeIfThere(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
 // create makes a file without records. A crash leaves it whole or not at all.
 func (f *File) create() error {
-	path := filepath.Join(f.dir, newName)
-	err := writeFile(path, func(db *bbolt.DB) error { return begin(db) })
+	path := filepath.Join(f.dir.path, newName)
+	err := withCause(writeFile(path, func(db *bbolt.DB) error { return begin(db) }))
+	if err == nil {
+		err = os.Rename(path, f.path)
+	}
 	if err != nil {
-		return errors.Join(err, removeIfThere(path))
+		return together(err, removeIfThere(path))
 	}
-	if err := os.Rename(path, f.path); err != nil {
-		return err
-	}
-	return syncDirectory(f.dir)
+	return syncDirectory(f.dir.path)
 }
 
 // writeFile creates a file that write fills, and syncs it.
 func writeFile(path string, write func(*bbolt.DB) error) error {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
+		OpenFile:       openWithoutLink,
 		Timeout:        lockTimeout,
 		PageSize:       pageSize,
 		NoSync:         true, // once, at the end
@@ -199,7 +160,12 @@ func writeFile(path string, write func(*bbolt.DB) error) error {
 	if err == nil {
 		err = db.Sync()
 	}
-	return errors.Join(err, db.Close())
+	return together(err, db.Close())
+}
+
+// openWithoutLink is os.OpenFile, but follows no symbolic link.
+func openWithoutLink(path string, flag int, mode os.FileMode) (*os.File, error) {
+	return os.OpenFile(path, flag|noFollow, mode)
 }
 
 // begin writes what a file without records has.
@@ -212,7 +178,7 @@ func begin(db *bbolt.DB) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(
+		return together(
 			header.Put(formatEntry, binary.BigEndian.AppendUint32(nil, format)),
 			header.Put(totalsEntry, totals{}.encode()),
 		)
@@ -221,10 +187,18 @@ func begin(db *bbolt.DB) error {
 
 // Load implements [statestore.Journal]. It reads the file once, from beginning to end, and
 // checks all of it. Then it compacts the file if that is due. A million keys take about two
-// seconds, and ctx can end it.
+// seconds, and ctx can end it. A second call is refused, and does no harm to the first user of
+// the journal: a journal belongs to one store.
 func (f *File) Load(ctx context.Context, each func(statestore.Record) error) error {
-	if f.failure != nil {
-		return f.failure
+	f.mu.Lock()
+	failure, loaded := f.failure, f.loaded
+	f.loaded = true
+	f.mu.Unlock()
+	switch {
+	case failure != nil:
+		return failure
+	case loaded:
+		return about(f.path, errLoaded)
 	}
 	if err := f.load(ctx, each); err != nil {
 		return f.fail(fmt.Errorf("load: %w", err))
@@ -287,6 +261,7 @@ func (f *File) openDB() error {
 		return err
 	}
 	options := bbolt.Options{
+		OpenFile:        openWithoutLink,
 		Timeout:         lockTimeout,
 		PageSize:        pageSize,
 		NoFreelistSync:  true, // fewer bytes for each commit; the load reads the whole file anyway
@@ -341,8 +316,8 @@ func step(size int64) int { return int(min(max(size/16, 16<<10), 16<<20)) }
 // Now and then it compacts the file then, which takes seconds if there are
 // millions of records.
 func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
-	if f.failure != nil {
-		return f.failure
+	if failure := f.whyFailed(); failure != nil {
+		return failure
 	}
 	if f.db == nil {
 		if err := f.Load(ctx, func(statestore.Record) error { return nil }); err != nil {
@@ -365,7 +340,7 @@ func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
 			return err
 		}
 		if err := put(tx, batch, &sums); err != nil {
-			return errors.Join(err, tx.Rollback())
+			return together(err, tx.Rollback())
 		}
 		return tx.Commit()
 	})
@@ -432,10 +407,23 @@ func put(tx *bbolt.Tx, batch []statestore.Group, sums *totals) error {
 // fail makes err the failure of the journal, with the file and what to do.
 func (f *File) fail(err error) error {
 	if errors.As(err, new(refusal)) {
-		f.failure = fmt.Errorf("journal: %s: %w", f.path, err)
+		err = fmt.Errorf("journal: %s: %w", f.path, err)
 	} else {
-		f.failure = about(f.path, err)
+		err = about(f.path, err)
 	}
+	if noRoom(err) {
+		err = fmt.Errorf("%w; what was acknowledged is kept", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.failure = err
+	return err
+}
+
+// whyFailed returns the error of the first operation that failed.
+func (f *File) whyFailed() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	return f.failure
 }
 
@@ -470,19 +458,19 @@ func (f *File) Close() error {
 	if f.db == nil {
 		close(f.ready)
 	}
-	f.mu.Unlock()
 	if f.failure == nil {
 		f.failure = about(f.path, ErrClosed)
 	}
+	f.mu.Unlock()
 	var errs []error
 	if f.control != nil {
-		errs = append(errs, f.control.close())
+		errs = append(errs, about(f.path, f.control.close()))
 	}
 	if db := f.takeDB(); db != nil {
-		errs = append(errs, db.Close())
+		errs = append(errs, about(f.path, db.Close()))
 	}
-	errs = append(errs, removeIfThere(filepath.Join(f.dir, holderName)), f.lock.Close())
-	return about(f.path, errors.Join(errs...))
+	errs = append(errs, f.dir.removeHolder(), f.dir.release())
+	return together(errs...)
 }
 
 // takeDB waits until no backup reads, and returns the database, which is nil from then on. It

@@ -207,3 +207,44 @@ func TestAJournalEndsWhenAnotherFileIsInItsPlace(t *testing.T) {
 	_ = first.Close()
 	commit(t, second, statestore.Group{record("k", "third")})
 }
+
+// Whatever is in the place of a moved directory belongs to another journal: it can still be asked
+// for a backup when the first one has ended. The moved one has no holder any more.
+func TestTheEndOfAMovedJournalLeavesTheNewOneAlone(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there a directory with an open file cannot be moved")
+	}
+	dir := filepath.Join(t.TempDir(), "data")
+	first := open(t, dir)
+	commit(t, first, statestore.Group{key("k", "first")})
+	if err := os.Rename(dir, dir+".lost"); err != nil {
+		t.Fatal(err)
+	}
+	second := open(t, dir)
+	commit(t, second, statestore.Group{key("k", "second"), key("l", "second")})
+	if err := first.Close(); err != nil {
+		t.Error(err)
+	}
+	report, err := journal.Backup(t.Context(), dir, filepath.Join(t.TempDir(), "backup"), nil)
+	if err != nil || !report.Online || report.Keys != 2 {
+		t.Errorf("the backup of the new journal: %+v, %v", report, err)
+	}
+	if entries, err := os.ReadDir(dir + ".lost"); err != nil || len(entries) != 2 {
+		t.Errorf("the directory that was moved has %v, error %v; want tenure.db and tenure.lock", entries, err)
+	}
+	if report, err := journal.Check(t.Context(), dir+".lost", nil); err != nil || report.Online || report.Keys != 1 {
+		t.Errorf("the check of the directory that was moved: %+v, %v", report, err)
+	}
+}
+
+// A journal belongs to one store. A second one is told so, and does no harm to the first.
+func TestASecondLoadIsRefusedAndHarmsNothing(t *testing.T) {
+	file := open(t, t.TempDir())
+	load(t, file)
+	commit(t, file, statestore.Group{record("a", "1")})
+	err := file.Load(t.Context(), func(statestore.Record) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), "in use by another store of this process; open another directory for each store") {
+		t.Errorf("the second Load has error %v", err)
+	}
+	commit(t, file, statestore.Group{record("a", "2")})
+}

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -20,6 +22,9 @@ const (
 	lockRetry   = 25 * time.Millisecond
 )
 
+// maxHolder bounds the file that names the holder.
+const maxHolder = 16 << 10
+
 // A holder is what the process that has the lock says about itself. The lock alone decides;
 // what a dead process left behind is never believed.
 type holder struct {
@@ -29,42 +34,112 @@ type holder struct {
 	Secret string `json:"secret,omitempty"` // which the question contains
 }
 
-// acquire takes the lock of a directory. If another process has it, the error matches ErrInUse.
-func acquire(ctx context.Context, dir string) (*flock.Flock, error) {
+// A directoryLock is the lock of a directory: a file that one process locks to write, or several
+// to read.
+type directoryLock struct {
+	*flock.Flock
+	created bool // the file was not there before
+}
+
+// newLock returns the lock of a directory, which is not taken.
+func newLock(dir string) (*directoryLock, error) {
 	path := filepath.Join(dir, lockName)
-	if err := checkRegular(path); err != nil {
-		return nil, about(path, err)
+	_, err := lstatRegular(path)
+	created := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !created {
+		return nil, err
 	}
-	lock := flock.New(path, flock.SetPermissions(0o600))
+	return &directoryLock{flock.New(path, flock.SetFlag(lockFlags()), flock.SetPermissions(0o600)), created}, nil
+}
+
+// take takes the lock, to write or to read, unless another process has it. A process that removes
+// the file holds its lock, so a lock of a file that is no longer there locks nothing.
+func (l *directoryLock) take(try func() (bool, error)) (bool, error) {
+	if locked, err := try(); err != nil || !locked {
+		return false, err
+	}
+	locked, err := l.Stat()
+	if err != nil {
+		return false, together(err, l.Close())
+	}
+	there, err := os.Lstat(l.Path())
+	if err == nil && os.SameFile(locked, there) {
+		return true, nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return false, together(err, l.Close())
+}
+
+// closeAndRemove frees the lock, and removes the file if this process created it. The caller has
+// the lock to write. Windows removes no open file; there a file that another process has opened
+// meanwhile stays.
+func (l *directoryLock) closeAndRemove() {
+	if l.created && os.Remove(l.Path()) == nil {
+		l.created = false
+	}
+	_ = l.Close()
+	if l.created {
+		_ = os.Remove(l.Path())
+	}
+}
+
+// acquire takes the lock of a directory. It waits for a moment for a process that ends. If another
+// process has it, the error matches ErrInUse.
+func acquire(ctx context.Context, dir string) (*directoryLock, error) {
 	bounded, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
-	if _, err := lock.TryLockContext(bounded, lockRetry); err == nil {
-		return lock, nil
-	} else if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	} else if !errors.Is(err, context.DeadlineExceeded) {
-		return nil, about(path, err)
+	retry := time.NewTicker(lockRetry)
+	defer retry.Stop()
+	for {
+		lock, err := newLock(dir)
+		if err != nil {
+			return nil, about(filepath.Join(dir, lockName), err)
+		}
+		switch locked, err := lock.take(lock.TryLock); {
+		case err != nil:
+			return nil, about(lock.Path(), err)
+		case locked:
+			return lock, nil
+		}
+		select {
+		case <-retry.C:
+		case <-bounded.Done():
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			return nil, fmt.Errorf("journal: %s: %w by %s; stop that process, or use another directory", dir, ErrInUse, holderOf(dir))
+		}
 	}
-	return nil, fmt.Errorf("journal: %s: %w by %s; stop that process, or use another directory", dir, ErrInUse, holderOf(dir))
 }
 
 // acquireToRead takes the lock together with other readers; unlock frees it. It does not wait:
 // a process that has the lock can be asked for a copy.
 func acquireToRead(dir string) (unlock func() error, err error) {
-	path := filepath.Join(dir, lockName)
-	if err := checkRegular(path); err != nil {
-		return nil, about(path, err)
+	lock, err := newLock(dir)
+	if err != nil {
+		return nil, about(filepath.Join(dir, lockName), err)
 	}
-	lock := flock.New(path, flock.SetPermissions(0o600))
-	switch locked, err := lock.TryRLock(); {
+	switch locked, err := lock.take(lock.TryRLock); {
 	case errors.Is(err, syscall.EROFS):
 		return func() error { return nil }, nil // no store ran here, and none can start
 	case err != nil:
-		return nil, about(path, err)
+		return nil, about(lock.Path(), err)
 	case !locked:
 		return nil, fmt.Errorf("journal: %s: %w by %s", dir, ErrInUse, holderOf(dir))
 	}
-	return lock.Close, nil
+	return func() error {
+		// A lock that a reader leaves may belong to another user than the store. It is removed by
+		// the last reader.
+		if lock.created && runtime.GOOS != "windows" {
+			if alone, err := lock.take(lock.TryLock); alone && err == nil {
+				lock.closeAndRemove()
+				return nil
+			}
+		}
+		return lock.Close()
+	}, nil
 }
 
 // holderOf describes the process that has the lock.
@@ -86,10 +161,12 @@ func holderOf(dir string) string {
 
 func readHolder(dir string) (holder, error) {
 	path := filepath.Join(dir, holderName)
-	if err := checkRegular(path); err != nil {
+	file, err := openRegular(path, os.O_RDONLY)
+	if err != nil {
 		return holder{}, err
 	}
-	content, err := os.ReadFile(path)
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, maxHolder))
 	if err != nil {
 		return holder{}, err
 	}
@@ -104,12 +181,12 @@ func readHolder(dir string) (holder, error) {
 }
 
 // writeHolder says which process has the lock. The caller has it.
-func writeHolder(dir string, h holder) error {
+func (d *directory) writeHolder(h holder) error {
 	content, err := json.Marshal(h)
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(dir, holderName)
+	path := filepath.Join(d.path, holderName)
 	if err := removeIfThere(path); err != nil {
 		return about(path, err)
 	}
@@ -118,28 +195,17 @@ func writeHolder(dir string, h holder) error {
 		return about(path, err)
 	}
 	_, err = file.Write(append(content, '\n'))
-	return about(path, errors.Join(err, file.Close()))
+	return about(path, together(err, file.Close()))
 }
 
-// checkRegular refuses what is there but is not a regular file: opening a named pipe waits for
-// another process, and no signal ends that.
-func checkRegular(path string) error {
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	case !info.Mode().IsRegular() && !info.IsDir(): // reading a directory fails by itself
-		return fmt.Errorf("%w: it is not a regular file (%v)", ErrForeign, info.Mode().Type())
+// removeHolder removes what says which process has the lock, and the socket. The directory may
+// have been moved: what has its name now belongs to another journal.
+func (d *directory) removeHolder() error {
+	var errs []error
+	for _, name := range []string{socketName, holderName} {
+		if err := d.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, about(filepath.Join(d.path, name), err))
+		}
 	}
-	return nil
-}
-
-// openRegular opens a regular file to read it.
-func openRegular(path string) (*os.File, error) {
-	if err := checkRegular(path); err != nil {
-		return nil, err
-	}
-	return os.Open(path)
+	return together(errs...)
 }

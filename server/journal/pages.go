@@ -31,6 +31,12 @@ const (
 	metaSize    = 64
 	noFreelist  = math.MaxUint64
 
+	seenPages = 4096 // that one part of pages.seen has
+
+	maxKey   = 32 << 10                // of bbolt
+	maxValue = 257 << 20               // an MQTT packet has less than 256 MiB, and what a record adds is small
+	maxPage  = 4 * (maxKey + maxValue) // bbolt splits a page with more than four entries
+
 	maxDepth = 64 // a tree with at least two children in each branch is never deeper
 )
 
@@ -77,8 +83,11 @@ type pages struct {
 	// other is why one of the two meta pages cannot be read; nil if both can. Then the last
 	// transaction may be missing.
 	other error
-	seen  []uint64 // bits of the pages that were read
-	used  uint64   // their number
+	// seen has the bits of the pages that were read, in parts: a file may have holes, and need not
+	// hold what its size says.
+	seen map[uint64]*[seenPages / 64]uint64
+	used uint64 // their number
+	room []byte // for pages that continue
 }
 
 // openPages reads the meta pages of a file with size bytes.
@@ -125,29 +134,36 @@ func openPages(r io.ReaderAt, size int64) (*pages, error) {
 	if p.meta.end < 3 || p.meta.end > uint64(size/pageSize) {
 		return nil, damaged("it has %d bytes, and needs %d pages of %d: it was cut short", size, p.meta.end, pageSize)
 	}
-	p.seen = make([]uint64, p.meta.end/64+1)
+	p.seen = make(map[uint64]*[seenPages / 64]uint64)
 	return p, nil
 }
 
+// fitsBolt reports whether bbolt should check the file too. For each free page it takes memory. A
+// file with far more of them than a store leaves has holes in place of pages.
+func (p *pages) fitsBolt() bool { return p.meta.end < 64*p.used+1<<16 }
+
 // mark notes that a page is a part of the state. A page has one place.
 func (p *pages) mark(id uint64) error {
-	if p.seen[id/64]&(1<<(id%64)) != 0 {
+	part := p.seen[id/seenPages]
+	if part == nil {
+		part = new([seenPages / 64]uint64)
+		p.seen[id/seenPages] = part
+	}
+	word, bit := id%seenPages/64, uint64(1)<<(id%64)
+	if part[word]&bit != 0 {
 		return damaged("page %d has two places", id)
 	}
-	p.seen[id/64] |= 1 << (id % 64)
+	part[word] |= bit
 	p.used++
 	return nil
 }
 
-// read returns page id with its overflow, in room if that is large enough.
+// read returns page id with its overflow. It uses room, which has the size of a page, if that is
+// large enough; a leaf that continues is valid until the next one.
 func (p *pages) read(id uint64, room []byte) ([]byte, error) {
 	if id < 2 || id >= p.meta.end {
 		return nil, damaged("page %d is outside of the %d pages", id, p.meta.end)
 	}
-	if cap(room) < pageSize {
-		room = make([]byte, pageSize)
-	}
-	room = room[:pageSize]
 	if _, err := p.r.ReadAt(room, int64(id)*pageSize); err != nil {
 		return nil, fmt.Errorf("page %d: %w", id, err)
 	}
@@ -164,23 +180,60 @@ func (p *pages) read(id uint64, room []byte) ([]byte, error) {
 	if overflow >= p.meta.end-id {
 		return nil, damaged("page %d continues for %d pages, past the end", id, overflow)
 	}
+	if err := checkOverflow(id, room, overflow); err != nil {
+		return nil, err
+	}
 	for next := id + 1; next <= id+overflow; next++ {
 		if err := p.mark(next); err != nil {
 			return nil, err
 		}
 	}
-	large := (overflow + 1) * pageSize // at most the size of the file
-	if large > math.MaxInt {
-		return nil, damaged("page %d is larger than this machine's memory", id)
+	var large []byte
+	if size := int(overflow+1) * pageSize; binary.NativeEndian.Uint16(room[8:]) == branchPage {
+		large = make([]byte, size)
+	} else {
+		if cap(p.room) < size {
+			p.room = make([]byte, size)
+		}
+		large = p.room[:size]
 	}
-	if uint64(cap(room)) < large {
-		room = append(make([]byte, 0, large), room...)
-	}
-	room = room[:large]
-	if _, err := p.r.ReadAt(room[pageSize:], int64(id+1)*pageSize); err != nil {
+	copy(large, room)
+	if _, err := p.r.ReadAt(large[pageSize:], int64(id+1)*pageSize); err != nil {
 		return nil, fmt.Errorf("page %d: %w", id, err)
 	}
-	return room, nil
+	return large, nil
+}
+
+// checkOverflow compares for how many pages a page continues with what its entries need, and bounds
+// both before there is memory for them. page is the first of the pages. bbolt puts more than four
+// entries on one page only if it does not continue, so all of their sizes are there.
+func checkOverflow(id uint64, page []byte, overflow uint64) error {
+	order := binary.NativeEndian
+	flags, count := order.Uint16(page[8:]), int(order.Uint16(page[10:]))
+	if flags != leafPage && flags != branchPage {
+		return damaged("page %d is of type %#x, not a leaf or a branch", id, flags)
+	}
+	need := uint64(pageHeader + count*elementSize)
+	if need > pageSize {
+		return damaged("page %d continues, and has %d entries", id, count)
+	}
+	for i := range count {
+		raw := page[pageHeader+i*elementSize:]
+		var keySize, valueSize uint32
+		if flags == leafPage {
+			keySize, valueSize = order.Uint32(raw[8:]), order.Uint32(raw[12:])
+		} else {
+			keySize = order.Uint32(raw[4:])
+		}
+		if keySize > maxKey || valueSize > maxValue {
+			return damaged("page %d: entry %d has a name of %d bytes and a value of %d", id, i, keySize, valueSize)
+		}
+		need += uint64(keySize) + uint64(valueSize)
+	}
+	if need > maxPage || overflow != (need-1)/pageSize {
+		return damaged("page %d continues for %d pages; its entries have %d bytes", id, overflow, need)
+	}
+	return nil
 }
 
 // An element is an entry of a leaf.
@@ -260,11 +313,13 @@ func (p *pages) walk(rooms [][]byte, id uint64, low, high []byte, each func(elem
 	if len(rooms) == 0 {
 		return damaged("page %d is deeper than %d levels", id, maxDepth)
 	}
+	if rooms[0] == nil {
+		rooms[0] = make([]byte, pageSize)
+	}
 	page, err := p.read(id, rooms[0])
 	if err != nil {
 		return err
 	}
-	rooms[0] = page
 	name := fmt.Sprintf("page %d", id)
 	if binary.NativeEndian.Uint16(page[8:]) != branchPage {
 		return leaf(name, page, low, high, each)
@@ -320,6 +375,9 @@ func (p *pages) buckets() (map[string][]byte, error) {
 	err := p.tree(p.meta.root, func(e element) error {
 		if !e.bucket {
 			return damaged("there is an entry outside of all buckets")
+		}
+		if len(e.value) > pageSize {
+			return damaged("the bucket %.64q has %d bytes", e.key, len(e.value))
 		}
 		if len(found) < 16 { // a foreign file may have any number
 			found[string(e.key)] = bytes.Clone(e.value)

@@ -4,9 +4,38 @@ package journal
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
+	"runtime"
 	"syscall"
 )
+
+// noFollow makes the opening of a symbolic link fail.
+const noFollow = syscall.O_NOFOLLOW
+
+// lockFlags are the flags with which a lock is opened, and created.
+func lockFlags() int {
+	switch runtime.GOOS {
+	case "aix", "illumos", "solaris": // they lock no file that is open for reading only
+		return os.O_CREATE | os.O_RDWR | noFollow
+	}
+	return os.O_CREATE | os.O_RDONLY | noFollow
+}
+
+// rightsOf returns the rights of the owner, the group and all users; ok is false where the system
+// has none.
+func rightsOf(info fs.FileInfo) (mode fs.FileMode, ok bool) { return info.Mode().Perm(), true }
+
+// checkOwner refuses a file of another user, who could change it at any time.
+func checkOwner(info fs.FileInfo) error {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if own := uint32(os.Geteuid()); ok && stat.Uid != own && stat.Uid != 0 {
+		return fmt.Errorf("%w: it belongs to user %d, and this process runs as user %d; run it as user %[2]d, or chown the directory and its files",
+			ErrUnsafe, stat.Uid, own)
+	}
+	return nil
+}
 
 // alive reports whether a process of this machine exists.
 func alive(pid int) bool {
@@ -24,5 +53,5 @@ func syncDirectory(dir string) error {
 	if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTSUP) {
 		err = nil // some file systems do not sync directories, and need not
 	}
-	return errors.Join(err, opened.Close())
+	return together(err, opened.Close())
 }

@@ -170,7 +170,7 @@ func TestOpenRefusesWhereItCannotWrite(t *testing.T) {
 		{"a symbolic link to itself", loop, "a symbolic link points to itself"},
 		{"a file", plain, "give a directory"},
 		{"below a file", filepath.Join(plain, "below"), "give a directory"},
-		{"a symbolic link in place of the file", linked, "not a regular file"},
+		{"a symbolic link in place of the file", linked, "a symbolic link"},
 		{"a directory in place of the file", folder, "not a regular file"},
 	} {
 		_, err := journal.Open(test.dir, journal.Options{})

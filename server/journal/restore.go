@@ -28,9 +28,12 @@ import (
 // A backup of which only the last commit is missing, as [ErrDamaged] says of such a file, is
 // accepted.
 //
-// progress gets records. The report is about the new journal.
+// After an error it leaves nothing in dir, and no directory that it created. progress gets records.
+// The report is about the new journal. It has a warning if the bound of the versions is more than
+// two minutes ahead of the clock: either this machine's clock is behind, and then versions may be
+// issued twice, or that of the lost store was ahead.
 func RestoreBackup(ctx context.Context, backup, dir string, progress Progress) (report Report, err error) {
-	s, err := scanFile(backup)
+	s, err := scanGiven(backup)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Report{}, fmt.Errorf("journal: %s: %w: it does not exist; give the file of a backup", backup, ErrNoData)
 	}
@@ -38,35 +41,53 @@ func RestoreBackup(ctx context.Context, backup, dir string, progress Progress) (
 		return Report{}, about(backup, err)
 	}
 	defer s.file.Close()
-	if err := makeDirectory(dir); err != nil {
-		return Report{}, about(dir, err)
-	}
-	lock, err := acquire(ctx, dir)
+	claimed, err := claim(ctx, dir, false)
 	if err != nil {
 		return Report{}, err
 	}
-	defer func() { err = errors.Join(err, about(dir, lock.Close())) }()
-	path := filepath.Join(dir, fileName)
+	report, err = s.restoreIn(ctx, claimed, progress)
+	if source := new(unreadable); errors.As(err, source) {
+		err = about(backup, source.error)
+	}
+	if err != nil {
+		claimed.abandon()
+		return Report{}, err
+	}
+	report.Warnings = append(report.Warnings, claimed.warnings...)
+	return report, claimed.release()
+}
+
+// restoreIn makes a journal in a directory that has none. After an error it has left nothing.
+func (s *scan) restoreIn(ctx context.Context, dir *directory, progress Progress) (Report, error) {
+	path, created := filepath.Join(dir.path, fileName), filepath.Join(dir.path, newName)
 	if _, err := os.Lstat(path); err == nil {
 		return Report{}, about(path, ErrExists)
 	}
-	created := filepath.Join(dir, newName)
 	if err := os.RemoveAll(created); err != nil {
 		return Report{}, about(created, err)
 	}
-	if err := s.restoreTo(ctx, created, progress); err != nil {
-		return Report{}, errors.Join(about(backup, err), removeIfThere(created))
-	}
-	report, err = inspectFile(ctx, created, nil)
+	err := s.restoreTo(ctx, created, progress)
 	if err != nil {
-		return report, errors.Join(err, removeIfThere(created))
+		return Report{}, together(about(path, err), about(created, removeIfThere(created)))
 	}
-	report.File = path
-	if err := os.Rename(created, path); err != nil {
-		return report, about(path, err)
+	report, err := inspectFile(ctx, created, nil)
+	if err == nil {
+		report.File = path
+		err = about(path, os.Rename(created, path))
 	}
-	return report, about(path, syncDirectory(dir))
+	if err != nil {
+		return Report{}, together(err, about(created, removeIfThere(created)))
+	}
+	if err := syncDirectory(dir.path); err != nil {
+		return Report{}, together(about(path, err), about(path, removeIfThere(path)))
+	}
+	return report, nil
 }
+
+// An unreadable is an error of the file that is read, not of the one that is written.
+type unreadable struct{ error }
+
+func (u unreadable) Unwrap() error { return u.error }
 
 // restoreTo writes the records to a new file, with a new identity and a higher bound.
 func (s *scan) restoreTo(ctx context.Context, path string, progress Progress) error {
@@ -82,6 +103,7 @@ func (s *scan) restoreTo(ctx context.Context, path string, progress Progress) er
 			sums.add(r.ID, r.Value)
 			return put(r.ID, r.Value)
 		}
+		var written error
 		err := s.each(ctx, func(id, value []byte) error {
 			record := statestore.Record{ID: id, Value: value}
 			item, err := record.Decode()
@@ -94,13 +116,17 @@ func (s *scan) restoreTo(ctx context.Context, path string, progress Progress) er
 			if item.Kind == statestore.KindIdentity || item.Kind == statestore.KindBound {
 				return nil
 			}
-			return keep(record)
+			written = keep(record)
+			return written
 		})
+		if err != nil && written == nil && ctx.Err() == nil {
+			err = unreadable{err}
+		}
 		if err != nil {
 			return err
 		}
 		bound.Node = ""
-		return errors.Join(
+		return together(
 			keep(statestore.Item{Kind: statestore.KindIdentity, Identity: engine.NewIdentity(), HoldOff: true}.Record()),
 			keep(statestore.Item{Kind: statestore.KindBound, Version: bound}.Record()),
 		)

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -44,7 +45,7 @@ func TestCheckCountsWhatIsThere(t *testing.T) {
 	info, _ := os.Stat(filepath.Join(dir, "tenure.db"))
 	want := journal.Report{File: filepath.Join(dir, "tenure.db"), Bytes: info.Size(), FreeBytes: report.FreeBytes, LiveBytes: report.LiveBytes,
 		Records: 6, Keys: 2, Fences: 1, Replies: 1, Identity: "of the data", Bound: "1700000000000:9:", Clean: true}
-	if report != want || report.FreeBytes <= 0 || report.FreeBytes >= report.Bytes || report.LiveBytes < 100 || report.LiveBytes > 1000 {
+	if !reflect.DeepEqual(report, want) || report.FreeBytes <= 0 || report.FreeBytes >= report.Bytes || report.LiveBytes < 100 || report.LiveBytes > 1000 {
 		t.Errorf("the report is\n%+v, want\n%+v", report, want)
 	}
 
@@ -52,7 +53,7 @@ func TestCheckCountsWhatIsThere(t *testing.T) {
 	load(t, file)
 	online, err := journal.Check(t.Context(), dir, nil)
 	want.Online, want.Bytes, want.FreeBytes = true, online.Bytes, online.FreeBytes
-	if err != nil || online != want {
+	if err != nil || !reflect.DeepEqual(online, want) {
 		t.Errorf("while a process has the journal, the report is\n%+v, error %v, want\n%+v", online, err, want)
 	}
 	if report, err := journal.Check(t.Context(), filepath.Join(dir, "nothing"), nil); err == nil || !strings.Contains(err.Error(), "nothing") {
@@ -153,6 +154,9 @@ func TestARestoredBoundNeverGoesBack(t *testing.T) {
 	if err != nil || report.Bound != ahead.String() {
 		t.Errorf("the bound is %v, error %v, want %v", report.Bound, err, ahead)
 	}
+	if len(report.Warnings) != 1 || !strings.Contains(report.Warnings[0], "its versions are 1h0m0s ahead of the clock of this machine") {
+		t.Errorf("the warnings are %q", report.Warnings)
+	}
 }
 
 func TestRestoreOverwritesNothing(t *testing.T) {
@@ -179,8 +183,15 @@ func TestARestoreThatEndsLeavesNoData(t *testing.T) {
 	if _, err := journal.RestoreBackup(ctx, filepath.Join(dir, "tenure.db"), fresh, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("RestoreBackup has error %v", err)
 	}
-	if left, _ := filepath.Glob(filepath.Join(fresh, "*.db*")); len(left) > 0 {
-		t.Errorf("RestoreBackup left %q", left)
+	if left, _ := os.ReadDir(fresh); len(left) > 0 {
+		t.Errorf("RestoreBackup left %v", left)
+	}
+	below := filepath.Join(fresh, "new", "data")
+	if _, err := journal.RestoreBackup(ctx, filepath.Join(dir, "tenure.db"), below, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("RestoreBackup has error %v", err)
+	}
+	if left, _ := os.ReadDir(fresh); len(left) > 0 {
+		t.Errorf("RestoreBackup left the directories that it made: %v", left)
 	}
 	garbage := filepath.Join(t.TempDir(), "garbage")
 	if err := os.WriteFile(garbage, []byte(strings.Repeat("garbage", 10_000)), 0o600); err != nil {
@@ -246,6 +257,24 @@ func TestAnExportHasAllBytes(t *testing.T) {
 		if !json.Valid([]byte(line)) {
 			t.Errorf("not JSON: %q", line)
 		}
+	}
+}
+
+// Before its first version a store has a bound, and says so.
+func TestAnExportHasTheBoundOfNoVersion(t *testing.T) {
+	dir := t.TempDir()
+	file := open(t, dir)
+	commit(t, file, statestore.Group{bound(hlc.Timestamp{})})
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := journal.Export(t.Context(), dir, &out, nil); err != nil || out.String() != `{"kind":"bound","version":"0:0:"}`+"\n" {
+		t.Errorf("the export is %q, error %v", out.String(), err)
+	}
+	report, err := journal.Check(t.Context(), dir, nil)
+	if err != nil || report.Bound != "0:0:" {
+		t.Errorf("the report is %+v, error %v", report, err)
 	}
 }
 

@@ -3,7 +3,6 @@ package journal
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -30,19 +29,23 @@ type scan struct {
 	records []byte // describes the bucket of the records
 }
 
-// scanFile opens a regular file for a scan.
-func scanFile(path string) (*scan, error) {
-	file, err := openRegular(path)
+// scanFile opens a file in a directory of data for a scan. It follows no symbolic link.
+func scanFile(path string) (*scan, error) { return scanOpen(openRegular(path, os.O_RDONLY)) }
+
+// scanGiven opens a file that the user named for a scan. It may be a link.
+func scanGiven(path string) (*scan, error) { return scanOpen(openGiven(path)) }
+
+func scanOpen(file *os.File, err error) (*scan, error) {
 	if err != nil {
 		return nil, err
 	}
 	info, err := file.Stat()
 	if err != nil {
-		return nil, errors.Join(err, file.Close())
+		return nil, together(err, file.Close())
 	}
 	s, err := openScan(file, info.Size())
 	if err != nil {
-		return nil, errors.Join(err, file.Close())
+		return nil, together(err, file.Close())
 	}
 	s.file = file
 	return s, nil

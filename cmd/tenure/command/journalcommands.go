@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,9 +47,9 @@ says why and what to do.`,
 			report, err := journal.Check(cmd.Context(), arguments[0], progress)
 			done()
 			if err != nil {
-				return err
+				return orInterrupted(cmd, err, "nothing was changed")
 			}
-			return printReport(cmd.OutOrStdout(), asJSON, report, report.File+" is sound")
+			return printReport(cmd, asJSON, report, report.File+" is sound")
 		},
 	}
 	check.Flags().BoolVar(&asJSON, "json", false, jsonUsage)
@@ -74,9 +75,9 @@ replaced. It holds the values of all keys; only its owner may read it.`,
 			report, err := journal.Backup(cmd.Context(), arguments[0], arguments[1], progress)
 			done()
 			if err != nil {
-				return err
+				return orInterrupted(cmd, err, "there is no "+arguments[1])
 			}
-			return printReport(cmd.OutOrStdout(), asJSON, report, report.File+" is a sound backup")
+			return printReport(cmd, asJSON, report, report.File+" is a sound backup")
 		},
 	}
 	backup.Flags().BoolVar(&asJSON, "json", false, jsonUsage)
@@ -104,9 +105,9 @@ store answered for the last time.`,
 			report, err := journal.RestoreBackup(cmd.Context(), arguments[0], arguments[1], progress)
 			done()
 			if err != nil {
-				return err
+				return orInterrupted(cmd, err, "nothing was left in "+arguments[1])
 			}
-			return printReport(cmd.OutOrStdout(), asJSON, report, report.File+" is restored")
+			return printReport(cmd, asJSON, report, report.File+" is restored")
 		},
 	}
 	restore.Flags().BoolVar(&asJSON, "json", false, jsonUsage)
@@ -123,17 +124,18 @@ backup. While a store uses the directory, the store makes a copy for the export,
 as for "tenure check".
 
 The field "kind" says what a line is about: key, fence (of a key that is gone),
-reply (remembered, for requests that are delivered again), identity, or bound
-(of the versions). Keys, values and client ids that are not valid UTF-8 are in
-base64, in key_base64, value_base64 and client_base64. The output holds the
-values of all keys.`,
+reply (remembered, for requests that are delivered again), identity, or bound:
+no version above it was issued. Before the first version it is 0:0:. Keys,
+values and client ids that are not valid UTF-8 are in base64, in key_base64,
+value_base64 and client_base64. The output holds the values of all keys.`,
 		Example: `  tenure export /var/lib/tenure | jq -r 'select(.kind == "key") | .key'
   (umask 077; tenure export /var/lib/tenure > tenure.jsonl)`,
 		Args: exactly("the directory of the data, or the file of a backup"),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			progress, done := showProgress(cmd, "exporting")
 			defer done()
-			return journal.Export(cmd.Context(), arguments[0], cmd.OutOrStdout(), progress)
+			err := journal.Export(cmd.Context(), arguments[0], cmd.OutOrStdout(), progress)
+			return orInterrupted(cmd, err, "lines are missing")
 		},
 	}
 }
@@ -154,6 +156,14 @@ func exactly(names ...string) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// orInterrupted returns err, or that a signal has ended the command and how things are left.
+func orInterrupted(cmd *cobra.Command, err error, left string) error {
+	if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
+		return errors.New("interrupted; " + left)
+	}
+	return err
 }
 
 // showProgress returns a function that shows on standard error how far a command is, if that is a
@@ -181,8 +191,12 @@ func progressLine(w io.Writer, doing string) (progress journal.Progress, done fu
 	}
 }
 
-// printReport prints what is in a journal or a backup.
-func printReport(w io.Writer, asJSON bool, report journal.Report, headline string) error {
+// printReport prints what is in a journal or a backup, and warnings on standard error.
+func printReport(cmd *cobra.Command, asJSON bool, report journal.Report, headline string) error {
+	w := cmd.OutOrStdout()
+	for _, warning := range report.Warnings {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s: warning: %s\n", cmd.Root().Name(), warning)
+	}
 	if asJSON {
 		encoder := json.NewEncoder(w)
 		encoder.SetIndent("", "  ")
