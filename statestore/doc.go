@@ -3,9 +3,9 @@
 //
 // It is pure: it has no network, no goroutine and no clock. The caller passes the time as
 // an [Instant] and the name of an authenticated client, and gets a [Reply] and its [Effects]:
-// notifications, and the records to keep. The caller also decides about locks, sockets and timers. So the same
-// calls always return the same results, which tests, logs and replicas need. The caller is
-// the server, or the in-process connection of tests.
+// the notifications, and the records to keep. The caller also decides about locks, sockets and
+// timers. So the same calls always return the same results, which tests, logs and replicas need.
+// The caller is the server, the attached store, or the in-process connection of tests.
 //
 // A request passes through three steps:
 //

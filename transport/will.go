@@ -80,10 +80,10 @@ func (w *Will) Close() {
 // Will is closed.
 //
 // While the broker is away or busy, or sends clients elsewhere, SetWill goes on trying until ctx
-// ends. After an error the client goes on without a Will. The error is ErrNoWill if the Conn is not a [WillConn], if key and
-// value are more than the 65,000 bytes or so that MQTT allows, or if the broker closes only
-// connections with the Will; a [*ConnectError] if the broker refuses the Will; the cause of ctx;
-// ErrClosed or ErrSessionTakenOver.
+// ends. After an error the client goes on without a Will. The error is ErrNoWill if the Conn is
+// not a [WillConn], if key and value are more than the 65,000 bytes or so that MQTT allows, or if
+// the broker closes only connections with the Will; a [*ConnectError] if the broker refuses the
+// Will; the cause of ctx; ErrClosed or ErrSessionTakenOver.
 //
 // A client cannot find out whether the broker passes on the properties that a store needs,
 // nor whether the store accepts the Will. Package lease says what to rely on.

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// DefaultMax and DefaultMaxPerAddress are how many connections there may be, of all clients
+	// DefaultMax and defaultMaxPerAddress are how many connections there may be, of all clients
 	// and of one remote address.
 	DefaultMax           = 256
-	DefaultMaxPerAddress = 64
+	defaultMaxPerAddress = 64
 	// DefaultTimeout bounds the time from accepting a connection until its client has
 	// authenticated: TLS handshake, CONNECT, and the check of its password.
 	DefaultTimeout = 5 * time.Second
@@ -59,7 +59,7 @@ type Connection struct {
 }
 
 // New returns a limiter of most connections, of which mostPerSource may come from one source; 0
-// means DefaultMaxPerAddress, and most for this machine. sockets is how many connections there may
+// means defaultMaxPerAddress, and most for this machine. sockets is how many connections there may
 // be in all, or 0 for any number: half of them is the bound if most is larger, because connections
 // that have not authenticated must not take all descriptors.
 func New(most, mostPerSource, sockets int) *Limiter {
@@ -115,7 +115,7 @@ func (l *Limiter) LimitOf(source netip.Prefix) int {
 	case source.Addr().IsLoopback():
 		return l.max
 	}
-	return min(l.max, DefaultMaxPerAddress)
+	return min(l.max, defaultMaxPerAddress)
 }
 
 func (l *Limiter) oldestLocked(fits func(*Connection) bool) *Connection {
