@@ -60,8 +60,15 @@
 //
 // Below the prefix: "format", which says what the rest is; "active", the election key, under
 // the lease; "sequence", the number of the last transaction; and "r/" with the identifier of a
-// record. A prefix that holds other keys is refused. A user of etcd that is restricted needs
-// permission to read and write the range of the prefix.
+// record. A prefix that holds other keys is refused, and so is one among the records of another
+// store. A user of etcd that is restricted needs permission to read and write the range of the
+// prefix.
+//
+// All that may write below the prefix is trusted, like an administrator: it can change and delete
+// keys, leases and fences, or depose the active process. A foreign write is noticed where it
+// cannot be a record, and where the active process finds its own sequence number changed; nothing
+// notices a record that was well forged. Processes with the same prefix are one store: stores that
+// have nothing to do with each other need prefixes of their own.
 //
 // etcd keeps old values until it is compacted. Its operator has to compact it, for example with
 // --auto-compaction-mode=periodic --auto-compaction-retention=5m. With Options.Compact, which

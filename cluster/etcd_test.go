@@ -273,9 +273,28 @@ func TestAPrefixBesideAStoresKeysIsRefused(t *testing.T) {
 	options := e.candidateOptions(t, "a")
 	journal := campaign(t, open(t, options))
 	commit(t, journal, group("nested/a", "1"))
-	options.Prefix += "r/nested/"
-	if _, err := cluster.Open(bounded(t), options); !errors.Is(err, cluster.ErrForeignData) {
-		t.Errorf("Open: %v", err)
+	nested := options
+	for _, under := range []string{"r/nested/", "r/", "r/none/there/"} {
+		nested.Prefix = options.Prefix + under
+		if _, err := cluster.Open(bounded(t), nested); !errors.Is(err, cluster.ErrForeignData) || !strings.Contains(err.Error(), "another prefix") {
+			t.Errorf("Open with the prefix %q: %v", nested.Prefix, err)
+		}
+	}
+	nested.Prefix = options.Prefix + "rest/" // not among the records
+	open(t, nested)
+}
+
+// The text of a store that cannot load names the key, because its operator has to delete it.
+func TestARecordThatIsDamagedIsNamed(t *testing.T) {
+	e := sharedEtcd(t)
+	candidate := open(t, e.candidateOptions(t, "a"))
+	_ = campaign(t, candidate).Close()
+	if _, err := e.client(t).Put(bounded(t), prefix(t)+"r/intruder", "x"); err != nil {
+		t.Fatal(err)
+	}
+	err := campaign(t, candidate).Load(bounded(t), func(record statestore.Record) error { _, err := record.Decode(); return err })
+	if !errors.Is(err, statestore.ErrDamaged) || !strings.Contains(err.Error(), prefix(t)+"r/intruder") || !strings.Contains(err.Error(), "delete the key") {
+		t.Errorf("Load: %v", err)
 	}
 }
 

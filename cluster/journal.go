@@ -142,13 +142,16 @@ func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) 
 		}
 		for _, kv := range page.Kvs {
 			if kv.ModRevision > j.won {
-				return fmt.Errorf("read the records of %q: another program has written %q; %w", j.options.Prefix, kv.Key, ErrForeignData)
+				return fmt.Errorf("read the records of %q: %w", j.options.Prefix, written(kv.Key))
 			}
 			record := statestore.Record{ID: kv.Key[len(j.keys.records):], Value: kv.Value}
 			if record.Value == nil {
 				record.Value = []byte{} // nil means that the record is gone
 			}
-			if err := each(record); err != nil {
+			switch err := each(record); {
+			case errors.Is(err, statestore.ErrDamaged):
+				return fmt.Errorf("the key %q of etcd: %w; if another program has written it, stop that program and delete the key", kv.Key, err)
+			case err != nil:
 				return err
 			}
 			size += len(kv.Key) + len(kv.Value)
@@ -237,7 +240,7 @@ func (j *Journal) commit(ctx context.Context, t *transaction) error {
 		case len(sequence) == 1 && string(sequence[0].Value) == after:
 			return response, nil // an earlier attempt
 		}
-		return nil, final{fmt.Errorf("another program has changed %q; %w", j.keys.sequence, ErrForeignData)}
+		return nil, final{written([]byte(j.keys.sequence))}
 	})
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
@@ -245,6 +248,12 @@ func (j *Journal) commit(ctx context.Context, t *transaction) error {
 	j.sequence++
 	j.compactAfter(t.size, response.Header.Revision)
 	return nil
+}
+
+// written is the error for a key that only the active process writes, and that has changed.
+func written(key []byte) error {
+	return fmt.Errorf("another program has written the key %q of etcd; %w: stop that program, because only the processes of this store may write below its prefix",
+		key, ErrForeignData)
 }
 
 const (

@@ -111,8 +111,11 @@ func (o *Options) setDefaults() error {
 		host, _ := os.Hostname()
 		o.Name = fmt.Sprintf("%s/%d", host, os.Getpid())
 	}
-	if len(o.Name) > maxAddress || len(o.Address) > maxAddress {
-		return fmt.Errorf("Options.Name and Options.Address have at most %d bytes each", maxAddress)
+	if len(o.Name) > maxAddress {
+		return fmt.Errorf("Options.Name has %d bytes; at most %d are allowed", len(o.Name), maxAddress)
+	}
+	if len(o.Address) > maxAddress {
+		return fmt.Errorf("Options.Address has %d bytes; at most %d are allowed", len(o.Address), maxAddress)
 	}
 	o.TTL = cmp.Or(o.TTL, DefaultTTL)
 	if o.TTL < 2*time.Second || o.TTL > time.Minute || o.TTL%time.Second != 0 {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -47,6 +48,9 @@ func (c *Candidate) probeMember(ctx context.Context, client *clientv3.Client) er
 	if err := c.probePrefix(ctx, client); err != nil {
 		return err
 	}
+	if err := c.probeParents(ctx, client); err != nil {
+		return err
+	}
 	return c.probeLimits(ctx, client)
 }
 
@@ -76,13 +80,40 @@ func (c *Candidate) probePrefix(ctx context.Context, client *clientv3.Client) er
 	case len(found) == 0 && len(some) == 0:
 		return nil
 	case len(found) == 0:
-		return final{fmt.Errorf("%w: the prefix %q has the key %q, and no key %q; give another prefix",
+		return final{fmt.Errorf("%w: below Options.Prefix %q another program has the key %q, and no store is there, which would have %q; give another prefix",
 			ErrForeignData, c.options.Prefix, some[0].Key, c.keys.format)}
 	case string(found[0].Value) != format:
-		return final{fmt.Errorf("%w: %q is %q, and this release knows %q; use the release that wrote it, or give another prefix",
+		return final{fmt.Errorf("%w: %q is %q, and this release knows %q; use the release that wrote it, or give another prefix in Options.Prefix",
 			ErrForeignData, c.keys.format, found[0].Value, format)}
 	}
 	return nil
+}
+
+// probeParents refuses a prefix among the records of another store, which could not load them.
+func (c *Candidate) probeParents(ctx context.Context, client *clientv3.Client) error {
+	for _, parent := range parents(c.options.Prefix) {
+		response, err := client.Get(ctx, newKeys(parent).format)
+		switch {
+		case errors.Is(err, rpctypes.ErrPermissionDenied): // a user of its own cannot do harm there
+		case err != nil:
+			return err
+		case len(response.Kvs) > 0:
+			return final{fmt.Errorf("%w: Options.Prefix %q is among the records of the store with the prefix %q; give another prefix",
+				ErrForeignData, c.options.Prefix, parent)}
+		}
+	}
+	return nil
+}
+
+// parents returns the prefixes of stores whose records begin like prefix.
+func parents(prefix string) (parents []string) {
+	for i := range prefix {
+		parent := prefix[:i]
+		if strings.HasSuffix(parent, "/") && strings.HasPrefix(prefix, newKeys(parent).records) {
+			parents = append(parents, parent)
+		}
+	}
+	return parents
 }
 
 // probeLimits sends etcd the largest transaction that a commit may have. It changes nothing,

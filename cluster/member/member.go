@@ -4,21 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
+	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/tenurelock/tenure/cluster"
+	"github.com/tenurelock/tenure/internal/sleep"
 )
 
 // ErrRemoved ends a member that was taken out of its cluster.
-var ErrRemoved = errors.New("member: this member was taken out of its cluster; start it again with an empty directory and Join")
+var ErrRemoved = errors.New("member: this member was taken out of its cluster; start it again with an empty Options.Dir and Options.Join, after it was announced again (tenure-cluster replace)")
 
 // Member is a running member of etcd.
 type Member struct {
 	config *embed.Config
+	others []string     // URLs of the other members
+	logger *slog.Logger // may be nil
 	socket string
 	etcd   *embed.Etcd // nil until it has begun; of the goroutine of run, and of Close after that
 
@@ -32,7 +38,8 @@ type Member struct {
 }
 
 // Start starts a member. It does not wait for the others: requests are answered once a majority
-// is there. The error says which option makes no sense, or why etcd does not start.
+// is there. The error says which option makes no sense, or why etcd does not start. An address that
+// is in use is tried again for 10 s, and ends the member then.
 //
 // A member without data begins when another one answers, and ends with ErrLostData if its cluster
 // has had it before.
@@ -47,45 +54,88 @@ func Start(options Options) (*Member, error) {
 	if err := os.MkdirAll(options.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
-	m.config, m.socket = config, config.ListenClientUrls[0].String()
+	m.config, m.others, m.logger, m.socket = config, options.others(), options.Logger, config.ListenClientUrls[0].String()
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
-	var n *newcomer
-	if others := options.others(); isNew(config, others) {
-		if n, err = startNewcomer(config, others, options.Logger); err != nil {
-			stop()
-			return nil, fmt.Errorf("member: %w", err)
-		}
-	} else if err := m.begin(); err != nil {
+	n, err := m.begin()
+	if err != nil && !isInUse(err) {
 		stop()
 		return nil, err
 	}
-	m.tasks.Go(func() { m.run(ctx, n) })
+	begun := err == nil
+	m.tasks.Go(func() { m.run(ctx, n, begun) })
 	return m, nil
 }
 
-func (m *Member) begin() (err error) {
+// begin starts etcd, or returns a newcomer.
+func (m *Member) begin() (n *newcomer, err error) {
+	if !isNew(m.config, m.others) {
+		return nil, m.startEtcd()
+	}
+	if n, err = startNewcomer(m.config, m.others, m.logger); err != nil {
+		return nil, fmt.Errorf("member: %w", err)
+	}
+	return n, nil
+}
+
+func (m *Member) startEtcd() (err error) {
 	if m.etcd, err = embed.StartEtcd(m.config); err != nil {
+		m.etcd = nil
 		return fmt.Errorf("member: start etcd: %w", err)
 	}
 	return nil
 }
 
-// run begins a newcomer, and notes why the member ended.
-func (m *Member) run(ctx context.Context, n *newcomer) {
+const (
+	// addressPatience is how long a member waits for its address: the process before it may
+	// have ended a moment ago.
+	addressPatience = 10 * time.Second
+	addressPause    = 100 * time.Millisecond
+)
+
+func isInUse(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
+
+// whileInUse calls listen until its error is not that the address is in use, for addressPatience
+// at most, and returns its last error.
+func (m *Member) whileInUse(ctx context.Context, listen func() error) error {
+	said := false
+	for began := time.Now(); ; {
+		err := listen()
+		switch {
+		case !isInUse(err):
+			return err
+		case time.Since(began) > addressPatience:
+			return fmt.Errorf("%w, for more than %v; stop the program that uses it, or give this member another URL", err, addressPatience)
+		case !said && m.logger != nil:
+			said = true
+			m.logger.Warn("the address of this member is in use; trying again", "error", err)
+		}
+		if !sleep.For(ctx, addressPause) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// run begins, if Start could not because of the address, and notes why the member ended. n is the
+// newcomer that Start made, or nil.
+func (m *Member) run(ctx context.Context, n *newcomer, begun bool) {
 	defer close(m.done)
-	if n != nil {
-		err := n.mayBegin(ctx)
+	var err error
+	if !begun {
+		err = m.whileInUse(ctx, func() (err error) { n, err = m.begin(); return err })
+	}
+	if err == nil && n != nil {
+		err = n.mayBegin(ctx)
 		n.close()
 		if err == nil {
-			err = m.begin()
+			err = m.whileInUse(ctx, m.startEtcd)
 		}
-		if err != nil {
-			if ctx.Err() == nil {
-				m.err = err
-			}
-			return
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			m.err = err
 		}
+		return
 	}
 	ready := m.etcd.Server.ReadyNotify()
 	for {

@@ -75,6 +75,16 @@ func start(t *testing.T, options member.Options) *member.Member {
 	return m
 }
 
+// eventually waits until what holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for began := time.Now(); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Since(began) > limit {
+			t.Fatalf("%s: not within %v", what, limit)
+		}
+	}
+}
+
 // startAll starts members at the same time: with fewer than the majority none is ready.
 func startAll(t *testing.T, options []member.Options) []*member.Member {
 	t.Helper()
@@ -239,13 +249,17 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 		"twice":                     func(o *member.Options) { o.Cluster = peers + ",a=https://x:1" },
 		"or http for all":           func(o *member.Options) { o.Cluster = peers + ",c=http://127.0.0.1:2" },
 		"everything on the network": func(o *member.Options) { o.Cluster = "a=http://127.0.0.1:1,b=http://host-b:1" },
-		"these need it":             func(o *member.Options) { o.PeerTLS = member.TLS{} },
-		"CA, Certificate and Key":   func(o *member.Options) { o.PeerTLS.Key = "" },
+		"give Options.PeerTLS":      func(o *member.Options) { o.PeerTLS = member.TLS{} },
+		"leave out Options.PeerTLS": func(o *member.Options) { o.Cluster = "a=http://127.0.0.1:1" },
+		"Options.PeerTLS.Key is mi": func(o *member.Options) { o.PeerTLS.Key = "" },
+		"Options.PeerTLS.CA: open ": func(*member.Options) {},
 		"would serve the network":   func(o *member.Options) { o.ClientURL = "http://0.0.0.0:2379" },
-		"Options.ClientTLS":         func(o *member.Options) { o.ClientURL = "https://127.0.0.1:2379" },
+		"give Options.ClientTLS":    func(o *member.Options) { o.ClientURL = "https://127.0.0.1:2379" },
 		"Options.ClientURL":         func(o *member.Options) { o.ClientURL = "localhost" },
-		"shorter directory":         func(o *member.Options) { o.Dir = "/tmp/" + strings.Repeat("long", 30) },
-		"Options.Election":          func(o *member.Options) { o.Election = 200 * time.Millisecond },
+		"in Options.Dir":            func(o *member.Options) { o.Dir = "/tmp/" + strings.Repeat("long", 30) },
+		"Options.Election": func(o *member.Options) {
+			o.Cluster, o.PeerTLS, o.Election = "a=http://127.0.0.1:1", member.TLS{}, 200*time.Millisecond
+		},
 	} {
 		options := member.Options{Name: "a", Cluster: peers, Dir: tempDir(t), PeerTLS: files}
 		change(&options)
@@ -284,10 +298,7 @@ func TestEtcdIsQuietAndItsWarningsReachTheLogger(t *testing.T) {
 	options[1].Logger = slog.New(slog.NewTextHandler(&debug, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	members := startAll(t, options[:])
 	members[2].Close()
-	deadline := time.Now().Add(limit)
-	for !strings.Contains(log.String(), "level=WARN") && time.Now().Before(deadline) {
-		time.Sleep(10 * time.Millisecond)
-	}
+	eventually(t, "a warning is logged", func() bool { return strings.Contains(log.String(), "level=WARN") })
 	for line := range strings.Lines(log.String()) {
 		if !strings.Contains(line, `msg="etcd: `) || strings.Contains(line, "level=INFO") {
 			t.Errorf("a line of etcd's log: %s", line)
@@ -339,5 +350,51 @@ func TestAMemberThatLostItsDiskTakesNoPartBeforeItIsReplaced(t *testing.T) {
 	await.Receive(behind.Ready())
 	if ids := records(t, whole, "later"); len(ids) != 1 {
 		t.Errorf("the others have the records %q", ids)
+	}
+}
+
+// A process that ended a moment ago may have left its address in use.
+func TestAMemberWaitsForAnAddressThatIsInUse(t *testing.T) {
+	options := three(t)
+	members := startAll(t, options[:])
+	records(t, members[0], "a")
+	members[2].Close()
+	address := strings.TrimPrefix(strings.Split(strings.Split(options[2].Cluster, ",")[2], "=")[1], "http://")
+	for _, newcomer := range []bool{false, true} {
+		if newcomer {
+			fresh, err := member.Replace(bounded(t), options[0].Dir, "m2", "http://"+address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			options[2].Cluster, options[2].Join, options[2].Dir = fresh, true, tempDir(t)
+		}
+		taken, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log syncBuffer
+		options[2].Logger = slog.New(slog.NewTextHandler(&log, nil))
+		m := start(t, options[2])
+		eventually(t, "the member finds its address in use", func() bool { return strings.Contains(log.String(), "trying again") })
+		_ = taken.Close()
+		await.Receive(m.Ready())
+		if ids := records(t, m, "a"); fmt.Sprint(ids) != "[a]" {
+			t.Errorf("newcomer %t: the records are %q", newcomer, ids)
+		}
+		m.Close()
+	}
+}
+
+func TestAMemberThatWaitsForItsAddressCanBeClosed(t *testing.T) {
+	options := three(t)
+	taken, err := net.Listen("tcp", strings.TrimPrefix(strings.Split(strings.Split(options[0].Cluster, ",")[0], "=")[1], "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	m := start(t, options[0])
+	await.Done(m.Close)
+	if err := m.Err(); err != nil {
+		t.Errorf("a member that was closed has the error %v", err)
 	}
 }

@@ -3,6 +3,7 @@ package member
 import (
 	"cmp"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 
+	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/tlspolicy"
 )
 
@@ -79,7 +81,7 @@ func (o *Options) config(closing *atomic.Bool) (*embed.Config, error) {
 	}
 	own, ok := peers[o.Name]
 	if !ok {
-		return nil, fmt.Errorf("Options.Cluster %q does not have Options.Name %q", o.Cluster, o.Name)
+		return nil, fmt.Errorf("Options.Cluster %q does not have Options.Name %q; give one of its names", o.Cluster, o.Name)
 	}
 	socket, err := o.socket()
 	if err != nil {
@@ -94,7 +96,7 @@ func (o *Options) config(closing *atomic.Bool) (*embed.Config, error) {
 	c.AdvertisePeerUrls, c.ListenPeerUrls = []url.URL{own}, []url.URL{listener(own)}
 	// The advertised URL is informative; etcd demands one.
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{socket}, []url.URL{own}
-	if c.PeerTLSInfo, err = o.PeerTLS.info(own.Scheme == "https", "Options.PeerTLS"); err != nil {
+	if c.PeerTLSInfo, err = o.PeerTLS.info("Options.PeerTLS", own, "Options.Cluster"); err != nil {
 		return nil, err
 	}
 	if o.ClientURL != "" {
@@ -107,9 +109,15 @@ func (o *Options) config(closing *atomic.Bool) (*embed.Config, error) {
 		}
 		c.ListenClientUrls = append(c.ListenClientUrls, listener(client))
 		c.AdvertiseClientUrls = []url.URL{client}
-		if c.ClientTLSInfo, err = o.ClientTLS.info(client.Scheme == "https", "Options.ClientTLS"); err != nil {
+		if c.ClientTLSInfo, err = o.ClientTLS.info("Options.ClientTLS", client, "Options.ClientURL"); err != nil {
 			return nil, err
 		}
+		if err := o.ClientTLS.check("Options.ClientTLS", client.Hostname()); err != nil {
+			return nil, err
+		}
+	}
+	if err := o.PeerTLS.check("Options.PeerTLS", own.Hostname()); err != nil {
+		return nil, err
 	}
 	heartbeat, election := cmp.Or(o.Heartbeat, 100*time.Millisecond), cmp.Or(o.Election, time.Second)
 	if heartbeat < time.Millisecond || election < 5*heartbeat || election > 50*time.Second {
@@ -141,7 +149,7 @@ func (o *Options) socket() (url.URL, error) {
 	}
 	name := filepath.Join(dir, clientSocket)
 	if len(name) > maxSocketName {
-		return url.URL{}, fmt.Errorf("the name of the socket %q is longer than %d bytes; give a shorter directory", name, maxSocketName)
+		return url.URL{}, fmt.Errorf("the name of the socket %q is longer than %d bytes; give a shorter name in Options.Dir", name, maxSocketName)
 	}
 	return url.URL{Scheme: "unix", Path: filepath.ToSlash(name)}, nil
 }
@@ -195,15 +203,21 @@ func listener(u url.URL) url.URL {
 	return u
 }
 
-func (t TLS) info(required bool, name string) (transport.TLSInfo, error) {
-	given := t != TLS{}
+// info returns etcd's settings for the connections to u, a URL of the option urls. name is the
+// option that t is.
+func (t TLS) info(name string, u url.URL, urls string) (transport.TLSInfo, error) {
 	switch {
-	case given != required:
-		return transport.TLSInfo{}, fmt.Errorf("%s is for URLs with https, and these need it", name)
-	case !given:
+	case t == TLS{} && u.Scheme != "https":
 		return transport.TLSInfo{}, nil
-	case t.CA == "" || t.Certificate == "" || t.Key == "":
-		return transport.TLSInfo{}, fmt.Errorf("%s needs CA, Certificate and Key", name)
+	case t == TLS{}:
+		return transport.TLSInfo{}, fmt.Errorf("%s has a URL with https, %s, so the member needs certificates; give %s", urls, u.String(), name)
+	case u.Scheme != "https":
+		return transport.TLSInfo{}, fmt.Errorf("%s has a URL without TLS, %s, though certificates are given; write https, or leave out %s", urls, u.String(), name)
+	}
+	for _, file := range []struct{ option, name string }{{"CA", t.CA}, {"Certificate", t.Certificate}, {"Key", t.Key}} {
+		if file.name == "" {
+			return transport.TLSInfo{}, fmt.Errorf("%s.%s is missing; each member needs all three files", name, file.option)
+		}
 	}
 	var policy tls.Config
 	tlspolicy.Restrict(&policy)
@@ -211,4 +225,44 @@ func (t TLS) info(required bool, name string) (transport.TLSInfo, error) {
 		TrustedCAFile: t.CA, CertFile: t.Certificate, KeyFile: t.Key, ClientCertAuth: true,
 		MinVersion: policy.MinVersion, CipherSuites: policy.CipherSuites,
 	}, nil
+}
+
+// check reads the files, which etcd reads for each connection, and refuses a certificate that the
+// other end would refuse: etcd would only repeat that it cannot connect. Whether the certificate
+// is valid now is left to the other end, because the clock of a machine that starts may be wrong.
+func (t TLS) check(name, host string) error {
+	if t == (TLS{}) {
+		return nil
+	}
+	pool, err := mqttnet.ReadCertPool(t.CA)
+	if err != nil {
+		return fmt.Errorf("%s.CA: %w", name, err)
+	}
+	pair, err := tls.LoadX509KeyPair(t.Certificate, t.Key)
+	if err != nil {
+		return fmt.Errorf("%s.Certificate and %s.Key: %w", name, name, err)
+	}
+	var chain []*x509.Certificate
+	for _, der := range pair.Certificate {
+		certificate, err := x509.ParseCertificate(der)
+		if err != nil {
+			return fmt.Errorf("%s.Certificate: %w", name, err)
+		}
+		chain = append(chain, certificate)
+	}
+	intermediates := x509.NewCertPool()
+	for _, certificate := range chain[1:] {
+		intermediates.AddCert(certificate)
+	}
+	for _, use := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
+		_, err := chain[0].Verify(x509.VerifyOptions{Roots: pool, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{use}})
+		var invalid x509.CertificateInvalidError
+		if err != nil && !(errors.As(err, &invalid) && invalid.Reason == x509.Expired) {
+			return fmt.Errorf("%s.Certificate: %s: %w; it must be issued by %s.CA, for servers and for clients", name, t.Certificate, err, name)
+		}
+	}
+	if err := chain[0].VerifyHostname(host); err != nil {
+		return fmt.Errorf("%s.Certificate: %s: %w; it needs %s as a subject alternative name, because the URL of this member has that", name, t.Certificate, err, host)
+	}
+	return nil
 }

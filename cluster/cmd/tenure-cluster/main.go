@@ -11,5 +11,7 @@ import "github.com/tenurelock/tenure/cmd/tenure/command"
 func main() {
 	root := command.New("tenure-cluster", &replication{member: new(memberFlags)}, new(replication))
 	root.AddCommand(witnessCommand(), replaceCommand())
+	refuseMemberData(root)
+	nameFlags(root)
 	command.Main(root)
 }

@@ -49,7 +49,25 @@ type process struct {
 	arguments []string
 	cmd       *exec.Cmd
 	lines     chan string // of standard output
-	log       *strings.Builder
+	log       *output
+}
+
+// output is what a process has written so far.
+type output struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
 
 // launch starts the command with arguments. It is killed when the test ends.
@@ -59,7 +77,7 @@ func launch(t *testing.T, arguments ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, arguments: arguments, cmd: exec.Command(path, arguments...), lines: make(chan string, 100), log: new(strings.Builder)}
+	p := &process{t: t, arguments: arguments, cmd: exec.Command(path, arguments...), lines: make(chan string, 100), log: new(output)}
 	p.cmd.Stderr = p.log
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
@@ -89,6 +107,16 @@ func (p *process) mustSay(want string) {
 	p.t.Helper()
 	if line, open := await.Next(p.lines); !open || !strings.HasPrefix(line, want) {
 		p.t.Fatalf("%v said %q (ended: %t), want %q", p.arguments[:3], line, !open, want)
+	}
+}
+
+// mustLog waits until standard error contains want.
+func (p *process) mustLog(want string) {
+	p.t.Helper()
+	for began := time.Now(); !strings.Contains(p.log.String(), want); time.Sleep(20 * time.Millisecond) {
+		if time.Since(began) > await.Patience {
+			p.t.Fatalf("%v did not log %q; log:\n%s", p.arguments[:3], want, p.log)
+		}
 	}
 }
 
@@ -153,6 +181,12 @@ type trio struct {
 // startTrio starts two stores and a witness. The first store is active.
 func startTrio(t *testing.T) *trio {
 	t.Helper()
+	return startTrioWith(t, "http")
+}
+
+// startTrioWith starts them with URLs of this scheme, and with more arguments.
+func startTrioWith(t *testing.T, scheme string, more ...string) *trio {
+	t.Helper()
 	free := addresses(t, 5)
 	tr := &trio{peers: free[:3], clients: free[3:]}
 	dir, err := os.MkdirTemp("", "trio") // a short name: it has sockets
@@ -164,13 +198,13 @@ func startTrio(t *testing.T) *trio {
 		if i > 0 {
 			tr.cluster += ","
 		}
-		tr.cluster += name + "=http://" + tr.peers[i]
+		tr.cluster += name + "=" + scheme + "://" + tr.peers[i]
 		tr.dirs = append(tr.dirs, filepath.Join(dir, name))
 	}
-	tr.witness = launch(t, "witness", "--member", "c", "--cluster", tr.cluster, "--data", tr.dirs[2])
+	tr.witness = launch(t, append([]string{"witness", "--member", "c", "--cluster", tr.cluster, "--data", tr.dirs[2]}, more...)...)
 	tr.witness.mustSay("started member c")
 	for i, name := range []string{"a", "b"} {
-		p := launch(t, "serve", "--member", name, "--cluster", tr.cluster, "--data", tr.dirs[i], "--addr", tr.clients[i])
+		p := launch(t, append([]string{"serve", "--member", name, "--cluster", tr.cluster, "--data", tr.dirs[i], "--addr", tr.clients[i]}, more...)...)
 		p.mustSay("standing by on mqtt://" + tr.clients[i])
 		if i == 0 {
 			p.mustSay("listening on mqtt://" + tr.clients[i])
@@ -427,12 +461,34 @@ func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "tenure.db"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	withMember := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(withMember, "member", "etcd", "member", "wal"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	const replaced = "a member that is lost is replaced"
+	ours := newAuthority(t)
+	certificate := ours.file("ca.pem")
 	const members = "a=http://127.0.0.1:1,b=http://127.0.0.1:2,c=http://127.0.0.1:3"
 	for _, test := range []struct{ arguments, want string }{
 		{"serve --etcd http://127.0.0.1:1 --member a --cluster " + members, "give one of them"},
 		{"serve --cluster " + members, "--cluster needs --member"},
 		{"serve --member a", "--member needs --cluster"},
-		{"serve --member d --cluster " + members + " --data " + t.TempDir(), `does not have`},
+		{"serve --member d --cluster " + members + " --data " + t.TempDir(), `does not have --member "d"`},
+		{"serve --member a --cluster a=http://192.0.2.1:1 --data " + t.TempDir(), "--cluster: with"},
+		{"serve --member a --cluster " + members + ",a=http://127.0.0.1:4 --data " + t.TempDir(), "--cluster has the name"},
+		{"serve --member a --cluster " + members + " --serve-etcd 127.0.0.1:1 --data " + t.TempDir(), "--serve-etcd: "},
+		{"serve --member a --cluster " + members + " --serve-etcd http://192.0.2.1:1 --data " + t.TempDir(), "--serve-etcd \"http://192.0.2.1:1\" would serve"},
+		{"serve --member a --cluster " + members + " --serve-etcd https://127.0.0.1:1 --data " + t.TempDir(), "give --peer-ca, --peer-cert and --peer-key"},
+		{"serve --member a --cluster " + members + " --data /tmp/" + strings.Repeat("long", 30), "a shorter name in --data"},
+		{"serve --etcd http://127.0.0.1:1 --etcd-ca " + certificate, "--etcd-ca or --etcd-cert is given"},
+		{"serve --etcd http://127.0.0.1:1 --addr 127.0.0.1:0 --etcd-prefix " + strings.Repeat("long", 100), "--etcd-prefix has"},
+		{"serve --etcd http://127.0.0.1:1 --advertise " + strings.Repeat("long", 300) + ":1 --addr 127.0.0.1:0", "--advertise has"},
+		{"check " + withMember, replaced},
+		{"check " + filepath.Join(withMember, "member"), replaced},
+		{"check " + filepath.Join(withMember, "member", "etcd"), replaced},
+		{"backup " + withMember + " " + filepath.Join(dir, "backup"), replaced},
+		{"export " + withMember, replaced},
+		{"restore " + filepath.Join(dir, "tenure.db") + " " + withMember, replaced},
 		{"serve --etcd-prefix p/", "--etcd-prefix needs --etcd"},
 		{"serve --member a --etcd-ca ca.pem --cluster " + members, "--etcd-ca is for --etcd"},
 		{"serve --etcd https://127.0.0.1:1 --etcd-cert cert.pem", "belong together"},
@@ -442,7 +498,7 @@ func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 		{"serve --etcd http://127.0.0.1:1 --max-packet-size 2000000", "--max-packet-size"},
 		{"serve --etcd http://127.0.0.1:1 --addr :0", "--insecure"},
 		{"serve --etcd http://127.0.0.1:1 --addr 127.0.0.1:0 --advertise here", "--advertise"},
-		{"serve --etcd 127.0.0.1:1 --addr 127.0.0.1:0", "https://host:2379"},
+		{"serve --etcd 127.0.0.1:1 --addr 127.0.0.1:0", "--etcd: \"127.0.0.1:1\" is not"},
 		{"serve --etcd http://127.0.0.1:1 --addr 127.0.0.1:0 --etcd-ttl 1500ms", "whole seconds"},
 		{"serve --member a --cluster " + members + " --data " + dir, "another directory"},
 		{"attach mqtt://127.0.0.1:1 --etcd http://127.0.0.1:1 --wait", "--wait"},
@@ -456,7 +512,7 @@ func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 			defer cancel()
 			said, err := exec.CommandContext(ctx, path, strings.Fields(test.arguments)...).CombinedOutput()
-			if err == nil || !strings.Contains(string(said), test.want) {
+			if err == nil || !strings.Contains(string(said), test.want) || strings.Contains(string(said), "Options.") {
 				t.Errorf("%v, said %q; want %q", err, said, test.want)
 			}
 		})

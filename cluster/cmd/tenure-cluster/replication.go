@@ -112,7 +112,7 @@ func (r *replication) Start(_ context.Context, settings command.ReplicaSettings)
 			return nil, err
 		}
 		options.Endpoints, options.TLS, options.Prefix = r.etcd.endpoints, config, r.etcd.prefix
-		c.where = "etcd at " + strings.Join(r.etcd.endpoints, ",")
+		c.where = fmt.Sprintf("etcd at %s below %s", strings.Join(r.etcd.endpoints, ","), r.etcd.prefix)
 	}
 	c.options = options
 	if most := options.MaxPacketSize(); settings.PacketSize > most {
@@ -229,6 +229,9 @@ func (m *memberFlags) options(dir string) member.Options {
 	options := member.Options{Name: m.name, Cluster: m.cluster, Join: m.join, Dir: dir, PeerTLS: files, ClientURL: m.serve}
 	if strings.HasPrefix(m.serve, "https:") {
 		options.ClientTLS = files
+		if !strings.Contains(m.cluster, "=https:") { // on one machine
+			options.PeerTLS = member.TLS{}
+		}
 	}
 	return options
 }

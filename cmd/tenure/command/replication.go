@@ -152,8 +152,12 @@ func (s *serveSettings) serveReplicated(cmd *cobra.Command, process *process, re
 			return &monitoredServer{listening, s.Logger}, nil
 		},
 	}
-	if err := stop(process.run(ctx, reloads, replica.Run)); err != nil {
-		return explainServe(err)
+	err = process.run(ctx, reloads, replica.Run)
+	if err != nil {
+		err = explainServe(err)
+	}
+	if err := stop(err); err != nil { // what ends the candidate is not about the flags of the server
+		return err
 	}
 	return sayStopped(cmd)
 }
