@@ -98,11 +98,10 @@ func benchmarkPause(b *testing.B, journal statestore.Journal) {
 func BenchmarkDisconnect(b *testing.B) {
 	const watches = 1_000_000
 	for range b.N {
-		store, err := statestore.New(statestore.Options{})
+		e, err := Open(b.Context(), statestore.Options{}, nil, func(statestore.Notification) {})
 		if err != nil {
 			b.Fatal(err)
 		}
-		e := New(store, func(statestore.Notification) {})
 		apply := func(client string, words ...string) {
 			ts := "0:0:client"
 			e.Apply(statestore.Parse(statestore.Request{Client: client, Payload: resp3.AppendCommand(nil, words...), Timestamp: &ts}))
@@ -140,18 +139,17 @@ func BenchmarkDisconnect(b *testing.B) {
 // and queues the notification, as in a server.
 func BenchmarkHotKey(b *testing.B) {
 	const watchers = 1000
-	store, err := statestore.New(statestore.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
 	queues := make(map[string]*[]statestore.Notification)
-	e := New(store, func(n statestore.Notification) {
+	e, err := Open(b.Context(), statestore.Options{}, nil, func(n statestore.Notification) {
 		queue := queues[n.Client]
 		if len(*queue) == 1000 {
 			*queue = (*queue)[:0]
 		}
 		*queue = append(*queue, n)
 	})
+	if err != nil {
+		b.Fatal(err)
+	}
 	for i := range watchers {
 		client := fmt.Sprint("client-", i)
 		queues[client] = new([]statestore.Notification)

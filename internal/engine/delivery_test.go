@@ -18,10 +18,6 @@ import (
 // of a SET and of an expiry.
 func TestEachDeliveryIsFollowedByAWakeUpWithoutTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, err := statestore.New(statestore.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
 		var mu sync.Mutex
 		var log []string
 		note := func(what string, n statestore.Notification) {
@@ -29,7 +25,10 @@ func TestEachDeliveryIsFollowedByAWakeUpWithoutTheLock(t *testing.T) {
 			defer mu.Unlock()
 			log = append(log, fmt.Sprint(what, " ", n.Client, " ", n.Deleted))
 		}
-		e := New(store, func(n statestore.Notification) { note("deliver", n) })
+		e, err := Open(t.Context(), statestore.Options{}, nil, func(n statestore.Notification) { note("deliver", n) })
+		if err != nil {
+			t.Fatal(err)
+		}
 		e.AfterDelivery(func(all []statestore.Notification) {
 			e.Usage() // takes the lock
 			for _, n := range all {

@@ -12,11 +12,11 @@ import (
 
 func newEngine(t *testing.T) *Engine {
 	t.Helper()
-	store, err := statestore.New(statestore.Options{})
+	e, err := Open(t.Context(), statestore.Options{}, nil, func(statestore.Notification) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(store, func(statestore.Notification) {})
+	return e
 }
 
 func watch(e *Engine, client, key string) statestore.Reply {

@@ -58,22 +58,6 @@ type Engine struct {
 	failure    error         // why nothing leaves any more
 }
 
-// New returns an engine that owns store: the caller must not use the store from now on.
-//
-// The engine calls deliver for each notification, one at a time, with its lock held, so that
-// each client sees the changes of a key in the order of the store. So deliver must only queue
-// the notification: it must not block and must not call the engine.
-func New(store *statestore.Store, deliver func(statestore.Notification)) *Engine {
-	return newOnClock(store, deliver, nil)
-}
-
-func newOnClock(store *statestore.Store, deliver func(statestore.Notification), now func() time.Time) *Engine {
-	e := &Engine{deliver: deliver, started: time.Now(), wake: make(chan struct{}, 1), store: store}
-	e.SetSystemClock(now)
-	e.wall.at(e.systemTime(), 0)
-	return e
-}
-
 // AfterDelivery makes the engine call wake with the notifications of each change after their
 // delivery, without its lock: waking the goroutines of a thousand watchers takes several
 // times as long as queueing their notifications. Several goroutines may call wake at once,

@@ -22,7 +22,11 @@ const stopTimeout = 10 * time.Second
 
 // Open returns an engine on the records of journal: it loads them, and makes the identity of
 // the data and the bound of the versions durable. A nil journal means none: the engine keeps
-// the store in memory, as with [New], which documents deliver.
+// the store in memory.
+//
+// The engine calls deliver for each notification, one at a time, with its lock held, so that
+// each client sees the changes of a key in the order of the store. So deliver must only queue
+// the notification: it must not block and must not call the engine.
 //
 // Open sets options.Journaled. If options.Identity is empty, data without an identity gets a
 // new one. The engine asks the journal for its standing with its lock held; the journal must
@@ -45,7 +49,9 @@ func OpenWithClock(ctx context.Context, options statestore.Options, journal stat
 	if err != nil {
 		return nil, err
 	}
-	e := newOnClock(store, deliver, now)
+	e := &Engine{deliver: deliver, started: time.Now(), wake: make(chan struct{}, 1), store: store}
+	e.SetSystemClock(now)
+	e.wall.at(e.systemTime(), 0)
 	if journal == nil {
 		return e, nil
 	}

@@ -472,7 +472,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Without a journal Open is New.
+// Without a journal a store is in memory, and all leaves at once.
 func TestOpenWithoutAJournal(t *testing.T) {
 	e, err := Open(t.Context(), statestore.Options{Identity: "mine"}, nil, func(statestore.Notification) {})
 	if err != nil {
