@@ -78,7 +78,7 @@ func runStore(ctx context.Context, s settings, input io.Reader, output io.Writer
 			fmt.Fprintln(output, saysActive)
 			return active, nil
 		},
-		Passes: func(err error) bool {
+		StandByAfter: func(err error) bool {
 			return errors.Is(err, cluster.ErrDeposed) || errors.Is(err, cluster.ErrDeadlinePassed)
 		},
 	}

@@ -48,16 +48,16 @@ type Replica struct {
 	// Open loads a journal and returns the store that serves it, on a socket that is Listener's,
 	// or nil without a Listener. After an error it has closed nothing but what it opened.
 	Open func(ctx context.Context, journal Journal, socket net.Listener) (Store, error)
-	// Passes reports whether the process stands by again after a journal has ended with this
+	// StandByAfter reports whether the process stands by again after a journal has ended with this
 	// error: because another process is the active one, or because it could not tell. After any
 	// other error Run ends: the next process would meet the same. It is called with the error of
 	// Journal.Err.
-	Passes func(err error) bool
+	StandByAfter func(err error) bool
 }
 
-// rest is the least time from the end of one time of being active to the next campaign of the
-// same process: another one comes first, where there is one that can serve.
-const rest = 500 * time.Millisecond
+// campaignPause is the least time from the end of one time of being active to the next campaign of
+// the same process: another one comes first, where there is one that can serve.
+const campaignPause = 500 * time.Millisecond
 
 // Run stands by and serves until ctx ends. Then it returns nil, after the store has ended and the
 // journal is closed, so that another process can take over at once. Any other error says why the
@@ -77,7 +77,7 @@ func (r *Replica) Run(ctx context.Context) error {
 			return nil
 		}
 		logger.Warn("this process is no longer the active one; it drops what it has in memory and stands by", "reason", deposed.error)
-		if !sleep.For(ctx, rest) {
+		if !sleep.For(ctx, campaignPause) {
 			return nil
 		}
 	}
@@ -106,16 +106,17 @@ func (r *Replica) term(ctx context.Context) (err error) {
 	}
 	err = r.serve(ctx, journal, stopAnswering)
 	why := journal.Err() // before Close, which is a reason too
-	if why != nil && r.Passes(why) {
+	again := why != nil && r.StandByAfter(why)
+	if again {
 		// Close may wait for an etcd that is out of reach. Clients must not.
 		_ = stopAnswering() // it may not have been stopped yet; another call says why it failed
 		stopAnswering = r.answer()
 	}
 	closed := journal.Close()
 	switch {
-	case ctx.Err() != nil && why != nil && r.Passes(why):
+	case again && ctx.Err() != nil:
 		return nil // another process has taken over already
-	case why != nil && r.Passes(why):
+	case again:
 		return &deposedError{why}
 	case err != nil:
 		return err

@@ -112,7 +112,7 @@ func replicate(t *testing.T, s *shared, log *testsupport.LogBuffer, open func(co
 		Open: func(ctx context.Context, journal standby.Journal, socket net.Listener) (standby.Store, error) {
 			return open(ctx, journal, socket)
 		},
-		Passes: func(err error) bool { return errors.Is(err, errDeposed) },
+		StandByAfter: func(err error) bool { return errors.Is(err, errDeposed) },
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	result := make(chan error, 1)

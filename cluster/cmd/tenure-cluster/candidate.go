@@ -93,8 +93,8 @@ func (c *candidate) Active() string {
 	return active.Address
 }
 
-// Passes implements command.Candidate. What etcd refuses does not pass.
-func (c *candidate) Passes(err error) bool {
+// StandByAfter implements command.Candidate. What etcd refuses, the next journal would meet too.
+func (c *candidate) StandByAfter(err error) bool {
 	return errors.Is(err, cluster.ErrDeposed) || errors.Is(err, cluster.ErrDeadlinePassed)
 }
 

@@ -48,8 +48,8 @@ type Candidate interface {
 	// Active returns the address of the active one, or an empty string if it is unknown. It
 	// returns at once.
 	Active() string
-	// Passes reports whether the end of a journal means to stand by again.
-	Passes(err error) bool
+	// StandByAfter reports whether the process stands by again after a journal has ended with err.
+	StandByAfter(err error) bool
 	// Where says where the data is.
 	Where() string
 	// Failed receives why the process cannot go on, at most once.
@@ -136,7 +136,7 @@ func (s *serveSettings) serveReplicated(cmd *cobra.Command, process *process, re
 			TLS: s.TLS, Active: candidate.Active, Logger: s.Logger,
 			MaxUnauthenticated: s.MaxUnauthenticated, MaxUnauthenticatedPerAddress: s.MaxUnauthenticatedPerAddress,
 		},
-		Passes: candidate.Passes,
+		StandByAfter: candidate.StandByAfter,
 		Campaign: func(ctx context.Context) (standby.Journal, error) {
 			fmt.Fprintf(cmd.OutOrStdout(), "standing by on %s with data in %s\n", s.url(socket.Addr()), candidate.Where())
 			return candidate.Campaign(ctx)
@@ -198,8 +198,8 @@ func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, u
 		return err
 	}
 	replica := &standby.Replica{
-		Options: standby.Options{Logger: process.logger},
-		Passes:  candidate.Passes,
+		Options:      standby.Options{Logger: process.logger},
+		StandByAfter: candidate.StandByAfter,
 		Campaign: func(ctx context.Context) (standby.Journal, error) {
 			fmt.Fprintf(cmd.OutOrStdout(), "standing by on %s with data in %s\n", url, candidate.Where())
 			return candidate.Campaign(ctx)
