@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/tenurelock/tenure/cluster"
+	"github.com/tenurelock/tenure/cluster/internal/etcdtest"
 	"github.com/tenurelock/tenure/cluster/member"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/statestore"
@@ -386,10 +387,9 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 }
 
 func TestOpenWaitsForEtcdUntilItsContextEnds(t *testing.T) {
-	port := freePorts(t, 1)[0]
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 	defer cancel()
-	_, err := cluster.Open(ctx, cluster.Options{Endpoints: []string{fmt.Sprintf("http://127.0.0.1:%d", port)}})
+	_, err := cluster.Open(ctx, cluster.Options{Endpoints: []string{"http://" + etcdtest.Addresses(t, 1)[0]}})
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("Open: %v", err)
 	}

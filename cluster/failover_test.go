@@ -4,8 +4,6 @@ package cluster_test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,7 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/tenurelock/tenure/cluster/member"
+	"github.com/tenurelock/tenure/cluster/internal/etcdtest"
 )
 
 // pair starts two children on e, and returns the active one first.
@@ -93,22 +91,10 @@ type nodes struct {
 
 func startNodes(t *testing.T, witnesses ...int) *nodes {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "etcd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	n := &nodes{}
-	ports := freePorts(t, 6)
-	var peers []string
-	for i := range n.children {
-		peers = append(peers, fmt.Sprintf("m%d=http://127.0.0.1:%d", i, ports[i]))
-		n.urls = append(n.urls, fmt.Sprintf("http://127.0.0.1:%d", ports[3+i]))
-	}
-	for i := range n.children {
-		n.options[i] = childOptions{Prefix: "test", Name: fmt.Sprintf("m%d", i), Member: &member.Options{
-			Name: fmt.Sprintf("m%d", i), Cluster: strings.Join(peers, ","), Dir: filepath.Join(dir, fmt.Sprint(i)), ClientURL: n.urls[i],
-		}}
+	for i, options := range etcdtest.Members(t, t.Cleanup) {
+		n.urls = append(n.urls, options.ClientURL)
+		n.options[i] = childOptions{Prefix: "test", Name: options.Name, Member: &options}
 	}
 	for _, i := range witnesses {
 		n.options[i].Witness = true

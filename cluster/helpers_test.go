@@ -5,10 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tenurelock/tenure/cluster"
+	"github.com/tenurelock/tenure/cluster/internal/etcdtest"
 	"github.com/tenurelock/tenure/cluster/member"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -83,23 +81,10 @@ func startEtcd(t testing.TB, cleanup func(func())) *etcd {
 // startEtcdWith changes the options of each member.
 func startEtcdWith(t testing.TB, cleanup func(func()), change func(*member.Options)) *etcd {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "etcd") // the names of sockets must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	cleanup(func() { _ = os.RemoveAll(dir) })
-	e := &etcd{}
-	var peers []string
-	ports := freePorts(t, 6)
+	e := &etcd{options: etcdtest.Members(t, cleanup)}
 	for i := range e.members {
-		peers = append(peers, fmt.Sprintf("m%d=http://127.0.0.1:%d", i, ports[i]))
-		e.urls = append(e.urls, fmt.Sprintf("http://127.0.0.1:%d", ports[3+i]))
-	}
-	for i := range e.members {
-		e.options[i] = member.Options{
-			Name: fmt.Sprintf("m%d", i), Cluster: strings.Join(peers, ","), Dir: filepath.Join(dir, fmt.Sprint(i)), ClientURL: e.urls[i],
-			Election: 2 * time.Second, // the machine of the tests is busy
-		}
+		e.urls = append(e.urls, e.options[i].ClientURL)
+		e.options[i].Election = 2 * time.Second // the machine of the tests is busy
 		change(&e.options[i])
 		e.start(t, i)
 	}
@@ -129,19 +114,6 @@ func (e *etcd) client(t testing.TB) *clientv3.Client {
 	}
 	t.Cleanup(func() { _ = client.Close() })
 	return client
-}
-
-func freePorts(t testing.TB, n int) (ports []int) {
-	t.Helper()
-	for range n {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer listener.Close()
-		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
 }
 
 // bounded returns a context that ends with the test or its patience.

@@ -6,15 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/tenurelock/tenure/cluster"
+	"github.com/tenurelock/tenure/cluster/internal/etcdtest"
 	"github.com/tenurelock/tenure/cluster/member"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/statestore"
@@ -30,37 +29,17 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-// tempDir returns a directory with a short name, as sockets need.
-func tempDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "member")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}
-
 func freeURL(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return "http://" + listener.Addr().String()
+	return "http://" + etcdtest.Addresses(t, 1)[0]
 }
 
-// three returns the options of three members.
-func three(t *testing.T) (options [3]member.Options) {
+// three returns the options of three members that serve the stores of their processes only.
+func three(t *testing.T) [3]member.Options {
 	t.Helper()
-	dir := tempDir(t)
-	var peers []string
+	options := etcdtest.Members(t, t.Cleanup)
 	for i := range options {
-		peers = append(peers, fmt.Sprintf("m%d=%s", i, freeURL(t)))
-	}
-	for i := range options {
-		options[i] = member.Options{Name: fmt.Sprintf("m%d", i), Cluster: strings.Join(peers, ","), Dir: filepath.Join(dir, fmt.Sprint(i))}
+		options[i].ClientURL = ""
 	}
 	return options
 }
@@ -233,7 +212,7 @@ func TestAMemberThatIsTakenOutOfItsClusterEnds(t *testing.T) {
 func TestReplaceSaysThatNoMemberRunsInTheDirectory(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := member.Replace(ctx, tempDir(t), "m2", "http://127.0.0.1:1"); err == nil || !strings.Contains(err.Error(), "client.sock") {
+	if _, err := member.Replace(ctx, etcdtest.Dir(t, t.Cleanup), "m2", "http://127.0.0.1:1"); err == nil || !strings.Contains(err.Error(), "client.sock") {
 		t.Errorf("Replace: %v", err)
 	}
 }
@@ -261,7 +240,7 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 			o.Cluster, o.PeerTLS, o.Election = "a=http://127.0.0.1:1", member.TLS{}, 200*time.Millisecond
 		},
 	} {
-		options := member.Options{Name: "a", Cluster: peers, Dir: tempDir(t), PeerTLS: files}
+		options := member.Options{Name: "a", Cluster: peers, Dir: etcdtest.Dir(t, t.Cleanup), PeerTLS: files}
 		change(&options)
 		m, err := member.Start(options)
 		if err == nil {
@@ -366,7 +345,7 @@ func TestAMemberWaitsForAnAddressThatIsInUse(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			options[2].Cluster, options[2].Join, options[2].Dir = fresh, true, tempDir(t)
+			options[2].Cluster, options[2].Join, options[2].Dir = fresh, true, etcdtest.Dir(t, t.Cleanup)
 		}
 		taken, err := net.Listen("tcp", address)
 		if err != nil {

@@ -7,14 +7,13 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/cluster/internal/etcdtest"
 	"github.com/tenurelock/tenure/cluster/member"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server/crashtest"
@@ -44,23 +43,10 @@ type etcd struct {
 
 func startEtcd(t *testing.T) *etcd {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "etcd") // the names of sockets must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	e := &etcd{}
-	var peers []string
-	ports := freePorts(t, 6)
-	for i := range e.members {
-		peers = append(peers, fmt.Sprintf("m%d=http://127.0.0.1:%d", i, ports[i]))
-		e.urls = append(e.urls, fmt.Sprintf("http://127.0.0.1:%d", ports[3+i]))
-	}
+	e := &etcd{options: etcdtest.Members(t, t.Cleanup)}
 	var starts sync.WaitGroup
 	for i := range e.members {
-		e.options[i] = member.Options{
-			Name: fmt.Sprintf("m%d", i), Cluster: strings.Join(peers, ","), Dir: filepath.Join(dir, fmt.Sprint(i)), ClientURL: e.urls[i],
-		}
+		e.urls = append(e.urls, e.options[i].ClientURL)
 		starts.Go(func() {
 			var err error
 			if e.members[i], err = member.Start(e.options[i]); err != nil {
@@ -121,19 +107,6 @@ func (e *etcd) restart(i int, after time.Duration) (begun bool) {
 		e.members[i] = started
 	})
 	return true
-}
-
-func freePorts(t *testing.T, n int) (ports []int) {
-	t.Helper()
-	for range n {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer listener.Close()
-		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
 }
 
 func newPair(e *etcd, prefix string, fault crashtest.Fault) *pair {

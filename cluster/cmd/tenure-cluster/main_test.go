@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/cluster/internal/etcdtest"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
@@ -154,20 +155,6 @@ func (p *process) mustStop() {
 	}
 }
 
-// addresses returns addresses of this machine on which no process listens now.
-func addresses(t *testing.T, n int) (free []string) {
-	t.Helper()
-	for range n {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer listener.Close()
-		free = append(free, listener.Addr().String())
-	}
-	return free
-}
-
 // trio is two stores and a witness on this machine.
 type trio struct {
 	cluster string
@@ -187,13 +174,9 @@ func startTrio(t *testing.T) *trio {
 // startTrioWith starts them with URLs of this scheme, and with more arguments.
 func startTrioWith(t *testing.T, scheme string, more ...string) *trio {
 	t.Helper()
-	free := addresses(t, 5)
+	free := etcdtest.Addresses(t, 5)
 	tr := &trio{peers: free[:3], clients: free[3:]}
-	dir, err := os.MkdirTemp("", "trio") // a short name: it has sockets
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := etcdtest.Dir(t, t.Cleanup)
 	for i, name := range []string{"a", "b", "c"} {
 		if i > 0 {
 			tr.cluster += ","
@@ -336,7 +319,7 @@ func TestALostMemberIsReplacedByANewOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	url := "http://" + addresses(t, 1)[0]
+	url := "http://" + etcdtest.Addresses(t, 1)[0]
 	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	said, err := exec.CommandContext(ctx, path, "replace", "c", url, "--data", tr.dirs[0]).CombinedOutput()
@@ -377,7 +360,7 @@ func startMosquitto(t *testing.T) (address string) {
 	case err != nil:
 		t.Skip("SKIPPED: nothing was tested here. " + missing)
 	}
-	address = addresses(t, 1)[0]
+	address = etcdtest.Addresses(t, 1)[0]
 	_, port, _ := net.SplitHostPort(address)
 	file := filepath.Join(t.TempDir(), "mosquitto.conf")
 	settings := fmt.Sprintf("user root\nlistener %s 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\nmax_inflight_messages 0\nmax_queued_messages 10000\n", port)
@@ -405,12 +388,8 @@ func startMosquitto(t *testing.T) (address string) {
 // One process runs etcd, and two others attach their store to a broker.
 func TestAttachedStoresThatShareTheirDataTakeTurnsOnOneBroker(t *testing.T) {
 	broker := "mqtt://" + startMosquitto(t)
-	free := addresses(t, 2)
-	dir, err := os.MkdirTemp("", "etcd") // a short name: it has a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	free := etcdtest.Addresses(t, 2)
+	dir := etcdtest.Dir(t, t.Cleanup)
 	etcd := launch(t, "witness", "--member", "c", "--cluster", "c=http://"+free[0], "--data", dir, "--serve-etcd", "http://"+free[1])
 	etcd.mustSay("started member c")
 	etcd.mustSay("running member c")
