@@ -69,12 +69,16 @@ func (e *Engine) AfterDelivery(wake func([]statestore.Notification)) { e.wakeAll
 // moment, but not for a client. It is not called for what was held after the commit. Call BetweenDeliveries before any other method.
 func (e *Engine) BetweenDeliveries(pause func()) { e.pause = pause }
 
-// SetSystemClock makes now the system's clock from now on; nil means time.Now, the default.
+// SystemClock is the system's clock of all engines that are not told of another one: time.Now.
+// Only a process that a test has started sets it, before its first engine.
+var SystemClock = time.Now
+
+// SetSystemClock makes now the system's clock from now on; nil means SystemClock, the default.
 // The engine slews the store's time of day towards it, see [wall]. now is called by several
 // goroutines at once, without a lock.
 func (e *Engine) SetSystemClock(now func() time.Time) {
 	if now == nil {
-		now = time.Now
+		now = SystemClock
 	}
 	e.system.Store(&now)
 }

@@ -25,7 +25,11 @@
 // A [Fault] is a mistake that a store could make. Tests build each of them into a store and
 // see that Run finds it.
 //
-// What it does not test: the loss of power, which loses what the system has not written yet (a
-// killed process leaves that to the system), and a disk that fails. The tests of
-// server/journal do.
+// Between a crash and the restart the clock of the store's machine may be set, back or forward.
+// Meanwhile the network between clients and store fails now and then: requests or replies pass
+// late, or never. A [Process] also loses power within commits: of what the disk has not confirmed,
+// any sectors are there.
+//
+// What it does not test: a disk that fails, and each state that a loss of power can leave. The
+// tests of server/journal do.
 package crashtest

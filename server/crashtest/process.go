@@ -3,7 +3,10 @@ package crashtest
 import (
 	"context"
 	"io"
+	"math/rand/v2"
+	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/failpoint"
@@ -19,13 +22,28 @@ type Process struct {
 	Task Task
 
 	Target
-	child *Child // nil at first
+	child  *Child // nil at first
+	random *rand.Rand
+	losses atomic.Int64
 }
+
+// Losses returns how often the power was lost within a commit.
+func (p *Process) Losses() int { return int(p.losses.Load()) }
 
 // Start implements Store.
 func (p *Process) Start(ctx context.Context, life Life) (err error) {
 	task := p.Task
 	task.Life = life
+	if p.random == nil {
+		p.random = rand.New(rand.NewPCG(1, 4))
+	}
+	lost, err := afterLoss(filepath.Join(task.Dir, dataFile), task.Fault, p.random)
+	if err != nil {
+		return err
+	}
+	if lost {
+		p.losses.Add(1)
+	}
 	if p.child, err = Launch(task); err != nil {
 		return err
 	}
@@ -49,7 +67,9 @@ func (p *Process) Kill() error {
 }
 
 // Points implements Store.
-func (p *Process) Points() []failpoint.Point { return failpoint.Points() }
+func (p *Process) Points() []failpoint.Point {
+	return append(failpoint.Points(), PowerLoss, PowerLoss)
+}
 
 // Serve runs a server on a journal until ctx ends, in a child of a Process. It tells the parent
 // the address. If the journal can make backups, as that of server/journal, it makes one after

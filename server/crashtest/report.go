@@ -40,6 +40,9 @@ type Report struct {
 	Redelivered int
 	// Visits counts reads that were sent to a process that was deposed.
 	Visits int
+	// Clocks counts restarts after which the clock of the store was wrong, Partitions how often the
+	// network failed, and Losses how often the power was lost within a commit.
+	Clocks, Partitions, Losses int
 	// Took is how long the run took, Outage how long the store did not answer after a death:
 	// half of the times, and the longest.
 	Took, Outage, LongestOutage time.Duration
@@ -81,6 +84,10 @@ func (h *harness) summarize() {
 		d.mu.Unlock()
 	}
 	report.Visits = int(h.visited.Load())
+	report.Partitions = int(h.partitions.Load())
+	if store, ok := h.store.(interface{ Losses() int }); ok {
+		report.Losses = store.Losses()
+	}
 	report.redelivers = len(h.redeliveries) > 0
 	report.Took = time.Since(report.began)
 	if n := len(report.outages); n > 0 {
@@ -150,6 +157,9 @@ func (r *Report) String() string {
 	row("reads of a lease during a tenure", "%d", r.Probes)
 	row("writes under a token / under an old one", "%d / %d, all refused", r.GuardedWrites, r.StaleWrites)
 	row("requests delivered again after a crash", "%d", r.Redelivered)
+	row("restarts with a clock that is wrong", "%d", r.Clocks)
+	row("partitions", "%d", r.Partitions)
+	row("losses of power within a commit", "%d", r.Losses)
 	if r.Visits > 0 {
 		row("reads sent to a process that was deposed", "%d", r.Visits)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -27,6 +28,9 @@ type Life struct {
 	Pause time.Duration
 	// Slow is how long each commit takes in addition, at most.
 	Slow time.Duration
+	// Clock is by how much the system's clock of the store is ahead of the clients' clocks; less
+	// than zero: behind.
+	Clock time.Duration
 }
 
 // A Store is what Run crashes. Start, Died and Kill are called by one goroutine, Dial by several.
@@ -50,6 +54,13 @@ type Store interface {
 type RawDialer interface {
 	// DialRaw opens a connection to the present life of the store. The caller closes it.
 	DialRaw(ctx context.Context) (net.Conn, error)
+}
+
+// A Partitioner is a Store between which and its clients the network can fail.
+type Partitioner interface {
+	// Partition keeps what is sent from passing in the ways that are chosen, for the clients that
+	// hit chooses, until heal is called. Then it passes, late. It is called by one goroutine.
+	Partition(toStore, toClients bool, hit func(clientID string) bool) (heal func())
 }
 
 // A Former is a Store of several processes, in which one that was frozen may go on after another
@@ -154,7 +165,8 @@ type harness struct {
 	contests     []*contest
 	redeliveries []*redeliveries // none if the store has no RawDialer
 
-	visited atomic.Int64 // requests to a process that was deposed
+	visited    atomic.Int64 // requests to a process that was deposed
+	partitions atomic.Int64
 
 	audit    *session
 	sessions []*session
@@ -272,11 +284,42 @@ func (h *harness) work(ctx context.Context) {
 	if store, ok := h.store.(Former); ok {
 		h.tasks.Go(func() { h.visit(ctx, store.Former()) })
 	}
+	if store, ok := h.store.(Partitioner); ok {
+		random := h.newRandom()
+		h.tasks.Go(func() { h.partition(ctx, store, random) })
+	}
 	for _, d := range h.redeliveries {
 		random := h.newRandom()
 		h.tasks.Go(func() { d.deliver(ctx, others[3], random) })
 	}
 	h.rotate(ctx)
+}
+
+// partition makes the network fail between the store and all clients, or some, now and then.
+func (h *harness) partition(ctx context.Context, store Partitioner, random *rand.Rand) {
+	for sleep.For(ctx, time.Duration(random.Int64N(int64(2*h.options.Life)))) {
+		toStore, toClients, all := random.IntN(3) > 0, random.IntN(3) > 0, random.IntN(2) == 0
+		if !toStore && !toClients {
+			continue
+		}
+		lasts := time.Duration(random.Int64N(int64(h.options.Life / 2)))
+		if random.IntN(8) == 0 {
+			lasts = h.options.TTL / 2
+		}
+		which := random.Uint64()
+		heal := store.Partition(toStore, toClients, func(clientID string) bool {
+			return all || (hashOf(clientID)^which)%2 == 0
+		})
+		h.partitions.Add(1)
+		sleep.For(ctx, lasts)
+		heal()
+	}
+}
+
+func hashOf(text string) uint64 {
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(text)) // never fails, says its documentation
+	return hash.Sum64()
 }
 
 func (h *harness) newRandom() *rand.Rand {
@@ -392,6 +435,10 @@ func (h *harness) choose() Life {
 	points := h.store.Points()
 	n := h.random.IntN(3*len(points)/2 + 1)
 	life := Life{Pause: time.Duration(h.random.IntN(10)) * time.Millisecond}
+	if h.random.IntN(3) == 0 { // else it is right again
+		life.Clock = clockErrors[h.random.IntN(len(clockErrors))]
+		h.report.Clocks++
+	}
 	if h.random.IntN(3) == 0 {
 		life.Slow = time.Duration(1+h.random.IntN(20)) * time.Millisecond
 	}
@@ -406,6 +453,9 @@ func (h *harness) choose() Life {
 	life.Point, life.Pass = points[n], 1+h.random.IntN(most)
 	return life
 }
+
+// clockErrors are by how much the clock of a store may be wrong when it starts.
+var clockErrors = []time.Duration{-time.Hour, -10 * time.Second, -time.Second, time.Second, 10 * time.Second, time.Hour}
 
 // compare reads everything that is known to be there or to be gone. It stops early if the store
 // dies.

@@ -28,12 +28,13 @@ type virtualStore struct {
 	conns []*transporttest.Conn
 }
 
-func (v *virtualStore) Start(_ context.Context, _ crashtest.Life) (err error) {
+func (v *virtualStore) Start(_ context.Context, life crashtest.Life) (err error) {
 	v.journal.SetLatency(time.Duration(v.random.IntN(15)) * time.Millisecond)
 	if v.store == nil {
 		v.store, err = transporttest.NewDurableStore(v.options, &v.journal)
 		return err
 	}
+	v.store.SetWall(func() time.Time { return time.Now().Add(life.Clock) })
 	return v.store.Recover()
 }
 

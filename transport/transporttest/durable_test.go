@@ -241,6 +241,41 @@ func TestASecondStoreTakesOver(t *testing.T) {
 	}
 }
 
+// A store that is cut off from its journal answers what rests on no commit, until another takes over:
+// what it sent last may be there or not.
+func TestAStoreThatIsCutOffAnswersFromMemory(t *testing.T) {
+	for keep := range 2 {
+		synctest.Test(t, func(t *testing.T) {
+			var journal transporttest.Journal
+			store := transporttest.StartDurable(t, &journal)
+			client, conn := store.Client(t, "a", patient)
+			if err := await.Receive(set(t, client, "k")); err != nil {
+				t.Fatal(err)
+			}
+			journal.CutOff()
+			written := set(t, client, "written")
+			time.Sleep(time.Hour)
+			if entry, err := client.Get(t.Context(), "k"); err != nil || !entry.Exists || len(written) > 0 {
+				t.Errorf("%v, %v; the write is answered: %t", entry, err, len(written) > 0)
+			}
+			store.Crash(keep)
+			if err := await.Receive(written); !errors.Is(err, transport.ErrOutcomeUnknown) {
+				t.Errorf("the write: %v", err)
+			}
+			if err := store.Recover(); err != nil {
+				t.Fatal(err)
+			}
+			conn.Restore()
+			if err := await.Receive(set(t, client, "later")); err != nil {
+				t.Errorf("the next store is cut off, too: %v", err)
+			}
+			if entry, err := client.Get(t.Context(), "written"); err != nil || entry.Exists != (keep > 0) {
+				t.Errorf("%v, %v; %d groups were kept", entry, err, keep)
+			}
+		})
+	}
+}
+
 // A caller does not wait for a slow commit longer than its context allows.
 func TestACallerGivesUpDuringACommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

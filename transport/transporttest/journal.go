@@ -47,6 +47,17 @@ func (j *Journal) Fail(keep int) {
 	}
 }
 
+// CutOff makes the commits of the present store hang, as if its disk or etcd did not answer, until
+// Store.Crash, or until another store opens the journal. Meanwhile the store answers what rests on
+// no commit. A store that is started later is not cut off.
+func (j *Journal) CutOff() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.current != nil {
+		j.current.cutOff = true
+	}
+}
+
 // Records returns what is durable now, in the order of the identifiers. statestore.Record.Decode
 // says what it means.
 func (j *Journal) Records() iter.Seq[statestore.Record] {
@@ -93,6 +104,7 @@ type mount struct {
 
 	// Guarded by journal.mu.
 	failure error
+	cutOff  bool
 	keep    int // how many groups of the last commit become durable; not after the first failure
 }
 
@@ -124,9 +136,16 @@ func (m *mount) Load(ctx context.Context, each func(statestore.Record) error) er
 func (m *mount) Commit(ctx context.Context, batch []statestore.Group) error {
 	j := m.journal
 	j.mu.Lock()
-	latency := j.latency
+	latency, cutOff := j.latency, m.cutOff
 	j.mu.Unlock()
-	if latency > 0 {
+	switch {
+	case cutOff:
+		select {
+		case <-m.failed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	case latency > 0:
 		timer := time.NewTimer(latency)
 		defer timer.Stop()
 		select {
