@@ -29,6 +29,7 @@ import (
 //     store that did not grant it, write there, or go on after that store has answered. With
 //     a hold-off the new store must not grant the lease while an old tenure calls itself
 //     valid (47);
+//   - each tenure, when a backup was restored: the same (47);
 //   - each durable store that starts again after a crash: what it has is the last state that
 //     was acknowledged or a newer one, no key is there that was seen gone, and no token or
 //     version is lower than before (11, 33, 36, 37, 59);
@@ -73,6 +74,7 @@ type checker struct {
 	tokens   map[string]string               // the token of each value, as writes carry it
 	fenced   map[string]bool                 // tokens that were refused as older
 	held     string                          // the last value, also after its expiry
+	restored string                          // the value that a backup has, and that its store did not grant
 	gone     map[string]bool                 // values that were seen gone
 	freeing  map[string]bool                 // values that a VDEL was sent for
 	count    hlc.Timestamp                   // the version of the protected key
@@ -166,7 +168,7 @@ func (c *checker) applied(a transporttest.Applied) {
 	defer c.mu.Unlock()
 	c.requests++
 	c.meetLocked(a.Store)
-	if a.Again {
+	if a.Again && !c.judgedAnewLocked(a) {
 		return
 	}
 	switch a.Command.Key {
@@ -177,12 +179,22 @@ func (c *checker) applied(a transporttest.Applied) {
 	}
 }
 
+// judgedAnewLocked reports whether a SET that was delivered again has set its key: the first delivery
+// changed nothing, and a crash made the store forget that.
+func (c *checker) judgedAnewLocked(a transporttest.Applied) bool {
+	newest := c.highest
+	if a.Command.Key == dataKey {
+		newest = c.count
+	}
+	return a.Command.Verb == statestore.VerbSet && a.Reply.Outcome == statestore.OK && a.Reply.Version.Compare(newest) > 0
+}
+
 // meetLocked notes the identity of the store.
 func (c *checker) meetLocked(identity string) {
 	if identity != c.store {
 		c.store = identity // an empty one
 		c.value, c.held, c.highest, c.count = "", "", hlc.Timestamp{}, hlc.Timestamp{}
-		c.written, c.writer, c.began = "", hlc.Token{}, hlc.Token{}
+		c.written, c.writer, c.began, c.restored = "", hlc.Token{}, hlc.Token{}, ""
 	}
 }
 
@@ -200,7 +212,7 @@ func (c *checker) lockAppliedLocked(a transporttest.Applied) {
 		if a.Reply.Version.Compare(c.highest) <= 0 {
 			c.violationLocked("the store gave version %v after %v", a.Reply.Version, c.highest)
 		}
-		c.highest = a.Reply.Version
+		c.highest, c.restored = a.Reply.Version, ""
 		c.value, c.held, c.expires = value, value, now+a.Command.Lifetime
 		delete(c.gone, value)
 		c.versions[a.Reply.Version], c.grants[a.Reply.Version] = value, a.Store
@@ -230,8 +242,8 @@ func (c *checker) lockAppliedLocked(a transporttest.Applied) {
 
 func (c *checker) dataAppliedLocked(a transporttest.Applied) {
 	text := a.Request.FencingToken
-	if c.sim.tracing && a.Command.Verb == statestore.VerbSet {
-		c.sim.tracef("store: SET %q by %s: %v %v", a.Command.Value, a.Client, a.Reply.Outcome, a.Reply.Err)
+	if c.sim.tracing {
+		c.sim.tracef("store: %v %q by %s: %v %v %q %v", a.Command.Verb, a.Command.Value, a.Client, a.Reply.Outcome, a.Reply.Err, a.Reply.Value, a.Reply.Version)
 	}
 	if a.Client == rogue {
 		if a.Reply.Outcome == statestore.OK {
@@ -309,7 +321,12 @@ func (c *checker) recovered(records []statestore.Record) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.meetLocked(identity.Identity)
+	c.sim.tracef("store: has %q of the protected key, version %v, token %v", data.Value, data.Version, data.Token)
+	if identity.Identity != c.store { // a backup has been restored: what it lacks is lost
+		c.meetLocked(identity.Identity)
+		c.restored = lock.Value
+		delete(c.gone, lock.Value)
+	}
 	c.lockRecoveredLocked(lock)
 	switch fresh := data.Version.Compare(c.count); {
 	case fresh < 0:
@@ -352,8 +369,10 @@ func (c *checker) lockRecoveredLocked(lock statestore.Item) {
 	}
 	if newer {
 		c.highest = lock.Version
-		c.versions[lock.Version], c.grants[lock.Version] = lock.Value, c.store
-		c.given[lock.Version] = now
+		if c.grants[lock.Version] == "" {
+			c.versions[lock.Version], c.grants[lock.Version] = lock.Value, c.store
+			c.given[lock.Version] = now
+		}
 	}
 	c.value, c.held, c.expires = lock.Value, lock.Value, now+lock.Lifetime
 }
@@ -380,7 +399,7 @@ func (c *checker) checkOneLocked(h *holding) {
 	now := c.sim.elapsed()
 	if h.store != c.store {
 		// The store that granted it is gone, and its node need not know yet.
-		if c.sim.holdOff > 0 && c.value != "" && now < c.expires {
+		if c.sim.holdOff > 0 && c.value != "" && c.value != c.restored && now < c.expires {
 			c.violationLocked("%s calls itself valid, and another store has granted the lease to %s", h.name, c.nameLocked(c.value))
 		}
 		return
@@ -481,9 +500,9 @@ func (c *checker) watch(h *holding) {
 		holds = c.fenced[h.token.String()]
 	case is(lease.ErrDeadlinePassed):
 		name = "deadline passed"
-		// The context ends while the token is still valid, unless the clock jumped, and the
-		// owner may have released at once.
-		holds = left > 0 || errors.Is(over, lease.ErrReleased) || h.jumps != h.process.node.clock.jumps.Load()
+		// The context ends while the token is still valid, unless the clock jumped. At the same
+		// instant the owner may have released, or the connection may have been lost.
+		holds = left > 0 || !errors.Is(over, lease.ErrDeadlinePassed) || h.jumps != h.process.node.clock.jumps.Load()
 	case is(transport.ErrClosed):
 		name = "closed"
 		holds = h.process.ctx.Err() != nil

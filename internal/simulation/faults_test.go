@@ -9,7 +9,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
@@ -152,6 +154,44 @@ var faults = []fault{
 				time.AfterFunc(2*ttl, process.reconnect)
 			}
 			h.crashStore(h.checker.untilExpiry()-100*time.Millisecond, h.amount.Abs()/40, false)
+		},
+	},
+	{
+		weight: 2, name: "two stores in a row take over",
+		in: (*simulation).isDurable,
+		begin: func(h hit) {
+			h.crashStore(0, h.amount.Abs()/400, true)
+			h.amount = -h.amount
+			h.crashStore(h.amount.Abs()/20, h.amount.Abs()/400, true)
+		},
+	},
+	{
+		// Until its deadline it answers from memory, and not what rests on a commit. The journal may
+		// have a part of what it sent last.
+		weight: 3, name: "the store is cut off from its journal until another takes over",
+		in: (*simulation).isDurable,
+		begin: func(h hit) {
+			if h.crashStore(h.amount.Abs()/8, h.amount.Abs()/40, true) {
+				h.journal.CutOff()
+			}
+		},
+	},
+	{
+		weight: 1, name: "the disk is full within a commit",
+		in: (*simulation).isDurable,
+		begin: func(h hit) {
+			defer h.takeStore()() // no store starts meanwhile
+			if h.crashStore(0, h.amount.Abs()/40, false) {
+				h.journal.Fail(h.random.IntN(3))
+			}
+		},
+	},
+	{
+		weight: 2, name: "a backup is restored",
+		in: func(s *simulation) bool { return s.backups && !s.anonymous },
+		begin: func(h hit) {
+			backup := slices.Collect(h.journal.Records())
+			time.AfterFunc(h.lasts, func() { h.restoreBackup(backup) })
 		},
 	},
 	{
@@ -437,7 +477,6 @@ func (s *simulation) restart() {
 	defer s.takeStore()()
 	s.crashes++ // it need not start again
 	options := s.nextStore()
-	options.HoldOff = s.holdOff
 	s.tracef("the store is restarted, with a hold-off of %v", s.holdOff)
 	restart := s.store.Restart
 	if !s.anonymous && s.random.IntN(2) == 0 {
@@ -458,10 +497,11 @@ func (s *simulation) isDurable() bool { return s.journal != nil }
 // crashStore ends a durable store after a while, within a commit, if one is under way: some of
 // its groups are kept. The store starts again when it was down for a while; if it moves, on a
 // machine with another clock. Commits are slow in the second before, so hardly a crash finds none.
-func (h hit) crashStore(after, down time.Duration, moves bool) {
+// It reports false, and does nothing, if it would not be calm in time.
+func (h hit) crashStore(after, down time.Duration, moves bool) bool {
 	after = max(after, 0)
 	if h.elapsed()+after+down+3*time.Second > calmAt {
-		return // it would not be calm in time
+		return false
 	}
 	time.AfterFunc(after, func() { h.journal.SetLatency(2 * time.Second) })
 	kept := h.random.IntN(4)
@@ -488,6 +528,47 @@ func (h hit) crashStore(after, down time.Duration, moves bool) {
 			}
 		})
 	})
+	return true
+}
+
+// restoreBackup puts a store with earlier records in the place of the present one, whose disk is
+// lost. The records are changed as by the command tenure restore. The hold-off covers what was
+// granted since the backup.
+func (h hit) restoreBackup(backup []statestore.Record) {
+	if h.elapsed()+3*ttl > calmAt {
+		return // the hold-off would not be over in time
+	}
+	defer h.takeStore()()
+	h.crashes++ // it need not start again
+	h.stores++
+	h.tracef("a backup is restored")
+	h.store.Crash(0)
+	h.journal.Erase()
+	bound := hlc.Timestamp{Wall: time.Now().Add(time.Minute).UnixMilli()}
+	records := statestore.Group{statestore.Item{Kind: statestore.KindIdentity, Identity: engine.NewIdentity(), HoldOff: true}.Record()}
+	for _, record := range backup {
+		item, err := record.Decode()
+		if err != nil {
+			panic(err)
+		}
+		if item.Version.Compare(bound) > 0 {
+			bound = item.Version
+			bound.Node = ""
+		}
+		if item.Kind != statestore.KindIdentity && item.Kind != statestore.KindBound {
+			records = append(records, record)
+		}
+	}
+	records = append(records, statestore.Item{Kind: statestore.KindBound, Version: bound}.Record())
+	if err := h.journal.Open().Commit(context.Background(), []statestore.Group{records}); err != nil {
+		panic(err)
+	}
+	h.journal.SetLatency(commitTime)
+	delays := make([]time.Duration, len(h.nodes))
+	for i := range delays {
+		delays[i] = time.Duration(h.lasts) * time.Duration(i) / 50
+	}
+	h.recoverStore(delays)
 }
 
 // takeStore waits until no other goroutine ends or starts the store. The function that it

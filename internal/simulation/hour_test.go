@@ -82,7 +82,8 @@ type simulation struct {
 	strict          bool          // the store is strict
 	anonymous       bool          // the store has no identity
 	restarts        bool          // the store is restarted at times, without its data
-	holdOff         time.Duration // of a store that was restarted
+	backups         bool          // the store's disk is lost at times, and a backup restored
+	holdOff         time.Duration // of a store that was restarted, or restored
 	instant         bool          // a lost connection releases the lease
 	deletes         bool          // the rogue client deletes the key of the lease at times
 	futureTokens    bool          // the rogue client writes under tokens from the future at times
@@ -115,6 +116,9 @@ func Run(t *testing.T, seed uint64, tracing bool) Result {
 		if seed%2 == 0 {
 			s.journal = new(transporttest.Journal)
 			s.journal.SetLatency(commitTime)
+		}
+		if s.backups = seed%4 == 2; s.backups {
+			s.holdOff = ttl
 		}
 		store, err := transporttest.NewDurableStore(s.nextStore(), s.journal)
 		if err != nil {
@@ -244,7 +248,7 @@ func (o *onlooker) stop() lease.Holder {
 // which the checker knows where they are from.
 func (s *simulation) nextStore() statestore.Options {
 	s.stores++
-	return statestore.Options{Strict: s.strict, Node: fmt.Sprintf("Store%d", s.stores)}
+	return statestore.Options{Strict: s.strict, Node: fmt.Sprintf("Store%d", s.stores), HoldOff: s.holdOff}
 }
 
 // sample has everything checked every second or so.

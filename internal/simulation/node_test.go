@@ -154,6 +154,12 @@ func (n *node) suspend(lasts, beyond time.Duration) {
 	})
 }
 
+func (n *node) isSuspended() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.suspended != nil
+}
+
 // start starts a process. A process that runs on the machine loses its client id to it.
 func (n *node) start() {
 	n.mu.Lock()
@@ -492,7 +498,10 @@ func (p *process) elect() {
 // until ctx ends. Sometimes it is slow to notice that.
 func (p *process) count(ctx context.Context, guard *fencing.Guard) {
 	number, ok := p.read(ctx)
-	for ok && (ctx.Err() == nil || p.node.happens(0.8)) {
+	for late := 0; ok && (ctx.Err() == nil || late < 20 && p.node.happens(0.8)); {
+		if ctx.Err() != nil {
+			late++
+		}
 		number++
 		ok = p.write(ctx, guard, number)
 		wait := 500*time.Millisecond + p.node.draw(6*time.Second)
