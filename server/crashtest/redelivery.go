@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,6 +32,7 @@ type redeliveries struct {
 
 	recent []*redelivery // the latest requests, in order
 	count  int
+	behind time.Duration // by how much the store's clock was behind when it refused a request
 
 	mu    sync.Mutex
 	again int // requests that were delivered again and answered
@@ -140,7 +142,7 @@ func (d *redeliveries) next() *redelivery {
 	d.count++
 	key := fmt.Sprintf("%s/%d", d.clientID, d.count)
 	correlation := binary.BigEndian.AppendUint64(make([]byte, 8), uint64(d.count))
-	now := hlc.Timestamp{Wall: time.Now().UnixMilli(), Node: d.clientID}
+	now := hlc.Timestamp{Wall: time.Now().Add(-d.behind).UnixMilli(), Node: d.clientID}
 	r := &redelivery{key: key, packet: packets.Publish{
 		Topic:    protocol.InvokeTopic,
 		QoS:      1,
@@ -206,6 +208,10 @@ func (d *redeliveries) judge(ctx context.Context, r *redelivery, reply *packets.
 			version = property.Value
 		}
 	}
+	if strings.HasPrefix(string(reply.Payload), "-ERR "+string(protocol.TimestampTooFarAhead)) && !r.answered {
+		d.adapt(ctx, r, version, other)
+		return
+	}
 	switch {
 	case string(reply.Payload) != "+OK\r\n":
 		d.recorder.violated(AnsweredOnce, "%s: the key is there, and the request that made it was delivered again, and answered %q", r.key, reply.Payload)
@@ -227,5 +233,19 @@ func (d *redeliveries) judge(ctx context.Context, r *redelivery, reply *packets.
 	o := other.do(ctx, Operation{Kind: Get, Key: r.key})
 	if o.Result == Absent || o.Result == Done && o.Version.String() != version {
 		d.recorder.violated(AnsweredOnce, "%v; the request that made it was delivered again and answered with version %s", o, version)
+	}
+}
+
+// adapt follows the clock of a store that refuses a request as too far ahead, because its system's
+// clock was set back. If the request was applied before, the store had to remember that.
+func (d *redeliveries) adapt(ctx context.Context, r *redelivery, version string, other *session) {
+	store, err := hlc.Parse(version)
+	if err != nil {
+		d.recorder.violated(OnlyKnownErrors, "%s was refused as too far ahead with version %q: %v", r.key, version, err)
+		return
+	}
+	d.behind = time.Since(time.UnixMilli(store.Wall))
+	if o := other.do(ctx, Operation{Kind: Get, Key: r.key}); o.Result == Done {
+		d.recorder.violated(AnsweredOnce, "%v; the request that made it was delivered again, and refused as too far ahead", o)
 	}
 }
