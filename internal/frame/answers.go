@@ -25,6 +25,8 @@ func AppendConnack(dst []byte, version, code byte, reason string) []byte {
 		code = 1
 	case wire.InvalidClientID:
 		code = 2
+	case wire.UseAnotherServer:
+		code = 3 // the server is unavailable
 	default:
 		return dst
 	}
@@ -37,7 +39,7 @@ func AppendConnack(dst []byte, version, code byte, reason string) []byte {
 // bytes.
 func AppendReferral(dst []byte, version byte, reference, reason string) []byte {
 	if version < wire.Version5 {
-		return append(dst, wire.Connack<<4, 2, 0, 3)
+		return AppendConnack(dst, version, wire.UseAnotherServer, "")
 	}
 	return appendTexts(append(dst, wire.Connack<<4), []byte{0, wire.UseAnotherServer}, reason, reference)
 }

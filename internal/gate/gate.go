@@ -250,7 +250,7 @@ func (g *Gate) AppendRefusal(dst []byte, err error) (packet []byte, refused bool
 		return dst
 	}
 	packet = write(refusal.Reason)
-	if g.maximum > 0 && len(packet)-len(dst) > int(min(g.maximum, 1<<30)) { // [MQTT-3.14.2-3, MQTT-3.2.2-19]
+	if !g.fits(len(packet) - len(dst)) { // [MQTT-3.14.2-3, MQTT-3.2.2-19]
 		packet = write("")
 	}
 	return packet, true
@@ -262,12 +262,15 @@ func (g *Gate) AppendRefusal(dst []byte, err error) (packet []byte, refused bool
 func (g *Gate) AppendReferral(dst []byte, reference, reason string) []byte {
 	for _, texts := range [][2]string{{reference, reason}, {reference, ""}} {
 		packet := frame.AppendReferral(dst, g.version, texts[0], texts[1])
-		if g.maximum == 0 || len(packet)-len(dst) <= int(min(g.maximum, 1<<30)) { // [MQTT-3.2.2-19]
+		if g.fits(len(packet) - len(dst)) { // [MQTT-3.2.2-19]
 			return packet
 		}
 	}
 	return frame.AppendReferral(dst, g.version, "", "")
 }
+
+// fits reports whether the peer takes a packet of some bytes.
+func (g *Gate) fits(size int) bool { return g.maximum == 0 || size <= int(min(g.maximum, 1<<30)) }
 
 // refusalIn returns the refusal for an error, or nil if the error is not about a packet.
 func refusalIn(err error) *Refusal {

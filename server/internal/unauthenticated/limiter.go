@@ -1,5 +1,5 @@
-// Package unauthenticated bounds the connections of clients that have not authenticated: in
-// number, for all and for each source, and in time.
+// Package unauthenticated accepts connections, and bounds those of clients that have not
+// authenticated: in number, for all and for each source, and in time.
 package unauthenticated
 
 import (
