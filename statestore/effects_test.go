@@ -95,7 +95,7 @@ func TestInvariant59OnlyWhatARestartMustKnowHasRecords(t *testing.T) {
 			w := make(disk).world(t, Options{Strict: test.strict})
 			w.store.Begin(w.now)
 			sent := 0
-			send := func(line string) Effects {
+			send := func(line string) (effects Effects, mayWrite bool) {
 				t.Helper()
 				ts := fmt.Sprintf("%d:0:c", w.now.WallMillis)
 				request := Request{Client: "c", Timestamp: &ts}
@@ -117,18 +117,26 @@ func TestInvariant59OnlyWhatARestartMustKnowHasRecords(t *testing.T) {
 				request.Payload = []byte(payload(words...))
 				sent++
 				request.Correlation = []byte(strconv.Itoa(sent))
-				reply, effects := w.store.Apply(w.now, Parse(request))
-				again, none := w.store.Apply(w.now, Parse(request))
+				command := Parse(request)
+				mayWrite = w.store.MayWrite(w.now, &command)
+				reply, effects := w.store.Apply(w.now, command)
+				if words[0] != "GET" && w.store.MayWrite(w.now, &command) {
+					t.Errorf("%s delivered again may write", line)
+				}
+				again, none := w.store.Apply(w.now, command)
 				if words[0] != "GET" && again != reply || len(none.Groups)+len(none.Keys) > 0 {
 					t.Errorf("%s delivered again: %v, %v; the first time %v", line, again, none, reply)
 				}
-				return effects
+				return effects, mayWrite
 			}
 			for _, line := range test.before {
 				send(line)
 			}
 			w.pass(test.wait)
-			effects := send(test.line)
+			effects, mayWrite := send(test.line)
+			if mayWrite != (len(test.groups) > 0) {
+				t.Errorf("MayWrite is %t", mayWrite)
+			}
 			if got := texts(t, effects.Groups); !slices.Equal(got, test.groups) {
 				t.Errorf("the records are\n%q; want\n%q", got, test.groups)
 			}

@@ -103,6 +103,7 @@ type crashRun struct {
 	sent    int
 	latest  []delivered // requests whose replies are remembered
 	commits int
+	free    int // requests that could be known to need no record
 }
 
 // A batch has groups, and after each the state that the store had then, or nil if that was
@@ -161,8 +162,16 @@ func (r *crashRun) leave(version hlc.Timestamp) {
 
 // send sends a request as an engine does.
 func (r *crashRun) send(request Request, issues bool) {
-	reply, effects := r.store.Apply(r.now, Parse(request))
+	command := Parse(request)
+	mayWrite := r.store.MayWrite(r.now, &command)
+	reply, effects := r.store.Apply(r.now, command)
+	if !mayWrite {
+		r.free++
+	}
 	r.logf("%s %.60q at %d: %v %v, %d groups", request.Client, request.Payload, r.now.WallMillis, reply.Outcome, reply.Version, len(effects.Groups))
+	if !mayWrite && len(effects.Groups) > 0 {
+		r.fatalf("MayWrite is false, and there are %d groups", len(effects.Groups))
+	}
 	if len(effects.Keys) < len(effects.Groups) {
 		r.fatalf("%d groups about %q", len(effects.Groups), effects.Keys)
 	}
@@ -175,7 +184,7 @@ func (r *crashRun) send(request Request, issues bool) {
 			r.fatalf("the removal of %q has no record", n.Key)
 		}
 	}
-	key := Parse(request).Key
+	key := command.Key
 	r.add(effects.Groups, effects.Keys)
 	remembered := delivered{request, reply}
 	switch {
@@ -441,7 +450,7 @@ func TestInvariant37AStoreRestoredAtAnyGroupEqualsTheEarlierOne(t *testing.T) {
 	} {
 		options.Identity = "the data"
 		t.Run(name, func(t *testing.T) {
-			commits := 0
+			commits, free := 0, 0
 			for seed := range uint64(60) {
 				r := &crashRun{
 					world: &world{tb: t, now: Instant{WallMillis: noon}}, random: rand.New(rand.NewPCG(37, seed)),
@@ -452,9 +461,10 @@ func TestInvariant37AStoreRestoredAtAnyGroupEqualsTheEarlierOne(t *testing.T) {
 					r.step()
 				}
 				commits += r.commits
+				free += r.free
 			}
-			if commits < 1000 {
-				t.Errorf("only %d commits", commits)
+			if commits < 1000 || free < 1000 {
+				t.Errorf("only %d commits, and %d requests without a record", commits, free)
 			}
 		})
 	}

@@ -102,13 +102,18 @@ func (e *Engine) apply(command *statestore.Command, then, done func(statestore.R
 	} else {
 		reply, notifications, now = e.applyLocked(e.nowLocked(system), command, then, done)
 	}
+	e.wakeExpiryLocked()
+	return reply, notifications, now
+}
+
+// wakeExpiryLocked wakes runExpiry if a key expires before the time for which it waits.
+func (e *Engine) wakeExpiryLocked() {
 	if next, ok := e.store.NextExpiry(); ok && (!e.armed || next < e.next) {
 		select {
 		case e.wake <- struct{}{}:
 		default:
 		}
 	}
-	return reply, notifications, now
 }
 
 func (e *Engine) leaveNowLocked(reply statestore.Reply, notifications []statestore.Notification, then func(statestore.Reply)) {

@@ -87,9 +87,35 @@ func OpenWithClock(ctx context.Context, options statestore.Options, journal stat
 // must not block. If that commit fails, or Run has returned, done is never called. The reply that
 // Submit returns then tells the caller only how much room it needs, and may not leave.
 //
-// A caller that submits commands without waiting for their replies must call [Engine.Room] before.
+// A caller that submits commands without waiting for their replies must call [Engine.Room] before, or
+// bound by [Engine.Waiting] what it submits.
 func (e *Engine) Submit(command statestore.Command, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
 	return e.submit(&command, nil, done)
+}
+
+// TrySubmit applies a command, like Submit, if its reply may leave at once and leaves nothing to commit:
+// the command writes no record, and no change of its key waits for a commit. So it needs no room.
+// Otherwise TrySubmit changes nothing and reports false. Without a journal it applies every command.
+func (e *Engine) TrySubmit(command statestore.Command) (reply statestore.Reply, ok bool) {
+	if e.journal == nil {
+		return e.submit(&command, nil, nil)
+	}
+	reply, notifications, ok := e.tryApply(&command)
+	e.delivered(notifications)
+	return reply, ok
+}
+
+func (e *Engine) tryApply(command *statestore.Command) (reply statestore.Reply, notifications []statestore.Notification, ok bool) {
+	system := e.systemTime()
+	e.mu.Lock()
+	defer e.unlock()
+	now := e.nowLocked(system)
+	if e.failure != nil || e.sealed || e.restsLocked(command, reply) != nil || e.store.MayWrite(now, command) {
+		return reply, nil, false
+	}
+	reply, notifications, ok = e.applyLocked(now, command, nil, nil)
+	e.wakeExpiryLocked()
+	return reply, notifications, ok
 }
 
 // SubmitThen is Submit. Unless then is nil, it is called with the reply once that may leave, before the
@@ -125,6 +151,10 @@ func (e *Engine) Room(ctx context.Context) error {
 	return nil
 }
 
+// Waiting returns how many bytes wait for a commit, about: records, replies and notifications. Room
+// makes its callers wait while these are more than 8 MiB.
+func (e *Engine) Waiting() int64 { return e.waiting.Load() }
+
 // applyLocked applies a command of a store with a journal, see Submit. Its notifications, if
 // they leave at once, are returned for AfterDelivery.
 func (e *Engine) applyLocked(now statestore.Instant, command *statestore.Command, then, done func(statestore.Reply)) (statestore.Reply, []statestore.Notification, bool) {
@@ -158,7 +188,8 @@ func (e *Engine) applyLocked(now statestore.Instant, command *statestore.Command
 // restsLocked returns the batch on which the reply to a command without own records rests:
 // the last one with something that the reply shows. It returns nil if all that is committed.
 func (e *Engine) restsLocked(command *statestore.Command, reply statestore.Reply) *batch {
-	all := errors.Is(reply.Err, protocol.QuotaExceeded) // it depends on all keys
+	// It depends on all keys. The quota of watches depends on none.
+	all := command.Verb == statestore.VerbSet && errors.Is(reply.Err, protocol.QuotaExceeded)
 	switch {
 	case reply.Outcome == statestore.Expired: // shows nothing of the store
 	case e.open.changes(command.Key) || all && !e.open.isEmpty():
