@@ -307,5 +307,8 @@ func TestRejectionsSayWhatRejected(t *testing.T) {
 		if got := errors.Is(test.err, transport.ErrNotAuthorized); got != test.auth {
 			t.Errorf("%v is ErrNotAuthorized: %v", test.err, got)
 		}
+		if got := errors.Is(test.err, transport.ErrServerBusy); got != (test.err.Code == 503) {
+			t.Errorf("%v is ErrServerBusy: %v", test.err, got)
+		}
 	}
 }

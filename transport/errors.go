@@ -36,7 +36,9 @@ var (
 	// larger than Options.MaxPacketSize. The text says which, and names the sizes.
 	ErrPacketTooLarge = errors.New("the packet is too large")
 	// ErrServerBusy: the broker is overloaded, and refused a connection or ended one. The
-	// client goes on trying; requests that wait meanwhile fail with this error.
+	// client goes on trying; requests that wait meanwhile fail with this error. Together with
+	// ErrOutcomeUnknown and a [*RejectedError]: too much waits for the disk of the store, which
+	// did not take the request. Repeat it later.
 	ErrServerBusy = errors.New("the broker is busy")
 	// ErrUseAnotherServer: the broker sends its clients to another server: it stands by, or
 	// has moved. The client goes on to its next address at once, and after a pause when
@@ -121,8 +123,13 @@ func withReason(text, reason string) string {
 }
 
 // Is matches ErrNotAuthorized, ErrQuotaExceeded and ErrPacketTooLarge, so that a program can
-// handle the broker's reasons like the store's.
-func (e *RejectedError) Is(target error) bool { return isReason(e.Code, target) }
+// handle the broker's reasons like the store's. A status of 503 (unavailable) matches ErrServerBusy: a
+// store has it where too much waits for its disk.
+func (e *RejectedError) Is(target error) bool {
+	return isReason(e.Code, target) || e.Code == statusUnavailable && target == ErrServerBusy
+}
+
+const statusUnavailable = 503 // protocol.StatusUnavailable
 
 // DisconnectError says why the broker ended the connection. If that was because of a request
 // (too large, over quota), the client cannot know which one: the outcome of all requests

@@ -83,7 +83,7 @@ type message struct {
 // whether the request was applied; after any other it was not. A reply without a status
 // counts as a success.
 func (m *message) reply(store, instance string) (Reply, error) {
-	const timeout, serverError = 408, 500 // as in HTTP
+	const timeout, serverError = 408, 500 // as in HTTP, like statusUnavailable
 	status, err := strconv.Atoi(string(m.status))
 	if err != nil || status < 400 {
 		return Reply{Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: store, Instance: instance}, nil

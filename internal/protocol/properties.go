@@ -36,6 +36,9 @@ const (
 	ProtocolVersion = "1.0"
 	// StatusOK is the value of PropertyStatus in every reply with a payload.
 	StatusOK = "200"
+	// StatusUnavailable is the value of PropertyStatus if the store could not take the request now. The
+	// request may be a redelivery of one that was applied.
+	StatusUnavailable = "503"
 	// ContentType is the MQTT content type of every payload.
 	ContentType = "application/octet-stream"
 )
