@@ -88,6 +88,30 @@ func (c *clientLRU) submit(command statestore.Command, done func(statestore.Repl
 	return reply, now
 }
 
+// trySubmit is submit for a command whose reply may leave at once, like engine.TrySubmit. It reports
+// false for any other, which changes nothing.
+func (c *clientLRU) trySubmit(command statestore.Command) (reply statestore.Reply, ok bool) {
+	c.mu.Lock()
+	entry := c.heardLocked(command.Client)
+	if command.Verb != statestore.VerbKeyNotify {
+		c.mu.Unlock()
+		return c.engine.TrySubmit(command)
+	}
+	defer c.mu.Unlock()
+	if reply, ok = c.engine.TrySubmit(command); ok {
+		entry.watched = c.count.Add(1)
+	}
+	return reply, ok
+}
+
+// isSettled reports whether a client has sent requests for settledAfter or longer.
+func (c *clientLRU) isSettled(client string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	element := c.clients[client]
+	return element != nil && element.Value.(*clientEntry).settled
+}
+
 func (c *clientLRU) heardLocked(client string) *clientEntry {
 	now := c.now()
 	element := c.clients[client]

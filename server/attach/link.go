@@ -93,7 +93,7 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 		answered:   make(chan struct{}, 1),
 		changed:    make(chan struct{}, 1),
 		superseded: make(chan struct{}),
-		replies:    newReplyQueue(linkCtx.Done()),
+		replies:    newReplyQueue(s.backlog, linkCtx.Done()),
 		presence:   presence{me: s.instance, group: s.group, data: s.data, continues: s.engine.Continues(), memory: s.memory},
 	}
 	if spare {
@@ -114,6 +114,7 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 		}
 		return cmp.Or(conn.CloseCause(), err)
 	}
+	defer l.replies.close()
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	tasks.Go(func() {

@@ -8,6 +8,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -38,120 +39,109 @@ func (l *link) response(topic string, correlation []byte, reply statestore.Reply
 	return response
 }
 
-// waitingReply is a reply that waits for a commit, since it shows a change that the journal does not
-// have yet. The goroutine that has the request and the engine's add their parts, in any order.
-type waitingReply struct {
-	topic       string
-	correlation []byte
-	room        int64            // bytes, see replyQueue
-	reply       statestore.Reply // of the engine's goroutine
-	parts       atomic.Int32     // how many of the two goroutines have added their part
+// storeBusy is the text for a request that the store did not take, because too much waits for its
+// journal. The request has no other effect.
+const storeBusy = "too much waits for the disk of the store; try again"
+
+// refuse answers a request that the store did not take. The reply says that the outcome is unknown
+// rather than that nothing changed: the request may be a redelivery of one that the store has applied.
+func (l *link) refuse(client, topic string, correlation []byte) {
+	l.store.count(func(stats *Stats) { stats.Busy++ })
+	l.store.busy.Log("client", logs.Name(client), "waiting", l.store.engine.Waiting())
+	response := &paho.Publish{Topic: topic, Properties: l.properties(protocol.PropertyStatus, protocol.StatusUnavailable)}
+	response.Properties.User.Add(protocol.PropertyStatusMessage, storeBusy)
+	response.Properties.CorrelationData = correlation
+	l.send(response)
 }
 
-const (
-	// maxReplies and maxReplyBytes bound the replies of one connection that wait for a commit or to be
-	// sent. Beyond them the store takes no more requests from the broker.
-	maxReplies    = 1 << 14
-	maxReplyBytes = 64 << 20
-	// replyOverhead is what a reply costs besides its texts while it waits, in bytes.
-	replyOverhead = 512
-)
+// waitingReply is a reply that waits for a commit, since it shows a change that the journal does not
+// have yet, or to be sent behind such replies. The goroutine that has the request and the engine's add
+// their parts, in any order.
+type waitingReply struct {
+	client       string
+	topic        string
+	correlation  []byte
+	change, room int64            // bytes of the backlog
+	refused      bool             // no room for the value
+	reply        statestore.Reply // of the engine's goroutine
+	parts        atomic.Int32     // how many of the two goroutines have added their part
+}
+
+func newWaitingReply(client string, request *paho.PublishProperties) *waitingReply {
+	return &waitingReply{
+		client:      client,
+		topic:       request.ResponseTopic,
+		correlation: request.CorrelationData, // paho has read each message into bytes of its own
+		room:        replyRoom(request),
+	}
+}
+
+// replyRoom returns how many bytes the reply to a request takes while it waits, without a value.
+func replyRoom(request *paho.PublishProperties) int64 {
+	return replyOverhead + int64(len(request.ResponseTopic)+len(request.CorrelationData))
+}
 
 // replyQueue is the queue of the replies of one connection that had to wait for a commit. It is safe
 // for concurrent use.
 type replyQueue struct {
-	ended <-chan struct{} // closed with the connection
-	wake  chan struct{}   // has an item after a reply was queued
-	room  chan struct{}   // has an item after room was given back
+	backlog *backlog
+	ended   <-chan struct{} // closed with the connection
+	wake    chan struct{}   // has an item after a reply was queued
+	left    chan struct{}   // has an item after a reply has left
 
 	mu       sync.Mutex
 	queue    []*waitingReply // whose commits are over
-	unsent   int             // those, and the one that is being sent
-	promised int             // all: those, and those that wait for a commit
-	bytes    int64           // of all
+	promised int             // those, those that wait for a commit, and the one that is being sent
+	closed   bool
 }
 
-func newReplyQueue(ended <-chan struct{}) *replyQueue {
-	return &replyQueue{ended: ended, wake: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+func newReplyQueue(backlog *backlog, ended <-chan struct{}) *replyQueue {
+	return &replyQueue{backlog: backlog, ended: ended, wake: make(chan struct{}, 1), left: make(chan struct{}, 1)}
 }
 
-// take takes room for one more reply. It waits for it, and reports false if the connection ends
-// before.
-func (q *replyQueue) take(bytes int64) bool {
-	return q.waitFor(func() bool {
-		if q.promised >= maxReplies || q.promised > 0 && q.bytes+bytes > maxReplyBytes {
-			return false
-		}
-		q.promised++
-		q.bytes += bytes
-		return true
-	})
-}
-
-// grow takes more room for a reply that has some, like take.
-func (q *replyQueue) grow(bytes int64) bool {
-	return q.waitFor(func() bool {
-		if q.promised > 1 && q.bytes+bytes > maxReplyBytes {
-			return false
-		}
-		q.bytes += bytes
-		return true
-	})
-}
-
-// waitFor calls try, with mu locked, until it succeeds, whenever there may be room again. One
-// goroutine calls it at a time.
-func (q *replyQueue) waitFor(try func() bool) bool {
-	for {
-		q.mu.Lock()
-		done := try()
-		q.mu.Unlock()
-		if done {
-			return true
-		}
-		select {
-		case <-q.room:
-		case <-q.ended:
-			return false
-		}
-	}
-}
-
-// giveBack gives back the room of a reply that is sent, or need not wait.
-func (q *replyQueue) giveBack(bytes int64) {
+// promise notes that a reply will be added, which has room in the backlog.
+func (q *replyQueue) promise() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.giveBackLocked(bytes)
+	q.promised++
 }
 
-func (q *replyQueue) giveBackLocked(bytes int64) {
+// cancel gives back the room of a reply that need not wait.
+func (q *replyQueue) cancel(w *waitingReply) {
+	q.backlog.cancel(w.client, w.change, w.room)
+	q.leave()
+}
+
+// leave notes that a promised reply is sent, or will not be.
+func (q *replyQueue) leave() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	q.promised--
-	q.bytes -= bytes
-	signalOne(q.room)
+	signalOne(q.left)
 }
 
-// unsentNone reports whether no reply waits to be sent whose commit is over. Otherwise a later reply
-// must wait behind it.
-func (q *replyQueue) unsentNone() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.unsent == 0
-}
-
-// added notes that a part of a reply is complete, and queues the reply if both are.
+// added notes that a part of a reply is complete. It queues the reply if both are, and drops it if it
+// was refused or the connection has ended.
 func (q *replyQueue) added(w *waitingReply) {
-	if w.parts.Add(1) == 2 {
-		q.push(w)
+	if w.parts.Add(1) < 2 {
+		return
+	}
+	q.backlog.committed(w.client, w.change)
+	if w.refused || !q.push(w) {
+		q.sent(w)
 	}
 }
 
-// push queues a reply that may leave now.
-func (q *replyQueue) push(w *waitingReply) {
+// push queues a reply. It reports false if the connection has ended.
+func (q *replyQueue) push(w *waitingReply) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.closed {
+		return false
+	}
 	q.queue = append(q.queue, w)
-	q.unsent++
 	signalOne(q.wake)
+	return true
 }
 
 // next returns the next reply to send, or nil.
@@ -170,10 +160,20 @@ func (q *replyQueue) next() *waitingReply {
 
 // sent gives back the room of a reply that next has returned.
 func (q *replyQueue) sent(w *waitingReply) {
+	q.backlog.sent(w.client, w.room)
+	q.leave()
+}
+
+// close drops the replies of a connection that has ended: those that wait to be sent, and those that
+// still wait for a commit when that is over.
+func (q *replyQueue) close() {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.unsent--
-	q.giveBackLocked(w.room)
+	queue := q.queue
+	q.queue, q.closed = nil, true
+	q.mu.Unlock()
+	for _, w := range queue {
+		q.sent(w)
+	}
 }
 
 // flush waits until no reply waits, neither for a commit nor to be sent. It reports false if ctx or
@@ -181,13 +181,13 @@ func (q *replyQueue) sent(w *waitingReply) {
 func (q *replyQueue) flush(ctx context.Context) bool {
 	for {
 		q.mu.Lock()
-		left := q.promised
+		promised := q.promised
 		q.mu.Unlock()
-		if left == 0 {
+		if promised == 0 {
 			return true
 		}
 		select {
-		case <-q.room:
+		case <-q.left:
 		case <-ctx.Done():
 			return false
 		case <-q.ended:
@@ -197,39 +197,59 @@ func (q *replyQueue) flush(ctx context.Context) bool {
 }
 
 // submit applies a command and answers it, after its commit if the reply shows what the journal does
-// not have yet. It waits only while too much waits already.
+// not have yet. It never waits for a commit: what needs one, and finds no room in the backlog, is
+// refused.
 func (l *link) submit(client string, request *paho.PublishProperties, command statestore.Command) {
 	if l.store.options.Journal == nil {
 		reply, _ := l.store.clients.submit(command, nil)
 		l.answer(client, request, reply)
 		return
 	}
-	waiting := &waitingReply{
-		topic:       request.ResponseTopic,
-		correlation: request.CorrelationData, // paho has read each message into bytes of its own
-		room:        replyOverhead + int64(len(request.ResponseTopic)+len(request.CorrelationData)),
+	if reply, ok := l.store.clients.trySubmit(command); ok {
+		l.answerBehind(client, request, reply)
+		return
 	}
-	if !l.replies.take(waiting.room) || l.store.engine.Room(l.ctx) != nil {
-		return // the connection or the store has ended
+	waiting := newWaitingReply(client, request)
+	if command.Verb != statestore.VerbGet && command.Verb != statestore.VerbKeyNotify {
+		waiting.change = changeOverhead + int64(len(command.Key)+len(command.Value))
 	}
+	if !l.store.backlog.take(client, waiting.change, waiting.room) {
+		l.refuse(client, waiting.topic, waiting.correlation)
+		return
+	}
+	l.replies.promise()
 	reply, now := l.store.clients.submit(command, func(reply statestore.Reply) {
 		waiting.reply = reply
 		l.replies.added(waiting)
 	})
-	if now && (reply.Outcome == statestore.Expired || l.replies.unsentNone()) {
-		l.replies.giveBack(waiting.room)
-		l.answer(client, request, reply)
+	if now { // the commit on which it would have rested is over since
+		l.replies.cancel(waiting)
+		l.answerBehind(client, request, reply)
 		return
 	}
 	if value := int64(len(reply.Value)); value > 0 {
-		if l.replies.grow(value) {
+		if l.store.backlog.grow(client, value) {
 			waiting.room += value
+		} else {
+			waiting.refused = true
+			l.refuse(client, waiting.topic, waiting.correlation)
 		}
 	}
-	if now { // replies about one key leave in the order of the store
-		waiting.reply = reply
-		l.replies.added(waiting)
+	l.replies.added(waiting)
+}
+
+// answerBehind answers a request with a reply that may leave at once, behind those of the same client
+// that wait to be sent. If there is no room to wait, the reply overtakes them.
+func (l *link) answerBehind(client string, request *paho.PublishProperties, reply statestore.Reply) {
+	room := replyRoom(request) + int64(len(reply.Value))
+	if reply.Outcome == statestore.Expired || !l.store.backlog.takeBehind(client, room) {
+		l.answer(client, request, reply)
+		return
 	}
+	waiting := newWaitingReply(client, request)
+	waiting.room, waiting.reply = room, reply
+	waiting.parts.Store(1)
+	l.replies.promise()
 	l.replies.added(waiting)
 }
 

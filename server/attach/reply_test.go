@@ -9,79 +9,75 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 )
 
-func TestAQueueOfRepliesTakesWhatFitsAndWaitsForTheRest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ended := make(chan struct{})
-		q := newReplyQueue(ended)
-		if !q.take(2 * maxReplyBytes) {
-			t.Error("one reply has no room")
-		}
-		taken := make(chan bool, 1)
-		waits := func(take func() bool) {
-			t.Helper()
-			go func() { taken <- take() }()
-			synctest.Wait()
-			if len(taken) > 0 {
-				t.Fatal("there is more room than may be")
-			}
-		}
-		waits(func() bool { return q.take(1) })
-		q.giveBack(2 * maxReplyBytes)
-		if !await.Receive(taken) {
-			t.Error("no room after some was given back")
-		}
-		for range maxReplies - 1 {
-			if !q.take(1) {
-				t.Fatal("no room for as many replies as may wait")
-			}
-		}
-		waits(func() bool { return q.take(1) })
-		q.giveBack(1)
-		await.Receive(taken)
-		waits(func() bool { return q.grow(maxReplyBytes) })
-		close(ended)
-		if await.Receive(taken) {
-			t.Error("room after the end of the connection")
-		}
-	})
-}
-
-// A later reply waits behind those that are not sent, and a store leaves when all are.
+// The replies of a store leave in order, and a store that leaves waits for all of them.
 func TestAQueueOfRepliesIsEmptyWhenAllAreSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newReplyQueue(nil)
-		replies := []*waitingReply{{room: 10}, {room: 20}}
-		for _, w := range replies {
-			q.take(w.room)
+		b := newTestBacklog(t)
+		q := newReplyQueue(b.backlog, nil)
+		var replies []*waitingReply
+		promise := func(client string) {
+			w := &waitingReply{client: client, change: 10, room: 20}
+			if !b.take(w.client, w.change, w.room) {
+				t.Fatal("no room")
+			}
+			q.promise()
 			q.added(w) // by the goroutine that has the request
+			replies = append(replies, w)
 		}
-		if q.next() != nil || !q.unsentNone() {
+		promise("a")
+		promise("a")
+		if q.next() != nil || b.takeBehind("a", 1) {
 			t.Error("a reply may leave before its commit")
 		}
 		flushed := make(chan bool, 1)
 		go func() { flushed <- q.flush(t.Context()) }()
 		for i, w := range replies {
 			q.added(w) // by the engine's goroutine
-			if q.unsentNone() {
-				t.Error("a later reply overtakes one that is queued")
-			}
 			if got := q.next(); got != w {
 				t.Errorf("reply %d is %v", i, got)
 			}
+			if !b.takeBehind("a", 1) || b.takeBehind("b", 1) {
+				t.Error("a later reply overtakes one of the same client that is being sent, or waits for another client's")
+			}
+			b.cancel("a", 0, 1)
 			synctest.Wait()
-			if q.unsentNone() || len(flushed) > 0 {
-				t.Error("a later reply overtakes one that is being sent, or the store leaves meanwhile")
+			if len(flushed) > 0 {
+				t.Error("the store leaves before all is sent")
 			}
 			q.sent(w)
 		}
-		if !await.Receive(flushed) || q.bytes != 0 || q.promised != 0 {
-			t.Errorf("after all are sent: %+v", q)
+		if !await.Receive(flushed) {
+			t.Error("the store does not leave")
 		}
-		q.take(1)
+		b.mustBeEmpty(t)
+		promise("a")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if q.flush(ctx) {
 			t.Error("a reply that waits for a commit counts as sent")
 		}
 	})
+}
+
+// So do replies that were refused. The next connection of the store has all of the room.
+func TestRepliesOfAConnectionThatHasEndedGiveTheirRoomBack(t *testing.T) {
+	b := newTestBacklog(t)
+	q := newReplyQueue(b.backlog, nil)
+	replies := []*waitingReply{{client: "a", change: 10, room: 20}, {client: "b", room: 20}, {client: "c", room: 20, refused: true}}
+	for _, w := range replies {
+		b.take(w.client, w.change, w.room)
+		q.promise()
+		q.added(w)
+	}
+	q.added(replies[2])
+	if q.next() != nil {
+		t.Error("a refused reply is sent too")
+	}
+	q.added(replies[0])
+	q.close()
+	q.added(replies[1]) // its commit comes later
+	if q.next() != nil {
+		t.Error("it is kept")
+	}
+	b.mustBeEmpty(t)
 }

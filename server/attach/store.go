@@ -71,6 +71,11 @@ type Options struct {
 	// If another store has answered on the broker since the data was in use, its leases and changes
 	// are not there, and Serve ends with ErrStaleData: begin with an empty journal then, and a
 	// Store.HoldOff.
+	//
+	// Requests that must wait for a commit have a bounded backlog, which the clients share. The store
+	// refuses what does not fit, with the status 503: the error of a client matches
+	// transport.ErrServerBusy and transport.ErrOutcomeUnknown. Leases try again by themselves.
+	// Renewals need no commit, so they always fit.
 	Journal statestore.Journal
 	// Shared says that several processes share Journal, of which one at a time has it, as with
 	// package cluster. Journal.Standing then says whether this process may answer. So the store
@@ -125,7 +130,9 @@ type Store struct {
 	engine           *engine.Engine
 	clients          *clientLRU
 	queue            *notificationQueue
+	backlog          *backlog // nil without a journal
 	drops, oversized *logs.Limiter
+	busy             *logs.Limiter
 	ready, waiting   chan struct{}
 	objectionWait    time.Duration                        // objectionTimeout, but for tests that know that no store objects
 	silence          func(keepAlive uint16) time.Duration // silenceTimeout, likewise
@@ -153,6 +160,9 @@ type Stats struct {
 	Clients int
 	// Requests is how many requests the store has answered, refusals and repetitions included.
 	Requests uint64
+	// Busy is how many requests the store did not take, or answered without the value, because too
+	// much waited for Options.Journal.
+	Busy uint64
 	// Dropped is how many requests were not given to the store, by reason.
 	Dropped map[DropReason]uint64
 	// DroppedWatches is how many watches ended because no client had subscribed to their
@@ -232,6 +242,7 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 		waiting:        make(chan struct{}),
 		drops:          logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
 		oversized:      logs.NewLimiter(options.Logger, slog.LevelWarn, "a message is larger than the broker takes; not sent"),
+		busy:           logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a request: too much waits for the journal; is the disk slow?"),
 		objectionWait:  objectionTimeout,
 		silence:        silenceTimeout,
 		receiveMaximum: defaultReceiveMaximum,
@@ -251,6 +262,9 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 	s.engine.BetweenDeliveries(s.queue.letSend)
 	s.clients = newClientLRU(s.engine, options.MaxClients)
 	s.clients.restore(s.engine.RestoredClients())
+	if options.Journal != nil {
+		s.backlog = newBacklog(int64(options.MaxPacketSize), s.clients.isSettled, s.engine.Waiting)
+	}
 	return s, nil
 }
 
@@ -335,6 +349,7 @@ func (s *Store) serve(ctx context.Context) error {
 	}
 	s.drops.Close()
 	s.oversized.Close()
+	s.busy.Close()
 	if err == nil {
 		s.logger.Info("stopped")
 	}
