@@ -78,7 +78,7 @@ func newContest(r *recorder, n int, ttl time.Duration) *contest {
 	return &contest{recorder: r, name: fmt.Sprintf("lease/%d", n), guarded: fmt.Sprintf("guarded/%d", n), ttl: ttl}
 }
 
-// contend acquires the lease, works under it and gives it back, again and again until ctx ends.
+// contend acquires the lease, works under it and releases it, again and again until ctx ends.
 func (c *contest) contend(ctx context.Context, s *session, random *rand.Rand) {
 	// The clock of the run, and not that of the system, is virtual in a synctest bubble.
 	l, err := lease.New(s.Client, c.name, lease.Options{TTL: c.ttl, Clock: c.recorder.now})
