@@ -136,13 +136,16 @@ func Backup(ctx context.Context, dir, file string, progress Progress) (report Re
 		}
 	}()
 	online, err := copyJournal(ctx, dir, copied, progress)
+	if failed := new(unwritten); errors.As(err, failed) {
+		err = about(file, failed.error)
+	}
 	if err == nil {
 		err = about(file, copied.Sync())
 	}
 	if err = together(err, about(file, copied.Close())); err != nil {
 		return Report{}, err
 	}
-	report, err = inspectFile(ctx, copied.Name(), progress)
+	report, err = inspectFile(ctx, copied.Name(), filepath.Join(dir, fileName), progress)
 	if err != nil {
 		return report, err
 	}
@@ -170,7 +173,8 @@ func publish(temporary, name string) error {
 	return syncDirectory(filepath.Dir(name))
 }
 
-// copyJournal copies the journal in dir to a file, and reports whether a running process wrote it.
+// copyJournal copies the journal in dir to a file, and reports whether a running process wrote it. An
+// error of that file is an unwritten; others have what about adds.
 func copyJournal(ctx context.Context, dir string, to *os.File, progress Progress) (online bool, err error) {
 	path := filepath.Join(dir, fileName)
 	if _, err := lstatRegular(path); errors.Is(err, fs.ErrNotExist) {
@@ -197,16 +201,23 @@ func copyJournal(ctx context.Context, dir string, to *os.File, progress Progress
 	}
 	writer := &progressWriter{w: contextWriter{ctx, to}, progress: progress, total: uint64(info.Size())}
 	_, err = io.Copy(writer, from)
-	return false, aboutCopy(path, to.Name(), err)
+	if err = asUnwritten(err, to); errors.As(err, new(unwritten)) {
+		return false, err
+	}
+	return false, about(path, err)
 }
 
-// aboutCopy is about for an error of a copy, with the file that has failed: the one that is read,
-// or the one that is written, of which the operating system's error has the name.
-func aboutCopy(from, to string, err error) error {
-	if named := (*fs.PathError)(nil); errors.As(err, &named) && named.Path == to {
-		return about(to, err)
+// An unwritten is an error of the file that is written, not of the one that is read.
+type unwritten struct{ error }
+
+func (u unwritten) Unwrap() error { return u.error }
+
+// asUnwritten returns err as an unwritten if it is an error of that file.
+func asUnwritten(err error, to *os.File) error {
+	if named := (*fs.PathError)(nil); errors.As(err, &named) && named.Path == to.Name() {
+		return unwritten{err}
 	}
-	return about(from, err)
+	return err
 }
 
 // contextWriter ends with its context.

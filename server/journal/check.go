@@ -51,18 +51,18 @@ func Check(ctx context.Context, path string, progress Progress) (Report, error) 
 	if err != nil {
 		return Report{}, err
 	}
-	report, err := inspectFile(ctx, s.path, progress)
-	report.File, report.Online = s.name, s.online
+	report, err := inspectFile(ctx, s.path, s.name, progress)
+	report.Online = s.online
 	report.Warnings = append(report.Warnings, s.warnings...)
 	return report, together(err, s.close())
 }
 
-// inspectFile reads all of a file that no process writes.
-func inspectFile(ctx context.Context, path string, progress Progress) (Report, error) {
-	report := Report{File: path}
+// inspectFile reads all of a file that no process writes. The report and errors call it name.
+func inspectFile(ctx context.Context, path, name string, progress Progress) (Report, error) {
+	report := Report{File: name}
 	s, err := scanGiven(path)
 	if err != nil {
-		return report, about(path, err)
+		return report, about(name, err)
 	}
 	defer s.file.Close()
 	report.Bytes = s.pages.size
@@ -74,7 +74,7 @@ func inspectFile(ctx context.Context, path string, progress Progress) (Report, e
 		err = checkBolt(path)
 	}
 	if err != nil {
-		return report, about(path, err)
+		return report, about(name, err)
 	}
 	report.Clean = true
 	return report, nil
@@ -90,7 +90,7 @@ func (s *scan) inspect(ctx context.Context, report *Report, progress Progress) e
 		}
 		item, err := statestore.Record{ID: id, Value: value}.Decode()
 		if err != nil {
-			return recordError(id, err)
+			return recordError(err)
 		}
 		switch item.Kind {
 		case statestore.KindKey:
@@ -114,13 +114,13 @@ func (s *scan) inspect(ctx context.Context, report *Report, progress Progress) e
 	return err
 }
 
-// recordError says which record cannot be decoded, and why.
-func recordError(id []byte, err error) error {
-	kind := ErrDamaged
+// recordError gives the error of a record that cannot be decoded, which says all, a sentinel of this
+// package.
+func recordError(err error) error {
 	if errors.Is(err, statestore.ErrNewerFormat) {
-		kind = ErrNewer
+		return classified{err, ErrNewer}
 	}
-	return fmt.Errorf("%w: record %q: %w", kind, id, err)
+	return classified{err, ErrDamaged}
 }
 
 // checkBolt lets bbolt check a file that a scan has found to be sound.
@@ -205,7 +205,11 @@ func openSource(ctx context.Context, path string) (*source, error) {
 		return nil, about(os.TempDir(), err)
 	}
 	s := &source{path: copied.Name(), name: file, online: true, warnings: warnings}
-	if err := together(askForBackup(ctx, dir, copied, nil), about(copied.Name(), copied.Close())); err != nil {
+	err = askForBackup(ctx, dir, copied, nil)
+	if failed := new(unwritten); errors.As(err, failed) {
+		err = fmt.Errorf("%w, or set TMPDIR to a directory on another disk", about(os.TempDir(), failed.error))
+	}
+	if err := together(err, about(copied.Name(), copied.Close())); err != nil {
 		return nil, together(err, s.close())
 	}
 	return s, nil

@@ -234,7 +234,7 @@ func readLine(r *bufio.Reader, value any) error {
 }
 
 // askForBackup asks the process that holds dir for a backup, and writes it to a file. progress gets
-// bytes.
+// bytes. An error of that file is an unwritten.
 func askForBackup(ctx context.Context, dir string, to *os.File, progress Progress) error {
 	found, err := readHolder(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -264,8 +264,11 @@ func askForBackup(ctx context.Context, dir string, to *os.File, progress Progres
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		if errors.As(err, new(*fs.PathError)) {
-			return about(to.Name(), err)
+		if err = asUnwritten(err, to); errors.As(err, new(unwritten)) {
+			return err
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = errors.New("it does not answer; it may be loading its data: try again")
 		}
 		return fmt.Errorf("journal: %s: ask %s for a backup: %w", dir, holderOf(dir), err)
 	}

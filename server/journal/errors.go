@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"strings"
 	"syscall"
+
+	"github.com/tenurelock/tenure/statestore"
 )
 
 var (
@@ -40,33 +42,30 @@ func damaged(format string, arguments ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrDamaged}, arguments...)...)
 }
 
-// A cause is an error of bbolt together with the error of the system that it has only as text.
-type cause struct {
+// A classified error matches another one, which its text does not name.
+type classified struct {
 	error
-	errno syscall.Errno
+	class error
 }
 
-func (c cause) Unwrap() []error { return []error{c.error, c.errno} }
+func (c classified) Unwrap() []error { return []error{c.error, c.class} }
 
 // withCause adds the error of the system to an error of bbolt. bbolt v1.5.0: when the file
 // cannot grow, the error has its cause as text.
 func withCause(err error) error {
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, syscall.EROFS, syscall.EIO} {
 		if err != nil && !errors.Is(err, errno) && strings.HasSuffix(err.Error(), ": "+errno.Error()) {
-			return cause{err, errno}
+			return classified{err, errno}
 		}
 	}
 	return err
 }
 
-// noRoom reports whether a disk, a quota or a limit is exhausted.
-func noRoom(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
-}
-
 // advice returns what an operator can do about err; empty if nothing is known.
 func advice(err error) string {
 	switch {
+	case errors.Is(err, statestore.ErrDamaged), errors.Is(err, statestore.ErrNewerFormat):
+		return "" // it says what to do
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return "free space on the disk, or raise the quota, and try again"
 	case errors.Is(err, syscall.EFBIG):

@@ -73,7 +73,7 @@ func (s *scan) export(ctx context.Context, w io.Writer, progress Progress) error
 		}
 		item, err := statestore.Record{ID: id, Value: value}.Decode()
 		if err != nil {
-			return recordError(id, err)
+			return recordError(err)
 		}
 		return encoder.Encode(exportedOf(item))
 	})

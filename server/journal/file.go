@@ -201,7 +201,7 @@ func (f *File) Load(ctx context.Context, each func(statestore.Record) error) err
 		return about(f.path, errLoaded)
 	}
 	if err := f.load(ctx, each); err != nil {
-		return f.fail(fmt.Errorf("load: %w", err))
+		return f.fail(err)
 	}
 	return nil
 }
@@ -328,7 +328,7 @@ func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
 		return nil
 	}
 	if ctx.Err() != nil {
-		return f.fail(fmt.Errorf("commit: %w", context.Cause(ctx)))
+		return f.fail(context.Cause(ctx))
 	}
 	sums := f.totals
 	defer f.preferCommit()()
@@ -345,7 +345,7 @@ func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
 		return tx.Commit()
 	})
 	if err != nil {
-		return f.fail(fmt.Errorf("commit: %w", err))
+		return f.fail(err)
 	}
 	f.totals = sums
 	if err := f.compactIfLarge(ctx); err != nil {
@@ -410,9 +410,6 @@ func (f *File) fail(err error) error {
 		err = fmt.Errorf("journal: %s: %w", f.path, err)
 	} else {
 		err = about(f.path, err)
-	}
-	if noRoom(err) {
-		err = fmt.Errorf("%w; what was acknowledged is kept", err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -70,9 +70,8 @@ func (s *scan) restoreIn(ctx context.Context, dir *directory, progress Progress)
 	if err != nil {
 		return Report{}, together(about(path, err), about(created, removeIfThere(created)))
 	}
-	report, err := inspectFile(ctx, created, nil)
+	report, err := inspectFile(ctx, created, path, nil)
 	if err == nil {
-		report.File = path
 		err = about(path, os.Rename(created, path))
 	}
 	if err != nil {
@@ -108,7 +107,7 @@ func (s *scan) restoreTo(ctx context.Context, path string, progress Progress) er
 			record := statestore.Record{ID: id, Value: value}
 			item, err := record.Decode()
 			if err != nil {
-				return recordError(id, err)
+				return recordError(err)
 			}
 			if item.Version.Compare(bound) > 0 {
 				bound = item.Version
