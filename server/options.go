@@ -72,8 +72,9 @@ type Options struct {
 	// of more than 256 bytes is refused.
 	//
 	// The data keeps its identity: Store.Identity is only for data without one. Store.HoldOff
-	// counts only for a start without data. The program that opened the journal closes it, after
-	// Serve has returned. It must not use it in another way.
+	// counts only for a start without data or from a backup. The program that opened the journal
+	// closes it, after Serve has returned, and calls no other method of statestore.Journal. It may
+	// make backups meanwhile, if the journal can.
 	Journal statestore.Journal
 	// Dialect chooses how the server writes replies that differ between the
 	// published protocol and what is deployed.
