@@ -303,8 +303,7 @@ func TestRoomWaitsForCommits(t *testing.T) {
 	}
 }
 
-// When all that waited has left, nothing counts as waiting.
-func TestNothingWaitsInTheEnd(t *testing.T) {
+func TestWhatHasLeftDoesNotCountAsWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, newDisk(), statestore.Options{})
 		defer d.close()
@@ -396,7 +395,7 @@ func TestAPanicEndsTheStore(t *testing.T) {
 }
 
 // The failpoints come in their order.
-func TestFailpoints(t *testing.T) {
+func TestARequestPassesTheFailpointsInTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var hits []failpoint.Point

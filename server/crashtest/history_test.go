@@ -188,7 +188,7 @@ func TestACheckThatDoesNotEndIsUndecided(t *testing.T) {
 	}
 }
 
-func TestTheWeightOfAHistory(t *testing.T) {
+func TestAWeightCountsWhatAHistoryTests(t *testing.T) {
 	h := crashtest.History{Restarts: []crashtest.Restart{crash, {Dead: 400 * ms, Ready: 500 * ms}}, Operations: []op{
 		at(0, 3, with(set("a", 1), nx)), at(2, 4, get("a", 1)), at(3, 5, get("a", 1)),
 		at(90, 101, lost("b")), at(201, 202, with(set("c", 0), nex, fails(1))), at(203, 204, get("a", 1)),

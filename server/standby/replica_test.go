@@ -219,7 +219,7 @@ func TestAReplicaAnswersWhileItsStoreLoadsAndGivesUpALoadThatCameTooLate(t *test
 	}
 }
 
-func TestAReplicaEndsWithWhatDoesNotPass(t *testing.T) {
+func TestAReplicaEndsAfterAnErrorThatTheNextJournalWouldMeet(t *testing.T) {
 	broken := errors.New("broken")
 	for _, test := range []struct {
 		name string

@@ -57,7 +57,7 @@ func TestABurstOfConnectionsIsAcceptedInPortions(t *testing.T) {
 	})
 }
 
-func TestWhatCountsAsOneAddress(t *testing.T) {
+func TestAnIPv6NetworkAndThisMachineAreOneSourceEach(t *testing.T) {
 	for _, test := range []struct{ address, want string }{
 		{"192.0.2.1", "192.0.2.1/32"},
 		{"::ffff:192.0.2.1", "192.0.2.1/32"},
