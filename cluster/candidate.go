@@ -263,14 +263,18 @@ func (c *Candidate) observe() {
 		case err != nil:
 			if !unknown {
 				unknown = true
-				c.options.Logger.Warn("the active store is not known: etcd does not answer", slog.Any("reason", err))
+				c.options.Logger.Warn("etcd does not answer, so the active store is not known; a majority of the members of etcd must run", slog.Any("reason", err))
+				c.see(observation{}) // clients must not be sent to a process that may be gone
 			}
 			if !sleep.For(c.life, c.options.TTL/8) {
 				return
 			}
 			continue
 		}
-		unknown = false
+		if unknown {
+			unknown = false
+			c.options.Logger.Warn("etcd answers again")
+		}
 		c.see(seen)
 		c.await(next)
 	}

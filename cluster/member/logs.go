@@ -4,23 +4,89 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
 
 // zapLogger returns a logger for etcd that writes to logger. etcd says at its level info what
-// its developers need, so that becomes debug. So does everything once closing is true: etcd
-// v3.6.14 then takes its own closed sockets for errors.
-func zapLogger(logger *slog.Logger, closing *atomic.Bool) *zap.Logger {
-	return zap.New(logCore{logger, closing})
+// its developers need, so that becomes debug. So does what a phase of the member explains, and
+// what etcd repeats all the time.
+func zapLogger(logger *slog.Logger, phase *phase) *zap.Logger {
+	return zap.New(logCore{logger, phase, &repetitions{of: make(map[string]*repetition)}})
 }
 
 // logCore is a zapcore.Core on a slog.Logger.
 type logCore struct {
-	logger  *slog.Logger
-	closing *atomic.Bool
+	logger *slog.Logger
+	phase  *phase
+	*repetitions
+}
+
+// phase is how far a member is.
+type phase struct {
+	ready   atomic.Bool // it has found its cluster
+	closing atomic.Bool // Close was called
+}
+
+// explains reports whether a line of etcd v3.6.14 means nothing in this phase: etcd takes sockets
+// that it has closed for errors, and a member that joins a cluster has no data yet.
+func (p *phase) explains(message string) bool {
+	return p.closing.Load() || !p.ready.Load() && slices.Contains(joining, message)
+}
+
+// joining are what a member without data logs when it joins a cluster that has data.
+var joining = []string{
+	"Failed to detect schema version",
+	"failed to update storage version",
+	"failed to find remote peer in cluster",
+}
+
+// repetitions bounds how often the same message is logged. While two of three members are lost,
+// etcd logs several lines a second, for days if need be. It is safe for concurrent use.
+type repetitions struct {
+	mu sync.Mutex
+	of map[string]*repetition // by message; etcd has some hundred
+}
+
+type repetition struct {
+	began           time.Time // of the interval
+	logged, dropped int       // in it
+}
+
+const (
+	// perInterval is how often a message is logged in each repetitionInterval: each member
+	// has two others, and both are of interest.
+	perInterval        = 3
+	repetitionInterval = 5 * time.Minute
+	mostMessages       = 1000
+)
+
+// count returns whether to log a message, and how many were not logged since the last one.
+func (r *repetitions) count(message string, now time.Time) (log bool, dropped int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	this := r.of[message]
+	if this == nil {
+		if len(r.of) == mostMessages {
+			clear(r.of)
+		}
+		this = &repetition{began: now}
+		r.of[message] = this
+	}
+	if now.Sub(this.began) >= repetitionInterval {
+		dropped = this.dropped
+		*this = repetition{began: now}
+	}
+	if this.logged == perInterval {
+		this.dropped++
+		return false, 0
+	}
+	this.logged++
+	return true, dropped
 }
 
 // usual are warnings of etcd v3.6.14 about what this package has chosen.
@@ -46,7 +112,7 @@ func (c logCore) Enabled(level zapcore.Level) bool {
 }
 
 func (c logCore) With(fields []zapcore.Field) zapcore.Core {
-	return logCore{slog.New(c.logger.Handler().WithAttrs(attributes(fields))), c.closing}
+	return logCore{slog.New(c.logger.Handler().WithAttrs(attributes(fields))), c.phase, c.repetitions}
 }
 
 func (c logCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -57,11 +123,20 @@ func (c logCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapc
 }
 
 func (c logCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
-	level := slogLevel(entry.Level)
-	if c.closing.Load() || slices.Contains(usual, entry.Message) {
+	level, attrs := slogLevel(entry.Level), attributes(fields)
+	if c.phase.explains(entry.Message) || slices.Contains(usual, entry.Message) {
 		level = slog.LevelDebug
 	}
-	c.logger.LogAttrs(context.Background(), level, "etcd: "+entry.Message, attributes(fields)...)
+	if level > slog.LevelDebug {
+		log, dropped := c.count(entry.Message, time.Now())
+		switch {
+		case !log:
+			level = slog.LevelDebug
+		case dropped > 0:
+			attrs = append(attrs, slog.Int("repeated", dropped))
+		}
+	}
+	c.logger.LogAttrs(context.Background(), level, "etcd: "+entry.Message, attrs...)
 	return nil
 }
 

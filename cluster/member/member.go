@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -34,7 +33,7 @@ type Member struct {
 	done    chan struct{}
 	err     error // after done is closed
 	closing sync.Once
-	ends    atomic.Bool // Close was called
+	phase   phase
 }
 
 // Start starts a member. It does not wait for the others: requests are answered once a majority
@@ -47,7 +46,7 @@ type Member struct {
 // If a disk fails while the member runs, etcd logs the reason and ends the process.
 func Start(options Options) (*Member, error) {
 	m := &Member{ready: make(chan struct{}), done: make(chan struct{})}
-	config, err := options.config(&m.ends)
+	config, err := options.config(&m.phase)
 	if err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
@@ -141,6 +140,7 @@ func (m *Member) run(ctx context.Context, n *newcomer, begun bool) {
 	for {
 		select {
 		case <-ready:
+			m.phase.ready.Store(true)
 			close(m.ready)
 			ready = nil
 		case <-ctx.Done():
@@ -191,7 +191,7 @@ func (m *Member) Err() error {
 // over. Its data stays. Close the store beside it before: it resigns through this member.
 func (m *Member) Close() {
 	m.closing.Do(func() {
-		m.ends.Store(true)
+		m.phase.closing.Store(true)
 		m.stop()
 		m.tasks.Wait()
 		if m.etcd == nil {

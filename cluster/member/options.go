@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -70,8 +69,8 @@ const (
 	compactionAfter = "5m"
 )
 
-// config returns etcd's configuration. closing is set when the member is to end.
-func (o *Options) config(closing *atomic.Bool) (*embed.Config, error) {
+// config returns etcd's configuration. phase is that of the member.
+func (o *Options) config(phase *phase) (*embed.Config, error) {
 	if o.Name == "" || o.Cluster == "" || o.Dir == "" {
 		return nil, errors.New("Options.Name, Options.Cluster and Options.Dir are required")
 	}
@@ -137,7 +136,7 @@ func (o *Options) config(closing *atomic.Bool) (*embed.Config, error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(logger, closing))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(logger, phase))
 	return c, nil
 }
 

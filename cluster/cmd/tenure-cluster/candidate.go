@@ -13,11 +13,13 @@ import (
 	"github.com/tenurelock/tenure/cluster"
 	"github.com/tenurelock/tenure/cluster/member"
 	"github.com/tenurelock/tenure/cmd/tenure/command"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server/standby"
 )
 
-// waitingLog is how often the log says that etcd does not answer yet.
-const waitingLog = 10 * time.Second
+// firstWarning is after how long the log says that etcd does not answer yet. It says so again after
+// twice as long each time, up to lastWarning.
+const firstWarning, lastWarning = 10 * time.Second, 10 * time.Minute
 
 // candidate is a command.Candidate on etcd.
 type candidate struct {
@@ -54,18 +56,11 @@ func (c *candidate) open(ctx context.Context) (*cluster.Candidate, error) {
 	waiting, stop := context.WithCancel(ctx)
 	var tasks sync.WaitGroup
 	tasks.Go(func() {
-		ticker := time.NewTicker(waitingLog)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ticker.C:
-				c.logger.Warn("etcd does not answer yet; a majority of its members must run", "data", c.where)
-			case <-waiting.Done():
-				return
-			}
+		for pause := firstWarning; sleep.For(waiting, pause); pause = min(2*pause, lastWarning) {
+			c.logger.Warn("etcd does not answer yet; a majority of its members must run", "data", c.where)
 		}
 	})
-	opened, err := cluster.Open(ctx, c.options)
+	opened, err := c.openCluster(ctx)
 	stop()
 	tasks.Wait()
 	if err != nil {
@@ -75,6 +70,18 @@ func (c *candidate) open(ctx context.Context) (*cluster.Candidate, error) {
 	defer c.mu.Unlock()
 	c.cluster = opened
 	return opened, nil
+}
+
+// openCluster waits for the member of this process, if there is one, and opens its cluster.
+func (c *candidate) openCluster(ctx context.Context) (*cluster.Candidate, error) {
+	if c.member != nil {
+		select {
+		case <-c.member.Ready(): // before, there is no socket yet
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	return cluster.Open(ctx, c.options)
 }
 
 func (c *candidate) opened() *cluster.Candidate {
@@ -90,6 +97,9 @@ func (c *candidate) Active() string {
 		return ""
 	}
 	active, _ := opened.Active()
+	if active.Address == c.options.Address {
+		return "" // from before; this process stands by
+	}
 	return active.Address
 }
 

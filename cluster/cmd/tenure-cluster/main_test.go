@@ -291,20 +291,26 @@ func TestInvariant47APairAndAWitnessAreOneStoreOverEveryFault(t *testing.T) {
 
 func TestAStandbySendsClientsToTheActiveOne(t *testing.T) {
 	tr := startTrio(t)
+	tr.mustRefer(t, 1, tr.clients[0])
+}
+
+// mustRefer waits until a store refers clients to an address, or to none if that is empty.
+func (tr *trio) mustRefer(t *testing.T, store int, address string) {
+	t.Helper()
 	var err error
 	for began := time.Now(); time.Since(began) < await.Patience; { // it may not have heard from etcd yet
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		_, err = transport.Dial(ctx, "mqtt://"+tr.clients[1], transport.Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // Dial tries again until then
+		_, err = transport.Dial(ctx, "mqtt://"+tr.clients[store], transport.Options{})
 		cancel()
 		var refused *transport.ConnectError
 		if !errors.As(err, &refused) {
 			break
 		}
-		if refused.ServerReference == tr.clients[0] {
+		if refused.ServerReference == address {
 			return
 		}
 	}
-	t.Errorf("%v, want a reference to %s", err, tr.clients[0])
+	t.Fatalf("%v, want a reference to %q", err, address)
 }
 
 func TestALostMemberIsReplacedByANewOne(t *testing.T) {
@@ -495,5 +501,29 @@ func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 				t.Errorf("%v, said %q; want %q", err, said, test.want)
 			}
 		})
+	}
+}
+
+// Without a majority the last one of three serves nothing, refers clients to no other server, and
+// does not fill its log. It ends well, and goes on when a second one is back.
+func TestOneOfThreeWaitsForAMajority(t *testing.T) {
+	tr := startTrio(t)
+	mustSet(t, tr.dial(t, "client"), "k", "v")
+	tr.mustRefer(t, 1, tr.clients[0])
+	tr.witness.kill()
+	tr.stores[0].kill()
+	last := tr.stores[1]
+	last.mustLog("etcd does not answer")
+	tr.mustRefer(t, 1, "")
+	tr.witness = tr.witness.again()
+	last.mustSay("listening on ")
+	last.mustLog("etcd answers again")
+	mustHold(t, tr.dial(t, "later"), "k", "v")
+
+	tr.witness.kill()
+	last.mustSay("standing by on ")
+	last.mustStop()
+	if lines := strings.Count(last.log.String(), "\n"); lines > 100 {
+		t.Errorf("it logged %d lines", lines)
 	}
 }

@@ -1,0 +1,68 @@
+package member
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// While a majority is lost, etcd repeats itself for as long as that lasts.
+func TestWhatEtcdRepeatsIsLoggedSometimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var written bytes.Buffer
+		logger := zapLogger(slog.New(slog.NewTextHandler(&written, nil)), new(phase))
+		const hours = 3
+		for began := time.Now(); time.Since(began) < hours*time.Hour; time.Sleep(500 * time.Millisecond) {
+			logger.Warn("waiting for ReadIndex response took too long, retrying")
+			logger.Error("something else")
+		}
+		intervals := int(hours * time.Hour / repetitionInterval)
+		for _, message := range []string{"waiting for ReadIndex", "something else"} {
+			if got, want := strings.Count(written.String(), message), perInterval*intervals; got != want {
+				t.Errorf("%q was logged %d times, want %d", message, got, want)
+			}
+		}
+		// 600 in each interval, of which all but 3 were dropped.
+		if got := strings.Count(written.String(), "repeated=597\n"); got != 2*(intervals-1) {
+			t.Errorf("%d lines say how many were dropped, want %d; the log begins\n%.2000s", got, 2*(intervals-1), written.String())
+		}
+	})
+}
+
+func TestThereIsABoundForTheMessagesThatAreCounted(t *testing.T) {
+	r := &repetitions{of: make(map[string]*repetition)}
+	for i := range 3 * mostMessages {
+		if log, _ := r.count(strings.Repeat("x", i), time.Now()); !log {
+			t.Fatalf("message %d is new, and was not logged", i)
+		}
+	}
+	if len(r.of) > mostMessages {
+		t.Errorf("%d messages are counted", len(r.of))
+	}
+}
+
+func TestWhatAPhaseExplainsIsNotLogged(t *testing.T) {
+	var written bytes.Buffer
+	phase := new(phase)
+	logger := zapLogger(slog.New(slog.NewTextHandler(&written, nil)), phase)
+	logger.Error(joining[0])
+	logger.Info("etcd's own matters")
+	logger.Warn(usual[0])
+	if written.Len() > 0 {
+		t.Errorf("a member that joins logged %s", written.String())
+	}
+	phase.ready.Store(true)
+	logger.Error(joining[0])
+	if !strings.Contains(written.String(), "level=ERROR msg=\"etcd: "+joining[0]) {
+		t.Errorf("a member that has joined logged %q", written.String())
+	}
+	written.Reset()
+	phase.closing.Store(true)
+	logger.Error("use of closed network connection")
+	if written.Len() > 0 {
+		t.Errorf("a member that ends logged %s", written.String())
+	}
+}
