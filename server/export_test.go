@@ -94,3 +94,6 @@ func (s *Server) Unauthenticated() (all, waiting int) {
 
 // HasRoom reports whether the store takes a change without waiting for a commit.
 func (s *Server) HasRoom() bool { return s.engine.HasRoom() }
+
+// WaitingForRoom returns how many requests wait because too much waits for a commit.
+func (s *Server) WaitingForRoom() int { return int(s.journalTurns.waiting.Load()) }

@@ -1,15 +1,18 @@
 package server_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -690,4 +693,82 @@ func TestSessionsOfTheJournalEndTenMinutesAfterTheStartUnlessTheirClientsComeBac
 	mustBe("back")
 	testsupport.Connect(t, d.address, "back", testsupport.KeepSession(true)) // a new session
 	testsupport.Eventually(t, "the other session is gone", func() bool { return len(replies()) == 0 })
+}
+
+// A user with many connections fills what may wait for a commit. The change of another user goes in
+// with the first room that a commit makes, and no more goes in than there is room for.
+func TestOneUserDoesNotKeepTheChangesOfOthersFromASlowJournal(t *testing.T) {
+	const connections, value = 300, 60 << 10
+	steps := &steppedJournal{Journal: new(transporttest.Journal).Open(), step: make(chan struct{}, 4)}
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: testsupport.Rules{}, Journal: steps})
+	t.Cleanup(func() { close(steps.step) }) // before the server stops, which commits
+	dial := func(client, user string) *testsupport.PacketClient {
+		t.Helper()
+		c := &testsupport.PacketClient{ID: client, ReplyTo: "clients/" + client + "/response"}
+		var err error
+		if c.Conn, err = net.Dial("tcp", address); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Conn.Close() })
+		c.In = bufio.NewReader(c.Conn)
+		if err := c.Connect(func(p *packets.Connect) { p.UsernameFlag, p.Username = true, user }); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	victim := dial("victim", "alice")
+	replies := int64(0) // what the replies count for
+	for i := range connections {
+		c := dial(fmt.Sprint("flood-", i), "mallory")
+		replies += int64(512 + len(c.ReplyTo) + len(c.ID) + len("/00000000"))
+		if err := c.SendRequests(0, nil, testsupport.Exchange{Words: []string{"SET", c.ID, strings.Repeat("v", value)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testsupport.Eventually(t, "all requests of one user have come", func() bool { return s.Usage().OutgoingBytes == replies })
+	before := s.WaitingForRoom()
+	change := testsupport.Exchange{Words: []string{"SET", "k", strings.Repeat("w", 4<<10)}, Want: "+OK\r\n"}
+	if err := victim.SendRequests(0, nil, change); err != nil {
+		t.Fatal(err)
+	}
+	testsupport.Eventually(t, "the request of another waits", func() bool { return s.WaitingForRoom() > before })
+	// The first commit has what came first, the second what filled the room meanwhile. The third begins
+	// as soon as a request of the first user goes in.
+	for range cap(steps.step) {
+		steps.step <- struct{}{}
+	}
+	if err := victim.ReadReplies(0, change); err != nil {
+		t.Error(err)
+	}
+	if most := steps.most.Load(); most > 9<<20 {
+		t.Errorf("a batch had %d bytes", most)
+	}
+}
+
+// steppedJournal is a journal whose commits each wait for a step.
+type steppedJournal struct {
+	statestore.Journal
+	step chan struct{}
+	most atomic.Int64 // bytes of a batch
+}
+
+// Commit implements statestore.Journal.
+func (j *steppedJournal) Commit(ctx context.Context, batch []statestore.Group) error {
+	size := int64(0)
+	changes := false
+	for _, group := range batch {
+		for _, record := range group {
+			size += int64(len(record.Value))
+			changes = changes || record.ID[0] == 'k'
+		}
+	}
+	j.most.Store(max(j.most.Load(), size))
+	if changes {
+		select {
+		case <-j.step:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return j.Journal.Commit(ctx, batch)
 }

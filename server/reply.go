@@ -3,17 +3,22 @@ package server
 import (
 	"bytes"
 	"context"
+	"math"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/server/internal/semaphore"
+	"github.com/tenurelock/tenure/server/internal/unauthenticated"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -167,8 +172,8 @@ const waitingReplyOverhead = 512
 // submit gives a command to a store with a journal. It reports true for later if the reply waits for
 // a commit. It then has queued the reply, or will.
 //
-// If too much waits, for this connection or for all, it waits for a commit first, outside of a
-// turn. It returns a fault if the connection or the store ends before that. A request that isAssured
+// If too much waits, for this connection or for all, it waits for a commit first, outside of its turn
+// of the processors. It returns a fault if the connection or the store ends before that. A request that isAssured
 // does not wait for what others have filled.
 func (s *Server) submit(cl *mqtt.Client, conn *connection, r request, command statestore.Command) (reply statestore.Reply, later bool, fault *packets.Code) {
 	if r.isWill {
@@ -178,15 +183,21 @@ func (s *Server) submit(cl *mqtt.Client, conn *connection, r request, command st
 	if !conn.outbox.takeReply(room, s.options.Store.DedupWindow) && !s.waitToTake(conn, room) {
 		return reply, false, refusal(packets.ErrImplementationSpecificError, connectionEnded)
 	}
-	if !s.engine.HasRoom() && !isAssured(conn, r) && !s.waitForJournal(conn) {
-		conn.outbox.cancelReply(room)
-		return reply, false, refusal(packets.ErrImplementationSpecificError, storeStopped)
+	var admitted func()
+	if s.journalTurns.mustWait(s.engine) && !isAssured(conn, r) {
+		if admitted = s.waitForJournal(conn); admitted == nil {
+			conn.outbox.cancelReply(room)
+			return reply, false, refusal(packets.ErrImplementationSpecificError, storeStopped)
+		}
 	}
 	if conn.spare == nil {
 		conn.spare = s.newWaitingReply(conn.outbox)
 	}
 	waiting := conn.spare
 	reply, now := s.engine.Submit(command, waiting.arrive)
+	if admitted != nil {
+		admitted()
+	}
 	switch {
 	case !now:
 	case reply.Outcome == statestore.Expired: // is not sent
@@ -243,8 +254,58 @@ func (s *Server) waitToGrow(conn *connection, present, more int64) bool {
 	})
 }
 
-func (s *Server) waitForJournal(conn *connection) bool {
-	return conn.waitOutsideTurn(func() bool { return s.engine.Room(conn.open) == nil })
+// waitForJournal returns what ends the turn of the connection, to be called once the store has the
+// request; nil if the connection or the store has ended.
+func (s *Server) waitForJournal(conn *connection) (admitted func()) {
+	conn.waitOutsideTurn(func() bool {
+		admitted = s.journalTurns.wait(conn, s.engine)
+		return admitted != nil
+	})
+	return admitted
+}
+
+// journalTurns lets the requests in that wait while too much waits for a commit. Sources take turns, so
+// that one with a thousand connections does not keep the others waiting, and one request at a time goes
+// in, so that no more goes in than there is room for. A source is a user, or an address if its
+// clients have not authenticated.
+type journalTurns struct {
+	turns   *semaphore.Fair[journalSource]
+	waiting atomic.Int64
+}
+
+type journalSource struct {
+	user    string
+	network netip.Prefix // of clients without a user
+}
+
+func newJournalTurns() *journalTurns {
+	unlimited := func(journalSource) int { return math.MaxInt } // each connection waits with one request
+	return &journalTurns{turns: semaphore.New(1, math.MaxInt, unlimited)}
+}
+
+// mustWait reports whether a request has to wait: also if others do, which came first.
+func (t *journalTurns) mustWait(store *engine.Engine) bool {
+	return !store.HasRoom() || t.waiting.Load() > 0
+}
+
+// wait waits for a turn and for room. It returns what ends the turn, or nil if the connection or the
+// store has ended.
+func (t *journalTurns) wait(conn *connection, store *engine.Engine) (end func()) {
+	t.waiting.Add(1)
+	defer t.waiting.Add(-1)
+	source := journalSource{user: conn.identity.User}
+	if source.user == "" {
+		source.network = unauthenticated.SourceOf(conn.RemoteAddr())
+	}
+	end, err := t.turns.Acquire(conn.open, source)
+	if err != nil {
+		return nil
+	}
+	if store.Room(conn.open) != nil {
+		end()
+		return nil
+	}
+	return end
 }
 
 const (

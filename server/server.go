@@ -77,10 +77,12 @@ type Server struct {
 	refusedSubscriptions *logs.Limiter
 	panics               *logs.Limiter
 
-	running     context.Context    // until the server stops: for Wills that wait for a commit
-	stop        context.CancelFunc // ends running
-	willReplies *outbox            // replies to Wills on topics that other clients may read
-	willTurn    *fairqueue.Place   // of the goroutine that publishes them
+	running      context.Context    // until the server stops: for Wills that wait for a commit
+	stop         context.CancelFunc // ends running
+	journalTurns *journalTurns      // of requests that wait for room before a slow journal
+
+	willReplies *outbox          // replies to Wills on topics that other clients may read
+	willTurn    *fairqueue.Place // of the goroutine that publishes them
 
 	latest     *sharedNotification    // the latest change; guarded by the engine's lock
 	backlogged atomic.Pointer[outbox] // the latest that was more than a quarter full; nil: none
@@ -121,6 +123,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		responseTopics:       newResponseTopics(),
 		messages:             pubsub.New(options.messageLimits()),
 		quotas:               newQuotas(&options.Limits),
+		journalTurns:         newJournalTurns(),
 		delayedWills:         make(map[string]*ordinaryWill),
 		sessions:             newKeptSessions(),
 		notKept:              logs.NewLimiter(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
