@@ -134,3 +134,29 @@ func TestAMutantThatSaysTooLittleIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// A module with a workspace of its own is not in the one of the root.
+func TestAPackageIsTestedInItsOwnWorkspace(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, folder := range []string{"a/b", "outer/inner/p"} {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"go.work", "outer/go.work", "outer/inner/go.work"} {
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for tested, want := range map[string][2]string{
+		".":               {".", "."},
+		"./a/b":           {".", "./a/b"},
+		"./outer":         {"outer", "./."},
+		"./outer/p":       {"outer", "./p"},
+		"./outer/inner/p": {filepath.Join("outer", "inner"), "./p"},
+	} {
+		if workspace, name := workspaceOf(tested); workspace != want[0] || name != want[1] {
+			t.Errorf("%s: %s in %s, want %s in %s", tested, name, workspace, want[1], want[0])
+		}
+	}
+}

@@ -65,9 +65,26 @@ func test(ctx context.Context, path string, text []byte, arguments []string) (ou
 	if err := errors.Join(err, os.WriteFile(mutated, text, 0o600), os.WriteFile(overlay, replace, 0o600)); err != nil {
 		return "", err
 	}
-	command := exec.CommandContext(ctx, "go", append([]string{"test", "-vet=off", "-count=1", "-failfast", "-timeout=60s"}, arguments...)...)
+	workspace, tested := workspaceOf(arguments[0])
+	arguments = append([]string{"test", "-vet=off", "-count=1", "-failfast", "-timeout=60s", tested}, arguments[1:]...)
+	command := exec.CommandContext(ctx, "go", arguments...)
+	command.Dir = workspace
 	// In the environment the overlay also reaches a go build that a test runs.
 	command.Env = append(os.Environ(), strings.TrimSpace("GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay))
 	out, err := command.CombinedOutput()
 	return string(out), err
+}
+
+// workspaceOf returns the innermost folder with a go.work that a package is in, and the package as
+// that workspace names it. Without one, it is the root of the repository.
+func workspaceOf(tested string) (workspace, name string) {
+	for workspace = filepath.Clean(tested); workspace != "."; workspace = filepath.Dir(workspace) {
+		if _, err := os.Stat(filepath.Join(workspace, "go.work")); err != nil {
+			continue
+		}
+		if name, err := filepath.Rel(workspace, tested); err == nil {
+			return workspace, "./" + filepath.ToSlash(name)
+		}
+	}
+	return ".", tested
 }
