@@ -77,6 +77,7 @@ type checker struct {
 	restored string                          // the value that a backup has, and that its store did not grant
 	gone     map[string]bool                 // values that were seen gone
 	freeing  map[string]bool                 // values that a VDEL was sent for
+	willed   map[string]bool                 // values that a Will may release
 	count    hlc.Timestamp                   // the version of the protected key
 	written  string                          // the value of the protected key
 	writer   hlc.Token                       // and its token
@@ -127,6 +128,7 @@ func newChecker(s *simulation) *checker {
 		firsts:   make(map[string]bool),
 		gone:     make(map[string]bool),
 		freeing:  make(map[string]bool),
+		willed:   make(map[string]bool),
 		courses:  make(map[*process]*course),
 	}
 }
@@ -340,14 +342,12 @@ func (c *checker) recovered(records []statestore.Record) {
 	c.checkLocked()
 }
 
-// willFreesLocked reports whether a Will may release a value.
-func (c *checker) willFreesLocked(value string) bool {
-	for p, latest := range c.latest {
-		if latest == value {
-			return p.node.endsWithConnection()
-		}
-	}
-	return false
+// answers notes that a store which starts again begins to answer, some time after recovered. The
+// lifetimes count from now.
+func (c *checker) answers(after time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expires += after
 }
 
 func (c *checker) lockRecoveredLocked(lock statestore.Item) {
@@ -356,7 +356,7 @@ func (c *checker) lockRecoveredLocked(lock statestore.Item) {
 	switch {
 	case lock.Kind != statestore.KindKey:
 		// Its removal was not acknowledged, or nothing was there.
-		if c.value != "" && now < c.expires && !c.freeing[c.value] && !c.willFreesLocked(c.value) && !c.sim.deletes {
+		if c.value != "" && now < c.expires && !c.freeing[c.value] && !c.willed[c.value] && !c.sim.deletes {
 			c.violationLocked("a crash lost the lease of %s, which has %v left", c.nameLocked(c.value), c.expires-now)
 		}
 		c.value = ""
@@ -676,6 +676,9 @@ func (c *checker) sending(p *process, request transport.Request) sent {
 		c.firsts[s.value] = true
 	}
 	c.latest[p] = s.value
+	if p.node.endsWithConnection() {
+		c.willed[s.value] = true
+	}
 	if h := c.owners[s.value]; h != nil && h.released.Load() {
 		c.violationLocked("%s sends %s of %s, which was released", p.name, s.verb, h.name)
 	} else if h != nil && p.node.endsWithConnection() && isClosed(h.lost) && (s.verb == "SET" || c.sim.instant) {
