@@ -190,8 +190,8 @@ var faults = []fault{
 		weight: 2, name: "a backup is restored",
 		in: func(s *simulation) bool { return s.backups && !s.anonymous },
 		begin: func(h hit) {
-			backup := slices.Collect(h.journal.Records())
-			time.AfterFunc(h.lasts, func() { h.restoreBackup(backup) })
+			backup, free := slices.Collect(h.journal.Records()), h.random.IntN(2) == 0
+			time.AfterFunc(h.lasts, func() { h.restoreBackup(backup, free) })
 		},
 	},
 	{
@@ -533,8 +533,8 @@ func (h hit) crashStore(after, down time.Duration, moves bool) bool {
 
 // restoreBackup puts a store with earlier records in the place of the present one, whose disk is
 // lost. The records are changed as by the command tenure restore. The hold-off covers what was
-// granted since the backup.
-func (h hit) restoreBackup(backup []statestore.Record) {
+// granted since the backup. If free is true, the backup is one of a time at which the lease was free.
+func (h hit) restoreBackup(backup []statestore.Record, free bool) {
 	if h.elapsed()+3*ttl > calmAt {
 		return // the hold-off would not be over in time
 	}
@@ -555,7 +555,7 @@ func (h hit) restoreBackup(backup []statestore.Record) {
 			bound = item.Version
 			bound.Node = ""
 		}
-		if item.Kind != statestore.KindIdentity && item.Kind != statestore.KindBound {
+		if item.Kind != statestore.KindIdentity && item.Kind != statestore.KindBound && (item.Key != lockKey || !free) {
 			records = append(records, record)
 		}
 	}
