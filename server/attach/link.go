@@ -228,6 +228,8 @@ func (l *link) received(event paho.PublishReceived) (bool, error) {
 		l.heard(string(message.Payload), message.Retain)
 	case protocol.ResponseTopic(l.clientID):
 		signalOne(l.answered)
+	case probeNoteTopic:
+		l.probing.hear(string(message.Payload))
 	default:
 		if l.probing != nil && message.Topic == l.probing.topic {
 			l.probing.count()

@@ -49,6 +49,49 @@ func TestAStoreWarnsOfABrokerThatLosesABurst(t *testing.T) {
 	}
 }
 
+// A store that takes the place of another one must not be away for the seconds that a probe may take.
+func TestABrokerThatHasKeptABurstIsNotProbedAgain(t *testing.T) {
+	const probing = "probing the broker"
+	lossy := "max_inflight_messages 20\nmax_queued_messages 1000\n"
+	for _, test := range []struct {
+		name, settings string
+		first, second  int // messages
+		again          bool
+	}{
+		{"as many", "", 5000, 5000, false},
+		{"fewer", "", 5000, 100, false},
+		{"more", "", 100, 5000, true},
+		{"a broker that has lost some", lossy, 5000, 5000, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			broker := mosquitto.Start(t, test.settings)
+			for i, messages := range []int{test.first, test.second} {
+				log := new(testsupport.LogBuffer)
+				store, err := attach.New("mqtt://"+broker.Address, attach.Options{ProbeMessages: messages, Logger: log.Logger()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				store.Alone()
+				if test.settings != "" {
+					store.Narrow(20)
+				}
+				a := testsupport.ServeAttached(t, store)
+				a.MustBeReady()
+				if got, want := strings.Contains(log.String(), probing), i == 0 || test.again; got != want {
+					t.Errorf("store %d probes: %t, want %t: %s", i, got, want, log.String())
+				}
+				if strings.Contains(log.String(), losesRequests) != (test.settings != "") {
+					t.Errorf("store %d logged %s", i, log.String())
+				}
+				a.Stop()
+				if err := a.Result(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 func TestAStoreThatMayNotProbeSaysSoAndAnswers(t *testing.T) {
 	for _, test := range []struct {
 		name   string

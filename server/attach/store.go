@@ -137,6 +137,7 @@ type Store struct {
 	objectionWait    time.Duration                        // objectionTimeout, but for tests that know that no store objects
 	silence          func(keepAlive uint16) time.Duration // silenceTimeout, likewise
 	memory           presenceMemory                       // of Serve's goroutine
+	outage           outage                               // likewise
 
 	once           sync.Once
 	readyOnce      sync.Once
@@ -245,6 +246,7 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 		busy:           logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a request: too much waits for the journal; is the disk slow?"),
 		objectionWait:  objectionTimeout,
 		silence:        silenceTimeout,
+		outage:         outage{logger: options.Logger, broker: address.Host},
 		receiveMaximum: defaultReceiveMaximum,
 		stats:          Stats{Dropped: make(map[DropReason]uint64)},
 	}
@@ -389,7 +391,7 @@ func (s *Store) stayAttached(ctx context.Context) error {
 		if time.Since(began) > stableAfter {
 			policy.Reset()
 		}
-		s.logger.Warn("not attached; will try again", "broker", s.broker.Host, "error", err)
+		s.outage.failed(err)
 		if !sleep.For(ctx, policy.NextBackOff()) {
 			return nil
 		}
@@ -404,13 +406,7 @@ func (e finalError) Unwrap() error { return e.error }
 // attached notes that the store answers.
 func (s *Store) attached() {
 	s.connected.Store(true)
-	again := false
-	s.count(func(stats *Stats) {
-		stats.Attachments++
-		again = stats.Attachments > 1
-	})
-	if again { // the warnings before need an end
-		s.logger.Warn("attached again", "broker", s.broker.Host)
-	}
+	s.count(func(stats *Stats) { stats.Attachments++ })
+	s.outage.over()
 	s.readyOnce.Do(func() { close(s.ready) })
 }

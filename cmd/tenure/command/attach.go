@@ -57,7 +57,8 @@ The first time that it connects, the store probes the broker: it sends itself
 --probe-messages messages at once, and warns if the broker loses some, because
 the broker would then lose requests when so many clients send at once. The log
 says so. That takes about 0.1 s and at most 15 s; requests are answered
-afterwards.
+afterwards. A broker that has kept as many is not probed again for 30 days:
+the store leaves a note with it, a retained message.
 
 ` + dataHelp + `
 By default each broker has a directory of its own, named after host and port in
