@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -180,6 +181,76 @@ func TestCommandsRefuseWhatTheyCannotUseAndNameTheCure(t *testing.T) {
 		})
 	}
 	s.start() // none of it harmed the data
+}
+
+// emptyData returns a directory with the data of a store that has not started.
+func emptyData(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "data")
+	data, err := journal.Open(dir, journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := data.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// run runs a command of tenure in this process.
+func run(ctx context.Context, arguments ...string) (stdout, stderr string, err error) {
+	var out, log strings.Builder
+	root := New("tenure", nil, nil)
+	root.SetOut(&out)
+	root.SetErr(&log)
+	root.SetArgs(arguments)
+	err = root.ExecuteContext(ctx)
+	return out.String(), log.String(), err
+}
+
+func TestAnInterruptedCommandSaysWhatItLeft(t *testing.T) {
+	dir, other := emptyData(t), t.TempDir()
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	backup, restored := filepath.Join(other, "backup"), filepath.Join(other, "restored")
+	for _, test := range []struct {
+		arguments []string
+		want      string
+	}{
+		{[]string{"backup", dir, backup}, "interrupted; there is no " + backup},
+		{[]string{"restore", filepath.Join(dir, "tenure.db"), restored}, "interrupted; nothing was left in " + restored},
+	} {
+		if _, _, err := run(ctx, test.arguments...); err == nil || err.Error() != test.want {
+			t.Errorf("%s: %v, want %q", test.arguments[0], err, test.want)
+		}
+		if left, err := os.ReadDir(other); err != nil || len(left) > 0 {
+			t.Errorf("%s left %v, %v", test.arguments[0], left, err)
+		}
+	}
+}
+
+// A warning is beside the report, and does not fail the command.
+func TestACheckWarnsOfRights(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there are no mode bits")
+	}
+	dir := emptyData(t)
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr, err := run(t.Context(), "check", dir)
+	if err != nil || !strings.Contains(stdout, " is sound\n") || strings.Count(stderr, "\n") != 1 ||
+		!strings.HasPrefix(stderr, "tenure: warning: "+dir+": ") || !strings.Contains(stderr, "chmod go-w") {
+		t.Errorf("%v, standard output %q, standard error %q", err, stdout, stderr)
+	}
+	stdout, _, err = run(t.Context(), "check", "--json", dir)
+	var report journal.Report
+	if decoded := json.Unmarshal([]byte(stdout), &report); err != nil || decoded != nil || len(report.Warnings) != 1 {
+		t.Errorf("%v, %v, the warnings of the report are %q", err, decoded, report.Warnings)
+	}
+	if _, _, err := run(t.Context(), "serve", "--addr", "127.0.0.1:0", "--data", dir); !errors.Is(err, journal.ErrUnsafe) {
+		t.Errorf("serve has error %v", err)
+	}
 }
 
 func TestHelpOfTheCommandsForDataShowsAnExample(t *testing.T) {
