@@ -63,13 +63,14 @@ func (r *replication) KeepsData() bool { return r.member != nil && r.member.name
 func (r *replication) Help() string {
 	help := `With --etcd the data is in etcd, and any number of processes share it: one is
 active, and the others stand by. When the active one is gone, another takes over
-with all keys, leases and fences; a clean end hands over at once, any other after
---etcd-ttl.`
+with all keys, leases and fences: at once after a clean end, and after --etcd-ttl
+otherwise.`
 	if r.member == nil {
 		return help + " All of them attach to one broker."
 	}
-	return help + ` A process that stands by sends its clients to the
-active one, at the address of --advertise; give clients the addresses of all.
+	return help + `
+A process that stands by sends its clients to the active one, at the address of
+--advertise; give clients the addresses of all.
 
 With --member the process runs a member of etcd itself, with its data below
 --data, so that no other etcd is needed. All members have the same --cluster.

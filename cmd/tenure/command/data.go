@@ -23,7 +23,7 @@ type dataFlags struct {
 const (
 	dataHelp = `The store keeps its keys, leases and fences on disk: it answers a request after
 the disk has what the request changed. After a restart it goes on with all of
-it, and each lease gets its whole time again. The directory is that of --data,
+it, and each lease gets its whole TTL again. The directory is that of --data,
 or $STATE_DIRECTORY, which systemd sets, or else in the user's directory for
 state; the first line on standard output says which. One process at a time can
 use it. docs/durability.md says what is promised, and how to back up.

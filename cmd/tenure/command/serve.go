@@ -184,7 +184,7 @@ func (m *monitoredServer) Serve(ctx context.Context) error {
 	return err
 }
 
-// open opens a server, and logs how far the loading is if that takes seconds.
+// open opens a server, and logs the loading of its data at level info.
 func (s *serveSettings) open(ctx context.Context, process *process, options server.Options) (*server.Server, error) {
 	level := process.level.Level()
 	process.level.Set(min(level, slog.LevelInfo))
