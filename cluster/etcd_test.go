@@ -80,7 +80,7 @@ func TestInvariant35EtcdRefusesWhatADeposedProcessWrites(t *testing.T) {
 		p.release()
 	}
 	if err := await.Receive(failed); !errors.Is(err, cluster.ErrDeposed) {
-		t.Errorf("the deposed process committed with the result %v", err)
+		t.Fatalf("the deposed process committed with the result %v", err)
 	}
 	await.Receive(first.Done())
 	if values := e.history(t, "a"); fmt.Sprint(values) != "[1 2]" {
