@@ -18,7 +18,7 @@ import (
 // never seen to fail proves nothing.
 type Fault string
 
-// The faults that Break can build into a journal.
+// The faults that can be built into a journal.
 const (
 	// None is no fault.
 	None Fault = ""
@@ -54,9 +54,9 @@ const (
 	losses = 10
 )
 
-// Break returns a journal with a fault. Its Close waits for what it still commits, and does not
+// withFault returns a journal with a fault. Its Close waits for what it still commits, and does not
 // close the journal.
-func Break(journal statestore.Journal, fault Fault) statestore.Journal {
+func withFault(journal statestore.Journal, fault Fault) statestore.Journal {
 	b := &broken{Journal: journal}
 	switch fault {
 	case None, NotSynced:

@@ -78,7 +78,7 @@ func Serve(ctx context.Context, task Task, journal statestore.Journal) (err erro
 	s, err := server.Open(ctx, server.Options{
 		Addr:    "127.0.0.1:0",
 		Store:   statestore.Options{Strict: task.Strict},
-		Journal: Break(journal, task.Fault),
+		Journal: withFault(journal, task.Fault),
 	})
 	if err != nil {
 		return err
