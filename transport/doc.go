@@ -76,7 +76,7 @@
 //	ErrPacketTooLarge, *RejectedError  the broker rejected the request         the program, or the broker's operator
 //	ErrPacketTooLarge, outcome unknown the broker may have sent too much       the operator: see Options.MaxPacketSize
 //	ErrServerBusy, ErrQuotaExceeded    the broker is overloaded                repeat later
-//	ErrServerBusy, outcome unknown     the disk of the store is slow           as ErrOutcomeUnknown, a moment later
+//	ErrServerBusy, outcome unknown     the journal of the store is slow        as ErrOutcomeUnknown, a moment later
 //	ErrUseAnotherServer                the broker stands by, or has moved      the client goes on to its next address
 //	ErrWillInUse, ErrNoWill            the connection has no such Will         the program: one client for each Will
 //	ErrSessionTakenOver, ErrClosed     the client has ended                    dial again, with a client id of its own

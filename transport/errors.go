@@ -37,7 +37,7 @@ var (
 	ErrPacketTooLarge = errors.New("the packet is too large")
 	// ErrServerBusy: the broker is overloaded, and refused a connection or ended one. The
 	// client goes on trying; requests that wait meanwhile fail with this error. Together with
-	// ErrOutcomeUnknown and a [*RejectedError]: too much waits for the disk of the store, which
+	// ErrOutcomeUnknown and a [*RejectedError]: too much waits for the journal of the store, which
 	// did not take the request. Repeat it later.
 	ErrServerBusy = errors.New("the broker is busy")
 	// ErrUseAnotherServer: the broker sends its clients to another server: it stands by, or

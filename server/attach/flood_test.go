@@ -38,7 +38,7 @@ func flood(p *testsupport.PahoClient, count, refusals int, words func(i int) []s
 }
 
 func isBusy(reply *paho.Publish) bool {
-	return reply.Properties.User.Get("__stat") == "503" && strings.HasPrefix(reply.Properties.User.Get("__stMsg"), "too much waits for the disk")
+	return reply.Properties.User.Get("__stat") == "503" && strings.HasPrefix(reply.Properties.User.Get("__stMsg"), "too much waits for the journal")
 }
 
 // All requests come to the store through one goroutine. It must not wait for a disk, because the
@@ -139,7 +139,7 @@ func TestOurClientLearnsThatAnAttachedStoreIsBusy(t *testing.T) {
 	p := testsupport.Connect(t, broker.Address, "node-a/", nil) // to the store it is node-a too
 	flood(p, 10, 7, func(i int) []string { return []string{"SET", fmt.Sprint(i), strings.Repeat("v", 900<<10)} })
 	_, err := client.Set(t.Context(), "k", make([]byte, 900<<10), transport.SetOptions{})
-	if !errors.Is(err, transport.ErrServerBusy) || !errors.Is(err, transport.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "too much waits for the disk of the store") {
+	if !errors.Is(err, transport.ErrServerBusy) || !errors.Is(err, transport.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "too much waits for the journal of the store") {
 		t.Errorf("Set: %v", err)
 	}
 }

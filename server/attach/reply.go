@@ -41,7 +41,7 @@ func (l *link) response(topic string, correlation []byte, reply statestore.Reply
 
 // storeBusy is the text for a request that the store did not take, because too much waits for its
 // journal. The request has no other effect.
-const storeBusy = "too much waits for the disk of the store; try again"
+const storeBusy = "too much waits for the journal of the store; try again"
 
 // refuse answers a request that the store did not take. The reply says that the outcome is unknown
 // rather than that nothing changed: the request may be a redelivery of one that the store has applied.

@@ -52,6 +52,8 @@ other store is gone with it: every key and fence, and every lease that it
 granted. Tenures end as soon as their holders notice. So the spare grants no
 lease during a hold-off: 10 s, the default TTL of a lease, unless --hold-off
 gives the longest TTL in use. Several spares may wait; one of them answers.
+Have no spare beside a store that keeps its data on disk: each crash of the
+store makes its data void, where a restart would go on with all of it.
 
 The first time that it connects, the store probes the broker: it sends itself
 --probe-messages messages at once, and warns if the broker loses some, because
@@ -154,6 +156,9 @@ func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
 	}
 	if errors.Is(err, attach.ErrAnotherStore) {
 		return fmt.Errorf("%w; one broker has one store; with --wait this one stands by until the other is gone", err)
+	}
+	if errors.Is(err, attach.ErrStaleData) {
+		return fmt.Errorf("%w. The data is in %s: move it away, or give another directory with --data, and give --hold-off", err, where)
 	}
 	if err != nil {
 		return err

@@ -51,6 +51,49 @@ func TestAttachSaysWhenItAnswersAndASecondStoreEnds(t *testing.T) {
 	}
 }
 
+// A restart must not last as long as a probe may: holders cannot renew meanwhile.
+func TestAttachGoesOnWithItsDataAfterAKillUnlessAnotherStoreHasAnswered(t *testing.T) {
+	path, url, dir := build(t), "mqtt://"+startMosquitto(t, ""), filepath.Join(t.TempDir(), "data")
+	serve := func(use func(*transport.Client), arguments ...string) (log string) {
+		t.Helper()
+		cmd := exec.Command(path, append([]string{"attach", url}, arguments...)...)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		launch(t, cmd, "attached to "+url)
+		client, err := transport.Dial(t.Context(), url, transport.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		use(client)
+		_ = client.Close()
+		_ = cmd.Process.Kill()
+		_ = await.Result(cmd.Wait)
+		return stderr.String()
+	}
+	write := func(client *transport.Client) {
+		if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	read := func(client *transport.Client) {
+		if entry, err := client.Get(t.Context(), "k"); err != nil || string(entry.Value) != "v" {
+			t.Errorf("after a restart: %q, %v", entry.Value, err)
+		}
+	}
+	const probing = "probing the broker"
+	if log := serve(write, "--data", dir); !strings.Contains(log, probing) {
+		t.Errorf("the broker is not probed: %s", log)
+	}
+	if log := serve(read, "--data", dir); strings.Contains(log, probing) {
+		t.Errorf("the broker is probed again: %s", log)
+	}
+	serve(write, "--memory")
+	out, err := exec.Command(path, "attach", url, "--data", dir).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "another state store has answered on this broker") || !strings.Contains(string(out), "The data is in "+dir+": move it away") {
+		t.Errorf("after another store: %v, said\n%s", err, out)
+	}
+}
+
 // The broker asks for a certificate and takes its subject for the user name.
 func TestAttachOverTLSShowsItsCertificateAndTrustsOnlyTheGivenAuthority(t *testing.T) {
 	dir := t.TempDir()
