@@ -35,11 +35,13 @@ type phase struct {
 // explains reports whether a line of etcd v3.6.14 means nothing in this phase: etcd takes sockets
 // that it has closed for errors, and a member that joins a cluster has no data yet.
 func (p *phase) explains(message string) bool {
-	return p.closing.Load() || !p.ready.Load() && slices.Contains(joining, message)
+	return p.closing.Load() || !p.ready.Load() && slices.Contains(beginning, message)
 }
 
-// joining are what a member without data logs when it joins a cluster that has data.
-var joining = []string{
+// beginning are what a member logs before it is ready: it joins a cluster that has data, or waits for
+// its address, which this package logs.
+var beginning = []string{
+	"creating peer listener failed",
 	"Failed to detect schema version",
 	"failed to update storage version",
 	"failed to find remote peer in cluster",

@@ -48,15 +48,15 @@ func TestWhatAPhaseExplainsIsNotLogged(t *testing.T) {
 	var written bytes.Buffer
 	phase := new(phase)
 	logger := zapLogger(slog.New(slog.NewTextHandler(&written, nil)), phase)
-	logger.Error(joining[0])
+	logger.Error(beginning[0])
 	logger.Info("etcd's own matters")
 	logger.Warn(usual[0])
 	if written.Len() > 0 {
 		t.Errorf("a member that joins logged %s", written.String())
 	}
 	phase.ready.Store(true)
-	logger.Error(joining[0])
-	if !strings.Contains(written.String(), "level=ERROR msg=\"etcd: "+joining[0]) {
+	logger.Error(beginning[0])
+	if !strings.Contains(written.String(), "level=ERROR msg=\"etcd: "+beginning[0]) {
 		t.Errorf("a member that has joined logged %q", written.String())
 	}
 	written.Reset()

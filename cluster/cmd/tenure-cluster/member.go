@@ -108,7 +108,7 @@ acknowledged can lose what the others rely on.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "start the new member with an empty --data and with\n--member %s --join --cluster %s\n", arguments[0], members)
+			fmt.Fprintf(cmd.OutOrStdout(), "start the new member with an empty --data, with its other flags as before, and with\n--member %s --join --cluster %s\n", arguments[0], members)
 			return nil
 		},
 	}
