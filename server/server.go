@@ -260,25 +260,20 @@ func (s *Server) serve(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case failure = <-s.listener.failed:
-	case err := <-stored: // it ends by itself only if the journal fails
-		failure = journalFailed(err)
+	case failure = <-stored: // it ends by itself only if the journal fails
 	}
 	s.shutdown()
 	stopExpiry() // only now, so that what was applied until the end is committed
 	tasks.Wait()
 	if failure == nil {
-		if err := <-stored; err != nil {
-			failure = journalFailed(err)
-		}
+		failure = <-stored
 	}
 	s.closeLogs()
 	s.logger.Info("stopped")
-	return failure
-}
-
-// journalFailed returns the error of Serve after a failure of the journal.
-func journalFailed(err error) error {
-	return fmt.Errorf("server: the journal failed, so the server has stopped; all that clients were told is kept: mend the cause and start again: %w", err)
+	if failure != nil {
+		return fmt.Errorf("server: %w", failure)
+	}
+	return nil
 }
 
 // closeLogs logs how often lines were left out. It is called when no connection is left.

@@ -306,7 +306,10 @@ func (e *Engine) Run(ctx context.Context) error {
 	err := e.runCommits(ctx)
 	stop()
 	tasks.Wait()
-	return err
+	if err != nil {
+		return fmt.Errorf("the journal failed, so the store has stopped; all that clients were told is kept: mend the cause and start again: %w", err)
+	}
+	return nil
 }
 
 func (e *Engine) runCommits(ctx context.Context) error {

@@ -339,7 +339,6 @@ func (s *Store) serve(ctx context.Context) error {
 	go func() {
 		err := s.engine.Run(running)
 		if err != nil {
-			err = fmt.Errorf("the journal failed, so the store has stopped; all that clients were told is kept: mend the cause and start again: %w", err)
 			fail(err)
 		}
 		stored <- err
