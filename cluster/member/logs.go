@@ -64,7 +64,7 @@ const (
 	// has two others, and both are of interest.
 	perInterval        = 3
 	repetitionInterval = 5 * time.Minute
-	mostMessages       = 1000
+	maxMessages        = 1000
 )
 
 // count returns whether to log a message, and how many were not logged since the last one.
@@ -73,7 +73,7 @@ func (r *repetitions) count(message string, now time.Time) (log bool, dropped in
 	defer r.mu.Unlock()
 	this := r.of[message]
 	if this == nil {
-		if len(r.of) == mostMessages {
+		if len(r.of) == maxMessages {
 			clear(r.of)
 		}
 		this = &repetition{began: now}

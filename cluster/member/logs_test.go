@@ -34,12 +34,12 @@ func TestWhatEtcdRepeatsIsLoggedSometimes(t *testing.T) {
 
 func TestThereIsABoundForTheMessagesThatAreCounted(t *testing.T) {
 	r := &repetitions{of: make(map[string]*repetition)}
-	for i := range 3 * mostMessages {
+	for i := range 3 * maxMessages {
 		if log, _ := r.count(strings.Repeat("x", i), time.Now()); !log {
 			t.Fatalf("message %d is new, and was not logged", i)
 		}
 	}
-	if len(r.of) > mostMessages {
+	if len(r.of) > maxMessages {
 		t.Errorf("%d messages are counted", len(r.of))
 	}
 }
