@@ -173,8 +173,8 @@ const waitingReplyOverhead = 512
 // a commit. It then has queued the reply, or will.
 //
 // If too much waits, for this connection or for all, it waits for a commit first, outside of its turn
-// of the processors. It returns a fault if the connection or the store ends before that. A request that isAssured
-// does not wait for what others have filled.
+// of the processors. It returns a fault if the connection or the store ends before that. A request
+// that isAssured does not wait for what others have filled.
 func (s *Server) submit(cl *mqtt.Client, conn *connection, r request, command statestore.Command) (reply statestore.Reply, later bool, fault *packets.Code) {
 	if r.isWill {
 		return s.submitWill(cl, r, command)

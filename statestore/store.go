@@ -434,10 +434,11 @@ func (s *Store) EndSession(client string) {
 	s.sessions.end(client)
 }
 
-// RemoveObsolete returns groups that remove up to limit records of replies whose sessions have ended, those
-// of the session that ended first before others. Usage says how many there are. They need not be removed
-// soon: until then they take room in the journal only. After a restart, the latest session of a client
-// that a journal has records of counts as not ended, and all earlier ones as ended.
+// RemoveObsolete returns groups that remove up to limit records of replies whose sessions have
+// ended, those of the session that ended first before others. Usage says how many there are. They
+// need not be removed soon: until then they take room in the journal only. After a restart, the
+// latest session of a client that a journal has records of counts as not ended, and all earlier
+// ones as ended.
 func (s *Store) RemoveObsolete(limit int) []Group { return s.sessions.removeObsolete(limit) }
 
 func saturatingAdd[T ~int64](a, b T) T {

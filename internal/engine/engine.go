@@ -66,10 +66,11 @@ func (e *Engine) AfterDelivery(wake func([]statestore.Notification)) { e.wakeAll
 
 // BetweenDeliveries makes Run call pause, without the lock, between the parts of what leaves after a
 // commit: all of it leaves at once otherwise, faster than a client can read. pause may wait for a
-// moment, but not for a client. It is not called for what was held after the commit. Call BetweenDeliveries before any other method.
+// moment, but not for a client. It is not called for what was held after the commit. Call
+// BetweenDeliveries before any other method.
 func (e *Engine) BetweenDeliveries(pause func()) { e.pause = pause }
 
-// SystemClock is the system's clock of all engines that are not told of another one: time.Now.
+// SystemClock is the system's clock of all engines without one of their own: time.Now.
 // Only a process that a test has started sets it, before its first engine.
 var SystemClock = time.Now
 

@@ -402,8 +402,9 @@ func (e *Engine) commitOpen(ctx context.Context) error {
 				h.done(h.reply)
 			}
 		}
-		// What comes from now on for a key of the batch is held too. It comes no faster than clients send
-		// it, and must leave without a pause: or the batch would never end, and the next commit never begin.
+		// What comes from now on for a key of the batch is held too. It comes no faster than
+		// clients send it, and must leave without a pause: otherwise the batch would never end, and
+		// the next commit would never begin.
 		burst := leaving[len(leaving)-1].order <= b.last
 		clear(leaving) // the batch lasts until all have left
 		if burst && e.pause != nil {
