@@ -203,8 +203,13 @@ func (c *control) serve(conn net.Conn) error {
 		c.mu.Unlock()
 		return conn, writeLine(conn, controlReply{Bytes: size})
 	})
-	if err != nil && !begun {
+	switch {
+	case err != nil && !begun:
 		return together(err, refuse(err.Error()))
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("the process that asked for it reads too slowly: back up again, to a faster disk: %w", err)
+	case errors.As(err, new(*net.OpError)):
+		return fmt.Errorf("the process that asked for it has ended, and says why: %w", err)
 	}
 	return err
 }
