@@ -116,7 +116,8 @@ func (b *backupWriter) Write(p []byte) (n int, err error) {
 // Backup writes a backup of the journal in dir to a new file. If a process has the journal open,
 // that process is asked for the backup, and goes on meanwhile; it must run on this machine, and
 // tenure.holder in dir must be readable. The error matches [ErrInUse] if it cannot be asked,
-// [ErrNoData] if there is no journal, and [ErrExists] if there is such a file.
+// [ErrNoData] if there is no journal, [ErrExists] if there is such a file, and [ErrUnsafe] if a
+// symbolic link is in place of a file in dir. After an error it leaves nothing.
 //
 // The backup is checked before it gets its name, as with [Check]. It has the values of all keys;
 // its mode is 0600. progress gets bytes, then records.

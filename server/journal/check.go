@@ -44,8 +44,9 @@ type Report struct {
 // room in the directory for temporary files (TMPDIR); otherwise no store can start meanwhile.
 //
 // The error matches [ErrDamaged], [ErrForeign] or [ErrNewer] if that is what was found, with the
-// page or the record; [ErrNoData] if there is nothing; [ErrInUse] if a process has the journal
-// and cannot be asked. The report is complete if there is no error. progress gets records.
+// page or the record; [ErrNoData] if there is nothing; [ErrUnsafe] if a symbolic link is in place of
+// a file of the directory; [ErrInUse] if a process has the journal and cannot be asked. Other
+// rights that [Open] would refuse are a warning in the report. The report is complete if there is no error. progress gets records.
 func Check(ctx context.Context, path string, progress Progress) (Report, error) {
 	s, err := openSource(ctx, path)
 	if err != nil {

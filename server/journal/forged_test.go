@@ -72,7 +72,7 @@ func TestAPageThatContinuesTooFarIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const more = 1 << 20 // pages
+	const more = 1 << 18 // pages: 1 GiB
 	for _, page := range [][]byte{sound, sound[4096:]} {
 		if end := binary.NativeEndian.Uint64(page[16+40:]); end < more {
 			binary.NativeEndian.PutUint64(page[16+40:], more)
@@ -92,7 +92,7 @@ func TestAPageThatContinuesTooFarIsRefused(t *testing.T) {
 		}{
 			{6, 0, 1}, {8, 0, 1}, {more / 2, 0, 1}, // the entry needs seven more
 			{1<<32 - 1, 0, 1},
-			{more / 2, more / 2 * 4096, 1},   // it says that it has 2 GiB
+			{more / 2, more / 2 * 4096, 1},   // it says that it has 512 MiB
 			{900 << 20 / 4096, 900 << 20, 1}, // more than a packet of MQTT has
 			{7, 0, 1000}, {7, 0, 4},
 		} {

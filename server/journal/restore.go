@@ -16,7 +16,9 @@ import (
 
 // RestoreBackup makes a journal in dir from a backup. dir must have none; it is created if it
 // does not exist. The error matches [ErrExists] if it has one, [ErrInUse] if a process uses it,
-// [ErrNoData] if there is no backup, and the errors of [Check] if it is not sound.
+// [ErrNoData] if there is no backup, [ErrUnsafe] if all users may write to dir, and the errors of
+// [Check] if the backup is not sound. Another user may own dir: give it to the user of the store
+// afterwards.
 //
 // What changed after the backup is lost. So the data get a new identity, which ends the tenures
 // that clients have: a holder does not go on by data that may not know it. And the bound of the
