@@ -56,7 +56,7 @@ func TestInvariant35AnActiveProcessThatIsCutOffStopsBeforeTheStandbyTakesOver(t 
 	}
 }
 
-// A process whose clock stands still never sees its deadline. etcd refuses what it writes.
+// A process with a clock that stands still never sees its deadline. etcd refuses what it writes.
 func TestInvariant35EtcdRefusesWhatADeposedProcessWrites(t *testing.T) {
 	e := sharedEtcd(t)
 	proxies, options := e.proxied(t, "a")

@@ -105,7 +105,7 @@ func (c *Candidate) probeParents(ctx context.Context, client *clientv3.Client) e
 	return nil
 }
 
-// parents returns the prefixes of stores whose records begin like prefix.
+// parents returns the prefixes of stores with records that begin like prefix.
 func parents(prefix string) (parents []string) {
 	for i := range prefix {
 		parent := prefix[:i]

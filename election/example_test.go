@@ -56,7 +56,7 @@ func Example() {
 	// stopped: true
 }
 
-// A node whose health check fails hands over, whatever its function does, and
+// A node with a health check that fails hands over, whatever its function does, and
 // stays out until the check succeeds again.
 func ExampleOptions_health() {
 	store, err := transporttest.NewStore(statestore.Options{})

@@ -62,7 +62,7 @@ func (r *run) loop(ctx context.Context) error {
 			r.options.Logger.Error("the campaign failed and will be repeated", "election", r.lease.Name(), "error", err)
 			r.standBy(err)
 		default:
-			// A node whose lease was taken campaigns again at once, unless the term was
+			// A node that had its lease taken campaigns again at once, unless the term was
 			// short: then what ended it may end the next one, too.
 			if t.lasted >= r.options.TTL {
 				holdOff.Reset()

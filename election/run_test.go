@@ -68,7 +68,7 @@ func TestRunEndsWithItsContextOrItsClient(t *testing.T) {
 	}
 }
 
-// slowToEnd is a Conn whose requests fail permanently before it reports its end.
+// slowToEnd is a Conn with requests that fail permanently before it reports its end.
 type slowToEnd struct {
 	*transporttest.Conn
 	report <-chan struct{}

@@ -147,7 +147,7 @@ func TestStatusFollowsTheWholeLifeOfANode(t *testing.T) {
 	})
 }
 
-// A leader whose clock says that the tenure is over does not lead, though no timer of it
+// A leader with a clock that says that the tenure is over does not lead, though no timer of it
 // has fired.
 func TestStatusNamesNoLeaderWhoseTenureIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -46,7 +46,7 @@
 //	err = checker.Do(ctx, token, func() error { return press.Move(42) })
 //
 // The writer sends its token with [SetHeader] or [UserProperty], and the process reads it
-// with [TokenFromHeader] or [TokenFromUserProperties]. A writer whose token is refused as
+// with [TokenFromHeader] or [TokenFromUserProperties]. A writer with a token that is refused as
 // stale has to end its tenure with lease.Tenure.FencedOut. A Guard does that by itself.
 //
 // # What is guaranteed, and what is not

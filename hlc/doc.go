@@ -3,7 +3,7 @@
 //
 // A [Timestamp] is a wall clock reading in milliseconds, a counter, and the id of the
 // node that issued it. The counter orders events within one millisecond. It also lets a
-// node whose clock is slow, or was set back, answer a message with a later timestamp
+// node with a clock that is slow, or was set back, answer a message with a later timestamp
 // than the message carried. The state store uses such timestamps as the versions of its
 // values. The version of a lock is the fencing token of its holder, a [Token]: the order
 // of tokens is what keeps a former leader from overwriting its successor.
@@ -42,7 +42,7 @@
 //   - A Clock lives in memory. After a restart it begins at physical time, which may be
 //     below what the node issued before. A node that must not go back stores a bound and
 //     starts above it.
-//   - A Clock never goes back. A node whose physical clock was an hour ahead for a
+//   - A Clock never goes back. A node with a physical clock that was an hour ahead for a
 //     moment issues timestamps that are an hour ahead until an hour has passed, and
 //     peers may refuse them. The clock of a client of package transport goes back to
 //     the store's time then: the store orders the versions, not the client.

@@ -101,7 +101,7 @@ func (l *Lease) newAttempt(ctx context.Context, reason *waitReason) (*attempt, e
 	return a, nil
 }
 
-// setWill makes a connection whose loss deletes the key. If the broker takes longer than
+// setWill makes a connection that deletes the key when it is lost. If the broker takes longer than
 // RequestTimeout, the reason to wait is a request that was not sent.
 func (a *attempt) setWill(ctx context.Context) (will *transport.Will, err error) {
 	client := a.lease.client

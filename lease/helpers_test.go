@@ -31,7 +31,7 @@ type node struct {
 	conn   *transporttest.Conn
 }
 
-// newNode returns a node whose tenures run on virtual time. Call it in a bubble.
+// newNode returns a node with tenures that run on virtual time. Call it in a bubble.
 func newNode(t *testing.T, store *transporttest.Store, id string, options lease.Options) node {
 	t.Helper()
 	client, conn := store.Client(t, id, transport.ClientOptions{})
@@ -123,7 +123,7 @@ func mustToken(t *testing.T, tenure *lease.Tenure) hlc.Token {
 	return token
 }
 
-// failingConn is a connection whose requests can fail with any error.
+// failingConn is a connection with requests that can fail with any error.
 type failingConn struct {
 	*transporttest.Conn
 

@@ -227,7 +227,7 @@ func TestATenureThatIsReleasedAtOnceSparesTheStoreAWatch(t *testing.T) {
 	})
 }
 
-// crashed returns a node whose tenure is over, though the store has its lease: the store was
+// crashed returns a node with a tenure that is over, though the store has its lease: the store was
 // down for longer than the TTL, and gives the lease its whole lifetime again.
 func crashed(t *testing.T, options lease.Options, meanwhile func(*lease.Tenure)) (node, *transporttest.Store, *lease.Tenure) {
 	t.Helper()

@@ -6,7 +6,7 @@ import "time"
 //
 // Versions must agree with the clocks of the clients, so they come from the time of day,
 // which may step. After a step back versions still rise, and fencing tokens that the store
-// issued stay valid. But the store refuses clients whose clocks did not step while they
+// issued stay valid. But the store refuses clients with clocks that did not step while they
 // are more than MaxSkew ahead, so the caller should slew WallMillis after a step.
 //
 // Expiry is measured on a clock that never steps: a key with a lifetime of two seconds

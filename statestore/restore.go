@@ -144,8 +144,8 @@ func (s *Store) Restored(now Instant) (Group, error) {
 }
 
 // Continues reports whether the store goes on with the data of an earlier one, without a hold-off:
-// whether Restored found keys, fences or replies, neither from a backup nor of a store whose
-// hold-off was not over.
+// whether Restored found keys, fences or replies, neither from a backup nor of a store that
+// had not ended its hold-off.
 func (s *Store) Continues() bool { return s.continues }
 
 // beginLifetimes gives each restored key its whole lifetime from now on.

@@ -274,7 +274,7 @@ func (r *crashRun) stop() {
 func (r *crashRun) restart(state map[string]string) {
 	r.tb.Helper()
 	switch r.random.IntN(8) {
-	case 0: // another machine, whose clock is behind
+	case 0: // another machine, with a clock that is behind
 		r.now.WallMillis -= r.random.Int64N(3600_000)
 	case 1:
 		r.now.WallMillis -= 10 * 365 * 86400_000

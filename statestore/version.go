@@ -11,7 +11,7 @@ import (
 
 const (
 	// boundAhead is how far the bound of the versions is moved ahead in time, when fewer than
-	// boundLeft are left. So a store whose leases renew keeps one record in 20 seconds.
+	// boundLeft are left. So a store with leases that renew keeps one record in 20 seconds.
 	boundAhead = 30 * time.Second
 	boundLeft  = 10 * time.Second
 	// boundCounters is how far the bound is moved ahead in the counter, when fewer than half
@@ -41,7 +41,7 @@ func (v *versions) move(now Instant) {
 	wall := max(now.WallMillis, 0)
 	if v.clock.Wall > wall+boundLeft.Milliseconds() {
 		// The versions are ahead of the wall clock: after a crash, after a request from a
-		// client whose clock is ahead, or after a step back. They must not run away from it,
+		// client with a clock that is ahead, or after a step back. They must not run away from it,
 		// however often the store starts: clients refuse versions that are too far ahead.
 		v.bound = hlc.Timestamp{Wall: v.clock.Wall, Counter: v.clock.Counter + min(boundCounters, math.MaxUint64-v.clock.Counter)}
 		return

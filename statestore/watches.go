@@ -93,7 +93,7 @@ func (w *watches) add(client, key string, options *Options) bool {
 	return true
 }
 
-// leavesNoRoom reports whether a client whose watches would use own bytes with a new one
+// leavesNoRoom reports whether a client with watches that would use own bytes with a new one
 // would then use more than is left for all others together.
 func (w *watches) leavesNoRoom(own, cost, limit int64) bool {
 	return limit > 0 && own > max(assuredWatchBytes, limit-w.bytes-cost)

@@ -214,7 +214,7 @@ func (w *world) compare(a, b string) int {
 // refusal returns the answer for one of the texts of docs/protocol.md §2.4, at noon.
 func refusal(text string) string { return refusalAt(text, noon) }
 
-// refusalAt does the same for a store whose clock reads wall: some refusals have that as their
+// refusalAt does the same for a store with a clock that reads wall: some refusals have that as their
 // version.
 func refusalAt(text string, wall int64) string {
 	answer := "-ERR " + text + "\r\n"

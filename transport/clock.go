@@ -94,7 +94,7 @@ func (c *clock) adapt(refused hlc.Timestamp, store, local int64) bool {
 	}
 	if c.agreed {
 		// The versions are ahead of the store's own clock, as those of a store are that started
-		// again, with its data, on a machine whose clock is behind. They say nothing for a while,
+		// again, with its data, on a machine with a clock that is behind. They say nothing for a while,
 		// or else each request would be refused once.
 		c.agreed, c.doubt = false, local+maxSkewMillis
 	}
@@ -131,7 +131,7 @@ func (c *clock) physical(local int64) int64 {
 // was refused for its token.
 //
 // While the client goes by the store's clock, [Client.Skew] returns this error. It also reports
-// the reverse, a store whose versions are ahead of this node's clock, which is not an error of a request.
+// the reverse, a store with versions that are ahead of this node's clock, which is not an error of a request.
 type SkewError struct {
 	// Token is true when the fencing token was too far ahead, false when the
 	// request's own timestamp was.

@@ -36,7 +36,7 @@ func (c terse) RoundTrip(ctx context.Context, request transport.Request) (transp
 	return reply, err
 }
 
-// A clockBench is a client whose clock can be wrong, in a bubble, and what its store saw.
+// A clockBench is a client with a clock that can be wrong, in a bubble, and what its store saw.
 type clockBench struct {
 	t                 *testing.T
 	store             *transporttest.Store

@@ -21,7 +21,7 @@
 // # When a member is gone for good
 //
 // The data of a member must never be copied or restored: a member that forgot what it
-// acknowledged can lose what the others rely on. A member whose machine or disk is lost is
+// acknowledged can lose what the others rely on. A member that has lost its machine or disk is
 // replaced by a new one. First, at a member that is alive, [Replace] takes the lost member out of
 // the cluster and announces the new one. Then the new one starts with an empty Dir and
 // Options.Join. The cluster must have its majority all the time: replace one member after the

@@ -29,7 +29,7 @@ type director struct {
 	nodes  map[string]*process
 	active string // the node that leads, by its own events; empty if none
 	woken  string // the node that was frozen, once it was woken
-	lateOf string // the node whose late write was answered
+	lateOf string // the node with a late write that was answered
 	ending string // the node that was killed, or "all" at the end
 	lost   string // a node that ended without being told to
 	result *result

@@ -7,7 +7,7 @@
 // It starts a state store and two node processes that campaign for one lease. The active
 // node counts up a protected key every 20 ms. Then the program kills the active node;
 // freezes the next one, and wakes it when the other node leads; asks the third to resign; and
-// kills the store, whose leader goes on leading because the store keeps its data on disk.
+// kills the store; the leader goes on leading because the store keeps its data on disk.
 // Finally it restarts both with instant failover, and kills the active node again.
 // Meanwhile it prints what happens. At the end it prints how long each fault left the pair
 // without an active node, and whether all checks passed: above all, that the store accepted

@@ -133,7 +133,7 @@ func (e *Engine) delivered(notifications []statestore.Notification) {
 	}
 }
 
-// Disconnect drops the watches of a client whose connection ended. It releases the lock now
+// Disconnect drops the watches of a client that has lost its connection. It releases the lock now
 // and then, so that other clients need not wait for long. The client's next connection must
 // not send requests before Disconnect returns.
 func (e *Engine) Disconnect(client string) {
@@ -149,7 +149,7 @@ func (e *Engine) disconnectSome(client string) (more bool) {
 	return e.store.DisconnectSome(client, disconnectBatch)
 }
 
-// EndSession drops the watches and the remembered replies of a client whose MQTT session
+// EndSession drops the watches and the remembered replies of a client after its MQTT session
 // ended. Like Disconnect, it must return before the client's next connection sends requests. With
 // a journal, Run removes the records of the replies later, a few with each commit.
 func (e *Engine) EndSession(client string) {

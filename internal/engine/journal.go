@@ -38,7 +38,7 @@ func Open(ctx context.Context, options statestore.Options, journal statestore.Jo
 	return OpenWithClock(ctx, options, journal, deliver, nil)
 }
 
-// OpenWithClock is Open on a machine whose system's clock is now, see SetSystemClock: the store
+// OpenWithClock is Open on a machine with now as the system's clock, see SetSystemClock: the store
 // begins with its time. Tests use it.
 func OpenWithClock(ctx context.Context, options statestore.Options, journal statestore.Journal, deliver func(statestore.Notification), now func() time.Time) (*Engine, error) {
 	options.Journaled = journal != nil

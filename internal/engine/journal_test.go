@@ -532,7 +532,7 @@ func TestInvariant34AFailedCommitEndsTheStore(t *testing.T) {
 
 var errDeposed = errors.New("another store has taken over")
 
-// Invariant 35: a store whose journal does not vouch for it answers nothing from memory. What
+// Invariant 35: a store with a journal that does not vouch for it answers nothing from memory. What
 // a commit proved leaves: the journal was this store's then.
 func TestInvariant35NothingLeavesWithoutStanding(t *testing.T) {
 	for _, command := range []string{

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// piped returns a connection whose first packet goes through complete, and its far end.
+// piped returns a connection with a first packet that goes through complete, and its far end.
 func piped(complete func([]byte) ([]byte, error)) (conn *Conn, far net.Conn) {
 	near, far := net.Pipe()
 	conn = newConn(near, near, 0, time.Minute)

@@ -150,7 +150,7 @@ func named(prefix string) func(int) rawmqtt.Login {
 	return func(i int) rawmqtt.Login { return rawmqtt.Login{ClientID: prefix + strconv.Itoa(i)} }
 }
 
-// each logs in n clients whose ids begin with a prefix, and then calls do with each of them,
+// each logs in n clients with ids that begin with a prefix, and then calls do with each of them,
 // together at a time.
 func (t *target) each(ctx context.Context, n, together int, prefix string, do func(p *peer)) []*peer {
 	peers := t.logins(ctx, n, named(prefix))

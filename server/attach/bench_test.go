@@ -57,7 +57,7 @@ func BenchmarkAttached(b *testing.B) {
 }
 
 // BenchmarkRenewalDuringAFlood measures one renewal after the other, while clients write values of
-// 1 MB as fast as they can to an attached store whose journal takes some time for each commit.
+// 1 MB as fast as they can to an attached store with a journal that takes some time for each commit.
 func BenchmarkRenewalDuringAFlood(b *testing.B) {
 	const keepsFor = 10 * time.Second
 	for _, bench := range []struct {

@@ -55,7 +55,7 @@ func newClientLRU(engine *engine.Engine, limit int) *clientLRU {
 	return &clientLRU{engine: engine, limit: limit, now: time.Now, fresh: list.New(), settled: list.New(), clients: make(map[string]*list.Element)}
 }
 
-// restore remembers clients whose requests a journal has. Each may deliver its last requests again, so
+// restore remembers clients with requests in a journal. Each may deliver its last requests again, so
 // those for which there is room count as settled.
 func (c *clientLRU) restore(clients []string) {
 	c.mu.Lock()

@@ -10,7 +10,7 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// Target leads clients to the present life of a store, whose address changes: another program may
+// Target leads clients to the present life of a store with an address that changes: another program may
 // get the port of a dead one. It has the methods Dial and DialRaw of a Store. The zero value leads
 // nowhere.
 type Target struct {

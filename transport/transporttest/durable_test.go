@@ -125,7 +125,7 @@ func TestACrashKeepsWhatWasAcknowledged(t *testing.T) {
 	}
 }
 
-// A store whose commit fails ends as in a crash, and can be recovered.
+// A store with a commit that fails ends as in a crash, and can be recovered.
 func TestAFailedCommitEndsTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var journal transporttest.Journal
@@ -295,7 +295,7 @@ func TestACallerGivesUpDuringACommit(t *testing.T) {
 	})
 }
 
-// A store that recovers on a machine whose clock is behind issues versions above those of the
+// A store that recovers on a machine with a clock that is behind issues versions above those of the
 // one before.
 func TestVersionsRiseOnAMachineWhoseClockIsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -158,7 +158,7 @@ func (s *Store) start(options statestore.Options) error {
 	return nil
 }
 
-// Replace is Restart without the cut: all connections stay, like those to a broker whose
+// Replace is Restart without the cut: all connections stay, like those to a broker when its
 // attached store restarts.
 func (s *Store) Replace(options statestore.Options) error {
 	if s.journal != nil {
