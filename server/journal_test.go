@@ -698,7 +698,7 @@ func TestSessionsOfTheJournalEndTenMinutesAfterTheStartUnlessTheirClientsComeBac
 // A user with many connections fills what may wait for a commit. The change of another user goes in
 // with the first room that a commit makes, and no more goes in than there is room for.
 func TestOneUserDoesNotKeepTheChangesOfOthersFromASlowJournal(t *testing.T) {
-	const connections, value = 300, 60 << 10
+	const connections, value = 600, 60 << 10
 	steps := &steppedJournal{Journal: new(transporttest.Journal).Open(), step: make(chan struct{}, 4)}
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: testsupport.Rules{}, Journal: steps})
 	t.Cleanup(func() { close(steps.step) }) // before the server stops, which commits
