@@ -97,9 +97,15 @@ func TestARowThatPassesALimitSaysSo(t *testing.T) {
 			t.Errorf("%s: %q, %q", name, w.unmet, w.lethal)
 		}
 	}
-	w = good()
-	w.during.P99 = defaultP99
-	if w.judge(r); len(w.unmet) != 1 || len(w.lethal) != 0 {
-		t.Errorf("a slow one: %q, %q", w.unmet, w.lethal)
+	for name, spoil := range map[string]func(*row){
+		"slow renewals":  func(w *row) { w.during.P99 = defaultP99 },
+		"slow changes":   func(w *row) { w.attack.change, w.during.ChangeP99 = time.Second, time.Second },
+		"failed changes": func(w *row) { w.during.ChangesFailed = 1 },
+	} {
+		w := good()
+		spoil(w)
+		if w.judge(r); len(w.unmet) != 1 || len(w.lethal) != 0 {
+			t.Errorf("%s: %q, %q", name, w.unmet, w.lethal)
+		}
 	}
 }

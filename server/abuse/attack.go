@@ -22,12 +22,17 @@ type attack struct {
 	rules string
 	// serve are more flags for `tenure serve`.
 	serve []string
+	// commit is how long each commit of the store takes besides what a file takes; 0: the store is
+	// in memory.
+	commit time.Duration
 	// files is how many file descriptors the server may have; 0: no limit.
 	files int
 
 	// p99 is how long one in a hundred renewals of the healthy client may take during the
 	// attack; 0: 50 ms.
 	p99 time.Duration
+	// change is the same for changes, of a server with commit; 0: they are not measured.
+	change time.Duration
 	// memory is how many MiB the server may take at its peak beyond what it had before;
 	// 0: 64.
 	memory int64
@@ -42,7 +47,7 @@ type attack struct {
 
 // attacks returns all attacks, in the order of the table.
 func attacks() []attack {
-	return slices.Concat(packetAttacks, loginAttacks, subscriptionAttacks, memoryAttacks, fillAttacks, fairnessAttacks, nameAttacks, combinedAttacks)
+	return slices.Concat(packetAttacks, loginAttacks, subscriptionAttacks, memoryAttacks, fillAttacks, fairnessAttacks, nameAttacks, combinedAttacks, journalAttacks)
 }
 
 const (

@@ -29,6 +29,9 @@ const (
 	// is busy must not do that.
 	leaseTTL      = 3 * time.Second
 	shortLeaseTTL = 15 * time.Second
+	// changeEvery is the pause between two changes, and changeTimeout bounds each.
+	changeEvery   = 20 * time.Millisecond
+	changeTimeout = 10 * time.Second
 	// maxPending renewals may wait for their answers; one more counts as failed.
 	maxPending = 500
 )
@@ -37,6 +40,9 @@ const (
 type phase struct {
 	Renewals, Failed int
 	P50, P99, Max    time.Duration
+	// Of changes, which wait for a commit.
+	Changes, ChangesFailed          int
+	ChangeP50, ChangeP99, ChangeMax time.Duration
 	// Lost is how often its lease was lost.
 	Lost int
 	// First is the first failure, as text.
@@ -50,6 +56,7 @@ type healthyClient struct {
 
 	mu    sync.Mutex
 	took  []time.Duration
+	waits []time.Duration // of changes
 	phase phase
 }
 
@@ -87,6 +94,9 @@ func beHealthy(t task) error {
 	}
 	tasks.Go(func() { h.hold(ctx, l, held) })
 	tasks.Go(func() { h.renew(ctx) })
+	if t.Changes {
+		tasks.Go(func() { h.change(ctx) })
+	}
 	fmt.Println("ready")
 	lines := bufio.NewScanner(os.Stdin)
 	answers := json.NewEncoder(os.Stdout)
@@ -160,6 +170,30 @@ func (h *healthyClient) renewal(ctx context.Context, due time.Time) {
 	h.note(took, err)
 }
 
+// change changes a key again and again until ctx ends. The value is longer than those of the requests
+// that a server takes though too much waits for a commit.
+func (h *healthyClient) change(ctx context.Context) {
+	value := make([]byte, 4<<10)
+	for i := 0; ctx.Err() == nil; i++ {
+		value[0], value[1] = byte(i), byte(i>>8)
+		bounded, cancel := context.WithTimeout(ctx, changeTimeout)
+		start := time.Now()
+		_, err := h.client.Set(bounded, "healthy/changed", value, transport.SetOptions{})
+		cancel()
+		h.noteChange(time.Since(start), err)
+		sleep(ctx, changeEvery)
+	}
+}
+
+func (h *healthyClient) noteChange(took time.Duration, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.waits = append(h.waits, took)
+	if err != nil {
+		h.phase.ChangesFailed++
+	}
+}
+
 func (h *healthyClient) note(took time.Duration, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -175,14 +209,20 @@ func (h *healthyClient) note(took time.Duration, err error) {
 // next ends a phase and begins another.
 func (h *healthyClient) next() phase {
 	h.mu.Lock()
-	took, p := h.took, h.phase
-	h.took, h.phase = nil, phase{}
+	took, waits, p := h.took, h.waits, h.phase
+	h.took, h.waits, h.phase = nil, nil, phase{}
 	h.mu.Unlock()
-	p.Renewals = len(took)
-	if len(took) == 0 {
-		return p
-	}
-	slices.Sort(took)
-	p.P50, p.P99, p.Max = took[len(took)/2], took[len(took)*99/100], took[len(took)-1]
+	p.Renewals, p.Changes = len(took), len(waits)
+	p.P50, p.P99, p.Max = percentiles(took)
+	p.ChangeP50, p.ChangeP99, p.ChangeMax = percentiles(waits)
 	return p
+}
+
+// percentiles returns the median, the 99th percentile and the longest, or zeros if there are none.
+func percentiles(of []time.Duration) (median, p99, longest time.Duration) {
+	if len(of) == 0 {
+		return 0, 0, 0
+	}
+	slices.Sort(of)
+	return of[len(of)/2], of[len(of)*99/100], of[len(of)-1]
 }

@@ -124,6 +124,11 @@ func (r *runner) startServer(ctx context.Context, a attack, folder string) (*ser
 		program, arguments = "/bin/sh", append([]string{"-c", script, program}, arguments...)
 	}
 	cmd := exec.CommandContext(ctx, program, arguments...)
+	if a.commit > 0 {
+		if cmd, err = childCommand(ctx, task{Folder: folder, Commit: a.commit, Users: a.users}); err != nil {
+			return nil, err
+		}
+	}
 	cmd.Stderr = log
 	p, err := start(cmd)
 	if err != nil {
@@ -201,7 +206,7 @@ type healthyProcess struct {
 }
 
 func (r *runner) startHealthy(ctx context.Context, a attack, s *serverProcess) (*healthyProcess, error) {
-	cmd, err := childCommand(ctx, task{Healthy: true, Address: s.address, Users: a.users, Short: r.short})
+	cmd, err := childCommand(ctx, task{Healthy: true, Address: s.address, Users: a.users, Changes: a.change > 0, Short: r.short})
 	if err != nil {
 		return nil, err
 	}

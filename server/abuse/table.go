@@ -56,6 +56,12 @@ func (w *row) judge(r *runner) {
 		}
 		w.unmet = append(w.unmet, text)
 	}
+	if w.attack.change > 0 && w.during.ChangeP99 >= w.attack.change {
+		w.unmet = append(w.unmet, fmt.Sprintf("p99 of changes not under %v", w.attack.change))
+	}
+	if w.during.ChangesFailed > 0 {
+		w.unmet = append(w.unmet, fmt.Sprintf("%d changes failed", w.during.ChangesFailed))
+	}
 	if w.during.Failed > 0 {
 		w.unmet = append(w.unmet, fmt.Sprintf("%d renewals failed (%s)", w.during.Failed, cut(w.during.First, 80)))
 	}
@@ -89,6 +95,9 @@ func (w *row) afterwards() string {
 
 func (w *row) limits() string {
 	text := fmt.Sprintf("p99 < %d ms, +%d MiB", w.attack.p99.Milliseconds(), w.attack.memory)
+	if w.attack.change > 0 {
+		text += fmt.Sprintf("; changes p99 < %d ms", w.attack.change.Milliseconds())
+	}
 	if w.attack.limit != "" {
 		text += "; " + w.attack.limit
 	}
@@ -99,7 +108,11 @@ func times(p phase) string {
 	if p.Renewals == 0 {
 		return "–"
 	}
-	return fmt.Sprintf("%s / %s / %s", milliseconds(p.P50), milliseconds(p.P99), milliseconds(p.Max))
+	text := fmt.Sprintf("%s / %s / %s", milliseconds(p.P50), milliseconds(p.P99), milliseconds(p.Max))
+	if p.Changes > 0 {
+		text += fmt.Sprintf("; changes %s / %s / %s", milliseconds(p.ChangeP50), milliseconds(p.ChangeP99), milliseconds(p.ChangeMax))
+	}
+	return text
 }
 
 func milliseconds(d time.Duration) string {

@@ -15,10 +15,13 @@ const taskVariable = "TENURE_ABUSE_TASK"
 
 // A task is what a child process does.
 type task struct {
-	Healthy bool   // run the healthy client; else the attacker
+	Healthy bool   // run the healthy client; else, without Folder, the attacker
+	Folder  string // run a server whose data is there
+	Commit  time.Duration
 	Attack  string // its name
 	Address string // of the server, host:port
 	Users   bool   // the server checks passwords
+	Changes bool   // the healthy client also measures changes
 	Short   bool
 	// Duration is how long the attack goes on, and Limit when it is cut off.
 	Duration, Limit time.Duration
@@ -40,6 +43,13 @@ func runTask() (done bool, code int) {
 	if err := json.Unmarshal([]byte(text), &t); err != nil {
 		fmt.Fprintf(os.Stderr, "abuse: %s: %v\n", taskVariable, err)
 		return true, 2
+	}
+	if t.Folder != "" {
+		if err := beServer(t); err != nil {
+			fmt.Fprintln(os.Stderr, "server:", err)
+			return true, 1
+		}
+		return true, 0
 	}
 	if t.Healthy {
 		if err := beHealthy(t); err != nil {
