@@ -3,6 +3,7 @@ package election_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -220,7 +221,7 @@ func (s *suspendedClock) suspend(by time.Duration) { s.by.Store(int64(by)) }
 // stubborn is a candidate for which a test can refuse SETs of the lease's key, with any error.
 type stubborn struct {
 	candidate
-	refusal atomic.Pointer[transport.RefusedError]
+	refusal atomic.Pointer[error]
 	asked   atomic.Int64
 }
 
@@ -234,19 +235,25 @@ func (c stubbornConn) RoundTrip(ctx context.Context, request transport.Request) 
 	if strings.Contains(payload, "\r\nSET\r\n") && strings.Contains(payload, "\r\n"+name+"\r\n") {
 		c.asked.Add(1)
 		if refusal := c.refusal.Load(); refusal != nil {
-			return transport.Reply{}, refusal
+			return transport.Reply{}, *refusal
 		}
 	}
 	return c.Conn.RoundTrip(ctx, request)
 }
 
-// refuse lets the store refuse with an error from now on; nil ends that.
+// refuse lets the store refuse with an error from now on; nil ends that. transport.ErrServerBusy is how
+// an attached store refuses while too much waits for its journal.
 func (s *stubborn) refuse(refusal error) {
-	if refusal == nil {
+	switch refusal {
+	case nil:
 		s.refusal.Store(nil)
 		return
+	case transport.ErrServerBusy:
+		refusal = fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, &transport.RejectedError{Code: 503})
+	default:
+		refusal = &transport.RefusedError{Text: refusal.Error()}
 	}
-	s.refusal.Store(&transport.RefusedError{Text: refusal.Error()})
+	s.refusal.Store(&refusal)
 }
 
 func newStubborn(t *testing.T, store *transporttest.Store, id string, options election.Options) *stubborn {

@@ -21,6 +21,7 @@ func TestInvariant50ARefusalNeverEndsAnElectionAndStandbySaysWhy(t *testing.T) {
 	}{
 		{transport.ErrNotAuthorized, true},
 		{transport.ErrQuotaExceeded, true},
+		{transport.ErrServerBusy, true},
 		{transport.ErrTimestampTooFarAhead, true},
 		{transport.ErrFencingTokenRequired, true},
 		{transport.ErrSyntax, false},
