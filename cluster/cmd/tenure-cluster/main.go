@@ -12,6 +12,6 @@ func main() {
 	root := command.New("tenure-cluster", &replication{member: new(memberFlags)}, new(replication))
 	root.AddCommand(witnessCommand(), replaceCommand())
 	refuseMemberData(root)
-	nameFlags(root)
+	command.NameFlags(root, optionFlags...)
 	command.Main(root)
 }

@@ -174,7 +174,7 @@ func (s *attachSettings) serve(cmd *cobra.Command, process *process, broker, whe
 	case err != nil && cmd.Context().Err() != nil:
 		return nil // interrupted while the data was loaded
 	case err != nil:
-		return nameFlag(err)
+		return err
 	}
 	monitored := &monitoredStore{
 		Store:     store,

@@ -42,6 +42,7 @@ func New(name string, serve, attach Replication) *cobra.Command {
 	}
 	root.AddCommand(serveCommand(serve), attachCommand(attach), passwordCommand(),
 		checkCommand(), backupCommand(), restoreCommand(), exportCommand())
+	NameFlags(root, optionFlags...)
 	for _, cmd := range root.Commands() {
 		cmd.Long, cmd.Example = withName(name, cmd.Long), withName(name, cmd.Example)
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = withName(name, f.Usage) })

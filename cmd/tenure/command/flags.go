@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -170,31 +169,4 @@ func oneURL(_ *cobra.Command, arguments []string) error {
 		return nil
 	}
 	return fmt.Errorf("give one URL, not %d arguments: one store serves one broker", len(arguments))
-}
-
-// optionFlags gives the flag of each option that packages server and attach may refuse. Other
-// flags of limits refuse what makes no sense themselves.
-var optionFlags = map[string]string{
-	"Options.MaxMemory":                    "--max-memory",
-	"Options.MaxClients":                   "--max-clients",
-	"Options.MaxPacketSize":                "--max-packet-size",
-	"Options.PasswordChecks":               "--password-checks",
-	"Options.MaxUnauthenticated":           "--max-unauthenticated",
-	"Options.MaxUnauthenticatedPerAddress": "--max-unauthenticated-per-address",
-	"Options.ProbeMessages":                "--probe-messages",
-	"Options.Store.DedupWindow":            "--dedup-window",
-	"Options.Limits.SessionMessages":       "--max-session-messages",
-	"Options.Limits.Subscriptions":         "--max-subscriptions",
-	"Options.Limits.SessionsPerUser":       "--max-sessions-per-user",
-	"Options.Limits.RetainedMessages":      "--max-retained",
-}
-
-// nameFlag makes an error that names an option of a package name its flag instead.
-func nameFlag(err error) error {
-	for option, flag := range optionFlags {
-		if before, after, found := strings.Cut(err.Error(), option+" "); found {
-			return errors.New(before + flag + " " + after)
-		}
-	}
-	return err
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -181,7 +182,8 @@ func TestEachReasonAndFlagOfDropsExists(t *testing.T) {
 }
 
 func TestEachFlagOfAnOptionExists(t *testing.T) {
-	for option, flag := range optionFlags {
+	for pair := range slices.Chunk(optionFlags, 2) {
+		option, flag := pair[0], pair[1]
 		name := strings.TrimPrefix(flag, "--")
 		if serveCommand(nil).Flags().Lookup(name) == nil && attachCommand(nil).Flags().Lookup(name) == nil {
 			t.Errorf("%s: there is no flag %s", option, flag)

@@ -209,7 +209,7 @@ func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, u
 			options.Journal, options.Shared = journal, true
 			store, err := attach.Open(ctx, url, options)
 			if err != nil {
-				return nil, nameFlag(err)
+				return nil, err
 			}
 			return &monitoredStore{Store: store, onReady: func() {
 				fmt.Fprintf(cmd.OutOrStdout(), "attached to %s with data in %s\n", url, candidate.Where())

@@ -214,7 +214,7 @@ func explainServe(err error) error {
 	case errors.Is(err, server.ErrInsecure):
 		return fmt.Errorf("%w; give --tls-cert and --tls-key with --auth or --client-ca, or say --insecure", err)
 	}
-	return nameFlag(err)
+	return err
 }
 
 // sayStopped ends the output of a store that was asked to stop.
