@@ -71,6 +71,7 @@ type checker struct {
 	given    map[hlc.Timestamp]time.Duration // when
 	refused  map[string]bool                 // values whose SET met another holder
 	deleted  map[string]bool                 // values that the rogue client deleted
+	deleting bool                            // since the store started, the rogue client sent a DEL, perhaps without an answer
 	tokens   map[string]string               // the token of each value, as writes carry it
 	fenced   map[string]bool                 // tokens that were refused as older
 	held     string                          // the last value, also after its expiry
@@ -342,6 +343,13 @@ func (c *checker) recovered(records []statestore.Record) {
 	c.checkLocked()
 }
 
+// rogueDeletes notes that the rogue client sends a DEL.
+func (c *checker) rogueDeletes() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deleting = true
+}
+
 // answers notes that a store which starts again begins to answer, some time after recovered. The
 // lifetimes count from now.
 func (c *checker) answers(after time.Duration) {
@@ -353,10 +361,13 @@ func (c *checker) answers(after time.Duration) {
 func (c *checker) lockRecoveredLocked(lock statestore.Item) {
 	now := c.sim.elapsed()
 	newer := lock.Version.Compare(c.highest) > 0
+	defer func() { c.deleting = false }()
 	switch {
 	case lock.Kind != statestore.KindKey:
 		// Its removal was not acknowledged, or nothing was there.
-		if c.value != "" && now < c.expires && !c.freeing[c.value] && !c.willed[c.value] && !c.sim.deletes {
+		if c.deleting {
+			c.deleted[c.value] = true
+		} else if c.value != "" && now < c.expires && !c.freeing[c.value] && !c.willed[c.value] {
 			c.violationLocked("a crash lost the lease of %s, which has %v left", c.nameLocked(c.value), c.expires-now)
 		}
 		c.value = ""

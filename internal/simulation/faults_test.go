@@ -202,8 +202,11 @@ var faults = []fault{
 	},
 	{
 		weight: 1, name: "another client deletes the key of the lease",
-		in:    func(s *simulation) bool { return s.deletes },
-		begin: func(h hit) { h.requestAsRogue(resp3.AppendCommand(nil, "DEL", lockKey), "") },
+		in: func(s *simulation) bool { return s.deletes },
+		begin: func(h hit) {
+			h.checker.rogueDeletes()
+			h.requestAsRogue(resp3.AppendCommand(nil, "DEL", lockKey), "")
+		},
 	},
 	{
 		weight: 1, name: "another client writes the protected key under a token from the future",
