@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -273,8 +274,9 @@ func (e *Engine) expireSome() (notifications []statestore.Notification, more boo
 		e.leaveNowLocked(statestore.Reply{}, notifications, nil)
 	case len(effects.Groups) > 0:
 		e.addLocked(effects.Groups, effects.Keys)
-		if len(effects.Notifications) > 0 {
-			e.holdLocked(e.open, held{notifications: effects.Notifications})
+		// A part of them leaves at a time, though many clients may watch many keys that expire.
+		for some := range slices.Chunk(effects.Notifications, leaveBatch) {
+			e.holdLocked(e.open, held{notifications: some})
 		}
 	}
 	e.next, e.armed = e.store.NextExpiry()

@@ -913,3 +913,31 @@ func TestRenewalsOutlastADiskThatStandsStillForTenSeconds(t *testing.T) {
 		})
 	}
 }
+
+// Many clients may watch many keys that expire at once. The engine releases its lock, and lets the
+// goroutines run that write, again and again while the notifications leave.
+func TestNotificationsOfKeysThatExpireLeaveInParts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const keys, watchers = 20, 100
+		d := open(t, newDisk(), statestore.Options{})
+		defer d.close()
+		parts := 0
+		d.engine.BetweenDeliveries(func() { parts++ })
+		for i := range keys {
+			d.apply("c", "SET", strconv.Itoa(i), "v", "PX", "1000")
+			for j := range watchers {
+				d.apply(fmt.Sprint("watcher-", j), "KEYNOTIFY", strconv.Itoa(i))
+			}
+		}
+		synctest.Wait()
+		parts = 0
+		wait(2 * time.Second)
+		synctest.Wait()
+		if len(d.left) != keys*watchers {
+			t.Errorf("%d notifications left", len(d.left))
+		}
+		if parts < keys*watchers/leaveBatch {
+			t.Errorf("they left in %d parts", parts)
+		}
+	})
+}
