@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -921,8 +922,8 @@ func TestNotificationsOfKeysThatExpireLeaveInParts(t *testing.T) {
 		const keys, watchers = 20, 100
 		d := open(t, newDisk(), statestore.Options{})
 		defer d.close()
-		parts := 0
-		d.engine.BetweenDeliveries(func() { parts++ })
+		var parts atomic.Int64
+		d.engine.BetweenDeliveries(func() { parts.Add(1) })
 		for i := range keys {
 			d.apply("c", "SET", strconv.Itoa(i), "v", "PX", "1000")
 			for j := range watchers {
@@ -930,14 +931,14 @@ func TestNotificationsOfKeysThatExpireLeaveInParts(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		parts = 0
+		parts.Store(0)
 		wait(2 * time.Second)
 		synctest.Wait()
 		if len(d.left) != keys*watchers {
 			t.Errorf("%d notifications left", len(d.left))
 		}
-		if parts < keys*watchers/leaveBatch {
-			t.Errorf("they left in %d parts", parts)
+		if got := parts.Load(); got < keys*watchers/leaveBatch {
+			t.Errorf("they left in %d parts", got)
 		}
 	})
 }
