@@ -408,12 +408,14 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 }
 
 func TestOpenWaitsForEtcdUntilItsContextEnds(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
-	defer cancel()
-	_, err := cluster.Open(ctx, cluster.Options{Endpoints: []string{"http://" + etcdtest.Addresses(t, 1)[0]}})
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("Open: %v", err)
-	}
+	nothing := []string{"http://" + etcdtest.Addresses(t, 1)[0]}
+	eventually(t, "the error says why etcd did not answer", func() bool {
+		_, err := cluster.Open(short(t), cluster.Options{Endpoints: nothing}) // on a busy machine it may end before the first attempt
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("Open: %v", err)
+		}
+		return strings.Contains(err.Error(), "refused")
+	})
 }
 
 func TestInvariant42ClosingACandidateAtAnyMomentEndsItsCampaign(t *testing.T) {
