@@ -103,7 +103,8 @@ func (j *Journal) Done() <-chan struct{} { return j.life.Done() }
 // the package comment.
 func (j *Journal) Err() error { return j.why() }
 
-// Standing implements [statestore.Journal].
+// Standing implements [statestore.Journal]. Its error ends the journal: Done is closed, and Err
+// returns the same cause.
 func (j *Journal) Standing() error { return j.check() }
 
 // living returns a context that ends with ctx and with the standing.
@@ -199,8 +200,8 @@ func (j *Journal) Commit(ctx context.Context, batch []statestore.Group) error {
 		}
 	}
 	// The batch is durable. If this process was frozen meanwhile, it still answers nothing.
-	if j.expired(nil) {
-		return fmt.Errorf("the batch is durable, but %w", j.why())
+	if err := j.check(); err != nil {
+		return fmt.Errorf("the batch is durable, but %w", err)
 	}
 	return nil
 }

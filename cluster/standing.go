@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +18,8 @@ type standing struct {
 	deadline atomic.Int64
 	life     context.Context // its cause is why the standing ended
 	end      context.CancelCauseFunc
-	ended    atomic.Bool // set before life ends
+	ended    atomic.Bool           // set before life ends
+	failure  atomic.Pointer[error] // of the latest proof; nil if it succeeded
 }
 
 func newStanding(clock lease.Clock, validity, began time.Duration) *standing {
@@ -29,10 +29,11 @@ func newStanding(clock lease.Clock, validity, began time.Duration) *standing {
 	return s
 }
 
-// check returns nil while this process may answer from memory.
+// check returns nil while this process may answer from memory. If the deadline has passed, it
+// ends the standing.
 func (s *standing) check() error {
 	if s.ended.Load() {
-		return cmp.Or(s.why(), ErrDeposed) // ErrDeposed at the moment at which it ends
+		return s.why()
 	}
 	for {
 		deadline := s.deadline.Load()
@@ -40,7 +41,13 @@ func (s *standing) check() error {
 			return nil
 		}
 		if s.deadline.Load() == deadline { // not moved while the clock was read
-			return ErrDeadlinePassed
+			err := ErrDeadlinePassed
+			if last := s.failure.Load(); last != nil {
+				err = fmt.Errorf("%w (%v); the latest attempt: %v", err, s.validity, *last)
+			}
+			// A caller that does not answer any more asks why at once, and keep may not run yet.
+			s.over(err)
+			return s.why()
 		}
 	}
 }
@@ -59,24 +66,12 @@ func (s *standing) over(cause error) {
 	s.end(cause)
 }
 
-// expired ends the standing if the deadline has passed, and reports whether it has ended; last
-// is why the latest proof failed, or nil.
-func (s *standing) expired(last error) bool {
-	if err := s.check(); err != nil {
-		if last != nil {
-			err = fmt.Errorf("%w (%v); the latest attempt: %v", err, s.validity, last)
-		}
-		s.over(err)
-		return true
-	}
-	return false
-}
-
 // why returns why the standing ended, or nil.
 func (s *standing) why() error {
-	if s.life.Err() == nil {
+	if !s.ended.Load() {
 		return nil
 	}
+	<-s.life.Done() // over ends it next
 	return context.Cause(s.life)
 }
 
@@ -107,9 +102,8 @@ func (s *standing) keep(ctx context.Context, ttl time.Duration, attempt func(ctx
 	timer := time.NewTimer(every)
 	defer timer.Stop()
 	failures, silent := uint32(0), uint32(0) // since the last success: failed; unanswered
-	var last error
 	for {
-		if s.expired(last) {
+		if s.check() != nil {
 			return
 		}
 		if now := s.clock(); now >= next && underWay < maxProofs {
@@ -136,12 +130,13 @@ func (s *standing) keep(ctx context.Context, ttl time.Duration, attempt func(ctx
 			switch {
 			case p.err == nil:
 				s.prove(p.began)
-				failures, silent, last = 0, 0, nil
+				failures, silent = 0, 0
+				s.failure.Store(nil)
 			case errors.Is(p.err, ErrDeposed):
 				s.over(p.err)
 				return
 			default:
-				last = p.err
+				s.failure.Store(&p.err)
 				failures++
 				if p.attempt == number { // nothing later is under way
 					silent = 0

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -53,6 +54,30 @@ func takes(d time.Duration) func(context.Context, *standing, uint32) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	}
+}
+
+// A process that was frozen past its deadline may ask whether it may answer before keep runs again.
+// Its server ends then, and asks at once why: without an answer the process would not stand by.
+func TestACheckPastTheDeadlineEndsTheStanding(t *testing.T) {
+	now := time.Duration(0)
+	s := newStanding(func() time.Duration { return now }, testValidity, 0)
+	if err := s.check(); err != nil || s.why() != nil {
+		t.Fatalf("before the deadline: %v, %v", err, s.why())
+	}
+	s.failure.Store(&errNoAnswer)
+	now = testValidity
+	err := s.check()
+	if !errors.Is(err, ErrDeadlinePassed) || !strings.Contains(err.Error(), errNoAnswer.Error()) {
+		t.Errorf("past the deadline: %v", err)
+	}
+	if why := s.why(); why != err {
+		t.Errorf("it ended with %v, and the check said %v", why, err)
+	}
+	select {
+	case <-s.life.Done():
+	default:
+		t.Error("it has not ended")
 	}
 }
 

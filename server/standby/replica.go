@@ -17,7 +17,8 @@ type Journal interface {
 	statestore.Journal
 	// Done is closed when this process must not answer any more.
 	Done() <-chan struct{}
-	// Err returns nil until Done is closed, and then why it was.
+	// Err returns nil until Done is closed, and then why it was. An error of Standing closes Done
+	// before it is returned.
 	Err() error
 }
 
