@@ -315,6 +315,9 @@ func (tr *trio) mustRefer(t *testing.T, store int, address string) {
 }
 
 func TestALostMemberIsReplacedByANewOne(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes twenty seconds")
+	}
 	tr := startTrio(t)
 	client := tr.dial(t, "client")
 	mustSet(t, client, "k", "v")
@@ -512,6 +515,9 @@ func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 // Without a majority the last one of three serves nothing, refers clients to no other server, and
 // does not fill its log. It ends well, and goes on when a second one is back.
 func TestOneOfThreeWaitsForAMajority(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes twenty seconds")
+	}
 	tr := startTrio(t)
 	mustSet(t, tr.dial(t, "client"), "k", "v")
 	tr.mustRefer(t, 1, tr.clients[0])
