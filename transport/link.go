@@ -168,16 +168,7 @@ func (l *link) subscribe(ctx context.Context, refused func(error)) error {
 		{Topic: l.replies, QoS: 1},
 		{Topic: protocol.NotifyFilter(l.clientID), QoS: 1},
 	}}
-	pause := time.NewTimer(0)
-	defer pause.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-l.down:
-			return nil
-		case <-pause.C:
-		}
+	for ctx.Err() == nil {
 		attempt, cancel := context.WithTimeout(ctx, subscribeTimeout)
 		stop := context.AfterFunc(l.life, cancel) // paho v0.23.0 goes on waiting for the SUBACK
 		suback, err := l.client.Subscribe(attempt, subscriptions)
@@ -191,8 +182,14 @@ func (l *link) subscribe(ctx context.Context, refused func(error)) error {
 		}
 		refused(fmt.Errorf("subscribe to %q and %q: %w (reason codes %#x)",
 			subscriptions.Subscriptions[0].Topic, subscriptions.Subscriptions[1].Topic, err, suback.Reasons))
-		pause.Reset(subscribeRetry)
+		select {
+		case <-ctx.Done():
+		case <-l.down:
+			return nil
+		case <-time.After(subscribeRetry):
+		}
 	}
+	return nil
 }
 
 // disconnect ends the connection, lost already or not, and waits for paho's goroutines. A

@@ -15,6 +15,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/sleep"
 )
 
 const (
@@ -123,14 +124,7 @@ func (c *mqttConn) run(ctx context.Context) {
 		backoff.WithMaxInterval(c.options.ReconnectMax),
 		backoff.WithMaxElapsedTime(0), // never give up
 	)
-	pause := time.NewTimer(0)
-	defer pause.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-pause.C:
-		}
+	for wait := time.Duration(0); sleep.For(ctx, wait); {
 		began := time.Now()
 		replaced, err := c.connect(ctx)
 		if err != nil {
@@ -144,11 +138,10 @@ func (c *mqttConn) run(ctx context.Context) {
 			policy.Reset()
 			c.servers.Rest()
 		}
-		var wait time.Duration
+		wait = 0
 		if !replaced && !c.moveOn() {
 			wait = policy.NextBackOff()
 		}
-		pause.Reset(wait)
 	}
 }
 
