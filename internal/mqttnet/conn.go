@@ -36,6 +36,7 @@ type Conn struct {
 	reader    *frame.Filter
 	intercept atomic.Pointer[func(packet []byte) bool] // nil: paho gets all packets
 	cause     atomic.Pointer[error]                    // why this end closes the connection; nil if it does not
+	anonymous bool                                     // the broker asked for a client certificate, and got none
 
 	lock         chan struct{} // full while a packet is being written; guards the fields below
 	writer       *bufio.Writer
@@ -69,12 +70,31 @@ func Dial(ctx context.Context, server *url.URL, config *tls.Config, options Opti
 	if err != nil {
 		return nil, err
 	}
+	anonymous := false
+	if config != nil && len(config.Certificates) == 0 && config.GetClientCertificate == nil {
+		config = config.Clone()
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			anonymous = true
+			return new(tls.Certificate), nil // none, as without this function
+		}
+	}
 	conn, err := wrapConn(ctx, socket, server, config, options.WriteTimeout)
 	if err != nil {
 		_ = socket.Close()
-		return nil, err
+		return nil, explainAnonymous(err, anonymous)
 	}
-	return newConn(conn, socket, options.MaxPacket, options.WriteTimeout), nil
+	c := newConn(conn, socket, options.MaxPacket, options.WriteTimeout)
+	c.anonymous = anonymous
+	return c, nil
+}
+
+// explainAnonymous adds to why a broker ends a connection that it had asked for a certificate. TLS 1.3
+// refuses a client without one after the handshake, and a reset often overtakes the reason.
+func explainAnonymous(err error, anonymous bool) error {
+	if !anonymous {
+		return err
+	}
+	return fmt.Errorf("%w; the broker asked for a client certificate, and this client has none", err)
 }
 
 // wrapConn adds TLS and WebSocket to a connection.
@@ -165,6 +185,9 @@ func (c *Conn) Read(p []byte) (int, error) {
 		default:
 			err = fmt.Errorf("%w; perhaps this port is for TLS or WebSocket", err)
 		}
+	}
+	if c.arrivals.Load() == 0 && err != nil && c.CloseCause() == nil {
+		err = explainAnonymous(err, c.anonymous)
 	}
 	return n, err
 }

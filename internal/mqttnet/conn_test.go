@@ -2,9 +2,11 @@ package mqttnet
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -86,6 +88,48 @@ func TestABrokerThatHangsUpAtOnceSuggestsAnotherPort(t *testing.T) {
 		}
 		if err == nil || !errors.Is(err, io.EOF) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want it to contain %q", scheme, err, want)
+		}
+	}
+}
+
+// With TLS 1.3 a broker refuses a client without a certificate after the handshake. Its reason is lost
+// if the connection is reset before it is read.
+func TestABrokerThatAskedForACertificateAndHangsUpSuggestsOne(t *testing.T) {
+	known := httptest.NewTLSServer(nil) // for its certificate
+	defer known.Close()
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: known.TLS.Certificates, ClientAuth: tls.RequestClientCert})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		for {
+			far, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = far.(*tls.Conn).Handshake()
+			_ = far.(*tls.Conn).NetConn().(*net.TCPConn).SetLinger(0) // Close resets
+			_ = far.(*tls.Conn).NetConn().Close()
+		}
+	}()
+	roots := x509.NewCertPool()
+	roots.AddCert(known.Certificate())
+	for _, config := range []*tls.Config{{}, {Certificates: known.TLS.Certificates}} {
+		config.RootCAs, config.ServerName = roots, "example.com"
+		address, err := ParseAddress("mqtts://" + listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := Dial(t.Context(), address, config, Options{WriteTimeout: time.Minute})
+		if err == nil {
+			_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
+			_, err = conn.Read(make([]byte, 1))
+			_ = conn.Close()
+		}
+		said, want := err != nil && strings.Contains(err.Error(), "asked for a client certificate"), len(config.Certificates) == 0
+		if err == nil || said != want {
+			t.Errorf("with %d certificates: %v", len(config.Certificates), err)
 		}
 	}
 }

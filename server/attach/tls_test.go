@@ -38,7 +38,7 @@ func TestAStoreAttachesOverTLSToABrokerThatProvesItsIdentity(t *testing.T) {
 		{"another authority", &tls.Config{RootCAs: testsupport.NewAuthority(t).Pool, Certificates: []tls.Certificate{ours}}, "certificate signed by unknown authority"},
 		{"the system's authorities", nil, "certificate signed by unknown authority"},
 		{"another name", &tls.Config{RootCAs: trusted.Pool, Certificates: []tls.Certificate{ours}, ServerName: "broker.test"}, "broker.test"},
-		{"no certificate of its own", &tls.Config{RootCAs: trusted.Pool}, "certificate required"},
+		{"no certificate of its own", &tls.Config{RootCAs: trusted.Pool}, "asked for a client certificate"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			a, log := begin(test.config)
