@@ -4,6 +4,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.1
 # Modules outside of go.work: they need etcd, which the others must not have to download and
 # compile. They have the workspace cluster/go.work.
 APART := cluster cluster/cmd/tenure-cluster
+APART_PACKAGES := ./... ./cmd/tenure-cluster/...
 MODULES := . server cluster cluster/cmd/tenure-cluster cmd/tenure examples internal/mutants
 FUZZTIME ?= 10s
 COUNT ?= 1
@@ -29,7 +30,7 @@ help: ## List the targets
 .PHONY: check
 check: lint ## Format, vet, lint, tidy and test: what must be green before a commit
 	go test work
-	@set -e; for module in $(APART); do echo "test $$module" && (cd $$module && go test ./...); done
+	cd cluster && go test $(APART_PACKAGES)
 
 .PHONY: lint
 lint: ## The part of check without tests
@@ -45,7 +46,7 @@ lint: ## The part of check without tests
 .PHONY: race
 race: ## Run all tests under the race detector; COUNT=50 repeats them, APART_FLAGS=-short leaves out the longest with etcd
 	go test -race -count=$(COUNT) work
-	@set -e; for module in $(APART); do echo "test $$module" && (cd $$module && go test -race -count=$(COUNT) $(APART_FLAGS) ./...); done
+	cd cluster && go test -race -count=$(COUNT) $(APART_FLAGS) $(APART_PACKAGES)
 
 .PHONY: test-386
 test-386: ## Run the tests, without the longest and those with etcd, as on a 32-bit processor

@@ -128,9 +128,6 @@ func options(n int) crashtest.Options {
 
 // Invariants 11, 13, 30, 32, 33, 35, 36 and 37 on etcd.
 func TestInvariants32And33And35And37ATakeoverLosesNothingThatWasAcknowledged(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes half a minute")
-	}
 	p := newPair(startEtcd(t), "takeover/", crashtest.None)
 	o := options(*cycles)
 	o.Progress = func(cycle int, report *crashtest.Report) {

@@ -116,6 +116,7 @@ func TestTheRuleOfTheDocumentLetsAnApplicationAnswerAnother(t *testing.T) {
 }
 
 func TestAStoreThatTheBrokerRefusesSaysWhatItNeeds(t *testing.T) {
+	t.Parallel()
 	without := func(rule string) func(string) string {
 		return func(rules string) string {
 			if !strings.Contains(rules, rule) {

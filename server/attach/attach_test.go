@@ -25,6 +25,7 @@ import (
 const presenceTopic = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/store/presence"
 
 func TestAnAttachedStoreFollowsTheProtocol(t *testing.T) {
+	t.Parallel()
 	broker := mosquitto.Start(t, "")
 	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
 		a := attachAlone(t, broker.Address, attach.Options{Store: options.Store, Dialect: options.Dialect})
@@ -241,6 +242,7 @@ func TestASecondAttachedStoreStopsAndTheFirstGoesOn(t *testing.T) {
 }
 
 func TestOfStoresThatBeginAtTheSameMomentAtMostOneAnswers(t *testing.T) {
+	t.Parallel()
 	broker := mosquitto.Start(t, "")
 	for range 10 {
 		var stores []*testsupport.Attachment
@@ -338,6 +340,7 @@ func TestAStoreThatIsSilentIsWaitedForAndThenReplaced(t *testing.T) {
 // The network of the first store is cut off without a word, and mended when the second
 // store answers.
 func TestAStoreThatWasSilentYieldsToTheOneThatTookItsPlace(t *testing.T) {
+	t.Parallel()
 	broker := mosquitto.Start(t, "")
 	through := testsupport.NewProxy(t, broker.Address)
 	first := testsupport.Attach(t, through.Address(), attach.Options{})
@@ -377,6 +380,7 @@ func TestWatchesOutliveALossOfTheStoresConnection(t *testing.T) {
 }
 
 func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct{ name, config string }{
 		{"a broker that forgets", ""},
 		{"a broker that keeps retained messages", "persistence true\nautosave_interval 1\nautosave_on_changes true\npersistence_location %s/\n"},

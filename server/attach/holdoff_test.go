@@ -16,6 +16,7 @@ import (
 // The second store is started while the first still serves, and cannot reach the broker at
 // first. What the first grants until it dies must run out before the second grants.
 func TestInvariant47HoldOffBeginsWhenAnAttachedStoreBeginsToAnswer(t *testing.T) {
+	t.Parallel()
 	broker := mosquitto.Start(t, "")
 	first := testsupport.Attach(t, broker.Address, attach.Options{})
 	const ttl = 3 * time.Second

@@ -227,6 +227,7 @@ func TestAnAttachedStoreLoadsUntilItsContextEnds(t *testing.T) {
 
 // Its journal lacks the leases that the other store has granted.
 func TestAStoreDoesNotGoOnWithDataThatAnotherHasMadeStale(t *testing.T) {
+	t.Parallel()
 	broker := mosquitto.Start(t, "")
 	journal := new(testsupport.Journal)
 	serve := func(options attach.Options) {

@@ -17,6 +17,7 @@ import (
 // The lease lasts longer than the test is patient: what happens to a tenure, happens by
 // the restart.
 func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name    string
 		end     func(*mosquitto.Broker)

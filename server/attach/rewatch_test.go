@@ -15,6 +15,7 @@ import (
 // The client stays connected to the broker, while the store is stopped and started again: without
 // its data, as another store, or with it, as another instance of the same store.
 func TestInvariant51AWatchOutlivesARestartOfAnAttachedStore(t *testing.T) {
+	t.Parallel()
 	t.Run("in memory", func(t *testing.T) { outlivesARestart(t, func() statestore.Journal { return nil }) })
 	t.Run("with a journal", func(t *testing.T) { outlivesARestart(t, new(testsupport.Journal).Open) })
 }

@@ -33,6 +33,7 @@ func startSpare(t *testing.T, broker *mosquitto.Broker, options attach.Options) 
 }
 
 func TestOfTwoSparesOneTakesThePlaceOfAStoreThatIsKilledAndTheOtherWaitsOn(t *testing.T) {
+	t.Parallel()
 	broker := mosquitto.Start(t, "")
 	through := testsupport.NewProxy(t, broker.Address)
 	first := testsupport.Attach(t, through.Address(), attach.Options{})
@@ -74,6 +75,7 @@ func TestOfTwoSparesOneTakesThePlaceOfAStoreThatIsKilledAndTheOtherWaitsOn(t *te
 }
 
 func TestInvariant47ASpareIsAnotherStoreAndGrantsNoLeaseDuringItsHoldOff(t *testing.T) {
+	t.Parallel()
 	const ttl = 2 * time.Second
 	broker := mosquitto.Start(t, "")
 	first := testsupport.Attach(t, broker.Address, attach.Options{})
@@ -115,6 +117,7 @@ func TestInvariant47ASpareIsAnotherStoreAndGrantsNoLeaseDuringItsHoldOff(t *test
 
 // A store of another make says nothing when it leaves.
 func TestASpareNoticesThatAStoreOfAnotherMakeIsGone(t *testing.T) {
+	t.Parallel()
 	broker := mosquitto.Start(t, "")
 	other := testsupport.Connect(t, broker.Address, "other", nil)
 	other.Subscribe(testsupport.InvokeTopic)
@@ -132,6 +135,7 @@ func TestASpareNoticesThatAStoreOfAnotherMakeIsGone(t *testing.T) {
 }
 
 func TestASpareStaysOneWhileItsConnectionIsLostAgainAndAgain(t *testing.T) {
+	t.Parallel()
 	broker := mosquitto.Start(t, "")
 	first := testsupport.Attach(t, broker.Address, attach.Options{})
 	through := testsupport.NewProxy(t, broker.Address)
@@ -152,6 +156,7 @@ func TestASpareStaysOneWhileItsConnectionIsLostAgainAndAgain(t *testing.T) {
 
 // The data of a store is void once another store has served, so it does not wait for that one.
 func TestASpareThatHasAnsweredEndsWhenAnotherStoreTakesItsPlace(t *testing.T) {
+	t.Parallel()
 	broker := mosquitto.Start(t, "")
 	through := testsupport.NewProxy(t, broker.Address)
 	first := testsupport.Attach(t, through.Address(), spareOptions)
