@@ -13,6 +13,7 @@ import (
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
 )
 
 // Process is a Store in a child process, which is killed with SIGKILL. Its children run the
@@ -72,8 +73,9 @@ func (p *Process) Points() []failpoint.Point {
 }
 
 // Serve runs a server on a journal until ctx ends, in a child of a Process. It tells the parent
-// the address. If the journal can make backups, as that of server/journal, it makes one after
-// the other.
+// the address once the server has answered a client: the lifetimes have begun then, so the
+// checker can count them from the moment at which it learns the address. If the journal can make
+// backups, as the one of server/journal can, Serve makes one after the other.
 func Serve(ctx context.Context, task Task, journal statestore.Journal) (err error) {
 	s, err := server.Open(ctx, server.Options{
 		Addr:    "127.0.0.1:0",
@@ -83,20 +85,27 @@ func Serve(ctx context.Context, task Task, journal statestore.Journal) (err erro
 	if err != nil {
 		return err
 	}
-	var backups sync.WaitGroup
-	defer backups.Wait()
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	if file, ok := journal.(interface {
 		Backup(ctx context.Context, to io.Writer) error
 	}); ok {
-		backups.Go(func() {
+		tasks.Go(func() {
 			for ctx.Err() == nil {
 				_ = file.Backup(ctx, io.Discard) // the point in it is what matters
 				sleep.For(ctx, 20*time.Millisecond)
 			}
 		})
 	}
-	task.announce(s.Addr().String())
+	tasks.Go(func() {
+		client, err := transport.Dial(ctx, "mqtt://"+s.Addr().String(), transport.Options{ClientID: "first"})
+		if err != nil {
+			return // ctx has ended, or Serve returns why there is no answer
+		}
+		task.announce(s.Addr().String())
+		_ = client.Close()
+	})
 	return s.Serve(ctx)
 }

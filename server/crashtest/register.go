@@ -24,8 +24,6 @@ const (
 	// which run alike but are not read at the same time, and for lifetimes in whole
 	// milliseconds.
 	tolerance = 2 * time.Millisecond
-	// beginning is how much later than it says that it listens a store may begin the lifetimes.
-	beginning = 100 * time.Millisecond
 )
 
 // A register is one key, as the protocol and the durability of the store allow it to be
@@ -79,7 +77,7 @@ func (g *rules) mayLive(r *register, end time.Duration) bool {
 		return true
 	}
 	for _, restart := range g.restarts {
-		if restart.Ready >= r.from && restart.Dead <= end && r.now <= restart.Ready+beginning+r.longest+tolerance {
+		if restart.Ready >= r.from && restart.Dead <= end && r.now <= restart.Ready+r.longest+tolerance {
 			return true
 		}
 	}
