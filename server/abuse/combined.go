@@ -132,7 +132,7 @@ var combinedAttacks = []attack{{
 	what:   "fills the room for watches with 70 clients of one user; another user then watches a key.",
 	limit:  "the other user may watch",
 	users:  true,
-	memory: 512,
+	memory: 2*256 + 64, // the room for watches, and requests; the collector comes when it has doubled
 	run: func(ctx context.Context, t *target) error {
 		t.each(ctx, 70, 8, "watch-", func(p *peer) {
 			for size := 1<<20 - 400; size > 0; size /= 2 {
