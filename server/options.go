@@ -11,6 +11,7 @@ import (
 	"runtime"
 
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/defaults"
 	"github.com/tenurelock/tenure/server/internal/unauthenticated"
 	"github.com/tenurelock/tenure/statestore"
@@ -96,6 +97,14 @@ type Options struct {
 	// bursts of large packets need memory too: see docs/security.md. If it is 0, each limit has
 	// its default, and keys and values have no limit.
 	MaxMemory int64
+	// Observe takes the events of the store: requests with their outcome, expiries, connections. One
+	// goroutine calls it, with one event at a time, after the change of a request is committed. It
+	// may call methods of the server, but not Serve. If it is slower than the events come, some are
+	// left out: Event.Lost counts them. nil: none are made. See [activity.Model].
+	Observe func(activity.Event)
+	// ObserveValues puts values into the events. Values may be secret, and that of a lease lets
+	// each client that may write the key release it.
+	ObserveValues bool
 	// Logger receives what happens; nil keeps silent.
 	Logger *slog.Logger
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/sleep"
+	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/defaults"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
@@ -95,6 +96,12 @@ type Options struct {
 	// QoS 1, 256 bytes and a topic below clients/{the store's client id}; the probe takes fifteen
 	// seconds at most. Default 5,000, at most 60,000; a negative number means none.
 	ProbeMessages int
+	// Observe takes the events of the store, as server.Options.Observe does. The broker tells neither
+	// addresses nor users, and no connections: the events have none. Disconnected is for clients
+	// that the store has forgotten.
+	Observe func(activity.Event)
+	// ObserveValues puts values into the events, like server.Options.ObserveValues.
+	ObserveValues bool
 	// Logger receives what happens; nil keeps silent.
 	Logger *slog.Logger
 }
@@ -272,6 +279,9 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 
 // Ready returns a channel that is closed when the store answers for the first time.
 func (s *Store) Ready() <-chan struct{} { return s.ready }
+
+// Identity returns the identity of the store's data: 32 hexadecimal digits, or Options.Store.Identity.
+func (s *Store) Identity() string { return s.engine.Identity() }
 
 // Usage returns what the store holds now. It is cheap to call.
 func (s *Store) Usage() statestore.Usage { return s.engine.Usage() }
