@@ -178,9 +178,10 @@ func (s *attachSettings) serve(cmd *cobra.Command, process *process, broker, whe
 	}
 	monitored := &monitoredStore{
 		Store:     store,
-		onWaiting: func() { fmt.Fprintf(cmd.OutOrStdout(), "standing by on %s\n", broker) },
+		process:   process,
+		onWaiting: func() { process.ready(cmd, "standing by on "+broker) },
 		onReady: func() {
-			fmt.Fprintf(cmd.OutOrStdout(), "attached to %s with data in %s\n", broker, where)
+			process.ready(cmd, fmt.Sprintf("attached to %s with data in %s", broker, where))
 			s.store.warnOfMemory(process.logger)
 		},
 	}
@@ -192,6 +193,7 @@ func (s *attachSettings) serve(cmd *cobra.Command, process *process, broker, whe
 // by and when it answers, and returns memory to the system.
 type monitoredStore struct {
 	*attach.Store
+	process   *process
 	onWaiting func() // with attach.Options.Wait
 	onReady   func()
 }
@@ -214,6 +216,7 @@ func (m *monitoredStore) Serve(ctx context.Context) error {
 		}
 	})
 	tasks.Go(func() { memory.Release(working, func() int64 { return heldByStore(m.Usage()) }) })
+	defer m.process.serves(func() { _ = m.Usage() })()
 	err := m.Store.Serve(ctx)
 	cancel()
 	tasks.Wait()

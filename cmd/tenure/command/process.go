@@ -2,16 +2,19 @@ package command
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/logwriter"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/systemd"
 )
 
 const (
@@ -22,11 +25,13 @@ const (
 )
 
 // A process holds what a long-running command does besides its work: it logs without waiting
-// for the reader of the log, and survives SIGHUP.
+// for the reader of the log, survives SIGHUP, and tells systemd how it is.
 type process struct {
 	logger  *slog.Logger
 	level   *slog.LevelVar // of logger
 	hangups chan os.Signal
+	manager *systemd.Manager
+	usage   atomic.Pointer[func()] // of the store that serves now; nil: none does
 }
 
 // startProcess sets the streams of cmd and catches signals. The caller calls stop at the end.
@@ -45,12 +50,20 @@ func startProcess(cmd *cobra.Command, level slog.Level) (p *process, stop func()
 	// SIGPIPE ignored, a line that cannot be written is lost and does not end the process.
 	signal.Ignore(syscall.SIGPIPE)
 	signal.Notify(p.hangups, syscall.SIGHUP)
+	p.manager = systemd.FromEnvironment(p.logger)
 	return p, func() {
 		signal.Stop(p.hangups)
+		p.manager.Close()
 		for _, writer := range []*logwriter.Writer{stderr, stdout} {
 			writer.Close(logFlush)
 		}
 	}
+}
+
+// ready says on standard output and to systemd what the process does from now on.
+func (p *process) ready(cmd *cobra.Command, what string) {
+	fmt.Fprintln(cmd.OutOrStdout(), what)
+	p.manager.Ready(what)
 }
 
 // A reload reads a file again. On an error the content read before stays in force.
@@ -60,14 +73,39 @@ type reload struct {
 }
 
 // run calls work, and reads the files again on SIGHUP meanwhile. The context of work ends with ctx.
+// The watchdog of systemd hears of the process until work has returned.
 func (p *process) run(ctx context.Context, reloads []reload, work func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(ctx)
+	working, cancel := context.WithCancel(ctx)
+	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // what hangs while it stops hangs too
 	var tasks sync.WaitGroup
-	tasks.Go(func() { p.reloadOnHangup(ctx, reloads) })
-	err := work(ctx)
+	tasks.Go(func() { p.reloadOnHangup(working, reloads) })
+	tasks.Go(func() { p.manager.Watch(watching, p.answers) })
+	tasks.Go(func() {
+		<-working.Done()
+		if ctx.Err() != nil { // otherwise work has ended by itself, and may be called again
+			p.manager.Stopping()
+		}
+	})
+	err := work(working)
 	cancel()
+	unwatch()
 	tasks.Wait()
 	return err
+}
+
+// serves makes usage, which takes the locks of a store, what the watchdog asks until stop is called.
+func (p *process) serves(usage func()) (stop func()) {
+	p.usage.Store(&usage)
+	return func() { p.usage.Store(nil) }
+}
+
+// answers reports whether the process works, to the watchdog. If the locks of the store are held
+// for ever, it does not return.
+func (p *process) answers() bool {
+	if usage := p.usage.Load(); usage != nil {
+		(*usage)()
+	}
+	return true
 }
 
 // reloadOnHangup reads the files again on SIGHUP, until ctx ends.

@@ -138,7 +138,7 @@ func (s *serveSettings) serveReplicated(cmd *cobra.Command, process *process, re
 		},
 		StandByAfter: candidate.StandByAfter,
 		Campaign: func(ctx context.Context) (standby.Journal, error) {
-			fmt.Fprintf(cmd.OutOrStdout(), "standing by on %s with data in %s\n", s.url(socket.Addr()), candidate.Where())
+			process.ready(cmd, fmt.Sprintf("standing by on %s with data in %s", s.url(socket.Addr()), candidate.Where()))
 			return candidate.Campaign(ctx)
 		},
 		Open: func(ctx context.Context, journal standby.Journal, socket net.Listener) (standby.Store, error) {
@@ -148,8 +148,8 @@ func (s *serveSettings) serveReplicated(cmd *cobra.Command, process *process, re
 			if err != nil {
 				return nil, err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "listening on %s with data in %s\n", s.url(socket.Addr()), candidate.Where())
-			return &monitoredServer{listening, s.Logger}, nil
+			process.ready(cmd, fmt.Sprintf("listening on %s with data in %s", s.url(socket.Addr()), candidate.Where()))
+			return &monitoredServer{listening, process}, nil
 		},
 	}
 	err = process.run(ctx, reloads, replica.Run)
@@ -201,7 +201,7 @@ func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, u
 		Options:      standby.Options{Logger: process.logger},
 		StandByAfter: candidate.StandByAfter,
 		Campaign: func(ctx context.Context) (standby.Journal, error) {
-			fmt.Fprintf(cmd.OutOrStdout(), "standing by on %s with data in %s\n", url, candidate.Where())
+			process.ready(cmd, fmt.Sprintf("standing by on %s with data in %s", url, candidate.Where()))
 			return candidate.Campaign(ctx)
 		},
 		Open: func(ctx context.Context, journal standby.Journal, _ net.Listener) (standby.Store, error) {
@@ -211,8 +211,8 @@ func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, u
 			if err != nil {
 				return nil, err
 			}
-			return &monitoredStore{Store: store, onReady: func() {
-				fmt.Fprintf(cmd.OutOrStdout(), "attached to %s with data in %s\n", url, candidate.Where())
+			return &monitoredStore{Store: store, process: process, onReady: func() {
+				process.ready(cmd, fmt.Sprintf("attached to %s with data in %s", url, candidate.Where()))
 			}}, nil
 		},
 	}

@@ -156,9 +156,9 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	case err != nil:
 		return explainServe(err)
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "listening on %s with data in %s\n", s.url(listening.Addr()), where)
+	process.ready(cmd, fmt.Sprintf("listening on %s with data in %s", s.url(listening.Addr()), where))
 	s.store.warnOfMemory(s.Logger)
-	err = process.run(cmd.Context(), reloads, (&monitoredServer{listening, s.Logger}).Serve)
+	err = process.run(cmd.Context(), reloads, (&monitoredServer{listening, process}).Serve)
 	if err != nil {
 		return err
 	}
@@ -169,15 +169,16 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 // memory to the system.
 type monitoredServer struct {
 	*server.Server
-	logger *slog.Logger
+	process *process
 }
 
 // Serve serves until ctx ends.
 func (m *monitoredServer) Serve(ctx context.Context) error {
 	working, cancel := context.WithCancel(ctx)
 	var tasks sync.WaitGroup
-	tasks.Go(func() { reportUsage(working, m.logger, m.Usage, m.Stats) })
+	tasks.Go(func() { reportUsage(working, m.process.logger, m.Usage, m.Stats) })
 	tasks.Go(func() { memory.Release(working, func() int64 { return heldBy(m.Usage()) }) })
+	defer m.process.serves(func() { _ = m.Usage() })()
 	err := m.Server.Serve(ctx)
 	cancel()
 	tasks.Wait()
