@@ -32,8 +32,11 @@ type ClientOptions struct {
 	// time.Now.
 	Now func() time.Time
 	// Logger receives what no call can return, such as changes of the connection. Default:
-	// no log.
+	// no log, except that Dial logs to slog.Default that it cannot connect yet.
 	Logger *slog.Logger
+	// Trace has functions that the client calls with each request that has ended and each change
+	// of the connection. It must not be changed afterwards. Default: none.
+	Trace *Trace
 }
 
 // Client speaks the state store protocol over a [Conn]. It is safe for
@@ -42,6 +45,7 @@ type Client struct {
 	conn    Conn
 	timeout time.Duration
 	logger  *slog.Logger
+	trace   Trace
 	now     func() time.Time
 	ignored counts
 
@@ -51,8 +55,9 @@ type Client struct {
 
 	mu         sync.Mutex
 	closed     bool
-	connection uint64 // counts connections; 0 while down
-	connected  uint64 // how many there have been
+	connection uint64    // counts connections; 0 while down
+	connected  uint64    // how many there have been
+	since      time.Time // when the present connection began
 	watched    map[string]*registration
 	lost       chan struct{} // closed when the present connection is over
 	unbroken   chan struct{} // closed when lost is, and when no store took a request
@@ -91,6 +96,7 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 		clock:   clock,
 		timeout: options.RequestTimeout,
 		logger:  options.Logger,
+		trace:   *cmp.Or(options.Trace, &Trace{}),
 		now:     options.Now,
 		watched: make(map[string]*registration),
 		lost:    alreadyLost,
@@ -231,13 +237,19 @@ type Entry struct {
 // matches ErrConditionFailed. An error that matches ErrOutcomeUnknown means that the value
 // may have been set, or may yet be.
 func (c *Client) Set(ctx context.Context, key string, value []byte, options SetOptions) (hlc.Timestamp, error) {
+	began := c.begin()
+	version, err := c.set(ctx, key, value, options)
+	return version, c.ended(ctx, began, protocol.VerbSet, key, err)
+}
+
+func (c *Client) set(ctx context.Context, key string, value []byte, options SetOptions) (hlc.Timestamp, error) {
 	timestamp, err := c.tick()
 	if err != nil {
-		return hlc.Timestamp{}, operationError(protocol.VerbSet, key, notSent(err))
+		return hlc.Timestamp{}, notSent(err)
 	}
 	payload, err := appendSet(nil, key, value, options)
 	if err != nil {
-		return hlc.Timestamp{}, operationError(protocol.VerbSet, key, notSent(err))
+		return hlc.Timestamp{}, notSent(err)
 	}
 	answer, err := c.do(ctx, Request{
 		Payload:      payload,
@@ -256,7 +268,7 @@ func (c *Client) Set(ctx context.Context, key string, value []byte, options SetO
 			err = answer.unexpected()
 		}
 	}
-	return answer.version, operationError(protocol.VerbSet, key, err)
+	return answer.version, err
 }
 
 // Get reads a key. A missing key is not an error.
@@ -267,13 +279,19 @@ func (c *Client) Get(ctx context.Context, key string) (Entry, error) {
 // GetWith is Get with options. With a Binding the error matches ErrOtherStore if another
 // store answers, and ErrNotSent if the connection of the binding is over.
 func (c *Client) GetWith(ctx context.Context, key string, options GetOptions) (Entry, error) {
+	began := c.begin()
+	entry, err := c.get(ctx, key, options)
+	return entry, c.ended(ctx, began, protocol.VerbGet, key, err)
+}
+
+func (c *Client) get(ctx context.Context, key string, options GetOptions) (Entry, error) {
 	answer, err := c.do(ctx, Request{
 		Payload: resp3.AppendCommand(nil, protocol.VerbGet, key),
 		Binding: options.Binding,
 		Urgent:  options.Urgent,
 	})
 	if err != nil {
-		return Entry{}, operationError(protocol.VerbGet, key, err)
+		return Entry{}, err
 	}
 	switch answer.value.Kind {
 	case resp3.Bulk:
@@ -281,7 +299,7 @@ func (c *Client) GetWith(ctx context.Context, key string, options GetOptions) (E
 	case resp3.Null:
 		return Entry{}, nil
 	default:
-		return Entry{}, operationError(protocol.VerbGet, key, answer.unexpected())
+		return Entry{}, answer.unexpected()
 	}
 }
 
@@ -300,7 +318,8 @@ func (c *Client) VDel(ctx context.Context, key string, value []byte, options Del
 	return c.delete(ctx, protocol.VerbVDel, key, appendVDel(nil, key, value), options)
 }
 
-func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, options DelOptions) (bool, error) {
+func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, options DelOptions) (deleted bool, err error) {
+	began := c.begin()
 	answer, err := c.do(ctx, Request{
 		Payload:      payload,
 		FencingToken: tokenText(options.FencingToken),
@@ -310,18 +329,19 @@ func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, o
 	switch {
 	case err != nil:
 	case answer.isInteger(1):
-		return true, nil
+		deleted = true
 	case answer.isInteger(0):
 	case answer.isInteger(-1) && verb == protocol.VerbVDel:
 		err = ErrConditionFailed
 	default:
 		err = answer.unexpected()
 	}
-	return false, operationError(verb, key, err)
+	return deleted, c.ended(ctx, began, verb, key, err)
 }
 
 // keyNotify starts or stops the notifications about a key.
 func (c *Client) keyNotify(ctx context.Context, key string, options ...string) error {
+	began := c.begin()
 	arguments := append([]string{protocol.VerbKeyNotify, key}, options...)
 	answer, err := c.do(ctx, Request{Payload: resp3.AppendCommand(nil, arguments...)})
 	// ":0" answers a STOP for a key that was not watched and, at some stores, a repeated
@@ -329,7 +349,7 @@ func (c *Client) keyNotify(ctx context.Context, key string, options ...string) e
 	if err == nil && !answer.is(resp3.Simple, "OK") && !answer.isInteger(0) {
 		err = answer.unexpected()
 	}
-	return operationError(protocol.VerbKeyNotify, key, err)
+	return c.ended(ctx, began, protocol.VerbKeyNotify, key, err)
 }
 
 // do sends a request, bounded in time, and reads the reply. If the store refuses the

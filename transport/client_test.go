@@ -3,13 +3,17 @@ package transport_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 // scripted is a Conn with a reply that the test chooses, such as one that our store never
@@ -310,5 +314,101 @@ func TestRejectionsSayWhatRejected(t *testing.T) {
 		if got := errors.Is(test.err, transport.ErrServerBusy); got != (test.err.Code == 503) {
 			t.Errorf("%v is ErrServerBusy: %v", test.err, got)
 		}
+	}
+}
+
+func TestEachRequestIsTracedOnceWithItsOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type caller struct{}
+		var got []string
+		store := transporttest.Start(t)
+		client, conn := store.Client(t, "a", transport.ClientOptions{Trace: &transport.Trace{
+			Request: func(ctx context.Context, info transport.RequestInfo) {
+				if strings.Contains(fmt.Sprint(info.Err), "transport:") || !info.Began.Add(info.Duration).Equal(time.Now()) {
+					t.Errorf("%+v", info)
+				}
+				got = append(got, fmt.Sprint(ctx.Value(caller{}), " ", info.Verb, " ", info.Key, " ", info.Outcome(), " ", info.Duration))
+			},
+		}})
+		ctx := context.WithValue(t.Context(), caller{}, "caller")
+		bounded := func() context.Context {
+			bounded, cancel := context.WithTimeout(ctx, 3*time.Second)
+			t.Cleanup(cancel)
+			return bounded
+		}
+		_, _ = client.Set(ctx, "k", []byte("v"), transport.SetOptions{})
+		_, _ = client.Set(ctx, "k", nil, transport.SetOptions{Condition: transport.IfMissing})
+		_, _ = client.Set(ctx, "k", nil, transport.SetOptions{TTL: 1}) // an option that makes no sense
+		_, _ = client.Get(ctx, "k")
+		_, _ = client.VDel(ctx, "k", []byte("other"), transport.DelOptions{})
+		_, _ = client.Del(ctx, "", transport.DelOptions{}) // the store refuses it
+		conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{LoseReply: true} })
+		_, _ = client.Del(bounded(), "k", transport.DelOptions{})
+		conn.SetFault(nil)
+		conn.Cut()
+		_, _ = client.Get(bounded(), "k")
+		want := []string{
+			"caller SET k ok 0s", "caller SET k condition_failed 0s", "caller SET k not_sent 0s", "caller GET k ok 0s",
+			"caller VDEL k condition_failed 0s", "caller DEL  refused 0s", "caller DEL k unknown 3s", "caller GET k not_sent 3s",
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("traced\n%q, want\n%q", got, want)
+		}
+	})
+}
+
+func TestOutcomesHaveNames(t *testing.T) {
+	for want, err := range map[string]error{
+		"ok":               nil,
+		"condition_failed": transport.ErrConditionFailed,
+		"refused":          &transport.RejectedError{Code: 0x97},
+		"unknown":          fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, &transport.RejectedError{Code: 503}),
+		"not_sent":         fmt.Errorf("%w: %w", transport.ErrNotSent, transport.ErrNoStore),
+		"failed":           transport.ErrClosed,
+	} {
+		if text, _ := transport.OutcomeOf(err).MarshalText(); string(text) != want {
+			t.Errorf("the outcome of %v is %s, want %s", err, text, want)
+		}
+	}
+}
+
+// A client pays for a Trace only if it has one.
+func TestAClientWithoutATraceAllocatesNothingForOne(t *testing.T) {
+	allocations := func(trace *transport.Trace) float64 {
+		client, err := transport.NewClient(&scripted{reply: transport.Reply{Payload: []byte("$-1\r\n")}}, transport.ClientOptions{Trace: trace})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		return testing.AllocsPerRun(100, func() { _, _ = client.Get(ctx, "k") })
+	}
+	calls := 0
+	none, empty := allocations(nil), allocations(&transport.Trace{})
+	full := allocations(&transport.Trace{Request: func(context.Context, transport.RequestInfo) { calls++ }})
+	if none != empty || none != full || calls == 0 {
+		t.Errorf("a GET allocates %v times without a Trace, %v with an empty one, %v with a function (called %d times)", none, empty, full, calls)
+	}
+}
+
+func BenchmarkGetWithATrace(b *testing.B) {
+	for name, trace := range map[string]*transport.Trace{
+		"none":     nil,
+		"requests": {Request: func(context.Context, transport.RequestInfo) {}},
+	} {
+		b.Run(name, func(b *testing.B) {
+			client, err := transport.NewClient(&scripted{reply: transport.Reply{Payload: []byte("$-1\r\n")}}, transport.ClientOptions{Trace: trace})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer client.Close()
+			ctx, cancel := context.WithTimeout(b.Context(), time.Second)
+			defer cancel()
+			b.ReportAllocs()
+			for b.Loop() {
+				_, _ = client.Get(ctx, "k")
+			}
+		})
 	}
 }

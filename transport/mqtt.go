@@ -360,6 +360,9 @@ func (c *mqttConn) failed(err error) {
 		level = slog.LevelInfo // the other servers may accept the client
 	}
 	c.logger.Log(context.Background(), level, "cannot connect", "broker", c.server().Host, "error", err)
+	if trace := c.options.Trace; trace != nil && trace.ConnectFailed != nil {
+		trace.ConnectFailed(ConnectFailedInfo{Broker: c.server().String(), Err: err})
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = err

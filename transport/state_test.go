@@ -634,3 +634,47 @@ func TestConstantsAndStatusAreWordsInLogs(t *testing.T) {
 		}
 	}
 }
+
+func TestChangesOfTheConnectionAreTracedInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &pipeBroker{down: true}
+		var mu sync.Mutex
+		var got []string
+		add := func(text string) {
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, text)
+		}
+		time.AfterFunc(time.Second, func() { b.mu.Lock(); b.down = false; b.mu.Unlock() })
+		failures := 0
+		client := mustDialTo(t, b, Options{ReconnectMin: 3 * time.Second, ReconnectMax: 3 * time.Second, ClientOptions: ClientOptions{Trace: &Trace{
+			Connected: func(info ConnectedInfo) { add(fmt.Sprintf("connected %d to %s", info.Connections, info.Broker)) },
+			ConnectFailed: func(info ConnectFailedInfo) {
+				if failures++; failures == 1 {
+					add(fmt.Sprintf("failed at %s: %v", info.Broker, info.Err))
+				}
+			},
+			Lost: func(info LostInfo) { add(fmt.Sprintf("lost after %v: %v", info.Lasted, info.Err)) },
+		}}})
+		time.Sleep(time.Minute)
+		b.cut()
+		time.Sleep(time.Minute)
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		want := []string{
+			"failed at mqtt://broker:1883: broker is down", "connected 1 to mqtt://broker:1883", "lost after 1m0s: the connection was lost",
+			"connected 2 to mqtt://broker:1883", "lost after", "the client is closed",
+		}
+		for i, w := range []string{want[0], want[1], want[2], want[3]} {
+			if i >= len(got) || got[i] != w {
+				t.Fatalf("traced\n%q, want\n%q", got, want)
+			}
+		}
+		if last := got[len(got)-1]; len(got) != 5 || !strings.HasPrefix(last, want[4]) || !strings.HasSuffix(last, want[5]) {
+			t.Errorf("traced\n%q, want\n%q", got, want)
+		}
+	})
+}

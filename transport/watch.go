@@ -123,14 +123,16 @@ func (c *Client) Watch(key string) (*Watch, error) {
 
 func (c *Client) up() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.connected++
-	c.connection = c.connected
+	number := c.connected
+	c.connection, c.since = number, time.Now()
 	c.lost = make(chan struct{})
 	if !c.storeless {
 		c.unbroken = make(chan struct{})
 	}
 	c.newEraLocked()
+	c.mu.Unlock()
+	c.traceConnected(number)
 }
 
 // newEraLocked has all watches registered again.
@@ -143,12 +145,16 @@ func (c *Client) newEraLocked() {
 
 func (c *Client) down() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.connection != 0 {
+	was, since := c.connection, c.since
+	if was != 0 {
 		close(c.lost)
 	}
 	c.breakLocked()
 	c.connection = 0
+	c.mu.Unlock()
+	if was != 0 {
+		c.traceLost(since)
+	}
 }
 
 func (c *Client) notify(notification Notification) {

@@ -1,0 +1,164 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Trace is a set of functions that a Client calls, for metrics, spans and logs. Each may be nil,
+// and several clients may share one Trace. Without a Trace a client reads no clock for it and
+// allocates nothing.
+//
+// The functions are called without a lock, and must not block: none may make a request of the
+// client or call Close. Request runs in the goroutine of the caller, which has its result when
+// Request returns. The others run in the goroutine that connects and sends, so all requests wait
+// for them. A panic in a function is a panic of its goroutine. The requests of several goroutines
+// are traced at the same time; changes of one client's connection come one at a time, in order.
+type Trace struct {
+	// Request is called when a request has ended, in any way, and once for each call of a method:
+	// a repetition because of a wrong clock is part of it. A watch makes requests of its own, with
+	// the verb KEYNOTIFY. ctx is the context of the caller, with its values. It may have ended.
+	Request func(ctx context.Context, info RequestInfo)
+	// Connected is called when there is a connection, before the first request leaves over it.
+	Connected func(ConnectedInfo)
+	// ConnectFailed is called after each attempt to connect that failed, and for each refusal of
+	// the client's subscription. The client tries again after a pause, or ends. Only a client
+	// from Dial calls it.
+	ConnectFailed func(ConnectFailedInfo)
+	// Lost is called when a connection ends: once for each call of Connected.
+	Lost func(LostInfo)
+}
+
+// RequestInfo describes a request that has ended.
+type RequestInfo struct {
+	// Verb is the command: SET, GET, DEL, VDEL or KEYNOTIFY.
+	Verb string
+	// Key is the key. It is any bytes, and there may be as many keys as the store has: it is no
+	// label for a metric.
+	Key string
+	// Began is when the method was called.
+	Began time.Time
+	// Duration is the time from Began to the result. It contains the wait for a connection, and
+	// the wait while as many requests are under way as the broker takes.
+	Duration time.Duration
+	// Err is the error that the caller gets, without the verb and the key. Nil: a success.
+	Err error
+}
+
+// Outcome returns the class of the result, for metrics.
+func (i RequestInfo) Outcome() Outcome { return OutcomeOf(i.Err) }
+
+// ConnectedInfo describes a connection that began.
+type ConnectedInfo struct {
+	// Broker is the address of the broker; empty if the Conn has none.
+	Broker string
+	// Connections counts the connections of this client so far. The first is 1.
+	Connections int
+}
+
+// ConnectFailedInfo describes an attempt to connect that failed.
+type ConnectFailedInfo struct {
+	// Broker is the address that the attempt went to.
+	Broker string
+	// Err says why it failed.
+	Err error
+}
+
+// LostInfo describes a connection that ended.
+type LostInfo struct {
+	// Broker is the address of the broker; empty if the Conn has none.
+	Broker string
+	// Lasted is how long the connection lasted.
+	Lasted time.Duration
+	// Err says why it ended: ErrClosed, ErrSessionTakenOver, a *DisconnectError, the loss of the
+	// connection, or its replacement by one with another Will. Never nil.
+	Err error
+}
+
+// Outcome is the class of a request's result.
+type Outcome uint8
+
+const (
+	// OK: the store applied the request, or answered it.
+	OK Outcome = iota
+	// ConditionFailed: the condition was not met (ErrConditionFailed).
+	ConditionFailed
+	// Refused: the store refused the request (*RefusedError), or the broker (*RejectedError).
+	Refused
+	// NotSent: the request was not sent (ErrNotSent).
+	NotSent
+	// Unknown: there was no reply that says what happened (ErrOutcomeUnknown).
+	Unknown
+	// Failed: any other error, such as ErrClosed or an option that makes no sense.
+	Failed
+)
+
+// OutcomeOf returns the class of a method's error, which may be nil.
+func OutcomeOf(err error) Outcome {
+	var refused *RefusedError
+	var rejected *RejectedError
+	switch {
+	case err == nil:
+		return OK
+	case errors.Is(err, ErrConditionFailed):
+		return ConditionFailed
+	case errors.Is(err, ErrOutcomeUnknown):
+		return Unknown
+	case errors.Is(err, ErrNotSent):
+		return NotSent
+	case errors.As(err, &refused), errors.As(err, &rejected):
+		return Refused
+	}
+	return Failed
+}
+
+// String returns the class as a label of metrics, such as "condition_failed".
+func (o Outcome) String() string {
+	return nameOf(int(o), "Outcome", "ok", "condition_failed", "refused", "not_sent", "unknown", "failed")
+}
+
+// MarshalText returns what String does, for logs. It never fails.
+func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
+// begin returns when a request began, or the zero time if no Trace asks for it.
+func (c *Client) begin() (began time.Time) {
+	if c.trace.Request != nil {
+		began = time.Now()
+	}
+	return began
+}
+
+// ended traces a request that began at began, and returns its error with the verb and the key.
+func (c *Client) ended(ctx context.Context, began time.Time, verb, key string, err error) error {
+	if c.trace.Request != nil {
+		c.trace.Request(ctx, RequestInfo{Verb: verb, Key: key, Began: began, Duration: time.Since(began), Err: err})
+	}
+	return operationError(verb, key, err)
+}
+
+// traceConnected traces the connection with that number.
+func (c *Client) traceConnected(number uint64) {
+	if c.trace.Connected != nil {
+		c.trace.Connected(ConnectedInfo{Broker: c.Connection().Broker, Connections: int(number)})
+	}
+}
+
+// traceLost traces the end of a connection that was established at since.
+func (c *Client) traceLost(since time.Time) {
+	if c.trace.Lost == nil {
+		return
+	}
+	status := c.Connection()
+	info := LostInfo{Broker: status.Broker, Lasted: time.Since(since), Err: status.Err}
+	switch {
+	case info.Err != nil:
+	case c.life.Err() != nil:
+		info.Err = context.Cause(c.life)
+	case status.State == Connected: // the old connection makes room for the new one
+		info.Err = errConnectionReplaced
+	default:
+		info.Err = errConnectionLost
+	}
+	c.trace.Lost(info)
+}
