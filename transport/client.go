@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/operror"
@@ -205,6 +207,22 @@ type DelOptions struct {
 	Binding Binding
 	// Urgent makes the request leave early, like SetOptions.Urgent.
 	Urgent bool
+	// Forced says that the request takes a lease from its holder on purpose, and why, or which
+	// person asks for it: UTF-8 without control characters, 256 bytes at most. The log of a
+	// Tenure store has it, with the client, its user and its address. Other stores ignore it.
+	Forced string
+}
+
+// maxForced bounds DelOptions.Forced in bytes.
+const maxForced = 256
+
+// checkForced returns an error that matches ErrNotSent for a text that cannot be a user property.
+func checkForced(text string) error {
+	control := strings.ContainsFunc(text, unicode.IsControl)
+	if control || !utf8.ValidString(text) || len(text) > maxForced {
+		return notSent(fmt.Errorf("DelOptions.Forced must be UTF-8 without control characters, %d bytes at most", maxForced))
+	}
+	return nil
 }
 
 // GetOptions configures a GetWith.
@@ -319,12 +337,16 @@ func (c *Client) VDel(ctx context.Context, key string, value []byte, options Del
 }
 
 func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, options DelOptions) (deleted bool, err error) {
+	if err := checkForced(options.Forced); err != nil {
+		return false, operationError(verb, key, err)
+	}
 	began := c.begin()
 	answer, err := c.do(ctx, Request{
 		Payload:      payload,
 		FencingToken: tokenText(options.FencingToken),
 		Binding:      options.Binding,
 		Urgent:       options.Urgent,
+		Forced:       options.Forced,
 	})
 	switch {
 	case err != nil:

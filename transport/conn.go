@@ -73,6 +73,8 @@ type Request struct {
 	Persist bool
 	// Urgent requests leave before all others that wait, in order among themselves.
 	Urgent bool
+	// Forced is the user property tenure-forced; empty means that the request has none.
+	Forced string
 }
 
 // Binding ties a request to one store, such as the one that granted a tenure, so that a

@@ -390,6 +390,39 @@ func TestASetThatAsksForPersistenceSaysSo(t *testing.T) {
 	})
 }
 
+// docs/protocol.md §7.7: a deletion that takes a lease by force says why, and any other does not.
+func TestADeletionByForceSaysWhy(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(2)
+		client := mustDialTo(t, b.pipeBroker, options)
+		for i, why := range []string{"", "ana@ops: the node is on fire"} {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if _, err := client.VDel(ctx, "k", []byte("v"), DelOptions{Forced: why}); !errors.Is(err, ErrOutcomeUnknown) {
+				t.Error(err)
+			}
+			requests := b.received()
+			if len(requests) != i+1 {
+				t.Fatalf("%d requests came in", len(requests))
+			}
+			got := ""
+			for _, property := range requests[i].Properties.User {
+				if property.Key == "tenure-forced" {
+					got += property.Value
+				}
+			}
+			if got != why {
+				t.Errorf("tenure-forced is %q, want %q", got, why)
+			}
+		}
+		for _, odd := range []string{"a\x00b", "a\nb", "\xff", strings.Repeat("a", 257)} {
+			if _, err := client.Del(t.Context(), "k", DelOptions{Forced: odd}); !errors.Is(err, ErrNotSent) {
+				t.Errorf("a reason of %d bytes, %.10q: %v, want ErrNotSent", len(odd), odd, err)
+			}
+		}
+	})
+}
+
 // Replies with QoS 1 are read by paho, others by the fast path.
 func TestAStatusThatIsAnErrorIsOneWhateverTheQoS(t *testing.T) {
 	for qos := range byte(2) {

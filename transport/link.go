@@ -264,6 +264,9 @@ func requestProperties(dst []frame.UserProperty, clientID string, request Reques
 	if request.Persist {
 		dst = append(dst, frame.UserProperty{Name: protocol.PropertyPersistence, Value: "true"})
 	}
+	if request.Forced != "" {
+		dst = append(dst, frame.UserProperty{Name: protocol.PropertyForced, Value: request.Forced})
+	}
 	return dst
 }
 

@@ -29,6 +29,9 @@ const (
 	// keeps its data over a restart has the same PropertyStore and another PropertyInstance: what
 	// clients watched is forgotten. It is an extension like PropertyStore.
 	PropertyInstance = "tenure-instance"
+	// PropertyForced says that a DEL or VDEL takes a lease from its holder on purpose, and why, or on
+	// which person's demand. A store of this project logs it; it changes nothing else.
+	PropertyForced = "tenure-forced"
 )
 
 const (
