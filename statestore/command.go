@@ -155,6 +155,15 @@ func (c Command) Deny() Command {
 	return c
 }
 
+// Timestamp returns the clock of the sender, the user property __ts. It reports false if the request has
+// none, or a malformed one.
+func (c *Command) Timestamp() (hlc.Timestamp, bool) {
+	return c.timestamp.value, c.timestamp.present && !c.timestamp.malformed
+}
+
+// HasToken reports whether the request carries a fencing token, well-formed or not.
+func (c *Command) HasToken() bool { return c.token.present }
+
 func parseProperty[T hlc.Timestamp | hlc.Token](text *string, parse func(string) (T, error)) property[T] {
 	if text == nil {
 		return property[T]{}

@@ -36,6 +36,8 @@ type Effects struct {
 	// Keys are the keys that Groups are about. Until Groups are durable, no reply about one
 	// of them may leave.
 	Keys []string
+	// Expired are the keys whose time was over, in order. Empty unless ReportExpiries was called.
+	Expired []string
 }
 
 // MayWrite reports whether Apply, called next with the same command and time, may return records to

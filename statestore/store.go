@@ -89,6 +89,7 @@ type Store struct {
 	watches   watches
 	sessions  sessions
 	fences    map[string]hlc.Token // of keys that are gone, in a strict store
+	reporting bool                 // see ReportExpiries
 
 	restoring restoring
 }
@@ -161,6 +162,9 @@ func (s *Store) Begin(now Instant) {
 	s.began = now.Elapsed
 	s.beginLifetimes(now)
 }
+
+// ReportExpiries makes the store name expired keys in [Effects] from now on.
+func (s *Store) ReportExpiries() { s.reporting = true }
 
 // Identity returns Options.Identity, or the identity of the data that was restored.
 func (s *Store) Identity() string { return s.options.Identity }
@@ -402,6 +406,9 @@ func (s *Store) remove(gone *entry, effects *Effects) {
 // expired removes an entry whose time is over, by a group of its own.
 func (s *Store) expired(gone *entry, effects *Effects) {
 	s.remove(gone, effects)
+	if s.reporting {
+		effects.Expired = append(effects.Expired, gone.key)
+	}
 	if s.options.Journaled {
 		effects.Groups = append(effects.Groups, Group{s.keyRecord(gone.key)})
 		effects.Keys = append(effects.Keys, gone.key)

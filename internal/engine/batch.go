@@ -20,7 +20,8 @@ type batch struct {
 
 // held is a reply with its notifications that waits for a commit.
 type held struct {
-	order         uint64 // of all that was held; a client that disconnected later gets no notification
+	order         uint64   // of all that was held; a client that disconnected later gets no notification
+	expired       []string // for OnExpiry; the keys themselves belong to the groups
 	notifications []statestore.Notification
 	reply         statestore.Reply
 	then, done    func(statestore.Reply) // may be nil
@@ -30,7 +31,7 @@ type held struct {
 const (
 	// groupBytes and heldBytes stand for the memory of a group and of what is held, besides
 	// the bytes of records. They count towards maxWaiting.
-	groupBytes, recordBytes, heldBytes, notificationBytes = 64, 64, 160, 24
+	groupBytes, recordBytes, heldBytes, notificationBytes, expiredBytes = 64, 64, 184, 24, 16
 	// maxWaiting is how much may wait for a commit before Room makes its callers wait.
 	maxWaiting = 8 << 20
 	// leaveBatch is how many notifications and replies leave while the lock is held, see
@@ -43,7 +44,7 @@ const (
 
 // size returns the memory that counts towards maxWaiting.
 func (h *held) size() int64 {
-	return heldBytes + notificationBytes*int64(len(h.notifications))
+	return heldBytes + expiredBytes*int64(len(h.expired)) + notificationBytes*int64(len(h.notifications))
 }
 
 func sizeOf(group statestore.Group) int64 {

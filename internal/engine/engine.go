@@ -34,6 +34,7 @@ type Engine struct {
 	deliver func(statestore.Notification)
 	wakeAll func([]statestore.Notification) // may be nil
 	pause   func()                          // may be nil
+	expired func(key string)                // may be nil
 	started time.Time
 	wake    chan struct{}
 	system  atomic.Pointer[func() time.Time]
@@ -71,6 +72,16 @@ func (e *Engine) AfterDelivery(wake func([]statestore.Notification)) { e.wakeAll
 // BetweenDeliveries before any other method.
 func (e *Engine) BetweenDeliveries(pause func()) { e.pause = pause }
 
+// OnExpiry makes the engine call report with each key whose time is over, when its removal is
+// committed, and before the replies that show it leave. Like deliver, report is called with the
+// lock held and must not block. Call OnExpiry before any other method.
+func (e *Engine) OnExpiry(report func(key string)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.expired = report
+	e.store.ReportExpiries()
+}
+
 // SystemClock is the system's clock of all engines without one of their own: time.Now.
 // Only a process that a test has started sets it, before its first engine.
 var SystemClock = time.Now
@@ -100,7 +111,7 @@ func (e *Engine) apply(command *statestore.Command, then, done func(statestore.R
 		var effects statestore.Effects
 		reply, effects = e.store.Apply(e.nowLocked(system), *command)
 		notifications, now = effects.Notifications, true
-		e.leaveNowLocked(reply, notifications, then)
+		e.leaveNowLocked(reply, &effects, then)
 	} else {
 		reply, notifications, now = e.applyLocked(e.nowLocked(system), command, then, done)
 	}
@@ -118,11 +129,14 @@ func (e *Engine) wakeExpiryLocked() {
 	}
 }
 
-func (e *Engine) leaveNowLocked(reply statestore.Reply, notifications []statestore.Notification, then func(statestore.Reply)) {
+func (e *Engine) leaveNowLocked(reply statestore.Reply, effects *statestore.Effects, then func(statestore.Reply)) {
+	for _, key := range effects.Expired {
+		e.expired(key)
+	}
 	if then != nil {
 		then(reply)
 	}
-	for _, notification := range notifications {
+	for _, notification := range effects.Notifications {
 		e.deliver(notification)
 	}
 }
@@ -271,9 +285,12 @@ func (e *Engine) expireSome() (notifications []statestore.Notification, more boo
 	switch {
 	case e.journal == nil:
 		notifications = effects.Notifications
-		e.leaveNowLocked(statestore.Reply{}, notifications, nil)
+		e.leaveNowLocked(statestore.Reply{}, &effects, nil)
 	case len(effects.Groups) > 0:
 		e.addLocked(effects.Groups, effects.Keys)
+		if len(effects.Expired) > 0 {
+			e.holdLocked(e.open, held{expired: effects.Expired})
+		}
 		// A part of them leaves at a time, though many clients may watch many keys that expire.
 		for some := range slices.Chunk(effects.Notifications, leaveBatch) {
 			e.holdLocked(e.open, held{notifications: some})

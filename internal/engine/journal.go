@@ -173,7 +173,7 @@ func (e *Engine) applyLocked(now statestore.Instant, command *statestore.Command
 		e.addGroupLocked(e.store.Reserve(now))
 	}
 	if rests != nil {
-		e.holdLocked(rests, held{reply: reply, notifications: effects.Notifications, then: then, done: done})
+		e.holdLocked(rests, held{reply: reply, expired: effects.Expired, notifications: effects.Notifications, then: then, done: done})
 		return reply, nil, false
 	}
 	// After the command was applied: if this process still has its standing now, no other one
@@ -181,7 +181,7 @@ func (e *Engine) applyLocked(now statestore.Instant, command *statestore.Command
 	if !e.standsLocked() {
 		return statestore.Reply{}, nil, false
 	}
-	e.leaveNowLocked(reply, effects.Notifications, then)
+	e.leaveNowLocked(reply, &effects, then)
 	return reply, effects.Notifications, true
 }
 
@@ -483,6 +483,9 @@ func (e *Engine) leaveSome(b *batch) ([]held, error) {
 }
 
 func (e *Engine) leaveLocked(b *batch, h *held) {
+	for _, key := range h.expired {
+		e.expired(key)
+	}
 	if h.then != nil {
 		h.then(h.reply)
 	}
