@@ -16,7 +16,6 @@ import (
 func witnessCommand() *cobra.Command {
 	var flags memberFlags
 	var dir string
-	var verbose bool
 	witness := &cobra.Command{
 		Use:   "witness",
 		Short: "Run a member of etcd that serves no clients, until interrupted",
@@ -35,14 +34,13 @@ connects to it. A small machine is enough, if its disk keeps what it confirms.`,
 			if err != nil {
 				return err
 			}
-			return command.Run(cmd, verbose, func(ctx context.Context, logger *slog.Logger) error {
+			return command.Run(cmd, func(ctx context.Context, logger *slog.Logger) error {
 				return runWitness(ctx, cmd, &flags, dir, logger)
 			})
 		},
 	}
 	flags.register(witness.Flags())
 	witness.Flags().StringVar(&dir, "data", "", "directory for the data, made if it is missing; default: $STATE_DIRECTORY, else tenure in the user's directory for state")
-	witness.Flags().BoolVar(&verbose, "verbose", false, "log what the member does")
 	return witness
 }
 

@@ -108,18 +108,14 @@ var attachFolder = filepath.Join(serveFolder, "attach")
 func brokerFolder(broker string) (string, error) {
 	address, err := mqttnet.ParseAddress(broker)
 	if err != nil {
-		return "", fmt.Errorf("attach: %w", err)
+		return "", usage(fmt.Errorf("attach: %w", err))
 	}
 	name := url.QueryEscape(strings.ToLower(address.Hostname())) + "_" + address.Port()
 	return filepath.Join(attachFolder, name+url.QueryEscape(strings.TrimSuffix(address.Path, "/"))), nil
 }
 
 func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
-	level := slog.LevelInfo // a probe that takes seconds says so
-	if s.store.verbose {
-		level = slog.LevelDebug
-	}
-	process, stop := startProcess(cmd, level)
+	process, stop := startProcess(cmd, slog.LevelInfo) // a probe that takes seconds says so
 	defer stop()
 	if err := s.store.check(); err != nil {
 		return err
@@ -234,7 +230,7 @@ func (s *attachSettings) options() (attach.Options, error) {
 		Wait:          s.wait,
 	}
 	if s.wait && s.store.data.dir != "" {
-		return options, errors.New("--wait begins without data, because what the other store has granted is not in --data; give one of them")
+		return options, usage(errors.New("--wait begins without data, because what the other store has granted is not in --data; give one of them"))
 	}
 	s.store.data.memory = s.store.data.memory || s.wait
 	if s.wait && options.Store.HoldOff == 0 {
@@ -242,7 +238,7 @@ func (s *attachSettings) options() (attach.Options, error) {
 		options.Store = s.store.Options
 	}
 	if s.probeMessages < 0 {
-		return options, fmt.Errorf("--probe-messages %d is negative; 0 means no probe", s.probeMessages)
+		return options, usage(fmt.Errorf("--probe-messages %d is negative; 0 means no probe", s.probeMessages))
 	}
 	if options.ProbeMessages == 0 {
 		options.ProbeMessages = -1
@@ -255,6 +251,9 @@ func (s *attachSettings) options() (attach.Options, error) {
 	}
 	var certificate func() (*tls.Certificate, error)
 	if s.certificate.given() {
+		if err := s.certificate.check(); err != nil {
+			return options, usage(err)
+		}
 		certificate = s.certificate.read
 	}
 	options.TLS, err = ClientTLS("--tls-ca", s.ca, certificate)

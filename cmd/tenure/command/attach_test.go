@@ -160,43 +160,43 @@ func TestAttachRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		arguments []string
+		code      int
 		want      string
 	}{
-		{"no broker", nil, "give the URL of the broker, like mqtt://localhost:1883"},
-		{"two brokers", []string{"mqtt://a", "mqtt://b"}, "one store serves one broker"},
-		{"an address to listen on", []string{"mqtt://localhost", "--addr", ":1883"}, "unknown flag: --addr; it belongs to the broker of tenure serve"},
-		{"users", []string{"mqtt://localhost", "--auth", "users.yaml"}, "configure the broker at the URL"},
-		{"a limit of a broker", []string{"mqtt://localhost", "--max-outgoing-bytes", "1"}, "configure the broker at the URL"},
-		{"users, and credentials in the URL", []string{"mqtt://store:secret@localhost", "--auth", "users.yaml"}, "configure the broker at the URL"},
-		{"credentials that break the URL apart", []string{"mqtt://store:secret/1@localhost"}, "like mqtt://host:1883"},
-		{"the flag that serve had", []string{"--attach", "mqtt://localhost"}, "unknown flag: --attach; give the URL alone"},
-		{"another flag that serve had", []string{"mqtt://localhost", "--attach-ca", certificate}, "it is --tls-ca now"},
-		{"an unknown flag", []string{"mqtt://localhost", "--urs", "x"}, "unknown flag: --urs\n"},
-		{"a missing file with the password", []string{"mqtt://localhost", "--password-file", "no.txt"}, "no.txt"},
-		{"an empty password", []string{"mqtt://localhost", "--password-file", empty}, "is empty"},
-		{"a missing file with the authority", []string{"mqtts://localhost", "--tls-ca", "no.pem"}, "no.pem"},
-		{"an authority that is no certificate", []string{"mqtts://localhost", "--tls-ca", "attach_test.go"}, "no certificate in PEM"},
-		{"an authority without TLS", []string{"mqtt://localhost", "--tls-ca", certificate}, "write mqtts or wss"},
-		{"a certificate without its key", []string{"mqtts://localhost", "--tls-cert", certificate}, "both --tls-cert and --tls-key"},
-		{"a certificate that is none", []string{"mqtts://localhost", "--tls-cert", "attach_test.go", "--tls-key", "attach_test.go"}, "--tls-cert: "},
-		{"an encrypted key without its password", []string{"mqtts://localhost", "--tls-cert", encrypted("certificate"), "--tls-key", encrypted("aes-256-cbc")}, "is encrypted"},
-		{"another scheme", []string{"http://localhost"}, "like mqtt://host:1883"},
-		{"no host", []string{"localhost"}, "like mqtt://host:1883"},
-		{"credentials in the URL", []string{"mqtt://store:secret@localhost"}, "like mqtt://host:1883"},
-		{"a negative limit", []string{"mqtt://localhost", "--max-keys", "-1"}, "0 means no limit"},
-		{"a negative hold-off", []string{"mqtt://localhost", "--hold-off", "-1s"}, "0 means none"},
-		{"a spare with data", []string{"mqtt://localhost", "--wait", "--data", empty}, "--wait begins without data"},
-		{"a negative probe", []string{"mqtt://localhost", "--probe-messages", "-1"}, "0 means no probe"},
-		{"a dialect that does not exist", []string{"mqtt://localhost", "--dialect", "klingon"}, "choose deployed or documented"},
+		{"no broker", nil, exitUsage, "give the URL of the broker, like mqtt://localhost:1883"},
+		{"two brokers", []string{"mqtt://a", "mqtt://b"}, exitUsage, "one store serves one broker"},
+		{"an address to listen on", []string{"mqtt://localhost", "--addr", ":1883"}, exitUsage, "unknown flag: --addr; it belongs to the broker of tenure serve"},
+		{"users", []string{"mqtt://localhost", "--auth", "users.yaml"}, exitUsage, "configure the broker at the URL"},
+		{"a limit of a broker", []string{"mqtt://localhost", "--max-outgoing-bytes", "1"}, exitUsage, "configure the broker at the URL"},
+		{"users, and credentials in the URL", []string{"mqtt://store:secret@localhost", "--auth", "users.yaml"}, exitUsage, "configure the broker at the URL"},
+		{"credentials that break the URL apart", []string{"mqtt://store:secret/1@localhost"}, exitUsage, "like mqtt://host:1883"},
+		{"the flag that serve had", []string{"--attach", "mqtt://localhost"}, exitUsage, "unknown flag: --attach; give the URL alone"},
+		{"another flag that serve had", []string{"mqtt://localhost", "--attach-ca", certificate}, exitUsage, "it is --tls-ca now"},
+		{"an unknown flag", []string{"mqtt://localhost", "--urs", "x"}, exitUsage, "unknown flag: --urs\n"},
+		{"a missing file with the password", []string{"mqtt://localhost", "--password-file", "no.txt"}, exitFailure, "no.txt"},
+		{"an empty password", []string{"mqtt://localhost", "--password-file", empty}, exitFailure, "is empty"},
+		{"a missing file with the authority", []string{"mqtts://localhost", "--tls-ca", "no.pem"}, exitFailure, "no.pem"},
+		{"an authority that is no certificate", []string{"mqtts://localhost", "--tls-ca", "attach_test.go"}, exitFailure, "no certificate in PEM"},
+		{"an authority without TLS", []string{"mqtt://localhost", "--tls-ca", certificate}, exitFailure, "write mqtts or wss"},
+		{"a certificate without its key", []string{"mqtts://localhost", "--tls-cert", certificate}, exitUsage, "both --tls-cert and --tls-key"},
+		{"a certificate that is none", []string{"mqtts://localhost", "--tls-cert", "attach_test.go", "--tls-key", "attach_test.go"}, exitFailure, "--tls-cert: "},
+		{"an encrypted key without its password", []string{"mqtts://localhost", "--tls-cert", encrypted("certificate"), "--tls-key", encrypted("aes-256-cbc")}, exitFailure, "is encrypted"},
+		{"another scheme", []string{"http://localhost"}, exitUsage, "like mqtt://host:1883"},
+		{"no host", []string{"localhost"}, exitUsage, "like mqtt://host:1883"},
+		{"credentials in the URL", []string{"mqtt://store:secret@localhost"}, exitUsage, "like mqtt://host:1883"},
+		{"a negative limit", []string{"mqtt://localhost", "--max-keys", "-1"}, exitUsage, "0 means no limit"},
+		{"a negative hold-off", []string{"mqtt://localhost", "--hold-off", "-1s"}, exitUsage, "0 means none"},
+		{"a spare with data", []string{"mqtt://localhost", "--wait", "--data", empty}, exitUsage, "--wait begins without data"},
+		{"a negative probe", []string{"mqtt://localhost", "--probe-messages", "-1"}, exitUsage, "0 means no probe"},
+		{"a dialect that does not exist", []string{"mqtt://localhost", "--dialect", "klingon"}, exitUsage, "choose deployed or documented"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if !slices.Contains(test.arguments, "--data") {
 				test.arguments = append(test.arguments, "--memory")
 			}
-			cmd := exec.Command(path, append([]string{"attach"}, test.arguments...)...)
-			out, err := cmd.CombinedOutput()
-			if err == nil || cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), test.want) || strings.Contains(string(out), "secret") {
-				t.Errorf("%v, want exit status 1 and %q in\n%s", err, test.want, out)
+			out := mustExit(t, test.code, path, append([]string{"attach"}, test.arguments...)...)
+			if !strings.Contains(out, test.want) || strings.Contains(out, "secret") {
+				t.Errorf("want %q in\n%s", test.want, out)
 			}
 		})
 	}

@@ -24,10 +24,18 @@ func (f *certificateFlags) register(flags *pflag.FlagSet, certificate string) {
 // given reports whether any of the flags is.
 func (f *certificateFlags) given() bool { return *f != certificateFlags{} }
 
+// check refuses one without the other.
+func (f *certificateFlags) check() error {
+	if f.certificate == "" || f.key == "" {
+		return errors.New("a certificate needs both --tls-cert and --tls-key")
+	}
+	return nil
+}
+
 // read reads the files. The error names the flag.
 func (f *certificateFlags) read() (*tls.Certificate, error) {
-	if f.certificate == "" || f.key == "" {
-		return nil, errors.New("a certificate needs both --tls-cert and --tls-key")
+	if err := f.check(); err != nil {
+		return nil, err
 	}
 	pair, err := mqttnet.ReadCertificate(f.certificate, f.key, f.keyPassword)
 	if bad := (*mqttnet.FileError)(nil); errors.As(err, &bad) {

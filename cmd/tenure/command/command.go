@@ -9,39 +9,116 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/logwriter"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 )
 
 // Main runs a command with the arguments of the process until it ends or SIGINT or SIGTERM
-// comes. After an error it says why on standard error and exits with status 1.
+// comes. After an error it says why on standard error. The exit codes are those of "help
+// exit-codes".
 func Main(root *cobra.Command) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilSignal(context.Background())
 	defer stop()
-	if err := root.ExecuteContext(ctx); err != nil {
+	code, text := execute(ctx, root)
+	if text != "" {
 		stderr := logwriter.New(os.Stderr, logQueue) // its reader may have stopped
-		fmt.Fprintf(stderr, "%s: %s\n", root.Name(), withName(root.Name(), err.Error()))
+		fmt.Fprintf(stderr, "%s: %s\n", root.Name(), text)
 		stderr.Close(logFlush)
-		stop()
-		os.Exit(1)
 	}
+	if code != 0 {
+		stop()
+		os.Exit(code)
+	}
+}
+
+// untilSignal returns a context that ends with SIGINT or SIGTERM, and then has an
+// *interruptedError as its cause. stop ends it, and lets signals end the process again.
+func untilSignal(ctx context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		select {
+		case s := <-signals:
+			cancel(&interruptedError{s})
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel(nil)
+		waiting.Wait()
+	}
+}
+
+// execute runs a command. It returns the exit code, and what to print on standard error.
+func execute(ctx context.Context, root *cobra.Command) (code int, text string) {
+	entered := false
+	for _, cmd := range root.Commands() {
+		if run := cmd.RunE; run != nil {
+			cmd.RunE = func(cmd *cobra.Command, arguments []string) error {
+				entered = true
+				return run(cmd, arguments)
+			}
+		}
+	}
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return 0, ""
+	}
+	if !entered {
+		err = usage(err) // found while the arguments were read
+	}
+	if code = exitCode(err); code == exitFailure && ctx.Err() != nil {
+		code = exitCode(signalCause(ctx, err)) // the signal is why
+	}
+	return code, settings.Explain(cmd.Flags(), withName(root.Name(), strings.TrimSpace(err.Error())))
 }
 
 // New returns the command of this name, with all that a store on one machine needs. serve and
 // attach are what replicates the stores of these two commands; nil for none.
 func New(name string, serve, attach Replication) *cobra.Command {
 	root := &cobra.Command{
-		Use:           name,
-		Short:         "Leases, fencing tokens and a state store over MQTT 5",
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Use:   name,
+		Short: "Leases, fencing tokens and a state store over MQTT 5",
+		Long: `Leases, fencing tokens and a state store over MQTT 5.
+
+A flag that is not given has the value of its variable, such as TENURE_BROKER
+for --broker, or else of its key in the file of --config (TENURE_CONFIG):
+
+  broker: mqtts://broker:8883    # for each command that has the flag
+  log-format: json
+  serve:                         # for one command; it goes before a key above
+    addr: :8883
+    lock-prefix: [locks/, jobs/]
+
+A key that no flag has is an error. A list in a variable has commas between its
+values.`,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		Version:           versionText(),
+		PersistentPreRunE: bindSettings,
 	}
-	root.AddCommand(serveCommand(serve), attachCommand(attach), passwordCommand(),
-		checkCommand(), backupCommand(), restoreCommand(), exportCommand())
+	settings.Register(root)
+	registerLogFlags(root.PersistentFlags())
+	root.AddCommand(
+		serveCommand(serve),
+		attachCommand(attach),
+		passwordCommand(),
+		checkCommand(),
+		backupCommand(),
+		restoreCommand(),
+		exportCommand(),
+		exitCodesTopic(),
+	)
 	NameFlags(root, optionFlags...)
 	for _, cmd := range root.Commands() {
 		cmd.Long, cmd.Example = withName(name, cmd.Long), withName(name, cmd.Example)
@@ -50,21 +127,28 @@ func New(name string, serve, attach Replication) *cobra.Command {
 	return root
 }
 
+// bindSettings gives flags the values of the environment and of the configuration file. The
+// commands that cobra adds (help, completion) have none.
+func bindSettings(cmd *cobra.Command, _ []string) error {
+	if cmd.RunE == nil || cmd.Parent() != cmd.Root() {
+		return nil
+	}
+	return settings.Bind(cmd)
+}
+
 // named matches a command in a text: all texts are written for the program tenure.
-var named = regexp.MustCompile(`\btenure (serve|attach|password|check|backup|restore|export)\b`)
+var named = regexp.MustCompile(`\btenure (serve|attach|password|check|backup|restore|export|help|` +
+	`run|lock|get|set|del|vdel|watch|holder|leader|budget|release|doctor|bench|top|health)\b`)
 
 // withName returns text with the commands of the program with this name. A machine may have
 // tenure-cluster only.
 func withName(name, text string) string { return named.ReplaceAllString(text, name+" $1") }
 
 // Run runs a command that goes on until it is interrupted. It logs without waiting for the reader
-// of the log, and survives the end of its terminal. With verbose, the log has all levels.
-func Run(cmd *cobra.Command, verbose bool, run func(ctx context.Context, logger *slog.Logger) error) error {
-	level := slog.LevelWarn
-	if verbose {
-		level = slog.LevelDebug
-	}
-	process, stop := startProcess(cmd, level)
+// of the log, and survives the end of its terminal. The log has warnings and errors, unless
+// --log-level says otherwise.
+func Run(cmd *cobra.Command, run func(ctx context.Context, logger *slog.Logger) error) error {
+	process, stop := startProcess(cmd, slog.LevelWarn)
 	defer stop()
 	return process.run(cmd.Context(), nil, func(ctx context.Context) error { return run(ctx, process.logger) })
 }

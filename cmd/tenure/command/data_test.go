@@ -147,21 +147,22 @@ func TestAStoreRefusesADirectoryThatItCannotUseAndNamesTheCure(t *testing.T) {
 		name        string
 		environment []string
 		arguments   []string
+		code        int
 		want        string
 	}{
-		{"kept and not kept", nil, []string{"--memory", "--data", dir}, "give one of them"},
-		{"an empty name", nil, []string{"--data", ""}, "--data is empty"},
-		{"a user without a directory", []string{"HOME=", "LocalAppData=", "XDG_STATE_HOME="}, nil, "give --data, or --memory to keep nothing"},
-		{"a file", nil, []string{"--data", file}, file},
-		{"a directory in a file", nil, []string{"--data", filepath.Join(file, "below")}, filepath.Join(file, "below")},
-		{"a directory that another store uses", nil, []string{"--data", inUse}, fmt.Sprint(holder.Process.Pid)},
+		{"kept and not kept", nil, []string{"--memory", "--data", dir}, exitUsage, "give one of them"},
+		{"an empty name", nil, []string{"--data", ""}, exitUsage, "--data is empty"},
+		{"a user without a directory", []string{"HOME=", "LocalAppData=", "XDG_STATE_HOME="}, nil, exitFailure, "give --data, or --memory to keep nothing"},
+		{"a file", nil, []string{"--data", file}, exitFailure, file},
+		{"a directory in a file", nil, []string{"--data", filepath.Join(file, "below")}, exitFailure, filepath.Join(file, "below")},
+		{"a directory that another store uses", nil, []string{"--data", inUse}, exitFailure, fmt.Sprint(holder.Process.Pid)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cmd := exec.Command(path, append([]string{"serve", "--addr", "127.0.0.1:0"}, test.arguments...)...)
 			cmd.Env = append(os.Environ(), test.environment...)
 			out, err := cmd.CombinedOutput()
-			if err == nil || cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), test.want) || strings.Count(string(out), "\n") != 1 {
-				t.Errorf("%v, want exit status 1, and a line with %q, in\n%s", err, test.want, out)
+			if err == nil || cmd.ProcessState.ExitCode() != test.code || !strings.Contains(string(out), test.want) || strings.Count(string(out), "\n") != 1 {
+				t.Errorf("%v, want exit status %d, and a line with %q, in\n%s", err, test.code, test.want, out)
 			}
 		})
 	}

@@ -12,13 +12,11 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// storeFlags are the flags that serve and attach share: the rules and limits of the store,
-// and how much is logged.
+// storeFlags are the flags that serve and attach share: the rules and limits of the store.
 type storeFlags struct {
 	statestore.Options
 	dialect dialect
 	data    dataFlags
-	verbose bool
 }
 
 const strictHelp = `--strict closes gaps that the protocol leaves open: the fence of a protected
@@ -39,18 +37,22 @@ func (s *storeFlags) register(flags *pflag.FlagSet, noLimit, folder string) {
 	flags.IntVar(&s.MaxWatches, "max-watches", 10_000, "how many keys a client may watch")
 	flags.IntVar(&s.DedupWindow, "dedup-window", statestore.DefaultDedupWindow, "how many of its last requests are kept for each client, so that none is applied twice")
 	flags.Var(&s.dialect, "dialect", "how to write replies where deployed stores differ from their documentation: deployed or documented")
-	flags.BoolVar(&s.verbose, "verbose", false, "log every request and connection")
 }
 
 // check refuses values that no flag type refuses.
 func (s *storeFlags) check() error {
 	if s.HoldOff < 0 {
-		return fmt.Errorf("--hold-off %v is negative; 0 means none", s.HoldOff)
+		return usage(fmt.Errorf("--hold-off %v is negative; 0 means none", s.HoldOff))
+	}
+	for name, value := range map[string]int{"max-keys": s.MaxKeys, "max-value": s.MaxValue, "max-watches": s.MaxWatches} {
+		if value < 0 {
+			return usage(fmt.Errorf("--%s %d is negative; 0 means no limit", name, value))
+		}
 	}
 	if len(s.LockPrefixes) > 0 && !s.Strict {
-		return errors.New("--lock-prefix needs --strict")
+		return usage(errors.New("--lock-prefix needs --strict"))
 	}
-	return s.data.check()
+	return usage(s.data.check())
 }
 
 // warnOfMemory logs what a store does not promise, if it is in memory.

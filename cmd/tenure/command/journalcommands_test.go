@@ -153,30 +153,31 @@ func TestCommandsRefuseWhatTheyCannotUseAndNameTheCure(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		arguments []string
+		code      int
 		want      string
 	}{
-		{"no directory", []string{"check"}, "give the directory of the data, or the file of a backup: tenure check DIR"},
-		{"an empty argument", []string{"check", ""}, "an argument is empty"},
-		{"two directories", []string{"check", dir, dir}, "one argument too many"},
-		{"no file", []string{"backup", s.dir}, "give the file for the backup: tenure backup DIR FILE"},
-		{"no directory for the restore", []string{"restore", backup}, "give the directory for the data: tenure restore FILE DIR"},
-		{"nothing to export", []string{"export"}, "give the directory of the data"},
-		{"a directory that is not there", []string{"check", in("no")}, in("no")},
-		{"a directory without data", []string{"check", dir}, "give the directory of a durable store"},
-		{"a file of another program", []string{"check", garbage}, garbage},
-		{"half of a backup", []string{"check", cut}, "damaged"},
-		{"half of a backup to export", []string{"export", cut}, "damaged"},
-		{"half of a backup to restore", []string{"restore", cut, in("new")}, "damaged"},
-		{"a backup over a file", []string{"backup", s.dir, backup}, "it exists already"},
-		{"a backup into nowhere", []string{"backup", s.dir, in("no/backup")}, in("no")},
-		{"a restore over data", []string{"restore", backup, s.dir}, "it exists already"},
-		{"a restore from nowhere", []string{"restore", in("no"), in("other")}, in("no")},
+		{"no directory", []string{"check"}, exitUsage, "give the directory of the data, or the file of a backup: tenure check DIR"},
+		{"an empty argument", []string{"check", ""}, exitUsage, "an argument is empty"},
+		{"two directories", []string{"check", dir, dir}, exitUsage, "one argument too many"},
+		{"no file", []string{"backup", s.dir}, exitUsage, "give the file for the backup: tenure backup DIR FILE"},
+		{"no directory for the restore", []string{"restore", backup}, exitUsage, "give the directory for the data: tenure restore FILE DIR"},
+		{"nothing to export", []string{"export"}, exitUsage, "give the directory of the data"},
+		{"a directory that is not there", []string{"check", in("no")}, exitFailure, in("no")},
+		{"a directory without data", []string{"check", dir}, exitFailure, "give the directory of a durable store"},
+		{"a file of another program", []string{"check", garbage}, exitFailure, garbage},
+		{"half of a backup", []string{"check", cut}, exitFailure, "damaged"},
+		{"half of a backup to export", []string{"export", cut}, exitFailure, "damaged"},
+		{"half of a backup to restore", []string{"restore", cut, in("new")}, exitFailure, "damaged"},
+		{"a backup over a file", []string{"backup", s.dir, backup}, exitFailure, "it exists already"},
+		{"a backup into nowhere", []string{"backup", s.dir, in("no/backup")}, exitFailure, in("no")},
+		{"a restore over data", []string{"restore", backup, s.dir}, exitFailure, "it exists already"},
+		{"a restore from nowhere", []string{"restore", in("no"), in("other")}, exitFailure, in("no")},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cmd := exec.Command(s.path, test.arguments...)
 			out, err := cmd.CombinedOutput()
-			if err == nil || cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), test.want) || strings.Count(string(out), "\n") != 1 {
-				t.Errorf("%v, want exit status 1, and a line with %q, in\n%s", err, test.want, out)
+			if err == nil || cmd.ProcessState.ExitCode() != test.code || !strings.Contains(string(out), test.want) || strings.Count(string(out), "\n") != 1 {
+				t.Errorf("%v, want exit status %d, and a line with %q, in\n%s", err, test.code, test.want, out)
 			}
 		})
 	}

@@ -150,14 +150,11 @@ func TestServeRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 		arguments []string
 		want      string
 	}{
-		{"a port that is taken", []string{"serve", "--memory", "--addr", taken.Addr().String()}, "choose another with --addr"},
 		{"a dialect that does not exist", []string{"serve", "--dialect", "klingon"}, "choose deployed or documented"},
 		{"a negative hold-off", []string{"serve", "--hold-off", "-1s"}, "0 means none"},
 		{"a negative limit", []string{"serve", "--memory", "--addr", "127.0.0.1:0", "--max-keys", "-1"}, "0 means no limit"},
 		{"an address that others can reach", []string{"serve", "--memory", "--addr", "0.0.0.0:0"}, "or say --insecure"},
 		{"a certificate without its key", []string{"serve", "--tls-cert", "server.pem"}, "needs both --tls-cert and --tls-key"},
-		{"a certificate that is not there", []string{"serve", "--tls-cert", "no.pem", "--tls-key", "no.key"}, "no.pem"},
-		{"users that are not there", []string{"serve", "--auth", "no.yaml"}, "no.yaml"},
 		{"lock prefixes without --strict", []string{"serve", "--addr", "127.0.0.1:0", "--lock-prefix", "locks/"}, "--lock-prefix needs --strict"},
 		{"an unknown flag", []string{"serve", "--adr", "x"}, "unknown flag: --adr"},
 		{"an unknown command", []string{"sreve"}, `unknown command "sreve"`},
@@ -168,16 +165,41 @@ func TestServeRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 		{"a flag of attach", []string{"serve", "--password-file", "secret"}, "it belongs to tenure attach URL"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			cmd := exec.Command(path, test.arguments...)
-			out, err := cmd.CombinedOutput()
-			if err == nil || cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), test.want) {
-				t.Errorf("%v, want exit status 1 and %q in\n%s", err, test.want, out)
+			out := mustExit(t, exitUsage, path, test.arguments...)
+			if !strings.Contains(out, test.want) {
+				t.Errorf("%q is not in\n%s", test.want, out)
 			}
-			if strings.Contains(string(out), "secret-word") {
+			if strings.Contains(out, "secret-word") {
 				t.Errorf("it repeats a password:\n%s", out)
 			}
 		})
 	}
+	for _, test := range []struct {
+		name      string
+		arguments []string
+		want      string
+	}{
+		{"a port that is taken", []string{"serve", "--memory", "--addr", taken.Addr().String()}, "choose another with --addr"},
+		{"a certificate that is not there", []string{"serve", "--tls-cert", "no.pem", "--tls-key", "no.key"}, "no.pem"},
+		{"users that are not there", []string{"serve", "--auth", "no.yaml"}, "no.yaml"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if out := mustExit(t, exitFailure, path, test.arguments...); !strings.Contains(out, test.want) {
+				t.Errorf("%q is not in\n%s", test.want, out)
+			}
+		})
+	}
+}
+
+// mustExit runs a command that ends by itself with this code, and returns what it printed.
+func mustExit(t *testing.T, code int, path string, arguments ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), path, arguments...)
+	out, err := cmd.CombinedOutput()
+	if got := cmd.ProcessState.ExitCode(); got != code {
+		t.Errorf("tenure %q: %v, want exit code %d; it said\n%s", arguments, err, code, out)
+	}
+	return string(out)
 }
 
 func TestHelpShowsEveryFlagAndAnExample(t *testing.T) {
@@ -212,7 +234,7 @@ func TestServeAndAttachShareOnlyTheFlagsOfTheStore(t *testing.T) {
 		}
 	})
 	want := []string{"data", "dedup-window", "dialect", "hold-off", "lock-prefix", "max-bytes", "max-clients", "max-keys", "max-value", "max-watches",
-		"memory", "strict", "tls-cert", "tls-key", "tls-key-password-file", "verbose"}
+		"memory", "strict", "tls-cert", "tls-key", "tls-key-password-file"}
 	if !slices.Equal(shared, want) {
 		t.Errorf("shared: %q, want %q", shared, want)
 	}

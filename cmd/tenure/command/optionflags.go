@@ -30,12 +30,19 @@ func NameFlags(root *cobra.Command, optionFlags ...string) {
 	replacer := strings.NewReplacer(optionFlags...)
 	for _, command := range root.Commands() {
 		run := command.RunE
+		if run == nil {
+			continue // a topic of help
+		}
 		command.RunE = func(cmd *cobra.Command, arguments []string) error {
 			err := run(cmd, arguments)
 			if err == nil {
 				return nil
 			}
-			return &flagError{err, replacer.Replace(err.Error())}
+			text := err.Error()
+			if named := replacer.Replace(text); named != text {
+				return usage(&flagError{err, named}) // a package refuses what a flag says
+			}
+			return err
 		}
 	}
 }

@@ -34,18 +34,14 @@ type process struct {
 	usage   atomic.Pointer[func()] // of the store that serves now; nil: none does
 }
 
-// startProcess sets the streams of cmd and catches signals. The caller calls stop at the end.
+// startProcess sets the streams of cmd and catches signals. The level of the log is that of the
+// flags, or else level. The caller calls stop at the end.
 func startProcess(cmd *cobra.Command, level slog.Level) (p *process, stop func()) {
 	stdout, stderr := logwriter.New(cmd.OutOrStdout(), logQueue), logwriter.New(cmd.ErrOrStderr(), logQueue)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
-	variable := new(slog.LevelVar)
-	variable.Set(level)
-	p = &process{
-		logger:  slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: variable})),
-		level:   variable,
-		hangups: make(chan os.Signal, 1),
-	}
+	logger, variable := newLogger(cmd, stderr, level)
+	p = &process{logger: logger, level: variable, hangups: make(chan os.Signal, 1)}
 	// The process goes on after its terminal closed. Its log may have no reader then: with
 	// SIGPIPE ignored, a line that cannot be written is lost and does not end the process.
 	signal.Ignore(syscall.SIGPIPE)
@@ -64,6 +60,14 @@ func startProcess(cmd *cobra.Command, level slog.Level) (p *process, stop func()
 func (p *process) ready(cmd *cobra.Command, what string) {
 	fmt.Fprintln(cmd.OutOrStdout(), what)
 	p.manager.Ready(what)
+}
+
+// startClient is startProcess for a command that ends soon: its output is written directly, SIGHUP
+// ends it, and so does SIGPIPE.
+func startClient(cmd *cobra.Command, level slog.Level) (p *process, stop func()) {
+	stderr := logwriter.New(cmd.ErrOrStderr(), logQueue)
+	logger, variable := newLogger(cmd, stderr, level)
+	return &process{logger: logger, level: variable}, func() { stderr.Close(logFlush) }
 }
 
 // A reload reads a file again. On an error the content read before stays in force.

@@ -118,18 +118,14 @@ func noURL(cmd *cobra.Command, arguments []string) error {
 }
 
 func (s *serveSettings) run(cmd *cobra.Command) (err error) {
-	level := slog.LevelWarn
-	if s.store.verbose {
-		level = slog.LevelDebug
-	}
-	process, stop := startProcess(cmd, level)
+	process, stop := startProcess(cmd, slog.LevelWarn)
 	defer stop()
 	if err := s.store.check(); err != nil {
 		return err
 	}
 	s.Store, s.Dialect, s.Logger = s.store.Options, statestore.Dialect(s.store.dialect), process.logger
 	if err := s.checkRetained(cmd.Flags().Changed); err != nil {
-		return err
+		return usage(err)
 	}
 	reloads, err := s.readFiles()
 	if err != nil {
@@ -213,7 +209,7 @@ func explainServe(err error) error {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%w; choose another with --addr, or stop the program that uses it", err)
 	case errors.Is(err, server.ErrInsecure):
-		return fmt.Errorf("%w; give --tls-cert and --tls-key with --auth or --client-ca, or say --insecure", err)
+		return usage(fmt.Errorf("%w; give --tls-cert and --tls-key with --auth or --client-ca, or say --insecure", err))
 	}
 	return err
 }
@@ -251,6 +247,9 @@ func (s *serveSettings) readFiles() ([]reload, error) {
 	}
 	if !s.certificate.given() && s.clientCA == "" {
 		return reloads, nil
+	}
+	if err := s.certificate.check(); err != nil {
+		return nil, usage(err)
 	}
 	certificate := &serverCertificate{flags: &s.certificate}
 	if err := certificate.reload(); err != nil {

@@ -1,0 +1,123 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/transport"
+)
+
+const (
+	defaultBroker  = "mqtt://localhost:1883"
+	defaultTimeout = 10 * time.Second
+)
+
+// connectionHelp is for the help of commands that are clients.
+const connectionHelp = `The broker is that of --broker (TENURE_BROKER, or the key broker in the file of
+--config). Without any of them, the variables of Azure IoT Operations (AIO_...)
+count if AIO_BROKER_HOSTNAME is set; other flags of the connection go before
+them.`
+
+// connection is the flags of commands that are clients of a store.
+type connection struct {
+	broker, clientID, username, passwordFile, ca string
+	certificate                                  certificateFlags
+	timeout                                      time.Duration
+	flags                                        *pflag.FlagSet
+}
+
+// register adds the flags.
+func (c *connection) register(flags *pflag.FlagSet) {
+	c.flags = flags
+	flags.StringVar(&c.broker, "broker", defaultBroker, "address of the broker, or several with commas between them: mqtt, mqtts, ws or wss")
+	flags.StringVar(&c.clientID, "client-id", "", "MQTT client id, which one process at a time may use; default: the host name and a random number")
+	flags.StringVar(&c.username, "username", "", "user name at the broker")
+	flags.StringVar(&c.passwordFile, "password-file", "", "file with the password for the broker; a newline at its end is not part of it")
+	flags.StringVar(&c.ca, "tls-ca", "", "file with the authorities to trust for the broker's certificate, in PEM; default: the system's")
+	c.certificate.register(flags, "file with the certificate to show the broker, in PEM")
+	flags.DurationVar(&c.timeout, "timeout", defaultTimeout, "how long to wait for the broker, and then for each answer of the store")
+}
+
+// options returns what the flags and the environment say, for transport.Dial.
+func (c *connection) options(p *process) (address string, options transport.Options, err error) {
+	if c.timeout <= 0 {
+		return "", options, usage(fmt.Errorf("--timeout %v is not positive", c.timeout))
+	}
+	address = c.broker
+	if !c.flags.Changed("broker") && os.Getenv("AIO_BROKER_HOSTNAME") != "" {
+		if address, options, err = transport.FromEnv(); err != nil {
+			return "", options, usage(err)
+		}
+		if options.ClientID != "" {
+			// A broker ends the older of two connections with one id, and the workload of this
+			// pod has that id.
+			options.ClientID += fmt.Sprintf("-tenure-%08x", rand.Uint32())
+		}
+	}
+	options.ClientID = cmp.Or(c.clientID, options.ClientID)
+	if c.username != "" || c.passwordFile != "" {
+		options.Username, options.PasswordFile, options.TokenFile = c.username, c.passwordFile, ""
+	}
+	options.TLS.CAFile = cmp.Or(c.ca, options.TLS.CAFile)
+	if c.certificate.given() {
+		options.TLS.CertFile, options.TLS.KeyFile = c.certificate.certificate, c.certificate.key
+		options.TLS.KeyPasswordFile = c.certificate.keyPassword
+	}
+	options.RequestTimeout = c.timeout
+	options.Logger = p.logger
+	return address, options, nil
+}
+
+// dial connects to the broker within --timeout. The caller closes the client.
+func (c *connection) dial(ctx context.Context, p *process) (*transport.Client, error) {
+	address, options, err := c.options(p)
+	if err != nil {
+		return nil, err
+	}
+	return c.dialWith(ctx, address, options)
+}
+
+// dialWith is dial for a command that changes the options.
+func (c *connection) dialWith(ctx context.Context, address string, options transport.Options) (*transport.Client, error) {
+	dialing, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("none within --timeout %v", c.timeout))
+	defer cancel()
+	client, err := transport.Dial(dialing, address, options)
+	var refused *transport.ConnectError
+	var file *mqttnet.FileError
+	switch {
+	case err == nil:
+		return client, nil
+	case ctx.Err() != nil:
+		return nil, signalCause(ctx, err)
+	case dialing.Err() != nil:
+		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
+	case errors.As(err, &refused):
+		return nil, err
+	case errors.As(err, &file):
+		return nil, errors.New(connectionFlags.Replace(err.Error()))
+	}
+	return nil, usage(errors.New(connectionFlags.Replace(err.Error()))) // before the first attempt
+}
+
+// connectionFlags replaces the options that package transport refuses by their flags.
+var connectionFlags = strings.NewReplacer(
+	"transport: Options.ClientID", "--client-id",
+	"transport: Options.PasswordFile", "--password-file",
+	"transport: Options.TLS needs CertFile and KeyFile together: set both or neither", "--tls-cert and --tls-key belong together: give both or neither",
+	"transport: Options.TLS.KeyPasswordFile is set without KeyFile: set both or neither", "--tls-key-password-file needs --tls-cert and --tls-key",
+	"transport: Options.TLS is set", "flags of TLS are given",
+	"transport: Options.TLS.CAFile", "--tls-ca",
+	"transport: Options.TLS.CertFile", "--tls-cert",
+	"transport: Options.TLS.KeyFile", "--tls-key",
+	"transport: Options.TLS.KeyPasswordFile", "--tls-key-password-file",
+	"transport: ", "--broker: ",
+)

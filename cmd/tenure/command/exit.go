@@ -1,0 +1,138 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tenurelock/tenure/transport"
+)
+
+// The exit codes of all commands. Those from exitHeld on are above what programs and shells
+// commonly use, because run and lock end with the code of their child.
+const (
+	exitFailure     = 1  // a failure that no other code names
+	exitUsage       = 2  // the command line, a variable or the configuration file is wrong
+	exitHeld        = 64 // the lease is held by another
+	exitTimeout     = 65 // the wait timed out
+	exitLost        = 66 // the lease was lost while the child ran
+	exitUnreachable = 67 // no broker or no store answered
+	exitRefused     = 68 // the broker or the store refused
+	exitMissing     = 69 // the key does not exist, or its condition was not met
+	exitSignal      = 128
+)
+
+const exitHelp = `All commands end with one of these codes:
+
+    0  success
+    1  a failure that no other code names
+    2  bad usage: the command line, a TENURE_ variable or the file of --config
+   64  the lease is held by another (lock --wait 0)
+   65  the wait timed out (lock --wait)
+   66  the lease was lost while the child ran (run, lock)
+   67  no broker or no store could be reached, or none answered in time; after
+       set, del, vdel and release the message says whether the request may
+       have been applied
+   68  refused: the credentials, the rights, a fencing token or a quota
+   69  the key does not exist, the lease has no holder, or the condition of
+       set or vdel was not met
+128+n  signal n ended the command before it was done, such as 130 after Ctrl-C
+
+Otherwise run and lock end with the code of their child; a child that signal n
+ended counts as 128+n.`
+
+// exitCodesTopic is "tenure help exit-codes".
+func exitCodesTopic() *cobra.Command {
+	return &cobra.Command{Use: "exit-codes", Short: "What the exit code of a command says", Long: exitHelp}
+}
+
+// exitError is an error with an exit code of its own.
+type exitError struct {
+	code int
+	err  error // nil: there is nothing to print
+}
+
+// exitWith returns an error with which the process exits with code, after printing err. With nil
+// it prints nothing: the child of run or lock has said what there was to say.
+func exitWith(code int, err error) error { return &exitError{code, err} }
+
+// usage marks err as a mistake of the caller, such as flags that contradict each other. nil stays
+// nil.
+func usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &exitError{exitUsage, err}
+}
+
+// Error returns the text of the cause.
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *exitError) Unwrap() error { return e.err }
+
+// interruptedError is the cause of a context that a signal ended.
+type interruptedError struct{ signal os.Signal }
+
+// Error names the signal.
+func (e *interruptedError) Error() string { return "interrupted: " + e.signal.String() }
+
+// Is matches context.Canceled, as the error of the context does.
+func (e *interruptedError) Is(target error) bool { return target == context.Canceled }
+
+// code returns the exit code after this signal.
+func (e *interruptedError) code() int {
+	if number, ok := e.signal.(syscall.Signal); ok {
+		return exitSignal + int(number)
+	}
+	return exitFailure
+}
+
+// exitCode returns the code with which a process ends after err.
+func exitCode(err error) int {
+	var exit *exitError
+	var interrupted *interruptedError
+	var connect *transport.ConnectError
+	var refused *transport.RefusedError
+	var rejected *transport.RejectedError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return exit.code
+	case errors.As(err, &interrupted):
+		return interrupted.code()
+	case errors.Is(err, transport.ErrConditionFailed):
+		return exitMissing
+	case errors.Is(err, transport.ErrServerBusy):
+		return exitUnreachable // it may answer later
+	case errors.Is(err, transport.ErrNotAuthorized), errors.Is(err, transport.ErrQuotaExceeded),
+		errors.As(err, &refused), errors.As(err, &rejected):
+		return exitRefused
+	case errors.As(err, &connect), errors.Is(err, transport.ErrNoStore), errors.Is(err, transport.ErrNotSent),
+		errors.Is(err, transport.ErrOutcomeUnknown), errors.Is(err, errUnreachable):
+		return exitUnreachable
+	}
+	return exitFailure
+}
+
+// errUnreachable: the first connection was not made in time.
+var errUnreachable = errors.New("no broker could be reached")
+
+// signalCause returns why ctx ended, if a signal ended it; else err.
+func signalCause(ctx context.Context, err error) error {
+	var interrupted *interruptedError
+	if errors.As(context.Cause(ctx), &interrupted) && !errors.As(err, &interrupted) {
+		return fmt.Errorf("%w (%w)", interrupted, err)
+	}
+	return err
+}

@@ -1,0 +1,160 @@
+// Package settings finds the values of flags that the command line does not give: in the
+// environment, and then in a configuration file.
+//
+// The flag --max-keys is the variable TENURE_MAX_KEYS and the key max-keys. The file is YAML:
+//
+//	broker: mqtts://broker:8883   # for each command that has the flag
+//	log-format: json
+//	serve:                        # for one command; it counts before a key above
+//	  addr: :8883
+//	  lock-prefix: [locks/, jobs/]
+//
+// Each value is checked as on the command line, and an error names the variable, or the file and
+// the line. An empty variable counts as not set. Variables that no flag has are ignored, because
+// other programs may use the prefix; a key that no flag has is an error.
+//
+// The package does not hide values: passwords are no flags.
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+const (
+	// configFlag is the flag with the name of the file.
+	configFlag = "config"
+	// prefix begins each variable.
+	prefix = "TENURE_"
+	// originKey and commandLineKey are annotations of flags.
+	originKey      = "tenure_origin"
+	commandLineKey = "tenure_command_line_only"
+)
+
+// childVariables are those that "tenure run" and "tenure lock" give their child. They say which
+// lease the child works under, and configure no command that the child starts.
+var childVariables = []string{"TENURE_NAME", "TENURE_TOKEN", "TENURE_HOLDER", "TENURE_DEADLINE"}
+
+// Register adds the flag --config to root and all commands below it.
+func Register(root *cobra.Command) {
+	root.PersistentFlags().String(configFlag, "", "file with settings, in YAML: a flag without its dashes is a key; flags and TENURE_ variables count before it")
+}
+
+// CommandLineOnly makes the flags with these names come from the command line only: those that
+// confirm one action. It panics if there is no such flag.
+func CommandLineOnly(flags *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		if err := flags.SetAnnotation(name, commandLineKey, []string{"true"}); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// Bind gives each flag of cmd that the command line does not give the value of its variable, or
+// else of its key in the file of --config (TENURE_CONFIG). Afterwards these flags count as changed.
+// It is called once, after the command line was parsed. The error names the variable, or the file
+// and the line.
+func Bind(cmd *cobra.Command) error {
+	if err := bindEnvironment(cmd); err != nil {
+		return err
+	}
+	flag := cmd.Flags().Lookup(configFlag)
+	if flag == nil || flag.Value.String() == "" {
+		return nil
+	}
+	file, err := read(flag.Value.String())
+	if err != nil {
+		if origin := Origin(flag); origin != "" {
+			return fmt.Errorf("%s: %w", origin, err)
+		}
+		return fmt.Errorf("--%s: %w", configFlag, err)
+	}
+	return file.bind(cmd)
+}
+
+// bindEnvironment sets flags from variables.
+func bindEnvironment(cmd *cobra.Command) (err error) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		name := Variable(f.Name)
+		text := os.Getenv(name)
+		if err != nil || text == "" || !isOpen(f) || slices.Contains(childVariables, name) {
+			return
+		}
+		if failure := set(cmd.Flags(), f, name, text); failure != nil {
+			err = fmt.Errorf("%s is %q: %w", name, text, failure)
+		}
+	})
+	return err
+}
+
+// Variable returns the name of the environment variable of a flag.
+func Variable(flag string) string {
+	return prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// isOpen reports whether a flag has no value yet, and may have one that is not from the command
+// line.
+func isOpen(f *pflag.Flag) bool { return !f.Changed && isSetting(f) }
+
+// isSetting reports whether a flag may have a value that is not from the command line.
+func isSetting(f *pflag.Flag) bool {
+	return f.Name != "help" && f.Name != "version" && f.Annotations[commandLineKey] == nil
+}
+
+// set gives a flag a value, and notes where that comes from.
+func set(flags *pflag.FlagSet, f *pflag.Flag, origin, text string) error {
+	err := flags.Set(f.Name, text)
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		return errors.Unwrap(invalid) // without the flag, which was not given
+	}
+	if err != nil {
+		return err
+	}
+	note(f, origin)
+	return nil
+}
+
+func note(f *pflag.Flag, origin string) {
+	f.Changed = true
+	if f.Annotations == nil {
+		f.Annotations = make(map[string][]string)
+	}
+	f.Annotations[originKey] = []string{origin}
+}
+
+// Origin returns the variable, or the file and the line, from which Bind took the value of a flag;
+// empty if it took none.
+func Origin(f *pflag.Flag) string {
+	if origin := f.Annotations[originKey]; len(origin) > 0 {
+		return origin[0]
+	}
+	return ""
+}
+
+// named matches flags in a text.
+var named = regexp.MustCompile(`--[a-z][a-z0-9-]*[a-z0-9]`)
+
+// Explain adds to the text of an error where those flags have their values from that the text
+// names and the command line does not give. So a refused value is found.
+func Explain(flags *pflag.FlagSet, text string) string {
+	var origins []string
+	for _, word := range named.FindAllString(text, -1) {
+		if f := flags.Lookup(word[2:]); f != nil && Origin(f) != "" {
+			if origin := word + " comes from " + Origin(f); !slices.Contains(origins, origin) {
+				origins = append(origins, origin)
+			}
+		}
+	}
+	if len(origins) == 0 {
+		return text
+	}
+	return text + " (" + strings.Join(origins, "; ") + ")"
+}
