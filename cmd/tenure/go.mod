@@ -3,6 +3,7 @@ module github.com/tenurelock/tenure/cmd/tenure
 go 1.25.0
 
 require (
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/creack/pty v1.1.24
 	github.com/eclipse/paho.golang v0.23.0
 	github.com/mattn/go-runewidth v0.0.31
@@ -12,6 +13,7 @@ require (
 	github.com/tenurelock/tenure/server v0.0.0
 	go.yaml.in/yaml/v3 v3.0.6
 	golang.org/x/crypto v0.54.0
+	golang.org/x/sync v0.20.0
 	golang.org/x/sys v0.47.0
 	golang.org/x/term v0.45.0
 )

@@ -18,11 +18,11 @@ func Width(text string) int { return widths.StringWidth(text) }
 
 // Clean returns text with each byte that is not printable as \xNN, and each other character that a
 // terminal would not show as it is, as \uNNNN: a key or a holder's name may have any bytes, and a
-// terminal obeys some of them.
+// terminal obeys some of them. A backslash stays, so clean text does not change.
 func Clean(text string) string {
 	clean := true
 	for _, r := range text {
-		if r == utf8.RuneError || !unicode.IsPrint(r) || r == '\\' {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			clean = false
 			break
 		}
@@ -36,8 +36,6 @@ func Clean(text string) string {
 		switch {
 		case r == utf8.RuneError && size == 1, r < utf8.RuneSelf && !unicode.IsPrint(r):
 			fmt.Fprintf(&b, `\x%02x`, text[0])
-		case r == '\\': // so that each text has one meaning
-			b.WriteString(`\\`)
 		case !unicode.IsPrint(r) && r <= 0xffff:
 			fmt.Fprintf(&b, `\u%04x`, r)
 		case !unicode.IsPrint(r):
