@@ -2,6 +2,7 @@ package election
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -73,7 +74,25 @@ func (r *run) enter(phase Phase, token hlc.Token, cause error) (delivered <-chan
 	r.set(func() {
 		r.status = Status{Phase: phase, Since: transition.At, Term: r.status.Term, Token: token, Cause: cause}
 	})
+	r.log(transition)
 	return r.add(transition)
+}
+
+// log logs whether this node leads, and why not, once for each change. Package lease logs which
+// holder a node waits for.
+func (r *run) log(transition Transition) {
+	text := map[Phase]string{Standby: "standing by", Active: "leading", Draining: "no longer leading"}[transition.Phase]
+	attributes := []any{"election", r.lease.Name()}
+	if transition.Phase == Active {
+		attributes = append(attributes, "token", transition.Token.String())
+	}
+	if transition.Cause != nil {
+		attributes = append(attributes, "cause", transition.Cause)
+	}
+	if line := fmt.Sprint(text, attributes); text != "" && line != r.logged {
+		r.logged = line
+		r.options.Logger.Info(text, attributes...)
+	}
 }
 
 // standBy enters Standby and waits for the observer: no other node waits for this one then.

@@ -1,8 +1,10 @@
 package election_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -285,6 +287,63 @@ func TestAnObserverThatGotActiveAlsoGetsDraining(t *testing.T) {
 		want := []election.Phase{election.Standby, election.Active, election.Draining, election.Released}
 		if got := c.phases(); !slices.Equal(got, want) {
 			t.Errorf("phases %v, want %v", got, want)
+		}
+	})
+}
+
+func TestWhetherANodeLeadsAndWhyNotIsLoggedOnceForEachChange(t *testing.T) {
+	var log bytes.Buffer // slog's handlers lock it
+	var sick atomic.Bool
+	var ended atomic.Int64
+	var got []string
+	pair(t, election.Options{}, election.Options{
+		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			switch a.Key {
+			case slog.TimeKey, slog.LevelKey, "token", "waited", "held", "for":
+				return slog.Attr{}
+			}
+			return a
+		}})),
+		Lease: lease.Options{Trace: &lease.Trace{Ended: func(lease.EndedInfo) { ended.Add(1) }}},
+		Health: func(context.Context) error {
+			if sick.Load() {
+				return errJammed
+			}
+			return nil
+		},
+	}, func(t *testing.T, first, second *candidate) {
+		runBoth(t, first, second)
+		time.Sleep(5 * ttl)
+		first.Resign()
+		time.Sleep(ttl)
+		second.mustLead(t)
+		sick.Store(true)
+		time.Sleep(5 * ttl)
+		sick.Store(false) // for less than the hold-off
+		time.Sleep(ttl / 3)
+		sick.Store(true)
+		time.Sleep(5 * ttl)
+		_, _ = first.stop(), second.stop()
+		if ended.Load() != 1 {
+			t.Errorf("Lease.Trace got the end of %d tenures, want 1", ended.Load())
+		}
+		for line := range strings.Lines(log.String()) {
+			if !strings.Contains(line, "health check failed") {
+				got = append(got, strings.TrimSpace(line))
+			}
+		}
+		want := []string{
+			`msg="standing by" election=press-7/active`,
+			`msg="waiting for the lease: another holder has it" lease=press-7/active holder=node-a`,
+			`msg="the lease is acquired" lease=press-7/active holder=node-b`,
+			`msg=leading election=press-7/active`,
+			`msg="no longer leading" election=press-7/active cause="unhealthy: the press is jammed"`,
+			`msg="the tenure has ended" lease=press-7/active cause=released`,
+			`msg="standing by" election=press-7/active cause="unhealthy: the press is jammed"`,
+			`msg="staying out of the election for a while" election=press-7/active`,
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("logged\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	})
 }

@@ -21,7 +21,8 @@ type Options struct {
 	// Lease has the other options of the lease. New refuses a Lease.TTL and a
 	// Lease.AcquireDelay: they come from the TTL above and from Rank. Lease.OnWaiting is
 	// called in addition to the Observer, which gets the same causes; a panic in it is
-	// logged. If Lease.Logger is nil, the Logger below is used.
+	// logged. If Lease.Logger is nil, the Logger below is used. Lease.Trace gets the attempts,
+	// renewals and tenures of this node.
 	Lease lease.Options
 	// Claim lists keys that a new leader protects with its token before its function starts, so
 	// that no write of its predecessor can follow. The key of the lease is not allowed.
@@ -88,8 +89,9 @@ type Options struct {
 	// next campaign waits for the Observer. Of several Standbys that come while the Observer is
 	// busy it gets the latest only. Run waits for it before it returns.
 	Observer func(Transition)
-	// Logger receives what cannot be returned to a caller; nil keeps silent. Its handler
-	// must not block: while it blocks, the lease can be lost.
+	// Logger receives what cannot be returned to a caller: at level Info when this node leads,
+	// when no longer, and why not, once for each change; at level Warn and above what goes
+	// wrong. Nil keeps silent. Its handler must not block: while it blocks, the lease can be lost.
 	Logger *slog.Logger
 }
 

@@ -26,6 +26,7 @@ type run struct {
 	standby  standby // the latest
 
 	failBackEnded chan struct{} // closed when the latest fail-back request is deleted
+	logged        string        // the latest phase that was logged, with its cause; only the goroutine of Run uses it
 }
 
 // loop campaigns and leads in turns.
@@ -123,6 +124,7 @@ func (r *run) stayOut(ctx context.Context, rest time.Duration) bool {
 	if rest <= 0 {
 		return ctx.Err() == nil
 	}
+	r.options.Logger.Info("staying out of the election for a while", "election", r.lease.Name(), "for", rest)
 	r.set(func() { r.status.HoldOffUntil = time.Now().Add(rest) })
 	defer r.set(func() { r.status.HoldOffUntil = time.Time{} })
 	return sleep.For(ctx, rest)

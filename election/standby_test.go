@@ -79,7 +79,7 @@ func TestInvariant45AStandbyFunctionThatFailsDoesNotKeepTheNodeFromLeading(t *te
 			var log bytes.Buffer // slog's handlers lock it
 			var calls atomic.Int64
 			pair(t, election.Options{}, election.Options{
-				Logger: slog.New(slog.NewTextHandler(&log, nil)),
+				Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 				Standby: func(ctx context.Context) error {
 					calls.Add(1)
 					return test.function(ctx)

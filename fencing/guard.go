@@ -149,8 +149,10 @@ func (g *Guard) write(ctx context.Context, name, key string, request operation) 
 func (g *Guard) do(ctx context.Context, name, key string, request operation) error {
 	token, err := g.token()
 	if err != nil {
+		g.noteRefusal(ctx, name, key, true, err)
 		return guardError(name, key, err)
 	}
+	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, g.tenure.Remaining())
 	defer cancel()
 	ctx, end := context.WithCancelCause(ctx)
@@ -158,10 +160,34 @@ func (g *Guard) do(ctx context.Context, name, key string, request operation) err
 	usable := g.tenure.TokenContext()
 	defer context.AfterFunc(usable, func() { end(context.Cause(usable)) })()
 	err = g.bound(ctx, token, request)
-	if tokenRefused(err) {
+	switch {
+	case err == nil:
+	case tokenRefused(err):
 		g.tenure.FencedOut(err)
+		g.noteRefusal(caller, name, key, false, err)
+	case errors.Is(err, transport.ErrNotSent):
+		g.noteIfOver(caller, name, key)
 	}
 	return guardError(name, key, err)
+}
+
+// noteRefusal reports a refusal to a tenure that wants to know. See [lease.Tenure.NoteRefusal].
+func (g *Guard) noteRefusal(ctx context.Context, name, key string, local bool, err error) {
+	if tenure, ok := g.tenure.(refusalNoter); ok {
+		tenure.NoteRefusal(ctx, name, key, local, err)
+	}
+}
+
+// noteIfOver reports an operation that was not sent as a refusal if the tenure is over.
+func (g *Guard) noteIfOver(ctx context.Context, name, key string) {
+	if _, over := g.token(); over != nil {
+		g.noteRefusal(ctx, name, key, true, over)
+	}
+}
+
+// refusalNoter is a Tenure with hooks for refusals.
+type refusalNoter interface {
+	NoteRefusal(ctx context.Context, operation, key string, local bool, err error)
 }
 
 // bound binds the operation to the store and runs it. If the connection of the binding was lost

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -179,4 +181,46 @@ func TestARefusalOfTheRequestAloneEndsNoTenure(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestRefusalsAreTracedByTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type caller struct{}
+		var got []string
+		trace := &lease.Trace{Refused: func(ctx context.Context, info lease.RefusedInfo) {
+			got = append(got, fmt.Sprint(ctx.Value(caller{}), " ", info.Lease, " ", info.Operation, " ", info.Key, " ", info.Local, " ",
+				errors.Is(info.Err, fencing.ErrStaleToken), errors.Is(info.Err, lease.ErrFencedOut)))
+		}}
+		store := transporttest.Start(t)
+		client, _ := store.Client(t, "a", transport.ClientOptions{})
+		acquire := func(name string) *lease.Tenure {
+			l, err := lease.New(client, name, lease.Options{Clock: lease.MonotonicClock(), Trace: trace})
+			if err != nil {
+				t.Fatal(err)
+			}
+			tenure, err := l.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return tenure
+		}
+		ctx := context.WithValue(t.Context(), caller{}, "caller")
+		stale := fencing.NewGuard(client, acquire("one"))
+		present := fencing.NewGuard(client, acquire("two"))
+		if _, err := present.Set(ctx, "k", nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := present.Set(ctx, "two", nil); !errors.Is(err, fencing.ErrLeaseKey) { // wrong, and not stale
+			t.Fatal(err)
+		}
+		_, _ = stale.Set(ctx, "k", nil)
+		_, _ = stale.Get(ctx, "k")
+		_, _ = stale.Claim(ctx, "j")
+		_, _ = stale.Update(ctx, "k", func(transport.Entry) ([]byte, error) { return nil, nil })
+		want := []string{"caller one set k false true false", "caller one get k true true true",
+			"caller one claim j true true true", "caller one update k true true true"}
+		if !slices.Equal(got, want) {
+			t.Errorf("traced\n%q, want\n%q", got, want)
+		}
+	})
 }

@@ -45,6 +45,7 @@ import (
 func (g *Guard) Update(ctx context.Context, key string, update func(old transport.Entry) (value []byte, err error)) (version hlc.Timestamp, err error) {
 	done, err := g.awaitTurn(ctx, key)
 	if err != nil {
+		g.noteIfOver(ctx, "update", key)
 		return hlc.Timestamp{}, guardError("update", key, notSetError{err})
 	}
 	defer done()

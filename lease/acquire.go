@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/transport"
@@ -74,6 +75,9 @@ type waitReason struct {
 	reported string // the class of err, which Options.OnWaiting got
 	held     bool   // another holder has the lease
 	holder   Holder // not Held if it is not known
+
+	logged   string    // the name of the holder in the latest log line; "": none yet
+	loggedAt time.Time // when that was
 }
 
 // failed notes why a request failed, or with nil that the store answered it. It returns
@@ -94,6 +98,18 @@ func (r *waitReason) failed(err error) (changed bool) {
 // heard notes what the key holds.
 func (r *waitReason) heard(entry transport.Entry) {
 	r.held, r.holder = entry.Exists, r.lease.heard(entry)
+	r.logHolder()
+}
+
+// logHolder logs which holder Acquire waits for, when that changes. A client that forges
+// notifications cannot make it log more often than once in a TTL.
+func (r *waitReason) logHolder() {
+	l := r.lease
+	if !r.holder.Held || r.holder.Name == r.logged || r.logged != "" && time.Since(r.loggedAt) < l.options.TTL {
+		return
+	}
+	r.logged, r.loggedAt = r.holder.Name, time.Now()
+	l.options.Logger.Info("waiting for the lease: another holder has it", "lease", l.name, "holder", r.holder.Name)
 }
 
 // isHeld notes that the store refused because another holder has the lease.

@@ -338,10 +338,10 @@ func TestInvariant19CloseBeforeATenureBeginsLeavesNoSilentHolder(t *testing.T) {
 		if _, err := n.client.Get(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
-		// The second call of the clock follows the reply.
+		// The third call of the clock follows the reply.
 		looks, steady := 0, lease.MonotonicClock()
 		l, err := lease.New(n.client, name, lease.Options{TTL: ttl, Clock: func() time.Duration {
-			if looks++; looks == 2 {
+			if looks++; looks == 3 {
 				_ = n.client.Close()
 			}
 			return steady()

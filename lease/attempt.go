@@ -19,6 +19,7 @@ import (
 // attempt is one attempt to hold a lease. A tenure keeps the attempt that it began with.
 type attempt struct {
 	lease  *Lease
+	began  time.Duration   // when the acquisition began, on the lease's clock
 	value  string          // of the key; no other attempt has the same
 	lost   <-chan struct{} // closed when the connection drops, if the attempt ends with it; else nil
 	will   *transport.Will // deletes the key when the connection is lost; nil if nothing does
@@ -40,6 +41,7 @@ var errReconnected = fmt.Errorf("the attempt ended: %w", ErrConnectionLost)
 // acquire makes attempts to acquire the lease until one does not end with its connection.
 // It frees what an attempt that failed may hold. reason may be nil.
 func (l *Lease) acquire(ctx context.Context, reason *waitReason, try func(*attempt) (*Tenure, error)) (*Tenure, error) {
+	began := l.options.Clock()
 	var left atomic.Int64 // attempts that the store may keep
 	orUnknown := func(err error) error {
 		if left.Load() > 0 && !errors.Is(err, transport.ErrOutcomeUnknown) {
@@ -52,6 +54,7 @@ func (l *Lease) acquire(ctx context.Context, reason *waitReason, try func(*attem
 		if err != nil {
 			return nil, orUnknown(err)
 		}
+		a.began = began
 		tenure, err := try(a)
 		if tenure != nil {
 			return tenure, nil
@@ -160,12 +163,13 @@ func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestam
 		a.connection = l.client.Unbroken()
 		sent := l.options.Clock()
 		version, err = l.set(ctx, a.value, a.binding())
+		l.traceAttempt(ctx, sent, err)
 		switch {
 		case err == nil:
 			late := l.options.Clock()-sent > l.options.RequestTimeout
 			a.mayHold = true
 			if known && !late && !isClosed(a.lost) && !isClosed(a.replaced) {
-				tenure, err = a.begin(hlc.Token(version), sent)
+				tenure, err = a.begin(ctx, hlc.Token(version), sent)
 				return tenure, version, err
 			}
 			if a.will == nil || !isClosed(a.lost) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 )
 
@@ -65,8 +66,13 @@ type Options struct {
 	OnWaiting func(cause error)
 	// Clock measures tenures. Default SystemClock.
 	Clock Clock
-	// Logger gets what no caller can get; renewals wait for its handler. Default: no logs.
+	// Logger gets what no caller can get: at level Info the beginning and the end of each tenure,
+	// and which holder Acquire waits for; at level Warn what goes wrong. Renewals wait for its
+	// handler. Default: no logs.
 	Logger *slog.Logger
+	// Trace has functions that the lease and its tenures call, for metrics and spans. It must
+	// not be changed afterwards. Default: none.
+	Trace *Trace
 }
 
 // MinTTL is the shortest TTL. A shorter one would be decided by network round trips and
@@ -86,6 +92,7 @@ const (
 // complete fills in the defaults, or says which option makes no sense and which values would do.
 func (o *Options) complete(clientID string) error {
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
+	given := *o
 	if o.TTL < MinTTL || o.TTL > MaxTTL || o.TTL%time.Millisecond != 0 {
 		return fmt.Errorf("TTL %v must be whole milliseconds, at least %v, and at most %v", o.TTL, MinTTL, MaxTTL)
 	}
@@ -104,16 +111,61 @@ func (o *Options) complete(clientID string) error {
 		o.Clock = SystemClock
 	}
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	o.Trace = cmp.Or(o.Trace, &Trace{})
 	// A renewal whose reply is lost must leave room for another.
 	needed := o.RenewEvery + o.RequestTimeout + o.RetryAfter + o.RequestTimeout
 	if available := o.TTL - o.Margin - o.GracePeriod; needed > available {
 		return fmt.Errorf("one lost reply would lose the lease: "+
 			"RenewEvery %v + RequestTimeout %v + RetryAfter %v + RequestTimeout %v = %v, "+
-			"but TTL %v − Margin %v − GracePeriod %v leaves %v; make TTL at least %v, or RenewEvery at most %v",
+			"but TTL %v − Margin %v − GracePeriod %v leaves %v; %s",
 			o.RenewEvery, o.RequestTimeout, o.RetryAfter, o.RequestTimeout, needed,
-			o.TTL, o.Margin, o.GracePeriod, available, needed+o.Margin+o.GracePeriod, max(available-(needed-o.RenewEvery), 0))
+			o.TTL, o.Margin, o.GracePeriod, available, given.advice(available-(needed-o.RenewEvery)))
 	}
 	return nil
+}
+
+// advice says which values would make the options acceptable, as the program gave them. renewEvery
+// is the longest RenewEvery that does so by itself; there may be none.
+func (o Options) advice(renewEvery time.Duration) string {
+	var would []string
+	if ttl, ok := o.enoughTTL(); ok {
+		would = append(would, fmt.Sprintf("TTL at least %v", ttl))
+	}
+	if renewEvery > 0 {
+		would = append(would, fmt.Sprintf("RenewEvery at most %v", renewEvery))
+	}
+	if len(would) == 0 {
+		return "make the longest of them shorter"
+	}
+	return "make " + strings.Join(would, ", or ")
+}
+
+// enoughTTL returns the shortest TTL that leaves room for a lost reply. A longer TTL makes the
+// durations longer that are shares of it, so each step looks again. Reports false if there is no
+// such TTL up to MaxTTL.
+func (o Options) enoughTTL() (ttl time.Duration, ok bool) {
+	given := o
+	for {
+		needed := time.Duration(0)
+		for _, duration := range o.durations() {
+			share := cmp.Or(*duration.value, duration.ifZero)
+			switch duration.name {
+			case "RequestTimeout":
+				needed += 2 * share
+			case "Margin", "GracePeriod", "RenewEvery", "RetryAfter":
+				needed += share
+			}
+		}
+		if needed <= o.TTL {
+			return o.TTL, true
+		}
+		ttl = (needed + time.Millisecond - 1).Truncate(time.Millisecond)
+		if ttl > MaxTTL {
+			return 0, false
+		}
+		o = given
+		o.TTL = ttl
+	}
 }
 
 type duration struct {

@@ -173,3 +173,50 @@ func TestInvariant7OptionsThatCannotSurviveOneLostReplyAreRefused(t *testing.T) 
 		})
 	}
 }
+
+// Advice that is followed must help, and no advice is better than one that cannot be followed.
+func TestTheAdviceForOptionsThatCannotWorkIsAcceptedWhenFollowed(t *testing.T) {
+	second := time.Second
+	for _, test := range []struct {
+		name       string
+		options    lease.Options
+		ttl, renew bool // which advice there is
+	}{
+		{"long timeouts", lease.Options{TTL: second, RequestTimeout: second / 2}, true, false},
+		{"rare renewals", lease.Options{TTL: second, RenewEvery: second}, true, true},
+		{"a margin that eats the TTL", lease.Options{TTL: 10 * second, Margin: 9 * second}, true, false},
+		{"a margin for which no TTL is long enough", lease.Options{TTL: second, Margin: lease.MaxTTL}, false, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := test.options.Budget()
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			text := err.Error()
+			if strings.Contains(text, "at most 0s") || strings.Contains(text, "at most -") {
+				t.Errorf("nonsense: %v", err)
+			}
+			follow := func(name string, wanted bool, apply func(*lease.Options, time.Duration)) {
+				_, advice, found := strings.Cut(text, name)
+				if found != wanted {
+					t.Errorf("%q in the advice: %t, want %t: %v", name, found, wanted, err)
+				}
+				if !found {
+					return
+				}
+				advice, _, _ = strings.Cut(advice, ",")
+				value, err := time.ParseDuration(advice)
+				if err != nil {
+					t.Fatal(err)
+				}
+				followed := test.options
+				apply(&followed, value)
+				if _, err := followed.Budget(); err != nil {
+					t.Errorf("%s%v: %v", name, value, err)
+				}
+			}
+			follow("TTL at least ", test.ttl, func(o *lease.Options, value time.Duration) { o.TTL = value })
+			follow("RenewEvery at most ", test.renew, func(o *lease.Options, value time.Duration) { o.RenewEvery = value })
+		})
+	}
+}

@@ -14,6 +14,7 @@ import (
 // is over. When the client is closed, it ends the context client and waits for maintain.
 func (t *Tenure) maintain(client context.Context) {
 	defer func() { t.idle <- struct{}{} }()
+	defer t.reportEnded()
 	defer t.closeWill()
 	if isClosed(t.tokenCtx.Done()) {
 		return // released before this goroutine ran: it needs no timer
@@ -91,14 +92,21 @@ func (t *Tenure) renew(until time.Duration) event {
 		_, err = t.lease.set(ctx, t.value, binding)
 	}
 	result := renewal(sent, err, random.Fraction())
+	now := t.lease.options.Clock()
 	t.mu.Lock()
 	t.cancelRenewal = nil
 	if bound && !errors.Is(err, transport.ErrNotSent) {
 		t.sent = sent
 	}
-	repeat := result.kind == failed && t.schedule.cause == nil && !t.schedule.stopped
+	goesOn := t.schedule.cause == nil && !t.schedule.stopped && now < t.schedule.deadline
+	headroom := t.schedule.deadline - now
 	t.mu.Unlock()
-	if repeat {
+	switch {
+	case !goesOn:
+	case result.kind == renewed:
+		t.traceRenewed(now-sent, headroom)
+	case result.kind == failed:
+		t.traceRenewalFailed(headroom, err)
 		t.lease.options.Logger.Warn("a renewal failed and will be repeated", "lease", t.lease.name, "error", err)
 	}
 	return result

@@ -19,7 +19,8 @@ import (
 // and Release wait for the network.
 type Tenure struct {
 	*attempt
-	token hlc.Token
+	token    hlc.Token
+	acquired time.Duration // when the tenure began, on the lease's clock
 
 	ctx    context.Context // for the owner's work
 	cancel context.CancelCauseFunc
@@ -39,12 +40,14 @@ type Tenure struct {
 	confirmed map[*transport.Client]<-chan struct{}
 }
 
-// begin starts a tenure that was acquired by a request sent at sent.
-func (a *attempt) begin(token hlc.Token, sent time.Duration) (*Tenure, error) {
+// begin starts a tenure that was acquired by a request sent at sent. ctx is that of the caller,
+// for the Trace.
+func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration) (*Tenure, error) {
 	l := a.lease
 	t := &Tenure{
 		attempt:  a,
 		token:    token,
+		acquired: l.options.Clock(),
 		idle:     make(chan struct{}, 1),
 		schedule: newSchedule(&l.options, sent, random.Fraction()),
 		sent:     sent,
@@ -54,7 +57,10 @@ func (a *attempt) begin(token hlc.Token, sent time.Duration) (*Tenure, error) {
 	}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	t.tokenCtx, t.cancelToken = context.WithCancelCause(context.Background())
+	t.reportAcquired(ctx) // before the goroutine can report anything
 	if !l.client.Go(t.maintain) {
+		t.end(transport.ErrClosed)
+		t.reportEnded()
 		return nil, transport.ErrClosed
 	}
 	l.last.Store(nil)

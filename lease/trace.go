@@ -1,0 +1,193 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// Trace is a set of functions that a Lease and its tenures call, for metrics, spans and logs. Each
+// may be nil, and several leases may share one Trace. Without a Trace nothing is called or
+// allocated for it.
+//
+// The functions are called without a lock, and must not block: a slow one delays the acquisition,
+// or a renewal, and can lose the lease. They may use Token and Remaining of a tenure, and must
+// neither release one nor wait for it. A panic in a function is a panic of its goroutine.
+//
+// Attempt and Acquired run in the goroutine of Acquire or TryAcquire. Renewed, RenewalFailed and
+// Ended run in the goroutine of the tenure: they come one at a time, in order and after Acquired.
+// Those of several tenures run at the same time. Refused runs in the goroutine of the write.
+// [transport.Client.Close] returns after Ended of all its tenures.
+type Trace struct {
+	// Attempt is called after each request to acquire a lease. ctx is the context of Acquire or
+	// TryAcquire, with its values. It may have ended.
+	Attempt func(ctx context.Context, info AttemptInfo)
+	// Acquired is called when a tenure begins, before Acquire returns it. ctx is as for Attempt.
+	// If the client is closed at this moment, Ended follows at once and Acquire returns an error.
+	Acquired func(ctx context.Context, info AcquiredInfo)
+	// Renewed is called after each renewal that the store accepted in time.
+	Renewed func(RenewedInfo)
+	// RenewalFailed is called after each renewal that failed and will be repeated.
+	RenewalFailed func(RenewalFailedInfo)
+	// Ended is called when a tenure has ended: once for each call of Acquired, and before Release
+	// returns without an error.
+	Ended func(EndedInfo)
+	// Refused is called when a fencing.Guard refuses an operation because the tenure is over, or
+	// the store refuses it because of the token. ctx is the context of the operation.
+	Refused func(ctx context.Context, info RefusedInfo)
+}
+
+// AttemptInfo describes one request to acquire a lease.
+type AttemptInfo struct {
+	// Lease is the name of the lease.
+	Lease string
+	// RoundTrip is the time from the request to its result.
+	RoundTrip time.Duration
+	// Err is nil if the store granted the lease. It matches ErrHeld if another holder has it. Any
+	// other error is that of the request. Acquire repeats most of them.
+	Err error
+}
+
+// AcquiredInfo describes a tenure that begins.
+type AcquiredInfo struct {
+	// Lease is the name of the lease, and Holder the name under which it is held.
+	Lease, Holder string
+	// Token is the fencing token.
+	Token hlc.Token
+	// RoundTrip is the time from the request that acquired the lease to its reply.
+	RoundTrip time.Duration
+	// Waited is the time from the call of Acquire or TryAcquire.
+	Waited time.Duration
+}
+
+// RenewedInfo describes a renewal that the store accepted.
+type RenewedInfo struct {
+	// Lease is the name of the lease, and Token the fencing token of the tenure.
+	Lease string
+	Token hlc.Token
+	// RoundTrip is the time from the request to its reply.
+	RoundTrip time.Duration
+	// Headroom is how long the tenure would have lasted without this renewal. If it comes near
+	// Options.GracePeriod, the lease was nearly lost.
+	Headroom time.Duration
+}
+
+// RenewalFailedInfo describes a renewal that failed and will be repeated.
+type RenewalFailedInfo struct {
+	// Lease is the name of the lease, and Token the fencing token of the tenure.
+	Lease string
+	Token hlc.Token
+	// Headroom is how long the tenure lasts if no other renewal succeeds.
+	Headroom time.Duration
+	// Err says why the renewal failed.
+	Err error
+}
+
+// EndedInfo describes a tenure that has ended.
+type EndedInfo struct {
+	// Lease is the name of the lease, and Token the fencing token of the tenure.
+	Lease string
+	Token hlc.Token
+	// Held is how long the tenure lasted.
+	Held time.Duration
+	// Cause says why it ended. It matches one of the causes in the package comment.
+	Cause error
+}
+
+// RefusedInfo describes an operation that was refused because of its token.
+type RefusedInfo struct {
+	// Lease is the name of the lease.
+	Lease string
+	// Operation is the name of the operation in words, such as "set", and Key its key or resource.
+	Operation, Key string
+	// Local is true if nothing was sent, because the tenure is over. It is false if the store or
+	// the resource refused the token: then a stale write was prevented.
+	Local bool
+	// Err is the refusal, or why the tenure is over.
+	Err error
+}
+
+// CauseText returns a short name of a tenure's cause, such as "released" or "deadline_passed",
+// as a label of metrics. It returns "other" for an error that is none.
+func CauseText(cause error) string {
+	for _, known := range []struct {
+		cause error
+		text  string
+	}{
+		{ErrReleased, "released"}, {ErrLost, "lost"}, {ErrDeadlinePassed, "deadline_passed"},
+		{ErrStoreReplaced, "store_replaced"}, {ErrFencedOut, "fenced_out"}, {ErrDeleted, "deleted"},
+		{ErrConnectionLost, "connection_lost"},
+		{transport.ErrSessionTakenOver, "session_taken_over"}, {transport.ErrClosed, "client_closed"},
+	} {
+		if errors.Is(cause, known.cause) {
+			return known.text
+		}
+	}
+	return "other"
+}
+
+// traceAttempt traces a request of an attempt that left at sent.
+func (l *Lease) traceAttempt(ctx context.Context, sent time.Duration, err error) {
+	if l.options.Trace.Attempt == nil {
+		return
+	}
+	if errors.Is(err, transport.ErrConditionFailed) {
+		err = &HeldError{Lease: l.name} // the refusal does not name the holder
+	}
+	l.options.Trace.Attempt(ctx, AttemptInfo{Lease: l.name, RoundTrip: l.options.Clock() - sent, Err: err})
+}
+
+// reportAcquired traces and logs a tenure that begins.
+func (t *Tenure) reportAcquired(ctx context.Context) {
+	options := &t.lease.options
+	waited := t.acquired - t.began
+	if options.Trace.Acquired != nil {
+		options.Trace.Acquired(ctx, AcquiredInfo{Lease: t.lease.name, Holder: options.Holder, Token: t.token, RoundTrip: t.acquired - t.sent, Waited: waited})
+	}
+	if options.Logger.Enabled(ctx, slog.LevelInfo) {
+		options.Logger.Info("the lease is acquired", "lease", t.lease.name, "holder", options.Holder, "token", t.token.String(), "waited", waited)
+	}
+}
+
+// reportEnded traces and logs the end of a tenure. It is called once.
+func (t *Tenure) reportEnded() {
+	options := &t.lease.options
+	held := options.Clock() - t.acquired
+	t.mu.Lock()
+	cause := t.schedule.cause
+	t.mu.Unlock()
+	if options.Trace.Ended != nil {
+		options.Trace.Ended(EndedInfo{Lease: t.lease.name, Token: t.token, Held: held, Cause: cause})
+	}
+	if options.Logger.Enabled(context.Background(), slog.LevelInfo) {
+		options.Logger.Info("the tenure has ended", "lease", t.lease.name, "token", t.token.String(), "held", held, "cause", cause)
+	}
+}
+
+// traceRenewed traces a renewal. headroom is how long the tenure lasts without it.
+func (t *Tenure) traceRenewed(roundTrip, headroom time.Duration) {
+	if f := t.lease.options.Trace.Renewed; f != nil {
+		f(RenewedInfo{Lease: t.lease.name, Token: t.token, RoundTrip: roundTrip, Headroom: headroom})
+	}
+}
+
+// traceRenewalFailed traces a renewal that will be repeated.
+func (t *Tenure) traceRenewalFailed(headroom time.Duration, err error) {
+	if f := t.lease.options.Trace.RenewalFailed; f != nil {
+		f(RenewalFailedInfo{Lease: t.lease.name, Token: t.token, Headroom: headroom, Err: err})
+	}
+}
+
+// NoteRefusal calls Refused of Options.Trace. A fencing.Guard calls it for the operations that it
+// refuses (local) or that the store refuses because of their token. A program that protects a
+// resource with a fencing.Checker may call it for the resource. It has no other effect: see
+// [Tenure.FencedOut].
+func (t *Tenure) NoteRefusal(ctx context.Context, operation, key string, local bool, err error) {
+	if refused := t.lease.options.Trace.Refused; refused != nil {
+		refused(ctx, RefusedInfo{Lease: t.lease.name, Operation: operation, Key: key, Local: local, Err: err})
+	}
+}

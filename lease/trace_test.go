@@ -1,0 +1,185 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+// traced collects what the functions of a Trace get, as text.
+type traced struct {
+	mu    sync.Mutex
+	calls []string
+}
+
+func (c *traced) add(format string, arguments ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls = append(c.calls, fmt.Sprintf(format, arguments...))
+}
+
+func (c *traced) all() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.calls)
+}
+
+func (c *traced) trace() *lease.Trace {
+	return &lease.Trace{
+		Attempt: func(_ context.Context, i lease.AttemptInfo) {
+			c.add("attempt %s %v held=%t", i.Lease, i.RoundTrip, errors.Is(i.Err, lease.ErrHeld))
+		},
+		Acquired: func(_ context.Context, i lease.AcquiredInfo) {
+			c.add("acquired %s by %s token=%t %v waited %v", i.Lease, i.Holder, !i.Token.IsZero(), i.RoundTrip, i.Waited)
+		},
+		Renewed: func(i lease.RenewedInfo) {
+			c.add("renewed %v headroom=%t", i.RoundTrip, i.Headroom > ttl/3 && i.Headroom < ttl)
+		},
+		RenewalFailed: func(i lease.RenewalFailedInfo) {
+			c.add("failed unknown=%t headroom=%t", errors.Is(i.Err, transport.ErrOutcomeUnknown), i.Headroom > 0 && i.Headroom < ttl)
+		},
+		Ended: func(i lease.EndedInfo) { c.add("ended %s after %v", lease.CauseText(i.Cause), i.Held) },
+	}
+}
+
+func TestATenureIsTracedFromItsFirstAttemptToItsEnd(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		var a, b traced
+		first := newNode(t, store, "node-a", lease.Options{Trace: a.trace()})
+		second := newNode(t, store, "node-b", lease.Options{Trace: b.trace()})
+		tenure := first.mustAcquire(t)
+		acquired := acquireInBackground(t.Context(), t, second)
+		first.scripted("SET", func(number int64) transporttest.Fault {
+			return transporttest.Fault{LoseReply: number == 2}
+		})
+		time.Sleep(2 * ttl)
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got := a.all()
+		// The client's first request cannot be bound to a store: it is sent again.
+		want := []string{
+			"attempt press-7/active 0s held=false", "attempt press-7/active 0s held=false",
+			"acquired press-7/active by node-a token=true 0s waited 0s",
+			"renewed 0s headroom=true", "failed unknown=true headroom=true", "renewed 0s headroom=true",
+		}
+		if len(got) < 8 || !slices.Equal(got[:len(want)], want) || got[len(got)-1] != "ended released after 4s" {
+			t.Errorf("traced\n%q, want\n%q, more renewals, and the end", got, want)
+		}
+		await.Receive(acquired).StopRenewing()
+		time.Sleep(2 * ttl)
+		got = b.all()
+		if len(got) < 4 || got[0] != "attempt press-7/active 0s held=true" || got[len(got)-1] != "ended deadline_passed after 1.8s" {
+			t.Errorf("traced %q", got)
+		}
+	})
+}
+
+// Also where Acquire fails: a gauge of the tenures that are held would be wrong for ever.
+func TestEachAcquiredIsFollowedByOneEndedAlsoWhenTheClientIsClosed(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		var calls traced
+		trace := calls.trace()
+		n := newNode(t, store, "node-a", lease.Options{Trace: trace})
+		closed := make(chan struct{})
+		acquired := trace.Acquired
+		trace.Acquired = func(ctx context.Context, info lease.AcquiredInfo) {
+			acquired(ctx, info)
+			go func() { // not in the function: Close waits for what it may call
+				defer close(closed)
+				_ = n.client.Close()
+			}()
+			time.Sleep(time.Second)
+		}
+		if tenure, err := n.Acquire(t.Context()); !errors.Is(err, transport.ErrClosed) {
+			t.Errorf("%v, %v, want ErrClosed", tenure, err)
+		}
+		await.Receive(closed)
+		if got := calls.all(); len(got) < 2 || got[len(got)-1] != "ended client_closed after 1s" || !strings.HasPrefix(got[len(got)-2], "acquired") {
+			t.Errorf("traced %q", got)
+		}
+	})
+}
+
+func TestTheBeginningTheEndAndTheHolderAreLoggedOnceForEachChange(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		var log strings.Builder
+		logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey || a.Key == "token" {
+				return slog.Attr{}
+			}
+			return a
+		}}))
+		a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{Logger: logger})
+		held := a.mustAcquire(t)
+		acquired := acquireInBackground(t.Context(), t, b)
+		time.Sleep(10 * ttl)
+		if err := held.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		tenure := await.Receive(acquired)
+		b.conn.Cut()
+		awaitEnd(t, tenure)
+		time.Sleep(ttl)
+		var got []string
+		for line := range strings.Lines(log.String()) {
+			if strings.HasPrefix(line, "level=INFO") {
+				line, _, _ = strings.Cut(line, " waited=")
+				line, _, _ = strings.Cut(line, "; the latest renewal")
+				line, _, _ = strings.Cut(line, " held=")
+				got = append(got, strings.TrimSpace(line))
+			}
+		}
+		want := []string{
+			`level=INFO msg="waiting for the lease: another holder has it" lease=press-7/active holder=node-a`,
+			`level=INFO msg="the lease is acquired" lease=press-7/active holder=node-b`,
+			`level=INFO msg="the tenure has ended" lease=press-7/active`,
+		}
+		if !slices.Equal(got, want) || strings.Contains(log.String(), "<nil>") || !strings.Contains(log.String(), `cause="the deadline passed`) {
+			t.Errorf("logged\n%s\nwant\n%q", log.String(), want)
+		}
+	})
+}
+
+func TestCausesHaveShortNames(t *testing.T) {
+	for want, cause := range map[string]error{
+		"released": lease.ErrReleased, "lost": lease.ErrLost, "deadline_passed": fmt.Errorf("%w; more", lease.ErrDeadlinePassed),
+		"store_replaced": lease.ErrStoreReplaced, "fenced_out": lease.ErrFencedOut, "deleted": lease.ErrDeleted,
+		"connection_lost": lease.ErrConnectionLost, "session_taken_over": transport.ErrSessionTakenOver,
+		"client_closed": transport.ErrClosed, "other": errors.New("why"),
+	} {
+		if got := lease.CauseText(cause); got != want {
+			t.Errorf("the name of %v is %q, want %q", cause, got, want)
+		}
+	}
+}
+
+// A gateway with thousands of leases must not pay for metrics that it does not have.
+func TestRenewalsWithoutATraceAllocateNothingForOne(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		none, full := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{Trace: &lease.Trace{
+			Refused: func(context.Context, lease.RefusedInfo) {},
+		}})
+		tenure := none.mustAcquire(t)
+		if n := testing.AllocsPerRun(100, func() { tenure.NoteRefusal(t.Context(), "set", "k", true, lease.ErrReleased) }); n != 0 {
+			t.Errorf("a refusal without a Trace allocates %v times", n)
+		}
+		_ = tenure.Release(t.Context())
+		tenure = full.mustAcquire(t)
+		if n := testing.AllocsPerRun(100, func() { tenure.NoteRefusal(t.Context(), "set", "k", true, lease.ErrReleased) }); n != 0 {
+			t.Errorf("a refusal with a Trace allocates %v times", n)
+		}
+		_ = tenure.Release(t.Context())
+	})
+}
