@@ -42,15 +42,15 @@ func (e *StaleTokenError) Unwrap() error { return ErrStaleToken }
 
 // CheckerOptions configures a Checker. The zero value keeps the highest token in memory only.
 type CheckerOptions struct {
-	// Highest is the token that Persist stored last, before the process began; zero if it
-	// stored none. Without it, a restarted checker admits tokens of former tenures.
+	// Highest is the token that Persist stored last, before the process began, such as
+	// [FileStore.Highest]; zero if it stored none. Without it, a restarted checker admits tokens of former tenures.
 	Highest hlc.Token
 
 	// Persist stores a token that is higher than all before. The checker calls it before
 	// it admits the first write with that token: for one token at a time, with no lock
 	// held, and with the context of the write. When Persist returns nil the token must
-	// survive everything that the resource survives. It should return when ctx ends,
-	// because other writers wait for it. It must not use the checker.
+	// survive everything that the resource survives; [FileStore.Persist] stores it in a file. It
+	// should return when ctx ends, because other writers wait for it. It must not use the checker.
 	//
 	// Nil stores nothing: after a restart the checker admits every token until the first higher
 	// one. That is right if a restart also clears the resource, and wrong for a file.

@@ -39,11 +39,15 @@
 // If the resource itself cannot compare tokens, a [Checker] does it, in the one process that
 // all writes to the resource pass through:
 //
+//	store, err := fencing.OpenFileStore("/var/lib/press-7/fence")
 //	checker, err := fencing.NewChecker("press-7", fencing.CheckerOptions{
-//		Highest: stored, // the token that Persist stored before the restart
-//		Persist: store,  // stores each new token before its first write is admitted
+//		Highest: store.Highest(), // the token that was stored before the restart
+//		Persist: store.Persist,   // stores each new token before its first write is admitted
 //	})
 //	err = checker.Do(ctx, token, func() error { return press.Move(42) })
+//
+// A [FileStore] keeps the highest token in a file, for one process at a time. A program that has
+// a better place for it, such as the resource itself, gives functions of its own.
 //
 // The writer sends its token with [SetHeader] or [UserProperty], and the process reads it
 // with [TokenFromHeader] or [TokenFromUserProperties]. A writer with a token that is refused as
@@ -81,6 +85,7 @@
 //	                                         is unknown, nothing was written
 //	transport.ErrNotSent                     nothing was written                       try again
 //	ErrNotAdmitted                           a Checker did not run the write           see the other errors in the chain
+//	ErrInUse, ErrDamaged                     a FileStore cannot be opened              its error says what to do
 //	ErrMissingToken                          there is no token, or a Guard's token     correct the writer, or the
 //	  (= transport.ErrFencingTokenRequired)  got lost on the way to the store          broker between
 //	ErrRepeatedToken                         there are several tokens                  correct the writer, or the proxy between

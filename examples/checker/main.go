@@ -10,7 +10,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -49,6 +48,7 @@ func run(ctx context.Context, broker string, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	defer func() { _ = recipe.close() }()
 
 	client, err := transport.Dial(ctx, broker, transport.Options{ClientOptions: transport.ClientOptions{Logger: logger}})
 	if err != nil {
@@ -83,61 +83,43 @@ func run(ctx context.Context, broker string, logger *slog.Logger) error {
 	}
 
 	// The checker is opened again, as after a restart. It still knows the highest token.
-	if recipe, err = openRecipe(dir); err != nil {
+	if err := recipe.close(); err != nil {
 		return err
 	}
-	if err = recipe.write(ctx, former, "press softly"); !errors.Is(err, fencing.ErrStaleToken) {
+	reopened, err := openRecipe(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = reopened.close() }()
+	if err = reopened.write(ctx, former, "press softly"); !errors.Is(err, fencing.ErrStaleToken) {
 		return fmt.Errorf("the checker returned %v", err)
 	}
 	logger.Info("refused by the checker", "error", err)
 	return nil
 }
 
-// A recipe is a file, and the highest token with which it was written in a file beside it.
+// A recipe is a file. The highest token with which it was written is in a file beside it.
 type recipe struct {
 	checker *fencing.Checker
+	fence   *fencing.FileStore
 	path    string
 }
 
 func openRecipe(dir string) (*recipe, error) {
-	r := &recipe{path: filepath.Join(dir, "recipe")}
-	highest, err := readToken(r.path + ".token")
+	path := filepath.Join(dir, "recipe")
+	fence, err := fencing.OpenFileStore(path + ".fence")
 	if err != nil {
 		return nil, err
 	}
-	r.checker, err = fencing.NewChecker("recipe", fencing.CheckerOptions{
-		Highest: highest,
-		Persist: func(_ context.Context, token hlc.Token) error { return replace(r.path+".token", token.String()) },
-	})
-	return r, err
+	checker, err := fencing.NewChecker("recipe", fencing.CheckerOptions{Highest: fence.Highest(), Persist: fence.Persist})
+	if err != nil {
+		return nil, errors.Join(err, fence.Close())
+	}
+	return &recipe{checker, fence, path}, nil
 }
 
 func (r *recipe) write(ctx context.Context, token hlc.Token, text string) error {
-	return r.checker.Do(ctx, token, func() error { return replace(r.path, text) })
+	return r.checker.Do(ctx, token, func() error { return os.WriteFile(r.path, []byte(text), 0o600) })
 }
 
-func readToken(path string) (token hlc.Token, err error) {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return token, nil // no write yet
-	}
-	if err != nil {
-		return token, err
-	}
-	return hlc.ParseToken(string(text))
-}
-
-// replace writes a file so that a crash leaves the old or the new content. On Unix a program
-// must also sync the directory, or a crash of the machine may bring the old content back.
-func replace(path, text string) error {
-	file, err := os.Create(path + ".new")
-	if err != nil {
-		return err
-	}
-	_, err = file.WriteString(text)
-	err = errors.Join(err, file.Sync(), file.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
-}
+func (r *recipe) close() error { return r.fence.Close() }

@@ -1,0 +1,14 @@
+//go:build !(darwin || dragonfly || freebsd || linux || netbsd || openbsd || windows)
+
+package fencing
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+)
+
+func lockFile(string) (io.Closer, error) {
+	return nil, fmt.Errorf("%w: this package cannot lock files on %s; keep the token elsewhere, with CheckerOptions.Persist", errors.ErrUnsupported, runtime.GOOS)
+}
