@@ -13,8 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -29,6 +31,7 @@ type attachSettings struct {
 	probeMessages int
 	maxClients    int
 	wait          bool
+	admin         adminFlags
 	replication   Replication // nil: there is none
 }
 
@@ -70,6 +73,8 @@ in the directory: begin with an empty one, and with --hold-off.
 The files of --tls-cert and --tls-key are read again for each connection.
 Neither SIGHUP nor closing the terminal stops a store.
 
+` + adminHelp + `
+
 ` + strictHelp,
 		Example: `  tenure attach mqtt://localhost:1883
   tenure attach mqtt://localhost:1883 --data /var/lib/tenure
@@ -89,6 +94,7 @@ Neither SIGHUP nor closing the terminal stops a store.
 		replication.Register(flags)
 	}
 	settings.store.register(flags, "no limit", filepath.Join(attachFolder, "HOST_PORT"))
+	settings.admin.register(flags)
 	flags.StringVar(&settings.username, "username", "", "user name at the broker")
 	flags.StringVar(&settings.passwordFile, "password-file", "", "file with the password for the broker; a newline at its end is not part of it")
 	flags.StringVar(&settings.ca, "tls-ca", "", "file with the authorities to trust for the broker's certificate, in PEM; default: the system's")
@@ -125,6 +131,11 @@ func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
 		return err
 	}
 	options.Logger = process.logger
+	stopPage, err := s.admin.start(cmd, process, "attach")
+	if err != nil {
+		return err
+	}
+	defer stopPage()
 	if replicated, err := isReplicated(s.replication); err != nil || replicated {
 		if err != nil {
 			return err
@@ -175,6 +186,8 @@ func (s *attachSettings) serve(cmd *cobra.Command, process *process, broker, whe
 	monitored := &monitoredStore{
 		Store:     store,
 		process:   process,
+		where:     where,
+		broker:    broker,
 		onWaiting: func() { process.ready(cmd, "standing by on "+broker) },
 		onReady: func() {
 			process.ready(cmd, fmt.Sprintf("attached to %s with data in %s", broker, where))
@@ -189,24 +202,31 @@ func (s *attachSettings) serve(cmd *cobra.Command, process *process, broker, whe
 // by and when it answers, and returns memory to the system.
 type monitoredStore struct {
 	*attach.Store
-	process   *process
-	onWaiting func() // with attach.Options.Wait
-	onReady   func()
+	process       *process
+	broker, where string
+	onWaiting     func() // with attach.Options.Wait
+	onReady       func()
 }
 
 // Serve serves until ctx ends.
 func (m *monitoredStore) Serve(ctx context.Context) error {
 	working, cancel := context.WithCancel(ctx)
+	page := m.process.page
+	status := admin.Store{Identity: m.Identity(), Attached: m.Stats, Usage: func() server.Usage { return server.Usage{Store: m.Usage()} }}
+	page.describe(m.broker, m.where)
+	page.serve(status)
 	var tasks sync.WaitGroup
 	tasks.Go(func() {
 		select {
 		case <-m.Waiting():
+			page.standBy(nil)
 			m.onWaiting()
 		case <-m.Ready():
 		case <-working.Done():
 		}
 		select {
 		case <-m.Ready():
+			page.serve(status)
 			m.onReady()
 		case <-working.Done():
 		}

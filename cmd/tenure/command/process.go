@@ -31,6 +31,7 @@ type process struct {
 	level   *slog.LevelVar // of logger
 	hangups chan os.Signal
 	manager *systemd.Manager
+	page    *statusPage            // nil: there is none
 	usage   atomic.Pointer[func()] // of the store that serves now; nil: none does
 }
 

@@ -138,10 +138,13 @@ func (s *serveSettings) serveReplicated(cmd *cobra.Command, process *process, re
 		},
 		StandByAfter: candidate.StandByAfter,
 		Campaign: func(ctx context.Context) (standby.Journal, error) {
+			process.page.describe(s.url(socket.Addr()), candidate.Where())
+			process.page.standBy(candidate.Active)
 			process.ready(cmd, fmt.Sprintf("standing by on %s with data in %s", s.url(socket.Addr()), candidate.Where()))
 			return candidate.Campaign(ctx)
 		},
 		Open: func(ctx context.Context, journal standby.Journal, socket net.Listener) (standby.Store, error) {
+			process.page.loading()
 			options := s.Options
 			options.Journal, options.Listener = journal, socket
 			listening, err := s.open(ctx, process, options)
@@ -201,17 +204,20 @@ func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, u
 		Options:      standby.Options{Logger: process.logger},
 		StandByAfter: candidate.StandByAfter,
 		Campaign: func(ctx context.Context) (standby.Journal, error) {
+			process.page.describe(url, candidate.Where())
+			process.page.standBy(candidate.Active)
 			process.ready(cmd, fmt.Sprintf("standing by on %s with data in %s", url, candidate.Where()))
 			return candidate.Campaign(ctx)
 		},
 		Open: func(ctx context.Context, journal standby.Journal, _ net.Listener) (standby.Store, error) {
+			process.page.loading()
 			options := options
 			options.Journal, options.Shared = journal, true
 			store, err := attach.Open(ctx, url, options)
 			if err != nil {
 				return nil, err
 			}
-			return &monitoredStore{Store: store, process: process, onReady: func() {
+			return &monitoredStore{Store: store, process: process, broker: url, where: candidate.Where(), onReady: func() {
 				process.ready(cmd, fmt.Sprintf("attached to %s with data in %s", url, candidate.Where()))
 			}}, nil
 		},

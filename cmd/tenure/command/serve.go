@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/server"
@@ -32,6 +33,7 @@ type serveSettings struct {
 	clientCA    string
 	auth        string
 	advertise   string
+	admin       adminFlags
 	replication Replication // nil: there is none
 }
 
@@ -58,12 +60,15 @@ hold; --verbose logs them at the start, and the usage once a minute. A limit
 given by its own flag is not derived. When messages are dropped because of a
 limit, a warning names its flag.
 
+` + adminHelp + `
+
 ` + strictHelp,
 		Example: `  tenure serve
   tenure serve --addr 127.0.0.1:0          # any free port; the first line says which
   tenure serve --data /var/lib/tenure
   tenure serve --memory --hold-off 10s     # the longest TTL of the leases in use
   tenure serve --max-keys 10000 --verbose
+  tenure serve --admin 127.0.0.1:8080      # with a status page
   tenure serve --max-memory 512MiB
   tenure serve --addr :8883 --tls-cert server.pem --tls-key server.key --auth users.yaml
   tenure serve --strict --lock-prefix locks/`,
@@ -79,6 +84,7 @@ limit, a warning names its flag.
 		flags.StringVar(&settings.advertise, "advertise", "", "host:port at which clients reach this server; servers that stand by refer them to it; default: --addr, with the name of this machine if that is no address")
 	}
 	settings.store.register(flags, "as --max-memory allows, or no limit", serveFolder)
+	settings.admin.register(flags)
 	flags.Lookup("dedup-window").Usage += "; also how many it may send at once"
 	flags.StringVar(&settings.Addr, "addr", server.DefaultAddr, "TCP address to listen on; port 0 takes a free one")
 	settings.certificate.register(flags, "file with the server's certificate and its chain, in PEM")
@@ -131,6 +137,11 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
+	stopPage, err := s.admin.start(cmd, process, "serve")
+	if err != nil {
+		return err
+	}
+	defer stopPage()
 	if replicated, err := isReplicated(s.replication); err != nil || replicated {
 		if err != nil {
 			return err
@@ -152,6 +163,7 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	case err != nil:
 		return explainServe(err)
 	}
+	process.page.describe(s.url(listening.Addr()), where)
 	process.ready(cmd, fmt.Sprintf("listening on %s with data in %s", s.url(listening.Addr()), where))
 	s.store.warnOfMemory(s.Logger)
 	err = process.run(cmd.Context(), reloads, (&monitoredServer{listening, process}).Serve)
@@ -175,6 +187,7 @@ func (m *monitoredServer) Serve(ctx context.Context) error {
 	tasks.Go(func() { reportUsage(working, m.process.logger, m.Usage, m.Stats) })
 	tasks.Go(func() { memory.Release(working, func() int64 { return heldBy(m.Usage()) }) })
 	defer m.process.serves(func() { _ = m.Usage() })()
+	m.process.page.serve(admin.Store{Identity: m.Identity(), Server: m.Stats, Usage: m.Usage})
 	err := m.Server.Serve(ctx)
 	cancel()
 	tasks.Wait()

@@ -12,9 +12,10 @@ import (
 // toolchain says what was built.
 var version, commit string
 
-// versionText is what --version prints after the name of the program.
-func versionText() string {
-	release, revision, modified := version, commit, ""
+// programVersion returns the version, the commit, and a text that says whether files were changed
+// since that.
+func programVersion() (release, revision, modified string) {
+	release, revision = version, commit
 	if info, ok := debug.ReadBuildInfo(); ok {
 		release = cmp.Or(release, info.Main.Version)
 		for _, setting := range info.Settings {
@@ -28,6 +29,12 @@ func versionText() string {
 			}
 		}
 	}
-	return fmt.Sprintf("%s (commit %s%s, %s, %s/%s)", cmp.Or(release, "(devel)"), cmp.Or(revision, "unknown"), modified,
+	return cmp.Or(release, "(devel)"), revision, modified
+}
+
+// versionText is what --version prints after the name of the program.
+func versionText() string {
+	release, revision, modified := programVersion()
+	return fmt.Sprintf("%s (commit %s%s, %s, %s/%s)", release, cmp.Or(revision, "unknown"), modified,
 		runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -1,0 +1,118 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
+	"github.com/tenurelock/tenure/server/activity"
+)
+
+const adminHelp = `--admin serves a status page over HTTP: which client leads each name, and why none
+does, with JSON (/api/state), metrics for Prometheus (/metrics) and probes
+(/healthz, /readyz). It only reads. It has no encryption and no login, so it
+listens on this machine only unless --admin-insecure is given.`
+
+// adminFlags are the flags of the status page.
+type adminFlags struct {
+	addr     string
+	hosts    []string
+	insecure bool
+	values   bool
+}
+
+func (a *adminFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&a.addr, "admin", "", "TCP address for the status page, such as 127.0.0.1:8080; port 0 takes a free one; default: no page")
+	flags.StringSliceVar(&a.hosts, "admin-host", nil, "name, beside localhost and IP addresses, for which the status page answers; may be repeated")
+	flags.BoolVar(&a.insecure, "admin-insecure", false, "let other machines read the status page")
+	flags.BoolVar(&a.values, "admin-values", false, "show the values of leases on the status page; they contain what holders chose to tell")
+}
+
+// check refuses flags that do nothing.
+func (a *adminFlags) check() error {
+	if a.addr == "" && (len(a.hosts) > 0 || a.insecure || a.values) {
+		return errors.New("--admin-host, --admin-insecure and --admin-values are about the status page; give --admin too")
+	}
+	return nil
+}
+
+// A statusPage is the status page of a process, or nil if it has none: all methods accept that.
+type statusPage struct {
+	node     *admin.Node
+	recorder *admin.Recorder
+	address  string // of the page
+}
+
+// start begins to serve the page, and says where. stop ends it: the last thing that a process does,
+// so that the page shows that it stops.
+func (a *adminFlags) start(cmd *cobra.Command, process *process, mode string) (stop func(), err error) {
+	if err := a.check(); err != nil || a.addr == "" {
+		return func() {}, err
+	}
+	page := &statusPage{node: admin.NewNode(), recorder: admin.NewRecorder()}
+	version, commit, modified := programVersion()
+	listening, err := admin.Listen(admin.Options{
+		Addr: a.addr, AllowInsecure: a.insecure, Hosts: a.hosts, Node: page.node, Recorder: page.recorder, Logger: process.logger,
+		About: admin.About{Mode: mode, Version: version, Commit: commit + modified, Values: a.values},
+	})
+	if err != nil {
+		return nil, err
+	}
+	page.address = listening.URL()
+	process.page = page
+	fmt.Fprintf(cmd.OutOrStdout(), "status page on %s\n", page.address)
+	stopping := context.AfterFunc(cmd.Context(), page.node.Stop)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(cmd.Context()))
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		if err := listening.Serve(ctx); err != nil {
+			process.logger.Error("the store goes on without its status page", "error", err)
+		}
+	})
+	return func() {
+		stopping()
+		cancel()
+		tasks.Wait()
+	}, nil
+}
+
+// observe returns what takes the events of a store; nil if there is no page.
+func (p *statusPage) observe() func(activity.Event) {
+	if p == nil {
+		return nil
+	}
+	return p.recorder.Observe
+}
+
+// describe says where clients find the store, and where its data is.
+func (p *statusPage) describe(address, data string) {
+	if p != nil {
+		p.node.Describe(address, data)
+	}
+}
+
+// standBy says that another process is active, at the address that active returns; nil: unknown.
+func (p *statusPage) standBy(active func() string) {
+	if p != nil {
+		p.node.StandBy(active)
+	}
+}
+
+// serve says that this process runs a store.
+func (p *statusPage) serve(store admin.Store) {
+	if p != nil {
+		p.node.Serve(store)
+	}
+}
+
+// loading says that this process reads the data of its store.
+func (p *statusPage) loading() {
+	if p != nil {
+		p.node.Loading()
+	}
+}

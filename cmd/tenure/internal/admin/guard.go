@@ -1,0 +1,95 @@
+package admin
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// CheckAddress returns the host and port of an address to listen on. Only an address of this
+// machine is accepted unless insecure is set, because the page has neither encryption nor login.
+// A name must be localhost: what another name stands for may change.
+func CheckAddress(address string, insecure bool) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("--admin %q is not host:port, like 127.0.0.1:8080: %w", address, err)
+	}
+	if insecure || isLoopback(host) {
+		return nil
+	}
+	return fmt.Errorf("--admin %s lets other machines read the status page, which has no encryption and no login; "+
+		"listen on 127.0.0.1 behind a proxy that has both, or say --admin-insecure", address)
+}
+
+func isLoopback(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	address, err := netip.ParseAddr(host)
+	return err == nil && address.Unmap().IsLoopback()
+}
+
+// errForeignHost refuses a request for a name that is not this server's. A page of another site could
+// otherwise make its own name resolve to this machine and read the answers (DNS rebinding).
+var errForeignHost = errors.New("this server does not answer for that host name; ask for its IP address or localhost, or start it with --admin-host NAME")
+
+// guard refuses what a status page must not answer, and sets the headers of every answer.
+type guard struct {
+	hosts []string // names beside localhost and IP addresses, in lower case
+	next  http.Handler
+	tasks sync.WaitGroup // requests
+}
+
+// ServeHTTP implements http.Handler.
+func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.tasks.Add(1) // the server still accepts, so Wait has not begun or another request runs
+	defer g.tasks.Done()
+	header := w.Header()
+	header.Set("Cache-Control", "no-store")
+	header.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	header.Set("Cross-Origin-Opener-Policy", "same-origin")
+	header.Set("Cross-Origin-Resource-Policy", "same-origin")
+	header.Set("Referrer-Policy", "no-referrer")
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("X-Frame-Options", "DENY")
+	switch {
+	case !g.isOurs(r.Host):
+		http.Error(w, errForeignHost.Error(), http.StatusMisdirectedRequest)
+	case isForeignRead(r):
+		http.Error(w, "a page of another site may not read this", http.StatusForbidden)
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		header.Set("Allow", "GET, HEAD")
+		http.Error(w, "this server is read-only: GET and HEAD", http.StatusMethodNotAllowed)
+	case r.ContentLength != 0:
+		http.Error(w, "a request of this server has no body", http.StatusRequestEntityTooLarge)
+	default:
+		g.next.ServeHTTP(w, r)
+	}
+}
+
+// isOurs reports whether a Host header names this server. An IP address does: a browser sends it
+// only to that address.
+func (g *guard) isOurs(host string) bool {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	name = strings.TrimSuffix(strings.TrimPrefix(name, "["), "]")
+	if _, err := netip.ParseAddr(name); err == nil {
+		return true
+	}
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	return name == "localhost" || slices.Contains(g.hosts, name)
+}
+
+// isForeignRead reports whether a page of another site asks for more than to show ours. It could
+// not read the answer, but it could take all streams of events.
+func isForeignRead(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	return (site == "cross-site" || site == "same-site") && r.Header.Get("Sec-Fetch-Mode") != "navigate"
+}

@@ -1,0 +1,335 @@
+package admin_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/server/attach"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+var update = flag.Bool("update", false, "write the table of docs/metrics.md")
+
+// root is the root of the repository.
+const root = "../../../.."
+
+// scrape returns the families of metrics that a page has now.
+func (s *served) scrape(t *testing.T) map[string]*dto.MetricFamily {
+	t.Helper()
+	answer, text := s.ask(t, "GET", "/metrics")
+	if answer.StatusCode != 200 {
+		t.Fatalf("%d %s", answer.StatusCode, text)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families
+}
+
+// value returns the value of a metric, with labels as "name=value", or -1.
+func value(families map[string]*dto.MetricFamily, name string, labels ...string) float64 {
+	for _, m := range families[name].GetMetric() {
+		var has []string
+		for _, label := range m.GetLabel() {
+			has = append(has, label.GetName()+"="+label.GetValue())
+		}
+		if slices.Sort(has); slices.Equal(has, labels) {
+			switch {
+			case m.Gauge != nil:
+				return m.GetGauge().GetValue()
+			case m.Counter != nil:
+				return m.GetCounter().GetValue()
+			case m.Histogram != nil:
+				return float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return -1
+}
+
+func fullState(now time.Time) activity.State {
+	offset := int64(-2500)
+	return activity.State{
+		Leases: []activity.Lease{
+			{Name: "press-8", NoHolderMillis: 4500, Waiting: []activity.Waiter{{Client: "c"}}, WaitingHidden: 2},
+			{Name: "press-7", Held: true, Late: true, LeftMillis: 1500, TTLMillis: 10_000, Since: now.Add(-time.Hour), HandOvers: 3},
+		},
+		Clients: []activity.Client{{Client: "gateway-a", ClockOffsetMillis: &offset}},
+		Totals: activity.Totals{
+			LostEvents: 1, Held: 1, Free: 1, Acquired: 4, Renewed: 50, Missed: 2, StaleWrites: 6, TakeOvers: 7, Flapping: 1,
+			RequestsBy: map[string]uint64{"SET ok": 8}, HandOversBy: map[activity.Cause]uint64{activity.CauseExpired: 9},
+		},
+	}
+}
+
+// full serves a page with a value for each metric.
+func full(t *testing.T) *served {
+	s := serve(t, func(o *admin.Options) { o.Recorder.SetState(fullState) })
+	s.recorder.Observe(activity.Event{Kind: activity.Request, Verb: statestore.VerbSet, Took: 3 * time.Millisecond})
+	s.recorder.Observe(activity.Event{Kind: activity.Request, Verb: 99}) // a verb of a later version must not panic
+	s.recorder.Observe(activity.Event{Kind: activity.Expired, Took: time.Second})
+	s.node.Serve(admin.Store{
+		Usage: func() server.Usage { return server.Usage{Store: statestore.Usage{Keys: 11}, Sessions: 12} },
+		Server: func() server.Stats {
+			return server.Stats{Connected: 13, Dropped: map[server.DropReason]uint64{server.DroppedQoS: 14, "new": 15, "newer": 16}, Panics: 17}
+		},
+		Attached: func() attach.Stats { return attach.Stats{Attached: true, Attachments: 18} },
+	})
+	return s
+}
+
+func TestMetricsHaveWhatThePageShows(t *testing.T) {
+	families := full(t).scrape(t)
+	for _, test := range []struct {
+		want   float64
+		name   string
+		labels []string
+	}{
+		{1, "tenure_ready", nil},
+		{1, "tenure_role", []string{"role=active"}},
+		{0, "tenure_role", []string{"role=standby"}},
+		{1, "tenure_lease_held", []string{"name=press-7"}},
+		{0, "tenure_lease_held", []string{"name=press-8"}},
+		{4.5, "tenure_lease_no_holder_seconds", []string{"name=press-8"}},
+		{0, "tenure_lease_no_holder_seconds", []string{"name=press-7"}},
+		{1.5, "tenure_lease_left_seconds", []string{"name=press-7"}},
+		{-1, "tenure_lease_left_seconds", []string{"name=press-8"}},
+		{3, "tenure_lease_waiting", []string{"name=press-8"}},
+		{3, "tenure_lease_hand_overs_total", []string{"name=press-7"}},
+		{4.5, "tenure_leases_no_holder_max_seconds", nil},
+		{1, "tenure_leases_late", nil},
+		{0, "tenure_leases_without_series", nil},
+		{9, "tenure_lease_ends_total", []string{"cause=expired"}},
+		{0, "tenure_lease_ends_total", []string{"cause=will"}},
+		{8, "tenure_requests_total", []string{"outcome=ok", "verb=SET"}},
+		{2.5, "tenure_clients_clock_offset_max_seconds", nil},
+		{14, "tenure_requests_dropped_total", []string{"reason=qos"}},
+		{31, "tenure_requests_dropped_total", []string{"reason=other"}},
+		{0, "tenure_requests_dropped_total", []string{"reason=expired"}},
+		{11, "tenure_store_keys", nil},
+		{12, "tenure_sessions", nil},
+		{13, "tenure_clients_connected", nil},
+		{17, "tenure_panics_total", nil},
+		{18, "tenure_attachments_total", nil},
+		{1, "tenure_request_duration_seconds", []string{"verb=SET"}},
+		{0, "tenure_request_duration_seconds", []string{"verb=GET"}},
+	} {
+		if got := value(families, test.name, test.labels...); got != test.want {
+			t.Errorf("%s%v is %v, want %v", test.name, test.labels, got, test.want)
+		}
+	}
+}
+
+func TestClientsCannotMakeSeriesWithoutBound(t *testing.T) {
+	s := serve(t, func(o *admin.Options) {
+		o.Recorder.SetState(func(time.Time) activity.State {
+			state := activity.State{Totals: activity.Totals{Held: 5000}}
+			for i := range 1000 {
+				state.Leases = append(state.Leases, activity.Lease{Name: fmt.Sprintf("\xff%04d", i), Held: true})
+			}
+			return state
+		})
+	})
+	families := s.scrape(t)
+	if got := len(families["tenure_lease_held"].GetMetric()); got != admin.MaxNames {
+		t.Errorf("%d series for leases, want %d", got, admin.MaxNames)
+	}
+	if got := value(families, "tenure_leases_without_series"); got != 5000-admin.MaxNames {
+		t.Errorf("%v leases without series", got)
+	}
+	if got := value(families, "tenure_leases", "state=held"); got != 5000 {
+		t.Errorf("%v leases are held", got)
+	}
+}
+
+// documented is a row of the table in docs/metrics.md.
+func documented(families map[string]*dto.MetricFamily) (rows string, names []string) {
+	var table strings.Builder
+	table.WriteString("| metric | type | labels | meaning |\n|---|---|---|---|\n")
+	for name := range families {
+		if strings.HasPrefix(name, "tenure_") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		family := families[name]
+		var labels []string
+		for _, label := range family.GetMetric()[0].GetLabel() {
+			labels = append(labels, "`"+label.GetName()+"`")
+		}
+		fmt.Fprintf(&table, "| `%s` | %s | %s | %s |\n", name, strings.ToLower(family.GetType().String()), strings.Join(labels, ", "), family.GetHelp())
+	}
+	return table.String(), names
+}
+
+func TestMetricsAreDocumentedAndNamedByConvention(t *testing.T) {
+	families := full(t).scrape(t)
+	table, names := documented(families)
+	for _, name := range names {
+		family := families[name]
+		isCounter := family.GetType() == dto.MetricType_COUNTER
+		if isCounter != strings.HasSuffix(name, "_total") {
+			t.Errorf("%s is a %v: counters, and only they, end with _total", name, family.GetType())
+		}
+		if regexp.MustCompile(`_(ms|millis|minutes|kb)(_|$)`).MatchString(name) || !strings.HasSuffix(family.GetHelp(), ".") {
+			t.Errorf("%s: base units, and a sentence as help: %q", name, family.GetHelp())
+		}
+	}
+	path := filepath.Join(root, "docs", "metrics.md")
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, _ := bytes.Cut(content, []byte("<!-- metrics -->\n"))
+	_, after, found := bytes.Cut(rest, []byte("<!-- end -->\n"))
+	want := slices.Concat(before, []byte("<!-- metrics -->\n"+table+"<!-- end -->\n"), after)
+	if !found {
+		t.Fatal("docs/metrics.md has no marks for the table")
+	}
+	if *update {
+		if err := os.WriteFile(path, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if !bytes.Equal(content, want) {
+		t.Error("docs/metrics.md is not up to date: go test ./cmd/tenure/internal/admin -run Documented -update")
+	}
+}
+
+// Alert rules and the dashboard must not ask for what does not exist: they would be silent.
+func TestAlertsAndDashboardUseMetricsThatExist(t *testing.T) {
+	families := full(t).scrape(t)
+	exists := make(map[string]bool)
+	for name, family := range families {
+		exists[name] = true
+		if family.GetType() == dto.MetricType_HISTOGRAM {
+			exists[name+"_bucket"], exists[name+"_count"], exists[name+"_sum"] = true, true, true
+		}
+	}
+	labels := make(map[string]map[string]bool)
+	for name, family := range families {
+		for _, m := range family.GetMetric() {
+			for _, label := range m.GetLabel() {
+				if labels[name] == nil {
+					labels[name] = make(map[string]bool)
+				}
+				labels[name][label.GetName()] = true
+			}
+		}
+	}
+	dir := filepath.Join(root, "deploy", "grafana")
+	for _, file := range []string{"tenure.json", "alerts.yaml"} {
+		content, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var document any
+		if err := yaml.Unmarshal(content, &document); err != nil { // JSON is YAML
+			t.Fatalf("%s: %v", file, err)
+		}
+		expressions := expressions(document, nil)
+		if len(expressions) < 8 {
+			t.Errorf("%s has %d expressions", file, len(expressions))
+		}
+		for _, expression := range expressions {
+			found := regexp.MustCompile(`\b(tenure_[a-z0-9_]+)(?:\{([^}]*)\})?`).FindAllStringSubmatch(expression, -1)
+			if len(found) == 0 && !strings.Contains(expression, "up{") && !strings.Contains(expression, "process_") {
+				t.Errorf("%s: no metric of tenure in %q", file, expression)
+			}
+			for _, match := range found {
+				if !exists[match[1]] {
+					t.Errorf("%s: there is no metric %s", file, match[1])
+				}
+				base := strings.TrimSuffix(match[1], "_bucket")
+				for _, label := range regexp.MustCompile(`([a-z_]+)\s*[=!]`).FindAllStringSubmatch(match[2], -1) {
+					if name := label[1]; name != "job" && name != "instance" && !labels[base][name] {
+						t.Errorf("%s: %s has no label %s", file, base, name)
+					}
+				}
+			}
+			if open, shut := strings.Count(expression, "("), strings.Count(expression, ")"); open != shut {
+				t.Errorf("%s: parentheses in %q", file, expression)
+			}
+		}
+	}
+}
+
+// expressions returns the values of keys "expr" and "query" anywhere in a document.
+func expressions(document any, found []string) []string {
+	switch node := document.(type) {
+	case map[string]any:
+		for key, child := range node {
+			if text, ok := child.(string); ok && key == "expr" {
+				found = append(found, text)
+				continue
+			}
+			found = expressions(child, found)
+		}
+	case []any:
+		for _, child := range node {
+			found = expressions(child, found)
+		}
+	}
+	return found
+}
+
+func TestEachAlertSaysWhatToDo(t *testing.T) {
+	content, err := os.ReadFile(filepath.Join(root, "deploy", "grafana", "alerts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rules struct {
+		Groups []struct {
+			Name  string
+			Rules []struct {
+				Alert, Expr, For    string
+				Labels, Annotations map[string]string
+			}
+		}
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(content))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&rules); err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for _, group := range rules.Groups {
+		for _, rule := range group.Rules {
+			count++
+			if rule.Alert == "" || rule.Expr == "" || rule.Annotations["summary"] == "" || rule.Annotations["description"] == "" {
+				t.Errorf("rule %+v lacks something", rule)
+			}
+			if severity := rule.Labels["severity"]; severity != "critical" && severity != "warning" {
+				t.Errorf("%s has the severity %q", rule.Alert, severity)
+			}
+			if rule.For != "" {
+				if _, err := model.ParseDuration(rule.For); err != nil {
+					t.Errorf("%s: for %q: %v", rule.Alert, rule.For, err)
+				}
+			}
+		}
+	}
+	if count < 8 {
+		t.Errorf("%d rules", count)
+	}
+}
