@@ -1,18 +1,29 @@
 package activity
 
 import (
+	"cmp"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 // Options bounds a Model. The zero value is right for most stores.
 type Options struct {
 	// Info is what the store is; SetInfo changes it.
 	Info Info
-	// Names bounds how many leases the model remembers. Default 10,000. Beyond that the one that
-	// has been without an event for longest is forgotten, and those without a holder first.
+	// Continues says that the store began with the data of an earlier one. Then the first SET of
+	// a name is more likely a renewal than an acquisition, for as long as leases may be left.
+	Continues bool
+	// Names bounds how many names the model remembers. Default 10,000. Beyond that it forgets
+	// those first that are only watched, then those without a holder, and of them the one that has
+	// been without an event for longest.
 	Names int
-	// Clients bounds how many clients it remembers. Default 10,000.
+	// Clients bounds how many clients it remembers. Default 10,000. Beyond that it forgets those
+	// first that are not connected.
 	Clients int
 	// Timeline bounds how many changes of holders it remembers. Default 500.
 	Timeline int
@@ -20,36 +31,544 @@ type Options struct {
 	StaleWrites int
 	// Shown bounds how many leases and how many clients a State has. Default 1,000.
 	Shown int
+	// FreeFor is how long a name without a holder, and for which no client waits, is shown. Default
+	// one hour.
+	FreeFor time.Duration
 }
+
+const (
+	defaultNames, defaultClients  = 10_000, 10_000
+	defaultTimeline, defaultStale = 500, 100
+	defaultShown, defaultFreeFor  = 1_000, time.Hour
+
+	verbs    = int(statestore.VerbKeyNotify) + 1
+	outcomes = int(statestore.Expired) + 1
+
+	// maxTakeOvers is how many client ids are watched for flapping.
+	maxTakeOvers = 1024
+	// earlierLeases is how long after the start of a store leases of an earlier one may be left that
+	// have not been renewed yet.
+	earlierLeases = 10 * time.Minute
+)
 
 // Model is what the events of a store amount to. Its methods are safe for concurrent use.
 type Model struct {
-	mu      sync.Mutex
 	options Options
-	info    Info
-	totals  Totals
+
+	mu       sync.Mutex
+	info     Info
+	began    time.Time // the first event
+	revision uint64
+	totals   Totals
+	requests [verbs][outcomes]uint64
+	ends     map[Cause]uint64
+
+	names         map[string]*node[*name]
+	held, free    list[*name]
+	plain         list[*name] // only watched
+	forgotten     uint64      // names that were leases
+	clients       map[string]*node[*client]
+	online, away  list[*client]
+	forgotClients uint64
+	waiting       int // of all names
+	timeline      ring[*HandOver]
+	stale         ring[StaleWrite]
+	takeOvers     *TakeOvers
+}
+
+// client is what the model knows about a client id.
+type client struct {
+	id, user, remote        string
+	connected               bool
+	since                   time.Time
+	reason                  string
+	lastSeen                time.Time
+	requests                uint64
+	hasClock                bool
+	offset                  time.Duration
+	takeOvers               uint64
+	refused, stale, dropped uint64
+	waits                   []*waiter
 }
 
 // New returns a model without events.
-func New(options Options) *Model { return &Model{options: options, info: options.Info} }
+func New(options Options) *Model {
+	options.Names = cmp.Or(max(options.Names, 0), defaultNames)
+	options.Clients = cmp.Or(max(options.Clients, 0), defaultClients)
+	options.Timeline = cmp.Or(max(options.Timeline, 0), defaultTimeline)
+	options.StaleWrites = cmp.Or(max(options.StaleWrites, 0), defaultStale)
+	options.Shown = cmp.Or(max(options.Shown, 0), defaultShown)
+	options.FreeFor = cmp.Or(max(options.FreeFor, 0), defaultFreeFor)
+	return &Model{
+		options:   options,
+		info:      options.Info,
+		ends:      make(map[Cause]uint64),
+		names:     make(map[string]*node[*name]),
+		clients:   make(map[string]*node[*client]),
+		timeline:  ring[*HandOver]{limit: options.Timeline},
+		stale:     ring[StaleWrite]{limit: options.StaleWrites},
+		takeOvers: NewTakeOvers(min(maxTakeOvers, options.Clients)),
+	}
+}
 
 // SetInfo changes what the State says about the store.
 func (m *Model) SetInfo(info Info) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.info = info
+	m.revision++
 }
 
-// Observe takes an event. It does not block.
+// Revision returns State.Revision, without the cost of a State.
+func (m *Model) Revision() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.revision
+}
+
+// Observe takes an event. It does not wait for anything but other calls of the model. Events must come
+// in their order, and in time: State shows no event before it is observed.
 func (m *Model) Observe(event Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	e := &event
+	if m.began.IsZero() {
+		m.began = e.At
+	}
 	m.totals.Events++
+	m.totals.LostEvents += e.Lost
+	switch e.Kind {
+	case Request:
+		m.requested(e)
+	case Expired:
+		m.expired(e)
+	case Connected:
+		m.totals.Connections++
+		m.connected(m.clientOf(e).value, e)
+		m.revision++
+	case Disconnected:
+		m.disconnected(e)
+	case TakenOver:
+		m.totals.TakeOvers++
+		m.clientOf(e).value.takeOvers++
+		m.takeOvers.Note(e.Client, e.At)
+		m.revision++
+	case Refused:
+		m.totals.Refused++
+	case Dropped:
+		m.totals.Dropped++
+		if c := m.clients[e.Client]; c != nil { // another would cost as much as a real client
+			c.value.dropped++
+		}
+	}
 }
 
-// State returns what the model knows at a time, which should not be before its last event.
-func (m *Model) State(now time.Time) State {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return State{At: now, Info: m.info, Totals: m.totals}
+// clientOf returns the client of an event, which has been seen now.
+func (m *Model) clientOf(e *Event) *node[*client] {
+	n := m.clients[e.Client]
+	if n == nil {
+		n = &node[*client]{value: &client{id: e.Client, since: e.At}}
+		m.clients[e.Client] = n
+	}
+	c := n.value
+	c.user, c.remote = cmp.Or(e.User, c.user), cmp.Or(e.Remote, c.remote)
+	if c.connected {
+		m.online.use(n)
+	} else {
+		m.away.use(n)
+	}
+	for len(m.clients) > m.options.Clients {
+		m.forgetClient(cmp.Or(m.otherThan(n, m.away.last), m.online.last))
+	}
+	return n
+}
+
+// otherThan returns a candidate unless it is the one to keep.
+func (m *Model) otherThan(keep, candidate *node[*client]) *node[*client] {
+	if candidate == keep {
+		return nil
+	}
+	return candidate
+}
+
+func (m *Model) forgetClient(n *node[*client]) {
+	for len(n.value.waits) > 0 {
+		m.dropWaiter(n.value.waits[0])
+	}
+	n.leave()
+	delete(m.clients, n.value.id)
+	m.forgotClients++
+}
+
+func (m *Model) connected(c *client, e *Event) {
+	c.connected, c.since, c.reason = true, e.At, ""
+	c.user, c.remote = e.User, e.Remote
+	m.online.use(m.clients[c.id])
+}
+
+func (m *Model) disconnected(e *Event) {
+	n := m.clients[e.Client]
+	if n == nil {
+		return
+	}
+	c := n.value
+	c.connected, c.since, c.reason = false, e.At, e.Reason
+	m.away.use(n)
+	for i := len(c.waits) - 1; i >= 0; i-- {
+		w := c.waits[i]
+		// Watches end with the connection. A bid goes on until it expires.
+		w.watching = false
+		if w.attempts = 0; !w.isWaiting(e.At) {
+			m.dropWaiter(w)
+		}
+	}
+	m.revision++
+}
+
+// nameOf returns what is known about a key, and nil if nothing is and it is not to be remembered.
+func (m *Model) nameOf(key string, remember bool) *node[*name] {
+	n := m.names[key]
+	if n == nil && remember {
+		n = &node[*name]{value: &name{key: key, rank: -1}}
+		m.names[key] = n
+		m.plain.use(n)
+		for len(m.names) > m.options.Names {
+			m.forgetName(m.oldestName(n))
+		}
+	}
+	return n
+}
+
+func (m *Model) oldestName(keep *node[*name]) *node[*name] {
+	for _, l := range []*list[*name]{&m.plain, &m.free, &m.held} {
+		if l.last != nil && l.last != keep {
+			return l.last
+		}
+	}
+	return keep
+}
+
+func (m *Model) forgetName(n *node[*name]) {
+	for len(n.value.waiters) > 0 {
+		m.dropWaiter(n.value.waiters[0])
+	}
+	n.leave()
+	delete(m.names, n.value.key)
+	if n.value.isLease {
+		m.forgotten++
+		m.revision++
+	}
+}
+
+// file puts a name into the list where it belongs, as the one that was used last.
+func (m *Model) file(n *node[*name]) {
+	switch {
+	case n.value.held:
+		m.held.use(n)
+	case n.value.isLease:
+		m.free.use(n)
+	default:
+		m.plain.use(n)
+	}
+}
+
+// requested notes a request that was answered.
+func (m *Model) requested(e *Event) {
+	m.totals.Requests++
+	if int(e.Verb) < verbs && int(e.Outcome) < outcomes {
+		m.requests[e.Verb][e.Outcome]++
+	}
+	by := m.clientOf(e)
+	c := by.value
+	c.requests++
+	c.lastSeen = e.At
+	if e.HasClock {
+		c.hasClock, c.offset = true, e.ClockOffset
+	}
+	if e.Outcome == statestore.Refused {
+		m.refused(c, e)
+		return
+	}
+	if base, isBid := strings.CutSuffix(e.Key, protocol.FailBackSuffix); isBid && (e.Rank >= 0 || m.isBid(base, e)) {
+		m.bid(base, by, e)
+		return
+	}
+	switch e.Verb {
+	case statestore.VerbSet:
+		m.set(by, e)
+	case statestore.VerbDel, statestore.VerbVDel:
+		m.deleted(e)
+	case statestore.VerbKeyNotify:
+		m.watched(by, e)
+	}
+}
+
+func (m *Model) refused(c *client, e *Event) {
+	c.refused++
+	if e.Refusal != string(protocol.FencingTokenLower) {
+		return
+	}
+	c.stale++
+	m.totals.StaleWrites++
+	m.stale.add(StaleWrite{
+		At: e.At, Key: e.Key, Client: e.Client, User: e.User, Remote: e.Remote,
+		Verb: e.Verb.String(), Refusal: e.Refusal,
+	})
+	m.revision++
+}
+
+// set notes a SET.
+func (m *Model) set(by *node[*client], e *Event) {
+	asLease := e.Condition != statestore.Always && e.Lifetime > 0
+	n := m.nameOf(e.Key, asLease && (e.Outcome == statestore.OK || !e.Version.IsZero()))
+	if n == nil {
+		return
+	}
+	l := n.value
+	if e.Outcome != statestore.OK {
+		if asLease {
+			m.attempted(n, by, e)
+		}
+		return
+	}
+	if !l.isLease && !asLease || isRepeated(l.version, e.Version) {
+		return
+	}
+	switch {
+	case e.Lifetime == 0: // it is no lease any more
+		if l.held {
+			m.ended(l.end(m.overwritten(l, e), e))
+		}
+		m.forgetName(n)
+		m.revision++
+		return
+	case l.continues(e):
+		missed := l.renew(e)
+		m.totals.Renewed++
+		m.totals.Missed += missed
+		if missed > 0 {
+			m.revision++
+		}
+	case l.held && l.client == "" && e.Condition == statestore.IfMissingOrEqual:
+		l.acquire(e, false) // another client has found it taken before: this is its holder
+		m.totals.Renewed++
+		m.revision++
+	default:
+		m.acquired(n, e)
+	}
+	m.file(n)
+	m.leaveWaiting(n, by)
+}
+
+// isRepeated reports whether a change is older than what is known, or the same: the request was delivered
+// twice, and the event of the second delivery has the reply to the first.
+func isRepeated(known, version hlc.Timestamp) bool {
+	return !known.IsZero() && version.Compare(known) <= 0
+}
+
+func (m *Model) overwritten(l *name, e *Event) Cause {
+	switch {
+	case e.Condition != statestore.Always:
+		return CauseUnknown // the condition says that the key was free
+	case l.client == e.Client:
+		return CauseOverwritten
+	}
+	return CauseForced
+}
+
+// acquired notes that a client has a lease from now on.
+func (m *Model) acquired(n *node[*name], e *Event) {
+	l := n.value
+	known := l.isLease || e.Condition == statestore.IfMissing ||
+		m.forgotten == 0 && (!m.options.Continues || e.At.Sub(m.began) > earlierLeases)
+	if l.held {
+		m.ended(l.end(m.overwritten(l, e), e))
+	}
+	before := l.isLease
+	l.acquire(e, known)
+	m.revision++
+	switch {
+	case before && l.last != nil && l.last.Began.IsZero():
+		l.last.To, l.last.Began = l.holderName(), e.At
+		l.last.GapMillis = max(0, e.At.Sub(l.last.Ended).Milliseconds())
+	case known:
+		l.last = &HandOver{Name: l.key, Cause: CauseAcquired, To: l.holderName(), Began: e.At}
+		m.timeline.add(l.last)
+	}
+	if known {
+		m.totals.Acquired++
+	} else {
+		m.totals.Renewed++
+	}
+}
+
+// ended notes the end of a lease.
+func (m *Model) ended(handOver *HandOver) {
+	m.ends[handOver.Cause]++
+	m.timeline.add(handOver)
+	m.revision++
+}
+
+func (m *Model) deleted(e *Event) {
+	n := m.names[e.Key]
+	if n == nil || e.Outcome != statestore.Deleted || !n.value.held {
+		return
+	}
+	if l := n.value; !l.version.IsZero() && e.Version.Compare(l.version) < 0 {
+		return // a second delivery; the lease is another one since
+	}
+	m.ended(n.value.end(n.value.causeOf(e), e))
+	m.file(n)
+}
+
+func (m *Model) expired(e *Event) {
+	if base, isBid := strings.CutSuffix(e.Key, protocol.FailBackSuffix); isBid {
+		m.endBid(m.names[base], e.At)
+	}
+	n := m.names[e.Key]
+	if n == nil || !n.value.held {
+		return
+	}
+	l := n.value
+	if l.every > 0 {
+		missed := uint64(max(0, e.At.Sub(l.lastRenewal)/l.every))
+		l.missed += missed
+		m.totals.Missed += missed
+	}
+	m.ended(l.end(CauseExpired, e))
+	m.file(n)
+}
+
+// attempted notes that a client has tried to acquire a name that another one holds.
+func (m *Model) attempted(n *node[*name], by *node[*client], e *Event) {
+	l := n.value
+	if !l.isLease { // it has a holder that the model has not seen
+		l.isLease, l.held, l.since, l.lastRenewal, l.version = true, true, e.At, e.At, e.Version
+		m.file(n)
+		m.revision++
+	}
+	if w := m.waiterOf(n, by, e.At); w != nil {
+		w.attempts++
+		w.lastAttempt = e.At
+	}
+}
+
+// watched notes a KEYNOTIFY.
+func (m *Model) watched(by *node[*client], e *Event) {
+	if e.Stop {
+		if n := m.names[e.Key]; n != nil {
+			if w := find(n.value, by); w != nil {
+				w.watching = false
+				if !w.isWaiting(e.At) {
+					m.dropWaiter(w)
+				}
+				m.revision++
+			}
+		}
+		return
+	}
+	if e.Outcome != statestore.OK {
+		return
+	}
+	if w := m.waiterOf(m.nameOf(e.Key, true), by, e.At); w != nil && !w.watching {
+		w.watching = true
+		m.revision++
+	}
+}
+
+func find(l *name, by *node[*client]) *waiter {
+	for _, w := range l.waiters {
+		if w.client == by {
+			return w
+		}
+	}
+	return nil
+}
+
+// waiterOf returns a client as a waiter of a name; nil if there are too many.
+func (m *Model) waiterOf(n *node[*name], by *node[*client], at time.Time) *waiter {
+	if w := find(n.value, by); w != nil {
+		return w
+	}
+	if len(by.value.waits) >= namesOf {
+		m.dropStale(&by.value.waits, at)
+	}
+	if len(n.value.waiters) >= waitersOf {
+		m.dropStale(&n.value.waiters, at)
+	}
+	if len(by.value.waits) >= namesOf || len(n.value.waiters) >= waitersOf || m.waiting >= waitersFor*m.options.Clients {
+		n.value.hiddenWaiters = true
+		return nil
+	}
+	m.waiting++
+	w := &waiter{name: n, client: by, since: at}
+	n.value.waiters = append(n.value.waiters, w)
+	by.value.waits = append(by.value.waits, w)
+	m.revision++
+	return w
+}
+
+// dropWaiter forgets that a client waits for a name.
+func (m *Model) dropWaiter(w *waiter) {
+	m.waiting--
+	n, c := w.name.value, w.client.value
+	n.waiters, c.waits = remove(n.waiters, w), remove(c.waits, w)
+	n.hiddenWaiters = false // those that are left out come again with their next attempt
+}
+
+// dropStale removes those that no longer wait.
+func (m *Model) dropStale(waiters *[]*waiter, now time.Time) {
+	for i := len(*waiters) - 1; i >= 0; i-- {
+		if w := (*waiters)[i]; !w.isWaiting(now) {
+			m.dropWaiter(w)
+		}
+	}
+}
+
+// leaveWaiting notes that a client has what it waited for. It may go on to watch it.
+func (m *Model) leaveWaiting(n *node[*name], by *node[*client]) {
+	if w := find(n.value, by); w != nil {
+		if w.attempts = 0; !w.watching {
+			m.dropWaiter(w)
+		}
+	}
+}
+
+// isBid reports whether a request that names no rank ends a bid.
+func (m *Model) isBid(base string, e *Event) bool {
+	n := m.names[base]
+	return n != nil && n.value.bidder != "" && (e.Verb == statestore.VerbDel || e.Verb == statestore.VerbVDel)
+}
+
+// bid notes a request about the key of a fail-back request: the client asks for the lease of a name.
+func (m *Model) bid(base string, by *node[*client], e *Event) {
+	switch {
+	case e.Verb == statestore.VerbSet && e.Outcome == statestore.OK && e.Lifetime > 0:
+		n := m.nameOf(base, true)
+		l := n.value
+		if l.bidder != by.value.id || l.rank != e.Rank {
+			m.endBid(n, e.At)
+			m.revision++
+		}
+		l.bidder, l.rank, l.bidUntil = by.value.id, e.Rank, e.At.Add(e.Lifetime)
+		m.waiterOf(n, by, e.At)
+	case e.Outcome == statestore.Deleted:
+		m.endBid(m.names[base], e.At)
+	}
+}
+
+// endBid notes that the fail-back request for a name is gone.
+func (m *Model) endBid(n *node[*name], at time.Time) {
+	if n == nil || n.value.bidder == "" {
+		return
+	}
+	l := n.value
+	bidder := l.bidder
+	l.bidder, l.rank = "", -1
+	if c := m.clients[bidder]; c != nil {
+		if w := find(l, c); w != nil && !w.isWaiting(at) {
+			m.dropWaiter(w)
+		}
+	}
+	m.revision++
 }

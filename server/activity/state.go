@@ -56,7 +56,8 @@ type Lease struct {
 	// Held says that a client holds the lease.
 	Held bool `json:"held"`
 	// Holder is the holder's name, and Client its client id; both of the last holder if Held is
-	// false.
+	// false. They are empty, and TTLMillis is 0, if the store has only told other clients that the
+	// lease is held.
 	Holder string `json:"holder"`
 	Client string `json:"client"`
 	// Since is when the holder acquired the lease, and Token its fencing token: the version of
@@ -87,7 +88,7 @@ type Lease struct {
 	HandOvers    uint64    `json:"handOvers"`
 	LastHandOver *HandOver `json:"lastHandOver,omitempty"`
 	// Waiting are the clients that wait for the lease or watch it, the first ones first;
-	// WaitingHidden is how many more there are.
+	// WaitingHidden is how many more there are, or 1 if the model does not know that.
 	Waiting       []Waiter `json:"waiting"`
 	WaitingHidden int      `json:"waitingHidden"`
 }

@@ -1,0 +1,187 @@
+package activity
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+const (
+	// waitersOf bounds the waiting clients that the model remembers of one name, and namesOf the names
+	// for which it remembers that one client waits.
+	waitersOf, namesOf = 64, 64
+	// waitersFor is how many waiting clients the model remembers in all, for each client that it may
+	// remember.
+	waitersFor = 4
+	// attemptLasts and attemptTTLs: a client that does not watch a name counts as waiting until this
+	// long, or this many lifetimes, after its last attempt.
+	attemptLasts, attemptTTLs = time.Minute, 3
+	// lateFactor is how many times the usual interval a renewal may take before it counts as missed,
+	// besides lateSlack.
+	lateFactor, lateSlack = 1.5, 20 * time.Millisecond
+	// newPattern is how many late renewals in a row are a new usual interval.
+	newPattern = 3
+	// overdue is how long after its deadline a lease shows as free though its expiry was not reported:
+	// the event may be lost.
+	overdue = 10 * time.Second
+)
+
+// name is what the model knows about a key.
+type name struct {
+	key     string
+	isLease bool // false: only watched, so far
+
+	held             bool
+	holder, client   string // the client is empty if the model has not seen the holder
+	value            string
+	version          hlc.Timestamp // of the latest change
+	token            hlc.Timestamp // of the acquisition; zero: not known
+	since            time.Time
+	ttl              time.Duration
+	renewals, missed uint64
+	lastRenewal      time.Time
+	every            time.Duration // the usual time between renewals; 0: not known yet
+	late             int           // renewals in a row that came late
+
+	freeSince time.Time
+	handOvers uint64
+	last      *HandOver // the latest; nil: none
+
+	waiters       []*waiter
+	hiddenWaiters bool      // more came when there were too many
+	bidder        string    // the client of the fail-back request; empty: none
+	bidUntil      time.Time // when that expires
+	rank          int       // of the bidder
+}
+
+// waiter is a client that waits for a name.
+type waiter struct {
+	name        *node[*name]
+	client      *node[*client]
+	since       time.Time
+	watching    bool
+	attempts    uint64
+	lastAttempt time.Time
+}
+
+func (n *name) deadline() time.Time { return n.lastRenewal.Add(n.ttl) }
+
+// holderName returns the name of the holder: its client id if the value has none.
+func (n *name) holderName() string { return cmp.Or(n.holder, n.client) }
+
+// continues reports whether a SET, which was applied, goes on with the time of the holder.
+func (n *name) continues(e *Event) bool {
+	switch {
+	case !n.held || n.client == "" || n.holder != e.Holder:
+		return false
+	case e.Condition == statestore.Always:
+		return n.client == e.Client
+	}
+	return e.Condition == statestore.IfMissingOrEqual // it has the same value, so it may come from another client
+}
+
+// acquire begins the time of a holder.
+func (n *name) acquire(e *Event, known bool) {
+	n.held, n.isLease = true, true
+	n.holder, n.client, n.value = e.Holder, e.Client, e.Value
+	n.since, n.lastRenewal, n.ttl = e.At, e.At, e.Lifetime
+	n.renewals, n.missed, n.every, n.late = 0, 0, 0, 0
+	n.version, n.token = e.Version, hlc.Timestamp{}
+	if known {
+		n.token = e.Version
+	}
+}
+
+// renew notes a renewal, and returns how many were missed before it.
+func (n *name) renew(e *Event) (missed uint64) {
+	gap := e.At.Sub(n.lastRenewal)
+	if e.Lifetime != n.ttl {
+		n.every, n.late = 0, 0
+	}
+	switch {
+	case gap <= 0:
+	case n.every == 0:
+		n.every = gap
+	case n.isLate(gap):
+		missed = uint64(max(1, (gap+n.every/2)/n.every-1))
+		if n.late++; n.late >= newPattern {
+			n.every, n.late = gap, 0
+		}
+	case gap >= n.every/2: // a shorter one is a retry, or a second one by chance
+		n.every += (gap - n.every) / 8
+		n.late = 0
+	}
+	n.missed += missed
+	n.renewals++
+	n.lastRenewal, n.ttl, n.version = e.At, e.Lifetime, e.Version
+	n.client, n.value = e.Client, e.Value
+	return missed
+}
+
+// isLate reports whether a renewal is missing after some time without one.
+func (n *name) isLate(gap time.Duration) bool {
+	return n.every > 0 && float64(gap) > lateFactor*float64(n.every)+float64(lateSlack)
+}
+
+// end ends the time of the holder, and returns what is known about that.
+func (n *name) end(cause Cause, e *Event) *HandOver {
+	ended := &HandOver{
+		Name:       n.key,
+		Cause:      cause,
+		From:       n.holderName(),
+		By:         e.Client,
+		ByUser:     e.User,
+		ByRemote:   e.Remote,
+		Forced:     e.Forced,
+		Ended:      e.At,
+		HeldMillis: n.heldMillis(e.At),
+	}
+	n.held, n.freeSince, n.last = false, e.At, ended
+	n.handOvers++
+	return ended
+}
+
+// heldMillis returns how long the holder has held the name; 0 if its begin is not known.
+func (n *name) heldMillis(now time.Time) int64 {
+	if n.token.IsZero() {
+		return 0
+	}
+	return max(0, now.Sub(n.since).Milliseconds())
+}
+
+// causeOf returns why a DEL or VDEL, which was applied, has ended the lease.
+func (n *name) causeOf(e *Event) Cause {
+	own := n.client == e.Client
+	if n.client == "" { // not known; a lease names its client by default
+		own = e.Verb == statestore.VerbVDel && (e.Holder == n.holder && n.holder != "" || e.Holder == e.Client)
+	}
+	switch {
+	case e.Will:
+		return CauseWill
+	case e.Forced != "" || !own:
+		return CauseForced
+	case e.Verb == statestore.VerbDel:
+		return CauseDeleted
+	}
+	return CauseReleased
+}
+
+// isWaiting reports whether a client still counts as waiting.
+func (w *waiter) isWaiting(now time.Time) bool {
+	n := w.name.value
+	return w.watching || n.bidder == w.client.value.id && now.Before(n.bidUntil) ||
+		w.attempts > 0 && now.Sub(w.lastAttempt) <= max(attemptLasts, attemptTTLs*n.ttl)
+}
+
+func remove(all []*waiter, w *waiter) []*waiter {
+	if i := slices.Index(all, w); i >= 0 {
+		all = slices.Delete(all, i, i+1)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all
+}

@@ -1,0 +1,75 @@
+package activity
+
+// node is an element of a list, and part of what it orders.
+type node[T any] struct {
+	value          T
+	in             *list[T]
+	next, previous *node[T]
+}
+
+// list orders nodes by their last use; the latest is in front. A node is in one list at most.
+type list[T any] struct {
+	first, last *node[T]
+	count       int
+}
+
+// use puts a node in front of the list, and takes it out of the one in which it was.
+func (l *list[T]) use(n *node[T]) {
+	if l.first == n {
+		return
+	}
+	n.leave()
+	n.in, n.next = l, l.first
+	if l.first == nil {
+		l.last = n
+	} else {
+		l.first.previous = n
+	}
+	l.first = n
+	l.count++
+}
+
+// leave takes the node out of its list, if it is in one.
+func (n *node[T]) leave() {
+	l := n.in
+	if l == nil {
+		return
+	}
+	if n.previous == nil {
+		l.first = n.next
+	} else {
+		n.previous.next = n.next
+	}
+	if n.next == nil {
+		l.last = n.previous
+	} else {
+		n.next.previous = n.previous
+	}
+	n.in, n.next, n.previous = nil, nil, nil
+	l.count--
+}
+
+// ring keeps the latest values of a bounded number.
+type ring[T any] struct {
+	values []T
+	limit  int
+	next   int // position of the oldest, once it is full
+	lost   uint64
+}
+
+func (r *ring[T]) add(value T) {
+	if len(r.values) < r.limit {
+		r.values = append(r.values, value)
+		return
+	}
+	r.values[r.next] = value
+	r.next = (r.next + 1) % r.limit
+	r.lost++
+}
+
+// latestFirst calls each with all values, the latest first.
+func (r *ring[T]) latestFirst(each func(T)) {
+	for i := range r.values {
+		each(r.values[(r.next+len(r.values)-1-i)%len(r.values)])
+	}
+}

@@ -1,0 +1,606 @@
+package activity
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+const ttl = 3 * time.Second
+
+// world makes events in virtual time, as a store would.
+type world struct {
+	t       *testing.T
+	model   *Model
+	now     time.Time
+	version int64
+	setTo   map[string]hlc.Timestamp // the present versions
+}
+
+func newWorld(t *testing.T, options Options) *world {
+	return &world{t: t, model: New(options), now: noon, setTo: make(map[string]hlc.Timestamp)}
+}
+
+func (w *world) after(d time.Duration) *world {
+	w.now = w.now.Add(d)
+	return w
+}
+
+func (w *world) tell(e Event) {
+	e.At = w.now
+	w.model.Observe(e)
+}
+
+// set is a SET NEX PX that was applied, with the value "<client>:1".
+func (w *world) set(client, key string) Event {
+	w.version++
+	e := Event{
+		Kind: Request, Client: client, User: "user of " + client, Remote: "10.0.0.1:1", Verb: statestore.VerbSet, Key: key,
+		Condition: statestore.IfMissingOrEqual, Lifetime: ttl, Holder: client, Rank: -1,
+		Outcome: statestore.OK, Version: hlc.Timestamp{Wall: w.version, Node: "s"},
+	}
+	w.setTo[key] = e.Version
+	w.tell(e)
+	return e
+}
+
+// fails is a SET NEX PX for a key that another client has.
+func (w *world) fails(client, key string) {
+	w.tell(Event{
+		Kind: Request, Client: client, Verb: statestore.VerbSet, Key: key, Condition: statestore.IfMissingOrEqual,
+		Lifetime: ttl, Holder: client, Rank: -1, Outcome: statestore.ConditionFailed, Version: cmpVersion(w.setTo[key]),
+	})
+}
+
+func cmpVersion(v hlc.Timestamp) hlc.Timestamp {
+	if v.IsZero() {
+		return hlc.Timestamp{Wall: 1, Node: "earlier"}
+	}
+	return v
+}
+
+func (w *world) deletes(e Event) {
+	e.Kind, e.Outcome, e.Version, e.Rank = Request, statestore.Deleted, w.setTo[e.Key], -1
+	w.tell(e)
+}
+
+func (w *world) releases(client, key string) {
+	w.deletes(Event{Client: client, Verb: statestore.VerbVDel, Key: key, Holder: client})
+}
+
+func (w *world) lease(name string) Lease {
+	w.t.Helper()
+	for _, l := range w.model.State(w.now).Leases {
+		if l.Name == name {
+			return l
+		}
+	}
+	w.t.Fatalf("there is no lease %q", name)
+	return Lease{}
+}
+
+// renews renews a lease n times, once in every interval.
+func (w *world) renews(n int, every time.Duration, client, key string) {
+	for range n {
+		w.after(every).set(client, key)
+	}
+}
+
+func TestALeaseShowsItsHolderAndItsRenewals(t *testing.T) {
+	w := newWorld(t, Options{})
+	first := w.set("a", "k")
+	w.renews(3, time.Second, "a", "k")
+	w.after(250 * time.Millisecond)
+	l := w.lease("k")
+	want := Lease{
+		Name: "k", Held: true, Holder: "a", Client: "a", Since: noon, Token: first.Version.String(), Known: true,
+		TTLMillis: 3000, LeftMillis: 2750, Deadline: noon.Add(6 * time.Second), Renewals: 3,
+		LastRenewal: noon.Add(3 * time.Second), RenewEveryMillis: 1000,
+	}
+	last := l.LastHandOver
+	l.LastHandOver, l.Waiting = nil, nil
+	if fmt.Sprint(l) != fmt.Sprint(want) {
+		t.Errorf("got\n%+v, want\n%+v", l, want)
+	}
+	if last == nil || last.Cause != CauseAcquired || last.To != "a" || !last.Began.Equal(noon) {
+		t.Errorf("the last hand-over is %+v", last)
+	}
+}
+
+// Each way in which a lease can end has its own cause.
+func TestTheCauseOfAHandOver(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		end   func(w *world)
+		cause Cause
+		by    string
+	}{
+		{"released", func(w *world) { w.releases("a", "k") }, CauseReleased, "a"},
+		{"expired", func(w *world) { w.tell(Event{Kind: Expired, Key: "k"}) }, CauseExpired, ""},
+		{"deleted", func(w *world) { w.deletes(Event{Client: "a", Verb: statestore.VerbDel, Key: "k"}) }, CauseDeleted, "a"},
+		{"will", func(w *world) {
+			w.deletes(Event{Client: "a", Verb: statestore.VerbVDel, Key: "k", Holder: "a", Will: true})
+		}, CauseWill, "a"},
+		{"deleted by another", func(w *world) { w.deletes(Event{Client: "x", Verb: statestore.VerbDel, Key: "k"}) }, CauseForced, "x"},
+		{"the value deleted by another", func(w *world) {
+			w.deletes(Event{Client: "x", Verb: statestore.VerbVDel, Key: "k", Holder: "a"})
+		}, CauseForced, "x"},
+		{"says that it is forced", func(w *world) {
+			w.deletes(Event{Client: "a", Verb: statestore.VerbVDel, Key: "k", Holder: "a", Forced: "stuck"})
+		}, CauseForced, "a"},
+		{"overwritten by another", func(w *world) {
+			w.version++
+			w.tell(Event{Kind: Request, Client: "b", Verb: statestore.VerbSet, Key: "k", Lifetime: ttl, Holder: "b",
+				Rank: -1, Outcome: statestore.OK, Version: hlc.Timestamp{Wall: w.version, Node: "s"}})
+		}, CauseForced, "b"},
+		{"set without expiry", func(w *world) {
+			w.version++
+			w.tell(Event{Kind: Request, Client: "a", Verb: statestore.VerbSet, Key: "k", Holder: "a",
+				Rank: -1, Outcome: statestore.OK, Version: hlc.Timestamp{Wall: w.version, Node: "s"}})
+		}, CauseOverwritten, "a"},
+		{"an event was lost", func(w *world) { w.set("b", "k") }, CauseUnknown, "b"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t, Options{})
+			w.set("a", "k")
+			w.after(time.Second)
+			test.end(w)
+			timeline := w.model.State(w.now).Timeline
+			ended := timeline[len(timeline)-2] // the acquisition is the oldest
+			if ended.Cause != test.cause || ended.By != test.by || ended.From != "a" || ended.HeldMillis != 1000 {
+				t.Errorf("got %+v, want %s by %q", ended, test.cause, test.by)
+			}
+			if got := w.model.State(w.now).Totals.HandOversBy[test.cause]; got != 1 {
+				t.Errorf("%d ends count as %s", got, test.cause)
+			}
+		})
+	}
+}
+
+func TestAGapWithoutHolderGrowsUntilTheNextOneBegins(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.set("a", "k")
+	w.after(ttl).tell(Event{Kind: Expired, Key: "k"})
+	w.after(4 * time.Second)
+	l := w.lease("k")
+	if l.Held || l.NoHolderMillis != 4000 || !l.NoHolderSince.Equal(noon.Add(ttl)) || l.Holder != "a" {
+		t.Errorf("without a holder: %+v", l)
+	}
+	if h := l.LastHandOver; h.GapMillis != 4000 || h.To != "" {
+		t.Errorf("the hand-over that is not over: %+v", h)
+	}
+	w.after(time.Second).set("b", "k")
+	w.after(time.Hour)
+	state := w.model.State(w.now)
+	if h := state.Timeline[0]; h.From != "a" || h.To != "b" || h.GapMillis != 5000 || h.Cause != CauseExpired {
+		t.Errorf("the hand-over: %+v", h)
+	}
+	if state.Totals.Acquired != 2 || len(state.Timeline) != 2 {
+		t.Errorf("%d acquisitions, %d entries", state.Totals.Acquired, len(state.Timeline))
+	}
+}
+
+func TestMissedRenewals(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		gaps   []time.Duration
+		missed uint64
+	}{
+		{"even", []time.Duration{1000, 1000, 1000, 1000}, 0},
+		{"a little jitter", []time.Duration{1000, 1100, 900, 1200, 950}, 0},
+		{"one missing", []time.Duration{1000, 1000, 2000, 1000}, 1},
+		{"two missing", []time.Duration{1000, 1000, 3000, 1000}, 2},
+		{"a retry between", []time.Duration{1000, 100, 900, 1000}, 0},
+		{"a new pattern counts for a while only", []time.Duration{1000, 1000, 2000, 2000, 2000, 2000, 2000, 2000}, 3},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t, Options{})
+			w.set("a", "k")
+			for _, gap := range test.gaps {
+				w.after(gap*time.Millisecond).set("a", "k")
+			}
+			state := w.model.State(w.now)
+			if got := w.lease("k").Missed; got != test.missed || state.Totals.Missed != test.missed {
+				t.Errorf("%d missed, %d in all, want %d", got, state.Totals.Missed, test.missed)
+			}
+		})
+	}
+}
+
+func TestALeaseIsLateBeforeItExpires(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.set("a", "k")
+	w.renews(3, time.Second, "a", "k")
+	if w.after(1200 * time.Millisecond); w.lease("k").Late {
+		t.Error("late after 1.2 s, though it renews each second")
+	}
+	if w.after(500 * time.Millisecond); !w.lease("k").Late {
+		t.Error("not late after 1.7 s")
+	}
+	w.after(1300 * time.Millisecond).tell(Event{Kind: Expired, Key: "k"})
+	if l := w.lease("k"); l.Missed != 3 || l.Late {
+		t.Errorf("expired after three missed renewals: %+v", l)
+	}
+}
+
+// A request that is delivered twice is reported twice, with the same version.
+func TestASecondDeliveryChangesNothing(t *testing.T) {
+	w := newWorld(t, Options{})
+	first := w.set("a", "k")
+	released := Event{Kind: Request, Client: "a", Verb: statestore.VerbVDel, Key: "k", Holder: "a", Rank: -1,
+		Outcome: statestore.Deleted, Version: first.Version}
+	w.tell(released)
+	w.after(time.Second).tell(first)
+	if w.lease("k").Held {
+		t.Error("a second delivery of the SET makes the lease held again")
+	}
+	w.set("b", "k")
+	w.tell(released)
+	if l := w.lease("k"); !l.Held || l.Holder != "b" {
+		t.Errorf("a second delivery of the release ends the next lease: %+v", l)
+	}
+}
+
+func TestTheClientsThatWaitForALease(t *testing.T) {
+	w := newWorld(t, Options{})
+	notify := func(client, key string, stop bool) {
+		w.tell(Event{Kind: Request, Client: client, Verb: statestore.VerbKeyNotify, Key: key, Stop: stop, Rank: -1, Outcome: statestore.OK})
+	}
+	waiting := func() string {
+		var all []string
+		for _, x := range w.lease("k").Waiting {
+			text := fmt.Sprint(x.Client, " ", x.Attempts)
+			if x.Watching {
+				text += " watching"
+			}
+			if x.Bids {
+				text += fmt.Sprint(" rank ", *x.Rank)
+			}
+			all = append(all, text)
+		}
+		return strings.Join(all, ", ")
+	}
+	want := func(when, want string) {
+		t.Helper()
+		if got := waiting(); got != want {
+			t.Errorf("%s: %q, want %q", when, got, want)
+		}
+	}
+	w.tell(Event{Kind: Connected, Client: "b"})
+	notify("o", "k", false) // before the lease exists
+	w.after(time.Second).set("a", "k")
+	notify("a", "k", false)
+	want("an observer", "o 0 watching")
+	w.after(time.Second).fails("b", "k")
+	notify("b", "k", false)
+	w.after(time.Second).fails("b", "k")
+	w.after(time.Second).fails("c", "k")
+	bid := Event{Kind: Request, Client: "b", Verb: statestore.VerbSet, Key: "k" + protocol.FailBackSuffix,
+		Condition: statestore.IfMissingOrEqual, Lifetime: time.Minute, Holder: "b", Rank: 0, Outcome: statestore.OK, Version: hlc.Timestamp{Wall: 99, Node: "s"}}
+	w.tell(bid)
+	want("a bid", "o 0 watching, b 2 watching rank 0, c 1")
+	w.after(90*time.Second).set("a", "k")
+	want("long after", "o 0 watching, b 2 watching")
+	w.tell(Event{Kind: Disconnected, Client: "b"})
+	notify("o", "k", true)
+	want("the end of the watches", "")
+	w.fails("c", "k")
+	w.releases("a", "k")
+	w.set("c", "k")
+	want("the waiting client has it", "a 0 watching")
+	for i := range 1000 {
+		w.fails(fmt.Sprint("d", i), "k")
+	}
+	if l := w.lease("k"); len(l.Waiting) != shownWaiters || l.WaitingHidden == 0 || len(w.model.names["k"].value.waiters) > waitersOf {
+		t.Errorf("of a thousand waiters %d are shown, %d hidden", len(l.Waiting), l.WaitingHidden)
+	}
+	if w.model.names["k"+protocol.FailBackSuffix] != nil {
+		t.Error("the bid is remembered as a name")
+	}
+}
+
+// A bid ends with its key, however that ends.
+func TestTheEndOfABid(t *testing.T) {
+	key := "k" + protocol.FailBackSuffix
+	for name, end := range map[string]func(w *world){
+		"deleted": func(w *world) {
+			w.tell(Event{Kind: Request, Client: "b", Verb: statestore.VerbVDel, Key: key, Rank: 0, Outcome: statestore.Deleted})
+		},
+		"deleted without a value": func(w *world) {
+			w.tell(Event{Kind: Request, Client: "b", Verb: statestore.VerbDel, Key: key, Rank: -1, Outcome: statestore.Deleted})
+		},
+		"expired":            func(w *world) { w.tell(Event{Kind: Expired, Key: key}) },
+		"its expiry is lost": func(w *world) { w.after(time.Minute) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, Options{})
+			w.set("a", "k")
+			w.tell(Event{Kind: Request, Client: "b", Verb: statestore.VerbSet, Key: key, Lifetime: time.Second, Rank: 0, Outcome: statestore.OK, Version: hlc.Timestamp{Wall: 9, Node: "s"}})
+			if l := w.lease("k"); len(l.Waiting) != 1 || !l.Waiting[0].Bids {
+				t.Fatalf("before: %+v", l.Waiting)
+			}
+			end(w)
+			if l := w.lease("k"); len(l.Waiting) != 0 {
+				t.Errorf("after: %+v", l.Waiting)
+			}
+		})
+	}
+}
+
+func TestClients(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.tell(Event{Kind: Connected, Client: "a", User: "ana", Remote: "10.0.0.1:5"})
+	w.after(time.Second).tell(Event{Kind: Request, Client: "a", User: "ana", Remote: "10.0.0.1:5", Verb: statestore.VerbSet, Key: "file", Rank: -1,
+		Outcome: statestore.Refused, Refusal: string(protocol.FencingTokenLower), HasClock: true, ClockOffset: -1500 * time.Millisecond})
+	w.tell(Event{Kind: Dropped, Client: "a"})
+	w.tell(Event{Kind: Dropped, Client: "unknown"})
+	w.after(time.Second).tell(Event{Kind: Disconnected, Client: "a", Reason: "lost"})
+	state := w.model.State(w.now)
+	if len(state.Clients) != 1 {
+		t.Fatalf("clients: %+v", state.Clients)
+	}
+	c := state.Clients[0]
+	if c.ClockOffsetMillis == nil || *c.ClockOffsetMillis != -1500 || c.Connected || c.Reason != "lost" || c.User != "ana" ||
+		c.Requests != 1 || c.Refused != 1 || c.StaleWrites != 1 || c.Dropped != 1 || !c.Since.Equal(noon.Add(2*time.Second)) {
+		t.Errorf("the client is %+v", c)
+	}
+	if len(state.StaleWrites) != 1 || state.StaleWrites[0].Key != "file" || state.Totals.StaleWrites != 1 {
+		t.Errorf("stale writes: %+v", state.StaleWrites)
+	}
+	if state.Totals.RequestsBy["SET refused"] != 1 {
+		t.Errorf("requests: %v", state.Totals.RequestsBy)
+	}
+}
+
+func TestAClientIDThatIsTakenOverAndBackFlaps(t *testing.T) {
+	w := newWorld(t, Options{})
+	taken := func() { w.tell(Event{Kind: TakenOver, Client: "a", Remote: "10.0.0.2:1", Reason: "10.0.0.1:1"}) }
+	flaps := func() bool {
+		state := w.model.State(w.now)
+		return state.Clients[0].Flapping && state.Totals.Flapping == 1
+	}
+	taken()
+	w.after(time.Second)
+	taken()
+	if flaps() {
+		t.Error("one that took its own connection over twice flaps")
+	}
+	w.after(time.Second)
+	if taken(); !flaps() {
+		t.Error("taken over, back and again: it does not flap")
+	}
+	if w.after(10 * time.Minute); flaps() || w.model.State(w.now).Clients[0].TakeOvers != 3 {
+		t.Error("it flaps though nothing happened for ten minutes")
+	}
+}
+
+// A warning for each take-over would fill the log: two programs with one client id end each other's
+// connection as fast as they can connect.
+func TestWarningsAboutAFlappingClientIDComeAtGrowingIntervals(t *testing.T) {
+	takeOvers, now := NewTakeOvers(2), noon
+	var warned []time.Duration
+	for range 4 * 3600 {
+		if _, warn := takeOvers.Note("a", now); warn {
+			warned = append(warned, now.Sub(noon))
+		}
+		now = now.Add(time.Second)
+	}
+	s := time.Second
+	want := []time.Duration{2 * s, 62 * s, 182 * s, 422 * s, 902 * s, 1862 * s, 3782 * s, 7382 * s, 10982 * s}
+	if !slices.Equal(warned, want) {
+		t.Errorf("warnings after %v, want %v", warned, want)
+	}
+	takeOvers.Note("b", now)
+	takeOvers.Note("c", now)
+	if len(takeOvers.byClient) != 2 || takeOvers.byClient["a"] != nil {
+		t.Errorf("it remembers %d client ids", len(takeOvers.byClient))
+	}
+}
+
+// The store began with data, so what looks like an acquisition is a renewal.
+func TestLeasesOfAnEarlierStoreAreNotAcquiredAgain(t *testing.T) {
+	w := newWorld(t, Options{Continues: true})
+	w.set("a", "old")
+	if l := w.lease("old"); l.Known || l.Token != "" || l.LastHandOver != nil || !l.Held {
+		t.Errorf("a lease that the model has not seen begin: %+v", l)
+	}
+	w.fails("b", "other")
+	if l := w.lease("other"); !l.Held || l.Holder != "" || len(l.Waiting) != 1 {
+		t.Errorf("a lease of which only a refusal is known: %+v", l)
+	}
+	w.after(time.Second).set("c", "other")
+	if l := w.lease("other"); l.Known || l.Holder != "c" || l.Since != w.now {
+		t.Errorf("its holder renews: %+v", l)
+	}
+	w.after(time.Hour).set("d", "new")
+	if l := w.lease("new"); !l.Known {
+		t.Errorf("an hour later: %+v", l)
+	}
+}
+
+func TestAnExpiryThatWasNotReportedShowsAfterAWhile(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.set("a", "k")
+	w.after(ttl + overdue + time.Second).tell(Event{Kind: Refused, Lost: 7})
+	l, state := w.lease("k"), w.model.State(w.now)
+	if l.Held || l.NoHolderMillis != 11_000 || state.Totals.LostEvents != 7 || state.Totals.Held != 0 || state.Totals.Free != 1 {
+		t.Errorf("%+v, %+v", l, state.Totals)
+	}
+	if state := w.model.State(w.after(2 * time.Hour).now); len(state.Leases) != 0 {
+		t.Errorf("hours later: %+v", state.Leases)
+	}
+}
+
+func TestAFreeNameIsForgottenUnlessAClientWaits(t *testing.T) {
+	w := newWorld(t, Options{FreeFor: time.Minute})
+	for _, key := range []string{"wanted", "done"} {
+		w.set("a", key)
+		w.releases("a", key)
+	}
+	w.tell(Event{Kind: Request, Client: "b", Verb: statestore.VerbKeyNotify, Key: "wanted", Rank: -1, Outcome: statestore.OK})
+	if state := w.model.State(w.after(2 * time.Minute).now); len(state.Leases) != 1 || state.Leases[0].Name != "wanted" {
+		t.Errorf("%+v", state.Leases)
+	}
+}
+
+func TestTheStateIsSortedAndBounded(t *testing.T) {
+	w := newWorld(t, Options{Shown: 3})
+	for _, key := range []string{"d", "b", "c", "a", "e"} {
+		w.set("c-"+key, key)
+	}
+	w.releases("c-d", "d")
+	state := w.model.State(w.now)
+	var names []string
+	for _, l := range state.Leases {
+		names = append(names, l.Name)
+	}
+	if want := []string{"d", "a", "b"}; !slices.Equal(names, want) || state.LeasesHidden != 2 || state.ClientsHidden != 2 {
+		t.Errorf("shown are %q, hidden %d and %d", names, state.LeasesHidden, state.ClientsHidden)
+	}
+}
+
+func TestTextsOfClientsAreMadePrintable(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.set("a\x00<script>", "k\n\xff")
+	encoded, err := json.Marshal(w.model.State(w.now))
+	if err != nil || strings.ContainsAny(string(encoded), "\x00\n\xff") || !strings.Contains(string(encoded), `k\\n\\xff`) {
+		t.Errorf("%v: %q", err, encoded)
+	}
+}
+
+func TestALongKeyIsCutAndStaysDistinct(t *testing.T) {
+	long := strings.Repeat("k", 10_000)
+	a, b := CutKey(long+"a"), CutKey(long+"b")
+	if len(a) != MaxKey || a == b || a[:100] != long[:100] || CutKey("short") != "short" || len(CutKey(long[:MaxKey])) != MaxKey {
+		t.Errorf("%d bytes %q, %q", len(a), a, b)
+	}
+	if CutText(long) != long[:MaxText] {
+		t.Error("a long text is not cut")
+	}
+}
+
+// Whatever the events are, the model stays within its bounds and agrees with itself.
+func TestTheModelIsBounded(t *testing.T) {
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		options := Options{Names: 1 + random.IntN(50), Clients: 1 + random.IntN(50), Timeline: 1 + random.IntN(20), StaleWrites: 1 + random.IntN(5), Shown: 1 + random.IntN(30), FreeFor: time.Minute}
+		m, now := New(options), noon
+		for step := range 5000 {
+			now = now.Add(time.Duration(random.IntN(2000)) * time.Millisecond)
+			key := fmt.Sprint("k", random.IntN(100))
+			if random.IntN(5) == 0 {
+				key += protocol.FailBackSuffix
+			}
+			client := fmt.Sprint("c", random.IntN(100))
+			e := Event{
+				Kind: Kind(random.IntN(len(kindNames))), At: now, Client: client, Key: key,
+				Verb: statestore.Verb(random.IntN(verbs + 1)), Outcome: statestore.Outcome(random.IntN(outcomes + 1)),
+				Condition: statestore.Condition(random.IntN(3)), Lifetime: time.Duration(random.IntN(3)) * ttl,
+				Stop: random.IntN(3) == 0, Holder: []string{client, "", "x"}[random.IntN(3)], Rank: random.IntN(3) - 1,
+				Version: hlc.Timestamp{Wall: int64(random.IntN(2)) * int64(step), Node: "s"}, Will: random.IntN(5) == 0,
+				Refusal: []string{"", string(protocol.FencingTokenLower)}[random.IntN(2)],
+			}
+			if random.IntN(2) == 0 {
+				e.Kind = Request
+			}
+			m.Observe(e)
+			if random.IntN(100) == 0 {
+				m.State(now)
+			}
+			checkBounds(t, m)
+		}
+		state := m.State(now)
+		if len(state.Leases) > options.Shown || len(state.Clients) > options.Shown || len(state.Timeline) > options.Timeline || len(state.StaleWrites) > options.StaleWrites {
+			t.Fatalf("seed %d: the state has %d leases, %d clients, %d changes", seed, len(state.Leases), len(state.Clients), len(state.Timeline))
+		}
+		if _, err := json.Marshal(state); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func checkBounds(t *testing.T, m *Model) {
+	t.Helper()
+	if len(m.names) > m.options.Names || len(m.clients) > m.options.Clients || len(m.takeOvers.byClient) > m.options.Clients {
+		t.Fatalf("%d names, %d clients", len(m.names), len(m.clients))
+	}
+	if m.held.count+m.free.count+m.plain.count != len(m.names) || m.online.count+m.away.count != len(m.clients) {
+		t.Fatalf("the lists have %d+%d+%d of %d names", m.held.count, m.free.count, m.plain.count, len(m.names))
+	}
+	waiters, waits := 0, 0
+	for _, n := range m.names {
+		waiters += len(n.value.waiters)
+		if len(n.value.waiters) > waitersOf || n.value.held && n.in != &m.held || !n.value.held && n.in == &m.held {
+			t.Fatalf("%d waiters of %s; held %t", len(n.value.waiters), n.value.key, n.value.held)
+		}
+		for _, w := range n.value.waiters {
+			if m.clients[w.client.value.id] != w.client || !slices.Contains(w.client.value.waits, w) {
+				t.Fatalf("a client that is forgotten waits for %s", n.value.key)
+			}
+		}
+	}
+	for _, c := range m.clients {
+		waits += len(c.value.waits)
+	}
+	if waiters != m.waiting || waits != m.waiting || m.waiting > waitersFor*m.options.Clients {
+		t.Fatalf("%d waiters, %d waits, %d counted", waiters, waits, m.waiting)
+	}
+}
+
+// A store may have a million leases. The model remembers some of them, and says so.
+func TestAMillionLeasesTakeNoMoreMemoryThanTheModelMayHave(t *testing.T) {
+	w := newWorld(t, Options{})
+	count := 1_000_000
+	if testing.Short() {
+		count = 50_000
+	}
+	e := Event{Kind: Request, At: noon, Verb: statestore.VerbSet, Condition: statestore.IfMissingOrEqual, Lifetime: time.Hour,
+		Rank: -1, Outcome: statestore.OK}
+	for i := range count {
+		e.Key = fmt.Sprint("lease-", i)
+		e.Client = fmt.Sprint("client-", i)
+		e.Holder, e.Version = e.Client, hlc.Timestamp{Wall: int64(i + 1), Node: "s"}
+		w.model.Observe(e)
+	}
+	checkBounds(t, w.model)
+	state := w.model.State(noon)
+	if len(state.Leases) != defaultShown || state.LeasesHidden != defaultNames-defaultShown || state.LeasesForgotten != uint64(count-defaultNames) {
+		t.Errorf("%d shown, %d hidden, %d forgotten", len(state.Leases), state.LeasesHidden, state.LeasesForgotten)
+	}
+}
+
+func BenchmarkObserveRenewal(b *testing.B) {
+	m := New(Options{})
+	e := Event{Kind: Request, At: noon, Verb: statestore.VerbSet, Condition: statestore.IfMissingOrEqual, Lifetime: time.Hour,
+		Rank: -1, Outcome: statestore.OK, Client: "c", Holder: "c"}
+	keys := make([]string, 1000)
+	for i := range keys {
+		keys[i] = fmt.Sprint("lease-", i)
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		e.Key, e.At, e.Version = keys[i%len(keys)], e.At.Add(time.Millisecond), hlc.Timestamp{Wall: int64(i + 1), Node: "s"}
+		m.Observe(e)
+	}
+}
+
+func BenchmarkState(b *testing.B) {
+	m := New(Options{})
+	for i := range defaultNames {
+		m.Observe(Event{Kind: Request, At: noon, Verb: statestore.VerbSet, Condition: statestore.IfMissingOrEqual, Lifetime: time.Hour,
+			Rank: -1, Outcome: statestore.OK, Client: fmt.Sprint("c", i), Holder: "h", Key: fmt.Sprint("k", i), Version: hlc.Timestamp{Wall: 1, Node: "s"}})
+	}
+	for b.Loop() {
+		m.State(noon)
+	}
+}

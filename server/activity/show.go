@@ -1,0 +1,231 @@
+package activity
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// shownWaiters bounds the waiters that a State has of one lease.
+const shownWaiters = 16
+
+// State returns what the model knows at a time, which should not be before its last event. It takes
+// milliseconds for ten thousand names, and events wait meanwhile.
+func (m *Model) State(now time.Time) State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.forgetOld(now)
+	state := State{
+		At:                now,
+		Info:              m.info,
+		Revision:          m.revision,
+		LeasesForgotten:   m.forgotten,
+		ClientsForgotten:  m.forgotClients,
+		TimelineForgotten: m.timeline.lost,
+		Leases:            []Lease{},
+		Clients:           []Client{},
+		Timeline:          []HandOver{},
+		StaleWrites:       []StaleWrite{},
+		Totals:            m.totals,
+	}
+	m.showLeases(&state, now)
+	m.showClients(&state, now)
+	m.timeline.latestFirst(func(h *HandOver) { state.Timeline = append(state.Timeline, h.show(now)) })
+	m.stale.latestFirst(func(w StaleWrite) {
+		w.Key, w.Client, w.User = printable(w.Key), printable(w.Client), printable(w.User)
+		state.StaleWrites = append(state.StaleWrites, w)
+	})
+	state.Totals.Flapping = m.takeOvers.flapping(now)
+	state.Totals.HandOversBy = maps.Clone(m.ends)
+	state.Totals.RequestsBy = make(map[string]uint64)
+	for verb := range m.requests {
+		for outcome, count := range m.requests[verb] {
+			if count > 0 {
+				state.Totals.RequestsBy[statestore.Verb(verb).String()+" "+statestore.Outcome(outcome).String()] = count
+			}
+		}
+	}
+	return state
+}
+
+// forgetOld forgets the names that have been free for long and for which no client waits, and those whose
+// expiry should have been reported long ago.
+func (m *Model) forgetOld(now time.Time) {
+	for n := m.held.last; n != nil && now.Sub(n.value.deadline()) > overdue+m.options.FreeFor; n = m.held.last {
+		m.forgetName(n)
+	}
+	for n := m.free.last; n != nil; {
+		before := n.previous
+		l := n.value
+		if now.Sub(l.freeSince) <= m.options.FreeFor {
+			break // those in front of it were freed, or wanted, later
+		}
+		if m.dropStale(&l.waiters, now); len(l.waiters) == 0 {
+			m.revision++
+			n.leave()
+			delete(m.names, l.key)
+		}
+		n = before
+	}
+}
+
+func printable(text string) string { return logs.Text(text).String() }
+
+// isHeld reports whether a name shows as held at a time. An expiry that was not reported shows after a
+// while.
+func (n *name) isHeld(now time.Time) bool {
+	return n.held && (n.ttl == 0 || now.Sub(n.deadline()) <= overdue)
+}
+
+func (m *Model) showLeases(state *State, now time.Time) {
+	all := make([]*name, 0, m.held.count+m.free.count)
+	for _, l := range []*list[*name]{&m.free, &m.held} {
+		for n := l.first; n != nil; n = n.next {
+			all = append(all, n.value)
+			if n.value.isHeld(now) {
+				state.Totals.Held++
+			} else {
+				state.Totals.Free++
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b *name) int {
+		if x, y := a.isHeld(now), b.isHeld(now); x != y {
+			if y {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.key, b.key)
+	})
+	if len(all) > m.options.Shown {
+		state.LeasesHidden = len(all) - m.options.Shown
+		all = all[:m.options.Shown]
+	}
+	for _, l := range all {
+		state.Leases = append(state.Leases, l.show(now))
+	}
+}
+
+func (n *name) show(now time.Time) Lease {
+	shown := Lease{
+		Name:             printable(n.key),
+		Held:             n.isHeld(now),
+		Holder:           printable(n.holderName()),
+		Client:           printable(n.client),
+		Since:            n.since,
+		Known:            !n.token.IsZero(),
+		TTLMillis:        n.ttl.Milliseconds(),
+		Renewals:         n.renewals,
+		LastRenewal:      n.lastRenewal,
+		RenewEveryMillis: n.every.Milliseconds(),
+		Missed:           n.missed,
+		HandOvers:        n.handOvers,
+		Waiting:          []Waiter{},
+	}
+	if n.ttl > 0 {
+		shown.Deadline = n.deadline()
+	}
+	if shown.Known {
+		shown.Token = n.token.String()
+	}
+	switch {
+	case shown.Held:
+		shown.LeftMillis = max(0, shown.Deadline.Sub(now).Milliseconds())
+		if n.ttl == 0 {
+			shown.LeftMillis = 0
+		}
+		shown.Late = n.isLate(now.Sub(n.lastRenewal))
+		shown.Value = printable(n.value)
+	case n.held: // its expiry was not reported
+		shown.NoHolderSince = n.deadline()
+	default:
+		shown.NoHolderSince = n.freeSince
+	}
+	if !shown.Held {
+		shown.NoHolderMillis = max(0, now.Sub(shown.NoHolderSince).Milliseconds())
+	}
+	if n.last != nil {
+		last := n.last.show(now)
+		shown.LastHandOver = &last
+	}
+	n.showWaiters(&shown, now)
+	return shown
+}
+
+func (n *name) showWaiters(shown *Lease, now time.Time) {
+	if n.hiddenWaiters {
+		shown.WaitingHidden = 1
+	}
+	for _, w := range n.waiters {
+		if !w.isWaiting(now) || n.held && w.client.value.id == n.client {
+			continue
+		}
+		if len(shown.Waiting) == shownWaiters {
+			shown.WaitingHidden++
+			continue
+		}
+		waiting := Waiter{
+			Client:      printable(w.client.value.id),
+			Since:       w.since,
+			Watching:    w.watching,
+			Attempts:    w.attempts,
+			LastAttempt: w.lastAttempt,
+		}
+		if n.bidder == w.client.value.id && now.Before(n.bidUntil) {
+			rank := n.rank
+			waiting.Bids, waiting.Rank = true, &rank
+		}
+		shown.Waiting = append(shown.Waiting, waiting)
+	}
+	slices.SortStableFunc(shown.Waiting, func(a, b Waiter) int { return a.Since.Compare(b.Since) })
+}
+
+func (h *HandOver) show(now time.Time) HandOver {
+	shown := *h
+	shown.Name, shown.From, shown.To = printable(h.Name), printable(h.From), printable(h.To)
+	shown.By, shown.ByUser, shown.Forced = printable(h.By), printable(h.ByUser), printable(h.Forced)
+	if h.Began.IsZero() {
+		shown.GapMillis = max(0, now.Sub(h.Ended).Milliseconds())
+	}
+	return shown
+}
+
+func (m *Model) showClients(state *State, now time.Time) {
+	// Those that were seen last are shown, and connected ones before others.
+	for _, l := range []*list[*client]{&m.online, &m.away} {
+		for n := l.first; n != nil && len(state.Clients) < m.options.Shown; n = n.next {
+			state.Clients = append(state.Clients, n.value.show(m.takeOvers, now))
+		}
+	}
+	state.ClientsHidden = len(m.clients) - len(state.Clients)
+	slices.SortFunc(state.Clients, func(a, b Client) int { return cmp.Compare(a.Client, b.Client) })
+}
+
+func (c *client) show(takeOvers *TakeOvers, now time.Time) Client {
+	shown := Client{
+		Client:      printable(c.id),
+		User:        printable(c.user),
+		Remote:      c.remote,
+		Connected:   c.connected,
+		Since:       c.since,
+		Reason:      c.reason,
+		LastSeen:    c.lastSeen,
+		Requests:    c.requests,
+		TakeOvers:   c.takeOvers,
+		Flapping:    takeOvers.flaps(c.id, now),
+		Refused:     c.refused,
+		StaleWrites: c.stale,
+		Dropped:     c.dropped,
+	}
+	if c.hasClock {
+		offset := c.offset.Milliseconds()
+		shown.ClockOffsetMillis = &offset
+	}
+	return shown
+}
