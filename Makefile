@@ -1,11 +1,14 @@
 # Everything that .ci/run does can be done by hand here, in pieces.
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.1
+# Later versions need a module that not every module proxy serves.
+GORELEASER := github.com/goreleaser/goreleaser/v2@v2.15.1
+SNAPSHOT ?= linux_amd64
 # Modules outside of go.work: they need etcd, which the others must not have to download and
 # compile. They have the workspace cluster/go.work.
 APART := cluster cluster/cmd/tenure-cluster
 APART_PACKAGES := ./... ./cmd/tenure-cluster/...
-MODULES := . server cluster cluster/cmd/tenure-cluster cmd/tenure examples internal/mutants
+MODULES := . server cluster cluster/cmd/tenure-cluster cmd/tenure examples internal/mutants release
 FUZZTIME ?= 10s
 COUNT ?= 1
 SEEDS ?= 2000
@@ -108,6 +111,13 @@ mutants: ## Break each promise and invariant, one at a time: a test must notice 
 .PHONY: demo
 demo: ## Watch an active/standby pair fail over
 	go run ./examples/failover
+
+.PHONY: snapshot
+snapshot: ## Make the programs and packages of a release for SNAPSHOT (linux_amd64) from the present commit, into dist/
+	@mkdir -p bin
+	sed 's/^    targets: .*/    targets: [$(SNAPSHOT)]/' .goreleaser.yaml >bin/goreleaser.yaml
+	GOWORK=off go run $(GORELEASER) check
+	GOWORK=off go run $(GORELEASER) release --snapshot --clean --skip=sbom,docker --config bin/goreleaser.yaml
 
 .PHONY: install
 install: ## Install the command tenure

@@ -1,0 +1,8 @@
+#!/bin/sh
+# Writes what shells need to complete the command line of tenure to bin/completions.
+set -eu
+cd "$(dirname "$0")/.."
+mkdir -p bin/completions
+for shell in bash zsh fish; do
+	go run ./cmd/tenure completion "$shell" >"bin/completions/tenure.$shell"
+done

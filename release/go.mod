@@ -1,0 +1,3 @@
+module github.com/tenurelock/tenure/release
+
+go 1.25.0
