@@ -67,7 +67,7 @@ func (t tree) fromTags(ctx context.Context, dir, cache string) (tree, error) {
 	return t.with(
 		"GOMODCACHE="+cache,
 		"GOPROXY="+present+","+lines[1],
-		"GOPRIVATE="+root+","+root+"/*", // from git, and not from a proxy or the checksum database
+		"GOPRIVATE="+root+","+root+"/*",                                 // from git, and not from a proxy or the checksum database
 		"GOFLAGS="+strings.TrimSpace(lines[2]+" -modcacherw -trimpath"), // with -trimpath, builds from several caches are one
 		"GIT_CONFIG_COUNT=1",
 		"GIT_CONFIG_KEY_0=url.file://"+filepath.ToSlash(dir)+".insteadOf",
