@@ -1,0 +1,197 @@
+package settings
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// values are what the flags of the commands in these tests have.
+type values struct {
+	addr, broker, holder, cert string
+	keys                       int
+	after                      time.Duration
+	memory, force              bool
+	prefixes                   []string
+}
+
+// command returns a program with the commands serve and get. Each notes its values in v.
+func command(v *values) *cobra.Command {
+	root := &cobra.Command{Use: "tenure", SilenceUsage: true, SilenceErrors: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return Bind(cmd) }}
+	Register(root)
+	run := func(*cobra.Command, []string) error { return nil }
+	serve, get := &cobra.Command{Use: "serve", RunE: run}, &cobra.Command{Use: "get", RunE: run}
+	for _, cmd := range []*cobra.Command{serve, get} {
+		cmd.Flags().StringVar(&v.cert, "tls-cert", "", "")
+	}
+	serve.Flags().StringVar(&v.addr, "addr", "", "")
+	serve.Flags().IntVar(&v.keys, "max-keys", 7, "")
+	serve.Flags().DurationVar(&v.after, "hold-off", 0, "")
+	serve.Flags().BoolVar(&v.memory, "memory", false, "")
+	serve.Flags().StringSliceVar(&v.prefixes, "lock-prefix", []string{"default"}, "")
+	get.Flags().StringVar(&v.broker, "broker", "localhost", "")
+	get.Flags().StringVar(&v.holder, "holder", "", "")
+	get.Flags().BoolVar(&v.force, "force", false, "")
+	CommandLineOnly(get.Flags(), "force")
+	root.AddCommand(serve, get)
+	return root
+}
+
+// run runs a command with a configuration file; an empty content means none.
+func run(t *testing.T, content string, arguments ...string) (values, error) {
+	t.Helper()
+	if content != "" {
+		file := filepath.Join(t.TempDir(), "tenure.yaml")
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		arguments = append(arguments, "--config", file)
+	}
+	var v values
+	root := command(&v)
+	root.SetArgs(arguments)
+	return v, root.ExecuteContext(t.Context())
+}
+
+func TestAFlagGoesBeforeItsVariableAndThatBeforeTheFile(t *testing.T) {
+	const content = "max-keys: 1\naddr: file\nhold-off: 3s\nserve:\n  hold-off: 4s\n"
+	t.Setenv("TENURE_MAX_KEYS", "2")
+	t.Setenv("TENURE_ADDR", "environment")
+	v, err := run(t, content, "serve", "--max-keys", "3")
+	if err != nil || v.keys != 3 || v.addr != "environment" || v.after != 4*time.Second {
+		t.Errorf("%+v, %v", v, err)
+	}
+	t.Setenv("TENURE_ADDR", "") // counts as not set
+	if v, err = run(t, content, "serve"); err != nil || v.keys != 2 || v.addr != "file" {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+func TestTheFileHasListsBooleansAndSectionsForOneCommand(t *testing.T) {
+	const content = `
+# shared
+tls-cert: &pem shared.pem
+broker: mqtt://broker
+get: {tls-cert: client.pem}
+serve:
+  lock-prefix: [a/, "b,c/"]
+  memory: true
+  addr: *pem
+`
+	v, err := run(t, content, "serve")
+	if err != nil || v.cert != "shared.pem" || !v.memory || v.addr != "shared.pem" || !slices.Equal(v.prefixes, []string{"a/", "b,c/"}) {
+		t.Errorf("serve: %+v, %v", v, err)
+	}
+	if v, err = run(t, content, "get"); err != nil || v.cert != "client.pem" || v.broker != "mqtt://broker" || v.memory {
+		t.Errorf("get: %+v, %v", v, err)
+	}
+	if v, err = run(t, "# nothing but a comment\n", "serve"); err != nil || v.keys != 7 || !slices.Equal(v.prefixes, []string{"default"}) {
+		t.Errorf("an empty file: %+v, %v", v, err)
+	}
+	t.Setenv("TENURE_LOCK_PREFIX", "x/,y/")
+	if v, err = run(t, content, "serve"); err != nil || !slices.Equal(v.prefixes, []string{"x/", "y/"}) {
+		t.Errorf("a list in a variable: %+v, %v", v, err)
+	}
+}
+
+// A command that the child of tenure run starts is not configured by what tenure run tells the
+// child, and no file can say that a lease is to be broken.
+func TestSomeFlagsHaveNoVariableAndNoKey(t *testing.T) {
+	t.Setenv("TENURE_HOLDER", "parent")
+	t.Setenv("TENURE_FORCE", "true")
+	t.Setenv("TENURE_HELP", "true")
+	t.Setenv("TENURE_OF_ANOTHER_PROGRAM", "x")
+	if v, err := run(t, "", "get"); err != nil || v.holder != "" || v.force {
+		t.Errorf("%+v, %v", v, err)
+	}
+	if v, err := run(t, "get: {holder: file}", "get"); err != nil || v.holder != "file" {
+		t.Errorf("%+v, %v", v, err)
+	}
+	if _, err := run(t, "get: {force: true}", "get"); err == nil {
+		t.Error("--force came from a file")
+	}
+}
+
+func TestAnErrorNamesTheVariableOrTheFileAndTheLine(t *testing.T) {
+	for _, test := range []struct{ name, content, want string }{
+		{"a flag that no command has", "addr: x\nadress: y\n", ":2: no command has the flag --adress"},
+		{"a flag of another command", "serve:\n  addr: x\n  broker: y\n", ":3: tenure serve has no flag --broker"},
+		{"a command that does not exist", "sreve:\n  addr: x\n", `:1: there is no command "sreve"`},
+		{"a mistake in the section of another command", "get:\n  bro: x\n", ":2: tenure get has no flag --bro"},
+		{"another file", "config: other.yaml\n", ":1: no command has the flag --config"},
+		{"a value that the flag refuses", "\nhold-off: 10\n", `:2: hold-off: time: missing unit in duration "10"`},
+		{"no value", "addr:\n", ":1: addr: there is no value"},
+		{"a list for one value", "addr: [a, b]\n", ":1: addr: want one value"},
+		{"a list of lists", "lock-prefix: [[a]]\n", ":1: lock-prefix: want a list of values"},
+		{"the same key twice", "addr: a\naddr: b\n", `:2: "addr" is in line 1 already`},
+		{"a section in a section", "serve:\n  addr: {a: b}\n", ":2: addr: want a value"},
+		{"a list in place of a mapping", "- addr\n", ":1: want lines like"},
+		{"a key that is no name", "[a]: b\n", ":1: a key must be"},
+		{"no YAML", "addr: [\n", "yaml: line"},
+		{"two documents", "addr: a\n---\naddr: b\n", "has several documents"},
+		{"a file of another kind", strings.Repeat("#", maxFile+1), "it is no configuration file"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := run(t, test.content, "serve")
+			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "tenure.yaml") {
+				t.Errorf("%v, want the file and %q", err, test.want)
+			}
+		})
+	}
+	if _, err := run(t, "", "serve", "--config", "no.yaml"); err == nil || !strings.HasPrefix(err.Error(), "--config: ") {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	t.Setenv("TENURE_CONFIG", "no.yaml")
+	if _, err := run(t, "", "serve"); err == nil || !strings.HasPrefix(err.Error(), "TENURE_CONFIG: ") {
+		t.Errorf("a file that is not there, from the environment: %v", err)
+	}
+	t.Setenv("TENURE_CONFIG", "")
+	t.Setenv("TENURE_MEMORY", "perhaps")
+	if _, err := run(t, "", "serve"); err == nil || !strings.HasPrefix(err.Error(), `TENURE_MEMORY is "perhaps": `) {
+		t.Errorf("a variable that the flag refuses: %v", err)
+	}
+}
+
+func TestAnErrorAboutAFlagSaysWhereItsValueComesFrom(t *testing.T) {
+	t.Setenv("TENURE_HOLD_OFF", "-1s")
+	var v values
+	root := command(&v)
+	root.SetArgs([]string{"serve", "--max-keys", "1"})
+	if err := root.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	serve, _, err := root.Find([]string{"serve"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const text = "--hold-off -1s is negative; --max-keys is right; --hold-off again"
+	if got, want := Explain(serve.Flags(), text), text+" (--hold-off comes from TENURE_HOLD_OFF)"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := Explain(serve.Flags(), "no flag"); got != "no flag" {
+		t.Errorf("%q", got)
+	}
+}
+
+func FuzzFile(f *testing.F) {
+	f.Add([]byte("addr: a\nserve: {hold-off: 1s, lock-prefix: [a, b]}\n"))
+	f.Add([]byte("a: &a [*a]\n"))
+	f.Add([]byte("<<: {addr: x}\n"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		file := filepath.Join(t.TempDir(), "tenure.yaml")
+		if err := os.WriteFile(file, bytes.Clone(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var v values
+		root := command(&v)
+		root.SetArgs([]string{"serve", "--config", file})
+		_ = root.ExecuteContext(t.Context()) // it must neither panic nor hang
+	})
+}
