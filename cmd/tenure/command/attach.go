@@ -24,6 +24,7 @@ import (
 // attachSettings are the flags of attach.
 type attachSettings struct {
 	store         storeFlags
+	broker        string // in place of the argument
 	username      string
 	passwordFile  string
 	ca            string
@@ -84,7 +85,13 @@ Neither SIGHUP nor closing the terminal stops a store.
   tenure attach mqtts://broker:8883 --tls-ca ca.pem --tls-cert store.pem --tls-key store.key
   tenure attach mqtt://localhost:1883 --probe-messages 20000   # for so many clients; 0 for no probe`,
 		Args: oneURL,
-		RunE: func(cmd *cobra.Command, arguments []string) error { return settings.run(cmd, arguments[0]) },
+		RunE: func(cmd *cobra.Command, arguments []string) error {
+			broker, err := settings.brokerOf(arguments)
+			if err != nil {
+				return err
+			}
+			return settings.run(cmd, broker)
+		},
 	}
 	explainFlags(attach, explainAttachFlag)
 	flags := attach.Flags()
@@ -95,6 +102,7 @@ Neither SIGHUP nor closing the terminal stops a store.
 	}
 	settings.store.register(flags, "no limit", filepath.Join(attachFolder, "HOST_PORT"))
 	settings.admin.register(flags)
+	flags.StringVar(&settings.broker, "broker", "", "the URL, where no argument gives it: for TENURE_BROKER and the file of --config")
 	flags.StringVar(&settings.username, "username", "", "user name at the broker")
 	flags.StringVar(&settings.passwordFile, "password-file", "", "file with the password for the broker; a newline at its end is not part of it")
 	flags.StringVar(&settings.ca, "tls-ca", "", "file with the authorities to trust for the broker's certificate, in PEM; default: the system's")
@@ -103,6 +111,17 @@ Neither SIGHUP nor closing the terminal stops a store.
 	flags.BoolVar(&settings.wait, "wait", false, "stand by while another store answers on the broker, and answer when it is gone; its data is gone with it")
 	flags.IntVar(&settings.maxClients, "max-clients", 0, "for how many clients the store remembers requests and watches; 0 means 10000")
 	return attach
+}
+
+// brokerOf returns the URL of the argument, or else of --broker.
+func (s *attachSettings) brokerOf(arguments []string) (string, error) {
+	switch {
+	case len(arguments) > 0:
+		return arguments[0], nil
+	case s.broker != "":
+		return s.broker, nil
+	}
+	return "", usage(errors.New("give the URL of the broker, like mqtt://localhost:1883"))
 }
 
 // attachFolder is where attach keeps its data by default, in the user's directory for state, with

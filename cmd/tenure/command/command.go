@@ -80,7 +80,8 @@ func execute(ctx context.Context, root *cobra.Command) (code int, text string) {
 	if code = exitCode(err); code == exitFailure && ctx.Err() != nil {
 		code = exitCode(signalCause(ctx, err)) // the signal is why
 	}
-	return code, settings.Explain(cmd.Flags(), withName(root.Name(), strings.TrimSpace(err.Error())))
+	text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(err.Error()), "transport: "), "lease: ")
+	return code, settings.Explain(cmd.Flags(), withName(root.Name(), text))
 }
 
 // New returns the command of this name, with all that a store on one machine needs. serve and
@@ -112,6 +113,15 @@ values.`,
 	root.AddCommand(
 		serveCommand(serve),
 		attachCommand(attach),
+		getCommand(),
+		setCommand(),
+		delCommand(),
+		vdelCommand(),
+		watchCommand(),
+		holderCommand(),
+		leaderCommand(),
+		budgetCommand(),
+		releaseCommand(),
 		passwordCommand(),
 		checkCommand(),
 		backupCommand(),

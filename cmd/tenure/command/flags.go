@@ -162,13 +162,10 @@ func explainAttachFlag(name string) string {
 	return ""
 }
 
-// oneURL accepts one argument, the URL of a broker.
+// oneURL accepts one argument at most, the URL of a broker.
 func oneURL(_ *cobra.Command, arguments []string) error {
-	switch len(arguments) {
-	case 0:
-		return errors.New("give the URL of the broker, like mqtt://localhost:1883")
-	case 1:
-		return nil
+	if len(arguments) > 1 {
+		return fmt.Errorf("give one URL, not %d arguments: one store serves one broker", len(arguments))
 	}
-	return fmt.Errorf("give one URL, not %d arguments: one store serves one broker", len(arguments))
+	return nil
 }
