@@ -1,0 +1,139 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/transport"
+)
+
+const (
+	defaultTimeout    = 5 * time.Second
+	defaultRoundTrips = 20
+	defaultPrefix     = "tenure-doctor"
+	// notificationTime is how long a notification may take after the reply.
+	notificationTime = 2 * time.Second
+	// keyLives is how long the doctor's key lives if it cannot be removed.
+	keyLives = time.Minute
+)
+
+// Options says what to examine.
+type Options struct {
+	// Address is the address of a broker, or several with commas between them, and Client how a
+	// client connects: the options of [transport.Dial], of which the doctor uses the client id, the
+	// credentials and TLS.
+	Address string
+	Client  transport.Options
+	// Timeout bounds each step. Default 5 s.
+	Timeout time.Duration
+	// ReadOnly leaves out the steps that set or delete a key.
+	ReadOnly bool
+	// Prefix is before the doctor's key, without a slash at its end. Default "tenure-doctor".
+	Prefix string
+	// RoundTrips is how many GETs measure the round-trip time. Default 20.
+	RoundTrips int
+	// Mode, if not nil, asks the store's status page how it keeps its data, which it does not say
+	// over MQTT.
+	Mode func(ctx context.Context) (string, error)
+	// Now is this machine's clock. Default time.Now.
+	Now func() time.Time
+	// Told, if not nil, gets each step as soon as it is done.
+	Told func(Step)
+}
+
+// doctor is one examination.
+type doctor struct {
+	options Options
+	report  Report
+	key     string // of the doctor's own
+}
+
+// Run examines the way to the store. It ends with the first step without which the others are
+// impossible. It returns when all its connections are closed.
+func Run(ctx context.Context, options Options) Report {
+	options.Timeout = cmp.Or(options.Timeout, defaultTimeout)
+	options.RoundTrips = cmp.Or(options.RoundTrips, defaultRoundTrips)
+	options.Prefix = cmp.Or(options.Prefix, defaultPrefix)
+	if options.Now == nil {
+		options.Now = time.Now
+	}
+	if options.Client.ClientID == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "tenure"
+		}
+		options.Client.ClientID = fmt.Sprintf("%s-doctor-%s", host, strings.ToLower(rand.Text()[:8]))
+	}
+	d := &doctor{options: options, key: options.Prefix + "/" + strings.ToLower(rand.Text())}
+	d.report.Address, d.report.ClientID = options.Address, options.Client.ClientID
+	d.examine(ctx)
+	return d.report
+}
+
+// add adds a step to the report, and reports whether the next ones are possible.
+func (d *doctor) add(step Step) bool {
+	step.Found, step.Cure = oneLine(step.Found), oneLine(step.Cure)
+	d.report.Steps = append(d.report.Steps, step)
+	if d.options.Told != nil {
+		d.options.Told(step)
+	}
+	return step.Status != Failed
+}
+
+// at adds a step of one broker.
+func (d *doctor) at(server *url.URL, step Step) bool {
+	step.Broker = server.Host
+	return d.add(step)
+}
+
+// oneLine returns text without line breaks.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// step returns a context for one step.
+func (d *doctor) step(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, d.options.Timeout)
+}
+
+// examine goes from the address to the store.
+func (d *doctor) examine(ctx context.Context) {
+	servers, err := mqttnet.ParseAddresses(d.options.Address)
+	if err != nil {
+		d.add(failed(Wrong, "address", err.Error(), "correct --broker"))
+		return
+	}
+	var session *session
+	for _, server := range servers {
+		if ctx.Err() != nil {
+			break
+		}
+		connected := d.reach(ctx, server, session == nil)
+		if session == nil {
+			session = connected
+		}
+	}
+	if session == nil {
+		return
+	}
+	defer session.close()
+	d.examineStore(ctx, session)
+}
+
+// reach goes from a name to an accepted MQTT connection, which it returns if there is one; else nil. Of
+// several brokers only the first that accepts the client gets a connection.
+func (d *doctor) reach(ctx context.Context, server *url.URL, first bool) *session {
+	if !d.resolve(ctx, server) || !d.dialTCP(ctx, server) || !d.handshake(ctx, server) {
+		return nil
+	}
+	if !first {
+		d.at(server, skipped("MQTT 5", "not tried: this client is connected to another broker, and a client id has one connection at a time"))
+		return nil
+	}
+	return d.connect(ctx, server)
+}

@@ -1,0 +1,351 @@
+package doctor_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/doctor"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// serve runs a server until the test ends, and returns its host and port.
+func serve(t *testing.T, options server.Options) (address string) {
+	t.Helper()
+	options.Addr = "127.0.0.1:0"
+	s, err := server.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := await.Receive(served); err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return s.Addr().String()
+}
+
+// listen calls handle with each connection to a port, until the test ends.
+func listen(t *testing.T, handle func(net.Conn)) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.SetDeadline(time.Now().Add(await.Patience))
+			handle(conn)
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		await.Receive(ended)
+	})
+	return listener.Addr().String()
+}
+
+// authority issues certificates.
+type authority struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	file string
+}
+
+func newAuthority(t *testing.T, name string) *authority {
+	t.Helper()
+	a := &authority{t: t}
+	made := a.issue(time.Now().Add(-time.Hour), time.Now().Add(1000*time.Hour), name)
+	a.cert, a.key = made.Leaf, made.PrivateKey.(*ecdsa.PrivateKey)
+	a.file = filepath.Join(t.TempDir(), name+".pem")
+	if err := os.WriteFile(a.file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: made.Certificate[0]}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// issue returns a certificate for names and addresses. The first one is that of the authority.
+func (a *authority) issue(from, until time.Time, names ...string) tls.Certificate {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: names[0]}, NotBefore: from, NotAfter: until,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
+	}
+	for _, name := range names {
+		if ip := net.ParseIP(name); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, name)
+		}
+	}
+	parent, signer := a.cert, a.key
+	if parent == nil {
+		template.IsCA, template.KeyUsage = true, x509.KeyUsageCertSign
+		parent, signer = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+}
+
+// users admits the client with this name and password.
+type users struct{ name, password string }
+
+func (u users) Authenticate(c access.Credentials) error {
+	if c.User != u.name || string(c.Password) != u.password {
+		return errors.New("wrong")
+	}
+	return nil
+}
+
+// readers may read all keys and write none.
+type readers struct{}
+
+func (readers) Authorize(_ access.Identity, verb statestore.Verb, _ string) bool {
+	return verb == statestore.VerbGet || verb == statestore.VerbKeyNotify
+}
+
+// nothing allows nothing.
+type nothing struct{}
+
+func (nothing) Authorize(access.Identity, statestore.Verb, string) bool { return false }
+
+func text(report doctor.Report) string {
+	var b strings.Builder
+	for _, step := range report.Steps {
+		b.WriteString(string(step.Status) + " " + step.Name + ": " + step.Found)
+		if step.Cure != "" {
+			b.WriteString(" -> " + step.Cure)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func TestEachFaultIsFoundAtItsStepWithItsCure(t *testing.T) {
+	hour := time.Hour
+	now := time.Now()
+	ca, other := newAuthority(t, "plant-ca"), newAuthority(t, "other-ca")
+	closed := listen(t, func(net.Conn) {})
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unused := free.Addr().String()
+	_ = free.Close()
+
+	encrypted := func(certificate tls.Certificate) string {
+		return serve(t, server.Options{TLS: &tls.Config{Certificates: []tls.Certificate{certificate}}})
+	}
+	plain := serve(t, server.Options{})
+	good := encrypted(ca.issue(now.Add(-hour), now.Add(1000*hour), "127.0.0.1", "broker.plant"))
+	trusting := transport.Options{TLS: transport.TLSOptions{CAFile: ca.file}}
+
+	older := listen(t, func(conn net.Conn) {
+		var head [2]byte
+		if _, err := io.ReadFull(conn, head[:]); err != nil || head[0] != 0x10 {
+			return
+		}
+		body := make([]byte, head[1])
+		if _, err := io.ReadFull(conn, body); err != nil {
+			return
+		}
+		code := byte(1) // unacceptable protocol version [MQTT-3.1.2-2] of MQTT 3.1.1
+		if body[6] == 4 {
+			code = 0
+		}
+		_, _ = conn.Write([]byte{0x20, 2, 0, code})
+	})
+
+	for _, test := range []struct {
+		name    string
+		options doctor.Options
+		kind    doctor.Kind
+		step    string // the first that failed
+		found   string
+		cure    string
+	}{
+		{"an address without a scheme", doctor.Options{Address: "localhost:1883"}, doctor.Wrong, "address", "write it like", "--broker"},
+		{"a name that does not exist", doctor.Options{Address: "mqtt://no-such-broker.invalid"}, doctor.Unreachable, "DNS", "no-such-broker.invalid", "na"},
+		{"a closed port", doctor.Options{Address: "mqtt://" + unused}, doctor.Unreachable, "TCP", "refused", "tenure serve"},
+		{"TLS spoken to a plain port", doctor.Options{Address: "mqtts://" + plain}, doctor.Unreachable, "TLS", "handshake failed", "mqtt://" + plain},
+		{"MQTT spoken to a port for TLS", doctor.Options{Address: "mqtt://" + good}, doctor.Unreachable, "MQTT 5", "the port speaks TLS", "mqtts://" + good},
+		{"a port that hangs up", doctor.Options{Address: "mqtt://" + closed}, doctor.Unreachable, "MQTT 5", "no answer to CONNECT", "does not speak MQTT"},
+		{"an older MQTT", doctor.Options{Address: "mqtt://" + older}, doctor.Unreachable, "MQTT 5", "MQTT 3.1.1 only", "must speak MQTT 5"},
+		{"an expired certificate", doctor.Options{Address: "mqtts://" + encrypted(ca.issue(now.Add(-200*hour), now.Add(-100*hour), "127.0.0.1")), Client: trusting},
+			doctor.Unreachable, "TLS", "expired 4 days ago", "renew"},
+		{"a certificate of the future", doctor.Options{Address: "mqtts://" + encrypted(ca.issue(now.Add(100*hour), now.Add(200*hour), "127.0.0.1")), Client: trusting},
+			doctor.Unreachable, "TLS", "not valid before", "clock"},
+		{"a wrong name", doctor.Options{Address: "mqtts://" + encrypted(ca.issue(now.Add(-hour), now.Add(hour), "broker.plant")), Client: trusting},
+			doctor.Unreachable, "TLS", "not for 127.0.0.1", "broker.plant"},
+		{"a wrong authority", doctor.Options{Address: "mqtts://" + good, Client: transport.Options{TLS: transport.TLSOptions{CAFile: other.file}}},
+			doctor.Unreachable, "TLS", "issued by CN=plant-ca", "--tls-ca must hold"},
+		{"an authority that the system does not know", doctor.Options{Address: "mqtts://" + good}, doctor.Unreachable, "TLS", "issued by CN=plant-ca", "name that file"},
+		{"a file that is not there", doctor.Options{Address: "mqtts://" + good, Client: transport.Options{TLS: transport.TLSOptions{CAFile: "no.pem"}}},
+			doctor.Wrong, "TLS", "no.pem", "file"},
+		{"TLS for an address without", doctor.Options{Address: "mqtt://" + plain, Client: trusting}, doctor.Wrong, "TLS", "does not encrypt", "mqtts"},
+		{"a missing certificate of the client", doctor.Options{Client: trusting, Address: "mqtts://" + serve(t, server.Options{TLS: &tls.Config{
+			Certificates: []tls.Certificate{ca.issue(now.Add(-hour), now.Add(1000*hour), "127.0.0.1")}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: x509.NewCertPool()}})},
+			doctor.Refused, "TLS", "certificate", "--tls-cert"},
+		{"a wrong password", doctor.Options{Address: "mqtt://" + serve(t, server.Options{Authenticator: users{"press-7", "right"}}),
+			Client: transport.Options{Username: "press-7", Password: []byte("wrong")}}, doctor.Refused, "credentials", "refused the connection", "--password-file"},
+		{"no password", doctor.Options{Address: "mqtt://" + serve(t, server.Options{Authenticator: users{"press-7", "right"}})},
+			doctor.Refused, "credentials", "refused the connection", "takes no anonymous clients"},
+		{"a file with a password that is not there", doctor.Options{Address: "mqtt://" + plain, Client: transport.Options{PasswordFile: "no-file"}},
+			doctor.Wrong, "credentials", "--password-file", "file"},
+		{"a client that may only read", doctor.Options{Address: "mqtt://" + serve(t, server.Options{Authorizer: readers{}})},
+			doctor.Refused, "write", "not authorized", "--prefix"},
+		{"a client that may do nothing", doctor.Options{Address: "mqtt://" + serve(t, server.Options{Authorizer: nothing{}})},
+			doctor.Refused, "read", "not authorized", "give this client the right"},
+		{"a store whose clock is five minutes ahead", doctor.Options{Address: "mqtt://" + plain, Now: func() time.Time { return time.Now().Add(-5 * time.Minute) }},
+			doctor.Wrong, "clock", "behind the store's", "chrony"},
+		{"a store whose clock is five minutes behind", doctor.Options{Address: "mqtt://" + plain, Now: func() time.Time { return time.Now().Add(5 * time.Minute) }},
+			doctor.Wrong, "clock", "ahead of the store's", "chrony"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var told []doctor.Step
+			test.options.Told = func(step doctor.Step) { told = append(told, step) }
+			test.options.Timeout = 20 * time.Second
+			report := doctor.Run(t.Context(), test.options)
+			failure := report.FirstFailure()
+			if failure == nil || failure.Name != test.step || failure.Kind != test.kind ||
+				!strings.Contains(failure.Found, test.found) || !strings.Contains(failure.Cure, test.cure) {
+				t.Errorf("found %+v, want %s (%s) with %q and %q\n%s", failure, test.step, test.kind, test.found, test.cure, text(report))
+			}
+			if !slices.Equal(told, report.Steps) {
+				t.Errorf("told %d steps of %d", len(told), len(report.Steps))
+			}
+		})
+	}
+}
+
+func TestAStoreThatWorksPassesEachStepAndKeepsNothing(t *testing.T) {
+	ca := newAuthority(t, "plant-ca")
+	certificate := ca.issue(time.Now().Add(-time.Hour), time.Now().Add(1000*time.Hour), "127.0.0.1", "broker.plant")
+	for name, options := range map[string]server.Options{
+		"plain": {}, "TLS and a password": {TLS: &tls.Config{Certificates: []tls.Certificate{certificate}}, Authenticator: users{"press-7", "right"}},
+		"strict": {Store: statestore.Options{Strict: true, LockPrefixes: []string{"locks/"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			options.Addr = "127.0.0.1:0"
+			s, err := server.New(options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			served := make(chan error, 1)
+			go func() { served <- s.Serve(ctx) }()
+			defer func() { cancel(); await.Receive(served) }()
+
+			examined := doctor.Options{Address: "mqtt://" + s.Addr().String(), Timeout: 20 * time.Second, Client: transport.Options{ClientID: "node:a"}}
+			if options.TLS != nil {
+				examined.Address = "mqtts://" + s.Addr().String()
+				examined.Client = transport.Options{Username: "press-7", Password: []byte("right"), TLS: transport.TLSOptions{CAFile: ca.file}}
+			}
+			for _, readOnly := range []bool{false, true} {
+				examined.ReadOnly = readOnly
+				report := doctor.Run(t.Context(), examined)
+				if report.FirstFailure() != nil || report.Warnings() > 0 {
+					t.Errorf("read only %v:\n%s", readOnly, text(report))
+				}
+				if len(report.Identity) != 32 || report.RoundTrips == nil || report.RoundTrips.Count != 20 || report.RoundTrips.Max < report.RoundTrips.Min {
+					t.Errorf("%+v", report)
+				}
+				if report.ClockOffset == nil || report.ClockOffset.Abs() > 20*time.Second { // one clock, on a busy machine
+					t.Errorf("clock offset %v", report.ClockOffset)
+				}
+				if (report.CertificateExpires != nil) != (options.TLS != nil) {
+					t.Errorf("the certificate expires at %v", report.CertificateExpires)
+				}
+				wrote := slices.ContainsFunc(report.Steps, func(s doctor.Step) bool { return s.Name == "notification" && s.Status == doctor.OK })
+				if wrote == readOnly {
+					t.Errorf("read only %v, and it wrote %v:\n%s", readOnly, wrote, text(report))
+				}
+			}
+			if usage := s.Usage().Store; usage.Keys != 0 {
+				t.Errorf("%d keys are left", usage.Keys)
+			}
+		})
+	}
+}
+
+func TestOfSeveralBrokersTheFirstThatAnswersIsExamined(t *testing.T) {
+	var tries atomic.Int32
+	closed := listen(t, func(net.Conn) { tries.Add(1) })
+	works := serve(t, server.Options{})
+	report := doctor.Run(t.Context(), doctor.Options{Address: "mqtt://" + closed + ",mqtt://" + works + ",mqtt://" + works, Timeout: 20 * time.Second})
+	failure := report.FirstFailure()
+	if failure == nil || failure.Broker != closed || tries.Load() == 0 || report.Identity == "" {
+		t.Errorf("%+v\n%s", failure, text(report))
+	}
+	accepted, tried := 0, 0
+	for _, step := range report.Steps {
+		if step.Name == "credentials" && step.Status == doctor.OK && step.Broker == works {
+			accepted++
+		}
+		if step.Name == "TCP" && step.Broker == works {
+			tried++
+		}
+	}
+	// A second connection would take over the client id of the first.
+	if accepted != 1 || tried != 2 {
+		t.Errorf("%d connections of 1, %d ports of 2:\n%s", accepted, tried, text(report))
+	}
+}
+
+func TestTheExaminationEndsWithItsContext(t *testing.T) {
+	silent := listen(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	ctx, cancel := context.WithCancel(t.Context())
+	report := await.Result(func() doctor.Report {
+		return doctor.Run(ctx, doctor.Options{Address: "mqtt://" + silent, Timeout: time.Hour, Told: func(step doctor.Step) {
+			if step.Name == "TLS" { // the next step is CONNECT
+				cancel()
+			}
+		}})
+	})
+	if report.FirstFailure() == nil {
+		t.Error(text(report))
+	}
+}
