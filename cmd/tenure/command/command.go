@@ -18,12 +18,14 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/logwriter"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/supervise"
 )
 
 // Main runs a command with the arguments of the process until it ends or SIGINT or SIGTERM
 // comes. After an error it says why on standard error. The exit codes are those of "help
 // exit-codes".
 func Main(root *cobra.Command) {
+	supervise.Intercept()
 	ctx, stop := untilSignal(context.Background())
 	defer stop()
 	code, text := execute(ctx, root)
@@ -127,6 +129,8 @@ values.`,
 		backupCommand(),
 		restoreCommand(),
 		exportCommand(),
+		runCommand(),
+		lockCommand(),
 		exitCodesTopic(),
 	)
 	NameFlags(root, optionFlags...)

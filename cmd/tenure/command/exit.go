@@ -40,6 +40,8 @@ const exitHelp = `All commands end with one of these codes:
    68  refused: the credentials, the rights, a fencing token or a quota
    69  the key does not exist, the lease has no holder, or the condition of
        set or vdel was not met
+  126  the command of run or lock cannot be executed
+  127  the command of run or lock was not found
 128+n  signal n ended the command before it was done, such as 130 after Ctrl-C
 
 Otherwise run and lock end with the code of their child; a child that signal n
@@ -85,6 +87,9 @@ type interruptedError struct{ signal os.Signal }
 
 // Error names the signal.
 func (e *interruptedError) Error() string { return "interrupted: " + e.signal.String() }
+
+// Signal returns the signal, for package supervise.
+func (e *interruptedError) Signal() os.Signal { return e.signal }
 
 // Is matches context.Canceled, as the error of the context does.
 func (e *interruptedError) Is(target error) bool { return target == context.Canceled }

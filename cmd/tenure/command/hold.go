@@ -1,0 +1,200 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/supervise"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// childHelp is for the help of run and lock.
+const childHelp = `The child has a process group of its own. When it must end, the group gets
+SIGTERM, and after --grace SIGKILL, while the lease still stands; so the child
+has ended before another one starts. If the lease is lost at once (it was
+deleted, or fenced out), or with --instant the connection, the child is killed
+at once. When the child has ended, what it started is ended the same way. The
+child also ends if this process is killed or stopped: a second process, the
+guard, sees to that. docs/run.md says what cannot be guaranteed.
+
+The child has these variables:
+
+  TENURE_NAME      the name of the lease
+  TENURE_TOKEN     the fencing token, as in tenure set --fence
+  TENURE_HOLDER    the name of the holder
+  TENURE_DEADLINE  when the lease would end if it were not renewed any more, as
+                   known when the child starts, by the clock of this machine
+                   (RFC 3339, UTC, with nanoseconds). Renewals move it.
+
+SIGHUP, SIGUSR1, SIGUSR2 and SIGWINCH are passed on to the child. SIGINT, SIGTERM
+and SIGQUIT go to its group, and are the end: SIGKILL follows after --grace, or
+when another of them comes. From a terminal in the foreground, the keys reach the
+child itself, as in a shell.`
+
+// defaultGrace is the default of --grace, as a share of --ttl.
+const defaultGrace = 10
+
+// holdFlags are the flags that run and lock share: a lease, and a child while it is held.
+type holdFlags struct {
+	connection connection
+	ttl, grace time.Duration
+	holder     string
+	instant    bool
+}
+
+func (h *holdFlags) register(flags *pflag.FlagSet) {
+	h.connection.register(flags)
+	flags.DurationVar(&h.ttl, "ttl", 10*time.Second, "how long the store keeps the lease after the last renewal: how long others wait after a crash")
+	flags.DurationVar(&h.grace, "grace", 0, "how long the child has from SIGTERM to SIGKILL; default: a tenth of --ttl")
+	flags.StringVar(&h.holder, "holder", "", "name of the holder that others see, such as an address; default: the client id")
+	flags.BoolVar(&h.instant, "instant", false, "let the broker release the lease the moment the connection is lost; the child is killed then")
+}
+
+// leaseOptions returns the options of the lease, or which flags do not fit.
+func (h *holdFlags) leaseOptions(logger *slog.Logger) (lease.Options, error) {
+	if h.grace < 0 {
+		return lease.Options{}, usage(fmt.Errorf("--grace %v is negative", h.grace))
+	}
+	h.grace = cmp.Or(h.grace, h.ttl/defaultGrace)
+	o := lease.Options{
+		TTL: h.ttl,
+		// The child gets SIGTERM when the tenure's context ends, and SIGKILL a margin before its
+		// deadline at the latest.
+		GracePeriod:     h.grace + supervise.Margin(h.ttl),
+		Holder:          h.holder,
+		InstantFailover: h.instant,
+		Logger:          logger,
+	}
+	if _, err := o.Budget(); err != nil {
+		return o, usage(fmt.Errorf("--ttl %v cannot carry --grace %v: GracePeriod is --grace and %v for the kill; %s",
+			h.ttl, h.grace, supervise.Margin(h.ttl), strings.TrimPrefix(err.Error(), "lease: ")))
+	}
+	return o, nil
+}
+
+// holderProcess is what a run or lock does with its child.
+type holderProcess struct {
+	*holdFlags
+	name    string
+	path    string // of the program
+	args    []string
+	logger  *slog.Logger
+	client  *transport.Client
+	signals chan os.Signal // to pass on
+}
+
+// hold connects, and calls work with a context that ends with a signal.
+func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, options func(lease.Options) error, work func(context.Context, *holderProcess, lease.Options) error) error {
+	process, stop := startClient(cmd, slog.LevelInfo)
+	defer stop()
+	o, err := h.leaseOptions(process.logger)
+	if err != nil {
+		return err
+	}
+	if err := options(o); err != nil {
+		return err
+	}
+	held := &holderProcess{holdFlags: h, name: arguments[0], args: arguments[1:], logger: process.logger, signals: make(chan os.Signal, 16)}
+	if held.path, err = findProgram(held.args[0]); err != nil {
+		return err
+	}
+	ctx, release := held.catchSignals(cmd.Context())
+	defer release()
+	if held.client, err = h.connection.dial(ctx, process); err != nil {
+		return err
+	}
+	defer held.client.Close()
+	return work(ctx, held, o)
+}
+
+// findProgram returns the file of a program, as a shell finds it.
+func findProgram(name string) (path string, err error) {
+	path, err = exec.LookPath(name)
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
+	switch {
+	case err == nil:
+		return path, nil
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
+		return "", exitWith(supervise.CodeNotFound, fmt.Errorf("cannot start %s: it was not found", name))
+	}
+	return "", exitWith(supervise.CodeNotExecutable, fmt.Errorf("cannot start %s: %w", name, err))
+}
+
+// catchSignals returns a context that ends with the first signal that asks this process to end. All
+// other signals, and those after it, are for the child.
+func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context, release func()) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
+	caught, stop := supervise.CatchSignals()
+	finished, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case s := <-caught:
+				if supervise.IsEnd(s) && ctx.Err() == nil {
+					cancel(&interruptedError{s})
+					continue
+				}
+				select {
+				case h.signals <- s:
+				default: // sixteen wait: the child is not reading them
+				}
+			case <-finished:
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		close(finished)
+		<-done
+		stop()
+		cancel(nil)
+	}
+}
+
+// tenureOfChild is what a child needs of a tenure.
+type tenureOfChild interface {
+	supervise.Lease
+	Deadline() time.Time
+}
+
+// runChild runs the child until it and all that it started are gone. ctx ends it.
+func (h *holderProcess) runChild(ctx context.Context, tenure tenureOfChild, token fmt.Stringer) (supervise.Status, error) {
+	holder := cmp.Or(h.holder, h.client.ClientID())
+	h.logger.Info("the child starts", "lease", h.name, "token", token, "holder", holder, "command", h.args[0])
+	env := append(os.Environ(),
+		"TENURE_NAME="+h.name,
+		"TENURE_TOKEN="+token.String(),
+		"TENURE_HOLDER="+holder,
+		"TENURE_DEADLINE="+tenure.Deadline().UTC().Format(time.RFC3339Nano))
+	status, err := supervise.Run(ctx, tenure, supervise.Options{
+		Name: h.name, Path: h.path, Args: h.args, Env: env, TTL: h.ttl, Grace: h.grace, Instant: h.instant,
+		Signals: h.signals, Logger: h.logger,
+	})
+	if err == nil {
+		h.logger.Info("the child ended", "lease", h.name, "status", status)
+	}
+	return status, err
+}
+
+// exitOf returns the error with which the process exits after a child with this status.
+func exitOf(status supervise.Status) error {
+	if code := status.ExitCode(); code != 0 {
+		return exitWith(code, nil)
+	}
+	return nil
+}

@@ -1,0 +1,150 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tenurelock/tenure/lease"
+)
+
+// forever is the default of --wait.
+const forever = time.Duration(-1)
+
+// errWaited is the cause of the end of a wait.
+var errWaited = errors.New("the wait timed out")
+
+// lockCommand is "tenure lock".
+func lockCommand() *cobra.Command {
+	var h holdFlags
+	var wait string
+	cmd := &cobra.Command{
+		Use:   "lock [flags] NAME -- COMMAND [ARGUMENT…]",
+		Short: "Wait for a lease, run a command once while it is held, and release it",
+		Long: `Wait for a lease, run a command once while it is held, and release it: flock
+across machines.
+
+The exit code is that of the child; 64 if the lease is held (--wait 0), 65 after
+--wait, 66 if the lease was lost while the child ran. The child was ended then.
+
+` + childHelp + "\n\n" + connectionHelp,
+		Example: `  tenure lock jobs/nightly -- /usr/local/bin/backup --full
+  tenure lock --wait 0 jobs/nightly -- backup || echo "it runs elsewhere"
+  tenure lock --wait 30s --ttl 30s --grace 5s migrations -- ./migrate.sh`,
+		Args: programArguments,
+		RunE: func(cmd *cobra.Command, arguments []string) error {
+			limit, err := parseWait(wait)
+			if err != nil {
+				return usage(err)
+			}
+			fits := func(o lease.Options) error { return nil }
+			return h.hold(cmd, arguments, fits, func(ctx context.Context, p *holderProcess, o lease.Options) error {
+				return p.lock(ctx, limit, o)
+			})
+		},
+	}
+	h.register(cmd.Flags())
+	cmd.Flags().StringVar(&wait, "wait", "forever", "how long to wait for the lease: a duration, 0 to try once, or forever")
+	return cmd
+}
+
+// programArguments accepts a name and, after --, a command with its arguments.
+func programArguments(cmd *cobra.Command, arguments []string) error {
+	switch before := cmd.ArgsLenAtDash(); {
+	case len(arguments) == 0 || before == 0:
+		return errors.New("give the name of the lease: NAME -- COMMAND")
+	case before < 0:
+		return fmt.Errorf("give the command after --, as in: %s -- COMMAND", arguments[0])
+	case before > 1:
+		return fmt.Errorf("%q is one argument too many before the --: give NAME -- COMMAND", arguments[1])
+	case len(arguments) == 1:
+		return fmt.Errorf("give a command after %s --", arguments[0])
+	}
+	return nil
+}
+
+func parseWait(text string) (time.Duration, error) {
+	if text == "forever" {
+		return forever, nil
+	}
+	limit, err := time.ParseDuration(text)
+	if err != nil || limit < 0 {
+		return 0, fmt.Errorf("--wait %q is not a duration such as 30s, 0, or forever", text)
+	}
+	return limit, nil
+}
+
+// lock acquires the lease, runs the child, and releases the lease.
+func (h *holderProcess) lock(ctx context.Context, limit time.Duration, o lease.Options) error {
+	l, err := lease.New(h.client, h.name, o)
+	if err != nil {
+		return usage(err)
+	}
+	tenure, err := h.acquire(ctx, l, limit)
+	if err != nil {
+		return err
+	}
+	defer h.release(tenure)
+	token, err := tenure.Token()
+	if err != nil {
+		return exitWith(exitLost, err)
+	}
+	// The child ends with the tenure, or with a signal.
+	working, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(tenure.Context(), func() { cancel(tenure.Err()) })()
+	// From a signal on, the deadline stands, as it would for a leader that hands over.
+	defer context.AfterFunc(ctx, tenure.StopRenewing)()
+	status, err := h.runChild(working, tenure, token)
+	switch lost := tenure.Err(); {
+	case err != nil:
+		return err
+	case status.NeverStarted() && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case status.Stopped && ctx.Err() == nil:
+		if lost == nil { // the guard saw the deadline pass before this process did
+			lost = fmt.Errorf("this process stood still: %w", lease.ErrDeadlinePassed)
+		}
+		return exitWith(exitLost, fmt.Errorf("the lease was lost, and the child was ended: %w", lost))
+	}
+	return exitOf(status)
+}
+
+// acquire waits for the lease.
+func (h *holderProcess) acquire(ctx context.Context, l *lease.Lease, limit time.Duration) (*lease.Tenure, error) {
+	if limit == 0 {
+		trying, cancel := context.WithTimeout(ctx, h.connection.timeout)
+		defer cancel()
+		tenure, err := l.TryAcquire(trying)
+		if errors.Is(err, lease.ErrHeld) {
+			return nil, exitWith(exitHeld, err)
+		}
+		return tenure, signalCause(ctx, err)
+	}
+	waiting := ctx
+	if limit != forever {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithTimeoutCause(ctx, limit, errWaited)
+		defer cancel()
+	}
+	tenure, err := l.Acquire(waiting)
+	switch {
+	case err == nil:
+		return tenure, nil
+	case ctx.Err() == nil && errors.Is(err, errWaited):
+		return nil, exitWith(exitTimeout, fmt.Errorf("--wait %v: %w", limit, err))
+	}
+	return nil, signalCause(ctx, err)
+}
+
+// release frees the lease. The child is gone.
+func (h *holderProcess) release(tenure *lease.Tenure) {
+	ctx, cancel := context.WithTimeout(context.Background(), min(h.ttl, h.connection.timeout))
+	defer cancel()
+	if err := tenure.Release(ctx); err != nil {
+		h.logger.Warn("the lease could not be released", "error", err)
+	}
+}

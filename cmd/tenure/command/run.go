@@ -1,0 +1,138 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/supervise"
+	"github.com/tenurelock/tenure/election"
+	"github.com/tenurelock/tenure/lease"
+)
+
+// runFlags are the flags of run that lock does not have.
+type runFlags struct {
+	holdFlags
+	rank                       int
+	failBack                   time.Duration
+	health                     string
+	healthEvery, healthTimeout time.Duration
+}
+
+// runCommand is "tenure run".
+func runCommand() *cobra.Command {
+	var r runFlags
+	cmd := &cobra.Command{
+		Use:   "run [flags] NAME -- COMMAND [ARGUMENT…]",
+		Short: "Run a command on one machine at a time, and on another one after a failure",
+		Long: `Run a command on one machine at a time, and on another one after a failure.
+Each machine runs "tenure run" with the same name. One of them leads, and runs the
+command as its child. When it cannot renew the lease any more, or is unhealthy, it
+ends the child and stands by; another one leads.
+
+When the child ends by itself, the lease is released and run ends with its exit
+code. A service manager starts it again; meanwhile another machine may lead.
+
+` + childHelp + "\n\n" + connectionHelp,
+		Example: `  tenure run web -- python3 -m http.server 8000
+  tenure run --holder 10.0.0.7:8000 --health 'test -e /srv/ready' web -- ./server
+  tenure run --rank 1 --ttl 2s plc -- ./gateway   # the other node has --rank 0 --fail-back 1m`,
+		Args: programArguments,
+		RunE: func(cmd *cobra.Command, arguments []string) error {
+			return r.hold(cmd, arguments, r.fits, func(ctx context.Context, p *holderProcess, o lease.Options) error {
+				return r.run(ctx, p, o)
+			})
+		},
+	}
+	r.register(cmd.Flags())
+	flags := cmd.Flags()
+	flags.IntVar(&r.rank, "rank", 0, "0 is the preferred node; a node waits a while for those of a lower rank")
+	flags.DurationVar(&r.failBack, "fail-back", 0, "how long this node waits, healthy, before it asks a leader of a worse rank to hand over; 0: it never asks")
+	flags.StringVar(&r.health, "health", "", "command line for /bin/sh that ends with 0 while this node can lead; a node that cannot ends its child and stands by")
+	flags.DurationVar(&r.healthEvery, "health-every", 0, "pause between two calls of --health; default: a third of --ttl")
+	flags.DurationVar(&r.healthTimeout, "health-timeout", 0, "how long --health may take; then it is killed, and counts as failed; default: a third of --ttl")
+	return cmd
+}
+
+// electionOptions are the options of the election.
+func (r *runFlags) electionOptions(o lease.Options) election.Options {
+	options := election.Options{TTL: o.TTL, Lease: o, Rank: r.rank, FailBackAfter: r.failBack,
+		HealthEvery: r.healthEvery, HealthTimeout: r.healthTimeout, Logger: o.Logger}
+	options.Lease.TTL = 0
+	if r.health != "" {
+		options.Health = func(ctx context.Context) error {
+			return supervise.Check(ctx, r.health, os.Environ())
+		}
+	}
+	return options
+}
+
+// fits refuses flags that contradict each other.
+func (r *runFlags) fits(lease.Options) error {
+	switch {
+	case r.rank < 0:
+		return usage(fmt.Errorf("--rank %d is negative; the best rank is 0", r.rank))
+	case r.failBack < 0, r.healthEvery < 0, r.healthTimeout < 0:
+		return usage(errors.New("--fail-back, --health-every and --health-timeout are durations of at least 0"))
+	case r.health == "" && (r.healthEvery != 0 || r.healthTimeout != 0):
+		return usage(errors.New("--health-every and --health-timeout need --health"))
+	}
+	return nil
+}
+
+// errChildEnded is the cause of the end of an election whose child ended by itself.
+var errChildEnded = errors.New("the child ended")
+
+// run campaigns, and runs the child while this node leads.
+func (r *runFlags) run(ctx context.Context, p *holderProcess, o lease.Options) error {
+	options := r.electionOptions(o)
+	options.Observer = p.logPhase
+	elector, err := election.New(p.client, p.name, options)
+	if err != nil {
+		return usage(errors.New(strings.TrimPrefix(err.Error(), "election: ")))
+	}
+	electing, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	var last *supervise.Status // of the child that ended the election, or ended because of a signal
+	err = elector.Run(electing, func(term context.Context, t *election.Term) error {
+		token, err := t.Token()
+		if err != nil {
+			return err
+		}
+		status, err := p.runChild(term, t.Tenure(), token)
+		switch {
+		case err != nil:
+			return err
+		case !status.Stopped:
+			last = &status
+			end(errChildEnded)
+		case ctx.Err() != nil && !status.NeverStarted():
+			last = &status
+		}
+		return nil
+	})
+	switch {
+	case last != nil:
+		return exitOf(*last)
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// logPhase logs what this node does. The leader function logs how the child is.
+func (h *holderProcess) logPhase(t election.Transition) {
+	switch {
+	case t.Phase == election.Standby && t.Cause == nil:
+		h.logger.Info("standing by", "lease", h.name)
+	case t.Phase == election.Standby:
+		h.logger.Warn("standing by", "lease", h.name, "cause", t.Cause)
+	case t.Phase == election.Draining:
+		h.logger.Info("the term is over", "lease", h.name, "cause", t.Cause)
+	}
+}

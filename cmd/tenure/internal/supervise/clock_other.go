@@ -1,0 +1,31 @@
+//go:build !linux
+
+package supervise
+
+import "time"
+
+// alarm makes something come from C when a time on the shared clock is reached, and more often:
+// a timer of Go stands still while the machine is suspended.
+type alarm struct {
+	C    chan struct{}
+	next *time.Timer
+}
+
+// recheck is how late an alarm can be after a suspend.
+const recheck = 200 * time.Millisecond
+
+func newAlarm() (*alarm, error) {
+	a := &alarm{C: make(chan struct{}, 1)}
+	a.next = time.AfterFunc(recheck, func() {
+		select {
+		case a.C <- struct{}{}:
+		default:
+		}
+	})
+	return a, nil
+}
+
+// at sets the alarm. It replaces an earlier time.
+func (a *alarm) at(t time.Duration) { a.next.Reset(min(max(t-now(), time.Millisecond), recheck)) }
+
+func (a *alarm) close() { a.next.Stop() }

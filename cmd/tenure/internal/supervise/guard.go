@@ -1,0 +1,248 @@
+package supervise
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"time"
+)
+
+// Intercept runs the guard, or the process that becomes the program, if that is what this process
+// was started for. Then it does not return. Each program that calls Run calls Intercept first.
+func Intercept() {
+	switch os.Args[0] {
+	case guardName:
+		os.Exit(runGuard())
+	case starterName:
+		os.Exit(becomeProgram())
+	}
+}
+
+// startFailure returns the exit code for a program that cannot be started, as shells do.
+func startFailure(err error) int {
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
+		return CodeNotFound
+	}
+	return CodeNotExecutable
+}
+
+// guard is the state of the process that watches over one program. One goroutine has it.
+type guard struct {
+	socket   channel
+	reports  *json.Encoder
+	program  program
+	bounds   bounds
+	alarm    *alarm
+	orphaned bool // the supervisor is gone
+
+	family         // the processes
+	waiting   bool // the process has not become the program yet
+	told      bool // the child was told to end
+	ended     bool // the child ended
+	childless bool // this process has no children
+	killing   bool
+	stuck     string // reported last
+}
+
+// killPause is the time between two looks at what is left, once everything was killed. Each end
+// of a child wakes the guard earlier.
+const killPause = 5 * time.Millisecond
+
+// leftPause is the time between two looks at what a child that ended has left.
+const leftPause = 20 * time.Millisecond
+
+// channel is one end of the connection between supervisor and guard.
+type channel interface {
+	io.ReadWriteCloser
+	SetWriteDeadline(time.Time) error
+}
+
+// runGuard is the guard: it returns when the program and all that it started are gone.
+func runGuard() int {
+	ignored := make(chan os.Signal, 1)
+	signal.Notify(ignored, guardIgnores...)
+	socket, err := openChannel()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s is a part of tenure run and tenure lock, and no command\n", guardName)
+		return CodeNotExecutable
+	}
+	g := &guard{socket: socket, reports: json.NewEncoder(socket)}
+	if err := g.prepare(); err != nil {
+		g.report(report{Failed: err.Error()})
+		return 1
+	}
+	requests := make(chan request)
+	go g.read(requests) // ends with the process
+	for !g.isOver() {
+		g.alarm.at(g.next())
+		select {
+		case r, open := <-requests:
+			if !open {
+				requests, g.orphaned = nil, true
+				g.loseSupervisor()
+				break
+			}
+			if err := g.handle(r); err != nil {
+				g.report(report{Failed: err.Error()})
+				return 1
+			}
+		case <-g.changed:
+			g.reap()
+		case <-ignored:
+		case <-g.alarm.C:
+		}
+		g.advance()
+	}
+	g.report(report{Gone: true})
+	return 0
+}
+
+func (g *guard) prepare() (err error) {
+	if err := g.adopt(); err != nil {
+		return err
+	}
+	g.alarm, err = newAlarm()
+	return err
+}
+
+// read passes requests on until the supervisor is gone.
+func (g *guard) read(to chan<- request) {
+	defer close(to)
+	for requests := json.NewDecoder(g.socket); ; {
+		var r request
+		if requests.Decode(&r) != nil {
+			return
+		}
+		to <- r
+	}
+}
+
+// report sends a report. It does not wait for a supervisor that does not read: all reports
+// together are less than the socket takes, except for the answers to a supervisor that sends.
+func (g *guard) report(r report) {
+	if g.orphaned {
+		return
+	}
+	_ = g.socket.SetWriteDeadline(time.Now().Add(killPause))
+	_ = g.reports.Encode(r)
+}
+
+func (g *guard) handle(r request) error {
+	switch {
+	case r.Start != nil:
+		g.program, g.bounds = *r.Start, r.Start.Bounds
+		if err := g.make(g.program); err != nil {
+			return err
+		}
+		g.waiting = true
+		g.report(report{Made: g.pid})
+	case r.Run && g.waiting && !g.told:
+		g.waiting = false
+		g.begin()
+	case r.Arm != nil:
+		if !g.told {
+			g.bounds = *r.Arm
+		}
+		g.report(report{Armed: r.Arm.Kill})
+	case r.Signal != 0 && !g.ended:
+		g.signalChild(r.Signal)
+	case r.Stop != nil:
+		g.stop(r.Stop.Signal)
+		g.bounds.Kill = min(g.bounds.Kill, r.Stop.Kill)
+	}
+	return nil
+}
+
+// loseSupervisor ends the program because the supervisor is gone, and cannot renew the lease.
+func (g *guard) loseSupervisor() {
+	if g.pid == 0 {
+		return
+	}
+	g.bounds.Kill = min(g.bounds.Kill, now()+g.program.Grace)
+	if g.program.Instant || g.waiting {
+		g.bounds.Kill = 0 // the broker has released the lease, perhaps; or nothing runs yet
+	}
+	fmt.Fprintf(os.Stderr, "tenure: the supervisor of %s is gone; its guard ends the program\n", g.program.Args[0])
+	g.stop(terminateSignal)
+}
+
+// stop tells the group of the child to end. A child that a signal stopped continues, so that it
+// can end in order.
+func (g *guard) stop(s int) {
+	if g.told || g.pid == 0 {
+		return
+	}
+	g.told = true
+	if g.waiting { // it is not the program yet, and must not become it
+		g.bounds.Kill = 0
+		return
+	}
+	g.signalGroup(s)
+}
+
+// next returns when to look again if nothing happens.
+func (g *guard) next() time.Duration {
+	switch {
+	case g.pid == 0:
+		return now() + time.Hour
+	case g.killing:
+		return now() + killPause
+	case g.ended:
+		return min(g.bounds.Kill, now()+leftPause)
+	case g.told:
+		return g.bounds.Kill
+	}
+	return min(g.bounds.Stop, g.bounds.Kill)
+}
+
+// advance does what is due.
+func (g *guard) advance() {
+	if g.pid == 0 || g.isOver() {
+		return
+	}
+	at := now()
+	if g.ended {
+		g.reap() // not every system says when the last of what the child left ends
+		if g.isOver() {
+			return
+		}
+	}
+	if g.ended && !g.told { // what the child left behind has as long as the child would have
+		g.told = true
+		g.bounds.Kill = min(g.bounds.Kill, at+g.program.Grace)
+		g.terminateAll()
+	}
+	switch {
+	case at >= g.bounds.Kill:
+		g.killing = true
+	case at >= g.bounds.Stop:
+		g.stop(terminateSignal)
+	}
+	if g.killing {
+		stuck := g.killAll()
+		g.reap()
+		if stuck != "" && stuck != g.stuck {
+			g.stuck = stuck
+			g.report(report{Stuck: stuck})
+		}
+	}
+}
+
+// isOver reports whether the program and all that it started are gone.
+func (g *guard) isOver() bool {
+	if g.pid == 0 {
+		return g.orphaned
+	}
+	return g.ended && g.childless
+}
+
+// end notes that the child ended, and reports it.
+func (g *guard) end(s Status) {
+	g.ended = true
+	s.Stopped = g.told || g.killing
+	g.report(report{Ended: &s})
+}

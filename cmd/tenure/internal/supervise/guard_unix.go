@@ -1,0 +1,156 @@
+//go:build unix
+
+package supervise
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// socketFile is the file that the guard inherits: its end of the socket to the supervisor. The
+// process that becomes the program has the pipe on which it waits in the same place.
+const socketFile = 3
+
+const (
+	terminateSignal = int(unix.SIGTERM)
+	killSignal      = int(unix.SIGKILL)
+	continueSignal  = int(unix.SIGCONT)
+)
+
+// guardIgnores are signals from a terminal, or to all processes of this name. They end the
+// supervisor, which tells the guard. They are caught, because the program would inherit that they
+// are ignored.
+var guardIgnores = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2,
+	unix.SIGPIPE, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU}
+
+// openChannel returns the guard's end of the socket.
+func openChannel() (channel, error) {
+	file := os.NewFile(socketFile, "supervisor")
+	defer file.Close()
+	return net.FileConn(file)
+}
+
+// becomeProgram waits until the guard allows it, and becomes the program. It returns a code as
+// shells do if that is not possible.
+func becomeProgram() int {
+	pipe := os.NewFile(socketFile, "start")
+	if n, _ := pipe.Read(make([]byte, 1)); n == 0 {
+		return 125 // the guard is gone
+	}
+	_ = pipe.Close()
+	path := os.Args[1]
+	err := syscall.Exec(path, os.Args[2:], os.Environ())
+	fmt.Fprintf(os.Stderr, "tenure: cannot start %s: %v\n", path, err)
+	return startFailure(err)
+}
+
+// family is the child and its descendants, as their guard sees them.
+type family struct {
+	pid     int            // of the child; 0 before there is one
+	start   *os.File       // a byte in it makes the child become the program
+	changed chan os.Signal // gets something when a child ended or stopped
+}
+
+// adopt makes this process the one that descendants without parents are left to.
+func (f *family) adopt() error {
+	f.changed = make(chan os.Signal, 1)
+	signal.Notify(f.changed, unix.SIGCHLD)
+	becomeSubreaper()
+	return nil
+}
+
+// make makes the process that becomes the program. With PR_SET_PDEATHSIG it lives no longer than
+// the thread that made it, so that thread stays.
+func (f *family) make(p program) error {
+	read, write, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer read.Close()
+	made := make(chan error)
+	go func() { // keeps its thread until the process ends
+		runtime.LockOSThread()
+		process, err := os.StartProcess(executable(), append([]string{starterName, p.Path}, p.Args...), &os.ProcAttr{
+			Env:   p.Env,
+			Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, read},
+			Sys:   childAttributes(),
+		})
+		if err == nil {
+			f.pid = process.Pid
+		}
+		made <- err
+		select {}
+	}()
+	if err := <-made; err != nil {
+		return fmt.Errorf("cannot start a process: %w", err)
+	}
+	f.start = write
+	// A reader of the program's output waits for the program, and not for the guard.
+	_, _ = os.Stdin.Close(), os.Stdout.Close()
+	return nil
+}
+
+// begin lets the process become the program.
+func (f *family) begin() {
+	_, _ = f.start.Write([]byte{1})
+	_ = f.start.Close()
+}
+
+// signalChild passes a signal on. SIGCONT goes to the whole group, which a terminal stops.
+func (f *family) signalChild(s int) {
+	if s == continueSignal {
+		_ = unix.Kill(-f.pid, unix.SIGCONT)
+		return
+	}
+	_ = unix.Kill(f.pid, unix.Signal(s))
+}
+
+// signalGroup tells the group to end. A process that a signal stopped continues, to end in order.
+func (f *family) signalGroup(s int) {
+	_ = unix.Kill(-f.pid, unix.Signal(s))
+	_ = unix.Kill(-f.pid, unix.SIGCONT)
+}
+
+func (f *family) terminateAll() { signalDescendants(os.Getpid(), f.pid, unix.SIGTERM, nil) }
+
+// killAll kills all that is left. It returns what cannot be killed, and why.
+func (f *family) killAll() (stuck string) {
+	return signalDescendants(os.Getpid(), f.pid, unix.SIGKILL, nil)
+}
+
+// reap takes the results of all children that ended: those of the program's descendants too that
+// have become children of the guard.
+func (g *guard) reap() {
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, unix.WNOHANG|unix.WUNTRACED, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil: // ECHILD
+			g.childless = g.ended && !groupExists(g.pid)
+			return
+		case pid == 0:
+			g.childless = false
+			return
+		case pid != g.pid:
+		case status.Stopped():
+			if s := status.StopSignal(); s == unix.SIGTSTP || s == unix.SIGTTIN || s == unix.SIGTTOU {
+				g.report(report{Paused: int(s)})
+			}
+		default:
+			ended := Status{Code: status.ExitStatus()}
+			if status.Signaled() {
+				ended.Signal = int(status.Signal())
+			}
+			g.end(ended)
+		}
+	}
+}

@@ -1,0 +1,257 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/windows"
+)
+
+// Windows has no signals between processes. A signal to end becomes CTRL_BREAK, which a console
+// program may handle; all others are not passed on. Everything that descends from the guard is in
+// its job object, which ends all of them when the guard ends.
+const (
+	terminateSignal = int(syscall.SIGTERM)
+	killSignal      = int(syscall.SIGKILL)
+	continueSignal  = 0
+)
+
+var guardIgnores = []os.Signal{os.Interrupt, syscall.SIGTERM}
+
+// now is the time on a clock that supervisor and guard share.
+func now() time.Duration { return windows.DurationSinceBoot() }
+
+func executable() string {
+	path, err := os.Executable()
+	if err != nil {
+		return os.Args[0]
+	}
+	return path
+}
+
+func becomeSubreaper() {} // there is none
+
+// pipes is a channel of two pipes.
+type pipes struct{ in, out *os.File }
+
+func (p pipes) Read(b []byte) (int, error)  { return p.in.Read(b) }
+func (p pipes) Write(b []byte) (int, error) { return p.out.Write(b) }
+func (p pipes) Close() error                { return errors.Join(p.in.Close(), p.out.Close()) }
+
+// SetWriteDeadline does nothing: a pipe takes more than is ever under way.
+func (p pipes) SetWriteDeadline(time.Time) error { return nil }
+
+// connect makes the connection to a guard that is not started yet. theirs are files to close once
+// it is. The guard finds the handles in its arguments.
+func connect(cmd *exec.Cmd) (ours channel, theirs []*os.File, err error) {
+	theirIn, ourOut, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	ourIn, theirOut, err := os.Pipe()
+	if err != nil {
+		return nil, nil, errors.Join(err, theirIn.Close(), ourOut.Close())
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}
+	for _, file := range []*os.File{theirOut, theirIn} {
+		handle := windows.Handle(file.Fd())
+		if err := windows.SetHandleInformation(handle, windows.HANDLE_FLAG_INHERIT, windows.HANDLE_FLAG_INHERIT); err != nil {
+			return nil, nil, errors.Join(err, theirIn.Close(), ourOut.Close(), ourIn.Close(), theirOut.Close())
+		}
+		cmd.SysProcAttr.AdditionalInheritedHandles = append(cmd.SysProcAttr.AdditionalInheritedHandles, syscall.Handle(handle))
+		cmd.Args = append([]string{guardName, strconv.FormatUint(uint64(handle), 10)}, cmd.Args[1:]...)
+	}
+	return pipes{ourIn, ourOut}, []*os.File{theirIn, theirOut}, nil
+}
+
+// openChannel returns the guard's end.
+func openChannel() (channel, error) {
+	if len(os.Args) < 3 {
+		return nil, errors.New("there are no handles")
+	}
+	var files [2]*os.File
+	for i := range files {
+		handle, err := strconv.ParseUint(os.Args[1+i], 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		_ = windows.SetHandleInformation(windows.Handle(handle), windows.HANDLE_FLAG_INHERIT, 0) // not for the program
+		files[i] = os.NewFile(uintptr(handle), "supervisor")
+	}
+	return pipes{files[0], files[1]}, nil
+}
+
+// becomeProgram is for systems on which a process can become another program.
+func becomeProgram() int { return CodeNotExecutable }
+
+// family is the child and its descendants, as their guard sees them.
+type family struct {
+	pid     int
+	changed chan os.Signal
+	job     windows.Handle
+	what    program
+	results chan Status // buffered
+}
+
+// adopt puts this process, and with it all its descendants, into a job object that ends them all
+// when its only handle is closed: when this process ends, however it does.
+func (f *family) adopt() error {
+	f.changed, f.results = make(chan os.Signal, 1), make(chan Status, 1)
+	job, err := windows.CreateJobObject(nil, nil)
+	if err != nil {
+		return os.NewSyscallError("CreateJobObject", err)
+	}
+	limits := windows.JOBOBJECT_EXTENDED_LIMIT_INFORMATION{
+		BasicLimitInformation: windows.JOBOBJECT_BASIC_LIMIT_INFORMATION{LimitFlags: windows.JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE},
+	}
+	if _, err := windows.SetInformationJobObject(job, windows.JobObjectExtendedLimitInformation,
+		uintptr(unsafe.Pointer(&limits)), uint32(unsafe.Sizeof(limits))); err != nil {
+		return os.NewSyscallError("SetInformationJobObject", err)
+	}
+	if err := windows.AssignProcessToJobObject(job, windows.CurrentProcess()); err != nil {
+		return os.NewSyscallError("AssignProcessToJobObject", err)
+	}
+	f.job = job
+	return nil
+}
+
+// make only notes the program: a process starts with begin.
+func (f *family) make(p program) error {
+	f.pid, f.what = os.Getpid(), p
+	return nil
+}
+
+// begin starts the program.
+func (f *family) begin() {
+	cmd := &exec.Cmd{
+		Path: f.what.Path, Args: f.what.Args, Env: f.what.Env,
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		SysProcAttr: &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP},
+	}
+	if err := cmd.Start(); err != nil {
+		fmt.Fprintf(os.Stderr, "tenure: cannot start %s: %v\n", f.what.Path, err)
+		f.finish(Status{Code: startFailure(err)})
+		return
+	}
+	_, _ = os.Stdin.Close(), os.Stdout.Close()
+	f.pid = cmd.Process.Pid
+	go func() { // ends with the program, or with this process
+		_ = cmd.Wait()
+		f.finish(Status{Code: cmd.ProcessState.ExitCode()})
+	}()
+}
+
+func (f *family) finish(s Status) {
+	f.results <- s
+	select {
+	case f.changed <- os.Interrupt:
+	default:
+	}
+}
+
+func (f *family) signalChild(int) {}
+
+func (f *family) signalGroup(int) {
+	_ = windows.GenerateConsoleCtrlEvent(windows.CTRL_BREAK_EVENT, uint32(f.pid))
+}
+
+// terminateAll does nothing: CTRL_BREAK has reached the group of the program that ended.
+func (f *family) terminateAll() {}
+
+// killAll kills all processes of the job but this one.
+func (f *family) killAll() (stuck string) {
+	for _, pid := range f.members() {
+		process, err := windows.OpenProcess(windows.PROCESS_TERMINATE, false, pid)
+		if err != nil {
+			continue // it has ended
+		}
+		if err := windows.TerminateProcess(process, uint32(128+killSignal)); err != nil && stuck == "" {
+			stuck = fmt.Sprintf("process %d: %v", pid, err)
+		}
+		_ = windows.CloseHandle(process)
+	}
+	return stuck
+}
+
+// members returns the processes of the job but this one.
+func (f *family) members() (pids []uint32) {
+	// JOBOBJECT_BASIC_PROCESS_ID_LIST: two numbers, and the ids.
+	var list struct {
+		assigned, listed uint32
+		ids              [4096]uintptr
+	}
+	if err := windows.QueryInformationJobObject(f.job, windows.JobObjectBasicProcessIdList,
+		uintptr(unsafe.Pointer(&list)), uint32(unsafe.Sizeof(list)), nil); err != nil && !errors.Is(err, windows.ERROR_MORE_DATA) {
+		return []uint32{0} // not known, so not empty
+	}
+	for _, id := range list.ids[:min(int(list.listed), len(list.ids))] {
+		if int(id) != os.Getpid() {
+			pids = append(pids, uint32(id))
+		}
+	}
+	return pids
+}
+
+// reap notes the end of the child, and whether anything is left.
+func (g *guard) reap() {
+	select {
+	case status := <-g.results:
+		g.end(status)
+	default:
+	}
+	g.childless = g.ended && len(g.members()) == 0
+}
+
+// killLeft does nothing: the job of a guard that ended has ended with it.
+func killLeft(int, func(string)) {}
+
+// Signals are the signals that a supervisor catches.
+var Signals = []os.Signal{os.Interrupt, syscall.SIGTERM}
+
+// CatchSignals returns a channel that gets Signals until stop is called.
+func CatchSignals() (caught <-chan os.Signal, stop func()) {
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, Signals...)
+	return signals, func() { signal.Stop(signals) }
+}
+
+func numberOf(s os.Signal) (number int, kind signalKind) {
+	n, _ := s.(syscall.Signal)
+	return int(n), terminates
+}
+
+// terminal is for systems with process groups.
+type terminal struct{}
+
+func openTerminal() *terminal            { return nil }
+func (*terminal) give(int)               {}
+func (*terminal) take()                  {}
+func (*terminal) pause()                 {}
+func (*terminal) isPausedInVain() bool   { return false }
+func (*terminal) resume() (resumed bool) { return false }
+
+// Check runs a command line with cmd /C, to learn whether this machine can lead. It returns nil if
+// the status is 0, and otherwise an error with the status and the end of what the command wrote.
+// It is killed when ctx ends; what it started is not.
+func Check(ctx context.Context, line string, env []string) error {
+	cmd := exec.CommandContext(ctx, "cmd", "/C", line)
+	cmd.Env = env
+	cmd.WaitDelay = time.Second
+	output, err := cmd.CombinedOutput()
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("--health: killed: %w", context.Cause(ctx))
+	case err != nil:
+		return fmt.Errorf("--health: %w: %s", err, strings.Join(strings.Fields(string(output)), " "))
+	}
+	return nil
+}

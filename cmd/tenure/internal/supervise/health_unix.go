@@ -1,0 +1,83 @@
+//go:build unix
+
+package supervise
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// healthOutput is how much of a check's output is kept for its error.
+const healthOutput = 1 << 10
+
+// outputDelay is how long a check's output may stay open after the check has ended: a process that
+// it left behind may have it.
+const outputDelay = 100 * time.Millisecond
+
+// Check runs a command line with /bin/sh, to learn whether this machine can lead. It returns nil if
+// the status is 0, and otherwise an error with the status and the end of what the command wrote.
+// The command has a process group of its own, which is killed when ctx ends, and when the command
+// has ended; what left the group is killed too, on Linux. Calls must not overlap.
+func Check(ctx context.Context, line string, env []string) error {
+	becomeSubreaper()
+	runtime.LockOSThread() // PR_SET_PDEATHSIG kills with the thread
+	defer runtime.UnlockOSThread()
+	var output tail
+	cmd := exec.Command("/bin/sh", "-c", line)
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, &output, &output
+	cmd.SysProcAttr = childAttributes()
+	if err := own.start(cmd); err != nil {
+		return fmt.Errorf("--health: %w", err)
+	}
+	group := cmd.Process.Pid
+	stop := context.AfterFunc(ctx, func() { _ = unix.Kill(-group, unix.SIGKILL) })
+	cmd.WaitDelay = outputDelay
+	err := cmd.Wait()
+	stop()
+	own.forget(group)
+	own.sweep(group)
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("--health: killed: %w%s", context.Cause(ctx), output.text())
+	case err == nil || errors.Is(err, exec.ErrWaitDelay):
+		return nil
+	}
+	return fmt.Errorf("--health: %w%s", err, output.text())
+}
+
+// sweep kills what is left of a group, and what is left to this process, once.
+func (p *processes) sweep(group int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	signalDescendants(os.Getpid(), group, unix.SIGKILL, p.pids)
+	reapLeft(group, p.pids)
+}
+
+// tail keeps the end of what is written to it. One goroutine writes.
+type tail struct{ kept bytes.Buffer }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.kept.Write(p)
+	if extra := t.kept.Len() - healthOutput; extra > 0 {
+		t.kept.Next(extra)
+	}
+	return len(p), nil
+}
+
+// text returns what was kept, as the end of an error's text in one line.
+func (t *tail) text() string {
+	text := strings.Join(strings.Fields(strings.ToValidUTF8(t.kept.String(), "?")), " ")
+	if text == "" {
+		return ""
+	}
+	return ": " + text
+}

@@ -1,0 +1,89 @@
+package supervise
+
+import (
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// guardName and starterName are the first arguments by which the executable knows that it is not
+// to be a command.
+const (
+	guardName   = "tenure-guard"
+	starterName = "tenure-start"
+)
+
+// A request is what the supervisor tells the guard. Exactly one field is set.
+type request struct {
+	Start  *program `json:",omitempty"` // make a process for the program; the first request
+	Run    bool     `json:",omitempty"` // let the process become the program
+	Arm    *bounds  `json:",omitempty"` // the lease was renewed
+	Signal int      `json:",omitempty"` // pass a signal on to the child
+	Stop   *stop    `json:",omitempty"` // end the program
+}
+
+// program is what the guard starts.
+type program struct {
+	Path    string
+	Args    []string // with the name of the program
+	Env     []string
+	Grace   time.Duration
+	Instant bool // kill at once when the supervisor is gone
+	Bounds  bounds
+}
+
+// bounds are times on the shared clock.
+type bounds struct {
+	Stop time.Duration // when the guard stops the program by itself
+	Kill time.Duration // when it kills it
+}
+
+// stop ends the program: a signal now, and SIGKILL at a time on the shared clock.
+type stop struct {
+	Signal int
+	Kill   time.Duration
+}
+
+// A report is what the guard tells the supervisor. Exactly one field is set.
+type report struct {
+	Made   int           `json:",omitempty"` // the id of the process that waits for Run
+	Armed  time.Duration `json:",omitempty"` // the guard will kill at this time
+	Paused int           `json:",omitempty"` // the terminal stopped the program with this signal
+	Ended  *Status       `json:",omitempty"` // the program ended
+	Stuck  string        `json:",omitempty"` // what cannot be killed, and why
+	Gone   bool          `json:",omitempty"` // the program and all that it started are gone; the last report
+	Failed string        `json:",omitempty"` // why the guard could not start; the last report
+}
+
+// Status is how a program ended.
+type Status struct {
+	// Code is the exit status of the program; -1 if a signal ended it.
+	Code int
+	// Signal is the number of the signal that ended the program; 0 if none did.
+	Signal int
+	// Stopped says that the program was told to end, or killed, by its guard or its supervisor.
+	Stopped bool
+}
+
+// ExitCode returns the code that a shell shows for the status: that of the program, or 128 and the
+// number of the signal that ended it.
+func (s Status) ExitCode() int {
+	if s.Signal != 0 {
+		return 128 + s.Signal
+	}
+	return s.Code
+}
+
+// NeverStarted reports whether there was no program: Run was stopped before.
+func (s Status) NeverStarted() bool { return s == Status{Code: -1, Stopped: true} }
+
+// String is "exit status 3" or "signal 15 (terminated)".
+func (s Status) String() string {
+	switch {
+	case s.NeverStarted():
+		return "never started"
+	case s.Signal != 0:
+		return fmt.Sprintf("signal %d (%v)", s.Signal, syscall.Signal(s.Signal))
+	}
+	return fmt.Sprintf("exit status %d", s.Code)
+}

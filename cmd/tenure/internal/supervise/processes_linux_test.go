@@ -1,0 +1,385 @@
+package supervise
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// The tests run the command itself, against a server that is another process of it. The program
+// that it supervises is this test, in one of the roles of beProgram.
+
+var built struct {
+	dir, path string
+}
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv("SUPERVISE_ROLE"); role != "" {
+		beProgram(role)
+		return
+	}
+	os.Exit(func() int {
+		var err error
+		if built.dir, err = os.MkdirTemp("", "tenure-supervise-"); err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(built.dir)
+		built.path = filepath.Join(built.dir, "tenure")
+		if out, err := exec.Command("go", "build", "-o", built.path, "../..").CombinedOutput(); err != nil {
+			panic(fmt.Sprintf("go build: %v\n%s", err, out))
+		}
+		return m.Run()
+	}())
+}
+
+// beProgram is a program under a lease. It, and all that it starts, have a pipe to the test, whose
+// end shows that all are gone, and the lock of a file, which is free only then.
+func beProgram(role string) {
+	if role == "leaf" { // what a program started
+		signal.Ignore(unix.SIGTERM, unix.SIGHUP, unix.SIGINT)
+		time.Sleep(10 * await.Patience)
+		return
+	}
+	pipe, err := os.OpenFile(os.Getenv("SUPERVISE_PIPE"), os.O_WRONLY, 0)
+	if err != nil {
+		panic(err)
+	}
+	lock, err := os.OpenFile(os.Getenv("SUPERVISE_LOCK"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	say := func(format string, args ...any) { fmt.Fprintf(pipe, format+"\n", args...) }
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		say("overlap")
+	}
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGUSR1, unix.SIGCONT)
+	leaf := func(attributes *syscall.SysProcAttr) {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "SUPERVISE_ROLE=leaf")
+		cmd.ExtraFiles = []*os.File{pipe, lock}
+		cmd.SysProcAttr = attributes
+		if err := cmd.Start(); err != nil {
+			panic(err)
+		}
+	}
+	switch role {
+	case "plain", "obstinate", "polite":
+	case "group": // a descendant in the group
+		leaf(nil)
+	case "session": // a descendant in a session of its own
+		leaf(&syscall.SysProcAttr{Setsid: true})
+	case "daemon": // a descendant without a parent, as a double fork makes it
+		cmd := exec.Command("/bin/sh", "-c", `setsid sh -c '"$0" & exit 0' "$0"; exit 0`, os.Args[0])
+		cmd.Env = append(os.Environ(), "SUPERVISE_ROLE=leaf")
+		cmd.ExtraFiles = []*os.File{pipe, lock}
+		if err := cmd.Run(); err != nil {
+			panic(err)
+		}
+	case "leaves": // ends, and leaves two behind
+		leaf(nil)
+		leaf(&syscall.SysProcAttr{Setsid: true})
+	}
+	say("start %d", now())
+	say("%s=%s", "TENURE_TOKEN", os.Getenv("TENURE_TOKEN"))
+	switch role {
+	case "leaves":
+		os.Exit(7)
+	case "frozen":
+		_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
+	}
+	for s := range signals {
+		say("got %v", s)
+		switch {
+		case role == "polite" && s == unix.SIGTERM:
+			os.Exit(0)
+		case role == "plain" && s == unix.SIGTERM, role == "plain" && s == unix.SIGINT:
+			signal.Reset(s)
+			_ = unix.Kill(os.Getpid(), s.(syscall.Signal))
+		}
+	}
+}
+
+// server starts a store, and returns its address.
+func server(t *testing.T) string {
+	t.Helper()
+	cmd := exec.Command(built.path, "serve", "--memory", "--addr", "127.0.0.1:0")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = await.Result(cmd.Wait)
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	address, ok := strings.CutPrefix(line, "listening on ")
+	if err != nil || !ok {
+		t.Fatalf("the server said %q: %v", line, err)
+	}
+	address, _, _ = strings.Cut(address, " ")
+	return address
+}
+
+// node is one process of tenure run or tenure lock.
+type node struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	log   lockedBuffer
+	lines chan string        // what its program says
+	gone  chan time.Duration // when all processes of the program are gone
+	over  chan error         // the end of the supervisor
+}
+
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// startNode starts tenure with these arguments, and a program in a role behind them.
+func startNode(t *testing.T, lock, broker, role string, arguments ...string) *node {
+	t.Helper()
+	n := &node{t: t, lines: make(chan string, 100), gone: make(chan time.Duration, 1), over: make(chan error, 1)}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.cmd = exec.Command(built.path, append(append([]string{arguments[0], "--broker", broker}, arguments[1:]...), "--", os.Args[0])...)
+	n.cmd.Env = append(os.Environ(), "SUPERVISE_ROLE="+role, "SUPERVISE_PIPE="+pipe, "SUPERVISE_LOCK="+lock)
+	n.cmd.Stderr = &n.log
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := n.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	reading := make(chan struct{})
+	go func() {
+		defer close(reading)
+		defer close(n.lines)
+		file, err := os.Open(pipe) // returns when a program opens the other end
+		if err != nil {
+			return
+		}
+		defer file.Close()
+		lines := bufio.NewScanner(file)
+		for lines.Scan() {
+			n.lines <- lines.Text()
+		}
+		n.gone <- now()
+	}()
+	go func() { n.over <- await.Result(n.cmd.Wait) }()
+	t.Cleanup(func() {
+		_ = n.cmd.Process.Signal(unix.SIGCONT)
+		_ = n.cmd.Process.Signal(unix.SIGTERM)
+		if n.over != nil {
+			_ = await.Receive(n.over)
+		}
+		if file, err := os.OpenFile(pipe, os.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
+			_ = file.Close() // no program has opened it
+		}
+		await.Receive(reading)
+		if t.Failed() {
+			t.Logf("%q said on standard error:\n%s", n.cmd.Args, n.log.String())
+		}
+	})
+	return n
+}
+
+// awaitStart returns when the program started.
+func (n *node) awaitStart() time.Duration {
+	n.t.Helper()
+	text := n.awaitLine("start ")
+	at, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return time.Duration(at)
+}
+
+// awaitLine returns the rest of the next line that begins so.
+func (n *node) awaitLine(prefix string) string {
+	n.t.Helper()
+	for {
+		line, open := await.Next(n.lines)
+		if !open {
+			n.t.Fatalf("the program ended before it said %q", prefix)
+		}
+		if line == "overlap" {
+			n.t.Error("the program of the node before was still alive")
+		}
+		if rest, ok := strings.CutPrefix(line, prefix); ok {
+			return rest
+		}
+	}
+}
+
+// awaitGone returns when the program and all that it started were gone.
+func (n *node) awaitGone() time.Duration {
+	n.t.Helper()
+	go func() {
+		for range n.lines { // what it still says
+		}
+	}()
+	return await.Receive(n.gone)
+}
+
+// awaitExit returns the exit code of the supervisor.
+func (n *node) awaitExit() int {
+	n.t.Helper()
+	await.Receive(n.over)
+	n.over = nil
+	if status := n.cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return n.cmd.ProcessState.ExitCode()
+}
+
+func (n *node) signal(s syscall.Signal) {
+	n.t.Helper()
+	if err := n.cmd.Process.Signal(s); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// guard returns the process id of the guard.
+func (n *node) guard() int {
+	n.t.Helper()
+	alive, _ := descendants(n.cmd.Process.Pid, nil)
+	for _, r := range alive {
+		if r.parent == n.cmd.Process.Pid {
+			return r.pid
+		}
+	}
+	n.t.Fatal("there is no guard")
+	return 0
+}
+
+// awaitFree returns once no client holds the lease. It fails the test if that takes as long as
+// the TTL.
+func awaitFree(t *testing.T, broker, name string, within time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	client, err := transport.Dial(ctx, broker, transport.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	l, err := lease.New(client, name, lease.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for holder, err := range l.Observe(ctx) {
+		if err == nil && !holder.Held {
+			return
+		}
+	}
+	t.Errorf("%s is still held after %v", name, within)
+}
+
+// proxy is a network between a node and the server, which can be cut.
+type proxy struct {
+	listener net.Listener
+	mu       sync.Mutex
+	cut      bool
+	conns    []net.Conn
+	tasks    sync.WaitGroup
+}
+
+func startProxy(t *testing.T, broker string) *proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{listener: listener}
+	p.tasks.Go(func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", strings.TrimPrefix(broker, "mqtt://"))
+			if err != nil {
+				_ = near.Close()
+				continue
+			}
+			p.mu.Lock()
+			p.conns = append(p.conns, near, far)
+			p.mu.Unlock()
+			p.tasks.Go(func() { p.copy(far, near) })
+			p.tasks.Go(func() { p.copy(near, far) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		p.mu.Lock()
+		for _, conn := range p.conns {
+			_ = conn.Close()
+		}
+		p.mu.Unlock()
+		await.Done(p.tasks.Wait)
+	})
+	return p
+}
+
+// copy passes bytes on until the network is cut. From then on it drops them.
+func (p *proxy) copy(to io.Writer, from io.Reader) {
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buffer)
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		cut := p.cut
+		p.mu.Unlock()
+		if !cut {
+			_, _ = to.Write(buffer[:n])
+		}
+	}
+}
+
+func (p *proxy) address() string { return "mqtt://" + p.listener.Addr().String() }
+
+func (p *proxy) partition() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = true
+}
+
+// signal0 signals a supervisor that may be gone.
+func (n *node) signal0(s syscall.Signal) { _ = n.cmd.Process.Signal(s) }

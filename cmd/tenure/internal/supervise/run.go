@@ -1,0 +1,251 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+)
+
+// Exit codes for a program that could not be started, as shells and env(1) have them.
+const (
+	CodeNotExecutable = 126
+	CodeNotFound      = 127
+)
+
+// ErrGuard: the guard failed or was killed. The program and, on Linux, all that it started are gone.
+var ErrGuard = errors.New("the guard of the program is gone")
+
+// An Interrupt is an error that may be in the cause of the end of Run's context: a signal ended it,
+// and the program is stopped with that signal.
+type Interrupt interface {
+	error
+	// Signal returns the signal.
+	Signal() os.Signal
+}
+
+// A Lease is what Run must know of a tenure; *lease.Tenure is one.
+type Lease interface {
+	// Remaining returns how long the tenure lasts if it is not renewed any more; zero: it is over.
+	Remaining() time.Duration
+}
+
+// Options says which program Run runs, and how.
+type Options struct {
+	// Name is the name of the lease, for messages.
+	Name string
+	// Path is the file of the program; Args are its arguments, beginning with its name.
+	Path string
+	Args []string
+	// Env is the environment of the program.
+	Env []string
+	// TTL is the TTL of the lease.
+	TTL time.Duration
+	// Grace is how long the program has from SIGTERM to SIGKILL.
+	Grace time.Duration
+	// Instant kills the program at once when its supervisor is gone: the broker releases the lease
+	// at that moment.
+	Instant bool
+	// Signals has signals to pass on to the program. A signal for which IsEnd is true kills
+	// it; the first one of these ends Run's context instead. nil: none.
+	Signals <-chan os.Signal
+	// Logger gets what goes wrong with guards, and what cannot be killed.
+	Logger *slog.Logger
+}
+
+// Margin is how long before the end of a tenure of this TTL the program is killed, at the latest:
+// time for the kill itself, and for a guard that waits for a processor.
+func Margin(ttl time.Duration) time.Duration { return max(ttl/20, 50*time.Millisecond) }
+
+// child is a program as the supervisor sees it.
+type child struct {
+	Options
+	lease  Lease
+	guard  *guardProcess
+	pid    int     // of the program; 0 before it was made
+	status *Status // nil before the program ended
+
+	ran      bool // the process was allowed to become the program
+	told     bool
+	killAt   time.Duration // once told
+	armed    time.Duration // the time at which the guard will kill, by its latest report
+	sent     time.Duration // the latest time that it was sent
+	sentAt   time.Duration // when
+	terminal *terminal
+}
+
+// Run starts the program, and returns when it and all that it started are gone. It stops the
+// program when ctx ends, and kills it before the lease is over. A caller that must wait for a lease
+// that is not renewed any more, or that was lost, ends ctx.
+//
+// The status says how the program ended, and whether it was stopped. The error says why the program
+// could not be started or supervised: then the program is gone too, except for what Logger got.
+func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
+	becomeSubreaper()
+	c := &child{Options: o, lease: lease}
+	c.terminal = openTerminal()
+	bounds, left := c.bounds()
+	if left <= Margin(o.TTL) || ctx.Err() != nil {
+		return Status{Code: -1, Stopped: true}, nil
+	}
+	var err error
+	if c.guard, err = startGuard(o.Name, program{
+		Path: o.Path, Args: o.Args, Env: o.Env, Grace: o.Grace, Instant: o.Instant, Bounds: bounds,
+	}); err != nil {
+		return Status{}, err
+	}
+	c.sent, c.sentAt = bounds.Kill, now()
+	for len(o.Signals) > 0 {
+		<-o.Signals // they came before there was a program
+	}
+	defer c.terminal.take()
+	err = c.supervise(ctx)
+	if err == nil {
+		c.guard.end()
+		return c.ended(), nil
+	}
+	// The guard does not do its work, so this process does.
+	c.guard.kill()
+	killLeft(c.pid, func(stuck string) { c.stuck(stuck) })
+	if c.told {
+		c.Logger.Warn("the program was killed without its guard", "lease", c.Name, "error", err)
+		err = nil
+	}
+	return c.ended(), err
+}
+
+// ended returns the status once all is gone.
+func (c *child) ended() Status {
+	switch {
+	case !c.ran:
+		return Status{Code: -1, Stopped: true}
+	case c.status == nil: // killed with its guard
+		return Status{Code: -1, Signal: killSignal, Stopped: true}
+	}
+	return *c.status
+}
+
+// bounds returns when the guard must act by itself, by the present deadline of the lease, and how
+// long the lease lasts.
+func (c *child) bounds() (bounds, time.Duration) {
+	at := now() // before the lease is asked: a process that stands still in between is early, never late
+	left := c.lease.Remaining()
+	kill := at + left - Margin(c.TTL)
+	// The supervisor stops the program a whole Grace before. The guard does when that is late.
+	return bounds{Stop: kill - c.Grace*3/4, Kill: kill}, left
+}
+
+// supervise returns when the guard says that all is gone, or why it cannot say it.
+func (c *child) supervise(ctx context.Context) error {
+	// A renewal must reach the guard well before it would act on the deadline before.
+	tick := time.NewTicker(max(min(c.TTL/12, c.Grace/8), 5*time.Millisecond))
+	defer tick.Stop()
+	ended := ctx.Done()
+	for {
+		select {
+		case r, open := <-c.guard.reports:
+			if !open {
+				return ErrGuard
+			}
+			if over, err := c.hear(ctx, r); over || err != nil {
+				return err
+			}
+		case s := <-c.Signals:
+			c.signal(s)
+		case <-ended:
+			ended = nil
+			c.stop(stopSignal(ctx))
+		case <-tick.C:
+			if err := c.check(ctx); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// hear handles a report. It returns whether all is gone.
+func (c *child) hear(ctx context.Context, r report) (over bool, err error) {
+	switch {
+	case r.Made != 0:
+		c.pid, c.armed = r.Made, c.sent
+		if ctx.Err() != nil {
+			return false, nil
+		}
+		c.terminal.give(r.Made)
+		c.ran = true
+		c.guard.send(request{Run: true})
+	case r.Armed != 0:
+		c.armed = r.Armed
+	case r.Paused != 0:
+		c.terminal.pause()
+	case r.Ended != nil:
+		c.status = r.Ended
+		c.terminal.take()
+	case r.Stuck != "":
+		c.stuck(r.Stuck)
+	case r.Failed != "":
+		return false, fmt.Errorf("the guard of the program: %s", r.Failed)
+	}
+	return r.Gone, nil
+}
+
+// stuck logs what cannot be killed.
+func (c *child) stuck(process string) {
+	c.Logger.Error("a process of the program cannot be killed; the lease is not released while it runs, and may expire",
+		"lease", c.Name, "process", process)
+}
+
+// stop tells the guard to end the program, and to kill it after Grace or before the lease is over,
+// if that is earlier.
+func (c *child) stop(signal int) {
+	if c.told {
+		return
+	}
+	at := now()
+	bounds, left := c.bounds()
+	c.told, c.killAt = true, min(at+c.Grace, bounds.Kill)
+	if left <= 0 {
+		c.killAt = at // another node may have the lease
+	}
+	c.guard.send(request{Stop: &stop{Signal: signal, Kill: c.killAt}})
+}
+
+// signal passes a signal on. The program that is being stopped is killed when it is interrupted again.
+func (c *child) signal(s os.Signal) {
+	number, kind := numberOf(s)
+	switch {
+	case kind == terminates:
+		c.told = true
+		c.killAt = now()
+		c.guard.send(request{Stop: &stop{Signal: number, Kill: c.killAt}})
+	case kind == continues:
+		if c.terminal.resume() {
+			c.guard.send(request{Signal: continueSignal})
+		}
+	case kind == passes:
+		c.guard.send(request{Signal: number})
+	}
+}
+
+// check tells the guard of renewals, and does what the guard should have done if it does not.
+func (c *child) check(ctx context.Context) error {
+	bounds, left := c.bounds()
+	at := now()
+	if c.terminal.isPausedInVain() && c.terminal.resume() {
+		c.guard.send(request{Signal: continueSignal})
+	}
+	if left <= 0 && !c.told {
+		// The lease was lost, or this process stood still: ctx ends soon.
+		c.stop(stopSignal(ctx))
+	}
+	if !c.told && bounds.Kill > c.sent+time.Millisecond && (c.armed >= c.sent || c.sent == 0) {
+		c.sent, c.sentAt = bounds.Kill, at
+		c.guard.send(request{Arm: &bounds})
+	}
+	if c.told && at > c.killAt+Margin(c.TTL)/2 || !c.told && c.armed < c.sent && at > c.sentAt+max(c.TTL/4, time.Second) {
+		return fmt.Errorf("%w: it does not answer", ErrGuard)
+	}
+	return nil
+}

@@ -1,0 +1,41 @@
+//go:build unix && !linux
+
+package supervise
+
+import (
+	"errors"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+func executable() string {
+	path, err := os.Executable()
+	if err != nil {
+		return os.Args[0]
+	}
+	return path
+}
+
+// becomeSubreaper does nothing: only Linux gives orphans to an ancestor.
+func becomeSubreaper() {}
+
+func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+// signalDescendants signals the process group of the child. What has left it is not found.
+func signalDescendants(_, group int, s unix.Signal, _ map[int]bool) (stuck string) {
+	if group == 0 {
+		return ""
+	}
+	if err := unix.Kill(-group, s); errors.Is(err, unix.EPERM) && groupExists(group) {
+		return "the process group of the program: " + err.Error()
+	}
+	return ""
+}
+
+// groupExists reports whether any process is in the group.
+func groupExists(group int) bool { return !errors.Is(unix.Kill(-group, 0), unix.ESRCH) }
+
+// reapLeft reports whether the group is gone. Its processes are not children of this one.
+func reapLeft(group int, _ map[int]bool) (over bool) { return group == 0 || !groupExists(group) }
