@@ -103,8 +103,10 @@ const (
 // to, if it is in the list, else to the next one. After each address has done so, it pauses. It
 // never connects to an address that is not in the list.
 //
-// ctx bounds the first connection only. If it ends first, the error contains why the last
-// attempt failed. Dial fails at once if an option makes no sense or a file cannot be read,
+// ctx bounds the first connection only. If it ends first, the error begins with why the last
+// attempt failed, in one line with a hint. Until there is a connection, attempts that fail are
+// logged at level Warn: the first, and then less and less often. They go to slog.Default if
+// Options.Logger is nil, because a program that waits in Dial would seem to hang. Dial fails at once if an option makes no sense or a file cannot be read,
 // and, with a [*ConnectError], after each broker in turn has refused the credentials, the
 // client id or the protocol version, except for those that send clients to another server.
 //
@@ -135,6 +137,7 @@ func newConn(address string, options *Options) (*mqttConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
+	isSilent := options.Logger == nil
 	if err := options.complete(); err != nil {
 		return nil, err
 	}
@@ -142,7 +145,9 @@ func newConn(address string, options *Options) (*mqttConn, error) {
 		return nil, err
 	}
 	options.warnOfPlainText(servers)
-	return newMQTTConn(servers, *options), nil
+	conn := newMQTTConn(servers, *options)
+	conn.isSilent = isSilent
+	return conn, nil
 }
 
 // complete fills in defaults and rejects nonsense.

@@ -164,3 +164,90 @@ func TestTheDialerOpensTheConnectionBelowTLSAndWebSocket(t *testing.T) {
 		})
 	}
 }
+
+// A program that waits in Dial says why, without a Logger too, and does not fill its log.
+func TestFailuresOfDialAreLoggedOnceAndThenLessAndLessOften(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		given bool // Options.Logger
+	}{{"to slog.Default", false}, {"to the Logger", true}} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var standard, given strings.Builder
+				before := slog.Default()
+				slog.SetDefault(slog.New(slog.NewTextHandler(&standard, nil)))
+				defer slog.SetDefault(before)
+				options := Options{ClientID: "a", Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("down") }}
+				log, other := &standard, &given
+				if test.given {
+					options.Logger = slog.New(slog.NewTextHandler(&given, nil))
+					log, other = other, log
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				defer cancel()
+				if _, err := Dial(ctx, "mqtt://broker", options); err == nil || !strings.HasPrefix(err.Error(), "transport: dial mqtt://broker: down (context deadline") {
+					t.Errorf("%v", err)
+				}
+				lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+				// At 0 s, 1 s, 3 s, 7 s, 15 s, 31 s, 63 s, and then once in a minute.
+				if !strings.Contains(lines[0], "level=WARN msg=\"cannot connect\" client=a broker=broker:1883 attempt=1 error=down") || len(lines) < 12 || len(lines) > 18 {
+					t.Errorf("%d lines:\n%s", len(lines), log.String())
+				}
+				if other.Len() > 0 {
+					t.Errorf("the other log got %s", other.String())
+				}
+			})
+		})
+	}
+}
+
+func TestAConnectionAfterFailuresIsLoggedAndLaterLossesAreSilentWithoutALogger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		before := slog.Default()
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		defer slog.SetDefault(before)
+		b := &pipeBroker{t: t, down: true}
+		time.AfterFunc(10*time.Second, func() { b.mu.Lock(); b.down = false; b.mu.Unlock() })
+		client, err := Dial(t.Context(), "mqtt://broker", Options{ClientID: "a", Dialer: b.dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			_ = client.Close()
+			b.cut()
+			await.Done(b.tasks.Wait)
+		}()
+		if got := log.String(); !strings.Contains(got, "level=INFO msg=connected client=a broker=broker:1883 failed_attempts=") {
+			t.Errorf("logged %s", got)
+		}
+		log.Reset()
+		b.mu.Lock()
+		b.down = true
+		b.mu.Unlock()
+		b.cut()
+		time.Sleep(time.Minute)
+		if log.Len() > 0 {
+			t.Errorf("after the first connection: %s", log.String())
+		}
+	})
+}
+
+func TestAnotherKindOfFailureIsLoggedAtOnce(t *testing.T) {
+	var f failures
+	now := time.Now()
+	for i, step := range []struct {
+		kind  string
+		after time.Duration
+		due   bool
+	}{{"a", 0, true}, {"a", 999 * time.Millisecond, false}, {"b", 0, true}, {"a", 0, true}, {"a", time.Second, true}, {"a", time.Second, false}, {"a", time.Second, true}} {
+		now = now.Add(step.after)
+		if got := f.due(step.kind, now); got != step.due {
+			t.Errorf("step %d: %t", i, got)
+		}
+	}
+	refused := &ConnectError{Code: 0x87, Reason: "a reason with the number 1"}
+	if kindOf(refused) == kindOf(&ConnectError{Code: 0x86}) || kindOf(refused) != kindOf(&ConnectError{Code: 0x87}) {
+		t.Error("refusals have a kind for each code")
+	}
+}

@@ -3,6 +3,7 @@ package transport
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/eclipse/paho.golang/packets"
 
@@ -119,7 +120,12 @@ func withReason(text, reason string) string {
 	if reason == "" {
 		return text
 	}
-	return text + ": " + reason
+	return text + ": " + strings.Map(func(r rune) rune {
+		if isControl(r) {
+			return ' ' // an error is one line, whatever the broker sends
+		}
+		return r
+	}, reason)
 }
 
 // Is matches ErrNotAuthorized, ErrQuotaExceeded and ErrPacketTooLarge, so that a program can

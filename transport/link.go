@@ -315,7 +315,7 @@ func (l *link) abandon(e *exchange, cause error) error {
 		l.slots.free()
 		return notSent(cause)
 	case e.accepted && !l.answered && errors.Is(cause, context.DeadlineExceeded):
-		cause = fmt.Errorf("%w: the broker took the request, but it seems that %w", cause, ErrNoStore)
+		cause = fmt.Errorf("%w: the broker took the request, but it seems that %w", cause, errNoStore)
 	}
 	return unknown(cause)
 }
@@ -364,6 +364,9 @@ func (l *link) lossCause() error {
 	return l.cause
 }
 
+// errNoStore is ErrNoStore with what to do about it.
+var errNoStore = fmt.Errorf("%w: does `tenure attach` run beside it, and is this the right broker?", ErrNoStore)
+
 // acknowledgedLocked handles the PUBACK of a request. A bad one says that the broker has not
 // passed the request on.
 func (l *link) acknowledgedLocked(id correlation, ack frame.Puback) {
@@ -375,7 +378,7 @@ func (l *link) acknowledgedLocked(id correlation, ack frame.Puback) {
 	case e == nil:
 		return
 	case ack.ReasonCode == packets.PubackNoMatchingSubscribers:
-		err = notSent(ErrNoStore)
+		err = notSent(errNoStore)
 	case ack.ReasonCode >= failure:
 		err = &RejectedError{Code: int(ack.ReasonCode), Reason: string(ack.ReasonString)}
 	default:

@@ -44,6 +44,8 @@ type mqttConn struct {
 	options Options
 	logger  *slog.Logger
 	events  Events
+	// isSilent: the program gave no Logger. See retryLogger.
+	isSilent bool
 
 	life  context.Context // ends, with the reason, once there will be no more connections
 	end   context.CancelCauseFunc
@@ -56,11 +58,13 @@ type mqttConn struct {
 	referred int               // attempts in between that a server sent to another one
 	referral error             // what sent the client from the latest server to another one; nil: nothing
 	foreign  string            // the latest server that a broker referred to and that is not followed
+	failures failures          // attempts in a row that failed, and what was logged of them
 
 	mu     sync.Mutex
 	link   *link         // the present connection; nil while there is none
 	ready  chan struct{} // closed while link is set
 	last   error         // why the last attempt to connect failed
+	silent error         // the error of the present attempt if there is no answer; nil while there is none
 	will   *pendingWill  // for the next connection; nil: none
 	latest ConnectionStatus
 
@@ -130,7 +134,7 @@ func (c *mqttConn) run(ctx context.Context) {
 		if err != nil {
 			c.failed(err)
 		}
-		if c.refusals > 0 && c.refusals+c.referred >= c.servers.Len() {
+		if c.isRefused() {
 			c.terminate(c.refusal)
 			return
 		}
@@ -143,6 +147,11 @@ func (c *mqttConn) run(ctx context.Context) {
 			wait = policy.NextBackOff()
 		}
 	}
+}
+
+// isRefused reports whether every broker has permanently refused the first connection.
+func (c *mqttConn) isRefused() bool {
+	return c.refusals > 0 && c.refusals+c.referred >= c.servers.Len()
 }
 
 // moveOn goes to the server for the next attempt. It reports true if that needs no pause: the
@@ -209,6 +218,9 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 		c.servers.Answered()
 	}
 	if err != nil {
+		if attempt.Err() != nil && connack == nil {
+			err = mqttnet.NoAnswer(c.server(), err)
+		}
 		err = c.notConnected(will, carried, conn.Incomplete(), connack, err)
 		switch {
 		case c.isPermanent(will, err):
@@ -244,7 +256,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	if !c.established(l) {
 		return false, cmp.Or(l.closeCause(), l.lossCause())
 	}
-	c.logger.Debug("connected", "broker", c.server().Host)
+	c.logConnected()
 	defer c.logger.Debug("disconnected", "broker", c.server().Host)
 	if carried != nil {
 		c.concluded(carried, willResult{lost: l.down, silence: l.silence})
@@ -311,6 +323,8 @@ func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqttnet.Conn, er
 		MaxPacket:    c.options.MaxPacketSize,
 		WriteTimeout: c.options.KeepAlive,
 		Dialer:       c.options.Dialer,
+		Local:        "`tenure serve`",
+		Step:         c.awaiting,
 	})
 }
 
@@ -353,20 +367,101 @@ func (c *mqttConn) connectPacket(password, token []byte) *paho.Connect {
 	return connect
 }
 
+// awaiting notes what the error is if the present attempt gets no further.
+func (c *mqttConn) awaiting(unanswered error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.silent = unanswered
+}
+
 // failed notes why there is no connection.
 func (c *mqttConn) failed(err error) {
-	level := slog.LevelWarn
-	if errors.Is(err, ErrUseAnotherServer) {
-		level = slog.LevelInfo // the other servers may accept the client
+	if c.life.Err() == nil && !c.isRefused() { // else the client was closed during the attempt, or Dial returns the error
+		c.logFailure(err)
 	}
-	c.logger.Log(context.Background(), level, "cannot connect", "broker", c.server().Host, "error", err)
 	if trace := c.options.Trace; trace != nil && trace.ConnectFailed != nil {
 		trace.ConnectFailed(ConnectFailedInfo{Broker: c.server().String(), Err: err})
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.last = err
+	c.last, c.silent = err, nil
 	c.changedLocked(Connecting, err)
+}
+
+// failures are attempts to connect in a row that failed.
+type failures struct {
+	count  int
+	logged time.Time     // when one was logged last; zero: none
+	pause  time.Duration // after the next one that is logged
+	kind   string        // of the latest one that was logged
+	logger *slog.Logger  // got that one
+}
+
+// The pause between two log lines about the same failure grows from minQuiet to maxQuiet.
+const (
+	minQuiet = time.Second
+	maxQuiet = time.Minute
+)
+
+// due reports whether to log a failure of a kind: the first, and then with growing pauses, unless
+// the kind changes.
+func (f *failures) due(kind string, now time.Time) bool {
+	f.count++
+	switch {
+	case f.logged.IsZero() || kind != f.kind:
+		f.pause = minQuiet
+	case now.Sub(f.logged) < f.pause:
+		return false
+	default:
+		f.pause = min(2*f.pause, maxQuiet)
+	}
+	f.logged, f.kind = now, kind
+	return true
+}
+
+// retryLogger is where attempts to connect are logged. Dial's go to slog.Default where there is no
+// Logger: a program that waits in Dial would otherwise be silent, and look as if it hung.
+func (c *mqttConn) retryLogger() *slog.Logger {
+	if c.isSilent && c.status().Connections == 0 {
+		return slog.Default().With("client", c.options.ClientID)
+	}
+	return c.logger
+}
+
+// logFailure logs why there is no connection, unless that was logged a moment ago.
+func (c *mqttConn) logFailure(err error) {
+	if !c.failures.due(kindOf(err), time.Now()) {
+		return
+	}
+	level := slog.LevelWarn
+	if errors.Is(err, ErrUseAnotherServer) {
+		level = slog.LevelInfo // the other servers may accept the client
+	}
+	c.failures.logger = c.retryLogger()
+	c.failures.logger.Log(context.Background(), level, "cannot connect", "broker", c.server().Host, "attempt", c.failures.count, "error", err)
+}
+
+// kindOf returns the same text for failures that differ in a number only, such as a local port.
+func kindOf(err error) string {
+	var refused *ConnectError
+	var dial *mqttnet.DialError
+	switch {
+	case errors.As(err, &refused):
+		return fmt.Sprint("refused ", refused.Code)
+	case errors.As(err, &dial):
+		return dial.Error()
+	}
+	return "other"
+}
+
+// logConnected logs a connection. One that follows failures is of interest where those were logged.
+func (c *mqttConn) logConnected() {
+	logger, level := c.logger, slog.LevelDebug
+	if c.failures.logger != nil {
+		logger, level = c.failures.logger, slog.LevelInfo
+	}
+	logger.Log(context.Background(), level, "connected", "broker", c.server().Host, "failed_attempts", c.failures.count)
+	c.failures = failures{}
 }
 
 // established makes l the present connection, unless it is lost already.
@@ -376,7 +471,7 @@ func (c *mqttConn) established(l *link) bool {
 	if c.life.Err() != nil || isClosed(l.down) {
 		return false
 	}
-	c.link, c.last = l, nil
+	c.link, c.last, c.silent = l, nil, nil
 	c.changedLocked(Connected, nil)
 	close(c.ready)
 	return true
@@ -484,13 +579,15 @@ func (c *mqttConn) post(e *exchange) (*link, error) {
 func (c *mqttConn) awaitLink(ctx context.Context) (*link, error) {
 	for {
 		c.mu.Lock()
-		l, ready, last := c.link, c.ready, c.last
+		l, ready, last, silent := c.link, c.ready, c.last, c.silent
 		c.mu.Unlock()
 		switch {
 		case c.life.Err() != nil:
 			return nil, context.Cause(c.life)
 		case ctx.Err() != nil && last != nil:
 			return nil, fmt.Errorf("%w (%w)", last, context.Cause(ctx))
+		case errors.Is(ctx.Err(), context.DeadlineExceeded) && silent != nil:
+			return nil, fmt.Errorf("%w (%w)", silent, context.Cause(ctx))
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case isClosed(ready):

@@ -2,21 +2,23 @@ package mqttnet
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/url"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/gate"
 	"github.com/tenurelock/tenure/internal/wire"
 )
+
+// maxHead is how much of a broker's first packet is kept, for the error if it is none.
+const maxHead = 32
 
 // farewellTimeout bounds the DISCONNECT that tells the broker what it did wrong.
 const farewellTimeout = time.Second
@@ -30,7 +32,10 @@ const farewellTimeout = time.Second
 // where they say otherwise.
 type Conn struct {
 	net.Conn
+	server    *url.URL
 	arrivals  atomic.Uint64 // reads that returned data
+	head      []byte        // the first bytes that arrived; used by the reading goroutine only, like answered
+	answered  bool          // Read has returned data
 	socket    net.Conn      // the connection below TLS and WebSocket; Conn itself if there is neither
 	gate      *gate.Gate    // checks the packets of the broker; used by the reading goroutine only
 	reader    *frame.Filter
@@ -57,6 +62,11 @@ type Options struct {
 	WriteTimeout time.Duration
 	// Dialer opens the connection below TLS and WebSocket. Nil: net.Dialer.
 	Dialer func(ctx context.Context, network, address string) (net.Conn, error)
+	// Local is the program that should answer at an address of this machine, for errors. Empty:
+	// "a broker".
+	Local string
+	// Step, if not nil, is called before each step with the error of a step that is not answered.
+	Step func(unanswered error)
 }
 
 // Dial connects to server, an address from [ParseAddress], and adds TLS and WebSocket where
@@ -66,9 +76,14 @@ func Dial(ctx context.Context, server *url.URL, config *tls.Config, options Opti
 	if dial == nil {
 		dial = new(net.Dialer).DialContext
 	}
+	step := options.Step
+	if step == nil {
+		step = func(error) {}
+	}
+	step(noConnection(server, nil))
 	socket, err := dial(ctx, "tcp", server.Host)
 	if err != nil {
-		return nil, err
+		return nil, explainDial(server, cmp.Or(options.Local, "a broker"), err)
 	}
 	anonymous := false
 	if config != nil && len(config.Certificates) == 0 && config.GetClientCertificate == nil {
@@ -78,47 +93,41 @@ func Dial(ctx context.Context, server *url.URL, config *tls.Config, options Opti
 			return new(tls.Certificate), nil // none, as without this function
 		}
 	}
-	conn, err := wrapConn(ctx, socket, server, config, options.WriteTimeout)
+	conn, err := wrapConn(ctx, socket, server, config, options.WriteTimeout, step)
 	if err != nil {
 		_ = socket.Close()
-		return nil, explainAnonymous(err, anonymous)
+		if anonymous {
+			err = explainAnonymous(server, err)
+		}
+		return nil, err
 	}
+	step(NoAnswer(server, nil))
 	c := newConn(conn, socket, options.MaxPacket, options.WriteTimeout)
-	c.anonymous = anonymous
+	c.server, c.anonymous = server, anonymous
 	return c, nil
 }
 
-// explainAnonymous adds to why a broker ends a connection that it had asked for a certificate. TLS 1.3
-// refuses a client without one after the handshake, and a reset often overtakes the reason.
-func explainAnonymous(err error, anonymous bool) error {
-	if !anonymous {
-		return err
-	}
-	return fmt.Errorf("%w; the broker asked for a client certificate, and this client has none", err)
-}
-
 // wrapConn adds TLS and WebSocket to a connection.
-func wrapConn(ctx context.Context, socket net.Conn, server *url.URL, config *tls.Config, writeTimeout time.Duration) (net.Conn, error) {
+func wrapConn(ctx context.Context, socket net.Conn, server *url.URL, config *tls.Config, writeTimeout time.Duration, step func(unanswered error)) (net.Conn, error) {
 	conn, scheme := socket, schemeOf(server)
 	if scheme.encrypted {
+		step(noTLS(server, nil))
 		encrypted := tls.Client(socket, config)
 		if err := encrypted.HandshakeContext(ctx); err != nil {
-			if hungUp(err) {
-				return nil, fmt.Errorf("TLS: %w; perhaps this port is not for TLS", err)
-			}
-			return nil, fmt.Errorf("TLS: %w", err)
+			return nil, explainTLS(server, config, err)
 		}
 		conn = encrypted
 	}
 	if scheme.websocket {
-		return openWebSocket(ctx, conn, server, writeTimeout)
+		step(NoAnswer(server, nil))
+		w, err := openWebSocket(ctx, conn, server, writeTimeout)
+		if err != nil {
+			return nil, explainWebSocket(server, err)
+		}
+		return w, nil
 	}
 	return conn, nil
 }
-
-// hungUp reports whether the other end closed the connection, as brokers do with a client that
-// does not speak the protocol of the port.
-func hungUp(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) }
 
 func newConn(conn, socket net.Conn, maxPacket int, writeTimeout time.Duration) *Conn {
 	c := &Conn{
@@ -147,6 +156,9 @@ func (r countingReader) Read(p []byte) (int, error) {
 	n, err := r.Conn.Conn.Read(p)
 	if n > 0 {
 		r.arrivals.Add(1)
+		if !r.answered {
+			r.head = append(r.head, p[:min(n, maxHead-len(r.head))]...)
+		}
 	}
 	return n, err
 }
@@ -178,17 +190,13 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if err != nil && c.CloseCause() == nil {
 		c.refuse(err)
 	}
-	if c.arrivals.Load() == 0 && hungUp(err) {
-		err = fmt.Errorf("the broker closed the connection before it answered: %w", err)
-		switch c.Conn.(type) {
-		case *tls.Conn, *webSocket:
-		default:
-			err = fmt.Errorf("%w; perhaps this port is for TLS or WebSocket", err)
+	if err != nil && !c.answered && c.CloseCause() == nil && c.server != nil {
+		err = explainFirstRead(c.server, c.head, err)
+		if c.anonymous {
+			err = explainAnonymous(c.server, err)
 		}
 	}
-	if c.arrivals.Load() == 0 && err != nil && c.CloseCause() == nil {
-		err = explainAnonymous(err, c.anonymous)
-	}
+	c.answered = c.answered || n > 0
 	return n, err
 }
 
@@ -201,6 +209,11 @@ func (c *Conn) refuse(err error) {
 		return
 	}
 	why := fmt.Errorf("the broker sent what MQTT does not allow: %w", err)
+	if !c.answered && c.server != nil {
+		if explained := (*DialError)(nil); errors.As(explainFirstRead(c.server, c.head, why), &explained) {
+			why = explained
+		}
+	}
 	var tooLarge *frame.TooLargeError
 	if errors.As(err, &tooLarge) {
 		why = fmt.Errorf("the broker began %w (MaxPacketSize)", tooLarge)

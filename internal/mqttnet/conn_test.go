@@ -74,7 +74,7 @@ func TestABrokerThatHangsUpAtOnceSuggestsAnotherPort(t *testing.T) {
 			_ = far.Close()
 		}
 	}()
-	for scheme, want := range map[string]string{"mqtt": "for TLS or WebSocket", "mqtts": "not for TLS"} {
+	for scheme, want := range map[string]string{"mqtt": "then write mqtts://", "mqtts": "Then write mqtt://"} {
 		address, err := ParseAddress(scheme + "://" + listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)

@@ -35,8 +35,8 @@ func TestAStoreAttachesOverTLSToABrokerThatProvesItsIdentity(t *testing.T) {
 		config *tls.Config
 		want   string // in the log
 	}{
-		{"another authority", &tls.Config{RootCAs: testsupport.NewAuthority(t).Pool, Certificates: []tls.Certificate{ours}}, "certificate signed by unknown authority"},
-		{"the system's authorities", nil, "certificate signed by unknown authority"},
+		{"another authority", &tls.Config{RootCAs: testsupport.NewAuthority(t).Pool, Certificates: []tls.Certificate{ours}}, "signed by an unknown authority"},
+		{"the system's authorities", nil, "signed by an unknown authority"},
 		{"another name", &tls.Config{RootCAs: trusted.Pool, Certificates: []tls.Certificate{ours}, ServerName: "broker.test"}, "broker.test"},
 		{"no certificate of its own", &tls.Config{RootCAs: trusted.Pool}, "asked for a client certificate"},
 	} {

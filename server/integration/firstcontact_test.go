@@ -1,0 +1,131 @@
+package integration_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509/pkix"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// answering listens, and answers what a client sends first with bytes. It then closes the
+// connection, or leaves it open if answer is empty.
+func answering(t *testing.T, answer string) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		var open []net.Conn
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				for _, conn := range open {
+					_ = conn.Close()
+				}
+				return
+			}
+			open = append(open, conn)
+			if answer == "" {
+				continue
+			}
+			_ = conn.SetDeadline(time.Now().Add(testsupport.Patience))
+			_, _ = conn.Read(make([]byte, 4096))
+			_, _ = conn.Write([]byte(answer))
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		await.Receive(ended)
+	})
+	return listener.Addr().String()
+}
+
+// A first user reads one line: the cause, and what to do about it.
+func TestTheErrorOfAFirstContactIsOneLineWithTheCauseFirstAndAHint(t *testing.T) {
+	ca, other := testsupport.NewAuthority(t), testsupport.NewAuthority(t)
+	files := newFolder(t)
+	caFile, otherCA := files.write("ca.pem", ca.PEM()), files.write("other.pem", other.PEM())
+	plain := testsupport.Start(t, server.Options{})
+	config := &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
+	encrypted := testsupport.Start(t, server.Options{TLS: config})
+	_, port, err := net.SplitHostPort(encrypted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certified := config.Clone()
+	certified.ClientCAs, certified.ClientAuth = ca.Pool, tls.RequireAndVerifyClientCert
+	withCertificates := testsupport.Start(t, server.Options{TLS: certified})
+	web := httptest.NewServer(http.NotFoundHandler())
+	defer web.Close()
+	webAddress := web.Listener.Addr().String()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := closed.Addr().String()
+	_ = closed.Close()
+	silent := answering(t, "")
+	alert := answering(t, "\x15\x03\x01\x00\x02\x02\x46")
+	hasty := answering(t, "HTTP/1.1 400 Bad Request\r\n\r\n") // net/http waits for a whole line
+	ssh := answering(t, "SSH-2.0-OpenSSH_9.9\r\n")
+	old := answering(t, "\x20\x02\x00\x01")
+	secret := testsupport.StartBroker(t, &testsupport.PasswordBroker{})
+
+	for _, test := range []struct {
+		name, address string
+		options       transport.Options
+		want          string // what the error begins with, after the address
+	}{
+		{"no program listens", "mqtt://" + free, transport.Options{}, "connection refused by " + free + ": is `tenure serve` running?"},
+		{"a server that says nothing", "mqtt://" + silent, transport.Options{}, "no MQTT answer from " + silent + ": is this a TLS port (then write mqtts://" + silent + "), or that of a web server?"},
+		{"a server that says nothing, with TLS", "mqtts://" + silent, transport.Options{}, "TLS: no answer from " + silent + ": is this a port without TLS? Then write mqtt://" + silent},
+		{"a server that says nothing, with WebSocket", "ws://" + silent, transport.Options{}, "no MQTT answer from " + silent + ": is a broker behind this port?"},
+		{"a TLS port", "mqtt://" + encrypted, transport.Options{}, encrypted + " closed the connection before it answered: is this a port for TLS (then write mqtts://" + encrypted},
+		{"a TLS port that says so", "mqtt://" + alert, transport.Options{}, alert + " answers with TLS: write mqtts://" + alert},
+		{"a port without TLS", "mqtts://" + plain, transport.Options{}, "TLS: " + plain + " "},
+		{"a web server", "mqtt://" + hasty, transport.Options{}, hasty + " answers HTTP: is this the port of a web server?"},
+		{"a web server, with TLS", "mqtts://" + webAddress, transport.Options{}, "TLS: " + webAddress + " answers HTTP without TLS"},
+		{"a web server, with WebSocket", "ws://" + webAddress + "/mqtt", transport.Options{}, `websocket handshake: the server answers "HTTP/1.1 404 Not Found"; check the path`},
+		{"another protocol", "mqtt://" + ssh, transport.Options{}, ssh + ` does not speak MQTT: its answer begins with "SSH-2.0-OpenSSH_9.9\r\n"`},
+		{"a broker of MQTT 3", "mqtt://" + old, transport.Options{}, old + " answers with MQTT 3: this client needs a broker that speaks MQTT 5"},
+		{"another authority", "mqtts://" + encrypted, transport.Options{TLS: transport.TLSOptions{CAFile: otherCA}},
+			"TLS: the certificate of " + encrypted + " is signed by an unknown authority: name the file with the authority's certificate (TLS.CAFile, --tls-ca)"},
+		{"another name", "mqtts://localhost:" + port, transport.Options{TLS: transport.TLSOptions{CAFile: caFile}},
+			"TLS: the certificate of localhost:" + port + " is valid for 127.0.0.1, not for localhost: "},
+		{"a clock that is wrong", "mqtts://" + encrypted, transport.Options{TLS: transport.TLSOptions{CAFile: caFile, Config: &tls.Config{
+			Time: func() time.Time { return time.Now().AddDate(50, 0, 0) }}}},
+			"TLS: the certificate of " + encrypted + " has expired at "},
+		{"no certificate", "mqtts://" + withCertificates, transport.Options{TLS: transport.TLSOptions{CAFile: caFile}},
+			"TLS: remote error: tls: certificate required: the server refuses the client's certificate, or wants one"},
+		{"a wrong password", "mqtt://" + secret, transport.Options{Username: "u", Password: []byte("wrong")},
+			"the broker refused the connection (MQTT reason code 0x86); check the username, the password"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var err error
+			if strings.Contains(test.address, silent) { // nothing happens before the time is up
+				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				defer cancel()
+				_, err = transport.Dial(ctx, test.address, test.options)
+			} else {
+				err = whyNot(t, test.address, test.options)
+			}
+			if want := "transport: dial " + test.address + ": " + test.want; !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%v\nwant\n%s", err, want)
+			}
+		})
+	}
+}
