@@ -33,12 +33,15 @@ func (a *adminFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&a.values, "admin-values", false, "show the values of leases on the status page; they contain what holders chose to tell")
 }
 
-// check refuses flags that do nothing.
+// check refuses flags that do nothing, and addresses that others reach.
 func (a *adminFlags) check() error {
 	if a.addr == "" && (len(a.hosts) > 0 || a.insecure || a.values) {
 		return errors.New("--admin-host, --admin-insecure and --admin-values are about the status page; give --admin too")
 	}
-	return nil
+	if a.addr == "" {
+		return nil
+	}
+	return admin.CheckAddress(a.addr, a.insecure)
 }
 
 // A statusPage is the status page of a process, or nil if it has none: all methods accept that.
@@ -52,7 +55,7 @@ type statusPage struct {
 // so that the page shows that it stops.
 func (a *adminFlags) start(cmd *cobra.Command, process *process, mode string) (stop func(), err error) {
 	if err := a.check(); err != nil || a.addr == "" {
-		return func() {}, err
+		return func() {}, usage(err)
 	}
 	page := &statusPage{node: admin.NewNode(), recorder: admin.NewRecorder()}
 	version, commit, modified := programVersion()

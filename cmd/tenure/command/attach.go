@@ -155,6 +155,7 @@ func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
 		return err
 	}
 	defer stopPage()
+	options.Observe, options.ObserveValues = process.page.observe(), s.admin.values
 	if replicated, err := isReplicated(s.replication); err != nil || replicated {
 		if err != nil {
 			return err

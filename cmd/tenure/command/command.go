@@ -131,6 +131,7 @@ values.`,
 		exportCommand(),
 		runCommand(),
 		lockCommand(),
+		healthCommand(),
 		exitCodesTopic(),
 	)
 	NameFlags(root, optionFlags...)

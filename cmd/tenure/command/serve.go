@@ -142,6 +142,7 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer stopPage()
+	s.Observe, s.ObserveValues = process.page.observe(), s.admin.values
 	if replicated, err := isReplicated(s.replication); err != nil || replicated {
 		if err != nil {
 			return err

@@ -1,0 +1,137 @@
+package command
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/tenurelock/tenure/internal/await"
+)
+
+// launchWithPage starts a command with a status page, and returns the addresses of the page and, from
+// the line that begins with ready, of the store.
+func launchWithPage(t *testing.T, cmd *exec.Cmd, ready string) (page, store string, stdout *bufio.Scanner) {
+	t.Helper()
+	cmd.Args = append(cmd.Args, "--admin", "127.0.0.1:0")
+	page, stdout = launch(t, cmd, "status page on ")
+	stdout.Scan()
+	line, ok := strings.CutPrefix(stdout.Text(), ready)
+	if !ok {
+		t.Fatalf("second line %q", stdout.Text())
+	}
+	store, _, _ = strings.Cut(line, " ")
+	return strings.TrimSuffix(page, "/"), store, stdout
+}
+
+func TestAFlagOfTheStatusPageThatIsWrongIsRefused(t *testing.T) {
+	path := build(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for _, test := range []struct {
+		name      string
+		arguments []string
+		code      int
+		want      string
+	}{
+		{"an address that others reach", []string{"--admin", "0.0.0.0:0"}, exitUsage, "--admin-insecure"},
+		{"no address", []string{"--admin", "8080"}, exitUsage, "is not host:port"},
+		{"an address that is taken", []string{"--admin", taken.Addr().String()}, exitFailure, "--admin: "},
+		{"values without a page", []string{"--admin-values"}, exitUsage, "give --admin too"},
+		{"a name without a page", []string{"--admin-host", "x"}, exitUsage, "give --admin too"},
+	} {
+		for _, command := range [][]string{{"serve", "--memory", "--addr", "127.0.0.1:0"}, {"attach", "mqtt://127.0.0.1:1", "--memory"}} {
+			t.Run(test.name+"/"+command[0], func(t *testing.T) {
+				cmd := exec.Command(path, append(command, test.arguments...)...)
+				out, err := cmd.CombinedOutput()
+				if code := cmd.ProcessState.ExitCode(); err == nil || code != test.code || !strings.Contains(string(out), test.want) {
+					t.Errorf("exit code %d, want %d and %q in\n%s", code, test.code, test.want, out)
+				}
+			})
+		}
+	}
+}
+
+func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
+	path := build(t)
+	page, address, _ := launchWithPage(t, exec.Command(path, "serve", "--memory", "--addr", "127.0.0.1:0"), "listening on ")
+	page = strings.TrimPrefix(page, "http://")
+	_, port, _ := net.SplitHostPort(page)
+	broker := "mqtt://" + startMosquitto(t, "") // without a store
+	spare, _, _ := launchWithPage(t, exec.Command(path, "attach", attachedBroker(t, path), "--wait", "--probe-messages", "0"), "standing by on ")
+	spare = strings.TrimPrefix(spare, "http://")
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unused := closed.Addr().String()
+	_ = closed.Close()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	other := otherPage(t)
+	for _, test := range []struct {
+		name      string
+		arguments []string
+		code      int
+		want      string
+	}{
+		{"a page that is ready", []string{"--admin", page}, 0, "ready: active"},
+		{"the same by the address of all interfaces", []string{"--admin", ":" + port}, 0, "ready: active"},
+		{"a page of a standby", []string{"--admin", spare}, exitUnreachable, "not ready: standby"},
+		{"a standby that is allowed", []string{"--admin", spare, "--standby-ok"}, 0, "ready: standby"},
+		{"no page", []string{"--admin", unused}, exitUnreachable, "does not answer"},
+		{"a page that hangs", []string{"--admin", silent.Addr().String(), "--timeout", "100ms"}, exitUnreachable, "no answer within --timeout 100ms"},
+		{"another page", []string{"--admin", other}, exitUnreachable, "is that the status page of tenure?"},
+		{"a store", []string{"--broker", address}, 0, "ready: the store answers"},
+		{"no broker", []string{"--broker", "mqtt://" + unused, "--timeout", "300ms"}, exitUnreachable, ""},
+		{"a broker without a store", []string{"--broker", broker, "--timeout", "2s"}, exitUnreachable, ""},
+		{"no address", []string{"--admin", "8080"}, exitUsage, "is not host:port"},
+		{"a standby without a page", []string{"--standby-ok"}, exitUsage, "needs --admin"},
+		{"no time", []string{"--timeout", "0s"}, exitUsage, "not positive"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cmd := exec.Command(path, append([]string{"health"}, test.arguments...)...)
+			out, _ := cmd.CombinedOutput()
+			if code := cmd.ProcessState.ExitCode(); code != test.code || !strings.Contains(string(out), test.want) {
+				t.Errorf("exit code %d, want %d and %q in\n%s", code, test.code, test.want, out)
+			}
+			if strings.Count(string(out), "\n") != 1 {
+				t.Errorf("not one line:\n%s", out)
+			}
+		})
+	}
+}
+
+// attachedBroker returns the URL of a broker with a store.
+func attachedBroker(t *testing.T, path string) string {
+	t.Helper()
+	broker := "mqtt://" + startMosquitto(t, "")
+	launch(t, exec.Command(path, "attach", broker, "--memory", "--probe-messages", "0"), "attached to ")
+	return broker
+}
+
+// otherPage returns the address of a server that says 200 to everything.
+func otherPage(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "welcome") })}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		_ = server.Close()
+		_ = await.Receive(done)
+	})
+	return listener.Addr().String()
+}

@@ -1,0 +1,154 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tenurelock/tenure/transport"
+)
+
+const (
+	// healthTimeout is how long a probe waits by default: less than a supervisor usually does.
+	healthTimeout = 5 * time.Second
+	// maxHealthText bounds the answer of a status page, in bytes.
+	maxHealthText = 4 << 10
+)
+
+// healthSettings are the flags of health.
+type healthSettings struct {
+	connection connection
+	admin      string
+	standbyOK  bool
+}
+
+// healthCommand returns the command health.
+func healthCommand() *cobra.Command {
+	var settings healthSettings
+	health := &cobra.Command{
+		Use:   "health",
+		Short: "Ask whether a store answers: a probe for supervisors",
+		Long: `Ask whether a store answers, and say so with the exit code: 0 if it does, 67 if
+it does not. For supervisors that run a command as a probe, also in images
+without a shell.
+
+With --admin it asks the status page of "tenure serve" or "tenure attach" for
+/readyz. A process that stands by does not answer requests; with --standby-ok it
+counts as healthy.
+
+Without --admin it connects to --broker as a client and reads a key that does not exist.
+
+` + connectionHelp,
+		Example: `  tenure health --admin 127.0.0.1:8080
+  tenure health --admin 127.0.0.1:8080 --standby-ok
+  tenure health --broker mqtt://localhost:1883`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return settings.run(cmd) },
+	}
+	flags := health.Flags()
+	settings.connection.register(flags)
+	settings.connection.timeout = healthTimeout
+	flags.Lookup("timeout").DefValue = healthTimeout.String()
+	flags.StringVar(&settings.admin, "admin", "", "host:port of a status page, as serve and attach have in the same flag; default: connect to --broker")
+	flags.BoolVar(&settings.standbyOK, "standby-ok", false, "a process that stands by is healthy; needs --admin")
+	return health
+}
+
+func (s *healthSettings) run(cmd *cobra.Command) error {
+	switch {
+	case s.connection.timeout <= 0:
+		return usage(fmt.Errorf("--timeout %v is not positive", s.connection.timeout))
+	case s.admin == "" && s.standbyOK:
+		return usage(errors.New("--standby-ok needs --admin: a process that stands by answers no client"))
+	}
+	process, stop := startClient(cmd, slog.LevelError)
+	defer stop()
+	// One bound for all steps: a supervisor kills a probe that takes too long.
+	ctx, cancel := context.WithTimeoutCause(cmd.Context(), s.connection.timeout, fmt.Errorf("no answer within --timeout %v", s.connection.timeout))
+	defer cancel()
+	if s.admin != "" {
+		return s.askPage(ctx, cmd)
+	}
+	return s.askStore(ctx, cmd, process)
+}
+
+// askPage asks the status page.
+func (s *healthSettings) askPage(ctx context.Context, cmd *cobra.Command) error {
+	host, port, err := net.SplitHostPort(s.admin)
+	if err != nil {
+		return usage(fmt.Errorf("--admin %q is not host:port, like 127.0.0.1:8080", s.admin))
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1" // the flag may be the same one as for serve: all addresses of this machine
+		if ip != nil && ip.To4() == nil {
+			host = "::1"
+		}
+	}
+	target := "http://" + net.JoinHostPort(host, port) + "/readyz"
+	if s.standbyOK {
+		target += "?standby=ok"
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return usage(fmt.Errorf("--admin %q: %w", s.admin, err))
+	}
+	// Without a proxy, and without following the answer elsewhere.
+	answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
+	if err != nil {
+		return exitWith(exitUnreachable, fmt.Errorf("the status page does not answer: %w", cmp.Or(cause(ctx), err)))
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxHealthText))
+	if err != nil {
+		return exitWith(exitUnreachable, fmt.Errorf("the status page does not answer: %w", cmp.Or(cause(ctx), err)))
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	switch {
+	case answer.StatusCode == http.StatusOK && strings.HasPrefix(line, "ready"):
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), line)
+		return err
+	case answer.StatusCode == http.StatusServiceUnavailable && strings.HasPrefix(line, "not ready"):
+		return exitWith(exitUnreachable, errors.New(line))
+	}
+	return exitWith(exitUnreachable, fmt.Errorf("%s answers %q to /readyz: is that the status page of tenure? %.200q", s.admin, answer.Status, line))
+}
+
+// cause returns why ctx ended; nil if it did not.
+func cause(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(ctx)
+}
+
+// healthKey is the key that a probe reads. It need not exist.
+const healthKey = "tenure/health"
+
+// askStore asks the store behind a broker.
+func (s *healthSettings) askStore(ctx context.Context, cmd *cobra.Command, process *process) error {
+	client, err := s.connection.dial(cmd.Context(), process) // within --timeout too
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	var refused *transport.RefusedError
+	_, err = client.Get(ctx, healthKey)
+	switch {
+	case errors.As(err, &refused): // that is an answer too
+	case cmd.Context().Err() == nil && ctx.Err() != nil:
+		return exitWith(exitUnreachable, fmt.Errorf("the store does not answer: %w", err))
+	case err != nil:
+		return err
+	}
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), "ready: the store answers")
+	return err
+}
