@@ -7,6 +7,7 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/eclipse/paho.golang/packets"
 	"github.com/spf13/cobra"
 
 	"github.com/tenurelock/tenure/transport"
@@ -85,8 +86,13 @@ func (e *exitError) Unwrap() error { return e.err }
 // interruptedError is the cause of a context that a signal ended.
 type interruptedError struct{ signal os.Signal }
 
-// Error names the signal.
-func (e *interruptedError) Error() string { return "interrupted: " + e.signal.String() }
+// Error says what the signal did.
+func (e *interruptedError) Error() string {
+	if e.signal == os.Interrupt {
+		return "interrupted"
+	}
+	return e.signal.String()
+}
 
 // Signal returns the signal, for package supervise.
 func (e *interruptedError) Signal() os.Signal { return e.signal }
@@ -120,6 +126,8 @@ func exitCode(err error) int {
 		return exitMissing
 	case errors.Is(err, transport.ErrServerBusy):
 		return exitUnreachable // it may answer later
+	case errors.As(err, &connect) && isCredentialsRefusal(connect.Code):
+		return exitRefused
 	case errors.Is(err, transport.ErrNotAuthorized), errors.Is(err, transport.ErrQuotaExceeded),
 		errors.As(err, &refused), errors.As(err, &rejected):
 		return exitRefused
@@ -128,6 +136,16 @@ func exitCode(err error) int {
 		return exitUnreachable
 	}
 	return exitFailure
+}
+
+// isCredentialsRefusal reports whether a reason code of CONNACK [MQTT-3.2.2.2] is about which client
+// connects, rather than about the broker.
+func isCredentialsRefusal(code byte) bool {
+	switch code {
+	case packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized, packets.ConnackBanned, packets.ConnackBadAuthenticationMethod:
+		return true
+	}
+	return false
 }
 
 // errUnreachable: the first connection was not made in time.

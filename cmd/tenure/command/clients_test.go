@@ -1,0 +1,711 @@
+package command
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// startMemory runs a server in memory until the test ends, and returns its address.
+func startMemory(t *testing.T, flags ...string) (address string) {
+	t.Helper()
+	address, _ = launch(t, exec.Command(build(t), append([]string{"serve", "--memory", "--addr", "127.0.0.1:0"}, flags...)...), "listening on ")
+	return address
+}
+
+// dialTest returns a client until the test ends.
+func dialTest(t *testing.T, address, id string) *transport.Client {
+	t.Helper()
+	client, err := transport.Dial(t.Context(), address, transport.Options{ClientID: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// An outcome is what a command did.
+type outcome struct {
+	code           int
+	stdout, stderr string
+}
+
+// tenure runs the command with standard input until it ends.
+func tenure(t *testing.T, stdin string, environment []string, arguments ...string) outcome {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, build(t), arguments...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
+	cmd.Env = append(os.Environ(), environment...)
+	err := cmd.Run()
+	if cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+const versionPattern = `\d+:\d+:\S+`
+
+func TestCommandsForKeysSayWhatTheStoreHolds(t *testing.T) {
+	broker := "TENURE_BROKER=" + startMemory(t)
+	for _, step := range []struct {
+		stdin          string
+		arguments      []string
+		code           int
+		stdout, stderr string // regular expressions for all of it
+	}{
+		{"", []string{"set", "k", "v"}, 0, versionPattern + "\n", ""},
+		{"", []string{"get", "k"}, 0, "v", ""},
+		{"", []string{"get", "k", "--hex"}, 0, "76\n", ""},
+		{"", []string{"get", "k", "--json"}, 0, `{"key":"k","exists":true,"value":"v","version":"` + versionPattern + `"}` + "\n", ""},
+		{"", []string{"get", "--hex-key", "6b"}, 0, "v", ""},
+		{"", []string{"set", "k", "w", "--json"}, 0, `{"key":"k","version":"` + versionPattern + `"}` + "\n", ""},
+		{"", []string{"set", "k", "x", "--nx"}, exitMissing, "", `tenure: SET "k": the condition was not met \(the key has version ` + versionPattern + `\)` + "\n"},
+		{"", []string{"set", "k", "x", "--nex"}, exitMissing, "", "(?s).*the condition was not met.*"},
+		{"", []string{"set", "k", "w", "--nex"}, 0, versionPattern + "\n", ""},
+		{"\n00 ff\n10", []string{"set", "b", "-", "--hex"}, 0, versionPattern + "\n", ""},
+		{"", []string{"get", "b"}, 0, "\x00\xef\xbf\xbd\x10", ""}, // as regexp sees the byte 0xff
+		{"", []string{"get", "b", "--json"}, 0, `{"key":"b","exists":true,"value_base64":"AP8Q","version":"` + versionPattern + `"}` + "\n", ""},
+		{"", []string{"set", "--hex-key", "ff", ""}, 0, versionPattern + "\n", ""},
+		{"", []string{"get", "--hex-key", "ff", "--json"}, 0, `{"key_base64":"/w==","exists":true,"value":"","version":"` + versionPattern + `"}` + "\n", ""},
+		{"", []string{"vdel", "k", "other"}, exitMissing, "", `tenure: VDEL "k": the condition was not met` + "\n"},
+		{"w", []string{"vdel", "k", "-"}, 0, "", ""},
+		{"", []string{"vdel", "k", "w"}, exitMissing, "", `tenure: the key "k" does not exist` + "\n"},
+		{"", []string{"get", "k"}, exitMissing, "", `tenure: the key "k" does not exist` + "\n"},
+		{"", []string{"get", "k", "--json"}, exitMissing, `{"key":"k","exists":false}` + "\n", ""},
+		{"", []string{"del", "b"}, 0, "", ""},
+		{"", []string{"del", "b"}, exitMissing, "", `tenure: the key "b" does not exist` + "\n"},
+		{"", []string{"del", "b", "--json"}, exitMissing, `{"key":"b","deleted":false}` + "\n", ""},
+		{"", []string{"set", "lease", "gateway-a:nonce", "--px", "1h", "--nx", "--persist"}, 0, versionPattern + "\n", ""},
+		{"", []string{"holder", "lease"}, 0, "gateway-a\n", ""},
+		{"", []string{"leader", "lease"}, 0, "gateway-a\n", ""},
+		{"", []string{"holder", "lease", "--json"}, 0, `{"name":"lease","held":true,"holder":"gateway-a","value":"gateway-a:nonce","version":"` + versionPattern + `"}` + "\n", ""},
+		{"", []string{"release", "lease", "--force", "--yes"}, 0, "released lease, which gateway-a held\n",
+			`(?s)"lease" is held by "gateway-a" \(value "gateway-a:nonce", last renewed at 20.*the lease was deleted from the store.*`},
+		{"", []string{"release", "lease", "--force", "--yes"}, exitMissing, "", `tenure: no process holds "lease"` + "\n"},
+		{"", []string{"holder", "lease"}, exitMissing, "", `tenure: no process holds "lease"` + "\n"},
+		{"", []string{"leader", "lease", "--json"}, exitMissing, `{"name":"lease","held":false}` + "\n", ""},
+	} {
+		got := tenure(t, step.stdin, []string{broker}, step.arguments...)
+		for _, part := range []struct{ name, got, want string }{{"standard output", got.stdout, step.stdout}, {"standard error", got.stderr, step.stderr}} {
+			if !regexp.MustCompile(`\A` + part.want + `\z`).MatchString(strings.ToValidUTF8(part.got, "\ufffd")) {
+				t.Errorf("tenure %q: %s is %q, want %q", step.arguments, part.name, part.got, part.want)
+			}
+		}
+		if got.code != step.code {
+			t.Errorf("tenure %q: exit code %d, want %d", step.arguments, got.code, step.code)
+		}
+	}
+}
+
+func TestAFenceRefusesAnOldTokenWithACodeOfItsOwn(t *testing.T) {
+	broker := []string{"TENURE_BROKER=" + startMemory(t)}
+	old := strings.TrimSpace(tenure(t, "", broker, "set", "lease", "a").stdout)
+	token := strings.TrimSpace(tenure(t, "", broker, "set", "lease", "b").stdout)
+	if got := tenure(t, "", broker, "set", "setpoint", "21", "--fence", token); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	for _, arguments := range [][]string{{"set", "setpoint", "22", "--fence", old}, {"set", "setpoint", "22"}, {"del", "setpoint"}, {"vdel", "setpoint", "21", "--fence", old}} {
+		if got := tenure(t, "", broker, arguments...); got.code != exitRefused || !strings.Contains(got.stderr, "fencing token") {
+			t.Errorf("tenure %q: %+v", arguments, got)
+		}
+	}
+	if got := tenure(t, "", broker, "get", "setpoint"); got.stdout != "21" {
+		t.Errorf("%+v", got)
+	}
+	if got := tenure(t, "", broker, "del", "setpoint", "--fence", token); got.code != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestAValueOfAnyBytesPassesThroughTheStreams(t *testing.T) {
+	broker := []string{"TENURE_BROKER=" + startMemory(t)}
+	value := make([]byte, 600_000)
+	for i := range value {
+		value[i] = byte(rand.Uint32())
+	}
+	if got := tenure(t, string(value), broker, "set", "k", "-"); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	if got := tenure(t, "", broker, "get", "k"); got.code != 0 || got.stdout != string(value) {
+		t.Errorf("exit code %d, %d bytes, %s", got.code, len(got.stdout), got.stderr)
+	}
+}
+
+func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		arguments []string
+		want      string
+	}{
+		{"no key", []string{"get"}, "give the key: tenure get KEY"},
+		{"an empty key", []string{"set", "", "v"}, "an argument is empty"},
+		{"no value", []string{"set", "k"}, "give the value, which may be empty; - for standard input: tenure set KEY VALUE"},
+		{"two keys", []string{"get", "a", "b"}, "one argument too many"},
+		{"two conditions", []string{"set", "k", "v", "--nx", "--nex"}, "give --nx or --nex, not both"},
+		{"two forms", []string{"get", "k", "--hex", "--json"}, "give --hex or --json, not both"},
+		{"two forms of a watch", []string{"watch", "k", "--hex", "--json"}, "give --hex or --json, not both"},
+		{"a short life", []string{"set", "k", "v", "--px", "1us"}, "whole milliseconds"},
+		{"the token of an unset variable", []string{"set", "k", "v", "--fence", ""}, "--fence is empty"},
+		{"the same in vdel", []string{"vdel", "k", "v", "--fence", ""}, "--fence is empty"},
+		{"the same in del", []string{"del", "k", "--fence", ""}, "--fence is empty"},
+		{"a token that is none", []string{"set", "k", "v", "--fence", "7"}, "--fence: "},
+		{"half a byte", []string{"set", "k", "abc", "--hex"}, "--hex: VALUE: "},
+		{"half a byte of a key", []string{"get", "abc", "--hex-key"}, "--hex-key: KEY: "},
+		{"no time", []string{"get", "k", "--timeout", "0s"}, "--timeout 0s is not positive"},
+		{"an address that is none", []string{"get", "k", "--broker", "localhost"}, "like mqtt://host:1883"},
+		{"credentials in the address", []string{"get", "k", "--broker", "mqtt://user:secret-word@localhost"}, "credentials are options"},
+		{"a client id with a slash", []string{"get", "k", "--client-id", "a/b"}, `--client-id "a/b" contains a character`},
+		{"a certificate without a key", []string{"get", "k", "--broker", "mqtts://localhost", "--tls-cert", "c.pem"}, "give both or neither"},
+		{"TLS for an address without", []string{"get", "k", "--tls-ca", "ca.pem"}, "write mqtts or wss"},
+		{"a release without --force", []string{"release", "lease"}, "give --force"},
+		{"a release that cannot ask", []string{"release", "lease", "--force"}, "give --yes"},
+		{"a lease that one lost reply ends", []string{"budget", "--ttl", "2s", "--grace", "1s"}, "make --ttl at least"},
+		{"a negative duration", []string{"budget", "--margin", "-1s"}, "--margin -1s is negative"},
+		{"an argument that nothing takes", []string{"budget", "2s"}, `unknown command "2s"`},
+		{"a level that does not exist", []string{"get", "k", "--log-level", "loud"}, "choose debug, info, warn or error"},
+		{"a format that does not exist", []string{"get", "k", "--log-format", "xml"}, "choose text or json"},
+		{"a file that is not there", []string{"get", "k", "--config", "no.yaml"}, "--config: open no.yaml"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := tenure(t, "", nil, test.arguments...)
+			if got.code != exitUsage || !strings.Contains(got.stderr, test.want) || strings.Count(got.stderr, "\n") != 1 {
+				t.Errorf("%+v, want exit code 2 and a line with %q", got, test.want)
+			}
+			if got.stdout != "" || strings.Contains(got.stderr, "secret-word") {
+				t.Errorf("it said too much: %+v", got)
+			}
+		})
+	}
+}
+
+func TestTheExitCodeSaysWhyThereIsNoAnswer(t *testing.T) {
+	silent := listen(t, func(net.Conn) {})
+	garbage := listen(t, func(conn net.Conn) { _, _ = io.WriteString(conn, "SSH-2.0-OpenSSH_9.2\r\n") })
+	hash, err := bcrypt.GenerateFromPassword([]byte("right"), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file := func(name, content string) string {
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	users := file("users.yaml", fmt.Sprintf("users:\n  - name: alice\n    password: %s\n    clients: [\"alice-*\"]\nrules:\n  - users: [alice]\n    read: [open]\n", hash))
+	right, wrong := file("right", "right\n"), file("wrong", "wrong")
+	open, guarded := startMemory(t), startMemory(t, "--auth", users)
+	for _, test := range []struct {
+		name      string
+		arguments []string
+		code      int
+		want      string
+	}{
+		{"nothing listens", []string{"--broker", "mqtt://127.0.0.1:1", "--timeout", "300ms"}, exitUnreachable, "connection refused"},
+		{"a program that is silent", []string{"--broker", "mqtt://" + silent, "--timeout", "300ms"}, exitUnreachable, silent},
+		{"a program that is no broker", []string{"--broker", "mqtt://" + garbage, "--timeout", "300ms"}, exitUnreachable, garbage},
+		{"a port without TLS", []string{"--broker", strings.Replace(open, "mqtt", "mqtts", 1), "--timeout", "300ms"}, exitUnreachable, "perhaps this port is not for TLS"},
+		{"a host that does not exist", []string{"--broker", "mqtt://host.invalid", "--timeout", "2s"}, exitUnreachable, "host.invalid"},
+		{"no password", []string{"--broker", guarded}, exitRefused, "check the username, the password"},
+		{"a wrong password", []string{"--broker", guarded, "--username", "alice", "--password-file", wrong, "--client-id", "alice-1"}, exitRefused, "check the username, the password"},
+		{"no right to the key", []string{"--broker", guarded, "--username", "alice", "--password-file", right, "--client-id", "alice-1"}, exitRefused, "not authorized"},
+		{"a file that is not there", []string{"--broker", guarded, "--username", "alice", "--password-file", filepath.Join(dir, "no")}, exitFailure, "--password-file: open"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := tenure(t, "", nil, append([]string{"get", "k"}, test.arguments...)...)
+			lines := strings.Split(strings.TrimSpace(got.stderr), "\n")
+			last := lines[len(lines)-1]
+			if got.code != test.code || !strings.HasPrefix(last, "tenure: ") || !strings.Contains(last, test.want) || got.stdout != "" {
+				t.Errorf("%+v, want exit code %d and %q in the last line", got, test.code, test.want)
+			}
+		})
+	}
+}
+
+func TestABrokerWithoutAStoreIsUnreachable(t *testing.T) {
+	address := "mqtt://" + startMosquitto(t, "")
+	for _, command := range []string{"get", "watch", "holder", "leader"} {
+		got := tenure(t, "", nil, command, "k", "--broker", address, "--timeout", "1s")
+		if got.code != exitUnreachable || !strings.Contains(got.stderr, transport.ErrNoStore.Error()) {
+			t.Errorf("%s: %+v", command, got)
+		}
+	}
+}
+
+// listen accepts connections until the test ends, and returns the address.
+func listen(t *testing.T, serve func(net.Conn)) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	var open []net.Conn
+	go func() {
+		defer close(ended)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			open = append(open, conn)
+			serve(conn)
+		}
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		await.Receive(ended)
+		for _, conn := range open {
+			_ = conn.Close()
+		}
+	})
+	return listener.Addr().String()
+}
+
+// A running is a command that goes on.
+type running struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	lines  chan string // of standard output
+	stderr *lockedBuffer
+}
+
+// begin starts a command, which is killed when the test ends.
+func begin(t *testing.T, arguments ...string) *running {
+	t.Helper()
+	r := &running{t: t, cmd: exec.Command(build(t), arguments...), lines: make(chan string, 100), stderr: new(lockedBuffer)}
+	r.cmd.Stderr = r.stderr
+	stdout, err := r.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(r.lines)
+		for scanner := bufio.NewScanner(stdout); scanner.Scan(); {
+			r.lines <- scanner.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = r.cmd.Process.Kill()
+		for range r.lines { // until the pipe is closed
+		}
+		_ = await.Result(r.cmd.Wait)
+	})
+	return r
+}
+
+// mustPrint waits for a line of standard output that matches a regular expression.
+func (r *running) mustPrint(want string) {
+	r.t.Helper()
+	line, open := await.Next(r.lines)
+	if !open || !regexp.MustCompile(`\A`+want+`\z`).MatchString(line) {
+		r.t.Fatalf("printed %q (ended: %t), want %q; standard error:\n%s", line, !open, want, r.stderr)
+	}
+}
+
+// mustEndAfter sends a signal and waits for the end with this code.
+func (r *running) mustEndAfter(signal os.Signal, code int) {
+	r.t.Helper()
+	if err := r.cmd.Process.Signal(signal); err != nil {
+		r.t.Fatal(err)
+	}
+	for line, open := await.Next(r.lines); open; line, open = await.Next(r.lines) {
+		r.t.Errorf("after %v it printed %q", signal, line)
+	}
+	_ = await.Result(r.cmd.Wait)
+	if got := r.cmd.ProcessState.ExitCode(); got != code {
+		r.t.Errorf("after %v: exit code %d, want %d; standard error:\n%s", signal, got, code, r.stderr)
+	}
+}
+
+const moment = `20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d\d\d\S+`
+
+func TestWatchPrintsEachChangeUntilItIsInterrupted(t *testing.T) {
+	address := startMemory(t)
+	client := dialTest(t, address, "writer")
+	set := func(value string) {
+		t.Helper()
+		if _, err := client.Set(t.Context(), "k", []byte(value), transport.SetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := begin(t, "watch", "k", "--broker", address)
+	text.mustPrint(moment + " missing")
+	asJSON := begin(t, "watch", "k", "--broker", address, "--json")
+	asJSON.mustPrint(`{"time":"` + moment + `","key":"k","exists":false}`)
+	set("a\n\xff")
+	text.mustPrint(moment + ` set "a\\n\\xff"`)
+	asJSON.mustPrint(`{"time":"` + moment + `","key":"k","exists":true,"value_base64":"YQr/","version":"` + versionPattern + `"}`)
+	asHex := begin(t, "watch", "k", "--broker", address, "--hex")
+	asHex.mustPrint(moment + " set 610aff")
+	if _, err := client.Del(t.Context(), "k", transport.DelOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []*running{text, asHex} {
+		r.mustPrint(moment + " missing")
+	}
+	text.mustEndAfter(os.Interrupt, 0)
+	asHex.mustEndAfter(syscall.SIGTERM, 0)
+}
+
+// As "tenure watch k | head -1": the first line after the reader has gone ends the command.
+func TestAClosedStandardOutputEndsAWatch(t *testing.T) {
+	address := startMemory(t)
+	client := dialTest(t, address, "writer")
+	cmd := exec.Command(build(t), "watch", "k", "--broker", address)
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout = writer
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = writer.Close()
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	if _, err := bufio.NewReader(reader).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	_ = reader.Close()
+	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := await.Result(cmd.Wait); err == nil {
+		t.Error("it ended with success")
+	}
+}
+
+func TestLeaderFollowsEachChangeOfHolder(t *testing.T) {
+	address := startMemory(t)
+	acquire := func(name string) *lease.Tenure {
+		t.Helper()
+		l, err := lease.New(dialTest(t, address, name), "press-7/active", lease.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held, err := l.TryAcquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return held
+	}
+	text := begin(t, "leader", "press-7/active", "--watch", "--broker", address)
+	text.mustPrint(moment + " none")
+	a := acquire("gateway-a")
+	text.mustPrint(moment + " gateway-a")
+	asJSON := begin(t, "leader", "press-7/active", "--watch", "--json", "--broker", address)
+	asJSON.mustPrint(`{"time":"` + moment + `","name":"press-7/active","held":true,"holder":"gateway-a","value":"gateway-a:[^"]+","version":"` + versionPattern + `"}`)
+	if err := a.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	text.mustPrint(moment + " none")
+	b := acquire("gateway-b")
+	text.mustPrint(moment + " gateway-b")
+	text.mustEndAfter(os.Interrupt, 0)
+	_ = b.Release(t.Context())
+}
+
+func TestASignalBeforeTheAnswerHasACodeOfItsOwn(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("SKIPPED: processes of Windows get no signals")
+	}
+	connected := make(chan struct{}, 10)
+	silent := listen(t, func(net.Conn) { connected <- struct{}{} })
+	for _, test := range []struct {
+		signal os.Signal
+		code   int
+		want   string
+	}{{os.Interrupt, 130, "interrupted\n"}, {syscall.SIGTERM, 143, "terminated\n"}} {
+		for _, arguments := range [][]string{{"get", "k"}, {"watch", "k"}, {"release", "k", "--force", "--yes"}} {
+			r := begin(t, append(arguments, "--broker", "mqtt://"+silent)...)
+			await.Receive(connected)
+			r.mustEndAfter(test.signal, test.code)
+			if text := r.stderr.String(); !strings.HasSuffix(text, test.want) {
+				t.Errorf("%q said %q", arguments, text)
+			}
+		}
+	}
+	stdin, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	defer writer.Close()
+	waits := exec.Command(build(t), "set", "k", "-")
+	waits.Stdin = stdin
+	if err := waits.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = waits.Process.Kill() })
+	// The pipe holds less than this, so when it is written the process has begun to read.
+	if _, err := writer.Write(make([]byte, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	_ = waits.Process.Signal(os.Interrupt)
+	_ = await.Result(waits.Wait)
+	if code := waits.ProcessState.ExitCode(); code != 130 {
+		t.Errorf("while it read standard input: exit code %d", code)
+	}
+}
+
+func TestReleaseEndsTheTenureThatWasShownAndNoOther(t *testing.T) {
+	address := startMemory(t)
+	l, err := lease.New(dialTest(t, address, "gateway-a"), "press-7/active", lease.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	acquire := func() *lease.Tenure {
+		t.Helper()
+		held, err := l.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return held
+	}
+	operator := dialTest(t, address, "operator")
+	release := func(answer io.Reader) (outcome, error) {
+		cmd := releaseCommand()
+		var stdout, stderr bytes.Buffer
+		cmd.SetIn(answer)
+		cmd.SetOut(&stdout)
+		cmd.SetErr(&stderr)
+		cmd.SetContext(t.Context())
+		err := (&releaseFlags{force: true, reason: "a test"}).run(t.Context(), cmd, operator, l.Name())
+		return outcome{stdout: stdout.String(), stderr: stderr.String()}, err
+	}
+	held := acquire()
+	for _, answer := range []string{"", "n\n", "no\n", "perhaps\n"} {
+		if said, err := release(strings.NewReader(answer)); err == nil || said.stdout != "" || !strings.Contains(said.stderr, `Take the lease from "gateway-a"? [y/N]`) {
+			t.Errorf("answer %q: %+v, %v", answer, said, err)
+		}
+	}
+	if _, err := held.Token(); err != nil {
+		t.Errorf("after the answer no: %v", err)
+	}
+	// While the command asks, the lease passes to another tenure.
+	var second *lease.Tenure
+	said, err := release(readerFunc(func(p []byte) (int, error) {
+		if err := held.Release(t.Context()); err != nil {
+			return 0, err
+		}
+		second = acquire()
+		return copy(p, "y\n"), nil
+	}))
+	if exitCode(err) != exitMissing || !strings.Contains(err.Error(), "has another holder since") {
+		t.Errorf("another tenure than the one shown: %+v, %v", said, err)
+	}
+	if _, err := second.Token(); err != nil {
+		t.Errorf("the later tenure: %v", err)
+	}
+	got := tenure(t, "", nil, "release", l.Name(), "--force", "--yes", "--broker", address, "--reason", "gateway-a lost its disk")
+	if got.code != 0 || got.stdout != "released press-7/active, which gateway-a held\n" {
+		t.Errorf("%+v", got)
+	}
+	await.Receive(second.Context().Done())
+	if cause := context.Cause(second.Context()); !errors.Is(cause, lease.ErrDeleted) {
+		t.Errorf("the tenure ended with %v", cause)
+	}
+}
+
+// readerFunc is a function as an io.Reader.
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+func TestTheTextForTheLogOfTheStoreIsBounded(t *testing.T) {
+	for _, test := range []struct{ text, want string }{
+		{"a\nb\x00", "a b "}, {"\xff", "?"}, {strings.Repeat("x", 300), strings.Repeat("x", 256)}, {strings.Repeat("ä", 200), strings.Repeat("ä", 128)},
+		{"x" + strings.Repeat("ä", 200), "x" + strings.Repeat("ä", 127)},
+	} {
+		if got := forcedText(test.text); got != test.want {
+			t.Errorf("%q, want %q", got, test.want)
+		}
+	}
+	if text := requester(); !strings.HasPrefix(text, "tenure release, by ") || !strings.Contains(text, " on ") {
+		t.Errorf("%q", text)
+	}
+}
+
+func TestBudgetPrintsWhatTheLibraryComputes(t *testing.T) {
+	options := lease.Options{TTL: 2 * time.Second, GracePeriod: 300 * time.Millisecond}
+	budget, err := options.Budget()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := tenure(t, "", nil, "budget", "--ttl", "2s", "--grace", "300ms"); got.code != 0 || got.stdout != budget.String() {
+		t.Errorf("%+v, want\n%s", got, budget)
+	}
+	var report map[string]float64
+	got := tenure(t, "", nil, "budget", "--ttl", "2s", "--grace", "300ms", "--json")
+	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil || report["ttl_ms"] != 2000 || report["crash_ms"] != milliseconds(budget.Crash) || report["unheld_ms"] != milliseconds(budget.Unheld) {
+		t.Errorf("%+v: %v, %v", got, report, err)
+	}
+}
+
+func TestSettingsReachAllCommands(t *testing.T) {
+	address := startMemory(t)
+	file := filepath.Join(t.TempDir(), "tenure.yaml")
+	content := fmt.Sprintf("broker: %s\nserve:\n  memory: true\n  addr: 127.0.0.1:0\n  hold-off: 1h\n", address)
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := tenure(t, "", []string{"TENURE_CONFIG=" + file}, "set", "k", "v"); got.code != 0 {
+		t.Errorf("a file: %+v", got)
+	}
+	serve := exec.Command(build(t), "serve", "--config", file)
+	other, _ := launch(t, serve, "listening on ")
+	if got := tenure(t, "", []string{"TENURE_CONFIG=" + file, "TENURE_BROKER=" + other}, "get", "k"); got.code != exitMissing {
+		t.Errorf("a variable goes before the file: %+v", got)
+	}
+	if got := tenure(t, "", []string{"TENURE_CONFIG=" + file, "TENURE_BROKER=" + other}, "get", "k", "--broker", address); got.stdout != "v" {
+		t.Errorf("a flag goes before the variable: %+v", got)
+	}
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(address, "mqtt://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	operations := []string{"AIO_BROKER_HOSTNAME=" + host, "AIO_BROKER_TCP_PORT=" + port, "AIO_MQTT_USE_TLS=false", "AIO_MQTT_CLIENT_ID=workload"}
+	workload := dialTest(t, address, "workload")
+	if got := tenure(t, "", operations, "get", "k"); got.stdout != "v" {
+		t.Errorf("variables of Azure IoT Operations: %+v", got)
+	}
+	if _, err := workload.Get(t.Context(), "k"); err != nil {
+		t.Errorf("the workload of the same pod: %v", err) // not taken over
+	}
+	if got := tenure(t, "", append(operations, "TENURE_BROKER="+other), "get", "k"); got.code != exitMissing {
+		t.Errorf("an address of Tenure goes before that of Azure IoT Operations: %+v", got)
+	}
+	if got := tenure(t, "", append(operations, "AIO_BROKER_TCP_PORT=x"), "get", "k"); got.code != exitUsage || !strings.Contains(got.stderr, "AIO_BROKER_TCP_PORT") {
+		t.Errorf("a variable that makes no sense: %+v", got)
+	}
+	if got := tenure(t, "", []string{"TENURE_BROKER=" + address}, "attach", "--memory", "--probe-messages", "0"); got.code == exitUsage {
+		t.Errorf("attach: %+v", got)
+	}
+	if got := tenure(t, "", []string{"TENURE_HOLD_OFF=-1s"}, "serve", "--memory"); got.code != exitUsage || !strings.Contains(got.stderr, "--hold-off comes from TENURE_HOLD_OFF") {
+		t.Errorf("the source of a refused value: %+v", got)
+	}
+}
+
+func TestTheLogHasTheFormatAndTheLevelOfItsFlags(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		flags []string
+		want  string
+		not   string
+	}{
+		{"the default", nil, "level=WARN", "level=INFO"},
+		{"json", []string{"--log-format", "json"}, `"level":"WARN"`, "level="},
+		{"errors only", []string{"--log-level", "error"}, "", "WARN"},
+		{"debug", []string{"--log-level", "debug"}, "level=DEBUG", ""},
+		{"verbose", []string{"--verbose"}, "level=DEBUG", ""},
+		{"a level goes before verbose", []string{"--verbose", "--log-level", "error"}, "", "level="},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := begin(t, append([]string{"serve", "--memory", "--addr", "127.0.0.1:0"}, test.flags...)...)
+			line, _ := await.Next(r.lines)
+			address, _, _ := strings.Cut(strings.TrimPrefix(line, "listening on "), " ")
+			_ = tenure(t, "", nil, "get", "k", "--broker", address)
+			_ = r.cmd.Process.Signal(os.Interrupt)
+			for range r.lines {
+			}
+			_ = await.Result(r.cmd.Wait)
+			log := r.stderr.String()
+			if !strings.Contains(log, test.want) || test.not != "" && strings.Contains(log, test.not) || test.want == "" && log != "" {
+				t.Errorf("log:\n%s", log)
+			}
+			if test.name == "json" {
+				for line := range strings.Lines(log) {
+					if !json.Valid([]byte(line)) {
+						t.Errorf("no JSON: %s", line)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestEachErrorHasItsExitCode(t *testing.T) {
+	for _, test := range []struct {
+		err  error
+		want int
+	}{
+		{nil, 0},
+		{errors.New("any"), exitFailure},
+		{usage(errors.New("any")), exitUsage},
+		{fmt.Errorf("wrapped: %w", exitWith(7, nil)), 7},
+		{transport.ErrConditionFailed, exitMissing},
+		{fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, transport.ErrNoStore), exitUnreachable},
+		{fmt.Errorf("%w: %w", transport.ErrNotSent, context.DeadlineExceeded), exitUnreachable},
+		{fmt.Errorf("%w: %w", transport.ErrNotSent, &transport.ConnectError{Code: 0x87}), exitRefused},
+		{&transport.ConnectError{Code: 0x86}, exitRefused},     // bad user name or password
+		{&transport.ConnectError{Code: 0x87}, exitRefused},     // not authorized
+		{&transport.ConnectError{Code: 0x8A}, exitRefused},     // banned
+		{&transport.ConnectError{Code: 0x8C}, exitRefused},     // bad authentication method
+		{&transport.ConnectError{Code: 0x97}, exitRefused},     // quota exceeded
+		{&transport.ConnectError{Code: 0x89}, exitUnreachable}, // busy
+		{&transport.ConnectError{Code: 0x84}, exitUnreachable}, // not MQTT 5
+		{&transport.RefusedError{Text: "not authorized"}, exitRefused},
+		{&transport.RejectedError{Code: 0x87}, exitRefused},
+		{&transport.RejectedError{Code: 503}, exitUnreachable},
+		{fmt.Errorf("%w: %w", &interruptedError{os.Interrupt}, transport.ErrNotSent), 130},
+		{&interruptedError{syscall.SIGTERM}, 143},
+	} {
+		if got := exitCode(test.err); got != test.want {
+			t.Errorf("%v: %d, want %d", test.err, got, test.want)
+		}
+	}
+	help := tenure(t, "", nil, "help", "exit-codes")
+	for _, code := range []int{exitFailure, exitUsage, exitHeld, exitTimeout, exitLost, exitUnreachable, exitRefused, exitMissing} {
+		if !strings.Contains(help.stdout, fmt.Sprintf("\n%5d  ", code)) {
+			t.Errorf("code %d is not in\n%s", code, help.stdout)
+		}
+	}
+}
+
+func TestTheProgramSaysItsVersionAndCompletesCommands(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tenure")
+	const at = "github.com/tenurelock/tenure/cmd/tenure/command."
+	out, err := exec.Command("go", "build", "-ldflags", "-X "+at+"version=v1.2.3 -X "+at+"commit=abc", "-o", path, "..").CombinedOutput()
+	if err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	if out, err = exec.Command(path, "--version").CombinedOutput(); err != nil || string(out) != fmt.Sprintf("tenure version v1.2.3 (commit abc, %s, %s/%s)\n", runtime.Version(), runtime.GOOS, runtime.GOARCH) {
+		t.Errorf("%q, %v", out, err)
+	}
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if got := tenure(t, "", []string{"TENURE_CONFIG=no.yaml"}, "completion", shell); got.code != 0 || !strings.Contains(got.stdout, "tenure") {
+			t.Errorf("%s: exit code %d, %s", shell, got.code, got.stderr)
+		}
+	}
+	if got := tenure(t, "", nil, "__complete", "rel"); got.code != 0 || !strings.Contains(got.stdout, "release") {
+		t.Errorf("%+v", got)
+	}
+}
