@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -169,3 +172,113 @@ func oneURL(_ *cobra.Command, arguments []string) error {
 	}
 	return nil
 }
+
+// optionFlags are the options that packages server and attach may refuse, each followed by its
+// flag, as for NameFlags. Other flags of limits refuse what makes no sense themselves.
+var optionFlags = []string{
+	"Options.MaxMemory", "--max-memory",
+	"Options.MaxClients", "--max-clients",
+	"Options.MaxPacketSize", "--max-packet-size",
+	"Options.PasswordChecks", "--password-checks",
+	"Options.MaxUnauthenticatedPerAddress", "--max-unauthenticated-per-address",
+	"Options.MaxUnauthenticated", "--max-unauthenticated",
+	"Options.ProbeMessages", "--probe-messages",
+	"Options.Store.DedupWindow", "--dedup-window",
+	"Options.Limits.SessionMessages", "--max-session-messages",
+	"Options.Limits.Subscriptions", "--max-subscriptions",
+	"Options.Limits.SessionsPerUser", "--max-sessions-per-user",
+	"Options.Limits.RetainedMessages", "--max-retained",
+}
+
+// NameFlags makes the errors of the commands below root name flags in place of the options of
+// packages. optionFlags has the options as errors name them, each followed by the flag that sets
+// it; where one begins another, the longer one comes first.
+func NameFlags(root *cobra.Command, optionFlags ...string) {
+	replacer := strings.NewReplacer(optionFlags...)
+	for _, command := range root.Commands() {
+		run := command.RunE
+		if run == nil {
+			continue // a topic of help
+		}
+		command.RunE = func(cmd *cobra.Command, arguments []string) error {
+			err := run(cmd, arguments)
+			if err == nil {
+				return nil
+			}
+			text := err.Error()
+			if named := replacer.Replace(text); named != text {
+				return usage(&flagError{err, named}) // a package refuses what a flag says
+			}
+			return err
+		}
+	}
+}
+
+// flagError is an error that names flags where its cause names options of a package.
+type flagError struct {
+	error
+	text string
+}
+
+// Error returns the text with flags.
+func (e *flagError) Error() string { return e.text }
+
+// Unwrap returns the cause.
+func (e *flagError) Unwrap() error { return e.error }
+
+// A byteSize is a flag for a number of bytes, such as 536870912, 512MiB or 0.5GiB.
+type byteSize int64
+
+var _ pflag.Value = (*byteSize)(nil)
+
+func byteSizeFlag(flags *pflag.FlagSet, at *int64, name, usage string) {
+	flags.Var((*byteSize)(at), name, usage)
+}
+
+var byteUnits = []struct {
+	name  string
+	bytes int64
+}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}, {"", 1}}
+
+var errByteSize = errors.New("want a number of bytes, like 536870912, 512MiB or 2GiB")
+
+// Set parses a number, alone or with one of the units B, KiB, MiB, GiB and TiB.
+func (b *byteSize) Set(text string) error {
+	for _, unit := range byteUnits {
+		digits, ok := strings.CutSuffix(text, unit.name)
+		if !ok {
+			continue
+		}
+		digits = strings.TrimSpace(digits)
+		if whole, err := strconv.ParseInt(digits, 10, 64); err == nil {
+			if whole < 0 {
+				return errors.New("a number of bytes cannot be negative")
+			}
+			if whole > math.MaxInt64/unit.bytes {
+				return errors.New("the number of bytes is too large")
+			}
+			*b = byteSize(whole * unit.bytes)
+			return nil
+		}
+		part, err := strconv.ParseFloat(digits, 64)
+		if err != nil || unit.bytes == 1 || !(part >= 0 && part*float64(unit.bytes) < 1<<62) {
+			return errByteSize
+		}
+		*b = byteSize(part * float64(unit.bytes))
+		return nil
+	}
+	return errByteSize
+}
+
+// String returns the number in the largest unit that divides it.
+func (b *byteSize) String() string {
+	for _, unit := range byteUnits {
+		if *b != 0 && int64(*b)%unit.bytes == 0 && unit.bytes > 1 {
+			return fmt.Sprintf("%d%s", int64(*b)/unit.bytes, unit.name)
+		}
+	}
+	return strconv.FormatInt(int64(*b), 10)
+}
+
+// Type is the kind of value in --help.
+func (b *byteSize) Type() string { return "bytes" }

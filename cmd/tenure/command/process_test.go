@@ -3,6 +3,7 @@
 package command
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -152,5 +153,115 @@ func TestInvariant34AServerThatCannotWriteItsDataEndsAndSaysWhy(t *testing.T) {
 		if entry, err := client.Get(ctx, fmt.Sprint("k", i)); err != nil || string(entry.Value) != string(value) {
 			t.Fatalf("write %d of %d, which was acknowledged: %d bytes, %v", i+1, acknowledged, len(entry.Value), err)
 		}
+	}
+}
+
+// A terminal that closes sends SIGHUP and no longer reads the log. Neither stops a store.
+func TestAStoreSurvivesSIGHUPAndAClosedLog(t *testing.T) {
+	path := build(t)
+	for _, test := range []struct {
+		name      string
+		arguments func(t *testing.T) []string
+		ready     string // the beginning of its first line, before an address
+	}{
+		{"a broker with a store inside", func(*testing.T) []string { return []string{"serve", "--memory", "--addr", "127.0.0.1:0"} }, "listening on "},
+		{"an attached store", func(t *testing.T) []string {
+			return []string{"attach", "--memory", "--probe-messages", "0", "mqtt://" + startMosquitto(t, "")}
+		}, "attached to "},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*patience) // for the whole test
+			defer cancel()
+			cmd := exec.CommandContext(ctx, path, test.arguments(t)...)
+			stderr, err := cmd.StderrPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			stdout, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			address, _ := start(t, cmd, stdout, test.ready)
+			hangUp := func() {
+				t.Helper()
+				if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+					t.Fatal(err)
+				}
+			}
+			answers := func(when string) {
+				t.Helper()
+				client, err := transport.Dial(ctx, address, transport.Options{})
+				if err != nil {
+					t.Fatalf("%s: %v", when, err)
+				}
+				defer client.Close()
+				if _, err := client.Set(ctx, "k", []byte("v"), transport.SetOptions{}); err != nil {
+					t.Errorf("%s: %v", when, err)
+				}
+			}
+			log := bufio.NewScanner(stderr)
+			if !log.Scan() || !strings.Contains(log.Text(), "the store is in memory") {
+				t.Errorf("the log begins with %q", log.Text())
+			}
+			for range 2 {
+				hangUp()
+				if !log.Scan() || !strings.Contains(log.Text(), "SIGHUP") || !strings.Contains(log.Text(), "nothing to read again") {
+					t.Errorf("the log says %q", log.Text())
+				}
+				answers("after SIGHUP")
+			}
+			_, _ = stdout.Close(), stderr.Close()
+			hangUp() // it logs that into a broken pipe
+			answers("without a reader of its log")
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if err := await.Result(cmd.Wait); err != nil {
+				t.Errorf("after SIGTERM: %v", err)
+			}
+		})
+	}
+}
+
+func TestAttachWithWaitIsASpareAgainAfterAnotherStoreTookItsPlace(t *testing.T) {
+	path, url := build(t), "mqtt://"+startMosquitto(t, "")
+	arguments := []string{"attach", "--memory", url, "--wait", "--hold-off", "1ms", "--probe-messages", "0"}
+	first, second := exec.Command(path, arguments...), exec.Command(path, arguments...)
+	_, linesOfFirst := launch(t, first, "attached to "+url)
+	_, linesOfSecond := launch(t, second, "standing by on "+url)
+	client, err := transport.Dial(t.Context(), url, transport.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if _, err := client.Set(t.Context(), "k", []byte("of the first"), transport.SetOptions{}); err != nil {
+		t.Error(err)
+	}
+	// The broker gives up the first store after a while, and the second answers.
+	if err := first.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	mustSay(t, linesOfSecond, "attached to "+url)
+	if entry, err := client.Get(t.Context(), "k"); err != nil || entry.Exists {
+		t.Errorf("the second store has %q, %v", entry.Value, err)
+	}
+	if err := first.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	mustSay(t, linesOfFirst, "standing by on "+url)
+	if err := second.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	mustSay(t, linesOfFirst, "attached to "+url)
+	if entry, err := client.Get(t.Context(), "k"); err != nil || entry.Exists {
+		t.Errorf("the first store has its old data: %q, %v", entry.Value, err)
+	}
+}
+
+// mustSay fails unless the next line of a command begins with want.
+func mustSay(t *testing.T, lines *bufio.Scanner, want string) {
+	t.Helper()
+	if !await.Result(lines.Scan) || !strings.HasPrefix(lines.Text(), want) {
+		t.Fatalf("it said %q, want %q", lines.Text(), want)
 	}
 }

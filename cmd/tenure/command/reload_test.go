@@ -10,7 +10,9 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math/big"
 	"net"
@@ -284,5 +286,21 @@ func TestServeWarnsIfOthersMayReadTheFileOfUsers(t *testing.T) {
 		if got := warned(); got != test.warn {
 			t.Errorf("mode %o at SIGHUP: warned %v", test.mode, got)
 		}
+	}
+}
+
+func TestTheKeyOfACertificateMayBeEncrypted(t *testing.T) {
+	keys := filepath.Join("..", "..", "..", "internal", "mqttnet", "testdata", "keys")
+	password := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(password, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flags := certificateFlags{filepath.Join(keys, "certificate.pem"), filepath.Join(keys, "aes-256-cbc.pem"), password}
+	if certificate, err := flags.read(); err != nil || certificate.PrivateKey == nil {
+		t.Error(err)
+	}
+	flags.keyPassword = filepath.Join(keys, "no-password")
+	if _, err := flags.read(); !errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(err.Error(), "--tls-key-password-file: ") {
+		t.Errorf("without the file: %v", err)
 	}
 }
