@@ -99,6 +99,7 @@ func refusal(code packets.Code, reason string) *packets.Code {
 // the code. mochi ends the connection.
 func (s *Server) refuse(cl *mqtt.Client, why RefusalReason, code packets.Code, attributes ...any) error {
 	s.countRefused(why)
+	s.observeRefusal(cl, why)
 	s.refusals.Log(append([]any{"client", logs.Name(cl.ID), "remote", cl.Net.Remote}, attributes...)...)
 	answer := code
 	if cl.Properties.ProtocolVersion < 5 {

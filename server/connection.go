@@ -49,6 +49,8 @@ type connection struct {
 	fault          error                       // why the server ends the connection, if the client has sent something forbidden
 	silenceAllowed time.Duration               // one and a half keep-alives; zero before the client is admitted
 	shortened      bool                        // the client asked for a longer session
+	endReason      string                      // why it ended, for the observer
+	observed       bool                        // the observer knows that it has begun
 	spare          *waitingReply               // for the next request of a store with a journal; may be nil
 	unlock         func()                      // unlocks the client id; nil: it is not locked
 	cleanUp        func()                      // ends what the server keeps for the connection; nil: nothing

@@ -90,7 +90,7 @@ func (h *hook) OnSessionEstablish(cl *mqtt.Client, pk packets.Packet) {
 	conn.cleanUp = func() { h.server.endConnection(cl.ID, conn) }
 	if old, ok := h.server.mochi.Clients.Get(cl.ID); ok {
 		if oldConn, ok := old.Net.Conn.(*connection); ok {
-			h.server.takeOver(old, oldConn)
+			h.server.takeOver(old, oldConn, conn)
 		}
 	}
 	// mochi may be done with an earlier connection for which endConnection has not returned yet.
@@ -126,6 +126,7 @@ func (h *hook) OnDisconnect(cl *mqtt.Client, err error, expire bool) {
 			h.server.applyWill(cl, conn)
 			h.server.publishOrDelayWill(cl, conn, expire)
 		}
+		conn.endReason = whyEnded(conn, err, h.server.stopping.Load())
 		conn.sessionEnded.Store(expire)
 		conn.disconnected.Store(true)
 	}

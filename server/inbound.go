@@ -28,6 +28,7 @@ type inbound struct {
 	publish                        *frame.Publish // the latest; shares the bytes of its packet, belongs to the gate
 	topic                          string         // the response topic of the latest request
 	timestamp, fencingToken, store string         // properties of the latest request
+	forced                         string
 
 	taken bool // it has handled a packet since the last pause
 	held  int  // bytes that wait to be written
@@ -126,6 +127,7 @@ func (in *inbound) handleRequest() {
 		fencingToken:  copyProperty(&in.fencingToken, p, protocol.PropertyFencingToken),
 		store:         copyProperty(&in.store, p, protocol.PropertyStore),
 		payload:       p.Payload,
+		forced:        copyProperty(&in.forced, p, protocol.PropertyForced),
 	})
 	if fault != nil {
 		if in.version < wire.Version5 {

@@ -174,10 +174,11 @@ const waitingReplyOverhead = 512
 //
 // If too much waits, for this connection or for all, it waits for a commit first, outside of its turn
 // of the processors. It returns a fault if the connection or the store ends before that. A request
-// that isAssured does not wait for what others have filled.
-func (s *Server) submit(cl *mqtt.Client, conn *connection, r request, command statestore.Command) (reply statestore.Reply, later bool, fault *packets.Code) {
+// that isAssured does not wait for what others have filled. observed, which may be nil, is called with
+// the reply when it may leave.
+func (s *Server) submit(cl *mqtt.Client, conn *connection, r request, command statestore.Command, observed func(statestore.Reply)) (reply statestore.Reply, later bool, fault *packets.Code) {
 	if r.isWill {
-		return s.submitWill(cl, r, command)
+		return s.submitWill(cl, r, command, observed)
 	}
 	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.correlation))
 	if !conn.outbox.takeReply(room, s.options.Store.DedupWindow) && !s.waitToTake(conn, room) {
@@ -194,7 +195,7 @@ func (s *Server) submit(cl *mqtt.Client, conn *connection, r request, command st
 		conn.spare = s.newWaitingReply(conn.outbox)
 	}
 	waiting := conn.spare
-	reply, now := s.engine.Submit(command, waiting.arrive)
+	reply, now := s.engine.SubmitThen(command, observed, waiting.arrive)
 	if admitted != nil {
 		admitted()
 	}
@@ -323,7 +324,7 @@ const (
 
 // submitWill is submit for a Will, whose connection has ended. Its reply can reach another client
 // only.
-func (s *Server) submitWill(cl *mqtt.Client, r request, command statestore.Command) (reply statestore.Reply, later bool, fault *packets.Code) {
+func (s *Server) submitWill(cl *mqtt.Client, r request, command statestore.Command, observed func(statestore.Reply)) (reply statestore.Reply, later bool, fault *packets.Code) {
 	ctx, cancel := context.WithTimeout(s.running, willPatience)
 	defer cancel()
 	if s.engine.Room(ctx) != nil {
@@ -334,11 +335,11 @@ func (s *Server) submitWill(cl *mqtt.Client, r request, command statestore.Comma
 	}
 	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.correlation))
 	if envelope.IsClientTopic(r.responseTopic) || !s.willReplies.takeReply(room, maxWillReplies) {
-		reply, now := s.engine.Submit(command, nil)
+		reply, now := s.engine.SubmitThen(command, observed, nil)
 		return reply, !now, nil
 	}
 	waiting := s.newWaitingReply(s.willReplies)
-	reply, now := s.engine.Submit(command, waiting.arrive)
+	reply, now := s.engine.SubmitThen(command, observed, waiting.arrive)
 	if now {
 		s.willReplies.cancelReply(room)
 		return reply, false, nil

@@ -1,8 +1,6 @@
 package server
 
 import (
-	"context"
-	"log/slog"
 	"runtime"
 	"strings"
 	"time"
@@ -28,6 +26,7 @@ type request struct {
 	store                   *string // the identity that it names
 	payload                 []byte
 	isWill                  bool
+	forced                  *string // why it takes a lease by force
 }
 
 // handle applies a request and returns the message with its reply, or true for later if the reply
@@ -57,9 +56,13 @@ func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (reply stat
 	if command.Err() == nil && !s.options.Authorizer.Authorize(conn.identity, command.Verb, command.Key) {
 		command = command.Deny()
 	}
+	var observed func(statestore.Reply) // nil: nothing takes the event
+	if r.forced != nil || s.events.Wanted() {
+		observed = s.observing(conn, &r, &command, start)
+	}
 	if s.options.Journal == nil {
-		reply, _ = s.engine.Submit(command, nil)
-	} else if reply, later, fault = s.submit(cl, conn, r, command); fault != nil {
+		reply, _ = s.engine.SubmitThen(command, observed, nil)
+	} else if reply, later, fault = s.submit(cl, conn, r, command, observed); fault != nil {
 		return reply, false, fault
 	}
 	if s.backlogged.Swap(nil) != nil {
@@ -76,9 +79,6 @@ func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (reply stat
 		return reply, false, s.drop(cl, DroppedExpired)
 	}
 	s.count(func(stats *Stats) { stats.Requests++ })
-	if s.logger.Enabled(context.Background(), slog.LevelDebug) { // else the attributes would be allocated for nothing
-		s.logger.Debug("request", "client", logs.Name(cl.ID), "took", time.Since(start))
-	}
 	return reply, false, nil
 }
 
@@ -129,6 +129,7 @@ func (s *Server) reserve(conn *connection, topic string) DropReason {
 // It disconnects the client if the response topic belongs to the store (docs/protocol.md §1.2).
 func (s *Server) drop(cl *mqtt.Client, why DropReason) *packets.Code {
 	s.count(func(stats *Stats) { stats.Dropped[why]++ })
+	s.observeDrop(cl, why)
 	s.drops.Log("client", logs.Name(cl.ID), "remote", cl.Net.Remote, "reason", string(why))
 	if why == DroppedForbiddenTopic {
 		s.disconnect(cl, *refusal(packets.ErrNotAuthorized, string(why)))

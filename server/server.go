@@ -18,6 +18,7 @@ import (
 	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/tlspolicy"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/events"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
@@ -76,6 +77,7 @@ type Server struct {
 
 	refusedSubscriptions *logs.Limiter
 	panics               *logs.Limiter
+	events               *events.Queue // what the observer and the log of requests get
 
 	running      context.Context    // until the server stops: for Wills that wait for a commit
 	stop         context.CancelFunc // ends running
@@ -129,6 +131,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		notKept:              logs.NewLimiter(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
 		refusedSubscriptions: logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a subscription"),
 		panics:               logs.NewLimiter(options.Logger, slog.LevelError, "the server recovered from a panic"),
+		events:               events.New(options.Observe, options.ObserveValues, options.Logger),
 		refusals:             logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a connection"),
 		drops:                logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
 		slow:                 logs.NewLimiter(options.Logger, slog.LevelWarn, "disconnected a client that did not read what was written to it"),
@@ -136,6 +139,9 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	var err error
 	if s.engine, err = engine.Open(ctx, options.Store, logs.Loading(options.Journal, options.Logger), s.deliver); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
+	}
+	if options.Observe != nil {
+		s.engine.OnExpiry(s.observeExpiry)
 	}
 	s.engine.AfterDelivery(s.wake)
 	s.engine.BetweenDeliveries(s.letWrite)
@@ -243,6 +249,7 @@ func (s *Server) Close() error {
 func (s *Server) serve(ctx context.Context) error {
 	expiry, stopExpiry := context.WithCancel(context.Background())
 	var tasks sync.WaitGroup
+	stopEvents := s.passEvents()
 	stored := make(chan error, 1)
 	tasks.Go(func() { stored <- s.engine.Run(expiry) })
 	s.began, s.restored = time.Now(), s.engine.RestoredClients()
@@ -255,6 +262,7 @@ func (s *Server) serve(ctx context.Context) error {
 		s.willReplies.close()
 		stopExpiry()
 		tasks.Wait()
+		stopEvents()
 		return fmt.Errorf("server: %w", err)
 	}
 	s.logger.Info("listening", "address", s.Addr().String())
@@ -268,6 +276,7 @@ func (s *Server) serve(ctx context.Context) error {
 	s.shutdown()
 	stopExpiry() // only now, so that what was applied until the end is committed
 	tasks.Wait()
+	stopEvents()
 	if failure == nil {
 		failure = <-stored
 	}
@@ -321,11 +330,11 @@ func (s *Server) disconnect(cl *mqtt.Client, reason packets.Code) {
 	_ = cl.Net.Conn.Close()
 }
 
-// takeOver ends a connection because its client has opened another one, and returns when it is over.
+// takeOver ends a connection because its client has opened another one, next, and returns when it is over.
 //
 // A client that leaves and comes back at once has often sent a DISCONNECT that is not read yet.
 // Closing the connection at once would lose it, and apply a Will that the client has withdrawn.
-func (s *Server) takeOver(old *mqtt.Client, conn *connection) {
+func (s *Server) takeOver(old *mqtt.Client, conn, next *connection) {
 	conn.replaced.Store(true)
 	timeout := time.NewTimer(takeOverTimeout)
 	defer timeout.Stop()
@@ -334,6 +343,7 @@ func (s *Server) takeOver(old *mqtt.Client, conn *connection) {
 		return
 	case <-timeout.C:
 	}
+	s.observeTakeOver(conn, next)
 	s.disconnect(old, packets.ErrSessionTakenOver)
 	<-conn.over
 }

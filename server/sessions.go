@@ -40,6 +40,7 @@ func (s *Server) endConnection(clientID string, conn *connection) {
 		}
 	}
 	// Last: the next connection of the client waits as long as this one is in the map.
+	s.observeEnd(conn)
 	s.mu.Lock()
 	if s.connections[clientID] == conn {
 		delete(s.connections, clientID)
@@ -88,6 +89,7 @@ func (s *Server) startSession(cl *mqtt.Client, conn *connection) {
 		MaximumPacketSize: cl.Properties.Props.MaximumPacketSize,
 		MayRead:           func(topic string) bool { return s.mayReceive(conn, topic) },
 	})
+	s.observeConnection(conn)
 	conn.inbound.start(s, cl)
 }
 

@@ -96,16 +96,17 @@ func (e *Engine) Submit(command statestore.Command, done func(statestore.Reply))
 // TrySubmit applies a command, like Submit, if its reply may leave at once and leaves nothing to commit:
 // the command writes no record, and no change of its key waits for a commit. So it needs no room.
 // Otherwise TrySubmit changes nothing and reports false. Without a journal it applies every command.
-func (e *Engine) TrySubmit(command statestore.Command) (reply statestore.Reply, ok bool) {
+// then is the one of SubmitThen.
+func (e *Engine) TrySubmit(command statestore.Command, then func(statestore.Reply)) (reply statestore.Reply, ok bool) {
 	if e.journal == nil {
-		return e.submit(&command, nil, nil)
+		return e.submit(&command, then, nil)
 	}
-	reply, notifications, ok := e.tryApply(&command)
+	reply, notifications, ok := e.tryApply(&command, then)
 	e.delivered(notifications)
 	return reply, ok
 }
 
-func (e *Engine) tryApply(command *statestore.Command) (reply statestore.Reply, notifications []statestore.Notification, ok bool) {
+func (e *Engine) tryApply(command *statestore.Command, then func(statestore.Reply)) (reply statestore.Reply, notifications []statestore.Notification, ok bool) {
 	system := e.systemTime()
 	e.mu.Lock()
 	defer e.unlock()
@@ -113,7 +114,7 @@ func (e *Engine) tryApply(command *statestore.Command) (reply statestore.Reply, 
 	if e.failure != nil || e.sealed || e.restsLocked(command, reply) != nil || e.store.MayWrite(now, command) {
 		return reply, nil, false
 	}
-	reply, notifications, ok = e.applyLocked(now, command, nil, nil)
+	reply, notifications, ok = e.applyLocked(now, command, then, nil)
 	e.wakeExpiryLocked()
 	return reply, notifications, ok
 }

@@ -255,7 +255,7 @@ func (d *durable) submitNow(label string, words ...string) {
 func (d *durable) try(label string, words ...string) bool {
 	d.t.Helper()
 	waiting := d.engine.Waiting()
-	reply, ok := d.engine.TrySubmit(parse("c", words))
+	reply, ok := d.engine.TrySubmit(parse("c", words), nil)
 	if ok {
 		d.leave(label, ": ", text(reply))
 	}

@@ -29,9 +29,12 @@ const (
 	Refused
 	// Dropped: a request was not given to the store, for the reason in Event.Reason.
 	Dropped
+	// Unwatched: an attached store has ended a watch, because the client does not subscribe to its
+	// notifications any more.
+	Unwatched
 )
 
-var kindNames = [...]string{"unknown", "request", "expired", "connected", "disconnected", "taken over", "refused", "dropped"}
+var kindNames = [...]string{"unknown", "request", "expired", "connected", "disconnected", "taken over", "refused", "dropped", "unwatched"}
 
 // String returns the kind in words.
 func (k Kind) String() string {
@@ -57,7 +60,7 @@ type Event struct {
 	// the observer took them.
 	Lost uint64
 
-	// Client is the client id; empty in Expired, and perhaps in Refused.
+	// Client is the client id, as CutKey returns it; empty in Expired, and perhaps in Refused.
 	Client string
 	// User is the name with which the client has authenticated; empty if it has not, and at an
 	// attached store, which does not know it.
@@ -106,5 +109,28 @@ type Event struct {
 	Reason string
 }
 
-// MaxText bounds each text of an event in bytes, other than a key.
+// The reasons of Disconnected.
+const (
+	// ReasonLeft: the client has sent a DISCONNECT.
+	ReasonLeft = "left"
+	// ReasonLost: the connection broke, or the client has closed it without a DISCONNECT.
+	ReasonLost = "connection lost"
+	// ReasonSilent: the client was silent for one and a half keep-alives.
+	ReasonSilent = "silent for longer than its keep-alive"
+	// ReasonTakenOver: another connection with the same client id has taken its place.
+	ReasonTakenOver = "taken over"
+	// ReasonSlow: the client did not read what was written to it.
+	ReasonSlow = "did not read"
+	// ReasonFault: the client has sent something forbidden.
+	ReasonFault = "sent something forbidden"
+	// ReasonStopped: the server has stopped.
+	ReasonStopped = "server stopped"
+	// ReasonForgotten: an attached store remembers as many clients as it may, and this one was
+	// silent.
+	ReasonForgotten = "forgotten"
+	// ReasonBrokerRestarted: the broker of an attached store was restarted.
+	ReasonBrokerRestarted = "broker restarted"
+)
+
+// MaxText bounds each text of an event in bytes, other than a key and a client id.
 const MaxText = 256

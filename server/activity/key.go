@@ -16,7 +16,7 @@ const (
 	cutMark = "…#"
 )
 
-// CutKey returns a key of MaxKey bytes or less as it is. A longer one is cut, and its hash is added, so that
+// CutKey returns a key, or a client id, of MaxKey bytes or less as it is. A longer one is cut, and its hash is added, so that
 // two long keys do not become one. The result shares no bytes with a longer key.
 func CutKey(key string) string {
 	if len(key) <= MaxKey {

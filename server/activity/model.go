@@ -153,6 +153,8 @@ func (m *Model) Observe(event Event) {
 		m.clientOf(e).value.takeOvers++
 		m.takeOvers.Note(e.Client, e.At)
 		m.revision++
+	case Unwatched:
+		m.unwatched(m.clients[e.Client], e)
 	case Refused:
 		m.totals.Refused++
 	case Dropped:
@@ -456,15 +458,7 @@ func (m *Model) attempted(n *node[*name], by *node[*client], e *Event) {
 // watched notes a KEYNOTIFY.
 func (m *Model) watched(by *node[*client], e *Event) {
 	if e.Stop {
-		if n := m.names[e.Key]; n != nil {
-			if w := find(n.value, by); w != nil {
-				w.watching = false
-				if !w.isWaiting(e.At) {
-					m.dropWaiter(w)
-				}
-				m.revision++
-			}
-		}
+		m.unwatched(by, e)
 		return
 	}
 	if e.Outcome != statestore.OK {
@@ -472,6 +466,21 @@ func (m *Model) watched(by *node[*client], e *Event) {
 	}
 	if w := m.waiterOf(m.nameOf(e.Key, true), by, e.At); w != nil && !w.watching {
 		w.watching = true
+		m.revision++
+	}
+}
+
+// unwatched notes the end of a watch.
+func (m *Model) unwatched(by *node[*client], e *Event) {
+	n := m.names[e.Key]
+	if n == nil || by == nil {
+		return
+	}
+	if w := find(n.value, by); w != nil {
+		w.watching = false
+		if !w.isWaiting(e.At) {
+			m.dropWaiter(w)
+		}
 		m.revision++
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
+	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -34,6 +35,7 @@ const (
 type clientLRU struct {
 	engine *engine.Engine
 	limit  int
+	gone   func(client, reason string) // called with the lock held; must not block
 	now    func() time.Time
 	count  atomic.Uint64 // numbers KEYNOTIFYs and notifications in order
 
@@ -51,8 +53,8 @@ type clientEntry struct {
 	settled bool      // which list it is in
 }
 
-func newClientLRU(engine *engine.Engine, limit int) *clientLRU {
-	return &clientLRU{engine: engine, limit: limit, now: time.Now, fresh: list.New(), settled: list.New(), clients: make(map[string]*list.Element)}
+func newClientLRU(engine *engine.Engine, limit int, gone func(client, reason string)) *clientLRU {
+	return &clientLRU{engine: engine, limit: limit, gone: gone, now: time.Now, fresh: list.New(), settled: list.New(), clients: make(map[string]*list.Element)}
 }
 
 // restore remembers clients with requests in a journal. Each may deliver its last requests again, so
@@ -73,32 +75,32 @@ func (c *clientLRU) restore(clients []string) {
 	}
 }
 
-// submit applies a command that its client has just sent, like engine.Submit. If there are too many
+// submit applies a command that its client has just sent, like engine.SubmitThen. If there are too many
 // clients, it removes another one.
-func (c *clientLRU) submit(command statestore.Command, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
+func (c *clientLRU) submit(command statestore.Command, then, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
 	c.mu.Lock()
 	entry := c.heardLocked(command.Client)
 	if command.Verb != statestore.VerbKeyNotify {
 		c.mu.Unlock()
-		return c.engine.Submit(command, done)
+		return c.engine.SubmitThen(command, then, done)
 	}
 	defer c.mu.Unlock()
-	reply, now = c.engine.Submit(command, done)
+	reply, now = c.engine.SubmitThen(command, then, done)
 	entry.watched = c.count.Add(1)
 	return reply, now
 }
 
 // trySubmit is submit for a command whose reply may leave at once, like engine.TrySubmit. It reports
 // false for any other, which changes nothing.
-func (c *clientLRU) trySubmit(command statestore.Command) (reply statestore.Reply, ok bool) {
+func (c *clientLRU) trySubmit(command statestore.Command, then func(statestore.Reply)) (reply statestore.Reply, ok bool) {
 	c.mu.Lock()
 	entry := c.heardLocked(command.Client)
 	if command.Verb != statestore.VerbKeyNotify {
 		c.mu.Unlock()
-		return c.engine.TrySubmit(command)
+		return c.engine.TrySubmit(command, then)
 	}
 	defer c.mu.Unlock()
-	if reply, ok = c.engine.TrySubmit(command); ok {
+	if reply, ok = c.engine.TrySubmit(command, then); ok {
 		entry.watched = c.count.Add(1)
 	}
 	return reply, ok
@@ -160,6 +162,7 @@ func (c *clientLRU) forgetLocked(from *list.List, element *list.Element) {
 	client := from.Remove(element).(*clientEntry).client
 	delete(c.clients, client)
 	c.engine.EndSession(client)
+	c.gone(client, activity.ReasonForgotten)
 }
 
 // unread ends the watch of a notification that had no subscriber, and reports whether it did. It
@@ -185,6 +188,7 @@ func (c *clientLRU) endWatches() {
 	defer c.mu.Unlock()
 	for client := range c.clients {
 		c.engine.Disconnect(client)
+		c.gone(client, activity.ReasonBrokerRestarted)
 	}
 }
 

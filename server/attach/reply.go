@@ -198,14 +198,14 @@ func (q *replyQueue) flush(ctx context.Context) bool {
 
 // submit applies a command and answers it, after its commit if the reply shows what the journal does
 // not have yet. It never waits for a commit: what needs one, and finds no room in the backlog, is
-// refused.
-func (l *link) submit(client string, request *paho.PublishProperties, command statestore.Command) {
+// refused. observed, which may be nil, is called with the reply when it may leave.
+func (l *link) submit(client string, request *paho.PublishProperties, command statestore.Command, observed func(statestore.Reply)) {
 	if l.store.options.Journal == nil {
-		reply, _ := l.store.clients.submit(command, nil)
+		reply, _ := l.store.clients.submit(command, observed, nil)
 		l.answer(client, request, reply)
 		return
 	}
-	if reply, ok := l.store.clients.trySubmit(command); ok {
+	if reply, ok := l.store.clients.trySubmit(command, observed); ok {
 		l.answerBehind(client, request, reply)
 		return
 	}
@@ -218,7 +218,7 @@ func (l *link) submit(client string, request *paho.PublishProperties, command st
 		return
 	}
 	l.replies.promise()
-	reply, now := l.store.clients.submit(command, func(reply statestore.Reply) {
+	reply, now := l.store.clients.submit(command, observed, func(reply statestore.Reply) {
 		waiting.reply = reply
 		l.replies.added(waiting)
 	})

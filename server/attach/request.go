@@ -44,6 +44,7 @@ func (l *link) handle(message *paho.Publish) {
 	if properties.MessageExpiry != nil && *properties.MessageExpiry > 0 {
 		request.Expires = l.store.engine.Elapsed() + time.Duration(*properties.MessageExpiry)*time.Second
 	}
+	start := time.Now()
 	command := statestore.Parse(request)
 	if command.Verb == statestore.VerbKeyNotify {
 		// Apply it again even if it is a redelivery: its watch may have ended since, and applying
@@ -51,7 +52,11 @@ func (l *link) handle(message *paho.Publish) {
 		request.Correlation = nil
 		command = statestore.Parse(request)
 	}
-	l.submit(client, properties, command)
+	var observed func(statestore.Reply) // nil: nothing takes the event
+	if forced := userProperty(properties.User, protocol.PropertyForced); forced != nil || l.store.events.Wanted() {
+		observed = l.store.observing(&command, forced, start)
+	}
+	l.submit(client, properties, command, observed)
 }
 
 // maxClientID bounds the client ids that a store remembers, in bytes: a request may name any.
@@ -135,6 +140,7 @@ func (l *link) notify() {
 func (s *Store) unread(notification pendingNotification) {
 	if s.clients.unread(notification) {
 		s.count(func(stats *Stats) { stats.DroppedWatches++ })
+		s.observeUnread(notification.Client, notification.Key)
 		s.logger.Debug("a notification had no subscriber; ended the watch", "client", logs.Name(notification.Client))
 	}
 }

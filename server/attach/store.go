@@ -24,6 +24,7 @@ import (
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/defaults"
 	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/server/internal/events"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -140,6 +141,7 @@ type Store struct {
 	backlog          *backlog // nil without a journal
 	drops, oversized *logs.Limiter
 	busy             *logs.Limiter
+	events           *events.Queue // what the observer and the log of requests get
 	ready, waiting   chan struct{}
 	objectionWait    time.Duration                        // objectionTimeout, but for tests that know that no store objects
 	silence          func(keepAlive uint16) time.Duration // silenceTimeout, likewise
@@ -251,6 +253,7 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 		drops:          logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
 		oversized:      logs.NewLimiter(options.Logger, slog.LevelWarn, "a message is larger than the broker takes; not sent"),
 		busy:           logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a request: too much waits for the journal; is the disk slow?"),
+		events:         events.New(options.Observe, options.ObserveValues, options.Logger),
 		objectionWait:  objectionTimeout,
 		silence:        silenceTimeout,
 		outage:         outage{logger: options.Logger, broker: address.Host},
@@ -268,8 +271,11 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 	if options.Shared {
 		s.group = s.data
 	}
+	if options.Observe != nil {
+		s.engine.OnExpiry(s.observeExpiry)
+	}
 	s.engine.BetweenDeliveries(s.queue.letSend)
-	s.clients = newClientLRU(s.engine, options.MaxClients)
+	s.clients = newClientLRU(s.engine, options.MaxClients, s.observeGone)
 	s.clients.restore(s.engine.RestoredClients())
 	if options.Journal != nil {
 		s.backlog = newBacklog(int64(options.MaxPacketSize), s.clients.isSettled, s.engine.Waiting)
@@ -305,6 +311,7 @@ func (s *Store) count(change func(*Stats)) {
 
 func (s *Store) drop(client string, why DropReason) {
 	s.count(func(stats *Stats) { stats.Dropped[why]++ })
+	s.observeDrop(client, why)
 	s.drops.Log("client", logs.Name(client), "reason", string(why))
 }
 
@@ -346,6 +353,7 @@ func (s *Store) serve(ctx context.Context) error {
 	defer fail(nil)
 	running, stop := context.WithCancel(context.Background())
 	stored := make(chan error, 1)
+	stopEvents := s.passEvents()
 	go func() {
 		err := s.engine.Run(running)
 		if err != nil {
@@ -358,6 +366,7 @@ func (s *Store) serve(ctx context.Context) error {
 	if failure := <-stored; failure != nil {
 		err = failure
 	}
+	stopEvents()
 	s.drops.Close()
 	s.oversized.Close()
 	s.busy.Close()
