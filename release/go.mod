@@ -2,9 +2,4 @@ module github.com/tenurelock/tenure/release
 
 go 1.25.0
 
-replace github.com/tenurelock/tenure => ../
-
-require (
-	github.com/tenurelock/tenure v0.0.0
-	go.yaml.in/yaml/v3 v3.0.6
-)
+require go.yaml.in/yaml/v3 v3.0.6

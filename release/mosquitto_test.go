@@ -1,0 +1,195 @@
+//go:build unix
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// find returns the path of a program that a Debian package has. Without it the test is skipped, or
+// fails if CI is true.
+func find(t *testing.T, name, debian string) string {
+	t.Helper()
+	for _, candidate := range []string{name, "/usr/sbin/" + name} { // which not every PATH has
+		if path, err := exec.LookPath(candidate); err == nil {
+			return path
+		}
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("%s is not installed: apt-get install %s", name, debian)
+	}
+	t.Skipf("SKIPPED: nothing was tested here. %s is not installed: apt-get install %s", name, debian)
+	return ""
+}
+
+// startUntil starts a program, and returns when a line of its output has this text. The program ends with
+// the test.
+func startUntil(t *testing.T, ready string, cmd *exec.Cmd) {
+	t.Helper()
+	output, input, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = input, input
+	err = cmd.Start()
+	_ = input.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, ended := make(chan struct{}), make(chan struct{})
+	var said strings.Builder // until found is closed
+	go func() {
+		defer close(ended)
+		isFound := false
+		for lines := bufio.NewScanner(output); lines.Scan(); {
+			switch {
+			case isFound: // what follows must not fill the pipe
+			case strings.Contains(lines.Text(), ready):
+				isFound = true
+				close(found)
+			default:
+				said.WriteString(lines.Text() + "\n")
+			}
+		}
+		_ = output.Close()
+		_ = cmd.Wait()
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(func() {
+		defer cancel()
+		_ = cmd.Process.Kill()
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			t.Errorf("%s does not end", cmd.Path)
+		}
+	})
+	select {
+	case <-found:
+	case <-ended:
+		t.Fatalf("%s ended without %q:\n%s", cmd.Path, ready, said.String())
+	case <-ctx.Done():
+		t.Fatalf("%s does not say %q", cmd.Path, ready)
+	}
+}
+
+// writeCertificate writes a certificate for 127.0.0.1 and its key, in PEM. Nothing but itself has to be
+// trusted.
+func writeCertificate(t *testing.T, certificate, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "broker"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{certificate: {Type: "CERTIFICATE", Bytes: signed}, key: {Type: "PRIVATE KEY", Bytes: encoded}} {
+		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// mosquitto runs with the configuration as it is, except for where its files are, and a store and two
+// clients use it.
+func TestMosquittoTakesItsConfigurationAndAStoreWorksOnIt(t *testing.T) {
+	broker, passwords, publish := find(t, "mosquitto", "mosquitto"), find(t, "mosquitto_passwd", "mosquitto"), find(t, "mosquitto_pub", "mosquitto-clients")
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	config, err := os.ReadFile("../deploy/mosquitto/tenure.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := os.ReadFile("../deploy/mosquitto/tenure.acl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if page, err := os.ReadFile("../docs/attach.md"); err != nil || !strings.Contains(string(page), string(rules)) {
+		t.Errorf("the rules are not those in docs/attach.md: %v", err)
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	_ = free.Close()
+	_, port, _ := net.SplitHostPort(address)
+	text := strings.ReplaceAll(string(config), "/etc/mosquitto/", dir+"/")
+	text = regexp.MustCompile(`(?m)^listener 8883$`).ReplaceAllString(text, "user root\nlistener "+port+" 127.0.0.1")
+	if strings.Contains(text, "8883\n") {
+		t.Fatalf("another listener:\n%s", text)
+	}
+	if err := os.Mkdir(file("certs"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	writeCertificate(t, file("certs/server.pem"), file("certs/server.key"))
+	for name, content := range map[string]string{"tenure.conf": text, "tenure.acl": string(rules), "tenure.passwords": "", "right": "secret", "wrong": "guess"} {
+		if err := os.WriteFile(file(name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, user := range []string{"store", "gateway-a", "gateway-b"} {
+		if out, err := exec.Command(passwords, "-b", file("tenure.passwords"), user, "secret").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	url := "mqtts://" + address
+	startUntil(t, " running", exec.Command(broker, "-c", file("tenure.conf")))
+	store := exec.Command(program(t), "attach", url, "--username", "store", "--password-file", file("right"), "--tls-ca", file("certs/server.pem"), "--data", file("data"))
+	store.Env = append(os.Environ(), "HOME="+dir)
+	startUntil(t, "attached to "+url, store)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	client := func(user, password, verb string, arguments ...string) (string, int) {
+		cmd := exec.CommandContext(ctx, program(t), append([]string{verb, "--broker", url, "--client-id", user, "--username", user, "--password-file", file(password), "--tls-ca", file("certs/server.pem")}, arguments...)...)
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState == nil {
+			t.Fatal(err)
+		}
+		return string(out), cmd.ProcessState.ExitCode()
+	}
+	if out, code := client("gateway-a", "right", "set", "press-7/setpoint", "42"); code != 0 {
+		t.Errorf("set: %d, %s", code, out)
+	}
+	if out, code := client("gateway-b", "right", "get", "press-7/setpoint"); code != 0 || strings.TrimSpace(out) != "42" {
+		t.Errorf("get: %d, %s", code, out)
+	}
+	const refused = 68
+	if out, code := client("gateway-b", "wrong", "get", "press-7/setpoint"); code != refused {
+		t.Errorf("get with a wrong password: %d, %s", code, out)
+	}
+	forge := exec.CommandContext(ctx, publish, "-V", "5", "-h", "127.0.0.1", "-p", port, "--cafile", file("certs/server.pem"), "-u", "gateway-b", "-P", "secret",
+		"-q", "1", "-t", "clients/gateway-a/response", "-m", "forged")
+	if out, err := forge.CombinedOutput(); !strings.Contains(strings.ToLower(string(out)), "not authorized") {
+		t.Errorf("a client wrote to the topic of another one: %v, %s", err, out)
+	}
+}
