@@ -10,12 +10,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/supervise"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/systemd"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -93,6 +95,7 @@ type holderProcess struct {
 	logger  *slog.Logger
 	client  *transport.Client
 	signals chan os.Signal // to pass on
+	manager *systemd.Manager
 }
 
 // hold connects, and calls work with a context that ends with a signal.
@@ -112,11 +115,34 @@ func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, options func(le
 	}
 	ctx, release := held.catchSignals(cmd.Context())
 	defer release()
+	held.manager = systemd.FromEnvironment(process.logger) // before the child gets the environment
+	defer held.manager.Close()
+	defer held.watch(ctx)()
 	if held.client, err = h.connection.dial(ctx, process); err != nil {
 		return err
 	}
 	defer held.client.Close()
+	held.manager.Ready("standing by for the lease " + held.name)
 	return work(ctx, held, o)
+}
+
+// watch tells the watchdog of systemd that this process runs, until stop is called, and systemd that
+// it stops when ctx ends. A child that works or hangs is the matter of --health.
+func (h *holderProcess) watch(ctx context.Context) (stop func()) {
+	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx))
+	var tasks sync.WaitGroup
+	tasks.Go(func() { h.manager.Watch(watching, func() bool { return true }) })
+	tasks.Go(func() {
+		select {
+		case <-ctx.Done():
+			h.manager.Stopping()
+		case <-watching.Done():
+		}
+	})
+	return func() {
+		unwatch()
+		tasks.Wait()
+	}
 }
 
 // findProgram returns the file of a program, as a shell finds it.
@@ -181,6 +207,7 @@ func (h *holderProcess) runChild(ctx context.Context, tenure tenureOfChild, toke
 		"TENURE_TOKEN="+token.String(),
 		"TENURE_HOLDER="+holder,
 		"TENURE_DEADLINE="+tenure.Deadline().UTC().Format(time.RFC3339Nano))
+	h.manager.Status("holding the lease " + h.name + " with token " + token.String() + ", and running " + h.args[0])
 	status, err := supervise.Run(ctx, tenure, supervise.Options{
 		Name: h.name, Path: h.path, Args: h.args, Env: env, TTL: h.ttl, Grace: h.grace, Instant: h.instant,
 		Signals: h.signals, Logger: h.logger,

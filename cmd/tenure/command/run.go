@@ -127,6 +127,9 @@ func (r *runFlags) run(ctx context.Context, p *holderProcess, o lease.Options) e
 
 // logPhase logs what this node does. The leader function logs how the child is.
 func (h *holderProcess) logPhase(t election.Transition) {
+	if t.Phase == election.Standby {
+		h.manager.Status("standing by for the lease " + h.name)
+	}
 	switch {
 	case t.Phase == election.Standby && t.Cause == nil:
 		h.logger.Info("standing by", "lease", h.name)

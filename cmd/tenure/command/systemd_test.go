@@ -94,6 +94,35 @@ func TestAttachTellsSystemdWhenItAnswers(t *testing.T) {
 	}
 }
 
+func TestRunTellsSystemdWhetherItHoldsTheLease(t *testing.T) {
+	serve := exec.Command(build(t), "serve", "--memory", "--addr", "127.0.0.1:0")
+	broker, _ := launch(t, serve, "listening on ")
+	// The child would write to the socket, if it found it.
+	child := []string{"sh", "-c", `test -z "$NOTIFY_SOCKET$WATCHDOG_USEC" && echo unknown > "$STATE_DIRECTORY" && exec sleep 1000`}
+	manager, cmd := startService(t, append([]string{"run", "--broker", broker, "poller", "--"}, child...)...)
+	if ready := manager.wait(t, "READY=1"); !strings.HasSuffix(ready, "STATUS=standing by for the lease poller") {
+		t.Errorf("ready with %q", ready)
+	}
+	if status := manager.wait(t, "STATUS=holding"); !strings.HasSuffix(status, "and running sh") {
+		t.Errorf("status %q", status)
+	}
+	manager.wait(t, "WATCHDOG=1")
+	state := filepath.Join(filepath.Dir(manager.LocalAddr().String()), "state")
+	deadline := time.Now().Add(await.Patience)
+	for {
+		if content, err := os.ReadFile(state); err == nil && len(content) > 0 {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatal("the child finds the socket of systemd")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	manager.wait(t, "STOPPING=1")
+}
+
 // A store whose locks are held for ever still has its other goroutines. Only the watchdog can tell.
 func TestTheWatchdogAsksTheStoreThatServes(t *testing.T) {
 	p := new(process)
