@@ -2,4 +2,9 @@ module github.com/tenurelock/tenure/release
 
 go 1.25.0
 
-require go.yaml.in/yaml/v3 v3.0.6
+require (
+	github.com/tenurelock/tenure v0.0.0
+	go.yaml.in/yaml/v3 v3.0.6
+)
+
+replace github.com/tenurelock/tenure => ../

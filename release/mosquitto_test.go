@@ -20,6 +20,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 // find returns the path of a program that a Debian package has. Without it the test is skipped, or
@@ -68,17 +70,13 @@ func startUntil(t *testing.T, ready string, cmd *exec.Cmd) {
 			}
 		}
 		_ = output.Close()
-		_ = cmd.Wait()
+		_ = await.Result(cmd.Wait)
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
 	t.Cleanup(func() {
-		defer cancel()
 		_ = cmd.Process.Kill()
-		select {
-		case <-ended:
-		case <-ctx.Done():
-			t.Errorf("%s does not end", cmd.Path)
-		}
+		await.Receive(ended)
 	})
 	select {
 	case <-found:

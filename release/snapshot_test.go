@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 var snapshot = flag.String("snapshot", "", "directory with what \"make snapshot\" has made")
@@ -157,14 +159,7 @@ func runAsService(t *testing.T, path string) {
 			}
 		}
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	select {
-	case err := <-ended:
-		if err != nil {
-			t.Errorf("the service ended with %v", err)
-		}
-	case <-time.After(time.Minute):
-		t.Error("the service does not end")
+	if err := await.Result(cmd.Wait); err != nil {
+		t.Errorf("the service ended with %v", err)
 	}
 }

@@ -130,7 +130,7 @@ func TestTheWatchdogAsksTheStoreThatServes(t *testing.T) {
 		t.Error("a process that loads its data does not work")
 	}
 	entered, leave := make(chan struct{}), make(chan struct{})
-	stop := p.serves(func() { close(entered); <-leave })
+	stop := p.serves(func() { close(entered); await.Receive(leave) })
 	answered := make(chan bool, 1)
 	go func() { answered <- p.answers() }()
 	await.Receive(entered)

@@ -98,7 +98,7 @@ func TestTheWatchdogHearsNothingWhileTheProcessDoesNotAnswer(t *testing.T) {
 			}
 		})
 	})
-	defer watching.Wait()
+	defer await.Done(watching.Wait)
 	defer cancel()
 	ask := func() {
 		t.Helper()
@@ -177,5 +177,5 @@ func TestAManagerThatDoesNotReadDelaysNothingForLong(t *testing.T) {
 			}
 		}
 	}()
-	await.Done(func() { <-done })
+	await.Receive(done)
 }
