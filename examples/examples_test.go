@@ -174,3 +174,8 @@ func TestTheGuardAndTheStoreRefuseALateWrite(t *testing.T) {
 func TestTheCheckerRefusesALateWriteAfterARestart(t *testing.T) {
 	until(t, build(t, "checker").start(), "refused by the checker")
 }
+
+func TestALeaseIsHeldOverAConnectionOfTheProgramsOwn(t *testing.T) {
+	own := build(t, "ownconnection").start("--for", "1ms")
+	until(t, own, "the lease is held over the program's own connection")
+}

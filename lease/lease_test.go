@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -126,5 +127,64 @@ func TestThePackageCommentListsEverySentinel(t *testing.T) {
 		if !regexp.MustCompile(`\b` + string(sentinel[1]) + `\b`).Match(doc) {
 			t.Errorf("doc.go does not mention %s", sentinel[1])
 		}
+	}
+}
+
+// A lock of the Go SDK of Azure IoT Operations is SET NEX PX and VDEL with the client id as the value,
+// or with the client id, a colon and a session.
+func TestALeaseAndALockOfAnotherSDKExcludeEachOther(t *testing.T) {
+	for _, value := range []string{"sdk-client", "sdk-client:session"} {
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			sdk, _ := store.Client(t, "sdk-client", transport.ClientOptions{})
+			lock := func() error {
+				_, err := sdk.Set(t.Context(), name, []byte(value), transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: ttl})
+				return err
+			}
+			n := newNode(t, store, "gateway-a", lease.Options{})
+			if err := lock(); err != nil {
+				t.Fatal(err)
+			}
+			_, err := n.TryAcquire(t.Context())
+			if held := (*lease.HeldError)(nil); !errors.As(err, &held) || held.Holder.Name != "sdk-client" {
+				t.Fatalf("while %q holds the lock: %v", value, err)
+			}
+			acquired := make(chan *lease.Tenure, 1)
+			n.client.Go(func(ctx context.Context) {
+				tenure, err := n.Acquire(ctx)
+				if err != nil {
+					t.Error(err)
+				}
+				acquired <- tenure
+			})
+			time.Sleep(ttl / 2)
+			if err := lock(); err != nil { // it renews
+				t.Fatal(err)
+			}
+			time.Sleep(ttl * 3 / 4)
+			synctest.Wait()
+			if len(acquired) > 0 {
+				t.Fatalf("the lease was acquired while %q holds the lock", value)
+			}
+			if released, err := sdk.VDel(t.Context(), name, []byte(value), transport.DelOptions{}); !released || err != nil {
+				t.Fatal(released, err)
+			}
+			began := time.Now()
+			tenure := await.Receive(acquired)
+			if took := time.Since(began); took > ttl/20 {
+				t.Errorf("after %q released the lock the lease took %v", value, took)
+			}
+			if tenure == nil {
+				return
+			}
+			if err := lock(); !errors.Is(err, transport.ErrConditionFailed) {
+				t.Errorf("while a tenure holds the lease, %q got %v", value, err)
+			}
+			if err := tenure.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := lock(); err != nil {
+				t.Errorf("after the release %q got %v", value, err)
+			}
+		})
 	}
 }

@@ -8,7 +8,8 @@ import (
 
 // Conn is a connection to a state store: the seam between the requests of the library and
 // the network. [Dial] gives a Client one that uses MQTT; package transporttest has one to a
-// store in the same process, for tests in virtual time. It is safe for concurrent use.
+// store in the same process, for tests in virtual time. A program that may have one MQTT connection
+// only implements it over that; examples/ownconnection does. It is safe for concurrent use.
 type Conn interface {
 	// ClientID returns the client id, by which the store knows this client.
 	ClientID() string
