@@ -29,9 +29,9 @@ func (s *Server) passEvents() (stop func()) {
 
 // observing makes the event of a request, and returns what the engine calls with the reply when that may
 // leave. It is apart from apply so that a request without an observer allocates nothing for it.
-func (s *Server) observing(conn *connection, r *request, command *statestore.Command, now time.Time) func(statestore.Reply) {
+func (s *Server) observing(cl *mqtt.Client, conn *connection, r *request, command *statestore.Command, now time.Time) func(statestore.Reply) {
 	event := s.events.Request(command, now)
-	event.User, event.Remote = activity.CutText(conn.identity.User), conn.RemoteAddr().String()
+	event.User, event.Remote = activity.CutText(conn.identity.User), cl.Net.Remote
 	event.Will = r.isWill
 	if r.forced != nil {
 		event.Forced = activity.CutText(strings.Clone(*r.forced))

@@ -58,7 +58,7 @@ func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (reply stat
 	}
 	var observed func(statestore.Reply) // nil: nothing takes the event
 	if r.forced != nil || s.events.Wanted() {
-		observed = s.observing(conn, &r, &command, start)
+		observed = s.observing(cl, conn, &r, &command, start)
 	}
 	if s.options.Journal == nil {
 		reply, _ = s.engine.SubmitThen(command, observed, nil)

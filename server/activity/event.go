@@ -25,7 +25,8 @@ const (
 	// TakenOver: a client has connected while another connection with its client id was open,
 	// which the server has ended. Event.Remote is the new address, and Event.Reason the old one.
 	TakenOver
-	// Refused: a connection was refused, for the reason in Event.Reason.
+	// Refused: a connection was refused at its CONNECT, for the reason in Event.Reason. Those that
+	// end before are in the counts of the server only.
 	Refused
 	// Dropped: a request was not given to the store, for the reason in Event.Reason.
 	Dropped

@@ -15,7 +15,8 @@ import (
 type Options struct {
 	// Info is what the store is; SetInfo changes it.
 	Info Info
-	// Continues says that the store began with the data of an earlier one. Then the first SET of
+	// Continues says that the store began with the data of an earlier one, as its method of that
+	// name returns. Then the first SET of
 	// a name is more likely a renewal than an acquisition, for as long as leases may be left.
 	Continues bool
 	// Names bounds how many names the model remembers. Default 10,000. Beyond that it forgets
