@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -96,6 +97,36 @@ type holderProcess struct {
 	client  *transport.Client
 	signals chan os.Signal // to pass on
 	manager *systemd.Manager
+	socket  latestSocket   // with --instant
+}
+
+// latestSocket is the TCP connection to the broker.
+type latestSocket struct {
+	mu   sync.Mutex
+	conn net.Conn
+}
+
+// dial is a Dialer of package transport.
+func (l *latestSocket) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err == nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.conn = conn
+	}
+	return conn, err
+}
+
+// file returns another descriptor of the connection. The peer sees the end of the connection when
+// both are closed.
+func (l *latestSocket) file() (*os.File, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	conn, ok := l.conn.(interface{ File() (*os.File, error) })
+	if !ok {
+		return nil, errors.New("the connection is no socket")
+	}
+	return conn.File()
 }
 
 // hold connects, and calls work with a context that ends with a signal.
@@ -118,7 +149,14 @@ func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, options func(le
 	held.manager = systemd.FromEnvironment(process.logger) // before the child gets the environment
 	defer held.manager.Close()
 	defer held.watch(ctx)()
-	if held.client, err = h.connection.dial(ctx, process); err != nil {
+	address, dialing, err := h.connection.options(process)
+	if err != nil {
+		return err
+	}
+	if h.instant {
+		dialing.Dialer = held.socket.dial
+	}
+	if held.client, err = h.connection.dialWith(ctx, address, dialing); err != nil {
 		return err
 	}
 	defer held.client.Close()
@@ -208,8 +246,13 @@ func (h *holderProcess) runChild(ctx context.Context, tenure tenureOfChild, toke
 		"TENURE_HOLDER="+holder,
 		"TENURE_DEADLINE="+tenure.Deadline().UTC().Format(time.RFC3339Nano))
 	h.manager.Status("holding the lease " + h.name + " with token " + token.String() + ", and running " + h.args[0])
+	var connection func() (*os.File, error)
+	if h.instant {
+		connection = h.socket.file
+	}
 	status, err := supervise.Run(ctx, tenure, supervise.Options{
-		Name: h.name, Path: h.path, Args: h.args, Env: env, TTL: h.ttl, Grace: h.grace, Instant: h.instant,
+		Connection: connection,
+		Name:       h.name, Path: h.path, Args: h.args, Env: env, TTL: h.ttl, Grace: h.grace, Instant: h.instant,
 		Signals: h.signals, Logger: h.logger,
 	})
 	if err == nil {

@@ -14,8 +14,8 @@ import (
 )
 
 // connect makes the connection to a guard that is not started yet. theirs are files to close once
-// it is.
-func connect(cmd *exec.Cmd) (ours channel, theirs []*os.File, err error) {
+// it is. The guard inherits connection too, unless it is nil.
+func connect(cmd *exec.Cmd, connection *os.File) (ours channel, theirs []*os.File, err error) {
 	syscall.ForkLock.RLock() // no process that is started meanwhile gets the ends
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	if err == nil {
@@ -33,6 +33,9 @@ func connect(cmd *exec.Cmd) (ours channel, theirs []*os.File, err error) {
 		return nil, nil, err
 	}
 	cmd.ExtraFiles = []*os.File{end}
+	if connection != nil {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, connection)
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return ours, []*os.File{end}, nil
 }

@@ -18,6 +18,10 @@ import (
 // process that becomes the program has the pipe on which it waits in the same place.
 const socketFile = 3
 
+// connectionFile is where the guard inherits the connection of Options.Connection, if there is one.
+// It is never read: it is open until the guard ends.
+const connectionFile = 4
+
 const (
 	terminateSignal = int(unix.SIGTERM)
 	killSignal      = int(unix.SIGKILL)
@@ -32,6 +36,7 @@ var guardIgnores = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQ
 
 // openChannel returns the guard's end of the socket.
 func openChannel() (channel, error) {
+	unix.CloseOnExec(connectionFile)
 	file := os.NewFile(socketFile, "supervisor")
 	defer file.Close()
 	return net.FileConn(file)

@@ -52,7 +52,7 @@ func (p pipes) SetWriteDeadline(time.Time) error { return nil }
 
 // connect makes the connection to a guard that is not started yet. theirs are files to close once
 // it is. The guard finds the handles in its arguments.
-func connect(cmd *exec.Cmd) (ours channel, theirs []*os.File, err error) {
+func connect(cmd *exec.Cmd, _ *os.File) (ours channel, theirs []*os.File, err error) {
 	theirIn, ourOut, err := os.Pipe()
 	if err != nil {
 		return nil, nil, err

@@ -145,12 +145,13 @@ func server(t *testing.T) string {
 
 // node is one process of tenure run or tenure lock.
 type node struct {
-	t     *testing.T
-	cmd   *exec.Cmd
-	log   lockedBuffer
-	lines chan string        // what its program says
-	gone  chan time.Duration // when all processes of the program are gone
-	over  chan error         // the end of the supervisor
+	t        *testing.T
+	cmd      *exec.Cmd
+	log      lockedBuffer
+	lines    chan string // what its program says
+	lockFile string
+	gone     chan time.Duration // when all processes of the program are gone
+	over     chan error         // the end of the supervisor
 }
 
 type lockedBuffer struct {
@@ -173,7 +174,7 @@ func (b *lockedBuffer) String() string {
 // startNode starts tenure with these arguments, and a program in a role behind them.
 func startNode(t *testing.T, lock, broker, role string, arguments ...string) *node {
 	t.Helper()
-	n := &node{t: t, lines: make(chan string, 100), gone: make(chan time.Duration, 1), over: make(chan error, 1)}
+	n := &node{t: t, lockFile: lock, lines: make(chan string, 100), gone: make(chan time.Duration, 1), over: make(chan error, 1)}
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)

@@ -48,6 +48,11 @@ type Options struct {
 	// Instant kills the program at once when its supervisor is gone: the broker releases the lease
 	// at that moment.
 	Instant bool
+	// Connection returns another descriptor of the connection whose end releases the lease; nil for
+	// none. The guard keeps it open until the program is gone. So a broker that releases the lease
+	// when the connection ends does so after that, however the supervisor ends. It is not used on
+	// Windows.
+	Connection func() (*os.File, error)
 	// Signals has signals to pass on to the program. A signal for which IsEnd is true kills
 	// it; the first one of these ends Run's context instead. nil: none.
 	Signals <-chan os.Signal
@@ -90,11 +95,21 @@ func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 	if left <= Margin(o.TTL) || ctx.Err() != nil {
 		return Status{Code: -1, Stopped: true}, nil
 	}
+	var connection *os.File
 	var err error
-	if c.guard, err = startGuard(o.Name, program{
+	if o.Connection != nil {
+		if connection, err = o.Connection(); err != nil {
+			return Status{Code: -1, Stopped: true}, nil // it was lost, and the lease with it
+		}
+		defer connection.Close()
+	}
+	if c.guard, err = startGuard(o.Name, connection, program{
 		Path: o.Path, Args: o.Args, Env: o.Env, Grace: o.Grace, Instant: o.Instant, Bounds: bounds,
 	}); err != nil {
 		return Status{}, err
+	}
+	if connection != nil {
+		_ = connection.Close() // the guard has it now
 	}
 	c.sent, c.sentAt = bounds.Kill, now()
 	for len(o.Signals) > 0 {

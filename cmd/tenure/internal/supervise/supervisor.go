@@ -21,14 +21,14 @@ type guardProcess struct {
 	stopped chan struct{} // closed by wait
 }
 
-// startGuard starts the guard, and tells it the program.
-func startGuard(name string, p program) (*guardProcess, error) {
+// startGuard starts the guard, and tells it the program. The guard keeps connection open; nil for none.
+func startGuard(name string, connection *os.File, p program) (*guardProcess, error) {
 	cmd := &exec.Cmd{
 		Path:  executable(),
 		Args:  append([]string{guardName, name}, p.Args...),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 	}
-	socket, theirs, err := connect(cmd)
+	socket, theirs, err := connect(cmd, connection)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,358 @@
+package supervise
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// dial returns a client of a server.
+func dial(t *testing.T, broker string) *transport.Client {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	client, err := transport.Dial(ctx, broker, transport.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// Ctrl-C at any moment leaves no child and no lease: while tenure starts, connects, campaigns,
+// starts its guard, and while the program runs.
+func TestAnInterruptAtAnyMomentLeavesNoProgramAndNoLease(t *testing.T) {
+	broker := server(t)
+	client := dial(t, broker)
+	for _, verb := range []string{"run", "lock"} {
+		for after := time.Duration(0); after < 120*time.Millisecond; after += 10 * time.Millisecond {
+			n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "session", verb, "--ttl", "10s", "--grace", "100ms", "press")
+			time.Sleep(after) // any moment is right
+			n.signal(unix.SIGINT)
+			code := n.awaitExit()
+			if code != 130 && code != 137 { // the descendant in a session of its own ignores everything
+				t.Errorf("%s: exit code %d after an interrupt at %v", verb, code, after)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+			if entry, err := client.Get(ctx, "press"); err != nil || entry.Exists {
+				t.Errorf("%s: after an interrupt at %v the store has %q: %v", verb, after, entry.Value, err)
+			}
+			cancel()
+			// The lock of the file is free when the program and all that it started are gone.
+			lock, err := os.OpenFile(n.lockFile, os.O_RDWR|os.O_CREATE, 0o600)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+				t.Errorf("%s: after an interrupt at %v a process of the program lives: %v", verb, after, err)
+			}
+			_ = lock.Close()
+		}
+	}
+}
+
+func TestTheCodeOfTheProgramIsKeptAndWhatItLeftIsEnded(t *testing.T) {
+	broker := server(t)
+	for _, verb := range []string{"run", "lock"} {
+		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "leaves", verb, "--ttl", "2s", "--grace", "100ms", "press")
+		n.awaitStart()
+		n.awaitGone()
+		if code := n.awaitExit(); code != 7 {
+			t.Errorf("%s: exit code %d, want that of the program, 7", verb, code)
+		}
+		awaitFree(t, broker, "press", time.Second)
+	}
+}
+
+func TestSignalsArePassedOn(t *testing.T) {
+	broker := server(t)
+	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "plain", "run", "press")
+	n.awaitStart()
+	for _, s := range []syscall.Signal{unix.SIGHUP, unix.SIGUSR1, unix.SIGTERM} {
+		n.signal(s)
+		if got := n.awaitLine("got "); got != s.String() {
+			t.Errorf("the program got %q, want %q", got, s)
+		}
+	}
+	if code := n.awaitExit(); code != 128+int(unix.SIGTERM) {
+		t.Errorf("exit code %d, want that of a program that SIGTERM ended", code)
+	}
+}
+
+func TestASecondInterruptKillsAProgramThatIgnoresTheFirst(t *testing.T) {
+	broker := server(t)
+	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "obstinate", "run", "--ttl", "10m", "--grace", "1m", "press")
+	n.awaitStart()
+	n.signal(unix.SIGINT)
+	n.awaitLine("got interrupt")
+	n.signal(unix.SIGINT)
+	n.awaitGone()
+	if code := n.awaitExit(); code != 128+int(unix.SIGKILL) {
+		t.Errorf("exit code %d, want that of a program that was killed", code)
+	}
+	awaitFree(t, broker, "press", await.Patience)
+}
+
+// A lease that was deleted may have another holder at once, so there is no time for SIGTERM.
+func TestAProgramWhoseLeaseWasTakenIsKilledAtOnce(t *testing.T) {
+	broker := server(t)
+	client := dial(t, broker)
+	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "session", "lock", "--ttl", "10s", "press")
+	n.awaitStart()
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	for { // the tenure begins to watch its key a while after it was acquired
+		if _, err := client.Del(ctx, "press", transport.DelOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-n.gone:
+		case <-ctx.Done():
+			t.Fatal("the program still runs")
+		case <-time.After(50 * time.Millisecond):
+			continue
+		}
+		break
+	}
+	if code := n.awaitExit(); code != 66 || !strings.Contains(n.log.String(), "the lease was deleted") {
+		t.Errorf("exit code %d, want 66 and the cause", code)
+	}
+}
+
+func TestAHolderThatWasFrozenEndsLockWithItsCode(t *testing.T) {
+	broker := server(t)
+	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "daemon", "lock", "--ttl", "1s", "--grace", "100ms", "press")
+	n.awaitStart()
+	n.signal(unix.SIGSTOP)
+	n.awaitGone()
+	n.signal(unix.SIGCONT)
+	if code := n.awaitExit(); code != 66 {
+		t.Errorf("exit code %d, want 66", code)
+	}
+}
+
+func TestARunThatWasFrozenCampaignsAgain(t *testing.T) {
+	broker := server(t)
+	lock := filepath.Join(t.TempDir(), "lock")
+	n := startNode(t, lock, broker, "daemon", "run", "--ttl", "1s", "--grace", "100ms", "press")
+	n.awaitStart()
+	n.signal(unix.SIGSTOP)
+	n.awaitGone()
+	n.signal(unix.SIGCONT)
+	// Its next program has the same pipe, which this test no longer reads; the lease shows it.
+	client := dial(t, broker)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	for strings.Count(n.log.String(), "the child starts") < 2 {
+		if ctx.Err() != nil {
+			t.Fatal("it did not campaign again")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if _, err := client.Get(ctx, "press"); err != nil {
+		t.Error(err)
+	}
+}
+
+// With --instant the broker releases the lease when the connection of a killed supervisor closes.
+func TestWithInstantTheProgramOfAKilledSupervisorIsKilledAtOnce(t *testing.T) {
+	broker := server(t)
+	lock := filepath.Join(t.TempDir(), "lock")
+	for range *failovers {
+		active := startNode(t, lock, broker, "daemon", "run", "--instant", "--ttl", "5s", "press")
+		active.awaitStart()
+		standby := startNode(t, lock, broker, "polite", "run", "--instant", "--ttl", "5s", "press")
+		awaitLog(t, standby, "standing by")
+		active.signal(unix.SIGKILL)
+		gone := active.awaitGone()
+		started := standby.awaitStart()
+		t.Logf("the next program started %v after the end of the one before", started-gone)
+		if started < gone {
+			t.Errorf("the next program started %v before the end of the one before", gone-started)
+		}
+		standby.signal(unix.SIGTERM)
+		standby.awaitExit()
+	}
+}
+
+// PR_SET_PDEATHSIG is what is left then. (What the program started can live on.)
+func TestTheProgramDiesWithSupervisorAndGuard(t *testing.T) {
+	broker := server(t)
+	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "obstinate", "run", "press")
+	n.awaitStart()
+	guard := n.guard()
+	if err := unix.Kill(guard, unix.SIGSTOP); err != nil { // it does not see the end of the supervisor
+		t.Fatal(err)
+	}
+	n.signal(unix.SIGKILL)
+	if err := unix.Kill(guard, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	n.awaitGone()
+}
+
+// The guard hears of renewals: a program outlives the first deadlines by far.
+func TestAProgramRunsForManyTTLs(t *testing.T) {
+	broker := server(t)
+	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "lock", "--ttl", "500ms", "press")
+	n.awaitStart()
+	time.Sleep(2 * time.Second)
+	n.signal(unix.SIGUSR1)
+	n.awaitLine("got user defined signal 1")
+	n.signal(unix.SIGTERM)
+	if code := n.awaitExit(); code != 0 {
+		t.Errorf("exit code %d, want that of the program, 0", code)
+	}
+}
+
+// The guard holds the connection open, so that the broker cannot release the lease before the
+// program is gone, however late the guard is.
+func TestWithInstantTheLeaseIsNotReleasedBeforeALateGuardHasActed(t *testing.T) {
+	broker := server(t)
+	lock := filepath.Join(t.TempDir(), "lock")
+	active := startNode(t, lock, broker, "daemon", "run", "--instant", "--ttl", "5s", "press")
+	active.awaitStart()
+	standby := startNode(t, lock, broker, "polite", "run", "--instant", "--ttl", "5s", "press")
+	awaitLog(t, standby, "standing by")
+	guard := active.guard()
+	if err := unix.Kill(guard, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	active.signal(unix.SIGKILL)
+	time.Sleep(300 * time.Millisecond) // how late the guard is
+	if err := unix.Kill(guard, unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	gone := active.awaitGone()
+	if started := standby.awaitStart(); started < gone {
+		t.Errorf("the next program started %v before the end of the one before", gone-started)
+	}
+}
+
+func awaitLog(t *testing.T, n *node, text string) {
+	t.Helper()
+	for deadline := time.Now().Add(await.Patience); !strings.Contains(n.log.String(), text); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the log does not say %q", text)
+		}
+	}
+}
+
+func TestTheProgramKnowsItsLease(t *testing.T) {
+	broker := server(t)
+	out, err := exec.Command(built.path, "lock", "--broker", broker, "--ttl", "20s", "--holder", "10.0.0.7:80", "press-7/active", "--",
+		"/bin/sh", "-c", `echo "$TENURE_NAME $TENURE_TOKEN $TENURE_HOLDER $TENURE_DEADLINE"`).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(out))
+	if len(fields) != 4 || fields[0] != "press-7/active" || fields[2] != "10.0.0.7:80" {
+		t.Fatalf("the program has %q", out)
+	}
+	if token, err := hlc.ParseToken(fields[1]); err != nil || token.IsZero() {
+		t.Errorf("token %q: %v", fields[1], err)
+	}
+	deadline, err := time.Parse(time.RFC3339Nano, fields[3])
+	if left := time.Until(deadline); err != nil || left <= 0 || left > 20*time.Second || !strings.HasSuffix(fields[3], "Z") {
+		t.Errorf("deadline %q, %v from now: %v", fields[3], left, err)
+	}
+}
+
+// A node whose health check fails does not campaign, and one that becomes unhealthy hands over.
+// What a check leaves behind is ended.
+func TestAnUnhealthyNodeHandsOver(t *testing.T) {
+	broker := server(t)
+	dir := t.TempDir()
+	lock, healthy := filepath.Join(dir, "lock"), filepath.Join(dir, "healthy")
+	check := `setsid sh -c 'exec sleep 1000' & test -e ` + healthy
+	sick := startNode(t, lock, broker, "polite", "run", "--ttl", "1s", "--health", check, "--health-every", "20ms", "press")
+	awaitLog(t, sick, "--health: exit status 1")
+	if err := os.WriteFile(healthy, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sick.awaitStart()
+	other := startNode(t, lock, broker, "polite", "run", "--ttl", "1s", "press")
+	if err := os.Remove(healthy); err != nil {
+		t.Fatal(err)
+	}
+	sick.awaitGone()
+	other.awaitStart()
+	if alive, _ := descendants(sick.cmd.Process.Pid, nil); len(alive) > 2 {
+		t.Errorf("checks have left %d processes: %v", len(alive), alive)
+	}
+}
+
+// The program of a check that hangs is killed, with what it started.
+func TestACheckThatHangsIsKilled(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err := Check(ctx, `echo "it hangs"; setsid sleep 1000 & sleep 1000`, os.Environ())
+	if err == nil || !strings.Contains(err.Error(), "killed") || !strings.Contains(err.Error(), "it hangs") {
+		t.Errorf("%v, want killed, and what it said", err)
+	}
+	for deadline := time.Now().Add(await.Patience); ; own.sweep(0) {
+		alive, _ := descendants(os.Getpid(), nil)
+		if len(alive) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it has left %v", alive)
+		}
+	}
+}
+
+func TestExitCodesOfRunAndLock(t *testing.T) {
+	broker := server(t)
+	held := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "lock", "held")
+	held.awaitStart()
+	text := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(text, []byte("no program"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name      string
+		arguments []string
+		code      int
+		want      string // in standard error
+	}{
+		{"success", []string{"lock", "free", "--", "true"}, 0, ""},
+		{"the code of the program", []string{"lock", "free", "--", "sh", "-c", "exit 3"}, 3, ""},
+		{"a signal ended the program", []string{"run", "free", "--", "sh", "-c", "kill -9 $$"}, 137, ""},
+		{"held, tried once", []string{"lock", "--wait", "0", "held", "--", "true"}, 64, `held by "`},
+		{"held, and the wait timed out", []string{"lock", "--wait", "100ms", "held", "--", "true"}, 65, "--wait 100ms"},
+		{"no broker", []string{"lock", "--broker", "mqtt://127.0.0.1:1", "--timeout", "100ms", "free", "--", "true"}, 67, "127.0.0.1:1"},
+		{"no name", []string{"run", "--", "true"}, 2, "NAME -- COMMAND"},
+		{"no command", []string{"run", "free", "--"}, 2, "give a command after free --"},
+		{"no dashes", []string{"run", "free", "true"}, 2, "free -- COMMAND"},
+		{"an argument too many", []string{"lock", "free", "too", "--", "true"}, 2, `"too" is one argument too many`},
+		{"a grace that does not fit", []string{"run", "--ttl", "1s", "--grace", "900ms", "free", "--", "true"}, 2, "--ttl 1s cannot carry --grace 900ms"},
+		{"a negative grace", []string{"run", "--grace", "-1s", "free", "--", "true"}, 2, "is negative"},
+		{"a wait that is none", []string{"lock", "--wait", "soon", "free", "--", "true"}, 2, "30s, 0, or forever"},
+		{"a check's flags without a check", []string{"run", "--health-every", "1s", "free", "--", "true"}, 2, "need --health"},
+		{"a negative rank", []string{"run", "--rank", "-1", "free", "--", "true"}, 2, "the best rank is 0"},
+		{"a program that is not there", []string{"run", "free", "--", "no-such-program"}, 127, "cannot start no-such-program: it was not found"},
+		{"a program that cannot be executed", []string{"lock", "free", "--", text}, 126, "cannot start " + text},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, built.path, test.arguments...)
+			cmd.Env = append(os.Environ(), "TENURE_BROKER="+broker)
+			out, _ := cmd.CombinedOutput()
+			if code := cmd.ProcessState.ExitCode(); code != test.code || !strings.Contains(string(out), test.want) {
+				t.Errorf("exit code %d, want %d and %q in\n%s", code, test.code, test.want, out)
+			}
+		})
+	}
+}

@@ -1,0 +1,137 @@
+package supervise
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tenurelock/tenure/internal/await"
+)
+
+// session is a program in a terminal, as its first process.
+type session struct {
+	t      *testing.T
+	keys   *os.File
+	screen lockedBuffer
+	cmd    *exec.Cmd
+}
+
+func startSession(t *testing.T, name string, arguments ...string) *session {
+	t.Helper()
+	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("no terminal can be made here: %v", err)
+	}
+	t.Cleanup(func() { _ = keys.Close() })
+	number, err := unix.IoctlGetInt(int(keys.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(keys.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	terminal, err := os.OpenFile(fmt.Sprint("/dev/pts/", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{t: t, keys: keys, cmd: exec.Command(name, arguments...)}
+	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = terminal, terminal, terminal
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = terminal.Close()
+	reading := make(chan struct{})
+	go func() {
+		defer close(reading)
+		_, _ = io.Copy(&s.screen, keys) // fails when no process has the terminal
+	}()
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Kill()
+		_ = await.Result(s.cmd.Wait)
+		await.Receive(reading)
+		if t.Failed() {
+			t.Logf("the screen:\n%s", s.screen.String())
+		}
+	})
+	return s
+}
+
+// awaitText waits until the text is on the screen for the nth time.
+func (s *session) awaitText(text string, n int) {
+	s.t.Helper()
+	for deadline := time.Now().Add(await.Patience); strings.Count(s.screen.String(), text) < n; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%q is not on the screen %d times", text, n)
+		}
+	}
+}
+
+func (s *session) press(keys string) {
+	s.t.Helper()
+	if _, err := s.keys.Write([]byte(keys)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// The program has the terminal: it reads, and Ctrl-C reaches it, as if a shell had started it.
+func TestTheProgramHasTheTerminal(t *testing.T) {
+	broker := server(t)
+	script := `trap 'echo "got it"; exit 5' INT; echo ready; read line; echo "read: $line"; while :; do sleep 0.01; done`
+	s := startSession(t, built.path, "lock", "--broker", broker, "press", "--", "/bin/sh", "-c", script)
+	s.awaitText("ready", 1)
+	s.press("a line\n")
+	s.awaitText("read: a line", 1)
+	s.press("\x03")
+	_ = await.Result(s.cmd.Wait)
+	if code := s.cmd.ProcessState.ExitCode(); code != 5 || !strings.Contains(s.screen.String(), "got it") {
+		t.Errorf("exit code %d, want that of the program after Ctrl-C, 5", code)
+	}
+	awaitFree(t, broker, "press", await.Patience)
+}
+
+// Ctrl-Z stops the program, and the shell shows its prompt. fg continues both in time.
+func TestCtrlZStopsTheProgramAndFgContinuesIt(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("there is no bash")
+	}
+	broker := server(t)
+	s := startSession(t, bash, "--norc", "--noprofile", "-i")
+	s.press("PS1='prom''pt '\n")
+	s.awaitText("prompt ", 1)
+	s.press(built.path + " lock --broker " + broker + " --ttl 30s press -- sh -c 'echo rea''dy; read line; echo \"re''ad: $line\"; exit 9'\n")
+	s.awaitText("ready", 1)
+	s.press("\x1a")
+	s.awaitText("Stopped", 1)
+	s.press("fg\n")
+	s.awaitText(built.path, 3) // bash says what continues
+	s.press("a line\n")
+	s.awaitText("read: a line", 1)
+	s.press("echo status=$?\n")
+	s.awaitText("status=9", 1) // of the program
+	s.press("exit\n")
+	_ = await.Result(s.cmd.Wait)
+	awaitFree(t, broker, "press", await.Patience)
+}
+
+// Ctrl-Z of a program that no shell could continue has no effect.
+func TestCtrlZWithoutAShellDoesNotStopTheProgram(t *testing.T) {
+	broker := server(t)
+	s := startSession(t, built.path, "lock", "--broker", broker, "press", "--", "/bin/sh", "-c", `echo ready; read line; echo "read: $line"`)
+	s.awaitText("ready", 1)
+	s.press("\x1a")
+	s.press("a line\n")
+	s.awaitText("read: a line", 1)
+	_ = await.Result(s.cmd.Wait)
+	if code := s.cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}
