@@ -97,7 +97,7 @@ type holderProcess struct {
 	client  *transport.Client
 	signals chan os.Signal // to pass on
 	manager *systemd.Manager
-	socket  latestSocket   // with --instant
+	socket  latestSocket // with --instant
 }
 
 // latestSocket is the TCP connection to the broker.
