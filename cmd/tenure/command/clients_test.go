@@ -709,3 +709,87 @@ func TestTheProgramSaysItsVersionAndCompletesCommands(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// The examples of docs/command.md that begin with "$" run in a shell, with a store of their own.
+// A line of output that the document shows must begin a line of the real output, in this order;
+// versions, times and names of holders differ each time.
+func TestTheExamplesOfTheDocumentPrintWhatItShows(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("SKIPPED: the examples are for a POSIX shell")
+	}
+	document, err := os.ReadFile("../../../docs/command.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(build(t), filepath.Join(dir, "tenure")); err != nil {
+		t.Fatal(err)
+	}
+	environment := append(os.Environ(), "PATH="+dir+string(os.PathListSeparator)+os.Getenv("PATH"),
+		"TENURE_BROKER="+startMemory(t))
+	changing := strings.NewReplacer("1795361784379:1:StateStore", "\x00", "2026-11-22T15:36:25.061Z", "\x01")
+	var examples []string
+	shown := make(map[string][]string) // by example
+	below := false                     // an example in the same block
+	for line := range strings.Lines(string(document)) {
+		text, isCode := strings.CutPrefix(strings.TrimRight(line, "\n"), "    ")
+		example, isExample := strings.CutPrefix(text, "$ ")
+		switch {
+		case !isCode:
+			below = false
+		case isExample:
+			below = true
+			examples = append(examples, example)
+		case below:
+			last := examples[len(examples)-1]
+			shown[last] = append(shown[last], text)
+		}
+	}
+	if len(examples) < 20 {
+		t.Fatalf("the document has only %d examples: %q", len(examples), examples)
+	}
+	var script strings.Builder // one for all, because an example sets a variable for the next ones
+	for _, example := range examples {
+		fmt.Fprintf(&script, "echo '### next'\n%s\n", example)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	shell := exec.CommandContext(ctx, "sh", "-c", "exec 2>&1\n"+script.String())
+	shell.Env, shell.Dir = environment, dir
+	out, err := shell.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	results := strings.Split(string(out), "### next\n")[1:]
+	if len(results) != len(examples) {
+		t.Fatalf("%d results of %d examples:\n%s", len(results), len(examples), out)
+	}
+	for i, example := range examples {
+		rest := results[i]
+		for _, want := range shown[example] {
+			pattern := regexp.QuoteMeta(changing.Replace(want))
+			pattern = strings.NewReplacer("\x00", versionPattern, "\x01", moment).Replace(pattern)
+			at := regexp.MustCompile("(?m)^" + pattern).FindStringIndex(rest)
+			if at == nil {
+				t.Errorf("$ %s\nprinted\n%s\nand the document shows %q", example, results[i], want)
+				break
+			}
+			rest = rest[at[1]:]
+		}
+		if len(shown[example]) == 0 && results[i] != "" {
+			t.Errorf("$ %s\nprinted\n%s\nand the document shows nothing", example, results[i])
+		}
+	}
+}
+
+func TestTheDocumentNamesEachCommand(t *testing.T) {
+	document, err := os.ReadFile("../../../docs/command.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range New("tenure", nil, nil).Commands() {
+		if !regexp.MustCompile(`\b` + cmd.Name() + `\b`).Match(document) {
+			t.Errorf("docs/command.md does not name %s", cmd.Name())
+		}
+	}
+}

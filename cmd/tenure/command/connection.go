@@ -88,7 +88,7 @@ func (c *connection) dial(ctx context.Context, p *process) (*transport.Client, e
 
 // dialWith is dial for a command that changes the options.
 func (c *connection) dialWith(ctx context.Context, address string, options transport.Options) (*transport.Client, error) {
-	dialing, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("none within --timeout %v", c.timeout))
+	dialing, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("gave up after --timeout %v", c.timeout))
 	defer cancel()
 	client, err := transport.Dial(dialing, address, options)
 	var refused *transport.ConnectError
@@ -98,8 +98,10 @@ func (c *connection) dialWith(ctx context.Context, address string, options trans
 		return client, nil
 	case ctx.Err() != nil:
 		return nil, signalCause(ctx, err)
+	case dialing.Err() != nil && exitCode(err) == exitFailure:
+		return nil, exitWith(exitUnreachable, err)
 	case dialing.Err() != nil:
-		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
+		return nil, err // the text has the latest refusal
 	case errors.As(err, &refused):
 		return nil, err
 	case errors.As(err, &file):

@@ -132,7 +132,7 @@ func exitCode(err error) int {
 		errors.As(err, &refused), errors.As(err, &rejected):
 		return exitRefused
 	case errors.As(err, &connect), errors.Is(err, transport.ErrNoStore), errors.Is(err, transport.ErrNotSent),
-		errors.Is(err, transport.ErrOutcomeUnknown), errors.Is(err, errUnreachable):
+		errors.Is(err, transport.ErrOutcomeUnknown):
 		return exitUnreachable
 	}
 	return exitFailure
@@ -147,9 +147,6 @@ func isCredentialsRefusal(code byte) bool {
 	}
 	return false
 }
-
-// errUnreachable: the first connection was not made in time.
-var errUnreachable = errors.New("no broker could be reached")
 
 // signalCause returns why ctx ended, if a signal ended it; else err.
 func signalCause(ctx context.Context, err error) error {
