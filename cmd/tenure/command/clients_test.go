@@ -710,6 +710,14 @@ func TestTheProgramSaysItsVersionAndCompletesCommands(t *testing.T) {
 	}
 }
 
+func TestACommandInTheChildDoesNotEndTheConnectionOfItsParent(t *testing.T) {
+	environment := []string{"TENURE_BROKER=" + startMemory(t), "TENURE_CLIENT_ID=gateway-a"}
+	got := tenure(t, "", environment, "lock", "jobs", "--", build(t), "holder", "jobs")
+	if got.code != 0 || got.stdout != "gateway-a\n" {
+		t.Errorf("%+v", got)
+	}
+}
+
 // The examples of docs/command.md that begin with "$" run in a shell, with a store of their own.
 // A line of output that the document shows must begin a line of the real output, in this order;
 // versions, times and names of holders differ each time.

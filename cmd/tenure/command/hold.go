@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/supervise"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/systemd"
 	"github.com/tenurelock/tenure/lease"
@@ -230,6 +232,15 @@ func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context,
 	}
 }
 
+// childEnvironment returns the environment of this process without the client id: with it, a
+// command such as "tenure set" in the child would end the connection of this process, and with
+// that the tenure.
+func childEnvironment() []string {
+	return slices.DeleteFunc(os.Environ(), func(setting string) bool {
+		return strings.HasPrefix(setting, settings.Variable("client-id")+"=")
+	})
+}
+
 // tenureOfChild is what a child needs of a tenure.
 type tenureOfChild interface {
 	supervise.Lease
@@ -240,7 +251,7 @@ type tenureOfChild interface {
 func (h *holderProcess) runChild(ctx context.Context, tenure tenureOfChild, token fmt.Stringer) (supervise.Status, error) {
 	holder := cmp.Or(h.holder, h.client.ClientID())
 	h.logger.Info("the child starts", "lease", h.name, "token", token, "holder", holder, "command", h.args[0])
-	env := append(os.Environ(),
+	env := append(childEnvironment(),
 		"TENURE_NAME="+h.name,
 		"TENURE_TOKEN="+token.String(),
 		"TENURE_HOLDER="+holder,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -66,7 +65,7 @@ func (r *runFlags) electionOptions(o lease.Options) election.Options {
 	options.Lease.TTL = 0
 	if r.health != "" {
 		options.Health = func(ctx context.Context) error {
-			return supervise.Check(ctx, r.health, os.Environ())
+			return supervise.Check(ctx, r.health, childEnvironment())
 		}
 	}
 	return options
