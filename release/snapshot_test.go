@@ -76,7 +76,12 @@ func TestTheSnapshotInstallsRunsAndIsRemoved(t *testing.T) {
 			t.Errorf("%s is not the unit in deploy/systemd: %v", name, err)
 		}
 	}
-	runAsService(t, installed)
+	runAsService(t, installed, false)
+	if os.Geteuid() == 0 {
+		runAsService(t, installed, true)
+	} else {
+		t.Log("SKIPPED: only root can run it alone in its root directory, as in the image")
+	}
 	install("--purge", "tenure")
 	if _, err := os.Stat(installed); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the program is still there: %v", err)
@@ -122,27 +127,42 @@ func checkStatic(t *testing.T, path string) {
 	}
 }
 
-// runAsService starts the program as the unit of serve does, and stops it.
-func runAsService(t *testing.T, path string) {
+// runAsService starts the program as the unit of serve does, and stops it. With scratch, it is alone in
+// its root directory, as another user, as in the image; only root can do that.
+func runAsService(t *testing.T, path string, scratch bool) {
 	t.Helper()
 	dir := t.TempDir()
-	name := filepath.Join(dir, "notify")
+	name, state := filepath.Join(dir, "notify"), filepath.Join(dir, "state")
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer socket.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, "serve")
-	cmd.Env = []string{"NOTIFY_SOCKET=" + name, "STATE_DIRECTORY=" + dir, "TENURE_ADDR=127.0.0.1:0"}
+	if scratch {
+		const user = 65532
+		content, err := os.ReadFile(path)
+		if err == nil {
+			err = errors.Join(os.WriteFile(filepath.Join(dir, "tenure"), content, 0o755), os.Chmod(name, 0o777), os.Mkdir(state, 0o700), os.Chmod(state, 0o770), os.Chown(state, 0, user))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd = exec.CommandContext(ctx, "/tenure", "serve")
+		cmd.Dir = "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: dir, Credential: &syscall.Credential{Uid: user, Gid: user}}
+		name, state = "/notify", "/state/data"
+	}
+	cmd.Env = []string{"NOTIFY_SOCKET=" + name, "STATE_DIRECTORY=" + state, "TENURE_ADDR=127.0.0.1:0"}
 	cmd.Stderr = t.Output()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"READY=1", "STOPPING=1"} {
 		for message := make([]byte, 4096); ; {
-			if err := socket.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+			if err := socket.SetReadDeadline(time.Now().Add(await.Patience)); err != nil {
 				t.Fatal(err)
 			}
 			n, err := socket.Read(message)
