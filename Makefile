@@ -116,8 +116,8 @@ demo: ## Watch an active/standby pair fail over
 snapshot: ## Make the programs and packages of a release for SNAPSHOT (linux_amd64) from the present commit, into dist/
 	@mkdir -p bin
 	sed 's/^    targets: .*/    targets: [$(SNAPSHOT)]/' .goreleaser.yaml >bin/goreleaser.yaml
-	GOWORK=off go run $(GORELEASER) check
-	GOWORK=off go run $(GORELEASER) release --snapshot --clean --skip=sbom,docker --config bin/goreleaser.yaml
+	go run $(GORELEASER) check
+	go run $(GORELEASER) release --snapshot --clean --skip=sbom,docker --config bin/goreleaser.yaml
 
 .PHONY: install
 install: ## Install the command tenure

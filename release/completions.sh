@@ -4,5 +4,5 @@ set -eu
 cd "$(dirname "$0")/.."
 mkdir -p bin/completions
 for shell in bash zsh fish; do
-	go run ./cmd/tenure completion "$shell" >"bin/completions/tenure.$shell"
+	(cd cmd/tenure && GOWORK=off go run . completion "$shell") >"bin/completions/tenure.$shell"
 done
