@@ -441,3 +441,35 @@ func TestDocsNameTestsThatExist(t *testing.T) {
 }
 
 var testDeclared = regexp.MustCompile(`func ((?:Test|Fuzz)[A-Z][A-Za-z0-9_]*)\(`)
+
+// The arithmetic of docs/faq.md is that of the defaults.
+func TestDocsShowTheArithmeticOfALease(t *testing.T) {
+	document, err := os.ReadFile("docs/faq.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ttl = 2 * time.Second
+	budget, err := lease.Options{TTL: ttl}.Budget()
+	if err != nil {
+		t.Fatal(err)
+	}
+	margin, grace, jitter, renewEvery := ttl/10, ttl/10, ttl/10, ttl/3 // says lease.Options
+	if want := ttl + jitter; budget.Crash != want {
+		t.Errorf("a crash costs %v, not %v: write docs/faq.md anew", budget.Crash, want)
+	}
+	if want := ttl/6 + grace + margin + jitter; budget.Unheld != want {
+		t.Errorf("no holder works for %v, not %v: write docs/faq.md anew", budget.Unheld, want)
+	}
+	seconds := func(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " s" }
+	for _, want := range []string{
+		fmt.Sprintf("the next renewal is due | %.2f s |", renewEvery.Seconds()),
+		"stop the work | " + seconds(ttl-margin-grace) + " |",
+		"guards refuse | " + seconds(ttl-margin) + " |",
+		"another one holds it | " + seconds(ttl) + " to " + seconds(ttl+jitter) + " or more |",
+		"TTL + `Jitter` = " + seconds(budget.Crash),
+	} {
+		if !strings.Contains(string(document), want) {
+			t.Errorf("docs/faq.md does not have %q", want)
+		}
+	}
+}
