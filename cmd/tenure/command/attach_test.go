@@ -126,7 +126,7 @@ func TestAttachOverTLSShowsItsCertificateAndTrustsOnlyTheGivenAuthority(t *testi
 	if err := refused.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if lines := bufio.NewScanner(log); !lines.Scan() || !strings.Contains(lines.Text(), "certificate signed by unknown authority") {
+	if lines := bufio.NewScanner(log); !lines.Scan() || !strings.Contains(lines.Text(), "signed by an unknown authority") {
 		t.Errorf("a broker with a certificate of another authority: %q", lines.Text())
 	}
 	_ = refused.Process.Kill()

@@ -1,0 +1,192 @@
+package prometheus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+
+	tenureprometheus "github.com/tenurelock/tenure/contrib/prometheus"
+	"github.com/tenurelock/tenure/election"
+	"github.com/tenurelock/tenure/fencing"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+// values returns the counters and gauges of a registry, and the counts of its histograms.
+func values(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]float64)
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			var labels []string
+			for _, label := range metric.GetLabel() {
+				labels = append(labels, label.GetName()+"="+label.GetValue())
+			}
+			name := family.GetName() + "{" + strings.Join(labels, ",") + "}"
+			switch family.GetType() {
+			case dto.MetricType_COUNTER:
+				found[name] = metric.GetCounter().GetValue()
+			case dto.MetricType_GAUGE:
+				found[name] = metric.GetGauge().GetValue()
+			case dto.MetricType_HISTOGRAM:
+				found[name] = float64(metric.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return found
+}
+
+func register(t *testing.T, options tenureprometheus.Options) (*tenureprometheus.Metrics, *prometheus.Registry) {
+	t.Helper()
+	metrics, registry := tenureprometheus.New(options), prometheus.NewPedanticRegistry()
+	if err := registry.Register(metrics); err != nil {
+		t.Fatal(err)
+	}
+	return metrics, registry
+}
+
+func TestATermOfAnElectorIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		metrics, registry := register(t, tenureprometheus.Options{})
+		store := transporttest.Start(t)
+		client, conn := store.Client(t, "node-a", transport.ClientOptions{Trace: metrics.Transport()})
+		elector, err := election.New(client, "press-7/active", election.Options{
+			TTL: 2 * time.Second, OneShot: true,
+			Lease: lease.Options{Trace: metrics.Lease(), Clock: lease.MonotonicClock()},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = elector.Run(t.Context(), func(ctx context.Context, term *election.Term) error {
+			if _, err := term.Guard().Set(ctx, "k", nil); err != nil {
+				t.Error(err)
+			}
+			if held := values(t, registry)["tenure_lease_held{lease=press-7/active}"]; held != 1 {
+				t.Errorf("held: %v", held)
+			}
+			time.Sleep(10 * time.Second)
+			conn.Cut()
+			await.Receive(ctx.Done())
+			if _, err := term.Guard().Set(ctx, "k", nil); !errors.Is(err, lease.ErrDeadlinePassed) && !errors.Is(err, transport.ErrNotSent) {
+				t.Errorf("%v", err)
+			}
+			time.Sleep(10 * time.Second)
+			if _, err := term.Guard().Set(ctx, "k", nil); !errors.Is(err, lease.ErrDeadlinePassed) {
+				t.Errorf("%v", err)
+			}
+			return nil
+		})
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+		got := values(t, registry)
+		for name, want := range map[string]float64{
+			"tenure_lease_held{lease=press-7/active}":                             0,
+			"tenure_lease_acquisitions_total{lease=press-7/active}":               1,
+			"tenure_lease_acquire_wait_seconds{lease=press-7/active}":             1,
+			"tenure_lease_attempts_total{lease=press-7/active,result=granted}":    2, // the first is not bound to a store
+			"tenure_lease_ends_total{cause=deadline_passed,lease=press-7/active}": 1,
+			"tenure_lease_tenure_duration_seconds{lease=press-7/active}":          1,
+			"tenure_client_requests_total{outcome=ok,verb=KEYNOTIFY}":             1,
+			"tenure_client_connected{}":                                           0,
+			"tenure_client_connections_total{}":                                   1,
+			"tenure_client_connect_failures_total{}":                              0,
+			"tenure_client_connection_losses_total{cause=network}":                1,
+		} {
+			if got[name] != want {
+				t.Errorf("%s is %v, want %v", name, got[name], want)
+			}
+		}
+		for _, name := range []string{
+			"tenure_lease_renewals_total{lease=press-7/active,result=renewed}",
+			"tenure_lease_renewals_total{lease=press-7/active,result=failed}",
+			"tenure_lease_renewal_duration_seconds{lease=press-7/active}",
+			"tenure_lease_renewal_headroom_seconds{lease=press-7/active}",
+			"tenure_guard_refusals_total{lease=press-7/active,place=local}",
+			"tenure_client_requests_total{outcome=ok,verb=SET}",
+			"tenure_client_requests_total{outcome=not_sent,verb=SET}",
+			"tenure_client_request_duration_seconds{verb=SET}",
+		} {
+			if got[name] == 0 {
+				t.Errorf("%s is missing in\n%s", name, strings.Join(slices.Sorted(maps.Keys(got)), "\n"))
+			}
+		}
+		if _, stale := got["tenure_guard_refusals_total{lease=press-7/active,place=store}"]; stale {
+			t.Error("a refusal of the store, which refused nothing")
+		}
+	})
+}
+
+func TestAStaleWriteThatTheStoreRefusesIsCountedAsSuch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		metrics, registry := register(t, tenureprometheus.Options{LeaseLabel: func(string) string { return "all" }})
+		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
+		var guards []*fencing.Guard
+		for i := range 2 {
+			l, err := lease.New(client, fmt.Sprint("lease ", i), lease.Options{Trace: metrics.Lease(), Clock: lease.MonotonicClock()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			tenure, err := l.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			guards = append(guards, fencing.NewGuard(client, tenure))
+		}
+		if _, err := guards[1].Set(t.Context(), "k", nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := guards[0].Set(t.Context(), "k", nil); !errors.Is(err, fencing.ErrStaleToken) {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		got := values(t, registry)
+		if got["tenure_guard_refusals_total{lease=all,place=store}"] != 1 || got["tenure_lease_ends_total{cause=fenced_out,lease=all}"] != 1 ||
+			got["tenure_lease_held{lease=all}"] != 1 || got["tenure_lease_acquisitions_total{lease=all}"] != 2 {
+			t.Errorf("%v", got)
+		}
+	})
+}
+
+// Prometheus' linter knows the conventions for names, units and help texts.
+func TestNamesFollowTheConventions(t *testing.T) {
+	metrics, registry := register(t, tenureprometheus.Options{ConstLabels: prometheus.Labels{"client": "gateway-a"}})
+	metrics.Lease().Acquired(t.Context(), lease.AcquiredInfo{Lease: "l"})
+	metrics.Lease().Ended(lease.EndedInfo{Lease: "l"})
+	metrics.Lease().Attempt(t.Context(), lease.AttemptInfo{Lease: "l", Err: &lease.HeldError{}})
+	metrics.Lease().Refused(t.Context(), lease.RefusedInfo{Lease: "l"})
+	metrics.Lease().Renewed(lease.RenewedInfo{Lease: "l"})
+	metrics.Transport().Request(t.Context(), transport.RequestInfo{Verb: "GET"})
+	for _, err := range []error{transport.ErrClosed, transport.ErrSessionTakenOver, &transport.DisconnectError{}, errors.New("why")} {
+		metrics.Transport().Lost(transport.LostInfo{Err: err})
+	}
+	problems, err := testutil.GatherAndLint(registry)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+	got := values(t, registry)
+	for _, cause := range []string{"closed", "session_taken_over", "broker", "network"} {
+		if got["tenure_client_connection_losses_total{cause="+cause+",client=gateway-a}"] != 1 {
+			t.Errorf("no loss with the cause %s in %v", cause, got)
+		}
+	}
+	if got["tenure_lease_attempts_total{client=gateway-a,lease=l,result=held}"] != 1 {
+		t.Errorf("%v", got)
+	}
+}
