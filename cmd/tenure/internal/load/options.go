@@ -67,6 +67,9 @@ type Options struct {
 	ProgressEvery time.Duration
 }
 
+// Check returns what is wrong with the options, other than Dial; nil: nothing.
+func (o Options) Check() error { return o.complete() }
+
 // complete fills in defaults and rejects nonsense.
 func (o *Options) complete() error {
 	o.Clients, o.InFlight = cmp.Or(o.Clients, 1), cmp.Or(o.InFlight, 1)

@@ -19,7 +19,7 @@ func (p *Progress) Show(text string) {
 	}
 	p.shown = true
 	// The last column stays free: some terminals begin a new line after it.
-	_, _ = io.WriteString(p.out, "\r"+widths.Truncate(text, p.out.Width()-1, "~")+"\x1b[K")
+	_, _ = io.WriteString(p.out, "\r"+Cut(text, p.out.Width()-1)+"\x1b[K")
 }
 
 // Clear removes the line, so that other output can follow.

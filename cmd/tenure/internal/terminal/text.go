@@ -48,10 +48,13 @@ func Clean(text string) string {
 	return b.String()
 }
 
+// Cut returns the beginning of a text that takes at most so many columns. A cut text ends with "~".
+func Cut(text string, columns int) string { return widths.Truncate(text, max(columns, 0), "~") }
+
 // fit cuts text to a number of columns and fills it up to them. A cut text ends with "~".
 func fit(text string, columns int) string {
 	if Width(text) > columns {
-		text = widths.Truncate(text, columns, "~")
+		text = Cut(text, columns)
 	}
 	return text + strings.Repeat(" ", max(0, columns-Width(text)))
 }

@@ -1,0 +1,264 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/doctor"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/load"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/top"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// runFor runs the command and returns its output and its exit code.
+func runFor(t *testing.T, arguments ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	cmd := exec.Command(build(t), arguments...)
+	var out, log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &log
+	err := await.Result(cmd.Run)
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return out.String(), log.String(), cmd.ProcessState.ExitCode()
+}
+
+// serveForTest runs "tenure serve" until the test ends, and returns its address.
+func serveForTest(t *testing.T, arguments ...string) (address string) {
+	t.Helper()
+	address, _ = launch(t, exec.Command(build(t), append([]string{"serve", "--memory", "--addr", "127.0.0.1:0"}, arguments...)...), "listening on ")
+	return address
+}
+
+func TestDoctorEndsWithTheCodeOfTheFirstFailureAndItsCure(t *testing.T) {
+	store := serveForTest(t)
+	dir := t.TempDir()
+	write := func(name, content string) string {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	const service = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
+	withoutStore := "mqtt://" + startMosquitto(t, "")
+	// The client may send requests, and may not read its replies, which mosquitto 2 does not say.
+	noReplies := "mqtt://" + startMosquitto(t, "acl_file "+write("replies", "topic write "+service+"/command/invoke\n\nuser store\ntopic readwrite #\n")+"\n")
+	launch(t, exec.Command(build(t), "attach", "--memory", "--probe-messages", "0", "--username", "store", noReplies), "attached to ")
+	// The client may read its replies, and may not send requests.
+	noRequests := "mqtt://" + startMosquitto(t, "acl_file "+write("requests", "pattern read clients/%c/#\n")+"\n")
+
+	for _, test := range []struct {
+		name      string
+		arguments []string
+		code      int
+		out, err  string // what the output and the error have
+	}{
+		{"a store", []string{"--broker", store}, 0, "The store can be used", ""},
+		{"a store, read only", []string{"--broker", store, "--read-only"}, 0, "because of --read-only", ""},
+		{"no broker", []string{"--broker", "mqtt://127.0.0.1:1"}, exitUnreachable, "tenure serve", "TCP: no connection"},
+		{"a broker without a store", []string{"--broker", withoutStore}, exitUnreachable, "tenure attach " + withoutStore, "no store is subscribed"},
+		{"replies that may not be read", []string{"--broker", noReplies, "--timeout", "2s"}, exitUnreachable, "docs/attach.md", "no reply came within 2s"},
+		{"requests that may not be sent", []string{"--broker", noRequests}, exitRefused, "docs/attach.md", "send requests"},
+		{"an address that is none", []string{"--broker", "localhost"}, exitUsage, "correct --broker", "write it like"},
+		{"an argument", []string{"it"}, exitUsage, "", "unknown command"},
+		{"a status page that is none", []string{"--broker", store, "--status", "ftp://x"}, exitUsage, "", "--status"},
+		{"a status page that does not answer", []string{"--broker", store, "--status", "127.0.0.1:1"}, 0, "status page does not answer", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			stdout, stderr, code := runFor(t, append([]string{"doctor", "--timeout", "20s"}, test.arguments...)...)
+			if code != test.code || !strings.Contains(stdout, test.out) || !strings.Contains(stderr, test.err) {
+				t.Errorf("exit code %d, want %d; %q in\n%s\n%q in\n%s", code, test.code, test.out, stdout, test.err, stderr)
+			}
+			if strings.Contains(stdout, "\x1b") {
+				t.Errorf("an escape sequence in a pipe: %q", stdout)
+			}
+		})
+	}
+	stdout, _, code := runFor(t, "doctor", "--broker", withoutStore, "--json")
+	var report doctor.Report
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil || code != exitUnreachable || report.FirstFailure() == nil || report.FirstFailure().Name != "store" {
+		t.Errorf("exit code %d, %v: %s", code, err, stdout)
+	}
+}
+
+// A store that attaches to mosquitto without access rules answers, and the doctor says that any client
+// could read what others are told.
+func TestDoctorWarnsOfABrokerWithoutAccessRules(t *testing.T) {
+	broker := "mqtt://" + startMosquitto(t, "")
+	launch(t, exec.Command(build(t), "attach", "--memory", "--probe-messages", "0", broker), "attached to ")
+	stdout, stderr, code := runFor(t, "doctor", "--broker", broker)
+	if code != 0 || !strings.Contains(stdout, "replies for other clients, so it can read their values") || !strings.Contains(stdout, "1 warning") {
+		t.Errorf("exit code %d:\n%s%s", code, stdout, stderr)
+	}
+}
+
+func TestBenchMeasuresAndLeavesNoKey(t *testing.T) {
+	store := serveForTest(t)
+	stdout, stderr, code := runFor(t, "bench", "--broker", store, "--duration", "200ms", "--clients", "2", "--in-flight", "3", "--verbs", "set,get,lease", "--json")
+	var report load.Report
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil || code != 0 || stderr != "" {
+		t.Fatalf("exit code %d, %v: %s%s", code, err, stdout, stderr)
+	}
+	if report.Done == 0 || report.Failed != 0 || report.Verbs[load.Lease].Count == 0 || report.KeysLeft != 0 || report.Interrupted {
+		t.Errorf("%+v", report)
+	}
+	stdout, stderr, code = runFor(t, "bench", "--broker", store, "--duration", "200ms", "--rate", "100", "--client-id", "bench")
+	for _, want := range []string{"20 operations", "P99.9", "from sending", "100 operations per second", "#"} {
+		if !strings.Contains(stdout, want) || code != 0 || stderr != "" || strings.Contains(stdout, "\x1b") {
+			t.Errorf("exit code %d, want %q in\n%s%s", code, want, stdout, stderr)
+		}
+	}
+}
+
+func TestBenchRefusesNonsenseAndNamesTheFlag(t *testing.T) {
+	for want, arguments := range map[string][]string{
+		"--verbs: unknown operation": {"--verbs", "set,delete"},
+		"--clients 0":                {"--clients", "0"},
+		"10001 clients":              {"--clients", "10001"},
+		"a rate of -1":               {"--rate", "-1"},
+		"a duration of -1s":          {"--duration", "-1s"},
+		"values of 3 bytes":          {"--value-size", "3"},
+		"invalid argument":           {"--rate", "many"},
+		"unknown command":            {"surplus"},
+	} {
+		if stdout, stderr, code := runFor(t, append([]string{"bench"}, arguments...)...); code != exitUsage || !strings.Contains(stderr, want) || stdout != "" {
+			t.Errorf("exit code %d, want %q in %s%s", code, want, stdout, stderr)
+		}
+	}
+	if _, stderr, code := runFor(t, "bench", "--broker", "mqtt://127.0.0.1:1", "--timeout", "200ms"); code != exitUnreachable || !strings.Contains(stderr, "of 10") {
+		t.Errorf("no broker: exit code %d, %s", code, stderr)
+	}
+}
+
+func TestBenchPrintsWhatItMeasuredWhenItIsInterrupted(t *testing.T) {
+	store := serveForTest(t)
+	ctx := t.Context()
+	cmd := exec.Command(build(t), "bench", "--broker", store, "--duration", "1h", "--prefix", "interrupted", "--client-id", "bench", "--clients", "1")
+	var out, log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	// Requests are under way as soon as the server serves the client.
+	client, err := transport.Dial(ctx, store, transport.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	await.Receive(time.After(time.Second))
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	_ = await.Result(cmd.Wait)
+	if code := cmd.ProcessState.ExitCode(); code != exitSignal+2 || !strings.Contains(out.String(), "P99") || !strings.Contains(log.String(), "interrupted") {
+		t.Errorf("exit code %d:\n%s%s", code, &out, &log)
+	}
+}
+
+func TestTopPrintsATableOnceWhereTheOutputIsNoTerminal(t *testing.T) {
+	store := serveForTest(t)
+	if _, stderr, code := runFor(t, "set", "--broker", store, "press-7/active", "gateway-a:nonce", "--nex", "--px", "60s"); code != 0 {
+		t.Fatal(stderr)
+	}
+	stdout, stderr, code := runFor(t, "top", "--broker", store, "press-7/active", "press-8/active")
+	if code != 0 || !strings.Contains(stdout, "press-7/active  gateway-a") || !strings.Contains(stdout, "press-8/active  no holder") || strings.Contains(stdout, "\x1b") {
+		t.Errorf("exit code %d:\n%s%s", code, stdout, stderr)
+	}
+	stdout, stderr, code = runFor(t, "top", "--broker", store, "press-7/active", "--json")
+	var snapshot top.Snapshot
+	if err := json.Unmarshal([]byte(stdout), &snapshot); err != nil || code != 0 || len(snapshot.Leases) != 1 || snapshot.Leases[0].Holder != "gateway-a" {
+		t.Errorf("exit code %d, %v: %s%s", code, err, stdout, stderr)
+	}
+	for _, test := range []struct {
+		code      int
+		want      string
+		arguments []string
+	}{
+		{exitUsage, "give --status", nil},
+		{exitUsage, "twice", []string{"a", "a"}},
+		{exitUsage, "not both", []string{"a", "--status", "127.0.0.1:1"}},
+		{exitUsage, "--ttl -1s", []string{"a", "--ttl", "-1s"}},
+		{exitUsage, "--status: ", []string{"--status", "ftp://x"}},
+		{exitUnreachable, "status page does not answer", []string{"--status", "127.0.0.1:1"}},
+		{exitUnreachable, "no broker could be reached", []string{"a", "--broker", "mqtt://127.0.0.1:1", "--timeout", "200ms"}},
+		{exitUnreachable, "no state store answers", []string{"a", "--broker", "mqtt://" + startMosquitto(t, "")}},
+	} {
+		if stdout, stderr, code := runFor(t, append([]string{"top"}, test.arguments...)...); code != test.code || !strings.Contains(stderr, test.want) {
+			t.Errorf("%q: exit code %d, want %d and %q in %s%s", test.arguments, code, test.code, test.want, stdout, stderr)
+		}
+	}
+}
+
+// until reads a terminal until it has shown text.
+func until(t *testing.T, screen *os.File, text string) {
+	t.Helper()
+	shown := await.Result(func() string {
+		var all strings.Builder
+		buffer := make([]byte, 4096)
+		for !strings.Contains(all.String(), text) {
+			n, err := screen.Read(buffer)
+			all.Write(buffer[:n])
+			if err != nil {
+				break
+			}
+		}
+		return all.String()
+	})
+	if !strings.Contains(shown, text) {
+		t.Fatalf("%q is not in %q", text, shown)
+	}
+}
+
+func TestTopShowsAScreenUntilTheUserEndsIt(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there are no pseudo-terminals of this kind on Windows")
+	}
+	store := serveForTest(t)
+	for name, test := range map[string]struct {
+		end  func(*exec.Cmd, *os.File) error
+		code int
+	}{
+		"q":       {func(_ *exec.Cmd, screen *os.File) error { _, err := screen.WriteString("q"); return err }, 0},
+		"Ctrl-C":  {func(_ *exec.Cmd, screen *os.File) error { _, err := screen.WriteString("\x03"); return err }, 0},
+		"SIGTERM": {func(cmd *exec.Cmd, _ *os.File) error { return cmd.Process.Signal(syscall.SIGTERM) }, exitSignal + 15},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command(build(t), "top", "--broker", store, "press-7/active")
+			cmd.Env = append(os.Environ(), "TERM=xterm", "LC_ALL=C.UTF-8")
+			screen, err := pty.StartWithSize(cmd, &pty.Winsize{Cols: 90, Rows: 10})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer screen.Close()
+			t.Cleanup(func() { _ = cmd.Process.Kill() })
+			until(t, screen, "press-7/active")
+			if _, stderr, code := runFor(t, "set", "--broker", store, "press-7/active", "gateway-"+name+":n"); code != 0 {
+				t.Fatal(stderr)
+			}
+			until(t, screen, "gateway-"+name)
+			if err := test.end(cmd, screen); err != nil {
+				t.Fatal(err)
+			}
+			until(t, screen, "\x1b[?1049l") // the screen from before
+			_ = await.Result(cmd.Wait)
+			if code := cmd.ProcessState.ExitCode(); code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+		})
+	}
+}

@@ -1,0 +1,102 @@
+package top
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
+)
+
+const (
+	barWidth = 20
+	// lowShare is the share of its TTL below which a lease is shown in yellow: a renewal is due long
+	// before.
+	lowShare = 1.0 / 3
+)
+
+// Lines draws a snapshot, of at most columns and, if rows is not 0, rows.
+func (s Snapshot) Lines(columns, rows int, style terminal.Style) []string {
+	held := 0
+	for _, l := range s.Leases {
+		if l.Held {
+			held++
+		}
+	}
+	head := fmt.Sprintf("%s  %d leases, %d held", s.At.Format(time.TimeOnly), len(s.Leases)+s.Hidden, held)
+	if s.Title != "" {
+		head += "  " + terminal.Clean(s.Title)
+	}
+	lines := []string{terminal.Cut(head, columns)}
+	if s.Problem != "" {
+		lines = append(lines, style.Paint(terminal.Red, terminal.Cut(terminal.Clean(s.Problem), columns)))
+	}
+	table := terminal.Table{Head: []string{"NAME", "HOLDER", "HELD FOR", "LEFT", "", "MISSED", "WAITING"}}
+	shown := s.Leases
+	if room := rows - len(lines) - 2; rows > 0 && len(shown) > room { // the head of the table, and the last line
+		shown = shown[:max(room, 0)]
+	}
+	for _, l := range shown {
+		table.Rows = append(table.Rows, l.cells(style))
+	}
+	lines = append(lines, table.Lines(columns, style)...)
+	if hidden := s.Hidden + len(s.Leases) - len(shown); hidden > 0 {
+		lines = append(lines, terminal.Cut(fmt.Sprintf("%d more", hidden), columns))
+	}
+	return lines
+}
+
+// cells returns a row of the table.
+func (l Lease) cells(style terminal.Style) []terminal.Cell {
+	row := []terminal.Cell{
+		{Text: terminal.Clean(l.Name)}, {Text: terminal.Clean(l.Holder)}, {Text: span(l.HeldFor, l.AtLeast), Right: true},
+		{Text: "-", Right: true}, {}, {Text: number(l.Missed), Right: true}, {Text: number(l.Waiting), Right: true},
+	}
+	switch {
+	case l.Problem != "":
+		row[1], row[2] = terminal.Cell{Text: terminal.Clean(l.Problem), Color: terminal.Red}, terminal.Cell{Text: "-", Right: true}
+	case !l.Held:
+		row[1] = terminal.Cell{Text: "no holder", Color: terminal.Red}
+		if free := span(l.Free, l.AtLeast); free != "-" {
+			row[1].Text += " for " + free
+		}
+		row[2].Text = "-"
+	case l.TTL > 0:
+		share := float64(l.Left) / float64(l.TTL)
+		color := terminal.Green
+		switch {
+		case l.Left <= 0:
+			color = terminal.Red
+		case share < lowShare:
+			color = terminal.Yellow
+		}
+		left := max(l.Left, 0).Round(100 * time.Millisecond).String()
+		if l.Estimated {
+			left = "~" + left
+		}
+		row[3].Text = left
+		row[4] = terminal.Cell{Text: terminal.Bar(share, barWidth, style), Color: color}
+	}
+	return row
+}
+
+// span returns a duration in whole seconds, or in tenths if it is short.
+func span(d time.Duration, atLeast bool) string {
+	if atLeast && d < 100*time.Millisecond {
+		return "-"
+	}
+	text := d.Round(time.Second).String()
+	if d < 10*time.Second {
+		text = d.Round(100 * time.Millisecond).String()
+	}
+	if atLeast {
+		return ">" + text
+	}
+	return text
+}
+
+func number(n int) string {
+	if n < 0 {
+		return "-"
+	}
+	return fmt.Sprint(n)
+}

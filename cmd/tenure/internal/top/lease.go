@@ -1,0 +1,69 @@
+package top
+
+import (
+	"context"
+	"time"
+
+	"github.com/tenurelock/tenure/server/activity"
+)
+
+// Lease is a lease at one time.
+type Lease struct {
+	Name string `json:"name"`
+	Held bool   `json:"held"`
+	// Holder is the holder's name, or that of the last holder.
+	Holder string `json:"holder,omitempty"`
+	// HeldFor is how long the holder has the lease. AtLeast says that it was held before it was first
+	// seen.
+	HeldFor time.Duration `json:"heldForNanos"`
+	AtLeast bool          `json:"atLeast,omitempty"`
+	// Left is how much of TTL is left; negative or 0: nothing. TTL is 0 if it is not known.
+	Left time.Duration `json:"leftNanos"`
+	TTL  time.Duration `json:"ttlNanos"`
+	// Estimated says that TTL was estimated: three times the time between two renewals, as package
+	// lease has by default.
+	Estimated bool `json:"estimated,omitempty"`
+	// Free is how long no client has held the lease; 0: not known.
+	Free time.Duration `json:"freeNanos,omitempty"`
+	// Missed counts renewals that did not come, and Waiting the clients that wait; -1: not known.
+	Missed  int `json:"missed"`
+	Waiting int `json:"waiting"`
+	// Problem is why nothing newer is known; empty: nothing is wrong.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Snapshot is what a source knows at one time.
+type Snapshot struct {
+	At     time.Time `json:"at"`
+	Leases []Lease   `json:"leases"`
+	// Hidden is how many more leases there are.
+	Hidden int `json:"hidden,omitempty"`
+	// Title says where the leases are, and Problem why nothing newer is known.
+	Title   string `json:"title"`
+	Problem string `json:"problem,omitempty"`
+}
+
+// Source is where leases come from.
+type Source interface {
+	// Run keeps the source up to date until ctx ends, or until nothing newer can come.
+	Run(ctx context.Context) error
+	// Ready is closed when there is something to show.
+	Ready() <-chan struct{}
+	// Snapshot returns what is known at a time. It does not block.
+	Snapshot(now time.Time) Snapshot
+}
+
+// fromState returns a lease of a status page, age after the page was made.
+func fromState(l activity.Lease, at time.Time, age time.Duration) Lease {
+	lease := Lease{
+		Name: l.Name, Held: l.Held, Holder: l.Holder, AtLeast: !l.Known,
+		TTL: time.Duration(l.TTLMillis) * time.Millisecond, Missed: int(l.Missed), Waiting: len(l.Waiting) + l.WaitingHidden,
+	}
+	if l.Held {
+		lease.HeldFor = max(at.Sub(l.Since), 0) + age
+		lease.Left = time.Duration(l.LeftMillis)*time.Millisecond - age
+	} else {
+		lease.Free = time.Duration(l.NoHolderMillis)*time.Millisecond + age
+	}
+	return lease
+}

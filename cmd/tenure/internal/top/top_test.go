@@ -1,0 +1,202 @@
+package top
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+func TestAWatchedLeaseIsFollowedFromHolderToHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		holder, _ := store.Client(t, "gateway-a", transport.ClientOptions{})
+		watcher, conn := store.Client(t, "watcher", transport.ClientOptions{})
+		source := NewWatching(watcher, []string{"press-7/active", "free"}, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		ran := make(chan error, 1)
+		go func() { ran <- source.Run(ctx) }()
+		await.Receive(source.Ready())
+		look := func() Lease { return source.Snapshot(time.Now()).Leases[0] }
+
+		if got := look(); got.Held || got.Name != "press-7/active" {
+			t.Errorf("a free lease: %+v", got)
+		}
+		l, err := lease.New(holder, "press-7/active", lease.Options{TTL: 9 * time.Second, Clock: lease.MonotonicClock()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tenure, err := l.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if got := look(); !got.Held || got.Holder != "gateway-a" || got.AtLeast || got.HeldFor != time.Second || got.TTL != 0 {
+			t.Errorf("before the first renewal: %+v", got)
+		}
+		time.Sleep(19 * time.Second)
+		if got := look(); got.HeldFor != 20*time.Second || !got.Estimated || got.TTL < 8*time.Second || got.TTL > 9*time.Second || got.Left <= 5*time.Second {
+			t.Errorf("after some renewals: %+v", got)
+		}
+		// What was missed may have been anything: the estimate ends until the next renewals.
+		conn.Cut()
+		if snapshot := source.Snapshot(time.Now()); !strings.HasPrefix(snapshot.Problem, "no connection") {
+			t.Errorf("without a connection: %q", snapshot.Problem)
+		}
+		time.Sleep(time.Second)
+		conn.Restore()
+		time.Sleep(time.Second)
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		got := look()
+		if got.Held || got.Free != 5*time.Second || got.AtLeast || got.Holder != "gateway-a" {
+			t.Errorf("released: %+v", got)
+		}
+		if other := source.Snapshot(time.Now()).Leases[1]; other.Held || !other.AtLeast {
+			t.Errorf("a lease that was never held: %+v", other)
+		}
+		cancel()
+		if err := await.Receive(ran); err != context.Canceled {
+			t.Error(err)
+		}
+	})
+}
+
+func TestTheTimeLeftOfAWatchedLeaseIsByItsTTL(t *testing.T) {
+	now := time.Unix(1000, 0)
+	entry := transport.Entry{Exists: true, Value: []byte("a:b:nonce")}
+	var w watched
+	if got := w.at(now, 0); got.Problem == "" {
+		t.Errorf("before anything is known: %+v", got)
+	}
+	w.change(transport.Change{Entry: entry}, now)
+	if got := w.at(now.Add(time.Second), 3*time.Second); got.TTL != 0 || !got.AtLeast || got.Holder != "a:b" {
+		t.Errorf("when it was renewed is not known: %+v", got)
+	}
+	w.change(transport.Change{Entry: entry}, now.Add(time.Second))
+	if got := w.at(now.Add(2*time.Second), 3*time.Second); got.TTL != 3*time.Second || got.Left != 2*time.Second || got.Estimated {
+		t.Errorf("a second after a renewal: %+v", got)
+	}
+	w.change(transport.Change{Entry: entry, Missed: true}, now.Add(3*time.Second))
+	if got := w.at(now.Add(3*time.Second), 3*time.Second); got.TTL != 0 {
+		t.Errorf("a value that was read is no renewal: %+v", got)
+	}
+}
+
+func TestAStatusPageIsFollowedAndItsFailuresAreShown(t *testing.T) {
+	at := time.Now()
+	var broken atomic.Bool
+	var asked atomic.Int32
+	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer asked.Add(1)
+		if broken.Load() {
+			http.Error(w, "it stops", http.StatusServiceUnavailable)
+			return
+		}
+		if r.URL.Path != "/api/state" || r.Method != http.MethodGet {
+			t.Errorf("%s %s", r.Method, r.URL)
+		}
+		_ = json.NewEncoder(w).Encode(activity.State{At: at, Info: activity.Info{Mode: "serve"}, LeasesHidden: 3, Leases: []activity.Lease{
+			{Name: "free", NoHolderMillis: 7000, Holder: "b"},
+			{Name: "held", Held: true, Holder: "a", Since: at.Add(-time.Minute), Known: true, TTLMillis: 9000, LeftMillis: 6000, Missed: 2, Waiting: make([]activity.Waiter, 2), WaitingHidden: 1},
+		}})
+	}))
+	defer page.Close()
+	status, err := NewStatus(page.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- status.Run(ctx) }()
+	await.Receive(status.Ready())
+	status.mu.Lock()
+	fetched := status.fetched
+	status.mu.Unlock()
+	s := status.Snapshot(fetched.Add(2 * time.Second))
+	held := s.Leases[1]
+	if s.Leases[0].Free < 9*time.Second || held.Left != 4*time.Second || held.TTL != 9*time.Second || held.HeldFor < 62*time.Second || held.Missed != 2 || held.Waiting != 3 || s.Hidden != 3 {
+		t.Errorf("%+v", s)
+	}
+	broken.Store(true)
+	for mark := asked.Load(); asked.Load() < mark+2; {
+		await.Receive(time.After(10 * time.Millisecond))
+	}
+	for status.Snapshot(time.Now()).Problem == "" {
+		await.Receive(time.After(10 * time.Millisecond))
+	}
+	if s = status.Snapshot(time.Now()); !strings.Contains(s.Problem, "it stops") || len(s.Leases) != 2 {
+		t.Errorf("%+v", s)
+	}
+	cancel()
+	if err := await.Receive(ran); err != context.Canceled {
+		t.Error(err)
+	}
+}
+
+func TestWhatIsNoStatusPageIsRefused(t *testing.T) {
+	for _, address := range []string{"", "ftp://host", "http://", "http://user:secret@host", "http://[::1"} {
+		if _, err := NewStatus(address); err == nil {
+			t.Errorf("%q is accepted", address)
+		}
+	}
+	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "{}") }))
+	defer page.Close()
+	status, err := NewStatus(strings.TrimPrefix(page.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := status.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "no status page") {
+		t.Error(err)
+	}
+}
+
+func TestAFrameFitsTheScreenAndShowsWhatIsWrong(t *testing.T) {
+	s := Snapshot{At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Title: "serve", Leases: []Lease{
+		{Name: "press-8/active", Free: 7 * time.Second, Missed: 0, Waiting: 1},
+		{Name: "press-7/active", Held: true, Holder: "gateway-a\x1b[2J", HeldFor: 61 * time.Second, TTL: 10 * time.Second, Left: 5 * time.Second, Estimated: true, Missed: -1, Waiting: -1},
+		{Name: "late", Held: true, Holder: "b", HeldFor: time.Second, AtLeast: true, TTL: 10 * time.Second, Left: -time.Second},
+	}}
+	want := []string{
+		`03:04:05  3 leases, 2 held  serve`,
+		`NAME            HOLDER            HELD FOR  LEFT                        MISSED  WAITING`,
+		`press-8/active  no holder for 7s         -     -                             0        1`,
+		`press-7/active  gateway-a\x1b[2J      1m1s   ~5s  ##########..........       -        -`,
+		`late            b                      >1s    0s  ....................       0        0`,
+	}
+	if got := s.Lines(100, 0, terminal.Style{}); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	s.Problem = "no connection: refused"
+	for columns := 20; columns < 100; columns += 7 {
+		for rows := 4; rows < 9; rows++ {
+			lines := s.Lines(columns, rows, terminal.Style{})
+			if len(lines) > rows {
+				t.Errorf("%d rows of %d", len(lines), rows)
+			}
+			for _, line := range lines {
+				if terminal.Width(line) > max(columns, 40) { // seven columns need 40
+					t.Errorf("%d columns of %d: %q", terminal.Width(line), columns, line)
+				}
+			}
+			if hidden := lines[len(lines)-1]; rows < 7 && !strings.HasSuffix(hidden, " more") {
+				t.Errorf("%d rows do not say that some are hidden:\n%s", rows, strings.Join(lines, "\n"))
+			}
+		}
+	}
+}
