@@ -16,7 +16,7 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/top"
 )
 
-const statusHelp = "URL of the store's status page (tenure serve --admin), such as http://127.0.0.1:8080"
+const statusHelp = "address of the store's status page (--admin of tenure serve), such as 127.0.0.1:8080"
 
 // doctorFlags are the flags of doctor.
 type doctorFlags struct {
@@ -31,7 +31,7 @@ func (f *doctorFlags) register(flags *pflag.FlagSet) {
 	f.connection.register(flags)
 	flags.BoolVar(&f.readOnly, "read-only", false, "set and delete no key")
 	flags.StringVar(&f.prefix, "prefix", "tenure-doctor", "what the key begins with that is set and deleted; name keys that this client may use")
-	flags.StringVar(&f.status, "status", "", statusHelp+"; it says how the store keeps its data")
+	flags.StringVar(&f.status, "admin", "", statusHelp+"; it says how the store keeps its data")
 	flags.BoolVar(&f.asJSON, "json", false, "print JSON")
 }
 
@@ -80,7 +80,7 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	if f.status != "" {
 		page, err := top.NewStatus(f.status)
 		if err != nil {
-			return usage(fmt.Errorf("--status: %w", err))
+			return usage(fmt.Errorf("--admin: %w", err))
 		}
 		options.Mode = func(ctx context.Context) (string, error) {
 			state, err := page.State(ctx)

@@ -75,8 +75,8 @@ func TestDoctorEndsWithTheCodeOfTheFirstFailureAndItsCure(t *testing.T) {
 		{"requests that may not be sent", []string{"--broker", noRequests}, exitRefused, "docs/attach.md", "send requests"},
 		{"an address that is none", []string{"--broker", "localhost"}, exitUsage, "correct --broker", "write it like"},
 		{"an argument", []string{"it"}, exitUsage, "", "unknown command"},
-		{"a status page that is none", []string{"--broker", store, "--status", "ftp://x"}, exitUsage, "", "--status"},
-		{"a status page that does not answer", []string{"--broker", store, "--status", "127.0.0.1:1"}, 0, "status page does not answer", ""},
+		{"a status page that is none", []string{"--broker", store, "--admin", "ftp://x"}, exitUsage, "", "--admin"},
+		{"a status page that does not answer", []string{"--broker", store, "--admin", "127.0.0.1:1"}, 0, "status page does not answer", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			stdout, stderr, code := runFor(t, append([]string{"doctor", "--timeout", "20s"}, test.arguments...)...)
@@ -189,13 +189,12 @@ func TestTopPrintsATableOnceWhereTheOutputIsNoTerminal(t *testing.T) {
 		want      string
 		arguments []string
 	}{
-		{exitUsage, "give --status", nil},
+		{exitUsage, "give --admin with", nil},
 		{exitUsage, "twice", []string{"a", "a"}},
-		{exitUsage, "not both", []string{"a", "--status", "127.0.0.1:1"}},
 		{exitUsage, "--ttl -1s", []string{"a", "--ttl", "-1s"}},
-		{exitUsage, "--status: ", []string{"--status", "ftp://x"}},
-		{exitUnreachable, "status page does not answer", []string{"--status", "127.0.0.1:1"}},
-		{exitUnreachable, "no broker could be reached", []string{"a", "--broker", "mqtt://127.0.0.1:1", "--timeout", "200ms"}},
+		{exitUsage, "--admin: ", []string{"--admin", "ftp://x"}},
+		{exitUnreachable, "status page does not answer", []string{"--admin", "127.0.0.1:1"}},
+		{exitUnreachable, "connection refused", []string{"a", "--broker", "mqtt://127.0.0.1:1", "--timeout", "200ms"}},
 		{exitUnreachable, "no state store answers", []string{"a", "--broker", "mqtt://" + startMosquitto(t, "")}},
 	} {
 		if stdout, stderr, code := runFor(t, append([]string{"top"}, test.arguments...)...); code != test.code || !strings.Contains(stderr, test.want) {

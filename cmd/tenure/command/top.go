@@ -38,7 +38,7 @@ type topFlags struct {
 
 func (f *topFlags) register(flags *pflag.FlagSet) {
 	f.connection.register(flags)
-	flags.StringVar(&f.status, "status", "", statusHelp+"; then no names are needed")
+	flags.StringVar(&f.status, "admin", "", statusHelp+"; then no names are needed")
 	flags.DurationVar(&f.ttl, "ttl", 0, "TTL of the leases that are named; 0: estimate it from their renewals")
 	flags.BoolVar(&f.once, "once", false, "print the table once, as for output that is no terminal")
 	flags.BoolVar(&f.asJSON, "json", false, "print JSON, once")
@@ -52,15 +52,15 @@ func topCommand() *cobra.Command {
 		Long: `Show leases and their holders, and how much time each has left, until q or Ctrl-C.
 Output that is no terminal gets the table once, as with --once.
 
-With --status it shows all leases of a store, as its status page knows them. Otherwise
-it watches the leases with the names given, over MQTT. There a store does not tell the
+With --admin it shows the leases of a store as its status page knows them: all, or those
+with the names given. Otherwise it watches the leases with the names given, over MQTT. There a store does not tell the
 TTL of a lease: give --ttl, or it is estimated as three times the time between two
 renewals, and marked with ~. What is marked with > began before it was first seen.
 
 ` + connectionHelp,
-		Example: `  tenure top --status http://127.0.0.1:8080
+		Example: `  tenure top --admin http://127.0.0.1:8080
   tenure top press-7/active press-8/active
-  tenure top --status http://127.0.0.1:8080 --json | jq '.leases[] | select(.held | not)'`,
+  tenure top --admin http://127.0.0.1:8080 --json | jq '.leases[] | select(.held | not)'`,
 		Args: func(_ *cobra.Command, names []string) error { return f.check(names) },
 		RunE: func(cmd *cobra.Command, names []string) error { return f.run(cmd, names) },
 	}
@@ -79,7 +79,7 @@ func (f *topFlags) check(names []string) error {
 		}
 	}
 	if len(names) > maxWatched {
-		return fmt.Errorf("%d names: at most %d can be watched; --status shows all leases of a store", len(names), maxWatched)
+		return fmt.Errorf("%d names: at most %d can be watched; --admin shows all leases of a store", len(names), maxWatched)
 	}
 	return nil
 }
@@ -87,10 +87,8 @@ func (f *topFlags) check(names []string) error {
 // run connects to a source and shows it.
 func (f *topFlags) run(cmd *cobra.Command, names []string) error {
 	switch {
-	case f.status != "" && len(names) > 0:
-		return usage(errors.New("--status shows all leases: give it, or names, but not both"))
 	case f.status == "" && len(names) == 0:
-		return usage(errors.New("give --status with the address of a status page, or the names of leases"))
+		return usage(errors.New("give --admin with the address of a status page, or the names of leases"))
 	case f.ttl < 0 || f.ttl > lease.MaxTTL:
 		return usage(fmt.Errorf("--ttl %v: choose up to %v, or 0 to estimate it", f.ttl, lease.MaxTTL))
 	case f.status != "" && f.ttl != 0:
@@ -102,9 +100,9 @@ func (f *topFlags) run(cmd *cobra.Command, names []string) error {
 	if f.status != "" {
 		page, err := top.NewStatus(f.status)
 		if err != nil {
-			return usage(fmt.Errorf("--status: %w", err))
+			return usage(fmt.Errorf("--admin: %w", err))
 		}
-		return f.show(ctx, cmd, page)
+		return f.show(ctx, cmd, page, names)
 	}
 	address, options, err := f.options(process)
 	if err != nil {
@@ -123,14 +121,15 @@ func (f *topFlags) run(cmd *cobra.Command, names []string) error {
 	if _, err := client.Get(ctx, names[0]); err != nil {
 		return signalCause(ctx, err)
 	}
-	return f.show(ctx, cmd, top.NewWatching(client, names, f.ttl))
+	return f.show(ctx, cmd, top.NewWatching(client, names, f.ttl), nil)
 }
 
 // prints reports whether the table is printed once.
 func (f *topFlags) prints(out *terminal.Output) bool { return f.once || f.asJSON || !out.IsTerminal() }
 
-// show shows a source until the user ends it, or once.
-func (f *topFlags) show(ctx context.Context, cmd *cobra.Command, source top.Source) (err error) {
+// show shows a source, or the leases with these names if there are any, until the user ends it, or
+// once.
+func (f *topFlags) show(ctx context.Context, cmd *cobra.Command, source top.Source, names []string) (err error) {
 	out := terminal.On(cmd.OutOrStdout())
 	ctx, cancel := context.WithCancelCause(ctx)
 	var following sync.WaitGroup
@@ -144,10 +143,10 @@ func (f *topFlags) show(ctx context.Context, cmd *cobra.Command, source top.Sour
 	case <-ctx.Done():
 		return f.failure(ctx, cmd)
 	case <-limit.C:
-		return fmt.Errorf("%w: not all leases were read within --timeout %v", errUnreachable, f.timeout)
+		return exitWith(exitUnreachable, fmt.Errorf("not all leases were read within --timeout %v", f.timeout))
 	}
 	if f.prints(out) {
-		snapshot := source.Snapshot(time.Now())
+		snapshot := source.Snapshot(time.Now()).Only(names)
 		if f.asJSON {
 			return printJSON(out, snapshot)
 		}
@@ -159,7 +158,7 @@ func (f *topFlags) show(ctx context.Context, cmd *cobra.Command, source top.Sour
 		keys = os.Stdin
 	}
 	err = out.Show(ctx, keys, redraw, func(columns, rows int) []string {
-		return source.Snapshot(time.Now()).Lines(columns, rows, out.Style)
+		return source.Snapshot(time.Now()).Only(names).Lines(columns, rows, out.Style)
 	})
 	if err != nil && ctx.Err() != nil {
 		return f.failure(ctx, cmd)

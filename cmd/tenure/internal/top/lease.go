@@ -2,8 +2,10 @@ package top
 
 import (
 	"context"
+	"slices"
 	"time"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 	"github.com/tenurelock/tenure/server/activity"
 )
 
@@ -41,6 +43,28 @@ type Snapshot struct {
 	// Title says where the leases are, and Problem why nothing newer is known.
 	Title   string `json:"title"`
 	Problem string `json:"problem,omitempty"`
+}
+
+// Only returns the snapshot with the leases of these names, in this order; no names: all leases.
+func (s Snapshot) Only(names []string) Snapshot {
+	if len(names) == 0 {
+		return s
+	}
+	all := s.Leases
+	hidden := s.Hidden
+	s.Leases, s.Hidden = make([]Lease, 0, len(names)), 0
+	for _, name := range names {
+		at := slices.IndexFunc(all, func(l Lease) bool { return l.Name == name || l.Name == terminal.Clean(name) })
+		switch {
+		case at >= 0:
+			s.Leases = append(s.Leases, all[at])
+		case hidden > 0:
+			s.Leases = append(s.Leases, Lease{Name: name, Missed: -1, Waiting: -1, Problem: "not among the leases on the page"})
+		default:
+			s.Leases = append(s.Leases, Lease{Name: name, Missed: -1, Waiting: -1, Problem: "not seen since the store began"})
+		}
+	}
+	return s
 }
 
 // Source is where leases come from.

@@ -37,10 +37,10 @@ type Status struct {
 
 var _ Source = (*Status)(nil)
 
-// NewStatus returns the status page at a URL, such as http://127.0.0.1:8080. The error says how to write
+// NewStatus returns the status page at a URL, such as 127.0.0.1:8080 or http://127.0.0.1:8080. The error says how to write
 // one.
 func NewStatus(address string) (*Status, error) {
-	const form = "write it like http://127.0.0.1:8080"
+	const form = "write it like 127.0.0.1:8080 or http://127.0.0.1:8080"
 	if !strings.Contains(address, "://") {
 		address = "http://" + address
 	}

@@ -133,6 +133,10 @@ func TestAStatusPageIsFollowedAndItsFailuresAreShown(t *testing.T) {
 	if s.Leases[0].Free < 9*time.Second || held.Left != 4*time.Second || held.TTL != 9*time.Second || held.HeldFor < 62*time.Second || held.Missed != 2 || held.Waiting != 3 || s.Hidden != 3 {
 		t.Errorf("%+v", s)
 	}
+	only := s.Only([]string{"held", "other"})
+	if len(only.Leases) != 2 || only.Leases[0].Holder != "a" || only.Leases[1].Problem == "" || only.Hidden != 0 || len(s.Only(nil).Leases) != 2 {
+		t.Errorf("some names only: %+v", only)
+	}
 	broken.Store(true)
 	for mark := asked.Load(); asked.Load() < mark+2; {
 		await.Receive(time.After(10 * time.Millisecond))
