@@ -27,6 +27,13 @@ func (s *Server) passEvents() (stop func()) {
 	}
 }
 
+// observeStart reports that the store answers from now on.
+func (s *Server) observeStart() {
+	if s.events.Wanted() {
+		s.events.Push(activity.Event{Kind: activity.Started, At: time.Now(), Continues: s.engine.Continues()})
+	}
+}
+
 // observing makes the event of a request, and returns what the engine calls with the reply when that may
 // leave. It is apart from apply so that a request without an observer allocates nothing for it.
 func (s *Server) observing(cl *mqtt.Client, conn *connection, r *request, command *statestore.Command, now time.Time) func(statestore.Reply) {

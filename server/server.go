@@ -220,9 +220,6 @@ func (s *Server) Addr() net.Addr { return s.listener.socket.Addr() }
 // Identity returns the identity of the store's data: 32 hexadecimal digits, or Options.Store.Identity.
 func (s *Server) Identity() string { return s.engine.Identity() }
 
-// Continues reports whether the server goes on with the data of an earlier one, which Options.Journal had.
-func (s *Server) Continues() bool { return s.engine.Continues() }
-
 // Serve accepts connections until ctx ends. Then it disconnects all clients, with the reason
 // "server shutting down", and returns nil when no goroutine of the server is left. Another
 // error means that the server can no longer accept connections, or that its journal has failed;
@@ -259,6 +256,7 @@ func (s *Server) serve(ctx context.Context) error {
 	tasks.Go(func() { eachSecond(expiry, s.endSessions) })
 	tasks.Go(func() { eachSecond(expiry, s.publishDueWills) }) // of its own, because ending many sessions takes long
 	s.engine.Begin()
+	s.observeStart()
 	if err := s.mochi.Serve(); err != nil {
 		s.stop()
 		s.listener.stop()

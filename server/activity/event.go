@@ -33,9 +33,12 @@ const (
 	// Unwatched: an attached store has ended a watch, because the client does not subscribe to its
 	// notifications any more.
 	Unwatched
+	// Started: the store begins to answer. Event.Continues says whether it has the data of an earlier
+	// one.
+	Started
 )
 
-var kindNames = [...]string{"unknown", "request", "expired", "connected", "disconnected", "taken over", "refused", "dropped", "unwatched"}
+var kindNames = [...]string{"unknown", "request", "expired", "connected", "disconnected", "taken over", "refused", "dropped", "unwatched", "started"}
 
 // String returns the kind in words.
 func (k Kind) String() string {
@@ -105,6 +108,10 @@ type Event struct {
 	ClockOffset time.Duration
 	// Took is the time from the reading of the request until its reply could leave.
 	Took time.Duration
+
+	// Continues says, of Started, that the store has the data of an earlier one: leases that no event
+	// has reported.
+	Continues bool
 
 	// Reason is why a connection ended or was refused, or a request was dropped.
 	Reason string

@@ -15,10 +15,6 @@ import (
 type Options struct {
 	// Info is what the store is; SetInfo changes it.
 	Info Info
-	// Continues says that the store began with the data of an earlier one, as its method of that
-	// name returns. Then the first SET of
-	// a name is more likely a renewal than an acquisition, for as long as leases may be left.
-	Continues bool
 	// Names bounds how many names the model remembers. Default 10,000. Beyond that it forgets
 	// those first that are only watched, then those without a holder, and of them the one that has
 	// been without an event for longest.
@@ -58,7 +54,7 @@ type Model struct {
 
 	mu       sync.Mutex
 	info     Info
-	began    time.Time // the first event
+	inherits time.Time // until then leases of an earlier store may be left that have no event yet
 	revision uint64
 	totals   Totals
 	requests [verbs][outcomes]uint64
@@ -133,9 +129,6 @@ func (m *Model) Observe(event Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e := &event
-	if m.began.IsZero() {
-		m.began = e.At
-	}
 	m.totals.Events++
 	m.totals.LostEvents += e.Lost
 	switch e.Kind {
@@ -154,6 +147,8 @@ func (m *Model) Observe(event Event) {
 		m.clientOf(e).value.takeOvers++
 		m.takeOvers.Note(e.Client, e.At)
 		m.revision++
+	case Started:
+		m.started(e)
 	case Unwatched:
 		m.unwatched(m.clients[e.Client], e)
 	case Refused:
@@ -162,6 +157,20 @@ func (m *Model) Observe(event Event) {
 		m.totals.Dropped++
 		if c := m.clients[e.Client]; c != nil { // another would cost as much as a real client
 			c.value.dropped++
+		}
+	}
+}
+
+// started notes that the store begins to answer.
+func (m *Model) started(e *Event) {
+	m.revision++
+	if e.Continues {
+		m.inherits = e.At.Add(earlierLeases)
+		return
+	}
+	for _, l := range []*list[*name]{&m.plain, &m.free, &m.held} { // they are gone with the data of an earlier store
+		for l.last != nil {
+			m.dropName(l.last)
 		}
 	}
 }
@@ -251,16 +260,21 @@ func (m *Model) oldestName(keep *node[*name]) *node[*name] {
 	return keep
 }
 
+// forgetName removes a name to which something may still happen.
 func (m *Model) forgetName(n *node[*name]) {
+	m.dropName(n)
+	if n.value.isLease {
+		m.forgotten++
+		m.revision++
+	}
+}
+
+func (m *Model) dropName(n *node[*name]) {
 	for len(n.value.waiters) > 0 {
 		m.dropWaiter(n.value.waiters[0])
 	}
 	n.leave()
 	delete(m.names, n.value.key)
-	if n.value.isLease {
-		m.forgotten++
-		m.revision++
-	}
 }
 
 // file puts a name into the list where it belongs, as the one that was used last.
@@ -340,9 +354,9 @@ func (m *Model) set(by *node[*client], e *Event) {
 	switch {
 	case e.Lifetime == 0: // it is no lease any more
 		if l.held {
-			m.ended(l.end(m.overwritten(l, e), e))
+			m.end(l, m.overwritten(l, e), e)
 		}
-		m.forgetName(n)
+		m.dropName(n)
 		m.revision++
 		return
 	case l.continues(e):
@@ -383,20 +397,19 @@ func (m *Model) overwritten(l *name, e *Event) Cause {
 func (m *Model) acquired(n *node[*name], e *Event) {
 	l := n.value
 	known := l.isLease || e.Condition == statestore.IfMissing ||
-		m.forgotten == 0 && (!m.options.Continues || e.At.Sub(m.began) > earlierLeases)
+		m.forgotten == 0 && !e.At.Before(m.inherits)
 	if l.held {
-		m.ended(l.end(m.overwritten(l, e), e))
+		m.end(l, m.overwritten(l, e), e)
 	}
-	before := l.isLease
 	l.acquire(e, known)
 	m.revision++
 	switch {
-	case before && l.last != nil && l.last.Began.IsZero():
+	case l.last != nil && l.last.Began.IsZero():
 		l.last.To, l.last.Began = l.holderName(), e.At
 		l.last.GapMillis = max(0, e.At.Sub(l.last.Ended).Milliseconds())
 	case known:
 		l.last = &HandOver{Name: l.key, Cause: CauseAcquired, To: l.holderName(), Began: e.At}
-		m.timeline.add(l.last)
+		m.addToTimeline(l.last)
 	}
 	if known {
 		m.totals.Acquired++
@@ -405,11 +418,26 @@ func (m *Model) acquired(n *node[*name], e *Event) {
 	}
 }
 
-// ended notes the end of a lease.
-func (m *Model) ended(handOver *HandOver) {
-	m.ends[handOver.Cause]++
-	m.timeline.add(handOver)
+// end notes the end of a lease.
+func (m *Model) end(l *name, cause Cause, e *Event) {
+	before := l.last
+	ended := l.end(cause, e)
+	m.ends[cause]++
 	m.revision++
+	if before == nil || !before.isRoutine() || !ended.isRoutine() || before.From != ended.From || before.number < m.timeline.lost {
+		m.addToTimeline(ended)
+		return
+	}
+	// The same client had it, released it, had it again and has released it again: a job that runs
+	// now and then must not push failovers out of the timeline.
+	ended.Repeated, ended.number = before.Repeated+1, before.number
+	*before = *ended
+	l.last = before
+}
+
+func (m *Model) addToTimeline(h *HandOver) {
+	h.number = m.timeline.lost + uint64(len(m.timeline.values))
+	m.timeline.add(h)
 }
 
 func (m *Model) deleted(e *Event) {
@@ -420,7 +448,7 @@ func (m *Model) deleted(e *Event) {
 	if l := n.value; !l.version.IsZero() && e.Version.Compare(l.version) < 0 {
 		return // a second delivery; the lease is another one since
 	}
-	m.ended(n.value.end(n.value.causeOf(e), e))
+	m.end(n.value, n.value.causeOf(e), e)
 	m.file(n)
 }
 
@@ -438,7 +466,7 @@ func (m *Model) expired(e *Event) {
 		l.missed += missed
 		m.totals.Missed += missed
 	}
-	m.ended(l.end(CauseExpired, e))
+	m.end(l, CauseExpired, e)
 	m.file(n)
 }
 

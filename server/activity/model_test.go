@@ -412,7 +412,8 @@ func TestWarningsAboutAFlappingClientIDComeAtGrowingIntervals(t *testing.T) {
 
 // The store began with data, so what looks like an acquisition is a renewal.
 func TestLeasesOfAnEarlierStoreAreNotAcquiredAgain(t *testing.T) {
-	w := newWorld(t, Options{Continues: true})
+	w := newWorld(t, Options{})
+	w.tell(Event{Kind: Started, Continues: true})
 	w.set("a", "old")
 	if l := w.lease("old"); l.Known || l.Token != "" || l.LastHandOver != nil || !l.Held {
 		t.Errorf("a lease that the model has not seen begin: %+v", l)
@@ -428,6 +429,42 @@ func TestLeasesOfAnEarlierStoreAreNotAcquiredAgain(t *testing.T) {
 	w.after(time.Hour).set("d", "new")
 	if l := w.lease("new"); !l.Known {
 		t.Errorf("an hour later: %+v", l)
+	}
+}
+
+// A spare that takes the place of another store begins empty.
+func TestAStoreThatBeginsEmptyHasNoLeases(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.set("a", "k")
+	w.fails("b", "k")
+	w.tell(Event{Kind: Started})
+	checkBounds(t, w.model)
+	if state := w.model.State(w.now); len(state.Leases) != 0 || state.LeasesForgotten != 0 {
+		t.Errorf("%+v", state.Leases)
+	}
+}
+
+// A lock around a job that runs each minute must not hide the failovers of other names.
+func TestReleasesByOneHolderAreOneEntryOfTheTimeline(t *testing.T) {
+	w := newWorld(t, Options{Timeline: 10})
+	w.set("a", "leader")
+	w.after(ttl).tell(Event{Kind: Expired, Key: "leader"})
+	w.set("b", "leader")
+	for range 100 {
+		w.after(time.Minute).set("cron", "job")
+		w.after(time.Second).releases("cron", "job")
+	}
+	timeline := w.model.State(w.now).Timeline
+	if len(timeline) != 4 || timeline[0].Name != "job" || timeline[0].Repeated != 99 || !timeline[0].Ended.Equal(w.now) || timeline[2].Cause != CauseExpired {
+		t.Errorf("%+v", timeline)
+	}
+	w.after(time.Minute).set("other", "job")
+	w.releases("other", "job")
+	if timeline := w.model.State(w.now).Timeline; len(timeline) != 5 || timeline[1].To != "other" || timeline[0].From != "other" {
+		t.Errorf("after another client had it: %+v", timeline)
+	}
+	if got := w.model.State(w.now).Totals.HandOversBy[CauseReleased]; got != 101 {
+		t.Errorf("%d releases are counted", got)
 	}
 }
 

@@ -36,6 +36,7 @@ func (m *Model) State(now time.Time) State {
 	m.showLeases(&state, now)
 	m.showClients(&state, now)
 	m.timeline.latestFirst(func(h *HandOver) { state.Timeline = append(state.Timeline, h.show(now)) })
+	slices.SortStableFunc(state.Timeline, func(a, b HandOver) int { return b.latest().Compare(a.latest()) })
 	m.stale.latestFirst(func(w StaleWrite) {
 		w.Key, w.Client, w.User = printable(w.Key), printable(w.Client), printable(w.User)
 		state.StaleWrites = append(state.StaleWrites, w)
@@ -67,8 +68,7 @@ func (m *Model) forgetOld(now time.Time) {
 		}
 		if m.dropStale(&l.waiters, now); len(l.waiters) == 0 {
 			m.revision++
-			n.leave()
-			delete(m.names, l.key)
+			m.dropName(n)
 		}
 		n = before
 	}

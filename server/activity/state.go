@@ -154,6 +154,24 @@ type HandOver struct {
 	GapMillis int64     `json:"gapMillis"`
 	// HeldMillis is how long From had the lease; 0: not known.
 	HeldMillis int64 `json:"heldMillis"`
+	// Repeated is how many earlier releases by the same holder this one stands for, which no other
+	// client has followed.
+	Repeated uint64 `json:"repeated"`
+
+	number uint64 // in the timeline
+}
+
+// isRoutine reports whether a holder has released its lease, and no other has it since.
+func (h *HandOver) isRoutine() bool {
+	return h.Cause == CauseReleased && (h.Began.IsZero() || h.To == h.From)
+}
+
+// latest returns when the hand-over last changed.
+func (h *HandOver) latest() time.Time {
+	if h.Began.After(h.Ended) {
+		return h.Began
+	}
+	return h.Ended
 }
 
 // Client is a client of the store.

@@ -65,6 +65,7 @@ func (l *link) begin(ctx context.Context) error {
 	}
 	if !l.store.begun {
 		l.store.engine.Begin() // until now another store may have granted leases
+		l.store.observeStart()
 	}
 	err := l.subscribe(ctx, paho.SubscribeOptions{Topic: protocol.InvokeTopic, QoS: 1, RetainHandling: 2, RetainAsPublished: true})
 	l.store.begun = l.store.begun || err == nil

@@ -22,6 +22,13 @@ func (s *Store) passEvents() (stop func()) {
 	}
 }
 
+// observeStart reports that the store answers from now on.
+func (s *Store) observeStart() {
+	if s.events.Wanted() {
+		s.events.Push(activity.Event{Kind: activity.Started, At: time.Now(), Continues: s.engine.Continues()})
+	}
+}
+
 // observing makes the event of a request, and returns what the engine calls with the reply when that may
 // leave. It is apart from handle so that a request without an observer allocates nothing for it.
 func (s *Store) observing(command *statestore.Command, forced *string, now time.Time) func(statestore.Reply) {

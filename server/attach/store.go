@@ -289,9 +289,6 @@ func (s *Store) Ready() <-chan struct{} { return s.ready }
 // Identity returns the identity of the store's data: 32 hexadecimal digits, or Options.Store.Identity.
 func (s *Store) Identity() string { return s.engine.Identity() }
 
-// Continues reports whether the store goes on with the data of an earlier one, which Options.Journal had.
-func (s *Store) Continues() bool { return s.engine.Continues() }
-
 // Usage returns what the store holds now. It is cheap to call.
 func (s *Store) Usage() statestore.Usage { return s.engine.Usage() }
 

@@ -100,6 +100,9 @@ func TestAStoreReportsWhatHappensToALease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := newObserved(t)
 			address := start(t, o)
+			if e := o.next(activity.Started); e.Continues {
+				t.Error("an empty store goes on with the data of an earlier one")
+			}
 			a := testsupport.Dial(t, address, transport.Options{ClientID: "a"})
 			b := testsupport.Dial(t, address, transport.Options{ClientID: "b"})
 			set := func(client *transport.Client, value string, ttl time.Duration) error {
@@ -388,5 +391,37 @@ func TestAnObserverThatPanicsOrHangsDelaysNoRequest(t *testing.T) {
 	testsupport.MustReturn(t, served, nil)
 	if got := log.String(); !strings.Contains(got, "the observer of the store has panicked") || !strings.Contains(got, "a wrong page") {
 		t.Errorf("the log is\n%s", got)
+	}
+}
+
+// A lease that was there before the store restarted has no acquisition to report: it is renewed.
+func TestAfterARestartALeaseIsRenewedAndNotAcquired(t *testing.T) {
+	journal := new(testsupport.Journal)
+	run := func(o *observed, observe func(activity.Event)) {
+		s, err := server.New(server.Options{Addr: "127.0.0.1:0", Journal: journal.Open(), Observe: observe})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(ctx) }()
+		client := testsupport.Dial(t, s.Addr().String(), transport.Options{ClientID: "a"})
+		_, err = client.Set(t.Context(), "k", []byte("a:1"), transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: time.Minute})
+		if err := errors.Join(err, client.Close()); err != nil {
+			t.Fatal(err)
+		}
+		o.want("a SET k ok holder=a")
+		stop()
+		testsupport.MustReturn(t, served, nil)
+	}
+	o, model := newObserved(t), activity.New(activity.Options{})
+	run(o, o.observe)
+	run(o, func(e activity.Event) {
+		model.Observe(e)
+		o.observe(e)
+	})
+	state := model.State(time.Now())
+	if l := state.Leases[0]; !l.Held || l.Known || len(state.Timeline) != 0 || state.Totals.Acquired != 0 {
+		t.Errorf("%+v; %+v", l, state.Timeline)
 	}
 }
