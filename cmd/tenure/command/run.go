@@ -90,7 +90,6 @@ var errChildEnded = errors.New("the child ended")
 // run campaigns, and runs the child while this node leads.
 func (r *runFlags) run(ctx context.Context, p *holderProcess, o lease.Options) error {
 	options := r.electionOptions(o)
-	options.Observer = p.logPhase
 	elector, err := election.New(p.client, p.name, options)
 	if err != nil {
 		return usage(errors.New(strings.TrimPrefix(err.Error(), "election: ")))
@@ -122,19 +121,4 @@ func (r *runFlags) run(ctx context.Context, p *holderProcess, o lease.Options) e
 		return context.Cause(ctx)
 	}
 	return err
-}
-
-// logPhase logs what this node does. The leader function logs how the child is.
-func (h *holderProcess) logPhase(t election.Transition) {
-	if t.Phase == election.Standby {
-		h.manager.Status("standing by for the lease " + h.name)
-	}
-	switch {
-	case t.Phase == election.Standby && t.Cause == nil:
-		h.logger.Info("standing by", "lease", h.name)
-	case t.Phase == election.Standby:
-		h.logger.Warn("standing by", "lease", h.name, "cause", t.Cause)
-	case t.Phase == election.Draining:
-		h.logger.Info("the term is over", "lease", h.name, "cause", t.Cause)
-	}
 }
