@@ -98,7 +98,25 @@ func runGuard() int {
 		g.advance()
 	}
 	g.report(report{Gone: true})
+	if g.orphaned && g.pid != 0 {
+		g.say(fmt.Sprintf("tenure: the supervisor of %s was gone, so its guard has ended the program\n", g.program.Args[0]))
+	}
 	return 0
+}
+
+// say writes to standard error, last of all: its reader may be gone or asleep.
+func (g *guard) say(text string) {
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		_, _ = io.WriteString(os.Stderr, text)
+	}()
+	patience := time.NewTimer(100 * time.Millisecond)
+	defer patience.Stop()
+	select {
+	case <-written:
+	case <-patience.C:
+	}
 }
 
 func (g *guard) prepare() (err error) {
@@ -166,7 +184,6 @@ func (g *guard) loseSupervisor() {
 	if g.program.Instant || g.waiting {
 		g.bounds.Kill = 0 // the broker has released the lease, perhaps; or nothing runs yet
 	}
-	fmt.Fprintf(os.Stderr, "tenure: the supervisor of %s is gone; its guard ends the program\n", g.program.Args[0])
 	g.stop(terminateSignal)
 }
 

@@ -104,6 +104,7 @@ func (f *family) make(p program) error {
 
 // begin lets the process become the program.
 func (f *family) begin() {
+	signal.Ignore(unix.SIGTTOU) // a write to the terminal goes through; the program does not inherit this any more
 	_, _ = f.start.Write([]byte{1})
 	_ = f.start.Close()
 }

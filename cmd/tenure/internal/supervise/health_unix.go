@@ -28,7 +28,7 @@ const outputDelay = 100 * time.Millisecond
 // The command has a process group of its own, which is killed when ctx ends, and when the command
 // has ended; what left the group is killed too, on Linux. Calls must not overlap.
 func Check(ctx context.Context, line string, env []string) error {
-	becomeSubreaper()
+	own.adopt()
 	runtime.LockOSThread() // PR_SET_PDEATHSIG kills with the thread
 	defer runtime.UnlockOSThread()
 	var output tail

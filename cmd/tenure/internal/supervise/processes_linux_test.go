@@ -99,6 +99,13 @@ func beProgram(role string) {
 		leaf(nil)
 		leaf(&syscall.SysProcAttr{Setsid: true})
 	}
+	if role == "flood" { // fills standard error
+		go func() {
+			for {
+				_, _ = os.Stderr.WriteString(strings.Repeat("x", 1<<10) + "\n")
+			}
+		}()
+	}
 	say("start %d", now())
 	say("%s=%s", "TENURE_TOKEN", os.Getenv("TENURE_TOKEN"))
 	switch role {
@@ -174,6 +181,12 @@ func (b *lockedBuffer) String() string {
 // startNode starts tenure with these arguments, and a program in a role behind them.
 func startNode(t *testing.T, lock, broker, role string, arguments ...string) *node {
 	t.Helper()
+	return startLogging(t, nil, lock, broker, role, arguments...)
+}
+
+// startLogging is startNode with another standard error than the node's log.
+func startLogging(t *testing.T, stderr *os.File, lock, broker, role string, arguments ...string) *node {
+	t.Helper()
 	n := &node{t: t, lockFile: lock, lines: make(chan string, 100), gone: make(chan time.Duration, 1), over: make(chan error, 1)}
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
@@ -182,6 +195,9 @@ func startNode(t *testing.T, lock, broker, role string, arguments ...string) *no
 	n.cmd = exec.Command(built.path, append(append([]string{arguments[0], "--broker", broker}, arguments[1:]...), "--", os.Args[0])...)
 	n.cmd.Env = append(os.Environ(), "SUPERVISE_ROLE="+role, "SUPERVISE_PIPE="+pipe, "SUPERVISE_LOCK="+lock)
 	n.cmd.Stderr = &n.log
+	if stderr != nil {
+		n.cmd.Stderr = stderr
+	}
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := n.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -278,7 +294,7 @@ func (n *node) signal(s syscall.Signal) {
 // guard returns the process id of the guard.
 func (n *node) guard() int {
 	n.t.Helper()
-	alive, _ := descendants(n.cmd.Process.Pid, nil)
+	alive, _, _ := descendants(n.cmd.Process.Pid, nil)
 	for _, r := range alive {
 		if r.parent == n.cmd.Process.Pid {
 			return r.pid

@@ -88,7 +88,7 @@ type child struct {
 // The status says how the program ended, and whether it was stopped. The error says why the program
 // could not be started or supervised: then the program is gone too, except for what Logger got.
 func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
-	becomeSubreaper()
+	own.adopt()
 	c := &child{Options: o, lease: lease}
 	c.terminal = openTerminal()
 	bounds, left := c.bounds()

@@ -94,8 +94,23 @@ func (g *guardProcess) wait() {
 var own = processes{pids: make(map[int]bool)}
 
 type processes struct {
-	mu   sync.Mutex
-	pids map[int]bool
+	adopted sync.Once
+	mu      sync.Mutex
+	pids    map[int]bool
+}
+
+// adopt makes this process the one that descendants without parents are left to. Children that it
+// has already are not descendants of the program: a shell may have started them, and then have
+// become this process.
+func (p *processes) adopt() {
+	p.adopted.Do(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, pid := range children() {
+			p.pids[pid] = true
+		}
+		becomeSubreaper()
+	})
 }
 
 // start starts a process. No process is looked for meanwhile, so it is never taken for one that

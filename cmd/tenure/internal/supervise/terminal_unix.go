@@ -38,8 +38,8 @@ func (t *terminal) give(group int) {
 	}
 	t.child = group
 	if t.inForeground() {
-		t.set(group)
 		t.group = group
+		t.set(group)
 	}
 }
 
@@ -81,8 +81,8 @@ func (t *terminal) resume() bool {
 	paused := !t.paused.IsZero()
 	t.paused = time.Time{}
 	if t.group == 0 && t.inForeground() {
-		t.set(t.child)
 		t.group = t.child
+		t.set(t.child)
 		return true
 	}
 	return paused
@@ -98,9 +98,12 @@ func (t *terminal) inForeground() bool {
 }
 
 // set makes a group the foreground group. A process in the background may do so only while it
-// ignores SIGTTOU.
+// ignores SIGTTOU. It goes on ignoring it while the program has the terminal, so that its log can
+// go there.
 func (t *terminal) set(group int) {
 	signal.Ignore(unix.SIGTTOU)
 	_ = unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group)
-	signal.Reset(unix.SIGTTOU)
+	if t.group == 0 {
+		signal.Reset(unix.SIGTTOU)
+	}
 }

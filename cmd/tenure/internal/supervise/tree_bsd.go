@@ -21,6 +21,9 @@ func executable() string {
 // becomeSubreaper does nothing: only Linux gives orphans to an ancestor.
 func becomeSubreaper() {}
 
+// children is for systems with subreapers.
+func children() []int { return nil }
+
 func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 // signalDescendants signals the process group of the child. What has left it is not found.

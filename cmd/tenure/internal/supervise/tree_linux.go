@@ -12,10 +12,32 @@ import (
 )
 
 // executable is this program, even after an upgrade has replaced its file.
-func executable() string { return "/proc/self/exe" }
+func executable() string {
+	const self = "/proc/self/exe"
+	if _, err := os.Stat(self); err == nil {
+		return self
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return os.Args[0]
+	}
+	return path
+}
 
 // becomeSubreaper makes descendants whose parents ended children of this process.
 func becomeSubreaper() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } // Linux 3.4 and later
+
+// children returns the children of this process.
+func children() (pids []int) {
+	own := os.Getpid()
+	alive, zombies, _ := descendants(own, nil)
+	for _, r := range alive {
+		if r.parent == own {
+			pids = append(pids, r.pid)
+		}
+	}
+	return append(pids, zombies...)
+}
 
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
@@ -52,10 +74,10 @@ func readProcess(pid int) (r relative, ok bool) {
 
 // descendants returns the processes that descend from a process, without zombies and without
 // those of spared ids and what descends from them. zombies are its own children that ended.
-func descendants(of int, spared map[int]bool) (alive []relative, zombies []int) {
+func descendants(of int, spared map[int]bool) (alive []relative, zombies []int, err error) {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
-		return nil, nil
+		return nil, nil, err
 	}
 	children := make(map[int][]relative)
 	for _, entry := range names {
@@ -79,14 +101,17 @@ func descendants(of int, spared map[int]bool) (alive []relative, zombies []int) 
 		}
 		delete(children, next[0])
 	}
-	return alive, zombies
+	return alive, zombies, nil
 }
 
 // signalDescendants sends a signal to all processes that descend from this one. It signals groups
 // whose first process is one of them at once, so that none of their members can fork meanwhile.
 // It returns what could not be signalled, and why. spared may be nil.
 func signalDescendants(of, group int, s unix.Signal, spared map[int]bool) (stuck string) {
-	alive, _ := descendants(of, spared)
+	alive, _, err := descendants(of, spared)
+	if err != nil && group != 0 { // there is no /proc: the group is all that is known
+		_ = unix.Kill(-group, s)
+	}
 	known := map[int]bool{group: true}
 	for _, r := range alive {
 		known[r.pid] = true
@@ -133,7 +158,7 @@ func groupExists(int) bool { return false }
 // reapLeft takes the results of children that this process did not start, and reports whether no
 // descendant is left, but for those that are spared.
 func reapLeft(_ int, spared map[int]bool) (over bool) {
-	alive, zombies := descendants(os.Getpid(), spared)
+	alive, zombies, _ := descendants(os.Getpid(), spared)
 	for _, pid := range zombies {
 		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
 	}
