@@ -97,6 +97,13 @@
 // Guarded writes are refused meanwhile. For actions that cannot be fenced, leave the
 // option off. If the store or the broker does not honour such a Will, the TTL decides.
 //
+// # What is logged and traced
+//
+// Options.Logger gets the beginning and the end of each tenure, with its cause, and which holder
+// Acquire waits for. Options.Trace has functions for metrics and spans: attempts, tenures, renewals
+// with their round trip and headroom, and writes that a guard refused. The modules
+// contrib/prometheus and contrib/otel implement it.
+//
 // # Values
 //
 // The value of the key is "<holder>:<nonce>", with a new nonce for each attempt to acquire.

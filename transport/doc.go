@@ -38,6 +38,9 @@
 // [Client.Probe] checks whether a silent connection still works. Leases call it when a request
 // times out, so that a half-open connection costs a timeout and not the lease.
 //
+// [Trace] has functions for metrics and spans: each request with its duration and outcome, each
+// connection and its loss. The modules contrib/prometheus and contrib/otel implement it.
+//
 // # What is guaranteed, and what is not
 //
 // A request is sent at most once. One that waits for a connection is sent within its context

@@ -54,7 +54,7 @@ func (r recorded) ended(name string) (found []string) {
 		text := fmt.Sprint(span.EndTime().Sub(span.StartTime()))
 		for _, a := range span.Attributes() {
 			if a.Key != "tenure.token" {
-				text += fmt.Sprintf(" %s=%s", a.Key, a.Value.Emit())
+				text += fmt.Sprintf(" %s=%s", a.Key, a.Value.String())
 			}
 		}
 		if span.Status().Code == codes.Error {
