@@ -254,7 +254,7 @@ func requestMetrics() []metric {
 			func(s *sample, emit emit) {
 				for key, count := range s.state.Totals.RequestsBy {
 					verb, outcome, _ := strings.Cut(key, " ")
-					emit(float64(count), verb, outcome)
+					emit(float64(count), verb, strings.ReplaceAll(outcome, " ", "_"))
 				}
 			}},
 		{"tenure_requests_dropped_total", "Requests that were not given to the store, by reason.", counter, []string{"reason"},
