@@ -2,14 +2,21 @@ package command
 
 import (
 	"bufio"
+	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/transport"
 )
 
 // launchWithPage starts a command with a status page, and returns the addresses of the page and, from
@@ -25,6 +32,128 @@ func launchWithPage(t *testing.T, cmd *exec.Cmd, ready string) (page, store stri
 	}
 	store, _, _ = strings.Cut(line, " ")
 	return strings.TrimSuffix(page, "/"), store, stdout
+}
+
+// pageState is what a test reads of a status page.
+type pageState struct {
+	activity.State
+	Node struct {
+		Role  string
+		Ready bool
+	}
+}
+
+func stateOf(t *testing.T, page string) (state pageState) {
+	t.Helper()
+	client := http.Client{Timeout: await.Patience}
+	answer, err := client.Get(page + "/api/state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if err := json.NewDecoder(answer.Body).Decode(&state); err != nil {
+		t.Fatal(err)
+	}
+	return state
+}
+
+// eventually asks the page until ok is true of its state.
+func eventually(t *testing.T, page string, ok func(pageState) bool) pageState {
+	t.Helper()
+	deadline := time.Now().Add(await.Patience)
+	for {
+		state := stateOf(t, page)
+		if ok(state) {
+			return state
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the page shows %+v", state)
+		}
+		time.Sleep(20 * time.Millisecond) // between two questions; the deadline bounds the wait
+	}
+}
+
+func isHeldBy(name, holder string) func(pageState) bool {
+	return func(state pageState) bool {
+		for _, l := range state.Leases {
+			if l.Name == name {
+				return l.Held && l.Holder == holder
+			}
+		}
+		return false
+	}
+}
+
+func dialAs(t *testing.T, address, id string) *transport.Client {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	client, err := transport.Dial(ctx, address, transport.Options{ClientID: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func acquireAs(t *testing.T, client *transport.Client, name string) *lease.Tenure {
+	t.Helper()
+	l, err := lease.New(client, name, lease.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	tenure, err := l.Acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tenure
+}
+
+func TestTheStatusPageShowsLeasesOfServeAndEndsWithIt(t *testing.T) {
+	cmd := exec.Command(build(t), "serve", "--memory", "--addr", "127.0.0.1:0")
+	page, address, lines := launchWithPage(t, cmd, "listening on ")
+	first := acquireAs(t, dialAs(t, address, "gateway-a"), "press-7")
+	state := eventually(t, page, isHeldBy("press-7", "gateway-a"))
+	if !state.Node.Ready || state.Node.Role != "active" || state.Info.Address != address || state.Info.Journal != "memory only" || state.Info.Identity == "" || state.Info.Mode != "serve" {
+		t.Errorf("the page shows %+v, %+v", state.Node, state.Info)
+	}
+	if state.Leases[0].Value != "" {
+		t.Errorf("it shows the value %q", state.Leases[0].Value)
+	}
+	if err := first.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	acquireAs(t, dialAs(t, address, "gateway-b"), "press-7")
+	state = eventually(t, page, isHeldBy("press-7", "gateway-b"))
+	if len(state.Timeline) == 0 || state.Timeline[0].From != "gateway-a" || state.Timeline[0].Cause != activity.CauseReleased {
+		t.Errorf("the timeline is %+v", state.Timeline)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	var rest []string
+	for lines.Scan() {
+		rest = append(rest, lines.Text())
+	}
+	if err := await.Result(cmd.Wait); err != nil || strings.Join(rest, "\n") != "stopped" {
+		t.Errorf("%v; said %q", err, rest)
+	}
+}
+
+func TestTheStatusPageShowsTheLeasesAndTheRoleOfAttachedStores(t *testing.T) {
+	broker := "mqtt://" + startMosquitto(t, "")
+	path := build(t)
+	page, _, _ := launchWithPage(t, exec.Command(path, "attach", broker, "--memory", "--probe-messages", "0"), "attached to ")
+	acquireAs(t, dialAs(t, broker, "gateway-a"), "press-7")
+	if state := eventually(t, page, isHeldBy("press-7", "gateway-a")); !state.Node.Ready || state.Info.Mode != "attach" || state.Info.Address != broker {
+		t.Errorf("the page shows %+v, %+v", state.Node, state.Info)
+	}
+	spare, _, _ := launchWithPage(t, exec.Command(path, "attach", broker, "--wait", "--probe-messages", "0"), "standing by on ")
+	if state := stateOf(t, spare); state.Node.Ready || state.Node.Role != "standby" {
+		t.Errorf("the page of the spare shows %+v", state.Node)
+	}
 }
 
 func TestAFlagOfTheStatusPageThatIsWrongIsRefused(t *testing.T) {
@@ -88,6 +217,7 @@ func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
 		{"the same by the address of all interfaces", []string{"--admin", ":" + port}, 0, "ready: active"},
 		{"a page of a standby", []string{"--admin", spare}, exitUnreachable, "not ready: standby"},
 		{"a standby that is allowed", []string{"--admin", spare, "--standby-ok"}, 0, "ready: standby"},
+		{"a standby that works", []string{"--admin", spare, "--live"}, 0, "ok"},
 		{"no page", []string{"--admin", unused}, exitUnreachable, "does not answer"},
 		{"a page that hangs", []string{"--admin", silent.Addr().String(), "--timeout", "100ms"}, exitUnreachable, "no answer within --timeout 100ms"},
 		{"another page", []string{"--admin", other}, exitUnreachable, "is that the status page of tenure?"},
@@ -95,7 +225,9 @@ func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
 		{"no broker", []string{"--broker", "mqtt://" + unused, "--timeout", "300ms"}, exitUnreachable, ""},
 		{"a broker without a store", []string{"--broker", broker, "--timeout", "2s"}, exitUnreachable, ""},
 		{"no address", []string{"--admin", "8080"}, exitUsage, "is not host:port"},
-		{"a standby without a page", []string{"--standby-ok"}, exitUsage, "needs --admin"},
+		{"a standby without a page", []string{"--standby-ok"}, exitUsage, "need --admin"},
+		{"life without a page", []string{"--live"}, exitUsage, "need --admin"},
+		{"life of a standby", []string{"--live", "--standby-ok", "--admin", page}, exitUsage, "give one of them"},
 		{"no time", []string{"--timeout", "0s"}, exitUsage, "not positive"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

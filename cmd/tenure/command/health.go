@@ -29,6 +29,7 @@ type healthSettings struct {
 	connection connection
 	admin      string
 	standbyOK  bool
+	live       bool
 }
 
 // healthCommand returns the command health.
@@ -43,13 +44,15 @@ without a shell.
 
 With --admin it asks the status page of "tenure serve" or "tenure attach" for
 /readyz. A process that stands by does not answer requests; with --standby-ok it
-counts as healthy.
+counts as healthy. With --live it asks for /healthz instead: only whether the
+process works, for a probe that restarts it if not.
 
 Without --admin it connects to --broker as a client and reads a key that does not exist.
 
 ` + connectionHelp,
 		Example: `  tenure health --admin 127.0.0.1:8080
   tenure health --admin 127.0.0.1:8080 --standby-ok
+  tenure health --admin 127.0.0.1:8080 --live
   tenure health --broker mqtt://localhost:1883`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return settings.run(cmd) },
@@ -60,6 +63,7 @@ Without --admin it connects to --broker as a client and reads a key that does no
 	flags.Lookup("timeout").DefValue = healthTimeout.String()
 	flags.StringVar(&settings.admin, "admin", "", "host:port of a status page, as serve and attach have in the same flag; default: connect to --broker")
 	flags.BoolVar(&settings.standbyOK, "standby-ok", false, "a process that stands by is healthy; needs --admin")
+	flags.BoolVar(&settings.live, "live", false, "ask only whether the process works, loading and standing by included; needs --admin")
 	return health
 }
 
@@ -67,8 +71,10 @@ func (s *healthSettings) run(cmd *cobra.Command) error {
 	switch {
 	case s.connection.timeout <= 0:
 		return usage(fmt.Errorf("--timeout %v is not positive", s.connection.timeout))
-	case s.admin == "" && s.standbyOK:
-		return usage(errors.New("--standby-ok needs --admin: a process that stands by answers no client"))
+	case s.admin == "" && (s.standbyOK || s.live):
+		return usage(errors.New("--standby-ok and --live need --admin: without it health is a client of the store"))
+	case s.standbyOK && s.live:
+		return usage(errors.New("--live does not ask for the role, so --standby-ok says nothing more; give one of them"))
 	}
 	process, stop := startClient(cmd, slog.LevelError)
 	defer stop()
@@ -93,11 +99,14 @@ func (s *healthSettings) askPage(ctx context.Context, cmd *cobra.Command) error 
 			host = "::1"
 		}
 	}
-	target := "http://" + net.JoinHostPort(host, port) + "/readyz"
-	if s.standbyOK {
-		target += "?standby=ok"
+	path, good := "/readyz", "ready"
+	switch {
+	case s.standbyOK:
+		path += "?standby=ok"
+	case s.live:
+		path, good = "/healthz", "ok"
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+path, nil)
 	if err != nil {
 		return usage(fmt.Errorf("--admin %q: %w", s.admin, err))
 	}
@@ -113,13 +122,13 @@ func (s *healthSettings) askPage(ctx context.Context, cmd *cobra.Command) error 
 	}
 	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
 	switch {
-	case answer.StatusCode == http.StatusOK && strings.HasPrefix(line, "ready"):
+	case answer.StatusCode == http.StatusOK && strings.HasPrefix(line, good):
 		_, err = fmt.Fprintln(cmd.OutOrStdout(), line)
 		return err
-	case answer.StatusCode == http.StatusServiceUnavailable && strings.HasPrefix(line, "not ready"):
+	case answer.StatusCode == http.StatusServiceUnavailable && strings.HasPrefix(line, "not "):
 		return exitWith(exitUnreachable, errors.New(line))
 	}
-	return exitWith(exitUnreachable, fmt.Errorf("%s answers %q to /readyz: is that the status page of tenure? %.200q", s.admin, answer.Status, line))
+	return exitWith(exitUnreachable, fmt.Errorf("%s answers %q: is that the status page of tenure? %.200q", s.admin, answer.Status, line))
 }
 
 // cause returns why ctx ended; nil if it did not.

@@ -50,7 +50,7 @@ func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *health) refuse(w http.ResponseWriter) {
-	http.Error(w, fmt.Sprintf("the store has not answered this process for %v; restart the process", probeTimeout), http.StatusServiceUnavailable)
+	http.Error(w, fmt.Sprintf("not healthy: the store has not answered this process for %v; restart the process", probeTimeout), http.StatusServiceUnavailable)
 }
 
 // serveReady answers /readyz: whether requests are answered here. A load balancer sends clients to

@@ -128,17 +128,20 @@ func (b *browser) show(width int64, colours string) {
 		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: colours}}))
 }
 
-// picture writes a screenshot of the whole page to the directory $PICTURES, if that is set.
+// picture writes screenshots of the whole page and of the window to the directory $PICTURES, if
+// that is set.
 func (b *browser) picture(name string) {
 	b.t.Helper()
 	dir := os.Getenv("PICTURES")
 	if dir == "" {
 		return
 	}
-	var png []byte
-	b.do(chromedp.FullScreenshot(&png, 100))
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600); err != nil {
-		b.t.Fatal(err)
+	var page, window []byte
+	b.do(chromedp.CaptureScreenshot(&window), chromedp.FullScreenshot(&page, 100))
+	for file, png := range map[string][]byte{name + ".png": page, name + "-window.png": window} {
+		if err := os.WriteFile(filepath.Join(dir, file), png, 0o600); err != nil {
+			b.t.Fatal(err)
+		}
 	}
 }
 
