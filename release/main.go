@@ -8,8 +8,8 @@
 // install …@v1.2.3" would refuse. On the trunk the replace directives stay, so that a change and its
 // use in another module are one commit.
 //
-// Before the tags appear in the repository, each module is resolved from them with an empty module
-// cache, and compiled without the workspace. The command pushes nothing: it says what to push.
+// Before the tags appear in the repository, the packages of each module are found through them, with
+// an empty module cache and without the workspace. The command pushes nothing: it says what to push.
 package main
 
 import (
