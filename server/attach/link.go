@@ -18,6 +18,7 @@ import (
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/server/queueprobe"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -100,7 +101,7 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 		l.gone = make(chan struct{}, 1)
 	}
 	l.session = newSession(s.unread)
-	l.probing = &queueProbe{topic: envelope.ClientTopics + l.clientID + "/queue-probe", received: make(chan struct{}, 1)}
+	l.probing = &queueProbe{Probe: queueprobe.New(envelope.ClientTopics + l.clientID + "/queue-probe")}
 	l.client = paho.NewClient(paho.ClientConfig{
 		Conn:              conn,
 		Session:           l.session,
@@ -231,8 +232,8 @@ func (l *link) received(event paho.PublishReceived) (bool, error) {
 	case probeNoteTopic:
 		l.probing.hear(string(message.Payload))
 	default:
-		if l.probing != nil && message.Topic == l.probing.topic {
-			l.probing.count()
+		if l.probing != nil && message.Topic == l.probing.Topic() {
+			l.probing.Count()
 		}
 	}
 	return true, nil

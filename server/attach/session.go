@@ -6,20 +6,18 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 	pahosession "github.com/eclipse/paho.golang/paho/session"
-	"github.com/eclipse/paho.golang/paho/session/state"
+
+	"github.com/tenurelock/tenure/server/queueprobe"
 )
 
 // session is the session state of paho. paho v0.23.0 has no other way to see the acknowledgement of
 // a message for which the sender does not wait. Each connection has its own.
 type session struct {
-	*state.State
+	*queueprobe.Session
 	unread func(pendingNotification) // called for a notification without a subscriber
 
 	mu             sync.Mutex
 	unacknowledged map[uint16]pendingNotification // by packet id
-	// withheld are messages on withheldTopic that wait to be acknowledged, see queueProbe.
-	withheldTopic string // empty: none is withheld
-	withheld      []*packets.Publish
 }
 
 // notificationKey is the key of the context's value that tells AddToSession which notification a
@@ -27,7 +25,7 @@ type session struct {
 type notificationKey struct{}
 
 func newSession(unread func(pendingNotification)) *session {
-	return &session{State: state.NewInMemory(), unread: unread, unacknowledged: make(map[uint16]pendingNotification)}
+	return &session{Session: queueprobe.NewSession(), unread: unread, unacknowledged: make(map[uint16]pendingNotification)}
 }
 
 // AddToSession notes the notification of a packet id.

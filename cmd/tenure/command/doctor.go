@@ -18,12 +18,16 @@ import (
 
 const statusHelp = "address of the store's status page (--admin of tenure serve), such as 127.0.0.1:8080"
 
+// maxBurst bounds --burst, as --probe-messages of attach is bounded.
+const maxBurst = 60_000
+
 // doctorFlags are the flags of doctor.
 type doctorFlags struct {
 	connection
 	readOnly bool
 	prefix   string
 	status   string
+	burst    int
 	asJSON   bool
 }
 
@@ -32,6 +36,7 @@ func (f *doctorFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.readOnly, "read-only", false, "set and delete no key")
 	flags.StringVar(&f.prefix, "prefix", "tenure-doctor", "what the key begins with that is set and deleted; name keys that this client may use")
 	flags.StringVar(&f.status, "admin", "", statusHelp+"; it says how the store keeps its data")
+	flags.IntVar(&f.burst, "burst", 5000, "how many messages of 256 bytes this client sends itself, to find out whether a broker beside the store loses requests; 0: none")
 	flags.BoolVar(&f.asJSON, "json", false, "print JSON")
 }
 
@@ -42,10 +47,11 @@ func doctorCommand() *cobra.Command {
 		Short: "Find out why a client cannot use a store",
 		Long: `Go the way of a request, step by step, and say what to do about what is wrong: the
 name in DNS, TCP, TLS with its certificates, MQTT 5, the credentials, the store and
-its identity, the clocks, the time of 20 round trips, and the rights of this client.
+its identity, the clocks, the time of 20 round trips, the rights of this client, and
+the queue of a broker beside the store.
 
 A key of the command's own is set, watched and deleted; it expires within a minute if
-that fails. --read-only sets none. To find out the clock of the store it sends a
+that fails. --read-only sets none, and sends no burst of messages. To find out the clock of the store it sends a
 timestamp that the store refuses.
 
 The exit code is by the first step that failed: 67 if no broker or no store can be
@@ -74,8 +80,11 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	if f.prefix == "" {
 		return usage(errors.New("--prefix is empty: the key needs a name of its own"))
 	}
+	if f.burst < 0 || f.burst > maxBurst {
+		return usage(fmt.Errorf("--burst %d: choose from 0 to %d", f.burst, maxBurst))
+	}
 	options := doctor.Options{
-		Address: address, Client: client, Timeout: f.timeout, ReadOnly: f.readOnly, Prefix: strings.TrimSuffix(f.prefix, "/"),
+		Address: address, Client: client, Timeout: f.timeout, ReadOnly: f.readOnly, Burst: f.burst, Prefix: strings.TrimSuffix(f.prefix, "/"),
 	}
 	if f.status != "" {
 		page, err := top.NewStatus(f.status)

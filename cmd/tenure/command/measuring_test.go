@@ -74,6 +74,7 @@ func TestDoctorEndsWithTheCodeOfTheFirstFailureAndItsCure(t *testing.T) {
 		{"replies that may not be read", []string{"--broker", noReplies, "--timeout", "2s"}, exitUnreachable, "docs/attach.md", "no reply came within 2s"},
 		{"requests that may not be sent", []string{"--broker", noRequests}, exitRefused, "docs/attach.md", "send requests"},
 		{"an address that is none", []string{"--broker", "localhost"}, exitUsage, "correct --broker", "write it like"},
+		{"a burst that is too large", []string{"--burst", "60001"}, exitUsage, "", "from 0 to 60000"},
 		{"an argument", []string{"it"}, exitUsage, "", "unknown command"},
 		{"a status page that is none", []string{"--broker", store, "--admin", "ftp://x"}, exitUsage, "", "--admin"},
 		{"a status page that does not answer", []string{"--broker", store, "--admin", "127.0.0.1:1"}, 0, "status page does not answer", ""},
@@ -101,7 +102,7 @@ func TestDoctorWarnsOfABrokerWithoutAccessRules(t *testing.T) {
 	broker := "mqtt://" + startMosquitto(t, "")
 	launch(t, exec.Command(build(t), "attach", "--memory", "--probe-messages", "0", broker), "attached to ")
 	stdout, stderr, code := runFor(t, "doctor", "--broker", broker)
-	if code != 0 || !strings.Contains(stdout, "replies for other clients, so it can read their values") || !strings.Contains(stdout, "1 warning") {
+	if code != 0 || !strings.Contains(stdout, "replies for other clients, so it can read their values") || !strings.Contains(stdout, "1 warning") || !strings.Contains(stdout, "kept a burst of 5000 messages") {
 		t.Errorf("exit code %d:\n%s%s", code, stdout, stderr)
 	}
 }
@@ -257,6 +258,25 @@ func TestTopShowsAScreenUntilTheUserEndsIt(t *testing.T) {
 			_ = await.Result(cmd.Wait)
 			if code := cmd.ProcessState.ExitCode(); code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+		})
+	}
+}
+
+func TestDoctorMeasuresTheQueueOfABroker(t *testing.T) {
+	for name, test := range map[string]struct {
+		settings string
+		want     doctor.Status
+	}{
+		"as docs/attach.md has it":  {"", doctor.OK},
+		"the defaults of mosquitto": {"max_inflight_messages 20\nmax_queued_messages 1000\n", doctor.Warning},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// mosquitto 2.0.11 has as many messages in flight as the client allows; other brokers have a
+			// limit of their own, like this one.
+			report := doctor.Run(t.Context(), doctor.Options{Address: "mqtt://" + startMosquitto(t, test.settings), Burst: 5000, Window: 20, Timeout: 20 * time.Second})
+			if last := report.Steps[len(report.Steps)-1]; last.Name != "queue" || last.Status != test.want {
+				t.Errorf("%+v, want %s", last, test.want)
 			}
 		})
 	}

@@ -106,7 +106,7 @@ func (d *doctor) connectPacket() (*paho.Connect, error) {
 	packet := &paho.Connect{
 		ClientID: o.ClientID, CleanStart: true, KeepAlive: keepAlive,
 		Username: o.Username, UsernameFlag: o.Username != "",
-		Properties: &paho.ConnectProperties{RequestProblemInfo: true},
+		Properties: &paho.ConnectProperties{RequestProblemInfo: true, ReceiveMaximum: &d.options.Window},
 	}
 	password := o.Password
 	if o.PasswordFile != "" {

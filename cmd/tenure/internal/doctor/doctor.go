@@ -42,6 +42,10 @@ type Options struct {
 	// Mode, if not nil, asks the store's status page how it keeps its data, which it does not say
 	// over MQTT.
 	Mode func(ctx context.Context) (string, error)
+	// Burst is how many messages find out whether the queues of a broker beside the store are long enough;
+	// 0: none. Window is how many of them may be in flight; default: as many as the attached store allows.
+	Burst  int
+	Window uint16
 	// Now is this machine's clock. Default time.Now.
 	Now func() time.Time
 	// Told, if not nil, gets each step as soon as it is done.
@@ -53,6 +57,7 @@ type doctor struct {
 	options Options
 	report  Report
 	key     string // of the doctor's own
+	without bool   // the broker says that there is no store
 }
 
 // Run examines the way to the store. It ends with the first step without which the others are
@@ -60,6 +65,7 @@ type doctor struct {
 func Run(ctx context.Context, options Options) Report {
 	options.Timeout = cmp.Or(options.Timeout, defaultTimeout)
 	options.RoundTrips = cmp.Or(options.RoundTrips, defaultRoundTrips)
+	options.Window = cmp.Or(options.Window, storeWindow)
 	options.Prefix = cmp.Or(options.Prefix, defaultPrefix)
 	if options.Now == nil {
 		options.Now = time.Now
@@ -122,7 +128,10 @@ func (d *doctor) examine(ctx context.Context) {
 		return
 	}
 	defer session.close()
-	d.examineStore(ctx, session)
+	found := d.examineStore(ctx, session)
+	if !found && d.without || d.report.Instance != "" { // the broker is not the store
+		d.examineQueue(ctx, session)
+	}
 }
 
 // reach goes from a name to an accepted MQTT connection, which it returns if there is one; else nil. Of

@@ -18,6 +18,7 @@ import (
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
+	"github.com/tenurelock/tenure/server/queueprobe"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -32,12 +33,16 @@ type session struct {
 	client        *paho.Client
 	replies       chan *paho.Publish
 	notifications chan *paho.Publish
+	state         *queueprobe.Session
+	probe         *queueprobe.Probe
 }
 
 func newSession(d *doctor, conn *mqttnet.Conn) *session {
 	s := &session{doctor: d, conn: conn, replies: make(chan *paho.Publish, unread), notifications: make(chan *paho.Publish, unread)}
+	s.state, s.probe = queueprobe.NewSession(), queueprobe.New("clients/"+d.options.Client.ClientID+"/queue-probe")
 	s.client = paho.NewClient(paho.ClientConfig{
 		Conn:              conn,
+		Session:           s.state,
 		PacketTimeout:     d.options.Timeout,
 		OnPublishReceived: []func(paho.PublishReceived) (bool, error){s.received},
 	})
@@ -47,6 +52,10 @@ func newSession(d *doctor, conn *mqttnet.Conn) *session {
 // received takes a message. One goroutine of paho calls it for each message, in order.
 func (s *session) received(event paho.PublishReceived) (bool, error) {
 	to := s.replies
+	if event.Packet.Topic == s.probe.Topic() {
+		s.probe.Count()
+		return true, nil
+	}
 	if strings.HasPrefix(event.Packet.Topic, protocol.ReservedPrefix) {
 		to = s.notifications
 	}

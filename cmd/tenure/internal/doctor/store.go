@@ -27,9 +27,10 @@ const (
 )
 
 // examineStore goes from an MQTT connection to the rights of the client.
-func (d *doctor) examineStore(ctx context.Context, s *session) {
+// It reports whether a store answers.
+func (d *doctor) examineStore(ctx context.Context, s *session) bool {
 	if !d.find(ctx, s) {
-		return
+		return false
 	}
 	d.identify(ctx)
 	d.compareClocks(ctx, s)
@@ -41,6 +42,7 @@ func (d *doctor) examineStore(ctx context.Context, s *session) {
 		d.examineWrites(ctx, s, writes)
 	}
 	d.examineOthers(ctx, s)
+	return true
 }
 
 // find looks for a store.
@@ -59,6 +61,7 @@ func (d *doctor) find(ctx context.Context, s *session) bool {
 	case err == nil || errors.Is(err, transport.ErrNotAuthorized) && !isRejected(err):
 		return d.add(ok(name, "a store answers"))
 	case errors.Is(err, transport.ErrNoStore):
+		d.without = true
 		return d.add(failed(Unreachable, name, "the broker works, and no store is subscribed to requests",
 			fmt.Sprintf("start one beside this broker (tenure attach %s), or connect to the address of tenure serve", s.server)))
 	case isRejected(err) && errors.Is(err, transport.ErrNotAuthorized):
