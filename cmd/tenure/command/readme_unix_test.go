@@ -1,0 +1,140 @@
+//go:build unix
+
+package command
+
+import (
+	"bufio"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/tenurelock/tenure/internal/await"
+)
+
+// The session of the README runs as it is printed there: each line that begins with "$" is entered, and
+// the other lines are what the programs print. Only the ports are others.
+func TestTheReadmesSessionFailsOver(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skipf("%v: install it", err)
+	}
+	readme, err := os.ReadFile("../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(readme), "## Failover for any program\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var commands, printed []string
+	for line := range strings.Lines(section) {
+		if text, shown := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "    "); !shown {
+			continue
+		} else if command, typed := strings.CutPrefix(text, "$ "); typed {
+			commands = append(commands, command)
+		} else {
+			printed = append(printed, text)
+		}
+	}
+	if len(commands) != 5 || len(printed) != 3 || commands[0] != "go install ./cmd/tenure" || commands[4] != "kill -9 $!" {
+		t.Fatalf("the README has %q, which print %q: write this test anew", commands, printed)
+	}
+	broker, web := freePort(t), freePort(t)
+	environment := append(os.Environ(), "TENURE_ADDR="+broker, "TENURE_BROKER=mqtt://"+broker, "PYTHONUNBUFFERED=1",
+		"PATH="+filepath.Dir(build(t))+string(filepath.ListSeparator)+os.Getenv("PATH"))
+	_, webPort, _ := net.SplitHostPort(web)
+	replace := strings.NewReplacer("8000", webPort).Replace
+
+	first, second := openSession(t, environment), openSession(t, environment)
+	first.enter(commands[1])
+	first.until("listening on")
+	first.enter(replace(commands[2]))
+	first.until(replace(printed[0]))
+	second.enter(replace(commands[3]))
+	observer := exec.Command(build(t), "leader", "web")
+	observer.Env = environment
+	if out, err := observer.Output(); err != nil || len(out) == 0 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	first.enter(commands[4])
+	first.until(printed[1])
+	second.until(replace(printed[2]))
+}
+
+// A shellSession is a shell that reads commands, with all that it prints.
+type shellSession struct {
+	t     *testing.T
+	input *os.File
+	lines <-chan string
+}
+
+func openSession(t *testing.T, environment []string) shellSession {
+	t.Helper()
+	shell := exec.Command("sh")
+	shell.Env, shell.Dir = environment, t.TempDir()
+	input, keyboard, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, screen, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shell.Stdin, shell.Stdout, shell.Stderr = input, screen, screen
+	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with all that it starts
+	if err := shell.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = input.Close(), screen.Close()
+	lines := make(chan string, 1000)
+	go func() {
+		defer close(lines)
+		for scanner := bufio.NewScanner(output); scanner.Scan(); {
+			lines <- scanner.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = syscall.Kill(-shell.Process.Pid, syscall.SIGTERM)
+		_ = keyboard.Close()
+		_ = await.Result(shell.Wait)
+		for open := true; open; { // all programs have closed their output
+			_, open = await.Next(lines)
+		}
+		_ = output.Close()
+	})
+	return shellSession{t, keyboard, lines}
+}
+
+func (t shellSession) enter(command string) {
+	t.t.Helper()
+	if _, err := t.input.WriteString(command + "\n"); err != nil {
+		t.t.Fatal(err)
+	}
+}
+
+// until reads lines to the first that contains text.
+func (t shellSession) until(text string) {
+	t.t.Helper()
+	var read []string
+	for {
+		line, open := await.Next(t.lines)
+		if !open {
+			t.t.Fatalf("no line has %q:\n%s", text, strings.Join(read, "\n"))
+		}
+		t.t.Logf("%s", line)
+		if read = append(read, line); strings.Contains(line, text) {
+			return
+		}
+	}
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
