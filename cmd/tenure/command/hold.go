@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -92,14 +93,15 @@ func (h *holdFlags) leaseOptions(logger *slog.Logger) (lease.Options, error) {
 // holderProcess is what a run or lock does with its child.
 type holderProcess struct {
 	*holdFlags
-	name    string
-	path    string // of the program
-	args    []string
-	logger  *slog.Logger
-	client  *transport.Client
-	signals chan os.Signal // to pass on
-	manager *systemd.Manager
-	socket  latestSocket // with --instant
+	name     string
+	path     string // of the program
+	args     []string
+	logger   *slog.Logger
+	client   *transport.Client
+	signals  chan os.Signal // to pass on
+	hasChild atomic.Bool
+	manager  *systemd.Manager
+	socket   latestSocket // with --instant
 }
 
 // latestSocket is the TCP connection to the broker.
@@ -205,13 +207,16 @@ func findProgram(name string) (path string, err error) {
 func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
 	caught, stop := supervise.CatchSignals()
+	terminal := supervise.HasTerminal()
 	finished, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
 		for {
 			select {
 			case s := <-caught:
-				if supervise.IsEnd(s) && ctx.Err() == nil {
+				// A terminal that closes ends what waits in it. A service that stands by has nothing to reload.
+				closed := supervise.IsHangup(s) && terminal && !h.hasChild.Load()
+				if (supervise.IsEnd(s) || closed) && ctx.Err() == nil {
 					cancel(&interruptedError{s})
 					continue
 				}
@@ -261,6 +266,8 @@ func (h *holderProcess) runChild(ctx context.Context, tenure tenureOfChild, toke
 	if h.instant {
 		connection = h.socket.file
 	}
+	h.hasChild.Store(true)
+	defer h.hasChild.Store(false)
 	status, err := supervise.Run(ctx, tenure, supervise.Options{
 		Connection: connection,
 		Name:       h.name, Path: h.path, Args: h.args, Env: env, TTL: h.ttl, Grace: h.grace, Instant: h.instant,

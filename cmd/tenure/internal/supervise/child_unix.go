@@ -78,6 +78,19 @@ func CatchSignals() (caught <-chan os.Signal, stop func()) {
 	return signals, func() { signal.Stop(signals) }
 }
 
+// IsHangup reports whether a signal says that the terminal was closed, or asks to read files again.
+func IsHangup(s os.Signal) bool { return s == unix.SIGHUP }
+
+// HasTerminal reports whether this process has a controlling terminal.
+func HasTerminal() bool {
+	terminal, err := os.OpenFile("/dev/tty", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return false
+	}
+	_ = terminal.Close()
+	return true
+}
+
 func numberOf(s os.Signal) (number int, kind signalKind) {
 	n, _ := s.(syscall.Signal)
 	switch n {

@@ -226,6 +226,12 @@ func CatchSignals() (caught <-chan os.Signal, stop func()) {
 	return signals, func() { signal.Stop(signals) }
 }
 
+// IsHangup returns false: the end of a console is SIGTERM here.
+func IsHangup(os.Signal) bool { return false }
+
+// HasTerminal returns false: no signal says that a console was closed.
+func HasTerminal() bool { return false }
+
 func numberOf(s os.Signal) (number int, kind signalKind) {
 	n, _ := s.(syscall.Signal)
 	return int(n), terminates

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,9 +31,14 @@ func startSession(t *testing.T, name string, arguments ...string) *session {
 		t.Skipf("no terminal can be made here: %v", err)
 	}
 	t.Cleanup(func() { _ = keys.Close() })
-	number, err := unix.IoctlGetInt(int(keys.Fd()), unix.TIOCGPTN)
+	number := 0
+	raw, err := keys.SyscallConn() // Fd would make reads block Close
 	if err == nil {
-		err = unix.IoctlSetPointerInt(int(keys.Fd()), unix.TIOCSPTLCK, 0)
+		_ = raw.Control(func(fd uintptr) {
+			if number, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN); err == nil {
+				err = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0)
+			}
+		})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -133,5 +139,22 @@ func TestCtrlZWithoutAShellDoesNotStopTheProgram(t *testing.T) {
 	_ = await.Result(s.cmd.Wait)
 	if code := s.cmd.ProcessState.ExitCode(); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+// A terminal that closes ends what waits in it, and passes SIGHUP on to a program.
+func TestATerminalThatClosesEndsACandidate(t *testing.T) {
+	broker := server(t)
+	for _, program := range []string{"a holder", "a standby"} {
+		if program == "a standby" {
+			startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "lock", "press").awaitStart()
+		}
+		s := startSession(t, built.path, "run", "--broker", broker, "press", "--", "/bin/sh", "-c", "echo ready; exec sleep 1000")
+		s.awaitText(map[string]string{"a holder": "ready", "a standby": "another holder has it"}[program], 1)
+		_ = s.keys.Close()
+		_ = await.Result(s.cmd.Wait)
+		if code := s.cmd.ProcessState.ExitCode(); code != 128+int(unix.SIGHUP) {
+			t.Errorf("%s: exit code %d, want %d", program, code, 128+int(unix.SIGHUP))
+		}
 	}
 }
