@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
@@ -132,6 +133,7 @@ func TestTheBeginningTheEndAndTheHolderAreLoggedOnceForEachChange(t *testing.T) 
 		b.conn.Cut()
 		awaitEnd(t, tenure)
 		time.Sleep(ttl)
+		synctest.Wait()
 		var got []string
 		for line := range strings.Lines(log.String()) {
 			if strings.HasPrefix(line, "level=INFO") {

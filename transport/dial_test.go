@@ -218,6 +218,7 @@ func TestAConnectionAfterFailuresIsLoggedAndLaterLossesAreSilentWithoutALogger(t
 			b.cut()
 			await.Done(b.tasks.Wait)
 		}()
+		synctest.Wait()
 		if got := log.String(); !strings.Contains(got, "level=INFO msg=connected client=a broker=broker:1883 failed_attempts=") {
 			t.Errorf("logged %s", got)
 		}
@@ -227,6 +228,7 @@ func TestAConnectionAfterFailuresIsLoggedAndLaterLossesAreSilentWithoutALogger(t
 		b.mu.Unlock()
 		b.cut()
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if log.Len() > 0 {
 			t.Errorf("after the first connection: %s", log.String())
 		}
