@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -97,8 +98,12 @@ func (l *Lease) newAttempt(ctx context.Context, reason *waitReason) (*attempt, e
 	if silence := will.Silence(); silence > 0 && silence < l.options.TTL {
 		will.Close()
 		whole := (l.options.TTL + time.Second - 1) / time.Second
-		return nil, fmt.Errorf("InstantFailover: the broker declares a silent connection dead after %v, and then frees a lease that its holder may believe in for TTL %v: "+
-			"make the client's KeepAlive at least %v, or TTL at most %v", silence, l.options.TTL, (whole*2+2)/3*time.Second, silence)
+		advice := fmt.Sprintf("make TTL at most %v", silence)
+		if keepAlive := (whole*2 + 2) / 3 * time.Second; keepAlive <= math.MaxUint16*time.Second { // MQTT cannot say more
+			advice = fmt.Sprintf("make the client's KeepAlive at least %v, or TTL at most %v", keepAlive, silence)
+		}
+		return nil, fmt.Errorf("InstantFailover: the broker declares a silent connection dead after %v, and then frees a lease that its holder may believe in for TTL %v: %s",
+			silence, l.options.TTL, advice)
 	}
 	a.will, a.lost = will, will.Lost()
 	return a, nil

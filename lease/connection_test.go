@@ -238,14 +238,16 @@ func TestAHeldLeaseCostsTryAcquireNoNewConnection(t *testing.T) {
 func TestInstantFailoverNeedsADeadlineBeforeTheBrokersTimeout(t *testing.T) {
 	for _, test := range []struct {
 		name    string
+		ttl     time.Duration
 		silence time.Duration
 		refused error  // by the broker
 		want    string // in the error; empty: it works
 	}{
-		{"it never does", 0, nil, ""},
-		{"just in time", ttl, nil, ""},
-		{"too early", ttl - time.Millisecond, nil, "make the client's KeepAlive at least 2s, or TTL at most 1.999s"},
-		{"the broker allows no wills, so the TTL decides", 0, &transport.ConnectError{Code: 0x87}, ""},
+		{"it never does", ttl, 0, nil, ""},
+		{"just in time", ttl, ttl, nil, ""},
+		{"too early", ttl, ttl - time.Millisecond, nil, "make the client's KeepAlive at least 2s, or TTL at most 1.999s"},
+		{"too early for any keep-alive", 48 * time.Hour, 7500 * time.Millisecond, nil, "for TTL 48h0m0s: make TTL at most 7.5s"},
+		{"the broker allows no wills, so the TTL decides", ttl, 0, &transport.ConnectError{Code: 0x87}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, store *transporttest.Store) {
@@ -255,7 +257,7 @@ func TestInstantFailoverNeedsADeadlineBeforeTheBrokersTimeout(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer client.Close()
-				l, err := lease.New(client, name, lease.Options{TTL: ttl, Clock: lease.MonotonicClock(), InstantFailover: true})
+				l, err := lease.New(client, name, lease.Options{TTL: test.ttl, Clock: lease.MonotonicClock(), InstantFailover: true})
 				if err != nil {
 					t.Fatal(err)
 				}
