@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/tenurelock/tenure/internal/await"
@@ -715,6 +716,19 @@ func TestACommandInTheChildDoesNotEndTheConnectionOfItsParent(t *testing.T) {
 	got := tenure(t, "", environment, "lock", "jobs", "--", build(t), "holder", "jobs")
 	if got.code != 0 || got.stdout != "gateway-a\n" {
 		t.Errorf("%+v", got)
+	}
+}
+
+func TestACommandThatASignalEndsBeforeItIsDoneHasTheCodeOfTheSignal(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(&interruptedError{syscall.SIGTERM})
+	root := &cobra.Command{Use: "tenure", SilenceUsage: true, SilenceErrors: true}
+	root.AddCommand(&cobra.Command{Use: "check", RunE: func(cmd *cobra.Command, _ []string) error {
+		return orInterrupted(cmd, cmd.Context().Err(), "nothing was changed")
+	}})
+	root.SetArgs([]string{"check"})
+	if code, text := execute(ctx, root); code != 143 || text != "interrupted; nothing was changed" {
+		t.Errorf("exit code %d, %q", code, text)
 	}
 }
 
