@@ -230,7 +230,7 @@ func TestTheExitCodeSaysWhyThereIsNoAnswer(t *testing.T) {
 		{"nothing listens", []string{"--broker", "mqtt://127.0.0.1:1", "--timeout", "300ms"}, exitUnreachable, "connection refused"},
 		{"a program that is silent", []string{"--broker", "mqtt://" + silent, "--timeout", "300ms"}, exitUnreachable, silent},
 		{"a program that is no broker", []string{"--broker", "mqtt://" + garbage, "--timeout", "300ms"}, exitUnreachable, garbage},
-		{"a port without TLS", []string{"--broker", strings.Replace(open, "mqtt", "mqtts", 1), "--timeout", "300ms"}, exitUnreachable, "perhaps this port is not for TLS"},
+		{"a port without TLS", []string{"--broker", strings.Replace(open, "mqtt", "mqtts", 1), "--timeout", "300ms"}, exitUnreachable, "is this a port without TLS?"},
 		{"a host that does not exist", []string{"--broker", "mqtt://host.invalid", "--timeout", "2s"}, exitUnreachable, "host.invalid"},
 		{"no password", []string{"--broker", guarded}, exitRefused, "check the username, the password"},
 		{"a wrong password", []string{"--broker", guarded, "--username", "alice", "--password-file", wrong, "--client-id", "alice-1"}, exitRefused, "check the username, the password"},
