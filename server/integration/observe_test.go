@@ -369,7 +369,7 @@ func TestAnObserverThatPanicsOrHangsDelaysNoRequest(t *testing.T) {
 			first = false
 			panic("a wrong page")
 		}
-		<-release
+		await.Next(release)
 	}})
 	if err != nil {
 		t.Fatal(err)
