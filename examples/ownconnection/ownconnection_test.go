@@ -82,10 +82,7 @@ func TestATenureOutlivesTheProgramsOwnConnection(t *testing.T) {
 		if _, err := other.Set(ctx, "press-7/setpoint", []byte(value), transport.SetOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		for change := range watch.Changes() {
-			if string(change.Value) == value {
-				break
-			}
+		for string(await.Receive(watch.Changes()).Value) != value {
 		}
 		lost := client.Lost()
 		s.Cut()
