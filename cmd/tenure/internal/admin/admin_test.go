@@ -4,11 +4,14 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,6 +40,9 @@ func serve(t *testing.T, change func(*admin.Options)) *served {
 	listening, err := admin.Listen(options)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if options.About.Mode == "impatient" {
+		listening.SetPatience(50 * time.Millisecond)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -367,6 +373,39 @@ func TestStreamsAreBoundedAndEndWithTheServer(t *testing.T) {
 	}
 	if _, err := net.Dial("tcp", s.Addr().String()); err == nil {
 		t.Error("it still listens")
+	}
+}
+
+// A page that is open on a machine that sleeps must not hold memory, nor delay other pages.
+func TestAClientThatDoesNotReadIsDisconnected(t *testing.T) {
+	var changes atomic.Int64
+	s := serve(t, func(o *admin.Options) {
+		o.About.Mode = "impatient"
+		o.Recorder.SetState(func(time.Time) activity.State {
+			// Each event is larger than what the sockets of both ends hold.
+			return activity.State{Revision: uint64(changes.Add(1)), Leases: []activity.Lease{{Name: strings.Repeat("x", 16<<20)}}}
+		})
+	})
+	conn, err := net.Dial("tcp", s.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(await.Patience)
+	for came := false; !came || s.Streams() > 0; came = came || s.Streams() > 0 {
+		if time.Now().After(deadline) {
+			t.Fatalf("came %t; %d clients read events", came, s.Streams())
+		}
+		time.Sleep(time.Millisecond) // between two looks; the deadline bounds the wait
+	}
+	if err := conn.SetReadDeadline(deadline); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the connection is still open")
 	}
 }
 

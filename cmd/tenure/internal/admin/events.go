@@ -30,6 +30,8 @@ type streams struct {
 	// render returns the state at a time, as JSON without line breaks.
 	render func(now time.Time) ([]byte, error)
 	ending <-chan struct{}
+	// patience is how long a client may take to read an event; a test has less.
+	patience time.Duration
 
 	mu      sync.Mutex
 	readers int
@@ -45,7 +47,7 @@ type event struct {
 }
 
 func newStreams(render func(now time.Time) ([]byte, error), ending <-chan struct{}) *streams {
-	return &streams{render: render, ending: ending, latest: &event{newer: make(chan struct{})}, wake: make(chan struct{}, 1)}
+	return &streams{render: render, ending: ending, patience: writeTimeout, latest: &event{newer: make(chan struct{})}, wake: make(chan struct{}, 1)}
 }
 
 // run renders events while there are readers, until ctx ends.
@@ -117,7 +119,7 @@ func (s *streams) newest() *event {
 }
 
 // ServeHTTP implements http.Handler: server-sent events, until the client or the server ends. A
-// client that does not read an event within writeTimeout is disconnected.
+// client that does not read an event within patience is disconnected.
 func (s *streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	if r.Method == http.MethodHead {
@@ -131,7 +133,7 @@ func (s *streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.leave()
 	connection := http.NewResponseController(w)
 	write := func(text []byte) bool {
-		_ = connection.SetWriteDeadline(time.Now().Add(writeTimeout))
+		_ = connection.SetWriteDeadline(time.Now().Add(s.patience))
 		if _, err := w.Write(text); err != nil {
 			return false
 		}

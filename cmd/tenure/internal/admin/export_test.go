@@ -15,3 +15,13 @@ const (
 
 // SetState makes the page show what state returns.
 func (r *Recorder) SetState(state func(now time.Time) activity.State) { r.state = state }
+
+// SetPatience sets how long a client may take to read an event. It is called before Serve.
+func (s *Server) SetPatience(d time.Duration) { s.streams.patience = d }
+
+// Streams returns how many clients read events.
+func (s *Server) Streams() int {
+	s.streams.mu.Lock()
+	defer s.streams.mu.Unlock()
+	return s.streams.readers
+}
