@@ -478,7 +478,10 @@ func TestASignalBeforeTheAnswerHasACodeOfItsOwn(t *testing.T) {
 }
 
 func TestReleaseEndsTheTenureThatWasShownAndNoOther(t *testing.T) {
-	address := startMemory(t)
+	log := new(lockedBuffer)
+	serve := exec.Command(build(t), "serve", "--memory", "--addr", "127.0.0.1:0")
+	serve.Stderr = log
+	address, _ := launch(t, serve, "listening on ")
 	l, err := lease.New(dialTest(t, address, "gateway-a"), "press-7/active", lease.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -534,6 +537,11 @@ func TestReleaseEndsTheTenureThatWasShownAndNoOther(t *testing.T) {
 	if cause := context.Cause(second.Context()); !errors.Is(cause, lease.ErrDeleted) {
 		t.Errorf("the tenure ended with %v", cause)
 	}
+	await.Done(func() { // the log has a writer of its own
+		for !strings.Contains(log.String(), "gateway-a lost its disk") && t.Context().Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+	})
 }
 
 // readerFunc is a function as an io.Reader.
