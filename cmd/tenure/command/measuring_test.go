@@ -2,6 +2,7 @@ package command
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -19,7 +20,7 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/load"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/top"
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/server"
 )
 
 // runFor runs the command and returns its output and its exit code.
@@ -145,29 +146,38 @@ func TestBenchRefusesNonsenseAndNamesTheFlag(t *testing.T) {
 	}
 }
 
-func TestBenchPrintsWhatItMeasuredWhenItIsInterrupted(t *testing.T) {
-	store := serveForTest(t)
-	ctx := t.Context()
-	cmd := exec.Command(build(t), "bench", "--broker", store, "--duration", "1h", "--prefix", "interrupted", "--client-id", "bench", "--clients", "1")
+func TestBenchPrintsWhatItMeasuredWhenItIsInterruptedAndLeavesNoKey(t *testing.T) {
+	store, err := server.New(server.Options{Addr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- store.Serve(ctx) }()
+	defer func() { cancel(); await.Receive(served) }()
+	cmd := exec.Command(build(t), "bench", "--broker", "mqtt://"+store.Addr().String(), "--duration", "1h", "--verbs", "get,lease", "--clients", "2")
 	var out, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	// Requests are under way as soon as the server serves the client.
-	client, err := transport.Dial(ctx, store, transport.Options{})
-	if err != nil {
-		t.Fatal(err)
+	// Both clients have a key before they are measured, and a lease from time to time while they are.
+	for giveUp := time.Now().Add(await.Patience); store.Usage().Store.Keys <= 2; {
+		if time.Now().After(giveUp) {
+			t.Fatalf("it does not measure: %s", &log)
+		}
+		await.Receive(time.After(time.Millisecond))
 	}
-	defer client.Close()
-	await.Receive(time.After(time.Second))
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
 	_ = await.Result(cmd.Wait)
 	if code := cmd.ProcessState.ExitCode(); code != exitSignal+2 || !strings.Contains(out.String(), "P99") || !strings.Contains(log.String(), "interrupted") {
 		t.Errorf("exit code %d:\n%s%s", code, &out, &log)
+	}
+	if keys := store.Usage().Store.Keys; keys != 0 {
+		t.Errorf("%d keys are left", keys)
 	}
 }
 

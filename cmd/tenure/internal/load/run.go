@@ -25,6 +25,8 @@ const (
 	cleanupTime = 10 * time.Second
 	keysOutlive = time.Minute
 	leaseTTL    = 10 * time.Second
+	// interruptTime is how long operations may go on after an interruption.
+	interruptTime = time.Second
 	// timerSlack is how late a timer may be that wakes a worker: Go's are up to a millisecond or so.
 	timerSlack = 3 * time.Millisecond
 	// maxErrors bounds how many different errors a Report has.
@@ -193,18 +195,35 @@ func (r *run) usesKeys() bool { return r.verbs[Set] != nil || r.verbs[Get] != ni
 func (r *run) measure(ctx context.Context) time.Duration {
 	r.began = time.Now()
 	ended := make(chan struct{})
-	var workers, progress sync.WaitGroup
+	var workers, others sync.WaitGroup
 	if r.options.Progress != nil {
-		progress.Go(func() { r.tell(ended) })
+		others.Go(func() { r.tell(ended) })
 	}
-	// What is under way at the end may be answered; a request has a timeout of its own.
+	// What is under way at the end may be answered; a request has a timeout of its own. After an
+	// interruption it has a moment, so that no lease stays behind.
+	operations, abandon := context.WithCancel(context.WithoutCancel(ctx))
+	defer abandon()
+	others.Go(func() {
+		select {
+		case <-ended:
+			return
+		case <-ctx.Done():
+		}
+		moment := time.NewTimer(interruptTime)
+		defer moment.Stop()
+		select {
+		case <-ended:
+		case <-moment.C:
+			abandon()
+		}
+	})
 	for _, w := range r.workers {
-		workers.Go(func() { w.work(ctx) })
+		workers.Go(func() { w.work(ctx, operations) })
 	}
 	workers.Wait()
 	elapsed := time.Since(r.began)
 	close(ended)
-	progress.Wait()
+	others.Wait()
 	return min(elapsed, max(r.options.Duration, time.Nanosecond))
 }
 
@@ -225,8 +244,8 @@ func (r *run) total(within time.Duration) int64 {
 	return int64(math.Ceil(within.Seconds() * r.options.Rate))
 }
 
-// work sends one operation after the other.
-func (w *worker) work(ctx context.Context) {
+// work sends one operation after the other until ctx ends. operations ends those that are under way.
+func (w *worker) work(ctx, operations context.Context) {
 	r := w.run
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -254,7 +273,7 @@ func (w *worker) work(ctx context.Context) {
 		if late := sent.Sub(due); idle && late < timerSlack {
 			due = sent // this end's timer was late, not the store
 		}
-		err := w.do(ctx, verb, number)
+		err := w.do(operations, verb, number)
 		now := time.Now()
 		switch {
 		case err == nil:

@@ -196,10 +196,26 @@ func TestAnInterruptedRunReportsWhatItMeasuredAndRemovesItsKeys(t *testing.T) {
 			if !report.Interrupted || report.Done == 0 || report.Failed != 0 || report.Elapsed < 2900*time.Millisecond || report.Elapsed > 3100*time.Millisecond {
 				t.Errorf("rate %v: %+v", rate, report)
 			}
-			time.Sleep(time.Minute) // what a lease leaves in the background
 			b.mustBeClean()
 		})
 	}
+}
+
+func TestAnInterruptedRunDoesNotWaitForAStoreThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		options, began := b.options(time.Hour), time.Now()
+		options.Verbs = []load.Verb{load.Lease}
+		b.fault = func(transport.Request) transporttest.Fault {
+			return transporttest.Fault{LoseReply: time.Since(began) > 2*time.Second, HoldReply: time.Millisecond}
+		}
+		report, err := load.Run(ctx, options)
+		if took := time.Since(began); err != nil || !report.Interrupted || report.Done == 0 || took > 5*time.Second {
+			t.Errorf("after %v: %v, %+v", took, err, report)
+		}
+	})
 }
 
 func TestFailuresAreCountedByReasonAndKeysThatStayAreReported(t *testing.T) {
