@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -293,6 +295,36 @@ func TestInvariant47APairAndAWitnessAreOneStoreOverEveryFault(t *testing.T) {
 func TestAStandbySendsClientsToTheActiveOne(t *testing.T) {
 	tr := startTrio(t)
 	tr.mustRefer(t, 1, tr.clients[0])
+}
+
+func TestTheStatusPageShowsTheRoleAndTheActiveStore(t *testing.T) {
+	tr := startTrio(t)
+	tr.stores[1].mustStop()
+	tr.stores[1] = tr.stores[1].again("--admin", "127.0.0.1:0")
+	line, _ := await.Next(tr.stores[1].lines)
+	page, ok := strings.CutPrefix(line, "status page on ")
+	if !ok {
+		t.Fatalf("first line %q", line)
+	}
+	ready := func(status int, text string) {
+		t.Helper()
+		var got string
+		for began := time.Now(); time.Since(began) < await.Patience; time.Sleep(20 * time.Millisecond) {
+			answer, err := (&http.Client{Timeout: await.Patience}).Get(page + "readyz")
+			if err != nil {
+				t.Fatal(err)
+			}
+			content, err := io.ReadAll(answer.Body)
+			_ = answer.Body.Close()
+			if got = fmt.Sprint(answer.StatusCode, " ", string(content), err); answer.StatusCode == status && strings.Contains(got, text) {
+				return
+			}
+		}
+		t.Fatalf("/readyz: %s, want %d %q", got, status, text)
+	}
+	ready(http.StatusServiceUnavailable, tr.clients[0]+" is active") // once etcd has said so
+	tr.stores[0].mustStop()
+	ready(http.StatusOK, "ready: active")
 }
 
 // mustRefer waits until a store refers clients to an address, or to none if that is empty.
