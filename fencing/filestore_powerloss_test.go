@@ -166,12 +166,18 @@ func (r *run) use(t *testing.T, d *oldDisk, steps int) (complete bool) {
 	return true
 }
 
-// A process may crash at any step, and again at any step after its restart; each time the
+// A process may crash at any step, and again at any step after its restarts; each time the
 // power may fail or not. No restart begins below a token that was reported as durable.
 func TestInvariant13NoLossOfPowerLowersTheFloorOfAFileStore(t *testing.T) {
 	runs := 0
+	seen := make(map[string]bool) // many crashes leave the same
 	var explore func(d *oldDisk, r run, depth int)
 	explore = func(d *oldDisk, r run, depth int) {
+		state := fmt.Sprintf("%d %v %q %q %+v", depth, r, d.files, d.durable, d.pending)
+		if seen[state] {
+			return
+		}
+		seen[state] = true
 		for steps := 0; ; steps++ {
 			runs++
 			disk, after := d.afterProcess(), r
@@ -187,7 +193,8 @@ func TestInvariant13NoLossOfPowerLowersTheFloorOfAFileStore(t *testing.T) {
 			}
 		}
 	}
-	explore(&oldDisk{files: map[string]string{}, durable: map[string]string{}}, run{}, 2)
+	explore(&oldDisk{files: map[string]string{}, durable: map[string]string{}}, run{}, 3)
+	t.Logf("%d runs from %d states", runs, len(seen))
 	if runs < 1000 {
 		t.Errorf("only %d runs", runs)
 	}
