@@ -105,26 +105,27 @@ func TestASecondInterruptKillsAProgramThatIgnoresTheFirst(t *testing.T) {
 	awaitFree(t, broker, "press", await.Patience)
 }
 
-// A lease that was deleted may have another holder at once, so there is no time for SIGTERM.
+// A lease that was deleted may have another holder at once, so there is no time for a grace.
 func TestAProgramWhoseLeaseWasTakenIsKilledAtOnce(t *testing.T) {
 	broker := server(t)
 	client := dial(t, broker)
-	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "session", "lock", "--ttl", "10s", "press")
+	const grace = 3 * time.Second // much longer than a kill takes
+	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "obstinate", "lock", "--ttl", "20s", "--grace", grace.String(), "press")
 	n.awaitStart()
 	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
-	for { // the tenure begins to watch its key a while after it was acquired
+	for !strings.Contains(n.log.String(), "tenure has ended") { // it begins to watch its key a while after it was acquired
+		if ctx.Err() != nil {
+			t.Fatal("the tenure does not end")
+		}
 		if _, err := client.Del(ctx, "press", transport.DelOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case <-n.gone:
-		case <-ctx.Done():
-			t.Fatal("the program still runs")
-		case <-time.After(50 * time.Millisecond):
-			continue
-		}
-		break
+		time.Sleep(10 * time.Millisecond)
+	}
+	ended := now()
+	if gone := n.awaitGone(); gone-ended >= grace {
+		t.Errorf("the program was gone %v after its lease, and had its whole grace", gone-ended)
 	}
 	if code := n.awaitExit(); code != 66 || !strings.Contains(n.log.String(), "the lease was deleted") {
 		t.Errorf("exit code %d, want 66 and the cause", code)
