@@ -205,18 +205,20 @@ func findProgram(name string) (path string, err error) {
 // catchSignals returns a context that ends with the first signal that asks this process to end. All
 // other signals, and those after it, are for the child.
 func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context, release func()) {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
+	ctx, cancel := context.WithCancelCause(parent) // which a signal may have ended before this process catches the others
 	caught, stop := supervise.CatchSignals()
 	terminal := supervise.HasTerminal()
 	finished, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
+		ending := false
 		for {
 			select {
 			case s := <-caught:
 				// A terminal that closes ends what waits in it. A service that stands by has nothing to reload.
 				closed := supervise.IsHangup(s) && terminal && !h.hasChild.Load()
-				if (supervise.IsEnd(s) || closed) && ctx.Err() == nil {
+				if (supervise.IsEnd(s) || closed) && !ending {
+					ending = true // ctx may have ended with parent, by the same signal
 					cancel(&interruptedError{s})
 					continue
 				}

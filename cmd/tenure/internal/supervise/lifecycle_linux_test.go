@@ -36,29 +36,31 @@ func dial(t *testing.T, broker string) *transport.Client {
 func TestAnInterruptAtAnyMomentLeavesNoProgramAndNoLease(t *testing.T) {
 	broker := server(t)
 	client := dial(t, broker)
-	for _, verb := range []string{"run", "lock"} {
-		for after := time.Duration(0); after < 120*time.Millisecond; after += 10 * time.Millisecond {
-			n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "session", verb, "--ttl", "10s", "--grace", "100ms", "press")
-			time.Sleep(after) // any moment is right
-			n.signal(unix.SIGINT)
-			code := n.awaitExit()
-			if code != 130 && code != 137 { // the descendant in a session of its own ignores everything
-				t.Errorf("%s: exit code %d after an interrupt at %v", verb, code, after)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-			if entry, err := client.Get(ctx, "press"); err != nil || entry.Exists {
-				t.Errorf("%s: after an interrupt at %v the store has %q: %v", verb, after, entry.Value, err)
-			}
-			cancel()
-			// The lock of the file is free when the program and all that it started are gone.
-			lock, err := os.OpenFile(n.lockFile, os.O_RDWR|os.O_CREATE, 0o600)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-				t.Errorf("%s: after an interrupt at %v a process of the program lives: %v", verb, after, err)
-			}
-			_ = lock.Close()
+	for i, after := 0, time.Duration(0); after < 120*time.Millisecond; i++ {
+		verb := []string{"run", "lock"}[i%2]
+		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "session", verb, "--ttl", "10s", "--grace", "100ms", "press")
+		time.Sleep(after) // any moment is right
+		n.signal(unix.SIGINT)
+		code := n.awaitExit()
+		if code != 130 && code != 137 { // the program ignores everything
+			t.Errorf("%s: exit code %d after an interrupt at %v", verb, code, after)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+		if entry, err := client.Get(ctx, "press"); err != nil || entry.Exists {
+			t.Errorf("%s: after an interrupt at %v the store has %q: %v", verb, after, entry.Value, err)
+		}
+		cancel()
+		// The lock of the file is free when the program and all that it started are gone.
+		lock, err := os.OpenFile(n.lockFile, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			t.Errorf("%s: after an interrupt at %v a process of the program lives: %v", verb, after, err)
+		}
+		_ = lock.Close()
+		if after += 500 * time.Microsecond; after > 20*time.Millisecond {
+			after += 10 * time.Millisecond
 		}
 	}
 }
