@@ -49,7 +49,7 @@ func run(ctx context.Context, broker, name string, logger *slog.Logger) error {
 	elector, err := election.New(client, "press-7/active", election.Options{
 		TTL: 2 * time.Second,
 		Observer: func(t election.Transition) {
-			logger.Info("phase", "phase", t.Phase, "cause", t.Cause)
+			logger.Info("phase", "transition", t)
 		},
 	})
 	if err != nil {
