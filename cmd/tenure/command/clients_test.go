@@ -544,6 +544,25 @@ func TestReleaseEndsTheTenureThatWasShownAndNoOther(t *testing.T) {
 	})
 }
 
+func TestReleaseSaysWhichLeaseOfAStrictStoreOnlyItsHolderReleases(t *testing.T) {
+	address, _ := launch(t, exec.Command(build(t), "serve", "--memory", "--addr", "127.0.0.1:0", "--strict", "--lock-prefix", "press-7/"), "listening on ")
+	l, err := lease.New(dialTest(t, address, "gateway-a"), "press-7/active", lease.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := l.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := tenure(t, "", nil, "release", l.Name(), "--force", "--yes", "--broker", address)
+	if got.code != exitRefused || !strings.Contains(got.stderr, "lets only the holder release it; stop the holder") {
+		t.Errorf("%+v", got)
+	}
+	if _, err := held.Token(); err != nil {
+		t.Error(err)
+	}
+}
+
 // readerFunc is a function as an io.Reader.
 type readerFunc func(p []byte) (int, error)
 

@@ -262,6 +262,8 @@ token is refused. So stop the holder first if it can be reached.
 Only the tenure that was shown is ended: if another process has acquired the
 lease since, nothing changes, and the exit code is 69. A store of Tenure logs
 the release with the client, its user, its address and the text of --reason.
+A strict store lets only the holder release a lease under a --lock-prefix: stop
+the holder there, and wait for the TTL.
 
 ` + connectionHelp,
 		Example: `  tenure release press-7/active --force
@@ -315,6 +317,8 @@ Another process may acquire the lease at once. Only work that carries its fencin
 	switch {
 	case errors.Is(err, transport.ErrConditionFailed):
 		return exitWith(exitMissing, fmt.Errorf("%q has another holder since; nothing was released", name))
+	case errors.Is(err, transport.ErrLockRule):
+		return fmt.Errorf("%q is under a --lock-prefix of a strict store, which lets only the holder release it; stop the holder, and the lease ends with its TTL (%w)", name, err)
 	case err != nil:
 		return err
 	case !deleted:
