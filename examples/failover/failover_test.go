@@ -16,6 +16,7 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/servertest"
 )
@@ -40,7 +41,7 @@ func TestThePairSurvivesEachFaultAndTheStoreAcceptsNoStaleWrite(t *testing.T) {
 // The store is a client of a broker that knows nothing of stores; it is that broker which
 // notices that a node was killed.
 func TestThePairSurvivesEachFaultOnABrokerToWhichAStoreIsAttached(t *testing.T) {
-	address := "mqtt://" + startMosquitto(t)
+	address := "mqtt://" + mosquitto.Start(t, "").Address
 	store, err := attach.New(address, attach.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -198,7 +199,7 @@ func TestBadCommandLinesAreRefusedWithTheCause(t *testing.T) {
 }
 
 func TestABrokerWithoutAStoreIsReportedWithTheCure(t *testing.T) {
-	address := "mqtt://" + startMosquitto(t)
+	address := "mqtt://" + mosquitto.Start(t, "").Address
 	out, err := exec.Command(build(t), "--broker", address).CombinedOutput()
 	want := "no state store answers on this broker; run one there: tenure attach " + address
 	if err == nil || !strings.Contains(string(out), want) {

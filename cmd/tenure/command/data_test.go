@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/transport"
@@ -68,7 +69,7 @@ func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 		state = in("home/.local/state")
 	}
 	environment := []string{"HOME=" + in("home"), "LocalAppData=" + in("local"), "XDG_STATE_HOME="}
-	broker := sync.OnceValue(func() string { return startMosquitto(t, "") })
+	broker := sync.OnceValue(func() string { return mosquitto.Start(t, "").Address })
 	for _, test := range []struct {
 		name        string
 		environment []string
@@ -256,7 +257,7 @@ func TestAValueAFenceAndALeaseSurviveTheEndOfTheStore(t *testing.T) {
 			defer cancel()
 			s := &durableStore{t: t, path: path, dir: filepath.Join(t.TempDir(), "data"), host: "127.0.0.1:0"}
 			if test.attached {
-				s.broker = "mqtt://" + startMosquitto(t, "")
+				s.broker = "mqtt://" + mosquitto.Start(t, "").Address
 			}
 			s.start()
 			client := s.dial(ctx)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -24,7 +25,7 @@ func TestAStoreSurvivesSIGHUPAndAClosedLog(t *testing.T) {
 	}{
 		{"a broker with a store inside", func(*testing.T) []string { return []string{"serve", "--memory", "--addr", "127.0.0.1:0"} }, "listening on "},
 		{"an attached store", func(t *testing.T) []string {
-			return []string{"attach", "--memory", "--probe-messages", "0", "mqtt://" + startMosquitto(t, "")}
+			return []string{"attach", "--memory", "--probe-messages", "0", "mqtt://" + mosquitto.Start(t, "").Address}
 		}, "attached to "},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -10,11 +10,12 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/transport"
 )
 
 func TestAttachWithWaitIsASpareAgainAfterAnotherStoreTookItsPlace(t *testing.T) {
-	path, url := build(t), "mqtt://"+startMosquitto(t, "")
+	path, url := build(t), "mqtt://"+mosquitto.Start(t, "").Address
 	arguments := []string{"attach", "--memory", url, "--wait", "--hold-off", "1ms", "--probe-messages", "0"}
 	first, second := exec.Command(path, arguments...), exec.Command(path, arguments...)
 	_, linesOfFirst := launch(t, first, "attached to "+url)
