@@ -280,7 +280,7 @@ func (c *Candidate) observe() {
 	}
 }
 
-// look reads the election key, and returns the revision after that of the answer.
+// look reads the election key. next is the first revision that the answer does not include.
 func (c *Candidate) look(ctx context.Context) (seen observation, next int64, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.options.TTL, errors.New("etcd did not answer in time"))
 	defer cancel()

@@ -60,7 +60,7 @@ type Effects struct {
 	Notifications []Notification
 	// Groups are what a journal must keep, in this order, before the reply and the
 	// notifications leave. The group of the command itself is the last; before it come
-	// those of keys that had expired. Empty unless Options.Journaled: then nothing changed
+	// the groups of keys that had expired. Empty unless Options.Journaled: then nothing changed
 	// that must survive a restart.
 	Groups []Group
 	// Keys are the keys that Groups are about. Until Groups are durable, no reply about one

@@ -60,8 +60,8 @@ func TestEachDeliveryIsFollowedByAWakeUpWithoutTheLock(t *testing.T) {
 	})
 }
 
-// Invariant 33, for notifications: those of a batch leave after its commit, before its replies,
-// in the store's order.
+// Invariant 33, for notifications: they leave after the commit of their batch and before its
+// replies, in the store's order.
 func TestInvariant33NotificationsLeaveAfterTheCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, newDisk(), statestore.Options{})

@@ -223,7 +223,7 @@ func (c *checker) lockRecoveredLocked(lock statestore.Item) {
 	case c.gone[lock.Value]:
 		c.violationLocked("the lease of %s is back, which was seen gone", c.nameLocked(lock.Value))
 	case lock.Value != c.held:
-		c.violationLocked("a crash lost the lease of %s: there is that of %s", c.nameLocked(c.held), c.nameLocked(lock.Value))
+		c.violationLocked("a crash lost the lease of %s: the store has the lease of %s", c.nameLocked(c.held), c.nameLocked(lock.Value))
 	}
 	if newer {
 		c.highest = lock.Version

@@ -28,8 +28,8 @@ var (
 )
 
 // dice are the random numbers for one kind of event on a node: requests of one verb about
-// one key, notifications of one key, or calls of one function. Each kind has its own, so
-// that of two events at the same instant each has the same fault whichever comes first.
+// one key, notifications of one key, or calls of one function. Each kind has its own: if
+// two events happen at the same instant, each meets the same fault whichever comes first.
 type dice struct{ *rand.Rand }
 
 // diceLocked returns the dice of a kind.

@@ -16,7 +16,7 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// spareOptions are those of a spare that grants leases soon.
+// spareOptions are options of a spare that grants leases soon.
 var spareOptions = attach.Options{Wait: true, Store: statestore.Options{HoldOff: time.Millisecond}}
 
 func startSpare(t *testing.T, broker *mosquitto.Broker, options attach.Options) *testsupport.Attachment {

@@ -114,7 +114,7 @@ func (c *Child) Ready() <-chan string { return c.ready }
 // Died returns a channel that is closed when the child has ended.
 func (c *Child) Died() <-chan struct{} { return c.died }
 
-// Arm gives the child another Life than that of its Task.
+// Arm gives the child a Life in place of the one in its Task.
 func (c *Child) Arm(life Life) error {
 	text, err := json.Marshal(life)
 	if err != nil {

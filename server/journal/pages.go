@@ -70,7 +70,7 @@ func decodeMeta(id uint64, page []byte) (metaOf, error) {
 		return metaOf{}, fmt.Errorf("%w: bbolt format %d; this one reads %d", ErrNewer, version, metaVersion)
 	}
 	if size := order.Uint32(body[8:]); size != pageSize {
-		return metaOf{}, fmt.Errorf("%w: its pages have %d bytes, those of a journal have %d", ErrForeign, size, pageSize)
+		return metaOf{}, fmt.Errorf("%w: its pages have %d bytes, the pages of a journal have %d", ErrForeign, size, pageSize)
 	}
 	return metaOf{root: order.Uint64(body[16:]), freelist: order.Uint64(body[32:]), end: order.Uint64(body[40:]), txid: order.Uint64(body[48:])}, nil
 }

@@ -14,7 +14,7 @@ const noFollow = 0
 func lockFlags() int { return os.O_CREATE | os.O_RDONLY }
 
 // rightsOf returns false: Windows has access control lists in place of mode bits, and a new
-// directory has those of the one above it.
+// directory inherits the list of the directory above it.
 func rightsOf(fs.FileInfo) (mode fs.FileMode, ok bool) { return 0, false }
 
 func checkOwner(fs.FileInfo) error { return nil }

@@ -104,7 +104,7 @@ Neither SIGHUP nor closing the terminal stops a store.
 var attachFolder = filepath.Join(serveFolder, "attach")
 
 // brokerFolder is where attach keeps its data for a broker by default: a store that served one
-// broker after another would show the clients of each what those of the other wrote.
+// broker after another would show clients of the second what clients of the first wrote.
 func brokerFolder(broker string) (string, error) {
 	address, err := mqttnet.ParseAddress(broker)
 	if err != nil {

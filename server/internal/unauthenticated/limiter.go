@@ -1,5 +1,5 @@
-// Package unauthenticated accepts connections, and bounds those of clients that have not
-// authenticated: in number, for all and for each source, and in time.
+// Package unauthenticated accepts connections, and bounds the clients that have not authenticated:
+// how many there are, in all and from each source, and how long they stay.
 package unauthenticated
 
 import (
