@@ -201,7 +201,7 @@ func TestARequestThatChangedNothingIsJudgedAnewAfterACrash(t *testing.T) {
 	}
 }
 
-// A client comes back after its session has ended, and before or while the records of that are removed.
+// A client comes back after its session has ended, before or while its records are removed.
 // It gets no reply of the ended session, also after a crash at any time, and loses none of its own.
 func TestAClientThatComesBackFindsNoReplyOfAnEndedSession(t *testing.T) {
 	const window = 8
@@ -301,7 +301,7 @@ func TestSessionsThatEndAgainAndAgainLeaveFewRecords(t *testing.T) {
 	}
 }
 
-// The numbers of sessions end; what a restored store has then is as before there were any.
+// The numbers of sessions end. From then on sessions count as one, as if they had no numbers.
 func TestTheNumbersOfSessionsEnd(t *testing.T) {
 	last := &leftover{sequence: 1<<64 - 1<<32}
 	if first := last.firstSequence(); first != last.sequence {

@@ -102,7 +102,7 @@ func (c *checker) answered(p *process, s sent, reply transport.Reply, err error)
 		return
 	}
 	if s.late != nil && !errors.Is(err, transport.ErrNotSent) {
-		c.violation("%s sent %s of %s over another connection than that with which it ended", p.name, s.verb, s.late.name)
+		c.violation("%s sent %s of %s over a connection that began after the tenure ended", p.name, s.verb, s.late.name)
 	}
 	if !s.second {
 		c.metStore(p, reply)

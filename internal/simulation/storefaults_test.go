@@ -55,7 +55,7 @@ func (s *simulation) isDurable() bool { return s.journal != nil }
 
 // crashStore ends a durable store after a while, within a commit, if one is under way: some of
 // its groups are kept. The store starts again when it was down for a while; if it moves, on a
-// machine with another clock. Commits are slow in the second before, so hardly a crash finds none.
+// machine with another clock. Commits are slow in the second before, so nearly every crash meets one.
 // It reports false, and does nothing, if it would not be calm in time.
 func (h hit) crashStore(after, down time.Duration, moves bool) bool {
 	after = max(after, 0)

@@ -161,8 +161,8 @@ func (c *Child) isKilled() bool {
 }
 
 // Main ends the process if it is a child: with status 0 when serve returns nil. Otherwise it
-// returns at once. Call it at the beginning of main or TestMain. serve has ctx until the parent
-// is gone.
+// returns at once. Call it at the beginning of main or TestMain. The context of serve ends
+// when the parent is gone.
 func Main(serve func(ctx context.Context, task Task) error) {
 	text := os.Getenv(taskVariable)
 	if text == "" {

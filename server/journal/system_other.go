@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// noFollow is no flag here: a link is refused by a look before the opening.
+// noFollow is no flag here. A file is checked before it is opened, and a link is refused then.
 const noFollow = 0
 
 // lockFlags are the flags with which a lock is opened, and created.
