@@ -40,8 +40,8 @@ type outbox struct {
 	queue     []*sharedNotification
 	used      int64 // bytes of limit
 
-	// Of a server with a journal. Replies have a room apart from notifications: a client whose
-	// notifications have no room is disconnected, and a slow disk must not cause that.
+	// Of a server with a journal. Replies have a room apart from notifications: a client without
+	// room for its notifications is disconnected, and a slow disk must not cause that.
 	replies        []*waitingReply // that are committed, and wait to be written
 	unwritten      int             // of replies, and of replies that are being written
 	unwrittenBytes int64

@@ -19,8 +19,8 @@ type Process struct {
 }
 
 // Start runs this program again with arguments. It calls line with each line of the program's
-// standard output, and then ended, both from one other goroutine; ended may be nil. The program's
-// standard error is that of the caller. Errors have the name of the process, which is whatever the
+// standard output, and then ended, both from one other goroutine; ended may be nil. The program
+// shares the standard error of the caller. Errors have the name of the process, which is whatever the
 // caller likes. The caller ends the process, and waits for Exited.
 func Start(name string, line func([]byte), ended func(), arguments ...string) (*Process, error) {
 	self, err := os.Executable()

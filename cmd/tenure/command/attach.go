@@ -152,7 +152,7 @@ func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
 		if !s.wait || !errors.Is(err, attach.ErrAnotherStore) {
 			break
 		}
-		process.logger.Warn("another store has taken the place of this one, whose data is void; standing by again, with an empty store", "reason", err)
+		process.logger.Warn("another store has taken the place of this one, so the data of this one is void; standing by again, with an empty store", "reason", err)
 	}
 	if errors.Is(err, attach.ErrAnotherStore) {
 		return fmt.Errorf("%w; one broker has one store; with --wait this one stands by until the other is gone", err)
