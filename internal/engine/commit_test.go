@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/failpoint"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -152,4 +154,37 @@ func TestRenewalsOutlastADiskThatStandsStillForTenSeconds(t *testing.T) {
 			d.want("renewal: ok")
 		})
 	}
+}
+
+// The failpoints come in their order.
+func TestARequestPassesTheFailpointsInTheirOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var hits []failpoint.Point
+		defer failpoint.Set(func(p failpoint.Point) {
+			mu.Lock()
+			defer mu.Unlock()
+			hits = append(hits, p)
+		})()
+		d := open(t, newDisk(), statestore.Options{})
+		d.apply("w", "KEYNOTIFY", "k")
+		hits = nil
+		d.apply("c", "SET", "k", "v")
+		synctest.Wait()
+		want := []failpoint.Point{failpoint.AfterApply, failpoint.BeforeCommit, failpoint.AfterCommit, failpoint.BeforeNotification, failpoint.BeforeReply}
+		if !slices.Equal(hits, want) {
+			t.Errorf("got %q; want %q", hits, want)
+		}
+		if err := d.close(); err != nil {
+			t.Error(err)
+		}
+		hits = nil
+		again := open(t, d.disk, statestore.Options{})
+		if !slices.Contains(hits, failpoint.DuringLoad) {
+			t.Errorf("a load passed %q", hits)
+		}
+		if err := again.close(); err != nil {
+			t.Error(err)
+		}
+	})
 }

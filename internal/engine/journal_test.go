@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -165,4 +166,65 @@ func TestInvariant35NothingLeavesWithoutStanding(t *testing.T) {
 			t.Errorf("Run: %v", err)
 		}
 	})
+}
+
+// brokenJournal fails at the start.
+type brokenJournal struct {
+	*disk
+	load, commit error
+}
+
+func (b *brokenJournal) Load(ctx context.Context, each func(statestore.Record) error) error {
+	if b.load != nil {
+		return b.load
+	}
+	return b.disk.Load(ctx, each)
+}
+
+func (b *brokenJournal) Commit(ctx context.Context, batch []statestore.Group) error {
+	if b.commit != nil {
+		return b.commit
+	}
+	return b.disk.Commit(ctx, batch)
+}
+
+func TestOpenSaysWhatIsWrong(t *testing.T) {
+	foreign := newDisk()
+	foreign.records["foreign"] = []byte("bytes")
+	tests := []struct {
+		name    string
+		options statestore.Options
+		journal statestore.Journal
+		want    string
+	}{
+		{"an option", statestore.Options{MaxKeys: -1}, newDisk(), "negative"},
+		{"the load fails", statestore.Options{}, &brokenJournal{disk: newDisk(), load: errDisk}, "load the journal: " + errDisk.Error()},
+		{"the first commit fails", statestore.Options{}, &brokenJournal{disk: newDisk(), commit: errDisk}, "commit the first batch: " + errDisk.Error()},
+		{"a foreign record", statestore.Options{}, foreign, "load the journal: "},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := Open(t.Context(), test.options, test.journal, func(statestore.Notification) {})
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v; want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// Without a journal a store is in memory, and all leaves at once.
+func TestOpenWithoutAJournal(t *testing.T) {
+	e, err := Open(t.Context(), statestore.Options{Identity: "mine"}, nil, func(statestore.Notification) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, now := e.Submit(parse("c", []string{"SET", "k", "v"}), nil)
+	if !now || reply.Outcome != statestore.OK || e.Identity() != "mine" || e.Room(t.Context()) != nil {
+		t.Error(fmt.Sprint(reply, now, e.Identity()))
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := e.Run(ctx); err != nil {
+		t.Errorf("Run: %v", err)
+	}
 }
