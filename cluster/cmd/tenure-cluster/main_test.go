@@ -415,8 +415,8 @@ func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	const replaced = "a member that is lost is replaced"
-	ours := newAuthority(t)
-	certificate := ours.file("ca.pem")
+	ours := etcdtest.NewAuthority(t)
+	certificate := ours.File("ca.pem")
 	const members = "a=http://127.0.0.1:1,b=http://127.0.0.1:2,c=http://127.0.0.1:3"
 	for _, test := range []struct{ arguments, want string }{
 		{"serve --etcd http://127.0.0.1:1 --member a --cluster " + members, "give one of them"},

@@ -1,4 +1,4 @@
-// Package etcdtest has what tests need to run members of etcd on this machine.
+// Package etcdtest has what tests need to run members of etcd on this machine, with TLS or without.
 package etcdtest
 
 import (
