@@ -80,7 +80,7 @@ func (c *Candidate) Active() (active Active, changed <-chan struct{}) {
 // Campaign waits until this process is the active store and returns its journal. It returns an
 // error when ctx ends, with its cause; when the candidate is closed, with ErrClosed; and when
 // etcd refuses what a candidate must do, with the reason. Other failures of etcd are waited
-// out. A second Campaign needs that the journal of the first was closed.
+// out. Before a second Campaign, close the journal of the first.
 func (c *Candidate) Campaign(ctx context.Context) (*Journal, error) {
 	if err := c.beginCampaign(); err != nil {
 		return nil, fmt.Errorf("cluster: campaign: %w", err)
@@ -280,7 +280,7 @@ func (c *Candidate) observe() {
 	}
 }
 
-// look reads the election key, and returns the revision after that of the answer.
+// look reads the election key. next is the first revision that the answer does not include.
 func (c *Candidate) look(ctx context.Context) (seen observation, next int64, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.options.TTL, errors.New("etcd did not answer in time"))
 	defer cancel()

@@ -22,7 +22,7 @@
 // deadline; no goroutine has to run for it to pass. The active process proves every TTL/8 that
 // the election is still its own, and the deadline is TTL − Margin after the moment at which the
 // latest proof began. A process that was frozen, suspended or cut off past its deadline answers
-// nothing when it goes on. Like a lease, the check cannot prevent that a process is stopped
+// nothing when it goes on. Like a lease, the check cannot keep a process from being stopped
 // between the check and the answer; what its clients write then is refused.
 //
 // A proof is two requests to the same member of etcd: a linearizable read of the election key,
@@ -64,8 +64,8 @@
 // store. A user of etcd that is restricted needs permission to read and write the range of the
 // prefix.
 //
-// All that may write below the prefix is trusted, like an administrator: it can change and delete
-// keys, leases and fences, or depose the active process. A foreign write is noticed where it
+// Each user of etcd that may write below the prefix is trusted, like an administrator: it can change
+// and delete keys, leases and fences, or depose the active process. A foreign write is noticed where it
 // cannot be a record, and where the active process finds its own sequence number changed; nothing
 // notices a record that was well forged. Processes with the same prefix are one store: stores that
 // have nothing to do with each other need prefixes of their own.

@@ -80,11 +80,11 @@ func (f final) Unwrap() error { return f.error }
 // do calls call, which must be safe to repeat, until it succeeds, etcd refuses it or ctx ends,
 // and returns what the first successful attempt returned.
 //
-// An attempt that is not answered within patience is not given up, but another one begins at
-// the next member, and the next after one and a half times as long: etcd answers a request that
-// came while it had no leader after 7 s only, and the answer of a slow member must not come after
-// the attempt was given up, time and again. When do returns, its attempts have ended, but what
-// they sent can still have effect.
+// An attempt without an answer goes on after patience, and another one begins at the next member;
+// the one after that begins when one and a half times as long has passed. If do gave attempts up
+// instead, a slow member would answer each of them too late: etcd answers after 7 s if a request
+// came while it had no leader. When do returns, its attempts have ended, but what they sent can
+// still have effect.
 func do[T any](ctx context.Context, e *endpoints, patience time.Duration, call func(context.Context, *clientv3.Client) (T, error)) (T, error) {
 	type outcome struct {
 		value T

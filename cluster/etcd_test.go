@@ -111,26 +111,37 @@ func TestAnActiveProcessWhoseLeaseExpiredEndsAtOnce(t *testing.T) {
 	}
 }
 
+// compact removes all revisions before the present one.
+func compact(t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	now, err := client.Get(bounded(t), "none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Compact(bounded(t), now.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// defragment makes the member at url give up what compactions left.
+func defragment(t *testing.T, client *clientv3.Client, url string) {
+	t.Helper()
+	if _, err := client.Defragment(bounded(t), url); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestCompactionAndDefragmentationDoNoHarm(t *testing.T) {
 	e := newEtcd(t)
 	candidate := open(t, e.candidateOptions(t, "a"))
-	c := counter{journal: campaign(t, candidate)}
-	load(t, c.journal)
+	c := newCounter(t, candidate)
 	client := e.client(t)
 	for range 8 {
 		c.commit(t)
-		now, err := client.Get(bounded(t), "none")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := client.Compact(bounded(t), now.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
-			t.Fatal(err)
-		}
+		compact(t, client)
 		for _, url := range e.urls {
 			c.commit(t)
-			if _, err := client.Defragment(bounded(t), url); err != nil {
-				t.Fatal(err)
-			}
+			defragment(t, client, url)
 		}
 	}
 	if err := c.journal.Close(); err != nil {
@@ -163,17 +174,9 @@ func TestInvariant34AnEtcdThatIsFullEndsTheJournalWithTheCure(t *testing.T) {
 	}
 	// The cure that the error names.
 	client := e.client(t)
-	now, err := client.Get(bounded(t), "none")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := client.Compact(bounded(t), now.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
-		t.Fatal(err)
-	}
+	compact(t, client)
 	for _, url := range e.urls {
-		if _, err := client.Defragment(bounded(t), url); err != nil {
-			t.Fatal(err)
-		}
+		defragment(t, client, url)
 	}
 	// Each member that has refused a request raises an alarm, the last one maybe after the first
 	// was disarmed.

@@ -53,20 +53,24 @@ func checkTakeover(t *testing.T, former, next *child) {
 	t.Logf("without an answer for %v", took.at-answers[len(answers)-1].at)
 }
 
+// checkTakeoverAfter ends the active process with a signal, and checks that one of all takes over.
+func checkTakeoverAfter(t *testing.T, signal syscall.Signal, active *child, all ...*child) {
+	t.Helper()
+	active.signal(signal)
+	active.end()
+	checkTakeover(t, active, awaitActive(t, all, active))
+}
+
 func TestInvariant35AStandbyTakesOverFromAProcessThatIsKilled(t *testing.T) {
 	t.Parallel() // they mostly wait
 	active, standby := pair(t, sharedEtcd(t))
-	active.signal(syscall.SIGKILL)
-	active.end()
-	checkTakeover(t, active, standby)
+	checkTakeoverAfter(t, syscall.SIGKILL, active, standby)
 }
 
 func TestAProcessThatIsTerminatedHandsOverAtOnce(t *testing.T) {
 	t.Parallel() // they mostly wait
 	active, standby := pair(t, sharedEtcd(t))
-	active.signal(syscall.SIGTERM)
-	active.end()
-	checkTakeover(t, active, standby)
+	checkTakeoverAfter(t, syscall.SIGTERM, active, standby)
 }
 
 func TestInvariant35AProcessThatWasFrozenAnswersAndCommitsNothing(t *testing.T) {
@@ -177,28 +181,20 @@ func TestInvariant35ANodeThatLedEtcdAnswersNothingAfterItWasFrozen(t *testing.T)
 func TestInvariant35ANodeThatLedEtcdIsKilled(t *testing.T) {
 	t.Parallel() // they mostly wait
 	n := startNodes(t)
-	active := n.activeLeader(t)
-	active.signal(syscall.SIGKILL)
-	active.end()
-	checkTakeover(t, active, awaitActive(t, n.children[:], active))
+	checkTakeoverAfter(t, syscall.SIGKILL, n.activeLeader(t), n.children[:]...)
 }
 
 func TestANodeThatIsTerminatedHandsOverAtOnce(t *testing.T) {
 	t.Parallel() // they mostly wait
 	n := startNodes(t)
-	active := n.activeLeader(t)
-	active.signal(syscall.SIGTERM)
-	active.end()
-	checkTakeover(t, active, awaitActive(t, n.children[:], active))
+	checkTakeoverAfter(t, syscall.SIGTERM, n.activeLeader(t), n.children[:]...)
 }
 
 func TestTheActiveStoreOutlivesTheLeaderOfEtcd(t *testing.T) {
 	t.Parallel() // they mostly wait
 	n := startNodes(t, 0, 1, 2)
 	e := &etcd{urls: n.urls}
-	options := e.candidateOptions(t, "a")
-	c := counter{journal: campaign(t, open(t, options))}
-	load(t, c.journal)
+	c := newCounter(t, open(t, e.candidateOptions(t, "a")))
 	c.commit(t)
 	n.lead(t, 1)
 	n.children[1].signal(syscall.SIGKILL)
@@ -215,9 +211,7 @@ func TestTheActiveStoreOutlivesAFrozenLeaderOfEtcd(t *testing.T) {
 	t.Parallel() // they mostly wait
 	n := startNodes(t, 0, 1, 2)
 	e := &etcd{urls: n.urls}
-	options := e.candidateOptions(t, "a")
-	c := counter{journal: campaign(t, open(t, options))}
-	load(t, c.journal)
+	c := newCounter(t, open(t, e.candidateOptions(t, "a")))
 	c.commit(t)
 	n.lead(t, 0) // which the candidate prefers
 	n.children[0].signal(syscall.SIGSTOP)
@@ -240,8 +234,7 @@ func TestInvariant34TheStoreStopsWithoutAMajorityOfEtcdAndComesBack(t *testing.T
 	options := e.candidateOptions(t, "a")
 	options.TTL = 4 * time.Second
 	candidate := open(t, options)
-	c := counter{journal: campaign(t, candidate)}
-	load(t, c.journal)
+	c := newCounter(t, candidate)
 	c.commit(t)
 	for i := range 2 {
 		n.children[i].signal(syscall.SIGKILL)

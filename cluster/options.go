@@ -67,7 +67,7 @@ const (
 )
 
 const (
-	// minTransactionBytes leaves packets 128 KiB.
+	// minTransactionBytes has room for packets of 128 KiB.
 	minTransactionBytes = 256 << 10
 	maxTransactionBytes = 64 << 20
 	// groupOverhead is more than a group has besides the bytes of its packet: the client id

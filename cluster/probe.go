@@ -94,7 +94,7 @@ func (c *Candidate) probeParents(ctx context.Context, client *clientv3.Client) e
 	for _, parent := range parents(c.options.Prefix) {
 		response, err := client.Get(ctx, newKeys(parent).format)
 		switch {
-		case errors.Is(err, rpctypes.ErrPermissionDenied): // a user of its own cannot do harm there
+		case errors.Is(err, rpctypes.ErrPermissionDenied): // this user of etcd may not look there
 		case err != nil:
 			return err
 		case len(response.Kvs) > 0:

@@ -45,7 +45,7 @@ func (s *standing) check() error {
 			if last := s.failure.Load(); last != nil {
 				err = fmt.Errorf("%w (%v); the latest attempt: %v", err, s.validity, *last)
 			}
-			// A caller that does not answer any more asks why at once, and keep may not run yet.
+			// The caller asks for the reason at once, and keep may not have run yet.
 			s.over(err)
 			return s.why()
 		}

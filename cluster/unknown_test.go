@@ -62,6 +62,14 @@ type counter struct {
 	n       int
 }
 
+// newCounter waits until the candidate is the active one, and loads its journal.
+func newCounter(t *testing.T, candidate *cluster.Candidate) *counter {
+	t.Helper()
+	c := &counter{journal: campaign(t, candidate)}
+	load(t, c.journal)
+	return c
+}
+
 func (c *counter) commit(t *testing.T) {
 	t.Helper()
 	c.n++
@@ -101,8 +109,7 @@ func fault(proxies []*proxy, w way, n int, do func(*proxy)) {
 func TestInvariant33ACommitWhoseConnectionBreaksAtAnyByteIsAppliedOnce(t *testing.T) {
 	e := sharedEtcd(t)
 	proxies, options := e.proxied(t, "a")
-	c := counter{journal: campaign(t, open(t, options))}
-	load(t, c.journal)
+	c := newCounter(t, open(t, options))
 	for _, w := range []way{toEtcd, fromEtcd} {
 		for n := 0; n < 600; n += 9 {
 			fault(proxies, w, n, (*proxy).cutLocked)
@@ -115,8 +122,7 @@ func TestInvariant33ACommitWhoseConnectionBreaksAtAnyByteIsAppliedOnce(t *testin
 func TestInvariant33ACommitThatIsStuckAtAnyByteIsAppliedOnce(t *testing.T) {
 	e := sharedEtcd(t)
 	proxies, options := e.proxied(t, "a")
-	c := counter{journal: campaign(t, open(t, options))}
-	load(t, c.journal)
+	c := newCounter(t, open(t, options))
 	for _, w := range []way{toEtcd, fromEtcd} {
 		for n := 0; n < 300; n += 50 {
 			fault(proxies, w, n, (*proxy).holdLocked)
@@ -136,8 +142,7 @@ func TestInvariant33ACommitThatIsStuckAtAnyByteIsAppliedOnce(t *testing.T) {
 func TestInvariant33ATransactionThatArrivesLateIsNotApplied(t *testing.T) {
 	e := sharedEtcd(t)
 	proxies, options := e.proxied(t, "a")
-	c := counter{journal: campaign(t, open(t, options))}
-	load(t, c.journal)
+	c := newCounter(t, open(t, options))
 	c.commit(t)
 	late := 0
 	for round := 0; late < 3; round++ {

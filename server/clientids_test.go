@@ -457,3 +457,15 @@ func TestAConnectionDoesNotWaitForTheClientIdOfAnotherUser(t *testing.T) {
 		t.Errorf("another user's connection gets %#x", code)
 	}
 }
+
+// The journal has the client id once for each of up to 256 replies.
+func TestAClientWithALongIDDoesNotFillTheDisk(t *testing.T) {
+	d := startDurable(t, server.Options{})
+	testsupport.Connect(t, d.address, strings.Repeat("i", 256), nil)
+	if c, err := testsupport.TryDialPacketClient(d.address, strings.Repeat("i", 257), nil); err == nil {
+		_ = c.Disconnect()
+		t.Error("a client with an id of 257 bytes is connected")
+	} else if !strings.Contains(err.Error(), "257 bytes; a server that keeps its data takes at most 256") {
+		t.Errorf("%v; want the reason", err)
+	}
+}

@@ -9,25 +9,20 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/server/journal"
-	"github.com/tenurelock/tenure/server/servertest"
 	"github.com/tenurelock/tenure/statestore"
-	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
@@ -285,87 +280,6 @@ func TestAVersionAfterACrashIsAboveAllBefore(t *testing.T) {
 	}
 }
 
-// The reader of a connection waits when as many replies wait as the client may have requests in
-// flight; it reads on after the commit.
-func TestManyClientsWhoseRepliesWaitStayWithinTheBounds(t *testing.T) {
-	const each, window = 24, 8
-	clients := 1000
-	if testsupport.UnderRace {
-		clients = 200
-	}
-	d := startDurable(t, server.Options{
-		Store:  statestore.Options{DedupWindow: window},
-		Limits: server.Limits{AllOutgoingBytes: 64 << 20},
-	})
-	all := make([]*testsupport.PacketClient, clients)
-	for i := range all {
-		all[i] = testsupport.DialPacketClient(t, d.address, fmt.Sprintf("c%d", i), nil)
-	}
-	requests := make([]testsupport.Exchange, each)
-	for i := range requests {
-		requests[i] = testsupport.Exchange{Words: []string{"SET", fmt.Sprint(i), "v"}, Want: "+OK\r\n"}
-	}
-	release := d.journal.Hold()
-	defer release()
-	for _, c := range all {
-		if err := c.SendRequests(0, nil, requests...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var most int64
-	full := func() bool {
-		most = max(most, d.server.Usage().OutgoingBytes)
-		return most >= int64(clients*window*512)
-	}
-	testsupport.Eventually(t, "replies of all connections wait", full)
-	for range 20 {
-		time.Sleep(10 * time.Millisecond)
-		full()
-	}
-	if most > int64(clients*window*640) { // a reply counts for its topic and 512 bytes
-		t.Errorf("%d bytes wait for %d replies of %d clients", most, window, clients)
-	}
-	release()
-	for _, c := range all {
-		c.ExtendDeadline()
-		if err := c.ReadReplies(0, requests...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	testsupport.Eventually(t, "nothing waits", func() bool { return d.server.Usage().OutgoingBytes == 0 })
-}
-
-// Long values count before they are queued: a client cannot make the server hold 256 of them.
-func TestLongRepliesThatWaitAreBounded(t *testing.T) {
-	const limit = 1 << 20
-	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
-	p := testsupport.DialPacketClient(t, d.address, "p", nil)
-	value := strings.Repeat("v", 100<<10)
-	requests := []testsupport.Exchange{{Words: []string{"SET", "k", value}, Want: "+OK\r\n"}}
-	for range 100 {
-		requests = append(requests, testsupport.Exchange{Words: []string{"GET", "k"}, Want: fmt.Sprintf("$%d\r\n%s\r\n", len(value), value)})
-	}
-	release := d.journal.Hold()
-	defer release()
-	if err := p.SendRequests(0, nil, requests...); err != nil {
-		t.Fatal(err)
-	}
-	var most int64
-	testsupport.Eventually(t, "some replies wait", func() bool { most = max(most, d.server.Usage().OutgoingBytes); return most > limit/4 })
-	other := testsupport.Connect(t, d.address, "other", nil)
-	for range 20 {
-		other.MustGet("another key", "")
-		most = max(most, d.server.Usage().OutgoingBytes)
-	}
-	if most > limit/2 {
-		t.Errorf("%d bytes wait for a client, above half of the limit of %d", most, limit)
-	}
-	release()
-	if err := p.ReadReplies(0, requests...); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // Clients with large values fill what may wait for a commit while the disk is slow. Renewals need no
 // commit, so they are answered meanwhile.
 func TestInvariant59RenewalsAreAnsweredWhileTooMuchWaitsForACommit(t *testing.T) {
@@ -398,18 +312,6 @@ func TestInvariant59RenewalsAreAnsweredWhileTooMuchWaitsForACommit(t *testing.T)
 		if err := w.ReadReplies(0, testsupport.Exchange{Want: "+OK\r\n"}); err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-// The journal has the client id once for each of up to 256 replies.
-func TestAClientWithALongIDDoesNotFillTheDisk(t *testing.T) {
-	d := startDurable(t, server.Options{})
-	testsupport.Connect(t, d.address, strings.Repeat("i", 256), nil)
-	if c, err := testsupport.TryDialPacketClient(d.address, strings.Repeat("i", 257), nil); err == nil {
-		_ = c.Disconnect()
-		t.Error("a client with an id of 257 bytes is connected")
-	} else if !strings.Contains(err.Error(), "257 bytes; a server that keeps its data takes at most 256") {
-		t.Errorf("%v; want the reason", err)
 	}
 }
 
@@ -459,99 +361,6 @@ func TestAWatcherThatReadsGetsAllChangesOfALongCommit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-}
-
-func TestAReplyLargerThanTheLimitsLeavesAfterItsCommit(t *testing.T) {
-	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: 16 << 10, AllOutgoingBytes: 16 << 10}})
-	p := testsupport.Connect(t, d.address, "p", nil)
-	value := strings.Repeat("v", 100<<10)
-	release := d.journal.Hold()
-	defer release()
-	set := p.SendRequest("SET", "k", value)
-	d.journal.MustBeCommitting(t)
-	get := p.Request("GET", "k")
-	acknowledged := make(chan error, 1)
-	go func() { _, err := p.Publish(get); acknowledged <- err }() // PUBACK waits for room
-	await.Done(func() { time.Sleep(20 * time.Millisecond) })
-	release()
-	if err := await.Receive(acknowledged); err != nil {
-		t.Fatal(err)
-	}
-	p.MustBeAnswered(set, "+OK\r\n")
-	p.MustBeAnswered(get, fmt.Sprintf("$%d\r\n%s\r\n", len(value), value))
-}
-
-func TestAClientThatDoesNotReadItsRepliesIsDisconnectedAfterTheCommit(t *testing.T) {
-	d := startDurable(t, server.Options{})
-	stuck := testsupport.DialRaw(t, d.address, "stuck").ShrinkReadBuffer()
-	release := d.journal.Hold()
-	defer release()
-	value := strings.Repeat("v", 64<<10)
-	go func() { // the server stops reading
-		stuck.Write(testsupport.PacketOf(t, stuck.Request("SET", "k", value)))
-		for range 10_000 {
-			if _, err := stuck.Conn.Write(testsupport.PacketOf(t, stuck.Request("GET", "k"))); err != nil {
-				return
-			}
-		}
-	}()
-	d.journal.MustBeCommitting(t)
-	release()
-	testsupport.Eventually(t, "the client is disconnected", func() bool { return d.server.Stats().SlowReaders == 1 })
-	testsupport.Eventually(t, "nothing waits", func() bool { return d.server.Usage().OutgoingBytes == 0 })
-	testsupport.Connect(t, d.address, "p", nil).MustGet("k", value)
-}
-
-func TestAClientThatLeavesWhileItsRepliesWaitLeavesNothingBehind(t *testing.T) {
-	d := startDurable(t, server.Options{})
-	release := d.journal.Hold()
-	defer release()
-	for range 50 {
-		p := testsupport.DialPacketClient(t, d.address, "p", nil)
-		if err := p.SendRequests(0, nil, testsupport.Exchange{Words: []string{"SET", "k", "v"}}, testsupport.Exchange{Words: []string{"GET", "k"}}); err != nil {
-			t.Fatal(err)
-		}
-		if packet, err := p.Receive(); err != nil || packet.Type != packets.PUBACK {
-			t.Fatalf("%v, %v; want PUBACK", packet, err)
-		}
-		p.Reset()
-	}
-	next := testsupport.Connect(t, d.address, "p", nil) // does not wait for the commit
-	if d.server.Usage().OutgoingBytes == 0 {
-		t.Error("replies that wait for a commit count for nothing")
-	}
-	release()
-	testsupport.Eventually(t, "nothing waits", func() bool { return d.server.Usage().OutgoingBytes == 0 })
-	next.MustGet("k", "v")
-	if len(next.Received) > 0 {
-		t.Error("a connection got a reply to its predecessor")
-	}
-}
-
-func TestAWillIsAppliedBeforeTheNextConnectionAndDoesNotWaitForACommit(t *testing.T) {
-	d := startDurable(t, server.Options{})
-	listener := testsupport.Connect(t, d.address, "listener", nil)
-	listener.Subscribe("replies/of/wills")
-	watcher := testsupport.WatchKey(t, d.address, "lock")
-	w := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
-	w.Response = "replies/of/wills"
-	c := w.Connect(t, d.address, "p")
-	c.MustDo(t, 0, "+OK\r\n", "SET", "lock", "p:1", "NEX", "PX", "600000")
-	watcher.MustBeNotified("SET", "VALUE", "p:1")
-	release := d.journal.Hold()
-	defer release()
-	c.Reset()
-	testsupport.Eventually(t, "the Will is applied", func() bool { return d.server.Stats().AppliedWills == 1 })
-	next := testsupport.Connect(t, d.address, "p", nil)
-	get := next.SendRequest("GET", "lock")
-	listener.MustBeSilent()
-	watcher.MustBeSilent()
-	release()
-	next.MustBeAnswered(get, "$-1\r\n")
-	if got := string(listener.Next().Payload); got != ":1\r\n" {
-		t.Errorf("the reply to the Will is %q", got)
-	}
-	watcher.MustBeNotified("DELETE")
 }
 
 func TestAServerWithAJournalStopsAtAnyMoment(t *testing.T) {
@@ -609,90 +418,6 @@ type loadingJournal struct {
 
 func (j loadingJournal) Load(ctx context.Context, _ func(statestore.Record) error) error {
 	return j.load(ctx)
-}
-
-// A Will must not make the next connection of its client wait for ever. The lease runs out by itself.
-func TestAWillIsDroppedIfTheJournalTakesNoMore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		journal := new(transporttest.Journal)
-		var log testsupport.LogBuffer
-		s := servertest.NewWithOptions(t, servertest.Options{InMemory: true, Journal: journal, Server: server.Options{Logger: log.Logger()}})
-		holder := s.Client(t, "holder")
-		l, err := lease.New(holder, "lock", lease.Options{TTL: 5 * time.Second, InstantFailover: true, Clock: lease.MonotonicClock()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := l.Acquire(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		journal.SetLatency(20 * time.Second)
-		writer := s.Client(t, "writer")
-		ctx, cancel := context.WithCancel(t.Context())
-		var writes sync.WaitGroup
-		for i := range 12 { // more than may wait for a commit
-			writes.Go(func() {
-				_, _ = writer.Set(ctx, fmt.Sprint(i), make([]byte, 1_000_000), transport.SetOptions{})
-			})
-		}
-		time.Sleep(time.Second)
-		s.Cut()
-		time.Sleep(4 * time.Second)
-		if got := s.Server().Stats().Dropped[server.DroppedJournalSlow]; got != 0 {
-			t.Errorf("%d Wills are dropped after four seconds", got)
-		}
-		time.Sleep(2 * time.Second)
-		if got := s.Server().Stats(); got.Dropped[server.DroppedJournalSlow] != 1 || got.Connected != 2 {
-			t.Errorf("%d Wills are dropped, want 1; %d clients are connected again, want 2", got.Dropped[server.DroppedJournalSlow], got.Connected)
-		}
-		if !strings.Contains(log.String(), "the journal did not go on in time for a Will") {
-			t.Errorf("the log does not say so:\n%s", &log)
-		}
-		cancel()
-		await.Done(writes.Wait)
-		journal.SetLatency(0)
-		time.Sleep(time.Minute) // the commit under way ends
-	})
-}
-
-// The replies of clients that never come back must not stay in the journal for ever.
-func TestSessionsOfTheJournalEndTenMinutesAfterTheStartUnlessTheirClientsComeBack(t *testing.T) {
-	d := startDurable(t, server.Options{})
-	for _, id := range []string{"back", "gone"} {
-		p := testsupport.Connect(t, d.address, id, testsupport.KeepSession(true))
-		p.Do("SET", id, "v")
-	}
-	replies := func() (clients []string) {
-		for record := range d.journal.Records() {
-			item, err := record.Decode()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if item.Kind == statestore.KindReply {
-				clients = append(clients, item.Client)
-			}
-		}
-		slices.Sort(clients)
-		return clients
-	}
-	mustBe := func(want ...string) {
-		t.Helper()
-		if got := replies(); !slices.Equal(got, want) {
-			t.Errorf("the journal has replies to %q, want %q", got, want)
-		}
-	}
-	d.crash()
-	testsupport.Connect(t, d.address, "back", testsupport.KeepSession(false))
-	release := d.server.LockClientID("gone", "") // it is about to come back
-	d.server.EndSessions(time.Now().Add(11 * time.Minute))
-	mustBe("back", "gone")
-	release()
-	d.server.EndSessions(time.Now().Add(9 * time.Minute))
-	mustBe("back", "gone")
-	d.server.EndSessions(time.Now().Add(11 * time.Minute))
-	testsupport.Eventually(t, "the session is gone", func() bool { return len(replies()) == 1 })
-	mustBe("back")
-	testsupport.Connect(t, d.address, "back", testsupport.KeepSession(true)) // a new session
-	testsupport.Eventually(t, "the other session is gone", func() bool { return len(replies()) == 0 })
 }
 
 // A user with many connections fills what may wait for a commit. The change of another user goes in

@@ -53,15 +53,16 @@ func (s *Server) wake(notifications []statestore.Notification) {
 }
 
 const (
-	// backlogPause is how long nothing is queued while an outbox is filling up, as often as
-	// backlogPauses if it is being written.
+	// backlogPause is a pause in which nothing is queued while an outbox is filling up, and
+	// backlogPauses how many there are at most while it is being written.
 	backlogPause  = time.Millisecond
 	backlogPauses = 5
 )
 
-// letWrite lets the goroutines run that write, if an outbox is filling up: all notifications of a
-// commit are queued at once, and a client seems slow that is not. The engine calls it without its
-// lock. Replies wait meanwhile, so it does not wait for a client that does not read.
+// letWrite waits for a moment while an outbox is filling up and is being written. All notifications of
+// a commit are queued at once: without a pause, a client would seem slow that is not. The engine calls
+// letWrite without its lock. Replies wait meanwhile, so it does not wait for a client that does not
+// read.
 func (s *Server) letWrite() {
 	o := s.backlogged.Swap(nil)
 	if o == nil {

@@ -93,7 +93,7 @@ type Options struct {
 	// Limits bounds what clients can make the server hold.
 	Limits Limits
 	// MaxMemory, in bytes, is how much memory the server should use: limits that are 0 are derived
-	// from it, including those of Store and MaxClients. It is not a guarantee, since Go itself and
+	// from it, also the limits in Store, and MaxClients. It is not a guarantee, since Go itself and
 	// bursts of large packets need memory too: see docs/security.md. If it is 0, each limit has
 	// its default, and keys and values have no limit.
 	MaxMemory int64

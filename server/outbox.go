@@ -40,12 +40,12 @@ type outbox struct {
 	queue     []*sharedNotification
 	used      int64 // bytes of limit
 
-	// Of a server with a journal. The room of replies is not that of notifications: for those a
-	// client is disconnected, and it must not be because replies of others wait for a disk.
+	// Of a server with a journal. Replies have a room apart from notifications: a client without
+	// room for its notifications is disconnected, and a slow disk must not cause that.
 	replies        []*waitingReply // that are committed, and wait to be written
-	unwritten      int             // those, and those that are being written
+	unwritten      int             // of replies, and of replies that are being written
 	unwrittenBytes int64
-	promised       int // replies that are to be written: those, and those that wait for a commit
+	promised       int // replies that are to be written: unwritten ones, and ones that wait for a commit
 	promisedBytes  int64
 	blocked        bool          // there was no room for a reply
 	room           chan struct{} // has an item after there may be room again

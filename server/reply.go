@@ -240,8 +240,8 @@ func isAssured(conn *connection, r request) bool {
 	return len(r.payload) <= assuredRequest && conn.outbox.promisedAtMost(assuredReplies)
 }
 
-// What follows waits, outside of a turn, and reports false if the connection or the store ends before.
-// It is apart from submit so that a request which need not wait allocates nothing for it.
+// The three functions below wait, outside of a turn, and report failure if the connection or the store
+// ends before. They are apart from submit, so that a request that need not wait allocates nothing.
 
 func (s *Server) waitToTake(conn *connection, room int64) bool {
 	return conn.waitOutsideTurn(func() bool {
@@ -284,7 +284,7 @@ func newJournalTurns() *journalTurns {
 	return &journalTurns{turns: semaphore.New(1, math.MaxInt, unlimited)}
 }
 
-// mustWait reports whether a request has to wait: also if others do, which came first.
+// mustWait reports whether a request has to wait: for room, or behind requests that wait already.
 func (t *journalTurns) mustWait(store *engine.Engine) bool {
 	return !store.HasRoom() || t.waiting.Load() > 0
 }

@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -500,4 +501,45 @@ func TestAReceiveMaximumDoesNotStallReplies(t *testing.T) {
 			t.Errorf("receive maximum %d: %d replies, %d other messages", maximum, replies, chatter)
 		}
 	}
+}
+
+// The replies of clients that never come back must not stay in the journal for ever.
+func TestSessionsOfTheJournalEndTenMinutesAfterTheStartUnlessTheirClientsComeBack(t *testing.T) {
+	d := startDurable(t, server.Options{})
+	for _, id := range []string{"back", "gone"} {
+		p := testsupport.Connect(t, d.address, id, testsupport.KeepSession(true))
+		p.Do("SET", id, "v")
+	}
+	replies := func() (clients []string) {
+		for record := range d.journal.Records() {
+			item, err := record.Decode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if item.Kind == statestore.KindReply {
+				clients = append(clients, item.Client)
+			}
+		}
+		slices.Sort(clients)
+		return clients
+	}
+	mustBe := func(want ...string) {
+		t.Helper()
+		if got := replies(); !slices.Equal(got, want) {
+			t.Errorf("the journal has replies to %q, want %q", got, want)
+		}
+	}
+	d.crash()
+	testsupport.Connect(t, d.address, "back", testsupport.KeepSession(false))
+	release := d.server.LockClientID("gone", "") // it is about to come back
+	d.server.EndSessions(time.Now().Add(11 * time.Minute))
+	mustBe("back", "gone")
+	release()
+	d.server.EndSessions(time.Now().Add(9 * time.Minute))
+	mustBe("back", "gone")
+	d.server.EndSessions(time.Now().Add(11 * time.Minute))
+	testsupport.Eventually(t, "the session is gone", func() bool { return len(replies()) == 1 })
+	mustBe("back")
+	testsupport.Connect(t, d.address, "back", testsupport.KeepSession(true)) // a new session
+	testsupport.Eventually(t, "the other session is gone", func() bool { return len(replies()) == 0 })
 }

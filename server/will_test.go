@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -17,10 +18,14 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/server/servertest"
 	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 func TestAWillThatIsARequestIsAppliedOnceHoweverTheConnectionEndsButNotAfterADisconnect(t *testing.T) {
@@ -448,4 +453,73 @@ func TestTheWillOfAClientThatDoesNotReadIsAppliedWhenItIsDisconnected(t *testing
 	testsupport.Eventually(t, "the Will is applied", func() bool { return s.Stats().AppliedWills == 1 })
 	writer.MustGet("lock", "")
 	_ = writer.Paho.Disconnect(&paho.Disconnect{})
+}
+
+func TestAWillIsAppliedBeforeTheNextConnectionAndDoesNotWaitForACommit(t *testing.T) {
+	d := startDurable(t, server.Options{})
+	listener := testsupport.Connect(t, d.address, "listener", nil)
+	listener.Subscribe("replies/of/wills")
+	watcher := testsupport.WatchKey(t, d.address, "lock")
+	w := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
+	w.Response = "replies/of/wills"
+	c := w.Connect(t, d.address, "p")
+	c.MustDo(t, 0, "+OK\r\n", "SET", "lock", "p:1", "NEX", "PX", "600000")
+	watcher.MustBeNotified("SET", "VALUE", "p:1")
+	release := d.journal.Hold()
+	defer release()
+	c.Reset()
+	testsupport.Eventually(t, "the Will is applied", func() bool { return d.server.Stats().AppliedWills == 1 })
+	next := testsupport.Connect(t, d.address, "p", nil)
+	get := next.SendRequest("GET", "lock")
+	listener.MustBeSilent()
+	watcher.MustBeSilent()
+	release()
+	next.MustBeAnswered(get, "$-1\r\n")
+	if got := string(listener.Next().Payload); got != ":1\r\n" {
+		t.Errorf("the reply to the Will is %q", got)
+	}
+	watcher.MustBeNotified("DELETE")
+}
+
+// A Will must not make the next connection of its client wait for ever. The lease runs out by itself.
+func TestAWillIsDroppedIfTheJournalTakesNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		journal := new(transporttest.Journal)
+		var log testsupport.LogBuffer
+		s := servertest.NewWithOptions(t, servertest.Options{InMemory: true, Journal: journal, Server: server.Options{Logger: log.Logger()}})
+		holder := s.Client(t, "holder")
+		l, err := lease.New(holder, "lock", lease.Options{TTL: 5 * time.Second, InstantFailover: true, Clock: lease.MonotonicClock()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		journal.SetLatency(20 * time.Second)
+		writer := s.Client(t, "writer")
+		ctx, cancel := context.WithCancel(t.Context())
+		var writes sync.WaitGroup
+		for i := range 12 { // more than may wait for a commit
+			writes.Go(func() {
+				_, _ = writer.Set(ctx, fmt.Sprint(i), make([]byte, 1_000_000), transport.SetOptions{})
+			})
+		}
+		time.Sleep(time.Second)
+		s.Cut()
+		time.Sleep(4 * time.Second)
+		if got := s.Server().Stats().Dropped[server.DroppedJournalSlow]; got != 0 {
+			t.Errorf("%d Wills are dropped after four seconds", got)
+		}
+		time.Sleep(2 * time.Second)
+		if got := s.Server().Stats(); got.Dropped[server.DroppedJournalSlow] != 1 || got.Connected != 2 {
+			t.Errorf("%d Wills are dropped, want 1; %d clients are connected again, want 2", got.Dropped[server.DroppedJournalSlow], got.Connected)
+		}
+		if !strings.Contains(log.String(), "the journal did not go on in time for a Will") {
+			t.Errorf("the log does not say so:\n%s", &log)
+		}
+		cancel()
+		await.Done(writes.Wait)
+		journal.SetLatency(0)
+		time.Sleep(time.Minute) // the commit under way ends
+	})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 )
 
-// texts returns a text for each record of the groups, those of one group in one line.
+// texts returns a line for each group, with a text for each of its records.
 func texts(t *testing.T, groups []Group) (lines []string) {
 	t.Helper()
 	for _, group := range groups {

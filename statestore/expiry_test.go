@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -309,4 +310,27 @@ func TestAKeyIsNotifiedWithinAMillisecondAfterItsDeadline(t *testing.T) {
 		t.Errorf("the notification was early: %v", notified)
 	}
 	w.want(ask("GET k"), "$-1\r\n")
+}
+
+// Invariant 32: a restored key ends its whole lifetime after Begin, or after the first command.
+func TestInvariant32LifetimesBeginAgain(t *testing.T) {
+	for name, begin := range map[string]func(*world){
+		"Begin":     func(w *world) { w.store.Begin(w.now) },
+		"a command": func(w *world) { w.send(ask("GET other")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := filledDisk(t).world(t, Options{Strict: true})
+			w.pass(time.Hour)
+			if effects, _ := w.store.Expire(w.now, 10); len(effects.Groups) > 0 {
+				t.Error("the key expired before its lifetime began")
+			}
+			begin(w)
+			w.pass(time.Second - 1)
+			if answer, _ := w.send(ask("GET lock")); !strings.HasPrefix(answer, "$1") {
+				t.Errorf("before the end of the lifetime: %q", answer)
+			}
+			w.pass(1)
+			w.want(ask("GET lock"), "$-1\r\n")
+		})
+	}
 }

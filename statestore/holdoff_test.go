@@ -78,3 +78,109 @@ func cutVersion(answer string) (payload, version string) {
 	payload, version, _ = strings.Cut(answer, "@")
 	return payload, version
 }
+
+// Invariant 47: hold-off is for data that was lost, and survives a crash in its middle.
+func TestInvariant47HoldOffAppliesOnlyWithoutData(t *testing.T) {
+	const hold = 10 * time.Second
+	d := make(disk)
+	granted := func(w *world) bool {
+		answer, _ := w.send(ask("SET lock a NEX PX 1000"))
+		return strings.HasPrefix(answer, "+OK")
+	}
+	reserve := func(w *world) {
+		if group := w.store.Reserve(w.now); group != nil {
+			d.write([]Group{group})
+		}
+	}
+	w := d.world(t, Options{HoldOff: hold})
+	w.store.Begin(w.now)
+	reserve(w)
+	if granted(w) {
+		t.Error("a store without data grants a lease in its hold-off")
+	}
+	w = d.world(t, Options{HoldOff: hold}) // it crashed
+	w.store.Begin(w.now)
+	if granted(w) {
+		t.Error("a store that crashed in its hold-off grants a lease")
+	}
+	d.world(t, Options{}) // started without it by mistake, and ended before it had granted anything
+	w = d.world(t, Options{HoldOff: hold})
+	w.store.Begin(w.now)
+	if granted(w) {
+		t.Error("a store that had granted nothing has no hold-off")
+	}
+	w.pass(hold)
+	reserve(w)
+	ts := "1:0:n"
+	_, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts}))
+	d.write(effects.Groups)
+	w = d.world(t, Options{HoldOff: hold})
+	w.store.Begin(w.now)
+	if !granted(w) {
+		t.Error("a store with data has a hold-off")
+	}
+	fresh := make(disk).world(t, Options{})
+	if fresh.store.holding {
+		t.Error("a store without a hold-off says that it is not over")
+	}
+}
+
+// A restored backup has leases that their holders gave up after it, and not those that others got
+// then. So in the hold-off an old value in the data grants nothing either.
+func TestInvariant47ALeaseInABackupIsNotGrantedAgainDuringHoldOff(t *testing.T) {
+	const hold = 10 * time.Second
+	d := make(disk)
+	w := d.world(t, Options{})
+	ts := "1:0:n"
+	reply, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("SET", "lock", "a", "NEX", "PX", "10000")), Timestamp: &ts}))
+	if reply.Outcome != OK {
+		t.Fatal(reply)
+	}
+	d.write(effects.Groups)
+	d.write([]Group{{Item{Kind: KindIdentity, Identity: "restored", HoldOff: true}.Record()}})
+
+	w = d.world(t, Options{HoldOff: hold})
+	w.store.Begin(w.now)
+	for _, test := range []struct{ request, answer string }{
+		{"SET lock a NEX PX 10000", ":-1\r\n"},
+		{"SET lock a NX PX 10000", ":-1\r\n"},
+		{"SET other a PX 10000", "+OK\r\n"},
+		{"SET other a NEX PX 10000", "+OK\r\n"}, // set since, so it is this client's
+	} {
+		answer, _ := w.send(ask(test.request))
+		if payload, _ := cutVersion(answer); payload != test.answer {
+			t.Errorf("during hold-off %s: %q, want %q", test.request, answer, test.answer)
+		}
+	}
+	w.pass(hold)
+	if answer, _ := w.send(ask("SET lock a NEX PX 10000")); !strings.HasPrefix(answer, "+OK") {
+		t.Errorf("after hold-off: %q", answer)
+	}
+	w = d.world(t, Options{}) // the operator gave no hold-off
+	if answer, _ := w.send(ask("SET lock a NEX PX 10000")); !strings.HasPrefix(answer, "+OK") {
+		t.Errorf("without a hold-off: %q", answer)
+	}
+}
+
+func TestAStoreContinuesIfItFindsDataThatWasInUse(t *testing.T) {
+	d := make(disk)
+	continues := func(options Options, want bool, when string) {
+		t.Helper()
+		w := d.world(t, options)
+		w.store.Begin(w.now)
+		if got := w.store.Continues(); got != want {
+			t.Errorf("%s: %t", when, got)
+		}
+	}
+	continues(Options{}, false, "without data")
+	continues(Options{}, false, "with an identity and a bound only")
+	w := d.world(t, Options{})
+	w.send(ask("SET k v"))
+	for record := range w.store.Snapshot() {
+		d.write([]Group{{record}})
+	}
+	continues(Options{}, true, "with a key")
+	d.write([]Group{{Item{Kind: KindIdentity, Identity: "restored", HoldOff: true}.Record()}})
+	continues(Options{}, false, "restored from a backup")
+	continues(Options{}, true, "restored, and started again")
+}

@@ -93,7 +93,7 @@ const (
 // Record returns the record that says the same as the item, so that its Decode returns the
 // item. It panics for an item without a kind. It does not check the fields.
 func (i Item) Record() Record {
-	// One allocation has both, and the checksum is that of all bytes before it. 112 bytes are
+	// One allocation has ID and value, and the checksum covers all bytes before it. 112 bytes are
 	// enough for the fixed fields and a hash.
 	buffer := make([]byte, 0, 112+len(i.Key)+len(i.Value)+len(i.Client)+len(i.Identity)+len(i.Version.Node)+len(i.Token.Node))
 	buffer = i.appendID(buffer)

@@ -1,6 +1,10 @@
 package statestore
 
-import "context"
+import (
+	"context"
+
+	"github.com/tenurelock/tenure/hlc"
+)
 
 // Journal keeps the records of a store: ordered atomic batches in, everything back at the
 // start. It knows nothing of the protocol. The store itself does no I/O; a program that gives
@@ -26,4 +30,102 @@ type Journal interface {
 	Standing() error
 	// Close frees what the journal holds. What was committed stays.
 	Close() error
+}
+
+// Record is one piece of the state of a store, as a journal keeps it: a key, the fence of a
+// key that is gone, a remembered reply, the identity of the data, or the bound of the
+// versions. ID says what the record is about; the state has at most one record for each ID.
+// A Value of nil says that the piece is gone. Both are at most a few bytes longer than what
+// clients sent, and an ID has 1 to MaxID bytes.
+//
+// Only this package knows what the bytes mean. They must not be modified.
+type Record struct {
+	ID, Value []byte
+}
+
+// Group is what a journal must keep whole or not at all, in order: the records that one
+// command changed, or one key that expired. It has at most MaxGroup records. If an ID comes
+// twice, the later record counts.
+type Group []Record
+
+// MaxID is the largest length of the ID of a Record, in bytes.
+const MaxID = 1_100
+
+// MaxGroup is the largest number of records in a Group.
+const MaxGroup = 64
+
+// Effects are what a command or an expiry causes besides its reply.
+type Effects struct {
+	// Notifications are to be delivered in this order, after Groups are durable.
+	Notifications []Notification
+	// Groups are what a journal must keep, in this order, before the reply and the
+	// notifications leave. The group of the command itself is the last; before it come
+	// the groups of keys that had expired. Empty unless Options.Journaled: then nothing changed
+	// that must survive a restart.
+	Groups []Group
+	// Keys are the keys that Groups are about. Until Groups are durable, no reply about one
+	// of them may leave.
+	Keys []string
+	// Expired are the keys whose time was over, in order. Empty unless ReportExpiries was called.
+	Expired []string
+}
+
+// MayWrite reports whether Apply, called next with the same command and time, may return records to
+// keep. It changes nothing. If it reports false, Apply returns none: a read, a refusal, a failed
+// condition, a redelivery, or a renewal that keeps value, token and lifetime. So a caller can refuse
+// what has to wait for a journal, and let everything else through.
+//
+// True may be wrong: MayWrite looks at neither quota nor hold-off.
+func (s *Store) MayWrite(now Instant, command *Command) bool {
+	switch {
+	case !s.options.Journaled:
+		return false
+	case s.restoring.expiring != nil:
+		return true // the lifetimes have not begun, so nothing is known about expiry
+	case command.store != nil && s.options.Identity != "" && *command.store != s.options.Identity,
+		command.expires != 0 && now.Elapsed >= command.expires,
+		command.refusal != "":
+		return false
+	}
+	if needsDedup(command) {
+		if _, redelivered := s.sessions.lookup(command); redelivered {
+			return false
+		}
+	}
+	if s.checkLock(command) != "" || s.checkStamps(now, command) != "" {
+		return false
+	}
+	current := s.entries[command.Key]
+	if current != nil && current.due(now) {
+		return true // its removal has a record
+	}
+	if s.checkToken(current, command) != "" {
+		return false
+	}
+	switch command.Verb {
+	case VerbSet:
+		return s.mayWriteSet(now, current, command)
+	case VerbDel, VerbVDel:
+		if current == nil {
+			fence, fenced := s.fences[command.Key]
+			return fenced && command.token.value.Compare(fence) > 0
+		}
+		return command.Verb == VerbDel || current.value == string(command.Value)
+	}
+	return false
+}
+
+// mayWriteSet is MayWrite for a SET. current is its key, unless that is expired.
+func (s *Store) mayWriteSet(now Instant, current *entry, command *Command) bool {
+	same := current != nil && current.value == string(command.Value)
+	if current != nil && (command.Condition == IfMissing || command.Condition == IfMissingOrEqual && !same) {
+		return false // the condition fails
+	}
+	renews := same && command.Lifetime > 0 && current.lifetime > 0 && command.Lifetime <= current.lifetime &&
+		(!command.token.present || command.token.value.Compare(current.token) <= 0)
+	if !renews {
+		return true
+	}
+	version, err := hlc.Merge(s.versions.clock, command.timestamp.value, now.WallMillis)
+	return err != nil || above(version, s.versions.committed) // its version may need a record, see Committed
 }

@@ -110,8 +110,8 @@ const sessionBits = 24
 
 func sessionNumber(sequence uint64) uint64 { return sequence >> (64 - sessionBits) }
 
-// firstSequence returns the sequence before that of the first request of a session, when records of
-// an earlier one are left. After 2^24 sessions whose records were never all removed, the numbers end: the
+// firstSequence returns the sequence just before the first request of a session, when records of an
+// earlier session are left. After 2^24 sessions whose records were never all removed, the numbers end: the
 // sessions then count as one.
 func (l *leftover) firstSequence() uint64 {
 	if next := sessionNumber(l.sequence) + 1; next < 1<<sessionBits {
@@ -185,7 +185,7 @@ func (s *sessions) lookup(command *Command) (Reply, bool) {
 }
 
 // remember keeps the reply to a command, in place of the client's oldest if the window is full.
-// version is that of the reply. journaled says that a journal keeps it too: then the caller
+// version is the version of the reply. journaled says that a journal keeps it too: then the caller
 // needs the entry and its sequence for the record.
 func (s *sessions) remember(command *Command, reply *Reply, version stamp, journaled bool) (*dedupEntry, uint64) {
 	current := s.byClient[command.Client]
@@ -320,8 +320,8 @@ func (s *sessions) removeObsolete(limit int) (groups []Group) {
 }
 
 // restore adds a client with the replies that a journal had. There may be more than the window
-// has now: they stay until later requests take their places. Those of a session that had ended are
-// obsolete, if a later session has records.
+// has now: they stay until later requests take their places. If a later session has records, replies of
+// the sessions before it are obsolete.
 func (s *sessions) restore(client string, replies []restoredReply) error {
 	slices.SortStableFunc(replies, func(a, b restoredReply) int { return cmp.Compare(a.sequence, b.sequence) })
 	current := &session{

@@ -3,7 +3,9 @@ package statestore
 import (
 	"crypto/sha256"
 	"hash/crc32"
+	"maps"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -168,4 +170,214 @@ func TestLongCorrelationDataTakesNoMemory(t *testing.T) {
 	}
 	t.Log((int64(after.HeapAlloc)-int64(before.HeapAlloc))/(clients*requests), "bytes for each")
 	runtime.KeepAlive(w)
+}
+
+// A request that changed nothing has no record, so a store that was restored judges a redelivery
+// anew, though it changes something then. docs/durability.md says when that can be.
+func TestARequestThatChangedNothingIsJudgedAnewAfterACrash(t *testing.T) {
+	d := make(disk)
+	w := d.world(t, Options{})
+	ts := "1:0:n"
+	apply := func(client, correlation string, words ...string) Reply {
+		reply, effects := w.store.Apply(w.now, Parse(Request{Client: client, Correlation: []byte(correlation), Timestamp: &ts, Payload: []byte(payload(words...))}))
+		d.write(effects.Groups)
+		return reply
+	}
+	if first := apply("a", "1", "DEL", "k"); first.Outcome != NothingThere {
+		t.Fatal(first)
+	}
+	if set := apply("b", "1", "SET", "k", "v"); set.Outcome != OK {
+		t.Fatal(set)
+	}
+	if again := apply("a", "1", "DEL", "k"); again.Outcome != NothingThere {
+		t.Errorf("delivered again to the same process: %v", again)
+	}
+	w = d.world(t, Options{})
+	if again := apply("b", "1", "SET", "k", "v"); again.Outcome != OK {
+		t.Errorf("delivered again after a crash: %v", again)
+	}
+	if again := apply("a", "1", "DEL", "k"); again.Outcome != Deleted {
+		t.Errorf("a request that changed nothing, delivered again after a crash: %v; the documentation says that it is judged anew", again)
+	}
+}
+
+// A client comes back after its session has ended, before or while its records are removed.
+// It gets no reply of the ended session, also after a crash at any time, and loses none of its own.
+func TestAClientThatComesBackFindsNoReplyOfAnEndedSession(t *testing.T) {
+	const window = 8
+	for removed := range window + 2 { // before the client comes back
+		for sent := 1; sent <= 2*window; sent++ { // after that
+			d := make(disk)
+			w := d.world(t, Options{DedupWindow: window})
+			send := func(i int) Effects {
+				_, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("DEL", "k")), Correlation: []byte(strconv.Itoa(i))}))
+				return effects
+			}
+			set := func(i int) {
+				ts := "1:0:n"
+				_, effects := w.store.Apply(w.now, Parse(Request{
+					Client: "c", Payload: []byte(payload("SET", strconv.Itoa(i), "v")), Timestamp: &ts, Correlation: []byte(strconv.Itoa(i)),
+				}))
+				d.write(effects.Groups)
+			}
+			known := func(i int) bool {
+				stamp := "1:0:n"
+				command := Parse(Request{Client: "c", Payload: []byte(payload("DEL", "k")), Correlation: []byte(strconv.Itoa(i))})
+				set := Parse(Request{Client: "c", Payload: []byte(payload("SET", strconv.Itoa(i), "v")), Timestamp: &stamp, Correlation: []byte(strconv.Itoa(i))})
+				_, deleted := w.store.sessions.lookup(&command)
+				_, wasSet := w.store.sessions.lookup(&set)
+				return deleted || wasSet
+			}
+			check := func(when string) {
+				t.Helper()
+				for i := range window + 3 {
+					if known(i) {
+						t.Fatalf("%s, after %d removed records and %d requests: request %d of the ended session has a reply", when, removed, sent, i)
+					}
+				}
+				for i := max(0, sent-window); i < sent; i++ {
+					if i%3 > 0 && !known(100+i) {
+						t.Fatalf("%s, after %d removed records and %d requests: request %d has no reply", when, removed, sent, i)
+					}
+				}
+			}
+			for i := range window + 3 {
+				set(i)
+			}
+			w.store.EndSession("c")
+			d.write(w.store.RemoveObsolete(removed))
+			for i := range sent {
+				if i%3 == 0 {
+					send(100 + i) // has no record
+				} else {
+					set(100 + i)
+				}
+			}
+			check("before a crash")
+			w = d.world(t, Options{DedupWindow: window})
+			if sent > 1 { // else the second session has no record
+				check("after a crash")
+			}
+			for groups := w.store.RemoveObsolete(3); groups != nil; groups = w.store.RemoveObsolete(3) {
+				d.write(groups)
+			}
+			w = d.world(t, Options{DedupWindow: window})
+			if sent > 1 {
+				check("after another crash")
+			}
+			w.store.EndSession("c")
+			d.write(w.store.RemoveObsolete(1000))
+			for id := range d {
+				if id[0] == idReply {
+					t.Fatalf("after %d removed records and %d requests: %q is left", removed, sent, id)
+				}
+			}
+		}
+	}
+}
+
+// A client that always comes back while records of its last session are left has at most as many
+// records as two windows.
+func TestSessionsThatEndAgainAndAgainLeaveFewRecords(t *testing.T) {
+	const window = 16
+	d := make(disk)
+	w := d.world(t, Options{DedupWindow: window})
+	ts := "1:0:n"
+	for i := range 100 * window {
+		_, effects := w.store.Apply(w.now, Parse(Request{
+			Client: "c", Payload: []byte(payload("SET", "k", strconv.Itoa(i))), Timestamp: &ts, Correlation: []byte(strconv.Itoa(i)),
+		}))
+		d.write(effects.Groups)
+		if i%(window/2+3) == 0 {
+			w.store.EndSession("c")
+			d.write(w.store.RemoveObsolete(1))
+		}
+		if usage := w.store.Usage(); len(d) > 3+window || usage.DedupEntries+usage.ObsoleteRecords != len(d)-3 {
+			t.Fatalf("after %d requests there are %d records; %+v", i+1, len(d), usage)
+		}
+	}
+	if _, _, err := d.open(Options{DedupWindow: window}, w.now); err != nil {
+		t.Error(err)
+	}
+}
+
+// The numbers of sessions end. From then on sessions count as one, as if they had no numbers.
+func TestTheNumbersOfSessionsEnd(t *testing.T) {
+	last := &leftover{sequence: 1<<64 - 1<<32}
+	if first := last.firstSequence(); first != last.sequence {
+		t.Errorf("after the last session the sequence is %d", first)
+	}
+	first := new(leftover)
+	if sessionNumber(first.firstSequence()+1) != 1 {
+		t.Errorf("after the first session the sequence is %d", first.firstSequence())
+	}
+}
+
+// The replies of clients that do not come back must not stay for ever.
+func TestASessionThatEndsLeavesNoRecord(t *testing.T) {
+	const window = 100
+	d := make(disk)
+	w := d.world(t, Options{DedupWindow: window})
+	send := func(i int, words ...string) {
+		ts := "1:0:n"
+		reply, effects := w.store.Apply(w.now, Parse(Request{
+			Client: "c", Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte(strconv.Itoa(i)),
+		}))
+		if reply.Err != nil {
+			t.Fatal(reply.Err)
+		}
+		d.write(effects.Groups)
+	}
+	for i := range window + window/2 {
+		send(i, "SET", "k", "v") // has a record, also of its reply
+	}
+	for i := range window {
+		send(1000+i, "GET", "k")
+		send(2000+i, "VDEL", "k", "other") // replaces it in memory only
+	}
+	if got := len(d); got != window+3 {
+		t.Errorf("there are %d records; want the key, identity, bound and %d replies", got, window)
+	}
+	for _, restarted := range []bool{false, true} {
+		if restarted {
+			// The window of a store with a lower limit takes the place of the larger one.
+			w = d.world(t, Options{DedupWindow: 7})
+			if got := w.store.Usage().DedupEntries; got != window {
+				t.Errorf("%d replies are restored; want %d", got, window)
+			}
+			if got := w.store.RestoredClients(); !slices.Equal(got, []string{"c"}) {
+				t.Errorf("the restored clients are %q", got)
+			}
+			for i := range 2 * window {
+				send(5000+i, "SET", "k", "w")
+			}
+			if got := w.store.Usage().DedupEntries; got != window || len(d) != window+3 {
+				t.Errorf("%d replies, %d records; want the same as before", got, len(d))
+			}
+		} else if got := w.store.RestoredClients(); got != nil {
+			t.Errorf("the restored clients are %q", got)
+		}
+		ended := maps.Clone(d)
+		w.store.EndSession("c")
+		w.store.EndSession("c")
+		for left := window; left > 0; {
+			const limit = MaxGroup + 5
+			if got := w.store.Usage().ObsoleteRecords; got != left {
+				t.Errorf("%d records are obsolete; want %d", got, left)
+			}
+			left -= min(limit, left)
+			for _, group := range w.store.RemoveObsolete(limit) {
+				if len(group) > MaxGroup {
+					t.Errorf("a group has %d records", len(group))
+				}
+				ended.write([]Group{group})
+			}
+			if len(ended) != left+3 {
+				t.Fatalf("%d records are left; want the key, identity, bound, and %d replies", len(ended), left)
+			}
+		}
+		if got := w.store.RestoredClients(); got != nil || w.store.RemoveObsolete(1) != nil || w.store.Usage().ObsoleteRecords != 0 {
+			t.Errorf("after the session %q is restored", got)
+		}
+	}
 }

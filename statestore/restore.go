@@ -96,8 +96,8 @@ func (s *Store) restore(item *Item) error {
 //
 // Keys with a lifetime get a new version, above every version that was issued, because they may
 // have been renewed without a record. Their whole lifetimes begin with Begin, or with the first
-// command. If there were records, Options.Identity is that of the data from now on. If a command
-// caused any of them, there is a hold-off only if that of the earlier store was not over.
+// command. If there were records, the identity of the data replaces Options.Identity. If a command
+// caused any of them, there is a hold-off only if the hold-off of the earlier store was not over.
 //
 // The error matches ErrDamaged; the store must not be used then.
 func (s *Store) Restored(now Instant) (Group, error) {

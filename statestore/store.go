@@ -442,7 +442,7 @@ func (s *Store) EndSession(client string) {
 }
 
 // RemoveObsolete returns groups that remove up to limit records of replies whose sessions have
-// ended, those of the session that ended first before others. Usage says how many there are. They
+// ended, in the order in which the sessions ended. Usage says how many there are. They
 // need not be removed soon: until then they take room in the journal only. After a restart, the
 // latest session of a client that a journal has records of counts as not ended, and all earlier
 // ones as ended.

@@ -250,3 +250,22 @@ func TestOptionsOfNew(t *testing.T) {
 	w := newWorld(t, Options{Node: "press-7"})
 	w.want(ask("SET k v"), "+OK\r\n@1696374425000:1:press-7")
 }
+
+// A store with another node keeps the versions that the earlier one issued.
+func TestVersionsKeepTheirNode(t *testing.T) {
+	d := make(disk)
+	w := d.world(t, Options{Node: "first"})
+	ts := "1:0:n"
+	request := Request{Client: "c", Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts, Correlation: []byte("1")}
+	reply, effects := w.store.Apply(w.now, Parse(request))
+	d.write(effects.Groups)
+	w = d.world(t, Options{Node: "second"})
+	w.want(ask("GET k"), "$1\r\nv\r\n@"+reply.Version.String())
+	again, _ := w.store.Apply(w.now, Parse(request))
+	if again != reply || reply.Version.Node != "first" {
+		t.Errorf("delivered again: %v; the first time %v", again, reply)
+	}
+	if version := w.set(ask("SET k w")); !strings.HasSuffix(version, ":second") || w.compare(version, reply.Version.String()) <= 0 {
+		t.Errorf("the next version is %v", version)
+	}
+}

@@ -239,3 +239,93 @@ const (
 	textBadTimestamp   = "malformed timestamp"
 	textNoKey          = "the key length is zero"
 )
+
+// A disk has the records that a journal keeps, by their IDs.
+type disk map[string][]byte
+
+func (d disk) write(groups []Group) {
+	for _, group := range groups {
+		for _, record := range group {
+			if record.Value == nil {
+				delete(d, string(record.ID))
+			} else {
+				d[string(record.ID)] = record.Value
+			}
+		}
+	}
+}
+
+// open returns a store with the records of the disk, in an order of its own, and its first
+// group.
+func (d disk) open(options Options, now Instant) (*Store, Group, error) {
+	options.Journaled = true
+	store, err := New(options)
+	if err != nil {
+		return nil, nil, err
+	}
+	for id, value := range d {
+		if err := store.Restore(Record{ID: []byte(id), Value: value}); err != nil {
+			return nil, nil, err
+		}
+	}
+	first, err := store.Restored(now)
+	return store, first, err
+}
+
+// world returns a world whose store has the records of d. Its first group is durable.
+func (d disk) world(tb testing.TB, options Options) *world {
+	tb.Helper()
+	w := &world{tb: tb, now: Instant{WallMillis: noon, Elapsed: time.Hour}}
+	store, first, err := d.open(options, w.now)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	w.store = store
+	d.write([]Group{first})
+	store.Committed(store.Bound())
+	return w
+}
+
+// describe returns a line for each piece of the state that survives a restart: everything except
+// the expiry times, and the versions of keys with a lifetime.
+func describe(s *Store) map[string]string {
+	lines := map[string]string{"identity": fmt.Sprintf("%q %t", s.options.Identity, s.holding)}
+	for key, e := range s.entries {
+		version := e.version.timestamp().String()
+		if e.lifetime > 0 {
+			version = "a version"
+		}
+		lines["key "+key] = fmt.Sprintf("%q %s token %v lifetime %v", e.value, version, e.token, e.lifetime)
+	}
+	for key, fence := range s.fences {
+		lines["fence "+key] = fence.String()
+	}
+	for client, session := range s.sessions.byClient {
+		for i := range session.ring {
+			if e := &session.ring[i]; e.records == ownRecord {
+				lines[fmt.Sprintf("reply %s %d", client, e.slot)] = fmt.Sprint(e.correlation, e.sum, e.verb, e.outcome, e.version.timestamp())
+			}
+		}
+	}
+	return lines
+}
+
+// filledDisk returns a disk with a record of each kind, of a strict store.
+func filledDisk(t testing.TB) disk {
+	t.Helper()
+	d := make(disk)
+	w := d.world(t, Options{Strict: true, Identity: "the data"})
+	ts := "1:0:n"
+	for i, words := range [][]string{{"SET", "k", "v"}, {"SET", "lock", "a", "NEX", "PX", "1000"}, {"SET", "fenced", "v"}, {"DEL", "fenced"}} {
+		request := Request{Client: "c", Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte(strconv.Itoa(i))}
+		if words[1] == "fenced" {
+			request.FencingToken = &ts
+		}
+		reply, effects := w.store.Apply(w.now, Parse(request))
+		if reply.Err != nil {
+			t.Fatalf("%q: %v", words, reply.Err)
+		}
+		d.write(effects.Groups)
+	}
+	return d
+}

@@ -93,7 +93,7 @@ func (c *clock) adapt(refused hlc.Timestamp, store, local int64) bool {
 		return false // this cannot be the reason for the refusal
 	}
 	if c.agreed {
-		// The versions are ahead of the store's own clock, as those of a store are that started
+		// The versions are ahead of the store's own clock. So it is when a store has started
 		// again, with its data, on a machine with a clock that is behind. They say nothing for a while,
 		// or else each request would be refused once.
 		c.agreed, c.doubt = false, local+maxSkewMillis

@@ -52,7 +52,7 @@ type mqttConn struct {
 	tasks sync.WaitGroup // run, and report if there is an Options.OnConnectionChange
 
 	// Used by the goroutine run only.
-	servers  *mqttnet.Rotation // its server is that of the present attempt or connection
+	servers  *mqttnet.Rotation // its server is the server of the present attempt or connection
 	refusals int               // permanent refusals in a row, before the first connection
 	refusal  error             // the latest of them
 	referred int               // attempts in between that a server sent to another one

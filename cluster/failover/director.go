@@ -19,6 +19,7 @@ import (
 	"github.com/tenurelock/tenure/cluster/member"
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/pair"
 	"github.com/tenurelock/tenure/internal/sleep"
 )
 
@@ -34,7 +35,7 @@ const (
 type store struct {
 	name, address string
 	networks      []*proxy
-	process       *process
+	process       *pair.Process
 
 	// Guarded by director.mu.
 	state string // what it said last
@@ -48,7 +49,7 @@ type director struct {
 	began  time.Time
 	etcd   []*member.Member
 	stores []*store
-	nodes  map[string]*process
+	nodes  map[string]*pair.Process
 	prober *prober
 
 	mu      sync.Mutex // guards what processes say
@@ -60,8 +61,8 @@ type director struct {
 
 // direct runs all steps.
 func direct(ctx context.Context, s settings, out io.Writer) (*result, error) {
-	d := &director{settings: s, out: out, began: time.Now(), nodes: make(map[string]*process),
-		result: &result{history: make(map[hlc.Timestamp]hlc.Token)}}
+	d := &director{settings: s, out: out, began: time.Now(), nodes: make(map[string]*pair.Process),
+		result: &result{writes: pair.NewWrites()}}
 	dir, err := os.MkdirTemp("", "failover") // a short name: it has sockets
 	if err != nil {
 		return nil, err
@@ -113,9 +114,9 @@ func (d *director) start(ctx context.Context, dir string) error {
 	if d.prober, err = startProber(dialling, stores); err != nil {
 		return err
 	}
-	fmt.Fprintf(d.out, "Two nodes campaign for a lease with a TTL of %v; the active one counts every %v.\n\n", d.ttl, writeEvery)
+	fmt.Fprintf(d.out, "Two nodes campaign for a lease with a TTL of %v; the active one counts every %v.\n\n", d.ttl, pair.WriteEvery)
 	for _, name := range []string{"node-a", "node-b"} {
-		d.nodes[name], err = startProcess(func(line []byte) { d.heard(line) },
+		d.nodes[name], err = pair.Start(name, d.heard, nil,
 			"--role", roleNode, "--name", name, "--stores", stores, "--ttl", d.ttl.String(), fmt.Sprintf("--verbose=%t", d.verbose))
 		if err != nil {
 			return err
@@ -164,7 +165,7 @@ func (d *director) startStore(st *store) error {
 	for _, network := range st.networks {
 		endpoints = append(endpoints, "http://"+network.listener.Addr().String())
 	}
-	p, err := startProcess(func(line []byte) { d.heardStore(st, string(line)) },
+	p, err := pair.Start(st.name, func(line []byte) { d.heardStore(st, string(line)) }, nil,
 		"--role", roleStore, "--name", st.name, "--address", st.address, "--etcd", strings.Join(endpoints, ","),
 		"--etcd-ttl", d.etcdTTL.String(), fmt.Sprintf("--verbose=%t", d.verbose))
 	st.process = p
@@ -178,12 +179,12 @@ func (d *director) close() {
 	}
 	for _, p := range d.nodes {
 		if p != nil {
-			p.kill()
+			p.Kill()
 		}
 	}
 	for _, st := range d.stores {
 		if st.process != nil {
-			st.process.kill()
+			st.process.Kill()
 		}
 		for _, network := range st.networks {
 			network.close()
@@ -207,15 +208,15 @@ func (d *director) heardStore(st *store, line string) {
 
 // heard notes an event of a node.
 func (d *director) heard(line []byte) {
-	var e event
+	var e pair.Event
 	if json.Unmarshal(line, &e) != nil {
 		return // cut short by SIGKILL
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
-	case e.Phase == "":
-		d.result.wrote(e)
+	case e.Kind == pair.KindWrite:
+		d.result.writes.Add(e)
 		if e.Late {
 			d.sayLocked(e.Node, "late write "+e.Outcome)
 		}
@@ -309,7 +310,7 @@ func (d *director) harm(ctx context.Context, name string, keeps bool, cause func
 	if d.changes != changes || d.token != token {
 		f.lease = "LOST"
 	}
-	d.result.check("the lease was kept: "+name, f.lease == "kept", "token %v", d.token)
+	d.result.checks.Add("the lease was kept: "+name, f.lease == "kept", "token %v", d.token)
 	return victim, nil
 }
 
@@ -320,7 +321,7 @@ func (d *director) standsBy(ctx context.Context, st *store) error {
 
 // restart starts a store that has ended.
 func (d *director) restart(ctx context.Context, st *store) error {
-	<-st.process.exited
+	<-st.process.Exited()
 	if err := d.startStore(st); err != nil {
 		return err
 	}
@@ -329,7 +330,7 @@ func (d *director) restart(ctx context.Context, st *store) error {
 
 func (d *director) killStore(ctx context.Context) error {
 	victim, err := d.harm(ctx, "active store killed (SIGKILL)", true, func(st *store) error {
-		st.process.kill()
+		st.process.Kill()
 		return nil
 	})
 	if err != nil {
@@ -341,12 +342,12 @@ func (d *director) killStore(ctx context.Context) error {
 // freezeStore stops the active store and wakes it when another answers. It must then answer
 // nothing that it had received before.
 func (d *director) freezeStore(ctx context.Context) error {
-	victim, err := d.harm(ctx, "active store frozen (SIGSTOP)", true, func(st *store) error { return st.process.signal(syscall.SIGSTOP) })
+	victim, err := d.harm(ctx, "active store frozen (SIGSTOP)", true, func(st *store) error { return st.process.Freeze() })
 	if err != nil {
 		return err
 	}
 	d.say("──▶", "SIGCONT to %s, which goes on where it stopped", victim.name)
-	if err := victim.process.signal(syscall.SIGCONT); err != nil {
+	if err := victim.process.Wake(); err != nil {
 		return err
 	}
 	return d.standsBy(ctx, victim)
@@ -372,7 +373,7 @@ func (d *director) cutStore(ctx context.Context) error {
 }
 
 func (d *director) stopStore(ctx context.Context) error {
-	victim, err := d.harm(ctx, "active store stopped (SIGTERM)", true, func(st *store) error { return st.process.signal(syscall.SIGTERM) })
+	victim, err := d.harm(ctx, "active store stopped (SIGTERM)", true, func(st *store) error { return st.process.Signal(syscall.SIGTERM) })
 	if err != nil {
 		return err
 	}
@@ -382,13 +383,13 @@ func (d *director) stopStore(ctx context.Context) error {
 // freezeNodeAndKillStore makes the store that takes over judge a late write by what it loaded.
 func (d *director) freezeNodeAndKillStore(ctx context.Context) error {
 	d.mu.Lock()
-	frozen, late := d.leader, len(d.result.late)
+	frozen, late := d.leader, len(d.result.writes.Late)
 	d.mu.Unlock()
 	victim, err := d.harm(ctx, "leading node frozen, active store killed", false, func(st *store) error {
-		if err := d.nodes[frozen].signal(syscall.SIGSTOP); err != nil {
+		if err := d.nodes[frozen].Freeze(); err != nil {
 			return err
 		}
-		st.process.kill()
+		st.process.Kill()
 		return nil
 	})
 	if err != nil {
@@ -404,10 +405,10 @@ func (d *director) freezeNodeAndKillStore(ctx context.Context) error {
 		return errors.New("interrupted")
 	}
 	d.say("──▶", "SIGCONT to %s, which goes on where it stopped", frozen)
-	if err := d.nodes[frozen].signal(syscall.SIGCONT); err != nil {
+	if err := d.nodes[frozen].Wake(); err != nil {
 		return err
 	}
-	if err := d.await(ctx, frozen+" to write late", func() bool { return len(d.result.late) > late }); err != nil {
+	if err := d.await(ctx, frozen+" to write late", func() bool { return len(d.result.writes.Late) > late }); err != nil {
 		return err
 	}
 	return d.restart(ctx, victim)
@@ -419,15 +420,15 @@ func (d *director) finish(ctx context.Context) error {
 		return errors.New("interrupted")
 	}
 	for _, p := range d.nodes {
-		p.kill() // no write comes later
+		p.Kill() // no write comes later
 	}
 	reading, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	entry, err := d.prober.client.Get(reading, counterKey)
+	entry, err := d.prober.client.Get(reading, pair.CounterKey(pairRun))
 	if err != nil {
 		return err
 	}
-	var last counter
+	var last pair.Counter
 	if err := json.Unmarshal(entry.Value, &last); err != nil {
 		return fmt.Errorf("the protected key holds %q: %w", entry.Value, err)
 	}
@@ -436,16 +437,11 @@ func (d *director) finish(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.result
-	r.history[entry.Version] = last.Token
-	stale := r.stale()
-	r.check("stale writes accepted: 0", stale == 0, "%d versions of the key, in the store's order; %d of them with a token older than one before", len(r.history), stale)
-	refused := len(r.late) > 0
-	for _, e := range r.late {
-		refused = refused && e.Outcome == refusedByStore
-	}
-	r.check("the late write was refused by a store that took over", refused, "%d sent past the guard", len(r.late))
-	r.check("no answered write was lost", len(d.prober.wrong) == 0, "%d writes answered to the prober; wrong: %q", d.prober.answered, d.prober.wrong)
-	r.check("the store holds the last accepted count, or one after it", entry.Version.Compare(r.highest.Version) >= 0 && last.Count >= r.highest.Count,
+	r.writes.History.Saw(entry.Version, last.Token)
+	r.writes.CheckStale(&r.checks)
+	r.writes.CheckLate(&r.checks, "the late write was refused by a store that took over")
+	r.checks.Add("no answered write was lost", len(d.prober.wrong) == 0, "%d writes answered to the prober; wrong: %q", d.prober.answered, d.prober.wrong)
+	r.checks.Add("the store holds the last accepted count, or one after it", entry.Version.Compare(r.writes.Highest.Version) >= 0 && last.Count >= r.writes.Highest.Count,
 		"count %d by %s", last.Count, last.Node)
 	return nil
 }

@@ -76,7 +76,7 @@ func run(ctx context.Context, s settings) error {
 	case roleStore:
 		return runStore(ctx, s, os.Stdin, os.Stdout)
 	case roleNode:
-		return runNode(ctx, s, os.Stdin, os.Stdout)
+		return runNode(ctx, s)
 	}
 	result, err := direct(ctx, s, os.Stdout)
 	if err != nil {
@@ -85,7 +85,7 @@ func run(ctx context.Context, s settings) error {
 	if err := result.write(os.Stdout); err != nil {
 		return err
 	}
-	if !result.ok() {
+	if !result.checks.OK() {
 		return errChecksFailed
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/tenurelock/tenure/cluster"
+	"github.com/tenurelock/tenure/internal/pair"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/standby"
 )
@@ -31,19 +32,10 @@ func (s settings) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, nil)).With(s.role, s.name)
 }
 
-// untilClosed returns a context that ends with ctx and when input does: then the director is gone.
-func untilClosed(ctx context.Context, input io.Reader) context.Context {
-	ctx, cancel := context.WithCancel(ctx)
-	go func() { // ends with the process: nothing can interrupt a read of standard input
-		_, _ = io.Copy(io.Discard, input)
-		cancel()
-	}()
-	return ctx
-}
-
 // runStore stands by and serves until ctx ends.
 func runStore(ctx context.Context, s settings, input io.Reader, output io.Writer) error {
-	ctx = untilClosed(ctx, input)
+	ctx, stop := pair.UntilClosed(ctx, input, func(string) {})
+	defer stop()
 	logger := s.logger()
 	socket, err := standby.Listen(s.address)
 	if err != nil {

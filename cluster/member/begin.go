@@ -50,9 +50,9 @@ func (o *Options) others() (urls []string) {
 }
 
 // newcomer is a member without data that does not run yet. etcd counts a member without data like
-// any other. If its disk was lost, it makes a majority with one that has missed the latest
-// changes, and these are forgotten. So a newcomer first asks another member. That knows whether
-// the newcomer has run before, unless it is a newcomer itself; and without it there is no
+// any other. If its disk was lost, it makes a majority with a member that has missed the latest
+// changes, and these are forgotten. So a newcomer first asks another member. One that is no
+// newcomer itself knows whether this one has run before; and without such a member there is no
 // majority anyway. etcd asks the others too, but goes on if they do not answer.
 type newcomer struct {
 	config *embed.Config

@@ -69,7 +69,7 @@ const (
 	compactionAfter = "5m"
 )
 
-// config returns etcd's configuration. phase is that of the member.
+// config returns etcd's configuration. The logs depend on phase, the phase of the member.
 func (o *Options) config(phase *phase) (*embed.Config, error) {
 	if o.Name == "" || o.Cluster == "" || o.Dir == "" {
 		return nil, errors.New("Options.Name, Options.Cluster and Options.Dir are required")

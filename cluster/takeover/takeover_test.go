@@ -121,7 +121,8 @@ func newPair(e *etcd, prefix string, fault crashtest.Fault) *pair {
 	}
 }
 
-// options are those of a run: a takeover takes longer than a restart, and leases must outlast it.
+// options returns the options of a run. A takeover takes longer than a restart, and leases must
+// outlast it.
 func options(n int) crashtest.Options {
 	return crashtest.Options{Cycles: n, Seed: *seed, TTL: 8 * time.Second}
 }

@@ -16,6 +16,8 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mosquitto"
+	"github.com/tenurelock/tenure/internal/pair"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/servertest"
 )
@@ -40,7 +42,7 @@ func TestThePairSurvivesEachFaultAndTheStoreAcceptsNoStaleWrite(t *testing.T) {
 // The store is a client of a broker that knows nothing of stores; it is that broker which
 // notices that a node was killed.
 func TestThePairSurvivesEachFaultOnABrokerToWhichAStoreIsAttached(t *testing.T) {
-	address := "mqtt://" + startMosquitto(t)
+	address := "mqtt://" + mosquitto.Start(t, "").Address
 	store, err := attach.New(address, attach.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -157,11 +159,11 @@ func TestANodeEndsWithItsDirector(t *testing.T) {
 	}
 	var phases []string
 	for lines := bufio.NewScanner(stdout); lines.Scan(); {
-		var e event
+		var e pair.Event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			t.Fatalf("%v in %q", err, lines.Text())
 		}
-		if e.Kind != kindPhase {
+		if e.Kind != pair.KindPhase {
 			continue
 		}
 		if phases = append(phases, e.Phase); e.Phase == "active" {
@@ -198,7 +200,7 @@ func TestBadCommandLinesAreRefusedWithTheCause(t *testing.T) {
 }
 
 func TestABrokerWithoutAStoreIsReportedWithTheCure(t *testing.T) {
-	address := "mqtt://" + startMosquitto(t)
+	address := "mqtt://" + mosquitto.Start(t, "").Address
 	out, err := exec.Command(build(t), "--broker", address).CombinedOutput()
 	want := "no state store answers on this broker; run one there: tenure attach " + address
 	if err == nil || !strings.Contains(string(out), want) {
@@ -210,22 +212,22 @@ func TestABrokerWithoutAStoreIsReportedWithTheCure(t *testing.T) {
 func TestTheChecksFindWhatIsWrong(t *testing.T) {
 	at := func(wall int64) hlc.Timestamp { return hlc.Timestamp{Wall: wall, Node: "StateStore"} }
 	under := func(wall int64) hlc.Token { return hlc.Token(at(wall)) }
-	write := func(version, token int64) event {
-		return event{Kind: kindWrite, Outcome: accepted, Version: at(version), Token: under(token), Count: int(version)}
+	write := func(version, token int64) pair.Event {
+		return pair.Event{Kind: pair.KindWrite, Outcome: pair.Accepted, Version: at(version), Token: under(token), Count: int(version)}
 	}
 	// A run in which everything is as it should be.
 	sound := func() *result {
 		r := newResult(0)
 		for term := range int64(4) {
-			r.leads(event{Token: under(10 * term)})
+			r.leads(pair.Event{Token: under(10 * term)})
 			r.wrote(write(10*term+1, 10*term))
-			r.control.saw(at(10*term+1), under(10*term))
+			r.control.Saw(at(10*term+1), under(10*term))
 		}
-		r.control.saw(at(25), under(0))
-		r.wrote(event{Kind: kindWrite, Late: true, Outcome: refusedByStore, Token: under(10)})
+		r.control.Saw(at(25), under(0))
+		r.wrote(pair.Event{Kind: pair.KindWrite, Late: true, Outcome: pair.RefusedByStore, Token: under(10)})
 		return r
 	}
-	last := counter{Token: under(30), Count: 31}
+	last := pair.Counter{Token: under(30), Count: 31}
 	for _, test := range []struct {
 		name string
 		harm func(*result)
@@ -233,24 +235,24 @@ func TestTheChecksFindWhatIsWrong(t *testing.T) {
 	}{
 		{"nothing is wrong", func(*result) {}, ""},
 		{"a stale write was reported", func(r *result) { r.wrote(write(25, 0)) }, "stale writes accepted: 0"},
-		{"a stale write was seen in the store only", func(r *result) { r.fenced.saw(at(25), under(0)) }, "stale writes accepted: 0"},
-		{"a token fell", func(r *result) { r.leads(event{Token: under(5)}) }, "tokens rise from term to term"},
-		{"a late write was accepted", func(r *result) { r.late[0].Outcome = accepted }, "the woken node's late write was refused"},
-		{"no late write was made", func(r *result) { r.late = nil }, "the woken node's late write was refused"},
+		{"a stale write was seen in the store only", func(r *result) { r.fenced.History.Saw(at(25), under(0)) }, "stale writes accepted: 0"},
+		{"a token fell", func(r *result) { r.leads(pair.Event{Token: under(5)}) }, "tokens rise from term to term"},
+		{"a late write was accepted", func(r *result) { r.fenced.Late[0].Outcome = pair.Accepted }, "the woken node's late write was refused"},
+		{"no late write was made", func(r *result) { r.fenced.Late = nil }, "the woken node's late write was refused"},
 		{"the control lost nothing", func(r *result) { delete(r.control, at(25)) }, "without fencing updates are lost"},
 		{"a write that got no answer came after the last that did", func(r *result) {
-			r.highest.Version, r.highest.Count = at(30), 30
-			r.wrote(event{Kind: kindWrite, Outcome: unknown, Token: under(30), Count: 31})
+			r.fenced.Highest.Version, r.fenced.Highest.Count = at(30), 30
+			r.wrote(pair.Event{Kind: pair.KindWrite, Outcome: pair.Unknown, Token: under(30), Count: 31})
 		}, ""},
-		{"a write that no node made is there", func(r *result) { r.highest.Version, r.highest.Count = at(30), 30 },
+		{"a write that no node made is there", func(r *result) { r.fenced.Highest.Version, r.fenced.Highest.Count = at(30), 30 },
 			"the store holds the last accepted write"},
 		{"a node lost the lead when the store was killed", func(r *result) {
 			r.beginStore("store killed")
-			r.drains(event{Token: under(30), At: time.Now()})
+			r.drains(pair.Event{Token: under(30), At: time.Now()})
 		}, "the leader kept its lease while the store was killed"},
 		{"a node resigned after the store was killed", func(r *result) {
 			r.beginStore("store killed").over = true
-			r.drains(event{Token: under(30), At: time.Now()})
+			r.drains(pair.Event{Token: under(30), At: time.Now()})
 		}, ""},
 		{"an accepted write is gone", func(r *result) { r.wrote(write(32, 30)) }, "the store holds the last accepted write"},
 	} {

@@ -32,6 +32,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/pair"
 )
 
 // settings are the flags.
@@ -55,7 +57,7 @@ func main() {
 	flag.DurationVar(&s.ttl, "ttl", 2*time.Second, "how long the lease of a dead node lasts")
 	flag.BoolVar(&s.json, "json", false, "print the result as JSON; the timeline goes to standard error")
 	flag.IntVar(&s.repeat, "repeat", 1, "run several times, and report the worst of each fault")
-	flag.BoolVar(&s.freeze, "freeze", canFreeze, "freeze a node and wake it after the other has taken over, which Windows cannot do")
+	flag.BoolVar(&s.freeze, "freeze", pair.CanFreeze, "freeze a node and wake it after the other has taken over, which Windows cannot do")
 	flag.BoolVar(&s.verbose, "verbose", false, "let the nodes log to standard error")
 	flag.StringVar(&s.dir, "store", "", "run as the store, with its data in this directory (the program starts itself so)")
 	flag.StringVar(&s.node, "node", "", "run as one of the nodes (the program starts itself so)")
@@ -77,14 +79,14 @@ func run(ctx context.Context, s settings) error {
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q; see --help", flag.Arg(0))
 	}
-	if s.freeze && !canFreeze {
+	if s.freeze && !pair.CanFreeze {
 		return errors.New("this system cannot freeze a process; remove --freeze")
 	}
 	if s.dir != "" {
 		return runStore(ctx, s.dir, s.broker, os.Stdin, os.Stdout)
 	}
 	if s.node != "" {
-		return runNode(ctx, s, os.Stdin, os.Stdout)
+		return runNode(ctx, s)
 	}
 	timeline := io.Writer(os.Stdout)
 	if s.json {

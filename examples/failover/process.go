@@ -3,94 +3,49 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/pair"
 )
 
-// process is a node in a process of its own.
-type process struct {
-	name   string
-	cmd    *exec.Cmd
-	stdin  io.WriteCloser
-	exited chan struct{} // closed when it has ended and all its events were taken
-}
+// kindExit is the kind of the event that startNode adds when a node has ended.
+const kindExit = "exit"
 
-// startProcess runs this program again as a node, and sends the events of the node to events.
-func startProcess(s settings, name string, events chan<- event) (*process, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(self, "--node", name, "--run", s.run, "--broker", s.broker,
-		"--ttl", s.ttl.String(), fmt.Sprintf("--verbose=%t", s.verbose), fmt.Sprintf("--instant=%t", s.instant))
-	cmd.Stderr = os.Stderr
-	// Ctrl-C goes to the director alone, which then ends the nodes.
-	cmd.SysProcAttr = inItsOwnGroup
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
-	p := &process{name: name, cmd: cmd, stdin: stdin, exited: make(chan struct{})}
-	go func() {
-		defer close(p.exited)
-		lines := bufio.NewScanner(stdout)
-		for lines.Scan() {
-			var e event
-			if json.Unmarshal(lines.Bytes(), &e) == nil { // a line cut short by SIGKILL is none
-				events <- e
-			}
+// startNode runs this program again as a node, and sends the events of the node to events.
+func startNode(s settings, name string, events chan<- pair.Event) (*pair.Process, error) {
+	line := func(line []byte) {
+		var e pair.Event
+		if json.Unmarshal(line, &e) == nil { // a line cut short by SIGKILL is none
+			events <- e
 		}
-		_ = cmd.Wait() // a node that failed has written why to standard error
-		events <- event{At: time.Now(), Node: name, Kind: kindExit}
-	}()
-	return p, nil
-}
-
-// kill ends the node at once.
-func (p *process) kill() error {
-	if err := p.cmd.Process.Kill(); err != nil {
-		return fmt.Errorf("kill %s: %w", p.name, err)
 	}
-	return nil
+	ended := func() { events <- pair.Event{At: time.Now(), Node: name, Kind: kindExit} }
+	return pair.Start(name, line, ended, "--node", name, "--run", s.run, "--broker", s.broker,
+		"--ttl", s.ttl.String(), fmt.Sprintf("--verbose=%t", s.verbose), fmt.Sprintf("--instant=%t", s.instant))
 }
 
-// resign asks the node to hand over.
-func (p *process) resign() error {
-	_, err := fmt.Fprintln(p.stdin, commandResign)
-	return err
-}
-
-// stop asks the node to end, kills it if it does not, and handles its last events
+// stopNode asks a node to end, kills it if it does not, and handles its last events
 // meanwhile.
-func (p *process) stop(ctx context.Context, events <-chan event, heard func(event)) {
-	_ = p.stdin.Close()
-	_ = p.wake() // fails if the node has ended
+func stopNode(ctx context.Context, p *pair.Process, events <-chan pair.Event, heard func(pair.Event)) {
+	p.CloseInput()
+	_ = p.Wake() // fails if the node has ended
 	patience := time.NewTimer(5 * time.Second)
 	defer patience.Stop()
 	interrupted := ctx.Done()
 	for {
 		select {
-		case <-p.exited:
+		case <-p.Exited():
 			return
 		case e := <-events:
 			heard(e)
 		case <-patience.C:
-			_ = p.kill()
+			_ = p.Signal(os.Kill)
 		case <-interrupted:
-			_ = p.kill()
+			_ = p.Signal(os.Kill)
 			interrupted = nil
 		}
 	}

@@ -5,12 +5,12 @@ package main
 import (
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"text/tabwriter"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/pair"
 )
 
 // fault is one thing that happened to the pair, and what followed.
@@ -33,60 +33,26 @@ type fault struct {
 	over  bool      // with KeepsLeader: what follows is not due to the fault
 }
 
-// check is something that must be true at the end.
-type check struct {
-	Name   string `json:"check"`
-	OK     bool   `json:"ok"`
-	Detail string `json:"detail"`
-}
-
 // result is what a run showed.
 type result struct {
 	TTL    time.Duration `json:"ttl_ns"`
 	Faults []*fault      `json:"faults"`
 	Stale  int           `json:"stale_writes_accepted"`
 	Lost   int           `json:"updates_lost_without_fencing"`
-	Checks []check       `json:"checks"`
+	Checks pair.Checks   `json:"checks"`
 
 	woke    bool // a node was frozen and woken, and then wrote late
 	current *fault
-	tokens  []hlc.Token // of the terms, in the order of their beginning
-	late    []event     // answers to writes that were sent past the guard
-	fenced  history     // of the protected key
-	control history     // of the key that nothing protects
-	highest event       // the accepted write with the highest version
-	latest  time.Time   // when the node got the last acceptance
-	unknown []event     // writes that got no answer, as when a node ends; the store may have applied them
-}
-
-// history has the version of each write to a key that the store applied, as far as
-// known, with the token of the term in which it was made.
-type history map[hlc.Timestamp]hlc.Token
-
-// saw adds a write, unless it is known.
-func (h history) saw(version hlc.Timestamp, token hlc.Token) {
-	if _, known := h[version]; !known {
-		h[version] = token
-	}
-}
-
-// stale counts the writes of a term that came after one of a later term. Versions are
-// the store's own order of writes.
-func (h history) stale() (n int) {
-	var newest hlc.Token
-	for _, version := range slices.SortedFunc(maps.Keys(h), hlc.Timestamp.Compare) {
-		if token := h[version]; token.Compare(newest) < 0 {
-			n++
-		} else {
-			newest = token
-		}
-	}
-	return n
+	tokens  []hlc.Token  // of the terms, in the order of their beginning
+	fenced  pair.Writes  // to the protected key
+	control pair.History // of the key that nothing protects
+	latest  time.Time    // when the node got the last acceptance
+	unknown []pair.Event // writes that got no answer, as when a node ends; the store may have applied them
 }
 
 func newResult(ttl time.Duration) *result {
 	first := &fault{Name: "none (start)"}
-	return &result{TTL: ttl, Faults: []*fault{first}, woke: true, current: first, fenced: make(history), control: make(history)}
+	return &result{TTL: ttl, Faults: []*fault{first}, woke: true, current: first, fenced: pair.NewWrites(), control: make(pair.History)}
 }
 
 // begin opens the row of a fault. It becomes current with awaitSuccessor.
@@ -106,7 +72,7 @@ func (r *result) beginStore(name string) *fault {
 }
 
 // leads notes the beginning of a term.
-func (r *result) leads(e event) {
+func (r *result) leads(e pair.Event) {
 	r.tokens = append(r.tokens, e.Token)
 	if r.current.KeepsLeader && !r.current.over {
 		r.current.Token = e.Token
@@ -123,75 +89,57 @@ func (r *result) leads(e event) {
 }
 
 // drains notes the end of a term that its node ended itself.
-func (r *result) drains(e event) {
+func (r *result) drains(e pair.Event) {
 	if (r.current.Limit > 0 || r.current.KeepsLeader && !r.current.over) && r.current.since.IsZero() {
 		r.current.since = e.At
 	}
 }
 
 // wrote notes a write.
-func (r *result) wrote(e event) {
+func (r *result) wrote(e pair.Event) {
+	r.fenced.Add(e)
 	switch e.Outcome {
-	case accepted:
+	case pair.Accepted:
 		r.current.Accepted++
 		r.latest = e.At
-		r.fenced.saw(e.Version, e.Token)
-		if e.Version.Compare(r.highest.Version) > 0 {
-			r.highest = e
-		}
-	case refusedByGuard:
+	case pair.RefusedByGuard:
 		r.current.RefusedByGuard++
-	case refusedByStore:
+	case pair.RefusedByStore:
 		r.current.RefusedByStore++
 	default:
 		r.current.Unknown++
 		r.unknown = append(r.unknown, e)
 	}
-	if e.Late {
-		r.late = append(r.late, e)
-	}
 }
 
 // conclude makes the checks, given how many nodes still ran and what the store
 // holds in the end.
-func (r *result) conclude(running int, version hlc.Timestamp, last counter) {
-	r.fenced.saw(version, last.Token)
-	r.Stale, r.Lost = r.fenced.stale(), r.control.stale()
-	r.check("stale writes accepted: 0", r.Stale == 0,
-		"%d versions of the key, in the store's order; %d of them with a token older than one before", len(r.fenced), r.Stale)
+func (r *result) conclude(running int, version hlc.Timestamp, last pair.Counter) {
+	r.fenced.History.Saw(version, last.Token)
+	r.Stale, r.Lost = r.fenced.CheckStale(&r.Checks), r.control.Stale()
 	if r.woke {
-		r.check("without fencing updates are lost", r.Lost > 0,
+		r.Checks.Add("without fencing updates are lost", r.Lost > 0,
 			"a key without a token, written beside it: %d stale writes accepted", r.Lost)
 	}
-	r.check("tokens rise from term to term", slices.IsSortedFunc(r.tokens, hlc.Token.Compare) && len(r.tokens) >= 4,
+	r.Checks.Add("tokens rise from term to term", slices.IsSortedFunc(r.tokens, hlc.Token.Compare) && len(r.tokens) >= 4,
 		"%d terms", len(r.tokens))
 	if r.woke {
-		refused := len(r.late) > 0
-		for _, e := range r.late {
-			refused = refused && e.Outcome == refusedByStore
-		}
-		r.check("the woken node's late write was refused", refused, "%d sent past the guard", len(r.late))
+		r.fenced.CheckLate(&r.Checks, "the woken node's late write was refused")
 	}
 	for _, f := range r.Faults {
 		if f.KeepsLeader {
-			r.check("the leader kept its lease while the store was killed", f.since.IsZero(), "its token is %v", f.Token)
+			r.Checks.Add("the leader kept its lease while the store was killed", f.since.IsZero(), "its token is %v", f.Token)
 		}
 	}
-	holds := func(e event) bool { return last.Count == e.Count && last.Token == e.Token }
-	r.check("the store holds the last accepted write",
-		version == r.highest.Version && holds(r.highest) ||
-			version.Compare(r.highest.Version) > 0 && slices.ContainsFunc(r.unknown, holds), // or one after it
+	holds := func(e pair.Event) bool { return last.Count == e.Count && last.Token == e.Token }
+	r.Checks.Add("the store holds the last accepted write",
+		version == r.fenced.Highest.Version && holds(r.fenced.Highest) ||
+			version.Compare(r.fenced.Highest.Version) > 0 && slices.ContainsFunc(r.unknown, holds), // or one after it
 		"count %d by %s", last.Count, last.Node)
-	r.check("it ends as a pair", running == 2, "%d nodes run", running)
+	r.Checks.Add("it ends as a pair", running == 2, "%d nodes run", running)
 }
 
-func (r *result) check(name string, ok bool, format string, arguments ...any) {
-	r.Checks = append(r.Checks, check{Name: name, OK: ok, Detail: fmt.Sprintf(format, arguments...)})
-}
-
-func (r *result) ok() bool {
-	return !slices.ContainsFunc(r.Checks, func(c check) bool { return !c.OK })
-}
+func (r *result) ok() bool { return r.Checks.OK() }
 
 // write prints the result for people.
 func (r *result) write(w io.Writer) error {
@@ -209,14 +157,5 @@ func (r *result) write(w io.Writer) error {
 		return err
 	}
 	fmt.Fprintln(w)
-	for _, c := range r.Checks {
-		mark := "ok  "
-		if !c.OK {
-			mark = "FAIL"
-		}
-		if _, err := fmt.Fprintf(w, "%s  %s (%s)\n", mark, c.Name, c.Detail); err != nil {
-			return err
-		}
-	}
-	return nil
+	return r.Checks.Write(w)
 }

@@ -3,16 +3,15 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strings"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/pair"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/journal"
 )
@@ -20,11 +19,9 @@ import (
 // store is a state store in a process of its own, which can be killed and started again. Its
 // data and its address stay the same.
 type store struct {
-	dir     string // for the data
-	address string // of the form mqtt://host:port
-	cmd     *exec.Cmd
-	stdin   io.WriteCloser
-	exited  chan struct{} // closed when the process has ended
+	dir     string        // for the data
+	address string        // of the form mqtt://host:port
+	process *pair.Process // nil before the first start
 }
 
 // newStore starts a store with an empty directory. The caller calls remove at the end.
@@ -43,38 +40,29 @@ func newStore() (*store, error) {
 
 // start runs this program again as the store, and returns when it answers.
 func (s *store) start() error {
-	self, err := os.Executable()
+	said := make(chan string, 1)
+	first := func(line []byte) {
+		select {
+		case said <- string(line):
+		default:
+		}
+	}
+	p, err := pair.Start("the store", first, nil, "--store", s.dir, "--broker", s.address)
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(self, "--store", s.dir, "--broker", s.address)
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = inItsOwnGroup // as in startProcess
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return err
+	s.process = p
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case s.address = <-said:
+		return nil
+	case <-p.Exited():
+		return errors.New("the store ended before it answered")
+	case <-late.C:
+		p.Kill()
+		return fmt.Errorf("the store did not answer in %v", patience)
 	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start the store: %w", err)
-	}
-	s.cmd, s.stdin, s.exited = cmd, stdin, make(chan struct{})
-	late := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	late.Stop()
-	go func() {
-		defer close(s.exited)
-		_ = cmd.Wait() // a store that failed has written why to standard error
-	}()
-	if err != nil {
-		s.kill()
-		return fmt.Errorf("the store does not answer: %w", err)
-	}
-	s.address = strings.TrimSpace(line)
-	return nil
 }
 
 // ended returns a channel that is closed when the process has ended; nil if there is no process.
@@ -82,21 +70,15 @@ func (s *store) ended() <-chan struct{} {
 	if s == nil {
 		return nil
 	}
-	return s.exited
-}
-
-// kill ends the process at once, and waits for that.
-func (s *store) kill() {
-	_ = s.cmd.Process.Kill() // fails if it has ended
-	<-s.exited
+	return s.process.Exited()
 }
 
 // remove stops the process, and removes the data.
 func (s *store) remove() {
-	if s.cmd != nil {
-		_ = s.stdin.Close()
-		late := time.AfterFunc(patience, func() { _ = s.cmd.Process.Kill() })
-		<-s.exited
+	if s.process != nil {
+		s.process.CloseInput()
+		late := time.AfterFunc(patience, s.process.Kill)
+		<-s.process.Exited()
 		late.Stop()
 	}
 	_ = os.RemoveAll(s.dir)
@@ -105,7 +87,7 @@ func (s *store) remove() {
 // runStore runs a store on an address with its data in a directory, writes where it listens, and
 // ends with ctx or with commands.
 func runStore(ctx context.Context, dir, address string, commands io.Reader, out io.Writer) (err error) {
-	ctx, stop := context.WithCancel(ctx)
+	ctx, stop := pair.UntilClosed(ctx, commands, func(string) {})
 	defer stop()
 	data, err := journal.Open(dir, journal.Options{})
 	if err != nil {
@@ -116,10 +98,6 @@ func runStore(ctx context.Context, dir, address string, commands io.Reader, out 
 	if err != nil {
 		return err
 	}
-	go func() { // ends with the process: nothing can interrupt a read of standard input
-		_, _ = io.Copy(io.Discard, commands)
-		stop() // the director is gone
-	}()
 	fmt.Fprintf(out, "mqtt://%s\n", s.Addr())
 	return s.Serve(ctx)
 }

@@ -175,8 +175,8 @@ func (e *Engine) EndSession(client string) {
 	e.removeObsoleteLocked()
 }
 
-// RestoredClients returns the clients with remembered replies that Open has loaded and whose
-// sessions have not ended since. Those that never come back need EndSession.
+// RestoredClients returns the clients with remembered replies that Open has loaded, unless their
+// sessions have ended since. Clients that never come back need EndSession.
 func (e *Engine) RestoredClients() []string {
 	e.mu.Lock()
 	defer e.unlock()

@@ -170,8 +170,8 @@ func (h *healthyClient) renewal(ctx context.Context, due time.Time) {
 	h.note(took, err)
 }
 
-// change changes a key again and again until ctx ends. The value is longer than those of the requests
-// that a server takes though too much waits for a commit.
+// change changes a key again and again until ctx ends. A server with too much
+// waiting for a commit still takes short requests; this value is too long for that.
 func (h *healthyClient) change(ctx context.Context) {
 	value := make([]byte, 4<<10)
 	for i := 0; ctx.Err() == nil; i++ {

@@ -16,7 +16,7 @@ const taskVariable = "TENURE_ABUSE_TASK"
 // A task is what a child process does.
 type task struct {
 	Healthy bool   // run the healthy client; else, without Folder, the attacker
-	Folder  string // run a server whose data is there
+	Folder  string // run a server, with its data there
 	Commit  time.Duration
 	Attack  string // its name
 	Address string // of the server, host:port

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
-	"github.com/tenurelock/tenure/server/internal/testsupport/mosquitto"
 )
 
 // The broker would end the connection of a store that sends more than it takes, again and

@@ -63,13 +63,13 @@ func (q *notificationQueue) take() (pendingNotification, bool) {
 	return first, true
 }
 
-// queuePauses is for how many milliseconds nothing is queued while the queue is filling up and is being
-// sent.
+// queuePauses is how many pauses of a millisecond letSend makes at most, in which nothing is queued.
 const queuePauses = 20
 
-// letSend lets the goroutine run that sends, if the queue is filling up: all notifications of a commit
-// are queued at once, and would be lost though the broker takes them. The engine calls it without its
-// lock. Replies wait meanwhile, so it does not wait for a broker that takes nothing.
+// letSend waits for a moment while the queue is filling up and is being sent. All notifications of a
+// commit are queued at once: without a pause some would be lost, though the broker takes them. The
+// engine calls letSend without its lock. Replies wait meanwhile, so it does not wait for a broker that
+// takes nothing.
 func (q *notificationQueue) letSend() {
 	waiting := q.length()
 	for range queuePauses {

@@ -238,8 +238,8 @@ func (l *link) submit(client string, request *paho.PublishProperties, command st
 	l.replies.added(waiting)
 }
 
-// answerBehind answers a request with a reply that may leave at once, behind those of the same client
-// that wait to be sent. If there is no room to wait, the reply overtakes them.
+// answerBehind answers a request with a reply that may leave at once, behind replies to the
+// same client that wait to be sent. If there is no room to wait, the reply overtakes them.
 func (l *link) answerBehind(client string, request *paho.PublishProperties, reply statestore.Reply) {
 	room := replyRoom(request) + int64(len(reply.Value))
 	if reply.Outcome == statestore.Expired || !l.store.backlog.takeBehind(client, room) {

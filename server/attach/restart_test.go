@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/fencing"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
-	"github.com/tenurelock/tenure/server/internal/testsupport/mosquitto"
 	"github.com/tenurelock/tenure/transport"
 )
 

@@ -8,15 +8,15 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
-	"github.com/tenurelock/tenure/server/internal/testsupport/mosquitto"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// spareOptions are those of a spare that grants leases soon.
+// spareOptions are options of a spare that grants leases soon.
 var spareOptions = attach.Options{Wait: true, Store: statestore.Options{HoldOff: time.Millisecond}}
 
 func startSpare(t *testing.T, broker *mosquitto.Broker, options attach.Options) *testsupport.Attachment {

@@ -336,7 +336,7 @@ const (
 // With Options.Wait, it first stands by while another store answers.
 //
 // Another error means that it cannot go on: ErrAnotherStore, also with Options.Wait if another
-// store has taken the place of this one, whose data is then void; ErrStaleData; a broker that
+// store has taken the place of this one and made its data void; ErrStaleData; a broker that
 // refuses what the store needs; or a journal that has failed. After a failure of the journal the
 // store answers nothing; all that clients were told is in the journal. A store can be served once.
 func (s *Store) Serve(ctx context.Context) error {

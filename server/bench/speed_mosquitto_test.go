@@ -10,9 +10,9 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
-	"github.com/tenurelock/tenure/server/internal/testsupport/mosquitto"
 )
 
 // BenchmarkSpeedMosquitto is BenchmarkSpeed through mosquitto: with an attached store, and

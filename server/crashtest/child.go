@@ -114,7 +114,7 @@ func (c *Child) Ready() <-chan string { return c.ready }
 // Died returns a channel that is closed when the child has ended.
 func (c *Child) Died() <-chan struct{} { return c.died }
 
-// Arm gives the child another Life than that of its Task.
+// Arm gives the child a Life in place of the one in its Task.
 func (c *Child) Arm(life Life) error {
 	text, err := json.Marshal(life)
 	if err != nil {
@@ -161,8 +161,8 @@ func (c *Child) isKilled() bool {
 }
 
 // Main ends the process if it is a child: with status 0 when serve returns nil. Otherwise it
-// returns at once. Call it at the beginning of main or TestMain. serve has ctx until the parent
-// is gone.
+// returns at once. Call it at the beginning of main or TestMain. The context of serve ends
+// when the parent is gone.
 func Main(serve func(ctx context.Context, task Task) error) {
 	text := os.Getenv(taskVariable)
 	if text == "" {

@@ -50,7 +50,7 @@ func Faults() []Fault {
 const (
 	// lateness is by how much a commit comes late, or the second half of a torn group.
 	lateness = 30 * time.Millisecond
-	// losses is of how many batches one is lost.
+	// One of losses batches is lost.
 	losses = 10
 )
 

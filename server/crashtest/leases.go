@@ -80,7 +80,7 @@ func newContest(r *recorder, n int, ttl time.Duration) *contest {
 
 // contend acquires the lease, works under it and releases it, again and again until ctx ends.
 func (c *contest) contend(ctx context.Context, s *session, random *rand.Rand) {
-	// The clock of the run, and not that of the system, is virtual in a synctest bubble.
+	// The clock of the run is virtual in a synctest bubble; the monotonic clock of the system is not.
 	l, err := lease.New(s.Client, c.name, lease.Options{TTL: c.ttl, Clock: c.recorder.now})
 	if err != nil {
 		c.recorder.violated(OnlyKnownErrors, "lease.New: %v", err)

@@ -59,7 +59,7 @@ func (p *Process) Start(ctx context.Context, life Life) (err error) {
 // Died implements Store.
 func (p *Process) Died() <-chan struct{} { return p.child.Died() }
 
-// Kill implements Store. The error is that of a child which ended by itself and not at its point.
+// Kill implements Store. It returns the error of a child that ended by itself, and not at its point.
 func (p *Process) Kill() error {
 	if p.child == nil {
 		return nil

@@ -21,8 +21,8 @@ type Report struct {
 
 	// Answered and Unanswered count requests.
 	Answered, Unanswered int
-	// Histories counts the histories that were checked, Thin those of them that no crash
-	// interrupted. Weight is their sum, and Longest the time of the longest check.
+	// Histories counts the histories that were checked, Thin the histories among them that no
+	// crash interrupted. Weight is their sum, and Longest the time of the longest check.
 	Histories, Thin int
 	Weight          Weight
 	Longest         time.Duration

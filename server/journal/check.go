@@ -115,8 +115,8 @@ func (s *scan) inspect(ctx context.Context, report *Report, progress Progress) e
 	return err
 }
 
-// recordError gives the error of a record that cannot be decoded, which says all, a sentinel of this
-// package.
+// recordError adds a sentinel of this package to err, the error of a record that cannot be decoded.
+// Its text stays the same: it says everything.
 func recordError(err error) error {
 	if errors.Is(err, statestore.ErrNewerFormat) {
 		return classified{err, ErrNewer}

@@ -65,11 +65,11 @@ type control struct {
 // listen says which process has the lock, and begins to answer others. The caller has the lock.
 func (f *File) listen() error {
 	removeSocket(f.dir.path)
-	host, _ := os.Hostname() // an empty name is only less to say
+	host, _ := os.Hostname() // if it fails, errors of other processes lack the name
 	self := holder{PID: os.Getpid(), Host: host}
 	c, err := newControl(f)
 	if err != nil {
-		f.logger.Warn("journal: a backup needs a stop of this process, because no other process can ask it", "directory", f.dir.path, "error", err)
+		f.logger.Warn("journal: to make a backup, stop this process: no other process can ask it for one", "directory", f.dir.path, "error", err)
 	} else {
 		self.Socket, self.Secret = c.listener.Addr().String(), c.secret
 	}

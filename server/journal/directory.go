@@ -96,7 +96,7 @@ func makeDirectory(dir string) (made []string, err error) {
 // inspectRights refuses a directory of data, or a file in it, that another user can change: that
 // user could put other data in its place, which a restart would believe. As the directory of each
 // new user of many systems has a group of its own with the right to write, a group causes a
-// warning only. The rights of the directories above are not looked at. The superuser of the system
+// warning only. The rights of the directories above are not checked. The superuser of the system
 // may own everything; other owners are refused only with owner. Where the system has no mode bits,
 // nothing is refused.
 func inspectRights(dir string, owner bool) (warnings []string, err error) {

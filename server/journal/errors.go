@@ -30,7 +30,7 @@ var (
 	ErrClosed = errors.New("the journal is closed")
 )
 
-// errReplaced is why a journal ends whose file has another one in its place.
+// errReplaced is why a journal ends when another file is in the place of its own.
 var errReplaced = errors.New("another file is in its place: the directory was moved or replaced while this process ran; " +
 	"stop a store before you move its data")
 

@@ -36,7 +36,7 @@ const progressInterval = 2 * time.Second
 // Options are the options of Open. The zero value works.
 type Options struct {
 	// Logger receives what happens: how far a long compaction is, and why the file could not
-	// be compacted. nil keeps silent. How far Load is, its caller counts.
+	// be compacted. nil keeps silent. It gets nothing about Load, whose caller can count the records.
 	Logger *slog.Logger
 }
 
@@ -313,8 +313,8 @@ func step(size int64) int { return int(min(max(size/16, 16<<10), 16<<20)) }
 
 // Commit implements [statestore.Journal]: it writes the batch in one transaction, and returns
 // when the disk has it. A write that has begun does not end with ctx: only the disk can end it.
-// Now and then it compacts the file then, which takes seconds if there are
-// millions of records.
+// Now and then Commit also compacts the file, which takes seconds if there are millions of
+// records.
 func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
 	if failure := f.whyFailed(); failure != nil {
 		return failure
@@ -440,7 +440,7 @@ func (f *File) guard(operation func() error) (err error) {
 	return withCause(operation())
 }
 
-// Standing implements [statestore.Journal]: no other process can take over, so it is nil.
+// Standing implements [statestore.Journal]: it returns nil, because no other process can take over.
 func (f *File) Standing() error { return nil }
 
 // Close implements [statestore.Journal]. It ends backups that are under way, and frees the
@@ -470,8 +470,8 @@ func (f *File) Close() error {
 	return together(errs...)
 }
 
-// takeDB waits until no backup reads, and returns the database, which is nil from then on. It
-// is nil also if bbolt panicked: then closing it may wait for ever. The process must end soon.
+// takeDB waits until no backup reads, sets f.db to nil, and returns what it was. It returns nil if
+// bbolt panicked: then closing the database may wait for ever. The process must end soon.
 func (f *File) takeDB() *bbolt.DB {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -492,8 +492,8 @@ func (f *File) takeDB() *bbolt.DB {
 	return db
 }
 
-// takeIdleDB is takeDB, but it returns nil at once if a backup reads. Until openDB a backup
-// waits.
+// takeIdleDB is takeDB, but it returns nil at once if a backup reads. New backups wait until
+// openDB.
 func (f *File) takeIdleDB() *bbolt.DB {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -70,7 +70,7 @@ func decodeMeta(id uint64, page []byte) (metaOf, error) {
 		return metaOf{}, fmt.Errorf("%w: bbolt format %d; this one reads %d", ErrNewer, version, metaVersion)
 	}
 	if size := order.Uint32(body[8:]); size != pageSize {
-		return metaOf{}, fmt.Errorf("%w: its pages have %d bytes, those of a journal have %d", ErrForeign, size, pageSize)
+		return metaOf{}, fmt.Errorf("%w: its pages have %d bytes, the pages of a journal have %d", ErrForeign, size, pageSize)
 	}
 	return metaOf{root: order.Uint64(body[16:]), freelist: order.Uint64(body[32:]), end: order.Uint64(body[40:]), txid: order.Uint64(body[48:])}, nil
 }
@@ -247,7 +247,7 @@ type element struct {
 // elements is wrong. The keys ascend from low to high, which is not included; nil means
 // without a limit. low is the first of them: the parent has it as the key of this page. bbolt
 // finds a page in its parent by that key when it changes the page. With another key there,
-// though it would separate the pages as well, bbolt would add the page a second time.
+// even one that separates the pages as well, bbolt would add the page a second time.
 func elements(name string, page, low, high []byte, each func(i int, key []byte, value []byte, flags uint32, child uint64) error) error {
 	order := binary.NativeEndian
 	flags, count := order.Uint16(page[8:]), int(order.Uint16(page[10:]))

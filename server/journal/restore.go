@@ -33,7 +33,7 @@ import (
 // After an error it leaves nothing in dir, and no directory that it created. progress gets records.
 // The report is about the new journal. It has a warning if the bound of the versions is more than
 // two minutes ahead of the clock: either this machine's clock is behind, and then versions may be
-// issued twice, or that of the lost store was ahead.
+// issued twice, or the clock of the lost store was ahead.
 func RestoreBackup(ctx context.Context, backup, dir string, progress Progress) (report Report, err error) {
 	s, err := scanGiven(backup)
 	if errors.Is(err, fs.ErrNotExist) {

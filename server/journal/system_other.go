@@ -7,14 +7,14 @@ import (
 	"os"
 )
 
-// noFollow is no flag here: a link is refused by a look before the opening.
+// noFollow is no flag here. A file is checked before it is opened, and a link is refused then.
 const noFollow = 0
 
 // lockFlags are the flags with which a lock is opened, and created.
 func lockFlags() int { return os.O_CREATE | os.O_RDONLY }
 
 // rightsOf returns false: Windows has access control lists in place of mode bits, and a new
-// directory has those of the one above it.
+// directory inherits the list of the directory above it.
 func rightsOf(fs.FileInfo) (mode fs.FileMode, ok bool) { return 0, false }
 
 func checkOwner(fs.FileInfo) error { return nil }

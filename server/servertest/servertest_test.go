@@ -259,7 +259,7 @@ func TestALeaseOfADurableServerOutlivesACrashAndEndsWithTheData(t *testing.T) {
 			}
 			await.Receive(tenure.Done())
 			if now, _ := client.Store(); now == identity {
-				t.Error("the identity is that of the data that is lost")
+				t.Error("the server has the identity of the data that is lost")
 			}
 		}
 		if inMemory {

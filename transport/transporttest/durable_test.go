@@ -295,8 +295,8 @@ func TestACallerGivesUpDuringACommit(t *testing.T) {
 	})
 }
 
-// A store that recovers on a machine with a clock that is behind issues versions above those of the
-// one before.
+// A store that recovers on a machine with a clock that is behind issues versions above all that it
+// issued before.
 func TestVersionsRiseOnAMachineWhoseClockIsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var journal transporttest.Journal

@@ -23,7 +23,7 @@ type Store struct {
 	journal *Journal // nil: the store is in memory only
 
 	mu      sync.Mutex
-	engine  *engine.Engine     // that of the last life, while the store is down
+	engine  *engine.Engine     // while the store is down, the engine before the crash
 	halt    context.CancelFunc // ends engine.Run
 	down    bool               // after a crash
 	options statestore.Options // of the present engine
@@ -126,7 +126,7 @@ func (s *Store) start(options statestore.Options) error {
 		mounted = s.journal.open()
 		journal = mounted
 	}
-	var machine func() time.Time // that of a store in memory is slewed to, see SetWall
+	var machine func() time.Time // of a store in memory; its clock is slewed to this one, see SetWall
 	if journal != nil {
 		s.mu.Lock()
 		machine = s.wall

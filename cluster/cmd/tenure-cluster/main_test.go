@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/tenurelock/tenure/cluster/internal/etcdtest"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -387,49 +387,9 @@ func TestALostMemberIsReplacedByANewOne(t *testing.T) {
 	mustHold(t, client, "k", "v")
 }
 
-// startMosquitto runs the broker mosquitto on a free port until the test ends, and returns its
-// address. Where mosquitto is missing the test is skipped, or fails if CI is true.
-func startMosquitto(t *testing.T) (address string) {
-	t.Helper()
-	path, err := exec.LookPath("mosquitto")
-	if err != nil {
-		path, err = exec.LookPath("/usr/sbin/mosquitto") // which not every PATH has
-	}
-	const missing = "mosquitto is not installed: apt-get install mosquitto"
-	switch {
-	case err != nil && os.Getenv("CI") == "true":
-		t.Fatal(missing)
-	case err != nil:
-		t.Skip("SKIPPED: nothing was tested here. " + missing)
-	}
-	address = etcdtest.Addresses(t, 1)[0]
-	_, port, _ := net.SplitHostPort(address)
-	file := filepath.Join(t.TempDir(), "mosquitto.conf")
-	settings := fmt.Sprintf("user root\nlistener %s 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\nmax_inflight_messages 0\nmax_queued_messages 10000\n", port)
-	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	broker := exec.Command(path, "-c", file)
-	if err := broker.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = broker.Process.Kill()
-		_ = await.Result(broker.Wait)
-	})
-	for began := time.Now(); time.Since(began) < await.Patience; time.Sleep(20 * time.Millisecond) {
-		if conn, err := net.Dial("tcp", address); err == nil {
-			_ = conn.Close()
-			return address
-		}
-	}
-	t.Fatal("mosquitto does not start")
-	return ""
-}
-
 // One process runs etcd, and two others attach their store to a broker.
 func TestAttachedStoresThatShareTheirDataTakeTurnsOnOneBroker(t *testing.T) {
-	broker := "mqtt://" + startMosquitto(t)
+	broker := "mqtt://" + mosquitto.Start(t, "").Address
 	free := etcdtest.Addresses(t, 2)
 	dir := etcdtest.Dir(t, t.Cleanup)
 	etcd := launch(t, "witness", "--member", "c", "--cluster", "c=http://"+free[0], "--data", dir, "--serve-etcd", "http://"+free[1])
@@ -487,8 +447,8 @@ func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	const replaced = "a member that is lost is replaced"
-	ours := newAuthority(t)
-	certificate := ours.file("ca.pem")
+	ours := etcdtest.NewAuthority(t)
+	certificate := ours.File("ca.pem")
 	const members = "a=http://127.0.0.1:1,b=http://127.0.0.1:2,c=http://127.0.0.1:3"
 	for _, test := range []struct{ arguments, want string }{
 		{"serve --etcd http://127.0.0.1:1 --member a --cluster " + members, "give one of them"},

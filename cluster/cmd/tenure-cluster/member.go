@@ -75,7 +75,7 @@ func replaceCommand() *cobra.Command {
 	var dir string
 	replace := &cobra.Command{
 		Use:   "replace NAME URL",
-		Short: "Replace a member of etcd whose machine or disk is lost",
+		Short: "Replace a member of etcd that has lost its machine or disk",
 		Long: `Take the member NAME out of its cluster, and announce a new one of that name
 that its peers reach at URL. Run it on the machine of another member, which
 runs, with the --data of that one and as its user. A majority of the members

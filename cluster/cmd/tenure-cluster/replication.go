@@ -224,7 +224,7 @@ func (m *memberFlags) check() error {
 	return nil
 }
 
-// options returns those of the member with its data below a directory.
+// options returns the options of the member. dir is the directory above its data.
 func (m *memberFlags) options(dir string) member.Options {
 	files := member.TLS{CA: m.ca, Certificate: m.cert, Key: m.key}
 	options := member.Options{Name: m.name, Cluster: m.cluster, Join: m.join, Dir: dir, PeerTLS: files, ClientURL: m.serve}

@@ -1,4 +1,4 @@
-// Package etcdtest has what tests need to run members of etcd on this machine.
+// Package etcdtest has what tests need to run members of etcd on this machine, with TLS or without.
 package etcdtest
 
 import (
@@ -45,8 +45,8 @@ func Addresses(t testing.TB, n int) (free []string) {
 	return free
 }
 
-// Dir returns a directory for members, and gives cleanup what removes it. Its name is shorter than
-// that of t.TempDir: the names of sockets must be short.
+// Dir returns a new directory for members, and gives cleanup a function that removes it. The
+// directory has a shorter name than t.TempDir returns, because names of sockets must be short.
 func Dir(t testing.TB, cleanup func(func())) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "etcd")

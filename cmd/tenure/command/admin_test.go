@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/transport"
@@ -143,7 +144,7 @@ func TestTheStatusPageShowsLeasesOfServeAndEndsWithIt(t *testing.T) {
 }
 
 func TestTheStatusPageShowsTheLeasesAndTheRoleOfAttachedStores(t *testing.T) {
-	broker := "mqtt://" + startMosquitto(t, "")
+	broker := "mqtt://" + mosquitto.Start(t, "").Address
 	path := build(t)
 	page, _, _ := launchWithPage(t, exec.Command(path, "attach", broker, "--memory", "--probe-messages", "0"), "attached to ")
 	acquireAs(t, dialAs(t, broker, "gateway-a"), "press-7")
@@ -192,7 +193,7 @@ func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
 	page, address, _ := launchWithPage(t, exec.Command(path, "serve", "--memory", "--addr", "127.0.0.1:0"), "listening on ")
 	page = strings.TrimPrefix(page, "http://")
 	_, port, _ := net.SplitHostPort(page)
-	broker := "mqtt://" + startMosquitto(t, "") // without a store
+	broker := "mqtt://" + mosquitto.Start(t, "").Address // without a store
 	spare, _, _ := launchWithPage(t, exec.Command(path, "attach", attachedBroker(t, path), "--wait", "--probe-messages", "0"), "standing by on ")
 	spare = strings.TrimPrefix(spare, "http://")
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
@@ -246,7 +247,7 @@ func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
 // attachedBroker returns the URL of a broker with a store.
 func attachedBroker(t *testing.T, path string) string {
 	t.Helper()
-	broker := "mqtt://" + startMosquitto(t, "")
+	broker := "mqtt://" + mosquitto.Start(t, "").Address
 	launch(t, exec.Command(path, "attach", broker, "--memory", "--probe-messages", "0"), "attached to ")
 	return broker
 }

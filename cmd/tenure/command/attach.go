@@ -129,7 +129,7 @@ func (s *attachSettings) brokerOf(arguments []string) (string, error) {
 var attachFolder = filepath.Join(serveFolder, "attach")
 
 // brokerFolder is where attach keeps its data for a broker by default: a store that served one
-// broker after another would show the clients of each what those of the other wrote.
+// broker after another would show clients of the second what clients of the first wrote.
 func brokerFolder(broker string) (string, error) {
 	address, err := mqttnet.ParseAddress(broker)
 	if err != nil {
@@ -179,7 +179,7 @@ func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
 		if !s.wait || !errors.Is(err, attach.ErrAnotherStore) {
 			break
 		}
-		process.logger.Warn("another store has taken the place of this one, whose data is void; standing by again, with an empty store", "reason", err)
+		process.logger.Warn("another store has taken the place of this one, so the data of this one is void; standing by again, with an empty store", "reason", err)
 	}
 	if errors.Is(err, attach.ErrAnotherStore) {
 		return fmt.Errorf("%w; one broker has one store; with --wait this one stands by until the other is gone", err)

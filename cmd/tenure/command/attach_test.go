@@ -13,11 +13,12 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/transport"
 )
 
 func TestAttachSaysWhenItAnswersAndASecondStoreEnds(t *testing.T) {
-	path, url := build(t), "mqtt://"+startMosquitto(t, "")
+	path, url := build(t), "mqtt://"+mosquitto.Start(t, "").Address
 	cmd := exec.Command(path, "attach", "--memory", url)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -53,7 +54,7 @@ func TestAttachSaysWhenItAnswersAndASecondStoreEnds(t *testing.T) {
 
 // A restart must not last as long as a probe may: holders cannot renew meanwhile.
 func TestAttachGoesOnWithItsDataAfterAKillUnlessAnotherStoreHasAnswered(t *testing.T) {
-	path, url, dir := build(t), "mqtt://"+startMosquitto(t, ""), filepath.Join(t.TempDir(), "data")
+	path, url, dir := build(t), "mqtt://"+mosquitto.Start(t, "").Address, filepath.Join(t.TempDir(), "data")
 	serve := func(use func(*transport.Client), arguments ...string) (log string) {
 		t.Helper()
 		cmd := exec.Command(path, append([]string{"attach", url}, arguments...)...)
@@ -113,9 +114,9 @@ func TestAttachOverTLSShowsItsCertificateAndTrustsOnlyTheGivenAuthority(t *testi
 	if err := os.WriteFile(trusted, authorities, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	address := startMosquitto(t, fmt.Sprintf("cafile %s\ncertfile %s\nkeyfile %s\nrequire_certificate true\nuse_identity_as_username true\n",
+	broker := mosquitto.Start(t, fmt.Sprintf("cafile %s\ncertfile %s\nkeyfile %s\nrequire_certificate true\nuse_identity_as_username true\n",
 		trusted, certificate, key))
-	url := "mqtts://" + address
+	url := "mqtts://" + broker.Address
 	path := build(t)
 
 	refused := exec.Command(path, "attach", "--memory", url, "--tls-ca", otherCertificate, "--tls-cert", storeCertificate, "--tls-key", storeKey)
@@ -138,7 +139,7 @@ func TestAttachOverTLSShowsItsCertificateAndTrustsOnlyTheGivenAuthority(t *testi
 	if err != nil {
 		t.Fatal(err)
 	}
-	press, err := connectTLS(t, address, "", "", leaf, pair)
+	press, err := connectTLS(t, broker.Address, "", "", leaf, pair)
 	if err != nil {
 		t.Fatal(err)
 	}

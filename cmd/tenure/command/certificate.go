@@ -47,7 +47,7 @@ func (f *certificateFlags) read() (*tls.Certificate, error) {
 
 // ClientTLS returns the configuration for connections to a server. ca is the file with the
 // authorities to trust, and caFlag the flag that gives it, which begins the error; an empty ca means
-// those of the system. read reads the certificate to show; nil means none. It is called now, so
+// the authorities of the system. read reads the certificate to show; nil means none. It is called now, so
 // that its errors come at the start, and for each connection, because certificates are replaced
 // before they expire. ClientTLS returns nil if there is neither ca nor read.
 func ClientTLS(caFlag, ca string, read func() (*tls.Certificate, error)) (*tls.Config, error) {

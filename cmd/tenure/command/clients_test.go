@@ -24,6 +24,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -249,7 +250,7 @@ func TestTheExitCodeSaysWhyThereIsNoAnswer(t *testing.T) {
 }
 
 func TestABrokerWithoutAStoreIsUnreachable(t *testing.T) {
-	address := "mqtt://" + startMosquitto(t, "")
+	address := "mqtt://" + mosquitto.Start(t, "").Address
 	for _, command := range []string{"get", "watch", "holder", "leader"} {
 		got := tenure(t, "", nil, command, "k", "--broker", address, "--timeout", "1s")
 		if got.code != exitUnreachable || !strings.Contains(got.stderr, transport.ErrNoStore.Error()) {

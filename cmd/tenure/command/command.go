@@ -90,7 +90,7 @@ func execute(ctx context.Context, root *cobra.Command) (code int, text string) {
 }
 
 // New returns the command of this name, with all that a store on one machine needs. serve and
-// attach are what replicates the stores of these two commands; nil for none.
+// attach replicate the stores of the commands serve and attach; nil means that they cannot.
 func New(name string, serve, attach Replication) *cobra.Command {
 	root := &cobra.Command{
 		Use:   name,

@@ -23,10 +23,11 @@ type dataFlags struct {
 const (
 	dataHelp = `The store keeps its keys, leases and fences on disk: it answers a request after
 the disk has what the request changed. After a restart it goes on with all of
-it, and each lease gets its whole TTL again. The directory is that of --data,
-or $STATE_DIRECTORY, which systemd sets, or else in the user's directory for
-state; the first line on standard output says which. One process at a time can
-use it. docs/durability.md says what is promised, and how to back up.
+it, and each lease gets its whole TTL again. --data names the directory. Without
+it the store uses $STATE_DIRECTORY, which systemd sets, or else a directory below
+the user's directory for state; the first line on standard output says which. One
+process at a time can use it. docs/durability.md says what is promised, and how to
+back up.
 
 With --memory the store is in memory: after a restart it knows no key, no lease
 and no fence. Tenures that it granted end as soon as their holders notice.

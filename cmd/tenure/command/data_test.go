@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/transport"
@@ -68,7 +69,7 @@ func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 		state = in("home/.local/state")
 	}
 	environment := []string{"HOME=" + in("home"), "LocalAppData=" + in("local"), "XDG_STATE_HOME="}
-	broker := sync.OnceValue(func() string { return startMosquitto(t, "") })
+	broker := sync.OnceValue(func() string { return mosquitto.Start(t, "").Address })
 	for _, test := range []struct {
 		name        string
 		environment []string
@@ -77,7 +78,7 @@ func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 	}{
 		{"in memory", nil, []string{"serve", "--memory"}, "memory only"},
 		{"a directory", nil, []string{"serve", "--data", in("given")}, in("given")},
-		{"a directory, and that of systemd", []string{"STATE_DIRECTORY=" + in("systemd")}, []string{"serve", "--data", in("other")}, in("other")},
+		{"--data, and a directory of systemd", []string{"STATE_DIRECTORY=" + in("systemd")}, []string{"serve", "--data", in("other")}, in("other")},
 		{"the directory of systemd", []string{"STATE_DIRECTORY=" + in("unit")}, []string{"serve"}, in("unit")},
 		{"several directories of systemd", []string{"STATE_DIRECTORY=" + in("first") + string(filepath.ListSeparator) + in("second")}, []string{"serve"}, in("first")},
 		{"the user's state", []string{"XDG_STATE_HOME=" + in("xdg")}, []string{"serve"}, filepath.Join(cmp.Or(map[string]string{"darwin": state, "windows": state}[runtime.GOOS], in("xdg")), "tenure")},
@@ -257,7 +258,7 @@ func TestAValueAFenceAndALeaseSurviveTheEndOfTheStore(t *testing.T) {
 			defer cancel()
 			s := &durableStore{t: t, path: path, dir: filepath.Join(t.TempDir(), "data"), host: "127.0.0.1:0"}
 			if test.attached {
-				s.broker = "mqtt://" + startMosquitto(t, "")
+				s.broker = "mqtt://" + mosquitto.Start(t, "").Address
 			}
 			s.start()
 			client := s.dial(ctx)

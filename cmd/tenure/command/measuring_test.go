@@ -20,6 +20,7 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/load"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/top"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 )
 
@@ -55,12 +56,12 @@ func TestDoctorEndsWithTheCodeOfTheFirstFailureAndItsCure(t *testing.T) {
 		return file
 	}
 	const service = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
-	withoutStore := "mqtt://" + startMosquitto(t, "")
+	withoutStore := "mqtt://" + mosquitto.Start(t, "").Address
 	// The client may send requests, and may not read its replies, which mosquitto 2 does not say.
-	noReplies := "mqtt://" + startMosquitto(t, "acl_file "+write("replies", "topic write "+service+"/command/invoke\n\nuser store\ntopic readwrite #\n")+"\n")
+	noReplies := "mqtt://" + mosquitto.Start(t, "acl_file "+write("replies", "topic write "+service+"/command/invoke\n\nuser store\ntopic readwrite #\n")+"\n").Address
 	launch(t, exec.Command(build(t), "attach", "--memory", "--probe-messages", "0", "--username", "store", noReplies), "attached to ")
 	// The client may read its replies, and may not send requests.
-	noRequests := "mqtt://" + startMosquitto(t, "acl_file "+write("requests", "pattern read clients/%c/#\n")+"\n")
+	noRequests := "mqtt://" + mosquitto.Start(t, "acl_file "+write("requests", "pattern read clients/%c/#\n")+"\n").Address
 
 	for _, test := range []struct {
 		name      string
@@ -100,7 +101,7 @@ func TestDoctorEndsWithTheCodeOfTheFirstFailureAndItsCure(t *testing.T) {
 // A store that attaches to mosquitto without access rules answers, and the doctor says that any client
 // could read what others are told.
 func TestDoctorWarnsOfABrokerWithoutAccessRules(t *testing.T) {
-	broker := "mqtt://" + startMosquitto(t, "")
+	broker := "mqtt://" + mosquitto.Start(t, "").Address
 	launch(t, exec.Command(build(t), "attach", "--memory", "--probe-messages", "0", broker), "attached to ")
 	stdout, stderr, code := runFor(t, "doctor", "--broker", broker)
 	if code != 0 || !strings.Contains(stdout, "replies for other clients, so it can read their values") || !strings.Contains(stdout, "1 warning") || !strings.Contains(stdout, "kept a burst of 5000 messages") {
@@ -206,7 +207,7 @@ func TestTopPrintsATableOnceWhereTheOutputIsNoTerminal(t *testing.T) {
 		{exitUsage, "--admin: ", []string{"--admin", "ftp://x"}},
 		{exitUnreachable, "status page does not answer", []string{"--admin", "127.0.0.1:1"}},
 		{exitUnreachable, "connection refused", []string{"a", "--broker", "mqtt://127.0.0.1:1", "--timeout", "200ms"}},
-		{exitUnreachable, "no state store answers", []string{"a", "--broker", "mqtt://" + startMosquitto(t, "")}},
+		{exitUnreachable, "no state store answers", []string{"a", "--broker", "mqtt://" + mosquitto.Start(t, "").Address}},
 	} {
 		if stdout, stderr, code := runFor(t, append([]string{"top"}, test.arguments...)...); code != test.code || !strings.Contains(stderr, test.want) {
 			t.Errorf("%q: exit code %d, want %d and %q in %s%s", test.arguments, code, test.code, test.want, stdout, stderr)
@@ -284,7 +285,7 @@ func TestDoctorMeasuresTheQueueOfABroker(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			// mosquitto 2.0.11 has as many messages in flight as the client allows; other brokers have a
 			// limit of their own, like this one.
-			report := doctor.Run(t.Context(), doctor.Options{Address: "mqtt://" + startMosquitto(t, test.settings), Burst: 5000, Window: 20, Timeout: 20 * time.Second})
+			report := doctor.Run(t.Context(), doctor.Options{Address: "mqtt://" + mosquitto.Start(t, test.settings).Address, Burst: 5000, Window: 20, Timeout: 20 * time.Second})
 			if last := report.Steps[len(report.Steps)-1]; last.Name != "queue" || last.Status != test.want {
 				t.Errorf("%+v, want %s", last, test.want)
 			}

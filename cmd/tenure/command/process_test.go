@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -166,7 +167,7 @@ func TestAStoreSurvivesSIGHUPAndAClosedLog(t *testing.T) {
 	}{
 		{"a broker with a store inside", func(*testing.T) []string { return []string{"serve", "--memory", "--addr", "127.0.0.1:0"} }, "listening on "},
 		{"an attached store", func(t *testing.T) []string {
-			return []string{"attach", "--memory", "--probe-messages", "0", "mqtt://" + startMosquitto(t, "")}
+			return []string{"attach", "--memory", "--probe-messages", "0", "mqtt://" + mosquitto.Start(t, "").Address}
 		}, "attached to "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -224,7 +225,7 @@ func TestAStoreSurvivesSIGHUPAndAClosedLog(t *testing.T) {
 }
 
 func TestAttachWithWaitIsASpareAgainAfterAnotherStoreTookItsPlace(t *testing.T) {
-	path, url := build(t), "mqtt://"+startMosquitto(t, "")
+	path, url := build(t), "mqtt://"+mosquitto.Start(t, "").Address
 	arguments := []string{"attach", "--memory", url, "--wait", "--hold-off", "1ms", "--probe-messages", "0"}
 	first, second := exec.Command(path, arguments...), exec.Command(path, arguments...)
 	_, linesOfFirst := launch(t, first, "attached to "+url)

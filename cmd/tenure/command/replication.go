@@ -80,8 +80,8 @@ func (d *dataFlags) directoryFor(replication Replication, flags *pflag.FlagSet, 
 	return "", nil
 }
 
-// startCandidate begins a campaign, and returns a context that ends with that of cmd, or if the candidate
-// fails. stop ends the campaign and returns the first failure.
+// startCandidate begins a campaign. ctx ends with the context of cmd, or when the candidate fails.
+// stop ends the campaign and returns the first failure.
 func startCandidate(cmd *cobra.Command, replication Replication, settings ReplicaSettings) (candidate Candidate, ctx context.Context, stop func(error) error, err error) {
 	if candidate, err = replication.Start(cmd.Context(), settings); err != nil {
 		return nil, nil, nil, err

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 )
 
 // A serviceManager is the socket on which systemd hears a service.
@@ -74,7 +75,7 @@ func TestServeTellsSystemdThatItListensWorksAndStops(t *testing.T) {
 }
 
 func TestAttachTellsSystemdWhenItAnswers(t *testing.T) {
-	broker := "mqtt://" + startMosquitto(t, "")
+	broker := "mqtt://" + mosquitto.Start(t, "").Address
 	manager, cmd := startService(t, "attach", broker, "--probe-messages", "0")
 	if ready := manager.wait(t, "READY=1"); !strings.Contains(ready, "STATUS=attached to "+broker) {
 		t.Errorf("ready with %q", ready)

@@ -35,7 +35,7 @@ import (
 
 // Mode is a way to keep the data of a store.
 type Mode struct {
-	// Name is that of the mode in the output, without a slash.
+	// Name names the mode in the output. It has no slash.
 	Name string
 	// Data makes room for the data of a new store, until the benchmark ends, and returns what
 	// opens its journal. The first journal is empty. Each later one has what was committed

@@ -1,5 +1,5 @@
-// Package unauthenticated accepts connections, and bounds those of clients that have not
-// authenticated: in number, for all and for each source, and in time.
+// Package unauthenticated accepts connections, and bounds the clients that have not authenticated:
+// how many there are, in all and from each source, and how long they stay.
 package unauthenticated
 
 import (
@@ -26,8 +26,8 @@ const (
 )
 
 // Limiter bounds the connections that have not authenticated. If there are too many, the oldest of
-// those without a CONNECT is dropped for the new one. Those with a password that is being checked,
-// or waits for that, are not dropped: the server bounds them at half of the bound here. A Limiter
+// those without a CONNECT is dropped for the new one. A connection whose password is being checked,
+// or waits for its check, is not dropped: the server bounds them at half of the bound here. A Limiter
 // is safe for concurrent use.
 type Limiter struct {
 	// Timeout is how long a connection may take from when it was accepted until its client has

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 // Recommended are the settings that docs/attach.md asks for.
@@ -37,6 +36,7 @@ type Broker struct {
 	t       testing.TB
 	path    string
 	config  string // file
+	output  string // file
 	command *exec.Cmd
 	ended   chan struct{} // closed when command has
 }
@@ -53,7 +53,8 @@ func Start(t testing.TB, more string) *Broker {
 	if err != nil {
 		Lacking(t, "mosquitto is not installed: apt-get install mosquitto")
 	}
-	b := &Broker{t: t, path: path, config: filepath.Join(t.TempDir(), "mosquitto.conf")}
+	dir := t.TempDir()
+	b := &Broker{t: t, path: path, config: filepath.Join(dir, "mosquitto.conf"), output: filepath.Join(dir, "mosquitto.log")}
 	for range attempts {
 		b.Address = FreeAddress(t)
 		_, port, _ := net.SplitHostPort(b.Address)
@@ -86,7 +87,10 @@ func Lacking(t testing.TB, what string) {
 // FreeAddress returns an address of this machine on which no process listens now.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
-	listener := testsupport.Listen(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer listener.Close()
 	return listener.Addr().String()
 }
@@ -107,9 +111,13 @@ func (b *Broker) Run() {
 // not listen in time, try returns its output.
 func (b *Broker) try(end time.Time) (log string) {
 	b.t.Helper()
-	said := new(testsupport.LogBuffer)
+	output, err := os.Create(b.output)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer output.Close() // the broker has its own
 	command, ended := exec.Command(b.path, "-c", b.config), make(chan struct{})
-	command.Stderr, command.Stdout = said, said
+	command.Stderr, command.Stdout = output, output
 	if err := command.Start(); err != nil {
 		b.t.Fatal(err)
 	}
@@ -121,19 +129,29 @@ func (b *Broker) try(end time.Time) (log string) {
 	for {
 		// A connection to the port could reach another process. This is the last line before
 		// the broker begins.
-		if strings.Contains(said.String(), " running\n") {
+		if strings.Contains(b.said(), " running\n") {
 			return ""
 		}
 		select {
 		case <-b.ended:
-			return said.String()
+			return b.said()
 		case <-time.After(2 * time.Millisecond):
 		}
 		if time.Now().After(end) {
 			b.Kill()
-			return said.String()
+			return b.said()
 		}
 	}
+}
+
+// said returns the output of the broker so far.
+func (b *Broker) said() string {
+	b.t.Helper()
+	text, err := os.ReadFile(b.output)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return string(text)
 }
 
 // Kill ends the broker and all its connections at once.

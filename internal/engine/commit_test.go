@@ -1,0 +1,190 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/failpoint"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// Invariant 59: leases that are renewed for an hour cost no write but the bound of the
+// versions, and no renewal waits. After a crash each has its whole lifetime.
+func TestInvariant59RenewalsCostNoWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, newDisk(), statestore.Options{})
+		const leases = 20
+		for i := range leases {
+			d.apply("c", "SET", fmt.Sprint("lease-", i), "holder", "NEX", "PX", "10000")
+		}
+		d.disk.set(func(k *disk) { k.latency = 50 * time.Millisecond })
+		before := d.disk.commits()
+		began := time.Now()
+		for time.Since(began) < time.Hour {
+			asked := time.Now()
+			for i := range leases {
+				if reply := d.apply("c", "SET", fmt.Sprint("lease-", i), "holder", "NEX", "PX", "10000"); reply.Outcome != statestore.OK {
+					t.Fatalf("renewal: %v", reply)
+				}
+			}
+			if took := time.Since(asked); took != 0 {
+				t.Fatalf("after %v the renewals took %v", asked.Sub(began), took)
+			}
+			wait(3 * time.Second)
+		}
+		if commits := d.disk.commits() - before; commits > int(time.Hour/(20*time.Second))+1 {
+			t.Errorf("an hour of renewals made %d commits; want one in 20 s", commits)
+		}
+		wait(6 * time.Second) // 1 s before the leases end
+		d.hold()              // and with no clean end
+		d.submit("", "SET", "last", "write")
+		d.fail(0)
+		if err := d.close(); !errors.Is(err, errDisk) {
+			t.Fatal(err)
+		}
+		d.disk.failed, d.disk.held = false, false
+		again := open(t, d.disk, statestore.Options{})
+		defer again.close()
+		wait(10*time.Second - time.Millisecond)
+		if reply := again.apply("c", "SET", "lease-0", "other", "NX", "PX", "10000"); reply.Outcome != statestore.ConditionFailed {
+			t.Errorf("before its whole lifetime has passed again, the lease is given to another holder: %v", reply)
+		}
+		wait(time.Millisecond)
+		if reply := again.apply("c", "SET", "lease-0", "other", "NX", "PX", "10000"); reply.Outcome != statestore.OK {
+			t.Errorf("after its lifetime the lease is not free: %v", reply)
+		}
+	})
+}
+
+// Requests that come during a commit share the next one.
+func TestCommitsAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const requests = 50
+		d := open(t, newDisk(), statestore.Options{})
+		defer d.close()
+		d.disk.set(func(k *disk) { k.latency = time.Millisecond })
+		run := func(callers int) (commits int, took time.Duration) {
+			before, began := d.disk.commits(), time.Now()
+			var tasks sync.WaitGroup
+			for caller := range callers {
+				tasks.Go(func() {
+					for i := range requests {
+						d.apply(fmt.Sprint(caller), "SET", fmt.Sprint("key-", caller), strconv.Itoa(i+callers))
+					}
+				})
+			}
+			await.Done(tasks.Wait)
+			return d.disk.commits() - before, time.Since(began)
+		}
+		commits, alone := run(1)
+		if commits != requests {
+			t.Errorf("one caller's %d requests took %d commits", requests, commits)
+		}
+		commits, together := run(64)
+		if commits > 2*requests {
+			t.Errorf("64 callers, each with %d requests, needed %d commits", requests, commits)
+		}
+		if together > 3*alone {
+			t.Errorf("64 callers took %v, one caller %v", together, alone)
+		}
+	})
+}
+
+// Reads of a key whose change has just been committed wait until the change was notified. However many
+// come meanwhile, the next commit begins soon.
+func TestReadsDoNotHoldUpTheNextCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, newDisk(), statestore.Options{})
+		defer d.close()
+		const most = 1000
+		pauses := 0
+		d.engine.BetweenDeliveries(func() {
+			if pauses++; pauses == most {
+				t.Error("reads hold up the next commit for ever")
+			} else if pauses < most {
+				for range 2 * leaveBatch {
+					d.engine.Submit(parse("c", []string{"GET", "hot"}), func(statestore.Reply) {})
+				}
+			}
+		})
+		d.hold()
+		d.submit("first", "SET", "hot", "v")
+		d.submit("second", "SET", "other", "v")
+		d.commit()
+		d.commit()
+		d.want("first: ok", "second: ok")
+	})
+}
+
+// The bound of the versions is reserved ahead, so renewals are answered for nearly ten seconds at least
+// while a disk stands still: ten seconds after the request before it. A version above the bound that
+// is durable never leaves: after that they wait.
+func TestRenewalsOutlastADiskThatStandsStillForTenSeconds(t *testing.T) {
+	for rest := range 25 { // seconds since the bound was moved
+		inBubble(t, fmt.Sprint(rest, " s"), func(t *testing.T) {
+			d := open(t, newDisk(), statestore.Options{})
+			defer d.close()
+			d.apply("c", "SET", "held", "h", "PX", "600000")
+			renew := func() { d.submit("renewal", "SET", "held", "h", "NEX", "PX", "600000") }
+			for range rest {
+				renew()
+				d.want("renewal: ok")
+				wait(time.Second)
+			}
+			d.hold()
+			d.submit("change", "SET", "k", "v")
+			for range 9 {
+				renew()
+				d.want("renewal: ok")
+				wait(time.Second)
+			}
+			wait(21 * time.Second)
+			renew()
+			d.want()
+			d.commit()
+			d.want("change: ok")
+			d.commit()
+			d.want("renewal: ok")
+		})
+	}
+}
+
+// The failpoints come in their order.
+func TestARequestPassesTheFailpointsInTheirOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var hits []failpoint.Point
+		defer failpoint.Set(func(p failpoint.Point) {
+			mu.Lock()
+			defer mu.Unlock()
+			hits = append(hits, p)
+		})()
+		d := open(t, newDisk(), statestore.Options{})
+		d.apply("w", "KEYNOTIFY", "k")
+		hits = nil
+		d.apply("c", "SET", "k", "v")
+		synctest.Wait()
+		want := []failpoint.Point{failpoint.AfterApply, failpoint.BeforeCommit, failpoint.AfterCommit, failpoint.BeforeNotification, failpoint.BeforeReply}
+		if !slices.Equal(hits, want) {
+			t.Errorf("got %q; want %q", hits, want)
+		}
+		if err := d.close(); err != nil {
+			t.Error(err)
+		}
+		hits = nil
+		again := open(t, d.disk, statestore.Options{})
+		if !slices.Contains(hits, failpoint.DuringLoad) {
+			t.Errorf("a load passed %q", hits)
+		}
+		if err := again.close(); err != nil {
+			t.Error(err)
+		}
+	})
+}

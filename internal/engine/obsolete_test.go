@@ -1,0 +1,136 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// Any number of sessions may end at once. Their records are removed a few at a time: what waits for a
+// commit does not grow with them, and requests wait for no more commits than otherwise.
+func TestSessionsThatEndAtOnceAreRemovedInSlices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const clients, window = 100, 256
+		d := open(t, newDisk(), statestore.Options{})
+		d.apply("c", "SET", "held", "h", "PX", "3600000")
+		for i := range clients {
+			for j := range window {
+				command := parse(fmt.Sprint("client-", i), []string{"SET", strconv.Itoa(i), strconv.Itoa(j), fmt.Sprint("correlation~", j)})
+				if err := d.engine.Room(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				d.engine.Submit(command, func(statestore.Reply) {})
+			}
+		}
+		synctest.Wait()
+		records := func() int { return len(d.disk.records) }
+		const others = clients + 3 // the keys, held, identity and bound
+		if got := records(); got != clients*window+others {
+			t.Fatalf("there are %d records", got)
+		}
+		d.disk.set(func(k *disk) { k.batches = nil })
+		d.hold()
+		d.submit("first", "SET", "0", "first")
+		for i := range clients {
+			d.engine.EndSession(fmt.Sprint("client-", i))
+		}
+		if got := d.engine.waiting.Load(); got > 10_000 {
+			t.Errorf("%d bytes wait for a commit", got)
+		}
+		d.submit("renewal", "SET", "held", "h", "NEX", "PX", "3600000")
+		d.submit("second", "SET", "0", "second")
+		d.want("renewal: ok")
+		d.commit()
+		d.want("first: ok")
+		if got := d.engine.waiting.Load(); got > 200_000 {
+			t.Errorf("%d bytes wait for a commit", got)
+		}
+		d.commit()
+		d.want("second: ok")
+		if got := records(); got < clients*window/2 {
+			t.Errorf("there are only %d records: this test shows nothing", got)
+		}
+		d.release()
+		if got := records(); got != others {
+			t.Errorf("there are %d records; want %d", got, others)
+		}
+		if most := slices.Max(d.disk.batches); most > 2+(removeBatch+2)/statestore.MaxGroup+1 {
+			t.Errorf("a batch had %d groups", most)
+		}
+		if got := d.engine.Usage().ObsoleteRecords; got != 0 {
+			t.Errorf("%d records are obsolete", got)
+		}
+		before := d.disk.commits()
+		wait(50 * time.Minute)
+		if got := d.disk.commits(); got != before {
+			t.Errorf("an engine at rest made %d commits", got-before)
+		}
+		d.close()
+	})
+}
+
+// While clients come, change something and go, their records are removed as fast as they are written,
+// though something always waits for a commit.
+func TestObsoleteRecordsDoNotPileUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, newDisk(), statestore.Options{})
+		defer d.close()
+		d.disk.set(func(k *disk) { k.latency = time.Millisecond })
+		most := 0
+		for round := range 20 {
+			const clients = 2000
+			for i := range clients {
+				client := fmt.Sprint("client-", round, "-", i)
+				d.engine.Submit(parse(client, []string{"SET", strconv.Itoa(i), client, "correlation~1"}), func(statestore.Reply) {})
+				d.engine.EndSession(client)
+			}
+			wait(time.Millisecond)
+			most = max(most, d.engine.Usage().ObsoleteRecords)
+			if got := most; got > 3*clients {
+				t.Fatalf("in round %d %d records are obsolete", round, got)
+			}
+		}
+	})
+}
+
+// A stop does not wait until all obsolete records are removed, nor does a crash lose them: the next
+// store knows the sessions, and ends them again.
+func TestObsoleteRecordsSurviveAStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const window = 4 * removeBatch
+		options := statestore.Options{DedupWindow: window}
+		d := open(t, newDisk(), options)
+		for i := range window {
+			d.apply("gone", "SET", "k", strconv.Itoa(i), fmt.Sprint("correlation~", i))
+		}
+		d.hold()
+		d.submit("first", "SET", "l", "v")
+		d.engine.EndSession("gone")
+		d.submit("comes back", "SET", "l", "w")
+		reply, _ := d.engine.Submit(parse("gone", []string{"SET", "k", "new", "correlation~new"}), func(statestore.Reply) {})
+		d.commit()
+		d.stop()
+		synctest.Wait()
+		d.release()
+		if err := d.close(); err != nil {
+			t.Fatal(err)
+		}
+		again := open(t, d.disk, options)
+		defer again.close()
+		if got := again.apply("gone", "SET", "k", "new", "correlation~new"); got != reply {
+			t.Errorf("the second session's request again: %v; want %v", got, reply)
+		}
+		if got := again.engine.RestoredClients(); !slices.Equal(got, []string{"gone"}) {
+			t.Errorf("the restored clients are %q", got)
+		}
+		synctest.Wait()
+		if got := again.engine.Usage(); got.ObsoleteRecords != 0 || got.DedupEntries != 1 || len(d.disk.records) != 5 {
+			t.Errorf("there are %d records, %+v", len(d.disk.records), got)
+		}
+	})
+}

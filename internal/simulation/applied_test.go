@@ -1,0 +1,236 @@
+package simulation
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/resp3"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+// applied is the store's tap.
+func (c *checker) applied(a transporttest.Applied) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.requests++
+	c.meetLocked(a.Store)
+	if a.Again && !c.judgedAnewLocked(a) {
+		return
+	}
+	switch a.Command.Key {
+	case lockKey:
+		c.lockAppliedLocked(a)
+	case dataKey:
+		c.dataAppliedLocked(a)
+	}
+}
+
+// judgedAnewLocked reports whether a SET that was delivered again has set its key: the first delivery
+// changed nothing, and a crash made the store forget that.
+func (c *checker) judgedAnewLocked(a transporttest.Applied) bool {
+	newest := c.highest
+	if a.Command.Key == dataKey {
+		newest = c.count
+	}
+	return a.Command.Verb == statestore.VerbSet && a.Reply.Outcome == statestore.OK && a.Reply.Version.Compare(newest) > 0
+}
+
+// meetLocked notes the identity of the store.
+func (c *checker) meetLocked(identity string) {
+	if identity != c.store {
+		c.store = identity // an empty one
+		c.value, c.held, c.highest, c.count = "", "", hlc.Timestamp{}, hlc.Timestamp{}
+		c.written, c.writer, c.began, c.restored = "", hlc.Token{}, hlc.Token{}, ""
+	}
+}
+
+func (c *checker) lockAppliedLocked(a transporttest.Applied) {
+	now := a.At.Sub(c.sim.began) // its reply may leave later
+	if c.value != "" && now >= c.expires {
+		c.value = ""
+	}
+	value := string(a.Command.Value)
+	if c.sim.tracing && a.Command.Verb != statestore.VerbKeyNotify {
+		c.sim.tracef("store: %v of %s by %s: %v", a.Command.Verb, c.nameLocked(value), a.Client, a.Reply.Outcome)
+	}
+	switch {
+	case a.Command.Verb == statestore.VerbSet && a.Reply.Outcome == statestore.OK:
+		if a.Reply.Version.Compare(c.highest) <= 0 {
+			c.violationLocked("the store gave version %v after %v", a.Reply.Version, c.highest)
+		}
+		c.highest, c.restored = a.Reply.Version, ""
+		c.value, c.held, c.expires = value, value, now+a.Command.Lifetime
+		delete(c.gone, value)
+		c.versions[a.Reply.Version], c.grants[a.Reply.Version] = value, a.Store
+		c.given[a.Reply.Version] = now
+		// The first request of a client is not bound to a store: the client knows none.
+		first := a.Request.Binding.Store == "" && c.firsts[value] && !c.sim.anonymous
+		if h := c.owners[value]; h != nil && h.store != a.Store && !first {
+			c.violationLocked("%s was renewed at a store that did not grant it", h.name)
+		}
+	case a.Command.Verb == statestore.VerbSet && a.Reply.Outcome == statestore.ConditionFailed:
+		c.refused[value] = true
+	case a.Reply.Outcome == statestore.Missing,
+		a.Reply.Outcome == statestore.NothingThere && a.Command.Verb != statestore.VerbKeyNotify:
+		c.gone[c.held] = true
+	case a.Reply.Outcome == statestore.Deleted:
+		c.gone[c.held] = true
+		switch {
+		case a.Client == rogue:
+			c.deleted[c.value] = true
+		case a.Command.Verb != statestore.VerbVDel || value != c.value:
+			c.violationLocked("%s deleted the lease of %s", a.Client, c.nameLocked(c.value))
+		}
+		c.value = ""
+	}
+	c.checkLocked()
+}
+
+func (c *checker) dataAppliedLocked(a transporttest.Applied) {
+	text := a.Request.FencingToken
+	if c.sim.tracing {
+		c.sim.tracef("store: %v %q by %s: %v %v %q %v", a.Command.Verb, a.Command.Value, a.Client, a.Reply.Outcome, a.Reply.Err, a.Reply.Value, a.Reply.Version)
+	}
+	if a.Client == rogue {
+		if a.Reply.Outcome == statestore.OK {
+			c.count = a.Reply.Version
+			c.writer, _ = hlc.ParseToken(text)
+			c.written = string(a.Command.Value)
+		}
+		return
+	}
+	if errors.Is(a.Reply.Err, transport.ErrFencingTokenLower) {
+		c.fenced[text] = true
+	}
+	if a.Command.Verb != statestore.VerbSet || a.Reply.Outcome != statestore.OK {
+		return
+	}
+	if a.Reply.Version.Compare(c.count) <= 0 {
+		c.violationLocked("the store gave version %v of the protected key after %v", a.Reply.Version, c.count)
+	}
+	c.count = a.Reply.Version
+	token, err := hlc.ParseToken(text)
+	version := hlc.Timestamp(token)
+	value, issued := c.versions[version]
+	if err != nil || !issued || c.grants[version] != a.Store {
+		c.violationLocked("%s wrote under token %q, which this store did not issue", a.Client, text)
+		return
+	}
+	if first, known := c.tokens[value]; known && first != text {
+		c.violationLocked("%s wrote under a second token", c.nameLocked(value))
+	}
+	c.tokens[value] = text
+	if token.Compare(c.writer) < 0 {
+		c.violationLocked("%s wrote after a newer token", c.nameLocked(value))
+	}
+	if token != c.writer && string(a.Command.Value) != c.written {
+		c.violationLocked("%s wrote %q over %q without a claim", c.nameLocked(value), a.Command.Value, c.written)
+	}
+	c.writer, c.written = token, string(a.Command.Value)
+}
+
+// notified notes a notification that leaves the store.
+func (c *checker) notified(notification transport.Notification) {
+	words, err := resp3.DecodeArray(nil, notification.Payload)
+	if err != nil || len(words) != 2 || notification.Key != lockKey || strings.Contains(notification.Timestamp, "forger") {
+		return
+	}
+	version, err := hlc.Parse(notification.Timestamp)
+	if err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// An earlier SET of a value may be delivered late, and put it back.
+	if value, known := c.versions[version]; known && version.Compare(c.highest) == 0 && value == c.held {
+		c.gone[value] = true
+	}
+}
+
+// recovered checks the records with which a store starts again. They are what was acknowledged,
+// or what the store did last and could not say any more. The tap reports neither that nor what
+// the crash undid.
+func (c *checker) recovered(records []statestore.Record) {
+	var lock, data, identity statestore.Item
+	for _, record := range records {
+		item, err := record.Decode()
+		switch {
+		case err != nil:
+			c.violation("%v", err)
+		case item.Kind == statestore.KindIdentity:
+			identity = item
+		case item.Key == lockKey:
+			lock = item
+		case item.Key == dataKey:
+			data = item
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sim.tracef("store: has %q of the protected key, version %v, token %v", data.Value, data.Version, data.Token)
+	if identity.Identity != c.store { // a backup has been restored: what it lacks is lost
+		c.meetLocked(identity.Identity)
+		c.restored = lock.Value
+		delete(c.gone, lock.Value)
+	}
+	c.lockRecoveredLocked(lock)
+	switch fresh := data.Version.Compare(c.count); {
+	case fresh < 0:
+		c.violationLocked("a crash lost %q of the protected key, version %v: there is %q, version %v", c.written, c.count, data.Value, data.Version)
+	case data.Token.Compare(c.writer) < 0:
+		c.violationLocked("a crash took the token of the protected key from %v back to %v", c.writer, data.Token)
+	case fresh == 0 && data.Value != c.written:
+		c.violationLocked("a crash made %q of %q", data.Value, c.written)
+	}
+	c.count, c.written, c.writer = data.Version, data.Value, data.Token
+	c.checkLocked()
+}
+
+// rogueDeletes notes that the rogue client sends a DEL.
+func (c *checker) rogueDeletes() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deleting = true
+}
+
+// answers notes that a store which starts again begins to answer, some time after recovered. The
+// lifetimes count from now.
+func (c *checker) answers(after time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expires += after
+}
+
+func (c *checker) lockRecoveredLocked(lock statestore.Item) {
+	now := c.sim.elapsed()
+	newer := lock.Version.Compare(c.highest) > 0
+	defer func() { c.deleting = false }()
+	switch {
+	case lock.Kind != statestore.KindKey:
+		// Its removal was not acknowledged, or nothing was there.
+		if c.deleting {
+			c.deleted[c.value] = true
+		} else if c.value != "" && now < c.expires && !c.freeing[c.value] && !c.willed[c.value] {
+			c.violationLocked("a crash lost the lease of %s, which has %v left", c.nameLocked(c.value), c.expires-now)
+		}
+		c.value = ""
+		return
+	case newer:
+	case c.gone[lock.Value]:
+		c.violationLocked("the lease of %s is back, which was seen gone", c.nameLocked(lock.Value))
+	case lock.Value != c.held:
+		c.violationLocked("a crash lost the lease of %s: the store has the lease of %s", c.nameLocked(c.held), c.nameLocked(lock.Value))
+	}
+	if newer {
+		c.highest = lock.Version
+		if c.grants[lock.Version] == "" {
+			c.versions[lock.Version], c.grants[lock.Version] = lock.Value, c.store
+			c.given[lock.Version] = now
+		}
+	}
+	c.value, c.held, c.expires = lock.Value, lock.Value, now+lock.Lifetime
+}
