@@ -47,8 +47,8 @@ type name struct {
 	late             int           // renewals in a row that came late
 
 	freeSince time.Time
-	handOvers uint64
-	last      *HandOver // the latest; nil: none
+	changes   uint64
+	last      *Change // the latest; nil: none
 
 	waiters       []*waiter
 	hiddenWaiters bool      // more came when there were too many
@@ -127,8 +127,8 @@ func (n *name) isLate(gap time.Duration) bool {
 }
 
 // end ends the time of the holder, and returns what is known about that.
-func (n *name) end(cause Cause, e *Event) *HandOver {
-	ended := &HandOver{
+func (n *name) end(cause Cause, e *Event) *Change {
+	ended := &Change{
 		Name:       n.key,
 		Cause:      cause,
 		From:       n.holderName(),
@@ -140,7 +140,6 @@ func (n *name) end(cause Cause, e *Event) *HandOver {
 		HeldMillis: n.heldMillis(e.At),
 	}
 	n.held, n.freeSince, n.last = false, e.At, ended
-	n.handOvers++
 	return ended
 }
 

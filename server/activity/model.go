@@ -13,8 +13,6 @@ import (
 
 // Options bounds a Model. The zero value is right for most stores.
 type Options struct {
-	// Info is what the store is; SetInfo changes it.
-	Info Info
 	// Names bounds how many names the model remembers. Default 10,000. Beyond that it forgets
 	// those first that are only watched, then those without a holder, and of them the one that has
 	// been without an event for longest.
@@ -53,9 +51,7 @@ type Model struct {
 	options Options
 
 	mu       sync.Mutex
-	info     Info
 	inherits time.Time // until then leases of an earlier store may be left that have no event yet
-	revision uint64
 	totals   Totals
 	requests [verbs][outcomes]uint64
 	ends     map[Cause]uint64
@@ -68,7 +64,7 @@ type Model struct {
 	online, away  list[*client]
 	forgotClients uint64
 	waiting       int // of all names
-	timeline      ring[*HandOver]
+	timeline      ring[*Change]
 	stale         ring[StaleWrite]
 	takeOvers     *TakeOvers
 }
@@ -98,29 +94,13 @@ func New(options Options) *Model {
 	options.FreeFor = cmp.Or(max(options.FreeFor, 0), defaultFreeFor)
 	return &Model{
 		options:   options,
-		info:      options.Info,
 		ends:      make(map[Cause]uint64),
 		names:     make(map[string]*node[*name]),
 		clients:   make(map[string]*node[*client]),
-		timeline:  ring[*HandOver]{limit: options.Timeline},
+		timeline:  ring[*Change]{limit: options.Timeline},
 		stale:     ring[StaleWrite]{limit: options.StaleWrites},
 		takeOvers: NewTakeOvers(min(maxTakeOvers, options.Clients)),
 	}
-}
-
-// SetInfo changes what the State says about the store.
-func (m *Model) SetInfo(info Info) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.info = info
-	m.revision++
-}
-
-// Revision returns State.Revision, without the cost of a State.
-func (m *Model) Revision() uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.revision
 }
 
 // Observe takes an event. It does not wait for anything but other calls of the model. Events must come
@@ -139,14 +119,12 @@ func (m *Model) Observe(event Event) {
 	case Connected:
 		m.totals.Connections++
 		m.connected(m.clientOf(e).value, e)
-		m.revision++
 	case Disconnected:
 		m.disconnected(e)
 	case TakenOver:
 		m.totals.TakeOvers++
 		m.clientOf(e).value.takeOvers++
 		m.takeOvers.Note(e.Client, e.At)
-		m.revision++
 	case Started:
 		m.started(e)
 	case Unwatched:
@@ -163,7 +141,6 @@ func (m *Model) Observe(event Event) {
 
 // started notes that the store begins to answer.
 func (m *Model) started(e *Event) {
-	m.revision++
 	if e.Continues {
 		m.inherits = e.At.Add(earlierLeases)
 		return
@@ -234,7 +211,6 @@ func (m *Model) disconnected(e *Event) {
 			m.dropWaiter(w)
 		}
 	}
-	m.revision++
 }
 
 // nameOf returns what is known about a key, and nil if nothing is and it is not to be remembered.
@@ -265,7 +241,6 @@ func (m *Model) forgetName(n *node[*name]) {
 	m.dropName(n)
 	if n.value.isLease {
 		m.forgotten++
-		m.revision++
 	}
 }
 
@@ -331,7 +306,6 @@ func (m *Model) refused(c *client, e *Event) {
 		At: e.At, Key: e.Key, Client: e.Client, User: e.User, Remote: e.Remote,
 		Verb: e.Verb.String(), Refusal: e.Refusal,
 	})
-	m.revision++
 }
 
 // set notes a SET.
@@ -357,19 +331,14 @@ func (m *Model) set(by *node[*client], e *Event) {
 			m.end(l, m.overwritten(l, e), e)
 		}
 		m.dropName(n)
-		m.revision++
 		return
 	case l.continues(e):
 		missed := l.renew(e)
 		m.totals.Renewed++
 		m.totals.Missed += missed
-		if missed > 0 {
-			m.revision++
-		}
 	case l.held && l.client == "" && e.Condition == statestore.IfMissingOrEqual:
 		l.acquire(e, false) // another client has found it taken before: this is its holder
 		m.totals.Renewed++
-		m.revision++
 	default:
 		m.acquired(n, e)
 	}
@@ -402,13 +371,15 @@ func (m *Model) acquired(n *node[*name], e *Event) {
 		m.end(l, m.overwritten(l, e), e)
 	}
 	l.acquire(e, known)
-	m.revision++
 	switch {
 	case l.last != nil && l.last.Began.IsZero():
 		l.last.To, l.last.Began = l.holderName(), e.At
 		l.last.GapMillis = max(0, e.At.Sub(l.last.Ended).Milliseconds())
+		if l.last.To != l.last.From {
+			l.changes++
+		}
 	case known:
-		l.last = &HandOver{Name: l.key, Cause: CauseAcquired, To: l.holderName(), Began: e.At}
+		l.last = &Change{Name: l.key, Cause: CauseAcquired, To: l.holderName(), Began: e.At}
 		m.addToTimeline(l.last)
 	}
 	if known {
@@ -423,7 +394,6 @@ func (m *Model) end(l *name, cause Cause, e *Event) {
 	before := l.last
 	ended := l.end(cause, e)
 	m.ends[cause]++
-	m.revision++
 	if before == nil || !before.isRoutine() || !ended.isRoutine() || before.From != ended.From || before.number < m.timeline.lost {
 		m.addToTimeline(ended)
 		return
@@ -435,7 +405,7 @@ func (m *Model) end(l *name, cause Cause, e *Event) {
 	l.last = before
 }
 
-func (m *Model) addToTimeline(h *HandOver) {
+func (m *Model) addToTimeline(h *Change) {
 	h.number = m.timeline.lost + uint64(len(m.timeline.values))
 	m.timeline.add(h)
 }
@@ -476,7 +446,6 @@ func (m *Model) attempted(n *node[*name], by *node[*client], e *Event) {
 	if !l.isLease { // it has a holder that the model has not seen
 		l.isLease, l.held, l.since, l.lastRenewal, l.version = true, true, e.At, e.At, e.Version
 		m.file(n)
-		m.revision++
 	}
 	if w := m.waiterOf(n, by, e.At); w != nil {
 		w.attempts++
@@ -495,7 +464,6 @@ func (m *Model) watched(by *node[*client], e *Event) {
 	}
 	if w := m.waiterOf(m.nameOf(e.Key, true), by, e.At); w != nil && !w.watching {
 		w.watching = true
-		m.revision++
 	}
 }
 
@@ -510,7 +478,6 @@ func (m *Model) unwatched(by *node[*client], e *Event) {
 		if !w.isWaiting(e.At) {
 			m.dropWaiter(w)
 		}
-		m.revision++
 	}
 }
 
@@ -542,7 +509,6 @@ func (m *Model) waiterOf(n *node[*name], by *node[*client], at time.Time) *waite
 	w := &waiter{name: n, client: by, since: at}
 	n.value.waiters = append(n.value.waiters, w)
 	by.value.waits = append(by.value.waits, w)
-	m.revision++
 	return w
 }
 
@@ -586,7 +552,6 @@ func (m *Model) bid(base string, by *node[*client], e *Event) {
 		l := n.value
 		if l.bidder != by.value.id || l.rank != e.Rank {
 			m.endBid(n, e.At)
-			m.revision++
 		}
 		l.bidder, l.rank, l.bidUntil = by.value.id, e.Rank, e.At.Add(e.Lifetime)
 		m.waiterOf(n, by, e.At)
@@ -608,5 +573,4 @@ func (m *Model) endBid(n *node[*name], at time.Time) {
 			m.dropWaiter(w)
 		}
 	}
-	m.revision++
 }

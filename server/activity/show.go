@@ -22,32 +22,30 @@ func (m *Model) State(now time.Time) State {
 	m.forgetOld(now)
 	state := State{
 		At:                now,
-		Info:              m.info,
-		Revision:          m.revision,
 		LeasesForgotten:   m.forgotten,
 		ClientsForgotten:  m.forgotClients,
 		TimelineForgotten: m.timeline.lost,
 		Leases:            []Lease{},
 		Clients:           []Client{},
-		Timeline:          []HandOver{},
+		Timeline:          []Change{},
 		StaleWrites:       []StaleWrite{},
 		Totals:            m.totals,
 	}
 	m.showLeases(&state, now)
 	m.showClients(&state, now)
-	m.timeline.latestFirst(func(h *HandOver) { state.Timeline = append(state.Timeline, h.show(now)) })
-	slices.SortStableFunc(state.Timeline, func(a, b HandOver) int { return b.latest().Compare(a.latest()) })
+	m.timeline.latestFirst(func(h *Change) { state.Timeline = append(state.Timeline, h.show(now)) })
+	slices.SortStableFunc(state.Timeline, func(a, b Change) int { return b.latest().Compare(a.latest()) })
 	m.stale.latestFirst(func(w StaleWrite) {
 		w.Key, w.Client, w.User = printable(w.Key), printable(w.Client), printable(w.User)
 		state.StaleWrites = append(state.StaleWrites, w)
 	})
 	state.Totals.Flapping = m.takeOvers.flapping(now)
-	state.Totals.HandOversBy = maps.Clone(m.ends)
-	state.Totals.RequestsBy = make(map[string]uint64)
+	state.Totals.EndsBy = maps.Clone(m.ends)
+	state.Totals.RequestsBy = []RequestCount{}
 	for verb := range m.requests {
 		for outcome, count := range m.requests[verb] {
 			if count > 0 {
-				state.Totals.RequestsBy[statestore.Verb(verb).String()+" "+statestore.Outcome(outcome).String()] = count
+				state.Totals.RequestsBy = append(state.Totals.RequestsBy, RequestCount{statestore.Verb(verb).String(), statestore.Outcome(outcome).String(), count})
 			}
 		}
 	}
@@ -67,7 +65,6 @@ func (m *Model) forgetOld(now time.Time) {
 			break // those in front of it were freed, or wanted, later
 		}
 		if m.dropStale(&l.waiters, now); len(l.waiters) == 0 {
-			m.revision++
 			m.dropName(n)
 		}
 		n = before
@@ -125,7 +122,7 @@ func (n *name) show(now time.Time) Lease {
 		LastRenewal:      n.lastRenewal,
 		RenewEveryMillis: n.every.Milliseconds(),
 		Missed:           n.missed,
-		HandOvers:        n.handOvers,
+		Changes:          n.changes,
 		Waiting:          []Waiter{},
 	}
 	if n.ttl > 0 {
@@ -152,7 +149,7 @@ func (n *name) show(now time.Time) Lease {
 	}
 	if n.last != nil {
 		last := n.last.show(now)
-		shown.LastHandOver = &last
+		shown.LastChange = &last
 	}
 	n.showWaiters(&shown, now)
 	return shown
@@ -186,7 +183,7 @@ func (n *name) showWaiters(shown *Lease, now time.Time) {
 	slices.SortStableFunc(shown.Waiting, func(a, b Waiter) int { return a.Since.Compare(b.Since) })
 }
 
-func (h *HandOver) show(now time.Time) HandOver {
+func (h *Change) show(now time.Time) Change {
 	shown := *h
 	shown.Name, shown.From, shown.To = printable(h.Name), printable(h.From), printable(h.To)
 	shown.By, shown.ByUser, shown.Forced = printable(h.By), printable(h.ByUser), printable(h.Forced)

@@ -2,7 +2,8 @@ package activity
 
 import "time"
 
-// Info is what a store is. The program that runs it knows that: the model only hands it on.
+// Info is what a store is. The model does not know that: the program that runs the store does, and
+// adds it to a State.
 type Info struct {
 	// Mode is how the store runs, such as "serve" or "attach", and Role what it is now, such as
 	// "active" or "standby".
@@ -16,8 +17,8 @@ type Info struct {
 	Version string `json:"version,omitempty"`
 	// Address is where clients find the store.
 	Address string `json:"address,omitempty"`
-	// Journal says how the data is kept, such as "memory" or "file".
-	Journal string `json:"journal,omitempty"`
+	// Data says where the data is kept, such as "memory only" or a directory.
+	Data string `json:"data,omitempty"`
 	// Started is when the store began to answer.
 	Started time.Time `json:"started,omitzero"`
 }
@@ -25,11 +26,9 @@ type Info struct {
 // State is what a model knows at one time. It shares nothing with the model. All durations are in
 // milliseconds. Names are escaped, so that they are printable.
 type State struct {
-	At   time.Time `json:"at"`
-	Info Info      `json:"info"`
-	// Revision grows whenever something changes that an operator would look for: not with a
-	// renewal.
-	Revision uint64 `json:"revision"`
+	At time.Time `json:"at"`
+	// Info is empty in the State of a Model.
+	Info Info `json:"info"`
 	// Leases are the names that are leases: those without a holder first, then by name.
 	// LeasesHidden is how many more the store has, and LeasesForgotten how often the model has
 	// dropped one to keep within its bounds.
@@ -42,8 +41,8 @@ type State struct {
 	ClientsForgotten uint64   `json:"clientsForgotten"`
 	// Timeline has the latest changes of holders, the latest first; TimelineForgotten is how many
 	// older ones the model has dropped.
-	Timeline          []HandOver `json:"timeline"`
-	TimelineForgotten uint64     `json:"timelineForgotten"`
+	Timeline          []Change `json:"timeline"`
+	TimelineForgotten uint64   `json:"timelineForgotten"`
 	// StaleWrites are the latest writes that were refused for their fencing token, the latest first.
 	StaleWrites []StaleWrite `json:"staleWrites"`
 	// Totals count since the model was made.
@@ -84,9 +83,11 @@ type Lease struct {
 	// NoHolderSince is when the lease became free, if Held is false, and NoHolderMillis how long ago.
 	NoHolderSince  time.Time `json:"noHolderSince,omitzero"`
 	NoHolderMillis int64     `json:"noHolderMillis"`
-	// HandOvers counts the changes of the holder, and LastHandOver is the last one; nil: none.
-	HandOvers    uint64    `json:"handOvers"`
-	LastHandOver *HandOver `json:"lastHandOver,omitempty"`
+	// Changes counts how often another holder than the one before has acquired the lease. LastChange
+	// is the last entry of the lease in the timeline, older ones of which the model may have dropped;
+	// nil: none.
+	Changes    uint64  `json:"changes"`
+	LastChange *Change `json:"lastChange,omitempty"`
 	// Waiting are the clients that wait for the lease or watch it, the first ones first;
 	// WaitingHidden is how many more there are, or 1 if the model does not know that.
 	Waiting       []Waiter `json:"waiting"`
@@ -131,8 +132,9 @@ const (
 	CauseUnknown Cause = "unknown"
 )
 
-// HandOver is the end of one holder's lease and, if there was one, the beginning of the next.
-type HandOver struct {
+// Change is the end of one holder's lease and, if there was one, the beginning of the next: a
+// hand-over if the first was released, and a failover if not.
+type Change struct {
 	Name string `json:"name"`
 	// Cause is why the lease of From ended.
 	Cause Cause `json:"cause"`
@@ -162,12 +164,12 @@ type HandOver struct {
 }
 
 // isRoutine reports whether a holder has released its lease, and no other has it since.
-func (h *HandOver) isRoutine() bool {
+func (h *Change) isRoutine() bool {
 	return h.Cause == CauseReleased && (h.Began.IsZero() || h.To == h.From)
 }
 
-// latest returns when the hand-over last changed.
-func (h *HandOver) latest() time.Time {
+// latest returns when the change began, or ended.
+func (h *Change) latest() time.Time {
 	if h.Began.After(h.Ended) {
 		return h.Began
 	}
@@ -218,13 +220,13 @@ type Totals struct {
 	Events     uint64 `json:"events"`
 	LostEvents uint64 `json:"lostEvents"` // that the model was not told
 	Requests   uint64 `json:"requests"`
-	// RequestsBy counts requests by verb and outcome, such as "SET ok".
-	RequestsBy map[string]uint64 `json:"requestsBy"`
-	// Acquired and Renewed count leases; HandOversBy counts the ends of leases by cause.
-	Acquired    uint64           `json:"acquired"`
-	Renewed     uint64           `json:"renewed"`
-	Missed      uint64           `json:"missed"`
-	HandOversBy map[Cause]uint64 `json:"handOversBy"`
+	// RequestsBy counts requests by verb and outcome.
+	RequestsBy []RequestCount `json:"requestsBy"`
+	// Acquired and Renewed count leases; EndsBy counts the ends of leases by cause.
+	Acquired uint64           `json:"acquired"`
+	Renewed  uint64           `json:"renewed"`
+	Missed   uint64           `json:"missed"`
+	EndsBy   map[Cause]uint64 `json:"endsBy"`
 	// StaleWrites counts writes that were refused for their fencing token.
 	StaleWrites uint64 `json:"staleWrites"`
 	Connections uint64 `json:"connections"`
@@ -236,4 +238,11 @@ type Totals struct {
 	Held     int `json:"held"`
 	Free     int `json:"free"`
 	Flapping int `json:"flapping"`
+}
+
+// RequestCount is how many requests with one verb had one outcome, such as "SET" and "ok".
+type RequestCount struct {
+	Verb    string `json:"verb"`
+	Outcome string `json:"outcome"`
+	Count   uint64 `json:"count"`
 }

@@ -254,8 +254,8 @@ func TestTheModelFollowsAFailover(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := model.State(time.Now()).Leases[0]
-	if !l.Held || l.Holder != "b" || l.Token != token.String() || l.LastHandOver.From != "a" || l.LastHandOver.Cause != activity.CauseReleased {
-		t.Errorf("after the failover: %+v, %+v; the token is %v", l, l.LastHandOver, token)
+	if !l.Held || l.Holder != "b" || l.Token != token.String() || l.LastChange.From != "a" || l.LastChange.Cause != activity.CauseReleased {
+		t.Errorf("after the failover: %+v, %+v; the token is %v", l, l.LastChange, token)
 	}
 	if err := tenure.Release(t.Context()); err != nil {
 		t.Fatal(err)

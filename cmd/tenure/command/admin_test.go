@@ -117,7 +117,7 @@ func TestTheStatusPageShowsLeasesOfServeAndEndsWithIt(t *testing.T) {
 	page, address, lines := launchWithPage(t, cmd, "listening on ")
 	first := acquireAs(t, dialAs(t, address, "gateway-a"), "press-7")
 	state := eventually(t, page, isHeldBy("press-7", "gateway-a"))
-	if !state.Node.Ready || state.Node.Role != "active" || state.Info.Address != address || state.Info.Journal != "memory only" || state.Info.Identity == "" || state.Info.Mode != "serve" {
+	if !state.Node.Ready || state.Node.Role != "active" || state.Info.Address != address || state.Info.Data != "memory only" || state.Info.Identity == "" || state.Info.Mode != "serve" {
 		t.Errorf("the page shows %+v, %+v", state.Node, state.Info)
 	}
 	if state.Leases[0].Value != "" {

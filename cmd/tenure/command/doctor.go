@@ -96,7 +96,7 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 			if err != nil {
 				return "", err
 			}
-			return fmt.Sprintf("it runs as %s (%s) and keeps its data in %s", state.Info.Mode, state.Info.Role, state.Info.Journal), nil
+			return fmt.Sprintf("it runs as %s (%s) and keeps its data in %s", state.Info.Mode, state.Info.Role, state.Info.Data), nil
 		}
 	}
 	out := terminal.On(cmd.OutOrStdout())

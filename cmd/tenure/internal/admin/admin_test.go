@@ -383,7 +383,7 @@ func TestAClientThatDoesNotReadIsDisconnected(t *testing.T) {
 		o.About.Mode = "impatient"
 		o.Recorder.SetState(func(time.Time) activity.State {
 			// Each event is larger than what the sockets of both ends hold.
-			return activity.State{Revision: uint64(changes.Add(1)), Leases: []activity.Lease{{Name: strings.Repeat("x", 16<<20)}}}
+			return activity.State{Totals: activity.Totals{Events: uint64(changes.Add(1))}, Leases: []activity.Lease{{Name: strings.Repeat("x", 16<<20)}}}
 		})
 	})
 	conn, err := net.Dial("tcp", s.Addr().String())

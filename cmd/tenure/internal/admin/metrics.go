@@ -222,8 +222,8 @@ func leaseMetrics() []metric {
 			each(func(_ *sample, lease *activity.Lease) (float64, bool) {
 				return float64(len(lease.Waiting) + lease.WaitingHidden), true
 			})},
-		{"tenure_lease_hand_overs_total", "Changes of the holder.", counter, byName,
-			each(func(_ *sample, lease *activity.Lease) (float64, bool) { return float64(lease.HandOvers), true })},
+		{"tenure_lease_holder_changes_total", "How often another holder than the one before has acquired the lease.", counter, byName,
+			each(func(_ *sample, lease *activity.Lease) (float64, bool) { return float64(lease.Changes), true })},
 		{"tenure_acquisitions_total", "Leases that were acquired.", counter, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Acquired)) }},
 		{"tenure_renewals_total", "Renewals of leases.", counter, nil,
@@ -233,7 +233,7 @@ func leaseMetrics() []metric {
 		{"tenure_lease_ends_total", "Leases that ended, by cause.", counter, []string{"cause"},
 			func(s *sample, emit emit) {
 				for _, cause := range causes {
-					emit(float64(s.state.Totals.HandOversBy[cause]), string(cause))
+					emit(float64(s.state.Totals.EndsBy[cause]), string(cause))
 				}
 			}},
 		{"tenure_stale_writes_total", "Writes that were refused for their fencing token: of a former holder, most likely.", counter, nil,
@@ -252,9 +252,8 @@ func requestMetrics() []metric {
 	return []metric{
 		{"tenure_requests_total", "Requests that the store answered, by verb and outcome.", counter, []string{"verb", "outcome"},
 			func(s *sample, emit emit) {
-				for key, count := range s.state.Totals.RequestsBy {
-					verb, outcome, _ := strings.Cut(key, " ")
-					emit(float64(count), verb, strings.ReplaceAll(outcome, " ", "_"))
+				for _, count := range s.state.Totals.RequestsBy {
+					emit(float64(count.Count), count.Verb, strings.ReplaceAll(count.Outcome, " ", "_"))
 				}
 			}},
 		{"tenure_requests_dropped_total", "Requests that were not given to the store, by reason.", counter, []string{"reason"},

@@ -70,12 +70,12 @@ func fullState(now time.Time) activity.State {
 	return activity.State{
 		Leases: []activity.Lease{
 			{Name: "press-8", NoHolderMillis: 4500, Waiting: []activity.Waiter{{Client: "c"}}, WaitingHidden: 2},
-			{Name: "press-7", Held: true, Late: true, LeftMillis: 1500, TTLMillis: 10_000, Since: now.Add(-time.Hour), HandOvers: 3},
+			{Name: "press-7", Held: true, Late: true, LeftMillis: 1500, TTLMillis: 10_000, Since: now.Add(-time.Hour), Changes: 3},
 		},
 		Clients: []activity.Client{{Client: "gateway-a", ClockOffsetMillis: &offset}},
 		Totals: activity.Totals{
 			LostEvents: 1, Held: 1, Free: 1, Acquired: 4, Renewed: 50, Missed: 2, StaleWrites: 6, TakeOvers: 7, Flapping: 1,
-			RequestsBy: map[string]uint64{"SET ok": 8}, HandOversBy: map[activity.Cause]uint64{activity.CauseExpired: 9},
+			RequestsBy: []activity.RequestCount{{Verb: "SET", Outcome: "ok", Count: 8}}, EndsBy: map[activity.Cause]uint64{activity.CauseExpired: 9},
 		},
 	}
 }
@@ -113,7 +113,7 @@ func TestMetricsHaveWhatThePageShows(t *testing.T) {
 		{1.5, "tenure_lease_left_seconds", []string{"name=press-7"}},
 		{-1, "tenure_lease_left_seconds", []string{"name=press-8"}},
 		{3, "tenure_lease_waiting", []string{"name=press-8"}},
-		{3, "tenure_lease_hand_overs_total", []string{"name=press-7"}},
+		{3, "tenure_lease_holder_changes_total", []string{"name=press-7"}},
 		{4.5, "tenure_leases_no_holder_max_seconds", nil},
 		{1, "tenure_leases_late", nil},
 		{0, "tenure_leases_without_series", nil},

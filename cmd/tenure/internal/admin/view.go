@@ -28,7 +28,7 @@ func (v *view) at(now time.Time) (State, Store) {
 	state := State{State: v.options.Recorder.state(now), Node: status, Commit: about.Commit, Values: about.Values}
 	state.Info = activity.Info{
 		Mode: about.Mode, Role: string(status.Role), Active: status.Active, Version: about.Version,
-		Identity: store.Identity, Address: status.address, Journal: status.data, Started: v.options.Recorder.started,
+		Identity: store.Identity, Address: status.address, Data: status.data, Started: v.options.Recorder.started,
 	}
 	// Empty lists are lists in JSON too.
 	state.Leases, state.Clients = orEmpty(state.Leases), orEmpty(state.Clients)
@@ -57,10 +57,10 @@ func (v *view) render(now time.Time) ([]byte, error) {
 	for i := range state.Leases {
 		lease := &state.Leases[i]
 		lease.LeftMillis, lease.NoHolderMillis = 0, 0
-		if last := lease.LastHandOver; last != nil && last.Began.IsZero() {
+		if last := lease.LastChange; last != nil && last.Began.IsZero() {
 			open := *last
 			open.GapMillis = 0
-			lease.LastHandOver = &open
+			lease.LastChange = &open
 		}
 	}
 	for i := range state.Timeline {

@@ -124,7 +124,7 @@ func (s *Status) Snapshot(now time.Time) Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	info, age := s.state.Info, max(now.Sub(s.fetched), 0)
-	snapshot := Snapshot{At: now, Hidden: s.state.LeasesHidden, Title: strings.TrimSpace(fmt.Sprintf("%s %s %s %s", info.Mode, info.Role, info.Journal, info.Address))}
+	snapshot := Snapshot{At: now, Hidden: s.state.LeasesHidden, Title: strings.TrimSpace(fmt.Sprintf("%s %s %s %s", info.Mode, info.Role, info.Data, info.Address))}
 	for _, l := range s.state.Leases {
 		snapshot.Leases = append(snapshot.Leases, fromState(l, s.state.At, age))
 	}
