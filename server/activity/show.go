@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -36,7 +35,7 @@ func (m *Model) State(now time.Time) State {
 	m.timeline.latestFirst(func(h *Change) { state.Timeline = append(state.Timeline, h.show(now)) })
 	slices.SortStableFunc(state.Timeline, func(a, b Change) int { return b.latest().Compare(a.latest()) })
 	m.stale.latestFirst(func(w StaleWrite) {
-		w.Key, w.Client, w.User = printable(w.Key), printable(w.Client), printable(w.User)
+		w.Key, w.Client, w.User = Printable(w.Key), Printable(w.Client), Printable(w.User)
 		state.StaleWrites = append(state.StaleWrites, w)
 	})
 	state.Totals.Flapping = m.takeOvers.flapping(now)
@@ -70,8 +69,6 @@ func (m *Model) forgetOld(now time.Time) {
 		n = before
 	}
 }
-
-func printable(text string) string { return logs.Text(text).String() }
 
 // isHeld reports whether a name shows as held at a time. An expiry that was not reported shows after a
 // while.
@@ -111,10 +108,10 @@ func (m *Model) showLeases(state *State, now time.Time) {
 
 func (n *name) show(now time.Time) Lease {
 	shown := Lease{
-		Name:             printable(n.key),
+		Name:             Printable(n.key),
 		Held:             n.isHeld(now),
-		Holder:           printable(n.holderName()),
-		Client:           printable(n.client),
+		Holder:           Printable(n.holderName()),
+		Client:           Printable(n.client),
 		Since:            n.since,
 		Known:            !n.token.IsZero(),
 		TTLMillis:        n.ttl.Milliseconds(),
@@ -138,7 +135,7 @@ func (n *name) show(now time.Time) Lease {
 			shown.LeftMillis = 0
 		}
 		shown.Late = n.isLate(now.Sub(n.lastRenewal))
-		shown.Value = printable(n.value)
+		shown.Value = Printable(n.value)
 	case n.held: // its expiry was not reported
 		shown.NoHolderSince = n.deadline()
 	default:
@@ -168,7 +165,7 @@ func (n *name) showWaiters(shown *Lease, now time.Time) {
 			continue
 		}
 		waiting := Waiter{
-			Client:      printable(w.client.value.id),
+			Client:      Printable(w.client.value.id),
 			Since:       w.since,
 			Watching:    w.watching,
 			Attempts:    w.attempts,
@@ -185,8 +182,8 @@ func (n *name) showWaiters(shown *Lease, now time.Time) {
 
 func (h *Change) show(now time.Time) Change {
 	shown := *h
-	shown.Name, shown.From, shown.To = printable(h.Name), printable(h.From), printable(h.To)
-	shown.By, shown.ByUser, shown.Forced = printable(h.By), printable(h.ByUser), printable(h.Forced)
+	shown.Name, shown.From, shown.To = Printable(h.Name), Printable(h.From), Printable(h.To)
+	shown.By, shown.ByUser, shown.Forced = Printable(h.By), Printable(h.ByUser), Printable(h.Forced)
 	if h.Began.IsZero() {
 		shown.GapMillis = max(0, now.Sub(h.Ended).Milliseconds())
 	}
@@ -206,8 +203,8 @@ func (m *Model) showClients(state *State, now time.Time) {
 
 func (c *client) show(takeOvers *TakeOvers, now time.Time) Client {
 	shown := Client{
-		Client:      printable(c.id),
-		User:        printable(c.user),
+		Client:      Printable(c.id),
+		User:        Printable(c.user),
 		Remote:      c.remote,
 		Connected:   c.connected,
 		Since:       c.since,

@@ -93,7 +93,7 @@ func Listen(options Options) (*Server, error) {
 	routes.Handle("/api/events", streams)
 	routes.Handle("/healthz", newHealth(view.probe))
 	routes.HandleFunc("/readyz", view.serveReady)
-	metrics, err := newMetrics(view)
+	metrics, err := newMetrics(view, logger)
 	if err != nil {
 		end()
 		_ = socket.Close()

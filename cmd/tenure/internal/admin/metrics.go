@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"log/slog"
 	"net/http"
 	"runtime"
 	"slices"
@@ -27,7 +28,7 @@ const (
 )
 
 // newMetrics returns the handler of /metrics.
-func newMetrics(v *view) (http.Handler, error) {
+func newMetrics(v *view, logger *slog.Logger) (http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	for _, collector := range []prometheus.Collector{
 		collectors.NewGoCollector(),
@@ -39,7 +40,11 @@ func newMetrics(v *view) (http.Handler, error) {
 			return nil, err
 		}
 	}
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, Timeout: scrapeTimeout}), nil
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		MaxRequestsInFlight: maxScrapes, Timeout: scrapeTimeout,
+		// One metric that is wrong must not hide the others: alerts are made of them.
+		ErrorHandling: promhttp.ContinueOnError, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelError),
+	}), nil
 }
 
 // sample is what a scrape reads, once for all metrics.
@@ -58,6 +63,8 @@ func (v *view) read(now time.Time) *sample {
 	s := &sample{now: now, state: state, named: slices.Clone(state.Leases)}
 	// By name, so that a lease keeps its series when it loses its holder.
 	slices.SortFunc(s.named, func(a, b activity.Lease) int { return strings.Compare(a.Name, b.Name) })
+	// Two long names may look alike. A metric has one series for both.
+	s.named = slices.CompactFunc(s.named, func(a, b activity.Lease) bool { return a.Name == b.Name })
 	s.named = s.named[:min(len(s.named), maxNames)]
 	if store.Usage != nil {
 		usage := store.Usage()

@@ -18,6 +18,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
+	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/attach"
@@ -77,6 +78,29 @@ func fullState(now time.Time) activity.State {
 			LostEvents: 1, Held: 1, Free: 1, Acquired: 4, Renewed: 50, Missed: 2, StaleWrites: 6, TakeOvers: 7, Flapping: 1,
 			RequestsBy: []activity.RequestCount{{Verb: "SET", Outcome: "ok", Count: 8}}, EndsBy: map[activity.Cause]uint64{activity.CauseExpired: 9},
 		},
+	}
+}
+
+// Clients choose the names of leases. Two of them that a metric shows in one way must not cost a
+// monitoring system all metrics.
+func TestNoNameOfALeaseMakesAScrapeFail(t *testing.T) {
+	s := serve(t, nil)
+	long := strings.Repeat("x", 240) + strings.Repeat("\x01", 16) // too long when it is escaped
+	cut := activity.Printable(long)
+	for i, key := range []string{"a\x01", `a\x01`, "a\xff", "a\ufffd", long, cut} {
+		s.recorder.Observe(activity.Event{
+			Kind: activity.Request, At: time.Now(), Client: "c", Verb: statestore.VerbSet, Key: key, Condition: statestore.IfMissing,
+			Lifetime: time.Minute, Outcome: statestore.OK, Rank: -1, Version: hlc.Timestamp{Wall: 1, Counter: uint64(i), Node: "s"},
+		})
+	}
+	families := s.scrape(t)
+	for _, name := range []string{`a\x01`, `a\\x01`, `a\xff`, "a\ufffd", cut} {
+		if got := value(families, "tenure_lease_held", "name="+name); got != 1 {
+			t.Errorf("tenure_lease_held of %q is %v", name, got)
+		}
+	}
+	if got := value(families, "tenure_leases_without_series"); got != 1 { // long and cut have one series
+		t.Errorf("%v leases are without a series", got)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 	"github.com/tenurelock/tenure/server/activity"
 )
 
@@ -54,7 +53,7 @@ func (s Snapshot) Only(names []string) Snapshot {
 	hidden := s.Hidden
 	s.Leases, s.Hidden = make([]Lease, 0, len(names)), 0
 	for _, name := range names {
-		at := slices.IndexFunc(all, func(l Lease) bool { return l.Name == name || l.Name == terminal.Clean(name) })
+		at := slices.IndexFunc(all, func(l Lease) bool { return l.Name == name || l.Name == activity.Printable(name) })
 		switch {
 		case at >= 0:
 			s.Leases = append(s.Leases, all[at])
