@@ -19,11 +19,6 @@ const (
 	// attemptLasts and attemptTTLs: a client that does not watch a name counts as waiting until this
 	// long, or this many lifetimes, after its last attempt.
 	attemptLasts, attemptTTLs = time.Minute, 3
-	// lateFactor is how many times the usual interval a renewal may take before it counts as missed,
-	// besides lateSlack.
-	lateFactor, lateSlack = 1.5, 20 * time.Millisecond
-	// newPattern is how many late renewals in a row are a new usual interval.
-	newPattern = 3
 	// overdue is how long after its deadline a lease shows as free though its expiry was not reported:
 	// the event may be lost.
 	overdue = 10 * time.Second
@@ -43,8 +38,7 @@ type name struct {
 	ttl              time.Duration
 	renewals, missed uint64
 	lastRenewal      time.Time
-	every            time.Duration // the usual time between renewals; 0: not known yet
-	late             int           // renewals in a row that came late
+	rhythm           rhythm
 
 	freeSince time.Time
 	changes   uint64
@@ -88,7 +82,7 @@ func (n *name) acquire(e *Event, known bool) {
 	n.held, n.isLease = true, true
 	n.holder, n.client, n.value = e.Holder, e.Client, e.Value
 	n.since, n.lastRenewal, n.ttl = e.At, e.At, e.Lifetime
-	n.renewals, n.missed, n.every, n.late = 0, 0, 0, 0
+	n.renewals, n.missed, n.rhythm = 0, 0, rhythm{}
 	n.version, n.token = e.Version, hlc.Timestamp{}
 	if known {
 		n.token = e.Version
@@ -97,33 +91,15 @@ func (n *name) acquire(e *Event, known bool) {
 
 // renew notes a renewal, and returns how many were missed before it.
 func (n *name) renew(e *Event) (missed uint64) {
-	gap := e.At.Sub(n.lastRenewal)
 	if e.Lifetime != n.ttl {
-		n.every, n.late = 0, 0
+		n.rhythm = rhythm{}
 	}
-	switch {
-	case gap <= 0:
-	case n.every == 0:
-		n.every = gap
-	case n.isLate(gap):
-		missed = uint64(max(1, (gap+n.every/2)/n.every-1))
-		if n.late++; n.late >= newPattern {
-			n.every, n.late = gap, 0
-		}
-	case gap >= n.every/2: // a shorter one is a retry, or a second one by chance
-		n.every += (gap - n.every) / 8
-		n.late = 0
-	}
+	missed = n.rhythm.note(e.At.Sub(n.lastRenewal), e.Lifetime)
 	n.missed += missed
 	n.renewals++
 	n.lastRenewal, n.ttl, n.version = e.At, e.Lifetime, e.Version
 	n.client, n.value = e.Client, e.Value
 	return missed
-}
-
-// isLate reports whether a renewal is missing after some time without one.
-func (n *name) isLate(gap time.Duration) bool {
-	return n.every > 0 && float64(gap) > lateFactor*float64(n.every)+float64(lateSlack)
 }
 
 // end ends the time of the holder, and returns what is known about that.

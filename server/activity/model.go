@@ -431,8 +431,8 @@ func (m *Model) expired(e *Event) {
 		return
 	}
 	l := n.value
-	if l.every > 0 {
-		missed := uint64(max(0, e.At.Sub(l.lastRenewal)/l.every))
+	if every := l.rhythm.every(); every > 0 {
+		missed := uint64(max(0, e.At.Sub(l.lastRenewal)/every))
 		l.missed += missed
 		m.totals.Missed += missed
 	}

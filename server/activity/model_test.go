@@ -224,6 +224,11 @@ func TestMissedRenewals(t *testing.T) {
 		{"two missing", []time.Duration{1000, 1000, 3000, 1000}, 2},
 		{"a retry between", []time.Duration{1000, 100, 900, 1000}, 0},
 		{"a new pattern counts for a while only", []time.Duration{1000, 1000, 2000, 2000, 2000, 2000, 2000, 2000}, 3},
+		{"a slower pattern that comes again", []time.Duration{1000, 1000, 2000, 2000, 2000, 1000, 2000}, 3},
+		{"two requests at once, and a first renewal after half of the interval", []time.Duration{2, 510, 1000, 950, 1000}, 0},
+		{"one missing after that", []time.Duration{2, 510, 1000, 950, 2000, 1000}, 1},
+		{"a burst", []time.Duration{2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1000, 1000, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1000}, 0},
+		{"once", []time.Duration{2500, 1000, 2500}, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWorld(t, Options{})

@@ -117,7 +117,7 @@ func (n *name) show(now time.Time) Lease {
 		TTLMillis:        n.ttl.Milliseconds(),
 		Renewals:         n.renewals,
 		LastRenewal:      n.lastRenewal,
-		RenewEveryMillis: n.every.Milliseconds(),
+		RenewEveryMillis: n.rhythm.every().Milliseconds(),
 		Missed:           n.missed,
 		Changes:          n.changes,
 		Waiting:          []Waiter{},
@@ -134,7 +134,7 @@ func (n *name) show(now time.Time) Lease {
 		if n.ttl == 0 {
 			shown.LeftMillis = 0
 		}
-		shown.Late = n.isLate(now.Sub(n.lastRenewal))
+		shown.Late = n.rhythm.isLate(now.Sub(n.lastRenewal))
 		shown.Value = Printable(n.value)
 	case n.held: // its expiry was not reported
 		shown.NoHolderSince = n.deadline()

@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -17,6 +19,7 @@ import (
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/server/servertest"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -423,5 +426,46 @@ func TestAfterARestartALeaseIsRenewedAndNotAcquired(t *testing.T) {
 	state := model.State(time.Now())
 	if l := state.Leases[0]; !l.Held || l.Known || len(state.Timeline) != 0 || state.Totals.Acquired != 0 {
 		t.Errorf("%+v; %+v", l, state.Timeline)
+	}
+}
+
+// The library acquires with two requests at once, and spreads its renewals: none of that is a missed one.
+func TestAHealthyHolderMissesNoRenewal(t *testing.T) {
+	for name, options := range map[string]lease.Options{
+		"by default":      {},
+		"a short TTL":     {TTL: time.Second},
+		"frequent":        {TTL: 10 * time.Second, RenewEvery: time.Second},
+		"under a name":    {Holder: "10.0.0.1:8080"},
+		"without a watch": {NoWatch: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				model := activity.New(activity.Options{})
+				s := servertest.NewWithOptions(t, servertest.Options{InMemory: true, Server: server.Options{Observe: model.Observe}})
+				for _, client := range []*transport.Client{s.Client(t, "a"), s.Client(t, "b")} { // b waits
+					options.Clock = lease.MonotonicClock()
+					l, err := lease.New(client, "press-7", options)
+					if err != nil {
+						t.Fatal(err)
+					}
+					var task sync.WaitGroup
+					ctx, cancel := context.WithCancel(t.Context())
+					t.Cleanup(func() { cancel(); task.Wait() })
+					task.Go(func() {
+						if tenure, err := l.Acquire(ctx); err == nil {
+							<-ctx.Done()
+							_ = tenure.Release(context.WithoutCancel(ctx))
+						}
+					})
+					time.Sleep(time.Second)
+				}
+				time.Sleep(10 * time.Minute)
+				synctest.Wait()
+				state := model.State(time.Now())
+				if l := state.Leases[0]; l.Missed != 0 || state.Totals.Missed != 0 || l.Late || l.Renewals < 100 || l.RenewEveryMillis == 0 {
+					t.Errorf("after ten minutes %d renewals count as missed: %+v", state.Totals.Missed, l)
+				}
+			})
+		})
 	}
 }
