@@ -1,7 +1,6 @@
 package activity
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -14,8 +13,15 @@ import (
 const shownWaiters = 16
 
 // State returns what the model knows at a time, which should not be before its last event. It takes
-// milliseconds for ten thousand names, and events wait meanwhile.
+// milliseconds for ten thousand names, and events wait for most of that.
 func (m *Model) State(now time.Time) State {
+	state := m.copy(now)
+	state.finish()
+	return state
+}
+
+// copy returns a state with all rows that may be shown, and texts as clients chose them.
+func (m *Model) copy(now time.Time) State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.forgetOld(now)
@@ -33,11 +39,7 @@ func (m *Model) State(now time.Time) State {
 	m.showLeases(&state, now)
 	m.showClients(&state, now)
 	m.timeline.latestFirst(func(h *Change) { state.Timeline = append(state.Timeline, h.show(now)) })
-	slices.SortStableFunc(state.Timeline, func(a, b Change) int { return b.latest().Compare(a.latest()) })
-	m.stale.latestFirst(func(w StaleWrite) {
-		w.Key, w.Client, w.User = Printable(w.Key), Printable(w.Client), Printable(w.User)
-		state.StaleWrites = append(state.StaleWrites, w)
-	})
+	m.stale.latestFirst(func(w StaleWrite) { state.StaleWrites = append(state.StaleWrites, w) })
 	state.Totals.Flapping = m.takeOvers.flapping(now)
 	state.Totals.EndsBy = maps.Clone(m.ends)
 	state.Totals.RequestsBy = []RequestCount{}
@@ -108,10 +110,10 @@ func (m *Model) showLeases(state *State, now time.Time) {
 
 func (n *name) show(now time.Time) Lease {
 	shown := Lease{
-		Name:             Printable(n.key),
+		Name:             n.key,
 		Held:             n.isHeld(now),
-		Holder:           Printable(n.holderName()),
-		Client:           Printable(n.client),
+		Holder:           n.holderName(),
+		Client:           n.client,
 		Since:            n.since,
 		Known:            !n.token.IsZero(),
 		TTLMillis:        n.ttl.Milliseconds(),
@@ -135,7 +137,7 @@ func (n *name) show(now time.Time) Lease {
 			shown.LeftMillis = 0
 		}
 		shown.Late = n.rhythm.isLate(now.Sub(n.lastRenewal))
-		shown.Value = Printable(n.value)
+		shown.Value = n.value
 	case n.held: // its expiry was not reported
 		shown.NoHolderSince = n.deadline()
 	default:
@@ -165,7 +167,7 @@ func (n *name) showWaiters(shown *Lease, now time.Time) {
 			continue
 		}
 		waiting := Waiter{
-			Client:      Printable(w.client.value.id),
+			Client:      w.client.value.id,
 			Since:       w.since,
 			Watching:    w.watching,
 			Attempts:    w.attempts,
@@ -182,8 +184,6 @@ func (n *name) showWaiters(shown *Lease, now time.Time) {
 
 func (h *Change) show(now time.Time) Change {
 	shown := *h
-	shown.Name, shown.From, shown.To = Printable(h.Name), Printable(h.From), Printable(h.To)
-	shown.By, shown.ByUser, shown.Forced = Printable(h.By), Printable(h.ByUser), Printable(h.Forced)
 	if h.Began.IsZero() {
 		shown.GapMillis = max(0, now.Sub(h.Ended).Milliseconds())
 	}
@@ -198,13 +198,12 @@ func (m *Model) showClients(state *State, now time.Time) {
 		}
 	}
 	state.ClientsHidden = len(m.clients) - len(state.Clients)
-	slices.SortFunc(state.Clients, func(a, b Client) int { return cmp.Compare(a.Client, b.Client) })
 }
 
 func (c *client) show(takeOvers *TakeOvers, now time.Time) Client {
 	shown := Client{
-		Client:      Printable(c.id),
-		User:        Printable(c.user),
+		Client:      c.id,
+		User:        c.user,
 		Remote:      c.remote,
 		Connected:   c.connected,
 		Since:       c.since,

@@ -24,7 +24,8 @@ type Info struct {
 }
 
 // State is what a model knows at one time. It shares nothing with the model. All durations are in
-// milliseconds. Names are escaped, so that they are printable.
+// milliseconds. Texts that clients choose are escaped, as Printable does it. As JSON it has MaxJSON bytes
+// or less: what does not fit is counted as hidden.
 type State struct {
 	At time.Time `json:"at"`
 	// Info is empty in the State of a Model.
