@@ -83,11 +83,7 @@ Neither SIGHUP nor closing the terminal stops a store.
 	}
 	explainFlags(attach, explainAttachFlag)
 	flags := attach.Flags()
-	if replication != nil {
-		attach.Long += "\n\n" + replication.Help()
-		attach.Example += "\n" + replication.Examples()
-		replication.Register(flags)
-	}
+	addReplication(attach, replication)
 	settings.store.register(flags, "no limit", filepath.Join(attachFolder, "HOST_PORT"))
 	flags.StringVar(&settings.username, "username", "", "user name at the broker")
 	flags.StringVar(&settings.passwordFile, "password-file", "", "file with the password for the broker; a newline at its end is not part of it")
@@ -115,11 +111,7 @@ func brokerFolder(broker string) (string, error) {
 }
 
 func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
-	level := slog.LevelInfo // a probe that takes seconds says so
-	if s.store.verbose {
-		level = slog.LevelDebug
-	}
-	process, stop := startProcess(cmd, level)
+	process, stop := startProcess(cmd, slog.LevelInfo, s.store.verbose) // a probe that takes seconds says so
 	defer stop()
 	if err := s.store.check(); err != nil {
 		return err
@@ -129,10 +121,11 @@ func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
 		return err
 	}
 	options.Logger = process.logger
-	if replicated, err := isReplicated(s.replication); err != nil || replicated {
-		if err != nil {
-			return err
-		}
+	replicated, err := isReplicated(s.replication)
+	if err != nil {
+		return err
+	}
+	if replicated {
 		return s.serveReplicated(cmd, process, broker, options)
 	}
 	folder, err := brokerFolder(broker)

@@ -60,13 +60,14 @@ func withName(name, text string) string { return named.ReplaceAllString(text, na
 // Run runs a command that goes on until it is interrupted. It logs without waiting for the reader
 // of the log, and survives the end of its terminal. With verbose, the log has all levels.
 func Run(cmd *cobra.Command, verbose bool, run func(ctx context.Context, logger *slog.Logger) error) error {
-	level := slog.LevelWarn
-	if verbose {
-		level = slog.LevelDebug
-	}
-	process, stop := startProcess(cmd, level)
+	process, stop := startProcess(cmd, slog.LevelWarn, verbose)
 	defer stop()
 	return process.run(cmd.Context(), nil, func(ctx context.Context) error { return run(ctx, process.logger) })
+}
+
+// DirectoryFlag adds the flag --data, for Directory. usage says what is in the directory.
+func DirectoryFlag(flags *pflag.FlagSet, dir *string, usage string) {
+	directoryFlag(flags, dir, usage, serveFolder)
 }
 
 // Directory returns where a store keeps its data: dir, or the default if that is empty.

@@ -104,10 +104,19 @@ func explainFlags(cmd *cobra.Command, explain func(name string) string) {
 		if !errors.As(err, &unknown) {
 			return err
 		}
-		if explanation := explain(unknown.GetSpecifiedName()); explanation != "" {
-			return fmt.Errorf("%w; %s", err, explanation)
+		explanation := ""
+		switch name := unknown.GetSpecifiedName(); {
+		case name == "remembered":
+			explanation = "it is --dedup-window now"
+		case slices.Contains(replicatedFlags, name):
+			explanation = hasReplicated
+		default:
+			explanation = explain(name)
 		}
-		return err
+		if explanation == "" {
+			return err
+		}
+		return fmt.Errorf("%w; %s", err, explanation)
 	})
 }
 
@@ -116,8 +125,6 @@ var attachFlags = map[string]string{
 	"attach-user": "--username", "attach-password-file": "--password-file", "attach-ca": "--tls-ca",
 	"attach-cert": "--tls-cert", "attach-key": "--tls-key", "attach-probe": "--probe-messages",
 }
-
-const dedupWindowRenamed = "it is --dedup-window now"
 
 // replicatedFlags are the flags of serve and attach that only tenure-cluster has.
 var replicatedFlags = []string{"etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "etcd-ttl", "advertise",
@@ -129,10 +136,6 @@ const hasReplicated = "the command tenure-cluster has it, which is tenure with e
 // explainServeFlag explains why serve does not know a flag.
 func explainServeFlag(name string) string {
 	switch now := attachFlags[name]; {
-	case name == "remembered":
-		return dedupWindowRenamed
-	case slices.Contains(replicatedFlags, name):
-		return hasReplicated
 	case name == "attach":
 		return "attach is a command of its own: tenure attach URL"
 	case now != "":
@@ -146,10 +149,6 @@ func explainServeFlag(name string) string {
 // explainAttachFlag explains why attach does not know a flag.
 func explainAttachFlag(name string) string {
 	switch now := attachFlags[name]; {
-	case name == "remembered":
-		return dedupWindowRenamed
-	case slices.Contains(replicatedFlags, name):
-		return hasReplicated
 	case name == "attach":
 		return "give the URL alone: tenure attach URL"
 	case now != "":

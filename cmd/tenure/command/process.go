@@ -29,13 +29,17 @@ type process struct {
 	hangups chan os.Signal
 }
 
-// startProcess sets the streams of cmd and catches signals. The caller calls stop at the end.
-func startProcess(cmd *cobra.Command, level slog.Level) (p *process, stop func()) {
+// startProcess sets the streams of cmd and catches signals. The log has level and above, or
+// everything with verbose. The caller calls stop at the end.
+func startProcess(cmd *cobra.Command, level slog.Level, verbose bool) (p *process, stop func()) {
 	stdout, stderr := logwriter.New(cmd.OutOrStdout(), logQueue), logwriter.New(cmd.ErrOrStderr(), logQueue)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
 	variable := new(slog.LevelVar)
 	variable.Set(level)
+	if verbose {
+		variable.Set(slog.LevelDebug)
+	}
 	p = &process{
 		logger:  slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: variable})),
 		level:   variable,

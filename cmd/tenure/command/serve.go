@@ -72,10 +72,8 @@ limit, a warning names its flag.
 	}
 	explainFlags(serve, explainServeFlag)
 	flags := serve.Flags()
+	addReplication(serve, replication)
 	if replication != nil {
-		serve.Long += "\n\n" + replication.Help()
-		serve.Example += "\n" + replication.Examples()
-		replication.Register(flags)
 		flags.StringVar(&settings.advertise, "advertise", "", "host:port at which clients reach this server; servers that stand by refer them to it; default: --addr, with the name of this machine if that is no address")
 	}
 	settings.store.register(flags, "as --max-memory allows, or no limit", serveFolder)
@@ -118,11 +116,7 @@ func noURL(cmd *cobra.Command, arguments []string) error {
 }
 
 func (s *serveSettings) run(cmd *cobra.Command) (err error) {
-	level := slog.LevelWarn
-	if s.store.verbose {
-		level = slog.LevelDebug
-	}
-	process, stop := startProcess(cmd, level)
+	process, stop := startProcess(cmd, slog.LevelWarn, s.store.verbose)
 	defer stop()
 	if err := s.store.check(); err != nil {
 		return err
@@ -135,10 +129,11 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	if replicated, err := isReplicated(s.replication); err != nil || replicated {
-		if err != nil {
-			return err
-		}
+	replicated, err := isReplicated(s.replication)
+	if err != nil {
+		return err
+	}
+	if replicated {
 		return s.serveReplicated(cmd, process, reloads)
 	}
 	data, where, err := s.store.data.open(serveFolder, process.logger)
