@@ -81,7 +81,7 @@ Neither SIGHUP nor closing the terminal stops a store.
 		Args: oneURL,
 		RunE: func(cmd *cobra.Command, arguments []string) error { return settings.run(cmd, arguments[0]) },
 	}
-	explainFlags(attach, explainAttachFlag)
+	explainFlags(attach, replication, explainAttachFlag)
 	flags := attach.Flags()
 	addReplication(attach, replication)
 	settings.store.register(flags, "no limit", filepath.Join(attachFolder, "HOST_PORT"))

@@ -97,8 +97,8 @@ func (d *dialect) String() string {
 func (d *dialect) Type() string { return "name" }
 
 // explainFlags makes the errors of a command say where a flag belongs that another command
-// takes, or that moved.
-func explainFlags(cmd *cobra.Command, explain func(name string) string) {
+// takes, or that moved. replication is that of the command.
+func explainFlags(cmd *cobra.Command, replication Replication, explain func(name string) string) {
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
 		if !errors.As(err, &unknown) {
@@ -108,8 +108,10 @@ func explainFlags(cmd *cobra.Command, explain func(name string) string) {
 		switch name := unknown.GetSpecifiedName(); {
 		case name == "remembered":
 			explanation = "it is --dedup-window now"
-		case slices.Contains(replicatedFlags, name):
+		case slices.Contains(replicatedFlags, name) && replication == nil:
 			explanation = hasReplicated
+		case slices.Contains(replicatedFlags, name):
+			explanation = "it belongs to tenure serve: attach runs neither a broker nor a member of etcd"
 		default:
 			explanation = explain(name)
 		}

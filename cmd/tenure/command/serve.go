@@ -70,7 +70,7 @@ limit, a warning names its flag.
 		Args: noURL,
 		RunE: func(cmd *cobra.Command, _ []string) error { return settings.run(cmd) },
 	}
-	explainFlags(serve, explainServeFlag)
+	explainFlags(serve, replication, explainServeFlag)
 	flags := serve.Flags()
 	addReplication(serve, replication)
 	if replication != nil {
