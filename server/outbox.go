@@ -305,14 +305,11 @@ func (o *outbox) pushReply(w *waitingReply) (queued bool) {
 // takeReplies returns the replies that wait to be written. The caller must call replyWritten for
 // each. From now on the outbox queues in the slice written, which the caller has finished with.
 func (o *outbox) takeReplies(written []*waitingReply) []*waitingReply {
-	clear(written)
-	if cap(written) > maxSpareQueue {
-		written = nil // left from a burst
-	}
+	written = emptied(written)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	taken := o.replies
-	o.replies = written[:0]
+	o.replies = written
 	return taken
 }
 
@@ -331,15 +328,22 @@ func (o *outbox) replyWritten(bytes int64) {
 // written it. From now on the outbox queues in the slice written, which the caller has
 // finished with.
 func (o *outbox) take(written []*sharedNotification) []*sharedNotification {
-	clear(written)
-	if cap(written) > maxSpareQueue {
-		written = nil // left from a burst
-	}
+	written = emptied(written)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	taken := o.queue
-	o.queue = written[:0]
+	o.queue = written
 	return taken
+}
+
+// emptied returns a slice with the capacity of queue and no element, or nil if queue is left from a
+// burst.
+func emptied[T any](queue []T) []T {
+	clear(queue)
+	if cap(queue) > maxSpareQueue {
+		return nil
+	}
+	return queue[:0]
 }
 
 // close ends the goroutine and waits for it. The socket must have been closed, so that a present

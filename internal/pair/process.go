@@ -20,8 +20,8 @@ type Process struct {
 
 // Start runs this program again with arguments. It calls line with each line of the program's
 // standard output, and then ended, both from one other goroutine; ended may be nil. The program
-// shares the standard error of the caller. Errors have the name of the process, which is whatever the
-// caller likes. The caller ends the process, and waits for Exited.
+// shares the standard error of the caller. name is for errors. The caller ends the process, and waits
+// for Exited.
 func Start(name string, line func([]byte), ended func(), arguments ...string) (*Process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -76,8 +76,7 @@ func (p *Process) Signal(signal os.Signal) error {
 	return nil
 }
 
-// Kill ends the process at once and waits for Exited. The goroutine that calls it must not be
-// needed by line or ended.
+// Kill ends the process at once and waits for Exited. Neither line nor ended may wait for its caller.
 func (p *Process) Kill() {
 	_ = p.Signal(os.Kill) // fails if it has ended
 	<-p.exited

@@ -342,12 +342,7 @@ func TestAStoreThatIsSilentIsWaitedForAndThenReplaced(t *testing.T) {
 func TestAStoreThatWasSilentYieldsToTheOneThatTookItsPlace(t *testing.T) {
 	t.Parallel()
 	broker := mosquitto.Start(t, "")
-	through := testsupport.NewProxy(t, broker.Address)
-	first := testsupport.Attach(t, through.Address(), attach.Options{})
-	client := testsupport.Dial(t, broker.Address, transport.Options{})
-	if _, err := client.Set(t.Context(), "k", []byte("of the first"), transport.SetOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	through, first, client := attachThrough(t, broker)
 	through.Swallow()
 	second := testsupport.StartAttaching(t, broker.Address, attach.Options{})
 	second.MustBeReady() // once the broker has given the first up

@@ -48,15 +48,8 @@ func TestInvariant59ATenureOutlivesAFloodOfChangesOnAnAttachedStoreWhoseJournalH
 	broker := mosquitto.Start(t, "")
 	journal := new(testsupport.Journal)
 	a := testsupport.Attach(t, broker.Address, attach.Options{Journal: journal.Open()})
-	held, err := lease.New(testsupport.Dial(t, broker.Address, transport.Options{ClientID: "holder"}), testsupport.LeaseKey,
-		lease.Options{TTL: 10 * testsupport.Patience, RenewEvery: 10 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tenure, err := held.TryAcquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	holder := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "holder"})
+	tenure, _ := mustAcquire(t, holder, lease.Options{TTL: 10 * testsupport.Patience, RenewEvery: 10 * time.Millisecond})
 	small := testsupport.Connect(t, broker.Address, "small", nil)
 	release := journal.Hold()
 	defer release()

@@ -30,18 +30,7 @@ func TestATenureGoesOnOverARestartOfAnAttachedStoreWithAJournal(t *testing.T) {
 	}
 	first := testsupport.Attach(t, broker.Address, options())
 	holder := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a"})
-	held, err := lease.New(holder, testsupport.LeaseKey, lease.Options{TTL: 3 * testsupport.Patience})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tenure, err := held.TryAcquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, err := tenure.Token()
-	if err != nil {
-		t.Fatal(err)
-	}
+	tenure, token := mustAcquire(t, holder, lease.Options{TTL: 3 * testsupport.Patience})
 	guard := fencing.NewGuard(holder, tenure)
 	if _, err := guard.Set(t.Context(), testsupport.FencedKey, []byte("before")); err != nil {
 		t.Fatal(err)

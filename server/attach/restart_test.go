@@ -34,21 +34,7 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 			options := lease.Options{TTL: 3 * testsupport.Patience, InstantFailover: test.instant}
 			holder := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a", KeepAlive: 3 * testsupport.Patience})
 			standby := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-b"})
-			of := func(client *transport.Client, options lease.Options) *lease.Lease {
-				l, err := lease.New(client, testsupport.LeaseKey, options)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return l
-			}
-			tenure, err := of(holder, options).TryAcquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			token, err := tenure.Token()
-			if err != nil {
-				t.Fatal(err)
-			}
+			tenure, token := mustAcquire(t, holder, options)
 			guard := fencing.NewGuard(holder, tenure)
 			if _, err := guard.Set(t.Context(), testsupport.FencedKey, []byte("before")); err != nil {
 				t.Fatal(err)
@@ -75,8 +61,12 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 				_, err := guard.Set(t.Context(), testsupport.FencedKey, []byte("after"))
 				return err == nil
 			})
+			rival, err := lease.New(standby, testsupport.LeaseKey, lease.Options{TTL: time.Minute})
+			if err != nil {
+				t.Fatal(err)
+			}
 			testsupport.Eventually(t, "the other asks the store", func() bool {
-				_, err := of(standby, lease.Options{TTL: time.Minute}).TryAcquire(t.Context())
+				_, err := rival.TryAcquire(t.Context())
 				if err == nil {
 					t.Error("the lease is granted twice")
 				}
@@ -91,18 +81,8 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 func TestALeaseEndsWhileTheBrokerIsAwayAndItsHolderKnows(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	a := testsupport.Attach(t, broker.Address, attach.Options{})
-	l, err := lease.New(testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a"}), testsupport.LeaseKey, lease.Options{TTL: testsupport.LeaseTTL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tenure, err := l.TryAcquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	first, err := tenure.Token()
-	if err != nil {
-		t.Fatal(err)
-	}
+	holder := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a"})
+	tenure, first := mustAcquire(t, holder, lease.Options{TTL: testsupport.LeaseTTL})
 	broker.Kill()
 	testsupport.MustBeLost(t, tenure.Context().Done()) // a moment earlier, for what runs under it
 	testsupport.Eventually(t, "the token ends", func() bool {
@@ -126,12 +106,7 @@ func TestALeaseEndsWhileTheBrokerIsAwayAndItsHolderKnows(t *testing.T) {
 
 func TestAStoreDoesNotComeBackWhereAnotherHasServedMeanwhile(t *testing.T) {
 	broker := mosquitto.Start(t, "")
-	through := testsupport.NewProxy(t, broker.Address)
-	first := testsupport.Attach(t, through.Address(), attach.Options{})
-	client := testsupport.Dial(t, broker.Address, transport.Options{})
-	if _, err := client.Set(t.Context(), "k", []byte("of the first"), transport.SetOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	through, first, client := attachThrough(t, broker)
 	through.Refuse(true)
 	through.Cut()
 	second := testsupport.Attach(t, broker.Address, attach.Options{})

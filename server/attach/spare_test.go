@@ -35,12 +35,7 @@ func startSpare(t *testing.T, broker *mosquitto.Broker, options attach.Options) 
 func TestOfTwoSparesOneTakesThePlaceOfAStoreThatIsKilledAndTheOtherWaitsOn(t *testing.T) {
 	t.Parallel()
 	broker := mosquitto.Start(t, "")
-	through := testsupport.NewProxy(t, broker.Address)
-	first := testsupport.Attach(t, through.Address(), attach.Options{})
-	client := testsupport.Dial(t, broker.Address, transport.Options{})
-	if _, err := client.Set(t.Context(), "k", []byte("of the first"), transport.SetOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	through, first, client := attachThrough(t, broker)
 	spares := []*testsupport.Attachment{startSpare(t, broker, spareOptions), startSpare(t, broker, spareOptions)}
 	testsupport.MustHold(t, client, "k", "of the first")
 	if stats := first.Stats(); stats.Attachments != 1 {

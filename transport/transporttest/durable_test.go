@@ -63,6 +63,23 @@ func set(t *testing.T, client *transport.Client, key string) <-chan error {
 	return result
 }
 
+// mustSet sets a key.
+func mustSet(t *testing.T, client *transport.Client, key string) {
+	t.Helper()
+	if err := await.Receive(set(t, client, key)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// goOn recovers a store that is down, and connects a client again.
+func goOn(t *testing.T, store *transporttest.Store, conn *transporttest.Conn) {
+	t.Helper()
+	if err := store.Recover(); err != nil {
+		t.Fatal(err)
+	}
+	conn.Restore()
+}
+
 // What was acknowledged is there after a crash. What was under way is lost, but for the groups
 // that the torn commit kept; no caller gets an answer to it.
 func TestACrashKeepsWhatWasAcknowledged(t *testing.T) {
@@ -78,9 +95,7 @@ func TestACrashKeepsWhatWasAcknowledged(t *testing.T) {
 						tapped = append(tapped, a.Command.Key)
 					}
 				})
-				if err := await.Receive(set(t, client, "acknowledged")); err != nil {
-					t.Fatal(err)
-				}
+				mustSet(t, client, "acknowledged")
 				before, err := client.Get(t.Context(), "acknowledged")
 				if err != nil {
 					t.Fatal(err)
@@ -159,14 +174,9 @@ func TestACrashAppliesNoWill(t *testing.T) {
 		var journal transporttest.Journal
 		store := transporttest.StartDurable(t, &journal)
 		client, conn, _ := willed(t, store)
-		if err := await.Receive(set(t, client, "k")); err != nil {
-			t.Fatal(err)
-		}
+		mustSet(t, client, "k")
 		store.Crash(0)
-		if err := store.Recover(); err != nil {
-			t.Fatal(err)
-		}
-		conn.Restore()
+		goOn(t, store, conn)
 		if entry, err := client.Get(t.Context(), "k"); err != nil || !entry.Exists {
 			t.Errorf("%v, %v", entry, err)
 		}
@@ -179,9 +189,7 @@ func TestARestartErasesTheJournal(t *testing.T) {
 		var journal transporttest.Journal
 		store := transporttest.StartDurable(t, &journal)
 		client, conn := store.Client(t, "a", patient)
-		if err := await.Receive(set(t, client, "k")); err != nil {
-			t.Fatal(err)
-		}
+		mustSet(t, client, "k")
 		identity, _ := client.Store()
 		if err := store.Restart(statestore.Options{}); err != nil {
 			t.Fatal(err)
@@ -192,13 +200,8 @@ func TestARestartErasesTheJournal(t *testing.T) {
 			t.Errorf("%v, %v, of the store %q; it was %q", entry, err, present, identity)
 		}
 		store.Crash(0)
-		if err := store.Recover(); err != nil {
-			t.Fatal(err)
-		}
-		conn.Restore()
-		if err := await.Receive(set(t, client, "k")); err != nil {
-			t.Fatal(err)
-		}
+		goOn(t, store, conn)
+		mustSet(t, client, "k")
 	})
 }
 
@@ -220,9 +223,7 @@ func TestASecondStoreTakesOver(t *testing.T) {
 				var journal transporttest.Journal
 				first := transporttest.StartDurable(t, &journal)
 				client, _ := first.Client(t, "a", patient)
-				if err := await.Receive(set(t, client, "k")); err != nil {
-					t.Fatal(err)
-				}
+				mustSet(t, client, "k")
 				second := transporttest.StartDurable(t, &journal)
 				other, _ := second.Client(t, "b", patient)
 				entry, err := other.Get(t.Context(), "k")
@@ -249,9 +250,7 @@ func TestAStoreThatIsCutOffAnswersFromMemory(t *testing.T) {
 			var journal transporttest.Journal
 			store := transporttest.StartDurable(t, &journal)
 			client, conn := store.Client(t, "a", patient)
-			if err := await.Receive(set(t, client, "k")); err != nil {
-				t.Fatal(err)
-			}
+			mustSet(t, client, "k")
 			journal.CutOff()
 			written := set(t, client, "written")
 			time.Sleep(time.Hour)
@@ -262,10 +261,7 @@ func TestAStoreThatIsCutOffAnswersFromMemory(t *testing.T) {
 			if err := await.Receive(written); !errors.Is(err, transport.ErrOutcomeUnknown) {
 				t.Errorf("the write: %v", err)
 			}
-			if err := store.Recover(); err != nil {
-				t.Fatal(err)
-			}
-			conn.Restore()
+			goOn(t, store, conn)
 			if err := await.Receive(set(t, client, "later")); err != nil {
 				t.Errorf("the next store is cut off, too: %v", err)
 			}
@@ -306,10 +302,7 @@ func TestVersionsRiseOnAMachineWhoseClockIsBehind(t *testing.T) {
 		for _, off := range []time.Duration{0, -time.Minute, time.Minute, -time.Hour} {
 			store.Crash(0)
 			store.SetWall(func() time.Time { return time.Now().Add(off) })
-			if err := store.Recover(); err != nil {
-				t.Fatal(err)
-			}
-			conn.Restore()
+			goOn(t, store, conn)
 			version, err := client.Set(t.Context(), "k", nil, transport.SetOptions{})
 			if err != nil || version.Compare(before) <= 0 {
 				t.Fatalf("with a clock that is off by %v: %v, %v; the version before was %v", off, version, err, before)

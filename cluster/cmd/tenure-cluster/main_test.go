@@ -483,7 +483,7 @@ func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 		{"serve --etcd http://127.0.0.1:1 --addr 127.0.0.1:0 --etcd-ttl 1500ms", "whole seconds"},
 		{"serve --member a --cluster " + members + " --data " + dir, "another directory"},
 		{"attach mqtt://127.0.0.1:1 --etcd http://127.0.0.1:1 --wait", "--wait"},
-		{"attach mqtt://127.0.0.1:1 --member a", "unknown flag"},
+		{"attach mqtt://127.0.0.1:1 --member a", "unknown flag: --member; it belongs to tenure-cluster serve"},
 		{"witness", "--member"},
 		{"replace c", "give the name"},
 		{"replace c http://127.0.0.1:1 --data " + t.TempDir(), "no member with its data in"},

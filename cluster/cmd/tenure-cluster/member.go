@@ -40,7 +40,7 @@ connects to it. A small machine is enough, if its disk keeps what it confirms.`,
 		},
 	}
 	flags.register(witness.Flags())
-	witness.Flags().StringVar(&dir, "data", "", "directory for the data, made if it is missing; default: $STATE_DIRECTORY, else tenure in the user's directory for state")
+	command.DirectoryFlag(witness.Flags(), &dir, "directory for the data, made if it is missing")
 	return witness
 }
 
@@ -110,6 +110,6 @@ acknowledged can lose what the others rely on.`,
 			return nil
 		},
 	}
-	replace.Flags().StringVar(&dir, "data", "", "directory of --data of a member that runs on this machine; default: $STATE_DIRECTORY, else tenure in the user's directory for state")
+	command.DirectoryFlag(replace.Flags(), &dir, "directory of --data of a member that runs on this machine")
 	return replace
 }

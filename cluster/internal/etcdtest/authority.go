@@ -19,7 +19,7 @@ import (
 
 // Authority issues certificates into a directory of its own. Its own is in ca.pem and ca.key.
 type Authority struct {
-	// Certificate is that of the authority.
+	// Certificate is the certificate of the authority.
 	Certificate *x509.Certificate
 
 	dir string

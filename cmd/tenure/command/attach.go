@@ -93,13 +93,9 @@ Neither SIGHUP nor closing the terminal stops a store.
 			return settings.run(cmd, broker)
 		},
 	}
-	explainFlags(attach, explainAttachFlag)
+	explainFlags(attach, replication, explainAttachFlag)
 	flags := attach.Flags()
-	if replication != nil {
-		attach.Long += "\n\n" + replication.Help()
-		attach.Example += "\n" + replication.Examples()
-		replication.Register(flags)
-	}
+	addReplication(attach, replication)
 	settings.store.register(flags, "no limit", filepath.Join(attachFolder, "HOST_PORT"))
 	settings.admin.register(flags)
 	flags.StringVar(&settings.broker, "broker", "", "the URL, where no argument gives it: for TENURE_BROKER and the file of --config")
@@ -156,10 +152,11 @@ func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
 	}
 	defer stopPage()
 	options.Observe, options.ObserveValues = process.page.observe(), s.admin.values
-	if replicated, err := isReplicated(s.replication); err != nil || replicated {
-		if err != nil {
-			return err
-		}
+	replicated, err := isReplicated(s.replication)
+	if err != nil {
+		return err
+	}
+	if replicated {
 		return s.serveReplicated(cmd, process, broker, options)
 	}
 	folder, err := brokerFolder(broker)

@@ -174,6 +174,11 @@ func Run(cmd *cobra.Command, run func(ctx context.Context, logger *slog.Logger) 
 	return process.run(cmd.Context(), nil, func(ctx context.Context) error { return run(ctx, process.logger) })
 }
 
+// DirectoryFlag adds the flag --data, for Directory. usage says what is in the directory.
+func DirectoryFlag(flags *pflag.FlagSet, dir *string, usage string) {
+	directoryFlag(flags, dir, usage, serveFolder)
+}
+
 // Directory returns where a store keeps its data: dir, or the default if that is empty.
 func Directory(dir string) (string, error) {
 	return (&dataFlags{dir: dir}).directory(serveFolder)

@@ -40,8 +40,13 @@ they must have noticed: give it the longest TTL in use.
 
 func (d *dataFlags) register(flags *pflag.FlagSet, folder string) {
 	d.flags = flags
-	flags.StringVar(&d.dir, "data", "", "directory for the data, made if it is missing; default: $STATE_DIRECTORY, else "+folder+" in the user's directory for state")
+	directoryFlag(flags, &d.dir, "directory for the data, made if it is missing", folder)
 	flags.BoolVar(&d.memory, "memory", false, "keep the data in memory: a restart forgets every key, lease and fence")
+}
+
+// directoryFlag adds the flag --data, with usage and what dataFlags.directory takes by default.
+func directoryFlag(flags *pflag.FlagSet, dir *string, usage, folder string) {
+	flags.StringVar(dir, "data", "", usage+"; default: $STATE_DIRECTORY, else "+folder+" in the user's directory for state")
 }
 
 // check refuses flags that contradict each other.

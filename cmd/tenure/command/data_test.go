@@ -20,7 +20,6 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
-	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -170,14 +169,7 @@ func TestAStoreRefusesADirectoryThatItCannotUseAndNamesTheCure(t *testing.T) {
 }
 
 func TestAnInterruptWhileTheDataIsLoadedEndsTheStoreAtOnce(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "data")
-	data, err := journal.Open(dir, journal.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := data.Close(); err != nil {
-		t.Fatal(err)
-	}
+	dir := emptyData(t)
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
 	root := New("tenure", nil, nil)

@@ -102,17 +102,28 @@ func (d *dialect) String() string {
 func (d *dialect) Type() string { return "name" }
 
 // explainFlags makes the errors of a command say where a flag belongs that another command
-// takes, or that moved.
-func explainFlags(cmd *cobra.Command, explain func(name string) string) {
+// takes, or that moved. replication is that of the command.
+func explainFlags(cmd *cobra.Command, replication Replication, explain func(name string) string) {
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
 		if !errors.As(err, &unknown) {
 			return err
 		}
-		if explanation := explain(unknown.GetSpecifiedName()); explanation != "" {
-			return fmt.Errorf("%w; %s", err, explanation)
+		explanation := ""
+		switch name := unknown.GetSpecifiedName(); {
+		case name == "remembered":
+			explanation = "it is --dedup-window now"
+		case slices.Contains(replicatedFlags, name) && replication == nil:
+			explanation = hasReplicated
+		case slices.Contains(replicatedFlags, name):
+			explanation = "it belongs to tenure serve: attach runs neither a broker nor a member of etcd"
+		default:
+			explanation = explain(name)
 		}
-		return err
+		if explanation == "" {
+			return err
+		}
+		return fmt.Errorf("%w; %s", err, explanation)
 	})
 }
 
@@ -121,8 +132,6 @@ var attachFlags = map[string]string{
 	"attach-user": "--username", "attach-password-file": "--password-file", "attach-ca": "--tls-ca",
 	"attach-cert": "--tls-cert", "attach-key": "--tls-key", "attach-probe": "--probe-messages",
 }
-
-const dedupWindowRenamed = "it is --dedup-window now"
 
 // replicatedFlags are the flags of serve and attach that only tenure-cluster has.
 var replicatedFlags = []string{"etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "etcd-ttl", "advertise",
@@ -134,10 +143,6 @@ const hasReplicated = "the command tenure-cluster has it, which is tenure with e
 // explainServeFlag explains why serve does not know a flag.
 func explainServeFlag(name string) string {
 	switch now := attachFlags[name]; {
-	case name == "remembered":
-		return dedupWindowRenamed
-	case slices.Contains(replicatedFlags, name):
-		return hasReplicated
 	case name == "attach":
 		return "attach is a command of its own: tenure attach URL"
 	case now != "":
@@ -151,10 +156,6 @@ func explainServeFlag(name string) string {
 // explainAttachFlag explains why attach does not know a flag.
 func explainAttachFlag(name string) string {
 	switch now := attachFlags[name]; {
-	case name == "remembered":
-		return dedupWindowRenamed
-	case slices.Contains(replicatedFlags, name):
-		return hasReplicated
 	case name == "attach":
 		return "give the URL alone: tenure attach URL"
 	case now != "":

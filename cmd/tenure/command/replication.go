@@ -58,6 +58,16 @@ type Candidate interface {
 	Close() error
 }
 
+// addReplication adds the texts and flags of replication to a command, unless it is nil.
+func addReplication(cmd *cobra.Command, replication Replication) {
+	if replication == nil {
+		return
+	}
+	cmd.Long += "\n\n" + replication.Help()
+	cmd.Example += "\n" + replication.Examples()
+	replication.Register(cmd.Flags())
+}
+
 // isReplicated reports whether the flags ask for replication, which may be nil.
 func isReplicated(replication Replication) (bool, error) {
 	if replication == nil {
@@ -108,6 +118,20 @@ func startCandidate(cmd *cobra.Command, replication Replication, settings Replic
 	}, nil
 }
 
+// newReplica returns a replica that stands by at url as candidate. The caller says how it opens a
+// store.
+func newReplica(cmd *cobra.Command, process *process, candidate Candidate, url string) *standby.Replica {
+	return &standby.Replica{
+		StandByAfter: candidate.StandByAfter,
+		Campaign: func(ctx context.Context) (standby.Journal, error) {
+			process.page.describe(url, candidate.Where())
+			process.page.standBy(candidate.Active)
+			process.ready(cmd, fmt.Sprintf("standing by on %s with data in %s", url, candidate.Where()))
+			return candidate.Campaign(ctx)
+		},
+	}
+}
+
 // serveReplicated stands by and serves until the command is interrupted.
 func (s *serveSettings) serveReplicated(cmd *cobra.Command, process *process, reloads []reload) error {
 	settings := ReplicaSettings{PacketSize: s.MaxPacketSize, Logger: process.logger}
@@ -130,30 +154,23 @@ func (s *serveSettings) serveReplicated(cmd *cobra.Command, process *process, re
 	if err != nil {
 		return err
 	}
-	replica := &standby.Replica{
-		Listener: socket,
-		Options: standby.Options{
-			TLS: s.TLS, Active: candidate.Active, Logger: s.Logger,
-			MaxUnauthenticated: s.MaxUnauthenticated, MaxUnauthenticatedPerAddress: s.MaxUnauthenticatedPerAddress,
-		},
-		StandByAfter: candidate.StandByAfter,
-		Campaign: func(ctx context.Context) (standby.Journal, error) {
-			process.page.describe(s.url(socket.Addr()), candidate.Where())
-			process.page.standBy(candidate.Active)
-			process.ready(cmd, fmt.Sprintf("standing by on %s with data in %s", s.url(socket.Addr()), candidate.Where()))
-			return candidate.Campaign(ctx)
-		},
-		Open: func(ctx context.Context, journal standby.Journal, socket net.Listener) (standby.Store, error) {
-			process.page.loading()
-			options := s.Options
-			options.Journal, options.Listener = journal, socket
-			listening, err := s.open(ctx, process, options)
-			if err != nil {
-				return nil, err
-			}
-			process.ready(cmd, fmt.Sprintf("listening on %s with data in %s", s.url(socket.Addr()), candidate.Where()))
-			return &monitoredServer{listening, process}, nil
-		},
+	url := s.url(socket.Addr())
+	replica := newReplica(cmd, process, candidate, url)
+	replica.Listener = socket
+	replica.Options = standby.Options{
+		TLS: s.TLS, Active: candidate.Active, Logger: s.Logger,
+		MaxUnauthenticated: s.MaxUnauthenticated, MaxUnauthenticatedPerAddress: s.MaxUnauthenticatedPerAddress,
+	}
+	replica.Open = func(ctx context.Context, journal standby.Journal, socket net.Listener) (standby.Store, error) {
+		process.page.loading()
+		options := s.Options
+		options.Journal, options.Listener = journal, socket
+		listening, err := s.open(ctx, process, options)
+		if err != nil {
+			return nil, err
+		}
+		process.ready(cmd, fmt.Sprintf("listening on %s with data in %s", url, candidate.Where()))
+		return &monitoredServer{listening, process}, nil
 	}
 	err = process.run(ctx, reloads, replica.Run)
 	if err != nil {
@@ -200,27 +217,19 @@ func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, u
 	if err != nil {
 		return err
 	}
-	replica := &standby.Replica{
-		Options:      standby.Options{Logger: process.logger},
-		StandByAfter: candidate.StandByAfter,
-		Campaign: func(ctx context.Context) (standby.Journal, error) {
-			process.page.describe(url, candidate.Where())
-			process.page.standBy(candidate.Active)
-			process.ready(cmd, fmt.Sprintf("standing by on %s with data in %s", url, candidate.Where()))
-			return candidate.Campaign(ctx)
-		},
-		Open: func(ctx context.Context, journal standby.Journal, _ net.Listener) (standby.Store, error) {
-			process.page.loading()
-			options := options
-			options.Journal, options.Shared = journal, true
-			store, err := attach.Open(ctx, url, options)
-			if err != nil {
-				return nil, err
-			}
-			return &monitoredStore{Store: store, process: process, broker: url, where: candidate.Where(), onReady: func() {
-				process.ready(cmd, fmt.Sprintf("attached to %s with data in %s", url, candidate.Where()))
-			}}, nil
-		},
+	replica := newReplica(cmd, process, candidate, url)
+	replica.Options = standby.Options{Logger: process.logger}
+	replica.Open = func(ctx context.Context, journal standby.Journal, _ net.Listener) (standby.Store, error) {
+		process.page.loading()
+		options := options
+		options.Journal, options.Shared = journal, true
+		store, err := attach.Open(ctx, url, options)
+		if err != nil {
+			return nil, err
+		}
+		return &monitoredStore{Store: store, process: process, broker: url, where: candidate.Where(), onReady: func() {
+			process.ready(cmd, fmt.Sprintf("attached to %s with data in %s", url, candidate.Where()))
+		}}, nil
 	}
 	err = stop(process.run(ctx, nil, replica.Run))
 	if errors.Is(err, attach.ErrAnotherStore) {

@@ -75,12 +75,10 @@ limit, a warning names its flag.
 		Args: noURL,
 		RunE: func(cmd *cobra.Command, _ []string) error { return settings.run(cmd) },
 	}
-	explainFlags(serve, explainServeFlag)
+	explainFlags(serve, replication, explainServeFlag)
 	flags := serve.Flags()
+	addReplication(serve, replication)
 	if replication != nil {
-		serve.Long += "\n\n" + replication.Help()
-		serve.Example += "\n" + replication.Examples()
-		replication.Register(flags)
 		flags.StringVar(&settings.advertise, "advertise", "", "host:port at which clients reach this server; servers that stand by refer them to it; default: --addr, with the name of this machine if that is no address")
 	}
 	settings.store.register(flags, "as --max-memory allows, or no limit", serveFolder)
@@ -143,10 +141,11 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	}
 	defer stopPage()
 	s.Observe, s.ObserveValues = process.page.observe(), s.admin.values
-	if replicated, err := isReplicated(s.replication); err != nil || replicated {
-		if err != nil {
-			return err
-		}
+	replicated, err := isReplicated(s.replication)
+	if err != nil {
+		return err
+	}
+	if replicated {
 		return s.serveReplicated(cmd, process, reloads)
 	}
 	data, where, err := s.store.data.open(serveFolder, process.logger)
