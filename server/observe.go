@@ -2,11 +2,9 @@ package server
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"net"
 	"strings"
-	"sync"
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
@@ -14,25 +12,6 @@ import (
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/statestore"
 )
-
-// passEvents passes events to the observer and the log, until the function that it returns is called,
-// which waits for the last ones.
-func (s *Server) passEvents() (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var task sync.WaitGroup
-	task.Go(func() { s.events.Run(ctx) })
-	return func() {
-		cancel()
-		task.Wait()
-	}
-}
-
-// observeStart reports that the store answers from now on.
-func (s *Server) observeStart() {
-	if s.events.Wanted() {
-		s.events.Push(activity.Event{Kind: activity.Started, At: time.Now(), Continues: s.engine.Continues()})
-	}
-}
 
 // observing makes the event of a request, and returns what the engine calls with the reply when that may
 // leave. It is apart from apply so that a request without an observer allocates nothing for it.
@@ -44,11 +23,6 @@ func (s *Server) observing(cl *mqtt.Client, conn *connection, r *request, comman
 		event.Forced = activity.CutText(strings.Clone(*r.forced))
 	}
 	return func(reply statestore.Reply) { s.events.Answered(event, reply) }
-}
-
-// observeExpiry reports a key whose time is over. The engine calls it with its lock held.
-func (s *Server) observeExpiry(key string) {
-	s.events.Push(activity.Event{Kind: activity.Expired, At: time.Now(), Key: activity.CutKey(key)})
 }
 
 // observeConnection reports that the session of a client is established.

@@ -141,7 +141,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	if options.Observe != nil {
-		s.engine.OnExpiry(s.observeExpiry)
+		s.engine.OnExpiry(s.events.Expired)
 	}
 	s.engine.AfterDelivery(s.wake)
 	s.engine.BetweenDeliveries(s.letWrite)
@@ -249,14 +249,14 @@ func (s *Server) Close() error {
 func (s *Server) serve(ctx context.Context) error {
 	expiry, stopExpiry := context.WithCancel(context.Background())
 	var tasks sync.WaitGroup
-	stopEvents := s.passEvents()
+	stopEvents := s.events.Start()
 	stored := make(chan error, 1)
 	tasks.Go(func() { stored <- s.engine.Run(expiry) })
 	s.began, s.restored = time.Now(), s.engine.RestoredClients()
 	tasks.Go(func() { eachSecond(expiry, s.endSessions) })
 	tasks.Go(func() { eachSecond(expiry, s.publishDueWills) }) // of its own, because ending many sessions takes long
 	s.engine.Begin()
-	s.observeStart()
+	s.events.Started(s.engine.Continues())
 	if err := s.mochi.Serve(); err != nil {
 		s.stop()
 		s.listener.stop()

@@ -18,5 +18,6 @@
 // until its holder renews it. Nor does it see what a client does between two requests.
 //
 // A name is a lease if it was set with an expiry and on a condition (PX and NX or NEX), as package
-// lease does. The name of its holder is the value up to the last colon.
+// lease does. The name of its holder is the one in the value, if package lease made that, and else the
+// client id: see [Event].Holder.
 package activity

@@ -81,8 +81,9 @@ type Event struct {
 	Lifetime  time.Duration
 	// Stop says that a KEYNOTIFY has ended a watch.
 	Stop bool
-	// Holder is the value of a SET or VDEL up to the last colon: the holder's name, if the key is
-	// a lease. It is empty if there is no colon.
+	// Holder is the name of the holder, where the value of a SET or VDEL is clearly that of a lease:
+	// the text before ":" and a nonce of package lease, or the client id, if the value is that, or
+	// begins with it and a colon. It is empty for any other value, no part of which an event may tell.
 	Holder string
 	// Rank is the number after the last colon of a fail-back request; -1 if there is none.
 	Rank int

@@ -555,6 +555,10 @@ func TestALongKeyIsCutAndStaysDistinct(t *testing.T) {
 	if len(a) != MaxKey || a == b || a[:100] != long[:100] || CutKey("short") != "short" || len(CutKey(long[:MaxKey])) != MaxKey {
 		t.Errorf("%d bytes %q, %q", len(a), a, b)
 	}
+	huge := strings.Repeat("k", 1<<20)
+	if a, b, c := CutKey("a"+huge), CutKey("b"+huge), CutKey(huge); a == b || a == c || b == c || CutKey(huge+"a") == CutKey(huge+"b") {
+		t.Errorf("two huge keys become one: %q, %q, %q", a, b, c)
+	}
 	if CutText(long) != long[:MaxText] {
 		t.Error("a long text is not cut")
 	}

@@ -65,7 +65,7 @@ func (l *link) begin(ctx context.Context) error {
 	}
 	if !l.store.begun {
 		l.store.engine.Begin() // until now another store may have granted leases
-		l.store.observeStart()
+		l.store.events.Started(l.store.engine.Continues())
 	}
 	err := l.subscribe(ctx, paho.SubscribeOptions{Topic: protocol.InvokeTopic, QoS: 1, RetainHandling: 2, RetainAsPublished: true})
 	l.store.begun = l.store.begun || err == nil

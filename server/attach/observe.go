@@ -1,33 +1,12 @@
 package attach
 
 import (
-	"context"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/statestore"
 )
-
-// passEvents passes events to the observer and the log, until the function that it returns is called,
-// which waits for the last ones.
-func (s *Store) passEvents() (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var task sync.WaitGroup
-	task.Go(func() { s.events.Run(ctx) })
-	return func() {
-		cancel()
-		task.Wait()
-	}
-}
-
-// observeStart reports that the store answers from now on.
-func (s *Store) observeStart() {
-	if s.events.Wanted() {
-		s.events.Push(activity.Event{Kind: activity.Started, At: time.Now(), Continues: s.engine.Continues()})
-	}
-}
 
 // observing makes the event of a request, and returns what the engine calls with the reply when that may
 // leave. It is apart from handle so that a request without an observer allocates nothing for it.
@@ -37,11 +16,6 @@ func (s *Store) observing(command *statestore.Command, forced *string, now time.
 		event.Forced = activity.CutText(strings.Clone(*forced))
 	}
 	return func(reply statestore.Reply) { s.events.Answered(event, reply) }
-}
-
-// observeExpiry reports a key whose time is over. The engine calls it with its lock held.
-func (s *Store) observeExpiry(key string) {
-	s.events.Push(activity.Event{Kind: activity.Expired, At: time.Now(), Key: activity.CutKey(key)})
 }
 
 // observeGone reports a client whose watches have ended.

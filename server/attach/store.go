@@ -272,7 +272,7 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 		s.group = s.data
 	}
 	if options.Observe != nil {
-		s.engine.OnExpiry(s.observeExpiry)
+		s.engine.OnExpiry(s.events.Expired)
 	}
 	s.engine.BetweenDeliveries(s.queue.letSend)
 	s.clients = newClientLRU(s.engine, options.MaxClients, s.observeGone)
@@ -353,7 +353,7 @@ func (s *Store) serve(ctx context.Context) error {
 	defer fail(nil)
 	running, stop := context.WithCancel(context.Background())
 	stored := make(chan error, 1)
-	stopEvents := s.passEvents()
+	stopEvents := s.events.Start()
 	go func() {
 		err := s.engine.Run(running)
 		if err != nil {

@@ -5,6 +5,7 @@
 package events
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -28,6 +29,10 @@ const (
 	keptRoom = 1024
 	// maxTakeOvers is how many client ids are watched for flapping.
 	maxTakeOvers = 1024
+	// nonceDigits is the length of a nonce of package lease.
+	nonceDigits = 32
+	// patience is how long the end of a store waits for its observer.
+	patience = 5 * time.Second
 )
 
 // Queue is the queue of events of one store. Its methods are safe for concurrent use.
@@ -37,10 +42,12 @@ type Queue struct {
 	logger  *slog.Logger
 	panics  *logs.Limiter
 	lost    *logs.Limiter
-	forced  *logs.Limiter
+	forced  *fairLimiter // of the goroutine of run, like flaps
+	flaps   *fairLimiter
 	wake    chan struct{}
+	givenUp chan struct{} // closed when nothing waits for the observer any more
 
-	takeOvers *activity.TakeOvers // of Run's goroutine
+	takeOvers *activity.TakeOvers // of the goroutine of run
 
 	mu      sync.Mutex
 	waiting []activity.Event
@@ -48,17 +55,20 @@ type Queue struct {
 	leftOut uint64 // since the last that was queued
 }
 
-// New returns the queue of a store. observe may be nil; values says whether events have values. Run
+// New returns the queue of a store. observe may be nil; values says whether events have values. Start
 // must be called for the events to be taken.
 func New(observe func(activity.Event), values bool, logger *slog.Logger) *Queue {
 	return &Queue{
-		observe:   observe,
-		values:    values,
-		logger:    logger,
-		panics:    logs.NewLimiter(logger, slog.LevelError, "the observer of the store has panicked; it goes on with the next event"),
-		lost:      logs.NewLimiter(logger, slog.LevelWarn, "events were neither observed nor logged: they came faster than they were taken"),
-		forced:    logs.NewLimiter(logger, slog.LevelWarn, "a client has taken a lease from its holder by force"),
+		observe: observe,
+		values:  values,
+		logger:  logger,
+		panics:  logs.NewLimiter(logger, slog.LevelError, "the observer of the store has panicked; it goes on with the next event"),
+		lost:    logs.NewLimiter(logger, slog.LevelWarn, "events were neither observed nor logged: they came faster than they were taken"),
+		forced:  newFairLimiter(logger, slog.LevelWarn, "a client has taken a lease from its holder by force"),
+		flaps: newFairLimiter(logger, slog.LevelWarn,
+			"connections with one client id end each other again and again: two programs probably use the same client id"),
 		wake:      make(chan struct{}, 1),
+		givenUp:   make(chan struct{}),
 		takeOvers: activity.NewTakeOvers(maxTakeOvers),
 	}
 }
@@ -88,11 +98,15 @@ func (q *Queue) Request(command *statestore.Command, now time.Time) *activity.Ev
 		e.HasClock, e.ClockOffset = true, time.UnixMilli(clock.Wall).Sub(now)
 	}
 	value := command.Value
-	if holder := lastColon(value); holder >= 0 {
-		e.Holder = string(value[:min(holder, activity.MaxText)])
-		if strings.HasSuffix(command.Key, protocol.FailBackSuffix) {
-			e.Rank = rankOf(value[holder+1:])
-		}
+	colon := bytes.LastIndexByte(value, ':')
+	if colon >= 0 && strings.HasSuffix(command.Key, protocol.FailBackSuffix) {
+		e.Rank = rankOf(value[colon+1:])
+	}
+	switch id := len(command.Client); {
+	case colon >= 0 && isNonce(value[colon+1:]):
+		e.Holder = string(value[:min(colon, activity.MaxText)])
+	case len(value) >= id && string(value[:id]) == command.Client && (len(value) == id || value[id] == ':'):
+		e.Holder = e.Client
 	}
 	if q.values {
 		e.Value = string(value[:min(len(value), activity.MaxText)])
@@ -100,13 +114,18 @@ func (q *Queue) Request(command *statestore.Command, now time.Time) *activity.Ev
 	return e
 }
 
-func lastColon(value []byte) int {
-	for i := len(value) - 1; i >= 0; i-- {
-		if value[i] == ':' {
-			return i
+// isNonce reports whether a text is a nonce as package lease writes it after the name of a holder. Other
+// values may be secret up to any of their bytes: a URL with a password has colons too.
+func isNonce(text []byte) bool {
+	if len(text) != nonceDigits {
+		return false
+	}
+	for _, b := range text {
+		if (b < '0' || b > '9') && (b < 'a' || b > 'f') {
+			return false
 		}
 	}
-	return -1
+	return true
 }
 
 // rankOf returns the rank that ends the value of a fail-back request; -1 if that is none.
@@ -170,11 +189,49 @@ func (q *Queue) take(spare []activity.Event) []activity.Event {
 	return taken
 }
 
-// Run passes events on until ctx ends, and then those that are left.
-func (q *Queue) Run(ctx context.Context) {
+// Start begins to pass events on, in a goroutine, until stop is called. stop returns when the events that
+// are left were passed on and the goroutine has ended. If the observer does not return within five
+// seconds, stop logs that and returns all the same; the observer then gets no further event.
+func (q *Queue) Start() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		q.run(ctx)
+	}()
+	return func() {
+		cancel()
+		timer := time.NewTimer(patience)
+		defer timer.Stop()
+		select {
+		case <-done:
+		case <-timer.C:
+			close(q.givenUp)
+			q.logger.Error("the observer of the store has not returned; the store ends without it", "waited", patience)
+		}
+	}
+}
+
+// Started queues that the store answers from now on. continues says whether it has the data of an
+// earlier one.
+func (q *Queue) Started(continues bool) {
+	if q.Wanted() {
+		q.Push(activity.Event{Kind: activity.Started, At: time.Now(), Continues: continues})
+	}
+}
+
+// Expired queues that the time of a key is over. It is short, because the engine calls it with its lock
+// held.
+func (q *Queue) Expired(key string) {
+	q.Push(activity.Event{Kind: activity.Expired, At: time.Now(), Key: activity.CutKey(key)})
+}
+
+// run passes events on until ctx ends, and then those that are left.
+func (q *Queue) run(ctx context.Context) {
 	defer q.panics.Close()
 	defer q.lost.Close()
-	defer q.forced.Close()
+	defer q.forced.close()
+	defer q.flaps.close()
 	var taken []activity.Event
 	for running := true; running; {
 		select {
@@ -184,11 +241,23 @@ func (q *Queue) Run(ctx context.Context) {
 		}
 		taken = q.take(taken)
 		for i := range taken {
+			if q.isGivenUp() {
+				return
+			}
 			q.pass(&taken[i])
 		}
 		if cap(taken) > keptRoom {
 			taken = nil // a burst must not cost its memory for ever
 		}
+	}
+}
+
+func (q *Queue) isGivenUp() bool {
+	select {
+	case <-q.givenUp:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -221,8 +290,8 @@ func (q *Queue) log(e *activity.Event) {
 		return
 	}
 	if e.Forced != "" && e.Outcome == statestore.Deleted {
-		q.forced.Log("key", logs.Name(e.Key), "client", logs.Name(e.Client), "user", logs.Name(e.User), "remote", e.Remote,
-			"says", logs.Text(e.Forced), "verb", e.Verb.String(), "holder", logs.Name(e.Holder), "version", e.Version.String())
+		q.forced.log(e, "key", logs.Name(e.Key), "client", logs.Name(e.Client), "user", logs.Name(e.User), "remote", e.Remote,
+			"reason", logs.Text(e.Forced), "verb", e.Verb.String(), "holder", logs.Name(e.Holder), "version", e.Version.String())
 	}
 	if !q.logger.Enabled(context.Background(), slog.LevelDebug) {
 		return // else the attributes would be allocated for nothing
@@ -246,13 +315,12 @@ func (q *Queue) log(e *activity.Event) {
 }
 
 // logTakeOver warns of a client id that is taken over and back, the first time and then less and less
-// often.
+// often. A client can have any number of ids, so the lines have a bound besides.
 func (q *Queue) logTakeOver(e *activity.Event) {
 	count, warn := q.takeOvers.Note(e.Client, e.At)
 	if !warn {
 		return
 	}
-	q.logger.Warn("connections with one client id end each other again and again: two programs probably use the same client id",
-		"client", logs.Name(e.Client), "user", logs.Name(e.User), "remote", e.Remote, "previous", e.Reason, "times", count,
+	q.flaps.log(e, "client", logs.Name(e.Client), "user", logs.Name(e.User), "remote", e.Remote, "previous", e.Reason, "times", count,
 		"hint", "give each program a client id of its own; if there is only one, its network loses connections without closing them")
 }

@@ -10,9 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -28,17 +28,6 @@ func (l *text) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.Builder.Write(p)
-}
-
-// run runs a queue until the function that it returns is called.
-func run(t *testing.T, q *Queue) (stop func()) {
-	ctx, cancel := context.WithCancel(t.Context())
-	var task sync.WaitGroup
-	task.Go(func() { q.Run(ctx) })
-	return func() {
-		cancel()
-		await.Done(task.Wait)
-	}
 }
 
 func request(payload ...string) *statestore.Command {
@@ -60,7 +49,7 @@ func TestTheQueueIsBoundedAndCountsWhatItLeavesOut(t *testing.T) {
 		if len(q.waiting) != maxQueued+maxRare {
 			t.Errorf("%d events wait", len(q.waiting))
 		}
-		stop := run(t, q)
+		stop := q.Start()
 		synctest.Wait()
 		q.Push(activity.Event{Kind: activity.Expired, Key: "later"})
 		synctest.Wait()
@@ -93,7 +82,7 @@ func TestWhatIsQueuedAtTheEndIsPassedOn(t *testing.T) {
 		for range 100 {
 			q.Push(activity.Event{Kind: activity.Expired})
 		}
-		q.Run(ctx)
+		q.run(ctx)
 		if got != 100 {
 			t.Errorf("%d of 100 events were observed", got)
 		}
@@ -109,7 +98,7 @@ func TestAPanicOfTheObserverCostsItOneEvent(t *testing.T) {
 			}
 			got++
 		}, false, slog.New(slog.NewTextHandler(log, nil)))
-		stop := run(t, q)
+		stop := q.Start()
 		for _, key := range []string{"a", "bad", "b"} {
 			q.Push(activity.Event{Kind: activity.Expired, Key: key})
 		}
@@ -138,8 +127,8 @@ func TestARareEventIsLoggedThoughNothingTakesOthers(t *testing.T) {
 		if len(q.waiting) != 1 {
 			t.Errorf("%d events wait", len(q.waiting))
 		}
-		run(t, q)()
-		if got := log.String(); strings.Count(got, "level=") != 1 || !strings.Contains(got, "says=deleted") {
+		q.Start()()
+		if got := log.String(); strings.Count(got, "level=") != 1 || !strings.Contains(got, "reason=deleted") {
 			t.Errorf("the log is %q", got)
 		}
 	})
@@ -153,22 +142,33 @@ func TestARequestThatIsNotAnsweredIsNoEvent(t *testing.T) {
 	}
 }
 
+// A value may be secret. An event tells the name of a holder only where package lease has put it, or where
+// it is the client id.
 func TestWhatAnEventSaysOfAValue(t *testing.T) {
-	long := strings.Repeat("h", 1000)
+	long, nonce := strings.Repeat("h", 1000), "0123456789abcdef0123456789abcdef"
 	for _, test := range []struct {
 		key, value, holder string
 		rank               int
 	}{
-		{"k", "client:nonce", "client", -1},
-		{"k", "host:8080:nonce", "host:8080", -1},
+		{"k", "holder:" + nonce, "holder", -1},
+		{"k", "host:8080:" + nonce, "host:8080", -1},
+		{"k", "c:8080:" + nonce, "c:8080", -1},
+		{"k", long + ":" + nonce, long[:activity.MaxText], -1},
+		{"k", "c:anything", "c", -1},
+		{"k", "c", "c", -1},
+		{"k", "cat:anything", "", -1},
+		{"k", "postgres://admin:hunter2@db:5432", "", -1},
+		{"k", "secret:" + nonce[1:], "", -1},
+		{"k", "secret:" + nonce + "0", "", -1},
+		{"k", "secret:" + strings.ToUpper(nonce), "", -1},
+		{"k", nonce, "", -1},
 		{"k", "no colon", "", -1},
 		{"k", "", "", -1},
 		{"k", ":", "", -1},
-		{"k", long + ":1", long[:activity.MaxText], -1},
-		{"k/bid", "client:3", "client", 3},
-		{"k/bid", "client:-3", "client", -1},
-		{"k/bid", "client:x", "client", -1},
-		{"k/bid", "client:99999999999999999999", "client", -1},
+		{"k/bid", "client:3", "", 3},
+		{"k/bid", "client:-3", "", -1},
+		{"k/bid", "client:x", "", -1},
+		{"k/bid", "client:99999999999999999999", "", -1},
 	} {
 		for _, values := range []bool{false, true} {
 			q := New(nil, values, silent)
@@ -187,10 +187,107 @@ func TestWhatAnEventSaysOfAValue(t *testing.T) {
 // Nothing in an event may keep a large request in memory, or change with its bytes.
 func TestAnEventSharesNothingWithItsRequest(t *testing.T) {
 	payload := resp3.AppendCommand(nil, "SET", "key", "holder:value")
-	command := statestore.Parse(statestore.Request{Client: "c", Payload: payload})
+	command := statestore.Parse(statestore.Request{Client: "holder", Payload: payload})
 	e := New(nil, true, silent).Request(&command, time.Now())
 	clear(payload)
 	if e.Key != "key" || e.Holder != "holder" || e.Value != "holder:value" {
 		t.Errorf("%+v", e)
 	}
+}
+
+// A program that embeds a store must be able to end it, whatever its observer does.
+func TestAnObserverThatHangsDoesNotKeepAStoreFromEnding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, release, got := new(text), make(chan struct{}), 0
+		q := New(func(activity.Event) {
+			got++
+			<-release
+		}, false, slog.New(slog.NewTextHandler(log, nil)))
+		stop := q.Start()
+		for range 3 {
+			q.Push(activity.Event{Kind: activity.Expired})
+		}
+		synctest.Wait()
+		began := time.Now()
+		stop()
+		if waited := time.Since(began); waited != patience || !strings.Contains(log.String(), "level=ERROR") {
+			t.Errorf("it ended after %v; the log is %q", waited, log.String())
+		}
+		close(release)
+		synctest.Wait()
+		if got != 1 {
+			t.Errorf("the observer got %d events after it was given up", got-1)
+		}
+	})
+}
+
+// One client can have any number of client ids, and take its own connections over as fast as it can.
+func TestAFloodOfTakeOversIsABoundedNumberOfLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, user := range map[string]func(i int) string{
+			"one user":            func(int) string { return "mallory" },
+			"no user":             func(int) string { return "" },
+			"a user for each one": func(i int) string { return fmt.Sprint("user-", i) },
+		} {
+			log := new(text)
+			q := New(nil, false, slog.New(slog.NewTextHandler(log, nil)))
+			stop := q.Start()
+			for i := range 10_000 {
+				for range 3 {
+					q.Push(activity.Event{Kind: activity.TakenOver, At: time.Now(), Client: fmt.Sprint("c", i), User: user(i)})
+				}
+				if i%100 == 0 {
+					time.Sleep(100 * time.Millisecond)
+				}
+			}
+			if strings.Contains(log.String(), "client=honest") {
+				t.Fatal("too early")
+			}
+			for range 3 {
+				q.Push(activity.Event{Kind: activity.TakenOver, At: time.Now(), Client: "honest", User: "operator"})
+			}
+			synctest.Wait()
+			stop()
+			lines := strings.Count(log.String(), "\n")
+			omitted := strings.Count(log.String(), "omitted=")
+			if lines > 2*maxSources*logs.Burst || omitted == 0 {
+				t.Errorf("%s: %d lines, %d counts", name, lines, omitted)
+			}
+			if name == "one user" && !strings.Contains(log.String(), "client=honest") {
+				t.Errorf("%s: the client id of another user is not in the log", name)
+			}
+		}
+	})
+}
+
+// A client that deletes its own keys by force does not hide which client has taken the lease of another one.
+func TestEachSourceHasLinesOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(text)
+		q := New(nil, false, slog.New(slog.NewTextHandler(log, nil)))
+		stop := q.Start()
+		force := func(user, client, reason string) {
+			q.Push(activity.Event{Kind: activity.Request, At: time.Now(), Client: client, User: user, Key: "k", Forced: reason, Outcome: statestore.Deleted})
+			synctest.Wait()
+		}
+		for i := range 5000 {
+			force("mallory", fmt.Sprint("c", i), "nothing")
+		}
+		force("ana", "c", "the node hangs")
+		if got := log.String(); !strings.Contains(got, `reason="the node hangs"`) || strings.Count(got, "\n") != logs.Burst+1 {
+			t.Errorf("the log has %d lines", strings.Count(got, "\n"))
+		}
+		for i := range maxSources + 5 {
+			force(fmt.Sprint("user-", i), "c", "nothing")
+		}
+		if len(q.forced.sources) != maxSources {
+			t.Errorf("%d sources have a limiter", len(q.forced.sources))
+		}
+		time.Sleep(quietFor + time.Second)
+		force("later", "c", "nothing")
+		if len(q.forced.sources) != 1 || q.forced.sources["user later"] == nil {
+			t.Errorf("after a quiet time %d sources have a limiter", len(q.forced.sources))
+		}
+		stop()
+	})
 }
