@@ -62,13 +62,14 @@ type Options struct {
 	// the kind of cause changes, not for each attempt. It gets nil when the store answers
 	// again and Acquire waits for the holder. It is not called when Acquire returns.
 	//
-	// Acquire calls OnWaiting in its own goroutine, so OnWaiting must not block.
+	// Acquire calls OnWaiting in its own goroutine, and waits for it. No tenure does.
 	OnWaiting func(cause error)
 	// Clock measures tenures. Default SystemClock.
 	Clock Clock
 	// Logger gets what no caller can get: at level Info the beginning and the end of each tenure,
-	// and which holder Acquire waits for; at level Warn what goes wrong. Renewals wait for its
-	// handler. Default: no logs.
+	// and which holder Acquire waits for; at level Warn what goes wrong. Its handler should not
+	// block: the next renewal waits for it, so it can lose the lease. A tenure ends in time all the
+	// same. Default: no logs.
 	Logger *slog.Logger
 	// Trace has functions that the lease and its tenures call, for metrics and spans. It must
 	// not be changed afterwards. Default: none.

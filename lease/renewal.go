@@ -10,11 +10,14 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// maintain is the tenure's only goroutine. It does what the schedule asks for, until the tenure
-// is over. When the client is closed, it ends the context client and waits for maintain.
+// maintain decides what the tenure does, until it is over. It waits for time and for events, and
+// for nothing else: requests run in the goroutine of a worker, with all functions of the program
+// that they call, such as those of a Trace, a Logger's handler or a Conn. So none of these can keep the
+// contexts of a tenure alive that is over. When the client is closed, it ends the context client
+// and waits for maintain.
 func (t *Tenure) maintain(client context.Context) {
-	defer func() { t.idle <- struct{}{} }()
 	defer t.reportEnded()
+	defer func() { t.idle <- struct{}{} }() // before the report: its functions do not delay a Release
 	defer t.closeWill()
 	if isClosed(t.tokenCtx.Done()) {
 		return // released before this goroutine ran: it needs no timer
@@ -23,6 +26,8 @@ func (t *Tenure) maintain(client context.Context) {
 	defer key.Close()
 	timer := time.NewTimer(t.lease.options.TTL)
 	defer timer.Stop()
+	w := &t.worker
+	defer w.wait() // its request ends with the tenure
 	for e := (event{}); ; {
 		next := t.step(e)
 		e = event{}
@@ -31,18 +36,17 @@ func (t *Tenure) maintain(client context.Context) {
 			return
 		case watch:
 			_ = key.Start() // if the client is closed, so is the context
-		case confirm:
-			e = t.confirm(next.until)
-		case renew:
-			e = t.renew(next.until)
+		case confirm, renew:
+			w.start(t, next)
 		case wait:
 			timer.Reset(next.until - t.lease.options.Clock())
 			select {
 			case <-timer.C:
+			case e = <-w.results:
+				w.working = false
 			case change, open := <-key.Changes():
 				if !open {
-					t.lease.options.Logger.Warn("the key of the lease cannot be watched; its deletion will be noticed late or never",
-						"lease", t.lease.name, "error", key.Ended())
+					w.unwatched = key.Ended()
 				} else if !t.isOurs(change.Entry) {
 					e = event{kind: doubted}
 				}
@@ -58,6 +62,52 @@ func (t *Tenure) maintain(client context.Context) {
 	}
 }
 
+// worker runs the requests of one tenure, one at a time, each in a goroutine that ends with it.
+type worker struct {
+	run       func()     // what a goroutine runs; nil before the first one: many tenures are short
+	results   chan event // gets one item from each goroutine
+	working   bool       // one runs, or its result has not been received
+	next      action     // what it does
+	logs      error      // why the key is not watched, if it is to log that
+	unwatched error      // as logs, for the next one
+}
+
+// start does what the schedule asked for. The result follows, also if a function of the program
+// ends the goroutine.
+func (w *worker) start(t *Tenure, next action) {
+	if w.run == nil {
+		w.results = make(chan event, 1)
+		w.run = func() {
+			result := event{kind: confirmed}
+			if w.next.do == renew {
+				result = event{kind: failed, err: errGoexit, random: random.Fraction()}
+			}
+			defer func() { w.results <- result }()
+			if w.logs != nil {
+				t.lease.options.Logger.Warn("the key of the lease cannot be watched; its deletion will be noticed late or never",
+					"lease", t.lease.name, "error", w.logs)
+			}
+			if w.next.do == renew {
+				result = t.renew(w.next.until)
+			} else {
+				t.confirm(w.next.until)
+			}
+		}
+	}
+	w.working, w.next = true, next
+	w.logs, w.unwatched = w.unwatched, nil
+	go w.run()
+}
+
+// wait returns when no request is under way.
+func (w *worker) wait() {
+	if w.working {
+		<-w.results
+	}
+}
+
+var errGoexit = errors.New("a function of the program ended the goroutine of the renewal")
+
 func (t *Tenure) isOurs(entry transport.Entry) bool {
 	return entry.Exists && string(entry.Value) == t.value
 }
@@ -69,11 +119,10 @@ func (t *Tenure) until(at time.Duration) (context.Context, context.CancelFunc) {
 
 // confirm asks the store whether the key still has this tenure's value: a notification that says
 // otherwise may be late or forged. If there is no answer, the next renewal finds out.
-func (t *Tenure) confirm(until time.Duration) event {
+func (t *Tenure) confirm(until time.Duration) {
 	ctx, cancel := t.until(until)
 	defer cancel()
 	_ = t.ask(ctx, t.lease.client, t.binding())
-	return event{kind: confirmed}
 }
 
 // renew makes one attempt, which takes no longer than until.

@@ -96,9 +96,6 @@ func (s schedule) next(now time.Duration, e event) (schedule, action) {
 	until := s.graceAt()
 	if now >= until {
 		until = s.deadline
-		if s.warned == nil { // too late for a renewal: the rest of the time is for the owner to stop its work
-			s.warned, s.stopped = s.late(), true
-		}
 	}
 	switch {
 	case now >= s.watchAt:
@@ -162,6 +159,9 @@ func (s schedule) after(now time.Duration, e event) schedule {
 		s.askAfter = now + s.options.RetryAfter // a flood of hints does not become a flood of requests
 	case stopped:
 		s.stopped = true
+	}
+	if now >= s.graceAt() && s.warned == nil { // too late for a renewal: the rest of the time is for the owner to stop its work
+		s.warned, s.stopped = s.late(), true
 	}
 	return s
 }

@@ -27,7 +27,10 @@ type Tenure struct {
 
 	tokenCtx    context.Context // ends when the tenure is over
 	cancelToken context.CancelCauseFunc
-	idle        chan struct{} // holds one item once maintain has returned, but while a Release is under way
+	idle        chan struct{} // holds one item once maintain sends no more requests, but while a Release is under way
+	reported    chan struct{} // closed when Trace.Ended has returned; nil without one
+
+	worker worker // only maintain uses it
 
 	mu            sync.Mutex
 	schedule      schedule
@@ -57,7 +60,11 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 	}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	t.tokenCtx, t.cancelToken = context.WithCancelCause(context.Background())
+	if l.options.Trace.Ended != nil {
+		t.reported = make(chan struct{})
+	}
 	t.reportAcquired(ctx) // before the goroutine can report anything
+	_, _ = t.remaining()  // that may have taken long: the contexts must not be behind
 	if !l.client.Go(t.maintain) {
 		t.end(transport.ErrClosed)
 		t.reportEnded()
@@ -277,6 +284,18 @@ func (t *Tenure) StopRenewing() { _, _ = t.note(event{kind: stopped}) }
 // next one: the Will of that connection releases the lease, and the error is ErrConnectionLost.
 func (t *Tenure) Release(ctx context.Context) error {
 	t.end(ErrReleased)
+	err := t.release(ctx)
+	if err == nil && t.reported != nil {
+		select {
+		case <-t.reported:
+		case <-ctx.Done():
+		}
+	}
+	return err
+}
+
+// release frees the lease, as soon as no renewal is under way.
+func (t *Tenure) release(ctx context.Context) error {
 	select {
 	case <-t.idle: // a renewal under way was cancelled, and no other follows
 		defer func() { t.idle <- struct{}{} }()

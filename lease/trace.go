@@ -14,14 +14,16 @@ import (
 // may be nil, and several leases may share one Trace. Without a Trace nothing is called or
 // allocated for it.
 //
-// The functions are called without a lock, and must not block: a slow one delays the acquisition,
-// or a renewal, and can lose the lease. They may use Token and Remaining of a tenure, and must
-// neither release one nor wait for it. A panic in a function is a panic of its goroutine.
+// The functions are called without a lock, and should not block. No function can keep a tenure
+// alive: its contexts end in time, and Token refuses, also while one blocks. What a slow one delays
+// is the acquisition or the next renewal, so it can lose the lease. They may use Token and Remaining
+// of a tenure, and must neither release one nor wait for it. A panic in a function is a panic of its
+// goroutine; an Acquire that ends with one frees what it may have acquired.
 //
 // Attempt and Acquired run in the goroutine of Acquire or TryAcquire. Renewed, RenewalFailed and
-// Ended run in the goroutine of the tenure: they come one at a time, in order and after Acquired.
-// Those of several tenures run at the same time. Refused runs in the goroutine of the write.
-// [transport.Client.Close] returns after Ended of all its tenures.
+// Ended run in goroutines of the tenure: they come one at a time, in order and after Acquired.
+// Those of several tenures run at the same time. Refused runs in the goroutine of the write, after
+// the end of the tenure. [transport.Client.Close] returns after Ended of all its tenures.
 type Trace struct {
 	// Attempt is called after each request to acquire a lease. ctx is the context of Acquire or
 	// TryAcquire, with its values. It may have ended.
@@ -33,8 +35,8 @@ type Trace struct {
 	Renewed func(RenewedInfo)
 	// RenewalFailed is called after each renewal that failed and will be repeated.
 	RenewalFailed func(RenewalFailedInfo)
-	// Ended is called when a tenure has ended: once for each call of Acquired, and before Release
-	// returns without an error.
+	// Ended is called when a tenure has ended: once for each call of Acquired. Release frees the
+	// lease meanwhile, and does not return without an error before Ended has, unless its ctx ends.
 	Ended func(EndedInfo)
 	// Refused is called when a fencing.Guard refuses an operation because the tenure is over, or
 	// the store refuses it because of the token. ctx is the context of the operation.
@@ -156,6 +158,9 @@ func (t *Tenure) reportAcquired(ctx context.Context) {
 // reportEnded traces and logs the end of a tenure. It is called once.
 func (t *Tenure) reportEnded() {
 	options := &t.lease.options
+	if t.reported != nil {
+		defer close(t.reported)
+	}
 	held := options.Clock() - t.acquired
 	t.mu.Lock()
 	cause := t.schedule.cause

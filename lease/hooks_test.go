@@ -1,0 +1,270 @@
+package lease_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+// gate is a function of the program that does not return while the gate is shut.
+type gate struct {
+	shut    atomic.Bool
+	reached chan struct{} // closed when a call met the shut gate
+	opened  chan struct{}
+	once    sync.Once
+}
+
+// newGate returns a gate that is open, and that opens at the end of the test.
+func newGate(t *testing.T) *gate {
+	g := &gate{reached: make(chan struct{}), opened: make(chan struct{})}
+	t.Cleanup(g.open)
+	return g
+}
+
+func (g *gate) open() {
+	if g.shut.Swap(false) {
+		close(g.opened)
+	}
+}
+
+func (g *gate) pass() {
+	if g.shut.Load() {
+		g.once.Do(func() { close(g.reached) })
+		await.Receive(g.opened)
+	}
+}
+
+// blockingHandler is a slog.Handler that waits at a gate before each record of at least level.
+type blockingHandler struct {
+	slog.Handler
+	gate  *gate
+	level slog.Level
+}
+
+func (h blockingHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h blockingHandler) Handle(_ context.Context, record slog.Record) error {
+	if record.Level >= h.level {
+		h.gate.pass()
+	}
+	return nil
+}
+func (h blockingHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
+
+func (g *gate) logger(level slog.Level) *slog.Logger {
+	return slog.New(blockingHandler{slog.DiscardHandler, g, level})
+}
+
+// deafConn is a connection of a program that does not end a request with its context.
+type deafConn struct {
+	*transporttest.Conn
+	gate *gate
+}
+
+func (c deafConn) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+	if bytes.Contains(request.Payload, []byte("\r\nSET\r\n")) {
+		c.gate.pass()
+	}
+	return c.Conn.RoundTrip(ctx, request)
+}
+
+// A holder that learns of the end of its tenure late acts beside the next holder.
+func TestInvariant8ATenureEndsInTimeWhateverAFunctionOfTheProgramDoes(t *testing.T) {
+	failed := transporttest.Fault{LoseReply: true}
+	for _, test := range []struct {
+		name   string
+		fault  transporttest.Fault // of renewals
+		lease  func(*gate) lease.Options
+		client func(*gate) transport.ClientOptions
+		deaf   bool
+	}{
+		{name: "Trace.Renewed", lease: func(g *gate) lease.Options {
+			return lease.Options{Trace: &lease.Trace{Renewed: func(lease.RenewedInfo) { g.pass() }}}
+		}},
+		{name: "Trace.RenewalFailed", fault: failed, lease: func(g *gate) lease.Options {
+			return lease.Options{Trace: &lease.Trace{RenewalFailed: func(lease.RenewalFailedInfo) { g.pass() }}}
+		}},
+		{name: "Logger", fault: failed, lease: func(g *gate) lease.Options {
+			return lease.Options{Logger: g.logger(slog.LevelInfo)}
+		}},
+		{name: "Logger, with a Trace", fault: failed, lease: func(g *gate) lease.Options {
+			return lease.Options{Logger: g.logger(slog.LevelWarn), Trace: &lease.Trace{Ended: func(lease.EndedInfo) { g.pass() }}}
+		}},
+		{name: "Trace.Request of the client", client: func(g *gate) transport.ClientOptions {
+			return transport.ClientOptions{Trace: &transport.Trace{Request: func(context.Context, transport.RequestInfo) { g.pass() }}}
+		}},
+		{name: "the clock of the client", client: func(g *gate) transport.ClientOptions {
+			return transport.ClientOptions{Now: func() time.Time { g.pass(); return time.Now() }}
+		}},
+		{name: "a Conn of the program", deaf: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				g := newGate(t)
+				var options lease.Options
+				var clientOptions transport.ClientOptions
+				if test.lease != nil {
+					options = test.lease(g)
+				}
+				if test.client != nil {
+					clientOptions = test.client(g)
+				}
+				conn := store.Connect("node-a")
+				var seam transport.Conn = conn
+				if test.deaf {
+					seam = deafConn{conn, g}
+				}
+				client, err := transport.NewClient(seam, clientOptions)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { g.open(); _ = client.Close() })
+				options.TTL, options.Clock = ttl, lease.MonotonicClock()
+				l, err := lease.New(client, name, options)
+				if err != nil {
+					t.Fatal(err)
+				}
+				first := node{Lease: l, client: client, conn: conn}
+				second := newNode(t, store, "node-b", lease.Options{})
+				tenure := first.mustAcquire(t)
+				if test.fault != (transporttest.Fault{}) {
+					first.scripted("SET", always(test.fault))
+				}
+				g.shut.Store(true)
+				await.Receive(g.reached)
+				blocked := time.Now()
+
+				await.Receive(tenure.Done())
+				if !errors.Is(tenure.Err(), lease.ErrDeadlinePassed) {
+					t.Errorf("the context ended with %v, want ErrDeadlinePassed", tenure.Err())
+				}
+				if left := tenure.Remaining(); left > ttl/10 || left < ttl/10-time.Millisecond {
+					t.Errorf("when the context ends %v remain, want GracePeriod %v", left, ttl/10)
+				}
+				await.Receive(tenure.TokenContext().Done())
+				if after := time.Since(blocked); after > ttl {
+					t.Errorf("the tenure lasted %v with a function that blocks", after)
+				}
+				if _, err := tenure.Token(); !errors.Is(err, lease.ErrDeadlinePassed) {
+					t.Errorf("Token: %v, want ErrDeadlinePassed", err)
+				}
+				next := second.mustAcquire(t)
+				if err := next.Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+				// Release is bounded by its context, and its error says what is left at the store.
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if err := tenure.Release(ctx); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("Release: %v, want the end of its context", err)
+				}
+				g.open()
+				if err := tenure.Release(t.Context()); err != nil {
+					t.Errorf("Release after the function returned: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// The broker may have released the lease when the connection ended.
+func TestInvariant8ATenureEndsWithItsConnectionWhateverAFunctionOfTheProgramDoes(t *testing.T) {
+	for _, instant := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			g := newGate(t)
+			n := newNode(t, store, "node-a", lease.Options{EndOnDisconnect: true, InstantFailover: instant,
+				Trace: &lease.Trace{Renewed: func(lease.RenewedInfo) { g.pass() }}})
+			t.Cleanup(g.open)
+			tenure := n.mustAcquire(t)
+			g.shut.Store(true)
+			await.Receive(g.reached)
+			lost := time.Now()
+			n.conn.Cut()
+			await.Receive(tenure.TokenContext().Done())
+			await.Receive(tenure.Done())
+			if after := time.Since(lost); after > 0 || !errors.Is(tenure.Err(), lease.ErrConnectionLost) {
+				t.Errorf("instant %t: the tenure ended %v after its connection, with %v", instant, after, tenure.Err())
+			}
+		})
+	}
+}
+
+// Acquired runs before the tenure renews itself.
+func TestInvariant8ATenureThatASlowAcquiredOutlastsIsOverWhenAcquireReturnsIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		for _, slow := range []time.Duration{ttl * 8 / 10, ttl} {
+			n := newNode(t, store, "node-a", lease.Options{Trace: &lease.Trace{
+				Acquired: func(context.Context, lease.AcquiredInfo) { time.Sleep(slow) },
+			}})
+			tenure := n.mustAcquire(t)
+			if tenure.Err() == nil {
+				t.Errorf("Acquired took %v of %v, and the tenure's context goes on", slow, ttl)
+			}
+			if isOver := tenure.TokenContext().Err() != nil; isOver != (slow == ttl) {
+				t.Errorf("Acquired took %v of %v: the context of the token has ended: %t", slow, ttl, isOver)
+			}
+			if err := tenure.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestEndedDelaysNoRelease(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		g := newGate(t)
+		a := newNode(t, store, "node-a", lease.Options{Trace: &lease.Trace{Ended: func(lease.EndedInfo) { g.pass() }}})
+		t.Cleanup(g.open)
+		b := newNode(t, store, "node-b", lease.Options{})
+		tenure := a.mustAcquire(t)
+		acquired := acquireInBackground(t.Context(), t, b)
+		synctest.Wait()
+		g.shut.Store(true)
+		released := make(chan error, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		go func() { released <- tenure.Release(ctx) }()
+		next := await.Receive(acquired)
+		if waited := time.Since(began); waited > time.Second {
+			t.Errorf("the next holder waited %v for a function of the first", waited)
+		}
+		if err := next.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		// The store holds nothing of the tenure, so there is no error.
+		if err := await.Receive(released); err != nil || time.Since(began) != time.Minute {
+			t.Errorf("Release returned %v after %v, want nil at the end of its context", err, time.Since(began))
+		}
+	})
+}
+
+func TestAFunctionThatEndsItsGoroutineEndsNoTenure(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		var calls atomic.Int64
+		n := newNode(t, store, "node-a", lease.Options{Trace: &lease.Trace{Renewed: func(lease.RenewedInfo) {
+			if calls.Add(1) == 1 {
+				runtime.Goexit()
+			}
+		}}})
+		tenure := n.mustAcquire(t)
+		time.Sleep(10 * ttl)
+		if tenure.Err() != nil || calls.Load() < 10 {
+			t.Errorf("after 10 TTLs and %d renewals the tenure is %v", calls.Load(), tenure)
+		}
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
