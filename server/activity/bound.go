@@ -15,7 +15,7 @@ const (
 	shownRowBytes = 4 << 10
 
 	// These are the most bytes of rows as JSON, without the texts that clients choose.
-	leaseBytes, waiterBytes, changeBytes, clientBytes, staleBytes = 560, 170, 310, 410, 260
+	leaseBytes, waiterBytes, changeBytes, clientBytes, staleBytes = 560, 170, 310, 440, 260
 )
 
 // MaxJSON bounds a State as JSON, in bytes, without what the caller adds to it.

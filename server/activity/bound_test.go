@@ -91,7 +91,7 @@ func TestTheBytesOfARowAreAnUpperBound(t *testing.T) {
 	}
 	client := Client{
 		User: "x", Remote: remote, Since: at, Reason: ReasonSilent, LastSeen: at, Requests: big, ClockOffsetMillis: &offset,
-		TakeOvers: big, Refused: big, StaleWrites: big, Dropped: big,
+		TakeOvers: big, Refused: big, StaleWrites: big, Dropped: big, ClockImplausible: true,
 	}
 	stale := StaleWrite{At: at, User: "x", Remote: remote, Verb: "KEYNOTIFY", Refusal: string(protocol.FencingTokenLower)}
 	for _, row := range []struct {

@@ -39,6 +39,9 @@ const (
 	verbs    = int(statestore.VerbKeyNotify) + 1
 	outcomes = int(statestore.Expired) + 1
 
+	// clockOff is from which offset a clock counts as wrong, and maxClockOffset up to which one it is
+	// plausible.
+	clockOff, maxClockOffset = time.Second, 24 * time.Hour
 	// maxTakeOvers is how many client ids are watched for flapping.
 	maxTakeOvers = 1024
 	// earlierLeases is how long after the start of a store leases of an earlier one may be left that
@@ -78,7 +81,8 @@ type client struct {
 	lastSeen                time.Time
 	requests                uint64
 	hasClock                bool
-	offset                  time.Duration
+	offset                  time.Duration // of the last clock that was plausible
+	implausible             bool          // the last one was not
 	takeOvers               uint64
 	refused, stale, dropped uint64
 	waits                   []*waiter
@@ -274,9 +278,7 @@ func (m *Model) requested(e *Event) {
 	c := by.value
 	c.requests++
 	c.lastSeen = e.At
-	if e.HasClock {
-		c.hasClock, c.offset = true, e.ClockOffset
-	}
+	c.noteClock(e)
 	if e.Outcome == statestore.Refused {
 		m.refused(c, e)
 		return
@@ -292,6 +294,18 @@ func (m *Model) requested(e *Event) {
 		m.deleted(e)
 	case statestore.VerbKeyNotify:
 		m.watched(by, e)
+	}
+}
+
+// noteClock notes the clock that a request carried. A client can send any, so one that the store refused or
+// that is far off does not count as an offset: it would be the largest of all.
+func (c *client) noteClock(e *Event) {
+	if !e.HasClock {
+		return
+	}
+	c.implausible = e.ClockOffset.Abs() > maxClockOffset || e.Refusal == string(protocol.TimestampTooFarAhead)
+	if !c.implausible {
+		c.hasClock, c.offset = true, e.ClockOffset
 	}
 }
 

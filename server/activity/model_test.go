@@ -396,6 +396,42 @@ func TestClients(t *testing.T) {
 	}
 }
 
+// A client can send any clock. One that the store refuses must not hide how far the others are off.
+func TestAClockThatIsNotPlausibleIsShownApart(t *testing.T) {
+	w := newWorld(t, Options{})
+	sends := func(client string, offset time.Duration, refusal protocol.Refusal) {
+		e := Event{Kind: Request, Client: client, Verb: statestore.VerbGet, Key: "k", Rank: -1, Outcome: statestore.Missing, HasClock: true, ClockOffset: offset}
+		if refusal != "" {
+			e.Outcome, e.Refusal = statestore.Refused, string(refusal)
+		}
+		w.tell(e)
+	}
+	sends("right", 20*time.Millisecond, "")
+	sends("behind", -90*time.Second, "")
+	sends("stale", 2*time.Second, protocol.FencingTokenLower)
+	sends("forged", 3*time.Second, "")
+	sends("forged", 9e9*time.Second, protocol.TimestampTooFarAhead)
+	sends("ahead", 2*time.Minute, protocol.TimestampTooFarAhead)
+	sends("ancient", -50*365*24*time.Hour, "")
+	sends("mended", 2*time.Minute, protocol.TimestampTooFarAhead)
+	sends("mended", time.Millisecond, "")
+	state, got := w.model.State(w.now), ""
+	for _, c := range state.Clients {
+		got += c.Client
+		if c.ClockOffsetMillis != nil {
+			got += fmt.Sprint(" ", *c.ClockOffsetMillis)
+		}
+		if c.ClockImplausible {
+			got += " implausible"
+		}
+		got += "; "
+	}
+	want := "ahead implausible; ancient implausible; behind -90000; forged 3000 implausible; mended 1; right 20; stale 2000; "
+	if got != want || state.Totals.ClocksOff != 2 || state.Totals.ClocksImplausible != 3 {
+		t.Errorf("got %s%d off, %d implausible; want %s2 off, 3 implausible", got, state.Totals.ClocksOff, state.Totals.ClocksImplausible, want)
+	}
+}
+
 func TestAClientIDThatIsTakenOverAndBackFlaps(t *testing.T) {
 	w := newWorld(t, Options{})
 	taken := func() { w.tell(Event{Kind: TakenOver, Client: "a", Remote: "10.0.0.2:1", Reason: "10.0.0.1:1"}) }

@@ -198,6 +198,14 @@ func (m *Model) showClients(state *State, now time.Time) {
 		}
 	}
 	state.ClientsHidden = len(m.clients) - len(state.Clients)
+	for _, n := range m.clients {
+		switch c := n.value; {
+		case c.implausible:
+			state.Totals.ClocksImplausible++
+		case c.hasClock && c.offset.Abs() > clockOff:
+			state.Totals.ClocksOff++
+		}
+	}
 }
 
 func (c *client) show(takeOvers *TakeOvers, now time.Time) Client {
@@ -215,6 +223,8 @@ func (c *client) show(takeOvers *TakeOvers, now time.Time) Client {
 		Refused:     c.refused,
 		StaleWrites: c.stale,
 		Dropped:     c.dropped,
+
+		ClockImplausible: c.implausible,
 	}
 	if c.hasClock {
 		offset := c.offset.Milliseconds()

@@ -191,8 +191,11 @@ type Client struct {
 	LastSeen time.Time `json:"lastSeen,omitzero"`
 	Requests uint64    `json:"requests"`
 	// ClockOffsetMillis is how far its clock is ahead of the store's, as of its last request with a
-	// clock; nil: not known. See Event.ClockOffset for what that cannot show.
+	// plausible clock; nil: not known. See Event.ClockOffset for what that cannot show.
 	ClockOffsetMillis *int64 `json:"clockOffsetMillis,omitempty"`
+	// ClockImplausible says that the last clock that it sent was not plausible: the store refused it
+	// as too far ahead, or it is more than a day off. It is wrong, or forged.
+	ClockImplausible bool `json:"clockImplausible"`
 	// TakeOvers counts how often a new connection of the client ended an open one. Flapping says
 	// that this happens again and again: probably two programs use one client id.
 	TakeOvers uint64 `json:"takeOvers"`
@@ -239,6 +242,10 @@ type Totals struct {
 	Held     int `json:"held"`
 	Free     int `json:"free"`
 	Flapping int `json:"flapping"`
+	// ClocksOff is how many clients have a plausible clock that is more than a second off the
+	// store's, and ClocksImplausible how many sent one last that is not plausible.
+	ClocksOff         int `json:"clocksOff"`
+	ClocksImplausible int `json:"clocksImplausible"`
 }
 
 // RequestCount is how many requests with one verb had one outcome, such as "SET" and "ok".
