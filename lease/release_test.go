@@ -361,3 +361,51 @@ func TestInvariant19AnAttemptThatAStoreMayKeepIsUnknownAfterTheTTLToo(t *testing
 		}
 	})
 }
+
+func mustDelete(t *testing.T, n node) {
+	t.Helper()
+	if deleted, err := n.client.Del(t.Context(), n.Name(), transport.DelOptions{}); !deleted || err != nil {
+		t.Fatalf("deleted: %v, %v", deleted, err)
+	}
+}
+
+// A holder learns at once that its lease was taken by force, or given to another holder.
+func TestConfirmEndsATenureThatTheStoreDoesNotHave(t *testing.T) {
+	for name, test := range map[string]struct {
+		take func(*testing.T, node)
+		want error
+	}{
+		"held":    {func(*testing.T, node) {}, nil},
+		"deleted": {func(t *testing.T, n node) { mustDelete(t, n) }, lease.ErrDeleted},
+		"taken": {func(t *testing.T, n node) {
+			mustDelete(t, n)
+			n.mustAcquire(t)
+		}, lease.ErrLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				n := newNode(t, store, "node-a", lease.Options{NoWatch: true})
+				other := newNode(t, store, "other", lease.Options{NoWatch: true})
+				tenure := n.mustAcquire(t)
+				test.take(t, other)
+				if err := tenure.Err(); err != nil {
+					t.Fatalf("the tenure ended by itself: %v", err)
+				}
+				if err := tenure.Confirm(t.Context()); !errors.Is(err, test.want) || !errors.Is(tenure.Err(), test.want) {
+					t.Errorf("Confirm: %v, and the tenure ended with %v; want %v", err, tenure.Err(), test.want)
+				}
+			})
+		})
+	}
+}
+
+func TestATenureGoesOnIfTheStoreCannotConfirmIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{NoWatch: true})
+		tenure := n.mustAcquire(t)
+		n.scripted("GET", always(transporttest.Fault{LoseReply: true}))
+		if err := tenure.Confirm(t.Context()); !errors.Is(err, transport.ErrOutcomeUnknown) || tenure.Err() != nil {
+			t.Errorf("Confirm: %v, and the tenure: %v; want ErrOutcomeUnknown, and a tenure that goes on", err, tenure.Err())
+		}
+	})
+}

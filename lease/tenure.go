@@ -244,6 +244,19 @@ func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.
 	}
 }
 
+// Confirm asks the store once, for Options.RequestTimeout at most, whether it still has this tenure,
+// and ends the tenure if it does not. A lease that was taken by force is otherwise noticed with the
+// next notification or renewal. Nil means that the store had the tenure when it answered.
+//
+// The error is why the tenure is over, or why the store could not be asked: then the tenure goes on.
+func (t *Tenure) Confirm(ctx context.Context) error {
+	_, err := t.remaining()
+	if err == nil {
+		err = t.ask(ctx, t.lease.client, transport.Binding{Store: t.store, Connection: t.lost})
+	}
+	return operror.New("lease: confirm", t.lease.name, operror.Inner(err))
+}
+
 // ask asks the store whether it has this tenure, and ends the tenure if it does not. The
 // error says why that is not known, or is the cause of the end.
 func (t *Tenure) ask(ctx context.Context, client *transport.Client, binding transport.Binding) error {
