@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,6 +24,7 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/supervise"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/systemd"
+	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -121,70 +124,71 @@ func (l *latestSocket) dial(ctx context.Context, network, address string) (net.C
 	return conn, err
 }
 
-// file returns another descriptor of the connection. The peer sees the end of the connection when
-// both are closed.
-func (l *latestSocket) file() (*os.File, error) {
+// raw returns the connection for package supervise.
+func (l *latestSocket) raw() (syscall.RawConn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	conn, ok := l.conn.(interface{ File() (*os.File, error) })
+	conn, ok := l.conn.(syscall.Conn)
 	if !ok {
 		return nil, errors.New("the connection is no socket")
 	}
-	return conn.File()
+	return conn.SyscallConn()
+}
+
+// keepAlive returns the shortest keep-alive with which --instant is safe: a broker takes a connection
+// for lost after one and a half of it, and must not release a lease in which its holder still believes.
+func (h *holdFlags) keepAlive() (time.Duration, error) {
+	whole := (h.ttl + time.Second - 1) / time.Second
+	needed := (whole*2 + 2) / 3 * time.Second
+	if longest := math.MaxUint16 * time.Second; needed > longest {
+		return 0, usage(fmt.Errorf("--instant needs a keep-alive of two thirds of --ttl %v, and MQTT has none above %v: make --ttl at most %v",
+			h.ttl, longest, longest*3/2))
+	}
+	return needed, nil
 }
 
 // hold connects, and calls work with a context that ends with a signal.
-func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, options func(lease.Options) error, work func(context.Context, *holderProcess, lease.Options) error) error {
+func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, work func(context.Context, *holderProcess, lease.Options) error) error {
 	process, stop := startClient(cmd, slog.LevelInfo)
 	defer stop()
 	o, err := h.leaseOptions(process.logger)
 	if err != nil {
 		return err
 	}
-	if err := options(o); err != nil {
-		return err
-	}
 	held := &holderProcess{holdFlags: h, name: arguments[0], args: arguments[1:], logger: process.logger, signals: make(chan os.Signal, 16)}
 	if held.path, err = findProgram(held.args[0]); err != nil {
 		return err
 	}
-	ctx, release := held.catchSignals(cmd.Context())
-	defer release()
-	held.manager = systemd.FromEnvironment(process.logger) // before the child gets the environment
-	defer held.manager.Close()
-	defer held.watch(ctx)()
+	if err := supervise.CanSupervise(); err != nil {
+		return err
+	}
 	address, dialing, err := h.connection.options(process)
 	if err != nil {
 		return err
 	}
 	if h.instant {
+		keepAlive, err := h.keepAlive()
+		if err != nil {
+			return err
+		}
+		dialing.KeepAlive = max(dialing.KeepAlive, keepAlive)
 		dialing.Dialer = held.socket.dial
 	}
-	if held.client, err = h.connection.dialWith(ctx, address, dialing); err != nil {
-		return err
-	}
-	defer held.client.Close()
-	held.manager.Ready("standing by for the lease " + held.name)
-	return work(ctx, held, o)
-}
-
-// watch tells the watchdog of systemd that this process runs, until stop is called, and systemd that
-// it stops when ctx ends. A child that works or hangs is the matter of --health.
-func (h *holderProcess) watch(ctx context.Context) (stop func()) {
-	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx))
-	var tasks sync.WaitGroup
-	tasks.Go(func() { h.manager.Watch(watching, func() bool { return true }) })
-	tasks.Go(func() {
-		select {
-		case <-ctx.Done():
-			h.manager.Stopping()
-		case <-watching.Done():
+	ctx, release := held.catchSignals(cmd.Context())
+	defer release()
+	process.manager = systemd.FromEnvironment(process.logger) // before the child gets the environment
+	defer process.manager.Close()
+	held.manager = process.manager
+	// The watchdog of systemd hears that this process runs. A child that works or hangs is the
+	// matter of --health.
+	return process.run(ctx, nil, func(ctx context.Context) error {
+		if held.client, err = h.connection.dialWith(ctx, address, dialing); err != nil {
+			return err
 		}
+		defer held.client.Close()
+		held.manager.Ready("standing by for the lease " + held.name)
+		return work(ctx, held, o)
 	})
-	return func() {
-		unwatch()
-		tasks.Wait()
-	}
 }
 
 // findProgram returns the file of a program, as a shell finds it.
@@ -248,14 +252,9 @@ func childEnvironment() []string {
 	})
 }
 
-// tenureOfChild is what a child needs of a tenure.
-type tenureOfChild interface {
-	supervise.Lease
-	Deadline() time.Time
-}
-
-// runChild runs the child until it and all that it started are gone. ctx ends it.
-func (h *holderProcess) runChild(ctx context.Context, tenure tenureOfChild, token fmt.Stringer) (supervise.Status, error) {
+// runChild runs the child until it and all that it started are gone. ctx ends it. If the lease was
+// lost while the child ran, and nothing else ended the child, the error has exitLost.
+func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, token hlc.Token) (supervise.Status, error) {
 	holder := cmp.Or(h.holder, h.client.ClientID())
 	h.logger.Info("the child starts", "lease", h.name, "token", token, "holder", holder, "command", h.args[0])
 	env := append(childEnvironment(),
@@ -264,9 +263,9 @@ func (h *holderProcess) runChild(ctx context.Context, tenure tenureOfChild, toke
 		"TENURE_HOLDER="+holder,
 		"TENURE_DEADLINE="+tenure.Deadline().UTC().Format(time.RFC3339Nano))
 	h.manager.Status("holding the lease " + h.name + " with token " + token.String() + ", and running " + h.args[0])
-	var connection func() (*os.File, error)
+	var connection func() (syscall.RawConn, error)
 	if h.instant {
-		connection = h.socket.file
+		connection = h.socket.raw
 	}
 	h.hasChild.Store(true)
 	defer h.hasChild.Store(false)
@@ -275,10 +274,30 @@ func (h *holderProcess) runChild(ctx context.Context, tenure tenureOfChild, toke
 		Name:       h.name, Path: h.path, Args: h.args, Env: env, TTL: h.ttl, Grace: h.grace, Instant: h.instant,
 		Signals: h.signals, Logger: h.logger,
 	})
-	if err == nil {
-		h.logger.Info("the child ended", "lease", h.name, "status", status)
+	if err != nil {
+		return status, err
 	}
-	return status, err
+	h.logger.Info("the child ended", "lease", h.name, "status", status)
+	if status.Stopped {
+		return status, nil
+	}
+	if err := h.confirm(tenure); err != nil {
+		return status, exitWith(exitLost, fmt.Errorf("the lease was lost while the child ran, which ended by itself (%v): %w", status, err))
+	}
+	return status, nil
+}
+
+// confirm asks the store whether the lease was held until now. A lease that was taken by force is
+// not known as lost until a notification or a renewal says so. If the store does not answer, the
+// deadline decides.
+func (h *holderProcess) confirm(tenure *lease.Tenure) error {
+	if tenure.Err() == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), min(h.ttl, h.connection.timeout))
+		defer cancel()
+		_ = tenure.Confirm(ctx)
+	}
+	_, err := tenure.Token()
+	return err
 }
 
 // exitOf returns the error with which the process exits after a child with this status.

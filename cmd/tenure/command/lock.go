@@ -40,8 +40,7 @@ The exit code is that of the child; 64 if the lease is held (--wait 0), 65 after
 			if err != nil {
 				return usage(err)
 			}
-			fits := func(o lease.Options) error { return nil }
-			return h.hold(cmd, arguments, fits, func(ctx context.Context, p *holderProcess, o lease.Options) error {
+			return h.hold(cmd, arguments, func(ctx context.Context, p *holderProcess, o lease.Options) error {
 				return p.lock(ctx, limit, o)
 			})
 		},

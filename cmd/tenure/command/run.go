@@ -43,9 +43,10 @@ code. A service manager starts it again; meanwhile another machine may lead.
   tenure run --rank 1 --ttl 2s plc -- ./gateway   # the other node has --rank 0 --fail-back 1m`,
 		Args: programArguments,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
-			return r.hold(cmd, arguments, r.fits, func(ctx context.Context, p *holderProcess, o lease.Options) error {
-				return r.run(ctx, p, o)
-			})
+			if err := r.check(); err != nil {
+				return err
+			}
+			return r.hold(cmd, arguments, r.run)
 		},
 	}
 	r.register(cmd.Flags())
@@ -71,8 +72,8 @@ func (r *runFlags) electionOptions(o lease.Options) election.Options {
 	return options
 }
 
-// fits refuses flags that contradict each other.
-func (r *runFlags) fits(lease.Options) error {
+// check refuses flags that contradict each other.
+func (r *runFlags) check() error {
 	switch {
 	case r.rank < 0:
 		return usage(fmt.Errorf("--rank %d is negative; the best rank is 0", r.rank))
@@ -97,13 +98,20 @@ func (r *runFlags) run(ctx context.Context, p *holderProcess, o lease.Options) e
 	electing, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	var last *supervise.Status // of the child that ended the election, or ended because of a signal
+	var lost error             // with exitLost, of the child that ended the election
+	stopped := false           // the latest child was ended with its term
 	err = elector.Run(electing, func(term context.Context, t *election.Term) error {
+		stopped = false
 		token, err := t.Token()
 		if err != nil {
 			return err
 		}
 		status, err := p.runChild(term, t.Tenure(), token)
+		var exit *exitError
 		switch {
+		case errors.As(err, &exit):
+			lost = err
+			end(errChildEnded)
 		case err != nil:
 			return err
 		case !status.Stopped:
@@ -111,14 +119,20 @@ func (r *runFlags) run(ctx context.Context, p *holderProcess, o lease.Options) e
 			end(errChildEnded)
 		case ctx.Err() != nil && !status.NeverStarted():
 			last = &status
+		default:
+			stopped = !status.NeverStarted()
 		}
 		return nil
 	})
 	switch {
+	case lost != nil:
+		return lost
 	case last != nil:
 		return exitOf(*last)
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case stopped && err != nil: // no campaign can follow: another client has this client id
+		return exitWith(exitLost, fmt.Errorf("the lease was lost, and the child was ended: %w", err))
 	}
 	return err
 }

@@ -3,9 +3,7 @@
 package supervise
 
 import (
-	"net"
 	"os"
-	"os/exec"
 	"os/signal"
 	"syscall"
 	"time"
@@ -13,45 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// connect makes the connection to a guard that is not started yet. theirs are files to close once
-// it is. The guard inherits connection too, unless it is nil.
-func connect(cmd *exec.Cmd, connection *os.File) (ours channel, theirs []*os.File, err error) {
-	syscall.ForkLock.RLock() // no process that is started meanwhile gets the ends
-	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
-	if err == nil {
-		unix.CloseOnExec(ends[0])
-		unix.CloseOnExec(ends[1])
-	}
-	syscall.ForkLock.RUnlock()
-	if err != nil {
-		return nil, nil, os.NewSyscallError("socketpair", err)
-	}
-	file, end := os.NewFile(uintptr(ends[0]), "guard"), os.NewFile(uintptr(ends[1]), "supervisor")
-	defer file.Close()
-	if ours, err = net.FileConn(file); err != nil {
-		_ = end.Close()
-		return nil, nil, err
-	}
-	cmd.ExtraFiles = []*os.File{end}
-	if connection != nil {
-		cmd.ExtraFiles = append(cmd.ExtraFiles, connection)
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	return ours, []*os.File{end}, nil
-}
-
-// killLeft kills what the group has left, and what is left to this process, and returns when all
-// is gone. It calls report with what cannot be killed, when that changes.
-func killLeft(group int, report func(stuck string)) {
+// killLeft kills what the program's group has left, and what is left to this process, and returns
+// when all is gone. reaped says that the result of the program was taken. It calls report with what
+// cannot be killed, when that changes.
+func killLeft(group int, reaped bool, report func(stuck string)) {
 	reported := ""
 	for {
-		own.mu.Lock()
-		stuck := signalDescendants(os.Getpid(), group, unix.SIGKILL, own.pids)
-		over := reapLeft(group, own.pids)
-		own.mu.Unlock()
+		helpers.mu.Lock()
+		stuck := signalDescendants(group, reaped, unix.SIGKILL, helpers.pids)
+		over := reapLeft(group, helpers.pids)
+		helpers.mu.Unlock()
 		if over {
 			return
 		}
+		reaped = true // perhaps just now
 		if stuck != "" && stuck != reported {
 			reported = stuck
 			report(stuck)

@@ -25,7 +25,7 @@ func newAlarm() (*alarm, error) {
 		return nil, os.NewSyscallError("timerfd_create", err)
 	}
 	a := &alarm{C: make(chan struct{}, 1), file: os.NewFile(uintptr(fd), "timerfd")}
-	go func() { // ends when the file is closed
+	go func() { // ends with the process, as the alarm does
 		var expirations [8]byte
 		for {
 			if _, err := a.file.Read(expirations[:]); err != nil {
@@ -51,7 +51,5 @@ func (a *alarm) at(t time.Duration) {
 	if err == nil {
 		err = connection.Control(func(fd uintptr) { _ = unix.TimerfdSettime(int(fd), unix.TFD_TIMER_ABSTIME, &value, nil) })
 	}
-	_ = err // the file is open until close
+	_ = err // the file is never closed
 }
-
-func (a *alarm) close() { _ = a.file.Close() }

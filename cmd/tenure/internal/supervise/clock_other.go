@@ -27,5 +27,3 @@ func newAlarm() (*alarm, error) {
 
 // at sets the alarm. It replaces an earlier time.
 func (a *alarm) at(t time.Duration) { a.next.Reset(min(max(t-now(), time.Millisecond), recheck)) }
-
-func (a *alarm) close() { a.next.Stop() }

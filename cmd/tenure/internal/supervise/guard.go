@@ -32,9 +32,10 @@ func startFailure(err error) int {
 
 // guard is the state of the process that watches over one program. One goroutine has it.
 type guard struct {
-	socket   channel
+	socket   *channel
 	reports  *json.Encoder
 	program  program
+	start    start
 	bounds   bounds
 	alarm    *alarm
 	orphaned bool // the supervisor is gone
@@ -42,7 +43,6 @@ type guard struct {
 	family         // the processes
 	waiting   bool // the process has not become the program yet
 	told      bool // the child was told to end
-	ended     bool // the child ended
 	childless bool // this process has no children
 	killing   bool
 	stuck     string // reported last
@@ -55,12 +55,6 @@ const killPause = 5 * time.Millisecond
 // leftPause is the time between two looks at what a child that ended has left.
 const leftPause = 20 * time.Millisecond
 
-// channel is one end of the connection between supervisor and guard.
-type channel interface {
-	io.ReadWriteCloser
-	SetWriteDeadline(time.Time) error
-}
-
 // runGuard is the guard: it returns when the program and all that it started are gone.
 func runGuard() int {
 	ignored := make(chan os.Signal, 1)
@@ -70,13 +64,19 @@ func runGuard() int {
 		fmt.Fprintf(os.Stderr, "%s is a part of tenure run and tenure lock, and no command\n", guardName)
 		return CodeNotExecutable
 	}
-	g := &guard{socket: socket, reports: json.NewEncoder(socket)}
+	arguments := os.Args[1+channelArguments:]
+	if len(arguments) < 3 {
+		fmt.Fprintf(os.Stderr, "%s has no program\n", guardName)
+		return CodeNotExecutable
+	}
+	g := &guard{socket: socket, reports: json.NewEncoder(socket), program: program{path: arguments[1], args: arguments[2:]}}
 	if err := g.prepare(); err != nil {
 		g.report(report{Failed: err.Error()})
 		return 1
 	}
 	requests := make(chan request)
 	go g.read(requests) // ends with the process
+	lost := make(chan struct{})
 	for !g.isOver() {
 		g.alarm.at(g.next())
 		select {
@@ -90,6 +90,15 @@ func runGuard() int {
 				g.report(report{Failed: err.Error()})
 				return 1
 			}
+			if r.Start != nil {
+				go func() { // ends with the process; the connection came with this request
+					defer close(lost)
+					g.socket.awaitLoss()
+				}()
+			}
+		case <-lost:
+			lost = nil
+			g.loseConnection()
 		case <-g.changed:
 			g.reap()
 		case <-ignored:
@@ -99,7 +108,7 @@ func runGuard() int {
 	}
 	g.report(report{Gone: true})
 	if g.orphaned && g.pid != 0 {
-		g.say(fmt.Sprintf("tenure: the supervisor of %s was gone, so its guard has ended the program\n", g.program.Args[0]))
+		g.say(fmt.Sprintf("tenure: the supervisor of %s was gone, so its guard has ended the program\n", g.program.args[0]))
 	}
 	return 0
 }
@@ -145,14 +154,13 @@ func (g *guard) report(r report) {
 	if g.orphaned {
 		return
 	}
-	_ = g.socket.SetWriteDeadline(time.Now().Add(killPause))
 	_ = g.reports.Encode(r)
 }
 
 func (g *guard) handle(r request) error {
 	switch {
 	case r.Start != nil:
-		g.program, g.bounds = *r.Start, r.Start.Bounds
+		g.start, g.bounds = *r.Start, r.Start.Bounds
 		if err := g.make(g.program); err != nil {
 			return err
 		}
@@ -180,10 +188,16 @@ func (g *guard) loseSupervisor() {
 	if g.pid == 0 {
 		return
 	}
-	g.bounds.Kill = min(g.bounds.Kill, now()+g.program.Grace)
-	if g.program.Instant || g.waiting {
+	g.bounds.Kill = min(g.bounds.Kill, now()+g.start.Grace)
+	if g.start.Instant || g.waiting {
 		g.bounds.Kill = 0 // the broker has released the lease, perhaps; or nothing runs yet
 	}
+	g.stop(terminateSignal)
+}
+
+// loseConnection kills the program, because the broker releases the lease when the connection ends.
+func (g *guard) loseConnection() {
+	g.bounds.Kill = 0
 	g.stop(terminateSignal)
 }
 
@@ -230,7 +244,7 @@ func (g *guard) advance() {
 	}
 	if g.ended && !g.told { // what the child left behind has as long as the child would have
 		g.told = true
-		g.bounds.Kill = min(g.bounds.Kill, at+g.program.Grace)
+		g.bounds.Kill = min(g.bounds.Kill, at+g.start.Grace)
 		g.terminateAll()
 	}
 	switch {

@@ -5,7 +5,6 @@ package supervise
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/signal"
 	"runtime"
@@ -13,14 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 )
-
-// socketFile is the file that the guard inherits: its end of the socket to the supervisor. The
-// process that becomes the program has the pipe on which it waits in the same place.
-const socketFile = 3
-
-// connectionFile is where the guard inherits the connection of Options.Connection, if there is one.
-// It is never read: it is open until the guard ends.
-const connectionFile = 4
 
 const (
 	terminateSignal = int(unix.SIGTERM)
@@ -34,24 +25,23 @@ const (
 var guardIgnores = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2,
 	unix.SIGPIPE, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU}
 
-// openChannel returns the guard's end of the socket.
-func openChannel() (channel, error) {
-	unix.CloseOnExec(connectionFile)
-	file := os.NewFile(socketFile, "supervisor")
-	defer file.Close()
-	return net.FileConn(file)
-}
-
 // becomeProgram waits until the guard allows it, and becomes the program. It returns a code as
 // shells do if that is not possible.
 func becomeProgram() int {
-	pipe := os.NewFile(socketFile, "start")
+	if len(os.Args) < 4 {
+		fmt.Fprintf(os.Stderr, "%s is a part of tenure run and tenure lock, and no command\n", starterName)
+		return CodeNotExecutable
+	}
+	pipe, err := inherited(os.Args[1], "start")
+	if err != nil {
+		return CodeNotExecutable
+	}
 	if n, _ := pipe.Read(make([]byte, 1)); n == 0 {
 		return 125 // the guard is gone
 	}
 	_ = pipe.Close()
-	path := os.Args[1]
-	err := syscall.Exec(path, os.Args[2:], os.Environ())
+	path := os.Args[2]
+	err = syscall.Exec(path, os.Args[3:], os.Environ())
 	fmt.Fprintf(os.Stderr, "tenure: cannot start %s: %v\n", path, err)
 	return startFailure(err)
 }
@@ -59,7 +49,8 @@ func becomeProgram() int {
 // family is the child and its descendants, as their guard sees them.
 type family struct {
 	pid     int            // of the child; 0 before there is one
-	start   *os.File       // a byte in it makes the child become the program
+	ended   bool           // the child ended, and its result was taken
+	gate    *os.File       // a byte in it makes the child become the program
 	changed chan os.Signal // gets something when a child ended or stopped
 }
 
@@ -79,12 +70,15 @@ func (f *family) make(p program) error {
 		return err
 	}
 	defer read.Close()
+	number, err := letInherit(read) // this process starts no other
+	if err != nil {
+		return err
+	}
 	made := make(chan error)
 	go func() { // keeps its thread until the process ends
 		runtime.LockOSThread()
-		process, err := os.StartProcess(executable(), append([]string{starterName, p.Path}, p.Args...), &os.ProcAttr{
-			Env:   p.Env,
-			Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, read},
+		process, err := os.StartProcess(executable(), append([]string{starterName, number, p.path}, p.args...), &os.ProcAttr{
+			Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 			Sys:   childAttributes(),
 		})
 		if err == nil {
@@ -96,7 +90,7 @@ func (f *family) make(p program) error {
 	if err := <-made; err != nil {
 		return fmt.Errorf("cannot start a process: %w", err)
 	}
-	f.start = write
+	f.gate = write
 	// A reader of the program's output waits for the program, and not for the guard.
 	_, _ = os.Stdin.Close(), os.Stdout.Close()
 	return nil
@@ -105,8 +99,8 @@ func (f *family) make(p program) error {
 // begin lets the process become the program.
 func (f *family) begin() {
 	signal.Ignore(unix.SIGTTOU) // a write to the terminal goes through; the program does not inherit this any more
-	_, _ = f.start.Write([]byte{1})
-	_ = f.start.Close()
+	_, _ = f.gate.Write([]byte{1})
+	_ = f.gate.Close()
 }
 
 // signalChild passes a signal on. SIGCONT goes to the whole group, which a terminal stops.
@@ -124,11 +118,11 @@ func (f *family) signalGroup(s int) {
 	_ = unix.Kill(-f.pid, unix.SIGCONT)
 }
 
-func (f *family) terminateAll() { signalDescendants(os.Getpid(), f.pid, unix.SIGTERM, nil) }
+func (f *family) terminateAll() { signalDescendants(f.pid, true, unix.SIGTERM, nil) }
 
 // killAll kills all that is left. It returns what cannot be killed, and why.
 func (f *family) killAll() (stuck string) {
-	return signalDescendants(os.Getpid(), f.pid, unix.SIGKILL, nil)
+	return signalDescendants(f.pid, f.ended, unix.SIGKILL, nil)
 }
 
 // reap takes the results of all children that ended: those of the program's descendants too that

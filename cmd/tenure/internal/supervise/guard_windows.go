@@ -40,21 +40,33 @@ func executable() string {
 
 func becomeSubreaper() {} // there is none
 
+// checkTree returns nil: processes are found by their job.
+func checkTree() error { return nil }
+
 func children() []int { return nil }
 
-// pipes is a channel of two pipes.
-type pipes struct{ in, out *os.File }
+// channelArguments is how many arguments of the guard say where its end of the channel is.
+const channelArguments = 2
 
-func (p pipes) Read(b []byte) (int, error)  { return p.in.Read(b) }
-func (p pipes) Write(b []byte) (int, error) { return p.out.Write(b) }
-func (p pipes) Close() error                { return errors.Join(p.in.Close(), p.out.Close()) }
+// channel is one end of two pipes between supervisor and guard.
+type channel struct{ in, out *os.File }
 
-// SetWriteDeadline does nothing: a pipe takes more than is ever under way.
-func (p pipes) SetWriteDeadline(time.Time) error { return nil }
+func (c *channel) Read(b []byte) (int, error)  { return c.in.Read(b) }
+func (c *channel) Write(b []byte) (int, error) { return c.out.Write(b) } // a pipe takes more than is ever under way
+func (c *channel) Close() error                { return errors.Join(c.in.Close(), c.out.Close()) }
 
-// connect makes the connection to a guard that is not started yet. theirs are files to close once
-// it is. The guard finds the handles in its arguments.
-func connect(cmd *exec.Cmd, _ *os.File) (ours channel, theirs []*os.File, err error) {
+// writeWith is Write: the guard has no use for the connection.
+func (c *channel) writeWith(p []byte, _ syscall.RawConn) error {
+	_, _ = c.Write(p)
+	return nil
+}
+
+// awaitLoss does not return: there is no connection.
+func (c *channel) awaitLoss() { select {} }
+
+// connect makes the channel to a guard that is not started yet. theirs are the guard's ends, which
+// it finds by the handles in its arguments.
+func connect(cmd *exec.Cmd) (ours *channel, theirs []*os.File, err error) {
 	theirIn, ourOut, err := os.Pipe()
 	if err != nil {
 		return nil, nil, err
@@ -64,23 +76,29 @@ func connect(cmd *exec.Cmd, _ *os.File) (ours channel, theirs []*os.File, err er
 		return nil, nil, errors.Join(err, theirIn.Close(), ourOut.Close())
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}
-	for _, file := range []*os.File{theirOut, theirIn} {
-		handle := windows.Handle(file.Fd())
-		if err := windows.SetHandleInformation(handle, windows.HANDLE_FLAG_INHERIT, windows.HANDLE_FLAG_INHERIT); err != nil {
-			return nil, nil, errors.Join(err, theirIn.Close(), ourOut.Close(), ourIn.Close(), theirOut.Close())
-		}
-		cmd.SysProcAttr.AdditionalInheritedHandles = append(cmd.SysProcAttr.AdditionalInheritedHandles, syscall.Handle(handle))
-		cmd.Args = append([]string{guardName, strconv.FormatUint(uint64(handle), 10)}, cmd.Args[1:]...)
+	arguments := []string{guardName}
+	for _, file := range []*os.File{theirIn, theirOut} {
+		handle := syscall.Handle(file.Fd())
+		arguments = append(arguments, strconv.FormatUint(uint64(handle), 10))
+		cmd.SysProcAttr.AdditionalInheritedHandles = append(cmd.SysProcAttr.AdditionalInheritedHandles, handle)
 	}
-	return pipes{ourIn, ourOut}, []*os.File{theirIn, theirOut}, nil
+	cmd.Args = append(arguments, cmd.Args[1:]...)
+	return &channel{ourIn, ourOut}, []*os.File{theirIn, theirOut}, nil
 }
 
-// openChannel returns the guard's end.
-func openChannel() (channel, error) {
-	if len(os.Args) < 3 {
+// letInherit lets the process that is started next inherit a file, and returns the number that it
+// has there.
+func letInherit(file *os.File) (number string, err error) {
+	handle := windows.Handle(file.Fd())
+	return strconv.FormatUint(uint64(handle), 10), windows.SetHandleInformation(handle, windows.HANDLE_FLAG_INHERIT, windows.HANDLE_FLAG_INHERIT)
+}
+
+// openChannel returns the guard's end of the channel.
+func openChannel() (*channel, error) {
+	if len(os.Args) <= 1+channelArguments {
 		return nil, errors.New("there are no handles")
 	}
-	var files [2]*os.File
+	var files [channelArguments]*os.File
 	for i := range files {
 		handle, err := strconv.ParseUint(os.Args[1+i], 10, 64)
 		if err != nil {
@@ -89,7 +107,7 @@ func openChannel() (channel, error) {
 		_ = windows.SetHandleInformation(windows.Handle(handle), windows.HANDLE_FLAG_INHERIT, 0) // not for the program
 		files[i] = os.NewFile(uintptr(handle), "supervisor")
 	}
-	return pipes{files[0], files[1]}, nil
+	return &channel{files[0], files[1]}, nil
 }
 
 // becomeProgram is for systems on which a process can become another program.
@@ -98,6 +116,7 @@ func becomeProgram() int { return CodeNotExecutable }
 // family is the child and its descendants, as their guard sees them.
 type family struct {
 	pid     int
+	ended   bool // the child ended
 	changed chan os.Signal
 	job     windows.Handle
 	what    program
@@ -135,12 +154,12 @@ func (f *family) make(p program) error {
 // begin starts the program.
 func (f *family) begin() {
 	cmd := &exec.Cmd{
-		Path: f.what.Path, Args: f.what.Args, Env: f.what.Env,
+		Path: f.what.path, Args: f.what.args,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		SysProcAttr: &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP},
 	}
 	if err := cmd.Start(); err != nil {
-		fmt.Fprintf(os.Stderr, "tenure: cannot start %s: %v\n", f.what.Path, err)
+		fmt.Fprintf(os.Stderr, "tenure: cannot start %s: %v\n", f.what.path, err)
 		f.finish(Status{Code: startFailure(err)})
 		return
 	}
@@ -214,7 +233,7 @@ func (g *guard) reap() {
 }
 
 // killLeft does nothing: the job of a guard that ended has ended with it.
-func killLeft(int, func(string)) {}
+func killLeft(int, bool, func(string)) {}
 
 // Signals are the signals that a supervisor catches.
 var Signals = []os.Signal{os.Interrupt, syscall.SIGTERM}

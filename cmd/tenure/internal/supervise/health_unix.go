@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -28,14 +27,14 @@ const outputDelay = 100 * time.Millisecond
 // The command has a process group of its own, which is killed when ctx ends, and when the command
 // has ended; what left the group is killed too, on Linux. Calls must not overlap.
 func Check(ctx context.Context, line string, env []string) error {
-	own.adopt()
+	helpers.adopt()
 	runtime.LockOSThread() // PR_SET_PDEATHSIG kills with the thread
 	defer runtime.UnlockOSThread()
 	var output tail
 	cmd := exec.Command("/bin/sh", "-c", line)
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, &output, &output
 	cmd.SysProcAttr = childAttributes()
-	if err := own.start(cmd); err != nil {
+	if err := helpers.start(cmd); err != nil {
 		return fmt.Errorf("--health: %w", err)
 	}
 	group := cmd.Process.Pid
@@ -43,8 +42,8 @@ func Check(ctx context.Context, line string, env []string) error {
 	cmd.WaitDelay = outputDelay
 	err := cmd.Wait()
 	stop()
-	own.forget(group)
-	own.sweep(group)
+	helpers.forget(group)
+	helpers.sweep(group)
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("--health: killed: %w%s", context.Cause(ctx), output.text())
@@ -55,11 +54,11 @@ func Check(ctx context.Context, line string, env []string) error {
 }
 
 // sweep kills what is left of a group, and what is left to this process, once.
-func (p *processes) sweep(group int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	signalDescendants(os.Getpid(), group, unix.SIGKILL, p.pids)
-	reapLeft(group, p.pids)
+func (h *helperProcesses) sweep(group int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	signalDescendants(group, true, unix.SIGKILL, h.pids)
+	reapLeft(group, h.pids)
 }
 
 // tail keeps the end of what is written to it. One goroutine writes.

@@ -3,6 +3,7 @@ package supervise
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -67,14 +68,16 @@ func TestAnInterruptAtAnyMomentLeavesNoProgramAndNoLease(t *testing.T) {
 
 func TestTheCodeOfTheProgramIsKeptAndWhatItLeftIsEnded(t *testing.T) {
 	broker := server(t)
-	for _, verb := range []string{"run", "lock"} {
-		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "leaves", verb, "--ttl", "2s", "--grace", "100ms", "press")
-		n.awaitStart()
-		n.awaitGone()
-		if code := n.awaitExit(); code != 7 {
-			t.Errorf("%s: exit code %d, want that of the program, 7", verb, code)
+	for _, role := range []string{"leaves", "headless leaves"} {
+		for _, verb := range []string{"run", "lock"} {
+			n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, role, verb, "--ttl", "2s", "--grace", "100ms", "press")
+			n.awaitStart()
+			n.awaitGone()
+			if code := n.awaitExit(); code != 7 {
+				t.Errorf("%s: exit code %d, want that of the program, 7", verb, code)
+			}
+			awaitFree(t, broker, "press", time.Second)
 		}
-		awaitFree(t, broker, "press", time.Second)
 	}
 }
 
@@ -246,7 +249,7 @@ func TestProcessesFromBeforeAreSpared(t *testing.T) {
 	if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if r, ok := readProcess(sleeper); !ok || r.state == 'Z' {
+	if e, ok := readProcess(sleeper); !ok || e.isZombie() {
 		t.Error("a process that was there before tenure was ended")
 	}
 	_ = unix.Kill(sleeper, unix.SIGKILL) // it has the output, too
@@ -291,9 +294,15 @@ func TestWithInstantTheLeaseIsNotReleasedBeforeALateGuardHasActed(t *testing.T) 
 
 func awaitLog(t *testing.T, n *node, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(await.Patience); !strings.Contains(n.log.String(), text); time.Sleep(time.Millisecond) {
+	awaitLogs(t, n, text, 1)
+}
+
+// awaitLogs waits until the log has a text so often.
+func awaitLogs(t *testing.T, n *node, text string, times int) {
+	t.Helper()
+	for deadline := time.Now().Add(await.Patience); strings.Count(n.log.String(), text) < times; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the log does not say %q", text)
+			t.Fatalf("the log does not say %q %d times", text, times)
 		}
 	}
 }
@@ -337,8 +346,8 @@ func TestAnUnhealthyNodeHandsOver(t *testing.T) {
 	}
 	sick.awaitGone()
 	other.awaitStart()
-	if alive, _, _ := descendants(sick.cmd.Process.Pid, nil); len(alive) > 2 {
-		t.Errorf("checks have left %d processes: %v", len(alive), alive)
+	if left, _ := descendants(sick.cmd.Process.Pid, nil); len(left) > 2 {
+		t.Errorf("checks have left %d processes: %v", len(left), left)
 	}
 }
 
@@ -350,13 +359,13 @@ func TestACheckThatHangsIsKilled(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "killed") || !strings.Contains(err.Error(), "it hangs") {
 		t.Errorf("%v, want killed, and what it said", err)
 	}
-	for deadline := time.Now().Add(await.Patience); ; own.sweep(0) {
-		alive, _, _ := descendants(os.Getpid(), nil)
-		if len(alive) == 0 {
+	for deadline := time.Now().Add(await.Patience); ; helpers.sweep(0) {
+		left, _ := descendants(os.Getpid(), nil)
+		if len(left) == 0 {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("it has left %v", alive)
+			t.Fatalf("it has left %v", left)
 		}
 	}
 }
@@ -389,6 +398,12 @@ func TestExitCodesOfRunAndLock(t *testing.T) {
 		{"a negative grace", []string{"run", "--grace", "-1s", "free", "--", "true"}, 2, "is negative"},
 		{"a wait that is none", []string{"lock", "--wait", "soon", "free", "--", "true"}, 2, "30s, 0, or forever"},
 		{"a check's flags without a check", []string{"run", "--health-every", "1s", "free", "--", "true"}, 2, "need --health"},
+		{"instant, with the default TTL", []string{"lock", "--instant", "free", "--", "true"}, 0, "the child ended"},
+		{"instant, with a TTL that no keep-alive carries", []string{"run", "--instant", "--ttl", "48h", "free", "--", "true"}, 2, "make --ttl at most 27h18m"},
+		{"taken by force from lock", []string{"lock", "--ttl", "1m", "taken", "--", built.path, "del", "--broker", broker, "taken"}, 66, "was lost while the child ran"},
+		{"taken by force from run", []string{"run", "--ttl", "1m", "taken", "--", built.path, "del", "--broker", broker, "taken"}, 66, "was lost while the child ran"},
+		{"the client id taken over from lock", []string{"lock", "--client-id", "one", "two", "--", "sh", "-c", built.path + " get --broker " + broker + " --client-id one x; exec sleep 1000"}, 66, "took over this client id"},
+		{"the client id taken over from run", []string{"run", "--client-id", "one", "one", "--", "sh", "-c", built.path + " get --broker " + broker + " --client-id one x; exec sleep 1000"}, 66, "took over this client id"},
 		{"a negative rank", []string{"run", "--rank", "-1", "free", "--", "true"}, 2, "the best rank is 0"},
 		{"a program that is not there", []string{"run", "free", "--", "no-such-program"}, 127, "cannot start no-such-program: it was not found"},
 		{"a program that cannot be executed", []string{"lock", "free", "--", text}, 126, "cannot start " + text},
@@ -404,4 +419,109 @@ func TestExitCodesOfRunAndLock(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A program gets its arguments and its environment as they are: large ones, and bytes that are no
+// UTF-8. A variable of an outer lease does not hide that of this one. It also has the descriptors
+// that tenure has inherited.
+func TestTheProgramGetsWhatTenureWasGiven(t *testing.T) {
+	broker := server(t)
+	large := strings.Repeat("x", 120_000)
+	for _, verb := range []string{"run", "lock"} {
+		dir := filepath.Join(t.TempDir(), "\xff\xfe")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		program := filepath.Join(dir, "program")
+		script := `#!/bin/sh
+echo "$1 ${#2} $LATIN ${#LARGE_0} ${#LARGE_6} $TENURE_NAME"; echo three >&3; echo four >&4; echo nine >&9
+echo $(ls /proc/self/fd)
+`
+		if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		read, write, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer read.Close()
+		start := func(name string, arguments ...string) (line, open string) {
+			cmd := exec.Command(name, append(arguments, "caf\xe9", large)...)
+			cmd.Env = append(os.Environ(), "LATIN=\xe9t\xe9", "TENURE_NAME=outer")
+			for i := range 7 {
+				cmd.Env = append(cmd.Env, fmt.Sprintf("LARGE_%d=%s", i, large))
+			}
+			cmd.ExtraFiles = []*os.File{write, write, nil, nil, nil, nil, write} // 3, 4 and 9
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", verb, err, out)
+			}
+			line, open, _ = strings.Cut(string(out), "\n")
+			return line, open
+		}
+		alone, openAlone := start(program)
+		line, open := start(built.path, verb, "--broker", broker, "inner\xff", "--", program)
+		if want := strings.Replace(alone, "outer", "inner\xff", 1); line != want || !strings.HasPrefix(line, "caf\xe9 120000 \xe9t\xe9 120000 120000 ") {
+			t.Errorf("%s: the program has %q, want %q", verb, line, want)
+		}
+		if open != openAlone {
+			t.Errorf("%s: the program has the descriptors %q, want %q", verb, open, openAlone)
+		}
+		_ = write.Close()
+		text, err := io.ReadAll(read)
+		if want := strings.Repeat("three\nfour\nnine\n", 2); err != nil || string(text) != want {
+			t.Errorf("%s: the program wrote %q to inherited descriptors, want %q: %v", verb, text, want, err)
+		}
+	}
+}
+
+// With the /proc of another PID namespace no process of the program would be found, so there is none.
+func TestAProcOfAnotherNamespaceIsRefused(t *testing.T) {
+	broker := server(t)
+	for _, verb := range []string{"run", "lock"} {
+		cmd := exec.Command(built.path, verb, "--broker", broker, "press", "--", "true")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
+		if os.Getuid() != 0 {
+			cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
+		}
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState == nil {
+			t.Skipf("no PID namespace can be made here: %v", err)
+		}
+		if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(out), "/proc") || !strings.Contains(string(out), "unshare --mount-proc") {
+			t.Errorf("%s: exit code %d, want 1 and the cure in\n%s", verb, code, out)
+		}
+	}
+}
+
+// A connection that is dead and says nothing is replaced, though the guard has it, too; and an
+// interrupt ends tenure meanwhile.
+func TestWithInstantADeadConnectionIsReplaced(t *testing.T) {
+	broker := server(t)
+	network := startProxy(t, broker)
+	n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address(), "polite", "run", "--instant", "--ttl", "2s", "press")
+	n.awaitStart()
+	network.freeze()
+	n.awaitGone()
+	awaitLogs(t, n, "the child starts", 2)
+	network.freeze()
+	n.signal(unix.SIGTERM)
+	n.awaitExit()
+}
+
+// A second process with the client id of a holder ends its connection, so the broker releases the
+// lease, though the holder's process is stopped. Its guard sees the end.
+func TestWithInstantTheGuardSeesThatTheClientIDWasTakenOver(t *testing.T) {
+	broker := server(t)
+	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "daemon", "run", "--instant", "--client-id", "node", "--ttl", "5m", "press")
+	n.awaitStart()
+	n.signal(unix.SIGSTOP)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	other, err := transport.Dial(ctx, broker, transport.Options{ClientID: "node"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	n.awaitGone() // long before the guard would act on the deadline
 }

@@ -15,21 +15,25 @@ const (
 
 // A request is what the supervisor tells the guard. Exactly one field is set.
 type request struct {
-	Start  *program `json:",omitempty"` // make a process for the program; the first request
-	Run    bool     `json:",omitempty"` // let the process become the program
-	Arm    *bounds  `json:",omitempty"` // the lease was renewed
-	Signal int      `json:",omitempty"` // pass a signal on to the child
-	Stop   *stop    `json:",omitempty"` // end the program
+	Start  *start  `json:",omitempty"` // make a process for the program; the first request
+	Run    bool    `json:",omitempty"` // let the process become the program
+	Arm    *bounds `json:",omitempty"` // the lease was renewed
+	Signal int     `json:",omitempty"` // pass a signal on to the child
+	Stop   *stop   `json:",omitempty"` // end the program
 }
 
-// program is what the guard starts.
-type program struct {
-	Path    string
-	Args    []string // with the name of the program
-	Env     []string
+// start is what the guard does from its beginning. The program, and its environment, are in the
+// guard's own arguments and environment: they are as large as the system allows, and any bytes.
+type start struct {
 	Grace   time.Duration
 	Instant bool // kill at once when the supervisor is gone
 	Bounds  bounds
+}
+
+// program is what the guard starts, with the guard's environment.
+type program struct {
+	path string
+	args []string // with the name of the program
 }
 
 // bounds are times on the shared clock.

@@ -5,12 +5,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
+
 	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,6 +32,19 @@ import (
 var built struct {
 	dir, path string
 }
+
+// headless is set for roles whose first thread ends, while the process goes on: /proc shows it as a
+// zombie then.
+func headless() bool { return strings.HasPrefix(os.Getenv("SUPERVISE_ROLE"), "headless") }
+
+func init() {
+	if headless() {
+		runtime.LockOSThread() // main runs on the first thread from now on
+	}
+}
+
+// loseHead ends the first thread.
+func loseHead() { _, _, _ = syscall.Syscall(unix.SYS_EXIT, 0, 0, 0) }
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv("SUPERVISE_ROLE"); role != "" {
@@ -54,10 +68,17 @@ func TestMain(m *testing.M) {
 // beProgram is a program under a lease. It, and all that it starts, have a pipe to the test, whose
 // end shows that all are gone, and the lock of a file, which is free only then.
 func beProgram(role string) {
-	if role == "leaf" { // what a program started
+	switch role {
+	case "leaf", "headless leaf": // what a program started
 		signal.Ignore(unix.SIGTERM, unix.SIGHUP, unix.SIGINT)
-		time.Sleep(10 * await.Patience)
-		return
+		go func() { // a headless one has no head to end it
+			time.Sleep(10 * await.Patience)
+			os.Exit(0)
+		}()
+		if headless() {
+			loseHead()
+		}
+		select {}
 	}
 	pipe, err := os.OpenFile(os.Getenv("SUPERVISE_PIPE"), os.O_WRONLY, 0)
 	if err != nil {
@@ -76,6 +97,9 @@ func beProgram(role string) {
 	leaf := func(attributes *syscall.SysProcAttr) {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), "SUPERVISE_ROLE=leaf")
+		if headless() {
+			cmd.Env = append(cmd.Env, "SUPERVISE_ROLE=headless leaf")
+		}
 		cmd.ExtraFiles = []*os.File{pipe, lock}
 		cmd.SysProcAttr = attributes
 		if err := cmd.Start(); err != nil {
@@ -95,7 +119,9 @@ func beProgram(role string) {
 		if err := cmd.Run(); err != nil {
 			panic(err)
 		}
-	case "leaves": // ends, and leaves two behind
+	case "headless": // with a descendant that is headless, too
+		leaf(&syscall.SysProcAttr{Setsid: true})
+	case "leaves", "headless leaves": // ends, and leaves two behind
 		leaf(nil)
 		leaf(&syscall.SysProcAttr{Setsid: true})
 	}
@@ -109,11 +135,19 @@ func beProgram(role string) {
 	say("start %d", now())
 	say("%s=%s", "TENURE_TOKEN", os.Getenv("TENURE_TOKEN"))
 	switch role {
-	case "leaves":
+	case "leaves", "headless leaves":
 		os.Exit(7)
+	case "headless":
+		go heed(role, signals, say)
+		loseHead()
 	case "frozen":
 		_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
 	}
+	heed(role, signals, say)
+}
+
+// heed does what the program of a role does about signals, and says which it got.
+func heed(role string, signals <-chan os.Signal, say func(string, ...any)) {
 	for s := range signals {
 		say("got %v", s)
 		switch {
@@ -294,10 +328,10 @@ func (n *node) signal(s syscall.Signal) {
 // guard returns the process id of the guard.
 func (n *node) guard() int {
 	n.t.Helper()
-	alive, _, _ := descendants(n.cmd.Process.Pid, nil)
-	for _, r := range alive {
-		if r.parent == n.cmd.Process.Pid {
-			return r.pid
+	entries, _ := descendants(n.cmd.Process.Pid, nil)
+	for _, e := range entries {
+		if e.parent == n.cmd.Process.Pid {
+			return e.pid
 		}
 	}
 	n.t.Fatal("there is no guard")
@@ -327,12 +361,22 @@ func awaitFree(t *testing.T, broker, name string, within time.Duration) {
 	t.Errorf("%s is still held after %v", name, within)
 }
 
+// freeze makes the present connections silent, and not those that follow.
+func (p *proxy) freeze() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, conn := range p.conns {
+		p.frozen[conn] = true
+	}
+}
+
 // proxy is a network between a node and the server, which can be cut.
 type proxy struct {
 	listener net.Listener
 	mu       sync.Mutex
 	cut      bool
 	conns    []net.Conn
+	frozen   map[net.Conn]bool
 	tasks    sync.WaitGroup
 }
 
@@ -342,7 +386,7 @@ func startProxy(t *testing.T, broker string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: listener}
+	p := &proxy{listener: listener, frozen: make(map[net.Conn]bool)}
 	p.tasks.Go(func() {
 		for {
 			near, err := listener.Accept()
@@ -374,7 +418,7 @@ func startProxy(t *testing.T, broker string) *proxy {
 }
 
 // copy passes bytes on until the network is cut. From then on it drops them.
-func (p *proxy) copy(to io.Writer, from io.Reader) {
+func (p *proxy) copy(to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
@@ -382,7 +426,7 @@ func (p *proxy) copy(to io.Writer, from io.Reader) {
 			return
 		}
 		p.mu.Lock()
-		cut := p.cut
+		cut := p.cut || p.frozen[from]
 		p.mu.Unlock()
 		if !cut {
 			_, _ = to.Write(buffer[:n])
@@ -398,5 +442,5 @@ func (p *proxy) partition() {
 	p.cut = true
 }
 
-// signal0 signals a supervisor that may be gone.
-func (n *node) signal0(s syscall.Signal) { _ = n.cmd.Process.Signal(s) }
+// trySignal signals a supervisor that may be gone.
+func (n *node) trySignal(s syscall.Signal) { _ = n.cmd.Process.Signal(s) }

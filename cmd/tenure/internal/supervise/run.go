@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -48,11 +49,11 @@ type Options struct {
 	// Instant kills the program at once when its supervisor is gone: the broker releases the lease
 	// at that moment.
 	Instant bool
-	// Connection returns another descriptor of the connection whose end releases the lease; nil for
-	// none. The guard keeps it open until the program is gone. So a broker that releases the lease
-	// when the connection ends does so after that, however the supervisor ends. It is not used on
-	// Windows.
-	Connection func() (*os.File, error)
+	// Connection returns the connection whose end releases the lease; nil for none. The guard keeps
+	// it open until the program is gone, and never reads it. So a broker that releases the lease
+	// when the connection ends does so after that, however the supervisor ends. If the broker
+	// itself ends the connection, the guard kills the program at once. It is not used on Windows.
+	Connection func() (syscall.RawConn, error)
 	// Signals has signals to pass on to the program. A signal for which IsEnd is true kills
 	// it; the first one of these ends Run's context instead. nil: none.
 	Signals <-chan os.Signal
@@ -63,6 +64,10 @@ type Options struct {
 // Margin is how long before the end of a tenure of this TTL the program is killed, at the latest:
 // time for the kill itself, and for a guard that waits for a processor.
 func Margin(ttl time.Duration) time.Duration { return max(ttl/20, 50*time.Millisecond) }
+
+// guardPatience bounds how late a guard may be with a kill, before the supervisor does it. With a
+// short TTL it has less time.
+const guardPatience = 500 * time.Millisecond
 
 // child is a program as the supervisor sees it.
 type child struct {
@@ -81,6 +86,10 @@ type child struct {
 	terminal *terminal
 }
 
+// CanSupervise returns why no program can be supervised in this process, with the cure. On Linux
+// the processes of a program are found in /proc. Run returns the same error.
+func CanSupervise() error { return checkTree() }
+
 // Run starts the program, and returns when it and all that it started are gone. It stops the
 // program when ctx ends, and kills it before the lease is over. A caller that must wait for a lease
 // that is not renewed any more, or that was lost, ends ctx.
@@ -88,28 +97,29 @@ type child struct {
 // The status says how the program ended, and whether it was stopped. The error says why the program
 // could not be started or supervised: then the program is gone too, except for what Logger got.
 func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
-	own.adopt()
+	if err := CanSupervise(); err != nil {
+		return Status{}, err
+	}
+	helpers.adopt()
 	c := &child{Options: o, lease: lease}
 	c.terminal = openTerminal()
 	bounds, left := c.bounds()
 	if left <= Margin(o.TTL) || ctx.Err() != nil {
 		return Status{Code: -1, Stopped: true}, nil
 	}
-	var connection *os.File
+	var connection syscall.RawConn
 	var err error
 	if o.Connection != nil {
 		if connection, err = o.Connection(); err != nil {
 			return Status{Code: -1, Stopped: true}, nil // it was lost, and the lease with it
 		}
-		defer connection.Close()
 	}
-	if c.guard, err = startGuard(o.Name, connection, program{
-		Path: o.Path, Args: o.Args, Env: o.Env, Grace: o.Grace, Instant: o.Instant, Bounds: bounds,
-	}); err != nil {
+	c.guard, err = startGuard(o, connection, start{Grace: o.Grace, Instant: o.Instant, Bounds: bounds})
+	switch {
+	case errors.Is(err, errConnectionLost):
+		return Status{Code: -1, Stopped: true}, nil
+	case err != nil:
 		return Status{}, err
-	}
-	if connection != nil {
-		_ = connection.Close() // the guard has it now
 	}
 	c.sent, c.sentAt = bounds.Kill, now()
 	for len(o.Signals) > 0 {
@@ -123,7 +133,7 @@ func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 	}
 	// The guard does not do its work, so this process does.
 	c.guard.kill()
-	killLeft(c.pid, func(stuck string) { c.stuck(stuck) })
+	killLeft(c.pid, c.status != nil, func(stuck string) { c.stuck(stuck) })
 	if c.told {
 		c.Logger.Warn("the program was killed without its guard", "lease", c.Name, "error", err)
 		err = nil
@@ -259,7 +269,7 @@ func (c *child) check(ctx context.Context) error {
 		c.sent, c.sentAt = bounds.Kill, at
 		c.guard.send(request{Arm: &bounds})
 	}
-	if c.told && at > c.killAt+Margin(c.TTL)/2 || !c.told && c.armed < c.sent && at > c.sentAt+max(c.TTL/4, time.Second) {
+	if c.told && at > c.killAt+min(Margin(c.TTL)/2, guardPatience) || !c.told && c.armed < c.sent && at > c.sentAt+max(c.TTL/4, time.Second) {
 		return fmt.Errorf("%w: it does not answer", ErrGuard)
 	}
 	return nil

@@ -8,41 +8,53 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"syscall"
 	"time"
 )
 
 // guardProcess is the guard as the supervisor sees it.
 type guardProcess struct {
 	cmd     *exec.Cmd
-	socket  channel
+	socket  *channel
 	encoder *json.Encoder
 	reports chan report // closed when the guard is gone
 	tasks   sync.WaitGroup
 	stopped chan struct{} // closed by wait
 }
 
-// startGuard starts the guard, and tells it the program. The guard keeps connection open; nil for none.
-func startGuard(name string, connection *os.File, p program) (*guardProcess, error) {
+// errConnectionLost: Options.Connection had ended before the guard got it.
+var errConnectionLost = errors.New("the connection is lost")
+
+// startGuard starts the guard of a program. The guard keeps connection open; nil for none.
+func startGuard(o Options, connection syscall.RawConn, s start) (*guardProcess, error) {
 	cmd := &exec.Cmd{
 		Path:  executable(),
-		Args:  append([]string{guardName, name}, p.Args...),
+		Args:  append([]string{guardName, o.Name, o.Path}, o.Args...),
+		Env:   o.Env,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 	}
-	socket, theirs, err := connect(cmd, connection)
+	socket, theirs, err := connect(cmd)
 	if err != nil {
 		return nil, err
 	}
 	g := &guardProcess{cmd: cmd, socket: socket, encoder: json.NewEncoder(socket), reports: make(chan report), stopped: make(chan struct{})}
-	err = own.start(cmd)
-	for _, file := range theirs {
-		_ = file.Close()
-	}
-	if err != nil {
+	if err := helpers.start(cmd, theirs...); err != nil {
 		_ = socket.Close()
 		return nil, fmt.Errorf("cannot start the guard of the program: %w", err)
 	}
 	g.tasks.Go(g.read)
-	g.send(request{Start: &p})
+	if connection == nil {
+		g.send(request{Start: &s})
+		return g, nil
+	}
+	first, err := json.Marshal(request{Start: &s})
+	if err == nil {
+		err = socket.writeWith(append(first, '\n'), connection)
+	}
+	if err != nil {
+		g.kill()
+		return nil, fmt.Errorf("%w: %w", errConnectionLost, err)
+	}
 	return g, nil
 }
 
@@ -62,11 +74,8 @@ func (g *guardProcess) read() {
 	}
 }
 
-// send sends a request. A guard that does not read it is found by its missing answer.
-func (g *guardProcess) send(r request) {
-	_ = g.socket.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
-	_ = g.encoder.Encode(r)
-}
+// send sends a request, without waiting. A guard that does not read it is found by its missing answer.
+func (g *guardProcess) send(r request) { _ = g.encoder.Encode(r) }
 
 // end waits for the end of a guard that has said that all is gone.
 func (g *guardProcess) end() {
@@ -84,16 +93,17 @@ func (g *guardProcess) kill() {
 func (g *guardProcess) wait() {
 	close(g.stopped)
 	_ = g.cmd.Wait()
-	own.forget(g.cmd.Process.Pid)
+	helpers.forget(g.cmd.Process.Pid)
 	_ = g.socket.Close()
 	g.tasks.Wait()
 }
 
-// own are the processes that this supervisor started and waits for. All its other children are
+// helpers are the processes that this supervisor started for itself: guards, and checks of the
+// health. All its other children are
 // descendants of the program that were left to it.
-var own = processes{pids: make(map[int]bool)}
+var helpers = helperProcesses{pids: make(map[int]bool)}
 
-type processes struct {
+type helperProcesses struct {
 	adopted sync.Once
 	mu      sync.Mutex
 	pids    map[int]bool
@@ -102,33 +112,40 @@ type processes struct {
 // adopt makes this process the one that descendants without parents are left to. Children that it
 // has already are not descendants of the program: a shell may have started them, and then have
 // become this process.
-func (p *processes) adopt() {
-	p.adopted.Do(func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
+func (h *helperProcesses) adopt() {
+	h.adopted.Do(func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
 		for _, pid := range children() {
-			p.pids[pid] = true
+			h.pids[pid] = true
 		}
 		becomeSubreaper()
 	})
 }
 
 // start starts a process. No process is looked for meanwhile, so it is never taken for one that
-// the program left.
-func (p *processes) start(cmd *exec.Cmd) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// the program left. The process inherits the files, which are closed here then; as no other process
+// is started meanwhile, no other inherits them.
+func (h *helperProcesses) start(cmd *exec.Cmd, files ...*os.File) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, file := range files {
+		defer file.Close()
+		if _, err := letInherit(file); err != nil {
+			return err
+		}
+	}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	p.pids[cmd.Process.Pid] = true
+	h.pids[cmd.Process.Pid] = true
 	return nil
 }
 
-func (p *processes) forget(pid int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.pids, pid)
+func (h *helperProcesses) forget(pid int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.pids, pid)
 }
 
 // What a signal to the supervisor means for the program.

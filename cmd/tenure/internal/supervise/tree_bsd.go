@@ -10,6 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// pollPeerClosed is for Linux: elsewhere a poll tells only that both directions are closed.
+const pollPeerClosed = 0
+
 func executable() string {
 	path, err := os.Executable()
 	if err != nil {
@@ -21,13 +24,16 @@ func executable() string {
 // becomeSubreaper does nothing: only Linux gives orphans to an ancestor.
 func becomeSubreaper() {}
 
+// checkTree returns nil: processes are found by their group.
+func checkTree() error { return nil }
+
 // children is for systems with subreapers.
 func children() []int { return nil }
 
 func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 // signalDescendants signals the process group of the child. What has left it is not found.
-func signalDescendants(_, group int, s unix.Signal, _ map[int]bool) (stuck string) {
+func signalDescendants(group int, _ bool, s unix.Signal, _ map[int]bool) (stuck string) {
 	if group == 0 {
 		return ""
 	}

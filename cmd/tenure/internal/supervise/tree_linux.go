@@ -11,6 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// pollPeerClosed is what a poll says of a connection that its peer has closed, though data of it
+// may wait.
+const pollPeerClosed = unix.POLLRDHUP
+
 // executable is this program, even after an upgrade has replaced its file.
 func executable() string {
 	const self = "/proc/self/exe"
@@ -27,122 +31,152 @@ func executable() string {
 // becomeSubreaper makes descendants whose parents ended children of this process.
 func becomeSubreaper() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } // Linux 3.4 and later
 
-// children returns the children of this process.
-func children() (pids []int) {
-	own := os.Getpid()
-	alive, zombies, _ := descendants(own, nil)
-	for _, r := range alive {
-		if r.parent == own {
-			pids = append(pids, r.pid)
+// checkTree returns why the descendants of this process cannot be found, and the cure.
+func checkTree() error {
+	const cure = "mount the /proc of this PID namespace: \"mount -t proc proc /proc\", or \"unshare --mount-proc\""
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return fmt.Errorf("/proc, in which tenure finds what a program leaves behind, does not show this process: %w; %s", err, cure)
+	}
+	// NSpid has the id of this process in each namespace from that of /proc down to its own.
+	// Linux before 4.1 has only Pid.
+	for line := range bytes.Lines(status) {
+		name, ids, _ := bytes.Cut(line, []byte(":"))
+		if string(name) != "Pid" && string(name) != "NSpid" {
+			continue
+		}
+		if pids := bytes.Fields(ids); len(pids) != 1 || string(pids[0]) != strconv.Itoa(os.Getpid()) {
+			return fmt.Errorf("/proc, in which tenure finds what a program leaves behind, belongs to another PID namespace; %s", cure)
 		}
 	}
-	return append(pids, zombies...)
+	return nil
+}
+
+// children returns the children of this process.
+func children() (pids []int) {
+	parent := os.Getpid()
+	entries, _ := descendants(parent, nil)
+	for _, e := range entries {
+		if e.parent == parent {
+			pids = append(pids, e.pid)
+		}
+	}
+	return pids
 }
 
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 }
 
-// relative is a process, as /proc has it.
-type relative struct {
+// procEntry is a process, as /proc has it.
+type procEntry struct {
 	pid, parent, group int
 	state              byte
+	threads            int    // with the first one, even if that has ended
 	started            string // with the pid, it tells a process from a later one of the same pid
 	name               string
 }
 
+// isZombie reports whether all threads of the process have ended, so that it only waits for its
+// parent to take its result. The state is that of the first thread: a process whose first thread
+// has ended alone, as by pthread_exit, goes on, and has the state of a zombie.
+func (e procEntry) isZombie() bool { return (e.state == 'Z' || e.state == 'X') && e.threads <= 1 }
+
 // readProcess reads /proc/PID/stat.
-func readProcess(pid int) (r relative, ok bool) {
+func readProcess(pid int) (e procEntry, ok bool) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return r, false
+		return e, false
 	}
 	// The name is in parentheses, and may have any characters.
 	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
 	if open < 0 || end < open {
-		return r, false
+		return e, false
 	}
 	fields := bytes.Fields(text[end+1:])
 	if len(fields) < 20 {
-		return r, false
+		return e, false
 	}
-	r = relative{pid: pid, state: fields[0][0], started: string(fields[19]), name: string(text[open+1 : end])}
-	r.parent, _ = strconv.Atoi(string(fields[1]))
-	r.group, _ = strconv.Atoi(string(fields[2]))
-	return r, true
+	e = procEntry{pid: pid, state: fields[0][0], started: string(fields[19]), name: string(text[open+1 : end])}
+	e.parent, _ = strconv.Atoi(string(fields[1]))
+	e.group, _ = strconv.Atoi(string(fields[2]))
+	e.threads, _ = strconv.Atoi(string(fields[17]))
+	return e, true
 }
 
-// descendants returns the processes that descend from a process, without zombies and without
-// those of spared ids and what descends from them. zombies are its own children that ended.
-func descendants(of int, spared map[int]bool) (alive []relative, zombies []int, err error) {
+// descendants returns the processes that descend from a process, zombies too, without those of
+// spared ids and what descends from them.
+func descendants(of int, spared map[int]bool) (entries []procEntry, err error) {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	children := make(map[int][]relative)
+	children := make(map[int][]procEntry)
 	for _, entry := range names {
 		pid, err := strconv.Atoi(entry.Name())
 		if err != nil {
 			continue
 		}
-		if r, ok := readProcess(pid); ok && !spared[pid] {
-			children[r.parent] = append(children[r.parent], r)
+		if e, ok := readProcess(pid); ok && !spared[pid] {
+			children[e.parent] = append(children[e.parent], e)
 		}
 	}
 	for next := []int{of}; len(next) > 0; next = next[1:] {
 		for _, child := range children[next[0]] {
 			next = append(next, child.pid)
-			switch {
-			case child.state != 'Z' && child.state != 'X':
-				alive = append(alive, child)
-			case child.parent == of:
-				zombies = append(zombies, child.pid)
-			}
+			entries = append(entries, child)
 		}
 		delete(children, next[0])
 	}
-	return alive, zombies, nil
+	return entries, nil
 }
 
 // signalDescendants sends a signal to all processes that descend from this one. It signals groups
 // whose first process is one of them at once, so that none of their members can fork meanwhile.
-// It returns what could not be signalled, and why. spared may be nil.
-func signalDescendants(of, group int, s unix.Signal, spared map[int]bool) (stuck string) {
-	alive, _, err := descendants(of, spared)
-	if err != nil && group != 0 { // there is no /proc: the group is all that is known
+// group is the program's; 0 for none. reaped says that the program's result was taken: another
+// process may have its id then, so its group is signalled only if a descendant is in it. It returns
+// what could not be signalled, and why. spared may be nil.
+func signalDescendants(group int, reaped bool, s unix.Signal, spared map[int]bool) (stuck string) {
+	self, _ := unix.Getpgid(0)
+	done := map[int]bool{self: true, 0: true}
+	if group != 0 && !reaped { // whatever /proc shows
+		done[group] = true
 		_ = unix.Kill(-group, s)
 	}
-	known := map[int]bool{group: true}
-	for _, r := range alive {
-		known[r.pid] = true
+	entries, err := descendants(os.Getpid(), spared)
+	if err != nil {
+		return "what the program has left: " + err.Error()
 	}
-	own, _ := unix.Getpgid(0)
-	done := map[int]bool{own: true, 0: true}
-	for _, r := range alive {
-		if !done[r.group] && known[r.group] {
-			done[r.group] = true
-			_ = unix.Kill(-r.group, s)
+	leaders := map[int]bool{group: true}
+	for _, e := range entries {
+		leaders[e.pid] = true
+	}
+	for _, e := range entries {
+		if !done[e.group] && leaders[e.group] {
+			done[e.group] = true
+			_ = unix.Kill(-e.group, s)
 		}
 	}
-	for _, r := range alive {
-		if known[r.group] && r.group != own && s != unix.SIGKILL {
+	for _, e := range entries {
+		if leaders[e.group] && e.group != self && s != unix.SIGKILL {
 			continue // the signal came with the group
 		}
-		if err := signalProcess(r, s); err != nil && stuck == "" {
-			stuck = fmt.Sprintf("process %d (%s): %v", r.pid, r.name, err)
+		// A zombie is signalled, too: that has no effect, unless a thread of it lives after all.
+		if err := signalProcess(e, s); err != nil && stuck == "" && !e.isZombie() {
+			stuck = fmt.Sprintf("process %d (%s): %v", e.pid, e.name, err)
 		}
 	}
 	return stuck
 }
 
 // signalProcess signals exactly the process that was seen, and no later one with its pid.
-func signalProcess(r relative, s unix.Signal) error {
-	process, err := os.FindProcess(r.pid) // a pidfd, where the kernel has them
+func signalProcess(e procEntry, s unix.Signal) error {
+	process, err := os.FindProcess(e.pid) // a pidfd, where the kernel has them
 	if err != nil {
 		return nil
 	}
 	defer process.Release()
-	if seen, ok := readProcess(r.pid); !ok || seen.started != r.started {
+	if seen, ok := readProcess(e.pid); !ok || seen.started != e.started {
 		return nil
 	}
 	err = process.Signal(s)
@@ -156,11 +190,14 @@ func signalProcess(r relative, s unix.Signal) error {
 func groupExists(int) bool { return false }
 
 // reapLeft takes the results of children that this process did not start, and reports whether no
-// descendant is left, but for those that are spared.
+// descendant is left, but for those that are spared. If it cannot see that, none is reported gone.
 func reapLeft(_ int, spared map[int]bool) (over bool) {
-	alive, zombies, _ := descendants(os.Getpid(), spared)
-	for _, pid := range zombies {
-		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+	entries, err := descendants(os.Getpid(), spared)
+	over = err == nil
+	for _, e := range entries {
+		if pid, err := unix.Wait4(e.pid, nil, unix.WNOHANG, nil); err != nil || pid != e.pid {
+			over = false // it runs, or is the child of one that runs
+		}
 	}
-	return len(alive) == 0
+	return over
 }
