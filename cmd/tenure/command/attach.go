@@ -18,7 +18,6 @@ import (
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/attach"
-	"github.com/tenurelock/tenure/statestore"
 )
 
 // attachSettings are the flags of attach.
@@ -261,7 +260,7 @@ func (s *attachSettings) options() (attach.Options, error) {
 	options := attach.Options{
 		Username:      s.username,
 		Store:         s.store.Options,
-		Dialect:       statestore.Dialect(s.store.dialect),
+		Dialect:       s.store.replies(),
 		MaxClients:    s.maxClients,
 		ProbeMessages: s.probeMessages,
 		Wait:          s.wait,

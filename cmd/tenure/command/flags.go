@@ -4,21 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/flagvalue"
 	"github.com/tenurelock/tenure/statestore"
 )
 
 // storeFlags are the flags that serve and attach share: the rules and limits of the store.
 type storeFlags struct {
 	statestore.Options
-	dialect dialect
+	dialect string
 	data    dataFlags
 }
 
@@ -35,11 +34,11 @@ func (s *storeFlags) register(flags *pflag.FlagSet, noLimit, folder string) {
 	flags.StringSliceVar(&s.LockPrefixes, "lock-prefix", nil, "prefix of the keys that are locks, with --strict; may be repeated")
 	flags.DurationVar(&s.HoldOff, "hold-off", 0, "how long a store that starts without data, or from a restored backup, grants no lease, so that leases of the previous store expire first; give it the longest TTL in use")
 	flags.IntVar(&s.MaxKeys, "max-keys", 0, "how many keys the store may hold; 0 means "+noLimit)
-	byteSizeFlag(flags, &s.MaxBytes, "max-bytes", "how many bytes keys and values may have together; 0 means "+noLimit)
+	flagvalue.Bytes(flags, &s.MaxBytes, "max-bytes", "how many bytes keys and values may have together; 0 means "+noLimit)
 	flags.IntVar(&s.MaxValue, "max-value", 0, "how many bytes a value may have; 0 means only the limit of packets applies")
 	flags.IntVar(&s.MaxWatches, "max-watches", 10_000, "how many keys a client may watch")
 	flags.IntVar(&s.DedupWindow, "dedup-window", statestore.DefaultDedupWindow, "how many of its last requests are kept for each client, so that none is applied twice")
-	flags.Var(&s.dialect, "dialect", "how to write replies where deployed stores differ from their documentation: deployed or documented")
+	flagvalue.Choice(flags, &s.dialect, "dialect", dialects, "how to write replies where deployed stores differ from their documentation")
 }
 
 // check refuses values that no flag type refuses.
@@ -72,34 +71,16 @@ func (s *storeFlags) warnOfMemory(logger *slog.Logger) {
 		"before its previous holder has stopped; --hold-off with the longest TTL in use prevents that, and so does --data")
 }
 
-// A dialect is a flag for a statestore.Dialect.
-type dialect statestore.Dialect
+// dialects are the names of the dialects; the first one is the default.
+var dialects = []string{"deployed", "documented"}
 
-var _ pflag.Value = (*dialect)(nil)
-
-// Set takes the name of a dialect.
-func (d *dialect) Set(name string) error {
-	switch name {
-	case "deployed":
-		*d = dialect(statestore.Deployed)
-	case "documented":
-		*d = dialect(statestore.Documented)
-	default:
-		return errors.New("choose deployed or documented")
+// replies returns the dialect that was chosen.
+func (s *storeFlags) replies() statestore.Dialect {
+	if s.dialect == "documented" {
+		return statestore.Documented
 	}
-	return nil
+	return statestore.Deployed
 }
-
-// String returns the name of the dialect.
-func (d *dialect) String() string {
-	if statestore.Dialect(*d) == statestore.Documented {
-		return "documented"
-	}
-	return "deployed"
-}
-
-// Type is the kind of value in --help.
-func (d *dialect) Type() string { return "name" }
 
 // explainFlags makes the errors of a command say where a flag belongs that another command
 // takes, or that moved. replication is that of the command.
@@ -226,60 +207,3 @@ func (e *flagError) Error() string { return e.text }
 
 // Unwrap returns the cause.
 func (e *flagError) Unwrap() error { return e.error }
-
-// A byteSize is a flag for a number of bytes, such as 536870912, 512MiB or 0.5GiB.
-type byteSize int64
-
-var _ pflag.Value = (*byteSize)(nil)
-
-func byteSizeFlag(flags *pflag.FlagSet, at *int64, name, usage string) {
-	flags.Var((*byteSize)(at), name, usage)
-}
-
-var byteUnits = []struct {
-	name  string
-	bytes int64
-}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}, {"", 1}}
-
-var errByteSize = errors.New("want a number of bytes, like 536870912, 512MiB or 2GiB")
-
-// Set parses a number, alone or with one of the units B, KiB, MiB, GiB and TiB.
-func (b *byteSize) Set(text string) error {
-	for _, unit := range byteUnits {
-		digits, ok := strings.CutSuffix(text, unit.name)
-		if !ok {
-			continue
-		}
-		digits = strings.TrimSpace(digits)
-		if whole, err := strconv.ParseInt(digits, 10, 64); err == nil {
-			if whole < 0 {
-				return errors.New("a number of bytes cannot be negative")
-			}
-			if whole > math.MaxInt64/unit.bytes {
-				return errors.New("the number of bytes is too large")
-			}
-			*b = byteSize(whole * unit.bytes)
-			return nil
-		}
-		part, err := strconv.ParseFloat(digits, 64)
-		if err != nil || unit.bytes == 1 || !(part >= 0 && part*float64(unit.bytes) < 1<<62) {
-			return errByteSize
-		}
-		*b = byteSize(part * float64(unit.bytes))
-		return nil
-	}
-	return errByteSize
-}
-
-// String returns the number in the largest unit that divides it.
-func (b *byteSize) String() string {
-	for _, unit := range byteUnits {
-		if *b != 0 && int64(*b)%unit.bytes == 0 && unit.bytes > 1 {
-			return fmt.Sprintf("%d%s", int64(*b)/unit.bytes, unit.name)
-		}
-	}
-	return strconv.FormatInt(int64(*b), 10)
-}
-
-// Type is the kind of value in --help.
-func (b *byteSize) Type() string { return "bytes" }

@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -12,7 +13,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/flagvalue"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/logwriter"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/systemd"
 )
@@ -63,8 +66,8 @@ func (p *process) ready(cmd *cobra.Command, what string) {
 	p.manager.Ready(what)
 }
 
-// startClient is startProcess for a command that ends soon: its output is written directly, SIGHUP
-// ends it, and so does SIGPIPE.
+// startClient is startProcess for a command that is a client: its output is written directly, and
+// SIGHUP and SIGPIPE end it, unless it catches them as run and lock do.
 func startClient(cmd *cobra.Command, level slog.Level) (p *process, stop func()) {
 	stderr := logwriter.New(cmd.ErrOrStderr(), logQueue)
 	logger, variable := newLogger(cmd, stderr, level)
@@ -132,4 +135,35 @@ func (p *process) reloadOnHangup(ctx context.Context, reloads []reload) {
 			p.logger.Warn("read again", "flag", r.flag)
 		}
 	}
+}
+
+// logLevels and logFormats are the values of --log-level and --log-format.
+var (
+	logLevels  = []string{"debug", "info", "warn", "error"}
+	logFormats = []string{"text", "json"}
+)
+
+// registerLogFlags adds the flags of the log to all commands.
+func registerLogFlags(flags *pflag.FlagSet) {
+	flagvalue.OptionalChoice(flags, new(string), "log-level", logLevels, "what to log on standard error; debug has every request and connection; default: what the command needs")
+	flagvalue.Choice(flags, new(string), "log-format", logFormats, "how to write the log; text is key=value")
+	flags.Bool("verbose", false, "the same as --log-level debug")
+}
+
+// newLogger returns a logger to w, and its level: that of the flags, or else otherwise.
+func newLogger(cmd *cobra.Command, w io.Writer, otherwise slog.Level) (*slog.Logger, *slog.LevelVar) {
+	level := new(slog.LevelVar)
+	level.Set(otherwise)
+	options := &slog.HandlerOptions{Level: level}
+	flags := cmd.Flags()
+	if verbose, err := flags.GetBool("verbose"); err == nil && verbose {
+		level.Set(slog.LevelDebug)
+	}
+	if f := flags.Lookup("log-level"); f != nil && f.Value.String() != "" {
+		_ = level.UnmarshalText([]byte(f.Value.String())) // the flag takes no other names
+	}
+	if f := flags.Lookup("log-format"); f != nil && f.Value.String() == "json" {
+		return slog.New(slog.NewJSONHandler(w, options)), level
+	}
+	return slog.New(slog.NewTextHandler(w, options)), level
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/flagvalue"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
-	"github.com/tenurelock/tenure/statestore"
 )
 
 // serveSettings are the flags of serve. The fields Store, Dialect and Logger of Options are
@@ -89,19 +89,19 @@ limit, a warning names its flag.
 	flags.StringVar(&settings.clientCA, "client-ca", "", "file with the authorities that issue the accepted client certificates, in PEM; without --auth every client needs one")
 	flags.StringVar(&settings.auth, "auth", "", "file with users and rules, in YAML; \"tenure password\" makes the hashes for it")
 	flags.BoolVar(&settings.AllowInsecure, "insecure", false, "let other machines reach the server without TLS or without authentication")
-	byteSizeFlag(flags, &settings.MaxMemory, "max-memory", "how much memory the server should use at most, like 512MiB; limits that are not given are derived from it; 0 means no limit")
+	flagvalue.Bytes(flags, &settings.MaxMemory, "max-memory", "how much memory the server should use at most, like 512MiB; limits that are not given are derived from it; 0 means no limit")
 	flags.IntVar(&settings.MaxClients, "max-clients", 0, "how many clients may be connected or have a kept session; 0 means 10000, or fewer as --max-memory allows")
 	limits := &settings.Limits
-	byteSizeFlag(flags, &limits.OutgoingBytes, "max-outgoing-bytes", "how many bytes may wait to be written to one connection; 0 means 8MiB, or less as --max-memory allows")
-	byteSizeFlag(flags, &limits.AllOutgoingBytes, "max-all-outgoing-bytes", "how many bytes may wait to be written to all connections; 0 means 256MiB, or less as --max-memory allows")
-	byteSizeFlag(flags, &limits.SessionBytes, "max-session-bytes", "how many bytes of QoS 1 messages may wait for one client, connected or not; 0 means 4MiB, or less as --max-memory allows")
+	flagvalue.Bytes(flags, &limits.OutgoingBytes, "max-outgoing-bytes", "how many bytes may wait to be written to one connection; 0 means 8MiB, or less as --max-memory allows")
+	flagvalue.Bytes(flags, &limits.AllOutgoingBytes, "max-all-outgoing-bytes", "how many bytes may wait to be written to all connections; 0 means 256MiB, or less as --max-memory allows")
+	flagvalue.Bytes(flags, &limits.SessionBytes, "max-session-bytes", "how many bytes of QoS 1 messages may wait for one client, connected or not; 0 means 4MiB, or less as --max-memory allows")
 	flags.IntVar(&limits.SessionMessages, "max-session-messages", 0, "how many QoS 1 messages may wait for one client; 0 means 10000")
-	byteSizeFlag(flags, &limits.AllSessionBytes, "max-all-session-bytes", "how many bytes of QoS 1 messages may wait for all clients; 0 means 256MiB, or less as --max-memory allows")
+	flagvalue.Bytes(flags, &limits.AllSessionBytes, "max-all-session-bytes", "how many bytes of QoS 1 messages may wait for all clients; 0 means 256MiB, or less as --max-memory allows")
 	flags.IntVar(&limits.SessionsPerUser, "max-sessions-per-user", 0, "how many sessions are kept for disconnected clients of one user; 0 means 100")
 	flags.IntVar(&limits.Subscriptions, "max-subscriptions", 0, "how many subscriptions a client may have; 0 means 1000")
 	flags.BoolVar(&settings.Retain, "retain", false, "allow retained messages")
 	flags.IntVar(&limits.RetainedMessages, "max-retained", 0, "how many messages may be retained, with --retain; 0 means 10000")
-	byteSizeFlag(flags, &limits.RetainedBytes, "max-retained-bytes", "how many bytes retained messages may have together; 0 means 64MiB, or less as --max-memory allows")
+	flagvalue.Bytes(flags, &limits.RetainedBytes, "max-retained-bytes", "how many bytes retained messages may have together; 0 means 64MiB, or less as --max-memory allows")
 	flags.IntVar(&settings.PasswordChecks, "password-checks", 0, "how many passwords are checked at once; others wait, in turns by address; 0 means half of the processors")
 	flags.IntVar(&settings.MaxUnauthenticated, "max-unauthenticated", 256, "how many open connections may be unauthenticated; a new one closes the oldest; each has 5s")
 	flags.IntVar(&settings.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", 0, "the same for one remote address; 0 means 64, and no separate limit for this machine")
@@ -127,7 +127,7 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	if err := s.store.check(); err != nil {
 		return err
 	}
-	s.Store, s.Dialect, s.Logger = s.store.Options, statestore.Dialect(s.store.dialect), process.logger
+	s.Store, s.Dialect, s.Logger = s.store.Options, s.store.replies(), process.logger
 	if err := s.checkRetained(cmd.Flags().Changed); err != nil {
 		return usage(err)
 	}
