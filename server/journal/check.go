@@ -22,10 +22,10 @@ const farAhead = 2 * time.Minute
 // A Report says what is in a journal or a backup.
 type Report struct {
 	File      string `json:"file"`
-	Online    bool   `json:"online"`     // a running process has the journal; this is about a copy of it
-	Bytes     int64  `json:"bytes"`      // of the file
-	FreeBytes int64  `json:"free_bytes"` // of the file, for records to come
-	LiveBytes uint64 `json:"live_bytes"` // of the records
+	Online    bool   `json:"online"`    // a running process has the journal; this is about a copy of it
+	Bytes     int64  `json:"bytes"`     // of the file
+	FreeBytes int64  `json:"freeBytes"` // of the file, for records to come
+	LiveBytes uint64 `json:"liveBytes"` // of the records
 	Records   uint64 `json:"records"`
 	Keys      uint64 `json:"keys"`
 	Fences    uint64 `json:"fences"`   // of keys that are gone

@@ -13,37 +13,37 @@ import (
 // An exported is a line of an export. Bytes that are valid UTF-8 are text; others are in
 // base64, in a field of their own.
 type exported struct {
-	Kind         statestore.Kind     `json:"kind"`
-	Key          *string             `json:"key,omitempty"`
-	KeyBase64    []byte              `json:"key_base64,omitempty"`
-	Value        *string             `json:"value,omitempty"`
-	ValueBase64  []byte              `json:"value_base64,omitempty"`
-	Client       *string             `json:"client,omitempty"`
-	ClientBase64 []byte              `json:"client_base64,omitempty"`
-	Sequence     uint64              `json:"sequence,omitempty"`
-	Verb         *statestore.Verb    `json:"verb,omitempty"`
-	Outcome      *statestore.Outcome `json:"outcome,omitempty"`
-	Identity     string              `json:"identity,omitempty"`
-	Version      string              `json:"version,omitempty"`
-	Token        string              `json:"token,omitempty"`
-	LifetimeMS   int64               `json:"lifetime_ms,omitempty"`
+	Kind           statestore.Kind     `json:"kind"`
+	Key            *string             `json:"key,omitempty"`
+	KeyBase64      []byte              `json:"keyBase64,omitempty"`
+	Value          *string             `json:"value,omitempty"`
+	ValueBase64    []byte              `json:"valueBase64,omitempty"`
+	Client         *string             `json:"client,omitempty"`
+	ClientBase64   []byte              `json:"clientBase64,omitempty"`
+	Sequence       uint64              `json:"sequence,omitempty"`
+	Verb           *statestore.Verb    `json:"verb,omitempty"`
+	Outcome        *statestore.Outcome `json:"outcome,omitempty"`
+	Identity       string              `json:"identity,omitempty"`
+	Version        string              `json:"version,omitempty"`
+	Token          string              `json:"token,omitempty"`
+	LifetimeMillis int64               `json:"lifetimeMillis,omitempty"`
 }
 
 // Export writes all records of a journal or a backup to w, as lines of JSON in UTF-8: the
 // bound, the identity, the keys and fences, the replies. path is as for [Check], and so are the
 // errors; lines may have been written before one. progress gets records.
 //
-//	{"kind":"key","key":"press-7/active","value":"gateway-a","version":"…","token":"…","lifetime_ms":10000}
-//	{"kind":"key","key_base64":"/wA=","value":"","version":"…"}
+//	{"kind":"key","key":"press-7/active","value":"gateway-a","version":"…","token":"…","lifetimeMillis":10000}
+//	{"kind":"key","keyBase64":"/wA=","value":"","version":"…"}
 //	{"kind":"fence","key":"press-8/active","token":"…"}
 //	{"kind":"reply","client":"gateway-a","sequence":7,"verb":"SET","outcome":"ok","version":"…"}
 //	{"kind":"identity","identity":"…"}
 //	{"kind":"bound","version":"1700000000000:9:"}
 //
-// A key, a value or a client id that is not valid UTF-8 is in key_base64, value_base64 or
-// client_base64, in standard base64. Versions and tokens have the text form of package hlc. The
+// A key, a value or a client id that is not valid UTF-8 is in keyBase64, valueBase64 or
+// clientBase64, in standard base64. Versions and tokens have the text form of package hlc. The
 // bound has no node; it is "0:0:" until the first version. A key without token is not protected; one
-// without lifetime_ms does not expire. A reply has the version that
+// without lifetimeMillis does not expire. A reply has the version that
 // it named, if it named one.
 func Export(ctx context.Context, path string, w io.Writer, progress Progress) (err error) {
 	s, err := openSource(ctx, path)
@@ -81,7 +81,7 @@ func (s *scan) export(ctx context.Context, w io.Writer, progress Progress) error
 }
 
 func exportedOf(item statestore.Item) exported {
-	out := exported{Kind: item.Kind, LifetimeMS: item.Lifetime.Milliseconds(), Identity: item.Identity}
+	out := exported{Kind: item.Kind, LifetimeMillis: item.Lifetime.Milliseconds(), Identity: item.Identity}
 	if !item.Version.IsZero() || item.Kind == statestore.KindBound {
 		out.Version = item.Version.String()
 	}

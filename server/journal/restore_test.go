@@ -244,8 +244,8 @@ func TestAnExportHasAllBytes(t *testing.T) {
 	want := []string{
 		`{"kind":"bound","version":"1700000000000:9:"}`,
 		`{"kind":"identity","identity":"of the data"}`,
-		`{"kind":"key","key":"a","value":"1","version":"V","token":"T","lifetime_ms":10000}`,
-		`{"kind":"key","key_base64":"Yv8=","value_base64":"AP4=","version":"V","token":"T","lifetime_ms":10000}`,
+		`{"kind":"key","key":"a","value":"1","version":"V","token":"T","lifetimeMillis":10000}`,
+		`{"kind":"key","keyBase64":"Yv8=","valueBase64":"AP4=","version":"V","token":"T","lifetimeMillis":10000}`,
 		`{"kind":"fence","key":"c","token":"T"}`,
 		`{"kind":"reply","client":"client","sequence":1,"verb":"SET","outcome":"ok","version":"1700000000000:8:StateStore"}`,
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/load"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -60,7 +61,7 @@ the clients are called that and a number: NAME-1, NAME-2 and so on.
 ` + connectionHelp,
 		Example: `  tenure bench
   tenure bench --clients 50 --in-flight 4 --verbs set,get,get,lease
-  tenure bench --rate 2000 --duration 1m --json | jq .latency.p99Nanos`,
+  tenure bench --rate 2000 --duration 1m --json | jq .latency.p99Millis`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd) },
 	}
@@ -110,7 +111,7 @@ func (b *benchFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	if b.asJSON {
-		err = printJSON(cmd.OutOrStdout(), report)
+		err = output.JSON(cmd.OutOrStdout(), report)
 	} else {
 		err = printBench(terminal.On(cmd.OutOrStdout()), o, report)
 	}
@@ -168,8 +169,8 @@ func printBench(out *terminal.Output, o load.Options, report load.Report) error 
 	table := terminal.Table{Head: []string{"LATENCY", "COUNT", "MIN", "MEAN", "P50", "P90", "P99", "P99.9", "P99.99", "MAX"}}
 	row := func(name string, l load.Latency) {
 		cells := []terminal.Cell{{Text: name}, {Text: fmt.Sprint(l.Count), Right: true}}
-		for _, d := range []time.Duration{l.Min, l.Mean, l.P50, l.P90, l.P99, l.P999, l.P9999, l.Max} {
-			cells = append(cells, terminal.Cell{Text: latencyText(d), Right: true})
+		for _, d := range []output.Millis{l.Min, l.Mean, l.P50, l.P90, l.P99, l.P999, l.P9999, l.Max} {
+			cells = append(cells, terminal.Cell{Text: latencyText(d.Duration), Right: true})
 		}
 		table.Rows = append(table.Rows, cells)
 	}
@@ -187,7 +188,7 @@ func printBench(out *terminal.Output, o load.Options, report load.Report) error 
 	add("")
 	var buckets []terminal.Bucket
 	for _, b := range report.Latency.Buckets {
-		buckets = append(buckets, terminal.Bucket{Label: "< " + latencyText(b.Below), Count: b.Count})
+		buckets = append(buckets, terminal.Bucket{Label: "< " + latencyText(b.Below.Duration), Count: b.Count})
 	}
 	lines = append(lines, terminal.Histogram(buckets, out.Width(), out.Style)...)
 	_, err := fmt.Fprintln(out, strings.Join(lines, "\n"))

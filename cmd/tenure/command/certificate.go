@@ -12,7 +12,8 @@ import (
 	"github.com/tenurelock/tenure/internal/mqttnet"
 )
 
-// certificateFlags are the flags of serve and attach for a certificate to show.
+// certificateFlags are the flags for a certificate to show: of serve to its clients, and of attach and of
+// the commands that are clients to their broker.
 type certificateFlags struct{ certificate, key, keyPassword string }
 
 func (f *certificateFlags) register(flags *pflag.FlagSet, certificate string) {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"runtime"
 	"strings"
@@ -23,9 +24,15 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/doctor"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/load"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/top"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -90,9 +97,9 @@ func TestCommandsForKeysSayWhatTheStoreHolds(t *testing.T) {
 		{"", []string{"set", "k", "w", "--nex"}, 0, versionPattern + "\n", ""},
 		{"\n00 ff\n10", []string{"set", "b", "-", "--hex"}, 0, versionPattern + "\n", ""},
 		{"", []string{"get", "b"}, 0, "\x00\xef\xbf\xbd\x10", ""}, // as regexp sees the byte 0xff
-		{"", []string{"get", "b", "--json"}, 0, `{"key":"b","exists":true,"value_base64":"AP8Q","version":"` + versionPattern + `"}` + "\n", ""},
+		{"", []string{"get", "b", "--json"}, 0, `{"key":"b","exists":true,"valueBase64":"AP8Q","version":"` + versionPattern + `"}` + "\n", ""},
 		{"", []string{"set", "--hex-key", "ff", ""}, 0, versionPattern + "\n", ""},
-		{"", []string{"get", "--hex-key", "ff", "--json"}, 0, `{"key_base64":"/w==","exists":true,"value":"","version":"` + versionPattern + `"}` + "\n", ""},
+		{"", []string{"get", "--hex-key", "ff", "--json"}, 0, `{"keyBase64":"/w==","exists":true,"value":"","version":"` + versionPattern + `"}` + "\n", ""},
 		{"", []string{"vdel", "k", "other"}, exitMissing, "", `tenure: VDEL "k": the condition was not met` + "\n"},
 		{"w", []string{"vdel", "k", "-"}, 0, "", ""},
 		{"", []string{"vdel", "k", "w"}, exitMissing, "", `tenure: the key "k" does not exist` + "\n"},
@@ -120,6 +127,43 @@ func TestCommandsForKeysSayWhatTheStoreHolds(t *testing.T) {
 		if got.code != step.code {
 			t.Errorf("tenure %q: exit code %d, want %d", step.arguments, got.code, step.code)
 		}
+	}
+}
+
+// Any client may set a key to any holder, and a store may send any text. Neither may command the
+// terminal of an operator, or write a line that another command seems to have written.
+func TestWhatOthersChoseIsPrintedAndNotObeyed(t *testing.T) {
+	broker := []string{"TENURE_BROKER=" + startMemory(t)}
+	const holder = "\x1b]0;owned\x07gw\u009b2J\n2026-11-22T17:20:00.000Z none"
+	const shown = `\x1b]0;owned\x07gw\u009b2J\x0a2026-11-22T17:20:00.000Z none`
+	if got := tenure(t, holder+":nonce", broker, "set", "lease", "-", "--px", "1h"); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	leader := begin(t, "leader", "lease", "--watch", "--broker", strings.TrimPrefix(broker[0], "TENURE_BROKER="))
+	leader.mustPrint(moment + " " + regexp.QuoteMeta(shown))
+	leader.mustEndAfter(os.Interrupt, 0)
+	for _, step := range []struct{ arguments, want string }{
+		{"holder lease", shown + "\n"},
+		{"leader lease", shown + "\n"},
+		{"get lease", holder + ":nonce"}, // a pipe gets the bytes as they are
+		{"release lease --force --yes", "released lease, which " + shown + " held\n"},
+	} {
+		got := tenure(t, "", broker, strings.Fields(step.arguments)...)
+		if got.code != 0 || got.stdout != step.want || strings.ContainsAny(got.stderr, "\x1b\a\u009b") {
+			t.Errorf("tenure %s: %+v, want %q", step.arguments, got, step.want)
+		}
+	}
+	_ = tenure(t, "\u009b2J", broker, "set", "k", "-")
+	if got := tenure(t, "", broker, "get", "k", "--json"); !strings.Contains(got.stdout, `"value":"\u009b2J"`) {
+		t.Errorf("JSON: %+v", got)
+	}
+	root := &cobra.Command{Use: "tenure", SilenceUsage: true, SilenceErrors: true}
+	root.AddCommand(&cobra.Command{Use: "get", RunE: func(*cobra.Command, []string) error {
+		return fmt.Errorf("get: %w", errors.Join(&transport.RefusedError{Text: "a\x1b]0;b\x07\ntenure: forged"}, errors.New("second")))
+	}})
+	root.SetArgs([]string{"get"})
+	if code, text := execute(t.Context(), root); code != exitRefused || text != `get: refused by the store: a\x1b]0;b\x07; tenure: forged; second` {
+		t.Errorf("exit code %d, %q", code, text)
 	}
 }
 
@@ -365,7 +409,7 @@ func TestWatchPrintsEachChangeUntilItIsInterrupted(t *testing.T) {
 	asJSON.mustPrint(`{"time":"` + moment + `","key":"k","exists":false}`)
 	set("a\n\xff")
 	text.mustPrint(moment + ` set "a\\n\\xff"`)
-	asJSON.mustPrint(`{"time":"` + moment + `","key":"k","exists":true,"value_base64":"YQr/","version":"` + versionPattern + `"}`)
+	asJSON.mustPrint(`{"time":"` + moment + `","key":"k","exists":true,"valueBase64":"YQr/","version":"` + versionPattern + `"}`)
 	asHex := begin(t, "watch", "k", "--broker", address, "--hex")
 	asHex.mustPrint(moment + " set 610aff")
 	if _, err := client.Del(t.Context(), "k", transport.DelOptions{}); err != nil {
@@ -594,7 +638,7 @@ func TestBudgetPrintsWhatTheLibraryComputes(t *testing.T) {
 	}
 	var report map[string]float64
 	got := tenure(t, "", nil, "budget", "--ttl", "2s", "--grace", "300ms", "--json")
-	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil || report["ttl_ms"] != 2000 || report["crash_ms"] != milliseconds(budget.Crash) || report["unheld_ms"] != milliseconds(budget.Unheld) {
+	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil || report["ttlMillis"] != 2000 || report["crashMillis"] != float64(budget.Crash)/1e6 || report["unheldMillis"] != float64(budget.Unheld)/1e6 {
 		t.Errorf("%+v: %v, %v", got, report, err)
 	}
 }
@@ -829,6 +873,77 @@ func TestTheExamplesOfTheDocumentPrintWhatItShows(t *testing.T) {
 		if len(shown[example]) == 0 && results[i] != "" {
 			t.Errorf("$ %s\nprinted\n%s\nand the document shows nothing", example, results[i])
 		}
+	}
+}
+
+// All JSON of the program has the convention of package output. The keys of commands are written
+// down here, because docs/versioning.md promises them to scripts.
+func TestTheKeysOfAllReportsHaveOneConvention(t *testing.T) {
+	const latency = "count minMillis meanMillis p50Millis p90Millis p99Millis p999Millis p9999Millis maxMillis buckets buckets.belowMillis buckets.count"
+	for _, test := range []struct {
+		command string
+		report  any
+		keys    string // empty: only the convention is tested
+	}{
+		{"get, set, del, vdel, watch", entryReport{}, "time key keyBase64 exists value valueBase64 version deleted missed"},
+		{"holder, leader, release", holderReport{}, "time name held holder value version"},
+		{"budget", budgetReport{}, "ttlMillis crashMillis cutOffMillis unheldMillis handOverMillis handOverUnheardMillis unansweredRenewals"},
+		{"doctor", doctor.Report{}, "address clientId steps steps.name steps.broker steps.status steps.found steps.cure steps.kind identity instance clockOffsetMillis " +
+			"roundTrips roundTrips.count roundTrips.minMillis roundTrips.medianMillis roundTrips.maxMillis certificateExpires"},
+		{"bench", load.Report{}, "elapsedMillis interrupted clients inFlight rate done perSecond failed omitted latency latency." + strings.ReplaceAll(latency, " ", " latency.") +
+			" service service." + strings.ReplaceAll(latency, " ", " service.") + " verbs verbs." + strings.ReplaceAll(latency, " ", " verbs.") + " errors keysLeft expireWithinMillis"},
+		{"top", top.Snapshot{}, "at leases leases.name leases.held leases.holder leases.heldForMillis leases.atLeast leases.leftMillis leases.ttlMillis leases.estimated " +
+			"leases.freeMillis leases.missed leases.waiting leases.problem hidden title problem"},
+		{"check, backup, restore", journal.Report{}, "file online bytes freeBytes liveBytes records keys fences replies identity bound warnings clean"},
+		{"/api/state", admin.State{}, ""},
+	} {
+		t.Run(test.command, func(t *testing.T) {
+			var keys []string
+			collectKeys(t, reflect.TypeOf(test.report), "", &keys)
+			if test.keys != "" && strings.Join(keys, " ") != test.keys {
+				t.Errorf("the keys are\n%s\nand were\n%s", strings.Join(keys, " "), test.keys)
+			}
+			if len(keys) < 5 {
+				t.Errorf("it has only the keys %q", keys)
+			}
+		})
+	}
+}
+
+// collectKeys appends the keys of a type in JSON, and tests each.
+func collectKeys(t *testing.T, of reflect.Type, prefix string, keys *[]string) {
+	t.Helper()
+	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice || of.Kind() == reflect.Map {
+		of = of.Elem()
+	}
+	if of.Kind() != reflect.Struct || of == reflect.TypeFor[time.Time]() || of == reflect.TypeFor[output.Millis]() {
+		return
+	}
+	for field := range of.NumField() {
+		f := of.Field(field)
+		if f.Anonymous {
+			collectKeys(t, f.Type, prefix, keys)
+			continue
+		}
+		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		kind := f.Type
+		for kind.Kind() == reflect.Pointer {
+			kind = kind.Elem()
+		}
+		switch {
+		case !f.IsExported() || key == "-":
+			continue
+		case !regexp.MustCompile(`^[a-z][a-zA-Z0-9]*$`).MatchString(key):
+			t.Errorf("%v.%s is %q in JSON, want camelCase", of, f.Name, key)
+		case kind == reflect.TypeFor[time.Duration]():
+			t.Errorf("%v.%s would be nanoseconds in JSON: make it an output.Millis", of, f.Name)
+		case kind == reflect.TypeFor[output.Millis]() && !strings.HasSuffix(key, "Millis"):
+			t.Errorf("%v.%s is %q in JSON, want a name that ends with Millis", of, f.Name, key)
+		case kind == reflect.TypeFor[[]byte]() && !strings.HasSuffix(key, "Base64"):
+			t.Errorf("%v.%s is %q in JSON, want a name that ends with Base64", of, f.Name, key)
+		}
+		*keys = append(*keys, prefix+key)
+		collectKeys(t, f.Type, prefix+key+".", keys)
 	}
 }
 

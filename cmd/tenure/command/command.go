@@ -22,6 +22,7 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/logwriter"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/supervise"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 )
 
 // Main runs a command with the arguments of the process until it ends or SIGINT or SIGTERM
@@ -85,8 +86,19 @@ func execute(ctx context.Context, root *cobra.Command) (code int, text string) {
 	if code = exitCode(err); code == exitFailure && ctx.Err() != nil {
 		code = exitCode(signalCause(ctx, err)) // the signal is why
 	}
-	text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(err.Error()), "transport: "), "lease: ")
-	return code, settings.Explain(cmd.Flags(), withName(root.Name(), text))
+	text = err.Error()
+	if entered {
+		text = oneLine(text)
+	}
+	text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(text), "transport: "), "lease: ")
+	return code, terminal.CleanLines(settings.Explain(cmd.Flags(), withName(root.Name(), text)))
+}
+
+// oneLine returns the text of an error as one line that a terminal can show: a broker or a store may
+// have chosen parts of it, and must not forge the line of another command.
+func oneLine(text string) string {
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
+	return terminal.Clean(strings.ReplaceAll(strings.Join(lines, "; "), "\t", " "))
 }
 
 // New returns the command of this name, with all that a store on one machine needs. serve and

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/internal/mqttnet"
@@ -123,3 +125,29 @@ var connectionFlags = strings.NewReplacer(
 	"transport: Options.TLS.KeyPasswordFile", "--tls-key-password-file",
 	"transport: ", "--broker: ",
 )
+
+// with connects, and calls do with the client. Each request has the time of --timeout. The client
+// is closed when do has returned.
+func (c *connection) with(cmd *cobra.Command, do func(ctx context.Context, client *transport.Client) error) error {
+	process, stop := startClient(cmd, slog.LevelWarn)
+	defer stop()
+	address, options, err := c.options(process)
+	if err != nil {
+		return err
+	}
+	options.MaxPacketSize = maxValue
+	ctx := cmd.Context()
+	client, err := c.dialWith(ctx, address, options)
+	if err != nil {
+		return err
+	}
+	err = do(ctx, client)
+	_ = client.Close() // the answer is there; a DISCONNECT that fails changes nothing
+	if err != nil && ctx.Err() != nil {
+		return signalCause(ctx, err)
+	}
+	return err
+}
+
+// timeLayout is RFC 3339 with milliseconds.
+const timeLayout = "2006-01-02T15:04:05.000Z07:00"

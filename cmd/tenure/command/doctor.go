@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/doctor"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/top"
 )
@@ -115,7 +116,7 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 		return signalCause(ctx, errors.New("not all steps were done"))
 	}
 	if f.asJSON {
-		failed = printJSON(cmd.OutOrStdout(), report)
+		failed = output.JSON(cmd.OutOrStdout(), report)
 	}
 	if failed != nil {
 		return failed

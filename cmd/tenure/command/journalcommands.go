@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/server/journal"
 )
 
@@ -126,15 +127,15 @@ as for "tenure check".
 The field "kind" says what a line is about: key, fence (of a key that is gone),
 reply (remembered, for requests that are delivered again), identity, or bound:
 no version above it was issued. Before the first version it is 0:0:. Keys,
-values and client ids that are not valid UTF-8 are in base64, in key_base64,
-value_base64 and client_base64. The output holds the values of all keys.`,
+values and client ids that are not valid UTF-8 are in base64, in keyBase64,
+valueBase64 and clientBase64. The output holds the values of all keys.`,
 		Example: `  tenure export /var/lib/tenure | jq -r 'select(.kind == "key") | .key'
   (umask 077; tenure export /var/lib/tenure > tenure.jsonl)`,
 		Args: exactly("the directory of the data, or the file of a backup"),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			progress, done := showProgress(cmd, "exporting")
 			defer done()
-			err := journal.Export(cmd.Context(), arguments[0], cmd.OutOrStdout(), progress)
+			err := journal.Export(cmd.Context(), arguments[0], output.Printable(cmd.OutOrStdout()), progress)
 			return orInterrupted(cmd, err, "lines are missing")
 		},
 	}
@@ -198,7 +199,7 @@ func printReport(cmd *cobra.Command, asJSON bool, report journal.Report, headlin
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s: warning: %s\n", cmd.Root().Name(), warning)
 	}
 	if asJSON {
-		encoder := json.NewEncoder(w)
+		encoder := json.NewEncoder(output.Printable(w))
 		encoder.SetIndent("", "  ")
 		return encoder.Encode(report)
 	}

@@ -75,8 +75,8 @@ func TestTheDataOfAStoreIsCheckedBackedUpRestoredAndExported(t *testing.T) {
 		for _, line := range lines {
 			var record struct {
 				Kind, Key, Value string
-				KeyBase64        []byte `json:"key_base64"`
-				ValueBase64      []byte `json:"value_base64"`
+				KeyBase64        []byte `json:"keyBase64"`
+				ValueBase64      []byte `json:"valueBase64"`
 			}
 			if err := json.Unmarshal([]byte(line), &record); err != nil {
 				t.Fatalf("%v in %q", err, line)

@@ -3,19 +3,17 @@ package command
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"os"
 	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -39,7 +37,7 @@ func (k *keyFlags) register(flags *pflag.FlagSet, hexValue string) {
 	if hexValue != "" {
 		flags.BoolVar(&k.hexValue, "hex", false, hexValue)
 	}
-	flags.BoolVar(&k.asJSON, "json", false, "print JSON; what is not UTF-8 is in base64, in key_base64 and value_base64")
+	flags.BoolVar(&k.asJSON, "json", false, "print JSON; what is not UTF-8 is in base64, in keyBase64 and valueBase64")
 }
 
 func (k *keyFlags) registerFence(flags *pflag.FlagSet) {
@@ -121,37 +119,14 @@ func (k *keyFlags) token(cmd *cobra.Command) (hlc.Token, error) {
 	return token, nil
 }
 
-// with connects, and calls do with the client. Each request has the time of --timeout. The client
-// is closed when do has returned.
-func (c *connection) with(cmd *cobra.Command, do func(ctx context.Context, client *transport.Client) error) error {
-	process, stop := startClient(cmd, slog.LevelWarn)
-	defer stop()
-	address, options, err := c.options(process)
-	if err != nil {
-		return err
-	}
-	options.MaxPacketSize = maxValue
-	ctx := cmd.Context()
-	client, err := c.dialWith(ctx, address, options)
-	if err != nil {
-		return err
-	}
-	err = do(ctx, client)
-	_ = client.Close() // the answer is there; a DISCONNECT that fails changes nothing
-	if err != nil && ctx.Err() != nil {
-		return signalCause(ctx, err)
-	}
-	return err
-}
-
 // An entryReport is what get and watch print about a key as JSON.
 type entryReport struct {
 	Time        string  `json:"time,omitempty"` // of watch
 	Key         *string `json:"key,omitempty"`
-	KeyBase64   []byte  `json:"key_base64,omitempty"`
+	KeyBase64   []byte  `json:"keyBase64,omitempty"`
 	Exists      *bool   `json:"exists,omitempty"`
 	Value       *string `json:"value,omitempty"`
-	ValueBase64 []byte  `json:"value_base64,omitempty"`
+	ValueBase64 []byte  `json:"valueBase64,omitempty"`
 	Version     string  `json:"version,omitempty"`
 	Deleted     *bool   `json:"deleted,omitempty"` // of del and vdel
 	Missed      bool    `json:"missed,omitempty"`  // of watch
@@ -188,14 +163,7 @@ func versionOf(version hlc.Timestamp) string {
 	if version.IsZero() {
 		return ""
 	}
-	return version.String()
-}
-
-// printJSON prints one line.
-func printJSON(w io.Writer, report any) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false)
-	return encoder.Encode(report)
+	return terminal.Clean(version.String()) // the store chose the name of its node
 }
 
 // missing returns the error for a key that does not exist. With --json the output says so already.
@@ -211,8 +179,9 @@ func getCommand() *cobra.Command {
 	get := &cobra.Command{
 		Use:   "get KEY",
 		Short: "Print the value of a key",
-		Long: `Print the value of a key to standard output, as it is: without a newline, unless
-standard output is a terminal. If there is no such key, the exit code is 69.
+		Long: `Print the value of a key to standard output, as it is and without a newline. A
+terminal gets a newline too, and control characters as \xNN, because it would obey
+them. If there is no such key, the exit code is 69.
 
 ` + connectionHelp,
 		Example: `  tenure get recipe
@@ -244,7 +213,7 @@ standard output is a terminal. If there is no such key, the exit code is 69.
 func (k *keyFlags) print(cmd *cobra.Command, key string, entry transport.Entry) error {
 	w := cmd.OutOrStdout()
 	if k.asJSON {
-		if err := printJSON(w, reportOf(key).with(entry)); err != nil {
+		if err := output.JSON(w, reportOf(key).with(entry)); err != nil {
 			return err
 		}
 	}
@@ -257,18 +226,14 @@ func (k *keyFlags) print(cmd *cobra.Command, key string, entry transport.Entry) 
 		_, err := fmt.Fprintf(w, "%x\n", entry.Value)
 		return err
 	}
-	value := entry.Value
-	if isTerminal(w) {
-		value = append(value, '\n')
+	if terminal.IsTerminal(w) {
+		// Any client may have set the value. A terminal would obey the sequences in it: as ls does with
+		// names, it is shown there, and is exact everywhere else.
+		_, err := fmt.Fprintln(w, terminal.CleanLines(string(entry.Value)))
+		return err
 	}
-	_, err := w.Write(value)
+	_, err := w.Write(entry.Value)
 	return err
-}
-
-// isTerminal reports whether a stream is a terminal.
-func isTerminal(stream any) bool {
-	file, ok := stream.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
 }
 
 func setCommand() *cobra.Command {
@@ -322,9 +287,9 @@ a token, or with an older one.
 				if k.asJSON {
 					report := reportOf(key)
 					report.Version = versionOf(version)
-					return printJSON(cmd.OutOrStdout(), report)
+					return output.JSON(cmd.OutOrStdout(), report)
 				}
-				_, err = fmt.Fprintln(cmd.OutOrStdout(), version)
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), terminal.Clean(version.String()))
 				return err
 			})
 		},
@@ -432,7 +397,7 @@ func (k *keyFlags) delete(cmd *cobra.Command, key string, request func(context.C
 		if k.asJSON {
 			report := reportOf(key)
 			report.Deleted = &deleted
-			if err := printJSON(cmd.OutOrStdout(), report); err != nil {
+			if err := output.JSON(cmd.OutOrStdout(), report); err != nil {
 				return err
 			}
 		}
@@ -441,83 +406,4 @@ func (k *keyFlags) delete(cmd *cobra.Command, key string, request func(context.C
 		}
 		return nil
 	})
-}
-
-func watchCommand() *cobra.Command {
-	var k keyFlags
-	watch := &cobra.Command{
-		Use:   "watch KEY",
-		Short: "Print a key and then each change of it, until interrupted",
-		Long: `Print what a key holds and then each change, a line each, until SIGINT or
-SIGTERM: the time, "set" and the value as a quoted string, or "missing". When the
-connection was lost, the line says "missed": changes may lie before it.
-
-` + connectionHelp,
-		Example: `  tenure watch recipe
-  tenure watch recipe --json | jq --unbuffered .value`,
-		Args: exactly("the key"),
-		RunE: func(cmd *cobra.Command, arguments []string) error {
-			if k.hexValue && k.asJSON {
-				return usage(errors.New("give --hex or --json, not both"))
-			}
-			key, err := k.key(arguments[0])
-			if err != nil {
-				return err
-			}
-			return k.with(cmd, func(ctx context.Context, client *transport.Client) error {
-				if _, err := client.Get(ctx, key); err != nil {
-					return err // a watch would wait for a store that is not there
-				}
-				return k.watch(ctx, cmd, client, key)
-			})
-		},
-	}
-	k.register(watch.Flags(), "print values in hexadecimal digits")
-	return watch
-}
-
-// watch prints changes until ctx ends.
-func (k *keyFlags) watch(ctx context.Context, cmd *cobra.Command, client *transport.Client, key string) error {
-	watch, err := client.Watch(key)
-	if err != nil {
-		return err
-	}
-	defer watch.Close()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil // it was to go on until then
-		case change, open := <-watch.Changes():
-			if !open {
-				return watch.Err()
-			}
-			if err := k.printChange(cmd.OutOrStdout(), key, change); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// timeLayout is RFC 3339 with milliseconds.
-const timeLayout = "2006-01-02T15:04:05.000Z07:00"
-
-func (k *keyFlags) printChange(w io.Writer, key string, change transport.Change) error {
-	now := time.Now().Format(timeLayout)
-	if k.asJSON {
-		report := reportOf(key).with(change.Entry)
-		report.Time, report.Missed = now, change.Missed
-		return printJSON(w, report)
-	}
-	line := now + " missing"
-	switch {
-	case change.Exists && k.hexValue:
-		line = fmt.Sprintf("%s set %x", now, change.Value)
-	case change.Exists:
-		line = fmt.Sprintf("%s set %q", now, change.Value)
-	}
-	if change.Missed {
-		line += " (missed: there may have been other changes before)"
-	}
-	_, err := fmt.Fprintln(w, line)
-	return err
 }

@@ -274,6 +274,26 @@ func TestTopShowsAScreenUntilTheUserEndsIt(t *testing.T) {
 	}
 }
 
+func TestGetShowsControlCharactersToATerminal(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there are no pseudo-terminals of this kind on Windows")
+	}
+	broker := "TENURE_BROKER=" + startMemory(t)
+	if got := tenure(t, "one\ttwo\n\x1b[2J\u009bthree", []string{broker}, "set", "k", "-"); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	cmd := exec.Command(build(t), "get", "k")
+	cmd.Env = append(os.Environ(), broker, "TERM=dumb") // also there
+	screen, err := pty.Start(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer screen.Close()
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	until(t, screen, "one\ttwo\r\n"+`\x1b[2J\u009bthree`+"\r\n")
+	_ = await.Result(cmd.Wait)
+}
+
 func TestDoctorMeasuresTheQueueOfABroker(t *testing.T) {
 	for name, test := range map[string]struct {
 		settings string

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/top"
 	"github.com/tenurelock/tenure/lease"
@@ -148,7 +149,7 @@ func (f *topFlags) show(ctx context.Context, cmd *cobra.Command, source top.Sour
 	if f.prints(out) {
 		snapshot := source.Snapshot(time.Now()).Only(names)
 		if f.asJSON {
-			return printJSON(out, snapshot)
+			return output.JSON(out, snapshot)
 		}
 		_, err := fmt.Fprintln(out, strings.Join(snapshot.Lines(out.Width(), 0, out.Style), "\n"))
 		return err

@@ -290,7 +290,7 @@ func TestAStoreThatWorksPassesEachStepAndKeepsNothing(t *testing.T) {
 				if report.FirstFailure() != nil || report.Warnings() > 0 {
 					t.Errorf("read only %v:\n%s", readOnly, text(report))
 				}
-				if len(report.Identity) != 32 || report.RoundTrips == nil || report.RoundTrips.Count != 20 || report.RoundTrips.Max < report.RoundTrips.Min {
+				if len(report.Identity) != 32 || report.RoundTrips == nil || report.RoundTrips.Count != 20 || report.RoundTrips.Max.Duration < report.RoundTrips.Min.Duration {
 					t.Errorf("%+v", report)
 				}
 				if report.ClockOffset == nil || report.ClockOffset.Abs() > 20*time.Second { // one clock, on a busy machine

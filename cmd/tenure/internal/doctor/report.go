@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"time"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 )
 
 // Status is the result of a step.
@@ -49,19 +51,19 @@ type Report struct {
 	Instance string `json:"instance,omitempty"`
 	// ClockOffset is how far this machine's clock is ahead of the store's; negative: behind. It is
 	// exact to half of the round trip. Nil: not known.
-	ClockOffset *time.Duration `json:"clockOffsetNanos,omitempty"`
+	ClockOffset *output.Millis `json:"clockOffsetMillis,omitempty"`
 	// RoundTrips has the times of the GETs, nil if there were none.
 	RoundTrips *RoundTrips `json:"roundTrips,omitempty"`
-	// Certificate says when the broker's certificate expires; nil if there is none.
+	// CertificateExpires is when the broker's certificate, or the first of its chain, expires; nil if there is none.
 	CertificateExpires *time.Time `json:"certificateExpires,omitempty"`
 }
 
 // RoundTrips are the times from a request to its reply.
 type RoundTrips struct {
 	Count  int           `json:"count"`
-	Min    time.Duration `json:"minNanos"`
-	Median time.Duration `json:"medianNanos"`
-	Max    time.Duration `json:"maxNanos"`
+	Min    output.Millis `json:"minMillis"`
+	Median output.Millis `json:"medianMillis"`
+	Max    output.Millis `json:"maxMillis"`
 }
 
 // FirstFailure returns the first step that failed, or nil.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/transport"
@@ -135,7 +136,7 @@ func (d *doctor) compareClocks(ctx context.Context, s *session) {
 	// The wall clock of a version is cut to milliseconds.
 	store := time.UnixMilli(a.version.Wall).Add(time.Millisecond / 2)
 	ahead := a.began.Add(a.took / 2).Sub(store)
-	d.report.ClockOffset = &ahead
+	d.report.ClockOffset = &output.Millis{Duration: ahead}
 	direction := "ahead of"
 	if ahead < 0 {
 		direction = "behind"
@@ -168,10 +169,11 @@ func (d *doctor) measure(ctx context.Context, s *session) {
 		times = append(times, a.took)
 	}
 	slices.Sort(times)
-	r := &RoundTrips{Count: len(times), Min: times[0], Median: times[len(times)/2], Max: times[len(times)-1]}
+	least, median, most := times[0], times[len(times)/2], times[len(times)-1]
+	r := &RoundTrips{Count: len(times), Min: output.Millis{Duration: least}, Median: output.Millis{Duration: median}, Max: output.Millis{Duration: most}}
 	d.report.RoundTrips = r
-	found := fmt.Sprintf("%d GETs: min %s, median %s, max %s", r.Count, micros(r.Min), micros(r.Median), micros(r.Max))
-	if r.Max > time.Second {
+	found := fmt.Sprintf("%d GETs: min %s, median %s, max %s", r.Count, micros(least), micros(median), micros(most))
+	if most > time.Second {
 		d.add(warning(name, found, "a lease needs a TTL of many round trips: choose it with tenure budget --ttl"))
 		return
 	}

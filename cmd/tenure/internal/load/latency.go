@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 )
 
 const (
@@ -49,14 +51,14 @@ func (r *recorder) recordOmitted(longest time.Duration, n int64) {
 // Latency is how long operations took. The zero value is of none.
 type Latency struct {
 	Count int64         `json:"count"`
-	Min   time.Duration `json:"minNanos"`
-	Mean  time.Duration `json:"meanNanos"`
-	P50   time.Duration `json:"p50Nanos"`
-	P90   time.Duration `json:"p90Nanos"`
-	P99   time.Duration `json:"p99Nanos"`
-	P999  time.Duration `json:"p999Nanos"`
-	P9999 time.Duration `json:"p9999Nanos"`
-	Max   time.Duration `json:"maxNanos"`
+	Min   output.Millis `json:"minMillis"`
+	Mean  output.Millis `json:"meanMillis"`
+	P50   output.Millis `json:"p50Millis"`
+	P90   output.Millis `json:"p90Millis"`
+	P99   output.Millis `json:"p99Millis"`
+	P999  output.Millis `json:"p999Millis"`
+	P9999 output.Millis `json:"p9999Millis"`
+	Max   output.Millis `json:"maxMillis"`
 	// Buckets has how many operations took less than each bound and not less than the one before. The
 	// bounds are powers of two in microseconds.
 	Buckets []Bucket `json:"buckets"`
@@ -64,7 +66,7 @@ type Latency struct {
 
 // Bucket counts operations that took less than Below.
 type Bucket struct {
-	Below time.Duration `json:"belowNanos"`
+	Below output.Millis `json:"belowMillis"`
 	Count int64         `json:"count"`
 }
 
@@ -76,10 +78,10 @@ func (r *recorder) latency() Latency {
 	if h.TotalCount() == 0 {
 		return Latency{}
 	}
-	micros := func(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
-	at := func(percentile float64) time.Duration { return micros(min(h.ValueAtPercentile(percentile), h.Max())) }
+	micros := func(n int64) output.Millis { return output.Millis{Duration: time.Duration(n) * time.Microsecond} }
+	at := func(percentile float64) output.Millis { return micros(min(h.ValueAtPercentile(percentile), h.Max())) }
 	l := Latency{
-		Count: h.TotalCount(), Min: micros(h.Min()), Mean: time.Duration(h.Mean() * float64(time.Microsecond)),
+		Count: h.TotalCount(), Min: micros(h.Min()), Mean: output.Millis{Duration: time.Duration(h.Mean() * float64(time.Microsecond))},
 		P50: at(50), P90: at(90), P99: at(99), P999: at(99.9), P9999: at(99.99), Max: micros(h.Max()),
 	}
 	var counts [64]int64 // by the number of bits of the microseconds

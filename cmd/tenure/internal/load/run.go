@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -46,7 +47,7 @@ type Progress struct {
 // Report is what a run has measured.
 type Report struct {
 	// Elapsed is how long requests were sent. Interrupted says that the run ended before its time.
-	Elapsed     time.Duration `json:"elapsedNanos"`
+	Elapsed     output.Millis `json:"elapsedMillis"`
 	Interrupted bool          `json:"interrupted"`
 	Clients     int           `json:"clients"`
 	InFlight    int           `json:"inFlight"`
@@ -70,7 +71,7 @@ type Report struct {
 	Errors map[string]int64 `json:"errors,omitempty"`
 	// KeysLeft counts keys that could not be removed; they expire within ExpireWithin.
 	KeysLeft     int           `json:"keysLeft"`
-	ExpireWithin time.Duration `json:"expireWithinNanos,omitempty"`
+	ExpireWithin output.Millis `json:"expireWithinMillis,omitzero"`
 }
 
 // run is one run.
@@ -123,7 +124,7 @@ func Run(ctx context.Context, options Options) (Report, error) {
 	report := r.report(elapsed, ctx.Err() != nil)
 	report.KeysLeft = r.clean(ctx)
 	if report.KeysLeft > 0 {
-		report.ExpireWithin = r.keyTTL()
+		report.ExpireWithin.Duration = r.keyTTL()
 	}
 	return report, nil
 }
@@ -362,7 +363,7 @@ func (r *run) tell(ended <-chan struct{}) {
 			return
 		case now := <-ticks.C:
 			done, latency := r.done.Load(), r.latency.latency()
-			p := Progress{Elapsed: now.Sub(r.began), Duration: r.options.Duration, Done: done, Failed: r.failed.Load(), P50: latency.P50, P99: latency.P99}
+			p := Progress{Elapsed: now.Sub(r.began), Duration: r.options.Duration, Done: done, Failed: r.failed.Load(), P50: latency.P50.Duration, P99: latency.P99.Duration}
 			if since := now.Sub(last); since > 0 {
 				p.PerSecond = float64(done-before) / since.Seconds()
 			}
@@ -375,7 +376,7 @@ func (r *run) tell(ended <-chan struct{}) {
 // report returns what was measured.
 func (r *run) report(elapsed time.Duration, interrupted bool) Report {
 	report := Report{
-		Elapsed: elapsed, Interrupted: interrupted && elapsed < r.options.Duration,
+		Elapsed: output.Millis{Duration: elapsed}, Interrupted: interrupted && elapsed < r.options.Duration,
 		Clients: r.options.Clients, InFlight: r.options.InFlight, Rate: r.options.Rate,
 		Done: r.done.Load(), Failed: r.failed.Load(), Verbs: make(map[Verb]Latency), Errors: r.errors,
 	}

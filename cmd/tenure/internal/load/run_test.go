@@ -108,14 +108,14 @@ func TestAPauseOfTheStoreShowsInAllRequestsThatWereDueMeanwhile(t *testing.T) {
 		return report
 	}
 	closed, open := measure(0), measure(1000)
-	if closed.Latency.P99 > 2*time.Millisecond || closed.Latency.Max < 1900*time.Millisecond {
+	if closed.Latency.P99.Duration > 2*time.Millisecond || closed.Latency.Max.Duration < 1900*time.Millisecond {
 		t.Errorf("a closed loop: p99 %v, max %v", closed.Latency.P99, closed.Latency.Max)
 	}
 	// A fifth of the requests were due during the pause of 2 s.
-	if open.Latency.P90 < 500*time.Millisecond || open.Latency.P99 < 1500*time.Millisecond {
+	if open.Latency.P90.Duration < 500*time.Millisecond || open.Latency.P99.Duration < 1500*time.Millisecond {
 		t.Errorf("an open loop hides the pause: p90 %v, p99 %v", open.Latency.P90, open.Latency.P99)
 	}
-	if open.Service.P99 > 2*time.Millisecond {
+	if open.Service.P99.Duration > 2*time.Millisecond {
 		t.Errorf("the time from sending: p99 %v", open.Service.P99)
 	}
 	if sum := open.Done + open.Omitted; sum < 9_990 || sum > 10_010 {
@@ -136,7 +136,7 @@ func TestOperationsThatWereDueAndNeverSentCountAsSlow(t *testing.T) {
 		if report.Omitted < 1900 || report.Omitted > 2000 || report.Latency.Count != report.Done+report.Omitted {
 			t.Errorf("omitted %d, done %d, in the percentiles %d", report.Omitted, report.Done, report.Latency.Count)
 		}
-		if report.Latency.P90 < 1500*time.Millisecond || report.Latency.P50 > 10*time.Millisecond {
+		if report.Latency.P90.Duration < 1500*time.Millisecond || report.Latency.P50.Duration > 10*time.Millisecond {
 			t.Errorf("p50 %v, p90 %v", report.Latency.P50, report.Latency.P90)
 		}
 	})
@@ -164,14 +164,14 @@ func TestARunDoesAllOperationsInTurnAndRemovesItsKeys(t *testing.T) {
 			for _, bucket := range l.Buckets {
 				counted += bucket.Count
 			}
-			if counted != l.Count || l.Min > l.P50 || l.P50 > l.P99 || l.P99 > l.Max {
+			if counted != l.Count || l.Min.Duration > l.P50.Duration || l.P50.Duration > l.P99.Duration || l.P99.Duration > l.Max.Duration {
 				t.Errorf("%s: %+v", verb, l)
 			}
 		}
 		if sum != report.Done || report.Failed != 0 || report.Interrupted || report.KeysLeft != 0 {
 			t.Errorf("%+v", report)
 		}
-		if set := report.Verbs[load.Set]; set.P50 < 990*time.Microsecond || set.P50 > 1100*time.Microsecond {
+		if set := report.Verbs[load.Set]; set.P50.Duration < 990*time.Microsecond || set.P50.Duration > 1100*time.Microsecond {
 			t.Errorf("a SET whose reply takes a millisecond: %v", set.P50)
 		}
 		if len(progress) != 3 || progress[2].Elapsed != 900*time.Millisecond || progress[2].PerSecond == 0 || progress[2].P99 == 0 {
@@ -193,7 +193,7 @@ func TestAnInterruptedRunReportsWhatItMeasuredAndRemovesItsKeys(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !report.Interrupted || report.Done == 0 || report.Failed != 0 || report.Elapsed < 2900*time.Millisecond || report.Elapsed > 3100*time.Millisecond {
+			if !report.Interrupted || report.Done == 0 || report.Failed != 0 || report.Elapsed.Duration < 2900*time.Millisecond || report.Elapsed.Duration > 3100*time.Millisecond {
 				t.Errorf("rate %v: %+v", rate, report)
 			}
 			b.mustBeClean()
@@ -234,10 +234,10 @@ func TestFailuresAreCountedByReasonAndKeysThatStayAreReported(t *testing.T) {
 		if report.Failed == 0 || report.Failed != report.Errors[transport.ErrNoStore.Error()] || report.Failed > 2000 {
 			t.Errorf("failed %d: %v", report.Failed, report.Errors)
 		}
-		if report.KeysLeft != 3 || report.ExpireWithin != time.Minute+time.Second {
+		if report.KeysLeft != 3 || report.ExpireWithin.Duration != time.Minute+time.Second {
 			t.Errorf("%d keys left for %v", report.KeysLeft, report.ExpireWithin)
 		}
-		time.Sleep(report.ExpireWithin)
+		time.Sleep(report.ExpireWithin.Duration)
 		b.mustBeClean()
 	})
 }

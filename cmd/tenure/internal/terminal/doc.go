@@ -2,8 +2,10 @@
 // again and again.
 //
 // What it draws fits the terminal. For a file or a pipe it is plain: no color, no escape sequence and
-// no limit of the width. [Clean] makes text of other machines harmless: it shows control characters
-// and does not send them.
+// no limit of the width.
+//
+// What a client, a store or a broker chose is printed through [Clean], or with %q, so that it can neither
+// command the terminal nor forge a line.
 //
 //	out := terminal.On(os.Stdout)
 //	for _, line := range terminal.Histogram(buckets, out.Width(), out.Style) {

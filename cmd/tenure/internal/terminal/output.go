@@ -38,13 +38,18 @@ type Style struct {
 // "dumb". With NO_COLOR (https://no-color.org) it has no color.
 func On(w io.Writer) *Output {
 	out := &Output{Writer: w}
-	file, isFile := w.(*os.File)
-	if !isFile || os.Getenv("TERM") == "dumb" || !term.IsTerminal(int(file.Fd())) {
+	if os.Getenv("TERM") == "dumb" || !IsTerminal(w) {
 		return out
 	}
-	out.descriptor, out.isTerminal = int(file.Fd()), true
+	out.descriptor, out.isTerminal = int(w.(*os.File).Fd()), true
 	out.Style = Style{Color: os.Getenv("NO_COLOR") == "", Unicode: hasUTF8()}
 	return out
+}
+
+// IsTerminal reports whether a stream is a terminal, of whatever kind: a person reads or types there.
+func IsTerminal(stream any) bool {
+	file, isFile := stream.(*os.File)
+	return isFile && term.IsTerminal(int(file.Fd()))
 }
 
 // hasUTF8 reports whether the terminal's text is in UTF-8, by the variables of the locale. Windows has

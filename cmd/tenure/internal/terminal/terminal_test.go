@@ -126,3 +126,13 @@ func TestAFileGetsNoColorNoProgressAndNoScreen(t *testing.T) {
 		t.Errorf("it wrote %v, %q", size, buffer.String())
 	}
 }
+
+func TestCleanLinesKeepTheirBreaksAndNothingElse(t *testing.T) {
+	const text = "a\tb\r\n\x1b[2J\u009b\n"
+	if got, want := CleanLines(text), "a\tb\\x0d\n\\x1b[2J\\u009b\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := CleanLines("a\n\tb"); got != "a\n\tb" {
+		t.Errorf("%q", got)
+	}
+}

@@ -18,22 +18,30 @@ func Width(text string) int { return widths.StringWidth(text) }
 
 // Clean returns text with each byte that is not printable as \xNN, and each other character that a
 // terminal would not show as it is, as \uNNNN: a key or a holder's name may have any bytes, and a
-// terminal obeys some of them. A backslash stays, so clean text does not change.
-func Clean(text string) string {
-	clean := true
+// terminal obeys some of them. A backslash stays, so clean text does not change. The text is one line.
+func Clean(text string) string { return clean(text, "") }
+
+// CleanLines is Clean for text of several lines: line breaks and tabs stay.
+func CleanLines(text string) string { return clean(text, "\n\t") }
+
+// clean is Clean with characters that stay.
+func clean(text, stay string) string {
+	harmless := true
 	for _, r := range text {
-		if r == utf8.RuneError || !unicode.IsPrint(r) {
-			clean = false
+		if r == utf8.RuneError || !unicode.IsPrint(r) && !strings.ContainsRune(stay, r) {
+			harmless = false
 			break
 		}
 	}
-	if clean {
+	if harmless {
 		return text
 	}
 	var b strings.Builder
 	for len(text) > 0 {
 		r, size := utf8.DecodeRuneInString(text)
 		switch {
+		case strings.ContainsRune(stay, r):
+			b.WriteRune(r)
 		case r == utf8.RuneError && size == 1, r < utf8.RuneSelf && !unicode.IsPrint(r):
 			fmt.Fprintf(&b, `\x%02x`, text[0])
 		case !unicode.IsPrint(r) && r <= 0xffff:

@@ -48,7 +48,7 @@ func (s Snapshot) Lines(columns, rows int, style terminal.Style) []string {
 // cells returns a row of the table.
 func (l Lease) cells(style terminal.Style) []terminal.Cell {
 	row := []terminal.Cell{
-		{Text: terminal.Clean(l.Name)}, {Text: terminal.Clean(l.Holder)}, {Text: span(l.HeldFor, l.AtLeast), Right: true},
+		{Text: terminal.Clean(l.Name)}, {Text: terminal.Clean(l.Holder)}, {Text: span(l.HeldFor.Duration, l.AtLeast), Right: true},
 		{Text: "-", Right: true}, {}, {Text: number(l.Missed), Right: true}, {Text: number(l.Waiting), Right: true},
 	}
 	switch {
@@ -56,20 +56,20 @@ func (l Lease) cells(style terminal.Style) []terminal.Cell {
 		row[1], row[2] = terminal.Cell{Text: terminal.Clean(l.Problem), Color: terminal.Red}, terminal.Cell{Text: "-", Right: true}
 	case !l.Held:
 		row[1] = terminal.Cell{Text: "no holder", Color: terminal.Red}
-		if free := span(l.Free, l.AtLeast); free != "-" {
+		if free := span(l.Free.Duration, l.AtLeast); free != "-" {
 			row[1].Text += " for " + free
 		}
 		row[2].Text = "-"
-	case l.TTL > 0:
-		share := float64(l.Left) / float64(l.TTL)
+	case l.TTL.Duration > 0:
+		share := float64(l.Left.Duration) / float64(l.TTL.Duration)
 		color := terminal.Green
 		switch {
-		case l.Left <= 0:
+		case l.Left.Duration <= 0:
 			color = terminal.Red
 		case share < lowShare:
 			color = terminal.Yellow
 		}
-		left := max(l.Left, 0).Round(100 * time.Millisecond).String()
+		left := max(l.Left.Duration, 0).Round(100 * time.Millisecond).String()
 		if l.Estimated {
 			left = "~" + left
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/server/activity"
 )
 
@@ -16,16 +17,16 @@ type Lease struct {
 	Holder string `json:"holder,omitempty"`
 	// HeldFor is how long the holder has the lease. AtLeast says that it was held before it was first
 	// seen.
-	HeldFor time.Duration `json:"heldForNanos"`
+	HeldFor output.Millis `json:"heldForMillis"`
 	AtLeast bool          `json:"atLeast,omitempty"`
 	// Left is how much of TTL is left; negative or 0: nothing. TTL is 0 if it is not known.
-	Left time.Duration `json:"leftNanos"`
-	TTL  time.Duration `json:"ttlNanos"`
+	Left output.Millis `json:"leftMillis"`
+	TTL  output.Millis `json:"ttlMillis"`
 	// Estimated says that TTL was estimated: three times the time between two renewals, as package
 	// lease has by default.
 	Estimated bool `json:"estimated,omitempty"`
 	// Free is how long no client has held the lease; 0: not known.
-	Free time.Duration `json:"freeNanos,omitempty"`
+	Free output.Millis `json:"freeMillis,omitzero"`
 	// Missed counts renewals that did not come, and Waiting the clients that wait; -1: not known.
 	Missed  int `json:"missed"`
 	Waiting int `json:"waiting"`
@@ -80,13 +81,13 @@ type Source interface {
 func fromState(l activity.Lease, at time.Time, age time.Duration) Lease {
 	lease := Lease{
 		Name: l.Name, Held: l.Held, Holder: l.Holder, AtLeast: !l.Known,
-		TTL: time.Duration(l.TTLMillis) * time.Millisecond, Missed: int(l.Missed), Waiting: len(l.Waiting) + l.WaitingHidden,
+		TTL: output.Millis{Duration: time.Duration(l.TTLMillis) * time.Millisecond}, Missed: int(l.Missed), Waiting: len(l.Waiting) + l.WaitingHidden,
 	}
 	if l.Held {
-		lease.HeldFor = max(at.Sub(l.Since), 0) + age
-		lease.Left = time.Duration(l.LeftMillis)*time.Millisecond - age
+		lease.HeldFor.Duration = max(at.Sub(l.Since), 0) + age
+		lease.Left.Duration = time.Duration(l.LeftMillis)*time.Millisecond - age
 	} else {
-		lease.Free = time.Duration(l.NoHolderMillis)*time.Millisecond + age
+		lease.Free.Duration = time.Duration(l.NoHolderMillis)*time.Millisecond + age
 	}
 	return lease
 }

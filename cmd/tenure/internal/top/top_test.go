@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
@@ -44,11 +45,11 @@ func TestAWatchedLeaseIsFollowedFromHolderToHolder(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		if got := look(); !got.Held || got.Holder != "gateway-a" || got.AtLeast || got.HeldFor != time.Second || got.TTL != 0 {
+		if got := look(); !got.Held || got.Holder != "gateway-a" || got.AtLeast || got.HeldFor.Duration != time.Second || got.TTL.Duration != 0 {
 			t.Errorf("before the first renewal: %+v", got)
 		}
 		time.Sleep(19 * time.Second)
-		if got := look(); got.HeldFor != 20*time.Second || !got.Estimated || got.TTL < 8*time.Second || got.TTL > 9*time.Second || got.Left <= 5*time.Second {
+		if got := look(); got.HeldFor.Duration != 20*time.Second || !got.Estimated || got.TTL.Duration < 8*time.Second || got.TTL.Duration > 9*time.Second || got.Left.Duration <= 5*time.Second {
 			t.Errorf("after some renewals: %+v", got)
 		}
 		// What was missed may have been anything: the estimate ends until the next renewals.
@@ -64,7 +65,7 @@ func TestAWatchedLeaseIsFollowedFromHolderToHolder(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		got := look()
-		if got.Held || got.Free != 5*time.Second || got.AtLeast || got.Holder != "gateway-a" {
+		if got.Held || got.Free.Duration != 5*time.Second || got.AtLeast || got.Holder != "gateway-a" {
 			t.Errorf("released: %+v", got)
 		}
 		if other := source.Snapshot(time.Now()).Leases[1]; other.Held || !other.AtLeast {
@@ -85,15 +86,15 @@ func TestTheTimeLeftOfAWatchedLeaseIsByItsTTL(t *testing.T) {
 		t.Errorf("before anything is known: %+v", got)
 	}
 	w.change(transport.Change{Entry: entry}, now)
-	if got := w.at(now.Add(time.Second), 3*time.Second); got.TTL != 0 || !got.AtLeast || got.Holder != "a:b" {
+	if got := w.at(now.Add(time.Second), 3*time.Second); got.TTL.Duration != 0 || !got.AtLeast || got.Holder != "a:b" {
 		t.Errorf("when it was renewed is not known: %+v", got)
 	}
 	w.change(transport.Change{Entry: entry}, now.Add(time.Second))
-	if got := w.at(now.Add(2*time.Second), 3*time.Second); got.TTL != 3*time.Second || got.Left != 2*time.Second || got.Estimated {
+	if got := w.at(now.Add(2*time.Second), 3*time.Second); got.TTL.Duration != 3*time.Second || got.Left.Duration != 2*time.Second || got.Estimated {
 		t.Errorf("a second after a renewal: %+v", got)
 	}
 	w.change(transport.Change{Entry: entry, Missed: true}, now.Add(3*time.Second))
-	if got := w.at(now.Add(3*time.Second), 3*time.Second); got.TTL != 0 {
+	if got := w.at(now.Add(3*time.Second), 3*time.Second); got.TTL.Duration != 0 {
 		t.Errorf("a value that was read is no renewal: %+v", got)
 	}
 }
@@ -130,7 +131,7 @@ func TestAStatusPageIsFollowedAndItsFailuresAreShown(t *testing.T) {
 	status.mu.Unlock()
 	s := status.Snapshot(fetched.Add(2 * time.Second))
 	held := s.Leases[1]
-	if s.Leases[0].Free < 9*time.Second || held.Left != 4*time.Second || held.TTL != 9*time.Second || held.HeldFor < 62*time.Second || held.Missed != 2 || held.Waiting != 3 || s.Hidden != 3 {
+	if s.Leases[0].Free.Duration < 9*time.Second || held.Left.Duration != 4*time.Second || held.TTL.Duration != 9*time.Second || held.HeldFor.Duration < 62*time.Second || held.Missed != 2 || held.Waiting != 3 || s.Hidden != 3 {
 		t.Errorf("%+v", s)
 	}
 	only := s.Only([]string{"held", "other"})
@@ -172,9 +173,9 @@ func TestWhatIsNoStatusPageIsRefused(t *testing.T) {
 
 func TestAFrameFitsTheScreenAndShowsWhatIsWrong(t *testing.T) {
 	s := Snapshot{At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Title: "serve", Leases: []Lease{
-		{Name: "press-8/active", Free: 7 * time.Second, Missed: 0, Waiting: 1},
-		{Name: "press-7/active", Held: true, Holder: "gateway-a\x1b[2J", HeldFor: 61 * time.Second, TTL: 10 * time.Second, Left: 5 * time.Second, Estimated: true, Missed: -1, Waiting: -1},
-		{Name: "late", Held: true, Holder: "b", HeldFor: time.Second, AtLeast: true, TTL: 10 * time.Second, Left: -time.Second},
+		{Name: "press-8/active", Free: output.Millis{Duration: 7 * time.Second}, Missed: 0, Waiting: 1},
+		{Name: "press-7/active", Held: true, Holder: "gateway-a\x1b[2J", HeldFor: output.Millis{Duration: 61 * time.Second}, TTL: output.Millis{Duration: 10 * time.Second}, Left: output.Millis{Duration: 5 * time.Second}, Estimated: true, Missed: -1, Waiting: -1},
+		{Name: "late", Held: true, Holder: "b", HeldFor: output.Millis{Duration: time.Second}, AtLeast: true, TTL: output.Millis{Duration: 10 * time.Second}, Left: output.Millis{Duration: -time.Second}},
 	}}
 	want := []string{
 		`03:04:05  3 leases, 2 held  serve`,

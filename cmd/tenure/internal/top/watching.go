@@ -169,19 +169,19 @@ func (w *watched) at(now time.Time, ttl time.Duration) Lease {
 		lease.Problem = "not known yet"
 		return lease
 	case !w.held:
-		if lease.Free = now.Sub(w.since); w.atLeast {
+		if lease.Free.Duration = now.Sub(w.since); w.atLeast {
 			lease.AtLeast = true
 		}
 		return lease
 	}
-	lease.HeldFor, lease.AtLeast, lease.TTL = now.Sub(w.since), w.atLeast, ttl
+	lease.HeldFor.Duration, lease.AtLeast, lease.TTL.Duration = now.Sub(w.since), w.atLeast, ttl
 	if ttl == 0 && w.every > 0 {
-		lease.TTL, lease.Estimated = renewals*w.every, true
+		lease.TTL.Duration, lease.Estimated = renewals*w.every, true
 	}
-	if lease.TTL > 0 && !w.renewed.IsZero() {
-		lease.Left = lease.TTL - now.Sub(w.renewed)
+	if lease.TTL.Duration > 0 && !w.renewed.IsZero() {
+		lease.Left.Duration = lease.TTL.Duration - now.Sub(w.renewed)
 	} else {
-		lease.TTL = 0 // when it was renewed is not known
+		lease.TTL.Duration = 0 // when it was renewed is not known
 	}
 	return lease
 }
