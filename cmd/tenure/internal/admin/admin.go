@@ -19,6 +19,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -49,7 +50,8 @@ type About struct {
 }
 
 const (
-	// maxConnections bounds the connections. A page has two.
+	// maxConnections bounds the connections. A page has two; probes, answers and streams, which
+	// last, are fewer.
 	maxConnections = 128
 	// maxHeader bounds a request, in bytes.
 	maxHeader = 16 << 10
@@ -62,16 +64,16 @@ const (
 
 // Server answers requests about a process. Listen makes one.
 type Server struct {
-	socket  net.Listener
-	guard   *guard
-	http    *http.Server
-	streams *streams
-	logger  *slog.Logger
-	end     context.CancelFunc // of the streams
+	socket   net.Listener
+	guard    *guard
+	http     *http.Server
+	readings *readings
+	streams  *streams
+	end      context.CancelFunc // of what waits for readings
 }
 
 // Listen takes the address, so that an error comes before anything else starts. The caller calls
-// Serve, or Close.
+// Serve, which frees it.
 func Listen(options Options) (*Server, error) {
 	if err := CheckAddress(options.Addr, options.AllowInsecure); err != nil {
 		return nil, err
@@ -86,14 +88,15 @@ func Listen(options Options) (*Server, error) {
 	}
 	ending, end := context.WithCancel(context.Background())
 	view := &view{options: options}
-	streams := newStreams(view.render, ending.Done())
+	readings := newReadings(view.read, ending.Done())
+	streams := newStreams(readings, ending.Done())
 	routes := http.NewServeMux()
 	routes.HandleFunc("/{$}", servePage)
-	routes.HandleFunc("/api/state", view.serveState)
+	routes.Handle("/api/state", newAnswers(readings))
 	routes.Handle("/api/events", streams)
 	routes.Handle("/healthz", newHealth(view.probe))
 	routes.HandleFunc("/readyz", view.serveReady)
-	metrics, err := newMetrics(view, logger)
+	metrics, err := newMetrics(readings, options.Recorder.duration, logger)
 	if err != nil {
 		end()
 		_ = socket.Close()
@@ -107,7 +110,7 @@ func Listen(options Options) (*Server, error) {
 	guard := &guard{hosts: hosts, next: routes}
 	return &Server{
 		guard:  guard,
-		socket: &boundedListener{Listener: socket, places: make(chan struct{}, maxConnections)},
+		socket: &boundedListener{Listener: socket, limit: maxConnections, conns: make(map[*boundedConn]struct{})},
 		http: &http.Server{
 			Handler:           guard,
 			ReadTimeout:       readTimeout,
@@ -115,11 +118,12 @@ func Listen(options Options) (*Server, error) {
 			WriteTimeout:      writeTimeout,
 			IdleTimeout:       idleTimeout,
 			MaxHeaderBytes:    maxHeader,
+			ConnContext:       withConn,
 			ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 		},
-		streams: streams,
-		logger:  logger,
-		end:     end,
+		readings: readings,
+		streams:  streams,
+		end:      end,
 	}, nil
 }
 
@@ -132,12 +136,10 @@ func (s *Server) URL() string { return "http://" + s.Addr().String() + "/" }
 // Serve answers requests until ctx ends. Then it ends all connections, and returns nil when no
 // goroutine of it is left. Any other error says why it could not go on. It is called once.
 func (s *Server) Serve(ctx context.Context) error {
-	rendering, cancel := context.WithCancel(ctx)
-	rendered := make(chan struct{})
-	go func() {
-		defer close(rendered)
-		s.streams.run(rendering)
-	}()
+	working, cancel := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	tasks.Go(func() { s.readings.run(working) })
+	tasks.Go(func() { s.streams.run(working) })
 	served := make(chan error, 1)
 	go func() { served <- s.http.Serve(s.socket) }()
 	var err error
@@ -150,7 +152,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		err = fmt.Errorf("the status page cannot be served any more: %w", err)
 	}
 	cancel()
-	<-rendered
+	tasks.Wait()
 	return err
 }
 
@@ -163,10 +165,4 @@ func (s *Server) stop() {
 		_ = s.http.Close()
 	}
 	s.guard.tasks.Wait()
-}
-
-// Close frees the address of a server that was never served.
-func (s *Server) Close() error {
-	s.end()
-	return s.socket.Close()
 }

@@ -409,29 +409,90 @@ func TestAClientThatDoesNotReadIsDisconnected(t *testing.T) {
 	}
 }
 
-func TestConnectionsAreBounded(t *testing.T) {
-	s := serve(t, nil)
-	var conns []net.Conn
-	defer func() {
-		for _, conn := range conns {
-			_ = conn.Close()
-		}
-	}()
-	closed := 0
-	for range admin.MaxConnections + 8 {
+// Connections without a request, complete or not, must not shut out a probe.
+func TestANewConnectionTakesThePlaceOfAnIdleOne(t *testing.T) {
+	for _, test := range []struct{ name, sent string }{
+		{"that has asked and stays open", "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"},
+		{"that says nothing", ""},
+		{"that sends a part of a request", "GET /readyz HTTP/1.1\r\nHost: loc"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := serve(t, nil)
+			stream := s.events(t) // it is in use, so it stays
+			stream.next(t, "time")
+			var conns []net.Conn
+			defer func() {
+				for _, conn := range conns {
+					_ = conn.Close()
+				}
+			}()
+			for range 2 * admin.MaxConnections {
+				conn, err := net.Dial("tcp", s.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				conns = append(conns, conn)
+				_ = conn.SetDeadline(time.Now().Add(await.Patience))
+				if _, err := io.WriteString(conn, test.sent); err != nil {
+					t.Fatal(err)
+				}
+				if strings.HasSuffix(test.sent, "\r\n\r\n") {
+					if _, err := conn.Read(make([]byte, 1<<10)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if answer, text := s.ask(t, "GET", "/healthz", "Connection: close"); answer.StatusCode != 200 {
+				t.Errorf("a probe: %d %q", answer.StatusCode, text)
+			}
+			for i, conn := range conns[:admin.MaxConnections] {
+				if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Fatalf("connection %d is still open: %v", i, err)
+				}
+			}
+			s.node.StandBy(nil)
+			for !strings.Contains(stream.next(t, "state"), `"role":"standby"`) { // next ends with the stream
+			}
+		})
+	}
+}
+
+func TestAnswersThatAreNotReadAreBounded(t *testing.T) {
+	var read atomic.Int64
+	s := serve(t, func(o *admin.Options) {
+		o.Recorder.SetState(func(now time.Time) activity.State {
+			read.Add(1)
+			// It is larger than what the sockets of both ends hold.
+			return activity.State{At: now, Leases: []activity.Lease{{Name: strings.Repeat("x", 16<<20)}}}
+		})
+	})
+	for range admin.MaxAnswers {
 		conn, err := net.Dial("tcp", s.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		conns = append(conns, conn)
-	}
-	for _, conn := range conns[admin.MaxConnections:] {
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "GET /api/state HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
 		_ = conn.SetReadDeadline(time.Now().Add(await.Patience))
-		if _, err := conn.Read(make([]byte, 1)); err == io.EOF || strings.Contains(err.Error(), "reset") {
-			closed++
+		if _, err := conn.Read(make([]byte, 1)); err != nil { // the answer has begun
+			t.Fatal(err)
 		}
 	}
-	if closed != 8 {
-		t.Errorf("%d of 8 connections too many were closed", closed)
+	before := read.Load()
+	if answer, text := s.ask(t, "GET", "/api/state"); answer.StatusCode != 503 || answer.Header.Get("Retry-After") == "" {
+		t.Errorf("one more: %d %.100q", answer.StatusCode, text)
+	}
+	for _, path := range []string{"/healthz", "/readyz?standby=ok", "/"} {
+		if answer, _ := s.ask(t, "GET", path); answer.StatusCode == 503 && path != "/readyz?standby=ok" {
+			t.Errorf("%s meanwhile: %d", path, answer.StatusCode)
+		}
+	}
+	if read.Load() != before {
+		t.Error("a probe or a refusal reads the state")
+	}
+	if answer, _ := s.ask(t, "GET", "/metrics"); answer.StatusCode != 200 {
+		t.Errorf("metrics meanwhile: %d", answer.StatusCode)
 	}
 }

@@ -27,9 +27,8 @@ const (
 // streams sends events to the pages that are open. A page gets the newest event when it has read
 // the last one: what it missed meanwhile is in the newest one too, so nothing queues for it.
 type streams struct {
-	// render returns the state at a time, as JSON without line breaks.
-	render func(now time.Time) ([]byte, error)
-	ending <-chan struct{}
+	readings *readings
+	ending   <-chan struct{}
 	// patience is how long a client may take to read an event; a test has less.
 	patience time.Duration
 
@@ -46,8 +45,8 @@ type event struct {
 	newer chan struct{}
 }
 
-func newStreams(render func(now time.Time) ([]byte, error), ending <-chan struct{}) *streams {
-	return &streams{render: render, ending: ending, patience: writeTimeout, latest: &event{newer: make(chan struct{})}, wake: make(chan struct{}, 1)}
+func newStreams(readings *readings, ending <-chan struct{}) *streams {
+	return &streams{readings: readings, ending: ending, patience: writeTimeout, latest: &event{newer: make(chan struct{})}, wake: make(chan struct{}, 1)}
 }
 
 // run renders events while there are readers, until ctx ends.
@@ -66,13 +65,12 @@ func (s *streams) run(ctx context.Context) {
 		} else if !sleep.For(ctx, eventInterval) {
 			return
 		}
-		now := time.Now()
-		state, err := s.render(now)
-		if err != nil || bytes.Equal(state, last) && now.Sub(sent) < quietInterval {
+		reading, err := s.readings.fresh(ctx, asEvent)
+		if err != nil || bytes.Equal(reading.event, last) && reading.now.Sub(sent) < quietInterval {
 			continue
 		}
-		last, sent = state, now
-		s.publish(fmt.Appendf(nil, "event: state\ndata: {\"now\":%q,\"state\":%s}\n\n", now.UTC().Format(time.RFC3339Nano), state))
+		last, sent = reading.event, reading.now
+		s.publish(fmt.Appendf(nil, "event: state\ndata: {\"now\":%q,\"state\":%s}\n\n", reading.now.UTC().Format(time.RFC3339Nano), bytes.TrimSpace(last)))
 	}
 }
 
@@ -126,8 +124,7 @@ func (s *streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !s.enter() {
-		w.Header().Set("Retry-After", "10")
-		http.Error(w, fmt.Sprintf("%d clients read events already; close another page, or ask /api/state", maxStreams), http.StatusServiceUnavailable)
+		refuseReader(w, fmt.Sprintf("%d clients read events already; close another page, or ask /api/state", maxStreams))
 		return
 	}
 	defer s.leave()

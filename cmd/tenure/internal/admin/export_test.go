@@ -11,6 +11,7 @@ const (
 	MaxStreams     = maxStreams
 	MaxConnections = maxConnections
 	MaxNames       = maxNames
+	MaxAnswers     = maxAnswers
 )
 
 // SetState makes the page show what state returns.

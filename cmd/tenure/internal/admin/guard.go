@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// CheckAddress returns the host and port of an address to listen on. Only an address of this
+// CheckAddress checks an address to listen on. Only an address of this
 // machine is accepted unless insecure is set, because the page has neither encryption nor login.
 // A name must be localhost: what another name stands for may change.
 func CheckAddress(address string, insecure bool) error {
@@ -49,6 +49,7 @@ type guard struct {
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.tasks.Add(1) // the server still accepts, so Wait has not begun or another request runs
 	defer g.tasks.Done()
+	defer serving(r)()
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
 	header.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")

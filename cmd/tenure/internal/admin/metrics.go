@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"fmt"
+	"log"
 	"log/slog"
 	"net/http"
 	"runtime"
@@ -27,24 +29,60 @@ const (
 	scrapeTimeout = 5 * time.Second
 )
 
-// newMetrics returns the handler of /metrics.
-func newMetrics(v *view, logger *slog.Logger) (http.Handler, error) {
-	registry := prometheus.NewRegistry()
+// metricsHandler serves /metrics.
+type metricsHandler struct {
+	readings *readings
+	process  *prometheus.Registry // what needs no state of the store
+	table    []metric
+	descs    []*prometheus.Desc
+	places   chan struct{} // one entry for each answer that is made
+	logger   *log.Logger
+}
+
+// newMetrics returns the handler of /metrics. recorded is what the recorder counts by itself.
+func newMetrics(readings *readings, recorded prometheus.Collector, logger *slog.Logger) (http.Handler, error) {
+	h := &metricsHandler{
+		readings: readings, process: prometheus.NewRegistry(), table: metrics(), places: make(chan struct{}, maxScrapes),
+		logger: slog.NewLogLogger(logger.Handler(), slog.LevelError),
+	}
+	for _, m := range h.table {
+		h.descs = append(h.descs, prometheus.NewDesc(m.name, m.help, m.labels, nil))
+	}
 	for _, collector := range []prometheus.Collector{
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		v.options.Recorder.duration,
-		newCollector(v),
+		recorded,
 	} {
-		if err := registry.Register(collector); err != nil {
+		if err := h.process.Register(collector); err != nil {
 			return nil, err
 		}
 	}
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		MaxRequestsInFlight: maxScrapes, Timeout: scrapeTimeout,
+	return http.TimeoutHandler(h, scrapeTimeout, fmt.Sprintf("no metrics within %v\n", scrapeTimeout)), nil
+}
+
+// ServeHTTP implements http.Handler.
+func (h *metricsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	select {
+	case h.places <- struct{}{}:
+	default:
+		refuseReader(w, fmt.Sprintf("%d clients read /metrics already; ask again", maxScrapes))
+		return
+	}
+	defer func() { <-h.places }()
+	reading, err := h.readings.fresh(r.Context(), asState)
+	if err != nil {
+		refuseReader(w, err.Error())
+		return
+	}
+	store := prometheus.NewRegistry()
+	if err := store.Register(&collector{metricsHandler: h, sample: reading.sample()}); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	promhttp.HandlerFor(prometheus.Gatherers{h.process, store}, promhttp.HandlerOpts{
 		// One metric that is wrong must not hide the others: alerts are made of them.
-		ErrorHandling: promhttp.ContinueOnError, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelError),
-	}), nil
+		ErrorHandling: promhttp.ContinueOnError, ErrorLog: h.logger,
+	}).ServeHTTP(w, r)
 }
 
 // sample is what a scrape reads, once for all metrics.
@@ -57,27 +95,15 @@ type sample struct {
 	attached *attach.Stats    // nil: there is no attached store
 }
 
-// read returns a sample.
-func (v *view) read(now time.Time) *sample {
-	state, store := v.at(now)
-	s := &sample{now: now, state: state, named: slices.Clone(state.Leases)}
+// sample returns what metrics are made of.
+func (r *reading) sample() *sample {
+	s := &sample{now: r.now, state: r.state, named: slices.Clone(r.state.Leases)}
 	// By name, so that a lease keeps its series when it loses its holder.
 	slices.SortFunc(s.named, func(a, b activity.Lease) int { return strings.Compare(a.Name, b.Name) })
 	// Two long names may look alike. A metric has one series for both.
 	s.named = slices.CompactFunc(s.named, func(a, b activity.Lease) bool { return a.Name == b.Name })
 	s.named = s.named[:min(len(s.named), maxNames)]
-	if store.Usage != nil {
-		usage := store.Usage()
-		s.usage = &usage
-	}
-	if store.Server != nil {
-		stats := store.Server()
-		s.server = &stats
-	}
-	if store.Attached != nil {
-		stats := store.Attached()
-		s.attached = &stats
-	}
+	s.usage, s.server, s.attached = r.store.stats()
 	return s
 }
 
@@ -97,19 +123,10 @@ const (
 	counter = prometheus.CounterValue
 )
 
-// collector makes metrics of the table.
+// collector makes the metrics of the table for one scrape.
 type collector struct {
-	view    *view
-	metrics []metric
-	descs   []*prometheus.Desc
-}
-
-func newCollector(v *view) *collector {
-	c := &collector{view: v, metrics: metrics()}
-	for _, m := range c.metrics {
-		c.descs = append(c.descs, prometheus.NewDesc(m.name, m.help, m.labels, nil))
-	}
-	return c
+	*metricsHandler
+	sample *sample
 }
 
 // Describe implements prometheus.Collector.
@@ -121,9 +138,8 @@ func (c *collector) Describe(descs chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(found chan<- prometheus.Metric) {
-	s := c.view.read(time.Now())
-	for i, m := range c.metrics {
-		m.read(s, func(value float64, labels ...string) {
+	for i, m := range c.table {
+		m.read(c.sample, func(value float64, labels ...string) {
 			for j := range labels {
 				labels[j] = strings.ToValidUTF8(labels[j], "\uFFFD")
 			}

@@ -31,6 +31,20 @@ type Store struct {
 	Attached func() attach.Stats // of tenure attach
 }
 
+// stats returns what the functions of the store return; nil for those that it does not have.
+func (s Store) stats() (usage *server.Usage, stats *server.Stats, attached *attach.Stats) {
+	return call(s.Usage), call(s.Server), call(s.Attached)
+}
+
+// call returns what a function returns; nil if there is no function.
+func call[T any](read func() T) *T {
+	if read == nil {
+		return nil
+	}
+	value := read()
+	return &value
+}
+
 // Node is what this process knows of itself: its role, and the store that it runs. The process
 // tells it. All methods may be called from several goroutines at once.
 type Node struct {

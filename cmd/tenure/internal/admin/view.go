@@ -1,12 +1,20 @@
 package admin
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/tenurelock/tenure/server/activity"
 )
+
+// maxAnswers bounds how many clients read /api/state at once: each may hold an answer of its own for
+// as long as it reads slowly.
+const maxAnswers = 8
 
 // view is what the page, the probes and the metrics have in common: what they show.
 type view struct{ options Options }
@@ -30,30 +38,38 @@ func (v *view) at(now time.Time) (State, Store) {
 		Mode: about.Mode, Role: string(status.Role), Active: status.Active, Version: about.Version,
 		Identity: store.Identity, Address: status.address, Data: status.data, Started: v.options.Recorder.started,
 	}
-	// Empty lists are lists in JSON too.
-	state.Leases, state.Clients = orEmpty(state.Leases), orEmpty(state.Clients)
-	state.Timeline, state.StaleWrites = orEmpty(state.Timeline), orEmpty(state.StaleWrites)
-	for i := range state.Leases {
-		state.Leases[i].Waiting = orEmpty(state.Leases[i].Waiting)
-		if !about.Values {
+	if !about.Values {
+		for i := range state.Leases {
 			state.Leases[i].Value = ""
 		}
 	}
 	return state, store
 }
 
-func orEmpty[T any](list []T) []T {
-	if list == nil {
-		return []T{}
+// read returns what the page shows at a time. Its answer is the state as JSON. Its event is the same
+// without what changes only because time passes: the page finds that from the deadlines. So two
+// events are equal if nothing happened between them.
+func (v *view) read(now time.Time, forms form) (*reading, error) {
+	state, store := v.at(now)
+	r := &reading{now: now, state: state, store: store}
+	var err error
+	if forms&asAnswer != 0 {
+		if r.answer, err = encode(state); err != nil {
+			return nil, err
+		}
 	}
-	return list
+	if forms&asEvent != 0 {
+		if r.event, err = encode(timeless(state)); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
 }
 
-// render returns the state as JSON without what changes only because time passes: the page finds
-// that from the deadlines. So two renderings are equal if nothing happened between them.
-func (v *view) render(now time.Time) ([]byte, error) {
-	state, _ := v.at(now)
+// timeless returns a state without what time alone changes. It does not change the one that it gets.
+func timeless(state State) State {
 	state.At = time.Time{}
+	state.Leases = slices.Clone(state.Leases)
 	for i := range state.Leases {
 		lease := &state.Leases[i]
 		lease.LeftMillis, lease.NoHolderMillis = 0, 0
@@ -63,36 +79,65 @@ func (v *view) render(now time.Time) ([]byte, error) {
 			lease.LastChange = &open
 		}
 	}
+	state.Timeline = slices.Clone(state.Timeline)
 	for i := range state.Timeline {
 		if entry := &state.Timeline[i]; entry.Began.IsZero() {
 			entry.GapMillis = 0
 		}
 	}
-	return json.Marshal(state)
+	return state
 }
 
-// serveState answers /api/state.
-func (v *view) serveState(w http.ResponseWriter, _ *http.Request) {
-	state, _ := v.at(time.Now())
-	text, err := json.Marshal(state)
+// encode returns a value as JSON on one line. No answer is HTML, so < and > stay as they are, which
+// would take six times the bytes.
+func encode(value any) ([]byte, error) {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		return nil, err
+	}
+	return text.Bytes(), nil
+}
+
+// answers serves /api/state.
+type answers struct {
+	readings *readings
+	places   chan struct{} // one entry for each answer that is made or written
+}
+
+func newAnswers(readings *readings) *answers {
+	return &answers{readings: readings, places: make(chan struct{}, maxAnswers)}
+}
+
+// ServeHTTP implements http.Handler.
+func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	select {
+	case a.places <- struct{}{}:
+	default:
+		refuseReader(w, fmt.Sprintf("%d clients read /api/state already; ask again", maxAnswers))
+		return
+	}
+	defer func() { <-a.places }()
+	reading, err := a.readings.fresh(r.Context(), asAnswer)
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
+		refuseReader(w, err.Error())
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(text, '\n'))
+	w.Header().Set("Content-Length", strconv.Itoa(len(reading.answer)))
+	_, _ = w.Write(reading.answer)
 }
 
-// probe takes each lock that a request takes, so it does not return while one is stuck.
+// refuseReader refuses a request that may succeed later.
+func refuseReader(w http.ResponseWriter, reason string) {
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, reason, http.StatusServiceUnavailable)
+}
+
+// probe takes each lock that a request of the store takes, so it does not return while one is stuck.
+// It does not read the state: a probe must not wait for pages.
 func (v *view) probe() {
-	_, store := v.at(time.Now())
-	if store.Usage != nil {
-		store.Usage()
-	}
-	if store.Server != nil {
-		store.Server()
-	}
-	if store.Attached != nil {
-		store.Attached()
-	}
+	_, store := v.options.Node.status()
+	store.stats()
 }
