@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net"
 	"os"
@@ -154,7 +155,7 @@ func TestMosquittoTakesItsConfigurationAndAStoreWorksOnIt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, user := range []string{"store", "gateway-a", "gateway-b"} {
+	for _, user := range []string{"store", "gateway-a", "gateway-b", "operator", "statestore"} {
 		if out, err := exec.Command(passwords, "-b", file("tenure.passwords"), user, "secret").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -167,13 +168,22 @@ func TestMosquittoTakesItsConfigurationAndAStoreWorksOnIt(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	client := func(user, password, verb string, arguments ...string) (string, int) {
+	clientReading := func(input, user, password, verb string, arguments ...string) (string, int) {
+		stdin, err := os.Open(input)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stdin.Close()
 		cmd := exec.CommandContext(ctx, program(t), append([]string{verb, "--broker", url, "--client-id", user, "--username", user, "--password-file", file(password), "--tls-ca", file("certs/server.pem")}, arguments...)...)
+		cmd.Stdin = stdin
 		out, err := cmd.CombinedOutput()
 		if cmd.ProcessState == nil {
 			t.Fatal(err)
 		}
 		return string(out), cmd.ProcessState.ExitCode()
+	}
+	client := func(user, password, verb string, arguments ...string) (string, int) {
+		return clientReading(os.DevNull, user, password, verb, arguments...)
 	}
 	if out, code := client("gateway-a", "right", "set", "press-7/setpoint", "42"); code != 0 {
 		t.Errorf("set: %d, %s", code, out)
@@ -185,9 +195,38 @@ func TestMosquittoTakesItsConfigurationAndAStoreWorksOnIt(t *testing.T) {
 	if out, code := client("gateway-b", "wrong", "get", "press-7/setpoint"); code != refused {
 		t.Errorf("get with a wrong password: %d, %s", code, out)
 	}
-	forge := exec.CommandContext(ctx, publish, "-V", "5", "-h", "127.0.0.1", "-p", port, "--cafile", file("certs/server.pem"), "-u", "gateway-b", "-P", "secret",
-		"-q", "1", "-t", "clients/gateway-a/response", "-m", "forged")
-	if out, err := forge.CombinedOutput(); !strings.Contains(strings.ToLower(string(out)), "not authorized") {
-		t.Errorf("a client wrote to the topic of another one: %v, %s", err, out)
+	// The doctor goes all steps with the rights of an operator, and takes no client's connection.
+	if out, code := client("operator", "right", "doctor"); code != 0 {
+		t.Errorf("doctor: %d, %s", code, out)
+	}
+	notification := fmt.Sprintf("clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/%X/command/notify/%X", "gateway-a", "press-7/active")
+	for _, forged := range []struct{ user, topic string }{
+		{"gateway-b", "clients/gateway-a/response"},
+		{"gateway-b", notification},
+		{"statestore", notification}, // its id is the first level of the topic
+		{"operator", "clients/gateway-a/response"},
+	} {
+		forge := exec.CommandContext(ctx, publish, "-V", "5", "-h", "127.0.0.1", "-p", port, "--cafile", file("certs/server.pem"), "-u", forged.user, "-P", "secret",
+			"-q", "1", "-t", forged.topic, "-m", "forged")
+		if out, err := forge.CombinedOutput(); !strings.Contains(strings.ToLower(string(out)), "not authorized") {
+			t.Errorf("%s writes to %s: %v, %s", forged.user, forged.topic, err, out)
+		}
+	}
+	// A value of a million bytes is not too large. What is larger is not sent by a client of MQTT 5, which
+	// knows the broker's limit; the broker disconnects others.
+	sized := func(size int) string {
+		name := file(fmt.Sprintf("value-%d", size))
+		if err := os.WriteFile(name, make([]byte, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	if out, code := clientReading(sized(1_000_000), "gateway-a", "right", "set", "large", "-"); code != 0 {
+		t.Errorf("a value of 1,000,000 bytes: %d, %s", code, out)
+	}
+	excess := exec.CommandContext(ctx, publish, "-V", "311", "-h", "127.0.0.1", "-p", port, "--cafile", file("certs/server.pem"), "-u", "gateway-a", "-P", "secret",
+		"-q", "1", "-t", "clients/gateway-a/queue-probe", "-f", sized(2<<20))
+	if out, err := excess.CombinedOutput(); err == nil {
+		t.Errorf("the broker takes a message of 2 MiB: %s", out)
 	}
 }
