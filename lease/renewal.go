@@ -112,9 +112,11 @@ func (t *Tenure) isOurs(entry transport.Entry) bool {
 	return entry.Exists && string(entry.Value) == t.value
 }
 
-// until returns a context that ends at a time on the lease's clock, or when the tenure is over.
+// until returns a context that ends just before a time on the lease's clock, or when the tenure is
+// over. Just before: maintain has the result when it looks at the schedule at that time, in virtual
+// time at least, where a simulation repeats a course.
 func (t *Tenure) until(at time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(t.tokenCtx, at-t.lease.options.Clock())
+	return context.WithTimeout(t.tokenCtx, at-t.lease.options.Clock()-time.Nanosecond)
 }
 
 // confirm asks the store whether the key still has this tenure's value: a notification that says
