@@ -39,10 +39,15 @@ type attempt struct {
 // errReconnected says that an attempt ended with its connection.
 var errReconnected = fmt.Errorf("the attempt ended: %w", ErrConnectionLost)
 
+// errTooSlow says that the store granted the lease twice, and each time too little of the TTL was
+// left when this process could begin to use it.
+var errTooSlow = errors.New("the store granted the lease, but this process noticed it too late to hold it: " +
+	"a function of a Trace, the handler of a Logger, or the machine is too slow for the TTL")
+
 // acquire makes attempts to acquire the lease until one does not end with its connection.
 // It frees what an attempt that failed may hold. reason may be nil.
 func (l *Lease) acquire(ctx context.Context, reason *waitReason, try func(*attempt) (*Tenure, error)) (*Tenure, error) {
-	began := l.options.Clock()
+	began, backoff := l.options.Clock(), l.options.retryBackoff(0)
 	var left atomic.Int64 // attempts that the store may keep
 	orUnknown := func(err error) error {
 		if left.Load() > 0 && !errors.Is(err, transport.ErrOutcomeUnknown) {
@@ -56,24 +61,45 @@ func (l *Lease) acquire(ctx context.Context, reason *waitReason, try func(*attem
 			return nil, orUnknown(err)
 		}
 		a.began = began
-		tenure, err := try(a)
+		tenure, err := a.run(try)
 		if tenure != nil {
 			return tenure, nil
 		}
 		a.closeWill()
-		again := errors.Is(err, errReconnected) && ctx.Err() == nil
-		if again && (!a.mayHold || l.free(ctx, a.value, transport.Binding{Store: a.store}, l.options.TTL) == nil) {
-			continue
+		tooSlow := errors.Is(err, errTooSlow) && reason != nil // Acquire: it waits for faster ones
+		again := (errors.Is(err, errReconnected) || tooSlow) && ctx.Err() == nil
+		if again && tooSlow {
+			l.options.Logger.Warn("an attempt to acquire failed and will be repeated", "lease", l.name, "error", err)
+			reason.failed(err)
 		}
-		if a.mayHold {
-			left.Add(1)
-			l.abandon(a.value, transport.Binding{Store: a.store}, func() { left.Add(-1) })
+		if !again || a.mayHold && l.free(ctx, a.value, transport.Binding{Store: a.store}, l.options.TTL) != nil {
+			if a.mayHold {
+				left.Add(1)
+				l.abandon(a.value, transport.Binding{Store: a.store}, func() { left.Add(-1) })
+			}
+			if !again || ctx.Err() != nil {
+				return nil, orUnknown(err)
+			} // else the store may refuse to free it, and does not keep it for ever
 		}
-		if again && ctx.Err() == nil {
-			continue // the store may refuse to free it, and does not keep it for ever
+		if tooSlow {
+			sleep.For(ctx, backoff.next(random.Fraction())) // other processes can acquire it meanwhile
 		}
-		return nil, orUnknown(err)
 	}
+}
+
+// run calls try. If that does not return, because a function of the program panicked or ended the
+// goroutine, it frees what the attempt may hold: the caller may recover.
+func (a *attempt) run(try func(*attempt) (*Tenure, error)) (*Tenure, error) {
+	returned := false
+	defer func() {
+		if !returned {
+			a.closeWill()
+			a.lease.abandon(a.value, transport.Binding{Store: a.store}, func() {})
+		}
+	}()
+	tenure, err := try(a)
+	returned = true
+	return tenure, err
 }
 
 func (l *Lease) newAttempt(ctx context.Context, reason *waitReason) (*attempt, error) {
@@ -113,7 +139,7 @@ func (l *Lease) newAttempt(ctx context.Context, reason *waitReason) (*attempt, e
 // RequestTimeout, the reason to wait is a request that was not sent.
 func (a *attempt) setWill(ctx context.Context) (will *transport.Will, err error) {
 	client := a.lease.client
-	done := make(chan struct{})
+	done, reported := make(chan struct{}), false
 	go func() {
 		defer close(done)
 		will, err = client.SetWill(ctx, a.lease.name, []byte(a.value))
@@ -126,11 +152,17 @@ func (a *attempt) setWill(ctx context.Context) (will *transport.Will, err error)
 		return will, err
 	case <-timeout.C:
 	}
+	defer func() { // OnWaiting may panic: then nothing else would close the Will
+		if <-done; !reported && will != nil {
+			will.Close()
+		}
+	}()
 	cause := client.Connection().Err
 	if cause == nil {
 		cause = errors.New("the broker accepts no connection with a Will yet")
 	}
 	a.reason.failed(fmt.Errorf("%w: %w", transport.ErrNotSent, cause))
+	reported = true
 	<-done
 	return will, err
 }
@@ -158,7 +190,7 @@ func (a *attempt) binding() transport.Binding {
 // store refuses, version is the version of the other holder's value.
 func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestamp, err error) {
 	l := a.lease
-	backoff, replaced := l.options.retryBackoff(0), false
+	backoff, replaced, late := l.options.retryBackoff(0), false, false
 	for {
 		if l.options.EndOnDisconnect && a.will == nil {
 			a.lost = l.client.Lost()
@@ -171,11 +203,19 @@ func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestam
 		l.traceAttempt(ctx, sent, err)
 		switch {
 		case err == nil:
-			late := l.options.Clock()-sent > l.options.RequestTimeout
+			now := l.options.Clock()
+			// If all requests are late, as where functions of the program are slow, a tenure begins
+			// that can still renew itself.
+			wasLate := late
+			late = now-sent > l.options.RequestTimeout
+			usable := now < l.options.deadline(sent)-l.options.GracePeriod-l.options.RequestTimeout
 			a.mayHold = true
-			if known && !late && !isClosed(a.lost) && !isClosed(a.replaced) {
+			if known && (!late || wasLate && usable) && !isClosed(a.lost) && !isClosed(a.replaced) {
 				tenure, err = a.begin(ctx, hlc.Token(version), sent)
 				return tenure, version, err
+			}
+			if late && wasLate && !usable {
+				return nil, version, errTooSlow
 			}
 			if a.will == nil || !isClosed(a.lost) {
 				// The process stood still, and little of the TTL is left; or the request

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -267,4 +268,122 @@ func TestAFunctionThatEndsItsGoroutineEndsNoTenure(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A tenure that begins late has less time left, and each attempt would be late again.
+func TestInvariant19ASlowFunctionLeavesNoSilentHolder(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		slow   time.Duration
+		usable bool // there is a tenure in spite of it
+		client func(sleep func()) transport.ClientOptions
+	}{
+		{name: "Trace.Attempt, of more than a RequestTimeout", slow: ttl/6 + time.Millisecond, usable: true},
+		{name: "Trace.Attempt, of half of the TTL", slow: ttl / 2, usable: true},
+		{name: "Trace.Attempt, of the TTL without Margin, GracePeriod and RequestTimeout", slow: ttl - 2*ttl/10 - ttl/6 + time.Millisecond},
+		{name: "Trace.Attempt, of three TTLs", slow: 3 * ttl},
+		{name: "Trace.Request, of more than a RequestTimeout", slow: ttl/6 + time.Millisecond, usable: true, client: func(sleep func()) transport.ClientOptions {
+			return transport.ClientOptions{Trace: &transport.Trace{Request: func(context.Context, transport.RequestInfo) { sleep() }}}
+		}},
+		{name: "Trace.Request, of the TTL", slow: ttl, client: func(sleep func()) transport.ClientOptions {
+			return transport.ClientOptions{Trace: &transport.Trace{Request: func(context.Context, transport.RequestInfo) { sleep() }}}
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				var clientOptions transport.ClientOptions
+				var waiting waitingCauses
+				options := lease.Options{TTL: ttl, Clock: lease.MonotonicClock(), OnWaiting: waiting.hear}
+				sleep := func() { time.Sleep(test.slow) }
+				if test.client != nil {
+					clientOptions = test.client(sleep)
+				} else {
+					options.Trace = &lease.Trace{Attempt: func(context.Context, lease.AttemptInfo) { sleep() }}
+				}
+				client, _ := store.Client(t, "node-a", clientOptions)
+				slow, err := lease.New(client, name, options)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+				defer cancel()
+				tenure, err := slow.Acquire(ctx)
+				if test.usable {
+					if err != nil {
+						t.Fatal(err)
+					}
+					if left := tenure.Remaining(); left < ttl/10+ttl/6 {
+						t.Errorf("the tenure begins with %v", left)
+					}
+					time.Sleep(5 * ttl)
+					if tenure.Err() != nil {
+						t.Errorf("the tenure does not renew itself: %v", tenure.Err())
+					}
+					if err := tenure.Release(t.Context()); err != nil {
+						t.Error(err)
+					}
+					return
+				}
+				if tenure != nil || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "too slow for the TTL") {
+					t.Errorf("Acquire returned %v, %v; want the end of its context, and why", tenure, err)
+				}
+				if got := waiting.all(); len(got) == 0 || !strings.Contains(got[0].Error(), "too slow for the TTL") {
+					t.Errorf("OnWaiting got %v", got)
+				}
+				if tenure, err := slow.TryAcquire(t.Context()); tenure != nil || err == nil {
+					t.Errorf("TryAcquire returned %v, %v; want an error", tenure, err)
+				}
+				time.Sleep(2 * ttl)
+				if holder, err := newNode(t, store, "node-b", lease.Options{}).Holder(t.Context()); err != nil || holder.Held {
+					t.Errorf("later the holder is %v, %v; want none", holder, err)
+				}
+			})
+		})
+	}
+}
+
+// A program may recover from it, as net/http does for a handler.
+func TestInvariant19AnAcquireThatPanicsLeavesNoHolder(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		with func(options *lease.Options, panics func())
+	}{
+		{"Trace.Attempt", func(o *lease.Options, panics func()) {
+			o.Trace = &lease.Trace{Attempt: func(context.Context, lease.AttemptInfo) { panics() }}
+		}},
+		{"Trace.Acquired", func(o *lease.Options, panics func()) {
+			o.Trace = &lease.Trace{Acquired: func(context.Context, lease.AcquiredInfo) { panics() }}
+		}},
+	} {
+		for _, instant := range []bool{false, true} {
+			t.Run(test.name, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, store *transporttest.Store) {
+					broken := true
+					options := lease.Options{InstantFailover: instant}
+					test.with(&options, func() {
+						if broken {
+							panic("a fault of the program")
+						}
+					})
+					n := newNode(t, store, "node-a", options)
+					func() {
+						defer func() {
+							if recover() == nil {
+								t.Error("Acquire hides the panic")
+							}
+						}()
+						_, _ = n.Acquire(t.Context())
+					}()
+					synctest.Wait()
+					if holder, err := n.Holder(t.Context()); err != nil || holder.Held {
+						t.Errorf("after the panic the holder is %v, %v; want none", holder, err)
+					}
+					broken = false
+					if err := n.mustAcquire(t).Release(t.Context()); err != nil { // the Will is free again, too
+						t.Error(err)
+					}
+				})
+			})
+		}
+	}
 }

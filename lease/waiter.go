@@ -84,7 +84,7 @@ func (w *waiter) acquire(ctx context.Context, a *attempt) (*Tenure, error) {
 			tenure, version, err = a.try(ctx)
 		}
 		held := errors.Is(err, transport.ErrConditionFailed)
-		if err == nil || !held && (ctx.Err() != nil || errors.Is(err, errReconnected) || isPermanent(err)) {
+		if err == nil || !held && (ctx.Err() != nil || errors.Is(err, errReconnected) || errors.Is(err, errTooSlow) || isPermanent(err)) {
 			return tenure, err
 		}
 		if closed := w.start(version); closed != nil {
