@@ -77,6 +77,16 @@ func (r *run) loop(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
+// settle waits until a campaign that was given up is known to hold nothing, so that a program that
+// closes its client after Run leaves no lease. It waits no longer than two requests take.
+func (r *run) settle() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*r.requestTimeout())
+	defer cancel()
+	if err := r.lease.Settle(ctx); err != nil {
+		r.options.Logger.Warn("a campaign that was given up may hold the lease until its TTL ends", "election", r.lease.Name(), "error", err)
+	}
+}
+
 // outcome is how a campaign ended.
 type outcome struct {
 	acquired bool          // it got the lease; the rest is about the term that followed

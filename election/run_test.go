@@ -196,6 +196,32 @@ func TestInvariant42RunEndsAtAnyMomentAndLeavesNothing(t *testing.T) {
 	}
 }
 
+// Run ends while the request of its campaign is under way, and the program closes its client.
+func TestACampaignThatWasGivenUpIsFreedBeforeRunReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		c, other := newCandidate(t, store, "node-a", election.Options{}), newCandidate(t, store, "other", election.Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var lost atomic.Bool
+		c.conn.SetFault(func(r transport.Request) transporttest.Fault {
+			if strings.Contains(string(r.Payload), "\r\nSET\r\n") {
+				time.AfterFunc(ttl/100, cancel) // under way
+			}
+			// The first request to free the lease is lost.
+			lose := strings.Contains(string(r.Payload), "\r\nVDEL\r\n") && lost.CompareAndSwap(false, true)
+			return transporttest.Fault{HoldRequest: ttl / 20, LoseRequest: lose}
+		})
+		if err := c.Run(ctx, func(context.Context, *election.Term) error { return nil }); !errors.Is(err, context.Canceled) {
+			t.Fatalf("Run: %v", err)
+		}
+		_ = c.client.Close()
+		time.Sleep(ttl / 10) // what was under way has arrived
+		if h, err := other.Leader(t.Context()); err != nil || h.Held {
+			t.Errorf("the store holds %+v, %v", h, err)
+		}
+	})
+}
+
 func TestLeadersYieldsEachLeader(t *testing.T) {
 	inBubble(t, election.Options{}, func(t *testing.T, first, second *candidate) {
 		runBoth(t, first, second)

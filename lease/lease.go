@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +26,9 @@ type Lease struct {
 	options Options
 	last    atomic.Pointer[Holder] // what LastHolder returns; nil: not known
 	left    atomic.Pointer[left]   // what this Lease may have left in the store last; nil: nothing
+
+	mu        sync.Mutex
+	abandoned []chan struct{} // each is closed when an abandoned acquisition is no longer being freed
 }
 
 // left is a value that could not be freed, and that the store may still have: also after its
@@ -159,13 +164,48 @@ func (l *Lease) answered(client *transport.Client, err error) error {
 
 // abandon frees, in the background, what an attempt may have acquired, and then calls freed.
 func (l *Lease) abandon(value string, binding transport.Binding, freed func()) {
-	l.client.Go(func(ctx context.Context) {
+	done := make(chan struct{})
+	l.mu.Lock()
+	l.abandoned = append(l.abandoned, done)
+	l.mu.Unlock()
+	settled := func() {
+		l.mu.Lock()
+		l.abandoned = slices.DeleteFunc(l.abandoned, func(other chan struct{}) bool { return other == done })
+		l.mu.Unlock()
+		close(done)
+	}
+	runs := l.client.Go(func(ctx context.Context) {
+		defer settled()
 		if err := l.free(ctx, value, binding, l.options.TTL); err != nil {
 			l.options.Logger.Warn("an abandoned acquisition may hold the lease until its TTL ends", "lease", l.name, "error", err)
 			return
 		}
 		freed()
 	})
+	if !runs {
+		settled()
+	}
+}
+
+// Settle waits until no acquisition that was given up is being freed in the background. Closing the
+// client ends that work, so a program that gives up an acquisition and then closes the client calls
+// Settle in between, with a bound: otherwise the store may keep the lease until its TTL ends. The
+// error is the cause of the end of ctx. What could not be freed within the TTL is logged.
+func (l *Lease) Settle(ctx context.Context) error {
+	for {
+		l.mu.Lock()
+		if len(l.abandoned) == 0 {
+			l.mu.Unlock()
+			return nil
+		}
+		next := l.abandoned[0]
+		l.mu.Unlock()
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return operror.New("lease: settle", l.name, context.Cause(ctx))
+		}
+	}
 }
 
 // free deletes the key if it holds value, and repeats that while the outcome is unknown, until

@@ -409,3 +409,34 @@ func TestATenureGoesOnIfTheStoreCannotConfirmIt(t *testing.T) {
 		}
 	})
 }
+
+// The request that acquires is under way when the caller gives up and closes the client.
+func TestAnAcquisitionThatWasGivenUpIsFreedBeforeTheClientCloses(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n, other := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "other", lease.Options{})
+		var lost atomic.Bool
+		n.conn.SetFault(func(r transport.Request) transporttest.Fault {
+			// The first request to free the lease is lost.
+			lose := strings.Contains(string(r.Payload), "VDEL") && lost.CompareAndSwap(false, true)
+			return transporttest.Fault{HoldRequest: ttl / 20, LoseRequest: lose}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), ttl/50)
+		defer cancel()
+		if _, err := n.Acquire(ctx); !errors.Is(err, transport.ErrOutcomeUnknown) {
+			t.Fatalf("Acquire: %v, want ErrOutcomeUnknown", err)
+		}
+		impatient, end := context.WithCancel(t.Context())
+		end()
+		if err := n.Settle(impatient); !errors.Is(err, context.Canceled) {
+			t.Errorf("Settle with a context that has ended: %v", err)
+		}
+		if err := n.Settle(t.Context()); err != nil {
+			t.Errorf("Settle: %v", err)
+		}
+		_ = n.client.Close()
+		time.Sleep(ttl / 10) // what was under way has arrived
+		if h, err := other.Holder(t.Context()); err != nil || h.Held {
+			t.Errorf("the store holds %+v, %v", h, err)
+		}
+	})
+}

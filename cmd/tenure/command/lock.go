@@ -84,6 +84,11 @@ func (h *holderProcess) lock(ctx context.Context, limit time.Duration, o lease.O
 	}
 	tenure, err := h.acquire(ctx, l, limit)
 	if err != nil {
+		settling, cancel := context.WithTimeout(context.Background(), min(h.ttl, h.connection.timeout))
+		defer cancel()
+		if err := l.Settle(settling); err != nil {
+			h.logger.Warn("the store may hold the lease until its TTL ends", "error", err)
+		}
 		return err
 	}
 	defer h.release(tenure)

@@ -71,14 +71,15 @@ func beProgram(role string) {
 	switch role {
 	case "leaf", "headless leaf": // what a program started
 		signal.Ignore(unix.SIGTERM, unix.SIGHUP, unix.SIGINT)
-		go func() { // a headless one has no head to end it
-			time.Sleep(10 * await.Patience)
-			os.Exit(0)
-		}()
 		if headless() {
+			go func() {
+				time.Sleep(10 * await.Patience)
+				os.Exit(0)
+			}()
 			loseHead()
 		}
-		select {}
+		time.Sleep(10 * await.Patience)
+		return
 	}
 	pipe, err := os.OpenFile(os.Getenv("SUPERVISE_PIPE"), os.O_WRONLY, 0)
 	if err != nil {
