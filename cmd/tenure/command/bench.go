@@ -96,6 +96,9 @@ func (b *benchFlags) run(cmd *cobra.Command) error {
 		if options.ClientID != "" {
 			options.ClientID += fmt.Sprintf("-%d", index+1)
 		}
+		if index > 0 && !process.logger.Enabled(ctx, slog.LevelDebug) {
+			options.Logger = slog.New(slog.DiscardHandler) // the first one says for all why it cannot connect
+		}
 		return b.dialWith(ctx, address, options)
 	}
 	progress := errOut.Progress()

@@ -174,6 +174,9 @@ func TestAFenceRefusesAnOldTokenWithACodeOfItsOwn(t *testing.T) {
 	if got := tenure(t, "", broker, "set", "setpoint", "21", "--fence", token); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
+	if got := tenure(t, "", append(broker, "TENURE_FENCE="), "set", "setpoint", "22"); got.code != exitUsage || !strings.Contains(got.stderr, "TENURE_FENCE is empty") {
+		t.Errorf("the token of an unset variable: %+v", got)
+	}
 	for _, arguments := range [][]string{{"set", "setpoint", "22", "--fence", old}, {"set", "setpoint", "22"}, {"del", "setpoint"}, {"vdel", "setpoint", "21", "--fence", old}} {
 		if got := tenure(t, "", broker, arguments...); got.code != exitRefused || !strings.Contains(got.stderr, "fencing token") {
 			t.Errorf("tenure %q: %+v", arguments, got)
@@ -235,6 +238,9 @@ func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
 		{"a level that does not exist", []string{"get", "k", "--log-level", "loud"}, "choose debug, info, warn or error"},
 		{"a format that does not exist", []string{"get", "k", "--log-format", "xml"}, "choose text or json"},
 		{"a file that is not there", []string{"get", "k", "--config", "no.yaml"}, "--config: open no.yaml"},
+		{"authorities that are not there", []string{"get", "k", "--broker", "mqtts://localhost", "--tls-ca", "no.pem"}, "--tls-ca: open no.pem"},
+		{"a value that looks like a flag", []string{"set", "k", "-5"}, "a value that begins with a dash goes after --: tenure set KEY -- VALUE"},
+		{"the flags of a child", []string{"run", "web", "ls", "-la"}, "flags of the command of the child go after --: tenure run NAME -- COMMAND"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := tenure(t, "", nil, test.arguments...)
@@ -280,7 +286,7 @@ func TestTheExitCodeSaysWhyThereIsNoAnswer(t *testing.T) {
 		{"no password", []string{"--broker", guarded}, exitRefused, "check the username, the password"},
 		{"a wrong password", []string{"--broker", guarded, "--username", "alice", "--password-file", wrong, "--client-id", "alice-1"}, exitRefused, "check the username, the password"},
 		{"no right to the key", []string{"--broker", guarded, "--username", "alice", "--password-file", right, "--client-id", "alice-1"}, exitRefused, "not authorized"},
-		{"a file that is not there", []string{"--broker", guarded, "--username", "alice", "--password-file", filepath.Join(dir, "no")}, exitFailure, "--password-file: open"},
+		{"a file that is not there", []string{"--broker", guarded, "--username", "alice", "--password-file", filepath.Join(dir, "no")}, exitUsage, "--password-file: open"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := tenure(t, "", nil, append([]string{"get", "k"}, test.arguments...)...)
@@ -290,6 +296,23 @@ func TestTheExitCodeSaysWhyThereIsNoAnswer(t *testing.T) {
 				t.Errorf("%+v, want exit code %d and %q in the last line", got, test.code, test.want)
 			}
 		})
+	}
+}
+
+// As the shipped configuration of mosquitto does: replies to the id that a client chose do not reach it.
+func TestAMissingReplyNamesTheClientIDThatABrokerMayWant(t *testing.T) {
+	rules := filepath.Join(t.TempDir(), "rules")
+	if err := os.WriteFile(rules, []byte("user store\ntopic readwrite #\n\npattern write statestore/#\npattern readwrite clients/%c/#\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	address := "mqtt://" + mosquitto.Start(t, "use_username_as_clientid true\nacl_file "+rules+"\n").Address
+	launch(t, exec.Command(build(t), "attach", "--memory", "--probe-messages", "0", "--username", "store", address), "attached to ")
+	get := []string{"get", "k", "--broker", address, "--username", "gateway-a"}
+	if got := tenure(t, "", nil, append(get, "--timeout", "2s")...); got.code != exitUnreachable || !strings.Contains(got.stderr, "give --client-id gateway-a") {
+		t.Errorf("another id: %+v", got)
+	}
+	if got := tenure(t, "", nil, append(get, "--client-id", "gateway-a")...); got.code != exitMissing {
+		t.Errorf("the id that the broker gives: %+v", got)
 	}
 }
 
@@ -681,6 +704,13 @@ func TestSettingsReachAllCommands(t *testing.T) {
 	}
 	if got := tenure(t, "", []string{"TENURE_BROKER=" + address}, "attach", "--memory", "--probe-messages", "0"); got.code == exitUsage {
 		t.Errorf("attach: %+v", got)
+	}
+	misspelled := []string{"TENURE_BROKER=" + address, "TENURE_BROKKER=" + other}
+	if got := tenure(t, "", misspelled, "get", "k"); got.stdout != "v" || !strings.Contains(got.stderr, `level=WARN msg="TENURE_BROKKER is no setting`) {
+		t.Errorf("a variable that no flag has: %+v", got)
+	}
+	if got := tenure(t, "", misspelled, "get", "k", "--log-level", "error"); got.stderr != "" {
+		t.Errorf("a warning that was not asked for: %+v", got)
 	}
 	if got := tenure(t, "", []string{"TENURE_HOLD_OFF=-1s"}, "serve", "--memory"); got.code != exitUsage || !strings.Contains(got.stderr, "--hold-off comes from TENURE_HOLD_OFF") {
 		t.Errorf("the source of a refused value: %+v", got)

@@ -154,19 +154,29 @@ values.`,
 	)
 	NameFlags(root, optionFlags...)
 	for _, cmd := range root.Commands() {
+		if hint := afterDashes[cmd.Name()]; hint != "" {
+			explainDashes(cmd, withName(name, hint))
+		}
 		cmd.Long, cmd.Example = withName(name, cmd.Long), withName(name, cmd.Example)
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = withName(name, f.Usage) })
 	}
 	return root
 }
 
-// bindSettings gives flags the values of the environment and of the configuration file. The
-// commands that cobra adds (help, completion) have none.
+// bindSettings gives flags the values of the environment and of the configuration file, and warns of
+// variables that are no settings. The commands that cobra adds (help, completion) have none.
 func bindSettings(cmd *cobra.Command, _ []string) error {
 	if cmd.RunE == nil || cmd.Parent() != cmd.Root() {
 		return nil
 	}
-	return settings.Bind(cmd)
+	if err := settings.Bind(cmd); err != nil {
+		return err
+	}
+	logger, _ := newLogger(cmd, cmd.ErrOrStderr(), slog.LevelWarn)
+	for _, sentence := range settings.Unused(cmd) {
+		logger.Warn(sentence)
+	}
+	return nil
 }
 
 // named matches a command in a text: all texts are written for the program tenure.

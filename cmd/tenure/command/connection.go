@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -94,7 +93,6 @@ func (c *connection) dialWith(ctx context.Context, address string, options trans
 	defer cancel()
 	client, err := transport.Dial(dialing, address, options)
 	var refused *transport.ConnectError
-	var file *mqttnet.FileError
 	switch {
 	case err == nil:
 		return client, nil
@@ -102,14 +100,10 @@ func (c *connection) dialWith(ctx context.Context, address string, options trans
 		return nil, signalCause(ctx, err)
 	case dialing.Err() != nil && exitCode(err) == exitFailure:
 		return nil, exitWith(exitUnreachable, err)
-	case dialing.Err() != nil:
+	case dialing.Err() != nil, errors.As(err, &refused):
 		return nil, err // the text has the latest refusal
-	case errors.As(err, &refused):
-		return nil, err
-	case errors.As(err, &file):
-		return nil, errors.New(connectionFlags.Replace(err.Error()))
 	}
-	return nil, usage(errors.New(connectionFlags.Replace(err.Error()))) // before the first attempt
+	return nil, usage(errors.New(connectionFlags.Replace(err.Error()))) // before the first attempt, such as a file that cannot be read
 }
 
 // connectionFlags replaces the options that package transport refuses by their flags.
@@ -141,12 +135,23 @@ func (c *connection) with(cmd *cobra.Command, do func(ctx context.Context, clien
 	if err != nil {
 		return err
 	}
-	err = do(ctx, client)
+	err = c.explainSilence(do(ctx, client), client.ClientID())
 	_ = client.Close() // the answer is there; a DISCONNECT that fails changes nothing
 	if err != nil && ctx.Err() != nil {
 		return signalCause(ctx, err)
 	}
 	return err
+}
+
+// explainSilence adds to an error without an answer that the broker may have given this client another
+// id: replies go to a topic with the id, so the broker, which knows the client by its user name, drops
+// them without a word.
+func (c *connection) explainSilence(err error, clientID string) error {
+	isSilence := errors.Is(err, transport.ErrNoStore) || errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, context.DeadlineExceeded)
+	if !isSilence || c.username == "" || c.username == clientID {
+		return err
+	}
+	return fmt.Errorf("%w; if the broker makes the user name the client id (mosquitto: use_username_as_clientid), give --client-id %s, but not while another process has it", err, c.username)
 }
 
 // timeLayout is RFC 3339 with milliseconds.

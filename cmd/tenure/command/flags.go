@@ -82,6 +82,25 @@ func (s *storeFlags) replies() statestore.Dialect {
 	return statestore.Deployed
 }
 
+// afterDashes says, for commands of which an argument may begin with a dash, where that goes.
+var afterDashes = map[string]string{
+	"run":  "flags of the command of the child go after --: tenure run NAME -- COMMAND",
+	"lock": "flags of the command of the child go after --: tenure lock NAME -- COMMAND",
+	"set":  "a value that begins with a dash goes after --: tenure set KEY -- VALUE",
+	"vdel": "a value that begins with a dash goes after --: tenure vdel KEY -- VALUE",
+}
+
+// explainDashes makes the errors of a command say what goes after --.
+func explainDashes(cmd *cobra.Command, hint string) {
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) {
+			return fmt.Errorf("%w; %s", err, hint)
+		}
+		return err
+	})
+}
+
 // explainFlags makes the errors of a command say where a flag belongs that another command
 // takes, or that moved. replication is that of the command.
 func explainFlags(cmd *cobra.Command, replication Replication, explain func(name string) string) {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/transport"
@@ -41,6 +42,7 @@ func (k *keyFlags) register(flags *pflag.FlagSet, hexValue string) {
 }
 
 func (k *keyFlags) registerFence(flags *pflag.FlagSet) {
+	defer settings.NotEmpty(flags, "fence") // of an unset variable: the request must not go unprotected
 	flags.StringVar(&k.fence, "fence", "", "fencing token, such as \"$TENURE_TOKEN\" below \"tenure run\": the store refuses the request if the key has seen a newer one")
 }
 
@@ -245,8 +247,8 @@ func setCommand() *cobra.Command {
 		Short: "Set a key, and print its new version",
 		Long: `Set a key to a value, and print the version that the store gave it. The value
 "-" is what standard input has, byte for byte, 64 MiB at most; a newline at its
-end is part of it. If the condition of --nx or --nex is not met, nothing changes
-and the exit code is 69.
+end is part of it. To set "-" itself, give it there. If the condition of --nx or
+--nex is not met, nothing changes and the exit code is 69.
 
 With --fence the key is protected: from then on the store refuses writes without
 a token, or with an older one.

@@ -142,7 +142,7 @@ func TestBenchRefusesNonsenseAndNamesTheFlag(t *testing.T) {
 			t.Errorf("exit code %d, want %q in %s%s", code, want, stdout, stderr)
 		}
 	}
-	if _, stderr, code := runFor(t, "bench", "--broker", "mqtt://127.0.0.1:1", "--timeout", "200ms"); code != exitUnreachable || !strings.Contains(stderr, "of 10") {
+	if _, stderr, code := runFor(t, "bench", "--broker", "mqtt://127.0.0.1:1", "--timeout", "200ms"); code != exitUnreachable || !strings.Contains(stderr, "of 10") || strings.Count(stderr, "attempt=1 ") != 1 {
 		t.Errorf("no broker: exit code %d, %s", code, stderr)
 	}
 }

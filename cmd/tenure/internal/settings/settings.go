@@ -10,8 +10,9 @@
 //	  lock-prefix: [locks/, jobs/]
 //
 // Each value is checked as on the command line, and an error names the variable, or the file and
-// the line. An empty variable counts as not set. Variables that no flag has are ignored, because
-// other programs may use the prefix; a key that no flag has is an error.
+// the line. An empty variable counts as not set, except where [NotEmpty] says otherwise. Variables that
+// no flag has are no error, because other programs may use the prefix: [Unused] finds them for a
+// warning. A key that no flag has is an error.
 //
 // The package does not hide values: passwords are no flags.
 package settings
@@ -36,6 +37,7 @@ const (
 	// originKey and commandLineKey are annotations of flags.
 	originKey      = "tenure_origin"
 	commandLineKey = "tenure_command_line_only"
+	notEmptyKey    = "tenure_not_empty"
 )
 
 // childVariables are those that "tenure run" and "tenure lock" give their child. They say which
@@ -52,6 +54,17 @@ func Register(root *cobra.Command) {
 func CommandLineOnly(flags *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		if err := flags.SetAnnotation(name, commandLineKey, []string{"true"}); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// NotEmpty makes an empty variable an error for the flags with these names: those whose absence lifts a
+// protection, where the variable may come from another one that is not set. It panics if there is no
+// such flag.
+func NotEmpty(flags *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		if err := flags.SetAnnotation(name, notEmptyKey, []string{"true"}); err != nil {
 			panic(err)
 		}
 	}
@@ -83,8 +96,14 @@ func Bind(cmd *cobra.Command) error {
 func bindEnvironment(cmd *cobra.Command) (err error) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		name := Variable(f.Name)
-		text := os.Getenv(name)
-		if err != nil || text == "" || !isOpen(f) || slices.Contains(childVariables, name) {
+		text, given := os.LookupEnv(name)
+		if err != nil || !isOpen(f) || slices.Contains(childVariables, name) {
+			return
+		}
+		if text == "" {
+			if given && f.Annotations[notEmptyKey] != nil {
+				err = fmt.Errorf("%s is empty: give it a value, or unset it", name)
+			}
 			return
 		}
 		if failure := set(cmd.Flags(), f, name, text); failure != nil {
@@ -97,6 +116,43 @@ func bindEnvironment(cmd *cobra.Command) (err error) {
 // Variable returns the name of the environment variable of a flag.
 func Variable(flag string) string {
 	return prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// ofService matches the variables with which Kubernetes tells each container about a Service, such as
+// TENURE_SERVICE_HOST and TENURE_PORT_1883_TCP_ADDR of one that is named tenure.
+var ofService = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+
+// Unused returns, as sentences for a log, which variables of the environment look like settings and are
+// none: a name that no flag of any command has, perhaps misspelled, and a variable for the child of run
+// where this process is no such child.
+func Unused(cmd *cobra.Command) (sentences []string) {
+	commands := commandsOf(cmd.Root())
+	names := []string{prefix + strings.ToUpper(configFlag)}
+	for _, command := range commands {
+		for _, flags := range []*pflag.FlagSet{command.Flags(), command.InheritedFlags()} {
+			flags.VisitAll(func(f *pflag.Flag) {
+				if isSetting(f) {
+					names = append(names, Variable(f.Name))
+				}
+			})
+		}
+	}
+	isChild := os.Getenv("TENURE_TOKEN") != ""
+	for _, setting := range os.Environ() {
+		name, _, _ := strings.Cut(setting, "=")
+		switch {
+		case !strings.HasPrefix(name, prefix) || ofService.MatchString(name):
+		case slices.Contains(childVariables, name):
+			flag := strings.ToLower(strings.TrimPrefix(name, prefix))
+			if !isChild && cmd.Flags().Lookup(flag) != nil {
+				sentences = append(sentences, fmt.Sprintf("%s is no setting, because run gives it to its child: give --%s, or the key %s in a configuration file", name, flag, flag))
+			}
+		case !slices.Contains(names, name):
+			sentences = append(sentences, name+" is no setting: no command has a flag of that name, or the flag is for the command line only")
+		}
+	}
+	slices.Sort(sentences)
+	return sentences
 }
 
 // isOpen reports whether a flag has no value yet, and may have one that is not from the command

@@ -195,3 +195,57 @@ func FuzzFile(f *testing.F) {
 		_ = root.ExecuteContext(t.Context()) // it must neither panic nor hang
 	})
 }
+
+// As with TENURE_FENCE="$TOKEN" where TOKEN is not set.
+func TestAnEmptyVariableIsAnErrorWhereItWouldLiftAProtection(t *testing.T) {
+	var v values
+	bind := func() error {
+		root := command(&v)
+		get, _, err := root.Find([]string{"get"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		NotEmpty(get.Flags(), "tls-cert")
+		root.SetArgs([]string{"get"})
+		return root.ExecuteContext(t.Context())
+	}
+	if err := bind(); err != nil {
+		t.Errorf("without the variable: %v", err)
+	}
+	t.Setenv("TENURE_TLS_CERT", "")
+	if err := bind(); err == nil || !strings.Contains(err.Error(), "TENURE_TLS_CERT is empty") {
+		t.Errorf("an empty variable: %v", err)
+	}
+	t.Setenv("TENURE_TLS_CERT", "x")
+	if err := bind(); err != nil || v.cert != "x" {
+		t.Errorf("%q, %v", v.cert, err)
+	}
+}
+
+func TestAVariableThatIsNoSettingIsFound(t *testing.T) {
+	for name, value := range map[string]string{
+		"TENURE_BROKKER": "x", "TENURE_FORCE": "true", "TENURE_HOLDER": "10.0.0.7",
+		"TENURE_BROKER": "x", "TENURE_CONFIG": "", "TENURE_ADDR": "of serve",
+		// Kubernetes sets these in each container, for Services of the names tenure and tenure-store.
+		"TENURE_SERVICE_HOST": "10.0.0.1", "TENURE_SERVICE_PORT": "1883", "TENURE_SERVICE_PORT_MQTT": "1883", "TENURE_PORT": "tcp://10.0.0.1:1883",
+		"TENURE_PORT_1883_TCP": "x", "TENURE_PORT_1883_TCP_ADDR": "x", "TENURE_STORE_SERVICE_HOST": "10.0.0.2",
+	} {
+		t.Setenv(name, value)
+	}
+	var v values
+	get, _, err := command(&v).Find([]string{"get"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"TENURE_BROKKER is no setting", "TENURE_FORCE is no setting", "TENURE_HOLDER is no setting, because run gives it to its child: give --holder"}
+	check := func(want []string) {
+		t.Helper()
+		found := Unused(get)
+		if !slices.EqualFunc(found, want, strings.HasPrefix) {
+			t.Errorf("found %q, want %q", found, want)
+		}
+	}
+	check(want)
+	t.Setenv("TENURE_TOKEN", "1:0:x") // now this process is a child of run
+	check(want[:2])
+}
