@@ -76,7 +76,8 @@ func checkCommand(t *testing.T, where string, arguments ...string) {
 }
 
 // checkVariables reports an error unless each TENURE_ variable in a text is a flag of the command, and
-// each AIO_ variable one that package transport reads.
+// each AIO_ variable one that package transport reads. The variables that run gives its child may be
+// named, and not be set.
 func checkVariables(t *testing.T, where, text, command string) {
 	t.Helper()
 	help, err := tree{dir: "."}.run(t.Context(), program(t), command, "--help")
@@ -87,8 +88,17 @@ func checkVariables(t *testing.T, where, text, command string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	settings, err := os.ReadFile("../cmd/tenure/internal/settings/settings.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofChild := regexp.MustCompile(`childVariables = .*`).FindString(string(settings))
 	for _, name := range regexp.MustCompile(`\b(?:TENURE|AIO)_[A-Z][A-Z_]*[A-Z]\b`).FindAllString(text, -1) {
-		if rest, ok := strings.CutPrefix(name, "TENURE_"); ok {
+		if strings.Contains(ofChild, `"`+name+`"`) {
+			if regexp.MustCompile(name + `=|name: +` + name).MatchString(text) {
+				t.Errorf("%s: %s is no setting: run gives it to its child", where, name)
+			}
+		} else if rest, ok := strings.CutPrefix(name, "TENURE_"); ok {
 			flag := "--" + strings.ReplaceAll(strings.ToLower(rest), "_", "-")
 			if !regexp.MustCompile(flag + `\b[^-]`).MatchString(help) {
 				t.Errorf("%s: %s: tenure %s has no flag %s", where, name, command, flag)
