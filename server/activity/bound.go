@@ -27,18 +27,24 @@ func (s *State) finish() {
 	all := len(s.Leases)
 	s.Leases = fitting(s.Leases, shownLeaseBytes, (*Lease).finish)
 	s.LeasesHidden += all - len(s.Leases)
+	slices.SortFunc(s.Leases, func(a, b Lease) int {
+		return cmp.Or(compareBool(a.Held, b.Held), strings.Compare(a.Name, b.Name))
+	})
 
 	all = len(s.Clients)
 	s.Clients = fitting(s.Clients, shownClientBytes, (*Client).finish)
 	s.ClientsHidden += all - len(s.Clients)
 	slices.SortFunc(s.Clients, func(a, b Client) int { return cmp.Compare(a.Client, b.Client) })
 
-	slices.SortStableFunc(s.Timeline, func(a, b Change) int { return b.latest().Compare(a.latest()) })
 	all = len(s.Timeline)
 	s.Timeline = fitting(s.Timeline, shownTimelineBytes, (*Change).finish)
 	s.TimelineForgotten += uint64(all - len(s.Timeline))
+	slices.SortFunc(s.Timeline, func(a, b Change) int {
+		return cmp.Or(b.latest().Compare(a.latest()), cmp.Compare(b.number, a.number))
+	})
 
 	s.StaleWrites = fitting(s.StaleWrites, shownStaleBytes, (*StaleWrite).finish)
+	slices.SortFunc(s.StaleWrites, func(a, b StaleWrite) int { return cmp.Compare(b.number, a.number) })
 }
 
 // fitting returns the first rows, for as long as all of them have limit bytes or less. finish makes a

@@ -27,7 +27,13 @@ const (
 // name is what the model knows about a key.
 type name struct {
 	key     string
-	isLease bool // false: only watched, so far
+	isLease bool   // false: only watched, so far
+	number  uint64 // in the order in which names became known
+	turn    int    // see Lease.Turn; of the latest State
+	// user and creator are the user and the client in whose share the name is: those of its first holder,
+	// and before that of the client that was the first to ask for it.
+	user, creator string
+	holderKnown   bool // that there was a holder that the model has seen
 
 	held             bool
 	holder, client   string // the client is empty if the model has not seen the holder
@@ -42,7 +48,8 @@ type name struct {
 
 	freeSince time.Time
 	changes   uint64
-	last      *Change // the latest; nil: none
+	last      *Change          // the latest; nil: none
+	entry     *member[*Change] // of the timeline, for the latest one
 
 	waiters       []*waiter
 	hiddenWaiters bool      // more came when there were too many
@@ -53,8 +60,8 @@ type name struct {
 
 // waiter is a client that waits for a name.
 type waiter struct {
-	name        *node[*name]
-	client      *node[*client]
+	name        *member[*name]
+	client      *member[*client]
 	since       time.Time
 	watching    bool
 	attempts    uint64
@@ -80,6 +87,9 @@ func (n *name) continues(e *Event) bool {
 // acquire begins the time of a holder.
 func (n *name) acquire(e *Event, known bool) {
 	n.held, n.isLease = true, true
+	if !n.holderKnown {
+		n.user, n.creator, n.holderKnown = e.User, e.Client, true
+	}
 	n.holder, n.client, n.value = e.Holder, e.Client, e.Value
 	n.since, n.lastRenewal, n.ttl = e.At, e.At, e.Lifetime
 	n.renewals, n.missed, n.rhythm = 0, 0, rhythm{}

@@ -48,28 +48,3 @@ func (n *node[T]) leave() {
 	n.in, n.next, n.previous = nil, nil, nil
 	l.count--
 }
-
-// ring keeps the latest values of a bounded number.
-type ring[T any] struct {
-	values []T
-	limit  int
-	next   int // position of the oldest, once it is full
-	lost   uint64
-}
-
-func (r *ring[T]) add(value T) {
-	if len(r.values) < r.limit {
-		r.values = append(r.values, value)
-		return
-	}
-	r.values[r.next] = value
-	r.next = (r.next + 1) % r.limit
-	r.lost++
-}
-
-// latestFirst calls each with all values, the latest first.
-func (r *ring[T]) latestFirst(each func(T)) {
-	for i := range r.values {
-		each(r.values[(r.next+len(r.values)-1-i)%len(r.values)])
-	}
-}

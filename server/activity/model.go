@@ -13,18 +13,20 @@ import (
 
 // Options bounds a Model. The zero value is right for most stores.
 type Options struct {
-	// Names bounds how many names the model remembers. Default 10,000. Beyond that it forgets
-	// those first that are only watched, then those without a holder, and of them the one that has
-	// been without an event for longest.
+	// Names bounds how many names the model remembers. Default 10,000. Each user has an equal share of
+	// them, and in it each client; a name belongs to its first holder. Beyond the bound the model
+	// forgets a name of the largest share: those first that are only watched, then those without a
+	// holder, and of them the one that has been without an event for longest.
 	Names int
-	// Clients bounds how many clients it remembers. Default 10,000. Beyond that it forgets those
-	// first that are not connected.
+	// Clients bounds how many clients it remembers. Default 10,000. Beyond that it forgets those of
+	// the user that has most, and those first that are not connected.
 	Clients int
-	// Timeline bounds how many changes of holders it remembers. Default 500.
+	// Timeline bounds how many changes of holders it remembers. Default 500. They are shared like names.
 	Timeline int
-	// StaleWrites bounds how many refused writes it remembers. Default 100.
+	// StaleWrites bounds how many refused writes it remembers. Default 100. They are shared too.
 	StaleWrites int
-	// Shown bounds how many leases and how many clients a State has. Default 1,000.
+	// Shown bounds how many leases and how many clients a State has. Default 1,000. The users take
+	// turns; leases that were released and for which no client waits come last.
 	Shown int
 	// FreeFor is how long a name without a holder, and for which no client waits, is shown. Default
 	// one hour.
@@ -42,6 +44,10 @@ const (
 	// clockOff is from which offset a clock counts as wrong, and maxClockOffset up to which one it is
 	// plausible.
 	clockOff, maxClockOffset = time.Second, 24 * time.Hour
+	// The classes of names and of clients, the ones that are forgotten first in front.
+	watchedName, freeName, heldName = 0, 1, 2
+	awayClient, connectedClient     = 0, 1
+
 	// maxTakeOvers is how many client ids are watched for flapping.
 	maxTakeOvers = 1024
 	// earlierLeases is how long after the start of a store leases of an earlier one may be left that
@@ -59,16 +65,17 @@ type Model struct {
 	requests [verbs][outcomes]uint64
 	ends     map[Cause]uint64
 
-	names         map[string]*node[*name]
-	held, free    list[*name]
-	plain         list[*name] // only watched
-	forgotten     uint64      // names that were leases
-	clients       map[string]*node[*client]
-	online, away  list[*client]
+	names         map[string]*member[*name]
+	nameShares    shares[*name]
+	created       uint64 // names so far
+	forgotten     uint64 // names that were leases
+	clients       map[string]*member[*client]
+	clientShares  shares[*client]
 	forgotClients uint64
 	waiting       int // of all names
-	timeline      ring[*Change]
-	stale         ring[StaleWrite]
+	timeline      history[*Change]
+	changes       uint64 // entries of the timeline so far
+	stale         history[*StaleWrite]
 	takeOvers     *TakeOvers
 }
 
@@ -78,7 +85,7 @@ type client struct {
 	connected               bool
 	since                   time.Time
 	reason                  string
-	lastSeen                time.Time
+	lastSeen, lastEvent     time.Time // lastSeen is of a request
 	requests                uint64
 	hasClock                bool
 	offset                  time.Duration // of the last clock that was plausible
@@ -99,10 +106,10 @@ func New(options Options) *Model {
 	return &Model{
 		options:   options,
 		ends:      make(map[Cause]uint64),
-		names:     make(map[string]*node[*name]),
-		clients:   make(map[string]*node[*client]),
-		timeline:  ring[*Change]{limit: options.Timeline},
-		stale:     ring[StaleWrite]{limit: options.StaleWrites},
+		names:     make(map[string]*member[*name]),
+		clients:   make(map[string]*member[*client]),
+		timeline:  history[*Change]{limit: options.Timeline},
+		stale:     history[*StaleWrite]{limit: options.StaleWrites},
 		takeOvers: NewTakeOvers(min(maxTakeOvers, options.Clients)),
 	}
 }
@@ -149,46 +156,42 @@ func (m *Model) started(e *Event) {
 		m.inherits = e.At.Add(earlierLeases)
 		return
 	}
-	for _, l := range []*list[*name]{&m.plain, &m.free, &m.held} { // they are gone with the data of an earlier store
-		for l.last != nil {
-			m.dropName(l.last)
-		}
+	for _, n := range m.names { // they are gone with the data of an earlier store
+		m.dropName(n)
 	}
 }
 
 // clientOf returns the client of an event, which has been seen now.
-func (m *Model) clientOf(e *Event) *node[*client] {
+func (m *Model) clientOf(e *Event) *member[*client] {
 	n := m.clients[e.Client]
 	if n == nil {
-		n = &node[*client]{value: &client{id: e.Client, since: e.At}}
+		n = newMember(&client{id: e.Client, since: e.At})
 		m.clients[e.Client] = n
 	}
 	c := n.value
 	c.user, c.remote = cmp.Or(e.User, c.user), cmp.Or(e.Remote, c.remote)
-	if c.connected {
-		m.online.use(n)
-	} else {
-		m.away.use(n)
-	}
+	c.lastEvent = e.At
+	m.fileClient(n)
 	for len(m.clients) > m.options.Clients {
-		m.forgetClient(cmp.Or(m.otherThan(n, m.away.last), m.online.last))
+		m.forgetClient(m.clientShares.surplus(n))
 	}
 	return n
 }
 
-// otherThan returns a candidate unless it is the one to keep.
-func (m *Model) otherThan(keep, candidate *node[*client]) *node[*client] {
-	if candidate == keep {
-		return nil
+// fileClient puts a client where it belongs: into the share of its user, as the one that was seen last.
+func (m *Model) fileClient(n *member[*client]) {
+	class := awayClient
+	if n.value.connected {
+		class = connectedClient
 	}
-	return candidate
+	m.clientShares.use(n, n.value.user, "", class)
 }
 
-func (m *Model) forgetClient(n *node[*client]) {
+func (m *Model) forgetClient(n *member[*client]) {
 	for len(n.value.waits) > 0 {
 		m.dropWaiter(n.value.waits[0])
 	}
-	n.leave()
+	m.clientShares.leave(n)
 	delete(m.clients, n.value.id)
 	m.forgotClients++
 }
@@ -196,7 +199,7 @@ func (m *Model) forgetClient(n *node[*client]) {
 func (m *Model) connected(c *client, e *Event) {
 	c.connected, c.since, c.reason = true, e.At, ""
 	c.user, c.remote = e.User, e.Remote
-	m.online.use(m.clients[c.id])
+	m.fileClient(m.clients[c.id])
 }
 
 func (m *Model) disconnected(e *Event) {
@@ -206,7 +209,7 @@ func (m *Model) disconnected(e *Event) {
 	}
 	c := n.value
 	c.connected, c.since, c.reason = false, e.At, e.Reason
-	m.away.use(n)
+	m.fileClient(n)
 	for i := len(c.waits) - 1; i >= 0; i-- {
 		w := c.waits[i]
 		// Watches end with the connection. A bid goes on until it expires.
@@ -218,54 +221,47 @@ func (m *Model) disconnected(e *Event) {
 }
 
 // nameOf returns what is known about a key, and nil if nothing is and it is not to be remembered.
-func (m *Model) nameOf(key string, remember bool) *node[*name] {
+// A new name belongs to the client of the event.
+func (m *Model) nameOf(key string, e *Event, remember bool) *member[*name] {
 	n := m.names[key]
 	if n == nil && remember {
-		n = &node[*name]{value: &name{key: key, rank: -1}}
+		n = newMember(&name{key: key, rank: -1, user: e.User, creator: e.Client, number: m.created})
+		m.created++
 		m.names[key] = n
-		m.plain.use(n)
+		m.file(n)
 		for len(m.names) > m.options.Names {
-			m.forgetName(m.oldestName(n))
+			m.forgetName(m.nameShares.surplus(n))
 		}
 	}
 	return n
 }
 
-func (m *Model) oldestName(keep *node[*name]) *node[*name] {
-	for _, l := range []*list[*name]{&m.plain, &m.free, &m.held} {
-		if l.last != nil && l.last != keep {
-			return l.last
-		}
-	}
-	return keep
-}
-
 // forgetName removes a name to which something may still happen.
-func (m *Model) forgetName(n *node[*name]) {
+func (m *Model) forgetName(n *member[*name]) {
 	m.dropName(n)
 	if n.value.isLease {
 		m.forgotten++
 	}
 }
 
-func (m *Model) dropName(n *node[*name]) {
+func (m *Model) dropName(n *member[*name]) {
 	for len(n.value.waiters) > 0 {
 		m.dropWaiter(n.value.waiters[0])
 	}
-	n.leave()
+	m.nameShares.leave(n)
 	delete(m.names, n.value.key)
 }
 
-// file puts a name into the list where it belongs, as the one that was used last.
-func (m *Model) file(n *node[*name]) {
+// file puts a name where it belongs, as the one that was used last.
+func (m *Model) file(n *member[*name]) {
+	l, class := n.value, watchedName
 	switch {
-	case n.value.held:
-		m.held.use(n)
-	case n.value.isLease:
-		m.free.use(n)
-	default:
-		m.plain.use(n)
+	case l.held:
+		class = heldName
+	case l.isLease:
+		class = freeName
 	}
+	m.nameShares.use(n, l.user, l.creator, class)
 }
 
 // requested notes a request that was answered.
@@ -316,16 +312,16 @@ func (m *Model) refused(c *client, e *Event) {
 	}
 	c.stale++
 	m.totals.StaleWrites++
-	m.stale.add(StaleWrite{
+	m.stale.add(newMember(&StaleWrite{
 		At: e.At, Key: e.Key, Client: e.Client, User: e.User, Remote: e.Remote,
-		Verb: e.Verb.String(), Refusal: e.Refusal,
-	})
+		Verb: e.Verb.String(), Refusal: e.Refusal, number: m.totals.StaleWrites,
+	}), e.User, e.Client)
 }
 
 // set notes a SET.
-func (m *Model) set(by *node[*client], e *Event) {
+func (m *Model) set(by *member[*client], e *Event) {
 	asLease := e.Condition != statestore.Always && e.Lifetime > 0
-	n := m.nameOf(e.Key, asLease && (e.Outcome == statestore.OK || !e.Version.IsZero()))
+	n := m.nameOf(e.Key, e, asLease && (e.Outcome == statestore.OK || !e.Version.IsZero()))
 	if n == nil {
 		return
 	}
@@ -377,7 +373,7 @@ func (m *Model) overwritten(l *name, e *Event) Cause {
 }
 
 // acquired notes that a client has a lease from now on.
-func (m *Model) acquired(n *node[*name], e *Event) {
+func (m *Model) acquired(n *member[*name], e *Event) {
 	l := n.value
 	known := l.isLease || e.Condition == statestore.IfMissing ||
 		m.forgotten == 0 && !e.At.Before(m.inherits)
@@ -394,7 +390,7 @@ func (m *Model) acquired(n *node[*name], e *Event) {
 		}
 	case known:
 		l.last = &Change{Name: l.key, Cause: CauseAcquired, To: l.holderName(), Began: e.At}
-		m.addToTimeline(l.last)
+		m.addToTimeline(l)
 	}
 	if known {
 		m.totals.Acquired++
@@ -408,8 +404,8 @@ func (m *Model) end(l *name, cause Cause, e *Event) {
 	before := l.last
 	ended := l.end(cause, e)
 	m.ends[cause]++
-	if before == nil || !before.isRoutine() || !ended.isRoutine() || before.From != ended.From || before.number < m.timeline.lost {
-		m.addToTimeline(ended)
+	if before == nil || !before.isRoutine() || !ended.isRoutine() || before.From != ended.From || l.entry == nil || l.entry.share == nil {
+		m.addToTimeline(l)
 		return
 	}
 	// The same client had it, released it, had it again and has released it again: a job that runs
@@ -417,11 +413,15 @@ func (m *Model) end(l *name, cause Cause, e *Event) {
 	ended.Repeated, ended.number = before.Repeated+1, before.number
 	*before = *ended
 	l.last = before
+	m.timeline.add(l.entry, l.user, l.creator)
 }
 
-func (m *Model) addToTimeline(h *Change) {
-	h.number = m.timeline.lost + uint64(len(m.timeline.values))
-	m.timeline.add(h)
+// addToTimeline adds the last change of a name, which is new.
+func (m *Model) addToTimeline(l *name) {
+	l.last.number = m.changes
+	m.changes++
+	l.entry = newMember(l.last)
+	m.timeline.add(l.entry, l.user, l.creator)
 }
 
 func (m *Model) deleted(e *Event) {
@@ -455,7 +455,7 @@ func (m *Model) expired(e *Event) {
 }
 
 // attempted notes that a client has tried to acquire a name that another one holds.
-func (m *Model) attempted(n *node[*name], by *node[*client], e *Event) {
+func (m *Model) attempted(n *member[*name], by *member[*client], e *Event) {
 	l := n.value
 	if !l.isLease { // it has a holder that the model has not seen
 		l.isLease, l.held, l.since, l.lastRenewal, l.version = true, true, e.At, e.At, e.Version
@@ -468,7 +468,7 @@ func (m *Model) attempted(n *node[*name], by *node[*client], e *Event) {
 }
 
 // watched notes a KEYNOTIFY.
-func (m *Model) watched(by *node[*client], e *Event) {
+func (m *Model) watched(by *member[*client], e *Event) {
 	if e.Stop {
 		m.unwatched(by, e)
 		return
@@ -476,13 +476,13 @@ func (m *Model) watched(by *node[*client], e *Event) {
 	if e.Outcome != statestore.OK {
 		return
 	}
-	if w := m.waiterOf(m.nameOf(e.Key, true), by, e.At); w != nil && !w.watching {
+	if w := m.waiterOf(m.nameOf(e.Key, e, true), by, e.At); w != nil && !w.watching {
 		w.watching = true
 	}
 }
 
 // unwatched notes the end of a watch.
-func (m *Model) unwatched(by *node[*client], e *Event) {
+func (m *Model) unwatched(by *member[*client], e *Event) {
 	n := m.names[e.Key]
 	if n == nil || by == nil {
 		return
@@ -495,7 +495,7 @@ func (m *Model) unwatched(by *node[*client], e *Event) {
 	}
 }
 
-func find(l *name, by *node[*client]) *waiter {
+func find(l *name, by *member[*client]) *waiter {
 	for _, w := range l.waiters {
 		if w.client == by {
 			return w
@@ -505,7 +505,7 @@ func find(l *name, by *node[*client]) *waiter {
 }
 
 // waiterOf returns a client as a waiter of a name; nil if there are too many.
-func (m *Model) waiterOf(n *node[*name], by *node[*client], at time.Time) *waiter {
+func (m *Model) waiterOf(n *member[*name], by *member[*client], at time.Time) *waiter {
 	if w := find(n.value, by); w != nil {
 		return w
 	}
@@ -544,7 +544,7 @@ func (m *Model) dropStale(waiters *[]*waiter, now time.Time) {
 }
 
 // leaveWaiting notes that a client has what it waited for. It may go on to watch it.
-func (m *Model) leaveWaiting(n *node[*name], by *node[*client]) {
+func (m *Model) leaveWaiting(n *member[*name], by *member[*client]) {
 	if w := find(n.value, by); w != nil {
 		if w.attempts = 0; !w.watching {
 			m.dropWaiter(w)
@@ -559,10 +559,10 @@ func (m *Model) isBid(base string, e *Event) bool {
 }
 
 // bid notes a request about the key of a fail-back request: the client asks for the lease of a name.
-func (m *Model) bid(base string, by *node[*client], e *Event) {
+func (m *Model) bid(base string, by *member[*client], e *Event) {
 	switch {
 	case e.Verb == statestore.VerbSet && e.Outcome == statestore.OK && e.Lifetime > 0:
-		n := m.nameOf(base, true)
+		n := m.nameOf(base, e, true)
 		l := n.value
 		if l.bidder != by.value.id || l.rank != e.Rank {
 			m.endBid(n, e.At)
@@ -575,7 +575,7 @@ func (m *Model) bid(base string, by *node[*client], e *Event) {
 }
 
 // endBid notes that the fail-back request for a name is gone.
-func (m *Model) endBid(n *node[*name], at time.Time) {
+func (m *Model) endBid(n *member[*name], at time.Time) {
 	if n == nil || n.value.bidder == "" {
 		return
 	}

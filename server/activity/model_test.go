@@ -3,8 +3,6 @@ package activity
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -371,112 +369,6 @@ func TestTheEndOfABid(t *testing.T) {
 	}
 }
 
-func TestClients(t *testing.T) {
-	w := newWorld(t, Options{})
-	w.tell(Event{Kind: Connected, Client: "a", User: "ana", Remote: "10.0.0.1:5"})
-	w.after(time.Second).tell(Event{Kind: Request, Client: "a", User: "ana", Remote: "10.0.0.1:5", Verb: statestore.VerbSet, Key: "file", Rank: -1,
-		Outcome: statestore.Refused, Refusal: string(protocol.FencingTokenLower), HasClock: true, ClockOffset: -1500 * time.Millisecond})
-	w.tell(Event{Kind: Dropped, Client: "a"})
-	w.tell(Event{Kind: Dropped, Client: "unknown"})
-	w.after(time.Second).tell(Event{Kind: Disconnected, Client: "a", Reason: "lost"})
-	state := w.model.State(w.now)
-	if len(state.Clients) != 1 {
-		t.Fatalf("clients: %+v", state.Clients)
-	}
-	c := state.Clients[0]
-	if c.ClockOffsetMillis == nil || *c.ClockOffsetMillis != -1500 || c.Connected || c.Reason != "lost" || c.User != "ana" ||
-		c.Requests != 1 || c.Refused != 1 || c.StaleWrites != 1 || c.Dropped != 1 || !c.Since.Equal(noon.Add(2*time.Second)) {
-		t.Errorf("the client is %+v", c)
-	}
-	if len(state.StaleWrites) != 1 || state.StaleWrites[0].Key != "file" || state.Totals.StaleWrites != 1 {
-		t.Errorf("stale writes: %+v", state.StaleWrites)
-	}
-	if !slices.Equal(state.Totals.RequestsBy, []RequestCount{{"SET", "refused", 1}}) {
-		t.Errorf("requests: %v", state.Totals.RequestsBy)
-	}
-}
-
-// A client can send any clock. One that the store refuses must not hide how far the others are off.
-func TestAClockThatIsNotPlausibleIsShownApart(t *testing.T) {
-	w := newWorld(t, Options{})
-	sends := func(client string, offset time.Duration, refusal protocol.Refusal) {
-		e := Event{Kind: Request, Client: client, Verb: statestore.VerbGet, Key: "k", Rank: -1, Outcome: statestore.Missing, HasClock: true, ClockOffset: offset}
-		if refusal != "" {
-			e.Outcome, e.Refusal = statestore.Refused, string(refusal)
-		}
-		w.tell(e)
-	}
-	sends("right", 20*time.Millisecond, "")
-	sends("behind", -90*time.Second, "")
-	sends("stale", 2*time.Second, protocol.FencingTokenLower)
-	sends("forged", 3*time.Second, "")
-	sends("forged", 9e9*time.Second, protocol.TimestampTooFarAhead)
-	sends("ahead", 2*time.Minute, protocol.TimestampTooFarAhead)
-	sends("ancient", -50*365*24*time.Hour, "")
-	sends("mended", 2*time.Minute, protocol.TimestampTooFarAhead)
-	sends("mended", time.Millisecond, "")
-	state, got := w.model.State(w.now), ""
-	for _, c := range state.Clients {
-		got += c.Client
-		if c.ClockOffsetMillis != nil {
-			got += fmt.Sprint(" ", *c.ClockOffsetMillis)
-		}
-		if c.ClockImplausible {
-			got += " implausible"
-		}
-		got += "; "
-	}
-	want := "ahead implausible; ancient implausible; behind -90000; forged 3000 implausible; mended 1; right 20; stale 2000; "
-	if got != want || state.Totals.ClocksOff != 2 || state.Totals.ClocksImplausible != 3 {
-		t.Errorf("got %s%d off, %d implausible; want %s2 off, 3 implausible", got, state.Totals.ClocksOff, state.Totals.ClocksImplausible, want)
-	}
-}
-
-func TestAClientIDThatIsTakenOverAndBackFlaps(t *testing.T) {
-	w := newWorld(t, Options{})
-	taken := func() { w.tell(Event{Kind: TakenOver, Client: "a", Remote: "10.0.0.2:1", Reason: "10.0.0.1:1"}) }
-	flaps := func() bool {
-		state := w.model.State(w.now)
-		return state.Clients[0].Flapping && state.Totals.Flapping == 1
-	}
-	taken()
-	w.after(time.Second)
-	taken()
-	if flaps() {
-		t.Error("one that took its own connection over twice flaps")
-	}
-	w.after(time.Second)
-	if taken(); !flaps() {
-		t.Error("taken over, back and again: it does not flap")
-	}
-	if w.after(10 * time.Minute); flaps() || w.model.State(w.now).Clients[0].TakeOvers != 3 {
-		t.Error("it flaps though nothing happened for ten minutes")
-	}
-}
-
-// A warning for each take-over would fill the log: two programs with one client id end each other's
-// connection as fast as they can connect.
-func TestWarningsAboutAFlappingClientIDComeAtGrowingIntervals(t *testing.T) {
-	takeOvers, now := NewTakeOvers(2), noon
-	var warned []time.Duration
-	for range 4 * 3600 {
-		if _, warn := takeOvers.Note("a", now); warn {
-			warned = append(warned, now.Sub(noon))
-		}
-		now = now.Add(time.Second)
-	}
-	s := time.Second
-	want := []time.Duration{2 * s, 62 * s, 182 * s, 422 * s, 902 * s, 1862 * s, 3782 * s, 7382 * s, 10982 * s}
-	if !slices.Equal(warned, want) {
-		t.Errorf("warnings after %v, want %v", warned, want)
-	}
-	takeOvers.Note("b", now)
-	takeOvers.Note("c", now)
-	if len(takeOvers.byClient) != 2 || takeOvers.byClient["a"] != nil {
-		t.Errorf("it remembers %d client ids", len(takeOvers.byClient))
-	}
-}
-
 // The store began with data, so what looks like an acquisition is a renewal.
 func TestLeasesOfAnEarlierStoreAreNotAcquiredAgain(t *testing.T) {
 	w := newWorld(t, Options{})
@@ -560,22 +452,6 @@ func TestAFreeNameIsForgottenUnlessAClientWaits(t *testing.T) {
 	}
 }
 
-func TestTheStateIsSortedAndBounded(t *testing.T) {
-	w := newWorld(t, Options{Shown: 3})
-	for _, key := range []string{"d", "b", "c", "a", "e"} {
-		w.set("c-"+key, key)
-	}
-	w.releases("c-d", "d")
-	state := w.model.State(w.now)
-	var names []string
-	for _, l := range state.Leases {
-		names = append(names, l.Name)
-	}
-	if want := []string{"d", "a", "b"}; !slices.Equal(names, want) || state.LeasesHidden != 2 || state.ClientsHidden != 2 {
-		t.Errorf("shown are %q, hidden %d and %d", names, state.LeasesHidden, state.ClientsHidden)
-	}
-}
-
 func TestTextsOfClientsAreMadePrintable(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.set("a\x00<script>", "k\n\xff")
@@ -597,121 +473,5 @@ func TestALongKeyIsCutAndStaysDistinct(t *testing.T) {
 	}
 	if CutText(long) != long[:MaxText] {
 		t.Error("a long text is not cut")
-	}
-}
-
-// Whatever the events are, the model stays within its bounds and agrees with itself.
-func TestTheModelIsBounded(t *testing.T) {
-	for seed := range uint64(20) {
-		random := rand.New(rand.NewPCG(seed, 1))
-		options := Options{Names: 1 + random.IntN(50), Clients: 1 + random.IntN(50), Timeline: 1 + random.IntN(20), StaleWrites: 1 + random.IntN(5), Shown: 1 + random.IntN(30), FreeFor: time.Minute}
-		m, now := New(options), noon
-		for step := range 5000 {
-			now = now.Add(time.Duration(random.IntN(2000)) * time.Millisecond)
-			key := fmt.Sprint("k", random.IntN(100))
-			if random.IntN(5) == 0 {
-				key += protocol.FailBackSuffix
-			}
-			client := fmt.Sprint("c", random.IntN(100))
-			e := Event{
-				Kind: Kind(random.IntN(len(kindNames))), At: now, Client: client, Key: key,
-				Verb: statestore.Verb(random.IntN(verbs + 1)), Outcome: statestore.Outcome(random.IntN(outcomes + 1)),
-				Condition: statestore.Condition(random.IntN(3)), Lifetime: time.Duration(random.IntN(3)) * ttl,
-				Stop: random.IntN(3) == 0, Holder: []string{client, "", "x"}[random.IntN(3)], Rank: random.IntN(3) - 1,
-				Version: hlc.Timestamp{Wall: int64(random.IntN(2)) * int64(step), Node: "s"}, Will: random.IntN(5) == 0,
-				Refusal: []string{"", string(protocol.FencingTokenLower)}[random.IntN(2)],
-			}
-			if random.IntN(2) == 0 {
-				e.Kind = Request
-			}
-			m.Observe(e)
-			if random.IntN(100) == 0 {
-				m.State(now)
-			}
-			checkBounds(t, m)
-		}
-		state := m.State(now)
-		if len(state.Leases) > options.Shown || len(state.Clients) > options.Shown || len(state.Timeline) > options.Timeline || len(state.StaleWrites) > options.StaleWrites {
-			t.Fatalf("seed %d: the state has %d leases, %d clients, %d changes", seed, len(state.Leases), len(state.Clients), len(state.Timeline))
-		}
-		if _, err := json.Marshal(state); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-func checkBounds(t *testing.T, m *Model) {
-	t.Helper()
-	if len(m.names) > m.options.Names || len(m.clients) > m.options.Clients || len(m.takeOvers.byClient) > m.options.Clients {
-		t.Fatalf("%d names, %d clients", len(m.names), len(m.clients))
-	}
-	if m.held.count+m.free.count+m.plain.count != len(m.names) || m.online.count+m.away.count != len(m.clients) {
-		t.Fatalf("the lists have %d+%d+%d of %d names", m.held.count, m.free.count, m.plain.count, len(m.names))
-	}
-	waiters, waits := 0, 0
-	for _, n := range m.names {
-		waiters += len(n.value.waiters)
-		if len(n.value.waiters) > waitersOf || n.value.held && n.in != &m.held || !n.value.held && n.in == &m.held {
-			t.Fatalf("%d waiters of %s; held %t", len(n.value.waiters), n.value.key, n.value.held)
-		}
-		for _, w := range n.value.waiters {
-			if m.clients[w.client.value.id] != w.client || !slices.Contains(w.client.value.waits, w) {
-				t.Fatalf("a client that is forgotten waits for %s", n.value.key)
-			}
-		}
-	}
-	for _, c := range m.clients {
-		waits += len(c.value.waits)
-	}
-	if waiters != m.waiting || waits != m.waiting || m.waiting > waitersFor*m.options.Clients {
-		t.Fatalf("%d waiters, %d waits, %d counted", waiters, waits, m.waiting)
-	}
-}
-
-// A store may have a million leases. The model remembers some of them, and says so.
-func TestAMillionLeasesTakeNoMoreMemoryThanTheModelMayHave(t *testing.T) {
-	w := newWorld(t, Options{})
-	count := 1_000_000
-	if testing.Short() {
-		count = 50_000
-	}
-	e := Event{Kind: Request, At: noon, Verb: statestore.VerbSet, Condition: statestore.IfMissingOrEqual, Lifetime: time.Hour,
-		Rank: -1, Outcome: statestore.OK}
-	for i := range count {
-		e.Key = fmt.Sprint("lease-", i)
-		e.Client = fmt.Sprint("client-", i)
-		e.Holder, e.Version = e.Client, hlc.Timestamp{Wall: int64(i + 1), Node: "s"}
-		w.model.Observe(e)
-	}
-	checkBounds(t, w.model)
-	state := w.model.State(noon)
-	if len(state.Leases) != defaultShown || state.LeasesHidden != defaultNames-defaultShown || state.LeasesForgotten != uint64(count-defaultNames) {
-		t.Errorf("%d shown, %d hidden, %d forgotten", len(state.Leases), state.LeasesHidden, state.LeasesForgotten)
-	}
-}
-
-func BenchmarkObserveRenewal(b *testing.B) {
-	m := New(Options{})
-	e := Event{Kind: Request, At: noon, Verb: statestore.VerbSet, Condition: statestore.IfMissingOrEqual, Lifetime: time.Hour,
-		Rank: -1, Outcome: statestore.OK, Client: "c", Holder: "c"}
-	keys := make([]string, 1000)
-	for i := range keys {
-		keys[i] = fmt.Sprint("lease-", i)
-	}
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		e.Key, e.At, e.Version = keys[i%len(keys)], e.At.Add(time.Millisecond), hlc.Timestamp{Wall: int64(i + 1), Node: "s"}
-		m.Observe(e)
-	}
-}
-
-func BenchmarkState(b *testing.B) {
-	m := New(Options{})
-	for i := range defaultNames {
-		m.Observe(Event{Kind: Request, At: noon, Verb: statestore.VerbSet, Condition: statestore.IfMissingOrEqual, Lifetime: time.Hour,
-			Rank: -1, Outcome: statestore.OK, Client: fmt.Sprint("c", i), Holder: "h", Key: fmt.Sprint("k", i), Version: hlc.Timestamp{Wall: 1, Node: "s"}})
-	}
-	for b.Loop() {
-		m.State(noon)
 	}
 }

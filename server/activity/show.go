@@ -1,9 +1,9 @@
 package activity
 
 import (
+	"cmp"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tenurelock/tenure/statestore"
@@ -38,8 +38,12 @@ func (m *Model) copy(now time.Time) State {
 	}
 	m.showLeases(&state, now)
 	m.showClients(&state, now)
-	m.timeline.latestFirst(func(h *Change) { state.Timeline = append(state.Timeline, h.show(now)) })
-	m.stale.latestFirst(func(w StaleWrite) { state.StaleWrites = append(state.StaleWrites, w) })
+	for _, h := range m.timeline.shares.inTurn(func(a, b *Change) int { return cmp.Compare(b.number, a.number) }) {
+		state.Timeline = append(state.Timeline, h.show(now))
+	}
+	for _, w := range m.stale.shares.inTurn(func(a, b *StaleWrite) int { return cmp.Compare(b.number, a.number) }) {
+		state.StaleWrites = append(state.StaleWrites, *w)
+	}
 	state.Totals.Flapping = m.takeOvers.flapping(now)
 	state.Totals.EndsBy = maps.Clone(m.ends)
 	state.Totals.RequestsBy = []RequestCount{}
@@ -56,19 +60,17 @@ func (m *Model) copy(now time.Time) State {
 // forgetOld forgets the names that have been free for long and for which no client waits, and those whose
 // expiry should have been reported long ago.
 func (m *Model) forgetOld(now time.Time) {
-	for n := m.held.last; n != nil && now.Sub(n.value.deadline()) > overdue+m.options.FreeFor; n = m.held.last {
-		m.forgetName(n)
-	}
-	for n := m.free.last; n != nil; {
-		before := n.previous
-		l := n.value
-		if now.Sub(l.freeSince) <= m.options.FreeFor {
-			break // those in front of it were freed, or wanted, later
+	for _, n := range m.names {
+		switch l := n.value; {
+		case l.held:
+			if now.Sub(l.deadline()) > overdue+m.options.FreeFor {
+				m.forgetName(n)
+			}
+		case l.isLease && now.Sub(l.freeSince) > m.options.FreeFor:
+			if m.dropStale(&l.waiters, now); len(l.waiters) == 0 {
+				m.dropName(n)
+			}
 		}
-		if m.dropStale(&l.waiters, now); len(l.waiters) == 0 {
-			m.dropName(n)
-		}
-		n = before
 	}
 }
 
@@ -79,26 +81,18 @@ func (n *name) isHeld(now time.Time) bool {
 }
 
 func (m *Model) showLeases(state *State, now time.Time) {
-	all := make([]*name, 0, m.held.count+m.free.count)
-	for _, l := range []*list[*name]{&m.free, &m.held} {
-		for n := l.first; n != nil; n = n.next {
-			all = append(all, n.value)
-			if n.value.isHeld(now) {
-				state.Totals.Held++
-			} else {
-				state.Totals.Free++
-			}
+	all := m.nameShares.inTurn(func(a, b *name) int { return cmp.Compare(a.number, b.number) })
+	all = slices.DeleteFunc(all, func(l *name) bool { return !l.isLease })
+	for i, l := range all {
+		l.turn = i
+		if l.isHeld(now) {
+			state.Totals.Held++
+		} else {
+			state.Totals.Free++
 		}
 	}
-	slices.SortFunc(all, func(a, b *name) int {
-		if x, y := a.isHeld(now), b.isHeld(now); x != y {
-			if y {
-				return -1
-			}
-			return 1
-		}
-		return strings.Compare(a.key, b.key)
-	})
+	// Leases that were released and that no client wants give way to others.
+	slices.SortStableFunc(all, func(a, b *name) int { return compareBool(a.isDone(now), b.isDone(now)) })
 	if len(all) > m.options.Shown {
 		state.LeasesHidden = len(all) - m.options.Shown
 		all = all[:m.options.Shown]
@@ -108,9 +102,29 @@ func (m *Model) showLeases(state *State, now time.Time) {
 	}
 }
 
+// isDone reports whether a name was released, and no client waits for it.
+func (n *name) isDone(now time.Time) bool {
+	if n.held || n.last == nil || n.last.Cause != CauseReleased && n.last.Cause != CauseDeleted {
+		return false
+	}
+	return !slices.ContainsFunc(n.waiters, func(w *waiter) bool { return w.isWaiting(now) })
+}
+
+// compareBool compares two conditions; false is less.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
 func (n *name) show(now time.Time) Lease {
 	shown := Lease{
 		Name:             n.key,
+		Turn:             n.turn,
 		Held:             n.isHeld(now),
 		Holder:           n.holderName(),
 		Client:           n.client,
@@ -192,10 +206,11 @@ func (h *Change) show(now time.Time) Change {
 
 func (m *Model) showClients(state *State, now time.Time) {
 	// Those that were seen last are shown, and connected ones before others.
-	for _, l := range []*list[*client]{&m.online, &m.away} {
-		for n := l.first; n != nil && len(state.Clients) < m.options.Shown; n = n.next {
-			state.Clients = append(state.Clients, n.value.show(m.takeOvers, now))
-		}
+	all := m.clientShares.inTurn(func(a, b *client) int {
+		return cmp.Or(compareBool(b.connected, a.connected), b.lastEvent.Compare(a.lastEvent), cmp.Compare(a.id, b.id))
+	})
+	for _, c := range all[:min(len(all), m.options.Shown)] {
+		state.Clients = append(state.Clients, c.show(m.takeOvers, now))
 	}
 	state.ClientsHidden = len(m.clients) - len(state.Clients)
 	for _, n := range m.clients {

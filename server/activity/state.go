@@ -53,6 +53,10 @@ type State struct {
 // Lease is a name that one client at a time holds.
 type Lease struct {
 	Name string `json:"name"`
+	// Turn is the place of the lease where each user in turn has one, and of each user each client, the
+	// lease that the model has known for longest first. What can show some leases only should show
+	// those with the lowest turns: they are not those of one client, and they stay the same.
+	Turn int `json:"-"`
 	// Held says that a client holds the lease.
 	Held bool `json:"held"`
 	// Holder is the holder's name, and Client its client id; both of the last holder if Held is
@@ -217,6 +221,8 @@ type StaleWrite struct {
 	Remote  string    `json:"remote,omitempty"`
 	Verb    string    `json:"verb"`
 	Refusal string    `json:"refusal"`
+
+	number uint64
 }
 
 // Totals count what happened since the model was made.

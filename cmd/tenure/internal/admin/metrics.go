@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"log"
 	"log/slog"
@@ -98,11 +99,13 @@ type sample struct {
 // sample returns what metrics are made of.
 func (r *reading) sample() *sample {
 	s := &sample{now: r.now, state: r.state, named: slices.Clone(r.state.Leases)}
-	// By name, so that a lease keeps its series when it loses its holder.
+	// In turn, so that a client which holds many names does not take the series of all others, and a lease
+	// keeps its series when it loses its holder.
+	slices.SortStableFunc(s.named, func(a, b activity.Lease) int { return cmp.Compare(a.Turn, b.Turn) })
+	s.named = s.named[:min(len(s.named), maxNames)]
 	slices.SortFunc(s.named, func(a, b activity.Lease) int { return strings.Compare(a.Name, b.Name) })
 	// Two long names may look alike. A metric has one series for both.
 	s.named = slices.CompactFunc(s.named, func(a, b activity.Lease) bool { return a.Name == b.Name })
-	s.named = s.named[:min(len(s.named), maxNames)]
 	s.usage, s.server, s.attached = r.store.stats()
 	return s
 }
@@ -208,7 +211,7 @@ func leaseMetrics() []metric {
 				}
 				emit(float64(late))
 			}},
-		{"tenure_leases_without_series", "Leases without metrics of their own, beyond the first 100 by name.", gauge, nil,
+		{"tenure_leases_without_series", "Leases without metrics of their own, because 100 others have them.", gauge, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Held + s.state.Totals.Free - len(s.named))) }},
 		{"tenure_leases_no_holder_max_seconds", "How long the lease that has been free for longest has had no holder, clients waiting for it or not; 0 if none is free.", gauge, nil,
 			func(s *sample, emit emit) {

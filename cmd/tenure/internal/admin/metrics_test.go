@@ -99,6 +99,9 @@ func TestNoNameOfALeaseMakesAScrapeFail(t *testing.T) {
 			t.Errorf("tenure_lease_held of %q is %v", name, got)
 		}
 	}
+	if got := value(families, "tenure_lease_held", "name=z"); got != 1 {
+		t.Error("the lease with the first turn has no series")
+	}
 	if got := value(families, "tenure_leases_without_series"); got != 1 { // long and cut have one series
 		t.Errorf("%v leases are without a series", got)
 	}
@@ -167,14 +170,18 @@ func TestClientsCannotMakeSeriesWithoutBound(t *testing.T) {
 		o.Recorder.SetState(func(time.Time) activity.State {
 			state := activity.State{Totals: activity.Totals{Held: 5000}}
 			for i := range 1000 {
-				state.Leases = append(state.Leases, activity.Lease{Name: fmt.Sprintf("\xff%04d", i), Held: true})
+				state.Leases = append(state.Leases, activity.Lease{Name: fmt.Sprintf("\xff%04d", i), Held: true, Turn: i + 1})
 			}
+			state.Leases = append(state.Leases, activity.Lease{Name: "z", Held: true}) // its turn comes first
 			return state
 		})
 	})
 	families := s.scrape(t)
 	if got := len(families["tenure_lease_held"].GetMetric()); got != admin.MaxNames {
 		t.Errorf("%d series for leases, want %d", got, admin.MaxNames)
+	}
+	if got := value(families, "tenure_lease_held", "name=z"); got != 1 {
+		t.Error("the lease with the first turn has no series")
 	}
 	if got := value(families, "tenure_leases_without_series"); got != 5000-admin.MaxNames {
 		t.Errorf("%v leases without series", got)
