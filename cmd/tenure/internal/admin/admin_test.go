@@ -463,7 +463,7 @@ func TestAnswersThatAreNotReadAreBounded(t *testing.T) {
 		o.Recorder.SetState(func(now time.Time) activity.State {
 			read.Add(1)
 			// It is larger than what the sockets of both ends hold.
-			return activity.State{At: now, Leases: []activity.Lease{{Name: strings.Repeat("x", 16<<20)}}}
+			return activity.State{At: now, Clients: []activity.Client{{Client: strings.Repeat("x", 16<<20)}}}
 		})
 	})
 	for range admin.MaxAnswers {
