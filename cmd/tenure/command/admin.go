@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/adminclient"
 	"github.com/tenurelock/tenure/server/activity"
 )
 
@@ -17,6 +18,9 @@ const adminHelp = `--admin serves a status page over HTTP: which client leads ea
 does, with JSON (/api/state), metrics for Prometheus (/metrics) and probes
 (/healthz, /readyz). It only reads. It has no encryption and no login, so it
 listens on this machine only unless --admin-insecure is given.`
+
+// statusHelp is the text of --admin of the commands that ask a status page.
+const statusHelp = "address of a status page, as serve and attach have in the same flag, such as 127.0.0.1:8080 or http://127.0.0.1:8080"
 
 // adminFlags are the flags of the status page.
 type adminFlags struct {
@@ -27,13 +31,13 @@ type adminFlags struct {
 }
 
 func (a *adminFlags) register(flags *pflag.FlagSet) {
-	flags.StringVar(&a.addr, "admin", "", "TCP address for the status page, such as 127.0.0.1:8080; port 0 takes a free one; default: no page")
+	flags.StringVar(&a.addr, "admin", "", "TCP address for the status page, such as 127.0.0.1:8080 or http://127.0.0.1:8080; port 0 takes a free one; default: no page")
 	flags.StringSliceVar(&a.hosts, "admin-host", nil, "name, beside localhost and IP addresses, for which the status page answers; may be repeated")
 	flags.BoolVar(&a.insecure, "admin-insecure", false, "let other machines read the status page")
 	flags.BoolVar(&a.values, "admin-values", false, "show the values of leases on the status page; they contain what holders chose to tell")
 }
 
-// check refuses flags that do nothing, and addresses that others reach.
+// check refuses flags that do nothing, and addresses that others reach. It leaves host:port in addr.
 func (a *adminFlags) check() error {
 	if a.addr == "" && (len(a.hosts) > 0 || a.insecure || a.values) {
 		return errors.New("--admin-host, --admin-insecure and --admin-values are about the status page; give --admin too")
@@ -41,6 +45,11 @@ func (a *adminFlags) check() error {
 	if a.addr == "" {
 		return nil
 	}
+	addr, err := adminclient.ListenAddress(a.addr)
+	if err != nil {
+		return fmt.Errorf("--admin: %w", err)
+	}
+	a.addr = addr
 	return admin.CheckAddress(a.addr, a.insecure)
 }
 

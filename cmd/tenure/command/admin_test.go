@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -171,7 +172,7 @@ func TestAFlagOfTheStatusPageThatIsWrongIsRefused(t *testing.T) {
 		want      string
 	}{
 		{"an address that others reach", []string{"--admin", "0.0.0.0:0"}, exitUsage, "--admin-insecure"},
-		{"no address", []string{"--admin", "8080"}, exitUsage, "is not host:port"},
+		{"no address", []string{"--admin", "8080"}, exitUsage, "is no address of a status page"},
 		{"an address that is taken", []string{"--admin", taken.Addr().String()}, exitFailure, "--admin: "},
 		{"values without a page", []string{"--admin-values"}, exitUsage, "give --admin too"},
 		{"a name without a page", []string{"--admin-host", "x"}, exitUsage, "give --admin too"},
@@ -185,6 +186,43 @@ func TestAFlagOfTheStatusPageThatIsWrongIsRefused(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A pod, a unit or a shell has one TENURE_ADMIN for the process and the commands that ask it.
+func TestOneAddressOfTheStatusPageIsForAllCommands(t *testing.T) {
+	path := build(t)
+	for _, form := range []string{"127.0.0.1:%s", "http://127.0.0.1:%s", "http://localhost:%s/", ":%s"} {
+		t.Run(form, func(t *testing.T) {
+			free, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, port, _ := net.SplitHostPort(free.Addr().String())
+			_ = free.Close()
+			environment := append(os.Environ(), "TENURE_ADMIN="+fmt.Sprintf(form, port), "HTTP_PROXY=http://127.0.0.1:1")
+			serve := exec.Command(path, "serve", "--memory", "--addr", "127.0.0.1:0", "--admin-insecure")
+			serve.Env = environment
+			_, lines := launch(t, serve, "status page on ")
+			lines.Scan()
+			store, _, _ := strings.Cut(strings.TrimPrefix(lines.Text(), "listening on "), " ")
+			for _, test := range []struct {
+				want      string
+				arguments []string
+			}{
+				{"ready: active", []string{"health"}},
+				{"ok", []string{"health", "--live"}},
+				{`"leases":[]`, []string{"top", "--json"}},
+				{"keeps its data in memory only", []string{"doctor", "--broker", store}},
+			} {
+				cmd := exec.Command(path, test.arguments...)
+				cmd.Env = environment
+				out, err := cmd.CombinedOutput()
+				if err != nil || !strings.Contains(string(out), test.want) {
+					t.Errorf("%q: %v, not %q: %s", test.arguments, err, test.want, out)
+				}
+			}
+		})
 	}
 }
 
@@ -225,7 +263,7 @@ func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
 		{"a store", []string{"--broker", address}, 0, "ready: the store answers"},
 		{"no broker", []string{"--broker", "mqtt://" + unused, "--timeout", "300ms"}, exitUnreachable, ""},
 		{"a broker without a store", []string{"--broker", broker, "--timeout", "2s"}, exitUnreachable, ""},
-		{"no address", []string{"--admin", "8080"}, exitUsage, "is not host:port"},
+		{"no address", []string{"--admin", "8080"}, exitUsage, "is no address of a status page"},
 		{"a standby without a page", []string{"--standby-ok"}, exitUsage, "need --admin"},
 		{"life without a page", []string{"--live"}, exitUsage, "need --admin"},
 		{"life of a standby", []string{"--live", "--standby-ok", "--admin", page}, exitUsage, "give one of them"},

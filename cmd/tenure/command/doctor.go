@@ -11,13 +11,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/adminclient"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/doctor"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/top"
 )
-
-const statusHelp = "address of the store's status page (--admin of tenure serve), such as 127.0.0.1:8080"
 
 // maxBurst bounds --burst, as --probe-messages of attach is bounded.
 const maxBurst = 60_000
@@ -88,10 +86,11 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 		Address: address, Client: client, Timeout: f.timeout, ReadOnly: f.readOnly, Burst: f.burst, Prefix: strings.TrimSuffix(f.prefix, "/"),
 	}
 	if f.status != "" {
-		page, err := top.NewStatus(f.status)
+		page, err := adminclient.New(f.status)
 		if err != nil {
 			return usage(fmt.Errorf("--admin: %w", err))
 		}
+		defer page.Close()
 		options.Mode = func(ctx context.Context) (string, error) {
 			state, err := page.State(ctx)
 			if err != nil {

@@ -1,28 +1,21 @@
 package command
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
-	"net/http"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/adminclient"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 	"github.com/tenurelock/tenure/transport"
 )
 
-const (
-	// healthTimeout is how long a probe waits by default: less than a supervisor usually does.
-	healthTimeout = 5 * time.Second
-	// maxHealthText bounds the answer of a status page, in bytes.
-	maxHealthText = 4 << 10
-)
+// healthTimeout is how long a probe waits by default: less than a supervisor usually does.
+const healthTimeout = 5 * time.Second
 
 // healthSettings are the flags of health.
 type healthSettings struct {
@@ -61,7 +54,7 @@ Without --admin it connects to --broker as a client and reads a key that does no
 	settings.connection.register(flags)
 	settings.connection.timeout = healthTimeout
 	flags.Lookup("timeout").DefValue = healthTimeout.String()
-	flags.StringVar(&settings.admin, "admin", "", "host:port of a status page, as serve and attach have in the same flag; default: connect to --broker")
+	flags.StringVar(&settings.admin, "admin", "", statusHelp+"; default: connect to --broker")
 	flags.BoolVar(&settings.standbyOK, "standby-ok", false, "a process that stands by is healthy; needs --admin")
 	flags.BoolVar(&settings.live, "live", false, "ask only whether the process works, loading and standing by included; needs --admin")
 	return health
@@ -89,54 +82,27 @@ func (s *healthSettings) run(cmd *cobra.Command) error {
 
 // askPage asks the status page.
 func (s *healthSettings) askPage(ctx context.Context, cmd *cobra.Command) error {
-	host, port, err := net.SplitHostPort(s.admin)
+	page, err := adminclient.New(s.admin)
 	if err != nil {
-		return usage(fmt.Errorf("--admin %q is not host:port, like 127.0.0.1:8080", s.admin))
+		return usage(fmt.Errorf("--admin: %w", err))
 	}
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = "127.0.0.1" // the flag may be the same one as for serve: all addresses of this machine
-		if ip != nil && ip.To4() == nil {
-			host = "::1"
-		}
-	}
-	path, good := "/readyz", "ready"
+	defer page.Close()
+	probe := adminclient.Ready
 	switch {
 	case s.standbyOK:
-		path += "?standby=ok"
+		probe = adminclient.ReadyOrStandby
 	case s.live:
-		path, good = "/healthz", "ok"
+		probe = adminclient.Live
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+path, nil)
-	if err != nil {
-		return usage(fmt.Errorf("--admin %q: %w", s.admin, err))
-	}
-	// Without a proxy, and without following the answer elsewhere.
-	answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
-	if err != nil {
-		return exitWith(exitUnreachable, fmt.Errorf("the status page does not answer: %w", cmp.Or(cause(ctx), err)))
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, maxHealthText))
-	if err != nil {
-		return exitWith(exitUnreachable, fmt.Errorf("the status page does not answer: %w", cmp.Or(cause(ctx), err)))
-	}
-	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	yes, line, err := page.Ask(ctx, probe)
 	switch {
-	case answer.StatusCode == http.StatusOK && strings.HasPrefix(line, good):
-		_, err = fmt.Fprintln(cmd.OutOrStdout(), line)
-		return err
-	case answer.StatusCode == http.StatusServiceUnavailable && strings.HasPrefix(line, "not "):
+	case err != nil:
+		return exitWith(exitUnreachable, fmt.Errorf("the status page does not answer: %w", err))
+	case !yes:
 		return exitWith(exitUnreachable, errors.New(line))
 	}
-	return exitWith(exitUnreachable, fmt.Errorf("%s answers %q: is that the status page of tenure? %.200q", s.admin, answer.Status, line))
-}
-
-// cause returns why ctx ended; nil if it did not.
-func cause(ctx context.Context) error {
-	if ctx.Err() == nil {
-		return nil
-	}
-	return context.Cause(ctx)
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), terminal.Clean(line))
+	return err
 }
 
 // healthKey is the key that a probe reads. It need not exist.

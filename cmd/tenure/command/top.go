@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/adminclient"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/top"
@@ -99,11 +100,12 @@ func (f *topFlags) run(cmd *cobra.Command, names []string) error {
 	defer stop()
 	ctx := cmd.Context()
 	if f.status != "" {
-		page, err := top.NewStatus(f.status)
+		page, err := adminclient.New(f.status)
 		if err != nil {
 			return usage(fmt.Errorf("--admin: %w", err))
 		}
-		return f.show(ctx, cmd, page, names)
+		defer page.Close()
+		return f.show(ctx, cmd, top.NewStatus(page), names)
 	}
 	address, options, err := f.options(process)
 	if err != nil {

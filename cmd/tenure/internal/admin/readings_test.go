@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 // slow is a source of readings each of which takes some time.
@@ -37,7 +39,7 @@ func (s *slow) begin(t *testing.T) (ctx context.Context, stop func()) {
 	task.Go(func() { s.run(ctx) })
 	return ctx, func() {
 		cancel()
-		task.Wait()
+		await.Done(task.Wait)
 	}
 }
 
@@ -62,7 +64,7 @@ func TestReadersShareAReadingThatBeginsAfterTheirRequests(t *testing.T) {
 				}
 			})
 		}
-		tasks.Wait()
+		await.Done(tasks.Wait)
 		// The first at 0 ms, then one each 100 ms: they take a tenth of the time.
 		if len(s.made) != 2 {
 			t.Errorf("%d readings for 100 requests: %v", len(s.made), s.made)
@@ -72,7 +74,7 @@ func TestReadersShareAReadingThatBeginsAfterTheirRequests(t *testing.T) {
 
 func TestAReadingHasTheFormsOfAllThatWaitForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &slow{takes: time.Minute}
+		s := &slow{takes: 5 * time.Second}
 		ctx, stop := s.begin(t)
 		defer stop()
 		var tasks sync.WaitGroup
@@ -82,7 +84,7 @@ func TestAReadingHasTheFormsOfAllThatWaitForIt(t *testing.T) {
 				time.Sleep(time.Second) // it is being made
 			}
 		}
-		tasks.Wait()
+		await.Done(tasks.Wait)
 		if len(s.forms) != 2 || s.forms[0] != asState || s.forms[1] != asAnswer|asEvent {
 			t.Errorf("the readings have the forms %v", s.forms)
 		}
@@ -94,7 +96,7 @@ func TestAReadingHasTheFormsOfAllThatWaitForIt(t *testing.T) {
 
 func TestARequestDoesNotWaitForAReadingThatIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &slow{takes: time.Hour}
+		s := &slow{takes: 10 * time.Second}
 		running, stop := s.begin(t)
 		ctx, cancel := context.WithTimeout(running, 5*time.Second)
 		defer cancel()
@@ -102,7 +104,7 @@ func TestARequestDoesNotWaitForAReadingThatIsStuck(t *testing.T) {
 			t.Errorf("it ended with %v", err)
 		}
 		var stopping sync.WaitGroup
-		defer stopping.Wait()
+		defer await.Done(stopping.Wait)
 		stopping.Go(func() {
 			time.Sleep(time.Second)
 			stop()
