@@ -32,6 +32,10 @@ func (e *DialError) Error() string { return e.text }
 // Unwrap returns the error of the network.
 func (e *DialError) Unwrap() error { return e.cause }
 
+// ErrClientCertificate is in the errors of connections that a server ended because of the certificate
+// of this client: it wants one, or another one.
+var ErrClientCertificate = errors.New("the server wants another certificate of this client")
+
 func explained(cause error, format string, arguments ...any) error {
 	return &DialError{fmt.Sprintf(format, arguments...), cause}
 }
@@ -147,7 +151,7 @@ func explainTLS(server *url.URL, config *tls.Config, err error) error {
 	case errors.As(err, &authority):
 		return explained(err, "TLS: the certificate of %s is signed by an unknown authority: name the file with the authority's certificate (TLS.CAFile, --tls-ca)", server.Host)
 	case errors.As(err, &hostname):
-		return explained(err, "TLS: the certificate of %s is valid for %s, not for %s: write one of its names in the address, or set TLS.ServerName", server.Host, namesOf(hostname.Certificate), config.ServerName)
+		return explained(err, "TLS: the certificate of %s is valid for %s, not for %s: write one of its names in the address, or set TLS.ServerName", server.Host, CertificateNames(hostname.Certificate), config.ServerName)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		now := time.Now
 		if config.Time != nil {
@@ -155,11 +159,11 @@ func explainTLS(server *url.URL, config *tls.Config, err error) error {
 		}
 		return explained(err, "TLS: the certificate of %s %s: replace the certificate, or set this machine's clock", server.Host, validity(invalid.Cert, now()))
 	}
-	return explained(err, "TLS: %s%s", oneLine(err.Error()), aboutCertificates(err))
+	return explained(withCertificate(err), "TLS: %s%s", oneLine(err.Error()), aboutCertificates(err))
 }
 
-// namesOf returns the first names of a certificate.
-func namesOf(certificate *x509.Certificate) string {
+// CertificateNames returns the first names of a certificate, for a text.
+func CertificateNames(certificate *x509.Certificate) string {
 	var names []string
 	for _, name := range certificate.DNSNames {
 		names = append(names, fmt.Sprintf("%.100q", name))
@@ -195,6 +199,14 @@ func aboutCertificates(err error) string {
 	return ""
 }
 
+// withCertificate returns err, with ErrClientCertificate if it is about that.
+func withCertificate(err error) error {
+	if aboutCertificates(err) == "" {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrClientCertificate, err)
+}
+
 // explainAnonymous explains why a broker ended a connection on which it had asked for a certificate
 // and got none. TLS 1.3 refuses a client without one after the handshake, and a reset often
 // overtakes the reason.
@@ -202,7 +214,7 @@ func explainAnonymous(server *url.URL, err error) error {
 	if !hungUp(err) && aboutCertificates(err) == "" {
 		return err
 	}
-	return explained(err, "TLS: %s closed the connection: it had asked for a client certificate, and this client has none: set TLS.CertFile and TLS.KeyFile (--tls-cert, --tls-key)", server.Host)
+	return explained(fmt.Errorf("%w: %w", ErrClientCertificate, err), "TLS: %s closed the connection: it had asked for a client certificate, and this client has none: set TLS.CertFile and TLS.KeyFile (--tls-cert, --tls-key)", server.Host)
 }
 
 // explainWebSocket explains why the handshake of a WebSocket with server failed.
@@ -227,7 +239,7 @@ func explainFirstRead(server *url.URL, head []byte, err error) error {
 	case len(head) == 0 && hungUp(err):
 		return explained(err, "%s closed the connection before it answered: is this a port for TLS (then write %s), or a broker that speaks MQTT 3 only?", server.Host, encrypted(server))
 	case len(head) == 0 && aboutCertificates(err) != "":
-		return explained(err, "TLS: %s%s", oneLine(err.Error()), aboutCertificates(err))
+		return explained(withCertificate(err), "TLS: %s%s", oneLine(err.Error()), aboutCertificates(err))
 	case len(head) == 0:
 		return err // such as the end of the attempt
 	case version3:

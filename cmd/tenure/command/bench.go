@@ -82,11 +82,6 @@ func (b *benchFlags) run(cmd *cobra.Command) error {
 	if o.Verbs, err = load.ParseVerbs(b.verbs); err != nil {
 		return usage(fmt.Errorf("--verbs: %w", err))
 	}
-	for flag, number := range map[string]float64{"clients": float64(o.Clients), "in-flight": float64(o.InFlight), "duration": float64(o.Duration), "value-size": float64(o.ValueSize)} {
-		if number == 0 {
-			return usage(fmt.Errorf("--%s 0: choose a positive one", flag))
-		}
-	}
 	o.Prefix = strings.TrimSuffix(o.Prefix, "/") + "/" + strings.ToLower(rand.Text()[:12])
 	if err := o.Check(); err != nil {
 		return usage(err)

@@ -50,8 +50,12 @@ its identity, the clocks, the time of 20 round trips, the rights of this client,
 the queue of a broker beside the store.
 
 A key of the command's own is set, watched and deleted; it expires within a minute if
-that fails. --read-only sets none, and sends no burst of messages. To find out the clock of the store it sends a
-timestamp that the store refuses.
+that fails. --read-only sets none, and sends no burst of messages. To find out the
+clock of the store it sends a timestamp that the store refuses.
+
+A broker that makes the user name the client id (use_username_as_clientid of
+mosquitto) ends the connection of a program that has the same user. Give this
+command a user of its own there.
 
 The exit code is by the first step that failed: 67 if no broker or no store can be
 reached, 68 for credentials, rights and refusals, 1 for anything else, such as a clock.
@@ -102,7 +106,7 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	out := terminal.On(cmd.OutOrStdout())
 	var failed error // of the output
 	if !f.asJSON {
-		options.Told = func(step doctor.Step) {
+		options.OnStep = func(step doctor.Step) {
 			if _, err := fmt.Fprintln(out, stepText(step, out.Style)); err != nil && failed == nil {
 				failed = err
 			}

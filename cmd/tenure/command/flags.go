@@ -174,7 +174,7 @@ func oneURL(_ *cobra.Command, arguments []string) error {
 	return nil
 }
 
-// optionFlags are the options that packages server and attach may refuse, each followed by its
+// optionFlags are the options that packages server, attach and load may refuse, each followed by its
 // flag, as for NameFlags. Other flags of limits refuse what makes no sense themselves.
 var optionFlags = []string{
 	"Options.MaxMemory", "--max-memory",
@@ -189,6 +189,12 @@ var optionFlags = []string{
 	"Options.Limits.Subscriptions", "--max-subscriptions",
 	"Options.Limits.SessionsPerUser", "--max-sessions-per-user",
 	"Options.Limits.RetainedMessages", "--max-retained",
+	"Options.Clients", "--clients",
+	"Options.InFlight", "--in-flight",
+	"Options.Duration", "--duration",
+	"Options.Rate", "--rate",
+	"Options.ValueSize", "--value-size",
+	"Options.Prefix", "--prefix",
 }
 
 // NameFlags makes the errors of the commands below root name flags in place of the options of

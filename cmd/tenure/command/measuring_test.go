@@ -109,6 +109,21 @@ func TestDoctorWarnsOfABrokerWithoutAccessRules(t *testing.T) {
 	}
 }
 
+// mosquitto takes each subscription, and delivers what its rules allow.
+func TestDoctorFindsNoFaultInABrokerThatDeliversNothingOfOthers(t *testing.T) {
+	rules := filepath.Join(t.TempDir(), "rules")
+	if err := os.WriteFile(rules, []byte("user store\ntopic readwrite #\n\npattern write statestore/#\npattern readwrite clients/%c/#\n"+
+		"pattern read clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/+/command/notify/+\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	broker := "mqtt://" + mosquitto.Start(t, "acl_file "+rules+"\n").Address
+	launch(t, exec.Command(build(t), "attach", "--memory", "--probe-messages", "0", "--username", "store", broker), "attached to ")
+	got := tenure(t, "", nil, "doctor", "--broker", broker, "--burst", "0")
+	if got.code != 0 || !strings.Contains(got.stdout, "no warnings") || !strings.Contains(got.stdout, "delivers what its rules allow") {
+		t.Errorf("exit code %d:\n%s%s", got.code, got.stdout, got.stderr)
+	}
+}
+
 func TestBenchMeasuresAndLeavesNoKey(t *testing.T) {
 	store := serveForTest(t)
 	stdout, stderr, code := runFor(t, "bench", "--broker", store, "--duration", "200ms", "--clients", "2", "--in-flight", "3", "--verbs", "set,get,lease", "--json")
@@ -130,11 +145,11 @@ func TestBenchMeasuresAndLeavesNoKey(t *testing.T) {
 func TestBenchRefusesNonsenseAndNamesTheFlag(t *testing.T) {
 	for want, arguments := range map[string][]string{
 		"--verbs: unknown operation": {"--verbs", "set,delete"},
-		"--clients 0":                {"--clients", "0"},
-		"10001 clients":              {"--clients", "10001"},
-		"a rate of -1":               {"--rate", "-1"},
-		"a duration of -1s":          {"--duration", "-1s"},
-		"values of 3 bytes":          {"--value-size", "3"},
+		"--clients 0: choose from 1": {"--clients", "0", "--in-flight", "0"},
+		"--clients 10001: ":          {"--clients", "10001"},
+		"--rate -1: choose":          {"--rate", "-1"},
+		"--duration -1s: choose":     {"--duration", "-1s"},
+		"--value-size 3: choose":     {"--value-size", "3"},
 		"invalid argument":           {"--rate", "many"},
 		"unknown command":            {"surplus"},
 	} {

@@ -66,6 +66,10 @@ func (d *doctor) connect(ctx context.Context, server *url.URL) *session {
 	defer cancel()
 	conn, err := d.open(step, server)
 	if err != nil {
+		if errors.Is(err, mqttnet.ErrClientCertificate) {
+			d.at(server, failed(Refused, "TLS", err.Error(), certificateCure))
+			return nil
+		}
 		cure := "check the address: is this a broker?"
 		if strings.Contains(server.Scheme, "ws") {
 			cure = "is this a port for WebSocket, and is the path right? Brokers often use /mqtt"
@@ -181,8 +185,7 @@ func (d *doctor) noConnack(ctx context.Context, name string, server *url.URL, er
 		encrypted := strings.Replace(server.String(), server.Scheme+"://", "mqtts://", 1)
 		return failed(Unreachable, name, fmt.Sprintf("no answer to CONNECT: %v; the port speaks TLS", err), "write "+encrypted)
 	}
-	var alert tls.AlertError
-	if errors.As(err, &alert) || strings.Contains(err.Error(), "remote error: tls") {
+	if errors.Is(err, mqttnet.ErrClientCertificate) || isAlert(err) {
 		return failed(Refused, "TLS", fmt.Sprintf("the broker ended TLS: %v", err), certificateCure)
 	}
 	if d.speaksOlderMQTT(ctx, server) {
@@ -202,8 +205,7 @@ func (d *doctor) speaksTLS(ctx context.Context, server *url.URL) bool {
 	defer conn.Close()
 	encrypted := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, ServerName: server.Hostname()}) // nothing is sent over it
 	err = encrypted.HandshakeContext(ctx)
-	var alert tls.AlertError
-	return err == nil || errors.As(err, &alert) || strings.Contains(err.Error(), "remote error: tls")
+	return err == nil || isAlert(err)
 }
 
 // speaksOlderMQTT reports whether a broker answers CONNECT of MQTT 3.1.1, with any code.

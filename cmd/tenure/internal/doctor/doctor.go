@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	defaultTimeout    = 5 * time.Second
-	defaultRoundTrips = 20
-	defaultPrefix     = "tenure-doctor"
+	defaultTimeout = 5 * time.Second
+	defaultPrefix  = "tenure-doctor"
+	// roundTrips is how many GETs measure the round-trip time.
+	roundTrips = 20
 	// notificationTime is how long a notification may take after the reply.
 	notificationTime = 2 * time.Second
 	// keyLives is how long the doctor's key lives if it cannot be removed.
@@ -37,8 +38,6 @@ type Options struct {
 	ReadOnly bool
 	// Prefix is before the doctor's key, without a slash at its end. Default "tenure-doctor".
 	Prefix string
-	// RoundTrips is how many GETs measure the round-trip time. Default 20.
-	RoundTrips int
 	// Mode, if not nil, asks the store's status page how it keeps its data, which it does not say
 	// over MQTT.
 	Mode func(ctx context.Context) (string, error)
@@ -48,8 +47,8 @@ type Options struct {
 	Window uint16
 	// Now is this machine's clock. Default time.Now.
 	Now func() time.Time
-	// Told, if not nil, gets each step as soon as it is done.
-	Told func(Step)
+	// OnStep, if not nil, gets each step as soon as it is done.
+	OnStep func(Step)
 }
 
 // doctor is one examination.
@@ -58,13 +57,15 @@ type doctor struct {
 	report  Report
 	key     string // of the doctor's own
 	without bool   // the broker says that there is no store
+
+	// network is how long the network took for a round trip: a TCP connection of the broker that answers.
+	network time.Duration
 }
 
 // Run examines the way to the store. It ends with the first step without which the others are
 // impossible. It returns when all its connections are closed.
 func Run(ctx context.Context, options Options) Report {
 	options.Timeout = cmp.Or(options.Timeout, defaultTimeout)
-	options.RoundTrips = cmp.Or(options.RoundTrips, defaultRoundTrips)
 	options.Window = cmp.Or(options.Window, storeWindow)
 	options.Prefix = cmp.Or(options.Prefix, defaultPrefix)
 	if options.Now == nil {
@@ -87,8 +88,8 @@ func Run(ctx context.Context, options Options) Report {
 func (d *doctor) add(step Step) bool {
 	step.Found, step.Cure = oneLine(step.Found), oneLine(step.Cure)
 	d.report.Steps = append(d.report.Steps, step)
-	if d.options.Told != nil {
-		d.options.Told(step)
+	if d.options.OnStep != nil {
+		d.options.OnStep(step)
 	}
 	return step.Status != Failed
 }

@@ -246,7 +246,7 @@ func TestEachFaultIsFoundAtItsStepWithItsCure(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var told []doctor.Step
-			test.options.Told = func(step doctor.Step) { told = append(told, step) }
+			test.options.OnStep = func(step doctor.Step) { told = append(told, step) }
 			test.options.Timeout = 20 * time.Second
 			report := doctor.Run(t.Context(), test.options)
 			failure := report.FirstFailure()
@@ -339,13 +339,35 @@ func TestTheExaminationEndsWithItsContext(t *testing.T) {
 	silent := listen(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	ctx, cancel := context.WithCancel(t.Context())
 	report := await.Result(func() doctor.Report {
-		return doctor.Run(ctx, doctor.Options{Address: "mqtt://" + silent, Timeout: time.Hour, Told: func(step doctor.Step) {
+		return doctor.Run(ctx, doctor.Options{Address: "mqtt://" + silent, Timeout: time.Hour, OnStep: func(step doctor.Step) {
 			if step.Name == "TLS" { // the next step is CONNECT
 				cancel()
 			}
 		}})
 	})
 	if report.FirstFailure() == nil {
+		t.Error(text(report))
+	}
+}
+
+// slowConn is a connection on which each packet to the broker waits, as on a broker that gathers small
+// packets until the one before is acknowledged.
+type slowConn struct{ net.Conn }
+
+func (c slowConn) Write(p []byte) (int, error) {
+	time.Sleep(45 * time.Millisecond) // what the test is about
+	return c.Conn.Write(p)
+}
+
+func TestRoundTripsThatTheNetworkDoesNotExplainAreAWarning(t *testing.T) {
+	report := doctor.Run(t.Context(), doctor.Options{Address: "mqtt://" + serve(t, server.Options{}), Timeout: 20 * time.Second, ReadOnly: true,
+		Client: transport.Options{Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			return slowConn{conn}, err
+		}}})
+	if !slices.ContainsFunc(report.Steps, func(s doctor.Step) bool {
+		return s.Name == "round trip" && s.Status == doctor.Warning && strings.Contains(s.Cure, "set_tcp_nodelay")
+	}) {
 		t.Error(text(report))
 	}
 }

@@ -58,14 +58,13 @@ func (d *doctor) handshake(ctx context.Context, server *url.URL) bool {
 // handshakeFailure explains a handshake without an end.
 func (d *doctor) handshakeFailure(name string, server *url.URL, err error) Step {
 	var record tls.RecordHeaderError
-	var alert tls.AlertError
 	found := fmt.Sprintf("the handshake failed: %v", err)
 	switch plain := map[string]string{"mqtts": "mqtt", "tls": "mqtt", "ssl": "mqtt", "wss": "ws"}[server.Scheme]; {
 	case errors.As(err, &record), errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
 		return failed(Unreachable, name, found, fmt.Sprintf("this port does not speak TLS, it seems: write %s://%s, or the port for TLS", plain, server.Host))
 	case errors.Is(err, context.DeadlineExceeded):
 		return failed(Unreachable, name, found, fmt.Sprintf("nothing answers a TLS handshake here: write %s://%s if this port is without TLS", plain, server.Host))
-	case errors.As(err, &alert):
+	case isAlert(err):
 		return failed(Refused, name, found, certificateCure)
 	}
 	return failed(Unreachable, name, found, "compare the versions and cipher suites of the broker: TLS 1.2 with ECDHE and AEAD is the least")
@@ -101,10 +100,10 @@ func (d *doctor) verify(name string, server *url.URL, config *tls.Config, state 
 		return failed(Unreachable, name, fmt.Sprintf("the chain of the broker's certificate cannot be verified: %v (issued by %s)", err, issuer(leaf)), cure)
 	}
 	if err := leaf.VerifyHostname(config.ServerName); err != nil {
-		return failed(Unreachable, name, fmt.Sprintf("the broker's certificate is not for %s: %v", config.ServerName, err), "connect by a name in the certificate ("+names(leaf)+"), or have it issued for this name too")
+		return failed(Unreachable, name, fmt.Sprintf("the broker's certificate is not for %s: %v", config.ServerName, err), "connect by a name in the certificate ("+mqttnet.CertificateNames(leaf)+"), or have it issued for this name too")
 	}
 	found := fmt.Sprintf("%s, %s, for %s, issued by %s, expires in %s (%s)", tls.VersionName(state.Version), tls.CipherSuiteName(state.CipherSuite),
-		names(leaf), issuer(leaf), days(expires.Sub(now)), date(expires))
+		mqttnet.CertificateNames(leaf), issuer(leaf), days(expires.Sub(now)), date(expires))
 	if expires.Sub(now) < expiresSoon {
 		return warning(name, found, "renew the broker's certificate soon")
 	}
@@ -132,20 +131,10 @@ func (d *doctor) examineOwn(name string, config *tls.Config) *Step {
 	return &step
 }
 
-// names lists for which names a certificate is, up to a few.
-func names(leaf *x509.Certificate) string {
-	all := append([]string(nil), leaf.DNSNames...)
-	for _, ip := range leaf.IPAddresses {
-		all = append(all, ip.String())
-	}
-	const most = 5
-	switch {
-	case len(all) == 0:
-		return "no name at all"
-	case len(all) > most:
-		return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
-	}
-	return strings.Join(all, ", ")
+// isAlert reports whether the other end of a TLS connection has refused something.
+func isAlert(err error) bool {
+	var alert tls.AlertError
+	return errors.As(err, &alert) || strings.Contains(err.Error(), "remote error: tls")
 }
 
 func issuer(leaf *x509.Certificate) string {

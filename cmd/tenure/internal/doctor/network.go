@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // resolve looks the name of a broker up.
@@ -37,8 +38,10 @@ func (d *doctor) dialTCP(ctx context.Context, server *url.URL) bool {
 	const name = "TCP"
 	ctx, cancel := d.step(ctx)
 	defer cancel()
+	began := time.Now()
 	conn, err := d.dialer()(ctx, "tcp", server.Host)
 	if err == nil {
+		d.network = time.Since(began)
 		remote, local := conn.RemoteAddr(), conn.LocalAddr()
 		_ = conn.Close()
 		return d.at(server, ok(name, fmt.Sprintf("%v accepts connections from %v", remote, local)))

@@ -170,7 +170,7 @@ func readAnswer(reply *paho.Publish, a answer) (answer, error) {
 	}
 	a.value = value
 	if value.Kind == resp3.Error {
-		return a, &transport.RefusedError{Text: strings.TrimSpace(strings.TrimPrefix(strings.TrimPrefix(string(value.Text), "ERR"), ":"))}
+		return a, &transport.RefusedError{Text: protocol.ErrorText(string(value.Text))}
 	}
 	return a, nil
 }

@@ -24,7 +24,9 @@ const (
 	// maxSkew and offsetNoted are when an offset of the clocks is a failure and a warning.
 	maxSkew     = time.Minute // docs/protocol.md §3.4
 	offsetNoted = 5 * time.Second
-	aclCure     = "see the access rules in docs/attach.md; for tenure serve, see --auth"
+	// delayedAck is how long Linux keeps an acknowledgement back [RFC 9293, 3.8.6.3].
+	delayedAck = 40 * time.Millisecond
+	aclCure    = "see the access rules in docs/attach.md; for tenure serve, see --auth"
 )
 
 // examineStore goes from an MQTT connection to the rights of the client.
@@ -70,8 +72,12 @@ func (d *doctor) find(ctx context.Context, s *session) bool {
 	case isRejected(err) && errors.Is(err, transport.ErrServerBusy):
 		return d.add(failed(Unreachable, name, fmt.Sprintf("the store is too busy: %v", err), "try again; look at the disk of the store"))
 	case errors.Is(err, errSilence):
-		return d.add(failed(Unreachable, name, fmt.Sprintf("a request was taken, and no reply came within %v", d.options.Timeout),
-			"either no store reads requests on this broker (tenure attach), or its rules drop the request or the reply without a word: "+aclCure))
+		cure := "either no store reads requests on this broker (tenure attach), or its rules drop the request or the reply without a word: " + aclCure
+		if user := d.options.Client.Username; user != "" && user != d.options.Client.ClientID {
+			cure += "; or the broker makes the user name the client id (mosquitto: use_username_as_clientid): give --client-id " + user +
+				", but not while another process has it, because the broker would end that connection"
+		}
+		return d.add(failed(Unreachable, name, fmt.Sprintf("a request was taken, and no reply came within %v", d.options.Timeout), cure))
 	case errors.Is(err, transport.ErrBadReply):
 		return d.add(failed(Wrong, name, err.Error(), "another program answers requests on this broker: stop it"))
 	}
@@ -159,11 +165,11 @@ const clockCure = "synchronize the clocks of both machines (chrony, systemd-time
 // measure measures round trips.
 func (d *doctor) measure(ctx context.Context, s *session) {
 	const name = "round trip"
-	times := make([]time.Duration, 0, d.options.RoundTrips)
-	for range d.options.RoundTrips {
+	times := make([]time.Duration, 0, roundTrips)
+	for range roundTrips {
 		a, err := s.request(ctx, time.Time{}, protocol.VerbGet, d.key)
 		if err != nil && !errors.Is(err, transport.ErrNotAuthorized) {
-			d.add(failed(Unreachable, name, fmt.Sprintf("request %d of %d was not answered: %v", len(times)+1, d.options.RoundTrips, err), "the connection or the store is not reliable: look at the logs of both"))
+			d.add(failed(Unreachable, name, fmt.Sprintf("request %d of %d was not answered: %v", len(times)+1, roundTrips, err), "the connection or the store is not reliable: look at the logs of both"))
 			return
 		}
 		times = append(times, a.took)
@@ -175,6 +181,12 @@ func (d *doctor) measure(ctx context.Context, s *session) {
 	found := fmt.Sprintf("%d GETs: min %s, median %s, max %s", r.Count, micros(least), micros(median), micros(most))
 	if most > time.Second {
 		d.add(warning(name, found, "a lease needs a TTL of many round trips: choose it with tenure budget --ttl"))
+		return
+	}
+	// The least of twenty is no accident: something on the way waits each time.
+	if least > d.network+delayedAck*3/4 {
+		d.add(warning(name, fmt.Sprintf("%s, and the network takes %s", found, micros(d.network)),
+			"a broker that gathers small packets waits for the acknowledgement of the one before, about 40ms: set_tcp_nodelay true in mosquitto.conf; otherwise look at the load of the broker and of the store"))
 		return
 	}
 	d.add(ok(name, found))
@@ -281,19 +293,58 @@ func (d *doctor) forget(ctx context.Context, s *session) {
 	_, _ = s.request(context.WithoutCancel(ctx), d.options.Now().Add(-farAhead), protocol.VerbDel, d.key) // it expires by itself
 }
 
-// examineOthers looks whether the client may read the replies to another one, whose name is invented.
+// examineOthers looks whether the client may read the replies to another one, whose name is invented. A
+// broker need not refuse the subscription: mosquitto takes each one, and looks at its rules when it
+// delivers a message. So a message to that client tells, if this one may send it.
 func (d *doctor) examineOthers(ctx context.Context, s *session) {
 	const name = "isolation"
 	topic := protocol.ResponseTopic("tenure-doctor-other-" + strings.ToLower(rand.Text()[:8]))
 	switch err := s.subscribe(ctx, topic); {
-	case err == nil:
+	case isRejected(err):
+		d.add(ok(name, "this client may not read replies for other clients"))
+		return
+	case err != nil:
+		d.add(warning(name, fmt.Sprintf("a subscription was not answered: %v", err), "look at the broker's log"))
+		return
+	}
+	defer func() {
 		unsubscribing, cancel := d.step(ctx)
 		defer cancel()
 		_, _ = s.client.Unsubscribe(unsubscribing, &paho.Unsubscribe{Topics: []string{topic}}) // it ends with the connection
-		d.add(warning(name, "the broker lets this client subscribe to replies for other clients, so it can read their values", "give the broker access rules: "+aclCure))
-	case isRejected(err):
-		d.add(ok(name, "this client may not read replies for other clients"))
-	default:
-		d.add(warning(name, fmt.Sprintf("a subscription was not answered: %v", err), "look at the broker's log"))
+	}()
+	if d.options.ReadOnly {
+		d.add(skipped(name, "the broker takes a subscription to replies for other clients; whether it delivers them was not tried, because of --read-only"))
+		return
+	}
+	if d.comesBack(ctx, s, topic) {
+		d.add(warning(name, "the broker lets this client read and write replies for other clients, so it can read their values, and answer in place of the store", "give the broker access rules: "+aclCure))
+		return
+	}
+	d.add(skipped(name, "the broker takes a subscription to replies for other clients, and lets this client send none to try it; mosquitto takes each subscription, and delivers what its rules allow"))
+}
+
+// comesBack reports whether a message of this client to a topic to which it has subscribed is delivered to
+// it.
+func (d *doctor) comesBack(ctx context.Context, s *session, topic string) bool {
+	sending, cancel := d.step(ctx)
+	defer cancel()
+	if ack, err := s.client.Publish(sending, &paho.Publish{QoS: 1, Topic: topic, Payload: []byte("tenure doctor")}); err != nil || ack.ReasonCode >= 0x80 {
+		return false
+	}
+	wait := time.NewTimer(notificationTime)
+	defer wait.Stop()
+	for {
+		select {
+		case message := <-s.replies:
+			if message.Topic == topic {
+				return true
+			}
+		case <-s.client.Done():
+			return false
+		case <-wait.C:
+			return false
+		case <-ctx.Done():
+			return false
+		}
 	}
 }

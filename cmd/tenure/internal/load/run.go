@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -105,7 +106,8 @@ type worker struct {
 // requests were sent has a Report too. The error says which option makes no sense, which client could
 // not connect, or that the first requests were refused.
 func Run(ctx context.Context, options Options) (Report, error) {
-	if err := options.complete(); err != nil {
+	options.ProgressEvery = cmp.Or(options.ProgressEvery, 500*time.Millisecond)
+	if err := options.Check(); err != nil {
 		return Report{}, err
 	}
 	r := &run{options: options, latency: newRecorder(), service: newRecorder(), verbs: make(map[Verb]*recorder), errors: make(map[string]int64)}

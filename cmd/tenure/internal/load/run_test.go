@@ -1,6 +1,7 @@
 package load_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,7 +47,7 @@ func newBench(t *testing.T) *bench {
 // options returns options for a run on the store, with clients whose faults the bench decides.
 func (b *bench) options(duration time.Duration) load.Options {
 	return load.Options{
-		Prefix: prefix, Duration: duration,
+		Prefix: prefix, Duration: duration, Clients: 1, InFlight: 1, Verbs: []load.Verb{load.Set, load.Get}, ValueSize: 64,
 		Dial: func(_ context.Context, index int) (*transport.Client, error) {
 			client, conn := b.store.Client(b.t, fmt.Sprintf("bench-%d", index), transport.ClientOptions{})
 			conn.SetFault(func(request transport.Request) transporttest.Fault {
@@ -268,25 +269,33 @@ func TestARunEndsIfAClientCannotConnectOrTheFirstRequestFails(t *testing.T) {
 
 func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 	for want, options := range map[string]load.Options{
-		"clients":              {Clients: -1},
-		"10001 clients":        {Clients: 10_001},
-		"in flight":            {InFlight: 1001},
-		"in all":               {Clients: 1000, InFlight: 1000},
-		"a duration":           {Duration: -1},
-		"choose from 0":        {Rate: math.NaN()},
-		"of -1 operations":     {Rate: -1},
-		"values of 7":          {ValueSize: 7},
-		`operation "delete"`:   {Verbs: []load.Verb{"delete"}},
-		"the prefix":           {Prefix: " "},
-		"a duration of 25h0m0": {Duration: 25 * time.Hour},
+		"Options.Clients -1":      {Clients: -1},
+		"Options.Clients 10001":   {Clients: 10_001},
+		"Options.InFlight 1001":   {InFlight: 1001},
+		"in all":                  {Clients: 1000, InFlight: 1000},
+		"Options.Duration -1":     {Duration: -1},
+		"Options.Rate NaN":        {Rate: math.NaN()},
+		"Options.Rate -1":         {Rate: -1},
+		"Options.ValueSize 7":     {ValueSize: 7},
+		`operation "delete"`:      {Verbs: []load.Verb{"delete"}},
+		"Options.Prefix is empty": {Prefix: " "},
+		"Options.Duration 25h0m0": {Duration: 25 * time.Hour},
 	} {
 		options.Prefix = map[bool]string{true: "", false: prefix}[options.Prefix == " "]
+		options.Clients, options.InFlight = cmp.Or(options.Clients, 1), cmp.Or(options.InFlight, 1)
+		options.Duration, options.ValueSize = cmp.Or(options.Duration, time.Second), cmp.Or(options.ValueSize, 64)
+		if options.Verbs == nil {
+			options.Verbs = []load.Verb{load.Get}
+		}
 		if _, err := load.Run(t.Context(), options); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
 	if verbs, err := load.ParseVerbs([]string{"SET", " get "}); err != nil || len(verbs) != 2 || verbs[0] != load.Set {
 		t.Errorf("%v, %v", verbs, err)
+	}
+	if _, err := load.ParseVerbs([]string(nil)); err == nil {
+		t.Error("no operation was accepted")
 	}
 	if _, err := load.ParseVerbs([]string{"del"}); err == nil || !strings.Contains(err.Error(), "choose from") {
 		t.Error(err)
