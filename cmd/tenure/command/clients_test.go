@@ -16,6 +16,7 @@ import (
 	"reflect"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -730,9 +731,15 @@ func TestTheLogHasTheFormatAndTheLevelOfItsFlags(t *testing.T) {
 		{"debug", []string{"--log-level", "debug"}, "level=DEBUG", ""},
 		{"verbose", []string{"--verbose"}, "level=DEBUG", ""},
 		{"a level goes before verbose", []string{"--verbose", "--log-level", "error"}, "", "level="},
+		{"with data", []string{"--data", filepath.Join(t.TempDir(), "a")}, "loaded the journal", ""},
+		{"with data, warnings only", []string{"--data", filepath.Join(t.TempDir(), "b"), "--log-level", "warn"}, "", "level="},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			r := begin(t, append([]string{"serve", "--memory", "--addr", "127.0.0.1:0"}, test.flags...)...)
+			arguments := append([]string{"serve", "--addr", "127.0.0.1:0"}, test.flags...)
+			if !slices.Contains(test.flags, "--data") {
+				arguments = append(arguments, "--memory")
+			}
+			r := begin(t, arguments...)
 			line, _ := await.Next(r.lines)
 			address, _, _ := strings.Cut(strings.TrimPrefix(line, "listening on "), " ")
 			_ = tenure(t, "", nil, "get", "k", "--broker", address)

@@ -32,6 +32,7 @@ const (
 type process struct {
 	logger  *slog.Logger
 	level   *slog.LevelVar // of logger
+	isGiven bool           // the level, by --log-level
 	hangups chan os.Signal
 	manager *systemd.Manager
 	page    *statusPage            // nil: there is none
@@ -45,7 +46,7 @@ func startProcess(cmd *cobra.Command, level slog.Level) (p *process, stop func()
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
 	logger, variable := newLogger(cmd, stderr, level)
-	p = &process{logger: logger, level: variable, hangups: make(chan os.Signal, 1)}
+	p = &process{logger: logger, level: variable, isGiven: givenLevel(cmd) != "", hangups: make(chan os.Signal, 1)}
 	// The process goes on after its terminal closed. Its log may have no reader then: with
 	// SIGPIPE ignored, a line that cannot be written is lost and does not end the process.
 	signal.Ignore(syscall.SIGPIPE)
@@ -150,6 +151,14 @@ func registerLogFlags(flags *pflag.FlagSet) {
 	flags.Bool("verbose", false, "the same as --log-level debug")
 }
 
+// givenLevel returns the value of --log-level, "" if it was not given.
+func givenLevel(cmd *cobra.Command) string {
+	if f := cmd.Flags().Lookup("log-level"); f != nil {
+		return f.Value.String()
+	}
+	return ""
+}
+
 // newLogger returns a logger to w, and its level: that of the flags, or else otherwise.
 func newLogger(cmd *cobra.Command, w io.Writer, otherwise slog.Level) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
@@ -159,8 +168,8 @@ func newLogger(cmd *cobra.Command, w io.Writer, otherwise slog.Level) (*slog.Log
 	if verbose, err := flags.GetBool("verbose"); err == nil && verbose {
 		level.Set(slog.LevelDebug)
 	}
-	if f := flags.Lookup("log-level"); f != nil && f.Value.String() != "" {
-		_ = level.UnmarshalText([]byte(f.Value.String())) // the flag takes no other names
+	if name := givenLevel(cmd); name != "" {
+		_ = level.UnmarshalText([]byte(name)) // the flag takes no other names
 	}
 	if f := flags.Lookup("log-format"); f != nil && f.Value.String() == "json" {
 		return slog.New(slog.NewJSONHandler(w, options)), level

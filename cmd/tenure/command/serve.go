@@ -194,11 +194,13 @@ func (m *monitoredServer) Serve(ctx context.Context) error {
 	return err
 }
 
-// open opens a server, and logs the loading of its data at level info.
+// open opens a server, and logs the loading of its data, which may take long, unless --log-level says
+// otherwise.
 func (s *serveSettings) open(ctx context.Context, process *process, options server.Options) (*server.Server, error) {
-	level := process.level.Level()
-	process.level.Set(min(level, slog.LevelInfo))
-	defer process.level.Set(level)
+	if level := process.level.Level(); !process.isGiven {
+		process.level.Set(min(level, slog.LevelInfo))
+		defer process.level.Set(level)
+	}
 	if s.MaxMemory > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		// Near this limit the collector works harder. The limit leaves room beyond the
 		// memory in use, because the collector would otherwise take up to half of the
