@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,29 +38,33 @@ func TestTheReadmesSessionFailsOver(t *testing.T) {
 			printed = append(printed, text)
 		}
 	}
-	if len(commands) != 5 || len(printed) != 3 || commands[0] != "go install ./cmd/tenure" || commands[4] != "kill -9 $!" {
+	want := []string{"go install ./cmd/tenure", "PATH=$PATH:$(go env GOPATH)/bin", "tenure serve", "tenure run", "PATH=$PATH:$(go env GOPATH)/bin", "tenure run", "kill -9 $!"}
+	if !slices.EqualFunc(commands, want, strings.HasPrefix) || len(printed) != 4 {
 		t.Fatalf("the README has %q, which print %q: write this test anew", commands, printed)
 	}
-	broker, web := freePort(t), freePort(t)
+	broker, web, data := freePort(t), freePort(t), filepath.Join(t.TempDir(), "data")
+	// The program of this test comes before one that was installed.
 	environment := append(os.Environ(), "TENURE_ADDR="+broker, "TENURE_BROKER=mqtt://"+broker, "PYTHONUNBUFFERED=1",
 		"PATH="+filepath.Dir(build(t))+string(filepath.ListSeparator)+os.Getenv("PATH"))
 	_, webPort, _ := net.SplitHostPort(web)
-	replace := strings.NewReplacer("8000", webPort).Replace
+	replace := strings.NewReplacer("8000", webPort, "127.0.0.1:1883", broker, "/tmp/tenure", data).Replace
 
 	first, second := openSession(t, environment), openSession(t, environment)
 	first.enter(commands[1])
-	first.until("listening on")
 	first.enter(replace(commands[2]))
-	first.until(replace(printed[0]))
-	second.enter(replace(commands[3]))
+	first.next(replace(printed[0]))
+	first.enter(replace(commands[3]))
+	first.next(replace(printed[1]))
+	second.enter(commands[4])
+	second.enter(replace(commands[5]))
 	observer := exec.Command(build(t), "leader", "web")
 	observer.Env = environment
 	if out, err := observer.Output(); err != nil || len(out) == 0 {
 		t.Fatalf("%v: %s", err, out)
 	}
-	first.enter(commands[4])
-	first.until(printed[1])
-	second.until(replace(printed[2]))
+	first.enter(commands[6])
+	first.next(printed[2])
+	second.next(replace(printed[3]))
 }
 
 // A shellSession is a shell that reads commands, with all that it prints.
@@ -113,18 +118,18 @@ func (t shellSession) enter(command string) {
 	}
 }
 
-// until reads lines to the first that contains text.
-func (t shellSession) until(text string) {
+// next reads the next line, which is text. What the shell says about its jobs is skipped.
+func (t shellSession) next(text string) {
 	t.t.Helper()
-	var read []string
 	for {
 		line, open := await.Next(t.lines)
-		if !open {
-			t.t.Fatalf("no line has %q:\n%s", text, strings.Join(read, "\n"))
-		}
-		t.t.Logf("%s", line)
-		if read = append(read, line); strings.Contains(line, text) {
+		switch {
+		case !open:
+			t.t.Fatalf("the session ended without %q", text)
+		case line == text:
 			return
+		case !strings.Contains(line, "Killed"):
+			t.t.Fatalf("the session prints %q, and the README %q", line, text)
 		}
 	}
 }
