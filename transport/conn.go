@@ -47,7 +47,7 @@ type Prober interface {
 type Events struct {
 	// Up: there is a connection. The store has forgotten the watches of the one before.
 	Up func()
-	// Down: the connection is lost; the Conn connects again.
+	// Down: the connection is lost; the Conn connects again. A second call for one Up has no effect.
 	Down func()
 	// Ended: there will be no more connections, because of cause. A Conn that ends only
 	// with Close need not call it.

@@ -26,6 +26,7 @@ func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 		t.Fatal(err)
 	}
 	conn := newMQTTConn(servers, Options{ClientID: "a", ClientOptions: ClientOptions{Logger: slog.New(slog.DiscardHandler)}})
+	conn.events.Down = func() {} // established has no Up
 	l := newLink("a", Events{}, slog.New(slog.DiscardHandler), nil)
 	l.maxPacket, l.slots = math.MaxInt32, newWindow(receiveMaximum)
 	if !conn.established(l) {

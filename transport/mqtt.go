@@ -250,14 +250,14 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	}
 	path := newFastPath(l)
 	conn.Intercept(path.take)
+	defer c.logger.Debug("disconnected", "broker", c.server().Host) // runs after Down: its handler may be slow
 	// Before any request can be sent: a caller with a reply must see Connected.
 	c.events.Up()
-	defer c.events.Down()
+	defer c.events.Down() // a second time, if lost has called it
 	if !c.established(l) {
 		return false, cmp.Or(l.closeCause(), l.lossCause())
 	}
 	c.logConnected()
-	defer c.logger.Debug("disconnected", "broker", c.server().Host)
 	if carried != nil {
 		c.concluded(carried, willResult{lost: l.down, silence: l.silence})
 	} else {
@@ -477,26 +477,35 @@ func (c *mqttConn) established(l *link) bool {
 	return true
 }
 
-// lost ends a connection. paho calls it first with the broker's reason.
+// lost ends a connection. paho calls it first with the broker's reason. A tenure may end with the
+// connection, because the broker releases its lease then: so Down comes before anything for which a
+// function of the program is called, and does not wait for the goroutine that connects.
 func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	if disconnect != nil && disconnect.ReasonCode == packets.DisconnectSessionTakenOver {
 		c.terminate(ErrSessionTakenOver)
 	}
-	cause := errConnectionLost
+	cause, warning := errConnectionLost, ""
 	if disconnect != nil {
 		cause = fmt.Errorf("%w: %w", cause, &DisconnectError{disconnect.ReasonCode, disconnect.Properties.ReasonString, disconnect.Properties.ServerReference})
-		c.logger.Warn("disconnected by the broker", "error", cause)
+		warning = "disconnected by the broker"
 	}
 	if why := l.closeCause(); why != nil && !isClosed(l.down) {
 		cause = fmt.Errorf("%w: %w", cause, why)
-		c.logger.Warn("disconnected from the broker", "error", cause)
+		warning = "disconnected from the broker"
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if disconnect == nil && l.isLeaving() {
 		cause = errConnectionReplaced
 	}
+	present := c.link == l
 	c.dropLocked(l, cause)
+	c.mu.Unlock()
+	if present {
+		c.events.Down()
+	}
+	if warning != "" {
+		c.logger.Warn(warning, "error", cause)
+	}
 }
 
 var (

@@ -10,11 +10,12 @@ import (
 // and several clients may share one Trace. Without a Trace a client reads no clock for it and
 // allocates nothing.
 //
-// The functions are called without a lock, and must not block: none may make a request of the
+// The functions are called without a lock, and should not block: none may make a request of the
 // client or call Close. Request runs in the goroutine of the caller, which has its result when
-// Request returns. The others run in the goroutine that connects and sends, so all requests wait
-// for them. A panic in a function is a panic of its goroutine. The requests of several goroutines
-// are traced at the same time; changes of one client's connection come one at a time, in order.
+// Request returns. The client waits for the others before it connects again, or sends its first
+// request. The channel of [Client.Lost] is closed before Lost is called. A panic in a function is a
+// panic of its goroutine. The requests of several goroutines are traced at the same time; changes
+// of one client's connection come one at a time, in order.
 type Trace struct {
 	// Request is called when a request has ended, in any way, and once for each call of a method:
 	// a repetition because of a wrong clock is part of it. A watch makes requests of its own, with
