@@ -471,6 +471,9 @@ func TestALongKeyIsCutAndStaysDistinct(t *testing.T) {
 	if a, b, c := CutKey("a"+huge), CutKey("b"+huge), CutKey(huge); a == b || a == c || b == c || CutKey(huge+"a") == CutKey(huge+"b") {
 		t.Errorf("two huge keys become one: %q, %q, %q", a, b, c)
 	}
+	if inside := huge[:1<<19] + "x" + huge[1<<19+1:]; CutKey(inside) != CutKey(huge) {
+		t.Error("a whole mebibyte is hashed, with the lock of the store held")
+	}
 	if CutText(long) != long[:MaxText] {
 		t.Error("a long text is not cut")
 	}

@@ -476,3 +476,36 @@ func TestAHealthyHolderMissesNoRenewal(t *testing.T) {
 		})
 	}
 }
+
+func TestAHolderThatMissesOneRenewalIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		model := activity.New(activity.Options{})
+		s := servertest.NewWithOptions(t, servertest.Options{InMemory: true, Server: server.Options{Observe: model.Observe}})
+		l, err := lease.New(s.Client(t, "a"), "press-7", lease.Options{TTL: 10 * time.Second, RenewEvery: 2 * time.Second, Clock: lease.MonotonicClock()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tenure, err := l.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		time.Sleep(time.Until(model.State(time.Now()).Leases[0].LastRenewal.Add(2100 * time.Millisecond))) // just after the next one
+		synctest.Wait()
+		s.Freeze()
+		time.Sleep(3500 * time.Millisecond)
+		if !model.State(time.Now()).Leases[0].Late {
+			t.Error("the renewal is not late")
+		}
+		s.Thaw()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if state := model.State(time.Now()); state.Totals.Missed != 1 || state.Leases[0].Missed != 1 {
+			t.Errorf("%d renewals count as missed: %+v", state.Totals.Missed, state.Leases[0])
+		}
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
