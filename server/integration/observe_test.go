@@ -446,23 +446,22 @@ func TestAHealthyHolderMissesNoRenewal(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				model := activity.New(activity.Options{})
 				s := servertest.NewWithOptions(t, servertest.Options{InMemory: true, Server: server.Options{Observe: model.Observe}})
-				for _, client := range []*transport.Client{s.Client(t, "a"), s.Client(t, "b")} { // b waits
-					options.Clock = lease.MonotonicClock()
-					l, err := lease.New(client, "press-7", options)
+				options.Clock = lease.MonotonicClock()
+				leaseOf := func(id string) *lease.Lease {
+					l, err := lease.New(s.Client(t, id), "press-7", options)
 					if err != nil {
 						t.Fatal(err)
 					}
-					var task sync.WaitGroup
-					ctx, cancel := context.WithCancel(t.Context())
-					t.Cleanup(func() { cancel(); task.Wait() })
-					task.Go(func() {
-						if tenure, err := l.Acquire(ctx); err == nil {
-							<-ctx.Done()
-							_ = tenure.Release(context.WithoutCancel(ctx))
-						}
-					})
-					time.Sleep(time.Second)
+					return l
 				}
+				tenure, err := leaseOf("a").Acquire(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				other := leaseOf("b")
+				ctx, stopWaiting := context.WithCancel(t.Context())
+				var waiting sync.WaitGroup
+				waiting.Go(func() { _, _ = other.Acquire(ctx) })
 				time.Sleep(10 * time.Minute)
 				synctest.Wait()
 				state := model.State(time.Now())
@@ -471,6 +470,11 @@ func TestAHealthyHolderMissesNoRenewal(t *testing.T) {
 				}
 				if l := state.Leases[0]; l.Missed != 0 || state.Totals.Missed != 0 || l.Late || l.Renewals < 100 || l.RenewEveryMillis == 0 {
 					t.Errorf("after ten minutes %d renewals count as missed: %+v", state.Totals.Missed, l)
+				}
+				stopWaiting()
+				await.Done(waiting.Wait)
+				if err := tenure.Release(t.Context()); err != nil {
+					t.Error(err)
 				}
 			})
 		})

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/logs"
@@ -201,7 +202,7 @@ func TestAnObserverThatHangsDoesNotKeepAStoreFromEnding(t *testing.T) {
 		log, release, got := new(text), make(chan struct{}), 0
 		q := New(func(activity.Event) {
 			got++
-			<-release
+			await.Receive(release)
 		}, false, slog.New(slog.NewTextHandler(log, nil)))
 		stop := q.Start()
 		for range 3 {
