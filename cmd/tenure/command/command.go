@@ -91,7 +91,7 @@ func execute(ctx context.Context, root *cobra.Command) (code int, text string) {
 		text = oneLine(text)
 	}
 	text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(text), "transport: "), "lease: ")
-	return code, terminal.CleanLines(settings.Explain(cmd.Flags(), withName(root.Name(), text)))
+	return code, terminal.CleanLines(settings.Explain(cmd.Flags(), withName(root, text)))
 }
 
 // oneLine returns the text of an error as one line that a terminal can show: a broker or a store may
@@ -155,10 +155,10 @@ values.`,
 	NameFlags(root, optionFlags...)
 	for _, cmd := range root.Commands() {
 		if hint := afterDashes[cmd.Name()]; hint != "" {
-			explainDashes(cmd, withName(name, hint))
+			explainDashes(cmd, withName(root, hint))
 		}
-		cmd.Long, cmd.Example = withName(name, cmd.Long), withName(name, cmd.Example)
-		cmd.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = withName(name, f.Usage) })
+		cmd.Long, cmd.Example = withName(root, cmd.Long), withName(root, cmd.Example)
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = withName(root, f.Usage) })
 	}
 	return root
 }
@@ -179,13 +179,18 @@ func bindSettings(cmd *cobra.Command, _ []string) error {
 	return nil
 }
 
-// named matches a command in a text: all texts are written for the program tenure.
-var named = regexp.MustCompile(`\btenure (serve|attach|password|check|backup|restore|export|help|` +
-	`run|lock|get|set|del|vdel|watch|holder|leader|budget|release|doctor|bench|top|health)\b`)
-
-// withName returns text with the commands of the program with this name. A machine may have
-// tenure-cluster only.
-func withName(name, text string) string { return named.ReplaceAllString(text, name+" $1") }
+// withName returns a text with the commands of the program root. All texts are written for the program
+// tenure, and a machine may have tenure-cluster only.
+func withName(root *cobra.Command, text string) string {
+	if root.Name() == "tenure" {
+		return text
+	}
+	names := []string{"help", "completion"} // which cobra adds
+	for _, cmd := range root.Commands() {
+		names = append(names, regexp.QuoteMeta(cmd.Name()))
+	}
+	return regexp.MustCompile(`\btenure (`+strings.Join(names, "|")+`)\b`).ReplaceAllString(text, root.Name()+" $1")
+}
 
 // Run runs a command that goes on until it is interrupted. It logs without waiting for the reader
 // of the log, and survives the end of its terminal. The log has warnings and errors, unless

@@ -103,22 +103,12 @@ func (c *connection) dialWith(ctx context.Context, address string, options trans
 	case dialing.Err() != nil, errors.As(err, &refused):
 		return nil, err // the text has the latest refusal
 	}
-	return nil, usage(errors.New(connectionFlags.Replace(err.Error()))) // before the first attempt, such as a file that cannot be read
+	// Before the first attempt, such as a file that cannot be read. NameFlags names the flag of an option.
+	if text, ofDial := strings.CutPrefix(err.Error(), "transport: "); ofDial && !strings.Contains(text, "Options.") {
+		err = fmt.Errorf("--broker: %s", text)
+	}
+	return nil, usage(err)
 }
-
-// connectionFlags replaces the options that package transport refuses by their flags.
-var connectionFlags = strings.NewReplacer(
-	"transport: Options.ClientID", "--client-id",
-	"transport: Options.PasswordFile", "--password-file",
-	"transport: Options.TLS needs CertFile and KeyFile together: set both or neither", "--tls-cert and --tls-key belong together: give both or neither",
-	"transport: Options.TLS.KeyPasswordFile is set without KeyFile: set both or neither", "--tls-key-password-file needs --tls-cert and --tls-key",
-	"transport: Options.TLS is set", "flags of TLS are given",
-	"transport: Options.TLS.CAFile", "--tls-ca",
-	"transport: Options.TLS.CertFile", "--tls-cert",
-	"transport: Options.TLS.KeyFile", "--tls-key",
-	"transport: Options.TLS.KeyPasswordFile", "--tls-key-password-file",
-	"transport: ", "--broker: ",
-)
 
 // with connects, and calls do with the client. Each request has the time of --timeout. The client
 // is closed when do has returned.

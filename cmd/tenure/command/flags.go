@@ -174,8 +174,11 @@ func oneURL(_ *cobra.Command, arguments []string) error {
 	return nil
 }
 
-// optionFlags are the options that packages server, attach and load may refuse, each followed by its
-// flag, as for NameFlags. Other flags of limits refuse what makes no sense themselves.
+// optionFlags are the options that packages server, attach, load and transport may refuse, each followed
+// by its flag, as for NameFlags. The last two have options of which tenure-cluster has others by the same
+// name, so their pairs begin with the package. Other flags of limits refuse what makes no sense
+// themselves. leaseOptionFlags are a list of their own, because package lease names its options without
+// "Options.", in sentences.
 var optionFlags = []string{
 	"Options.MaxMemory", "--max-memory",
 	"Options.MaxClients", "--max-clients",
@@ -189,12 +192,21 @@ var optionFlags = []string{
 	"Options.Limits.Subscriptions", "--max-subscriptions",
 	"Options.Limits.SessionsPerUser", "--max-sessions-per-user",
 	"Options.Limits.RetainedMessages", "--max-retained",
-	"Options.Clients", "--clients",
-	"Options.InFlight", "--in-flight",
-	"Options.Duration", "--duration",
-	"Options.Rate", "--rate",
-	"Options.ValueSize", "--value-size",
-	"Options.Prefix", "--prefix",
+	"load: Options.Clients", "--clients",
+	"load: Options.InFlight", "--in-flight",
+	"load: Options.Duration", "--duration",
+	"load: Options.Rate", "--rate",
+	"load: Options.ValueSize", "--value-size",
+	"load: Options.Prefix", "--prefix",
+	"transport: Options.ClientID", "--client-id",
+	"transport: Options.PasswordFile", "--password-file",
+	"transport: Options.TLS needs CertFile and KeyFile together: set both or neither", "--tls-cert and --tls-key belong together: give both or neither",
+	"transport: Options.TLS.KeyPasswordFile is set without KeyFile: set both or neither", "--tls-key-password-file needs --tls-cert and --tls-key",
+	"transport: Options.TLS is set", "flags of TLS are given",
+	"transport: Options.TLS.CAFile", "--tls-ca",
+	"transport: Options.TLS.CertFile", "--tls-cert",
+	"transport: Options.TLS.KeyFile", "--tls-key",
+	"transport: Options.TLS.KeyPasswordFile", "--tls-key-password-file",
 }
 
 // NameFlags makes the errors of the commands below root name flags in place of the options of

@@ -71,19 +71,19 @@ type Options struct {
 func (o Options) Check() error {
 	switch {
 	case o.Clients < 1 || o.Clients > MaxClients:
-		return fmt.Errorf("Options.Clients %d: choose from 1 to %d", o.Clients, MaxClients)
+		return fmt.Errorf("load: Options.Clients %d: choose from 1 to %d", o.Clients, MaxClients)
 	case o.InFlight < 1 || o.InFlight > MaxInFlight:
-		return fmt.Errorf("Options.InFlight %d: choose from 1 to %d for each client", o.InFlight, MaxInFlight)
+		return fmt.Errorf("load: Options.InFlight %d: choose from 1 to %d for each client", o.InFlight, MaxInFlight)
 	case o.Clients*o.InFlight > MaxWorkers:
-		return fmt.Errorf("Options.Clients %d with Options.InFlight %d: choose at most %d in all", o.Clients, o.InFlight, MaxWorkers)
+		return fmt.Errorf("load: Options.Clients %d with %d operations in flight each: choose at most %d in all", o.Clients, o.InFlight, MaxWorkers)
 	case o.Duration < time.Millisecond || o.Duration > MaxDuration:
-		return fmt.Errorf("Options.Duration %v: choose from 1ms to %v", o.Duration, MaxDuration)
+		return fmt.Errorf("load: Options.Duration %v: choose from 1ms to %v", o.Duration, MaxDuration)
 	case math.IsNaN(o.Rate) || o.Rate < 0 || o.Rate > MaxRate:
-		return fmt.Errorf("Options.Rate %v: choose from 0, for no rate, to %d operations per second", o.Rate, MaxRate)
+		return fmt.Errorf("load: Options.Rate %v: choose from 0, for no rate, to %d operations per second", o.Rate, MaxRate)
 	case o.ValueSize < minValueSize || o.ValueSize > MaxValueSize:
-		return fmt.Errorf("Options.ValueSize %d: choose from %d to %d", o.ValueSize, minValueSize, MaxValueSize)
+		return fmt.Errorf("load: Options.ValueSize %d: choose from %d to %d", o.ValueSize, minValueSize, MaxValueSize)
 	case o.Prefix == "":
-		return errors.New("Options.Prefix is empty: all keys of the run need one of its own")
+		return errors.New("load: Options.Prefix is empty: all keys of the run need one of its own")
 	}
 	_, err := ParseVerbs(o.Verbs)
 	return err
