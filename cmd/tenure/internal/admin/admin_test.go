@@ -341,7 +341,7 @@ func TestAnEventComesWhenSomethingChanges(t *testing.T) {
 	changes <- activity.State{Info: activity.Info{Mode: "gateway-b"}}
 	read()
 	if event.State.Leases[0].Holder != "gateway-b" {
-		t.Errorf("the event after a hand-over has %+v after %v", event.State.Leases[0], event.Now.Sub(first))
+		t.Errorf("the event after a change has %+v after %v", event.State.Leases[0], event.Now.Sub(first))
 	}
 	s.node.Serve(admin.Store{Identity: "4f2a"})
 	read()
