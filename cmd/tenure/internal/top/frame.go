@@ -14,6 +14,34 @@ const (
 	lowShare = 1.0 / 3
 )
 
+// heads are the columns of the table. Where they do not all fit with the least width at which they
+// are of use, those with the highest number are left out first.
+var heads = []struct {
+	text         string
+	least, order int
+}{
+	{"NAME", 12, 0}, {"HOLDER", 10, 1}, {"HELD FOR", 8, 3}, {"LEFT", 7, 2}, {"", 8, 6}, {"MISSED", 6, 5}, {"WAITING", 7, 4},
+}
+
+// fitting returns which of the heads fit into a number of columns: the name always does.
+func fitting(columns int) (indexes []int) {
+	const gap = 2
+	for last := len(heads) - 1; last >= 0; last-- {
+		indexes = indexes[:0]
+		width := -gap
+		for i, head := range heads {
+			if head.order <= last {
+				indexes = append(indexes, i)
+				width += head.least + gap
+			}
+		}
+		if width <= columns {
+			break
+		}
+	}
+	return indexes
+}
+
 // Lines draws a snapshot, of at most columns and, if rows is not 0, rows.
 func (s Snapshot) Lines(columns, rows int, style terminal.Style) []string {
 	held := 0
@@ -30,15 +58,28 @@ func (s Snapshot) Lines(columns, rows int, style terminal.Style) []string {
 	if s.Problem != "" {
 		lines = append(lines, style.Paint(terminal.Red, terminal.Cut(terminal.Clean(s.Problem), columns)))
 	}
-	table := terminal.Table{Head: []string{"NAME", "HOLDER", "HELD FOR", "LEFT", "", "MISSED", "WAITING"}}
+	columnsOf, table := fitting(columns), terminal.Table{}
+	for _, i := range columnsOf {
+		table.Head = append(table.Head, heads[i].text)
+	}
 	shown := s.Leases
 	if room := rows - len(lines) - 2; rows > 0 && len(shown) > room { // the head of the table, and the last line
 		shown = shown[:max(room, 0)]
 	}
 	for _, l := range shown {
-		table.Rows = append(table.Rows, l.cells(style))
+		all, row := l.cells(style), make([]terminal.Cell, 0, len(columnsOf))
+		for _, i := range columnsOf {
+			row = append(row, all[i])
+		}
+		table.Rows = append(table.Rows, row)
 	}
-	lines = append(lines, table.Lines(columns, style)...)
+	if len(columnsOf) == 1 { // the terminal may be narrower than any table
+		for _, line := range table.Lines(columns, terminal.Style{}) {
+			lines = append(lines, terminal.Cut(line, columns))
+		}
+	} else {
+		lines = append(lines, table.Lines(columns, style)...)
+	}
 	if hidden := s.Hidden + len(s.Leases) - len(shown); hidden > 0 {
 		lines = append(lines, terminal.Cut(fmt.Sprintf("%d more", hidden), columns))
 	}

@@ -172,19 +172,24 @@ func TestAFrameFitsTheScreenAndShowsWhatIsWrong(t *testing.T) {
 	if got := s.Lines(100, 0, terminal.Style{}); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
+	for columns, head := range map[int]string{69: "NAME HOLDER HELD FOR LEFT MISSED WAITING", 52: "NAME HOLDER HELD FOR LEFT WAITING", 51: "NAME HOLDER HELD FOR LEFT", 42: "NAME HOLDER LEFT", 24: "NAME HOLDER", 23: "NAME"} {
+		if got := strings.Join(strings.Fields(s.Lines(columns, 0, terminal.Style{})[1]), " "); got != head {
+			t.Errorf("%d columns show %q, want %q", columns, got, head)
+		}
+	}
 	s.Problem = "no connection: refused"
-	for columns := 20; columns < 100; columns += 7 {
+	for columns := 1; columns < 100; columns += 3 {
 		for rows := 4; rows < 9; rows++ {
 			lines := s.Lines(columns, rows, terminal.Style{})
 			if len(lines) > rows {
 				t.Errorf("%d rows of %d", len(lines), rows)
 			}
 			for _, line := range lines {
-				if terminal.Width(line) > max(columns, 40) { // seven columns need 40
+				if terminal.Width(line) > columns {
 					t.Errorf("%d columns of %d: %q", terminal.Width(line), columns, line)
 				}
 			}
-			if hidden := lines[len(lines)-1]; rows < 7 && !strings.HasSuffix(hidden, " more") {
+			if hidden := lines[len(lines)-1]; columns > 6 && rows < 7 && !strings.HasSuffix(hidden, " more") {
 				t.Errorf("%d rows do not say that some are hidden:\n%s", rows, strings.Join(lines, "\n"))
 			}
 		}
