@@ -295,6 +295,12 @@ func TestAlertsAndDashboardUseMetricsThatExist(t *testing.T) {
 					}
 				}
 			}
+			for _, call := range regexp.MustCompile(`\b(?:rate|increase)\((tenure_[a-z0-9_]+)`).FindAllStringSubmatch(expression, -1) {
+				base := strings.TrimSuffix(call[1], "_bucket")
+				if kind := families[base].GetType(); kind != dto.MetricType_COUNTER && kind != dto.MetricType_HISTOGRAM {
+					t.Errorf("%s: %s is no counter, and %q has its rate", file, base, expression)
+				}
+			}
 			if open, shut := strings.Count(expression, "("), strings.Count(expression, ")"); open != shut {
 				t.Errorf("%s: parentheses in %q", file, expression)
 			}
@@ -319,6 +325,50 @@ func expressions(document any, found []string) []string {
 		}
 	}
 	return found
+}
+
+// The alert rules name jobs, and docs/metrics.md says how a job is named.
+func TestTheAlertsAreAboutTheJobsOfTheDocumentation(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs", "metrics.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)```yaml\n(scrape_configs.*?)```").FindSubmatch(page)
+	if block == nil {
+		t.Fatal("docs/metrics.md has no scrape_configs")
+	}
+	var config struct {
+		Jobs []struct {
+			Name    string `yaml:"job_name"`
+			Targets []struct {
+				Targets []string
+			} `yaml:"static_configs"`
+		} `yaml:"scrape_configs"`
+		Rules []string `yaml:"rule_files"`
+	}
+	if err := yaml.Unmarshal(block[1], &config); err != nil {
+		t.Fatal(err)
+	}
+	if len(config.Jobs) != 1 || len(config.Jobs[0].Targets) != 1 || !slices.Equal(config.Rules, []string{"alerts.yaml"}) {
+		t.Fatalf("%+v", config)
+	}
+	rules, err := os.ReadFile(filepath.Join(root, "deploy", "grafana", "alerts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	matchers := regexp.MustCompile(`job(=~|=)"([^"]*)"`).FindAllSubmatch(rules, -1)
+	for _, matcher := range matchers {
+		// Prometheus anchors an expression at both ends.
+		expression := regexp.MustCompile("^(?:" + string(matcher[2]) + ")$")
+		for job, want := range map[string]bool{config.Jobs[0].Name: true, "tenure-plant-7": true, "gateway": false, "my-tenure-client": false} {
+			if expression.MatchString(job) != want {
+				t.Errorf("%s: a job named %s: %t", matcher[0], job, !want)
+			}
+		}
+	}
+	if len(matchers) < 3 {
+		t.Errorf("%d expressions name a job", len(matchers))
+	}
 }
 
 func TestEachAlertSaysWhatToDo(t *testing.T) {
