@@ -3,9 +3,11 @@ package election
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/sleep"
 )
 
@@ -14,6 +16,7 @@ import (
 // under the context of the period.
 type monitor struct {
 	options *Options
+	limit   loglimit.Limiter // of log lines about checks that fail
 
 	mu      sync.Mutex
 	period  context.Context         // the present healthy period; nil while there is none
@@ -93,12 +96,14 @@ func (m *monitor) checkOnce(ctx context.Context) {
 // report takes the result of one check: a period may begin or end.
 func (m *monitor) report(ctx context.Context, err error) {
 	if err != nil { // deferred, because the end of a period must not wait for a logger
-		defer m.options.Logger.Warn("the health check failed", "error", err)
+		level := m.limit.Level(slog.LevelWarn, "")
+		defer m.options.Logger.Log(ctx, level, "the health check failed", "error", err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err == nil {
 		m.failed, m.cause = 0, nil
+		m.limit.Reset()
 		if m.period == nil {
 			m.period, m.end = context.WithCancelCause(ctx)
 			m.changeLocked()

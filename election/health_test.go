@@ -3,6 +3,7 @@ package election_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -362,6 +363,26 @@ func TestAOneShotThatTurnsUnhealthyReturnsWhatItsFunctionReturned(t *testing.T) 
 		health.set(errJammed)
 		if err := await.Receive(first.result); !errors.Is(err, parked) {
 			t.Errorf("Run returned %v, want the function's error", err)
+		}
+	})
+}
+
+func TestACheckThatFailsForLongIsNoFloodOfWarnings(t *testing.T) {
+	var health fitness
+	var log strings.Builder
+	pair(t, election.Options{Health: health.check, HealthEvery: every, Logger: slog.New(slog.NewTextHandler(&log, nil))}, election.Options{}, func(t *testing.T, first, _ *candidate) {
+		health.set(errJammed)
+		first.run(t, serve)
+		time.Sleep(10 * time.Minute)
+		health.set(nil)
+		time.Sleep(ttl)
+		health.set(errJammed)
+		time.Sleep(ttl)
+		_ = first.stop()
+		synctest.Wait()
+		// At 0, 1, 3, 7, … s and then each minute; and again at once after it was healthy.
+		if lines := strings.Count(log.String(), "the health check failed"); lines < 12 || lines > 30 {
+			t.Errorf("%d warnings in 10 minutes\n%s", lines, log.String())
 		}
 	})
 }

@@ -80,19 +80,17 @@ type waitReason struct {
 	loggedAt time.Time // when that was
 }
 
-// failed notes why a request failed, or with nil that the store answered it. It returns
-// whether that is another class of error than before.
-func (r *waitReason) failed(err error) (changed bool) {
+// failed notes why a request failed, or with nil that the store answered it.
+func (r *waitReason) failed(err error) {
 	if r == nil {
-		return false
+		return
 	}
 	class := classOf(err)
-	changed = class != r.reported
+	changed := class != r.reported
 	r.err, r.reported = err, class
 	if changed && r.lease.options.OnWaiting != nil {
 		r.lease.options.OnWaiting(err)
 	}
-	return changed
 }
 
 // heard notes what the key holds.

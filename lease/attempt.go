@@ -69,7 +69,7 @@ func (l *Lease) acquire(ctx context.Context, reason *waitReason, try func(*attem
 		tooSlow := errors.Is(err, errTooSlow) && reason != nil // Acquire: it waits for faster ones
 		again := (errors.Is(err, errReconnected) || tooSlow) && ctx.Err() == nil
 		if again && tooSlow {
-			l.options.Logger.Warn("an attempt to acquire failed and will be repeated", "lease", l.name, "error", err)
+			l.logFailure("an attempt to acquire failed and will be repeated", err)
 			reason.failed(err)
 		}
 		if !again || a.mayHold && l.free(ctx, a.value, transport.Binding{Store: a.store}, l.options.TTL) != nil {
@@ -245,7 +245,7 @@ func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestam
 			continue
 		}
 		if ctx.Err() == nil {
-			l.options.Logger.Warn("an attempt to acquire failed and will be repeated", "lease", l.name, "error", err)
+			l.logFailure("an attempt to acquire failed and will be repeated", err)
 			a.reason.failed(err)
 		}
 		if !sleep.For(ctx, backoff.next(random.Fraction())) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/internal/sleep"
@@ -26,6 +27,7 @@ type Lease struct {
 	options Options
 	last    atomic.Pointer[Holder] // what LastHolder returns; nil: not known
 	left    atomic.Pointer[left]   // what this Lease may have left in the store last; nil: nothing
+	limit   loglimit.Limiter       // of log lines about attempts that fail
 
 	mu        sync.Mutex
 	abandoned []chan struct{} // each is closed when an abandoned acquisition is no longer being freed
@@ -128,6 +130,12 @@ func (l *Lease) Holder(ctx context.Context) (Holder, error) {
 		return Holder{}, operror.New("lease: holder of", l.name, operror.Inner(err))
 	}
 	return l.heard(entry), nil
+}
+
+// logFailure logs that an attempt to acquire failed: the first time, and then with growing pauses.
+// At level Debug each one is logged.
+func (l *Lease) logFailure(text string, err error) {
+	l.options.Logger.Log(context.Background(), l.limit.Level(slog.LevelWarn, text+classOf(err)), text, "lease", l.name, "error", err)
 }
 
 // set sends one request to set the key, bounded in time.

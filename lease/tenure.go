@@ -71,6 +71,7 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 		return nil, transport.ErrClosed
 	}
 	l.last.Store(nil)
+	l.limit.Reset()
 	return t, nil
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -184,4 +185,33 @@ func TestRenewalsWithoutATraceAllocateNothingForOne(t *testing.T) {
 		}
 		_ = tenure.Release(t.Context())
 	})
+}
+
+func TestAFailureThatLastsIsNoFloodOfWarnings(t *testing.T) {
+	for name, fault := range map[string]func(n node, store *transporttest.Store){
+		"no store": func(n node, _ *transporttest.Store) { n.scripted("SET", always(transporttest.Fault{LoseReply: true})) },
+		"no right": func(_ node, store *transporttest.Store) {
+			store.Authorize(func(string, statestore.Verb, string) bool { return false })
+		},
+		"no look":       func(n node, _ *transporttest.Store) { n.scripted("GET", always(transporttest.Fault{LoseReply: true})) },
+		"no connection": func(n node, _ *transporttest.Store) { n.conn.Cut() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				var log strings.Builder
+				n := newNode(t, store, "node-a", lease.Options{AcquireDelay: ttl / 10, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+				fault(n, store)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				defer cancel()
+				if tenure, err := n.Acquire(ctx); err == nil {
+					t.Fatalf("acquired %v", tenure)
+				}
+				synctest.Wait()
+				warnings, debug := strings.Count(log.String(), "level=WARN"), strings.Count(log.String(), "level=DEBUG")
+				if warnings < 10 || warnings > 40 || debug < 100 {
+					t.Errorf("in 10 minutes %d warnings, and %d lines at level Debug; want 10 to 40, and all others", warnings, debug)
+				}
+			})
+		})
+	}
 }

@@ -100,9 +100,8 @@ func (w *waiter) acquire(ctx context.Context, a *attempt) (*Tenure, error) {
 			w.backoff.reset()
 			w.held(version)
 		default:
-			if w.reason.failed(err) {
-				w.lease.options.Logger.Warn("the lease cannot be acquired for now", "lease", w.lease.name, "error", err)
-			}
+			w.reason.failed(err)
+			w.lease.logFailure("the lease cannot be acquired for now", err)
 			// No notification says when the store would no longer refuse.
 			w.backingOff = true
 			w.timer.Reset(w.backoff.next(random.Fraction()))
@@ -232,7 +231,7 @@ func (w *waiter) read(ctx context.Context) (transport.Entry, error) {
 		case isRefusal(err), isTerminal(err):
 			return entry, err
 		case ctx.Err() == nil:
-			l.options.Logger.Warn("a look at the lease failed and will be repeated", "lease", l.name, "error", err)
+			l.logFailure("a look at the lease failed and will be repeated", err)
 			w.reason.failed(err)
 		}
 		if !sleep.For(ctx, backoff.next(random.Fraction())) {

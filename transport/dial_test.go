@@ -242,7 +242,7 @@ func TestAnotherKindOfFailureIsLoggedAtOnce(t *testing.T) {
 		kind  string
 		after time.Duration
 		due   bool
-	}{{"a", 0, true}, {"a", 999 * time.Millisecond, false}, {"b", 0, true}, {"a", 0, true}, {"a", time.Second, true}, {"a", time.Second, false}, {"a", time.Second, true}} {
+	}{{"a", 0, true}, {"a", 999 * time.Millisecond, false}, {"b", 0, true}, {"a", 0, false}, {"a", time.Millisecond, true}, {"a", 2*time.Second - 1, false}, {"b", 0, true}, {"a", 1, true}} {
 		now = now.Add(step.after)
 		if got := f.due(step.kind, now); got != step.due {
 			t.Errorf("step %d: %t", i, got)

@@ -14,6 +14,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/sleep"
 )
@@ -391,32 +392,14 @@ func (c *mqttConn) failed(err error) {
 // failures are attempts to connect in a row that failed.
 type failures struct {
 	count  int
-	logged time.Time     // when one was logged last; zero: none
-	pause  time.Duration // after the next one that is logged
-	kind   string        // of the latest one that was logged
-	logger *slog.Logger  // got that one
+	limit  loglimit.Limiter
+	logger *slog.Logger // got the latest one that was logged
 }
 
-// The pause between two log lines about the same failure grows from minQuiet to maxQuiet.
-const (
-	minQuiet = time.Second
-	maxQuiet = time.Minute
-)
-
-// due reports whether to log a failure of a kind: the first, and then with growing pauses, unless
-// the kind changes.
+// due counts a failure of a kind, and reports whether to log it.
 func (f *failures) due(kind string, now time.Time) bool {
 	f.count++
-	switch {
-	case f.logged.IsZero() || kind != f.kind:
-		f.pause = minQuiet
-	case now.Sub(f.logged) < f.pause:
-		return false
-	default:
-		f.pause = min(2*f.pause, maxQuiet)
-	}
-	f.logged, f.kind = now, kind
-	return true
+	return f.limit.Due(kind, now)
 }
 
 // retryLogger is where attempts to connect are logged. Dial's go to slog.Default where there is no
@@ -461,7 +444,8 @@ func (c *mqttConn) logConnected() {
 		logger, level = c.failures.logger, slog.LevelInfo
 	}
 	logger.Log(context.Background(), level, "connected", "broker", c.server().Host, "failed_attempts", c.failures.count)
-	c.failures = failures{}
+	c.failures.count, c.failures.logger = 0, nil
+	c.failures.limit.Reset()
 }
 
 // established makes l the present connection, unless it is lost already.
