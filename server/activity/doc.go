@@ -10,8 +10,8 @@
 //	state := model.State(time.Now())
 //
 // The model has no clock, no goroutine and no connection. Time comes in with the events and as the
-// argument of State. It is bounded: Options limits names, clients and what is kept of the past, and
-// the State counts what is left out.
+// argument of State. It is bounded: Options limits names, clients and what is kept of the past, each user
+// and client has an equal share of that, and the State counts what is left out.
 //
 // It does not decide anything: only the store's replies say which client holds a lease. It is what
 // the store has seen since it started, so it does not know a lease that was loaded from a journal
