@@ -163,7 +163,7 @@ func TestWhatOthersChoseIsPrintedAndNotObeyed(t *testing.T) {
 		return fmt.Errorf("get: %w", errors.Join(&transport.RefusedError{Text: "a\x1b]0;b\x07\ntenure: forged"}, errors.New("second")))
 	}})
 	root.SetArgs([]string{"get"})
-	if code, text := execute(t.Context(), root); code != exitRefused || text != `get: refused by the store: a\x1b]0;b\x07; tenure: forged; second` {
+	if code, text, _ := execute(t.Context(), root); code != exitRefused || text != `get: refused by the store: a\x1b]0;b\x07; tenure: forged; second` {
 		t.Errorf("exit code %d, %q", code, text)
 	}
 }
@@ -402,6 +402,15 @@ func (r *running) mustPrint(want string) {
 }
 
 // mustEndAfter sends a signal and waits for the end with this code.
+// shellCode returns the code that a shell shows for a process that ended: SIGINT ends a command by
+// itself, so that a shell ends a loop around it.
+func shellCode(cmd *exec.Cmd) int {
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return exitSignal + int(status.Signal())
+	}
+	return cmd.ProcessState.ExitCode()
+}
+
 func (r *running) mustEndAfter(signal os.Signal, code int) {
 	r.t.Helper()
 	if err := r.cmd.Process.Signal(signal); err != nil {
@@ -411,7 +420,7 @@ func (r *running) mustEndAfter(signal os.Signal, code int) {
 		r.t.Errorf("after %v it printed %q", signal, line)
 	}
 	_ = await.Result(r.cmd.Wait)
-	if got := r.cmd.ProcessState.ExitCode(); got != code {
+	if got := shellCode(r.cmd); got != code {
 		r.t.Errorf("after %v: exit code %d, want %d; standard error:\n%s", signal, got, code, r.stderr)
 	}
 }
@@ -541,7 +550,7 @@ func TestASignalBeforeTheAnswerHasACodeOfItsOwn(t *testing.T) {
 	}
 	_ = waits.Process.Signal(os.Interrupt)
 	_ = await.Result(waits.Wait)
-	if code := waits.ProcessState.ExitCode(); code != 130 {
+	if code := shellCode(waits); code != 130 {
 		t.Errorf("while it read standard input: exit code %d", code)
 	}
 }
@@ -836,7 +845,7 @@ func TestACommandThatASignalEndsBeforeItIsDoneHasTheCodeOfTheSignal(t *testing.T
 		return orInterrupted(cmd, cmd.Context().Err(), "nothing was changed")
 	}})
 	root.SetArgs([]string{"check"})
-	if code, text := execute(ctx, root); code != 143 || text != "interrupted; nothing was changed" {
+	if code, text, _ := execute(ctx, root); code != 143 || text != "interrupted; nothing was changed" {
 		t.Errorf("exit code %d, %q", code, text)
 	}
 }

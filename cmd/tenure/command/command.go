@@ -5,6 +5,7 @@ package command
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -32,7 +33,7 @@ func Main(root *cobra.Command) {
 	supervise.Intercept()
 	ctx, stop := untilSignal(context.Background())
 	defer stop()
-	code, text := execute(ctx, root)
+	code, text, err := execute(ctx, root)
 	if text != "" {
 		stderr := logwriter.New(os.Stderr, logQueue) // its reader may have stopped
 		fmt.Fprintf(stderr, "%s: %s\n", root.Name(), text)
@@ -40,6 +41,11 @@ func Main(root *cobra.Command) {
 	}
 	if code != 0 {
 		stop()
+		var exit *exitError
+		if code == exitInterrupt && !errors.As(err, &exit) {
+			var child *childInterrupted
+			supervise.EndByInterrupt(errors.As(err, &child) && child.hadTerminal)
+		}
 		os.Exit(code)
 	}
 }
@@ -65,8 +71,8 @@ func untilSignal(ctx context.Context) (_ context.Context, stop func()) {
 	}
 }
 
-// execute runs a command. It returns the exit code, and what to print on standard error.
-func execute(ctx context.Context, root *cobra.Command) (code int, text string) {
+// execute runs a command. It returns the exit code, what to print on standard error, and the error.
+func execute(ctx context.Context, root *cobra.Command) (code int, text string, err error) {
 	entered := false
 	for _, cmd := range root.Commands() {
 		if run := cmd.RunE; run != nil {
@@ -78,7 +84,7 @@ func execute(ctx context.Context, root *cobra.Command) (code int, text string) {
 	}
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
-		return 0, ""
+		return 0, "", nil
 	}
 	if !entered {
 		err = usage(err) // found while the arguments were read
@@ -91,7 +97,7 @@ func execute(ctx context.Context, root *cobra.Command) (code int, text string) {
 		text = oneLine(text)
 	}
 	text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(text), "transport: "), "lease: ")
-	return code, terminal.CleanLines(settings.Explain(cmd.Flags(), withName(root, text)))
+	return code, terminal.CleanLines(settings.Explain(cmd.Flags(), withName(root, text))), err
 }
 
 // oneLine returns the text of an error as one line that a terminal can show: a broker or a store may

@@ -25,6 +25,7 @@ const (
 	exitRefused     = 68 // the broker or the store refused
 	exitMissing     = 69 // the key does not exist, or its condition was not met
 	exitSignal      = 128
+	exitInterrupt   = exitSignal + int(syscall.SIGINT)
 )
 
 const exitHelp = `All commands end with one of these codes:
@@ -61,7 +62,7 @@ type exitError struct {
 
 // exitWith returns an error with which the process exits with code, after printing err. With nil
 // it prints nothing: the child of run or lock has said what there was to say.
-func exitWith(code int, err error) error { return &exitError{code, err} }
+func exitWith(code int, err error) error { return &exitError{code: code, err: err} }
 
 // usage marks err as a mistake of the caller, such as flags that contradict each other. nil stays
 // nil.
@@ -69,7 +70,7 @@ func usage(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &exitError{exitUsage, err}
+	return &exitError{code: exitUsage, err: err}
 }
 
 // Error returns the text of the cause.
@@ -82,6 +83,14 @@ func (e *exitError) Error() string {
 
 // Unwrap returns the cause.
 func (e *exitError) Unwrap() error { return e.err }
+
+// childInterrupted says that SIGINT ended the child of run or lock. There is nothing to print.
+type childInterrupted struct {
+	hadTerminal bool // only the child got the key
+}
+
+// Error returns nothing.
+func (*childInterrupted) Error() string { return "" }
 
 // interruptedError is the cause of a context that a signal ended.
 type interruptedError struct{ signal os.Signal }
@@ -111,6 +120,7 @@ func (e *interruptedError) code() int {
 // exitCode returns the code with which a process ends after err.
 func exitCode(err error) int {
 	var exit *exitError
+	var child *childInterrupted
 	var interrupted *interruptedError
 	var connect *transport.ConnectError
 	var refused *transport.RefusedError
@@ -120,6 +130,8 @@ func exitCode(err error) int {
 		return 0
 	case errors.As(err, &exit):
 		return exit.code
+	case errors.As(err, &child):
+		return exitInterrupt
 	case errors.As(err, &interrupted):
 		return interrupted.code()
 	case errors.Is(err, transport.ErrConditionFailed):

@@ -61,6 +61,7 @@ type holdFlags struct {
 	ttl, grace time.Duration
 	holder     string
 	instant    bool
+	wait       time.Duration // for the broker and the lease together; 0: the broker has --timeout
 }
 
 func (h *holdFlags) register(flags *pflag.FlagSet) {
@@ -73,24 +74,69 @@ func (h *holdFlags) register(flags *pflag.FlagSet) {
 
 // leaseOptions returns the options of the lease, or which flags do not fit.
 func (h *holdFlags) leaseOptions(logger *slog.Logger) (lease.Options, error) {
-	if h.grace < 0 {
+	switch {
+	case h.ttl <= 0:
+		return lease.Options{}, usage(fmt.Errorf("--ttl %v is not positive", h.ttl))
+	case h.grace < 0:
 		return lease.Options{}, usage(fmt.Errorf("--grace %v is negative", h.grace))
 	}
-	h.grace = cmp.Or(h.grace, h.ttl/defaultGrace)
-	o := lease.Options{
-		TTL: h.ttl,
-		// The child gets SIGTERM when the tenure's context ends, and SIGKILL a margin before its
-		// deadline at the latest.
-		GracePeriod:     h.grace + supervise.Margin(h.ttl),
+	if _, err := (lease.Options{TTL: h.ttl}).Budget(); err != nil {
+		return lease.Options{}, usage(errors.New(strings.NewReplacer("lease: ", "", "TTL", "--ttl").Replace(err.Error())))
+	}
+	if !fits(h.ttl, h.grace) {
+		return lease.Options{}, usage(fmt.Errorf("--ttl %v cannot carry --grace %v: a renewal without an answer must leave time for another one, then for --grace, and then %v for the kill; make %s",
+			h.ttl, graceOf(h.ttl, h.grace), supervise.Margin(h.ttl), graceAdvice(h.ttl, h.grace)))
+	}
+	h.grace = graceOf(h.ttl, h.grace)
+	return lease.Options{
+		TTL:             h.ttl,
+		GracePeriod:     gracePeriod(h.ttl, h.grace),
 		Holder:          h.holder,
 		InstantFailover: h.instant,
 		Logger:          logger,
+	}, nil
+}
+
+// gracePeriod returns the option of the lease. The child gets SIGTERM when the tenure's context ends,
+// and SIGKILL a margin before its deadline at the latest.
+func gracePeriod(ttl, grace time.Duration) time.Duration { return grace + supervise.Margin(ttl) }
+
+// graceOf returns a grace, or its default if it is zero.
+func graceOf(ttl, grace time.Duration) time.Duration { return cmp.Or(grace, ttl/defaultGrace) }
+
+// fits reports whether a lease of this TTL carries a grace; zero is the default.
+func fits(ttl, grace time.Duration) bool {
+	_, err := lease.Options{TTL: ttl, GracePeriod: gracePeriod(ttl, graceOf(ttl, grace))}.Budget()
+	return err == nil
+}
+
+// graceAdvice says which TTL would carry the grace, and which grace the TTL carries. There may be no
+// such grace: the kill takes a part of a short TTL.
+func graceAdvice(ttl, grace time.Duration) string {
+	var would []string
+	if longer := leastMillis(ttl, lease.MaxTTL, func(d time.Duration) bool { return fits(d, grace) }); fits(longer, grace) {
+		would = append(would, fmt.Sprintf("--ttl at least %v", longer))
 	}
-	if _, err := o.Budget(); err != nil {
-		return o, usage(fmt.Errorf("--ttl %v cannot carry --grace %v: GracePeriod is --grace and %v for the kill; %s",
-			h.ttl, h.grace, supervise.Margin(h.ttl), strings.TrimPrefix(err.Error(), "lease: ")))
+	longest := graceOf(ttl, grace)
+	less := leastMillis(0, longest, func(d time.Duration) bool { return d < longest && fits(ttl, longest-d) })
+	if shorter := longest - less; shorter > 0 && fits(ttl, shorter) {
+		would = append(would, fmt.Sprintf("--grace at most %v", shorter))
 	}
-	return o, nil
+	return strings.Join(would, ", or ")
+}
+
+// leastMillis returns the least of from, a millisecond more, and so on, for which fits is true; to or
+// a little more if there is none. What fits goes on to fit above.
+func leastMillis(from, to time.Duration, fits func(time.Duration) bool) time.Duration {
+	steps := (to - from) / time.Millisecond
+	for low := time.Duration(0); low < steps; {
+		if middle := low + (steps-low)/2; fits(from + middle*time.Millisecond) {
+			steps = middle
+		} else {
+			low = middle + 1
+		}
+	}
+	return from + steps*time.Millisecond
 }
 
 // holderProcess is what a run or lock does with its child.
@@ -182,7 +228,7 @@ func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, work func(conte
 	// The watchdog of systemd hears that this process runs. A child that works or hangs is the
 	// matter of --health.
 	return process.run(ctx, nil, func(ctx context.Context) error {
-		if held.client, err = h.connection.dialWith(ctx, address, dialing); err != nil {
+		if held.client, err = h.dial(ctx, address, dialing); err != nil {
 			return err
 		}
 		defer held.client.Close()
@@ -191,17 +237,37 @@ func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, work func(conte
 	})
 }
 
+// dial connects within --timeout, and within --wait.
+func (h *holdFlags) dial(ctx context.Context, address string, options transport.Options) (*transport.Client, error) {
+	if h.wait <= 0 || h.wait >= h.connection.timeout {
+		return h.connection.dialWith(ctx, address, options)
+	}
+	waiting, cancel := context.WithTimeoutCause(ctx, h.wait, fmt.Errorf("gave up after --wait %v", h.wait))
+	defer cancel()
+	client, err := h.connection.dialWith(waiting, address, options)
+	if err != nil && waiting.Err() != nil && ctx.Err() == nil && exitCode(err) == exitFailure {
+		err = exitWith(exitUnreachable, err)
+	}
+	return client, err
+}
+
 // findProgram returns the file of a program, as a shell finds it.
 func findProgram(name string) (path string, err error) {
+	if name == "" {
+		return "", usage(errors.New("the name of the command is empty"))
+	}
 	path, err = exec.LookPath(name)
 	if err == nil {
 		path, err = filepath.Abs(path)
 	}
+	var cause *exec.Error
 	switch {
 	case err == nil:
 		return path, nil
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
 		return "", exitWith(supervise.CodeNotFound, fmt.Errorf("cannot start %s: it was not found", name))
+	case errors.As(err, &cause):
+		err = cause.Err // without the name, which stands before
 	}
 	return "", exitWith(supervise.CodeNotExecutable, fmt.Errorf("cannot start %s: %w", name, err))
 }
@@ -302,6 +368,9 @@ func (h *holderProcess) confirm(tenure *lease.Tenure) error {
 
 // exitOf returns the error with which the process exits after a child with this status.
 func exitOf(status supervise.Status) error {
+	if status.Signal == int(syscall.SIGINT) {
+		return &childInterrupted{hadTerminal: status.HadTerminal}
+	}
 	if code := status.ExitCode(); code != 0 {
 		return exitWith(code, nil)
 	}

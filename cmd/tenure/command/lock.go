@@ -40,7 +40,12 @@ The exit code is that of the child; 64 if the lease is held (--wait 0), 65 after
 			if err != nil {
 				return usage(err)
 			}
+			h.wait = max(limit, 0)
+			began := time.Now()
 			return h.hold(cmd, arguments, func(ctx context.Context, p *holderProcess, o lease.Options) error {
+				if limit > 0 { // a part of it went to the connection
+					limit = max(limit-time.Since(began), time.Millisecond)
+				}
 				return p.lock(ctx, limit, o)
 			})
 		},
@@ -139,7 +144,7 @@ func (h *holderProcess) acquire(ctx context.Context, l *lease.Lease, limit time.
 	case err == nil:
 		return tenure, nil
 	case ctx.Err() == nil && errors.Is(err, errWaited):
-		return nil, exitWith(exitTimeout, fmt.Errorf("--wait %v: %w", limit, err))
+		return nil, exitWith(exitTimeout, fmt.Errorf("--wait %v: %w", h.wait, err))
 	}
 	return nil, signalCause(ctx, err)
 }

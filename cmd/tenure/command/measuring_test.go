@@ -189,7 +189,7 @@ func TestBenchPrintsWhatItMeasuredWhenItIsInterruptedAndLeavesNoKey(t *testing.T
 		t.Fatal(err)
 	}
 	_ = await.Result(cmd.Wait)
-	if code := cmd.ProcessState.ExitCode(); code != exitSignal+2 || !strings.Contains(out.String(), "P99") || !strings.Contains(log.String(), "interrupted") {
+	if code := shellCode(cmd); code != exitSignal+2 || !strings.Contains(out.String(), "P99") || !strings.Contains(log.String(), "interrupted") {
 		t.Errorf("exit code %d:\n%s%s", code, &out, &log)
 	}
 	if keys := store.Usage().Store.Keys; keys != 0 {

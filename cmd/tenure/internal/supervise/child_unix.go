@@ -64,6 +64,21 @@ func HasTerminal() bool {
 	return true
 }
 
+// EndByInterrupt ends this process by SIGINT, which has ended its work: a shell ends a loop when a
+// command in it ended by SIGINT, and not when one has the exit code 130. A program that had the
+// terminal got the key alone, so the rest of this process's group, such as a script, gets SIGINT now.
+// It returns if SIGINT does not end this process, as the first one of a PID namespace.
+func EndByInterrupt(hadTerminal bool) {
+	signal.Reset(unix.SIGINT)
+	pid := os.Getpid()
+	if hadTerminal {
+		pid = 0
+	}
+	if unix.Kill(pid, unix.SIGINT) == nil {
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
 func numberOf(s os.Signal) (number int, kind signalKind) {
 	n, _ := s.(syscall.Signal)
 	switch n {

@@ -251,6 +251,9 @@ func IsHangup(os.Signal) bool { return false }
 // HasTerminal returns false: no signal says that a console was closed.
 func HasTerminal() bool { return false }
 
+// EndByInterrupt does nothing: a process ends with a code here.
+func EndByInterrupt(bool) {}
+
 func numberOf(s os.Signal) (number int, kind signalKind) {
 	n, _ := s.(syscall.Signal)
 	return int(n), terminates
@@ -263,8 +266,12 @@ func openTerminal() *terminal            { return nil }
 func (*terminal) give(int)               {}
 func (*terminal) take()                  {}
 func (*terminal) pause()                 {}
+func (*terminal) isGiven() bool          { return false }
 func (*terminal) isPausedInVain() bool   { return false }
 func (*terminal) resume() (resumed bool) { return false }
+
+// Shell is what runs the command line of Check.
+const Shell = "cmd /C"
 
 // Check runs a command line with cmd /C, to learn whether this machine can lead. It returns nil if
 // the status is 0, and otherwise an error with the status and the end of what the command wrote.

@@ -15,6 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Shell is what runs the command line of Check.
+const Shell = "/bin/sh"
+
 // healthOutput is how much of a check's output is kept for its error.
 const healthOutput = 1 << 10
 
@@ -31,7 +34,7 @@ func Check(ctx context.Context, line string, env []string) error {
 	runtime.LockOSThread() // PR_SET_PDEATHSIG kills with the thread
 	defer runtime.UnlockOSThread()
 	var output tail
-	cmd := exec.Command("/bin/sh", "-c", line)
+	cmd := exec.Command(Shell, "-c", line)
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, &output, &output
 	cmd.SysProcAttr = childAttributes()
 	if err := helpers.start(cmd); err != nil {

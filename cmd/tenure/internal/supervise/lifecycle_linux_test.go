@@ -81,6 +81,33 @@ func TestTheCodeOfTheProgramIsKeptAndWhatItLeftIsEnded(t *testing.T) {
 	}
 }
 
+// A program that has ended does not run again because its guard is killed while that ends what the
+// program left.
+func TestTheCodeOfTheProgramOutlivesItsGuard(t *testing.T) {
+	broker := server(t)
+	for _, verb := range []string{"run", "lock"} {
+		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "leaves", verb, "--ttl", "10m", "--grace", "1m", "press")
+		n.awaitStart()
+		guard := n.guard()
+		for deadline := time.Now().Add(await.Patience); ; time.Sleep(time.Millisecond) {
+			left, err := descendants(guard, nil)
+			if err != nil || time.Now().After(deadline) {
+				t.Fatalf("%s: the program does not end: %v, %v", verb, left, err)
+			}
+			if len(left) == 2 { // the program itself is gone
+				break
+			}
+		}
+		if err := unix.Kill(guard, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		n.awaitGone()
+		if code := n.awaitExit(); code != 7 {
+			t.Errorf("%s: exit code %d, want that of the program, 7", verb, code)
+		}
+	}
+}
+
 func TestSignalsArePassedOn(t *testing.T) {
 	broker := server(t)
 	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "plain", "run", "press")
@@ -395,6 +422,10 @@ func TestExitCodesOfRunAndLock(t *testing.T) {
 		{"no dashes", []string{"run", "free", "true"}, 2, "free -- COMMAND"},
 		{"an argument too many", []string{"lock", "free", "too", "--", "true"}, 2, `"too" is one argument too many`},
 		{"a grace that does not fit", []string{"run", "--ttl", "1s", "--grace", "900ms", "free", "--", "true"}, 2, "--ttl 1s cannot carry --grace 900ms"},
+		{"a TTL that carries no grace", []string{"run", "--ttl", "200ms", "free", "--", "true"}, 2, "make --ttl at least 442ms"},
+		{"a grace that does not fit, and the cure", []string{"run", "--ttl", "5s", "--grace", "1s", "free", "--", "true"}, 2, "make --ttl at least 6.123s, or --grace at most 816ms"},
+		{"the TTL of the cure", []string{"lock", "--ttl", "6.123s", "--grace", "1s", "free", "--", "true"}, 0, ""},
+		{"the grace of the cure", []string{"lock", "--ttl", "5s", "--grace", "816ms", "free", "--", "true"}, 0, ""},
 		{"a negative grace", []string{"run", "--grace", "-1s", "free", "--", "true"}, 2, "is negative"},
 		{"a wait that is none", []string{"lock", "--wait", "soon", "free", "--", "true"}, 2, "30s, 0, or forever"},
 		{"a check's flags without a check", []string{"run", "--health-every", "1s", "free", "--", "true"}, 2, "need --health"},
@@ -404,6 +435,10 @@ func TestExitCodesOfRunAndLock(t *testing.T) {
 		{"taken by force from run", []string{"run", "--ttl", "1m", "taken", "--", built.path, "del", "--broker", broker, "taken"}, 66, "was lost while the child ran"},
 		{"the client id taken over from lock", []string{"lock", "--client-id", "one", "two", "--", "sh", "-c", built.path + " get --broker " + broker + " --client-id one x; exec sleep 1000"}, 66, "took over this client id"},
 		{"the client id taken over from run", []string{"run", "--client-id", "one", "one", "--", "sh", "-c", built.path + " get --broker " + broker + " --client-id one x; exec sleep 1000"}, 66, "took over this client id"},
+		{"no broker, and a shorter wait", []string{"lock", "--broker", "mqtt://127.0.0.1:1", "--wait", "50ms", "free", "--", "true"}, 67, "--wait 50ms"},
+		{"no name of a program", []string{"run", "free", "--", ""}, 2, "the name of the command is empty"},
+		{"no TTL", []string{"run", "--ttl", "0", "free", "--", "true"}, 2, "--ttl 0s is not positive"},
+		{"a TTL that no store has", []string{"run", "--ttl", "1ms", "free", "--", "true"}, 2, "--ttl 1ms must be whole milliseconds, at least 50ms"},
 		{"a negative rank", []string{"run", "--rank", "-1", "free", "--", "true"}, 2, "the best rank is 0"},
 		{"a program that is not there", []string{"run", "free", "--", "no-such-program"}, 127, "cannot start no-such-program: it was not found"},
 		{"a program that cannot be executed", []string{"lock", "free", "--", text}, 126, "cannot start " + text},

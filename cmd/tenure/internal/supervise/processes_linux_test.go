@@ -71,6 +71,9 @@ func beProgram(role string) {
 	switch role {
 	case "leaf", "headless leaf": // what a program started
 		signal.Ignore(unix.SIGTERM, unix.SIGHUP, unix.SIGINT)
+		if os.Getenv("SUPERVISE_READY") != "" { // the program waits for this
+			_ = unix.Close(5)
+		}
 		if headless() {
 			go func() {
 				time.Sleep(10 * await.Patience)
@@ -97,15 +100,22 @@ func beProgram(role string) {
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGUSR1, unix.SIGCONT)
 	leaf := func(attributes *syscall.SysProcAttr) {
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), "SUPERVISE_ROLE=leaf")
+		cmd.Env = append(os.Environ(), "SUPERVISE_ROLE=leaf", "SUPERVISE_READY=yes")
 		if headless() {
 			cmd.Env = append(cmd.Env, "SUPERVISE_ROLE=headless leaf")
 		}
-		cmd.ExtraFiles = []*os.File{pipe, lock}
+		waiting, ready, err := os.Pipe()
+		if err != nil {
+			panic(err)
+		}
+		cmd.ExtraFiles = []*os.File{pipe, lock, ready}
 		cmd.SysProcAttr = attributes
 		if err := cmd.Start(); err != nil {
 			panic(err)
 		}
+		_ = ready.Close()
+		_, _ = waiting.Read(make([]byte, 1)) // until it ignores what it ignores
+		_ = waiting.Close()
 	}
 	switch role {
 	case "plain", "obstinate", "polite":

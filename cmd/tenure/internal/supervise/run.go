@@ -134,7 +134,11 @@ func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 	// The guard does not do its work, so this process does.
 	c.guard.kill()
 	killLeft(c.pid, c.status != nil, func(stuck string) { c.stuck(stuck) })
-	if c.told {
+	switch {
+	case c.status != nil: // it must not run again because of its guard
+		c.Logger.Warn("what the program left was killed without its guard", "lease", c.Name, "error", err)
+		err = nil
+	case c.told:
 		c.Logger.Warn("the program was killed without its guard", "lease", c.Name, "error", err)
 		err = nil
 	}
@@ -207,6 +211,7 @@ func (c *child) hear(ctx context.Context, r report) (over bool, err error) {
 		c.terminal.pause()
 	case r.Ended != nil:
 		c.status = r.Ended
+		c.status.HadTerminal = c.terminal.isGiven()
 		c.terminal.take()
 	case r.Stuck != "":
 		c.stuck(r.Stuck)

@@ -96,8 +96,9 @@ func TestTheProgramHasTheTerminal(t *testing.T) {
 	s.press("a line\n")
 	s.awaitText("read: a line", 1)
 	s.press("\x03")
+	s.awaitText("got it", 1)
 	_ = await.Result(s.cmd.Wait)
-	if code := s.cmd.ProcessState.ExitCode(); code != 5 || !strings.Contains(s.screen.String(), "got it") {
+	if code := s.cmd.ProcessState.ExitCode(); code != 5 {
 		t.Errorf("exit code %d, want that of the program after Ctrl-C, 5", code)
 	}
 	awaitFree(t, broker, "press", await.Patience)
@@ -139,6 +140,27 @@ func TestCtrlZWithoutAShellDoesNotStopTheProgram(t *testing.T) {
 	_ = await.Result(s.cmd.Wait)
 	if code := s.cmd.ProcessState.ExitCode(); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+// Ctrl-C ends a loop of a shell, whether the program runs or the lease is awaited.
+func TestCtrlCEndsTheLoopOfAShell(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("there is no bash")
+	}
+	broker := server(t)
+	held := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "lock", "held")
+	held.awaitStart()
+	for name, ready := range map[string]string{"free": "ready", "held": "another holder has it"} {
+		loop := `while :; do "$0" lock --broker "$1" "$2" -- sh -c 'echo ready; exec sleep 1000'; echo "again"; done`
+		s := startSession(t, bash, "-c", loop, built.path, broker, name)
+		s.awaitText(ready, 1)
+		s.press("\x03")
+		_ = await.Result(s.cmd.Wait)
+		if status := s.cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != unix.SIGINT || strings.Contains(s.screen.String(), "again") {
+			t.Errorf("%s: the shell ended with %v after Ctrl-C", name, s.cmd.ProcessState)
+		}
 	}
 }
 

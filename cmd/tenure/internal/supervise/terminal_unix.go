@@ -43,9 +43,12 @@ func (t *terminal) give(group int) {
 	}
 }
 
+// isGiven reports whether the program has the terminal.
+func (t *terminal) isGiven() bool { return t != nil && t.group != 0 }
+
 // take makes this process's group the foreground group, if the program's was.
 func (t *terminal) take() {
-	if t == nil || t.group == 0 {
+	if !t.isGiven() {
 		return
 	}
 	t.group = 0
