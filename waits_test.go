@@ -61,6 +61,9 @@ func unboundedWaits(file *ast.File) (found []unboundedWait) {
 			}
 		case *ast.CallExpr:
 			called, ok := n.Fun.(*ast.SelectorExpr)
+			if ok && called.Sel.Name == "Receive" && len(n.Args) == 1 && isTimeAfter(n.Args[0]) {
+				found = append(found, unboundedWait{n.Pos(), "a time that passes is no event: ask with await.Until, or sleep in a bubble"})
+			}
 			if !ok || called.Sel.Name != "Wait" || len(n.Args) > 0 {
 				return true
 			}
@@ -71,6 +74,20 @@ func unboundedWaits(file *ast.File) (found []unboundedWait) {
 		return true
 	})
 	return found
+}
+
+// isTimeAfter reports whether an expression is a call of time.After.
+func isTimeAfter(n ast.Expr) bool {
+	call, ok := n.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	called, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	of, ok := called.X.(*ast.Ident)
+	return ok && of.Name == "time" && called.Sel.Name == "After"
 }
 
 // isBounded reports whether a select has a case that ends it without the code under test. It

@@ -35,6 +35,7 @@ func TestAWaitInVainPanicsAtItsBound(t *testing.T) {
 		"Next":    func() { await.Next(make(chan struct{})) },
 		"Done":    func() { await.Done(func() { time.Sleep(2 * await.VirtualPatience) }) },
 		"Result":  func() { await.Result(func() int { time.Sleep(2 * await.VirtualPatience); return 0 }) },
+		"Until":   func() { await.Until(func() bool { return false }) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -86,18 +86,6 @@ func isHeldBy(name, holder string) func(pageState) bool {
 	}
 }
 
-func dialAs(t *testing.T, address, id string) *transport.Client {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	client, err := transport.Dial(ctx, address, transport.Options{ClientID: id})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	return client
-}
-
 func acquireAs(t *testing.T, client *transport.Client, name string) *lease.Tenure {
 	t.Helper()
 	l, err := lease.New(client, name, lease.Options{})
@@ -116,7 +104,7 @@ func acquireAs(t *testing.T, client *transport.Client, name string) *lease.Tenur
 func TestTheStatusPageShowsLeasesOfServeAndEndsWithIt(t *testing.T) {
 	cmd := exec.Command(build(t), "serve", "--memory", "--addr", "127.0.0.1:0")
 	page, address, lines := launchWithPage(t, cmd, "listening on ")
-	first := acquireAs(t, dialAs(t, address, "gateway-a"), "press-7")
+	first := acquireAs(t, dialTest(t, address, "gateway-a"), "press-7")
 	state := eventually(t, page, isHeldBy("press-7", "gateway-a"))
 	if !state.Node.Ready || state.Node.Role != "active" || state.Info.Address != address || state.Info.Data != "memory only" || state.Info.Identity == "" || state.Info.Mode != "serve" {
 		t.Errorf("the page shows %+v, %+v", state.Node, state.Info)
@@ -127,7 +115,7 @@ func TestTheStatusPageShowsLeasesOfServeAndEndsWithIt(t *testing.T) {
 	if err := first.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	acquireAs(t, dialAs(t, address, "gateway-b"), "press-7")
+	acquireAs(t, dialTest(t, address, "gateway-b"), "press-7")
 	state = eventually(t, page, isHeldBy("press-7", "gateway-b"))
 	if len(state.Timeline) == 0 || state.Timeline[0].From != "gateway-a" || state.Timeline[0].Cause != activity.CauseReleased {
 		t.Errorf("the timeline is %+v", state.Timeline)
@@ -148,7 +136,7 @@ func TestTheStatusPageShowsTheLeasesAndTheRoleOfAttachedStores(t *testing.T) {
 	broker := "mqtt://" + mosquitto.Start(t, "").Address
 	path := build(t)
 	page, _, _ := launchWithPage(t, exec.Command(path, "attach", broker, "--memory", "--probe-messages", "0"), "attached to ")
-	acquireAs(t, dialAs(t, broker, "gateway-a"), "press-7")
+	acquireAs(t, dialTest(t, broker, "gateway-a"), "press-7")
 	if state := eventually(t, page, isHeldBy("press-7", "gateway-a")); !state.Node.Ready || state.Info.Mode != "attach" || state.Info.Address != broker {
 		t.Errorf("the page shows %+v, %+v", state.Node, state.Info)
 	}

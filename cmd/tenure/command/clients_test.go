@@ -4,11 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -16,7 +14,6 @@ import (
 	"reflect"
 	"regexp"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,7 +29,6 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/top"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
-	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -47,7 +43,9 @@ func startMemory(t *testing.T, flags ...string) (address string) {
 // dialTest returns a client until the test ends.
 func dialTest(t *testing.T, address, id string) *transport.Client {
 	t.Helper()
-	client, err := transport.Dial(t.Context(), address, transport.Options{ClientID: id})
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	client, err := transport.Dial(ctx, address, transport.Options{ClientID: id})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,132 +76,6 @@ func tenure(t *testing.T, stdin string, environment []string, arguments ...strin
 }
 
 const versionPattern = `\d+:\d+:\S+`
-
-func TestCommandsForKeysSayWhatTheStoreHolds(t *testing.T) {
-	broker := "TENURE_BROKER=" + startMemory(t)
-	for _, step := range []struct {
-		stdin          string
-		arguments      []string
-		code           int
-		stdout, stderr string // regular expressions for all of it
-	}{
-		{"", []string{"set", "k", "v"}, 0, versionPattern + "\n", ""},
-		{"", []string{"get", "k"}, 0, "v", ""},
-		{"", []string{"get", "k", "--hex"}, 0, "76\n", ""},
-		{"", []string{"get", "k", "--json"}, 0, `{"key":"k","exists":true,"value":"v","version":"` + versionPattern + `"}` + "\n", ""},
-		{"", []string{"get", "--hex-key", "6b"}, 0, "v", ""},
-		{"", []string{"set", "k", "w", "--json"}, 0, `{"key":"k","version":"` + versionPattern + `"}` + "\n", ""},
-		{"", []string{"set", "k", "x", "--nx"}, exitMissing, "", `tenure: SET "k": the condition was not met \(the key has version ` + versionPattern + `\)` + "\n"},
-		{"", []string{"set", "k", "x", "--nex"}, exitMissing, "", "(?s).*the condition was not met.*"},
-		{"", []string{"set", "k", "w", "--nex"}, 0, versionPattern + "\n", ""},
-		{"\n00 ff\n10", []string{"set", "b", "-", "--hex"}, 0, versionPattern + "\n", ""},
-		{"", []string{"get", "b"}, 0, "\x00\xef\xbf\xbd\x10", ""}, // as regexp sees the byte 0xff
-		{"", []string{"get", "b", "--json"}, 0, `{"key":"b","exists":true,"valueBase64":"AP8Q","version":"` + versionPattern + `"}` + "\n", ""},
-		{"", []string{"set", "--hex-key", "ff", ""}, 0, versionPattern + "\n", ""},
-		{"", []string{"get", "--hex-key", "ff", "--json"}, 0, `{"keyBase64":"/w==","exists":true,"value":"","version":"` + versionPattern + `"}` + "\n", ""},
-		{"", []string{"vdel", "k", "other"}, exitMissing, "", `tenure: VDEL "k": the condition was not met` + "\n"},
-		{"w", []string{"vdel", "k", "-"}, 0, "", ""},
-		{"", []string{"vdel", "k", "w"}, exitMissing, "", `tenure: the key "k" does not exist` + "\n"},
-		{"", []string{"get", "k"}, exitMissing, "", `tenure: the key "k" does not exist` + "\n"},
-		{"", []string{"get", "k", "--json"}, exitMissing, `{"key":"k","exists":false}` + "\n", ""},
-		{"", []string{"del", "b"}, 0, "", ""},
-		{"", []string{"del", "b"}, exitMissing, "", `tenure: the key "b" does not exist` + "\n"},
-		{"", []string{"del", "b", "--json"}, exitMissing, `{"key":"b","deleted":false}` + "\n", ""},
-		{"", []string{"set", "lease", "gateway-a:nonce", "--px", "1h", "--nx", "--persist"}, 0, versionPattern + "\n", ""},
-		{"", []string{"holder", "lease"}, 0, "gateway-a\n", ""},
-		{"", []string{"leader", "lease"}, 0, "gateway-a\n", ""},
-		{"", []string{"holder", "lease", "--json"}, 0, `{"name":"lease","held":true,"holder":"gateway-a","value":"gateway-a:nonce","version":"` + versionPattern + `"}` + "\n", ""},
-		{"", []string{"release", "lease", "--force", "--yes"}, 0, "released lease, which gateway-a held\n",
-			`(?s)"lease" is held by "gateway-a" \(value "gateway-a:nonce", last renewed at 20.*the lease was deleted from the store.*`},
-		{"", []string{"release", "lease", "--force", "--yes"}, exitMissing, "", `tenure: no process holds "lease"` + "\n"},
-		{"", []string{"holder", "lease"}, exitMissing, "", `tenure: no process holds "lease"` + "\n"},
-		{"", []string{"leader", "lease", "--json"}, exitMissing, `{"name":"lease","held":false}` + "\n", ""},
-	} {
-		got := tenure(t, step.stdin, []string{broker}, step.arguments...)
-		for _, part := range []struct{ name, got, want string }{{"standard output", got.stdout, step.stdout}, {"standard error", got.stderr, step.stderr}} {
-			if !regexp.MustCompile(`\A` + part.want + `\z`).MatchString(strings.ToValidUTF8(part.got, "\ufffd")) {
-				t.Errorf("tenure %q: %s is %q, want %q", step.arguments, part.name, part.got, part.want)
-			}
-		}
-		if got.code != step.code {
-			t.Errorf("tenure %q: exit code %d, want %d", step.arguments, got.code, step.code)
-		}
-	}
-}
-
-// Any client may set a key to any holder, and a store may send any text. Neither may command the
-// terminal of an operator, or write a line that another command seems to have written.
-func TestWhatOthersChoseIsPrintedAndNotObeyed(t *testing.T) {
-	broker := []string{"TENURE_BROKER=" + startMemory(t)}
-	const holder = "\x1b]0;owned\x07gw\u009b2J\n2026-11-22T17:20:00.000Z none"
-	const shown = `\x1b]0;owned\x07gw\u009b2J\x0a2026-11-22T17:20:00.000Z none`
-	if got := tenure(t, holder+":nonce", broker, "set", "lease", "-", "--px", "1h"); got.code != 0 {
-		t.Fatalf("%+v", got)
-	}
-	leader := begin(t, "leader", "lease", "--watch", "--broker", strings.TrimPrefix(broker[0], "TENURE_BROKER="))
-	leader.mustPrint(moment + " " + regexp.QuoteMeta(shown))
-	leader.mustEndAfter(os.Interrupt, 0)
-	for _, step := range []struct{ arguments, want string }{
-		{"holder lease", shown + "\n"},
-		{"leader lease", shown + "\n"},
-		{"get lease", holder + ":nonce"}, // a pipe gets the bytes as they are
-		{"release lease --force --yes", "released lease, which " + shown + " held\n"},
-	} {
-		got := tenure(t, "", broker, strings.Fields(step.arguments)...)
-		if got.code != 0 || got.stdout != step.want || strings.ContainsAny(got.stderr, "\x1b\a\u009b") {
-			t.Errorf("tenure %s: %+v, want %q", step.arguments, got, step.want)
-		}
-	}
-	_ = tenure(t, "\u009b2J", broker, "set", "k", "-")
-	if got := tenure(t, "", broker, "get", "k", "--json"); !strings.Contains(got.stdout, `"value":"\u009b2J"`) {
-		t.Errorf("JSON: %+v", got)
-	}
-	root := &cobra.Command{Use: "tenure", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(&cobra.Command{Use: "get", RunE: func(*cobra.Command, []string) error {
-		return fmt.Errorf("get: %w", errors.Join(&transport.RefusedError{Text: "a\x1b]0;b\x07\ntenure: forged"}, errors.New("second")))
-	}})
-	root.SetArgs([]string{"get"})
-	if code, text, _ := execute(t.Context(), root); code != exitRefused || text != `get: refused by the store: a\x1b]0;b\x07; tenure: forged; second` {
-		t.Errorf("exit code %d, %q", code, text)
-	}
-}
-
-func TestAFenceRefusesAnOldTokenWithACodeOfItsOwn(t *testing.T) {
-	broker := []string{"TENURE_BROKER=" + startMemory(t)}
-	old := strings.TrimSpace(tenure(t, "", broker, "set", "lease", "a").stdout)
-	token := strings.TrimSpace(tenure(t, "", broker, "set", "lease", "b").stdout)
-	if got := tenure(t, "", broker, "set", "setpoint", "21", "--fence", token); got.code != 0 {
-		t.Fatalf("%+v", got)
-	}
-	if got := tenure(t, "", append(broker, "TENURE_FENCE="), "set", "setpoint", "22"); got.code != exitUsage || !strings.Contains(got.stderr, "TENURE_FENCE is empty") {
-		t.Errorf("the token of an unset variable: %+v", got)
-	}
-	for _, arguments := range [][]string{{"set", "setpoint", "22", "--fence", old}, {"set", "setpoint", "22"}, {"del", "setpoint"}, {"vdel", "setpoint", "21", "--fence", old}} {
-		if got := tenure(t, "", broker, arguments...); got.code != exitRefused || !strings.Contains(got.stderr, "fencing token") {
-			t.Errorf("tenure %q: %+v", arguments, got)
-		}
-	}
-	if got := tenure(t, "", broker, "get", "setpoint"); got.stdout != "21" {
-		t.Errorf("%+v", got)
-	}
-	if got := tenure(t, "", broker, "del", "setpoint", "--fence", token); got.code != 0 {
-		t.Errorf("%+v", got)
-	}
-}
-
-func TestAValueOfAnyBytesPassesThroughTheStreams(t *testing.T) {
-	broker := []string{"TENURE_BROKER=" + startMemory(t)}
-	value := make([]byte, 600_000)
-	for i := range value {
-		value[i] = byte(rand.Uint32())
-	}
-	if got := tenure(t, string(value), broker, "set", "k", "-"); got.code != 0 {
-		t.Fatalf("%+v", got)
-	}
-	if got := tenure(t, "", broker, "get", "k"); got.code != 0 || got.stdout != string(value) {
-		t.Errorf("exit code %d, %d bytes, %s", got.code, len(got.stdout), got.stderr)
-	}
-}
 
 func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
 	for _, test := range []struct {
@@ -401,7 +273,6 @@ func (r *running) mustPrint(want string) {
 	}
 }
 
-// mustEndAfter sends a signal and waits for the end with this code.
 // shellCode returns the code that a shell shows for a process that ended: SIGINT ends a command by
 // itself, so that a shell ends a loop around it.
 func shellCode(cmd *exec.Cmd) int {
@@ -411,6 +282,7 @@ func shellCode(cmd *exec.Cmd) int {
 	return cmd.ProcessState.ExitCode()
 }
 
+// mustEndAfter sends a signal and waits for the end with this code.
 func (r *running) mustEndAfter(signal os.Signal, code int) {
 	r.t.Helper()
 	if err := r.cmd.Process.Signal(signal); err != nil {
@@ -426,91 +298,6 @@ func (r *running) mustEndAfter(signal os.Signal, code int) {
 }
 
 const moment = `20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d\d\d\S+`
-
-func TestWatchPrintsEachChangeUntilItIsInterrupted(t *testing.T) {
-	address := startMemory(t)
-	client := dialTest(t, address, "writer")
-	set := func(value string) {
-		t.Helper()
-		if _, err := client.Set(t.Context(), "k", []byte(value), transport.SetOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text := begin(t, "watch", "k", "--broker", address)
-	text.mustPrint(moment + " missing")
-	asJSON := begin(t, "watch", "k", "--broker", address, "--json")
-	asJSON.mustPrint(`{"time":"` + moment + `","key":"k","exists":false}`)
-	set("a\n\xff")
-	text.mustPrint(moment + ` set "a\\n\\xff"`)
-	asJSON.mustPrint(`{"time":"` + moment + `","key":"k","exists":true,"valueBase64":"YQr/","version":"` + versionPattern + `"}`)
-	asHex := begin(t, "watch", "k", "--broker", address, "--hex")
-	asHex.mustPrint(moment + " set 610aff")
-	if _, err := client.Del(t.Context(), "k", transport.DelOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range []*running{text, asHex} {
-		r.mustPrint(moment + " missing")
-	}
-	text.mustEndAfter(os.Interrupt, 0)
-	asHex.mustEndAfter(syscall.SIGTERM, 0)
-}
-
-// As "tenure watch k | head -1": the first line after the reader has gone ends the command.
-func TestAClosedStandardOutputEndsAWatch(t *testing.T) {
-	address := startMemory(t)
-	client := dialTest(t, address, "writer")
-	cmd := exec.Command(build(t), "watch", "k", "--broker", address)
-	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stdout = writer
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	_ = writer.Close()
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	if _, err := bufio.NewReader(reader).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
-	_ = reader.Close()
-	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := await.Result(cmd.Wait); err == nil {
-		t.Error("it ended with success")
-	}
-}
-
-func TestLeaderFollowsEachChangeOfHolder(t *testing.T) {
-	address := startMemory(t)
-	acquire := func(name string) *lease.Tenure {
-		t.Helper()
-		l, err := lease.New(dialTest(t, address, name), "press-7/active", lease.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		held, err := l.TryAcquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return held
-	}
-	text := begin(t, "leader", "press-7/active", "--watch", "--broker", address)
-	text.mustPrint(moment + " none")
-	a := acquire("gateway-a")
-	text.mustPrint(moment + " gateway-a")
-	asJSON := begin(t, "leader", "press-7/active", "--watch", "--json", "--broker", address)
-	asJSON.mustPrint(`{"time":"` + moment + `","name":"press-7/active","held":true,"holder":"gateway-a","value":"gateway-a:[^"]+","version":"` + versionPattern + `"}`)
-	if err := a.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	text.mustPrint(moment + " none")
-	b := acquire("gateway-b")
-	text.mustPrint(moment + " gateway-b")
-	text.mustEndAfter(os.Interrupt, 0)
-	_ = b.Release(t.Context())
-}
 
 func TestASignalBeforeTheAnswerHasACodeOfItsOwn(t *testing.T) {
 	if runtime.GOOS == "windows" {
@@ -552,222 +339,6 @@ func TestASignalBeforeTheAnswerHasACodeOfItsOwn(t *testing.T) {
 	_ = await.Result(waits.Wait)
 	if code := shellCode(waits); code != 130 {
 		t.Errorf("while it read standard input: exit code %d", code)
-	}
-}
-
-func TestReleaseEndsTheTenureThatWasShownAndNoOther(t *testing.T) {
-	log := new(lockedBuffer)
-	serve := exec.Command(build(t), "serve", "--memory", "--addr", "127.0.0.1:0")
-	serve.Stderr = log
-	address, _ := launch(t, serve, "listening on ")
-	l, err := lease.New(dialTest(t, address, "gateway-a"), "press-7/active", lease.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	acquire := func() *lease.Tenure {
-		t.Helper()
-		held, err := l.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return held
-	}
-	operator := dialTest(t, address, "operator")
-	release := func(answer io.Reader) (outcome, error) {
-		cmd := releaseCommand()
-		var stdout, stderr bytes.Buffer
-		cmd.SetIn(answer)
-		cmd.SetOut(&stdout)
-		cmd.SetErr(&stderr)
-		cmd.SetContext(t.Context())
-		err := (&releaseFlags{force: true, reason: "a test"}).run(t.Context(), cmd, operator, l.Name())
-		return outcome{stdout: stdout.String(), stderr: stderr.String()}, err
-	}
-	held := acquire()
-	for _, answer := range []string{"", "n\n", "no\n", "perhaps\n"} {
-		if said, err := release(strings.NewReader(answer)); err == nil || said.stdout != "" || !strings.Contains(said.stderr, `Take the lease from "gateway-a"? [y/N]`) {
-			t.Errorf("answer %q: %+v, %v", answer, said, err)
-		}
-	}
-	if _, err := held.Token(); err != nil {
-		t.Errorf("after the answer no: %v", err)
-	}
-	// While the command asks, the lease passes to another tenure.
-	var second *lease.Tenure
-	said, err := release(readerFunc(func(p []byte) (int, error) {
-		if err := held.Release(t.Context()); err != nil {
-			return 0, err
-		}
-		second = acquire()
-		return copy(p, "y\n"), nil
-	}))
-	if exitCode(err) != exitMissing || !strings.Contains(err.Error(), "has another holder since") {
-		t.Errorf("another tenure than the one shown: %+v, %v", said, err)
-	}
-	if _, err := second.Token(); err != nil {
-		t.Errorf("the later tenure: %v", err)
-	}
-	got := tenure(t, "", nil, "release", l.Name(), "--force", "--yes", "--broker", address, "--reason", "gateway-a lost its disk")
-	if got.code != 0 || got.stdout != "released press-7/active, which gateway-a held\n" {
-		t.Errorf("%+v", got)
-	}
-	await.Receive(second.Context().Done())
-	if cause := context.Cause(second.Context()); !errors.Is(cause, lease.ErrDeleted) {
-		t.Errorf("the tenure ended with %v", cause)
-	}
-	await.Done(func() { // the log has a writer of its own
-		for !strings.Contains(log.String(), "gateway-a lost its disk") && t.Context().Err() == nil {
-			time.Sleep(time.Millisecond)
-		}
-	})
-}
-
-func TestReleaseSaysWhichLeaseOfAStrictStoreOnlyItsHolderReleases(t *testing.T) {
-	address, _ := launch(t, exec.Command(build(t), "serve", "--memory", "--addr", "127.0.0.1:0", "--strict", "--lock-prefix", "press-7/"), "listening on ")
-	l, err := lease.New(dialTest(t, address, "gateway-a"), "press-7/active", lease.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	held, err := l.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := tenure(t, "", nil, "release", l.Name(), "--force", "--yes", "--broker", address)
-	if got.code != exitRefused || !strings.Contains(got.stderr, "lets only the holder release it; stop the holder") {
-		t.Errorf("%+v", got)
-	}
-	if _, err := held.Token(); err != nil {
-		t.Error(err)
-	}
-}
-
-// readerFunc is a function as an io.Reader.
-type readerFunc func(p []byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
-
-func TestTheTextForTheLogOfTheStoreIsBounded(t *testing.T) {
-	for _, test := range []struct{ text, want string }{
-		{"a\nb\x00", "a b "}, {"\xff", "?"}, {strings.Repeat("x", 300), strings.Repeat("x", 256)}, {strings.Repeat("ä", 200), strings.Repeat("ä", 128)},
-		{"x" + strings.Repeat("ä", 200), "x" + strings.Repeat("ä", 127)},
-	} {
-		if got := forcedText(test.text); got != test.want {
-			t.Errorf("%q, want %q", got, test.want)
-		}
-	}
-	if text := requester(); !strings.HasPrefix(text, "tenure release, by ") || !strings.Contains(text, " on ") {
-		t.Errorf("%q", text)
-	}
-}
-
-func TestBudgetPrintsWhatTheLibraryComputes(t *testing.T) {
-	options := lease.Options{TTL: 2 * time.Second, GracePeriod: 300 * time.Millisecond}
-	budget, err := options.Budget()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := tenure(t, "", nil, "budget", "--ttl", "2s", "--grace", "300ms"); got.code != 0 || got.stdout != budget.String() {
-		t.Errorf("%+v, want\n%s", got, budget)
-	}
-	var report map[string]float64
-	got := tenure(t, "", nil, "budget", "--ttl", "2s", "--grace", "300ms", "--json")
-	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil || report["ttlMillis"] != 2000 || report["crashMillis"] != float64(budget.Crash)/1e6 || report["unheldMillis"] != float64(budget.Unheld)/1e6 {
-		t.Errorf("%+v: %v, %v", got, report, err)
-	}
-}
-
-func TestSettingsReachAllCommands(t *testing.T) {
-	address := startMemory(t)
-	file := filepath.Join(t.TempDir(), "tenure.yaml")
-	content := fmt.Sprintf("broker: %s\nserve:\n  memory: true\n  addr: 127.0.0.1:0\n  hold-off: 1h\n", address)
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got := tenure(t, "", []string{"TENURE_CONFIG=" + file}, "set", "k", "v"); got.code != 0 {
-		t.Errorf("a file: %+v", got)
-	}
-	serve := exec.Command(build(t), "serve", "--config", file)
-	other, _ := launch(t, serve, "listening on ")
-	if got := tenure(t, "", []string{"TENURE_CONFIG=" + file, "TENURE_BROKER=" + other}, "get", "k"); got.code != exitMissing {
-		t.Errorf("a variable goes before the file: %+v", got)
-	}
-	if got := tenure(t, "", []string{"TENURE_CONFIG=" + file, "TENURE_BROKER=" + other}, "get", "k", "--broker", address); got.stdout != "v" {
-		t.Errorf("a flag goes before the variable: %+v", got)
-	}
-	host, port, err := net.SplitHostPort(strings.TrimPrefix(address, "mqtt://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	operations := []string{"AIO_BROKER_HOSTNAME=" + host, "AIO_BROKER_TCP_PORT=" + port, "AIO_MQTT_USE_TLS=false", "AIO_MQTT_CLIENT_ID=workload"}
-	workload := dialTest(t, address, "workload")
-	if got := tenure(t, "", operations, "get", "k"); got.stdout != "v" {
-		t.Errorf("variables of Azure IoT Operations: %+v", got)
-	}
-	if _, err := workload.Get(t.Context(), "k"); err != nil {
-		t.Errorf("the workload of the same pod: %v", err) // not taken over
-	}
-	if got := tenure(t, "", append(operations, "TENURE_BROKER="+other), "get", "k"); got.code != exitMissing {
-		t.Errorf("an address of Tenure goes before that of Azure IoT Operations: %+v", got)
-	}
-	if got := tenure(t, "", append(operations, "AIO_BROKER_TCP_PORT=x"), "get", "k"); got.code != exitUsage || !strings.Contains(got.stderr, "AIO_BROKER_TCP_PORT") {
-		t.Errorf("a variable that makes no sense: %+v", got)
-	}
-	if got := tenure(t, "", []string{"TENURE_BROKER=" + address}, "attach", "--memory", "--probe-messages", "0"); got.code == exitUsage {
-		t.Errorf("attach: %+v", got)
-	}
-	misspelled := []string{"TENURE_BROKER=" + address, "TENURE_BROKKER=" + other}
-	if got := tenure(t, "", misspelled, "get", "k"); got.stdout != "v" || !strings.Contains(got.stderr, `level=WARN msg="TENURE_BROKKER is no setting`) {
-		t.Errorf("a variable that no flag has: %+v", got)
-	}
-	if got := tenure(t, "", misspelled, "get", "k", "--log-level", "error"); got.stderr != "" {
-		t.Errorf("a warning that was not asked for: %+v", got)
-	}
-	if got := tenure(t, "", []string{"TENURE_HOLD_OFF=-1s"}, "serve", "--memory"); got.code != exitUsage || !strings.Contains(got.stderr, "--hold-off comes from TENURE_HOLD_OFF") {
-		t.Errorf("the source of a refused value: %+v", got)
-	}
-}
-
-func TestTheLogHasTheFormatAndTheLevelOfItsFlags(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		flags []string
-		want  string
-		not   string
-	}{
-		{"the default", nil, "level=WARN", "level=INFO"},
-		{"json", []string{"--log-format", "json"}, `"level":"WARN"`, "level="},
-		{"errors only", []string{"--log-level", "error"}, "", "WARN"},
-		{"debug", []string{"--log-level", "debug"}, "level=DEBUG", ""},
-		{"verbose", []string{"--verbose"}, "level=DEBUG", ""},
-		{"a level goes before verbose", []string{"--verbose", "--log-level", "error"}, "", "level="},
-		{"with data", []string{"--data", filepath.Join(t.TempDir(), "a")}, "loaded the journal", ""},
-		{"with data, warnings only", []string{"--data", filepath.Join(t.TempDir(), "b"), "--log-level", "warn"}, "", "level="},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			arguments := append([]string{"serve", "--addr", "127.0.0.1:0"}, test.flags...)
-			if !slices.Contains(test.flags, "--data") {
-				arguments = append(arguments, "--memory")
-			}
-			r := begin(t, arguments...)
-			line, _ := await.Next(r.lines)
-			address, _, _ := strings.Cut(strings.TrimPrefix(line, "listening on "), " ")
-			_ = tenure(t, "", nil, "get", "k", "--broker", address)
-			_ = r.cmd.Process.Signal(os.Interrupt)
-			for range r.lines {
-			}
-			_ = await.Result(r.cmd.Wait)
-			log := r.stderr.String()
-			if !strings.Contains(log, test.want) || test.not != "" && strings.Contains(log, test.not) || test.want == "" && log != "" {
-				t.Errorf("log:\n%s", log)
-			}
-			if test.name == "json" {
-				for line := range strings.Lines(log) {
-					if !json.Valid([]byte(line)) {
-						t.Errorf("no JSON: %s", line)
-					}
-				}
-			}
-		})
 	}
 }
 
@@ -825,14 +396,6 @@ func TestTheProgramSaysItsVersionAndCompletesCommands(t *testing.T) {
 		}
 	}
 	if got := tenure(t, "", nil, "__complete", "rel"); got.code != 0 || !strings.Contains(got.stdout, "release") {
-		t.Errorf("%+v", got)
-	}
-}
-
-func TestACommandInTheChildDoesNotEndTheConnectionOfItsParent(t *testing.T) {
-	environment := []string{"TENURE_BROKER=" + startMemory(t), "TENURE_CLIENT_ID=gateway-a"}
-	got := tenure(t, "", environment, "lock", "jobs", "--", build(t), "holder", "jobs")
-	if got.code != 0 || got.stdout != "gateway-a\n" {
 		t.Errorf("%+v", got)
 	}
 }

@@ -2,25 +2,33 @@ package command
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -237,5 +245,254 @@ func TestServeAndAttachShareOnlyTheFlagsOfTheStore(t *testing.T) {
 		"memory", "strict", "tls-cert", "tls-key", "tls-key-password-file"}
 	if !slices.Equal(shared, want) {
 		t.Errorf("shared: %q, want %q", shared, want)
+	}
+}
+
+func TestSettingsReachAllCommands(t *testing.T) {
+	address := startMemory(t)
+	file := filepath.Join(t.TempDir(), "tenure.yaml")
+	content := fmt.Sprintf("broker: %s\nserve:\n  memory: true\n  addr: 127.0.0.1:0\n  hold-off: 1h\n", address)
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := tenure(t, "", []string{"TENURE_CONFIG=" + file}, "set", "k", "v"); got.code != 0 {
+		t.Errorf("a file: %+v", got)
+	}
+	serve := exec.Command(build(t), "serve", "--config", file)
+	other, _ := launch(t, serve, "listening on ")
+	if got := tenure(t, "", []string{"TENURE_CONFIG=" + file, "TENURE_BROKER=" + other}, "get", "k"); got.code != exitMissing {
+		t.Errorf("a variable goes before the file: %+v", got)
+	}
+	if got := tenure(t, "", []string{"TENURE_CONFIG=" + file, "TENURE_BROKER=" + other}, "get", "k", "--broker", address); got.stdout != "v" {
+		t.Errorf("a flag goes before the variable: %+v", got)
+	}
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(address, "mqtt://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	operations := []string{"AIO_BROKER_HOSTNAME=" + host, "AIO_BROKER_TCP_PORT=" + port, "AIO_MQTT_USE_TLS=false", "AIO_MQTT_CLIENT_ID=workload"}
+	workload := dialTest(t, address, "workload")
+	if got := tenure(t, "", operations, "get", "k"); got.stdout != "v" {
+		t.Errorf("variables of Azure IoT Operations: %+v", got)
+	}
+	if _, err := workload.Get(t.Context(), "k"); err != nil {
+		t.Errorf("the workload of the same pod: %v", err) // not taken over
+	}
+	if got := tenure(t, "", append(operations, "TENURE_BROKER="+other), "get", "k"); got.code != exitMissing {
+		t.Errorf("an address of Tenure goes before that of Azure IoT Operations: %+v", got)
+	}
+	if got := tenure(t, "", append(operations, "AIO_BROKER_TCP_PORT=x"), "get", "k"); got.code != exitUsage || !strings.Contains(got.stderr, "AIO_BROKER_TCP_PORT") {
+		t.Errorf("a variable that makes no sense: %+v", got)
+	}
+	if got := tenure(t, "", []string{"TENURE_BROKER=" + address}, "attach", "--memory", "--probe-messages", "0"); got.code == exitUsage {
+		t.Errorf("attach: %+v", got)
+	}
+	misspelled := []string{"TENURE_BROKER=" + address, "TENURE_BROKKER=" + other}
+	if got := tenure(t, "", misspelled, "get", "k"); got.stdout != "v" || !strings.Contains(got.stderr, `level=WARN msg="TENURE_BROKKER is no setting`) {
+		t.Errorf("a variable that no flag has: %+v", got)
+	}
+	if got := tenure(t, "", misspelled, "get", "k", "--log-level", "error"); got.stderr != "" {
+		t.Errorf("a warning that was not asked for: %+v", got)
+	}
+	if got := tenure(t, "", []string{"TENURE_HOLD_OFF=-1s"}, "serve", "--memory"); got.code != exitUsage || !strings.Contains(got.stderr, "--hold-off comes from TENURE_HOLD_OFF") {
+		t.Errorf("the source of a refused value: %+v", got)
+	}
+}
+
+func TestTheLogHasTheFormatAndTheLevelOfItsFlags(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		flags []string
+		want  string
+		not   string
+	}{
+		{"the default", nil, "level=WARN", "level=INFO"},
+		{"json", []string{"--log-format", "json"}, `"level":"WARN"`, "level="},
+		{"errors only", []string{"--log-level", "error"}, "", "WARN"},
+		{"debug", []string{"--log-level", "debug"}, "level=DEBUG", ""},
+		{"verbose", []string{"--verbose"}, "level=DEBUG", ""},
+		{"a level goes before verbose", []string{"--verbose", "--log-level", "error"}, "", "level="},
+		{"with data", []string{"--data", filepath.Join(t.TempDir(), "a")}, "loaded the journal", ""},
+		{"with data, warnings only", []string{"--data", filepath.Join(t.TempDir(), "b"), "--log-level", "warn"}, "", "level="},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			arguments := append([]string{"serve", "--addr", "127.0.0.1:0"}, test.flags...)
+			if !slices.Contains(test.flags, "--data") {
+				arguments = append(arguments, "--memory")
+			}
+			r := begin(t, arguments...)
+			line, _ := await.Next(r.lines)
+			address, _, _ := strings.Cut(strings.TrimPrefix(line, "listening on "), " ")
+			_ = tenure(t, "", nil, "get", "k", "--broker", address)
+			_ = r.cmd.Process.Signal(os.Interrupt)
+			for range r.lines {
+			}
+			_ = await.Result(r.cmd.Wait)
+			log := r.stderr.String()
+			if !strings.Contains(log, test.want) || test.not != "" && strings.Contains(log, test.not) || test.want == "" && log != "" {
+				t.Errorf("log:\n%s", log)
+			}
+			if test.name == "json" {
+				for line := range strings.Lines(log) {
+					if !json.Valid([]byte(line)) {
+						t.Errorf("no JSON: %s", line)
+					}
+				}
+			}
+		})
+	}
+}
+
+// startVerbose starts tenure serve with --verbose. stop ends it and returns its log.
+func startVerbose(t *testing.T, arguments ...string) (stop func() string) {
+	t.Helper()
+	cmd := exec.Command(build(t), append([]string{"serve", "--memory", "--addr", "127.0.0.1:0", "--verbose"}, arguments...)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	_, stdout := launch(t, cmd, "listening on ")
+	stop = sync.OnceValue(func() string {
+		_ = cmd.Process.Signal(os.Interrupt)
+		for stdout.Scan() {
+		}
+		if err := await.Result(cmd.Wait); err != nil {
+			t.Errorf("%v; standard error: %s", err, stderr.String())
+		}
+		return stderr.String()
+	})
+	t.Cleanup(func() { stop() })
+	return stop
+}
+
+func TestLimitsAreDerivedFromMaxMemoryAndLoggedOnce(t *testing.T) {
+	stop := startVerbose(t, "--max-memory", "512MiB", "--max-session-bytes", "1MiB", "--max-keys", "77", "--max-all-session-bytes=2GiB")
+	log := stop()
+	lines := regexp.MustCompile(`(?m)^.* msg=limits .*$`).FindAllString(log, -1)
+	if len(lines) != 1 {
+		t.Fatalf("%d lines about limits in\n%s", len(lines), log)
+	}
+	for _, want := range []string{" memory=536870912 ", " clients=819 ", " keys=77 ", " key-bytes=134217728 ", " session-bytes=1048576 ",
+		" all-session-bytes=2147483648 ", " all-outgoing-bytes=67108864 ", " retain=false "} {
+		if !strings.Contains(lines[0], want) {
+			t.Errorf("%q is not in %s", want, lines[0])
+		}
+	}
+}
+
+func TestLimitsWithoutEffectAreRefused(t *testing.T) {
+	path := build(t)
+	for _, test := range []struct {
+		arguments []string
+		want      string
+	}{
+		{[]string{"--addr", "127.0.0.1:0", "--max-memory", "1MiB"}, "--max-memory of 1048576 bytes is below 33554432"},
+		{[]string{"--max-memory", "512MB"}, "like 536870912, 512MiB or 2GiB"},
+		{[]string{"--max-bytes", "-1"}, "cannot be negative"},
+		{[]string{"--addr", "127.0.0.1:0", "--max-subscriptions", "-1"}, "server: --max-subscriptions -1 is negative"},
+		{[]string{"--addr", "127.0.0.1:0", "--max-clients", "-1"}, "server: --max-clients -1 is negative"},
+		{[]string{"--addr", "127.0.0.1:0", "--max-unauthenticated-per-address", "-1"}, "server: --max-unauthenticated-per-address -1 is negative"},
+		{[]string{"--addr", "127.0.0.1:0", "--max-packet-size", "5"}, "server: --max-packet-size 5 is below 1024"},
+		{[]string{"--max-retained", "1"}, "--max-retained limits retained messages; give --retain too"},
+		{[]string{"--max-retained-bytes", "1"}, "give --retain too"},
+	} {
+		out, err := exec.Command(path, append([]string{"serve", "--memory"}, test.arguments...)...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), test.want) {
+			t.Errorf("%q: %v, want %q in\n%s", test.arguments, err, test.want, out)
+		}
+	}
+}
+
+// lockedBuffer is a log that the test reads while it is written.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+func TestTheLogReportsUsageAndDropsAtIntervals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log lockedBuffer // timers of virtual time are no order to the race detector
+		logger := slog.New(slog.NewTextHandler(&log, nil))
+		var mu sync.Mutex
+		usage := server.Usage{WaitingBytes: 12345}
+		dropped := uint64(0)
+		ctx, cancel := context.WithCancel(t.Context())
+		var task sync.WaitGroup
+		task.Go(func() {
+			reportUsage(ctx, logger, func() server.Usage { return usage }, func() server.Stats {
+				mu.Lock()
+				defer mu.Unlock()
+				return server.Stats{DroppedMessages: map[server.MessageDropReason]uint64{server.MessageSessionFull: dropped, server.MessageExpired: 7}}
+			})
+		})
+		check := func(messages, held int, what string) {
+			t.Helper()
+			synctest.Wait()
+			if strings.Count(log.String(), "messages were dropped: session full") != messages ||
+				strings.Count(log.String(), "session-bytes=12345") != held || strings.Contains(log.String(), "expired") {
+				t.Errorf("%s: %s", what, log.String())
+			}
+		}
+		time.Sleep(119 * time.Second)
+		check(0, 1, "nothing was dropped")
+		for range 5000 { // each millisecond
+			mu.Lock()
+			dropped++
+			mu.Unlock()
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(10 * time.Second)
+		check(2, 2, "5,000 were dropped")
+		if !strings.Contains(log.String(), `flag="--max-session-bytes, --max-session-messages"`) {
+			t.Errorf("the log does not name the flag: %s", log.String())
+		}
+		mu.Lock()
+		dropped++
+		mu.Unlock()
+		cancel()
+		await.Done(task.Wait)
+		check(3, 2, "at the end")
+	})
+}
+
+func TestEachReasonAndFlagOfDropsExists(t *testing.T) {
+	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	reasons := s.Stats().DroppedMessages
+	for reason, flags := range dropFlags {
+		if _, ok := reasons[reason]; !ok {
+			t.Errorf("the server does not know the reason %q", reason)
+		}
+		for _, flag := range strings.Split(flags, ", ") {
+			if serveCommand(nil).Flags().Lookup(strings.TrimPrefix(flag, "--")) == nil {
+				t.Errorf("there is no flag %s", flag)
+			}
+		}
+	}
+}
+
+func TestEachFlagOfAnOptionExists(t *testing.T) {
+	for pair := range slices.Chunk(optionFlags, 2) {
+		option, flag := pair[0], pair[1]
+		name, isFlag := strings.CutPrefix(strings.Fields(flag)[0], "--")
+		if !isFlag {
+			continue // a sentence
+		}
+		if !slices.ContainsFunc(New("tenure", nil, nil).Commands(), func(cmd *cobra.Command) bool { return cmd.Flags().Lookup(name) != nil }) {
+			t.Errorf("%s: there is no flag %s", option, flag)
+		}
 	}
 }

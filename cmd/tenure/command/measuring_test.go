@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,29 +23,8 @@ import (
 	"github.com/tenurelock/tenure/server"
 )
 
-// runFor runs the command and returns its output and its exit code.
-func runFor(t *testing.T, arguments ...string) (stdout, stderr string, code int) {
-	t.Helper()
-	cmd := exec.Command(build(t), arguments...)
-	var out, log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &log
-	err := await.Result(cmd.Run)
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	return out.String(), log.String(), cmd.ProcessState.ExitCode()
-}
-
-// serveForTest runs "tenure serve" until the test ends, and returns its address.
-func serveForTest(t *testing.T, arguments ...string) (address string) {
-	t.Helper()
-	address, _ = launch(t, exec.Command(build(t), append([]string{"serve", "--memory", "--addr", "127.0.0.1:0"}, arguments...)...), "listening on ")
-	return address
-}
-
 func TestDoctorEndsWithTheCodeOfTheFirstFailureAndItsCure(t *testing.T) {
-	store := serveForTest(t)
+	store := startMemory(t)
 	dir := t.TempDir()
 	write := func(name, content string) string {
 		file := filepath.Join(dir, name)
@@ -82,19 +60,19 @@ func TestDoctorEndsWithTheCodeOfTheFirstFailureAndItsCure(t *testing.T) {
 		{"a status page that does not answer", []string{"--broker", store, "--admin", "127.0.0.1:1"}, 0, "status page does not answer", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			stdout, stderr, code := runFor(t, append([]string{"doctor", "--timeout", "20s"}, test.arguments...)...)
-			if code != test.code || !strings.Contains(stdout, test.out) || !strings.Contains(stderr, test.err) {
-				t.Errorf("exit code %d, want %d; %q in\n%s\n%q in\n%s", code, test.code, test.out, stdout, test.err, stderr)
+			got := tenure(t, "", nil, append([]string{"doctor", "--timeout", "20s"}, test.arguments...)...)
+			if got.code != test.code || !strings.Contains(got.stdout, test.out) || !strings.Contains(got.stderr, test.err) {
+				t.Errorf("exit code %d, want %d; %q in\n%s\n%q in\n%s", got.code, test.code, test.out, got.stdout, test.err, got.stderr)
 			}
-			if strings.Contains(stdout, "\x1b") {
-				t.Errorf("an escape sequence in a pipe: %q", stdout)
+			if strings.Contains(got.stdout, "\x1b") {
+				t.Errorf("an escape sequence in a pipe: %q", got.stdout)
 			}
 		})
 	}
-	stdout, _, code := runFor(t, "doctor", "--broker", withoutStore, "--json")
+	got := tenure(t, "", nil, "doctor", "--broker", withoutStore, "--json")
 	var report doctor.Report
-	if err := json.Unmarshal([]byte(stdout), &report); err != nil || code != exitUnreachable || report.FirstFailure() == nil || report.FirstFailure().Name != "store" {
-		t.Errorf("exit code %d, %v: %s", code, err, stdout)
+	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil || got.code != exitUnreachable || report.FirstFailure() == nil || report.FirstFailure().Name != "store" {
+		t.Errorf("exit code %d, %v: %s", got.code, err, got.stdout)
 	}
 }
 
@@ -103,9 +81,9 @@ func TestDoctorEndsWithTheCodeOfTheFirstFailureAndItsCure(t *testing.T) {
 func TestDoctorWarnsOfABrokerWithoutAccessRules(t *testing.T) {
 	broker := "mqtt://" + mosquitto.Start(t, "").Address
 	launch(t, exec.Command(build(t), "attach", "--memory", "--probe-messages", "0", broker), "attached to ")
-	stdout, stderr, code := runFor(t, "doctor", "--broker", broker)
-	if code != 0 || !strings.Contains(stdout, "replies for other clients, so it can read their values") || !strings.Contains(stdout, "1 warning") || !strings.Contains(stdout, "kept a burst of 5000 messages") {
-		t.Errorf("exit code %d:\n%s%s", code, stdout, stderr)
+	got := tenure(t, "", nil, "doctor", "--broker", broker)
+	if got.code != 0 || !strings.Contains(got.stdout, "replies for other clients, so it can read their values") || !strings.Contains(got.stdout, "1 warning") || !strings.Contains(got.stdout, "kept a burst of 5000 messages") {
+		t.Errorf("exit code %d:\n%s%s", got.code, got.stdout, got.stderr)
 	}
 }
 
@@ -125,19 +103,19 @@ func TestDoctorFindsNoFaultInABrokerThatDeliversNothingOfOthers(t *testing.T) {
 }
 
 func TestBenchMeasuresAndLeavesNoKey(t *testing.T) {
-	store := serveForTest(t)
-	stdout, stderr, code := runFor(t, "bench", "--broker", store, "--duration", "200ms", "--clients", "2", "--in-flight", "3", "--verbs", "set,get,lease", "--json")
+	store := startMemory(t)
+	got := tenure(t, "", nil, "bench", "--broker", store, "--duration", "200ms", "--clients", "2", "--in-flight", "3", "--verbs", "set,get,lease", "--json")
 	var report load.Report
-	if err := json.Unmarshal([]byte(stdout), &report); err != nil || code != 0 || stderr != "" {
-		t.Fatalf("exit code %d, %v: %s%s", code, err, stdout, stderr)
+	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil || got.code != 0 || got.stderr != "" {
+		t.Fatalf("exit code %d, %v: %s%s", got.code, err, got.stdout, got.stderr)
 	}
 	if report.Done == 0 || report.Failed != 0 || report.Verbs[load.Lease].Count == 0 || report.KeysLeft != 0 || report.Interrupted {
 		t.Errorf("%+v", report)
 	}
-	stdout, stderr, code = runFor(t, "bench", "--broker", store, "--duration", "200ms", "--rate", "100", "--client-id", "bench")
+	got = tenure(t, "", nil, "bench", "--broker", store, "--duration", "200ms", "--rate", "100", "--client-id", "bench")
 	for _, want := range []string{"20 operations", "P99.9", "from sending", "100 operations per second", "#"} {
-		if !strings.Contains(stdout, want) || code != 0 || stderr != "" || strings.Contains(stdout, "\x1b") {
-			t.Errorf("exit code %d, want %q in\n%s%s", code, want, stdout, stderr)
+		if !strings.Contains(got.stdout, want) || got.code != 0 || got.stderr != "" || strings.Contains(got.stdout, "\x1b") {
+			t.Errorf("exit code %d, want %q in\n%s%s", got.code, want, got.stdout, got.stderr)
 		}
 	}
 }
@@ -153,12 +131,12 @@ func TestBenchRefusesNonsenseAndNamesTheFlag(t *testing.T) {
 		"invalid argument":           {"--rate", "many"},
 		"unknown command":            {"surplus"},
 	} {
-		if stdout, stderr, code := runFor(t, append([]string{"bench"}, arguments...)...); code != exitUsage || !strings.Contains(stderr, want) || stdout != "" {
-			t.Errorf("exit code %d, want %q in %s%s", code, want, stdout, stderr)
+		if got := tenure(t, "", nil, append([]string{"bench"}, arguments...)...); got.code != exitUsage || !strings.Contains(got.stderr, want) || got.stdout != "" {
+			t.Errorf("exit code %d, want %q in %s%s", got.code, want, got.stdout, got.stderr)
 		}
 	}
-	if _, stderr, code := runFor(t, "bench", "--broker", "mqtt://127.0.0.1:1", "--timeout", "200ms"); code != exitUnreachable || !strings.Contains(stderr, "of 10") || strings.Count(stderr, "attempt=1 ") != 1 {
-		t.Errorf("no broker: exit code %d, %s", code, stderr)
+	if got := tenure(t, "", nil, "bench", "--broker", "mqtt://127.0.0.1:1", "--timeout", "200ms"); got.code != exitUnreachable || !strings.Contains(got.stderr, "of 10") || strings.Count(got.stderr, "attempt=1 ") != 1 {
+		t.Errorf("no broker: exit code %d, %s", got.code, got.stderr)
 	}
 }
 
@@ -179,12 +157,7 @@ func TestBenchPrintsWhatItMeasuredWhenItIsInterruptedAndLeavesNoKey(t *testing.T
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	// Both clients have a key before they are measured, and a lease from time to time while they are.
-	for giveUp := time.Now().Add(await.Patience); store.Usage().Store.Keys <= 2; {
-		if time.Now().After(giveUp) {
-			t.Fatalf("it does not measure: %s", &log)
-		}
-		await.Receive(time.After(time.Millisecond))
-	}
+	await.Until(func() bool { return store.Usage().Store.Keys > 2 })
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
@@ -198,18 +171,18 @@ func TestBenchPrintsWhatItMeasuredWhenItIsInterruptedAndLeavesNoKey(t *testing.T
 }
 
 func TestTopPrintsATableOnceWhereTheOutputIsNoTerminal(t *testing.T) {
-	store := serveForTest(t)
-	if _, stderr, code := runFor(t, "set", "--broker", store, "press-7/active", "gateway-a:nonce", "--nex", "--px", "60s"); code != 0 {
-		t.Fatal(stderr)
+	store := startMemory(t)
+	if got := tenure(t, "", nil, "set", "--broker", store, "press-7/active", "gateway-a:nonce", "--nex", "--px", "60s"); got.code != 0 {
+		t.Fatal(got.stderr)
 	}
-	stdout, stderr, code := runFor(t, "top", "--broker", store, "press-7/active", "press-8/active")
-	if code != 0 || !strings.Contains(stdout, "press-7/active  gateway-a") || !strings.Contains(stdout, "press-8/active  no holder") || strings.Contains(stdout, "\x1b") {
-		t.Errorf("exit code %d:\n%s%s", code, stdout, stderr)
+	got := tenure(t, "", nil, "top", "--broker", store, "press-7/active", "press-8/active")
+	if got.code != 0 || !strings.Contains(got.stdout, "press-7/active  gateway-a") || !strings.Contains(got.stdout, "press-8/active  no holder") || strings.Contains(got.stdout, "\x1b") {
+		t.Errorf("exit code %d:\n%s%s", got.code, got.stdout, got.stderr)
 	}
-	stdout, stderr, code = runFor(t, "top", "--broker", store, "press-7/active", "--json")
+	got = tenure(t, "", nil, "top", "--broker", store, "press-7/active", "--json")
 	var snapshot top.Snapshot
-	if err := json.Unmarshal([]byte(stdout), &snapshot); err != nil || code != 0 || len(snapshot.Leases) != 1 || snapshot.Leases[0].Holder != "gateway-a" {
-		t.Errorf("exit code %d, %v: %s%s", code, err, stdout, stderr)
+	if err := json.Unmarshal([]byte(got.stdout), &snapshot); err != nil || got.code != 0 || len(snapshot.Leases) != 1 || snapshot.Leases[0].Holder != "gateway-a" {
+		t.Errorf("exit code %d, %v: %s%s", got.code, err, got.stdout, got.stderr)
 	}
 	for _, test := range []struct {
 		code      int
@@ -224,8 +197,8 @@ func TestTopPrintsATableOnceWhereTheOutputIsNoTerminal(t *testing.T) {
 		{exitUnreachable, "connection refused", []string{"a", "--broker", "mqtt://127.0.0.1:1", "--timeout", "200ms"}},
 		{exitUnreachable, "no state store answers", []string{"a", "--broker", "mqtt://" + mosquitto.Start(t, "").Address}},
 	} {
-		if stdout, stderr, code := runFor(t, append([]string{"top"}, test.arguments...)...); code != test.code || !strings.Contains(stderr, test.want) {
-			t.Errorf("%q: exit code %d, want %d and %q in %s%s", test.arguments, code, test.code, test.want, stdout, stderr)
+		if got := tenure(t, "", nil, append([]string{"top"}, test.arguments...)...); got.code != test.code || !strings.Contains(got.stderr, test.want) {
+			t.Errorf("%q: exit code %d, want %d and %q in %s%s", test.arguments, got.code, test.code, test.want, got.stdout, got.stderr)
 		}
 	}
 }
@@ -254,7 +227,7 @@ func TestTopShowsAScreenUntilTheUserEndsIt(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there are no pseudo-terminals of this kind on Windows")
 	}
-	store := serveForTest(t)
+	store := startMemory(t)
 	for name, test := range map[string]struct {
 		end  func(*exec.Cmd, *os.File) error
 		code int
@@ -273,8 +246,8 @@ func TestTopShowsAScreenUntilTheUserEndsIt(t *testing.T) {
 			defer screen.Close()
 			t.Cleanup(func() { _ = cmd.Process.Kill() })
 			until(t, screen, "press-7/active")
-			if _, stderr, code := runFor(t, "set", "--broker", store, "press-7/active", "gateway-"+name+":n"); code != 0 {
-				t.Fatal(stderr)
+			if got := tenure(t, "", nil, "set", "--broker", store, "press-7/active", "gateway-"+name+":n"); got.code != 0 {
+				t.Fatal(got.stderr)
 			}
 			until(t, screen, "gateway-"+name)
 			if err := test.end(cmd, screen); err != nil {
@@ -287,26 +260,6 @@ func TestTopShowsAScreenUntilTheUserEndsIt(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestGetShowsControlCharactersToATerminal(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("there are no pseudo-terminals of this kind on Windows")
-	}
-	broker := "TENURE_BROKER=" + startMemory(t)
-	if got := tenure(t, "one\ttwo\n\x1b[2J\u009bthree", []string{broker}, "set", "k", "-"); got.code != 0 {
-		t.Fatalf("%+v", got)
-	}
-	cmd := exec.Command(build(t), "get", "k")
-	cmd.Env = append(os.Environ(), broker, "TERM=dumb") // also there
-	screen, err := pty.Start(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer screen.Close()
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	until(t, screen, "one\ttwo\r\n"+`\x1b[2J\u009bthree`+"\r\n")
-	_ = await.Result(cmd.Wait)
 }
 
 func TestDoctorMeasuresTheQueueOfABroker(t *testing.T) {

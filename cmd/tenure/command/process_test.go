@@ -91,11 +91,7 @@ func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 	if _, err := client.Set(ctx, "k", []byte("v"), transport.SetOptions{}); err != nil {
 		t.Errorf("a client that was connected before: %v", err)
 	}
-	for deadline := time.Now().Add(patience); !strings.Contains(log.String(), "omitted="); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			break
-		}
-	}
+	await.Until(func() bool { return strings.Contains(log.String(), "omitted=") })
 	text := log.String()
 	for _, want := range []string{"too many files and sockets are open", "limit=136", "ulimit -n", "LimitNOFILE", "remote=127.0.0.1:", "omitted="} {
 		if !strings.Contains(text, want) {
@@ -361,15 +357,10 @@ func TestRunTellsSystemdWhetherItHoldsTheLease(t *testing.T) {
 	}
 	manager.wait(t, "WATCHDOG=1")
 	state := filepath.Join(filepath.Dir(manager.LocalAddr().String()), "state")
-	deadline := time.Now().Add(await.Patience)
-	for {
-		if content, err := os.ReadFile(state); err == nil && len(content) > 0 {
-			break
-		} else if time.Now().After(deadline) {
-			t.Fatal("the child finds the socket of systemd")
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	await.Until(func() bool { // the child does not find the socket of systemd
+		content, err := os.ReadFile(state)
+		return err == nil && len(content) > 0
+	})
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

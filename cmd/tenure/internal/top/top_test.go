@@ -141,12 +141,7 @@ func TestAStatusPageIsFollowedAndItsFailuresAreShown(t *testing.T) {
 		t.Errorf("some names only: %+v", only)
 	}
 	broken.Store(true)
-	for mark := asked.Load(); asked.Load() < mark+2; {
-		await.Receive(time.After(10 * time.Millisecond))
-	}
-	for status.Snapshot(time.Now()).Problem == "" {
-		await.Receive(time.After(10 * time.Millisecond))
-	}
+	await.Until(func() bool { return status.Snapshot(time.Now()).Problem != "" })
 	if s = status.Snapshot(time.Now()); !strings.Contains(s.Problem, "it stops") || len(s.Leases) != 2 {
 		t.Errorf("%+v", s)
 	}
