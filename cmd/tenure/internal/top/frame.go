@@ -97,6 +97,9 @@ func (l Lease) cells(style terminal.Style) []terminal.Cell {
 		row[1], row[2] = terminal.Cell{Text: terminal.Clean(l.Problem), Color: terminal.Red}, terminal.Cell{Text: "-", Right: true}
 	case !l.Held:
 		row[1] = terminal.Cell{Text: "no holder", Color: terminal.Red}
+		if l.calm {
+			row[1].Color = ""
+		}
 		if free := span(l.Free.Duration, l.AtLeast); free != "-" {
 			row[1].Text += " for " + free
 		}

@@ -32,6 +32,10 @@ type Lease struct {
 	Waiting int `json:"waiting"`
 	// Problem is why nothing newer is known; empty: nothing is wrong.
 	Problem string `json:"problem,omitempty"`
+
+	// calm says that the last holder has released the lease and that no client waits for it: a job
+	// that is done is no fault.
+	calm bool
 }
 
 // Snapshot is what a source knows at one time.
@@ -87,6 +91,8 @@ func fromState(l activity.Lease, at time.Time, age time.Duration) Lease {
 		lease.HeldFor.Duration = max(at.Sub(l.Since), 0) + age
 		lease.Left.Duration = time.Duration(l.LeftMillis)*time.Millisecond - age
 	} else {
+		lease.calm = lease.Waiting == 0 && l.LastChange != nil &&
+			(l.LastChange.Cause == activity.CauseReleased || l.LastChange.Cause == activity.CauseDeleted)
 		lease.Free.Duration = time.Duration(l.NoHolderMillis)*time.Millisecond + age
 	}
 	return lease

@@ -190,3 +190,24 @@ func TestAFrameFitsTheScreenAndShowsWhatIsWrong(t *testing.T) {
 		}
 	}
 }
+
+// What a job has released is no fault, unless a client waits for it.
+func TestALeaseThatWasReleasedIsNotRed(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for _, test := range []struct {
+		name  string
+		lease activity.Lease
+		red   bool
+	}{
+		{"released", activity.Lease{LastChange: &activity.Change{Cause: activity.CauseReleased}}, false},
+		{"deleted by its holder", activity.Lease{LastChange: &activity.Change{Cause: activity.CauseDeleted}}, false},
+		{"released, and a client waits", activity.Lease{LastChange: &activity.Change{Cause: activity.CauseReleased}, Waiting: []activity.Waiter{{}}}, true},
+		{"expired", activity.Lease{LastChange: &activity.Change{Cause: activity.CauseExpired}}, true},
+		{"unknown", activity.Lease{}, true},
+	} {
+		cells := fromState(test.lease, now, 0).cells(terminal.Style{})
+		if got := cells[1].Color == terminal.Red; got != test.red {
+			t.Errorf("%s: red: %t", test.name, got)
+		}
+	}
+}

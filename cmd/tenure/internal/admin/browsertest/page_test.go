@@ -184,6 +184,9 @@ func TestThePageShowsEachThingThatNeedsAttention(t *testing.T) {
 	if red := eval[string](b, rowOf("packing-line/2/controller")+`.querySelector(".bad").innerText`); !strings.HasPrefix(red, "no holder for 11 min") {
 		t.Errorf("in red: %q", red)
 	}
+	if calm := eval[bool](b, "!"+rowOf("backup/nightly")+`.querySelector(".bad")`); !calm {
+		t.Error("a lease that was released, and for which no client waits, is shown as a fault")
+	}
 	if t.Failed() {
 		t.Log(page)
 	}
