@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -72,7 +73,10 @@ func (a *adminFlags) start(cmd *cobra.Command, process *process, mode string) (s
 		Addr: a.addr, AllowInsecure: a.insecure, Hosts: a.hosts, Node: page.node, Recorder: page.recorder, Logger: process.logger,
 		About: admin.About{Mode: mode, Version: version, Commit: commit + modified, Values: a.values},
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("%w; choose another with --admin (port 0 takes a free one), or stop the program that uses it", err)
+	case err != nil:
 		return nil, err
 	}
 	page.address = listening.URL()

@@ -161,7 +161,7 @@ func TestAFlagOfTheStatusPageThatIsWrongIsRefused(t *testing.T) {
 	}{
 		{"an address that others reach", []string{"--admin", "0.0.0.0:0"}, exitUsage, "--admin-insecure"},
 		{"no address", []string{"--admin", "8080"}, exitUsage, "is no address of a status page"},
-		{"an address that is taken", []string{"--admin", taken.Addr().String()}, exitFailure, "--admin: "},
+		{"an address that is taken", []string{"--admin", taken.Addr().String()}, exitFailure, "choose another with --admin"},
 		{"values without a page", []string{"--admin-values"}, exitUsage, "give --admin too"},
 		{"a name without a page", []string{"--admin-host", "x"}, exitUsage, "give --admin too"},
 	} {
@@ -256,6 +256,8 @@ func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
 		{"life without a page", []string{"--live"}, exitUsage, "need --admin"},
 		{"life of a standby", []string{"--live", "--standby-ok", "--admin", page}, exitUsage, "give one of them"},
 		{"no time", []string{"--timeout", "0s"}, exitUsage, "not positive"},
+		{"JSON", []string{"--admin", page, "--json"}, 0, `{"healthy":true,"answer":"ready: active"}`},
+		{"JSON of the store", []string{"--broker", address, "--json"}, 0, `{"healthy":true,"answer":"ready: the store answers"}`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cmd := exec.Command(path, append([]string{"health"}, test.arguments...)...)
@@ -267,6 +269,11 @@ func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
 				t.Errorf("not one line:\n%s", out)
 			}
 		})
+	}
+	// A script has the reason as JSON, and an operator has it on standard error.
+	stdout, stderr, code := runFor(t, "health", "--admin", spare, "--json")
+	if code != exitUnreachable || !strings.HasPrefix(stdout, `{"healthy":false,"answer":"not ready: standby: `) || !strings.HasPrefix(stderr, "tenure: not ready: standby: ") {
+		t.Errorf("a standby as JSON: exit code %d, %q, %q", code, stdout, stderr)
 	}
 }
 

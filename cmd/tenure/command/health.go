@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/adminclient"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -23,6 +24,14 @@ type healthSettings struct {
 	admin      string
 	standbyOK  bool
 	live       bool
+	asJSON     bool
+}
+
+// healthReport is what health prints as JSON.
+type healthReport struct {
+	Healthy bool `json:"healthy"`
+	// Answer says why, in words.
+	Answer string `json:"answer"`
 }
 
 // healthCommand returns the command health.
@@ -57,6 +66,7 @@ Without --admin it connects to --broker as a client and reads a key that does no
 	flags.StringVar(&settings.admin, "admin", "", statusHelp+"; default: connect to --broker")
 	flags.BoolVar(&settings.standbyOK, "standby-ok", false, "a process that stands by is healthy; needs --admin")
 	flags.BoolVar(&settings.live, "live", false, "ask only whether the process works, loading and standing by included; needs --admin")
+	flags.BoolVar(&settings.asJSON, "json", false, "print JSON")
 	return health
 }
 
@@ -74,17 +84,31 @@ func (s *healthSettings) run(cmd *cobra.Command) error {
 	// One bound for all steps: a supervisor kills a probe that takes too long.
 	ctx, cancel := context.WithTimeoutCause(cmd.Context(), s.connection.timeout, fmt.Errorf("no answer within --timeout %v", s.connection.timeout))
 	defer cancel()
+	var answer string
+	var err error
 	if s.admin != "" {
-		return s.askPage(ctx, cmd)
+		answer, err = s.askPage(ctx)
+	} else {
+		answer, err = s.askStore(ctx, cmd, process)
 	}
-	return s.askStore(ctx, cmd, process)
+	switch {
+	case s.asJSON && err != nil && exitCode(err) != exitUsage:
+		_ = output.JSON(cmd.OutOrStdout(), healthReport{Answer: err.Error()}) // the exit code says it too
+		return err
+	case err != nil:
+		return err
+	case s.asJSON:
+		return output.JSON(cmd.OutOrStdout(), healthReport{Healthy: true, Answer: answer})
+	}
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), terminal.Clean(answer))
+	return err
 }
 
-// askPage asks the status page.
-func (s *healthSettings) askPage(ctx context.Context, cmd *cobra.Command) error {
+// askPage asks the status page, and returns its answer if that is good.
+func (s *healthSettings) askPage(ctx context.Context) (string, error) {
 	page, err := adminclient.New(s.admin)
 	if err != nil {
-		return usage(fmt.Errorf("--admin: %w", err))
+		return "", usage(fmt.Errorf("--admin: %w", err))
 	}
 	defer page.Close()
 	probe := adminclient.Ready
@@ -97,22 +121,21 @@ func (s *healthSettings) askPage(ctx context.Context, cmd *cobra.Command) error 
 	yes, line, err := page.Ask(ctx, probe)
 	switch {
 	case err != nil:
-		return exitWith(exitUnreachable, fmt.Errorf("the status page does not answer: %w", err))
+		return "", exitWith(exitUnreachable, fmt.Errorf("the status page does not answer: %w", err))
 	case !yes:
-		return exitWith(exitUnreachable, errors.New(line))
+		return "", exitWith(exitUnreachable, errors.New(line))
 	}
-	_, err = fmt.Fprintln(cmd.OutOrStdout(), terminal.Clean(line))
-	return err
+	return line, nil
 }
 
 // healthKey is the key that a probe reads. It need not exist.
 const healthKey = "tenure/health"
 
-// askStore asks the store behind a broker.
-func (s *healthSettings) askStore(ctx context.Context, cmd *cobra.Command, process *process) error {
+// askStore asks the store behind a broker, and returns its answer if that is good.
+func (s *healthSettings) askStore(ctx context.Context, cmd *cobra.Command, process *process) (string, error) {
 	client, err := s.connection.dial(cmd.Context(), process) // within --timeout too
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer client.Close()
 	var refused *transport.RefusedError
@@ -120,10 +143,9 @@ func (s *healthSettings) askStore(ctx context.Context, cmd *cobra.Command, proce
 	switch {
 	case errors.As(err, &refused): // that is an answer too
 	case cmd.Context().Err() == nil && ctx.Err() != nil:
-		return exitWith(exitUnreachable, fmt.Errorf("the store does not answer: %w", err))
+		return "", exitWith(exitUnreachable, fmt.Errorf("the store does not answer: %w", err))
 	case err != nil:
-		return err
+		return "", err
 	}
-	_, err = fmt.Fprintln(cmd.OutOrStdout(), "ready: the store answers")
-	return err
+	return "ready: the store answers", nil
 }
