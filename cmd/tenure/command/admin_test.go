@@ -271,9 +271,9 @@ func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
 		})
 	}
 	// A script has the reason as JSON, and an operator has it on standard error.
-	stdout, stderr, code := runFor(t, "health", "--admin", spare, "--json")
-	if code != exitUnreachable || !strings.HasPrefix(stdout, `{"healthy":false,"answer":"not ready: standby: `) || !strings.HasPrefix(stderr, "tenure: not ready: standby: ") {
-		t.Errorf("a standby as JSON: exit code %d, %q, %q", code, stdout, stderr)
+	got := tenure(t, "", nil, "health", "--admin", spare, "--json")
+	if got.code != exitUnreachable || !strings.HasPrefix(got.stdout, `{"healthy":false,"answer":"not ready: standby: `) || !strings.HasPrefix(got.stderr, "tenure: not ready: standby: ") {
+		t.Errorf("a standby as JSON: %+v", got)
 	}
 }
 
