@@ -60,6 +60,7 @@ func TestTheModelIsBounded(t *testing.T) {
 				Stop: random.IntN(3) == 0, Holder: []string{client, "", "x"}[random.IntN(3)], Rank: random.IntN(3) - 1,
 				Version: hlc.Timestamp{Wall: int64(random.IntN(2)) * int64(step), Node: "s"}, Will: random.IntN(5) == 0,
 				Refusal: []string{"", string(protocol.FencingTokenLower)}[random.IntN(2)],
+				User:    []string{"", "u", "v"}[random.IntN(3)],
 			}
 			if random.IntN(2) == 0 {
 				e.Kind = Request

@@ -122,6 +122,9 @@ func (s *store) plant() {
 	// A former holder writes, and two programs have one client id.
 	s.event(time.Minute, activity.Event{Kind: activity.Request, Client: "gateway-c", User: "press", Remote: "10.1.4.9:50122", Verb: statestore.VerbSet,
 		Key: "packing-line/2/setpoint", Outcome: statestore.Refused, Refusal: string(protocol.FencingTokenLower), Token: true})
+	// The clock of a client is refused.
+	s.event(time.Minute, activity.Event{Kind: activity.Request, Client: "archiver-1", User: "press", Remote: "10.1.4.10:50122", Verb: statestore.VerbGet,
+		Key: "backup/nightly", Outcome: statestore.Refused, Refusal: string(protocol.TimestampTooFarAhead), HasClock: true, ClockOffset: time.Hour})
 	for i := range 6 {
 		s.event(time.Duration(30-i)*time.Second, activity.Event{Kind: activity.TakenOver, Client: "gateway-c", Remote: "10.1.4.9:50200", Reason: "10.1.4.23:40000"})
 	}
@@ -172,7 +175,7 @@ func TestThePageShowsEachThingThatNeedsAttention(t *testing.T) {
 	for _, want := range []string{
 		"active", "mqtts://10.1.4.20:8883", "/var/lib/tenure", "553876ccbf9d66189e9f31ec97b9166d", "v1.2.3 (0123456789ab)",
 		"packing-line/2/controller has no holder for 11 min", "was not renewed in time", // a lease that is lost
-		"Client id gateway-c flaps.", "Two programs use the same client id", "The clock of gateway-c is 2.5 s behind", "1 stale write was refused",
+		"Client id gateway-c flaps.", "Two programs use the same client id", "The clock of gateway-c is 2.5 s behind", "The clock of archiver-1 is not plausible", "1 stale write was refused",
 		"gateway-a", "of 10 min", "1 h 34 min", // a lease that is held
 		"no holder for 28 min", "last: archiver-1", // one that was released
 		"expired", "released", "held for 1 h", "packing-line/2/setpoint", "flaps",
