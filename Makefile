@@ -8,7 +8,7 @@ SNAPSHOT ?= linux_amd64
 # compile. They have the workspace cluster/go.work.
 APART := cluster cluster/cmd/tenure-cluster
 APART_PACKAGES := ./... ./cmd/tenure-cluster/...
-MODULES := . server cluster cluster/cmd/tenure-cluster cmd/tenure cmd/tenure/internal/admin/browsertest contrib/otel contrib/prometheus examples internal/mutants release
+MODULES := . server cluster cluster/cmd/tenure-cluster cmd/tenure cmd/tenure/internal/admin/browsertest contrib/tenureotel contrib/tenureprom examples internal/mutants release
 FUZZTIME ?= 10s
 COUNT ?= 1
 SEEDS ?= 2000

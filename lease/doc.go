@@ -102,7 +102,7 @@
 // Options.Logger gets the beginning and the end of each tenure, with its cause, and which holder
 // Acquire waits for. Options.Trace has functions for metrics and spans: attempts, tenures, renewals
 // with their round trip and headroom, and writes that a guard refused. The modules
-// contrib/prometheus and contrib/otel implement it.
+// contrib/tenureprom and contrib/tenureotel implement it.
 //
 // # Values
 //

@@ -74,7 +74,7 @@ type Holder struct {
 	Name string
 	// Value is the value of the lease's key. No two tenures have the same, even of one holder.
 	Value string
-	// Version is that of the latest renewal. It is not a fencing token.
+	// Version is the version of the latest renewal. It is not a fencing token.
 	Version hlc.Timestamp
 }
 

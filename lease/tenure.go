@@ -43,7 +43,7 @@ type Tenure struct {
 	confirmed map[*transport.Client]<-chan struct{}
 }
 
-// begin starts a tenure that was acquired by a request sent at sent. ctx is that of the caller,
+// begin starts a tenure that was acquired by a request sent at sent. ctx is the caller's,
 // for the Trace.
 func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration) (*Tenure, error) {
 	l := a.lease

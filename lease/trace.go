@@ -50,7 +50,7 @@ type AttemptInfo struct {
 	// RoundTrip is the time from the request to its result.
 	RoundTrip time.Duration
 	// Err is nil if the store granted the lease. It matches ErrHeld if another holder has it. Any
-	// other error is that of the request. Acquire repeats most of them.
+	// other error is why the request failed. Acquire repeats most of them.
 	Err error
 }
 

@@ -337,17 +337,17 @@ func (c *Client) VDel(ctx context.Context, key string, value []byte, options Del
 }
 
 func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, options DelOptions) (deleted bool, err error) {
-	if err := checkForced(options.Forced); err != nil {
-		return false, operationError(verb, key, err)
-	}
 	began := c.begin()
-	answer, err := c.do(ctx, Request{
-		Payload:      payload,
-		FencingToken: tokenText(options.FencingToken),
-		Binding:      options.Binding,
-		Urgent:       options.Urgent,
-		Forced:       options.Forced,
-	})
+	var answer answer
+	if err = checkForced(options.Forced); err == nil {
+		answer, err = c.do(ctx, Request{
+			Payload:      payload,
+			FencingToken: tokenText(options.FencingToken),
+			Binding:      options.Binding,
+			Urgent:       options.Urgent,
+			Forced:       options.Forced,
+		})
+	}
 	switch {
 	case err != nil:
 	case answer.isInteger(1):

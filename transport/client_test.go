@@ -341,7 +341,8 @@ func TestEachRequestIsTracedOnceWithItsOutcome(t *testing.T) {
 		_, _ = client.Set(ctx, "k", nil, transport.SetOptions{TTL: 1}) // an option that makes no sense
 		_, _ = client.Get(ctx, "k")
 		_, _ = client.VDel(ctx, "k", []byte("other"), transport.DelOptions{})
-		_, _ = client.Del(ctx, "", transport.DelOptions{}) // the store refuses it
+		_, _ = client.VDel(ctx, "k", nil, transport.DelOptions{Forced: "\n"}) // likewise
+		_, _ = client.Del(ctx, "", transport.DelOptions{})                    // the store refuses it
 		conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{LoseReply: true} })
 		_, _ = client.Del(bounded(), "k", transport.DelOptions{})
 		conn.SetFault(nil)
@@ -349,7 +350,7 @@ func TestEachRequestIsTracedOnceWithItsOutcome(t *testing.T) {
 		_, _ = client.Get(bounded(), "k")
 		want := []string{
 			"caller SET k ok 0s", "caller SET k condition_failed 0s", "caller SET k not_sent 0s", "caller GET k ok 0s",
-			"caller VDEL k condition_failed 0s", "caller DEL  refused 0s", "caller DEL k unknown 3s", "caller GET k not_sent 3s",
+			"caller VDEL k condition_failed 0s", "caller VDEL k not_sent 0s", "caller DEL  refused 0s", "caller DEL k unknown 3s", "caller GET k not_sent 3s",
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("traced\n%q, want\n%q", got, want)

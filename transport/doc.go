@@ -39,7 +39,7 @@
 // times out, so that a half-open connection costs a timeout and not the lease.
 //
 // [Trace] has functions for metrics and spans: each request with its duration and outcome, each
-// connection and its loss. The modules contrib/prometheus and contrib/otel implement it.
+// connection and its loss. The modules contrib/tenureprom and contrib/tenureotel implement it.
 //
 // # What is guaranteed, and what is not
 //

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math"
@@ -331,5 +332,19 @@ func TestAConnectionIsReplacedForAWillAndAfterItWasGivenUp(t *testing.T) {
 	}
 	if len(conn.replace) != 1 {
 		t.Error("serve is not woken up")
+	}
+}
+
+func TestLossesHaveNames(t *testing.T) {
+	for want, err := range map[string]error{
+		"client_closed":      ErrClosed,
+		"session_taken_over": ErrSessionTakenOver,
+		"broker":             fmt.Errorf("%w: %w", errConnectionLost, &DisconnectError{Code: 0x8b}),
+		"will_changed":       errConnectionReplaced,
+		"network":            errConnectionLost,
+	} {
+		if got := LossText(err); got != want {
+			t.Errorf("the name of %v is %q, want %q", err, got, want)
+		}
 	}
 }

@@ -17,9 +17,10 @@ import (
 // panic of its goroutine. The requests of several goroutines are traced at the same time; changes
 // of one client's connection come one at a time, in order.
 type Trace struct {
-	// Request is called when a request has ended, in any way, and once for each call of a method:
-	// a repetition because of a wrong clock is part of it. A watch makes requests of its own, with
-	// the verb KEYNOTIFY. ctx is the context of the caller, with its values. It may have ended.
+	// Request is called when a request has ended, in any way: once for each call of Set, Get,
+	// GetWith, Del or VDel, also where an option made no sense and nothing was sent. A repetition
+	// because of a wrong clock is part of it. A watch makes requests of its own, with the verb
+	// KEYNOTIFY. ctx is the context of the caller, with its values. It may have ended.
 	Request func(ctx context.Context, info RequestInfo)
 	// Connected is called when there is a connection, before the first request leaves over it.
 	Connected func(ConnectedInfo)
@@ -121,6 +122,25 @@ func (o Outcome) String() string {
 
 // MarshalText returns what String does, for logs. It never fails.
 func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
+// LossText returns a short name for the end of a connection, such as "network", as a label of
+// metrics: "client_closed" for ErrClosed, "session_taken_over" for ErrSessionTakenOver, "broker" for
+// a *DisconnectError, "will_changed" where the client replaced the connection, and "network" for
+// all others. err is the Err of a LostInfo.
+func LossText(err error) string {
+	var ended *DisconnectError
+	switch {
+	case errors.Is(err, ErrClosed):
+		return "client_closed" // as lease.CauseText
+	case errors.Is(err, ErrSessionTakenOver):
+		return "session_taken_over"
+	case errors.As(err, &ended):
+		return "broker"
+	case errors.Is(err, errConnectionReplaced):
+		return "will_changed"
+	}
+	return "network"
+}
 
 // begin returns when a request began, or the zero time if no Trace asks for it.
 func (c *Client) begin() (began time.Time) {

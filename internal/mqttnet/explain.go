@@ -56,7 +56,7 @@ func NoAnswer(server *url.URL, cause error) error {
 	if scheme := schemeOf(server); scheme.encrypted || scheme.websocket {
 		return explained(cause, "no MQTT answer from %s: is a broker behind this port?", server.Host)
 	}
-	return explained(cause, "no MQTT answer from %s: is this a TLS port (then write %s), or that of a web server?", server.Host, encrypted(server))
+	return explained(cause, "no MQTT answer from %s: is this a TLS port (then write %s), or the port of a web server?", server.Host, encrypted(server))
 }
 
 // plain and encrypted return the form of an address without and with TLS.
@@ -151,7 +151,7 @@ func explainTLS(server *url.URL, config *tls.Config, err error) error {
 	case errors.As(err, &authority):
 		return explained(err, "TLS: the certificate of %s is signed by an unknown authority: name the file with the authority's certificate (TLS.CAFile, --tls-ca)", server.Host)
 	case errors.As(err, &hostname):
-		return explained(err, "TLS: the certificate of %s is valid for %s, not for %s: write one of its names in the address, or set TLS.ServerName", server.Host, CertificateNames(hostname.Certificate), config.ServerName)
+		return explained(err, "TLS: the certificate of %s is valid for %s, not for %s: write one of its names in the address", server.Host, CertificateNames(hostname.Certificate), config.ServerName)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		now := time.Now
 		if config.Time != nil {

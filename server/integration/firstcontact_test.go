@@ -91,7 +91,7 @@ func TestTheErrorOfAFirstContactIsOneLineWithTheCauseFirstAndAHint(t *testing.T)
 		want          string // what the error begins with, after the address
 	}{
 		{"no program listens", "mqtt://" + free, transport.Options{}, "connection refused by " + free + ": is `tenure serve` running?"},
-		{"a server that says nothing", "mqtt://" + silent, transport.Options{}, "no MQTT answer from " + silent + ": is this a TLS port (then write mqtts://" + silent + "), or that of a web server?"},
+		{"a server that says nothing", "mqtt://" + silent, transport.Options{}, "no MQTT answer from " + silent + ": is this a TLS port (then write mqtts://" + silent + "), or the port of a web server?"},
 		{"a server that says nothing, with TLS", "mqtts://" + silent, transport.Options{}, "TLS: no answer from " + silent + ": is this a port without TLS? Then write mqtt://" + silent},
 		{"a server that says nothing, with WebSocket", "ws://" + silent, transport.Options{}, "no MQTT answer from " + silent + ": is a broker behind this port?"},
 		{"a TLS port", "mqtt://" + encrypted, transport.Options{}, encrypted + " closed the connection before it answered: is this a port for TLS (then write mqtts://" + encrypted},
@@ -110,7 +110,7 @@ func TestTheErrorOfAFirstContactIsOneLineWithTheCauseFirstAndAHint(t *testing.T)
 			Time: func() time.Time { return time.Now().AddDate(50, 0, 0) }}}},
 			"TLS: the certificate of " + encrypted + " has expired at "},
 		{"no certificate", "mqtts://" + withCertificates, transport.Options{TLS: transport.TLSOptions{CAFile: caFile}},
-			"TLS: remote error: tls: certificate required: the server refuses the client's certificate, or wants one"},
+			"TLS: " + withCertificates + " closed the connection: it had asked for a client certificate, and this client has none"},
 		{"a wrong password", "mqtt://" + secret, transport.Options{Username: "u", Password: []byte("wrong")},
 			"the broker refused the connection (MQTT reason code 0x86); check the username, the password"},
 	} {

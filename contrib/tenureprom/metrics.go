@@ -1,4 +1,4 @@
-package prometheus
+package tenureprom
 
 import (
 	"context"
@@ -69,16 +69,16 @@ func New(options Options) *Metrics {
 		m.collectors = append(m.collectors, h)
 		return h
 	}
-	m.attempts = counter("tenure_lease_attempts_total", "Requests to acquire a lease, by result: granted, held, or an outcome of a request.", "lease", "result")
-	m.acquisitions = counter("tenure_lease_acquisitions_total", "Tenures that began.", "lease")
-	m.held = gauge("tenure_lease_held", "Tenures that this process holds now.", "lease")
-	m.waits = histogram("tenure_lease_acquire_wait_seconds", "Time from the call of Acquire to the tenure.", lasting, "lease")
-	m.renewals = counter("tenure_lease_renewals_total", "Renewals, by result: renewed, or failed (and repeated).", "lease", "result")
-	m.roundTrips = histogram("tenure_lease_renewal_duration_seconds", "Round trip of a renewal that the store accepted.", roundTrips, "lease")
-	m.headrooms = histogram("tenure_lease_renewal_headroom_seconds", "How long the tenure would have lasted without the renewal.", headrooms, "lease")
-	m.ends = counter("tenure_lease_ends_total", "Tenures that ended, by cause.", "lease", "cause")
-	m.tenures = histogram("tenure_lease_tenure_duration_seconds", "How long tenures lasted.", lasting, "lease")
-	m.refusals = counter("tenure_guard_refusals_total", "Protected operations that were refused, by place: local (the tenure was over) or store (a stale write was prevented).", "lease", "place")
+	m.attempts = counter("tenure_client_lease_attempts_total", "Requests to acquire a lease, by result: granted, held, or an outcome of a request.", "lease", "result")
+	m.acquisitions = counter("tenure_client_lease_acquisitions_total", "Tenures that began.", "lease")
+	m.held = gauge("tenure_client_lease_held", "Tenures that this process holds now.", "lease")
+	m.waits = histogram("tenure_client_lease_acquire_wait_seconds", "Time from the call of Acquire to the tenure.", lasting, "lease")
+	m.renewals = counter("tenure_client_lease_renewals_total", "Renewals, by result: renewed, or failed (and repeated).", "lease", "result")
+	m.roundTrips = histogram("tenure_client_lease_renewal_duration_seconds", "Round trip of a renewal that the store accepted.", roundTrips, "lease")
+	m.headrooms = histogram("tenure_client_lease_renewal_headroom_seconds", "How long the tenure would have lasted without the renewal.", headrooms, "lease")
+	m.ends = counter("tenure_client_lease_ends_total", "Tenures that ended, by cause.", "lease", "cause")
+	m.tenures = histogram("tenure_client_lease_tenure_duration_seconds", "How long tenures lasted.", lasting, "lease")
+	m.refusals = counter("tenure_client_guard_refusals_total", "Protected operations that were refused, by place: local (the tenure was over) or store (a stale write was prevented).", "lease", "place")
 
 	m.requests = counter("tenure_client_requests_total", "Requests to the store, by verb and outcome.", "verb", "outcome")
 	m.requestDurations = histogram("tenure_client_request_duration_seconds", "Time from a request to its result, waiting for a connection included.", roundTrips, "verb")
@@ -165,21 +165,7 @@ func (m *Metrics) Transport() *transport.Trace {
 		ConnectFailed: func(transport.ConnectFailedInfo) { m.failures.Inc() },
 		Lost: func(info transport.LostInfo) {
 			m.connected.Dec()
-			m.losses.WithLabelValues(lossOf(info.Err)).Inc()
+			m.losses.WithLabelValues(transport.LossText(info.Err)).Inc()
 		},
 	}
-}
-
-// lossOf returns the label of the end of a connection.
-func lossOf(err error) string {
-	var ended *transport.DisconnectError
-	switch {
-	case errors.Is(err, transport.ErrClosed):
-		return "closed"
-	case errors.Is(err, transport.ErrSessionTakenOver):
-		return "session_taken_over"
-	case errors.As(err, &ended):
-		return "broker"
-	}
-	return "network"
 }

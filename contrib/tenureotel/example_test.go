@@ -1,4 +1,4 @@
-package otel_test
+package tenureotel_test
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
-	tenureotel "github.com/tenurelock/tenure/contrib/otel"
+	"github.com/tenurelock/tenure/contrib/tenureotel"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"

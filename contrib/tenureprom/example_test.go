@@ -1,4 +1,4 @@
-package prometheus_test
+package tenureprom_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	tenureprometheus "github.com/tenurelock/tenure/contrib/prometheus"
+	"github.com/tenurelock/tenure/contrib/tenureprom"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -21,7 +21,7 @@ import (
 // same process; another one dials a broker.
 func Example() {
 	registry := prometheus.NewRegistry()
-	metrics := tenureprometheus.New(tenureprometheus.Options{})
+	metrics := tenureprom.New(tenureprom.Options{})
 	registry.MustRegister(metrics)
 
 	store, err := transporttest.NewStore(statestore.Options{})
@@ -47,11 +47,11 @@ func Example() {
 	page := httptest.NewRecorder()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
 	for line := range strings.Lines(page.Body.String()) {
-		if strings.HasPrefix(line, "tenure_lease_held") || strings.HasPrefix(line, "tenure_client_connected") {
+		if strings.HasPrefix(line, "tenure_client_lease_held") || strings.HasPrefix(line, "tenure_client_connected") {
 			fmt.Print(line)
 		}
 	}
 	// Output:
 	// tenure_client_connected 1
-	// tenure_lease_held{lease="press-7/active"} 1
+	// tenure_client_lease_held{lease="press-7/active"} 1
 }

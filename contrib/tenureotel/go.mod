@@ -1,4 +1,4 @@
-module github.com/tenurelock/tenure/contrib/otel
+module github.com/tenurelock/tenure/contrib/tenureotel
 
 go 1.25.0
 

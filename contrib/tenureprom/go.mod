@@ -1,4 +1,4 @@
-module github.com/tenurelock/tenure/contrib/prometheus
+module github.com/tenurelock/tenure/contrib/tenureprom
 
 go 1.25.0
 

@@ -1,4 +1,4 @@
-package otel
+package tenureotel
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 )
 
 // scope is the name of the instrumentation.
-const scope = "github.com/tenurelock/tenure/contrib/otel"
+const scope = "github.com/tenurelock/tenure/contrib/tenureotel"
 
 // Options configures New. The zero value uses the global providers.
 type Options struct {
@@ -47,7 +47,7 @@ type Hooks struct {
 // Round trips to a store take a millisecond on a local network and seconds on a bad one.
 var buckets = metric.WithExplicitBucketBoundaries(0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1, 2, 4, 8, 16)
 
-// New returns hooks. The error is that of the MeterProvider, if it refuses an instrument.
+// New returns hooks. The error is what the MeterProvider says if it refuses an instrument.
 func New(options Options) (*Hooks, error) {
 	if options.TracerProvider == nil {
 		options.TracerProvider = otel.GetTracerProvider()
@@ -76,19 +76,19 @@ func New(options Options) (*Hooks, error) {
 		failed = append(failed, err)
 		return c
 	}
-	h.held = upDown("tenure.lease.held", "Tenures that this process holds now.")
-	h.acquisitions = counter("tenure.lease.acquisitions", "Tenures that began.")
-	h.renewals = histogram("tenure.lease.renewal.duration", "Round trip of a renewal that the store accepted.")
-	h.headrooms = histogram("tenure.lease.renewal.headroom", "How long the tenure would have lasted without the renewal.")
-	h.renewalFailures = counter("tenure.lease.renewal.failures", "Renewals that failed and were repeated.")
-	h.ends = counter("tenure.lease.ends", "Tenures that ended, by cause.")
-	h.refusals = counter("tenure.guard.refusals", "Protected operations that were refused, by the guard (local) or by the store.")
+	h.held = upDown("tenure.client.lease.held", "Tenures that this process holds now.")
+	h.acquisitions = counter("tenure.client.lease.acquisitions", "Tenures that began.")
+	h.renewals = histogram("tenure.client.lease.renewal.duration", "Round trip of a renewal that the store accepted.")
+	h.headrooms = histogram("tenure.client.lease.renewal.headroom", "How long the tenure would have lasted without the renewal.")
+	h.renewalFailures = counter("tenure.client.lease.renewal.failures", "Renewals that failed and were repeated.")
+	h.ends = counter("tenure.client.lease.ends", "Tenures that ended, by cause.")
+	h.refusals = counter("tenure.client.guard.refusals", "Protected operations that were refused, by the guard (local) or by the store.")
 	h.requests = histogram("tenure.client.request.duration", "Time from a request to its result, waiting for a connection included.")
 	h.connected = upDown("tenure.client.connected", "Connections to the broker now.")
 	h.failures = counter("tenure.client.connect.failures", "Attempts to connect to the broker that failed.")
 	h.losses = counter("tenure.client.connection.losses", "Connections to the broker that ended, by cause.")
 	if err := errors.Join(failed...); err != nil {
-		return nil, fmt.Errorf("otel: %w", err)
+		return nil, fmt.Errorf("tenureotel: %w", err)
 	}
 	return h, nil
 }
@@ -160,21 +160,7 @@ func (h *Hooks) Transport() *transport.Trace {
 		ConnectFailed: func(transport.ConnectFailedInfo) { h.failures.Add(background, 1) },
 		Lost: func(info transport.LostInfo) {
 			h.connected.Add(background, -1)
-			h.losses.Add(background, 1, metric.WithAttributes(attribute.String("tenure.cause", lossOf(info.Err))))
+			h.losses.Add(background, 1, metric.WithAttributes(attribute.String("tenure.cause", transport.LossText(info.Err))))
 		},
 	}
-}
-
-// lossOf returns a short name for the end of a connection.
-func lossOf(err error) string {
-	var ended *transport.DisconnectError
-	switch {
-	case errors.Is(err, transport.ErrClosed):
-		return "closed"
-	case errors.Is(err, transport.ErrSessionTakenOver):
-		return "session_taken_over"
-	case errors.As(err, &ended):
-		return "broker"
-	}
-	return "network"
 }

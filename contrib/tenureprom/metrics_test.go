@@ -1,10 +1,12 @@
-package prometheus_test
+package tenureprom_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 
-	tenureprometheus "github.com/tenurelock/tenure/contrib/prometheus"
+	"github.com/tenurelock/tenure/contrib/tenureprom"
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/internal/await"
@@ -52,9 +54,9 @@ func values(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return found
 }
 
-func register(t *testing.T, options tenureprometheus.Options) (*tenureprometheus.Metrics, *prometheus.Registry) {
+func register(t *testing.T, options tenureprom.Options) (*tenureprom.Metrics, *prometheus.Registry) {
 	t.Helper()
-	metrics, registry := tenureprometheus.New(options), prometheus.NewPedanticRegistry()
+	metrics, registry := tenureprom.New(options), prometheus.NewPedanticRegistry()
 	if err := registry.Register(metrics); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +65,7 @@ func register(t *testing.T, options tenureprometheus.Options) (*tenureprometheus
 
 func TestATermOfAnElectorIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		metrics, registry := register(t, tenureprometheus.Options{})
+		metrics, registry := register(t, tenureprom.Options{})
 		store := transporttest.Start(t)
 		client, conn := store.Client(t, "node-a", transport.ClientOptions{Trace: metrics.Transport()})
 		elector, err := election.New(client, "press-7/active", election.Options{
@@ -77,7 +79,7 @@ func TestATermOfAnElectorIsCounted(t *testing.T) {
 			if _, err := term.Guard().Set(ctx, "k", nil); err != nil {
 				t.Error(err)
 			}
-			if held := values(t, registry)["tenure_lease_held{lease=press-7/active}"]; held != 1 {
+			if held := values(t, registry)["tenure_client_lease_held{lease=press-7/active}"]; held != 1 {
 				t.Errorf("held: %v", held)
 			}
 			time.Sleep(10 * time.Second)
@@ -97,28 +99,28 @@ func TestATermOfAnElectorIsCounted(t *testing.T) {
 		}
 		got := values(t, registry)
 		for name, want := range map[string]float64{
-			"tenure_lease_held{lease=press-7/active}":                             0,
-			"tenure_lease_acquisitions_total{lease=press-7/active}":               1,
-			"tenure_lease_acquire_wait_seconds{lease=press-7/active}":             1,
-			"tenure_lease_attempts_total{lease=press-7/active,result=granted}":    2, // the first is not bound to a store
-			"tenure_lease_ends_total{cause=deadline_passed,lease=press-7/active}": 1,
-			"tenure_lease_tenure_duration_seconds{lease=press-7/active}":          1,
-			"tenure_client_requests_total{outcome=ok,verb=KEYNOTIFY}":             1,
-			"tenure_client_connected{}":                                           0,
-			"tenure_client_connections_total{}":                                   1,
-			"tenure_client_connect_failures_total{}":                              0,
-			"tenure_client_connection_losses_total{cause=network}":                1,
+			"tenure_client_lease_held{lease=press-7/active}":                             0,
+			"tenure_client_lease_acquisitions_total{lease=press-7/active}":               1,
+			"tenure_client_lease_acquire_wait_seconds{lease=press-7/active}":             1,
+			"tenure_client_lease_attempts_total{lease=press-7/active,result=granted}":    2, // the first is not bound to a store
+			"tenure_client_lease_ends_total{cause=deadline_passed,lease=press-7/active}": 1,
+			"tenure_client_lease_tenure_duration_seconds{lease=press-7/active}":          1,
+			"tenure_client_requests_total{outcome=ok,verb=KEYNOTIFY}":                    1,
+			"tenure_client_connected{}":                                                  0,
+			"tenure_client_connections_total{}":                                          1,
+			"tenure_client_connect_failures_total{}":                                     0,
+			"tenure_client_connection_losses_total{cause=network}":                       1,
 		} {
 			if got[name] != want {
 				t.Errorf("%s is %v, want %v", name, got[name], want)
 			}
 		}
 		for _, name := range []string{
-			"tenure_lease_renewals_total{lease=press-7/active,result=renewed}",
-			"tenure_lease_renewals_total{lease=press-7/active,result=failed}",
-			"tenure_lease_renewal_duration_seconds{lease=press-7/active}",
-			"tenure_lease_renewal_headroom_seconds{lease=press-7/active}",
-			"tenure_guard_refusals_total{lease=press-7/active,place=local}",
+			"tenure_client_lease_renewals_total{lease=press-7/active,result=renewed}",
+			"tenure_client_lease_renewals_total{lease=press-7/active,result=failed}",
+			"tenure_client_lease_renewal_duration_seconds{lease=press-7/active}",
+			"tenure_client_lease_renewal_headroom_seconds{lease=press-7/active}",
+			"tenure_client_guard_refusals_total{lease=press-7/active,place=local}",
 			"tenure_client_requests_total{outcome=ok,verb=SET}",
 			"tenure_client_requests_total{outcome=not_sent,verb=SET}",
 			"tenure_client_request_duration_seconds{verb=SET}",
@@ -127,7 +129,7 @@ func TestATermOfAnElectorIsCounted(t *testing.T) {
 				t.Errorf("%s is missing in\n%s", name, strings.Join(slices.Sorted(maps.Keys(got)), "\n"))
 			}
 		}
-		if _, stale := got["tenure_guard_refusals_total{lease=press-7/active,place=store}"]; stale {
+		if _, stale := got["tenure_client_guard_refusals_total{lease=press-7/active,place=store}"]; stale {
 			t.Error("a refusal of the store, which refused nothing")
 		}
 	})
@@ -135,7 +137,7 @@ func TestATermOfAnElectorIsCounted(t *testing.T) {
 
 func TestAStaleWriteThatTheStoreRefusesIsCountedAsSuch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		metrics, registry := register(t, tenureprometheus.Options{LeaseLabel: func(string) string { return "all" }})
+		metrics, registry := register(t, tenureprom.Options{LeaseLabel: func(string) string { return "all" }})
 		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
 		var guards []*fencing.Guard
 		for i := range 2 {
@@ -157,8 +159,8 @@ func TestAStaleWriteThatTheStoreRefusesIsCountedAsSuch(t *testing.T) {
 		}
 		synctest.Wait()
 		got := values(t, registry)
-		if got["tenure_guard_refusals_total{lease=all,place=store}"] != 1 || got["tenure_lease_ends_total{cause=fenced_out,lease=all}"] != 1 ||
-			got["tenure_lease_held{lease=all}"] != 1 || got["tenure_lease_acquisitions_total{lease=all}"] != 2 {
+		if got["tenure_client_guard_refusals_total{lease=all,place=store}"] != 1 || got["tenure_client_lease_ends_total{cause=fenced_out,lease=all}"] != 1 ||
+			got["tenure_client_lease_held{lease=all}"] != 1 || got["tenure_client_lease_acquisitions_total{lease=all}"] != 2 {
 			t.Errorf("%v", got)
 		}
 	})
@@ -166,7 +168,7 @@ func TestAStaleWriteThatTheStoreRefusesIsCountedAsSuch(t *testing.T) {
 
 // Prometheus' linter knows the conventions for names, units and help texts.
 func TestNamesFollowTheConventions(t *testing.T) {
-	metrics, registry := register(t, tenureprometheus.Options{ConstLabels: prometheus.Labels{"client": "gateway-a"}})
+	metrics, registry := register(t, tenureprom.Options{ConstLabels: prometheus.Labels{"client": "gateway-a"}})
 	metrics.Lease().Acquired(t.Context(), lease.AcquiredInfo{Lease: "l"})
 	metrics.Lease().Ended(lease.EndedInfo{Lease: "l"})
 	metrics.Lease().Attempt(t.Context(), lease.AttemptInfo{Lease: "l", Err: &lease.HeldError{}})
@@ -181,12 +183,46 @@ func TestNamesFollowTheConventions(t *testing.T) {
 		t.Errorf("%v, %v", problems, err)
 	}
 	got := values(t, registry)
-	for _, cause := range []string{"closed", "session_taken_over", "broker", "network"} {
+	for _, cause := range []string{"client_closed", "session_taken_over", "broker", "network"} {
 		if got["tenure_client_connection_losses_total{cause="+cause+",client=gateway-a}"] != 1 {
 			t.Errorf("no loss with the cause %s in %v", cause, got)
 		}
 	}
-	if got["tenure_lease_attempts_total{client=gateway-a,lease=l,result=held}"] != 1 {
+	if got["tenure_client_lease_attempts_total{client=gateway-a,lease=l,result=held}"] != 1 {
 		t.Errorf("%v", got)
+	}
+}
+
+// A name that the metrics of a store have too would mean two things in one query.
+func TestNoMetricHasANameOfTheStoresMetricsAndAllAreDocumented(t *testing.T) {
+	stores, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := strings.Fields(string(ours))
+	rows := regexp.MustCompile("(?m)^\\| `(tenure_[a-z_]+)`").FindAllStringSubmatch(string(stores), -1)
+	if len(rows) < 20 {
+		t.Fatalf("docs/metrics.md has %d metrics", len(rows))
+	}
+	ofStores := make(map[string]bool)
+	for _, row := range rows {
+		ofStores[row[1]] = true
+	}
+	metrics := tenureprom.New(tenureprom.Options{})
+	descriptions := make(chan *prometheus.Desc, 100)
+	metrics.Describe(descriptions)
+	close(descriptions)
+	for description := range descriptions {
+		name := regexp.MustCompile(`fqName: "([a-z_]+)"`).FindStringSubmatch(description.String())[1]
+		if ofStores[name] || !strings.HasPrefix(name, "tenure_client_") {
+			t.Errorf("%s: the store has a metric of that name, or it does not begin with tenure_client_", name)
+		}
+		if !slices.Contains(documented, name) {
+			t.Errorf("doc.go does not name %s", name)
+		}
 	}
 }

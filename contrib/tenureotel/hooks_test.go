@@ -1,4 +1,4 @@
-package otel_test
+package tenureotel_test
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
-	tenureotel "github.com/tenurelock/tenure/contrib/otel"
+	"github.com/tenurelock/tenure/contrib/tenureotel"
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
@@ -149,20 +149,20 @@ func TestATenureAndItsRequestsHaveSpansAndMetrics(t *testing.T) {
 		}
 		got := r.sums(t)
 		for name, want := range map[string]int64{
-			"tenure.lease.held{tenure.lease=press-7/active}":                              0,
-			"tenure.lease.acquisitions{tenure.lease=press-7/active}":                      2,
-			"tenure.lease.ends{tenure.cause=released,tenure.lease=press-7/active}":        1,
-			"tenure.lease.ends{tenure.cause=deadline_passed,tenure.lease=press-7/active}": 1,
-			"tenure.guard.refusals{tenure.lease=press-7/active,tenure.local=true}":        1,
-			"tenure.client.connected{}":                                                   0,
-			"tenure.client.connection.losses{tenure.cause=network}":                       1,
-			"tenure.client.request.duration{tenure.outcome=not_sent,tenure.verb=GET}":     1,
+			"tenure.client.lease.held{tenure.lease=press-7/active}":                              0,
+			"tenure.client.lease.acquisitions{tenure.lease=press-7/active}":                      2,
+			"tenure.client.lease.ends{tenure.cause=released,tenure.lease=press-7/active}":        1,
+			"tenure.client.lease.ends{tenure.cause=deadline_passed,tenure.lease=press-7/active}": 1,
+			"tenure.client.guard.refusals{tenure.lease=press-7/active,tenure.local=true}":        1,
+			"tenure.client.connected{}":                                               0,
+			"tenure.client.connection.losses{tenure.cause=network}":                   1,
+			"tenure.client.request.duration{tenure.outcome=not_sent,tenure.verb=GET}": 1,
 		} {
 			if value, found := got[name]; !found || value != want {
 				t.Errorf("%s is %v, want %v in %v", name, value, want, got)
 			}
 		}
-		for _, name := range []string{"tenure.lease.renewal.duration", "tenure.lease.renewal.headroom", "tenure.lease.renewal.failures"} {
+		for _, name := range []string{"tenure.client.lease.renewal.duration", "tenure.client.lease.renewal.headroom", "tenure.client.lease.renewal.failures"} {
 			if got[name+"{tenure.lease=press-7/active}"] == 0 {
 				t.Errorf("%s is missing in %v", name, got)
 			}
@@ -179,7 +179,7 @@ func TestEachRequestHasASpanIfThatIsAskedFor(t *testing.T) {
 			t.Errorf("spans: %q", got)
 		}
 		hooks.Lease().Acquired(t.Context(), lease.AcquiredInfo{Lease: "l"})
-		if got := r.sums(t); got["tenure.lease.held{tenure.lease=all}"] != 1 {
+		if got := r.sums(t); got["tenure.client.lease.held{tenure.lease=all}"] != 1 {
 			t.Errorf("%v", got)
 		}
 	})
@@ -193,13 +193,18 @@ func TestLossesHaveCauses(t *testing.T) {
 		trace.Lost(transport.LostInfo{Err: err})
 	}
 	got := r.sums(t)
-	for _, cause := range []string{"closed", "session_taken_over", "broker", "network"} {
+	for _, cause := range []string{"client_closed", "session_taken_over", "broker", "network"} {
 		if got["tenure.client.connection.losses{tenure.cause="+cause+"}"] != 1 {
 			t.Errorf("no loss with the cause %s in %v", cause, got)
 		}
 	}
 	if got["tenure.client.connect.failures{}"] != 1 {
 		t.Errorf("%v", got)
+	}
+	for name := range got { // as a Prometheus server sees it, a store's tenure_lease_held must be another one
+		if !strings.HasPrefix(name, "tenure.client.") {
+			t.Errorf("%s does not begin with tenure.client.", name)
+		}
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package otel has spans and metrics of leases and clients for OpenTelemetry, for the hooks of the
+// Package tenureotel has spans and metrics of leases and clients for OpenTelemetry, for the hooks of the
 // library. It uses OpenTelemetry's API; the program sets up the SDK.
 //
 //	hooks, err := tenureotel.New(tenureotel.Options{})
@@ -21,19 +21,19 @@
 //
 // # Metrics
 //
-//	name                                unit  kind            attributes
-//	tenure.lease.held                         up-down counter tenure.lease
-//	tenure.lease.acquisitions                 counter         tenure.lease
-//	tenure.lease.renewal.duration       s     histogram       tenure.lease
-//	tenure.lease.renewal.headroom       s     histogram       tenure.lease
-//	tenure.lease.renewal.failures             counter         tenure.lease
-//	tenure.lease.ends                         counter         tenure.lease, tenure.cause
-//	tenure.guard.refusals                     counter         tenure.lease, tenure.local
-//	tenure.client.request.duration      s     histogram       tenure.verb, tenure.outcome
-//	tenure.client.connected                   up-down counter
-//	tenure.client.connect.failures            counter
-//	tenure.client.connection.losses           counter         tenure.cause
+//	name                                   unit  kind             attributes
+//	tenure.client.lease.held                     up-down counter  tenure.lease
+//	tenure.client.lease.acquisitions             counter          tenure.lease
+//	tenure.client.lease.renewal.duration   s     histogram        tenure.lease
+//	tenure.client.lease.renewal.headroom   s     histogram        tenure.lease
+//	tenure.client.lease.renewal.failures         counter          tenure.lease
+//	tenure.client.lease.ends                     counter          tenure.lease, tenure.cause
+//	tenure.client.guard.refusals                 counter          tenure.lease, tenure.local
+//	tenure.client.request.duration         s     histogram        tenure.verb, tenure.outcome
+//	tenure.client.connected                      up-down counter
+//	tenure.client.connect.failures               counter
+//	tenure.client.connection.losses              counter          tenure.cause
 //
 // The attribute tenure.lease has as many values as the program has leases: Options.LeaseAttribute
 // joins them, in metrics. Keys are in no attribute.
-package otel
+package tenureotel
